@@ -1,0 +1,106 @@
+(ns thrum.error
+  "Every exception that Thrum makes, and how several failures become one."
+  (:require [clojure.string :as str])
+  (:import (java.net SocketException)
+           (java.nio.channels ClosedByInterruptException)
+           (java.util ArrayList)
+           (java.util.concurrent CancellationException)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private most-suppressed
+  "How many other failures ride on the one that is thrown."
+  16)
+
+;; What Thrum throws
+
+(defn invalid
+  "Returns the answer to a misuse: what was given, and what is accepted."
+  [message data]
+  (ex-info message (assoc data :type :thrum/invalid)))
+
+(defn closed
+  "Returns the answer to work for a scope that has ended."
+  [scope-name reason]
+  (ex-info (str "The scope " scope-name " has ended, nothing can run in it any more."
+                " A lazy result must be realised inside: with doall, or by pmapv instead of pmap.")
+           {:type :thrum/closed, :scope scope-name, :reason reason}))
+
+(defn cancelled
+  "Returns what a wait for a cancelled task throws; its cause carries the reason."
+  ^CancellationException [task-name reason]
+  (doto (CancellationException. (str task-name " was cancelled"))
+    (.initCause (ex-info (str task-name " was cancelled: " (pr-str reason))
+                         {:type :thrum/cancelled, :task task-name, :reason reason}))))
+
+(defn- context
+  "Returns what rides along with a failure: which item failed, and in its stack trace where the result was asked for."
+  [{:keys [task index]} dropped]
+  (ex-info (str "Item " index " failed, in " task
+                (when (pos? (long dropped)) (str "; failures not shown here: " dropped)))
+           {:type :thrum/context, :task task, :index index, :dropped dropped}))
+
+;; What was caused by a cancel
+
+(defn- interruption? [^Throwable t]
+  (or (instance? InterruptedException t)
+      (instance? CancellationException t)
+      (instance? ClosedByInterruptException t)
+      (and (instance? SocketException t)
+           (str/includes? (str (ex-message t)) "Closed by interrupt"))))
+
+(defn casualty?
+  "Tells whether a throwable that came after a cancel is only its consequence (an interruption in its cause chain)."
+  [t]
+  (boolean (some interruption? (take 32 (take-while some? (iterate ex-cause t))))))
+
+;; Several failures
+
+(definterface IFailures
+  (record [failure])
+  (^java.util.List kept [])
+  (^long total []))
+
+(deftype Failures [^ArrayList kept ^:unsynchronized-mutable ^long total]
+  IFailures
+  (record [this failure]
+    (locking this
+      (set! total (inc total))
+      (when (<= (.size kept) (long most-suppressed))
+        (.add kept failure))))
+  (kept [this]
+    (locking this (ArrayList. kept)))
+  (total [this]
+    (locking this total)))
+
+(defn failures
+  "Returns an empty record of failures, in the order of time; it keeps the first few and counts the others."
+  ^Failures []
+  (Failures. (ArrayList.) 0))
+
+(defn- attach! [^Throwable root ^Throwable other]
+  (.addSuppressed root other))
+
+(defn- others [root kept]
+  (let [known (into [root] (.getSuppressed ^Throwable root))]
+    (loop [seen known, fresh [], [t & more] (map :throwable kept)]
+      (cond
+        (nil? t) fresh
+        (some #(identical? t %) seen) (recur seen fresh more)
+        :else (recur (conj seen t) (conj fresh t) more)))))
+
+(defn- room-on ^long [^Throwable root]
+  (- (long most-suppressed) (alength (.getSuppressed root))))
+
+(defn merged
+  "Returns the throwable of one failure, {:throwable t, :task name, :index i}, the same instance. The other failures
+  on record are attached as suppressed, each instance once and at most 16 of them, and one ex-info
+  {:type :thrum/context, :task name, :index i, :dropped n} that says which item failed and was asked for where."
+  ^Throwable [{:keys [throwable] :as failure} ^Failures failures]
+  (let [kept (.kept failures)
+        riders (take (room-on throwable) (others throwable kept))
+        same (count (filter #(identical? throwable (:throwable %)) kept))]
+    (run! #(attach! throwable %) riders)
+    (when (<= 0 (room-on throwable))
+      (attach! throwable (context failure (- (.total failures) same (count riders)))))
+    throwable))

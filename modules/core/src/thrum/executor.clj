@@ -1,0 +1,105 @@
+(ns thrum.executor
+  "An ExecutorService whose tasks are the children of a scope, and tasks on the executors of others."
+  (:require [thrum.context :as context]
+            [thrum.error :as error]
+            [thrum.jdk :as jdk]
+            [thrum.scope :as scope]
+            [thrum.task :as task])
+  (:import (clojure.lang ExceptionInfo)
+           (java.util List)
+           (java.util.concurrent AbstractExecutorService Executor ExecutorService RejectedExecutionException
+                                 ThreadFactory TimeoutException)
+           (thrum.scope Scope)
+           (thrum.task Done Owner Task)))
+
+(set! *warn-on-reflection* true)
+
+(definterface Launcher
+  (launch [context f]))
+
+;; The owner of an executor's tasks: one failure is no matter of the others.
+(deftype Crew [^Scope scope ^Task over]
+  Owner
+  (failed [_ _ _])
+  (ended [this task]
+    (.release scope task)
+    (when (and (scope/reason scope) (scope/empty-scope? scope))
+      (.settle over (Done. nil)))))
+
+(defn- crew [id]
+  (Crew. (scope/scope id nil) (task/latch id)))
+
+(defn- close! [^Crew crew end-scope!]
+  (end-scope! (.-scope crew) :shutdown)
+  (when (scope/empty-scope? (.-scope crew))
+    (.settle ^Task (.-over crew) (Done. nil))))
+
+(defn- over-within? [^Crew crew n unit]
+  (try
+    (.get ^Task (.-over crew) n unit)
+    true
+    (catch TimeoutException _ false)))
+
+(defn- rejected [^ExceptionInfo e]
+  (if (= :thrum/closed (:type (ex-data e)))
+    (RejectedExecutionException. (str "The executor " (:scope (ex-data e)) " has been shut down") e)
+    e))
+
+(defn- launch! [^Crew crew ^ThreadFactory factory context f]
+  (try
+    (let [task (task/task context crew 0 nil f)]
+      (scope/start! (.-scope crew) task (.newThread factory task)))
+    (catch ExceptionInfo e
+      (throw (rejected e)))))
+
+(defn- service
+  "Returns the crew's ExecutorService. What is given to it by submit or execute runs as it is, in the caller's bindings."
+  ^ExecutorService [^Crew crew id]
+  (let [scope (.-scope crew)
+        factory (jdk/thread-factory (str id "/"))]
+    (proxy [AbstractExecutorService Launcher] []
+      (launch [context f] (launch! crew factory context f))
+      (execute [runnable] (launch! crew factory (context/capture nil nil) runnable))
+      (shutdown [] (close! crew scope/close!))
+      (shutdownNow [] (close! crew scope/cancel!) (List/of))
+      (isShutdown [] (some? (scope/reason scope)))
+      (isTerminated [] (.isDone ^Task (.-over crew)))
+      (awaitTermination [n unit] (over-within? crew n unit)))))
+
+(defn- cancel-and-join! [^Crew crew]
+  (close! crew scope/cancel!)
+  (scope/join! (.-scope crew)))
+
+(defn- join-all! [^Crew crew]
+  (close! crew scope/close!)
+  (scope/await! (.-scope crew) #(scope/empty-scope? (.-scope crew))))
+
+(defn call-with
+  "Calls f with an open ExecutorService and returns its value after all tasks have ended, :on-exit :join, or were cancelled,
+  :on-exit :cancel. When f throws or is interrupted, they are cancelled and joined, then that is thrown."
+  [{:keys [name on-exit]} f]
+  (let [id (task/unique-name name)
+        crew (crew id)]
+    (try
+      (let [value (f (service crew id))]
+        (when (= :join on-exit) (join-all! crew))
+        value)
+      (finally
+        (cancel-and-join! crew)))))
+
+(defn- on-foreign [^Executor executor ^Task task]
+  (.execute executor
+            (fn []
+              (context/on-borrowed-thread #(.run task))
+              (when (.isCancelled task)
+                (Thread/interrupted))))
+  task)
+
+(defn submit!
+  "Starts a task on the executor and returns it."
+  [executor context name f]
+  (cond
+    (instance? Launcher executor) (.launch ^Launcher executor context f)
+    (instance? Executor executor) (on-foreign executor (task/task context nil 0 (task/unique-name name) f))
+    :else (throw (error/invalid (str "future-via takes a java.util.concurrent.Executor, not " (pr-str executor))
+                                {:value executor, :accepts "a java.util.concurrent.Executor"}))))

@@ -1,0 +1,335 @@
+(ns thrum.fanout
+  "The bounded parallel map: a task for every item, at most limit of them at once, started by the thread that consumes the
+  results, also while it waits for them."
+  (:refer-clojure :exclude [run!])
+  (:require [thrum.context :as context]
+            [thrum.error :as error]
+            [thrum.jdk :as jdk]
+            [thrum.order :as order]
+            [thrum.scope :as scope]
+            [thrum.task :as task])
+  (:import (clojure.lang LazySeq)
+           (java.util ArrayList)
+           (java.util.concurrent Future ThreadFactory)
+           (java.util.concurrent.atomic AtomicInteger)
+           (thrum.context Context)
+           (thrum.error Failures)
+           (thrum.order IOrder)
+           (thrum.scope Scope)
+           (thrum.task Failed ITask Owner)))
+
+(set! *warn-on-reflection* true)
+
+(definterface IFanOut
+  (^Object setSource [coll])
+  (pull [])
+  (^boolean room [])
+  (^boolean idle [])
+  (^boolean ready [])
+  (^Object launch [thunk])
+  (sourceFailure [])
+  (^Object setSourceFailure [t])
+  (consume [])
+  (^Object exhaust [])
+  (^Throwable thrown [])
+  (^Object setThrown [^Throwable t]))
+
+;; What the consumer alone touches is not volatile: a LazySeq hands it from thread to thread under its lock,
+;; a transducing process by its contract.
+(deftype FanOut [^Context context ^Scope scope ^ThreadFactory factory ^long limit ^long window
+                 ^IOrder order ^Failures failures ^AtomicInteger running
+                 ^:unsynchronized-mutable source
+                 ^:unsynchronized-mutable more
+                 ^:unsynchronized-mutable ^Throwable source-failure
+                 ^:unsynchronized-mutable ^long started
+                 ^:unsynchronized-mutable ^long consumed
+                 ^:unsynchronized-mutable ^Throwable thrown]
+  IFanOut
+  (setSource [_ coll] (set! source coll))
+  (pull [this]
+    (if-some [items (seq source)]
+      (do (set! source (rest items)) items)
+      (.exhaust this)))
+  (exhaust [_]
+    (set! source nil)
+    (set! more false)
+    nil)
+  (room [_]
+    (and more
+         (< (.get running) limit)
+         (< (- started consumed) window)
+         (not (.stopped order))))
+  (idle [_]
+    (and (not more) (= started consumed)))
+  (ready [this]
+    (.ready order (.room this)))
+  (launch [this thunk]
+    (let [task (task/task context this started nil thunk)]
+      (.incrementAndGet running)
+      (try
+        (scope/start! scope task (.newThread factory task))
+        (catch Throwable t
+          (.decrementAndGet running)
+          (throw t)))
+      (set! started (inc started))
+      (.started order task)))
+  (consume [_]
+    (when-some [task (.next order)]
+      (set! consumed (inc consumed))
+      task))
+  (sourceFailure [_] source-failure)
+  (setSourceFailure [_ t] (set! source-failure t))
+  (thrown [_] thrown)
+  (setThrown [_ t] (set! thrown t))
+
+  Owner
+  (failed [_ task t]
+    (.record failures {:throwable t, :task (.taskName ^ITask task), :index (.index ^ITask task)}))
+  (ended [_ task]
+    (.ended order task)
+    (.decrementAndGet running)
+    (.release scope task)))
+
+(def ^:private orders
+  "By name: an order, made from scope and limit."
+  {:ordered (fn [_ _] (order/input-order))
+   :as-completed (fn [scope _] (order/completion-order scope))
+   :as-started (fn [_ limit] (order/start-order limit))})
+
+(defn- fan-out
+  "Returns a fan-out in the context of the calling thread that has started nothing yet."
+  [{:keys [order name limit window wrap]}]
+  (let [id (task/unique-name name)
+        scope (scope/scope id (context/current-scope))]
+    (FanOut. (context/capture wrap scope) scope (jdk/thread-factory (str id "/")) limit window
+             ((orders order) scope limit) (error/failures) (AtomicInteger.) nil true nil 0 0 nil)))
+
+;; How it ends
+
+(defn- root
+  "Returns the failure to throw: the first in time, where that one has cancelled the scope, else the one at hand."
+  [^FanOut fan-out failure]
+  (or (when (and (= :sibling-failed (scope/reason (.-scope fan-out)))
+                 (not (instance? InterruptedException (:throwable failure))))
+        (first (.kept ^Failures (.-failures fan-out))))
+      failure))
+
+(defn- end!
+  "Cancels what runs and waits until it has ended."
+  [^FanOut fan-out reason]
+  (scope/cancel! (.-scope fan-out) reason)
+  (scope/join! (.-scope fan-out)))
+
+(defn- fail!
+  "Ends the fan-out and returns what it throws from now on."
+  ^Throwable [^FanOut fan-out failure]
+  (or (.thrown fan-out)
+      (let [failure (root fan-out failure)]
+        (end! fan-out :failed)
+        (doto (error/merged failure (.-failures fan-out))
+          (->> (.setThrown fan-out))))))
+
+(defmacro ^:private failing
+  "Runs the body for the consumer; whatever it throws ends the fan-out."
+  [fan-out & body]
+  `(try
+     ~@body
+     (catch Throwable t#
+       (throw (fail! ~fan-out {:throwable t#})))))
+
+;; What the consumer does next
+
+(defn- decide
+  "Returns :leave, :start, :end or :wait. What is ready leaves before anything is pulled from the source."
+  [^FanOut fan-out]
+  (scope/check-parent-open! (.-scope fan-out))
+  (cond
+    (.ready fan-out) :leave
+    (.room fan-out) :start
+    (.idle fan-out) :end
+    :else :wait))
+
+(defn- await! [^FanOut fan-out]
+  (scope/await! (.-scope fan-out) #(or (.ready fan-out) (.room fan-out) (.idle fan-out))))
+
+(defn- leave! [^FanOut fan-out]
+  (or (.consume fan-out)
+      (scope/check-open! (.-scope fan-out))))
+
+(defn- failure-of [^ITask task]
+  (let [outcome (.outcome task)]
+    (when (instance? Failed outcome)
+      {:throwable (.-throwable ^Failed outcome), :task (.taskName task), :index (.index task)})))
+
+(defn- result
+  "Returns the value of a task that leaves. Where it failed, so does the fan-out; where it was cancelled, the scope was."
+  [^FanOut fan-out ^ITask task]
+  (when-some [failure (failure-of task)]
+    (throw (fail! fan-out failure)))
+  (when (.isCancelled ^Future task)
+    (scope/check-open! (.-scope fan-out)))
+  (task/value task))
+
+(defn- itself [_fan-out task]
+  task)
+
+;; Pulled by a lazy sequence
+
+(defn- pull!
+  "Returns the rest of the source as a seq, or nil. What the source throws waits for its turn, but for an interrupt."
+  [^FanOut fan-out]
+  (try
+    (.pull fan-out)
+    (catch InterruptedException t
+      (throw t))
+    (catch Throwable t
+      (.setSourceFailure fan-out t)
+      (.exhaust fan-out))))
+
+(defn- start-next! [^FanOut fan-out f]
+  (when-some [items (pull! fan-out)]
+    (let [item (first items)]
+      (.launch fan-out #(f item)))))
+
+(defn- take!
+  "Returns the next task to leave, or nil at the end."
+  [^FanOut fan-out f]
+  (loop []
+    (case (decide fan-out)
+      :leave (leave! fan-out)
+      :start (do (start-next! fan-out f) (recur))
+      :end (some-> (.sourceFailure fan-out) throw)
+      :wait (do (await! fan-out) (recur)))))
+
+(defn- lazily
+  "Returns the results as a lazy seq. Unlike lazy-seq's its thunks can run again: a failed seq throws again."
+  [^FanOut fan-out f emit]
+  (LazySeq.
+   (fn []
+     (when-some [thrown (.thrown fan-out)]
+       (throw thrown))
+     (failing fan-out
+       (when-some [task (take! fan-out f)]
+         (cons (emit fan-out task) (lazily fan-out f emit)))))))
+
+;; Pushed by a transducing process
+
+(defn- push! [^FanOut fan-out emit rf acc thunk]
+  (failing fan-out
+    (loop [acc acc]
+      (if (reduced? acc)
+        (do (end! fan-out :reduced) acc)
+        (case (decide fan-out)
+          :leave (recur (rf acc (emit fan-out (leave! fan-out))))
+          :start (do (.launch fan-out thunk) acc)
+          :wait (do (await! fan-out) (recur acc)))))))
+
+(defn- flush! [^FanOut fan-out emit rf acc]
+  (failing fan-out
+    (.exhaust fan-out)
+    (loop [acc acc]
+      (if (reduced? acc)
+        (do (end! fan-out :reduced) (unreduced acc))
+        (case (decide fan-out)
+          :leave (recur (rf acc (emit fan-out (leave! fan-out))))
+          :end acc
+          :wait (do (await! fan-out) (recur acc)))))))
+
+(defn- left-early? [^FanOut fan-out]
+  (= :reduced (scope/reason (.-scope fan-out))))
+
+(defn- feeding
+  "Returns the reducing function that starts f on its inputs and hands to rf what leaves the fan-out."
+  [fan-out emit f rf]
+  (fn
+    ([] (rf))
+    ([acc] (rf (if (left-early? fan-out) acc (flush! fan-out emit rf acc))))
+    ([acc item] (push! fan-out emit rf acc #(f item)))
+    ([acc item & items] (push! fan-out emit rf acc #(apply f item items)))))
+
+;; The forms
+
+(def ^:private emits
+  "By the name of the order: what is handed out for a task that leaves."
+  {:ordered result, :as-completed result, :as-started itself})
+
+(defn- zipped
+  "Returns the items of one or several collections, and f as a function of an item."
+  [f [coll & colls]]
+  (if colls
+    [(apply map vector coll colls) #(apply f %)]
+    [coll f]))
+
+(defn results
+  "Returns the results of f over the collections as a lazy seq, in the order that the options name."
+  [{:keys [order] :as options} f colls]
+  (let [fan-out (fan-out options)
+        [items f] (zipped f colls)]
+    (.setSource ^FanOut fan-out items)
+    (lazily fan-out f (emits order))))
+
+(defn- call [thunk]
+  (thunk))
+
+(defn of-thunks
+  "Returns the values of thunks as a lazy seq, as pmap does."
+  [options thunks]
+  (results options call [thunks]))
+
+(defn transducer
+  "Returns a transducer in the order that the options name. Each process that it is used in has a context and tasks of its own."
+  [{:keys [order] :as options} f]
+  (fn [rf]
+    (feeding (fan-out options) (emits order) f rf)))
+
+(defn- eagerly
+  "Reduces the tasks over the items with rf, in order of completion; then nothing runs any more."
+  [options f colls rf]
+  (let [fan-out (fan-out (assoc options :order :as-completed :window Long/MAX_VALUE))
+        [items f] (zipped f colls)]
+    (try
+      (failing fan-out
+        (transduce #(feeding fan-out itself f %) rf nil items))
+      (finally (end! fan-out :ended)))))
+
+(defn- put! [^ArrayList results ^ITask task]
+  (while (<= (.size results) (.index task))
+    (.add results nil))
+  (.set results (.index task) (task/value task)))
+
+(defn vector-of-results
+  "Returns the results as a vector in the order of the input, when all have ended."
+  [options f colls]
+  (let [results (ArrayList.)]
+    (eagerly options f colls (fn ([_]) ([_ task] (put! results task))))
+    (vec (.toArray results))))
+
+(defn run!
+  "Calls f on every item, for its effects; returns nil when all have ended."
+  [options f coll]
+  (eagerly options f [coll] (fn ([_]) ([_ _]))))
+
+(defn- values [tasks]
+  (LazySeq.
+   (fn []
+     (when-some [[task & more] (seq tasks)]
+       (cons (task/value task) (values more))))))
+
+(defn- all-started [fan-out]
+  (loop [tasks []]
+    (if-some [task (take! fan-out call)]
+      (recur (conj tasks task))
+      tasks)))
+
+(defn calls
+  "Calls the thunks all at once; when all have ended, returns their values as a lazy seq that throws where one failed."
+  [options thunks]
+  (let [fan-out (fan-out (assoc options :order :as-started :limit (inc (count thunks)) :window Long/MAX_VALUE))]
+    (.setSource ^FanOut fan-out thunks)
+    (try
+      (failing fan-out
+        (let [tasks (all-started fan-out)]
+          (scope/await! (.-scope ^FanOut fan-out) #(scope/empty-scope? (.-scope ^FanOut fan-out)))
+          (some-> (some failure-of tasks) (error/merged (.-failures ^FanOut fan-out)))
+          (values tasks)))
+      (finally (end! fan-out :ended)))))

@@ -1,0 +1,102 @@
+(ns thrum.options
+  "An option is a row: its key, check, what it accepts, default and one sentence. The row that checks an option also
+  documents it."
+  (:require [clojure.string :as str]
+            [thrum.error :as error]))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private rows
+  {:limit {:check pos-int?, :accepts "a positive integer", :doc "how many tasks may run at once"}
+   :window {:check pos-int?, :accepts "an integer, not below the limit", :default "8 x limit"
+            :doc "how many tasks may have been started and not yet been consumed; that many results are held in memory"}
+   :name {:check #(and (string? %) (not (str/blank? %))), :accepts "a string that is not blank"
+          :doc "the name of the threads, followed by a number for the call and one for the item"}
+   :wrap {:check #(or (nil? %) (ifn? %)), :accepts "a function from thunk to thunk, or nil", :default "*wrap*"
+          :doc "called on the starting thread with the body's thunk; returns the thunk that the task runs"}
+   :on-exit {:check #{:join :cancel}, :accepts ":join or :cancel", :default ":join"
+             :doc "what happens to tasks that still run when the body has ended"}})
+
+(defn documented
+  "Returns the lines of a docstring for these options."
+  [ks]
+  (for [k ks, :let [{:keys [accepts default doc]} (rows k)]]
+    (str k " - " doc " (" accepts (when default (str "; default " default)) ")")))
+
+;; Checks
+
+(defn- distance
+  "Returns the edit distance of two strings (Levenshtein)."
+  [a b]
+  (last
+   (reduce (fn [above [i x]]
+             (reductions (fn [left [up-left up y]]
+                           (min (inc left) (inc up) (if (= x y) up-left (inc up-left))))
+                         (inc i)
+                         (map vector above (rest above) b)))
+           (vec (range (inc (count b))))
+           (map-indexed vector a))))
+
+(defn nearest
+  "Returns the key among ks that is spelled most like k."
+  [k ks]
+  (apply min-key #(distance (name %) (name k)) ks))
+
+(defn- unknown [k ks]
+  (error/invalid (str "Unknown option " (pr-str k)
+                      (when (keyword? k) (str ", did you mean " (nearest k ks) "?"))
+                      " Known: " (str/join ", " ks))
+                 {:option k, :known (vec ks)}))
+
+(defn- check-value! [k v]
+  (let [{:keys [check accepts]} (rows k)]
+    (when-not (check v)
+      (throw (error/invalid (str "The option " k " is " (pr-str v) "; it must be " accepts)
+                            {:option k, :value v, :accepts accepts})))))
+
+(defn check
+  "Returns the options when each key is one of ks and each value is accepted; throws :thrum/invalid otherwise."
+  [options ks]
+  (when-not (map? options)
+    (throw (error/invalid (str "Options are a map, not " (pr-str options)) {:value options})))
+  (doseq [[k v] options]
+    (when-not (some #{k} ks) (throw (unknown k ks)))
+    (check-value! k v))
+  options)
+
+;; The first argument of the map family
+
+(def ^:private limit-first
+  "the limit comes first, as in (pmap 8 f coll); it is a positive integer, or a map of options with a :limit")
+
+(defn- limit-error [given]
+  (error/invalid (if (ifn? given)
+                   (str "A function stands where the limit is expected: " limit-first)
+                   (str "The limit is " (pr-str given) ": " limit-first))
+                 {:option :limit, :value given, :accepts "a positive integer"}))
+
+(defn no-limit
+  "Returns the answer to (map f)."
+  [f]
+  (error/invalid "map without a collection would be a transducer without a limit: use (pmap limit f)"
+                 {:value f, :accepts "a function and one or more collections"}))
+
+(defn- checked-window [{:keys [limit window] :as options}]
+  (when (< window limit)
+    (throw (error/invalid (str "The window is " window ", below the limit " limit
+                               "; it must be an integer, not below the limit")
+                          {:option :window, :value window, :limit limit, :accepts "an integer, not below the limit"})))
+  options)
+
+(defn- limited [options ks]
+  (let [{:keys [limit] :as options} (check options ks)]
+    (when-not limit (throw (limit-error limit)))
+    (checked-window (merge {:window (* 8 limit)} options))))
+
+(defn fan-out
+  "Returns the options of a fan-out, all of ks present that have a default, from its first argument, a limit or a map."
+  [limit-or-options ks]
+  (cond
+    (map? limit-or-options) (limited limit-or-options ks)
+    (pos-int? limit-or-options) (limited {:limit limit-or-options} ks)
+    :else (throw (limit-error limit-or-options))))

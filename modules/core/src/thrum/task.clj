@@ -1,0 +1,267 @@
+(ns thrum.task
+  "One unit of work on one fresh virtual thread. A task is a full Clojure future, and it always ends:
+  done, failed or cancelled."
+  (:require [thrum.context :as context]
+            [thrum.error :as error]
+            [thrum.jdk :as jdk])
+  (:import (clojure.lang IBlockingDeref IDeref IFn IPending)
+           (java.util HashSet)
+           (java.util.concurrent ExecutionException Future TimeUnit TimeoutException)
+           (java.util.concurrent.atomic AtomicLong)
+           (java.util.concurrent.locks LockSupport)
+           (thrum.context Context)))
+
+(set! *warn-on-reflection* true)
+
+(definterface Child
+  (^Object cancelFor [reason])
+  (^long slot [])
+  (^Object setSlot [^long i]))
+
+(definterface Owner
+  (^Object failed [task ^Throwable t])
+  (^Object ended [task]))
+
+(definterface ITask
+  (outcome [])
+  (^boolean settle [outcome])
+  (settleUnder [outcome])
+  (^boolean enlist [^Thread waiter])
+  (^Object withdraw [^Thread waiter])
+  (^Object begin [^Thread thread])
+  (^Object leave [])
+  (^Object interruptRunner [])
+  (^boolean cancelWith [reason ^boolean interrupt])
+  (^String taskName [])
+  (^long index [])
+  (successor [])
+  (^Object setSuccessor [task]))
+
+;; How a task ended. An outcome never changes.
+
+(deftype Done [value])
+(deftype Failed [^Throwable throwable])
+(deftype Cancelled [reason])
+
+(defn- attempt [context body]
+  (try
+    (context/enter! context)
+    (Done. (if (instance? IFn body) (body) (.run ^Runnable body)))
+    (catch Throwable t
+      (Failed. t))))
+
+(defn- casualty? [^ITask task throwable]
+  (and (instance? Cancelled (.outcome task)) (error/casualty? throwable)))
+
+(defn- report! [^ITask task ^Owner owner outcome]
+  (when (and owner (instance? Failed outcome))
+    (let [throwable (.-throwable ^Failed outcome)]
+      (when-not (casualty? task throwable)
+        (.failed owner task throwable)))))
+
+(defn- perform!
+  "Runs the body, unless the task was cancelled first. The owner hears of a failure before anyone can see it."
+  [^ITask task context owner body]
+  (when-not (.outcome task)
+    (let [outcome (attempt context body)]
+      (try
+        (report! task owner outcome)
+        (finally (.settle task outcome))))))
+
+(defn- expired? [^long deadline]
+  (<= (unchecked-subtract deadline (System/nanoTime)) 0))
+
+(defn- park-until-ended
+  "Parks until the task has an outcome. Answers false when the deadline (nanoTime; nil: none) came first."
+  [^ITask task deadline]
+  (loop []
+    (cond
+      (.outcome task) true
+      (Thread/interrupted) (throw (InterruptedException.))
+      (nil? deadline) (do (LockSupport/park task) (recur))
+      (expired? deadline) false
+      :else (do (LockSupport/parkNanos task (unchecked-subtract (long deadline) (System/nanoTime))) (recur)))))
+
+(defn- ended-by?
+  "Waits for the outcome, at most until the deadline. Every waiter parks on its own and leaves in constant time."
+  [^ITask task deadline]
+  (or (some? (.outcome task))
+      (let [self (Thread/currentThread)]
+        (or (not (.enlist task self))
+            (try
+              (park-until-ended task deadline)
+              (finally (.withdraw task self)))))))
+
+(defn- deadline-in ^long [^long nanos]
+  (unchecked-add (System/nanoTime) (max 0 (min nanos (quot Long/MAX_VALUE 2)))))
+
+(defn value
+  "Returns the value of a task that has ended, or throws: the failure itself, or CancellationException."
+  [^ITask task]
+  (let [outcome (.outcome task)]
+    (condp instance? outcome
+      Done (.-value ^Done outcome)
+      Failed (throw (.-throwable ^Failed outcome))
+      Cancelled (throw (error/cancelled (.taskName task) (.-reason ^Cancelled outcome))))))
+
+(defn- future-value [^ITask task]
+  (let [outcome (.outcome task)]
+    (if (instance? Failed outcome)
+      (throw (ExecutionException. (.-throwable ^Failed outcome)))
+      (value task))))
+
+(deftype Task [^Context context ^Owner owner ^long index
+               ^:unsynchronized-mutable body
+               ^:volatile-mutable outcome
+               ^:volatile-mutable ^Thread thread
+               ^:volatile-mutable ^String name
+               ^:volatile-mutable successor
+               ^:unsynchronized-mutable ^HashSet waiters
+               ^:unsynchronized-mutable ^long slot]
+  ITask
+  (outcome [_] outcome)
+  (taskName [_] name)
+  (index [_] index)
+  (successor [_] successor)
+  (setSuccessor [_ task] (set! successor task))
+  (begin [_ starter]
+    (set! thread starter)
+    (when-not name (set! name (.getName starter))))
+  (settleUnder [this o]
+    (locking this
+      (when-not outcome
+        (set! outcome o)
+        (let [woken waiters]
+          (set! waiters nil)
+          (or woken :nobody)))))
+  (settle [this o]
+    (let [woken (.settleUnder this o)]
+      (when (instance? HashSet woken)
+        (run! #(LockSupport/unpark %) woken))
+      (some? woken)))
+  (enlist [this waiter]
+    (locking this
+      (when-not outcome
+        (when-not waiters (set! waiters (HashSet. 2)))
+        (.add waiters waiter))
+      (nil? outcome)))
+  (withdraw [this waiter]
+    (locking this
+      (when waiters (.remove waiters waiter))))
+  (interruptRunner [this]
+    (locking this
+      (when thread (.interrupt thread))))
+  (leave [this]
+    (locking this
+      (set! thread nil)))
+  (cancelWith [this reason interrupt]
+    (let [work body]
+      (and (.settle this (Cancelled. reason))
+           (do (when interrupt (.interruptRunner this))
+               (when (instance? Future work) (.cancel ^Future work interrupt))
+               true))))
+
+  Child
+  (cancelFor [this reason] (.cancelWith this reason true))
+  (slot [_] slot)
+  (setSlot [_ i] (set! slot i) nil)
+
+  Runnable
+  (run [this]
+    (when-not thread (.begin this (Thread/currentThread)))
+    (try
+      (perform! this context owner body)
+      (finally
+        (set! body nil)
+        (.leave this)
+        (when owner (.ended owner this)))))
+
+  Future
+  (isDone [_] (some? outcome))
+  (isCancelled [_] (instance? Cancelled outcome))
+  (cancel [this interrupt] (.cancelWith this :future-cancel interrupt))
+  (get [this]
+    (ended-by? this nil)
+    (future-value this))
+  (get [this n unit]
+    (when-not (ended-by? this (deadline-in (.toNanos unit n)))
+      (throw (TimeoutException.)))
+    (future-value this))
+
+  IDeref
+  (deref [this] (.get this))
+
+  IBlockingDeref
+  (deref [this ms timeout-value]
+    (if (ended-by? this (deadline-in (.toNanos TimeUnit/MILLISECONDS ms)))
+      (future-value this)
+      timeout-value))
+
+  IPending
+  (isRealized [_] (some? outcome)))
+
+;; How a task is made
+
+(def ^:private ^AtomicLong made (AtomicLong.))
+
+(defn unique-name
+  "Returns kind-n, with an n that no other name in this process has."
+  [kind]
+  (str kind "-" (.incrementAndGet made)))
+
+(defn task
+  "Returns a task that has not begun: the body that the context's wrap makes of f, to be run for the owner (nil: nobody).
+  Without a name it takes that of its thread."
+  ^Task [context owner index name f]
+  (Task. context owner index (context/wrapped context f) nil nil name nil nil -1))
+
+(defn latch
+  "Returns a task that nobody runs: it ends when somebody settles it."
+  ^Task [name]
+  (Task. nil nil 0 nil nil nil name nil nil -1))
+
+(defn start!
+  "Starts the task on its thread, a fresh one that runs it. Returns the task."
+  [^Task task ^Thread thread]
+  (.begin task thread)
+  (.start thread)
+  task)
+
+(defn thread!
+  "Starts a virtual thread of that name which runs f in the context, and returns the thread.
+  A failure goes to the thread's uncaught exception handler."
+  ^Thread [context name f]
+  (let [body (context/wrapped context f)]
+    (doto (jdk/virtual-thread name (fn [] (context/enter! context) (body)))
+      .start)))
+
+(defn future!
+  "Starts a detached task: f on a virtual thread of that name. Returns the task."
+  [context name f]
+  (let [task (task context nil 0 name f)]
+    (start! task (jdk/virtual-thread name task))))
+
+;; How a task prints
+
+(defn status
+  "Returns :running, :done, :failed or :cancelled."
+  [^ITask task]
+  (condp instance? (.outcome task)
+    Done :done
+    Failed :failed
+    Cancelled :cancelled
+    :running))
+
+(defn- shown [^ITask task]
+  (let [outcome (.outcome task)]
+    (condp instance? outcome
+      Done {:status :done, :val (.-value ^Done outcome)}
+      Failed {:status :failed, :val (.-throwable ^Failed outcome)}
+      Cancelled {:status :cancelled, :reason (.-reason ^Cancelled outcome)}
+      {:status :running})))
+
+(defmethod print-method Task [^Task task ^java.io.Writer w]
+  (.write w "#<task ")
+  (.write w (str (.taskName task) " "))
+  (print-method (shown task) w)
+  (.write w ">"))
