@@ -1,0 +1,89 @@
+(ns thrum.test-kit.jvm
+  "Starts child JVMs on this classpath, and finds other JDKs for them."
+  (:require
+    [clojure.java.io :as io]
+    [clojure.string :as str])
+  (:import
+    (java.io BufferedReader File)
+    (java.util.concurrent TimeUnit)))
+
+(set! *warn-on-reflection* true)
+
+(def exports
+  "The flags that thrum.test-kit.leak needs."
+  ["--add-exports=java.base/jdk.internal.vm=ALL-UNNAMED"])
+
+;; Finding a JDK
+
+(defn release
+  "Returns the major version in the release file of a Java home, or nil."
+  [^File home]
+  (let [file (io/file home "release")]
+    (when (and (.isFile file) (.canExecute (io/file home "bin" "java")))
+      (some-> (re-find #"(?m)^JAVA_VERSION=\"(?:1\.)?(\d+)" (slurp file)) second parse-long))))
+
+(defn- usual-homes
+  []
+  (let [user (System/getProperty "user.home")]
+    (->> ["/usr/lib/jvm" "/opt" "/usr/local" (str user "/.jdks") (str user "/.sdkman/candidates/java")
+          "/Library/Java/JavaVirtualMachines"]
+         (mapcat #(sort (.listFiles (io/file %))))
+         (mapcat (fn [home] [home (io/file home "Contents" "Home")])))))
+
+(defn find-home
+  "Returns the home of a Java of this major version among the usual folders, or nil."
+  [major]
+  (first (filter #(= major (release %)) (usual-homes))))
+
+(defn this-home
+  "Returns the home of the running Java."
+  []
+  (io/file (System/getProperty "java.home")))
+
+;; Running a child
+
+(defn command
+  "Returns the command line that calls the main function of ns-sym on the Java in home."
+  [home jvm-opts ns-sym args]
+  (-> [(str (io/file home "bin" "java"))]
+      (into jvm-opts)
+      (into ["-cp" (System/getProperty "java.class.path") "clojure.main" "-m" (str ns-sym)])
+      (into args)))
+
+(defn- echo-lines
+  "Prints each line of reader as it comes; returns all."
+  [^BufferedReader reader]
+  (loop [lines []]
+    (if-let [line (.readLine reader)]
+      (do (println line) (flush) (recur (conj lines line)))
+      lines)))
+
+(defn- kill-after
+  "Kills process when it has not ended within ms; returns the thread that watches."
+  [^Process process ms]
+  (doto (Thread. ^Runnable #(when-not (.waitFor process ms TimeUnit/MILLISECONDS)
+                              (println "Killed a child JVM after" ms "ms.")
+                              (.destroyForcibly process))
+                 "child-watch")
+    (.setDaemon true)
+    (.start)))
+
+(defn run
+  "Runs a command, printing its output as it comes; kills it after limit-ms. Returns {:exit code, :lines strings}."
+  [command limit-ms]
+  (let [process (.start (doto (ProcessBuilder. ^java.util.List command) (.redirectErrorStream true)))]
+    (.close (.getOutputStream process))
+    (kill-after process limit-ms)
+    (let [lines (echo-lines (.inputReader process))]
+      {:exit (.waitFor process), :lines lines})))
+
+(defn quietly
+  "As run, with the output kept and not printed."
+  [command limit-ms]
+  (let [out (java.io.StringWriter.)]
+    (binding [*out* out] (run command limit-ms))))
+
+(defn last-line
+  "Returns the last line of lines that is not blank, or nil."
+  [lines]
+  (last (remove str/blank? lines)))
