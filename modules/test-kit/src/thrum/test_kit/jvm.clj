@@ -61,12 +61,13 @@
 (defn- kill-after
   "Kills process when it has not ended within ms; returns the thread that watches."
   [^Process process ms]
-  (doto (Thread. ^Runnable #(when-not (.waitFor process ms TimeUnit/MILLISECONDS)
-                              (println "Killed a child JVM after" ms "ms.")
-                              (.destroyForcibly process))
-                 "child-watch")
-    (.setDaemon true)
-    (.start)))
+  (let [watch (bound-fn []
+                (when-not (.waitFor process ms TimeUnit/MILLISECONDS)
+                  (println "Killed a child JVM after" ms "ms.")
+                  (.destroyForcibly process)))]
+    (doto (Thread. ^Runnable watch "child-watch")
+      (.setDaemon true)
+      (.start))))
 
 (defn run
   "Runs a command, printing its output as it comes; kills it after limit-ms. Returns {:exit code, :lines strings}."

@@ -177,17 +177,26 @@
        (sort-by (juxt (comp :line meta) symbol))
        (mapcat #(repeat times %))))
 
+(defn- fixture-failure
+  "Calls f within the :once fixtures of ns-sym; returns nil, or the outcome of fixtures that threw."
+  [ns-sym f]
+  (try ((test/join-fixtures (::test/once-fixtures (meta (find-ns ns-sym)))) f)
+       nil
+       (catch Throwable t
+         (print-trouble ns-sym t)
+         (outcome ns-sym :failed (str "its :once fixtures failed: " (ex-message t)) 0))))
+
+(defn- not-run
+  [v]
+  (outcome (symbol v) :failed "was not run by its :once fixtures" 0))
+
 (defn- run-tests
   "Runs vars within the :once fixtures; a var that the fixtures kept from running has failed."
   [ns-sym vars opts]
   (let [done (atom [])
-        fixtures (test/join-fixtures (::test/once-fixtures (meta (find-ns ns-sym))))]
-    (try (fixtures #(run! (fn [v] (swap! done conj (run-var v opts))) vars))
-         (catch Throwable t
-           (print-trouble ns-sym t)))
-    (into @done
-          (map #(outcome (symbol %) :failed "was not run: the :once fixtures failed" 0))
-          (drop (count @done) vars))))
+        failure (fixture-failure ns-sym (fn [] (run! #(swap! done conj (run-var % opts)) vars)))]
+    (cond-> (into @done (map not-run) (drop (count @done) vars))
+      failure (conj failure))))
 
 (defn- load-failure
   "Loads ns-sym; returns nil, or the outcome of a failed load."

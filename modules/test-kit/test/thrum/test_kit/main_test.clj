@@ -1,0 +1,60 @@
+(ns thrum.test-kit.main-test
+  "The test command as a process: its last line, its exit code, its children."
+  (:require
+    [clojure.java.io :as io]
+    [clojure.string :as str]
+    [clojure.test :refer [deftest is]]
+    [thrum.test-kit.jvm :as jvm]
+    [thrum.test-kit.main :as main])
+  (:import
+    (java.nio.file Files)
+    (java.nio.file.attribute FileAttribute)))
+
+(set! *warn-on-reflection* true)
+
+(defn- command
+  "Runs the test command with args in a child JVM; returns [exit-code last-line]."
+  [& args]
+  (let [{:keys [exit lines]} (jvm/quietly (jvm/command (jvm/this-home) jvm/exports 'thrum.test-kit.main args) 60000)]
+    [exit (jvm/last-line lines)]))
+
+(deftest the-last-line-is-the-closing-line
+  (is (= [0 "1 passed, 0 failed"] (command "--var" "thrum.test-kit.runner-test/the-closing-line-counts"))))
+
+(deftest running-nothing-is-a-failure
+  (is (= [1 "0 passed, 0 failed"] (command "--ns" "no.such.namespace"))))
+
+(deftest an-argument-it-does-not-know-is-refused
+  (doseq [args [["--nope"] ["--times"] ["--times" "many"]]]
+    (is (= :thrum.test-kit.main/arguments
+           (try (main/parse-args args) (catch Exception e (:type (ex-data e)))))
+        (pr-str args))))
+
+(deftest a-filter-keeps-the-run-in-this-jvm
+  (is (= {:ns "x", :here true} (main/parse-args ["--ns" "x"])))
+  (is (= {:module "core"} (main/parse-args ["--module" "core"]))))
+
+(deftest a-childs-totals-are-read-from-its-last-line
+  (is (= {:passed 3, :failed 0, :skipped 1} (main/child-totals {:exit 0, :lines ["x" "3 passed, 0 failed, 1 skipped" ""]})))
+  (is (= {:passed 3, :failed 1, :skipped 0} (main/child-totals {:exit 1, :lines ["3 passed, 1 failed"]}))))
+
+(deftest a-child-that-died-has-failed
+  (is (= 1 (:failed (main/child-totals {:exit 134, :lines ["# A fatal error"]}))))
+  (is (= 1 (:failed (main/child-totals {:exit 137, :lines ["3 passed, 0 failed"]})))))
+
+(deftest a-child-that-hangs-is-killed
+  (let [{:keys [exit lines]} (jvm/quietly ["sleep" "60"] 50)]
+    (is (not= 0 exit))
+    (is (= [] lines))))
+
+(deftest a-java-home-tells-its-release
+  (let [home (io/file (str (Files/createTempDirectory "java-home" (make-array FileAttribute 0))))
+        java (io/file home "bin" "java")]
+    (is (nil? (jvm/release home)))
+    (io/make-parents java)
+    (spit java "")
+    (.setExecutable java true)
+    (doseq [[version major] {"21.0.9" 21, "1.8.0_402" 8, "26-ea" 26}]
+      (spit (io/file home "release") (str "IMPLEMENTOR=\"x\"\nJAVA_VERSION=\"" version "\"\n"))
+      (is (= major (jvm/release home)) version))
+    (is (= (.feature (Runtime/version)) (jvm/release (jvm/this-home))))))
