@@ -91,6 +91,7 @@
   (.execute executor
             (fn []
               (context/on-borrowed-thread #(.run task))
+              (.awaitInterrupt task)
               (when (.isCancelled task)
                 (Thread/interrupted))))
   task)

@@ -66,11 +66,7 @@
   (launch [this thunk]
     (let [task (task/task context this started nil thunk)]
       (.incrementAndGet running)
-      (try
-        (scope/start! scope task (.newThread factory task))
-        (catch Throwable t
-          (.decrementAndGet running)
-          (throw t)))
+      (scope/start! scope task (.newThread factory task))
       (set! started (inc started))
       (.started order task)))
   (consume [_]
@@ -195,7 +191,7 @@
   "Returns the next task to leave, or nil at the end."
   [^FanOut fan-out f]
   (loop []
-    (case (decide fan-out)
+    (condp identical? (decide fan-out)
       :leave (leave! fan-out)
       :start (do (start-next! fan-out f) (recur))
       :end (some-> (.sourceFailure fan-out) throw)
@@ -219,7 +215,7 @@
     (loop [acc acc]
       (if (reduced? acc)
         (do (end! fan-out :reduced) acc)
-        (case (decide fan-out)
+        (condp identical? (decide fan-out)
           :leave (recur (rf acc (emit fan-out (leave! fan-out))))
           :start (do (.launch fan-out thunk) acc)
           :wait (do (await! fan-out) (recur acc)))))))
@@ -230,7 +226,7 @@
     (loop [acc acc]
       (if (reduced? acc)
         (do (end! fan-out :reduced) (unreduced acc))
-        (case (decide fan-out)
+        (condp identical? (decide fan-out)
           :leave (recur (rf acc (emit fan-out (leave! fan-out))))
           :end acc
           :wait (do (await! fan-out) (recur acc)))))))

@@ -3,8 +3,7 @@
   not yet consumed."
   (:require [thrum.scope :as scope])
   (:import (java.util ArrayDeque)
-           (java.util.concurrent ConcurrentLinkedQueue)
-           (java.util.concurrent.atomic AtomicLong)
+           (java.util.concurrent.atomic AtomicLong AtomicReference)
            (java.util.function LongBinaryOperator)
            (thrum.task Done Failed ITask)))
 
@@ -74,15 +73,38 @@
 
 ;; upmap, pmapv, prun!: order of completion
 
-(deftype CompletionOrder [scope ^ConcurrentLinkedQueue completed]
+(defn- push! [^AtomicReference stack ^ITask task]
+  (let [top (.get stack)]
+    (.setSuccessor task top)
+    (when-not (.compareAndSet stack top task)
+      (recur stack task))))
+
+(defn- in-time
+  "Returns the chain of a stack's tasks, first come first."
+  [^ITask top]
+  (loop [^ITask task top, chain nil]
+    (if task
+      (let [below (.successor task)]
+        (.setSuccessor task chain)
+        (recur below task))
+      chain)))
+
+;; The tasks' own threads push on the stack, the consumer takes all of it at once.
+(deftype CompletionOrder [scope ^AtomicReference completed ^:unsynchronized-mutable ^ITask head]
   IOrder
   (started [_ _])
   (ready [this _]
-    (or (not (.isEmpty completed)) (.stopped this)))
-  (next [_] (.poll completed))
+    (or (some? head) (some? (.get completed)) (.stopped this)))
+  (next [_]
+    (when-not head
+      (set! head (in-time (.getAndSet completed nil))))
+    (when-some [task head]
+      (set! head (.successor task))
+      (.setSuccessor task nil)
+      task))
   (ended [_ task]
     (condp instance? (.outcome ^ITask task)
-      Done (.add completed task)
+      Done (push! completed task)
       Failed (scope/cancel! scope :sibling-failed)
       nil))
   (stopped [_]
@@ -91,7 +113,7 @@
 (defn completion-order
   "Results leave as they come; a failure cancels the scope."
   [scope]
-  (CompletionOrder. scope (ConcurrentLinkedQueue.)))
+  (CompletionOrder. scope (AtomicReference.) nil))
 
 ;; fmap: the tasks themselves
 

@@ -4,7 +4,7 @@
   (:require [thrum.error :as error]
             [thrum.task :as task])
   (:import (java.util ArrayList)
-           (java.util.concurrent.atomic AtomicReference)
+           (java.util.concurrent.atomic AtomicInteger AtomicReference)
            (java.util.concurrent.locks LockSupport)
            (thrum.task Child)))
 
@@ -16,21 +16,53 @@
   (^boolean isEmpty [])
   (^Object adopt [child])
   (^Object release [child])
-  (close [reason])
-  (^java.util.concurrent.atomic.AtomicReference waiter []))
+  (^Object leaveParent [])
+  (^Object close [reason])
+  (^java.util.List children []))
 
-(defn- add! [^ArrayList children ^Child child]
-  (.setSlot child (.size children))
-  (.add children child))
+;; The children stand in a ring of slots. One that has ended clears its slot, without a lock; the slot is taken out of the
+;; ring by those that come after: each adds one and looks at two, so that empty slots never outnumber the others for long.
 
-(defn- remove!
-  "Takes a child out in constant time: the last one moves into its slot."
-  [^ArrayList children ^Child child]
-  (let [slot (.slot child)
-        ^Child last-child (.remove children (dec (.size children)))]
-    (when-not (identical? child last-child)
-      (.set children slot last-child)
-      (.setSlot last-child slot))))
+(definterface ISlot
+  (child [])
+  (next [])
+  (^Object setNext [slot])
+  (^Object clear []))
+
+(deftype Slot [^:volatile-mutable child ^:unsynchronized-mutable next]
+  ISlot
+  (child [_] child)
+  (next [_] next)
+  (setNext [_ slot] (set! next slot))
+  (clear [_] (set! child nil)))
+
+(defn- add-after! [^ISlot slot child]
+  (let [added (Slot. child (.next slot))]
+    (.setNext slot added)
+    added))
+
+(defn- swept
+  "Takes the slot after this one out if it is empty; returns where to go on."
+  [^ISlot slot anchor]
+  (let [^ISlot after (.next slot)]
+    (if (or (some? (.child after)) (identical? after anchor))
+      after
+      (do (.setNext slot (.next after)) slot))))
+
+(defn- ring
+  "Returns a ring of one slot, that stays."
+  []
+  (let [anchor (Slot. nil nil)]
+    (.setNext anchor anchor)
+    anchor))
+
+(defn- present [^ISlot anchor]
+  (let [found (ArrayList.)]
+    (loop [^ISlot slot (.next anchor)]
+      (when-not (identical? slot anchor)
+        (some->> (.child slot) (.add found))
+        (recur (.next slot))))
+    found))
 
 (defn- signal! [^AtomicReference waiter]
   (when-some [thread (.get waiter)]
@@ -43,42 +75,55 @@
   (when-some [reason (.reason scope)]
     (throw (error/closed (.scopeName scope) reason))))
 
-(deftype Scope [^String name ^IScope parent ^AtomicReference waiter ^ArrayList children
+(deftype Scope [^String name ^IScope parent ^Slot anchor ^AtomicInteger running ^AtomicReference waiter
                 ^:volatile-mutable reason
-                ^:unsynchronized-mutable ^long slot]
+                ^:unsynchronized-mutable cursor
+                ^:unsynchronized-mutable in-parent
+                ^:volatile-mutable slot]
   IScope
   (scopeName [_] name)
-  (reason [_] (if (and (nil? reason) parent) (.reason parent) reason))
-  (isEmpty [this]
-    (locking this (.isEmpty children)))
-  ;; Locks are taken from child to parent only. A scope is its parent's child while it has children itself,
-  ;; so that an abandoned one is forgotten.
+  (reason [_]
+    (if (and (nil? reason) parent) (.reason parent) reason))
+  (isEmpty [_]
+    (zero? (.get running)))
+  ;; Locks are taken from child to parent. A scope is its parent's child while it has children itself, so that an
+  ;; abandoned one is forgotten.
   (adopt [this child]
     (locking this
       (check-open! this)
-      (when (and parent (.isEmpty children)) (.adopt parent this))
-      (add! children child)))
+      (when (and parent (not in-parent))
+        (.adopt parent this)
+        (set! in-parent true))
+      (.incrementAndGet running)
+      (.setSlot ^Child child (add-after! cursor child))
+      (set! cursor (-> cursor (swept anchor) (swept anchor)))))
   (release [this child]
-    (locking this
-      (remove! children child)
-      (when (and parent (.isEmpty children)) (.release parent this)))
+    (.clear ^Slot (.slot ^Child child))
+    (when (and (zero? (.decrementAndGet running)) parent)
+      (.leaveParent this))
     (signal! waiter))
-  (close [this why]
+  (leaveParent [this]
     (locking this
-      (when-not reason (set! reason why))
-      (.toArray children)))
-  (waiter [_] waiter)
+      (when (and in-parent (.isEmpty this))
+        (set! in-parent false)
+        (.release parent this))))
+  (close [_ why]
+    (when-not reason (set! reason why)))
+  (children [this]
+    (locking this (present anchor)))
 
   Child
   (slot [_] slot)
-  (setSlot [_ i] (set! slot i) nil)
+  (setSlot [_ s] (set! slot s))
   (cancelFor [this why]
-    (run! #(.cancelFor ^Child % why) (.close this why))))
+    (.close this why)
+    (run! #(.cancelFor ^Child % why) (.children this))))
 
 (defn scope
   "Returns an open scope without children. It belongs to the parent (nil: to nobody): when that one is cancelled, so is this."
   ^Scope [name parent]
-  (Scope. name parent (AtomicReference.) (ArrayList.) nil -1))
+  (let [anchor (ring)]
+    (Scope. name parent anchor (AtomicInteger.) (AtomicReference.) nil anchor false nil)))
 
 (defn check-parent-open!
   "Throws :thrum/closed when what the scope belongs to has ended."
@@ -113,7 +158,7 @@
   (.cancelFor scope reason))
 
 (defn- park-until [^Scope scope ready?]
-  (.set (.waiter scope) (Thread/currentThread))
+  (.set ^AtomicReference (.-waiter scope) (Thread/currentThread))
   (when-not (ready?)
     (LockSupport/park scope)))
 

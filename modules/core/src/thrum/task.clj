@@ -15,8 +15,8 @@
 
 (definterface Child
   (^Object cancelFor [reason])
-  (^long slot [])
-  (^Object setSlot [^long i]))
+  (slot [])
+  (^Object setSlot [slot]))
 
 (definterface Owner
   (^Object failed [task ^Throwable t])
@@ -29,7 +29,7 @@
   (^boolean enlist [^Thread waiter])
   (^Object withdraw [^Thread waiter])
   (^Object begin [^Thread thread])
-  (^Object leave [])
+  (^Object awaitInterrupt [])
   (^Object interruptRunner [])
   (^boolean cancelWith [reason ^boolean interrupt])
   (^String taskName [])
@@ -114,10 +114,10 @@
                ^:unsynchronized-mutable body
                ^:volatile-mutable outcome
                ^:volatile-mutable ^Thread thread
-               ^:volatile-mutable ^String name
+               ^:unsynchronized-mutable ^String name
                ^:volatile-mutable successor
                ^:unsynchronized-mutable ^HashSet waiters
-               ^:unsynchronized-mutable ^long slot]
+               ^:unsynchronized-mutable slot]
   ITask
   (outcome [_] outcome)
   (taskName [_] name)
@@ -151,9 +151,9 @@
   (interruptRunner [this]
     (locking this
       (when thread (.interrupt thread))))
-  (leave [this]
-    (locking this
-      (set! thread nil)))
+  ;; Who has seen the thread before it was let go has interrupted it when this returns.
+  (awaitInterrupt [this]
+    (locking this nil))
   (cancelWith [this reason interrupt]
     (let [work body]
       (and (.settle this (Cancelled. reason))
@@ -162,9 +162,9 @@
                true))))
 
   Child
-  (cancelFor [this reason] (.cancelWith this reason true))
   (slot [_] slot)
-  (setSlot [_ i] (set! slot i) nil)
+  (setSlot [_ s] (set! slot s))
+  (cancelFor [this reason] (.cancelWith this reason true))
 
   Runnable
   (run [this]
@@ -173,7 +173,7 @@
       (perform! this context owner body)
       (finally
         (set! body nil)
-        (.leave this)
+        (set! thread nil)
         (when owner (.ended owner this)))))
 
   Future
@@ -213,12 +213,12 @@
   "Returns a task that has not begun: the body that the context's wrap makes of f, to be run for the owner (nil: nobody).
   Without a name it takes that of its thread."
   ^Task [context owner index name f]
-  (Task. context owner index (context/wrapped context f) nil nil name nil nil -1))
+  (Task. context owner index (context/wrapped context f) nil nil name nil nil nil))
 
 (defn latch
   "Returns a task that nobody runs: it ends when somebody settles it."
   ^Task [name]
-  (Task. nil nil 0 nil nil nil name nil nil -1))
+  (Task. nil nil 0 nil nil nil name nil nil nil))
 
 (defn start!
   "Starts the task on its thread, a fresh one that runs it. Returns the task."
