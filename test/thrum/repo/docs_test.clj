@@ -1,0 +1,81 @@
+(ns thrum.repo.docs-test
+  "Every Clojure block of README.md and doc/ runs, and what it claims is so."
+  (:require
+    [clojure.java.io :as io]
+    [clojure.string :as str]
+    [clojure.test :refer [deftest is testing]]
+    [thrum.dev.doctest :as doctest]
+    [thrum.repo.files :as files]
+    [thrum.test-kit.gate :as gate]))
+
+(set! *warn-on-reflection* true)
+
+(defn- pages
+  []
+  (filter #(re-matches #"README\.md|doc/.*\.md" %) (files/committed)))
+
+(defn- print-skipped
+  [path {:keys [forms claims skipped]}]
+  (println (format "%s: %d forms, %d claims, %d blocks skipped%s" path forms claims (count skipped)
+                   (if (seq skipped) (str " (" (str/join "; " (distinct skipped)) ")") ""))))
+
+(defn- check-page
+  [path]
+  (let [result (gate/in-time 60000 #(doctest/run (slurp path) '[(require '[thrum.core :as t])]))]
+    (when (pos? (+ (:forms result) (count (:skipped result))))
+      (print-skipped path result))
+    (is (= [] (:complaints result)) path)))
+
+(deftest ^{:time-limit-ms 240000} every-block-of-the-docs-runs
+  (is (some? (io/resource "thrum/core.clj")))
+  (run! check-page (pages)))
+
+(defn- page
+  [& lines]
+  (str/join "\n" lines))
+
+(defn- run-page
+  [& lines]
+  (doctest/run (apply page lines) []))
+
+(deftest blocks-are-found
+  (is (= [{:line 3, :text "(+ 1 2)", :reason nil} {:line 13, :text "x", :reason "needs a server"}]
+         (doctest/blocks (page "# A" "```clojure" "(+ 1 2)" "```" "text" "```bash" "(" "```" "" "<!-- no-run: needs a server -->"
+                               "" "```clojure" "x" "```")))))
+
+(deftest claims-are-read
+  (testing "what follows a form -> claim"
+    (doseq [[gap expected] {"\n;; => 3\n" {:value "3"}
+                            " ;=> 3" {:value "3"}
+                            "\n;; => {:a 1\n;;     :b 2}\n" {:value "{:a 1\n    :b 2}"}
+                            "\n;; throws :thrum/closed" {:throws :thrum/closed}
+                            "\n;; a remark" nil
+                            "\n\n;; => 3" nil
+                            "" nil}]
+      (is (= expected (doctest/claim gap)) (pr-str gap)))))
+
+(deftest what-is-so-passes
+  (is (= {:forms 9, :claims 7, :skipped ["later"], :complaints []}
+         (run-page "```clojure" "(def x 1)" "(inc x) ;; => 2" "(map inc [1 2])" ";; => (2 3)" "```"
+                   "```clj" "(hash-map :a x)" ";=> {:a" ";    1}"
+                   "(throw (ex-info \"no\" {:type :thrum/no}))" ";; throws :thrum/no"
+                   "*ns* ;; a remark" "\"s\" ;; => \"s\"" "(symbol \"a b\")" ";; => a b" "```"
+                   "<!-- no-run: later -->" "```clojure" "(nope" "```"
+                   "```clojure" "x ;=> 1" "```"))))
+
+(deftest what-is-not-so-is-told-with-its-line
+  (is (= [[2 "should be 3, and is 2"]
+          [3 "threw java.lang.ArithmeticException: Divide by zero"]
+          [5 "should throw :thrum/no, and did not"]
+          [7 "should be (2 3), and is (2)"]]
+         (map (juxt :line :complaint)
+              (:complaints (run-page "```clojure" "(+ 1 1) ;; => 3" "(/ 1 0)" "" "(+ 1 1)" ";; throws :thrum/no"
+                                     "(map inc [1])" ";; => (2 3)" "```"))))))
+
+(deftest a-block-that-cannot-be-read-is-told
+  (is (= [[3 true]] (map (juxt :line #(str/starts-with? (:complaint %) "is not readable"))
+                         (:complaints (run-page "x" "```clojure" "(+ 1" "```"))))))
+
+(deftest a-lazy-failure-belongs-to-its-form
+  (is (= [] (:complaints (run-page "```clojure" "(map #(throw (ex-info (str %) {:type :thrum/no})) [1])"
+                                   ";; throws :thrum/no" "```")))))
