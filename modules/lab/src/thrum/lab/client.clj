@@ -1,0 +1,78 @@
+(ns thrum.lab.client
+  "Downloads one file many times in a contender's way: a job in, a sample out. Also as a process of its own, for what
+  must not happen in the lab's. A job is {:contender :server :url :n :bytes :timeout-ms :params {:limit :pool}}, all of it EDN."
+  (:require [clojure.edn :as edn]
+            [thrum.lab.contender :as contender]
+            [thrum.lab.download :as download]
+            [thrum.lab.machine :as machine]
+            [thrum.lab.measure :as measure]
+            [thrum.lab.server :as server])
+  (:import (java.io PushbackReader)
+           (java.net URI)
+           (sun.misc Signal SignalHandler)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private report-every "How many items a child finishes between two lines of progress." 50)
+(def ^:private warm-up-rounds "How often, and how large a file, a process downloads before it measures." [[200 10000] [40 1000000]])
+
+(defn run
+  "Does the job and returns its sample, without the outcome of each download. on-end is called after each one."
+  [{:keys [contender url n bytes timeout-ms params]} on-end]
+  (let [client (download/client), uri (URI. url)
+        params (contender/with-limit contender params)
+        fetch (fn [_] (download/expect-bytes (download/fetch client uri timeout-ms) bytes))]
+    (try
+      (-> (measure/sample (contender/way contender params) fetch (vec (range n)) on-end)
+          (dissoc :outcomes)
+          (assoc :limit (:limit params)))
+      (finally (download/close! client)))))
+
+(defn warm-up!
+  "Downloads small and large files at full speed, 16 at once, so that no contender pays for loading and compiling.
+  url-of returns the URL of a file of so many bytes."
+  [url-of]
+  (doseq [[n bytes] warm-up-rounds]
+    (run {:contender :pool, :params {:pool 16}, :url (url-of bytes), :n n, :bytes bytes, :timeout-ms 20000} (fn []))))
+
+(defn- interrupt-at-end-of-input
+  "Interrupts thread when standard input ends: the parent has closed it or has died."
+  [^Thread thread]
+  (.start (Thread/ofVirtual)
+          #(do (while (not (neg? (.read System/in))))
+               (.interrupt thread))))
+
+(defn- interrupt-after
+  "Returns a thread that interrupts the current one after ms, unless it is interrupted itself before."
+  ^Thread [ms]
+  (let [thread (Thread/currentThread)]
+    (.start (Thread/ofVirtual)
+            #(try
+               (Thread/sleep (long ms))
+               (.interrupt thread)
+               (catch InterruptedException _)))))
+
+(defn run-until
+  "Does the job for at most deadline-ms; a sample cut short by that has :deadline-passed?."
+  [{:keys [deadline-ms] :as job} on-end]
+  (let [alarm (interrupt-after deadline-ms), sample (run job on-end)]
+    (.interrupt alarm)
+    (if (:interrupted? sample)
+      (-> sample (dissoc :interrupted?) (assoc :deadline-passed? true))
+      sample)))
+
+(defn- print-progress []
+  (let [ended (atom 0)]
+    #(when (zero? (rem (swap! ended inc) report-every))
+       (locking ended (prn {:done report-every}) (flush)))))
+
+(defn -main
+  "Reads a job from standard input, warms up, prints {:done n} now and then and at last {:sample …}. How many files it
+  may open is asked first: with none left, the JVM cannot even load the library that knows."
+  [& _]
+  (Signal/handle (Signal. "INT") SignalHandler/SIG_IGN)
+  (let [job (edn/read (PushbackReader. *in*)), max-files (machine/max-files)]
+    (interrupt-at-end-of-input (Thread/currentThread))
+    (warm-up! #(str (:server job) (server/path % :unlimited)))
+    (prn {:sample (assoc (run-until job (print-progress)) :max-files max-files)})
+    (flush)))

@@ -1,0 +1,62 @@
+(ns thrum.lab.compare
+  "Two results of one machine, side by side. Unlike machines are refused: their figures say nothing about each other. Pure."
+  (:require [clojure.string :as str]
+            [thrum.lab.report.text :as report.text]
+            [thrum.lab.text :as text]))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private same "What must be the same of two machines, as paths into the facts." [[:cpu] [:cpus] [:memory-gb] [:os]])
+(def ^:private conditions "What must be the same of two rows." [:n :bytes :rate :limit :pool])
+
+(defn- differences [paths a b]
+  (remove #(= (get-in a %) (get-in b %)) paths))
+
+(defn- refuse-unlike [{a :machine} {b :machine}]
+  (when-let [unlike (seq (differences same a b))]
+    (throw (ex-info (str "These results are of unlike machines: they differ in "
+                         (text/commas (map (comp name last) unlike)) ".")
+                    {:type :thrum/lab-usage, :differ (vec unlike)}))))
+
+(defn- rows
+  "Returns the rows of a result by [part contender], with their conditions."
+  [{:keys [experiments]}]
+  (into {}
+        (for [part (mapcat :parts experiments), row (:contenders part)]
+          [[(:part part) (:contender row)]
+           (assoc row :part (:part part) :conditions (select-keys (merge part (:params row)) conditions))])))
+
+(defn- pair [key a b]
+  {:part (name (first key))
+   :name (:name (or a b))
+   :a (:median-ms a)
+   :b (:median-ms b)
+   :differ (when (and a b) (map name (filter #(not= (get-in a [:conditions %]) (get-in b [:conditions %])) conditions)))})
+
+(defn pairs
+  "Returns a row for each contender of either result: {:part :name :a :b} with the medians in ms, and :differ, the conditions
+  that are not the same. Throws ex-info of :type :thrum/lab-usage for unlike machines."
+  [a b]
+  (refuse-unlike a b)
+  (let [a-rows (rows a), b-rows (rows b)]
+    (map #(pair % (a-rows %) (b-rows %)) (distinct (concat (map (juxt :part :contender) (vals a-rows)) (keys b-rows))))))
+
+(defn- change [{:keys [a b differ]}]
+  (cond
+    (seq differ) (str "not comparable: " (text/commas differ) " differ")
+    (and a b) (text/ratio (/ b a))
+    :else "–"))
+
+(defn- jdk-line [{a :machine} {b :machine}]
+  (let [versions (map (comp :version :jdk) [a b])]
+    (if (apply = versions)
+      (str "JDK " (first versions))
+      (str "JDK " (str/join " against " versions)))))
+
+(defn report
+  "Returns the comparison of results a and b as text."
+  [a b]
+  (str/join "\n" (cons (jdk-line a b)
+                       (report.text/table [["part" :left :part] ["contender" :left :name]
+                                           ["A" :right (comp text/ms :a)] ["B" :right (comp text/ms :b)] ["B / A" :left change]]
+                                          (pairs a b)))))

@@ -1,0 +1,26 @@
+(ns thrum.lab.experiment
+  "What the lab asks of an experiment. A plan, a sample and a result are plain EDN; only the environment is not.
+
+  An experiment's plan: {:experiment kw :title :about :parts [part …]}
+  A part, one question: {:part kw :title :about :scaled :n :contenders [row …]}, and :skipped with the reason if it cannot run
+  A row: {:contender kw :name :limit-line-ms :estimate-ms :repeat n :published {…} :expect :breaks}, see thrum.lab.contender/plan
+  A sample: see thrum.lab.measure/sample")
+
+(set! *warn-on-reflection* true)
+
+(defprotocol Experiment
+  (plan [this options facts]
+    "Returns the experiment's plan. Pure.
+    options are those of the command line; facts are {:cpus n :hard-file-limit? bool}.")
+  (open! [this]
+    "Starts what the experiment needs, a server say, and returns the environment, a map with :close!, a function of no arguments.")
+  (sample! [this env part row on-end]
+    "Runs one contender once and returns its sample. Calls on-end with how many items have just ended, on any thread.
+    An interrupt ends it early, with :interrupted? in the sample."))
+
+(defn estimate-ms
+  "Returns how long the rows of an experiment's plan take together, in ms; nil if that of one is not known."
+  [{:keys [parts]}]
+  (let [estimates (map :estimate-ms (mapcat :contenders (remove :skipped parts)))]
+    (when (every? some? estimates)
+      (reduce + 0 estimates))))

@@ -1,0 +1,37 @@
+(ns thrum.lab.experiment.own
+  "The user's own work as an experiment: what both forms of it, URLs and calls, share."
+  (:require [clojure.java.io :as io]
+            [thrum.lab.contender :as contender]
+            [thrum.lab.measure :as measure]))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private pool "The size of the platform pool, if that is asked for." 50)
+
+(defn- row [id {:keys [limit]} {:keys [cpus]}]
+  (-> (contender/plan id {:n 1, :cpus cpus, :limit limit, :pool pool})
+      (dissoc :rounds :limit-line-ms)
+      (assoc :repeat 1, :own? true, :params {:limit limit, :pool pool, :cpus cpus})))
+
+(defn plan
+  "Returns the experiment's plan: one part with the contenders of the options, t/pmap alone unless told otherwise."
+  [experiment part {:keys [contenders] :as options} facts]
+  (assoc experiment
+         :parts [(assoc part :contenders (mapv #(row % options facts) (or contenders [:thrum-pmap])))]))
+
+(defn usage
+  "Returns an ex-info that the lab answers with its message and exit code 2."
+  ([message] (usage message nil))
+  ([message cause] (ex-info message {:type :thrum/lab-usage} cause)))
+
+(defn read-text
+  "Returns the text of the user's file. Throws a usage error if it cannot be read."
+  [file]
+  (try
+    (slurp (io/file file))
+    (catch java.io.IOException e (throw (usage (str "The file " file " cannot be read.") e)))))
+
+(defn sample
+  "Runs the row's contender with f over items, with a window that no slow item can fill, and returns the sample."
+  [{:keys [contender params]} f items n on-end]
+  (measure/sample (contender/way contender (assoc params :window (max 1 n))) f items #(on-end 1)))

@@ -1,0 +1,86 @@
+(ns thrum.lab.machine
+  "Facts about the machine, the JVM and the source that a figure is worth nothing without."
+  (:require [clojure.string :as str])
+  (:import (com.sun.management OperatingSystemMXBean UnixOperatingSystemMXBean)
+           (java.io IOException)
+           (java.lang.management GarbageCollectorMXBean ManagementFactory)
+           (java.nio.file Files Path)
+           (java.util.concurrent TimeUnit)))
+
+(set! *warn-on-reflection* true)
+
+(defn- output
+  "Returns what a command prints, trimmed; nil if it cannot be run, fails, or takes longer than two seconds."
+  [& command]
+  (try
+    (let [process (-> (ProcessBuilder. ^java.util.List command) (.redirectErrorStream true) (.start))
+          text (future (slurp (.getInputStream process)))]
+      (if (.waitFor process 2 TimeUnit/SECONDS)
+        (when (zero? (.exitValue process)) (not-empty (str/trim @text)))
+        (do (.destroyForcibly process) nil)))
+    (catch IOException _)))
+
+(defn- os-bean ^OperatingSystemMXBean []
+  (ManagementFactory/getOperatingSystemMXBean))
+
+(defn cpus
+  "Returns how many processors the JVM may use."
+  []
+  (.availableProcessors (Runtime/getRuntime)))
+
+(defn max-files
+  "Returns how many files and sockets this process may have open; nil where the OS does not tell."
+  []
+  (let [bean (os-bean)]
+    (when (instance? UnixOperatingSystemMXBean bean)
+      (.getMaxFileDescriptorCount ^UnixOperatingSystemMXBean bean))))
+
+(defn- file-text
+  "Returns the text of a file of /proc, nil where there is none. Not by slurp: it asks how much is available, which some
+  kernels refuse."
+  [path]
+  (try
+    (Files/readString (Path/of path (make-array String 0)))
+    (catch IOException _)))
+
+(defn- cpu-model []
+  (let [info (file-text "/proc/cpuinfo")]
+    (or (when info
+          (second (re-find #"(?m)^model name\s*:\s*(.+)$" info)))
+        (output "sysctl" "-n" "machdep.cpu.brand_string")
+        (System/getProperty "os.arch"))))
+
+(defn- gigabytes [bytes]
+  (/ (Math/round (/ bytes 1e8)) 10.0))
+
+(defn- git []
+  (when-let [sha (output "git" "rev-parse" "--short=12" "HEAD")]
+    {:sha sha, :changed? (some? (output "git" "status" "--porcelain"))}))
+
+(defn- jdk []
+  (let [runtime (ManagementFactory/getRuntimeMXBean)]
+    {:version (System/getProperty "java.runtime.version")
+     :vendor (System/getProperty "java.vendor")
+     :vm (.getVmName runtime)
+     :flags (vec (.getInputArguments runtime))
+     :collectors (mapv GarbageCollectorMXBean/.getName (ManagementFactory/getGarbageCollectorMXBeans))
+     :max-heap-gb (gigabytes (.maxMemory (Runtime/getRuntime)))}))
+
+(defn hard-file-limit?
+  "True if a shell here can start a process with a hard limit of n open files."
+  [n]
+  (= (str n) (output "sh" "-c" (str "ulimit -n " n " && ulimit -Hn"))))
+
+(defn facts
+  "Returns the facts as EDN: :cpu :cpus :memory-gb :load :os :jdk :clojure :ulimit {:open-files :hard} :git (nil without one).
+  Runs a few small commands; takes some tens of ms."
+  []
+  {:cpu (cpu-model)
+   :cpus (cpus)
+   :memory-gb (gigabytes (.getTotalMemorySize (os-bean)))
+   :load (.getSystemLoadAverage (os-bean))
+   :os (str/join " " (map #(System/getProperty %) ["os.name" "os.version" "os.arch"]))
+   :jdk (jdk)
+   :clojure (clojure-version)
+   :ulimit {:open-files (max-files), :hard (output "sh" "-c" "ulimit -Hn")}
+   :git (git)})

@@ -1,0 +1,66 @@
+(ns thrum.lab.measure
+  "The only clock of the lab. Runs a way of working over items and writes down when each task ran."
+  (:require [thrum.lab.stats :as stats])
+  (:import (java.time Instant)
+           (java.time.temporal ChronoUnit)
+           (java.util.concurrent ConcurrentLinkedQueue)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private curve-points "How many points of a curve a result keeps." 240)
+
+(defn now
+  "Returns the time of day as an ISO-8601 string, to the second, in UTC."
+  []
+  (str (.truncatedTo (Instant/now) ChronoUnit/SECONDS)))
+
+(defn now-ms
+  "Returns the running clock in ms. Only differences mean something."
+  []
+  (/ (System/nanoTime) 1e6))
+
+(defn- rounded [ms] (/ (Math/round (* 1000.0 (double ms))) 1000.0))
+
+(defn- recording
+  "Returns f, writing [start end outcome] of each call to queue, with a nil outcome if it throws."
+  [f ^ConcurrentLinkedQueue queue origin on-end]
+  (fn [x]
+    (let [start (- (now-ms) origin), outcome (volatile! nil)]
+      (try
+        (vreset! outcome (f x))
+        (finally
+          (.add queue [start (- (now-ms) origin) @outcome])
+          (on-end))))))
+
+(defn- failure-of [^Throwable t]
+  {:class (.getName (class t)), :message (str (ex-message t))})
+
+(defn- attempt
+  "Calls thunk. Returns nil, or how it ended otherwise: {:interrupted? true} or {:error {:class :message}}."
+  [thunk]
+  (try
+    (thunk)
+    nil
+    (catch Throwable t
+      (if (or (Thread/interrupted) (instance? InterruptedException t))
+        {:interrupted? true}
+        {:error (failure-of t)}))))
+
+(defn- figures [calls ms]
+  (let [curve (stats/in-flight (mapv (fn [[start end]] [(rounded start) (rounded end)]) calls))]
+    (assoc (stats/tally (map peek calls))
+           :ms (rounded ms)
+           :peak (stats/peak curve)
+           :curve (stats/thin curve-points curve))))
+
+(defn sample
+  "Runs (way f coll), where f returns an outcome, and returns the sample: :ms, what stats/tally says,
+  :peak tasks in flight, :curve [[ms n] …], and :outcomes in order of completion. When way is interrupted,
+  the sample has :interrupted? and what was measured so far; when it throws, :error {:class :message}.
+  on-end is called after each item, on the thread that ran it."
+  [way f coll on-end]
+  (let [queue (ConcurrentLinkedQueue.), origin (now-ms)
+        trouble (attempt #(way (recording f queue origin on-end) coll))
+        ms (- (now-ms) origin)
+        calls (vec queue)]
+    (merge (figures calls ms) {:outcomes (into [] (keep peek) calls)} trouble)))

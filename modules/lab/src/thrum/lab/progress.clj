@@ -1,0 +1,108 @@
+(ns thrum.lab.progress
+  "Tells a waiting person how far a run is: a bar that moves on a terminal, plain lines in a pipe."
+  (:require [clojure.string :as str]
+            [thrum.lab.measure :as measure]
+            [thrum.lab.text :as text])
+  (:import (java.io Writer)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private bar-width 28)
+(def ^:private tick-ms 120)
+
+(defn terminal?
+  "True if standard input and output are a terminal. Since JDK 22 there is a Console in a pipe too, and it must be asked."
+  []
+  (when-let [console (System/console)]
+    (if (<= 22 (.feature (Runtime/version)))
+      (.invoke (.getMethod java.io.Console "isTerminal" (make-array Class 0)) console (object-array 0))
+      true)))
+
+(defn start
+  "Returns the state before a plan's first event."
+  [{:keys [estimate-ms]}]
+  {:estimate-ms estimate-ms, :spent-ms 0, :items 0, :row nil})
+
+(defn- share
+  "Returns what one sample of a row adds to the estimate, in ms."
+  [{:keys [estimate-ms repeat]}]
+  (/ (or estimate-ms 0) (max 1 (or repeat 1))))
+
+(defn step
+  "Returns the state after an event; see thrum.lab.run. Pure."
+  [state {:keys [event part row count]}]
+  (case event
+    :sample-starts (assoc state :part part :row row :items 0)
+    :items (update state :items + count)
+    :sample-ends (-> state
+                     (update :spent-ms + (share row))
+                     (assoc :row nil :items 0))
+    state))
+
+(defn fraction
+  "Returns how much of the work is done, 0 to 1; nil if nobody knows how much there is."
+  [{:keys [estimate-ms spent-ms items part row]}]
+  (when (and estimate-ms (pos? estimate-ms))
+    (let [done (if (and row (:n part)) (/ items (:n part)) 0)]
+      (min 1.0 (double (/ (+ spent-ms (* done (if row (share row) 0))) estimate-ms))))))
+
+(defn left-ms
+  "Returns how long the rest will take, in ms: as planned, corrected by how the run has gone so far."
+  [{:keys [estimate-ms] :as state} elapsed-ms]
+  (when-let [done (fraction state)]
+    (let [pace (if (< 0.05 done) (/ elapsed-ms (* done estimate-ms)) 1.0)]
+      (* (- 1.0 done) estimate-ms pace))))
+
+(defn bar
+  "Returns the line that shows a state after elapsed-ms."
+  [{:keys [part row items] :as state} elapsed-ms]
+  (let [done (fraction state), full (Math/round (double (* bar-width (or done 0.0))))]
+    (str (if done
+           (str (str/join (repeat full "█")) (str/join (repeat (- bar-width full) "░"))
+                "  " (text/duration (left-ms state elapsed-ms)) " left")
+           (str items " done, " (text/duration elapsed-ms)))
+         (when row (str "  " (name (:part part)) ": " (:name row))))))
+
+(defn line
+  "Returns the line that tells of an event in a pipe, or nil."
+  [{:keys [event plan part row sample]} state elapsed-ms]
+  (case event
+    :experiment-starts (str (:title plan) ": " (:about plan))
+    :sample-ends (str (name (:part part)) ": " (:name row) " "
+                      (if (:interrupted? sample) "interrupted" (text/ms (:ms sample)))
+                      (when (pos? (or (:failed sample) 0)) (str ", " (:failed sample) " failed"))
+                      (when-let [left (left-ms state elapsed-ms)] (str " (" (text/duration left) " left)")))
+    nil))
+
+(defn- say [^Writer out & words]
+  (locking out
+    (.write out ^String (str/join words))
+    (.flush out)))
+
+(defn- redraw [out state started]
+  (say out "\r\u001b[2K" (bar @state (- (measure/now-ms) started))))
+
+(defn- keep-drawing [out state started]
+  (.start (Thread/ofVirtual)
+          #(try
+             (while true
+               (redraw out state started)
+               (Thread/sleep (long tick-ms)))
+             (catch InterruptedException _ (say out "\r\u001b[2K")))))
+
+(defn- on-terminal [out state started]
+  (let [^Thread painter (keep-drawing out state started)]
+    {:emit! #(swap! state step %)
+     :close! #(doto painter (.interrupt) (.join))}))
+
+(defn- in-pipe [out state started]
+  {:emit! (fn [event]
+            (let [now (swap! state step event)]
+              (when-let [told (line event now (- (measure/now-ms) started))]
+                (say out told "\n"))))
+   :close! (constantly nil)})
+
+(defn show!
+  "Starts telling of a plan on out. Returns {:emit! f :close! f}; emit! takes the events of thrum.lab.run, on any thread."
+  [plan out terminal?]
+  ((if terminal? on-terminal in-pipe) out (atom (start plan)) (measure/now-ms)))

@@ -1,0 +1,2 @@
+(ns thrum.lab.report.html)
+(defn page [_] "<html></html>")

@@ -1,0 +1,67 @@
+(ns thrum.lab.report.text
+  "A result as tables for the terminal. Pure: result in, text out."
+  (:require [clojure.string :as str]
+            [thrum.lab.download :as download]
+            [thrum.lab.report.words :as words]
+            [thrum.lab.text :as text]))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private columns
+  "The columns of a table: heading, how to align, and the cell of a row."
+  [["contender" :left :name]
+   ["median" :right words/median]
+   ["samples" :right #(str (count (:samples %)))]
+   ["limit line" :right (comp text/ms :limit-line-ms)]
+   ["x limit" :right (comp text/ratio :over-limit)]
+   ["in flight" :right words/peak]
+   ["ok" :right words/ok]
+   ["failed" :right words/failed]
+   ["published" :left words/published]])
+
+(defn- pad [align width s]
+  (let [gap (str/join (repeat (- width (count s)) " "))]
+    (if (= :left align) (str s gap) (str gap s))))
+
+(defn table
+  "Returns lines: a heading and a line for each row, in columns as wide as their widest cell."
+  [columns rows]
+  (let [cells (cons (map first columns) (map (fn [row] (map (fn [[_ _ cell]] (cell row)) columns)) rows))
+        widths (apply map (fn [& column] (apply max (map count column))) cells)]
+    (map (fn [line] (str "  " (str/trimr (str/join "  " (map pad (map second columns) widths line))))) cells)))
+
+(defn- useful
+  "Leaves out the columns that say nothing about these rows."
+  [rows]
+  (remove (fn [[_ _ cell]] (every? #{"–" ""} (map cell rows))) columns))
+
+(defn- part-lines [{:keys [title skipped contenders] :as part}]
+  (concat [title (str "  " (words/conditions part))]
+          (if skipped
+            [(str "  Skipped: " skipped ".")]
+            (concat (table (useful contenders) contenders)
+                    (map #(str "  " %) (keep words/note contenders))))
+          [""]))
+
+(defn- machine-lines [machine]
+  (map (fn [[label value]] (str "  " label ": " value)) (words/machine machine)))
+
+(defn report
+  "Returns the result as text."
+  [{:keys [experiments machine] :as result}]
+  (str/join "\n"
+            (concat (when (words/interrupted result) [(words/interrupted result) ""])
+                    (mapcat part-lines (mapcat :parts experiments))
+                    ["Machine"]
+                    (machine-lines machine))))
+
+(defn- outcome-line [{:keys [line url input status bytes kind message location]}]
+  (str/join "  " (remove nil? [(str (or line input)) (some-> status str) (some-> bytes text/bytes)
+                               url (some->> location (str "-> ")) (some-> kind download/kind-label) message])))
+
+(defn outcomes
+  "Returns what became of each URL or input of the user, a line each, in the order of the file."
+  [{:keys [experiments]}]
+  (str/join "\n" (for [part (mapcat :parts experiments), row (:contenders part), sample (:samples row)
+                       line (cons (:name row) (map outcome-line (:outcomes sample)))]
+                   line)))

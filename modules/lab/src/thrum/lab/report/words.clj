@@ -1,0 +1,98 @@
+(ns thrum.lab.report.words
+  "The words of a report that the terminal and the page share: cells, conditions, notes. Pure."
+  (:refer-clojure :exclude [peek])
+  (:require [clojure.string :as str]
+            [thrum.lab.download :as download]
+            [thrum.lab.result :as result]
+            [thrum.lab.text :as text]))
+
+(set! *warn-on-reflection* true)
+
+(defn- each-sample
+  "Returns the smallest and the largest of a figure of a row's samples as one word: 5, or 3-5."
+  [samples figure]
+  (let [values (keep figure samples)]
+    (cond
+      (empty? values) "–"
+      (apply = values) (text/thousands (first values))
+      :else (str (text/thousands (apply min values)) "–" (text/thousands (apply max values))))))
+
+(defn peak "Returns the most tasks that were in flight." [{:keys [samples]}] (each-sample samples :peak))
+(defn ok "Returns how many items went well." [{:keys [samples]}] (each-sample samples :ok))
+(defn failed "Returns how many items failed." [{:keys [samples]}] (each-sample samples :failed))
+
+(defn median
+  "Returns the row's median as words; how it ended, where there is none."
+  [{:keys [median-ms verdict]}]
+  (if median-ms (text/ms median-ms) (name verdict)))
+
+(defn published
+  "Returns the published figure beside its own limit line, or what was published instead of one."
+  [{{:keys [ms limit-line-ms text]} :published}]
+  (cond
+    ms (str (text/ms ms) " (limit line " (text/ms limit-line-ms) ")")
+    text text
+    :else ""))
+
+(defn conditions
+  "Returns what a part ran under, in a sentence."
+  [{:keys [about n bytes rate scaled client-jvm]}]
+  (str/join " " (remove nil? [about
+                              (when bytes
+                                (str (text/thousands n) " files of " (text/bytes bytes) ", "
+                                     (if (number? rate) (str "each sent at " (text/rate rate)) "sent without a limit") "."))
+                              (when client-jvm
+                                (str "Each contender has a client JVM of its own: " (str/join " " client-jvm) "."))
+                              scaled])))
+
+(defn kinds
+  "Returns failures by kind as words: 1 758 too many open files."
+  [kinds]
+  (text/commas (map (fn [[kind n]] (str (text/thousands n) " " (download/kind-label kind))) (sort-by (comp - val) kinds))))
+
+(defn- failures [{:keys [samples]}]
+  (let [all (apply merge-with + (map :kinds samples))]
+    (when (seq all) (kinds all))))
+
+(defn- errors [{:keys [samples]}]
+  (some->> (first (keep :error samples)) ((juxt :class :message)) (str/join ": ")))
+
+(defn- statuses [{:keys [own? samples]}]
+  (when (and own? (seq (:statuses (clojure.core/peek samples))))
+    (let [{:keys [statuses bytes]} (clojure.core/peek samples)]
+      (str (text/commas (map (fn [[status n]] (str (text/thousands n) " with status " status)) (sort statuses)))
+           "; " (text/bytes bytes) " in all"))))
+
+(defn- trouble [row]
+  (text/commas (remove nil? [(failures row) (errors row) (when (some :deadline-passed? (:samples row)) "the deadline passed")])))
+
+(defn note
+  "Returns a sentence about what a reader of the row must know, or nil."
+  [{:keys [name verdict] :as row}]
+  (case verdict
+    :broke (str name " broke, as declared: " (trouble row) ".")
+    :did-not-break (str name " was declared to break here, and did not.")
+    :failed (str name " FAILED: " (trouble row) ".")
+    :interrupted (str name " was interrupted.")
+    (when (:own? row)
+      (not-empty (str/join " " (remove nil? [(some-> (statuses row) (str ".")) (some->> (failures row) (str "Failures: "))]))))))
+
+(defn interrupted
+  "Returns the sentence that marks an interrupted result, or nil."
+  [result]
+  (when (result/interrupted? result)
+    "Interrupted: what follows was measured before that; the rest has not run."))
+
+(defn machine
+  "Returns the facts about the machine as [label text] pairs."
+  [{:keys [cpu cpus memory-gb os jdk clojure ulimit git load]}]
+  (remove (comp nil? second)
+          [["CPU" (str cpu ", " cpus " for this JVM")]
+           ["Memory" (str memory-gb " GB, of which the heap may take " (:max-heap-gb jdk) " GB")]
+           ["System" os]
+           ["Load before the run" (str load)]
+           ["JDK" (str (:version jdk) ", " (:vm jdk) " (" (:vendor jdk) "), " (str/join " and " (:collectors jdk)))]
+           ["Flags" (if (seq (:flags jdk)) (str/join " " (:flags jdk)) "none")]
+           ["Clojure" clojure]
+           ["Open files" (str (:open-files ulimit) ", hard limit " (:hard ulimit))]
+           ["Source" (when git (str (:sha git) (when (:changed? git) ", with changes")))]]))

@@ -1,0 +1,77 @@
+(ns thrum.lab.result
+  "What became of a plan: verdicts and exit codes, from rows with samples. Pure.
+
+  A verdict is :done, :failed, :broke (as declared), :did-not-break, :interrupted or :not-run."
+  (:require [thrum.lab.stats :as stats]))
+
+(set! *warn-on-reflection* true)
+
+(def exit-codes
+  "The exit codes of the lab, and what they mean."
+  [[0 "done"]
+   [1 "a contender failed"]
+   [2 "wrong arguments"]
+   [3 "an experiment that was asked for by name was skipped"]
+   [130 "interrupted"]])
+
+(defn- failed? [{:keys [failed error deadline-passed?]}]
+  (or (pos? (or failed 0)) (some? error) (true? deadline-passed?)))
+
+(defn verdict
+  "Returns what became of a row. Failures of a user's own inputs (:own? rows) are outcomes, not failures of the contender."
+  [{:keys [expect own?]} samples]
+  (cond
+    (empty? samples) :not-run
+    (some :interrupted? samples) :interrupted
+    (= :breaks expect) (if (some failed? samples) :broke :did-not-break)
+    own? (if (some :error samples) :failed :done)
+    (some failed? samples) :failed
+    :else :done))
+
+(defn- whole
+  "Returns the samples that ran to their end."
+  [samples]
+  (remove #(or (:interrupted? %) (:error %) (:deadline-passed? %)) samples))
+
+(defn summarize
+  "Returns the row with :verdict, and, of the samples that ran to their end, :median-ms and :over-limit, how many times
+  the limit line that is."
+  [{:keys [limit-line-ms samples] :as row}]
+  (let [median (stats/median (map :ms (whole samples)))]
+    (assoc row
+           :verdict (verdict row samples)
+           :median-ms median
+           :over-limit (when (and median limit-line-ms (pos? limit-line-ms)) (/ median limit-line-ms)))))
+
+(defn add-sample
+  "Returns the row with one more sample, summarized anew. What only the run could know of the row (its true limit line)
+  is the sample's :row."
+  [row sample]
+  (-> row
+      (merge (:row sample))
+      (update :samples (fnil conj []) (dissoc sample :row))
+      (summarize)))
+
+(defn rows
+  "Returns every row of a result, in order."
+  [{:keys [experiments]}]
+  (mapcat :contenders (remove :skipped (mapcat :parts experiments))))
+
+(defn interrupted?
+  "True if the run was cut short."
+  [{:keys [experiments]}]
+  (boolean (some :interrupted? experiments)))
+
+(defn skipped-by-name?
+  "True if something that the user asked for by name was skipped."
+  [{:keys [experiments asked]}]
+  (boolean (and asked (some :skipped (mapcat :parts experiments)))))
+
+(defn exit-code
+  "Returns the exit code of a result; see exit-codes."
+  [result]
+  (cond
+    (interrupted? result) 130
+    (some #{:failed} (map :verdict (rows result))) 1
+    (skipped-by-name? result) 3
+    :else 0))

@@ -1,0 +1,53 @@
+(ns thrum.lab.run
+  "Runs a plan and returns its result: the plan, with samples in its rows. Tells what happens while it does."
+  (:refer-clojure :exclude [run!])
+  (:require [thrum.lab.experiment :as experiment]
+            [thrum.lab.result :as result]))
+
+(set! *warn-on-reflection* true)
+
+(defn- steps
+  "Returns what there is to do in an experiment's plan: a path to a row for every sample."
+  [parts]
+  (for [[p part] (map-indexed vector parts)
+        :when (not (:skipped part))
+        [c row] (map-indexed vector (:contenders part))
+        _ (range (:repeat row))]
+    [p c]))
+
+(defn- do-step!
+  "Takes one sample and returns the plan with it. Returns it reduced when the sample was interrupted."
+  [experiment env emit! plan [p c]]
+  (let [part (get-in plan [:parts p]), row (get-in part [:contenders c])]
+    (emit! {:event :sample-starts, :part part, :row row})
+    (let [sample (experiment/sample! experiment env part row #(emit! {:event :items, :count %}))
+          plan (update-in plan [:parts p :contenders c] result/add-sample sample)]
+      (emit! {:event :sample-ends, :part part, :row (get-in plan [:parts p :contenders c]), :sample sample})
+      (if (:interrupted? sample)
+        (reduced (assoc plan :interrupted? true))
+        plan))))
+
+(defn- run-experiment!
+  [experiment plan emit!]
+  (emit! {:event :experiment-starts, :plan plan})
+  (let [env (experiment/open! experiment)]
+    (try
+      (reduce #(do-step! experiment env emit! %1 %2) plan (steps (:parts plan)))
+      (finally ((:close! env))))))
+
+(defn- attempt!
+  "Runs one experiment; an interrupt outside of a sample leaves the plan as it is, marked."
+  [experiment plan emit!]
+  (try
+    (run-experiment! experiment plan emit!)
+    (catch InterruptedException _ (assoc plan :interrupted? true))))
+
+(defn run!
+  "Runs the experiments of a plan one after the other and returns them, with samples; stops after one that was interrupted.
+  experiments are by keyword; emit! is called with events, on any thread."
+  [experiments plans emit!]
+  (reduce (fn [done plan]
+            (if (:interrupted? (peek done))
+              (conj done plan)
+              (conj done (attempt! (experiments (:experiment plan)) plan emit!))))
+          [] plans))
