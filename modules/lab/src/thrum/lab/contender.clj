@@ -53,8 +53,8 @@
     :rounds (fn [{:keys [n pool]}] (limit-line/bounded n pool))
     :run (fn [{:keys [pool]} f coll] (run-on (Executors/newFixedThreadPool pool daemon-threads) f coll))}
    {:id :raw-jdk
-    :label (constantly "raw JDK, a virtual thread each")
-    :about "newVirtualThreadPerTaskExecutor, a loop"
+    :label (constantly "raw JDK virtual threads")
+    :about "newVirtualThreadPerTaskExecutor in a loop"
     :rounds (constantly 1)
     :run (fn [_ f coll] (run-on (Executors/newVirtualThreadPerTaskExecutor) f coll))}
    {:id :thrum-map

@@ -1,2 +1,190 @@
-(ns thrum.lab.report.html)
-(defn page [_] "<html></html>")
+(ns thrum.lab.report.html
+  "A result as one self-contained page. Pure: it asks nothing of the network, and its Content-Security-Policy allows the
+  scripts and the style that are in it, by their hashes, and nothing else."
+  (:require [clojure.java.io :as io]
+            [clojure.string :as str]
+            [thrum.lab.json :as json]
+            [thrum.lab.report.markup :as markup]
+            [thrum.lab.report.words :as words]
+            [thrum.lab.text :as text])
+  (:import (java.security MessageDigest)
+           (java.util Base64)))
+
+(set! *warn-on-reflection* true)
+
+(defn- asset [path]
+  (str/replace (slurp (io/resource path)) "\r\n" "\n"))
+
+(defn- sha256 [^String s]
+  (let [digest (.digest (MessageDigest/getInstance "SHA-256") (.getBytes s "UTF-8"))]
+    (str "'sha256-" (.encodeToString (Base64/getEncoder) digest) "'")))
+
+(defn policy
+  "Returns the Content-Security-Policy that allows these scripts and this style, and nothing else."
+  [scripts style]
+  (str/join "; " ["default-src 'none'"
+                  (str "script-src " (str/join " " (map sha256 scripts)))
+                  (str "style-src " (sha256 style))
+                  "base-uri 'none'"
+                  "form-action 'none'"]))
+
+(defn- shown-sample
+  "Returns the sample whose tasks in flight the page draws: the first that has a curve."
+  [{:keys [samples]}]
+  (first (filter (comp seq :curve) samples)))
+
+(defn- label
+  "Returns the words at the end of a row's bar."
+  [{:keys [verdict median-ms over-limit samples] :as row}]
+  (cond
+    (= :broke verdict) (str "broke: " (words/failed row) " of " (text/thousands (+ (:ok (first samples) 0) (:failed (first samples) 0))) " failed")
+    (nil? median-ms) (name verdict)
+    over-limit (str (text/ms median-ms) " · " (text/ratio over-limit) " the limit")
+    :else (text/ms median-ms)))
+
+(defn- row-data [{:keys [name about thrum? verdict median-ms limit-line-ms published samples] :as row}]
+  (let [{:keys [curve peak ms]} (shown-sample row)]
+    {:name name
+     :about about
+     :thrum thrum?
+     :verdict verdict
+     :ms (or median-ms (:ms (first samples)))
+     :limit limit-line-ms
+     :label (label row)
+     :published (when (:ms published)
+                  {:ms (:ms published), :limit (:limit-line-ms published), :label (str "published: " (text/ms (:ms published)))})
+     :flight (when curve {:curve curve, :peak peak, :ms ms, :end (text/ms ms)})}))
+
+(defn- figures
+  "Returns every duration that the bars of a part show, in ms."
+  [rows]
+  (filter some? (mapcat (fn [{:keys [median-ms limit-line-ms published]}]
+                          [median-ms limit-line-ms (:ms published) (:limit-line-ms published)])
+                        rows)))
+
+(defn- logarithmic?
+  "True if the durations of a part are so far apart that a linear axis would hide some."
+  [rows]
+  (let [durations (figures rows)]
+    (and (seq durations) (< 8 (/ (apply max durations) (apply min durations))))))
+
+(defn- chart-data
+  "Returns what the page's script draws, by part."
+  [{:keys [experiments]}]
+  (into {}
+        (for [part (mapcat :parts experiments) :when (not (:skipped part))]
+          [(name (:part part)) {:rows (mapv row-data (filter :samples (:contenders part)))
+                               :logarithmic (boolean (logarithmic? (:contenders part)))}])))
+
+(defn- cells [{:keys [samples verdict thrum?] :as row}]
+  [:tr {:class (str (name verdict) (when thrum? " thrum"))}
+   [:th {:scope "row"} (:name row) [:small (:about row)]]
+   [:td (words/median row)]
+   [:td {:class "samples"} (interpose " " (map (fn [{:keys [ms]}] [:span (text/ms ms)]) samples))]
+   [:td (text/ms (:limit-line-ms row))]
+   [:td (text/ratio (:over-limit row))]
+   [:td (words/peak row)]
+   [:td (words/ok row)]
+   [:td (words/failed row)]
+   [:td {:class "words"} (words/published row)]])
+
+(def ^:private headings
+  ["contender" "median" "samples" "limit line" "times the limit" "in flight" "ok" "failed" "published"])
+
+(defn- table [rows]
+  [:div {:class "scroll"}
+   [:table
+    [:thead [:tr (map (fn [heading] [:th {:scope "col"} heading]) headings)]]
+    [:tbody (map cells rows)]]])
+
+(defn- figure [part kind caption]
+  [:figure
+   [:div {:class kind, :data-part (name (:part part)), :role "img", :aria-label (str (:title part) ". " caption)}]
+   [:figcaption caption]])
+
+(defn- bar-caption [{:keys [contenders]}]
+  (str "Median time of each contender" (when (logarithmic? contenders) ", on a logarithmic axis") ". "
+       (when (some :limit-line-ms contenders)
+         "The upright rule is its limit line, the best that arithmetic allows: rounds × size ÷ rate. ")
+       (when (some (comp :ms :published) contenders)
+         "The thin grey line with a diamond is the published figure, at the published size and against its own limit line (the small tick).")))
+
+(def ^:private flight-caption
+  "Tasks in flight over time, in the first sample of each. Height is the same scale for all; each has its own time axis.")
+
+(defn- outcome-table [{:keys [contenders]}]
+  (let [failures (for [row contenders, sample (:samples row), [kind n] (:kinds sample)]
+                   [(:name row) (str/replace (name kind) "-" " ") (text/thousands n) (get (:messages sample) kind)])]
+    (when (seq failures)
+      [:div {:class "scroll"}
+       [:table {:class "failures"}
+        [:thead [:tr (map (fn [heading] [:th {:scope "col"} heading]) ["contender" "failed with" "how often" "for example"])]]
+        [:tbody (map (fn [[who & more]] [:tr [:th {:scope "row"} who] (map (fn [cell] [:td {:class "words"} cell]) more)]) failures)]]])))
+
+(defn- section [{:keys [part title skipped contenders] :as question}]
+  [:section {:id (name part)}
+   [:h2 title]
+   [:p {:class "about"} (words/conditions question)]
+   (if skipped
+     [:p {:class "note"} (str "Skipped: " skipped ".")]
+     (list (figure question "bars" (bar-caption question))
+           (figure question "flights" flight-caption)
+           (map (fn [note] [:p {:class "note"} note]) (keep words/note contenders))
+           (table contenders)
+           (outcome-table question)))])
+
+(defn- find-row [{:keys [experiments]} part contender]
+  (some (fn [row] (when (= contender (:contender row)) row))
+        (:contenders (some (fn [p] (when (= part (:part p)) p)) (mapcat :parts experiments)))))
+
+(defn- headline
+  "Returns the sentence that the page opens with, from the figures where they are there."
+  [result]
+  (let [slow (find-row result :downloads :core-map), fast (find-row result :downloads :thrum-pmap)]
+    (if (and (:median-ms slow) (:median-ms fast))
+      (str "The same 100 downloads: " (text/ms (:median-ms slow)) " one by one, " (text/ms (:median-ms fast)) " on virtual threads")
+      (str/join ", " (map :title (:experiments result))))))
+
+(defn- header [{:keys [started options experiments machine] :as result}]
+  [:header
+   [:p {:class "brand"} "Thrum lab"]
+   [:h1 (headline result)]
+   [:p {:class "about"}
+    (str/join " · " (remove nil? [started
+                                  (str/join ", " (map :title experiments))
+                                  (when-not (or (:urls options) (:call options))
+                                    (if (:full options) "the published sizes" "quick form: scaled sizes, nothing extrapolated"))
+                                  (str (:cpu machine) ", " (:cpus machine) " CPUs")
+                                  (str "JDK " (get-in machine [:jdk :version]))]))]
+   (when-let [sentence (words/interrupted result)]
+     [:p {:class "note"} sentence])])
+
+(defn- machine-section [{:keys [machine]}]
+  [:section {:id "machine"}
+   [:h2 "Measured on"]
+   [:dl (map (fn [[label value]] (list [:dt label] [:dd value])) (words/machine machine))]])
+
+(defn page
+  "Returns the result as an HTML page."
+  [{:keys [experiments] :as result}]
+  (let [d3 (asset "META-INF/resources/webjars/d3/7.9.0/dist/d3.min.js")
+        script (asset "thrum/lab/report.js")
+        style (asset "thrum/lab/report.css")]
+    (str "<!doctype html>\n"
+         (markup/html
+           [:html {:lang "en"}
+            [:head
+             [:meta {:charset "utf-8"}]
+             [:meta {:http-equiv "Content-Security-Policy", :content (policy [d3 script] style)}]
+             [:meta {:name "viewport", :content "width=device-width, initial-scale=1"}]
+             [:meta {:name "color-scheme", :content "light dark"}]
+             [:title (str "Thrum lab: " (str/join ", " (map :title experiments)))]
+             [:style (markup/raw style)]]
+            [:body
+             [:main
+              (header result)
+              (map section (mapcat :parts experiments))
+              (machine-section result)]
+             [:script {:type "application/json", :id "data"} (markup/raw (json/write (chart-data result)))]
+             [:script (markup/raw d3)]
+             [:script (markup/raw script)]]]))))
