@@ -1,14 +1,14 @@
 (ns build
   "Builds and installs the jars, and writes the wrapper's lock file: ./cljw -T:build jars | install | clean | lock-tools."
   (:require
-    [clojure.java.io :as io]
-    [clojure.string :as str]
-    [clojure.tools.build.api :as b])
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [clojure.tools.build.api :as b])
   (:import
-    (java.io File)
-    (java.nio.file Files)
-    (java.security MessageDigest)
-    (java.util HexFormat)))
+   (java.io File)
+   (java.nio.file Files)
+   (java.security MessageDigest)
+   (java.util HexFormat)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,6 +1,7 @@
 (ns cljw.exec
   "Calls a function with a map, as -X and -T of the Clojure CLI do: exec.clj [fn] [kpath v ...] [map]."
-  (:require [clojure.edn :as edn]))
+  (:require
+   [clojure.edn :as edn]))
 
 (set! *warn-on-reflection* true)
 

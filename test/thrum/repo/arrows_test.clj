@@ -1,10 +1,10 @@
 (ns thrum.repo.arrows-test
   "The picture of the design's first chapter as data, checked against every ns form."
   (:require
-    [clojure.string :as str]
-    [clojure.test :refer [deftest is]]
-    [clojure.tools.namespace.parse :as parse]
-    [thrum.repo.files :as files]))
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is]]
+   [clojure.tools.namespace.parse :as parse]
+   [thrum.repo.files :as files]))
 
 (set! *warn-on-reflection* true)
 

@@ -1,19 +1,19 @@
 (ns thrum.repo.cljw-test
   "The wrapper on machines of many kinds: fake Javas, fake Clojure CLIs, and a repository of jars on this machine."
   (:require
-    [clojure.java.io :as io]
-    [clojure.string :as str]
-    [clojure.test :refer [deftest is testing use-fixtures]]
-    [thrum.test-kit.jvm :as jvm])
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.test-kit.jvm :as jvm])
   (:import
-    (com.sun.net.httpserver HttpExchange HttpHandler HttpServer)
-    (java.io File)
-    (java.net InetSocketAddress)
-    (java.nio.file CopyOption Files LinkOption Path)
-    (java.nio.file.attribute FileAttribute)
-    (java.security MessageDigest)
-    (java.util HexFormat)
-    (java.util.concurrent TimeUnit)))
+   (com.sun.net.httpserver HttpExchange HttpHandler HttpServer)
+   (java.io File)
+   (java.net InetSocketAddress)
+   (java.nio.file Files LinkOption)
+   (java.nio.file.attribute FileAttribute)
+   (java.security MessageDigest)
+   (java.util HexFormat)
+   (java.util.concurrent TimeUnit)))
 
 (set! *warn-on-reflection* true)
 

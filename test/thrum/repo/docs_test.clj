@@ -1,12 +1,12 @@
 (ns thrum.repo.docs-test
   "Every Clojure block of README.md and doc/ runs, and what it claims is so."
   (:require
-    [clojure.java.io :as io]
-    [clojure.string :as str]
-    [clojure.test :refer [deftest is testing]]
-    [thrum.dev.doctest :as doctest]
-    [thrum.repo.files :as files]
-    [thrum.test-kit.gate :as gate]))
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is testing]]
+   [thrum.dev.doctest :as doctest]
+   [thrum.repo.files :as files]
+   [thrum.test-kit.gate :as gate]))
 
 (set! *warn-on-reflection* true)
 

@@ -1,13 +1,13 @@
 (ns thrum.repo.files
   "The repository's files, for the checks that read them. The working directory is the repository's root."
   (:require
-    [clojure.java.io :as io]
-    [clojure.java.shell :as shell]
-    [clojure.string :as str]
-    [clojure.tools.namespace.file :as ns-file]
-    [clojure.tools.namespace.find :as ns-find])
+   [clojure.java.io :as io]
+   [clojure.java.shell :as shell]
+   [clojure.string :as str]
+   [clojure.tools.namespace.file :as ns-file]
+   [clojure.tools.namespace.find :as ns-find])
   (:import
-    (java.io File)))
+   (java.io File)))
 
 (set! *warn-on-reflection* true)
 

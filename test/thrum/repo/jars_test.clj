@@ -1,15 +1,15 @@
 (ns thrum.repo.jars-test
   "The jars hold what their users need, and their POMs name it."
   (:require
-    [clojure.java.io :as io]
-    [clojure.string :as str]
-    [clojure.test :refer [deftest is use-fixtures]]
-    [clojure.xml :as xml])
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is use-fixtures]]
+   [clojure.xml :as xml])
   (:import
-    (java.io File)
-    (java.nio.file Files)
-    (java.nio.file.attribute FileAttribute)
-    (java.util.jar JarFile)))
+   (java.io File)
+   (java.nio.file Files)
+   (java.nio.file.attribute FileAttribute)
+   (java.util.jar JarFile)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,10 +1,10 @@
 (ns thrum.repo.names-test
   "No committed line names a package registry, except one constant, nor a path of somebody's machine."
   (:require
-    [clojure.java.io :as io]
-    [clojure.string :as str]
-    [clojure.test :refer [deftest is]]
-    [thrum.repo.files :as files]))
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is]]
+   [thrum.repo.files :as files]))
 
 (set! *warn-on-reflection* true)
 

@@ -1,11 +1,11 @@
 (ns thrum.repo.reflection-test
   "No source reflects: all are loaded in a JVM of their own, together with a control that does."
   (:require
-    [clojure.java.io :as io]
-    [clojure.string :as str]
-    [clojure.test :refer [deftest is]]
-    [thrum.repo.files :as files]
-    [thrum.test-kit.jvm :as jvm]))
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is]]
+   [thrum.repo.files :as files]
+   [thrum.test-kit.jvm :as jvm]))
 
 (set! *warn-on-reflection* true)
 

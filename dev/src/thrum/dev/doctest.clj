@@ -5,11 +5,11 @@
   `;; throws :a/keyword`, that it throws ex-info with this :type. A form without a claim must not throw. A block that
   follows the comment `<!-- no-run: reason -->` is skipped."
   (:require
-    [clojure.edn :as edn]
-    [clojure.string :as str])
+   [clojure.edn :as edn]
+   [clojure.string :as str])
   (:import
-    (clojure.lang LineNumberingPushbackReader)
-    (java.io StringReader)))
+   (clojure.lang LineNumberingPushbackReader)
+   (java.io StringReader)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,8 +1,8 @@
 (ns thrum.dev.reflection
   "Loads namespaces in a JVM of their own, and lets the compiler say where it reflects."
   (:require
-    [clojure.java.io :as io]
-    [clojure.tools.namespace.find :as find]))
+   [clojure.java.io :as io]
+   [clojure.tools.namespace.find :as find]))
 
 (set! *warn-on-reflection* true)
 

@@ -1,7 +1,7 @@
 (ns sample.does-not-load
   "A test namespace with a mistake."
   (:require
-    [clojure.test :refer [deftest is]]))
+   [clojure.test :refer [deftest is]]))
 
 (deftest never-seen (is true))
 

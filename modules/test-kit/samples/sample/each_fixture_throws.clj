@@ -1,7 +1,7 @@
 (ns sample.each-fixture-throws
   "A fixture around each test that throws after the test passed."
   (:require
-    [clojure.test :refer [deftest is use-fixtures]]))
+   [clojure.test :refer [deftest is use-fixtures]]))
 
 (use-fixtures :each (fn [f] (f) (throw (ex-info "teardown, on purpose" {}))))
 

@@ -1,8 +1,8 @@
 (ns sample.mixed
   "Tests that go every way a test can go. Not found by -M:test: this folder is not named test."
   (:require
-    [clojure.test :refer [deftest is]]
-    [thrum.test-kit.runner :as runner]))
+   [clojure.test :refer [deftest is]]
+   [thrum.test-kit.runner :as runner]))
 
 (deftest passes (is true))
 

@@ -1,12 +1,12 @@
 (ns thrum.test-kit.dump
   "Thread dumps that hold the virtual threads too."
   (:require
-    [clojure.java.io :as io]
-    [clojure.string :as str])
+   [clojure.java.io :as io]
+   [clojure.string :as str])
   (:import
-    (com.sun.management HotSpotDiagnosticMXBean HotSpotDiagnosticMXBean$ThreadDumpFormat)
-    (java.io File)
-    (java.lang.management ManagementFactory)))
+   (com.sun.management HotSpotDiagnosticMXBean HotSpotDiagnosticMXBean$ThreadDumpFormat)
+   (java.io File)
+   (java.lang.management ManagementFactory)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,11 +1,11 @@
 (ns thrum.test-kit.jvm
   "Starts child JVMs on this classpath, and finds other JDKs for them."
   (:require
-    [clojure.java.io :as io]
-    [clojure.string :as str])
+   [clojure.java.io :as io]
+   [clojure.string :as str])
   (:import
-    (java.io BufferedReader File)
-    (java.util.concurrent TimeUnit)))
+   (java.io BufferedReader File)
+   (java.util.concurrent TimeUnit)))
 
 (set! *warn-on-reflection* true)
 

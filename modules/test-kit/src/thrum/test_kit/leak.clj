@@ -1,13 +1,13 @@
 (ns thrum.test-kit.leak
   "Finds virtual threads of Thrum's that outlived the test which started them."
   (:require
-    [clojure.string :as str]
-    [clojure.test :as test]
-    [thrum.test-kit.gate :as gate])
+   [clojure.string :as str]
+   [clojure.test :as test]
+   [thrum.test-kit.gate :as gate])
   (:import
-    (java.util WeakHashMap)
-    (java.util.stream Stream)
-    (jdk.internal.vm ThreadContainer ThreadContainers)))
+   (java.util WeakHashMap)
+   (java.util.stream Stream)
+   (jdk.internal.vm ThreadContainer ThreadContainers)))
 
 (set! *warn-on-reflection* true)
 

@@ -4,9 +4,9 @@
   The last line printed is `N passed, N failed`, `, N skipped` where some were; the exit code is 1 if anything failed or
   nothing ran."
   (:require
-    [clojure.string :as str]
-    [thrum.test-kit.jvm :as jvm]
-    [thrum.test-kit.runner :as runner]))
+   [clojure.string :as str]
+   [thrum.test-kit.jvm :as jvm]
+   [thrum.test-kit.runner :as runner]))
 
 (set! *warn-on-reflection* true)
 
@@ -23,7 +23,7 @@
 ;; Arguments
 
 (def ^:private value-options
-  {"--ns" [:ns identity], "--var" [:var symbol], "--module" [:module identity],
+  {"--ns" [:ns identity], "--var" [:var symbol], "--module" [:module identity]
    "--times" [:times parse-long], "--limit-s" [:limit-ms #(some-> (parse-long %) (* 1000))]})
 
 (defn- refuse [message] (throw (ex-info message {:type ::arguments})))

@@ -3,14 +3,14 @@
 
   The outcome of a test is {:test symbol, :outcome :passed | :failed | :skipped, :why string, :ms long}."
   (:require
-    [clojure.java.io :as io]
-    [clojure.string :as str]
-    [clojure.test :as test]
-    [clojure.tools.namespace.find :as find]
-    [thrum.test-kit.dump :as dump]
-    [thrum.test-kit.gate :as gate])
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [clojure.test :as test]
+   [clojure.tools.namespace.find :as find]
+   [thrum.test-kit.dump :as dump]
+   [thrum.test-kit.gate :as gate])
   (:import
-    (java.io File)))
+   (java.io File)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,12 +1,12 @@
 (ns thrum.test-kit.leak-test
   "The leak check sees Thrum's threads, and no others."
   (:require
-    [clojure.string :as str]
-    [clojure.test :refer [deftest is]]
-    [thrum.test-kit.gate :as gate]
-    [thrum.test-kit.leak :as leak])
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is]]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak])
   (:import
-    (java.util.concurrent CountDownLatch)))
+   (java.util.concurrent CountDownLatch)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,14 +1,14 @@
 (ns thrum.test-kit.main-test
   "The test command as a process: its last line, its exit code, its children."
   (:require
-    [clojure.java.io :as io]
-    [clojure.string :as str]
-    [clojure.test :refer [deftest is]]
-    [thrum.test-kit.jvm :as jvm]
-    [thrum.test-kit.main :as main])
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is]]
+   [thrum.test-kit.jvm :as jvm]
+   [thrum.test-kit.main :as main])
   (:import
-    (java.nio.file Files)
-    (java.nio.file.attribute FileAttribute)))
+   (java.nio.file Files)
+   (java.nio.file.attribute FileAttribute)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,10 +1,10 @@
 (ns thrum.test-kit.runner-test
   "The runner lets nothing pass that did not pass: it is run on samples that go wrong in every way."
   (:require
-    [clojure.java.io :as io]
-    [clojure.string :as str]
-    [clojure.test :refer [deftest is testing]]
-    [thrum.test-kit.runner :as runner]))
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is testing]]
+   [thrum.test-kit.runner :as runner]))
 
 (set! *warn-on-reflection* true)
 
