@@ -72,5 +72,6 @@
                            (thrum.core/with-executor [a {} b]) "with-executor takes [name] or [name options], not [a {} b]"
                            (thrum.core/future-via exe 1) "future-via takes [executor], not exe"
                            (thrum.core/future-via [] 1) "future-via takes [executor], not []"
-                           (thrum.core/future-via [a b] 1) "future-via takes [executor], not [a b]"}]
+                           (thrum.core/future-via [a b] 1) "future-via takes [executor], not [a b]"
+                           (thrum.core/pfor 2 [a xs]) "pfor takes a limit, bindings and one body, not (2 [a xs])"}]
     (is (= message (refusal form)))))

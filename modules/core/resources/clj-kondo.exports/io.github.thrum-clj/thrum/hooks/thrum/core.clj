@@ -15,5 +15,7 @@
     (refuse "future-via takes [executor]" binding))
   `(thrum.core/future-via-call ~(first binding) (fn [] ~@body)))
 
-(defmacro pfor [limit bindings body]
+(defmacro pfor [& [limit bindings body :as arguments]]
+  (when-not (= 3 (count arguments))
+    (refuse "pfor takes a limit, bindings and one body" arguments))
   `(thrum.core/pfor-call ~limit (clojure.core/for ~bindings (fn [] ~body))))
