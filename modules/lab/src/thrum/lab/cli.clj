@@ -117,7 +117,7 @@
       (:help options) {:command :help}
       (problem errors options given) {:error (problem errors options given)}
       error {:error error}
-      :else (assoc command :options options))))
+      :else (assoc (if (own? options) (dissoc command :named) command) :options options))))
 
 (defn- table [rows]
   (let [width (apply max (map (comp count first) rows))]

@@ -19,12 +19,11 @@
                     {:type :thrum/lab-usage, :differ (vec unlike)}))))
 
 (defn- rows
-  "Returns the rows of a result by [part contender], with their conditions."
+  "Returns [[part contender] row] for every row of a result, in order, with the row's conditions."
   [{:keys [experiments]}]
-  (into {}
-        (for [part (mapcat :parts experiments), row (:contenders part)]
-          [[(:part part) (:contender row)]
-           (assoc row :part (:part part) :conditions (select-keys (merge part (:params row)) conditions))])))
+  (for [part (mapcat :parts experiments), row (:contenders part)]
+    [[(:part part) (:contender row)]
+     (assoc row :conditions (select-keys (merge part (:params row)) conditions))]))
 
 (defn- pair [key a b]
   {:part (name (first key))
@@ -38,8 +37,8 @@
   that are not the same. Throws ex-info of :type :thrum/lab-usage for unlike machines."
   [a b]
   (refuse-unlike a b)
-  (let [a-rows (rows a), b-rows (rows b)]
-    (map #(pair % (a-rows %) (b-rows %)) (distinct (concat (map (juxt :part :contender) (vals a-rows)) (keys b-rows))))))
+  (let [a-rows (rows a), b-rows (rows b), in-a (into {} a-rows), in-b (into {} b-rows)]
+    (map #(pair % (in-a %) (in-b %)) (distinct (map first (concat a-rows b-rows))))))
 
 (defn- change [{:keys [a b differ]}]
   (cond

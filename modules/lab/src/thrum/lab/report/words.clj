@@ -48,7 +48,7 @@
 (defn kinds
   "Returns failures by kind as words: 1 758 too many open files."
   [kinds]
-  (text/commas (map (fn [[kind n]] (str (text/thousands n) " " (download/kind-label kind))) (sort-by (comp - val) kinds))))
+  (text/commas (map (fn [[kind n]] (str (text/thousands n) " " (download/kind-label kind))) (sort-by (juxt (comp - val) key) kinds))))
 
 (defn- failures [{:keys [samples]}]
   (let [all (apply merge-with + (map :kinds samples))]
@@ -75,7 +75,8 @@
     :failed (str name " FAILED: " (trouble row) ".")
     :interrupted (str name " was interrupted.")
     (when (:own? row)
-      (not-empty (str/join " " (remove nil? [(some-> (statuses row) (str ".")) (some->> (failures row) (str "Failures: "))]))))))
+      (when-let [facts (seq (remove nil? [(statuses row) (some->> (failures row) (str "failed: "))]))]
+        (str name ": " (str/join "; " facts) ".")))))
 
 (defn interrupted
   "Returns the sentence that marks an interrupted result, or nil."
