@@ -1,0 +1,73 @@
+(ns thrum.dev.check-lab
+  "Asks of a quick lab run what must be so on any machine: nothing lost, nothing faster than arithmetic allows, the order
+  of the contenders as published."
+  (:require
+   [clojure.edn :as edn]))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private slack
+  "How much a clock may flatter."
+  0.98)
+
+(defn- rows
+  "Returns the rows of a part by contender; none where the part was skipped."
+  [result part]
+  (->> (mapcat :parts (:experiments result))
+       (filter #(and (= part (:part %)) (not (:skipped %))))
+       (mapcat (fn [{:keys [n bytes contenders]}] (map #(assoc % :n n :bytes bytes) contenders)))
+       (into {} (map (juxt :contender identity)))))
+
+(defn- all-rows
+  [result]
+  (mapcat #(vals (rows result %)) (distinct (map :part (mapcat :parts (:experiments result))))))
+
+(defn- row-complaints
+  [{:keys [name verdict over-limit n bytes samples expect] :as row}]
+  (let [whole (if (= :breaks expect) [] samples)
+        limit (get-in row [:params :limit])]
+    (cond-> []
+      (not (#{:done :broke} verdict)) (conj (str name " ended as " verdict))
+      (and over-limit (not expect) (< over-limit slack)) (conj (str name " is faster than its limit line: " over-limit))
+      (not-every? #(= n (:ok %)) whole) (conj (str name " lost downloads: " (mapv :ok whole) " of " n))
+      (not-every? #(= (* n bytes) (:bytes %)) whole) (conj (str name " lost bytes: " (mapv :bytes whole)))
+      (some #(< (max limit 512) (:peak %)) whole) (conj (str name " ran more at once than its limit: " (mapv :peak whole))))))
+
+(defn- times-faster
+  "Complains unless contender a takes at least factor times as long as b."
+  [rows a factor b]
+  (let [[slow fast] (map #(get-in rows [% :median-ms]) [a b])]
+    (cond
+      (not (and slow fast)) [(str "no medians of " a " and " b)]
+      (< slow (* factor fast)) [(str a " should take " factor " times as long as " b ": " slow " ms, " fast " ms")])))
+
+(defn- at-most
+  "Complains unless a contender stays within factor times its limit line."
+  [rows contender factor]
+  (let [over (get-in rows [contender :over-limit])]
+    (when-not (and over (<= over factor))
+      [(str contender " should stay within " factor " times its limit line, and was at " over)])))
+
+(defn complaints
+  "Returns sentences about what cannot be in result, or should not."
+  [result]
+  (let [[downloads many files] (map #(rows result %) [:downloads :many :files])]
+    (concat
+      (when-not (= 1 (:thrum.lab/version result)) ["not a result of version 1"])
+      (when-not (and (seq downloads) (seq many)) ["the parts :downloads and :many are missing"])
+      (mapcat row-complaints (all-rows result))
+      (times-faster downloads :core-map 10 :thrum-pmap)
+      (times-faster downloads :core-pmap 1.5 :thrum-pmap)
+      (mapcat #(at-most downloads % 6) [:thrum-map :thrum-pmap :thrum-upmap])
+      (mapcat #(at-most many % 3) [:thrum-pmap :thrum-upmap])
+      (when (and (seq files) (not= :broke (get-in files [:thrum-map :verdict])))
+        ["t/map should run out of files under a hard limit"]))))
+
+(defn -main
+  "Prints the complaints about the result in file; ends the JVM with 1 if there are any."
+  [file]
+  (let [found (complaints (edn/read-string (slurp file)))]
+    (run! println found)
+    (println (str file ": " (count found) " complaints"))
+    (flush)
+    (System/exit (if (seq found) 1 0))))

@@ -1,0 +1,55 @@
+(ns thrum.repo.check-lab-test
+  "The sanity check of lab results lets a sane one pass, and nothing that is not."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is]]
+   [thrum.dev.check-lab :as check-lab]))
+
+(set! *warn-on-reflection* true)
+
+(defn- row
+  [contender median-ms & {:as more}]
+  (merge {:contender contender, :name (name contender), :verdict :done, :median-ms median-ms, :over-limit 1.2
+          :params {:limit 512}, :samples [{:ok 100, :bytes 1000, :peak 100}]}
+         more))
+
+(defn- part
+  [part-name & rows]
+  {:part part-name, :n 100, :bytes 10, :contenders (vec rows)})
+
+(def ^:private sane
+  {:thrum.lab/version 1
+   :experiments
+   [{:parts [(part :downloads (row :core-map 12000) (row :core-pmap 500) (row :thrum-map 150) (row :thrum-pmap 150)
+                   (row :thrum-upmap 150))
+             (part :many (row :thrum-pmap 3000) (row :thrum-upmap 3000))
+             (part :files (row :thrum-map 100 :verdict :broke :expect :breaks :samples [{:ok 30, :bytes 300, :peak 2000}])
+                   (row :thrum-pmap-fd-limit 2500))
+             {:part :other, :skipped "cannot run here", :contenders [(row :core-map nil :verdict :not-run)]}]}]})
+
+(defn- doctored
+  "Returns the first complaint about the sane result with a value of one row replaced."
+  [part row path value]
+  (first (check-lab/complaints
+           (assoc-in sane (into [:experiments 0 :parts part :contenders row] path) value))))
+
+(deftest a-sane-result-passes
+  (is (= [] (check-lab/complaints sane))))
+
+(deftest what-cannot-be-is-told
+  (doseq [[[part row path value] text]
+          {[0 3 [:over-limit] 0.9] "faster than its limit line"
+           [0 3 [:over-limit] nil] "should stay within"
+           [0 3 [:verdict] :failed] "ended as :failed"
+           [0 3 [:samples 0 :ok] 99] "lost downloads"
+           [0 3 [:samples 0 :bytes] 999] "lost bytes"
+           [1 0 [:samples 0 :peak] 513] "ran more at once"
+           [0 0 [:median-ms] 900] "should take 10 times as long"
+           [0 1 [:median-ms] nil] "no medians"
+           [1 0 [:over-limit] 3.5] "should stay within 3"
+           [2 0 [:verdict] :did-not-break] "ended as :did-not-break"}]
+    (is (str/includes? (str (doctored part row path value)) text))))
+
+(deftest a-result-of-nothing-is-told
+  (is (seq (check-lab/complaints {:thrum.lab/version 1, :experiments []})))
+  (is (seq (check-lab/complaints {}))))
