@@ -21,7 +21,7 @@
   (^java.util.List children []))
 
 ;; The children stand in a ring of slots. One that has ended clears its slot, without a lock; the slot is taken out of the
-;; ring by those that come after: each adds one and looks at two, so that empty slots never outnumber the others for long.
+;; ring by those that come after: each adds one and looks at the next two, so that about half of the ring is in use.
 
 (definterface ISlot
   (child [])
@@ -95,8 +95,9 @@
         (.adopt parent this)
         (set! in-parent true))
       (.incrementAndGet running)
-      (.setSlot ^Child child (add-after! cursor child))
-      (set! cursor (-> cursor (swept anchor) (swept anchor)))))
+      (let [slot (add-after! cursor child)]
+        (.setSlot ^Child child slot)
+        (set! cursor (-> slot (swept anchor) (swept anchor))))))
   (release [this child]
     (.clear ^Slot (.slot ^Child child))
     (when (and (zero? (.decrementAndGet running)) parent)

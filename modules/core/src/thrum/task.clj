@@ -157,8 +157,9 @@
   (cancelWith [this reason interrupt]
     (let [work body]
       (and (.settle this (Cancelled. reason))
-           (do (when interrupt (.interruptRunner this))
-               (when (instance? Future work) (.cancel ^Future work interrupt))
+           (do (cond
+                 (instance? Future work) (.cancel ^Future work interrupt)
+                 interrupt (.interruptRunner this))
                true))))
 
   Child

@@ -1,0 +1,110 @@
+(ns thrum.scope-test
+  "The mechanism that owns tasks: its ring of slots, its end, its parent."
+  (:require
+    [clojure.test :refer [deftest is testing use-fixtures]]
+    [thrum.context :as context]
+    [thrum.jdk :as jdk]
+    [thrum.scope :as scope]
+    [thrum.task :as task]
+    [thrum.test-kit.gate :as gate]
+    [thrum.test-kit.leak :as leak]
+    [thrum.throwing :refer [thrown]])
+  (:import
+    (java.util.concurrent CountDownLatch)
+    (thrum.scope Scope Slot)
+    (thrum.task Owner)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- owner [^Scope scope]
+  (reify Owner
+    (failed [_ _ _])
+    (ended [_ task] (.release scope task))))
+
+(defn- fork! [scope f]
+  (let [task (task/task (context/capture nil scope) (owner scope) 0 nil f)]
+    (scope/start! scope task (jdk/virtual-thread (task/unique-name "scope") task))))
+
+(defn- slots
+  "Returns how many slots the scope's ring has, the anchor not counted."
+  [^Scope scope]
+  (let [^Slot anchor (.-anchor scope)]
+    (loop [^Slot slot (.next anchor), n 0]
+      (if (identical? slot anchor) n (recur (.next slot) (inc n))))))
+
+(deftest children-are-held-until-they-end
+  (let [scope (scope/scope "s" nil), gate (promise)
+        tasks (doall (repeatedly 5 #(fork! scope (fn [] @gate))))]
+    (is (= (set tasks) (set (.children scope))))
+    (deliver gate true)
+    (scope/join! scope)
+    (is (scope/empty-scope? scope))
+    (is (empty? (.children scope)))))
+
+(deftest empty-slots-do-not-pile-up
+  (let [scope (scope/scope "s" nil), gate (promise)]
+    (dotimes [_ 20] (fork! scope (fn [] @gate)))
+    (dotimes [_ 2000] @(fork! scope (fn [] 1)))
+    (is (gate/eventually 1000 #(= 20 (count (.children scope)))))
+    (is (<= (slots scope) 100))
+    (deliver gate true)
+    (scope/join! scope)))
+
+(deftest a-closed-scope-takes-nobody-and-lets-its-children-run
+  (let [scope (scope/scope "checkout" nil), gate (promise), task (fork! scope (fn [] @gate))]
+    (scope/close! scope :done)
+    (is (= {:type :thrum/closed, :scope "checkout", :reason :done} (ex-data (thrown (fork! scope (fn []))))))
+    (deliver gate :value)
+    (is (= :value @task))
+    (scope/join! scope)))
+
+(deftest a-start-that-fails-leaves-no-child
+  (let [scope (scope/scope "s" nil)
+        task (task/task (context/capture nil scope) (owner scope) 0 nil (fn []))
+        used (doto (Thread/ofVirtual) (.name "used"))
+        spent (doto (.unstarted used (fn [])) .start .join)]
+    (is (instance? IllegalThreadStateException (thrown (scope/start! scope task spent))))
+    (is (scope/empty-scope? scope))
+    (scope/join! scope)))
+
+(deftest the-end-of-a-parent-cancels-what-its-children-run
+  (let [parent (scope/scope "parent" nil), child (scope/scope "child" parent), running (promise), ended (promise)]
+    (fork! child (fn [] (deliver running true) (try (Thread/sleep 60000) (finally (deliver ended true)))))
+    @running
+    (is (= [child] (.children parent)))
+    (scope/cancel! parent :over)
+    (scope/join! parent)
+    (is (realized? ended))
+    (is (= :over (scope/reason child)))
+    (is (= :thrum/closed (:type (ex-data (thrown (fork! child (fn [])))))))))
+
+(deftest a-child-without-work-is-forgotten-by-its-parent
+  (let [parent (scope/scope "parent" nil), child (scope/scope "child" parent)]
+    (dotimes [_ 50] @(fork! child (fn [] 1)))
+    (scope/join! parent)
+    (is (empty? (.children parent)))
+    (testing "and still ends with it"
+      (scope/close! parent :over)
+      (is (= :thrum/closed (:type (ex-data (thrown (fork! child (fn []))))))))))
+
+(deftest forks-and-ends-from-many-threads-lose-nobody
+  (let [parent (scope/scope "parent" nil), child (scope/scope "child" parent), done (CountDownLatch. 4)]
+    (dotimes [_ 4]
+      (.start (Thread. (fn [] (dotimes [_ 2000] (fork! child (fn []))) (.countDown done)))))
+    (.await done)
+    (scope/join! child)
+    (scope/join! parent)
+    (is (empty? (.children parent)))
+    (is (empty? (.children child)))))
+
+(deftest a-join-keeps-the-interrupt-for-later
+  (let [scope (scope/scope "s" nil), gate (promise), running (promise)]
+    (fork! scope (fn [] (deliver running true) @gate))
+    (let [[^Thread joiner outcome] (gate/start "joiner" #(do (scope/join! scope) (Thread/interrupted)))]
+      @running
+      (.interrupt joiner)
+      (is (= :joining (deref outcome 20 :joining)))
+      (deliver gate true)
+      (is (= {:value true} (deref outcome 1000 :stuck))))))

@@ -1,0 +1,168 @@
+(ns thrum.tasks-test
+  "What a task promises: one fresh virtual thread, a full Clojure future, and an end in every case."
+  (:require
+    [clojure.string :as str]
+    [clojure.test :refer [deftest is testing use-fixtures]]
+    [thrum.core :as t]
+    [thrum.test-kit.gate :as gate]
+    [thrum.test-kit.leak :as leak]
+    [thrum.throwing :refer [thrown]])
+  (:import
+    (java.util.concurrent CancellationException CountDownLatch ExecutionException Future TimeUnit TimeoutException)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(def ^:dynamic *tenant* :nobody)
+
+(defn- here ^Thread [] (Thread/currentThread))
+
+(deftest a-future-runs-on-a-virtual-thread-of-its-own
+  (let [seen (mapv deref [(t/future (here)) (t/future (here))])]
+    (is (every? #(.isVirtual ^Thread %) seen))
+    (is (apply distinct? (map #(.getName ^Thread %) seen)))
+    (is (every? #(str/starts-with? (.getName ^Thread %) "future-") seen))))
+
+(deftest a-future-answers-every-question-of-clojure-core
+  (let [gate (promise)
+        task (t/future @gate)]
+    (is (future? task))
+    (is (instance? Future task))
+    (is (not (realized? task)))
+    (is (not (future-done? task)))
+    (is (= :late (deref task 1 :late)))
+    (is (instance? TimeoutException (thrown (.get ^Future task 1 TimeUnit/MILLISECONDS))))
+    (deliver gate 42)
+    (is (= 42 @task (deref task 1000 :late) (.get ^Future task)))
+    (is (realized? task))
+    (is (future-done? task))
+    (is (false? (future-cancel task)))
+    (is (not (future-cancelled? task)))))
+
+(deftest nil-and-false-are-values
+  (is (nil? @(t/future nil)))
+  (is (nil? (deref (t/future nil) 1000 :late)))
+  (is (false? @(t/future false))))
+
+(deftest a-deref-throws-the-failure-as-the-cause
+  (doseq [failure [(ex-info "no" {}) (AssertionError. "no") (StackOverflowError.) (InterruptedException. "by hand")]]
+    (let [task (t/future (throw failure))
+          e (thrown @task)]
+      (is (instance? ExecutionException e))
+      (is (identical? failure (ex-cause e)))
+      (is (future-done? task)))))
+
+(deftest cancel-interrupts-the-body-and-is-remembered
+  (let [running (promise), seen (promise)
+        task (t/future
+               (deliver running true)
+               (try (Thread/sleep 60000) (catch InterruptedException e (deliver seen e) (throw e))))]
+    @running
+    (is (true? (future-cancel task)))
+    (is (instance? InterruptedException (deref seen 1000 :not-interrupted)))
+    (is (future-cancelled? task))
+    (is (future-done? task))
+    (is (false? (future-cancel task)))
+    (let [e (thrown @task)]
+      (is (instance? CancellationException e))
+      (is (= {:type :thrum/cancelled, :reason :future-cancel} (select-keys (ex-data (ex-cause e)) [:type :reason]))))))
+
+(deftest a-cancel-without-interrupt-lets-the-body-run-out
+  (let [running (promise), gate (promise), end (promise)
+        task (t/future (deliver running true) @gate (deliver end :reached))]
+    @running
+    (is (.cancel ^Future task false))
+    (deliver gate :go)
+    (is (= :reached (deref end 1000 :not-reached)))
+    (is (future-cancelled? task))))
+
+(deftest waiters-wake-up-together
+  (let [gate (promise)
+        task (t/future @gate)
+        waiters (doall (repeatedly 50 #(t/future @task)))]
+    (deliver gate :value)
+    (is (every? #{:value} (map #(deref % 1000 :asleep) waiters)))))
+
+(deftest an-interrupted-wait-leaves-the-task-alone
+  (let [gate (promise), waiting (promise)
+        task (t/future @gate)
+        waiter (t/future (deliver waiting (here)) @task)]
+    (is (gate/eventually 1000 #(= Thread$State/WAITING (.getState ^Thread (deref waiting 1000 nil)))))
+    (.interrupt ^Thread @waiting)
+    (is (instance? InterruptedException (ex-cause (thrown @waiter))))
+    (deliver gate :value)
+    (is (= :value @task))))
+
+(deftest ten-thousand-waiters-are-cancelled-in-no-time
+  (let [gate (promise)
+        task (t/future @gate)
+        started (CountDownLatch. 10000)
+        waiters (doall (repeatedly 10000 #(t/future (.countDown started) @task)))]
+    (.await started)
+    (is (every? true? (map future-cancel waiters)))
+    (deliver gate :value)
+    (is (= :value (deref task 1000 :late)))))
+
+(deftest bindings-travel
+  (binding [*tenant* :acme]
+    (is (= :acme @(t/future *tenant*)))
+    (is (= [:acme :acme] (t/pmap 2 (fn [_] *tenant*) [1 2])))
+    (let [seen (promise)]
+      (.join ^Thread (t/thread (deliver seen *tenant*)))
+      (is (= :acme @seen)))
+    (is (= :acme (t/with-executor [exe] @(t/future-via [exe] *tenant*))))))
+
+(deftest lazy-forms-take-the-bindings-of-the-call
+  (let [results (binding [*tenant* :acme] (t/pmap 2 (fn [_] *tenant*) (range 4)))]
+    (is (= [:acme :acme :acme :acme] (binding [*tenant* :other] (doall results))))))
+
+(deftest a-thread-is-a-thread
+  (let [gate (promise), thread (t/thread @gate)]
+    (is (instance? Thread thread))
+    (is (.isVirtual ^Thread thread))
+    (is (re-matches #"thread-\d+" (.getName ^Thread thread)))
+    (deliver gate true)
+    (is (.join ^Thread thread (java.time.Duration/ofSeconds 1)))))
+
+(deftest a-future-call-takes-a-name-and-a-wrap
+  (let [trail (atom [])
+        wrap (fn [body] (swap! trail conj [:wrapped (.getName (here))]) #(do (swap! trail conj :in) (body)))
+        caller (.getName (here))]
+    (is (= "indexer" @(t/future-call {:name "indexer", :wrap wrap} #(.getName (here)))))
+    (is (= [[:wrapped caller] :in] @trail))
+    (is (= :thrum/invalid (:type (ex-data (thrown (t/future-call {:nam "x"} (fn [])))))))))
+
+(deftest wrap-goes-around-every-task-of-every-form
+  (let [wrapped (atom 0)]
+    (binding [t/*wrap* (fn [body] (swap! wrapped inc) body)]
+      @(t/future 1)
+      (.join ^Thread (t/thread 1))
+      (doall (t/pmap 2 inc [1 2]))
+      (t/pmapv 2 inc [1 2])
+      (t/prun! 2 inc [1 2])
+      (doall (t/map inc [1 2]))
+      (doall (t/for [x [1 2]] x))
+      (doall (t/pvalues 1 2))
+      (t/with-executor [exe] @(t/future-via [exe] 1)))
+    (is (= (+ 1 1 2 2 2 2 2 2 1) @wrapped))))
+
+(deftest a-wrap-that-throws-is-a-failure-of-the-call
+  (let [failure (ex-info "no context" {})]
+    (binding [t/*wrap* (fn [_] (throw failure))]
+      (is (identical? failure (thrown (t/future 1))))
+      (is (identical? failure (thrown (t/pmapv 2 inc [1]))))
+      (is (identical? failure (thrown (doall (t/pmap 2 inc [1]))))))))
+
+(deftest a-task-prints-itself
+  (let [gate (promise)
+        task (t/future-call {:name "printed"} #(deref gate))]
+    (is (= "#<task printed {:status :running}>" (pr-str task)))
+    (deliver gate 1)
+    @task
+    (is (= "#<task printed {:status :done, :val 1}>" (pr-str task))))
+  (testing "also when it failed or was cancelled"
+    (let [failed (t/future-call {:name "f"} #(throw (ex-info "broken" {})))]
+      (thrown @failed)
+      (is (str/includes? (pr-str failed) ":failed"))
+      (is (str/includes? (pr-str failed) "broken")))))

@@ -1,0 +1,87 @@
+(ns thrum.transducer-test
+  "The map family as transducers: (pmap limit f) without a collection."
+  (:require
+    [clojure.test :refer [deftest is testing use-fixtures]]
+    [thrum.core :as t]
+    [thrum.test-kit.gate :as gate]
+    [thrum.test-kit.leak :as leak]
+    [thrum.throwing :refer [thrown]])
+  (:import
+    (java.util.concurrent CountDownLatch)
+    (java.util.concurrent.atomic AtomicLong)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(def ^:dynamic *tenant* :nobody)
+
+(deftest it-works-in-every-transducing-context
+  (let [xf (t/pmap 3 inc)]
+    (is (= (range 1 11) (into [] xf (range 10))))
+    (is (= 55 (transduce xf + (range 10))))
+    (is (= (range 1 11) (into [] (eduction xf (range 10)))))
+    (is (= 55 (reduce + 0 (eduction xf (range 10)))))
+    (is (= (range 1 11) (sequence xf (range 10))))
+    (is (= [1 2 3] (into [] (comp xf (take 3)) (range 10))))
+    (is (= (range 1 11) (sort (into [] (t/upmap 3 inc) (range 10)))))
+    (is (= (range 1 11) (map deref (into [] (t/fmap 3 inc) (range 10)))))
+    (is (= [] (into [] xf [])))))
+
+(deftest several-inputs-work-as-in-map
+  (is (= (sequence (map +) [1 2 3] [10 20 30]) (sequence (t/pmap 2 +) [1 2 3] [10 20 30])))
+  (is (= (sequence (map vector) [1 2] [3 4] [5 6]) (sequence (t/pmap 2 vector) [1 2] [3 4] [5 6]))))
+
+(deftest completion-flushes-and-completes-the-next-step-once
+  (let [trail (atom [])
+        rf (fn ([acc] (swap! trail conj :completed) acc) ([acc x] (swap! trail conj x) (conj acc x)))]
+    (is (= [1 2 3] (transduce (t/pmap 8 inc) rf [] [0 1 2])))
+    (is (= [1 2 3 :completed] @trail)))
+  (testing "also when the next step stopped early"
+    (let [completions (atom 0)
+          rf (fn ([acc] (swap! completions inc) acc) ([acc x] (reduced (conj acc x))))]
+      (is (= [1] (transduce (t/pmap 8 inc) rf [] (range 100))))
+      (is (= 1 @completions)))))
+
+(deftest reduced-cancels-and-joins-what-runs
+  (let [running (CountDownLatch. 2), ended (AtomicLong.)
+        f (fn [i]
+            (if (zero? i)
+              (.await running)
+              (do (.countDown running) (try (Thread/sleep 60000) (finally (.incrementAndGet ended))))))]
+    (is (= [nil] (into [] (comp (t/pmap 3 f) (take 1)) (range 100))))
+    (is (= 2 (.get ended)))))
+
+(deftest a-throwing-step-cancels-and-joins-what-runs
+  (let [running (promise), ended (promise), failure (ex-info "step" {})
+        f (fn [i] (if (zero? i)
+                    (do @running i)
+                    (do (deliver running true) (try (Thread/sleep 60000) (finally (deliver ended true))))))]
+    (is (identical? failure (thrown (transduce (t/pmap 2 f) (fn ([_]) ([_ _] (throw failure))) nil (range 10)))))
+    (is (realized? ended))))
+
+(deftest a-failing-f-cancels-joins-and-is-thrown
+  (let [running (promise), ended (promise), failure (ex-info "f" {})
+        f (fn [i] (if (zero? i)
+                    (do @running (throw failure))
+                    (do (deliver running true) (try (Thread/sleep 60000) (finally (deliver ended true))))))]
+    (is (identical? failure (thrown (into [] (t/pmap 2 f) (range 10)))))
+    (is (realized? ended))))
+
+(deftest a-throwing-source-leaves-at-most-limit-calls-which-a-surrounding-form-joins
+  (let [running (promise), ended (promise), failure (ex-info "source" {})
+        f (fn [_] (deliver running true) (try (Thread/sleep 60000) (finally (deliver ended true))))
+        source (concat [0] (lazy-seq @running (throw failure)))]
+    (is (= [failure] (t/pmapv 1 (fn [_] (thrown (into [] (t/pmap 2 f) source))) [:outer])))
+    (is (realized? ended))))
+
+(deftest each-process-has-a-context-of-its-own
+  (let [xf (t/pmap 2 (fn [_] *tenant*))]
+    (is (= [:acme] (binding [*tenant* :acme] (into [] xf [1]))))
+    (is (= [:other] (binding [*tenant* :other] (into [] xf [1]))))))
+
+(deftest an-abandoned-sequence-lets-at-most-limit-calls-run-out
+  (let [gate (promise), started (AtomicLong.)]
+    (is (= 0 (first (sequence (t/pmap 3 (fn [i] (when (< 40 (.incrementAndGet started)) (deref gate 2000 :late)) i)) (range)))))
+    (deliver gate :go)
+    (is (gate/eventually 1000 #(pos? (.get started))))))
