@@ -1,6 +1,7 @@
 (ns thrum.lab.main
   "The lab's front door: argv in, exit code out. The only place that ends the JVM."
-  (:require [clojure.pprint :as pprint]
+  (:require [clojure.main :as main]
+            [clojure.pprint :as pprint]
             [clojure.string :as str]
             [thrum.lab.cli :as cli]
             [thrum.lab.compare :as compare]
@@ -22,6 +23,7 @@
 
 (set! *warn-on-reflection* true)
 
+(def ^:private failure-code 1)
 (def ^:private usage-code 2)
 (def ^:private interrupted-code 130)
 (def ^:private grace-ms "How long an interrupted run may take to write what it has." 8000)
@@ -124,5 +126,8 @@
     (on-signal (Thread/currentThread) ended)
     (let [code (try
                  (run argv)
+                 (catch Throwable t
+                   (main/report-error t :target "stderr")
+                   failure-code)
                  (finally (flush) (deliver ended true)))]
       (System/exit code))))

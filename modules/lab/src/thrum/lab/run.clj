@@ -42,6 +42,11 @@
     (run-experiment! experiment plan emit!)
     (catch InterruptedException _ (assoc plan :interrupted? true))))
 
+(defn- not-run
+  "Returns the plan of an experiment with the verdict that its rows have before any sample."
+  [plan]
+  (update plan :parts (partial mapv (fn [part] (update part :contenders (partial mapv result/summarize))))))
+
 (defn run!
   "Runs the experiments of a plan one after the other and returns them, with samples; stops after one that was interrupted.
   experiments are by keyword; emit! is called with events, on any thread."
@@ -50,4 +55,4 @@
             (if (:interrupted? (peek done))
               (conj done plan)
               (conj done (attempt! (experiments (:experiment plan)) plan emit!))))
-          [] plans))
+          [] (map not-run plans)))

@@ -38,7 +38,7 @@
   [{:keys [verdict median-ms over-limit samples] :as row}]
   (cond
     (= :broke verdict) (str "broke: " (words/failed row) " of " (text/thousands (+ (:ok (first samples) 0) (:failed (first samples) 0))) " failed")
-    (nil? median-ms) (name verdict)
+    (nil? median-ms) (words/verdict-words verdict)
     over-limit (str (text/ms median-ms) " · " (text/ratio over-limit) " the limit")
     :else (text/ms median-ms)))
 

@@ -21,10 +21,12 @@
 (defn ok "Returns how many items went well." [{:keys [samples]}] (each-sample samples :ok))
 (defn failed "Returns how many items failed." [{:keys [samples]}] (each-sample samples :failed))
 
+(defn verdict-words "Returns a verdict as words." [verdict] (str/replace (name verdict) "-" " "))
+
 (defn median
   "Returns the row's median as words; how it ended, where there is none."
   [{:keys [median-ms verdict]}]
-  (if median-ms (text/ms median-ms) (name verdict)))
+  (if median-ms (text/ms median-ms) (verdict-words verdict)))
 
 (defn published
   "Returns the published figure beside its own limit line, or what was published instead of one."
