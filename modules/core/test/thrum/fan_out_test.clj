@@ -148,13 +148,15 @@
     (is (= (range 50) @consumer))))
 
 (deftest nothing-starts-while-nobody-waits
-  (let [started (AtomicLong.), realised (atom 0)
-        results (t/pmap 3 (fn [i] (.incrementAndGet started) i) (counting realised))]
+  (let [started (AtomicLong.), realised (atom 0), gates (vec (repeatedly 20 promise))
+        results (t/pmap 3 (fn [i] (.incrementAndGet started) @(gates i) i) (counting realised))]
     (is (zero? (.get started)))
     (doseq [k (range 1 10)]
+      (deliver (gates (dec k)) true)
       (is (= (dec k) (nth results (dec k))))
       (is (<= (.get started) (+ k 2)))
-      (is (<= @realised (+ k 2))))))
+      (is (<= @realised (+ k 2))))
+    (run! #(deliver % true) gates)))
 
 (deftest the-source-is-touched-by-the-consumer-alone
   (let [threads (atom #{})
@@ -252,11 +254,16 @@
     (is (= 0 (:index (context-of e))))))
 
 (deftest the-first-failure-in-time-is-that-of-the-eager-forms
-  (let [gate (promise), failure (ex-info "late item, early failure" {})
-        f (fn [i] (if (= i 3) (throw failure) (do (deref gate 2000 :late) (throw (ex-info "cleanup" {:i i})))))]
-    (let [e (thrown (t/pmapv 4 (fn [i] (try (f i) (finally (deliver gate :go)))) (range 4)))]
-      (is (identical? failure e))
-      (is (= 3 (:index (context-of e)))))))
+  (let [together (CountDownLatch. 4), failure (ex-info "late item, early failure" {})
+        e (thrown (t/pmapv 4 (fn [i]
+                               (.countDown together)
+                               (if (= i 3)
+                                 (do (await-anyway together) (throw failure))
+                                 (try (Thread/sleep 60000) (finally (throw (ex-info "cleanup" {:i i}))))))
+                           (range 4)))]
+    (is (identical? failure e))
+    (is (= 3 (:index (context-of e))))
+    (is (= #{0 1 2} (set (map (comp :i ex-data) (riders e)))))))
 
 (deftest true-failures-after-a-cancel-ride-along
   (let [running (CountDownLatch. 2), failure (ex-info "root" {}), cleanup (ex-info "cleanup failed" {})
@@ -390,9 +397,10 @@
   (let [ended (promise)
         running (promise)]
     (is (= [:left] (t/pmapv 1 (fn [_]
-                                (first (t/pmap 2 (fn [i] (when (= 1 i) (deliver running true) (sleep-until-interrupted ended)) i)
+                                (first (t/pmap 2 (fn [i] (if (zero? i)
+                                                           @running
+                                                           (do (deliver running true) (sleep-until-interrupted ended))))
                                                (range 10)))
-                                @running
                                 :left)
                             [:outer])))
     (is (realized? ended))))
