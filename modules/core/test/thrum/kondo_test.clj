@@ -1,10 +1,12 @@
 (ns thrum.kondo-test
   "The configuration for clj-kondo that travels in the jar knows every macro of thrum.core, and its hooks are true."
-  (:require [clojure.edn :as edn]
-            [clojure.java.io :as io]
-            [clojure.test :refer [deftest is testing]]
-            [thrum.core :as t])
-  (:import (clojure.lang Compiler$CompilerException ExceptionInfo)))
+  (:require
+   [clojure.edn :as edn]
+   [clojure.java.io :as io]
+   [clojure.test :refer [deftest is testing]]
+   [thrum.core :as t])
+  (:import
+   (clojure.lang Compiler$CompilerException ExceptionInfo)))
 
 (set! *warn-on-reflection* true)
 
