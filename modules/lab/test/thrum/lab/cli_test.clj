@@ -1,0 +1,50 @@
+(ns thrum.lab.cli-test
+  (:require [clojure.string :as str]
+            [clojure.test :refer [are deftest is]]
+            [thrum.lab.cli :as cli]
+            [thrum.lab.nearest :as nearest]
+            [thrum.lab.result :as result]))
+
+(deftest no-words-run-everything
+  (let [{:keys [command options named]} (cli/parse [])]
+    (is (= [:run nil 512 "lab-results" 8] [command named (:limit options) (:out options) (:per-host options)]))))
+
+(deftest a-wrong-word-is-answered-in-one-sentence
+  (are [argv sentence] (= sentence (:error (cli/parse argv)))
+    ["--limt" "3"] "There is no option --limt; the nearest one is --limit."
+    ["--zzzzzzzzz"] "There is no option --zzzzzzzzz."
+    ["fanout"] "There is no command fanout; the nearest one is fan-out."
+    ["--limit" "0"] "--limit 0: must be a whole number, 1 or more."
+    ["--limit" "many"] "--limit many: must be a whole number, 1 or more."
+    ["--limit"] "Missing required argument for \"--limit N\"."
+    ["--rate" "-5"] "--rate -5: must be a whole number of bytes per second, or unlimited."
+    ["--call" "f" "--inputs" "x"] "--call f: must be a name with its namespace, such as my.ns/f."
+    ["--per-host" "3"] "--per-host needs --urls."
+    ["--call" "a/b"] "--call needs --inputs."
+    ["--inputs" "x"] "--inputs needs --call."
+    ["--urls" "a" "--call" "a/b" "--inputs" "c"] "Give --urls or --call, not both."
+    ["--urls" "a" "--rate" "3"] "--rate is for the lab's own server; it does not go with --urls or --call."
+    ["--urls" "a" "--contenders" "thrum-pmp"] "There is no contender thrum-pmp; the nearest one is thrum-pmap."
+    ["--contenders" "pool"] "--contenders needs --urls or --call."
+    ["compare" "a.edn"] "compare takes two result files: compare A.edn B.edn."
+    ["fan-out" "more"] "There is one word too many: more."))
+
+(deftest words-become-data
+  (is (= {:command :compare, :files ["a" "b"]} (dissoc (cli/parse ["compare" "a" "b"]) :options)))
+  (is (= :fan-out (:named (cli/parse ["fan-out"]))))
+  (is (= :unlimited (get-in (cli/parse ["--rate" "unlimited"]) [:options :rate])))
+  (is (= [:pool :core-map] (get-in (cli/parse ["--urls" "f" "--contenders" "pool,core-map"]) [:options :contenders])))
+  (is (= {:command :help} (cli/parse ["--limit" "3" "--help"]))))
+
+(deftest own-work-names-no-experiment
+  (is (nil? (:named (cli/parse ["fan-out" "--urls" "f"])))))
+
+(deftest help-holds-every-option-and-exit-code
+  (let [help (cli/help)]
+    (doseq [[_ option] cli/options]
+      (is (str/includes? help option)))
+    (doseq [[code meaning] result/exit-codes]
+      (is (re-find (re-pattern (str "(?m)^  " code " +" meaning "$")) help)))))
+
+(deftest distance-counts-edits
+  (is (= [0 1 1 3 3] (map nearest/distance ["a" "ab" "a" "kitten" ""] ["a" "a" "ab" "sitting" "abc"]))))

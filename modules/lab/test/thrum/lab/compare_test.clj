@@ -1,0 +1,30 @@
+(ns thrum.lab.compare-test
+  (:require [clojure.test :refer [deftest is]]
+            [thrum.lab.compare :as compare])
+  (:import (clojure.lang ExceptionInfo)))
+
+(def ^:private machine {:cpu "C", :cpus 2, :memory-gb 8.0, :os "Linux", :jdk {:version "25"}})
+
+(defn- result [median bytes]
+  {:machine machine
+   :experiments [{:parts [{:part :downloads, :n 100, :bytes bytes
+                           :contenders [{:contender :core-map, :name "clojure.core/map", :median-ms median}]}]}]})
+
+(deftest medians-stand-side-by-side
+  (is (= (str "JDK 25\n"
+              "  part       contender              A       B  B / A\n"
+              "  downloads  clojure.core/map  100 ms  250 ms  2.50x")
+         (compare/report (result 100.0 6) (result 250.0 6)))))
+
+(deftest rows-under-other-conditions-are-not-compared
+  (is (re-find #"not comparable: bytes differ" (compare/report (result 100.0 6) (result 250.0 7)))))
+
+(deftest unlike-machines-are-refused
+  (let [refusal (try
+                  (compare/report (result 1.0 6) (assoc-in (result 1.0 6) [:machine :cpus] 12))
+                  (catch ExceptionInfo e e))]
+    (is (= "These results are of unlike machines: they differ in cpus." (ex-message refusal)))
+    (is (= {:type :thrum/lab-usage, :differ [[:cpus]]} (ex-data refusal)))))
+
+(deftest another-jdk-is-said
+  (is (re-find #"JDK 25 against 21" (compare/report (result 1.0 6) (assoc-in (result 1.0 6) [:machine :jdk :version] "21")))))

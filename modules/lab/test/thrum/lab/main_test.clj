@@ -1,0 +1,104 @@
+(ns thrum.lab.main-test
+  (:require [clojure.edn :as edn]
+            [clojure.java.io :as io]
+            [clojure.string :as str]
+            [clojure.test :refer [deftest is]]
+            [thrum.lab.child :as child]
+            [thrum.lab.main :as main]
+            [thrum.lab.store :as store])
+  (:import (java.io File StringWriter)
+           (java.lang ProcessHandle)
+           (java.nio.file Files)
+           (java.nio.file.attribute FileAttribute)
+           (java.util List)
+           (java.util.concurrent BlockingQueue TimeUnit)))
+
+(set! *warn-on-reflection* true)
+
+(defn- temp-dir []
+  (str (Files/createTempDirectory "thrum-lab" (make-array FileAttribute 0))))
+
+(defn- run
+  "Returns [exit-code stdout stderr] of the lab in this process."
+  [& argv]
+  (let [err (StringWriter.), code (volatile! nil)
+        out (binding [*err* err] (with-out-str (vreset! code (main/run argv))))]
+    [@code out (str err)]))
+
+(defn- file-of [text]
+  (str (doto (File/createTempFile "thrum-lab" ".edn") (.deleteOnExit) (spit text))))
+
+(deftest wrong-arguments-are-one-sentence-and-exit-2
+  (is (= [2 "" "There is no option --limt; the nearest one is --limit.\n"] (run "--limt" "3")))
+  (is (= [2 "" "There is no experiment fan-uot; the nearest one is fan-out.\n"] (run "--only" "fan-uot")))
+  (is (= 2 (first (run "compare" "/nowhere/a.edn" "/nowhere/b.edn"))))
+  (is (= 2 (first (run "fan-out" "--urls" "/nowhere/urls.txt" "--out" (temp-dir))))))
+
+(deftest help-exits-0
+  (is (= [0 ""] ((juxt first peek) (run "--help")))))
+
+(deftest print-plan-prints-edn-and-runs-nothing
+  (let [[code out] (run "--only" "many" "--print-plan")]
+    (is (= [0 1 [:many]] [code (:thrum.lab/version (edn/read-string out)) (:asked (edn/read-string out))]))))
+
+(defn twice "The user's function of these tests." [x] (* 2 x))
+
+(deftest a-run-of-ones-own-writes-its-result-and-page
+  (let [dir (temp-dir), [code out] (run "fan-out" "--call" (str `twice) "--inputs" (file-of "[1 2 :x]") "--out" dir "--outcomes")]
+    (is (= 0 code))
+    (is (str/includes? out "3  ClassCastException"))
+    (is (= ["report.html" "result.edn"] (sort (.list (io/file dir)))))
+    (is (= 1 (:thrum.lab/version (store/read! (io/file dir "result.edn")))))
+    (is (= 0 (first (run "compare" (str dir "/result.edn") (str dir "/result.edn")))))))
+
+(deftest json-goes-to-standard-output-alone
+  (let [[code out err] (run "fan-out" "--call" (str `twice) "--inputs" (file-of "[1]") "--out" (temp-dir) "--json")]
+    (is (= 0 code))
+    (is (str/starts-with? out "{\"thrum.lab/version\":1"))
+    (is (str/includes? err "Your function"))))
+
+(defn- ignores-interrupt?
+  "True if this process was started with SIGINT ignored, in the background of a script say: its children ignore it too."
+  []
+  (let [status (io/file "/proc/self/status")]
+    (if-let [[_ mask] (when (.exists status) (re-find #"SigIgn:\s*(\w+)" (Files/readString (.toPath status))))]
+      (bit-test (Long/parseUnsignedLong mask 16) 1)
+      false)))
+
+(defn- signal! [^Process process]
+  (if (ignores-interrupt?)
+    (.destroy process)
+    (.waitFor (.start (ProcessBuilder. ^List (list "kill" "-INT" (str (.pid process))))))))
+
+(defn- await-line [{:keys [^BlockingQueue lines]} pattern]
+  (loop []
+    (let [line (.poll lines 60 TimeUnit/SECONDS)]
+      (cond
+        (not (string? line)) (throw (ex-info "The lab ended, or said nothing for a minute" {:waiting-for (str pattern)}))
+        (re-find pattern line) line
+        :else (recur)))))
+
+(defn- below [^Process process]
+  (vec (iterator-seq (.iterator (.descendants process)))))
+
+(defn- ended? [^ProcessHandle handle]
+  (.get (.onExit handle) 10 TimeUnit/SECONDS)
+  (not (.isAlive handle)))
+
+(deftest ctrl-c-keeps-what-was-measured-and-leaves-no-process
+  (let [dir (temp-dir)
+        command (into (child/java-command [] 'thrum.lab.main) ["--only" "downloads" "--rate" "2000000" "--out" dir])
+        {:keys [^Process process] :as lab} (child/start! command)]
+    (try
+      (await-line lab #"^downloads: clojure.core/map ")
+      (let [servers (below process)]
+        (signal! process)
+        (is (.waitFor process 20 TimeUnit/SECONDS))
+        (is (= 130 (.exitValue process)))
+        (is (seq servers))
+        (is (every? ended? servers))
+        (let [result (store/read! (io/file dir "result.edn"))]
+          (is (true? (:interrupted? (first (:experiments result)))))
+          (is (= 100 (get-in result [:experiments 0 :parts 0 :contenders 0 :samples 0 :ok]))))
+        (is (str/includes? (slurp (io/file dir "report.html")) "Interrupted:")))
+      (finally (.destroyForcibly process)))))

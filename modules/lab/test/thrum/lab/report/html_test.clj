@@ -1,0 +1,69 @@
+(ns thrum.lab.report.html-test
+  (:require [clojure.string :as str]
+            [clojure.test :refer [are deftest is]]
+            [thrum.lab.json :as json]
+            [thrum.lab.report.html :as report.html]
+            [thrum.lab.report.markup :as markup]
+            [thrum.lab.report.samples :as samples])
+  (:import (java.security MessageDigest)
+           (java.util Base64)))
+
+(def ^:private page (delay (report.html/page samples/result)))
+
+(defn- hash-of [^String s]
+  (.encodeToString (Base64/getEncoder) (.digest (MessageDigest/getInstance "SHA-256") (.getBytes s "UTF-8"))))
+
+(defn- contents
+  "Returns what stands in the elements that open with exactly this tag."
+  [page open close]
+  (map (fn [after] (subs after 0 (str/index-of after close)))
+       (rest (str/split page (re-pattern (java.util.regex.Pattern/quote open))))))
+
+(defn- policy [page]
+  (str/replace (second (re-find #"Content-Security-Policy\" content=\"([^\"]*)\"" page)) "&#39;" "'"))
+
+(deftest the-policy-allows-exactly-what-is-in-the-page
+  (let [scripts (contents @page "<script>" "</script>"), styles (contents @page "<style>" "</style>")]
+    (is (= [2 1] (map count [scripts styles])))
+    (is (= (str "default-src 'none'; script-src " (str/join " " (map #(str "'sha256-" (hash-of %) "'") scripts))
+                "; style-src 'sha256-" (hash-of (first styles)) "'; base-uri 'none'; form-action 'none'")
+           (policy @page)))))
+
+(deftest the-page-asks-nothing-of-the-network
+  (is (not (re-find #"(src|href)=" (str/replace @page #"(?s)<script>.*?</script>" ""))))
+  (is (not (re-find #"@import|url\(" (first (contents @page "<style>" "</style>"))))))
+
+(deftest the-page-holds-no-inline-handler-or-style
+  (is (not (re-find #"<[^>]+ (style|on\w+)=" (str/replace @page #"(?s)<script.*?</script>" "")))))
+
+(def ^:private nasty "</script><script>alert(1)</script><img src=x onerror='alert(2)'>&\"")
+
+(deftest what-comes-from-outside-is-escaped
+  (let [row {:contender :x, :name nasty, :about nasty, :verdict :done, :own? true, :median-ms 1.0
+             :samples [{:ms 1.0, :ok 1, :failed 1, :peak 1, :curve [[0 1]], :kinds {(keyword nasty) 1}, :messages {(keyword nasty) nasty}}]}
+        result (-> samples/result
+                   (assoc-in [:machine :cpu] nasty)
+                   (assoc :started nasty)
+                   (update-in [:experiments 0] merge {:title nasty})
+                   (assoc-in [:experiments 0 :parts] [{:part (keyword nasty), :title nasty, :about nasty, :contenders [row]}
+                                                      {:part :y, :title nasty, :about nasty, :skipped nasty}]))
+        page (report.html/page result)]
+    (is (not (str/includes? page "<script>alert")))
+    (is (not (str/includes? page "<img")))
+    (is (= 3 (count (re-seq #"(?i)<script" (str/replace page #"(?s)<script>.*?</script>" "<script>"))))
+        "two scripts of ours and the data")
+    (is (= 1 (count (re-seq #"<script type=\"application/json\"" page))))))
+
+(deftest markup-escapes-text-and-attributes
+  (is (= "<p title=\"&lt;&quot;&#39;&gt;\">a &amp; b<br></p>" (markup/html [:p {:title "<\"'>", :class nil} "a & b" [:br]])))
+  (is (= "<b>&lt;</b>" (markup/html (list (markup/raw "<b>") "<" (markup/raw "</b>"))))))
+
+(deftest json-is-safe-in-a-script-element
+  (are [text value] (= text (json/write value))
+    "\"\\u003c/script\\u003e\\u003c!--\\u0026\"" "</script><!--&"
+    "\"\\\"\\\\\\n\\u0000\\u2028\"" "\"\\\n\u0000\u2028"
+    "{\"thrum.lab/version\":1,\"a\":[1,2.5,null,true,\"k\"]}" (array-map :thrum.lab/version 1 "a" [1 5/2 nil true :k])
+    "null" Double/NaN))
+
+(deftest an-empty-result-is-a-page-too
+  (is (str/includes? (report.html/page {:machine samples/machine, :experiments []}) "<h1>")))

@@ -1,0 +1,31 @@
+(ns thrum.lab.report.samples
+  "A small result for the tests of both reports.")
+
+(def machine
+  {:cpu "Test CPU", :cpus 2, :memory-gb 8.0, :load 0.5, :os "Linux 6 amd64", :clojure "1.12.6"
+   :jdk {:version "25", :vm "Test VM", :vendor "Nobody", :flags ["-Xmx1g"], :collectors ["G1"], :max-heap-gb 2.0}
+   :ulimit {:open-files 1024, :hard "4096"}
+   :git {:sha "abc", :changed? false}})
+
+(def result
+  {:thrum.lab/version 1
+   :started "2026-11-21T00:00:00Z"
+   :options {}
+   :machine machine
+   :experiments
+   [{:experiment :fan-out
+     :title "Fan-out"
+     :parts
+     [{:part :downloads, :title "Downloads", :about "How long?", :n 100, :bytes 60000, :rate 500000
+       :scaled "Scaled: files of 60 kB instead of 6 MB."
+       :contenders
+       [{:contender :core-map, :name "clojure.core/map", :about "one by one", :limit-line-ms 12000.0, :verdict :done
+         :median-ms 12600.0, :over-limit 1.05
+         :published {:ms 1102802.0, :limit-line-ms 1102802.0}
+         :samples [{:ms 12600.0, :ok 100, :failed 0, :peak 1, :kinds {}, :curve [[0 1] [12600.0 0]]}]}
+        {:contender :thrum-map, :name "t/map", :about "all at once", :thrum? true, :limit-line-ms 120.0, :verdict :broke
+         :expect :breaks, :median-ms 130.0, :over-limit 1.08
+         :samples [{:ms 130.0, :ok 42, :failed 58, :peak 100, :kinds {:too-many-open-files 58}
+                    :messages {:too-many-open-files "Too many open files"}, :curve [[0 100] [130.0 0]]}]}
+        {:contender :pool, :name "platform pool of 50", :about "fixed", :limit-line-ms 240.0, :verdict :not-run}]}
+      {:part :files, :title "Files", :about "Who gets home?", :skipped "no shell"}]}]})

@@ -1,0 +1,56 @@
+(ns thrum.lab.report.text-test
+  (:require [clojure.string :as str]
+            [clojure.test :refer [are deftest is]]
+            [thrum.lab.report.samples :as samples]
+            [thrum.lab.report.text :as report.text]
+            [thrum.lab.text :as text]))
+
+(def ^:private golden
+  ["Downloads"
+   "  How long? 100 files of 60 kB, each sent at 500 kB/s. Scaled: files of 60 kB instead of 6 MB."
+   "  contender             median  samples  limit line  x limit  in flight   ok  failed  published"
+   "  clojure.core/map      12.6 s        1      12.0 s    1.05x          1  100       0  1 103 s (limit line 1 103 s)"
+   "  t/map                 130 ms        1      120 ms    1.08x        100   42      58"
+   "  platform pool of 50  not run        0      240 ms        –          –    –       –"
+   "  t/map broke, as declared: 58 too many open files."
+   ""
+   "Files"
+   "  Who gets home?"
+   "  Skipped: no shell."
+   ""
+   "Machine"
+   "  CPU: Test CPU, 2 for this JVM"
+   "  Memory: 8.0 GB, of which the heap may take 2.0 GB"
+   "  System: Linux 6 amd64"
+   "  Load before the run: 0.5"
+   "  JDK: 25, Test VM (Nobody), G1"
+   "  Flags: -Xmx1g"
+   "  Clojure: 1.12.6"
+   "  Open files: 1024, hard limit 4096"
+   "  Source: abc"])
+
+(deftest the-report-is-a-table
+  (is (= golden (str/split-lines (str/replace (report.text/report samples/result) "\u00a0" " ")))))
+
+(deftest an-interrupted-result-says-so-first
+  (is (str/starts-with? (report.text/report (assoc-in samples/result [:experiments 0 :interrupted?] true)) "Interrupted:")))
+
+(deftest outcomes-are-lines
+  (let [outcomes [{:line 2, :url "http://a/", :status 200, :bytes 1000} {:line 3, :url "x", :kind :bad-url, :message "no URL"}]]
+    (is (= "t/pmap 8\n2  200  1 kB  http://a/\n3  x  bad url  no URL"
+           (report.text/outcomes {:experiments [{:parts [{:contenders [{:name "t/pmap 8", :samples [{:outcomes outcomes}]}]}]}]})))))
+
+(deftest figures-have-units
+  (are [words got] (= words (str/replace got "\u00a0" " "))
+    "3.21 ms" (text/ms 3.214)
+    "44.2 ms" (text/ms 44.21)
+    "213 ms" (text/ms 213.4)
+    "1.00 s" (text/ms 999.9)
+    "44.2 s" (text/ms 44213.3)
+    "1 103 s" (text/ms 1102802)
+    "–" (text/ms nil)
+    "1.05x" (text/ratio 1.05)
+    "6 MB" (text/bytes 6000000)
+    "1.5 kB" (text/bytes 1500)
+    "1 min 20 s" (text/duration 80000)
+    "a, b and c" (text/commas ["a" "b" "c"])))

@@ -1,0 +1,37 @@
+(ns thrum.lab.result-test
+  (:require [clojure.test :refer [are deftest is]]
+            [thrum.lab.result :as result]))
+
+(defn- with-row [row] {:experiments [{:parts [{:contenders [row]}]}]})
+(defn- taken [row & samples] (reduce result/add-sample row samples))
+
+(def ^:private well {:ms 10.0, :ok 3, :failed 0})
+(def ^:private badly {:ms 10.0, :ok 2, :failed 1})
+
+(deftest verdicts
+  (are [verdict row samples] (= verdict (:verdict (apply taken row samples)))
+    :done {} [well well]
+    :failed {} [well badly]
+    :failed {} [(assoc well :error {:class "X", :message "y"})]
+    :failed {} [(assoc well :deadline-passed? true)]
+    :broke {:expect :breaks} [badly]
+    :did-not-break {:expect :breaks} [well]
+    :interrupted {} [well (assoc well :interrupted? true)]
+    :done {:own? true} [badly])
+  (is (= :not-run (:verdict (result/summarize {})))))
+
+(deftest the-median-is-of-whole-samples
+  (let [row (taken {:limit-line-ms 5.0} well (assoc well :ms 20.0) (assoc well :ms 30.0) (assoc well :ms 1.0 :interrupted? true))]
+    (is (= [20.0 4.0] ((juxt :median-ms :over-limit) row)))))
+
+(deftest a-limit-line-that-only-the-run-knew-replaces-the-planned-one
+  (is (= 2.0 (:over-limit (taken {:limit-line-ms 100.0} (assoc well :row {:limit-line-ms 5.0}))))))
+
+(deftest exit-codes
+  (are [code result] (= code (result/exit-code result))
+    0 (with-row (taken {} well))
+    0 (with-row (taken {:expect :breaks} badly))
+    1 (with-row (taken {} badly))
+    3 {:asked [:files], :experiments [{:parts [{:skipped "no shell"}]}]}
+    0 {:asked nil, :experiments [{:parts [{:skipped "no shell"}]}]}
+    130 {:experiments [{:interrupted? true, :parts []}]}))
