@@ -14,7 +14,8 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private report-every "How many items a child finishes between two lines of progress." 50)
-(def ^:private warm-up-rounds "How often, and how large a file, a process downloads before it measures." [[200 10000] [40 1000000]])
+(def ^:private small "What warms a process up: how often to download, and how many bytes." [200 10000])
+(def ^:private large [40 1000000])
 
 (defn run
   "Does the job and returns its sample, without the outcome of each download. on-end is called after each one."
@@ -28,12 +29,14 @@
           (assoc :limit (:limit params)))
       (finally (download/close! client)))))
 
+(defn- warm-up-with! [url-of [n bytes]]
+  (run {:contender :pool, :params {:pool 16}, :url (url-of bytes), :n n, :bytes bytes, :timeout-ms 20000} (fn [])))
+
 (defn warm-up!
   "Downloads small and large files at full speed, 16 at once, so that no contender pays for loading and compiling.
   url-of returns the URL of a file of so many bytes."
   [url-of]
-  (doseq [[n bytes] warm-up-rounds]
-    (run {:contender :pool, :params {:pool 16}, :url (url-of bytes), :n n, :bytes bytes, :timeout-ms 20000} (fn []))))
+  (run! #(warm-up-with! url-of %) [small large]))
 
 (defn- interrupt-at-end-of-input
   "Interrupts thread when standard input ends: the parent has closed it or has died."
@@ -73,6 +76,6 @@
   (Signal/handle (Signal. "INT") SignalHandler/SIG_IGN)
   (let [job (edn/read (PushbackReader. *in*)), max-files (machine/max-files)]
     (interrupt-at-end-of-input (Thread/currentThread))
-    (warm-up! #(str (:server job) (server/path % :unlimited)))
+    (warm-up-with! #(str (:server job) (server/path % :unlimited)) small)
     (prn {:sample (assoc (run-until job (print-progress)) :max-files max-files)})
     (flush)))
