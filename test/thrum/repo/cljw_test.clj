@@ -42,7 +42,7 @@
   (Files/createSymbolicLink (.toPath from) (.toPath to) (make-array FileAttribute 0)))
 
 (def ^:private tools
-  ["bash" "cat" "cksum" "dirname" "mkdir" "readlink" "sed" "tr"])
+  ["bash" "cat" "cksum" "dirname" "mkdir" "mv" "readlink" "rm" "sed" "tr"])
 
 (defn- tool
   "Returns where the PATH of these tests has a tool."
@@ -231,6 +231,13 @@
 
 ;; The cache
 
+(deftest a-failed-bootstrap-ends-the-start
+  (let [home (java "jvms/25" "25")]
+    (write-script (io/file home "bin" "java") "#!/bin/sh" "echo \"$*\" >>\"$LOG\"" "exit 1")
+    (let [{:keys [exit log]} (cljw {} "-M")]
+      (is (= 1 exit))
+      (is (= 1 (count (str/split-lines log))) "nothing is started after it"))))
+
 (defn- set-modified
   [^File file ms]
   (.setLastModified file ms))
@@ -262,7 +269,13 @@
   (java "jvms/25" "25")
   (let [user (write (at "home" ".clojure" "deps.edn") "{}")]
     (is (str/includes? (:log (cljw {} "-M")) (str "--config-user " user)))
-    (is (not (str/includes? (:log (cljw {} "-Srepro" "-M")) "--config-user")))))
+    (is (not (str/includes? (:log (cljw {} "-Srepro" "-Sforce" "-M")) "--config-user")))))
+
+(deftest nothing-half-written-is-left
+  (java "jvms/25" "25")
+  (cljw {} "-M")
+  (is (= #{"basis" "cp" "jvm" "main" "manifest"}
+         (set (keep #(second (re-matches #"cljw-\d+\.(.*)" %)) (.list (at "repo" ".cpcache")))))))
 
 (deftest a-folder-with-its-own-deps-has-its-own-cache
   (java "jvms/25" "25")
