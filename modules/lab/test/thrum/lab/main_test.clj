@@ -85,9 +85,11 @@
   (.get (.onExit handle) 10 TimeUnit/SECONDS)
   (not (.isAlive handle)))
 
+(def ^:private quick-start ["-XX:+UseSerialGC" "-XX:TieredStopAtLevel=1"])
+
 (deftest ctrl-c-keeps-what-was-measured-and-leaves-no-process
   (let [dir (temp-dir)
-        command (into (child/java-command [] 'thrum.lab.main) ["--only" "downloads" "--rate" "2000000" "--out" dir])
+        command (into (child/java-command quick-start 'thrum.lab.main) ["--only" "downloads" "--rate" "2000000" "--out" dir])
         {:keys [^Process process] :as lab} (child/start! command)]
     (try
       (await-line lab #"^downloads: clojure.core/map ")
