@@ -1,5 +1,6 @@
 (ns thrum.context
   "What travels with a task: the caller's dynamic bindings, the wrap around its body, and the scope that nested work belongs to."
+  (:require [thrum.error :as error])
   (:import (clojure.lang Var)))
 
 (set! *warn-on-reflection* true)
@@ -22,7 +23,9 @@
 (defn wrapped
   "Returns the thunk that a task runs for this body: what wrap makes of it, called here and now."
   [^Context context body]
-  (if-some [wrap (.-wrap context)] (wrap body) body))
+  (if-some [wrap (.-wrap context)]
+    (or (wrap body) (throw (error/no-thunk wrap)))
+    body))
 
 (defn enter!
   "Makes the calling thread, a fresh one, work in this context."

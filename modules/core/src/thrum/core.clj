@@ -32,7 +32,7 @@
   ([f] (future-call {} f))
   ([options f]
    (let [{:keys [name wrap]} (merge {:wrap *wrap*} (options/check options [:name :wrap]))]
-     (task/future! (context/capture wrap nil) (or name (task/unique-name "future")) f))))
+     (task/future! (context/capture wrap nil) (or name (task/unique-name "future")) (options/function f)))))
 
 (defmacro future
   "Starts a task that runs the body on a fresh virtual thread; see future-call."
@@ -52,9 +52,10 @@
   Options: :on-exit - :join (default) waits for the tasks, :cancel cancels and joins them; :name - of the threads.
   If the body throws or is interrupted, the tasks are cancelled and joined, then it is rethrown. Work that ignores its interrupt
   delays the return. After the return the executor refuses work with RejectedExecutionException."
-  [[executor options] & body]
-  `(with-executor-call ~(or options {})
-     (^{:once true} fn* [~(with-meta executor {:tag `java.util.concurrent.ExecutorService})] ~@body)))
+  [binding & body]
+  (let [[executor options] (options/binding-form "with-executor" binding 2)]
+    `(with-executor-call ~(or options {})
+       (^{:once true} fn* [~(vary-meta executor assoc :tag `java.util.concurrent.ExecutorService)] ~@body))))
 
 (defn ^:no-doc future-via-call [executor f]
   (executor/submit! executor (context/capture *wrap* nil) "future-via" f))
@@ -67,29 +68,39 @@
   On an executor that is not with-executor's, the task restores the worker's binding frame and leaves no interrupt of its own
   behind; whether it ever runs is up to that executor: if a pool drops it, deref of the task waits for ever.
   Throws :thrum/invalid, and RejectedExecutionException where the executor does."
-  [[executor] & body]
-  `(future-via-call ~executor (^{:once true} fn* [] ~@body)))
+  [binding & body]
+  (let [[executor] (options/binding-form "future-via" binding 1)]
+    `(future-via-call ~executor (^{:once true} fn* [] ~@body))))
 
 ;; The map family
 
 (def ^:private all-at-once
   {:limit 100000, :window 100000})
 
+(defn- in-context [options]
+  (merge {:wrap *wrap*} options))
+
 (defn- fan-out-options [order name limit-or-options]
-  (merge {:order order, :wrap *wrap*, :name name}
+  (merge {:order order, :name name}
          (options/fan-out limit-or-options [:limit :window :name :wrap])))
 
 (defn- eager-options [name limit-or-options]
-  (merge {:wrap *wrap*, :name name}
-         (options/fan-out limit-or-options [:limit :name :wrap])))
+  (in-context (merge {:name name}
+                     (options/fan-out limit-or-options [:limit :name :wrap]))))
+
+(defn- results [options f colls]
+  (fanout/results (in-context options) (options/function f) colls))
+
+(defn- transducer [options f]
+  (fanout/transducer #(in-context options) (options/function f)))
 
 (defn pmap
   "Returns a lazy seq of f of the items, in the order of the input, computed by at most `limit` tasks at once.
   Without a collection it returns a transducer.
 
   While a consumer waits, the tasks run `limit` wide: no item waits for a chunk, or, as far as the window reaches, for a slow
-  one before it. Consumer means the thread that realises the seq: it starts the tasks, and nothing starts while nobody waits
-  beyond limit - 1 items. The source is touched by this thread only, one item at a time beyond its own chunks.
+  one before it. The consumer is the thread that realises the seq: it starts the tasks, also while it waits, and nothing starts
+  while nobody waits. The source is touched by this thread only, one item at a time beyond its own chunks.
 
   limit: a positive integer, or a map of options:
     :limit  - how many tasks may run at once; required
@@ -108,24 +119,25 @@
   downstream step returns reduced or throws, or f fails, what runs is cancelled and joined. A process that just stops, by a
   throwing source or an abandoned sequence, leaves at most `limit` calls to run out."
   ([limit f]
-   (fanout/transducer (fan-out-options :ordered "pmap" limit) f))
+   (transducer (fan-out-options :ordered "pmap" limit) f))
   ([limit f coll & colls]
-   (fanout/results (fan-out-options :ordered "pmap" limit) f (cons coll colls))))
+   (results (fan-out-options :ordered "pmap" limit) f (cons coll colls))))
 
 (defn upmap
   "As pmap, in the order of completion. After a failure it delivers what was completed before, then throws it."
   ([limit f]
-   (fanout/transducer (fan-out-options :as-completed "upmap" limit) f))
+   (transducer (fan-out-options :as-completed "upmap" limit) f))
   ([limit f coll & colls]
-   (fanout/results (fan-out-options :as-completed "upmap" limit) f (cons coll colls))))
+   (results (fan-out-options :as-completed "upmap" limit) f (cons coll colls))))
 
 (defn fmap
   "As pmap, but the elements are the tasks themselves, in the order of the input, at most limit of them running. Realising
-  an element starts up to limit - 1 tasks after it. A failure stops nobody: each task's outcome is the caller's to handle."
+  an element starts up to limit - 1 tasks after it. A failure stops nobody: each task's outcome is the caller's to handle.
+  As a transducer whose process stops early it cancels what runs, and so what it has handed out."
   ([limit f]
-   (fanout/transducer (fan-out-options :as-started "fmap" limit) f))
+   (transducer (fan-out-options :as-started "fmap" limit) f))
   ([limit f coll & colls]
-   (fanout/results (fan-out-options :as-started "fmap" limit) f (cons coll colls))))
+   (results (fan-out-options :as-started "fmap" limit) f (cons coll colls))))
 
 (defn map
   "Returns a lazy seq of f of the items, in the order of the input, all at once: pmap with a limit and window of 100 000.
@@ -134,20 +146,20 @@
   ([f]
    (throw (options/no-limit f)))
   ([f coll & colls]
-   (fanout/results (fan-out-options :ordered "map" all-at-once) f (cons coll colls))))
+   (results (fan-out-options :ordered "map" all-at-once) f (cons coll colls))))
 
 (defn pmapv
   "Returns a vector of f of the items, in the order of the input, computed by at most limit tasks at once. The first failure in
   time cancels and joins the others and is thrown. When it returns or throws, nothing of its own is running.
   limit as in pmap, without :window. A single collection may be anything that can be reduced."
   [limit f coll & colls]
-  (fanout/vector-of-results (eager-options "pmapv" limit) f (cons coll colls)))
+  (fanout/vector-of-results (eager-options "pmapv" limit) (options/function f) (cons coll colls)))
 
 (defn prun!
   "Calls f on every item for its effects, at most limit at once; returns nil. Otherwise as pmapv; a result of `reduced` is no
   reason to stop."
   [limit f coll]
-  (fanout/run! (eager-options "prun" limit) f coll))
+  (fanout/run! (eager-options "prun" limit) (options/function f) coll))
 
 (defn ^:no-doc one-at-a-time
   "Returns the items of coll as a lazy seq without chunks."
@@ -167,10 +179,10 @@
   `(clojure.core/for ~(unchunked-bindings bindings) (fn* [] ~body)))
 
 (defn ^:no-doc for-call [thunks]
-  (fanout/of-thunks (fan-out-options :ordered "for" all-at-once) thunks))
+  (fanout/of-thunks (in-context (fan-out-options :ordered "for" all-at-once)) thunks))
 
 (defn ^:no-doc pfor-call [limit thunks]
-  (fanout/of-thunks (fan-out-options :ordered "pfor" limit) thunks))
+  (fanout/of-thunks (in-context (fan-out-options :ordered "pfor" limit)) thunks))
 
 (defmacro for
   "As clojure.core/for, with a task for every body, all at once as in map. Bindings, :when, :while and :let run on the consumer,
@@ -191,7 +203,7 @@
   "Calls the functions without arguments all at once, each in a task. When all have ended, returns their values as a lazy seq,
   which throws where one failed; a failure stops nobody."
   [& fs]
-  (fanout/calls {:wrap *wrap*, :name "pcalls"} fs))
+  (fanout/calls (in-context {:name "pcalls"}) (mapv options/function fs)))
 
 (defmacro pvalues
   "Evaluates the forms all at once, as pcalls."

@@ -4,7 +4,7 @@
   (:import (java.net SocketException)
            (java.nio.channels ClosedByInterruptException)
            (java.util ArrayList)
-           (java.util.concurrent CancellationException)))
+           (java.util.concurrent CancellationException RejectedExecutionException)))
 
 (set! *warn-on-reflection* true)
 
@@ -19,12 +19,25 @@
   [message data]
   (ex-info message (assoc data :type :thrum/invalid)))
 
+(defn no-thunk
+  "Returns the answer to a :wrap that returned nil."
+  [wrap]
+  (invalid "The :wrap returned nil; it must return the thunk that the task runs" {:option :wrap, :value wrap}))
+
 (defn closed
   "Returns the answer to work for a scope that has ended."
   [scope-name reason]
   (ex-info (str "The scope " scope-name " has ended, nothing can run in it any more."
                 " A lazy result must be realised inside: with doall, or by pmapv instead of pmap.")
            {:type :thrum/closed, :scope scope-name, :reason reason}))
+
+(defn rejected
+  "Returns what an executor throws for work after its end, for the :thrum/closed of its scope; any other throwable as it is."
+  ^Throwable [closed]
+  (let [{:keys [type scope]} (ex-data closed)]
+    (if (= :thrum/closed type)
+      (RejectedExecutionException. (str "The executor " scope " has been shut down"))
+      closed)))
 
 (defn cancelled
   "Returns what a wait for a cancelled task throws; its cause carries the reason."
@@ -94,13 +107,13 @@
 
 (defn merged
   "Returns the throwable of one failure, {:throwable t, :task name, :index i}, the same instance. The other failures
-  on record are attached as suppressed, each instance once and at most 16 of them, and one ex-info
-  {:type :thrum/context, :task name, :index i, :dropped n} that says which item failed and was asked for where."
-  ^Throwable [{:keys [throwable] :as failure} ^Failures failures]
+  on record are attached as suppressed, each instance once and at most 16 of them; where it is an item that failed, one more
+  ex-info {:type :thrum/context, :task name, :index i, :dropped n} says which, and in its stack trace where it was asked for."
+  ^Throwable [{:keys [throwable index] :as failure} ^Failures failures]
   (let [kept (.kept failures)
         riders (take (room-on throwable) (others throwable kept))
         same (count (filter #(identical? throwable (:throwable %)) kept))]
     (run! #(attach! throwable %) riders)
-    (when (<= 0 (room-on throwable))
+    (when (and index (<= 0 (room-on throwable)))
       (attach! throwable (context failure (- (.total failures) same (count riders)))))
     throwable))

@@ -2,13 +2,12 @@
   "An ExecutorService whose tasks are the children of a scope, and tasks on the executors of others."
   (:require [thrum.context :as context]
             [thrum.error :as error]
-            [thrum.jdk :as jdk]
             [thrum.scope :as scope]
             [thrum.task :as task])
   (:import (clojure.lang ExceptionInfo)
            (java.util List)
-           (java.util.concurrent AbstractExecutorService Executor ExecutorService RejectedExecutionException
-                                 ThreadFactory TimeoutException)
+           (java.util.concurrent AbstractExecutorService Executor ExecutorService TimeoutException)
+           (java.util.concurrent.atomic AtomicLong)
            (thrum.scope Scope)
            (thrum.task Done Owner Task)))
 
@@ -18,16 +17,16 @@
   (launch [context f]))
 
 ;; The owner of an executor's tasks: one failure is no matter of the others.
-(deftype Crew [^Scope scope ^Task over]
+(deftype Crew [^Scope scope ^AtomicLong started ^Task over]
   Owner
   (failed [_ _ _])
-  (ended [this task]
-    (.release scope task)
+  (ended [_ task]
+    (scope/leave! scope task)
     (when (and (scope/reason scope) (scope/empty-scope? scope))
       (.settle over (Done. nil)))))
 
 (defn- crew [id]
-  (Crew. (scope/scope id nil) (task/latch id)))
+  (Crew. (scope/scope id nil) (AtomicLong.) (task/latch id)))
 
 (defn- close! [^Crew crew end-scope!]
   (end-scope! (.-scope crew) :shutdown)
@@ -40,26 +39,19 @@
     true
     (catch TimeoutException _ false)))
 
-(defn- rejected [^ExceptionInfo e]
-  (if (= :thrum/closed (:type (ex-data e)))
-    (RejectedExecutionException. (str "The executor " (:scope (ex-data e)) " has been shut down") e)
-    e))
-
-(defn- launch! [^Crew crew ^ThreadFactory factory context f]
+(defn- launch! [^Crew crew context f]
   (try
-    (let [task (task/task context crew 0 nil f)]
-      (scope/start! (.-scope crew) task (.newThread factory task)))
+    (scope/start! (.-scope crew) (task/task context crew (.getAndIncrement ^AtomicLong (.-started crew)) nil f))
     (catch ExceptionInfo e
-      (throw (rejected e)))))
+      (throw (error/rejected e)))))
 
 (defn- service
   "Returns the crew's ExecutorService. What is given to it by submit or execute runs as it is, in the caller's bindings."
-  ^ExecutorService [^Crew crew id]
-  (let [scope (.-scope crew)
-        factory (jdk/thread-factory (str id "/"))]
+  ^ExecutorService [^Crew crew]
+  (let [scope (.-scope crew)]
     (proxy [AbstractExecutorService Launcher] []
-      (launch [context f] (launch! crew factory context f))
-      (execute [runnable] (launch! crew factory (context/capture nil nil) runnable))
+      (launch [context f] (launch! crew context f))
+      (execute [runnable] (launch! crew (context/capture nil nil) runnable))
       (shutdown [] (close! crew scope/close!))
       (shutdownNow [] (close! crew scope/cancel!) (List/of))
       (isShutdown [] (some? (scope/reason scope)))
@@ -78,10 +70,9 @@
   "Calls f with an open ExecutorService and returns its value after all tasks have ended, :on-exit :join, or were cancelled,
   :on-exit :cancel. When f throws or is interrupted, they are cancelled and joined, then that is thrown."
   [{:keys [name on-exit]} f]
-  (let [id (task/unique-name name)
-        crew (crew id)]
+  (let [crew (crew (task/unique-name name))]
     (try
-      (let [value (f (service crew id))]
+      (let [value (f (service crew))]
         (when (= :join on-exit) (join-all! crew))
         value)
       (finally

@@ -4,14 +4,13 @@
   (:refer-clojure :exclude [run!])
   (:require [thrum.context :as context]
             [thrum.error :as error]
-            [thrum.jdk :as jdk]
             [thrum.order :as order]
             [thrum.scope :as scope]
             [thrum.task :as task])
   (:import (clojure.lang LazySeq)
            (java.util ArrayList)
-           (java.util.concurrent Future ThreadFactory)
-           (java.util.concurrent.atomic AtomicInteger)
+           (java.util.concurrent Future)
+           (java.util.concurrent.atomic AtomicLong)
            (thrum.context Context)
            (thrum.error Failures)
            (thrum.order IOrder)
@@ -25,7 +24,6 @@
   (pull [])
   (^boolean room [])
   (^boolean idle [])
-  (^boolean ready [])
   (^Object launch [thunk])
   (sourceFailure [])
   (^Object setSourceFailure [t])
@@ -36,8 +34,9 @@
 
 ;; What the consumer alone touches is not volatile: a LazySeq hands it from thread to thread under its lock,
 ;; a transducing process by its contract.
-(deftype FanOut [^Context context ^Scope scope ^ThreadFactory factory ^long limit ^long window
-                 ^IOrder order ^Failures failures ^AtomicInteger running
+(deftype FanOut [^Context context ^Scope scope ^long limit ^long window
+                 ^IOrder order keeps ^Failures failures ^AtomicLong ended
+                 ^:unsynchronized-mutable ^long ended-seen
                  ^:unsynchronized-mutable source
                  ^:unsynchronized-mutable more
                  ^:unsynchronized-mutable ^Throwable source-failure
@@ -54,24 +53,25 @@
     (set! source nil)
     (set! more false)
     nil)
+  ;; The count of those that ended is shared with all carriers: it is read only when the limit seems to be reached.
   (room [_]
     (and more
-         (< (.get running) limit)
+         (or (< (- started ended-seen) limit)
+             (do (set! ended-seen (.get ended))
+                 (< (- started ended-seen) limit)))
          (< (- started consumed) window)
          (not (.stopped order))))
   (idle [_]
     (and (not more) (= started consumed)))
-  (ready [this]
-    (.ready order (.room this)))
   (launch [this thunk]
     (let [task (task/task context this started nil thunk)]
-      (.incrementAndGet running)
-      (scope/start! scope task (.newThread factory task))
+      (scope/start! scope task)
       (set! started (inc started))
       (.started order task)))
   (consume [_]
     (when-some [task (.next order)]
       (set! consumed (inc consumed))
+      (when keeps (.forget scope task))
       task))
   (sourceFailure [_] source-failure)
   (setSourceFailure [_ t] (set! source-failure t))
@@ -83,8 +83,8 @@
     (.record failures {:throwable t, :task (.taskName ^ITask task), :index (.index ^ITask task)}))
   (ended [_ task]
     (.ended order task)
-    (.decrementAndGet running)
-    (.release scope task)))
+    (.incrementAndGet ended)
+    (if keeps (.over scope) (scope/leave! scope task))))
 
 (def ^:private orders
   "By name: an order, made from scope and limit."
@@ -96,9 +96,9 @@
   "Returns a fan-out in the context of the calling thread that has started nothing yet."
   [{:keys [order name limit window wrap]}]
   (let [id (task/unique-name name)
-        scope (scope/scope id (context/current-scope))]
-    (FanOut. (context/capture wrap scope) scope (jdk/thread-factory (str id "/")) limit window
-             ((orders order) scope limit) (error/failures) (AtomicInteger.) nil true nil 0 0 nil)))
+        scope (scope/scope id (context/current-scope))
+        ^IOrder order ((orders order) scope limit)]
+    (FanOut. (context/capture wrap scope) scope limit window order (.keeps order) (error/failures) (AtomicLong.) 0 nil true nil 0 0 nil)))
 
 ;; How it ends
 
@@ -136,17 +136,20 @@
 ;; What the consumer does next
 
 (defn- decide
-  "Returns :leave, :start, :end or :wait. What is ready leaves before anything is pulled from the source."
+  "Returns :leave, :start, :end or :wait. What is due leaves before anything is pulled from the source."
   [^FanOut fan-out]
-  (scope/check-parent-open! (.-scope fan-out))
-  (cond
-    (.ready fan-out) :leave
-    (.room fan-out) :start
-    (.idle fan-out) :end
-    :else :wait))
+  (let [^IOrder order (.-order fan-out)]
+    (scope/check-parent-open! (.-scope fan-out))
+    (cond
+      (.due order) :leave
+      (.room fan-out) :start
+      (.ready order) :leave
+      (.idle fan-out) :end
+      :else :wait)))
 
 (defn- await! [^FanOut fan-out]
-  (scope/await! (.-scope fan-out) #(or (.ready fan-out) (.room fan-out) (.idle fan-out))))
+  (let [^IOrder order (.-order fan-out)]
+    (scope/await! (.-scope fan-out) #(or (.ready order) (.room fan-out) (.idle fan-out)))))
 
 (defn- leave! [^FanOut fan-out]
   (or (.consume fan-out)
@@ -273,10 +276,12 @@
   (results options call [thunks]))
 
 (defn transducer
-  "Returns a transducer in the order that the options name. Each process that it is used in has a context and tasks of its own."
-  [{:keys [order] :as options} f]
+  "Returns a transducer in the order that the options name. Each process that uses it takes the context of the thread that
+  starts it, and current-options, called there."
+  [current-options f]
   (fn [rf]
-    (feeding (fan-out options) (emits order) f rf)))
+    (let [{:keys [order] :as options} (current-options)]
+      (feeding (fan-out options) (emits order) f rf))))
 
 (defn- eagerly
   "Reduces the tasks over the items with rf, in order of completion; then nothing runs any more."

@@ -1,18 +1,12 @@
 (ns thrum.jdk
   "What differs from JDK to JDK and from one operating system to the next; no other namespace asks."
   (:import (java.lang.management ManagementFactory)
-           (java.util.concurrent ThreadFactory)
            (javax.management ObjectName)))
 
 (set! *warn-on-reflection* true)
 
-(defn thread-factory
-  "Returns a factory of virtual threads named prefix0, prefix1, prefix2 ... (JEP 444)."
-  ^ThreadFactory [^String prefix]
-  (-> (Thread/ofVirtual) (.name prefix 0) .factory))
-
 (defn virtual-thread
-  "Returns an unstarted virtual thread of that name."
+  "Returns an unstarted virtual thread of that name (JEP 444)."
   ^Thread [^String name ^Runnable body]
   (-> (Thread/ofVirtual) (.name name) (.unstarted body)))
 

@@ -42,10 +42,12 @@
   [k ks]
   (apply min-key #(distance (name %) (name k)) ks))
 
+(defn- hint [k ks]
+  (when (keyword? k)
+    (str ", did you mean " (nearest k ks) "?")))
+
 (defn- unknown [k ks]
-  (error/invalid (str "Unknown option " (pr-str k)
-                      (when (keyword? k) (str ", did you mean " (nearest k ks) "?"))
-                      " Known: " (str/join ", " ks))
+  (error/invalid (str "Unknown option " (pr-str k) (hint k ks) " Known here: " (str/join ", " ks))
                  {:option k, :known (vec ks)}))
 
 (defn- check-value! [k v]
@@ -63,6 +65,22 @@
     (when-not (some #{k} ks) (throw (unknown k ks)))
     (check-value! k v))
   options)
+
+(defn function
+  "Returns f if it can be called; throws :thrum/invalid otherwise."
+  [f]
+  (when-not (ifn? f)
+    (throw (error/invalid (str "A function is expected, not " (pr-str f)) {:value f, :accepts "a function"})))
+  f)
+
+(defn binding-form
+  "Returns the binding vector of a macro if it has one to n elements; throws :thrum/invalid otherwise."
+  [macro v n]
+  (when-not (and (vector? v) (<= 1 (count v) n))
+    (throw (error/invalid (str macro " takes a vector first, " (if (= 1 n) "[executor]" "[symbol] or [symbol options]")
+                               ", not " (pr-str v))
+                          {:value v, :accepts "a vector"})))
+  v)
 
 ;; The first argument of the map family
 

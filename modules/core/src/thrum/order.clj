@@ -11,8 +11,10 @@
 
 (definterface IOrder
   (^Object started [task])          ; by the consumer: the task runs
-  (^boolean ready [^boolean room])  ; is there something to say, also when more could start?
+  (^boolean due [])                 ; must one leave before another starts?
+  (^boolean ready [])               ; could one leave when no other can start?
   (next [])                         ; the next task to leave, or nil when a failure ended all
+  (^boolean keeps [])               ; do tasks stay until they leave? Else until they end
   (^Object ended [task])            ; by the task's own thread
   (^boolean stopped []))            ; must nothing new start?
 
@@ -52,8 +54,10 @@
     ;; A failure that came before the link was set has not seen this task.
     (when (< (.get first-failed) (.index ^ITask task))
       (.cancelWith ^ITask task :sibling-failed true)))
-  (ready [_ _]
-    (boolean (and head (.outcome head))))
+  (due [_]
+    (and (some? head) (some? (.outcome head))))
+  (ready [this] (.due this))
+  (keeps [_] true)
   (next [_]
     (let [task head]
       (set! head (.successor task))
@@ -93,8 +97,10 @@
 (deftype CompletionOrder [scope ^AtomicReference completed ^:unsynchronized-mutable ^ITask head]
   IOrder
   (started [_ _])
-  (ready [this _]
+  (due [this]
     (or (some? head) (some? (.get completed)) (.stopped this)))
+  (ready [this] (.due this))
+  (keeps [_] true)
   (next [_]
     (when-not head
       (set! head (in-time (.getAndSet completed nil))))
@@ -120,9 +126,9 @@
 (deftype StartOrder [^long ahead ^ArrayDeque tasks]
   IOrder
   (started [_ task] (.add tasks task))
-  (ready [_ room]
-    (and (not (.isEmpty tasks))
-         (or (not room) (<= ahead (.size tasks)))))
+  (due [_] (<= ahead (.size tasks)))
+  (ready [_] (not (.isEmpty tasks)))
+  (keeps [_] false)
   (next [_] (.poll tasks))
   (ended [_ _])
   (stopped [_] false))

@@ -2,11 +2,12 @@
   "A scope owns tasks: it ends only when all of them have ended. Its children are held strongly, added before they
   start, cancelled once, and joined."
   (:require [thrum.error :as error]
+            [thrum.jdk :as jdk]
             [thrum.task :as task])
   (:import (java.util ArrayList)
-           (java.util.concurrent.atomic AtomicInteger AtomicReference)
+           (java.util.concurrent.atomic AtomicLong AtomicReference)
            (java.util.concurrent.locks LockSupport)
-           (thrum.task Child)))
+           (thrum.task Child Task)))
 
 (set! *warn-on-reflection* true)
 
@@ -15,54 +16,24 @@
   (reason [])
   (^boolean isEmpty [])
   (^Object adopt [child])
-  (^Object release [child])
+  (^Object over [])
+  (^Object forget [child])
   (^Object leaveParent [])
   (^Object close [reason])
   (^java.util.List children []))
 
-;; The children stand in a ring of slots. One that has ended clears its slot, without a lock; the slot is taken out of the
-;; ring by those that come after: each adds one and looks at the next two, so that about half of the ring is in use.
+(defn- add! [^ArrayList children ^Child child]
+  (.setPlace child (.size children))
+  (.add children child))
 
-(definterface ISlot
-  (child [])
-  (next [])
-  (^Object setNext [slot])
-  (^Object clear []))
-
-(deftype Slot [^:volatile-mutable child ^:unsynchronized-mutable next]
-  ISlot
-  (child [_] child)
-  (next [_] next)
-  (setNext [_ slot] (set! next slot))
-  (clear [_] (set! child nil)))
-
-(defn- add-after! [^ISlot slot child]
-  (let [added (Slot. child (.next slot))]
-    (.setNext slot added)
-    added))
-
-(defn- swept
-  "Takes the slot after this one out if it is empty; returns where to go on."
-  [^ISlot slot anchor]
-  (let [^ISlot after (.next slot)]
-    (if (or (some? (.child after)) (identical? after anchor))
-      after
-      (do (.setNext slot (.next after)) slot))))
-
-(defn- ring
-  "Returns a ring of one slot, that stays."
-  []
-  (let [anchor (Slot. nil nil)]
-    (.setNext anchor anchor)
-    anchor))
-
-(defn- present [^ISlot anchor]
-  (let [found (ArrayList.)]
-    (loop [^ISlot slot (.next anchor)]
-      (when-not (identical? slot anchor)
-        (some->> (.child slot) (.add found))
-        (recur (.next slot))))
-    found))
+(defn- remove!
+  "Takes a child out in constant time: the last one moves to its place."
+  [^ArrayList children ^Child child]
+  (let [place (.place child)
+        ^Child last-child (.removeLast children)]
+    (when-not (identical? child last-child)
+      (.set children place last-child)
+      (.setPlace last-child place))))
 
 (defn- signal! [^AtomicReference waiter]
   (when-some [thread (.get waiter)]
@@ -75,18 +46,18 @@
   (when-some [reason (.reason scope)]
     (throw (error/closed (.scopeName scope) reason))))
 
-(deftype Scope [^String name ^IScope parent ^Slot anchor ^AtomicInteger running ^AtomicReference waiter
+(deftype Scope [^String name ^IScope parent ^ArrayList children ^AtomicLong ended ^AtomicReference waiter
                 ^:volatile-mutable reason
-                ^:unsynchronized-mutable cursor
+                ^:unsynchronized-mutable ^long added
                 ^:unsynchronized-mutable in-parent
-                ^:volatile-mutable slot]
+                ^:unsynchronized-mutable ^long place]
   IScope
   (scopeName [_] name)
   (reason [_]
     (if (and (nil? reason) parent) (.reason parent) reason))
-  (isEmpty [_]
-    (zero? (.get running)))
-  ;; Locks are taken from child to parent. A scope is its parent's child while it has children itself, so that an
+  (isEmpty [this]
+    (locking this (= added (.get ended))))
+  ;; Locks are taken from child to parent. A scope is its parent's child while it has children that run, so that an
   ;; abandoned one is forgotten.
   (adopt [this child]
     (locking this
@@ -94,28 +65,29 @@
       (when (and parent (not in-parent))
         (.adopt parent this)
         (set! in-parent true))
-      (.incrementAndGet running)
-      (let [slot (add-after! cursor child)]
-        (.setSlot ^Child child slot)
-        (set! cursor (-> slot (swept anchor) (swept anchor))))))
-  (release [this child]
-    (.clear ^Slot (.slot ^Child child))
-    (when (and (zero? (.decrementAndGet running)) parent)
+      (set! added (inc added))
+      (add! children child)))
+  (forget [this child]
+    (locking this (remove! children child)))
+  ;; A child that ends takes no lock: many end at once. It may see too low a number of children, never too high a one.
+  (over [this]
+    (when (and (<= added (.incrementAndGet ended)) parent)
       (.leaveParent this))
     (signal! waiter))
   (leaveParent [this]
     (locking this
-      (when (and in-parent (.isEmpty this))
+      (when (and in-parent (= added (.get ended)))
         (set! in-parent false)
-        (.release parent this))))
+        (.forget parent this)
+        (.over parent))))
   (close [_ why]
     (when-not reason (set! reason why)))
   (children [this]
-    (locking this (present anchor)))
+    (locking this (ArrayList. children)))
 
   Child
-  (slot [_] slot)
-  (setSlot [_ s] (set! slot s))
+  (place [_] place)
+  (setPlace [_ i] (set! place i) nil)
   (cancelFor [this why]
     (.close this why)
     (run! #(.cancelFor ^Child % why) (.children this))))
@@ -123,8 +95,7 @@
 (defn scope
   "Returns an open scope without children. It belongs to the parent (nil: to nobody): when that one is cancelled, so is this."
   ^Scope [name parent]
-  (let [anchor (ring)]
-    (Scope. name parent anchor (AtomicInteger.) (AtomicReference.) nil anchor false nil)))
+  (Scope. name parent (ArrayList.) (AtomicLong.) (AtomicReference.) nil 0 false -1))
 
 (defn check-parent-open!
   "Throws :thrum/closed when what the scope belongs to has ended."
@@ -137,15 +108,24 @@
   [^Scope scope]
   (.reason scope))
 
+(defn- name-of ^String [^Scope scope ^long index]
+  (.concat (.concat (.scopeName scope) "/") (Long/toString index)))
+
+(defn leave!
+  "Tells the scope that a child has ended and needs not be held any more."
+  [^Scope scope child]
+  (.forget scope child)
+  (.over scope))
+
 (defn start!
-  "Starts a task on its thread; the task's owner releases it from this scope. Throws :thrum/closed, or what the thread's
-  start threw; then the scope does not have the task."
-  [^Scope scope task thread]
+  "Starts a task on a fresh virtual thread, named after the scope and the task's index; the task's owner tells this scope when
+  it has ended. Throws :thrum/closed, or what the thread's start threw; then the scope does not have the task."
+  [^Scope scope ^Task task]
   (.adopt scope task)
   (try
-    (task/start! task thread)
+    (task/start! task (jdk/virtual-thread (name-of scope (.index task)) task))
     (catch Throwable t
-      (.release scope task)
+      (leave! scope task)
       (throw t))))
 
 (defn close!

@@ -15,8 +15,8 @@
 
 (definterface Child
   (^Object cancelFor [reason])
-  (slot [])
-  (^Object setSlot [slot]))
+  (^long place [])
+  (^Object setPlace [^long i]))
 
 (definterface Owner
   (^Object failed [task ^Throwable t])
@@ -113,11 +113,11 @@
 (deftype Task [^Context context ^Owner owner ^long index
                ^:unsynchronized-mutable body
                ^:volatile-mutable outcome
-               ^:volatile-mutable ^Thread thread
+               ^:unsynchronized-mutable ^Thread thread
                ^:unsynchronized-mutable ^String name
                ^:volatile-mutable successor
                ^:unsynchronized-mutable ^HashSet waiters
-               ^:unsynchronized-mutable slot]
+               ^:unsynchronized-mutable ^long place]
   ITask
   (outcome [_] outcome)
   (taskName [_] name)
@@ -163,8 +163,8 @@
                true))))
 
   Child
-  (slot [_] slot)
-  (setSlot [_ s] (set! slot s))
+  (place [_] place)
+  (setPlace [_ i] (set! place i) nil)
   (cancelFor [this reason] (.cancelWith this reason true))
 
   Runnable
@@ -214,12 +214,12 @@
   "Returns a task that has not begun: the body that the context's wrap makes of f, to be run for the owner (nil: nobody).
   Without a name it takes that of its thread."
   ^Task [context owner index name f]
-  (Task. context owner index (context/wrapped context f) nil nil name nil nil nil))
+  (Task. context owner index (context/wrapped context f) nil nil name nil nil -1))
 
 (defn latch
   "Returns a task that nobody runs: it ends when somebody settles it."
   ^Task [name]
-  (Task. nil nil 0 nil nil nil name nil nil nil))
+  (Task. nil nil 0 nil nil nil name nil nil -1))
 
 (defn start!
   "Starts the task on its thread, a fresh one that runs it. Returns the task."

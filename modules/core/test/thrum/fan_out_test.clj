@@ -353,6 +353,11 @@
         e (gate/in-time 20000 #(thrown (doall (t/pmap {:limit n, :window n} f (range n)))))]
     (is (= "0" (ex-message e)))))
 
+(deftest a-failure-of-no-item-names-no-item
+  (let [^Throwable failure (ex-info "source" {})]
+    (is (identical? failure (thrown (doall (t/pmap 2 identity (lazy-seq (throw failure)))))))
+    (is (empty? (.getSuppressed failure)))))
+
 ;; Interrupts and scopes
 
 (deftest an-interrupt-of-the-consumer-cancels-joins-and-is-thrown

@@ -47,6 +47,25 @@
     {:limit 4, :name :fetch} :name
     {:limit 4, :wrap 7} :wrap))
 
+(deftest what-is-no-function-is-refused-at-the-call
+  (are [form] (= :thrum/invalid (:type (ex-data (thrown form))))
+    (t/pmap 2 3 [1])
+    (t/pmap 2 3)
+    (t/upmap 2 "f" [1])
+    (t/map 3 [1])
+    (t/pmapv 2 3 [1])
+    (t/prun! 2 3 [1])
+    (t/pcalls 3)
+    (t/future-call 3)
+    (t/future-call {:wrap (constantly nil)} (fn []))))
+
+(deftest a-macro-of-the-wrong-shape-says-so
+  (are [form] (= :thrum/invalid (:type (ex-data (ex-cause (thrown (eval form))))))
+    '(thrum.core/future-via exe 1)
+    '(thrum.core/future-via [a b] 1)
+    '(thrum.core/with-executor exe 1)
+    '(thrum.core/with-executor [exe {} x] 1)))
+
 (deftest map-without-a-collection-points-to-pmap
   (is (str/includes? (ex-message (thrown (t/map inc))) "(pmap limit f)")))
 

@@ -76,6 +76,9 @@
     (is (realized? ended))))
 
 (deftest each-process-has-a-context-of-its-own
+  (let [wrapped (atom 0), xf (t/pmap 2 identity)]
+    (binding [t/*wrap* (fn [body] (swap! wrapped inc) body)] (into [] xf [1 2]))
+    (is (= 2 @wrapped)))
   (let [xf (t/pmap 2 (fn [_] *tenant*))]
     (is (= [:acme] (binding [*tenant* :acme] (into [] xf [1]))))
     (is (= [:other] (binding [*tenant* :other] (into [] xf [1]))))))
