@@ -35,11 +35,12 @@
 
 (defn summarize
   "Returns the row with :verdict, and, of the samples that ran to their end, :median-ms and :over-limit, how many times
-  the limit line that is."
+  the limit line that is. A row that broke or failed has neither: the time of half the work compares with nothing."
   [{:keys [limit-line-ms samples] :as row}]
-  (let [median (stats/median (map :ms (whole samples)))]
+  (let [verdict (verdict row samples)
+        median (when-not (#{:broke :failed} verdict) (stats/median (map :ms (whole samples))))]
     (assoc row
-           :verdict (verdict row samples)
+           :verdict verdict
            :median-ms median
            :over-limit (when (and median limit-line-ms (pos? limit-line-ms)) (/ median limit-line-ms)))))
 

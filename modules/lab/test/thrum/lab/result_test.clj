@@ -24,6 +24,9 @@
   (let [row (taken {:limit-line-ms 5.0} well (assoc well :ms 20.0) (assoc well :ms 30.0) (assoc well :ms 1.0 :interrupted? true))]
     (is (= [20.0 4.0] ((juxt :median-ms :over-limit) row)))))
 
+(deftest what-broke-has-no-median
+  (is (= [nil nil] ((juxt :median-ms :over-limit) (taken {:expect :breaks, :limit-line-ms 5.0} badly)))))
+
 (deftest a-limit-line-that-only-the-run-knew-replaces-the-planned-one
   (is (= 2.0 (:over-limit (taken {:limit-line-ms 100.0} (assoc well :row {:limit-line-ms 5.0}))))))
 

@@ -25,7 +25,7 @@
   {:bytes {:downloads 60000, :many 60000, :files 20000, :unlimited 1000000}
    :rate {:downloads published/rate, :many 100000, :files 100000, :unlimited :unlimited}
    :n {:downloads 100, :many 2000, :files 2000, :unlimited 100}
-   :repeat {:fast 3, :unlimited 5}
+   :repeat {:fast 3, :unlimited 3}
    :deadline-ms 10000})
 
 (def full
