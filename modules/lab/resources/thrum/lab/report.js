@@ -3,7 +3,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const narrow = 620;
 
-  const time = ms => ms < 1000 ? `${+ms.toPrecision(3)} ms` : `${(+(ms / 1000).toPrecision(3)).toLocaleString("en").replace(",", "\u00a0")} s`;
+  const time = ms => ms === 0 ? "0" : ms < 1000 ? `${+ms.toPrecision(3)} ms` : `${(+(ms / 1000).toPrecision(3)).toLocaleString("en").replace(",", "\u00a0")} s`;
 
   const known = rows => rows.flatMap(r => [r.ms, r.limit, r.published?.ms, r.published?.limit]).filter(v => v > 0);
 

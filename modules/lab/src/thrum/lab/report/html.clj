@@ -76,26 +76,36 @@
           [(name (:part part)) {:rows (mapv row-data (filter :samples (:contenders part)))
                                :logarithmic (boolean (logarithmic? (:contenders part)))}])))
 
-(defn- cells [{:keys [samples verdict thrum?] :as row}]
-  [:tr {:class (str (name verdict) (when thrum? " thrum"))}
-   [:th {:scope "row"} (:name row) [:small (:about row)]]
-   [:td (words/median row)]
-   [:td {:class "samples"} (interpose " " (map (fn [{:keys [ms]}] [:span (text/ms ms)]) samples))]
-   [:td (text/ms (:limit-line-ms row))]
-   [:td (text/ratio (:over-limit row))]
-   [:td (words/peak row)]
-   [:td (words/ok row)]
-   [:td (words/failed row)]
-   [:td {:class "words"} (words/published row)]])
+(defn- sample-times [{:keys [samples]}]
+  (interpose " " (map (fn [{:keys [ms]}] [:span (text/ms ms)]) samples)))
 
-(def ^:private headings
-  ["contender" "median" "samples" "limit line" "times the limit" "in flight" "ok" "failed" "published"])
+(def ^:private columns
+  "The columns of a table: heading, the class of its cells, and the cell of a row."
+  [["median" nil words/median]
+   ["samples" "samples" sample-times]
+   ["limit line" nil (comp text/ms :limit-line-ms)]
+   ["times the limit" nil (comp text/ratio :over-limit)]
+   ["in flight" nil words/peak]
+   ["ok" nil words/ok]
+   ["failed" nil words/failed]
+   ["published" "words" words/published]])
+
+(defn- useful
+  "Leaves out the columns that say nothing about these rows."
+  [rows]
+  (remove (fn [[_ _ cell]] (every? #{"–" ""} (map cell rows))) columns))
+
+(defn- cells [columns {:keys [verdict thrum? name about] :as row}]
+  [:tr {:class (str (clojure.core/name verdict) (when thrum? " thrum"))}
+   [:th {:scope "row"} name [:small about]]
+   (map (fn [[_ kind cell]] [:td {:class kind} (cell row)]) columns)])
 
 (defn- table [rows]
-  [:div {:class "scroll"}
-   [:table
-    [:thead [:tr (map (fn [heading] [:th {:scope "col"} heading]) headings)]]
-    [:tbody (map cells rows)]]])
+  (let [columns (useful rows)]
+    [:div {:class "scroll"}
+     [:table
+      [:thead [:tr [:th {:scope "col"} "contender"] (map (fn [[heading kind]] [:th {:scope "col", :class kind} heading]) columns)]]
+      [:tbody (map #(cells columns %) rows)]]]))
 
 (defn- figure [part kind caption]
   [:figure
@@ -118,7 +128,7 @@
     (when (seq failures)
       [:div {:class "scroll"}
        [:table {:class "failures"}
-        [:thead [:tr (map (fn [heading] [:th {:scope "col"} heading]) ["contender" "failed with" "how often" "for example"])]]
+        [:thead [:tr (map (fn [heading] [:th {:scope "col", :class "words"} heading]) ["contender" "failed with" "how often" "for example"])]]
         [:tbody (map (fn [[who & more]] [:tr [:th {:scope "row"} who] (map (fn [cell] [:td {:class "words"} cell]) more)]) failures)]]])))
 
 (defn- section [{:keys [part title skipped contenders] :as question}]
