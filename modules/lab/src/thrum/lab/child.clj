@@ -1,12 +1,14 @@
 (ns thrum.lab.child
   "Starts JVMs of the lab's own and ends them. A child watches its standard input: it ends when that does, so it
   never outlives its parent."
-  (:require [clojure.edn :as edn]
-            [clojure.java.io :as io])
-  (:import (java.io BufferedReader IOException)
-           (java.lang ProcessBuilder$Redirect)
-           (java.util List)
-           (java.util.concurrent LinkedBlockingQueue TimeUnit)))
+  (:require
+   [clojure.edn :as edn]
+   [clojure.java.io :as io])
+  (:import
+   (java.io BufferedReader IOException)
+   (java.lang ProcessBuilder$Redirect)
+   (java.util List)
+   (java.util.concurrent LinkedBlockingQueue TimeUnit)))
 
 (set! *warn-on-reflection* true)
 

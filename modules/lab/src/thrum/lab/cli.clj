@@ -1,10 +1,11 @@
 (ns thrum.lab.cli
   "The command line as data: commands, options, and what is wrong with an argv, in one sentence with the nearest known word."
-  (:require [clojure.string :as str]
-            [clojure.tools.cli :as tools.cli]
-            [thrum.lab.contender :as contender]
-            [thrum.lab.nearest :as nearest]
-            [thrum.lab.result :as result]))
+  (:require
+   [clojure.string :as str]
+   [clojure.tools.cli :as tools.cli]
+   [thrum.lab.contender :as contender]
+   [thrum.lab.nearest :as nearest]
+   [thrum.lab.result :as result]))
 
 (set! *warn-on-reflection* true)
 

@@ -1,15 +1,17 @@
 (ns thrum.lab.client
   "Downloads one file many times in a contender's way: a job in, a sample out. Also as a process of its own, for what
   must not happen in the lab's. A job is {:contender :server :url :n :bytes :timeout-ms :params {:limit :pool}}, all of it EDN."
-  (:require [clojure.edn :as edn]
-            [thrum.lab.contender :as contender]
-            [thrum.lab.download :as download]
-            [thrum.lab.machine :as machine]
-            [thrum.lab.measure :as measure]
-            [thrum.lab.server :as server])
-  (:import (java.io PushbackReader)
-           (java.net URI)
-           (sun.misc Signal SignalHandler)))
+  (:require
+   [clojure.edn :as edn]
+   [thrum.lab.contender :as contender]
+   [thrum.lab.download :as download]
+   [thrum.lab.machine :as machine]
+   [thrum.lab.measure :as measure]
+   [thrum.lab.server :as server])
+  (:import
+   (java.io PushbackReader)
+   (java.net URI)
+   (sun.misc Signal SignalHandler)))
 
 (set! *warn-on-reflection* true)
 

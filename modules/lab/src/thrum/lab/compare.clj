@@ -1,8 +1,9 @@
 (ns thrum.lab.compare
   "Two results of one machine, side by side. Unlike machines are refused: their figures say nothing about each other. Pure."
-  (:require [clojure.string :as str]
-            [thrum.lab.report.text :as report.text]
-            [thrum.lab.text :as text]))
+  (:require
+   [clojure.string :as str]
+   [thrum.lab.report.text :as report.text]
+   [thrum.lab.text :as text]))
 
 (set! *warn-on-reflection* true)
 

@@ -1,9 +1,11 @@
 (ns thrum.lab.contender
   "The ways of calling one function on many items that the lab compares.
   A way is called as (run m f coll) with m {:limit :pool :cpus :window} and returns when every item is done."
-  (:require [thrum.core :as t]
-            [thrum.lab.limit-line :as limit-line])
-  (:import (java.util.concurrent Callable ExecutorService Executors Future ThreadFactory)))
+  (:require
+   [thrum.core :as t]
+   [thrum.lab.limit-line :as limit-line])
+  (:import
+   (java.util.concurrent Callable ExecutorService Executors Future ThreadFactory)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,17 +1,18 @@
 (ns thrum.lab.download
   "Downloads one URL with the JDK's HttpClient and says how it went: always an outcome, never an exception
   (an interrupt excepted). An outcome is {:status :bytes}, with :kind and :message added when it failed."
-  (:require [clojure.string :as str]
-            [thrum.lab.text :as text])
-  (:import (java.net ConnectException URI UnknownHostException)
-           (java.net.http HttpClient HttpClient$Redirect HttpClient$Version HttpConnectTimeoutException HttpRequest
-                          HttpResponse HttpResponse$BodyHandler HttpResponse$BodySubscriber HttpTimeoutException)
-           (java.nio ByteBuffer)
-           (java.nio.channels UnresolvedAddressException)
-           (java.time Duration)
-           (java.util.concurrent CompletableFuture ExecutionException Executors Flow$Subscription TimeUnit TimeoutException)
-           (java.util.concurrent.atomic AtomicLong)
-           (javax.net.ssl SSLException)))
+  (:require
+   [clojure.string :as str]
+   [thrum.lab.text :as text])
+  (:import
+   (java.net ConnectException URI UnknownHostException)
+   (java.net.http HttpClient HttpClient$Redirect HttpClient$Version HttpConnectTimeoutException HttpRequest HttpResponse HttpResponse$BodyHandler HttpResponse$BodySubscriber HttpTimeoutException)
+   (java.nio ByteBuffer)
+   (java.nio.channels UnresolvedAddressException)
+   (java.time Duration)
+   (java.util.concurrent CompletableFuture ExecutionException Executors Flow$Subscription TimeUnit TimeoutException)
+   (java.util.concurrent.atomic AtomicLong)
+   (javax.net.ssl SSLException)))
 
 (set! *warn-on-reflection* true)
 

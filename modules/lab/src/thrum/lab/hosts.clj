@@ -1,8 +1,9 @@
 (ns thrum.lab.hosts
   "Gives out items host by host, so that no host has more than so many in flight and a slow one holds up none but its own.
   The state is plain data; whoever consumes the source waits alone, never one thread for each item."
-  (:import (clojure.lang PersistentQueue)
-           (java.util.concurrent LinkedBlockingQueue)))
+  (:import
+   (clojure.lang PersistentQueue)
+   (java.util.concurrent LinkedBlockingQueue)))
 
 (set! *warn-on-reflection* true)
 

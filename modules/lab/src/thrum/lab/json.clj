@@ -1,6 +1,7 @@
 (ns thrum.lab.json
   "Writes EDN data as JSON that is safe inside a script element: nothing in it can end the element or start a comment."
-  (:require [clojure.string :as str]))
+  (:require
+   [clojure.string :as str]))
 
 (set! *warn-on-reflection* true)
 

@@ -1,11 +1,13 @@
 (ns thrum.lab.machine
   "Facts about the machine, the JVM and the source that a figure is worth nothing without."
-  (:require [clojure.string :as str])
-  (:import (com.sun.management OperatingSystemMXBean UnixOperatingSystemMXBean)
-           (java.io IOException)
-           (java.lang.management GarbageCollectorMXBean ManagementFactory)
-           (java.nio.file Files Path)
-           (java.util.concurrent TimeUnit)))
+  (:require
+   [clojure.string :as str])
+  (:import
+   (com.sun.management OperatingSystemMXBean UnixOperatingSystemMXBean)
+   (java.io IOException)
+   (java.lang.management GarbageCollectorMXBean ManagementFactory)
+   (java.nio.file Files Path)
+   (java.util.concurrent TimeUnit)))
 
 (set! *warn-on-reflection* true)
 

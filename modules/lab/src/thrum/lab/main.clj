@@ -1,25 +1,27 @@
 (ns thrum.lab.main
   "The lab's front door: argv in, exit code out. The only place that ends the JVM."
-  (:require [clojure.main :as main]
-            [clojure.pprint :as pprint]
-            [clojure.string :as str]
-            [thrum.lab.cli :as cli]
-            [thrum.lab.compare :as compare]
-            [thrum.lab.experiment.calls :as calls]
-            [thrum.lab.experiment.fan-out :as fan-out]
-            [thrum.lab.experiment.urls :as urls]
-            [thrum.lab.json :as json]
-            [thrum.lab.machine :as machine]
-            [thrum.lab.measure :as measure]
-            [thrum.lab.plan :as plan]
-            [thrum.lab.progress :as progress]
-            [thrum.lab.report.html :as report.html]
-            [thrum.lab.report.text :as report.text]
-            [thrum.lab.result :as result]
-            [thrum.lab.run :as run]
-            [thrum.lab.store :as store]
-            [thrum.lab.text :as text])
-  (:import (clojure.lang ExceptionInfo)))
+  (:require
+   [clojure.main :as main]
+   [clojure.pprint :as pprint]
+   [clojure.string :as str]
+   [thrum.lab.cli :as cli]
+   [thrum.lab.compare :as compare]
+   [thrum.lab.experiment.calls :as calls]
+   [thrum.lab.experiment.fan-out :as fan-out]
+   [thrum.lab.experiment.urls :as urls]
+   [thrum.lab.json :as json]
+   [thrum.lab.machine :as machine]
+   [thrum.lab.measure :as measure]
+   [thrum.lab.plan :as plan]
+   [thrum.lab.progress :as progress]
+   [thrum.lab.report.html :as report.html]
+   [thrum.lab.report.text :as report.text]
+   [thrum.lab.result :as result]
+   [thrum.lab.run :as run]
+   [thrum.lab.store :as store]
+   [thrum.lab.text :as text])
+  (:import
+   (clojure.lang ExceptionInfo)))
 
 (set! *warn-on-reflection* true)
 

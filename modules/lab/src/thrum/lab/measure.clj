@@ -1,9 +1,11 @@
 (ns thrum.lab.measure
   "The only clock of the lab. Runs a way of working over items and writes down when each task ran."
-  (:require [thrum.lab.stats :as stats])
-  (:import (java.time Instant)
-           (java.time.temporal ChronoUnit)
-           (java.util.concurrent ConcurrentLinkedQueue)))
+  (:require
+   [thrum.lab.stats :as stats])
+  (:import
+   (java.time Instant)
+   (java.time.temporal ChronoUnit)
+   (java.util.concurrent ConcurrentLinkedQueue)))
 
 (set! *warn-on-reflection* true)
 

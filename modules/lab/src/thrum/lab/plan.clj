@@ -1,7 +1,8 @@
 (ns thrum.lab.plan
   "From a parsed command line to a plan, plain EDN that says all that will run. Pure."
-  (:require [thrum.lab.experiment :as experiment]
-            [thrum.lab.nearest :as nearest]))
+  (:require
+   [thrum.lab.experiment :as experiment]
+   [thrum.lab.nearest :as nearest]))
 
 (set! *warn-on-reflection* true)
 

@@ -1,9 +1,11 @@
 (ns thrum.lab.progress
   "Tells a waiting person how far a run is: a bar that moves on a terminal, plain lines in a pipe."
-  (:require [clojure.string :as str]
-            [thrum.lab.measure :as measure]
-            [thrum.lab.text :as text])
-  (:import (java.io Writer)))
+  (:require
+   [clojure.string :as str]
+   [thrum.lab.measure :as measure]
+   [thrum.lab.text :as text])
+  (:import
+   (java.io Writer)))
 
 (set! *warn-on-reflection* true)
 

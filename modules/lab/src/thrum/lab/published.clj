@@ -1,7 +1,8 @@
 (ns thrum.lab.published
   "The published figures, and the limit line that belongs to them: a laptop with 12 CPUs downloaded a 6 MB file, limited to
   500 kB/s, through nginx. Measured there: 1102.8 s for 100 downloads one after the other, 11.03 s each."
-  (:require [thrum.lab.limit-line :as limit-line]))
+  (:require
+   [thrum.lab.limit-line :as limit-line]))
 
 (set! *warn-on-reflection* true)
 

@@ -2,7 +2,8 @@
   "What became of a plan: verdicts and exit codes, from rows with samples. Pure.
 
   A verdict is :done, :failed, :broke (as declared), :did-not-break, :interrupted or :not-run."
-  (:require [thrum.lab.stats :as stats]))
+  (:require
+   [thrum.lab.stats :as stats]))
 
 (set! *warn-on-reflection* true)
 

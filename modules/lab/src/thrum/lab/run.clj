@@ -1,8 +1,9 @@
 (ns thrum.lab.run
   "Runs a plan and returns its result: the plan, with samples in its rows. Tells what happens while it does."
   (:refer-clojure :exclude [run!])
-  (:require [thrum.lab.experiment :as experiment]
-            [thrum.lab.result :as result]))
+  (:require
+   [thrum.lab.experiment :as experiment]
+   [thrum.lab.result :as result]))
 
 (set! *warn-on-reflection* true)
 

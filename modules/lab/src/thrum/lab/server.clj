@@ -1,13 +1,15 @@
 (ns thrum.lab.server
   "The web server that the lab downloads from: it holds one block of bytes and sends no connection more than so
   many of them per second. Runs in a process of its own and ends with its parent."
-  (:require [clojure.string :as str])
-  (:import (com.sun.net.httpserver HttpExchange HttpHandler HttpServer)
-           (java.io OutputStream)
-           (java.net InetAddress InetSocketAddress)
-           (java.time Duration)
-           (java.util.concurrent Executors)
-           (sun.misc Signal SignalHandler)))
+  (:require
+   [clojure.string :as str])
+  (:import
+   (com.sun.net.httpserver HttpExchange HttpHandler HttpServer)
+   (java.io OutputStream)
+   (java.net InetAddress InetSocketAddress)
+   (java.time Duration)
+   (java.util.concurrent Executors)
+   (sun.misc Signal SignalHandler)))
 
 (set! *warn-on-reflection* true)
 

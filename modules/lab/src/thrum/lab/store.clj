@@ -1,10 +1,12 @@
 (ns thrum.lab.store
   "Keeps results: versioned EDN, one file for each run."
-  (:require [clojure.edn :as edn]
-            [clojure.java.io :as io]
-            [clojure.string :as str])
-  (:import (java.io File IOException)
-           (java.nio.file CopyOption Files StandardCopyOption)))
+  (:require
+   [clojure.edn :as edn]
+   [clojure.java.io :as io]
+   [clojure.string :as str])
+  (:import
+   (java.io File IOException)
+   (java.nio.file CopyOption Files StandardCopyOption)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,8 +1,10 @@
 (ns thrum.lab.text
   "Figures as words, the same everywhere: in the terminal, in the report, in messages."
   (:refer-clojure :exclude [bytes])
-  (:require [clojure.string :as str])
-  (:import (java.util Locale)))
+  (:require
+   [clojure.string :as str])
+  (:import
+   (java.util Locale)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,9 +1,11 @@
 (ns thrum.lab.cli-test
-  (:require [clojure.string :as str]
-            [clojure.test :refer [are deftest is]]
-            [thrum.lab.cli :as cli]
-            [thrum.lab.nearest :as nearest]
-            [thrum.lab.result :as result]))
+  "What the lab makes of an argv, and what it says of a wrong one."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [are deftest is]]
+   [thrum.lab.cli :as cli]
+   [thrum.lab.nearest :as nearest]
+   [thrum.lab.result :as result]))
 
 (deftest no-words-run-everything
   (let [{:keys [command options named]} (cli/parse [])]

@@ -1,7 +1,10 @@
 (ns thrum.lab.compare-test
-  (:require [clojure.test :refer [deftest is]]
-            [thrum.lab.compare :as compare])
-  (:import (clojure.lang ExceptionInfo)))
+  "Two results side by side."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.lab.compare :as compare])
+  (:import
+   (clojure.lang ExceptionInfo)))
 
 (def ^:private machine {:cpu "C", :cpus 2, :memory-gb 8.0, :os "Linux", :jdk {:version "25"}})
 

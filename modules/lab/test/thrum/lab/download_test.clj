@@ -1,12 +1,15 @@
 (ns thrum.lab.download-test
-  (:require [clojure.test :refer [are deftest is]]
-            [thrum.lab.download :as download]
-            [thrum.lab.server :as server]
-            [thrum.lab.servers :as servers])
-  (:import (java.io IOException)
-           (java.net ConnectException URI)
-           (java.nio.channels UnresolvedAddressException)
-           (java.util.concurrent TimeoutException)))
+  "Downloads and their outcomes, against servers in this process."
+  (:require
+   [clojure.test :refer [are deftest is]]
+   [thrum.lab.download :as download]
+   [thrum.lab.server :as server]
+   [thrum.lab.servers :as servers])
+  (:import
+   (java.io IOException)
+   (java.net ConnectException URI)
+   (java.nio.channels UnresolvedAddressException)
+   (java.util.concurrent TimeoutException)))
 
 (defn- fetch [url timeout-ms]
   (let [client (download/client)]

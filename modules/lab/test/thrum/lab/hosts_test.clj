@@ -1,7 +1,9 @@
 (ns thrum.lab.hosts-test
-  (:require [clojure.test :refer [deftest is]]
-            [thrum.core :as t]
-            [thrum.lab.hosts :as hosts]))
+  "The bound for each host, and fairness among them."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.core :as t]
+   [thrum.lab.hosts :as hosts]))
 
 (defn- items [& counts-by-host]
   (for [[host n] (partition 2 counts-by-host), i (range n)]

@@ -1,8 +1,10 @@
 (ns thrum.lab.limit-line-test
-  (:require [clojure.test :refer [deftest is]]
-            [thrum.lab.contender :as contender]
-            [thrum.lab.limit-line :as limit-line]
-            [thrum.lab.published :as published]))
+  "Arithmetic, against the published figures and against clojure.core/pmap itself."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.lab.contender :as contender]
+   [thrum.lab.limit-line :as limit-line]
+   [thrum.lab.published :as published]))
 
 (deftest published-pmap-is-four-chunks-of-32
   (is (= 4 (limit-line/chunked-pmap 100 published/cpus)))

@@ -1,17 +1,20 @@
 (ns thrum.lab.main-test
-  (:require [clojure.edn :as edn]
-            [clojure.java.io :as io]
-            [clojure.string :as str]
-            [clojure.test :refer [deftest is]]
-            [thrum.lab.child :as child]
-            [thrum.lab.main :as main]
-            [thrum.lab.store :as store])
-  (:import (java.io File StringWriter)
-           (java.lang ProcessHandle)
-           (java.nio.file Files)
-           (java.nio.file.attribute FileAttribute)
-           (java.util List)
-           (java.util.concurrent BlockingQueue TimeUnit)))
+  "Exit codes, what a run leaves behind, and Ctrl-C."
+  (:require
+   [clojure.edn :as edn]
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is]]
+   [thrum.lab.child :as child]
+   [thrum.lab.main :as main]
+   [thrum.lab.store :as store])
+  (:import
+   (java.io File StringWriter)
+   (java.lang ProcessHandle)
+   (java.nio.file Files)
+   (java.nio.file.attribute FileAttribute)
+   (java.util List)
+   (java.util.concurrent BlockingQueue TimeUnit)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,10 +1,12 @@
 (ns thrum.lab.plan-test
-  (:require [clojure.edn :as edn]
-            [clojure.test :refer [deftest is]]
-            [thrum.lab.cli :as cli]
-            [thrum.lab.experiment.fan-out :as fan-out]
-            [thrum.lab.experiment.urls :as urls]
-            [thrum.lab.plan :as plan]))
+  "From options to plans."
+  (:require
+   [clojure.edn :as edn]
+   [clojure.test :refer [deftest is]]
+   [thrum.lab.cli :as cli]
+   [thrum.lab.experiment.fan-out :as fan-out]
+   [thrum.lab.experiment.urls :as urls]
+   [thrum.lab.plan :as plan]))
 
 (def ^:private facts {:cpus 2, :hard-file-limit? true})
 

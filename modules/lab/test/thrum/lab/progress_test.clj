@@ -1,8 +1,11 @@
 (ns thrum.lab.progress-test
-  (:require [clojure.string :as str]
-            [clojure.test :refer [deftest is]]
-            [thrum.lab.progress :as progress])
-  (:import (java.io StringWriter)))
+  "What a waiting person is told."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is]]
+   [thrum.lab.progress :as progress])
+  (:import
+   (java.io StringWriter)))
 
 (def ^:private row {:name "t/map", :estimate-ms 500, :repeat 1})
 (def ^:private part {:part :downloads, :n 100})

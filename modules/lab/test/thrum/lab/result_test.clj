@@ -1,6 +1,8 @@
 (ns thrum.lab.result-test
-  (:require [clojure.test :refer [are deftest is]]
-            [thrum.lab.result :as result]))
+  "Verdicts and exit codes."
+  (:require
+   [clojure.test :refer [are deftest is]]
+   [thrum.lab.result :as result]))
 
 (defn- with-row [row] {:experiments [{:parts [{:contenders [row]}]}]})
 (defn- taken [row & samples] (reduce result/add-sample row samples))

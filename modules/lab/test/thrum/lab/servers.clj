@@ -1,8 +1,9 @@
 (ns thrum.lab.servers
   "Web servers for the tests, in this process."
-  (:import (com.sun.net.httpserver HttpExchange HttpHandler HttpServer)
-           (java.net InetAddress InetSocketAddress)
-           (java.util.concurrent Executors)))
+  (:import
+   (com.sun.net.httpserver HttpExchange HttpHandler HttpServer)
+   (java.net InetAddress InetSocketAddress)
+   (java.util.concurrent Executors)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,6 +1,8 @@
 (ns thrum.lab.stats-test
-  (:require [clojure.test :refer [deftest is]]
-            [thrum.lab.stats :as stats]))
+  "Figures from samples."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.lab.stats :as stats]))
 
 (deftest median-of-odd-even-and-none
   (is (= 2 (stats/median [3 1 2])))

@@ -1,10 +1,13 @@
 (ns thrum.lab.store-test
-  (:require [clojure.java.io :as io]
-            [clojure.test :refer [deftest is]]
-            [thrum.lab.store :as store])
-  (:import (clojure.lang ExceptionInfo)
-           (java.nio.file Files)
-           (java.nio.file.attribute FileAttribute)))
+  "Results on disk."
+  (:require
+   [clojure.java.io :as io]
+   [clojure.test :refer [deftest is]]
+   [thrum.lab.store :as store])
+  (:import
+   (clojure.lang ExceptionInfo)
+   (java.nio.file Files)
+   (java.nio.file.attribute FileAttribute)))
 
 (defn- temp-dir []
   (str (Files/createTempDirectory "thrum-lab" (make-array FileAttribute 0))))

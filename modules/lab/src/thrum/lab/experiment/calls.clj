@@ -1,9 +1,10 @@
 (ns thrum.lab.experiment.calls
   "The user's own function, called on the user's own inputs."
-  (:require [clojure.edn :as edn]
-            [thrum.lab.experiment :as experiment]
-            [thrum.lab.experiment.own :as own]
-            [thrum.lab.text :as text]))
+  (:require
+   [clojure.edn :as edn]
+   [thrum.lab.experiment :as experiment]
+   [thrum.lab.experiment.own :as own]
+   [thrum.lab.text :as text]))
 
 (set! *warn-on-reflection* true)
 

@@ -1,14 +1,16 @@
 (ns thrum.lab.experiment.fan-out
   "One client, one slow web server, many downloads: what does it cost to wait for all of them at once?"
-  (:require [thrum.lab.child :as child]
-            [thrum.lab.client :as client]
-            [thrum.lab.contender :as contender]
-            [thrum.lab.experiment :as experiment]
-            [thrum.lab.limit-line :as limit-line]
-            [thrum.lab.published :as published]
-            [thrum.lab.server :as server]
-            [thrum.lab.text :as text])
-  (:import (clojure.lang ExceptionInfo)))
+  (:require
+   [thrum.lab.child :as child]
+   [thrum.lab.client :as client]
+   [thrum.lab.contender :as contender]
+   [thrum.lab.experiment :as experiment]
+   [thrum.lab.limit-line :as limit-line]
+   [thrum.lab.published :as published]
+   [thrum.lab.server :as server]
+   [thrum.lab.text :as text])
+  (:import
+   (clojure.lang ExceptionInfo)))
 
 (set! *warn-on-reflection* true)
 

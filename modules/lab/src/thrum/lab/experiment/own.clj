@@ -1,8 +1,9 @@
 (ns thrum.lab.experiment.own
   "The user's own work as an experiment: what both forms of it, URLs and calls, share."
-  (:require [clojure.java.io :as io]
-            [thrum.lab.contender :as contender]
-            [thrum.lab.measure :as measure]))
+  (:require
+   [clojure.java.io :as io]
+   [thrum.lab.contender :as contender]
+   [thrum.lab.measure :as measure]))
 
 (set! *warn-on-reflection* true)
 

@@ -1,11 +1,13 @@
 (ns thrum.lab.experiment.urls
   "The user's own URLs, downloaded: each one ends in an outcome, whatever becomes of it."
-  (:require [clojure.string :as str]
-            [thrum.lab.download :as download]
-            [thrum.lab.experiment :as experiment]
-            [thrum.lab.experiment.own :as own]
-            [thrum.lab.hosts :as hosts])
-  (:import (java.net URI URISyntaxException)))
+  (:require
+   [clojure.string :as str]
+   [thrum.lab.download :as download]
+   [thrum.lab.experiment :as experiment]
+   [thrum.lab.experiment.own :as own]
+   [thrum.lab.hosts :as hosts])
+  (:import
+   (java.net URI URISyntaxException)))
 
 (set! *warn-on-reflection* true)
 

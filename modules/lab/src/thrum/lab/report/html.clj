@@ -1,14 +1,16 @@
 (ns thrum.lab.report.html
   "A result as one self-contained page. Pure: it asks nothing of the network, and its Content-Security-Policy allows the
   scripts and the style that are in it, by their hashes, and nothing else."
-  (:require [clojure.java.io :as io]
-            [clojure.string :as str]
-            [thrum.lab.json :as json]
-            [thrum.lab.report.markup :as markup]
-            [thrum.lab.report.words :as words]
-            [thrum.lab.text :as text])
-  (:import (java.security MessageDigest)
-           (java.util Base64)))
+  (:require
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [thrum.lab.json :as json]
+   [thrum.lab.report.markup :as markup]
+   [thrum.lab.report.words :as words]
+   [thrum.lab.text :as text])
+  (:import
+   (java.security MessageDigest)
+   (java.util Base64)))
 
 (set! *warn-on-reflection* true)
 
@@ -74,7 +76,7 @@
   (into {}
         (for [part (mapcat :parts experiments) :when (not (:skipped part))]
           [(name (:part part)) {:rows (mapv row-data (filter :samples (:contenders part)))
-                               :logarithmic (boolean (logarithmic? (:contenders part)))}])))
+                                :logarithmic (boolean (logarithmic? (:contenders part)))}])))
 
 (defn- sample-times [{:keys [samples]}]
   (interpose " " (map (fn [{:keys [ms]}] [:span (text/ms ms)]) samples)))

@@ -1,6 +1,7 @@
 (ns thrum.lab.report.markup
   "HTML from nested vectors. Every string is escaped; only `raw` is not."
-  (:require [clojure.string :as str]))
+  (:require
+   [clojure.string :as str]))
 
 (set! *warn-on-reflection* true)
 

@@ -1,9 +1,10 @@
 (ns thrum.lab.report.text
   "A result as tables for the terminal. Pure: result in, text out."
-  (:require [clojure.string :as str]
-            [thrum.lab.download :as download]
-            [thrum.lab.report.words :as words]
-            [thrum.lab.text :as text]))
+  (:require
+   [clojure.string :as str]
+   [thrum.lab.download :as download]
+   [thrum.lab.report.words :as words]
+   [thrum.lab.text :as text]))
 
 (set! *warn-on-reflection* true)
 

@@ -1,10 +1,11 @@
 (ns thrum.lab.report.words
   "The words of a report that the terminal and the page share: cells, conditions, notes. Pure."
   (:refer-clojure :exclude [peek])
-  (:require [clojure.string :as str]
-            [thrum.lab.download :as download]
-            [thrum.lab.result :as result]
-            [thrum.lab.text :as text]))
+  (:require
+   [clojure.string :as str]
+   [thrum.lab.download :as download]
+   [thrum.lab.result :as result]
+   [thrum.lab.text :as text]))
 
 (set! *warn-on-reflection* true)
 

@@ -1,10 +1,12 @@
 (ns thrum.lab.experiment.fan-out-test
-  (:require [clojure.test :refer [deftest is]]
-            [thrum.lab.experiment :as experiment]
-            [thrum.lab.experiment.fan-out :as fan-out]
-            [thrum.lab.result :as result]
-            [thrum.lab.run :as run]
-            [thrum.lab.servers :as servers]))
+  "The experiment as a whole, on real sockets, with tiny files."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.lab.experiment :as experiment]
+   [thrum.lab.experiment.fan-out :as fan-out]
+   [thrum.lab.result :as result]
+   [thrum.lab.run :as run]
+   [thrum.lab.servers :as servers]))
 
 (def ^:private tiny
   {:bytes {:downloads 10000, :many 5000, :files 5000, :unlimited 5000}

@@ -1,12 +1,15 @@
 (ns thrum.lab.experiment.own-test
-  (:require [clojure.test :refer [are deftest is]]
-            [thrum.lab.experiment :as experiment]
-            [thrum.lab.experiment.calls :as calls]
-            [thrum.lab.experiment.urls :as urls]
-            [thrum.lab.server :as server]
-            [thrum.lab.servers :as servers])
-  (:import (clojure.lang ExceptionInfo)
-           (java.io File)))
+  "The user's own URLs and calls."
+  (:require
+   [clojure.test :refer [are deftest is]]
+   [thrum.lab.experiment :as experiment]
+   [thrum.lab.experiment.calls :as calls]
+   [thrum.lab.experiment.urls :as urls]
+   [thrum.lab.server :as server]
+   [thrum.lab.servers :as servers])
+  (:import
+   (clojure.lang ExceptionInfo)
+   (java.io File)))
 
 (defn- file-of [text]
   (doto (File/createTempFile "thrum-lab" ".txt")

@@ -1,12 +1,15 @@
 (ns thrum.lab.report.html-test
-  (:require [clojure.string :as str]
-            [clojure.test :refer [are deftest is]]
-            [thrum.lab.json :as json]
-            [thrum.lab.report.html :as report.html]
-            [thrum.lab.report.markup :as markup]
-            [thrum.lab.report.samples :as samples])
-  (:import (java.security MessageDigest)
-           (java.util Base64)))
+  "The page: its policy, and what comes from outside."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [are deftest is]]
+   [thrum.lab.json :as json]
+   [thrum.lab.report.html :as report.html]
+   [thrum.lab.report.markup :as markup]
+   [thrum.lab.report.samples :as samples])
+  (:import
+   (java.security MessageDigest)
+   (java.util Base64)))
 
 (def ^:private page (delay (report.html/page samples/result)))
 

@@ -1,9 +1,11 @@
 (ns thrum.lab.report.text-test
-  (:require [clojure.string :as str]
-            [clojure.test :refer [are deftest is]]
-            [thrum.lab.report.samples :as samples]
-            [thrum.lab.report.text :as report.text]
-            [thrum.lab.text :as text]))
+  "The tables of the terminal, to the letter."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [are deftest is]]
+   [thrum.lab.report.samples :as samples]
+   [thrum.lab.report.text :as report.text]
+   [thrum.lab.text :as text]))
 
 (def ^:private golden
   ["Downloads"
