@@ -1,7 +1,7 @@
 (ns thrum.lab.experiment
   "What the lab asks of an experiment. A plan, a sample and a result are plain EDN; only the environment is not.
 
-  An experiment's plan: {:experiment kw :title :about :parts [part …]}
+  An experiment's plan: {:experiment kw :title :about :start-ms :parts [part …]}, :start-ms being what open! usually takes
   A part, one question: {:part kw :title :about :scaled :n :contenders [row …]}, and :skipped with the reason if it cannot run
   A row: {:contender kw :name :limit-line-ms :estimate-ms :repeat n :published {…} :expect :breaks}, see thrum.lab.contender/plan
   A sample: see thrum.lab.measure/sample")
@@ -19,8 +19,8 @@
     An interrupt ends it early, with :interrupted? in the sample."))
 
 (defn estimate-ms
-  "Returns how long the rows of an experiment's plan take together, in ms; nil if that of one is not known."
-  [{:keys [parts]}]
+  "Returns how long an experiment's plan takes, from its start to its last row, in ms; nil if that of a row is not known."
+  [{:keys [parts start-ms]}]
   (let [estimates (map :estimate-ms (mapcat :contenders (remove :skipped parts)))]
     (when (every? some? estimates)
-      (reduce + 0 estimates))))
+      (reduce + (or start-ms 0) estimates))))

@@ -23,7 +23,7 @@
 (defn start
   "Returns the state before a plan's first event."
   [{:keys [estimate-ms]}]
-  {:estimate-ms estimate-ms, :spent-ms 0, :items 0, :row nil})
+  {:estimate-ms estimate-ms, :starting 0, :spent-ms 0, :items 0, :row nil})
 
 (defn- share
   "Returns what one sample of a row adds to the estimate, in ms."
@@ -32,9 +32,12 @@
 
 (defn step
   "Returns the state after an event; see thrum.lab.run. Pure."
-  [state {:keys [event part row count]}]
+  [state {:keys [event plan part row count]}]
   (case event
-    :sample-starts (assoc state :part part :row row :items 0)
+    :experiment-starts (assoc state :starting (:start-ms plan 0))
+    :sample-starts (-> state
+                       (update :spent-ms + (:starting state))
+                       (assoc :starting 0 :part part :row row :items 0))
     :items (update state :items + count)
     :sample-ends (-> state
                      (update :spent-ms + (share row))

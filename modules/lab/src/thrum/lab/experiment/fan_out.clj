@@ -17,7 +17,9 @@
 (def ^:private file-limit "The hard limit of open files of part :files." 256)
 (def ^:private start-ms "How long a child's JVM may take to start." 60000)
 (def ^:private jvm-ms "How long a child's JVM usually takes, for the estimate." 3000)
-(def ^:private item-ms "Overhead of one download on a slow machine, for the estimate." 0.8)
+(def ^:private open-ms "How long the server and the warm-up usually take, for the estimate." 4000)
+(def ^:private item-ms "Overhead of one download on a slow machine, for the estimate." 0.6)
+(def ^:private unlimited-ms "How long one download without a limit takes, for the estimate." 3)
 (def ^:private client-jvm-opts ["-Xmx512m" "-XX:+UseSerialGC" "-XX:TieredStopAtLevel=1"])
 (def ^:private reserve "Files that a process keeps open for itself, for the estimate." 56)
 
@@ -68,7 +70,7 @@
      :task-ms (limit-line/task-ms bytes rate)}))
 
 (defn- estimate [{:keys [part n]} {:keys [limit-line-ms repeat]}]
-  (+ (* repeat (+ (or limit-line-ms 0) (* n item-ms)))
+  (+ (* repeat (if limit-line-ms (+ limit-line-ms (* n item-ms)) (* n unlimited-ms)))
      (if (= :files part) jvm-ms 0)))
 
 (defn- repeats [{:keys [part]} {:keys [limit-line-ms]} {:keys [fast unlimited]}]
@@ -166,6 +168,7 @@
     (let [settings (settings scale options facts)]
       {:experiment :fan-out
        :title "Fan-out"
+       :start-ms open-ms
        :about "A web server sends a file slowly; a client downloads it many times."
        :parts (mapv #(part-plan % settings) parts)}))
   (open! [_]
