@@ -1,7 +1,9 @@
 (ns thrum.context
   "What travels with a task: the caller's dynamic bindings, the wrap around its body, and the scope that nested work belongs to."
-  (:require [thrum.error :as error])
-  (:import (clojure.lang Var)))
+  (:require
+   [thrum.error :as error])
+  (:import
+   (clojure.lang Var)))
 
 (set! *warn-on-reflection* true)
 

@@ -2,12 +2,13 @@
   "Plain blocking code on virtual threads, under the names of clojure.core. Use it as
   (require '[thrum.core :as t])."
   (:refer-clojure :exclude [for future future-call map pcalls pmap pvalues])
-  (:require [thrum.context :as context]
-            [thrum.executor :as executor]
-            [thrum.fanout :as fanout]
-            [thrum.jdk :as jdk]
-            [thrum.options :as options]
-            [thrum.task :as task]))
+  (:require
+   [thrum.context :as context]
+   [thrum.executor :as executor]
+   [thrum.fanout :as fanout]
+   [thrum.jdk :as jdk]
+   [thrum.options :as options]
+   [thrum.task :as task]))
 
 (set! *warn-on-reflection* true)
 
@@ -165,8 +166,8 @@
   "Returns the items of coll as a lazy seq without chunks."
   [coll]
   (lazy-seq
-   (when-some [items (seq coll)]
-     (cons (first items) (one-at-a-time (rest items))))))
+    (when-some [items (seq coll)]
+      (cons (first items) (one-at-a-time (rest items))))))
 
 (defn- unchunked-bindings [bindings]
   (into []

@@ -1,10 +1,12 @@
 (ns thrum.error
   "Every exception that Thrum makes, and how several failures become one."
-  (:require [clojure.string :as str])
-  (:import (java.net SocketException)
-           (java.nio.channels ClosedByInterruptException)
-           (java.util ArrayList)
-           (java.util.concurrent CancellationException RejectedExecutionException)))
+  (:require
+   [clojure.string :as str])
+  (:import
+   (java.net SocketException)
+   (java.nio.channels ClosedByInterruptException)
+   (java.util ArrayList)
+   (java.util.concurrent CancellationException RejectedExecutionException)))
 
 (set! *warn-on-reflection* true)
 
@@ -63,9 +65,13 @@
            (str/includes? (str (ex-message t)) "Closed by interrupt"))))
 
 (defn casualty?
-  "Tells whether a throwable that came after a cancel is only its consequence (an interruption in its cause chain)."
-  [t]
-  (boolean (some interruption? (take 32 (take-while some? (iterate ex-cause t))))))
+  "Tells whether a throwable that came after a cancel is only its consequence: an interruption in its cause chain."
+  [throwable]
+  (loop [t throwable, links 32]
+    (cond
+      (or (nil? t) (zero? links)) false
+      (interruption? t) true
+      :else (recur (ex-cause t) (dec links)))))
 
 ;; Several failures
 

@@ -1,15 +1,17 @@
 (ns thrum.executor
   "An ExecutorService whose tasks are the children of a scope, and tasks on the executors of others."
-  (:require [thrum.context :as context]
-            [thrum.error :as error]
-            [thrum.scope :as scope]
-            [thrum.task :as task])
-  (:import (clojure.lang ExceptionInfo)
-           (java.util List)
-           (java.util.concurrent AbstractExecutorService Executor ExecutorService TimeoutException)
-           (java.util.concurrent.atomic AtomicLong)
-           (thrum.scope Scope)
-           (thrum.task Done Owner Task)))
+  (:require
+   [thrum.context :as context]
+   [thrum.error :as error]
+   [thrum.scope :as scope]
+   [thrum.task :as task])
+  (:import
+   (clojure.lang ExceptionInfo)
+   (java.util List)
+   (java.util.concurrent AbstractExecutorService Executor ExecutorService TimeoutException)
+   (java.util.concurrent.atomic AtomicLong)
+   (thrum.scope Scope)
+   (thrum.task Done Owner Task)))
 
 (set! *warn-on-reflection* true)
 
@@ -41,7 +43,7 @@
 
 (defn- launch! [^Crew crew context f]
   (try
-    (scope/start! (.-scope crew) (task/task context crew (.getAndIncrement ^AtomicLong (.-started crew)) nil f))
+    (scope/start! (.-scope crew) (task/task context crew (.getAndIncrement ^AtomicLong (.-started crew)) f))
     (catch ExceptionInfo e
       (throw (error/rejected e)))))
 
@@ -92,6 +94,6 @@
   [executor context name f]
   (cond
     (instance? Launcher executor) (.launch ^Launcher executor context f)
-    (instance? Executor executor) (on-foreign executor (task/task context nil 0 (task/unique-name name) f))
+    (instance? Executor executor) (on-foreign executor (task/named (task/task context nil 0 f) (task/unique-name name)))
     :else (throw (error/invalid (str "future-via takes a java.util.concurrent.Executor, not " (pr-str executor))
                                 {:value executor, :accepts "a java.util.concurrent.Executor"}))))

@@ -2,20 +2,22 @@
   "The bounded parallel map: a task for every item, at most limit of them at once, started by the thread that consumes the
   results, also while it waits for them."
   (:refer-clojure :exclude [run!])
-  (:require [thrum.context :as context]
-            [thrum.error :as error]
-            [thrum.order :as order]
-            [thrum.scope :as scope]
-            [thrum.task :as task])
-  (:import (clojure.lang LazySeq)
-           (java.util ArrayList)
-           (java.util.concurrent Future)
-           (java.util.concurrent.atomic AtomicLong)
-           (thrum.context Context)
-           (thrum.error Failures)
-           (thrum.order IOrder)
-           (thrum.scope Scope)
-           (thrum.task Failed ITask Owner)))
+  (:require
+   [thrum.context :as context]
+   [thrum.error :as error]
+   [thrum.order :as order]
+   [thrum.scope :as scope]
+   [thrum.task :as task])
+  (:import
+   (clojure.lang LazySeq)
+   (java.util ArrayList)
+   (java.util.concurrent Future)
+   (java.util.concurrent.atomic AtomicLong)
+   (thrum.context Context)
+   (thrum.error Failures)
+   (thrum.order IOrder)
+   (thrum.scope Scope)
+   (thrum.task Failed ITask Owner)))
 
 (set! *warn-on-reflection* true)
 
@@ -64,7 +66,7 @@
   (idle [_]
     (and (not more) (= started consumed)))
   (launch [this thunk]
-    (let [task (task/task context this started nil thunk)]
+    (let [task (task/task context this started thunk)]
       (scope/start! scope task)
       (set! started (inc started))
       (.started order task)))
@@ -204,12 +206,12 @@
   "Returns the results as a lazy seq. Unlike lazy-seq's its thunks can run again: a failed seq throws again."
   [^FanOut fan-out f emit]
   (LazySeq.
-   (fn []
-     (when-some [thrown (.thrown fan-out)]
-       (throw thrown))
-     (failing fan-out
-       (when-some [task (take! fan-out f)]
-         (cons (emit fan-out task) (lazily fan-out f emit)))))))
+    (fn []
+      (when-some [thrown (.thrown fan-out)]
+        (throw thrown))
+      (failing fan-out
+        (when-some [task (take! fan-out f)]
+          (cons (emit fan-out task) (lazily fan-out f emit)))))))
 
 ;; Pushed by a transducing process
 
@@ -312,9 +314,9 @@
 
 (defn- values [tasks]
   (LazySeq.
-   (fn []
-     (when-some [[task & more] (seq tasks)]
-       (cons (task/value task) (values more))))))
+    (fn []
+      (when-some [[task & more] (seq tasks)]
+        (cons (task/value task) (values more))))))
 
 (defn- all-started [fan-out]
   (loop [tasks []]

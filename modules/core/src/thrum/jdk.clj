@@ -1,7 +1,8 @@
 (ns thrum.jdk
   "What differs from JDK to JDK and from one operating system to the next; no other namespace asks."
-  (:import (java.lang.management ManagementFactory)
-           (javax.management ObjectName)))
+  (:import
+   (java.lang.management ManagementFactory)
+   (javax.management ObjectName)))
 
 (set! *warn-on-reflection* true)
 

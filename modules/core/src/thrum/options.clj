@@ -1,8 +1,9 @@
 (ns thrum.options
   "An option is a row: its key, check, what it accepts, default and one sentence. The row that checks an option also
   documents it."
-  (:require [clojure.string :as str]
-            [thrum.error :as error]))
+  (:require
+   [clojure.string :as str]
+   [thrum.error :as error]))
 
 (set! *warn-on-reflection* true)
 
@@ -29,13 +30,13 @@
   "Returns the edit distance of two strings (Levenshtein)."
   [a b]
   (last
-   (reduce (fn [above [i x]]
-             (reductions (fn [left [up-left up y]]
-                           (min (inc left) (inc up) (if (= x y) up-left (inc up-left))))
-                         (inc i)
-                         (map vector above (rest above) b)))
-           (vec (range (inc (count b))))
-           (map-indexed vector a))))
+    (reduce (fn [above [i x]]
+              (reductions (fn [left [up-left up y]]
+                            (min (inc left) (inc up) (if (= x y) up-left (inc up-left))))
+                          (inc i)
+                          (map vector above (rest above) b)))
+            (vec (range (inc (count b))))
+            (map-indexed vector a))))
 
 (defn nearest
   "Returns the key among ks that is spelled most like k."

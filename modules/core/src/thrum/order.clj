@@ -1,11 +1,13 @@
 (ns thrum.order
   "In which order results leave a fan-out, and whom a failure takes along. An order holds the tasks that were started and
   not yet consumed."
-  (:require [thrum.scope :as scope])
-  (:import (java.util ArrayDeque)
-           (java.util.concurrent.atomic AtomicLong AtomicReference)
-           (java.util.function LongBinaryOperator)
-           (thrum.task Done Failed ITask)))
+  (:require
+   [thrum.scope :as scope])
+  (:import
+   (java.util ArrayDeque)
+   (java.util.concurrent.atomic AtomicLong AtomicReference)
+   (java.util.function LongBinaryOperator)
+   (thrum.task Done Failed ITask)))
 
 (set! *warn-on-reflection* true)
 

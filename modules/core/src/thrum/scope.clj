@@ -1,13 +1,15 @@
 (ns thrum.scope
   "A scope owns tasks: it ends only when all of them have ended. Its children are held strongly, added before they
   start, cancelled once, and joined."
-  (:require [thrum.error :as error]
-            [thrum.jdk :as jdk]
-            [thrum.task :as task])
-  (:import (java.util ArrayList)
-           (java.util.concurrent.atomic AtomicLong AtomicReference)
-           (java.util.concurrent.locks LockSupport)
-           (thrum.task Child Task)))
+  (:require
+   [thrum.error :as error]
+   [thrum.jdk :as jdk]
+   [thrum.task :as task])
+  (:import
+   (java.util ArrayList)
+   (java.util.concurrent.atomic AtomicLong AtomicReference)
+   (java.util.concurrent.locks LockSupport)
+   (thrum.task Child Task)))
 
 (set! *warn-on-reflection* true)
 
@@ -46,7 +48,7 @@
   (when-some [reason (.reason scope)]
     (throw (error/closed (.scopeName scope) reason))))
 
-(deftype Scope [^String name ^IScope parent ^ArrayList children ^AtomicLong ended ^AtomicReference waiter
+(deftype Scope [^String name ^String prefix ^IScope parent ^ArrayList children ^AtomicLong ended ^AtomicReference waiter
                 ^:volatile-mutable reason
                 ^:unsynchronized-mutable ^long added
                 ^:unsynchronized-mutable in-parent
@@ -95,7 +97,7 @@
 (defn scope
   "Returns an open scope without children. It belongs to the parent (nil: to nobody): when that one is cancelled, so is this."
   ^Scope [name parent]
-  (Scope. name parent (ArrayList.) (AtomicLong.) (AtomicReference.) nil 0 false -1))
+  (Scope. name (str name "/") parent (ArrayList.) (AtomicLong.) (AtomicReference.) nil 0 false -1))
 
 (defn check-parent-open!
   "Throws :thrum/closed when what the scope belongs to has ended."
@@ -107,9 +109,6 @@
   "Returns why the scope, or one that it belongs to, has ended; nil while it is open."
   [^Scope scope]
   (.reason scope))
-
-(defn- name-of ^String [^Scope scope ^long index]
-  (.concat (.concat (.scopeName scope) "/") (Long/toString index)))
 
 (defn leave!
   "Tells the scope that a child has ended and needs not be held any more."
@@ -123,7 +122,7 @@
   [^Scope scope ^Task task]
   (.adopt scope task)
   (try
-    (task/start! task (jdk/virtual-thread (name-of scope (.index task)) task))
+    (task/start! task (jdk/virtual-thread (.concat ^String (.-prefix scope) (Long/toString (.index task))) task))
     (catch Throwable t
       (leave! scope task)
       (throw t))))

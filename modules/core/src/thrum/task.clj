@@ -1,15 +1,17 @@
 (ns thrum.task
   "One unit of work on one fresh virtual thread. A task is a full Clojure future, and it always ends:
   done, failed or cancelled."
-  (:require [thrum.context :as context]
-            [thrum.error :as error]
-            [thrum.jdk :as jdk])
-  (:import (clojure.lang IBlockingDeref IDeref IFn IPending)
-           (java.util HashSet)
-           (java.util.concurrent ExecutionException Future TimeUnit TimeoutException)
-           (java.util.concurrent.atomic AtomicLong)
-           (java.util.concurrent.locks LockSupport)
-           (thrum.context Context)))
+  (:require
+   [thrum.context :as context]
+   [thrum.error :as error]
+   [thrum.jdk :as jdk])
+  (:import
+   (clojure.lang IBlockingDeref IDeref IFn IPending)
+   (java.util HashSet)
+   (java.util.concurrent ExecutionException Future TimeUnit TimeoutException)
+   (java.util.concurrent.atomic AtomicLong)
+   (java.util.concurrent.locks LockSupport)
+   (thrum.context Context)))
 
 (set! *warn-on-reflection* true)
 
@@ -33,6 +35,7 @@
   (^Object interruptRunner [])
   (^boolean cancelWith [reason ^boolean interrupt])
   (^String taskName [])
+  (^Object setName [^String name])
   (^long index [])
   (successor [])
   (^Object setSuccessor [task]))
@@ -121,6 +124,7 @@
   ITask
   (outcome [_] outcome)
   (taskName [_] name)
+  (setName [_ n] (set! name n))
   (index [_] index)
   (successor [_] successor)
   (setSuccessor [_ task] (set! successor task))
@@ -212,14 +216,20 @@
 
 (defn task
   "Returns a task that has not begun: the body that the context's wrap makes of f, to be run for the owner (nil: nobody).
-  Without a name it takes that of its thread."
-  ^Task [context owner index name f]
-  (Task. context owner index (context/wrapped context f) nil nil name nil nil -1))
+  Its name will be that of its thread."
+  ^Task [context owner ^long index f]
+  (Task. context owner index (context/wrapped context f) nil nil nil nil nil -1))
+
+(defn named
+  "Returns the task with a name of its own, for a thread that is not."
+  ^Task [^Task task name]
+  (.setName task name)
+  task)
 
 (defn latch
   "Returns a task that nobody runs: it ends when somebody settles it."
   ^Task [name]
-  (Task. nil nil 0 nil nil nil name nil nil -1))
+  (named (Task. nil nil 0 nil nil nil nil nil nil -1) name))
 
 (defn start!
   "Starts the task on its thread, a fresh one that runs it. Returns the task."
@@ -239,7 +249,7 @@
 (defn future!
   "Starts a detached task: f on a virtual thread of that name. Returns the task."
   [context name f]
-  (let [task (task context nil 0 name f)]
+  (let [task (task context nil 0 f)]
     (start! task (jdk/virtual-thread name task))))
 
 ;; How a task prints

@@ -1,13 +1,13 @@
 (ns thrum.executor-test
   "with-executor and future-via: every task has ended when the form does, and other people's pools stay clean."
   (:require
-    [clojure.test :refer [deftest is testing use-fixtures]]
-    [thrum.core :as t]
-    [thrum.test-kit.gate :as gate]
-    [thrum.test-kit.leak :as leak]
-    [thrum.throwing :refer [thrown]])
+   [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.core :as t]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.throwing :refer [thrown]])
   (:import
-    (java.util.concurrent Callable Executor ExecutorService Executors Future RejectedExecutionException TimeUnit)))
+   (java.util.concurrent Callable Executor ExecutorService Executors Future RejectedExecutionException TimeUnit)))
 
 (set! *warn-on-reflection* true)
 

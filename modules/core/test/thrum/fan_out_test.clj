@@ -1,14 +1,14 @@
 (ns thrum.fan-out-test
   "What the map family promises: order, laziness, exact bounds, and what becomes of failures."
   (:require
-    [clojure.test :refer [deftest is testing use-fixtures]]
-    [thrum.core :as t]
-    [thrum.test-kit.gate :as gate]
-    [thrum.test-kit.leak :as leak]
-    [thrum.throwing :refer [thrown]])
+   [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.core :as t]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.throwing :refer [thrown]])
   (:import
-    (java.util.concurrent CountDownLatch Semaphore)
-    (java.util.concurrent.atomic AtomicLong)))
+   (java.util.concurrent CountDownLatch Semaphore)
+   (java.util.concurrent.atomic AtomicLong)))
 
 (set! *warn-on-reflection* true)
 
@@ -173,9 +173,9 @@
   (let [head (promise), pulled (atom 0)
         source (letfn [(from [n]
                          (lazy-seq
-                          (swap! pulled inc)
-                          (when (= 1 n) (.join ^Thread @head))
-                          (cons n (from (inc n)))))]
+                           (swap! pulled inc)
+                           (when (= 1 n) (.join ^Thread @head))
+                           (cons n (from (inc n)))))]
                  (from 0))]
     (is (= 0 (first (t/pmap 4 (fn [i] (when (zero? i) (deliver head (Thread/currentThread))) i) source))))
     (is (<= @pulled 2) "the head ended during the second pull at the latest")))

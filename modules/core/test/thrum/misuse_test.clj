@@ -1,11 +1,11 @@
 (ns thrum.misuse-test
   "A wrong argument is answered at the call, in words and in data."
   (:require
-    [clojure.string :as str]
-    [clojure.test :refer [are deftest is]]
-    [thrum.core :as t]
-    [thrum.options :as options]
-    [thrum.throwing :refer [thrown]]))
+   [clojure.string :as str]
+   [clojure.test :refer [are deftest is]]
+   [thrum.core :as t]
+   [thrum.options :as options]
+   [thrum.throwing :refer [thrown]]))
 
 (set! *warn-on-reflection* true)
 

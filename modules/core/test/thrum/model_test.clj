@@ -1,14 +1,14 @@
 (ns thrum.model-test
   "clojure.core is the model: whatever the input, limit and window, the map family gives what map gives."
   (:require
-    [clojure.test :refer [deftest is use-fixtures]]
-    [clojure.test.check :as tc]
-    [clojure.test.check.generators :as gen]
-    [clojure.test.check.properties :as prop]
-    [thrum.core :as t]
-    [thrum.test-kit.leak :as leak])
+   [clojure.test :refer [deftest is use-fixtures]]
+   [clojure.test.check :as tc]
+   [clojure.test.check.generators :as gen]
+   [clojure.test.check.properties :as prop]
+   [thrum.core :as t]
+   [thrum.test-kit.leak :as leak])
   (:import
-    (java.util.concurrent.locks LockSupport)))
+   (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,18 +1,18 @@
 (ns thrum.scope-test
   "The mechanism that owns tasks: its ring of slots, its end, its parent."
   (:require
-    [clojure.test :refer [deftest is testing use-fixtures]]
-    [thrum.context :as context]
-    [thrum.jdk :as jdk]
-    [thrum.scope :as scope]
-    [thrum.task :as task]
-    [thrum.test-kit.gate :as gate]
-    [thrum.test-kit.leak :as leak]
-    [thrum.throwing :refer [thrown]])
+   [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.context :as context]
+   [thrum.jdk :as jdk]
+   [thrum.scope :as scope]
+   [thrum.task :as task]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.throwing :refer [thrown]])
   (:import
-    (java.util.concurrent CountDownLatch)
-    (thrum.scope Scope)
-    (thrum.task Owner)))
+   (java.util.concurrent CountDownLatch)
+   (thrum.scope Scope)
+   (thrum.task Owner)))
 
 (set! *warn-on-reflection* true)
 
@@ -24,7 +24,7 @@
     (ended [_ task] (scope/leave! scope task))))
 
 (defn- fork! [scope f]
-  (doto (task/task (context/capture nil scope) (owner scope) 0 nil f)
+  (doto (task/task (context/capture nil scope) (owner scope) 0 f)
     (->> (scope/start! scope))))
 
 (deftest children-are-held-until-they-end
@@ -55,7 +55,7 @@
 
 (deftest a-start-that-fails-leaves-no-child
   (let [^Scope scope (scope/scope "s" nil), failure (ex-info "no thread" {})
-        task (task/task (context/capture nil scope) (owner scope) 0 nil (fn []))]
+        task (task/task (context/capture nil scope) (owner scope) 0 (fn []))]
     (is (identical? failure (thrown (with-redefs [jdk/virtual-thread (fn [_ _] (throw failure))]
                                       (scope/start! scope task)))))
     (is (scope/empty-scope? scope))

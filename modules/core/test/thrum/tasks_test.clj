@@ -1,14 +1,14 @@
 (ns thrum.tasks-test
   "What a task promises: one fresh virtual thread, a full Clojure future, and an end in every case."
   (:require
-    [clojure.string :as str]
-    [clojure.test :refer [deftest is testing use-fixtures]]
-    [thrum.core :as t]
-    [thrum.test-kit.gate :as gate]
-    [thrum.test-kit.leak :as leak]
-    [thrum.throwing :refer [thrown]])
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.core :as t]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.throwing :refer [thrown]])
   (:import
-    (java.util.concurrent CancellationException CountDownLatch ExecutionException Future TimeUnit TimeoutException)))
+   (java.util.concurrent CancellationException CountDownLatch ExecutionException Future TimeUnit TimeoutException)))
 
 (set! *warn-on-reflection* true)
 

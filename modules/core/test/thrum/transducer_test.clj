@@ -1,14 +1,14 @@
 (ns thrum.transducer-test
   "The map family as transducers: (pmap limit f) without a collection."
   (:require
-    [clojure.test :refer [deftest is testing use-fixtures]]
-    [thrum.core :as t]
-    [thrum.test-kit.gate :as gate]
-    [thrum.test-kit.leak :as leak]
-    [thrum.throwing :refer [thrown]])
+   [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.core :as t]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.throwing :refer [thrown]])
   (:import
-    (java.util.concurrent CountDownLatch)
-    (java.util.concurrent.atomic AtomicLong)))
+   (java.util.concurrent CountDownLatch)
+   (java.util.concurrent.atomic AtomicLong)))
 
 (set! *warn-on-reflection* true)
 
