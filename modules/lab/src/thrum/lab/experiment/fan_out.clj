@@ -19,14 +19,14 @@
 (def ^:private jvm-ms "How long a child's JVM usually takes, for the estimate." 3000)
 (def ^:private open-ms "How long the server and the warm-up usually take, for the estimate." 4000)
 (def ^:private item-ms "Overhead of one download on a slow machine, for the estimate." 0.6)
-(def ^:private unlimited-ms "How long one download without a limit takes, for the estimate." 3)
+(def ^:private unlimited-ms "How long one download without a limit takes, for the estimate." 4)
 (def ^:private client-jvm-opts ["-Xmx512m" "-XX:+UseSerialGC" "-XX:TieredStopAtLevel=1"])
 (def ^:private reserve "Files that a process keeps open for itself, for the estimate." 56)
 
 (def quick
   "The default sizes: the published counts, with smaller files, and for the large counts a lower rate, which spares a small
   machine's processors what the published sizes would ask of them."
-  {:bytes {:downloads 60000, :many 60000, :files 20000, :unlimited 1000000}
+  {:bytes {:downloads 60000, :many 60000, :files 20000, :unlimited 2000000}
    :rate {:downloads published/rate, :many 100000, :files 100000, :unlimited :unlimited}
    :n {:downloads 100, :many 2000, :files 2000, :unlimited 100}
    :repeat {:fast 3, :unlimited 3}
@@ -57,7 +57,7 @@
    {:part :unlimited
     :title "When the network is fast"
     :about "Without a rate limit there is little to wait for, and so little to gain: how close does the plain loop come, or does it win?"
-    :contenders [:core-map :core-pmap [:pool {:pool 50}] :raw-jdk :thrum-map :thrum-pmap]}])
+    :contenders [:core-map :core-pmap :raw-jdk :thrum-pmap]}])
 
 (defn- params
   "Returns the numbers that a contender of a part runs with."
