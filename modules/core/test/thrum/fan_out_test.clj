@@ -7,7 +7,7 @@
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
-   (java.util.concurrent CountDownLatch Semaphore)
+   (java.util.concurrent CountDownLatch)
    (java.util.concurrent.atomic AtomicLong)))
 
 (set! *warn-on-reflection* true)
