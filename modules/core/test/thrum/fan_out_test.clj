@@ -266,14 +266,16 @@
     (is (= #{0 1 2} (set (map (comp :i ex-data) (riders e)))))))
 
 (deftest true-failures-after-a-cancel-ride-along
-  (let [running (CountDownLatch. 2), failure (ex-info "root" {}), cleanup (ex-info "cleanup failed" {})
-        e (thrown (t/pmapv 2 (fn [i]
-                               (.countDown running)
-                               (.await running)
-                               (if (zero? i)
-                                 (throw failure)
-                                 (try (Thread/sleep 60000) (catch InterruptedException _ (throw cleanup)))))
-                           (range 2)))]
+  (let [running (promise), failure (ex-info "root" {}), cleanup (ex-info "cleanup failed" {})
+        e (thrown (t/pmapv 2
+                    (fn [i]
+                      (if (zero? i)
+                        (do @running (throw failure))
+                        (try
+                          (deliver running true)
+                          (Thread/sleep 60000)
+                          (catch InterruptedException _ (throw cleanup)))))
+                    (range 2)))]
     (is (identical? failure e))
     (is (= [cleanup] (riders e)))))
 
