@@ -430,10 +430,13 @@
   (is (every? #(.isVirtual ^Thread %) (t/for [_ (range 3)] (Thread/currentThread)))))
 
 (deftest bindings-of-for-run-on-the-consumer-one-item-at-a-time
-  (let [seen (atom []), self (Thread/currentThread)
-        results (t/pfor 2 [x (vec (range 100)) :let [_ (swap! seen conj (identical? self (Thread/currentThread)))]] x)]
+  (let [seen (atom []), self (Thread/currentThread), gate (promise)
+        results (t/pfor 2 [x (vec (range 100))
+                           :let [_ (swap! seen conj (identical? self (Thread/currentThread)))]]
+                  (do (when (pos? x) @gate) x))]
     (first results)
     (is (<= (count @seen) 2))
+    (deliver gate true)
     (is (= (range 100) results))
     (is (every? true? @seen))))
 
