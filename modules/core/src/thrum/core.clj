@@ -52,7 +52,8 @@
 
   Options: :on-exit - :join (default) waits for the tasks, :cancel cancels and joins them; :name - of the threads.
   If the body throws or is interrupted, the tasks are cancelled and joined, then it is rethrown. Work that ignores its interrupt
-  delays the return. After the return the executor refuses work with RejectedExecutionException."
+  delays the return. When the body has ended, the executor refuses work with RejectedExecutionException, also from its own
+  tasks."
   [binding & body]
   (let [[executor options] (options/binding-form "with-executor" binding 2)]
     `(with-executor-call ~(or options {})
@@ -100,8 +101,8 @@
   Without a collection it returns a transducer.
 
   While a consumer waits, the tasks run `limit` wide: no item waits for a chunk, or, as far as the window reaches, for a slow
-  one before it. The consumer is the thread that realises the seq: it starts the tasks, also while it waits, and nothing starts
-  while nobody waits. The source is touched by this thread only, one item at a time beyond its own chunks.
+  one before it. The consumer is the thread that realises the seq: it starts the tasks, also while it waits. When
+  it asks for an element that is ready, at most one more starts, and only if its item is at hand; between requests nothing does. The source is touched by this thread only, one item at a time beyond its own chunks.
 
   limit: a positive integer, or a map of options:
     :limit  - how many tasks may run at once; required

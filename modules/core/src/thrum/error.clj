@@ -58,7 +58,8 @@
 ;; What was caused by a cancel
 
 (defn- interruption? [^Throwable t]
-  (or (instance? InterruptedException t)
+  (or (= :thrum/closed (:type (ex-data t)))
+      (instance? InterruptedException t)
       (instance? CancellationException t)
       (instance? ClosedByInterruptException t)
       (and (instance? SocketException t)
@@ -84,9 +85,10 @@
   IFailures
   (record [this failure]
     (locking this
-      (set! total (inc total))
-      (when (<= (.size kept) (long most-suppressed))
-        (.add kept failure))))
+      (when-not (some #(identical? (:throwable failure) (:throwable %)) kept)
+        (set! total (inc total))
+        (when (<= (.size kept) (long most-suppressed))
+          (.add kept failure)))))
   (kept [this]
     (locking this (ArrayList. kept)))
   (total [this]

@@ -7,7 +7,7 @@
    [thrum.task :as task])
   (:import
    (clojure.lang ExceptionInfo)
-   (java.util List)
+   (java.util List Objects)
    (java.util.concurrent AbstractExecutorService Executor ExecutorService TimeoutException)
    (java.util.concurrent.atomic AtomicLong)
    (thrum.scope Scope)
@@ -19,16 +19,25 @@
   (launch [context f]))
 
 ;; The owner of an executor's tasks: one failure is no matter of the others.
-(deftype Crew [^Scope scope ^AtomicLong started ^Task over]
+(deftype Crew [^Scope scope ^AtomicLong started ^Task over on-failure]
   Owner
-  (failed [_ _ _])
+  (failed [_ _ t] (on-failure t))
   (ended [_ task]
     (scope/leave! scope task)
     (when (and (scope/reason scope) (scope/empty-scope? scope))
       (.settle over (Done. nil)))))
 
 (defn- crew [id]
-  (Crew. (scope/scope id nil) (AtomicLong.) (task/latch id)))
+  (Crew. (scope/scope id nil) (AtomicLong.) (task/latch id) (fn [_])))
+
+(defn- uncaught! [t]
+  (let [thread (Thread/currentThread)]
+    (.uncaughtException (.getUncaughtExceptionHandler thread) thread t)))
+
+(defn- without-handles
+  "Returns the same crew for work that nobody holds a future of: its failures go to the thread's uncaught exception handler."
+  [^Crew crew]
+  (Crew. (.-scope crew) (.-started crew) (.-over crew) uncaught!))
 
 (defn- close! [^Crew crew end-scope!]
   (end-scope! (.-scope crew) :shutdown)
@@ -50,10 +59,11 @@
 (defn- service
   "Returns the crew's ExecutorService. What is given to it by submit or execute runs as it is, in the caller's bindings."
   ^ExecutorService [^Crew crew]
-  (let [scope (.-scope crew)]
+  (let [scope (.-scope crew)
+        handless (without-handles crew)]
     (proxy [AbstractExecutorService Launcher] []
       (launch [context f] (launch! crew context f))
-      (execute [runnable] (launch! crew (context/capture nil nil) runnable))
+      (execute [runnable] (launch! handless (context/capture nil nil) (Objects/requireNonNull runnable)))
       (shutdown [] (close! crew scope/close!))
       (shutdownNow [] (close! crew scope/cancel!) (List/of))
       (isShutdown [] (some? (scope/reason scope)))

@@ -9,7 +9,7 @@
    [thrum.scope :as scope]
    [thrum.task :as task])
   (:import
-   (clojure.lang LazySeq)
+   (clojure.lang IPending LazySeq)
    (java.util ArrayList)
    (java.util.concurrent Future)
    (java.util.concurrent.atomic AtomicLong)
@@ -31,6 +31,9 @@
   (^Object setSourceFailure [t])
   (consume [])
   (^Object exhaust [])
+  (^boolean behind [])
+  (^boolean leftEarly [])
+  (^Object setLeftEarly [])
   (^Throwable thrown [])
   (^Object setThrown [^Throwable t]))
 
@@ -42,6 +45,7 @@
                  ^:unsynchronized-mutable source
                  ^:unsynchronized-mutable more
                  ^:unsynchronized-mutable ^Throwable source-failure
+                 ^:unsynchronized-mutable left-early
                  ^:unsynchronized-mutable ^long started
                  ^:unsynchronized-mutable ^long consumed
                  ^:unsynchronized-mutable ^Throwable thrown]
@@ -63,6 +67,11 @@
                  (< (- started ended-seen) limit)))
          (< (- started consumed) window)
          (not (.stopped order))))
+  ;; Is less under way than while somebody waits, with a next item that can be had at once?
+  (behind [this]
+    (and (< (- started consumed) limit)
+         (not (and (instance? IPending source) (not (.isRealized ^IPending source))))
+         (.room this)))
   (idle [_]
     (and (not more) (= started consumed)))
   (launch [this thunk]
@@ -75,6 +84,8 @@
       (set! consumed (inc consumed))
       (when keeps (.forget scope task))
       task))
+  (leftEarly [_] left-early)
+  (setLeftEarly [_] (set! left-early true))
   (sourceFailure [_] source-failure)
   (setSourceFailure [_ t] (set! source-failure t))
   (thrown [_] thrown)
@@ -84,9 +95,11 @@
   (failed [_ task t]
     (.record failures {:throwable t, :task (.taskName ^ITask task), :index (.index ^ITask task)}))
   (ended [_ task]
-    (.ended order task)
-    (.incrementAndGet ended)
-    (if keeps (.over scope) (scope/leave! scope task))))
+    (try
+      (.ended order task)
+      (finally
+        (.incrementAndGet ended)
+        (if keeps (.over scope) (scope/leave! scope task))))))
 
 (def ^:private orders
   "By name: an order, made from scope and limit."
@@ -100,14 +113,14 @@
   (let [id (task/unique-name name)
         scope (scope/scope id (context/current-scope))
         ^IOrder order ((orders order) scope limit)]
-    (FanOut. (context/capture wrap scope) scope limit window order (.keeps order) (error/failures) (AtomicLong.) 0 nil true nil 0 0 nil)))
+    (FanOut. (context/capture wrap scope) scope limit window order (.keeps order) (error/failures) (AtomicLong.) 0 nil true nil false 0 0 nil)))
 
 ;; How it ends
 
 (defn- root
-  "Returns the failure to throw: the first in time, where that one has cancelled the scope, else the one at hand."
+  "Returns the failure to throw: the first in time, where that one has ended all, else the one at hand."
   [^FanOut fan-out failure]
-  (or (when (and (= :sibling-failed (scope/reason (.-scope fan-out)))
+  (or (when (and (.broken ^IOrder (.-order fan-out))
                  (not (instance? InterruptedException (:throwable failure))))
         (first (.kept ^Failures (.-failures fan-out))))
       failure))
@@ -155,6 +168,9 @@
 
 (defn- leave! [^FanOut fan-out]
   (or (.consume fan-out)
+      ;; All is over; but somebody may have succeeded in time and not come round to saying so.
+      (do (end! fan-out :failed)
+          (.consume fan-out))
       (scope/check-open! (.-scope fan-out))))
 
 (defn- failure-of [^ITask task]
@@ -192,12 +208,18 @@
     (let [item (first items)]
       (.launch fan-out #(f item)))))
 
+(defn- keep-up!
+  "Starts one more before something leaves, so that a consumer who takes his time is not alone at work."
+  [^FanOut fan-out f]
+  (when (.behind fan-out)
+    (start-next! fan-out f)))
+
 (defn- take!
   "Returns the next task to leave, or nil at the end."
   [^FanOut fan-out f]
   (loop []
     (condp identical? (decide fan-out)
-      :leave (leave! fan-out)
+      :leave (do (keep-up! fan-out f) (leave! fan-out))
       :start (do (start-next! fan-out f) (recur))
       :end (some-> (.sourceFailure fan-out) throw)
       :wait (do (await! fan-out) (recur)))))
@@ -215,36 +237,46 @@
 
 ;; Pushed by a transducing process
 
-(defn- push! [^FanOut fan-out emit rf acc thunk]
+(defn- unless-room
+  "Starts the thunk if there is room for it; returns it if there is none."
+  [^FanOut fan-out thunk]
+  (if (.room fan-out)
+    (do (.launch fan-out thunk) nil)
+    thunk))
+
+(defn- leave-early! [^FanOut fan-out]
+  (.setLeftEarly fan-out)
+  (end! fan-out :reduced))
+
+(defn- push!
+  "Starts the thunk, as soon as there is room, and hands on what is ready."
+  [^FanOut fan-out emit rf acc thunk]
   (failing fan-out
-    (loop [acc acc]
+    (loop [acc acc, thunk (unless-room fan-out thunk)]
       (if (reduced? acc)
-        (do (end! fan-out :reduced) acc)
+        (do (leave-early! fan-out) acc)
         (condp identical? (decide fan-out)
-          :leave (recur (rf acc (emit fan-out (leave! fan-out))))
-          :start (do (.launch fan-out thunk) acc)
-          :wait (do (await! fan-out) (recur acc)))))))
+          :leave (recur (rf acc (emit fan-out (leave! fan-out))) thunk)
+          :start (if thunk (recur acc (unless-room fan-out thunk)) acc)
+          :wait (if thunk (do (await! fan-out) (recur acc thunk)) acc))))))
 
 (defn- flush! [^FanOut fan-out emit rf acc]
   (failing fan-out
     (.exhaust fan-out)
     (loop [acc acc]
       (if (reduced? acc)
-        (do (end! fan-out :reduced) (unreduced acc))
+        (do (leave-early! fan-out) (unreduced acc))
         (condp identical? (decide fan-out)
           :leave (recur (rf acc (emit fan-out (leave! fan-out))))
           :end acc
           :wait (do (await! fan-out) (recur acc)))))))
-
-(defn- left-early? [^FanOut fan-out]
-  (= :reduced (scope/reason (.-scope fan-out))))
 
 (defn- feeding
   "Returns the reducing function that starts f on its inputs and hands to rf what leaves the fan-out."
   [fan-out emit f rf]
   (fn
     ([] (rf))
-    ([acc] (rf (if (left-early? fan-out) acc (flush! fan-out emit rf acc))))
+    ([acc] (rf (if (.leftEarly ^FanOut fan-out) acc (flush! fan-out emit rf acc))))
     ([acc item] (push! fan-out emit rf acc #(f item)))
     ([acc item & items] (push! fan-out emit rf acc #(apply f item items)))))
 

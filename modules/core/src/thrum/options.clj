@@ -48,7 +48,7 @@
     (str ", did you mean " (nearest k ks) "?")))
 
 (defn- unknown [k ks]
-  (error/invalid (str "Unknown option " (pr-str k) (hint k ks) " Known here: " (str/join ", " ks))
+  (error/invalid (str "Unknown option " (pr-str k) (hint k ks) " Known here:\n" (str/join "\n" (documented ks)))
                  {:option k, :known (vec ks)}))
 
 (defn- check-value! [k v]
@@ -110,7 +110,7 @@
 (defn- limited [options ks]
   (let [{:keys [limit] :as options} (check options ks)]
     (when-not limit (throw (limit-error limit)))
-    (checked-window (merge {:window (* 8 limit)} options))))
+    (checked-window (merge {:window (long (min Long/MAX_VALUE (*' 8 limit)))} options))))
 
 (defn fan-out
   "Returns the options of a fan-out, all of ks present that have a default, from its first argument, a limit or a map."

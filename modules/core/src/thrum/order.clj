@@ -18,7 +18,8 @@
   (next [])                         ; the next task to leave, or nil when a failure ended all
   (^boolean keeps [])               ; do tasks stay until they leave? Else until they end
   (^Object ended [task])            ; by the task's own thread
-  (^boolean stopped []))            ; must nothing new start?
+  (^boolean stopped [])             ; must nothing new start?
+  (^boolean broken []))             ; has a failure ended all?
 
 (defn- failed? [^ITask task]
   (instance? Failed (.outcome task)))
@@ -70,7 +71,8 @@
     (when (failed? task)
       (cancel-later! first-failed task)))
   (stopped [_]
-    (< (.get first-failed) Long/MAX_VALUE)))
+    (< (.get first-failed) Long/MAX_VALUE))
+  (broken [_] false))
 
 (defn input-order
   "Results leave in the order of the input; a failure cancels what comes after it."
@@ -96,7 +98,9 @@
       chain)))
 
 ;; The tasks' own threads push on the stack, the consumer takes all of it at once.
-(deftype CompletionOrder [scope ^AtomicReference completed ^:unsynchronized-mutable ^ITask head]
+(deftype CompletionOrder [scope ^AtomicReference completed
+                          ^:volatile-mutable failed
+                          ^:unsynchronized-mutable ^ITask head]
   IOrder
   (started [_ _])
   (due [this]
@@ -113,15 +117,16 @@
   (ended [_ task]
     (condp instance? (.outcome ^ITask task)
       Done (push! completed task)
-      Failed (scope/cancel! scope :sibling-failed)
+      Failed (do (set! failed true) (scope/cancel! scope :sibling-failed))
       nil))
   (stopped [_]
-    (some? (scope/reason scope))))
+    (or failed (some? (scope/reason scope))))
+  (broken [_] failed))
 
 (defn completion-order
   "Results leave as they come; a failure cancels the scope."
   [scope]
-  (CompletionOrder. scope (AtomicReference.) nil))
+  (CompletionOrder. scope (AtomicReference.) false nil))
 
 ;; fmap: the tasks themselves
 
@@ -133,7 +138,8 @@
   (keeps [_] false)
   (next [_] (.poll tasks))
   (ended [_ _])
-  (stopped [_] false))
+  (stopped [_] false)
+  (broken [_] false))
 
 (defn start-order
   "The tasks themselves leave, in the order of the input, as soon as `ahead` of them have been started or no more can be;

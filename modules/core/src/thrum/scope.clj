@@ -64,11 +64,13 @@
   (adopt [this child]
     (locking this
       (check-open! this)
+      ;; What can fail for want of memory comes first.
+      (.ensureCapacity children (inc (.size children)))
       (when (and parent (not in-parent))
         (.adopt parent this)
         (set! in-parent true))
-      (set! added (inc added))
-      (add! children child)))
+      (add! children child)
+      (set! added (inc added))))
   (forget [this child]
     (locking this (remove! children child)))
   ;; A child that ends takes no lock: many end at once. It may see too low a number of children, never too high a one.
@@ -82,8 +84,9 @@
         (set! in-parent false)
         (.forget parent this)
         (.over parent))))
-  (close [_ why]
-    (when-not reason (set! reason why)))
+  (close [this why]
+    (locking this
+      (when-not reason (set! reason why))))
   (children [this]
     (locking this (ArrayList. children)))
 

@@ -8,7 +8,7 @@
   (:import
    (clojure.lang IBlockingDeref IDeref IFn IPending)
    (java.util HashSet)
-   (java.util.concurrent ExecutionException Future TimeUnit TimeoutException)
+   (java.util.concurrent ExecutionException Future FutureTask TimeUnit TimeoutException)
    (java.util.concurrent.atomic AtomicLong)
    (java.util.concurrent.locks LockSupport)
    (thrum.context Context)))
@@ -33,6 +33,7 @@
   (^Object begin [^Thread thread])
   (^Object awaitInterrupt [])
   (^Object interruptRunner [])
+  (^boolean claim [])
   (^boolean cancelWith [reason ^boolean interrupt])
   (^String taskName [])
   (^Object setName [^String name])
@@ -45,6 +46,10 @@
 (deftype Done [value])
 (deftype Failed [^Throwable throwable])
 (deftype Cancelled [reason])
+
+(def ^:private lost
+  "The outcome of a task that could not even record one."
+  (Failed. (OutOfMemoryError. "The outcome of a task could not be recorded")))
 
 (defn- attempt [context body]
   (try
@@ -116,10 +121,11 @@
 (deftype Task [^Context context ^Owner owner ^long index
                ^:unsynchronized-mutable body
                ^:volatile-mutable outcome
-               ^:unsynchronized-mutable ^Thread thread
+               ^:volatile-mutable ^Thread thread
                ^:unsynchronized-mutable ^String name
                ^:volatile-mutable successor
                ^:unsynchronized-mutable ^HashSet waiters
+               ^:unsynchronized-mutable claimed
                ^:unsynchronized-mutable ^long place]
   ITask
   (outcome [_] outcome)
@@ -154,16 +160,23 @@
       (when waiters (.remove waiters waiter))))
   (interruptRunner [this]
     (locking this
-      (when thread (.interrupt thread))))
+      ;; Read once: the task may let its thread go meanwhile.
+      (let [^Thread runner thread]
+        (when runner (.interrupt runner)))))
+  (claim [this]
+    (locking this
+      (let [free (not claimed)]
+        (set! claimed true)
+        free)))
   ;; Who has seen the thread before it was let go has interrupted it when this returns.
   (awaitInterrupt [this]
     (locking this nil))
   (cancelWith [this reason interrupt]
     (let [work body]
       (and (.settle this (Cancelled. reason))
-           (do (cond
-                 (instance? Future work) (.cancel ^Future work interrupt)
-                 interrupt (.interruptRunner this))
+           (do (when (instance? Future work) (.cancel ^Future work interrupt))
+               ;; A FutureTask has interrupted its runner itself; others, CompletableFuture's, never do.
+               (when (and interrupt (not (instance? FutureTask work))) (.interruptRunner this))
                true))))
 
   Child
@@ -173,13 +186,15 @@
 
   Runnable
   (run [this]
-    (when-not thread (.begin this (Thread/currentThread)))
-    (try
-      (perform! this context owner body)
-      (finally
-        (set! body nil)
-        (set! thread nil)
-        (when owner (.ended owner this)))))
+    (when (.claim this)
+      (when-not thread (.begin this (Thread/currentThread)))
+      (try
+        (perform! this context owner body)
+        (finally
+          (when-not outcome (.settle this lost))
+          (set! body nil)
+          (set! thread nil)
+          (when owner (.ended owner this))))))
 
   Future
   (isDone [_] (some? outcome))
@@ -218,7 +233,7 @@
   "Returns a task that has not begun: the body that the context's wrap makes of f, to be run for the owner (nil: nobody).
   Its name will be that of its thread."
   ^Task [context owner ^long index f]
-  (Task. context owner index (context/wrapped context f) nil nil nil nil nil -1))
+  (Task. context owner index (context/wrapped context f) nil nil nil nil nil false -1))
 
 (defn named
   "Returns the task with a name of its own, for a thread that is not."
@@ -229,7 +244,7 @@
 (defn latch
   "Returns a task that nobody runs: it ends when somebody settles it."
   ^Task [name]
-  (named (Task. nil nil 0 nil nil nil nil nil nil -1) name))
+  (named (Task. nil nil 0 nil nil nil nil nil nil false -1) name))
 
 (defn start!
   "Starts the task on its thread, a fresh one that runs it. Returns the task."

@@ -7,7 +7,7 @@
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
-   (java.util.concurrent Callable Executor ExecutorService Executors Future RejectedExecutionException TimeUnit)))
+   (java.util.concurrent Callable CompletableFuture Executor ExecutorService Executors Future RejectedExecutionException TimeUnit)))
 
 (set! *warn-on-reflection* true)
 
@@ -98,6 +98,28 @@
                       @running
                       f))]
     (is (future-cancelled? submitted))))
+
+(deftest a-completable-future-is-interrupted-too
+  (let [running (promise), ended (promise)]
+    (t/with-executor [exe {:on-exit :cancel}]
+      (CompletableFuture/runAsync
+        (fn [] (deliver running true) (try (Thread/sleep 60000) (finally (deliver ended true))))
+        exe)
+      @running)
+    (is (realized? ended))))
+
+(deftest a-failure-that-nobody-can-ask-for-is-reported
+  (let [seen (promise), failure (ex-info "unseen" {})]
+    (t/with-executor [exe]
+      (.execute exe
+                (fn []
+                  (.setUncaughtExceptionHandler
+                    (Thread/currentThread)
+                    (reify Thread$UncaughtExceptionHandler
+                      (uncaughtException [_ _ t] (deliver seen t))))
+                  (throw failure))))
+    (is (identical? failure (deref seen 1000 :lost)))
+    (is (instance? NullPointerException (thrown (t/with-executor [exe] (.execute exe nil)))))))
 
 (deftest closing-it-by-hand-is-fine
   (is (= 1 (t/with-executor [exe]

@@ -3,6 +3,7 @@
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
+   [thrum.scope :as scope]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
@@ -157,6 +158,36 @@
       (is (<= (.get started) (+ k 2)))
       (is (<= @realised (+ k 2))))
     (run! #(deliver % true) gates)))
+
+(deftest a-consumer-who-takes-his-time-is-not-alone-at-work
+  (testing "with items at hand, the next one runs while he handles the last"
+    (let [both (atom 0), busy (CountDownLatch. 1)
+          f (fn [i] (when (= i 4) (.countDown busy)) i)]
+      (doseq [i (t/pmap 4 f (vec (range 6)))]
+        (when (= i 3)
+          (when (.await busy 1 java.util.concurrent.TimeUnit/SECONDS) (swap! both inc))))
+      (is (= 1 @both)))))
+
+(deftest errors-in-the-bookkeeping-do-not-hang
+  (let [running (promise), ended (promise), failure (OutOfMemoryError. "simulated")]
+    (with-redefs [scope/cancel! (let [cancel! scope/cancel!, first? (atom true)]
+                                  (fn [scope reason]
+                                    (if (compare-and-set! first? true false) (throw failure) (cancel! scope reason))))]
+      (is (= "boom"
+             (ex-message
+               (gate/in-time
+                 5000
+                 #(thrown (t/pmapv 2
+                            (fn [i]
+                              (if (zero? i)
+                                (do @running
+                                    (.setUncaughtExceptionHandler
+                                      (Thread/currentThread)
+                                      (reify Thread$UncaughtExceptionHandler (uncaughtException [_ _ _])))
+                                    (throw (ex-info "boom" {})))
+                                (do (deliver running true) (sleep-until-interrupted ended))))
+                            [0 1])))))))
+    (is (realized? ended))))
 
 (deftest the-source-is-touched-by-the-consumer-alone
   (let [threads (atom #{})

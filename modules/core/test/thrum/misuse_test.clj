@@ -66,6 +66,9 @@
     '(thrum.core/with-executor exe 1)
     '(thrum.core/with-executor [exe {} x] 1)))
 
+(deftest the-largest-limit-is-a-limit
+  (is (= [2] (t/pmap Long/MAX_VALUE inc [1]) (t/pmapv Long/MAX_VALUE inc [1]))))
+
 (deftest map-without-a-collection-points-to-pmap
   (is (str/includes? (ex-message (thrown (t/map inc))) "(pmap limit f)")))
 

@@ -166,3 +166,15 @@
       (thrown @failed)
       (is (str/includes? (pr-str failed) ":failed"))
       (is (str/includes? (pr-str failed) "broken")))))
+
+(deftest a-task-runs-once-whoever-calls-it
+  (let [runs (atom 0), task (t/future (swap! runs inc))]
+    @task
+    (.run ^Runnable task)
+    (is (= 1 @runs))))
+
+(deftest a-cancel-may-meet-the-end-of-the-body
+  (dotimes [_ 20000]
+    (let [task (t/future 1)]
+      (future-cancel task)))
+  (is (nil? @(t/future nil)) "no cancel threw"))

@@ -88,3 +88,22 @@
     (is (= 0 (first (sequence (t/pmap 3 (fn [i] (when (< 40 (.incrementAndGet started)) (deref gate 2000 :late)) i)) (range)))))
     (deliver gate :go)
     (is (gate/eventually 1000 #(pos? (.get started))))))
+
+(deftest an-inner-process-never-mistakes-the-outer-end-for-its-own
+  (let [inner (promise), running (promise)
+        source (concat [1 2 3] (lazy-seq (deliver running true)
+                                         (try (Thread/sleep 60000) (catch InterruptedException _))
+                                         nil))
+        f (fn [i]
+            (if (zero? i)
+              @running
+              (deliver inner (thrown (into [] (t/pmap 8 inc) source)))))]
+    (is (= [true] (into [] (comp (t/pmap 2 f) (take 1)) [0 1])))
+    (is (= :thrum/closed (:type (ex-data (deref inner 1000 :stuck)))))))
+
+(deftest reduced-is-the-end-also-where-a-sibling-has-failed
+  (let [failed (promise), steps (atom [])
+        rf (fn ([acc] acc) ([acc x] (swap! steps conj x) (reduced (conj acc x))))
+        f (fn [i] (if (zero? i) (do @failed :ok) (try (throw (ex-info "1" {})) (finally (deliver failed true)))))]
+    (is (= [:ok] (transduce (t/pmap 2 f) rf [] [0 1])))
+    (is (= [:ok] @steps))))
