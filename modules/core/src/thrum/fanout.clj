@@ -151,7 +151,7 @@
 ;; What the consumer does next
 
 (defn- decide
-  "Returns :leave, :start, :end or :wait. What is due leaves before anything is pulled from the source."
+  "Returns :leave, :start, :end or :wait. What is due leaves before a source is pulled that may block."
   [^FanOut fan-out]
   (let [^IOrder order (.-order fan-out)]
     (scope/check-parent-open! (.-scope fan-out))

@@ -269,15 +269,6 @@
 
 ;; How a task prints
 
-(defn status
-  "Returns :running, :done, :failed or :cancelled."
-  [^ITask task]
-  (condp instance? (.outcome task)
-    Done :done
-    Failed :failed
-    Cancelled :cancelled
-    :running))
-
 (defn- shown [^ITask task]
   (let [outcome (.outcome task)]
     (condp instance? outcome
