@@ -1,5 +1,6 @@
 (ns thrum.context
-  "What travels with a task: the caller's dynamic bindings, the wrap around its body, and the scope that nested work belongs to."
+  "What travels with a task: the caller's dynamic bindings, the wrap around its body, and the scope that nested work belongs to;
+  and the place where a thread stands: in a task, in the body of a form."
   (:require
    [thrum.error :as error])
   (:import
@@ -7,20 +8,46 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private ^ThreadLocal scope-here (ThreadLocal.))
+;; What work belongs to: a scope.
+(definterface Owned
+  (cancelReason [])                 ; why it is cancelled, or nil
+  (opener []))                      ; the task that cannot end before it, or nil
+
+;; Where the calling thread stands: in the body of a task or of a form such as with-scope. Forms nest, a task is the outermost.
+(definterface Place
+  (scope [])                        ; what nested work belongs to, or nil
+  (task [])                         ; the task whose thread this is, or nil
+  (cancelledTask [])                ; the same, unless a shield stands between
+  (cancelReason [])                 ; why work here is cancelled, or nil
+  (^Object noticed [])              ; the thread knows of its cancel: an interrupt for it is used up
+  (^boolean alarmed [])             ; has an interrupt been sent here that nobody has noticed?
+  (^Object mask [])                 ; no interrupt from now on
+  (^Object unmask [^Thread self]))  ; what came meanwhile is sent now
+
+(def ^:private ^ThreadLocal here (ThreadLocal.))
 
 (deftype Context [frame wrap scope])
+
+(defn place
+  "Returns where the calling thread stands, or nil."
+  ^thrum.context.Place []
+  (.get here))
+
+(defn stand!
+  "The calling thread stands in this place from now on; nil: in none."
+  [place]
+  (if (some? place) (.set here place) (.remove here)))
+
+(defn current-scope
+  "Returns the scope that the calling thread works for, or nil."
+  []
+  (some-> (place) .scope))
 
 (defn capture
   "Returns the context of the calling thread: its binding frame as it is now, for tasks whose nested work belongs to scope
   (nil: to no scope). The frame is shared, never changed: bindings made later push frames of their own."
   ^Context [wrap scope]
   (Context. (Var/cloneThreadBindingFrame) wrap scope))
-
-(defn current-scope
-  "Returns the scope that the calling thread works for, or nil."
-  []
-  (.get scope-here))
 
 (defn wrapped
   "Returns the thunk that a task runs for this body: what wrap makes of it, called here and now."
@@ -30,20 +57,19 @@
     body))
 
 (defn enter!
-  "Makes the calling thread, a fresh one, work in this context."
-  [^Context context]
+  "Makes the calling thread work in this context, and stand in this place."
+  [^Context context place]
   (Var/resetThreadBindingFrame (.-frame context))
-  (when-some [scope (.-scope context)]
-    (.set scope-here scope)))
+  (stand! place))
 
 (defn on-borrowed-thread
-  "Runs f on a thread that belongs to somebody else, for no scope, and leaves its binding frame and scope as they were."
+  "Runs f on a thread that belongs to somebody else, and leaves its binding frame and place as they were."
   [f]
   (let [frame (Var/getThreadBindingFrame)
-        scope (current-scope)]
+        place (place)]
     (try
-      (.remove scope-here)
+      (stand! nil)
       (f)
       (finally
         (Var/resetThreadBindingFrame frame)
-        (when scope (.set scope-here scope))))))
+        (stand! place)))))

@@ -43,10 +43,31 @@
 
 (defn cancelled
   "Returns what a wait for a cancelled task throws; its cause carries the reason."
-  ^CancellationException [task-name reason]
-  (doto (CancellationException. (str task-name " was cancelled"))
-    (.initCause (ex-info (str task-name " was cancelled: " (pr-str reason))
-                         {:type :thrum/cancelled, :task task-name, :reason reason}))))
+  (^CancellationException [task-name reason] (cancelled task-name reason nil))
+  (^CancellationException [task-name reason cause]
+   (doto (CancellationException. (str task-name " was cancelled"))
+     (.initCause (ex-info (str task-name " was cancelled: " (pr-str reason))
+                          {:type :thrum/cancelled, :task task-name, :reason reason}
+                          cause)))))
+
+(defn deadlock
+  "Returns the answer to a wait that could never end."
+  [message data]
+  (ex-info message (assoc data :type :thrum/deadlock)))
+
+(defn timeout
+  "Returns what a form throws whose deadline came first; the cause is what its body threw."
+  [form-name data cause]
+  (ex-info (str form-name " was not done in time" (when-some [ms (:timeout-ms data)] (str ", within " ms " ms")))
+           (assoc data :type :thrum/timeout, :scope form-name)
+           cause))
+
+(defn foreign
+  "Returns the answer to a thread that uses a scope which it does not work for."
+  [scope-name]
+  (invalid (str "This thread does not work for the scope " scope-name ". Only its body and its tasks may fork into it; a thread of"
+                " somebody else's can hand its work to one of them, through a queue for instance")
+           {:scope scope-name, :thread (.getName (Thread/currentThread))}))
 
 (defn- context
   "Returns what rides along with a failure: which item failed, and in its stack trace where the result was asked for."

@@ -2,13 +2,17 @@
   "A scope owns tasks: it ends only when all of them have ended. Its children are held strongly, added before they
   start, cancelled once, and joined."
   (:require
+   [thrum.deadline :as deadline]
    [thrum.error :as error]
    [thrum.jdk :as jdk]
-   [thrum.task :as task])
+   [thrum.point :as point]
+   [thrum.task :as task]
+   [thrum.wait :as wait])
   (:import
    (java.util ArrayList)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)
+   (thrum.context Owned)
    (thrum.task Child Task)))
 
 (set! *warn-on-reflection* true)
@@ -16,12 +20,15 @@
 (definterface IScope
   (^String scopeName [])
   (reason [])
+  (moment [])
+  (parent [])
   (^boolean isEmpty [])
   (^Object adopt [child])
   (^Object over [])
   (^Object forget [child])
   (^Object leaveParent [])
   (^Object close [reason])
+  (^boolean cancelled [reason])
   (^java.util.List children []))
 
 (defn- add! [^ArrayList children ^Child child]
@@ -48,25 +55,31 @@
   (when-some [reason (.reason scope)]
     (throw (error/closed (.scopeName scope) reason))))
 
-(deftype Scope [^String name ^String prefix ^IScope parent ^ArrayList children ^AtomicLong ended ^AtomicReference waiter
+;; moment: its deadline, or its parent's where that is earlier; nil: none. shielded: it does not hear of its parent's cancel.
+(deftype Scope [^String name ^String prefix ^IScope parent opener moment shielded
+                ^ArrayList children ^AtomicLong ended ^AtomicReference waiter
                 ^:volatile-mutable reason
+                ^:volatile-mutable cancel-reason
                 ^:unsynchronized-mutable ^long added
                 ^:unsynchronized-mutable in-parent
                 ^:unsynchronized-mutable ^long place]
   IScope
   (scopeName [_] name)
+  (moment [_] moment)
+  (parent [_] parent)
   (reason [_]
-    (if (and (nil? reason) parent) (.reason parent) reason))
+    (if (and (nil? reason) parent (not shielded)) (.reason parent) reason))
   (isEmpty [this]
     (locking this (= added (.get ended))))
   ;; Locks are taken from child to parent. A scope is its parent's child while it has children that run, so that an
   ;; abandoned one is forgotten.
   (adopt [this child]
+    (point/reached :scope/adopt)
     (locking this
       (check-open! this)
       ;; What can fail for want of memory comes first.
       (.ensureCapacity children (inc (.size children)))
-      (when (and parent (not in-parent))
+      (when (and parent (not shielded) (not in-parent))
         (.adopt parent this)
         (set! in-parent true))
       (add! children child)
@@ -75,6 +88,7 @@
     (locking this (remove! children child)))
   ;; A child that ends takes no lock: many end at once. It may see too low a number of children, never too high a one.
   (over [this]
+    (point/reached :scope/over)
     (when (and (<= added (.incrementAndGet ended)) parent)
       (.leaveParent this))
     (signal! waiter))
@@ -87,6 +101,12 @@
   (close [this why]
     (locking this
       (when-not reason (set! reason why))))
+  (cancelled [this why]
+    (locking this
+      (.close this why)
+      (let [first-time (nil? cancel-reason)]
+        (when first-time (set! cancel-reason why))
+        first-time)))
   (children [this]
     (locking this (ArrayList. children)))
 
@@ -94,19 +114,45 @@
   (place [_] place)
   (setPlace [_ i] (set! place i) nil)
   (cancelFor [this why]
-    (.close this why)
-    (run! #(.cancelFor ^Child % why) (.children this))))
+    (point/reached :scope/cancel)
+    (let [first-time (.cancelled this why)]
+      (run! #(.cancelFor ^Child % why) (.children this))
+      first-time))
+
+  Owned
+  (cancelReason [_]
+    (or cancel-reason
+        (when (and parent (not shielded)) (.cancelReason ^Owned parent))))
+  (opener [_]
+    (or opener
+        (some-> ^Owned parent .opener))))
 
 (defn scope
-  "Returns an open scope without children. It belongs to the parent (nil: to nobody): when that one is cancelled, so is this."
-  ^Scope [name parent]
-  (Scope. name (str name "/") parent (ArrayList.) (AtomicLong.) (AtomicReference.) nil 0 false -1))
+  "Returns an open scope without children. It belongs to the parent (nil: to nobody): when that one is cancelled, so is this,
+  unless :shield. :moment - its own deadline; :opener - the task whose thread opened it and waits for its end."
+  (^Scope [name parent] (scope name parent nil))
+  (^Scope [name ^Scope parent {:keys [moment opener shield]}]
+   (let [inherited (when (and parent (not shield)) (.moment parent))]
+     (Scope. name (str name "/") parent opener (if (deadline/earlier? inherited moment) inherited moment) shield
+             (ArrayList.) (AtomicLong.) (AtomicReference.) nil nil 0 false -1))))
 
 (defn check-parent-open!
   "Throws :thrum/closed when what the scope belongs to has ended."
   [^Scope scope]
   (when-some [parent (.-parent scope)]
     (check-open! parent)))
+
+(defn moment
+  "Returns the deadline of the scope, or nil."
+  [^Scope scope]
+  (.moment scope))
+
+(defn within?
+  "Tells whether the scope is the other one or belongs to it, also through others."
+  [^Scope scope other]
+  (loop [^IScope scope scope]
+    (or (identical? scope other)
+        (and (some? scope) (recur (.parent scope))))))
 
 (defn reason
   "Returns why the scope, or one that it belongs to, has ended; nil while it is open."
@@ -136,35 +182,35 @@
   (.close scope reason))
 
 (defn cancel!
-  "Closes the scope and cancels its children, each once."
+  "Closes the scope and cancels its children, each once. Returns whether this was the first cancel, whose reason stays."
   [^Scope scope reason]
   (.cancelFor scope reason))
 
-(defn- park-until [^Scope scope ready?]
-  (.set ^AtomicReference (.-waiter scope) (Thread/currentThread))
-  (when-not (ready?)
-    (LockSupport/park scope)))
-
 (defn await!
-  "Parks the calling thread until (ready?) is true; it is asked again whenever a child has ended. Only one thread at a time
-  may wait. Throws InterruptedException."
+  "Waits until (ready?) is true; it is asked again whenever a child has ended. Only one thread at a time may wait.
+  Throws CancellationException, InterruptedException."
   [^Scope scope ready?]
-  (while (not (ready?))
-    (when (Thread/interrupted)
-      (throw (InterruptedException.)))
-    (park-until scope ready?)))
+  (let [^AtomicReference waiter (.-waiter scope), self (Thread/currentThread)]
+    (wait/until scope nil #(or (ready?)
+                               (do (.set waiter self) (ready?))))))
 
 (defn empty-scope?
   "Tells whether nothing runs in the scope."
   [^Scope scope]
   (.isEmpty scope))
 
+(defn- park-until-signal [^Scope scope]
+  (.set ^AtomicReference (.-waiter scope) (Thread/currentThread))
+  (when-not (empty-scope? scope)
+    (LockSupport/park scope)))
+
 (defn join!
   "Waits until nothing runs in the scope, however long that takes. An interrupt meanwhile is kept for the caller's next wait."
   [^Scope scope]
   (loop [interrupted? false]
+    (point/reached :scope/join)
     (if (empty-scope? scope)
       (when interrupted? (.interrupt (Thread/currentThread)))
       (do
-        (park-until scope #(empty-scope? scope))
+        (park-until-signal scope)
         (recur (or (Thread/interrupted) interrupted?))))))

@@ -3,15 +3,18 @@
   done, failed or cancelled."
   (:require
    [thrum.context :as context]
+   [thrum.deadline :as deadline]
    [thrum.error :as error]
-   [thrum.jdk :as jdk])
+   [thrum.jdk :as jdk]
+   [thrum.point :as point]
+   [thrum.wait :as wait])
   (:import
    (clojure.lang IBlockingDeref IDeref IFn IPending)
    (java.util HashSet)
-   (java.util.concurrent ExecutionException Future FutureTask TimeUnit TimeoutException)
+   (java.util.concurrent ExecutionException Future FutureTask TimeoutException)
    (java.util.concurrent.atomic AtomicLong)
    (java.util.concurrent.locks LockSupport)
-   (thrum.context Context)))
+   (thrum.context Context Owned Place)))
 
 (set! *warn-on-reflection* true)
 
@@ -26,6 +29,7 @@
 
 (definterface ITask
   (outcome [])
+  (ownReason [])
   (^boolean settle [outcome])
   (settleUnder [outcome])
   (^boolean enlist [^Thread waiter])
@@ -51,57 +55,53 @@
   "The outcome of a task that could not even record one."
   (Failed. (OutOfMemoryError. "The outcome of a task could not be recorded")))
 
-(defn- attempt [context body]
+(defn- attempt [task context body]
   (try
-    (context/enter! context)
+    (context/enter! context task)
     (Done. (if (instance? IFn body) (body) (.run ^Runnable body)))
     (catch Throwable t
       (Failed. t))))
 
-(defn- casualty? [^ITask task throwable]
-  (and (instance? Cancelled (.outcome task)) (error/casualty? throwable)))
+(defn- ended-as
+  "Returns the outcome that counts: what a task throws because its work was cancelled is no failure."
+  [^Place task outcome]
+  (let [reason (when (instance? Failed outcome) (.cancelReason task))]
+    (if (and reason (error/casualty? (.-throwable ^Failed outcome)))
+      (Cancelled. reason)
+      outcome)))
 
 (defn- report! [^ITask task ^Owner owner outcome]
   (when (and owner (instance? Failed outcome))
-    (let [throwable (.-throwable ^Failed outcome)]
-      (when-not (casualty? task throwable)
-        (.failed owner task throwable)))))
+    (.failed owner task (.-throwable ^Failed outcome))))
 
 (defn- perform!
   "Runs the body, unless the task was cancelled first. The owner hears of a failure before anyone can see it."
   [^ITask task context owner body]
   (when-not (.outcome task)
-    (let [outcome (attempt context body)]
+    (let [outcome (ended-as task (attempt task context body))]
       (try
         (report! task owner outcome)
         (finally (.settle task outcome))))))
 
-(defn- expired? [^long deadline]
-  (<= (unchecked-subtract deadline (System/nanoTime)) 0))
-
-(defn- park-until-ended
-  "Parks until the task has an outcome. Answers false when the deadline (nanoTime; nil: none) came first."
-  [^ITask task deadline]
-  (loop []
-    (cond
-      (.outcome task) true
-      (Thread/interrupted) (throw (InterruptedException.))
-      (nil? deadline) (do (LockSupport/park task) (recur))
-      (expired? deadline) false
-      :else (do (LockSupport/parkNanos task (unchecked-subtract (long deadline) (System/nanoTime))) (recur)))))
+(defn- check-deadlock!
+  "Throws :thrum/deadlock when the task cannot end before the calling thread's work has: when it waits for itself."
+  [^ITask task]
+  (loop [^Place holder (some-> (context/place) .task)]
+    (when holder
+      (when (identical? task holder)
+        (throw (error/deadlock (str (.taskName task) " waits for itself") {:task (.taskName task)})))
+      (recur (some-> ^Owned (.scope holder) .opener)))))
 
 (defn- ended-by?
-  "Waits for the outcome, at most until the deadline. Every waiter parks on its own and leaves in constant time."
-  [^ITask task deadline]
+  "Waits for the outcome, at most until the moment (nil: for ever). Every waiter parks on its own and leaves in constant time."
+  [^ITask task moment]
   (or (some? (.outcome task))
       (let [self (Thread/currentThread)]
+        (check-deadlock! task)
         (or (not (.enlist task self))
             (try
-              (park-until-ended task deadline)
+              (wait/until task moment #(some? (.outcome task)))
               (finally (.withdraw task self)))))))
-
-(defn- deadline-in ^long [^long nanos]
-  (unchecked-add (System/nanoTime) (max 0 (min nanos (quot Long/MAX_VALUE 2)))))
 
 (defn value
   "Returns the value of a task that has ended, or throws: the failure itself, or CancellationException."
@@ -129,6 +129,9 @@
                ^:unsynchronized-mutable ^long place]
   ITask
   (outcome [_] outcome)
+  (ownReason [_]
+    (when (instance? Cancelled outcome)
+      (.-reason ^Cancelled outcome)))
   (taskName [_] name)
   (setName [_ n] (set! name n))
   (index [_] index)
@@ -145,6 +148,7 @@
           (set! waiters nil)
           (or woken :nobody)))))
   (settle [this o]
+    (point/reached :task/settle)
     (let [woken (.settleUnder this o)]
       (when (instance? HashSet woken)
         (run! #(LockSupport/unpark %) woken))
@@ -184,6 +188,26 @@
   (setPlace [_ i] (set! place i) nil)
   (cancelFor [this reason] (.cancelWith this reason true))
 
+  Place
+  (scope [_] (.-scope context))
+  (task [this] this)
+  (cancelledTask [this] this)
+  (cancelReason [this]
+    (or (.ownReason this)
+        (some-> ^Owned (.-scope context) .cancelReason)))
+  (noticed [_]
+    (Thread/interrupted))
+  (alarmed [this] (some? (.ownReason this)))
+  ;; A task that is cancelled meanwhile finds no thread to interrupt.
+  (mask [this]
+    (locking this
+      (when-not (.ownReason this) (set! thread nil))))
+  (unmask [this self]
+    (locking this
+      (when-not thread
+        (set! thread self)
+        (when (.ownReason this) (.interrupt self)))))
+
   Runnable
   (run [this]
     (when (.claim this)
@@ -204,7 +228,7 @@
     (ended-by? this nil)
     (future-value this))
   (get [this n unit]
-    (when-not (ended-by? this (deadline-in (.toNanos unit n)))
+    (when-not (ended-by? this (deadline/in-nanos (.toNanos unit n)))
       (throw (TimeoutException.)))
     (future-value this))
 
@@ -213,7 +237,7 @@
 
   IBlockingDeref
   (deref [this ms timeout-value]
-    (if (ended-by? this (deadline-in (.toNanos TimeUnit/MILLISECONDS ms)))
+    (if (ended-by? this (deadline/in-ms ms))
       (future-value this)
       timeout-value))
 
@@ -258,7 +282,7 @@
   A failure goes to the thread's uncaught exception handler."
   ^Thread [context name f]
   (let [body (context/wrapped context f)]
-    (doto (jdk/virtual-thread name (fn [] (context/enter! context) (body)))
+    (doto (jdk/virtual-thread name (fn [] (context/enter! context nil) (body)))
       .start)))
 
 (defn future!

@@ -1,0 +1,110 @@
+(ns thrum.deadline
+  "Absolute points in time, on the scale of System/nanoTime, and the one timer that all of them share. All that is timed goes
+  through one clock."
+  (:require
+   [thrum.point :as point])
+  (:import
+   (java.time Instant)
+   (java.util.concurrent ScheduledFuture ScheduledThreadPoolExecutor ThreadFactory TimeUnit)
+   (java.util.concurrent.locks LockSupport)))
+
+(set! *warn-on-reflection* true)
+
+(definterface Clock
+  (^long nanos [])
+  (^Object parkNanos [blocker ^long nanos])
+  (at [^long nanos ^Runnable alarm])       ; what cancel takes
+  (^Object cancel [alarm]))
+
+(def ^:private timer
+  (delay
+    (doto (ScheduledThreadPoolExecutor. 1 (reify ThreadFactory
+                                            (newThread [_ r] (doto (Thread. r "thrum-timer") (.setDaemon true)))))
+      (.setRemoveOnCancelPolicy true))))
+
+(defn- hand-over
+  "Returns the timer's task: it runs the alarm on a thread of its own, so that a long one delays no other."
+  ^Runnable [^Runnable alarm]
+  (fn []
+    (try
+      (Thread/startVirtualThread alarm)
+      (catch Throwable _ (.run alarm)))))
+
+(deftype SystemClock []
+  Clock
+  (nanos [_] (System/nanoTime))
+  (parkNanos [_ blocker nanos] (LockSupport/parkNanos blocker nanos))
+  (at [_ nanos alarm]
+    (.schedule ^ScheduledThreadPoolExecutor @timer (hand-over alarm) (unchecked-subtract nanos (System/nanoTime)) TimeUnit/NANOSECONDS))
+  (cancel [_ alarm]
+    (.cancel ^ScheduledFuture alarm false)))
+
+(def ^Clock clock
+  "What tells the time; a test puts another here."
+  (SystemClock.))
+
+(defn armed
+  "Returns how many alarms wait on the shared timer."
+  ^long []
+  (if (realized? timer)
+    (.size (.getQueue ^ScheduledThreadPoolExecutor @timer))
+    0))
+
+(defn now
+  "Returns this moment."
+  ^long []
+  (.nanos ^Clock clock))
+
+(def ^:private ^:const longest
+  "Half the range of nanoTime, 146 years: the farthest that two moments can be told apart."
+  (quot Long/MAX_VALUE 2))
+
+(defn in-nanos
+  "Returns the moment so many ns from now."
+  ^long [^long nanos]
+  (unchecked-add (now) (max 0 (min nanos (long longest)))))
+
+(defn in-ms
+  "Returns the moment so many ms from now."
+  ^long [ms]
+  (in-nanos (.toNanos TimeUnit/MILLISECONDS (long ms))))
+
+(defn nanos-until
+  "Returns the ns from now to the moment, negative when it has passed."
+  ^long [^long moment]
+  (unchecked-subtract moment (now)))
+
+(defn at-instant
+  "Returns the moment of a java.time.Instant, as the system's clock sees it now."
+  ^long [^Instant instant]
+  (in-ms (max 0 (unchecked-subtract (.toEpochMilli instant) (System/currentTimeMillis)))))
+
+(defn earlier?
+  "Tells whether a comes before b; nil is never."
+  [a b]
+  (and (some? a)
+       (or (nil? b) (neg? (unchecked-subtract (long a) (long b))))))
+
+(defn passed?
+  "Tells whether the moment has come."
+  [^long moment]
+  (<= (nanos-until moment) 0))
+
+(defn arm!
+  "Runs f on a thread of its own when the moment comes. Returns what disarm! takes."
+  [^long moment ^Runnable f]
+  (point/reached :deadline/arm)
+  (.at ^Clock clock moment f))
+
+(defn disarm!
+  "Takes back an alarm that has not gone off."
+  [alarm]
+  (.cancel ^Clock clock alarm))
+
+(defn park-until
+  "Parks the calling thread until the moment, an unpark or an interrupt; nil: no moment."
+  [blocker moment]
+  (if (nil? moment)
+    (LockSupport/park blocker)
+    (let [nanos (nanos-until (long moment))]
+      (when (pos? nanos) (.parkNanos ^Clock clock blocker nanos)))))

@@ -1,0 +1,44 @@
+(ns thrum.wait
+  "How a thread waits in Thrum: every wait looks at the state of the place where it stands, not only at its interrupt."
+  (:require
+   [thrum.context :as context]
+   [thrum.deadline :as deadline]
+   [thrum.error :as error]
+   [thrum.point :as point])
+  (:import
+   (thrum.context Place)))
+
+(set! *warn-on-reflection* true)
+
+(defn cancel-reason
+  "Returns why the calling thread's work is cancelled, or nil."
+  []
+  (when-some [place (context/place)]
+    (.cancelReason place)))
+
+(defn check!
+  "Throws CancellationException when the calling thread's work is cancelled, InterruptedException when the thread was
+  interrupted for another reason."
+  []
+  (when-some [^Place place (context/place)]
+    (when-some [reason (.cancelReason place)]
+      (.noticed place)
+      (throw (error/cancelled "This work" reason))))
+  (when (Thread/interrupted)
+    (throw (InterruptedException.))))
+
+(defn until
+  "Parks the calling thread until (ready?) is true, and then returns true; false when the moment came first (nil: never does).
+  Whoever makes it ready unparks the thread. Throws CancellationException, InterruptedException."
+  [blocker moment ready?]
+  (loop []
+    (point/reached :wait)
+    (cond
+      (ready?) true
+      (do (check!) (and (some? moment) (deadline/passed? moment))) false
+      :else (do (deadline/park-until blocker moment) (recur)))))
+
+(defn sleep!
+  "Waits until the moment."
+  [moment]
+  (until nil moment (constantly false)))
