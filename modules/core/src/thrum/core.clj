@@ -4,11 +4,20 @@
   (:refer-clojure :exclude [for future future-call map pcalls pmap pvalues])
   (:require
    [thrum.context :as context]
+   [thrum.deadline :as deadline]
+   [thrum.error :as error]
    [thrum.executor :as executor]
    [thrum.fanout :as fanout]
+   [thrum.form :as form]
+   [thrum.gather :as gather]
    [thrum.jdk :as jdk]
    [thrum.options :as options]
-   [thrum.task :as task]))
+   [thrum.scope :as scope]
+   [thrum.task :as task]
+   [thrum.wait :as wait])
+  (:import
+   (thrum.form Form)
+   (thrum.task Task)))
 
 (set! *warn-on-reflection* true)
 
@@ -76,11 +85,11 @@
 
 ;; The map family
 
-(def ^:private all-at-once
-  {:limit 100000, :window 100000})
-
 (defn- in-context [options]
   (merge {:wrap *wrap*} options))
+
+(def ^:private all-at-once
+  {:limit 100000, :window 100000})
 
 (defn- fan-out-options [order name limit-or-options]
   (merge {:order order, :name name}
@@ -205,12 +214,212 @@
   "Calls the functions without arguments all at once, each in a task. When all have ended, returns their values as a lazy seq,
   which throws where one failed; a failure stops nobody."
   [& fs]
-  (fanout/calls (in-context {:name "pcalls"}) (mapv options/function fs)))
+  (gather/calls (in-context {:name "pcalls"}) (mapv options/function fs)))
 
 (defmacro pvalues
   "Evaluates the forms all at once, as pcalls."
   [& forms]
   `(pcalls ~@(clojure.core/for [form forms] `(^{:once true} fn* [] ~form))))
+
+;; Scopes
+
+(defn- timed
+  "Returns the options with the moment at which :timeout-ms from now ends."
+  [{:keys [timeout-ms] :as options}]
+  (cond-> options
+    timeout-ms (assoc :moment (deadline/in-ms timeout-ms))))
+
+(defn ^:no-doc with-scope-call [options f]
+  (form/call (timed (merge {:name "scope", :wrap *wrap*} (options/check options [:name :timeout-ms :on-error :wrap]))) f))
+
+(defmacro with-scope
+  "Runs the body on the calling thread, with a scope bound to the symbol, and returns the body's value when every fork of the scope
+  has ended.
+
+      (with-scope [s] (let [u (fork s (user id)) c (fork s (cart id))] [@u @c]))
+      (with-scope [s {:name \"checkout\" :timeout-ms 2000}] ...)
+
+  A fork that fails cancels the others and interrupts the body; so does a body that throws or is interrupted. When all have ended,
+  the first failure in time is thrown, the original throwable, with the others as suppressed. What was thrown only because of
+  the cancel is dropped.
+  Options: :name - of the scope and its threads; :timeout-ms - as with-timeout around it; :on-error - :cancel (default), or :collect:
+  the other forks run on after one has failed, then the first failure is thrown; :wrap - see *wrap*.
+  Work that ignores its interrupt delays the return. An interrupt of the scope's own does not outlive the form."
+  [binding & body]
+  (let [[scope options] (options/binding-form "with-scope" binding 2)]
+    `(with-scope-call ~(or options {}) (^{:once true} fn* [~scope] ~@body))))
+
+(defn- scope-form ^Form [scope]
+  (when-not (instance? Form scope)
+    (throw (error/invalid (str "A scope is expected, the symbol that with-scope binds, not " (pr-str scope)) {:value scope, :accepts "a scope"})))
+  scope)
+
+(defn fork-call
+  "Starts f as a task of the scope; see fork. Options: :name - part of the thread's name; :daemon? - the scope does not wait for this
+  task but cancels it when the body and the other forks have ended."
+  ([scope f] (fork-call scope {} f))
+  ([scope options f]
+   (let [form (scope-form scope)]
+     (form/fork! form (merge (select-keys (form/options form) [:wrap]) (options/check options [:name :daemon?])) (options/function f)))))
+
+(defmacro fork
+  "Starts a task of the scope that runs the body, and returns it; with options where a map comes first and more follows.
+
+      (fork s (user id))
+      (fork s {:name \"poll\" :daemon? true} (poll))
+
+  The task is as future's, but belongs to the scope and has the deadline of its caller. Only the scope's body and its tasks may
+  fork into it: other threads get :thrum/invalid, and after the scope's end everybody :thrum/closed."
+  [scope & body]
+  (let [[options & more] body]
+    (if (and (map? options) more)
+      `(fork-call ~scope ~options (^{:once true} fn* [] ~@more))
+      `(fork-call ~scope (^{:once true} fn* [] ~@body)))))
+
+(defn use!
+  "Has x closed when the scope ends: after its forks, last in, first out, protected from cancels; by (close x), without it
+  by java.lang.AutoCloseable's close. Returns x. A failed close rides on what the scope throws, or is thrown. Into a scope that has ended,
+  or from a thread that does not work for it, x is closed at once and :thrum/closed or :thrum/invalid thrown."
+  ([scope x] (use! scope x #(.close ^java.lang.AutoCloseable %)))
+  ([scope x close]
+   (form/use! (scope-form scope) x (options/function close))))
+
+(defn all-call
+  "Calls the functions of no arguments at once and returns a vector of their values; see all."
+  [fs]
+  (gather/all (in-context {:name "all"}) (options/functions "all" fs :or-none)))
+
+(defn race-call
+  "As race, of functions of no arguments."
+  [fs]
+  (gather/race (in-context {:name "race"}) (options/functions "race" fs)))
+
+(defn any-call
+  "As any, of functions of no arguments."
+  [fs]
+  (gather/any (in-context {:name "any"}) (options/functions "any" fs)))
+
+(defn settle-call
+  "As settle, of functions of no arguments."
+  [fs]
+  (gather/settle (in-context {:name "settle"}) (options/functions "settle" fs :or-none)))
+
+(defn- as-functions [forms]
+  (mapv (fn [form] `(^{:once true} fn* [] ~form)) forms))
+
+(defmacro all
+  "Evaluates the forms at once, each in a task, and returns a vector of their values. The first failure cancels and joins
+  the others and is thrown."
+  [& forms]
+  `(all-call ~(as-functions forms)))
+
+(defmacro plet
+  "As let, with the bindings' values computed at once, as by all; none can refer to another. The names may be destructured.
+
+      (plet [u (user id) c (cart id)] (page u c))"
+  [bindings & body]
+  (options/pairs "plet" bindings)
+  `(let [[~@(take-nth 2 bindings)] (all ~@(take-nth 2 (rest bindings)))]
+     ~@body))
+
+(defmacro race
+  "Evaluates the forms at once, each in a task; returns or throws what the first to end did. The others are cancelled, and have
+  ended when it returns. At least one form, else :thrum/invalid."
+  [& forms]
+  `(race-call ~(as-functions forms)))
+
+(defmacro any
+  "Evaluates the forms at once, each in a task, and returns the value of the first to succeed. The others are cancelled, and have
+  ended when it returns. When all have failed, the first failure is thrown, the others suppressed. At least one form,
+  else :thrum/invalid."
+  [& forms]
+  `(any-call ~(as-functions forms)))
+
+(defmacro settle
+  "Evaluates the forms at once, each in a task, and returns a vector of how they ended: {:value v}, {:error e} or
+  {:cancelled reason}. A failure stops nobody. When the caller's work is cancelled meanwhile, by a deadline for instance, the
+  tasks are, and those which had ended keep their outcomes; the caller's next wait throws. An interrupt is thrown as InterruptedException."
+  [& forms]
+  `(settle-call ~(as-functions forms)))
+
+;; Deadlines
+
+(defn ^:no-doc with-timeout-call [ms fallback f]
+  (options/check {:timeout-ms ms} [:timeout-ms])
+  (form/call (timed {:name "timeout", :timeout-ms ms, :fallback fallback}) (fn [_] (f))))
+
+(defn ^:no-doc with-deadline-call [instant fallback f]
+  (form/call {:name "deadline", :moment (deadline/at-instant (options/instant instant)), :fallback fallback} (fn [_] (f))))
+
+(defn- within [call limit body]
+  (let [[limit & fallback] (if (vector? limit) limit [limit])]
+    `(~call ~limit ~(when fallback `(^{:once true} fn* [] ~@fallback)) (^{:once true} fn* [] ~@body))))
+
+(defmacro with-timeout
+  "Runs the body on the calling thread, for at most so many ms.
+
+      (with-timeout 200 (fetch url))
+      (with-timeout [200 :late] (fetch url))
+
+  At the deadline the body's thread is interrupted and what the body started in tasks is cancelled; when all that has ended,
+  :thrum/timeout is thrown, with what the body threw as its cause, or the fallback's value returned. Tasks started inside, and
+  forms nested inside, inherit the deadline: the earliest wins, and a fallback answers for its own deadline only. A body that
+  returns a value is not late, and one that fails for a reason of its own throws that. 0 ms never runs the body. A lazy seq
+  of pmap's must be realised inside. Costs well below a microsecond more than the body. Throws :thrum/invalid."
+  [ms & body]
+  (within `with-timeout-call ms body))
+
+(defmacro with-deadline
+  "As with-timeout, until a java.time.Instant: (with-deadline instant ...), (with-deadline [instant fallback] ...)."
+  [instant & body]
+  (within `with-deadline-call instant body))
+
+(defn remaining-ms
+  "Returns how many ms the calling thread's work has until its deadline, at least 0; nil without a deadline. What a client library
+  without knowledge of deadlines can take as its timeout."
+  []
+  (when-some [moment (some-> (context/current-scope) scope/moment)]
+    (max 0 (quot (deadline/nanos-until moment) 1000000))))
+
+(defn ^:no-doc shield-call [ms f]
+  (options/check {:timeout-ms ms} [:timeout-ms])
+  (form/shielded (timed {:name "shield", :timeout-ms ms}) (fn [_] (f))))
+
+(defmacro shield
+  "Runs the body on the calling thread although its work is cancelled, for at most so many ms: cleanup that has to wait. Cancels and
+  deadlines from outside reach the thread when the body has ended. Its own deadline throws :thrum/timeout."
+  [ms & body]
+  `(shield-call ~ms (^{:once true} fn* [] ~@body)))
+
+;; Cancel
+
+(defn cancel!
+  "Cancels a task or a scope: its state says so for good, with the reason (anything but nil; default :cancelled), and its threads
+  are interrupted, each once. Returns whether it had an effect. Every wait of Thrum's in cancelled work throws
+  java.util.concurrent.CancellationException, whose cause carries {:type :thrum/cancelled, :reason reason}. It does not wait
+  for the work to end."
+  ([x] (cancel! x :cancelled))
+  ([x reason]
+   (let [reason (if (nil? reason) :cancelled reason)]
+     (condp instance? x
+       Form (form/cancel! x reason)
+       Task (.cancelWith ^Task x reason true)
+       (throw (error/invalid (str "cancel! takes a task or a scope, not " (pr-str x)) {:value x, :accepts "a task or a scope"}))))))
+
+(defn cancelled?
+  "Tells whether a task or a scope, or without an argument the calling thread's work, is cancelled."
+  ([] (some? (wait/cancel-reason)))
+  ([x]
+   (condp instance? x
+     Form (some? (form/cancel-reason x))
+     Task (.isCancelled ^Task x)
+     (throw (error/invalid (str "cancelled? takes a task or a scope, not " (pr-str x)) {:value x, :accepts "a task or a scope"})))))
+
+(defn checkpoint
+  "Throws CancellationException when the calling thread's work is cancelled, InterruptedException when the thread was
+  interrupted; for loops that compute. Costs a few ns."
+  []
+  (wait/check!))
 
 (defn fd-limit
   "Returns how many more files and sockets this process may open, less a reserve of a tenth and at least 16, between 1 and 4096;

@@ -343,28 +343,3 @@
   "Calls f on every item, for its effects; returns nil when all have ended."
   [options f coll]
   (eagerly options f [coll] (fn ([_]) ([_ _]))))
-
-(defn- values [tasks]
-  (LazySeq.
-    (fn []
-      (when-some [[task & more] (seq tasks)]
-        (cons (task/value task) (values more))))))
-
-(defn- all-started [fan-out]
-  (loop [tasks []]
-    (if-some [task (take! fan-out call)]
-      (recur (conj tasks task))
-      tasks)))
-
-(defn calls
-  "Calls the thunks all at once; when all have ended, returns their values as a lazy seq that throws where one failed."
-  [options thunks]
-  (let [fan-out (fan-out (assoc options :order :as-started :limit (inc (count thunks)) :window Long/MAX_VALUE))]
-    (.setSource ^FanOut fan-out thunks)
-    (try
-      (failing fan-out
-        (let [tasks (all-started fan-out)]
-          (scope/await! (.-scope ^FanOut fan-out) #(scope/empty-scope? (.-scope ^FanOut fan-out)))
-          (some-> (some failure-of tasks) (error/merged (.-failures ^FanOut fan-out)))
-          (values tasks)))
-      (finally (end! fan-out :ended)))))

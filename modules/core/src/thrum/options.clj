@@ -15,6 +15,14 @@
           :doc "the name of the threads, followed by a number for the call and one for the item"}
    :wrap {:check #(or (nil? %) (ifn? %)), :accepts "a function from thunk to thunk, or nil", :default "*wrap*"
           :doc "called on the starting thread with the body's thunk; returns the thunk that the task runs"}
+   :timeout-ms {:check nat-int?, :accepts "an integer, not negative", :doc "how many ms the body and its forks may take"}
+   :on-error {:check #{:cancel :collect}, :accepts ":cancel or :collect", :default ":cancel"
+              :doc "whether a failed fork cancels the others, or they run on"}
+   :daemon? {:check boolean?, :accepts "true or false", :default "false"
+             :doc "whether the scope does not wait for this fork, but cancels it when the body has ended"}
+   :queue {:check nat-int?, :accepts "an integer, not negative", :default "no bound", :doc "how many may wait for a permit"}
+   :wait-ms {:check nat-int?, :accepts "an integer, not negative", :default "no bound"
+             :doc "how many ms a permit is waited for"}
    :on-exit {:check #{:join :cancel}, :accepts ":join or :cancel", :default ":join"
              :doc "what happens to tasks that still run when the body has ended"}})
 
@@ -73,6 +81,27 @@
   (when-not (ifn? f)
     (throw (error/invalid (str "A function is expected, not " (pr-str f)) {:value f, :accepts "a function"})))
   f)
+
+(defn functions
+  "Returns fs as a vector if it is one or more functions, or, :or-none, no function at all; throws :thrum/invalid otherwise."
+  [caller fs & [or-none]]
+  (when-not (or (seq fs) or-none)
+    (throw (error/invalid (str caller " needs at least one branch: without any there is nothing to return") {:value (vec fs)})))
+  (mapv function fs))
+
+(defn pairs
+  "Returns the binding vector of a macro if it consists of pairs; throws :thrum/invalid otherwise."
+  [macro v]
+  (when-not (and (vector? v) (even? (count v)))
+    (throw (error/invalid (str macro " takes a vector of names and values, not " (pr-str v)) {:value v, :accepts "a vector of pairs"})))
+  v)
+
+(defn instant
+  "Returns the java.time.Instant if it is one; throws :thrum/invalid otherwise."
+  [x]
+  (when-not (instance? java.time.Instant x)
+    (throw (error/invalid (str "A deadline is a java.time.Instant, not " (pr-str x)) {:value x, :accepts "a java.time.Instant"})))
+  x)
 
 (defn binding-form
   "Returns the binding vector of a macro if it has one to n elements; throws :thrum/invalid otherwise."

@@ -29,6 +29,8 @@
   (^Object leaveParent [])
   (^Object close [reason])
   (^boolean cancelled [reason])
+  (ownReason [])
+  (^long running [])
   (^java.util.List children []))
 
 (defn- add! [^ArrayList children ^Child child]
@@ -69,8 +71,11 @@
   (parent [_] parent)
   (reason [_]
     (if (and (nil? reason) parent (not shielded)) (.reason parent) reason))
+  (ownReason [_] cancel-reason)
   (isEmpty [this]
     (locking this (= added (.get ended))))
+  (running [this]
+    (locking this (- added (.get ended))))
   ;; Locks are taken from child to parent. A scope is its parent's child while it has children that run, so that an
   ;; abandoned one is forgotten.
   (adopt [this child]
@@ -142,6 +147,21 @@
   (when-some [parent (.-parent scope)]
     (check-open! parent)))
 
+(defn scope-name
+  "Returns the scope's name."
+  ^String [^Scope scope]
+  (.scopeName scope))
+
+(defn running
+  "Returns how many children run."
+  ^long [^Scope scope]
+  (.running scope))
+
+(defn cancel-reason
+  "Returns why this scope itself was cancelled, or nil."
+  [^Scope scope]
+  (.ownReason scope))
+
 (defn moment
   "Returns the deadline of the scope, or nil."
   [^Scope scope]
@@ -165,13 +185,17 @@
   (.forget scope child)
   (.over scope))
 
+(defn- thread-name [^Scope scope ^Task task]
+  (or (.taskName task)
+      (.concat ^String (.-prefix scope) (Long/toString (.index task)))))
+
 (defn start!
-  "Starts a task on a fresh virtual thread, named after the scope and the task's index; the task's owner tells this scope when
+  "Starts a task on a fresh virtual thread, named after the task, or the scope and the task's index; the task's owner tells this scope when
   it has ended. Throws :thrum/closed, or what the thread's start threw; then the scope does not have the task."
   [^Scope scope ^Task task]
   (.adopt scope task)
   (try
-    (task/start! task (jdk/virtual-thread (.concat ^String (.-prefix scope) (Long/toString (.index task))) task))
+    (task/start! task (jdk/virtual-thread (thread-name scope task) task))
     (catch Throwable t
       (leave! scope task)
       (throw t))))

@@ -195,8 +195,8 @@
   (cancelReason [this]
     (or (.ownReason this)
         (some-> ^Owned (.-scope context) .cancelReason)))
-  (noticed [_]
-    (Thread/interrupted))
+  (noticed [this]
+    (when (.ownReason this) (Thread/interrupted)))
   (alarmed [this] (some? (.ownReason this)))
   ;; A task that is cancelled meanwhile finds no thread to interrupt.
   (mask [this]

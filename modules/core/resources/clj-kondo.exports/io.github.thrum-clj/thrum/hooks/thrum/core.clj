@@ -10,6 +10,12 @@
   (let [[executor options] binding]
     `(thrum.core/with-executor-call ~(or options {}) (fn [~executor] ~@body))))
 
+(defmacro with-scope [binding & body]
+  (when-not (and (vector? binding) (symbol? (first binding)) (<= (count binding) 2))
+    (refuse "with-scope takes [name] or [name options]" binding))
+  (let [[scope options] binding]
+    `(thrum.core/with-scope-call ~(or options {}) (fn [~scope] ~@body))))
+
 (defmacro future-via [binding & body]
   (when-not (and (vector? binding) (= 1 (count binding)))
     (refuse "future-via takes [executor]" binding))

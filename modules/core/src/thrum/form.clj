@@ -1,0 +1,323 @@
+(ns thrum.form
+  "A scope around a body that runs on the calling thread. The form ends when the body and every fork have ended, then closes
+  what they used. It is a deadline's form and a shield's as well."
+  (:require
+   [thrum.body :as body]
+   [thrum.context :as context]
+   [thrum.deadline :as deadline]
+   [thrum.error :as error]
+   [thrum.point :as point]
+   [thrum.scope :as scope]
+   [thrum.task :as task]
+   [thrum.wait :as wait])
+  (:import
+   (java.util ArrayDeque)
+   (java.util.concurrent CancellationException ExecutionException)
+   (java.util.concurrent.atomic AtomicLong)
+   (thrum.body Body)
+   (thrum.context Owned Place)
+   (thrum.error Failures)
+   (thrum.scope Scope)
+   (thrum.task Cancelled Done Failed ITask Owner)))
+
+(set! *warn-on-reflection* true)
+
+(definterface IForm
+  (^Object cancel [reason])
+  (^Object taken [task])
+  (^boolean harmed [])
+  (^boolean quiet [])
+  (^boolean hold [close])
+  (nextToClose []))
+
+(defn- failure [^ITask task t]
+  {:throwable t, :task (.taskName task), :index (.index task)})
+
+(defn- ended-by-cancel? [^ITask task]
+  (instance? Cancelled (.outcome task)))
+
+;; options: of the call. harmed: a cancel of the scope has ended a fork that it would have waited for.
+(deftype Form [^Scope scope ^Body body ^Failures failures options ^AtomicLong forked ^AtomicLong daemons
+               ^:volatile-mutable harmed
+               ^:unsynchronized-mutable ^ArrayDeque to-close
+               ^:unsynchronized-mutable closing]
+  IForm
+  (cancel [_ reason]
+    (let [first-time (scope/cancel! scope reason)]
+      (when first-time (.interrupt body))
+      first-time))
+  (taken [this task]
+    (when (and (instance? Failed (.outcome ^ITask task)) (not= :collect (:on-error options)))
+      (.cancel this :sibling-failed)))
+  (harmed [_] harmed)
+  (quiet [_]
+    (<= (scope/running scope) (.get daemons)))
+  (hold [this close]
+    (locking this
+      (when-not closing
+        (when-not to-close (set! to-close (ArrayDeque.)))
+        (.push to-close close)
+        true)))
+  (nextToClose [this]
+    (locking this
+      (set! closing true)
+      (when to-close (.poll to-close))))
+
+  Owner
+  (failed [_ task t]
+    (.record failures (failure task t)))
+  (ended [this task]
+    (try
+      (when (and (ended-by-cancel? task) (scope/cancel-reason scope)) (set! harmed true))
+      (.taken this task)
+      (finally (scope/leave! scope task)))))
+
+;; The owner of forks that nobody waits for.
+(deftype Daemons [^Form form]
+  Owner
+  (failed [_ task t]
+    (.failed form task t))
+  (ended [_ task]
+    (try
+      (.taken form task)
+      (finally
+        (.decrementAndGet ^AtomicLong (.-daemons form))
+        (scope/leave! (.-scope form) task)))))
+
+(defmethod print-method Form [^Form form ^java.io.Writer w]
+  (let [scope (.-scope form)]
+    (.write w (str "#<scope " (scope/scope-name scope) " "))
+    (print-method {:status (if (scope/reason scope) :ended :open), :running (scope/running scope)} w)
+    (.write w ">")))
+
+(defn options
+  "Returns the options that the form was called with."
+  [^Form form]
+  (.-options form))
+
+(defn cancel!
+  "Cancels the scope's body and forks. Returns whether this was the first cancel."
+  [^Form form reason]
+  (.cancel form reason))
+
+(defn cancel-reason
+  "Returns why the form's scope is cancelled, or nil."
+  [^Form form]
+  (.cancelReason ^Owned (.-scope form)))
+
+;; What the body and the forks do
+
+(defn- works-for? [^Form form]
+  (scope/within? (context/current-scope) (.-scope form)))
+
+(defn- check-works-for! [^Form form]
+  (scope/check-open! (.-scope form))
+  (when-not (works-for? form)
+    (throw (error/foreign (scope/scope-name (.-scope form))))))
+
+(declare call)
+
+(defn- in-time
+  "Returns f; inside the caller's deadline, where the fork's own scope has none or a later one."
+  [^Form form f]
+  (let [moment (some-> (context/current-scope) scope/moment)]
+    (if (deadline/earlier? moment (scope/moment (.-scope form)))
+      (fn [] (call {:name "deadline", :moment moment} (fn [_] (f))))
+      f)))
+
+(defn- named [task ^Scope scope name]
+  (if name
+    (task/named task (str (scope/scope-name scope) "/" name "-" (.index ^ITask task)))
+    task))
+
+(defn fork!
+  "Starts f as a task of the form's scope, for a thread that works for it. Returns the task."
+  [^Form form {:keys [name daemon? wrap]} f]
+  (check-works-for! form)
+  (let [scope (.-scope form)
+        owner (if daemon? (Daemons. form) form)
+        task (task/task (context/capture wrap scope) owner (.getAndIncrement ^AtomicLong (.-forked form)) (in-time form f))]
+    (when daemon? (.incrementAndGet ^AtomicLong (.-daemons form)))
+    (try
+      (scope/start! scope (named task scope name))
+      (catch Throwable t
+        (when daemon? (.decrementAndGet ^AtomicLong (.-daemons form)))
+        (throw t)))))
+
+(defn use!
+  "Has x closed by (close x) when the form ends. Returns x; where the form is past that, or the thread does not work for it,
+  closes x at once and throws."
+  [^Form form x close]
+  (try
+    (check-works-for! form)
+    (when-not (.hold form #(close x))
+      (throw (error/closed (scope/scope-name (.-scope form)) :ended)))
+    x
+    (catch Throwable t
+      (try (close x) (catch Throwable other (.addSuppressed t other)))
+      (throw t))))
+
+;; How the body runs
+
+(defn- attempt [^Form form f]
+  (let [^Body body (.-body form)
+        outcome (try
+                  (context/stand! body)
+                  (Done. (f form))
+                  (catch Throwable t
+                    (Failed. t)))]
+    (point/reached :form/body-ended)
+    (.finish body (when (instance? Failed outcome) (.-throwable ^Failed outcome)))
+    (context/stand! (.outer body))
+    outcome))
+
+(defn- of-own-fork?
+  "Is this the wrapper in which deref hands out a fork's failure?"
+  [^Form form t]
+  (and (instance? ExecutionException t)
+       (some #(identical? (ex-cause t) (:throwable %)) (.kept ^Failures (.-failures form)))))
+
+(defn- classified
+  "Returns the outcome that counts: a casualty of the cancel is Cancelled, a failure goes on record."
+  [^Form form outcome]
+  (if-some [t (when (instance? Failed outcome) (.-throwable ^Failed outcome))]
+    (cond
+      (of-own-fork? form t) outcome
+      (and (.cancelReason ^Place (.-body form)) (error/casualty? t)) (Cancelled. t)
+      :else (do (.record ^Failures (.-failures form) {:throwable t}) outcome))
+    outcome))
+
+(defn- await-forks!
+  "Waits for the forks, if the body had a value. Returns the outcome: the same, or what ended the wait."
+  [^Form form outcome]
+  (if (and (instance? Done outcome) (nil? (scope/cancel-reason (.-scope form))))
+    (try
+      (scope/await! (.-scope form) #(.quiet form))
+      outcome
+      (catch Throwable t
+        (classified form (Failed. t))))
+    outcome))
+
+(defn- join! [^Form form]
+  (scope/cancel! (.-scope form) :ended)
+  (scope/join! (.-scope form)))
+
+;; What the form answers
+
+(def ^:private timed-out :thrum/timeout)
+
+(defn- fired? [^Form form reason]
+  (and (:own-deadline (.-options form)) (identical? timed-out reason)))
+
+(defn- timeout [^Form form cause]
+  (error/timeout (scope/scope-name (.-scope form)) (select-keys (.-options form) [:timeout-ms]) cause))
+
+(defn- answer
+  "Returns the outcome of a form whose deadline came first."
+  [^Form form cause]
+  (if-some [fallback (:fallback (.-options form))]
+    (try (Done. (fallback)) (catch Throwable t (Failed. t)))
+    (Failed. (timeout form cause))))
+
+(defn- cancelled
+  "Returns what a form throws that was cancelled, for what ended its body (nil: its forks)."
+  [^Form form reason t]
+  (Failed. (if (instance? CancellationException t)
+             t
+             (error/cancelled (scope/scope-name (.-scope form)) reason t))))
+
+(defn- verdict
+  "Returns the outcome of the form, Done or Failed, from that of its body and from why its scope, and the work around it, was
+  cancelled while it had work."
+  [^Form form outcome own-reason outer-reason]
+  (let [failures (.-failures form)
+        casualty (when (instance? Cancelled outcome) (.-reason ^Cancelled outcome))]
+    (if-some [root (first (.kept ^Failures failures))]
+      (Failed. (error/merged root failures))
+      (cond
+        (and (fired? form own-reason) (or casualty (.harmed form))) (answer form casualty)
+        casualty (cancelled form (or own-reason outer-reason) casualty)
+        (and outer-reason (.harmed form)) (cancelled form outer-reason nil)
+        :else outcome))))
+
+(defn- masked
+  "Runs f where no cancel interrupts the calling thread, which stands in place; an interrupt that is pending waits until after."
+  [^Place place f]
+  (let [interrupted (Thread/interrupted)]
+    (when place (.mask place))
+    (try
+      (f)
+      (finally
+        (when place (.unmask place (Thread/currentThread)))
+        (when interrupted (.interrupt (Thread/currentThread)))))))
+
+(declare shielded)
+
+(defn- close-all! [^Form form]
+  (let [failures (error/failures)]
+    (loop []
+      (when-some [close (.nextToClose form)]
+        (try (shielded {:name "close"} (fn [_] (close)))
+             (catch Throwable t (.record failures {:throwable t})))
+        (recur)))
+    failures))
+
+(defn- with-closed
+  "Returns the outcome after all has been closed: a failed close rides on the failure, or is one."
+  [outcome ^Failures closing]
+  (if-some [first-failed (first (.kept closing))]
+    (Failed. (error/merged (if (instance? Failed outcome) {:throwable (.-throwable ^Failed outcome)} first-failed) closing))
+    outcome))
+
+(defn- conclude
+  "Joins the forks, closes what was used, and returns the outcome of the form."
+  [^Form form outcome]
+  (let [outcome (await-forks! form outcome)
+        scope (.-scope form)
+        own-reason (scope/cancel-reason scope)
+        outer-reason (when-not (:shield (.-options form)) (wait/cancel-reason))]
+    (join! form)
+    (with-closed (verdict form outcome own-reason outer-reason) (close-all! form))))
+
+(defn- hand-out [^Form form outcome]
+  (when (instance? Done outcome)
+    (.handOn ^Body (.-body form)))
+  (if (instance? Done outcome)
+    (.-value ^Done outcome)
+    (throw (.-throwable ^Failed outcome))))
+
+(defn- guarded
+  [^Form form f]
+  (let [{:keys [own-deadline]} (.-options form)
+        alarm (when own-deadline (deadline/arm! own-deadline #(.cancel form timed-out)))
+        outcome (try
+                  (conclude form (classified form (attempt form f)))
+                  (finally
+                    (when alarm (deadline/disarm! alarm))))]
+    (hand-out form outcome)))
+
+(defn- form ^Form [{:keys [name moment shield] :as options} ^Place outer]
+  (let [parent (some-> outer .scope)
+        inherited (when-not shield (some-> parent scope/moment))
+        own-deadline (when (deadline/earlier? moment inherited) moment)
+        scope (scope/scope (task/unique-name name) parent {:moment moment, :opener (some-> outer .task), :shield shield})]
+    (Form. scope (body/body scope outer shield) (error/failures) (assoc options :own-deadline own-deadline)
+           (AtomicLong.) (AtomicLong.) false nil false)))
+
+(defn call
+  "Calls f with a form on the calling thread and returns its value when every fork has ended. Options: :name, :moment - the
+  deadline; :timeout-ms - for its message; :fallback - a thunk, called instead of throwing at the deadline; :on-error."
+  [options f]
+  (when-some [reason (wait/cancel-reason)]
+    (throw (error/cancelled "This work" reason)))
+  (let [form (form options (context/place))
+        {:keys [own-deadline]} (.-options form)]
+    (if (and own-deadline (deadline/passed? own-deadline))
+      (hand-out form (answer form nil))
+      (guarded form f))))
+
+(defn shielded
+  "As call, for a body that goes on where the calling thread's work is cancelled."
+  [options f]
+  (let [outer (context/place)]
+    (masked outer #(guarded (form (assoc options :shield true) outer) f))))
