@@ -36,7 +36,7 @@
 (defn stand!
   "The calling thread stands in this place from now on; nil: in none."
   [place]
-  (if (some? place) (.set here place) (.remove here)))
+  (.set here place))
 
 (defn current-scope
   "Returns the scope that the calling thread works for, or nil."

@@ -260,7 +260,7 @@
   ([scope f] (fork-call scope {} f))
   ([scope options f]
    (let [form (scope-form scope)]
-     (form/fork! form (merge (select-keys (form/options form) [:wrap]) (options/check options [:name :daemon?])) (options/function f)))))
+     (form/fork! form (options/check options [:name :daemon?]) (options/function f)))))
 
 (defmacro fork
   "Starts a task of the scope that runs the body, and returns it; with options where a map comes first and more follows.
@@ -345,7 +345,7 @@
 ;; Deadlines
 
 (defn ^:no-doc with-timeout-call [ms fallback f]
-  (options/check {:timeout-ms ms} [:timeout-ms])
+  (options/value :timeout-ms ms)
   (form/call (timed {:name "timeout", :timeout-ms ms, :fallback fallback}) (fn [_] (f))))
 
 (defn ^:no-doc with-deadline-call [instant fallback f]
@@ -382,7 +382,7 @@
     (max 0 (quot (deadline/nanos-until moment) 1000000))))
 
 (defn ^:no-doc shield-call [ms f]
-  (options/check {:timeout-ms ms} [:timeout-ms])
+  (options/value :timeout-ms ms)
   (form/shielded (timed {:name "shield", :timeout-ms ms}) (fn [_] (f))))
 
 (defmacro shield

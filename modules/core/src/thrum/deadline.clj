@@ -5,7 +5,8 @@
    [thrum.point :as point])
   (:import
    (java.time Instant)
-   (java.util.concurrent ScheduledFuture ScheduledThreadPoolExecutor ThreadFactory TimeUnit)
+   (java.util.concurrent ConcurrentSkipListMap TimeUnit)
+   (java.util.concurrent.atomic AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
@@ -16,28 +17,68 @@
   (at [^long nanos ^Runnable alarm])       ; what cancel takes
   (^Object cancel [alarm]))
 
+;; What waits on the timer, ordered by moment.
+(deftype Alarm [^long moment ^long id ^Runnable f]
+  Comparable
+  (compareTo [_ other]
+    (let [order (Long/signum (unchecked-subtract moment (.-moment ^Alarm other)))]
+      (if (zero? order)
+        (Long/compare id (.-id ^Alarm other))
+        order))))
+
+(def ^:private ^ConcurrentSkipListMap alarms (ConcurrentSkipListMap.))
+(def ^:private ^AtomicLong armed-so-far (AtomicLong.))
+
+(defn- go-off!
+  "Runs the alarm on a thread of its own, so that a long one delays no other."
+  [^Alarm alarm]
+  (try
+    (Thread/startVirtualThread (.-f alarm))
+    (catch Throwable _ (.run ^Runnable (.-f alarm)))))
+
+(defn- first-alarm ^Alarm []
+  (some-> (.firstEntry alarms) key))
+
+;; When the timer wakes next. An alarm that is disarmed stays the reason to wake: whoever arms the next one, later, need
+;; not wake the timer for it.
+(def ^:private ^AtomicReference wakes-at (AtomicReference.))
+
+(defn- sleep-until-next! []
+  (let [moment (some-> (first-alarm) (.-moment))]
+    (.set wakes-at moment)
+    ;; An alarm that came before the line above has not woken this thread.
+    (when (= moment (some-> (first-alarm) (.-moment)))
+      (if moment
+        (LockSupport/parkNanos alarms (unchecked-subtract (long moment) (System/nanoTime)))
+        (LockSupport/park alarms)))))
+
+(defn- serve-alarms! []
+  (while true
+    (try
+      (let [alarm (first-alarm)]
+        (if (and alarm (<= (unchecked-subtract (.-moment alarm) (System/nanoTime)) 0))
+          (when (.remove alarms alarm) (go-off! alarm))
+          (sleep-until-next!)))
+      (catch Throwable _))))
+
 (def ^:private timer
   (delay
-    (doto (ScheduledThreadPoolExecutor. 1 (reify ThreadFactory
-                                            (newThread [_ r] (doto (Thread. r "thrum-timer") (.setDaemon true)))))
-      (.setRemoveOnCancelPolicy true))))
+    (doto (Thread. ^Runnable serve-alarms! "thrum-timer") (.setDaemon true) .start)))
 
-(defn- hand-over
-  "Returns the timer's task: it runs the alarm on a thread of its own, so that a long one delays no other."
-  ^Runnable [^Runnable alarm]
-  (fn []
-    (try
-      (Thread/startVirtualThread alarm)
-      (catch Throwable _ (.run alarm)))))
+(declare earlier?)
 
 (deftype SystemClock []
   Clock
   (nanos [_] (System/nanoTime))
   (parkNanos [_ blocker nanos] (LockSupport/parkNanos blocker nanos))
-  (at [_ nanos alarm]
-    (.schedule ^ScheduledThreadPoolExecutor @timer (hand-over alarm) (unchecked-subtract nanos (System/nanoTime)) TimeUnit/NANOSECONDS))
+  (at [_ nanos f]
+    (let [alarm (Alarm. nanos (.incrementAndGet armed-so-far) f)]
+      (.put alarms alarm true)
+      (when (earlier? nanos (.get wakes-at))
+        (LockSupport/unpark @timer))
+      alarm))
   (cancel [_ alarm]
-    (.cancel ^ScheduledFuture alarm false)))
+    (.remove alarms alarm)))
 
 (def ^Clock clock
   "What tells the time; a test puts another here."
@@ -45,10 +86,8 @@
 
 (defn armed
   "Returns how many alarms wait on the shared timer."
-  ^long []
-  (if (realized? timer)
-    (.size (.getQueue ^ScheduledThreadPoolExecutor @timer))
-    0))
+  []
+  (.size alarms))
 
 (defn now
   "Returns this moment."

@@ -28,6 +28,7 @@
   (^boolean harmed [])
   (^boolean quiet [])
   (^boolean hold [close])
+  (^boolean freeze [])
   (nextToClose []))
 
 (defn- failure [^ITask task t]
@@ -56,12 +57,14 @@
     (locking this
       (when-not closing
         (when-not to-close (set! to-close (ArrayDeque.)))
-        (.push to-close close)
-        true)))
-  (nextToClose [this]
+        (.push to-close close))
+      (not closing)))
+  (freeze [this]
     (locking this
       (set! closing true)
-      (when to-close (.poll to-close))))
+      (some? to-close)))
+  (nextToClose [_]
+    (.poll to-close))
 
   Owner
   (failed [_ task t]
@@ -89,11 +92,6 @@
     (.write w (str "#<scope " (scope/scope-name scope) " "))
     (print-method {:status (if (scope/reason scope) :ended :open), :running (scope/running scope)} w)
     (.write w ">")))
-
-(defn options
-  "Returns the options that the form was called with."
-  [^Form form]
-  (.-options form))
 
 (defn cancel!
   "Cancels the scope's body and forks. Returns whether this was the first cancel."
@@ -132,9 +130,10 @@
 
 (defn fork!
   "Starts f as a task of the form's scope, for a thread that works for it. Returns the task."
-  [^Form form {:keys [name daemon? wrap]} f]
+  [^Form form {:keys [name daemon?]} f]
   (check-works-for! form)
   (let [scope (.-scope form)
+        wrap (:wrap (.-options form))
         owner (if daemon? (Daemons. form) form)
         task (task/task (context/capture wrap scope) owner (.getAndIncrement ^AtomicLong (.-forked form)) (in-time form f))]
     (when daemon? (.incrementAndGet ^AtomicLong (.-daemons form)))
@@ -198,10 +197,6 @@
         (classified form (Failed. t))))
     outcome))
 
-(defn- join! [^Form form]
-  (scope/cancel! (.-scope form) :ended)
-  (scope/join! (.-scope form)))
-
 ;; What the form answers
 
 (def ^:private timed-out :thrum/timeout)
@@ -232,7 +227,7 @@
   [^Form form outcome own-reason outer-reason]
   (let [failures (.-failures form)
         casualty (when (instance? Cancelled outcome) (.-reason ^Cancelled outcome))]
-    (if-some [root (first (.kept ^Failures failures))]
+    (if-some [root (when (pos? (.total ^Failures failures)) (first (.kept ^Failures failures)))]
       (Failed. (error/merged root failures))
       (cond
         (and (fired? form own-reason) (or casualty (.harmed form))) (answer form casualty)
@@ -253,7 +248,9 @@
 
 (declare shielded)
 
-(defn- close-all! [^Form form]
+(defn- close-all!
+  "Closes what the form holds. Returns the failures."
+  [^Form form]
   (let [failures (error/failures)]
     (loop []
       (when-some [close (.nextToClose form)]
@@ -262,11 +259,14 @@
         (recur)))
     failures))
 
-(defn- with-closed
-  "Returns the outcome after all has been closed: a failed close rides on the failure, or is one."
-  [outcome ^Failures closing]
-  (if-some [first-failed (first (.kept closing))]
-    (Failed. (error/merged (if (instance? Failed outcome) {:throwable (.-throwable ^Failed outcome)} first-failed) closing))
+(defn- after-closing
+  "Returns the outcome when all that the form holds has been closed: a failed close rides on the failure, or is one."
+  [^Form form outcome]
+  (if (.freeze form)
+    (let [^Failures closing (close-all! form)]
+      (if-some [first-failed (first (.kept closing))]
+        (Failed. (error/merged (if (instance? Failed outcome) {:throwable (.-throwable ^Failed outcome)} first-failed) closing))
+        outcome))
     outcome))
 
 (defn- conclude
@@ -276,8 +276,8 @@
         scope (.-scope form)
         own-reason (scope/cancel-reason scope)
         outer-reason (when-not (:shield (.-options form)) (wait/cancel-reason))]
-    (join! form)
-    (with-closed (verdict form outcome own-reason outer-reason) (close-all! form))))
+    (scope/end! scope :ended)
+    (after-closing form (verdict form outcome own-reason outer-reason))))
 
 (defn- hand-out [^Form form outcome]
   (when (instance? Done outcome)
@@ -301,7 +301,7 @@
         inherited (when-not shield (some-> parent scope/moment))
         own-deadline (when (deadline/earlier? moment inherited) moment)
         scope (scope/scope (task/unique-name name) parent {:moment moment, :opener (some-> outer .task), :shield shield})]
-    (Form. scope (body/body scope outer shield) (error/failures) (assoc options :own-deadline own-deadline)
+    (Form. scope (body/body scope outer shield) (error/failures) (cond-> options own-deadline (assoc :own-deadline own-deadline))
            (AtomicLong.) (AtomicLong.) false nil false)))
 
 (defn call

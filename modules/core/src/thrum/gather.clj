@@ -65,8 +65,7 @@
     (scope/await! scope #(scope/empty-scope? scope))))
 
 (defn- end! [^Gathering gathering]
-  (scope/cancel! (.-scope gathering) :ended)
-  (scope/join! (.-scope gathering)))
+  (scope/end! (.-scope gathering) :ended))
 
 (defn- gather!
   "Starts the thunks, waits with await! and returns the tasks, none of which runs any more."

@@ -28,6 +28,7 @@
   (^Object forget [child])
   (^Object leaveParent [])
   (^Object close [reason])
+  (^boolean closeEmpty [reason])
   (^boolean cancelled [reason])
   (ownReason [])
   (^long running [])
@@ -106,6 +107,11 @@
   (close [this why]
     (locking this
       (when-not reason (set! reason why))))
+  (closeEmpty [this why]
+    (locking this
+      (let [idle (= added (.get ended))]
+        (when idle (.close this why))
+        idle)))
   (cancelled [this why]
     (locking this
       (.close this why)
@@ -138,7 +144,7 @@
   (^Scope [name parent] (scope name parent nil))
   (^Scope [name ^Scope parent {:keys [moment opener shield]}]
    (let [inherited (when (and parent (not shield)) (.moment parent))]
-     (Scope. name (str name "/") parent opener (if (deadline/earlier? inherited moment) inherited moment) shield
+     (Scope. name (.concat ^String name "/") parent opener (if (deadline/earlier? inherited moment) inherited moment) shield
              (ArrayList.) (AtomicLong.) (AtomicReference.) nil nil 0 false -1))))
 
 (defn check-parent-open!
@@ -238,3 +244,10 @@
       (do
         (park-until-signal scope)
         (recur (or (Thread/interrupted) interrupted?))))))
+
+(defn end!
+  "Closes the scope; where something still runs in it, cancels it and waits until that has ended."
+  [^Scope scope reason]
+  (when-not (.closeEmpty scope reason)
+    (cancel! scope reason)
+    (join! scope)))

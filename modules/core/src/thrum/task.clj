@@ -250,8 +250,8 @@
 
 (defn unique-name
   "Returns kind-n, with an n that no other name in this process has."
-  [kind]
-  (str kind "-" (.incrementAndGet made)))
+  ^String [^String kind]
+  (.concat (.concat kind "-") (Long/toString (.incrementAndGet made))))
 
 (defn task
   "Returns a task that has not begun: the body that the context's wrap makes of f, to be run for the owner (nil: nobody).
