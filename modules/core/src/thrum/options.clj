@@ -3,7 +3,8 @@
   documents it."
   (:require
    [clojure.string :as str]
-   [thrum.error :as error]))
+   [thrum.error :as error]
+   [thrum.jdk :as jdk]))
 
 (set! *warn-on-reflection* true)
 
@@ -23,6 +24,14 @@
    :queue {:check nat-int?, :accepts "an integer, not negative", :default "no bound", :doc "how many may wait for a permit"}
    :wait-ms {:check nat-int?, :accepts "an integer, not negative", :default "no bound"
              :doc "how many ms a permit is waited for"}
+   :scoped-values {:check #(and (sequential? %) (every? jdk/scoped-value? %))
+                   :accepts "a sequential collection of java.lang.ScopedValues, on JDK 25 or newer", :default "none"
+                   :doc "bound in each task to what they are bound to at the call"}
+   :schedule {:check sequential?, :accepts "a sequential collection of ms", :default "(exponential 100 10000)"
+              :doc "the waits before each further attempt; when it ends, there is none"}
+   :attempts {:check pos-int?, :accepts "a positive integer", :default "3", :doc "how often the body is run at most"}
+   :retry? {:check ifn?, :accepts "a predicate of the throwable", :default "every Exception"
+            :doc "whether a failure is worth another attempt"}
    :on-exit {:check #{:join :cancel}, :accepts ":join or :cancel", :default ":join"
              :doc "what happens to tasks that still run when the body has ended"}})
 
@@ -59,7 +68,9 @@
   (error/invalid (str "Unknown option " (pr-str k) (hint k ks) " Known here:\n" (str/join "\n" (documented ks)))
                  {:option k, :known (vec ks)}))
 
-(defn- check-value! [k v]
+(defn value
+  "Throws :thrum/invalid when the option's value is not accepted."
+  [k v]
   (let [{:keys [check accepts]} (rows k)]
     (when-not (check v)
       (throw (error/invalid (str "The option " k " is " (pr-str v) "; it must be " accepts)
@@ -72,7 +83,7 @@
     (throw (error/invalid (str "Options are a map, not " (pr-str options)) {:value options})))
   (doseq [[k v] options]
     (when-not (some #{k} ks) (throw (unknown k ks)))
-    (check-value! k v))
+    (value k v))
   options)
 
 (defn function
