@@ -11,6 +11,7 @@
    [thrum.bench.family.laziness :as laziness]
    [thrum.bench.family.overhead :as overhead]
    [thrum.bench.family.parked :as parked]
+   [thrum.bench.family.scopes :as scopes]
    [thrum.bench.family.sleeps :as sleeps]
    [thrum.bench.family.stream :as stream]))
 
@@ -18,10 +19,10 @@
 
 (def order
   "The names, in the order of the report."
-  [:overhead :sleeps :parked :cancel :laziness :stream])
+  [:overhead :scopes :sleeps :parked :cancel :laziness :stream])
 
 (def by-name
-  {:overhead overhead/family, :sleeps sleeps/family, :parked parked/family
+  {:overhead overhead/family, :scopes scopes/family, :sleeps sleeps/family, :parked parked/family
    :cancel cancel/family, :laziness laziness/family, :stream stream/family})
 
 (defn jvm-opts

@@ -61,3 +61,14 @@
   (with-open [executor (named-executor "chunked-")]
     (let [submit (conveying executor f)]
       (into [] (mapcat #(all-of submit %)) (partition-all limit items)))))
+
+(defn together
+  "Returns a vector of the numbers below n, each computed by a task of its own; when one fails, the others are cancelled."
+  [n]
+  (with-open [executor (named-executor "together-")]
+    (let [futures (mapv (conveying executor identity) (range n))]
+      (try
+        (mapv #(Future/.get %) futures)
+        (catch Throwable t
+          (run! #(Future/.cancel % true) futures)
+          (throw t))))))

@@ -3,20 +3,23 @@
   (require '[thrum.core :as t])."
   (:refer-clojure :exclude [for future future-call map pcalls pmap pvalues])
   (:require
+   [thrum.abandon :as abandon]
    [thrum.context :as context]
    [thrum.deadline :as deadline]
-   [thrum.error :as error]
    [thrum.executor :as executor]
    [thrum.fanout :as fanout]
    [thrum.form :as form]
    [thrum.gather :as gather]
    [thrum.jdk :as jdk]
+   [thrum.limit :as limit]
    [thrum.options :as options]
+   [thrum.retry :as retry]
    [thrum.scope :as scope]
    [thrum.task :as task]
    [thrum.wait :as wait])
   (:import
    (thrum.form Form)
+   (thrum.limit Limiter Permit)
    (thrum.task Task)))
 
 (set! *warn-on-reflection* true)
@@ -85,19 +88,21 @@
 
 ;; The map family
 
-(defn- in-context [options]
-  (merge {:wrap *wrap*} options))
+(defn- in-context
+  "Returns the options with what each task runs in, taken here and now."
+  [{:keys [scoped-values] :as options}]
+  (update (merge {:wrap *wrap*} options) :wrap jdk/with-scoped scoped-values))
 
 (def ^:private all-at-once
   {:limit 100000, :window 100000})
 
 (defn- fan-out-options [order name limit-or-options]
   (merge {:order order, :name name}
-         (options/fan-out limit-or-options [:limit :window :name :wrap])))
+         (options/fan-out limit-or-options [:limit :window :name :wrap :scoped-values])))
 
 (defn- eager-options [name limit-or-options]
   (in-context (merge {:name name}
-                     (options/fan-out limit-or-options [:limit :name :wrap]))))
+                     (options/fan-out limit-or-options [:limit :name :wrap :scoped-values]))))
 
 (defn- results [options f colls]
   (fanout/results (in-context options) (options/function f) colls))
@@ -119,6 +124,7 @@
               512 x 8 results of 1 MB are 4 GB
     :name   - of the threads, instead of pmap
     :wrap   - see *wrap*
+    :scoped-values - a vector of java.lang.ScopedValues (JDK 25), bound in each task to what they are bound to at the call
 
   Where f failed, the element throws the original throwable, after the elements before it; the tasks after it are cancelled at
   once and have ended when it throws. Other failures ride as suppressed, with an ex-info {:type :thrum/context, :task name,
@@ -230,7 +236,7 @@
     timeout-ms (assoc :moment (deadline/in-ms timeout-ms))))
 
 (defn ^:no-doc with-scope-call [options f]
-  (form/call (timed (merge {:name "scope", :wrap *wrap*} (options/check options [:name :timeout-ms :on-error :wrap]))) f))
+  (form/call (timed (merge {:name "scope", :wrap *wrap*} (options/check options [:name :timeout-ms :on-error :wrap :scoped-values]))) f))
 
 (defmacro with-scope
   "Runs the body on the calling thread, with a scope bound to the symbol, and returns the body's value when every fork of the scope
@@ -243,16 +249,15 @@
   the first failure in time is thrown, the original throwable, with the others as suppressed. What was thrown only because of
   the cancel is dropped.
   Options: :name - of the scope and its threads; :timeout-ms - as with-timeout around it; :on-error - :cancel (default), or :collect:
-  the other forks run on after one has failed, then the first failure is thrown; :wrap - see *wrap*.
+  the other forks run on after one has failed, then the first failure is thrown; :wrap - see *wrap*; :scoped-values - as in pmap, each
+  fork's at its fork.
   Work that ignores its interrupt delays the return. An interrupt of the scope's own does not outlive the form."
   [binding & body]
   (let [[scope options] (options/binding-form "with-scope" binding 2)]
     `(with-scope-call ~(or options {}) (^{:once true} fn* [~scope] ~@body))))
 
 (defn- scope-form ^Form [scope]
-  (when-not (instance? Form scope)
-    (throw (error/invalid (str "A scope is expected, the symbol that with-scope binds, not " (pr-str scope)) {:value scope, :accepts "a scope"})))
-  scope)
+  (options/instance Form "a scope, the symbol that with-scope binds" scope))
 
 (defn fork-call
   "Starts f as a task of the scope; see fork. Options: :name - part of the thread's name; :daemon? - the scope does not wait for this
@@ -349,7 +354,7 @@
   (form/call (timed {:name "timeout", :timeout-ms ms, :fallback fallback}) (fn [_] (f))))
 
 (defn ^:no-doc with-deadline-call [instant fallback f]
-  (form/call {:name "deadline", :moment (deadline/at-instant (options/instant instant)), :fallback fallback} (fn [_] (f))))
+  (form/call {:name "deadline", :moment (deadline/at-instant (options/instance java.time.Instant "a java.time.Instant" instant)), :fallback fallback} (fn [_] (f))))
 
 (defn- within [call limit body]
   (let [[limit & fallback] (if (vector? limit) limit [limit])]
@@ -404,7 +409,7 @@
      (condp instance? x
        Form (form/cancel! x reason)
        Task (.cancelWith ^Task x reason true)
-       (throw (error/invalid (str "cancel! takes a task or a scope, not " (pr-str x)) {:value x, :accepts "a task or a scope"}))))))
+       (options/instance Task "a task or a scope" x)))))
 
 (defn cancelled?
   "Tells whether a task or a scope, or without an argument the calling thread's work, is cancelled."
@@ -413,13 +418,103 @@
    (condp instance? x
      Form (some? (form/cancel-reason x))
      Task (.isCancelled ^Task x)
-     (throw (error/invalid (str "cancelled? takes a task or a scope, not " (pr-str x)) {:value x, :accepts "a task or a scope"})))))
+     (options/instance Task "a task or a scope" x))))
 
 (defn checkpoint
   "Throws CancellationException when the calling thread's work is cancelled, InterruptedException when the thread was
   interrupted; for loops that compute. Costs a few ns."
   []
   (wait/check!))
+
+;; Limits
+
+(defn limiter
+  "Returns a limiter: how many may do something at once, shared by all who use it. Permits are handed out in the order of asking.
+  clojure.datafy/datafy shows {:permits n, :in-use n, :waiting n, :rejected n, ...}.
+
+      (def db (limiter 20 {:queue 100, :wait-ms 50}))
+
+  Options: :queue - how many may wait; :wait-ms - how long, at most; :name - for its errors. Without them there is no bound. Throws
+  :thrum/invalid."
+  ([permits] (limiter permits {}))
+  ([permits options] (limit/limiter permits options)))
+
+(defn acquire!
+  "Returns a permit of the limiter, a java.lang.AutoCloseable that the caller has to return, by release!, on any thread. Waits where
+  none is free. Throws :thrum/rejected when the queue is full or :wait-ms have passed; :thrum/deadlock when this thread has
+  one already; CancellationException and InterruptedException, as every wait. with-permit needs no release!."
+  [limiter]
+  (limit/acquire! (options/instance Limiter "a limiter" limiter)))
+
+(defn release!
+  "Returns a permit to its limiter. Throws :thrum/invalid when it has been returned before; then nothing else happens."
+  [permit]
+  (limit/release! (options/instance Permit "a permit" permit)))
+
+(defn ^:no-doc with-permit-call [limiter f]
+  (limit/call-with (options/instance Limiter "a limiter" limiter) f))
+
+(defmacro with-permit
+  "Runs the body on the calling thread while it holds a permit of the limiter; see acquire! for how it waits and what it throws. Tasks
+  that the body starts do not have the permit.
+
+      (with-permit db (query ...))"
+  [limiter & body]
+  `(with-permit-call ~limiter (^{:once true} fn* [] ~@body)))
+
+;; Retries
+
+(def ^{:arglists '([base-ms max-ms])} exponential
+  "Returns an endless schedule whose waits double from base-ms on and stay at max-ms once they would be longer."
+  retry/exponential)
+
+(def ^{:arglists '([ms])} constant
+  "Returns an endless schedule of the same wait."
+  retry/constant)
+
+(def ^{:arglists '([schedule] [uniform schedule])} jitter
+  "Returns the schedule with each wait replaced by a random one, from 0 to the whole of it, drawn anew whenever it is walked
+  through. uniform: a function from n to an integer from 0 to n, in place of the JDK's."
+  retry/jitter)
+
+(def ^{:arglists '([total-ms schedule])} max-elapsed
+  "Returns the schedule up to the first wait with which the sum of the waits would be more than total-ms."
+  retry/max-elapsed)
+
+(defn ^:no-doc retry-call [options f]
+  (retry/call options f))
+
+(defmacro retry
+  "Returns the value of the body, which is run again when it has failed.
+
+      (retry {:schedule (exponential 50 2000), :attempts 5, :retry? busy?} (query ...))
+
+  Options: :schedule - a sequence of waits in ms, default (exponential 100 10000); when it ends, so do the attempts; :attempts - how
+  many at most, default 3; :retry? - a predicate of the throwable, default: every Exception.
+  Never tried again: an Error, an interrupt, a cancel, :thrum/invalid, :thrum/deadlock, :thrum/closed. A wait that would reach
+  the deadline is not begun. Throws the last failure, the same instance, with the earlier ones suppressed, at most 16."
+  [options & body]
+  `(retry-call ~options (fn* [] ~@body)))
+
+;; What cannot be interrupted
+
+(defn ^:no-doc abandon-call [on-abandon f]
+  (abandon/call on-abandon f))
+
+(defmacro abandon-on-interrupt
+  "Runs the body, a call that does not hear an interrupt (a file read, old JDBC), on a platform thread of its own, and returns its
+  value or throws what it threw. When the caller is cancelled or interrupted meanwhile, it is freed at once by CancellationException or
+  InterruptedException; the body runs out, its result is dropped, and on-abandon, a function of no arguments, is called on another
+  thread: to close what the body hangs on, for instance. Costs some 100 microseconds.
+
+      (abandon-on-interrupt #(.close connection) (query connection))"
+  [on-abandon & body]
+  `(abandon-call ~on-abandon (^{:once true} fn* [] ~@body)))
+
+(defn abandoned
+  "Returns how many calls this process has abandoned: {:running n, :total n}."
+  []
+  (abandon/abandoned))
 
 (defn fd-limit
   "Returns how many more files and sockets this process may open, less a reserve of a tenth and at least 16, between 1 and 4096;

@@ -6,6 +6,7 @@
    [thrum.context :as context]
    [thrum.deadline :as deadline]
    [thrum.error :as error]
+   [thrum.jdk :as jdk]
    [thrum.point :as point]
    [thrum.scope :as scope]
    [thrum.task :as task]
@@ -133,9 +134,9 @@
   [^Form form {:keys [name daemon?]} f]
   (check-works-for! form)
   (let [scope (.-scope form)
-        wrap (:wrap (.-options form))
+        {:keys [wrap scoped-values]} (.-options form)
         owner (if daemon? (Daemons. form) form)
-        task (task/task (context/capture wrap scope) owner (.getAndIncrement ^AtomicLong (.-forked form)) (in-time form f))]
+        task (task/task (context/capture (jdk/with-scoped wrap scoped-values) scope) owner (.getAndIncrement ^AtomicLong (.-forked form)) (in-time form f))]
     (when daemon? (.incrementAndGet ^AtomicLong (.-daemons form)))
     (try
       (scope/start! scope (named task scope name))

@@ -93,6 +93,13 @@
     (throw (error/invalid (str "A function is expected, not " (pr-str f)) {:value f, :accepts "a function"})))
   f)
 
+(defn instance
+  "Returns x if it is of the class; throws :thrum/invalid otherwise."
+  [^Class class expected x]
+  (when-not (.isInstance class x)
+    (throw (error/invalid (str "What is expected here is " expected ", not " (pr-str x)) {:value x, :accepts expected})))
+  x)
+
 (defn functions
   "Returns fs as a vector if it is one or more functions, or, :or-none, no function at all; throws :thrum/invalid otherwise."
   [caller fs & [or-none]]
@@ -106,13 +113,6 @@
   (when-not (and (vector? v) (even? (count v)))
     (throw (error/invalid (str macro " takes a vector of names and values, not " (pr-str v)) {:value v, :accepts "a vector of pairs"})))
   v)
-
-(defn instant
-  "Returns the java.time.Instant if it is one; throws :thrum/invalid otherwise."
-  [x]
-  (when-not (instance? java.time.Instant x)
-    (throw (error/invalid (str "A deadline is a java.time.Instant, not " (pr-str x)) {:value x, :accepts "a java.time.Instant"})))
-  x)
 
 (defn binding-form
   "Returns the binding vector of a macro if it has one to n elements; throws :thrum/invalid otherwise."

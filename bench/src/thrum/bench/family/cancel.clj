@@ -90,6 +90,17 @@
         (.join consumer)
         ns))))
 
+(defn- scope-cancelled [n]
+  (let [parked (LongAdder.), wait (waiting parked), start (AtomicLong.)]
+    (t/with-scope [s]
+      (dotimes [i n] (t/fork s (wait i)))
+      (await-parked parked n)
+      (.set start (System/nanoTime))
+      (t/cancel! s)
+      ;; The cancel has interrupted this thread too, which does not wait.
+      nil)
+    (since start)))
+
 (defn- executor-shut-down [n]
   (let [parked (LongAdder.), ^ExecutorService executor (hand/named-executor "hand-")]
     (run! (hand/conveying executor (waiting parked)) (range n))
@@ -101,7 +112,7 @@
 
 (def ^:private ways
   {:pmapv-failing pmapv-failing, :pmap-failing pmap-failing
-   :pmapv-interrupted pmapv-interrupted, :executor executor-shut-down})
+   :pmapv-interrupted pmapv-interrupted, :scope scope-cancelled, :executor executor-shut-down})
 
 (defn- timed [[way n]]
   (System/gc)
@@ -142,11 +153,11 @@
 (defn rows
   "Returns a row for each way."
   [[{:keys [job runs]}]]
-  (map #(row (:sizes job) runs %) [:pmapv-failing :pmapv-interrupted :pmap-failing :executor]))
+  (map #(row (:sizes job) runs %) [:pmapv-failing :pmapv-interrupted :pmap-failing :scope :executor]))
 
 (def ^:private names
   {:pmapv-failing "t/pmapv, one fails", :pmapv-interrupted "t/pmapv, its caller is interrupted"
-   :pmap-failing "t/pmap, the first fails", :executor "executor's shutdownNow, awaitTermination"})
+   :pmap-failing "t/pmap, the first fails", :scope "t/with-scope, cancelled", :executor "executor's shutdownNow, awaitTermination"})
 
 (defn columns
   "Returns the columns for the sizes that were run."
