@@ -17,6 +17,15 @@
   [part-name & rows]
   {:part part-name, :n 100, :bytes 10, :contenders (vec rows)})
 
+(defn- answering
+  "A row of the experiment scope."
+  [contender median-ms left]
+  (row contender median-ms :params nil :samples [{:left left}]))
+
+(defn- scope-part
+  [part-name & answers]
+  {:part part-name, :n 4, :contenders (mapv #(apply answering %) answers)})
+
 (def ^:private sane
   {:thrum.lab/version 1
    :experiments
@@ -25,7 +34,11 @@
              (part :many (row :thrum-pmap 3000) (row :thrum-upmap 3000))
              (part :files (row :thrum-map 100 :verdict :broke :expect :breaks :samples [{:ok 30, :bytes 300, :peak 2000}])
                    (row :thrum-pmap-fd-limit 2500))
-             {:part :other, :skipped "cannot run here", :contenders [(row :core-map nil :verdict :not-run)]}]}]})
+             {:part :other, :skipped "cannot run here", :contenders [(row :core-map nil :verdict :not-run)]}]}
+    {:parts [(scope-part :hangs [:futures 201 1] [:executor 202 0] [:thrum-scope 202 0] [:thrum-all 202 0])
+             (scope-part :fails [:futures 55 3] [:executor 160 0] [:thrum-scope 55 0] [:thrum-all 55 0])
+             (scope-part :deaf [:futures 201 1] [:executor 401 0] [:thrum-scope 401 0] [:thrum-all 401 0]
+                         [:thrum-abandon 202 1])]}]})
 
 (defn- doctored
   "Returns the first complaint about the sane result with a value of one row replaced."
@@ -49,6 +62,18 @@
            [1 0 [:over-limit] 3.5] "should stay within 3"
            [2 0 [:verdict] :did-not-break] "ended as :did-not-break"}]
     (is (str/includes? (str (doctored part row path value)) text))))
+
+(deftest what-runs-on-is-told
+  (doseq [[[part row path value] text]
+          {[0 2 [:samples 0 :left] 1] ":thrum-scope left running: [1]"
+           [0 0 [:samples 0 :left] 0] ":futures left running: [0]"
+           [1 3 [:samples] []] ":thrum-all left running: []"
+           [2 1 [:samples 0 :left] nil] ":executor left running: [nil]"
+           [0 3 [:over-limit] 2.5] ":thrum-all should stay within 2"
+           [1 2 [:median-ms] 150] ":executor should take 1.3 times"}]
+    (is (str/includes? (str (first (check-lab/complaints
+                                     (assoc-in sane (into [:experiments 1 :parts part :contenders row] path) value))))
+                       text))))
 
 (deftest a-result-of-nothing-is-told
   (is (seq (check-lab/complaints {:thrum.lab/version 1, :experiments []})))

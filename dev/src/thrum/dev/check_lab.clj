@@ -23,12 +23,17 @@
   (mapcat #(vals (rows result %)) (distinct (map :part (mapcat :parts (:experiments result))))))
 
 (defn- row-complaints
-  [{:keys [name verdict over-limit n bytes samples expect] :as row}]
-  (let [whole (if (= :breaks expect) [] samples)
+  [{:keys [name verdict over-limit expect]}]
+  (cond-> []
+    (not (#{:done :broke} verdict)) (conj (str name " ended as " verdict))
+    (and over-limit (not expect) (< over-limit slack)) (conj (str name " is faster than its limit line: " over-limit))))
+
+(defn- download-complaints
+  "Complains about what a row of downloads lost."
+  [{:keys [name n bytes samples expect] :as row}]
+  (let [whole (if (or (= :breaks expect) (nil? bytes)) [] samples)
         limit (get-in row [:params :limit])]
     (cond-> []
-      (not (#{:done :broke} verdict)) (conj (str name " ended as " verdict))
-      (and over-limit (not expect) (< over-limit slack)) (conj (str name " is faster than its limit line: " over-limit))
       (not-every? #(= n (:ok %)) whole) (conj (str name " lost downloads: " (mapv :ok whole) " of " n))
       (not-every? #(= (* n bytes) (:bytes %)) whole) (conj (str name " lost bytes: " (mapv :bytes whole)))
       (some #(< (max limit 512) (:peak %)) whole) (conj (str name " ran more at once than its limit: " (mapv :peak whole))))))
@@ -48,6 +53,27 @@
     (when-not (and over (<= over factor))
       [(str contender " should stay within " factor " times its limit line, and was at " over)])))
 
+(defn- leaves-running
+  "Complains unless every contender leaves as many calls running as expected, a predicate by contender."
+  [rows expected]
+  (for [[contender left?] expected
+        :let [left (mapv :left (get-in rows [contender :samples]))]
+        :when (not (and (seq left) (every? some? left) (every? left? left)))]
+    (str contender " left running: " left)))
+
+(defn- scope-complaints
+  [result]
+  (let [[hangs fails deaf] (map #(rows result %) [:hangs :fails :deaf])
+        none {:executor zero?, :thrum-scope zero?, :thrum-all zero?}]
+    (concat
+      (when-not (every? seq [hangs fails deaf]) ["the parts :hangs, :fails and :deaf are missing"])
+      (mapcat #(at-most hangs % 2) [:futures :executor :thrum-scope :thrum-all])
+      (leaves-running hangs (assoc none :futures pos?))
+      (leaves-running fails none)
+      (leaves-running deaf (assoc none :futures pos? :thrum-abandon pos?))
+      (mapcat #(at-most deaf % 2) [:futures :thrum-abandon])
+      (times-faster fails :executor 1.3 :thrum-scope))))
+
 (defn complaints
   "Returns sentences about what cannot be in result, or should not."
   [result]
@@ -56,6 +82,8 @@
       (when-not (= 1 (:thrum.lab/version result)) ["not a result of version 1"])
       (when-not (and (seq downloads) (seq many)) ["the parts :downloads and :many are missing"])
       (mapcat row-complaints (all-rows result))
+      (mapcat download-complaints (all-rows result))
+      (scope-complaints result)
       (times-faster downloads :core-map 10 :thrum-pmap)
       (times-faster downloads :core-pmap 1.5 :thrum-pmap)
       (mapcat #(at-most downloads % 6) [:thrum-map :thrum-pmap :thrum-upmap])

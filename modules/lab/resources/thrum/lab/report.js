@@ -71,6 +71,9 @@
     g.append("line").attr("class", "base").attr("x2", width).attr("y1", bottom).attr("y2", bottom);
     g.append("path").attr("class", "area").attr("d", shape(d3.area()).y0(bottom).y1(p => y(p[1]))(points));
     g.append("path").attr("class", "edge").attr("d", shape(d3.line()).y(p => y(p[1]))(points));
+    if (r.flight.answer) {
+      g.append("line").attr("class", "answer").attr("x1", x(r.flight.answer)).attr("x2", x(r.flight.answer)).attr("y1", top - 4).attr("y2", bottom);
+    }
     g.append("text").attr("class", "small").attr("y", bottom + 16).text("0");
     g.append("text").attr("class", "small").attr("x", width).attr("y", bottom + 16).attr("text-anchor", "end").text(r.flight.end);
     return svg.node();

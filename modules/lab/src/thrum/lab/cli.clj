@@ -13,6 +13,7 @@
   "Every command: its name, how it is called, and what it does."
   [{:name "run", :usage "[options]", :doc "every experiment, in its quick form (the default)"}
    {:name "fan-out", :usage "fan-out [options]", :doc "this experiment; with --urls or --call, your own work"}
+   {:name "scope", :usage "scope [options]", :doc "this experiment: four calls under a deadline, one of which goes wrong"}
    {:name "compare", :usage "compare A.edn B.edn", :doc "two results of one machine, side by side"}
    {:name "help", :usage "help", :doc "this text"}])
 
@@ -26,7 +27,7 @@
 
 (def options
   "Every option, as rows of tools.cli; the row that checks an option also documents it."
-  [[nil "--only NAME" "one experiment, or one part of it: downloads, many, files, unlimited" :parse-fn keyword]
+  [[nil "--only NAME" "one experiment, or one part of it: downloads, many, files, unlimited; hangs, fails, deaf" :parse-fn keyword]
    [nil "--full" "the published sizes; takes some 35 minutes"]
    [nil "--limit N" "how many downloads or calls at once" :default 512, :parse-fn parse-long, :validate positive]
    [nil "--rate R" "bytes per second of each download, or unlimited; as published, 500000" :parse-fn parse-rate
@@ -98,7 +99,7 @@
                          {:error "compare takes two result files: compare A.edn B.edn."})
     (not-any? #{word} (map :name commands)) {:error (unknown-command word)}
     more {:error (str "There is one word too many: " (first more) ".")}
-    (= "fan-out" word) {:command :run, :named :fan-out}
+    (#{"fan-out" "scope"} word) {:command :run, :named (keyword word)}
     :else {:command (keyword word)}))
 
 (defn- problem [errors options given]
@@ -118,6 +119,7 @@
       (:help options) {:command :help}
       (problem errors options given) {:error (problem errors options given)}
       error {:error error}
+      (and (own? options) (= :scope (:named command))) {:error "--urls and --call belong to fan-out."}
       :else (assoc (if (own? options) (dissoc command :named) command) :options options))))
 
 (defn- table [rows]

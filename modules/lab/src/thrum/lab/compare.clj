@@ -8,7 +8,7 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private same "What must be the same of two machines, as paths into the facts." [[:cpu] [:cpus] [:memory-gb] [:os]])
-(def ^:private conditions "What must be the same of two rows." [:n :bytes :rate :limit :pool])
+(def ^:private conditions "What must be the same of two rows." [:n :bytes :rate :limit :pool :deadline-ms])
 
 (defn- differences [paths a b]
   (remove #(= (get-in a %) (get-in b %)) paths))

@@ -108,6 +108,13 @@
     (catch InterruptedException e (throw e))
     (catch Throwable t (failure t))))
 
+(defn fetch-deaf
+  "As fetch, but nothing stops it: no interrupt, no timeout. What a call into an old driver is like."
+  [^HttpClient client ^URI uri]
+  (try
+    (outcome (.join (.sendAsync client (request uri) counting)))
+    (catch Throwable t (failure t))))
+
 (defn expect-bytes
   "Returns the outcome, failed with :wrong-byte-count if it ended well with another number of bytes than expected."
   [outcome expected]

@@ -6,8 +6,10 @@
    [clojure.string :as str]
    [thrum.lab.cli :as cli]
    [thrum.lab.compare :as compare]
+   [thrum.lab.experiment :as experiment]
    [thrum.lab.experiment.calls :as calls]
    [thrum.lab.experiment.fan-out :as fan-out]
+   [thrum.lab.experiment.scope :as scope]
    [thrum.lab.experiment.urls :as urls]
    [thrum.lab.json :as json]
    [thrum.lab.machine :as machine]
@@ -36,7 +38,7 @@
   (cond
     urls [(urls/experiment urls)]
     call [(calls/experiment call inputs)]
-    :else [(fan-out/experiment fan-out/quick)]))
+    :else [(fan-out/experiment fan-out/quick) (scope/experiment)]))
 
 (defn- plan-facts []
   {:cpus (machine/cpus), :hard-file-limit? (machine/hard-file-limit? 256)})
@@ -53,14 +55,19 @@
     (doseq [part (mapcat :parts experiments) :when (:skipped part)]
       (println (str "Skipped: " (:title part) " (" (:skipped part) ").")))))
 
+(defn- by-name
+  "Returns the experiments by the names that their plans give them."
+  [experiments options]
+  (let [facts (plan-facts)]
+    (into {} (map (juxt #(:experiment (experiment/plan % options facts)) identity)) experiments)))
+
 (defn- run-plan!
   "Runs the plan, telling of it on out, and returns the result."
   [plan experiments out]
   (let [started (measure/now), facts (machine/facts)
         {:keys [emit! close!]} (progress/show! plan out (and (identical? out *out*) (progress/terminal?)))
-        by-name (zipmap (map :experiment (:experiments plan)) experiments)
         done (try
-               (run/run! by-name (:experiments plan) emit!)
+               (run/run! (by-name experiments (:options plan)) (:experiments plan) emit!)
                (finally (close!)))]
     (assoc plan :experiments done :started started :ended (measure/now) :machine facts)))
 

@@ -66,3 +66,33 @@
         ms (- (now-ms) origin)
         calls (vec queue)]
     (merge (figures calls ms) {:outcomes (into [] (keep peek) calls)} trouble)))
+
+(defn- noting
+  "Returns f, with a note of each call in queue, an atom: its :start, its :outcome, and its :end once it has ended."
+  [f ^ConcurrentLinkedQueue queue origin on-end]
+  (fn [x]
+    (let [note (atom {:start (- (now-ms) origin)})]
+      (.add queue note)
+      (try
+        (swap! note assoc :outcome (f x))
+        (finally
+          (swap! note assoc :end (- (now-ms) origin))
+          (on-end))))))
+
+(defn- span [{:keys [start end outcome]} now]
+  [start (or end now) outcome])
+
+(defn sample-with-rest
+  "As sample, of a way that may return before its calls have ended. It looks on for watch-ms after the return, which :ms does not
+  count, and adds :left, how many calls had not ended then, and :watched-ms, when that was."
+  [way f coll watch-ms on-end]
+  (let [queue (ConcurrentLinkedQueue.), origin (now-ms), returned (volatile! nil)
+        trouble (attempt (fn []
+                           (way (noting f queue origin on-end) coll)
+                           (vreset! returned (- (now-ms) origin))
+                           (Thread/sleep (long watch-ms))))
+        now (- (now-ms) origin)
+        notes (mapv deref queue)]
+    (merge (figures (mapv #(span % now) notes) (or @returned now))
+           {:left (count (remove :end notes)), :watched-ms (rounded now)}
+           trouble)))

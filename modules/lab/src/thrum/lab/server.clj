@@ -2,7 +2,8 @@
   "The web server that the lab downloads from: it holds one block of bytes and sends no connection more than so
   many of them per second. Runs in a process of its own and ends with its parent."
   (:require
-   [clojure.string :as str])
+   [clojure.string :as str]
+   [thrum.lab.child :as child])
   (:import
    (com.sun.net.httpserver HttpExchange HttpHandler HttpServer)
    (java.io OutputStream)
@@ -21,6 +22,7 @@
    "-Dsun.net.httpserver.nodelay=true"
    "-Xmx512m"])
 
+(def ^:private start-ms "How long the server's JVM may take to start." 60000)
 (def ^:private backlog 4096)
 (def ^:private block (byte-array 65536))
 
@@ -93,3 +95,13 @@
     (flush)
     (await-parent)
     (.stop server 0)))
+
+(defn start-child!
+  "Starts the server in a process of its own and returns it, a thrum.lab.child with its :url."
+  []
+  (let [server (child/start! (child/java-command jvm-opts 'thrum.lab.server))]
+    (try
+      (assoc server :url (str "http://127.0.0.1:" (:port (child/ask server start-ms))))
+      (catch Throwable t
+        (child/stop! server)
+        (throw t)))))

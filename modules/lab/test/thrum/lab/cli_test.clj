@@ -29,6 +29,7 @@
     ["--urls" "a" "--contenders" "thrum-pmp"] "There is no contender thrum-pmp; the nearest one is thrum-pmap."
     ["--contenders" "pool"] "--contenders needs --urls or --call."
     ["compare" "a.edn"] "compare takes two result files: compare A.edn B.edn."
+    ["scope" "--urls" "f"] "--urls and --call belong to fan-out."
     ["fan-out" "more"] "There is one word too many: more."))
 
 (deftest words-become-data

@@ -44,6 +44,17 @@
   (let [[code out] (run "--only" "many" "--print-plan")]
     (is (= [0 1 [:many]] [code (:thrum.lab/version (edn/read-string out)) (:asked (edn/read-string out))]))))
 
+(deftest an-experiment-is-chosen-by-its-command
+  (let [[code out] (run "scope" "--print-plan")]
+    (is (= [0 [:scope] [:hangs :fails :deaf]]
+           [code (map :experiment (:experiments (edn/read-string out))) (map :part (:parts (first (:experiments (edn/read-string out)))))]))))
+
+(deftest a-chosen-experiment-runs-by-itself
+  (let [dir (temp-dir), [code out] (run "scope" "--only" "fails" "--out" dir)]
+    (is (= 0 code))
+    (is (str/includes? out "One of four calls fails"))
+    (is (= [:scope] (map :experiment (:experiments (store/read! (io/file dir "result.edn"))))))))
+
 (defn twice "The user's function of these tests." [x] (* 2 x))
 
 (deftest a-run-of-ones-own-writes-its-result-and-page

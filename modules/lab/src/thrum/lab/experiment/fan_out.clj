@@ -118,14 +118,6 @@
                 :rate rate
                 :scale (if full thrum.lab.experiment.fan-out/full scale)}))
 
-(defn- start-server! []
-  (let [server (child/start! (child/java-command server/jvm-opts 'thrum.lab.server))]
-    (try
-      (assoc server :url (str "http://127.0.0.1:" (:port (child/ask server start-ms))))
-      (catch Throwable t
-        (child/stop! server)
-        (throw t)))))
-
 (defn- job [env {:keys [n bytes rate]} {:keys [contender params deadline-ms]}]
   {:contender contender
    :params params
@@ -172,7 +164,7 @@
        :about "A web server sends a file slowly; a client downloads it many times."
        :parts (mapv #(part-plan % settings) parts)}))
   (open! [_]
-    (let [server (start-server!)]
+    (let [server (server/start-child!)]
       (client/warm-up! #(str (:url server) (server/path % :unlimited)))
       (assoc server :close! #(child/stop! server))))
   (sample! [_ env part row on-end]

@@ -41,11 +41,12 @@
   (cond
     (= :broke verdict) (str "broke: " (words/failed row) " of " (text/thousands (+ (:ok (first samples) 0) (:failed (first samples) 0))) " failed")
     (nil? median-ms) (words/verdict-words verdict)
+    (:left (first samples)) (str (text/ms median-ms) " · " (words/left row) " still running")
     over-limit (str (text/ms median-ms) " · " (text/ratio over-limit) " the limit")
     :else (text/ms median-ms)))
 
 (defn- row-data [{:keys [name about thrum? verdict median-ms limit-line-ms published samples] :as row}]
-  (let [{:keys [curve peak ms]} (shown-sample row)]
+  (let [{:keys [curve peak ms watched-ms]} (shown-sample row), end (or watched-ms ms)]
     {:name name
      :about about
      :thrum thrum?
@@ -55,7 +56,7 @@
      :label (label row)
      :published (when (:ms published)
                   {:ms (:ms published), :limit (:limit-line-ms published), :label (str "published: " (text/ms (:ms published)))})
-     :flight (when curve {:curve curve, :peak peak, :ms ms, :end (text/ms ms)})}))
+     :flight (when curve {:curve curve, :peak peak, :ms end, :end (text/ms end), :answer (when watched-ms ms)})}))
 
 (defn- figures
   "Returns every duration that the bars of a part show, in ms."
@@ -88,6 +89,7 @@
    ["limit line" nil (comp text/ms :limit-line-ms)]
    ["times the limit" nil (comp text/ratio :over-limit)]
    ["in flight" nil words/peak]
+   ["still running" nil words/left]
    ["ok" nil words/ok]
    ["failed" nil words/failed]
    ["published" "words" words/published]])
@@ -114,15 +116,17 @@
    [:div {:class kind, :data-part (name (:part part)), :role "img", :aria-label (str (:title part) ". " caption)}]
    [:figcaption caption]])
 
-(defn- bar-caption [{:keys [contenders]}]
+(defn- bar-caption [{:keys [contenders limit-line-about]}]
   (str "Median time of each contender" (when (logarithmic? contenders) ", on a logarithmic axis") ". "
        (when (some :limit-line-ms contenders)
-         "The upright rule is its limit line, the best that arithmetic allows: rounds × size ÷ rate. ")
+         (str "The upright rule is its limit line, the best that arithmetic allows: " (or limit-line-about "rounds × size ÷ rate") ". "))
        (when (some (comp :ms :published) contenders)
          "The thin grey line with a diamond is the published figure, at the published size and against its own limit line (the small tick).")))
 
-(def ^:private flight-caption
-  "Tasks in flight over time, in the first sample of each. Height is the same scale for all; each has its own time axis.")
+(defn- flight-caption [{:keys [watch-ms]}]
+  (str "Tasks in flight over time, in the first sample of each. Height is the same scale for all; each has its own time axis."
+       (when watch-ms
+         (str " The dashed rule is the answer; what is in flight to its right runs on, " watch-ms " ms after it, for nobody."))))
 
 (defn- outcome-table [{:keys [contenders]}]
   (let [failures (for [row contenders, sample (:samples row), [kind n] (:kinds sample)]
@@ -140,7 +144,7 @@
    (if skipped
      [:p {:class "note"} (str "Skipped: " skipped ".")]
      (list (figure question "bars" (bar-caption question))
-           (figure question "flights" flight-caption)
+           (figure question "flights" (flight-caption question))
            (map (fn [note] [:p {:class "note"} note]) (keep words/note contenders))
            (table contenders)
            (outcome-table question)))])
@@ -152,10 +156,16 @@
 (defn- headline
   "Returns the sentence that the page opens with, from the figures where they are there."
   [result]
-  (let [slow (find-row result :downloads :core-map), fast (find-row result :downloads :thrum-pmap)]
-    (if (and (:median-ms slow) (:median-ms fast))
+  (let [slow (find-row result :downloads :core-map), fast (find-row result :downloads :thrum-pmap)
+        futures (find-row result :hangs :futures), scope (find-row result :hangs :thrum-scope)]
+    (cond
+      (and (:median-ms slow) (:median-ms fast))
       (str "The same 100 downloads: " (text/ms (:median-ms slow)) " one by one, " (text/ms (:median-ms fast)) " on virtual threads")
-      (str/join ", " (map :title (:experiments result))))))
+
+      (and (:median-ms futures) (:median-ms scope))
+      (str "One of four calls hangs: " (words/left futures) " still running behind futures, " (words/left scope) " behind a scope")
+
+      :else (str/join ", " (map :title (:experiments result))))))
 
 (defn- header [{:keys [started options experiments machine] :as result}]
   [:header
@@ -164,8 +174,9 @@
    [:p {:class "about"}
     (str/join " · " (remove nil? [started
                                   (str/join ", " (map :title experiments))
-                                  (when-not (or (:urls options) (:call options))
-                                    (if (:full options) "the published sizes" "quick form: scaled sizes, nothing extrapolated"))
+                                  (cond
+                                    (some :scaled (mapcat :parts experiments)) "quick form: scaled sizes, nothing extrapolated"
+                                    (:full options) "the published sizes")
                                   (str (:cpu machine) ", " (:cpus machine) " CPUs")
                                   (str "JDK " (get-in machine [:jdk :version]))]))]
    (when-let [sentence (words/interrupted result)]

@@ -16,6 +16,7 @@
    ["limit line" :right (comp text/ms :limit-line-ms)]
    ["x limit" :right (comp text/ratio :over-limit)]
    ["in flight" :right words/peak]
+   ["still running" :right words/left]
    ["ok" :right words/ok]
    ["failed" :right words/failed]
    ["published" :left words/published]])

@@ -21,6 +21,7 @@
 (defn peak "Returns the most tasks that were in flight." [{:keys [samples]}] (each-sample samples :peak))
 (defn ok "Returns how many items went well." [{:keys [samples]}] (each-sample samples :ok))
 (defn failed "Returns how many items failed." [{:keys [samples]}] (each-sample samples :failed))
+(defn left "Returns how many calls had not ended some time after the answer." [{:keys [samples]}] (each-sample samples :left))
 
 (defn verdict-words "Returns a verdict as words." [verdict] (str/replace (name verdict) "-" " "))
 

@@ -68,5 +68,15 @@
     "{\"thrum.lab/version\":1,\"a\":[1,2.5,null,true,\"k\"]}" (array-map :thrum.lab/version 1 "a" [1 5/2 nil true :k])
     "null" Double/NaN))
 
+(deftest what-outlives-the-answer-is-drawn-and-told
+  (let [page (report.html/page samples/answers)]
+    (doseq [text ["<h1>One of four calls hangs: 1 still running behind futures, 0 behind a scope</h1>"
+                  "\"label\":\"201 ms · 1 still running\""
+                  "\"ms\":251.0,\"end\":\"251 ms\",\"answer\":201.0"
+                  "allows: the deadline. "
+                  "The dashed rule is the answer; what is in flight to its right runs on, 50 ms after it, for nobody."]]
+      (is (str/includes? page text) text))
+    (is (not (str/includes? page "scaled sizes")))))
+
 (deftest an-empty-result-is-a-page-too
   (is (str/includes? (report.html/page {:machine samples/machine, :experiments []}) "<h1>")))

@@ -29,3 +29,19 @@
                     :messages {:too-many-open-files "Too many open files"}, :curve [[0 100] [130.0 0]]}]}
         {:contender :pool, :name "platform pool of 50", :about "fixed", :limit-line-ms 240.0, :verdict :not-run}]}
       {:part :files, :title "Files", :about "Who gets home?", :skipped "no shell"}]}]})
+
+(def answers
+  "A result of the experiment scope."
+  {:machine machine
+   :options {}
+   :experiments
+   [{:experiment :scope
+     :title "Scope"
+     :parts
+     [{:part :hangs, :title "One hangs", :about "How long?", :n 4, :limit-line-about "the deadline", :watch-ms 50
+       :contenders
+       [{:contender :futures, :name "futures", :about "as usual", :limit-line-ms 200.0, :verdict :done, :median-ms 201.0, :over-limit 1.005
+         :samples [{:ms 201.0, :left 1, :peak 4, :watched-ms 251.0, :curve [[0 4] [50.0 1] [251.0 0]]}]}
+        {:contender :thrum-scope, :name "t/with-scope", :about "a fork each", :thrum? true, :limit-line-ms 200.0, :verdict :done
+         :median-ms 202.0, :over-limit 1.01
+         :samples [{:ms 202.0, :left 0, :peak 4, :watched-ms 252.0, :curve [[0 4] [50.0 1] [202.0 0]]}]}]}]}]})

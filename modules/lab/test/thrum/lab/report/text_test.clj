@@ -34,6 +34,12 @@
 (deftest the-report-is-a-table
   (is (= golden (str/split-lines (str/replace (report.text/report samples/result) "\u00a0" " ")))))
 
+(deftest what-still-runs-has-a-column
+  (is (= ["  contender     median  samples  limit line  x limit  in flight  still running"
+          "  futures       201 ms        1      200 ms    1.01x          4              1"
+          "  t/with-scope  202 ms        1      200 ms    1.01x          4              0"]
+         (take 3 (drop 2 (str/split-lines (report.text/report samples/answers)))))))
+
 (deftest an-interrupted-result-says-so-first
   (is (str/starts-with? (report.text/report (assoc-in samples/result [:experiments 0 :interrupted?] true)) "Interrupted:")))
 
