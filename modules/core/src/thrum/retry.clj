@@ -141,18 +141,18 @@
   "Returns the value of the first call of f that returns. After one that throws, it waits as the schedule says and calls again, until
   the attempts or the schedule are used up.
 
-  Options: :schedule - the waits, default (exponential 100 10000); it is walked anew by each call
-           :attempts - how many calls there are at most, default 3
+  Options: :schedule - the waits, default (exponential 100 10000); each call of this function walks it anew
+           :attempts - how many calls of f there are at most, default 3
            :retry? - a predicate of the throwable, asked where another attempt is left; default: every Exception
 
   Not retried, whatever :retry? says: an Error, also one that a task failed with and its deref wrapped; what has an interruption
-  in its cause chain, unless it is a :thrum/timeout of the body's own; anything while the thread is interrupted or its work cancelled; the misuses
-  :thrum/invalid, :thrum/deadlock and :thrum/closed. Nor is a wait begun that would reach the deadline: the failure is
-  thrown at once.
+  in its cause chain, unless it is a :thrum/timeout, which a deadline inside f threw; anything while the thread is interrupted or
+  its work cancelled; the misuses :thrum/invalid, :thrum/deadlock and :thrum/closed. Nor does a wait begin that would reach the
+  deadline of the current scope: the failure is thrown at once.
 
-  Throws the last failure, the same instance, with the first ones suppressed on it, each instance once and at most 16. A cancel or an
-  interrupt during a wait throws CancellationException or InterruptedException, with the failures suppressed. A wait in the
-  schedule that is none throws :thrum/invalid when its turn comes; wrong options do so at the call."
+  Throws the last failure, the same instance, with the first ones suppressed on it, each instance once and at most 16. A cancel or
+  an interrupt during a wait throws CancellationException or InterruptedException, with the failures suppressed. A wait in the
+  schedule that is none throws :thrum/invalid when it is reached, in the same way; wrong options do so at the call."
   [options f]
   (let [{:keys [schedule attempts retry?]} (merge defaults (options/check options [:schedule :attempts :retry?]))
         failures (error/failures)]
