@@ -54,13 +54,14 @@
 
 (defn call
   "Returns the value of f, or throws what it threw, the same instance. f runs on a daemon platform thread in the caller's dynamic
-  bindings, and in no scope and under no deadline. The calling thread waits; when it is cancelled or interrupted meanwhile, it throws
-  CancellationException or InterruptedException at once. Then f runs out on its thread, which nothing interrupts: its result or failure is dropped,
-  its waits in Thrum are cancelled, and `abandoned` counts it. on-abandon, a function of no arguments that closes what f works
-  with, is called once, on a platform thread of its own; what it throws goes to the uncaught exception handler.
+  bindings, in no scope and under no deadline. The calling thread waits; when it is cancelled or interrupted meanwhile, it
+  throws CancellationException or InterruptedException at once. f then runs out on its thread, which nothing interrupts: what it
+  returns or throws is dropped, its waits in Thrum are cancelled, and `abandoned` counts it. on-abandon, a function of no arguments
+  that closes what f works with, is called once, on a platform thread of its own; what it throws goes to the uncaught
+  exception handler.
 
-  So either the outcome of f arrives or on-abandon is called. Only when the caller was cancelled or interrupted before, or no thread could be
-  started, neither is: f was never called. Costs a platform thread per call, some 100 µs."
+  So either the outcome of f arrives or on-abandon is called. Neither is where f was never called: its caller was cancelled or
+  interrupted before, or no thread could be started. Costs the start of a platform thread, about 0.1 ms."
   [on-abandon f]
   (let [on-abandon (options/function on-abandon)
         context (context/capture nil nil)
