@@ -83,8 +83,8 @@
 
 (deftest a-wrap-without-a-thunk-is-still-told
   (on-25
-    (is (= [:thrum/invalid :wrap]
-           ((juxt :type :option) (ex-data (thrown (in-task (jdk/with-scoped (constantly nil) [user]) (fn [])))))))))
+    (let [wrap (run-with user :ada #(jdk/with-scoped (constantly nil) [user]))]
+      (is (= [:thrum/invalid :wrap] ((juxt :type :option) (ex-data (thrown (in-task wrap (fn []))))))))))
 
 (deftest without-scoped-values-the-wrap-stays-as-it-is
   (let [wrap identity]
