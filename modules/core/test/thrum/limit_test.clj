@@ -1,0 +1,321 @@
+(ns thrum.limit-test
+  "Permits: who gets one, in which order, and that none is ever lost."
+  (:require
+   [clojure.datafy :refer [datafy]]
+   [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.context :as context]
+   [thrum.limit :as limit]
+   [thrum.point :as point]
+   [thrum.scope :as scope]
+   [thrum.task :as task]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.throwing :refer [thrown]])
+  (:import
+   (com.sun.management OperatingSystemMXBean)
+   (java.lang.management ManagementFactory)
+   (java.util HashSet Random)
+   (java.util.concurrent CancellationException CountDownLatch TimeUnit)
+   (java.util.concurrent.atomic AtomicLong)
+   (thrum.context Place)
+   (thrum.limit Limiter)
+   (thrum.task Owner)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- fork! [scope f]
+  (let [owner (reify Owner
+                (failed [_ _ _])
+                (ended [_ task] (scope/leave! scope task)))]
+    (doto (task/task (context/capture nil scope) owner 0 f)
+      (->> (scope/start! scope)))))
+
+(defn- waiting? [limiter n]
+  (gate/eventually 2000 #(= n (:waiting (datafy limiter)))))
+
+(defn- waiter
+  "Starts a thread that asks for a permit and keeps it; returns [thread outcome] when it waits as the n-th."
+  [limiter n]
+  (let [started (gate/start (str "waiter-" n) #(limit/acquire! limiter))]
+    (is (waiting? limiter n))
+    started))
+
+(defn- permit-of [[_ outcome]]
+  (:value (deref outcome 2000 {:value :late})))
+
+(defn- failure-of [[_ outcome]]
+  (:thrown (deref outcome 2000 {:thrown :late})))
+
+(defn- at-rest? [limiter]
+  (let [{:keys [in-use waiting]} (datafy limiter)]
+    (and (= 0 in-use waiting) (.isEmpty ^HashSet (.-threads ^Limiter limiter)))))
+
+(defn- facts [t]
+  (select-keys (ex-data t) [:type :limiter :permits :in-use :waiting :queue :wait-ms]))
+
+;; Who gets one
+
+(deftest a-free-permit-is-had-at-once
+  (let [limiter (limit/limiter 1 {})]
+    (is (= :value (limit/call-with limiter (fn [] (is (= 1 (:in-use (datafy limiter)))) :value))))
+    (is (= :again (limit/call-with limiter (constantly :again))))
+    (is (at-rest? limiter))))
+
+(deftest permits-are-handed-out-in-the-order-of-asking
+  (let [limiter (limit/limiter 1 {}), order (atom []), first-permit (limit/acquire! limiter)
+        waiters (mapv (fn [i]
+                        (let [[_ outcome] (gate/start "waiter" #(limit/call-with limiter (fn [] (swap! order conj i))))]
+                          (is (waiting? limiter (inc i)))
+                          outcome))
+                      (range 20))]
+    (limit/release! first-permit)
+    (run! #(deref % 2000 :late) waiters)
+    (is (= (range 20) @order))
+    (is (at-rest? limiter))))
+
+(deftest nobody-overtakes-those-who-wait
+  (let [limiter (limit/limiter 1 {}), held (limit/acquire! limiter), longest (waiter limiter 1)]
+    (limit/release! held)
+    ;; Whether the waiter has woken up yet or not, the permit is its own.
+    (is (= 1 (:in-use (datafy limiter))))
+    (let [late (gate/start "late" #(limit/acquire! limiter))]
+      (is (waiting? limiter 1))
+      (limit/release! (permit-of longest))
+      (limit/release! (permit-of late)))
+    (is (at-rest? limiter))))
+
+(deftest at-most-so-many-are-inside
+  (let [limiter (limit/limiter 3 {}), inside (AtomicLong.), most (AtomicLong.), scope (scope/scope "s" nil)
+        enter #(let [n (.incrementAndGet inside)]
+                 (when (< (.get most) n) (.set most n))
+                 (.decrementAndGet inside))]
+    (dotimes [_ 8]
+      (fork! scope (fn [] (dotimes [_ 3000] (limit/call-with limiter enter)))))
+    (gate/in-time 20000 #(scope/join! scope))
+    (is (<= 1 (.get most) 3))
+    (is (at-rest? limiter))))
+
+(deftest any-thread-may-return-a-permit
+  (let [limiter (limit/limiter 1 {}), permit (limit/acquire! limiter)]
+    (gate/in-time 1000 #(limit/release! permit))
+    (is (at-rest? limiter))
+    (testing "and its first holder may ask again"
+      (with-open [_ (limit/acquire! limiter)]
+        (is (= 1 (:in-use (datafy limiter)))))
+      (is (at-rest? limiter)))))
+
+(deftest a-child-does-not-inherit-a-permit
+  (let [limiter (limit/limiter 1 {:queue 0}), scope (scope/scope "s" nil), refusal (promise)]
+    (limit/call-with limiter
+                     (fn []
+                       (fork! scope (fn [] (deliver refusal (thrown (limit/acquire! limiter)))))
+                       (scope/join! scope)))
+    (is (= :thrum/rejected (:type (ex-data @refusal))))
+    (is (at-rest? limiter))))
+
+;; Who does not
+
+(deftest a-full-queue-rejects-at-once
+  (let [limiter (limit/limiter 1 {:queue 1, :name "db"}), held (limit/acquire! limiter), waiting (waiter limiter 1)
+        refusal (failure-of (gate/start "late" #(limit/acquire! limiter)))]
+    (is (= {:type :thrum/rejected, :limiter "db", :permits 1, :in-use 1, :waiting 1, :queue 1} (facts refusal)))
+    (is (= "No permit of db without waiting, and the queue of 1 is full (1 of 1 in use, 1 waiting)" (ex-message refusal)))
+    (is (= 1 (:rejected (datafy limiter))))
+    (limit/release! held)
+    (limit/release! (permit-of waiting))
+    (is (at-rest? limiter))))
+
+(deftest a-wait-has-its-end
+  (let [limiter (limit/limiter 2 {:wait-ms 5}), held (limit/acquire! limiter), [_ other] (gate/start "other" #(limit/acquire! limiter))
+        _ (deref other 1000 :late)
+        refusal (failure-of (gate/start "late" #(limit/acquire! limiter)))]
+    (is (= {:type :thrum/rejected, :permits 2, :in-use 2, :waiting 0, :wait-ms 5} (facts refusal)))
+    (is (= "No permit within 5 ms (2 of 2 in use, 0 waiting)" (ex-message refusal)))
+    (is (= 1 (:rejected (datafy limiter))))
+    (run! limit/release! [held (:value @other)])
+    (is (at-rest? limiter))))
+
+(deftest no-wait-at-all-is-a-wait-of-0-ms
+  (let [limiter (limit/limiter 1 {:wait-ms 0})]
+    (with-open [_ (limit/acquire! limiter)]
+      (is (= :thrum/rejected (:type (ex-data (failure-of (gate/start "late" #(limit/acquire! limiter))))))))
+    (is (= :value (limit/call-with limiter (constantly :value))))
+    (is (at-rest? limiter))))
+
+(deftest a-second-permit-for-the-same-thread-is-a-deadlock
+  (let [limiter (limit/limiter 2 {:name "db"})]
+    (limit/call-with limiter
+                     (fn []
+                       (is (= {:type :thrum/deadlock, :limiter "db", :permits 2, :in-use 1, :waiting 0}
+                              (facts (thrown (limit/acquire! limiter)))))
+                       (testing "another limiter's is none"
+                         (is (= :value (limit/call-with (limit/limiter 1 {}) (constantly :value)))))))
+    (is (at-rest? limiter))
+    (is (= 0 (:rejected (datafy limiter))))))
+
+(deftest a-permit-is-returned-once
+  (let [limiter (limit/limiter 2 {}), permit (limit/acquire! limiter), other (:value @(second (gate/start "other" #(limit/acquire! limiter))))]
+    (limit/release! permit)
+    (is (= :thrum/invalid (:type (ex-data (thrown (limit/release! permit))))))
+    (is (= 1 (:in-use (datafy limiter))))
+    (limit/release! other)
+    (is (at-rest? limiter))))
+
+(deftest wrong-arguments-are-answered-at-the-call
+  (doseq [permits [0 -1 nil 1.5 "2"]]
+    (is (= {:type :thrum/invalid, :value permits} (select-keys (ex-data (thrown (limit/limiter permits {}))) [:type :value]))))
+  (doseq [options [{:queue -1} {:wait-ms -1} {:wait-ms 1.5} {:name ""} {:que 1} []]]
+    (is (= :thrum/invalid (:type (ex-data (thrown (limit/limiter 1 options))))) (pr-str options))))
+
+(deftest a-limiter-describes-itself
+  (let [limiter (limit/limiter 2 {:name "db", :queue 5, :wait-ms 50})]
+    (is (= {:limiter "db", :permits 2, :queue 5, :wait-ms 50, :in-use 0, :waiting 0, :rejected 0} (datafy limiter)))
+    (limit/call-with limiter #(is (= 1 (:in-use (datafy limiter))))))
+  (is (= "#<limiter {:permits 1, :in-use 0, :waiting 0, :rejected 0}>" (pr-str (limit/limiter 1 {})))))
+
+;; Nothing is lost
+
+(deftest what-the-body-throws-is-thrown-and-the-permit-returned
+  (let [limiter (limit/limiter 1 {})]
+    (doseq [failure [(Exception. "no") (ex-info "no" {}) (AssertionError. "no") (StackOverflowError.)
+                     (InterruptedException. "by hand") (CancellationException.) (OutOfMemoryError. "by hand")]]
+      (dotimes [_ 2]
+        (is (identical? failure (thrown (limit/call-with limiter (fn [] (throw failure)))))))
+      (is (at-rest? limiter)))))
+
+(deftest an-interrupted-waiter-leaves-the-queue
+  (let [limiter (limit/limiter 1 {}), held (limit/acquire! limiter), [^Thread thread :as interrupted] (waiter limiter 1), other (waiter limiter 2)]
+    (.interrupt thread)
+    (is (instance? InterruptedException (failure-of interrupted)))
+    (is (waiting? limiter 1))
+    (limit/release! held)
+    (limit/release! (permit-of other))
+    (is (at-rest? limiter))
+    (is (= 0 (:rejected (datafy limiter))))))
+
+(deftest an-interrupt-that-came-before-is-thrown-also-where-a-permit-is-free
+  (let [limiter (limit/limiter 1 {})
+        interrupted (gate/start "interrupted" (fn [] (.interrupt (Thread/currentThread)) (limit/acquire! limiter)))]
+    (is (instance? InterruptedException (failure-of interrupted)))
+    (is (at-rest? limiter))))
+
+(deftest cancelled-work-waits-no-longer
+  (let [limiter (limit/limiter 1 {}), scope (scope/scope "s" nil), end (promise)]
+    (with-open [_ (limit/acquire! limiter)]
+      (fork! scope (fn [] (deliver end (thrown (limit/acquire! limiter)))))
+      (is (waiting? limiter 1))
+      (scope/cancel! scope :over)
+      (scope/join! scope)
+      (is (= {:type :thrum/cancelled, :reason :over} (select-keys (ex-data (ex-cause @end)) [:type :reason]))))
+    (is (at-rest? limiter))))
+
+(defn- in-place
+  "Calls f where every look at the state of the place, but the first, calls look, which returns why the work is cancelled, or nil."
+  [look f]
+  (let [looks (AtomicLong.)]
+    (context/stand! (reify Place
+                      (cancelReason [_] (when (< 1 (.incrementAndGet looks)) (look)))
+                      (noticed [_])))
+    (try (f) (finally (context/stand! nil)))))
+
+(deftest a-permit-that-is-granted-while-its-waiter-is-cancelled-is-handed-on
+  (let [limiter (limit/limiter 1 {}), held (promise), next-in-line (promise)
+        grant-and-cancel #(do (deliver next-in-line (waiter limiter 2))
+                              (limit/release! @held)
+                              :over)
+        cancelled (gate/in-time 5000 (fn []
+                                       (deliver held (permit-of (gate/start "holder" #(limit/acquire! limiter))))
+                                       (in-place grant-and-cancel #(thrown (limit/acquire! limiter)))))]
+    (is (instance? CancellationException cancelled))
+    (limit/release! (permit-of @next-in-line))
+    (is (at-rest? limiter))))
+
+(deftest a-permit-that-is-granted-at-the-last-moment-is-kept
+  (let [limiter (limit/limiter 1 {:wait-ms 0}), held (permit-of (gate/start "holder" #(limit/acquire! limiter)))
+        grant #(limit/release! held)]
+    (gate/in-time 5000 (fn [] (in-place grant #(with-open [_ (limit/acquire! limiter)] (is (= 1 (:in-use (datafy limiter))))))))
+    (is (at-rest? limiter))
+    (is (= 0 (:rejected (datafy limiter))))))
+
+(defn- stress
+  "Has threads ask for the permits of the limiter, again and again, until all have had `turns`, while each is interrupted at
+  random. Returns how often the body ran."
+  [limiter threads turns seed]
+  (let [random (Random. seed), entered (AtomicLong.), done (CountDownLatch. threads)
+        turn #(try (limit/call-with limiter (fn [] (.incrementAndGet entered)))
+                   (catch InterruptedException _)
+                   (catch clojure.lang.ExceptionInfo _))
+        running (vec (repeatedly threads (fn [] (Thread/startVirtualThread (fn [] (dotimes [_ turns] (turn)) (.countDown done))))))]
+    (while (not (.await done 20 TimeUnit/MICROSECONDS))
+      (.interrupt ^Thread (nth running (.nextInt random threads))))
+    (.get entered)))
+
+(deftest no-permit-is-lost-when-waiters-are-interrupted-at-random
+  (doseq [[permits options] [[1 {}] [3 {}] [2 {:queue 4}] [2 {:wait-ms 0}]]]
+    (let [limiter (limit/limiter permits options), seed (System/nanoTime)]
+      (is (pos? (long (gate/in-time 20000 #(stress limiter 16 200 seed)))) (str options " seed " seed))
+      (is (gate/eventually 1000 #(at-rest? limiter)) (str options " " limiter " seed " seed)))))
+
+(defn- interrupting-at
+  "Returns a listener that interrupts the thread which is the k-th to reach a point of the limiter, by the way: :flag sets its
+  interrupt, :throw throws."
+  [k way ^AtomicLong reached]
+  (fn [point]
+    (when (and (= "limit" (namespace point)) (= k (dec (.incrementAndGet reached))))
+      (if (= :flag way)
+        (.interrupt (Thread/currentThread))
+        (throw (InterruptedException. "at a point"))))))
+
+(defn- meeting
+  "Has a holder, one who gives up and one who waits meet. Returns the limiter when all have ended."
+  [options]
+  (let [limiter (limit/limiter 1 options), scope (scope/scope "s" nil), inside (promise), gate (promise)]
+    (fork! scope (fn [] (limit/call-with limiter (fn [] (deliver inside true) @gate))))
+    (deref inside 1000 :late)
+    (let [cancelled (fork! scope (fn [] (limit/call-with limiter (constantly :late))))]
+      (fork! scope (fn [] (limit/call-with limiter (constantly :value))))
+      (gate/eventually 100 #(= 2 (:waiting (datafy limiter))))
+      (fork! scope (fn [] (future-cancel cancelled)))
+      (deliver gate :go)
+      (scope/join! scope)
+      limiter)))
+
+;; Runs to the end of the sweep where points are compiled in (-Dthrum.points=true), else once.
+(deftest an-interrupt-at-any-point-loses-no-permit
+  (doseq [options [{} {:wait-ms 1}], way [:flag :throw]]
+    (loop [k 0]
+      (let [reached (AtomicLong.)]
+        (reset! point/listener (interrupting-at k way reached))
+        (try
+          (is (at-rest? (gate/in-time 5000 #(meeting options))) (str options " " way " at point " k))
+          (finally (reset! point/listener nil)))
+        (when (< k (.get reached)) (recur (inc k)))))))
+
+;; Many
+
+(defn- cpu-ms []
+  (/ (.getProcessCpuTime ^OperatingSystemMXBean (ManagementFactory/getOperatingSystemMXBean)) 1e6))
+
+(defn- cancel-cost
+  "Cancels n waiters; returns how long that took until all had ended, {:ms m, :cpu-ms m}."
+  [n]
+  (let [limiter (limit/limiter 1 {}), scope (scope/scope "s" nil)]
+    (with-open [_ (limit/acquire! limiter)]
+      (dotimes [_ n] (fork! scope (fn [] (limit/acquire! limiter))))
+      (is (gate/eventually 20000 #(= n (:waiting (datafy limiter)))))
+      (let [start (System/nanoTime), cpu (double (cpu-ms))]
+        (scope/cancel! scope :over)
+        (scope/join! scope)
+        (is (= 0 (:waiting (datafy limiter))))
+        {:ms (/ (- (System/nanoTime) start) 1e6), :cpu-ms (- (double (cpu-ms)) cpu)}))))
+
+;; The ratio is one of processor time: the machine has other work. On it a JDK's Semaphore takes 14 s for 40 000.
+(deftest forty-thousand-waiters-are-cancelled-in-linear-time
+  (cancel-cost 10000)
+  (let [small (repeatedly 2 #(cancel-cost 10000)), large (repeatedly 2 #(cancel-cost 40000))
+        best (fn [k costs] (double (apply min (map k costs))))]
+    (is (< (best :ms large) 5000) (pr-str large))
+    ;; Linear is 4, quadratic 16.
+    (is (< (/ (best :cpu-ms large) (best :cpu-ms small)) 9) (pr-str small large))))
