@@ -11,7 +11,7 @@
 
 (defn- folders
   []
-  (->> (concat (map files/source-folder (files/modules)) (map io/file ["dev/src" "bench/src" "modules/test-kit/control"]))
+  (->> (concat (map files/source-folder (files/modules)) (map io/file ["dev/src" "bench/src" "examples/checkout/src" "modules/test-kit/control"]))
        (filter #(.isDirectory ^java.io.File %))
        (mapv str)))
 

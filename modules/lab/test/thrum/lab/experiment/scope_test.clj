@@ -10,7 +10,7 @@
    [thrum.lab.server :as server]
    [thrum.lab.servers :as servers]))
 
-(def ^:private plan (experiment/plan (scope/experiment) {} {}))
+(defn- plan [] (experiment/plan (scope/experiment) {} {}))
 
 (defn- once [plan]
   (update plan :parts (partial mapv (fn [part] (update part :contenders (partial mapv #(assoc % :repeat 1)))))))
@@ -25,11 +25,11 @@
              [[(:part part) (:contender row)] (:left (first (:samples row)))])))
 
 (deftest the-plan-is-printable-edn-of-some-seconds
-  (is (= plan (edn/read-string (pr-str plan))))
-  (is (< (experiment/estimate-ms plan) 15000)))
+  (is (= (plan) (edn/read-string (pr-str (plan)))))
+  (is (< (experiment/estimate-ms (plan)) 15000)))
 
 (deftest a-run-on-real-sockets
-  (let [experiments (run (once plan)), left (left experiments)]
+  (let [experiments (run (once (plan))), left (left experiments)]
     (is (= 0 (result/exit-code {:experiments experiments})))
     (doseq [{:keys [name verdict limit-line-ms median-ms]} (result/rows {:experiments experiments})]
       (is (= :done verdict) name)
@@ -44,12 +44,12 @@
 
 (deftest an-unexpected-answer-fails-the-contender
   (servers/with-server [url (server/start!)]
-    (let [fails (first (filter #(= :fails (:part %)) (:parts plan)))]
+    (let [fails (first (filter #(= :fails (:part %)) (:parts (plan))))]
       (is (= "The answer should be :late, and was :failed"
              (:message (:error (sample-of (assoc fails :answer :late) :thrum-scope url)))))
       (is (= :failed (result/verdict {} [(sample-of (assoc fails :answer :values) :futures url)]))))))
 
 (deftest a-download-that-fails-is-no-failure-as-planned
   (servers/with-server [url (servers/answering 500 {} 0)]
-    (let [fails (first (filter #(= :fails (:part %)) (:parts plan)))]
+    (let [fails (first (filter #(= :fails (:part %)) (:parts (plan))))]
       (is (= "A download failed: HTTP status 500" (:message (:error (sample-of fails :thrum-all url))))))))
