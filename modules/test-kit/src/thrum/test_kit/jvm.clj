@@ -10,8 +10,8 @@
 (set! *warn-on-reflection* true)
 
 (def exports
-  "The flags that thrum.test-kit.leak needs."
-  ["--add-exports=java.base/jdk.internal.vm=ALL-UNNAMED"])
+  "The flags that the leak check needs, and core's machine for tests."
+  ["--add-exports=java.base/jdk.internal.vm=ALL-UNNAMED" "--add-opens=java.base/java.lang=ALL-UNNAMED"])
 
 ;; Finding a JDK
 
