@@ -3,6 +3,7 @@
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
+   [thrum.deadline :as deadline]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
@@ -163,10 +164,17 @@
                                                            (deref failed 2000 :late)))))))
 
 (deftest settle-keeps-what-had-ended-when-the-deadline-came
-  (let [running (promise), ended (promise), outcomes (promise)
-        e (thrown (t/with-timeout 50
-                    (deliver outcomes (t/settle :in-time (throw (ex-info "failed" {})) (sleep-until-interrupted running ended)))
-                    (t/checkpoint)))
+  (let [alarm (promise), one (promise), two (promise), running (promise), ended (promise), outcomes (promise)
+        here #(Thread/currentThread)
+        e (with-redefs [deadline/arm! (fn [^long _ f] (deliver alarm f)), deadline/disarm! (fn [_])]
+            (thrown (t/with-timeout 60000
+                      (deliver outcomes (t/settle (do (deliver one (here)) :in-time)
+                                                  (do (deliver two (here)) (throw (ex-info "failed" {})))
+                                                  (do (.join ^Thread @one)
+                                                      (.join ^Thread @two)
+                                                      (@alarm)
+                                                      (sleep-until-interrupted running ended))))
+                      (t/checkpoint))))
         [value failure cancelled] (deref outcomes 0 nil)]
     (is (= :thrum/timeout (type-of e)))
     (is (= {:value :in-time} value))
