@@ -16,15 +16,23 @@
   (when-some [place (context/place)]
     (.cancelReason place)))
 
-(defn check!
-  "Throws CancellationException when the calling thread's work is cancelled, InterruptedException when the thread was
-  interrupted for another reason."
+(defn check-state!
+  "Throws CancellationException when the calling thread's work is cancelled."
   []
   (when-some [^Place place (context/place)]
     (when-some [reason (.cancelReason place)]
       (.noticed place)
-      (throw (error/cancelled "This work" reason))))
-  (when (Thread/interrupted)
+      (throw (error/cancelled "This work" reason)))))
+
+(defn check!
+  "Throws CancellationException when the calling thread's work is cancelled, InterruptedException when the thread was
+  interrupted for another reason."
+  []
+  (check-state!)
+  (when (.isInterrupted (Thread/currentThread))
+    ;; A cancel that came since the first look: its state is set before its interrupt is sent.
+    (check-state!)
+    (Thread/interrupted)
     (throw (InterruptedException.))))
 
 (defn until
