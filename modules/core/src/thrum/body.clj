@@ -14,9 +14,9 @@
   (^Object interrupt [])
   (^Object send [])
   (^Object finish [thrown])
-  (^Object handOn [])
   (^Object noticedHere [])
   (^boolean alarmedHere [])
+  (^Object setForeign [foreign])
   (^Object setThread [thread]))
 
 (defn- alarmed? [^Place place]
@@ -47,13 +47,14 @@
   (finish [this thrown]
     (locking this
       (set! thread nil)
+      (when (and sent (not used) (not foreign))
+        (Thread/interrupted))
       (when (instance? InterruptedException thrown) (set! used true))
-      (when (and sent (not used) (not foreign) (not (and (not shielded) (alarmed? outer))))
-        (Thread/interrupted))))
-  ;; Two interrupts may have become one, which this form has used up.
-  (handOn [this]
-    (locking this
+      ;; Two interrupts may have become one, which this form has used up, or cleared.
       (when (and sent (not shielded) (alarmed? outer))
+        (when-not foreign (.disown outer))
+        (.interrupt (Thread/currentThread)))
+      (when (and sent foreign used)
         (.interrupt (Thread/currentThread)))))
   (noticedHere [this]
     (locking this
@@ -63,6 +64,8 @@
         (set! used true))))
   (alarmedHere [this]
     (locking this (and sent (not used))))
+  (setForeign [this f]
+    (locking this (set! foreign f)))
   (setThread [this t]
     (locking this
       (set! thread t)
@@ -78,6 +81,9 @@
   (noticed [this]
     (.noticedHere this)
     (when (and outer (not shielded)) (.noticed outer)))
+  (disown [this]
+    (.setForeign this false)
+    (when (and outer (not shielded)) (.disown outer)))
   (alarmed [this]
     (or (.alarmedHere this)
         (and (not shielded) (alarmed? outer))))

@@ -20,6 +20,7 @@
   (cancelledTask [])                ; the same, unless a shield stands between
   (cancelReason [])                 ; why work here is cancelled, or nil
   (^Object noticed [])              ; the thread knows of its cancel: an interrupt for it is used up
+  (^Object disown [])               ; what was taken for somebody else's interrupt was a form's further in
   (^boolean alarmed [])             ; has an interrupt been sent here that nobody has noticed?
   (^Object mask [])                 ; no interrupt from now on
   (^Object unmask [^Thread self]))  ; what came meanwhile is sent now

@@ -399,13 +399,13 @@
 ;; Cancel
 
 (defn cancel!
-  "Cancels a task or a scope: its state says so for good, with the reason (anything but nil; default :cancelled), and its threads
+  "Cancels a task or a scope: its state says so for good, with the reason (default, for nil and false too: :cancelled), and its threads
   are interrupted, each once. Returns whether it had an effect. Every wait of Thrum's in cancelled work throws
   java.util.concurrent.CancellationException, whose cause carries {:type :thrum/cancelled, :reason reason}. It does not wait
   for the work to end."
   ([x] (cancel! x :cancelled))
   ([x reason]
-   (let [reason (if (nil? reason) :cancelled reason)]
+   (let [reason (or reason :cancelled)]
      (condp instance? x
        Form (form/cancel! x reason)
        Task (.cancelWith ^Task x reason true)

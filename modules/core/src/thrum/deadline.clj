@@ -4,8 +4,9 @@
   (:require
    [thrum.point :as point])
   (:import
+   (java.lang Thread$Builder$OfPlatform)
    (java.time Instant)
-   (java.util.concurrent ConcurrentSkipListMap TimeUnit)
+   (java.util.concurrent ConcurrentSkipListMap ExecutorService Executors TimeUnit)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)))
 
@@ -29,11 +30,19 @@
 (def ^:private ^ConcurrentSkipListMap alarms (ConcurrentSkipListMap.))
 (def ^:private ^AtomicLong armed-so-far (AtomicLong.))
 
+(defn- daemon ^Thread$Builder$OfPlatform [name]
+  (-> (Thread/ofPlatform) (.name ^String name) (.daemon) (.inheritInheritableThreadLocals false)))
+
+;; Platform threads: where virtual ones compute and keep every carrier, one more would never run.
+(def ^:private ringers
+  (delay
+    (Executors/newCachedThreadPool (.factory (daemon "thrum-alarm")))))
+
 (defn- go-off!
   "Runs the alarm on a thread of its own, so that a long one delays no other."
   [^Alarm alarm]
   (try
-    (Thread/startVirtualThread (.-f alarm))
+    (.execute ^ExecutorService @ringers ^Runnable (.-f alarm))
     (catch Throwable _ (.run ^Runnable (.-f alarm)))))
 
 (defn- first-alarm ^Alarm []
@@ -44,6 +53,8 @@
 (def ^:private ^AtomicReference wakes-at (AtomicReference.))
 
 (defn- sleep-until-next! []
+  ;; An interrupted thread would not sleep.
+  (Thread/interrupted)
   (let [moment (some-> (first-alarm) (.-moment))]
     (.set wakes-at moment)
     ;; An alarm that came before the line above has not woken this thread.
@@ -63,7 +74,7 @@
 
 (def ^:private timer
   (delay
-    (doto (Thread. ^Runnable serve-alarms! "thrum-timer") (.setDaemon true) .start)))
+    (.start (daemon "thrum-timer") serve-alarms!)))
 
 (declare earlier?)
 
@@ -116,7 +127,10 @@
 (defn at-instant
   "Returns the moment of a java.time.Instant, as the system's clock sees it now."
   ^long [^Instant instant]
-  (in-ms (max 0 (unchecked-subtract (.toEpochMilli instant) (System/currentTimeMillis)))))
+  (in-ms (max 0 (long (try
+                        (- (.toEpochMilli instant) (System/currentTimeMillis))
+                        (catch ArithmeticException _
+                          (if (pos? (.getEpochSecond instant)) Long/MAX_VALUE 0)))))))
 
 (defn earlier?
   "Tells whether a comes before b; nil is never."

@@ -6,7 +6,7 @@
    (java.net SocketException)
    (java.nio.channels ClosedByInterruptException)
    (java.util ArrayList)
-   (java.util.concurrent CancellationException RejectedExecutionException)))
+   (java.util.concurrent CancellationException ExecutionException RejectedExecutionException)))
 
 (set! *warn-on-reflection* true)
 
@@ -102,11 +102,20 @@
   (^java.util.List kept [])
   (^long total []))
 
+(defn- wrapper-of?
+  "Is t the wrapper in which deref hands out the other throwable?"
+  [t other]
+  (and (instance? ExecutionException t) (identical? other (ex-cause t))))
+
+(defn- known? [failure kept]
+  (let [t (:throwable failure)]
+    (some #(or (identical? t (:throwable %)) (wrapper-of? t (:throwable %))) kept)))
+
 (deftype Failures [^ArrayList kept ^:unsynchronized-mutable ^long total]
   IFailures
   (record [this failure]
     (locking this
-      (when-not (some #(identical? (:throwable failure) (:throwable %)) kept)
+      (when-not (known? failure kept)
         (set! total (inc total))
         (when (<= (.size kept) (long most-suppressed))
           (.add kept failure)))))

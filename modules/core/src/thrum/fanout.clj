@@ -7,7 +7,8 @@
    [thrum.error :as error]
    [thrum.order :as order]
    [thrum.scope :as scope]
-   [thrum.task :as task])
+   [thrum.task :as task]
+   [thrum.wait :as wait])
   (:import
    (clojure.lang IPending LazySeq)
    (java.util ArrayList)
@@ -320,6 +321,7 @@
 (defn- eagerly
   "Reduces the tasks over the items with rf, in order of completion; then nothing runs any more."
   [options f colls rf]
+  (wait/check-state!)
   (let [fan-out (fan-out (assoc options :order :as-completed :window Long/MAX_VALUE))
         [items f] (zipped f colls)]
     (try

@@ -13,7 +13,7 @@
    [thrum.wait :as wait])
   (:import
    (java.util ArrayDeque)
-   (java.util.concurrent CancellationException ExecutionException)
+   (java.util.concurrent CancellationException)
    (java.util.concurrent.atomic AtomicLong)
    (thrum.body Body)
    (thrum.context Owned Place)
@@ -38,8 +38,9 @@
 (defn- ended-by-cancel? [^ITask task]
   (instance? Cancelled (.outcome task)))
 
-;; options: of the call. harmed: a cancel of the scope has ended a fork that it would have waited for.
-(deftype Form [^Scope scope ^Body body ^Failures failures options ^AtomicLong forked ^AtomicLong daemons
+;; options: of the call. pending: how many forks it waits for; what else runs in the scope is ended with it. harmed: a cancel of
+;; the scope has ended a fork that it would have waited for.
+(deftype Form [^Scope scope ^Body body ^Failures failures options ^AtomicLong forked ^AtomicLong pending
                ^:volatile-mutable harmed
                ^:unsynchronized-mutable ^ArrayDeque to-close
                ^:unsynchronized-mutable closing]
@@ -53,7 +54,7 @@
       (.cancel this :sibling-failed)))
   (harmed [_] harmed)
   (quiet [_]
-    (<= (scope/running scope) (.get daemons)))
+    (zero? (.get pending)))
   (hold [this close]
     (locking this
       (when-not closing
@@ -74,7 +75,9 @@
     (try
       (when (and (ended-by-cancel? task) (scope/cancel-reason scope)) (set! harmed true))
       (.taken this task)
-      (finally (scope/leave! scope task)))))
+      (finally
+        (.decrementAndGet pending)
+        (scope/leave! scope task)))))
 
 ;; The owner of forks that nobody waits for.
 (deftype Daemons [^Form form]
@@ -84,9 +87,7 @@
   (ended [_ task]
     (try
       (.taken form task)
-      (finally
-        (.decrementAndGet ^AtomicLong (.-daemons form))
-        (scope/leave! (.-scope form) task)))))
+      (finally (scope/leave! (.-scope form) task)))))
 
 (defmethod print-method Form [^Form form ^java.io.Writer w]
   (let [scope (.-scope form)]
@@ -137,11 +138,13 @@
         {:keys [wrap scoped-values]} (.-options form)
         owner (if daemon? (Daemons. form) form)
         task (task/task (context/capture (jdk/with-scoped wrap scoped-values) scope) owner (.getAndIncrement ^AtomicLong (.-forked form)) (in-time form f))]
-    (when daemon? (.incrementAndGet ^AtomicLong (.-daemons form)))
+    (when-not daemon? (.incrementAndGet ^AtomicLong (.-pending form)))
     (try
       (scope/start! scope (named task scope name))
       (catch Throwable t
-        (when daemon? (.decrementAndGet ^AtomicLong (.-daemons form)))
+        (when-not daemon?
+          (.decrementAndGet ^AtomicLong (.-pending form))
+          (scope/wake! scope))
         (throw t)))))
 
 (defn use!
@@ -171,28 +174,23 @@
     (context/stand! (.outer body))
     outcome))
 
-(defn- of-own-fork?
-  "Is this the wrapper in which deref hands out a fork's failure?"
-  [^Form form t]
-  (and (instance? ExecutionException t)
-       (some #(identical? (ex-cause t) (:throwable %)) (.kept ^Failures (.-failures form)))))
-
 (defn- classified
   "Returns the outcome that counts: a casualty of the cancel is Cancelled, a failure goes on record."
   [^Form form outcome]
   (if-some [t (when (instance? Failed outcome) (.-throwable ^Failed outcome))]
-    (cond
-      (of-own-fork? form t) outcome
-      (and (.cancelReason ^Place (.-body form)) (error/casualty? t)) (Cancelled. t)
-      :else (do (.record ^Failures (.-failures form) {:throwable t}) outcome))
+    (if (and (.cancelReason ^Place (.-body form)) (error/casualty? t))
+      (Cancelled. t)
+      (do (.record ^Failures (.-failures form) {:throwable t}) outcome))
     outcome))
 
 (defn- await-forks!
   "Waits for the forks, if the body had a value. Returns the outcome: the same, or what ended the wait."
   [^Form form outcome]
-  (if (and (instance? Done outcome) (nil? (scope/cancel-reason (.-scope form))))
+  (if (and (instance? Done outcome)
+           (nil? (scope/cancel-reason (.-scope form)))
+           (not (scope/end-idle! (.-scope form) :ended)))
     (try
-      (scope/await! (.-scope form) #(.quiet form))
+      (scope/await! (.-scope form) #(or (.quiet form) (some? (scope/cancel-reason (.-scope form)))))
       outcome
       (catch Throwable t
         (classified form (Failed. t))))
@@ -239,13 +237,13 @@
 (defn- masked
   "Runs f where no cancel interrupts the calling thread, which stands in place; an interrupt that is pending waits until after."
   [^Place place f]
+  (when place (.mask place))
   (let [interrupted (Thread/interrupted)]
-    (when place (.mask place))
     (try
       (f)
       (finally
-        (when place (.unmask place (Thread/currentThread)))
-        (when interrupted (.interrupt (Thread/currentThread)))))))
+        (when interrupted (.interrupt (Thread/currentThread)))
+        (when place (.unmask place (Thread/currentThread)))))))
 
 (declare shielded)
 
@@ -281,8 +279,6 @@
     (after-closing form (verdict form outcome own-reason outer-reason))))
 
 (defn- hand-out [^Form form outcome]
-  (when (instance? Done outcome)
-    (.handOn ^Body (.-body form)))
   (if (instance? Done outcome)
     (.-value ^Done outcome)
     (throw (.-throwable ^Failed outcome))))
@@ -309,8 +305,7 @@
   "Calls f with a form on the calling thread and returns its value when every fork has ended. Options: :name, :moment - the
   deadline; :timeout-ms - for its message; :fallback - a thunk, called instead of throwing at the deadline; :on-error."
   [options f]
-  (when-some [reason (wait/cancel-reason)]
-    (throw (error/cancelled "This work" reason)))
+  (wait/check-state!)
   (let [form (form options (context/place))
         {:keys [own-deadline]} (.-options form)]
     (if (and own-deadline (deadline/passed? own-deadline))

@@ -37,7 +37,10 @@
         (scope/cancel! scope :decided))
       (finally (scope/leave! scope task)))))
 
-(defn- gathering ^Gathering [name decides]
+(defn- gathering
+  "Returns a gathering of the calling thread, unless its work is cancelled."
+  ^Gathering [name decides]
+  (wait/check-state!)
   (let [place (context/place)
         scope (scope/scope (task/unique-name name) (some-> place .scope) {:opener (some-> place .task)})]
     (Gathering. scope (error/failures) decides (AtomicReference.))))
@@ -156,6 +159,8 @@
   [{:keys [name] :as options} thunks]
   (let [gathering (gathering name nothing)
         tasks (gather! gathering options await-all! thunks)]
+    (when (some #(cancelled? (.outcome ^ITask %)) tasks)
+      (wait/check-state!))
     (some-> (first (filter #(failed? (.outcome ^ITask %)) tasks))
             (as-> task (error/merged {:throwable (.-throwable ^Failed (.outcome ^ITask task)), :task (.taskName ^ITask task), :index (.index ^ITask task)}
                                      (.-failures gathering))))

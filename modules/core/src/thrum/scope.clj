@@ -9,7 +9,7 @@
    [thrum.task :as task]
    [thrum.wait :as wait])
   (:import
-   (java.util ArrayList)
+   (java.util ArrayDeque ArrayList)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)
    (thrum.context Owned)
@@ -29,8 +29,11 @@
   (^Object leaveParent [])
   (^Object close [reason])
   (^boolean closeEmpty [reason])
+  (^Object closeForAll [reason])
   (^boolean cancelled [reason])
   (ownReason [])
+  (ownEnd [])
+  (heard [])
   (^long running [])
   (^java.util.List children []))
 
@@ -58,6 +61,19 @@
   (when-some [reason (.reason scope)]
     (throw (error/closed (.scopeName scope) reason))))
 
+(defn- cancel-below!
+  "Cancels the children of the scope, and theirs: in a loop, since scopes may nest as deep as tasks do."
+  [^IScope scope why]
+  (let [scopes (doto (ArrayDeque.) (.add scope))
+        cancel (fn [child]
+                 (if (instance? IScope child)
+                   (do (.cancelled ^IScope child why)
+                       (.close ^IScope child why)
+                       (.add scopes child))
+                   (.cancelFor ^Child child why)))]
+    (while (not (.isEmpty scopes))
+      (run! cancel (.children ^IScope (.poll scopes))))))
+
 ;; moment: its deadline, or its parent's where that is earlier; nil: none. shielded: it does not hear of its parent's cancel.
 (deftype Scope [^String name ^String prefix ^IScope parent opener moment shielded
                 ^ArrayList children ^AtomicLong ended ^AtomicReference waiter
@@ -70,8 +86,13 @@
   (scopeName [_] name)
   (moment [_] moment)
   (parent [_] parent)
-  (reason [_]
-    (if (and (nil? reason) parent (not shielded)) (.reason parent) reason))
+  (ownEnd [_] reason)
+  (heard [_]
+    (when-not shielded parent))
+  (reason [this]
+    (loop [^IScope scope this]
+      (when scope
+        (or (.ownEnd scope) (recur (.heard scope))))))
   (ownReason [_] cancel-reason)
   (isEmpty [this]
     (locking this (= added (.get ended))))
@@ -112,10 +133,13 @@
       (let [idle (= added (.get ended))]
         (when idle (.close this why))
         idle)))
+  (closeForAll [this why]
+    (.close this why)
+    (cancel-below! this why))
   (cancelled [this why]
     (locking this
-      (.close this why)
-      (let [first-time (nil? cancel-reason)]
+      (let [over (and reason (= added (.get ended)))
+            first-time (and (nil? cancel-reason) (not over))]
         (when first-time (set! cancel-reason why))
         first-time)))
   (children [this]
@@ -127,13 +151,14 @@
   (cancelFor [this why]
     (point/reached :scope/cancel)
     (let [first-time (.cancelled this why)]
-      (run! #(.cancelFor ^Child % why) (.children this))
+      (.closeForAll this why)
       first-time))
 
   Owned
-  (cancelReason [_]
-    (or cancel-reason
-        (when (and parent (not shielded)) (.cancelReason ^Owned parent))))
+  (cancelReason [this]
+    (loop [^IScope scope this]
+      (when scope
+        (or (.ownReason scope) (recur (.heard scope))))))
   (opener [_]
     (or opener
         (some-> ^Owned parent .opener))))
@@ -224,6 +249,11 @@
     (wait/until scope nil #(or (ready?)
                                (do (.set waiter self) (ready?))))))
 
+(defn wake!
+  "Has who waits for the scope ask again."
+  [^Scope scope]
+  (signal! (.-waiter scope)))
+
 (defn empty-scope?
   "Tells whether nothing runs in the scope."
   [^Scope scope]
@@ -245,9 +275,14 @@
         (park-until-signal scope)
         (recur (or (Thread/interrupted) interrupted?))))))
 
+(defn end-idle!
+  "Closes the scope if nothing runs in it; returns whether it did."
+  [^Scope scope reason]
+  (.closeEmpty scope reason))
+
 (defn end!
-  "Closes the scope; where something still runs in it, cancels it and waits until that has ended."
+  "Closes the scope; what still runs in it is cancelled, and has ended when this returns."
   [^Scope scope reason]
   (when-not (.closeEmpty scope reason)
-    (cancel! scope reason)
+    (.closeForAll scope reason)
     (join! scope)))

@@ -97,7 +97,7 @@
   [^ITask task moment]
   (or (some? (.outcome task))
       (let [self (Thread/currentThread)]
-        (check-deadlock! task)
+        (when-not moment (check-deadlock! task))
         (or (not (.enlist task self))
             (try
               (wait/until task moment #(some? (.outcome task)))
@@ -118,13 +118,33 @@
       (throw (ExecutionException. (.-throwable ^Failed outcome)))
       (value task))))
 
+;; The waiters of a task: nil, one thread, as a rule, or a set of them.
+
+(defn- with-waiter [waiters waiter]
+  (cond
+    (nil? waiters) waiter
+    (instance? HashSet waiters) (doto ^HashSet waiters (.add waiter))
+    :else (doto (HashSet.) (.add waiters) (.add waiter))))
+
+(defn- without-waiter [waiters waiter]
+  (if (instance? HashSet waiters)
+    (doto ^HashSet waiters (.remove waiter))
+    (when-not (identical? waiter waiters) waiters)))
+
+(defn- wake! [waiters]
+  (condp instance? waiters
+    Thread (LockSupport/unpark waiters)
+    HashSet (run! #(LockSupport/unpark %) waiters)
+    nil))
+
 (deftype Task [^Context context ^Owner owner ^long index
                ^:unsynchronized-mutable body
                ^:volatile-mutable outcome
                ^:volatile-mutable ^Thread thread
+               ^:unsynchronized-mutable interrupting
                ^:unsynchronized-mutable ^String name
                ^:volatile-mutable successor
-               ^:unsynchronized-mutable ^HashSet waiters
+               ^:unsynchronized-mutable waiters
                ^:unsynchronized-mutable claimed
                ^:unsynchronized-mutable ^long place]
   ITask
@@ -150,23 +170,23 @@
   (settle [this o]
     (point/reached :task/settle)
     (let [woken (.settleUnder this o)]
-      (when (instance? HashSet woken)
-        (run! #(LockSupport/unpark %) woken))
+      (wake! woken)
       (some? woken)))
   (enlist [this waiter]
     (locking this
       (when-not outcome
-        (when-not waiters (set! waiters (HashSet. 2)))
-        (.add waiters waiter))
+        (set! waiters (with-waiter waiters waiter)))
       (nil? outcome)))
   (withdraw [this waiter]
     (locking this
-      (when waiters (.remove waiters waiter))))
+      (set! waiters (without-waiter waiters waiter))))
   (interruptRunner [this]
     (locking this
-      ;; Read once: the task may let its thread go meanwhile.
+      ;; Read once: the task may let its thread go meanwhile. While it is masked, the interrupt waits.
       (let [^Thread runner thread]
-        (when runner (.interrupt runner)))))
+        (when-not (identical? :noticed interrupting)
+          (set! interrupting (if runner :sent :wanted))
+          (when runner (.interrupt runner))))))
   (claim [this]
     (locking this
       (let [free (not claimed)]
@@ -196,17 +216,21 @@
     (or (.ownReason this)
         (some-> ^Owned (.-scope context) .cancelReason)))
   (noticed [this]
-    (when (.ownReason this) (Thread/interrupted)))
-  (alarmed [this] (some? (.ownReason this)))
+    (locking this
+      (when (.ownReason this)
+        (when (identical? :sent interrupting) (Thread/interrupted))
+        (set! interrupting :noticed))))
+  (disown [_])
+  (alarmed [this]
+    (locking this (identical? :sent interrupting)))
   ;; A task that is cancelled meanwhile finds no thread to interrupt.
   (mask [this]
     (locking this
-      (when-not (.ownReason this) (set! thread nil))))
+      (set! thread nil)))
   (unmask [this self]
     (locking this
-      (when-not thread
-        (set! thread self)
-        (when (.ownReason this) (.interrupt self)))))
+      (set! thread self)
+      (when (identical? :wanted interrupting) (.interruptRunner this))))
 
   Runnable
   (run [this]
@@ -257,7 +281,7 @@
   "Returns a task that has not begun: the body that the context's wrap makes of f, to be run for the owner (nil: nobody).
   Its name will be that of its thread."
   ^Task [context owner ^long index f]
-  (Task. context owner index (context/wrapped context f) nil nil nil nil nil false -1))
+  (Task. context owner index (context/wrapped context f) nil nil nil nil nil nil false -1))
 
 (defn named
   "Returns the task with a name of its own, for a thread that is not."
@@ -268,7 +292,7 @@
 (defn latch
   "Returns a task that nobody runs: it ends when somebody settles it."
   ^Task [name]
-  (named (Task. nil nil 0 nil nil nil nil nil nil false -1) name))
+  (named (Task. nil nil 0 nil nil nil nil nil nil nil false -1) name))
 
 (defn start!
   "Starts the task on its thread, a fresh one that runs it. Returns the task."
