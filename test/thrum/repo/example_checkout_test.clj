@@ -65,6 +65,12 @@
     (is (= [:accepted] (distinct (map :outcome orders))))
     (is (= #{"Ada"} (set (map (comp :to :bill) orders))))))
 
+(deftest a-service-that-is-busy-once-is-asked-again
+  (let [{:keys [orders] :as shop} (run (fn [_ _ n] (if (= 1 n) :busy :quick)) 4)]
+    (check-bounds shop)
+    (is (= [:accepted] (distinct (map :outcome orders))))
+    (is (every? #(<= 2 (:attempts %)) (mapcat (comp vals :services) orders)))))
+
 (deftest a-price-that-hangs-has-a-fallback
   (let [mood (fn [service _ _] (if (= :price service) :hanging :quick))
         {:keys [orders] :as shop} (run mood 2)]
