@@ -262,7 +262,7 @@
 (defn fork-call
   "Starts f as a task of the scope; see fork. Options: :name - part of the thread's name; :daemon? - the scope does not wait for this
   task but cancels it when the body and the other forks have ended."
-  ([scope f] (fork-call scope {} f))
+  ([scope f] (form/fork! (scope-form scope) nil (options/function f)))
   ([scope options f]
    (let [form (scope-form scope)]
      (form/fork! form (options/check options [:name :daemon?]) (options/function f)))))

@@ -43,7 +43,7 @@
 (deftype Form [^Scope scope ^Body body ^Failures failures options ^AtomicLong forked ^AtomicLong pending
                ^:volatile-mutable harmed
                ^:unsynchronized-mutable ^ArrayDeque to-close
-               ^:unsynchronized-mutable closing]
+               ^:volatile-mutable closing]
   IForm
   (cancel [_ reason]
     (let [first-time (scope/cancel! scope reason)]
@@ -61,10 +61,10 @@
         (when-not to-close (set! to-close (ArrayDeque.)))
         (.push to-close close))
       (not closing)))
-  (freeze [this]
-    (locking this
-      (set! closing true)
-      (some? to-close)))
+  ;; Whoever could use! something works for the scope, and has ended.
+  (freeze [_]
+    (set! closing true)
+    (some? to-close))
   (nextToClose [_]
     (.poll to-close))
 
@@ -186,9 +186,7 @@
 (defn- await-forks!
   "Waits for the forks, if the body had a value. Returns the outcome: the same, or what ended the wait."
   [^Form form outcome]
-  (if (and (instance? Done outcome)
-           (nil? (scope/cancel-reason (.-scope form)))
-           (not (scope/end-idle! (.-scope form) :ended)))
+  (if (and (instance? Done outcome) (nil? (scope/cancel-reason (.-scope form))))
     (try
       (scope/await! (.-scope form) #(or (.quiet form) (some? (scope/cancel-reason (.-scope form)))))
       outcome
@@ -271,11 +269,12 @@
 (defn- conclude
   "Joins the forks, closes what was used, and returns the outcome of the form."
   [^Form form outcome]
-  (let [outcome (await-forks! form outcome)
-        scope (.-scope form)
+  (let [scope (.-scope form)
+        idle? (and (instance? Done outcome) (scope/end-idle! scope :ended))
+        outcome (if idle? outcome (await-forks! form outcome))
         own-reason (scope/cancel-reason scope)
         outer-reason (when-not (:shield (.-options form)) (wait/cancel-reason))]
-    (scope/end! scope :ended)
+    (when-not idle? (scope/end! scope :ended))
     (after-closing form (verdict form outcome own-reason outer-reason))))
 
 (defn- hand-out [^Form form outcome]

@@ -131,7 +131,7 @@
   (closeEmpty [this why]
     (locking this
       (let [idle (= added (.get ended))]
-        (when idle (.close this why))
+        (when (and idle (nil? reason)) (set! reason why))
         idle)))
   (closeForAll [this why]
     (.close this why)

@@ -101,7 +101,7 @@
         (or (not (.enlist task self))
             (try
               (wait/until task moment #(some? (.outcome task)))
-              (finally (.withdraw task self)))))))
+              (finally (when-not (.outcome task) (.withdraw task self))))))))
 
 (defn value
   "Returns the value of a task that has ended, or throws: the failure itself, or CancellationException."
