@@ -1,0 +1,26 @@
+(ns thrum.schedule-fuzz-test
+  "thrum.schedule-fuzz, in a JVM that has Thrum's points."
+  (:require
+   [clojure.test :refer [deftest is testing]]
+   [thrum.test-kit.jvm :as jvm]))
+
+(defn- fuzz
+  "Returns [runs failures], and the lines that were printed."
+  [jvm-opts & args]
+  (let [{:keys [lines]} (jvm/quietly (jvm/command (jvm/this-home) (into jvm/exports jvm-opts) 'thrum.schedule-fuzz args) 150000)
+        [_ & counts] (re-matches #"(\d+) runs, (\d+) failures" (str (jvm/last-line lines)))]
+    [(mapv parse-long counts) lines]))
+
+(def ^:private points ["-Dthrum.points=true"])
+
+(deftest ^{:time-limit-ms 160000} no-order-of-threads-and-no-interrupt-breaks-a-form
+  (let [[[runs failures] lines] (fuzz points "100")]
+    (is (= 0 failures) (pr-str (take-last 12 lines)))
+    (is (and runs (< 1000 runs)))))
+
+(deftest ^{:time-limit-ms 160000} a-library-that-breaks-its-rules-is-found-out
+  (testing "control: a scope that does not wait for its tasks"
+    (let [[[_ failures] _] (fuzz points "20" "control")]
+      (is (and failures (pos? failures)))))
+  (testing "and without points nothing counts as run"
+    (is (= [[] false] (update (fuzz [] "20") 1 (fn [lines] (empty? lines)))))))
