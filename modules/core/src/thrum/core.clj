@@ -18,6 +18,7 @@
    [thrum.task :as task]
    [thrum.wait :as wait])
   (:import
+   (java.lang AutoCloseable)
    (thrum.form Form)
    (thrum.limit Limiter Permit)
    (thrum.task Task)))
@@ -285,7 +286,8 @@
   "Has x closed when the scope ends: after its forks, last in, first out, protected from cancels; by (close x), without it
   by java.lang.AutoCloseable's close. Returns x. A failed close rides on what the scope throws, or is thrown. Into a scope that has ended,
   or from a thread that does not work for it, x is closed at once and :thrum/closed or :thrum/invalid thrown."
-  ([scope x] (use! scope x #(.close ^java.lang.AutoCloseable %)))
+  ([scope x]
+   (use! scope (options/instance AutoCloseable "a java.lang.AutoCloseable, or a function that closes" x) AutoCloseable/.close))
   ([scope x close]
    (form/use! (scope-form scope) x (options/function close))))
 

@@ -5,6 +5,7 @@
    [thrum.point :as point])
   (:import
    (java.lang Thread$Builder$OfPlatform)
+   (java.lang.invoke VarHandle)
    (java.time Instant)
    (java.util.concurrent ConcurrentSkipListMap ExecutorService Executors TimeUnit)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
@@ -57,6 +58,7 @@
   (Thread/interrupted)
   (let [moment (some-> (first-alarm) (.-moment))]
     (.set wakes-at moment)
+    (VarHandle/fullFence)
     ;; An alarm that came before the line above has not woken this thread.
     (when (= moment (some-> (first-alarm) (.-moment)))
       (if moment

@@ -277,12 +277,13 @@
     (when-not idle? (scope/end! scope :ended))
     (after-closing form (verdict form outcome own-reason outer-reason))))
 
-(defn- hand-out [^Form form outcome]
+(defn- hand-out [outcome]
   (if (instance? Done outcome)
     (.-value ^Done outcome)
     (throw (.-throwable ^Failed outcome))))
 
-(defn- guarded
+(defn- run-to-end
+  "Runs the body, with the form's alarm armed, and returns or throws what the form does."
   [^Form form f]
   (let [{:keys [own-deadline]} (.-options form)
         alarm (when own-deadline (deadline/arm! own-deadline #(.cancel form timed-out)))
@@ -290,7 +291,7 @@
                   (conclude form (classified form (attempt form f)))
                   (finally
                     (when alarm (deadline/disarm! alarm))))]
-    (hand-out form outcome)))
+    (hand-out outcome)))
 
 (defn- form ^Form [{:keys [name moment shield] :as options} ^Place outer]
   (let [parent (some-> outer .scope)
@@ -308,11 +309,11 @@
   (let [form (form options (context/place))
         {:keys [own-deadline]} (.-options form)]
     (if (and own-deadline (deadline/passed? own-deadline))
-      (hand-out form (answer form nil))
-      (guarded form f))))
+      (hand-out (answer form nil))
+      (run-to-end form f))))
 
 (defn shielded
   "As call, for a body that goes on where the calling thread's work is cancelled."
   [options f]
   (let [outer (context/place)]
-    (masked outer #(guarded (form (assoc options :shield true) outer) f))))
+    (masked outer #(run-to-end (form (assoc options :shield true) outer) f))))

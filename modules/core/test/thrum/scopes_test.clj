@@ -547,3 +547,8 @@
       (is (not (t/cancelled? s)))
       (is (false? (t/cancel! s :late)))
       (is (not (t/cancelled? s))))))
+
+(deftest what-cannot-be-closed-is-refused-at-the-call
+  (t/with-scope [s]
+    (is (= :thrum/invalid (type-of (thrown (t/use! s 42)))))
+    (t/fork s 1)))

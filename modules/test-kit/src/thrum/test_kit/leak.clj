@@ -17,7 +17,7 @@
 
 (def ^:private our-name
   "A prefix and a number (pmap-17/3), or any name followed by the number of a run and of an item (fetch-17/3)."
-  (re-pattern (str "(?:" (str/join "|" prefixes) ")!?-\\d+.*|.+-\\d+/\\d+")))
+  (re-pattern (str "(?:" (str/join "|" prefixes) ")!?-\\d+.*|.+-\\d+/.+")))
 
 (defn- stream->vec [^Stream s] (vec (.toArray s)))
 
