@@ -9,6 +9,7 @@
   (:require
    [thrum.bench.family.cancel :as cancel]
    [thrum.bench.family.laziness :as laziness]
+   [thrum.bench.family.limiter :as limiter]
    [thrum.bench.family.overhead :as overhead]
    [thrum.bench.family.parked :as parked]
    [thrum.bench.family.scopes :as scopes]
@@ -19,11 +20,11 @@
 
 (def order
   "The names, in the order of the report."
-  [:overhead :scopes :sleeps :parked :cancel :laziness :stream])
+  [:overhead :scopes :sleeps :parked :cancel :limiter :laziness :stream])
 
 (def by-name
   {:overhead overhead/family, :scopes scopes/family, :sleeps sleeps/family, :parked parked/family
-   :cancel cancel/family, :laziness laziness/family, :stream stream/family})
+   :cancel cancel/family, :limiter limiter/family, :laziness laziness/family, :stream stream/family})
 
 (defn jvm-opts
   "Returns the flags of a family's JVMs. The quick form measures nothing, and does without the optimising compiler."
