@@ -3,6 +3,7 @@
   (:require
    [clojure.string :as str])
   (:import
+   (clojure.lang ExceptionInfo)
    (java.net SocketException)
    (java.nio.channels ClosedByInterruptException)
    (java.util ArrayList)
@@ -46,7 +47,8 @@
   (^CancellationException [task-name reason] (cancelled task-name reason nil))
   (^CancellationException [task-name reason cause]
    (doto (CancellationException. (str task-name " was cancelled"))
-     (.initCause (ex-info (str task-name " was cancelled: " (pr-str reason))
+     ;; Many are cancelled at once: pr-str, and ex-info, which looks into its stack trace, would be the dearest part of it.
+     (.initCause (ExceptionInfo. (str task-name " was cancelled: " (if (keyword? reason) reason (pr-str reason)))
                           {:type :thrum/cancelled, :task task-name, :reason reason}
                           cause)))))
 
