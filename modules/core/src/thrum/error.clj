@@ -49,8 +49,8 @@
    (doto (CancellationException. (str task-name " was cancelled"))
      ;; Many are cancelled at once: pr-str, and ex-info, which looks into its stack trace, would be the dearest part of it.
      (.initCause (ExceptionInfo. (str task-name " was cancelled: " (if (keyword? reason) reason (pr-str reason)))
-                          {:type :thrum/cancelled, :task task-name, :reason reason}
-                          cause)))))
+                   {:type :thrum/cancelled, :task task-name, :reason reason}
+                   cause)))))
 
 (defn deadlock
   "Returns the answer to a wait that could never end."

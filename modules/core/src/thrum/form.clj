@@ -191,6 +191,9 @@
       (scope/await! (.-scope form) #(or (.quiet form) (some? (scope/cancel-reason (.-scope form)))))
       outcome
       (catch Throwable t
+        ;; Behind an earlier failure an interrupt is not what is thrown: the thread still bears it.
+        (when (and (instance? InterruptedException t) (pos? (.total ^Failures (.-failures form))))
+          (.interrupt (Thread/currentThread)))
         (classified form (Failed. t))))
     outcome))
 

@@ -548,6 +548,21 @@
       (is (false? (t/cancel! s :late)))
       (is (not (t/cancelled? s))))))
 
+(deftest an-interrupt-behind-an-earlier-failure-stays
+  (let [failed (promise), release (promise), failure (ex-info "first" {})
+        [^Thread caller outcome]
+        (gate/start "caller" #(let [t (thrown (t/with-scope [s {:on-error :collect}]
+                                                (let [a (t/fork s (throw failure))]
+                                                  (t/fork s @release)
+                                                  (thrown @a)
+                                                  (deliver failed true))))]
+                                [t (Thread/interrupted)]))]
+    @failed
+    (is (gate/eventually 2000 (fn [] (= Thread$State/WAITING (.getState caller)))))
+    (.interrupt caller)
+    (is (= [failure true] (:value (deref outcome 2000 :stuck))))
+    (deliver release true)))
+
 (deftest what-cannot-be-closed-is-refused-at-the-call
   (t/with-scope [s]
     (is (= :thrum/invalid (type-of (thrown (t/use! s 42)))))
