@@ -17,7 +17,6 @@
 (def ^:private controls
   [{:name "limit-unlocked", :of "limit", :replace ["(locking this" "(do"]}
    {:name "limit-forgets", :of "limit", :replace ["          (.release limiter permit))" "          nil)"]}
-   {:name "limit-drops", :of "limit", :replace ["(when (.withdraw limiter permit)" "(do"]}
    {:name "task-unlocked", :of "task", :replace ["(locking this" "(do"]}])
 
 (defn- broken

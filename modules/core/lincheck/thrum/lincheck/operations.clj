@@ -4,7 +4,6 @@
   (:require
    [thrum.context :as context]
    [thrum.limit]
-   [thrum.lincheck.control.limit-drops]
    [thrum.lincheck.control.limit-forgets]
    [thrum.lincheck.control.limit-unlocked]
    [thrum.lincheck.control.task-unlocked]
@@ -95,7 +94,6 @@
 
 (permits Permits thrum.limit)
 (permits PermitsUnlocked thrum.lincheck.control.limit-unlocked)
-(permits PermitsDrops thrum.lincheck.control.limit-drops)
 
 (operations PermitsModel (atom {:holder :somebody-else, :asked #{}})
   (acquire [state thread]
