@@ -21,6 +21,15 @@
   [{:module "core"
     :lib 'io.github.thrum-clj/thrum
     :description "Virtual threads for Clojure: plain blocking code that scales, bounded, cancelled and watched."}
+   {:module "server"
+    :lib 'io.github.thrum-clj/thrum-server
+    :description "Ring servers on virtual threads: one contract over proven engines, bounded, with deadlines and drain."}
+   {:module "server-jetty"
+    :lib 'io.github.thrum-clj/thrum-server-jetty
+    :description "Jetty 12.1 as an engine of thrum-server."}
+   {:module "server-http-kit"
+    :lib 'io.github.thrum-clj/thrum-server-http-kit
+    :description "http-kit as an engine of thrum-server; http-kit itself is to be added by the user."}
    {:module "lab"
     :lib 'io.github.thrum-clj/thrum-lab
     :description "Measures, on your machine and your code, what virtual threads buy."}])

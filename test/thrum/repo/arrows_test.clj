@@ -15,6 +15,11 @@
    "lab" {:modules #{"core"}
           :libraries #{'clojure.tools.cli}
           :packages ["java." "javax." "clojure.lang." "jdk." "com.sun." "sun.misc."]}
+   "server" {:modules #{"core"}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "com.sun.net.httpserver."]}
+   "server-jetty" {:modules #{"core" "server"}
+                   :libraries #{}
+                   :packages ["java." "javax." "clojure.lang." "org.eclipse.jetty."]}
+   "server-http-kit" {:modules #{"core" "server"}, :libraries #{}, :packages ["java." "javax." "clojure.lang."]}
    "test-kit" {:modules #{}
                :libraries #{'clojure.tools.namespace.find}
                :packages ["java." "clojure.lang." "jdk." "com.sun."]}})

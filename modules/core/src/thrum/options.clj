@@ -36,10 +36,11 @@
              :doc "what happens to tasks that still run when the body has ended"}})
 
 (defn documented
-  "Returns the lines of a docstring for these options."
-  [ks]
-  (for [k ks, :let [{:keys [accepts default doc]} (rows k)]]
-    (str k " - " doc " (" accepts (when default (str "; default " default)) ")")))
+  "Returns the lines of a docstring for these options; rows: another table than this one's."
+  ([ks] (documented rows ks))
+  ([rows ks]
+   (for [k ks, :let [{:keys [accepts default doc]} (rows k)]]
+     (str k " - " doc " (" accepts (when (some? default) (str "; default " default)) ")"))))
 
 ;; Checks
 
@@ -64,27 +65,36 @@
   (when (keyword? k)
     (str ", did you mean " (nearest k ks) "?")))
 
-(defn- unknown [k ks]
-  (error/invalid (str "Unknown option " (pr-str k) (hint k ks) " Known here:\n" (str/join "\n" (documented ks)))
+(defn- unknown [k rows ks]
+  (error/invalid (str "Unknown option " (pr-str k) (hint k ks) " Known here:\n" (str/join "\n" (documented rows ks)))
                  {:option k, :known (vec ks)}))
+
+;; A secret's value is not shown.
+(defn- wrong [k {:keys [accepts secret?]} v]
+  (if secret?
+    (error/invalid (str "The option " k " must be " accepts) {:option k, :accepts accepts})
+    (error/invalid (str "The option " k " is " (pr-str v) "; it must be " accepts) {:option k, :value v, :accepts accepts})))
+
+(defn- check-value [k row v]
+  (when-not ((:check row) v)
+    (throw (wrong k row v))))
 
 (defn value
   "Throws :thrum/invalid when the option's value is not accepted."
   [k v]
-  (let [{:keys [check accepts]} (rows k)]
-    (when-not (check v)
-      (throw (error/invalid (str "The option " k " is " (pr-str v) "; it must be " accepts)
-                            {:option k, :value v, :accepts accepts})))))
+  (check-value k (rows k) v))
 
 (defn check
-  "Returns the options when each key is one of ks and each value is accepted; throws :thrum/invalid otherwise."
-  [options ks]
-  (when-not (map? options)
-    (throw (error/invalid (str "Options are a map, not " (pr-str options)) {:value options})))
-  (doseq [[k v] options]
-    (when-not (some #{k} ks) (throw (unknown k ks)))
-    (value k v))
-  options)
+  "Returns the options when each key is one of ks and each value is accepted; throws :thrum/invalid otherwise. rows: another
+  table than this one's."
+  ([options ks] (check rows options ks))
+  ([rows options ks]
+   (when-not (map? options)
+     (throw (error/invalid (str "Options are a map, not " (pr-str options)) {:value options})))
+   (doseq [[k v] options]
+     (when-not (some #{k} ks) (throw (unknown k rows ks)))
+     (check-value k (rows k) v))
+   options))
 
 (defn function
   "Returns f if it can be called; throws :thrum/invalid otherwise."
