@@ -12,9 +12,9 @@
   "What each module may use: modules below it, namespaces of libraries, and packages of Java. A module that is not here
   may not exist."
   {"core" {:modules #{}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "jdk." "com.sun."]}
-   "lab" {:modules #{"core"}
+   "lab" {:modules #{"core" "server" "server-jetty"}
           :libraries #{'clojure.tools.cli}
-          :packages ["java." "javax." "clojure.lang." "jdk." "com.sun." "sun.misc."]}
+          :packages ["java." "javax." "clojure.lang." "jdk." "com.sun." "sun.misc." "org.HdrHistogram." "org.eclipse.jetty."]}
    "server" {:modules #{"core"}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "com.sun.net.httpserver."]}
    "server-jetty" {:modules #{"core" "server"}
                    :libraries #{}

@@ -67,6 +67,9 @@
     (when interrupted?
       (.interrupt (Thread/currentThread)))))
 
+(defn- silent [timeout-ms]
+  (ex-info (str "A process of the lab said nothing for " timeout-ms " ms") {:type :thrum/lab-child, :timeout-ms timeout-ms}))
+
 (defn ask
   "Returns the next line of EDN that the child prints, blocking for at most timeout-ms.
   Throws ex-info when it ends or says nothing in time."
@@ -75,5 +78,16 @@
     (cond
       (string? line) (edn/read-string line)
       line (throw (ex-info "A process of the lab ended early" {:type :thrum/lab-child}))
-      :else (throw (ex-info (str "A process of the lab said nothing for " timeout-ms " ms")
-                            {:type :thrum/lab-child, :timeout-ms timeout-ms})))))
+      :else (throw (silent timeout-ms)))))
+
+(defn output!
+  "Runs command to its end and returns what it prints, on standard error too. Kills it and throws ex-info if that takes longer than
+  timeout-ms, kills it as well when the calling thread is interrupted."
+  [command timeout-ms]
+  (let [process (-> (ProcessBuilder. ^List command) (.redirectErrorStream true) (.start))
+        text (future (slurp (.getInputStream process)))]
+    (try
+      (when-not (.waitFor process timeout-ms TimeUnit/MILLISECONDS)
+        (throw (silent timeout-ms)))
+      @text
+      (finally (.destroyForcibly process)))))

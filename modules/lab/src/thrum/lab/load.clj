@@ -1,0 +1,58 @@
+(ns thrum.lab.load
+  "Puts a web server under load: connections that send a request, wait for the answer, and send the next one.
+
+  A job is EDN: {:url :connections :seconds :warm-up-seconds :headers [[name value] …] :timeout-ms}, a plain http URL. The same load
+  is there for :warm-up-seconds before, and not counted.
+  What comes of it: {:generator :wrk or :built-in, :requests n :seconds :per-second :p50-ms :p99-ms :max-ms
+  :errors {:connect n :read n :write n :timeout n :status n}}, of errors those that occurred. :requests and :per-second count
+  every answer, one with a bad status too."
+  (:require
+   [clojure.string :as str]
+   [thrum.lab.load.built-in :as built-in]
+   [thrum.lab.load.wrk :as wrk]))
+
+(set! *warn-on-reflection* true)
+
+(def browser-headers
+  "What a browser sends with a request for a page; with Host, which the generator writes, twelve headers."
+  [["Cache-Control" "max-age=0"]
+   ["sec-ch-ua" "\"Chromium\";v=\"130\", \"Not?A_Brand\";v=\"99\""]
+   ["sec-ch-ua-mobile" "?0"]
+   ["sec-ch-ua-platform" "\"Linux\""]
+   ["Upgrade-Insecure-Requests" "1"]
+   ["User-Agent" "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/130.0.0.0 Safari/537.36"]
+   ["Accept" "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"]
+   ["Sec-Fetch-Site" "same-origin"]
+   ["Sec-Fetch-Mode" "navigate"]
+   ["Accept-Encoding" "gzip, deflate, br, zstd"]
+   ["Accept-Language" "en-GB,en;q=0.9,de;q=0.8"]])
+
+(def ^:private generators
+  {:wrk wrk/drive!, :built-in built-in/drive!})
+
+(def generator
+  "Delivers which generator this machine has: :wrk where that is installed, otherwise :built-in."
+  (delay (if (wrk/installed?) :wrk :built-in)))
+
+(defn generator-name
+  "Returns the name of a generator as reports show it."
+  [generator]
+  (case generator
+    :wrk "wrk"
+    :built-in "the lab's built-in generator"))
+
+(defn- unanswered [{:keys [url]} {:keys [errors]}]
+  (ex-info (str "No request to " url " was answered"
+                (when (seq errors) (str ": " (str/join ", " (map (fn [[kind n]] (str n " " (name kind))) errors)))))
+           {:type :thrum/lab-load, :errors errors}))
+
+(defn drive!
+  "Does the job with that generator, by default the one that this machine has, in a process of its own, and returns what came of it.
+  Blocks for the seconds and what the process takes to start and to end. Throws ex-info of :type :thrum/lab-load when no request was
+  answered or the generator failed; an interrupt ends the process."
+  ([job] (drive! @generator job))
+  ([generator job]
+   (let [figures ((generators generator) job)]
+     (when (zero? (:requests figures))
+       (throw (unanswered job figures)))
+     (assoc figures :generator generator))))

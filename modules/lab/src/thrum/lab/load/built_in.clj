@@ -1,0 +1,164 @@
+(ns thrum.lab.load.built-in
+  "Load without wrk: a closed loop of connections, a virtual thread each, in a JVM of its own, with an HdrHistogram of the latencies.
+  A request that waits longer than the time-out for more of its answer is given up, and its connection opened anew; wrk goes on
+  waiting. The percentiles are of what was answered."
+  (:require
+   [clojure.edn :as edn]
+   [clojure.string :as str]
+   [thrum.lab.child :as child]
+   [thrum.lab.load.answer :as answer])
+  (:import
+   (java.io BufferedInputStream IOException PushbackReader)
+   (java.net InetSocketAddress Socket SocketTimeoutException URI)
+   (java.util Set)
+   (java.util.concurrent ConcurrentHashMap ExecutorService Executors)
+   (java.util.concurrent.atomic AtomicBoolean LongAdder)
+   (org.HdrHistogram ConcurrentHistogram)
+   (sun.misc Signal SignalHandler)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private jvm-opts ["-Xmx512m" "-XX:+UseSerialGC"])
+(def ^:private start-ms "How long the generator's JVM may take beyond its load." 60000)
+(def ^:private pause-ms "How long a connection rests after it was refused, so as not to spin." 10)
+(def ^:private longest-us "The longest latency that is told apart from longer ones." 600000000)
+(def ^:private kinds [:connect :read :write :timeout :status])
+
+;; What is counted: latencies in us, errors by kind, and the sockets to close at the end.
+
+(defrecord Tally [^ConcurrentHistogram latencies errors ^Set sockets ^AtomicBoolean ended])
+
+(defn- tally []
+  (->Tally (ConcurrentHistogram. longest-us 3)
+           (into {} (map (fn [kind] [kind (LongAdder.)])) kinds)
+           (ConcurrentHashMap/newKeySet)
+           (AtomicBoolean.)))
+
+(defn- ended? [{:keys [^AtomicBoolean ended]}]
+  (.get ended))
+
+(defn- count-error! [{:keys [errors] :as tally} kind]
+  (when-not (ended? tally)
+    (LongAdder/.increment (errors kind))))
+
+(defn- count-answer! [{:keys [^ConcurrentHistogram latencies] :as tally} started status]
+  (when-not (ended? tally)
+    (.recordValue latencies (min (long longest-us) (quot (- (System/nanoTime) (long started)) 1000)))
+    (when-not (<= 200 (long status) 399)
+      (count-error! tally :status))))
+
+;; One connection
+
+(defn- request ^bytes [{:keys [url headers]}]
+  (let [uri (URI. url)
+        target (str (not-empty (.getRawPath uri)) (some->> (.getRawQuery uri) (str "?")))
+        lines (into [(str "GET " (or (not-empty target) "/") " HTTP/1.1") (str "Host: " (.getRawAuthority uri))]
+                    (map (fn [[name value]] (str name ": " value)))
+                    headers)]
+    (.getBytes (str (str/join "\r\n" lines) "\r\n\r\n") "ISO-8859-1")))
+
+(defn- address ^InetSocketAddress [url]
+  (let [uri (URI. url), port (.getPort uri)]
+    (InetSocketAddress. (.getHost uri) (int (if (neg? port) 80 port)))))
+
+(defn- connect! ^Socket [{:keys [url timeout-ms]}]
+  (let [socket (Socket.)]
+    (try
+      (.connect socket (address url) (int timeout-ms))
+      (doto socket (.setTcpNoDelay true) (.setSoTimeout (int timeout-ms)))
+      (catch Throwable t (.close socket) (throw t)))))
+
+(defn- talk!
+  "Sends requests on the socket until it must not be used again, or the load has ended. phase says what is being done."
+  [tally ^Socket socket ^bytes request phase]
+  (let [in (BufferedInputStream. (.getInputStream socket)), out (.getOutputStream socket)]
+    (loop []
+      (when-not (ended? tally)
+        (let [started (System/nanoTime)]
+          (vreset! phase :write)
+          (.write out request)
+          (vreset! phase :read)
+          (let [{:keys [status keep?]} (answer/read! in)]
+            (count-answer! tally started status)
+            (when keep? (recur))))))))
+
+(defn- kind-of [phase throwable]
+  (if (and (= :read phase) (instance? SocketTimeoutException throwable)) :timeout phase))
+
+(defn- with-connection!
+  "Opens a connection and talks. Returns :refused where it could not be opened."
+  [{:keys [^Set sockets] :as tally} job request]
+  (let [phase (volatile! :connect)]
+    (try
+      (with-open [socket (connect! job)]
+        (.add sockets socket)
+        (try
+          (talk! tally socket request phase)
+          (finally (.remove sockets socket))))
+      (catch IOException e
+        (count-error! tally (kind-of @phase e))
+        (when (= :connect @phase) :refused)))))
+
+(defn- keep-asking! [tally job request]
+  (try
+    (while (not (ended? tally))
+      (when (= :refused (with-connection! tally job request))
+        (Thread/sleep (long pause-ms))))
+    (catch InterruptedException _)))
+
+;; All of them
+
+(defn- figures [{:keys [^ConcurrentHistogram latencies errors]} seconds]
+  (let [requests (.getTotalCount latencies)
+        percentile-ms (fn [p] (when (pos? requests) (/ (.getValueAtPercentile latencies p) 1000.0)))]
+    {:requests requests
+     :seconds seconds
+     :per-second (/ requests (double seconds))
+     :p50-ms (percentile-ms 50.0)
+     :p99-ms (percentile-ms 99.0)
+     :max-ms (percentile-ms 100.0)
+     :errors (into {} (keep (fn [[kind n]] (when (pos? (LongAdder/.sum n)) [kind (LongAdder/.sum n)]))) errors)}))
+
+(defn- end! [{:keys [^AtomicBoolean ended ^Set sockets]} ^ExecutorService threads]
+  (.set ended true)
+  (run! Socket/.close sockets)
+  (.shutdownNow threads)
+  (.close threads))
+
+(defn run
+  "Keeps the job's connections busy for its :seconds and returns what came of it; see thrum.lab.load. Blocks."
+  [{:keys [connections seconds] :as job}]
+  (let [tally (tally), request (request job), threads (Executors/newVirtualThreadPerTaskExecutor), started (System/nanoTime)]
+    (try
+      (dotimes [_ connections]
+        (.execute threads #(keep-asking! tally job request)))
+      (Thread/sleep (long (* 1000 seconds)))
+      (let [elapsed (/ (- (System/nanoTime) started) 1e9)]
+        (.set ^AtomicBoolean (:ended tally) true)
+        (figures tally elapsed))
+      (finally (end! tally threads)))))
+
+(defn- end-with-parent! []
+  (.start (Thread/ofVirtual)
+          #(do (while (not (neg? (.read System/in))))
+               (.halt (Runtime/getRuntime) 0))))
+
+(defn -main
+  "Reads a job from standard input, does it, prints what came of it, and ends; at once when standard input ends."
+  [& _]
+  (Signal/handle (Signal. "INT") SignalHandler/SIG_IGN)
+  (let [{:keys [warm-up-seconds] :as job} (edn/read (PushbackReader. *in*))]
+    (end-with-parent!)
+    (when (pos? (or warm-up-seconds 0))
+      (run (assoc job :seconds warm-up-seconds)))
+    (prn (run job))
+    (flush)))
+
+(defn drive!
+  "Does the job in a JVM of its own and returns what came of it; see thrum.lab.load."
+  [{:keys [seconds warm-up-seconds] :as job}]
+  (let [generator (child/start! (child/java-command jvm-opts 'thrum.lab.load.built-in))]
+    (try
+      (child/tell! generator job)
+      (child/ask generator (+ start-ms (* 1000 (+ seconds (or warm-up-seconds 0)))))
+      (finally (child/stop! generator)))))

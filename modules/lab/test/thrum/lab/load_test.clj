@@ -1,0 +1,124 @@
+(ns thrum.lab.load-test
+  "Both generators against servers that answer, refuse, hang up and keep silent."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is]]
+   [thrum.lab.load :as load]
+   [thrum.lab.load.built-in :as built-in]
+   [thrum.lab.servers :as servers]
+   [thrum.test-kit.gate :as gate])
+  (:import
+   (clojure.lang ExceptionInfo)
+   (java.io IOException)
+   (java.net InetAddress ServerSocket Socket)))
+
+(set! *warn-on-reflection* true)
+
+(defn- serving
+  "Starts a server that calls (f socket) for each connection, on a thread of its own, and closes it after that."
+  ^ServerSocket [f]
+  (let [server (ServerSocket. 0 100 (InetAddress/getLoopbackAddress))]
+    (Thread/startVirtualThread
+      #(try
+         (while true
+           (let [socket (.accept server)]
+             (Thread/startVirtualThread (fn [] (try (with-open [^Socket s socket] (f s)) (catch IOException _))))))
+         (catch IOException _)))
+    server))
+
+(defn- url [^ServerSocket server]
+  (str "http://127.0.0.1:" (.getLocalPort server) "/"))
+
+(defn- read-head [^Socket socket]
+  (let [in (.getInputStream socket)]
+    (loop [seen ""]
+      (let [b (.read in)]
+        (cond
+          (neg? b) nil
+          (str/ends-with? seen "\r\n\r") seen
+          :else (recur (str seen (char b))))))))
+
+(defn- answer! [^Socket socket ^String text]
+  (.write (.getOutputStream socket) (.getBytes text)))
+
+(def ^:private ok "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+
+(defn- job [url]
+  {:url url, :connections 3, :seconds 1, :timeout-ms 10000, :headers load/browser-headers})
+
+(defn- short-run
+  "Runs the built-in generator in this process for a fraction of a second."
+  [url more]
+  (gate/in-time 20000 #(built-in/run (merge (job url) {:seconds 0.3} more))))
+
+(deftest the-built-in-generator-asks-again-on-the-connection-it-has
+  (let [connections (atom 0), asked (atom 0), heads (atom #{})]
+    (with-open [server (serving (fn [socket]
+                                  (swap! connections inc)
+                                  (while (when-let [head (read-head socket)]
+                                           (swap! heads conj head)
+                                           (swap! asked inc)
+                                           (answer! socket ok)
+                                           true))))]
+      (let [{:keys [requests per-second p50-ms p99-ms max-ms errors]} (short-run (url server) {})]
+        (is (= [3 {}] [@connections errors]))
+        (is (<= requests @asked (+ requests 3)) "at most one of each connection was not awaited")
+        (is (< requests per-second))
+        (is (<= 0.001 p50-ms p99-ms max-ms 300))
+        (is (= 1 (count @heads)))
+        (is (str/starts-with? (first @heads) "GET / HTTP/1.1\r\nHost: 127.0.0.1:"))
+        (is (= 13 (count (str/split-lines (str/trim (first @heads))))) "a request line and a browser's twelve headers")))))
+
+(deftest a-refused-connection-is-counted
+  (let [gone (doto (serving (fn [_])) .close)
+        {:keys [requests errors]} (short-run (url gone) {})]
+    (is (= [0 [:connect]] [requests (keys errors)]))
+    (is (<= 3 (:connect errors) 200) "it rests between two attempts")))
+
+(deftest a-server-that-hangs-up-is-counted
+  (with-open [server (serving (fn [socket] (read-head socket) (answer! socket ok) (read-head socket)))]
+    (let [{:keys [requests errors]} (short-run (url server) {})]
+      (is (pos? requests))
+      (is (= [:read] (keys errors)))))
+  (with-open [server (serving (fn [socket] (read-head socket) (answer! socket "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")))]
+    (is (= [0 [:read]] ((juxt :requests (comp keys :errors)) (short-run (url server) {})))))
+  (with-open [server (serving (fn [socket] (read-head socket) (answer! socket "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")))]
+    (is (= {} (:errors (short-run (url server) {}))) "unless it said that it would")))
+
+(deftest an-answer-that-does-not-come-is-a-time-out
+  (let [gate (promise)]
+    (with-open [server (serving (fn [_] (deref gate 20000 nil)))]
+      (is (= [0 [:timeout]] ((juxt :requests (comp keys :errors)) (short-run (url server) {:timeout-ms 50})))))
+    (deliver gate :open)))
+
+(deftest a-run-ends-although-nobody-answers
+  (let [gate (promise)]
+    (with-open [server (serving (fn [_] (deref gate 30000 nil)))]
+      (is (= [0 {}] ((juxt :requests :errors) (short-run (url server) {:timeout-ms 30000})))))
+    (deliver gate :open)))
+
+(deftest a-bad-status-is-an-answer-and-an-error
+  (servers/with-server [url (servers/answering 500 {} 3)]
+    (let [{:keys [requests errors]} (short-run url {})]
+      (is (pos? requests))
+      (is (= {:status requests} errors)))))
+
+(defn- on-each-generator [f]
+  (run! f (distinct [@load/generator :built-in])))
+
+(deftest ^{:time-limit-ms 60000} a-generator-runs-in-a-process-of-its-own-and-says-which-it-was
+  (servers/with-server [url (servers/answering 200 {} 3)]
+    (on-each-generator
+      (fn [generator]
+        (let [{:keys [requests per-second p50-ms p99-ms errors] :as figures} (load/drive! generator (assoc (job url) :warm-up-seconds 1))]
+          (is (= [generator {}] [(:generator figures) errors]))
+          (is (pos? requests))
+          (is (< (* 0.5 per-second) requests (* 2 per-second)) "in about a second")
+          (is (<= 0 p50-ms p99-ms)))))))
+
+(deftest ^{:time-limit-ms 60000} no-answer-at-all-is-an-error
+  (let [gone (url (doto (serving (fn [_])) .close))]
+    (on-each-generator
+      (fn [generator]
+        (is (= :thrum/lab-load (try (load/drive! generator (job gone)) (catch ExceptionInfo e (:type (ex-data e)))))
+            (str generator))))))
