@@ -29,25 +29,25 @@
   (^String protocol [])             ; "HTTP/1.1"
   (^String scheme [])               ; "http" or "https"
   (^String authority [])            ; HTTP/2's :authority, otherwise nil
-  (^objects headers [])             ; name, value, name, value ..., as sent, in the order of arrival, repeated ones too
+  (^Object headers [])              ; an Object[]: name, value, name, value ..., as sent, in the order of arrival, repeated ones too
   (^java.net.InetSocketAddress remote [])
   (^java.net.InetSocketAddress local [])
   (^java.security.cert.X509Certificate certificate []) ; the client's own, or nil
   (^java.io.InputStream body [])    ; blocks; end of stream only where the body is whole, IOException otherwise; nil: there is none
 
-  ;; The response. headers: name, value, ... as for the request; neither Content-Length (but see send) nor Transfer-Encoding is
+  ;; The response. headers: an Object[], name, value, ... as for the request; body: a byte[]; neither Content-Length (but see send) nor Transfer-Encoding is
   ;; among them; Connection: close is honoured. Each blocks until the engine's client could take the bytes, throws
   ;; IOException when it has gone.
-  (^Object send [^int status ^objects headers ^bytes body])
+  (^Object send [^int status ^Object headers ^Object body])
                                     ; all of it: the Content-Length is that of body; nil: no body and no length but one that headers state
                                     ; (HEAD, 204, 304)
-  (^java.io.OutputStream begin [^int status ^objects headers ^long length])
+  (^java.io.OutputStream begin [^int status ^Object headers ^long length])
                                     ; the head; length -1: not known. Writing blocks, flush sends what is buffered; close does nothing
   (^Object end [])                  ; the body that was begun is complete
   (^Object abort [])                ; nothing more is sent: the client sees an answer that is cut off, never a complete one. Idempotent
   (^boolean watch [^Runnable gone]) ; calls gone, on any thread, when the client goes; false: cannot be told, or not now
   (^Object unwatch [])              ; not any more: before anything is sent
-  (^Object upgrade [^objects headers ^String protocol listener])
+  (^Object upgrade [^Object headers ^String protocol listener])
                                     ; to a websocket, its subprotocol or nil; returns when the handshake is sent; listener: a Listener
   )
 
