@@ -2,7 +2,9 @@
   "The calling thread while it runs the body of a form: a cancel interrupts it at most once, and that interrupt ends with the
   form, where one from somebody else stays."
   (:require
-   [thrum.point :as point])
+   [thrum.context]
+   [thrum.point :as point]
+   [thrum.task])
   (:import
    (thrum.context Owned Place)
    (thrum.task ITask)))

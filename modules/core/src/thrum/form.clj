@@ -100,6 +100,11 @@
   [^Form form reason]
   (.cancel form reason))
 
+(defn lift-deadline!
+  "The form has no deadline any more, for what begins in it from now on."
+  [^Form form]
+  (scope/lift-deadline! (.-scope form)))
+
 (defn cancel-reason
   "Returns why the form's scope is cancelled, or nil."
   [^Form form]
@@ -288,8 +293,8 @@
 (defn- run-to-end
   "Runs the body, with the form's alarm armed, and returns or throws what the form does."
   [^Form form f]
-  (let [{:keys [own-deadline]} (.-options form)
-        alarm (when own-deadline (deadline/arm! own-deadline #(.cancel form timed-out)))
+  (let [{:keys [own-deadline on-alarm]} (.-options form)
+        alarm (when own-deadline (deadline/arm! own-deadline (or on-alarm #(.cancel form timed-out))))
         outcome (try
                   (conclude form (classified form (attempt form f)))
                   (finally
@@ -306,7 +311,8 @@
 
 (defn call
   "Calls f with a form on the calling thread and returns its value when every fork has ended. Options: :name, :moment - the
-  deadline; :timeout-ms - for its message; :fallback - a thunk, called instead of throwing at the deadline; :on-error."
+  deadline; :timeout-ms - for its message; :fallback - a thunk, called instead of throwing at the deadline; :on-alarm - a thunk,
+  called at the deadline instead of cancelling the form; :on-error."
   [options f]
   (wait/check-state!)
   (let [form (form options (context/place))

@@ -62,7 +62,7 @@
   (apply min-key #(distance (name %) (name k)) ks))
 
 (defn- hint [k ks]
-  (when (keyword? k)
+  (when (and (keyword? k) (seq ks))
     (str ", did you mean " (nearest k ks) "?")))
 
 (defn- unknown [k rows ks]

@@ -21,6 +21,7 @@
   (^String scopeName [])
   (reason [])
   (moment [])
+  (^Object liftMoment [])
   (parent [])
   (^boolean isEmpty [])
   (^Object adopt [child])
@@ -75,7 +76,7 @@
       (run! cancel (.children ^IScope (.poll scopes))))))
 
 ;; moment: its deadline, or its parent's where that is earlier; nil: none. shielded: it does not hear of its parent's cancel.
-(deftype Scope [^String name ^String prefix ^IScope parent opener moment shielded
+(deftype Scope [^String name ^String prefix ^IScope parent opener ^:volatile-mutable moment shielded
                 ^ArrayList children ^AtomicLong ended ^AtomicReference waiter
                 ^:volatile-mutable reason
                 ^:volatile-mutable cancel-reason
@@ -85,6 +86,7 @@
   IScope
   (scopeName [_] name)
   (moment [_] moment)
+  (liftMoment [_] (set! moment nil))
   (parent [_] parent)
   (ownEnd [_] reason)
   (heard [_]
@@ -192,6 +194,11 @@
   "Returns why this scope itself was cancelled, or nil."
   [^Scope scope]
   (.ownReason scope))
+
+(defn lift-deadline!
+  "The scope has no deadline any more, for what begins in it from now on."
+  [^Scope scope]
+  (.liftMoment scope))
 
 (defn moment
   "Returns the deadline of the scope, or nil."

@@ -1,0 +1,65 @@
+(ns thrum.server.body
+  "How a response's body becomes bytes: through Ring's StreamableResponseBody where Ring is there, with the same meaning where it is not."
+  (:import
+   (clojure.lang ISeq)
+   (java.io Closeable File FileInputStream InputStream OutputStream)))
+
+(set! *warn-on-reflection* true)
+
+(defn- loaded
+  "Returns the var, or nil where its namespace is not on the classpath. What fails for another reason is thrown."
+  [sym]
+  (try
+    (requiring-resolve sym)
+    (catch java.io.FileNotFoundException _ nil)))
+
+;; Decided when this namespace is loaded, so that compiling ahead of time does not freeze it.
+(def ^:private ring-write
+  (loaded 'ring.core.protocols/write-body-to-stream))
+
+(defn text-bytes
+  "Returns the bytes of a string in this charset."
+  ^bytes [^String s ^String charset]
+  (.getBytes s charset))
+
+(defn whole
+  "Returns the bytes of a body that is at hand, nil for one that has to be written out: String, byte[] and nil are."
+  ^bytes [body charset]
+  (cond
+    (string? body) (text-bytes body charset)
+    (nil? body) (byte-array 0)
+    (bytes? body) body
+    :else nil))
+
+(defn known-length
+  "Returns how many bytes the body has, or nil where that is not known before it is written."
+  [body]
+  (when (instance? File body)
+    (.length ^File body)))
+
+(defn- write-element! [^OutputStream out x charset]
+  (.write out (text-bytes (str x) charset))
+  (.flush out))
+
+(defn- write-all! [body charset ^OutputStream out]
+  (cond
+    (or (seq? body) (instance? ISeq body)) (run! #(write-element! out % charset) body)
+    (instance? InputStream body) (with-open [in ^InputStream body] (.transferTo in out))
+    (instance? File body) (with-open [in (FileInputStream. ^File body)] (.transferTo in out))
+    :else (throw (ex-info (str "A response's :body cannot be a " (.getName (class body))) {:type :thrum/response})))
+  (.close out))
+
+(defn write!
+  "Writes the body to the stream, and closes it when it is whole; not when it fails: so nobody takes a part for the whole. A seq is
+  flushed element by element. response: as the handler gave it. In an async handler Ring's own implementations may return first,
+  and close later."
+  [response charset ^OutputStream out]
+  (if ring-write
+    (ring-write (:body response) response out)
+    (write-all! (:body response) charset out)))
+
+(defn discard!
+  "Closes a body that nobody will read, without realising it."
+  [body]
+  (when (instance? Closeable body)
+    (.close ^Closeable body)))

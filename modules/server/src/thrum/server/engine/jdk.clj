@@ -1,0 +1,294 @@
+(ns thrum.server.engine.jdk
+  "The engine that needs nothing: com.sun.net.httpserver on virtual threads. HTTP/1.1 and 1.0, neither TLS nor websockets.
+
+  Some of its bounds are properties of the JVM, read once: the first server of the JVM sets them, and a later one that asks for
+  other values is refused."
+  (:require
+   [thrum.deadline :as deadline]
+   [thrum.error :as error])
+  (:import
+   (com.sun.net.httpserver Headers HttpExchange HttpHandler HttpServer)
+   (java.io ByteArrayOutputStream IOException InputStream OutputStream)
+   (java.net InetSocketAddress)
+   (java.util ArrayList List Map$Entry)
+   (java.util.concurrent CountDownLatch Executor ThreadFactory)
+   (java.util.concurrent.atomic AtomicReference)
+   (thrum.server.engine Running Wire)))
+
+(set! *warn-on-reflection* true)
+
+;; What is fixed for the JVM
+
+(def ^:private ^AtomicReference fixed
+  "The options that the JVM's first server has fixed."
+  (AtomicReference.))
+
+(defn- properties
+  "Returns the system properties that this server needs, by name."
+  [{:keys [idle-timeout-ms max-connections]}]
+  {"sun.net.httpserver.idleInterval" (str (max 1 (quot (+ (long idle-timeout-ms) 999) 1000)))
+   "jdk.httpserver.maxConnections" (str max-connections)
+   ;; 200 by default: a connection beyond them is closed when its request has been answered.
+   "sun.net.httpserver.maxIdleConnections" (str max-connections)
+   ;; Ours is the bound: this one would answer in its own words.
+   "sun.net.httpserver.maxReqHeaders" "10000"
+   "sun.net.httpserver.nodelay" "true"})
+
+(defn- set-properties! [options]
+  (doseq [[k v] (properties options)]
+    (when-not (System/getProperty k) (System/setProperty k v))))
+
+(defn- check-fixed! [wanted]
+  (doseq [[k v] wanted, :let [was (get (.get fixed) k)]]
+    (when-not (= v was)
+      (throw (error/invalid (str "The JDK's server has one " k " for the whole JVM; it is " was " already, and cannot be " v)
+                            {:option k, :value v, :fixed was})))))
+
+(defn- fix! [options]
+  (let [wanted (select-keys options [:idle-timeout-ms])]
+    (when (.compareAndSet fixed nil wanted)
+      (set-properties! options))
+    (check-fixed! wanted)))
+
+;; Silence: a connection that takes too long to send or to take bytes
+
+(definterface Guard
+  (^Object enter [^long ms])        ; what blocks from now on may take so long
+  (^Object leave [])
+  (^boolean watched [])             ; returns whether it has to be looked at again
+  (^Object over []))
+
+;; due: when what blocks now must have ended, or nil. One alarm serves the whole exchange; an interrupt closes the JDK's channel.
+(deftype Patience [^Thread thread ^:unsynchronized-mutable due ^:unsynchronized-mutable fired ^:unsynchronized-mutable over]
+  Guard
+  (enter [this ms]
+    (locking this (set! due (deadline/in-ms ms))))
+  (leave [this]
+    (locking this
+      (set! due nil)
+      (when fired (Thread/interrupted))))
+  (watched [this]
+    (locking this
+      (when (and due (not over) (deadline/passed? (long due)))
+        (set! fired true)
+        (set! over true)
+        (.interrupt thread))
+      (not over)))
+  (over [this]
+    (locking this (set! over true))))
+
+(defn- watch! [^Patience patience ms]
+  (deadline/arm! (deadline/in-ms ms) #(when (.watched patience) (watch! patience ms))))
+
+(def ^:private ^ThreadLocal patience-here
+  "The patience with the exchange that this thread reads."
+  (ThreadLocal.))
+
+(defmacro ^:private in-time
+  "Runs the body, which blocks on the connection, for at most so long."
+  [[patience ms] & body]
+  `(do
+     (.enter ~patience (long ~ms))
+     (try
+       ~@body
+       (finally (.leave ~patience)))))
+
+(defn- timed-input ^InputStream [^InputStream in ^Patience patience ms]
+  (proxy [InputStream] []
+    (read
+      ([] (in-time [patience ms] (.read in)))
+      ([b] (in-time [patience ms] (.read in ^bytes b)))
+      ([b offset n] (in-time [patience ms] (.read in ^bytes b (int offset) (int n)))))
+    (available [] (.available in))
+    (close [])))
+
+(definterface Cut
+  (^boolean isCut []))
+
+(defn- check-cut! [^Cut wire]
+  (when (.isCut wire) (throw (IOException. "The connection has been cut"))))
+
+(defn- timed-output ^OutputStream [^OutputStream out wire ^Patience patience ms]
+  (proxy [OutputStream] []
+    (write
+      ([x]
+       (check-cut! wire)
+       (in-time [patience ms] (if (bytes? x) (.write out ^bytes x) (.write out (int x)))))
+      ([b offset n]
+       (check-cut! wire)
+       (in-time [patience ms] (.write out ^bytes b (int offset) (int n)))))
+    (flush []
+      (check-cut! wire)
+      (in-time [patience ms] (.flush out)))
+    (close [])))
+
+;; The wire
+
+(defn- header-array ^objects [^Headers headers]
+  (let [all (ArrayList. 32)]
+    (doseq [^Map$Entry entry (.entrySet headers), value (.getValue entry)]
+      (doto all (.add (.getKey entry)) (.add value)))
+    (.toArray all)))
+
+(defn- set-headers! [^HttpExchange exchange headers]
+  (let [^objects headers headers
+        to (.getResponseHeaders exchange)
+        n (alength headers)]
+    (loop [i 0]
+      (when (< i n)
+        (.add to (aget headers i) (aget headers (inc i)))
+        (recur (+ i 2))))))
+
+(defn- no-body? [^HttpExchange exchange]
+  (let [headers (.getRequestHeaders exchange)
+        length (.getFirst headers "Content-length")]
+    (and (not (.containsKey headers "Transfer-encoding"))
+         (or (nil? length) (= "0" length)))))
+
+(defn- http-1-0? [^HttpExchange exchange]
+  (.equalsIgnoreCase "HTTP/1.0" (.getProtocol exchange)))
+
+(defn- send-all! [^HttpExchange exchange status ^objects headers ^bytes body]
+  (set-headers! exchange headers)
+  (if (or (nil? body) (zero? (alength body)))
+    (.sendResponseHeaders exchange status -1)
+    (with-open [out (.getResponseBody exchange)]
+      (.sendResponseHeaders exchange status (alength body))
+      (.write out body))))
+
+;; held: the body of a response on HTTP/1.0 without a length: its end would be that of the connection, and a cut look like it.
+(deftype JdkWire [^HttpExchange exchange ^Patience patience ^long idle-ms ^CountDownLatch done
+                  ^:unsynchronized-mutable held
+                  ^:unsynchronized-mutable ^objects held-headers
+                  ^:unsynchronized-mutable ^int held-status
+                  ^:volatile-mutable cut]
+  Cut
+  (isCut [_] (boolean cut))
+
+  Wire
+  (method [_] (.getRequestMethod exchange))
+  (target [_] (.toString (.getRequestURI exchange)))
+  (protocol [_] (.getProtocol exchange))
+  (scheme [_] "http")
+  (authority [_] nil)
+  (headers [_] (header-array (.getRequestHeaders exchange)))
+  (remote [_] (.getRemoteAddress exchange))
+  (local [_] (.getLocalAddress exchange))
+  (certificate [_] nil)
+  (body [_]
+    (when-not (no-body? exchange)
+      (timed-input (.getRequestBody exchange) patience idle-ms)))
+
+  (send [this status headers body]
+    (check-cut! this)
+    (in-time [patience idle-ms]
+      (send-all! exchange status headers body)))
+  (begin [this status headers length]
+    (check-cut! this)
+    (if (and (neg? length) (http-1-0? exchange))
+      (do (set! held (ByteArrayOutputStream.))
+          (set! held-headers headers)
+          (set! held-status (int status))
+          held)
+      (do (set-headers! exchange headers)
+          ;; For the JDK 0 says that the length is not known, and -1 that it is 0.
+          (.sendResponseHeaders exchange status (case length -1 0, 0 -1, length))
+          (timed-output (.getResponseBody exchange) this patience idle-ms))))
+  (end [this]
+    (check-cut! this)
+    (in-time [patience idle-ms]
+      (if held
+        (send-all! exchange held-status held-headers (.toByteArray ^ByteArrayOutputStream held))
+        (.close (.getResponseBody exchange)))))
+  ;; What is chunked ends properly when the exchange is closed: it is cut by what handle throws.
+  (abort [_]
+    (set! cut true)
+    (when-not (= "chunked" (.getFirst (.getResponseHeaders exchange) "Transfer-encoding"))
+      (.close exchange))
+    (.countDown done)
+    nil)
+  (watch [_ _gone] false)
+  (unwatch [_] nil)
+  (upgrade [_ _headers _protocol _listener]
+    (throw (UnsupportedOperationException. "The JDK's server has no websockets"))))
+
+;; One request
+
+(defn- end-exchange! [^JdkWire wire]
+  (when (.isCut wire)
+    (throw (IOException. "cut"))))
+
+(defn- serve-here! [serve wire]
+  (serve wire)
+  (end-exchange! wire))
+
+(defn- serve-apart!
+  "Serves on another thread, so that this one can end the connection where the handler does not listen to its interrupt."
+  [serve ^JdkWire wire ^ThreadFactory threads]
+  (let [^CountDownLatch done (.-done wire)]
+    (.start (.newThread threads #(try (serve wire) (finally (.countDown done)))))
+    (.await done)
+    (end-exchange! wire)))
+
+(defn- handler ^HttpHandler [serve {:keys [idle-timeout-ms request-timeout-ms]} ^ThreadFactory threads]
+  (reify HttpHandler
+    (handle [_ exchange]
+      (let [^Patience patience (.get patience-here)
+            wire (fn [p] (JdkWire. exchange p idle-timeout-ms (CountDownLatch. 1) nil nil 0 false))]
+        (.leave patience)
+        (if request-timeout-ms
+          (serve-apart! serve (wire patience) threads)
+          (serve-here! serve (wire patience)))))))
+
+(defn- executor
+  "Returns what runs each request on a fresh virtual thread, and ends it when its headers do not come in time."
+  ^Executor [{:keys [header-timeout-ms]} ^ThreadFactory threads]
+  (reify Executor
+    (execute [_ request]
+      (.start (.newThread threads
+                          (fn []
+                            (let [patience (Patience. (Thread/currentThread) nil false false)
+                                  _ (.enter patience header-timeout-ms)
+                                  alarm (watch! patience header-timeout-ms)]
+                              (.set patience-here patience)
+                              (try
+                                (.run ^Runnable request)
+                                (finally
+                                  (.over patience)
+                                  (deadline/disarm! alarm))))))))))
+
+;; The server
+
+(defn- stop-slowly!
+  "Closes the listener; connections go on until the thread is interrupted. Returns the thread."
+  [^HttpServer server]
+  (-> (Thread/ofPlatform) (.daemon true) (.name "thrum-jdk-stop")
+      (.start (fn [] (.stop server Integer/MAX_VALUE)))))
+
+(deftype JdkServer [^HttpServer server ^AtomicReference stopping]
+  Running
+  (port [_] (.getPort (.getAddress server)))
+  (sslPort [_] -1)
+  (closeListeners [_]
+    (.set stopping (stop-slowly! server)))
+  (close [_]
+    (if-some [^Thread thread (.get stopping)]
+      (doto thread (.interrupt) (.join))
+      (.stop server 0)))
+  (native [_] server))
+
+(defn- start ^Running [{:keys [host port backlog] :as options} serve]
+  (fix! options)
+  (let [threads (-> (Thread/ofVirtual) (.name "http-" 0) (.factory))
+        server (HttpServer/create (InetSocketAddress. ^String host (int port)) (int backlog))]
+    (.createContext server "/" (handler serve options threads))
+    (.setExecutor server (executor options threads))
+    (.start server)
+    (JdkServer. server (AtomicReference.))))
+
+(def engine
+  "The JDK's own server."
+  {:name :jdk
+   :capabilities #{:http-1.0 :blocking-send}
+   :rows {}
+   :start start})

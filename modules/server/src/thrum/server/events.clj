@@ -1,0 +1,93 @@
+(ns thrum.server.events
+  "Server-sent events: a response's body that a plain function writes, event by event, and that a heartbeat keeps alive."
+  (:require
+   [clojure.string :as str]
+   [thrum.deadline :as deadline]
+   [thrum.error :as error]
+   [thrum.jdk :as jdk])
+  (:import
+   (java.io IOException OutputStream)
+   (java.nio.charset StandardCharsets)))
+
+(set! *warn-on-reflection* true)
+
+(definterface IEvents
+  (^Object write [^String text])
+  (^Object finish [])
+  (^boolean open [])
+  (^long sent []))
+
+;; A body: f is called with what events are sent through.
+(deftype Stream [f heartbeat-ms])
+
+(deftype Events [^OutputStream out ^:unsynchronized-mutable open ^:unsynchronized-mutable ^long sent]
+  IEvents
+  (write [this text]
+    (let [bytes (.getBytes text StandardCharsets/UTF_8)]
+      (locking this
+        (when-not open (throw (IOException. "The stream of events has ended")))
+        (.write out bytes)
+        (.flush out)
+        (set! sent (+ sent (alength bytes)))
+        nil)))
+  (finish [this] (locking this (set! open false)))
+  (open [this] (locking this open))
+  (sent [this] (locking this sent)))
+
+;; The format (HTML, 9.2)
+
+(defn- field [k value]
+  (when (some? value)
+    (when (re-find #"[\r\n\u0000]" (str value))
+      (throw (error/invalid (str "The " (name k) " of an event is one line, not " (pr-str value)) {:option k, :value value})))
+    (str (name k) ": " value "\n")))
+
+(defn- data-lines [data]
+  (str/join (map #(str "data: " % "\n") (str/split (str data) #"\r\n|\r|\n" -1))))
+
+(defn- formatted ^String [event]
+  (cond
+    (string? event) (str (data-lines event) "\n")
+    (map? event) (let [{:keys [id event data retry]} event]
+                   (str (field :id id) (field :event event) (field :retry retry) (when (some? data) (data-lines data)) "\n"))
+    :else (throw (error/invalid (str "An event is a string or a map, not " (pr-str event)) {:value event}))))
+
+(defn send!
+  "Sends an event: a string, its data, or a map of :event, :data, :id and :retry. Blocks until it is written. Throws IOException
+  when the client has gone."
+  [^Events events event]
+  (.write events (formatted event)))
+
+;; The heartbeat: a comment, which clients ignore.
+
+(defn- beat!
+  "Sends a comment after each silence of so many ms, as long as the stream is open. Not on the alarm's own thread: a write blocks."
+  [^Events events ms]
+  (let [beat (fn []
+               (try
+                 (.write events ": \n\n")
+                 (beat! events ms)
+                 (catch IOException _)))]
+    (deadline/arm! (deadline/in-ms ms)
+                   #(when (.open events) (.start (jdk/virtual-thread "http-heartbeat" beat))))))
+
+(defn stream!
+  "Calls the stream's function with events that are written to out. Returns how many bytes were sent."
+  [^Stream stream ^OutputStream out]
+  (let [events (Events. out true 0)]
+    (.flush out)
+    (when-some [ms (.-heartbeat-ms stream)] (beat! events ms))
+    (try
+      ((.-f stream) events)
+      (.sent events)
+      (finally (.finish events)))))
+
+(def ^:private headers
+  {"Content-Type" "text/event-stream; charset=utf-8", "Cache-Control" "no-store", "X-Accel-Buffering" "no"})
+
+(defn response
+  "Returns a response whose body calls f with events."
+  [{:keys [heartbeat-ms status] :or {heartbeat-ms 15000, status 200} :as options} f]
+  {:status status
+   :headers (merge headers (:headers options))
+   :body (Stream. f heartbeat-ms)})

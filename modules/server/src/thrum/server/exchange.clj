@@ -1,0 +1,465 @@
+(ns thrum.server.exchange
+  "The life of one request, the same on every engine: admitted, given a deadline, run, answered or aborted."
+  (:require
+   [thrum.deadline :as deadline]
+   [thrum.error :as error]
+   [thrum.form :as form]
+   [thrum.jdk :as jdk]
+   [thrum.limit :as limit]
+   [thrum.server.body :as body]
+   [thrum.server.events :as events]
+   [thrum.server.input :as input]
+   [thrum.server.request :as request]
+   [thrum.server.response :as response]
+   [thrum.server.sink :as sink]
+   [thrum.server.traffic :as traffic]
+   [thrum.server.websocket :as websocket]
+   [thrum.wait :as wait])
+  (:import
+   (clojure.lang ExceptionInfo)
+   (java.io InputStream)
+   (java.lang System$Logger System$Logger$Level)
+   (java.util.concurrent.locks LockSupport)
+   (thrum.limit Limiter)
+   (thrum.server.engine Wire)
+   (thrum.server.events Stream)
+   (thrum.server.input Reader)
+   (thrum.server.response Head)
+   (thrum.server.sink Sink Target)
+   (thrum.server.traffic Traffic)))
+
+(set! *warn-on-reflection* true)
+
+(definterface IExchange
+  (request [])
+  (^Object setRequest [request])
+  (^Object start [form])
+  (^boolean commit [])                       ; may this thread answer? true once
+  (^Object done [^int status ^long bytes])   ; the last byte has been sent
+  (^Object upgraded [socket])
+  (^Object unbind [])                        ; it became a stream: the deadline is over
+  (^boolean unbound [])
+  (die [reason])                             ; returns the stage that ended so, nil where there is nothing left to end
+  (^boolean dead [])
+  (stage [])
+  (flaw [])                                  ; :overlong or :broken, of the request's body
+  (form [])
+  (socket [])
+  (permit [])
+  (^Object hold [permit])                    ; nil: holds none
+  (^Object fail [throwable])
+  (^Object answered [])
+  (^boolean settled [])                      ; has the client been answered, as far as it will be?
+  (facts []))
+
+;; stage: :open until the first byte, :committed, :socket, :done; :dead once somebody else has answered, or cut the connection.
+(deftype Exchange [^Traffic traffic ^Wire wire ^long arrived
+                   ^:unsynchronized-mutable request
+                   ^:unsynchronized-mutable form
+                   ^:unsynchronized-mutable socket
+                   ^:unsynchronized-mutable stage
+                   ^:unsynchronized-mutable reading
+                   ^:unsynchronized-mutable why
+                   ^:volatile-mutable flaw
+                   ^:volatile-mutable unbound
+                   ^:volatile-mutable settled
+                   ^:unsynchronized-mutable permit
+                   ^:unsynchronized-mutable ^long status
+                   ^:unsynchronized-mutable ^long bytes
+                   ^:unsynchronized-mutable throwable]
+  IExchange
+  (request [_] request)
+  (setRequest [_ r] (set! request r))
+  (start [this f]
+    (locking this
+      (set! form f)
+      (when (= :dead stage) (form/cancel! f why))))
+  (form [this] (locking this form))
+  (socket [this] (locking this socket))
+  (stage [this] (locking this stage))
+  (commit [this]
+    (locking this
+      (when (= :open stage)
+        (set! stage :committed))
+      (= :committed stage)))
+  (done [this s n]
+    (locking this
+      (set! status (long s))
+      (set! bytes n)
+      (when (= :committed stage) (set! stage :done))
+      (set! settled true)))
+  (upgraded [this s]
+    (locking this
+      (set! socket s)
+      (set! status 101)
+      (set! stage :socket)))
+  (unbind [_] (set! unbound true))
+  (unbound [_] unbound)
+  (die [this reason]
+    (locking this
+      (let [was (if (and reading (= :open stage)) :reading stage)]
+        (when-not (or (= :dead was) (= :socket was))
+          (set! why reason)
+          (set! stage :dead))
+        (when-not (= :dead was) was))))
+  (dead [this] (locking this (= :dead stage)))
+  (permit [_] permit)
+  (hold [_ p] (set! permit p))
+  (flaw [_] flaw)
+  (fail [_ t] (set! throwable t))
+  (answered [_] (set! settled true))
+  (settled [_] settled)
+  (facts [this]
+    (locking this
+      (cond-> {:request request, :status (if (zero? status) nil status), :bytes bytes
+               :nanos (- (System/nanoTime) arrived)}
+        throwable (assoc :throwable throwable))))
+
+  Reader
+  (reading [this]
+    (locking this
+      (when (or (= :dead stage) (= :done stage))
+        (throw (java.io.IOException. "The request is over")))
+      (set! reading true)))
+  (read [this] (locking this (set! reading false)))
+  (overlong [_] (set! flaw :overlong))
+  (broken [_] (when-not flaw (set! flaw :broken))))
+
+(defn- exchange [traffic wire]
+  (Exchange. traffic wire (System/nanoTime) nil nil nil :open false nil nil false false nil 0 0 nil))
+
+(defn- option [^Exchange x k]
+  (get (traffic/options (.-traffic x)) k))
+
+(defn- tell! [^Exchange x event]
+  (traffic/tell! (.-traffic x) event #(.facts x)))
+
+;; Ended by somebody else: the deadline, a drain, the client
+
+(defn- answer-instead!
+  "Answers 503 from a thread of its own; the exchange's own may never come to it."
+  [^Exchange x]
+  (let [^Wire wire (.-wire x)
+        head (response/closing (response/head (response/plain 503 "Retry-After" "1")))
+        answer (fn []
+                 (try
+                   (.unwatch wire)
+                   (.send wire 503 (.-headers head) (body/text-bytes "service unavailable" "utf-8"))
+                   (.done x 503 0)
+                   (catch Throwable _ (.abort wire))
+                   (finally (.answered x))))]
+    (.start (jdk/virtual-thread "http-answer" answer))))
+
+(defn- cut! [^Exchange x]
+  (.abort ^Wire (.-wire x))
+  (.answered x))
+
+(def ^:private told
+  "What is counted, and which observer is called, for the reason of an end."
+  {:thrum/timeout [:timed-out :timeout], :disconnected [:disconnected :disconnect]})
+
+(defn- note-end! [^Exchange x reason]
+  (when-some [[counter event] (told reason)]
+    (traffic/add! (.-traffic x) counter 1)
+    (tell! x event)))
+
+(defn- end-for!
+  "Ends what is at this stage: answers where nothing has been sent, cuts the connection otherwise, and interrupts the handler."
+  [^Exchange x reason stage]
+  (traffic/add! (.-traffic x) :overdue 1)
+  (when-not (= :done stage) (note-end! x reason))
+  (case stage
+    :open (if (= :disconnected reason) (cut! x) (answer-instead! x))
+    (:reading :committed) (cut! x)
+    :done nil)
+  (some-> (.form x) (form/cancel! reason)))
+
+(defn- close-socket! [^Exchange x]
+  (let [close #(websocket/close! (.socket x) 1001 "Going away")]
+    (.start (jdk/virtual-thread "http-close" close))))
+
+(defn end!
+  "Ends the exchange for this reason, if it has not ended: 503 where nothing has been sent, otherwise the connection is cut, or a
+  websocket closed with 1001. The handler is interrupted, once."
+  [^Exchange x reason]
+  (when-some [stage (.die x reason)]
+    (if (= :socket stage)
+      (close-socket! x)
+      (end-for! x reason stage))))
+
+(defn settled?
+  "Tells whether the client has been answered, as far as it will be."
+  [^Exchange x]
+  (.settled x))
+
+(defn- time-out! [^Exchange x]
+  (when-not (or (.unbound x) (= :done (.stage x)))
+    (end! x :thrum/timeout)))
+
+;; The response
+
+(defn- commit! [^Exchange x]
+  (when-not (.commit x)
+    (throw (error/cancelled "This request" :over)))
+  (.unwatch ^Wire (.-wire x))
+  ;; An interrupt that the handler left behind must not end the write; one of ours would have made the commit fail.
+  (Thread/interrupted))
+
+(deftype Answer [^Exchange x ^Head head]
+  Target
+  (begin [_ length]
+    (commit! x)
+    (.begin ^Wire (.-wire x) (.-status head) (.-headers head) (long (or length -1))))
+  (send [_ bytes]
+    (commit! x)
+    (.send ^Wire (.-wire x) (.-status head) (.-headers head) bytes))
+  (end [_]
+    (.end ^Wire (.-wire x))))
+
+(defn- length-without-body
+  "Returns the Content-Length that a response without a body states, or nil."
+  [^Head head body]
+  (let [status (.-status head)]
+    (when-not (= 204 status)
+      (or (some-> (body/whole body (.-charset head)) alength (as-> n (when-not (and (nil? body) (or (.-length head) (= 304 status))) n)))
+          (body/known-length body)
+          (.-length head)))))
+
+(defn- send-head! [^Exchange x ^Head head body]
+  (let [length (length-without-body head body)
+        head (if length (response/with-header head "Content-Length" (str length)) head)]
+    (body/discard! body)
+    (.send (Answer. x head) nil)
+    (.done x (.-status head) 0)))
+
+(defn- send-whole! [^Exchange x ^Head head ^bytes body]
+  (.send (Answer. x head) body)
+  (.done x (.-status head) (alength body)))
+
+(defn- write-body! [^Exchange x ^Head head response]
+  (let [^Sink sink (sink/sink (Answer. x head) (or (body/known-length (:body response)) (.-length head)))]
+    (body/write! response (.-charset head) (sink/stream sink))
+    (when (option x :async?) (wait/until sink nil #(.closed sink)))
+    (.finish sink)
+    (.done x (.-status head) (.written sink))))
+
+;; Streams: they leave :max-concurrent for :max-streams
+
+(defn- release-permit! [^Exchange x]
+  (when-some [permit (.permit x)]
+    (.hold x nil)
+    (limit/release! permit)))
+
+(defn- become-stream! [^Exchange x]
+  (release-permit! x)
+  (.hold x (limit/acquire! (.-streams ^Traffic (.-traffic x))))
+  (.unbind x)
+  (form/lift-deadline! (.form x)))
+
+(defn- stream-events! [^Exchange x ^Head head ^Stream stream]
+  (become-stream! x)
+  (let [answer (Answer. x head)
+        sent (events/stream! stream (.begin answer nil))]
+    (.end answer)
+    (.done x (.-status head) sent)))
+
+(defn- upgrade! [^Exchange x response]
+  (let [inbox (websocket/inbox (:ring.websocket/listener response))
+        head (response/head (assoc response :status 200))]
+    (become-stream! x)
+    (commit! x)
+    (.upgrade ^Wire (.-wire x) (.-headers head) (:ring.websocket/protocol response) inbox)
+    (websocket/attend! inbox #(.upgraded x %))
+    (.done x 101 0)))
+
+(defn- closing? [^Exchange x]
+  (not= :running (traffic/state (.-traffic x))))
+
+(defn- check-upgrade
+  "Returns nil where the request may become a websocket, otherwise what is answered."
+  [^Exchange x]
+  (websocket/refusal (.request x) (option x :ws-origins)))
+
+(defn- respond-with! [^Exchange x response]
+  (let [^Head head (cond-> (response/head response) (closing? x) response/closing)
+        body (:body response)]
+    (cond
+      (response/bodiless? (:request-method (.request x)) (.-status head)) (send-head! x head body)
+      (instance? Stream body) (stream-events! x head body)
+      :else (if-some [bytes (body/whole body (.-charset head))]
+              (send-whole! x head bytes)
+              (write-body! x head response)))))
+
+(defn- respond! [^Exchange x response]
+  (cond
+    (= :overlong (.flaw x)) (respond-with! x (response/plain 413 "Connection" "close"))
+    (and (map? response) (:ring.websocket/listener response)) (if-some [refused (check-upgrade x)]
+                                                               (respond-with! x refused)
+                                                               (upgrade! x response))
+    :else (respond-with! x response)))
+
+;; The handler
+
+(definterface ISlot
+  (^Object fill [kind value])
+  (^boolean filled [])
+  (answer []))
+
+;; What an asynchronous handler calls with its answer, or its failure: the first call counts.
+(deftype Slot [^Thread thread ^:unsynchronized-mutable kind ^:unsynchronized-mutable value ^:volatile-mutable filled]
+  ISlot
+  (fill [this k v]
+    (locking this
+      (when-not filled
+        (set! kind k)
+        (set! value v)
+        (set! filled true)
+        (LockSupport/unpark thread))
+      nil))
+  (filled [_] filled)
+  (answer [_]
+    (if (= :raised kind)
+      (throw (if (instance? Throwable value) value (ex-info "A handler raised what is no Throwable" {:value value})))
+      value)))
+
+(defn- call-async [handler request]
+  (let [slot (Slot. (Thread/currentThread) nil nil false)]
+    (handler request #(.fill slot :responded %) #(.fill slot :raised %))
+    (wait/until slot nil #(.filled slot))
+    (.answer slot)))
+
+(defn- overload [^Exchange x]
+  (let [answer (option x :on-overload)]
+    (traffic/add! (.-traffic x) :shed 1)
+    (tell! x :shed)
+    (if (int? answer)
+      (response/plain answer "Retry-After" "1")
+      (answer (.request x)))))
+
+(defn- rejected? [^Throwable t]
+  (= :thrum/rejected (:type (ex-data t))))
+
+(defn- handle [^Exchange x handler]
+  (when-some [limiter (.-limiter ^Traffic (.-traffic x))]
+    (.hold x (limit/acquire! limiter)))
+  (when (option x :interrupt-on-disconnect?)
+    (.watch ^Wire (.-wire x) #(end! x :disconnected)))
+  (if (option x :async?)
+    (call-async handler (.request x))
+    (handler (.request x))))
+
+(defn- converse!
+  "Runs the handler and sends its answer. A full server is not a failure: it is answered here."
+  [^Exchange x handler]
+  (try
+    (respond! x (handle x handler))
+    (catch ExceptionInfo e
+      (if (and (rejected? e) (nil? (.permit x)) (= :open (.stage x)))
+        (respond! x (overload x))
+        (throw e)))))
+
+;; Failures
+
+(def ^:private ^System$Logger logger (System/getLogger "thrum.server"))
+
+(defn- log! [^Exchange x ^Throwable t]
+  (let [{:keys [request-method uri]} (.request x)]
+    (.log logger System$Logger$Level/ERROR (str "A request failed: " (some-> request-method name) " " uri) t)))
+
+(defn- ask-error-handler [^Exchange x t]
+  (if-some [f (option x :error-handler)]
+    (f (.request x) t)
+    (do (log! x t) (response/plain 500))))
+
+(defn- answer-failure! [^Exchange x t]
+  (if (= :broken (.flaw x))
+    (respond! x (response/plain 400 "Connection" "close"))
+    (try
+      (respond! x (ask-error-handler x t))
+      (catch Throwable other
+        (log! x other)
+        (if (= :open (.stage x))
+          (respond! x (response/plain 500))
+          (cut! x))))))
+
+(defn- fail!
+  "Answers for what the handler, its body or its forks threw: as far as nobody has answered yet."
+  [^Exchange x t]
+  (.fail x t)
+  (case (.stage x)
+    :dead nil
+    :open (do (traffic/add! (.-traffic x) :failed 1)
+              (answer-failure! x t))
+    :committed (do (traffic/add! (.-traffic x) :failed 1)
+                   (cut! x)
+                   (log! x t))
+    (log! x t)))
+
+;; From the first line to the last byte
+
+(defn- moment [^Exchange x]
+  (when-some [ms (option x :request-timeout-ms)]
+    (deadline/in-ms ms)))
+
+(defn- run-handler! [^Exchange x handler]
+  (try
+    (form/call {:name "request", :moment (moment x), :on-alarm #(time-out! x)}
+               (fn [form]
+                 (.start x form)
+                 (converse! x handler)))
+    (catch Throwable t
+      (try
+        (fail! x t)
+        (catch Throwable _ (cut! x))))))
+
+(defn- refuse! [^Exchange x status & {:as headers}]
+  (try
+    (respond-with! x (response/plain status (merge {"Connection" "close"} headers)))
+    (catch Throwable _ (cut! x))))
+
+(defn- body-of [^Exchange x]
+  (if-some [^InputStream in (.body ^Wire (.-wire x))]
+    (input/guarded in x (option x :max-body-bytes))
+    (InputStream/nullInputStream)))
+
+(defn- too-long? [^Exchange x]
+  (let [most (option x :max-body-bytes)
+        length (:content-length (.request x))]
+    (and most length (< (long most) (long length)))))
+
+(defn- accept!
+  "Runs the handler, unless the request is refused before."
+  [^Exchange x handler]
+  (cond
+    (= :closing (traffic/state (.-traffic x))) (refuse! x 503 "Retry-After" "1")
+    (too-long? x) (refuse! x 413)
+    :else (do (tell! x :start)
+              (run-handler! x handler))))
+
+(defn- receive!
+  "Reads the request. Returns whether it is one that can be handled; what is not has been answered."
+  [^Exchange x]
+  (try
+    (.setRequest x (request/->request (.-wire x) (body-of x)))
+    true
+    (catch ExceptionInfo e
+      (refuse! x (:status (ex-data e) 400))
+      false)))
+
+(defn- leave! [^Exchange x]
+  (when (.dead x) (traffic/add! (.-traffic x) :overdue -1))
+  (release-permit! x)
+  (.answered x)
+  (traffic/leave! (.-traffic x) x)
+  (traffic/add! (.-traffic x) :served 1)
+  (tell! x :end))
+
+(defn serve!
+  "Serves one request on the calling thread, a fresh virtual one. Returns when its last byte has been sent, or its connection
+  cut, and all that its handler forked has ended."
+  [traffic handler wire]
+  (let [x (exchange traffic wire)]
+    (traffic/enter! traffic x)
+    (try
+      (when (receive! x) (accept! x handler))
+      (finally (leave! x)))))

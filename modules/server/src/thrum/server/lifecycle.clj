@@ -1,0 +1,136 @@
+(ns thrum.server.lifecycle
+  "How a server starts, drains and ends."
+  (:require
+   [thrum.server.exchange :as exchange]
+   [thrum.server.traffic :as traffic])
+  (:import
+   (java.util.concurrent CountDownLatch)
+   (java.util.concurrent.atomic AtomicReference)
+   (thrum.server.engine Running)))
+
+(set! *warn-on-reflection* true)
+
+;; stopped: open until the server has stopped. hook: what runs at the end of the JVM.
+(deftype Life [engine options traffic ^Running running ^CountDownLatch stopped ^AtomicReference hook])
+
+(def ^:private ^:const answer-ms
+  "How long stop! waits, after it has interrupted the handlers, for their clients to be answered."
+  2000)
+
+(def ^:private ^ThreadLocal serving
+  "The traffic of the server whose handler this thread runs, or nil."
+  (ThreadLocal.))
+
+;; Start
+
+(defn- start-failed [{:keys [name]} {:keys [host port ssl-port]} ^Throwable cause]
+  (ex-info (str "The engine " name " could not start on " host ":" (or port ssl-port) ": " (.getMessage cause))
+           {:type :thrum/start-failed, :engine name, :host host, :port port, :ssl-port ssl-port}
+           cause))
+
+(defn- server-of [traffic handler]
+  (fn [wire]
+    (.set serving traffic)
+    (exchange/serve! traffic handler wire)))
+
+(defn- start-engine ^Running [{:keys [start] :as engine} options traffic handler]
+  (try
+    (start options (server-of traffic handler))
+    (catch Exception e
+      (throw (if (= :thrum/invalid (:type (ex-data e))) e (start-failed engine options e))))))
+
+(declare stop!)
+
+(defn- add-hook! [^Life life]
+  (let [hook (Thread. ^Runnable (fn [] (stop! life)) "thrum-stop")]
+    (.set ^AtomicReference (.-hook life) hook)
+    (.addShutdownHook (Runtime/getRuntime) hook)))
+
+(defn- remove-hook! [^Life life]
+  (when-some [hook (.getAndSet ^AtomicReference (.-hook life) nil)]
+    (try
+      (.removeShutdownHook (Runtime/getRuntime) hook)
+      ;; The JVM is ending: it may be this hook that runs.
+      (catch IllegalStateException _))))
+
+(defn start
+  "Returns the life of a server of this engine; the options are checked already. Throws :thrum/start-failed."
+  [engine options handler]
+  (let [traffic (traffic/traffic options)
+        life (Life. engine options traffic (start-engine engine options traffic handler) (CountDownLatch. 1) (AtomicReference.))]
+    (when (:stop-on-shutdown? options) (add-hook! life))
+    life))
+
+;; Stop
+
+(defn- wait-ms! [ms]
+  (when (pos? (long ms)) (Thread/sleep (long ms))))
+
+(defn- drain!
+  "Lets what is in flight end, and ends the rest."
+  [^Life life]
+  (let [{:keys [shutdown-timeout-ms]} (.-options life)
+        traffic (.-traffic life)]
+    (when-not (traffic/await-quiet! traffic (constantly true) shutdown-timeout-ms)
+      (run! #(exchange/end! % :shutdown) (traffic/in-flight traffic))
+      (traffic/await-quiet! traffic (complement exchange/settled?) answer-ms))))
+
+(defn- stop-now!
+  "Stops, on a thread that nobody interrupts."
+  [^Life life]
+  (try
+    (wait-ms! (:drain-delay-ms (.-options life)))
+    (.closeListeners ^Running (.-running life))
+    (traffic/move! (.-traffic life) :draining :closing)
+    (drain! life)
+    (finally
+      (try
+        (.close ^Running (.-running life))
+        (finally
+          (remove-hook! life)
+          (traffic/move! (.-traffic life) :closing :stopped)
+          (.countDown ^CountDownLatch (.-stopped life)))))))
+
+(defn join
+  "Waits until the server has stopped."
+  [^Life life]
+  (.await ^CountDownLatch (.-stopped life)))
+
+(defn stop!
+  "Drains and stops. Blocks until that is done, but from inside one of the server's own handlers, which it would wait for."
+  [^Life life]
+  (when (traffic/move! (.-traffic life) :running :draining)
+    ;; A platform thread of its own: whoever calls may be interrupted, or be what is drained.
+    (-> (Thread/ofPlatform) (.name "thrum-stopping") (.start #(stop-now! life))))
+  (when-not (identical? (.-traffic life) (.get serving))
+    (join life)))
+
+(defn- running ^Running [^Life life]
+  (.-running life))
+
+(defn port
+  "Returns the port of HTTP, or nil."
+  [life]
+  (let [port (.port (running life))]
+    (when (pos? port) port)))
+
+(defn ssl-port
+  "Returns the port of HTTPS, or nil."
+  [life]
+  (let [port (.sslPort (running life))]
+    (when (pos? port) port)))
+
+(defn native
+  "Returns the engine's own server object."
+  [life]
+  (.native (running life)))
+
+(defn status
+  "Returns what the server counts."
+  [^Life life]
+  (traffic/status (.-traffic life)))
+
+(defn engine
+  "Returns the engine of the server."
+  [^Life life]
+  (.-engine life))

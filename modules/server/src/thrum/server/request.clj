@@ -1,0 +1,229 @@
+(ns thrum.server.request
+  "From a wire to a request map of the Ring 1.5 specification; a request that two servers could read differently is refused."
+  (:require
+   [clojure.string :as str])
+  (:import
+   (clojure.lang PersistentArrayMap)
+   (java.net InetSocketAddress)
+   (java.util ArrayList Locale)
+   (thrum.server.engine Wire)))
+
+(set! *warn-on-reflection* true)
+
+(defn refusal
+  "Returns what is thrown for a request that is answered with this status before any handler sees it."
+  [status message]
+  (ex-info message {:type :thrum/refused, :status status}))
+
+(defn- refuse! [status message]
+  (throw (refusal status message)))
+
+;; Headers, as an array of name, value, name, value ...
+
+(defn- lower-case ^String [^String s]
+  (.toLowerCase s Locale/ROOT))
+
+(def ^:private ^{:tag 'booleans} token-char
+  "Which of the first 128 characters a token may have (RFC 9110, 5.6.2)."
+  (let [marks (set "!#$%&'*+-.^_`|~")]
+    (boolean-array (map #(let [c (char %)] (or (< 47 % 58) (< 64 % 91) (< 96 % 123) (contains? marks c))) (range 128)))))
+
+(defn token?
+  "Tells whether s is a token, as a header's name must be."
+  [^String s]
+  (let [n (.length s)]
+    (and (pos? n)
+         (loop [i 0]
+           (or (= i n)
+               (let [c (int (.charAt s i))]
+                 (and (< c 128) (aget token-char c) (recur (inc i)))))))))
+
+(defn clean?
+  "Tells whether s has no control character but tabs."
+  [^String s]
+  (let [n (.length s)]
+    (loop [i 0]
+      (or (= i n)
+          (let [c (int (.charAt s i))]
+            (and (or (< 31 c 127) (< 127 c) (= 9 c)) (recur (inc i))))))))
+
+(defn- check-header! [name value]
+  (when-not (token? name) (refuse! 400 "A header's name is not a token"))
+  (when-not (clean? value) (refuse! 400 "A header's value has control characters")))
+
+(defn- lower-cased
+  "Returns the headers with names in lower case, all checked."
+  ^objects [^objects headers]
+  (let [n (alength headers)
+        lower (object-array n)]
+    (loop [i 0]
+      (when (< i n)
+        (let [name (aget headers i), value (aget headers (inc i))]
+          (check-header! name value)
+          (aset lower i (lower-case name))
+          (aset lower (inc i) value)
+          (recur (+ i 2)))))
+    lower))
+
+(defn- index-of
+  "Returns where the name stands among the headers from i on, -1 when it does not."
+  ^long [^objects headers ^String name ^long from]
+  (let [n (alength headers)]
+    (loop [i from]
+      (cond
+        (<= n i) -1
+        (.equals name (aget headers i)) i
+        :else (recur (+ i 2))))))
+
+(defn- only
+  "Returns the value of a header that may stand there once; nil when it does not."
+  [headers name]
+  (let [i (index-of headers name 0)]
+    (when-not (neg? i)
+      (when-not (neg? (index-of headers name (+ i 2)))
+        (refuse! 400 (str "More than one " name)))
+      (aget ^objects headers (inc i)))))
+
+(defn- joined [^String name before value]
+  (str before (if (= "cookie" name) ";" ",") value))
+
+(defn- add-header! [^ArrayList fields ^String name value]
+  (let [i (long (loop [i 0]
+                  (cond
+                    (= i (.size fields)) -1
+                    (.equals name (.get fields i)) i
+                    :else (recur (+ i 2)))))]
+    (if (neg? i)
+      (doto fields (.add name) (.add value))
+      (doto fields (.set (inc i) (joined name (.get fields (inc i)) value))))))
+
+(def ^:private most-in-an-array
+  "How many elements a map has at most that is searched one by one."
+  32)
+
+(defn- header-map [^objects headers]
+  (let [n (alength headers)
+        fields (ArrayList. n)]
+    (loop [i 0]
+      (when (< i n)
+        (add-header! fields (aget headers i) (aget headers (inc i)))
+        (recur (+ i 2))))
+    (if (<= (.size fields) (long most-in-an-array))
+      (PersistentArrayMap. (.toArray fields))
+      (apply hash-map fields))))
+
+;; Framing (RFC 9112, 6)
+
+(defn- digits? [^String s]
+  (and (pos? (.length s))
+       (< (.length s) 19)
+       (loop [i 0]
+         (or (= i (.length s))
+             (and (<= 48 (int (.charAt s i)) 57) (recur (inc i)))))))
+
+(defn- content-length
+  "Returns the length that is announced, or nil."
+  [headers]
+  (when-some [^String length (only headers "content-length")]
+    (when-not (digits? length) (refuse! 400 "Content-Length is not a number"))
+    (Long/parseLong length)))
+
+(defn- check-transfer-encoding! [headers protocol length]
+  (when-some [coding (only headers "transfer-encoding")]
+    (cond
+      length (refuse! 400 "Content-Length beside Transfer-Encoding")
+      (not= "HTTP/1.1" protocol) (refuse! 400 (str "Transfer-Encoding on " protocol))
+      (.equalsIgnoreCase "chunked" ^String coding) nil
+      (str/includes? (lower-case coding) "chunked") (refuse! 400 "Transfer-Encoding is not exactly chunked")
+      :else (refuse! 501 "Unknown transfer coding"))))
+
+;; Whom it is for
+
+(defn- host-name
+  "Returns the host of an authority, without its port."
+  [^String authority]
+  (let [end (if (str/starts-with? authority "[") (str/index-of authority "]") nil)
+        colon (str/index-of authority ":" (or end 0))]
+    (if colon (subs authority 0 colon) authority)))
+
+(defn- authority-of
+  "Returns the authority that the request names, nil where HTTP/1.0 has none."
+  [^Wire wire headers]
+  (let [host (only headers "host")
+        authority (or (.authority wire) host)]
+    (when (and (nil? authority) (= "HTTP/1.1" (.protocol wire))) (refuse! 400 "No Host"))
+    (when (and authority host (not (.equalsIgnoreCase ^String host authority))) (refuse! 400 "Host is not the authority"))
+    (when (and authority (re-find #"[\s/\\?#@,]" authority)) (refuse! 400 "Host is not an authority"))
+    authority))
+
+(defn- absolute
+  "Returns the origin form, path and query, of a target in absolute form, whose authority must be the Host (RFC 9112, 3.2.2)."
+  [^String target host]
+  (let [[_ authority path] (re-matches #"(?i)https?://([^/?#]*)([^#]*)" target)]
+    (when-not authority (refuse! 400 "The target is not a path"))
+    (when-not (and host (.equalsIgnoreCase ^String authority host)) (refuse! 400 "The target's authority is not the Host"))
+    (if (str/starts-with? path "/") path (str "/" path))))
+
+(defn- origin-form [^Wire wire host]
+  (let [target (.target wire)]
+    (cond
+      (.startsWith target "/") target
+      (and (= "*" target) (= "OPTIONS" (.method wire))) target
+      :else (absolute target host))))
+
+;; The map
+
+(def ^:private known-methods
+  {"GET" :get, "HEAD" :head, "POST" :post, "PUT" :put, "DELETE" :delete, "OPTIONS" :options, "PATCH" :patch, "TRACE" :trace})
+
+(defn- method-keyword [^String method]
+  (or (known-methods method)
+      (if (token? method)
+        (keyword (lower-case method))
+        (refuse! 400 "The method is not a token"))))
+
+(defn- charset [content-type]
+  (second (re-find #"(?i);\s*charset=\"?([^\s;\"]+)" content-type)))
+
+(defn- content
+  "Returns what the request says of its content: pairs for the map."
+  [headers length]
+  (let [content-type (get headers "content-type")]
+    (cond-> []
+      content-type (conj :content-type content-type)
+      length (conj :content-length length)
+      (some-> content-type charset) (conj :character-encoding (charset content-type)))))
+
+(defn- address [^InetSocketAddress remote]
+  (.getHostAddress (.getAddress remote)))
+
+(defn- map-of
+  "Returns a map of the pairs, which is searched one by one, as is quickest for so few."
+  [& pairs]
+  (PersistentArrayMap. (to-array pairs)))
+
+(defn ->request
+  "Returns the request map of the wire, with this :body. Throws :thrum/refused with the :status to answer for what two servers
+  could read differently, or what is no HTTP."
+  [^Wire wire body]
+  (let [headers (lower-cased (.headers wire))
+        length (content-length headers)
+        host (authority-of wire headers)
+        _ (check-transfer-encoding! headers (.protocol wire) length)
+        ^String target (origin-form wire host)
+        query (.indexOf target "?")
+        fields (header-map headers)
+        ^InetSocketAddress local (.local wire)
+        request (map-of :server-port (.getPort local)
+                        :server-name (if host (host-name host) (address local))
+                        :remote-addr (address (.remote wire))
+                        :uri (if (neg? query) target (subs target 0 query))
+                        :query-string (when-not (neg? query) (subs target (inc query)))
+                        :scheme (keyword (.scheme wire))
+                        :request-method (method-keyword (.method wire))
+                        :protocol (.protocol wire)
+                        :headers fields
+                        :ssl-client-cert (.certificate wire)
+                        :body body)
+        more (content fields length)]
+    (if (seq more) (apply assoc request more) request)))

@@ -1,0 +1,105 @@
+(ns thrum.server.response
+  "From a handler's response map to what goes on the wire: checked, and without what a handler must not say about framing."
+  (:require
+   [clojure.string :as str]
+   [thrum.server.request :as request])
+  (:import
+   (java.util ArrayList Map$Entry)))
+
+(set! *warn-on-reflection* true)
+
+;; headers: name, value ... without Content-Length. length: what the handler said it is, or nil.
+(deftype Head [^long status ^objects headers length charset])
+
+(defn- garbage [message data]
+  (ex-info message (assoc data :type :thrum/response)))
+
+(defn- check-status [status]
+  (when-not (and (int? status) (<= 200 (long status) 599))
+    (throw (garbage (str "A response's :status is an integer from 200 to 599, not " (pr-str status)) {:status status})))
+  (long status))
+
+(defn- line-safe? [^String value]
+  (and (neg? (.indexOf value 10)) (neg? (.indexOf value 13)) (neg? (.indexOf value 0))))
+
+(defn- check-field [name value]
+  (when-not (and (string? name) (request/token? name))
+    (throw (garbage (str "A header's name is a token, not " (pr-str name)) {:header name})))
+  (when-not (string? value)
+    (throw (garbage (str "The header " name " is a string, or a sequence of strings, not " (pr-str value)) {:header name, :value value})))
+  (when-not (line-safe? value)
+    (throw (garbage (str "The header " name " has a CR, LF or NUL in it") {:header name}))))
+
+(defn- declared-length [^String value]
+  (or (when (re-matches #"\d{1,18}" value) (parse-long value))
+      (throw (garbage (str "Content-Length is a number, not " (pr-str value)) {:header "Content-Length", :value value}))))
+
+(defn- charset-of [^String content-type]
+  (or (second (re-find #"(?i);\s*charset=\"?([^\s;\"]+)" content-type)) "utf-8"))
+
+(definterface IFields
+  (^Object field [name value])
+  (head [^long status]))
+
+;; Transfer-Encoding and Connection are the engine's matter; a handler may ask for the connection's end.
+(deftype Fields [^ArrayList fields ^:unsynchronized-mutable length ^:unsynchronized-mutable charset]
+  IFields
+  (field [_ name value]
+    (check-field name value)
+    (let [^String name name]
+      (cond
+        (.equalsIgnoreCase "content-length" name) (set! length (declared-length value))
+        (.equalsIgnoreCase "transfer-encoding" name) nil
+        (.equalsIgnoreCase "keep-alive" name) nil
+        (and (.equalsIgnoreCase "connection" name) (not (.equalsIgnoreCase "close" value))) nil
+        :else (do
+                (when (.equalsIgnoreCase "content-type" name) (set! charset (charset-of value)))
+                (doto fields (.add name) (.add value))))))
+  (head [_ status]
+    (Head. status (.toArray fields) length (or charset "utf-8"))))
+
+(defn- add-header! [^Fields fields ^Map$Entry entry]
+  (let [name (.getKey entry), value (.getValue entry)]
+    (if (or (nil? value) (sequential? value))
+      (run! #(.field fields name %) value)
+      (.field fields name value))))
+
+(defn head
+  "Returns the Head of a response map. Throws :thrum/response for what no client could be sent: a status that is not a final
+  one, header names that are not tokens, values that are not strings or have CR, LF or NUL in them."
+  ^Head [response]
+  (when-not (map? response)
+    (throw (garbage (str "A response is a map, not " (if (nil? response) "nil" (.getName (class response)))) {})))
+  (let [status (check-status (:status response))
+        headers (:headers response)
+        fields (Fields. (ArrayList. 16) nil nil)]
+    (when-not (or (nil? headers) (map? headers))
+      (throw (garbage (str "A response's :headers are a map, not a " (.getName (class headers))) {})))
+    (run! #(add-header! fields %) headers)
+    (.head fields status)))
+
+(defn with-header
+  "Returns the head with one more header."
+  ^Head [^Head head name value]
+  (Head. (.-status head) (to-array (concat (.-headers head) [name value])) (.-length head) (.-charset head)))
+
+(defn closing
+  "Returns the head with Connection: close, once."
+  ^Head [^Head head]
+  (if (some #(and (string? %) (.equalsIgnoreCase "connection" ^String %)) (take-nth 2 (.-headers head)))
+    head
+    (with-header head "Connection" "close")))
+
+(defn bodiless?
+  "Tells whether a response to this request has no body, whatever the handler gave (RFC 9110, 6.4.1)."
+  [request-method ^long status]
+  (or (= :head request-method) (= 204 status) (= 304 status)))
+
+(defn plain
+  "Returns a response without any detail: the status, and its reason as text."
+  [status & {:as headers}]
+  (let [reason ({400 "Bad Request", 408 "Request Timeout", 413 "Content Too Large", 431 "Request Header Fields Too Large"
+                 500 "Internal Server Error", 501 "Not Implemented", 503 "Service Unavailable", 403 "Forbidden"} status "Error")]
+    {:status status
+     :headers (merge {"Content-Type" "text/plain; charset=utf-8"} headers)
+     :body (str/lower-case reason)}))
