@@ -1,0 +1,186 @@
+(ns thrum.server.tck
+  "The contract of a server as cases that anybody's server may be held against, over raw sockets: (run run-server options).
+
+  An outcome is {:id :sentence :section :outcome :detail :ms}, where :outcome is :passed; :failed; :refused, when the server does
+  not have what the case needs and refuses who asks for it; or :skipped, when the caller gave no function that it takes."
+  (:require
+   [clojure.string :as str]
+   [thrum.server.tck.async]
+   [thrum.server.tck.bounds]
+   [thrum.server.tck.deadline]
+   [thrum.server.tck.drain]
+   [thrum.server.tck.events]
+   [thrum.server.tck.failure]
+   [thrum.server.tck.framing]
+   [thrum.server.tck.observer]
+   [thrum.server.tck.request]
+   [thrum.server.tck.response]
+   [thrum.server.tck.scene :as scene]
+   [thrum.server.tck.start]
+   [thrum.server.tck.threads])
+  (:import
+   (java.util.concurrent Callable ExecutorService Executors)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private chapters
+  '[thrum.server.tck.request thrum.server.tck.response thrum.server.tck.failure thrum.server.tck.framing
+    thrum.server.tck.bounds thrum.server.tck.deadline thrum.server.tck.async thrum.server.tck.events
+    thrum.server.tck.drain thrum.server.tck.observer thrum.server.tck.threads thrum.server.tck.start])
+
+(def ^:private all-cases
+  (into [] (mapcat scene/cases-in) chapters))
+
+(defn cases
+  "Returns the cases as data: maps of :id, :section (of the design's promises), :sentence, :needs (capabilities), :refuses (the
+  options that must throw at start where a capability is absent), :uses (functions of the caller), :run."
+  []
+  all-cases)
+
+;; What the caller gives
+
+(defn- thrums
+  "Returns the function of that name in a namespace of Thrum, or nil."
+  [ns-name fn-name]
+  (try (some-> (requiring-resolve (symbol ns-name fn-name)) deref)
+       (catch java.io.FileNotFoundException _ nil)))
+
+(def ^:private thrum-tools
+  (delay (into {} (for [[k ns-name fn-name] [[:stop "thrum.server" "stop!"] [:port "thrum.server" "port"]
+                                             [:ssl-port "thrum.server" "ssl-port"] [:status "thrum.server" "status"]
+                                             [:ready? "thrum.server" "ready?"] [:sse "thrum.server" "sse"]
+                                             [:send! "thrum.server" "send!"] [:access-log "thrum.server" "access-log"]
+                                             [:remaining-ms "thrum.core" "remaining-ms"]]]
+                    [k (thrums ns-name fn-name)]))))
+
+(def ^:private tool-keys
+  [:stop :port :ssl-port :status :ready? :sse :send! :access-log :remaining-ms])
+
+(defn- tools-of
+  "Returns the caller's functions; Thrum's own where the caller gives neither :stop nor :port."
+  [{:keys [stop port] :as given}]
+  (merge (when-not (or stop port) @thrum-tools) (select-keys given tool-keys)))
+
+(def ^:private usual-options
+  {:host "127.0.0.1", :port 0, :stop-on-shutdown? false, :shutdown-timeout-ms 1000})
+
+(defn- env-of [run-server {:keys [options]} tools]
+  {:run-server run-server
+   :options (merge usual-options options)
+   :tools tools
+   :endings (atom [])})
+
+(defn- capabilities-of
+  [{:keys [capabilities options]}]
+  (or capabilities
+      (when-let [ask (thrums "thrum.server" "capabilities")] (ask (:engine options :jdk)))
+      #{}))
+
+;; One case
+
+(def ^:private limit-ms 10000)
+
+(defn- passed [] {:outcome :passed})
+
+(defn- failed [^Throwable t]
+  (let [{:keys [expected found] ::scene/keys [failed skipped]} (ex-data t)]
+    (cond
+      skipped {:outcome :skipped, :detail (ex-message t)}
+      failed {:outcome :failed, :detail {:expected expected, :found found}}
+      :else {:outcome :failed, :detail {:expected "no exception", :found (str t), :at (mapv str (take 6 (.getStackTrace t)))}})))
+
+(defn- overrun [^Thread thread]
+  (let [at (mapv str (take 12 (.getStackTrace thread)))]
+    (.interrupt thread)
+    {:outcome :failed, :detail {:expected (str "an end within " limit-ms " ms"), :found at}}))
+
+(defn- on-thread
+  "Returns (f) or how it failed, at the latest after the limit."
+  [f]
+  (let [done (promise)
+        thread (Thread/startVirtualThread #(deliver done (try (f) (catch Throwable t (failed t)))))]
+    (deref done limit-ms nil)
+    (if (realized? done) @done (overrun thread))))
+
+(defn- in-scene
+  "Calls (f env) with a fresh scene, which has ended when it returns."
+  [env f]
+  (let [env (assoc env :endings (atom []))]
+    (try (on-thread #(do (f env) (passed)))
+         (finally (scene/end! env)))))
+
+(defn- expect-refusal
+  "Starts a server with what it cannot do, which must throw."
+  [{:keys [refuses]} env]
+  (when-not refuses (scene/skip "declared absent; nothing asks for it at start"))
+  (when-not (try (scene/serve env scene/ok refuses) nil (catch Exception e e))
+    (scene/fail (str "that asking for " (keys refuses) " throws") :started)))
+
+(defn- refused [{:keys [outcome] :as result}]
+  (cond-> result (= :passed outcome) (assoc :outcome :refused)))
+
+(defn- outcome-of [{:keys [needs uses run] :as case} env capabilities]
+  (let [missing (remove (:tools env) uses)]
+    (cond
+      (not-every? capabilities needs) (refused (in-scene env #(expect-refusal case %)))
+      (seq missing) {:outcome :skipped, :detail (str "no " (str/join ", " missing) " was given")}
+      :else (in-scene env run))))
+
+(defn- timed [case f]
+  (let [start (System/nanoTime)
+        result (f)]
+    (merge (select-keys case [:id :section :sentence]) {:detail nil} result {:ms (quot (- (System/nanoTime) start) 1000000)})))
+
+;; All cases
+
+(defn- chosen [only]
+  (if only (filter (comp (set only) :id) all-cases) all-cases))
+
+(defn- run-four
+  "Calls (f case) for the cases, four at a time; returns the results in the order of the cases."
+  [f cases]
+  (let [^ExecutorService pool (Executors/newFixedThreadPool 4)]
+    (try (mapv deref (doall (for [case cases] (.submit pool ^Callable #(f case)))))
+         (finally (.shutdown pool)))))
+
+(defn run
+  "Runs the cases against (run-server handler options), and returns their outcomes.
+
+  :capabilities - the set of what the server has; without it Thrum's own engine is asked
+  :options      - given to every server, beside those of the case
+  :only         - the ids of the cases to run
+  :report       - a function of each outcome, called when it is there
+  :stop :port   - functions of what run-server returns; without them thrum.server's are taken, for the following too:
+  :ssl-port :status :ready? (of the server) :sse :send! :access-log :remaining-ms; cases that need one that is not given are skipped"
+  [run-server {:keys [only report] :as given}]
+  (let [env (env-of run-server given (tools-of given))
+        capabilities (set (capabilities-of given))
+        run-one (fn [case]
+                  (let [outcome (timed case #(outcome-of case env capabilities))]
+                    (when report (report outcome))
+                    outcome))
+        {alone true, others false} (group-by (comp boolean :alone?) (chosen only))]
+    (into (run-four run-one others) (mapv run-one alone))))
+
+;; The table
+
+(def ^:private marks
+  {:passed "yes", :failed "**no**", :refused "refused", :skipped "–"})
+
+(defn- row [cells]
+  (str "| " (str/join " | " cells) " |"))
+
+(defn- escaped [sentence]
+  (str/replace sentence "|" "\\|"))
+
+(defn table
+  "Returns a markdown table of the cases and how each engine fares: engine -> outcomes, in the order of engines."
+  [engines outcomes-of]
+  (let [by-id (update-vals outcomes-of (fn [outcomes] (into {} (map (juxt :id :outcome)) outcomes)))
+        mark (fn [engine id] (marks (get-in by-id [engine id]) ""))]
+    (str/join "\n"
+              (concat [(row (concat ["§" "what holds"] (map name engines)))
+                       (row (repeat (+ 2 (count engines)) "---"))]
+                      (for [{:keys [id section sentence]} all-cases :when (some #(get-in by-id [% id]) engines)]
+                        (row (concat [section (escaped sentence)] (map #(mark % id) engines))))
+                      [""]))))

@@ -1,0 +1,240 @@
+(ns thrum.server.tck.deadline
+  "Chapter: the deadline of a request, and the interrupt that it sends."
+  (:require
+   [clojure.string :as str]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect= expect-closed expect-cut expect-status]]
+   [thrum.server.tck.wire :as wire])
+  (:import
+   (java.io IOException InputStream)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private limit {:request-timeout-ms 200})
+
+(defn- waits
+  "Returns a handler that waits for the gate, and tells seen how the wait ended."
+  [gate seen]
+  (fn [request]
+    (try (deref gate 8000 nil)
+         (deliver seen :opened)
+         (catch InterruptedException e (deliver seen :interrupted) (throw e)))
+    (scene/ok request)))
+
+(defn- ignores
+  "Returns a handler that waits for the gate whatever interrupts it."
+  [gate]
+  (fn [request] (scene/stubborn gate) (scene/ok request)))
+
+(defcase late-handler-is-503 "4.5"
+  "A handler that is not done at the deadline is answered with 503."
+  [env]
+  (let [server (scene/serve env (waits (scene/gate env) (promise)) limit)
+        answer (promise)
+        ms (scene/elapsed-ms #(deliver answer (scene/ask env server (wire/get "/"))))]
+    (expect-status 503 @answer)
+    (expect (<= 150 ms 1500) "an answer after about 200 ms" ms)))
+
+(defcase late-handler-is-interrupted "4.6"
+  "A handler that is not done at the deadline is interrupted."
+  [env]
+  (let [seen (promise)]
+    (scene/ask env (scene/serve env (waits (scene/gate env) seen) limit) (wire/get "/"))
+    (expect= :interrupted (scene/within seen "an interrupt"))))
+
+(defcase deadline-does-not-wait-for-the-handler "4.5"
+  "503 comes at the deadline even while the handler ignores its interrupt."
+  [env]
+  (let [gate (scene/gate env)
+        server (scene/serve env (ignores gate) limit)]
+    (expect-status 503 (scene/ask env server (wire/get "/")))
+    (expect (not (realized? gate)) "an answer before the handler has ended" :after)))
+
+(defcase overdue-handler-keeps-its-permit "4.5"
+  "The permit of a handler that ignores its interrupt is held until its thread ends."
+  [env]
+  (let [gate (scene/gate env)
+        handler (scene/routes {"/late" (ignores gate)})
+        server (scene/serve env handler (assoc limit :max-concurrent 1))]
+    (expect-status 503 (scene/ask env server (wire/get "/late")))
+    (expect-status 503 (scene/ask env server (wire/get "/")))
+    (deliver gate :open)
+    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/"))))) "200" :none)))
+
+(defcase overdue-handlers-are-counted "4.5"
+  "The status counts handlers that are overdue, until they have ended, and requests that timed out."
+  {:uses #{:status}}
+  [env]
+  (let [gate (scene/gate env)
+        server (scene/serve env (ignores gate) limit)
+        counts #((juxt :overdue :timed-out) (scene/tool env :status server))]
+    (scene/ask env server (wire/get "/"))
+    (expect (scene/eventually 2000 #(= [1 1] (counts))) "1 overdue, 1 timed out" (counts))
+    (deliver gate :open)
+    (expect (scene/eventually 2000 #(= [0 1] (counts))) "0 overdue, 1 timed out" (counts))))
+
+(defcase queue-time-counts "4.5"
+  "The time in the queue counts: the deadline strikes a request that still waits."
+  [env]
+  (let [gate (scene/gate env)
+        entered (promise)
+        handler (fn [r] (deliver entered true) (scene/stubborn gate) (scene/ok r))
+        server (scene/serve env handler (assoc limit :max-concurrent 1, :max-queued 1, :queue-timeout-ms 8000))]
+    (scene/asked env server (wire/get "/"))
+    (scene/within entered "a call of the handler")
+    (expect-status 503 (scene/ask env server (wire/get "/")))
+    (expect (not (realized? gate)) "an answer at the deadline" :later)))
+
+(defcase deadline-while-the-body-is-read "4.5"
+  "At the deadline a request whose body is still being read ends with its connection."
+  [env]
+  (let [thrown (promise)
+        handler (fn [{:keys [^InputStream body] :as r}]
+                  (try (.readAllBytes body) (catch Throwable t (deliver thrown t) (throw t)))
+                  (scene/ok r))
+        c (scene/client env (scene/serve env handler limit))]
+    (wire/send! c (wire/head-of "POST" "/" "Content-Length: 100") "ten bytes.")
+    (let [answer (wire/response c)]
+      (expect (not= :silent (:ended answer)) "an end" answer)
+      (expect (#{nil 408 503} (:status answer)) "no success" answer))
+    (expect-closed c)
+    (scene/within thrown "an exception from the body")))
+
+(defcase deadline-after-commit-cuts "4.5"
+  "At the deadline a response that has begun and is still being made is cut off."
+  [env]
+  (let [gate (scene/gate env)
+        body #(lazy-seq (cons "some" (lazy-seq (deref gate 8000 nil) ["more"])))
+        server (scene/serve env (fn [_] {:status 200, :headers {}, :body (body)}) limit)]
+    (expect= 200 (:status (expect-cut (scene/ask env server (wire/get "/")))))))
+
+(defcase deadline-cuts-what-the-client-does-not-take "4.5"
+  "At the deadline a response that its client does not read is cut off, and its permit comes back."
+  [env]
+  (let [large (byte-array 30000000)
+        handler (scene/routes {"/large" (scene/answering {:body large})})
+        server (scene/serve env handler (assoc limit :max-concurrent 1))
+        c (scene/client env server)]
+    (wire/send! c (wire/get "/large"))
+    (expect (scene/eventually 3000 #(= 200 (:status (scene/ask env server (wire/get "/"))))) "a permit that comes back" :none)))
+
+(defcase in-time-is-untouched "4.5"
+  "A request that is done before its deadline is served, and so are the ones after it on the connection."
+  [env]
+  (let [c (scene/client env (scene/serve env scene/ok limit))
+        start (System/nanoTime)]
+    (while (< (- (System/nanoTime) start) 450000000)
+      (expect-status 200 (wire/ask! c (wire/get "/"))))))
+
+(defcase queued-too-long-never-starts "4.5"
+  "A request that reached its deadline in the queue never reaches the handler."
+  [env]
+  (let [gate (scene/gate env)
+        uris (atom [])
+        handler (fn [{:keys [uri] :as r}] (swap! uris conj uri) (scene/stubborn gate) (scene/ok r))
+        server (scene/serve env handler (assoc limit :max-concurrent 1, :max-queued 1, :queue-timeout-ms 8000))]
+    (scene/asked env server (wire/get "/first"))
+    (expect (scene/eventually 2000 #(= ["/first"] @uris)) "a call of the handler" @uris)
+    (expect-status 503 (scene/ask env server (wire/get "/queued")))
+    (deliver gate :open)
+    (expect (scene/eventually 2000 #(= 503 (:status (scene/ask env server (wire/get "/")) 503))) "an answer" :none)
+    (expect (not-any? #{"/queued"} @uris) "that /queued never starts" @uris)))
+
+(defcase late-result-is-dropped "4.5"
+  "What a handler returns after its deadline is never sent: the answer is one 503."
+  [env]
+  (let [gate (scene/gate env)
+        server (scene/serve env (ignores gate) limit)
+        c (scene/client env server)]
+    (expect-status 503 (wire/ask! c (wire/get "/")))
+    (deliver gate :open)
+    (expect (not= :data (wire/after c 200)) "nothing more" :data)))
+
+(defcase deadline-is-inherited "4.5"
+  "What runs inside the handler sees the deadline."
+  {:uses #{:remaining-ms}}
+  [env]
+  (let [seen (promise)
+        handler (fn [r] (deliver seen [(scene/tool env :remaining-ms)]) (scene/ok r))]
+    (scene/ask env (scene/serve env handler {:request-timeout-ms 3000}) (wire/get "/"))
+    (let [[ms] (scene/within seen "a call of the handler")]
+      (expect (and ms (<= 1 ms 3000)) "at most 3000 ms" ms))))
+
+;; The interrupt
+
+(defn- notes-interrupt
+  "Returns a handler that notes in leaked when it is entered interrupted; at /late it waits as long as the query says, in ms."
+  [leaked]
+  (fn [{:keys [uri query-string] :as r}]
+    (when (Thread/interrupted) (swap! leaked conj uri))
+    (when query-string
+      (let [end (+ (System/nanoTime) (* 1000000 (long (parse-long query-string))))]
+        (while (neg? (- (System/nanoTime) end)) (Thread/yield))))
+    (scene/ok r)))
+
+(defcase interrupts-never-reach-the-next-request "4.6"
+  "An interrupt at the deadline never reaches the next request on the connection, however close the race."
+  [env]
+  (let [leaked (atom [])
+        server (scene/serve env (notes-interrupt leaked) {:request-timeout-ms 20})
+        c (atom (scene/client env server))]
+    (doseq [ms [18 19 19 20 20 20 21 21 19 20 20 20 20 21 19 20]]
+      (let [answer (wire/ask! @c (wire/get (str "/late?" ms)) (wire/get "/next"))
+            next (when (wire/complete? answer) (wire/response @c))]
+        (expect (#{200 503 nil} (:status answer)) "200 or 503" answer)
+        (expect (#{200 503 nil} (:status next)) "200, 503 or a closed connection" next)
+        (when-not (= 200 (:status next)) (reset! c (scene/client env server)))))
+    (expect= [] @leaked)))
+
+(defcase handlers-own-interrupt-does-not-leak "4.6"
+  "A handler that leaves its thread interrupted is answered, and the next request on the connection is not interrupted."
+  [env]
+  (let [leaked (atom [])
+        handler (fn [r] (when (Thread/interrupted) (swap! leaked conj (:uri r)))
+                  (.interrupt (Thread/currentThread))
+                  {:status 200, :headers {}, :body (str/join (repeat 10000 "x"))})
+        c (scene/client env (scene/serve env handler {}))]
+    (dotimes [_ 4] (expect-status 200 (wire/ask! c (wire/get "/"))))
+    (expect= [] @leaked)))
+
+(defcase handlers-own-interrupt-does-not-cut-a-stream "4.6"
+  "A handler that leaves its thread interrupted still has its seq sent whole."
+  [env]
+  (let [handler (fn [_] (.interrupt (Thread/currentThread)) {:status 200, :headers {}, :body (map str (range 10))})
+        answer (scene/ask env (scene/serve env handler {}) (wire/get "/"))]
+    (expect= "0123456789" (:body (expect-status 200 answer)))))
+
+(defcase one-interrupt-a-request "4.6"
+  "A handler is interrupted at most once."
+  [env]
+  (let [interrupts (atom 0)
+        done (promise)
+        wait #(try (Thread/sleep (long %)) (catch InterruptedException _ (swap! interrupts inc)))
+        server (scene/serve env (fn [r] (wait 3000) (wait 250) (deliver done true) (scene/ok r)) limit)]
+    (scene/ask env server (wire/get "/"))
+    (scene/within done "the handler's end")
+    (expect= 1 @interrupts)))
+
+(defcase interrupted-io-is-no-success "4.5"
+  "A handler whose own I/O fails by the interrupt is still answered with 503."
+  [env]
+  (let [handler (fn [_] (try (Thread/sleep 4000) (catch InterruptedException _ (throw (IOException. "interrupted")))))]
+    (expect-status 503 (scene/ask env (scene/serve env handler limit) (wire/get "/")))))
+
+;; Async handlers
+
+(def ^:private async-limit (assoc limit :async? true))
+
+(defcase async-late-is-503 "4.5"
+  "An async handler that has not responded at the deadline is answered with 503."
+  [env]
+  (expect-status 503 (scene/ask env (scene/serve env (fn [_ _ _]) async-limit) (wire/get "/"))))
+
+(defcase async-late-respond-is-ignored "4.5"
+  "What an async handler responds after the deadline is ignored, and does not throw."
+  [env]
+  (let [responds (promise)
+        server (scene/serve env (fn [_ respond _] (deliver responds respond)) async-limit)
+        c (scene/client env server)]
+    (expect-status 503 (wire/ask! c (wire/get "/")))
+    (@responds {:status 200, :headers {}, :body "late"})
+    (expect (not= :data (wire/after c 100)) "nothing more" :data)))

@@ -1,0 +1,256 @@
+(ns thrum.server.tck.drain
+  "Chapter: how a server stops."
+  (:require
+   [clojure.string :as str]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect= expect-closed expect-cut expect-status]]
+   [thrum.server.tck.wire :as wire])
+  (:import
+   (java.io IOException)
+   (java.util.concurrent.atomic AtomicInteger)))
+
+(set! *warn-on-reflection* true)
+
+(defn- stop!
+  "Starts the stop; returns a promise of its end."
+  [env server]
+  (scene/start #((:stop (:tools env)) server)))
+
+(defn- expect-stopped [stopping]
+  (let [{:keys [thrown]} (scene/within stopping "the end of stop!")]
+    (when thrown (scene/fail "a stop! that returns" thrown))))
+
+(defn- waiting
+  "Starts a server with one request that waits at /wait for :gate, and how it ends in :seen.
+  Returns {:server :gate :client :seen}; the response comes to :client."
+  [env options]
+  (let [gate (scene/gate env), entered (promise), seen (promise)
+        wait (fn [r]
+               (deliver entered true)
+               (try (deref gate 8000 nil) (deliver seen :opened)
+                    (catch InterruptedException e (deliver seen :interrupted) (throw e)))
+               (scene/ok r))
+        server (scene/serve env (scene/routes {"/wait" wait}) options)
+        client (wire/send! (scene/client env server) (wire/get "/wait"))]
+    (scene/within entered "a call of the handler")
+    {:server server, :gate gate, :client client, :seen seen}))
+
+(defn- kept
+  "Returns a client that has had one response on its connection."
+  [env server]
+  (let [c (scene/client env server)]
+    (expect-status 200 (wire/ask! c (wire/get "/")))
+    c))
+
+(defn- refused? [env server]
+  (try (wire/close! (scene/client env server)) false
+       (catch IOException _ true)))
+
+(defn- connection-of [answer]
+  (some-> (wire/header answer "connection") str/lower-case))
+
+(defcase stop-returns "4.7"
+  "An idle server stops at once, and listens no more."
+  [env]
+  (let [server (scene/serve env scene/ok {})
+        port (scene/port-of env server)]
+    (expect (< (long (scene/elapsed-ms #((:stop (:tools env)) server))) 2000) "a stop within 2 s" :later)
+    (expect (try (wire/close! (wire/connect port)) false (catch IOException _ true)) "a closed port" :open)))
+
+(defcase stop-is-idempotent "4.7"
+  "Stopping twice is stopping once, also at the same time."
+  [env]
+  (let [server (scene/serve env scene/ok {})
+        both (vec (repeatedly 2 #(stop! env server)))]
+    (run! expect-stopped both)
+    (expect-stopped (stop! env server))))
+
+(defcase port-is-free-after-stop "4.7"
+  "After the stop another server may listen on the port."
+  [env]
+  (let [server (scene/serve env scene/ok {})
+        port (scene/port-of env server)]
+    (scene/ask env server (wire/get "/"))
+    ((:stop (:tools env)) server)
+    (expect-status 200 (scene/ask env (scene/serve env scene/ok {:port port}) (wire/get "/")))))
+
+(defcase idle-connections-end-with-the-server "4.7"
+  "Kept connections that are idle are closed, and do not delay the stop."
+  [env]
+  (let [server (scene/serve env scene/ok {:shutdown-timeout-ms 8000})
+        c (kept env server)]
+    (expect (< (long (scene/elapsed-ms #((:stop (:tools env)) server))) 3000) "a stop within 3 s" :later)
+    (expect-closed c)))
+
+(defcase ready-until-stop "4.7"
+  "A server is ready until its stop has begun, and not any more after it."
+  {:uses #{:ready?}}
+  [env]
+  (let [{:keys [server gate]} (waiting env {:shutdown-timeout-ms 5000})
+        ready #(boolean (scene/tool env :ready? server))
+        before (ready)
+        stopping (stop! env server)]
+    (expect= true before)
+    (expect (scene/eventually 2000 #(not (ready))) "not ready while it drains" (ready))
+    (deliver gate :open)
+    (expect-stopped stopping)
+    (expect= false (ready))))
+
+(defcase state-is-told "4.7"
+  "The status tells :running, :draining and :stopped."
+  {:uses #{:status}}
+  [env]
+  (let [{:keys [server gate]} (waiting env {:shutdown-timeout-ms 5000})
+        state #(:state (scene/tool env :status server))
+        before (state)
+        stopping (stop! env server)]
+    (expect= :running before)
+    (expect (scene/eventually 2000 #(= :draining (state))) ":draining" (state))
+    (deliver gate :open)
+    (expect-stopped stopping)
+    (expect= :stopped (state))))
+
+(defn- draining
+  "As waiting, while stop! waits in its :drain-delay-ms."
+  [env options]
+  (let [{:keys [server] :as scene} (waiting env (merge {:drain-delay-ms 1500, :shutdown-timeout-ms 5000} options))
+        connection (kept env server)
+        stopping (stop! env server)]
+    (if (get-in env [:tools :ready?])
+      (scene/eventually 1000 #(not (scene/tool env :ready? server)))
+      (Thread/sleep 100))
+    (assoc scene :stopping stopping, :kept connection)))
+
+(defcase draining-goes-on-serving "4.7"
+  "For :drain-delay-ms new connections and kept ones are served."
+  [env]
+  (let [{:keys [server kept]} (draining env {})]
+    (expect-status 200 (scene/ask env server (wire/get "/")))
+    (expect-status 200 (wire/ask! kept (wire/get "/")))))
+
+(defcase draining-closes-connections "4.7"
+  "While the server drains, responses carry Connection: close, and their connections are closed."
+  [env]
+  (let [{:keys [kept]} (draining env {})
+        answer (wire/ask! kept (wire/get "/"))]
+    (expect= "close" (connection-of answer))
+    (expect-closed kept)))
+
+(defcase draining-closes-new-connections "4.7"
+  "While the server drains, new connections get Connection: close too."
+  [env]
+  (let [{:keys [server]} (draining env {})]
+    (expect= "close" (connection-of (scene/ask env server (wire/get "/"))))))
+
+(defcase listener-closes-after-the-delay "4.7"
+  "After :drain-delay-ms no new connection is taken, while what is in flight goes on."
+  [env]
+  (let [{:keys [server gate]} (waiting env {:shutdown-timeout-ms 5000})]
+    (stop! env server)
+    (expect (scene/eventually 2000 #(refused? env server)) "a closed listener" :open)
+    (expect (not (realized? gate)) "that the request is still in flight" :ended)))
+
+(defcase kept-connections-get-503 "4.7"
+  "After the delay a request on a kept connection is answered with 503, or its connection is closed; the handler is not called."
+  [env]
+  (let [calls (AtomicInteger.)
+        gate (scene/gate env), entered (promise)
+        handler (scene/routes {"/wait" (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
+                               "/late" (fn [r] (.incrementAndGet calls) (scene/ok r))})
+        server (scene/serve env handler {:shutdown-timeout-ms 5000})
+        c (kept env server)]
+    (wire/send! (scene/client env server) (wire/get "/wait"))
+    (scene/within entered "a call of the handler")
+    (stop! env server)
+    (scene/eventually 2000 #(refused? env server))
+    (let [answer (wire/ask! c (wire/get "/late"))]
+      (expect (or (= 503 (:status answer)) (#{:eof :reset} (:ended answer))) "503 or a closed connection" answer)
+      (expect-closed c))
+    (expect= 0 (.get calls))))
+
+(defcase in-flight-is-finished "4.7"
+  "What is in flight when the stop begins is answered in full, and stop! returns only then."
+  [env]
+  (let [{:keys [server gate client seen]} (waiting env {:shutdown-timeout-ms 6000})
+        stopping (stop! env server)]
+    (expect (scene/eventually 2000 #(refused? env server)) "a closed listener" :open)
+    (expect (not (realized? stopping)) "a stop that waits" :returned)
+    (deliver gate :open)
+    (let [answer (expect-status 200 (wire/response client))]
+      (expect= ["ok" "close"] [(:body answer) (connection-of answer)]))
+    (expect= :opened @seen)
+    (expect-stopped stopping)))
+
+(defcase streams-in-flight-are-finished "4.7"
+  "A response that has begun when the stop begins is sent to its end."
+  [env]
+  (let [gate (scene/gate env)
+        body (lazy-seq (cons "some" (lazy-seq (deref gate 8000 nil) ["more"])))
+        server (scene/serve env (scene/answering {:body body}) {:shutdown-timeout-ms 6000})
+        c (wire/send! (scene/client env server) (wire/get "/"))]
+    (wire/head c)
+    (expect= "some" (wire/chunk c))
+    (let [stopping (stop! env server)]
+      (expect (scene/eventually 2000 #(refused? env server)) "a closed listener" :open)
+      (deliver gate :open)
+      (expect= ["more" :last] [(wire/chunk c) (wire/chunk c)])
+      (expect-stopped stopping))))
+
+(defcase timeout-interrupts "4.7"
+  "What is in flight at :shutdown-timeout-ms is interrupted and answered with 503."
+  [env]
+  (let [{:keys [server client seen]} (waiting env {:shutdown-timeout-ms 200})
+        stopping (stop! env server)]
+    (expect= 503 (:status (wire/response client)))
+    (expect= :interrupted (scene/within seen "an interrupt"))
+    (expect-stopped stopping)))
+
+(defcase timeout-cuts-what-has-begun "4.7"
+  "A response that has begun at :shutdown-timeout-ms is cut off."
+  [env]
+  (let [gate (scene/gate env)
+        body (lazy-seq (cons "some" (lazy-seq (deref gate 8000 nil) ["more"])))
+        server (scene/serve env (scene/answering {:body body}) {:shutdown-timeout-ms 200})
+        c (wire/send! (scene/client env server) (wire/get "/"))
+        answer (wire/head c)]
+    (expect= 200 (:status answer))
+    (stop! env server)
+    (expect-cut (wire/body c answer))))
+
+(defcase stubborn-handlers-do-not-stop-the-stop "4.7"
+  "A handler that ignores its interrupt does not keep stop! from returning, nor its client from an answer."
+  [env]
+  (let [gate (scene/gate env), entered (promise)
+        handler (fn [r] (deliver entered true) (scene/stubborn gate) (scene/ok r))
+        server (scene/serve env handler {:shutdown-timeout-ms 200})
+        c (wire/send! (scene/client env server) (wire/get "/"))]
+    (scene/within entered "a call of the handler")
+    (expect-stopped (stop! env server))
+    (expect (not (realized? gate)) "a stop before the handler has ended" :after)
+    (let [answer (wire/response c)]
+      (expect (or (= 503 (:status answer)) (#{:eof :reset} (:ended answer))) "503 or a closed connection" answer))))
+
+(defcase stop-inside-a-handler "4.7"
+  "stop! inside a handler returns at once, the handler's response is sent, and the server stops."
+  [env]
+  (let [server (promise), returned (promise)
+        handler (fn [r] ((:stop (:tools env)) @server) (deliver returned true) (scene/ok r))]
+    (deliver server (scene/serve env handler {:shutdown-timeout-ms 3000}))
+    (let [c (wire/send! (scene/client env @server) (wire/get "/"))]
+      (scene/within returned "that stop! returns")
+      (expect= "ok" (:body (expect-status 200 (wire/response c)))))
+    (expect (scene/eventually 3000 #(refused? env @server)) "a closed listener" :open)))
+
+(defcase no-accepted-request-is-lost "4.7"
+  "Under a stop every request whose handler was entered is answered, once."
+  [env]
+  (let [entered (AtomicInteger.)
+        handler (fn [r] (.incrementAndGet entered) (Thread/sleep 5) (scene/ok r))
+        server (scene/serve env handler {:shutdown-timeout-ms 5000})
+        ask-on (fn [c] (loop [served 0]
+                         (let [answer (try (wire/ask! c (wire/get "/")) (catch IOException _ nil))]
+                           (if (= 200 (:status answer)) (recur (inc served)) served))))
+        clients (vec (repeatedly 12 #(scene/client env server)))
+        served (mapv (fn [c] (scene/start #(ask-on c))) clients)]
+    (expect (scene/eventually 3000 #(< 50 (.get entered))) "fifty requests" (.get entered))
+    (expect-stopped (stop! env server))
+    (expect= (.get entered) (reduce + (map #(:value (scene/within % "an end")) served)))))

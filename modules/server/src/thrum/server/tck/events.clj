@@ -1,0 +1,140 @@
+(ns thrum.server.tck.events
+  "Chapter: server-sent events from a plain handler."
+  (:require
+   [clojure.string :as str]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect= expect-cut expect-status]]
+   [thrum.server.tck.wire :as wire])
+  (:import
+   (java.io IOException)))
+
+(set! *warn-on-reflection* true)
+
+(defn- streaming
+  "Returns a handler whose response is a stream fed by (f send!)."
+  [env options f]
+  (fn [_] (scene/tool env :sse options (fn [events] (f #(scene/tool env :send! events %))))))
+
+(defn- stream-of
+  "Returns the whole response of a stream that is fed by (f send!)."
+  [env f]
+  (expect-status 200 (scene/ask env (scene/serve env (streaming env {} f) {}) (wire/get "/"))))
+
+(defcase events-have-their-type "4.5"
+  "A stream of events is text/event-stream, and ends when its function returns."
+  {:uses #{:sse}}
+  [env]
+  (let [answer (stream-of env (fn [send!] (send! "hello")))]
+    (expect (str/starts-with? (str (wire/header answer "content-type")) "text/event-stream") "text/event-stream" answer)
+    (expect (str/includes? (:body answer) "data: hello\n\n") "an event" (:body answer))))
+
+(defcase events-have-fields "4.5"
+  "An event has its id, name and retry, and one data line for each line of its text."
+  {:uses #{:sse}}
+  [env]
+  (let [{:keys [body]} (stream-of env (fn [send!] (send! {:event "tick", :id "7", :retry 1500, :data "one\ntwo\r\nthree"})))
+        lines (set (str/split-lines body))]
+    (expect (every? lines ["event: tick" "id: 7" "retry: 1500" "data: one" "data: two" "data: three"]) "all fields" body)))
+
+(defcase events-are-sent-at-once "4.5"
+  "An event reaches the client before the next one is sent."
+  {:uses #{:sse}}
+  [env]
+  (let [gate (scene/gate env)
+        handler (streaming env {} (fn [send!] (send! "first") (deref gate 8000 nil) (send! "second")))
+        c (wire/send! (scene/client env (scene/serve env handler {})) (wire/get "/"))]
+    (wire/head c)
+    (expect (str/includes? (str (wire/chunk c)) "first") "the first event" :another)
+    (expect (not (realized? gate)) "the event before the gate opens" :after)))
+
+(defcase events-cannot-be-injected "4.8"
+  "A line's end in an event's name or id throws, or is left out: it never begins another field."
+  {:uses #{:sse}}
+  [env]
+  (doseq [event [{:event "a\ndata: evil", :data "x"} {:id "1\r\ndata: evil", :data "x"} {:data "a\rdata: evil"}]]
+    (let [{:keys [body]} (scene/ask env (scene/serve env (streaming env {} (fn [send!] (send! event))) {}) (wire/get "/"))]
+      (expect (not-any? #{"data: evil"} (str/split (str body) #"\r\n|\r|\n")) "no injected field" body))))
+
+(defcase send-throws-when-the-client-has-gone "4.5"
+  "send! throws IOException when the client has gone."
+  {:uses #{:sse}}
+  [env]
+  (let [thrown (promise)
+        feed (fn [send!]
+               (try (dotimes [i 2000] (send! (str i)) (Thread/sleep 2))
+                    (catch Throwable t (deliver thrown t) (throw t))))
+        c (wire/send! (scene/client env (scene/serve env (streaming env {} feed) {})) (wire/get "/"))]
+    (wire/head c)
+    (wire/chunk c)
+    (wire/reset!! c)
+    (let [t (scene/within thrown "an exception from send!")]
+      (expect (instance? IOException t) "an IOException" t))))
+
+(defcase silent-streams-have-a-heartbeat "4.5"
+  "A stream that is silent sends a comment now and then."
+  {:uses #{:sse}}
+  [env]
+  (let [gate (scene/gate env)
+        handler (streaming env {:heartbeat-ms 50} (fn [_] (deref gate 8000 nil)))
+        c (wire/send! (scene/client env (scene/serve env handler {})) (wire/get "/"))]
+    (wire/head c)
+    (expect (str/starts-with? (str (wire/chunk c)) ":") "a comment" :another)))
+
+(defn- open-stream
+  "Opens a stream that stays open; returns its client."
+  [env server]
+  (let [c (wire/send! (scene/client env server) (wire/get "/stream"))]
+    (expect-status 200 (assoc (wire/head c) :ended :whole))
+    (wire/chunk c)
+    c))
+
+(defn- long-streams [env options]
+  (let [gate (scene/gate env)
+        feed (fn [send!] (send! "first") (deref gate 8000 nil) (send! "last"))
+        server (scene/serve env (scene/routes {"/stream" (streaming env {} feed)}) options)]
+    {:server server, :gate gate}))
+
+(defcase streams-leave-max-concurrent "4.5"
+  "An open stream does not count against :max-concurrent."
+  {:uses #{:sse}}
+  [env]
+  (let [{:keys [server]} (long-streams env {:max-concurrent 1})]
+    (open-stream env server)
+    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/"))))) "200" :none)))
+
+(defcase streams-are-bounded "4.5"
+  "A stream beyond :max-streams is answered with 503; when one ends, there is room again."
+  {:uses #{:sse}}
+  [env]
+  (let [{:keys [server gate]} (long-streams env {:max-streams 1})
+        asked #(:status (scene/ask env server (wire/get "/stream")))]
+    (open-stream env server)
+    (expect= 503 (asked))
+    (deliver gate :open)
+    (expect (scene/eventually 2000 #(= 200 (asked))) "200" :none)))
+
+(defcase streams-outlive-the-deadline "4.5"
+  "An open stream is not cut at :request-timeout-ms."
+  {:uses #{:sse}}
+  [env]
+  (let [{:keys [server gate]} (long-streams env {:request-timeout-ms 100})
+        c (open-stream env server)]
+    (expect= :silent (wire/after c 300))
+    (deliver gate :open)
+    (expect (str/includes? (str (wire/chunk c)) "last") "the last event" :none)))
+
+(defcase failing-streams-are-cut "4.3"
+  "A stream whose function throws is cut off."
+  {:uses #{:sse}}
+  [env]
+  (let [handler (streaming env {} (fn [send!] (send! "first") (throw (ex-info "secret" {}))))]
+    (expect-cut (scene/ask env (scene/serve env handler {}) (wire/get "/")))))
+
+(defcase streams-end-with-the-server "4.7"
+  "A stream that is open when the server stops is ended at :shutdown-timeout-ms."
+  {:uses #{:sse}}
+  [env]
+  (let [{:keys [server]} (long-streams env {:shutdown-timeout-ms 200})
+        c (open-stream env server)
+        stopping (scene/start #((:stop (:tools env)) server))]
+    (scene/within stopping "the end of stop!")
+    (scene/expect-closed c)))

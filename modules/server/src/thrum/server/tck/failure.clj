@@ -1,0 +1,212 @@
+(ns thrum.server.tck.failure
+  "Chapter: what a client sees when a handler or its body fails. A truncated body never looks complete."
+  (:require
+   [clojure.string :as str]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect= expect-cut expect-status]]
+   [thrum.server.tck.wire :as wire])
+  (:import
+   (java.io ByteArrayInputStream File IOException InputStream SequenceInputStream)))
+
+(set! *warn-on-reflection* true)
+
+(defn- boom [& _]
+  (throw (ex-info "secret-7391" {:type ::boom})))
+
+(defn- expect-plain-500 [answer]
+  (expect-status 500 answer)
+  (expect= nil (scene/shows answer (conj scene/telltale "7391" "echoed")))
+  answer)
+
+(def ^:private telling-request
+  (wire/get "/echoed?echoed" "X-Echoed: echoed"))
+
+(defn- expect-500-for [env handler]
+  (expect-plain-500 (scene/ask env (scene/serve env handler {}) telling-request)))
+
+(defcase exception-is-500 "4.3"
+  "A handler that throws is answered with 500, which shows nothing of the exception, the request or the server."
+  [env]
+  (expect-500-for env boom))
+
+(defcase error-is-500 "4.3"
+  "A handler that throws an Error is answered with 500."
+  [env]
+  (expect-500-for env (fn [_] (throw (StackOverflowError. "secret-7391")))))
+
+(defcase nil-response-is-500 "4.3"
+  "A handler that returns nil is answered with 500."
+  [env]
+  (expect-500-for env (constantly nil)))
+
+(defcase no-map-is-500 "4.3"
+  "A handler that returns no map is answered with 500."
+  [env]
+  (expect-500-for env (fn [_] 7391)))
+
+(defcase no-status-is-500 "4.3"
+  "A response without a status is a 500."
+  [env]
+  (expect-500-for env (fn [_] {:headers {}, :body "secret-7391"})))
+
+(defcase wrong-status-is-500 "4.3"
+  "A response whose status is no integer from 100 to 599 is a 500."
+  [env]
+  (doseq [status ["200" 42 1000 :ok]]
+    (expect-500-for env (scene/answering {:status status, :body "secret-7391"}))))
+
+(defcase wrong-header-value-is-500 "4.3"
+  "A header value that is neither a string nor a collection of strings is a 500."
+  [env]
+  (expect-500-for env (scene/answering {:headers {"X-Key" :secret-7391}, :body "x"})))
+
+(defcase wrong-body-is-500 "4.3"
+  "A body of a type that nobody can write is a 500."
+  [env]
+  (expect-500-for env (scene/answering {:body {:secret 7391}})))
+
+(defcase missing-file-is-500 "4.3"
+  "A File that does not exist is a 500."
+  [env]
+  (expect-500-for env (scene/answering {:body (File. "secret-7391.txt")})))
+
+(defn- failing-stream ^InputStream []
+  (proxy [InputStream] []
+    (read ([] (throw (IOException. "secret-7391"))) ([_] (throw (IOException. "secret-7391")))
+      ([_ _ _] (throw (IOException. "secret-7391"))))))
+
+(defcase stream-failing-at-once-is-500 "4.3"
+  "An InputStream that throws before its first byte is a 500."
+  [env]
+  (expect-500-for env (fn [_] {:status 200, :headers {}, :body (failing-stream)})))
+
+(defcase seq-failing-at-once-is-500 "4.3"
+  "A seq that throws before its first element is a 500."
+  [env]
+  (expect-500-for env (fn [_] {:status 200, :headers {}, :body (lazy-seq (boom))})))
+
+;; Half-way
+
+(defn- some-then-boom []
+  (lazy-seq (cons "some" (lazy-seq (boom)))))
+
+(defn- stream-then-boom [n]
+  (SequenceInputStream. (ByteArrayInputStream. (byte-array n (byte 120))) (failing-stream)))
+
+(defn- expect-cut-for [env body & [headers]]
+  (let [handler (fn [_] {:status 200, :headers (or headers {}), :body (body)})
+        answer (scene/ask env (scene/serve env handler {}) (wire/get "/"))]
+    (expect= nil (scene/shows answer ["7391"]))
+    (expect-cut answer)))
+
+(defcase seq-failing-half-way-is-cut "4.3"
+  "A seq that throws half-way ends without the terminal chunk, and the connection ends."
+  [env]
+  (expect= 200 (:status (expect-cut-for env some-then-boom))))
+
+(defcase stream-failing-half-way-is-cut "4.3"
+  "An InputStream that throws half-way ends without the terminal chunk, and the connection ends."
+  [env]
+  (expect-cut-for env #(stream-then-boom 300000)))
+
+(defcase short-body-is-cut "4.3"
+  "A body shorter than the stated Content-Length ends the connection."
+  [env]
+  (expect-cut-for env #(ByteArrayInputStream. (byte-array 5 (byte 120))) {"Content-Length" "10"}))
+
+(defcase body-failing-under-a-length-is-cut "4.3"
+  "A body that fails before its stated Content-Length is reached ends the connection."
+  [env]
+  (expect-cut-for env #(stream-then-boom 100000) {"Content-Length" "200000"}))
+
+(defcase long-body-sends-no-extra-byte "4.3"
+  "A body longer than its stated Content-Length never sends an extra byte."
+  [env]
+  (let [handler (fn [_] {:status 200, :headers {"Content-Length" "5"}, :body (ByteArrayInputStream. (byte-array 500 (byte 120)))})
+        c (scene/client env (scene/serve env handler {}))
+        answer (wire/ask! c (wire/get "/"))]
+    (expect= [200 5] [(:status answer) (count (:body answer))] answer)
+    (expect (not= :data (wire/after c 100)) "nothing after the body" :data)))
+
+(defn- http-1-0 [env body]
+  (scene/ask env (scene/serve env (fn [_] {:status 200, :headers {}, :body (body)}) {}) "GET / HTTP/1.0\r\n\r\n"))
+
+(defcase eof-delimited-body-failing-is-reset "4.3"
+  "On HTTP/1.0, where the end of the connection ends the body, a failing body ends in a reset."
+  {:needs #{:http-1.0}}
+  [env]
+  (expect= :reset (:ended (expect-cut (http-1-0 env #(stream-then-boom 300000))))))
+
+(defcase eof-delimited-body-ends-cleanly "4.3"
+  "On HTTP/1.0 a body of unknown length that does not fail ends with a clean end of the connection."
+  {:needs #{:http-1.0}}
+  [env]
+  (let [answer (http-1-0 env #(map str [1 2 3]))]
+    (expect= ["123" true] [(:body answer) (wire/complete? answer)] answer)))
+
+(defcase failing-stream-is-closed "4.3"
+  "An InputStream that throws is closed."
+  [env]
+  (let [closed (promise)
+        body #(proxy [InputStream] [] (read ([] (boom)) ([_] (boom)) ([_ _ _] (boom))) (close [] (deliver closed true)))]
+    (scene/ask env (scene/serve env (fn [_] {:status 200, :headers {}, :body (body)}) {}) (wire/get "/"))
+    (scene/within closed "a closed stream")))
+
+(defn- endless-stream ^InputStream [closed]
+  (proxy [InputStream] []
+    (read ([] 120) ([bs] (count bs)) ([_ _ n] n))
+    (close [] (deliver closed true))))
+
+(defcase body-is-closed-when-the-client-goes "4.3"
+  "The body of a response is closed when the client goes away half-way."
+  [env]
+  (let [closed (promise)
+        server (scene/serve env (fn [_] {:status 200, :headers {}, :body (endless-stream closed)}) {})
+        c (wire/send! (scene/client env server) (wire/get "/"))]
+    (wire/head c)
+    (wire/reset!! c)
+    (scene/within closed "a closed stream")))
+
+;; Who answers
+
+(defcase error-handler-answers "4.3"
+  "The :error-handler is called with the request and what was thrown, and its response is sent."
+  [env]
+  (let [seen (promise)
+        on-error (fn [request t] (deliver seen [(:uri request) (:type (ex-data t))]) {:status 502, :headers {}, :body "mine"})
+        answer (scene/ask env (scene/serve env boom {:error-handler on-error}) (wire/get "/it"))]
+    (expect= [502 "mine"] [(:status answer) (:body answer)])
+    (expect= ["/it" ::boom] (scene/within seen "a call of the :error-handler"))))
+
+(defcase error-handler-may-fail "4.3"
+  "An :error-handler that throws is a 500 without details."
+  [env]
+  (expect-plain-500 (scene/ask env (scene/serve env boom {:error-handler boom}) telling-request)))
+
+(defcase error-handler-may-return-garbage "4.3"
+  "An :error-handler that returns garbage is a 500 without details."
+  [env]
+  (expect-plain-500 (scene/ask env (scene/serve env boom {:error-handler (constantly 7391)}) telling-request)))
+
+(defcase failures-return-their-permits "4.4"
+  "A failed request gives back its permit, whether the handler failed or the body."
+  [env]
+  (let [handler (scene/routes {"/throw" boom
+                               "/body" (fn [_] {:status 200, :headers {}, :body (some-then-boom)})
+                               "/nil" (constantly nil)})
+        server (scene/serve env handler {:max-concurrent 1})]
+    (doseq [uri ["/throw" "/body" "/nil" "/throw" "/body"]]
+      (scene/ask env server (wire/get uri)))
+    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/"))))) "200" :none)))
+
+(defcase own-error-pages-tell-nothing "4.3"
+  "The server's own error pages show no message, product, version or echoed input."
+  [env]
+  (let [server (scene/serve env scene/ok {:max-header-bytes 4096, :max-body-bytes 10})]
+    (doseq [bad ["GET /echoed HTTP/1.1\r\n\r\n"
+                 "GET /echoed HTTP/1.1\r\nHost: echoed\r\nContent-Length: echoed\r\n\r\n"
+                 "GET /echoed%zz HTTP/1.1\r\nHost: a\r\nHost: echoed\r\n\r\n"
+                 (wire/post "/echoed" "echoed echoed echoed")
+                 (wire/get (str "/echoed" (str/join (repeat 8000 "x"))))]]
+      (let [answer (scene/ask env server bad)]
+        (expect (nil? (scene/shows answer (conj scene/telltale "echoed"))) "a page that tells nothing" answer)
+        (expect= nil (wire/header answer "server"))))))

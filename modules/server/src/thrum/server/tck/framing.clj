@@ -1,0 +1,331 @@
+(ns thrum.server.tck.framing
+  "Chapter: where a request begins and ends. What two servers could read differently is refused."
+  (:require
+   [clojure.string :as str]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect= expect-closed expect-status]]
+   [thrum.server.tck.wire :as wire])
+  (:import
+   (java.io IOException InputStream)
+   (java.util.concurrent.atomic AtomicInteger)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private hidden
+  "What would be a second request if the first were read differently."
+  "GET /hidden HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+(defn- lines [& parts]
+  (str (str/join "\r\n" parts) "\r\n\r\n"))
+
+(defn- expect-refused
+  "Sends text with something hidden behind it: one of the statuses is answered, the connection closed, no handler called."
+  [env statuses text]
+  (let [uris (atom [])
+        c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (scene/ok r)) {}))
+        answer (wire/ask! c (str text hidden))]
+    (expect (statuses (:status answer)) (str "status " (str/join " or " statuses)) answer)
+    (expect-closed c)
+    (expect= [] @uris)))
+
+(defn- refused-post [env statuses & headers]
+  (expect-refused env statuses (str (apply lines "POST / HTTP/1.1" "Host: localhost" headers) "abc")))
+
+(defcase length-beside-chunks-is-refused "4.8"
+  "Content-Length beside Transfer-Encoding is refused."
+  [env]
+  (refused-post env #{400} "Content-Length: 3" "Transfer-Encoding: chunked"))
+
+(defcase chunks-beside-length-are-refused "4.8"
+  "Transfer-Encoding before Content-Length is refused too."
+  [env]
+  (refused-post env #{400} "Transfer-Encoding: chunked" "Content-Length: 3"))
+
+(defcase two-lengths-are-refused "4.8"
+  "Two Content-Lengths that differ are refused."
+  [env]
+  (refused-post env #{400} "Content-Length: 3" "Content-Length: 0"))
+
+(defcase two-equal-lengths-are-refused "4.8"
+  "Two Content-Lengths that are equal are refused."
+  [env]
+  (refused-post env #{400} "Content-Length: 3" "Content-Length: 3"))
+
+(defcase a-list-of-lengths-is-refused "4.8"
+  "A list as Content-Length is refused."
+  [env]
+  (refused-post env #{400} "Content-Length: 3, 3"))
+
+(defcase signed-lengths-are-refused "4.8"
+  "A Content-Length with a sign is refused."
+  [env]
+  (run! #(refused-post env #{400} (str "Content-Length: " %)) ["+3" "-3" "-0"]))
+
+(defcase garbled-lengths-are-refused "4.8"
+  "A Content-Length that is no decimal number is refused."
+  [env]
+  (run! #(refused-post env #{400} (str "Content-Length: " %)) ["0x3" "3a" "3 3" "3.0" "\u00b3"]))
+
+(defcase empty-length-is-refused "4.8"
+  "An empty Content-Length is refused."
+  [env]
+  (refused-post env #{400} "Content-Length:"))
+
+(defcase overflowing-length-is-refused "4.8"
+  "A Content-Length that no long can hold is refused."
+  [env]
+  (refused-post env #{400 413} "Content-Length: 18446744073709551619"))
+
+(defcase unknown-coding-is-501 "4.8"
+  "An unknown transfer coding is a 501, or a 400."
+  [env]
+  (run! #(refused-post env #{501 400} (str "Transfer-Encoding: " %)) ["gzip" "identity" "xchunked" "chunked-x"]))
+
+(defcase coding-list-is-refused "4.8"
+  "A Transfer-Encoding that lists more than chunked is refused."
+  [env]
+  (run! #(refused-post env #{501 400} (str "Transfer-Encoding: " %)) ["gzip, chunked" "chunked, gzip" "chunked, chunked" ", chunked"]))
+
+(defcase two-codings-are-refused "4.8"
+  "Two Transfer-Encoding headers are refused."
+  [env]
+  (refused-post env #{501 400} "Transfer-Encoding: chunked" "Transfer-Encoding: identity"))
+
+(defcase garbled-coding-is-refused "4.8"
+  "A Transfer-Encoding with control characters or parameters around chunked is refused."
+  [env]
+  (run! #(refused-post env #{501 400} (str "Transfer-Encoding: " %)) ["\u000bchunked" "chunked\u0000" "chunked;q=1" "\"chunked\""]))
+
+(defcase empty-coding-is-refused "4.8"
+  "An empty Transfer-Encoding is refused."
+  [env]
+  (refused-post env #{501 400} "Transfer-Encoding:"))
+
+(defcase coding-on-1-0-is-refused "4.8"
+  "A Transfer-Encoding on HTTP/1.0 is refused."
+  [env]
+  (expect-refused env #{400 501 505} (str (lines "POST / HTTP/1.0" "Host: localhost" "Transfer-Encoding: chunked") "0\r\n\r\n")))
+
+(defcase missing-host-is-refused "4.8"
+  "HTTP/1.1 without a Host is refused."
+  [env]
+  (expect-refused env #{400} (lines "GET / HTTP/1.1" "X-Other: 1")))
+
+(defcase two-hosts-are-refused "4.8"
+  "Two Hosts are refused, equal ones too."
+  [env]
+  (expect-refused env #{400} (lines "GET / HTTP/1.1" "Host: localhost" "Host: elsewhere"))
+  (expect-refused env #{400} (lines "GET / HTTP/1.1" "Host: localhost" "Host: localhost")))
+
+(defcase nul-in-a-value-is-refused "4.8"
+  "A NUL in a header's value is refused."
+  [env]
+  (expect-refused env #{400} (lines "GET / HTTP/1.1" "Host: localhost" "X-Nul: a\u0000b")))
+
+(defcase bare-cr-in-a-value-is-refused "4.8"
+  "A CR without its LF in a header's value is refused."
+  [env]
+  (expect-refused env #{400} (lines "GET / HTTP/1.1" "Host: localhost" "X-Cr: a\rX-Evil: b")))
+
+(defcase control-chars-in-a-value-are-refused "4.8"
+  "Other control characters in a header's value are refused."
+  [env]
+  (doseq [c ["\u0001" "\u000b" "\u007f"]]
+    (expect-refused env #{400} (lines "GET / HTTP/1.1" "Host: localhost" (str "X-Ctl: a" c "b")))))
+
+(defcase folded-lines-are-refused "4.8"
+  "A header that goes on in the next line is refused."
+  [env]
+  (expect-refused env #{400} (lines "GET / HTTP/1.1" "Host: localhost" "X-Fold: a" " b")))
+
+(defcase blank-before-the-colon-is-refused "4.8"
+  "A blank between a header's name and its colon is refused."
+  [env]
+  (refused-post env #{400 501} "Content-Length : 3")
+  (refused-post env #{400 501} "Transfer-Encoding : chunked"))
+
+(defcase header-without-a-name-is-refused "4.8"
+  "A header without a name, or without a colon, is refused."
+  [env]
+  (doseq [header [": value" "no-colon" "na me: x" "na\u0000me: x"]]
+    (expect-refused env #{400} (lines "GET / HTTP/1.1" "Host: localhost" header))))
+
+(defcase garbled-request-lines-are-refused "4.8"
+  "A request's line that is not method, target and version is refused."
+  [env]
+  (doseq [line ["GET /" "GET  / HTTP/1.1" "GET / a HTTP/1.1" "GET / HTTP/1.x" "G(T / HTTP/1.1" "GET /\u0001 HTTP/1.1" "GET x HTTP/1.1"]]
+    (expect-refused env #{400 405 501 505} (lines line "Host: localhost"))))
+
+(defcase bare-lf-does-not-end-the-headers "4.8"
+  "Headers whose lines end in LF alone hide nothing: one request is read, or it is refused."
+  [env]
+  (let [uris (atom [])
+        c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (scene/ok r)) {}))]
+    (wire/ask! c (str "POST /first HTTP/1.1\r\nHost: localhost\r\nX-A: b\nContent-Length: " (count hidden) "\r\n\r\n" hidden))
+    (wire/after c 100)
+    (expect (not-any? #{"/hidden"} @uris) "no hidden request" @uris)))
+
+;; Chunks
+
+(defn- read-all
+  "A handler that answers with the body it has read."
+  [{:keys [^InputStream body]}]
+  {:status 200, :headers {}, :body (.readAllBytes body)})
+
+(defn- chunks [text]
+  (str (wire/head-of "POST" "/" "Transfer-Encoding: chunked") text))
+
+(defn- expect-bad-chunks [env text]
+  (let [uris (atom [])
+        handler (fn [r] (swap! uris conj (:uri r)) (read-all r))
+        c (scene/client env (scene/serve env handler {}))
+        answer (wire/ask! c (str (chunks text) hidden))]
+    (expect (or (#{400 413} (:status answer)) (#{:eof :reset} (:ended answer))) "400 or a closed connection" answer)
+    (expect-closed c)
+    (expect (not-any? #{"/hidden"} @uris) "no hidden request" @uris)))
+
+(defcase garbled-chunk-sizes-are-refused "4.8"
+  "A chunk whose size is no hexadecimal number is refused, and never a success."
+  [env]
+  (run! #(expect-bad-chunks env (str % "\r\nabc\r\n0\r\n\r\n")) ["x" "-3" "+3" "0x3" "" "3 3"]))
+
+(defcase overflowing-chunk-sizes-are-refused "4.8"
+  "A chunk size that no long can hold is refused."
+  [env]
+  (run! #(expect-bad-chunks env (str % "\r\nabc\r\n0\r\n\r\n")) ["ffffffffffffffff" "10000000000000003" "8000000000000003"]))
+
+(defcase chunks-end-with-a-line "4.8"
+  "A chunk that is longer than its size says is refused."
+  [env]
+  (expect-bad-chunks env "3\r\nabcd\r\n0\r\n\r\n"))
+
+(defcase truncated-chunks-are-no-body "4.8"
+  "A chunked body that breaks off throws where it is read; the handler never takes it for whole."
+  [env]
+  (let [thrown (promise)
+        handler (fn [r] (try (read-all r) (catch IOException e (deliver thrown e) (throw e))))
+        c (scene/client env (scene/serve env handler {}))]
+    (wire/send! c (chunks "3\r\nabc\r\n"))
+    (wire/finish! c)
+    (scene/within thrown "an IOException from the body")))
+
+(defcase truncated-length-is-no-body "4.8"
+  "A body shorter than its length throws where it is read; the handler never takes it for whole."
+  [env]
+  (let [thrown (promise)
+        handler (fn [r] (try (read-all r) (catch IOException e (deliver thrown e) (throw e))))
+        c (scene/client env (scene/serve env handler {}))]
+    (wire/send! c (wire/head-of "POST" "/" "Content-Length: 100") "abc")
+    (wire/finish! c)
+    (scene/within thrown "an IOException from the body")))
+
+(defcase chunk-extensions-are-ignored "4.8"
+  "Chunk extensions are skipped."
+  [env]
+  (let [answer (scene/ask env (scene/serve env read-all {}) (chunks "3;a=b\r\nabc\r\n0;last\r\n\r\n"))]
+    (expect= "abc" (:body (expect-status 200 answer)))))
+
+(defcase trailers-are-not-headers "4.8"
+  "Trailers are consumed, are no part of the body and never become headers or requests."
+  [env]
+  (let [seen (atom [])
+        handler (fn [r] (let [answer (read-all r)] (swap! seen conj (get-in r [:headers "x-trailer"])) answer))
+        c (scene/client env (scene/serve env handler {}))
+        answer (wire/ask! c (chunks "3\r\nabc\r\n0\r\nX-Trailer: evil\r\n\r\n"))]
+    (expect= "abc" (:body (expect-status 200 answer)))
+    (expect= 200 (:status (wire/ask! c (wire/get "/"))))
+    (expect= [nil nil] @seen)))
+
+(defcase coding-is-chunked-in-any-case "4.8"
+  "chunked is read in any case."
+  [env]
+  (let [text (str (wire/head-of "POST" "/" "transfer-encoding: Chunked") "3\r\nabc\r\n0\r\n\r\n")]
+    (expect= "abc" (:body (expect-status 200 (scene/ask env (scene/serve env read-all {}) text))))))
+
+;; One after another
+
+(defcase pipelined-requests-are-answered-in-order "4.2"
+  "Pipelined requests are answered in their order."
+  [env]
+  (let [handler (fn [{:keys [uri]}] (when (= "/1" uri) (Thread/sleep 30)) {:status 200, :headers {}, :body uri})
+        c (scene/client env (scene/serve env handler {}))]
+    (wire/send! c (wire/get "/1") (wire/get "/2") (wire/post "/3" "body") (wire/get "/4"))
+    (expect= ["/1" "/2" "/3" "/4"] (mapv :body (repeatedly 4 #(wire/response c))))))
+
+(defcase pipelined-requests-run-one-at-a-time "4.2"
+  "Of pipelined requests the next one starts when the one before has been answered."
+  [env]
+  (let [now (AtomicInteger.), most (atom 0)
+        handler (fn [r] (swap! most max (.incrementAndGet now)) (Thread/sleep 10) (.decrementAndGet now) (scene/ok r))
+        c (scene/client env (scene/serve env handler {}))]
+    (apply wire/send! c (repeat 5 (wire/get "/")))
+    (dotimes [_ 5] (expect-status 200 (wire/response c)))
+    (expect= 1 @most)))
+
+(defcase unread-body-is-not-a-request "4.8"
+  "A body that the handler does not read is never taken for the next request."
+  [env]
+  (let [uris (atom [])
+        c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (scene/ok r)) {}))]
+    (expect-status 200 (wire/ask! c (wire/post "/" hidden)))
+    (wire/try-send! c (wire/get "/second"))
+    (let [answer (wire/response c)]
+      (expect (or (:ended answer) (= 200 (:status answer))) "an answer or a closed connection" answer))
+    (expect (not-any? #{"/hidden"} @uris) "no hidden request" @uris)))
+
+(defcase split-requests-are-put-together "4.8"
+  "A request that comes byte by byte is one request."
+  [env]
+  (let [c (scene/client env (scene/serve env read-all {}))]
+    (doseq [b (wire/bytes-of (wire/post "/" "abc"))] (wire/send! c (byte-array [b])))
+    (expect= "abc" (:body (expect-status 200 (wire/response c))))))
+
+(defcase half-closed-clients-are-answered "4.8"
+  "A client that has sent its FIN behind the request is answered."
+  [env]
+  (let [c (wire/send! (scene/client env (scene/serve env scene/ok {})) (wire/get "/"))]
+    (wire/finish! c)
+    (expect= "ok" (:body (expect-status 200 (wire/response c))))))
+
+;; 100 Continue
+
+(defn- expecting [n]
+  (wire/head-of "POST" "/" (str "Content-Length: " n) "Expect: 100-continue"))
+
+(defcase continue-is-sent-when-the-body-is-read "4.2"
+  "100 Continue is sent when the handler reads the body, and the final response after it."
+  [env]
+  (let [c (wire/send! (scene/client env (scene/serve env read-all {})) (expecting 3))]
+    (expect= 100 (:status (wire/head c)))
+    (wire/send! c "abc")
+    (expect= "abc" (:body (expect-status 200 (wire/response c))))))
+
+(defcase continue-keeps-the-framing "4.8"
+  "A client that is answered without reading its body finds the connection closed, or its body skipped: never taken for a request."
+  [env]
+  (let [uris (atom [])
+        c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (scene/ok r)) {}))
+        first-answer (wire/ask! c (expecting (count hidden)))
+        answer (if (= 100 (:status first-answer)) (do (wire/send! c hidden) (wire/response c)) first-answer)]
+    (expect-status 200 answer)
+    (wire/try-send! c hidden)
+    (wire/after c 100)
+    (expect (or (not= 100 (:status first-answer)) (= ["/"] (distinct (butlast @uris))) (= 1 (count @uris)))
+            "no request made of the body" @uris)))
+
+;; HTTP/1.0
+
+(defcase http-1-0-closes "4.2"
+  "HTTP/1.0 is answered, never with chunks, and the connection is closed."
+  {:needs #{:http-1.0}}
+  [env]
+  (doseq [body ["a string" (map str [1 2 3])]]
+    (let [c (scene/client env (scene/serve env (scene/answering {:body body}) {}))
+          answer (expect-status 200 (wire/ask! c "GET / HTTP/1.0\r\n\r\n"))]
+      (expect (#{:length :close} (:framing answer)) "no chunks" answer)
+      (expect-closed c))))
+
+(defcase http-1-0-tells-its-protocol "4.2"
+  "The handler sees HTTP/1.0 as :protocol."
+  {:needs #{:http-1.0}}
+  [env]
+  (expect= "HTTP/1.0" (:protocol (scene/received env "GET / HTTP/1.0\r\nHost: localhost\r\n\r\n"))))

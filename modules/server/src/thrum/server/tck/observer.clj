@@ -1,0 +1,132 @@
+(ns thrum.server.tck.observer
+  "Chapter: what an observer is told."
+  (:require
+   [clojure.string :as str]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect= expect-status]]
+   [thrum.server.tck.wire :as wire]))
+
+(set! *warn-on-reflection* true)
+
+(defn- trail
+  "Returns [observer events]: the events in their order, as [name map]."
+  []
+  (let [events (atom [])]
+    [(into {} (for [k [:start :end :shed :timeout :disconnect]] [k #(swap! events conj [k %])])) events]))
+
+(defn- event
+  "Returns the map of the first event of this name; fails when it does not come."
+  [events k]
+  (let [of-name (fn [] (some (fn [[name m]] (when (= k name) m)) @events))]
+    (expect (scene/eventually 3000 of-name) (str k) (mapv first @events))))
+
+(defn- observed [env handler options & parts]
+  (let [[observer events] (trail)
+        server (scene/serve env handler (assoc options :observer observer))]
+    (apply scene/ask env server parts)
+    events))
+
+(defcase observer-hears-of-start-and-end "4.4"
+  "The observer is told of a request's start, then of its end, once each."
+  [env]
+  (let [events (observed env scene/ok {} (wire/get "/seen"))]
+    (event events :end)
+    (expect= [[:start "/seen"] [:end "/seen"]] (mapv (fn [[k m]] [k (:uri (:request m))]) @events))))
+
+(defcase end-tells-status-bytes-and-time "4.4"
+  "At the end the observer gets the status, the bytes of the body and the nanoseconds."
+  [env]
+  (let [end (event (observed env (scene/answering {:status 201, :body "seven b"}) {} (wire/get "/")) :end)]
+    (expect= [201 7] [(:status end) (:bytes end)])
+    (expect (pos-int? (:nanos end)) "nanoseconds" end)))
+
+(defcase end-tells-what-was-thrown "4.4"
+  "At the end of a failed request the observer gets what the handler threw, beside status 500."
+  [env]
+  (let [boom (ex-info "boom" {})
+        end (event (observed env (fn [_] (throw boom)) {} (wire/get "/")) :end)]
+    (expect= [500 true] [(:status end) (identical? boom (:throwable end))])))
+
+(defcase end-tells-that-a-body-failed "4.4"
+  "At the end of a request whose body failed half-way the observer gets the throwable."
+  [env]
+  (let [boom (ex-info "boom" {})
+        handler (fn [_] {:status 200, :headers {}, :body (lazy-seq (cons "x" (lazy-seq (throw boom))))})
+        end (event (observed env handler {} (wire/get "/")) :end)]
+    (expect (identical? boom (:throwable end)) "what the body threw" end)))
+
+(defcase observer-hears-of-shedding "4.4"
+  "The observer is told of a request that is shed, with the request."
+  [env]
+  (let [[observer events] (trail)
+        gate (scene/gate env), entered (promise)
+        handler (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
+        server (scene/serve env handler {:max-concurrent 1, :observer observer})]
+    (scene/asked env server (wire/get "/"))
+    (scene/within entered "a call of the handler")
+    (scene/ask env server (wire/get "/shed"))
+    (expect= "/shed" (:uri (:request (event events :shed))))))
+
+(defcase observer-hears-of-timeouts "4.5"
+  "The observer is told of a request that has reached its deadline."
+  [env]
+  (let [events (observed env (fn [_] (Thread/sleep 4000)) {:request-timeout-ms 100} (wire/get "/late"))]
+    (expect= "/late" (:uri (:request (event events :timeout))))))
+
+(defcase observers-exception-is-not-seen "4.4"
+  "An observer that throws changes nothing for the client."
+  [env]
+  (let [boom (fn [_] (throw (ex-info "secret" {})))
+        c (scene/client env (scene/serve env scene/ok {:observer {:start boom, :end boom}}))]
+    (dotimes [_ 3]
+      (expect= "ok" (:body (expect-status 200 (wire/ask! c (wire/get "/"))))))))
+
+(defcase observers-exceptions-are-counted "4.4"
+  "An observer's exceptions are counted."
+  {:uses #{:status}}
+  [env]
+  (let [boom (fn [_] (throw (ex-info "secret" {})))
+        server (scene/serve env scene/ok {:observer {:end boom}})]
+    (dotimes [_ 2] (scene/ask env server (wire/get "/")))
+    (expect (scene/eventually 2000 #(= 2 (:observer-errors (scene/tool env :status server))))
+            "2 errors" (scene/tool env :status server))))
+
+(defcase served-and-failed-are-counted "4.4"
+  "The status counts what was served and what failed."
+  {:uses #{:status}}
+  [env]
+  (let [server (scene/serve env (scene/routes {"/boom" (fn [_] (throw (ex-info "boom" {})))}) {})
+        counts #(select-keys (scene/tool env :status server) [:failed :in-flight])]
+    (scene/ask env server (wire/get "/"))
+    (scene/ask env server (wire/get "/boom"))
+    (expect (scene/eventually 2000 #(= {:failed 1, :in-flight 0} (counts))) "1 failed, 0 in flight" (counts))))
+
+;; The access log
+
+(defn- logged
+  "Returns the line that the access log writes for these bytes."
+  [env & parts]
+  (let [lines (atom [])
+        server (scene/serve env scene/ok {:observer (scene/tool env :access-log #(swap! lines conj %))})]
+    (apply scene/ask env server parts)
+    (expect (scene/eventually 3000 #(first @lines)) "a line" :none)))
+
+(defcase access-log-has-the-common-format "4.4"
+  "The access log writes a line of the common format."
+  {:uses #{:access-log}}
+  [env]
+  (let [line (logged env (wire/get "/path"))]
+    (expect (re-matches #"127\.0\.0\.1 - - \[[^\]]+\] \"GET /path HTTP/1\.1\" 200 2\s*" line) "the common format" line)))
+
+(defcase access-log-keeps-secrets "4.4"
+  "The access log shows no query, no cookie and no Authorization."
+  {:uses #{:access-log}}
+  [env]
+  (let [line (logged env (wire/get "/path?token=secret" "Cookie: s=secret" "Authorization: Basic secret"))]
+    (expect (not (str/includes? line "secret")) "no secret" line)))
+
+(defcase access-log-cannot-be-forged "4.4"
+  "Quotes and bytes that are not printable ASCII are escaped in the access log."
+  {:uses #{:access-log}}
+  [env]
+  (let [line (logged env (wire/get "/a\"b%0A"))]
+    (expect (not (str/includes? line "a\"b")) "an escaped quote" line)))

@@ -1,0 +1,227 @@
+(ns thrum.server.tck.scene
+  "What a case is made of: a sentence, servers and clients that end with it, and expectations that say what was found.
+
+  A case is a map: :id, :section, :sentence, :run, a function of the scene's env, and where given :needs, the capabilities it asks
+  for; :refuses, the options that must throw at start where they are absent; :uses, the tools without which it is skipped;
+  :alone?, that it counts what others would disturb."
+  (:require
+   [clojure.string :as str]
+   [thrum.server.tck.wire :as wire])
+  (:import
+   (java.io InputStream)
+   (java.util.concurrent CountDownLatch TimeUnit)))
+
+(set! *warn-on-reflection* true)
+
+;; Cases
+
+(defmacro defcase
+  "Defines a case: (defcase name \"4.3\" \"One sentence.\" {:needs #{…}}? [env] body…)."
+  [name section sentence & more]
+  (let [[attributes [[env] & body]] (if (map? (first more)) [(first more) (rest more)] [{} more])]
+    `(def ~(vary-meta name assoc ::case true :doc sentence)
+       (merge {:id ~(keyword name), :section ~section, :sentence ~sentence, :run (fn [~env] ~@body)} ~attributes))))
+
+(defn cases-in
+  "Returns the cases of a namespace in the order of their definition."
+  [ns-sym]
+  (->> (vals (ns-publics ns-sym))
+       (filter (comp ::case meta))
+       (sort-by (comp :line meta))
+       (mapv deref)))
+
+;; Expectations
+
+(defn fail
+  "Ends the case: what was expected, and what was found."
+  [expected found]
+  (throw (ex-info (str "Expected " expected ", found " (pr-str found)) {::failed true, :expected expected, :found found})))
+
+(defn expect
+  "Fails unless ok?; returns it."
+  [ok? expected found]
+  (or ok? (fail expected found)))
+
+(defn expect=
+  "Fails unless the two are equal; context is shown beside."
+  ([expected found] (expect= expected found nil))
+  ([expected found context]
+   (when-not (= expected found)
+     (fail (pr-str expected) (if context [found context] found)))))
+
+(defn expect-status
+  "Fails unless the response is complete and has the status; returns it."
+  [status answer]
+  (expect= status (:status answer) answer)
+  (expect (wire/complete? answer) "a complete response" answer)
+  answer)
+
+(defn expect-cut
+  "Fails if a reader would take the response for a whole one; returns it."
+  [{:keys [status] :as answer}]
+  (expect (not (and status (wire/complete? answer))) "a response that is visibly cut off" answer)
+  (expect (not= :silent (:ended answer)) "that the connection ends" answer)
+  answer)
+
+(defn expect-closed
+  "Fails unless the server closes the connection."
+  [client]
+  (expect (wire/closed? client) "that the server closes the connection" :open))
+
+(defn skip
+  "Ends the case as skipped."
+  [why]
+  (throw (ex-info why {::skipped true})))
+
+;; Waiting
+
+(defn eventually
+  "Returns the first truthy value of (f), looked at every 2 ms for at most ms; its last, falsy one when there is none."
+  [ms f]
+  (let [end (+ (System/nanoTime) (* 1000000 (long ms)))]
+    (loop []
+      (or (f)
+          (if (neg? (- (System/nanoTime) end))
+            (do (Thread/sleep 2) (recur))
+            (f))))))
+
+(defn within
+  "Returns the value of a promise; fails when it does not come."
+  [promise what]
+  (let [value (deref promise wire/patience-ms ::late)]
+    (if (= ::late value) (fail what :nothing) value)))
+
+(defn elapsed-ms
+  "Returns how long (f) took, in ms."
+  [f]
+  (let [start (System/nanoTime)]
+    (f)
+    (quot (- (System/nanoTime) start) 1000000)))
+
+(defn start
+  "Calls f on a virtual thread; returns a promise of {:value v} or {:thrown t}."
+  [f]
+  (let [outcome (promise)]
+    (Thread/startVirtualThread #(deliver outcome (try {:value (f)} (catch Throwable t {:thrown t}))))
+    outcome))
+
+;; The stage
+
+(defn at-end
+  "Has (f) called when the case has ended, last in, first out."
+  [{:keys [endings]} f]
+  (swap! endings conj f))
+
+(defn serve
+  "Starts a server that ends with the case; returns it."
+  [{:keys [run-server options tools endings]} handler case-options]
+  (let [server (run-server handler (merge options case-options))]
+    ;; First among the endings, so called last: what its handlers wait for is over by then.
+    (swap! endings #(into [(fn [] ((:stop tools) server))] %))
+    server))
+
+(defn tool
+  "Calls one of the caller's functions."
+  [env k & args]
+  (apply (get-in env [:tools k]) args))
+
+(defn port-of
+  "Returns the server's port."
+  [env server]
+  (tool env :port server))
+
+(defn client
+  "Returns a client of the server that ends with the case."
+  [env server]
+  (let [client (wire/connect (port-of env server))]
+    (at-end env #(wire/close! client))
+    client))
+
+(defn ask
+  "Asks on a connection of its own; returns the response."
+  [env server & parts]
+  (let [c (client env server)]
+    (try (apply wire/ask! c parts)
+         (finally (wire/close! c)))))
+
+(defn asked
+  "As ask, on a virtual thread; returns a promise of {:value response}."
+  [env server & parts]
+  (start #(apply ask env server parts)))
+
+(defn gate
+  "Returns a promise that is delivered when the case has ended, so that no handler waits for ever."
+  [env]
+  (let [gate (promise)]
+    (at-end env #(deliver gate :ended))
+    gate))
+
+(defn latch
+  "Returns a latch that is open when the case has ended."
+  [env n]
+  (let [latch (CountDownLatch. n)]
+    (at-end env #(dotimes [_ n] (.countDown latch)))
+    latch))
+
+(defn await-latch
+  "Waits for a latch; returns whether it opened."
+  [^CountDownLatch latch]
+  (.await latch wire/patience-ms TimeUnit/MILLISECONDS))
+
+(defn stubborn
+  "Waits for a gate whatever interrupts it; leaves no interrupt behind."
+  [gate]
+  (let [end (+ (System/nanoTime) 8000000000)]
+    (while (and (not (realized? gate)) (neg? (- (System/nanoTime) end)))
+      (try (deref gate 50 nil) (catch InterruptedException _ nil)))))
+
+(defn end!
+  "Ends what the case has started."
+  [{:keys [endings]}]
+  (let [fs @endings]
+    (doseq [f (reverse fs)]
+      (try (f) (catch Throwable _ nil)))))
+
+;; Handlers
+
+(defn ok
+  "A handler: 200 and ok."
+  ([_] {:status 200, :headers {"Content-Type" "text/plain"}, :body "ok"})
+  ([request respond _] (respond (ok request))))
+
+(defn answering
+  "Returns a handler with this response."
+  [response]
+  (constantly (merge {:status 200, :headers {}} response)))
+
+(defn answer-of
+  "Returns what a client of its own gets from a server whose handler returns this response."
+  [env response & parts]
+  (apply ask env (serve env (answering response) {}) (or parts [(wire/get "/")])))
+
+(defn received
+  "Returns the request as a handler gets it, its body read to the end as :text."
+  [env & parts]
+  (let [seen (promise)
+        handler (fn [{:keys [^InputStream body] :as request}]
+                  (deliver seen (assoc request :text (some-> body .readAllBytes wire/text-of)))
+                  (ok request))
+        answer (apply ask env (serve env handler {}) parts)]
+    (expect-status 200 answer)
+    @seen))
+
+(defn routes
+  "Returns a handler that picks another by :uri; ok where there is none."
+  [by-uri]
+  (fn [{:keys [uri] :as request}]
+    ((get by-uri uri ok) request)))
+
+(defn shows
+  "Whether the text of a response, headers and body, holds any of these words, in any case."
+  [{:keys [headers body line]} words]
+  (let [text (str/lower-case (str line headers body))]
+    (seq (filter #(str/includes? text (str/lower-case %)) words))))
+
+(def telltale
+  "What an error page must not show."
+  ["exception" "jetty" "http-kit" "thrum" "clojure" "java." "at thrum" "stack" "secret"])

@@ -1,0 +1,117 @@
+(ns thrum.server.tck.threads
+  "Chapter: which threads call what the user wrote."
+  (:require
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect=]]
+   [thrum.server.tck.wire :as wire])
+  (:import
+   (java.io InputStream)
+   (java.lang.management ManagementFactory)
+   (java.util.concurrent CountDownLatch)))
+
+(set! *warn-on-reflection* true)
+
+(defn- note-thread!
+  "Delivers to seen whether the calling thread is virtual."
+  [seen]
+  (deliver seen (Thread/.isVirtual (Thread/currentThread))))
+
+(defn- expect-virtual [seen]
+  (expect= true (scene/within seen "a call")))
+
+(defcase handler-runs-on-a-virtual-thread "4.1"
+  "A handler runs on a virtual thread."
+  [env]
+  (let [seen (promise)]
+    (scene/ask env (scene/serve env (fn [r] (note-thread! seen) (scene/ok r)) {}) (wire/get "/"))
+    (expect-virtual seen)))
+
+(defcase async-handler-runs-on-a-virtual-thread "4.1"
+  "An async handler runs on a virtual thread."
+  [env]
+  (let [seen (promise)]
+    (scene/ask env (scene/serve env (fn [_ respond _] (note-thread! seen) (respond (scene/ok nil))) {:async? true}) (wire/get "/"))
+    (expect-virtual seen)))
+
+(defcase seq-is-realised-on-a-virtual-thread "4.1"
+  "A lazy body is realised on a virtual thread."
+  [env]
+  (let [seen (promise)
+        body (lazy-seq (note-thread! seen) ["x"])]
+    (scene/ask env (scene/serve env (scene/answering {:body body}) {}) (wire/get "/"))
+    (expect-virtual seen)))
+
+(defcase stream-is-read-on-a-virtual-thread "4.1"
+  "An InputStream body is read on a virtual thread."
+  [env]
+  (let [seen (promise)
+        body (proxy [InputStream] []
+               (read ([] (note-thread! seen) -1) ([_] (note-thread! seen) -1) ([_ _ _] (note-thread! seen) -1)))]
+    (scene/ask env (scene/serve env (scene/answering {:body body}) {}) (wire/get "/"))
+    (expect-virtual seen)))
+
+(defcase error-handler-runs-on-a-virtual-thread "4.1"
+  "The :error-handler runs on a virtual thread."
+  [env]
+  (let [seen (promise)
+        options {:error-handler (fn [r _] (note-thread! seen) (scene/ok r))}]
+    (scene/ask env (scene/serve env (fn [_] (throw (ex-info "boom" {}))) options) (wire/get "/"))
+    (expect-virtual seen)))
+
+(defcase on-overload-runs-on-a-virtual-thread "4.1"
+  "The :on-overload function runs on a virtual thread."
+  [env]
+  (let [seen (promise), entered (promise), gate (scene/gate env)
+        handler (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
+        options {:max-concurrent 1, :on-overload (fn [_] (note-thread! seen) {:status 503, :headers {}})}
+        server (scene/serve env handler options)]
+    (scene/asked env server (wire/get "/"))
+    (scene/within entered "a call of the handler")
+    (scene/ask env server (wire/get "/"))
+    (expect-virtual seen)))
+
+(defcase observers-run-on-virtual-threads "4.1"
+  "The observer's functions run on virtual threads."
+  [env]
+  (let [started (promise), ended (promise)
+        observer {:start (fn [_] (note-thread! started)), :end (fn [_] (note-thread! ended))}]
+    (scene/ask env (scene/serve env scene/ok {:observer observer}) (wire/get "/"))
+    (expect-virtual started)
+    (expect-virtual ended)))
+
+(defcase every-request-has-a-thread-of-its-own "4.1"
+  "Every request on a connection has a fresh thread: nothing in a ThreadLocal survives."
+  [env]
+  (let [local (ThreadLocal.)
+        left (atom [])
+        handler (fn [r] (swap! left conj (.get local)) (.set local :left) (scene/ok r))
+        c (scene/client env (scene/serve env handler {}))]
+    (dotimes [_ 4] (wire/ask! c (wire/get "/")))
+    (expect= [nil nil nil nil] @left)))
+
+(defn- platform-threads []
+  (.getThreadCount (ManagementFactory/getThreadMXBean)))
+
+(defcase platform-threads-do-not-grow "4.1"
+  "Two hundred requests at once need no more platform threads than twenty do."
+  {:alone? true}
+  [env]
+  (let [entered (CountDownLatch. 200)
+        gate (scene/gate env)
+        handler (fn [r] (.countDown entered) (deref gate 8000 nil) (scene/ok r))
+        server (scene/serve env handler {})
+        crowd (fn [n left]
+                (dotimes [_ n] (wire/send! (scene/client env server) (wire/get "/")))
+                (expect (scene/eventually 4000 #(<= (.getCount entered) (long left))) "all in the handler" (.getCount entered))
+                (platform-threads))
+        few (crowd 20 180)
+        many (crowd 180 0)]
+    (expect (<= many (+ few 20)) "at most 20 more platform threads" {:with-20 few, :with-200 many})))
+
+(defcase bindings-do-not-leak-in "4.1"
+  "A handler does not see the dynamic bindings of whoever asks or of another request."
+  [env]
+  (let [seen (promise)
+        server (scene/serve env (fn [r] (deliver seen *print-length*) (scene/ok r)) {})
+        before *print-length*]
+    (binding [*print-length* 4711] (scene/ask env server (wire/get "/")))
+    (expect= before (scene/within seen "a call of the handler"))))
