@@ -7,6 +7,7 @@
    [clojure.string :as str]
    [thrum.error :as error]
    [thrum.options :as core-options]
+   [thrum.server.access-log :as access-log]
    [thrum.server.engine :as engine]
    [thrum.server.events :as events]
    [thrum.server.lifecycle :as lifecycle]
@@ -84,7 +85,7 @@
 (defn status
   "Returns what the server counts. :state is :running, :draining or :stopped. Under way now: :in-flight requests, :queued of them,
   :streams, :overdue (answered already, but their handler's thread has not ended). Since the start: :served, :failed, :shed,
-  :timed-out, :disconnected, :observer-errors."
+  :timed-out, :disconnected, :observer-errors, :observer-dropped."
   [server]
   (lifecycle/status (life server)))
 
@@ -114,6 +115,14 @@
   ([options f]
    (core-options/function f)
    (events/response options f)))
+
+(defn access-log
+  "Returns an :observer that writes one line a request in the common log format, without query, cookies or other headers. to: a
+  file, as path or java.io.File, which is appended to, or a java.io.Writer, which stays open. Options: :queue (10000), how
+  many lines may wait to be written; those beyond are dropped and counted, in status as :observer-dropped. Throws IOException."
+  ([to] (access-log to {}))
+  ([to {:keys [queue] :or {queue 10000}}]
+   (access-log/observer to queue)))
 
 (defn send!
   "Sends to the events of sse: a string, or a map of :event, :data, :id, :retry; or to a websocket: a CharSequence as text,

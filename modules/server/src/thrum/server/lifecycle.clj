@@ -89,6 +89,7 @@
         (finally
           (remove-hook! life)
           (traffic/move! (.-traffic life) :closing :stopped)
+          (traffic/tell! (.-traffic life) :stop (constantly {}))
           (.countDown ^CountDownLatch (.-stopped life)))))))
 
 (defn join

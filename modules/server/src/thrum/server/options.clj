@@ -27,7 +27,7 @@
 (defn- status? [x]
   (and (int? x) (<= 400 (long x) 599)))
 
-(def ^:private observed #{:start :end :shed :timeout :disconnect})
+(def ^:private observed #{:start :end :shed :timeout :disconnect :stop :dropped})
 
 (defn- observer? [x]
   (and (map? x) (every? observed (keys x)) (every? ifn? (vals x))))

@@ -59,13 +59,17 @@
 (defn- in-use [limiter k]
   (if limiter (k (.facts ^Limiter limiter)) 0))
 
+(defn- dropped [{:keys [observer]}]
+  (if-some [f (:dropped observer)] (f) 0))
+
 (defn status
   "Returns the counts of the server: what is under way now (:in-flight :queued :streams :overdue), and since it started."
   [^Traffic traffic]
   (into {:state ({:closing :draining} (state traffic) (state traffic))
          :in-flight (.size ^Set (.-exchanges traffic))
          :queued (in-use (.-limiter traffic) :waiting)
-         :streams (in-use (.-streams traffic) :in-use)}
+         :streams (in-use (.-streams traffic) :in-use)
+         :observer-dropped (dropped (.-options traffic))}
         (map (fn [[k adder]] [k (.sum ^LongAdder adder)]))
         (.-counters traffic)))
 
