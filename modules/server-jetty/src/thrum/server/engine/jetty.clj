@@ -1,0 +1,147 @@
+(ns thrum.server.engine.jetty
+  "The engine of Jetty 12.1's core: HTTP/1.1, 1.0 and 2, TLS, websockets, and a disconnect that is noticed.
+
+  Jetty's few platform threads accept and select. A request is parsed on a virtual thread of Jetty's and handled on another, fresh
+  one: so its connection can go on when the request has been answered by somebody else, and an interrupt that comes late meets a
+  thread which nobody uses."
+  (:require
+   [thrum.server.engine]
+   [thrum.server.engine.jetty.connector :as connector]
+   [thrum.server.engine.jetty.quiet]
+   [thrum.server.engine.jetty.slow :as slow]
+   [thrum.server.engine.jetty.websocket :as websocket]
+   [thrum.server.engine.jetty.wire :as wire])
+  (:import
+   (java.util.concurrent Executor ThreadFactory)
+   (org.eclipse.jetty.http HttpException HttpStatus)
+   (org.eclipse.jetty.server Connector Handler Handler$Abstract NetworkConnectionLimit Request Request$Handler Response Server ServerConnector)
+   (org.eclipse.jetty.server.handler ErrorHandler)
+   (org.eclipse.jetty.util Callback)
+   (org.eclipse.jetty.util.component LifeCycle)
+   (org.eclipse.jetty.util.thread QueuedThreadPool)
+   (thrum.server.engine Running)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private positive {:check pos-int?, :accepts "a positive integer"})
+
+(def ^:private rows
+  {:acceptors (assoc positive :default "1" :doc "how many threads of each connector accept connections")
+   :selectors (assoc positive :default "half the processors" :doc "how many threads of each connector wait for sockets")
+   :h2-max-streams (assoc positive :default "256" :doc "how many requests an HTTP/2 connection may have at once")
+   :h2-max-events (assoc positive :default "128"
+                         :doc "how many resets, pings, settings and the like a client may send per second on an HTTP/2 connection")
+   :configurator {:check ifn?, :accepts "a function of the org.eclipse.jetty.server.Server"
+                  :doc "called before the server starts, with its connectors in it"}})
+
+;; Threads
+
+(def ^:private ^Executor virtual
+  (let [^ThreadFactory factory (-> (Thread/ofVirtual) (.name "jetty-" 0) (.factory))]
+    (reify Executor
+      (execute [_ task] (.start (.newThread factory task))))))
+
+(def ^:private ^ThreadFactory request-threads
+  (-> (Thread/ofVirtual) (.name "http-request") (.factory)))
+
+(def ^:private ^:const spare-threads
+  "How many platform threads there are beside acceptors and selectors: what is done on them never blocks."
+  8)
+
+(defn- pool ^QueuedThreadPool [{:keys [port ssl-port engine-options]}]
+  (let [connectors (count (remove nil? [port ssl-port]))
+        each (+ (connector/acceptors engine-options) (connector/selectors engine-options))
+        most (int (+ spare-threads (* connectors each)))]
+    (doto (QueuedThreadPool. most most)
+      (.setName "jetty")
+      (.setVirtualThreadsExecutor virtual))))
+
+;; Requests
+
+(defn- handler
+  "Returns the handler that has each request served on a thread of its own."
+  [serve container]
+  (proxy [Handler$Abstract] []
+    (handle [request response callback]
+      (let [wire (wire/wire request response callback container)]
+        (.start (.newThread request-threads #(wire/serve! wire serve)))
+        true))))
+
+(defn- error-status
+  "Returns the status to refuse the request with; one bound for the head, line and headers, has one status."
+  [^Request request ^Response response]
+  (let [cause (.getAttribute request ErrorHandler/ERROR_EXCEPTION)
+        status (if (instance? HttpException cause) (.getCode ^HttpException cause) (.getStatus response))]
+    (if (= HttpStatus/URI_TOO_LONG_414 status) HttpStatus/REQUEST_HEADER_FIELDS_TOO_LARGE_431 status)))
+
+(def ^:private refusals
+  "What Jetty refuses by itself gets a status and nothing else."
+  (reify Request$Handler
+    (handle [_ request response callback]
+      (.setStatus response (error-status request response))
+      (.succeeded ^Callback callback)
+      true)))
+
+;; The server
+
+(defn- limit ^NetworkConnectionLimit [^Server server {:keys [max-connections]}]
+  (NetworkConnectionLimit. (int (min (long max-connections) Integer/MAX_VALUE)) server))
+
+(deftype JettyRunning [^Server server connectors ports ^LifeCycle limit ^Thread heads]
+  Running
+  (port [_] (:port ports -1))
+  (sslPort [_] (:ssl-port ports -1))
+  (closeListeners [_]
+    ;; First: it would have them accept again when a connection ends.
+    (.stop limit)
+    (doseq [^ServerConnector connector connectors]
+      (.setAccepting connector false)
+      (.close connector)))
+  (close [_]
+    (.interrupt heads)
+    (.stop server))
+  (native [_] server))
+
+(defn- ports-of
+  "Returns the connectors' ports by the options that asked for them."
+  [connectors]
+  (update-vals connectors #(.getLocalPort ^ServerConnector %)))
+
+(defn- start-server! [^Server server]
+  (try
+    (.start server)
+    (catch Throwable t
+      (.stop server)
+      (throw t))))
+
+(defn- server
+  "Returns a server of Jetty's that is not started yet, with these connectors still to come."
+  ^Server [options serve]
+  (let [server (Server. (pool options))]
+    (doto server
+      (.setErrorHandler ^Request$Handler refusals)
+      (.setHandler ^Handler (handler serve (websocket/container server options))))))
+
+(defn- connectors-of [server options]
+  (into {}
+        (remove (comp nil? val))
+        {:port (connector/plain server options), :ssl-port (connector/secure server options)}))
+
+(defn- start
+  "Starts Jetty; returns it as Running."
+  [{:keys [header-timeout-ms engine-options] :as options} serve]
+  (let [server (server options serve)
+        connectors (connectors-of server options)
+        limit (limit server options)]
+    (run! #(.addConnector server ^Connector %) (vals connectors))
+    (.addBean server limit)
+    (when-some [configure (:configurator engine-options)] (configure server))
+    (start-server! server)
+    (JettyRunning. server (vals connectors) (ports-of connectors) limit (slow/start (vals connectors) header-timeout-ms))))
+
+(def engine
+  "What thrum.server.engine says an engine is."
+  {:name :jetty
+   :capabilities #{:websockets :h2 :tls :client-certificates :disconnect :http-1.0 :blocking-send}
+   :rows rows
+   :start start})

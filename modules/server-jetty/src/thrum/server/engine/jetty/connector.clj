@@ -1,0 +1,92 @@
+(ns thrum.server.engine.jetty.connector
+  "Jetty's connectors for the options: which protocols a port speaks, and within which bounds."
+  (:require
+   [thrum.server.engine.jetty.tls :as tls])
+  (:import
+   (org.eclipse.jetty.alpn.server ALPNServerConnectionFactory)
+   (org.eclipse.jetty.http HttpCompliance UriCompliance UriCompliance$Violation)
+   (org.eclipse.jetty.http2 WindowRateControl$Factory)
+   (org.eclipse.jetty.http2.server AbstractHTTP2ServerConnectionFactory HTTP2CServerConnectionFactory HTTP2ServerConnectionFactory)
+   (org.eclipse.jetty.server ConnectionFactory HttpConfiguration HttpConnectionFactory Server ServerConnector SslConnectionFactory)))
+
+(set! *warn-on-reflection* true)
+
+;; HTTP
+
+(defn- uris
+  "Handlers get what was sent, //foo, %2F and ..; too; a user's name in a target is refused."
+  ^UriCompliance []
+  (.without UriCompliance/UNSAFE "THRUM" (into-array UriCompliance$Violation [UriCompliance$Violation/USER_INFO])))
+
+(def ^:private ^:const most-response-header-bytes 65536)
+
+(defn- configuration ^HttpConfiguration [{:keys [max-header-bytes]}]
+  (doto (HttpConfiguration.)
+    (.setSendServerVersion false)
+    (.setSendXPoweredBy false)
+    (.setSendDateHeader true)
+    (.setHttpCompliance HttpCompliance/STRICT)
+    (.setUriCompliance (uris))
+    ;; Otherwise a value is taken for one seen before that differs in case.
+    (.setHeaderCacheCaseSensitive true)
+    (.setRequestHeaderSize (int max-header-bytes))
+    (.setMaxResponseHeaderSize most-response-header-bytes)))
+
+(defn- bound-streams!
+  "Bounds what a client of HTTP/2 may do: streams at once, and frames per second that cost it less than the server (resets,
+  settings, pings, continuations)."
+  [^AbstractHTTP2ServerConnectionFactory factory {:keys [h2-max-streams h2-max-events]}]
+  (doto factory
+    (.setMaxConcurrentStreams (int (or h2-max-streams 256)))
+    (.setRateControlFactory (WindowRateControl$Factory. (int (or h2-max-events 128))))
+    (.setConnectProtocolEnabled false)))
+
+(defn- plain-factories [configuration {:keys [h2c? engine-options]}]
+  (cond-> [(HttpConnectionFactory. configuration)]
+    h2c? (conj (bound-streams! (HTTP2CServerConnectionFactory. ^HttpConfiguration configuration) engine-options))))
+
+(defn- secure-factories [configuration {:keys [h2? engine-options] :as options}]
+  (let [http1 (HttpConnectionFactory. configuration)
+        tls (tls/tls options)]
+    (if (false? h2?)
+      [(SslConnectionFactory. tls "http/1.1") http1]
+      (let [alpn (doto (ALPNServerConnectionFactory. "h2,http/1.1") (.setDefaultProtocol "http/1.1"))]
+        [(SslConnectionFactory. tls "alpn")
+         alpn
+         (bound-streams! (HTTP2ServerConnectionFactory. ^HttpConfiguration configuration) engine-options)
+         http1]))))
+
+;; Threads
+
+(defn selectors
+  "Returns how many threads of each connector wait for sockets."
+  ^long [{:keys [selectors]}]
+  (long (or selectors (max 1 (quot (.availableProcessors (Runtime/getRuntime)) 2)))))
+
+(defn acceptors
+  "Returns how many threads of each connector accept connections."
+  ^long [{:keys [acceptors]}]
+  (long (or acceptors 1)))
+
+;; Connectors
+
+(defn- connector
+  ^ServerConnector [^Server server port factories {:keys [host backlog idle-timeout-ms engine-options]}]
+  (doto (ServerConnector. server nil nil nil (int (acceptors engine-options)) (int (selectors engine-options))
+                          ^"[Lorg.eclipse.jetty.server.ConnectionFactory;" (into-array ConnectionFactory factories))
+    (.setHost host)
+    (.setPort (int port))
+    (.setAcceptQueueSize (int backlog))
+    (.setIdleTimeout (long idle-timeout-ms))))
+
+(defn plain
+  "Returns the connector for HTTP, or nil."
+  ^ServerConnector [server {:keys [port] :as options}]
+  (when port
+    (connector server port (plain-factories (configuration options) options) options)))
+
+(defn secure
+  "Returns the connector for HTTPS, or nil."
+  ^ServerConnector [server {:keys [ssl-port] :as options}]
+  (when ssl-port
+    (connector server ssl-port (secure-factories (configuration options) options) options)))

@@ -1,0 +1,49 @@
+(ns thrum.server.engine.jetty.outgoing
+  "What a response is written with: blocking, and as few writes as its size allows."
+  (:require
+   [thrum.server.engine.jetty.flow :as flow])
+  (:import
+   (java.io BufferedOutputStream OutputStream)
+   (java.nio ByteBuffer)
+   (java.util.concurrent.atomic AtomicBoolean)
+   (org.eclipse.jetty.server Response)
+   (org.eclipse.jetty.util BufferUtil)))
+
+(set! *warn-on-reflection* true)
+
+(defn write!
+  "Writes, and blocks until the client took it; throws IOException. shared?: on another thread, since an interrupt of the writing one
+  would close the connection for the other requests on it."
+  [^Response response last? ^ByteBuffer bytes shared?]
+  (let [done (flow/completable)]
+    (if shared?
+      (flow/elsewhere #(.write response last? bytes done))
+      (.write response last? bytes done))
+    (flow/await! done)))
+
+(def ^:private ^:const buffered
+  "How many bytes are held before they are written."
+  16384)
+
+;; ending: whether what is written now is the last piece. ended: whether that has been written.
+(deftype Outgoing [write ^AtomicBoolean ending ^AtomicBoolean ended])
+
+(defn- write-piece! [^Outgoing outgoing bytes]
+  (let [last? (.get ^AtomicBoolean (.-ending outgoing))]
+    ((.-write outgoing) last? bytes)
+    (when last? (.set ^AtomicBoolean (.-ended outgoing) true))))
+
+(defn- pieces
+  "Returns a stream that writes each piece that it gets."
+  ^OutputStream [^Outgoing outgoing]
+  (proxy [OutputStream] []
+    (write [bytes offset n] (write-piece! outgoing (ByteBuffer/wrap bytes offset n)))
+    (flush [] (when-not (.get ^AtomicBoolean (.-ended outgoing)) (write-piece! outgoing BufferUtil/EMPTY_BUFFER)))))
+
+(defn stream
+  "Returns [stream finish!]: write, a function of last? and a ByteBuffer, is called with what the stream buffered; (finish!) sends
+  what is left as the last piece."
+  [write]
+  (let [outgoing (Outgoing. write (AtomicBoolean.) (AtomicBoolean.))
+        stream (BufferedOutputStream. (pieces outgoing) buffered)]
+    [stream (fn [] (.set ^AtomicBoolean (.-ending outgoing) true) (.flush stream))]))

@@ -1,0 +1,59 @@
+(ns thrum.server.engine.jetty.slow
+  "Closes connections whose client takes too long to send a request's head, or to agree on TLS, however steadily it does so."
+  (:import
+   (java.util Collection)
+   (org.eclipse.jetty.http HttpParser)
+   (org.eclipse.jetty.io EndPoint)
+   (org.eclipse.jetty.io.ssl SslConnection)
+   (org.eclipse.jetty.server ServerConnector)
+   (org.eclipse.jetty.server.internal HttpConnection)))
+
+(set! *warn-on-reflection* true)
+
+(defn- head-begun-ms
+  "Returns how many ms ago the head began that is being received, nil where none is."
+  [^HttpConnection connection]
+  (let [^HttpParser parser (.getParser connection)
+        begun (.getBeginNanoTime parser)]
+    ;; The state is looked at last: a time that belongs to an earlier request is out of use by then.
+    (when (and (.inHeaderState parser) (not (.isStart parser)))
+      (quot (- (System/nanoTime) begun) 1000000))))
+
+(defn- agreed?
+  "Tells whether the connection's handshake has been completed once."
+  [^SslConnection connection]
+  (not= "NONE" (.getProtocol (.getSession (.getSSLEngine connection)))))
+
+(defn- waited-ms
+  "Returns for how many ms the client at the end point has kept the server waiting for a head or a handshake; nil: it has not."
+  [^EndPoint end-point]
+  (let [connection (.getConnection end-point)]
+    (condp instance? connection
+      HttpConnection (head-begun-ms connection)
+      SslConnection (if (agreed? connection)
+                      (recur (.getSslEndPoint ^SslConnection connection))
+                      (- (System/currentTimeMillis) (.getCreatedTimeStamp end-point)))
+      nil)))
+
+(defn- close-slow! [^EndPoint end-point most-ms]
+  (when (< (long most-ms) (long (or (waited-ms end-point) 0)))
+    (.close end-point)))
+
+(defn- close-all-slow! [^ServerConnector connector most-ms]
+  (run! #(close-slow! % most-ms) ^Collection (.getConnectedEndPoints connector)))
+
+(defn- period-ms [most-ms]
+  (-> (quot (long most-ms) 8) (max 10) (min 500)))
+
+(defn- look-again-and-again! [connectors most-ms]
+  (try
+    (loop []
+      (Thread/sleep (long (period-ms most-ms)))
+      (run! #(close-all-slow! % most-ms) connectors)
+      (recur))
+    (catch InterruptedException _)))
+
+(defn start
+  "Starts to look after the connectors; returns the thread, which ends when it is interrupted."
+  ^Thread [connectors most-ms]
+  (-> (Thread/ofVirtual) (.name "jetty-heads") (.start #(look-again-and-again! connectors most-ms))))

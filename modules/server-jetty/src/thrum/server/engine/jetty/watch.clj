@@ -1,0 +1,117 @@
+(ns thrum.server.engine.jetty.watch
+  "Notices that a client goes while its request is handled.
+
+  On HTTP/1.1 the connection is read while nobody else reads it: an end of stream means that the client has gone; bytes, which
+  belong to its next request, are given back. On HTTP/2 the stream's reset is told."
+  (:import
+   (java.io IOException)
+   (java.util.concurrent CancellationException)
+   (java.util.concurrent.atomic AtomicBoolean)
+   (java.util.function Consumer)
+   (org.eclipse.jetty.io AbstractEndPoint)
+   (org.eclipse.jetty.server Request)
+   (org.eclipse.jetty.server.internal HttpConnection)
+   (org.eclipse.jetty.util BufferUtil Callback)
+   (org.eclipse.jetty.util.thread Invocable$InvocationType)))
+
+(set! *warn-on-reflection* true)
+
+(definterface IWatch
+  (^boolean arm [])
+  (^Object fire [])     ; there is something to read
+  (^Object lose [])     ; there will be nothing more to read
+  (^Object end []))
+
+(defn- notify! [^Runnable gone]
+  (Thread/startVirtualThread gone))
+
+;; HTTP/1.1
+
+(declare callback)
+
+(def ^:private ^:const read-ahead
+  "How many bytes of a next request are read at most before it is its turn."
+  1024)
+
+(defn- read-ahead!
+  "Reads what there is and gives it back to the connection. Returns how many bytes it was, -1 for the end."
+  [^HttpConnection connection ^AbstractEndPoint end-point]
+  (try
+    (let [buffer (BufferUtil/allocate read-ahead)
+          n (.fill end-point buffer)]
+      (when (pos? n) (.onUpgradeTo connection buffer))
+      n)
+    (catch IOException _ -1)))
+
+;; One lock for the end of the watch and for a read: when end returns nobody reads any more.
+(deftype Http1Watch [^HttpConnection connection ^AbstractEndPoint end-point ^Runnable gone ^:unsynchronized-mutable armed]
+  IWatch
+  (arm [this]
+    (locking this
+      (set! armed true)
+      (set! armed (.tryFillInterested end-point (callback this)))
+      armed))
+  (fire [this]
+    (locking this
+      (when armed
+        (set! armed false)
+        (let [n (long (read-ahead! connection end-point))]
+          (cond
+            (neg? n) (notify! gone)
+            ;; TLS may have had records without content.
+            (zero? n) (.arm this))))))
+  (lose [this]
+    (locking this
+      (when armed
+        (set! armed false)
+        (notify! gone))))
+  (end [this]
+    (locking this
+      (when armed
+        (set! armed false)
+        (.onFail (.getFillInterest end-point) (CancellationException. "The watch is over"))))))
+
+(defn- callback ^Callback [^Http1Watch watch]
+  (reify Callback
+    (succeeded [_] (.fire watch))
+    (failed [_ _] (.lose watch))
+    (getInvocationType [_] Invocable$InvocationType/NON_BLOCKING)))
+
+(defn- unread?
+  "Tells whether the client may still be sending this request, or has begun the next one."
+  [^HttpConnection connection]
+  (not (and (.isComplete (.getParser connection)) (.isRequestBufferEmpty connection))))
+
+(defn- watch-connection [^HttpConnection connection gone]
+  (when-not (unread? connection)
+    (let [watch (Http1Watch. connection (.getEndPoint connection) gone false)]
+      (when (.arm watch) watch))))
+
+;; HTTP/2
+
+(deftype Http2Watch [^Runnable gone ^AtomicBoolean armed]
+  IWatch
+  (arm [_] true)
+  (fire [_] nil)
+  (lose [_] (when (.getAndSet armed false) (notify! gone)))
+  (end [_] (.set armed false)))
+
+(defn- watch-stream [^Request request gone]
+  (let [watch (Http2Watch. gone (AtomicBoolean. true))]
+    (.addFailureListener request (reify Consumer (accept [_ _] (.lose watch))))
+    watch))
+
+;; Either
+
+(defn watch
+  "Calls gone, on a virtual thread, when the client goes. Returns what end! takes, or nil where it cannot be told."
+  [^Request request gone]
+  (let [connection (.getConnection (.getConnectionMetaData request))]
+    (if (instance? HttpConnection connection)
+      (watch-connection connection gone)
+      (watch-stream request gone))))
+
+(defn end!
+  "Ends a watch: gone is not called any more, and the connection may be written to."
+  [^IWatch watch]
+  (.end watch))

@@ -1,0 +1,205 @@
+(ns thrum.server.engine.jetty.wire
+  "One request of Jetty's as a Wire."
+  (:require
+   [thrum.server.engine]
+   [thrum.server.engine.jetty.flow :as flow]
+   [thrum.server.engine.jetty.outgoing :as outgoing]
+   [thrum.server.engine.jetty.watch :as watch]
+   [thrum.server.engine.jetty.websocket :as websocket])
+  (:import
+   (java.io IOException)
+   (java.net StandardSocketOptions)
+   (java.nio ByteBuffer)
+   (java.nio.channels NetworkChannel)
+   (java.util Iterator)
+   (java.util.concurrent.atomic AtomicBoolean)
+   (java.util.function Predicate)
+   (org.eclipse.jetty.http HttpField HttpFields HttpFields$Mutable HttpHeader HttpVersion)
+   (org.eclipse.jetty.io EndPoint EndPoint$Wrapper EofException)
+   (org.eclipse.jetty.server ConnectionMetaData Request Request$Handler$AbortException Response)
+   (org.eclipse.jetty.util BufferUtil Callback)
+   (thrum.server.engine Wire)))
+
+(set! *warn-on-reflection* true)
+
+;; The request
+
+(defn- fields->array ^objects [^HttpFields fields]
+  (let [all (object-array (* 2 (.size fields)))
+        ^Iterator each (.iterator fields)]
+    (loop [i 0]
+      (when (.hasNext each)
+        (let [^HttpField field (.next each)]
+          (aset all i (.getName field))
+          (aset all (inc i) (or (.getValue field) "")))
+        (recur (+ i 2))))
+    all))
+
+(defn- meta-data ^ConnectionMetaData [^Request request]
+  (.getConnectionMetaData request))
+
+(defn- end-point ^EndPoint [^Request request]
+  (.getEndPoint (.getConnection (meta-data request))))
+
+(defn- certificate-of [^Request request]
+  (some-> (.getSslSessionData (end-point request)) .peerCertificates first))
+
+(defn- shared?
+  "Tells whether other requests are on the same connection at the same time."
+  [^Request request]
+  (identical? HttpVersion/HTTP_2 (.getHttpVersion (meta-data request))))
+
+(defn- body?
+  "Tells whether the request may have a body. HTTP/2 need not announce one."
+  [^Request request shared?]
+  (let [length (.getLength request)]
+    (or (pos? length)
+        (and (neg? length) (or shared? (.contains (.getHeaders request) HttpHeader/TRANSFER_ENCODING))))))
+
+;; The response
+
+(defn- add-headers! [^HttpFields$Mutable fields ^objects headers]
+  (loop [i 0]
+    (when (< i (alength headers))
+      (.add fields ^String (aget headers i) ^String (aget headers (inc i)))
+      (recur (+ i 2)))))
+
+(defn- set-head! [^Response response status headers]
+  (.setStatus response status)
+  (add-headers! (.getHeaders response) headers))
+
+(defn- frame!
+  "States how the body is framed. Of an unknown length it is sent in chunks, also where the connection closes after it: the end of a
+  connection would look like the end of the body."
+  [^Request request ^Response response length]
+  (cond
+    (not (neg? (long length))) (.put (.getHeaders response) HttpHeader/CONTENT_LENGTH (long length))
+    (= HttpVersion/HTTP_1_1 (.getHttpVersion (meta-data request))) (.put (.getHeaders response) HttpHeader/TRANSFER_ENCODING "chunked")))
+
+(defn- length-open?
+  "Tells whether neither the headers nor the status say how long the body is: Jetty would say 0."
+  [^Response response]
+  (not (or (.contains (.getHeaders response) HttpHeader/CONTENT_LENGTH) (= 204 (.getStatus response)))))
+
+(defn- delimited-by-end?
+  "Tells whether the client takes the end of the connection for the end of the body."
+  [^Request request ^Response response]
+  (and (= HttpVersion/HTTP_1_0 (.getHttpVersion (meta-data request)))
+       (.isCommitted response)
+       (not (.contains (.getHeaders response) HttpHeader/CONTENT_LENGTH))))
+
+;; Abort
+
+(defn- socket-end-point
+  "Returns the end point of the socket, beneath TLS."
+  ^EndPoint [^EndPoint end-point]
+  (if (instance? EndPoint$Wrapper end-point)
+    (recur (.unwrap ^EndPoint$Wrapper end-point))
+    end-point))
+
+(defn- reset-at-close! [^EndPoint end-point]
+  (try
+    (.setOption ^NetworkChannel (.getTransport end-point) StandardSocketOptions/SO_LINGER (int 0))
+    ;; It is closed already.
+    (catch IOException _)))
+
+(defn- close-connection!
+  "Closes the connection of HTTP/1, with a RST where a FIN would look like the end of the body."
+  [^Request request response]
+  (let [outer (end-point request)
+        socket (socket-end-point outer)]
+    (when (delimited-by-end? request response) (reset-at-close! socket))
+    (.close socket)
+    (.close outer)))
+
+(defn- fail!
+  "Tells Jetty that the exchange is over; it answers nothing, and resets a stream of HTTP/2."
+  [^Request request ^Callback callback]
+  (.fail request (EofException. "aborted"))
+  (.failed callback (Request$Handler$AbortException.)))
+
+;; The wire
+
+(definterface Completion
+  (^Object write [last bytes])
+  (^Object complete [])
+  (^boolean completed []))
+
+(def ^:private ^Predicate patient
+  "A handler may take longer than the connection may be idle; what it reads or writes may not."
+  (reify Predicate (test [_ _] false)))
+
+;; over: whether the exchange has been completed, or aborted.
+(deftype JettyWire [^Request request ^Response response ^Callback callback container shared ^AtomicBoolean over
+                    ^:unsynchronized-mutable finish
+                    ^:volatile-mutable watched]
+  Completion
+  (write [this last bytes]
+    (try
+      (outgoing/write! response (boolean last) bytes shared)
+      (catch Throwable t
+        (.abort this)
+        (throw t))))
+  (complete [_]
+    (when-not (.compareAndSet over false true)
+      (throw (IOException. "The exchange was aborted")))
+    (flow/succeed! callback shared))
+  (completed [_] (.get over))
+
+  Wire
+  (method [_] (.getMethod request))
+  (target [_] (.getPathQuery (.getHttpURI request)))
+  (protocol [_] (.asString (.getHttpVersion (meta-data request))))
+  (scheme [_] (if (.isSecure (end-point request)) "https" "http"))
+  (authority [_] (when shared (.getAuthority (.getHttpURI request))))
+  (headers [_] (fields->array (.getHeaders request)))
+  (remote [_] (.getRemoteSocketAddress (meta-data request)))
+  (local [_] (.getLocalSocketAddress (meta-data request)))
+  (certificate [_] (certificate-of request))
+  (body [_] (when (body? request shared) (flow/input request shared)))
+  (send [this status headers body]
+    (set-head! response status headers)
+    (if body
+      (.write this true (ByteBuffer/wrap body))
+      (do (when (length-open? response) (.write this false BufferUtil/EMPTY_BUFFER))
+          (.write this true BufferUtil/EMPTY_BUFFER)))
+    (.complete this))
+  (begin [this status headers length]
+    (set-head! response status headers)
+    (frame! request response length)
+    (let [[stream finish!] (outgoing/stream #(.write this %1 %2))]
+      (set! finish finish!)
+      stream))
+  (end [this]
+    (finish)
+    (.complete this))
+  (abort [this]
+    (when (.compareAndSet over false true)
+      (.unwatch this)
+      (if shared
+        (flow/elsewhere #(fail! request callback))
+        (do (close-connection! request response)
+            (fail! request callback)))))
+  (watch [_ gone]
+    (set! watched (watch/watch request gone))
+    (some? watched))
+  (unwatch [_]
+    (some-> watched (watch/end!)))
+  (upgrade [_ headers protocol listener]
+    (add-headers! (.getHeaders response) headers)
+    (.set over true)
+    (websocket/upgrade! container request response callback protocol listener)))
+
+(defn wire
+  "Returns the wire of a request of Jetty's; container: that of the websockets."
+  ^JettyWire [^Request request response callback container]
+  (.addIdleTimeoutListener request patient)
+  (JettyWire. request response callback container (shared? request) (AtomicBoolean.) nil nil))
+
+(defn serve!
+  "Calls serve with the wire; afterwards the exchange is over in any case."
+  [^JettyWire wire serve]
+  (try
+    (serve wire)
+    (finally
+      (when-not (.completed wire) (.abort wire)))))
