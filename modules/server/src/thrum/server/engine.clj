@@ -26,7 +26,7 @@
 (definterface Wire
   (^String method [])               ; as sent: "GET"
   (^String target [])               ; as sent, on HTTP/2 :path; never normalised or decoded
-  (^String protocol [])             ; "HTTP/1.1"
+  (^String protocol [])             ; "HTTP/1.0", "HTTP/1.1" or "HTTP/2.0"
   (^String scheme [])               ; "http" or "https"
   (^String authority [])            ; HTTP/2's :authority, otherwise nil
   (^Object headers [])              ; an Object[]: name, value, name, value ..., as sent, in the order of arrival, repeated ones too

@@ -440,7 +440,7 @@
   "Reads the request. Returns whether it is one that can be handled; what is not has been answered."
   [^Exchange x]
   (try
-    (.setRequest x (request/->request (.-wire x) (body-of x)))
+    (.setRequest x (request/->request (.-wire x) (body-of x) (option x :max-header-bytes)))
     true
     (catch ExceptionInfo e
       (refuse! x (:status (ex-data e) 400))

@@ -51,6 +51,21 @@
   (when-not (token? name) (refuse! 400 "A header's name is not a token"))
   (when-not (clean? value) (refuse! 400 "A header's value has control characters")))
 
+(defn- check-size!
+  "Refuses a request whose line and headers are longer than most bytes."
+  [^Wire wire ^objects headers most]
+  (let [n (alength headers)
+        ;; Each header has a colon, a space and a line's end; the line has two spaces and its end.
+        size (long (loop [i 0, size (+ 4 (.length (.method wire)) (.length (.target wire)) (.length (.protocol wire)))]
+                     (if (< i n)
+                       (recur (inc i) (+ size 2 (.length ^String (aget headers i))))
+                       size)))]
+    (when (< (long most) size) (refuse! 431 "The headers are too long"))))
+
+(defn- check-protocol! [^Wire wire]
+  (when-not (#{"HTTP/1.1" "HTTP/1.0" "HTTP/2.0"} (.protocol wire))
+    (refuse! 505 "Unknown protocol")))
+
 (defn- lower-cased
   "Returns the headers with names in lower case, all checked."
   ^objects [^objects headers]
@@ -204,9 +219,12 @@
 
 (defn ->request
   "Returns the request map of the wire, with this :body. Throws :thrum/refused with the :status to answer for what two servers
-  could read differently, or what is no HTTP."
-  [^Wire wire body]
-  (let [headers (lower-cased (.headers wire))
+  could read differently, what is no HTTP, and headers of more than most-header bytes."
+  [^Wire wire body most-header]
+  (let [raw (.headers wire)
+        _ (check-protocol! wire)
+        _ (check-size! wire raw most-header)
+        headers (lower-cased raw)
         length (content-length headers)
         host (authority-of wire headers)
         _ (check-transfer-encoding! headers (.protocol wire) length)
