@@ -14,13 +14,14 @@
 (definterface IEvents
   (^Object write [^String text])
   (^Object finish [])
-  (^boolean open [])
+  (^Object await [alarm])           ; the alarm of the next heartbeat
   (^long sent []))
 
 ;; A body: f is called with what events are sent through.
 (deftype Stream [f heartbeat-ms])
 
-(deftype Events [^OutputStream out ^:unsynchronized-mutable open ^:unsynchronized-mutable ^long sent]
+(deftype Events [^OutputStream out ^:unsynchronized-mutable open ^:unsynchronized-mutable ^long sent
+                 ^:unsynchronized-mutable alarm]
   IEvents
   (write [this text]
     (let [bytes (.getBytes text StandardCharsets/UTF_8)]
@@ -30,8 +31,14 @@
         (.flush out)
         (set! sent (+ sent (alength bytes)))
         nil)))
-  (finish [this] (locking this (set! open false)))
-  (open [this] (locking this open))
+  (await [this a]
+    (locking this
+      (set! alarm a)
+      (when-not open (deadline/disarm! a))))
+  (finish [this]
+    (locking this
+      (set! open false)
+      (when alarm (deadline/disarm! alarm))))
   (sent [this] (locking this sent)))
 
 ;; The format (HTML, 9.2)
@@ -60,23 +67,25 @@
 
 ;; The heartbeat: a comment, which clients ignore.
 
-(defn- beat!
-  "Sends a comment after each silence of so many ms, as long as the stream is open. Not on the alarm's own thread: a write blocks."
+(declare beat-later!)
+
+(defn- beat! [^Events events ms]
+  (try
+    (.write events ": \n\n")
+    (beat-later! events ms)
+    (catch IOException _)))
+
+(defn- beat-later!
+  "Sends a comment in so many ms, and again, as long as the stream is open. Not on the alarm's own thread: a write blocks."
   [^Events events ms]
-  (let [beat (fn []
-               (try
-                 (.write events ": \n\n")
-                 (beat! events ms)
-                 (catch IOException _)))]
-    (deadline/arm! (deadline/in-ms ms)
-                   #(when (.open events) (.start (jdk/virtual-thread "http-heartbeat" beat))))))
+  (.await events (deadline/arm! (deadline/in-ms ms) #(.start (jdk/virtual-thread "http-heartbeat" (fn [] (beat! events ms)))))))
 
 (defn stream!
   "Calls the stream's function with events that are written to out. Returns how many bytes were sent."
   [^Stream stream ^OutputStream out]
-  (let [events (Events. out true 0)]
+  (let [events (Events. out true 0 nil)]
     (.flush out)
-    (when-some [ms (.-heartbeat-ms stream)] (beat! events ms))
+    (when-some [ms (.-heartbeat-ms stream)] (beat-later! events ms))
     (try
       ((.-f stream) events)
       (.sent events)

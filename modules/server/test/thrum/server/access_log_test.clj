@@ -1,0 +1,81 @@
+(ns thrum.server.access-log-test
+  "One line a request, with nothing in it that a client could forge."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.server.access-log :as access-log]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (java.io File IOException StringWriter Writer)
+   (java.time ZonedDateTime)
+   (java.util.concurrent CountDownLatch TimeUnit)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(def ^:private request
+  {:remote-addr "10.0.0.7", :request-method :get, :uri "/a", :query-string "token=secret", :protocol "HTTP/1.1"
+   :headers {"cookie" "secret", "authorization" "secret"}})
+
+(deftest a-line-is-in-the-common-format
+  (is (= "10.0.0.7 - - [21/Nov/2026:08:22:06 +0000] \"GET /a HTTP/1.1\" 200 12"
+         (access-log/line {:request request, :status 200, :bytes 12} (ZonedDateTime/parse "2026-11-21T08:22:06Z")))))
+
+(deftest what-could-break-a-line-is-escaped
+  (is (= "a\\x22b\\x5Cc\\x0Ad\\x7F\\xE2\\x82\\xAC" (access-log/escaped "a\"b\\c\nd\u007f€"))))
+
+(deftest a-request-that-could-not-be-read-has-a-line-too
+  (is (= "- - - [21/Nov/2026:08:22:06 +0000] \"-\" 400 -"
+         (access-log/line {:status 400} (ZonedDateTime/parse "2026-11-21T08:22:06Z")))))
+
+(deftest the-end-of-the-server-writes-what-is-queued
+  (let [out (StringWriter.)
+        {:keys [end stop dropped]} (access-log/observer out 100)]
+    (dotimes [_ 100] (end {:request request, :status 200, :bytes 1}))
+    (stop {})
+    (is (= 100 (+ (count (str/split-lines (str out))) (long (dropped)))))
+    (is (not (str/includes? (str out) "secret")))))
+
+(deftest a-file-is-appended-to
+  (let [file (File/createTempFile "access" ".log")]
+    (try
+      (spit file "before\n")
+      (let [{:keys [end stop]} (access-log/observer file 10)]
+        (end {:request request, :status 204, :bytes 0})
+        (stop {}))
+      (is (re-matches #"before\n10\.0\.0\.7 .* 204 -\n" (slurp file)))
+      (finally (.delete file)))))
+
+(defn- stuck-writer
+  "Returns a writer whose first line waits for the gate."
+  ^Writer [^CountDownLatch entered ^CountDownLatch gate]
+  (proxy [Writer] []
+    (write [_]
+      (.countDown entered)
+      (.await gate 5 TimeUnit/SECONDS))
+    (flush [])
+    (close [])))
+
+(deftest a-slow-disk-delays-no-request
+  (let [entered (CountDownLatch. 1), gate (CountDownLatch. 1)
+        {:keys [end stop dropped]} (access-log/observer (stuck-writer entered gate) 2)]
+    (end {:request request})
+    (is (.await entered 5 TimeUnit/SECONDS))
+    (dotimes [_ 5] (end {:request request}))
+    (is (= 3 (dropped)))
+    (.countDown gate)
+    (stop {})))
+
+(deftest a-full-disk-ends-the-log-and-nothing-else
+  (let [out (proxy [Writer] []
+              (write [_] (throw (IOException. "No space left")))
+              (flush [])
+              (close []))
+        {:keys [end stop dropped]} (access-log/observer out 10)]
+    (end {:request request})
+    (is (gate/eventually 5000 #(= 1 (dropped))))
+    (end {:request request})
+    (is (= 2 (dropped)))
+    (stop {})))
