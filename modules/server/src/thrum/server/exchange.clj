@@ -7,6 +7,7 @@
    [thrum.jdk :as jdk]
    [thrum.limit :as limit]
    [thrum.server.body :as body]
+   [thrum.server.engine]
    [thrum.server.events :as events]
    [thrum.server.input :as input]
    [thrum.server.request :as request]
@@ -372,7 +373,8 @@
     (do (log! x t) (response/plain 500))))
 
 (defn- answer-failure! [^Exchange x t]
-  (if (= :broken (.flaw x))
+  (if (.flaw x)
+    ;; The client's fault: of an overlong body respond! says so.
     (respond! x (response/plain 400 "Connection" "close"))
     (try
       (respond! x (ask-error-handler x t))
@@ -382,15 +384,18 @@
           (respond! x (response/plain 500))
           (cut! x))))))
 
+(defn- count-failure! [^Exchange x]
+  (when-not (.flaw x) (traffic/add! (.-traffic x) :failed 1)))
+
 (defn- fail!
   "Answers for what the handler, its body or its forks threw: as far as nobody has answered yet."
   [^Exchange x t]
   (.fail x t)
   (case (.stage x)
     :dead nil
-    :open (do (traffic/add! (.-traffic x) :failed 1)
+    :open (do (count-failure! x)
               (answer-failure! x t))
-    :committed (do (traffic/add! (.-traffic x) :failed 1)
+    :committed (do (count-failure! x)
                    (cut! x)
                    (log! x t))
     (log! x t)))

@@ -1,6 +1,7 @@
 (ns thrum.server.lifecycle
   "How a server starts, drains and ends."
   (:require
+   [thrum.server.engine]
    [thrum.server.exchange :as exchange]
    [thrum.server.traffic :as traffic])
   (:import

@@ -1,7 +1,8 @@
 (ns thrum.server.request
   "From a wire to a request map of the Ring 1.5 specification; a request that two servers could read differently is refused."
   (:require
-   [clojure.string :as str])
+   [clojure.string :as str]
+   [thrum.server.engine])
   (:import
    (clojure.lang PersistentArrayMap)
    (java.net InetSocketAddress)
