@@ -77,13 +77,23 @@
     (failed [_ _] (.lose watch))
     (getInvocationType [_] Invocable$InvocationType/NON_BLOCKING)))
 
-(defn- unread?
-  "Tells whether the client may still be sending this request, or has begun the next one."
+(defn- received?
+  "Tells whether the client has sent all of the request, and all of it has been read."
   [^HttpConnection connection]
-  (not (and (.isComplete (.getParser connection)) (.isRequestBufferEmpty connection))))
+  (let [parser (.getParser connection)]
+    (or (.isComplete parser) (not (.hasContent parser)))))
+
+(defn- room?
+  "Tells whether what is read ahead finds room behind what is known of the next requests already."
+  [^HttpConnection connection]
+  (or (.isRequestBufferEmpty connection)
+      (let [known (.onUpgradeFrom connection)
+            n (.remaining known)]
+        (.onUpgradeTo connection known)
+        (<= (+ n read-ahead) (.getInputBufferSize connection)))))
 
 (defn- watch-connection [^HttpConnection connection gone]
-  (when-not (unread? connection)
+  (when (and (received? connection) (room? connection))
     (let [watch (Http1Watch. connection (.getEndPoint connection) gone false)]
       (when (.arm watch) watch))))
 

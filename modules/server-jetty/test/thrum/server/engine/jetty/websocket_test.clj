@@ -1,0 +1,136 @@
+(ns thrum.server.engine.jetty.websocket-test
+  (:require
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.server :as server]
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (java.net URI)
+   (java.net.http HttpClient WebSocket WebSocket$Listener)
+   (java.nio ByteBuffer)
+   (java.util.concurrent CompletionStage LinkedBlockingQueue TimeUnit)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- noting
+  "Returns a listener of the client's side that notes what it is told."
+  [^LinkedBlockingQueue trail]
+  (let [note (fn [^WebSocket ws & event]
+               (.put trail (vec event))
+               (.request ws 1)
+               nil)]
+    (reify WebSocket$Listener
+      (onOpen [_ ws] (.request ws 1))
+      (onText [_ ws text last] (note ws :text (count text) (str (first text)) last))
+      (onBinary [_ ws data last] (note ws :binary (.remaining data) last))
+      (onPong [_ ws data] (note ws :pong (.get data)))
+      (onClose [_ ws code reason] (note ws :close code reason))
+      (onError [_ _ t] (.put trail [:error (str t)])))))
+
+(defn- next-event [^LinkedBlockingQueue trail]
+  (.poll trail 5 TimeUnit/SECONDS))
+
+(defn- done [^CompletionStage stage]
+  (.get (.toCompletableFuture stage) 5 TimeUnit/SECONDS))
+
+(defn- talk
+  "Opens a websocket to a server with this listener, and calls (f ws trail); returns what it returned."
+  [listener options f]
+  (with-open [^java.lang.AutoCloseable s (server/run-server (constantly {:ring.websocket/listener listener})
+                                                            (merge {:engine :jetty, :port 0, :stop-on-shutdown? false
+                                                                    :shutdown-timeout-ms 0}
+                                                                   options))
+              client (HttpClient/newHttpClient)]
+    (let [trail (LinkedBlockingQueue.)
+          ^WebSocket ws (done (.buildAsync (.newWebSocketBuilder client)
+                                           (URI. (str "ws://127.0.0.1:" (server/port s) "/"))
+                                           (noting trail)))]
+      (try (f ws trail)
+           (finally (.abort ws))))))
+
+(def ^:private echo
+  {:on-message (fn [ws message] (server/send! ws message))})
+
+(deftest messages-are-whole-whatever-their-frames
+  (talk echo {}
+        (fn [^WebSocket ws trail]
+          (done (.sendText ws "he" false))
+          (done (.sendText ws "llo" true))
+          (is (= [:text 5 "h" true] (next-event trail)))
+          (done (.sendBinary ws (ByteBuffer/wrap (byte-array 70000)) true))
+          (is (= 70000 (loop [n 0]
+                         (let [[_ more last] (next-event trail)
+                               n (+ n (long (or more 0)))]
+                           (if (or last (nil? more)) n (recur n)))))))))
+
+(deftest a-ping-is-answered-once
+  (talk {:on-message (fn [ws _] (server/send! ws "x"))} {}
+        (fn [^WebSocket ws trail]
+          (done (.sendPing ws (ByteBuffer/wrap (byte-array [7]))))
+          (is (= [:pong 7] (next-event trail)))
+          (done (.sendText ws "next" true))
+          (is (= [:text 1 "x" true] (next-event trail))))))
+
+(deftest codes-and-reasons-of-a-close-go-both-ways
+  (let [closed (promise)]
+    (talk {:on-close (fn [_ code reason] (deliver closed [code reason]))} {}
+          (fn [^WebSocket ws _]
+            (done (.sendClose ws 4321 "enough"))
+            (is (= [4321 "enough"] (deref closed 5000 :never))))))
+  (talk {:on-open (fn [ws] (server/close! ws 4001 "no more"))} {}
+        (fn [_ trail] (is (= [:close 4001 "no more"] (next-event trail))))))
+
+(deftest a-message-that-is-too-long-is-refused-with-1009
+  (doseq [text? [true false]]
+    (let [got (atom [])]
+      (talk {:on-message (fn [_ message] (swap! got conj message))} {:ws-max-message-bytes 100}
+            (fn [^WebSocket ws trail]
+              (done (if text?
+                      (.sendText ws (apply str (repeat 101 "x")) true)
+                      (.sendBinary ws (ByteBuffer/wrap (byte-array 101)) true)))
+              (is (= [:close 1009] (take 2 (next-event trail))))
+              (is (= [] @got)))))))
+
+(deftest many-small-frames-are-one-message-that-may-be-too-long
+  (talk echo {:ws-max-message-bytes 100}
+        (fn [^WebSocket ws trail]
+          (dotimes [_ 11] (try (done (.sendText ws "xxxxxxxxxx" false)) (catch Exception _ nil)))
+          (is (= [:close 1009] (take 2 (next-event trail)))))))
+
+(deftest a-silent-websocket-is-closed
+  (let [closed (promise)]
+    (talk {:on-close (fn [_ code _] (deliver closed code))} {:ws-idle-timeout-ms 200}
+          (fn [_ trail]
+            (is (= :close (first (next-event trail))))
+            (is (int? (deref closed 5000 nil)))))))
+
+(deftest a-client-that-vanishes-is-told-once
+  (let [closed (atom []), told (promise)]
+    (talk {:on-close (fn [_ code _] (swap! closed conj code) (deliver told true))} {}
+          (fn [^WebSocket ws _]
+            (.abort ws)
+            (is (deref told 5000 nil))
+            (is (= [1006] @closed))))))
+
+(deftest a-slow-reader-blocks-who-sends
+  (let [sent (atom 0), failed (promise)
+        flood (fn [ws]
+                (try
+                  (dotimes [_ 2000]
+                    (server/send! ws (ByteBuffer/wrap (byte-array 65536)))
+                    (swap! sent inc))
+                  (catch java.io.IOException e (deliver failed e))))]
+    (with-open [^java.lang.AutoCloseable s (server/run-server (constantly {:ring.websocket/listener {:on-open flood}})
+                                                              {:engine :jetty, :port 0, :stop-on-shutdown? false, :shutdown-timeout-ms 0
+                                                               :idle-timeout-ms 60000})
+                client (java.net.Socket. "127.0.0.1" (int (server/port s)))]
+      (.write (.getOutputStream client)
+              (.getBytes (str "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                              "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")))
+      (is (= 72 (.read (.getInputStream client))))
+      (is (= :blocked (deref failed 500 :blocked)))
+      (is (< (long @sent) 2000))
+      (.setSoLinger client true 0)
+      (.close client)
+      (is (instance? java.io.IOException (deref failed 5000 nil))))))

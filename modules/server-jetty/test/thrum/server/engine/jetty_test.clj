@@ -1,0 +1,189 @@
+(ns thrum.server.engine.jetty-test
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.server :as server]
+   [thrum.server.engine.jetty.keys :as keys]
+   [thrum.server.tck.wire :as wire]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (clojure.lang ExceptionInfo)
+   (java.net InetAddress ServerSocket Socket)
+   (java.util.concurrent CountDownLatch TimeUnit)
+   (org.eclipse.jetty.server Server)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- serve [handler options]
+  (server/run-server handler (merge {:engine :jetty, :port 0, :stop-on-shutdown? false} options)))
+
+(defn- ok [_]
+  {:status 200, :headers {}, :body "ok"})
+
+(defn- jetty-threads []
+  (filter #(re-find #"^jetty-|^Connector" (.getName ^Thread %)) (keys (Thread/getAllStackTraces))))
+
+(defn- gone?
+  "Waits until Jetty has no platform thread left."
+  []
+  (gate/eventually 3000 #(empty? (jetty-threads))))
+
+;; Start and stop
+
+(defn- start-failure [options]
+  (try
+    (server/stop! (serve ok options))
+    (catch ExceptionInfo e (ex-data e))))
+
+(deftest a-port-in-use-leaves-no-thread
+  (with-open [taken (ServerSocket. 0 1 (InetAddress/getByName "127.0.0.1"))]
+    (is (= :thrum/start-failed (:type (start-failure {:port (.getLocalPort taken)}))))
+    (is (gone?))))
+
+(deftest a-wrong-password-leaves-no-thread-and-stays-secret
+  (let [failure (try
+                  (serve ok {:ssl-port 0, :keystore (keys/key-store "server"), :key-password "battery-staple"})
+                  (catch ExceptionInfo e e))]
+    (is (= :thrum/start-failed (:type (ex-data failure))))
+    (is (not (str/includes? (str failure (ex-cause failure)) "battery-staple")))
+    (is (gone?))))
+
+(deftest a-missing-key-store-leaves-no-thread
+  (is (= :thrum/start-failed (:type (start-failure {:ssl-port 0, :keystore "no/such/store.p12", :key-password "x"}))))
+  (is (gone?)))
+
+(deftest stopping-ends-every-thread-of-jetty
+  (let [s (serve ok {})]
+    (is (seq (jetty-threads)))
+    (server/stop! s)
+    (is (gone?))))
+
+(deftest a-configurator-gets-the-server-before-it-starts
+  (let [found (promise)
+        s (serve ok {:engine-options {:configurator (fn [^Server jetty] (deliver found [(.isRunning jetty) (count (.getConnectors jetty))]))}})]
+    (server/stop! s)
+    (is (= [false 1] (deref found 0 :never)))))
+
+(deftest platform-threads-do-not-grow-with-requests
+  (let [n 200
+        all-in (CountDownLatch. n)
+        gate (promise)
+        s (serve (fn [r] (.countDown all-in) (deref gate 5000 nil) (ok r)) {})
+        before (count (jetty-threads))
+        clients (vec (repeatedly n #(wire/send! (wire/connect (server/port s)) (wire/get "/"))))]
+    (is (.await all-in 10 TimeUnit/SECONDS))
+    (is (<= (count (jetty-threads)) before))
+    (deliver gate :open)
+    (is (every? #(= 200 (:status (wire/response %))) clients))
+    (run! wire/close! clients)
+    (server/stop! s)))
+
+;; Slow clients
+
+(defn- trickle!
+  "Sends bytes to the socket, one each 20 ms, until the other side has closed it; returns whether it did within ms."
+  [client ms text]
+  (let [left (atom (seq text))]
+    (gate/eventually ms #(do (Thread/sleep 20)
+                             (not (wire/try-send! client (if-let [[c & more] @left] (do (reset! left more) (str c)) "x")))))))
+
+(deftest a-head-that-trickles-in-is-given-up
+  (let [s (serve ok {:header-timeout-ms 300})
+        client (wire/connect (server/port s))]
+    (is (trickle! client 5000 "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "))
+    (wire/close! client)
+    (server/stop! s)))
+
+(deftest a-second-head-has-its-own-time
+  (let [s (serve ok {:header-timeout-ms 300})
+        client (wire/connect (server/port s))]
+    (is (= 200 (:status (wire/ask! client (wire/get "/")))))
+    (is (= :silent (wire/after client 600)))
+    (is (= 200 (:status (wire/ask! client (wire/get "/")))))
+    (is (trickle! client 5000 "GET / HTTP/1.1\r\nHost: "))
+    (wire/close! client)
+    (server/stop! s)))
+
+(deftest a-handshake-that-trickles-in-is-given-up
+  (let [s (serve ok {:port nil, :ssl-port 0, :keystore (keys/key-store "server"), :key-password keys/password
+                     :header-timeout-ms 300})
+        client (wire/connect (server/ssl-port s))]
+    ;; The header of a record of 16 KiB that never comes.
+    (is (trickle! client 5000 (map char [22 3 1 64 0])))
+    (wire/close! client)
+    (server/stop! s)))
+
+;; A client that goes
+
+(defn- noting-interrupts
+  "Returns a handler that waits for the gate at /wait and tells how it ended."
+  [entered outcome gate]
+  (fn [{:keys [uri] :as r}]
+    (if (= "/wait" uri)
+      (try
+        (deliver entered true)
+        (deliver outcome (deref gate 8000 :never))
+        (ok r)
+        (catch InterruptedException e (deliver outcome :interrupted) (throw e)))
+      (ok r))))
+
+(defn- after-leaving
+  "Returns how a handler ended whose client left by (leave! client)."
+  [connect options leave!]
+  (let [entered (promise), outcome (promise), gate (promise)
+        s (serve (noting-interrupts entered outcome gate) (merge {:interrupt-on-disconnect? true} options))]
+    (try
+      (let [client (connect s)]
+        (wire/send! client (wire/get "/wait"))
+        (deref entered 5000 nil)
+        (leave! client)
+        (deref outcome 5000 :nothing))
+      (finally (deliver gate :open) (server/stop! s)))))
+
+(defn- plain [s] (wire/connect (server/port s)))
+
+(defn- secure [s]
+  (wire/client (keys/connect (server/ssl-port s))))
+
+(def ^:private tls
+  {:port nil, :ssl-port 0, :keystore (delay (keys/key-store "server")), :key-password keys/password, :h2? false})
+
+(defn- tls-options []
+  (update tls :keystore deref))
+
+(deftest a-client-that-closes-or-resets-interrupts-its-handler
+  (is (= :interrupted (after-leaving plain {} wire/close!)))
+  (is (= :interrupted (after-leaving plain {} wire/reset!!)))
+  (is (= :interrupted (after-leaving secure (tls-options) (fn [{:keys [^Socket socket]}] (.close socket))))))
+
+(deftest a-client-that-stays-is-not-taken-for-gone
+  (let [leave (fn [client] (wire/send! client "GET /next HTTP/1.1\r\n") (Thread/yield))]
+    (doseq [[connect options] [[plain {}] [secure (tls-options)]]]
+      (let [entered (promise), outcome (promise), gate (promise)
+            s (serve (noting-interrupts entered outcome gate) (merge {:interrupt-on-disconnect? true} options))
+            client (connect s)]
+        (wire/send! client (wire/get "/wait"))
+        (is (deref entered 5000 nil))
+        ;; The next request comes in two halves, one of them while the first is handled.
+        (leave client)
+        (deliver gate :answered)
+        (is (= :answered (deref outcome 5000 :nothing)))
+        (is (= 200 (:status (wire/response client))))
+        (is (= 200 (:status (wire/ask! client "Host: localhost\r\n\r\n"))))
+        (is (= 200 (:status (wire/ask! client (wire/get "/again")))))
+        (wire/close! client)
+        (server/stop! s)))))
+
+(deftest watched-connections-are-kept-and-pipelined
+  (let [s (serve ok {:interrupt-on-disconnect? true})
+        client (wire/connect (server/port s))]
+    (dotimes [_ 200] (is (= 200 (:status (wire/ask! client (wire/get "/"))))))
+    (wire/send! client (apply str (repeat 50 (wire/get "/"))))
+    (dotimes [_ 50] (is (= 200 (:status (wire/response client)))))
+    (is (= 200 (:status (wire/ask! client (wire/post "/" "body")))))
+    (is (zero? (:disconnected (server/status s))))
+    (wire/close! client)
+    (server/stop! s)))
