@@ -41,7 +41,7 @@
   (^Object unbind [])                        ; it became a stream: the deadline is over
   (^boolean unbound [])
   (die [reason])                             ; returns the stage that ended so, nil where there is nothing left to end
-  (^boolean dead [])
+  (^boolean leave [])                        ; nothing can end it any more; returns whether somebody had
   (stage [])
   (flaw [])                                  ; :overlong or :broken, of the request's body
   (form [])
@@ -53,7 +53,8 @@
   (^boolean settled [])                      ; has the client been answered, as far as it will be?
   (facts []))
 
-;; stage: :open until the first byte, :committed, :socket, :done; :dead once somebody else has answered, or cut the connection.
+;; stage: :open until the first byte, :committed, :socket, :done; :dead once somebody else has answered, or cut the connection. :left at
+;; the end of all.
 (deftype Exchange [^Traffic traffic ^Wire wire ^long arrived
                    ^:unsynchronized-mutable request
                    ^:unsynchronized-mutable form
@@ -99,11 +100,15 @@
   (die [this reason]
     (locking this
       (let [was (if (and reading (= :open stage)) :reading stage)]
-        (when-not (or (= :dead was) (= :socket was))
+        (when-not (or (= :dead was) (= :left was) (= :socket was))
           (set! why reason)
           (set! stage :dead))
-        (when-not (= :dead was) was))))
-  (dead [this] (locking this (= :dead stage)))
+        (when-not (or (= :dead was) (= :left was)) was))))
+  (leave [this]
+    (locking this
+      (let [was stage]
+        (set! stage :left)
+        (= :dead was))))
   (permit [_] permit)
   (hold [_ p] (set! permit p))
   (flaw [_] flaw)
@@ -119,7 +124,7 @@
   Reader
   (reading [this]
     (locking this
-      (when (or (= :dead stage) (= :done stage))
+      (when (or (= :dead stage) (= :done stage) (= :left stage))
         (throw (java.io.IOException. "The request is over")))
       (set! reading true)))
   (read [this] (locking this (set! reading false)))
@@ -325,7 +330,10 @@
 
 (defn- call-async [handler request]
   (let [slot (Slot. (Thread/currentThread) nil nil false)]
-    (handler request #(.fill slot :responded %) #(.fill slot :raised %))
+    ;; What it throws after it has answered is not the answer.
+    (try
+      (handler request #(.fill slot :responded %) #(.fill slot :raised %))
+      (catch Throwable t (.fill slot :raised t)))
     (wait/until slot nil #(.filled slot))
     (.answer slot)))
 
@@ -452,7 +460,7 @@
       false)))
 
 (defn- leave! [^Exchange x]
-  (when (.dead x) (traffic/add! (.-traffic x) :overdue -1))
+  (when (.leave x) (traffic/add! (.-traffic x) :overdue -1))
   (release-permit! x)
   (.answered x)
   (traffic/leave! (.-traffic x) x)
