@@ -6,7 +6,7 @@
   (:import
    (clojure.lang PersistentArrayMap)
    (java.net InetSocketAddress)
-   (java.util ArrayList Locale)
+   (java.util Locale)
    (thrum.server.engine Wire)))
 
 (set! *warn-on-reflection* true)
@@ -24,7 +24,7 @@
 (defn- lower-case ^String [^String s]
   (.toLowerCase s Locale/ROOT))
 
-(def ^:private ^{:tag 'booleans} token-char
+(def ^:private token-char
   "Which of the first 128 characters a token may have (RFC 9110, 5.6.2)."
   (let [marks (set "!#$%&'*+-.^_`|~")]
     (boolean-array (map #(let [c (char %)] (or (< 47 % 58) (< 64 % 91) (< 96 % 123) (contains? marks c))) (range 128)))))
@@ -32,7 +32,8 @@
 (defn token?
   "Tells whether s is a token, as a header's name must be."
   [^String s]
-  (let [n (.length s)]
+  (let [n (.length s)
+        ^booleans token-char token-char]
     (and (pos? n)
          (loop [i 0]
            (or (= i n)
@@ -46,7 +47,8 @@
     (loop [i 0]
       (or (= i n)
           (let [c (int (.charAt s i))]
-            (and (or (< 31 c 127) (< 127 c) (= 9 c)) (recur (inc i))))))))
+            ;; Not (< 31 c 127), which is a call with boxed numbers.
+            (and (or (and (< 31 c) (not (= 127 c))) (= 9 c)) (recur (inc i))))))))
 
 (defn- check-header! [name value]
   (when-not (token? name) (refuse! 400 "A header's name is not a token"))
@@ -103,29 +105,40 @@
 (defn- joined [^String name before value]
   (str before (if (= "cookie" name) ";" ",") value))
 
-(defn- add-header! [^ArrayList fields ^String name value]
-  (let [i (long (loop [i 0]
-                  (cond
-                    (= i (.size fields)) -1
-                    (.equals name (.get fields i)) i
-                    :else (recur (+ i 2)))))]
-    (if (neg? i)
-      (doto fields (.add name) (.add value))
-      (doto fields (.set (inc i) (joined name (.get fields (inc i)) value))))))
+(defn- place-of
+  "Returns where the name stands among the first n elements, -1 when it does not."
+  ^long [^objects fields ^long n ^String name]
+  (loop [i 0]
+    (cond
+      (= i n) -1
+      (.equals name (aget fields i)) i
+      :else (recur (+ i 2)))))
 
-(def ^:private most-in-an-array
-  "How many elements a map has at most that is searched one by one."
-  32)
-
-(defn- header-map [^objects headers]
+(defn- joined-fields
+  "Returns the headers with each name once, its values joined."
+  ^objects [^objects headers]
   (let [n (alength headers)
-        fields (ArrayList. n)]
-    (loop [i 0]
-      (when (< i n)
-        (add-header! fields (aget headers i) (aget headers (inc i)))
-        (recur (+ i 2))))
-    (if (<= (.size fields) (long most-in-an-array))
-      (PersistentArrayMap. (.toArray fields))
+        fields (object-array n)]
+    (loop [i 0, used 0]
+      (if (= i n)
+        (if (= used n) fields (java.util.Arrays/copyOf fields used))
+        (let [name (aget headers i), value (aget headers (inc i))
+              place (place-of fields used name)]
+          (if (neg? place)
+            (do (aset fields used name)
+                (aset fields (inc used) value)
+                (recur (+ i 2) (+ used 2)))
+            (do (aset fields (inc place) (joined name (aget fields (inc place)) value))
+                (recur (+ i 2) used))))))))
+
+(def ^:private ^:const most-in-an-array
+  "How many elements a map has at most that is searched one by one."
+  48)
+
+(defn- header-map [headers]
+  (let [fields (joined-fields headers)]
+    (if (<= (alength fields) most-in-an-array)
+      (PersistentArrayMap. fields)
       (apply hash-map fields))))
 
 ;; Framing (RFC 9112, 6)
@@ -135,7 +148,7 @@
        (< (.length s) 19)
        (loop [i 0]
          (or (= i (.length s))
-             (and (<= 48 (int (.charAt s i)) 57) (recur (inc i)))))))
+             (and (Character/isDigit (.charAt s i)) (< (int (.charAt s i)) 128) (recur (inc i)))))))
 
 (defn- content-length
   "Returns the length that is announced, or nil."
@@ -162,6 +175,17 @@
         colon (str/index-of authority ":" (or end 0))]
     (if colon (subs authority 0 colon) authority)))
 
+(defn- authority-char? [^long c]
+  (not (or (<= c 32) (= c 47) (= c 92) (= c 63) (= c 35) (= c 64) (= c 44))))
+
+(defn- authority?
+  "Tells whether s has no blank and none of / \\ ? # @ and comma."
+  [^String s]
+  (let [n (.length s)]
+    (loop [i 0]
+      (or (= i n)
+          (and (authority-char? (int (.charAt s i))) (recur (inc i)))))))
+
 (defn- authority-of
   "Returns the authority that the request names, nil where HTTP/1.0 has none."
   [^Wire wire headers]
@@ -169,7 +193,7 @@
         authority (or (.authority wire) host)]
     (when (and (nil? authority) (= "HTTP/1.1" (.protocol wire))) (refuse! 400 "No Host"))
     (when (and authority host (not (.equalsIgnoreCase ^String host authority))) (refuse! 400 "Host is not the authority"))
-    (when (and authority (re-find #"[\s/\\?#@,]" authority)) (refuse! 400 "Host is not an authority"))
+    (when-not (or (nil? authority) (authority? authority)) (refuse! 400 "Host is not an authority"))
     authority))
 
 (defn- absolute
@@ -201,22 +225,25 @@
 (defn- charset [content-type]
   (second (re-find #"(?i);\s*charset=\"?([^\s;\"]+)" content-type)))
 
-(defn- content
-  "Returns what the request says of its content: pairs for the map."
-  [headers length]
+(defn- with-content
+  "Returns the request with what it says of its content."
+  [request headers length]
   (let [content-type (get headers "content-type")]
-    (cond-> []
-      content-type (conj :content-type content-type)
-      length (conj :content-length length)
-      (some-> content-type charset) (conj :character-encoding (charset content-type)))))
+    (cond-> request
+      content-type (assoc :content-type content-type)
+      length (assoc :content-length length)
+      (some-> content-type charset) (assoc :character-encoding (charset content-type)))))
 
 (defn- address [^InetSocketAddress remote]
   (.getHostAddress (.getAddress remote)))
 
-(defn- map-of
-  "Returns a map of the pairs, which is searched one by one, as is quickest for so few."
+(defmacro ^:private map-of
+  "Returns a map of the keys and values, which is searched one by one, as is quickest for so few."
   [& pairs]
-  (PersistentArrayMap. (to-array pairs)))
+  (let [all (gensym "all")]
+    `(let [~all (object-array ~(count pairs))]
+       ~@(map-indexed (fn [i x] `(aset ~all ~i ~x)) pairs)
+       (PersistentArrayMap. ~all))))
 
 (defn ->request
   "Returns the request map of the wire, with this :body. Throws :thrum/refused with the :status to answer for what two servers
@@ -232,17 +259,16 @@
         ^String target (origin-form wire host)
         query (.indexOf target "?")
         fields (header-map headers)
-        ^InetSocketAddress local (.local wire)
-        request (map-of :server-port (.getPort local)
+        ^InetSocketAddress local (.local wire)]
+    (-> (map-of :server-port (Long/valueOf (.getPort local))
                         :server-name (if host (host-name host) (address local))
                         :remote-addr (address (.remote wire))
                         :uri (if (neg? query) target (subs target 0 query))
                         :query-string (when-not (neg? query) (subs target (inc query)))
-                        :scheme (keyword (.scheme wire))
+                        :scheme (if (= "https" (.scheme wire)) :https :http)
                         :request-method (method-keyword (.method wire))
                         :protocol (.protocol wire)
                         :headers fields
                         :ssl-client-cert (.certificate wire)
                         :body body)
-        more (content fields length)]
-    (if (seq more) (apply assoc request more) request)))
+        (with-content fields length))))
