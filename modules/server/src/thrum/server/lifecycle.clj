@@ -81,8 +81,10 @@
   [^Life life]
   (try
     (wait-ms! (:drain-delay-ms (.-options life)))
-    (.closeListeners ^Running (.-running life))
+    ;; First: an engine that finds itself idle may close kept connections with its listener, and no handler must have been given a
+    ;; request on one of them.
     (traffic/move! (.-traffic life) :draining :closing)
+    (.closeListeners ^Running (.-running life))
     (drain! life)
     (finally
       (try
