@@ -2,10 +2,11 @@
   "The engine http-kit (2.9 or newer), which is not on Maven Central: it is used where it is on the classpath, and asked for by one
   sentence where it is not. HTTP/1.1 and 1.0, and websockets; no TLS, no HTTP/2.
 
-  http-kit's loop accepts nothing and writes nothing here: it reads, decodes requests and frames, and closes. A request's body
-  is in memory before its handler is called, so it is bounded even where :max-body-bytes is not given."
+  http-kit's loop accepts nothing and writes nothing here: it reads, decodes the heads of requests, and frames, and closes. So a
+  request's body is read while its handler asks for it, and an answer is written while it is made."
   (:require
    [thrum.jdk :as jdk]
+   [thrum.server.engine]
    [thrum.server.engine.http-kit.connection :as connection]
    [thrum.server.engine.http-kit.keeper :as keeper]
    [thrum.server.engine.http-kit.library :as library]
@@ -43,6 +44,7 @@
 (defn- handle! [lib options serve ^Connection c request callback]
   (let [wire (wire/wire lib c request callback)]
     (.setTenant c wire)
+    (library/expect-head! lib (.-key c))
     ;; Read on, and http-kit would close the connection of a client that has closed its side and waits for the answer.
     (connection/read-on! c false)
     (.start (jdk/virtual-thread (str "http-" (.incrementAndGet numbers)) #(serve-here! options serve wire)))))
@@ -63,10 +65,9 @@
       (nil? tenant) (refusal/answer! c buffers)
       (instance? Tenant tenant) (some->> (refusal/close-code (aget buffers 0)) (.flawed ^Tenant tenant)))))
 
-(defn- hooks [lib ^Connections all serve {:keys [max-body-bytes max-header-bytes ws-max-message-bytes] :as options}]
+(defn- hooks [lib ^Connections all serve {:keys [max-header-bytes ws-max-message-bytes] :as options}]
   (let [known #(connection-of all (library/key-of lib %))]
-    {:max-body (library/body-limit max-body-bytes)
-     :max-line (+ 2 (long max-header-bytes))
+    {:max-line (+ 2 (long max-header-bytes))
      :max-message ws-max-message-bytes
      :on-request (fn [request callback]
                    (handle! lib options serve (known (library/value lib :request->channel request)) request callback))

@@ -5,7 +5,7 @@
    [thrum.server.engine.http-kit.keeper :as keeper]
    [thrum.server.engine.http-kit.library :as library])
   (:import
-   (java.io IOException InterruptedIOException)
+   (java.io EOFException IOException InterruptedIOException)
    (java.net StandardSocketOptions)
    (java.nio ByteBuffer)
    (java.nio.channels CancelledKeyException ClosedChannelException SelectionKey SocketChannel)
@@ -27,7 +27,7 @@
   (progress [])
   (^Object setProgress [progress]))
 
-;; tenant: whose the connection is now, a wire, a websocket, or :closing. progress: what the keeper saw, and since when.
+;; tenant: whose the connection is now, a wire, a websocket, or :closing. progress: [stage since], as the keeper saw it.
 (deftype Connection [server ^SelectionKey key ^SocketChannel socket
                      ^:volatile-mutable tenant ^:volatile-mutable cut ^:volatile-mutable progress]
   IConnection
@@ -94,6 +94,20 @@
             (keeper/await! (keeper-of c) socket SelectionKey/OP_WRITE until)
             (recur (long until))))))))
 
+(defn read!
+  "Reads into the buffer, at least a byte. Blocks; throws IOException when the client has gone, or sends nothing for
+  :idle-timeout-ms."
+  [^Connection c ^ByteBuffer buffer]
+  (let [^SocketChannel socket (.-socket c)
+        until (in-ms (option c :idle-timeout-ms))]
+    (loop []
+      (check! c)
+      (let [n (.read socket buffer)]
+        (cond
+          (neg? n) (throw (EOFException. "The client has closed the connection"))
+          (zero? n) (do (keeper/await! (keeper-of c) socket SelectionKey/OP_READ until)
+                        (recur)))))))
+
 (defn write-now!
   "Writes what the kernel takes at once: little, and first."
   [^Connection c ^bytes bytes]
@@ -148,21 +162,18 @@
 
 ;; Silence
 
-(defn- silent?
-  "Tells whether the connection has been at this progress for too long."
-  [^Connection c {:keys [stage]} since now]
+(defn- late?
+  "Tells whether the connection has been at this stage for too long."
+  [^Connection c stage since now]
   (let [most (option c (if (= :head stage) :header-timeout-ms :idle-timeout-ms))]
     (< (.toNanos TimeUnit/MILLISECONDS (long most)) (- (long now) (long since)))))
 
-(defn- same? [{:keys [stage] :as before} after]
-  (if (= :head stage) (= stage (:stage after)) (= (dissoc before :since) after)))
-
 (defn- look-at-reading! [^Connection c now]
-  (let [before (.progress c)
-        after (library/progress (.-lib ^Server (.-server c)) (.-key c))]
+  (let [[before since] (.progress c)
+        stage (library/progress (.-lib ^Server (.-server c)) (.-key c))]
     (cond
-      (not (same? before after)) (.setProgress c (assoc after :since now))
-      (silent? c after (:since before) now) (close! c))))
+      (not= before stage) (.setProgress c [stage now])
+      (late? c stage since now) (close! c))))
 
 (defn look!
   "Closes the connection if its client has been silent for too long."

@@ -4,7 +4,8 @@
   http-kit's public functions write error pages with messages, hold a whole response in memory, and cannot cut a connection. So
   we go one floor lower: its loop reads and decodes requests, and all bytes that go out are ours. A few fields are private."
   (:require
-   [thrum.error :as error])
+   [thrum.error :as error]
+   [thrum.server.engine.http-kit.fields :as fields])
   (:import
    (clojure.lang DynamicClassLoader)
    (java.lang ReflectiveOperationException System$Logger System$Logger$Level)
@@ -41,7 +42,6 @@
    :request->uri (field "server.HttpRequest" "uri")
    :request->query (field "server.HttpRequest" "queryString")
    :request->protocol (method "server.HttpRequest" "protocol")
-   :request->body (method "server.HttpRequest" "getBody")
    :channel->key (field "server.AsyncChannel" "key")
    :open-websocket (method "server.AsyncChannel" "sendHandshake" java.util.Map)
    :new-channel (constructor "server.AsyncChannel" SelectionKey (class-named "server.HttpServer"))
@@ -49,7 +49,8 @@
    :attachment->channel (field "server.ServerAtta" "channel")
    :attachment->decoder (field "server.HttpAtta" "decoder")
    :decoder->state (field "server.HttpDecoder" "state")
-   :decoder->count (field "server.HttpDecoder" "readCount")
+   :decoder->headers (field "server.HttpDecoder" "headers")
+   :attachment->input (field "server.ServerAtta" "pendingInput")
    :decoder->reader (field "server.HttpDecoder" "lineReader")
    :reader->index (field "LineReader" "lineBufferIdx")
    :frame->data (field "server.Frame" "data")
@@ -101,6 +102,9 @@
   (try
     (.invoke ^Method (lib k) object (object-array arguments))
     (catch InvocationTargetException e (throw (.getCause e)))))
+
+(defn- assign! [lib k object value]
+  (.set ^Field (lib k) object value))
 
 (defn- make [lib k & arguments]
   (.newInstance ^Constructor (lib k) (object-array arguments)))
@@ -157,14 +161,14 @@
 (defn server
   "Returns an http-kit server that has not been started and listens nowhere: connections are given to it by adopt!. All it would
   write itself goes to (on-write key buffers) instead: pages for requests it refuses, 100 Continue, closing frames."
-  [{:keys [max-body max-line max-message on-write] :as hooks}]
+  [{:keys [max-line max-message on-write] :as hooks}]
   (let [unused (bound-channel)
         nowhere (java.net.InetSocketAddress. (java.net.InetAddress/getLoopbackAddress) 0)
         server (construct-proxy (server-class)
                                 (implement (class-named "server.HttpServer$AddressFinder") (fn [_ _] nowhere))
                                 (implement (class-named "server.HttpServer$ServerChannelFactory") (fn [_ _] unused))
                                 (event-handler hooks)
-                                (int max-body) (int max-line) (int max-message)
+                                (int 0) (int max-line) (int max-message)
                                 (constant "server.ProxyProtocolOption" "DISABLED") nil false
                                 (context-logger System$Logger$Level/WARNING) (context-logger System$Logger$Level/DEBUG)
                                 (constant "logger.EventLogger" "NOP") (constant "logger.EventNames" "DEFAULT"))]
@@ -179,13 +183,40 @@
   ^Selector [lib server]
   (value lib :server->selector server))
 
+(defn- decoder
+  "Returns the decoder of a connection's requests, nil where frames are decoded."
+  [lib ^SelectionKey key]
+  (let [attachment (.attachment key)]
+    (when (instance? (.getDeclaringClass ^Field (lib :attachment->decoder)) attachment)
+      (value lib :attachment->decoder attachment))))
+
+(defn expect-head!
+  "Prepares the connection for the head of the next request, after http-kit has done so."
+  [lib key]
+  (some->> (decoder lib key) (#(assign! lib :decoder->headers % (fields/fields)))))
+
+(defn take-input!
+  "Returns what http-kit has read beyond the head of the request that is under way, ready to be read from."
+  ^ByteBuffer [lib ^SelectionKey key]
+  (let [attachment (.attachment key)
+        ^ByteBuffer input (value lib :attachment->input attachment)]
+    (assign! lib :attachment->input attachment nil)
+    (if input (.flip input) (ByteBuffer/allocate 0))))
+
+(defn return-input!
+  "Gives back what is the next request's."
+  [lib ^SelectionKey key ^ByteBuffer input]
+  (when (.hasRemaining input)
+    (assign! lib :attachment->input (.attachment key) (.compact input))))
+
 (defn adopt!
   "Gives a connection, in non-blocking mode, to the server; (known key) is called before anything is read from it."
-  [lib server ^java.nio.channels.SocketChannel socket {:keys [max-body max-line]} known]
+  [lib server ^java.nio.channels.SocketChannel socket {:keys [max-line]} known]
   (let [selector (selector lib server)
-        attachment (make lib :new-attachment (int max-body) (int max-line) nil false)
+        attachment (make lib :new-attachment (int 0) (int max-line) nil false)
         key (.register socket selector 0 attachment)]
-    (.set ^Field (lib :attachment->channel) attachment (make lib :new-channel key server))
+    (assign! lib :attachment->channel attachment (make lib :new-channel key server))
+    (expect-head! lib key)
     (known key)
     (.interestOps key SelectionKey/OP_READ)
     (.wakeup selector)))
@@ -210,29 +241,14 @@
   (call lib :status-line (call lib :status nil (int status))))
 
 (defn progress
-  "Returns how far the decoder of a connection has come: :stage is :idle, :head or :body; unequal values mean that bytes came in
-  between. Looked at from outside the loop, so it may be a moment old."
-  [lib ^SelectionKey key]
-  (let [attachment (.attachment key)]
-    (if (instance? (.getDeclaringClass ^Field (lib :attachment->decoder)) attachment)
-      (let [decoder (value lib :attachment->decoder attachment)
-            state (str (value lib :decoder->state decoder))
-            index (value lib :reader->index (value lib :decoder->reader decoder))]
-        {:stage (case state
-                  "READ_INITIAL" (if (zero? (long index)) :idle :head)
-                  "READ_HEADER" :head
-                  :body)
-         :read [state index (value lib :decoder->count decoder)]})
-      {:stage :websocket})))
-
-(def most-body
-  "How long a request's body may be where nothing is said: http-kit has all of it in memory before a handler is called."
-  (* 8 1024 1024))
-
-(defn body-limit
-  "Returns the :max-body of http-kit for our :max-body-bytes."
-  ^long [max-body-bytes]
-  (min (long (or max-body-bytes most-body)) (- Integer/MAX_VALUE 8)))
+  "Returns :idle where nothing of a request has come, :head where a part of its head has. Looked at from outside the loop, so it
+  may be a moment old."
+  [lib key]
+  (when-let [decoder (decoder lib key)]
+    (let [index (value lib :reader->index (value lib :decoder->reader decoder))]
+      (if (and (zero? (long index)) (= "READ_INITIAL" (str (value lib :decoder->state decoder))))
+        :idle
+        :head))))
 
 (defn check-address!
   "Throws :thrum/invalid for a port that nobody can be asked to serve."

@@ -3,6 +3,7 @@
   (:require
    [clojure.string :as str]
    [thrum.jdk :as jdk]
+   [thrum.server.engine]
    [thrum.server.engine.http-kit.connection :as connection]
    [thrum.server.engine.http-kit.library :as library])
   (:import

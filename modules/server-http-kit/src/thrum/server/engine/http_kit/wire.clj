@@ -1,36 +1,28 @@
 (ns thrum.server.engine.http-kit.wire
-  "One request that http-kit has read, and its answer, which is written to the socket past http-kit."
+  "One request whose head http-kit has read, and its answer, which is written to the socket past http-kit."
   (:require
-   [clojure.string :as str]
    [thrum.jdk :as jdk]
+   [thrum.server.engine]
+   [thrum.server.engine.http-kit.body :as body]
    [thrum.server.engine.http-kit.connection :as connection]
+   [thrum.server.engine.http-kit.fields :as fields]
+   [thrum.server.engine.http-kit.head :as head]
    [thrum.server.engine.http-kit.library :as library]
    [thrum.server.engine.http-kit.websocket :as websocket])
   (:import
    (java.io ByteArrayOutputStream IOException OutputStream)
    (java.nio.channels SelectionKey SocketChannel)
-   (java.nio.charset StandardCharsets)
-   (java.time Instant ZoneOffset)
-   (java.time.format DateTimeFormatter)
-   (java.util ArrayList Locale)
    (java.util.concurrent.atomic AtomicReference)
    (thrum.server.engine Wire)
+   (thrum.server.engine.http_kit.body Body)
    (thrum.server.engine.http_kit.connection Connection Tenant)))
 
 (set! *warn-on-reflection* true)
 
-(defn- bytes-of ^bytes [^String s]
-  (.getBytes s StandardCharsets/ISO_8859_1))
-
 ;; The request
 
-(defn- header-array
-  "Returns name, value, ... of http-kit's headers, which has joined with line feeds what was repeated."
-  ^objects [headers]
-  (let [all (ArrayList. 32)]
-    (doseq [[n value] headers, part (str/split value #"\n" -1)]
-      (doto all (.add n) (.add part)))
-    (.toArray all)))
+(defn- headers-of ^objects [lib request]
+  (fields/all (library/value lib :request->headers request)))
 
 (defn- target [lib request]
   (let [query (library/value lib :request->query request)]
@@ -42,70 +34,42 @@
   ^long [^Wire wire]
   (transduce (map #(+ 2 (count %))) + (+ 16 (count (.target wire))) (.headers wire)))
 
-;; The head of the answer
+(defn- announced
+  "Returns the length of the body that is announced, :chunked, or nil where there is none. Whether the headers make sense is asked
+  by those who get them, before they read."
+  [headers]
+  (if (head/value headers "transfer-encoding")
+    :chunked
+    (when-some [length (some-> (head/value headers "content-length") parse-long)]
+      (when (pos? (long length)) length))))
 
-(def ^:private ^DateTimeFormatter imf-fixdate
-  (-> (DateTimeFormatter/ofPattern "EEE, dd MMM yyyy HH:mm:ss 'GMT'" Locale/US) (.withZone ZoneOffset/UTC)))
+(defn- waits?
+  "Tells whether the client wants to be asked for the body."
+  [protocol headers]
+  (and (= "HTTP/1.1" protocol)
+       (.equalsIgnoreCase "100-continue" (head/value headers "expect"))))
 
-(def ^:private ^AtomicReference clock
-  "[second date]"
-  (AtomicReference. [0 ""]))
+(def ^:private ^{:tag 'bytes} go-on (head/bytes-of "HTTP/1.1 100 Continue\r\n\r\n"))
 
-(defn- date
-  "Returns the moment as a Date header has it (RFC 9110, 5.6.7)."
-  []
-  (let [now (quot (System/currentTimeMillis) 1000)
-        [second text] (.get clock)]
-    (if (= now second)
-      text
-      (let [text (.format imf-fixdate (Instant/ofEpochSecond now))]
-        (.set clock [now text])
-        text))))
+;; The body of the answer
 
-(defn- value-of
-  "Returns the value of a header of the answer, or nil."
-  [^objects headers ^String n]
-  (loop [i 0]
-    (when (< i (alength headers))
-      (if (.equalsIgnoreCase n (aget headers i))
-        (aget headers (inc i))
-        (recur (+ i 2))))))
-
-(defn- closes? [headers]
-  (some->> (value-of headers "connection") (re-find #"(?i)\bclose\b")))
-
-(defn- add-line! [^StringBuilder to n value]
-  (doto to (.append (str n)) (.append ": ") (.append (str value)) (.append "\r\n")))
-
-(defn- head-bytes
-  "Returns the first bytes of an answer; extra: further headers, as pairs."
-  ^bytes [lib status ^objects headers extra]
-  (let [lines (StringBuilder. 256)]
-    (.append lines (String. (library/status-line lib status) StandardCharsets/ISO_8859_1))
-    (loop [i 0]
-      (when (< i (alength headers))
-        (add-line! lines (aget headers i) (aget headers (inc i)))
-        (recur (+ i 2))))
-    (when-not (value-of headers "date") (add-line! lines "Date" (date)))
-    (doseq [[n value] extra] (add-line! lines n value))
-    (bytes-of (str (.append lines "\r\n")))))
-
-;; The body
-
-(def ^:private ^{:tag 'bytes} line-end (bytes-of "\r\n"))
-(def ^:private ^{:tag 'bytes} last-chunk (bytes-of "0\r\n\r\n"))
+(def ^:private ^{:tag 'bytes} line-end (head/bytes-of "\r\n"))
+(def ^:private ^{:tag 'bytes} last-chunk (head/bytes-of "0\r\n\r\n"))
 (def ^:private ^{:tag 'bytes} nothing (byte-array 0))
 
 (definterface IAnswer
-  (^Object emit [^bytes body])              ; writes the head, if it has not been, and this much of the body
-  (^Object over []))                        ; serve has returned
+  (^Object open [framing status headers extra])         ; decides on the head
+  (^Object emit [^bytes part])                          ; writes the head, if it has not been, and this much of the body
+  (^Object complete [])
+  (^Object bodyRead [])                                 ; the request's body has been read
+  (^Object over []))                                    ; serve has returned
 
 (defn- framed
   "Returns what a part of the body is on the socket: arrays of bytes."
   [framing ^bytes part]
   (cond
     (zero? (alength part)) []
-    (= :chunked framing) [(bytes-of (str (Integer/toHexString (alength part)) "\r\n")) part line-end]
+    (= :chunked framing) [(head/bytes-of (str (Integer/toHexString (alength part)) "\r\n")) part line-end]
     :else [part]))
 
 (defn- buffered
@@ -124,32 +88,43 @@
 
 (defn- connection-lines [keep? protocol headers]
   (cond
-    (and (not keep?) (not (closes? headers))) [["Connection" "close"]]
+    (and (not keep?) (not (head/closes? headers))) [["Connection" "close"]]
     (and keep? (= "HTTP/1.0" protocol)) [["Connection" "keep-alive"]]
     :else []))
 
-;; framing: how the end of the body is told: :length, :chunked, :close. gone: what to run when the client goes.
+;; keep: whether the connection may serve another request. framing: how the end of the body is told, :length, :chunked or :close.
+;; head: the answer's first bytes until they are written. gone: what to run when the client goes.
 (deftype HttpKitWire [lib ^Connection connection request callback ^String protocol
-                      ^AtomicReference gone
-                      ^ByteArrayOutputStream held
-                      ^:volatile-mutable framing
-                      ^:volatile-mutable keep
-                      ^:volatile-mutable head
-                      ^:volatile-mutable complete
-                      ^:volatile-mutable upgraded]
+                      ^AtomicReference gone ^ByteArrayOutputStream held
+                      ^:volatile-mutable keep ^:volatile-mutable framing ^:volatile-mutable head
+                      ^:volatile-mutable ^Body body ^:volatile-mutable complete]
   IAnswer
+  (open [this how status headers extra]
+    (set! framing how)
+    (set! keep (and keep
+                    (not= :close how)
+                    (not (head/closes? headers))
+                    ;; The body that the client waits to be asked for may come or not.
+                    (not (and body (not (.begun body)) (waits? protocol (.headers this))))))
+    (set! head (head/head lib status headers (into extra (connection-lines keep protocol headers)))))
   (emit [_ part]
-    (let [first-part (when-some [h head] [h])]
-      (when-let [arrays (seq (concat first-part (framed framing part)))]
-        (set! head nil)
-        (connection/write! connection arrays))))
+    (when-let [arrays (seq (cond->> (framed framing part) head (cons head)))]
+      (set! head nil)
+      (connection/write! connection arrays)))
+  (complete [_]
+    (set! complete true)
+    (when-not keep (connection/end! connection)))
+  (bodyRead [_]
+    (when (.get gone) (connection/read-on! connection true)))
   (over [this]
     (cond
-      upgraded nil
+      (= :upgraded complete) nil
       (not complete) (.abort this)
+      (not keep) nil
+      (and body (not (body/skip-rest! body))) (connection/end! connection)
       ;; http-kit goes on with the connection's next request.
-      keep (do (.setTenant connection nil)
-               (library/call lib :respond callback (make-array java.nio.ByteBuffer 1)))))
+      :else (do (.setTenant connection nil)
+                (library/call lib :respond callback (make-array java.nio.ByteBuffer 1)))))
 
   Tenant
   (gone [_ _code _reason]
@@ -165,64 +140,69 @@
   (protocol [_] protocol)
   (scheme [_] "http")
   (authority [_] nil)
-  (headers [_] (header-array (library/value lib :request->headers request)))
+  (headers [_] (headers-of lib request))
   (remote [_] (.getRemoteAddress ^SocketChannel (.-socket connection)))
   (local [_] (.getLocalAddress ^SocketChannel (.-socket connection)))
   (certificate [_] nil)
-  (body [_] (library/call lib :request->body request))
+  (body [this]
+    (when-some [length (announced (.headers this))]
+      (let [key (.-key connection)
+            input (library/take-input! lib key)
+            invite (when (waits? protocol (.headers this)) #(connection/write! connection [go-on]))
+            finish (fn [rest]
+                     (library/return-input! lib key rest)
+                     (.bodyRead this))]
+        (set! body (body/body connection input length {:invite invite
+                                                       :finish finish
+                                                       :most-trailers (connection/option connection :max-header-bytes)}))
+        (body/stream body))))
 
   (send [this status headers body]
-    (set! framing :length)
-    (set! keep (boolean (and keep (not (closes? headers)))))
-    (set! head (head-bytes lib status headers
-                           (cond-> (connection-lines keep protocol headers)
-                             body (conj ["Content-Length" (alength ^bytes body)]))))
+    (.open this :length status headers (if body [["Content-Length" (alength ^bytes body)]] []))
     (.emit this (or body nothing))
-    (set! complete true)
-    (when-not keep (connection/end! connection)))
+    (.complete this))
   (begin [this status headers length]
-    (set! framing (cond (<= 0 length) :length, (= "HTTP/1.0" protocol) :close, :else :chunked))
-    (set! keep (boolean (and keep (not= :close framing) (not (closes? headers)))))
-    (set! head (head-bytes lib status headers
-                           (cond-> (connection-lines keep protocol headers)
-                             (= :length framing) (conj ["Content-Length" length])
-                             (= :chunked framing) (conj ["Transfer-Encoding" "chunked"]))))
-    (buffered this held))
+    (let [framing (cond (<= 0 length) :length, (= "HTTP/1.0" protocol) :close, :else :chunked)]
+      (.open this framing status headers (case framing
+                                           :length [["Content-Length" length]]
+                                           :chunked [["Transfer-Encoding" "chunked"]]
+                                           :close []))
+      (buffered this held)))
   (end [this]
     (.emit this (.toByteArray held))
     (when (= :chunked framing) (connection/write! connection [last-chunk]))
-    (set! complete true)
-    (when-not keep (connection/end! connection)))
+    (.complete this))
   (abort [_]
     (when-not complete
       ;; The end of the connection would look like that of the body.
       (if (= :close framing)
         (connection/break! connection)
         (connection/close! connection))))
+
+  ;; While http-kit reads on, it would take the bytes of a body: a client that goes then is noticed by whoever reads it.
   (watch [_ f]
     (.set gone f)
-    (connection/read-on! connection true)
-    (if (.isValid ^SelectionKey (.-key connection))
-      true
-      (do (some-> ^Runnable (.getAndSet gone nil) .run)
-          true)))
+    (when (or (nil? body) (.ended body))
+      (connection/read-on! connection true))
+    (when-not (.isValid ^SelectionKey (.-key connection))
+      (some-> ^Runnable (.getAndSet gone nil) .run))
+    true)
   (unwatch [_]
     (when (.getAndSet gone nil)
       (connection/read-on! connection false)))
-  (upgrade [_ headers protocol listener]
-    (let [key (value-of (header-array (library/value lib :request->headers request)) "sec-websocket-key")]
-      (when-not (library/value lib :request->websocket request) (throw (IOException. "No websocket was asked for")))
-      (connection/write! connection [(head-bytes lib 101 headers (websocket/handshake key protocol))])
-      (set! upgraded true)
-      (set! complete true)
-      (websocket/open! lib connection listener)
-      (library/call lib :open-websocket (library/value lib :request->channel request) {}))))
+  (upgrade [this headers protocol listener]
+    (when-not (library/value lib :request->websocket request) (throw (IOException. "No websocket was asked for")))
+    (let [key (head/value (.headers this) "sec-websocket-key")]
+      (connection/write! connection [(head/head lib 101 headers (websocket/handshake key protocol))]))
+    (set! complete :upgraded)
+    (websocket/open! lib connection listener)
+    (library/call lib :open-websocket (library/value lib :request->channel request) {})))
 
 (defn wire
   "Returns the wire of a request on this connection; callback: http-kit's, which is told when the next one may come."
   ^HttpKitWire [lib connection request callback]
-  (HttpKitWire. lib connection request callback (library/call lib :request->protocol request)
-                (AtomicReference.) (ByteArrayOutputStream. 512) nil
-                ;; Where an upgrade was asked for, http-kit has turned its decoder to frames.
-                (and (library/value lib :request->keep-alive request) (not (library/value lib :request->websocket request)))
-                nil false false))
+  (let [keep? (and (library/value lib :request->keep-alive request)
+                   ;; Where an upgrade was asked for, http-kit has turned its decoder to frames.
+                   (not (library/value lib :request->websocket request)))]
+    (HttpKitWire. lib connection request callback (library/call lib :request->protocol request)
+                  (AtomicReference.) (ByteArrayOutputStream. 512) keep? nil nil nil false)))
