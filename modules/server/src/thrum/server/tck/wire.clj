@@ -79,7 +79,7 @@
 ;; Requests
 
 (defn- lines [& parts]
-  (str (str/join "\r\n" (flatten parts)) "\r\n\r\n"))
+  (str (str/join "\r\n" (remove nil? (flatten parts))) "\r\n\r\n"))
 
 (defn head-of
   "Returns the text of a request's line and headers, Host among them."
@@ -224,6 +224,13 @@
   ([client method]
    (let [{:keys [ended] :as answer} (head client method)]
      (if ended answer (body client answer)))))
+
+(defn read-bytes
+  "Returns the next n bytes, or how the connection ended before them."
+  [client n]
+  (let [into (ByteArrayOutputStream.)
+        {:keys [ended]} (guarded #(do (read-n client n into) :whole))]
+    (if (= :whole ended) (.toByteArray into) ended)))
 
 (defn complete?
   "Whether a reader of this response would take it for a whole one."
