@@ -8,6 +8,8 @@
    (java.nio ByteBuffer)
    (java.time Duration)
    (java.util.concurrent CompletableFuture)
+   (java.util.concurrent.atomic AtomicBoolean AtomicReference)
+   (java.util.concurrent.locks Lock ReentrantLock)
    (org.eclipse.jetty.server Request Response Server)
    (org.eclipse.jetty.util Callback)
    (org.eclipse.jetty.websocket.api Callback$Completable Session Session$Listener$AutoDemanding)
@@ -17,20 +19,22 @@
 (set! *warn-on-reflection* true)
 
 (defmacro ^:private flushed
-  "Waits until the frame that the forms send, with done as their callback, is flushed."
-  [[done] & forms]
+  "Waits until the frame that the forms send, with done as their callback, is flushed. over: whether the client has closed, which
+  Jetty's session tells later."
+  [[done ^AtomicBoolean over] & forms]
   `(let [~done (Callback$Completable.)]
+     (when (.get ~over) (throw (IOException. "The websocket is closed")))
      ~@forms
      (flow/await! ~done)))
 
-(deftype JettySocket [^Session session]
+(deftype JettySocket [^Session session ^AtomicBoolean over]
   Socket
-  (isOpen [_] (.isOpen session))
-  (text [_ message] (flushed [done] (.sendText session (str message) done)))
-  (binary [_ message] (flushed [done] (.sendBinary session message done)))
-  (ping [_ data] (flushed [done] (.sendPing session data done)))
-  (pong [_ data] (flushed [done] (.sendPong session data done)))
-  (close [_ code reason] (flushed [done] (.close session code reason done)))
+  (isOpen [_] (and (not (.get over)) (.isOpen session)))
+  (text [_ message] (flushed [done over] (.sendText session (str message) done)))
+  (binary [_ message] (flushed [done over] (.sendBinary session message done)))
+  (ping [_ data] (flushed [done over] (.sendPing session data done)))
+  (pong [_ data] (flushed [done over] (.sendPong session data done)))
+  (close [_ code reason] (flushed [done over] (.close session code reason done)))
   (abort [_] (.disconnect session)))
 
 (defn- copied
@@ -38,25 +42,52 @@
   ^ByteBuffer [^ByteBuffer payload]
   (-> (ByteBuffer/allocate (.remaining payload)) (.put payload) (.flip)))
 
+;; What the listener is told. Messages are told on Jetty's thread: while the listener is busy nothing more is read. The end is told on
+;; threads of its own, one after the other: Jetty must go on, and let a send fail that the listener may be in.
+(deftype Teller [^Listener listener ^Lock turn ^AtomicReference last-words])
+
+(defn- tell!
+  "Calls (f listener) when it is this thread's turn."
+  [^Teller teller f]
+  (let [^Lock turn (.-turn teller)]
+    (.lock turn)
+    (try
+      (f (.-listener teller))
+      (finally (.unlock turn)))))
+
+(defn- tell-later!
+  "Calls (f listener) on a thread of its own, after what was told later before."
+  [^Teller teller f]
+  (let [before (.get ^AtomicReference (.-last-words teller))]
+    (.set ^AtomicReference (.-last-words teller)
+          (flow/elsewhere (fn []
+                            (some-> ^CompletableFuture before (.exceptionally (fn [_])) (.join))
+                            (tell! teller f))))))
+
 (defn- endpoint
   "Returns what Jetty tells of the session, for listener; opened is completed when it is open."
   [^Listener listener ^CompletableFuture opened]
-  (let [socket (promise)]
+  (let [socket (promise)
+        over (AtomicBoolean.)
+        teller (Teller. listener (ReentrantLock. true) (AtomicReference.))]
     (reify Session$Listener$AutoDemanding
       (onWebSocketOpen [_ session]
-        (deliver socket (JettySocket. session))
+        (deliver socket (JettySocket. session over))
         (.complete opened nil)
-        (.opened listener @socket))
-      (onWebSocketText [_ message] (.text listener @socket message))
+        (tell! teller #(.opened ^Listener % @socket)))
+      (onWebSocketText [_ message] (tell! teller #(.text ^Listener % @socket message)))
       (onWebSocketBinary [_ payload callback]
-        (.binary listener @socket (copied payload))
+        (let [message (copied payload)]
+          (tell! teller #(.binary ^Listener % @socket message)))
         (.succeed callback))
-      (onWebSocketPing [_ payload] (.ping listener @socket payload))
-      (onWebSocketPong [_ payload] (.pong listener @socket payload))
+      (onWebSocketPing [_ payload] (tell! teller #(.ping ^Listener % @socket payload)))
+      (onWebSocketPong [_ payload] (tell! teller #(.pong ^Listener % @socket payload)))
       (onWebSocketError [_ cause]
-        (when (realized? socket) (.failed listener @socket cause)))
+        (.set over true)
+        (when (realized? socket) (tell-later! teller #(.failed ^Listener % @socket cause))))
       (onWebSocketClose [_ code reason callback]
-        (when (realized? socket) (.closed listener @socket code (or reason "")))
+        (.set over true)
+        (when (realized? socket) (tell-later! teller #(.closed ^Listener % @socket code (or reason ""))))
         (.succeed callback)))))
 
 (defn- creator
