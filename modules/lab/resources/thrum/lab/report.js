@@ -5,7 +5,9 @@
 
   const time = ms => ms === 0 ? "0" : ms < 1000 ? `${+ms.toPrecision(3)} ms` : `${(+(ms / 1000).toPrecision(3)).toLocaleString("en").replace(",", "\u00a0")} s`;
 
-  const known = rows => rows.flatMap(r => [r.ms, r.limit, r.published?.ms, r.published?.limit]).filter(v => v > 0);
+  const rate = n => `${n.toLocaleString("en").replaceAll(",", "\u00a0")}/s`;
+
+  const known = rows => rows.flatMap(r => [r.value, r.limit, r.published?.value, r.published?.limit]).filter(v => v > 0);
 
   const scale = ({rows, logarithmic}, range) => {
     const [low, high] = d3.extent(known(rows));
@@ -20,19 +22,19 @@
 
   const status = r => `row${r.thrum ? " thrum" : ""} ${r.verdict}`;
 
-  const axis = (svg, x, values, top, bottom) => {
+  const axis = (svg, x, values, show, top, bottom) => {
     const g = svg.append("g").attr("class", "axis").selectAll("g").data(values).join("g")
       .attr("transform", v => `translate(${x(v)},0)`);
     g.append("line").attr("y1", top).attr("y2", bottom);
-    g.append("text").attr("y", bottom + 16).attr("text-anchor", "middle").text(time);
+    g.append("text").attr("y", bottom + 16).attr("text-anchor", "middle").text(show);
   };
 
   const published = (g, x, y) => {
     const p = g.filter(r => r.published).append("g").attr("class", "published").attr("transform", `translate(0,${y})`);
-    p.append("line").attr("x1", x.range()[0]).attr("x2", r => x(r.published.ms) - 5);
+    p.append("line").attr("x1", x.range()[0]).attr("x2", r => x(r.published.value) - 5);
     p.append("line").attr("class", "tick").attr("x1", r => x(r.published.limit)).attr("x2", r => x(r.published.limit)).attr("y1", -6).attr("y2", 6);
-    p.append("path").attr("d", d3.symbol(d3.symbolDiamond, 46)).attr("transform", r => `translate(${x(r.published.ms)},0)`);
-    p.append("text").attr("x", r => x(r.published.ms) + 10).attr("dy", "0.35em").text(r => r.published.label);
+    p.append("path").attr("d", d3.symbol(d3.symbolDiamond, 46)).attr("transform", r => `translate(${x(r.published.value)},0)`);
+    p.append("text").attr("x", r => x(r.published.value) + 10).attr("dy", "0.35em").text(r => r.published.label);
   };
 
   const bars = (node, part) => {
@@ -43,17 +45,17 @@
     const heights = rows.map(r => nameRoom + bar + (r.published ? 20 : 0) + 14);
     const tops = heights.map((_, i) => d3.sum(heights.slice(0, i)));
     const total = d3.sum(heights);
-    const x = scale(part, [left, width - right]);
+    const x = scale(part, [left, width - right]), at = value => value > 0 ? x(value) : left;
     const svg = d3.create("svg").attr("height", total + 26).attr("viewBox", `0 0 ${width} ${total + 26}`);
-    axis(svg, x, ticks(x, width - left - right), 0, total);
+    axis(svg, x, ticks(x, width - left - right), part.unit === "/s" ? rate : time, 0, total);
     const g = svg.append("g").selectAll("g").data(rows).join("g").attr("class", status)
       .attr("transform", (_, i) => `translate(0,${tops[i]})`);
     g.append("text").attr("class", "name").attr("x", 0).attr("y", small ? 14 : bar / 2).attr("dy", small ? 0 : "0.35em").text(r => r.name);
     g.append("rect").attr("class", "bar").attr("x", left).attr("y", nameRoom).attr("height", bar).attr("rx", 3)
-      .attr("width", r => Math.max(2, x(r.ms) - left));
+      .attr("width", r => Math.max(2, at(r.value) - left));
     g.filter(r => r.limit).append("line").attr("class", "limit").attr("x1", r => x(r.limit)).attr("x2", r => x(r.limit))
       .attr("y1", nameRoom - 3).attr("y2", nameRoom + bar + 3);
-    g.append("text").attr("class", "value").attr("x", r => Math.max(x(r.ms), r.limit ? x(r.limit) : 0) + 9).attr("y", nameRoom + bar / 2).attr("dy", "0.35em")
+    g.append("text").attr("class", "value").attr("x", r => Math.max(at(r.value), r.limit ? x(r.limit) : 0) + 9).attr("y", nameRoom + bar / 2).attr("dy", "0.35em")
       .text(r => small ? r.label.replace(" the limit", "") : r.label);
     published(g, x, nameRoom + bar + 11);
     node.replaceChildren(svg.node());

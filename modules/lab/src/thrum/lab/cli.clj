@@ -14,6 +14,10 @@
   [{:name "run", :usage "[options]", :doc "every experiment, in its quick form (the default)"}
    {:name "fan-out", :usage "fan-out [options]", :doc "this experiment; with --urls or --call, your own work"}
    {:name "scope", :usage "scope [options]", :doc "this experiment: four calls under a deadline, one of which goes wrong"}
+   {:name "ring-jdk", :usage "ring-jdk [options]", :doc "this experiment: a Ring handler under load, on the JDK's own server"}
+   {:name "ring-jetty", :usage "ring-jetty [options]", :doc "the same on Jetty"}
+   {:name "ring-http-kit", :usage "ring-http-kit [options]", :doc "the same on http-kit, which must be on the class path"}
+   {:name "handler", :usage "handler NS/F [options]", :doc "your own Ring handler under load"}
    {:name "compare", :usage "compare A.edn B.edn", :doc "two results of one machine, side by side"}
    {:name "help", :usage "help", :doc "this text"}])
 
@@ -25,10 +29,12 @@
 
 (def ^:private positive [#(and (int? %) (pos? %)) "must be a whole number, 1 or more"])
 
+(def ^:private engines [:jdk :jetty :http-kit])
+
 (def options
   "Every option, as rows of tools.cli; the row that checks an option also documents it."
-  [[nil "--only NAME" "one experiment, or one part of it: downloads, many, files, unlimited; hangs, fails, deaf" :parse-fn keyword]
-   [nil "--full" "the published sizes; takes some 35 minutes"]
+  [[nil "--only NAME" "one experiment, or one part of it: downloads, many, files, unlimited; hangs, fails, deaf; jdk-sleep, jdk-no-sleep, jdk-many and so on" :parse-fn keyword]
+   [nil "--full" "the published sizes, and servers in the judged form; takes some 80 minutes"]
    [nil "--limit N" "how many downloads or calls at once" :default 512, :parse-fn parse-long, :validate positive]
    [nil "--rate R" "bytes per second of each download, or unlimited; as published, 500000" :parse-fn parse-rate
     :validate [#(or (= :unlimited %) (and (int? %) (pos? %))) "must be a whole number of bytes per second, or unlimited"]]
@@ -43,6 +49,10 @@
    [nil "--inputs FILE" "the inputs of --call: one vector or list, as EDN"]
    [nil "--contenders A,B" "the contenders to run your own work with" :parse-fn parse-contenders]
    [nil "--outcomes" "print what became of each URL or input"]
+   [nil "--engine NAME" "the engine of the command handler: jdk, jetty or http-kit" :default :jdk, :parse-fn keyword
+    :validate [(set engines) "must be jdk, jetty or http-kit"]]
+   [nil "--connections N" "how many connections ask your handler at once" :default 120, :parse-fn parse-long, :validate positive]
+   [nil "--path PATH" "what your handler is asked for" :default "/", :validate [#(str/starts-with? % "/") "must begin with /"]]
    ["-h" "--help" "this text"]])
 
 (def ^:private needs
@@ -72,6 +82,18 @@
             (str (flag option) " needs " (flag other) ".")))
         needs))
 
+(def ^:private of-handler "Options that mean something with the command handler alone." [:engine :connections :path])
+
+(defn- without-handler [given {:keys [options]}]
+  (when-not (:handler options)
+    (when-let [option (first (filter given of-handler))]
+      (str (flag option) " belongs to the command handler."))))
+
+(defn- with-handler [given {:keys [options]}]
+  (when (:handler options)
+    (when-let [option (first (filter given [:urls :call :only :limit :rate]))]
+      (str (flag option) " does not go with the command handler."))))
+
 (defn- own? [given] (or (:urls given) (:call given)))
 
 (defn- conflict [given]
@@ -91,6 +113,15 @@
 (defn- unknown-command [word]
   (str "There is no command " word (nearest/hint word (map :name commands)) "."))
 
+(def ^:private experiments #{"fan-out" "scope" "ring-jdk" "ring-jetty" "ring-http-kit"})
+
+(defn- handler-command [[function & more]]
+  (let [function (some-> function symbol)]
+    (cond
+      (not (qualified-symbol? function)) {:error "handler takes the name of a Ring handler: handler my.app/handler."}
+      more {:error (str "There is one word too many: " (first more) ".")}
+      :else {:command :run, :options {:handler function}})))
+
 (defn- command [[word & more]]
   (cond
     (nil? word) {:command :run}
@@ -98,29 +129,36 @@
                          {:command :compare, :files (vec more)}
                          {:error "compare takes two result files: compare A.edn B.edn."})
     (not-any? #{word} (map :name commands)) {:error (unknown-command word)}
+    (= "handler" word) (handler-command more)
     more {:error (str "There is one word too many: " (first more) ".")}
-    (#{"fan-out" "scope"} word) {:command :run, :named (keyword word)}
+    (experiments word) {:command :run, :named (keyword word)}
     :else {:command (keyword word)}))
 
-(defn- problem [errors options given]
+(defn- problem [errors options given command]
   (or (some-> (first errors) sentence)
       (unknown-contender options)
       (lonely given)
-      (conflict given)))
+      (conflict given)
+      (:error command)
+      (without-handler given command)
+      (with-handler given command)))
+
+(defn- misplaced-own-work [options {:keys [named]}]
+  (when (and (own? options) named (not= :fan-out named))
+    "--urls and --call belong to fan-out."))
 
 (defn parse
-  "Returns argv as {:command :run|:compare|:help, :options {…}}, with :named for an experiment given as the command and
-  :files for compare; or {:error sentence}."
+  "Returns argv as {:command :run|:compare|:help, :options {…}}, with :named for an experiment given as the command,
+  :handler among the options for the command of that name, and :files for compare; or {:error sentence}."
   [argv]
   (let [{:keys [options arguments errors]} (tools.cli/parse-opts argv options)
-        given (given-options argv)
-        {:keys [error] :as command} (command arguments)]
+        command (command arguments)
+        problem (or (problem errors options (given-options argv) command) (misplaced-own-work options command))]
     (cond
       (:help options) {:command :help}
-      (problem errors options given) {:error (problem errors options given)}
-      error {:error error}
-      (and (own? options) (= :scope (:named command))) {:error "--urls and --call belong to fan-out."}
-      :else (assoc (if (own? options) (dissoc command :named) command) :options options))))
+      problem {:error problem}
+      :else (-> (if (own? options) (dissoc command :named) command)
+                (assoc :options (merge options (:options command)))))))
 
 (defn- table [rows]
   (let [width (apply max (map (comp count first) rows))]

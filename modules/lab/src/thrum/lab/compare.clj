@@ -8,7 +8,9 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private same "What must be the same of two machines, as paths into the facts." [[:cpu] [:cpus] [:memory-gb] [:os]])
-(def ^:private conditions "What must be the same of two rows." [:n :bytes :rate :limit :pool :deadline-ms])
+(def ^:private conditions
+  "What must be the same of two rows."
+  [:n :bytes :rate :limit :pool :deadline-ms :connections :sleep-ms :seconds :warm-up-seconds :path :job :generator])
 
 (defn- differences [paths a b]
   (remove #(= (get-in a %) (get-in b %)) paths))
@@ -24,18 +26,21 @@
   [{:keys [experiments]}]
   (for [part (mapcat :parts experiments), row (:contenders part)]
     [[(:part part) (:contender row)]
-     (assoc row :conditions (select-keys (merge part (:params row)) conditions))]))
+     (assoc row :conditions (select-keys (merge part (:params row) (select-keys row [:job]) (select-keys (first (:samples row)) [:generator])) conditions))]))
+
+(def ^:private median (some-fn :median-ms :median-per-second))
 
 (defn- pair [key a b]
   {:part (name (first key))
    :name (:name (or a b))
-   :a (:median-ms a)
-   :b (:median-ms b)
+   :show (if (some :median-per-second [a b]) text/per-second text/ms)
+   :a (median a)
+   :b (median b)
    :differ (when (and a b) (map name (filter #(not= (get-in a [:conditions %]) (get-in b [:conditions %])) conditions)))})
 
 (defn pairs
-  "Returns a row for each contender of either result: {:part :name :a :b} with the medians in ms, and :differ, the conditions
-  that are not the same. Throws ex-info of :type :thrum/lab-usage for unlike machines."
+  "Returns a row for each contender of either result: {:part :name :a :b} with the medians, :show, which makes words of them,
+  and :differ, the conditions that are not the same. Throws ex-info of :type :thrum/lab-usage for unlike machines."
   [a b]
   (refuse-unlike a b)
   (let [a-rows (rows a), b-rows (rows b), in-a (into {} a-rows), in-b (into {} b-rows)]
@@ -46,6 +51,9 @@
     (seq differ) (str "not comparable: " (text/commas differ) " differ")
     (and a b) (text/ratio (/ b a))
     :else "–"))
+
+(defn- cell [side]
+  (fn [{:keys [show] :as pair}] (show (side pair))))
 
 (defn- jdk-line [{a :machine} {b :machine}]
   (let [versions (map (comp :version :jdk) [a b])]
@@ -58,5 +66,5 @@
   [a b]
   (str/join "\n" (cons (jdk-line a b)
                        (report.text/table [["part" :left :part] ["contender" :left :name]
-                                           ["A" :right (comp text/ms :a)] ["B" :right (comp text/ms :b)] ["B / A" :left change]]
+                                           ["A" :right (cell :a)] ["B" :right (cell :b)] ["B / A" :left change]]
                                           (pairs a b)))))

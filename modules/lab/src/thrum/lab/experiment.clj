@@ -2,16 +2,18 @@
   "What the lab asks of an experiment. A plan, a sample and a result are plain EDN; only the environment is not.
 
   An experiment's plan: {:experiment kw :title :about :start-ms :parts [part …]}, :start-ms being what open! usually takes
-  A part, one question: {:part kw :title :about :scaled :n :contenders [row …]}, and :skipped with the reason if it cannot run
-  A row: {:contender kw :name :limit-line-ms :estimate-ms :repeat n :published {…} :expect :breaks}, see thrum.lab.contender/plan
-  A sample: see thrum.lab.measure/sample")
+  A part, one question: {:part kw :title :about :scaled :n :contenders [row …]}, :skipped with the reason if it cannot run, and
+    :in-turns? if every row is run once before any is run again
+  A row: {:contender kw :name :limit-line-ms :estimate-ms :repeat n :published {…} :expect :breaks}, see thrum.lab.contender/plan;
+    :limit-line-per-second where requests are counted
+  A sample: see thrum.lab.measure/sample, or thrum.lab.visit/sample")
 
 (set! *warn-on-reflection* true)
 
 (defprotocol Experiment
   (plan [this options facts]
     "Returns the experiment's plan. Pure.
-    options are those of the command line; facts are {:cpus n :hard-file-limit? bool}.")
+    options are those of the command line; facts are {:cpus n :hard-file-limit? bool :engines #{kw}}, the engines on the class path.")
   (open! [this]
     "Starts what the experiment needs, a server say, and returns the environment, a map with :close!, a function of no arguments.")
   (sample! [this env part row on-end]

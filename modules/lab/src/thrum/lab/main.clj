@@ -9,6 +9,8 @@
    [thrum.lab.experiment :as experiment]
    [thrum.lab.experiment.calls :as calls]
    [thrum.lab.experiment.fan-out :as fan-out]
+   [thrum.lab.experiment.handler :as handler]
+   [thrum.lab.experiment.ring :as ring]
    [thrum.lab.experiment.scope :as scope]
    [thrum.lab.experiment.urls :as urls]
    [thrum.lab.json :as json]
@@ -20,6 +22,7 @@
    [thrum.lab.report.text :as report.text]
    [thrum.lab.result :as result]
    [thrum.lab.run :as run]
+   [thrum.lab.serve :as serve]
    [thrum.lab.store :as store]
    [thrum.lab.text :as text])
   (:import
@@ -34,14 +37,15 @@
 
 (defn- experiments
   "Returns the experiments that the options ask for."
-  [{:keys [urls call inputs]}]
+  [{:keys [urls call inputs] function :handler}]
   (cond
     urls [(urls/experiment urls)]
     call [(calls/experiment call inputs)]
-    :else [(fan-out/experiment fan-out/quick) (scope/experiment)]))
+    function [(handler/experiment function)]
+    :else (into [(fan-out/experiment fan-out/quick) (scope/experiment)] (map ring/experiment) [:jdk :jetty :http-kit])))
 
 (defn- plan-facts []
-  {:cpus (machine/cpus), :hard-file-limit? (machine/hard-file-limit? 256)})
+  {:cpus (machine/cpus), :hard-file-limit? (machine/hard-file-limit? 256), :engines (serve/engines)})
 
 (defn- say [& words]
   (binding [*out* *err*] (println (str/join words)))

@@ -68,13 +68,20 @@
            (str items " done, " (text/duration elapsed-ms)))
          (when row (str "  " (name (:part part)) ": " (:name row))))))
 
+(defn- told [{:keys [interrupted? ms per-second error]}]
+  (cond
+    interrupted? "interrupted"
+    per-second (text/per-second per-second)
+    (and error (nil? ms)) (:message error)
+    :else (text/ms ms)))
+
 (defn line
   "Returns the line that tells of an event in a pipe, or nil."
   [{:keys [event plan part row sample]} state elapsed-ms]
   (case event
     :experiment-starts (str (:title plan) ": " (:about plan))
     :sample-ends (str (name (:part part)) ": " (:name row) " "
-                      (if (:interrupted? sample) "interrupted" (text/ms (:ms sample)))
+                      (told sample)
                       (when (pos? (or (:failed sample) 0)) (str ", " (:failed sample) " failed"))
                       (when-let [left (left-ms state elapsed-ms)] (str " (" (text/duration left) " left)")))
     nil))

@@ -1,5 +1,5 @@
 (ns thrum.lab.published
-  "The published figures, and the limit line that belongs to them: a laptop with 12 CPUs downloaded a 6 MB file, limited to
+  "The published figures, and the limit lines that belong to them. Of downloads: a laptop with 12 CPUs downloaded a 6 MB file, limited to
   500 kB/s, through nginx. Measured there: 1102.8 s for 100 downloads one after the other, 11.03 s each."
   (:require
    [thrum.lab.limit-line :as limit-line]))
@@ -26,3 +26,13 @@
    :many {:thrum-pmap (figure 44684.907583 (limit-line/bounded 2000 512))}
    :files {:thrum-map {:text "connection resets, retries; \"too many open connections\" in other clients", :source source}}
    :unlimited {:core-map {:text "faster than pmap and than virtual threads; no figure given", :source source}}})
+
+(def ^:private ring-source "`wrk -t 12 -c 120` for 10 s, on another machine")
+
+(defn- ring-figure [per-second threads]
+  {:per-second per-second, :limit-line-per-second (/ (min 120 threads) 0.05), :source ring-source})
+
+(def requests
+  "Published requests per second by engine, question and contender: a Ring handler that sleeps 50 ms, and 120 connections."
+  {:jetty {:sleep {:pool-50 (ring-figure 843 50), :thrum (ring-figure 2218 120)}}
+   :http-kit {:sleep {:pool-50 (ring-figure 928 50), :thrum (ring-figure 2209 120)}}})

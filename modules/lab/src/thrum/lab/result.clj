@@ -34,16 +34,21 @@
   [samples]
   (remove #(or (:interrupted? %) (:error %) (:deadline-passed? %)) samples))
 
+(defn- times [median limit]
+  (when (and median limit (pos? limit))
+    (/ median limit)))
+
 (defn summarize
   "Returns the row with :verdict, and, of the samples that ran to their end, :median-ms and :over-limit, how many times
-  the limit line that is. A row that broke or failed has neither: the time of half the work compares with nothing."
-  [{:keys [limit-line-ms samples] :as row}]
+  the limit line that is; of a server under load :median-per-second and :of-limit. A row that broke or failed has none of them: the
+  time of half the work compares with nothing."
+  [{:keys [limit-line-ms limit-line-per-second samples] :as row}]
   (let [verdict (verdict row samples)
-        median (when-not (#{:broke :failed} verdict) (stats/median (map :ms (whole samples))))]
-    (assoc row
-           :verdict verdict
-           :median-ms median
-           :over-limit (when (and median limit-line-ms (pos? limit-line-ms)) (/ median limit-line-ms)))))
+        median (fn [figure] (when-not (#{:broke :failed} verdict) (stats/median (keep figure (whole samples)))))
+        ms (median :ms), per-second (median :per-second)]
+    (cond-> (assoc (dissoc row :median-per-second :of-limit)
+                   :verdict verdict, :median-ms ms, :over-limit (times ms limit-line-ms))
+      per-second (assoc :median-per-second per-second, :of-limit (times per-second limit-line-per-second)))))
 
 (defn add-sample
   "Returns the row with one more sample, summarized anew. What only the run could know of the row (its true limit line)

@@ -7,13 +7,18 @@
 
 (set! *warn-on-reflection* true)
 
+(defn- turns
+  "Returns the index of a row for every sample of a part: row by row, or, :in-turns?, round by round."
+  [{:keys [contenders in-turns?]}]
+  (let [samples (for [[c row] (map-indexed vector contenders), round (range (:repeat row))] [round c])]
+    (map second (if in-turns? (sort samples) samples))))
+
 (defn- steps
   "Returns what there is to do in an experiment's plan: a path to a row for every sample."
   [parts]
   (for [[p part] (map-indexed vector parts)
         :when (not (:skipped part))
-        [c row] (map-indexed vector (:contenders part))
-        _ (range (:repeat row))]
+        c (turns part)]
     [p c]))
 
 (defn- do-step!

@@ -27,6 +27,11 @@
     (< ms 99950) (str (fixed 1 (/ ms 1000)) " s")
     :else (str (thousands (Math/round (/ ms 1000.0))) " s")))
 
+(defn per-second
+  "Returns requests per second: 2 213/s."
+  [n]
+  (if n (str (thousands (Math/round (double n))) "/s") "–"))
+
 (defn ratio
   "Returns a ratio with two decimals below 10, one below 100: 1.04x."
   [x]

@@ -30,11 +30,25 @@
     ["--contenders" "pool"] "--contenders needs --urls or --call."
     ["compare" "a.edn"] "compare takes two result files: compare A.edn B.edn."
     ["scope" "--urls" "f"] "--urls and --call belong to fan-out."
+    ["ring-jdk" "--call" "a/b" "--inputs" "c"] "--urls and --call belong to fan-out."
+    ["ring-jety"] "There is no command ring-jety; the nearest one is ring-jetty."
+    ["handler"] "handler takes the name of a Ring handler: handler my.app/handler."
+    ["handler" "app"] "handler takes the name of a Ring handler: handler my.app/handler."
+    ["handler" "my.app/handler" "more"] "There is one word too many: more."
+    ["handler" "my.app/handler" "--engine" "tomcat"] "--engine tomcat: must be jdk, jetty or http-kit."
+    ["handler" "my.app/handler" "--path" "x"] "--path x: must begin with /."
+    ["handler" "my.app/handler" "--only" "many"] "--only does not go with the command handler."
+    ["ring-jdk" "--engine" "jetty"] "--engine belongs to the command handler."
+    ["--connections" "3"] "--connections belongs to the command handler."
     ["fan-out" "more"] "There is one word too many: more."))
 
 (deftest words-become-data
   (is (= {:command :compare, :files ["a" "b"]} (dissoc (cli/parse ["compare" "a" "b"]) :options)))
   (is (= :fan-out (:named (cli/parse ["fan-out"]))))
+  (is (= [:run {:handler 'my.app/handler, :engine :jetty, :connections 7, :path "/"}]
+         ((juxt :command #(select-keys (:options %) [:handler :engine :connections :path]))
+          (cli/parse ["handler" "my.app/handler" "--engine" "jetty" "--connections" "7"]))))
+  (is (= :ring-jetty (:named (cli/parse ["ring-jetty"]))))
   (is (= :unlimited (get-in (cli/parse ["--rate" "unlimited"]) [:options :rate])))
   (is (= [:pool :core-map] (get-in (cli/parse ["--urls" "f" "--contenders" "pool,core-map"]) [:options :contenders])))
   (is (= {:command :help} (cli/parse ["--limit" "3" "--help"]))))

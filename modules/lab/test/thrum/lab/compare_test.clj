@@ -22,6 +22,18 @@
 (deftest rows-under-other-conditions-are-not-compared
   (is (re-find #"not comparable: bytes differ" (compare/report (result 100.0 6) (result 250.0 7)))))
 
+(defn- under-load [per-second connections]
+  {:machine machine
+   :experiments [{:parts [{:part :jdk-sleep, :connections connections
+                           :contenders [{:contender :thrum, :name "thrum.server", :median-per-second per-second, :samples [{:generator :wrk}]}]}]}]})
+
+(deftest requests-per-second-stand-side-by-side-too
+  (is (re-find #"thrum.server  100/s  250/s  2.50x" (compare/report (under-load 100.0 120) (under-load 250.0 120))))
+  (is (re-find #"not comparable: connections differ" (compare/report (under-load 100.0 120) (under-load 250.0 121))))
+  (is (re-find #"not comparable: generator differ"
+               (compare/report (under-load 100.0 120)
+                               (assoc-in (under-load 250.0 120) [:experiments 0 :parts 0 :contenders 0 :samples 0 :generator] :built-in)))))
+
 (deftest unlike-machines-are-refused
   (let [refusal (try
                   (compare/report (result 1.0 6) (assoc-in (result 1.0 6) [:machine :cpus] 12))

@@ -7,6 +7,7 @@
    [clojure.test :refer [deftest is]]
    [thrum.lab.child :as child]
    [thrum.lab.main :as main]
+   [thrum.lab.serve :as serve]
    [thrum.lab.store :as store])
   (:import
    (java.io File StringWriter)
@@ -36,6 +37,16 @@
   (is (= [2 "" "There is no experiment fan-uot; the nearest one is fan-out.\n"] (run "--only" "fan-uot")))
   (is (= 2 (first (run "compare" "/nowhere/a.edn" "/nowhere/b.edn"))))
   (is (= 2 (first (run "fan-out" "--urls" "/nowhere/urls.txt" "--out" (temp-dir))))))
+
+(deftest a-handler-that-is-not-there-is-wrong-arguments
+  (is (= [2 "The namespace nowhere is not on the class path.\n"]
+         ((juxt first (comp #(subs % (.lastIndexOf ^String % "The ")) peek)) (run "handler" "nowhere/handler" "--out" (temp-dir))))))
+
+(deftest ^{:time-limit-ms 60000} an-engine-asked-for-by-name-that-is-not-there-exits-3
+  (when-not (contains? (serve/engines) :http-kit)
+    (let [[code out] (run "ring-http-kit" "--out" (temp-dir))]
+      (is (= 3 code))
+      (is (str/includes? out "Skipped: http-kit is not on the class path")))))
 
 (deftest help-exits-0
   (is (= [0 ""] ((juxt first peek) (run "--help")))))

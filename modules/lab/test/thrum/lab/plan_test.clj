@@ -4,7 +4,10 @@
    [clojure.edn :as edn]
    [clojure.test :refer [deftest is]]
    [thrum.lab.cli :as cli]
+   [thrum.lab.experiment :as experiment]
    [thrum.lab.experiment.fan-out :as fan-out]
+   [thrum.lab.experiment.handler :as handler]
+   [thrum.lab.experiment.ring :as ring]
    [thrum.lab.experiment.urls :as urls]
    [thrum.lab.plan :as plan]))
 
@@ -60,3 +63,48 @@
     (is (= ["t/pmap 3"] (map :name (:contenders (part plan :urls)))))
     (is (= [8 60000] ((juxt :per-host :timeout-ms) (part plan :urls))))
     (is (nil? (:estimate-ms plan)))))
+
+(def ^:private all-engines [:jdk :jetty :http-kit])
+
+(defn- ring-plan [engines & argv]
+  (plan/plan (cli/parse argv) (assoc facts :engines engines) (map ring/experiment all-engines)))
+
+(defn- part-names [plan]
+  (map :part (mapcat :parts (:experiments plan))))
+
+(deftest ring-experiments-have-a-quick-form-of-less-than-a-minute-each
+  (doseq [plan (:experiments (ring-plan (set all-engines)))]
+    (is (< 10000 (experiment/estimate-ms plan) 60000) (:title plan)))
+  (is (= (ring-plan #{:jdk}) (edn/read-string (pr-str (ring-plan #{:jdk}))))))
+
+(deftest four-thousand-connections-are-for-the-full-form-or-asked-for-by-name
+  (is (= [:jdk-sleep :jdk-no-sleep] (part-names (ring-plan (set all-engines) "ring-jdk"))))
+  (is (= [:jdk-sleep :jdk-no-sleep :jdk-many] (part-names (ring-plan (set all-engines) "ring-jdk" "--full"))))
+  (is (= [:jetty-many] (part-names (ring-plan (set all-engines) "--only" "jetty-many")))))
+
+(deftest an-engine-that-is-not-there-is-skipped-with-the-reason
+  (let [plan (ring-plan #{:jdk :jetty} "ring-http-kit")]
+    (is (= [:http-kit-sleep] (part-names plan)))
+    (is (re-find #"^http-kit is not on the class path; .* add http-kit/http-kit" (:skipped (part plan :http-kit-sleep))))))
+
+(deftest a-rings-limit-line-is-connections-or-threads-over-sleep
+  (let [plan (ring-plan (set all-engines) "--full")]
+    (is (= [1000.0 2400.0 2400.0 2400.0] (map :limit-line-per-second (:contenders (part plan :jetty-sleep)))))
+    (is (= [1000.0 80000.0 80000.0 80000.0] (map :limit-line-per-second (:contenders (part plan :jetty-many)))))
+    (is (= [nil nil] (map :limit-line-per-second (:contenders (part plan :jetty-no-sleep)))))
+    (is (= [843 nil nil 2218] (map (comp :per-second :published) (:contenders (part plan :jetty-sleep)))))
+    (is (= [nil nil nil nil] (map :published (:contenders (part plan :jdk-sleep)))) "nobody published any")))
+
+(deftest the-judged-form-is-five-warmed-runs-of-ten-seconds-in-turns
+  (doseq [{:keys [seconds warm-up-seconds in-turns? scaled contenders]} (mapcat :parts (:experiments (ring-plan (set all-engines) "--full")))]
+    (is (= [10 true nil] [seconds in-turns? scaled]))
+    (is (<= 5 warm-up-seconds))
+    (is (every? #{5} (map :repeat contenders))))
+  (is (= "Scaled: one run of 2 s instead of five of 10 s, and little time to warm up." (:scaled (part (ring-plan #{:jdk}) :jdk-sleep)))))
+
+(deftest the-users-handler-meets-two-pools-and-virtual-threads
+  (let [plan (plan/plan (cli/parse ["handler" "my.app/handler" "--connections" "7" "--path" "/x"]) facts [(handler/experiment 'my.app/handler)])]
+    (is (= ["thrum.server" "platform pool of 50" "platform pool of 7"] (map :name (:contenders (part plan :handler)))))
+    (is (= [7 "/x"] ((juxt :connections :path) (part plan :handler))))
+    (is (= {:engine :jdk, :way :thrum, :handler 'my.app/handler, :pool nil} (:job (row plan :handler :thrum)))))
+  (is (= 2 (count (:contenders (part (plan/plan (cli/parse ["handler" "a/b" "--connections" "50"]) facts [(handler/experiment 'a/b)]) :handler))))))

@@ -8,15 +8,6 @@
 
 (set! *warn-on-reflection* true)
 
-(defn- resolve-function [name]
-  (let [found (try
-                (requiring-resolve name)
-                (catch java.io.FileNotFoundException e
-                  (throw (own/usage (str "The namespace " (namespace name) " is not on the class path.") e))))]
-    (when-not (and found (ifn? @found))
-      (throw (own/usage (str "There is no function " name "."))))
-    @found))
-
 (defn inputs
   "Returns the inputs in a text: one vector, list or set, as EDN. Throws a usage error otherwise."
   [text file]
@@ -45,7 +36,7 @@
               {:part :calls, :title "Your function", :about (str function " on each input of " file ".")}
               options facts))
   (open! [_]
-    {:f (resolve-function function), :inputs (inputs (own/read-text file) file), :close! (constantly nil)})
+    {:f (own/resolve-function function), :inputs (inputs (own/read-text file) file), :close! (constantly nil)})
   (sample! [_ {:keys [f inputs]} _ row on-end]
     (ordered (own/sample row (partial outcome f) (vec (map-indexed vector inputs)) (count inputs) on-end))))
 

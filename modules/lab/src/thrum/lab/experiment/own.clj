@@ -25,6 +25,17 @@
   ([message] (usage message nil))
   ([message cause] (ex-info message {:type :thrum/lab-usage} cause)))
 
+(defn resolve-function
+  "Returns the user's function of that name, loading its namespace. Throws a usage error if there is none."
+  [name]
+  (let [found (try
+                (requiring-resolve name)
+                (catch java.io.FileNotFoundException e
+                  (throw (usage (str "The namespace " (namespace name) " is not on the class path.") e))))]
+    (when-not (and found (ifn? @found))
+      (throw (usage (str "There is no function " name "."))))
+    @found))
+
 (defn read-text
   "Returns the text of the user's file. Throws a usage error if it cannot be read."
   [file]

@@ -6,7 +6,8 @@
    [clojure.edn :as edn]
    [clojure.string :as str]
    [thrum.lab.child :as child]
-   [thrum.lab.load.answer :as answer])
+   [thrum.lab.load.answer :as answer]
+   [thrum.lab.load.job :as job])
   (:import
    (java.io BufferedInputStream IOException PushbackReader)
    (java.net InetSocketAddress Socket SocketTimeoutException URI)
@@ -147,10 +148,9 @@
   "Reads a job from standard input, does it, prints what came of it, and ends; at once when standard input ends."
   [& _]
   (Signal/handle (Signal. "INT") SignalHandler/SIG_IGN)
-  (let [{:keys [warm-up-seconds] :as job} (edn/read (PushbackReader. *in*))]
+  (let [job (edn/read (PushbackReader. *in*))]
     (end-with-parent!)
-    (when (pos? (or warm-up-seconds 0))
-      (run (assoc job :seconds warm-up-seconds)))
+    (some-> (job/warm-up job) run)
     (prn (run job))
     (flush)))
 

@@ -3,7 +3,8 @@
   (:refer-clojure :exclude [run!])
   (:require
    [clojure.string :as str]
-   [thrum.lab.child :as child])
+   [thrum.lab.child :as child]
+   [thrum.lab.load.job :as job])
   (:import
    (java.io IOException)
    (java.util List)
@@ -77,7 +78,6 @@
 
 (defn drive!
   "Runs wrk for the job, once before that to warm up, and returns what came of it; see thrum.lab.load."
-  [{:keys [warm-up-seconds] :as job}]
-  (when (pos? (or warm-up-seconds 0))
-    (run! (assoc job :seconds warm-up-seconds)))
+  [job]
+  (some-> (job/warm-up job) run!)
   (run! job))

@@ -37,39 +37,49 @@
 
 (defn- label
   "Returns the words at the end of a row's bar."
-  [{:keys [verdict median-ms over-limit samples] :as row}]
+  [{:keys [verdict median-ms median-per-second over-limit of-limit samples] :as row}]
   (cond
     (= :broke verdict) (str "broke: " (words/failed row) " of " (text/thousands (+ (:ok (first samples) 0) (:failed (first samples) 0))) " failed")
-    (nil? median-ms) (words/verdict-words verdict)
+    (not (or median-ms median-per-second)) (words/verdict-words verdict)
     (:left (first samples)) (str (text/ms median-ms) " · " (words/left row) " still running")
-    over-limit (str (text/ms median-ms) " · " (text/ratio over-limit) " the limit")
-    :else (text/ms median-ms)))
+    (or over-limit of-limit) (str (words/median row) " · " (words/times-limit row) " the limit")
+    :else (words/median row)))
 
-(defn- row-data [{:keys [name about thrum? verdict median-ms limit-line-ms published samples] :as row}]
+(defn- length
+  "Returns the figure that a row's bar shows: its median, a time or requests per second; the first sample's time where there is none."
+  [{:keys [median-ms median-per-second samples]}]
+  (or median-ms median-per-second (:ms (first samples)) 0))
+
+(defn- published-data [{:keys [ms limit-line-ms per-second limit-line-per-second]}]
+  (cond
+    ms {:value ms, :limit limit-line-ms, :label (str "published: " (text/ms ms))}
+    per-second {:value per-second, :limit limit-line-per-second, :label (str "published: " (text/per-second per-second))}))
+
+(defn- row-data [{:keys [name about thrum? verdict limit-line-ms limit-line-per-second published] :as row}]
   (let [{:keys [curve peak ms watched-ms]} (shown-sample row), end (or watched-ms ms)]
     {:name name
      :about about
      :thrum thrum?
      :verdict verdict
-     :ms (or median-ms (:ms (first samples)))
-     :limit limit-line-ms
+     :value (length row)
+     :limit (or limit-line-ms limit-line-per-second)
      :label (label row)
-     :published (when (:ms published)
-                  {:ms (:ms published), :limit (:limit-line-ms published), :label (str "published: " (text/ms (:ms published)))})
+     :published (published-data published)
      :flight (when curve {:curve curve, :peak peak, :ms end, :end (text/ms end), :answer (when watched-ms ms)})}))
 
 (defn- figures
-  "Returns every duration that the bars of a part show, in ms."
+  "Returns every figure that the bars of a part show: durations, or requests per second."
   [rows]
-  (filter some? (mapcat (fn [{:keys [median-ms limit-line-ms published]}]
-                          [median-ms limit-line-ms (:ms published) (:limit-line-ms published)])
+  (filter some? (mapcat (fn [{:keys [published] :as row}]
+                          (concat ((juxt :median-ms :limit-line-ms :median-per-second :limit-line-per-second) row)
+                                  ((juxt :ms :limit-line-ms :per-second :limit-line-per-second) published)))
                         rows)))
 
 (defn- logarithmic?
-  "True if the durations of a part are so far apart that a linear axis would hide some."
+  "True if the figures of a part are so far apart that a linear axis would hide some."
   [rows]
-  (let [durations (figures rows)]
-    (and (seq durations) (< 8 (/ (apply max durations) (apply min durations))))))
+  (let [figures (figures rows)]
+    (and (seq figures) (< 8 (/ (apply max figures) (apply min figures))))))
 
 (defn- chart-data
   "Returns what the page's script draws, by part."
@@ -77,21 +87,28 @@
   (into {}
         (for [part (mapcat :parts experiments) :when (not (:skipped part))]
           [(name (:part part)) {:rows (mapv row-data (filter :samples (:contenders part)))
+                                :unit (if (:connections part) "/s" "ms")
                                 :logarithmic (boolean (logarithmic? (:contenders part)))}])))
 
-(defn- sample-times [{:keys [samples]}]
-  (interpose " " (map (fn [{:keys [ms]}] [:span (text/ms ms)]) samples)))
+(defn- sample-figures [{:keys [samples]}]
+  (interpose " " (map (fn [{:keys [ms per-second]}] [:span (if per-second (text/per-second per-second) (text/ms ms))]) samples)))
 
 (def ^:private columns
   "The columns of a table: heading, the class of its cells, and the cell of a row."
   [["median" nil words/median]
-   ["samples" "samples" sample-times]
-   ["limit line" nil (comp text/ms :limit-line-ms)]
-   ["times the limit" nil (comp text/ratio :over-limit)]
+   ["samples" "samples" sample-figures]
+   ["limit line" nil words/limit-line]
+   ["times the limit" nil words/times-limit]
    ["in flight" nil words/peak]
    ["still running" nil words/left]
    ["ok" nil words/ok]
    ["failed" nil words/failed]
+   ["p50" nil words/p50]
+   ["p99" nil words/p99]
+   ["errors" nil words/load-errors]
+   ["platform threads" nil words/threads]
+   ["RSS" nil words/rss]
+   ["heap, sleeping connection" nil words/heap-each]
    ["published" "words" words/published]])
 
 (defn- useful
@@ -116,11 +133,11 @@
    [:div {:class kind, :data-part (name (:part part)), :role "img", :aria-label (str (:title part) ". " caption)}]
    [:figcaption caption]])
 
-(defn- bar-caption [{:keys [contenders limit-line-about]}]
-  (str "Median time of each contender" (when (logarithmic? contenders) ", on a logarithmic axis") ". "
-       (when (some :limit-line-ms contenders)
+(defn- bar-caption [{:keys [contenders limit-line-about connections]}]
+  (str (if connections "Requests per second of each contender, the median: longer is better" "Median time of each contender") (when (logarithmic? contenders) ", on a logarithmic axis") ". "
+       (when (some (some-fn :limit-line-ms :limit-line-per-second) contenders)
          (str "The upright rule is its limit line, the best that arithmetic allows: " (or limit-line-about "rounds × size ÷ rate") ". "))
-       (when (some (comp :ms :published) contenders)
+       (when (some (comp (some-fn :ms :per-second) :published) contenders)
          "The thin grey line with a diamond is the published figure, at the published size and against its own limit line (the small tick).")))
 
 (defn- flight-caption [{:keys [watch-ms]}]
@@ -144,7 +161,8 @@
    (if skipped
      [:p {:class "note"} (str "Skipped: " skipped ".")]
      (list (figure question "bars" (bar-caption question))
-           (figure question "flights" (flight-caption question))
+           (when-not (:connections question)
+             (figure question "flights" (flight-caption question)))
            (map (fn [note] [:p {:class "note"} note]) (keep words/note contenders))
            (table contenders)
            (outcome-table question)))])

@@ -4,7 +4,9 @@
   (:require
    [clojure.string :as str]
    [thrum.lab.download :as download]
+   [thrum.lab.load :as load]
    [thrum.lab.result :as result]
+   [thrum.lab.stats :as stats]
    [thrum.lab.text :as text]))
 
 (set! *warn-on-reflection* true)
@@ -26,22 +28,70 @@
 (defn verdict-words "Returns a verdict as words." [verdict] (str/replace (name verdict) "-" " "))
 
 (defn median
-  "Returns the row's median as words; how it ended, where there is none."
-  [{:keys [median-ms verdict]}]
-  (if median-ms (text/ms median-ms) (verdict-words verdict)))
+  "Returns the row's median, a time or requests per second, as words; how it ended, where there is none."
+  [{:keys [median-ms median-per-second verdict]}]
+  (cond
+    median-ms (text/ms median-ms)
+    median-per-second (text/per-second median-per-second)
+    :else (verdict-words verdict)))
+
+(defn limit-line
+  "Returns the row's limit line, in the unit of its median."
+  [{:keys [limit-line-ms limit-line-per-second]}]
+  (if limit-line-per-second (text/per-second limit-line-per-second) (text/ms limit-line-ms)))
+
+(defn times-limit
+  "Returns how many times its limit line the row's median is."
+  [{:keys [over-limit of-limit]}]
+  (text/ratio (or over-limit of-limit)))
+
+(defn- of-samples
+  "Returns the median of a figure of the samples, shown by show; a dash where none has it."
+  [show figure samples]
+  (if-let [median (stats/median (keep figure samples))] (show median) "–"))
+
+(defn p50 "Returns the median of the samples' median latencies." [{:keys [samples]}] (of-samples text/ms :p50-ms samples))
+(defn p99 "Returns the median of the samples' 99th percentiles." [{:keys [samples]}] (of-samples text/ms :p99-ms samples))
+(defn threads "Returns the most platform threads that the server had." [{:keys [samples]}] (each-sample samples :threads))
+(defn rss "Returns the server's resident memory." [{:keys [samples]}] (of-samples #(text/bytes (long %)) :rss samples))
+
+(defn heap-each
+  "Returns the heap of a connection whose handler sleeps."
+  [{:keys [samples]}]
+  (of-samples #(text/bytes (max 0 (Math/round (double %)))) :heap-each samples))
+
+(defn load-errors
+  "Returns the requests that went wrong under load, by kind: 364 timeout."
+  [{:keys [samples]}]
+  (let [all (apply merge-with + (keep :errors samples))]
+    (cond
+      (seq all) (text/commas (map (fn [[kind n]] (str (text/thousands n) " " (name kind))) (sort-by key all)))
+      (some :errors samples) "0"
+      :else "–")))
 
 (defn published
   "Returns the published figure beside its own limit line, or what was published instead of one."
-  [{{:keys [ms limit-line-ms text]} :published}]
+  [{{:keys [ms limit-line-ms per-second limit-line-per-second text]} :published}]
   (cond
+    per-second (str (text/per-second per-second) " (limit line " (text/per-second limit-line-per-second) ")")
     ms (str (text/ms ms) " (limit line " (text/ms limit-line-ms) ")")
     text text
     :else ""))
 
+(defn- load-conditions
+  "Returns how a server was put under load, in two sentences, or one before the first sample; nil of a part without load."
+  [{:keys [connections seconds warm-up-seconds contenders]}]
+  (when connections
+    (let [generators (distinct (keep :generator (mapcat :samples contenders)))]
+      (str (text/thousands connections) " connections for " seconds " s, after " warm-up-seconds " s to warm up; each contender has a server in a JVM of its own."
+           (when (seq generators)
+             (str " The load came from " (text/commas (map load/generator-name generators)) "."))))))
+
 (defn conditions
   "Returns what a part ran under, in a sentence."
-  [{:keys [about n bytes rate scaled client-jvm]}]
+  [{:keys [about n bytes rate scaled client-jvm] :as part}]
   (str/join " " (remove nil? [about
+                              (load-conditions part)
                               (when bytes
                                 (str (text/thousands n) " files of " (text/bytes bytes) ", "
                                      (if (number? rate) (str "each sent at " (text/rate rate)) "sent without a limit") "."))

@@ -78,5 +78,18 @@
       (is (str/includes? page text) text))
     (is (not (str/includes? page "scaled sizes")))))
 
+(deftest a-server-under-load-is-drawn-in-requests-per-second
+  (let [page (str/replace (report.html/page samples/loaded) "\u00a0" " ")]
+    (doseq [text ["\"unit\":\"/s\""
+                  "\"value\":2213.0,\"label\":\"2 213/s · 0.92x the limit\""
+                  "\"published\":{\"value\":843,\"limit\":1000.0,\"label\":\"published: 843/s\"}"
+                  "longer is better, on a logarithmic axis"
+                  "allows: connections ÷ sleep."
+                  "The load came from wrk."
+                  "<span>950/s</span> <span>951/s</span>"
+                  "heap, sleeping connection"]]
+      (is (str/includes? page text) text))
+    (is (not (str/includes? page "class=\"flights\"")) "nothing is drawn that was not measured")))
+
 (deftest an-empty-result-is-a-page-too
   (is (str/includes? (report.html/page {:machine samples/machine, :experiments []}) "<h1>")))

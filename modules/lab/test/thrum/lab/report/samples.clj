@@ -45,3 +45,27 @@
         {:contender :thrum-scope, :name "t/with-scope", :about "a fork each", :thrum? true, :limit-line-ms 200.0, :verdict :done
          :median-ms 202.0, :over-limit 1.01
          :samples [{:ms 202.0, :left 0, :peak 4, :watched-ms 252.0, :curve [[0 4] [50.0 1] [202.0 0]]}]}]}]}]})
+
+(def loaded
+  "A result of a server under load."
+  {:machine machine
+   :options {}
+   :experiments
+   [{:experiment :ring-jetty
+     :title "Ring on Jetty"
+     :parts
+     [{:part :jetty-sleep, :title "Jetty under load", :about "How many?", :connections 4000, :seconds 10, :warm-up-seconds 5
+       :limit-line-about "connections ÷ sleep"
+       :contenders
+       [{:contender :pool-50, :name "platform pool of 50", :about "alone", :limit-line-per-second 1000.0, :verdict :done
+         :median-per-second 950.0, :of-limit 0.95
+         :published {:per-second 843, :limit-line-per-second 1000.0}
+         :samples [{:per-second 950.0, :p50-ms 118.0, :p99-ms 204.0, :errors {:timeout 3600}, :threads 58, :rss 280000000, :generator :wrk}
+                   {:per-second 951.0, :p50-ms 118.0, :p99-ms 206.0, :errors {:timeout 41, :read 2}, :threads 59, :rss 280000000
+                    :generator :wrk}]}
+        {:contender :thrum, :name "thrum.server", :about "run-server", :thrum? true, :limit-line-per-second 80000.0, :verdict :done
+         :median-per-second 2213.0, :of-limit 0.92
+         :samples [{:per-second 2213.0, :p50-ms 51.0, :p99-ms 62.0, :errors {}, :threads 12, :rss 361000000, :heap-each 34000.0
+                    :generator :wrk}]}
+        {:contender :bare, :name "Jetty", :about "alone", :verdict :failed
+         :samples [{:error {:class "lab-child", :message "The server did not start"}}]}]}]}]})

@@ -40,6 +40,17 @@
           "  t/with-scope  202 ms        1      200 ms    1.01x          4              0"]
          (take 3 (drop 2 (str/split-lines (report.text/report samples/answers)))))))
 
+(deftest a-server-under-load-has-columns-of-its-own
+  (is (= ["Jetty under load"
+          (str "  How many? 4 000 connections for 10 s, after 5 s to warm up; each contender has a server in a JVM of its own. "
+               "The load came from wrk.")
+          "  contender             median  samples  limit line  x limit      p50      p99                    errors  threads     RSS  heap each  published"
+          "  platform pool of 50    950/s        2     1 000/s    0.95x   118 ms   205 ms  2 read and 3 641 timeout    58–59  280 MB          –  843/s (limit line 1 000/s)"
+          "  thrum.server         2 213/s        1    80 000/s    0.92x  51.0 ms  62.0 ms                         0       12  361 MB      34 kB"
+          "  Jetty                 failed        1           –        –        –        –                         –        –       –          –"
+          "  Jetty FAILED: lab-child: The server did not start."]
+         (take 7 (str/split-lines (str/replace (report.text/report samples/loaded) "\u00a0" " "))))))
+
 (deftest an-interrupted-result-says-so-first
   (is (str/starts-with? (report.text/report (assoc-in samples/result [:experiments 0 :interrupted?] true)) "Interrupted:")))
 

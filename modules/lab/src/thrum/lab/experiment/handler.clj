@@ -1,0 +1,54 @@
+(ns thrum.lab.experiment.handler
+  "The user's own Ring handler under load, on an engine of the user's choice: run by a pool of 50 platform threads, by one as large as the
+  connections, and on virtual threads. All three behind Thrum's run-server."
+  (:require
+   [thrum.lab.experiment :as experiment]
+   [thrum.lab.experiment.own :as own]
+   [thrum.lab.load :as load]
+   [thrum.lab.visit :as visit]))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private sizes {:quick {:warm-up-seconds 3, :seconds 4, :repeat 1}, :full {:warm-up-seconds 10, :seconds 10, :repeat 5}})
+(def ^:private pools [nil 50 :connections])
+
+(defn- row [function {:keys [engine connections]} {:keys [warm-up-seconds seconds repeat]} pool]
+  (let [pool (if (= :connections pool) connections pool)]
+    {:contender (if pool (keyword (str "pool-" pool)) :thrum)
+     :name (if pool (str "platform pool of " pool) "thrum.server")
+     :about (if pool "the handler on platform threads" "the handler on virtual threads")
+     :thrum? (nil? pool)
+     :job {:engine engine, :way :thrum, :handler function, :pool pool}
+     :params {:pool pool}
+     :repeat repeat
+     :estimate-ms (* repeat (visit/estimate-ms warm-up-seconds seconds))}))
+
+(defn- part [function {:keys [engine connections path full] :as options}]
+  (let [{:keys [warm-up-seconds seconds] :as sizes} (sizes (if full :full :quick))]
+    {:part :handler
+     :title "Your handler"
+     :about (str function " on the engine " (name engine) ", asked for " path ".")
+     :connections connections
+     :path path
+     :warm-up-seconds warm-up-seconds
+     :seconds seconds
+     :in-turns? true
+     :contenders (mapv #(row function options sizes %) (distinct (map #(if (= :connections %) connections %) pools)))}))
+
+(defrecord HandlerLoad [function]
+  experiment/Experiment
+  (plan [_ options _]
+    {:experiment :handler
+     :title "Your handler"
+     :about (str function " under load.")
+     :parts [(part function options)]})
+  (open! [_]
+    (own/resolve-function function)
+    {:close! (constantly nil)})
+  (sample! [_ _ part {:keys [job]} _]
+    (visit/sample job (assoc part :headers load/browser-headers))))
+
+(defn experiment
+  "Returns the experiment that puts the handler of that name under load."
+  [function]
+  (->HandlerLoad function))

@@ -1,0 +1,134 @@
+(ns thrum.lab.experiment.ring
+  "A Ring handler under load, on one engine: a pool of 50 platform threads, one as large as the connections, the engine alone on virtual
+  threads, and Thrum's run-server. Each contender has a server in a JVM of its own, and each sample a fresh one."
+  (:require
+   [thrum.lab.experiment :as experiment]
+   [thrum.lab.load :as load]
+   [thrum.lab.published :as published]
+   [thrum.lab.visit :as visit]))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private sleep-ms "As published." 50)
+
+(def quick
+  "The sizes of the quick form: one short run of each."
+  {:warm-up-seconds {:sleep 2, :no-sleep 5}, :seconds {:sleep 2, :no-sleep 3}, :repeat 1, :parts [:sleep :no-sleep]})
+
+(def full
+  "The sizes of the judged form: runs of ten seconds, warmed up, in turns, of which the median counts."
+  {:warm-up-seconds {:sleep 5, :no-sleep 10, :many 5}, :seconds {:sleep 10, :no-sleep 10, :many 10}, :repeat 5
+   :parts [:sleep :no-sleep :many]})
+
+(def ^:private engines
+  {:jdk {:experiment :ring-jdk, :name "the JDK's server"}
+   :jetty {:experiment :ring-jetty, :name "Jetty"}
+   :http-kit {:experiment :ring-http-kit, :name "http-kit"}})
+
+(def ^:private absent
+  {:jetty "Jetty is not on the class path: add io.github.thrum-clj/thrum-server-jetty"
+   :http-kit "http-kit is not on the class path; it is on Clojars, not on Maven Central: add http-kit/http-kit 2.9.0 or newer"})
+
+(def ^:private questions
+  "The parts of each engine's experiment."
+  [{:question :sleep
+    :title "%s: a handler that sleeps 50 ms, 120 connections"
+    :about "Every request waits 50 ms, as for a database. How many does the server answer in a second?"
+    :connections 120
+    :sleep-ms sleep-ms
+    :contenders [:pool-50 :pool-all :bare :thrum]}
+   {:question :no-sleep
+    :title "%s: a handler that does not wait, 120 connections"
+    :about "There is nothing to wait for, and a browser's twelve headers to read: what does each way cost?"
+    :connections 120
+    :contenders [:bare :thrum]}
+   {:question :many
+    :title "%s: a handler that sleeps 50 ms, 4 000 connections"
+    :about "As many connections as a pool of platform threads is seldom given: who answers all of them, and in what memory?"
+    :connections 4000
+    :sleep-ms sleep-ms
+    :contenders [:pool-50 :pool-all :bare :thrum]}])
+
+(defn- pool-of [contender connections]
+  (case contender
+    :pool-50 50
+    :pool-all connections
+    nil))
+
+(defn- way [contender engine-name pool]
+  (case contender
+    :bare {:name (str engine-name ", virtual threads"), :about "the engine alone, its own API"}
+    :thrum {:name "thrum.server", :about (str "run-server on " engine-name), :thrum? true}
+    {:name (str "platform pool of " pool), :about "the engine alone, its own API"}))
+
+(defn part-name
+  "Returns the name of an engine's part, which no other experiment has: :jdk-sleep."
+  [engine question]
+  (keyword (str (name engine) "-" (name question))))
+
+(defn- row [engine {:keys [question connections sleep-ms]} {:keys [warm-up-seconds seconds] :as sizes} contender]
+  (let [pool (pool-of contender connections), published (get-in published/requests [engine question contender])]
+    (cond-> (merge {:contender contender, :thrum? false}
+                   (way contender (get-in engines [engine :name]) pool)
+                   {:job {:engine engine, :way (if (= :thrum contender) :thrum :bare), :pool pool}
+                    :params {:pool pool}
+                    :limit-line-per-second (when sleep-ms (/ (* 1000.0 (min connections (or pool connections))) sleep-ms))
+                    :repeat (:repeat sizes)
+                    :estimate-ms (* (:repeat sizes) (visit/estimate-ms (warm-up-seconds question) (seconds question)))})
+      published (assoc :published published))))
+
+(defn- scaled
+  "Returns what the quick form leaves out, in words."
+  [{:keys [repeat seconds]} question]
+  (when (< repeat (:repeat full))
+    (str "Scaled: one run of " (seconds question) " s instead of five of " (get-in full [:seconds question]) " s, and little time to warm up.")))
+
+(defn- part-plan [engine {:keys [question title contenders] :as part} {:keys [warm-up-seconds seconds] :as sizes}]
+  (-> (dissoc part :question)
+      (assoc :part (part-name engine question)
+             :title (format title (get-in engines [engine :name]))
+             :warm-up-seconds (warm-up-seconds question)
+             :seconds (seconds question)
+             :scaled (scaled sizes question)
+             :limit-line-about "connections, or threads where there are fewer, ÷ the handler's sleep"
+             :in-turns? true
+             :contenders (mapv #(row engine part sizes %) contenders))))
+
+(defn- sizes-of
+  "Returns the sizes that the options ask for: a part that the quick form leaves out runs in it where it is asked for by name."
+  [engine {:keys [full only]}]
+  (if full
+    thrum.lab.experiment.ring/full
+    (cond-> quick
+      (= only (part-name engine :many)) (-> (update :parts conj :many)
+                                            (assoc-in [:warm-up-seconds :many] 3)
+                                            (assoc-in [:seconds :many] 4)))))
+
+(defn- skipped
+  "Returns the one part of an experiment whose engine is not there."
+  [engine part]
+  (-> (part-plan engine part quick)
+      (assoc :title (get-in engines [engine :name]), :skipped (absent engine))))
+
+(defn- parts [engine options facts]
+  (let [{:keys [parts] :as sizes} (sizes-of engine options)]
+    (if (contains? (:engines facts) engine)
+      (mapv #(part-plan engine % sizes) (filter (comp (set parts) :question) questions))
+      [(skipped engine (first questions))])))
+
+(defrecord Ring [engine]
+  experiment/Experiment
+  (plan [_ options facts]
+    {:experiment (get-in engines [engine :experiment])
+     :title (str "Ring on " (get-in engines [engine :name]))
+     :about "A Ring handler under load, on platform threads and on virtual ones."
+     :parts (parts engine options facts)})
+  (open! [_]
+    {:close! (constantly nil)})
+  (sample! [_ _ part {:keys [job]} _]
+    (visit/sample job (assoc part :headers load/browser-headers))))
+
+(defn experiment
+  "Returns the experiment for an engine: :jdk, :jetty or :http-kit."
+  [engine]
+  (->Ring engine))

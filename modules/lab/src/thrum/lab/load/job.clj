@@ -1,0 +1,11 @@
+(ns thrum.lab.load.job
+  "What both generators make of a job; see thrum.lab.load. Pure.")
+
+(set! *warn-on-reflection* true)
+
+(defn warm-up
+  "Returns the job that comes before a job, to warm up; nil where there is none."
+  [{:keys [warm-up-seconds warm-up-url] :as job}]
+  (when (and warm-up-seconds (pos? warm-up-seconds))
+    (cond-> (assoc job :seconds warm-up-seconds)
+      warm-up-url (assoc :url warm-up-url))))

@@ -1,0 +1,92 @@
+(ns thrum.lab.serve.child
+  "A server in a process of its own, with or without Thrum, and what it tells of itself when it is asked. The first line of standard
+  input is the job, {:engine :way :pool :handler :backlog}, every further one a question; it ends when standard input does."
+  (:require
+   [clojure.edn :as edn]
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [thrum.lab.serve.work :as work])
+  (:import
+   (java.io PushbackReader)
+   (java.lang.management ManagementFactory)
+   (java.nio.file Files Path)
+   (java.util.concurrent Callable ExecutorService Executors Future)
+   (sun.misc Signal SignalHandler)))
+
+(set! *warn-on-reflection* true)
+
+;; The servers
+
+(def ^:private bare
+  "By engine: the function that starts it without Thrum, loaded only when it is asked for."
+  {:jdk 'thrum.lab.serve.jdk/start!, :jetty 'thrum.lab.serve.jetty/start!, :http-kit 'thrum.lab.serve.http-kit/start!})
+
+(defn- on-platform-threads
+  "Returns a Ring handler that runs another one on a pool of platform threads."
+  [handler size]
+  (let [^ExecutorService pool (Executors/newFixedThreadPool size)]
+    (fn [request]
+      (.get ^Future (.submit pool ^Callable (fn [] (handler request)))))))
+
+(defn- handler-of [{:keys [handler pool]}]
+  (cond-> (if handler (requiring-resolve handler) #'work/ring-handler)
+    pool (on-platform-threads pool)))
+
+(defn- start-thrum! [{:keys [engine backlog] :as job}]
+  (let [run-server (requiring-resolve 'thrum.server/run-server), port (requiring-resolve 'thrum.server/port)]
+    (port (run-server (handler-of job) {:engine engine, :port 0, :backlog backlog, :stop-on-shutdown? false}))))
+
+(defn start!
+  "Starts the server of a job in this process and returns its port. :way is :bare or :thrum; with :pool, handlers run on so many platform
+  threads; :handler names a Ring handler of the user's."
+  [{:keys [engine way] :as job}]
+  (if (= :thrum way)
+    (start-thrum! job)
+    ((requiring-resolve (bare engine)) job)))
+
+;; What it tells
+
+(defn- resident-bytes
+  "Returns the resident memory; nil where the operating system does not tell."
+  []
+  (let [status (io/file "/proc/self/status")]
+    (when (.exists status)
+      (some->> (Files/readString (Path/of "/proc/self/status" (make-array String 0)))
+               (re-find #"VmRSS:\s+(\d+) kB") second parse-long (* 1024)))))
+
+(defn- heap-bytes
+  "Returns the heap in use after a full collection; the second one takes what the first has only found."
+  []
+  (System/gc)
+  (System/gc)
+  (.getUsed (.getHeapMemoryUsage (ManagementFactory/getMemoryMXBean))))
+
+(def ^:private questions
+  {:facts (fn [] {:threads (.getPeakThreadCount (ManagementFactory/getThreadMXBean)), :rss (resident-bytes)})
+   :heap (fn [] {:heap (heap-bytes)})
+   :sleepers (fn [] {:sleepers (work/sleepers-now)})})
+
+(defn- say! [value]
+  (prn value)
+  (flush))
+
+(defn- answer-all! [in]
+  (loop []
+    (let [question (edn/read {:eof nil} in)]
+      (when question
+        (say! ((questions question)))
+        (recur)))))
+
+(defn- problem [^Throwable t]
+  (str/join ": " (keep ex-message (take-while some? (iterate ex-cause t)))))
+
+(defn -main
+  "Starts the server that the job asks for, prints {:port n}, or {:problem sentence} where it cannot be started, and answers questions."
+  [& _]
+  (Signal/handle (Signal. "INT") SignalHandler/SIG_IGN)
+  (let [in (PushbackReader. *in*)]
+    (try
+      (say! {:port (start! (edn/read in))})
+      (answer-all! in)
+      (catch Throwable t (say! {:problem (problem t)})))
+    (.halt (Runtime/getRuntime) 0)))
