@@ -13,7 +13,7 @@
    [thrum.server.engine.jetty.wire :as wire])
   (:import
    (java.util.concurrent Executor ThreadFactory)
-   (org.eclipse.jetty.http HttpException HttpStatus)
+   (org.eclipse.jetty.http HttpException HttpHeader HttpStatus)
    (org.eclipse.jetty.server Connector Handler Handler$Abstract NetworkConnectionLimit Request Request$Handler Response Server ServerConnector)
    (org.eclipse.jetty.server.handler ErrorHandler)
    (org.eclipse.jetty.util Callback)
@@ -79,6 +79,8 @@
   (reify Request$Handler
     (handle [_ request response callback]
       (.setStatus response (error-status request response))
+      ;; Whatever is behind a request that was refused is not looked at (HTTP/2 ignores this).
+      (.put (.getHeaders response) HttpHeader/CONNECTION "close")
       (.succeeded ^Callback callback)
       true)))
 
