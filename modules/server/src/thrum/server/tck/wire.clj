@@ -172,8 +172,11 @@
 (defn- read-n [client n ^ByteArrayOutputStream into]
   (dotimes [_ n] (.write into (int (read-byte client)))))
 
-(defn- chunk-size [client]
+(defn- chunk-size
+  "Returns the next chunk's size; chunk has left the line end of the one before to be read here."
+  [client]
   (let [line (read-line-of client)
+        line (if (= "" line) (read-line-of client) line)
         [_ digits] (re-matches #"([0-9a-fA-F]{1,8})(?:;.*)?" line)]
     (if digits (Long/parseLong digits 16) (break-off :garbage line))))
 
@@ -197,11 +200,18 @@
            {:ended ended, :found (:found (ex-data e))}
            (throw e)))))
 
+(defn- read-chunk-at-once
+  "As read-chunk, but does not wait for the line end after the content: some servers send it with the next chunk."
+  [client ^ByteArrayOutputStream into]
+  (let [n (long (chunk-size client))]
+    (if (zero? n) (headers-of client) (read-n client n into))
+    (pos? n)))
+
 (defn chunk
   "Returns the text of the next chunk of a response whose head was read; :last for the terminal one, else how it ended."
   [client]
   (let [into (ByteArrayOutputStream.)
-        {:keys [ended]} (guarded #(if (read-chunk client into) :more :last))]
+        {:keys [ended]} (guarded #(if (read-chunk-at-once client into) :more :last))]
     (if (= :more ended) (text-of (.toByteArray into)) ended)))
 
 (defn- read-body [client {:keys [framing headers]} into]
