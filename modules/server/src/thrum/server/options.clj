@@ -40,8 +40,8 @@
 (defn- row [kind k default doc & {:as more}]
   [k (merge kind {:doc doc} (when (some? default) {:default default}) more)])
 
-(def ^:private table
-  "Key and row, in the order of the documentation."
+(def table
+  "Key and row of each option, in the order of the documentation."
   [(row {:check keyword?, :accepts "a keyword"} :engine :jdk "the server underneath: :jdk, :jetty or :http-kit")
    (row {:check string?, :accepts "a string"} :host "127.0.0.1" "the name or address to listen on")
    (row {:check #(or (nil? %) (port? %)), :accepts "an integer from 0 to 65535, or nil"} :port 3000
