@@ -13,6 +13,7 @@
    [thrum.bench.family.overhead :as overhead]
    [thrum.bench.family.parked :as parked]
    [thrum.bench.family.scopes :as scopes]
+   [thrum.bench.family.servers :as servers]
    [thrum.bench.family.sleeps :as sleeps]
    [thrum.bench.family.stream :as stream]))
 
@@ -20,11 +21,12 @@
 
 (def order
   "The names, in the order of the report."
-  [:overhead :scopes :sleeps :parked :cancel :limiter :laziness :stream])
+  [:overhead :scopes :sleeps :parked :cancel :limiter :laziness :stream :servers])
 
 (def by-name
   {:overhead overhead/family, :scopes scopes/family, :sleeps sleeps/family, :parked parked/family
-   :cancel cancel/family, :limiter limiter/family, :laziness laziness/family, :stream stream/family})
+   :cancel cancel/family, :limiter limiter/family, :laziness laziness/family, :stream stream/family
+   :servers servers/family})
 
 (defn jvm-opts
   "Returns the flags of a family's JVMs. The quick form measures nothing, and does without the optimising compiler."
