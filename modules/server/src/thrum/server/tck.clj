@@ -8,16 +8,21 @@
    [thrum.server.tck.async]
    [thrum.server.tck.bounds]
    [thrum.server.tck.deadline]
+   [thrum.server.tck.disconnect]
    [thrum.server.tck.drain]
    [thrum.server.tck.events]
    [thrum.server.tck.failure]
    [thrum.server.tck.framing]
+   [thrum.server.tck.h2]
    [thrum.server.tck.observer]
    [thrum.server.tck.request]
    [thrum.server.tck.response]
+   [thrum.server.tck.ring]
    [thrum.server.tck.scene :as scene]
    [thrum.server.tck.start]
-   [thrum.server.tck.threads])
+   [thrum.server.tck.threads]
+   [thrum.server.tck.tls]
+   [thrum.server.tck.websocket])
   (:import
    (java.util.concurrent Callable ExecutorService Executors)))
 
@@ -26,7 +31,8 @@
 (def ^:private chapters
   '[thrum.server.tck.request thrum.server.tck.response thrum.server.tck.failure thrum.server.tck.framing
     thrum.server.tck.bounds thrum.server.tck.deadline thrum.server.tck.async thrum.server.tck.events
-    thrum.server.tck.drain thrum.server.tck.observer thrum.server.tck.threads thrum.server.tck.start])
+    thrum.server.tck.drain thrum.server.tck.observer thrum.server.tck.threads thrum.server.tck.start thrum.server.tck.ring
+    thrum.server.tck.websocket thrum.server.tck.disconnect thrum.server.tck.tls thrum.server.tck.h2])
 
 (def ^:private all-cases
   (into [] (mapcat scene/cases-in) chapters))
@@ -50,11 +56,12 @@
                                              [:ssl-port "thrum.server" "ssl-port"] [:status "thrum.server" "status"]
                                              [:ready? "thrum.server" "ready?"] [:sse "thrum.server" "sse"]
                                              [:send! "thrum.server" "send!"] [:access-log "thrum.server" "access-log"]
-                                             [:remaining-ms "thrum.core" "remaining-ms"]]]
+                                             [:close! "thrum.server" "close!"] [:open? "thrum.server" "open?"]
+                                             [:remaining-ms "thrum.core" "remaining-ms"] [:pmap "thrum.core" "pmap"]]]
                     [k (thrums ns-name fn-name)]))))
 
 (def ^:private tool-keys
-  [:stop :port :ssl-port :status :ready? :sse :send! :access-log :remaining-ms])
+  [:stop :port :ssl-port :status :ready? :sse :send! :close! :open? :access-log :remaining-ms :pmap])
 
 (defn- tools-of
   "Returns the caller's functions; Thrum's own where the caller gives neither :stop nor :port."
@@ -64,8 +71,9 @@
 (def ^:private usual-options
   {:host "127.0.0.1", :port 0, :stop-on-shutdown? false, :shutdown-timeout-ms 1000})
 
-(defn- env-of [run-server {:keys [options]} tools]
+(defn- env-of [run-server {:keys [options limit-ms] :or {limit-ms 10000}} tools]
   {:run-server run-server
+   :limit-ms limit-ms
    :options (merge usual-options options)
    :tools tools
    :endings (atom [])})
@@ -78,8 +86,6 @@
 
 ;; One case
 
-(def ^:private limit-ms 10000)
-
 (defn- passed [] {:outcome :passed})
 
 (defn- failed [^Throwable t]
@@ -89,25 +95,25 @@
       failed {:outcome :failed, :detail {:expected expected, :found found}}
       :else {:outcome :failed, :detail {:expected "no exception", :found (str t), :at (mapv str (take 6 (.getStackTrace t)))}})))
 
-(defn- overrun [^Thread thread]
+(defn- overrun [^Thread thread limit-ms]
   (let [at (mapv str (take 12 (.getStackTrace thread)))]
     (.interrupt thread)
     {:outcome :failed, :detail {:expected (str "an end within " limit-ms " ms"), :found at}}))
 
 (defn- on-thread
   "Returns (f) or how it failed, at the latest after the limit."
-  [f]
+  [limit-ms f]
   (let [done (promise)
         thread (Thread/startVirtualThread #(deliver done (try (f) (catch Throwable t (failed t)))))]
     (deref done limit-ms nil)
-    (if (realized? done) @done (overrun thread))))
+    (if (realized? done) @done (overrun thread limit-ms))))
 
 (defn- in-scene
-  "Calls (f env) with a fresh scene, which has ended when it returns."
-  [env f]
+  "Calls (f env) with a fresh scene, which has ended when it returns. A server that does not stop is left behind."
+  [{:keys [limit-ms] :as env} f]
   (let [env (assoc env :endings (atom []))]
-    (try (on-thread #(do (f env) (passed)))
-         (finally (scene/end! env)))))
+    (try (on-thread limit-ms #(do (f env) (passed)))
+         (finally (on-thread limit-ms #(scene/end! env))))))
 
 (defn- expect-refusal
   "Starts a server with what it cannot do, which must throw."
@@ -150,8 +156,10 @@
   :options      - given to every server, beside those of the case
   :only         - the ids of the cases to run
   :report       - a function of each outcome, called when it is there
+  :limit-ms     - how long a case may take (10000)
   :stop :port   - functions of what run-server returns; without them thrum.server's are taken, for the following too:
-  :ssl-port :status :ready? (of the server) :sse :send! :access-log :remaining-ms; cases that need one that is not given are skipped"
+  :ssl-port :status :ready? (of the server) :sse :send! :close! :open? :access-log :remaining-ms :pmap; cases that use one that is
+  not given are skipped"
   [run-server {:keys [only report] :as given}]
   (let [env (env-of run-server given (tools-of given))
         capabilities (set (capabilities-of given))

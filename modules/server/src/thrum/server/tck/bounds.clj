@@ -303,7 +303,7 @@
 (defcase handlers-may-be-slower-than-idle "4.4"
   "A handler that takes longer than :idle-timeout-ms is not idle: its response arrives."
   [env]
-  (let [server (scene/serve env (fn [r] (Thread/sleep 500) (scene/ok r)) {:idle-timeout-ms 150, :header-timeout-ms 150})]
+  (let [server (scene/serve env (fn [r] (Thread/sleep 500) (scene/ok r)) {:idle-timeout-ms 200, :header-timeout-ms 200})]
     (expect-status 200 (scene/ask env server (wire/get "/")))))
 
 (defn- served? [c]

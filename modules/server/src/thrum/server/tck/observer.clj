@@ -3,7 +3,9 @@
   (:require
    [clojure.string :as str]
    [thrum.server.tck.scene :as scene :refer [defcase expect expect= expect-status]]
-   [thrum.server.tck.wire :as wire]))
+   [thrum.server.tck.wire :as wire])
+  (:import
+   (java.io StringWriter)))
 
 (set! *warn-on-reflection* true)
 
@@ -103,30 +105,32 @@
 ;; The access log
 
 (defn- logged
-  "Returns the line that the access log writes for these bytes."
+  "Returns the line that the access log writes for these bytes; nil where the request is refused."
   [env & parts]
-  (let [lines (atom [])
-        server (scene/serve env scene/ok {:observer (scene/tool env :access-log #(swap! lines conj %))})]
-    (apply scene/ask env server parts)
-    (expect (scene/eventually 3000 #(first @lines)) "a line" :none)))
+  (let [out (StringWriter.)
+        server (scene/serve env scene/ok {:observer (scene/tool env :access-log out)})
+        answer (apply scene/ask env server parts)]
+    (when (= 200 (:status answer))
+      (expect (scene/eventually 3000 #(first (re-seq #".+(?=\n)" (str out)))) "a line" (str out)))))
 
 (defcase access-log-has-the-common-format "4.4"
   "The access log writes a line of the common format."
   {:uses #{:access-log}}
   [env]
   (let [line (logged env (wire/get "/path"))]
-    (expect (re-matches #"127\.0\.0\.1 - - \[[^\]]+\] \"GET /path HTTP/1\.1\" 200 2\s*" line) "the common format" line)))
+    (expect (re-matches #"127\.0\.0\.1 - - \[[^\]]+\] \"GET /path HTTP/1\.1\" 200 2" (str line)) "the common format" line)))
 
 (defcase access-log-keeps-secrets "4.4"
   "The access log shows no query, no cookie and no Authorization."
   {:uses #{:access-log}}
   [env]
   (let [line (logged env (wire/get "/path?token=secret" "Cookie: s=secret" "Authorization: Basic secret"))]
-    (expect (not (str/includes? line "secret")) "no secret" line)))
+    (expect (and line (not (str/includes? line "secret"))) "no secret" line)))
 
 (defcase access-log-cannot-be-forged "4.4"
-  "Quotes and bytes that are not printable ASCII are escaped in the access log."
+  "Quotes and bytes that are not printable ASCII are escaped in the access log, where they are not refused."
   {:uses #{:access-log}}
   [env]
-  (let [line (logged env (wire/get "/a\"b%0A"))]
-    (expect (not (str/includes? line "a\"b")) "an escaped quote" line)))
+  (doseq [target ["/a\"b" "/a\\b" "/\u00e4"]]
+    (let [line (logged env (wire/get target))]
+      (expect (not (str/includes? (str line) (str target " "))) "an escaped line" line))))

@@ -16,9 +16,9 @@
 ;; Cases
 
 (defmacro defcase
-  "Defines a case: (defcase name \"4.3\" \"One sentence.\" {:needs #{…}}? [env] body…)."
+  "Defines a case: (defcase name \"4.3\" \"One sentence.\" attributes? [env] body…), where attributes is a form of a map."
   [name section sentence & more]
-  (let [[attributes [[env] & body]] (if (map? (first more)) [(first more) (rest more)] [{} more])]
+  (let [[attributes [[env] & body]] (if (vector? (first more)) [{} more] [(first more) (rest more)])]
     `(def ~(vary-meta name assoc ::case true :doc sentence)
        (merge {:id ~(keyword name), :section ~section, :sentence ~sentence, :run (fn [~env] ~@body)} ~attributes))))
 

@@ -1,0 +1,68 @@
+(ns thrum.server.tck.disconnect
+  "Chapter: what happens to a request whose client goes away, where that was asked for."
+  (:require
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
+   [thrum.server.tck.wire :as wire]))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private asked {:interrupt-on-disconnect? true})
+
+(defn- waiting
+  "Starts a server with a request that waits at /wait; returns {:server :client :gate :seen}, the last of how the wait ended."
+  [env options]
+  (let [gate (scene/gate env), entered (promise), seen (promise)
+        wait (fn [r] (deliver entered true)
+               (try (deref gate 8000 nil) (deliver seen :opened)
+                    (catch InterruptedException e (deliver seen :interrupted) (throw e)))
+               (scene/ok r))
+        server (scene/serve env (scene/routes {"/wait" wait}) options)
+        client (wire/send! (scene/client env server) (wire/get "/wait"))]
+    (scene/within entered "a call of the handler")
+    {:server server, :client client, :gate gate, :seen seen}))
+
+(defcase fin-interrupts "4.6"
+  "A client that closes its connection has its request interrupted, where that was asked for."
+  {:needs #{:disconnect}, :refuses asked}
+  [env]
+  (let [{:keys [client seen]} (waiting env asked)]
+    (wire/close! client)
+    (expect= :interrupted (scene/within seen "an interrupt"))))
+
+(defcase rst-interrupts "4.6"
+  "A client that resets its connection has its request interrupted, where that was asked for."
+  {:needs #{:disconnect}, :refuses asked}
+  [env]
+  (let [{:keys [client seen]} (waiting env asked)]
+    (wire/reset!! client)
+    (expect= :interrupted (scene/within seen "an interrupt"))))
+
+(defcase watched-requests-are-answered "4.6"
+  "A client that stays is answered, though its connection is watched, and so is what it has pipelined."
+  {:needs #{:disconnect}, :refuses asked}
+  [env]
+  (let [{:keys [client gate]} (waiting env asked)]
+    (wire/send! client (wire/get "/second") (wire/get "/third"))
+    (deliver gate :open)
+    (dotimes [_ 3] (expect-status 200 (wire/response client)))
+    (expect-status 200 (wire/ask! client (wire/get "/fourth")))))
+
+(defcase disconnects-are-told "4.6"
+  "A disconnect is counted, and the observer is told of it."
+  {:needs #{:disconnect}, :refuses asked, :uses #{:status}}
+  [env]
+  (let [told (promise)
+        {:keys [server client]} (waiting env (assoc asked :observer {:disconnect #(deliver told (:uri (:request %)))}))]
+    (wire/close! client)
+    (expect= "/wait" (scene/within told "a call of the observer"))
+    (expect (scene/eventually 2000 #(= 1 (:disconnected (scene/tool env :status server)))) "1 disconnected"
+            (scene/tool env :status server))))
+
+(defcase disconnects-do-not-interrupt-unasked "4.6"
+  "Without :interrupt-on-disconnect? a handler whose client goes away runs on."
+  [env]
+  (let [{:keys [client gate seen]} (waiting env {})]
+    (wire/reset!! client)
+    (expect (not (scene/eventually 150 #(realized? seen))) "a handler that runs on" seen)
+    (deliver gate :open)
+    (expect= :opened (scene/within seen "the handler's end"))))

@@ -1,0 +1,160 @@
+(ns thrum.server.tck.h2
+  "Chapter: HTTP/2, by the JDK's client over TLS and by frames of our own without."
+  (:require
+   [clojure.string :as str]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
+   [thrum.server.tck.tls :as tls]
+   [thrum.server.tck.wire :as wire])
+  (:import
+   (java.io ByteArrayOutputStream DataOutputStream IOException)
+   (java.net URI)
+   (java.net.http HttpClient HttpClient$Version HttpRequest HttpRequest$BodyPublishers HttpResponse HttpResponse$BodyHandlers)
+   (java.time Duration)
+   (java.util.concurrent CompletableFuture CountDownLatch ExecutionException)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private h2
+  {:needs #{:h2 :tls}, :refuses {:h2? true}, :uses #{:ssl-port}})
+
+(def ^:private h2c
+  {:needs #{:h2}, :refuses {:h2c? true}})
+
+;; Over TLS
+
+(defn- http-client ^HttpClient [env]
+  (let [client (-> (HttpClient/newBuilder) (.sslContext (tls/context nil)) (.version HttpClient$Version/HTTP_2) .build)]
+    (scene/at-end env #(.shutdownNow client))
+    client))
+
+(defn- request ^HttpRequest [env server path]
+  (-> (HttpRequest/newBuilder (URI. (str "https://localhost:" (scene/tool env :ssl-port server) path)))
+      (.timeout (Duration/ofMillis wire/patience-ms))
+      .build))
+
+(defn- send-async ^CompletableFuture [^HttpClient client request]
+  (.sendAsync client request (HttpResponse$BodyHandlers/ofString)))
+
+(defn- serve [env handler & [options]]
+  (scene/serve env handler (merge (tls/keystore) {:h2? true} options)))
+
+(defn- get! ^HttpResponse [env server path]
+  @(send-async (http-client env) (request env server path)))
+
+(defcase h2-serves "4.2"
+  "HTTP/2 is agreed upon over TLS, and the handler sees it."
+  h2
+  [env]
+  (let [seen (promise)
+        answer (get! env (serve env (fn [r] (deliver seen r) (scene/ok r))) "/a%2Fb?q=1")]
+    (expect= [HttpClient$Version/HTTP_2 200 "ok"] [(.version answer) (.statusCode answer) (.body answer)])
+    (expect= [:https "/a%2Fb" "q=1" "localhost"] ((juxt :scheme :uri :query-string :server-name) @seen))
+    (expect (str/starts-with? (:protocol @seen) "HTTP/2") "HTTP/2" (:protocol @seen))))
+
+(defcase h2-body-arrives "4.2"
+  "A body arrives whole, both ways."
+  h2
+  [env]
+  (let [text (str/join (repeat 30000 "0123456789"))
+        server (serve env (fn [{:keys [^java.io.InputStream body]}] {:status 200, :headers {}, :body (.readAllBytes body)}))
+        post (-> (HttpRequest/newBuilder (URI. (str "https://localhost:" (scene/tool env :ssl-port server) "/")))
+                 (.POST (HttpRequest$BodyPublishers/ofString text)) .build)]
+    (expect (= text (.body ^HttpResponse @(send-async (http-client env) post))) "the body that was sent" :another)))
+
+(defcase h2-runs-many-at-once "4.1"
+  "Many requests of one connection run at once, each on a virtual thread."
+  h2
+  [env]
+  (let [all (scene/latch env 20), virtual (atom #{})
+        handler (fn [{:keys [uri] :as r}]
+                  (swap! virtual conj (Thread/.isVirtual (Thread/currentThread)))
+                  (when (= "/" uri) (CountDownLatch/.countDown all) (scene/await-latch all))
+                  (scene/ok r))
+        server (serve env handler)
+        client (http-client env)]
+    @(send-async client (request env server "/first"))
+    (expect= #{200} (set (map #(HttpResponse/.statusCode (deref %)) (vec (repeatedly 20 #(send-async client (request env server "/")))))))
+    (expect= #{true} @virtual)))
+
+(defcase h2-failing-body-is-cut "4.3"
+  "A body that fails half-way resets its stream: the client does not take it for whole."
+  h2
+  [env]
+  (let [body #(lazy-seq (cons "some" (lazy-seq (throw (ex-info "secret" {})))))
+        server (serve env (fn [_] {:status 200, :headers {}, :body (body)}))
+        cause (try (get! env server "/") nil (catch ExecutionException e (ex-cause e)))]
+    (expect (instance? IOException cause) "an IOException" cause)))
+
+(defcase h2-deadline-is-503 "4.5"
+  "A request that is late is answered with 503, and the others of its connection go on."
+  h2
+  [env]
+  (let [gate (scene/gate env)
+        server (serve env (scene/routes {"/late" (fn [r] (deref gate 8000 nil) (scene/ok r))}) {:request-timeout-ms 300})
+        client (http-client env)
+        late (send-async client (request env server "/late"))]
+    (expect= [503 200] [(HttpResponse/.statusCode @late) (HttpResponse/.statusCode @(send-async client (request env server "/")))])))
+
+(defcase h2-overload-is-503 "4.4"
+  "Requests of one connection beyond :max-concurrent are answered with 503."
+  h2
+  [env]
+  (let [gate (scene/gate env), entered (promise)
+        server (serve env (scene/routes {"/wait" (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))}) {:max-concurrent 1})
+        client (http-client env)
+        waiting (send-async client (request env server "/wait"))]
+    (scene/within entered "a call of the handler")
+    (expect= 503 (HttpResponse/.statusCode @(send-async client (request env server "/"))))
+    (deliver gate :open)
+    (expect= 200 (HttpResponse/.statusCode @waiting))))
+
+;; Frames
+
+(defn- frame [type flags stream payload]
+  (let [payload (wire/bytes-of payload)
+        all (ByteArrayOutputStream.)
+        out (DataOutputStream. all)]
+    (.writeByte out (bit-shift-right (alength payload) 16))
+    (.writeShort out (bit-and 0xffff (alength payload)))
+    (.writeByte out type)
+    (.writeByte out flags)
+    (.writeInt out stream)
+    (.write out payload)
+    (.toByteArray all)))
+
+(def ^:private get-headers
+  "GET http://localhost/ in HPACK: three indexed fields, and a literal one of an indexed name."
+  "\u0082\u0086\u0084\u0001\u0009localhost")
+
+(defn- opened [env server]
+  (wire/send! (scene/client env server) "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" (frame 4 0 0 "")))
+
+(defn- expect-served [env server]
+  (expect-status 200 (scene/ask env server (wire/get "/"))))
+
+(defcase h2-rapid-resets-are-survived "4.4"
+  "Streams that are reset as soon as they are opened do not pile up, and the other clients are served."
+  h2c
+  [env]
+  (let [now (atom 0)
+        handler (fn [r] (swap! now inc) (try (Thread/sleep 5) (scene/ok r) (finally (swap! now dec))))
+        server (scene/serve env handler {:h2c? true, :max-concurrent 50})
+        c (opened env server)]
+    (doseq [streams (partition-all 100 (range 1 6001 2))]
+      (apply wire/try-send! c (mapcat #(vector (frame 1 5 % get-headers) (frame 3 0 % "\u0000\u0000\u0000\u0008")) streams)))
+    (expect (scene/eventually 3000 #(= 200 (:status (scene/ask env server (wire/get "/"))))) "200" :none)
+    (expect (scene/eventually 3000 #(zero? (long @now))) "no request that is left" @now)))
+
+(defcase h2-endless-headers-are-cut "4.4"
+  "Headers that go on for ever in CONTINUATION frames end the connection, and the other clients are served."
+  h2c
+  [env]
+  (let [server (scene/serve env scene/ok {:h2c? true})
+        c (opened env server)
+        field (str "\u0000\u0004x-xx\u007e" (str/join (repeat 126 "x")))]
+    (wire/try-send! c (frame 1 1 1 get-headers))
+    (loop [i 0]
+      (if (and (< i 20000) (wire/try-send! c (frame 9 0 1 (str/join (repeat 20 field)))))
+        (recur (inc i))
+        (expect (< i 20000) "a connection that ends" i)))
+    (expect-served env server)))

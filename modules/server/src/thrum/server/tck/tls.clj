@@ -1,0 +1,184 @@
+(ns thrum.server.tck.tls
+  "Chapter: TLS and client certificates, with keys that the JDK's keytool makes."
+  (:require
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
+   [thrum.server.tck.wire :as wire])
+  (:import
+   (java.io File IOException)
+   (java.net Socket)
+   (java.nio.file Files)
+   (java.nio.file.attribute FileAttribute)
+   (java.security KeyStore SecureRandom)
+   (java.security.cert X509Certificate)
+   (javax.net.ssl KeyManager KeyManagerFactory SSLContext SSLSocket TrustManager X509ExtendedTrustManager)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private password "secret-7391")
+
+;; Keys
+
+(defn- keytool [& args]
+  (let [command (into [(str (io/file (System/getProperty "java.home") "bin" "keytool"))] args)
+        process (.start (doto (ProcessBuilder. ^java.util.List command) (.redirectErrorStream true)))
+        said (slurp (.getInputStream process))]
+    (when-not (zero? (.waitFor process)) (scene/skip (str "keytool failed: " said)))))
+
+(defn- make-store ^File [common-name]
+  (let [folder (.toFile (Files/createTempDirectory "tck" (make-array FileAttribute 0)))
+        file (io/file folder "keys.p12")]
+    (run! #(File/.deleteOnExit %) [folder file])
+    (keytool "-genkeypair" "-alias" "key" "-keyalg" "EC" "-dname" (str "CN=" common-name) "-ext" "san=dns:localhost,ip:127.0.0.1"
+             "-validity" "2" "-storetype" "PKCS12" "-keystore" (str file) "-storepass" password)
+    file))
+
+(def ^:private server-file (delay (make-store "localhost")))
+(def ^:private client-file (delay (make-store "tck-client")))
+
+(defn- load-store ^KeyStore [file]
+  (with-open [in (io/input-stream file)]
+    (doto (KeyStore/getInstance "PKCS12") (.load in (String/.toCharArray password)))))
+
+(defn- trusted
+  "Returns a store that trusts the certificate of the client's."
+  ^KeyStore []
+  (doto (KeyStore/getInstance "PKCS12")
+    (.load nil nil)
+    (.setCertificateEntry "client" (.getCertificate (load-store @client-file) "key"))))
+
+;; Clients
+
+(def ^:private trusts-all
+  (proxy [X509ExtendedTrustManager] []
+    (checkServerTrusted ([_ _]) ([_ _ _]))
+    (checkClientTrusted ([_ _]) ([_ _ _]))
+    (getAcceptedIssuers [] (make-array X509Certificate 0))))
+
+(defn- key-managers ^"[Ljavax.net.ssl.KeyManager;" [file]
+  (when file
+    (.getKeyManagers (doto (KeyManagerFactory/getInstance "PKIX") (.init (load-store file) (String/.toCharArray password))))))
+
+(defn context
+  "Returns an SSLContext that trusts every server, with the client's key where with-key?; as a server's, with the server's key."
+  ^SSLContext [which]
+  (let [file (case which :client @client-file, :server @server-file, nil)]
+    (doto (SSLContext/getInstance "TLS")
+      (.init ^"[Ljavax.net.ssl.KeyManager;" (or (key-managers file) (make-array KeyManager 0))
+             (into-array TrustManager [trusts-all]) (SecureRandom.)))))
+
+(defn keystore
+  "Returns the options of a server with TLS."
+  []
+  {:ssl-port 0, :keystore (str @server-file), :key-password password})
+
+(defn- secure
+  "Returns a client over TLS; throws IOException."
+  [env server which]
+  (let [socket (.createSocket (.getSocketFactory (context which)) "127.0.0.1" (int (scene/tool env :ssl-port server)))]
+    (scene/at-end env #(Socket/.close socket))
+    (.setSoTimeout socket wire/patience-ms)
+    (.startHandshake ^SSLSocket socket)
+    (wire/client socket)))
+
+(defn- seen-by-handler [env options which]
+  (let [seen (promise)
+        server (scene/serve env (fn [r] (deliver seen r) (scene/ok r)) (merge (keystore) options))]
+    (expect-status 200 (wire/ask! (secure env server which) (wire/get "/")))
+    @seen))
+
+;; Cases
+
+(def ^:private tls
+  {:needs #{:tls}, :refuses {:ssl-port 0}, :uses #{:ssl-port}})
+
+(def ^:private certificates
+  {:needs #{:tls :client-certificates}, :refuses {:client-auth :need}, :uses #{:ssl-port}})
+
+(defcase tls-serves "4.2"
+  "Over TLS the scheme is :https, and a client that shows no certificate has none."
+  tls
+  [env]
+  (expect= [:https nil] ((juxt :scheme :ssl-client-cert) (seen-by-handler env {} nil))))
+
+(defcase tls-by-context "4.10"
+  "An SSLContext of one's own is served."
+  tls
+  [env]
+  (let [server (scene/serve env scene/ok {:ssl-port 0, :ssl-context (context :server)})]
+    (expect-status 200 (wire/ask! (secure env server nil) (wire/get "/")))))
+
+(defcase tls-alone "4.10"
+  "With :port nil nothing but TLS is served."
+  tls
+  [env]
+  (let [server (scene/serve env scene/ok (assoc (keystore) :port nil))]
+    (expect-status 200 (wire/ask! (secure env server nil) (wire/get "/")))))
+
+(defn- start-error [env options]
+  (try (scene/serve env scene/ok options) nil (catch Exception e e)))
+
+(defn- texts [^Throwable t]
+  (str/join " " (for [t (take-while some? (iterate ex-cause t))] (str t (ex-data t)))))
+
+(defcase tls-wrong-password "4.10"
+  "A wrong key store password throws :thrum/start-failed with a cause, and shows no password."
+  tls
+  [env]
+  (let [e (start-error env (assoc (keystore) :key-password "wrong-4711"))]
+    (expect= :thrum/start-failed (:type (ex-data e)))
+    (expect (ex-cause e) "a cause" e)
+    (expect (not (re-find #"4711|7391" (texts e))) "no password" (texts e))))
+
+(defcase tls-missing-store "4.10"
+  "A key store that does not exist throws :thrum/start-failed with a cause."
+  tls
+  [env]
+  (let [e (start-error env (assoc (keystore) :keystore "no-such-store.p12"))]
+    (expect= :thrum/start-failed (:type (ex-data e)))
+    (expect (ex-cause e) "a cause" e)))
+
+(defcase tls-garbage-is-survived "4.4"
+  "Clients that speak no TLS on the TLS port are cut off, and the others are served."
+  tls
+  [env]
+  (let [server (scene/serve env scene/ok (keystore))]
+    (doseq [garbage [(wire/get "/") "\u0016\u0003\u0001\u00ff\u00ffgarbage" (wire/text-of (byte-array 5000))]]
+      (let [c (wire/connect (scene/tool env :ssl-port server))]
+        (scene/at-end env #(wire/close! c))
+        (wire/try-send! c garbage)))
+    (expect-status 200 (wire/ask! (secure env server nil) (wire/get "/")))))
+
+(defcase tls-failing-body-is-cut "4.3"
+  "Over TLS a body that fails half-way never looks complete."
+  tls
+  [env]
+  (let [body #(lazy-seq (cons "some" (lazy-seq (throw (ex-info "secret" {})))))
+        server (scene/serve env (fn [_] {:status 200, :headers {}, :body (body)}) (keystore))]
+    (scene/expect-cut (wire/ask! (secure env server nil) (wire/get "/")))))
+
+(defcase client-certificate-is-one "4.2"
+  "The client's certificate reaches the handler, as one X509Certificate."
+  certificates
+  [env]
+  (let [{:keys [ssl-client-cert]} (seen-by-handler env {:client-auth :need, :truststore (trusted)} :client)]
+    (expect (instance? X509Certificate ssl-client-cert) "an X509Certificate" ssl-client-cert)
+    (expect= "CN=tck-client" (str (X509Certificate/.getSubjectX500Principal ssl-client-cert)))))
+
+(defcase client-certificate-is-needed "4.10"
+  "With :client-auth :need a client without a certificate is not served."
+  certificates
+  [env]
+  (let [entered (promise)
+        server (scene/serve env (fn [r] (deliver entered true) (scene/ok r))
+                            (assoc (keystore) :client-auth :need, :truststore (trusted)))
+        answer (try (wire/ask! (secure env server nil) (wire/get "/")) (catch IOException _ nil))]
+    (expect= nil (:status answer))
+    (expect (not (realized? entered)) "that the handler is not called" :called)))
+
+(defcase client-certificate-is-wanted "4.10"
+  "With :client-auth :want a client without a certificate is served."
+  certificates
+  [env]
+  (expect= nil (:ssl-client-cert (seen-by-handler env {:client-auth :want, :truststore (trusted)} nil))))

@@ -1,0 +1,87 @@
+(ns thrum.server.tck-test
+  "The JDK's engine against the contract, each case an assertion of its own; and the suite's own report."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.server :as server]
+   [thrum.server.tck :as tck]
+   [thrum.test-kit.jvm :as jvm]
+   [thrum.test-kit.leak :as leak]))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(def ^:private quiet
+  "Failures are what the suite asks for: nobody reads their stack traces."
+  (java.util.logging.Logger/getLogger "thrum.server"))
+
+(.setLevel ^java.util.logging.Logger quiet java.util.logging.Level/OFF)
+
+(defn- check [{:keys [id section outcome sentence detail]}]
+  (is (#{:passed :refused :skipped} outcome)
+      (str "§" section " " id ": " sentence "\n" (pr-str detail))))
+
+(def idle
+  "The cases that set what the JDK's server has once for the whole JVM."
+  #{:idle-connections-are-closed :silent-connections-are-closed :silent-bodies-are-given-up :handlers-may-be-slower-than-idle})
+
+(defn- others []
+  (remove idle (map :id (tck/cases))))
+
+(deftest the-jdk-engine-keeps-the-contract
+  (run! check (tck/run server/run-server {:only (others)})))
+
+(defn -main
+  "What the child JVM runs: prints an outcome a line, and ends with how many failed."
+  [& _]
+  (let [outcomes (tck/run server/run-server {:only idle})]
+    (run! #(prn (select-keys % [:id :outcome :detail])) outcomes)
+    (System/exit (count (filter #(= :failed (:outcome %)) outcomes)))))
+
+(deftest the-jdk-engine-closes-idle-connections
+  (let [{:keys [exit lines]} (jvm/quietly (jvm/command (jvm/this-home) jvm/exports 'thrum.server.tck-test []) 60000)]
+    (is (= 0 exit) (str/join "\n" lines))))
+
+;; The suite's own report
+
+(deftest cases-have-ids-sentences-and-sections
+  (let [cases (tck/cases)]
+    (is (< 100 (count cases)))
+    (is (apply distinct? (map :id cases)))
+    (is (apply distinct? (map :sentence cases)))
+    (is (every? #(re-matches #"[^\n]+\." (:sentence %)) cases))
+    (is (every? #(re-matches #"4\.(10|[1-9])" (:section %)) cases))))
+
+(deftest every-promise-has-cases
+  (is (= (set (map #(str "4." %) (range 1 11))) (set (map :section (tck/cases))))))
+
+(deftest what-is-declared-absent-must-be-refused
+  (let [[outcome] (tck/run server/run-server {:capabilities #{}, :only [:tls-serves]})]
+    (is (= :refused (:outcome outcome))))
+  (let [starts-anyway (fn [handler options] (server/run-server handler (dissoc options :ssl-port)))
+        [outcome] (tck/run starts-anyway {:capabilities #{}, :only [:tls-serves]})]
+    (is (= :failed (:outcome outcome)))))
+
+(deftest a-case-without-its-tool-is-skipped
+  (let [[outcome] (tck/run server/run-server {:stop server/stop!, :port server/port, :only [:status-counts]})]
+    (is (= [:skipped "no :status was given"] ((juxt :outcome :detail) outcome)))))
+
+(deftest a-case-that-hangs-has-failed
+  (let [[outcome] (tck/run (fn [_ _] (promise)) {:stop deref, :port (fn [_] (deref (promise))), :limit-ms 50
+                                                 :only [:method-is-a-keyword]})]
+    (is (= :failed (:outcome outcome)))))
+
+(deftest outcomes-are-reported-as-they-come
+  (let [reported (atom [])
+        outcomes (tck/run server/run-server {:only [:status-is-sent :scheme-is-http], :report #(swap! reported conj (:id %))})]
+    (is (= #{:status-is-sent :scheme-is-http} (set @reported)))
+    (is (= [:scheme-is-http :status-is-sent] (map :id outcomes)))))
+
+(deftest a-table-has-a-row-a-case-and-a-column-an-engine
+  (let [outcome (fn [id outcome] {:id id, :outcome outcome})
+        lines (str/split-lines (tck/table [:jdk :other] {:jdk [(outcome :status-is-sent :passed)]
+                                                         :other [(outcome :status-is-sent :failed)]}))]
+    (is (= ["| § | what holds | jdk | other |" "| --- | --- | --- | --- |"
+            "| 4.2 | The status is the handler's, the unusual ones too. | yes | **no** |"]
+           lines))))
