@@ -1,0 +1,154 @@
+(ns thrum.server.engine.jetty.http2-test
+  (:require
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.server :as server]
+   [thrum.server.engine.jetty.frames :as frames]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (java.io InputStream)
+   (java.net URI)
+   (java.net.http HttpClient HttpClient$Version HttpRequest HttpResponse HttpResponse$BodyHandlers)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- serve [handler options]
+  (server/run-server handler (merge {:engine :jetty, :port 0, :h2c? true, :stop-on-shutdown? false, :shutdown-timeout-ms 0} options)))
+
+(defn- ok [_]
+  {:status 200, :headers {}, :body "ok"})
+
+(defmacro ^:private with-client
+  "Evaluates body with a client of a server with this handler and these options."
+  [[client handler options & [settings server]] & body]
+  `(with-open [server# ^java.lang.AutoCloseable (serve ~handler ~options)]
+     (let [~client (frames/connect (server/port server#) ~settings)
+           ~(or server '_) server#]
+       (try ~@body
+            (finally (frames/close! ~client))))))
+
+(defn- answer
+  "Returns how the answer on a stream ends: its data as text, or the frame that broke it off."
+  [client stream]
+  (loop [text ""]
+    (let [{:keys [kind flags payload] :as f} (frames/next-of client #{:headers :data :reset} stream)
+          text (if (= :data kind) (str text (String. ^bytes payload)) text)]
+      (cond
+        (not (#{:headers :data} kind)) f
+        (odd? flags) text
+        :else (recur text)))))
+
+(deftest prior-knowledge-is-answered
+  (with-client [c ok {}]
+    (frames/get! c 1 "/")
+    (is (= "ok" (answer c 1)))))
+
+(deftest an-upgrade-is-answered
+  (with-open [^java.lang.AutoCloseable s (serve ok {})
+              client (HttpClient/newHttpClient)]
+    (let [^HttpResponse answer (.send client
+                                      (-> (HttpRequest/newBuilder (URI. (str "http://127.0.0.1:" (server/port s) "/")))
+                                          (.version HttpClient$Version/HTTP_2)
+                                          (.build))
+                                      (HttpResponse$BodyHandlers/ofString))]
+      (is (= [HttpClient$Version/HTTP_2 "ok"] [(.version answer) (.body answer)])))))
+
+(deftest http-2-without-tls-has-to-be-asked-for
+  (with-client [c ok {:h2c? false}]
+    (frames/get! c 1 "/")
+    (is (not= "ok" (answer c 1)))))
+
+(defn- failing-body [_]
+  {:status 200, :headers {}, :body (lazy-seq (cons (apply str (repeat 20000 "x")) (lazy-seq (throw (ex-info "half-way" {})))))})
+
+(deftest a-body-that-fails-resets-its-stream-alone
+  (with-client [c #(if (= "/fails" (:uri %)) (failing-body %) (ok %)) {}]
+    (frames/get! c 1 "/fails")
+    (is (= :reset (:kind (answer c 1))))
+    (frames/get! c 3 "/")
+    (is (= "ok" (answer c 3)))))
+
+(deftest a-stream-that-is-reset-interrupts-its-handler-alone
+  (let [entered (promise), outcome (promise), gate (promise)
+        handler (fn [{:keys [uri] :as r}]
+                  (when (= "/wait" uri)
+                    (deliver entered true)
+                    (try
+                      (deliver outcome (deref gate 8000 :never))
+                      (catch InterruptedException e (deliver outcome :interrupted) (throw e))))
+                  (ok r))]
+    (with-client [c handler {:interrupt-on-disconnect? true}]
+      (frames/get! c 1 "/wait")
+      (is (deref entered 5000 nil))
+      (frames/reset!! c 1)
+      (is (= :interrupted (deref outcome 5000 :nothing)))
+      (frames/get! c 3 "/")
+      (is (= "ok" (answer c 3))))))
+
+(def ^:private no-window
+  "SETTINGS_INITIAL_WINDOW_SIZE is 0: nothing may be sent on a stream."
+  (byte-array [0 4 0 0 0 0]))
+
+(deftest a-deadline-during-a-write-leaves-the-other-streams-alone
+  (with-client [c #(if (= "/big" (:uri %)) {:status 200, :headers {}, :body (apply str (repeat 100000 "x"))} {:status 204, :headers {}})
+                {:request-timeout-ms 200}
+                no-window]
+    (frames/get! c 1 "/big")
+    (is (= :reset (:kind (answer c 1))))
+    (frames/get! c 3 "/")
+    (is (= "" (answer c 3)))))
+
+(deftest a-deadline-during-a-read-leaves-the-other-streams-alone
+  (with-client [c (fn [{:keys [uri ^InputStream body] :as r}] (when (= "/upload" uri) (.readAllBytes body)) (ok r))
+                {:request-timeout-ms 200}]
+    (frames/frame! c :headers 4 1 (frames/head "POST" "/upload"))
+    (frames/frame! c :data 0 1 (byte-array 10))
+    (is (= :reset (:kind (answer c 1))))
+    (frames/get! c 3 "/")
+    (is (= "ok" (answer c 3)))))
+
+(deftest a-body-that-is-cut-off-is-a-failure
+  (let [entered (promise), read (promise)]
+    (with-client [c (fn [{:keys [^InputStream body]}]
+                      (deliver entered (.read body))
+                      (deliver read (try (alength (.readAllBytes body)) (catch java.io.IOException _ :failed)))
+                      (ok nil))
+                  {}]
+      (frames/frame! c :headers 4 1 (frames/head "POST" "/"))
+      (frames/frame! c :data 0 1 (byte-array 10))
+      (is (= 0 (deref entered 5000 nil)))
+      (frames/reset!! c 1)
+      (is (= :failed (deref read 5000 :nothing))))))
+
+(deftest streams-beyond-the-bound-are-refused
+  (let [gate (promise)]
+    (with-client [c (fn [r] (deref gate 5000 nil) (ok r)) {:engine-options {:h2-max-streams 2}}]
+      (doseq [stream [1 3 5]] (frames/get! c stream "/"))
+      (is (= :reset (:kind (answer c 5))))
+      (deliver gate :open)
+      (is (= "ok" (answer c 1)))
+      (is (= "ok" (answer c 3))))))
+
+(defn- turned-away?
+  "Calls (f n) again and again, n counting up, until the server has ended the connection or sent GOAWAY."
+  [client f]
+  (let [[thread] (gate/start "flood" #(try (dotimes [n 20000] (f n)) (catch java.io.IOException _)))]
+    (try
+      (contains? #{:go-away :end} (:kind (frames/next-of client #{:go-away})))
+      (finally (frames/close! client) (.join ^Thread thread 5000)))))
+
+(deftest floods-end-the-connection-and-nothing-else
+  (doseq [[flood f] {"resets" (fn [c n] (frames/get! c (inc (* 2 n)) "/") (frames/reset!! c (inc (* 2 n))))
+                     "settings" (fn [c _] (frames/frame! c :settings 0 0 (byte-array 0)))
+                     "pings" (fn [c _] (frames/frame! c :ping 0 0 (byte-array 8)))
+                     "continuations" (fn [c n] (frames/frame! c (if (zero? n) :headers :continuation) 0 1 (byte-array 0)))
+                     "headers without an end" (fn [c n] (frames/frame! c (if (zero? n) :headers :continuation) 0 1 (frames/head "GET" "/")))}]
+    (with-client [c ok {} nil s]
+      (is (turned-away? c #(f c %)) flood)
+      (let [other (frames/connect (server/port s))]
+        (frames/get! other 1 "/")
+        (is (= "ok" (answer other 1)) flood)
+        (frames/close! other))
+      (is (gate/eventually 5000 #(zero? (:in-flight (server/status s)))) flood))))
