@@ -15,7 +15,6 @@
   (:import
    (java.io IOException)
    (java.net InetSocketAddress StandardSocketOptions)
-   (java.nio ByteBuffer)
    (java.nio.channels ClosedChannelException ClosedSelectorException ServerSocketChannel SocketChannel)
    (java.util.concurrent ConcurrentHashMap Semaphore)
    (java.util.concurrent.atomic AtomicLong)

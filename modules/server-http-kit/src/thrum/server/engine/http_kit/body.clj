@@ -3,7 +3,7 @@
   (:require
    [thrum.server.engine.http-kit.connection :as connection])
   (:import
-   (java.io EOFException IOException InputStream)
+   (java.io IOException InputStream)
    (java.nio ByteBuffer)
    (thrum.server.engine.http_kit.connection Connection)))
 

@@ -134,16 +134,24 @@
     (catch IOException _))
   (close! c))
 
-(def ^:private linger-ms 2000)
+(def ^:private linger-ms
+  "How long a client is heard after the last byte to it, at most."
+  2000)
+
+(def ^:private most-heard
+  "How many bytes of it are thrown away, at most."
+  (* 4 1024 1024))
 
 (defn- drain! [^Connection c]
   (let [^SocketChannel socket (.-socket c)
         buffer (ByteBuffer/allocate 8192)
         until (in-ms linger-ms)]
-    (while (and (< (System/nanoTime) until)
-                (not (neg? (.read socket (.clear buffer)))))
-      (when (zero? (.position buffer))
-        (keeper/await! (keeper-of c) socket SelectionKey/OP_READ until)))))
+    (loop [left (long most-heard)]
+      (let [n (.read socket (.clear buffer))]
+        (when (zero? n)
+          (keeper/await! (keeper-of c) socket SelectionKey/OP_READ until))
+        (when (and (<= 0 n) (pos? left) (< (System/nanoTime) until))
+          (recur (- left n)))))))
 
 (defn- linger! [^Connection c]
   (try
