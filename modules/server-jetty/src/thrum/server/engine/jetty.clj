@@ -9,16 +9,16 @@
    [thrum.server.engine.jetty.connector :as connector]
    [thrum.server.engine.jetty.quiet]
    [thrum.server.engine.jetty.slow :as slow]
+   [thrum.server.engine.jetty.threads :as threads]
    [thrum.server.engine.jetty.websocket :as websocket]
    [thrum.server.engine.jetty.wire :as wire])
   (:import
-   (java.util.concurrent Executor ThreadFactory)
+   (java.util.concurrent ThreadFactory)
    (org.eclipse.jetty.http HttpException HttpHeader HttpStatus)
    (org.eclipse.jetty.server Connector Handler Handler$Abstract NetworkConnectionLimit Request Request$Handler Response Server ServerConnector)
    (org.eclipse.jetty.server.handler ErrorHandler)
    (org.eclipse.jetty.util Callback)
    (org.eclipse.jetty.util.component LifeCycle)
-   (org.eclipse.jetty.util.thread QueuedThreadPool)
    (thrum.server.engine Running)))
 
 (set! *warn-on-reflection* true)
@@ -34,29 +34,10 @@
    :configurator {:check ifn?, :accepts "a function of the org.eclipse.jetty.server.Server"
                   :doc "called before the server starts, with its connectors in it"}})
 
-;; Threads
-
-(def ^:private ^Executor virtual
-  (let [^ThreadFactory factory (-> (Thread/ofVirtual) (.name "jetty-" 0) (.factory))]
-    (reify Executor
-      (execute [_ task] (.start (.newThread factory task))))))
+;; Requests
 
 (def ^:private ^ThreadFactory request-threads
   (-> (Thread/ofVirtual) (.name "http-request") (.factory)))
-
-(def ^:private ^:const spare-threads
-  "How many platform threads there are beside acceptors and selectors: what is done on them never blocks."
-  8)
-
-(defn- pool ^QueuedThreadPool [{:keys [port ssl-port engine-options]}]
-  (let [connectors (count (remove nil? [port ssl-port]))
-        each (+ (connector/acceptors engine-options) (connector/selectors engine-options))
-        most (int (+ spare-threads (* connectors each)))]
-    (doto (QueuedThreadPool. most most)
-      (.setName "jetty")
-      (.setVirtualThreadsExecutor virtual))))
-
-;; Requests
 
 (defn- handler
   "Returns the handler that has each request served on a thread of its own."
@@ -119,7 +100,7 @@
 (defn- server
   "Returns a server of Jetty's that is not started yet, with these connectors still to come."
   ^Server [options serve]
-  (let [server (Server. (pool options))]
+  (let [server (Server. (threads/pool options))]
     (doto server
       (.setErrorHandler ^Request$Handler refusals)
       (.setHandler ^Handler (handler serve (websocket/container server options))))))

@@ -1,6 +1,7 @@
 (ns thrum.server.engine.jetty.connector
   "Jetty's connectors for the options: which protocols a port speaks, and within which bounds."
   (:require
+   [thrum.server.engine.jetty.threads :as threads]
    [thrum.server.engine.jetty.tls :as tls])
   (:import
    (org.eclipse.jetty.alpn.server ALPNServerConnectionFactory)
@@ -56,23 +57,11 @@
          (bound-streams! (HTTP2ServerConnectionFactory. ^HttpConfiguration configuration) engine-options)
          http1]))))
 
-;; Threads
-
-(defn selectors
-  "Returns how many threads of each connector wait for sockets."
-  ^long [{:keys [selectors]}]
-  (long (or selectors (max 1 (quot (.availableProcessors (Runtime/getRuntime)) 2)))))
-
-(defn acceptors
-  "Returns how many threads of each connector accept connections."
-  ^long [{:keys [acceptors]}]
-  (long (or acceptors 1)))
-
 ;; Connectors
 
 (defn- connector
   ^ServerConnector [^Server server port factories {:keys [host backlog idle-timeout-ms engine-options]}]
-  (doto (ServerConnector. server nil nil nil (int (acceptors engine-options)) (int (selectors engine-options))
+  (doto (ServerConnector. server (threads/executor (.getThreadPool server)) nil nil (int (threads/acceptors engine-options)) (int (threads/selectors engine-options))
                           ^"[Lorg.eclipse.jetty.server.ConnectionFactory;" (into-array ConnectionFactory factories))
     (.setHost host)
     (.setPort (int port))
