@@ -157,7 +157,7 @@
 (defcase garbled-request-lines-are-refused "4.8"
   "A request's line that is not method, target and version is refused."
   [env]
-  (doseq [line ["GET /" "GET  / HTTP/1.1" "GET / a HTTP/1.1" "GET / HTTP/1.x" "G(T / HTTP/1.1" "GET /\u0001 HTTP/1.1" "GET x HTTP/1.1"]]
+  (doseq [line ["GET /" "GET / a HTTP/1.1" "GET / HTTP/1.x" "G(T / HTTP/1.1" "GET /\u0001 HTTP/1.1" "GET x HTTP/1.1"]]
     (expect-refused env #{400 404 405 501 505} (lines line "Host: localhost"))))
 
 (defcase bare-lf-does-not-end-the-headers "4.8"
