@@ -4,10 +4,12 @@
    [clojure.string :as str]
    [thrum.deadline :as deadline]
    [thrum.error :as error]
-   [thrum.jdk :as jdk])
+   [thrum.jdk :as jdk]
+   [thrum.server.sink :as sink])
   (:import
    (java.io IOException OutputStream)
-   (java.nio.charset StandardCharsets)))
+   (java.nio.charset StandardCharsets)
+   (thrum.server.sink Target)))
 
 (set! *warn-on-reflection* true)
 
@@ -20,15 +22,16 @@
 ;; A body: f is called with what events are sent through.
 (deftype Stream [f heartbeat-ms])
 
-(deftype Events [^OutputStream out ^:unsynchronized-mutable open ^:unsynchronized-mutable ^long sent
+(deftype Events [^Target target ^OutputStream out ^:unsynchronized-mutable open ^:unsynchronized-mutable ^long sent
                  ^:unsynchronized-mutable alarm]
   IEvents
   (write [this text]
     (let [bytes (.getBytes text StandardCharsets/UTF_8)]
       (locking this
         (when-not open (throw (IOException. "The stream of events has ended")))
-        (.write out bytes)
-        (.flush out)
+        (sink/telling target
+          (.write out bytes)
+          (.flush out))
         (set! sent (+ sent (alength bytes)))
         nil)))
   (await [this a]
@@ -81,9 +84,10 @@
   (.await events (deadline/arm! (deadline/in-ms ms) #(.start (jdk/virtual-thread "http-heartbeat" (fn [] (beat! events ms)))))))
 
 (defn stream!
-  "Calls the stream's function with events that are written to out. Returns how many bytes were sent."
-  [^Stream stream ^OutputStream out]
-  (let [events (Events. out true 0 nil)]
+  "Begins the response at target, and calls the stream's function with its events. Returns how many bytes were sent."
+  [^Stream stream ^Target target]
+  (let [out (.begin target nil)
+        events (Events. target out true 0 nil)]
     (.flush out)
     (when-some [ms (.-heartbeat-ms stream)] (beat-later! events ms))
     (try

@@ -43,7 +43,8 @@
   (die [reason])                             ; returns the stage that ended so, nil where there is nothing left to end
   (^boolean leave [])                        ; nothing can end it any more; returns whether somebody had
   (stage [])
-  (flaw [])                                  ; :overlong or :broken, of the request's body
+  (flaw [])                                  ; the client's: :overlong or :broken, its body; :gone
+  (^Object gone [])
   (form [])
   (socket [])
   (permit [])
@@ -112,6 +113,7 @@
   (permit [_] permit)
   (hold [_ p] (set! permit p))
   (flaw [_] flaw)
+  (gone [_] (set! flaw :gone))
   (fail [_ t] (set! throwable t))
   (answered [_] (set! settled true))
   (settled [_] settled)
@@ -213,14 +215,19 @@
 
 (deftype Answer [^Exchange x ^Head head]
   Target
-  (begin [_ length]
+  (begin [this length]
     (commit! x)
-    (.begin ^Wire (.-wire x) (.-status head) (.-headers head) (long (or length -1))))
-  (send [_ bytes]
+    (sink/telling this
+      (.begin ^Wire (.-wire x) (.-status head) (.-headers head) (long (or length -1)))))
+  (send [this bytes]
     (commit! x)
-    (.send ^Wire (.-wire x) (.-status head) (.-headers head) bytes))
-  (end [_]
-    (.end ^Wire (.-wire x))))
+    (sink/telling this
+      (.send ^Wire (.-wire x) (.-status head) (.-headers head) bytes)))
+  (end [this]
+    (sink/telling this
+      (.end ^Wire (.-wire x))))
+  (gone [_]
+    (.gone x)))
 
 (defn- length-without-body
   "Returns the Content-Length that a response without a body states, or nil."
@@ -249,6 +256,19 @@
     (.finish sink)
     (.done x (.-status head) (.written sink))))
 
+;; Permits
+
+(defn- type-of [t]
+  (:type (ex-data t)))
+
+(defn- take-permit!
+  "Has the exchange hold a permit. Throws ::overload when the limiter has none: a handler's own limiter is not meant."
+  [^Exchange x limiter]
+  (try
+    (.hold x (limit/acquire! limiter))
+    (catch ExceptionInfo e
+      (throw (if (= :thrum/rejected (type-of e)) (ex-info "The server is full" {:type ::overload} e) e)))))
+
 ;; Streams: they leave :max-concurrent for :max-streams
 
 (defn- release-permit! [^Exchange x]
@@ -258,14 +278,14 @@
 
 (defn- become-stream! [^Exchange x]
   (release-permit! x)
-  (.hold x (limit/acquire! (.-streams ^Traffic (.-traffic x))))
+  (take-permit! x (.-streams ^Traffic (.-traffic x)))
   (.unbind x)
   (form/lift-deadline! (.form x)))
 
 (defn- stream-events! [^Exchange x ^Head head ^Stream stream]
   (become-stream! x)
   (let [answer (Answer. x head)
-        sent (events/stream! stream (.begin answer nil))]
+        sent (events/stream! stream answer)]
     (.end answer)
     (.done x (.-status head) sent)))
 
@@ -345,12 +365,9 @@
       (response/plain answer "Retry-After" "1")
       (answer (.request x)))))
 
-(defn- rejected? [^Throwable t]
-  (= :thrum/rejected (:type (ex-data t))))
-
 (defn- handle [^Exchange x handler]
   (when-some [limiter (.-limiter ^Traffic (.-traffic x))]
-    (.hold x (limit/acquire! limiter)))
+    (take-permit! x limiter))
   (when (option x :interrupt-on-disconnect?)
     (.watch ^Wire (.-wire x) #(end! x :disconnected)))
   (if (option x :async?)
@@ -363,7 +380,7 @@
   (try
     (respond! x (handle x handler))
     (catch ExceptionInfo e
-      (if (and (rejected? e) (nil? (.permit x)) (= :open (.stage x)))
+      (if (= ::overload (type-of e))
         (respond! x (overload x))
         (throw e)))))
 
@@ -395,17 +412,27 @@
 (defn- count-failure! [^Exchange x]
   (when-not (.flaw x) (traffic/add! (.-traffic x) :failed 1)))
 
+(defn- note-loss!
+  "A response was cut: by the client's leaving, which is nobody's failure, or by the server's."
+  [^Exchange x t]
+  (if (= :gone (.flaw x))
+    (note-end! x :disconnected)
+    (do (count-failure! x)
+        (log! x t))))
+
 (defn- fail!
   "Answers for what the handler, its body or its forks threw: as far as nobody has answered yet."
   [^Exchange x t]
   (.fail x t)
   (case (.stage x)
     :dead nil
-    :open (do (count-failure! x)
-              (answer-failure! x t))
-    :committed (do (count-failure! x)
-                   (cut! x)
-                   (log! x t))
+    :open (if (.form x)
+            (do (count-failure! x)
+                (answer-failure! x t))
+            ;; Its deadline had come before it began.
+            (end! x :thrum/timeout))
+    :committed (do (cut! x)
+                   (note-loss! x t))
     (log! x t)))
 
 ;; From the first line to the last byte
@@ -463,9 +490,9 @@
   (when (.leave x) (traffic/add! (.-traffic x) :overdue -1))
   (release-permit! x)
   (.answered x)
-  (traffic/leave! (.-traffic x) x)
   (traffic/add! (.-traffic x) :served 1)
-  (tell! x :end))
+  (tell! x :end)
+  (traffic/leave! (.-traffic x) x))
 
 (defn serve!
   "Serves one request on the calling thread, a fresh virtual one. Returns when its last byte has been sent, or its connection

@@ -12,7 +12,8 @@
 (definterface Target
   (^java.io.OutputStream begin [length])  ; commits the response; length: nil where it is not known
   (^Object send [^bytes body])            ; commits the response, which is this and nothing else
-  (^Object end []))                       ; what was begun is complete
+  (^Object end [])                        ; what was begun is complete
+  (^Object gone []))                      ; what was begun could not be written: the client has gone
 
 (definterface ISink
   (^Object write [^bytes b ^long offset ^long n])
@@ -29,6 +30,21 @@
 (defn- too-short [length written]
   (IOException. (str "The body has " written " bytes, and its Content-Length is " length)))
 
+(defmacro telling
+  "Runs the body, which writes to the engine; tells the target where that fails."
+  [target & body]
+  `(try
+     ~@body
+     (catch IOException e#
+       (.gone ~target)
+       (throw e#))))
+
+(defn- write-out! [^OutputStream out ^Target target ^bytes b offset n]
+  (telling target (.write out b (int offset) (int n))))
+
+(defn- flush-out! [^OutputStream out ^Target target]
+  (telling target (.flush out)))
+
 ;; length: what was promised, or nil.
 (deftype Sink [^Target target length thread
                ^:unsynchronized-mutable ^ByteArrayOutputStream held
@@ -42,18 +58,18 @@
       (when (and length (< (long length) (+ written n))) (throw (too-long length)))
       (when (and (nil? out) (< most-held (+ written n))) (.begin this))
       (if out
-        (.write out b offset n)
+        (write-out! out target b offset n)
         (.write held b offset n))
       (set! written (+ written n))))
   (begin [this]
     (set! out (.begin target length))
-    (.writeTo held out)
+    (write-out! out target (.toByteArray held) 0 (.size held))
     (set! held nil))
   (flush [this]
     (locking this
       (when-not closed
         (when-not out (.begin this))
-        (.flush out))))
+        (flush-out! out target))))
   (finish [this]
     (locking this
       (when (and length (not= (long length) written)) (throw (too-short length written)))

@@ -8,17 +8,25 @@
    [thrum.test-kit.leak :as leak])
   (:import
    (clojure.lang ExceptionInfo)
-   (java.io ByteArrayOutputStream IOException OutputStream)))
+   (java.io ByteArrayOutputStream IOException OutputStream)
+   (thrum.server.sink Target)))
 
 (set! *warn-on-reflection* true)
 
 (use-fixtures :each leak/no-leaks)
 
+(defn- target
+  "Returns where a stream writes to out."
+  [out]
+  (reify Target
+    (begin [_ _] out)
+    (gone [_])))
+
 (defn- sent
   "Returns what is written when f is called with events."
   [f & {:as options}]
   (let [out (ByteArrayOutputStream.)]
-    (events/stream! (:body (events/response (merge {:heartbeat-ms nil} options) f)) out)
+    (events/stream! (:body (events/response (merge {:heartbeat-ms nil} options) f)) (target out))
     (str out)))
 
 (deftest a-string-is-the-data
@@ -42,7 +50,7 @@
 (deftest a-silent-stream-is-kept-alive
   (let [out (ByteArrayOutputStream.)
         beaten? #(< 1 (count (re-seq #": \n\n" (str out))))]
-    (events/stream! (:body (events/response {:heartbeat-ms 1} (fn [_] (is (gate/eventually 5000 beaten?))))) out)))
+    (events/stream! (:body (events/response {:heartbeat-ms 1} (fn [_] (is (gate/eventually 5000 beaten?))))) (target out))))
 
 (deftest no-heartbeat-outlives-its-stream
   (let [before (deadline/armed)]
@@ -53,4 +61,4 @@
   (let [gone (proxy [OutputStream] []
                (write ([_] (throw (IOException. "Broken pipe"))) ([_ _ _]))
                (flush []))]
-    (is (thrown? IOException (events/stream! (:body (events/response {:heartbeat-ms nil} #(events/send! % "x"))) gone)))))
+    (is (thrown? IOException (events/stream! (:body (events/response {:heartbeat-ms nil} #(events/send! % "x"))) (target gone))))))
