@@ -139,4 +139,9 @@
                                                 (without-nils options))]
     (check-together all)
     (options/check (:rows engine) engine-options (keys (:rows engine)))
-    all))
+    (with-meta all {:given (set (keys (without-nils options)))})))
+
+(defn given
+  "Returns those of ks that were asked for, and not filled in."
+  [options ks]
+  (filterv (:given (meta options) #{}) ks))

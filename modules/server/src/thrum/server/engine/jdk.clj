@@ -5,7 +5,8 @@
   other values is refused."
   (:require
    [thrum.deadline :as deadline]
-   [thrum.error :as error])
+   [thrum.error :as error]
+   [thrum.server.options :as options])
   (:import
    (com.sun.net.httpserver Headers HttpExchange HttpHandler HttpServer)
    (java.io ByteArrayOutputStream IOException InputStream OutputStream)
@@ -45,10 +46,10 @@
                             {:option k, :value v, :fixed was})))))
 
 (defn- fix! [options]
-  (let [wanted (select-keys options [:idle-timeout-ms])]
-    (when (.compareAndSet fixed nil wanted)
-      (set-properties! options))
-    (check-fixed! wanted)))
+  (when (.compareAndSet fixed nil (select-keys options [:idle-timeout-ms :max-connections]))
+    (set-properties! options))
+  ;; What was not asked for is not missed.
+  (check-fixed! (select-keys options (conj (options/given options [:max-connections]) :idle-timeout-ms))))
 
 ;; Silence: a connection that takes too long to send or to take bytes
 
@@ -148,13 +149,33 @@
 (defn- http-1-0? [^HttpExchange exchange]
   (.equalsIgnoreCase "HTTP/1.0" (.getProtocol exchange)))
 
+(def ^:private ^:const linger-ms
+  "How long is waited, after the response, for the rest of a request's body that nobody has read."
+  1000)
+
+(defn- close-out!
+  "Ends the response. Closing it reads what is left of the request's body, which may never come: where there is one, not for long."
+  [^HttpExchange exchange ^OutputStream out]
+  (.flush out)
+  (if (no-body? exchange)
+    (.close out)
+    (let [thread (Thread/currentThread)
+          alarm (deadline/arm! (deadline/in-ms linger-ms) #(.interrupt thread))]
+      (try
+        (.close out)
+        (finally
+          (deadline/disarm! alarm)
+          ;; It may have come after all: what was sent is whole, and nobody else is to hear of it.
+          (Thread/interrupted))))))
+
 (defn- send-all! [^HttpExchange exchange status ^objects headers ^bytes body]
   (set-headers! exchange headers)
   (if (or (nil? body) (zero? (alength body)))
     (.sendResponseHeaders exchange status -1)
-    (with-open [out (.getResponseBody exchange)]
+    (let [out (.getResponseBody exchange)]
       (.sendResponseHeaders exchange status (alength body))
-      (.write out body))))
+      (.write out body)
+      (close-out! exchange out))))
 
 ;; held: the body of a response on HTTP/1.0 without a length: its end would be that of the connection, and a cut look like it.
 (deftype JdkWire [^HttpExchange exchange ^Patience patience ^long idle-ms ^CountDownLatch done
@@ -199,7 +220,7 @@
     (in-time [patience idle-ms]
       (if held
         (send-all! exchange held-status held-headers (.toByteArray ^ByteArrayOutputStream held))
-        (.close (.getResponseBody exchange)))))
+        (close-out! exchange (.getResponseBody exchange)))))
   ;; What is chunked ends properly when the exchange is closed: it is cut by what handle throws.
   (abort [_]
     (set! cut true)
