@@ -471,7 +471,7 @@
   "Runs the handler, unless the request is refused before."
   [^Exchange x handler]
   (cond
-    (= :closing (traffic/state (.-traffic x))) (refuse! x 503 "Retry-After" "1")
+    (#{:closing :stopped} (traffic/state (.-traffic x))) (refuse! x 503 "Retry-After" "1")
     (too-long? x) (refuse! x 413)
     :else (do (tell! x :start)
               (run-handler! x handler))))

@@ -8,7 +8,8 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
-   (thrum.server.engine Running)
+   (java.net InetSocketAddress)
+   (thrum.server.engine Running Wire)
    (thrum.server.lifecycle Life)))
 
 (set! *warn-on-reflection* true)
@@ -16,10 +17,11 @@
 (use-fixtures :each leak/no-leaks)
 
 (defn- engine-that
-  "Returns an engine that does nothing but to call close-listeners."
-  [close-listeners]
+  "Returns an engine that gives what serves requests to take-serve, and calls close-listeners."
+  [take-serve close-listeners]
   {:name :test
-   :start (fn [_ _]
+   :start (fn [_ serve]
+            (take-serve serve)
             (reify Running
               (port [_] 1)
               (sslPort [_] -1)
@@ -29,10 +31,33 @@
 
 (deftest no-handler-is-given-a-request-once-the-listener-closes
   (let [life (promise), state (promise)
-        engine (engine-that #(deliver state (traffic/state (.-traffic ^Life @life))))]
-    (deliver life (lifecycle/start engine {:drain-delay-ms 0, :shutdown-timeout-ms 0} identity))
+        engine (engine-that identity #(deliver state (traffic/state (.-traffic ^Life @life))))]
+    (deliver life (lifecycle/start engine {:drain-delay-ms 0, :shutdown-timeout-ms 0, :max-header-bytes 16384} identity))
     (gate/in-time 5000 #(lifecycle/stop! @life))
     (is (= :closing (deref state 0 nil)))))
+
+;; A thread that the engine has started for a request may come to run when the server has stopped.
+(deftest no-handler-is-given-a-request-that-comes-late
+  (let [serve (promise), called (atom 0), status (promise)
+        local (InetSocketAddress. "127.0.0.1" 1)
+        wire (reify Wire
+               (method [_] "GET")
+               (target [_] "/")
+               (protocol [_] "HTTP/1.1")
+               (scheme [_] "http")
+               (authority [_] nil)
+               (headers [_] (object-array ["Host" "localhost"]))
+               (remote [_] local)
+               (local [_] local)
+               (certificate [_] nil)
+               (body [_] nil)
+               (unwatch [_] nil)
+               (send [_ s _ _] (deliver status s)))
+        life (lifecycle/start (engine-that #(deliver serve %) (constantly nil)) {:drain-delay-ms 0, :shutdown-timeout-ms 0, :max-header-bytes 16384}
+                              (fn [_] (swap! called inc)))]
+    (gate/in-time 5000 #(lifecycle/stop! life))
+    (@serve wire)
+    (is (= [0 503] [@called (deref status 0 nil)]))))
 
 (deftest an-alarm-that-comes-late-finds-nothing-to-end
   (let [traffic (traffic/traffic {})
