@@ -11,7 +11,10 @@
    (clojure.lang ExceptionInfo)
    (java.net InetAddress ServerSocket Socket)
    (java.util.concurrent CountDownLatch TimeUnit)
-   (org.eclipse.jetty.server Server)))
+   (org.eclipse.jetty.io EndPoint)
+   (org.eclipse.jetty.io.ssl SslConnection)
+   (org.eclipse.jetty.server Server ServerConnector)
+   (org.eclipse.jetty.server.internal HttpConnection)))
 
 (set! *warn-on-reflection* true)
 
@@ -159,23 +162,36 @@
   (is (= :interrupted (after-leaving plain {} wire/reset!!)))
   (is (= :interrupted (after-leaving secure (tls-options) (fn [{:keys [^Socket socket]}] (.close socket))))))
 
+(defn- http-connection ^HttpConnection [^EndPoint end-point]
+  (let [connection (.getConnection end-point)]
+    (if (instance? SslConnection connection)
+      (recur (.getSslEndPoint ^SslConnection connection))
+      connection)))
+
+(defn- read-ahead?
+  "Waits until the server has read, on its only connection, what belongs to the next request."
+  [s]
+  (let [^ServerConnector connector (first (.getConnectors ^Server (server/native s)))]
+    (gate/eventually 3000 #(when-some [end-point (first (.getConnectedEndPoints connector))]
+                             (not (.isRequestBufferEmpty (http-connection end-point)))))))
+
 (deftest a-client-that-stays-is-not-taken-for-gone
-  (let [leave (fn [client] (wire/send! client "GET /next HTTP/1.1\r\n") (Thread/yield))]
-    (doseq [[connect options] [[plain {}] [secure (tls-options)]]]
-      (let [entered (promise), outcome (promise), gate (promise)
-            s (serve (noting-interrupts entered outcome gate) (merge {:interrupt-on-disconnect? true} options))
-            client (connect s)]
-        (wire/send! client (wire/get "/wait"))
-        (is (deref entered 5000 nil))
-        ;; The next request comes in two halves, one of them while the first is handled.
-        (leave client)
-        (deliver gate :answered)
-        (is (= :answered (deref outcome 5000 :nothing)))
-        (is (= 200 (:status (wire/response client))))
-        (is (= 200 (:status (wire/ask! client "Host: localhost\r\n\r\n"))))
-        (is (= 200 (:status (wire/ask! client (wire/get "/again")))))
-        (wire/close! client)
-        (server/stop! s)))))
+  (doseq [[connect options] [[plain {}] [secure (tls-options)]]]
+    (let [entered (promise), outcome (promise), gate (promise)
+          s (serve (noting-interrupts entered outcome gate) (merge {:interrupt-on-disconnect? true} options))
+          client (connect s)]
+      (wire/send! client (wire/get "/wait"))
+      (is (deref entered 5000 nil))
+      ;; The next request comes in two halves, one of them while the first is handled.
+      (wire/send! client "GET /next HTTP/1.1\r\n")
+      (is (read-ahead? s))
+      (deliver gate :answered)
+      (is (= :answered (deref outcome 5000 :nothing)))
+      (is (= 200 (:status (wire/response client))))
+      (is (= 200 (:status (wire/ask! client "Host: localhost\r\n\r\n"))))
+      (is (= 200 (:status (wire/ask! client (wire/get "/again")))))
+      (wire/close! client)
+      (server/stop! s))))
 
 (deftest watched-connections-are-kept-and-pipelined
   (let [s (serve ok {:interrupt-on-disconnect? true})

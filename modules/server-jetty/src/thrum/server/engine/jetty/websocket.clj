@@ -55,14 +55,19 @@
       (f (.-listener teller))
       (finally (.unlock turn)))))
 
+(defn- tell-after
+  "Calls (f listener) on a thread of its own when before, a CompletableFuture or nil, is done; returns its own."
+  [teller ^CompletableFuture before f]
+  (flow/elsewhere (fn []
+                    (some-> before (.exceptionally (fn [_])) (.join))
+                    (tell! teller f))))
+
 (defn- tell-later!
   "Calls (f listener) on a thread of its own, after what was told later before."
   [^Teller teller f]
-  (let [before (.get ^AtomicReference (.-last-words teller))]
-    (.set ^AtomicReference (.-last-words teller)
-          (flow/elsewhere (fn []
-                            (some-> ^CompletableFuture before (.exceptionally (fn [_])) (.join))
-                            (tell! teller f))))))
+  (let [^AtomicReference last-words (.-last-words teller)]
+    (locking teller
+      (.set last-words (tell-after teller (.get last-words) f)))))
 
 (defn- endpoint
   "Returns what Jetty tells of the session, for listener; opened is completed when it is open."

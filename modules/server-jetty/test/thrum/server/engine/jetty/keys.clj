@@ -1,7 +1,7 @@
 (ns thrum.server.engine.jetty.keys
   "Keys and certificates for tests, made by the JDK's keytool in a folder that ends with the JVM."
   (:import
-   (java.io File FileInputStream)
+   (java.io File FileInputStream FileOutputStream)
    (java.net Socket)
    (java.nio.file Files)
    (java.nio.file.attribute FileAttribute)
@@ -37,12 +37,19 @@
               "-validity" "2" "-storetype" "PKCS12" "-keystore" (str store) "-storepass" password)
     store))
 
+(defn loaded
+  "Returns the KeyStore in the file."
+  ^KeyStore [store]
+  (with-open [in (FileInputStream. ^File store)]
+    (doto (KeyStore/getInstance "PKCS12") (.load in (.toCharArray ^String password)))))
+
 (defn- make-trust-store [owner key-store]
-  (let [certificate (file (str owner ".crt"))
-        store (file (str owner "-trust.p12"))]
-    (keytool! "-exportcert" "-rfc" "-alias" owner "-keystore" (str key-store) "-storepass" password "-file" (str certificate))
-    (keytool! "-importcert" "-noprompt" "-alias" owner "-file" (str certificate) "-storetype" "PKCS12" "-keystore" (str store)
-              "-storepass" password)
+  (let [store (file (str owner "-trust.p12"))
+        trusted (doto (KeyStore/getInstance "PKCS12")
+                  (.load nil nil)
+                  (.setCertificateEntry owner (.getCertificate (loaded key-store) owner)))]
+    (with-open [out (FileOutputStream. store)]
+      (.store trusted out (.toCharArray ^String password)))
     store))
 
 (def ^:private stores
@@ -58,12 +65,6 @@
   "Returns the file with the certificate of \"server\" or \"client\"."
   ^File [owner]
   (get-in @stores [owner :trust]))
-
-(defn loaded
-  "Returns the KeyStore in the file."
-  ^KeyStore [store]
-  (with-open [in (FileInputStream. ^File store)]
-    (doto (KeyStore/getInstance "PKCS12") (.load in (.toCharArray ^String password)))))
 
 (defn- key-managers [store]
   (.getKeyManagers (doto (KeyManagerFactory/getInstance (KeyManagerFactory/getDefaultAlgorithm))
