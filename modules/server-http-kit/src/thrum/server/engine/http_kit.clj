@@ -142,11 +142,8 @@
   (let [now (System/nanoTime)]
     (run! #(connection/look! % now) (.values ^ConcurrentHashMap (.-by-key all)))))
 
-(defn- start ^Running [{:keys [max-connections] :as options} serve]
-  (library/check-address! (:port options))
-  (let [lib (library/library)
-        listener (listener options)
-        all (Connections. (ConcurrentHashMap.) (Semaphore. (int max-connections)))
+(defn- start-on! ^Running [^ServerSocketChannel listener lib {:keys [max-connections] :as options} serve]
+  (let [all (Connections. (ConcurrentHashMap.) (Semaphore. (int max-connections)))
         hooks (hooks lib all serve options)
         keeper (delay (keeper/start (tick-ms options) #(look-at-all! all)))
         server (Server. lib (library/server hooks) options keeper)
@@ -155,6 +152,16 @@
     (library/start! (.-http-kit server))
     (.start acceptor)
     (HttpKitServer. listener (.getPort ^InetSocketAddress (.getLocalAddress listener)) acceptor server)))
+
+(defn- start ^Running [options serve]
+  (library/check-address! (:port options))
+  (let [lib (library/library)
+        listener (listener options)]
+    (try
+      (start-on! listener lib options serve)
+      (catch Throwable t
+        (.close listener)
+        (throw t)))))
 
 (def engine
   "http-kit."

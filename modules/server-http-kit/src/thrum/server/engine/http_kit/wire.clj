@@ -12,6 +12,7 @@
   (:import
    (java.io ByteArrayOutputStream IOException OutputStream)
    (java.nio.channels SelectionKey SocketChannel)
+   (java.util.concurrent CountDownLatch TimeUnit)
    (java.util.concurrent.atomic AtomicReference)
    (thrum.server.engine Wire)
    (thrum.server.engine.http_kit.body Body)
@@ -86,6 +87,10 @@
       (flush [] (emit!))
       (close []))))
 
+(def ^:private ^:const answer-ms
+  "How long an answer may take that was not complete when its request was served."
+  2000)
+
 (defn- connection-lines [keep? protocol headers]
   (cond
     (and (not keep?) (not (head/closes? headers))) [["Connection" "close"]]
@@ -93,9 +98,10 @@
     :else []))
 
 ;; keep: whether the connection may serve another request. framing: how the end of the body is told, :length, :chunked or :close.
-;; head: the answer's first bytes until they are written. gone: what to run when the client goes.
+;; head: the answer's first bytes until they are written. gone: what to run when the client goes. ended: open until the answer
+;; is complete, or cut.
 (deftype HttpKitWire [lib ^Connection connection request callback ^String protocol
-                      ^AtomicReference gone ^ByteArrayOutputStream held
+                      ^AtomicReference gone ^ByteArrayOutputStream held ^CountDownLatch ended
                       ^:volatile-mutable keep ^:volatile-mutable framing ^:volatile-mutable head
                       ^:volatile-mutable ^Body body ^:volatile-mutable complete]
   IAnswer
@@ -113,10 +119,14 @@
       (connection/write! connection arrays)))
   (complete [_]
     (set! complete true)
-    (when-not keep (connection/end! connection)))
+    (when-not keep (connection/end! connection))
+    (.countDown ended))
   (bodyRead [_]
     (when (.get gone) (connection/read-on! connection true)))
   (over [this]
+    (Thread/interrupted)
+    ;; Whoever answers in the place of a late handler may still be at it.
+    (when-not complete (.await ended answer-ms TimeUnit/MILLISECONDS))
     (cond
       (= :upgraded complete) nil
       (not complete) (.abort this)
@@ -177,7 +187,8 @@
       ;; The end of the connection would look like that of the body.
       (if (= :close framing)
         (connection/break! connection)
-        (connection/close! connection))))
+        (connection/close! connection)))
+    (.countDown ended))
 
   ;; While http-kit reads on, it would take the bytes of a body: a client that goes then is noticed by whoever reads it.
   (watch [_ f]
@@ -205,4 +216,4 @@
                    ;; Where an upgrade was asked for, http-kit has turned its decoder to frames.
                    (not (library/value lib :request->websocket request)))]
     (HttpKitWire. lib connection request callback (library/call lib :request->protocol request)
-                  (AtomicReference.) (ByteArrayOutputStream. 512) keep? nil nil nil false)))
+                  (AtomicReference.) (ByteArrayOutputStream. 512) (CountDownLatch. 1) keep? nil nil nil false)))
