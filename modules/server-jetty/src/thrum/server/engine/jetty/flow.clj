@@ -1,10 +1,10 @@
 (ns thrum.server.engine.jetty.flow
-  "Blocking on what Jetty does asynchronously: writes, reads, and what must not be touched by a thread that may be interrupted."
+  "Blocking on what Jetty does asynchronously. Its channels do not block, so that an interrupt of a thread that writes or reads ends
+  its wait and leaves the connection, which other requests may be on, alone."
   (:import
-   (java.io IOException InputStream InterruptedIOException)
+   (java.io IOException InterruptedIOException)
    (java.util.concurrent CompletableFuture ExecutionException)
-   (org.eclipse.jetty.io Content$Source)
-   (org.eclipse.jetty.util Callback Callback$Completable)
+   (org.eclipse.jetty.util Callback$Completable)
    (org.eclipse.jetty.util.thread Invocable$InvocationType)))
 
 (set! *warn-on-reflection* true)
@@ -37,33 +37,3 @@
           (.complete future (f))
           (catch Throwable t (.completeExceptionally future t)))))
     future))
-
-(defn succeed!
-  "Succeeds Jetty's callback of a request. elsewhere?: on another thread."
-  [^Callback callback elsewhere?]
-  (if elsewhere?
-    (elsewhere #(.succeeded callback))
-    (.succeeded callback)))
-
-;; Bodies of requests
-
-(defn- shielded
-  "Returns a stream that reads on other threads: where many requests share a connection, an interrupt during a read, which may have
-  to write a window update, would close it for all."
-  ^InputStream [^InputStream in]
-  (let [take! (fn [^bytes buffer ^long offset ^long n]
-                (await! (elsewhere #(.read in buffer offset n))))]
-    (proxy [InputStream] []
-      (read
-        ([] (let [one (byte-array 1)]
-              (if (neg? (long (take! one 0 1))) -1 (bit-and 0xff (aget one 0)))))
-        ([buffer] (take! buffer 0 (alength ^bytes buffer)))
-        ([buffer offset n] (take! buffer offset n)))
-      (available [] (.available in))
-      (close [] (await! (elsewhere #(.close in)))))))
-
-(defn input
-  "Returns the content as a stream whose reads block, and throw IOException where the client cuts it off. shared?: whether other
-  requests are on the same connection."
-  ^InputStream [^Content$Source content shared?]
-  (cond-> (org.eclipse.jetty.io.Content$Source/asInputStream content) shared? (shielded)))

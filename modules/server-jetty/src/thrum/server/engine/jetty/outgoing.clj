@@ -12,13 +12,10 @@
 (set! *warn-on-reflection* true)
 
 (defn write!
-  "Writes, and blocks until the client took it; throws IOException. shared?: on another thread, since an interrupt of the writing one
-  would close the connection for the other requests on it."
-  [^Response response last? ^ByteBuffer bytes shared?]
+  "Writes, and blocks until the client took it; throws IOException."
+  [^Response response last? ^ByteBuffer bytes]
   (let [done (flow/completable)]
-    (if shared?
-      (flow/elsewhere #(.write response last? bytes done))
-      (.write response last? bytes done))
+    (.write response last? bytes done)
     (flow/await! done)))
 
 (def ^:private ^:const buffered

@@ -2,7 +2,6 @@
   "One request of Jetty's as a Wire."
   (:require
    [thrum.server.engine]
-   [thrum.server.engine.jetty.flow :as flow]
    [thrum.server.engine.jetty.outgoing :as outgoing]
    [thrum.server.engine.jetty.watch :as watch]
    [thrum.server.engine.jetty.websocket :as websocket])
@@ -15,7 +14,7 @@
    (java.util.concurrent.atomic AtomicBoolean)
    (java.util.function Predicate)
    (org.eclipse.jetty.http HttpField HttpFields HttpFields$Mutable HttpHeader HttpVersion)
-   (org.eclipse.jetty.io EndPoint EndPoint$Wrapper EofException)
+   (org.eclipse.jetty.io Content$Source EndPoint EndPoint$Wrapper EofException)
    (org.eclipse.jetty.server ConnectionMetaData Request Request$Handler$AbortException Response)
    (org.eclipse.jetty.util BufferUtil Callback)
    (thrum.server.engine Wire)))
@@ -136,14 +135,14 @@
   Completion
   (write [this last bytes]
     (try
-      (outgoing/write! response (boolean last) bytes shared)
+      (outgoing/write! response (boolean last) bytes)
       (catch Throwable t
         (.abort this)
         (throw t))))
   (complete [_]
     (when-not (.compareAndSet over false true)
       (throw (IOException. "The exchange was aborted")))
-    (flow/succeed! callback shared))
+    (.succeeded callback))
   (completed [_] (.get over))
 
   Wire
@@ -156,7 +155,7 @@
   (remote [_] (.getRemoteSocketAddress (meta-data request)))
   (local [_] (.getLocalSocketAddress (meta-data request)))
   (certificate [_] (certificate-of request))
-  (body [_] (when (body? request shared) (flow/input request shared)))
+  (body [_] (when (body? request shared) (Content$Source/asInputStream request)))
   (send [this status headers body]
     (set-head! response status headers)
     (if body
@@ -176,10 +175,8 @@
   (abort [this]
     (when (.compareAndSet over false true)
       (.unwatch this)
-      (if shared
-        (flow/elsewhere #(fail! request callback))
-        (do (close-connection! request response)
-            (fail! request callback)))))
+      (when-not shared (close-connection! request response))
+      (fail! request callback)))
   (watch [_ gone]
     (set! watched (watch/watch request gone))
     (some? watched))
@@ -197,9 +194,10 @@
   (JettyWire. request response callback container (shared? request) (AtomicBoolean.) nil nil))
 
 (defn serve!
-  "Calls serve with the wire; afterwards the exchange is over in any case."
+  "Calls serve with the wire. When that returns, the exchange is over, or another thread is about to answer: that of a deadline."
   [^JettyWire wire serve]
   (try
     (serve wire)
-    (finally
-      (when-not (.completed wire) (.abort wire)))))
+    (catch Throwable t
+      (.abort wire)
+      (throw t))))

@@ -2,13 +2,16 @@
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
+   [thrum.server.engine.jetty :as jetty]
    [thrum.server.engine.jetty.frames :as frames]
+   [thrum.server.options :as options]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
-   (java.io InputStream)
+   (java.io IOException InputStream)
    (java.net URI)
-   (java.net.http HttpClient HttpClient$Version HttpRequest HttpResponse HttpResponse$BodyHandlers)))
+   (java.net.http HttpClient HttpClient$Version HttpRequest HttpResponse HttpResponse$BodyHandlers)
+   (thrum.server.engine Running Wire)))
 
 (set! *warn-on-reflection* true)
 
@@ -108,6 +111,60 @@
     (is (= :reset (:kind (answer c 1))))
     (frames/get! c 3 "/")
     (is (= "ok" (answer c 3)))))
+
+;; The engine by itself: thrum.server would clear such an interrupt away.
+
+(defn- send-text! [^Wire wire ^String text]
+  (.send wire 200 (object-array 0) (.getBytes text)))
+
+(defmacro ^:private with-engine
+  "Evaluates body with a client of the engine, which calls serve."
+  [[client serve] & body]
+  `(let [^Running running# ((:start jetty/engine) (options/checked jetty/engine {:port 0, :h2c? true}) ~serve)]
+     (try
+       (let [~client (frames/connect (.port running#))]
+         (try ~@body
+              (finally (frames/close! ~client))))
+       (finally (.close running#)))))
+
+(defn- interrupted
+  "Calls (f wire) on a thread that is interrupted, if the target is /interrupted; answers the rest."
+  [f]
+  (fn [^Wire wire]
+    (if (= "/interrupted" (.target wire))
+      (try (f wire) (catch IOException _ (.abort wire)) (finally (Thread/interrupted)))
+      (send-text! wire "ok"))))
+
+(deftest a-thread-that-is-interrupted-writes-to-nobodys-harm
+  (with-engine [c (interrupted (fn [wire]
+                                 (.interrupt (Thread/currentThread))
+                                 (send-text! wire "never")))]
+    (frames/get! c 1 "/interrupted")
+    (frames/next-of c #{:headers :reset} 1)
+    (frames/get! c 3 "/")
+    (is (= "ok" (answer c 3)))))
+
+(def ^:private more-than-half-the-window
+  "How many frames of 16 KiB make the server widen the window when they are read."
+  20)
+
+(deftest a-thread-that-is-interrupted-reads-to-nobodys-harm
+  (let [gate (promise)]
+    (with-engine [c (interrupted (fn [^Wire wire]
+                                   (let [body (.body wire)]
+                                     (deref gate 5000 nil)
+                                     (.interrupt (Thread/currentThread))
+                                     (.readAllBytes body))))]
+      (is (= :settings (:kind (frames/next-of c #{:settings}))))
+      (frames/frame! c :headers 4 1 (frames/head "POST" "/interrupted"))
+      (dotimes [_ more-than-half-the-window] (frames/frame! c :data 0 1 (byte-array 16384)))
+      ;; Answered when the server has got all that was sent before.
+      (frames/get! c 3 "/")
+      (is (= "ok" (answer c 3)))
+      (deliver gate :open)
+      (is (= :reset (:kind (answer c 1))))
+      (frames/get! c 5 "/")
+      (is (= "ok" (answer c 5))))))
 
 (deftest a-body-that-is-cut-off-is-a-failure
   (let [entered (promise), read (promise)]
