@@ -1,4 +1,5 @@
 (ns thrum.server.engine.jetty-test
+  "Jetty as an engine: its threads, its start and end, slow clients, and clients that go."
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]

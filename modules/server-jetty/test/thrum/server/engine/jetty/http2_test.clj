@@ -1,4 +1,5 @@
 (ns thrum.server.engine.jetty.http2-test
+  "HTTP/2 by Jetty, frame by frame: what ends one request leaves the others of its connection alone; floods end it."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]

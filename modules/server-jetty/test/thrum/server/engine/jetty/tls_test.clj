@@ -1,4 +1,5 @@
 (ns thrum.server.engine.jetty.tls-test
+  "TLS by Jetty: key stores, contexts, the certificates of clients, and which HTTP is spoken."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]

@@ -1,4 +1,5 @@
 (ns thrum.server.engine.jetty.websocket-test
+  "Websockets by Jetty, told to a client of the JDK's."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
