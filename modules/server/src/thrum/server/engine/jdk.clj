@@ -33,6 +33,8 @@
    "sun.net.httpserver.maxIdleConnections" (str max-connections)
    ;; Ours is the bound: this one would answer in its own words.
    "sun.net.httpserver.maxReqHeaders" "10000"
+   ;; Its clock: every 10 s by default, which would add that to each silence.
+   "sun.net.httpserver.clockTick" "1000"
    "sun.net.httpserver.nodelay" "true"})
 
 (defn- set-properties! [options]
@@ -263,14 +265,14 @@
 
 (defn- executor
   "Returns what runs each request on a fresh virtual thread, and ends it when its headers do not come in time."
-  ^Executor [{:keys [header-timeout-ms]} ^ThreadFactory threads]
+  ^Executor [{:keys [header-timeout-ms idle-timeout-ms]} ^ThreadFactory threads]
   (reify Executor
     (execute [_ request]
       (.start (.newThread threads
                           (fn []
                             (let [patience (Patience. (Thread/currentThread) nil false false)
                                   _ (.enter patience header-timeout-ms)
-                                  alarm (watch! patience header-timeout-ms)]
+                                  alarm (watch! patience (min (long header-timeout-ms) (long idle-timeout-ms)))]
                               (.set patience-here patience)
                               (try
                                 (.run ^Runnable request)
