@@ -278,17 +278,24 @@
     (expect (not-any? #{"/hidden"} @uris) "no hidden request" @uris)))
 
 (defcase split-requests-are-put-together "4.8"
-  "A request that comes byte by byte is one request."
+  "A request that comes in many small pieces is one request."
   [env]
   (let [c (scene/client env (scene/serve env read-all {}))]
-    (doseq [b (wire/bytes-of (wire/post "/" "abc"))] (wire/send! c (byte-array [b])))
+    (doseq [piece (partition-all 7 (wire/post "/" "abc"))]
+      (wire/send! c (str/join piece))
+      ;; So that the pieces do not arrive as one.
+      (wire/after c 3))
     (expect= "abc" (:body (expect-status 200 (wire/response c))))))
 
 (defcase half-closed-clients-are-answered "4.8"
   "A client that has sent its FIN behind the request is answered."
   [env]
-  (let [c (wire/send! (scene/client env (scene/serve env scene/ok {})) (wire/get "/"))]
+  (let [gate (scene/gate env)
+        server (scene/serve env (fn [r] (deref gate 8000 nil) (scene/ok r)) {})
+        c (wire/send! (scene/client env server) (wire/get "/"))]
     (wire/finish! c)
+    (expect= :silent (wire/after c 60))
+    (deliver gate :open)
     (expect= "ok" (:body (expect-status 200 (wire/response c))))))
 
 ;; 100 Continue
@@ -305,17 +312,15 @@
     (expect= "abc" (:body (expect-status 200 (wire/response c))))))
 
 (defcase continue-keeps-the-framing "4.8"
-  "A client that is answered without reading its body finds the connection closed, or its body skipped: never taken for a request."
+  "Where the handler does not read the body that a client has announced, what follows is never taken for a request."
   [env]
   (let [uris (atom [])
         c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (scene/ok r)) {}))
-        first-answer (wire/ask! c (expecting (count hidden)))
-        answer (if (= 100 (:status first-answer)) (do (wire/send! c hidden) (wire/response c)) first-answer)]
-    (expect-status 200 answer)
+        answer (wire/ask! c (expecting (count hidden)))]
     (wire/try-send! c hidden)
+    (expect-status 200 (if (= 100 (:status answer)) (wire/response c) answer))
     (wire/after c 100)
-    (expect (or (not= 100 (:status first-answer)) (= ["/"] (distinct (butlast @uris))) (= 1 (count @uris)))
-            "no request made of the body" @uris)))
+    (expect= ["/"] @uris)))
 
 ;; HTTP/1.0
 

@@ -27,7 +27,9 @@
   (.setSoTimeout socket patience-ms)
   {:socket socket
    :in (BufferedInputStream. (.getInputStream socket))
-   :out (.getOutputStream socket)})
+   :out (.getOutputStream socket)
+   ;; Whether the line end behind a chunk has not been read yet.
+   :in-chunk (atom false)})
 
 (defn connect
   "Returns a client connected to the port on the loopback address; throws IOException."
@@ -172,24 +174,30 @@
 (defn- read-n [client n ^ByteArrayOutputStream into]
   (dotimes [_ n] (.write into (int (read-byte client)))))
 
-(defn- chunk-size
-  "Returns the next chunk's size; chunk has left the line end of the one before to be read here."
-  [client]
-  (let [line (read-line-of client)
-        line (if (= "" line) (read-line-of client) line)
-        [_ digits] (re-matches #"([0-9a-fA-F]{1,8})(?:;.*)?" line)]
-    (if digits (Long/parseLong digits 16) (break-off :garbage line))))
-
 (defn- expect-crlf [client]
   (let [line (read-line-of client)]
     (when-not (= "" line) (break-off :garbage line))))
 
+(defn- leave-chunk
+  "Reads the line end behind the chunk before, where that is still to come."
+  [{:keys [in-chunk] :as client}]
+  (when @in-chunk
+    (expect-crlf client)
+    (reset! in-chunk false)))
+
+(defn- chunk-size [client]
+  (leave-chunk client)
+  (let [line (read-line-of client)
+        [_ digits] (re-matches #"([0-9a-fA-F]{1,8})(?:;.*)?" line)]
+    (if digits (Long/parseLong digits 16) (break-off :garbage line))))
+
 (defn- read-chunk
-  "Appends a chunk to into; returns whether it was not the last."
-  [client ^ByteArrayOutputStream into]
+  "Appends a chunk to into; returns whether it was not the last. Does not wait for the line end behind it: some servers send that
+  with the next chunk."
+  [{:keys [in-chunk] :as client} ^ByteArrayOutputStream into]
   (let [n (long (chunk-size client))]
     (if (zero? n) (headers-of client) (read-n client n into))
-    (when (pos? n) (expect-crlf client) true)))
+    (reset! in-chunk (pos? n))))
 
 (defn- guarded
   "Returns what (f) returns as :ended, or how the response broke off."
@@ -200,18 +208,11 @@
            {:ended ended, :found (:found (ex-data e))}
            (throw e)))))
 
-(defn- read-chunk-at-once
-  "As read-chunk, but does not wait for the line end after the content: some servers send it with the next chunk."
-  [client ^ByteArrayOutputStream into]
-  (let [n (long (chunk-size client))]
-    (if (zero? n) (headers-of client) (read-n client n into))
-    (pos? n)))
-
 (defn chunk
   "Returns the text of the next chunk of a response whose head was read; :last for the terminal one, else how it ended."
   [client]
   (let [into (ByteArrayOutputStream.)
-        {:keys [ended]} (guarded #(if (read-chunk-at-once client into) :more :last))]
+        {:keys [ended]} (guarded #(if (read-chunk client into) :more :last))]
     (if (= :more ended) (text-of (.toByteArray into)) ended)))
 
 (defn- read-body [client {:keys [framing headers]} into]
@@ -255,13 +256,17 @@
 
 ;; Ends
 
+(defn- peek-byte [^BufferedInputStream in]
+  (.mark in 1)
+  (if (neg? (.read in)) :eof (do (.reset in) :data)))
+
 (defn after
   "Returns what comes next on the connection: :eof, :reset, :silent (nothing within ms) or :data."
-  [{:keys [^Socket socket ^BufferedInputStream in]} ms]
+  [{:keys [^Socket socket in] :as client} ms]
   (.setSoTimeout socket ms)
   (try
-    (.mark in 1)
-    (if (neg? (.read in)) :eof (do (.reset in) :data))
+    (let [{:keys [ended]} (guarded #(do (leave-chunk client) :left))]
+      (if (= :left ended) (peek-byte in) ended))
     (catch SocketTimeoutException _ :silent)
     (catch IOException _ :reset)
     (finally (.setSoTimeout socket patience-ms))))

@@ -1,0 +1,372 @@
+(ns thrum.server.tck.controls
+  "Broken servers, by name."
+  (:require
+   [clojure.string :as str]
+   [thrum.core :as t]
+   [thrum.server :as server]
+   [thrum.server.tck.broken :as broken])
+  (:import
+   (java.io ByteArrayInputStream FilterInputStream IOException InputStream)
+   (java.net URI URLDecoder)
+   (java.util Locale)))
+
+(set! *warn-on-reflection* true)
+
+;; Requests
+
+(defn- header [f]
+  (broken/request #(update % :headers f)))
+
+(defn- after [^String s mark]
+  (subs s (inc (long (or (str/last-index-of s mark) -1)))))
+
+(defn- lower-by-locale [headers]
+  (update-keys headers #(String/.toLowerCase (String/.toUpperCase % Locale/ROOT))))
+
+(defn- masked [^InputStream in]
+  (ByteArrayInputStream. (byte-array (map #(bit-and 127 (int %)) (.readAllBytes in)))))
+
+(defn- at-most [n ^InputStream in]
+  (ByteArrayInputStream. (.readNBytes in (int n))))
+
+(def ^:private requests
+  {:upper-case-methods (broken/request #(update % :request-method (comp keyword str/upper-case name)))
+   :unknown-methods-are-get (broken/request #(update % :request-method (fn [m] (if (#{:get :post :head} m) m :get))))
+   :decodes-uris (broken/request #(update % :uri (fn [uri] (URLDecoder/decode ^String uri "UTF-8"))))
+   :merges-slashes (broken/request #(update % :uri str/replace #"/+" "/"))
+   :resolves-dots (broken/request #(update % :uri (fn [uri] (if (re-find #"\.\." uri) (str (.normalize (URI. uri))) uri))))
+   :keeps-absolute-forms (broken/request #(cond-> % (= "/x/y" (:uri %)) (assoc :uri "http://localhost/x/y")))
+   :decodes-queries (broken/request #(update % :query-string (fn [q] (some-> ^String q (URLDecoder/decode "UTF-8")))))
+   :invents-queries (broken/request #(update % :query-string str))
+   :lower-cases-by-locale (header lower-by-locale)
+   :last-header-wins (header #(update-vals % (fn [v] (after v ","))))
+   :joins-cookies-with-commas (header #(cond-> % (% "cookie") (update "cookie" str/replace ";" ",")))
+   :keeps-blanks (header #(update-vals % (fn [v] (str v " "))))
+   :drops-empty-headers (header #(into {} (remove (comp empty? val)) %))
+   :drops-headers (header #(into {} (take 50) %))
+   :tells-the-peer-with-its-port (broken/request #(update % :remote-addr (fn [a] (str "/" a ":4711"))))
+   :believes-forwarded-for (broken/request #(assoc % :remote-addr (get-in % [:headers "x-forwarded-for"] "127.0.0.1")))
+   :names-the-host-with-its-port (broken/request #(assoc % :server-name (get-in % [:headers "host"])))
+   :ports-are-strings (broken/request #(update % :server-port str))
+   :believes-forwarded-proto (broken/request #(assoc % :scheme (keyword (get-in % [:headers "x-forwarded-proto"] "http"))))
+   :short-protocols (broken/request #(update % :protocol str/replace "HTTP/" ""))
+   :certificates-everywhere (broken/request #(assoc % :ssl-client-cert :certificate))
+   :no-empty-bodies (broken/request #(cond-> % (= :get (:request-method %)) (dissoc :body)))
+   :seven-bit-bodies (broken/request #(update % :body masked))
+   :short-bodies (broken/request #(update % :body (fn [in] (at-most 10000 in))))
+   :no-content-keys (broken/request #(dissoc % :content-type :content-length :character-encoding))
+   :lengths-are-ints (broken/request #(update % :content-length (fn [n] (some-> n unchecked-int))))
+   :vars-are-read-once (broken/handler #(if (var? %) @% %))})
+
+;; Responses
+
+(defn- body [pred f]
+  (broken/response #(cond-> % (pred (:body %)) (update :body f))))
+
+(defn- stream? [x] (instance? InputStream x))
+
+(defn- headers-of [f]
+  (broken/response #(cond-> % (map? (:headers %)) (update :headers f))))
+
+(defn- open-stream [in]
+  (proxy [FilterInputStream] [in] (close [])))
+
+(defn- swallowing-stream [^InputStream in]
+  (let [read1 #(try (.read in) (catch Exception _ -1))]
+    (proxy [InputStream] []
+      (read ([] (read1))
+        ([bs] (let [b (int (read1))] (if (neg? b) -1 (do (aset ^bytes bs 0 (unchecked-byte b)) 1))))
+        ([bs off _] (let [b (int (read1))] (if (neg? b) -1 (do (aset ^bytes bs (int off) (unchecked-byte b)) 1))))))))
+
+(defn- swallowing-seq [s]
+  (lazy-seq (when-let [s (try (seq s) (catch Exception _ nil))]
+              (cons (first s) (swallowing-seq (rest s))))))
+
+(defn- swallow-body [{:keys [body] :as response}]
+  (cond
+    (stream? body) (-> response (assoc :body (swallowing-stream body)) (update :headers dissoc "Content-Length"))
+    (seq? body) (update response :body swallowing-seq)
+    :else response))
+
+(defn- valid? [{:keys [status headers body] :as response}]
+  (and (map? response) (int? status) (<= 100 status 599) (not-any? keyword? (vals headers)) (not (map? body))
+       (not (instance? java.io.File body))))
+
+(defn- mend [response]
+  (if (valid? response) response {:status 200, :headers {}, :body "mended"}))
+
+(defn- telling [h]
+  (fn
+    ([request] (try (h request) (catch Throwable t {:status 500, :headers {}, :body (ex-message t)})))
+    ([request respond raise] (h request respond raise))))
+
+(defn- open-when-silent [{:keys [request-method]} {:keys [status] :as response}]
+  (cond-> response (or (= :head request-method) (= 204 status)) (dissoc :body)))
+
+(defn- realise-elsewhere [{:keys [body] :as response}]
+  (cond
+    (stream? body) (assoc response :body (ByteArrayInputStream. @(future (.readAllBytes ^InputStream body))))
+    (seq? body) (assoc response :body (lazy-seq @(future (doall body))))
+    :else response))
+
+(def ^:private responses
+  {:odd-statuses-are-200 (broken/response #(cond-> % (= 299 (:status %)) (assoc :status 200)))
+   :single-blanks (headers-of #(update-vals % (fn [v] (if (string? v) (str/replace v "  " " ") v))))
+   :first-value-only (headers-of #(update-vals % (fn [v] (if (sequential? v) (first v) v))))
+   :strings-are-latin-1 (body string? #(String/.getBytes % "ISO-8859-1"))
+   :strings-are-utf-8 (body string? #(String/.getBytes % "UTF-8"))
+   :bytes-are-seven-bit (body bytes? #(byte-array (map (fn [b] (bit-and 127 (int b))) %)))
+   :first-element-only (body seq? #(take 1 %))
+   :no-empty-seqs (body seq? #(or (seq %) "empty"))
+   :seqs-are-joined (body seq? str/join)
+   :files-are-cut (body #(instance? java.io.File %) #(at-most 1000 (java.io.FileInputStream. ^java.io.File %)))
+   :streams-stay-open (body stream? open-stream)
+   :nil-is-a-word (body nil? (constantly "nil"))
+   :forgets-lengths (headers-of #(dissoc % "Content-Length"))
+   :strings-are-streamed (body string? list)
+   :forgets-silent-bodies (broken/exchange open-when-silent)
+   :forgets-connection-close (headers-of #(dissoc % "Connection"))
+   :names-itself (headers-of #(assoc % "Server" "Thrum/1.0"))
+   :drops-server (headers-of #(dissoc % "Server"))
+   :swallows-body-failures (broken/response swallow-body)
+   :mends-responses (broken/handler #(comp mend (telling %)))
+   :tells-what-was-thrown (broken/handler telling)
+   :bodies-elsewhere (broken/response realise-elsewhere)
+   :ring-bodies-are-printed (body #(re-find #"Written" (str (class %))) str)})
+
+;; On the wire
+
+(defn- says [pattern replacement]
+  (broken/wire identity #(str/replace % pattern replacement)))
+
+(def ^:private twice
+  #(str % "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
+
+(defn- hangs-up-after
+  "Thrum's server behind a proxy that answers nothing which comes later than ms after the connection's first bytes."
+  [ms]
+  (let [start (atom {})]
+    (broken/wire identity
+                 (fn [text]
+                   (let [now (System/nanoTime)
+                         first-time (get (swap! start update (Thread/currentThread) #(or % now)) (Thread/currentThread))]
+                     (when (< (* 1000000 (long ms)) (- now (long first-time))) (throw (IOException. "hung up")))
+                     text)))))
+
+(def ^:private wires
+  {:answers-twice (broken/wire identity twice)
+   :keeps-draining-connections (says #"(?i)connection: close" "X-Was: close")
+   :no-retry-after (says #"(?i)retry-after" "X-Was")
+   :names-its-product (says #"(HTTP/1.1 [45].*\r\n)" "$1Server: jetty\r\n")
+   :hangs-up (hangs-up-after 250)
+   :hangs-up-on-half-closed (broken/wire #(if (= "" %) (throw (IOException. "half closed")) %) identity)
+   :reads-once (broken/wire #(if (str/includes? % "\r\n\r\n") % "") identity)
+   :knows-no-capitals (broken/wire #(str/replace % ": Chunked" ": gzip") identity)
+   :knows-no-extensions (broken/wire #(str/replace % ";a=b" "x") identity)})
+
+(def ^:private naives
+  (into {:naive (broken/naive)
+         :knows-no-framing (broken/naive :framing-is-ours)
+         :naive-folded-headers (broken/naive :no-fold :coding-is-chunked)
+         :naive-any-coding (broken/naive :one-coding :coding-is-chunked)}
+        (for [rule [:request-line :has-colon :no-blank-before-colon :no-nul :no-cr :no-control :has-host
+                    :one-host :host-is-authority :length-or-coding :one-length :length-is-digits :coding-is-chunked
+                    :no-coding-on-1-0 :cut-body-throws :chunk-size :chunk-end :trailers :continue :chunks-on-1-0 :head-is-silent
+                    :no-content-is-silent :closes :skips-unread-body :one-at-a-time :one-thread-each]]
+          [(keyword (str "naive-" (name rule))) (broken/naive rule)])))
+
+;; Bounds, deadlines, callbacks
+
+(defn- limited-by
+  "A server that lets (f calls) decide, by how often it was called, whether a request is answered with 503."
+  [f]
+  (broken/handler (fn [h]
+                    (let [calls (atom 0)]
+                      (if (fn? h)
+                        (fn ([r] (if (f (swap! calls inc)) {:status 503, :headers {}} (h r)))
+                          ([r respond raise] (if (f (swap! calls inc)) (respond {:status 503, :headers {}}) (h r respond raise))))
+                        h)))))
+
+(defn- elsewhere [f]
+  (fn [& args] (deref (future (apply f args)))))
+
+(defn- interrupted-first [h]
+  (fn [request] (.interrupt (Thread/currentThread)) (h request)))
+
+(defn- interrupted-again [h]
+  (fn [request]
+    (let [thread (Thread/currentThread), done (promise)]
+      (Thread/startVirtualThread #(when-not (deref done 330 nil) (.interrupt thread)))
+      (try (h request) (finally (deliver done true))))))
+
+(defn- failing-when-observed
+  "A server that answers 500 once its observer has thrown."
+  []
+  {:run-server (fn [h {:keys [observer] :as options}]
+                 (let [thrown (atom false)
+                       noting (fn [f] #(try (f %) (catch Exception e (reset! thrown true) (throw e))))]
+                   (server/run-server (fn [r] (if @thrown {:status 500, :headers {}} (h r)))
+                                      (cond-> options observer (update :observer update-vals noting)))))})
+
+(defn- observing [f]
+  (broken/callbacks (fn [g] (fn [& args] (apply g (map #(if (map? %) (f %) %) args))))))
+
+(defn- lenient
+  "A server that starts whatever it is given."
+  [h options]
+  (try (server/run-server h options)
+       (catch Exception _ (server/run-server (fn [_] {:status 200, :headers {}, :body "lenient"}) {:port 0}))))
+
+(def ^:private bounds
+  (into {:allows-one (broken/setting :max-concurrent 1)
+         :counts-failures (limited-by #(< 1 (long %)))
+         :tiny-headers (broken/setting :max-header-bytes 1024)
+         :tiny-bodies (broken/setting :max-body-bytes 99)
+         :elsewhere (broken/handler elsewhere)
+         :callbacks-elsewhere (broken/callbacks elsewhere)
+         :interrupted-first (broken/handler interrupted-first)
+         :interrupted-responses-fail (broken/response #(if (.isInterrupted (Thread/currentThread)) (throw (InterruptedException.)) %))
+         :scopes-end-early (broken/handler (fn [h] (fn [r] (t/with-scope [_] (h r)))))
+         :interrupted-again (broken/handler interrupted-again)
+         :bound-handlers (broken/handler (fn [h] (fn [r] (binding [*print-length* 1] (h r)))))
+         :fails-when-observed (failing-when-observed)
+         :observes-garbage (observing #(-> % (assoc-in [:request :uri] "/another") (dissoc :status :bytes :throwable)))
+         :lenient {:run-server lenient}
+         :overload-is-503 (broken/setting :on-overload 503)
+         :leaks-from-overload (broken/callbacks (fn [f] (fn [& args] (try (apply f args) (catch Exception e {:status 500, :body (ex-message e)})))))
+         :slow-shutdown (broken/options #(assoc % :shutdown-timeout-ms 9000))
+         :fast-shutdown (broken/options #(assoc % :shutdown-timeout-ms 1))}
+        (for [k [:max-concurrent :max-queued :max-body-bytes :max-header-bytes :header-timeout-ms
+                 :max-streams :request-timeout-ms :drain-delay-ms :async?]]
+          [(keyword (str "no-" (name k))) (broken/without k)])))
+
+;; Async handlers
+
+(defn- async [f]
+  (broken/handler (fn [h] (fn ([r] (h r)) ([r respond raise] (f h r respond raise))))))
+
+(defn- once-only [respond]
+  (let [done (atom false)]
+    #(if (compare-and-set! done false true) (respond %) (throw (IllegalStateException. "twice")))))
+
+(def ^:private asyncs
+  {:respond-throws (async (fn [h r respond raise] (h r (once-only respond) raise)))
+   :respond-throws-on-garbage (async (fn [h r respond raise] (h r #(do (respond %) (name (:status %))) raise)))
+   :throwing-wins (async (fn [h r respond raise]
+                           (let [given (atom nil)]
+                             (h r #(reset! given %) raise)
+                             (when @given (respond @given)))))
+   :last-wins (async (fn [h r respond raise]
+                       (let [end (atom nil)]
+                         (h r #(reset! end [respond %]) #(reset! end [raise %]))
+                         (when-let [[f x] @end] (f x)))))
+   :ignores-raise (async (fn [h r respond _] (h r respond (fn [_] (respond {:status 200, :headers {}})))))
+   :waits-for-respond (async (fn [h r respond raise]
+                               (let [done (promise)] (h r #(do (respond %) (deliver done true)) raise) (deref done 9000 nil))))
+   :async-mends (async (fn [h r respond raise]
+                         (try (h r (comp respond mend) raise) (catch Exception _ (respond (mend nil))))))
+   :reads-before (async (fn [h r respond raise] (h (assoc r :body (ByteArrayInputStream. (byte-array 0))) respond raise)))})
+
+;; The functions beside the server
+
+(defn- naive-sse [_ f]
+  (let [events (atom [])]
+    (f events)
+    {:status 200, :headers {"Content-Type" "text/event-stream"}
+     :body (map (fn [{:keys [event id data] :as e}] (if (map? e) (str "event: " event "\nid: " id "\ndata: " data "\n\n") (str e))) @events)}))
+
+(def ^:private stopped (atom {}))
+
+(defn- stop-once [s]
+  (if (get (first (swap-vals! stopped assoc s true)) s)
+    (throw (IllegalStateException. "stopped already"))
+    (server/stop! s)))
+
+(defn- naive-log [^java.io.Writer out]
+  {:end (fn [{{:keys [request-method uri query-string headers]} :request}]
+          (.write out (str (name request-method) " " uri " ?" query-string headers "\n")))})
+
+(def ^:private tools
+  {:stop-does-nothing (broken/tools {:stop (fn [_])})
+   :stop-throws-twice (broken/tools {:stop stop-once})
+   :stop-joins (broken/tools {:stop (fn [s] (server/stop! s) (server/join s))})
+   :always-ready (broken/tools {:ready? (constantly true)})
+   :counts-nothing (broken/tools {:status (constantly {:state :running, :in-flight 0, :shed 0})})
+   :no-port (broken/tools {:port (constantly 0)})
+   :naive-events (broken/tools {:sse naive-sse, :send! #(swap! %1 conj %2)})
+   :naive-log (broken/tools {:access-log naive-log})
+   :no-heartbeat (broken/tools {:sse (fn [_ f] (server/sse f))})
+   :tasks-are-lazy (broken/tools {:pmap (fn [_ f coll] (map f coll))})
+   :send-swallows (broken/tools {:send! (fn [to x] (try (server/send! to x) (catch IOException _ nil)))})
+   :knows-no-deadline (broken/tools {:remaining-ms (constantly nil)})})
+
+;; What the JDK's engine has not
+
+(defn- listener [f]
+  (broken/response #(cond-> % (:ring.websocket/listener %) (update :ring.websocket/listener f))))
+
+(defn- heard [k f]
+  (listener #(cond-> % (k %) (update k f))))
+
+(defn- not-websocket [{:keys [headers]} response]
+  (if (and (:ring.websocket/listener response) (not= "13" (get headers "sec-websocket-version")))
+    {:status 200, :headers {}, :body "taken for granted"}
+    response))
+
+(defn- frames [from to]
+  (broken/wire #(str/replace % from to) identity))
+
+(def ^:private websockets
+  {:ws-wrong-accept (says #"(?i)(sec-websocket-accept: )...." "$1evil")
+   :ws-changes-text (heard :on-message (fn [f] #(f %1 (if (string? %2) (str %2 "!") %2))))
+   :ws-bytes-are-text (heard :on-message (fn [f] #(f %1 (if (string? %2) %2 "text"))))
+   :ws-no-pongs (listener #(assoc % :on-ping (fn [_ _])))
+   :ws-closes-twice (heard :on-close (fn [f] #(do (f %1 %2 %3) (f %1 %2 %3))))
+   :ws-closes-with-1000 (broken/tools {:close! (fn [ws _ _] (server/close! ws)), :open? server/open?})
+   :ws-any-size (broken/without :ws-max-message-bytes)
+   :ws-masks-frames (frames "\u0081\u0005hello" "\u0081\u0085\u0000\u0000\u0000\u0000hello")
+   :ws-mends-text (frames "\u00c3(" "ok")
+   :ws-any-origin (broken/options #(assoc % :ws-origins :any))
+   :ws-needs-no-handshake (broken/exchange not-websocket)
+   :ws-forgets-the-protocol (broken/response #(dissoc % :ring.websocket/protocol))
+   :ws-send-swallows (broken/tools {:send! (fn [to x] (try (server/send! to x) (catch IOException _ nil)))
+                                    :open? (constantly true), :close! server/close!})
+   :ws-calls-elsewhere (listener #(update-vals % elsewhere))
+   :ws-calls-all-at-once (heard :on-message (fn [f] (fn [ws m] (Thread/startVirtualThread #(f ws m)))))
+   :ws-no-max-streams (broken/without :max-streams)
+   :ws-hangs-up (hangs-up-after 150)
+   :ws-stop-does-nothing (broken/tools {:stop (fn [_])})
+   :ws-mends-responses (broken/response #(cond-> % (= 401 (:status %)) (assoc :status 200)))})
+
+(def ^:private disconnects
+  {:no-interrupt-on-disconnect (broken/without :interrupt-on-disconnect?)
+   :always-interrupts (broken/options #(assoc % :interrupt-on-disconnect? true))
+   :drops-what-is-pipelined (broken/wire #(if (str/includes? % "/second") "" %) identity)})
+
+(def ^:private secured
+  {:tls-is-http (broken/request #(assoc % :scheme :http))
+   :tls-lenient {:run-server lenient}
+   :tls-nowhere (broken/tools {:ssl-port (constantly 1)})
+   :tls-swallows-body-failures (broken/response swallow-body)
+   :tls-certificates-are-lists (broken/request #(update % :ssl-client-cert list))
+   :tls-needs-none (broken/setting :client-auth :none)
+   :tls-needs-all (broken/setting :client-auth :need)})
+
+(def ^:private second-version
+  {:h2-never (broken/setting :h2? false)
+   :h2-short-bodies (broken/request #(update % :body (fn [in] (at-most 1000 in))))
+   :h2-allows-one (broken/options #(assoc % :max-concurrent 1))
+   :h2-swallows-body-failures (broken/response swallow-body)
+   :h2-no-request-timeout (broken/without :request-timeout-ms)
+   :h2-no-max-concurrent (broken/without :max-concurrent)
+   :h2-dies (limited-by #(< 0 (long %)))
+   :impatient-on-jetty (broken/options #(assoc % :request-timeout-ms 100))
+   :naive-log-on-jetty (broken/tools {:access-log naive-log})
+   :h2-black-hole (broken/wire #(if (str/starts-with? % "GET") % "") identity)})
+
+(def ^:private on-jetty
+  (update-vals (merge websockets disconnects secured second-version) #(assoc % :options {:engine :jetty})))
+
+(def all
+  "Name -> what tck/run takes."
+  (merge requests responses wires naives bounds asyncs tools on-jetty))

@@ -1,0 +1,251 @@
+(ns thrum.server.tck.controls-test
+  "Every case of the suite is seen to fail against a server that breaks what it asks for."
+  (:require
+   [clojure.set :as set]
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is]]
+   [thrum.server.tck :as tck]
+   [thrum.server.tck.controls :as controls]
+   [thrum.server.tck.wire :as wire]))
+
+(set! *warn-on-reflection* true)
+
+(def breaks
+  "Control -> the cases that must fail against it. Each case stands with the control that breaks the least beside it."
+  {:allows-one [:max-concurrent-zero-throws]
+   :always-interrupts [:disconnects-do-not-interrupt-unasked]
+   :always-ready [:ready-until-stop]
+   :answers-twice [:async-late-respond-is-ignored :shed-requests-keep-the-framing]
+   :async-mends [:async-nil-is-500 :async-respond-does-not-throw :async-throw-is-500]
+   :believes-forwarded-for [:remote-addr-is-not-claimed]
+   :believes-forwarded-proto [:scheme-is-http]
+   :bodies-elsewhere [:seq-is-realised-on-a-virtual-thread :stream-is-read-on-a-virtual-thread]
+   :bound-handlers [:bindings-do-not-leak-in]
+   :bytes-are-seven-bit [:bytes-are-sent]
+   :callbacks-elsewhere [:error-handler-runs-on-a-virtual-thread :observers-run-on-virtual-threads]
+   :certificates-everywhere [:plain-connections-have-no-certificate]
+   :counts-failures [:failures-return-their-permits :permits-come-back]
+   :counts-nothing [:observers-exceptions-are-counted :overdue-handlers-are-counted :served-and-failed-are-counted
+                    :state-is-told :status-counts]
+   :decodes-queries [:query-is-not-decoded]
+   :decodes-uris [:uri-is-not-decoded]
+   :drops-empty-headers [:header-values-may-be-empty]
+   :drops-headers [:many-headers-arrive]
+   :drops-server [:handlers-server-header-is-sent]
+   :drops-what-is-pipelined [:watched-requests-are-answered]
+   :elsewhere [:async-handler-runs-on-a-virtual-thread :every-request-has-a-thread-of-its-own
+               :handler-runs-on-a-virtual-thread :late-handler-is-interrupted :overdue-handler-keeps-its-permit
+               :platform-threads-do-not-grow]
+   :fails-when-observed [:observers-exception-is-not-seen]
+   :fast-shutdown [:no-accepted-request-is-lost :streams-in-flight-are-finished]
+   :files-are-cut [:file-is-sent]
+   :first-element-only [:eof-delimited-body-ends-cleanly :seq-is-concatenated]
+   :first-value-only [:header-lists-repeat :header-vectors-repeat :line-ends-in-repeated-values-are-refused]
+   :forgets-connection-close [:handler-may-close]
+   :forgets-lengths [:long-body-sends-no-extra-byte :short-body-is-cut :tiny-short-body-is-no-success]
+   :forgets-silent-bodies [:head-closes-the-body-unread :head-states-the-length :no-content-closes-the-body]
+   :h2-allows-one [:h2-runs-many-at-once]
+   :h2-black-hole [:h2-endless-headers-are-cut]
+   :h2-dies [:h2-rapid-resets-are-survived]
+   :h2-never [:h2-serves]
+   :h2-no-max-concurrent [:h2-overload-is-503]
+   :h2-no-request-timeout [:h2-deadline-is-503]
+   :h2-short-bodies [:h2-body-arrives]
+   :h2-swallows-body-failures [:h2-failing-body-is-cut]
+   :hangs-up [:in-time-is-untouched]
+   :hangs-up-on-half-closed [:half-closed-clients-are-answered]
+   :ignores-raise [:async-respond-after-raise-is-ignored]
+   :impatient-on-jetty [:handlers-may-be-slower-than-idle]
+   :interrupted-again [:one-interrupt-a-request]
+   :interrupted-first [:interrupts-never-reach-the-next-request]
+   :interrupted-responses-fail [:handlers-own-interrupt-does-not-cut-a-stream]
+   :invents-queries [:query-may-be-absent]
+   :joins-cookies-with-commas [:cookies-are-joined-with-semicolons]
+   :keeps-absolute-forms [:uri-of-an-absolute-form]
+   :keeps-blanks [:header-names-are-lower-case :header-values-are-trimmed]
+   :keeps-draining-connections [:draining-closes-connections :draining-closes-new-connections :in-flight-is-finished]
+   :knows-no-capitals [:coding-is-chunked-in-any-case]
+   :knows-no-deadline [:deadline-is-inherited]
+   :knows-no-extensions [:chunk-extensions-are-ignored]
+   :knows-no-framing [:garbled-lengths-are-not-sent]
+   :last-header-wins [:repeated-headers-are-joined]
+   :last-wins [:async-connection-is-kept :async-raise-after-respond-is-ignored :async-responds-later]
+   :leaks-from-overload [:on-overload-may-fail]
+   :lengths-are-ints [:length-may-exceed-an-int]
+   :lenient [:handler-must-be-callable :options-must-be-a-map :port-in-use-throws :port-out-of-range-throws
+             :two-servers-do-not-share-a-port :unknown-engine-options-throw :unknown-engine-throws
+             :unknown-host-throws :unknown-options-throw]
+   :lower-cases-by-locale [:header-names-know-no-locale]
+   :mends-responses [:missing-file-is-500 :nil-response-is-500 :no-map-is-500 :no-status-is-500 :wrong-body-is-500
+                     :wrong-header-value-is-500 :wrong-status-is-500]
+   :merges-slashes [:uri-keeps-double-slashes]
+   :naive [:bare-line-ends-in-values-are-refused :connections-are-bounded :endless-headers-are-not-read
+           :handlers-own-interrupt-does-not-leak :header-names-are-tokens :idle-connections-are-closed
+           :line-ends-in-values-are-refused :no-content-has-no-length :silent-bodies-are-given-up
+           :silent-connections-are-closed :stated-length-is-kept :upgrade-is-the-servers
+           :wide-chars-in-values-are-no-line-ends]
+   :naive-any-coding [:two-codings-are-refused]
+   :naive-chunk-end [:chunks-end-with-a-line]
+   :naive-chunk-size [:garbled-chunk-sizes-are-refused :overflowing-chunk-sizes-are-refused]
+   :naive-chunks-on-1-0 [:http-1-0-closes]
+   :naive-closes [:client-may-close]
+   :naive-coding-is-chunked [:coding-list-is-refused :empty-coding-is-refused :unknown-coding-is-501]
+   :naive-continue [:continue-is-sent-when-the-body-is-read]
+   :naive-cut-body-throws [:truncated-chunks-are-no-body :truncated-length-is-no-body]
+   :naive-events [:events-are-sent-at-once :events-cannot-be-injected :events-have-fields :events-have-their-type
+                  :failing-streams-are-cut :streams-leave-max-concurrent :streams-outlive-the-deadline]
+   :naive-folded-headers [:folded-lines-hide-nothing]
+   :naive-has-colon [:header-without-a-name-is-refused]
+   :naive-has-host [:missing-host-is-refused]
+   :naive-head-is-silent [:head-sends-no-body :head-sends-no-streamed-body]
+   :naive-host-is-authority [:absolute-form-must-equal-host]
+   :naive-length-is-digits [:a-list-of-lengths-is-refused :empty-length-is-refused :garbled-lengths-are-refused
+                            :overflowing-length-is-refused :signed-lengths-are-refused]
+   :naive-length-or-coding [:chunks-beside-length-are-refused :length-beside-chunks-is-refused]
+   :naive-log [:access-log-has-the-common-format :access-log-keeps-secrets]
+   :naive-log-on-jetty [:access-log-cannot-be-forged]
+   :naive-no-blank-before-colon [:blank-before-the-colon-is-refused]
+   :naive-no-coding-on-1-0 [:coding-on-1-0-is-refused]
+   :naive-no-content-is-silent [:no-content-has-no-body :not-modified-has-no-body]
+   :naive-no-control [:control-chars-in-a-value-are-refused :garbled-coding-is-refused]
+   :naive-no-cr [:bare-cr-in-a-value-is-refused]
+   :naive-no-nul [:nul-in-a-value-is-refused]
+   :naive-one-at-a-time [:pipelined-requests-are-answered-in-order :pipelined-requests-run-one-at-a-time]
+   :naive-one-host [:two-hosts-are-refused]
+   :naive-one-length [:two-equal-lengths-are-refused :two-lengths-are-refused]
+   :naive-one-thread-each [:slow-headers-hold-nobody-up :within-max-concurrent-all-are-served]
+   :naive-request-line [:garbled-request-lines-are-refused]
+   :naive-skips-unread-body [:bare-lf-does-not-end-the-headers :continue-keeps-the-framing
+                             :unread-body-is-not-a-request]
+   :naive-trailers [:trailers-are-not-headers]
+   :names-its-product [:own-error-pages-tell-nothing]
+   :names-itself [:product-is-not-told]
+   :names-the-host-with-its-port [:server-name-is-hosts]
+   :nil-is-a-word [:connection-is-kept :head-keeps-a-stated-length :nil-body-is-empty]
+   :no-async? [:async-responds-at-once]
+   :no-content-keys [:content-keys-are-there]
+   :no-drain-delay-ms [:draining-goes-on-serving]
+   :no-empty-bodies [:body-is-always-a-stream]
+   :no-empty-seqs [:empty-seq-is-empty :head-does-not-realise-a-seq]
+   :no-header-timeout-ms [:slow-headers-are-given-up :trickled-headers-are-given-up]
+   :no-heartbeat [:silent-streams-have-a-heartbeat]
+   :no-interrupt-on-disconnect [:disconnects-are-told :fin-interrupts :rst-interrupts]
+   :no-max-body-bytes [:announced-body-too-large-is-413 :chunked-body-too-large-is-413
+                       :huge-announcement-is-413-unread :no-more-than-max-body-bytes-is-read :swallowed-413-is-413
+                       :unread-large-body-is-not-the-next-request]
+   :no-max-concurrent [:beyond-max-concurrent-is-503 :never-more-than-max-concurrent]
+   :no-max-header-bytes [:large-headers-are-431 :long-request-line-is-refused :many-headers-are-431]
+   :no-max-queued [:beyond-the-queue-is-503 :queued-requests-are-served]
+   :no-max-streams [:streams-are-bounded]
+   :no-port [:port-zero-picks-one]
+   :no-request-timeout-ms [:async-late-is-503 :deadline-after-commit-cuts :deadline-cuts-what-the-client-does-not-take
+                           :deadline-does-not-wait-for-the-handler :deadline-while-the-body-is-read
+                           :interrupted-io-is-no-success :late-handler-is-503 :late-result-is-dropped
+                           :queue-time-counts :queued-too-long-never-starts]
+   :no-retry-after [:queue-time-is-bounded]
+   :observes-garbage [:end-tells-status-bytes-and-time :end-tells-that-a-body-failed :end-tells-what-was-thrown
+                      :observer-hears-of-shedding :observer-hears-of-start-and-end :observer-hears-of-timeouts]
+   :odd-statuses-are-200 [:status-is-sent]
+   :overload-is-503 [:on-overload-may-be-a-function :on-overload-may-be-a-status :on-overload-runs-on-a-virtual-thread
+                     :wrong-values-throw]
+   :ports-are-strings [:server-port-is-a-number]
+   :reads-before [:async-body-may-be-read-later]
+   :reads-once [:split-requests-are-put-together]
+   :resolves-dots [:uri-keeps-dots]
+   :respond-throws [:async-first-respond-wins]
+   :respond-throws-on-garbage [:async-requests-count-until-responded]
+   :ring-bodies-are-printed [:ring-bodies-failing-are-cut :ring-bodies-failing-at-once-are-500
+                             :ring-bodies-may-be-written-later :ring-bodies-write-themselves]
+   :scopes-end-early [:a-lazy-body-may-be-computed-by-tasks]
+   :send-swallows [:send-throws-when-the-client-has-gone]
+   :seqs-are-joined [:seq-failing-half-way-is-cut :seq-is-flushed-by-element]
+   :seven-bit-bodies [:body-of-a-length-arrives :body-of-chunks-arrives]
+   :short-bodies [:large-body-arrives]
+   :short-protocols [:http-1-0-tells-its-protocol :protocol-is-told]
+   :single-blanks [:headers-are-sent]
+   :slow-shutdown [:stubborn-handlers-do-not-stop-the-stop :timeout-cuts-what-has-begun :timeout-interrupts]
+   :stop-does-nothing [:idle-connections-end-with-the-server :kept-connections-get-503
+                       :listener-closes-after-the-delay :port-is-free-after-stop :stop-returns
+                       :streams-end-with-the-server]
+   :stop-joins [:stop-inside-a-handler]
+   :stop-throws-twice [:stop-is-idempotent]
+   :streams-stay-open [:body-is-closed-when-the-client-goes :failing-stream-is-closed :stream-is-sent-and-closed]
+   :strings-are-latin-1 [:string-is-utf-8]
+   :strings-are-streamed [:transfer-encoding-is-the-servers :two-lengths-are-not-sent :wrong-lengths-are-not-sent]
+   :strings-are-utf-8 [:string-follows-its-charset]
+   :swallows-body-failures [:body-failing-under-a-length-is-cut :eof-delimited-body-failing-is-reset
+                            :seq-failing-at-once-is-500 :stream-failing-at-once-is-500 :stream-failing-half-way-is-cut]
+   :tasks-are-lazy [:tasks-end-with-their-exchange]
+   :tells-the-peer-with-its-port [:remote-addr-is-the-peers]
+   :tells-what-was-thrown [:error-handler-answers :error-handler-may-fail :error-handler-may-return-garbage
+                           :error-is-500 :exception-is-500]
+   :throwing-wins [:async-body-may-come-slowly :async-throw-after-respond-is-ignored]
+   :tiny-bodies [:body-of-the-limit-is-served]
+   :tiny-headers [:headers-within-the-bound-are-served]
+   :tls-certificates-are-lists [:client-certificate-is-one]
+   :tls-is-http [:tls-serves]
+   :tls-lenient [:tls-missing-store :tls-wrong-password]
+   :tls-needs-all [:client-certificate-is-wanted]
+   :tls-needs-none [:client-certificate-is-needed]
+   :tls-nowhere [:tls-alone :tls-by-context :tls-garbage-is-survived]
+   :tls-swallows-body-failures [:tls-failing-body-is-cut]
+   :unknown-methods-are-get [:method-of-ones-own]
+   :upper-case-methods [:method-is-a-keyword]
+   :vars-are-read-once [:a-var-is-looked-up-at-each-request]
+   :waits-for-respond [:async-raise-is-500 :async-raise-later-is-500]
+   :ws-any-origin [:ws-foreign-origins-are-refused :ws-listed-origins-are-let-in]
+   :ws-any-size [:ws-large-messages-are-refused]
+   :ws-bytes-are-text [:ws-binary]
+   :ws-calls-all-at-once [:ws-messages-come-one-at-a-time]
+   :ws-calls-elsewhere [:ws-callbacks-run-on-virtual-threads]
+   :ws-changes-text [:ws-text]
+   :ws-closes-twice [:ws-close-is-answered :ws-lost-clients-are-closed]
+   :ws-closes-with-1000 [:ws-server-may-close]
+   :ws-forgets-the-protocol [:ws-subprotocol-is-told]
+   :ws-hangs-up [:ws-outlives-the-deadline]
+   :ws-masks-frames [:ws-unmasked-frames-are-refused]
+   :ws-mends-responses [:ws-refused-by-the-handler]
+   :ws-mends-text [:ws-bad-text-is-refused]
+   :ws-needs-no-handshake [:ws-needs-a-handshake]
+   :ws-no-max-streams [:ws-leaves-max-concurrent]
+   :ws-no-pongs [:ws-fragments-are-joined :ws-pings-are-answered]
+   :ws-send-swallows [:ws-send-throws-when-closed]
+   :ws-stop-does-nothing [:ws-closes-with-the-server]
+   :ws-wrong-accept [:ws-handshake]})
+
+(defn- loadable? [ns-sym]
+  (try (require ns-sym) true (catch java.io.FileNotFoundException _ false)))
+
+(defn- here?
+  "Whether the control can run: those on Jetty need it on the classpath, those of Ring's bodies Ring."
+  [control]
+  (and (or (not= :jetty (:engine (:options (controls/all control)))) (loadable? 'thrum.server.engine.jetty))
+       (or (not= :ring-bodies-are-printed control) (loadable? 'ring.core.protocols))))
+
+(defn- outcomes [control]
+  (let [{:keys [run-server] :as given} (controls/all control)]
+    (tck/run run-server (assoc (dissoc given :run-server) :only (breaks control)))))
+
+(defn- check [control]
+  (doseq [{:keys [id outcome detail]} (outcomes control)]
+    (is (= :failed outcome) (str id " against " control " " detail))))
+
+(def ^:private quiet
+  (java.util.logging.Logger/getLogger "thrum.server"))
+
+(.setLevel ^java.util.logging.Logger quiet java.util.logging.Level/OFF)
+
+(deftest ^{:time-limit-ms 240000} every-control-makes-its-cases-fail
+  ;; What never comes need not be waited for as long as what should.
+  (with-redefs [wire/patience-ms 1500]
+    (run! check (filter here? (sort (keys breaks))))))
+
+(deftest every-case-has-a-control
+  (let [ids (set (map :id (tck/cases)))
+        controlled (set (mapcat val breaks))]
+    (is (= #{} (set/difference ids controlled)))
+    (is (= #{} (set/difference controlled ids)))))
+
+(deftest every-control-has-a-case
+  (is (= (set (keys breaks)) (set (keys controls/all)))
+      (str/join " " (set/difference (set (keys controls/all)) (set (keys breaks))))))
