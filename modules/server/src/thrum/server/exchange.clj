@@ -56,7 +56,7 @@
 
 ;; stage: :open until the first byte, :committed, :socket, :done; :dead once somebody else has answered, or cut the connection. :left at
 ;; the end of all.
-(deftype Exchange [^Traffic traffic ^Wire wire ^long arrived
+(deftype Exchange [^Traffic traffic ^Wire wire ^Thread thread ^long arrived
                    ^:unsynchronized-mutable request
                    ^:unsynchronized-mutable form
                    ^:unsynchronized-mutable socket
@@ -115,7 +115,9 @@
   (flaw [_] flaw)
   (gone [_] (set! flaw :gone))
   (fail [_ t] (set! throwable t))
-  (answered [_] (set! settled true))
+  (answered [_]
+    (set! settled true)
+    (LockSupport/unpark thread))
   (settled [_] settled)
   (facts [this]
     (locking this
@@ -134,7 +136,7 @@
   (broken [_] (when-not flaw (set! flaw :broken))))
 
 (defn- exchange [traffic wire]
-  (Exchange. traffic wire (System/nanoTime) nil nil nil :open false nil nil false false nil 0 0 nil))
+  (Exchange. traffic wire (Thread/currentThread) (System/nanoTime) nil nil nil :open false nil nil false false nil 0 0 nil))
 
 (defn- option [^Exchange x k]
   (get (traffic/options (.-traffic x)) k))
@@ -486,6 +488,15 @@
       (refuse! x (:status (ex-data e) 400))
       false)))
 
+(defn- await-answer!
+  "Waits for who answers in this thread's place: the engine takes the connection back when this one returns."
+  [^Exchange x]
+  (when (.dead x)
+    (while (not (.settled x))
+      (LockSupport/park x)
+      ;; With the flag set park returns at once; nobody else is to hear of that interrupt.
+      (Thread/interrupted))))
+
 (defn- leave! [^Exchange x]
   (when (.leave x) (traffic/add! (.-traffic x) :overdue -1))
   (release-permit! x)
@@ -502,4 +513,5 @@
     (traffic/enter! traffic x)
     (try
       (when (receive! x) (accept! x handler))
+      (await-answer! x)
       (finally (leave! x)))))
