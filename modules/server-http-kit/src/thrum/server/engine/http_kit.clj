@@ -149,7 +149,7 @@
         server (Server. lib (library/server hooks) options keeper)
         acceptor (jdk/virtual-thread "http-kit-accept" (fn [] (accept-all! listener all #(admit! lib server hooks all %))))]
     @keeper
-    (library/start! (.-http-kit server))
+    (library/start! lib (.-http-kit server))
     (.start acceptor)
     (HttpKitServer. listener (.getPort ^InetSocketAddress (.getLocalAddress listener)) acceptor server)))
 

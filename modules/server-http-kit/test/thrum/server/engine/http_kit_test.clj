@@ -1,4 +1,5 @@
 (ns thrum.server.engine.http-kit-test
+  "What http-kit alone does, or does differently: the contract is in http-kit-tck-test."
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing use-fixtures]]

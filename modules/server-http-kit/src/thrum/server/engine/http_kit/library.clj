@@ -221,7 +221,11 @@
     (.interestOps key SelectionKey/OP_READ)
     (.wakeup selector)))
 
-(defn start! [server]
+(defn start!
+  "Starts the server's loop."
+  [lib server]
+  ;; A channel that a selector knows is closed for good when the selector looks again: until then it would still listen.
+  (.selectNow (selector lib server))
   (clojure.lang.Reflector/invokeInstanceMethod server "start" (object-array 0)))
 
 (defn stop!
