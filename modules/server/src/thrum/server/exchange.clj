@@ -491,7 +491,7 @@
 (defn- await-answer!
   "Waits for who answers in this thread's place: the engine takes the connection back when this one returns."
   [^Exchange x]
-  (when (.dead x)
+  (when (= :dead (.stage x))
     (while (not (.settled x))
       (LockSupport/park x)
       ;; With the flag set park returns at once; nobody else is to hear of that interrupt.
