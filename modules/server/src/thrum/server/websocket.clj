@@ -2,6 +2,7 @@
   "Ring's websockets over an engine's: every callback runs on the exchange's own thread, inside its scope, one after the other."
   (:require
    [thrum.error :as error]
+   [thrum.server.engine]
    [thrum.server.response :as response])
   (:import
    (java.nio ByteBuffer)
