@@ -36,16 +36,13 @@
       {:bare bare, :thrum (serve/start! {:engine engine, :way :thrum})}
       (catch Throwable t (child/stop! bare) (throw t)))))
 
-(defn- warm-up! [servers {:keys [warm-up-seconds] :as job}]
-  (run! #(visit/figures % (-> (dissoc job :sleep-ms) (assoc :seconds warm-up-seconds, :warm-up-seconds 0))) (vals servers)))
-
 (defn- order
   "Returns the ways in the order of a round, which is another in the next."
   [round]
   (if (even? round) ways (reverse ways)))
 
 (defn- turns [servers {:keys [rounds] :as job}]
-  (reduce (fn [taken way] (update taken way conj (visit/figures (servers way) (assoc job :warm-up-seconds 0))))
+  (reduce (fn [taken way] (update taken way conj (visit/figures (servers way) job)))
           {:bare [], :thrum []}
           (mapcat order (range rounds))))
 
@@ -60,9 +57,9 @@
   [job]
   (let [job (assoc job :headers load/browser-headers), servers (started job)]
     (try
-      (warm-up! servers job)
-      (let [taken (turns servers job)]
-        {:taken taken, :heap (heaps servers job)})
+      (run! #(visit/warm-up! % job) (vals servers))
+      (let [heap (heaps servers job)]
+        {:taken (turns servers job), :heap heap})
       (finally (run! child/stop! (vals servers))))))
 
 ;; In the parent

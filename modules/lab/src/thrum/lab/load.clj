@@ -2,7 +2,7 @@
   "Puts a web server under load: connections that send a request, wait for the answer, and send the next one.
 
   A job is EDN: {:url :connections :seconds :headers [[name value] …] :timeout-ms}, a plain http URL; and :warm-up-seconds for which
-  the same load, of :warm-up-url where there is one, is there before, and not counted.
+  the same load comes before, and is not counted.
   What comes of it: {:generator :wrk or :built-in, :requests n :seconds :per-second :p50-ms :p99-ms :max-ms
   :errors {:connect n :read n :write n :timeout n :status n}}, of errors those that occurred. :requests and :per-second count
   every answer, one with a bad status too."

@@ -24,8 +24,7 @@
 
 (def ^:private start-ms "How long a server's JVM may take to start." 60000)
 (def ^:private answer-ms "How long it may take to answer a question." 30000)
-(def ^:private asleep-ms "How long all connections may take to be asleep." 20000)
-(def ^:private long-sleep-ms "Longer than anybody needs to look at the heap." 120000)
+(def ^:private asleep-ms "How long all connections may take to be asleep, or awake." 20000)
 (def ^:private backlog "As Thrum's default: with less, a burst of connections waits for retransmission." 4096)
 
 (defn engines
@@ -67,7 +66,7 @@
 ;; The heap of connections whose handlers sleep
 
 (defn- request ^ByteBuffer []
-  (let [head (into [(str "GET " (work/path long-sleep-ms) " HTTP/1.1") "Host: 127.0.0.1"]
+  (let [head (into [(str "GET " work/held " HTTP/1.1") "Host: 127.0.0.1"]
                    (map (fn [[name value]] (str name ": " value)))
                    load/browser-headers)]
     (ByteBuffer/wrap (.getBytes (str (String/join "\r\n" ^Iterable head) "\r\n\r\n") "ISO-8859-1"))))
@@ -88,14 +87,31 @@
                                                    {:type :thrum/lab-child, :sleepers sleepers, :wanted n}))
           :else (do (Thread/sleep 20) (recur)))))))
 
+(defn- settled-heap
+  "Returns the heap after a collection, once it no longer falls: a server that was under load is still busy with what is over."
+  [server]
+  (loop [before (:heap (ask! server :heap)), looks-left 20]
+    (Thread/sleep 100)
+    (let [now (:heap (ask! server :heap))]
+      (if (and (pos? looks-left) (< now (* 0.99 before)))
+        (recur now (dec looks-left))
+        now))))
+
+(defn- wake-all! [server]
+  (ask! server :wake)
+  (await-sleepers! server 0))
+
 (defn heap-per-sleeper
-  "Returns by how many bytes the heap after a collection is larger for each of n connections whose handlers sleep. The connections are
-  closed, the handlers sleep on: the last thing to ask of a server. Throws ex-info if not all of them are asleep within 20 s."
+  "Returns by how many bytes the heap after a collection is larger for each of n connections whose handlers sleep. Then wakes them, and
+  closes the connections. To be asked of a server whose code is warm, since a parked thread's frames are larger while it is interpreted, and
+  which has not been left by thousands of connections before. Throws ex-info if not all of them are asleep within 20 s."
   [server n]
-  (let [{before :heap} (ask! server :heap), channels (volatile! [])]
+  (let [before (settled-heap server), channels (volatile! [])]
     (try
       (dotimes [_ n]
         (vswap! channels conj (send-request! server)))
       (await-sleepers! server n)
-      (/ (- (:heap (ask! server :heap)) before) (double n))
+      (let [during (:heap (ask! server :heap))]
+        (wake-all! server)
+        (/ (- during before) (double n)))
       (finally (run! SocketChannel/.close @channels)))))

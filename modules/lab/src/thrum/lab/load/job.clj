@@ -5,7 +5,6 @@
 
 (defn warm-up
   "Returns the job that comes before a job, to warm up; nil where there is none."
-  [{:keys [warm-up-seconds warm-up-url] :as job}]
+  [{:keys [warm-up-seconds] :as job}]
   (when (and warm-up-seconds (pos? warm-up-seconds))
-    (cond-> (assoc job :seconds warm-up-seconds)
-      warm-up-url (assoc :url warm-up-url))))
+    (assoc job :seconds warm-up-seconds)))

@@ -64,7 +64,8 @@
 (def ^:private questions
   {:facts (fn [] {:threads (.getPeakThreadCount (ManagementFactory/getThreadMXBean)), :rss (resident-bytes)})
    :heap (fn [] {:heap (heap-bytes)})
-   :sleepers (fn [] {:sleepers (work/sleepers-now)})})
+   :sleepers (fn [] {:sleepers (work/sleepers-now)})
+   :wake (fn [] (work/wake!) {})})
 
 (defn- say! [value]
   (prn value)

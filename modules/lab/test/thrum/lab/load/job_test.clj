@@ -1,0 +1,12 @@
+(ns thrum.lab.load.job-test
+  "The warm-up of a job."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.lab.load.job :as job]))
+
+(deftest a-warm-up-is-the-job-for-another-time
+  (is (= [3 "u" 9] ((juxt :seconds :url :connections) (job/warm-up {:url "u", :seconds 10, :connections 9, :warm-up-seconds 3})))))
+
+(deftest there-may-be-none
+  (is (nil? (job/warm-up {:url "u", :seconds 10})))
+  (is (nil? (job/warm-up {:url "u", :seconds 10, :warm-up-seconds 0}))))
