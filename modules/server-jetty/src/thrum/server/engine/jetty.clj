@@ -39,24 +39,14 @@
 (def ^:private ^ThreadFactory request-threads
   (-> (Thread/ofVirtual) (.name "http-request") (.factory)))
 
-(defn- apart?
-  "Tells whether the request needs another thread than Jetty's, which then goes on: a connection of HTTP/2 has other requests, and a
-  websocket begins when Jetty's thread has come back."
-  [^Request request]
-  (or (not (.isVirtual (Thread/currentThread)))
-      (wire/shared? request)
-      (.contains (.getHeaders request) HttpHeader/UPGRADE)))
-
 (defn- handler
-  "Returns the handler that has each request served, on a virtual thread that nobody else uses meanwhile."
+  "Returns the handler that has each request served on a thread of its own."
   [serve container]
   (proxy [Handler$Abstract] []
     (handle [request response callback]
-      (if (apart? request)
-        (let [wire (wire/wire request response callback container nil)]
-          (.start (.newThread request-threads #(wire/serve! wire serve))))
-        (wire/serve! (wire/wire request response callback container (Thread/currentThread)) serve))
-      true)))
+      (let [wire (wire/wire request response callback container)]
+        (.start (.newThread request-threads #(wire/serve! wire serve)))
+        true))))
 
 (defn- error-status
   "Returns the status to refuse the request with; one bound for the head, line and headers, has one status."

@@ -28,8 +28,9 @@
     (.setSendDateHeader true)
     (.setHttpCompliance HttpCompliance/STRICT)
     (.setUriCompliance (uris))
-    ;; Otherwise a value is taken for one seen before that differs in case.
-    (.setHeaderCacheCaseSensitive true)
+    ;; A cache of headers seen before takes one for another that differs in case, unless it is told not to, and then it takes
+    ;; a third of the whole time.
+    (.setHeaderCacheSize 0)
     (.setRequestHeaderSize (int max-header-bytes))
     (.setMaxResponseHeaderSize most-response-header-bytes)))
 

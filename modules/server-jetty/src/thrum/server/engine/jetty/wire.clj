@@ -43,7 +43,7 @@
 (defn- certificate-of [^Request request]
   (some-> (.getSslSessionData (end-point request)) .peerCertificates first))
 
-(defn shared?
+(defn- shared?
   "Tells whether other requests are on the same connection at the same time."
   [^Request request]
   (identical? HttpVersion/HTTP_2 (.getHttpVersion (meta-data request))))
@@ -128,8 +128,8 @@
   "A handler may take longer than the connection may be idle; what it reads or writes may not."
   (reify Predicate (test [_ _] false)))
 
-;; thread: Jetty's own, where it serves the request itself. over: whether the exchange has been completed, or aborted.
-(deftype JettyWire [^Request request ^Response response ^Callback callback container shared ^Thread thread ^AtomicBoolean over
+;; over: whether the exchange has been completed, or aborted.
+(deftype JettyWire [^Request request ^Response response ^Callback callback container shared ^AtomicBoolean over
                     ^:unsynchronized-mutable finish
                     ^:volatile-mutable watched]
   Completion
@@ -142,10 +142,7 @@
   (complete [_]
     (when-not (.compareAndSet over false true)
       (throw (IOException. "The exchange was aborted")))
-    (.succeeded callback)
-    ;; Jetty goes on with the connection when its own thread has come back, which may be never.
-    (when (and thread (not (identical? thread (Thread/currentThread))))
-      (close-connection! request response)))
+    (.succeeded callback))
   (completed [_] (.get over))
 
   Wire
@@ -191,10 +188,10 @@
     (websocket/upgrade! container request response callback protocol listener)))
 
 (defn wire
-  "Returns the wire of a request of Jetty's; container: that of the websockets; thread: Jetty's own, if it serves the request."
-  ^JettyWire [^Request request response callback container thread]
+  "Returns the wire of a request of Jetty's; container: that of the websockets."
+  ^JettyWire [^Request request response callback container]
   (.addIdleTimeoutListener request patient)
-  (JettyWire. request response callback container (shared? request) thread (AtomicBoolean.) nil nil))
+  (JettyWire. request response callback container (shared? request) (AtomicBoolean.) nil nil))
 
 (defn serve!
   "Calls serve with the wire. When that returns, the exchange is over, or another thread is about to answer: that of a deadline."
@@ -203,7 +200,4 @@
     (serve wire)
     (catch Throwable t
       (.abort wire)
-      (throw t))
-    (finally
-      ;; Jetty's thread goes on: it is not to bear an interrupt that a handler left behind.
-      (Thread/interrupted))))
+      (throw t))))
