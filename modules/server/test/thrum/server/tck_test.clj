@@ -4,6 +4,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
+   [thrum.server.engine :as engine]
    [thrum.server.tck :as tck]
    [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.leak :as leak]))
@@ -19,7 +20,7 @@
 (.setLevel ^java.util.logging.Logger quiet java.util.logging.Level/OFF)
 
 (defn- check [{:keys [id section outcome sentence detail]}]
-  (is (#{:passed :refused :skipped} outcome)
+  (is (#{:passed :refused :skipped :gap} outcome)
       (str "§" section " " id ": " sentence "\n" (pr-str detail))))
 
 (def ^:private once-a-jvm
@@ -31,7 +32,7 @@
   (remove (set (flatten once-a-jvm)) (map :id (tck/cases))))
 
 (deftest the-jdk-engine-keeps-the-contract
-  (run! check (tck/run server/run-server {:only (others)})))
+  (run! check (tck/run server/run-server {:only (others), :gaps (:gaps (engine/named :jdk))})))
 
 (defn -main
   "What a child JVM runs: prints the outcomes of the cases of these names; exits with how many did not pass."
@@ -65,6 +66,12 @@
   (let [starts-anyway (fn [handler options] (server/run-server handler (dissoc options :ssl-port)))
         [outcome] (tck/run starts-anyway {:capabilities #{}, :only [:tls-serves]})]
     (is (= :failed (:outcome outcome)))))
+
+(deftest a-known-gap-is-told-and-has-to-be-one
+  (let [outcome (fn [handler-wrapper] (:outcome (first (tck/run handler-wrapper {:only [:method-is-a-keyword]
+                                                                                 :gaps {:method-is-a-keyword "not yet"}}))))]
+    (is (= :failed (outcome server/run-server)))
+    (is (= :gap (outcome (fn [handler options] (server/run-server #(handler (assoc % :request-method "GET")) options)))))))
 
 (deftest a-case-without-its-tool-is-skipped
   (let [[outcome] (tck/run server/run-server {:stop server/stop!, :port server/port, :only [:status-counts]})]

@@ -127,16 +127,27 @@
 
 ;; The wire
 
+(defn- add-fields! [^ArrayList all name ^List values]
+  (dotimes [i (.size values)]
+    (doto all (.add name) (.add (.get values i)))))
+
 (defn- header-array ^objects [^Headers headers]
-  (let [all (ArrayList. 32)]
-    (doseq [^Map$Entry entry (.entrySet headers), value (.getValue entry)]
-      (doto all (.add (.getKey entry)) (.add value)))
+  (let [all (ArrayList. 32)
+        entries (.iterator (.entrySet headers))]
+    (while (.hasNext entries)
+      (let [^Map$Entry entry (.next entries)]
+        (add-fields! all (.getKey entry) (.getValue entry))))
     (.toArray all)))
+
+(defn- chunked-request? [^HttpExchange exchange]
+  (.containsKey (.getRequestHeaders exchange) "Transfer-encoding"))
 
 (defn- set-headers! [^HttpExchange exchange headers]
   (let [^objects headers headers
         to (.getResponseHeaders exchange)
         n (alength headers)]
+    ;; The JDK leaves trailers unread, and would take them for the next request.
+    (when (chunked-request? exchange) (.set to "Connection" "close"))
     (loop [i 0]
       (when (< i n)
         (.add to (aget headers i) (aget headers (inc i)))
@@ -314,4 +325,9 @@
   {:name :jdk
    :capabilities #{:http-1.0 :blocking-send}
    :rows {}
+   ;; What the JDK's parser does before we see anything, and keeps to itself.
+   :gaps {:own-error-pages-tell-nothing "the JDK's own refusals carry a fixed phrase, as URISyntaxException thrown"
+          :garbled-coding-is-refused "the JDK trims control characters around a header's value"
+          :bare-cr-in-a-value-is-refused "for the JDK a bare CR ends a header's line"
+          :garbled-request-lines-are-refused "for the JDK all behind the target is the version"}
    :start start})

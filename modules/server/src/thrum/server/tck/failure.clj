@@ -142,10 +142,11 @@
   (scene/ask env (scene/serve env (fn [_] {:status 200, :headers {}, :body (body)}) {}) "GET / HTTP/1.0\r\n\r\n"))
 
 (defcase eof-delimited-body-failing-is-reset "4.3"
-  "On HTTP/1.0, where the end of the connection ends the body, a failing body ends in a reset."
+  "On HTTP/1.0, where the end of the connection ends the body, a failing body ends in a reset, unless nothing was sent of it."
   {:needs #{:http-1.0}}
   [env]
-  (expect= :reset (:ended (expect-cut (http-1-0 env #(stream-then-boom 300000))))))
+  (let [answer (expect-cut (http-1-0 env #(stream-then-boom 300000)))]
+    (expect (or (nil? (:status answer)) (= :reset (:ended answer))) "a reset, or nothing" answer)))
 
 (defcase eof-delimited-body-ends-cleanly "4.3"
   "On HTTP/1.0 a body of unknown length that does not fail ends with a clean end of the connection."

@@ -230,15 +230,26 @@
     (expect= "abc" (:body (expect-status 200 answer)))))
 
 (defcase trailers-are-not-headers "4.8"
-  "Trailers are consumed, are no part of the body and never become headers or requests."
+  "Trailers are consumed, or refused; they are no part of the body and never become headers."
   [env]
   (let [seen (atom [])
         handler (fn [r] (let [answer (read-all r)] (swap! seen conj (get-in r [:headers "x-trailer"])) answer))
         c (scene/client env (scene/serve env handler {}))
         answer (wire/ask! c (chunks "3\r\nabc\r\n0\r\nX-Trailer: evil\r\n\r\n"))]
-    (expect= "abc" (:body (expect-status 200 answer)))
-    (expect= 200 (:status (wire/ask! c (wire/get "/"))))
-    (expect= [nil nil] @seen)))
+    (if (= 400 (:status answer))
+      (scene/expect-closed c)
+      (do (expect= "abc" (:body (expect-status 200 answer)))
+          (expect= 200 (:status (wire/ask! c (wire/get "/"))))))
+    (expect (every? nil? @seen) "no trailer among the headers" @seen)))
+
+(defcase trailers-are-not-requests "4.8"
+  "What stands behind the last chunk never becomes a request, also where the handler reads no body."
+  [env]
+  (let [uris (atom [])
+        c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (scene/ok r)) {}))]
+    (wire/ask! c (chunks "3\r\nabc\r\n0\r\nGET /hidden HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+    (wire/after c 100)
+    (expect (not-any? #{"/hidden"} @uris) "no hidden request" @uris)))
 
 (defcase coding-is-chunked-in-any-case "4.8"
   "chunked is read in any case."

@@ -37,6 +37,13 @@
 (def ^:private server-file (delay (make-store "localhost")))
 (def ^:private client-file (delay (make-store "tck-client")))
 
+(defn make-keys!
+  "Makes the keys, which takes seconds, before a case needs them; each says itself where that fails."
+  []
+  (try
+    (run! deref [server-file client-file])
+    (catch Exception _)))
+
 (defn- load-store ^KeyStore [file]
   (with-open [in (io/input-stream file)]
     (doto (KeyStore/getInstance "PKCS12") (.load in (String/.toCharArray password)))))
