@@ -1,0 +1,173 @@
+(ns thrum.soak.framing
+  "Requests in volume that two servers could read differently, and those that come all at once."
+  (:require
+   [clojure.string :as str]
+   [thrum.server :as server]
+   [thrum.server.tck.wire :as wire]
+   [thrum.soak.stage :as stage :refer [expect]])
+  (:import
+   (java.io InputStream)
+   (java.util.concurrent.atomic AtomicLong)))
+
+(set! *warn-on-reflection* true)
+
+;; Smuggling
+
+(def ^:private hidden
+  "What a server that reads the request differently takes for the next one."
+  "GET /hidden HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+(defn- head [& lines]
+  (str (str/join "\r\n" lines) "\r\n\r\n"))
+
+(defn- post [& headers]
+  (str (apply head "POST / HTTP/1.1" "Host: localhost" headers) "0\r\n\r\n"))
+
+(def ^:private shapes
+  (mapv #(str % hidden)
+        (concat
+          (for [length ["+3" "-1" "3, 3" "0x3" "3a" "3 3" "" "3;3" "18446744073709551619" "\u000b3" "3\u0000" "1e1" "3."]]
+            (post (str "Content-Length: " length)))
+          (for [coding ["gzip" "identity" "xchunked" "chunked, chunked" "chunked, gzip" "gzip, chunked" "\u000bchunked" "chunked\u0000" "" "\"chunked\"" "chunked;q=1" ", chunked"]]
+            (post (str "Transfer-Encoding: " coding)))
+          [(post "Content-Length: 5" "Transfer-Encoding: chunked")
+           (post "Transfer-Encoding: chunked" "Content-Length: 5")
+           (post "Content-Length: 5" "Content-Length: 0")
+           (post "Content-Length: 5" "Content-Length: 5")
+           (post "content-length: 5" "CONTENT-LENGTH: 6")
+           (post "Transfer-Encoding: chunked" "Transfer-Encoding: identity")
+           (post "Transfer-Encoding: chunked" "Transfer-Encoding: chunked")
+           (post "Transfer-Encoding : chunked")
+           (post "Content-Length : 5")
+           (post " Content-Length: 5")
+           (post "X-A: b" " Content-Length: 5")
+           (post "X-A: b" "\tTransfer-Encoding: chunked")
+           (post "Transfer-Encoding:" " chunked")
+           (post "X-A: b\u0000c")
+           (post "X-A: b\rContent-Length: 5")
+           (post "X-A: b\rc")
+           (post "No colon")
+           (post ": no name")
+           (post "X A: space")
+           (post "X-A\u0000: nul")
+           (head "POST / HTTP/1.0" "Host: localhost" "Transfer-Encoding: chunked")
+           (head "GET / HTTP/1.1" "X-Host: localhost")
+           (head "GET / HTTP/1.1" "Host: localhost" "Host: elsewhere")
+           (head "GET / HTTP/1.1" "Host: a b")
+           (head "GET / HTTP/1.1" "Host: a/b")
+           (head "GET / HTTP/1.1" "Host: a@b")
+           (head "GET http://elsewhere/ HTTP/1.1" "Host: localhost")
+           (head "GET / HTTP/3.7" "Host: localhost")
+           (head "GET / HTTP/1.1 " "Host: localhost" "Host: localhost")
+           (head "GET /\u0000 HTTP/1.1" "Host: localhost" "Host: localhost")
+           (head "GET" "Host: localhost")
+           (head "G ET / HTTP/1.1" "Host: localhost")
+           (head "G@T / HTTP/1.1" "Host: localhost")])))
+
+(def ^:private unseen
+  "What the JDK's parser makes something else of before anybody can see it: control characters around a value are dropped, a folded
+  line is joined, and a CR ends a line."
+  (into #{}
+        (map #(str % hidden))
+        [(post "Content-Length: \u000b3")
+         (post "Content-Length: 3\u0000")
+         (post "Transfer-Encoding: \u000bchunked")
+         (post "Transfer-Encoding: chunked\u0000")
+         (post "X-A: b" " Content-Length: 5")
+         (post "X-A: b" "\tTransfer-Encoding: chunked")
+         (post "Transfer-Encoding:" " chunked")
+         (post "X-A: b\rContent-Length: 5")
+         (post "X-A: b\rc")
+         (head "G ET / HTTP/1.1" "Host: localhost")]))
+
+(defn- shapes-for [engine]
+  (if (= :jdk engine) (remove unseen shapes) shapes))
+
+(defn- refused? [{:keys [status ended]}]
+  (if status (#{400 501 505} status) (#{:eof :reset} ended)))
+
+(defn- smuggle!
+  "Sends the shape in two pieces, cut anywhere; returns what is wrong with the answer, or nil."
+  [port ^String shape]
+  (let [at (stage/chance (count shape))]
+    (stage/with-client [c port]
+      (wire/try-send! c (subs shape 0 at))
+      (let [answer (wire/ask! c (subs shape at))]
+        (cond
+          (not (refused? answer)) {:shape shape, :answer answer}
+          (and (:status answer) (not (wire/closed? c))) {:shape shape, :left :open})))))
+
+(def smuggling
+  "The ordeal of requests that two servers could read differently."
+  {:name "smuggling"
+   :sentence "Each shape of smuggling, cut into pieces anywhere, is answered 400, 501 or 505 or closed, and no handler is called."
+   :controls [["a plain request is among the shapes" #(assoc % :shapes (conj shapes (str (wire/get "/") hidden)))]
+              ["a handler is called without an answer" (fn [stage] (assoc stage :called (AtomicLong. 1)))]]
+   :run (fn [stage]
+          (let [^AtomicLong called (:called stage (AtomicLong.))
+                shapes (vec (:shapes stage (shapes-for (:engine stage))))
+                server (stage/serve stage #(do (when-not (stage/bystander? %) (.incrementAndGet called)) (stage/ok %)) {})
+                port (server/port server)
+                n 2000
+                figures (stage/beside-bystanders
+                          port
+                          #(let [wrong (remove nil? (stage/bounded 32 n (fn [i] (smuggle! port (nth shapes (mod i (count shapes)))))))]
+                             (expect (empty? wrong) "that each is refused" (take 3 wrong))
+                             {:requests n, :shapes (count shapes)}))]
+            (expect (zero? (.get called)) "that no handler is called" (.get called))
+            (stage/expect-quiet server)
+            figures))})
+
+;; Pipelining
+
+(defn- echo
+  "Answers with the path, and the length of the body that came."
+  [{:keys [uri ^InputStream body] :as request}]
+  (if (stage/bystander? request)
+    (stage/ok request)
+    {:status 200, :headers {}, :body (str uri ":" (alength (.readAllBytes body)))}))
+
+(defn- request-text [id n]
+  (let [path (str "/" id), body (str/join (repeat n "b"))]
+    (case (int (mod (long id) 4))
+      0 (wire/get path)
+      1 (wire/post path body)
+      2 (wire/chunked path body)
+      3 (wire/head-of "HEAD" path))))
+
+(defn- expected-body [id n]
+  (case (int (mod (long id) 4)) 0 (str "/" id ":0") 3 "" (str "/" id ":" n)))
+
+(defn- send-in-pieces! [c ^String text]
+  (loop [at 0]
+    (when (< at (count text))
+      (let [to (min (count text) (+ at 1 (stage/chance 3000)))]
+        (wire/send! c (subs text at to))
+        (recur to)))))
+
+(defn- pipeline! [port first-id n]
+  (stage/with-client [c port]
+    (let [ids (range first-id (+ first-id n))
+          sizes (zipmap ids (repeatedly #(inc (stage/chance 500))))
+          sending (stage/start #(send-in-pieces! c (str/join (map (fn [id] (request-text id (sizes id))) ids))))]
+      (doseq [id ids]
+        (let [answer (wire/response c (when (= 3 (mod (long id) 4)) :head))]
+          (expect (= [200 (expected-body id (sizes id))] [(:status answer) (:body answer)]) (str "the answer to " id) answer)))
+      @sending)))
+
+(def pipelining
+  "The ordeal of many requests at once on one connection."
+  {:name "pipelining"
+   :sentence "Requests that come all at once, cut into pieces anywhere, are answered in their order, each with its own."
+   :controls [["a handler answers with another's path"
+               #(assoc % :wrap (fn [handler]
+                                 (let [ids (AtomicLong.)]
+                                   (fn [request] (handler (cond-> request (zero? (mod (.incrementAndGet ids) 50)) (assoc :uri "/7")))))))]]
+   :run (fn [stage]
+          (let [port (server/port (stage/serve stage echo {})), clients 24, n 200]
+            (stage/beside-bystanders port #(do (stage/each clients (fn [i] (pipeline! port (* 1000 (long i)) n)))
+                                               {:requests (* clients n)}))))})
+
+(def ordeals
+  "The ordeals of this namespace."
+  [smuggling pipelining])

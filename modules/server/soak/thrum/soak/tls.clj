@@ -1,0 +1,101 @@
+(ns thrum.soak.tls
+  "What is no TLS on the port of TLS, and handshakes that never end."
+  (:require
+   [thrum.server :as server]
+   [thrum.server.tck.wire :as wire]
+   [thrum.soak.stage :as stage :refer [expect]])
+  (:import
+   (java.io File)
+   (java.nio.file Files)
+   (java.nio.file.attribute FileAttribute)
+   (java.security.cert X509Certificate)
+   (java.util.concurrent ThreadLocalRandom TimeUnit)
+   (javax.net.ssl SSLContext SSLSocket TrustManager X509TrustManager)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private password "correct-horse")
+
+(defn- key-store
+  "Returns a file with a fresh key, made by the JDK's keytool."
+  ^File []
+  (let [folder (doto (.toFile (Files/createTempDirectory "thrum-soak" (into-array FileAttribute []))) (.deleteOnExit))
+        store (doto (File. folder "server.p12") (.deleteOnExit))
+        command [(str (File. (System/getProperty "java.home") "bin/keytool")) "-genkeypair" "-alias" "server" "-keyalg" "EC"
+                 "-dname" "CN=localhost" "-validity" "2" "-storetype" "PKCS12" "-keystore" (str store) "-storepass" password]
+        process (.start (ProcessBuilder. ^java.util.List command))]
+    (expect (and (.waitFor process 60 TimeUnit/SECONDS) (.exists store)) "a key" (.exitValue process))
+    store))
+
+(def ^:private trusting
+  (reify X509TrustManager
+    (checkClientTrusted [_ _ _])
+    (checkServerTrusted [_ _ _])
+    (getAcceptedIssuers [_] (make-array X509Certificate 0))))
+
+(defn- secure
+  "Returns the client's connection wrapped in TLS."
+  [{:keys [socket]}]
+  (let [context (doto (SSLContext/getInstance "TLS") (.init nil (into-array TrustManager [trusting]) nil))
+        ^SSLSocket over (.createSocket (.getSocketFactory context) ^java.net.Socket socket "localhost" 1 true)]
+    (.startHandshake over)
+    (wire/client over)))
+
+(defn- visit! [port]
+  (stage/with-client [c port]
+    (expect (stage/whole-200? (wire/ask! (secure c) (wire/get "/"))) "an answer over TLS" :none)))
+
+;; Garbage
+
+(defn- random-bytes [n]
+  (let [bs (byte-array n)]
+    (.nextBytes (ThreadLocalRandom/current) bs)
+    bs))
+
+(defn- record-head
+  "Returns the head of a TLS record of a handshake, of this length."
+  [n]
+  (byte-array [22 3 1 (bit-shift-right n 8) (unchecked-byte (bit-and n 255))]))
+
+(def ^:private garbage
+  [#(random-bytes (inc (stage/chance 3000)))
+   #(wire/bytes-of (wire/get "/"))
+   #(byte-array (concat (record-head 300) (random-bytes 300)))
+   #(byte-array (concat (record-head 65535) (random-bytes 2000)))
+   #(byte-array (concat (record-head 5) [1 0 0 1]))
+   #(record-head 400)])
+
+(defn- spoil!
+  "Sends garbage and waits for the end of the connection; returns how that was, and after how many ms."
+  [port i]
+  (stage/with-client [c port]
+    (wire/try-send! c ((nth garbage (mod (long i) (count garbage)))))
+    (stage/timed #(loop []
+                    (let [next (wire/after c 9000)]
+                      (if (= :data next)
+                        (do (.skip ^java.io.InputStream (:in c) 10000) (recur))
+                        next))))))
+
+(defn- expect-ended [ends]
+  (let [slow (remove (fn [[how ms]] (and (#{:eof :reset} how) (< (long ms) 5000))) ends)]
+    (expect (empty? slow) "that each connection ends within 5 s" (frequencies (map first slow)))
+    {:clients (count ends), :slowest-end-ms (reduce max (map second ends))}))
+
+(def tls-garbage
+  "The ordeal of clients that speak something else than TLS, or stop in the middle of it."
+  {:name "tls-garbage"
+   :sentence "What is no TLS, and a handshake that stops, end with their connection in time; others are served."
+   :needs #{:tls}
+   :controls [["header-timeout-ms is a minute" #(-> % (assoc-in [:options :header-timeout-ms] 60000) (assoc-in [:options :idle-timeout-ms] 60000))]]
+   :run (fn [stage]
+          (let [server (stage/serve stage stage/ok {:port nil, :ssl-port 0, :keystore (key-store), :key-password password, :header-timeout-ms 1000})
+                port (server/ssl-port server)
+                ends (stage/start #(stage/bounded 100 600 (fn [i] (spoil! port i))))]
+            (while (not (realized? ends)) (visit! port) (stage/pause! 20))
+            (let [{:keys [value thrown]} @ends]
+              (when thrown (throw thrown))
+              (expect-ended value))))})
+
+(def ordeals
+  "The ordeals of this namespace."
+  [tls-garbage])
