@@ -39,17 +39,16 @@
   ;; among them; Connection: close is honoured. Each blocks until the engine's client could take the bytes, throws
   ;; IOException when it has gone.
   (^Object send [^int status ^Object headers ^Object body])
-                                    ; all of it: the Content-Length is that of body; nil: no body and no length but one that headers state
-                                    ; (HEAD, 204, 304)
+  ; all of it: the Content-Length is that of body; nil: no body and no length but one that headers state
+  ; (HEAD, 204, 304)
   (^java.io.OutputStream begin [^int status ^Object headers ^long length])
-                                    ; the head; length -1: not known. Writing blocks, flush sends what is buffered; close does nothing
+  ; the head; length -1: not known. Writing blocks, flush sends what is buffered; close does nothing
   (^Object end [])                  ; the body that was begun is complete
   (^Object abort [])                ; nothing more is sent: the client sees an answer that is cut off, never a complete one. Idempotent
   (^boolean watch [^Runnable gone]) ; calls gone, on any thread, when the client goes; false: cannot be told, or not now
   (^Object unwatch [])              ; not any more: before anything is sent
-  (^Object upgrade [^Object headers ^String protocol listener])
+  (^Object upgrade [^Object headers ^String protocol listener]))
                                     ; to a websocket, its subprotocol or nil; returns when the handshake is sent; listener: a Listener
-  )
 
 ;; What an engine tells of a websocket, each call on a virtual thread, one at a time, in order.
 (definterface Listener

@@ -21,7 +21,6 @@
    (java.io InputStream)
    (java.lang System$Logger System$Logger$Level)
    (java.util.concurrent.locks LockSupport)
-   (thrum.limit Limiter)
    (thrum.server.engine Wire)
    (thrum.server.events Stream)
    (thrum.server.input Reader)
@@ -322,8 +321,8 @@
   (cond
     (= :overlong (.flaw x)) (respond-with! x (response/plain 413 "Connection" "close"))
     (and (map? response) (:ring.websocket/listener response)) (if-some [refused (check-upgrade x)]
-                                                               (respond-with! x refused)
-                                                               (upgrade! x response))
+                                                                (respond-with! x refused)
+                                                                (upgrade! x response))
     :else (respond-with! x response)))
 
 ;; The handler

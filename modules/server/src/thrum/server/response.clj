@@ -98,7 +98,7 @@
 (defn plain
   "Returns a response without any detail: the status, and its reason as text."
   [status & {:as headers}]
-  (let [reason ({400 "Bad Request", 408 "Request Timeout", 413 "Content Too Large", 431 "Request Header Fields Too Large", 505 "HTTP Version Not Supported",
+  (let [reason ({400 "Bad Request", 408 "Request Timeout", 413 "Content Too Large", 431 "Request Header Fields Too Large", 505 "HTTP Version Not Supported"
                  500 "Internal Server Error", 501 "Not Implemented", 503 "Service Unavailable", 403 "Forbidden"} status "Error")]
     {:status status
      :headers (merge {"Content-Type" "text/plain; charset=utf-8"} headers)

@@ -139,25 +139,25 @@
         (add-fields! all (.getKey entry) (.getValue entry))))
     (.toArray all)))
 
-(defn- chunked-request? [^HttpExchange exchange]
-  (.containsKey (.getRequestHeaders exchange) "Transfer-encoding"))
+(defn- body-kind
+  "Returns how the request's body is framed: :chunked, :length, or nil where there is none."
+  [^HttpExchange exchange]
+  (let [headers (.getRequestHeaders exchange)]
+    (if (.containsKey headers "Transfer-encoding")
+      :chunked
+      (let [length (.getFirst headers "Content-length")]
+        (when-not (or (nil? length) (= "0" length)) :length)))))
 
-(defn- set-headers! [^HttpExchange exchange headers]
+(defn- set-headers! [^HttpExchange exchange body headers]
   (let [^objects headers headers
         to (.getResponseHeaders exchange)
         n (alength headers)]
     ;; The JDK leaves trailers unread, and would take them for the next request.
-    (when (chunked-request? exchange) (.set to "Connection" "close"))
+    (when (= :chunked body) (.set to "Connection" "close"))
     (loop [i 0]
       (when (< i n)
         (.add to (aget headers i) (aget headers (inc i)))
         (recur (+ i 2))))))
-
-(defn- no-body? [^HttpExchange exchange]
-  (let [headers (.getRequestHeaders exchange)
-        length (.getFirst headers "Content-length")]
-    (and (not (.containsKey headers "Transfer-encoding"))
-         (or (nil? length) (= "0" length)))))
 
 (defn- http-1-0? [^HttpExchange exchange]
   (.equalsIgnoreCase "HTTP/1.0" (.getProtocol exchange)))
@@ -168,9 +168,9 @@
 
 (defn- close-out!
   "Ends the response. Closing it reads what is left of the request's body, which may never come: where there is one, not for long."
-  [^HttpExchange exchange ^OutputStream out]
+  [body ^OutputStream out]
   (.flush out)
-  (if (no-body? exchange)
+  (if (nil? body)
     (.close out)
     (let [thread (Thread/currentThread)
           alarm (deadline/arm! (deadline/in-ms linger-ms) #(.interrupt thread))]
@@ -181,17 +181,17 @@
           ;; It may have come after all: what was sent is whole, and nobody else is to hear of it.
           (Thread/interrupted))))))
 
-(defn- send-all! [^HttpExchange exchange status ^objects headers ^bytes body]
-  (set-headers! exchange headers)
+(defn- send-all! [^HttpExchange exchange request-body status headers ^bytes body]
+  (set-headers! exchange request-body headers)
   (if (or (nil? body) (zero? (alength body)))
     (.sendResponseHeaders exchange status -1)
     (let [out (.getResponseBody exchange)]
       (.sendResponseHeaders exchange status (alength body))
       (.write out body)
-      (close-out! exchange out))))
+      (close-out! request-body out))))
 
-;; held: the body of a response on HTTP/1.0 without a length: its end would be that of the connection, and a cut look like it.
-(deftype JdkWire [^HttpExchange exchange ^Patience patience ^long idle-ms ^CountDownLatch done
+;; kind: of the request's body. held: the body of a response on HTTP/1.0 without a length: its end would be that of the connection, and a cut look like it.
+(deftype JdkWire [^HttpExchange exchange kind ^Patience patience ^long idle-ms ^CountDownLatch done
                   ^:unsynchronized-mutable held
                   ^:unsynchronized-mutable ^objects held-headers
                   ^:unsynchronized-mutable ^int held-status
@@ -210,13 +210,13 @@
   (local [_] (.getLocalAddress exchange))
   (certificate [_] nil)
   (body [_]
-    (when-not (no-body? exchange)
+    (when kind
       (timed-input (.getRequestBody exchange) patience idle-ms)))
 
   (send [this status headers body]
     (check-cut! this)
     (in-time [patience idle-ms]
-      (send-all! exchange status headers body)))
+      (send-all! exchange kind status headers body)))
   (begin [this status headers length]
     (check-cut! this)
     (if (and (neg? length) (http-1-0? exchange))
@@ -224,7 +224,7 @@
           (set! held-headers headers)
           (set! held-status (int status))
           held)
-      (do (set-headers! exchange headers)
+      (do (set-headers! exchange kind headers)
           ;; For the JDK 0 says that the length is not known, and -1 that it is 0.
           (.sendResponseHeaders exchange status (case length -1 0, 0 -1, length))
           (timed-output (.getResponseBody exchange) this patience idle-ms))))
@@ -232,8 +232,8 @@
     (check-cut! this)
     (in-time [patience idle-ms]
       (if held
-        (send-all! exchange held-status held-headers (.toByteArray ^ByteArrayOutputStream held))
-        (close-out! exchange (.getResponseBody exchange)))))
+        (send-all! exchange kind held-status held-headers (.toByteArray ^ByteArrayOutputStream held))
+        (close-out! kind (.getResponseBody exchange)))))
   ;; What is chunked ends properly when the exchange is closed: it is cut by what handle throws.
   (abort [_]
     (set! cut true)
@@ -268,7 +268,7 @@
   (reify HttpHandler
     (handle [_ exchange]
       (let [^Patience patience (.get patience-here)
-            wire (fn [p] (JdkWire. exchange p idle-timeout-ms (CountDownLatch. 1) nil nil 0 false))]
+            wire (fn [p] (JdkWire. exchange (body-kind exchange) p idle-timeout-ms (CountDownLatch. 1) nil nil 0 false))]
         (.leave patience)
         (if request-timeout-ms
           (serve-apart! serve (wire patience) threads)

@@ -1,7 +1,7 @@
 (ns thrum.server.tck.async
   "Chapter: handlers of three arguments."
   (:require
-   [thrum.server.tck.scene :as scene :refer [defcase expect expect= expect-status]]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io InputStream)))

@@ -2,7 +2,7 @@
   "Chapter: every bound that the options set, and what is answered beyond it."
   (:require
    [clojure.string :as str]
-   [thrum.server.tck.scene :as scene :refer [defcase expect expect= expect-closed expect-status]]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect-closed expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io IOException InputStream)

@@ -2,7 +2,7 @@
   "Chapter: the deadline of a request, and the interrupt that it sends."
   (:require
    [clojure.string :as str]
-   [thrum.server.tck.scene :as scene :refer [defcase expect expect= expect-closed expect-cut expect-status]]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect-closed expect-cut expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io IOException InputStream)))

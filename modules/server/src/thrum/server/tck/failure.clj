@@ -2,7 +2,7 @@
   "Chapter: what a client sees when a handler or its body fails. A truncated body never looks complete."
   (:require
    [clojure.string :as str]
-   [thrum.server.tck.scene :as scene :refer [defcase expect expect= expect-cut expect-status]]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect-cut expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io ByteArrayInputStream File IOException InputStream SequenceInputStream)))

@@ -2,7 +2,7 @@
   "Chapter: where a request begins and ends. What two servers could read differently is refused."
   (:require
    [clojure.string :as str]
-   [thrum.server.tck.scene :as scene :refer [defcase expect expect= expect-closed expect-status]]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect-closed expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io IOException InputStream)

@@ -2,7 +2,7 @@
   "Chapter: what an observer is told."
   (:require
    [clojure.string :as str]
-   [thrum.server.tck.scene :as scene :refer [defcase expect expect= expect-status]]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io StringWriter)))

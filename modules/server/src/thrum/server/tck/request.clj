@@ -2,7 +2,7 @@
   "Chapter: what a handler is called with."
   (:require
    [clojure.string :as str]
-   [thrum.server.tck.scene :as scene :refer [defcase expect expect= expect-status]]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io InputStream)
