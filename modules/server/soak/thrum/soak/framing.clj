@@ -127,12 +127,14 @@
     (stage/ok request)
     {:status 200, :headers {}, :body (str uri ":" (alength (.readAllBytes body)))}))
 
-(defn- request-text [id n]
+(defn- request-text
+  "Returns a request; chunked? where a connection goes on behind a chunked one, which the JDK's does not."
+  [id n chunked?]
   (let [path (str "/" id), body (str/join (repeat n "b"))]
     (case (int (mod (long id) 4))
       0 (wire/get path)
       1 (wire/post path body)
-      2 (wire/chunked path body)
+      2 (if chunked? (wire/chunked path body) (wire/post path body))
       3 (wire/head-of "HEAD" path))))
 
 (defn- expected-body [id n]
@@ -145,11 +147,11 @@
         (wire/send! c (subs text at to))
         (recur to)))))
 
-(defn- pipeline! [port first-id n]
+(defn- pipeline! [port first-id n chunked?]
   (stage/with-client [c port]
     (let [ids (range first-id (+ first-id n))
           sizes (zipmap ids (repeatedly #(inc (stage/chance 500))))
-          sending (stage/start #(send-in-pieces! c (str/join (map (fn [id] (request-text id (sizes id))) ids))))]
+          sending (stage/start #(send-in-pieces! c (str/join (map (fn [id] (request-text id (sizes id) chunked?)) ids))))]
       (doseq [id ids]
         (let [answer (wire/response c (when (= 3 (mod (long id) 4)) :head))]
           (expect (= [200 (expected-body id (sizes id))] [(:status answer) (:body answer)]) (str "the answer to " id) answer)))
@@ -164,8 +166,8 @@
                                  (let [ids (AtomicLong.)]
                                    (fn [request] (handler (cond-> request (zero? (mod (.incrementAndGet ids) 50)) (assoc :uri "/7")))))))]]
    :run (fn [stage]
-          (let [port (server/port (stage/serve stage echo {})), clients 24, n 200]
-            (stage/beside-bystanders port #(do (stage/each clients (fn [i] (pipeline! port (* 1000 (long i)) n)))
+          (let [port (server/port (stage/serve stage echo {})), clients 24, n 200, chunked? (not= :jdk (:engine stage))]
+            (stage/beside-bystanders port #(do (stage/each clients (fn [i] (pipeline! port (* 1000 (long i)) n chunked?)))
                                                {:requests (* clients n)}))))})
 
 (def ordeals
