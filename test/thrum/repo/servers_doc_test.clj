@@ -2,14 +2,26 @@
   "The tables of doc/servers.md say what the code does."
   (:require
    [clojure.test :refer [deftest is]]
-   [thrum.dev.servers-doc :as servers-doc]))
+   [thrum.dev.servers-doc :as servers-doc]
+   [thrum.server.engine :as engine]
+   [thrum.server.tck :as tck]))
 
 (set! *warn-on-reflection* true)
 
-(deftest the-options-are-as-documented
+(deftest the-tables-are-as-generated
   (let [text (slurp "doc/servers.md")]
-    (is (= (servers-doc/written text) text) "./cljw -M:servers-doc rewrites it")))
+    (is (= (servers-doc/written text (servers-doc/contract)) text) "./cljw -M:servers-doc rewrites it")))
+
+(deftest every-engine-was-held-against-every-case
+  (let [cases (set (map :id (tck/cases)))]
+    (doseq [[engine outcomes] (servers-doc/contract)]
+      (is (= cases (set (keys outcomes))) (str engine)))))
+
+(deftest no-engine-fails-but-where-its-gaps-are-named
+  (doseq [[engine outcomes] (servers-doc/contract)]
+    (is (= (set (keys (:gaps (engine/named engine)))) (set (keep (fn [[id outcome]] (when (= :gap outcome) id)) outcomes))) (str engine))
+    (is (not-any? #{:failed} (vals outcomes)) (str engine))))
 
 (deftest a-table-that-is-out-of-date-is-seen
-  (is (not= "<!-- options:begin -->\nold\n<!-- options:end -->"
-            (servers-doc/written "<!-- options:begin -->\nold\n<!-- options:end -->"))))
+  (let [old "<!-- options:begin -->\nold\n<!-- options:end --><!-- contract:begin -->\nold\n<!-- contract:end -->"]
+    (is (not= old (servers-doc/written old (servers-doc/contract))))))
