@@ -145,6 +145,11 @@
 
 ;; Ended by somebody else: the deadline, a drain, the client
 
+(defn- cut! [^Exchange x]
+  (try
+    (.abort ^Wire (.-wire x))
+    (finally (.answered x))))
+
 (defn- answer-instead!
   "Answers 503 from a thread of its own; the exchange's own may never come to it."
   [^Exchange x]
@@ -157,11 +162,10 @@
                    (.done x 503 0)
                    (catch Throwable _ (.abort wire))
                    (finally (.answered x))))]
-    (.start (jdk/virtual-thread "http-answer" answer))))
-
-(defn- cut! [^Exchange x]
-  (.abort ^Wire (.-wire x))
-  (.answered x))
+    (try
+      (.start (jdk/virtual-thread "http-answer" answer))
+      ;; No thread is to be had: the exchange's own waits for this.
+      (catch Throwable _ (cut! x)))))
 
 (def ^:private told
   "What is counted, and which observer is called, for the reason of an end."
