@@ -166,7 +166,7 @@
                 clients (mapv (fn [_] (stage/start #(starve! port))) (range 20))]
             (stage/eventually 3000 #(<= 100 (long (:in-flight (server/status server)))))
             (stage/expect-quiet server (+ 8000 (long stage/idle-timeout-ms)))
-            (expect (every? #(not= ::late (deref % 6000 ::late)) clients) "that each connection ends" :open)
+            (expect (every? #(not= ::late (deref % 20000 ::late)) clients) "that each connection ends" :open)
             {:clients 20, :failed (:failed (server/status server))}))})
 
 (def ordeals
