@@ -83,9 +83,10 @@
     (catch javax.management.AttributeNotFoundException _ nil)))
 
 (defn spare-descriptors
-  "Returns how many more descriptors this process may use, less a reserve of a tenth and at least 16; from 1 to 4096."
-  ^long []
-  (if-some [{:keys [open max]} (file-descriptors)]
-    (let [reserve (clojure.core/max 16 (quot max 10))]
-      (clojure.core/max 1 (min 4096 (- max open reserve))))
-    4096))
+  "Returns how many more descriptors this process may use, less a reserve of a tenth and at least 16; from 1 to most (4096)."
+  (^long [] (spare-descriptors 4096))
+  (^long [^long most]
+   (if-some [{:keys [open max]} (file-descriptors)]
+     (let [reserve (clojure.core/max 16 (quot max 10))]
+       (clojure.core/max 1 (min most (- max open reserve))))
+     most)))

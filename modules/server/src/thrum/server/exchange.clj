@@ -205,9 +205,11 @@
   [^Exchange x]
   (.settled x))
 
-(defn- time-out! [^Exchange x]
+(defn- time-out!
+  "Ends what is not a stream and has not been answered. Not on the alarm's thread, one of the platform's: an observer may block."
+  [^Exchange x]
   (when-not (or (.unbound x) (= :done (.stage x)))
-    (end! x :thrum/timeout)))
+    (.start (jdk/virtual-thread "http-deadline" #(end! x :thrum/timeout)))))
 
 ;; The response
 
@@ -374,7 +376,7 @@
   (when-some [limiter (.-limiter ^Traffic (.-traffic x))]
     (take-permit! x limiter))
   (when (option x :interrupt-on-disconnect?)
-    (.watch ^Wire (.-wire x) #(end! x :disconnected)))
+    (.watch ^Wire (.-wire x) #(.start (jdk/virtual-thread "http-gone" (fn [] (end! x :disconnected))))))
   (if (option x :async?)
     (call-async handler (.request x))
     (handler (.request x))))

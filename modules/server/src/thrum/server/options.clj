@@ -93,6 +93,10 @@
 (def ^:private defaults
   (into {} (keep (fn [[k row]] (when (contains? row :default) [k (:default row)]))) table))
 
+(def ^:private ^:const most-connections
+  "Where the operating system tells no bound."
+  65536)
+
 (def ^:private websocket-defaults
   {:ws-max-message-bytes 1048576, :ws-idle-timeout-ms 300000})
 
@@ -135,7 +139,7 @@
   (run! (fn [[k v]] (check-capability engine k v)) options)
   (let [{:keys [engine-options] :as all} (merge defaults
                                                 (when (contains? (:capabilities engine) :websockets) websocket-defaults)
-                                                {:max-connections (jdk/spare-descriptors)}
+                                                {:max-connections (jdk/spare-descriptors most-connections)}
                                                 (without-nils options))]
     (check-together all)
     (options/check (:rows engine) engine-options (keys (:rows engine)))

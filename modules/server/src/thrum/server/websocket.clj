@@ -6,7 +6,7 @@
    [thrum.server.response :as response])
   (:import
    (java.nio ByteBuffer)
-   (java.util.concurrent ArrayBlockingQueue BlockingQueue TimeUnit)
+   (java.util.concurrent ArrayBlockingQueue BlockingQueue CountDownLatch TimeUnit)
    (thrum.server.engine Listener Socket)))
 
 (set! *warn-on-reflection* true)
@@ -107,19 +107,29 @@
 
 ;; The engine's side: each event is handed to the exchange's thread, which takes them one by one.
 
-(defn- hand-over! [^BlockingQueue events & event]
-  (.put events event)
+(defn- tell!
+  "Hands over an event, and does not wait for its callback."
+  [^BlockingQueue events & event]
+  (.put events [(CountDownLatch. 1) event])
   nil)
+
+(defn- hand-over!
+  "Hands over an event, and waits until its callback has returned: what it sends goes before what the engine does next, as
+  answering a close."
+  [^BlockingQueue events & event]
+  (let [done (CountDownLatch. 1)]
+    (.put events [done event])
+    (.await done)))
 
 (deftype Inbox [listener ^BlockingQueue events]
   Listener
-  (opened [_ socket] (hand-over! events :on-open socket))
+  (opened [_ socket] (tell! events :on-open socket))
   (text [_ socket message] (hand-over! events :on-message socket message))
   (binary [_ socket message] (hand-over! events :on-message socket message))
   (ping [_ socket data] (hand-over! events :on-ping socket data))
   (pong [_ socket data] (hand-over! events :on-pong socket data))
-  (failed [_ socket throwable] (hand-over! events :on-error socket throwable))
-  (closed [_ socket code reason] (hand-over! events :on-close socket code reason)))
+  (failed [_ socket throwable] (tell! events :on-error socket throwable))
+  (closed [_ socket code reason] (tell! events :on-close socket code reason)))
 
 (defn inbox
   "Returns what an engine tells of a websocket to, for this Ring listener. Throws :thrum/response for what is none."
@@ -150,9 +160,11 @@
   "Calls the listener until the socket is closed. opened is called with the WebSocket first."
   [^Inbox inbox opened]
   (loop [ws nil]
-    (let [[callback socket & args] (.take ^BlockingQueue (.-events inbox))
+    (let [[^CountDownLatch done [callback socket & args]] (.take ^BlockingQueue (.-events inbox))
           ws (or ws (doto (WebSocket. socket) (opened)))]
-      (deliver! (.-listener inbox) ws callback args)
+      (try
+        (deliver! (.-listener inbox) ws callback args)
+        (finally (.countDown done)))
       (when-not (= :on-close callback) (recur ws)))))
 
 (def ^:private patience-s
@@ -163,7 +175,8 @@
   "Takes what the engine still tells, so that it does not wait for somebody to take it."
   [^Inbox inbox]
   (loop []
-    (let [[callback socket] (.poll ^BlockingQueue (.-events inbox) patience-s TimeUnit/SECONDS)]
+    (let [[^CountDownLatch done [callback socket]] (.poll ^BlockingQueue (.-events inbox) patience-s TimeUnit/SECONDS)]
+      (some-> done (.countDown))
       (when socket (.abort ^Socket socket))
       (when (and callback (not= :on-close callback)) (recur)))))
 

@@ -19,7 +19,18 @@
 
 (set! *warn-on-reflection* true)
 
-(use-fixtures :each leak/no-leaks)
+(defn- all-jetty-threads []
+  (filter #(re-find #"^jetty-|^Connector" (.getName ^Thread %)) (keys (Thread/getAllStackTraces))))
+
+(def ^:private ^:dynamic *others*
+  "The threads of the servers of other tests."
+  #{})
+
+(defn- among-others [test]
+  (binding [*others* (set (all-jetty-threads))]
+    (test)))
+
+(use-fixtures :each leak/no-leaks among-others)
 
 (defn- serve [handler options]
   (server/run-server handler (merge {:engine :jetty, :port 0, :stop-on-shutdown? false} options)))
@@ -28,7 +39,7 @@
   {:status 200, :headers {}, :body "ok"})
 
 (defn- jetty-threads []
-  (filter #(re-find #"^jetty-|^Connector" (.getName ^Thread %)) (keys (Thread/getAllStackTraces))))
+  (remove *others* (all-jetty-threads)))
 
 (defn- gone?
   "Waits until Jetty has no platform thread left."

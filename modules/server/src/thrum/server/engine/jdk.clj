@@ -293,11 +293,15 @@
 
 ;; The server
 
+(def ^:private ^:const long-s
+  "Longer than any drain. JDK 21 multiplies it by 1000, as an int."
+  1000000)
+
 (defn- stop-slowly!
-  "Closes the listener; connections go on until the thread is interrupted. Returns the thread."
+  "Closes the listener; connections go on until the server is stopped again. Returns the thread."
   [^HttpServer server]
   (-> (Thread/ofPlatform) (.daemon true) (.name "thrum-jdk-stop")
-      (.start (fn [] (.stop server Integer/MAX_VALUE)))))
+      (.start (fn [] (.stop server long-s)))))
 
 (deftype JdkServer [^HttpServer server ^AtomicReference stopping]
   Running
@@ -306,9 +310,8 @@
   (closeListeners [_]
     (.set stopping (stop-slowly! server)))
   (close [_]
-    (if-some [^Thread thread (.get stopping)]
-      (doto thread (.interrupt) (.join))
-      (.stop server 0)))
+    (.stop server 0)
+    (some-> ^Thread (.get stopping) (.join)))
   (native [_] server))
 
 (defn- start ^Running [{:keys [host port backlog] :as options} serve]

@@ -117,7 +117,7 @@
    :naive-request-line [:garbled-request-lines-are-refused]
    :naive-skips-unread-body [:bare-lf-does-not-end-the-headers :continue-keeps-the-framing
                              :unread-body-is-not-a-request]
-   :naive-trailers [:trailers-are-not-headers]
+   :naive-trailers [:trailers-are-not-headers :trailers-are-not-requests]
    :names-its-product [:own-error-pages-tell-nothing]
    :names-itself [:product-is-not-told]
    :names-the-host-with-its-port [:server-name-is-hosts]
