@@ -9,6 +9,11 @@
 
 (set! *warn-on-reflection* true)
 
+(defn monitors-pin?
+  "Tells whether a virtual thread that blocks inside synchronized keeps its carrier, as before JDK 24 (JEP 491)."
+  []
+  (< (.feature (Runtime/version)) 24))
+
 (defn virtual-thread
   "Returns an unstarted virtual thread of that name (JEP 444)."
   ^Thread [^String name ^Runnable body]

@@ -6,10 +6,12 @@
   (:require
    [thrum.deadline :as deadline]
    [thrum.error :as error]
+   [thrum.jdk :as jdk]
    [thrum.server.options :as options])
   (:import
    (com.sun.net.httpserver Headers HttpExchange HttpHandler HttpServer)
    (java.io ByteArrayOutputStream IOException InputStream OutputStream)
+   (java.lang System$Logger$Level)
    (java.net InetSocketAddress)
    (java.util ArrayList List Map$Entry)
    (java.util.concurrent CountDownLatch Executor ThreadFactory)
@@ -139,6 +141,15 @@
         (add-fields! all (.getKey entry) (.getValue entry))))
     (.toArray all)))
 
+(defn- latin
+  "Returns the value with ? in place of what is not Latin-1: of a wide character JDK 21 sends the lower half, which may be a line's end."
+  ^String [^String value]
+  (if (loop [i 0]
+        (or (= i (.length value))
+            (and (< (int (.charAt value i)) 256) (recur (inc i)))))
+    value
+    (.replaceAll value "[^\\x00-\\xff]" "?")))
+
 (defn- body-kind
   "Returns how the request's body is framed: :chunked, :length, or nil where there is none."
   [^HttpExchange exchange]
@@ -156,7 +167,7 @@
     (when (= :chunked body) (.set to "Connection" "close"))
     (loop [i 0]
       (when (< i n)
-        (.add to (aget headers i) (aget headers (inc i)))
+        (.add to (aget headers i) (latin (aget headers (inc i))))
         (recur (+ i 2))))))
 
 (defn- http-1-0? [^HttpExchange exchange]
@@ -314,8 +325,15 @@
     (some-> ^Thread (.get stopping) (.join)))
   (native [_] server))
 
+(defn- warn-of-pins! []
+  (when (jdk/monitors-pin?)
+    (.log (System/getLogger "thrum.server") System$Logger$Level/WARNING
+          (str "On this JDK the engine :jdk reads inside synchronized: a client that is slow to send keeps a carrier thread, and a few of "
+               "them stop every virtual thread. Use JDK 24 or newer, or :jetty"))))
+
 (defn- start ^Running [{:keys [host port backlog] :as options} serve]
   (fix! options)
+  (warn-of-pins!)
   (let [threads (-> (Thread/ofVirtual) (.name "http-" 0) (.factory))
         server (HttpServer/create (InetSocketAddress. ^String host (int port)) (int backlog))]
     (.createContext server "/" (handler serve options threads))
