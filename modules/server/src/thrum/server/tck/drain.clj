@@ -244,7 +244,7 @@
   "Under a stop every request whose handler was entered is answered, once."
   [env]
   (let [entered (AtomicInteger.)
-        handler (fn [r] (.incrementAndGet entered) (Thread/sleep 5) (scene/ok r))
+        handler (fn [r] (.incrementAndGet entered) (Thread/sleep 25) (scene/ok r))
         server (scene/serve env handler {:shutdown-timeout-ms 5000})
         ask-on (fn [c] (loop [served 0]
                          (let [answer (try (wire/ask! c (wire/get "/")) (catch IOException _ nil))]
