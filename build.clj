@@ -27,6 +27,9 @@
    {:module "server-jetty"
     :lib 'io.github.thrum-clj/thrum-server-jetty
     :description "Jetty 12.1 as an engine of thrum-server."}
+   {:module "server-tomcat"
+    :lib 'io.github.thrum-clj/thrum-server-tomcat
+    :description "Tomcat 11's connector as an engine of thrum-server."}
    {:module "server-http-kit"
     :lib 'io.github.thrum-clj/thrum-server-http-kit
     :description "http-kit as an engine of thrum-server; http-kit itself is to be added by the user."}

@@ -19,6 +19,9 @@
    "server-jetty" {:modules #{"core" "server"}
                    :libraries #{}
                    :packages ["java." "javax." "clojure.lang." "org.eclipse.jetty."]}
+   "server-tomcat" {:modules #{"core" "server"}
+                    :libraries #{}
+                    :packages ["java." "javax." "clojure.lang." "jakarta.servlet." "jakarta.websocket." "org.apache.coyote." "org.apache.tomcat."]}
    "server-http-kit" {:modules #{"core" "server"}, :libraries #{}, :packages ["java." "javax." "clojure.lang."]}
    "test-kit" {:modules #{}
                :libraries #{'clojure.tools.namespace.find}

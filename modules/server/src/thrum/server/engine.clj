@@ -74,6 +74,7 @@
   "Where each engine is defined, and what to add for it."
   {:jdk ['thrum.server.engine.jdk "nothing: it is part of Thrum's server"]
    :jetty ['thrum.server.engine.jetty "io.github.thrum-clj/thrum-server-jetty"]
+   :tomcat ['thrum.server.engine.tomcat "io.github.thrum-clj/thrum-server-tomcat"]
    :http-kit ['thrum.server.engine.http-kit "io.github.thrum-clj/thrum-server-http-kit, and http-kit/http-kit 2.9.0 or newer"]})
 
 (def names

@@ -1,0 +1,91 @@
+(ns thrum.server.engine.tomcat
+  "The engine of Tomcat 11's connector, without its servlets: HTTP/1.1, 1.0 and 2, TLS and websockets.
+
+  Tomcat's own threads accept and poll, two platform threads for each port. What has arrived on a connection is read on a virtual
+  thread, which waits while the exchange runs on another, fresh one."
+  (:require
+   [thrum.jdk :as jdk]
+   [thrum.server.engine]
+   [thrum.server.engine.tomcat.connections :as connections]
+   [thrum.server.engine.tomcat.connector :as connector]
+   [thrum.server.engine.tomcat.head :as head]
+   [thrum.server.engine.tomcat.websocket :as websocket]
+   [thrum.server.engine.tomcat.wire :as wire])
+  (:import
+   (java.lang System$Logger$Level)
+   (java.util.concurrent ThreadFactory)
+   (org.apache.coyote ActionCode Adapter Response)
+   (thrum.server.engine Running)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private positive {:check pos-int?, :accepts "a positive integer"})
+
+(def ^:private rows
+  {:h2-max-streams (assoc positive :default "256" :doc "how many requests an HTTP/2 connection may have at once")
+   :configurator {:check ifn?, :accepts "a function of an org.apache.coyote.http11.Http11NioProtocol"
+                  :doc "called with the protocol of each port, before it starts"}})
+
+;; Requests
+
+(def ^:private ^ThreadFactory request-threads
+  (-> (Thread/ofVirtual) (.name "http-request") (.factory)))
+
+(defn- handle!
+  "Has the exchange run on a thread of its own, and waits for it."
+  [request ^Response response endpoint options serve]
+  (if-some [wire (wire/wire request response endpoint options)]
+    (do (.start (.newThread request-threads #(wire/serve! wire serve)))
+        (wire/await-over! wire response))
+    (.action response ActionCode/CLOSE_NOW nil)))
+
+(defn- adapter
+  "Returns what Tomcat hands its requests to."
+  ^Adapter [endpoint options serve]
+  (reify Adapter
+    (service [_ request response]
+      (if-some [status (head/refused request response)]
+        (head/refuse! request response status)
+        (handle! request response endpoint options serve)))
+    (prepare [_ _ _] true)
+    (asyncDispatch [_ _ _ _] false)
+    (log [_ _ _ _])
+    (checkRecycled [_ _ _])
+    (getDomain [_] nil)))
+
+;; The server
+
+(deftype TomcatRunning [connectors ports threads ^Thread heads]
+  Running
+  (port [_] (:port ports -1))
+  (sslPort [_] (:ssl-port ports -1))
+  (closeListeners [_] (run! connector/close-listener! connectors))
+  (close [_]
+    (.interrupt heads)
+    (connector/stop! connectors threads))
+  (native [_] (mapv :protocol connectors)))
+
+(defn- warn-of-pins! []
+  (when (jdk/monitors-pin?)
+    (.log (System/getLogger "thrum.server") System$Logger$Level/WARNING
+          (str "On this JDK Tomcat waits inside synchronized: a client that is slow to send its body, or to take the answer, keeps a carrier "
+               "thread, and a few of them stop every virtual thread. Use JDK 24 or newer, or :jetty"))))
+
+(defn- start
+  "Starts Tomcat's connectors; returns them as Running."
+  [{:keys [header-timeout-ms] :as options} serve]
+  (warn-of-pins!)
+  (let [threads (connector/threads)
+        options (assoc options :container (websocket/container))
+        ports (connector/ports options threads #(adapter % options serve))
+        connectors (vals ports)]
+    (connector/start! connectors threads)
+    (TomcatRunning. connectors (update-vals ports connector/port-of) threads
+                    (connections/start-looking (map :endpoint connectors) header-timeout-ms))))
+
+(def engine
+  "What thrum.server.engine says an engine is."
+  {:name :tomcat
+   :capabilities #{:websockets :h2 :tls :client-certificates :http-1.0 :blocking-send}
+   :rows rows
+   :start start})

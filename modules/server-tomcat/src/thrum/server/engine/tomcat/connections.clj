@@ -1,0 +1,94 @@
+(ns thrum.server.engine.tomcat.connections
+  "Tomcat's open connections: the one of a request is found and cut, and those are closed whose clients take too long to send a
+  request's head, or to agree on TLS, however steadily they do so."
+  (:import
+   (java.io IOException)
+   (java.net StandardSocketOptions)
+   (java.nio.channels SocketChannel)
+   (java.util Map WeakHashMap)
+   (org.apache.coyote Processor Request)
+   (org.apache.tomcat.util.net NioChannel NioEndpoint SecureNioChannel SocketEvent SocketWrapperBase)))
+
+(set! *warn-on-reflection* true)
+
+(defn- channel ^NioChannel [^SocketWrapperBase wrapper]
+  (.getSocket wrapper))
+
+;; Cut
+
+(defn- of?
+  "Tells whether the request came over this connection."
+  [^SocketWrapperBase wrapper id]
+  (= id (.getConnectionId (.getServletConnection wrapper "" ""))))
+
+(defn- cut! [^SocketChannel socket reset?]
+  (try
+    (when reset? (.setOption socket StandardSocketOptions/SO_LINGER (Integer/valueOf 0)))
+    (.close socket)
+    ;; It is closed already.
+    (catch IOException _)))
+
+(defn close!
+  "Closes the socket that the request came over, under Tomcat, whose thread finds out; reset?: with a RST, where a FIN would look like the
+  end of the body."
+  [^NioEndpoint endpoint ^Request request reset?]
+  (let [id (.getConnectionId (.getServletConnection request))]
+    (some #(when (of? % id) (cut! (.getIOChannel (channel %)) reset?) true) (.getConnections endpoint))))
+
+(defn abandon!
+  "Closes the connection of a websocket, with what Tomcat keeps of it."
+  [^NioEndpoint endpoint wrapper]
+  (cut! (.getIOChannel (channel wrapper)) false)
+  (.processSocket endpoint wrapper SocketEvent/ERROR true))
+
+;; Slow clients
+
+(defn- head-begun-ms
+  "Returns how many ms ago the head began that is being received, nil where none is. A connection that waits has a processor only in the
+  middle of a head."
+  [processor]
+  (when-some [^Request request (when (instance? Processor processor) (.getRequest ^Processor processor))]
+    (let [begun (.getStartTimeNanos request)]
+      (when-not (= -1 begun)
+        (quot (- (System/nanoTime) begun) 1000000)))))
+
+(defn- agreed? [channel]
+  (or (not (instance? SecureNioChannel channel))
+      (.isHandshakeComplete ^SecureNioChannel channel)))
+
+(defn- handshake-begun-ms
+  "Returns for how many ms the connection has been seen without an agreement on TLS; seen: when each was first, in ns."
+  [^Map seen wrapper]
+  (let [now (System/nanoTime)]
+    (.putIfAbsent seen wrapper now)
+    (quot (- now (long (.get seen wrapper))) 1000000)))
+
+(defn- waited-ms
+  "Returns for how many ms the client has kept the server waiting for a head or a handshake; nil: it has not."
+  [seen ^SocketWrapperBase wrapper]
+  (if (agreed? (channel wrapper))
+    (head-begun-ms (.getCurrentProcessor wrapper))
+    (handshake-begun-ms seen wrapper)))
+
+(defn- close-slow! [^NioEndpoint endpoint seen most-ms]
+  (doseq [^SocketWrapperBase wrapper (.getConnections endpoint)
+          :when (< (long most-ms) (long (or (waited-ms seen wrapper) 0)))]
+    ;; As Tomcat does itself when a client is silent for too long.
+    (.processSocket endpoint wrapper SocketEvent/ERROR true)))
+
+(defn- period-ms [most-ms]
+  (-> (quot (long most-ms) 8) (max 10) (min 500)))
+
+(defn- look-again-and-again! [endpoints most-ms]
+  (let [seen (WeakHashMap.)]
+    (try
+      (loop []
+        (Thread/sleep (long (period-ms most-ms)))
+        (run! #(close-slow! % seen most-ms) endpoints)
+        (recur))
+      (catch InterruptedException _))))
+
+(defn start-looking
+  "Starts to look after the connections; returns the thread, which ends when it is interrupted."
+  ^Thread [endpoints most-ms]
+  (-> (Thread/ofVirtual) (.name "tomcat-heads") (.start #(look-again-and-again! endpoints most-ms))))

@@ -1,0 +1,128 @@
+(ns thrum.server.engine.tomcat.connector
+  "Tomcat's connectors for the options: which protocols a port speaks, and within which bounds."
+  (:require
+   [thrum.server.engine.tomcat.tls :as tls])
+  (:import
+   (java.net InetAddress)
+   (java.util.concurrent Executor Executors ScheduledExecutorService ThreadFactory)
+   (java.util.logging Level Logger)
+   (org.apache.coyote.http11 Http11NioProtocol)
+   (org.apache.coyote.http2 Http2Protocol)
+   (org.apache.tomcat.util.net NioEndpoint)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private loggers
+  "Tomcat's connectors tell when they start and stop; unless somebody asked for that, nobody hears it. Held, lest the level is forgotten."
+  (mapv #(Logger/getLogger %) ["org.apache.coyote.http11.Http11NioProtocol" "org.apache.coyote.http2.Http2Protocol"]))
+
+(doseq [^Logger logger loggers :when (nil? (.getLevel logger))]
+  (.setLevel logger Level/WARNING))
+
+;; Threads
+
+(def ^:private ^Executor virtual
+  (let [^ThreadFactory factory (-> (Thread/ofVirtual) (.name "tomcat") (.factory))]
+    (reify Executor
+      (execute [_ task] (.start (.newThread factory task))))))
+
+(defn threads
+  "Returns the executor of what Tomcat does from time to time."
+  ^ScheduledExecutorService []
+  (Executors/newSingleThreadScheduledExecutor (-> (Thread/ofVirtual) (.name "tomcat-utility") (.factory))))
+
+;; Protocols
+
+(def ^:private ^:const most-response-header-bytes 65536)
+
+(def ^:private ^String relaxed
+  "Handlers get what was sent."
+  "\"<>[\\]^`{|}")
+
+(defn- int-of ^long [n]
+  (min (long n) Integer/MAX_VALUE))
+
+(defn- bound! [^Http11NioProtocol protocol {:keys [backlog max-connections max-header-bytes idle-timeout-ms]}]
+  (let [idle (int (int-of idle-timeout-ms))]
+    (doto protocol
+      (.setAcceptCount (int (int-of backlog)))
+      (.setMaxConnections (int (int-of max-connections)))
+      (.setMaxHttpRequestHeaderSize (int (int-of max-header-bytes)))
+      (.setMaxHttpResponseHeaderSize most-response-header-bytes)
+      (.setMaxHeaderCount -1)
+      (.setMaxKeepAliveRequests -1)
+      (.setConnectionTimeout idle)
+      (.setKeepAliveTimeout idle))))
+
+(defn- protocol
+  ^Http11NioProtocol [^NioEndpoint endpoint port adapter threads {:keys [^String host] :as options}]
+  (doto (Http11NioProtocol. endpoint)
+    (.setAddress (InetAddress/getByName host))
+    (.setPort (int port))
+    (bound! options)
+    (.setExecutor virtual)
+    (.setUtilityExecutor threads)
+    (.setContinueResponseTiming "onRead")
+    (.setUseKeepAliveResponseHeader false)
+    (.setRelaxedPathChars relaxed)
+    (.setRelaxedQueryChars relaxed)
+    (.setAdapter adapter)))
+
+(defn- http2 ^Http2Protocol [{:keys [idle-timeout-ms engine-options]}]
+  (let [idle (long idle-timeout-ms)]
+    (doto (Http2Protocol.)
+      (.setMaxConcurrentStreams (long (:h2-max-streams engine-options 256)))
+      (.setReadTimeout idle)
+      (.setWriteTimeout idle)
+      (.setKeepAliveTimeout idle)
+      (.setStreamReadTimeout idle)
+      (.setStreamWriteTimeout idle)
+      (.setUseSendfile false))))
+
+(defn- connector
+  "Returns {:endpoint, :protocol} for a port, not started yet."
+  [port threads adapter-of secure? {:keys [h2? h2c? engine-options] :as options}]
+  (let [endpoint (doto (NioEndpoint.) (.setBindOnInit false))
+        protocol (protocol endpoint port (adapter-of endpoint) threads options)]
+    (when secure? (tls/secure! protocol options))
+    (when (if secure? (not (false? h2?)) h2c?) (.addUpgradeProtocol protocol (http2 options)))
+    (when-some [configure (:configurator engine-options)] (configure protocol))
+    {:endpoint endpoint, :protocol protocol}))
+
+(defn ports
+  "Returns the connectors by the options that ask for them; adapter-of: from an endpoint to what gets its requests."
+  [{:keys [port ssl-port] :as options} threads adapter-of]
+  (cond-> {}
+    port (assoc :port (connector port threads adapter-of false options))
+    ssl-port (assoc :ssl-port (connector ssl-port threads adapter-of true options))))
+
+;; Life
+
+(defn port-of
+  "Returns the port that a connector listens on."
+  [{:keys [^Http11NioProtocol protocol]}]
+  (.getLocalPort protocol))
+
+(defn close-listener!
+  "Lets no new connection in."
+  [{:keys [^Http11NioProtocol protocol]}]
+  (.closeServerSocketGraceful protocol))
+
+(defn stop!
+  "Ends the connectors, their connections and threads."
+  [connectors ^ScheduledExecutorService threads]
+  (doseq [{:keys [^Http11NioProtocol protocol]} connectors]
+    (.stop protocol)
+    (.destroy protocol))
+  (.shutdownNow threads))
+
+(defn start!
+  "Starts the connectors, all or none."
+  [connectors threads]
+  (try
+    (doseq [{:keys [^Http11NioProtocol protocol]} connectors]
+      (.init protocol)
+      (.start protocol))
+    (catch Throwable t
+      (stop! connectors threads)
+      (throw t))))

@@ -1,0 +1,71 @@
+(ns thrum.server.engine.tomcat.head
+  "Which requests are answered before they are handed over: those that Tomcat refuses, and one that it should have."
+  (:require
+   [clojure.string :as str])
+  (:import
+   (jakarta.servlet RequestDispatcher)
+   (java.nio ByteBuffer)
+   (java.nio.charset StandardCharsets)
+   (org.apache.coyote ActionCode Request Response)
+   (org.apache.tomcat.util.buf ByteChunk)
+   (org.apache.tomcat.util.res StringManager)))
+
+(set! *warn-on-reflection* true)
+
+;; HTTP/0.9
+
+(defn- nameless?
+  "Tells whether the request's line names no version: HTTP/0.9, which Tomcat serves, and whose answers have no head."
+  [^Request request]
+  (.equals (.protocol request) ""))
+
+;; Too large
+
+(def ^:private too-large
+  "How Tomcat says, in the language of the machine, that a head is too large; it has no other sign of it."
+  (delay (.getString (StringManager/getManager "org.apache.coyote.http11") "iib.requestheadertoolarge.error")))
+
+(defn- too-large? [^Request request]
+  (let [cause (.getAttribute request RequestDispatcher/ERROR_EXCEPTION)]
+    (and (instance? IllegalArgumentException cause)
+         (= @too-large (.getMessage ^Throwable cause)))))
+
+;; Two lengths
+
+(defn- raw-head
+  "Returns the lines of the head as they arrived, from the target on, up to the empty line."
+  ^String [^Request request]
+  (let [^ByteChunk target (.getByteChunk (.requestURI request))
+        all (.getBytes target)
+        start (.getStart target)
+        text (String. all start (- (alength all) start) StandardCharsets/ISO_8859_1)]
+    (first (str/split text #"\r?\n\r?\n" 2))))
+
+(defn- two-lengths?
+  "Tells whether a body in chunks came with a Content-Length too, which Tomcat drops without a word."
+  [^Request request]
+  (and (.equals (.protocol request) "HTTP/1.1")
+       (some? (.getHeader request "transfer-encoding"))
+       (some? (re-find #"(?i)\ncontent-length[ \t]*:" (raw-head request)))))
+
+(defn refused
+  "Returns the status to refuse the request with, or nil."
+  [^Request request ^Response response]
+  (cond
+    (.isError response) (if (too-large? request) 431 (.getStatus response))
+    (nameless? request) 400
+    (two-lengths? request) 400))
+
+(defn- refusal-in-full
+  "Returns a whole answer as it is on the wire."
+  ^ByteBuffer [status]
+  (ByteBuffer/wrap (.getBytes (str "HTTP/1.1 " status " \r\nContent-Length: 0\r\nConnection: close\r\n\r\n") StandardCharsets/ISO_8859_1)))
+
+(defn refuse!
+  "Answers with a status and nothing else, and has the connection closed."
+  [^Request request ^Response response status]
+  (if (nameless? request)
+    (.doWrite response (refusal-in-full status))
+    (do (.setStatus response status)
+        (.setString (.setValue (.getMimeHeaders response) "Connection") "close")))
+  (.action response ActionCode/CLOSE nil))

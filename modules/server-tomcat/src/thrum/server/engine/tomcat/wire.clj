@@ -1,0 +1,360 @@
+(ns thrum.server.engine.tomcat.wire
+  "One request of Tomcat's connector as a Wire.
+
+  Tomcat's objects of a request are used again for the next one as soon as its thread returns: so that thread, the connection's, waits
+  until the exchange is over and nobody is inside of them any more. The exchange runs on a thread of its own.
+
+  Tomcat's waits for a client swallow interrupts. What may wait is therefore done by a thread of its own, which the exchange's waits
+  for; an abort closes the socket under it, and wakes it."
+  (:require
+   [thrum.server.engine]
+   [thrum.server.engine.tomcat.connections :as connections]
+   [thrum.server.engine.tomcat.websocket :as websocket])
+  (:import
+   (java.io BufferedOutputStream IOException InputStream InterruptedIOException OutputStream)
+   (java.net InetAddress InetSocketAddress)
+   (java.nio ByteBuffer)
+   (java.util.concurrent CompletableFuture ExecutionException)
+   (java.util.concurrent.atomic AtomicBoolean)
+   (java.util.concurrent.locks Condition Lock ReentrantLock)
+   (java.util.function Supplier)
+   (org.apache.coyote ActionCode CloseNowException Request Response)
+   (org.apache.tomcat.util.buf MessageBytes)
+   (org.apache.tomcat.util.http MimeHeaders)
+   (org.apache.tomcat.util.net ApplicationBufferHandler)
+   (thrum.server.engine Wire)))
+
+(set! *warn-on-reflection* true)
+
+;; The request
+
+(defn- text ^String [^MessageBytes bytes]
+  (let [s (.toString bytes)]
+    (if (nil? s) "" s)))
+
+(defn- target-of [^Request request]
+  (let [query (.queryString request)]
+    (if (.isNull query)
+      (text (.requestURI request))
+      (str (text (.requestURI request)) "?" (text query)))))
+
+(defn- fields->array ^objects [^MimeHeaders fields]
+  (let [n (.size fields)
+        all (object-array (* 2 n))]
+    (dotimes [i n]
+      (aset all (* 2 i) (text (.getName fields i)))
+      (aset all (inc (* 2 i)) (text (.getValue fields i))))
+    all))
+
+(defn- shared?
+  "Tells whether other requests are on the same connection at the same time."
+  [^Request request]
+  (.equals (.protocol request) "HTTP/2.0"))
+
+(defn- body-whole? [^Request request]
+  (let [whole (AtomicBoolean.)]
+    (.action request ActionCode/REQUEST_BODY_FULLY_READ whole)
+    (.get whole)))
+
+(defn- body?
+  "Tells whether the request may have a body. HTTP/2 need not announce one."
+  [^Request request]
+  (and (not (zero? (.getContentLengthLong request)))
+       (not (body-whole? request))))
+
+(defn- address
+  "Returns the address, nil where the socket has been closed already."
+  ^InetSocketAddress [^MessageBytes host port]
+  (when-not (or (.isNull host) (neg? (long port)))
+    (InetSocketAddress. (InetAddress/getByName (text host)) (int port))))
+
+(defn- remote-of [^Request request]
+  (.action request ActionCode/REQ_HOST_ADDR_ATTRIBUTE request)
+  (.action request ActionCode/REQ_REMOTEPORT_ATTRIBUTE request)
+  (address (.remoteAddr request) (.getRemotePort request)))
+
+(defn- local-of [^Request request]
+  (.action request ActionCode/REQ_LOCAL_ADDR_ATTRIBUTE request)
+  (.action request ActionCode/REQ_LOCALPORT_ATTRIBUTE request)
+  (address (.localAddr request) (.getLocalPort request)))
+
+(defn- authority-of [^Request request]
+  (let [port (.getServerPort request)]
+    (cond-> (text (.serverName request)) (pos? port) (str ":" port))))
+
+(def ^:private ^String certificates "jakarta.servlet.request.X509Certificate")
+
+(defn- certificate-of [^Request request]
+  (.action request ActionCode/REQ_SSL_ATTRIBUTE request)
+  (first (.getAttribute request certificates)))
+
+;; The response
+
+(defn- connections-own?
+  "Tells whether a header is about the connection, of which HTTP/2 has its own ideas."
+  [^String field]
+  (.equalsIgnoreCase field "connection"))
+
+(defn- set-head!
+  "Sets status and headers, past Tomcat's own ideas about some of them."
+  [^Response response shared status ^objects headers]
+  (.setStatus response status)
+  (let [fields (.getMimeHeaders response)]
+    (loop [i 0]
+      (when (< i (alength headers))
+        (let [field ^String (aget headers i)]
+          (when-not (and shared (connections-own? field))
+            (.setString (.addValue fields field) (aget headers (inc i)))))
+        (recur (+ i 2))))))
+
+(def ^:private no-trailers
+  "With trailers, which may be none, a body is sent in chunks also where the connection closes after it: the end of a connection would
+  look like the end of the body."
+  (reify Supplier (get [_] nil)))
+
+(def ^:private cut
+  "Trailers that cannot be had: a stream of HTTP/2 is reset then, where Tomcat would end it."
+  (reify Supplier (get [_] (throw (CloseNowException. "aborted")))))
+
+(defn- frame!
+  "States how the body is framed."
+  [^Request request ^Response response length]
+  (cond
+    (not (neg? (long length))) (.setContentLength response (long length))
+    (.equals (.protocol request) "HTTP/1.1") (.setTrailerFields response no-trailers)))
+
+(defn- delimited-by-end?
+  "Tells whether the client takes the end of the connection for the end of the body."
+  [^Request request ^Response response]
+  (and (.equals (.protocol request) "HTTP/1.0")
+       (.isCommitted response)
+       (neg? (.getContentLengthLong response))))
+
+(defn- finish!
+  "Sends what is left, and the end."
+  [^Response response]
+  (.action response ActionCode/CLOSE nil))
+
+;; Waiting for a client
+
+(defn io-exception
+  "Returns the throwable as an IOException, itself if it is one."
+  ^IOException [^Throwable t]
+  (if (instance? IOException t) t (IOException. (str "The connection failed: " (.getMessage t)) t)))
+
+(defn- elsewhere
+  "Calls f on a virtual thread of its own; returns a CompletableFuture of what it returns or throws."
+  ^CompletableFuture [f]
+  (let [future (CompletableFuture.)]
+    (Thread/startVirtualThread
+      (fn []
+        (try
+          (.complete future (f))
+          (catch Throwable t (.completeExceptionally future t)))))
+    future))
+
+(defn- await! [^CompletableFuture future]
+  (try
+    (.get future)
+    (catch ExecutionException e (throw (io-exception (.getCause e))))
+    (catch InterruptedException _ (throw (InterruptedIOException. "Interrupted while the client was waited for")))))
+
+;; The wire
+
+(definterface Turns
+  (^Object enter [])                ; before Tomcat's objects are used; throws IOException when the exchange is over
+  (^Object leave [])
+  (^Object become [state])          ; the exchange is over, as state says; throws IOException when it was before
+  (^Object awaitOver []))           ; until the exchange is over and nobody is inside; the connection's thread
+
+(defmacro ^:private inside
+  "Evaluates the forms while Tomcat's objects belong to this exchange; aborts it when they throw."
+  [[wire] & forms]
+  `(do
+     (.enter ~wire)
+     (try
+       ~@forms
+       (catch Throwable t#
+         (.abort ~wire)
+         (throw (io-exception t#)))
+       (finally (.leave ~wire)))))
+
+(defmacro ^:private waiting
+  "Evaluates the forms like inside, on another thread: an interrupt of this one ends its wait, and the exchange."
+  [[wire] & forms]
+  `(try
+     (await! (elsewhere (fn [] (inside [~wire] ~@forms))))
+     (catch InterruptedIOException e#
+       (.abort ~wire)
+       (throw e#))))
+
+(declare input output)
+
+;; over: nil, :complete, :aborted or :upgraded. threads: those inside. woken: those inside that the abort has interrupted.
+(deftype TomcatWire [^Request request ^Response response endpoint options shared remote local ^Lock lock ^Condition changed
+                     ^:unsynchronized-mutable over
+                     ^:unsynchronized-mutable threads
+                     ^:unsynchronized-mutable woken
+                     ^:unsynchronized-mutable ^OutputStream begun]
+  Turns
+  (enter [_]
+    (.lock lock)
+    (try
+      (when over (throw (IOException. "The exchange is over")))
+      (set! threads (conj threads (Thread/currentThread)))
+      (finally (.unlock lock))))
+  (leave [_]
+    (.lock lock)
+    (try
+      (let [me (Thread/currentThread)]
+        (set! threads (disj threads me))
+        ;; It was for the wait that is over.
+        (when (contains? woken me) (Thread/interrupted))
+        (.signalAll changed))
+      (finally (.unlock lock))))
+  (become [_ state]
+    (.lock lock)
+    (try
+      (when over (throw (IOException. "The exchange was aborted")))
+      (set! over state)
+      (finally (.unlock lock))))
+  (awaitOver [_]
+    (.lock lock)
+    (try
+      (while (or (nil? over) (seq threads))
+        (.awaitUninterruptibly changed))
+      over
+      (finally (.unlock lock))))
+
+  Wire
+  (method [_] (.getMethod request))
+  (target [_] (target-of request))
+  (protocol [_] (text (.protocol request)))
+  (scheme [_] (if (.equals (.scheme request) "https") "https" "http"))
+  (authority [_] (when shared (authority-of request)))
+  (headers [_] (fields->array (.getMimeHeaders request)))
+  (remote [_] remote)
+  (local [_] local)
+  (certificate [_] (certificate-of request))
+  (body [this] (when (body? request) (input this request)))
+  (send [this status headers body]
+    (inside [this]
+      (set-head! response shared status headers)
+      (when body
+        (.setContentLength response (alength ^bytes body))
+        (when (pos? (alength ^bytes body)) (.doWrite response (ByteBuffer/wrap body))))
+      (finish! response)
+      (.become this :complete)))
+  (begin [this status headers length]
+    (inside [this]
+      (set-head! response shared status headers)
+      (frame! request response length))
+    (set! begun (output this response))
+    begun)
+  (end [this]
+    (.flush begun)
+    (waiting [this]
+      (finish! response)
+      (.become this :complete)))
+  (abort [_]
+    (.lock lock)
+    (try
+      (when-not over
+        (set! over :aborted)
+        (when-not shared (connections/close! endpoint request (delimited-by-end? request response)))
+        (set! woken threads)
+        (run! #(.interrupt ^Thread %) threads)
+        (.signalAll changed))
+      (finally (.unlock lock))))
+  (watch [_ _] false)
+  (unwatch [_])
+  (upgrade [this headers protocol listener]
+    (let [opened (inside [this]
+                   (set-head! response shared 101 headers)
+                   (let [opened (websocket/accept! request response endpoint protocol listener options)]
+                     (.become this :upgraded)
+                     opened))]
+      (websocket/await-open! opened))))
+
+;; Bodies
+
+(defn- chunk-reader
+  "Returns what Tomcat gives a piece of the body to."
+  ^ApplicationBufferHandler [piece]
+  (reify ApplicationBufferHandler
+    (setByteBuffer [_ buffer] (vreset! piece buffer))
+    (getByteBuffer [_] @piece)
+    (expand [_ _])))
+
+(defn- taken
+  "Moves what there is of the piece, at most n bytes, to bytes; returns how many."
+  [^ByteBuffer piece bytes offset n]
+  (let [n (min (long n) (.remaining piece))]
+    (.get piece ^bytes bytes (int offset) (int n))
+    n))
+
+(defn- input
+  "Returns the stream of the request's body."
+  ^InputStream [^TomcatWire wire ^Request request]
+  (let [piece (volatile! (ByteBuffer/allocate 0))
+        handler (chunk-reader piece)
+        there? #(do (.action request ActionCode/AVAILABLE false) (pos? (.getAvailable request)))
+        fill #(.doRead request handler)
+        read! (fn [bytes offset n]
+                (cond
+                  (zero? (long n)) 0
+                  (.hasRemaining ^ByteBuffer @piece) (inside [wire] (taken @piece bytes offset n))
+                  :else
+                  (let [got (if (inside [wire] (there?)) (inside [wire] (fill)) (waiting [wire] (fill)))]
+                    (if (neg? (long got)) -1 (recur bytes offset n)))))]
+    (proxy [InputStream] []
+      (read
+        ([] (let [one (byte-array 1)]
+              (if (neg? (long (read! one 0 1))) -1 (bit-and 0xff (aget one 0)))))
+        ([bytes] (read! bytes 0 (alength ^bytes bytes)))
+        ([bytes offset n] (read! bytes offset n)))
+      (available [] (.remaining ^ByteBuffer @piece)))))
+
+(def ^:private ^:const buffered
+  "How many bytes are held before they are written."
+  16384)
+
+(defn- pieces
+  "Returns a stream that writes each piece that it gets."
+  ^OutputStream [^TomcatWire wire ^Response response]
+  (proxy [OutputStream] []
+    (write [bytes offset n]
+      (waiting [wire] (.doWrite response (ByteBuffer/wrap bytes offset n))))
+    (flush []
+      (waiting [wire] (.action response ActionCode/CLIENT_FLUSH nil)))))
+
+(defn- output ^OutputStream [wire response]
+  (BufferedOutputStream. (pieces wire response) buffered))
+
+;; The connection's side
+
+(defn wire
+  "Returns the wire of a request of Tomcat's, nil where the client has gone already; endpoint: where its connection is;
+  options: the server's, and :container, that of its websockets."
+  ^TomcatWire [^Request request response endpoint options]
+  (let [lock (ReentrantLock.)
+        remote (remote-of request)
+        local (local-of request)]
+    (when (and remote local)
+      (TomcatWire. request response endpoint options (shared? request) remote local lock (.newCondition lock) nil #{} #{} nil))))
+
+(defn serve!
+  "Calls serve with the wire. When that returns, the exchange is over, or another thread is about to answer: that of a deadline."
+  [^TomcatWire wire serve]
+  (try
+    (serve wire)
+    (catch Throwable t
+      (.abort wire)
+      (throw t))))
+
+(defn await-over!
+  "Waits, on the connection's thread, until the exchange is over and its objects are free; tells Tomcat how it ended."
+  [^TomcatWire wire ^Response response]
+  (when (= :aborted (.awaitOver wire))
+    (when (.-shared wire) (.setTrailerFields response cut))
+    (.action response ActionCode/CLOSE_NOW nil)))

@@ -1,0 +1,28 @@
+(ns thrum.server.engine.tomcat-tck-test
+  "Tomcat against the contract, each case an assertion of its own."
+  (:require
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.server :as server]
+   [thrum.server.tck :as tck]
+   [thrum.test-kit.leak :as leak]))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(def ^:private quiet
+  "Failures are what the suite asks for: nobody reads their stack traces."
+  (java.util.logging.Logger/getLogger "thrum.server"))
+
+(.setLevel ^java.util.logging.Logger quiet java.util.logging.Level/OFF)
+
+(def ^:private noticing
+  "The cases that need a disconnect to be noticed, which nothing here does."
+  (into #{} (comp (filter #(contains? (:needs %) :disconnect)) (map :id)) (tck/cases)))
+
+(defn- check [{:keys [id section outcome sentence detail]}]
+  (is ((if (noticing id) #{:refused} #{:passed :skipped}) outcome)
+      (str "§" section " " id ": " sentence "\n" (pr-str detail))))
+
+(deftest tomcat-keeps-the-contract
+  (run! check (tck/run server/run-server {:options {:engine :tomcat}})))
