@@ -131,7 +131,7 @@
 
 ;; Held: java.util.logging forgets loggers that nobody holds.
 (def ^:private loggers
-  (mapv #(Logger/getLogger %) ["thrum.server" "org.eclipse.jetty" "sun.net.httpserver"]))
+  (mapv #(Logger/getLogger %) ["thrum.server" "org.eclipse.jetty" "sun.net.httpserver" "org.apache"]))
 
 (defn- silence!
   "Keeps the servers from telling of each client that went away: thousands do."

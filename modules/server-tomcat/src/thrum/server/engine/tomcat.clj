@@ -1,8 +1,8 @@
 (ns thrum.server.engine.tomcat
   "The engine of Tomcat 11's connector, without its servlets: HTTP/1.1, 1.0 and 2, TLS and websockets.
 
-  Tomcat's own threads accept and poll, two platform threads for each port. What has arrived on a connection is read on a virtual
-  thread, which waits while the exchange runs on another, fresh one."
+  Tomcat's own threads accept and poll, two platform threads for each port. What has arrived on a connection is read on a fresh virtual
+  thread, and handled there."
   (:require
    [thrum.jdk :as jdk]
    [thrum.server.engine]
@@ -13,8 +13,7 @@
    [thrum.server.engine.tomcat.wire :as wire])
   (:import
    (java.lang System$Logger$Level)
-   (java.util.concurrent ThreadFactory)
-   (org.apache.coyote ActionCode Adapter Response)
+   (org.apache.coyote Adapter)
    (thrum.server.engine Running)))
 
 (set! *warn-on-reflection* true)
@@ -26,19 +25,6 @@
    :configurator {:check ifn?, :accepts "a function of an org.apache.coyote.http11.Http11NioProtocol"
                   :doc "called with the protocol of each port, before it starts"}})
 
-;; Requests
-
-(def ^:private ^ThreadFactory request-threads
-  (-> (Thread/ofVirtual) (.name "http-request") (.factory)))
-
-(defn- handle!
-  "Has the exchange run on a thread of its own, and waits for it."
-  [request ^Response response endpoint options serve]
-  (if-some [wire (wire/wire request response endpoint options)]
-    (do (.start (.newThread request-threads #(wire/serve! wire serve)))
-        (wire/await-over! wire response))
-    (.action response ActionCode/CLOSE_NOW nil)))
-
 (defn- adapter
   "Returns what Tomcat hands its requests to."
   ^Adapter [endpoint options serve]
@@ -46,7 +32,7 @@
     (service [_ request response]
       (if-some [status (head/refused request response)]
         (head/refuse! request response status)
-        (handle! request response endpoint options serve)))
+        (wire/handle! request response endpoint options serve)))
     (prepare [_ _ _] true)
     (asyncDispatch [_ _ _ _] false)
     (log [_ _ _ _])

@@ -28,12 +28,22 @@
     ;; It is closed already.
     (catch IOException _)))
 
+(defn- with-socket!
+  "Calls f with the socket that the request came over, if it is still there."
+  [^NioEndpoint endpoint ^Request request f]
+  (let [id (.getConnectionId (.getServletConnection request))]
+    (some #(when (of? % id) (f (.getIOChannel (channel %))) true) (.getConnections endpoint))))
+
+(defn finish!
+  "Tells the client that nothing more will come, where Tomcat's thread cannot yet."
+  [endpoint request]
+  (with-socket! endpoint request #(try (.shutdownOutput ^SocketChannel %) (catch IOException _))))
+
 (defn close!
   "Closes the socket that the request came over, under Tomcat, whose thread finds out; reset?: with a RST, where a FIN would look like the
   end of the body."
-  [^NioEndpoint endpoint ^Request request reset?]
-  (let [id (.getConnectionId (.getServletConnection request))]
-    (some #(when (of? % id) (cut! (.getIOChannel (channel %)) reset?) true) (.getConnections endpoint))))
+  [endpoint request reset?]
+  (with-socket! endpoint request #(cut! % reset?)))
 
 (defn abandon!
   "Closes the connection of a websocket, with what Tomcat keeps of it."

@@ -13,8 +13,9 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private loggers
-  "Tomcat's connectors tell when they start and stop; unless somebody asked for that, nobody hears it. Held, lest the level is forgotten."
-  (mapv #(Logger/getLogger %) ["org.apache.coyote.http11.Http11NioProtocol" "org.apache.coyote.http2.Http2Protocol"]))
+  "Tomcat tells when a connector starts and stops, and what of a bad request it did not like; unless somebody asked for that, nobody
+  hears it. Held, lest their levels are forgotten."
+  (mapv #(Logger/getLogger %) ["org.apache.coyote" "org.apache.tomcat.util.net"]))
 
 (doseq [^Logger logger loggers :when (nil? (.getLevel logger))]
   (.setLevel logger Level/WARNING))
@@ -33,7 +34,9 @@
 
 ;; Protocols
 
-(def ^:private ^:const most-response-header-bytes 65536)
+(def ^:private ^:const most-response-header-bytes
+  "Each request's processor holds as much."
+  16384)
 
 (def ^:private ^String relaxed
   "Handlers get what was sent."
@@ -79,10 +82,16 @@
       (.setStreamWriteTimeout idle)
       (.setUseSendfile false))))
 
+(defn- endpoint ^NioEndpoint []
+  (let [endpoint (doto (NioEndpoint.) (.setBindOnInit false))]
+    ;; A crowd that has gone would leave its buffers behind.
+    (.setBufferPool (.getSocketProperties endpoint) 0)
+    endpoint))
+
 (defn- connector
   "Returns {:endpoint, :protocol} for a port, not started yet."
   [port threads adapter-of secure? {:keys [h2? h2c? engine-options] :as options}]
-  (let [endpoint (doto (NioEndpoint.) (.setBindOnInit false))
+  (let [endpoint (endpoint)
         protocol (protocol endpoint port (adapter-of endpoint) threads options)]
     (when secure? (tls/secure! protocol options))
     (when (if secure? (not (false? h2?)) h2c?) (.addUpgradeProtocol protocol (http2 options)))

@@ -1,5 +1,5 @@
 (ns thrum.server.engine.tomcat.head
-  "Which requests are answered before they are handed over: those that Tomcat refuses, and one that it should have."
+  "Which requests are answered before they are handed over: those that Tomcat refuses, and some that it should have."
   (:require
    [clojure.string :as str])
   (:import

@@ -155,6 +155,10 @@
   "How many pings are remembered as answered."
   16)
 
+(def ^:private ^:const most-close-ms
+  "How long a client may take to answer a close."
+  5000)
+
 (definterface Life
   (^Object opened [session])
   (^Object pinged [data])
@@ -169,7 +173,9 @@
   (opened [this session]
     (let [{:keys [ws-idle-timeout-ms ws-max-message-bytes]} options]
       (.setMaxIdleTimeout ^WsSession session (long ws-idle-timeout-ms))
-      (.put (.getUserProperties ^WsSession session) Constants/BLOCKING_SEND_TIMEOUT_PROPERTY (long ws-idle-timeout-ms))
+      (doto (.getUserProperties ^WsSession session)
+        (.put Constants/BLOCKING_SEND_TIMEOUT_PROPERTY (long ws-idle-timeout-ms))
+        (.put Constants/SESSION_CLOSE_TIMEOUT_PROPERTY (long (min (long ws-idle-timeout-ms) most-close-ms))))
       (set! socket (TomcatSocket. session answered #(.abort this)))
       (listen! session socket listener ws-max-message-bytes)
       (.complete opened? nil)
