@@ -103,12 +103,13 @@
   opts)
 
 (defn install
-  "Builds the jars and puts them into the local Maven repository."
-  [{:keys [target] :or {target "target"} :as opts}]
+  "Builds the jars and puts them into the local Maven repository, or into the folder that :repository names."
+  [{:keys [target repository] :or {target "target"} :as opts}]
   (jars opts)
   (doseq [{:keys [module lib]} published]
     (b/install {:class-dir (str target "/classes/" module), :lib lib, :version version, :jar-file (jar-file target lib)
-                :basis (pom-basis module)}))
+                :basis (cond-> (pom-basis module)
+                         repository (assoc :mvn/local-repo (.getAbsolutePath (io/file (str repository)))))}))
   opts)
 
 (defn clean
