@@ -3,6 +3,7 @@
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
+   [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.runner :as runner])
   (:import
    (java.io ByteArrayOutputStream File OutputStream)
@@ -40,22 +41,26 @@
         out (slurp (.getInputStream process))]
     [(.waitFor process) out]))
 
-(defn- javac-of-java-home
-  "Returns the path of JAVA_HOME's compiler, for a Java that has none, or nil."
+(defn- javac-of-another
+  "Returns the path of a compiler for a Java that has none, the newest in the usual folders, or nil."
   []
-  (let [javac (io/file (str (System/getenv "JAVA_HOME")) "bin" "javac")]
-    (when (.canExecute javac) (str javac))))
+  (->> (range 40 20 -1)
+       (keep jvm/find-home)
+       (map #(io/file % "bin" "javac"))
+       (filter #(.canExecute ^File %))
+       (map str)
+       first))
 
 (defn- run-compiler [args]
   (if-some [compiler (ToolProvider/getSystemJavaCompiler)]
     (run-here compiler args)
-    (if-some [javac (javac-of-java-home)]
+    (if-some [javac (javac-of-another)]
       (run-javac javac args)
-      (runner/skip! "This Java has no compiler; name a JDK in JAVA_HOME"))))
+      (runner/skip! "This Java has no compiler, and no JDK that has one was found"))))
 
 (defn compile!
   "Compiles the files for JDK 21 into target; classpath: more folders. Returns what the compiler complained about, nil where it compiled
-  without a warning. A test whose Java has no compiler, and no JAVA_HOME that has one, is skipped."
+  without a warning. Where neither this Java nor another one in the usual folders has a compiler, the test is skipped."
   [target classpath files]
   (let [classpath (str/join File/pathSeparator (into [(System/getProperty "java.class.path")] (map str) classpath))
         [exit out] (run-compiler (into ["-Xlint:all,-path" "-Werror" "--release" "21" "-proc:none" "-cp" classpath "-d" (str target)] files))]
