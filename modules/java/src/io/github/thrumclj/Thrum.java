@@ -338,7 +338,7 @@ public final class Thrum {
             };
         }
 
-        /** Clojure's own way through an Iterable reads up to 32 items ahead. */
+        /** The iterator is the user's code as well. */
         IReduceInit source(Iterable<?> items) {
             return (step, start) -> {
                 Object sum = start;

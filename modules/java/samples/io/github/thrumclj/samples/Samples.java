@@ -121,18 +121,22 @@ public final class Samples {
         return threads.stream().allMatch(Thread::isVirtual) && threads.stream().distinct().count() == 3;
     }
 
-    /** Returns the most calls that ran at once: both are awaited, so they do run at once. */
+    /** Items that a caller has asked for when it waits for room: as many as run at once, and the next one. */
     public static int limit() throws InterruptedException {
-        AtomicInteger running = new AtomicInteger();
-        AtomicInteger most = new AtomicInteger();
-        CountDownLatch two = new CountDownLatch(2);
-        Thrum.pmap(2, IntStream.range(0, 20).boxed().toList(), item -> {
-            most.accumulateAndGet(running.incrementAndGet(), Math::max);
-            two.countDown();
-            pass(two);
-            return running.decrementAndGet();
+        Thread caller = Thread.currentThread();
+        AtomicInteger asked = new AtomicInteger();
+        AtomicInteger askedBeforeAnyEnded = new AtomicInteger();
+        Iterable<Integer> items = () -> IntStream.range(0, 20).peek(i -> asked.incrementAndGet()).boxed().iterator();
+        Thrum.pmap(2, items, item -> {
+            if (item < 2) {
+                while (asked.get() < 3 || caller.getState() != Thread.State.WAITING) {
+                    Thread.onSpinWait();
+                }
+                askedBeforeAnyEnded.compareAndSet(0, asked.get());
+            }
+            return item;
         });
-        return most.get();
+        return askedBeforeAnyEnded.get();
     }
 
     /** One fails while the other waits for ever: the other is interrupted, and has ended when the failure is thrown. */
@@ -229,13 +233,12 @@ public final class Samples {
         return page(7).toString();
     }
 
-    /** The original is thrown, not what get() wraps it in, and nothing rides on it but what is true. */
+    /** The original is thrown, not what get() wraps it in. */
     public static List<Object> scopeThrowsTheOriginal() throws InterruptedException {
         try {
             return List.of(page(-1));
         } catch (IOException e) {
-            return List.of(e.getClass().getSimpleName(), e.getMessage(),
-                    Arrays.stream(e.getSuppressed()).filter(CompletionException.class::isInstance).count());
+            return List.of(e.getClass().getSimpleName(), e.getMessage());
         }
     }
 
@@ -317,19 +320,46 @@ public final class Samples {
         }
     }
 
-    /** A fork of the outer scope fails where an inner one waits for it: both throw the original in the end. */
+    /** A fork of the outer scope fails where an inner one asks for it: the inner throws what get() did, the outer the original. */
     public static List<Object> outerForkInInnerScope() throws InterruptedException {
         RuntimeException thrown = new RuntimeException("outer");
+        CountDownLatch asked = new CountDownLatch(1);
+        AtomicReference<Throwable> inside = new AtomicReference<>();
         try {
             Thrum.scope(outer -> {
                 Fork<Integer> fork = outer.fork(() -> {
+                    pass(asked);
                     throw thrown;
                 });
-                return Thrum.scope(inner -> inner.fork(fork::get).get());
+                inside.set(outcome(() -> Thrum.scope(inner -> {
+                    asked.countDown();
+                    return getWhenDone(fork);
+                })));
+                return 0;
             });
             return List.of("no exception");
         } catch (RuntimeException e) {
-            return List.of(e == thrown, e.toString());
+            return List.of(e == thrown, inside.get() instanceof CompletionException, inside.get().getCause() == thrown);
+        }
+    }
+
+    private static <R> R getWhenDone(Fork<R> fork) throws InterruptedException {
+        while (!fork.isDone()) {
+            Thread.onSpinWait();
+        }
+        return fork.get();
+    }
+
+    /** What get() throws is no second failure. */
+    public static List<Object> nothingRidesOnTheOriginal() throws InterruptedException {
+        RuntimeException thrown = new RuntimeException("alone");
+        try {
+            Thrum.scope(scope -> getWhenDone(scope.fork(() -> {
+                throw thrown;
+            })));
+            return List.of("no exception");
+        } catch (RuntimeException e) {
+            return List.of(e == thrown, Arrays.stream(e.getSuppressed()).filter(t -> t.getCause() == thrown).count());
         }
     }
 
@@ -476,7 +506,9 @@ public final class Samples {
 
     /** Throws what it is given, through every method; returns what came out. */
     public static List<Throwable> through(Throwable t) {
+        Iterable<Object> unreadable = () -> raise(t);
         return List.of(
+                outcome(() -> Thrum.pmap(1, unreadable, item -> item)),
                 outcome(() -> Thrum.pmap(1, List.of(1), item -> raise(t))),
                 outcome(() -> Thrum.scope(scope -> raise(t))),
                 outcome(() -> Thrum.scope(scope -> scope.fork(() -> raise(t)))),
@@ -486,7 +518,7 @@ public final class Samples {
     }
 
     @SuppressWarnings("unchecked")
-    private static <X extends Throwable> Object raise(Throwable t) throws X {
+    private static <R, X extends Throwable> R raise(Throwable t) throws X {
         throw (X) t;
     }
 
