@@ -72,6 +72,9 @@
 (deftest each-call-has-a-fresh-virtual-thread
   (is (true? (sample "freshVirtualThreads"))))
 
+(deftest what-a-thread-local-holds-stays-with-the-caller
+  (is (= [nil "caller"] (sample "threadLocals"))))
+
 (deftest so-many-calls-run-at-once
   (is (= 3 (sample "limit")) "two run, one item waits for room"))
 

@@ -121,6 +121,15 @@ public final class Samples {
         return threads.stream().allMatch(Thread::isVirtual) && threads.stream().distinct().count() == 3;
     }
 
+    /** What a ThreadLocal holds stays with the caller; what an InheritableThreadLocal does is inherited. */
+    public static List<String> threadLocals() throws InterruptedException {
+        ThreadLocal<String> plain = new ThreadLocal<>();
+        ThreadLocal<String> inheritable = new InheritableThreadLocal<>();
+        plain.set("caller");
+        inheritable.set("caller");
+        return Thrum.pmap(1, List.of(plain, inheritable), ThreadLocal::get);
+    }
+
     /** Items that a caller has asked for when it waits for room: as many as run at once, and the next one. */
     public static int limit() throws InterruptedException {
         Thread caller = Thread.currentThread();
