@@ -141,8 +141,9 @@
 
 (deftest what-the-user-throws-comes-out-as-it-is
   (doseq [thrown [(IOException. "io") (IllegalStateException. "state") (StackOverflowError. "error") (TimeoutException. "theirs")
-                  (CancellationException. "theirs") (ExecutionException. (IOException. "io")) (CompletionException. (IOException. "io"))
-                  (ex-info "theirs" {:a 1}) (ex-info "looks like ours" {:type :thrum/timeout}) (ex-info "so does this" {:type :thrum/invalid})]]
+                  (CancellationException. "theirs") (ExecutionException. (IOException. "io"))
+                  (CompletionException. (IOException. "io")) (ex-info "theirs" {:a 1})
+                  (ex-info "looks like ours" {:type :thrum/timeout}) (ex-info "so does this" {:type :thrum/invalid})]]
     (testing (str thrown)
       (is (= (repeat 7 true) (map #(identical? thrown %) (sample "through" thrown)))))))
 

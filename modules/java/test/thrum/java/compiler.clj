@@ -63,7 +63,8 @@
   without a warning. Where neither this Java nor another one in the usual folders has a compiler, the test is skipped."
   [target classpath files]
   (let [classpath (str/join File/pathSeparator (into [(System/getProperty "java.class.path")] (map str) classpath))
-        [exit out] (run-compiler (into ["-Xlint:all,-path" "-Werror" "--release" "21" "-proc:none" "-cp" classpath "-d" (str target)] files))]
+        options ["-Xlint:all,-path" "-Werror" "--release" "21" "-proc:none" "-cp" classpath "-d" (str target)]
+        [exit out] (run-compiler (into options files))]
     (when-not (= [0 ""] [exit out])
       (if (str/blank? out) (str "exit code " exit) out))))
 

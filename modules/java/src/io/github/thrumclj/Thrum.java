@@ -36,9 +36,10 @@ import clojure.lang.RT;
  * inside is running any more; work that ignores its interrupt delays the return.
  *
  * <p>The first failure in time cancels the rest, by an interrupt, and is thrown: the same instance, whatever its class, checked
- * exceptions included. Other true failures ride as {@linkplain Throwable#getSuppressed() suppressed}, at most 16, and with them the number
- * of the item that failed; what was thrown only because of the cancel is dropped. An interrupt of the caller is thrown as {@link InterruptedException} when the work has ended. In work
- * that is cancelled already, every method throws {@link CancellationException}.
+ * exceptions included. Other true failures ride as {@linkplain Throwable#getSuppressed() suppressed}, at most 16, and with them the
+ * number of the item that failed; what was thrown only because of the cancel is dropped. An interrupt of the caller is thrown as
+ * {@link InterruptedException} when the work has ended. In work that is cancelled already, every method throws
+ * {@link CancellationException}.
  *
  * <p>Misuse is answered at the call: {@link NullPointerException} and {@link IllegalArgumentException} name the argument.
  *
@@ -216,16 +217,16 @@ public final class Thrum {
     }
 
     /**
-     * Runs the body on the calling thread and returns its value, or stops it when the time has passed: the calling thread is interrupted,
-     * and what the body started by {@link #pmap} and {@link #scope} is cancelled. The deadline holds inside as well: of nested ones the earliest
-     * wins.
+     * Runs the body on the calling thread and returns its value, or stops it when the time has passed: the calling thread is
+     * interrupted, and what the body started by {@link #pmap} and {@link #scope} is cancelled. The deadline holds inside as well: of
+     * nested ones the earliest wins.
      *
      * <pre>{@code
      * Page page = Thrum.withTimeout(Duration.ofSeconds(2), () -> loadPage(id));
      * }</pre>
      *
-     * <p>A body that has a value is not late, and one that fails for a reason of its own throws that. Threads and pools of others are not
-     * stopped.
+     * <p>A body that has a value is not late, and one that fails for a reason of its own throws that. Threads and pools of others
+     * are not stopped.
      *
      * @param timeout how long, positive; rounded up to a millisecond
      * @throws TimeoutException         if the body was stopped; thrown when all that it started has ended, with what the body threw
@@ -414,7 +415,8 @@ public final class Thrum {
             case ":thrum/timeout" -> new TimeoutException(t.getMessage()).initCause(t.getCause());
             case ":thrum/closed" -> new IllegalStateException("The scope has ended, nothing can be forked into it any more", t);
             case ":thrum/deadlock" -> new IllegalStateException(t.getMessage(), t);
-            case ":thrum/invalid" -> new WrongThreadException("This thread does not work for the scope: only its body and its forks may fork", t);
+            case ":thrum/invalid" ->
+                new WrongThreadException("This thread does not work for the scope: only its body and its forks may fork", t);
             default -> t;
         };
     }
