@@ -33,6 +33,9 @@
    {:module "server-http-kit"
     :lib 'io.github.thrum-clj/thrum-server-http-kit
     :description "http-kit as an engine of thrum-server; http-kit itself is to be added by the user."}
+   {:module "java"
+    :lib 'io.github.thrum-clj/thrum-java
+    :description "Thrum for Java: a bounded parallel map, scopes and deadlines on virtual threads, without a Clojure type in sight."}
    {:module "lab"
     :lib 'io.github.thrum-clj/thrum-lab
     :description "Measures, on your machine and your code, what virtual threads buy."}])
@@ -70,11 +73,23 @@
   [target lib]
   (str target "/" (name lib) "-" version ".jar"))
 
+(defn- java?
+  [folder]
+  (some #(str/ends-with? (str %) ".java") (file-seq (io/file folder))))
+
+(defn- compile-java
+  "Compiles a module's Java for the oldest JDK that Thrum runs on. Needs a JDK; a JRE has no compiler."
+  [module class-dir]
+  (b/javac {:src-dirs (paths module), :class-dir class-dir, :javac-opts ["--release" "21" "-Xlint:all,-path"]
+            :basis (b/with-project-root (str "modules/" module) (b/create-basis {:project "deps.edn", :user nil}))}))
+
 (defn- build-jar
   [target {:keys [module lib description]}]
   (let [class-dir (str target "/classes/" module)]
     (b/delete {:path class-dir})
-    (b/copy-dir {:src-dirs (paths module), :target-dir class-dir})
+    (b/copy-dir {:src-dirs (paths module), :target-dir class-dir, :ignores [#".*\.java"]})
+    (when (some java? (paths module))
+      (compile-java module class-dir))
     (b/copy-file {:src "LICENSE", :target (str class-dir "/META-INF/LICENSE")})
     (b/write-pom {:class-dir class-dir, :lib lib, :version version, :basis (pom-basis module)
                   :scm {:url home, :tag (str "v" version)}, :pom-data (pom-data description)})
@@ -88,12 +103,13 @@
   opts)
 
 (defn install
-  "Builds the jars and puts them into the local Maven repository."
-  [{:keys [target] :or {target "target"} :as opts}]
+  "Builds the jars and puts them into the local Maven repository, or into the folder that :repository names."
+  [{:keys [target repository] :or {target "target"} :as opts}]
   (jars opts)
   (doseq [{:keys [module lib]} published]
     (b/install {:class-dir (str target "/classes/" module), :lib lib, :version version, :jar-file (jar-file target lib)
-                :basis (pom-basis module)}))
+                :basis (cond-> (pom-basis module)
+                         repository (assoc :mvn/local-repo (.getAbsolutePath (io/file (str repository)))))}))
   opts)
 
 (defn clean

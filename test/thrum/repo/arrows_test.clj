@@ -1,6 +1,7 @@
 (ns thrum.repo.arrows-test
   "The picture of the design's first chapter as data, checked against every ns form."
   (:require
+   [clojure.java.io :as io]
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [clojure.tools.namespace.parse :as parse]
@@ -12,6 +13,7 @@
   "What each module may use: modules below it, namespaces of libraries, and packages of Java. A module that is not here
   may not exist."
   {"core" {:modules #{}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "jdk." "com.sun."]}
+   "java" {:modules #{"core"}, :libraries #{}, :packages ["java." "clojure.lang." "clojure.java.api."]}
    "lab" {:modules #{"core" "server" "server-jetty"}
           :libraries #{'clojure.tools.cli}
           :packages ["java." "javax." "clojure.lang." "jdk." "com.sun." "sun.misc." "org.HdrHistogram." "org.eclipse.jetty."]}
@@ -71,6 +73,25 @@
   (let [decls (decls-by-module)]
     (doseq [[module ns-decls] decls, decl ns-decls]
       (is (= [] (violations module (owners decls) decl)) (str (parse/name-from-ns-decl decl))))))
+
+(defn- java-imports
+  "Returns the names that a Java source imports."
+  [source]
+  (map second (re-seq #"(?m)^import (?:static )?([\w.*]+);" source)))
+
+(defn java-violations
+  "Returns what the Java source of a module imports against its arrows."
+  [module source]
+  (let [{:keys [packages]} (arrows module)]
+    (remove (fn [class] (some #(str/starts-with? class %) packages)) (java-imports source))))
+
+(deftest imports-of-java-only-point-down
+  (let [paths (filter #(re-matches #"modules/[^/]+/src/.*\.java" %) (files/committed))]
+    (is (= #{"java"} (into #{} (map #(second (str/split % #"/"))) paths)))
+    (doseq [path paths]
+      (is (= [] (java-violations (second (str/split path #"/")) (slurp (io/file path)))) path))
+    (is (= ["org.eclipse.jetty.Server"]
+           (java-violations "java" "package x;\nimport java.util.List;\nimport org.eclipse.jetty.Server;\n")))))
 
 (deftest nobody-in-core-goes-through-the-front-door
   (doseq [decl (files/ns-decls (files/source-folder "core"))]

@@ -6,7 +6,7 @@
    [clojure.test :refer [deftest is use-fixtures]]
    [clojure.xml :as xml])
   (:import
-   (java.io File)
+   (java.io DataInputStream File)
    (java.nio.file Files)
    (java.nio.file.attribute FileAttribute)
    (java.util.jar JarFile)))
@@ -69,11 +69,11 @@
   (is (contains? (dependencies "thrum-lab") ["org.webjars.npm" "d3" "7.9.0"])))
 
 (deftest the-test-kit-is-in-no-pom
-  (doseq [artifact ["thrum" "thrum-lab"]]
+  (doseq [artifact ["thrum" "thrum-lab" "thrum-java"]]
     (is (not-any? #(str/includes? (second %) "test-kit") (dependencies artifact)))))
 
 (deftest poms-say-who-and-under-which-licence
-  (doseq [artifact ["thrum" "thrum-lab"] :let [pom (pom artifact)]]
+  (doseq [artifact ["thrum" "thrum-lab" "thrum-java"] :let [pom (pom artifact)]]
     (is (= ["io.github.thrum-clj" artifact @(build 'version)] (coordinate pom)))
     (is (= "MIT" (text pom :licenses :license :name)))
     (is (= [] (at pom :repositories :repository)) "all is on Maven Central")
@@ -85,6 +85,13 @@
   (is (contains? (entries "thrum-lab") "thrum/lab/main.clj"))
   (doseq [artifact ["thrum" "thrum-lab"]]
     (is (not-any? #(re-find #"test|\.edn$" %) (remove #(str/starts-with? % "clj-kondo.exports/") (entries artifact))))))
+
+(deftest javas-jar-holds-classes-for-the-oldest-jdk
+  (is (contains? (dependencies "thrum-java") ["io.github.thrum-clj" "thrum" @(build 'version)]))
+  (is (= #{} (into #{} (filter #(re-find #"\.(?:java|clj)$|[Ss]amples" %)) (entries "thrum-java"))))
+  (with-open [jar (jar "thrum-java")
+              in (DataInputStream. (.getInputStream jar (.getEntry jar "io/github/thrumclj/Thrum.class")))]
+    (is (= [0xcafebabe 0 65] [(bit-and 0xffffffff (.readInt in)) (.readUnsignedShort in) (.readUnsignedShort in)]))))
 
 (deftest core-exports-its-clj-kondo-configuration
   (is (contains? (entries "thrum") "clj-kondo.exports/io.github.thrum-clj/thrum/config.edn")))

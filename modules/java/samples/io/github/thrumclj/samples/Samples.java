@@ -1,0 +1,621 @@
+package io.github.thrumclj.samples;
+
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Iterator;
+import java.util.List;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Exchanger;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.stream.IntStream;
+
+import io.github.thrumclj.Thrum;
+import io.github.thrumclj.Thrum.Fork;
+import io.github.thrumclj.Thrum.Mapper;
+import io.github.thrumclj.Thrum.Scope;
+
+/** Java as its users write it. That it compiles is the test of the types; what the methods return is looked at by thrum.java-test. */
+public final class Samples {
+    private Samples() {
+    }
+
+    record Item(int id) {
+    }
+
+    record Price(Item item, int cents) {
+    }
+
+    record Page(String user, List<String> cart) {
+    }
+
+    static final class SoldOut extends Exception {
+        private static final long serialVersionUID = 1;
+
+        SoldOut(String message) {
+            super(message);
+        }
+    }
+
+    private static Price price(Item item) throws SoldOut {
+        if (item.id() < 0) {
+            throw new SoldOut("item " + item.id());
+        }
+        return new Price(item, 100 * item.id());
+    }
+
+    private static void pass(CountDownLatch gate) throws InterruptedException {
+        if (!gate.await(20, TimeUnit.SECONDS)) {
+            throw new AssertionError("The gate stayed shut");
+        }
+    }
+
+    private static final Duration LONG = Duration.ofSeconds(20);
+
+    // pmap
+
+    /** No exception is declared, so none has to be caught; a method reference's result infers. */
+    public static List<Integer> inputOrder() throws InterruptedException {
+        CountDownLatch secondIsDone = new CountDownLatch(1);
+        List<Integer> lengths = Thrum.pmap(2, List.of("one", "three"), word -> {
+            if (word.length() == 3) {
+                pass(secondIsDone);
+            } else {
+                secondIsDone.countDown();
+            }
+            return word.length();
+        });
+        List<Integer> more = Thrum.pmap(3, List.of("a", "bb"), String::length);
+        List<Integer> all = new ArrayList<>(lengths);
+        all.addAll(more);
+        return all;
+    }
+
+    /** The compiler infers the checked exception: this method has to declare it. */
+    static List<Price> prices(List<Item> items) throws SoldOut, InterruptedException {
+        return Thrum.pmap(8, items, item -> price(item));
+    }
+
+    public static List<Object> checkedException() throws InterruptedException {
+        try {
+            return List.of(prices(List.of(new Item(1), new Item(-7))));
+        } catch (SoldOut e) {
+            return List.of(e.getMessage(), e.getSuppressed()[0].getMessage().startsWith("Item 1 failed"));
+        }
+    }
+
+    /** An item, a function and a result may be of other types than what is asked for. */
+    public static List<Number> wildcards() throws InterruptedException {
+        Mapper<Object, Integer, RuntimeException> hash = Object::hashCode;
+        return Thrum.<Integer, Number, RuntimeException>pmap(2, List.of(1, 2), hash);
+    }
+
+    public static List<String> nulls() throws InterruptedException {
+        return Thrum.pmap(2, Arrays.asList(null, "b"), word -> word == null ? "was null" : null);
+    }
+
+    public static List<Object> empty() throws InterruptedException {
+        return Thrum.pmap(1, List.of(), item -> item);
+    }
+
+    public static String immutable() throws InterruptedException {
+        List<Integer> results = Thrum.pmap(1, List.of(1), item -> item);
+        try {
+            results.set(0, 2);
+            return "changed";
+        } catch (UnsupportedOperationException e) {
+            return results.toString();
+        }
+    }
+
+    public static boolean freshVirtualThreads() throws InterruptedException {
+        List<Thread> threads = Thrum.pmap(1, List.of(1, 2, 3), item -> Thread.currentThread());
+        return threads.stream().allMatch(Thread::isVirtual) && threads.stream().distinct().count() == 3;
+    }
+
+    /** What a ThreadLocal holds stays with the caller; what an InheritableThreadLocal does is inherited. */
+    public static List<String> threadLocals() throws InterruptedException {
+        ThreadLocal<String> plain = new ThreadLocal<>();
+        ThreadLocal<String> inheritable = new InheritableThreadLocal<>();
+        plain.set("caller");
+        inheritable.set("caller");
+        return Thrum.pmap(1, List.of(plain, inheritable), ThreadLocal::get);
+    }
+
+    /** Items that a caller has asked for when it waits for room: as many as run at once, and the next one. */
+    public static int limit() throws InterruptedException {
+        Thread caller = Thread.currentThread();
+        AtomicInteger asked = new AtomicInteger();
+        AtomicInteger askedBeforeAnyEnded = new AtomicInteger();
+        Iterable<Integer> items = () -> IntStream.range(0, 20).peek(i -> asked.incrementAndGet()).boxed().iterator();
+        Thrum.pmap(2, items, item -> {
+            if (item < 2) {
+                while (asked.get() < 3 || caller.getState() != Thread.State.WAITING) {
+                    Thread.onSpinWait();
+                }
+                askedBeforeAnyEnded.compareAndSet(0, asked.get());
+            }
+            return item;
+        });
+        return askedBeforeAnyEnded.get();
+    }
+
+    /** One fails while the other waits for ever: the other is interrupted, and has ended when the failure is thrown. */
+    public static List<Object> siblingCancel() throws InterruptedException {
+        CountDownLatch waiting = new CountDownLatch(1);
+        CountDownLatch never = new CountDownLatch(1);
+        AtomicReference<String> sibling = new AtomicReference<>("runs");
+        IOException thrown = new IOException("first");
+        try {
+            Thrum.pmap(2, List.of("fails", "waits"), kind -> {
+                if (kind.equals("fails")) {
+                    pass(waiting);
+                    throw thrown;
+                }
+                waiting.countDown();
+                try {
+                    pass(never);
+                } catch (InterruptedException e) {
+                    sibling.set("interrupted");
+                    throw e;
+                }
+                return kind;
+            });
+            return List.of("no exception");
+        } catch (IOException e) {
+            return List.of(e == thrown, sibling.get());
+        }
+    }
+
+    /** The items are asked for one after the other, by the calling thread, and not ahead of what has room. */
+    public static List<Object> iteration() throws InterruptedException {
+        Thread self = Thread.currentThread();
+        AtomicInteger asked = new AtomicInteger();
+        AtomicInteger foreign = new AtomicInteger();
+        AtomicInteger ahead = new AtomicInteger();
+        AtomicInteger called = new AtomicInteger();
+        Iterable<Integer> items = () -> new Iterator<>() {
+            @Override
+            public boolean hasNext() {
+                return asked.get() < 100;
+            }
+
+            @Override
+            public Integer next() {
+                if (Thread.currentThread() != self) {
+                    foreign.incrementAndGet();
+                }
+                ahead.accumulateAndGet(asked.incrementAndGet() - called.get(), Math::max);
+                return asked.get();
+            }
+        };
+        List<Integer> results = Thrum.pmap(2, items, item -> {
+            called.incrementAndGet();
+            return item;
+        });
+        return List.of(results.size(), foreign.get(), ahead.get() <= 4);
+    }
+
+    public static String failingIteration() throws InterruptedException {
+        IllegalStateException thrown = new IllegalStateException("no more");
+        try {
+            Thrum.pmap(2, () -> {
+                throw thrown;
+            }, item -> item);
+            return "no exception";
+        } catch (IllegalStateException e) {
+            return e == thrown ? "same" : e.toString();
+        }
+    }
+
+    // scope
+
+    private static String user(int id) throws IOException {
+        if (id < 0) {
+            throw new FileNotFoundException("user " + id);
+        }
+        return "Ada";
+    }
+
+    private static List<String> cart(int id) {
+        return List.of("teapot " + id);
+    }
+
+    /** Forks that throw checked exceptions: the parameter of the lambda says which. */
+    static Page page(int id) throws IOException, InterruptedException {
+        return Thrum.scope((Scope<IOException> scope) -> {
+            Fork<String> user = scope.fork(() -> user(id));
+            Fork<List<String>> cart = scope.fork(() -> cart(id));
+            return new Page(user.get(), cart.get());
+        });
+    }
+
+    public static String scopeReturns() throws IOException, InterruptedException {
+        return page(7).toString();
+    }
+
+    /** The original is thrown, not what get() wraps it in. */
+    public static List<Object> scopeThrowsTheOriginal() throws InterruptedException {
+        try {
+            return List.of(page(-1));
+        } catch (IOException e) {
+            return List.of(e.getClass().getSimpleName(), e.getMessage());
+        }
+    }
+
+    /** No checked exceptions: nothing to say. */
+    public static int scopeOfUnchecked() throws InterruptedException {
+        return Thrum.scope(scope -> {
+            var one = scope.fork(() -> 1);
+            var two = scope.fork(() -> {
+                var inner = scope.fork(() -> 1);
+                return 1 + inner.get();
+            });
+            return one.get() + two.get();
+        });
+    }
+
+    /** A fork that nobody asks for fails: the scope still throws it, and its sibling has ended. */
+    public static List<Object> forgottenFork() throws InterruptedException {
+        CountDownLatch waiting = new CountDownLatch(1);
+        CountDownLatch never = new CountDownLatch(1);
+        IOException thrown = new IOException("forgotten");
+        AtomicReference<Fork<String>> sibling = new AtomicReference<>();
+        AtomicReference<String> how = new AtomicReference<>("runs");
+        try {
+            Thrum.scope((Scope<IOException> scope) -> {
+                sibling.set(scope.fork(() -> {
+                    waiting.countDown();
+                    try {
+                        pass(never);
+                    } catch (InterruptedException e) {
+                        how.set("interrupted");
+                        throw e;
+                    }
+                    return "late";
+                }));
+                scope.fork(() -> {
+                    pass(waiting);
+                    throw thrown;
+                });
+                return "body";
+            });
+            return List.of("no exception");
+        } catch (IOException e) {
+            return List.of(e == thrown, how.get(), sibling.get().isDone());
+        }
+    }
+
+    public static List<Object> getOfFailedAndCancelled() throws InterruptedException {
+        CountDownLatch never = new CountDownLatch(1);
+        RuntimeException thrown = new RuntimeException("no");
+        AtomicReference<Fork<?>> failed = new AtomicReference<>();
+        AtomicReference<Fork<?>> cancelled = new AtomicReference<>();
+        CountDownLatch waiting = new CountDownLatch(1);
+        try {
+            Thrum.scope(scope -> {
+                cancelled.set(scope.fork(() -> {
+                    waiting.countDown();
+                    pass(never);
+                    return 0;
+                }));
+                pass(waiting);
+                failed.set(scope.fork(() -> {
+                    throw thrown;
+                }));
+                return 0;
+            });
+        } catch (RuntimeException e) {
+            return List.of(e == thrown, get(failed.get()), get(cancelled.get()));
+        }
+        return List.of("no exception");
+    }
+
+    private static String get(Fork<?> fork) throws InterruptedException {
+        try {
+            return String.valueOf(fork.get());
+        } catch (CompletionException e) {
+            return "failed: " + e.getCause().getMessage();
+        } catch (CancellationException e) {
+            return "cancelled";
+        }
+    }
+
+    /** A fork of the outer scope fails where an inner one asks for it: the inner throws what get() did, the outer the original. */
+    public static List<Object> outerForkInInnerScope() throws InterruptedException {
+        RuntimeException thrown = new RuntimeException("outer");
+        CountDownLatch asked = new CountDownLatch(1);
+        AtomicReference<Throwable> inside = new AtomicReference<>();
+        try {
+            Thrum.scope(outer -> {
+                Fork<Integer> fork = outer.fork(() -> {
+                    pass(asked);
+                    throw thrown;
+                });
+                inside.set(outcome(() -> Thrum.scope(inner -> {
+                    asked.countDown();
+                    return getWhenDone(fork);
+                })));
+                return 0;
+            });
+            return List.of("no exception");
+        } catch (RuntimeException e) {
+            return List.of(e == thrown, inside.get() instanceof CompletionException, inside.get().getCause() == thrown);
+        }
+    }
+
+    private static <R> R getWhenDone(Fork<R> fork) throws InterruptedException {
+        while (!fork.isDone()) {
+            Thread.onSpinWait();
+        }
+        return fork.get();
+    }
+
+    /** What get() throws is no second failure. */
+    public static List<Object> nothingRidesOnTheOriginal() throws InterruptedException {
+        RuntimeException thrown = new RuntimeException("alone");
+        try {
+            Thrum.scope(scope -> getWhenDone(scope.fork(() -> {
+                throw thrown;
+            })));
+            return List.of("no exception");
+        } catch (RuntimeException e) {
+            return List.of(e == thrown, Arrays.stream(e.getSuppressed()).filter(t -> t.getCause() == thrown).count());
+        }
+    }
+
+    /** A body that handles a failed fork cannot save its scope. */
+    public static String handledFailure() throws InterruptedException {
+        try {
+            return Thrum.scope(scope -> {
+                Fork<String> fork = scope.fork(() -> {
+                    throw new IllegalArgumentException("handled in vain");
+                });
+                try {
+                    return fork.get();
+                } catch (CompletionException | CancellationException e) {
+                    return "saved";
+                }
+            });
+        } catch (IllegalArgumentException e) {
+            return e.getMessage();
+        }
+    }
+
+    // withTimeout
+
+    public static String inTime() throws IOException, TimeoutException, InterruptedException {
+        return Thrum.withTimeout(LONG, () -> user(1));
+    }
+
+    /** What the body forked is cancelled, and has ended when the exception is thrown. */
+    public static List<Object> late() throws InterruptedException {
+        CountDownLatch never = new CountDownLatch(1);
+        AtomicInteger ended = new AtomicInteger();
+        AtomicInteger begun = new AtomicInteger();
+        try {
+            Thrum.withTimeout(Duration.ofMillis(50), () -> Thrum.pmap(2, List.of(1, 2), item -> {
+                begun.incrementAndGet();
+                try {
+                    pass(never);
+                } finally {
+                    ended.incrementAndGet();
+                }
+                return item;
+            }));
+            return List.of("no exception");
+        } catch (TimeoutException e) {
+            return List.of(begun.get() == ended.get(), e.getMessage());
+        }
+    }
+
+    /** The deadline of the caller holds inside a scope, and the inner, later one does not fire. */
+    public static List<Object> nestedDeadlines() throws InterruptedException {
+        CountDownLatch never = new CountDownLatch(1);
+        AtomicReference<String> inner = new AtomicReference<>("nothing");
+        try {
+            Thrum.withTimeout(Duration.ofMillis(50), () -> {
+                try {
+                    return Thrum.withTimeout(LONG, () -> {
+                        pass(never);
+                        return 1;
+                    });
+                } catch (Exception e) {
+                    inner.set(e.getClass().getSimpleName());
+                    throw e;
+                }
+            });
+            return List.of("no exception");
+        } catch (TimeoutException e) {
+            return List.of("outer", inner.get());
+        }
+    }
+
+    /** At the deadline a body that tries to fork once more is no failure of its own. */
+    public static String forkAfterTheDeadline() throws InterruptedException {
+        CountDownLatch never = new CountDownLatch(1);
+        try {
+            return Thrum.withTimeout(Duration.ofMillis(50), () -> Thrum.scope(scope -> {
+                try {
+                    pass(never);
+                } catch (InterruptedException e) {
+                    scope.fork(() -> "one more");
+                }
+                return "body";
+            }));
+        } catch (TimeoutException e) {
+            return "late";
+        }
+    }
+
+    /** The body's own TimeoutException is its own, the same instance. */
+    public static boolean timeoutOfTheBody() throws InterruptedException {
+        TimeoutException thrown = new TimeoutException("mine");
+        try {
+            Thrum.withTimeout(LONG, () -> {
+                throw thrown;
+            });
+            return false;
+        } catch (TimeoutException e) {
+            return e == thrown;
+        }
+    }
+
+    public static long hugeTimeout() throws InterruptedException, TimeoutException {
+        return Thrum.withTimeout(Duration.ofSeconds(Long.MAX_VALUE), () -> 1L);
+    }
+
+    public static long smallTimeoutIsRoundedUp() throws InterruptedException {
+        try {
+            return Thrum.withTimeout(Duration.ofNanos(1), () -> {
+                new CountDownLatch(1).await();
+                return 1L;
+            });
+        } catch (TimeoutException e) {
+            return e.getMessage().contains("within 1 ms") ? 0L : -1L;
+        }
+    }
+
+    // Interrupts, and what others throw
+
+    public static List<Object> interruptOfTheCaller() throws Exception {
+        CountDownLatch waiting = new CountDownLatch(1);
+        CountDownLatch never = new CountDownLatch(1);
+        AtomicInteger running = new AtomicInteger();
+        FutureTask<String> work = new FutureTask<>(() -> {
+            try {
+                Thrum.pmap(1, List.of(1), item -> {
+                    running.incrementAndGet();
+                    waiting.countDown();
+                    try {
+                        pass(never);
+                    } finally {
+                        running.decrementAndGet();
+                    }
+                    return item;
+                });
+                return "no exception";
+            } catch (InterruptedException e) {
+                return "interrupted, running: " + running.get() + ", flag: " + Thread.currentThread().isInterrupted();
+            }
+        });
+        Thread caller = Thread.ofPlatform().daemon().start(work);
+        pass(waiting);
+        caller.interrupt();
+        return List.of(work.get(20, TimeUnit.SECONDS));
+    }
+
+    /** Throws what it is given, through every method; returns what came out. */
+    public static List<Throwable> through(Throwable t) {
+        Iterable<Object> unreadable = () -> raise(t);
+        return List.of(
+                outcome(() -> Thrum.pmap(1, unreadable, item -> item)),
+                outcome(() -> Thrum.pmap(1, List.of(1), item -> raise(t))),
+                outcome(() -> Thrum.scope(scope -> raise(t))),
+                outcome(() -> Thrum.scope(scope -> scope.fork(() -> raise(t)))),
+                outcome(() -> Thrum.scope(scope -> scope.fork(() -> raise(t)).get())),
+                outcome(() -> Thrum.withTimeout(LONG, () -> raise(t))),
+                outcome(() -> Thrum.withTimeout(LONG, () -> Thrum.scope(s -> Thrum.pmap(1, List.of(1), item -> raise(t))))));
+    }
+
+    @SuppressWarnings("unchecked")
+    private static <R, X extends Throwable> R raise(Throwable t) throws X {
+        throw (X) t;
+    }
+
+    private interface Attempt {
+        Object run() throws Throwable;
+    }
+
+    private static Throwable outcome(Attempt attempt) {
+        try {
+            return new AssertionError("returned " + attempt.run());
+        } catch (Throwable t) {
+            return t;
+        }
+    }
+
+    private static String told(Attempt attempt) {
+        Throwable t = outcome(attempt);
+        return t.getClass().getSimpleName() + ": " + t.getMessage();
+    }
+
+    // Misuse
+
+    public static List<String> misuse() {
+        return List.of(
+                told(() -> Thrum.pmap(0, List.of(1), item -> item)),
+                told(() -> Thrum.pmap(-1, List.of(1), item -> item)),
+                told(() -> Thrum.pmap(1, null, item -> item)),
+                told(() -> Thrum.pmap(1, List.of(1), null)),
+                told(() -> Thrum.scope(null)),
+                told(() -> Thrum.scope(scope -> scope.fork(null))),
+                told(() -> Thrum.withTimeout(null, () -> 1)),
+                told(() -> Thrum.withTimeout(LONG, null)),
+                told(() -> Thrum.withTimeout(Duration.ZERO, () -> 1)),
+                told(() -> Thrum.withTimeout(Duration.ofMillis(-5), () -> 1)));
+    }
+
+    public static List<String> closedScope() throws InterruptedException {
+        AtomicReference<Scope<RuntimeException>> leaked = new AtomicReference<>();
+        Thrum.scope(scope -> {
+            leaked.set(scope);
+            return null;
+        });
+        return List.of(told(() -> leaked.get().fork(() -> 1)),
+                told(() -> Thrum.scope(another -> leaked.get().fork(() -> 1))));
+    }
+
+    /** A thread that works for nobody forks into a scope that is open. */
+    public static String foreignThread() throws InterruptedException {
+        Exchanger<Scope<RuntimeException>> handed = new Exchanger<>();
+        FutureTask<String> foreign = new FutureTask<>(() -> {
+            Scope<RuntimeException> scope = handed.exchange(null);
+            return told(() -> scope.fork(() -> 1));
+        });
+        Thread.ofVirtual().start(foreign);
+        return Thrum.scope(scope -> {
+            handed.exchange(scope);
+            try {
+                return foreign.get();
+            } catch (java.util.concurrent.ExecutionException e) {
+                return e.toString();
+            }
+        });
+    }
+
+    public static String waitsForItself() throws InterruptedException {
+        Exchanger<Fork<String>> itself = new Exchanger<>();
+        return told(() -> Thrum.scope(scope -> {
+            Fork<String> fork = scope.fork(() -> itself.exchange(null).get());
+            itself.exchange(fork);
+            return fork.get();
+        }));
+    }
+
+    public static String inCancelledWork() throws InterruptedException {
+        CountDownLatch never = new CountDownLatch(1);
+        AtomicReference<String> then = new AtomicReference<>();
+        try {
+            Thrum.withTimeout(Duration.ofMillis(50), () -> {
+                try {
+                    pass(never);
+                } catch (InterruptedException e) {
+                    then.set(outcome(() -> Thrum.pmap(1, List.of(1), item -> item)).getClass().getSimpleName());
+                }
+                throw new CancellationException();
+            });
+            return "no exception";
+        } catch (TimeoutException e) {
+            return then.get();
+        }
+    }
+}

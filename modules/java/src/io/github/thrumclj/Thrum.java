@@ -1,0 +1,442 @@
+package io.github.thrumclj;
+
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+import java.util.Objects;
+import java.util.Set;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.locks.ReentrantLock;
+
+import clojure.java.api.Clojure;
+import clojure.lang.AFn;
+import clojure.lang.IDeref;
+import clojure.lang.IExceptionInfo;
+import clojure.lang.IFn;
+import clojure.lang.IReduceInit;
+import clojure.lang.Keyword;
+import clojure.lang.RT;
+
+/**
+ * Plain blocking code on virtual threads: bounded, cancelled together, and never left running.
+ *
+ * <ul>
+ *   <li>{@link #pmap} calls a function on many items, so many at once.</li>
+ *   <li>{@link #scope} starts different things at once, and ends when all of them have ended.</li>
+ *   <li>{@link #withTimeout} bounds the time of what happens inside, also of the two above.</li>
+ * </ul>
+ *
+ * <p>Every piece of work runs on a fresh virtual thread. When a method of this class returns or throws, nothing that was started
+ * inside is running any more; work that ignores its interrupt delays the return.
+ *
+ * <p>The first failure in time cancels the rest, by an interrupt, and is thrown: the same instance, whatever its class, checked
+ * exceptions included. Other true failures ride as {@linkplain Throwable#getSuppressed() suppressed}, at most 16, and with them the
+ * number of the item that failed; what was thrown only because of the cancel is dropped. An interrupt of the caller is thrown as
+ * {@link InterruptedException} when the work has ended. In work that is cancelled already, every method throws
+ * {@link CancellationException}.
+ *
+ * <p>Misuse is answered at the call: {@link NullPointerException} and {@link IllegalArgumentException} name the argument.
+ *
+ * <p>It is a face of Thrum for Clojure, whose loading takes a second or more: the first call of the process pays for it, or {@link #load}
+ * at the start of the application.
+ */
+public final class Thrum {
+    private Thrum() {
+    }
+
+    // What is handed in and out
+
+    /**
+     * What {@link #pmap} calls on every item.
+     *
+     * @param <T> the item
+     * @param <R> the result
+     * @param <X> what it may throw; the compiler infers it
+     */
+    @FunctionalInterface
+    public interface Mapper<T, R, X extends Exception> {
+        R map(T item) throws X, InterruptedException;
+    }
+
+    /**
+     * What {@link #withTimeout} and {@link Scope#fork} run.
+     *
+     * @param <R> the result
+     * @param <X> what it may throw; the compiler infers it
+     */
+    @FunctionalInterface
+    public interface Body<R, X extends Exception> {
+        R run() throws X, InterruptedException;
+    }
+
+    /**
+     * What {@link #scope} runs.
+     *
+     * @param <R> the result
+     * @param <X> what it and its forks may throw
+     */
+    @FunctionalInterface
+    public interface ScopeBody<R, X extends Exception> {
+        R run(Scope<X> scope) throws X, InterruptedException;
+    }
+
+    /**
+     * Owns forks; see {@link Thrum#scope}.
+     *
+     * @param <X> what its forks may throw
+     */
+    public static final class Scope<X extends Exception> {
+        private final Object form;
+        private final Boundary boundary;
+
+        private Scope(Object form, Boundary boundary) {
+            this.form = form;
+            this.boundary = boundary;
+        }
+
+        /**
+         * Starts the body on a fresh virtual thread.
+         *
+         * @throws NullPointerException  if the body is null
+         * @throws IllegalStateException if the scope has ended, or is being cancelled
+         * @throws WrongThreadException  if the calling thread does not work for the scope: only its body and its forks may fork
+         */
+        public <R> Fork<R> fork(Body<? extends R, ? extends X> body) {
+            given(body, "body");
+            try {
+                return new Fork<>((Future<?>) core().fork().invoke(form, boundary.function(ignored -> body.run())));
+            } catch (Throwable t) {
+                throw Thrum.<RuntimeException>asItIs(translated(t));
+            }
+        }
+    }
+
+    /**
+     * What {@link Scope#fork} has started.
+     *
+     * @param <R> the result
+     */
+    public static final class Fork<R> {
+        private final Future<?> task;
+
+        private Fork(Future<?> task) {
+            this.task = task;
+        }
+
+        /**
+         * Waits for the result and returns it. In the body of the scope a failure needs no handling: the scope throws its cause.
+         *
+         * @throws CompletionException   if the fork has failed; the cause is what it threw
+         * @throws CancellationException if the fork, or the caller's work, was cancelled
+         * @throws IllegalStateException if the fork could never end, because it waits for itself
+         * @throws InterruptedException  if the caller was interrupted
+         */
+        @SuppressWarnings("unchecked")
+        public R get() throws InterruptedException {
+            try {
+                return (R) task.get();
+            } catch (ExecutionException e) {
+                throw new ForkFailed(e.getCause());
+            } catch (Throwable t) {
+                throw Thrum.<RuntimeException>asItIs(translated(t));
+            }
+        }
+
+        /** Tells whether the fork has ended, in whatever way. */
+        public boolean isDone() {
+            return task.isDone();
+        }
+    }
+
+    // What it does
+
+    /**
+     * Returns the results of the mapper for the items, in the order of the items, computed by at most {@code limit} calls at once,
+     * each on a virtual thread of its own.
+     *
+     * <pre>{@code
+     * List<Price> prices = Thrum.pmap(8, items, item -> shop.price(item));
+     * }</pre>
+     *
+     * <p>The items are iterated by the calling thread, one after the other as there is room. Items and results may be null.
+     *
+     * @param limit how many calls may run at once, at least 1
+     * @return a list that cannot be changed
+     * @throws X                        what the first failing call threw, when the others have been cancelled and have ended
+     * @throws NullPointerException     if items or mapper is null
+     * @throws IllegalArgumentException if the limit is below 1
+     * @throws InterruptedException     if the caller was interrupted
+     */
+    @SuppressWarnings("unchecked")
+    public static <T, R, X extends Exception> List<R> pmap(
+            int limit, Iterable<? extends T> items, Mapper<? super T, ? extends R, ? extends X> mapper)
+            throws X, InterruptedException {
+        if (limit < 1) {
+            throw new IllegalArgumentException("limit must be at least 1, not " + limit);
+        }
+        given(items, "items");
+        given(mapper, "mapper");
+        Boundary boundary = new Boundary();
+        Object results = Thrum.<X>call(boundary, core -> core.pmapv().invoke(
+                (long) limit, boundary.function(item -> mapper.map((T) item)), boundary.source(items)));
+        return (List<R>) Collections.unmodifiableList(Arrays.asList(((List<?>) results).toArray()));
+    }
+
+    /**
+     * Runs the body on the calling thread and returns its value, when everything that it has forked has ended.
+     *
+     * <pre>{@code
+     * Page page = Thrum.scope(scope -> {
+     *     Fork<User> user = scope.fork(() -> users.load(id));
+     *     Fork<Cart> cart = scope.fork(() -> carts.load(id));
+     *     return new Page(user.get(), cart.get());
+     * });
+     * }</pre>
+     *
+     * <p>A fork that fails cancels the others and the body; so does a body that throws. When all have ended, the first failure is thrown.
+     *
+     * <p>Where forks throw checked exceptions, say so at the lambda's parameter, and the compiler holds the caller to it:
+     * {@code Thrum.scope((Scope<IOException> scope) -> ...)}.
+     *
+     * @throws X                    what the body or the first failing fork threw
+     * @throws NullPointerException if the body is null
+     * @throws InterruptedException if the caller was interrupted
+     */
+    @SuppressWarnings("unchecked")
+    public static <R, X extends Exception> R scope(ScopeBody<R, X> body) throws X, InterruptedException {
+        given(body, "body");
+        Boundary boundary = new Boundary();
+        return (R) Thrum.<X>call(boundary, core -> core.scope().invoke(
+                RT.map(), boundary.function(form -> body.run(new Scope<>(form, boundary)))));
+    }
+
+    /**
+     * Runs the body on the calling thread and returns its value, or stops it when the time has passed: the calling thread is
+     * interrupted, and what the body started by {@link #pmap} and {@link #scope} is cancelled. The deadline holds inside as well: of
+     * nested ones the earliest wins.
+     *
+     * <pre>{@code
+     * Page page = Thrum.withTimeout(Duration.ofSeconds(2), () -> loadPage(id));
+     * }</pre>
+     *
+     * <p>A body that has a value is not late, and one that fails for a reason of its own throws that. Threads and pools of others
+     * are not stopped.
+     *
+     * @param timeout how long, positive; rounded up to a millisecond
+     * @throws TimeoutException         if the body was stopped; thrown when all that it started has ended, with what the body threw
+     *                                  as its cause
+     * @throws X                        what the body threw
+     * @throws NullPointerException     if timeout or body is null
+     * @throws IllegalArgumentException if the timeout is not positive
+     * @throws InterruptedException     if the caller was interrupted
+     */
+    @SuppressWarnings("unchecked")
+    public static <R, X extends Exception> R withTimeout(Duration timeout, Body<? extends R, ? extends X> body)
+            throws X, TimeoutException, InterruptedException {
+        given(timeout, "timeout");
+        given(body, "body");
+        if (!timeout.isPositive()) {
+            throw new IllegalArgumentException("timeout must be positive, not " + timeout);
+        }
+        Boundary boundary = new Boundary();
+        return (R) Thrum.<X>call(boundary, core -> core.timeout().invoke(
+                wholeMillis(timeout), null, boundary.function(ignored -> body.run())));
+    }
+
+    /**
+     * Loads what the other methods need, if that has not happened yet: a second or more of computing, better spent at the start of an
+     * application than in its first request.
+     */
+    public static void load() {
+        core();
+    }
+
+    // How Clojure is reached
+
+    private record Core(IFn pmapv, IFn scope, IFn fork, IFn timeout) {
+    }
+
+    // A lock, not a class initialiser: a virtual thread that waits for one of those keeps its carrier.
+    private static final ReentrantLock LOADING = new ReentrantLock();
+    private static volatile Core core;
+
+    private static Core core() {
+        Core loaded = core;
+        return loaded != null ? loaded : loadOnce();
+    }
+
+    private static Core loadOnce() {
+        LOADING.lock();
+        try {
+            if (core == null) {
+                core = loadCore();
+            }
+            return core;
+        } finally {
+            LOADING.unlock();
+        }
+    }
+
+    // Clojure looks for its sources through the thread's class loader, which on a server's thread may be anybody's.
+    private static Core loadCore() {
+        Thread thread = Thread.currentThread();
+        ClassLoader before = thread.getContextClassLoader();
+        thread.setContextClassLoader(Thrum.class.getClassLoader());
+        try {
+            Clojure.var("clojure.core", "require").invoke(Clojure.read("thrum.core"));
+            return new Core(named("pmapv"), named("with-scope-call"), named("fork-call"), named("with-timeout-call"));
+        } finally {
+            thread.setContextClassLoader(before);
+        }
+    }
+
+    private static IFn named(String name) {
+        return Clojure.var("thrum.core", name);
+    }
+
+    private interface Use {
+        Object of(Core core) throws Throwable;
+    }
+
+    private static <X extends Exception> Object call(Boundary boundary, Use use) throws X {
+        try {
+            return use.of(core());
+        } catch (Throwable t) {
+            throw Thrum.<X>asItIs(boundary.out(t));
+        }
+    }
+
+    private interface Code {
+        Object run(Object argument) throws Throwable;
+    }
+
+    /** What the user's code throws passes through one call unchanged; what Thrum throws is put in Java's terms. */
+    private static final class Boundary {
+        // The user may well throw what looks like Thrum's own.
+        private final Set<Throwable> theirs = ConcurrentHashMap.newKeySet();
+
+        IFn function(Code code) {
+            return new AFn() {
+                @Override
+                public Object invoke() {
+                    return invoke(null);
+                }
+
+                @Override
+                public Object invoke(Object argument) {
+                    try {
+                        return code.run(argument);
+                    } catch (Throwable t) {
+                        throw Thrum.<RuntimeException>asItIs(in(t));
+                    }
+                }
+            };
+        }
+
+        /** The iterator is the user's code as well. */
+        IReduceInit source(Iterable<?> items) {
+            return (step, start) -> {
+                Object sum = start;
+                var iterator = iterating(items::iterator);
+                while (iterating(iterator::hasNext)) {
+                    sum = step.invoke(sum, iterating(iterator::next));
+                    if (RT.isReduced(sum)) {
+                        return ((IDeref) sum).deref();
+                    }
+                }
+                return sum;
+            };
+        }
+
+        private <A> A iterating(java.util.function.Supplier<A> step) {
+            try {
+                return step.get();
+            } catch (Throwable t) {
+                throw Thrum.<RuntimeException>asItIs(in(t));
+            }
+        }
+
+        private Throwable in(Throwable t) {
+            if (t instanceof IExceptionInfo) {
+                theirs.add(t);
+            }
+            return t instanceof ForkFailed failed ? new Wrapper(failed) : t;
+        }
+
+        Throwable out(Throwable t) {
+            if (t instanceof Wrapper wrapper) {
+                return wrapper.unwrapped();
+            }
+            return theirs.contains(t) ? t : translated(t);
+        }
+    }
+
+    // Failures
+
+    /** What get() throws for a failed fork. */
+    private static final class ForkFailed extends CompletionException {
+        private static final long serialVersionUID = 1;
+
+        ForkFailed(Throwable cause) {
+            super(cause);
+        }
+    }
+
+    /** The same as the scope knows it: a wrapper of its own fork's failure is no second failure. */
+    private static final class Wrapper extends ExecutionException {
+        private static final long serialVersionUID = 1;
+        private final ForkFailed failed;
+
+        Wrapper(ForkFailed failed) {
+            super(failed.getCause());
+            this.failed = failed;
+        }
+
+        Throwable unwrapped() {
+            for (Throwable other : getSuppressed()) {
+                failed.addSuppressed(other);
+            }
+            return failed;
+        }
+    }
+
+    /** Returns what is thrown in place of Thrum's own exception; any other as it is. */
+    private static Throwable translated(Throwable t) {
+        if (!(t instanceof IExceptionInfo info)) {
+            return t;
+        }
+        return switch (String.valueOf(info.getData().valAt(Keyword.intern(null, "type")))) {
+            case ":thrum/timeout" -> new TimeoutException(t.getMessage()).initCause(t.getCause());
+            case ":thrum/closed" -> new IllegalStateException("The scope has ended, nothing can be forked into it any more", t);
+            case ":thrum/deadlock" -> new IllegalStateException(t.getMessage(), t);
+            case ":thrum/invalid" ->
+                new WrongThreadException("This thread does not work for the scope: only its body and its forks may fork", t);
+            default -> t;
+        };
+    }
+
+    @SuppressWarnings("unchecked")
+    private static <X extends Throwable> X asItIs(Throwable t) throws X {
+        throw (X) t;
+    }
+
+    // Arguments
+
+    private static void given(Object argument, String name) {
+        Objects.requireNonNull(argument, () -> name + " must not be null");
+    }
+
+    private static long wholeMillis(Duration timeout) {
+        try {
+            return timeout.plusNanos(999_999).toMillis();
+        } catch (ArithmeticException e) {
+            return Long.MAX_VALUE;
+        }
+    }
+}
