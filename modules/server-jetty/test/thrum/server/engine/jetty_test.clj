@@ -3,10 +3,11 @@
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.core :as t]
    [thrum.server :as server]
-   [thrum.server.engine.jetty.keys :as keys]
    [thrum.server.tck.wire :as wire]
    [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.keys :as keys]
    [thrum.test-kit.leak :as leak])
   (:import
    (clojure.lang ExceptionInfo)
@@ -128,6 +129,20 @@
         client (wire/connect (server/ssl-port s))]
     ;; The header of a record of 16 KiB that never comes.
     (is (trickle! client 5000 (map char [22 3 1 64 0])))
+    (wire/close! client)
+    (server/stop! s)))
+
+(deftest a-read-that-waits-ends-at-its-deadline
+  (let [ended (promise)
+        read-all (fn [{:keys [body]}]
+                   (try
+                     (t/with-timeout 200 (slurp body))
+                     (catch Throwable e
+                       (deliver ended (:type (ex-data e)))
+                       (throw e))))
+        s (serve read-all {})
+        client (wire/send! (wire/connect (server/port s)) "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhalf")]
+    (is (= :thrum/timeout (deref ended 5000 :never)))
     (wire/close! client)
     (server/stop! s)))
 

@@ -3,7 +3,7 @@
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
-   [thrum.server.engine.jetty.keys :as keys]
+   [thrum.test-kit.keys :as keys]
    [thrum.test-kit.leak :as leak])
   (:import
    (java.io IOException)

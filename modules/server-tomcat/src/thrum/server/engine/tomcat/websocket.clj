@@ -16,7 +16,7 @@
    (java.nio.charset StandardCharsets)
    (java.security MessageDigest)
    (java.util Base64 Collections EventListener)
-   (java.util.concurrent CompletableFuture ConcurrentLinkedQueue ExecutionException TimeUnit TimeoutException)
+   (java.util.concurrent CompletableFuture ConcurrentLinkedQueue ExecutionException Executor TimeUnit TimeoutException)
    (java.util.concurrent.atomic AtomicBoolean)
    (org.apache.coyote ActionCode Request Response UpgradeToken)
    (org.apache.coyote.http11.upgrade InternalHttpUpgradeHandler)
@@ -159,16 +159,22 @@
   "How long a client may take to answer a close."
   5000)
 
+(def ^:private ^Executor elsewhere
+  (reify Executor (execute [_ task] (Thread/startVirtualThread task))))
+
 (definterface Life
   (^Object opened [session])
   (^Object pinged [data])
   (^Object failed [throwable])
   (^Object closed [code reason])
+  (^Object later [^Runnable say])
   (^Object abort []))
 
-;; opened?: completed when the session is open. wrapper: a promise of the connection.
+;; The end is told on threads of its own, one after the other: a send that fails ends the session, and the listener may be in it.
+;; opened?: completed when the session is open. wrapper: a promise of the connection. said: completed when all that is to be told later
+;; has been.
 (deftype Conversation [^Listener listener options endpoint ^CompletableFuture opened? wrapper ^ConcurrentLinkedQueue answered
-                       ^AtomicBoolean over ^:volatile-mutable socket]
+                       ^AtomicBoolean over ^:volatile-mutable socket ^:unsynchronized-mutable ^CompletableFuture said]
   Life
   (opened [this session]
     (let [{:keys [ws-idle-timeout-ms ws-max-message-bytes]} options]
@@ -184,12 +190,15 @@
     (.add answered data)
     (when (< most-answered (.size answered)) (.poll answered))
     (.ping listener socket data))
-  (failed [_ throwable]
-    (when socket (.failed listener socket throwable)))
-  (closed [_ code reason]
+  (failed [this throwable]
+    (when socket (.later this #(.failed listener socket throwable))))
+  (closed [this code reason]
     (.completeExceptionally opened? (IOException. "The websocket is closed"))
     (when (and socket (.compareAndSet over false true))
-      (.closed listener socket code (or reason ""))))
+      (.later this #(.closed listener socket code (or reason "")))))
+  (later [this say]
+    (locking this
+      (set! said (.thenRunAsync said say elsewhere))))
   (abort [_]
     (connections/abandon! endpoint @wrapper)))
 
@@ -272,7 +281,8 @@
   "Sends the handshake, and has Tomcat make the connection a websocket's when its thread goes on; returns a CompletableFuture that is
   completed when it is open. options: the server's, and :container."
   ^CompletableFuture [^Request request ^Response response endpoint protocol listener {:keys [container] :as options}]
-  (let [conversation (Conversation. listener options endpoint (CompletableFuture.) (promise) (ConcurrentLinkedQueue.) (AtomicBoolean.) nil)
+  (let [conversation (Conversation. listener options endpoint (CompletableFuture.) (promise) (ConcurrentLinkedQueue.) (AtomicBoolean.) nil
+                       (CompletableFuture/completedFuture nil))
         handler (handler (tomcats-handler container conversation (.equals (.scheme request) "https")) conversation)]
     (doseq [[^String field ^String value] (accepting request protocol)]
       (.setString (.addValue (.getMimeHeaders response) field) value))

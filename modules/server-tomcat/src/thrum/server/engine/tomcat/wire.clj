@@ -175,7 +175,9 @@
   (try
     (.get future)
     (catch ExecutionException e (throw (io-exception (.getCause e))))
-    (catch InterruptedException _ (throw (InterruptedIOException. "Interrupted while the client was waited for")))))
+    (catch InterruptedException e
+      ;; With its cause it is told from a failure: a form that cancels takes it for what it asked for.
+      (throw (.initCause (InterruptedIOException. "Interrupted while the client was waited for") e)))))
 
 ;; The wire
 

@@ -1,4 +1,4 @@
-(ns thrum.server.engine.jetty.keys
+(ns thrum.test-kit.keys
   "Keys and certificates for tests, made by the JDK's keytool in a folder that ends with the JVM."
   (:import
    (java.io File FileInputStream FileOutputStream)
