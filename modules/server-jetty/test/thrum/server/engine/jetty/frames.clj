@@ -56,13 +56,20 @@
     (frame! client :settings 0 0 (or settings (byte-array 0)))
     client))
 
+(def ^:private known
+  "The names that stand in the static table (RFC 7541, A), which Tomcat takes from nowhere else."
+  {":authority" 1, ":method" 2, ":path" 4, ":scheme" 6})
+
+(defn- text [^ByteArrayOutputStream block ^String s]
+  (.write block (.length s))
+  (.writeBytes block (.getBytes s "ISO-8859-1")))
+
 (defn- literal
-  "A header as it stands, in no table (RFC 7541, 6.2.2)."
-  [^ByteArrayOutputStream block ^String name ^String value]
-  (.write block 0)
-  (doseq [^String s [name value]]
-    (.write block (.length s))
-    (.writeBytes block (.getBytes s "ISO-8859-1"))))
+  "A header whose value stands in no table, nor its name, unless it is known (RFC 7541, 6.2.2)."
+  [^ByteArrayOutputStream block ^String name value]
+  (.write block (int (known name 0)))
+  (when-not (known name) (text block name))
+  (text block value))
 
 (defn head
   "Returns the block of a request's head."

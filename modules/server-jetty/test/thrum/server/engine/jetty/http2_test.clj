@@ -16,10 +16,14 @@
 
 (set! *warn-on-reflection* true)
 
+(def ^:dynamic *engine*
+  "The engine that is tested; Tomcat's tests bind it."
+  :jetty)
+
 (use-fixtures :each leak/no-leaks)
 
 (defn- serve [handler options]
-  (server/run-server handler (merge {:engine :jetty, :port 0, :h2c? true, :stop-on-shutdown? false, :shutdown-timeout-ms 0} options)))
+  (server/run-server handler (merge {:engine *engine*, :port 0, :h2c? true, :stop-on-shutdown? false, :shutdown-timeout-ms 0} options)))
 
 (defn- ok [_]
   {:status 200, :headers {}, :body "ok"})

@@ -14,6 +14,10 @@
 
 (set! *warn-on-reflection* true)
 
+(def ^:dynamic *engine*
+  "The engine that is tested; Tomcat's tests bind it."
+  :jetty)
+
 (use-fixtures :each leak/no-leaks)
 
 (defn- seen
@@ -41,7 +45,7 @@
              (read-string (.get (.firstValue (.headers answer) "x-seen")))))))
 
 (def ^:private with-keys
-  {:engine :jetty, :port nil, :ssl-port 0, :stop-on-shutdown? false, :key-password keys/password})
+  {:engine *engine*, :port nil, :ssl-port 0, :stop-on-shutdown? false, :key-password keys/password})
 
 (defn- ask-server
   "As ask, of a server with these options."

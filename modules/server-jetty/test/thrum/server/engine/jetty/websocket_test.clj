@@ -12,6 +12,10 @@
 
 (set! *warn-on-reflection* true)
 
+(def ^:dynamic *engine*
+  "The engine that is tested; Tomcat's tests bind it."
+  :jetty)
+
 (use-fixtures :each leak/no-leaks)
 
 (defn- noting
@@ -39,7 +43,7 @@
   "Opens a websocket to a server with this listener, and calls (f ws trail); returns what it returned."
   [listener options f]
   (with-open [^java.lang.AutoCloseable s (server/run-server (constantly {:ring.websocket/listener listener})
-                                                            (merge {:engine :jetty, :port 0, :stop-on-shutdown? false
+                                                            (merge {:engine *engine*, :port 0, :stop-on-shutdown? false
                                                                     :shutdown-timeout-ms 0}
                                                                    options))
               client (HttpClient/newHttpClient)]
@@ -123,7 +127,7 @@
                     (swap! sent inc))
                   (catch java.io.IOException e (deliver failed e))))]
     (with-open [^java.lang.AutoCloseable s (server/run-server (constantly {:ring.websocket/listener {:on-open flood}})
-                                                              {:engine :jetty, :port 0, :stop-on-shutdown? false, :shutdown-timeout-ms 0
+                                                              {:engine *engine*, :port 0, :stop-on-shutdown? false, :shutdown-timeout-ms 0
                                                                :idle-timeout-ms 60000})
                 client (java.net.Socket. "127.0.0.1" (int (server/port s)))]
       (.write (.getOutputStream client)
