@@ -44,13 +44,13 @@
       (merge {:version (str (.version answer)), :body (.body answer)}
              (read-string (.get (.firstValue (.headers answer) "x-seen")))))))
 
-(def ^:private with-keys
+(defn- with-keys []
   {:engine *engine*, :port nil, :ssl-port 0, :stop-on-shutdown? false, :key-password keys/password})
 
 (defn- ask-server
   "As ask, of a server with these options."
   [options owner]
-  (with-open [^java.lang.AutoCloseable s (server/run-server seen (merge with-keys {:keystore (keys/key-store "server")} options))]
+  (with-open [^java.lang.AutoCloseable s (server/run-server seen (merge (with-keys) {:keystore (keys/key-store "server")} options))]
     (ask (server/ssl-port s) owner)))
 
 (deftest http-2-is-offered-over-tls
@@ -84,7 +84,7 @@
                              "client")))))
 
 (deftest http-and-https-are-served-together
-  (with-open [^java.lang.AutoCloseable s (server/run-server seen (merge with-keys {:port 0, :keystore (keys/key-store "server")}))]
+  (with-open [^java.lang.AutoCloseable s (server/run-server seen (merge (with-keys) {:port 0, :keystore (keys/key-store "server")}))]
     (is (= :https (:scheme (ask (server/ssl-port s) nil))))
     (is (re-find #":scheme :http,"
                  (str (.getHeaderField (.openConnection (.toURL (URI. (str "http://127.0.0.1:" (server/port s) "/")))) "x-seen"))))))
