@@ -27,7 +27,7 @@
    "server-http-kit" {:modules #{"core" "server"}, :libraries #{}, :packages ["java." "javax." "clojure.lang."]}
    "test-kit" {:modules #{}
                :libraries #{'clojure.tools.namespace.find}
-               :packages ["java." "clojure.lang." "jdk." "com.sun."]}})
+               :packages ["java." "javax." "clojure.lang." "jdk." "com.sun."]}})
 
 (def clojure-itself
   "The namespaces inside Clojure's own jar that a library may need."

@@ -12,7 +12,8 @@
    [thrum.server.engine.tomcat.connections :as connections]
    [thrum.server.engine.tomcat.websocket :as websocket])
   (:import
-   (java.io BufferedOutputStream IOException InputStream InterruptedIOException OutputStream)
+   (jakarta.servlet RequestDispatcher)
+   (java.io BufferedOutputStream EOFException IOException InputStream InterruptedIOException OutputStream)
    (java.net InetAddress InetSocketAddress)
    (java.nio ByteBuffer)
    (java.nio.charset StandardCharsets)
@@ -58,16 +59,30 @@
   [^Request request]
   (.equals (.protocol request) "HTTP/2.0"))
 
-(defn- body-whole? [^Request request]
-  (let [whole (AtomicBoolean.)]
-    (.action request ActionCode/REQUEST_BODY_FULLY_READ whole)
-    (.get whole)))
+(defn- body-read? [^Request request]
+  (let [read (AtomicBoolean.)]
+    (.action request ActionCode/REQUEST_BODY_FULLY_READ read)
+    (.get read)))
 
 (defn- body?
   "Tells whether the request may have a body. HTTP/2 need not announce one."
   [^Request request]
   (and (not (zero? (.getContentLengthLong request)))
-       (not (body-whole? request))))
+       (not (body-read? request))))
+
+(defn- reset?
+  "Tells whether the client has reset its stream of HTTP/2: to who reads the body Tomcat says that it has ended, and to who asks whether
+  more can be read, that it has not."
+  [^Request request]
+  (.action request ActionCode/NB_READ_INTEREST (AtomicBoolean.))
+  (some? (.getAttribute request RequestDispatcher/ERROR_EXCEPTION)))
+
+(defn- expect-whole!
+  "Throws IOException where the body has ended after n bytes, and should not have."
+  [^Request request shared n]
+  (let [length (.getContentLengthLong request)]
+    (when (or (< (long n) length) (and shared (reset? request)))
+      (throw (EOFException. "The body was cut off")))))
 
 (defn- address
   "Returns the address, nil where the socket has been closed already."
@@ -319,9 +334,12 @@
   "Returns the stream of the request's body."
   ^InputStream [^TomcatWire wire ^Request request]
   (let [piece (volatile! (ByteBuffer/allocate 0))
+        read (volatile! 0)
         handler (chunk-reader piece)
         there? #(do (.action request ActionCode/AVAILABLE false) (pos? (.getAvailable request)))
-        fill #(.doRead request handler)
+        fill #(let [n (.doRead request handler)]
+                (if (neg? n) (expect-whole! request (.-shared wire) @read) (vswap! read + n))
+                n)
         read! (fn [bytes offset n]
                 (cond
                   (zero? (long n)) 0
