@@ -33,6 +33,9 @@
    {:module "server-http-kit"
     :lib 'io.github.thrum-clj/thrum-server-http-kit
     :description "http-kit as an engine of thrum-server; http-kit itself is to be added by the user."}
+   {:module "server-helidon"
+    :lib 'io.github.thrum-clj/thrum-server-helidon
+    :description "Helidon 4 SE as an engine of thrum-server."}
    {:module "java"
     :lib 'io.github.thrum-clj/thrum-java
     :description "Thrum for Java: a bounded parallel map, scopes and deadlines on virtual threads, without a Clojure type in sight."}

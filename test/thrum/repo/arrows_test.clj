@@ -25,6 +25,7 @@
                     :libraries #{}
                     :packages ["java." "javax." "clojure.lang." "jakarta.servlet." "jakarta.websocket." "org.apache.coyote." "org.apache.tomcat."]}
    "server-http-kit" {:modules #{"core" "server"}, :libraries #{}, :packages ["java." "javax." "clojure.lang."]}
+   "server-helidon" {:modules #{"core" "server"}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "io.helidon."]}
    "test-kit" {:modules #{}
                :libraries #{'clojure.tools.namespace.find}
                :packages ["java." "javax." "clojure.lang." "jdk." "com.sun."]}})

@@ -75,7 +75,8 @@
   {:jdk ['thrum.server.engine.jdk "nothing: it is part of Thrum's server"]
    :jetty ['thrum.server.engine.jetty "io.github.thrum-clj/thrum-server-jetty"]
    :tomcat ['thrum.server.engine.tomcat "io.github.thrum-clj/thrum-server-tomcat"]
-   :http-kit ['thrum.server.engine.http-kit "io.github.thrum-clj/thrum-server-http-kit, and http-kit/http-kit 2.9.0 or newer"]})
+   :http-kit ['thrum.server.engine.http-kit "io.github.thrum-clj/thrum-server-http-kit, and http-kit/http-kit 2.9.0 or newer"]
+   :helidon ['thrum.server.engine.helidon "io.github.thrum-clj/thrum-server-helidon"]})
 
 (def names
   "The engines that there are."

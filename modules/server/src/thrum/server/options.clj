@@ -42,7 +42,7 @@
 
 (def table
   "Key and row of each option, in the order of the documentation."
-  [(row {:check keyword?, :accepts "a keyword"} :engine :jdk "the server underneath: :jdk, :jetty, :tomcat or :http-kit")
+  [(row {:check keyword?, :accepts "a keyword"} :engine :jdk "the server underneath: :jdk, :jetty, :tomcat, :http-kit or :helidon")
    (row {:check string?, :accepts "a string"} :host "127.0.0.1" "the name or address to listen on")
    (row {:check #(or (nil? %) (port? %)), :accepts "an integer from 0 to 65535, or nil"} :port 3000
         "where HTTP is served; 0 picks a free port, nil serves none, beside an :ssl-port")

@@ -1,0 +1,144 @@
+(ns thrum.server.engine.helidon
+  "The engine of Helidon 4 SE's web server: HTTP/1.1 and TLS.
+
+  Helidon listens and accepts, has a virtual thread for each connection, and answers. What it lets through is refused in front of its
+  parser, by thrum.server.engine.helidon.input, and what it would say wrongly is corrected behind it, by .output."
+  (:require
+   [thrum.jdk :as jdk]
+   [thrum.server.engine]
+   [thrum.server.engine.helidon.connections :as connections]
+   [thrum.server.engine.helidon.tls :as tls])
+  (:import
+   (io.helidon.common SerializationConfig SerializationConfig$Action)
+   (io.helidon.common.socket SocketOptions)
+   (io.helidon.webserver ListenerConfig ListenerConfig$BuilderBase WebServer WebServerConfig)
+   (java.io IOException)
+   (java.net InetAddress InetSocketAddress ServerSocket Socket StandardSocketOptions)
+   (java.time Duration)
+   (thrum.server.engine Running)))
+
+(set! *warn-on-reflection* true)
+
+;; Before the start
+
+(defn- leave-deserialization-alone!
+  "Helidon would forbid all deserialization to the whole JVM, or refuse to start where somebody allows some."
+  []
+  (try
+    (.configure (.build (doto (SerializationConfig/builder)
+                          (.onNoConfig SerializationConfig$Action/IGNORE)
+                          (.onWrongConfig SerializationConfig$Action/IGNORE))))
+    ;; The application has configured Helidon's filter itself.
+    (catch IllegalArgumentException _)))
+
+(defn- check-addresses!
+  "Throws what Helidon would only write to its log: that an address cannot be listened on."
+  [{:keys [^String host port ssl-port backlog]}]
+  (doseq [port (remove nil? [port ssl-port])]
+    (with-open [probe (ServerSocket.)]
+      (.bind probe (InetSocketAddress. (InetAddress/getByName host) (int port)) (int backlog)))))
+
+;; Listeners. Helidon's server is a listener itself, and may have others by name.
+
+(def ^:private ^Duration for-ever (Duration/ofDays 365))
+
+(defn- listener!
+  "Tells Helidon how to listen on this port."
+  [^ListenerConfig$BuilderBase builder all port {:keys [^String host backlog]} serve]
+  (doto builder
+    (.protocolsDiscoverServices false)
+    (.address (InetAddress/getByName host))
+    (.port (int port))
+    (.backlog (int backlog))
+    ;; 4096 otherwise.
+    (.putListenerSocketOption StandardSocketOptions/SO_RCVBUF (Integer/valueOf 65536))
+    (.connectionOptions ^SocketOptions (connections/socket-options all))
+    (.addConnectionSelector (connections/selector all serve))
+    (.writeBufferSize 0)
+    (.shutdownGracePeriod for-ever)
+    (.idleConnectionPeriod connections/timer-period)))
+
+(defn- secure!
+  "Tells Helidon how to listen on the port of TLS."
+  [^ListenerConfig$BuilderBase builder all {:keys [ssl-port] :as options} serve]
+  (doto builder
+    (listener! all ssl-port options serve)
+    (.tls (tls/tls options))))
+
+(def ^:private ^String secure-name "tls")
+
+(defn- config ^WebServerConfig [all {:keys [port ssl-port] :as options} serve]
+  (let [builder (doto (WebServerConfig/builder)
+                  (.featuresDiscoverServices false)
+                  (.shutdownHook false))]
+    (if port
+      (listener! builder all port options serve)
+      (secure! builder all options serve))
+    (when (and port ssl-port)
+      (.putSocket builder secure-name
+                  (.buildPrototype (doto (ListenerConfig/builder)
+                                     (.name secure-name)
+                                     (secure! all options serve)))))
+    (.buildPrototype builder)))
+
+(defn- ports-of [^WebServer server {:keys [port ssl-port]}]
+  {:port (if port (.port server) -1)
+   :ssl-port (cond
+               (nil? ssl-port) -1
+               port (.port server secure-name)
+               :else (.port server))})
+
+;; The server
+
+(defn- stop-thread
+  "Returns a thread that stops the server: it closes the listeners, and waits for the connections to end."
+  ^Thread [^WebServer server]
+  (jdk/platform-thread "thrum-helidon-stop" #(.stop server)))
+
+(defn- visit!
+  "Connects to the server where nobody ever did: for its timer to end, there must be a connection."
+  [all port]
+  (when (and (connections/timer? all) (pos? (long port)))
+    (try
+      (with-open [_ (Socket. (InetAddress/getLoopbackAddress) (int port))]
+        (connections/await-timer! all))
+      (catch IOException _))))
+
+(defn- stop-soon!
+  "Has the server stop, once; returns when it takes no more connections."
+  [all ^Thread stopping port]
+  (when (= Thread$State/NEW (.getState stopping))
+    (visit! all port)
+    (connections/close! all)
+    (.start stopping)))
+
+(deftype HelidonServer [^WebServer server ports all ^Thread keeper ^Thread stopping]
+  Running
+  (port [_] (int (:port ports)))
+  (sslPort [_] (int (:ssl-port ports)))
+  (closeListeners [_]
+    (stop-soon! all stopping (:port ports)))
+  (close [_]
+    (stop-soon! all stopping (:port ports))
+    (while (not (.join stopping (Duration/ofMillis 20)))
+      (connections/cut-all! all))
+    (.interrupt keeper)
+    (.join keeper))
+  (native [_] server))
+
+(defn- start ^Running [options serve]
+  (check-addresses! options)
+  (leave-deserialization-alone!)
+  (let [all (connections/connections options)
+        server (WebServer/create (config all options serve))]
+    (.start server)
+    (when-not (.isRunning server)
+      (throw (IOException. "Helidon did not start; its log says why")))
+    (HelidonServer. server (ports-of server options) all (connections/keeper all) (stop-thread server))))
+
+(def engine
+  "Helidon 4 SE."
+  {:name :helidon
+   :capabilities #{:tls :client-certificates :blocking-send}
+   :rows {}
+   :start start})

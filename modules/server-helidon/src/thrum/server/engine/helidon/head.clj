@@ -1,0 +1,130 @@
+(ns thrum.server.engine.helidon.head
+  "A request's line and headers, read as strictly as RFC 9112 allows: what could be read in two ways is no head."
+  (:import
+   (java.nio.charset StandardCharsets)
+   (java.util ArrayList)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private ^:const tab 9)
+(def ^:private ^:const lf 10)
+(def ^:private ^:const cr 13)
+(def ^:private ^:const space 32)
+(def ^:private ^:const colon 58)
+
+(def ^:const unfinished -1)
+(def ^:const garbled -2)
+
+;; = and not= of a byte and a long go by way of objects.
+(defmacro ^:private is-at? [b bytes i]
+  `(== (long ~b) (long (aget ~bytes ~i))))
+
+(defn end
+  "Returns where the head ends that begins at from, looking at the bytes from seen on; unfinished, when more is to come; garbled, when a CR
+  or LF stands alone."
+  ^long [^bytes bytes ^long from ^long seen]
+  (let [n (alength bytes)]
+    (loop [i seen]
+      (if (<= n i)
+        unfinished
+        (let [after-cr? (and (< from i) (is-at? cr bytes (dec i)))]
+          (cond
+            (not (is-at? lf bytes i)) (if after-cr? garbled (recur (inc i)))
+            (not after-cr?) garbled
+            (and (<= from (- i 2)) (is-at? lf bytes (- i 2))) (inc i)
+            :else (recur (inc i))))))))
+
+(defn- text ^String [^bytes bytes ^long from ^long to]
+  (String. bytes from (- to from) StandardCharsets/ISO_8859_1))
+
+(defn- index
+  "Returns where the byte stands, from included, to excluded; -1 when it does not."
+  ^long [^bytes bytes ^long b ^long from ^long to]
+  (loop [i from]
+    (cond
+      (<= to i) -1
+      (is-at? b bytes i) i
+      :else (recur (inc i)))))
+
+(defn- blank? [^long b]
+  (or (= space b) (= tab b)))
+
+(defn- value
+  "Returns the text without the blanks around it."
+  ^String [^bytes bytes ^long from ^long to]
+  (cond
+    (= from to) ""
+    (blank? (aget bytes from)) (recur bytes (inc from) to)
+    (blank? (aget bytes (dec to))) (recur bytes from (dec to))
+    :else (text bytes from to)))
+
+;; headers: an Object[] of name, value, name, value ...
+(deftype Head [^String method ^String target ^String protocol ^objects headers])
+
+(defn- add-header!
+  "Adds the line's name and value; returns whether it has both. A line that begins with a blank would continue the one before."
+  [^ArrayList to ^bytes bytes ^long from ^long end]
+  (let [c (index bytes colon from end)]
+    (when-not (or (<= c from) (blank? (aget bytes from)))
+      (.add to (text bytes from c))
+      (.add to (value bytes (inc c) end)))))
+
+(defn- headers
+  "Returns the lines up to the empty one as an array, nil where one is no header."
+  ^objects [bytes from]
+  (let [all (ArrayList. 32)]
+    (loop [from (long from)]
+      (let [end (index bytes cr from Long/MAX_VALUE)]
+        (cond
+          (= from end) (.toArray all)
+          (add-header! all bytes from end) (recur (+ end 2)))))))
+
+(defn- clean? [^bytes bytes ^long from ^long to]
+  (or (= from to)
+      (let [b (long (aget bytes from))]
+        ;; Not (< space b 127), which is a call with boxed numbers.
+        (and (or (neg? b) (and (< space b) (< b 127))) (recur bytes (inc from) to)))))
+
+(defn head
+  "Returns the head that begins at from and is complete; nil where it is none."
+  ^Head [^bytes bytes ^long from]
+  (let [end (index bytes cr from (alength bytes))
+        a (index bytes space from end)
+        b (if (neg? a) -1 (index bytes space (inc a) end))]
+    (when (and (< from a) (< (inc a) b) (clean? bytes (inc a) b) (clean? bytes (inc b) end))
+      (when-some [headers (headers bytes (+ end 2))]
+        (Head. (text bytes from a) (text bytes (inc a) b) (text bytes (inc b) end) headers)))))
+
+;; What headers say
+
+(defn value-of
+  "Returns the first value of a header, or nil."
+  ^String [^objects headers ^String n]
+  (loop [i 0]
+    (when (< i (alength headers))
+      (if (.equalsIgnoreCase n (aget headers i))
+        (aget headers (inc i))
+        (recur (+ i 2))))))
+
+(defn closes?
+  "Tells whether the headers end the connection."
+  [^objects headers]
+  (loop [i 0]
+    (when (< i (alength headers))
+      (or (and (.equalsIgnoreCase "connection" (aget headers i))
+               (boolean (re-find #"(?i)(?:^|[\s,])close(?:$|[\s,])" (aget headers (inc i)))))
+          (recur (+ i 2))))))
+
+(defn body-length
+  "Returns the length of the body that is announced, :chunked, or nil where there is none. Whether the headers make sense is asked
+  by those who get them, before they read."
+  [headers]
+  (if (value-of headers "transfer-encoding")
+    :chunked
+    (when-some [length (some-> (value-of headers "content-length") parse-long)]
+      (when (pos? (long length)) length))))
+
+(defn waits?
+  "Tells whether the client wants to be asked for the body."
+  [headers]
+  (.equalsIgnoreCase "100-continue" (value-of headers "expect")))

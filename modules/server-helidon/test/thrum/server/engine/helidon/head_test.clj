@@ -1,0 +1,54 @@
+(ns thrum.server.engine.helidon.head-test
+  "What is a head, and what is none."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.server.engine.helidon.head :as head])
+  (:import
+   (java.nio.charset StandardCharsets)
+   (thrum.server.engine.helidon.head Head)))
+
+(set! *warn-on-reflection* true)
+
+(defn- bytes-of ^bytes [^String s]
+  (.getBytes s StandardCharsets/ISO_8859_1))
+
+(def ^:private whole "GET /a?b HTTP/1.1\r\nHost: x\r\nX-Two: \t a b \t\r\nEmpty:\r\n\r\n")
+
+(defn- end [text]
+  (head/end (bytes-of text) 0 0))
+
+(defn- read-head [text]
+  (when-some [^Head h (head/head (bytes-of text) 0)]
+    (into [(.-method h) (.-target h) (.-protocol h)] (.-headers h))))
+
+(deftest a-head-ends-at-the-first-empty-line
+  (is (= (count whole) (end whole)))
+  (is (= (count whole) (end (str whole "\n\r body"))))
+  (is (= (+ 3 (count whole)) (head/end (bytes-of (str "ab\n" whole)) 3 3))))
+
+(deftest a-head-that-is-cut-anywhere-is-unfinished
+  (doseq [n (range (count whole))]
+    (is (= head/unfinished (end (subs whole 0 n))) n)))
+
+(deftest a-head-in-two-pieces-is-looked-at-once
+  (doseq [n (range 1 (count whole))]
+    (is (= (count whole) (head/end (bytes-of whole) 0 n)) n)))
+
+(deftest a-lone-cr-or-lf-is-garbled
+  (doseq [text ["GET / HTTP/1.1\nHost: x\r\n\r\n" "GET / HTTP/1.1\r\nX: a\rb" "\n" "GET / HTTP/1.1\r\r\n" "GET / HTTP/1.1\r\nHost: x\n\n"]]
+    (is (= head/garbled (end text)) (pr-str text))))
+
+(deftest a-head-is-read-as-it-was-sent
+  (is (= ["GET" "/a?b" "HTTP/1.1" "Host" "x" "X-Two" "a b" "Empty" ""] (read-head whole)))
+  (is (= ["G" "*" "x" "a" "\u00e4"] (read-head "G * x\r\na:\u00e4\r\n\r\n"))))
+
+(deftest what-is-no-head-is-nil
+  (doseq [text ["\r\n\r\n" "GET\r\n\r\n" "GET /\r\n\r\n" "GET  / HTTP/1.1\r\n\r\n" " GET / HTTP/1.1\r\n\r\n" "GET / HTTP/1.1 \r\n\r\n"
+                "GET /\u0001 HTTP/1.1\r\n\r\n"
+                "GET / HTTP/1.1\r\n: x\r\n\r\n" "GET / HTTP/1.1\r\nno colon\r\n\r\n" "GET / HTTP/1.1\r\nA: x\r\n folded: y\r\n\r\n"]]
+    (is (nil? (read-head text)) (pr-str text))))
+
+(deftest close-is-a-word-of-its-own
+  (is (head/closes? (object-array ["X" "close" "connection" "keep-alive, Close"])))
+  (is (head/closes? (object-array ["Connection" "x" "Connection" "close"])))
+  (is (not (head/closes? (object-array ["Connection" "closed" "X" "close"])))))

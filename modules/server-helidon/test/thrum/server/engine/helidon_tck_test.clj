@@ -1,0 +1,24 @@
+(ns thrum.server.engine.helidon-tck-test
+  "Helidon against the contract, each case an assertion of its own."
+  (:require
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.server :as server]
+   [thrum.server.tck :as tck]
+   [thrum.test-kit.leak :as leak]))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(def ^:private quiet
+  "Failures are what the suite asks for: nobody reads their stack traces. Helidon's tells each start and stop."
+  (mapv #(java.util.logging.Logger/getLogger %) ["thrum.server" "io.helidon"]))
+
+(run! #(java.util.logging.Logger/.setLevel % java.util.logging.Level/OFF) quiet)
+
+(defn- check [{:keys [id section outcome sentence detail]}]
+  (is (#{:passed :refused :skipped} outcome)
+      (str "§" section " " id ": " sentence "\n" (pr-str detail))))
+
+(deftest helidon-keeps-the-contract
+  (run! check (tck/run server/run-server {:options {:engine :helidon}})))

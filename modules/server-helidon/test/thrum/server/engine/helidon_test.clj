@@ -1,0 +1,291 @@
+(ns thrum.server.engine.helidon-test
+  "What Helidon does differently, or would: the contract is in helidon-tck-test."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.server :as server]
+   [thrum.server.tck.tls :as tls]
+   [thrum.server.tck.wire :as wire]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (clojure.lang ExceptionInfo)
+   (io.helidon.webserver WebServer WebServerConfig)
+   (io.helidon.webserver.http Handler HttpRouting ServerResponse)
+   (java.io ByteArrayInputStream ByteArrayOutputStream IOException InputStream ObjectInputStream ObjectOutputStream)
+   (java.net InetAddress ServerSocket SocketTimeoutException)
+   (java.util Date)
+   (javax.net.ssl SSLSocket)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private quiet
+  (mapv #(java.util.logging.Logger/getLogger %) ["thrum.server" "io.helidon"]))
+
+(run! #(java.util.logging.Logger/.setLevel % java.util.logging.Level/OFF) quiet)
+
+(defn- helidon-threads []
+  (filter #(re-find #"helidon-idle|idle-timeout|server-.*-listener|thrum-helidon" (.getName ^Thread %)) (keys (Thread/getAllStackTraces))))
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- start [handler options]
+  (server/run-server handler (merge {:engine :helidon, :port 0, :stop-on-shutdown? false} options)))
+
+(defn- ok [_]
+  {:status 200, :body "ok"})
+
+(defn- failure [f]
+  (try (f) nil (catch ExceptionInfo e e)))
+
+(defmacro ^:private serving
+  "Runs the body with a client of a server that is stopped after it."
+  [[client [handler options]] & body]
+  `(let [s# (start ~handler ~options)
+         ~client (wire/connect (server/port s#))]
+     (try
+       ~@body
+       (finally
+         (wire/close! ~client)
+         (server/stop! s#)))))
+
+;; Start and stop
+
+(deftest what-it-lacks-is-refused-at-the-start
+  (is (= #{:tls :client-certificates :blocking-send} (server/capabilities :helidon)))
+  (doseq [[options lacks] [[{:h2c? true} :h2] [{:ws-idle-timeout-ms 5} :websockets] [{:interrupt-on-disconnect? true} :disconnect]]]
+    (is (= {:type :thrum/invalid, :lacks lacks}
+           (select-keys (ex-data (failure #(start ok options))) [:type :lacks])))))
+
+(deftest a-port-in-use-leaves-no-thread
+  (with-open [taken (ServerSocket. 0 1 (InetAddress/getByName "127.0.0.1"))]
+    (is (= :thrum/start-failed (:type (ex-data (failure #(start ok {:port (.getLocalPort taken)}))))))
+    (is (= :thrum/start-failed (:type (ex-data (failure #(start ok (assoc (tls/keystore) :ssl-port (.getLocalPort taken))))))))
+    (is (gate/eventually 3000 #(empty? (helidon-threads))))))
+
+(deftest a-wrong-password-leaves-no-thread
+  (is (= :thrum/start-failed (:type (ex-data (failure #(start ok (assoc (tls/keystore) :key-password "wrong")))))))
+  (is (gate/eventually 3000 #(empty? (helidon-threads)))))
+
+(deftest stopping-ends-every-thread-of-helidon
+  (testing "a server that nobody asked"
+    (let [s (start ok {})]
+      (is (seq (helidon-threads)))
+      (server/stop! s)
+      (is (gate/eventually 3000 #(empty? (helidon-threads))))))
+  (testing "a server with a connection that is kept"
+    (let [s (start ok (tls/keystore))
+          client (wire/connect (server/port s))]
+      (is (= 200 (:status (wire/ask! client (wire/get "/")))))
+      (server/stop! s)
+      (is (gate/eventually 3000 #(empty? (helidon-threads))))
+      (is (wire/closed? client))
+      (wire/close! client))))
+
+(defn- copied [x]
+  (let [out (ByteArrayOutputStream.)]
+    (.writeObject (ObjectOutputStream. out) x)
+    (.readObject (ObjectInputStream. (ByteArrayInputStream. (.toByteArray out))))))
+
+(deftest deserialization-is-left-to-the-application
+  (server/stop! (start ok {}))
+  (is (nil? (java.io.ObjectInputFilter$Config/getSerialFilter)))
+  (is (= (Date. 1) (copied (Date. 1)))))
+
+;; In front of Helidon's parser
+
+(defn- bare-helidon
+  "Returns Helidon's own server, started."
+  ^WebServer []
+  (let [handler (reify Handler
+                  (handle [_ _request response]
+                    (.send ^ServerResponse response (.getBytes "ok"))))
+        routing (doto (HttpRouting/builder) (.any ^"[Lio.helidon.webserver.http.Handler;" (into-array Handler [handler])))]
+    (.start (WebServer/create (.buildPrototype (doto (WebServerConfig/builder)
+                                                 (.featuresDiscoverServices false)
+                                                 (.shutdownHook false)
+                                                 (.address (InetAddress/getByName "127.0.0.1"))
+                                                 (.routing routing)))))))
+
+(defn- post [& headers]
+  (str (str/join "\r\n" (into ["POST / HTTP/1.1" "Host: x"] headers)) "\r\n\r\n"))
+
+(def ^:private let-through
+  "What Helidon answers with 200, and what we refuse, with which status."
+  {:unknown-coding [501 (post "Transfer-Encoding: gzip")]
+   :two-lengths [400 (str (post "Content-Length: 3" "Content-Length: 0") "abc")]
+   :length-and-chunks [400 (str (post "Content-Length: 5" "Transfer-Encoding: chunked") "0\r\n\r\n")]})
+
+(deftest helidon-alone-lets-through-what-is-refused-here
+  ;; Started first, it would forbid all deserialization to this JVM.
+  (server/stop! (start ok {}))
+  (let [bare (bare-helidon)]
+    (try
+      (doseq [[what [status request]] let-through]
+        (testing what
+          (let [alone (wire/connect (.port bare))]
+            (is (= 200 (:status (wire/ask! alone request))))
+            (wire/close! alone))
+          (serving [client [ok {}]]
+            (is (= status (:status (wire/ask! client request))))
+            (is (wire/closed? client)))))
+      (finally (.stop bare)))))
+
+(deftest refusals-repeat-nothing
+  (doseq [[status request] [[505 "GET /marker HTTP/9.9\r\n\r\n"]
+                            [505 "GET /marker HTTP/1.0\r\nHost: x\r\n\r\n"]
+                            [400 "GET /marker marker\r\n\r\n"]
+                            [400 "GET / HTTP/1.1\r\nHost: x\r\nmarker with blanks: 1\r\n\r\n"]
+                            [400 "GET / HTTP/1.1\r\nHost: x\r\nX: marker\u0001\r\n\r\n"]
+                            [400 "GET / HTTP/1.1\r\nHost: x\r\nX: 1\r\n marker\r\n\r\n"]
+                            [400 "MARKER / HTTP/1.1\r\nHost: marker marker\r\n\r\n"]
+                            [501 "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: marker\r\n\r\n"]
+                            [431 (str "GET / HTTP/1.1\r\nHost: x\r\nX: marker" (apply str (repeat 20000 "x")) "\r\n\r\n")]]]
+    (testing request
+      (serving [client [ok {}]]
+        (wire/try-send! client request)
+        (let [answer (wire/response client)]
+          (is (= status (:status answer)))
+          (is (not (re-find #"(?i)marker|helidon|Exception" (pr-str answer))))
+          (is (wire/closed? client)))))))
+
+(deftest paths-that-helidon-would-refuse-reach-the-handler
+  (serving [client [(fn [{:keys [uri]}] {:status 200, :body uri}) {}]]
+    (doseq [path ["/%zz" "//" "/a%00b" "/{}|\\^`\"<>" "/..;/x"]]
+      (is (= path (:body (wire/ask! client (wire/get path))))))
+    (is (= 200 (:status (wire/ask! client "GET / HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 0\r\n\r\n"))))
+    (is (= 200 (:status (wire/ask! client "\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"))))))
+
+;; Bodies of requests
+
+(deftest a-large-chunk-is-read-while-it-comes
+  (let [read-some (fn [{:keys [^InputStream body]}] {:status 200, :body (String. (.readNBytes body 5))})]
+    (serving [client [read-some {}]]
+      (wire/send! client (wire/head-of "POST" "/" "Transfer-Encoding: chunked") "7fffffff\r\nfirst")
+      (wire/finish! client)
+      (is (= "first" (:body (wire/response client))))
+      (is (wire/closed? client)))))
+
+(deftest a-body-nobody-read-is-skipped-before-the-next-request
+  (serving [client [(fn [r] {:status 200, :body (:uri r)}) {}]]
+    (wire/send! client (wire/post "/1" "unread") (wire/chunked "/2" "GET /evil HTTP/1.1\r\n" "x") (wire/get "/3"))
+    (is (= ["/1" "/2" "/3"] (mapv :body (repeatedly 3 #(wire/response client)))))))
+
+(deftest a-long-body-nobody-reads-ends-the-connection
+  (serving [client [ok {}]]
+    (wire/send! client (wire/head-of "POST" "/" "Content-Length: 10000000"))
+    (wire/try-send! client (apply str (repeat 200000 "x")))
+    (is (= 200 (:status (wire/response client))))
+    (is (wire/closed? client))))
+
+(deftest a-client-that-asks-first-is-answered-when-its-body-is-read
+  (let [gate (promise)]
+    (serving [client [(fn [r] (deref gate 5000 nil) {:status 200, :body (slurp (:body r))}) {}]]
+      (wire/send! client (wire/head-of "POST" "/" "Content-Length: 4" "Expect: 100-continue"))
+      (is (= :silent (wire/after client 100)))
+      (deliver gate :open)
+      (is (= 100 (:status (wire/response client))))
+      (wire/send! client "body")
+      (is (= "body" (:body (wire/response client)))))))
+
+;; Behind Helidon's answer
+
+(deftest a-status-without-a-body-says-what-the-handler-says
+  (let [answers {"/304" {:status 304, :headers {"Content-Length" "17", "ETag" "e"}}
+                 "/304-open" {:status 304}
+                 "/204" {:status 204}
+                 "/205" {:status 205, :body "some"}
+                 "/299" {:status 299, :body "odd"}}]
+    (serving [client [(comp answers :uri) {}]]
+      (let [ask (fn [path] (let [{:keys [status body] :as answer} (wire/ask! client (wire/get path))]
+                             [status (wire/header answer "content-length") body]))]
+        (is (= [304 "17"] (take 2 (ask "/304"))))
+        (is (= [304 nil] (take 2 (ask "/304-open"))))
+        (is (= [204 nil] (take 2 (ask "/204"))))
+        (is (= [205 "4" "some"] (ask "/205")))
+        (is (= [299 "3" "odd"] (ask "/299")))))))
+
+(deftest nothing-that-is-flushed-ends-a-body
+  (serving [client [(fn [_] {:status 200, :body (list "" "a" "" "b" "")}) {}]]
+    (dotimes [_ 2]
+      (is (= ["ab" :whole] ((juxt :body :ended) (wire/ask! client (wire/get "/"))))))))
+
+(deftest the-head-of-a-stream-does-not-wait-for-its-first-event
+  (let [gate (promise)
+        handler (fn [_] (server/sse (fn [events]
+                                      (deref gate 5000 nil)
+                                      (server/send! events {:data "late"}))))]
+    (serving [client [handler {}]]
+      (wire/send! client (wire/get "/"))
+      (is (= 200 (:status (wire/head client))))
+      (is (not (realized? gate)))
+      (deliver gate :open))))
+
+(deftest a-repeated-or-lower-case-header-is-sent-as-it-is
+  (serving [client [(fn [_] {:status 200, :headers {"set-cookie" ["a=1" "b=2"], "x-own" "1"}, :body "x"}) {}]]
+    (let [{:keys [headers]} (wire/ask! client (wire/get "/"))]
+      (is (= [["a=1" "b=2"] ["1"]] (map headers ["set-cookie" "x-own"]))))))
+
+;; Slow clients
+
+(defn- endless [written failed]
+  (map (fn [n]
+         (swap! written inc)
+         (when (< 100000 (long n)) (deliver failed :never))
+         (apply str (repeat 1024 "x")))
+       (range)))
+
+(deftest a-client-that-takes-nothing-holds-the-writer-up-and-is-given-up
+  (let [written (atom 0), failed (promise)]
+    (serving [client [(fn [_] {:status 200, :body (endless written failed)})
+                      {:idle-timeout-ms 300, :observer {:end #(deliver failed (:throwable %))}}]]
+      (wire/send! client (wire/get "/"))
+      (is (instance? IOException (deref failed 10000 :late)))
+      (is (< 0 (long @written) 100000)))))
+
+(defn- secure-client ^SSLSocket [s]
+  (doto ^SSLSocket (.createSocket (.getSocketFactory (tls/context nil)) "127.0.0.1" (int (server/ssl-port s)))
+    (.setSoTimeout 5000)))
+
+(deftest over-tls-a-client-that-takes-nothing-is-given-up
+  (let [written (atom 0), failed (promise)
+        s (start (fn [_] {:status 200, :body (endless written failed)})
+                 (assoc (tls/keystore) :idle-timeout-ms 300, :observer {:end #(deliver failed (:throwable %))}))]
+    (with-open [socket (secure-client s)]
+      (wire/send! (wire/client socket) (wire/get "/"))
+      (is (instance? IOException (deref failed 10000 :late))))
+    (server/stop! s)))
+
+(defn- hung-up?
+  "Reads whatever comes, an alert of TLS, until the connection ends; returns whether it does."
+  [{:keys [^InputStream in]}]
+  (try
+    (while (not= -1 (.read in)))
+    true
+    (catch SocketTimeoutException _ false)
+    (catch IOException _ true)))
+
+(deftest handshakes-that-fail-or-stall-take-no-place-for-ever
+  (let [s (start ok (assoc (tls/keystore) :port nil, :max-connections 2, :header-timeout-ms 300))
+        stalled (vec (repeatedly 2 #(wire/connect (server/ssl-port s))))]
+    ;; The beginning of a record that never comes.
+    (run! #(wire/send! % "\u0016\u0003\u0001") stalled)
+    (dotimes [_ 5]
+      (let [garbled (wire/connect (server/ssl-port s))]
+        (wire/try-send! garbled "no TLS at all\r\n\r\n")
+        (is (hung-up? garbled))
+        (wire/close! garbled)))
+    (is (every? hung-up? stalled))
+    (with-open [socket (secure-client s)]
+      (is (= 200 (:status (wire/ask! (wire/client socket) (wire/get "/"))))))
+    (run! wire/close! stalled)
+    (server/stop! s)))
+
+(deftest an-interrupt-late-in-a-handler-ends-with-its-thread
+  (let [threads (atom [])]
+    (serving [client [(fn [r] (swap! threads conj [(Thread/currentThread) (.isInterrupted (Thread/currentThread))])
+                        (.interrupt (Thread/currentThread))
+                        (ok r)) {}]]
+      (dotimes [_ 3] (is (= 200 (:status (wire/ask! client (wire/get "/"))))))
+      (is (= [false false false] (map second @threads)))
+      (is (apply distinct? (map first @threads))))))
