@@ -1,7 +1,7 @@
 (ns thrum.soak.main
   "./cljw -M:soak: abuse and long runs against the engines, each ending in a verdict. Ends the JVM with 1 if one failed.
 
-  --engine jdk|jetty (default: both), --only NAME, --seconds N for each of the runs under load, --controls to see each ordeal
+  --engine jdk|jetty|tomcat|helidon (default: all of these), --only NAME, --seconds N for each of the runs under load, --controls to see each ordeal
   fail against what breaks it."
   (:require
    [clojure.string :as str]
@@ -85,7 +85,7 @@
   (str/join ", " (map (fn [[k v]] (str (name k) " " v)) figures)))
 
 (defn- print-line! [engine name sign text ms]
-  (println (format "%-6s %-20s %-4s %6d ms  %s" (clojure.core/name engine) name sign ms text))
+  (println (format "%-7s %-20s %-4s %6d ms  %s" (clojure.core/name engine) name sign ms text))
   (flush))
 
 (defn- verdict!
@@ -131,7 +131,7 @@
 
 ;; Held: java.util.logging forgets loggers that nobody holds.
 (def ^:private loggers
-  (mapv #(Logger/getLogger %) ["thrum.server" "org.eclipse.jetty" "sun.net.httpserver" "org.apache"]))
+  (mapv #(Logger/getLogger %) ["thrum.server" "org.eclipse.jetty" "sun.net.httpserver" "org.apache" "io.helidon"]))
 
 (defn- silence!
   "Keeps the servers from telling of each client that went away: thousands do."
@@ -141,7 +141,7 @@
 ;; The command line
 
 (defn- parsed [args]
-  (loop [options {:engines [:jdk :jetty], :seconds 5}, [arg value & more :as all] args]
+  (loop [options {:engines [:jdk :jetty :tomcat :helidon], :seconds 5}, [arg value & more :as all] args]
     (case arg
       nil options
       "--engine" (recur (assoc options :engines [(keyword value)]) more)

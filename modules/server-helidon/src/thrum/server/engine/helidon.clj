@@ -15,11 +15,19 @@
    (java.io IOException)
    (java.net InetAddress InetSocketAddress ServerSocket Socket StandardSocketOptions)
    (java.time Duration)
+   (java.util.logging Level Logger)
    (thrum.server.engine Running)))
 
 (set! *warn-on-reflection* true)
 
 ;; Before the start
+
+(def ^:private ^Logger logger
+  "Helidon tells when a server starts and stops; unless somebody asked for that, nobody hears it. Held, lest its level is forgotten."
+  (Logger/getLogger "io.helidon"))
+
+(when (nil? (.getLevel logger))
+  (.setLevel logger Level/WARNING))
 
 (defn- leave-deserialization-alone!
   "Helidon would forbid all deserialization to the whole JVM, or refuse to start where somebody allows some."
