@@ -38,7 +38,9 @@
     {:parts [(scope-part :hangs [:futures 201 1] [:executor 202 0] [:thrum-scope 202 0] [:thrum-all 202 0])
              (scope-part :fails [:futures 55 3] [:executor 160 0] [:thrum-scope 55 0] [:thrum-all 55 0])
              (scope-part :deaf [:futures 201 1] [:executor 401 0] [:thrum-scope 401 0] [:thrum-all 401 0]
-                         [:thrum-abandon 202 1])]}]})
+                         [:thrum-abandon 202 1])]}
+    {:parts [(part :spring-100 (row :platform-20-warm 5060) (row :virtual-warm 1060) (row :property-warm 1050))
+             (part :spring-curve (row :virtual nil :limit-points [[10 100.0] [20 100.0]] :median-points [[10 104.0] [20 110.0]]))]}]})
 
 (defn- doctored
   "Returns the first complaint about the sane result with a value of one row replaced."
@@ -74,6 +76,16 @@
     (is (str/includes? (str (first (check-lab/complaints
                                      (assoc-in sane (into [:experiments 1 :parts part :contenders row] path) value))))
                        text))))
+
+(deftest what-spring-cannot-do-is-told
+  (doseq [[[part row path value] text]
+          {[0 1 [:median-ms] 1700] ":platform-20-warm should take 3 times as long"
+           [0 1 [:over-limit] 1.7] ":virtual-warm should stay within 1.6"
+           [1 0 [:median-points 1 1] 90.0] "faster than its limit line with 20 requests at once: 90.0"}]
+    (is (str/includes? (str (first (check-lab/complaints
+                                     (assoc-in sane (into [:experiments 2 :parts part :contenders row] path) value))))
+                       text)))
+  (is (= [] (check-lab/complaints (assoc-in sane [:experiments 2 :parts] [{:part :spring-100, :skipped "no mvn", :contenders []}])))))
 
 (deftest a-result-of-nothing-is-told
   (is (seq (check-lab/complaints {:thrum.lab/version 1, :experiments []})))

@@ -74,6 +74,23 @@
       (mapcat #(at-most deaf % 2) [:futures :thrum-abandon])
       (times-faster fails :executor 1.3 :thrum-scope))))
 
+(defn- points-complaints
+  "Complains about a point of a curve that is below its limit line."
+  [{:keys [name limit-points median-points]}]
+  (for [[[n limit] [_ ms]] (map vector limit-points median-points)
+        :when (< ms (* slack limit))]
+    (str name " is faster than its limit line with " n " requests at once: " ms)))
+
+(defn- spring-complaints
+  "Complains about the experiment spring-tomcat where it was not skipped."
+  [result]
+  (let [[hundred curve] (map #(rows result %) [:spring-100 :spring-curve])]
+    (concat
+      (when (seq hundred)
+        (concat (times-faster hundred :platform-20-warm 3 :virtual-warm)
+                (mapcat #(at-most hundred % 1.6) [:platform-20-warm :virtual-warm :property-warm])))
+      (mapcat points-complaints (vals curve)))))
+
 (defn complaints
   "Returns sentences about what cannot be in result, or should not."
   [result]
@@ -84,6 +101,7 @@
       (mapcat row-complaints (all-rows result))
       (mapcat download-complaints (all-rows result))
       (scope-complaints result)
+      (spring-complaints result)
       (times-faster downloads :core-map 10 :thrum-pmap)
       (times-faster downloads :core-pmap 1.5 :thrum-pmap)
       (mapcat #(at-most downloads % 6) [:thrum-map :thrum-pmap :thrum-upmap])

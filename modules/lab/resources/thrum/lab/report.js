@@ -20,7 +20,7 @@
     ? x.ticks(4).filter(v => Math.abs(Math.log10(v) % 1) < 1e-9)
     : x.ticks(Math.max(2, Math.round(width / 130)));
 
-  const status = r => `row${r.thrum ? " thrum" : ""} ${r.verdict}`;
+  const status = r => `row${r.thrum ? " thrum" : ""}${r.virtual ? " virtual" : ""} ${r.verdict}`;
 
   const axis = (svg, x, values, show, top, bottom) => {
     const g = svg.append("g").attr("class", "axis").selectAll("g").data(values).join("g")
@@ -87,8 +87,40 @@
     node.replaceChildren(...shown.map(flight(parseFloat(columns[0]) || 220, most)));
   };
 
+  const apart = (labels, gap) => {
+    labels.sort((a, b) => a.y - b.y);
+    labels.forEach((label, i) => { if (i) label.y = Math.max(label.y, labels[i - 1].y + gap); });
+    return labels;
+  };
+
+  const crowds = (node, part) => {
+    const rows = part.rows.filter(r => r.points);
+    if (!rows.length) return;
+    const width = node.clientWidth, small = width < narrow;
+    const left = 58, right = small ? 96 : 190, top = 14, bottom = 262;
+    const x = d3.scaleLog(d3.extent(rows[0].points, p => p[0]), [left, width - right]);
+    const [low, high] = d3.extent(rows.flatMap(r => [...r.points, ...r.limits]), p => p[1]);
+    const y = d3.scaleLog([low * 0.85, high * 1.1], [bottom, top]);
+    const svg = d3.create("svg").attr("height", bottom + 44).attr("viewBox", `0 0 ${width} ${bottom + 44}`);
+    axis(svg, x, rows[0].points.map(p => p[0]), n => n, top, bottom);
+    svg.append("g").attr("class", "axis").append("text").attr("x", (left + width - right) / 2).attr("y", bottom + 38).attr("text-anchor", "middle").text("requests at once");
+    const levels = svg.append("g").attr("class", "axis").selectAll("g").data(y.ticks(6).filter(v => [1, 2, 5].includes(+String(v)[0]))).join("g")
+      .attr("transform", v => `translate(0,${y(v)})`);
+    levels.append("line").attr("x1", left).attr("x2", width - right);
+    levels.append("text").attr("x", left - 8).attr("dy", "0.35em").attr("text-anchor", "end").text(time);
+    const line = d3.line().x(p => x(p[0])).y(p => y(p[1]));
+    const g = svg.append("g").selectAll("g").data(rows).join("g").attr("class", status);
+    g.append("path").attr("class", "best").attr("d", r => line(r.limits));
+    g.append("path").attr("class", "edge").attr("d", r => line(r.points));
+    g.selectAll("circle").data(r => r.points).join("circle").attr("r", 3.5).attr("cx", p => x(p[0])).attr("cy", p => y(p[1]));
+    const labels = apart(rows.map(row => ({row, y: y(row.points.at(-1)[1])})), 17);
+    svg.append("g").selectAll("g").data(labels).join("g").attr("class", l => status(l.row)).append("text").attr("class", "name")
+      .attr("x", width - right + 10).attr("y", l => l.y).attr("dy", "0.35em").text(l => small ? l.row.name.replace(" threads", "") : l.row.name);
+    node.replaceChildren(svg.node());
+  };
+
   const draw = () => {
-    for (const [kind, chart] of [["bars", bars], ["flights", flights]]) {
+    for (const [kind, chart] of [["bars", bars], ["flights", flights], ["crowds", crowds]]) {
       for (const node of document.getElementsByClassName(kind)) {
         const part = data[node.dataset.part];
         if (part?.rows.length) chart(node, part);

@@ -17,6 +17,7 @@
    {:name "ring-jdk", :usage "ring-jdk [options]", :doc "this experiment: a Ring handler under load, on the JDK's own server"}
    {:name "ring-jetty", :usage "ring-jetty [options]", :doc "the same on Jetty"}
    {:name "ring-http-kit", :usage "ring-http-kit [options]", :doc "the same on http-kit, which must be on the class path"}
+   {:name "spring-tomcat", :usage "spring-tomcat [options]", :doc "this experiment: a Spring Boot application, many requests at once; Maven builds it"}
    {:name "handler", :usage "handler NS/F [options]", :doc "your own Ring handler under load"}
    {:name "compare", :usage "compare A.edn B.edn", :doc "two results of one machine, side by side"}
    {:name "help", :usage "help", :doc "this text"}])
@@ -33,7 +34,7 @@
 
 (def options
   "Every option, as rows of tools.cli; the row that checks an option also documents it."
-  [[nil "--only NAME" "one experiment, or one part of it: downloads, many, files, unlimited; hangs, fails, deaf; jdk-sleep, jdk-no-sleep, jdk-many and so on" :parse-fn keyword]
+  [[nil "--only NAME" "one experiment, or one part of it: downloads, many, files, unlimited; hangs, fails, deaf; jdk-sleep, jdk-no-sleep, jdk-many and so on; spring-100, spring-ab, spring-curve, spring-1000" :parse-fn keyword]
    [nil "--full" "the published sizes, and servers in the judged form; takes some 80 minutes"]
    [nil "--limit N" "how many downloads or calls at once" :default 512, :parse-fn parse-long, :validate positive]
    [nil "--rate R" "bytes per second of each download, or unlimited; as published, 500000" :parse-fn parse-rate
@@ -113,7 +114,7 @@
 (defn- unknown-command [word]
   (str "There is no command " word (nearest/hint word (map :name commands)) "."))
 
-(def ^:private experiments #{"fan-out" "scope" "ring-jdk" "ring-jetty" "ring-http-kit"})
+(def ^:private experiments #{"fan-out" "scope" "ring-jdk" "ring-jetty" "ring-http-kit" "spring-tomcat"})
 
 (defn- handler-command [[function & more]]
   (let [function (some-> function symbol)]

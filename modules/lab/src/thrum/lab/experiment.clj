@@ -1,11 +1,12 @@
 (ns thrum.lab.experiment
   "What the lab asks of an experiment. A plan, a sample and a result are plain EDN; only the environment is not.
 
-  An experiment's plan: {:experiment kw :title :about :start-ms :parts [part …]}, :start-ms being what open! usually takes
+  An experiment's plan: {:experiment kw :title :about :start-ms :not-counted :parts [part …]}, :start-ms being what open! usually takes,
+    :not-counted in words what no estimate can have
   A part, one question: {:part kw :title :about :scaled :n :contenders [row …]}, :skipped with the reason if it cannot run, and
     :in-turns? if every row is run once before any is run again
   A row: {:contender kw :name :limit-line-ms :estimate-ms :repeat n :published {…} :expect :breaks}, see thrum.lab.contender/plan;
-    :limit-line-per-second where requests are counted
+    :limit-line-per-second where requests are counted; :limit-points [[n ms] …], limit lines, where the row is a curve
   A sample: see thrum.lab.measure/sample, or thrum.lab.visit/sample")
 
 (set! *warn-on-reflection* true)
@@ -13,9 +14,11 @@
 (defprotocol Experiment
   (plan [this options facts]
     "Returns the experiment's plan. Pure.
-    options are those of the command line; facts are {:cpus n :hard-file-limit? bool :engines #{kw}}, the engines on the class path.")
+    options are those of the command line; facts are {:cpus n :hard-file-limit? bool :engines #{kw} :spring-boot {…} :ab? bool}, the engines on the class path, what
+    thrum.lab.spring-boot/facts returns, and whether ab is installed.")
   (open! [this]
-    "Starts what the experiment needs, a server say, and returns the environment, a map with :close!, a function of no arguments.")
+    "Starts what the experiment needs, a server say, and returns the environment, a map with :close!, a function of no arguments;
+    with :skipped, the reason, if only now it turned out that the experiment cannot run.")
   (sample! [this env part row on-end]
     "Runs one contender once and returns its sample. Calls on-end with how many items have just ended, on any thread.
     An interrupt ends it early, with :interrupted? in the sample."))

@@ -16,6 +16,11 @@
   [n limit]
   (ceil-div n (max 1 (min n limit))))
 
+(defn ab
+  "Returns the rounds of ab's n equal requests where at most `limit` run at once: ab sends its first one alone."
+  [n limit]
+  (inc (bounded (dec n) limit)))
+
 (defn pmap-window
   "Returns how many tasks clojure.core/pmap keeps running over an unchunked input: the one it
   waits for and cpus + 2 ahead of it."

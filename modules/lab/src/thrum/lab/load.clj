@@ -5,9 +5,14 @@
   the same load comes before, and is not counted.
   What comes of it: {:generator :wrk or :built-in, :requests n :seconds :per-second :p50-ms :p99-ms :max-ms
   :errors {:connect n :read n :write n :timeout n :status n}}, of errors those that occurred. :requests and :per-second count
-  every answer, one with a bad status too."
+  every answer, one with a bad status too.
+
+  A burst is another job: {:url :requests :connections :headers :timeout-ms}, so many requests, so many at once, a connection for each.
+  What comes of it is the same, :seconds being the time until the last answer; :generator is :ab or :built-in. All of a burst's first requests are sent at once by the
+  built-in generator; ab sends one alone before."
   (:require
    [clojure.string :as str]
+   [thrum.lab.load.ab :as ab]
    [thrum.lab.load.built-in :as built-in]
    [thrum.lab.load.wrk :as wrk]))
 
@@ -39,11 +44,15 @@
   [generator]
   (case generator
     :wrk "wrk"
+    :ab "ab"
     :built-in "the lab's built-in generator"))
 
+(defn- by-kind [errors]
+  (when (seq errors)
+    (str ": " (str/join ", " (map (fn [[kind n]] (str n " " (name kind))) errors)))))
+
 (defn- unanswered [{:keys [url]} {:keys [errors]}]
-  (ex-info (str "No request to " url " was answered"
-                (when (seq errors) (str ": " (str/join ", " (map (fn [[kind n]] (str n " " (name kind))) errors)))))
+  (ex-info (str "No request to " url " was answered" (by-kind errors))
            {:type :thrum/lab-load, :errors errors}))
 
 (defn drive!
@@ -56,3 +65,27 @@
      (when (zero? (:requests figures))
        (throw (unanswered job figures)))
      (assoc figures :generator generator))))
+
+;; Bursts
+
+(defn open-bursts!
+  "Returns what bursts come from: {:generator :burst! :close!}. generator is :ab, which must be installed, or :built-in, which is a JVM of
+  its own until close! ends it."
+  [generator]
+  (assoc (case generator
+           :ab {:burst! ab/burst!, :close! (constantly nil)}
+           :built-in (built-in/open!))
+         :generator generator))
+
+(defn- incomplete [{:keys [url requests]} figures]
+  (ex-info (str "Of " requests " requests to " url ", " (:requests figures) " were answered" (by-kind (:errors figures)))
+           {:type :thrum/lab-load, :errors (:errors figures)}))
+
+(defn burst!
+  "Does the job, a burst, from a generator that open-bursts! returned, and returns what came of it. Blocks. Throws ex-info of :type
+  :thrum/lab-load where a request failed, since the time of the others says nothing, and where the generator did; an interrupt ends ab."
+  [{:keys [generator burst!]} job]
+  (let [{:keys [requests errors] :as figures} (burst! job)]
+    (when (or (seq errors) (not= (:requests job) requests))
+      (throw (incomplete job figures)))
+    (assoc figures :generator generator)))

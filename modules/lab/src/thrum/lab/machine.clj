@@ -1,10 +1,11 @@
 (ns thrum.lab.machine
   "Facts about the machine, the JVM and the source that a figure is worth nothing without."
   (:require
+   [clojure.java.io :as io]
    [clojure.string :as str])
   (:import
    (com.sun.management OperatingSystemMXBean UnixOperatingSystemMXBean)
-   (java.io IOException)
+   (java.io File IOException)
    (java.lang.management GarbageCollectorMXBean ManagementFactory)
    (java.nio.file Files Path)
    (java.util.concurrent TimeUnit)))
@@ -72,6 +73,13 @@
   "True if a shell here can start a process with a hard limit of n open files."
   [n]
   (= (str n) (output "sh" "-c" (str "ulimit -n " n " && ulimit -Hn"))))
+
+(defn on-path?
+  "True if a program of that name can be run here: if path, by default that of the environment, has a folder in which it is."
+  ([program] (on-path? program (System/getenv "PATH")))
+  ([program path]
+   (boolean (some #(let [file (io/file % program)] (and (.isFile file) (.canExecute file)))
+                  (remove str/blank? (str/split (str path) (re-pattern File/pathSeparator)))))))
 
 (defn facts
   "Returns the facts as EDN: :cpu :cpus :memory-gb :load :os :jdk :clojure :ulimit {:open-files :hard} :git (nil without one).

@@ -12,6 +12,7 @@
    [thrum.lab.experiment.handler :as handler]
    [thrum.lab.experiment.ring :as ring]
    [thrum.lab.experiment.scope :as scope]
+   [thrum.lab.experiment.spring-tomcat :as spring-tomcat]
    [thrum.lab.experiment.urls :as urls]
    [thrum.lab.json :as json]
    [thrum.lab.machine :as machine]
@@ -23,6 +24,7 @@
    [thrum.lab.result :as result]
    [thrum.lab.run :as run]
    [thrum.lab.serve :as serve]
+   [thrum.lab.spring-boot :as spring-boot]
    [thrum.lab.store :as store]
    [thrum.lab.text :as text])
   (:import
@@ -42,10 +44,12 @@
     urls [(urls/experiment urls)]
     call [(calls/experiment call inputs)]
     function [(handler/experiment function)]
-    :else (into [(fan-out/experiment fan-out/quick) (scope/experiment)] (map ring/experiment) [:jdk :jetty :http-kit])))
+    :else (-> [(fan-out/experiment fan-out/quick) (scope/experiment)]
+              (into (map ring/experiment) [:jdk :jetty :http-kit])
+              (conj (spring-tomcat/experiment)))))
 
 (defn- plan-facts []
-  {:cpus (machine/cpus), :hard-file-limit? (machine/hard-file-limit? 256), :engines (serve/engines)})
+  {:cpus (machine/cpus), :hard-file-limit? (machine/hard-file-limit? 256), :engines (serve/engines), :spring-boot (spring-boot/facts), :ab? (machine/on-path? "ab")})
 
 (defn- say [& words]
   (binding [*out* *err*] (println (str/join words)))
@@ -56,6 +60,8 @@
     (println (if estimate-ms
                (str "This takes about " (text/duration estimate-ms) " in all.")
                "How long this takes is up to your own work."))
+    (doseq [{:keys [not-counted]} experiments :when not-counted]
+      (println (str "Not counted: " not-counted ".")))
     (doseq [part (mapcat :parts experiments) :when (:skipped part)]
       (println (str "Skipped: " (:title part) " (" (:skipped part) ").")))))
 

@@ -35,7 +35,7 @@
 
 (defn plan
   "Returns {:thrum.lab/version 1 :options :asked [name …] :experiments [plan …] :estimate-ms}, or {:error sentence}
-  for a name that is not known. experiments are records of thrum.lab.experiment; facts are {:cpus :hard-file-limit? :engines}."
+  for a name that is not known. experiments are records of thrum.lab.experiment; facts are those of thrum.lab.experiment/plan."
   [{:keys [options] :as parsed} facts experiments]
   (let [plans (mapv #(experiment/plan % options facts) experiments)
         narrow (fn [plans wanted] (only plans wanted))

@@ -2,6 +2,7 @@
   "Tells a waiting person how far a run is: a bar that moves on a terminal, plain lines in a pipe."
   (:require
    [clojure.string :as str]
+   [thrum.lab.experiment :as experiment]
    [thrum.lab.measure :as measure]
    [thrum.lab.text :as text])
   (:import
@@ -35,6 +36,9 @@
   [state {:keys [event plan part row count]}]
   (case event
     :experiment-starts (assoc state :starting (:start-ms plan 0))
+    :experiment-skipped (-> state
+                            (update :spent-ms + (or (experiment/estimate-ms plan) 0))
+                            (assoc :starting 0))
     :sample-starts (-> state
                        (update :spent-ms + (:starting state))
                        (assoc :starting 0 :part part :row row :items 0))
@@ -68,8 +72,9 @@
            (str items " done, " (text/duration elapsed-ms)))
          (when row (str "  " (name (:part part)) ": " (:name row))))))
 
-(defn- told [{:keys [interrupted? ms per-second error]}]
+(defn- told [{:keys [interrupted? ms per-second error points]}]
   (cond
+    points (str/join ", " (map (fn [[n ms]] (str n ": " (text/ms ms))) points))
     interrupted? "interrupted"
     per-second (text/per-second per-second)
     (and error (nil? ms)) (:message error)
@@ -77,8 +82,9 @@
 
 (defn line
   "Returns the line that tells of an event in a pipe, or nil."
-  [{:keys [event plan part row sample]} state elapsed-ms]
+  [{:keys [event plan part row sample reason]} state elapsed-ms]
   (case event
+    :experiment-skipped (str "Skipped: " (:title plan) " (" reason ").")
     :experiment-starts (str (:title plan) ": " (:about plan))
     :sample-ends (str (name (:part part)) ": " (:name row) " "
                       (told sample)

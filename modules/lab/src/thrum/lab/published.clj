@@ -36,3 +36,23 @@
   "Published requests per second by engine, question and contender: a Ring handler that sleeps 50 ms, and 120 connections."
   {:jetty {:sleep {:pool-50 (ring-figure 843 50), :thrum (ring-figure 2218 120)}}
    :http-kit {:sleep {:pool-50 (ring-figure 928 50), :thrum (ring-figure 2209 120)}}})
+
+(def ^:private spring-source "a demonstration of Spring Boot with Java 19, `ab` with 100 requests, 20 threads, on another machine")
+
+(defn- spring-figure [ms rounds]
+  {:ms ms, :limit-line-ms (limit-line/ms rounds 1000), :source spring-source})
+
+(def ^:private hundred
+  {:platform-20 (spring-figure 6161.0 (limit-line/ab 100 20))
+   :virtual (spring-figure 2163.0 (limit-line/ab 100 100))
+   :platform-200 {:text "practically no difference; no figure given", :source spring-source}})
+
+(def spring
+  "Published times by part and application: 100 requests of a second, by ab. Whether the application was warm is not told."
+  {:spring-100 hundred
+   :spring-ab hundred
+   :spring-1000 {:platform-200 {:text "connection resets at this size; no figure given", :source spring-source}}})
+
+(def spring-times
+  "How many times as fast virtual threads were as 20 platform threads, as published."
+  (/ 6161.0 2163.0))

@@ -38,16 +38,24 @@
   (when (and median limit (pos? limit))
     (/ median limit)))
 
+(defn- median-points
+  "Returns the curve of medians, [[n ms] …]; nil where the samples are no curves."
+  [samples]
+  (when-let [curves (seq (keep :points samples))]
+    (apply mapv (fn [& points] [(ffirst points) (stats/median (map second points))]) curves)))
+
 (defn summarize
   "Returns the row with :verdict, and, of the samples that ran to their end, :median-ms and :over-limit, how many times
-  the limit line that is; of a server under load :median-per-second and :of-limit. A row that broke or failed has none of them: the
+  the limit line that is; of a server under load :median-per-second and :of-limit; of curves :median-points. A row that broke or failed has none of them: the
   time of half the work compares with nothing."
   [{:keys [limit-line-ms limit-line-per-second samples] :as row}]
   (let [verdict (verdict row samples)
         median (fn [figure] (when-not (#{:broke :failed} verdict) (stats/median (keep figure (whole samples)))))
-        ms (median :ms), per-second (median :per-second)]
-    (cond-> (assoc (dissoc row :median-per-second :of-limit)
+        ms (median :ms), per-second (median :per-second)
+        points (when (= :done verdict) (median-points (whole samples)))]
+    (cond-> (assoc (dissoc row :median-per-second :of-limit :median-points)
                    :verdict verdict, :median-ms ms, :over-limit (times ms limit-line-ms))
+      points (assoc :median-points points)
       per-second (assoc :median-per-second per-second, :of-limit (times per-second limit-line-per-second)))))
 
 (defn add-sample

@@ -33,13 +33,21 @@
         (reduced (assoc plan :interrupted? true))
         plan))))
 
+(defn- skip
+  "Returns the plan of an experiment with its parts skipped for a reason."
+  [plan reason emit!]
+  (emit! {:event :experiment-skipped, :plan plan, :reason reason})
+  (update plan :parts (partial mapv #(assoc % :skipped reason))))
+
 (defn- run-experiment!
   [experiment plan emit!]
   (emit! {:event :experiment-starts, :plan plan})
-  (let [env (experiment/open! experiment)]
+  (let [{:keys [skipped close!] :as env} (experiment/open! experiment)]
     (try
-      (reduce #(do-step! experiment env emit! %1 %2) plan (steps (:parts plan)))
-      (finally ((:close! env))))))
+      (if skipped
+        (skip plan skipped emit!)
+        (reduce #(do-step! experiment env emit! %1 %2) plan (steps (:parts plan))))
+      (finally (close!)))))
 
 (defn- attempt!
   "Runs one experiment; an interrupt outside of a sample leaves the plan as it is, marked."

@@ -6,6 +6,7 @@
    [thrum.lab.server :as server])
   (:import
    (clojure.lang ExceptionInfo)
+   (java.lang ProcessHandle)
    (java.util.concurrent TimeUnit)))
 
 (set! *warn-on-reflection* true)
@@ -35,3 +36,36 @@
   (let [child (child/start! (child/under-file-limit 100 ["sh" "-c" "ulimit -Hn"]))]
     (is (= 100 (child/ask child 10000)))
     (child/stop! child)))
+
+(defn- ended? [^ProcessHandle handle]
+  (.get (.onExit handle) 10 TimeUnit/SECONDS)
+  (not (.isAlive handle)))
+
+(deftest a-leash-ends-a-program-that-does-not-watch-its-parent
+  (let [{:keys [^Process process] :as child} (child/start! (child/leashed ["sh" "-c" "echo $$; exec sleep 100"]))
+        ^ProcessHandle program (.get (ProcessHandle/of (child/ask child 10000)))]
+    (try
+      (is (.isAlive program))
+      (.close (.getOutputStream process))
+      (is (ended? program))
+      (is (.waitFor process 10 TimeUnit/SECONDS))
+      (finally (child/stop! child) (.destroyForcibly program)))))
+
+(deftest a-leashed-program-that-ends-early-is-told-from-a-silent-one
+  (let [child (child/start! (child/leashed ["sh" "-c" "echo 1; exit 3"]))]
+    (is (= 1 (child/ask child 10000)))
+    (is (= "A process of the lab ended early" (try (child/ask child 10000) (catch ExceptionInfo e (ex-message e)))))
+    (child/stop! child)))
+
+(deftest a-line-is-waited-for
+  (let [child (child/start! ["sh" "-c" "echo starting; echo on port 80; echo more"])]
+    (is (= ["on port 80" "80"] (child/await-match child #"on port (\d+)" 10000)))
+    (is (= "A process of the lab ended early" (try (child/await-match child #"never" 10000) (catch ExceptionInfo e (ex-message e)))))
+    (child/stop! child))
+  (let [child (child/start! ["cat"])]
+    (is (= "A process of the lab said nothing for 1 ms" (try (child/await-match child #"never" 1) (catch ExceptionInfo e (ex-message e)))))
+    (child/stop! child)))
+
+(deftest a-command-has-an-exit-code-and-an-environment
+  (is (= {:exit 3, :output "hi\nthere\n"} (child/run-to-end! ["sh" "-c" "echo $GREETING; echo there >&2; exit 3"] {"GREETING" "hi"} 10000)))
+  (is (= :thrum/lab-child (try (child/run-to-end! ["sleep" "100"] {} 1) (catch ExceptionInfo e (:type (ex-data e)))))))

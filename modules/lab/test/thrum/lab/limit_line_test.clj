@@ -51,3 +51,8 @@
           :thrum-upmap 1, :thrum-pmap-fd-limit 1}
          (into {} (map (fn [id] [id (:rounds (contender/limits id {:n 100, :cpus 2, :limit 512, :pool 50}))]))
                (contender/ids)))))
+
+(deftest ab-asks-once-before-it-asks-all-others-at-once
+  (is (= [6 2 2] (map #(limit-line/ab 100 %) [20 100 99])))
+  (doseq [[who {:keys [ms limit-line-ms]}] (:spring-100 published/spring) :when ms]
+    (is (<= 1 (/ ms limit-line-ms) 1.1) (str who ", as published"))))

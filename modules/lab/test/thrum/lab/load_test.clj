@@ -1,10 +1,11 @@
 (ns thrum.lab.load-test
-  "Both generators against servers that answer, refuse, hang up and keep silent."
+  "The generators against servers that answer, refuse, hang up and keep silent."
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.lab.load :as load]
    [thrum.lab.load.built-in :as built-in]
+   [thrum.lab.machine :as machine]
    [thrum.lab.servers :as servers]
    [thrum.test-kit.gate :as gate])
   (:import
@@ -131,3 +132,65 @@
       (fn [generator]
         (is (= :thrum/lab-load (try (load/drive! generator (job gone)) (catch ExceptionInfo e (:type (ex-data e)))))
             (str generator))))))
+
+;; Bursts
+
+(defn- burst-job [server requests connections]
+  {:url (url server), :requests requests, :connections connections, :timeout-ms 10000})
+
+(deftest a-burst-has-so-many-at-once-and-a-connection-for-each
+  (let [connections (atom 0), running (atom 0), most (atom 0), full (promise)]
+    (with-open [server (serving (fn [socket]
+                                  (swap! connections inc)
+                                  (read-head socket)
+                                  (when (= 4 (swap! most max (swap! running inc))) (deliver full true))
+                                  (deref full 20000 nil)
+                                  (swap! running dec)
+                                  (answer! socket ok)
+                                  (read-head socket)))]
+      (let [{:keys [requests seconds errors p50-ms max-ms]} (gate/in-time 30000 #(built-in/burst (burst-job server 9 4)))]
+        (is (= [9 9 4 {}] [requests @connections @most errors]))
+        (is (<= 0 p50-ms max-ms (* 1001 seconds)))))))
+
+(deftest a-burst-is-over-although-requests-fail
+  (let [gone (doto (serving (fn [_])) .close)]
+    (is (= [0 {:connect 5}] ((juxt :requests :errors) (gate/in-time 30000 #(built-in/burst (burst-job gone 5 2)))))))
+  (with-open [server (serving (fn [socket] (read-head socket)))]
+    (is (= [0 {:read 5}] ((juxt :requests :errors) (gate/in-time 30000 #(built-in/burst (burst-job server 5 2)))))))
+  (let [gate (promise)]
+    (with-open [server (serving (fn [_] (deref gate 20000 nil)))]
+      (is (= {:timeout 3} (:errors (gate/in-time 30000 #(built-in/burst (assoc (burst-job server 3 3) :timeout-ms 50)))))))
+    (deliver gate :open)))
+
+(defn- on-each-burst-generator [f]
+  (doseq [generator (cond-> [:built-in] (machine/on-path? "ab") (conj :ab))]
+    (let [{:keys [close!] :as bursts} (load/open-bursts! generator)]
+      (try (f bursts) (finally (close!))))))
+
+(deftest ^{:time-limit-ms 60000} bursts-come-from-a-process-of-their-own-one-after-the-other
+  (servers/with-server [address (servers/answering 200 {} 3)]
+    (on-each-burst-generator
+      (fn [{:keys [generator] :as bursts}]
+        (dotimes [_ 2]
+          (let [{:keys [requests seconds p50-ms p99-ms errors] :as figures}
+                (load/burst! bursts {:url (str address "/"), :requests 20, :connections 10, :timeout-ms 10000})]
+            (is (= [generator 20 {}] [(:generator figures) requests errors]))
+            (is (pos? seconds))
+            (is (<= 0 p50-ms p99-ms))))))))
+
+(deftest ^{:time-limit-ms 60000} a-burst-in-which-a-request-fails-is-an-error
+  (let [asked (atom 0)]
+    (with-open [server (serving (fn [socket]
+                                  (read-head socket)
+                                  (answer! socket (if (zero? (mod (swap! asked inc) 5)) "HTTP/1.1 503 X\r\nContent-Length: 4\r\n\r\nbusy" ok))))]
+      (on-each-burst-generator
+        (fn [{:keys [generator] :as bursts}]
+          (reset! asked 0)
+          (let [e (try (load/burst! bursts (burst-job server 20 10)) (catch ExceptionInfo e e))]
+            (is (= :thrum/lab-load (:type (ex-data e))) (str generator))
+            (is (= 4 (:status (:errors (ex-data e)))))
+            (is (str/includes? (ex-message e) "4 status")))))))
+  (let [gone (doto (serving (fn [_])) .close)]
+    (on-each-burst-generator
+      (fn [{:keys [generator] :as bursts}]
+        (is (= :thrum/lab-load (try (load/burst! bursts (burst-job gone 5 5)) (catch ExceptionInfo e (:type (ex-data e))))) (str generator))))))

@@ -20,6 +20,12 @@
                                                                  {:event :items, :count 50}]))))
   (is (nil? (progress/fraction (progress/start {:estimate-ms nil})))))
 
+(deftest what-is-skipped-is-done
+  (let [plan {:title "Spring", :parts [{:contenders [row row]}]}
+        state (progress/step (progress/start {:estimate-ms 2000}) {:event :experiment-skipped, :plan plan})]
+    (is (= 0.5 (progress/fraction state)))
+    (is (= "Skipped: Spring (Maven failed)." (progress/line {:event :experiment-skipped, :plan plan, :reason "Maven failed"} state 0)))))
+
 (deftest time-left-follows-the-pace
   (is (= 3000.0 (progress/left-ms half-way 3000))))
 

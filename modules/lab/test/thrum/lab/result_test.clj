@@ -31,6 +31,11 @@
     (is (= [:done 80.0 0.8 nil nil] ((juxt :verdict :median-per-second :of-limit :median-ms :over-limit) row))))
   (is (= [:failed nil] ((juxt :verdict :median-per-second) (taken {} {:per-second 50.0} {:error {:class "X", :message "y"}})))))
 
+(deftest curves-have-a-median-at-each-point
+  (is (= [:done [[10 2.0] [20 9.0]] nil]
+         ((juxt :verdict :median-points :median-ms) (taken {} {:points [[10 1.0] [20 9.0]]} {:points [[10 2.0] [20 8.0]]} {:points [[10 3.0] [20 10.0]]}))))
+  (is (nil? (:median-points (taken {} {:points [[10 1.0]]} {:error {:class "X", :message "y"}})))))
+
 (deftest what-broke-has-no-median
   (is (= [nil nil] ((juxt :median-ms :over-limit) (taken {:expect :breaks, :limit-line-ms 5.0} badly)))))
 

@@ -22,3 +22,14 @@
 (deftest rows-are-run-one-after-the-other-or-in-turns
   (is (= [:a :a :a :b :b] (order {:part :p})))
   (is (= [:a :b :a :b :a] (order {:part :p, :in-turns? true}))))
+
+(deftest an-experiment-that-cannot-be-opened-is-skipped-with-the-reason
+  (let [closed (atom 0), events (atom [])
+        unable (reify experiment/Experiment
+                 (plan [_ _ _])
+                 (open! [_] {:skipped "Maven failed", :close! #(swap! closed inc)})
+                 (sample! [_ _ _ _ _] (throw (AssertionError.))))
+        done (run/run! {:x unable} [{:experiment :x, :parts [{:part :p, :contenders [{:contender :a, :repeat 1}]}]}] #(swap! events conj %))]
+    (is (= ["Maven failed"] (map :skipped (:parts (first done)))))
+    (is (= [:experiment-starts :experiment-skipped] (map :event @events)))
+    (is (= 1 @closed))))

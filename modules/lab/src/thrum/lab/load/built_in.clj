@@ -1,5 +1,6 @@
 (ns thrum.lab.load.built-in
   "Load without wrk: a closed loop of connections, a virtual thread each, in a JVM of its own, with an HdrHistogram of the latencies.
+  Or a burst: so many requests, so many at once, a connection for each.
   A request that waits longer than the time-out for more of its answer is given up, and its connection opened anew; wrk goes on
   waiting. The percentiles are of what was answered."
   (:require
@@ -9,11 +10,12 @@
    [thrum.lab.load.answer :as answer]
    [thrum.lab.load.job :as job])
   (:import
+   (com.sun.net.httpserver HttpExchange HttpHandler HttpServer)
    (java.io BufferedInputStream IOException PushbackReader)
-   (java.net InetSocketAddress Socket SocketTimeoutException URI)
+   (java.net InetAddress InetSocketAddress Socket SocketTimeoutException URI)
    (java.util Set)
    (java.util.concurrent ConcurrentHashMap ExecutorService Executors)
-   (java.util.concurrent.atomic AtomicBoolean LongAdder)
+   (java.util.concurrent.atomic AtomicBoolean AtomicLong LongAdder)
    (org.HdrHistogram ConcurrentHistogram)
    (sun.misc Signal SignalHandler)))
 
@@ -139,20 +141,72 @@
         (figures tally elapsed))
       (finally (end! tally threads)))))
 
+;; A burst
+
+(defn- ask-once!
+  "Opens a connection, asks one question, and closes it."
+  [tally job ^bytes request]
+  (let [phase (volatile! :connect), started (System/nanoTime)]
+    (try
+      (with-open [socket (connect! job)]
+        (vreset! phase :write)
+        (.write (.getOutputStream socket) request)
+        (vreset! phase :read)
+        (count-answer! tally started (:status (answer/read! (BufferedInputStream. (.getInputStream socket))))))
+      (catch IOException e (count-error! tally (kind-of @phase e))))))
+
+(defn burst
+  "Sends the job's :requests, so many :connections at once, each on a connection of its own, and returns what came of it; see
+  thrum.lab.load. Blocks until the last one is answered or given up."
+  [{:keys [requests connections] :as job}]
+  (let [tally (tally), request (request job), left (AtomicLong. requests), started (System/nanoTime)]
+    (with-open [threads (Executors/newVirtualThreadPerTaskExecutor)]
+      (dotimes [_ connections]
+        (.execute threads #(while (pos? (.getAndDecrement left)) (ask-once! tally job request)))))
+    (figures tally (/ (- (System/nanoTime) started) 1e9))))
+
+(def ^:private nothing
+  (reify HttpHandler
+    (handle [_ exchange]
+      (with-open [^HttpExchange exchange exchange]
+        (.sendResponseHeaders exchange 200 -1)))))
+
+(defn- warm-up-bursts!
+  "Has this JVM compile what a burst runs, on a server of its own, so that the one that is measured need not answer for it."
+  []
+  (let [server (HttpServer/create (InetSocketAddress. (InetAddress/getLoopbackAddress) 0) 1000)]
+    (try
+      (doto server (.setExecutor (Executors/newVirtualThreadPerTaskExecutor)) (.createContext "/" nothing) .start)
+      (burst {:url (str "http://127.0.0.1:" (.getPort (.getAddress server)) "/"), :requests 3000, :connections 100, :timeout-ms 10000})
+      (finally (.stop server 0)))))
+
+(defn- do-bursts!
+  "Does the job, prints what came of it, and so on with each further one until standard input ends."
+  [job in]
+  (warm-up-bursts!)
+  (loop [job job]
+    (when job
+      (prn (burst job))
+      (flush)
+      (recur (edn/read {:eof nil} in)))))
+
 (defn- end-with-parent! []
   (.start (Thread/ofVirtual)
           #(do (while (not (neg? (.read System/in))))
                (.halt (Runtime/getRuntime) 0))))
 
 (defn -main
-  "Reads a job from standard input, does it, prints what came of it, and ends; at once when standard input ends."
+  "Reads a job from standard input, does it, prints what came of it, and ends; at once when standard input ends. After a job with
+  :requests, a burst, it goes on to read one."
   [& _]
   (Signal/handle (Signal. "INT") SignalHandler/SIG_IGN)
-  (let [job (edn/read (PushbackReader. *in*))]
-    (end-with-parent!)
-    (some-> (job/warm-up job) run)
-    (prn (run job))
-    (flush)))
+  (let [in (PushbackReader. *in*), job (edn/read in)]
+    (if (:requests job)
+      (do-bursts! job in)
+      (do (end-with-parent!)
+          (some-> (job/warm-up job) run)
+          (prn (run job))
+          (flush)))))
 
 (defn drive!
   "Does the job in a JVM of its own and returns what came of it; see thrum.lab.load."
@@ -162,3 +216,12 @@
       (child/tell! generator job)
       (child/ask generator (+ start-ms (* 1000 (+ seconds (or warm-up-seconds 0)))))
       (finally (child/stop! generator)))))
+
+(defn open!
+  "Starts a JVM for bursts and returns {:burst! :close!}: burst! takes a job and returns what came of it, blocking; see thrum.lab.load."
+  []
+  (let [generator (child/start! (child/java-command jvm-opts 'thrum.lab.load.built-in))]
+    {:burst! (fn [job]
+               (child/tell! generator job)
+               (child/ask generator (+ start-ms (job/longest-ms job))))
+     :close! #(child/stop! generator)}))

@@ -55,17 +55,19 @@
     ms {:value ms, :limit limit-line-ms, :label (str "published: " (text/ms ms))}
     per-second {:value per-second, :limit limit-line-per-second, :label (str "published: " (text/per-second per-second))}))
 
-(defn- row-data [{:keys [name about thrum? verdict limit-line-ms limit-line-per-second published] :as row}]
+(defn- row-data [{:keys [name about thrum? virtual? verdict limit-line-ms limit-line-per-second published median-points limit-points] :as row}]
   (let [{:keys [curve peak ms watched-ms]} (shown-sample row), end (or watched-ms ms)]
-    {:name name
-     :about about
-     :thrum thrum?
-     :verdict verdict
-     :value (length row)
-     :limit (or limit-line-ms limit-line-per-second)
-     :label (label row)
-     :published (published-data published)
-     :flight (when curve {:curve curve, :peak peak, :ms end, :end (text/ms end), :answer (when watched-ms ms)})}))
+    (cond-> {:name name
+             :about about
+             :thrum thrum?
+             :verdict verdict
+             :value (length row)
+             :limit (or limit-line-ms limit-line-per-second)
+             :label (label row)
+             :published (published-data published)}
+      curve (assoc :flight {:curve curve, :peak peak, :ms end, :end (text/ms end), :answer (when watched-ms ms)})
+      virtual? (assoc :virtual true)
+      median-points (assoc :points median-points, :limits limit-points))))
 
 (defn- figures
   "Returns every figure that the bars of a part show: durations, or requests per second."
@@ -111,18 +113,21 @@
    ["heap, sleeping connection" nil words/heap-each]
    ["published" "words" words/published]])
 
+(defn- point-columns [crowds]
+  (map (fn [n] [(str n " at once") nil #(words/point n %)]) crowds))
+
 (defn- useful
   "Leaves out the columns that say nothing about these rows."
   [rows]
   (remove (fn [[_ _ cell]] (every? #{"–" ""} (map cell rows))) columns))
 
-(defn- cells [columns {:keys [verdict thrum? name about] :as row}]
-  [:tr {:class (str (clojure.core/name verdict) (when thrum? " thrum"))}
+(defn- cells [columns {:keys [verdict thrum? virtual? name about] :as row}]
+  [:tr {:class (str (clojure.core/name verdict) (when thrum? " thrum") (when virtual? " virtual"))}
    [:th {:scope "row"} name [:small about]]
    (map (fn [[_ kind cell]] [:td {:class kind} (cell row)]) columns)])
 
-(defn- table [rows]
-  (let [columns (useful rows)]
+(defn- table [{:keys [crowds] rows :contenders}]
+  (let [columns (if crowds (point-columns crowds) (useful rows))]
     [:div {:class "scroll"}
      [:table
       [:thead [:tr [:th {:scope "col"} "contender"] (map (fn [[heading kind]] [:th {:scope "col", :class kind} heading]) columns)]]
@@ -145,6 +150,17 @@
        (when watch-ms
          (str " The dashed rule is the answer; what is in flight to its right runs on, " watch-ms " ms after it, for nobody."))))
 
+(defn- curve-caption [{:keys [limit-line-about]}]
+  (str "Time until the last of so many requests at once has its answer, the median; both axes are logarithmic. The dashed line is the limit line: "
+       limit-line-about "."))
+
+(defn- charts [{:keys [crowds contenders] :as question}]
+  (if crowds
+    (figure question "crowds" (curve-caption question))
+    (list (figure question "bars" (bar-caption question))
+          (when (some :curve (mapcat :samples contenders))
+            (figure question "flights" (flight-caption question))))))
+
 (defn- outcome-table [{:keys [contenders]}]
   (let [failures (for [row contenders, sample (:samples row), [kind n] (:kinds sample)]
                    [(:name row) (str/replace (name kind) "-" " ") (text/thousands n) (get (:messages sample) kind)])]
@@ -160,11 +176,10 @@
    [:p {:class "about"} (words/conditions question)]
    (if skipped
      [:p {:class "note"} (str "Skipped: " skipped ".")]
-     (list (figure question "bars" (bar-caption question))
-           (when-not (:connections question)
-             (figure question "flights" (flight-caption question)))
+     (list (charts question)
            (map (fn [note] [:p {:class "note"} note]) (keep words/note contenders))
-           (table contenders)
+           (map (fn [fact] [:p {:class "fact"} fact]) (words/times-as-fast question))
+           (table question)
            (outcome-table question)))])
 
 (defn- find-row [{:keys [experiments]} part contender]

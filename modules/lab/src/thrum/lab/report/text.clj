@@ -43,11 +43,19 @@
   [rows]
   (remove (fn [[_ _ cell]] (every? #{"–" ""} (map cell rows))) columns))
 
+(defn- columns-of
+  "Returns the columns of a part; of one with crowds the curves' points."
+  [{:keys [crowds contenders]}]
+  (if crowds
+    (into [["contender" :left :name]] (map (fn [n] [(str n " at once") :right #(words/point n %)])) crowds)
+    (useful contenders)))
+
 (defn- part-lines [{:keys [title skipped contenders] :as part}]
   (concat [title (str "  " (words/conditions part))]
           (if skipped
             [(str "  Skipped: " skipped ".")]
-            (concat (table (useful contenders) contenders)
+            (concat (table (columns-of part) contenders)
+                    (map #(str "  " %) (words/times-as-fast part))
                     (map #(str "  " %) (keep words/note contenders))))
           [""]))
 

@@ -78,6 +78,33 @@
     text text
     :else ""))
 
+(defn point
+  "Returns a row's median time with n requests at once, beside its limit line."
+  [n {:keys [median-points limit-points]}]
+  (if-let [[_ ms] (some #(when (= n (first %)) %) median-points)]
+    (str (text/ms ms) " (" (text/ms (second (some #(when (= n (first %)) %) limit-points))) ")")
+    "–"))
+
+(defn times-as-fast
+  "Returns sentences about how many times as fast one row of a part is as another, where the part compares them."
+  [{:keys [against contenders]}]
+  (for [{:keys [slow fast published]} against
+        :let [[slow fast] (map (fn [wanted] (some #(when (= wanted (:contender %)) %) contenders)) [slow fast])]
+        :when (and (:median-ms slow) (:median-ms fast))]
+    (str (:name fast) ": " (text/ratio (/ (:median-ms slow) (:median-ms fast))) " as fast as " (:name slow)
+         "; arithmetic allows " (text/ratio (/ (:limit-line-ms slow) (:limit-line-ms fast)))
+         (if published (str ", published " (text/ratio published) ".") "."))))
+
+(defn- burst-conditions
+  "Returns how requests were sent at once, in a sentence or two; nil of a part without such."
+  [{:keys [sleep-ms connections crowds n contenders]}]
+  (when (and sleep-ms (not connections))
+    (let [generators (distinct (keep :generator (mapcat :samples contenders)))]
+      (str (if crowds (text/commas crowds) (text/thousands n)) " requests of " (text/ms sleep-ms) " at once, a connection for each; a JVM for each configuration."
+           (when-not crowds " Cold: the first requests after the start of the application. Warm: after 3 100 others, which do not count.")
+           (when (seq generators)
+             (str " The requests came from " (text/commas (map load/generator-name generators)) "."))))))
+
 (defn- load-conditions
   "Returns how a server was put under load, in two sentences, or one before the first sample; nil of a part without load."
   [{:keys [connections seconds warm-up-seconds contenders]}]
@@ -92,6 +119,7 @@
   [{:keys [about n bytes rate scaled client-jvm] :as part}]
   (str/join " " (remove nil? [about
                               (load-conditions part)
+                              (burst-conditions part)
                               (when bytes
                                 (str (text/thousands n) " files of " (text/bytes bytes) ", "
                                      (if (number? rate) (str "each sent at " (text/rate rate)) "sent without a limit") "."))

@@ -10,3 +10,6 @@
 (deftest there-may-be-none
   (is (nil? (job/warm-up {:url "u", :seconds 10})))
   (is (nil? (job/warm-up {:url "u", :seconds 10, :warm-up-seconds 0}))))
+
+(deftest a-burst-takes-no-longer-than-its-rounds
+  (is (= [1000 5000 2000] (map #(job/longest-ms {:requests 100, :connections %, :timeout-ms 1000}) [100 20 99]))))

@@ -91,5 +91,18 @@
       (is (str/includes? page text) text))
     (is (not (str/includes? page "class=\"flights\"")) "nothing is drawn that was not measured")))
 
+(deftest requests-at-once-are-drawn-as-a-curve
+  (let [page (str/replace (report.html/page samples/crowds) "\u00a0" " ")]
+    (doseq [text ["<div class=\"crowds\" data-part=\"spring-curve\""
+                  "\"points\":[[10,104.0],[400,2100.0]]"
+                  "\"limits\":[[10,100.0],[400,2000.0]]"
+                  "\"virtual\":true"
+                  "<p class=\"fact\">virtual: 4.77x as fast as 20 threads; arithmetic allows 5.00x, published 2.85x.</p>"
+                  "<td>2.10 s (2.00 s)</td>"
+                  "<tr class=\"done virtual\">"]]
+      (is (str/includes? page text) text))
+    (is (= 1 (count (re-seq #"class=\"bars\"" page))) "a curve is no bar")
+    (is (not (str/includes? page "class=\"flights\"")) "nothing is drawn that was not measured")))
+
 (deftest an-empty-result-is-a-page-too
   (is (str/includes? (report.html/page {:machine samples/machine, :experiments []}) "<h1>")))

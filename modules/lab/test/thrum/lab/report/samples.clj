@@ -69,3 +69,26 @@
                     :generator :wrk}]}
         {:contender :bare, :name "Jetty", :about "alone", :verdict :failed
          :samples [{:error {:class "lab-child", :message "The server did not start"}}]}]}]}]})
+
+(def crowds
+  "A result of the experiment spring-tomcat."
+  {:machine machine
+   :options {}
+   :experiments
+   [{:experiment :spring-tomcat
+     :title "Spring"
+     :parts
+     [{:part :spring-100, :title "At once", :about "When?", :n 100, :sleep-ms 1000, :limit-line-about "rounds"
+       :against [{:slow :pool, :fast :virtual, :published 2.85} {:slow :pool, :fast :not-there}]
+       :contenders
+       [{:contender :pool, :name "20 threads", :about "max=20", :limit-line-ms 5000.0, :verdict :done, :median-ms 5060.0, :over-limit 1.01
+         :samples [{:ms 5060.0, :ok 100, :failed 0, :p50-ms 3020.0, :p99-ms 5050.0, :generator :ab}]}
+        {:contender :virtual, :name "virtual", :about "profile", :virtual? true, :limit-line-ms 1000.0, :verdict :done, :median-ms 1060.0
+         :over-limit 1.06
+         :samples [{:ms 1060.0, :ok 100, :failed 0, :p50-ms 1020.0, :p99-ms 1040.0, :generator :ab}]}]}
+      {:part :spring-curve, :title "More", :about "And more?", :n 2, :sleep-ms 100, :crowds [10 400], :limit-line-about "rounds"
+       :contenders
+       [{:contender :pool, :name "20 threads", :about "max=20", :limit-points [[10 100.0] [400 2000.0]], :median-points [[10 104.0] [400 2100.0]]
+         :verdict :done, :samples [{:points [[10 104.0] [400 2100.0]], :generator :built-in}]}
+        {:contender :virtual, :name "virtual", :about "profile", :virtual? true, :limit-points [[10 100.0] [400 100.0]], :verdict :failed
+         :samples [{:error {:class "lab-load", :message "Nobody there"}}]}]}]}]})

@@ -51,6 +51,24 @@
           "  Jetty FAILED: lab-child: The server did not start."]
          (take 7 (str/split-lines (str/replace (report.text/report samples/loaded) "\u00a0" " "))))))
 
+(deftest requests-at-once-are-a-table-and-a-curve
+  (is (= ["At once"
+          (str "  When? 100 requests of 1.00 s at once, a connection for each; a JVM for each configuration. Cold: the first requests after the start "
+               "of the application. Warm: after 3 100 others, which do not count. The requests came from ab.")
+          "  contender   median  samples  limit line  x limit   ok  failed     p50     p99"
+          "  20 threads  5.06 s        1      5.00 s    1.01x  100       0  3.02 s  5.05 s"
+          "  virtual     1.06 s        1      1.00 s    1.06x  100       0  1.02 s  1.04 s"
+          "  virtual: 4.77x as fast as 20 threads; arithmetic allows 5.00x, published 2.85x."
+          ""
+          "More"
+          (str "  And more? 10 and 400 requests of 100 ms at once, a connection for each; a JVM for each configuration. "
+               "The requests came from the lab's built-in generator.")
+          "  contender        10 at once      400 at once"
+          "  20 threads  104 ms (100 ms)  2.10 s (2.00 s)"
+          "  virtual                   –                –"
+          "  virtual FAILED: lab-load: Nobody there."]
+         (take 13 (str/split-lines (str/replace (report.text/report samples/crowds) "\u00a0" " "))))))
+
 (deftest an-interrupted-result-says-so-first
   (is (str/starts-with? (report.text/report (assoc-in samples/result [:experiments 0 :interrupted?] true)) "Interrupted:")))
 

@@ -1,0 +1,253 @@
+(ns thrum.lab.experiment.spring-tomcat
+  "A Spring Boot application on Tomcat's platform threads, and by a profile on virtual ones: many requests at once, each of which waits."
+  (:require
+   [thrum.lab.child :as child]
+   [thrum.lab.experiment :as experiment]
+   [thrum.lab.limit-line :as limit-line]
+   [thrum.lab.load :as load]
+   [thrum.lab.published :as published]
+   [thrum.lab.spring-boot :as spring-boot]
+   [thrum.lab.text :as text])
+  (:import
+   (clojure.lang ExceptionInfo)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private timeout-ms "How long an answer may take." 120000)
+(def ^:private start-ms "How long an application usually takes to start, for the estimate." 4000)
+(def ^:private cold-ms "What a cold application takes beyond its limit line, for the estimate." 800)
+(def ^:private warm-up-ms "How long it usually takes to warm one up, for the estimate." 1500)
+(def ^:private burst-ms "What a burst takes beyond its limit line, for the estimate." 60)
+
+(def quick
+  "The sizes of the quick form: one cold start, few repeats, a curve of short requests."
+  {:states {:spring-100 [:cold :warm], :spring-ab [:warm]}, :repeats {:cold 1, :warm 2}, :longest-repeated-ms 1000, :curve {:ms 100, :repeat 1}})
+
+(def full
+  "The sizes of the judged form."
+  {:states {:spring-100 [:cold :warm], :spring-ab [:cold :warm], :spring-1000 [:cold :warm]}, :repeats {:cold 5, :warm 5}
+   :longest-repeated-ms Long/MAX_VALUE, :curve {:ms 1000, :repeat 3}})
+
+(def ^:private applications
+  "The application, configured. A profile leaves threads.max unused."
+  {:platform-20 {:name "20 platform threads", :about "server.tomcat.threads.max=20", :threads 20}
+   :platform-200 {:name "200 platform threads", :about "server.tomcat.threads.max=200, Tomcat's default", :threads 200}
+   :virtual {:name "virtual threads", :about "profile virtual-threads", :threads 20, :profile "virtual-threads", :virtual? true}
+   :property {:name "virtual, by property", :about "profile virtual-threads-property", :threads 20
+              :profile "virtual-threads-property", :virtual? true}})
+
+(def ^:private limit-line-about
+  "rounds × what a request waits; on platform threads a round for as many requests as there are threads, on virtual threads one for all")
+
+(def ^:private questions
+  "The parts of bursts."
+  [{:part :spring-100
+    :title "Spring Boot on Tomcat: 100 requests at once, each waits a second"
+    :about "A hundred people ask at the same time. When has the last one an answer?"
+    :generator :built-in
+    :n 100
+    :sleep-ms 1000
+    :limit-line-about limit-line-about
+    :applications [:platform-20 :platform-200 :virtual :property]
+    :against [{:slow :platform-20-cold, :fast :virtual-cold, :published published/spring-times}
+              {:slow :platform-20-warm, :fast :virtual-warm}]}
+   {:part :spring-ab
+    :title "Spring Boot on Tomcat: the same by ab, as published"
+    :about (str "ab -n 100 -c 100, as was meant by the published -n 100 -c 1000, which ab refuses. It sends the first request alone, and 99 at once when that "
+                "is answered: so virtual threads can be no more than three times as fast here.")
+    :generator :ab
+    :n 100
+    :sleep-ms 1000
+    :limit-line-about (str limit-line-about "; and one round for the request that ab sends alone")
+    :applications [:platform-20 :virtual]
+    :against [{:slow :platform-20-cold, :fast :virtual-cold, :published published/spring-times}
+              {:slow :platform-20-warm, :fast :virtual-warm, :published published/spring-times}]}
+   {:part :spring-1000
+    :title "Spring Boot on Tomcat: 1 000 requests at once, each waits a second"
+    :about "The scale that the published experiment began with: ten times the requests, on 200 threads."
+    :generator :built-in
+    :n 1000
+    :sleep-ms 1000
+    :limit-line-about limit-line-about
+    :applications [:platform-200 :virtual :property]
+    :against [{:slow :platform-200-cold, :fast :virtual-cold}
+              {:slow :platform-200-warm, :fast :virtual-warm}]}])
+
+(def ^:private crowds "How many requests there are at once on the curve." [10 20 50 100 200 400])
+
+;; Plan
+
+(defn- limit-line-ms
+  "Returns the limit line of n requests at once from a generator."
+  [generator application n ms]
+  (let [{:keys [threads virtual?]} (applications application), rounds (if (= :ab generator) limit-line/ab limit-line/bounded)]
+    (limit-line/ms (rounds n (if virtual? n threads)) ms)))
+
+(defn- described [application]
+  (-> (select-keys (applications application) [:name :about])
+      (assoc :thrum? false, :virtual? (boolean (:virtual? (applications application))))))
+
+(defn- contender [application state]
+  (keyword (str (name application) "-" (name state))))
+
+(defn- each-ms
+  "Returns how long a sample takes, for the estimate."
+  [state limit-line-ms]
+  (+ limit-line-ms (if (= :cold state) (+ start-ms cold-ms) burst-ms)))
+
+(defn- warm-ups
+  "Returns how often a warm row's application is warmed up: once for each time that a cold row has started it anew; in a part without cold rows
+  another part has done so."
+  [{:keys [repeats states]} part state]
+  (if (= [:cold :warm state] (conj (states part) :warm)) (:cold repeats) 0))
+
+(defn- row [{:keys [part generator n sleep-ms]} {:keys [repeats longest-repeated-ms] :as sizes} state application]
+  (let [limit (limit-line-ms generator application n sleep-ms), published (get-in published/spring [part application])
+        repeat (if (<= limit longest-repeated-ms) (repeats state) 1)]
+    (cond-> (-> (described application)
+                (update :name str ", " (name state))
+                (assoc :contender (contender application state)
+                       :job {:application application, :state state}
+                       :limit-line-ms limit
+                       :repeat repeat
+                       :estimate-ms (+ (* repeat (each-ms state limit)) (* warm-up-ms (warm-ups sizes part state)))))
+      published (assoc :published published))))
+
+(defn- bursts-plan [{:keys [part applications generator] :as question} {:keys [states] :as sizes} {:keys [ab?]}]
+  (cond-> (-> (dissoc question :applications)
+              (assoc :in-turns? true
+                     :scaled (when-not (= sizes full) "Scaled: one cold start of each, one or two warm bursts instead of five of either.")
+                     :contenders (vec (for [state (states part), application applications] (row question sizes state application)))))
+    (and (= :ab generator) (not ab?)) (assoc :skipped "ab is not on PATH; it comes with the Apache HTTP server's utilities")))
+
+(defn- curve-row [{:keys [ms repeat]} application]
+  (let [points (mapv (fn [n] [n (limit-line-ms :built-in application n ms)]) crowds)]
+    (assoc (described application)
+           :contender application
+           :job {:application application, :state :warm}
+           :limit-points points
+           :repeat repeat
+           :estimate-ms (* repeat (reduce + (map (fn [[_ limit]] (+ limit burst-ms)) points))))))
+
+(defn- curve-plan [{:keys [curve] :as sizes}]
+  {:part :spring-curve
+   :title "Spring Boot on Tomcat: more and more requests at once"
+   :about "A pool answers as fast as a request takes until there are more requests than threads; then they queue."
+   :generator :built-in
+   :n (count crowds)
+   :sleep-ms (:ms curve)
+   :crowds crowds
+   :limit-line-about limit-line-about
+   :scaled (when-not (= sizes full) "Scaled: requests of 100 ms instead of a second, one run of each.")
+   :contenders (mapv #(curve-row curve %) [:platform-20 :platform-200 :virtual])})
+
+(defn- sizes-of
+  "Returns the sizes that the options ask for: a part that the quick form leaves out runs in it where it is asked for by name."
+  [{:keys [full only]}]
+  (cond
+    full thrum.lab.experiment.spring-tomcat/full
+    (= :spring-1000 only) (assoc quick :states {:spring-1000 [:cold :warm]})
+    :else quick))
+
+(defn- parts [{:keys [states] :as sizes} facts]
+  (conj (into [] (comp (filter (comp states :part)) (map #(bursts-plan % sizes facts))) questions)
+        (curve-plan sizes)))
+
+(defn- reason
+  "Returns why the experiment cannot run; nil if it can."
+  [{:keys [folder jar maven?]}]
+  (cond
+    (nil? folder) "the application is examples/spring-boot of a checkout of Thrum, and this is none"
+    (not (or jar maven?)) "there is no mvn on PATH to build examples/spring-boot with: install Maven"))
+
+(defn- skipped
+  "Returns the one part of an experiment that cannot run."
+  [part reason]
+  (assoc part :title "Spring Boot on Tomcat", :skipped reason))
+
+;; Run
+
+(defn- stop! [{:keys [apps generators]}]
+  (run! child/stop! (vals @apps))
+  (run! #((:close! %)) (vals generators)))
+
+(defn- fresh-app!
+  "Starts an application anew and returns it."
+  [{:keys [apps jar]} application]
+  (some-> (get @apps application) child/stop!)
+  (swap! apps dissoc application)
+  (let [app (spring-boot/start! jar (applications application))]
+    (swap! apps assoc application app)
+    app))
+
+(defn- burst! [{:keys [generators]} generator app n ms]
+  (load/burst! (generators generator) {:url (spring-boot/hello app ms), :requests n, :connections n, :timeout-ms timeout-ms}))
+
+(defn- warm-up!
+  "Has an application compile its code: many short requests, and one burst as they will come."
+  [{:keys [generators] :as env} app]
+  (load/burst! (:built-in generators) {:url (spring-boot/hello app 0), :requests 3000, :connections 50, :timeout-ms timeout-ms})
+  (burst! env :built-in app 100 50))
+
+(defn- warm-app!
+  "Returns an application that has been warmed up, started if need be."
+  [{:keys [apps] :as env} application]
+  (let [app (or (get @apps application) (fresh-app! env application))]
+    (when-not (:warm? app)
+      (warm-up! env app)
+      (swap! apps assoc-in [application :warm?] true))
+    app))
+
+(defn- app! [env {:keys [application state]}]
+  (case state
+    :cold (fresh-app! env application)
+    :warm (warm-app! env application)))
+
+(defn- burst-sample [env {:keys [n sleep-ms generator]} {:keys [job]} on-end]
+  (let [{:keys [seconds requests] :as figures} (burst! env generator (app! env job) n sleep-ms)]
+    (on-end n)
+    (-> (select-keys figures [:generator :p50-ms :p99-ms :max-ms])
+        (assoc :ms (* 1000.0 seconds), :ok requests, :failed 0))))
+
+(defn- curve-sample [env {:keys [crowds sleep-ms generator]} {:keys [job]} on-end]
+  (let [app (app! env job)]
+    {:generator generator
+     :points (mapv (fn [n]
+                     (let [{:keys [seconds]} (burst! env generator app n sleep-ms)]
+                       (on-end 1)
+                       [n (* 1000.0 seconds)]))
+                   crowds)}))
+
+(defn- attempt
+  "Returns the sample of thunk, or how it ended otherwise."
+  [thunk]
+  (try
+    (thunk)
+    (catch InterruptedException _ {:interrupted? true})
+    (catch ExceptionInfo e {:error {:class (name (:type (ex-data e))), :message (ex-message e)}})))
+
+(defn- built [{:keys [folder jar]}]
+  (if jar {:jar jar} (spring-boot/build! folder)))
+
+(defrecord SpringTomcat []
+  experiment/Experiment
+  (plan [_ options facts]
+    (let [{:keys [jar] :as app} (:spring-boot facts), reason (reason app), parts (parts (sizes-of options) facts)]
+      {:experiment :spring-tomcat
+       :title "Spring Boot on Tomcat"
+       :about "A Spring Boot application, its requests on platform threads and on virtual ones."
+       :not-counted (when-not (or jar reason) "the build of examples/spring-boot, which downloads Spring Boot the first time")
+       :parts (if reason [(skipped (first parts) reason)] parts)}))
+  (open! [_]
+    (let [{:keys [jar problem]} (built (spring-boot/facts))]
+      (if problem
+        {:skipped problem, :close! (constantly nil)}
+        (let [env {:jar jar, :apps (atom {}), :generators (into {} (map (juxt identity load/open-bursts!)) [:built-in :ab])}]
+          (assoc env :close! #(stop! env))))))
+  (sample! [_ env part row on-end]
+    (attempt #((if (:crowds part) curve-sample burst-sample) env part row on-end))))
+
+(defn experiment
+  "Returns the experiment."
+  []
+  (->SpringTomcat))
