@@ -14,9 +14,10 @@
   may not exist."
   {"core" {:modules #{}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "jdk." "com.sun."]}
    "java" {:modules #{"core"}, :libraries #{}, :packages ["java." "clojure.lang." "clojure.java.api."]}
-   "lab" {:modules #{"core" "server" "server-jetty"}
+   "lab" {:modules #{"core" "server" "server-jetty" "server-tomcat"}
           :libraries #{'clojure.tools.cli}
-          :packages ["java." "javax." "clojure.lang." "jdk." "com.sun." "sun.misc." "org.HdrHistogram." "org.eclipse.jetty."]}
+          :packages ["java." "javax." "clojure.lang." "jdk." "com.sun." "sun.misc." "org.HdrHistogram." "org.eclipse.jetty."
+                     "jakarta.servlet." "org.apache.catalina." "org.apache.coyote."]}
    "server" {:modules #{"core"}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "com.sun.net.httpserver."]}
    "server-jetty" {:modules #{"core" "server"}
                    :libraries #{}

@@ -32,6 +32,7 @@
   []
   (cond-> #{:jdk}
     (io/resource "org/eclipse/jetty/server/Server.class") (conj :jetty)
+    (io/resource "org/apache/catalina/startup/Tomcat.class") (conj :tomcat)
     (io/resource "org/httpkit/server.clj") (conj :http-kit)))
 
 (defn start!

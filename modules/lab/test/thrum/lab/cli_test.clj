@@ -35,7 +35,7 @@
     ["handler"] "handler takes the name of a Ring handler: handler my.app/handler."
     ["handler" "app"] "handler takes the name of a Ring handler: handler my.app/handler."
     ["handler" "my.app/handler" "more"] "There is one word too many: more."
-    ["handler" "my.app/handler" "--engine" "tomcat"] "--engine tomcat: must be jdk, jetty or http-kit."
+    ["handler" "my.app/handler" "--engine" "tomkat"] "--engine tomkat: must be jdk, jetty, tomcat or http-kit."
     ["handler" "my.app/handler" "--path" "x"] "--path x: must begin with /."
     ["handler" "my.app/handler" "--only" "many"] "--only does not go with the command handler."
     ["ring-jdk" "--engine" "jetty"] "--engine belongs to the command handler."
@@ -48,7 +48,8 @@
   (is (= [:run {:handler 'my.app/handler, :engine :jetty, :connections 7, :path "/"}]
          ((juxt :command #(select-keys (:options %) [:handler :engine :connections :path]))
           (cli/parse ["handler" "my.app/handler" "--engine" "jetty" "--connections" "7"]))))
-  (is (= :ring-jetty (:named (cli/parse ["ring-jetty"]))))
+  (is (= [:ring-jetty :ring-tomcat :spring-tomcat] (map #(:named (cli/parse [%])) ["ring-jetty" "ring-tomcat" "spring-tomcat"])))
+  (is (= :tomcat (get-in (cli/parse ["handler" "my.app/handler" "--engine" "tomcat"]) [:options :engine])))
   (is (= :unlimited (get-in (cli/parse ["--rate" "unlimited"]) [:options :rate])))
   (is (= [:pool :core-map] (get-in (cli/parse ["--urls" "f" "--contenders" "pool,core-map"]) [:options :contenders])))
   (is (= {:command :help} (cli/parse ["--limit" "3" "--help"]))))

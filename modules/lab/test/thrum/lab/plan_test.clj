@@ -64,7 +64,7 @@
     (is (= [8 60000] ((juxt :per-host :timeout-ms) (part plan :urls))))
     (is (nil? (:estimate-ms plan)))))
 
-(def ^:private all-engines [:jdk :jetty :http-kit])
+(def ^:private all-engines [:jdk :jetty :tomcat :http-kit])
 
 (defn- ring-plan [engines & argv]
   (plan/plan (cli/parse argv) (assoc facts :engines engines) (map ring/experiment all-engines)))

@@ -30,6 +30,15 @@
       (child/tell! server :sleepers)
       (is (= 0 (:sleepers (child/ask server 10000))) "and all were woken"))))
 
+(deftest ^{:time-limit-ms 60000} tomcat-alone-serves-from-a-pool-and-from-virtual-threads
+  (with-server {:engine :tomcat, :way :bare}
+    (fn [server]
+      (is (= work/greeting (slurp (serve/url server nil)) (slurp (serve/url server 1))))
+      (is (< 500 (serve/heap-per-sleeper server 300) 400000) "more connections than Tomcat's default has threads")))
+  (with-server {:engine :tomcat, :way :bare, :pool 3}
+    (fn [server]
+      (is (= work/greeting (slurp (serve/url server nil)))))))
+
 (deftest ^{:time-limit-ms 60000} the-users-handler-runs-on-the-threads-that-are-asked-for
   (doseq [[pool virtual?] [[nil "true"] [2 "false"]]]
     (with-server {:engine :jdk, :way :thrum, :handler 'thrum.lab.users-handler/on-a-virtual-thread?, :pool pool}
@@ -42,4 +51,4 @@
     (is (re-find #"^The server did not start: .*nowhere" (ex-message failure)))))
 
 (deftest engines-are-found-on-the-class-path
-  (is (every? (serve/engines) [:jdk :jetty])))
+  (is (every? (serve/engines) [:jdk :jetty :tomcat])))

@@ -23,10 +23,12 @@
 (def ^:private engines
   {:jdk {:experiment :ring-jdk, :name "the JDK's server"}
    :jetty {:experiment :ring-jetty, :name "Jetty"}
+   :tomcat {:experiment :ring-tomcat, :name "Tomcat"}
    :http-kit {:experiment :ring-http-kit, :name "http-kit"}})
 
 (def ^:private absent
   {:jetty "Jetty is not on the class path: add io.github.thrum-clj/thrum-server-jetty"
+   :tomcat "Tomcat is not on the class path: add io.github.thrum-clj/thrum-server-tomcat"
    :http-kit "http-kit is not on the class path; it is on Clojars, not on Maven Central: add http-kit/http-kit 2.9.0 or newer"})
 
 (def ^:private questions
@@ -129,6 +131,6 @@
     (visit/sample job (assoc part :headers load/browser-headers))))
 
 (defn experiment
-  "Returns the experiment for an engine: :jdk, :jetty or :http-kit."
+  "Returns the experiment for an engine: :jdk, :jetty, :tomcat or :http-kit."
   [engine]
   (->Ring engine))

@@ -62,8 +62,8 @@
              :thrum thrum?
              :verdict verdict
              :value (length row)
-             :limit (or limit-line-ms limit-line-per-second)
              :label (label row)
+             :limit (or limit-line-ms limit-line-per-second)
              :published (published-data published)}
       curve (assoc :flight {:curve curve, :peak peak, :ms end, :end (text/ms end), :answer (when watched-ms ms)})
       virtual? (assoc :virtual true)
