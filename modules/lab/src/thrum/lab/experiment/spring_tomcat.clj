@@ -226,8 +226,12 @@
     (catch InterruptedException _ {:interrupted? true})
     (catch ExceptionInfo e {:error {:class (name (:type (ex-data e))), :message (ex-message e)}})))
 
-(defn- built [{:keys [folder jar]}]
-  (if jar {:jar jar} (spring-boot/build! folder)))
+(defn- built
+  "Returns {:jar path}, or {:problem words} where there is none and it cannot be built."
+  [{:keys [folder jar]}]
+  (try
+    (if jar {:jar jar} (spring-boot/build! folder))
+    (catch ExceptionInfo e {:problem (str "the build of examples/spring-boot did not end: " (ex-message e))})))
 
 (defrecord SpringTomcat []
   experiment/Experiment
