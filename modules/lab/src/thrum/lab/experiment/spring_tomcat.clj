@@ -6,8 +6,7 @@
    [thrum.lab.limit-line :as limit-line]
    [thrum.lab.load :as load]
    [thrum.lab.published :as published]
-   [thrum.lab.spring-boot :as spring-boot]
-   [thrum.lab.text :as text])
+   [thrum.lab.spring-boot :as spring-boot])
   (:import
    (clojure.lang ExceptionInfo)))
 
@@ -30,8 +29,8 @@
 
 (def ^:private applications
   "The application, configured. A profile leaves threads.max unused."
-  {:platform-20 {:name "20 platform threads", :about "server.tomcat.threads.max=20", :threads 20}
-   :platform-200 {:name "200 platform threads", :about "server.tomcat.threads.max=200, Tomcat's default", :threads 200}
+  {:platform-20 {:name "20 platform threads", :about "threads.max=20", :threads 20}
+   :platform-200 {:name "200 platform threads", :about "threads.max=200, Tomcat's default", :threads 200}
    :virtual {:name "virtual threads", :about "profile virtual-threads", :threads 20, :profile "virtual-threads", :virtual? true}
    :property {:name "virtual, by property", :about "profile virtual-threads-property", :threads 20
               :profile "virtual-threads-property", :virtual? true}})
