@@ -152,6 +152,17 @@
         (is (= [9 9 4 {}] [requests @connections @most errors]))
         (is (<= 0 p50-ms max-ms (* 1001 seconds)))))))
 
+(deftest a-burst-has-no-more-at-once-than-it-was-told
+  (let [asked (atom 0), another (promise), early (atom :nobody)]
+    (with-open [server (serving (fn [socket]
+                                  (read-head socket)
+                                  (if (= 1 (swap! asked inc))
+                                    (reset! early (deref another 200 nil))
+                                    (deliver another :early))
+                                  (answer! socket ok)))]
+      (is (= 3 (:requests (gate/in-time 30000 #(built-in/burst (burst-job server 3 1))))))
+      (is (nil? @early) "the second request came when the first was answered"))))
+
 (deftest a-burst-is-over-although-requests-fail
   (let [gone (doto (serving (fn [_])) .close)]
     (is (= [0 {:connect 5}] ((juxt :requests :errors) (gate/in-time 30000 #(built-in/burst (burst-job gone 5 2)))))))
