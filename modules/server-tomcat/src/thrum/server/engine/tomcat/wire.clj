@@ -20,7 +20,7 @@
    (java.util ArrayList List)
    (java.util.concurrent CompletableFuture ExecutionException ThreadFactory)
    (java.util.concurrent.atomic AtomicBoolean)
-   (java.util.concurrent.locks Condition Lock ReentrantLock)
+   (java.util.concurrent.locks Lock LockSupport ReentrantLock)
    (java.util.function Supplier)
    (org.apache.coyote ActionCode CloseNowException Request Response)
    (org.apache.tomcat.util.buf MessageBytes)
@@ -200,7 +200,7 @@
   (^Object enter [])                ; before Tomcat's objects are used; throws IOException when the exchange is over
   (^Object leave [])
   (^Object become [state])          ; the exchange is over, as state says; throws IOException when it was before
-  (^Object awaitOver []))           ; until the exchange is over and nobody is inside; the connection's thread
+  (^Object state []))               ; how the exchange ended, once nobody is inside; nil before
 
 (defmacro ^:private inside
   "Evaluates the forms while Tomcat's objects belong to this exchange; aborts it when they throw."
@@ -226,7 +226,7 @@
 (declare input output)
 
 ;; owner: the connection's thread. over: nil, :complete, :aborted or :upgraded. threads: those inside. woken: those inside that the abort has interrupted.
-(deftype TomcatWire [^Request request ^Response response endpoint options shared remote local ^Thread owner ^Lock lock ^Condition changed
+(deftype TomcatWire [^Request request ^Response response endpoint options shared remote local ^Thread owner ^Lock lock
                      ^:unsynchronized-mutable over
                      ^List threads
                      ^:unsynchronized-mutable ^List woken
@@ -245,7 +245,7 @@
         (.remove threads me)
         ;; It was for the wait that is over.
         (when (and woken (.contains woken me)) (Thread/interrupted))
-        (when over (.signalAll changed)))
+        (when (and over (.isEmpty threads) (not (identical? me owner))) (LockSupport/unpark owner)))
       (finally (.unlock lock))))
   (become [_ state]
     (.lock lock)
@@ -253,12 +253,10 @@
       (when over (throw (IOException. "The exchange was aborted")))
       (set! over state)
       (finally (.unlock lock))))
-  (awaitOver [_]
+  (state [_]
     (.lock lock)
     (try
-      (while (or (nil? over) (not (.isEmpty threads)))
-        (.awaitUninterruptibly changed))
-      over
+      (when (.isEmpty threads) over)
       (finally (.unlock lock))))
 
   Wire
@@ -301,7 +299,7 @@
         (when-not shared (connections/close! endpoint request (delimited-by-end? request response)))
         (set! woken (ArrayList. threads))
         (run! #(.interrupt ^Thread %) threads)
-        (.signalAll changed))
+        (LockSupport/unpark owner))
       (finally (.unlock lock))))
   (watch [_ _] false)
   (unwatch [_])
@@ -381,7 +379,7 @@
         remote (remote-of request)
         local (local-of request)]
     (when (and remote local)
-      (TomcatWire. request response endpoint options (shared? request) remote local (Thread/currentThread) lock (.newCondition lock) nil (ArrayList. 2) nil nil))))
+      (TomcatWire. request response endpoint options (shared? request) remote local (Thread/currentThread) lock nil (ArrayList. 2) nil nil))))
 
 (defn- serve! [^TomcatWire wire serve]
   (try
@@ -404,11 +402,20 @@
   (or (identical? (Thread/currentThread) (.getNote request note))
       (some? (.getHeader request "upgrade"))))
 
+(defn- await-end!
+  "Waits until the exchange is over and nobody is inside of its objects; returns how it ended. An interrupt is not meant for this wait."
+  [^TomcatWire wire]
+  (loop []
+    (or (.state wire)
+        (do (LockSupport/park wire)
+            (Thread/interrupted)
+            (recur)))))
+
 (defn- conclude!
   "Waits, on the connection's thread, until the exchange is over and its objects are free; tells Tomcat how it ended. After serve has
   returned another thread may still be about to answer: that of a deadline."
   [^TomcatWire wire ^Response response]
-  (when (= :aborted (.awaitOver wire))
+  (when (= :aborted (await-end! wire))
     (when (.-shared wire) (.setTrailerFields response cut))
     (.action response ActionCode/CLOSE_NOW nil)))
 
