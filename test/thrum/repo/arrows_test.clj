@@ -14,10 +14,10 @@
   may not exist."
   {"core" {:modules #{}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "jdk." "com.sun."]}
    "java" {:modules #{"core"}, :libraries #{}, :packages ["java." "clojure.lang." "clojure.java.api."]}
-   "lab" {:modules #{"core" "server" "server-jetty" "server-tomcat"}
+   "lab" {:modules #{"core" "server" "server-jetty" "server-tomcat" "server-helidon"}
           :libraries #{'clojure.tools.cli}
           :packages ["java." "javax." "clojure.lang." "jdk." "com.sun." "sun.misc." "org.HdrHistogram." "org.eclipse.jetty."
-                     "jakarta.servlet." "org.apache.catalina." "org.apache.coyote."]}
+                     "jakarta.servlet." "org.apache.catalina." "org.apache.coyote." "io.helidon."]}
    "server" {:modules #{"core"}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "com.sun.net.httpserver."]}
    "server-jetty" {:modules #{"core" "server"}
                    :libraries #{}

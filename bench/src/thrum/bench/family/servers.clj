@@ -22,7 +22,7 @@
   "Returns a job for each engine on the class path and each question."
   [size]
   (case size
-    :full (for [engine [:jdk :jetty :tomcat :http-kit] :when ((serve/engines) engine), question [:no-sleep :sleep :many]]
+    :full (for [engine [:jdk :jetty :tomcat :helidon :http-kit] :when ((serve/engines) engine), question [:no-sleep :sleep :many]]
             (merge {:engine engine, :question question, :warm-up-seconds 10, :seconds 10, :rounds 2} (questions question)))
     :quick [{:engine :jdk, :question :many, :connections 20, :sleep-ms 50, :warm-up-seconds 1, :seconds 1, :rounds 1}]))
 

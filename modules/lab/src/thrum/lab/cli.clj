@@ -17,6 +17,7 @@
    {:name "ring-jdk", :usage "ring-jdk [options]", :doc "this experiment: a Ring handler under load, on the JDK's own server"}
    {:name "ring-jetty", :usage "ring-jetty [options]", :doc "the same on Jetty"}
    {:name "ring-tomcat", :usage "ring-tomcat [options]", :doc "the same on Tomcat"}
+   {:name "ring-helidon", :usage "ring-helidon [options]", :doc "the same on Helidon, which has no pools of platform threads"}
    {:name "ring-http-kit", :usage "ring-http-kit [options]", :doc "the same on http-kit, which must be on the class path"}
    {:name "spring-tomcat", :usage "spring-tomcat [options]", :doc "this experiment: a Spring Boot application, many requests at once; Maven builds it"}
    {:name "handler", :usage "handler NS/F [options]", :doc "your own Ring handler under load"}
@@ -31,7 +32,7 @@
 
 (def ^:private positive [#(and (int? %) (pos? %)) "must be a whole number, 1 or more"])
 
-(def ^:private engines [:jdk :jetty :tomcat :http-kit])
+(def ^:private engines [:jdk :jetty :tomcat :helidon :http-kit])
 
 (def options
   "Every option, as rows of tools.cli; the row that checks an option also documents it."
@@ -51,8 +52,8 @@
    [nil "--inputs FILE" "the inputs of --call: one vector or list, as EDN"]
    [nil "--contenders A,B" "the contenders to run your own work with" :parse-fn parse-contenders]
    [nil "--outcomes" "print what became of each URL or input"]
-   [nil "--engine NAME" "the engine of the command handler: jdk, jetty, tomcat or http-kit" :default :jdk, :parse-fn keyword
-    :validate [(set engines) "must be jdk, jetty, tomcat or http-kit"]]
+   [nil "--engine NAME" "the engine of the command handler: jdk, jetty, tomcat, helidon or http-kit" :default :jdk, :parse-fn keyword
+    :validate [(set engines) "must be jdk, jetty, tomcat, helidon or http-kit"]]
    [nil "--connections N" "how many connections ask your handler at once" :default 120, :parse-fn parse-long, :validate positive]
    [nil "--path PATH" "what your handler is asked for" :default "/", :validate [#(str/starts-with? % "/") "must begin with /"]]
    ["-h" "--help" "this text"]])

@@ -45,7 +45,7 @@
     call [(calls/experiment call inputs)]
     function [(handler/experiment function)]
     :else (-> [(fan-out/experiment fan-out/quick) (scope/experiment)]
-              (into (map ring/experiment) [:jdk :jetty :tomcat :http-kit])
+              (into (map ring/experiment) [:jdk :jetty :tomcat :helidon :http-kit])
               (conj (spring-tomcat/experiment)))))
 
 (defn- plan-facts []

@@ -33,6 +33,7 @@
   (cond-> #{:jdk}
     (io/resource "org/eclipse/jetty/server/Server.class") (conj :jetty)
     (io/resource "org/apache/catalina/startup/Tomcat.class") (conj :tomcat)
+    (io/resource "io/helidon/webserver/WebServer.class") (conj :helidon)
     (io/resource "org/httpkit/server.clj") (conj :http-kit)))
 
 (defn start!

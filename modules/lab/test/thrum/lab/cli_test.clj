@@ -35,7 +35,7 @@
     ["handler"] "handler takes the name of a Ring handler: handler my.app/handler."
     ["handler" "app"] "handler takes the name of a Ring handler: handler my.app/handler."
     ["handler" "my.app/handler" "more"] "There is one word too many: more."
-    ["handler" "my.app/handler" "--engine" "tomkat"] "--engine tomkat: must be jdk, jetty, tomcat or http-kit."
+    ["handler" "my.app/handler" "--engine" "tomkat"] "--engine tomkat: must be jdk, jetty, tomcat, helidon or http-kit."
     ["handler" "my.app/handler" "--path" "x"] "--path x: must begin with /."
     ["handler" "my.app/handler" "--only" "many"] "--only does not go with the command handler."
     ["ring-jdk" "--engine" "jetty"] "--engine belongs to the command handler."

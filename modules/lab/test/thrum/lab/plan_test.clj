@@ -64,7 +64,7 @@
     (is (= [8 60000] ((juxt :per-host :timeout-ms) (part plan :urls))))
     (is (nil? (:estimate-ms plan)))))
 
-(def ^:private all-engines [:jdk :jetty :tomcat :http-kit])
+(def ^:private all-engines [:jdk :jetty :tomcat :helidon :http-kit])
 
 (defn- ring-plan [engines & argv]
   (plan/plan (cli/parse argv) (assoc facts :engines engines) (map ring/experiment all-engines)))
@@ -86,6 +86,10 @@
   (let [plan (ring-plan #{:jdk :jetty} "ring-http-kit")]
     (is (= [:http-kit-sleep] (part-names plan)))
     (is (re-find #"^http-kit is not on the class path; .* add http-kit/http-kit" (:skipped (part plan :http-kit-sleep))))))
+
+(deftest helidon-has-no-pools
+  (is (= [["Helidon, virtual threads" "thrum.server"]] (distinct (map #(mapv :name (:contenders (part (ring-plan (set all-engines) "--full") %)))
+                                                                      [:helidon-sleep :helidon-no-sleep :helidon-many])))))
 
 (deftest a-rings-limit-line-is-connections-or-threads-over-sleep
   (let [plan (ring-plan (set all-engines) "--full")]

@@ -39,6 +39,12 @@
     (fn [server]
       (is (= work/greeting (slurp (serve/url server nil)))))))
 
+(deftest ^{:time-limit-ms 60000} helidon-alone-serves
+  (with-server {:engine :helidon, :way :bare}
+    (fn [server]
+      (is (= work/greeting (slurp (serve/url server nil)) (slurp (serve/url server 1))))
+      (is (< 500 (serve/heap-per-sleeper server 300) 400000)))))
+
 (deftest ^{:time-limit-ms 60000} the-users-handler-runs-on-the-threads-that-are-asked-for
   (doseq [[pool virtual?] [[nil "true"] [2 "false"]]]
     (with-server {:engine :jdk, :way :thrum, :handler 'thrum.lab.users-handler/on-a-virtual-thread?, :pool pool}
@@ -51,4 +57,4 @@
     (is (re-find #"^The server did not start: .*nowhere" (ex-message failure)))))
 
 (deftest engines-are-found-on-the-class-path
-  (is (every? (serve/engines) [:jdk :jetty :tomcat])))
+  (is (every? (serve/engines) [:jdk :jetty :tomcat :helidon])))

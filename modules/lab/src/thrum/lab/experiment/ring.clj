@@ -24,11 +24,13 @@
   {:jdk {:experiment :ring-jdk, :name "the JDK's server"}
    :jetty {:experiment :ring-jetty, :name "Jetty"}
    :tomcat {:experiment :ring-tomcat, :name "Tomcat"}
+   :helidon {:experiment :ring-helidon, :name "Helidon", :pool-less? true}
    :http-kit {:experiment :ring-http-kit, :name "http-kit"}})
 
 (def ^:private absent
   {:jetty "Jetty is not on the class path: add io.github.thrum-clj/thrum-server-jetty"
    :tomcat "Tomcat is not on the class path: add io.github.thrum-clj/thrum-server-tomcat"
+   :helidon "Helidon is not on the class path: add io.github.thrum-clj/thrum-server-helidon"
    :http-kit "http-kit is not on the class path; it is on Clojars, not on Maven Central: add http-kit/http-kit 2.9.0 or newer"})
 
 (def ^:private questions
@@ -85,6 +87,11 @@
   (when (< repeat (:repeat full))
     (str "Scaled: one run of " (seconds question) " s instead of five of " (get-in full [:seconds question]) " s, and little time to warm up.")))
 
+(defn- fitting
+  "Returns those of the contenders that there can be on the engine."
+  [engine contenders]
+  (cond->> contenders (get-in engines [engine :pool-less?]) (remove #{:pool-50 :pool-all})))
+
 (defn- part-plan [engine {:keys [question title contenders] :as part} {:keys [warm-up-seconds seconds] :as sizes}]
   (-> (dissoc part :question)
       (assoc :part (part-name engine question)
@@ -94,7 +101,7 @@
              :scaled (scaled sizes question)
              :limit-line-about "connections, or threads where there are fewer, ÷ the handler's sleep"
              :in-turns? true
-             :contenders (mapv #(row engine part sizes %) contenders))))
+             :contenders (mapv #(row engine part sizes %) (fitting engine contenders)))))
 
 (defn- sizes-of
   "Returns the sizes that the options ask for: a part that the quick form leaves out runs in it where it is asked for by name."
@@ -131,6 +138,6 @@
     (visit/sample job (assoc part :headers load/browser-headers))))
 
 (defn experiment
-  "Returns the experiment for an engine: :jdk, :jetty, :tomcat or :http-kit."
+  "Returns the experiment for an engine: :jdk, :jetty, :tomcat, :helidon or :http-kit."
   [engine]
   (->Ring engine))

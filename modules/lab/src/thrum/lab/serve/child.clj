@@ -20,7 +20,7 @@
 (def ^:private bare
   "By engine: the function that starts it without Thrum, loaded only when it is asked for."
   {:jdk 'thrum.lab.serve.jdk/start!, :jetty 'thrum.lab.serve.jetty/start!, :tomcat 'thrum.lab.serve.tomcat/start!
-   :http-kit 'thrum.lab.serve.http-kit/start!})
+   :helidon 'thrum.lab.serve.helidon/start!, :http-kit 'thrum.lab.serve.http-kit/start!})
 
 (defn- on-platform-threads
   "Returns a Ring handler that runs another one on a pool of platform threads."
