@@ -57,24 +57,26 @@
   (CloseReason. (code n) text))
 
 (defmacro ^:private flushed
-  "Sends, and blocks until that is flushed; throws IOException when the websocket is closed."
-  [& forms]
+  "Sends, and blocks until that is flushed; throws IOException when the websocket is closed. over: whether that has been told, which
+  Tomcat's session says later."
+  [over & forms]
   `(try
+     (when (.get ~over) (throw (IllegalStateException.)))
      ~@forms
      (catch IllegalStateException e#
        (throw (IOException. "The websocket is closed" e#)))))
 
 ;; answered: the data of the pings that Tomcat has answered, and nobody has asked for yet.
-(deftype TomcatSocket [^WsSession session ^ConcurrentLinkedQueue answered abort!]
+(deftype TomcatSocket [^WsSession session ^ConcurrentLinkedQueue answered ^AtomicBoolean over abort!]
   Socket
-  (isOpen [_] (.isOpen session))
-  (text [_ message] (flushed (.sendText (.getBasicRemote session) (str message))))
-  (binary [_ message] (flushed (.sendBinary (.getBasicRemote session) message)))
-  (ping [_ data] (flushed (.sendPing (.getBasicRemote session) data)))
+  (isOpen [_] (and (not (.get over)) (.isOpen session)))
+  (text [_ message] (flushed over (.sendText (.getBasicRemote session) (str message))))
+  (binary [_ message] (flushed over (.sendBinary (.getBasicRemote session) message)))
+  (ping [_ data] (flushed over (.sendPing (.getBasicRemote session) data)))
   (pong [_ data]
     (when-not (.remove answered data)
-      (flushed (.sendPong (.getBasicRemote session) data))))
-  (close [_ code text] (flushed (.close session (reason code text))))
+      (flushed over (.sendPong (.getBasicRemote session) data))))
+  (close [_ code text] (flushed over (.close session (reason code text))))
   (abort [_] (abort!)))
 
 ;; What is received
@@ -182,7 +184,7 @@
       (doto (.getUserProperties ^WsSession session)
         (.put Constants/BLOCKING_SEND_TIMEOUT_PROPERTY (long ws-idle-timeout-ms))
         (.put Constants/SESSION_CLOSE_TIMEOUT_PROPERTY (long (min (long ws-idle-timeout-ms) most-close-ms))))
-      (set! socket (TomcatSocket. session answered #(.abort this)))
+      (set! socket (TomcatSocket. session answered over #(.abort this)))
       (listen! session socket listener ws-max-message-bytes)
       (.complete opened? nil)
       (.opened listener socket)))
