@@ -6,6 +6,9 @@
    [thrum.server.response :as response])
   (:import
    (java.nio ByteBuffer)
+   (java.nio.charset StandardCharsets)
+   (java.security MessageDigest)
+   (java.util Base64)
    (java.util.concurrent ArrayBlockingQueue BlockingQueue CountDownLatch TimeUnit)
    (thrum.server.engine Listener Socket)))
 
@@ -191,6 +194,19 @@
         (some-> ^WebSocket @current ^Socket (.-socket) (.abort))
         (discard-all! inbox)
         (throw t)))))
+
+;; Handshakes
+
+(defn- accept-key [key]
+  (->> (.getBytes (str key "258EAFA5-E914-47DA-95CA-C5AB0DC85B11") StandardCharsets/US_ASCII)
+       (.digest (MessageDigest/getInstance "SHA-1"))
+       (.encodeToString (Base64/getEncoder))))
+
+(defn handshake
+  "Returns the headers that accept a websocket, as pairs; key: the client's; protocol: the subprotocol, or nil."
+  [key protocol]
+  (cond-> [["Upgrade" "websocket"] ["Connection" "Upgrade"] ["Sec-WebSocket-Accept" (accept-key key)]]
+    protocol (conj ["Sec-WebSocket-Protocol" protocol])))
 
 ;; Who may open one
 

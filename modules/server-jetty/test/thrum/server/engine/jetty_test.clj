@@ -20,32 +20,38 @@
 
 (set! *warn-on-reflection* true)
 
-(defn- all-jetty-threads []
-  (filter #(re-find #"^jetty-|^Connector" (.getName ^Thread %)) (keys (Thread/getAllStackTraces))))
+(def ^:dynamic *engine*
+  "The engine that is tested; Tomcat's tests bind it."
+  :jetty)
+
+(defn- all-engine-threads []
+  (filter #(re-find #"^jetty-|^Connector|-Poller|-Acceptor" (.getName ^Thread %)) (keys (Thread/getAllStackTraces))))
 
 (def ^:private ^:dynamic *others*
   "The threads of the servers of other tests."
   #{})
 
-(defn- among-others [test]
-  (binding [*others* (set (all-jetty-threads))]
+(defn among-others
+  "Runs the test among servers of others, whose threads do not count."
+  [test]
+  (binding [*others* (set (all-engine-threads))]
     (test)))
 
 (use-fixtures :each leak/no-leaks among-others)
 
 (defn- serve [handler options]
-  (server/run-server handler (merge {:engine :jetty, :port 0, :stop-on-shutdown? false} options)))
+  (server/run-server handler (merge {:engine *engine*, :port 0, :stop-on-shutdown? false} options)))
 
 (defn- ok [_]
   {:status 200, :headers {}, :body "ok"})
 
-(defn- jetty-threads []
-  (remove *others* (all-jetty-threads)))
+(defn- engine-threads []
+  (remove *others* (all-engine-threads)))
 
 (defn- gone?
-  "Waits until Jetty has no platform thread left."
+  "Waits until the engine has no platform thread left."
   []
-  (gate/eventually 3000 #(empty? (jetty-threads))))
+  (gate/eventually 3000 #(empty? (engine-threads))))
 
 ;; Start and stop
 
@@ -71,9 +77,9 @@
   (is (= :thrum/start-failed (:type (start-failure {:ssl-port 0, :keystore "no/such/store.p12", :key-password "x"}))))
   (is (gone?)))
 
-(deftest stopping-ends-every-thread-of-jetty
+(deftest stopping-ends-every-platform-thread
   (let [s (serve ok {})]
-    (is (seq (jetty-threads)))
+    (is (seq (engine-threads)))
     (server/stop! s)
     (is (gone?))))
 
@@ -88,10 +94,10 @@
         all-in (CountDownLatch. n)
         gate (promise)
         s (serve (fn [r] (.countDown all-in) (deref gate 5000 nil) (ok r)) {})
-        before (count (jetty-threads))
+        before (count (engine-threads))
         clients (vec (repeatedly n #(wire/send! (wire/connect (server/port s)) (wire/get "/"))))]
     (is (.await all-in 10 TimeUnit/SECONDS))
-    (is (<= (count (jetty-threads)) before))
+    (is (<= (count (engine-threads)) before))
     (deliver gate :open)
     (is (every? #(= 200 (:status (wire/response %))) clients))
     (run! wire/close! clients)

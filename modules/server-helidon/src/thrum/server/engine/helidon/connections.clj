@@ -101,7 +101,7 @@
 (defn await-timer!
   "Waits until Helidon's timer has looked at a connection, and ended; not for long."
   [^Connections all]
-  (.await ^CountDownLatch (.-timerless all) 1 TimeUnit/SECONDS))
+  (.await ^CountDownLatch (.-timerless all) 5 TimeUnit/SECONDS))
 
 (defn timer?
   "Tells whether Helidon's timer still runs."

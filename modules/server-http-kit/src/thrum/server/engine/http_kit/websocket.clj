@@ -11,25 +11,12 @@
    (java.nio ByteBuffer)
    (java.nio.channels SocketChannel)
    (java.nio.charset StandardCharsets)
-   (java.security MessageDigest)
-   (java.util Base64)
    (java.util.concurrent LinkedBlockingQueue TimeUnit)
    (java.util.concurrent.locks ReentrantLock)
    (thrum.server.engine Listener Socket)
    (thrum.server.engine.http_kit.connection Connection Tenant)))
 
 (set! *warn-on-reflection* true)
-
-(defn- accept-key [key]
-  (->> (.getBytes (str key "258EAFA5-E914-47DA-95CA-C5AB0DC85B11") StandardCharsets/US_ASCII)
-       (.digest (MessageDigest/getInstance "SHA-1"))
-       (.encodeToString (Base64/getEncoder))))
-
-(defn handshake
-  "Returns the headers that accept a websocket, as pairs; key: the client's; protocol: the subprotocol, or nil."
-  [key protocol]
-  (cond-> [["Upgrade" "websocket"] ["Connection" "Upgrade"] ["Sec-WebSocket-Accept" (accept-key key)]]
-    protocol (conj ["Sec-WebSocket-Protocol" protocol])))
 
 ;; Frames
 

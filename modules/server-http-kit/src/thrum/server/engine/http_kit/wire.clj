@@ -8,7 +8,8 @@
    [thrum.server.engine.http-kit.fields :as fields]
    [thrum.server.engine.http-kit.head :as head]
    [thrum.server.engine.http-kit.library :as library]
-   [thrum.server.engine.http-kit.websocket :as websocket])
+   [thrum.server.engine.http-kit.websocket :as websocket]
+   [thrum.server.websocket :as sockets])
   (:import
    (java.io ByteArrayOutputStream IOException OutputStream)
    (java.nio.channels SelectionKey SocketChannel)
@@ -204,7 +205,7 @@
   (upgrade [this headers protocol listener]
     (when-not (library/value lib :request->websocket request) (throw (IOException. "No websocket was asked for")))
     (let [key (head/value (.headers this) "sec-websocket-key")]
-      (connection/write! connection [(head/head lib 101 headers (websocket/handshake key protocol))]))
+      (connection/write! connection [(head/head lib 101 headers (sockets/handshake key protocol))]))
     (set! complete :upgraded)
     (websocket/open! lib connection listener)
     (library/call lib :open-websocket (library/value lib :request->channel request) {})))

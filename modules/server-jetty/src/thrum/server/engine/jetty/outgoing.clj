@@ -1,20 +1,27 @@
 (ns thrum.server.engine.jetty.outgoing
-  "What a response is written with: blocking, and as few writes as its size allows."
+  "What a response is written with: blocking, and as few writes as its size allows. Jetty's channels do not block, so that an interrupt of a
+  thread that writes ends its wait and leaves the connection, which other requests may be on, alone."
   (:require
-   [thrum.server.engine.jetty.flow :as flow])
+   [thrum.server.engine.flow :as flow])
   (:import
    (java.io BufferedOutputStream OutputStream)
    (java.nio ByteBuffer)
    (java.util.concurrent.atomic AtomicBoolean)
    (org.eclipse.jetty.server Response)
-   (org.eclipse.jetty.util BufferUtil)))
+   (org.eclipse.jetty.util BufferUtil Callback$Completable)
+   (org.eclipse.jetty.util.thread Invocable$InvocationType)))
 
 (set! *warn-on-reflection* true)
+
+(defn- completable
+  "Returns a callback of Jetty's that is a future too. Completing it wakes a thread, and never blocks."
+  ^Callback$Completable []
+  (Callback$Completable. Invocable$InvocationType/NON_BLOCKING))
 
 (defn write!
   "Writes, and blocks until the client took it; throws IOException."
   [^Response response last? ^ByteBuffer bytes]
-  (let [done (flow/completable)]
+  (let [done (completable)]
     (.write response last? bytes done)
     (flow/await! done)))
 

@@ -2,7 +2,7 @@
   "A request that becomes a websocket, over Jetty's."
   (:require
    [thrum.server.engine]
-   [thrum.server.engine.jetty.flow :as flow])
+   [thrum.server.engine.flow :as flow])
   (:import
    (java.io IOException)
    (java.nio ByteBuffer)

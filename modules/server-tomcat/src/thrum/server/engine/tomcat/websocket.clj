@@ -5,7 +5,8 @@
   listener would send for one there is nothing left to send."
   (:require
    [thrum.server.engine]
-   [thrum.server.engine.tomcat.connections :as connections])
+   [thrum.server.engine.tomcat.connections :as connections]
+   [thrum.server.websocket :as websocket])
   (:import
    (jakarta.servlet Filter FilterRegistration$Dynamic ServletContext)
    (jakarta.servlet.http HttpServletRequest)
@@ -14,8 +15,7 @@
    (java.io ByteArrayOutputStream IOException)
    (java.nio ByteBuffer)
    (java.nio.charset StandardCharsets)
-   (java.security MessageDigest)
-   (java.util Base64 Collections EventListener)
+   (java.util Collections EventListener)
    (java.util.concurrent CompletableFuture ConcurrentLinkedQueue ExecutionException Executor TimeUnit TimeoutException)
    (java.util.concurrent.atomic AtomicBoolean)
    (org.apache.coyote ActionCode Request Response UpgradeToken)
@@ -263,17 +263,6 @@
 
 ;; Handshakes
 
-(defn- accept-key [key]
-  (->> (.getBytes (str key "258EAFA5-E914-47DA-95CA-C5AB0DC85B11") StandardCharsets/US_ASCII)
-       (.digest (MessageDigest/getInstance "SHA-1"))
-       (.encodeToString (Base64/getEncoder))))
-
-(defn- accepting
-  "Returns the headers that accept a websocket."
-  [^Request request protocol]
-  (cond-> {"Upgrade" "websocket", "Connection" "Upgrade", "Sec-WebSocket-Accept" (accept-key (.getHeader request "sec-websocket-key"))}
-    protocol (assoc "Sec-WebSocket-Protocol" protocol)))
-
 (defn- sent? [^Response response]
   (let [failed (AtomicBoolean.)]
     (.action response ActionCode/IS_ERROR failed)
@@ -286,7 +275,7 @@
   (let [conversation (Conversation. listener options endpoint (CompletableFuture.) (promise) (ConcurrentLinkedQueue.) (AtomicBoolean.) nil
                        (CompletableFuture/completedFuture nil))
         handler (handler (tomcats-handler container conversation (.equals (.scheme request) "https")) conversation)]
-    (doseq [[^String field ^String value] (accepting request protocol)]
+    (doseq [[^String field ^String value] (websocket/handshake (.getHeader request "sec-websocket-key") protocol)]
       (.setString (.addValue (.getMimeHeaders response) field) value))
     (.setStatus response 101)
     (.action request ActionCode/UPGRADE (UpgradeToken. handler nil nil "websocket"))

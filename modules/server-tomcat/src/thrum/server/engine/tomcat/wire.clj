@@ -9,6 +9,7 @@
   for; an abort closes the socket under it, and wakes it."
   (:require
    [thrum.server.engine]
+   [thrum.server.engine.flow :as flow]
    [thrum.server.engine.tomcat.connections :as connections]
    [thrum.server.engine.tomcat.websocket :as websocket])
   (:import
@@ -18,7 +19,7 @@
    (java.nio ByteBuffer)
    (java.nio.charset StandardCharsets)
    (java.util ArrayList List)
-   (java.util.concurrent CompletableFuture ExecutionException ThreadFactory)
+   (java.util.concurrent ThreadFactory)
    (java.util.concurrent.atomic AtomicBoolean)
    (java.util.concurrent.locks Lock LockSupport ReentrantLock)
    (java.util.function Supplier)
@@ -168,32 +169,6 @@
   [^Response response]
   (.action response ActionCode/CLOSE nil))
 
-;; Waiting for a client
-
-(defn io-exception
-  "Returns the throwable as an IOException, itself if it is one."
-  ^IOException [^Throwable t]
-  (if (instance? IOException t) t (IOException. (str "The connection failed: " (.getMessage t)) t)))
-
-(defn- elsewhere
-  "Calls f on a virtual thread of its own; returns a CompletableFuture of what it returns or throws."
-  ^CompletableFuture [f]
-  (let [future (CompletableFuture.)]
-    (Thread/startVirtualThread
-      (fn []
-        (try
-          (.complete future (f))
-          (catch Throwable t (.completeExceptionally future t)))))
-    future))
-
-(defn- await! [^CompletableFuture future]
-  (try
-    (.get future)
-    (catch ExecutionException e (throw (io-exception (.getCause e))))
-    (catch InterruptedException e
-      ;; With its cause it is told from a failure: a form that cancels takes it for what it asked for.
-      (throw (.initCause (InterruptedIOException. "Interrupted while the client was waited for") e)))))
-
 ;; The wire
 
 (definterface Turns
@@ -211,14 +186,14 @@
        ~@forms
        (catch Throwable t#
          (.abort ~wire)
-         (throw (io-exception t#)))
+         (throw (flow/io-exception t#)))
        (finally (.leave ~wire)))))
 
 (defmacro ^:private waiting
   "Evaluates the forms like inside, on another thread: an interrupt of this one ends its wait, and the exchange."
   [[wire] & forms]
   `(try
-     (await! (elsewhere (fn [] (inside [~wire] ~@forms))))
+     (flow/await! (flow/elsewhere (fn [] (inside [~wire] ~@forms))))
      (catch InterruptedIOException e#
        (.abort ~wire)
        (throw e#))))

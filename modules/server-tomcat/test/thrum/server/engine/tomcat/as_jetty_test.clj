@@ -1,16 +1,22 @@
 (ns thrum.server.engine.tomcat.as-jetty-test
-  "What is tested of Jetty's websockets, TLS and HTTP/2 holds for Tomcat's."
+  "What is tested of Jetty, its threads, starts, slow clients, websockets, TLS and HTTP/2, holds for Tomcat."
   (:require
-   [clojure.test :refer [deftest is]]
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.server.engine.jetty-test :as jetty]
    [thrum.server.engine.jetty.http2-test :as http2]
    [thrum.server.engine.jetty.tls-test :as tls]
-   [thrum.server.engine.jetty.websocket-test :as websocket]))
+   [thrum.server.engine.jetty.websocket-test :as websocket]
+   [thrum.test-kit.leak :as leak]))
 
 (set! *warn-on-reflection* true)
 
+(use-fixtures :each leak/no-leaks)
+
 (def ^:private elsewhere
   "Tests of what Tomcat does not do, and of Jetty below thrum.server."
-  #{'a-stream-that-is-reset-interrupts-its-handler-alone 'a-thread-that-is-interrupted-writes-to-nobodys-harm
+  #{'a-client-that-closes-or-resets-interrupts-its-handler 'a-client-that-stays-is-not-taken-for-gone
+    'watched-connections-are-kept-and-pipelined 'a-configurator-gets-the-server-before-it-starts
+    'a-stream-that-is-reset-interrupts-its-handler-alone 'a-thread-that-is-interrupted-writes-to-nobodys-harm
     'a-thread-that-is-interrupted-reads-to-nobodys-harm})
 
 (defn- tests-of [test-ns]
@@ -21,6 +27,10 @@
   (let [tests (tests-of test-ns)]
     (is (seq tests))
     (run! #(%) tests)))
+
+(deftest ^{:time-limit-ms 120000} threads-starts-and-slow-clients
+  (binding [jetty/*engine* :tomcat]
+    (jetty/among-others #(run-all! 'thrum.server.engine.jetty-test))))
 
 (deftest ^{:time-limit-ms 120000} websockets
   (binding [websocket/*engine* :tomcat]

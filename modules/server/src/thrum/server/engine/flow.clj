@@ -1,11 +1,8 @@
-(ns thrum.server.engine.jetty.flow
-  "Blocking on what Jetty does asynchronously. Its channels do not block, so that an interrupt of a thread that writes or reads ends
-  its wait and leaves the connection, which other requests may be on, alone."
+(ns thrum.server.engine.flow
+  "For engines: blocking on what is done elsewhere. An interrupt ends the wait, and leaves what is done alone."
   (:import
    (java.io IOException InterruptedIOException)
-   (java.util.concurrent CompletableFuture ExecutionException)
-   (org.eclipse.jetty.util Callback$Completable)
-   (org.eclipse.jetty.util.thread Invocable$InvocationType)))
+   (java.util.concurrent CompletableFuture ExecutionException)))
 
 (set! *warn-on-reflection* true)
 
@@ -23,11 +20,6 @@
     (catch InterruptedException e
       ;; With its cause it is told from a failure: a form that cancels takes it for what it asked for.
       (throw (.initCause (InterruptedIOException. "Interrupted while the client was waited for") e)))))
-
-(defn completable
-  "Returns a callback of Jetty's that is a future too. Completing it wakes a thread, and never blocks."
-  ^Callback$Completable []
-  (Callback$Completable. Invocable$InvocationType/NON_BLOCKING))
 
 (defn elsewhere
   "Calls f on a virtual thread of its own; returns a CompletableFuture of what it returns or throws."
