@@ -21,7 +21,7 @@
 (def ^:private item-ms "Overhead of one download on a slow machine, for the estimate." 0.6)
 (def ^:private unlimited-ms "How long one download without a limit takes, for the estimate." 4)
 (def ^:private client-jvm-opts ["-Xmx512m" "-XX:+UseSerialGC" "-XX:TieredStopAtLevel=1"])
-(def ^:private reserve "Files that a process keeps open for itself, for the estimate." 56)
+(def ^:private reserve "Files that a process keeps open for itself, the jars of its class path among them, for the estimate." 112)
 
 (def quick
   "The default sizes: the published counts, with smaller files, and for the large counts a lower rate, which spares a small

@@ -398,12 +398,16 @@
   "Has the request served on a fresh virtual thread, and waits until it is: on this one, the connection's, where that is fresh."
   [^Request request response endpoint options serve]
   (if-some [wire (wire request response endpoint options)]
-    (do
+    (try
       (if (apart? request)
         (.start (.newThread request-threads #(serve! wire serve)))
         (do (.setNote request note (Thread/currentThread))
-            (serve! wire serve)
-            ;; Whoever interrupted this thread meant the exchange.
-            (Thread/interrupted)))
-      (conclude! wire response))
+            (serve! wire serve)))
+      (catch Throwable t
+        (.abort wire)
+        (throw t))
+      (finally
+        ;; Whoever interrupted this thread meant the exchange.
+        (Thread/interrupted)
+        (conclude! wire response)))
     (.action ^Response response ActionCode/CLOSE_NOW nil)))
