@@ -21,6 +21,9 @@
   [{:module "core"
     :lib 'io.github.thrum-clj/thrum
     :description "Virtual threads for Clojure: plain blocking code that scales, bounded, cancelled and watched."}
+   {:module "async"
+    :lib 'io.github.thrum-clj/thrum-async
+    :description "core.async on virtual threads: pipelines, takes and puts that can be interrupted, and executors."}
    {:module "server"
     :lib 'io.github.thrum-clj/thrum-server
     :description "Ring servers on virtual threads: one contract over proven engines, bounded, with deadlines and drain."}
