@@ -14,7 +14,7 @@
   may not exist."
   {"core" {:modules #{}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "jdk." "com.sun."]}
    "async" {:modules #{"core"}
-            :libraries #{'clojure.core.async 'clojure.core.async.impl.dispatch 'clojure.core.async.impl.protocols}
+            :libraries #{'clojure.core.async 'clojure.core.async.impl.channels 'clojure.core.async.impl.dispatch 'clojure.core.async.impl.protocols}
             :packages ["java." "clojure.lang." "clojure.core.async.impl."]}
    "java" {:modules #{"core"}, :libraries #{}, :packages ["java." "clojure.lang." "clojure.java.api."]}
    "lab" {:modules #{"core" "server" "server-jetty" "server-tomcat" "server-helidon"}

@@ -27,6 +27,7 @@
   (pull [])
   (^boolean room [])
   (^boolean idle [])
+  (^long started [])
   (^Object launch [thunk])
   (sourceFailure [])
   (^Object setSourceFailure [t])
@@ -41,7 +42,7 @@
 ;; What the consumer alone touches is not volatile: a LazySeq hands it from thread to thread under its lock,
 ;; a transducing process by its contract.
 (deftype FanOut [^Context context ^Scope scope ^long limit ^long window
-                 ^IOrder order keeps ^Failures failures ^AtomicLong ended
+                 ^IOrder order keeps ^Failures failures ^AtomicLong ended on-ended
                  ^:unsynchronized-mutable ^long ended-seen
                  ^:unsynchronized-mutable source
                  ^:unsynchronized-mutable more
@@ -75,6 +76,7 @@
          (.room this)))
   (idle [_]
     (and (not more) (= started consumed)))
+  (started [_] started)
   (launch [this thunk]
     (let [task (task/task context this started thunk)]
       (scope/start! scope task)
@@ -100,7 +102,8 @@
       (.ended order task)
       (finally
         (.incrementAndGet ended)
-        (if keeps (.over scope) (scope/leave! scope task))))))
+        (if keeps (.over scope) (scope/leave! scope task))
+        (when on-ended (on-ended))))))
 
 (def ^:private orders
   "By name: an order, made from scope and limit."
@@ -108,13 +111,15 @@
    :as-completed (fn [scope _] (order/completion-order scope))
    :as-started (fn [_ limit] (order/start-order limit))})
 
-(defn- fan-out
-  "Returns a fan-out in the context of the calling thread that has started nothing yet."
-  [{:keys [order name limit window wrap]}]
+(defn fan-out
+  "Returns a fan-out in the context of the calling thread that has started nothing yet. :on-ended - a thunk, called on the thread of
+  every task that has ended, for a consumer who does not wait."
+  ^FanOut [{:keys [order name limit window wrap on-ended]}]
   (let [id (task/unique-name name)
         scope (scope/scope id (context/current-scope))
         ^IOrder order ((orders order) scope limit)]
-    (FanOut. (context/capture wrap scope) scope limit window order (.keeps order) (error/failures) (AtomicLong.) 0 nil true nil false 0 0 nil)))
+    (FanOut. (context/capture wrap scope) scope limit window order (.keeps order) (error/failures) (AtomicLong.) on-ended
+             0 nil true nil false 0 0 nil)))
 
 ;; How it ends
 
@@ -126,13 +131,13 @@
         (first (.kept ^Failures (.-failures fan-out))))
       failure))
 
-(defn- end!
+(defn end!
   "Cancels what runs and waits until it has ended."
   [^FanOut fan-out reason]
   (scope/cancel! (.-scope fan-out) reason)
   (scope/join! (.-scope fan-out)))
 
-(defn- fail!
+(defn fail!
   "Ends the fan-out and returns what it throws from now on."
   ^Throwable [^FanOut fan-out failure]
   (or (.thrown fan-out)
@@ -280,6 +285,40 @@
     ([acc] (rf (if (.leftEarly ^FanOut fan-out) acc (flush! fan-out emit rf acc))))
     ([acc item] (push! fan-out emit rf acc #(f item)))
     ([acc item & items] (push! fan-out emit rf acc #(apply f item items)))))
+
+;; Driven by events: a consumer that is told of the end of each task, and polls
+
+(defn room?
+  "Tells whether one more may be started."
+  [^FanOut fan-out]
+  (.room fan-out))
+
+(defn launch!
+  "Starts the thunk, for which there is room."
+  [^FanOut fan-out thunk]
+  (.launch fan-out thunk))
+
+(defn started
+  "Returns how many have been started."
+  ^long [^FanOut fan-out]
+  (.started fan-out))
+
+(defn exhaust!
+  "Nothing more will be started."
+  [^FanOut fan-out]
+  (.exhaust fan-out))
+
+(defn idle?
+  "Tells whether all that was started has left, and nothing more will be."
+  [^FanOut fan-out]
+  (.idle fan-out))
+
+(defn poll!
+  "Returns the next result, nil when none is ready. Throws the failure that ended the fan-out, when nothing runs any more."
+  [^FanOut fan-out]
+  (when (.ready ^IOrder (.-order fan-out))
+    (failing fan-out
+      (result fan-out (leave! fan-out)))))
 
 ;; The forms
 

@@ -89,6 +89,16 @@
       (.taken form task)
       (finally (scope/leave! (.-scope form) task)))))
 
+;; An owner and whoever else wants to know how a fork has ended.
+(deftype Overheard [^Owner owner on-end]
+  Owner
+  (failed [_ task t]
+    (.failed owner task t))
+  (ended [_ task]
+    (try
+      (on-end task)
+      (finally (.ended owner task)))))
+
 (defmethod print-method Form [^Form form ^java.io.Writer w]
   (let [scope (.-scope form)]
     (.write w (str "#<scope " (scope/scope-name scope) " "))
@@ -136,12 +146,13 @@
     task))
 
 (defn fork!
-  "Starts f as a task of the form's scope, for a thread that works for it. Returns the task."
-  [^Form form {:keys [name daemon?]} f]
+  "Starts f as a task of the form's scope, for a thread that works for it. Returns the task. :on-end - called with the task, on its
+  thread, when it has ended, also where it was cancelled before f began."
+  [^Form form {:keys [name daemon? on-end]} f]
   (check-works-for! form)
   (let [scope (.-scope form)
         {:keys [wrap scoped-values]} (.-options form)
-        owner (if daemon? (Daemons. form) form)
+        owner (cond-> (if daemon? (Daemons. form) form) on-end (Overheard. on-end))
         task (task/task (context/capture (jdk/with-scoped wrap scoped-values) scope) owner (.getAndIncrement ^AtomicLong (.-forked form)) (in-time form f))]
     (when-not daemon? (.incrementAndGet ^AtomicLong (.-pending form)))
     (try

@@ -8,7 +8,8 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private rows
+(def rows
+  "By key: an option's row."
   {:limit {:check pos-int?, :accepts "a positive integer", :doc "how many tasks may run at once"}
    :window {:check pos-int?, :accepts "an integer, not below the limit", :default "8 x limit"
             :doc "how many tasks may have been started and not yet been consumed; that many results are held in memory"}

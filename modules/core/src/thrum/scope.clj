@@ -217,6 +217,11 @@
   [^Scope scope]
   (.reason scope))
 
+(defn adopt!
+  "Makes what is not a task a child of the scope, until it leaves: the scope's end cancels it and waits for that. Throws :thrum/closed."
+  [^Scope scope child]
+  (.adopt scope child))
+
 (defn leave!
   "Tells the scope that a child has ended and needs not be held any more."
   [^Scope scope child]

@@ -1,0 +1,95 @@
+(ns thrum.async.handler
+  "What a channel calls when a take or a put comes about. One of ours can be revoked until then: whoever stops waiting leaves
+  no place in the channel's queue behind, and no value is handed to nobody."
+  (:require
+   [clojure.core.async.impl.channels]
+   [clojure.core.async.impl.protocols :as impl])
+  (:import
+   (clojure.core.async.impl.channels ManyToManyChannel)
+   (clojure.lang IRef)
+   (java.util.concurrent.atomic AtomicLong)
+   (java.util.concurrent.locks Lock ReentrantLock)))
+
+(set! *warn-on-reflection* true)
+
+(definterface IOnce
+  (^boolean open [])
+  (^boolean close []))
+
+;; A transfer that comes about at most once, on one channel or another. open is changed under the lock alone.
+(deftype Once [^ReentrantLock lock ^long id ^:volatile-mutable open]
+  IOnce
+  (open [_] open)
+  (close [_]
+    (.lock lock)
+    (try
+      (let [first-time open]
+        (set! open false)
+        first-time)
+      (finally (.unlock lock)))))
+
+;; Channels lock two handlers in the order of their ids. Those of core.async's alts count up from 1, ours down from -1.
+(def ^:private ^AtomicLong ids (AtomicLong.))
+
+(defn once
+  "Returns a transfer that has not come about."
+  ^Once []
+  (Once. (ReentrantLock.) (.decrementAndGet ids) true))
+
+(defn revoke!
+  "From now on the transfer cannot come about. Returns whether that is so: false when it has been revoked before, or has come
+  about and its callback has been called, or soon will be."
+  [^Once once]
+  (.close once))
+
+(deftype Handler [^Once once callback]
+  Lock
+  (lock [_] (.lock ^ReentrantLock (.-lock once)))
+  (unlock [_] (.unlock ^ReentrantLock (.-lock once)))
+
+  impl/Handler
+  (active? [_] (.open once))
+  (blockable? [_] (.open once))
+  (lock-id [_] (.-id once))
+  (commit [_]
+    (.close once)
+    callback))
+
+(def on-caller
+  "The metadata of a callback that may run on the thread of whoever is at the channel's other end (core.async 1.7 and newer)."
+  {:on-caller? true})
+
+(defn handler
+  "Returns what take! and put! of a port take: callback is called with the value, or with whether the put was accepted."
+  ^Handler [once callback]
+  (Handler. once callback))
+
+(def ^:private spent
+  (doto (handler (once) nil)
+    (-> .-once revoke!)))
+
+(defn sweep!
+  "Has the channel drop the handlers that were revoked: it does so whenever it is used. A closed one holds no takes."
+  [port]
+  (when (and (instance? ManyToManyChannel port) (not (impl/closed? port)))
+    (impl/take! port spent)))
+
+;; core.async tells nobody that a channel was closed. The flag of its own channels is an atom, though, in every release since 2013.
+
+(defn- closed-flag [port]
+  (when (instance? ManyToManyChannel port)
+    (let [flag (.-closed ^ManyToManyChannel port)]
+      (when (instance? IRef flag) flag))))
+
+(defn watch-close!
+  "Calls f when the channel is closed, on the closing thread and under the channel's lock: f does little, takes no lock of another
+  channel and does not throw. k is the watch's key. Of a port that is no channel of core.async's own nothing is heard."
+  [port k f]
+  (when-some [^IRef flag (closed-flag port)]
+    (.addWatch flag k (fn [_ _ _ _] (f)))))
+
+(defn unwatch-close!
+  "Ends the watch of this key."
+  [port k]
+  (when-some [^IRef flag (closed-flag port)]
+    (.removeWatch flag k)))

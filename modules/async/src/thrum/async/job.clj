@@ -1,0 +1,113 @@
+(ns thrum.async.job
+  "What a pipeline does with one item, on the item's own thread: a job returns the list of what goes on from there. Whatever goes wrong
+  is answered by the pipeline's rule for errors."
+  (:require
+   [clojure.core.async :as async]
+   [thrum.async.port :as port]
+   [thrum.error :as error]
+   [thrum.wait :as wait])
+  (:import
+   (java.util ArrayList List)
+   (java.util.concurrent.atomic AtomicLong)))
+
+(set! *warn-on-reflection* true)
+
+;; How many items, and what for, gave nothing.
+(deftype Counts [^AtomicLong dropped ^AtomicLong failed])
+
+(defn counts
+  "Returns counts of nothing yet."
+  []
+  (Counts. (AtomicLong.) (AtomicLong.)))
+
+(defn totals
+  "Returns {:dropped n, :failed n}, in items."
+  [^Counts counts]
+  {:dropped (.get ^AtomicLong (.-dropped counts)), :failed (.get ^AtomicLong (.-failed counts))})
+
+;; The rule for errors: a function of the throwable, whose value goes on in the item's place, unless it is nil
+
+(defn uncaught!
+  "Hands the throwable to the uncaught exception handler of the calling thread. Returns nil."
+  [t]
+  (let [thread (Thread/currentThread)]
+    (.uncaughtException (.getUncaughtExceptionHandler thread) thread t)))
+
+(defn rule
+  "Returns the rule of this name, or of this function: what that throws is uncaught, and the item dropped."
+  [on-error]
+  (case on-error
+    :report uncaught!
+    :skip (constantly nil)
+    :close (fn [t] (throw t))
+    (fn [t]
+      (try
+        (on-error t)
+        (catch Throwable other (uncaught! other))))))
+
+(defn- answer!
+  "Answers t by the rule. What a cancel of the pipeline has caused is no error."
+  [^Counts counts rule ^List outputs t]
+  (when (and (wait/cancel-reason) (error/casualty? t))
+    (throw t))
+  (.incrementAndGet ^AtomicLong (.-failed counts))
+  (when-some [v (rule t)]
+    (.add outputs v)))
+
+(defmacro ^:private answering
+  [counts rule outputs & body]
+  `(try
+     ~@body
+     (catch Throwable t#
+       (answer! ~counts ~rule ~outputs t#))))
+
+;; The jobs
+
+(defn- add!
+  ([outputs] outputs)
+  ([^List outputs v]
+   (when (nil? v)
+     (throw (error/invalid "A pipeline's transducer gave nil, which no channel can carry" {:value nil})))
+   (doto outputs (.add v))))
+
+(defn transducing
+  "Applies xf to each item by itself, with its completion: what came before a throw goes on, and so does what the completion gives
+  after one, as in a channel with a transducer."
+  [counts rule xf]
+  (fn [v]
+    (let [outputs (ArrayList.)]
+      (answering counts rule outputs
+        (let [rf (xf add!)]
+          (answering counts rule outputs (rf outputs v))
+          (rf outputs)))
+      outputs)))
+
+(defn calling
+  "Calls f with each item; a nil is dropped and counted."
+  [^Counts counts rule f]
+  (fn [v]
+    (let [outputs (ArrayList. 1)]
+      (answering counts rule outputs
+        (let [result (f v)]
+          (if (nil? result)
+            (.incrementAndGet ^AtomicLong (.-dropped counts))
+            (.add outputs result))))
+      outputs)))
+
+(defn- add-all! [^List outputs channel]
+  (loop []
+    (when-some [v (port/take!! channel)]
+      (.add outputs v)
+      (recur))))
+
+(defn asynchronous
+  "Calls af with each item and a channel, and takes all from that until af, or whatever it started, closes it."
+  [counts rule af]
+  (fn [v]
+    (let [outputs (ArrayList.), results (async/chan 1)]
+      (answering counts rule outputs
+        (try
+          (af v results)
+          (add-all! outputs results)
+          (finally (async/close! results))))
+      outputs)))

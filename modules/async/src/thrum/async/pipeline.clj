@@ -1,0 +1,220 @@
+(ns thrum.async.pipeline
+  "From one channel to another through a job, a task for every item. A pipeline waits on no thread: what comes about starts one
+  that takes the next steps and ends. So nothing of an abandoned pipeline runs, and it can be collected as garbage."
+  (:require
+   [clojure.core.async :as async]
+   [clojure.core.async.impl.protocols :as impl]
+   [thrum.async.handler :as handler]
+   [thrum.async.job :as job]
+   [thrum.context :as context]
+   [thrum.fanout :as fanout]
+   [thrum.jdk :as jdk]
+   [thrum.scope :as scope])
+  (:import
+   (clojure.lang IFn IMeta)
+   (java.util Iterator List)
+   (java.util.concurrent.atomic AtomicLong AtomicReference)
+   (thrum.fanout FanOut)
+   (thrum.task Child)))
+
+(set! *warn-on-reflection* true)
+
+(declare call-off! signal!)
+
+;; events: how much has come about that the thread which takes the steps has not seen. called-off: why the pipeline ends before its
+;; input does; at last :over. taking: the take that waits at `from`, or whose value is in taken. putting: :waiting for an answer of
+;; `to`, or the answer. outputs: what is left of an item's. put: how many were accepted. done: the channel that tells of the end.
+(deftype Pipeline [^FanOut fan-out options from to job counts parent done
+                   ^AtomicLong events ^AtomicReference called-off
+                   ^AtomicReference taking ^AtomicReference taken
+                   ^AtomicReference putting ^AtomicReference outputs ^AtomicLong put
+                   ^:unsynchronized-mutable ^long place]
+  Child
+  (place [_] place)
+  (setPlace [_ i] (set! place i) nil)
+  (cancelFor [this _] (call-off! this :cancelled)))
+
+;; What the channels call back, on anybody's thread, sometimes under a lock
+
+(deftype Taken [^Pipeline pipeline]
+  IFn
+  (invoke [_ v]
+    (.set ^AtomicReference (.-taken pipeline) (if (nil? v) ::closed v))
+    (signal! pipeline))
+  IMeta
+  (meta [_] handler/on-caller))
+
+(deftype Answered [^Pipeline pipeline]
+  IFn
+  (invoke [_ accepted]
+    (.set ^AtomicReference (.-putting pipeline) (boolean accepted))
+    (signal! pipeline))
+  IMeta
+  (meta [_] handler/on-caller))
+
+;; One step after another
+
+(defn- called-off [^Pipeline pipeline]
+  (.get ^AtomicReference (.-called-off pipeline)))
+
+(defn- begin-take!
+  "Begins a take from `from`; returns a box of what was there at once."
+  [^Pipeline pipeline]
+  (let [once (handler/once)]
+    (.set ^AtomicReference (.-taking pipeline) once)
+    ;; Who called the pipeline off since then has revoked this take, or is seen here.
+    (if (called-off pipeline)
+      (do (handler/revoke! once) nil)
+      (impl/take! (.-from pipeline) (handler/handler once (Taken. pipeline))))))
+
+(defn- accept! [^Pipeline pipeline v]
+  (let [job (.-job pipeline)]
+    (if (identical? ::closed v)
+      (fanout/exhaust! (.-fan-out pipeline))
+      (fanout/launch! (.-fan-out pipeline) #(job v)))))
+
+(defn- take-items!
+  "Starts a task for every item that can be had, as long as there is room."
+  [^Pipeline pipeline]
+  (let [^AtomicReference taken (.-taken pipeline)
+        ^AtomicReference taking (.-taking pipeline)]
+    (loop []
+      (when-some [v (.getAndSet taken nil)]
+        (.set taking nil)
+        (accept! pipeline v))
+      (when (and (nil? (.get taking)) (fanout/room? (.-fan-out pipeline)))
+        (when-some [box (begin-take! pipeline)]
+          (let [v @box]
+            (.set taken (if (nil? v) ::closed v))
+            (recur)))))))
+
+(defn- put-output! [^Pipeline pipeline v]
+  (let [^AtomicReference putting (.-putting pipeline)]
+    (.set putting :waiting)
+    (when-some [box (impl/put! (.-to pipeline) v (handler/handler (handler/once) (Answered. pipeline)))]
+      (.set putting (boolean @box)))))
+
+(defn- next-outputs!
+  "Makes those of the next item that is due current; returns whether there is one."
+  [^Pipeline pipeline]
+  (when-some [^List outputs (fanout/poll! (.-fan-out pipeline))]
+    (.set ^AtomicReference (.-outputs pipeline) (.iterator outputs))
+    true))
+
+(defn- put-outputs!
+  "Puts what is due into `to`, as far as that accepts it at once."
+  [^Pipeline pipeline]
+  (let [^AtomicReference putting (.-putting pipeline)
+        ^AtomicReference current (.-outputs pipeline)]
+    (loop []
+      (let [answer (.get putting), ^Iterator outputs (.get current)]
+        (when (true? answer)
+          (.set putting nil)
+          (.incrementAndGet ^AtomicLong (.-put pipeline)))
+        (cond
+          (identical? :waiting answer) nil
+          (false? answer) (call-off! pipeline :to-closed)
+          (nil? outputs) (when (next-outputs! pipeline) (recur))
+          (.hasNext outputs) (do (put-output! pipeline (.next outputs)) (recur))
+          :else (do (.set current nil) (recur)))))))
+
+(defn- finished? [^Pipeline pipeline]
+  (and (fanout/idle? (.-fan-out pipeline))
+       (nil? (.get ^AtomicReference (.-outputs pipeline)))
+       (nil? (.get ^AtomicReference (.-putting pipeline)))))
+
+(defn- tell!
+  "Puts v, unless it is nil, into a channel with room for it, and closes that."
+  [channel v]
+  (when (some? v) (async/put! channel v))
+  (async/close! channel))
+
+(defn- report
+  "Returns what the pipeline's channel delivers at its end; t: what has ended it, or nil."
+  [^Pipeline pipeline t]
+  (or t
+      (when-not (:silent? (.-options pipeline))
+        (assoc (job/totals (.-counts pipeline))
+               :taken (fanout/started (.-fan-out pipeline)), :put (.get ^AtomicLong (.-put pipeline))))))
+
+(defn- complete!
+  "Ends the pipeline, of which nothing runs any more; t: what has ended it, or nil."
+  [^Pipeline pipeline t]
+  (.set ^AtomicReference (.-called-off pipeline) :over)
+  (handler/unwatch-close! (.-to pipeline) pipeline)
+  (try
+    (when (:close? (.-options pipeline)) (async/close! (.-to pipeline)))
+    (finally
+      (try
+        (tell! (.-done pipeline) (report pipeline t))
+        (finally
+          (when-some [parent (.-parent pipeline)]
+            (scope/leave! parent pipeline)))))))
+
+(defn- wind-up!
+  "Cancels what runs, waits until it has ended, and ends the pipeline."
+  [^Pipeline pipeline t]
+  (fanout/end! (.-fan-out pipeline) :pipeline-ended)
+  (complete! pipeline t))
+
+(defn- fail! [^Pipeline pipeline t]
+  (call-off! pipeline :failed)
+  (wind-up! pipeline (when-not (= :thrum/closed (:type (ex-data t))) t)))
+
+(defn- step! [^Pipeline pipeline]
+  (case (called-off pipeline)
+    nil (try
+          (put-outputs! pipeline)
+          (take-items! pipeline)
+          (when (finished? pipeline) (complete! pipeline nil))
+          (catch Throwable t
+            (fail! pipeline t)))
+    :over nil
+    (wind-up! pipeline nil)))
+
+(defn- take-steps!
+  "Takes a step for what has come about, until nothing more has."
+  [^Pipeline pipeline]
+  (let [^AtomicLong events (.-events pipeline)]
+    (loop [seen (.get events)]
+      (step! pipeline)
+      (let [more (.addAndGet events (- seen))]
+        (when (pos? more) (recur more))))))
+
+(defn- signal!
+  "Something has come about: a thread takes the next steps, if none does so now."
+  [^Pipeline pipeline]
+  (when (zero? (.getAndIncrement ^AtomicLong (.-events pipeline)))
+    (try
+      (.start (jdk/virtual-thread (scope/scope-name (.-scope ^FanOut (.-fan-out pipeline))) #(take-steps! pipeline)))
+      (catch Throwable _
+        ;; No memory for a thread.
+        (take-steps! pipeline)))))
+
+(defn- call-off!
+  "Ends the pipeline, for this reason; from now on it takes nothing from `from`."
+  [^Pipeline pipeline reason]
+  (when (.compareAndSet ^AtomicReference (.-called-off pipeline) nil reason)
+    (some-> (.get ^AtomicReference (.-taking pipeline)) handler/revoke!)
+    (signal! pipeline)))
+
+;; How it begins
+
+(defn start!
+  "Starts a pipeline in the calling thread's scope, if there is one, and returns a channel that closes when it has ended. Options: those of
+  a fan-out; :job, :on-error - what is done with an item; :close? - whether `to` is closed; :silent? - whether the channel delivers no totals."
+  [{:keys [job on-error] :as options} from to f]
+  (let [self (AtomicReference.)
+        fan-out (fanout/fan-out (assoc options :on-ended #(signal! (.get self))))
+        parent (context/current-scope)
+        counts (job/counts)
+        pipeline (Pipeline. fan-out options from to (job counts (job/rule on-error) f) counts parent (async/chan 1)
+                            (AtomicLong.) (AtomicReference.) (AtomicReference.) (AtomicReference.)
+                            (AtomicReference.) (AtomicReference.) (AtomicLong.) -1)]
+    (.set self pipeline)
+    (when parent (scope/adopt! parent pipeline))
+    (handler/watch-close! to pipeline #(call-off! pipeline :to-closed))
+    (if (impl/closed? to)
+      (call-off! pipeline :to-closed)
+      (signal! pipeline))
+    (.-done pipeline)))

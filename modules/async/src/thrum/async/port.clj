@@ -1,0 +1,161 @@
+(ns thrum.async.port
+  "Takes and puts that block the calling thread, and that a cancel or an interrupt ends without a trace."
+  (:require
+   [clojure.core.async.impl.dispatch :as dispatch]
+   [clojure.core.async.impl.protocols :as impl]
+   [thrum.async.handler :as handler]
+   [thrum.deadline :as deadline]
+   [thrum.error :as error]
+   [thrum.point :as point]
+   [thrum.wait :as wait])
+  (:import
+   (clojure.lang IDeref IFn IMeta IReduce Seqable Sequential)
+   (java.util.concurrent.locks LockSupport)))
+
+(set! *warn-on-reflection* true)
+
+;; What a channel calls back. Its value is nil until then, and ::nil when what came is nil.
+(deftype Arrival [^Thread waiter ^:volatile-mutable value]
+  IFn
+  (invoke [_ v]
+    (set! value (if (nil? v) ::nil v))
+    (LockSupport/unpark waiter))
+  IMeta
+  (meta [_] handler/on-caller)
+  IDeref
+  (deref [_] value))
+
+(defn- arrival []
+  (Arrival. (Thread/currentThread) nil))
+
+(defn- value [arrived]
+  (when-not (identical? ::nil arrived) arrived))
+
+(defn- called-off?
+  "Tells whether the calling thread must not wait any longer. Nothing is used up: neither a cancel's notice nor the interrupt."
+  []
+  (or (.isInterrupted (Thread/currentThread))
+      (some? (wait/cancel-reason))))
+
+(defn- await-callback
+  "Returns what arrives. The transfer has come about, its callback is on the way; an interrupt meanwhile is kept."
+  [arrival]
+  (loop [interrupted? false]
+    (if-some [arrived @arrival]
+      (do
+        (when interrupted? (.interrupt (Thread/currentThread)))
+        (value arrived))
+      (let [interrupted? (or (Thread/interrupted) interrupted?)]
+        (when (nil? @arrival) (LockSupport/park arrival))
+        (recur interrupted?)))))
+
+(defn- take-back!
+  "Throws what (fail) does if the transfer can be revoked at these ports; returns what arrives if it has come about."
+  [once arrival ports fail]
+  (if (handler/revoke! once)
+    (do (run! handler/sweep! ports)
+        (fail))
+    (await-callback arrival)))
+
+(defn- await!
+  "Returns what arrives, or throws after the transfer has been taken back."
+  [once arrival ports]
+  (loop []
+    (point/reached :async/wait)
+    (if-some [arrived @arrival]
+      (value arrived)
+      (if (called-off?)
+        (take-back! once arrival ports wait/check!)
+        (do
+          (deadline/park-until ports nil)
+          (recur))))))
+
+(defn- transfer
+  "Returns the value of (begin! once arrival), a box with what was there at once, or else what arrives."
+  [ports begin!]
+  (let [once (handler/once)
+        arrival (arrival)]
+    (wait/check!)
+    (if-some [box (try
+                    (or (begin! once arrival)
+                        (dispatch/check-blocking-in-dispatch))
+                    (catch Throwable t
+                      (volatile! (take-back! once arrival ports #(throw t)))))]
+      @box
+      (await! once arrival ports))))
+
+(defn take!!
+  "Returns the next value of the port, nil when it is closed."
+  [port]
+  (transfer [port] (fn [once arrival] (impl/take! port (handler/handler once arrival)))))
+
+(defn put!!
+  "Puts v into the port. Returns true, or false when it is closed."
+  [port v]
+  (transfer [port] (fn [once arrival] (impl/put! port v (handler/handler once arrival)))))
+
+;; Several ports
+
+(deftype Branch [arrival port]
+  IFn
+  (invoke [_ v] (arrival [v port]))
+  IMeta
+  (meta [_] handler/on-caller))
+
+(defn- port-of [operation]
+  (if (vector? operation) (first operation) operation))
+
+(defn- begin-one
+  "Begins a take or a put; returns a box of [value port] when it came about at once."
+  [once arrival operation]
+  (let [port (port-of operation)
+        handler (handler/handler once (Branch. arrival port))]
+    (when-some [box (if (vector? operation)
+                      (impl/put! port (second operation) handler)
+                      (impl/take! port handler))]
+      (volatile! [@box port]))))
+
+(defn- begin-first [operations {:keys [default] :as options}]
+  (fn [once arrival]
+    (or (some #(begin-one once arrival %) operations)
+        (when (contains? options :default)
+          (if (handler/revoke! once)
+            (volatile! [default :default])
+            (volatile! (await-callback arrival)))))))
+
+(defn alts!!
+  "Returns [value port] of the first of the operations that comes about; see thrum.async/alts!!."
+  [operations {:keys [priority] :as options}]
+  (when (empty? operations)
+    (throw (error/invalid "alts!! needs at least one port, or one [port value]" {:value operations})))
+  (transfer (mapv port-of operations)
+            (begin-first (if priority operations (shuffle operations)) options)))
+
+;; All that a port delivers
+
+(defn- reduce-port [port f init]
+  (loop [acc init]
+    (if (reduced? acc)
+      @acc
+      (if-some [v (take!! port)]
+        (recur (f acc v))
+        acc))))
+
+(defn- seq-of [port]
+  (lazy-seq
+    (when-some [v (take!! port)]
+      (cons v (seq-of port)))))
+
+(defn reducible
+  "Returns what the port delivers, to be reduced once, or made one seq of; see thrum.async/chan->reducible."
+  [port]
+  (reify
+    Sequential
+    IReduce
+    (reduce [_ f]
+      (if-some [v (take!! port)]
+        (reduce-port port f v)
+        (f)))
+    (reduce [_ f init] (reduce-port port f init))
+    Seqable
+    (seq [_] (seq (seq-of port)))))

@@ -1,0 +1,63 @@
+(ns thrum.async.settings
+  "The arguments of thrum.async, checked, and the options that they stand for."
+  (:require
+   [clojure.core.async.impl.protocols :as impl]
+   [thrum.async.job :as job]
+   [thrum.core :as t]
+   [thrum.error :as error]
+   [thrum.jdk :as jdk]
+   [thrum.options :as options]))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private rows
+  (merge (select-keys options/rows [:window :name :wrap :scoped-values])
+         {:close? {:check boolean?, :accepts "true or false", :default "true", :doc "whether `to` is closed at the end"}
+          :closes {:check #(and (sequential? %) (every? (partial satisfies? impl/Channel) %)), :default "none"
+                   :accepts "a sequential collection of channels", :doc "the channels that are closed when the process has ended"}
+          :on-error {:check #(if (keyword? %) (#{:report :skip :close} %) (ifn? %)), :default ":report"
+                     :accepts ":report, :skip, :close or a function of the throwable"
+                     :doc "what becomes of an item whose function throws"}}))
+
+(defn process
+  "Returns the options of a process."
+  [options]
+  (options/check rows options [:name :closes]))
+
+(defn port
+  "Returns x if it is one that the protocol is for; throws :thrum/invalid otherwise."
+  [protocol expected x]
+  (when-not (satisfies? protocol x)
+    (throw (error/invalid (str "What is expected here is " expected ", not " (pr-str x)) {:value x, :accepts expected})))
+  x)
+
+(def ^:private kinds
+  "By kind of pipeline: its job, the order of what leaves it, and the name of its threads; :drop-in? - with the arguments of core.async's its
+  channel delivers what core.async's does, nothing."
+  {:blocking {:job job/transducing, :order :ordered, :name "pipeline", :drop-in? true}
+   :async {:job job/asynchronous, :order :ordered, :name "pipeline-async", :drop-in? true}
+   :fn {:job job/calling, :order :ordered, :name "pipeline-fn"}
+   :unordered {:job job/transducing, :order :as-completed, :name "upipeline"}})
+
+(defn- given
+  "Returns the options that the arguments after `from` stand for."
+  [[close?-or-options ex-handler]]
+  (if (map? close?-or-options)
+    (options/check rows close?-or-options [:close? :on-error :window :name :wrap :scoped-values])
+    {:close? (boolean close?-or-options), :on-error (or ex-handler :report)}))
+
+(defn- check-window [window n]
+  (when (< window n)
+    (throw (error/invalid (str "The window is " window ", below n, " n)
+                          {:option :window, :value window, :limit n, :accepts "an integer, not below n"}))))
+
+(defn pipeline
+  "Returns the options of a pipeline of this kind. arguments: those after `from`."
+  [kind n arguments]
+  (options/value :limit n)
+  (let [{:keys [drop-in?] :as kind} (kinds kind)
+        silent? (and drop-in? (not (map? (first arguments))))
+        {:keys [window wrap scoped-values] :as options}
+        (merge {:close? true, :on-error :report, :window (* 2 n), :wrap t/*wrap*, :limit n} kind (given arguments))]
+    (check-window window n)
+    (assoc options :wrap (jdk/with-scoped wrap scoped-values), :silent? silent?)))
