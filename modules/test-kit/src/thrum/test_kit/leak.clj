@@ -13,7 +13,8 @@
 
 (def prefixes
   "What the names of Thrum's threads start with, before a dash and a number."
-  ["future" "thread" "executor" "map" "pmap" "upmap" "fmap" "pmapv" "prun" "for" "pfor" "pvalues" "pcalls" "scope"])
+  ["future" "thread" "executor" "map" "pmap" "upmap" "fmap" "pmapv" "prun" "for" "pfor" "pvalues" "pcalls" "scope"
+   "async" "pipeline" "pipeline-async" "pipeline-fn" "upipeline" "pmap->chan"])
 
 (def ^:private our-name
   "A prefix and a number (pmap-17/3), or any name followed by the number of a run and of an item (fetch-17/3)."

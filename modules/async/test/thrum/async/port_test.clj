@@ -1,0 +1,352 @@
+(ns thrum.async.port-test
+  "Takes and puts that block: what they give, and what an interrupt or a cancel leaves of them."
+  (:require
+   [clojure.core.async :as async]
+   [clojure.core.async.impl.dispatch :as dispatch]
+   [clojure.core.async.impl.protocols :as impl]
+   [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.async :as a]
+   [thrum.core :as t]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (clojure.core.async.impl.channels ManyToManyChannel)
+   (java.util BitSet SplittableRandom)
+   (java.util.concurrent CancellationException)
+   (java.util.concurrent.atomic AtomicLong LongAdder)
+   (java.util.concurrent.locks Lock)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- queued
+  "Returns how many takes and puts the channel's queues hold, those that were called off included."
+  [^ManyToManyChannel ch]
+  (+ (count (.-takes ch)) (count (.-puts ch))))
+
+(defn- start
+  "Starts f on a virtual thread; returns [thread outcome], the outcome a promise of [:value v flag] or [:thrown t flag], where flag tells
+  whether the thread was interrupted in the end."
+  [f]
+  (let [outcome (promise)
+        interrupted? #(.isInterrupted (Thread/currentThread))]
+    [(t/thread (deliver outcome (try (let [v (f)] [:value v (interrupted?)])
+                                     (catch Throwable e [:thrown (class e) (interrupted?)]))))
+     outcome]))
+
+(defn- waits?
+  "Tells whether a take or a put waits in the channel that has not been called off."
+  [^ManyToManyChannel ch]
+  (some impl/active? (concat (vec (.-takes ch)) (map first (vec (.-puts ch))))))
+
+(defn- waiting
+  "Starts f, which will wait on the channel, and returns as start does when it does so."
+  [ch f]
+  (let [started (start f)]
+    (is (gate/eventually 5000 #(waits? ch)))
+    started))
+
+(defn- outcome [[_ outcome]]
+  (deref outcome 5000 :late))
+
+(defn- interrupt! [[^Thread thread]]
+  (.interrupt thread))
+
+;; Values
+
+(deftest values-go-through
+  (let [ch (async/chan)
+        put (start #(a/>!! ch :v))]
+    (is (= :v (a/<!! ch)))
+    (is (= [:value true false] (outcome put))))
+  (testing "a buffer takes and gives without another thread"
+    (let [ch (async/chan 2)]
+      (is (= [true true] [(a/>!! ch 1) (a/>!! ch false)]))
+      (is (= [1 false] [(a/<!! ch) (a/<!! ch)]))))
+  (testing "a take that waits"
+    (let [ch (async/chan), take (waiting ch #(a/<!! ch))]
+      (is (true? (a/>!! ch false)))
+      (is (= [:value false false] (outcome take))))))
+
+(deftest a-closed-channel-answers-at-once
+  (let [ch (async/chan 1)]
+    (a/>!! ch 1)
+    (async/close! ch)
+    (is (false? (a/>!! ch 2)))
+    (is (= [1 nil nil] [(a/<!! ch) (a/<!! ch) (a/<!! ch)]))))
+
+(deftest closing-frees-a-take-that-waits
+  (let [ch (async/chan), take (waiting ch #(a/<!! ch))]
+    (async/close! ch)
+    (is (= [:value nil false] (outcome take)))))
+
+(deftest nil-cannot-be-put
+  (is (thrown? IllegalArgumentException (a/>!! (async/chan 1) nil)))
+  (is (thrown? IllegalArgumentException (a/alts!! [(async/chan) [(async/chan) nil]]))))
+
+(deftest a-failure-that-is-taken-is-thrown
+  (let [e (ex-info "x" {}), ch (async/to-chan! [1 e 2])]
+    (is (= 1 (a/<?!! ch)))
+    (is (identical? e (try (a/<?!! ch) (catch Exception t t))))
+    (is (= [2 nil] [(a/<?!! ch) (a/<?!! ch)]))))
+
+(deftest go-blocks-and-plain-threads-meet
+  (let [ch (async/chan)]
+    (async/go (dotimes [i 3] (async/>! ch i)) (async/close! ch))
+    (is (= [0 1 2] (into [] (a/chan->reducible ch))))
+    (let [got (async/go (async/<! ch))]
+      (is (nil? (a/<!! got))))))
+
+;; Interrupts and cancels
+
+(deftest an-interrupted-take-leaves-nothing-behind
+  (let [ch (async/chan), take (waiting ch #(a/<!! ch))]
+    (interrupt! take)
+    (is (= [:thrown InterruptedException false] (outcome take)))
+    (is (zero? (queued ch)))
+    (testing "the next put is not lost"
+      (let [put (start #(a/>!! ch :v))]
+        (is (= :v (a/<!! ch)))
+        (is (= [:value true false] (outcome put)))))))
+
+(deftest an-interrupted-put-withdraws
+  (let [ch (async/chan), put (waiting ch #(a/>!! ch :v))]
+    (interrupt! put)
+    (is (= [:thrown InterruptedException false] (outcome put)))
+    (is (zero? (queued ch)))
+    (is (nil? (async/poll! ch)))))
+
+(deftest who-is-interrupted-already-transfers-nothing
+  (let [ch (doto (async/chan 2) (async/put! :v))
+        interrupted (fn [f] (outcome (start #(do (.interrupt (Thread/currentThread)) (f)))))]
+    (is (= [:thrown InterruptedException false] (interrupted #(a/<!! ch))))
+    (is (= [:thrown InterruptedException false] (interrupted #(a/>!! ch :w))))
+    (is (= [:thrown InterruptedException false] (interrupted #(a/alts!! [ch]))))
+    (is (= [:v nil] [(async/poll! ch) (async/poll! ch)]))))
+
+(deftest a-deadline-ends-a-wait
+  (let [ch (async/chan)]
+    (is (= :thrum/timeout (:type (ex-data (try (t/with-timeout [10] (a/<!! ch)) (catch Exception e e))))))
+    (is (= :late (t/with-timeout [10 :late] (a/>!! ch 1))))
+    (is (= :late (t/with-timeout [10 :late] (a/alts!! [[ch 1] (async/chan)]))))
+    (is (zero? (queued ch)))
+    (is (false? (.isInterrupted (Thread/currentThread))))))
+
+(deftest a-cancelled-scope-ends-every-wait-in-it
+  (let [ch (async/chan)
+        seen (atom [])]
+    (t/with-scope [s]
+      (dotimes [_ 3]
+        (t/fork s {:daemon? true} (try (a/<!! ch)
+                                       (catch CancellationException e
+                                         (swap! seen conj (class e))
+                                         ;; Cancelled for good: the next wait does not wait either.
+                                         (try (a/>!! ch 1) (catch CancellationException e (swap! seen conj (class e))))))))
+      (is (gate/eventually 5000 #(= 3 (queued ch)))))
+    (is (= (repeat 6 CancellationException) @seen))
+    (is (zero? (queued ch)))))
+
+(deftest a-cancelled-task-takes-nothing
+  (let [ch (async/chan), task (a/chan->task ch)]
+    (is (gate/eventually 5000 #(= 1 (queued ch))))
+    (is (future-cancel task))
+    (is (gate/eventually 5000 #(zero? (queued ch))))
+    (let [put (start #(a/>!! ch :v))]
+      (is (= :v (a/<!! ch)))
+      (is (= [:value true false] (outcome put))))))
+
+;; A port that has committed, and calls back when told to
+
+(defn- late-port
+  "Returns [port call-back!]: a port that commits to every take and put at once and answers when (call-back! v) is called."
+  []
+  (let [committed (promise)
+        commit! (fn [^Lock handler]
+                  (.lock handler)
+                  (deliver committed (when (impl/active? handler) (impl/commit handler)))
+                  (.unlock handler)
+                  nil)]
+    [(reify
+       impl/ReadPort (take! [_ handler] (commit! handler))
+       impl/WritePort (put! [_ _ handler] (commit! handler)))
+     committed]))
+
+(deftest what-has-come-about-is-not-thrown-away
+  (doseq [wait [#(a/<!! %) #(a/>!! % 1)]]
+    (let [[port committed] (late-port)
+          waiting (start #(wait port))]
+      (is (some? (deref committed 5000 nil)))
+      (interrupt! waiting)
+      (is (= :waits (deref (second waiting) 50 :waits)))
+      (@committed :arrived)
+      (is (= [:value :arrived true] (outcome waiting)))))
+  (let [[port committed] (late-port)
+        waiting (start #(a/alts!! [port] :default :nothing))]
+    (is (some? (deref committed 5000 nil)))
+    (@committed :arrived)
+    (is (= [:value [:arrived port] false] (outcome waiting)))))
+
+(deftest a-cancel-does-not-throw-away-either
+  (let [[port committed] (late-port)
+        got (promise)]
+    (t/with-scope [s]
+      (t/fork s (try (deliver got [(a/<!! port) (.isInterrupted (Thread/currentThread))])
+                     (catch Throwable e (deliver got e))))
+      (let [call-back! (deref committed 5000 nil)]
+        (t/cancel! s)
+        (call-back! :arrived)))
+    (is (= [:arrived true] (deref got 5000 :late)))))
+
+;; Alternatives
+
+(deftest one-of-several-comes-about
+  (let [x (async/chan 1), y (async/chan 1), z (async/chan)]
+    (a/>!! y 1)
+    (is (= [1 y] (a/alts!! [x y z])))
+    (is (= [true x] (a/alts!! [[x 2] y z])))
+    (testing "and nothing else"
+      (is (= 2 (async/poll! x)))
+      (is (nil? (async/poll! y))))
+    (testing "later"
+      (let [alts (waiting z #(a/alts!! [x y z]))]
+        (is (true? (a/>!! z 3)))
+        (is (= [:value [3 z] false] (outcome alts)))
+        (is (true? (a/>!! x 4)))
+        (is (= 4 (a/<!! x)) "the take of x that came to nothing has not taken this")))
+    (testing "closed"
+      (async/close! y)
+      (is (= [nil y] (a/alts!! [z y])))
+      (is (= [false y] (a/alts!! [z [y 1]]))))))
+
+(deftest alternatives-have-a-default-and-an-order
+  (let [x (async/chan 1), y (async/chan 1)]
+    (is (= [nil :default] (a/alts!! [x y] :default nil)))
+    (dotimes [_ 20]
+      (a/>!! x :x)
+      (a/>!! y :y)
+      (is (= [[:x x] [:y y]] [(a/alts!! [x y] :priority true) (a/alts!! [x y] :priority true :default 1)])))
+    (testing "without an order both come first at times"
+      (is (= #{x y} (set (repeatedly 50 #(do (async/offer! x 1) (async/offer! y 1) (second (a/alts!! [x y]))))))))))
+
+(deftest interrupted-alternatives-are-all-withdrawn
+  (let [x (async/chan), y (async/chan), alts (waiting y #(a/alts!! [x [y 1]] :priority true))]
+    (interrupt! alts)
+    (is (= [:thrown InterruptedException false] (outcome alts)))
+    (is (= [0 0] [(queued x) (queued y)]))))
+
+(deftest no-alternative-is-an-error
+  (is (= :thrum/invalid (:type (ex-data (try (a/alts!! []) (catch Exception e e)))))))
+
+(deftest alternatives-that-cannot-all-begin-withdraw
+  (let [x (async/chan)]
+    (is (thrown? IllegalArgumentException (a/alts!! [x [(async/chan) nil]] :priority true)))
+    (is (zero? (queued x)))))
+
+(deftest alternatives-of-ours-and-of-core-async-meet
+  (let [n 2000, x (async/chan), y (async/chan)
+        ours (t/future (dotimes [i n] (a/alts!! [[x i] [y i]])))
+        theirs (t/future (dotimes [i n] (async/alts!! [[y i] [x i]])))
+        got (t/future (dotimes [_ n] (a/alts!! [x y])))
+        got-by-theirs (t/future (dotimes [_ n] (async/alts!! [y x])))]
+    (is (= [nil nil nil nil] (map #(deref % 20000 :late) [ours theirs got got-by-theirs])))))
+
+;; Where blocking is forbidden
+
+(deftest a-wait-on-a-dispatch-thread-is-refused-where-core-async-refuses-it
+  (with-redefs [dispatch/check-blocking-in-dispatch #(throw (IllegalStateException. "Invalid blocking call in dispatch thread"))]
+    (let [ch (async/chan)]
+      (is (thrown? IllegalStateException (a/<!! ch)))
+      (is (thrown? IllegalStateException (a/>!! ch 1)))
+      (is (zero? (queued ch))))))
+
+;; Channel to reducible
+
+(deftest a-channel-is-reduced-one-value-at-a-time
+  (is (= [0 1 2] (into [] (a/chan->reducible (async/to-chan! (range 3))))))
+  (is (= [] (into [] (a/chan->reducible (async/to-chan! [])))))
+  (is (= 3 (reduce + (a/chan->reducible (async/to-chan! (range 3))))))
+  (is (= 0 (reduce + (a/chan->reducible (async/to-chan! [])))))
+  (is (= [[0 1 2] nil] [(seq (a/chan->reducible (async/to-chan! (range 3)))) (seq (a/chan->reducible (async/to-chan! [])))]))
+  (is (= [false 1] (into [] (a/chan->reducible (async/to-chan! [false 1])))))
+  (testing "what is not asked for stays"
+    (let [ch (async/to-chan! (range 5))]
+      (is (= [0 1] (into [] (take 2) (a/chan->reducible ch))))
+      (is (= 2 (first (a/chan->reducible ch))))
+      (is (= 3 (a/<!! ch)))))
+  (is (= [1 2 3] (t/pmap 2 inc (a/chan->reducible (async/to-chan! (range 3)))))))
+
+;; Random interrupts
+
+(defn- marks
+  "Returns [set of small integers that have been added, how many were added twice], and the function that adds one."
+  []
+  (let [bits (BitSet.), twice (AtomicLong.)]
+    [bits twice #(locking bits
+                   (when (.get bits (int %)) (.incrementAndGet twice))
+                   (.set bits (int %)))]))
+
+(defn- missing ^long [^BitSet all ^BitSet found]
+  (.cardinality (doto ^BitSet (.clone all) (.andNot found))))
+
+(defn- until-done
+  "Calls (f) again and again until it returns :done. An interrupt that it throws is counted, one that it keeps is cleared."
+  [^LongAdder ended f]
+  (loop []
+    (when-not (= :done (try (f) (catch InterruptedException _ (.increment ended))))
+      (Thread/interrupted)
+      (recur))))
+
+(defn- harass!
+  "Interrupts the threads at random, n times, each only when its last interrupt has been used."
+  [threads n]
+  (let [random (SplittableRandom. 42)]
+    (loop [left (long n)]
+      (when (pos? left)
+        (let [^Thread thread (threads (.nextInt random (count threads)))]
+          (if (.isInterrupted thread)
+            (do (Thread/yield) (recur left))
+            (do (.interrupt thread) (recur (dec left)))))))))
+
+(defn- hunt
+  "Moves values through the channel from three putters to three takers, whom n interrupts hit at random. Returns how many values were :lost, of
+  those that a put said it had delivered, or came although it had not, :spurious, or came :twice; and how many waits an
+  interrupt has :ended."
+  [n ch take! put!]
+  (let [[put _ mark-put!] (marks), [got twice mark-got!] (marks)
+        value (AtomicLong.), ended (LongAdder.), over (atom false)
+        putter #(until-done ended (fn []
+                                    (let [v (.getAndIncrement value)]
+                                      (when (true? (put! ch v)) (mark-put! v))
+                                      (when @over :done))))
+        taker #(until-done ended (fn []
+                                   (if-some [v (take! ch)] (mark-got! v) :done)))
+        start (fn [f] (.start (Thread/ofVirtual) f))
+        putters [(start putter) (start putter) (start putter)]
+        takers [(start taker) (start taker) (start taker)]]
+    (harass! (into putters takers) n)
+    (reset! over true)
+    (doseq [threads [putters takers]]
+      (run! (fn [^Thread thread] (.join thread 10000)) threads)
+      (async/close! ch))
+    {:lost (missing put got), :spurious (missing got put), :twice (.get ^AtomicLong twice), :ended (.sum ended)}))
+
+(def ^:private interrupts
+  "How many: 1 000 000 by -Dthrum.interrupts=1000000 take some minutes."
+  (Long/getLong "thrum.interrupts" 30000))
+
+(deftest no-value-is-lost-to-random-interrupts
+  (let [idle (async/chan)
+        alt-take #(first (a/alts!! [% idle]))
+        alt-put #(first (a/alts!! [[%1 %2] idle]))]
+    (doseq [[title ch take! put!] [["no buffer" (async/chan) a/<!! a/>!!]
+                                   ["a buffer" (async/chan 3) a/<!! a/>!!]
+                                   ["alternatives" (async/chan) alt-take alt-put]]]
+      (testing title
+        (let [{:keys [ended] :as found} (hunt (quot interrupts 3) ch take! put!)]
+          (println title found)
+          (is (= {:lost 0, :spurious 0, :twice 0} (dissoc found :ended)))
+          (is (< 100 ended)))))))
+
+(deftest the-hunt-finds-what-core-async-loses
+  (is (pos? (:lost (hunt 2000 (async/chan) async/<!! async/>!!)))))
