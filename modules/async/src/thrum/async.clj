@@ -176,6 +176,7 @@
   [limit f coll]
   (let [options (options/fan-out limit [:limit :window :name :wrap :scoped-values])
         ch (async/chan (:limit options))
+        f (options/function f)
         put (fn ([_]) ([_ v] (when-not (or (nil? v) (>!! ch v)) (reduced nil))))]
     (process/in-current-scope "pmap->chan" ch #(transduce (t/pmap options f) put nil coll))
     ch))

@@ -38,7 +38,11 @@
 (defn- waits?
   "Tells whether a take or a put waits in the channel that has not been called off."
   [^ManyToManyChannel ch]
-  (some impl/active? (concat (vec (.-takes ch)) (map first (vec (.-puts ch))))))
+  (let [^Lock mutex (.-mutex ch)]
+    (.lock mutex)
+    (try
+      (boolean (some impl/active? (concat (.-takes ch) (map first (.-puts ch)))))
+      (finally (.unlock mutex)))))
 
 (defn- waiting
   "Starts f, which will wait on the channel, and returns as start does when it does so."

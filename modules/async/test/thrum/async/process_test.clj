@@ -1,0 +1,164 @@
+(ns thrum.async.process-test
+  "Threads that deliver through channels, processes of a scope, and the bridges between channels and tasks."
+  (:require
+   [clojure.core.async :as async]
+   [clojure.core.async.impl.protocols :as impl]
+   [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.async :as a]
+   [thrum.core :as t]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (clojure.core.async.impl.channels ManyToManyChannel)
+   (java.util.concurrent CancellationException CompletableFuture CountDownLatch TimeUnit)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- all [ch]
+  (gate/in-time 10000 #(into [] (a/chan->reducible ch))))
+
+(defn- thrown-by [f]
+  (try (f) :nothing (catch Throwable t t)))
+
+(defn- refused [f]
+  (:type (ex-data (thrown-by f))))
+
+;; thread
+
+(deftest a-thread-delivers-its-value-and-closes
+  (let [ch (a/thread 1)]
+    (is (= [1 nil nil] [(a/<?!! ch) (a/<?!! ch) (a/<!! ch)])))
+  (is (= [[] [false]] [(all (a/thread nil)) (all (a/thread false))])))
+
+(deftest a-thread-delivers-its-failure
+  (let [e (ex-info "x" {})]
+    (is (identical? e (a/<!! (a/thread (throw e)))))
+    (is (identical? e (thrown-by #(a/<?!! (a/thread (throw e))))))
+    (is (instance? StackOverflowError (a/<!! (a/thread ((fn f [x] (inc (long (f x)))) 1)))))))
+
+(def ^:dynamic *who* :nobody)
+
+(deftest a-thread-has-a-name-and-the-callers-bindings
+  (let [facts (fn [] [(.getName (Thread/currentThread)) (.isVirtual (Thread/currentThread)) *who*])
+        [[name-1 & more] [name-2]] (binding [*who* :me] [(a/<!! (a/thread-call facts)) (a/<!! (a/thread (facts)))])]
+    (is (= [true :me] more))
+    (is (every? #(re-matches #"async-\d+" %) [name-1 name-2]))
+    (is (not= name-1 name-2))
+    (is (= ["mine" true :nobody] (a/<!! (a/thread-call {:name "mine"} facts))))
+    (is (= [:wrapped] (binding [t/*wrap* (fn [_] (fn [] [:wrapped]))] (a/<!! (a/thread 1)))))))
+
+(deftest a-thread-belongs-to-no-scope
+  (let [gate (promise), ch (t/with-scope [_] (a/thread (deref gate 5000 :late)))]
+    (deliver gate :outlived)
+    (is (= :outlived (a/<!! ch)))))
+
+(deftest wrong-arguments-of-a-thread-throw
+  (is (= :thrum/invalid (refused #(a/thread-call 1))))
+  (is (= :thrum/invalid (refused #(a/thread-call {:nome "x"} inc)))))
+
+;; process
+
+(deftest a-process-lives-as-long-as-the-body
+  (let [in (async/chan), out (async/chan), ended (promise)]
+    (t/with-scope [s]
+      (let [done (a/process s {:closes [out], :name "adder"}
+                   (try (loop [] (when-some [v (a/<!! in)] (a/>!! out (inc (long v))) (recur)))
+                        (finally (deliver ended (.getName (Thread/currentThread))))))]
+        (is (true? (a/>!! in 1)))
+        (is (= 2 (a/<!! out)))
+        (is (nil? (async/poll! done)))))
+    (is (re-matches #"scope-\d+/adder-0" (deref ended 0 "not ended")) "joined")
+    (is (impl/closed? out))
+    (is (empty? (.-takes ^ManyToManyChannel in)))))
+
+(deftest a-process-that-ends-delivers-and-closes
+  (let [out (async/chan 10)]
+    (t/with-scope [s]
+      (is (= [:v] (all (a/process s {:closes [out]} (a/>!! out 1) :v))))
+      (is (= [1] (all out)))
+      (is (= [] (all (a/process s nil)))))))
+
+(deftest a-process-that-fails-cancels-the-scope
+  (let [e (ex-info "x" {}), delivered (promise), never (async/chan)]
+    (is (identical? e (thrown-by #(t/with-scope [s]
+                                    (deliver delivered (a/process s {:closes [never]} (throw e)))
+                                    (a/<!! (async/chan))))))
+    (is (identical? e (a/<!! @delivered)))
+    (is (impl/closed? never))))
+
+(deftest a-process-that-is-cancelled-before-it-begins-closes-its-channels
+  (dotimes [_ 100]
+    (let [out (async/chan), done (promise)]
+      (is (thrown? CancellationException
+            (t/with-scope [s]
+              (deliver done (a/process s {:closes [out]} (a/<!! (async/chan))))
+              (t/cancel! s)
+              (a/<!! (async/chan)))))
+      (is (impl/closed? out))
+      (is (= [] (all @done))))))
+
+(deftest wrong-arguments-of-a-process-throw
+  (is (= :thrum/invalid (refused #(a/process :no-scope 1))))
+  (t/with-scope [s]
+    (is (= :thrum/invalid (refused #(a/process s {:closes 1} 1))))
+    (is (= :thrum/invalid (refused #(a/process s {:closes [1]} 1))))
+    (is (= :thrum/invalid (refused #(a/process s {:daemon? true} 1))))
+    (is (= {:a 1} (a/<!! (a/process s {:a 1}))) "a map alone is a body"))
+  (is (= :thrum/closed (refused #(a/process (t/with-scope [s] s) 1)))))
+
+(deftest processes-in-a-row-drain-when-the-body-waits-for-the-last
+  (let [n 500]
+    (t/with-scope [s]
+      (let [chans (vec (repeatedly 4 async/chan))]
+        (doseq [[in out] (map vector chans (rest chans))]
+          (a/process s {:closes [out]} (run! #(a/>!! out (inc (long %))) (a/chan->reducible in))))
+        (a/process s {:closes [(first chans)]} (dotimes [i n] (a/>!! (first chans) i)))
+        (is (= (range 3 (+ 3 n)) (all (peek chans))))))))
+
+;; Bridges
+
+(deftest pmap-goes-into-a-channel
+  (is (= (range 1 21) (all (a/pmap->chan 4 inc (range 20)))))
+  (is (= [] (all (a/pmap->chan 4 inc []))))
+  (is (= [1 3 false] (all (a/pmap->chan {:limit 2, :window 3} #(if (number? %) (when (odd? (long %)) %) %) [1 2 3 false]))))
+  (testing "a failure comes last"
+    (let [[a b e & more] (all (a/pmap->chan 2 #(/ 6 (long %)) [1 2 0 3]))]
+      (is (= [6 3 nil] [a b more]))
+      (is (instance? ArithmeticException e))))
+  (is (= :thrum/invalid (refused #(a/pmap->chan 0 inc [1]))))
+  (is (= :thrum/invalid (refused #(a/pmap->chan 1 2 [1])))))
+
+(deftest closing-the-channel-ends-the-pmap
+  (let [gate (promise), running (CountDownLatch. 1), interrupted (CountDownLatch. 1)
+        sleeper #(try (.countDown running) (Thread/sleep 60000) (finally (.countDown interrupted)))
+        ch (a/pmap->chan 2 #(if (zero? (long %)) (deref gate 5000 :late) (sleeper)) (range 9))]
+    (is (.await running 5 TimeUnit/SECONDS))
+    (async/close! ch)
+    (deliver gate :first)
+    (is (.await interrupted 5 TimeUnit/SECONDS))))
+
+(deftest a-scopes-end-ends-the-pmap-that-goes-into-a-channel
+  (let [running (CountDownLatch. 2)
+        ch (t/with-scope [_]
+             (let [ch (a/pmap->chan 2 (fn [_] (.countDown running) (Thread/sleep 60000)) (range 9))]
+               (is (.await running 5 TimeUnit/SECONDS))
+               ch))]
+    (is (impl/closed? ch))))
+
+(deftest a-task-goes-into-a-channel
+  (let [e (ex-info "x" {})]
+    (is (= [[1] [] [e]] (mapv #(all (a/task->chan %)) [(t/future 1) (t/future nil) (t/future (throw e))])))
+    (is (= [[2] [e]] (mapv #(all (a/task->chan %)) [(future 2) (CompletableFuture/failedFuture e)])))
+    (let [task (t/future (Thread/sleep 60000)), ch (a/task->chan task)]
+      (future-cancel task)
+      (is (instance? CancellationException (a/<!! ch))))
+    (is (= :thrum/invalid (refused #(a/task->chan 1))))))
+
+(deftest a-channel-becomes-a-task
+  (let [e (ex-info "x" {}), ch (async/to-chan! [1 e])]
+    (is (= 1 @(a/chan->task ch)))
+    (is (identical? e (ex-cause (thrown-by #(deref (a/chan->task ch))))))
+    (is (nil? @(a/chan->task ch)))
+    (is (future? (a/chan->task ch)))))
