@@ -93,21 +93,15 @@
           thrum.races-test/every-branch-has-a-virtual-thread-a-name-and-the-bindings]
     "S2" [thrum.fan-out-test/nil-and-false-travel-both-ways]})
 
-(def ^:private later
-  "By defect: why it, or its half that is about channels, waits for thrum.async."
-  {"A1" "which threads a pipeline runs on"
-   "A2" "a pipeline stops when its output closes"
-   "A3" "a pipeline whose output is abandoned leaves no thread"
-   "A4" "a pipeline hands its failures on"
-   "A5" "a pipeline runs exactly n at once"
-   "A6" "an interrupted take or put loses nothing"
-   "P4" "a process's channel closes when the process has ended"})
+(def of-channels
+  "The defects that are about channels: thrum.async.peers-test tells of them, a test of the repository that it does."
+  #{"A1" "A2" "A3" "A4" "A5" "A6" "P4"})
 
 (defn- told-here []
   (into #{} (comp (keep #(:peer (meta %))) cat) (vals (ns-publics 'thrum.peers-test))))
 
-(deftest every-defect-of-the-list-is-a-test-or-waits-for-its-issue
-  (is (= defects (set/union (told-here) (set (keys where)) (set (keys later)))))
+(deftest every-defect-of-the-list-is-a-test
+  (is (= defects (set/union (told-here) (set (keys where)) of-channels)))
   (doseq [[defect tests] where, test tests]
     (testing [defect test]
       (is (:test (meta (find-var test)))))))

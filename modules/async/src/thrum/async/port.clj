@@ -31,12 +31,6 @@
 (defn- value [arrived]
   (when-not (identical? ::nil arrived) arrived))
 
-(defn- called-off?
-  "Tells whether the calling thread must not wait any longer. Nothing is used up: neither a cancel's notice nor the interrupt."
-  []
-  (or (.isInterrupted (Thread/currentThread))
-      (some? (wait/cancel-reason))))
-
 (defn- await-callback
   "Returns what arrives. The transfer has come about, its callback is on the way; an interrupt meanwhile is kept."
   [arrival]
@@ -64,7 +58,8 @@
     (point/reached :async/wait)
     (if-some [arrived @arrival]
       (value arrived)
-      (if (called-off?)
+      (if (.isInterrupted (Thread/currentThread))
+        ;; Whose interrupt it is, a cancel's or somebody else's, is asked when nothing can arrive any more.
         (take-back! once arrival ports wait/check!)
         (do
           (deadline/park-until ports nil)

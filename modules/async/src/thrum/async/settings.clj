@@ -19,6 +19,15 @@
                      :accepts ":report, :skip, :close or a function of the throwable"
                      :doc "what becomes of an item whose function throws"}}))
 
+(def ^:private alts-rows
+  {:priority {:check boolean?, :accepts "true or false", :default "false", :doc "whether the operations are tried in their order"}
+   :default {:check any?, :accepts "anything", :default "none", :doc "what is returned when no operation can be completed at once"}})
+
+(defn alts
+  "Returns the options of alts!!."
+  [options]
+  (options/check alts-rows (or options {}) [:priority :default]))
+
 (defn process
   "Returns the options of a process."
   [options]

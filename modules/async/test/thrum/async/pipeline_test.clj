@@ -417,7 +417,9 @@
       (is (= 0 (:taken (end done))))))
   (testing "and a deadline"
     (let [to (async/chan)]
-      (is (= :late (t/with-timeout [20 :late] (all (do (a/pipeline-fn 2 to (fn [_] (Thread/sleep 60000)) (async/to-chan! [1])) to)))))
+      (is (= :late (t/with-timeout [20 :late]
+                     (a/pipeline-fn 2 to (fn [_] (Thread/sleep 60000)) (async/to-chan! [1]))
+                     (a/<!! (async/chan)))))
       (is (impl/closed? to)))))
 
 (deftest in-an-ended-scope-none-starts
