@@ -12,6 +12,7 @@
    [thrum.bench.family.limiter :as limiter]
    [thrum.bench.family.overhead :as overhead]
    [thrum.bench.family.parked :as parked]
+   [thrum.bench.family.pipelines :as pipelines]
    [thrum.bench.family.scopes :as scopes]
    [thrum.bench.family.servers :as servers]
    [thrum.bench.family.sleeps :as sleeps]
@@ -21,11 +22,12 @@
 
 (def order
   "The names, in the order of the report."
-  [:overhead :scopes :sleeps :parked :cancel :limiter :laziness :stream :servers])
+  [:overhead :scopes :sleeps :parked :cancel :limiter :laziness :stream :pipelines :servers])
 
 (def by-name
   {:overhead overhead/family, :scopes scopes/family, :sleeps sleeps/family, :parked parked/family
    :cancel cancel/family, :limiter limiter/family, :laziness laziness/family, :stream stream/family
+   :pipelines pipelines/family
    :servers servers/family})
 
 (defn jvm-opts

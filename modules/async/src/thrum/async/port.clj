@@ -4,7 +4,6 @@
    [clojure.core.async.impl.dispatch :as dispatch]
    [clojure.core.async.impl.protocols :as impl]
    [thrum.async.handler :as handler]
-   [thrum.deadline :as deadline]
    [thrum.error :as error]
    [thrum.point :as point]
    [thrum.wait :as wait])
@@ -62,7 +61,7 @@
         ;; Whose interrupt it is, a cancel's or somebody else's, is asked when nothing can arrive any more.
         (take-back! once arrival ports wait/check!)
         (do
-          (deadline/park-until ports nil)
+          (LockSupport/park ports)
           (recur))))))
 
 (defn- transfer

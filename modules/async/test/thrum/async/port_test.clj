@@ -339,7 +339,7 @@
 
 (def ^:private interrupts
   "How many: 1 000 000 by -Dthrum.interrupts=1000000 take some minutes."
-  (Long/getLong "thrum.interrupts" 30000))
+  (Long/getLong "thrum.interrupts" 12000))
 
 (deftest no-value-is-lost-to-random-interrupts
   (let [idle (async/chan)
