@@ -120,8 +120,7 @@
 
 (defn- finished? [^Pipeline pipeline]
   (and (fanout/idle? (.-fan-out pipeline))
-       (nil? (.get ^AtomicReference (.-outputs pipeline)))
-       (nil? (.get ^AtomicReference (.-putting pipeline)))))
+       (nil? (.get ^AtomicReference (.-outputs pipeline)))))
 
 (defn- tell!
   "Puts v, unless it is nil, into a channel with room for it, and closes that."

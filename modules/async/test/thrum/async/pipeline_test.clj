@@ -121,7 +121,8 @@
       (let [tickets (Semaphore. 0)
             [f ^AtomicLong running most] (counting #(do (.acquire tickets) %))
             to (async/chan 100)
-            done (start n to f (async/to-chan! (range 40)) {})]
+            ;; Tickets go to whoever comes first: the oldest item may have to wait.
+            done (start n to f (async/to-chan! (range 40)) {:window 40})]
         (dotimes [i 40]
           (is (gate/eventually 5000 #(= (min n (- 40 i)) (.get running))))
           (.release tickets))
