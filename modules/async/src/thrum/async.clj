@@ -116,7 +116,7 @@
   the order of the items: core.async's pipeline-blocking with its arguments, or with a map of options after `from`.
 
   Exactly n calls run at once, as long as there are items, and results are taken; an item is taken only when its call can start. At most
-  :window items have been taken whose results have not been, 2 n unless told. When `to` is closed nothing more is taken, not even
+  :window items have been taken whose results have not been, 8 n unless told, as in pmap. When `to` is closed nothing more is taken, not even
   one item, and the calls that run are interrupted. When `from` is closed, the pipeline ends after the last result has been taken, and
   closes `to`. A pipeline whose `to` nobody takes from holds no thread. Called inside a scope it belongs to that, and is
   cancelled by its end.

@@ -67,6 +67,6 @@
   (let [{:keys [drop-in?] :as kind} (kinds kind)
         silent? (and drop-in? (not (map? (first arguments))))
         {:keys [window wrap scoped-values] :as options}
-        (merge {:close? true, :on-error :report, :window (* 2 n), :wrap t/*wrap*, :limit n} kind (given arguments))]
+        (merge {:close? true, :on-error :report, :window (* 8 n), :wrap t/*wrap*, :limit n} kind (given arguments))]
     (check-window window n)
     (assoc options :wrap (jdk/with-scoped wrap scoped-values), :silent? silent?)))
