@@ -6,6 +6,8 @@
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.async :as a]
    [thrum.core :as t]
+   [thrum.error :as error]
+   [thrum.fanout :as fanout]
    [thrum.jdk]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
@@ -432,6 +434,10 @@
             (a/<!! from))))
     (is (= :thrum/closed (:type (ex-data @refusal))))
     (is (empty? (.-takes ^ManyToManyChannel from)))))
+
+(deftest an-item-that-comes-after-the-scopes-end-is-no-failure
+  (with-redefs [fanout/launch! (fn [& _] (throw (error/closed "scope-1" :ended)))]
+    (is (= {:taken 0, :put 0, :dropped 0, :failed 0} (end (a/pipeline-fn 1 (async/chan) inc (async/to-chan! [1])))))))
 
 (def ^:dynamic *who* :nobody)
 
