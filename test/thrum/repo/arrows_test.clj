@@ -37,7 +37,7 @@
 (def clojure-itself
   "The namespaces inside Clojure's own jar that a library may need."
   '#{clojure.core.protocols clojure.data clojure.datafy clojure.edn clojure.inspector clojure.instant
-     clojure.java.browse clojure.java.io clojure.java.process clojure.java.shell clojure.main clojure.math
+     clojure.java.basis clojure.java.browse clojure.java.io clojure.java.process clojure.java.shell clojure.main clojure.math
      clojure.pprint clojure.repl clojure.set clojure.spec.alpha clojure.stacktrace clojure.string clojure.template
      clojure.test clojure.walk clojure.xml clojure.zip})
 

@@ -43,12 +43,14 @@
 ;; Running a child
 
 (defn command
-  "Returns the command line that calls the main function of ns-sym on the Java in home."
-  [home jvm-opts ns-sym args]
-  (-> [(str (io/file home "bin" "java"))]
-      (into jvm-opts)
-      (into ["-cp" (System/getProperty "java.class.path") "clojure.main" "-m" (str ns-sym)])
-      (into args)))
+  "Returns the command line that calls the main function of ns-sym on the Java in home, with this JVM's classpath or another."
+  ([home jvm-opts ns-sym args]
+   (command home jvm-opts (System/getProperty "java.class.path") ns-sym args))
+  ([home jvm-opts class-path ns-sym args]
+   (-> [(str (io/file home "bin" "java"))]
+       (into jvm-opts)
+       (into ["-cp" class-path "clojure.main" "-m" (str ns-sym)])
+       (into args))))
 
 (defn- echo-lines
   "Prints each line of reader as it comes; returns all."

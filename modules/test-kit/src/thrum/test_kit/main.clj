@@ -1,11 +1,13 @@
 (ns thrum.test-kit.main
-  "What -M:test runs: all tests in this JVM, those of core once more on a single carrier thread and on JDK 21.
+  "What -M:test runs: all tests in this JVM, those of core once more on a single carrier thread and on JDK 21, those of async
+  with older releases of core.async and on JDK 21.
 
   The last line printed is `N passed, N failed`, `, N skipped` where some were; the exit code is 1 if anything failed or
   nothing ran."
   (:require
    [clojure.string :as str]
    [thrum.test-kit.jvm :as jvm]
+   [thrum.test-kit.release :as release]
    [thrum.test-kit.runner :as runner]))
 
 (set! *warn-on-reflection* true)
@@ -88,15 +90,16 @@
 (def ^:private child-limit-ms 600000)
 
 (defn- run-child
-  [title home jvm-opts]
-  (println (str "\n== core, " title))
-  (-> (jvm/command home (into jvm/exports jvm-opts) 'thrum.test-kit.main ["--here" "--module" "core"])
-      (jvm/run child-limit-ms)
-      child-totals))
+  ([module title home jvm-opts] (run-child module title home jvm-opts (System/getProperty "java.class.path")))
+  ([module title home jvm-opts class-path]
+   (println (str "\n== " module ", " title))
+   (-> (jvm/command home (into jvm/exports jvm-opts) class-path 'thrum.test-kit.main ["--here" "--module" module])
+       (jvm/run child-limit-ms)
+       child-totals)))
 
 (defn- one-carrier
-  []
-  (run-child "on a single carrier thread"
+  [module]
+  (run-child module "on a single carrier thread"
              (jvm/this-home)
              ["-Djdk.virtualThreadScheduler.parallelism=1" "-Djdk.virtualThreadScheduler.maxPoolSize=1"]))
 
@@ -107,24 +110,44 @@
 
 (defn- jdk-21
   "The suite on JDK 21. A THRUM_JDK21 that names no Java 21 is a failure: somebody meant it to run."
-  []
+  [module]
   (let [named (System/getenv "THRUM_JDK21")
         home (if (str/blank? named) (jvm/find-home 21) (java.io.File. named))]
     (cond
-      (= 21 (.feature (Runtime/version))) (println "\n== core on JDK 21: that is this JVM")
-      (nil? home) (skipped "core on JDK 21: none found; name one in THRUM_JDK21")
+      (= 21 (.feature (Runtime/version))) (println (str "\n== " module " on JDK 21: that is this JVM"))
+      (nil? home) (skipped (str module " on JDK 21: none found; name one in THRUM_JDK21"))
       (not= 21 (jvm/release home)) (do (println "\n== THRUM_JDK21 names no Java 21:" named)
                                        {:passed 0, :failed 1, :skipped 0})
-      :else (run-child "on JDK 21" home []))))
+      :else (run-child module "on JDK 21" home []))))
 
-(defn- has-core?
-  [opts]
-  (some #(= "core" (runner/module %)) (folders opts)))
+(defn- release-path
+  "Returns the classpath with this release of core.async, or nil, which is told, where there is no getting it."
+  [version]
+  (try
+    (release/class-path 'org.clojure/core.async version '[org.clojure/clojure org.clojure/tools.analyzer.jvm])
+    (catch Exception e
+      (println "\n== no core.async" version "to be had:" (str e)))))
+
+(defn- core-async
+  "Returns a function that runs a module's suite with this release of core.async."
+  [version]
+  (fn [module]
+    (if-let [path (release-path version)]
+      (run-child module (str "with core.async " version) (jvm/this-home) [] path)
+      {:passed 0, :failed 1, :skipped 0})))
+
+(def ^:private once-more
+  "How the suites of modules run once more, each in a child JVM."
+  [["core" one-carrier] ["core" jdk-21]
+   ["async" (core-async "1.6.681")] ["async" (core-async "1.8.741")] ["async" (core-async "1.9.829-alpha2")]
+   ["async" jdk-21]])
 
 (defn- run-children
   [opts]
-  (when (and (not (:here opts)) (has-core? opts))
-    [(one-carrier) (jdk-21)]))
+  (when-not (:here opts)
+    (let [module? (into #{} (map runner/module) (folders opts))]
+      (doall (for [[module run] once-more :when (module? module)]
+               (run module))))))
 
 ;; All of it
 
