@@ -34,8 +34,8 @@
 
 (defn- endless
   "Returns an ExecutorService that hands what it is to execute, in its wrap, to launch. It belongs to the process: shutdown
-  and close have no effect on it, as on ForkJoinPool's common pool. It keeps no record of what runs: the JDK's executors hold
-  every thread until it has ended, also one that waits for a channel which nobody else holds any more."
+  and close have no effect on it, as on ForkJoinPool's common pool. It keeps no record of what runs, as the JDK's executors do: under
+  -Djdk.trackAllThreads=false a virtual thread that waits for a channel which nobody else holds can be collected."
   ^ExecutorService [launch current-wrap]
   (proxy [AbstractExecutorService] []
     (execute [runnable] (launch (wrapped (current-wrap) (Objects/requireNonNull runnable))))

@@ -59,7 +59,8 @@
            (refused #(factory workload)))))
   (doseq [options [{:dispatch-threads 0} {:wrap 1} {:threads 8} 8]]
     (is (= :thrum/invalid (:type (refused #(executor/factory options)))) (pr-str options)))
-  (is (thrown? NullPointerException (.execute (executor/everything :io) nil))))
+  (binding [t/*wrap* identity]
+    (is (thrown? NullPointerException (.execute (executor/everything :io) nil)))))
 
 ;; The wrap
 
