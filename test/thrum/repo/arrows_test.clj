@@ -17,8 +17,8 @@
             :libraries #{'clojure.core.async 'clojure.core.async.impl.channels 'clojure.core.async.impl.dispatch 'clojure.core.async.impl.protocols}
             :packages ["java." "clojure.lang." "clojure.core.async.impl."]}
    "java" {:modules #{"core"}, :libraries #{}, :packages ["java." "clojure.lang." "clojure.java.api."]}
-   "lab" {:modules #{"core" "server" "server-jetty" "server-tomcat" "server-helidon"}
-          :libraries #{'clojure.tools.cli}
+   "lab" {:modules #{"core" "async" "server" "server-jetty" "server-tomcat" "server-helidon"}
+          :libraries #{'clojure.tools.cli 'clojure.core.async}
           :packages ["java." "javax." "clojure.lang." "jdk." "com.sun." "sun.misc." "org.HdrHistogram." "org.eclipse.jetty."
                      "jakarta.servlet." "org.apache.catalina." "org.apache.coyote." "io.helidon."]}
    "server" {:modules #{"core"}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "com.sun.net.httpserver."]}

@@ -26,8 +26,23 @@
   [part-name & answers]
   {:part part-name, :n 4, :contenders (mapv #(apply answering %) answers)})
 
+(defn- requesting
+  "A row of the experiment go-blocks."
+  [contender threads]
+  (row contender 1040 :params nil :samples [{:threads threads, :cold-ms 1200.0}]))
+
+(defn- piping
+  "A row of the experiment pipelines."
+  [contender peak left taken]
+  (row contender 1100 :params nil :samples [{:peak peak, :closed (assoc left :taken taken), :unread (assoc left :taken 0)}]))
+
+(defn- channels-part
+  [part-name & rows]
+  {:part part-name, :n 100, :contenders (vec rows)})
+
 (def ^:private sane
   {:thrum.lab/version 1
+   :machine {:cpus 2}
    :experiments
    [{:parts [(part :downloads (row :core-map 12000) (row :core-pmap 500) (row :thrum-map 150) (row :thrum-pmap 150)
                    (row :thrum-upmap 150))
@@ -40,7 +55,14 @@
              (scope-part :deaf [:futures 201 1] [:executor 401 0] [:thrum-scope 401 0] [:thrum-all 401 0]
                          [:thrum-abandon 202 1])]}
     {:parts [(part :spring-100 (row :platform-20-warm 5060) (row :virtual-warm 1060) (row :property-warm 1050))
-             (part :spring-curve (row :virtual nil :limit-points [[10 100.0] [20 100.0]] :median-points [[10 104.0] [20 110.0]]))]}]})
+             (part :spring-curve (row :virtual nil :limit-points [[10 100.0] [20 100.0]] :median-points [[10 104.0] [20 110.0]]))]}
+    {:parts [(channels-part :go-blocks (row :go-target nil :verdict :skipped :skipped "no checkout" :samples nil) (requesting :go-avoid 108)
+               (requesting :go 107) (requesting :raw-jdk 12) (requesting :go-factory 12) (requesting :pipeline-blocking 13)
+               (requesting :pmap 30))
+             (channels-part :pipelines (piping :core-pipeline-blocking 50 {:platform 50, :virtual 0} 2000)
+               (piping :thrum-pipeline-blocking 50 {:platform 0, :virtual 0} 0)
+               (piping :thrum-pipeline-fn 50 {:platform 0, :virtual 0} 3)
+               (piping :thrum-upipeline 50 {:platform 0, :virtual 0} 0))]}]})
 
 (defn- doctored
   "Returns the first complaint about the sane result with a value of one row replaced."
@@ -76,6 +98,20 @@
     (is (str/includes? (str (first (check-lab/complaints
                                      (assoc-in sane (into [:experiments 1 :parts part :contenders row] path) value))))
                        text))))
+
+(deftest what-channels-cannot-do-is-told
+  (doseq [[[part row path value] text]
+          {[0 4 [:samples 0 :threads] 31] ":go-factory had too many platform threads: [31]"
+           [0 6 [:over-limit] 1.7] ":pmap should stay within 1.6"
+           [0 2 [:samples 0 :threads] 99] ":go should have a platform thread for each request: [99]"
+           [1 1 [:samples 0 :peak] 51] ":thrum-pipeline-blocking should have had 50 items at once: [51]"
+           [1 2 [:samples 0 :closed :virtual] 1] ":thrum-pipeline-fn left threads, platform and virtual: [[0 1]]"
+           [1 3 [:samples 0 :closed :taken] 51] ":thrum-upipeline took on from its source: [51]"
+           [1 3 [:samples] []] ":thrum-upipeline should have had 50 items at once: []"}]
+    (is (str/includes? (str (first (check-lab/complaints
+                                     (assoc-in sane (into [:experiments 3 :parts part :contenders row] path) value))))
+                       text)))
+  (is (= ["the part :go-blocks is missing, or the number of processors"] (take 1 (check-lab/complaints (update sane :experiments pop))))))
 
 (deftest what-spring-cannot-do-is-told
   (doseq [[[part row path value] text]

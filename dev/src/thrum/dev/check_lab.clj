@@ -25,7 +25,7 @@
 (defn- row-complaints
   [{:keys [name verdict over-limit expect]}]
   (cond-> []
-    (not (#{:done :broke} verdict)) (conj (str name " ended as " verdict))
+    (not (#{:done :broke :skipped} verdict)) (conj (str name " ended as " verdict))
     (and over-limit (not expect) (< over-limit slack)) (conj (str name " is faster than its limit line: " over-limit))))
 
 (defn- download-complaints
@@ -91,6 +91,37 @@
                 (mapcat #(at-most hundred % 1.6) [:platform-20-warm :virtual-warm :property-warm])))
       (mapcat points-complaints (vals curve)))))
 
+(def ^:private spare-threads
+  "How many platform threads a JVM may have beside the carriers of its virtual threads."
+  28)
+
+(defn- figures
+  "Complains unless a figure of every sample of a contender is as expected."
+  [rows contender figure expected? words]
+  (let [values (mapv figure (get-in rows [contender :samples]))]
+    (when-not (and (seq values) (every? some? values) (every? expected? values))
+      [(str contender " " words ": " values)])))
+
+(defn- go-blocks-complaints
+  [{{:keys [cpus]} :machine :as result}]
+  (let [rows (rows result :go-blocks), ours [:go-factory :pipeline-blocking :pmap]]
+    (concat
+      (when-not (and (seq rows) cpus) ["the part :go-blocks is missing, or the number of processors"])
+      (mapcat #(at-most rows % 1.6) (conj ours :raw-jdk))
+      (mapcat #(figures rows % :threads (fn [n] (<= n (+ (or cpus 0) spare-threads))) "had too many platform threads") ours)
+      (mapcat #(figures rows % :threads (fn [n] (<= 100 n)) "should have a platform thread for each request")
+              (remove #(:skipped (rows %)) [:go-avoid :go])))))
+
+(defn- pipelines-complaints
+  [result]
+  (let [rows (rows result :pipelines), ours [:thrum-pipeline-blocking :thrum-pipeline-fn :thrum-upipeline], none (juxt :platform :virtual)]
+    (concat
+      (when-not (seq rows) ["the part :pipelines is missing"])
+      (mapcat #(at-most rows % 2.5) ours)
+      (mapcat #(figures rows % :peak #{50} "should have had 50 items at once") (conj ours :core-pipeline-blocking))
+      (mapcat #(figures rows % (comp none :closed) #{[0 0]} "left threads, platform and virtual") ours)
+      (mapcat #(figures rows % (comp :taken :closed) (fn [n] (<= n 50)) "took on from its source") ours))))
+
 (defn complaints
   "Returns sentences about what cannot be in result, or should not."
   [result]
@@ -102,6 +133,8 @@
       (mapcat download-complaints (all-rows result))
       (scope-complaints result)
       (spring-complaints result)
+      (go-blocks-complaints result)
+      (pipelines-complaints result)
       (times-faster downloads :core-map 10 :thrum-pmap)
       (times-faster downloads :core-pmap 1.5 :thrum-pmap)
       (mapcat #(at-most downloads % 6) [:thrum-map :thrum-pmap :thrum-upmap])

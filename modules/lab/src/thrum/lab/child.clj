@@ -14,12 +14,18 @@
 
 (def ^:private grace-ms "How long a child may take to end by itself." 2000)
 
+(defn class-path
+  "Returns the class path of this JVM."
+  []
+  (System/getProperty "java.class.path"))
+
 (defn java-command
-  "Returns the command line of a JVM like this one, on the same class path, whose main namespace is `main`."
-  [jvm-opts main]
-  (-> [(str (io/file (System/getProperty "java.home") "bin" "java"))]
-      (into jvm-opts)
-      (conj "-cp" (System/getProperty "java.class.path") "clojure.main" "-m" (str main))))
+  "Returns the command line of a JVM like this one, whose main namespace is `main`, on the same class path or on another."
+  ([jvm-opts main] (java-command jvm-opts main (class-path)))
+  ([jvm-opts main class-path]
+   (-> [(str (io/file (System/getProperty "java.home") "bin" "java"))]
+       (into jvm-opts)
+       (conj "-cp" class-path "clojure.main" "-m" (str main)))))
 
 (defn under-file-limit
   "Returns command, run by a shell with a hard limit of n open files. HotSpot raises a soft one to the hard one."

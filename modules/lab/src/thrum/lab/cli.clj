@@ -20,6 +20,8 @@
    {:name "ring-helidon", :usage "ring-helidon [options]", :doc "the same on Helidon, which has no pools of platform threads"}
    {:name "ring-http-kit", :usage "ring-http-kit [options]", :doc "the same on http-kit, which must be on the class path"}
    {:name "spring-tomcat", :usage "spring-tomcat [options]", :doc "this experiment: a Spring Boot application, many requests at once; Maven builds it"}
+   {:name "go-blocks", :usage "go-blocks [options]", :doc "this experiment: 100 blocking requests at once from core.async's go blocks, and in other ways"}
+   {:name "pipelines", :usage "pipelines [options]", :doc "this experiment: 10 000 items through each kind of pipeline, and what is left of an abandoned one"}
    {:name "handler", :usage "handler NS/F [options]", :doc "your own Ring handler under load"}
    {:name "compare", :usage "compare A.edn B.edn", :doc "two results of one machine, side by side"}
    {:name "help", :usage "help", :doc "this text"}])
@@ -36,7 +38,7 @@
 
 (def options
   "Every option, as rows of tools.cli; the row that checks an option also documents it."
-  [[nil "--only NAME" "one experiment, or one part of it: downloads, many, files, unlimited; hangs, fails, deaf; jdk-sleep, jdk-no-sleep, jdk-many and so on; spring-100, spring-ab, spring-curve, spring-1000" :parse-fn keyword]
+  [[nil "--only NAME" "one experiment, or one part of it: downloads, many, files, unlimited; hangs, fails, deaf; jdk-sleep, jdk-no-sleep, jdk-many and so on; spring-100, spring-ab, spring-curve, spring-1000; go-blocks; pipelines" :parse-fn keyword]
    [nil "--full" "the published sizes, and servers in the judged form; takes some 95 minutes"]
    [nil "--limit N" "how many downloads or calls at once" :default 512, :parse-fn parse-long, :validate positive]
    [nil "--rate R" "bytes per second of each download, or unlimited; as published, 500000" :parse-fn parse-rate
@@ -116,7 +118,7 @@
 (defn- unknown-command [word]
   (str "There is no command " word (nearest/hint word (map :name commands)) "."))
 
-(def ^:private experiments #{"fan-out" "scope" "ring-jdk" "ring-jetty" "ring-tomcat" "ring-http-kit" "spring-tomcat"})
+(def ^:private experiments #{"fan-out" "scope" "ring-jdk" "ring-jetty" "ring-tomcat" "ring-http-kit" "spring-tomcat" "go-blocks" "pipelines"})
 
 (defn- handler-command [[function & more]]
   (let [function (some-> function symbol)]

@@ -6,6 +6,7 @@
   A part, one question: {:part kw :title :about :scaled :n :contenders [row …]}, :skipped with the reason if it cannot run, and
     :in-turns? if every row is run once before any is run again
   A row: {:contender kw :name :limit-line-ms :estimate-ms :repeat n :published {…} :expect :breaks}, see thrum.lab.contender/plan;
+    :skipped with the reason if it cannot run;
     :limit-line-per-second where requests are counted; :limit-points [[n ms] …], limit lines, where the row is a curve
   A sample: see thrum.lab.measure/sample, or thrum.lab.visit/sample")
 
@@ -14,8 +15,8 @@
 (defprotocol Experiment
   (plan [this options facts]
     "Returns the experiment's plan. Pure.
-    options are those of the command line; facts are {:cpus n :hard-file-limit? bool :engines #{kw} :spring-boot {…} :ab? bool}, the engines on the class path, what
-    thrum.lab.spring-boot/facts returns, and whether ab is installed.")
+    options are those of the command line; facts are {:cpus n :hard-file-limit? bool :engines #{kw} :spring-boot {…} :ab? bool :channels {…}}, the engines on the class path, what
+    thrum.lab.spring-boot/facts returns, whether ab is installed, and what thrum.lab.channels/facts returns.")
   (open! [this]
     "Starts what the experiment needs, a server say, and returns the environment, a map with :close!, a function of no arguments;
     with :skipped, the reason, if only now it turned out that the experiment cannot run.")
@@ -26,6 +27,6 @@
 (defn estimate-ms
   "Returns how long an experiment's plan takes, from its start to its last row, in ms; nil if that of a row is not known."
   [{:keys [parts start-ms]}]
-  (let [estimates (map :estimate-ms (mapcat :contenders (remove :skipped parts)))]
+  (let [estimates (map :estimate-ms (remove :skipped (mapcat :contenders (remove :skipped parts))))]
     (when (every? some? estimates)
       (reduce + (or start-ms 0) estimates))))

@@ -4,12 +4,15 @@
    [clojure.main :as main]
    [clojure.pprint :as pprint]
    [clojure.string :as str]
+   [thrum.lab.channels :as channels]
    [thrum.lab.cli :as cli]
    [thrum.lab.compare :as compare]
    [thrum.lab.experiment :as experiment]
    [thrum.lab.experiment.calls :as calls]
    [thrum.lab.experiment.fan-out :as fan-out]
+   [thrum.lab.experiment.go-blocks :as go-blocks]
    [thrum.lab.experiment.handler :as handler]
+   [thrum.lab.experiment.pipelines :as pipelines]
    [thrum.lab.experiment.ring :as ring]
    [thrum.lab.experiment.scope :as scope]
    [thrum.lab.experiment.spring-tomcat :as spring-tomcat]
@@ -46,10 +49,11 @@
     function [(handler/experiment function)]
     :else (-> [(fan-out/experiment fan-out/quick) (scope/experiment)]
               (into (map ring/experiment) [:jdk :jetty :tomcat :helidon :http-kit])
-              (conj (spring-tomcat/experiment)))))
+              (conj (spring-tomcat/experiment) (go-blocks/experiment) (pipelines/experiment)))))
 
 (defn- plan-facts []
-  {:cpus (machine/cpus), :hard-file-limit? (machine/hard-file-limit? 256), :engines (serve/engines), :spring-boot (spring-boot/facts), :ab? (machine/on-path? "ab")})
+  {:cpus (machine/cpus), :hard-file-limit? (machine/hard-file-limit? 256), :engines (serve/engines), :spring-boot (spring-boot/facts)
+   :ab? (machine/on-path? "ab"), :channels (channels/facts)})
 
 (defn- say [& words]
   (binding [*out* *err*] (println (str/join words)))
@@ -63,7 +67,9 @@
     (doseq [{:keys [not-counted]} experiments :when not-counted]
       (println (str "Not counted: " not-counted ".")))
     (doseq [part (mapcat :parts experiments) :when (:skipped part)]
-      (println (str "Skipped: " (:title part) " (" (:skipped part) ").")))))
+      (println (str "Skipped: " (:title part) " (" (:skipped part) ").")))
+    (doseq [row (mapcat :contenders (mapcat :parts experiments)) :when (:skipped row)]
+      (println (str "Skipped: " (:name row) " (" (:skipped row) ").")))))
 
 (defn- by-name
   "Returns the experiments by the names that their plans give them."

@@ -72,8 +72,9 @@
            (str items " done, " (text/duration elapsed-ms)))
          (when row (str "  " (name (:part part)) ": " (:name row))))))
 
-(defn- told [{:keys [interrupted? ms per-second error points]}]
+(defn- told [{:keys [interrupted? ms per-second error points row]}]
   (cond
+    (:skipped row) (str "skipped: " (:skipped row))
     points (str/join ", " (map (fn [[n ms]] (str n ": " (text/ms ms))) points))
     interrupted? "interrupted"
     per-second (text/per-second per-second)

@@ -56,3 +56,18 @@
 (def spring-times
   "How many times as fast virtual threads were as 20 platform threads, as published."
   (/ 6161.0 2163.0))
+
+(def ^:private go-blocks-source "an article: 100 requests to a server on the internet, Clojure 1.12.3, a JDK that is not told")
+
+(defn- go-blocks-figure [ms threads]
+  {:ms ms, :limit-line-ms 1000.0, :threads threads, :source go-blocks-source})
+
+(def go-blocks
+  "Published times of 100 go blocks that each make a request of a second, and the threads that were seen, by contender. Right after the start
+  of the program."
+  {:go-target (go-blocks-figure 3652.99125 25)
+   :go-avoid (go-blocks-figure 4712.404833 107)})
+
+(def go-blocks-times
+  "How many times as fast go blocks were on virtual threads as on platform threads, as published."
+  (/ 4712.404833 3652.99125))

@@ -1,7 +1,7 @@
 (ns thrum.lab.result
   "What became of a plan: verdicts and exit codes, from rows with samples. Pure.
 
-  A verdict is :done, :failed, :broke (as declared), :did-not-break, :interrupted or :not-run."
+  A verdict is :done, :failed, :broke (as declared), :did-not-break, :interrupted, :skipped or :not-run."
   (:require
    [thrum.lab.stats :as stats]))
 
@@ -20,8 +20,9 @@
 
 (defn verdict
   "Returns what became of a row. Failures of a user's own inputs (:own? rows) are outcomes, not failures of the contender."
-  [{:keys [expect own?]} samples]
+  [{:keys [expect own? skipped]} samples]
   (cond
+    skipped :skipped
     (empty? samples) :not-run
     (some :interrupted? samples) :interrupted
     (= :breaks expect) (if (some failed? samples) :broke :did-not-break)
@@ -59,13 +60,13 @@
       per-second (assoc :median-per-second per-second, :of-limit (times per-second limit-line-per-second)))))
 
 (defn add-sample
-  "Returns the row with one more sample, summarized anew. What only the run could know of the row (its true limit line)
-  is the sample's :row."
+  "Returns the row with one more sample, summarized anew. What only the run could know of the row (its true limit line, or that it
+  cannot run) is the sample's :row. A row that is :skipped gets no sample."
   [row sample]
-  (-> row
-      (merge (:row sample))
-      (update :samples (fnil conj []) (dissoc sample :row))
-      (summarize)))
+  (let [{:keys [skipped] :as row} (merge row (:row sample))]
+    (summarize (if skipped
+                 row
+                 (update row :samples (fnil conj []) (dissoc sample :row))))))
 
 (defn rows
   "Returns every row of a result, in order."

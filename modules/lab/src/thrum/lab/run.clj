@@ -8,9 +8,9 @@
 (set! *warn-on-reflection* true)
 
 (defn- turns
-  "Returns the index of a row for every sample of a part: row by row, or, :in-turns?, round by round."
+  "Returns the index of a row for every sample of a part: row by row, or, :in-turns?, round by round. A row that is skipped has none."
   [{:keys [contenders in-turns?]}]
-  (let [samples (for [[c row] (map-indexed vector contenders), round (range (:repeat row))] [round c])]
+  (let [samples (for [[c row] (map-indexed vector contenders) :when (not (:skipped row)), round (range (:repeat row))] [round c])]
     (map second (if in-turns? (sort samples) samples))))
 
 (defn- steps

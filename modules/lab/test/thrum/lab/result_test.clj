@@ -19,8 +19,10 @@
     :broke {:expect :breaks} [badly]
     :did-not-break {:expect :breaks} [well]
     :interrupted {} [well (assoc well :interrupted? true)]
-    :done {:own? true} [badly])
-  (is (= :not-run (:verdict (result/summarize {})))))
+    :done {:own? true} [badly]
+    :skipped {} [{:row {:skipped "no network"}}])
+  (is (= :not-run (:verdict (result/summarize {}))))
+  (is (= :skipped (:verdict (result/summarize {:skipped "no checkout"})))))
 
 (deftest the-median-is-of-whole-samples
   (let [row (taken {:limit-line-ms 5.0} well (assoc well :ms 20.0) (assoc well :ms 30.0) (assoc well :ms 1.0 :interrupted? true))]
@@ -46,6 +48,7 @@
   (are [code result] (= code (result/exit-code result))
     0 (with-row (taken {} well))
     0 (with-row (taken {:expect :breaks} badly))
+    0 (with-row (taken {} {:row {:skipped "no network"}}))
     1 (with-row (taken {} badly))
     3 {:asked [:files], :experiments [{:parts [{:skipped "no shell"}]}]}
     0 {:asked nil, :experiments [{:parts [{:skipped "no shell"}]}]}

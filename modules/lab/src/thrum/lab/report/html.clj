@@ -42,6 +42,8 @@
     (= :broke verdict) (str "broke: " (words/failed row) " of " (text/thousands (+ (:ok (first samples) 0) (:failed (first samples) 0))) " failed")
     (not (or median-ms median-per-second)) (words/verdict-words verdict)
     (:left (first samples)) (str (text/ms median-ms) " · " (words/left row) " still running")
+    (:cold-ms (first samples)) (str (text/ms median-ms) " · " (words/threads row) " threads")
+    (:closed (first samples)) (str (text/ms median-ms) " · " (words/left-closed row) " left")
     (or over-limit of-limit) (str (words/median row) " · " (words/times-limit row) " the limit")
     :else (words/median row)))
 
@@ -98,6 +100,7 @@
 (def ^:private columns
   "The columns of a table: heading, the class of its cells, and the cell of a row."
   [["median" nil words/median]
+   ["cold" nil words/cold]
    ["samples" "samples" sample-figures]
    ["limit line" nil words/limit-line]
    ["times the limit" nil words/times-limit]
@@ -109,6 +112,9 @@
    ["p99" nil words/p99]
    ["errors" nil words/load-errors]
    ["platform threads" nil words/threads]
+   ["left, closed" nil words/left-closed]
+   ["taken after" nil words/taken-closed]
+   ["left, unread" nil words/left-unread]
    ["RSS" nil words/rss]
    ["heap, sleeping connection" nil words/heap-each]
    ["published" "words" words/published]])

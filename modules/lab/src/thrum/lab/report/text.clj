@@ -12,6 +12,7 @@
   "The columns of a table: heading, how to align, and the cell of a row."
   [["contender" :left :name]
    ["median" :right words/median]
+   ["cold" :right words/cold]
    ["samples" :right #(str (count (:samples %)))]
    ["limit line" :right words/limit-line]
    ["x limit" :right words/times-limit]
@@ -23,6 +24,9 @@
    ["p99" :right words/p99]
    ["errors" :right words/load-errors]
    ["threads" :right words/threads]
+   ["left, closed" :right words/left-closed]
+   ["taken after" :right words/taken-closed]
+   ["left, unread" :right words/left-unread]
    ["RSS" :right words/rss]
    ["heap each" :right words/heap-each]
    ["published" :left words/published]])

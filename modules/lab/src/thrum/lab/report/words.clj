@@ -52,7 +52,7 @@
 
 (defn p50 "Returns the median of the samples' median latencies." [{:keys [samples]}] (of-samples text/ms :p50-ms samples))
 (defn p99 "Returns the median of the samples' 99th percentiles." [{:keys [samples]}] (of-samples text/ms :p99-ms samples))
-(defn threads "Returns the most platform threads that the server had." [{:keys [samples]}] (each-sample samples :threads))
+(defn threads "Returns the most platform threads that the server, or the JVM, had." [{:keys [samples]}] (each-sample samples :threads))
 (defn rss "Returns the server's resident memory." [{:keys [samples]}] (of-samples #(text/bytes (long %)) :rss samples))
 
 (defn heap-each
@@ -69,10 +69,29 @@
       (some :errors samples) "0"
       :else "–")))
 
+(defn cold
+  "Returns what the first time in a JVM took, and how many times the limit line that is."
+  [{:keys [samples limit-line-ms]}]
+  (of-samples #(str (text/ms %) (when limit-line-ms (str " (" (text/ratio (/ % limit-line-ms)) ")"))) :cold-ms samples))
+
+(defn- threads-left
+  "Returns the threads that were left of pipelines abandoned in a way, the most of each kind in a sample: 0, or 50 platform, 1 virtual."
+  [way samples]
+  (if-let [left (seq (keep way samples))]
+    (let [counts (for [kind [:platform :virtual] :let [most (apply max (map kind left))] :when (pos? most)]
+                   (str (text/thousands most) " " (name kind)))]
+      (if (seq counts) (str/join ", " counts) "0"))
+    "–"))
+
+(defn left-unread "Returns the threads left of a pipeline that nobody read any more." [{:keys [samples]}] (threads-left :unread samples))
+(defn left-closed "Returns the threads left of a pipeline whose reader had closed it." [{:keys [samples]}] (threads-left :closed samples))
+(defn taken-closed "Returns what such a one took from its source later." [{:keys [samples]}] (each-sample samples (comp :taken :closed)))
+
 (defn published
-  "Returns the published figure beside its own limit line, or what was published instead of one."
-  [{{:keys [ms limit-line-ms per-second limit-line-per-second text]} :published}]
+  "Returns the published figure beside its own limit line, with the threads that were seen; or what was published instead of one."
+  [{{:keys [ms limit-line-ms per-second limit-line-per-second threads text]} :published}]
   (cond
+    threads (str (text/ms ms) ", " threads " threads (limit line " (text/ms limit-line-ms) ")")
     per-second (str (text/per-second per-second) " (limit line " (text/per-second limit-line-per-second) ")")
     ms (str (text/ms ms) " (limit line " (text/ms limit-line-ms) ")")
     text text
@@ -150,8 +169,9 @@
 
 (defn note
   "Returns a sentence about what a reader of the row must know, or nil."
-  [{:keys [name verdict] :as row}]
+  [{:keys [name verdict skipped] :as row}]
   (case verdict
+    :skipped (str name " was skipped: " skipped ".")
     :broke (str name " broke, as declared: " (trouble row) ".")
     :did-not-break (str name " was declared to break here, and did not.")
     :failed (str name " FAILED: " (trouble row) ".")

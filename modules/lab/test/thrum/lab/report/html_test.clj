@@ -104,5 +104,16 @@
     (is (= 1 (count (re-seq #"class=\"bars\"" page))) "a curve is no bar")
     (is (not (str/includes? page "class=\"flights\"")) "nothing is drawn that was not measured")))
 
+(deftest threads-stand-at-the-bars-of-channels
+  (let [page (str/replace (report.html/page samples/channels) "\u00a0" " ")]
+    (doseq [text ["\"label\":\"1.06 s · 107–108 threads\""
+                  "\"published\":{\"value\":4712.4,\"limit\":1000.0,\"label\":\"published: 4.71 s\"}"
+                  "\"label\":\"1.83 s · 1 platform, 63 virtual left\""
+                  "\"label\":\"1.19 s · 0 left\""
+                  "<p class=\"note\">go, alpha was skipped: no checkout.</p>"
+                  "<tr class=\"skipped\">"]]
+      (is (str/includes? page text) text))
+    (is (not (re-find #"\"name\":\"go, alpha\"" page)) "what did not run has no bar")))
+
 (deftest an-empty-result-is-a-page-too
   (is (str/includes? (report.html/page {:machine samples/machine, :experiments []}) "<h1>")))

@@ -92,3 +92,30 @@
          :verdict :done, :samples [{:points [[10 104.0] [400 2100.0]], :generator :built-in}]}
         {:contender :virtual, :name "virtual", :about "profile", :virtual? true, :limit-points [[10 100.0] [400 100.0]], :verdict :failed
          :samples [{:error {:class "lab-load", :message "Nobody there"}}]}]}]}]})
+
+(def channels
+  "A result of the experiments go-blocks and pipelines."
+  {:machine machine
+   :options {}
+   :experiments
+   [{:experiment :go-blocks
+     :title "go blocks"
+     :parts
+     [{:part :go-blocks, :title "Requests", :about "How long?", :n 100, :limit-line-about "one round"
+       :contenders
+       [{:contender :go-target, :name "go, alpha", :about "target", :skipped "no checkout", :verdict :skipped}
+        {:contender :go-avoid, :name "go, avoid", :about "avoid", :limit-line-ms 1000.0, :verdict :done, :median-ms 1060.0, :over-limit 1.06
+         :published {:ms 4712.4, :limit-line-ms 1000.0, :threads 107}
+         :samples [{:ms 1050.0, :cold-ms 1200.0, :threads 107, :peak 100} {:ms 1070.0, :cold-ms 1300.0, :threads 108, :peak 100}]}]}]}
+    {:experiment :pipelines
+     :title "Pipelines"
+     :parts
+     [{:part :pipelines, :title "Items", :about "What is left?", :n 10000, :limit-line-about "rounds"
+       :contenders
+       [{:contender :core-pipeline-async, :name "pipeline-async", :about "n + 2", :limit-line-ms 965.0, :verdict :done, :median-ms 1830.0
+         :over-limit 1.9
+         :samples [{:ms 1830.0, :threads 43, :peak 52, :closed {:platform 1, :virtual 63, :taken 2189}, :unread {:platform 0, :virtual 0, :taken 0}}
+                   {:ms 1830.0, :threads 43, :peak 52, :closed {:platform 0, :virtual 61, :taken 5}, :unread {:platform 0, :virtual 0, :taken 0}}]}
+        {:contender :thrum-upipeline, :name "a/upipeline", :about "ours", :thrum? true, :limit-line-ms 1000.0, :verdict :done, :median-ms 1190.0
+         :over-limit 1.19
+         :samples [{:ms 1190.0, :threads 13, :peak 50, :closed {:platform 0, :virtual 0, :taken 0}, :unread {:platform 0, :virtual 2, :taken 9}}]}]}]}]})

@@ -69,6 +69,21 @@
           "  virtual FAILED: lab-load: Nobody there."]
          (take 13 (str/split-lines (str/replace (report.text/report samples/crowds) "\u00a0" " "))))))
 
+(deftest what-channels-leave-has-columns
+  (is (= ["Requests"
+          "  How long?"
+          "  contender   median            cold  samples  limit line  x limit  in flight  threads  published"
+          "  go, alpha  skipped               –        0           –        –          –        –"
+          "  go, avoid   1.06 s  1.25 s (1.25x)        2      1.00 s    1.06x        100  107–108  4.71 s, 107 threads (limit line 1.00 s)"
+          "  go, alpha was skipped: no checkout."
+          ""
+          "Items"
+          "  What is left?"
+          "  contender       median  samples  limit line  x limit  in flight  threads            left, closed  taken after  left, unread"
+          "  pipeline-async  1.83 s        2      965 ms    1.90x         52       43  1 platform, 63 virtual      5–2 189             0"
+          "  a/upipeline     1.19 s        1      1.00 s    1.19x         50       13                       0            0     2 virtual"]
+         (take 12 (str/split-lines (str/replace (report.text/report samples/channels) "\u00a0" " "))))))
+
 (deftest an-interrupted-result-says-so-first
   (is (str/starts-with? (report.text/report (assoc-in samples/result [:experiments 0 :interrupted?] true)) "Interrupted:")))
 

@@ -1,0 +1,86 @@
+(ns thrum.lab.channels
+  "Work with channels, each sample in a JVM of its own: which flags and which class path it has, and what became of its job."
+  (:require
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [thrum.lab.child :as child])
+  (:import
+   (clojure.lang ExceptionInfo)
+   (java.io File IOException)
+   (java.lang ProcessBuilder$Redirect)
+   (java.util List)
+   (java.util.concurrent TimeUnit)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private jvm-opts
+  "The flags of every JVM, so that all have the same: those of one that is soon ready, since to load core.async takes longer than most
+  samples. Each request has a connection of its own: one that is kept alive has a thread to watch it."
+  ["-Xmx512m" "-XX:+UseSerialGC" "-XX:TieredStopAtLevel=1" "-Dhttp.keepAlive=false"])
+
+(def ^:private answer-ms "How long a job may take, the start of its JVM included." 120000)
+(def ^:private download-ms "How long it may take to resolve a class path, and to download what is on it." 180000)
+
+;; The class path with the one release of core.async that knows clojure.core.async.vthreads
+
+(def ^:private alpha "The alias that puts 1.9.829-alpha2 in place of the release that Thrum is tested with." ":core-async-alpha")
+
+(defn- checkout? [^File folder]
+  (let [[cljw deps] (map #(io/file folder %) ["cljw" "deps.edn"])]
+    (and (.canExecute ^File cljw) (.isFile ^File deps) (str/includes? (slurp deps) alpha))))
+
+(defn- find-checkout
+  "Returns the checkout of Thrum that `from` is in; nil where it is in none."
+  [from]
+  (->> (iterate File/.getParentFile (.getCanonicalFile (io/file from)))
+       (take-while some?)
+       (filter checkout?)
+       first))
+
+(defn facts
+  "Returns {:folder path}, the checkout whose ./cljw can resolve the class path of 1.9.829-alpha2; nil outside of one. Runs nothing."
+  []
+  {:folder (some-> (find-checkout (System/getProperty "user.dir")) str)})
+
+(defn- output
+  "Returns what ./cljw prints on standard output, nil if it fails or takes too long. Its standard error, which tells of downloads, is
+  ours."
+  [folder & arguments]
+  (let [process (-> (ProcessBuilder. ^List (into ["./cljw"] arguments))
+                    (.directory (io/file folder))
+                    (.redirectError ProcessBuilder$Redirect/INHERIT)
+                    (.start))
+        text (future (slurp (.getInputStream process)))]
+    (try
+      (when (and (.waitFor process download-ms TimeUnit/MILLISECONDS) (zero? (.exitValue process)))
+        (not-empty (str/trim @text)))
+      (finally (.destroyForcibly process)))))
+
+(defn alpha-class-path!
+  "Returns {:class-path text}, the checkout's with 1.9.829-alpha2 in it, which ./cljw downloads the first time; {:problem words} if it
+  cannot."
+  [folder]
+  (try
+    (if-let [class-path (output folder "-Spath" (str "-A" alpha))]
+      {:class-path class-path}
+      {:problem "./cljw could not resolve core.async 1.9.829-alpha2"})
+    (catch IOException e {:problem (str "./cljw does not run here: " (ex-message e))})))
+
+;; Samples
+
+(defn- answer! [command job]
+  (let [jvm (child/start! command)]
+    (try
+      (child/tell! jvm job)
+      (let [{:keys [sample problem]} (child/ask jvm answer-ms)]
+        (or sample {:error {:class "job", :message problem}}))
+      (finally (child/stop! jvm)))))
+
+(defn sample
+  "Does a job (see thrum.lab.channels.child) in a JVM of its own and returns its sample. The JVM has more flags, and another class path
+  where one is given. A job that fails is the sample's :error {:class :message}; an interrupt makes it {:interrupted? true}."
+  [{:keys [flags class-path]} job]
+  (try
+    (answer! (child/java-command (into jvm-opts flags) 'thrum.lab.channels.child (or class-path (child/class-path))) job)
+    (catch InterruptedException _ {:interrupted? true})
+    (catch ExceptionInfo e {:error {:class (name (:type (ex-data e))), :message (ex-message e)}})))

@@ -1,0 +1,66 @@
+(ns thrum.lab.channels-test
+  "Jobs with channels in JVMs of their own: what they measure, and what becomes of one that fails."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.lab.channels :as channels]
+   [thrum.lab.channels.requests :as requests]
+   [thrum.lab.channels.threads :as threads]
+   [thrum.lab.server :as server]
+   [thrum.lab.servers :as servers])
+  (:import
+   (clojure.lang ExceptionInfo)
+   (java.util.concurrent CountDownLatch)))
+
+(set! *warn-on-reflection* true)
+
+(defn- pipeline [kind]
+  (channels/sample {} {:job :pipeline, :kind kind, :n 4, :wait-ms 2, :items 200}))
+
+(deftest ^{:time-limit-ms 120000} a-pipeline-has-n-in-work-and-leaves-nothing
+  (let [{:keys [ms peak threads closed unread error]} (pipeline :thrum-pipeline-blocking)]
+    (is (nil? error))
+    (is (= 4 peak))
+    (is (< 100 ms) "200 items of 2 ms, 4 at once")
+    (is (pos? threads))
+    (is (= [0 0] ((juxt :platform :virtual) closed)))
+    (is (every? nat-int? ((juxt :platform :virtual :taken) unread)))))
+
+(deftest ^{:time-limit-ms 120000} what-core-async-does-is-seen
+  (is (= 6 (:peak (pipeline :core-pipeline-async))) "two more than it was told")
+  (is (= 4 (:platform (:unread (pipeline :core-pipeline-blocking)))) "a thread for each item that nobody takes"))
+
+(defn- asking [url]
+  {:job :requests, :way :raw-jdk, :n 40, :bytes 1000, :url url, :short-url url})
+
+(deftest ^{:time-limit-ms 60000} requests-are-sent-at-once-and-threads-counted
+  (servers/with-server [url (server/start!)]
+    (let [{:keys [ms cold-ms peak threads error]} (channels/sample {} (asking (str url (server/path 1000 5000))))]
+      (is (nil? error))
+      (is (= 40 peak))
+      (is (< 195 ms) "an answer takes 200 ms")
+      (is (< 195 cold-ms))
+      (is (< 3 threads 40) "not a platform thread each"))))
+
+(deftest a-request-that-fails-fails-the-sample
+  (servers/with-server [url (servers/answering 500 {} 0)]
+    (is (thrown-with-msg? ExceptionInfo #"40 of 40 requests failed: .*500" (requests/sample (asking url)))))
+  (servers/with-server [url (server/start!)]
+    (is (thrown-with-msg? ExceptionInfo #"expected 1000 bytes, received 999" (requests/sample (asking (str url (server/path 999 :unlimited))))))))
+
+(deftest ^{:time-limit-ms 60000} a-job-that-fails-is-told
+  (is (= {:class "job", :message "40 of 40 requests failed: Connection refused"}
+         (:error (channels/sample {} (asking "http://127.0.0.1:1/"))))))
+
+(deftest threads-of-both-kinds-are-counted
+  (let [gate (CountDownLatch. 1), before (threads/busy)
+        virtual (mapv (fn [^String name] (.start (.name (Thread/ofVirtual) name) #(.await gate))) ["" "named" "a \"quoted\" one"])
+        platform (vec (repeatedly 2 (fn [] (.start (Thread/ofPlatform) #(.await gate)))))]
+    (try
+      (is (<= 3 (- (:virtual (threads/busy)) (:virtual before)) 4))
+      (is (<= 2 (- (:platform (threads/busy)) (:platform before)) 3))
+      (finally
+        (.countDown gate)
+        (run! #(Thread/.join %) (into virtual platform))))))
+
+(deftest what-cannot-be-run-is-a-sentence
+  (is (re-find #"does not run here" (:problem (channels/alpha-class-path! "/")))))
