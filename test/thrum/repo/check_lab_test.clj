@@ -102,7 +102,8 @@
 (deftest what-channels-cannot-do-is-told
   (doseq [[[part row path value] text]
           {[0 4 [:samples 0 :threads] 31] ":go-factory had too many platform threads: [31]"
-           [0 6 [:over-limit] 1.7] ":pmap should stay within 1.6"
+           [0 6 [:over-limit] 2.1] ":pmap should stay within 2"
+           [1 1 [:over-limit] 4.1] ":thrum-pipeline-blocking should stay within 4"
            [0 2 [:samples 0 :threads] 99] ":go should have a platform thread for each request: [99]"
            [1 1 [:samples 0 :peak] 51] ":thrum-pipeline-blocking should have had 50 items at once: [51]"
            [1 2 [:samples 0 :closed :virtual] 1] ":thrum-pipeline-fn left threads, platform and virtual: [[0 1]]"

@@ -107,7 +107,7 @@
   (let [rows (rows result :go-blocks), ours [:go-factory :pipeline-blocking :pmap]]
     (concat
       (when-not (and (seq rows) cpus) ["the part :go-blocks is missing, or the number of processors"])
-      (mapcat #(at-most rows % 1.6) (conj ours :raw-jdk))
+      (mapcat #(at-most rows % 2) (conj ours :raw-jdk))
       (mapcat #(figures rows % :threads (fn [n] (<= n (+ (or cpus 0) spare-threads))) "had too many platform threads") ours)
       (mapcat #(figures rows % :threads (fn [n] (<= 100 n)) "should have a platform thread for each request")
               (remove #(:skipped (rows %)) [:go-avoid :go])))))
@@ -117,7 +117,7 @@
   (let [rows (rows result :pipelines), ours [:thrum-pipeline-blocking :thrum-pipeline-fn :thrum-upipeline], none (juxt :platform :virtual)]
     (concat
       (when-not (seq rows) ["the part :pipelines is missing"])
-      (mapcat #(at-most rows % 2.5) ours)
+      (mapcat #(at-most rows % 4) ours)
       (mapcat #(figures rows % :peak #{50} "should have had 50 items at once") (conj ours :core-pipeline-blocking))
       (mapcat #(figures rows % (comp none :closed) #{[0 0]} "left threads, platform and virtual") ours)
       (mapcat #(figures rows % (comp :taken :closed) (fn [n] (<= n 50)) "took on from its source") ours))))

@@ -1,5 +1,6 @@
 (ns thrum.lab.channels
-  "Work with channels, each sample in a JVM of its own: which flags and which class path it has, and what became of its job."
+  "Work with channels, each sample in a JVM of its own: which flags and which class path it has, what is compiled ahead for it, and what
+  became of its job."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -8,14 +9,16 @@
    (clojure.lang ExceptionInfo)
    (java.io File IOException)
    (java.lang ProcessBuilder$Redirect)
+   (java.nio.file Files)
+   (java.nio.file.attribute FileAttribute)
    (java.util List)
    (java.util.concurrent TimeUnit)))
 
 (set! *warn-on-reflection* true)
 
 (def ^:private jvm-opts
-  "The flags of every JVM, so that all have the same: those of one that is soon ready, since to load core.async takes longer than most
-  samples. Each request has a connection of its own: one that is kept alive has a thread to watch it."
+  "The flags of every JVM, so that all have the same: those of one that is soon ready. Each request has a connection of its own: one that
+  is kept alive has a thread to watch it."
   ["-Xmx512m" "-XX:+UseSerialGC" "-XX:TieredStopAtLevel=1" "-Dhttp.keepAlive=false"])
 
 (def ^:private answer-ms "How long a job may take, the start of its JVM included." 120000)
@@ -68,6 +71,9 @@
 
 ;; Samples
 
+(defn- class-path [{:keys [classes class-path]}]
+  (str/join File/pathSeparator (remove nil? [classes (or class-path (child/class-path))])))
+
 (defn- answer! [command job]
   (let [jvm (child/start! command)]
     (try
@@ -77,10 +83,28 @@
       (finally (child/stop! jvm)))))
 
 (defn sample
-  "Does a job (see thrum.lab.channels.child) in a JVM of its own and returns its sample. The JVM has more flags, and another class path
-  where one is given. A job that fails is the sample's :error {:class :message}; an interrupt makes it {:interrupted? true}."
-  [{:keys [flags class-path]} job]
+  "Does a job (see thrum.lab.channels.child) in a JVM of its own and returns its sample. The JVM has more :flags; :classes, a folder of
+  compile-ahead!'s; and another :class-path than this one, where they are given. A job that fails is the sample's :error {:class :message}; an
+  interrupt makes it {:interrupted? true}."
+  [{:keys [flags] :as jvm} job]
   (try
-    (answer! (child/java-command (into jvm-opts flags) 'thrum.lab.channels.child (or class-path (child/class-path))) job)
+    (answer! (child/java-command (into jvm-opts flags) 'thrum.lab.channels.child (class-path jvm)) job)
     (catch InterruptedException _ {:interrupted? true})
     (catch ExceptionInfo e {:error {:class (name (:type (ex-data e))), :message (ex-message e)}})))
+
+;; Compiled ahead, since to load core.async from its source takes longer than most samples
+
+(defn delete!
+  "Deletes a folder and all that is in it."
+  [folder]
+  (run! File/.delete (reverse (file-seq (io/file folder)))))
+
+(defn compile-ahead!
+  "Compiles what the jobs are made of, with core.async and Thrum, into a folder of its own and returns its path; delete! it. Takes some seconds.
+  What cannot be compiled is left to be loaded from its source. Throws InterruptedException."
+  []
+  (let [folder (str (Files/createTempDirectory "thrum-lab-classes" (make-array FileAttribute 0)))]
+    (when (:interrupted? (sample {:classes folder} {:job :compile, :folder folder}))
+      (delete! folder)
+      (throw (InterruptedException.)))
+    folder))

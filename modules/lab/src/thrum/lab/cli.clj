@@ -39,7 +39,7 @@
 (def options
   "Every option, as rows of tools.cli; the row that checks an option also documents it."
   [[nil "--only NAME" "one experiment, or one part of it: downloads, many, files, unlimited; hangs, fails, deaf; jdk-sleep, jdk-no-sleep, jdk-many and so on; spring-100, spring-ab, spring-curve, spring-1000; go-blocks; pipelines" :parse-fn keyword]
-   [nil "--full" "the published sizes, and servers in the judged form; takes some 95 minutes"]
+   [nil "--full" "the published sizes, and servers in the judged form; takes some 115 minutes"]
    [nil "--limit N" "how many downloads or calls at once" :default 512, :parse-fn parse-long, :validate positive]
    [nil "--rate R" "bytes per second of each download, or unlimited; as published, 500000" :parse-fn parse-rate
     :validate [#(or (= :unlimited %) (and (int? %) (pos? %))) "must be a whole number of bytes per second, or unlimited"]]

@@ -1,6 +1,7 @@
 (ns thrum.lab.channels-test
   "Jobs with channels in JVMs of their own: what they measure, and what becomes of one that fails."
   (:require
+   [clojure.java.io :as io]
    [clojure.test :refer [deftest is]]
    [thrum.lab.channels :as channels]
    [thrum.lab.channels.requests :as requests]
@@ -53,14 +54,21 @@
 
 (deftest threads-of-both-kinds-are-counted
   (let [gate (CountDownLatch. 1), before (threads/busy)
-        virtual (mapv (fn [^String name] (.start (.name (Thread/ofVirtual) name) #(.await gate))) ["" "named" "a \"quoted\" one"])
-        platform (vec (repeatedly 2 (fn [] (.start (Thread/ofPlatform) #(.await gate)))))]
+        virtual (mapv (fn [n] (.start (.name (Thread/ofVirtual) ^String (nth ["" "named" "a \"quoted\" one"] (rem n 3))) #(.await gate))) (range 60))
+        platform (vec (repeatedly 30 (fn [] (.start (Thread/ofPlatform) #(.await gate)))))
+        more (merge-with - (threads/busy) before)]
+    (.countDown gate)
+    (run! #(Thread/.join %) (into virtual platform))
+    (is (<= 50 (:virtual more) 70) "60, and what the rest of this JVM does")
+    (is (<= 20 (:platform more) 40) "30, and the same")))
+
+(deftest ^{:time-limit-ms 120000} what-is-compiled-ahead-is-what-the-jobs-load
+  (let [folder (channels/compile-ahead!)]
     (try
-      (is (<= 3 (- (:virtual (threads/busy)) (:virtual before)) 4))
-      (is (<= 2 (- (:platform (threads/busy)) (:platform before)) 3))
-      (finally
-        (.countDown gate)
-        (run! #(Thread/.join %) (into virtual platform))))))
+      (is (.isFile (io/file folder "thrum" "lab" "channels" "pipeline__init.class")))
+      (is (.isFile (io/file folder "clojure" "core" "async__init.class")))
+      (finally (channels/delete! folder)))
+    (is (not (.exists (io/file folder))))))
 
 (deftest what-cannot-be-run-is-a-sentence
   (is (re-find #"does not run here" (:problem (channels/alpha-class-path! "/")))))

@@ -12,7 +12,8 @@
 
 (def ^:private jobs
   "By name: the function that does a job and returns its sample."
-  {:requests 'thrum.lab.channels.requests/sample
+  {:compile 'thrum.lab.channels.ahead/sample
+   :requests 'thrum.lab.channels.requests/sample
    :pipeline 'thrum.lab.channels.pipeline/sample})
 
 (defn- halt-at-end-of-input

@@ -11,8 +11,8 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private open-ms "How long the server and the warm-up usually take, for the estimate." 4000)
-(def ^:private jvm-ms "How long a JVM usually takes to start and to load a release of core.async, for the estimate." 3500)
+(def ^:private open-ms "How long it usually takes to compile, to start the server and to warm up, for the estimate." 13000)
+(def ^:private jvm-ms "How long a JVM usually takes to start and to load a release of core.async, for the estimate." 2000)
 (def ^:private overhead-ms "What a JVM's requests take beyond waiting, for the estimate." 900)
 (def ^:private requests "How many requests there are at once." 100)
 (def ^:private short-ms "How long a request takes that warms up." 20)
@@ -75,8 +75,22 @@
 (defn- url [{:keys [url]} ms]
   (str url (server/path bytes-each (quot (* 1000 bytes-each) ms))))
 
-(defn- job [env {:keys [way]}]
+(defn- request-job [env {:keys [way]}]
   {:job :requests, :way way, :n requests, :bytes bytes-each, :url (url env request-ms), :short-url (url env short-ms)})
+
+(defn- jvm
+  "Returns what is particular to the JVM of a row, see thrum.lab.channels/sample; {:problem words} if it cannot be had. For the alpha nothing is
+  compiled ahead: it makes other code of a go block when that is compiled to a file."
+  [{:keys [classes alpha]} {:keys [flags alpha?]}]
+  (assoc (if alpha? @alpha {:classes classes}) :flags flags))
+
+(defn- open-with [classes]
+  (let [server (server/start-child!)]
+    (client/warm-up! #(str (:url server) (server/path % :unlimited)))
+    (assoc server
+           :classes classes
+           :alpha (delay (channels/alpha-class-path! (:folder (channels/facts))))
+           :close! #(do (child/stop! server) (channels/delete! classes)))))
 
 (defn- ended [sample on-end]
   (on-end requests)
@@ -92,16 +106,17 @@
      :about "A hundred requests at once, from core.async's go blocks and in other ways."
      :parts [(part-plan options facts)]})
   (open! [_]
-    (let [server (server/start-child!)]
-      (client/warm-up! #(str (:url server) (server/path % :unlimited)))
-      (assoc server
-             :alpha (delay (channels/alpha-class-path! (:folder (channels/facts))))
-             :close! #(child/stop! server))))
-  (sample! [_ env _ {:keys [job] :as row} on-end]
-    (let [{:keys [class-path problem]} (when (:alpha? job) @(:alpha env))]
+    (let [classes (channels/compile-ahead!)]
+      (try
+        (open-with classes)
+        (catch Throwable t
+          (channels/delete! classes)
+          (throw t)))))
+  (sample! [_ env _ {:keys [job]} on-end]
+    (let [{:keys [problem] :as jvm} (jvm env job)]
       (if problem
         {:row {:skipped problem}}
-        (ended (channels/sample {:flags (:flags job), :class-path class-path} (thrum.lab.experiment.go-blocks/job env job)) on-end)))))
+        (ended (channels/sample jvm (request-job env job)) on-end)))))
 
 (defn experiment
   "Returns the experiment."

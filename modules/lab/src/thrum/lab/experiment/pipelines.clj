@@ -7,7 +7,8 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private jvm-ms "How long a JVM usually takes to start and to load core.async, for the estimate." 3500)
+(def ^:private open-ms "How long it usually takes to compile, for the estimate." 9000)
+(def ^:private jvm-ms "How long a JVM usually takes to start, for the estimate." 2000)
 (def ^:private overhead-ms "What a sample takes beyond its limit line, for the estimate: to warm up, and to look at what is left." 1200)
 (def ^:private items 10000)
 (def ^:private at-once "The n of every pipeline." 50)
@@ -56,12 +57,14 @@
   (plan [_ options _]
     {:experiment :pipelines
      :title "Pipelines"
+     :start-ms open-ms
      :about "Items that wait, through every kind of pipeline; and what is left of one that was abandoned."
      :parts [(part-plan options)]})
   (open! [_]
-    {:close! (constantly nil)})
-  (sample! [_ _ _ {:keys [job]} on-end]
-    (ended (channels/sample {} (assoc job :job :pipeline, :n at-once, :wait-ms wait-ms, :items items)) on-end)))
+    (let [classes (channels/compile-ahead!)]
+      {:classes classes, :close! #(channels/delete! classes)}))
+  (sample! [_ {:keys [classes]} _ {:keys [job]} on-end]
+    (ended (channels/sample {:classes classes} (assoc job :job :pipeline, :n at-once, :wait-ms wait-ms, :items items)) on-end)))
 
 (defn experiment
   "Returns the experiment."

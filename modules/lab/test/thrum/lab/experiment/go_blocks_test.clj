@@ -53,7 +53,11 @@
   (reify experiment/Experiment
     (plan [_ _ _])
     (open! [_] {:close! (constantly nil)})
-    (sample! [_ _ _ {:keys [contender]} _] (if (= :no-network contender) {:row {:skipped "no network"}} {:ms 1.0}))))
+    (sample! [_ _ _ {:keys [contender]} _]
+      (case contender
+        :no-checkout (throw (AssertionError. "This row must not run"))
+        :no-network {:row {:skipped "no network"}}
+        :there {:ms 1.0}))))
 
 (deftest a-skipped-row-is-not-run-and-has-no-figures
   (let [plan {:experiment :x, :parts [{:part :p, :contenders [{:contender :no-checkout, :skipped "no checkout", :repeat 1}
