@@ -173,7 +173,8 @@
 (defn pmap->chan
   "Returns a channel of the results of thrum.core/pmap over coll, in order, with room for limit of them, that closes after the last. nil results
   are left out. A failure is delivered as its Throwable before the end, see <?!!. Closing the channel ends it at the next result: what
-  runs is cancelled. It belongs to the scope that it was called in. limit: as in pmap, an integer or a map of options."
+  runs is cancelled. It belongs to the scope that it was called in; its thread waits until the results are taken or that is
+  closed. limit: as in pmap, an integer or a map of options."
   [limit f coll]
   (let [options (options/fan-out limit [:limit :window :name :wrap :scoped-values])
         ch (async/chan (:limit options))
@@ -193,6 +194,6 @@
 
 (defn chan->task
   "Returns a task, as thrum.core/future does, of the channel's next value: nil when that is closed. A Throwable fails the task. Cancelled
-  before that, it has taken nothing."
+  while it waits, it leaves no place in the channel's queue; a value that comes at the same moment may be lost with it."
   [ch]
   (t/future (<?!! ch)))
