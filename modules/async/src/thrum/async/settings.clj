@@ -56,6 +56,10 @@
     (next arguments) (throw (error/invalid "An ex-handler beside a map of options: there it is :on-error" {:value ex-handler}))
     :else (options/check rows close?-or-options [:close? :on-error :window :name :wrap :scoped-values])))
 
+(defn- check-n [n]
+  (when-not (pos-int? n)
+    (throw (error/invalid (str "n is " (pr-str n) "; it must be a positive integer") {:option :n, :value n, :accepts "a positive integer"}))))
+
 (defn- check-window [window n]
   (when (< window n)
     (throw (error/invalid (str "The window is " window ", below n, " n)
@@ -64,7 +68,7 @@
 (defn pipeline
   "Returns the options of a pipeline of this kind. arguments: those after `from`."
   [kind n arguments]
-  (options/value :limit n)
+  (check-n n)
   (let [{:keys [drop-in?] :as kind} (kinds kind)
         silent? (and drop-in? (not (map? (first arguments))))
         {:keys [window wrap scoped-values] :as options}

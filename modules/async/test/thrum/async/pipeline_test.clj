@@ -510,7 +510,8 @@
   (let [to (async/chan), from (async/chan)]
     (each-kind start
       (doseq [n [0 -1 nil 1.5 "4"]]
-        (is (= :thrum/invalid (refused #(start n to inc from {})))))
+        (is (= :thrum/invalid (refused #(start n to inc from {}))))
+        (is (thrown-with-msg? Exception #"^n is " (start n to inc from {}))))
       (doseq [options [{:closed? true} {:on-error :explode} {:window 1} {:window 0} {:close? 1} {:name ""}]]
         (is (= :thrum/invalid (refused #(start 2 to inc from options)))))
       (is (= :thrum/invalid (refused #(start 2 :to inc from {}))))
