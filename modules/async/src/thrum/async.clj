@@ -29,7 +29,9 @@
 
   A cancel of the work it stands in throws CancellationException, an interrupt InterruptedException, and then nothing has been taken,
   and no place is left in the port's queue: the next put is not lost. A take that has come about returns its value, and the
-  interrupt stays for the next wait. Already cancelled or interrupted, it throws without a look at the port."
+  interrupt stays for the next wait. Already cancelled or interrupted, it throws without a look at the port.
+  On a thread that core.async marks as one of its go blocks (with its go-checking; before 1.7 always) it throws IllegalStateException
+  instead of waiting."
   [port]
   (port/take!! port))
 
@@ -116,9 +118,9 @@
   the order of the items: core.async's pipeline-blocking with its arguments, or with a map of options after `from`.
 
   Exactly n calls run at once, as long as there are items, and results are taken; an item is taken only when its call can start. At most
-  :window items have been taken whose results have not been, 8 n unless told, as in pmap. When `to` is closed nothing more is taken, not even
-  one item, and the calls that run are interrupted. When `from` is closed, the pipeline ends after the last result has been taken, and
-  closes `to`. A pipeline whose `to` nobody takes from holds no thread. Called inside a scope it belongs to that, and is
+  :window items, 8 n unless told, as in pmap, have been taken beyond the one whose results are being put. When `to` is closed nothing
+  more is taken, not even one item, and the calls that run are interrupted. When `from` is closed, the pipeline ends after the last result
+  has been taken, and closes `to`. A pipeline whose `to` nobody takes from holds no thread. Called inside a scope it belongs to that, and is
   cancelled by its end.
 
   xf is applied to each item by itself: it may give several results or none; one that ends early ends the item, not the pipeline. A nil
