@@ -29,7 +29,9 @@
 
   A cancel of the work it stands in throws CancellationException, an interrupt InterruptedException, and then nothing has been taken,
   and no place is left in the port's queue: the next put is not lost. A take that has come about returns its value, and the
-  interrupt stays for the next wait. Already cancelled or interrupted, it throws without a look at the port."
+  interrupt stays for the next wait. Already cancelled or interrupted, it throws without a look at the port.
+  On a thread that core.async marks as one of its go blocks (with its go-checking; before 1.7 always) it throws IllegalStateException
+  instead of waiting."
   [port]
   (port/take!! port))
 
@@ -116,9 +118,9 @@
   the order of the items: core.async's pipeline-blocking with its arguments, or with a map of options after `from`.
 
   Exactly n calls run at once, as long as there are items, and results are taken; an item is taken only when its call can start. At most
-  :window items have been taken whose results have not been, 8 n unless told, as in pmap. When `to` is closed nothing more is taken, not even
-  one item, and the calls that run are interrupted. When `from` is closed, the pipeline ends after the last result has been taken, and
-  closes `to`. A pipeline whose `to` nobody takes from holds no thread. Called inside a scope it belongs to that, and is
+  :window items, 8 n unless told, as in pmap, have been taken beyond the one whose results are being put. When `to` is closed nothing
+  more is taken, not even one item, and the calls that run are interrupted. When `from` is closed, the pipeline ends after the last result
+  has been taken, and closes `to`. A pipeline whose `to` nobody takes from holds no thread. Called inside a scope it belongs to that, and is
   cancelled by its end.
 
   xf is applied to each item by itself: it may give several results or none; one that ends early ends the item, not the pipeline. A nil
@@ -173,7 +175,8 @@
 (defn pmap->chan
   "Returns a channel of the results of thrum.core/pmap over coll, in order, with room for limit of them, that closes after the last. nil results
   are left out. A failure is delivered as its Throwable before the end, see <?!!. Closing the channel ends it at the next result: what
-  runs is cancelled. It belongs to the scope that it was called in. limit: as in pmap, an integer or a map of options."
+  runs is cancelled. It belongs to the scope that it was called in; its thread waits until the results are taken or that is
+  closed. limit: as in pmap, an integer or a map of options."
   [limit f coll]
   (let [options (options/fan-out limit [:limit :window :name :wrap :scoped-values])
         ch (async/chan (:limit options))
@@ -193,6 +196,6 @@
 
 (defn chan->task
   "Returns a task, as thrum.core/future does, of the channel's next value: nil when that is closed. A Throwable fails the task. Cancelled
-  before that, it has taken nothing."
+  while it waits, it leaves no place in the channel's queue; a value that comes at the same moment may be lost with it."
   [ch]
   (t/future (<?!! ch)))

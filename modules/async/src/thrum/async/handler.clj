@@ -14,19 +14,24 @@
 
 (definterface IOnce
   (^boolean open [])
-  (^boolean close []))
+  (^boolean close [by])
+  (^boolean closedBy [by]))
 
-;; A transfer that comes about at most once, on one channel or another. open is changed under the lock alone.
-(deftype Once [^ReentrantLock lock ^long id ^:volatile-mutable open]
+;; A transfer that comes about at most once, on one channel or another. by: the handler that was first to close it. Both are
+;; changed under the lock alone.
+(deftype Once [^ReentrantLock lock ^long id ^:volatile-mutable open ^:volatile-mutable by]
   IOnce
   (open [_] open)
-  (close [_]
+  (close [_ closer]
     (.lock lock)
     (try
       (let [first-time open]
+        (when first-time (set! by closer))
         (set! open false)
         first-time)
-      (finally (.unlock lock)))))
+      (finally (.unlock lock))))
+  (closedBy [_ closer]
+    (identical? by closer)))
 
 ;; Channels lock two handlers in the order of their ids. Those of core.async's alts count up from 1, ours down from -1.
 (def ^:private ^AtomicLong ids (AtomicLong.))
@@ -34,13 +39,13 @@
 (defn once
   "Returns a transfer that has not come about."
   ^Once []
-  (Once. (ReentrantLock.) (.decrementAndGet ids) true))
+  (Once. (ReentrantLock.) (.decrementAndGet ids) true nil))
 
 (defn revoke!
   "From now on the transfer cannot come about. Returns whether that is so: false when it has been revoked before, or has come
   about and its callback has been called, or soon will be."
   [^Once once]
-  (.close once))
+  (.close once nil))
 
 (deftype Handler [^Once once callback]
   Lock
@@ -51,8 +56,8 @@
   (active? [_] (.open once))
   (blockable? [_] (.open once))
   (lock-id [_] (.-id once))
-  (commit [_]
-    (.close once)
+  (commit [this]
+    (.close once this)
     callback))
 
 (def on-caller
@@ -63,6 +68,14 @@
   "Returns what take! and put! of a port take: callback is called with the value, or with whether the put was accepted."
   ^Handler [once callback]
   (Handler. once callback))
+
+(defn at-once?
+  "Tells whether what the channel answered at once is the transfer: a closed one answers false to every put, also where the
+  transfer has come about on another channel. From now on it cannot come about there."
+  [^Handler handler]
+  (let [once (.-once handler)]
+    (or (.closedBy ^Once once handler)
+        (revoke! once))))
 
 (def ^:private spent
   (doto (handler (once) nil)

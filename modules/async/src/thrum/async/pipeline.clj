@@ -136,19 +136,24 @@
         (assoc (job/totals (.-counts pipeline))
                :taken (fanout/started (.-fan-out pipeline)), :put (.get ^AtomicLong (.-put pipeline))))))
 
+(defn- close-output!
+  "Closes `to`, if it is to be closed. Returns what that throws."
+  [^Pipeline pipeline]
+  (try
+    (when (:close? (.-options pipeline)) (async/close! (.-to pipeline)))
+    (catch Throwable t
+      t)))
+
 (defn- complete!
   "Ends the pipeline, of which nothing runs any more; t: what has ended it, or nil."
   [^Pipeline pipeline t]
   (.set ^AtomicReference (.-called-off pipeline) :over)
   (handler/unwatch-close! (.-to pipeline) pipeline)
-  (try
-    (when (:close? (.-options pipeline)) (async/close! (.-to pipeline)))
-    (finally
-      (try
-        (tell! (.-done pipeline) (report pipeline t))
-        (finally
-          (when-some [parent (.-parent pipeline)]
-            (scope/leave! parent pipeline)))))))
+  (let [not-closed (close-output! pipeline)]
+    (tell! (.-done pipeline) (report pipeline (or t not-closed))))
+  (when-some [parent (.-parent pipeline)]
+    (scope/leave! parent pipeline))
+  (handler/sweep! (.-from pipeline)))
 
 (defn- wind-up!
   "Cancels what runs, waits until it has ended, and ends the pipeline."
@@ -156,18 +161,24 @@
   (fanout/end! (.-fan-out pipeline) :pipeline-ended)
   (complete! pipeline t))
 
+(defn- cancelled? [^Pipeline pipeline t]
+  (and (= :thrum/closed (:type (ex-data t)))
+       (some? (some-> (.-parent pipeline) scope/reason))))
+
 (defn- fail! [^Pipeline pipeline t]
   (call-off! pipeline :failed)
-  (wind-up! pipeline (when-not (= :thrum/closed (:type (ex-data t))) t)))
+  (wind-up! pipeline (when-not (cancelled? pipeline t) t)))
 
 (defn- step! [^Pipeline pipeline]
   (case (called-off pipeline)
-    nil (try
-          (put-outputs! pipeline)
-          (take-items! pipeline)
-          (when (finished? pipeline) (complete! pipeline nil))
-          (catch Throwable t
-            (fail! pipeline t)))
+    nil (when (try
+                (put-outputs! pipeline)
+                (take-items! pipeline)
+                (finished? pipeline)
+                (catch Throwable t
+                  (fail! pipeline t)
+                  false))
+          (complete! pipeline nil))
     :over nil
     (wind-up! pipeline nil)))
 
@@ -180,15 +191,20 @@
       (let [more (.addAndGet events (- seen))]
         (when (pos? more) (recur more))))))
 
+(defn- go-on!
+  "Starts a thread that takes the next steps."
+  [^Pipeline pipeline]
+  (try
+    (.start (jdk/virtual-thread (scope/scope-name (.-scope ^FanOut (.-fan-out pipeline))) #(take-steps! pipeline)))
+    (catch Throwable _
+      ;; No memory for a thread.
+      (take-steps! pipeline))))
+
 (defn- signal!
   "Something has come about: a thread takes the next steps, if none does so now."
   [^Pipeline pipeline]
   (when (zero? (.getAndIncrement ^AtomicLong (.-events pipeline)))
-    (try
-      (.start (jdk/virtual-thread (scope/scope-name (.-scope ^FanOut (.-fan-out pipeline))) #(take-steps! pipeline)))
-      (catch Throwable _
-        ;; No memory for a thread.
-        (take-steps! pipeline)))))
+    (go-on! pipeline)))
 
 (defn- call-off!
   "Ends the pipeline, for this reason; from now on it takes nothing from `from`."
@@ -208,12 +224,12 @@
         parent (context/current-scope)
         counts (job/counts)
         pipeline (Pipeline. fan-out options from to (job counts (job/rule on-error) f) counts parent (async/chan 1)
-                            (AtomicLong.) (AtomicReference.) (AtomicReference.) (AtomicReference.)
+                            (AtomicLong. 1) (AtomicReference.) (AtomicReference.) (AtomicReference.)
                             (AtomicReference.) (AtomicReference.) (AtomicLong.) -1)]
     (.set self pipeline)
     (when parent (scope/adopt! parent pipeline))
     (handler/watch-close! to pipeline #(call-off! pipeline :to-closed))
-    (if (impl/closed? to)
-      (call-off! pipeline :to-closed)
-      (signal! pipeline))
+    (when (impl/closed? to) (call-off! pipeline :to-closed))
+    ;; The first event is the start itself: it cannot be over before it is watched.
+    (go-on! pipeline)
     (.-done pipeline)))

@@ -100,14 +100,16 @@
   (if (vector? operation) (first operation) operation))
 
 (defn- begin-one
-  "Begins a take or a put; returns a box of [value port] when it came about at once."
+  "Begins a take or a put; returns a box of [value port] when it came about at once, or another meanwhile."
   [once arrival operation]
   (let [port (port-of operation)
         handler (handler/handler once (Branch. arrival port))]
     (when-some [box (if (vector? operation)
                       (impl/put! port (second operation) handler)
                       (impl/take! port handler))]
-      (volatile! [@box port]))))
+      (volatile! (if (handler/at-once? handler)
+                   [@box port]
+                   (await-callback arrival))))))
 
 (defn- begin-first [operations {:keys [default] :as options}]
   (fn [once arrival]

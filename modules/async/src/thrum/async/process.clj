@@ -38,14 +38,23 @@
     (task/start! task (jdk/virtual-thread name task))
     channel))
 
+(defn- close-all!
+  "Closes each, also where another cannot be closed."
+  [channels]
+  (when-some [[channel & more] (seq channels)]
+    (try
+      (async/close! channel)
+      (finally (close-all! more)))))
+
 (defn of-scope
   "Starts f as a daemon of the form's scope. Returns a channel of its value or its throwable; :closes - the channels that are closed with
   it."
   [form {:keys [closes] :as options} f]
   (let [channel (async/chan 1)
         end! (fn [task]
-               (run! async/close! closes)
-               (deliver! channel task))]
+               (try
+                 (close-all! closes)
+                 (finally (deliver! channel task))))]
     (form/fork! form (-> options (dissoc :closes) (assoc :daemon? true, :on-end end!)) f)
     channel))
 

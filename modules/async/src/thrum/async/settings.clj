@@ -50,10 +50,15 @@
 
 (defn- given
   "Returns the options that the arguments after `from` stand for."
-  [[close?-or-options ex-handler]]
-  (if (map? close?-or-options)
-    (options/check rows close?-or-options [:close? :on-error :window :name :wrap :scoped-values])
-    {:close? (boolean close?-or-options), :on-error (or ex-handler :report)}))
+  [[close?-or-options ex-handler :as arguments]]
+  (cond
+    (not (map? close?-or-options)) {:close? (boolean close?-or-options), :on-error (options/function (or ex-handler :report))}
+    (next arguments) (throw (error/invalid "An ex-handler beside a map of options: there it is :on-error" {:value ex-handler}))
+    :else (options/check rows close?-or-options [:close? :on-error :window :name :wrap :scoped-values])))
+
+(defn- check-n [n]
+  (when-not (pos-int? n)
+    (throw (error/invalid (str "n is " (pr-str n) "; it must be a positive integer") {:option :n, :value n, :accepts "a positive integer"}))))
 
 (defn- check-window [window n]
   (when (< window n)
@@ -63,10 +68,12 @@
 (defn pipeline
   "Returns the options of a pipeline of this kind. arguments: those after `from`."
   [kind n arguments]
-  (options/value :limit n)
+  (check-n n)
   (let [{:keys [drop-in?] :as kind} (kinds kind)
         silent? (and drop-in? (not (map? (first arguments))))
         {:keys [window wrap scoped-values] :as options}
-        (merge {:close? true, :on-error :report, :window (* 8 n), :wrap t/*wrap*, :limit n} kind (given arguments))]
+        (merge {:close? true, :on-error :report, :window (long (min Long/MAX_VALUE (*' 8 n))), :wrap t/*wrap*, :limit n}
+               kind
+               (given arguments))]
     (check-window window n)
     (assoc options :wrap (jdk/with-scoped wrap scoped-values), :silent? silent?)))

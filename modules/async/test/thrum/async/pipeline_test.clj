@@ -5,6 +5,7 @@
    [clojure.core.async.impl.protocols :as impl]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.async :as a]
+   [thrum.async.handler :as handler]
    [thrum.core :as t]
    [thrum.error :as error]
    [thrum.fanout :as fanout]
@@ -132,6 +133,10 @@
         (is (= n @most))
         (is (= 40 (:put (end done))))))))
 
+(deftest n-has-no-bound
+  (each-kind start
+    (is (= [[2] 1] (update (through start Long/MAX_VALUE inc [1]) 1 :put)))))
+
 (deftest an-item-is-taken-when-its-call-can-start
   (each-kind start
     (let [gate (promise), from (async/chan 10), to (async/chan)]
@@ -225,6 +230,7 @@
       (async/close! to)
       (is (zero? (takes)) "at once, not some time later")
       (is (= 0 (:taken (end done))))
+      (is (gate/eventually 5000 #(empty? (.-takes ^ManyToManyChannel from))) "and what was withdrawn is not held")
       (is (nil? (async/offer! from 1))))))
 
 (deftest what-runs-is-interrupted-when-the-output-closes
@@ -344,6 +350,11 @@
       (pipeline 1 to xf (async/to-chan! [[1 2 3 0 6] [6]]) true (constantly :failed))
       (is (= [[6 3] :failed [2] [1]] (all to))))))
 
+(deftest a-failure-that-says-a-scope-has-ended-is-one-all-the-same
+  (each-kind start
+    (let [[_ ended] (through start 1 (fn [_] (throw (ex-info "mine" {:type :thrum/closed}))) [1] {:on-error :close})]
+      (is (= "mine" (ex-message ended))))))
+
 (deftest a-nil-result-is-dropped-or-an-error
   (is (= [[1 3] {:taken 4, :put 2, :dropped 2, :failed 0}] (through a/pipeline-fn 2 #(when (odd? (long %)) %) (range 4))))
   (is (= [[false] {:taken 1, :put 1, :dropped 0, :failed 0}] (through a/pipeline-fn 2 (constantly false) [1])))
@@ -380,6 +391,20 @@
                impl/Channel (closed? [_] false) (close! [_])
                impl/WritePort (put! [_ _ _] (volatile! false)))]
       (is (= 0 (:put (end (a/pipeline-fn 2 to inc (async/to-chan! (range 9))))))))))
+
+(deftest a-channel-that-cannot-be-closed-ends-it
+  (let [to (reify
+             impl/Channel (closed? [_] false) (close! [_] (throw (ex-info "no end" {})))
+             impl/WritePort (put! [_ _ _] (volatile! true)))
+        running (promise), joined (promise)
+        ended (gate/in-time 10000
+                #(t/with-scope [s]
+                   (t/fork s {:daemon? true}
+                     (try (deliver running true) (a/<!! (async/chan)) (finally (deliver joined true))))
+                   @running
+                   (end (a/pipeline-fn 1 to inc (async/to-chan! [1])))))]
+    (is (= "no end" (ex-message ended)))
+    (is (realized? joined) "its scope has told it from the others")))
 
 (deftest a-thread-that-does-not-start-ends-it
   (each-kind start
@@ -436,8 +461,31 @@
     (is (empty? (.-takes ^ManyToManyChannel from)))))
 
 (deftest an-item-that-comes-after-the-scopes-end-is-no-failure
-  (with-redefs [fanout/launch! (fn [& _] (throw (error/closed "scope-1" :ended)))]
-    (is (= {:taken 0, :put 0, :dropped 0, :failed 0} (end (a/pipeline-fn 1 (async/chan) inc (async/to-chan! [1])))))))
+  (let [scope (atom nil), done (atom nil)]
+    (with-redefs [fanout/launch! (fn [& _]
+                                   (t/cancel! @scope)
+                                   (throw (error/closed "scope-1" :cancelled)))]
+      (is (thrown? CancellationException
+            (t/with-scope [s]
+              (reset! scope s)
+              (reset! done (a/pipeline-fn 1 (async/chan) inc (async/to-chan! [1])))
+              (a/<!! (async/chan))))))
+    (is (= {:taken 0, :put 0, :dropped 0, :failed 0} (end @done)))))
+
+(deftest a-cancel-while-it-starts-leaves-no-watch
+  (let [scope (atom nil), to (async/chan), watch handler/watch-close!, unwatch handler/unwatch-close!, unwatched (promise)]
+    (with-redefs [handler/watch-close! (fn [port k f]
+                                         (t/cancel! @scope)
+                                         (Thread/interrupted)
+                                         ;; Time for a pipeline that is over too soon.
+                                         (deref unwatched 100 :not-yet)
+                                         (watch port k f))
+                  handler/unwatch-close! (fn [port k] (unwatch port k) (deliver unwatched true))]
+      (is (thrown? CancellationException
+            (t/with-scope [s]
+              (reset! scope s)
+              (a/<!! (a/pipeline-fn 1 to inc (async/chan) {:close? false}))))))
+    (is (empty? (.getWatches ^clojure.lang.IRef (.-closed ^ManyToManyChannel to))))))
 
 (def ^:dynamic *who* :nobody)
 
@@ -462,12 +510,17 @@
   (let [to (async/chan), from (async/chan)]
     (each-kind start
       (doseq [n [0 -1 nil 1.5 "4"]]
-        (is (= :thrum/invalid (refused #(start n to inc from {})))))
+        (is (= :thrum/invalid (refused #(start n to inc from {}))))
+        (is (thrown-with-msg? Exception #"^n is " (start n to inc from {}))))
       (doseq [options [{:closed? true} {:on-error :explode} {:window 1} {:window 0} {:close? 1} {:name ""}]]
         (is (= :thrum/invalid (refused #(start 2 to inc from options)))))
       (is (= :thrum/invalid (refused #(start 2 :to inc from {}))))
       (is (= :thrum/invalid (refused #(start 2 to inc [1 2 3] {})))))
     (is (= :thrum/invalid (refused #(a/pipeline-fn 2 to 3 from))))
+    (is (= :thrum/invalid (refused #(a/pipeline-blocking 2 to (map inc) from true 3))))
+    (testing "no ex-handler beside the options, which name one"
+      (is (= :thrum/invalid (refused #(a/pipeline-blocking 2 to (map inc) from {} identity))))
+      (is (= :thrum/invalid (refused #(a/upipeline 2 to (map inc) from {} nil)))))
     (is (empty? (.-takes ^ManyToManyChannel from)))))
 
 ;; Under load

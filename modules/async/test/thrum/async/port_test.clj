@@ -248,6 +248,22 @@
     (is (thrown? IllegalArgumentException (a/alts!! [x [(async/chan) nil]] :priority true)))
     (is (zero? (queued x)))))
 
+(deftest a-closed-channel-does-not-hide-what-has-come-about
+  (let [x (async/chan)
+        closed (doto (async/chan) async/close!)
+        ;; A closed channel answers each put; here, just after the take of x has come about.
+        y (reify impl/WritePort
+            (put! [_ v handler]
+              (async/offer! x :v)
+              (impl/put! closed v handler)))]
+    (is (= [:v x] (a/alts!! [x [y 1]] :priority true)))))
+
+(deftest a-port-that-answers-at-once-withdraws-the-others
+  (let [x (async/chan)
+        y (reify impl/ReadPort (take! [_ _] (volatile! :v)))]
+    (is (= [:v y] (a/alts!! [x y] :priority true)))
+    (is (nil? (async/offer! x 1)))))
+
 (deftest alternatives-of-ours-and-of-core-async-meet
   (let [n 2000, x (async/chan), y (async/chan)
         ours (t/future (dotimes [i n] (a/alts!! [[x i] [y i]])))

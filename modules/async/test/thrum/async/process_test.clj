@@ -99,6 +99,17 @@
       (is (impl/closed? out))
       (is (= [] (all @done))))))
 
+(deftest a-channel-that-cannot-be-closed-keeps-no-other-open
+  (let [stuck (reify impl/Channel (closed? [_] false) (close! [_] (throw (ex-info "no end" {}))))
+        other (async/chan)
+        reported (Thread/getDefaultUncaughtExceptionHandler)]
+    (try
+      (Thread/setDefaultUncaughtExceptionHandler (reify Thread$UncaughtExceptionHandler (uncaughtException [_ _ _])))
+      (is (= [:v] (t/with-scope [s]
+                    (all (a/process s {:closes [stuck other]} :v)))))
+      (is (impl/closed? other))
+      (finally (Thread/setDefaultUncaughtExceptionHandler reported)))))
+
 (deftest wrong-arguments-of-a-process-throw
   (is (= :thrum/invalid (refused #(a/process :no-scope 1))))
   (t/with-scope [s]
