@@ -135,7 +135,7 @@
     :window, :name, :wrap, :scoped-values - as in thrum.core/pmap
 
   Returns a channel that closes when all has ended. With a map of options it delivers before that the :close's Throwable, or
-  {:taken items, :put values, :dropped items of a nil result, :failed items that threw}. A throwable that a channel throws, such as an
+  {:taken items, :put values, :dropped items of a nil result, :failed throwables}. A throwable that a channel throws, such as an
   AssertionError for more than 1024 puts that wait, ends the pipeline and is delivered in any case.
   Wrong arguments throw :thrum/invalid, in a scope that has ended :thrum/closed."
   ([n to xf from] (pipeline-blocking n to xf from true))

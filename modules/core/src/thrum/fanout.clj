@@ -103,7 +103,7 @@
       (finally
         (.incrementAndGet ended)
         (if keeps (.over scope) (scope/leave! scope task))
-        (when on-ended (on-ended))))))
+        (when on-ended (on-ended task))))))
 
 (def ^:private orders
   "By name: an order, made from scope and limit."
@@ -112,8 +112,8 @@
    :as-started (fn [_ limit] (order/start-order limit))})
 
 (defn fan-out
-  "Returns a fan-out in the context of the calling thread that has started nothing yet. :on-ended - a thunk, called on the thread of
-  every task that has ended, for a consumer who does not wait."
+  "Returns a fan-out in the context of the calling thread that has started nothing yet. :on-ended - called with
+  every task that has ended, on its thread and as the last thing there, for a consumer who does not wait."
   ^FanOut [{:keys [order name limit window wrap on-ended]}]
   (let [id (task/unique-name name)
         scope (scope/scope id (context/current-scope))

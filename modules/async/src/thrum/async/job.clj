@@ -12,7 +12,7 @@
 
 (set! *warn-on-reflection* true)
 
-;; How many items, and what for, gave nothing.
+;; How many items gave nothing, and how much was thrown.
 (deftype Counts [^AtomicLong dropped ^AtomicLong failed])
 
 (defn counts
@@ -21,7 +21,7 @@
   (Counts. (AtomicLong.) (AtomicLong.)))
 
 (defn totals
-  "Returns {:dropped n, :failed n}, in items."
+  "Returns {:dropped n, :failed n}, in items and in throwables."
   [^Counts counts]
   {:dropped (.get ^AtomicLong (.-dropped counts)), :failed (.get ^AtomicLong (.-failed counts))})
 

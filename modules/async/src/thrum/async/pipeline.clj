@@ -1,6 +1,7 @@
 (ns thrum.async.pipeline
-  "From one channel to another through a job, a task for every item. A pipeline waits on no thread: what comes about starts one
-  that takes the next steps and ends. So nothing of an abandoned pipeline runs, and it can be collected as garbage."
+  "From one channel to another through a job, a task for every item. A pipeline waits on no thread: what comes about starts one,
+  or finds the thread of a task that has just ended, which takes the next steps and ends. So nothing of an abandoned pipeline runs,
+  and it can be collected as garbage."
   (:require
    [clojure.core.async :as async]
    [clojure.core.async.impl.protocols :as impl]
@@ -15,7 +16,7 @@
    (java.util Iterator List)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (thrum.fanout FanOut)
-   (thrum.task Child)))
+   (thrum.task Child ITask)))
 
 (set! *warn-on-reflection* true)
 
@@ -172,6 +173,8 @@
 (defn- step! [^Pipeline pipeline]
   (case (called-off pipeline)
     nil (when (try
+                ;; What has ended makes room for a call, which need not wait until the result has been put.
+                (take-items! pipeline)
                 (put-outputs! pipeline)
                 (take-items! pipeline)
                 (finished? pipeline)
@@ -191,20 +194,39 @@
       (let [more (.addAndGet events (- seen))]
         (when (pos? more) (recur more))))))
 
+(defn- as-nobody!
+  "The calling thread, which is a fresh one or has nothing else to do, takes the steps: in the bindings of the pipeline's caller, in no scope."
+  [^Pipeline pipeline]
+  (context/enter! (.-context ^FanOut (.-fan-out pipeline)) nil)
+  (take-steps! pipeline))
+
 (defn- go-on!
   "Starts a thread that takes the next steps."
   [^Pipeline pipeline]
   (try
-    (.start (jdk/virtual-thread (scope/scope-name (.-scope ^FanOut (.-fan-out pipeline))) #(take-steps! pipeline)))
+    (.start (jdk/virtual-thread (scope/scope-name (.-scope ^FanOut (.-fan-out pipeline))) #(as-nobody! pipeline)))
     (catch Throwable _
       ;; No memory for a thread.
       (take-steps! pipeline))))
 
+(defn- first-news?
+  "Something has come about. Returns whether no thread takes steps now."
+  [^Pipeline pipeline]
+  (zero? (.getAndIncrement ^AtomicLong (.-events pipeline))))
+
 (defn- signal!
   "Something has come about: a thread takes the next steps, if none does so now."
   [^Pipeline pipeline]
-  (when (zero? (.getAndIncrement ^AtomicLong (.-events pipeline)))
+  (when (first-news? pipeline)
     (go-on! pipeline)))
+
+(defn- ended!
+  "A task has ended: its thread takes the next steps, if none does so now."
+  [^Pipeline pipeline ^ITask task]
+  (when (first-news? pipeline)
+    (.awaitInterrupt task)
+    (Thread/interrupted)
+    (as-nobody! pipeline)))
 
 (defn- call-off!
   "Ends the pipeline, for this reason; from now on it takes nothing from `from`."
@@ -220,7 +242,7 @@
   a fan-out; :job, :on-error - what is done with an item; :close? - whether `to` is closed; :silent? - whether the channel delivers no totals."
   [{:keys [job on-error] :as options} from to f]
   (let [self (AtomicReference.)
-        fan-out (fanout/fan-out (assoc options :on-ended #(signal! (.get self))))
+        fan-out (fanout/fan-out (assoc options :on-ended #(ended! (.get self) %)))
         parent (context/current-scope)
         counts (job/counts)
         pipeline (Pipeline. fan-out options from to (job counts (job/rule on-error) f) counts parent (async/chan 1)

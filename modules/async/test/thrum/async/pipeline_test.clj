@@ -501,6 +501,18 @@
   (testing "wrapped"
     (is (= [[:wrapped 1]] (first (through a/pipeline-fn 1 vector [1] {:wrap (fn [thunk] #(mapv (partial into [:wrapped]) (thunk)))}))))))
 
+(deftest a-channels-own-transducer-sees-the-callers-bindings-and-no-interrupt-of-an-item
+  (doseq [[kind start] (dissoc kinds "pipeline-async")] ; whose take from the item's channel hears that interrupt
+    (testing kind
+      (let [seen (fn [_] [*who* (.isInterrupted (Thread/currentThread)) (t/cancelled?)])
+            ;; Room for all, so that nothing is transformed by whoever takes.
+            to (async/chan 50 (map seen))
+            interrupting (fn [v] (.interrupt (Thread/currentThread)) v)
+            done (binding [*who* :me]
+                   (start 2 to interrupting (async/to-chan! (range 50)) {:on-error :skip}))]
+        (is (= #{[:me false false]} (set (all to))))
+        (is (map? (end done)))))))
+
 ;; Misuse
 
 (defn- refused [f]

@@ -118,7 +118,8 @@
 (defn- unknown-command [word]
   (str "There is no command " word (nearest/hint word (map :name commands)) "."))
 
-(def ^:private experiments #{"fan-out" "scope" "ring-jdk" "ring-jetty" "ring-tomcat" "ring-http-kit" "spring-tomcat" "go-blocks" "pipelines"})
+(def ^:private experiments
+  #{"fan-out" "scope" "ring-jdk" "ring-jetty" "ring-tomcat" "ring-helidon" "ring-http-kit" "spring-tomcat" "go-blocks" "pipelines"})
 
 (defn- handler-command [[function & more]]
   (let [function (some-> function symbol)]

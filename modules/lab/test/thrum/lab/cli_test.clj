@@ -48,8 +48,8 @@
   (is (= [:run {:handler 'my.app/handler, :engine :jetty, :connections 7, :path "/"}]
          ((juxt :command #(select-keys (:options %) [:handler :engine :connections :path]))
           (cli/parse ["handler" "my.app/handler" "--engine" "jetty" "--connections" "7"]))))
-  (is (= [:ring-jetty :ring-tomcat :spring-tomcat :go-blocks :pipelines]
-         (map #(:named (cli/parse [%])) ["ring-jetty" "ring-tomcat" "spring-tomcat" "go-blocks" "pipelines"])))
+  (is (= [:ring-jetty :ring-tomcat :ring-helidon :spring-tomcat :go-blocks :pipelines]
+         (map #(:named (cli/parse [%])) ["ring-jetty" "ring-tomcat" "ring-helidon" "spring-tomcat" "go-blocks" "pipelines"])))
   (is (= :tomcat (get-in (cli/parse ["handler" "my.app/handler" "--engine" "tomcat"]) [:options :engine])))
   (is (= :unlimited (get-in (cli/parse ["--rate" "unlimited"]) [:options :rate])))
   (is (= [:pool :core-map] (get-in (cli/parse ["--urls" "f" "--contenders" "pool,core-map"]) [:options :contenders])))
