@@ -77,6 +77,35 @@
     (or (.closedBy ^Once once handler)
         (revoke! once))))
 
+(def ^:private nobody (with-meta (fn [_]) on-caller))
+
+;; A transfer now or never: nothing waits, nothing can be revoked, no lock is needed.
+(deftype Immediate []
+  Lock
+  (lock [_])
+  (unlock [_])
+
+  impl/Handler
+  (active? [_] true)
+  (blockable? [_] false)
+  (lock-id [_] 0)
+  (commit [_] nobody))
+
+(def ^:private immediate (Immediate.))
+
+(defn take-now!
+  "Returns a box of the port's next value, or of nil when it is closed; nil when there is none yet. A port that is no channel of core.async's
+  own may have a queue for whoever asks: it is not asked."
+  [port]
+  (when (instance? ManyToManyChannel port)
+    (impl/take! port immediate)))
+
+(defn put-now!
+  "Puts v if the port accepts it now: returns a box of whether it did, or nil when it may do so later; see take-now!."
+  [port v]
+  (when (instance? ManyToManyChannel port)
+    (impl/put! port v immediate)))
+
 (def ^:private spent
   (doto (handler (once) nil)
     (-> .-once revoke!)))

@@ -69,7 +69,6 @@
   [ports begin!]
   (let [once (handler/once)
         arrival (arrival)]
-    (wait/check!)
     (if-some [box (try
                     (or (begin! once arrival)
                         (dispatch/check-blocking-in-dispatch))
@@ -81,12 +80,18 @@
 (defn take!!
   "Returns the next value of the port, nil when it is closed."
   [port]
-  (transfer [port] (fn [once arrival] (impl/take! port (handler/handler once arrival)))))
+  (wait/check!)
+  (if-some [box (handler/take-now! port)]
+    @box
+    (transfer [port] (fn [once arrival] (impl/take! port (handler/handler once arrival))))))
 
 (defn put!!
   "Puts v into the port. Returns true, or false when it is closed."
   [port v]
-  (transfer [port] (fn [once arrival] (impl/put! port v (handler/handler once arrival)))))
+  (wait/check!)
+  (if-some [box (handler/put-now! port v)]
+    @box
+    (transfer [port] (fn [once arrival] (impl/put! port v (handler/handler once arrival))))))
 
 ;; Several ports
 
@@ -124,6 +129,7 @@
   [operations {:keys [priority] :as options}]
   (when (empty? operations)
     (throw (error/invalid "alts!! needs at least one port, or one [port value]" {:value operations})))
+  (wait/check!)
   (transfer (mapv port-of operations)
             (begin-first (if priority operations (shuffle operations)) options)))
 
