@@ -10,6 +10,7 @@
    [thrum.async.pipeline :as pipeline]
    [thrum.async.port :as port]
    [thrum.async.process :as process]
+   [thrum.async.promised :as promised]
    [thrum.async.settings :as settings]
    [thrum.context :as context]
    [thrum.core :as t]
@@ -195,7 +196,8 @@
                   (catch ExecutionException e (throw (or (ex-cause e) e))))))
 
 (defn chan->task
-  "Returns a task, as thrum.core/future does, of the channel's next value: nil when that is closed. A Throwable fails the task. Cancelled
-  while it waits, it leaves no place in the channel's queue; a value that comes at the same moment may be lost with it."
+  "Returns a future of the channel's next value, nil when that is closed: deref of a Throwable throws ExecutionException with it as the
+  cause. It takes the value as soon as there is one, on no thread of its own. future-cancel withdraws it from the channel, or returns false: no
+  value is lost to a cancelled one."
   [ch]
-  (t/future (<?!! ch)))
+  (promised/next-value (settings/port impl/ReadPort "a channel to take from" ch)))

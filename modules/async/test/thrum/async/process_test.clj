@@ -172,4 +172,21 @@
     (is (= 1 @(a/chan->task ch)))
     (is (identical? e (ex-cause (thrown-by #(deref (a/chan->task ch))))))
     (is (nil? @(a/chan->task ch)))
-    (is (future? (a/chan->task ch)))))
+    (is (future? (a/chan->task ch)))
+    (is (= :thrum/invalid (refused #(a/chan->task 1)))))
+  (let [ch (async/chan), task (a/chan->task ch)]
+    (is (= [false false :late] [(realized? task) (future-done? task) (deref task 1 :late)]))
+    (is (empty? (leak/threads)) "no thread waits")
+    (is (true? (async/offer! ch 1)))
+    (is (= [1 false false] [@task (future-cancel task) (future-cancelled? task)]))))
+
+(deftest no-value-is-lost-to-a-cancelled-chan->task
+  (dotimes [i 5000]
+    (let [ch (async/chan 1), task (a/chan->task ch), together (CountDownLatch. 1)
+          put (future (.await together) (async/put! ch i))]
+      (.countDown together)
+      (let [cancelled (future-cancel task)]
+        @put
+        (if cancelled
+          (is (= [i true CancellationException] [(async/poll! ch) (future-cancelled? task) (class (thrown-by #(deref task)))]))
+          (is (= i (deref task 5000 :late))))))))
