@@ -56,7 +56,9 @@
         handler (scene/routes {"/late" (ignores gate)})
         server (scene/serve env handler (assoc limit :max-concurrent 1))]
     (expect-status 503 (scene/ask env server (wire/get "/late")))
-    (expect-status 503 (scene/ask env server (wire/get "/")))
+    ;; More than once: a permit that is given back too early may be so a moment after the answer.
+    (dotimes [_ 20]
+      (expect-status 503 (scene/ask env server (wire/get "/"))))
     (deliver gate :open)
     (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/"))))) "200" :none)))
 
