@@ -137,7 +137,7 @@
   (scope/cancel! (.-scope fan-out) reason)
   (scope/join! (.-scope fan-out)))
 
-(defn fail!
+(defn- fail!
   "Ends the fan-out and returns what it throws from now on."
   ^Throwable [^FanOut fan-out failure]
   (or (.thrown fan-out)

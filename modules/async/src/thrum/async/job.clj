@@ -94,12 +94,6 @@
             (.add outputs result))))
       outputs)))
 
-(defn- add-all! [^List outputs channel]
-  (loop []
-    (when-some [v (port/take!! channel)]
-      (.add outputs v)
-      (recur))))
-
 (defn asynchronous
   "Calls af with each item and a channel, and takes all from that until af, or whatever it started, closes it."
   [counts rule af]
@@ -108,6 +102,6 @@
       (answering counts rule outputs
         (try
           (af v results)
-          (add-all! outputs results)
+          (run! #(.add outputs %) (port/reducible results))
           (finally (async/close! results))))
       outputs)))
