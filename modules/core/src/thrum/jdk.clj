@@ -5,6 +5,7 @@
   (:import
    (java.lang ScopedValue ScopedValue$Carrier)
    (java.lang.management ManagementFactory)
+   (java.util.concurrent ThreadFactory)
    (javax.management ObjectName)))
 
 (set! *warn-on-reflection* true)
@@ -18,6 +19,17 @@
   "Returns an unstarted virtual thread of that name (JEP 444)."
   ^Thread [^String name ^Runnable body]
   (-> (Thread/ofVirtual) (.name name) (.unstarted body)))
+
+(defn clean-thread
+  "Returns an unstarted virtual thread of that name that inherits nothing from the thread which makes it: no InheritableThreadLocal, and
+  the system's class loader as its context class loader."
+  ^Thread [^String name ^Runnable body]
+  (-> (Thread/ofVirtual) (.name name) (.inheritInheritableThreadLocals false) (.unstarted body)))
+
+(defn clean-threads
+  "Returns a factory of such threads."
+  ^ThreadFactory [^String name]
+  (-> (Thread/ofVirtual) (.name name) (.inheritInheritableThreadLocals false) (.factory)))
 
 (defn platform-thread
   "Returns an unstarted daemon platform thread of that name."

@@ -3,7 +3,8 @@
 
   An engine is a map: :name, a keyword; :capabilities, of thrum.server.options/capabilities; :rows, the option rows that
   :engine-options may hold; :gaps, the cases of the contract that it fails, and why; :start, a function of the checked options and of serve, which returns a Running. The engine calls
-  (serve wire) once for each request, on a fresh virtual thread that nobody else uses; serve returns when the exchange is over.
+  (serve wire) once for each request, on a fresh virtual thread that nobody else uses, and that inherits nothing (thrum.jdk/clean-thread);
+  serve returns when the exchange is over.
   Whatever the engine refuses by itself, it answers without message, product, version or echoed input."
   (:require
    [thrum.error :as error])

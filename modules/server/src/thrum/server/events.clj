@@ -81,7 +81,7 @@
 (defn- beat-later!
   "Sends a comment in so many ms, and again, as long as the stream is open. Not on the alarm's own thread: a write blocks."
   [^Events events ms]
-  (.await events (deadline/arm! (deadline/in-ms ms) #(.start (jdk/virtual-thread "http-heartbeat" (fn [] (beat! events ms)))))))
+  (.await events (deadline/arm! (deadline/in-ms ms) #(.start (jdk/clean-thread "http-heartbeat" (fn [] (beat! events ms)))))))
 
 (defn stream!
   "Begins the response at target, and calls the stream's function with its events. Returns how many bytes were sent."

@@ -55,7 +55,7 @@
 
 ;; stage: :open until the first byte, :committed, :socket, :done; :dead once somebody else has answered, or cut the connection. :left at
 ;; the end of all.
-(deftype Exchange [^Traffic traffic ^Wire wire ^Thread thread ^long arrived
+(deftype Exchange [^Traffic traffic ^Wire wire ^Thread thread ^ClassLoader loader ^long arrived
                    ^:unsynchronized-mutable request
                    ^:unsynchronized-mutable form
                    ^:unsynchronized-mutable socket
@@ -135,13 +135,19 @@
   (broken [_] (when-not flaw (set! flaw :broken))))
 
 (defn- exchange [traffic wire]
-  (Exchange. traffic wire (Thread/currentThread) (System/nanoTime) nil nil nil :open false nil nil false false nil 0 0 nil))
+  (Exchange. traffic wire (Thread/currentThread) (.getContextClassLoader (Thread/currentThread)) (System/nanoTime) nil nil nil :open false nil nil false false nil 0 0 nil))
 
 (defn- option [^Exchange x k]
   (get (traffic/options (.-traffic x)) k))
 
 (defn- tell! [^Exchange x event]
   (traffic/tell! (.-traffic x) event #(.facts x)))
+
+(defn- start!
+  "Calls f on a virtual thread of its own, which inherits nothing: what the handler has set on its thread is not the observer's."
+  [^Exchange x name f]
+  (.start (doto (jdk/clean-thread name f)
+            (.setContextClassLoader (.-loader x)))))
 
 ;; Ended by somebody else: the deadline, a drain, the client
 
@@ -163,7 +169,7 @@
                    (catch Throwable _ (.abort wire))
                    (finally (.answered x))))]
     (try
-      (.start (jdk/virtual-thread "http-answer" answer))
+      (start! x "http-answer" answer)
       ;; No thread is to be had: the exchange's own waits for this.
       (catch Throwable _ (cut! x)))))
 
@@ -188,8 +194,7 @@
   (some-> (.form x) (form/cancel! reason)))
 
 (defn- close-socket! [^Exchange x]
-  (let [close #(websocket/close! (.socket x) 1001 "Going away")]
-    (.start (jdk/virtual-thread "http-close" close))))
+  (start! x "http-close" #(websocket/close! (.socket x) 1001 "Going away")))
 
 (defn end!
   "Ends the exchange for this reason, if it has not ended: 503 where nothing has been sent, otherwise the connection is cut, or a
@@ -209,7 +214,7 @@
   "Ends what is not a stream and has not been answered. Not on the alarm's thread, one of the platform's: an observer may block."
   [^Exchange x]
   (when-not (or (.unbound x) (= :done (.stage x)))
-    (.start (jdk/virtual-thread "http-deadline" #(end! x :thrum/timeout)))))
+    (start! x "http-deadline" #(end! x :thrum/timeout))))
 
 ;; The response
 
@@ -376,7 +381,7 @@
   (when-some [limiter (.-limiter ^Traffic (.-traffic x))]
     (take-permit! x limiter))
   (when (option x :interrupt-on-disconnect?)
-    (.watch ^Wire (.-wire x) #(.start (jdk/virtual-thread "http-gone" (fn [] (end! x :disconnected))))))
+    (.watch ^Wire (.-wire x) (fn [] (start! x "http-gone" #(end! x :disconnected)))))
   (if (option x :async?)
     (call-async handler (.request x))
     (handler (.request x))))

@@ -29,10 +29,14 @@
            {:type :thrum/start-failed, :engine name, :host host, :port port, :ssl-port ssl-port}
            cause))
 
-(defn- server-of [traffic handler]
-  (fn [wire]
-    (.set serving traffic)
-    (exchange/serve! traffic handler wire)))
+(defn- server-of
+  "Returns what serves a wire: on each thread with the class loader of the thread that starts the server."
+  [traffic handler]
+  (let [loader (.getContextClassLoader (Thread/currentThread))]
+    (fn [wire]
+      (.set serving traffic)
+      (.setContextClassLoader (Thread/currentThread) loader)
+      (exchange/serve! traffic handler wire))))
 
 (defn- start-engine ^Running [{:keys [start] :as engine} options traffic handler]
   (try

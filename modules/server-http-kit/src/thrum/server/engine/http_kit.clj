@@ -46,7 +46,7 @@
     (library/expect-head! lib (.-key c))
     ;; Read on, and http-kit would close the connection of a client that has closed its side and waits for the answer.
     (connection/read-on! c false)
-    (.start (jdk/virtual-thread (str "http-" (.incrementAndGet numbers)) #(serve-here! options serve wire)))))
+    (.start (jdk/clean-thread (str "http-" (.incrementAndGet numbers)) #(serve-here! options serve wire)))))
 
 (defn- lost! [^Connections all ^Connection c code reason]
   (when-not (.isOpen ^SocketChannel (.-socket c))
@@ -147,7 +147,7 @@
         hooks (hooks lib all serve options)
         keeper (delay (keeper/start (tick-ms options) #(look-at-all! all)))
         server (Server. lib (library/server hooks) options keeper)
-        acceptor (jdk/virtual-thread "http-kit-accept" (fn [] (accept-all! listener all #(admit! lib server hooks all %))))]
+        acceptor (jdk/clean-thread "http-kit-accept" (fn [] (accept-all! listener all #(admit! lib server hooks all %))))]
     @keeper
     (library/start! lib (.-http-kit server))
     (.start acceptor)

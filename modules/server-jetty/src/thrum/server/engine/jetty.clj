@@ -5,6 +5,7 @@
   one: so its connection can go on when the request has been answered by somebody else, and an interrupt that comes late meets a
   thread which nobody uses."
   (:require
+   [thrum.jdk :as jdk]
    [thrum.server.engine]
    [thrum.server.engine.jetty.connector :as connector]
    [thrum.server.engine.jetty.quiet]
@@ -37,7 +38,7 @@
 ;; Requests
 
 (def ^:private ^ThreadFactory request-threads
-  (-> (Thread/ofVirtual) (.name "http-request") (.factory)))
+  (jdk/clean-threads "http-request"))
 
 (defn- handler
   "Returns the handler that has each request served on a thread of its own."

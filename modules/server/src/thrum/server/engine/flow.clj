@@ -1,5 +1,7 @@
 (ns thrum.server.engine.flow
   "For engines: blocking on what is done elsewhere. An interrupt ends the wait, and leaves what is done alone."
+  (:require
+   [thrum.jdk :as jdk])
   (:import
    (java.io IOException InterruptedIOException)
    (java.util.concurrent CompletableFuture ExecutionException)))
@@ -25,9 +27,9 @@
   "Calls f on a virtual thread of its own; returns a CompletableFuture of what it returns or throws."
   ^CompletableFuture [f]
   (let [future (CompletableFuture.)]
-    (Thread/startVirtualThread
-      (fn []
-        (try
-          (.complete future (f))
-          (catch Throwable t (.completeExceptionally future t)))))
+    (.start (jdk/clean-thread "http-elsewhere"
+                              (fn []
+                                (try
+                                  (.complete future (f))
+                                  (catch Throwable t (.completeExceptionally future t))))))
     future))

@@ -334,7 +334,7 @@
 (defn- start ^Running [{:keys [host port backlog] :as options} serve]
   (fix! options)
   (warn-of-pins!)
-  (let [threads (-> (Thread/ofVirtual) (.name "http-" 0) (.factory))
+  (let [threads (jdk/clean-threads "http")
         server (HttpServer/create (InetSocketAddress. ^String host (int port)) (int backlog))]
     (.createContext server "/" (handler serve options threads))
     (.setExecutor server (executor options threads))

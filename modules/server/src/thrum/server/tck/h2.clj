@@ -3,6 +3,7 @@
   (:require
    [clojure.string :as str]
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
+   [thrum.server.tck.threads :as threads]
    [thrum.server.tck.tls :as tls]
    [thrum.server.tck.wire :as wire])
   (:import
@@ -75,6 +76,17 @@
     @(send-async client (request env server "/first"))
     (expect= #{200} (set (map #(HttpResponse/.statusCode (deref %)) (vec (repeatedly 20 #(send-async client (request env server "/")))))))
     (expect= #{true} @virtual)))
+
+(defcase h2-requests-inherit-nothing "4.1"
+  "What a request leaves in an InheritableThreadLocal, or as context class loader, the next ones of its connection do not find."
+  h2
+  [env]
+  (let [[handler seen] (threads/tracing)
+        server (serve env handler)
+        client (http-client env)]
+    (dotimes [_ 3] @(send-async client (request env server "/")))
+    (run! deref (vec (repeatedly 3 #(send-async client (request env server "/")))))
+    (expect= (vec (repeat 6 [])) @seen)))
 
 (defcase h2-failing-body-is-cut "4.3"
   "A body that fails half-way resets its stream: the client does not take it for whole."

@@ -115,3 +115,80 @@
         before *print-length*]
     (binding [*print-length* 4711] (scene/ask env server (wire/get "/")))
     (expect= before (scene/within seen "a call of the handler"))))
+
+;; What one request leaves on its thread
+
+(defn traces
+  "Returns [leave! found]: leave! puts something into an InheritableThreadLocal of the calling thread, and gives it another class loader;
+  found returns what a thread has of that, [] where it has nothing and the class loader is that of the caller of traces."
+  []
+  (let [local (InheritableThreadLocal.)
+        loader (.getContextClassLoader (Thread/currentThread))
+        current #(.getContextClassLoader (Thread/currentThread))]
+    [(fn []
+       (.set local :left)
+       (.setContextClassLoader (Thread/currentThread) (proxy [ClassLoader] [])))
+     (fn []
+       (cond-> []
+         (.get local) (conj :inheritable-thread-local)
+         (not (identical? loader (current))) (conj :class-loader)))]))
+
+(defn tracing
+  "Returns [handler seen]: a handler that notes in the atom seen what its thread has of the requests before, and leaves something behind."
+  []
+  (let [[leave! found] (traces)
+        seen (atom [])]
+    [(fn [r] (swap! seen conj (found)) (leave!) (scene/ok r)) seen]))
+
+(defcase nothing-is-inherited-on-a-kept-connection "4.1"
+  "What a request leaves in an InheritableThreadLocal, or as context class loader, the next one on the connection does not find."
+  [env]
+  (let [[handler seen] (tracing)
+        c (scene/client env (scene/serve env handler {}))]
+    (dotimes [_ 4] (wire/ask! c (wire/get "/")))
+    (expect= [[] [] [] []] @seen)))
+
+(defcase nothing-is-inherited-in-a-pipeline "4.1"
+  "Nor does one that was sent together with it."
+  [env]
+  (let [[handler seen] (tracing)
+        c (scene/client env (scene/serve env handler {}))]
+    (wire/send! c (wire/get "/") (wire/get "/") (wire/get "/") (wire/get "/"))
+    (dotimes [_ 4] (wire/response c))
+    (expect= [[] [] [] []] @seen)))
+
+(defcase nothing-is-inherited-with-a-deadline "4.1"
+  "Nor where requests have a deadline."
+  [env]
+  (let [[handler seen] (tracing)
+        c (scene/client env (scene/serve env handler {:request-timeout-ms 5000}))]
+    (dotimes [_ 4] (wire/ask! c (wire/get "/")))
+    (expect= [[] [] [] []] @seen)))
+
+(defcase nothing-is-inherited-from-the-starter "4.1"
+  "A request's thread has the context class loader of the thread that started the server, and none of its InheritableThreadLocals."
+  [env]
+  (let [local (doto (InheritableThreadLocal.) (.set :left))
+        thread (Thread/currentThread)
+        before (.getContextClassLoader thread)
+        loader (proxy [ClassLoader] [before])
+        seen (promise)
+        handler (fn [r] (deliver seen [(.get local) (.getContextClassLoader (Thread/currentThread))]) (scene/ok r))
+        server (try
+                 (.setContextClassLoader thread loader)
+                 (scene/serve env handler {})
+                 (finally
+                   (.remove local)
+                   (.setContextClassLoader thread before)))]
+    (scene/ask env server (wire/get "/"))
+    (expect= [nil loader] (scene/within seen "a call of the handler"))))
+
+(defcase nothing-is-inherited-by-observers "4.1"
+  "An observer that is called at a deadline finds nothing of what the handler has left on its thread."
+  [env]
+  (let [[leave! found] (traces)
+        seen (promise)
+        handler (fn [r] (leave!) (Thread/sleep 4000) (scene/ok r))
+        server (scene/serve env handler {:request-timeout-ms 100, :observer {:timeout (fn [_] (deliver seen (found)))}})]
+    (scene/ask env server (wire/get "/"))
+    (expect= [] (scene/within seen "a call of the observer"))))

@@ -3,6 +3,7 @@
   (:require
    [clojure.string :as str]
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-closed expect-status expect=]]
+   [thrum.server.tck.threads :as threads]
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io ByteArrayOutputStream DataOutputStream IOException)
@@ -138,6 +139,22 @@
     (expect= 1000 (close-code (read-frame c)))
     (expect-closed c)
     (expect (scene/eventually 2000 #(= [1000] @closes)) "one :on-close with 1000" @closes)))
+
+(defcase ws-callbacks-inherit-nothing "4.1"
+  "Callbacks find nothing of what the requests before have left on their threads, in an InheritableThreadLocal or as context class loader."
+  ws
+  [env]
+  (let [[leave! found] (threads/traces)
+        seen (promise)
+        listener {:on-open (fn [_] (deliver seen (found)))}
+        server (scene/serve env (scene/routes {"/left" (fn [r] (leave!) (scene/ok r))
+                                               "/" (constantly {:ring.websocket/listener listener})})
+                            {})
+        c (scene/client env server)]
+    (dotimes [_ 2] (expect-status 200 (wire/ask! c (wire/get "/left"))))
+    (wire/send! c (handshake))
+    (expect= 101 (:status (wire/head c)))
+    (expect= [] (scene/within seen "a call of :on-open"))))
 
 (defcase ws-server-may-close "4.9"
   "The server's side may close, with a code and a reason."

@@ -8,7 +8,8 @@
   (:import
    (java.io ByteArrayInputStream FilterInputStream IOException InputStream)
    (java.net URI URLDecoder)
-   (java.util Locale)))
+   (java.util Locale)
+   (java.util.concurrent LinkedBlockingQueue ThreadPoolExecutor TimeUnit)))
 
 (set! *warn-on-reflection* true)
 
@@ -190,6 +191,23 @@
 (defn- elsewhere [f]
   (fn [& args] (deref (future (apply f args)))))
 
+(defn- one-thread
+  "Returns a pool of one virtual thread, which is there already."
+  ^ThreadPoolExecutor []
+  (let [factory (.factory (Thread/ofVirtual))]
+    (doto (ThreadPoolExecutor. 1 1 0 TimeUnit/SECONDS (LinkedBlockingQueue.) factory)
+      (.prestartAllCoreThreads))))
+
+(defn- reusing-a-thread
+  "A server that has all requests, and what is called for them, on one thread, which it has made when it was started."
+  []
+  {:run-server (fn [h options]
+                 (let [pool (one-thread)
+                       on-it (fn [f] (fn [& args] (.get (.submit pool ^Callable #(apply f args)))))
+                       heard #(cond-> % (:ring.websocket/listener %) (update :ring.websocket/listener update-vals on-it))]
+                   (server/run-server (comp heard (on-it h))
+                                      (cond-> options (:observer options) (update :observer update-vals on-it)))))})
+
 (defn- interrupted-first [h]
   (fn [request] (.interrupt (Thread/currentThread)) (h request)))
 
@@ -228,6 +246,7 @@
          :interrupted-responses-fail (broken/response #(if (.isInterrupted (Thread/currentThread)) (throw (InterruptedException.)) %))
          :scopes-end-early (broken/handler (fn [h] (fn [r] (t/with-scope [_] (h r)))))
          :interrupted-again (broken/handler interrupted-again)
+         :reuses-a-thread (reusing-a-thread)
          :bound-handlers (broken/handler (fn [h] (fn [r] (binding [*print-length* 1] (h r)))))
          :fails-when-observed (failing-when-observed)
          :observes-garbage (observing #(-> % (assoc-in [:request :uri] "/another") (dissoc :status :bytes :throwable)))
@@ -360,6 +379,7 @@
    :h2-no-request-timeout (broken/without :request-timeout-ms)
    :h2-no-max-concurrent (broken/without :max-concurrent)
    :h2-dies (limited-by #(< 0 (long %)))
+   :reuses-a-thread-on-jetty (reusing-a-thread)
    :impatient-on-jetty (broken/options #(assoc % :request-timeout-ms 100))
    :naive-log-on-jetty (broken/tools {:access-log naive-log})
    :h2-black-hole (broken/wire #(if (str/starts-with? % "GET") % "") identity)})

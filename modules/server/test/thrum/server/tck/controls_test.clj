@@ -154,6 +154,9 @@
    :resolves-dots [:uri-keeps-dots]
    :respond-throws [:async-first-respond-wins]
    :respond-throws-on-garbage [:async-requests-count-until-responded]
+   :reuses-a-thread [:nothing-is-inherited-by-observers :nothing-is-inherited-from-the-starter :nothing-is-inherited-in-a-pipeline
+                     :nothing-is-inherited-on-a-kept-connection :nothing-is-inherited-with-a-deadline]
+   :reuses-a-thread-on-jetty [:h2-requests-inherit-nothing :ws-callbacks-inherit-nothing]
    :ring-bodies-are-printed [:ring-bodies-failing-are-cut :ring-bodies-failing-at-once-are-500
                              :ring-bodies-may-be-written-later :ring-bodies-write-themselves]
    :scopes-end-early [:a-lazy-body-may-be-computed-by-tasks]

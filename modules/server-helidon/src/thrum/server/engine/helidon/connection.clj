@@ -30,12 +30,12 @@
   "Closes the socket, whoever reads from it or writes to it. One of TLS would wait for who writes, to say goodbye: it is reset."
   [^Socket socket]
   (if (instance? SSLSocket socket)
-    (.start (jdk/virtual-thread "helidon-close"
-                                (fn []
-                                  (try
-                                    (.setSoLinger socket true 0)
-                                    (catch SocketException _))
-                                  (close-quietly! socket))))
+    (.start (jdk/clean-thread "helidon-close"
+              (fn []
+                (try
+                  (.setSoLinger socket true 0)
+                  (catch SocketException _))
+                (close-quietly! socket))))
     (close-quietly! socket)))
 
 ;; raw: the socket that Helidon's is made of. until: when the client must have sent or taken something.

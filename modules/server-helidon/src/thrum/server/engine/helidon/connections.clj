@@ -167,7 +167,7 @@
                    (Thread/sleep tick-ms)
                    (look-at-all! all))
                  (catch InterruptedException _)))]
-    (doto (jdk/virtual-thread "helidon-keeper" look) .start)))
+    (doto (jdk/clean-thread "helidon-keeper" look) .start)))
 
 (defn cut-all!
   "Ends all connections."

@@ -103,7 +103,7 @@
                    (.countDown over))
                  ;; The client has gone, or is not to be heard any more.
                  (catch Throwable _ (.countDown over))))]
-    (.start (jdk/virtual-thread (str "http-" (.incrementAndGet numbers)) turn))))
+    (.start (jdk/clean-thread (str "http-" (.incrementAndGet numbers)) turn))))
 
 (defn- routing ^HttpRouting [^Talk talk]
   (let [security (HttpSecurity/create)]

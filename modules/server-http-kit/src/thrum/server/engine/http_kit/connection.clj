@@ -166,7 +166,7 @@
   [^Connection c]
   (.setTenant c :closing)
   (read-on! c false)
-  (.start (jdk/virtual-thread "http-kit-close" #(linger! c))))
+  (.start (jdk/clean-thread "http-kit-close" #(linger! c))))
 
 ;; Silence
 

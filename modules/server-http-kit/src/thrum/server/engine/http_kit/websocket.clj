@@ -177,4 +177,4 @@
   (let [socket (WebSocket. lib connection (LinkedBlockingQueue.) (ReentrantLock.) false false false
                            (connection/in-ms (idle-ms connection)))]
     (.setTenant ^Connection connection socket)
-    (.start (jdk/virtual-thread "http-kit-websocket" #(attend! listener socket)))))
+    (.start (jdk/clean-thread "http-kit-websocket" #(attend! listener socket)))))

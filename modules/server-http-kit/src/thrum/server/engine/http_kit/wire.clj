@@ -140,7 +140,7 @@
   Tenant
   (gone [_ _code _reason]
     (when-some [f (.getAndSet gone nil)]
-      (.start (jdk/virtual-thread "http-kit-gone" f))))
+      (.start (jdk/clean-thread "http-kit-gone" f))))
   (frame [_ _frame])
   (flawed [_ _code])
   (look [_ _now])

@@ -1,5 +1,7 @@
 (ns thrum.server.engine.jetty.threads
   "Jetty's threads: a few of the platform's, which accept and select, and virtual ones for all that may block."
+  (:require
+   [thrum.jdk :as jdk])
   (:import
    (java.util.concurrent Executor ThreadFactory)
    (org.eclipse.jetty.server.internal HttpConnection)
@@ -9,7 +11,7 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private ^Executor virtual
-  (let [^ThreadFactory factory (-> (Thread/ofVirtual) (.name "jetty") (.factory))]
+  (let [^ThreadFactory factory (jdk/clean-threads "jetty")]
     (reify Executor
       (execute [_ task] (.start (.newThread factory task))))))
 

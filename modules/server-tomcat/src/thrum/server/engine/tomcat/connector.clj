@@ -1,6 +1,7 @@
 (ns thrum.server.engine.tomcat.connector
   "Tomcat's connectors for the options: which protocols a port speaks, and within which bounds."
   (:require
+   [thrum.jdk :as jdk]
    [thrum.server.engine.tomcat.tls :as tls])
   (:import
    (java.net InetAddress)
@@ -23,14 +24,14 @@
 ;; Threads
 
 (def ^:private ^Executor virtual
-  (let [^ThreadFactory factory (-> (Thread/ofVirtual) (.name "tomcat") (.factory))]
+  (let [^ThreadFactory factory (jdk/clean-threads "tomcat")]
     (reify Executor
       (execute [_ task] (.start (.newThread factory task))))))
 
 (defn threads
   "Returns the executor of what Tomcat does from time to time."
   ^ScheduledExecutorService []
-  (Executors/newSingleThreadScheduledExecutor (-> (Thread/ofVirtual) (.name "tomcat-utility") (.factory))))
+  (Executors/newSingleThreadScheduledExecutor (jdk/clean-threads "tomcat-utility")))
 
 ;; Protocols
 

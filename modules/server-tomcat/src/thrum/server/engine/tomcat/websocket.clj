@@ -4,6 +4,7 @@
   Tomcat answers each ping by itself, and tells nobody of it: pings are seen by what it lets unmask its frames, and of a pong that the
   listener would send for one there is nothing left to send."
   (:require
+   [thrum.jdk :as jdk]
    [thrum.server.engine]
    [thrum.server.engine.tomcat.connections :as connections]
    [thrum.server.websocket :as websocket])
@@ -162,7 +163,7 @@
   5000)
 
 (def ^:private ^Executor elsewhere
-  (reify Executor (execute [_ task] (Thread/startVirtualThread task))))
+  (reify Executor (execute [_ task] (.start (jdk/clean-thread "tomcat-websocket" task)))))
 
 (definterface Life
   (^Object opened [session])

@@ -8,6 +8,7 @@
   Tomcat's waits for a client swallow interrupts. What may wait is therefore done by a thread of its own, which the exchange's waits
   for; an abort closes the socket under it, and wakes it."
   (:require
+   [thrum.jdk :as jdk]
    [thrum.server.engine]
    [thrum.server.engine.flow :as flow]
    [thrum.server.engine.tomcat.connections :as connections]
@@ -364,7 +365,7 @@
       (throw t))))
 
 (def ^:private ^ThreadFactory request-threads
-  (-> (Thread/ofVirtual) (.name "http-request") (.factory)))
+  (jdk/clean-threads "http-request"))
 
 (def ^:private ^:const note
   "Where a request of Tomcat's, which is used again and again, keeps the thread that it was last handled on."
