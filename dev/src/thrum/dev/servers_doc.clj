@@ -47,7 +47,7 @@
 
 (defn- keep! [engine outcomes]
   (let [known (if (.exists (io/file kept)) (contract) {})
-        all (update known engine #(into (sorted-map) (merge % outcomes)))]
+        all (update-vals (update known engine merge outcomes) #(into (sorted-map) %))]
     (spit kept (str "{" (str/join "\n " (for [[engine outcomes] (sort all)]
                                           (str engine "\n {" (str/join "\n  " (map (fn [[id outcome]] (str id " " outcome)) outcomes)) "}")))
                     "}\n"))))
