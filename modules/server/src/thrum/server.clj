@@ -62,8 +62,9 @@
 
 (defn stop!
   "Stops the server: ready? is false at once and responses carry Connection: close; after :drain-delay-ms the listener closes and
-  kept connections get 503; what is in flight has :shutdown-timeout-ms, then it is interrupted. Blocks until all that is done;
-  from inside one of the server's own handlers it returns at once. Nothing when it has been stopped."
+  kept connections get 503. Streams of events end then, or :drain-streams-ms later, and websockets are closed with 1001; what
+  else is in flight has :shutdown-timeout-ms, then it is interrupted. Blocks until all that is done; from inside one of the
+  server's own handlers it returns at once. Nothing when it has been stopped."
   [server]
   (lifecycle/stop! (life server)))
 

@@ -17,13 +17,15 @@
   (^Object write [^String text])
   (^Object finish [])
   (^Object await [alarm])           ; the alarm of the next heartbeat
+  (^Object end [cancel])            ; nothing more is sent; cancel ends the function, never within a write
+  (^boolean ended [])
   (^long sent []))
 
 ;; A body: f is called with what events are sent through.
 (deftype Stream [f heartbeat-ms])
 
-(deftype Events [^Target target ^OutputStream out ^:unsynchronized-mutable open ^:unsynchronized-mutable ^long sent
-                 ^:unsynchronized-mutable alarm]
+(deftype Events [^Target target ^OutputStream out ^:unsynchronized-mutable open ^:unsynchronized-mutable over
+                 ^:unsynchronized-mutable ^long sent ^:unsynchronized-mutable alarm]
   IEvents
   (write [this text]
     (let [bytes (.getBytes text StandardCharsets/UTF_8)]
@@ -38,6 +40,13 @@
     (locking this
       (set! alarm a)
       (when-not open (deadline/disarm! a))))
+  (end [this cancel]
+    (locking this
+      (when open
+        (set! over true)
+        (set! open false)
+        (cancel))))
+  (ended [this] (locking this (boolean over)))
   (finish [this]
     (locking this
       (set! open false)
@@ -83,17 +92,34 @@
   [^Events events ms]
   (.await events (deadline/arm! (deadline/in-ms ms) #(.start (jdk/clean-thread "http-heartbeat" (fn [] (beat! events ms)))))))
 
+(defn end!
+  "Ends the stream from another thread: nothing more is sent, and (cancel) is called, while nobody writes. Blocks as long as a
+  write does."
+  [^Events events cancel]
+  (.end events cancel))
+
+(defn- feed!
+  "Calls the stream's function. How it ends makes no difference once the stream has been ended."
+  [^Stream stream ^Events events]
+  (try
+    ((.-f stream) events)
+    (catch Throwable t
+      (when-not (.ended events) (throw t)))
+    (finally (.finish events)))
+  ;; The interrupt was for the function.
+  (when (.ended events) (Thread/interrupted)))
+
 (defn stream!
-  "Begins the response at target, and calls the stream's function with its events. Returns how many bytes were sent."
-  [^Stream stream ^Target target]
+  "Begins the response at target, and calls the stream's function with its events, which (opened events) gets before. Returns
+  how many bytes were sent."
+  [^Stream stream ^Target target opened]
   (let [out (.begin target nil)
-        events (Events. target out true 0 nil)]
+        events (Events. target out true false 0 nil)]
     (.flush out)
     (when-some [ms (.-heartbeat-ms stream)] (beat-later! events ms))
-    (try
-      ((.-f stream) events)
-      (.sent events)
-      (finally (.finish events)))))
+    (opened events)
+    (feed! stream events)
+    (.sent events)))
 
 (def ^:private headers
   {"Content-Type" "text/event-stream; charset=utf-8", "Cache-Control" "no-store", "X-Accel-Buffering" "no"})

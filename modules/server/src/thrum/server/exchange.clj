@@ -18,11 +18,11 @@
    [thrum.wait :as wait])
   (:import
    (clojure.lang ExceptionInfo)
-   (java.io InputStream)
+   (java.io IOException InputStream)
    (java.lang System$Logger System$Logger$Level)
    (java.util.concurrent.locks LockSupport)
    (thrum.server.engine Wire)
-   (thrum.server.events Stream)
+   (thrum.server.events Events Stream)
    (thrum.server.input Reader)
    (thrum.server.response Head)
    (thrum.server.sink Sink Target)
@@ -37,6 +37,7 @@
   (^boolean commit [])                       ; may this thread answer? true once
   (^Object done [^int status ^long bytes])   ; the last byte has been sent
   (^Object upgraded [socket])
+  (^Object streaming [events])
   (^Object unbind [])                        ; it became a stream: the deadline is over
   (^boolean unbound [])
   (die [reason])                             ; returns the stage that ended so, nil where there is nothing left to end
@@ -95,6 +96,8 @@
       (set! socket s)
       (set! status 101)
       (set! stage :socket)))
+  (streaming [this events]
+    (locking this (set! socket events)))
   (unbind [_] (set! unbound true))
   (unbound [_] unbound)
   (die [this reason]
@@ -151,10 +154,16 @@
 
 ;; Ended by somebody else: the deadline, a drain, the client
 
+(defn- answered!
+  "The client has been answered by another thread than the exchange's."
+  [^Exchange x]
+  (.answered x)
+  (traffic/wake! (.-traffic x)))
+
 (defn- cut! [^Exchange x]
   (try
     (.abort ^Wire (.-wire x))
-    (finally (.answered x))))
+    (finally (answered! x))))
 
 (defn- answer-instead!
   "Answers 503 from a thread of its own; the exchange's own may never come to it."
@@ -167,7 +176,7 @@
                    (.send wire 503 (.-headers head) (body/text-bytes "service unavailable" "utf-8"))
                    (.done x 503 0)
                    (catch Throwable _ (.abort wire))
-                   (finally (.answered x))))]
+                   (finally (answered! x))))]
     (try
       (start! x "http-answer" answer)
       ;; No thread is to be had: the exchange's own waits for this.
@@ -193,22 +202,55 @@
     :done nil)
   (some-> (.form x) (form/cancel! reason)))
 
-(defn- close-socket! [^Exchange x]
-  (start! x "http-close" #(websocket/close! (.socket x) 1001 "Going away")))
-
 (defn end!
-  "Ends the exchange for this reason, if it has not ended: 503 where nothing has been sent, otherwise the connection is cut, or a
-  websocket closed with 1001. The handler is interrupted, once."
+  "Ends the exchange for this reason, if it has not ended: 503 where nothing has been sent, otherwise the connection is cut. The
+  handler is interrupted, once. Nothing for a websocket."
   [^Exchange x reason]
   (when-some [stage (.die x reason)]
-    (if (= :socket stage)
-      (close-socket! x)
+    (when-not (= :socket stage)
       (end-for! x reason stage))))
 
 (defn settled?
   "Tells whether the client has been answered, as far as it will be."
   [^Exchange x]
   (.settled x))
+
+;; Streams, when the server stops
+
+(defn stream?
+  "Tells whether the exchange is a stream of events or a websocket, and is open."
+  [^Exchange x]
+  (and (some? (.socket x)) (not (.settled x))))
+
+(defn awaited?
+  "Tells whether the end of the server waits for the exchange: for a handler until it ends, for a stream's function until its
+  client has been answered."
+  [^Exchange x]
+  (or (nil? (.socket x)) (not (.settled x))))
+
+(defn- bid-farewell! [^Exchange x stream]
+  (if (instance? Events stream)
+    (events/end! stream #(form/cancel! (.form x) :shutdown))
+    (websocket/close! stream 1001 "Going away")))
+
+(defn end-stream!
+  "Ends a stream as its client expects it, on a thread of its own: a websocket is closed with 1001, events end with the response,
+  and their function is cancelled. Nothing for what is no stream."
+  [^Exchange x]
+  (when-some [stream (.socket x)]
+    (start! x "http-farewell" #(try (bid-farewell! x stream) (catch IOException _)))))
+
+(defn cut-stream!
+  "Cuts the connection of a stream that has not ended, and cancels its function."
+  [^Exchange x]
+  (let [stream (.socket x)]
+    (cond
+      (nil? stream) nil
+      (instance? Events stream) (end! x :shutdown)
+      :else (try
+              (websocket/abort! stream)
+              (form/cancel! (.form x) :shutdown)
+              (finally (answered! x))))))
 
 (defn- time-out!
   "Ends what is not a stream and has not been answered. Not on the alarm's thread, one of the platform's: an observer may block."
@@ -294,10 +336,15 @@
   (.unbind x)
   (form/lift-deadline! (.form x)))
 
+(defn- opened!
+  "What opens when the others have been ended is ended at once."
+  [^Exchange x _]
+  (when (= :ending (traffic/state (.-traffic x))) (end-stream! x)))
+
 (defn- stream-events! [^Exchange x ^Head head ^Stream stream]
   (become-stream! x)
   (let [answer (Answer. x head)
-        sent (events/stream! stream answer)]
+        sent (events/stream! stream answer #(opened! x (.streaming x %)))]
     (.end answer)
     (.done x (.-status head) sent)))
 
@@ -307,7 +354,7 @@
     (become-stream! x)
     (commit! x)
     (.upgrade ^Wire (.-wire x) (.-headers head) (:ring.websocket/protocol response) inbox)
-    (websocket/attend! inbox #(.upgraded x %))
+    (websocket/attend! inbox #(opened! x (.upgraded x %)))
     (.done x 101 0)))
 
 (defn- closing? [^Exchange x]
@@ -445,7 +492,7 @@
             (end! x :thrum/timeout))
     :committed (do (cut! x)
                    (note-loss! x t))
-    (log! x t)))
+    (when-not (form/cancel-reason (.form x)) (log! x t))))
 
 ;; From the first line to the last byte
 
@@ -483,7 +530,7 @@
   "Runs the handler, unless the request is refused before."
   [^Exchange x handler]
   (cond
-    (#{:closing :stopped} (traffic/state (.-traffic x))) (refuse! x 503 "Retry-After" "1")
+    (#{:closing :ending :stopped} (traffic/state (.-traffic x))) (refuse! x 503 "Retry-After" "1")
     (too-long? x) (refuse! x 413)
     :else (do (tell! x :start)
               (run-handler! x handler))))

@@ -1,6 +1,7 @@
 (ns thrum.server.lifecycle
   "How a server starts, drains and ends."
   (:require
+   [thrum.deadline :as deadline]
    [thrum.server.engine]
    [thrum.server.exchange :as exchange]
    [thrum.server.traffic :as traffic])
@@ -15,7 +16,8 @@
 (deftype Life [engine options traffic ^Running running ^CountDownLatch stopped ^AtomicReference hook])
 
 (def ^:private ^:const answer-ms
-  "How long stop! waits, after it has interrupted the handlers, for their clients to be answered."
+  "How long stop! waits for clients to be answered after it has interrupted the handlers, and for streams to end before it cuts
+  them."
   2000)
 
 (def ^:private ^ThreadLocal serving
@@ -71,14 +73,29 @@
 (defn- wait-ms! [ms]
   (when (pos? (long ms)) (Thread/sleep (long ms))))
 
+(defn- end-streams!
+  "Ends the streams that are open, and those that still open; cuts what is left of them later. Returns the alarm for that."
+  [traffic]
+  (traffic/move! traffic :closing :ending)
+  (run! exchange/end-stream! (traffic/in-flight traffic))
+  (deadline/arm! (deadline/in-ms answer-ms) #(run! exchange/cut-stream! (traffic/in-flight traffic))))
+
+(defn- end-requests! [traffic]
+  (run! #(exchange/end! % :shutdown) (remove exchange/stream? (traffic/in-flight traffic)))
+  (traffic/await-quiet! traffic (complement exchange/settled?) (deadline/in-ms answer-ms)))
+
 (defn- drain!
-  "Lets what is in flight end, and ends the rest."
+  "Lets what is in flight end, and ends the rest: streams first."
   [^Life life]
-  (let [{:keys [shutdown-timeout-ms]} (.-options life)
-        traffic (.-traffic life)]
-    (when-not (traffic/await-quiet! traffic (constantly true) shutdown-timeout-ms)
-      (run! #(exchange/end! % :shutdown) (traffic/in-flight traffic))
-      (traffic/await-quiet! traffic (complement exchange/settled?) answer-ms))))
+  (let [{:keys [shutdown-timeout-ms drain-streams-ms]} (.-options life)
+        traffic (.-traffic life)
+        end (deadline/in-ms shutdown-timeout-ms)]
+    (traffic/await-quiet! traffic (constantly true) (deadline/in-ms (min drain-streams-ms shutdown-timeout-ms)))
+    (let [cut (end-streams! traffic)]
+      (when-not (traffic/await-quiet! traffic exchange/awaited? end)
+        (end-requests! traffic))
+      (deadline/disarm! cut)
+      (run! exchange/cut-stream! (traffic/in-flight traffic)))))
 
 (defn- stop-now!
   "Stops, on a thread that nobody interrupts."
@@ -95,7 +112,7 @@
         (.close ^Running (.-running life))
         (finally
           (remove-hook! life)
-          (traffic/move! (.-traffic life) :closing :stopped)
+          (traffic/move! (.-traffic life) (traffic/state (.-traffic life)) :stopped)
           (traffic/tell! (.-traffic life) :stop (constantly {}))
           (.countDown ^CountDownLatch (.-stopped life)))))))
 

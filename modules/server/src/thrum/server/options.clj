@@ -61,6 +61,7 @@
    (row positive :header-timeout-ms 10000 "how many ms a client may take to send the headers; then 408, or the connection is closed")
    (row positive :idle-timeout-ms 60000 "how many ms a connection may be silent; then it is closed")
    (row natural :drain-delay-ms 0 "how many ms stop! goes on serving, while ready? is false already")
+   (row natural :drain-streams-ms 0 "how many ms longer streams and websockets stay open, within :shutdown-timeout-ms")
    (row natural :shutdown-timeout-ms 10000 "how many ms stop! waits for what is in flight")
    (row flag :stop-on-shutdown? true "whether the end of the JVM stops the server, as stop! does")
    (row flag :interrupt-on-disconnect? false "whether a request is cancelled whose client goes away" :needs :disconnect)

@@ -13,7 +13,7 @@
 
 (set! *warn-on-reflection* true)
 
-;; state: :running, :draining, :closing, when kept connections get 503, :stopped. drainer: the thread that waits for the last one.
+;; state: :running, :draining, :closing, when kept connections get 503, :ending, when streams end too, :stopped. drainer: the thread that waits for the last one.
 (deftype Traffic [options ^Limiter limiter ^Limiter streams ^Set exchanges ^Map counters ^AtomicReference state ^AtomicReference drainer])
 
 (def ^:private counted
@@ -40,7 +40,7 @@
   (.-options traffic))
 
 (defn state
-  "Returns :running, :draining, :closing or :stopped."
+  "Returns :running, :draining, :closing, :ending or :stopped."
   [^Traffic traffic]
   (.get ^AtomicReference (.-state traffic)))
 
@@ -65,7 +65,7 @@
 (defn status
   "Returns the counts of the server: what is under way now (:in-flight :queued :streams :overdue), and since it started."
   [^Traffic traffic]
-  (into {:state ({:closing :draining} (state traffic) (state traffic))
+  (into {:state ({:closing :draining, :ending :draining} (state traffic) (state traffic))
          :in-flight (.size ^Set (.-exchanges traffic))
          :queued (in-use (.-limiter traffic) :waiting)
          :streams (in-use (.-streams traffic) :in-use)
@@ -90,12 +90,17 @@
   [^Traffic traffic exchange]
   (.add ^Set (.-exchanges traffic) exchange))
 
+(defn wake!
+  "Has who waits for the last exchange look again."
+  [^Traffic traffic]
+  (when-some [thread (.get ^AtomicReference (.-drainer traffic))]
+    (LockSupport/unpark thread)))
+
 (defn leave!
   "An exchange has ended."
   [^Traffic traffic exchange]
   (.remove ^Set (.-exchanges traffic) exchange)
-  (when-some [thread (.get ^AtomicReference (.-drainer traffic))]
-    (LockSupport/unpark thread)))
+  (wake! traffic))
 
 (defn in-flight
   "Returns the exchanges that have not ended."
@@ -103,9 +108,9 @@
   (vec (.-exchanges traffic)))
 
 (defn await-quiet!
-  "Waits until no exchange is left for which (counts? exchange), or ms have passed. Returns whether none is left."
-  [^Traffic traffic counts? ms]
+  "Waits until no exchange is left for which (counts? exchange), or the moment has come. Returns whether none is left."
+  [^Traffic traffic counts? moment]
   (.set ^AtomicReference (.-drainer traffic) (Thread/currentThread))
   (try
-    (wait/until traffic (deadline/in-ms ms) #(not-any? counts? (.-exchanges traffic)))
+    (wait/until traffic moment #(not-any? counts? (.-exchanges traffic)))
     (finally (.set ^AtomicReference (.-drainer traffic) nil))))

@@ -61,6 +61,11 @@
     (.close ^Socket (.-socket ws) (int code) reason))
   nil)
 
+(defn abort!
+  "Cuts the connection; its listener is told of the end, as of any other."
+  [^WebSocket ws]
+  (.abort ^Socket (.-socket ws)))
+
 ;; Ring, where it is there
 
 (defn- ring-var [n]

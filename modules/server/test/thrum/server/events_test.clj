@@ -26,7 +26,7 @@
   "Returns what is written when f is called with events."
   [f & {:as options}]
   (let [out (ByteArrayOutputStream.)]
-    (events/stream! (:body (events/response (merge {:heartbeat-ms nil} options) f)) (target out))
+    (events/stream! (:body (events/response (merge {:heartbeat-ms nil} options) f)) (target out) identity)
     (str out)))
 
 (deftest a-string-is-the-data
@@ -50,7 +50,7 @@
 (deftest a-silent-stream-is-kept-alive
   (let [out (ByteArrayOutputStream.)
         beaten? #(< 1 (count (re-seq #": \n\n" (str out))))]
-    (events/stream! (:body (events/response {:heartbeat-ms 1} (fn [_] (is (gate/eventually 5000 beaten?))))) (target out))))
+    (events/stream! (:body (events/response {:heartbeat-ms 1} (fn [_] (is (gate/eventually 5000 beaten?))))) (target out) identity)))
 
 (deftest no-heartbeat-outlives-its-stream
   (let [before (deadline/armed)]
@@ -61,4 +61,4 @@
   (let [gone (proxy [OutputStream] []
                (write ([_] (throw (IOException. "Broken pipe"))) ([_ _ _]))
                (flush []))]
-    (is (thrown? IOException (events/stream! (:body (events/response {:heartbeat-ms nil} #(events/send! % "x"))) (target gone))))))
+    (is (thrown? IOException (events/stream! (:body (events/response {:heartbeat-ms nil} #(events/send! % "x"))) (target gone) identity)))))

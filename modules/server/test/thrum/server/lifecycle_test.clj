@@ -32,7 +32,7 @@
 (deftest no-handler-is-given-a-request-once-the-listener-closes
   (let [life (promise), state (promise)
         engine (engine-that identity #(deliver state (traffic/state (.-traffic ^Life @life))))]
-    (deliver life (lifecycle/start engine {:drain-delay-ms 0, :shutdown-timeout-ms 0, :max-header-bytes 16384} identity))
+    (deliver life (lifecycle/start engine {:drain-delay-ms 0, :drain-streams-ms 0, :shutdown-timeout-ms 0, :max-header-bytes 16384} identity))
     (gate/in-time 5000 #(lifecycle/stop! @life))
     (is (= :closing (deref state 0 nil)))))
 
@@ -53,7 +53,7 @@
                (body [_] nil)
                (unwatch [_] nil)
                (send [_ s _ _] (deliver status s)))
-        life (lifecycle/start (engine-that #(deliver serve %) (constantly nil)) {:drain-delay-ms 0, :shutdown-timeout-ms 0, :max-header-bytes 16384}
+        life (lifecycle/start (engine-that #(deliver serve %) (constantly nil)) {:drain-delay-ms 0, :drain-streams-ms 0, :shutdown-timeout-ms 0, :max-header-bytes 16384}
                               (fn [_] (swap! called inc)))]
     (gate/in-time 5000 #(lifecycle/stop! life))
     (@serve wire)

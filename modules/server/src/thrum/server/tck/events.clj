@@ -138,12 +138,60 @@
   (let [handler (streaming env {} (fn [send!] (send! "first") (throw (ex-info "secret" {}))))]
     (expect-cut (scene/ask env (scene/serve env handler {}) (wire/get "/")))))
 
+(defn- stopping
+  "Starts the stop of a server with one open stream; returns {:c client, :gate gate, :stopping promise}."
+  [env options]
+  (let [{:keys [server gate]} (long-streams env (merge {:shutdown-timeout-ms 9000} options))
+        c (open-stream env server)]
+    {:server server, :c c, :gate gate, :stopping (scene/start #((:stop (:tools env)) server))}))
+
 (defcase streams-end-with-the-server "4.7"
-  "A stream that is open when the server stops is ended at :shutdown-timeout-ms."
+  "When the server stops, an open stream ends as a whole response, and does not delay the stop."
   {:uses #{:sse}}
   [env]
-  (let [{:keys [server]} (long-streams env {:shutdown-timeout-ms 200})
+  (let [{:keys [c stopping]} (stopping env {})]
+    (expect= :last (wire/chunk c))
+    (scene/within stopping "the end of stop!")))
+
+(defcase streams-may-end-later "4.7"
+  "For :drain-streams-ms a stream goes on when the server stops."
+  {:uses #{:sse}}
+  [env]
+  (let [{:keys [c gate]} (stopping env {:drain-streams-ms 8000})]
+    (expect= :silent (wire/after c 300))
+    (deliver gate :open)
+    (expect-event c "last")
+    (expect= :last (wire/chunk c))))
+
+(defcase streams-end-in-time "4.7"
+  ":drain-streams-ms does not outlast :shutdown-timeout-ms."
+  {:uses #{:sse}}
+  [env]
+  (let [{:keys [c stopping]} (stopping env {:drain-streams-ms 9000, :shutdown-timeout-ms 200})]
+    (expect= :last (wire/chunk c))
+    (scene/within stopping "the end of stop!")))
+
+(defcase stubborn-streams-are-cut "4.7"
+  "A stream whose function does not end when the server stops is cut, and does not keep stop! from returning."
+  {:uses #{:sse}}
+  [env]
+  (let [gate (scene/gate env)
+        feed (fn [send!] (send! "first") (scene/stubborn gate))
+        server (scene/serve env (scene/routes {"/stream" (streaming env {} feed)}) {:shutdown-timeout-ms 9000})
         c (open-stream env server)
         stopping (scene/start #((:stop (:tools env)) server))]
-    (scene/within stopping "the end of stop!")
-    (scene/expect-closed c)))
+    (expect= true (contains? #{:eof :reset} (wire/chunk c)))
+    (scene/within stopping "the end of stop!")))
+
+(defcase stuck-streams-are-cut "4.7"
+  "A stream whose client takes nothing does not keep stop! from returning."
+  {:uses #{:sse}}
+  [env]
+  (let [event (apply str (repeat 100000 "x"))
+        begun (atom (System/nanoTime))
+        feed (fn [send!] (while true (reset! begun (System/nanoTime)) (send! event)))
+        server (scene/serve env (streaming env {} feed) {:shutdown-timeout-ms 9000})
+        c (wire/send! (scene/client env server) (wire/get "/"))]
+    (expect-status 200 (assoc (wire/head c) :ended :whole))
+    (expect (scene/eventually 4000 #(< 300000000 (- (System/nanoTime) (long @begun)))) "a write that blocks" :none)
+    (scene/within (scene/start #((:stop (:tools env)) server)) "the end of stop!")))

@@ -301,17 +301,28 @@
     (expect= [:text "still"] (read-frame c))))
 
 (defcase ws-closes-with-the-server "4.7"
-  "When the server stops, an open websocket is closed with 1001, and the listener hears of it."
+  "When the server stops, an open websocket is closed with 1001, the listener hears of it, and the stop is not delayed."
   ws
   [env]
   (let [closes (atom 0)
-        server (serve env {:on-close (fn [_ _ _] (swap! closes inc))} {:shutdown-timeout-ms 300})
+        server (serve env {:on-close (fn [_ _ _] (swap! closes inc))} {:shutdown-timeout-ms 9000})
         c (open env server)
         stopping (scene/start #((:stop (:tools env)) server))]
     (expect= 1001 (close-code (read-frame c)))
     (wire/try-send! c (frame :close (code-text 1001)))
     (scene/within stopping "the end of stop!")
     (expect (scene/eventually 2000 #(= 1 @closes)) "one :on-close" @closes)))
+
+(defcase ws-silent-clients-do-not-stop-the-stop "4.7"
+  "A websocket whose client does not answer that close is cut."
+  ws
+  [env]
+  (let [server (serve env {} {:shutdown-timeout-ms 9000})
+        c (open env server)
+        stopping (scene/start #((:stop (:tools env)) server))]
+    (expect= 1001 (close-code (read-frame c)))
+    (expect-closed c)
+    (scene/within stopping "the end of stop!")))
 
 (defcase ws-refused-by-the-handler "4.9"
   "A handler may answer a websocket's handshake with a plain response."

@@ -254,9 +254,10 @@
          :overload-is-503 (broken/setting :on-overload 503)
          :leaks-from-overload (broken/callbacks (fn [f] (fn [& args] (try (apply f args) (catch Exception e {:status 500, :body (ex-message e)})))))
          :slow-shutdown (broken/options #(assoc % :shutdown-timeout-ms 9000))
+         :streams-hold-the-stop (broken/options #(assoc % :drain-streams-ms 9000, :shutdown-timeout-ms 9000))
          :fast-shutdown (broken/options #(assoc % :shutdown-timeout-ms 1))}
         (for [k [:max-concurrent :max-queued :max-body-bytes :max-header-bytes :header-timeout-ms
-                 :max-streams :request-timeout-ms :drain-delay-ms :async?]]
+                 :max-streams :request-timeout-ms :drain-delay-ms :drain-streams-ms :async?]]
           [(keyword (str "no-" (name k))) (broken/without k)])))
 
 ;; Async handlers
@@ -355,6 +356,7 @@
    :ws-no-max-streams (broken/without :max-streams)
    :ws-hangs-up (hangs-up-after 150)
    :ws-stop-does-nothing (broken/tools {:stop (fn [_])})
+   :ws-holds-the-stop (broken/options #(assoc % :drain-streams-ms 9000, :shutdown-timeout-ms 9000))
    :ws-mends-responses (broken/response #(cond-> % (= 401 (:status %)) (assoc :status 200)))})
 
 (def ^:private disconnects
