@@ -106,10 +106,10 @@
                      (options/fan-out limit-or-options [:limit :name :wrap :scoped-values]))))
 
 (defn- results [options f colls]
-  (fanout/results (in-context options) (options/function f) colls))
+  (fanout/results (in-context options) (options/mapped f) colls))
 
 (defn- transducer [options f]
-  (fanout/transducer #(in-context options) (options/function f)))
+  (fanout/transducer #(in-context options) (options/mapped f)))
 
 (defn pmap
   "Returns a lazy seq of f of the items, in the order of the input, computed by at most `limit` tasks at once.
@@ -164,20 +164,20 @@
   ([f]
    (throw (options/no-limit f)))
   ([f coll & colls]
-   (results (fan-out-options :ordered "map" all-at-once) f (cons coll colls))))
+   (results (fan-out-options :ordered "map" all-at-once) (options/function "first, as in (map f coll)" f) (cons coll colls))))
 
 (defn pmapv
   "Returns a vector of f of the items, in the order of the input, computed by at most limit tasks at once. The first failure in
   time cancels and joins the others and is thrown. When it returns or throws, nothing of its own is running.
   limit as in pmap, without :window. A single collection may be anything that can be reduced."
   [limit f coll & colls]
-  (fanout/vector-of-results (eager-options "pmapv" limit) (options/function f) (cons coll colls)))
+  (fanout/vector-of-results (eager-options "pmapv" limit) (options/mapped f) (cons coll colls)))
 
 (defn prun!
   "Calls f on every item for its effects, at most limit at once; returns nil. Otherwise as pmapv; a result of `reduced` is no
   reason to stop."
   [limit f coll]
-  (fanout/run! (eager-options "prun" limit) (options/function f) coll))
+  (fanout/run! (eager-options "prun" limit) (options/mapped f) coll))
 
 (defn ^:no-doc one-at-a-time
   "Returns the items of coll as a lazy seq without chunks."
@@ -403,8 +403,8 @@
 (defn cancel!
   "Cancels a task or a scope: its state says so for good, with the reason (default, for nil and false too: :cancelled), and its threads
   are interrupted, each once. Returns whether it had an effect. Every wait of Thrum's in cancelled work throws
-  java.util.concurrent.CancellationException, whose cause carries {:type :thrum/cancelled, :reason reason}. It does not wait
-  for the work to end."
+  java.util.concurrent.CancellationException, whose cause carries {:type :thrum/cancelled, :reason reason}, where a reason that is not
+  small is given as text. It does not wait for the work to end."
   ([x] (cancel! x :cancelled))
   ([x reason]
    (let [reason (or reason :cancelled)]

@@ -1,7 +1,8 @@
 (ns thrum.error
   "Every exception that Thrum makes, and how several failures become one."
   (:require
-   [clojure.string :as str])
+   [clojure.string :as str]
+   [thrum.shown :as shown])
   (:import
    (clojure.lang ExceptionInfo)
    (java.net SocketException)
@@ -17,10 +18,14 @@
 
 ;; What Thrum throws
 
+(defn- in-bounds [data k]
+  (cond-> data (contains? data k) (update k shown/datum)))
+
 (defn invalid
-  "Returns the answer to a misuse: what was given, and what is accepted."
+  "Returns the answer to a misuse: what was given, and what is accepted. The :value and the :option that the user gave are kept within bounds, see
+  thrum.shown/datum."
   [message data]
-  (ex-info message (assoc data :type :thrum/invalid)))
+  (ex-info message (-> data (in-bounds :value) (in-bounds :option) (assoc :type :thrum/invalid))))
 
 (defn no-thunk
   "Returns the answer to a :wrap that returned nil."
@@ -47,9 +52,9 @@
   (^CancellationException [task-name reason] (cancelled task-name reason nil))
   (^CancellationException [task-name reason cause]
    (doto (CancellationException. (str task-name " was cancelled"))
-     ;; Many are cancelled at once: pr-str, and ex-info, which looks into its stack trace, would be the dearest part of it.
-     (.initCause (ExceptionInfo. (str task-name " was cancelled: " (if (keyword? reason) reason (pr-str reason)))
-                   {:type :thrum/cancelled, :task task-name, :reason reason}
+     ;; Many are cancelled at once: ex-info, which looks into its stack trace, would be the dearest part of it.
+     (.initCause (ExceptionInfo. (str task-name " was cancelled: " (if (keyword? reason) reason (shown/text reason)))
+                   {:type :thrum/cancelled, :task task-name, :reason (if (keyword? reason) reason (shown/datum reason))}
                    cause)))))
 
 (defn deadlock

@@ -4,6 +4,7 @@
    [thrum.context :as context]
    [thrum.error :as error]
    [thrum.scope :as scope]
+   [thrum.shown :as shown]
    [thrum.task :as task])
   (:import
    (clojure.lang ExceptionInfo)
@@ -105,5 +106,5 @@
   (cond
     (instance? Launcher executor) (.launch ^Launcher executor context f)
     (instance? Executor executor) (on-foreign executor (task/named (task/task context nil 0 f) (task/unique-name name)))
-    :else (throw (error/invalid (str "future-via takes a java.util.concurrent.Executor, not " (pr-str executor))
+    :else (throw (error/invalid (str "future-via takes a java.util.concurrent.Executor, not " (shown/text executor))
                                 {:value executor, :accepts "a java.util.concurrent.Executor"}))))

@@ -7,6 +7,7 @@
    [thrum.error :as error]
    [thrum.options :as options]
    [thrum.point :as point]
+   [thrum.shown :as shown]
    [thrum.wait :as wait])
   (:import
    (java.lang AutoCloseable)
@@ -95,7 +96,7 @@
   errors. Throws :thrum/invalid."
   ^Limiter [permits options]
   (when-not (pos-int? permits)
-    (throw (error/invalid (str "A limiter of " (pr-str permits) " permits: it must be a positive integer")
+    (throw (error/invalid (str "A limiter of " (shown/text permits) " permits: it must be a positive integer")
                           {:option :permits, :value permits, :accepts "a positive integer"})))
   (let [{:keys [queue wait-ms name]} (options/check options [:queue :wait-ms :name])]
     (Limiter. name permits queue wait-ms (HashSet.) (LinkedHashSet.) 0 0)))

@@ -4,7 +4,8 @@
   (:require
    [clojure.string :as str]
    [thrum.error :as error]
-   [thrum.jdk :as jdk]))
+   [thrum.jdk :as jdk]
+   [thrum.shown :as shown]))
 
 (set! *warn-on-reflection* true)
 
@@ -62,19 +63,23 @@
   [k ks]
   (apply min-key #(distance (name %) (name k)) ks))
 
+(def ^:private ^:const longest-name
+  "Beyond this a key resembles no option, and the distance takes long."
+  40)
+
 (defn- hint [k ks]
-  (when (and (keyword? k) (seq ks))
+  (when (and (keyword? k) (<= (count (name k)) (long longest-name)) (seq ks))
     (str ", did you mean " (nearest k ks) "?")))
 
 (defn- unknown [k rows ks]
-  (error/invalid (str "Unknown option " (pr-str k) (hint k ks) " Known here:\n" (str/join "\n" (documented rows ks)))
+  (error/invalid (str "Unknown option " (shown/text k) (hint k ks) " Known here:\n" (str/join "\n" (documented rows ks)))
                  {:option k, :known (vec ks)}))
 
 ;; A secret's value is not shown.
 (defn- wrong [k {:keys [accepts secret?]} v]
   (if secret?
     (error/invalid (str "The option " k " must be " accepts) {:option k, :accepts accepts})
-    (error/invalid (str "The option " k " is " (pr-str v) "; it must be " accepts) {:option k, :value v, :accepts accepts})))
+    (error/invalid (str "The option " k " is " (shown/text v) "; it must be " accepts) {:option k, :value v, :accepts accepts})))
 
 (defn- check-value [k row v]
   (when-not ((:check row) v)
@@ -91,24 +96,30 @@
   ([options ks] (check rows options ks))
   ([rows options ks]
    (when-not (map? options)
-     (throw (error/invalid (str "Options are a map, not " (pr-str options)) {:value options})))
+     (throw (error/invalid (str "Options are a map, not " (shown/text options)) {:value options})))
    (doseq [[k v] options]
-     (when-not (some #{k} ks) (throw (unknown k rows ks)))
+     (when-not (some #(identical? k %) ks) (throw (unknown k rows ks)))
      (check-value k (rows k) v))
    options))
 
 (defn function
-  "Returns f if it can be called; throws :thrum/invalid otherwise."
+  "Returns f if it can be called; throws :thrum/invalid otherwise. place: where it stands, for the message."
+  ([f] (function "here" f))
+  ([place f]
+   (when-not (ifn? f)
+     (throw (error/invalid (str "A function is expected " place ", not " (shown/text f)) {:value f, :accepts "a function"})))
+   f))
+
+(defn mapped
+  "Returns f, which follows a limit, if it can be called; throws :thrum/invalid otherwise."
   [f]
-  (when-not (ifn? f)
-    (throw (error/invalid (str "A function is expected, not " (pr-str f)) {:value f, :accepts "a function"})))
-  f)
+  (function "after the limit, as in (pmap 8 f coll)" f))
 
 (defn instance
   "Returns x if it is of the class; throws :thrum/invalid otherwise."
   [^Class class expected x]
   (when-not (.isInstance class x)
-    (throw (error/invalid (str "What is expected here is " expected ", not " (pr-str x)) {:value x, :accepts expected})))
+    (throw (error/invalid (str "What is expected here is " expected ", not " (shown/text x)) {:value x, :accepts expected})))
   x)
 
 (defn functions
@@ -122,7 +133,7 @@
   "Returns the binding vector of a macro if it consists of pairs; throws :thrum/invalid otherwise."
   [macro v]
   (when-not (and (vector? v) (even? (count v)))
-    (throw (error/invalid (str macro " takes a vector of names and values, not " (pr-str v)) {:value v, :accepts "a vector of pairs"})))
+    (throw (error/invalid (str macro " takes a vector of names and values, not " (shown/text v)) {:value v, :accepts "a vector of pairs"})))
   v)
 
 (defn binding-form
@@ -130,7 +141,7 @@
   [macro v n]
   (when-not (and (vector? v) (<= 1 (count v) n))
     (throw (error/invalid (str macro " takes a vector first, " (if (= 1 n) "[executor]" "[symbol] or [symbol options]")
-                               ", not " (pr-str v))
+                               ", not " (shown/text v))
                           {:value v, :accepts "a vector"})))
   v)
 
@@ -140,9 +151,9 @@
   "the limit comes first, as in (pmap 8 f coll); it is a positive integer, or a map of options with a :limit")
 
 (defn- limit-error [given]
-  (error/invalid (if (ifn? given)
+  (error/invalid (if (and (ifn? given) (not (coll? given)))
                    (str "A function stands where the limit is expected: " limit-first)
-                   (str "The limit is " (pr-str given) ": " limit-first))
+                   (str "The limit is " (shown/text given) ": " limit-first))
                  {:option :limit, :value given, :accepts "a positive integer"}))
 
 (defn no-limit

@@ -7,6 +7,7 @@
    [thrum.error :as error]
    [thrum.options :as options]
    [thrum.scope :as scope]
+   [thrum.shown :as shown]
    [thrum.wait :as wait])
   (:import
    (java.util.concurrent ExecutionException ThreadLocalRandom)))
@@ -16,10 +17,10 @@
 ;; Schedules
 
 (defn- refused
-  "Returns the answer to what is no wait or schedule. It may be endless: a schedule in the place of a number."
+  "Returns the answer to what is no wait or schedule."
   [what x accepts]
-  (error/invalid (str what " is " (binding [*print-length* 4] (pr-str x)) "; it must be " accepts)
-                 (cond-> {:accepts accepts} (not (sequential? x)) (assoc :value x))))
+  (error/invalid (str what " is " (shown/text x) "; it must be " accepts)
+                 {:value x, :accepts accepts}))
 
 (defn- ms
   ^long [what x]

@@ -5,6 +5,7 @@
    [clojure.test :refer [are deftest is]]
    [thrum.core :as t]
    [thrum.options :as options]
+   [thrum.test-kit.gate :as gate]
    [thrum.throwing :refer [thrown]]))
 
 (set! *warn-on-reflection* true)
@@ -58,6 +59,70 @@
     (t/pcalls 3)
     (t/future-call 3)
     (t/future-call {:wrap (constantly nil)} (fn []))))
+
+(defn- endless
+  "Returns a lazy seq that has no end, but does not let itself be walked far."
+  []
+  (map #(if (< % 100) % (throw (AssertionError. "An endless seq was walked"))) (iterate inc 0)))
+
+(deftest endless-arguments-are-answered-at-once-and-in-short
+  (are [form] (let [e (gate/in-time 5000 (fn [] (thrown form)))]
+                (and (= :thrum/invalid (:type (ex-data e)))
+                     (<= (count (ex-message e)) 2000)
+                     (<= (count (pr-str (dissoc (ex-data e) :known))) 1000)))
+    (t/pmap 8 (endless) inc)
+    (t/pmap 8 (endless))
+    (t/pmap (endless) inc [1])
+    (t/pmap {:limit (endless)} inc [1])
+    (t/pmap {:limit 1, (endless) 1} inc [1])
+    (t/pmap {:limit 1, :name (endless)} inc [1])
+    (t/pmap {:limit 1, :scoped-values (endless)} inc [1])
+    (t/pmap {:limit 1, :wrap (endless)} inc [1])
+    (t/map (endless) inc)
+    (t/pmapv 8 (endless) inc)
+    (t/prun! 8 (endless) inc)
+    (t/pcalls (endless))
+    (t/pfor (endless) [x [1]] x)
+    (t/future-call (endless) inc)
+    (t/future-call (endless))
+    (t/future-via [(endless)] 1)
+    (t/all-call (endless))
+    (t/race-call (endless))
+    (t/with-scope [_ {:name (endless)}] 1)
+    (t/with-scope [s] (t/fork-call s (endless)))
+    (t/with-scope [s] (t/use! s (endless)))
+    (t/fork (endless) 1)
+    (t/with-timeout (endless) 1)
+    (t/with-deadline (endless) 1)
+    (t/shield (endless) 1)
+    (t/cancel! (endless))
+    (t/cancelled? (endless))
+    (t/limiter (endless))
+    (t/limiter 1 (endless))
+    (t/with-permit (endless) 1)
+    (t/release! (endless))
+    (t/retry (endless) 1)
+    (t/retry {:attempts (endless)} 1)
+    (t/retry {:schedule [(endless)]} (throw (Exception. "no")))
+    (t/constant (endless))
+    (t/max-elapsed (endless) [1])
+    (t/abandon-on-interrupt (endless) 1)))
+
+(deftest an-endless-reason-of-a-cancel-is-shown-in-short
+  (let [task (t/future @(promise))
+        _ (t/cancel! task (endless))
+        cause (ex-cause (thrown @task))]
+    (is (= :thrum/cancelled (:type (ex-data cause))))
+    (is (<= (count (pr-str (ex-message cause) (ex-data cause))) 1000)))
+  (let [task (t/future @(promise)), reason {:why [:late 1]}]
+    (t/cancel! task reason)
+    (is (identical? reason (:reason (ex-data (ex-cause (thrown @task))))))))
+
+(deftest swapped-arguments-are-told-what-stands-where
+  (is (= "A function is expected after the limit, as in (pmap 8 f coll), not #<clojure.lang.Iterate>"
+         (ex-message (thrown (t/pmap 8 (range) inc)))))
+  (is (= "A function is expected first, as in (map f coll), not #<clojure.lang.Iterate>" (ex-message (thrown (t/map (range) inc)))))
+  (is (str/includes? (ex-message (thrown (t/pmap [1 2] inc 8))) "The limit is [1 2]: the limit comes first")))
 
 (deftest a-macro-of-the-wrong-shape-says-so
   (are [form] (= :thrum/invalid (:type (ex-data (ex-cause (thrown (eval form))))))

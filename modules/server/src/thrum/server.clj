@@ -12,7 +12,8 @@
    [thrum.server.events :as events]
    [thrum.server.lifecycle :as lifecycle]
    [thrum.server.options :as options]
-   [thrum.server.websocket :as websocket])
+   [thrum.server.websocket :as websocket]
+   [thrum.shown :as shown])
   (:import
    (clojure.lang IFn)
    (java.lang AutoCloseable)
@@ -132,7 +133,7 @@
   (cond
     (instance? Events to) (events/send! to message)
     (instance? WebSocket to) (websocket/send! to message)
-    :else (throw (error/invalid (str "What is sent to is the events of sse, or a websocket, not " (pr-str to)) {:value to}))))
+    :else (throw (error/invalid (str "What is sent to is the events of sse, or a websocket, not " (shown/text to)) {:value to}))))
 
 (defn- socket [x]
   (core-options/instance WebSocket "a websocket" x))

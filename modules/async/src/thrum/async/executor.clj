@@ -7,6 +7,7 @@
    [thrum.error :as error]
    [thrum.jdk :as jdk]
    [thrum.options :as options]
+   [thrum.shown :as shown]
    [thrum.task :as task])
   (:import
    (java.util List Objects)
@@ -63,7 +64,7 @@
     (on-virtual-threads thread-name)))
 
 (defn- unknown-workload [workload]
-  (error/invalid (str "Unknown workload " (pr-str workload) "; known are " (pr-str (sort (keys thread-names))))
+  (error/invalid (str "Unknown workload " (shown/text workload) "; known are " (pr-str (sort (keys thread-names))))
                  {:value workload, :known (vec (sort (keys thread-names)))}))
 
 (defn factory

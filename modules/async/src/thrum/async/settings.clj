@@ -6,7 +6,8 @@
    [thrum.core :as t]
    [thrum.error :as error]
    [thrum.jdk :as jdk]
-   [thrum.options :as options]))
+   [thrum.options :as options]
+   [thrum.shown :as shown]))
 
 (set! *warn-on-reflection* true)
 
@@ -37,7 +38,7 @@
   "Returns x if it is one that the protocol is for; throws :thrum/invalid otherwise."
   [protocol expected x]
   (when-not (satisfies? protocol x)
-    (throw (error/invalid (str "What is expected here is " expected ", not " (pr-str x)) {:value x, :accepts expected})))
+    (throw (error/invalid (str "What is expected here is " expected ", not " (shown/text x)) {:value x, :accepts expected})))
   x)
 
 (def ^:private kinds
@@ -58,7 +59,7 @@
 
 (defn- check-n [n]
   (when-not (pos-int? n)
-    (throw (error/invalid (str "n is " (pr-str n) "; it must be a positive integer") {:option :n, :value n, :accepts "a positive integer"}))))
+    (throw (error/invalid (str "n is " (shown/text n) "; it must be a positive integer") {:option :n, :value n, :accepts "a positive integer"}))))
 
 (defn- check-window [window n]
   (when (< window n)

@@ -57,6 +57,21 @@
 (defn- interrupt! [[^Thread thread]]
   (.interrupt thread))
 
+(defn- endless
+  "Returns a lazy seq that has no end, but does not let itself be walked far."
+  []
+  (map #(if (< % 100) % (throw (AssertionError. "An endless seq was walked"))) (iterate inc 0)))
+
+(deftest endless-arguments-are-answered-at-once-and-in-short
+  (doseq [wrong [#(a/alts!! [(async/chan)] :priority (endless))
+                 #(a/pipeline-fn (endless) (async/chan) inc (async/chan)) #(a/pipeline-fn 1 (endless) inc (async/chan))
+                 #(a/pipeline-fn 1 (async/chan) (endless) (async/chan))
+                 #(a/pipeline-fn 1 (async/chan) inc (async/chan) {:window (endless)})
+                 #(a/thread-call (endless)) #(a/thread-call (endless) inc) #(t/with-scope [s] (a/process-call s {:closes (endless)} inc))]]
+    (let [e (gate/in-time 5000 #(try (wrong) nil (catch clojure.lang.ExceptionInfo e e)))]
+      (is (= :thrum/invalid (:type (ex-data e))))
+      (is (< (count (pr-str (ex-message e) (dissoc (ex-data e) :known))) 3000)))))
+
 ;; Values
 
 (deftest values-go-through

@@ -3,7 +3,8 @@
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
-   [thrum.error :as error])
+   [thrum.error :as error]
+   [thrum.shown :as shown])
   (:import
    (java.io Writer)
    (java.time ZonedDateTime)
@@ -73,7 +74,7 @@
   be written, beyond which they are dropped and counted."
   [to queue]
   (when-not (or (instance? Writer to) (string? to) (instance? java.io.File to))
-    (throw (error/invalid (str "A log is written to a java.io.Writer, or a file, not " (pr-str to)) {:value to})))
+    (throw (error/invalid (str "A log is written to a java.io.Writer, or a file, not " (shown/text to)) {:value to})))
   (let [own? (not (instance? Writer to))
         out (if own? (io/writer to :append true) to)
         lines (ArrayBlockingQueue. (int queue))

@@ -7,7 +7,8 @@
   serve returns when the exchange is over.
   Whatever the engine refuses by itself, it answers without message, product, version or echoed input."
   (:require
-   [thrum.error :as error])
+   [thrum.error :as error]
+   [thrum.shown :as shown])
   (:import
    (java.io InputStream OutputStream)
    (java.security.cert X509Certificate)))
@@ -93,7 +94,7 @@
   [engine]
   (let [[home what] (homes engine)]
     (when-not home
-      (throw (error/invalid (str "There is no engine " (pr-str engine) "; known are " names) {:option :engine, :value engine, :accepts names})))
+      (throw (error/invalid (str "There is no engine " (shown/text engine) "; known are " names) {:option :engine, :value engine, :accepts names})))
     (try
       @(requiring-resolve (symbol (name home) "engine"))
       (catch java.io.FileNotFoundException e (throw (missing engine what e)))

@@ -5,7 +5,8 @@
    [thrum.deadline :as deadline]
    [thrum.error :as error]
    [thrum.jdk :as jdk]
-   [thrum.server.sink :as sink])
+   [thrum.server.sink :as sink]
+   [thrum.shown :as shown])
   (:import
    (java.io IOException OutputStream)
    (java.nio.charset StandardCharsets)
@@ -58,7 +59,7 @@
 (defn- field [k value]
   (when (some? value)
     (when (re-find #"[\r\n\u0000]" (str value))
-      (throw (error/invalid (str "The " (name k) " of an event is one line, not " (pr-str value)) {:option k, :value value})))
+      (throw (error/invalid (str "The " (name k) " of an event is one line, not " (shown/text value)) {:option k, :value value})))
     (str (name k) ": " value "\n")))
 
 (defn- data-lines [data]
@@ -69,7 +70,7 @@
     (string? event) (str (data-lines event) "\n")
     (map? event) (let [{:keys [id event data retry]} event]
                    (str (field :id id) (field :event event) (field :retry retry) (when (some? data) (data-lines data)) "\n"))
-    :else (throw (error/invalid (str "An event is a string or a map, not " (pr-str event)) {:value event}))))
+    :else (throw (error/invalid (str "An event is a string or a map, not " (shown/text event)) {:value event}))))
 
 (defn send!
   "Sends an event: a string, its data, or a map of :event, :data, :id and :retry. Blocks until it is written. Throws IOException

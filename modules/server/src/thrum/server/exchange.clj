@@ -15,6 +15,7 @@
    [thrum.server.sink :as sink]
    [thrum.server.traffic :as traffic]
    [thrum.server.websocket :as websocket]
+   [thrum.shown :as shown]
    [thrum.wait :as wait])
   (:import
    (clojure.lang ExceptionInfo)
@@ -404,7 +405,7 @@
   (filled [_] filled)
   (answer [_]
     (if (= :raised kind)
-      (throw (if (instance? Throwable value) value (ex-info "A handler raised what is no Throwable" {:value value})))
+      (throw (if (instance? Throwable value) value (ex-info "A handler raised what is no Throwable" {:value (shown/datum value)})))
       value)))
 
 (defn- call-async [handler request]

@@ -2,7 +2,8 @@
   "From a handler's response map to what goes on the wire: checked, and without what a handler must not say about framing."
   (:require
    [clojure.string :as str]
-   [thrum.server.request :as request])
+   [thrum.server.request :as request]
+   [thrum.shown :as shown])
   (:import
    (java.util ArrayList Map$Entry)))
 
@@ -12,11 +13,11 @@
 (deftype Head [^long status ^objects headers length charset])
 
 (defn- garbage [message data]
-  (ex-info message (assoc data :type :thrum/response)))
+  (ex-info message (assoc (update-vals data shown/datum) :type :thrum/response)))
 
 (defn- check-status [status]
   (when-not (and (int? status) (<= 200 (long status) 599))
-    (throw (garbage (str "A response's :status is an integer from 200 to 599, not " (pr-str status)) {:status status})))
+    (throw (garbage (str "A response's :status is an integer from 200 to 599, not " (shown/text status)) {:status status})))
   (long status))
 
 (defn- line-safe? [^String value]
@@ -24,15 +25,15 @@
 
 (defn- check-field [name value]
   (when-not (and (string? name) (request/token? name))
-    (throw (garbage (str "A header's name is a token, not " (pr-str name)) {:header name})))
+    (throw (garbage (str "A header's name is a token, not " (shown/text name)) {:header name})))
   (when-not (string? value)
-    (throw (garbage (str "The header " name " is a string, or a sequence of strings, not " (pr-str value)) {:header name, :value value})))
+    (throw (garbage (str "The header " name " is a string, or a sequence of strings, not " (shown/text value)) {:header name, :value value})))
   (when-not (line-safe? value)
     (throw (garbage (str "The header " name " has a CR, LF or NUL in it") {:header name}))))
 
 (defn- declared-length [^String value]
   (or (when (re-matches #"\d{1,18}" value) (parse-long value))
-      (throw (garbage (str "Content-Length is a number, not " (pr-str value)) {:header "Content-Length", :value value}))))
+      (throw (garbage (str "Content-Length is a number, not " (shown/text value)) {:header "Content-Length", :value value}))))
 
 (defn- charset-of [^String content-type]
   (or (second (re-find #"(?i);\s*charset=\"?([^\s;\"]+)" content-type)) "utf-8"))

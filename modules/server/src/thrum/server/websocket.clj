@@ -3,7 +3,8 @@
   (:require
    [thrum.error :as error]
    [thrum.server.engine]
-   [thrum.server.response :as response])
+   [thrum.server.response :as response]
+   [thrum.shown :as shown])
   (:import
    (java.nio ByteBuffer)
    (java.nio.charset StandardCharsets)
@@ -31,7 +32,7 @@
     (nil? data) (ByteBuffer/allocate 0)
     (bytes? data) (ByteBuffer/wrap data)
     (instance? ByteBuffer data) data
-    :else (throw (error/invalid (str "Bytes or a ByteBuffer are expected, not " (pr-str (class data))) {:value data}))))
+    :else (throw (error/invalid (str "Bytes or a ByteBuffer are expected, not " (shown/text (class data))) {:value data}))))
 
 (defn send!
   "Sends a message: a CharSequence as text, bytes or a ByteBuffer as binary. Blocks until it is flushed; throws IOException when

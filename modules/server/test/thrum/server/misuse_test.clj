@@ -1,0 +1,49 @@
+(ns thrum.server.misuse-test
+  "What a handler or a caller gives by mistake may be endless: it is answered at once, in a short sentence."
+  (:require
+   [clojure.test :refer [are deftest]]
+   [thrum.server :as server]
+   [thrum.server.response :as response]
+   [thrum.server.websocket :as websocket]
+   [thrum.test-kit.gate :as gate])
+  (:import
+   (thrum.server.websocket WebSocket)))
+
+(set! *warn-on-reflection* true)
+
+(defn- endless
+  "Returns a lazy seq that has no end, but does not let itself be walked far."
+  []
+  (map #(if (< % 100) % (throw (AssertionError. "An endless seq was walked"))) (iterate inc 0)))
+
+(defn- answer
+  "Returns the :type of what f throws, if its message and data are short."
+  [f]
+  (let [e (gate/in-time 5000 #(try (f) nil (catch clojure.lang.ExceptionInfo e e)))]
+    (when (and (< (count (ex-message e)) 20000)
+               (< (count (pr-str (dissoc (ex-data e) :known))) 1000))
+      (:type (ex-data e)))))
+
+(deftest endless-responses-are-refused-in-short
+  (are [response] (= :thrum/response (answer #(response/head response)))
+    (endless)
+    {:status (endless)}
+    {:status 200, :headers (endless)}
+    {:status 200, :headers {(endless) "x"}}
+    {:status 200, :headers {"X" (endless)}}
+    {:status 200, :headers {"X" {1 (endless)}}}
+    {:status 200, :headers {"Content-Length" (apply str (repeat 100000 "x"))}}))
+
+(deftest endless-arguments-are-refused-in-short
+  (are [form] (= :thrum/invalid (answer (fn [] form)))
+    (server/run-server (endless))
+    (server/run-server identity (endless))
+    (server/run-server identity {:port (endless)})
+    (server/run-server identity {:port 0, (endless) 1})
+    (server/run-server identity {:engine (endless)})
+    (server/run-server identity {:port 0, :engine-options {(endless) 1}})
+    (server/stop! (endless))
+    (server/access-log (endless))
+    (server/sse (endless))
+    (server/send! (endless) "x")
+    (websocket/send! (WebSocket. nil) (endless))))
