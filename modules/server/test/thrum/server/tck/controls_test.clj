@@ -79,7 +79,8 @@
    :mends-responses [:missing-file-is-500 :nil-response-is-500 :no-map-is-500 :no-status-is-500 :wrong-body-is-500
                      :wrong-header-value-is-500 :wrong-status-is-500]
    :merges-slashes [:uri-keeps-double-slashes]
-   :naive [:bare-line-ends-in-values-are-refused :connections-are-bounded :endless-headers-are-not-read
+   :naive [:bare-line-ends-end-no-trailers :bare-line-ends-in-values-are-refused :blank-lines-end-no-trailers
+           :connections-are-bounded :endless-headers-are-not-read :endless-trailers-are-refused :garbled-trailers-are-refused
            :handlers-own-interrupt-does-not-leak :header-names-are-tokens :idle-connections-are-closed
            :line-ends-in-values-are-refused :no-content-has-no-length :silent-bodies-are-given-up
            :silent-connections-are-closed :stated-length-is-kept :upgrade-is-the-servers
@@ -183,6 +184,8 @@
    :tells-the-peer-with-its-port [:remote-addr-is-the-peers]
    :tells-what-was-thrown [:error-handler-answers :error-handler-may-fail :error-handler-may-return-garbage
                            :error-is-500 :exception-is-500]
+   :trailers-are-headers [:trailers-frame-nothing]
+   :trailers-end-at-a-fold [:folded-trailers-hide-nothing]
    :throwing-wins [:async-body-may-come-slowly :async-throw-after-respond-is-ignored]
    :tiny-bodies [:body-of-the-limit-is-served]
    :tiny-headers [:headers-within-the-bound-are-served]

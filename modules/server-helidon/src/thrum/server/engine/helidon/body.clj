@@ -2,7 +2,7 @@
   "A request's body, read while the handler reads it (RFC 9112, 6 and 7). Helidon's own reader holds a chunk as a whole, whatever
   its size, refuses extensions and trailers, and does not look at what ends a chunk."
   (:require
-   [clojure.string :as str])
+   [thrum.server.request :as request])
   (:import
    (java.io IOException InputStream)
    (thrum.server.engine.helidon.input Input)))
@@ -39,11 +39,25 @@
       (Long/parseLong digits 16)
       (throw (broken "a chunk has no size")))))
 
-(defn- skip-trailers! [in most]
+(defn- field?
+  "Tells whether the line is a header's: a token, a colon, and a value without control characters."
+  [^String line]
+  (let [colon (.indexOf line ":")]
+    (and (pos? colon)
+         (request/token? (subs line 0 colon))
+         (request/clean? (subs line (inc colon))))))
+
+(def ^:private ^:const line-end 2)
+
+(defn- skip-trailers!
+  "Reads trailers up to the empty line, and forgets them; all of them may have so many bytes. A line that is none might be a request to
+  whoever else reads it."
+  [in most]
   (loop [left (long most)]
-    (let [trailer (line in left)]
-      (when-not (str/blank? trailer)
-        (recur (- left (.length trailer)))))))
+    (let [trailer (line in (max 0 left))]
+      (when-not (= "" trailer)
+        (when-not (field? trailer) (throw (broken "a trailer is no header")))
+        (recur (- left (+ (.length trailer) line-end)))))))
 
 ;; left: of the body, or of the chunk; -1 before the first one. ask: called before the first byte is waited for.
 (deftype Body [^Input in chunked most-trailers ask
