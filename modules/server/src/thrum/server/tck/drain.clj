@@ -6,6 +6,7 @@
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io IOException)
+   (java.util.concurrent CountDownLatch)
    (java.util.concurrent.atomic AtomicInteger)))
 
 (set! *warn-on-reflection* true)
@@ -243,8 +244,13 @@
 (defcase no-accepted-request-is-lost "4.7"
   "Under a stop every request whose handler was entered is answered, once."
   [env]
-  (let [entered (AtomicInteger.)
-        handler (fn [r] (.incrementAndGet entered) (Thread/sleep 25) (scene/ok r))
+  (let [entered (AtomicInteger.), held (AtomicInteger.), stopping (atom false)
+        gate (CountDownLatch. 1), cut (promise)
+        work #(if @stopping (do (.incrementAndGet held) (.await gate)) (Thread/sleep 5))
+        handler (fn [r]
+                  (.incrementAndGet entered)
+                  (try (work) (catch InterruptedException e (deliver cut true) (throw e)))
+                  (scene/ok r))
         server (scene/serve env handler {:shutdown-timeout-ms 5000})
         ask-on (fn [c] (loop [served 0]
                          (let [answer (try (wire/ask! c (wire/get "/")) (catch IOException _ nil))]
@@ -252,5 +258,12 @@
         clients (vec (repeatedly 12 #(scene/client env server)))
         served (mapv (fn [c] (scene/start #(ask-on c))) clients)]
     (expect (scene/eventually 3000 #(< 50 (.get entered))) "fifty requests" (.get entered))
-    (expect-stopped (stop! env server))
+    (reset! stopping true)
+    (expect (scene/eventually 3000 #(pos? (.get held))) "a request in flight" :none)
+    (let [stopped (stop! env server)]
+      (scene/eventually 3000 #(refused? env server))
+      ;; A server that gives up what is in flight does so now.
+      (deref cut 200 nil)
+      (.countDown gate)
+      (expect-stopped stopped))
     (expect= (.get entered) (reduce + (map #(:value (scene/within % "an end")) served)))))
