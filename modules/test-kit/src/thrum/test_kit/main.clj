@@ -1,6 +1,6 @@
 (ns thrum.test-kit.main
-  "What -M:test runs: all tests in this JVM, those of core once more on a single carrier thread and on JDK 21, those of async
-  with older releases of core.async and on JDK 21.
+  "What -M:test runs: the tests of every module, in child JVMs, as many at a time as there are processors; those of core
+  once more on a single carrier thread and on JDK 21, those of async with older releases of core.async and on JDK 21.
 
   The last line printed is `N passed, N failed`, `, N skipped` where some were; the exit code is 1 if anything failed or
   nothing ran."
@@ -8,7 +8,9 @@
    [clojure.string :as str]
    [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.release :as release]
-   [thrum.test-kit.runner :as runner]))
+   [thrum.test-kit.runner :as runner])
+  (:import
+   (java.util.concurrent Callable ExecutorService Executors)))
 
 (set! *warn-on-reflection* true)
 
@@ -16,7 +18,7 @@
   "Options of -M:test:
   --ns SUBSTRING   only namespaces whose name contains it
   --var NS/NAME    only this test
-  --module NAME    only the tests of this module (core, lab, ...; root for the repository's own)
+  --module NAME    only the tests of this module (core, lab, ...; root for the repository's own); may be repeated
   --times N        every test N times, to hunt for one that fails now and then
   --limit-s N      how long one test may take (60)
   --here           in this JVM alone; --ns, --var and --times imply it
@@ -25,7 +27,7 @@
 ;; Arguments
 
 (def ^:private value-options
-  {"--ns" [:ns identity], "--var" [:var symbol], "--module" [:module identity]
+  {"--ns" [:ns identity], "--var" [:var symbol], "--module" [:modules vector]
    "--times" [:times parse-long], "--limit-s" [:limit-ms #(some-> (parse-long %) (* 1000))]})
 
 (defn- refuse [message] (throw (ex-info message {:type ::arguments})))
@@ -36,7 +38,7 @@
         parsed (some-> value parse)]
     (when-not parsed
       (refuse (str option " needs a value, and was given " (pr-str value))))
-    (assoc opts key parsed)))
+    (update opts key #(if (vector? parsed) (into (vec %) parsed) parsed))))
 
 (defn parse-args
   "Returns the options as a map; throws ex-info of :type ::arguments on what it does not know."
@@ -51,10 +53,14 @@
 
 ;; This JVM
 
+(defn- wanted?
+  "Tells whether the options ask for this module."
+  [{:keys [modules]} module]
+  (or (nil? modules) (some #{module} modules)))
+
 (defn- folders
-  [{:keys [module]}]
-  (cond->> (runner/test-folders)
-    module (filter #(= module (runner/module %)))))
+  [opts]
+  (filter #(wanted? opts (runner/module %)) (runner/test-folders)))
 
 (defn- stray-outcomes
   []
@@ -87,74 +93,113 @@
     (cond-> totals
       (and (not= 0 exit) (zero? (:failed totals))) (update :failed inc))))
 
-(def ^:private child-limit-ms 600000)
+(def ^:private child-limit-ms 900000)
 
-(defn- run-child
-  ([module title home jvm-opts] (run-child module title home jvm-opts (System/getProperty "java.class.path")))
-  ([module title home jvm-opts class-path]
-   (println (str "\n== " module ", " title))
-   (-> (jvm/command home (into jvm/exports jvm-opts) class-path 'thrum.test-kit.main ["--here" "--module" module])
-       (jvm/run child-limit-ms)
-       child-totals)))
+;; A way to run a suite: a function that returns {:home file, :jvm-opts [option ...], :class-path string} of a child JVM, or
+;; {:totals totals, :why sentence} where there is none.
+
+(defn- this-jvm
+  []
+  {:home (jvm/this-home), :jvm-opts [], :class-path (System/getProperty "java.class.path")})
 
 (defn- one-carrier
-  [module]
-  (run-child module "on a single carrier thread"
-             (jvm/this-home)
-             ["-Djdk.virtualThreadScheduler.parallelism=1" "-Djdk.virtualThreadScheduler.maxPoolSize=1"]))
+  []
+  (assoc (this-jvm) :jvm-opts ["-Djdk.virtualThreadScheduler.parallelism=1" "-Djdk.virtualThreadScheduler.maxPoolSize=1"]))
 
 (defn- skipped
   [why]
-  (println "\n== skipped:" why)
-  {:passed 0, :failed 0, :skipped 1})
+  {:totals {:passed 0, :failed 0, :skipped 1}, :why (str "skipped: " why)})
+
+(defn- failed
+  [why]
+  {:totals {:passed 0, :failed 1, :skipped 0}, :why why})
 
 (defn- jdk-21
-  "The suite on JDK 21. A THRUM_JDK21 that names no Java 21 is a failure: somebody meant it to run."
-  [module]
+  "A THRUM_JDK21 that names no Java 21 is a failure: somebody meant it to run."
+  []
   (let [named (System/getenv "THRUM_JDK21")
         home (if (str/blank? named) (jvm/find-home 21) (java.io.File. named))]
     (cond
-      (= 21 (.feature (Runtime/version))) (println (str "\n== " module " on JDK 21: that is this JVM"))
-      (nil? home) (skipped (str module " on JDK 21: none found; name one in THRUM_JDK21"))
-      (not= 21 (jvm/release home)) (do (println "\n== THRUM_JDK21 names no Java 21:" named)
-                                       {:passed 0, :failed 1, :skipped 0})
-      :else (run-child module "on JDK 21" home []))))
-
-(defn- release-path
-  "Returns the classpath with this release of core.async, or nil, which is told, where there is no getting it."
-  [version]
-  (try
-    (release/class-path 'org.clojure/core.async version '[org.clojure/clojure org.clojure/tools.analyzer.jvm])
-    (catch Exception e
-      (println "\n== no core.async" version "to be had:" (str e)))))
+      (= 21 (.feature (Runtime/version))) (skipped "this JVM is a JDK 21")
+      (nil? home) (skipped "no JDK 21 found; name one in THRUM_JDK21")
+      (not= 21 (jvm/release home)) (failed (str "THRUM_JDK21 names no Java 21: " named))
+      :else (assoc (this-jvm) :home home))))
 
 (defn- core-async
-  "Returns a function that runs a module's suite with this release of core.async."
+  "Returns the way to run a suite with this release of core.async."
   [version]
-  (fn [module]
-    (if-let [path (release-path version)]
-      (run-child module (str "with core.async " version) (jvm/this-home) [] path)
-      {:passed 0, :failed 1, :skipped 0})))
+  (fn []
+    (try
+      (let [path (release/class-path 'org.clojure/core.async version '[org.clojure/clojure org.clojure/tools.analyzer.jvm])]
+        (assoc (this-jvm) :class-path path))
+      (catch Exception e
+        (failed (str "no core.async " version " to be had: " e))))))
 
-(def ^:private once-more
-  "How the suites of modules run once more, each in a child JVM."
-  [["core" one-carrier] ["core" jdk-21]
-   ["async" (core-async "1.6.681")] ["async" (core-async "1.8.741")] ["async" (core-async "1.9.829-alpha2")]
-   ["async" jdk-21]])
+(def ^:private engines ["server-jetty" "server-tomcat" "server-http-kit" "server-helidon"])
+
+(def ^:private shares
+  "What each child runs: [title modules way]. The longest come first, so that no processor is idle at the end."
+  [["lab" ["lab"] this-jvm]
+   ["server" ["server"] this-jvm]
+   ["the repository" ["root" "test-kit"] this-jvm]
+   ["core" ["core"] this-jvm]
+   ["core, on a single carrier thread" ["core"] one-carrier]
+   ["core, on JDK 21" ["core"] jdk-21]
+   ["the engines" engines this-jvm]
+   ["java" ["java"] this-jvm]
+   ["async" ["async"] this-jvm]
+   ["async, with core.async 1.6.681" ["async"] (core-async "1.6.681")]
+   ["async, with core.async 1.8.741" ["async"] (core-async "1.8.741")]
+   ["async, with core.async 1.9.829-alpha2" ["async"] (core-async "1.9.829-alpha2")]
+   ["async, on JDK 21" ["async"] jdk-21]])
+
+(defn unshared
+  "Returns the modules among these that no child runs."
+  [modules]
+  (remove (set (mapcat second shares)) modules))
+
+(defn- print-share
+  [title lines seconds]
+  (locking #'shares
+    (println (str "\n== " title ", " seconds " s"))
+    (run! println lines)
+    (flush)))
+
+(defn- run-share
+  "Runs a share to its end, prints what it printed, and returns its totals."
+  [title modules way]
+  (let [start (System/nanoTime)
+        {:keys [home jvm-opts class-path totals why]} (way)
+        args (into ["--here"] (mapcat #(vector "--module" %)) modules)
+        {:keys [lines] :as child} (when-not totals
+                                    (-> (jvm/command home (into jvm/exports jvm-opts) class-path 'thrum.test-kit.main args)
+                                        (jvm/quietly child-limit-ms)))]
+    (print-share title (or lines [why]) (quot (- (System/nanoTime) start) 1000000000))
+    (or totals (child-totals child))))
+
+(defn- in-lanes
+  "Returns the results of the thunks, as many at a time as there are processors."
+  [thunks]
+  (let [^ExecutorService pool (Executors/newFixedThreadPool (.availableProcessors (Runtime/getRuntime)))]
+    (try
+      (mapv deref (mapv #(.submit pool ^Callable %) thunks))
+      (finally (.shutdown pool)))))
 
 (defn- run-children
   [opts]
-  (when-not (:here opts)
-    (let [module? (into #{} (map runner/module) (folders opts))]
-      (doall (for [[module run] once-more :when (module? module)]
-               (run module))))))
+  (in-lanes (for [[title modules way] shares
+                  :let [modules (filter #(wanted? opts %) modules)]
+                  :when (seq modules)]
+              #(run-share title modules way))))
 
 ;; All of it
 
 (defn run
   "Runs what opts ask for; returns the totals."
   [opts]
-  (apply merge-with + (run-here opts) (run-children opts)))
+  (if (:here opts)
+    (run-here opts)
+    (apply merge-with + {:passed 0, :failed 0, :skipped 0} (run-children opts))))
 
 (defn- exit-with
   [opts]

@@ -5,7 +5,8 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.test-kit.jvm :as jvm]
-   [thrum.test-kit.main :as main])
+   [thrum.test-kit.main :as main]
+   [thrum.test-kit.runner :as runner])
   (:import
    (java.nio.file Files)
    (java.nio.file.attribute FileAttribute)))
@@ -32,7 +33,11 @@
 
 (deftest a-filter-keeps-the-run-in-this-jvm
   (is (= {:ns "x", :here true} (main/parse-args ["--ns" "x"])))
-  (is (= {:module "core"} (main/parse-args ["--module" "core"]))))
+  (is (= {:modules ["core" "lab"]} (main/parse-args ["--module" "core" "--module" "lab"]))))
+
+(deftest every-module-has-a-child
+  (is (= [] (main/unshared (map runner/module (runner/test-folders)))))
+  (is (= ["orphan"] (main/unshared ["core" "orphan"]))))
 
 (deftest a-childs-totals-are-read-from-its-last-line
   (is (= {:passed 3, :failed 0, :skipped 1} (main/child-totals {:exit 0, :lines ["x" "3 passed, 0 failed, 1 skipped" ""]})))
