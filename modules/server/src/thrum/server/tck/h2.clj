@@ -7,7 +7,7 @@
    [thrum.server.tck.tls :as tls]
    [thrum.server.tck.wire :as wire])
   (:import
-   (java.io ByteArrayOutputStream DataOutputStream IOException)
+   (java.io ByteArrayOutputStream DataOutputStream IOException InputStream)
    (java.net URI)
    (java.net.http HttpClient HttpClient$Version HttpRequest HttpRequest$BodyPublishers HttpResponse HttpResponse$BodyHandlers)
    (java.time Duration)
@@ -120,6 +120,47 @@
     (deliver gate :open)
     (expect= 200 (HttpResponse/.statusCode @waiting))))
 
+;; At the deadline
+
+(defn- wait-and-echo [{:keys [uri ^InputStream body]}]
+  (let [text (String. (.readAllBytes body))
+        [_ form ms] (re-matches #"/(.)/(\d+)" uri)]
+    (Thread/sleep (long (parse-long ms)))
+    {:status 200, :headers {}, :body (case form "s" text, "l" (map str text), "i" (java.io.ByteArrayInputStream. (.getBytes text)))}))
+
+(defn- post ^HttpRequest [env server path text]
+  (-> (HttpRequest/newBuilder (URI. (str "https://localhost:" (scene/tool env :ssl-port server) path)))
+      (.POST (HttpRequest$BodyPublishers/ofString text))
+      (.timeout (Duration/ofMillis wire/patience-ms))
+      .build))
+
+(defn- end-of
+  "Returns how the request ended: :answered with this text, :late, :reset, or what else was found."
+  [^CompletableFuture answer text]
+  (try
+    (let [^HttpResponse answer @answer]
+      (cond
+        (= [200 text] [(.statusCode answer) (.body answer)]) :answered
+        (= 503 (.statusCode answer)) :late
+        :else [(.statusCode answer) (.body answer)]))
+    (catch ExecutionException e
+      (let [message (str (ex-cause e))]
+        (if (str/includes? message "RST_STREAM") :reset message)))))
+
+(defcase h2-deadlines-race-with-answers "4.5"
+  "However close to their deadline the requests of a connection end, each is answered, is 503, or its stream alone is reset."
+  (assoc h2 :alone? true)
+  [env]
+  (let [server (serve env wait-and-echo {:request-timeout-ms 30})
+        client (http-client env)
+        text (str/join (repeat 300 "0123456789"))
+        one (fn [i] (end-of (send-async client (post env server (str "/" (rand-nth ["s" "l" "i"]) "/" (+ 20 (rem (long i) 13))) text)) text))
+        ;; Else each of the first would open a connection of its own.
+        _ (end-of (send-async client (request env server "/s/0")) "")
+        ends (frequencies (mapcat #(map deref %) (for [round (partition-all 20 (range 240))] (mapv #(future (one %)) round))))]
+    (expect= #{} (set (remove #{:answered :late :reset} (keys ends))) ends)
+    (expect (every? ends [:answered :late]) "some that are answered, and some that are late" ends)))
+
 ;; Frames
 
 (defn- frame [type flags stream payload]
@@ -137,6 +178,31 @@
 (def ^:private get-headers
   "GET http://localhost/ in HPACK: three indexed fields, and a literal one of an indexed name."
   "\u0082\u0086\u0084\u0001\u0009localhost")
+
+(defn- headers-of
+  "Returns a request's headers in HPACK: method and scheme by their index, the others literal."
+  [method path]
+  (str ({:get "\u0082", :post "\u0083"} method) "\u0086" "\u0004" (char (count path)) path "\u0001\u0009localhost"))
+
+(defn- read-frame
+  "Returns the next frame as {:type :flags :stream :text}, or how the connection ended."
+  [c]
+  (let [head (wire/read-bytes c 9)]
+    (if (keyword? head)
+      head
+      (let [number #(reduce (fn [n b] (+ (* 256 (long n)) (bit-and 255 (int b)))) 0 %)
+            [length [type flags] stream] [(take 3 head) (subvec (vec head) 3 5) (drop 5 head)]
+            payload (wire/read-bytes c (number length))]
+        (if (keyword? payload)
+          payload
+          {:type type, :flags flags, :stream (number stream), :text (wire/text-of payload)})))))
+
+(defn- frames-until
+  "Returns the frames up to the first after which (enough? frames), or the connection's end."
+  [c enough?]
+  (loop [frames []]
+    (let [frames (conj frames (read-frame c))]
+      (if (or (enough? frames) (keyword? (peek frames))) frames (recur frames)))))
 
 (defn- opened [env server]
   (wire/send! (scene/client env server) "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" (frame 4 0 0 "")))
@@ -170,3 +236,28 @@
         (recur (inc i))
         (expect (< i 20000) "a connection that ends" i)))
     (expect-served env server)))
+
+(defn- read-or-write
+  "A handler that reads the body of a POST, and answers a GET of /big with more than a client takes unasked."
+  [{:keys [uri ^InputStream body] :as r}]
+  (.readAllBytes body)
+  (if (= "/big" uri) {:status 200, :headers {}, :body (repeat 100 (str/join (repeat 10000 "x")))} (scene/ok r)))
+
+(defn- reset-streams [frames]
+  (set (keep #(when (= 3 (:type %)) (:stream %)) frames)))
+
+(defcase h2-late-streams-harm-no-neighbour "4.5"
+  "Streams that end at their deadline, because their body does not come or their answer is not taken, leave the connection to the others."
+  h2c
+  [env]
+  (let [c (opened env (scene/serve env read-or-write {:h2c? true, :request-timeout-ms 300}))
+        late (range 1 321 2)
+        text-of (fn [frames] (str/join (keep #(when (= [0 321] [(:type %) (:stream %)]) (:text %)) frames)))]
+    (doseq [stream late]
+      (if (= 1 (rem stream 4))
+        (wire/send! c (frame 1 5 stream (headers-of :get "/big")))
+        (wire/send! c (frame 1 4 stream (headers-of :post "/")))))
+    (let [frames (frames-until c #(= (set late) (reset-streams %)))]
+      (expect= (set late) (reset-streams frames) (remove (comp #{0} :type) frames)))
+    (wire/send! c (frame 8 0 0 "\u0000\u0010\u0000\u0000") (frame 1 5 321 (headers-of :get "/")))
+    (expect= "ok" (text-of (frames-until c #(= "ok" (text-of %)))))))

@@ -374,8 +374,12 @@
    :tls-needs-none (broken/setting :client-auth :none)
    :tls-needs-all (broken/setting :client-auth :need)})
 
+(defn- cut-at-a-reset [text]
+  (if (re-find #"\u0000\u0000\u0004\u0003\u0000" text) (throw (IOException. "a stream was reset")) text))
+
 (def ^:private second-version
-  {:h2-never (broken/setting :h2? false)
+  {:h2-cuts-connections (broken/wire identity cut-at-a-reset)
+   :h2-never (broken/setting :h2? false)
    :h2-short-bodies (broken/request #(update % :body (fn [in] (at-most 1000 in))))
    :h2-allows-one (broken/options #(assoc % :max-concurrent 1))
    :h2-swallows-body-failures (broken/response swallow-body)

@@ -1,12 +1,12 @@
 (ns thrum.server.engine.jetty.connector
   "Jetty's connectors for the options: which protocols a port speaks, and within which bounds."
   (:require
+   [thrum.server.engine.jetty.events :as events]
    [thrum.server.engine.jetty.threads :as threads]
    [thrum.server.engine.jetty.tls :as tls])
   (:import
    (org.eclipse.jetty.alpn.server ALPNServerConnectionFactory)
    (org.eclipse.jetty.http HttpCompliance UriCompliance UriCompliance$Violation)
-   (org.eclipse.jetty.http2 WindowRateControl$Factory)
    (org.eclipse.jetty.http2.server AbstractHTTP2ServerConnectionFactory HTTP2CServerConnectionFactory HTTP2ServerConnectionFactory)
    (org.eclipse.jetty.server ConnectionFactory HttpConfiguration HttpConnectionFactory Server ServerConnector SslConnectionFactory)))
 
@@ -40,7 +40,7 @@
   [^AbstractHTTP2ServerConnectionFactory factory {:keys [h2-max-streams h2-max-events]}]
   (doto factory
     (.setMaxConcurrentStreams (int (or h2-max-streams 256)))
-    (.setRateControlFactory (WindowRateControl$Factory. (int (or h2-max-events 128))))
+    (.setRateControlFactory (events/factory (or h2-max-events 128)))
     (.setConnectProtocolEnabled false)))
 
 (defn- plain-factories [configuration {:keys [h2c? engine-options]}]

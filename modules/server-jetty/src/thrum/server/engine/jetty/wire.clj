@@ -2,6 +2,7 @@
   "One request of Jetty's as a Wire."
   (:require
    [thrum.server.engine]
+   [thrum.server.engine.jetty.events :as events]
    [thrum.server.engine.jetty.outgoing :as outgoing]
    [thrum.server.engine.jetty.watch :as watch]
    [thrum.server.engine.jetty.websocket :as websocket])
@@ -175,8 +176,10 @@
   (abort [this]
     (when (.compareAndSet over false true)
       (.unwatch this)
-      (when-not shared (close-connection! request response))
-      (fail! request callback)))
+      (if shared
+        (events/uncounted (end-point request) request #(fail! request callback))
+        (do (close-connection! request response)
+            (fail! request callback)))))
   (watch [_ gone]
     (set! watched (watch/watch request gone))
     (some? watched))

@@ -2,6 +2,7 @@
   "Tomcat's connectors for the options: which protocols a port speaks, and within which bounds."
   (:require
    [thrum.jdk :as jdk]
+   [thrum.server.engine.tomcat.stream :as stream]
    [thrum.server.engine.tomcat.tls :as tls])
   (:import
    (java.net InetAddress)
@@ -81,6 +82,7 @@
       (.setKeepAliveTimeout idle)
       (.setStreamReadTimeout idle)
       (.setStreamWriteTimeout idle)
+      (.setOverheadResetFactor stream/reset-charge)
       (.setUseSendfile false))))
 
 (defn- endpoint ^NioEndpoint []

@@ -2,16 +2,18 @@
   "One request of Tomcat's connector as a Wire.
 
   Tomcat reads a connection on a fresh virtual thread whenever something has arrived, and the exchange runs there; what the same thread
-  reads after it, and what becomes a websocket, gets a thread of its own. Tomcat's objects of a request are used again for the next one as
-  soon as the connection's thread returns: it waits until the exchange is over and nobody is inside of them any more.
+  reads after it, what becomes a websocket and a stream of HTTP/2 get a thread of their own. Tomcat's objects of a request are used again
+  for the next one as soon as the connection's thread returns: it waits until the exchange is over and nobody is inside of them any more.
 
-  Tomcat's waits for a client swallow interrupts. What may wait is therefore done by a thread of its own, which the exchange's waits
-  for; an abort closes the socket under it, and wakes it."
+  On HTTP/1 Tomcat's waits for a client swallow interrupts. On HTTP/2 an interrupt of a thread inside Tomcat ends the connection, with all
+  other streams. What may wait, and on HTTP/2 whatever writes, is therefore done by a thread of its own, which the exchange's waits for. An
+  abort closes the socket under it, and wakes it; of HTTP/2 it resets the stream, and interrupts nobody."
   (:require
    [thrum.jdk :as jdk]
    [thrum.server.engine]
    [thrum.server.engine.flow :as flow]
    [thrum.server.engine.tomcat.connections :as connections]
+   [thrum.server.engine.tomcat.stream :as stream]
    [thrum.server.engine.tomcat.websocket :as websocket])
   (:import
    (jakarta.servlet RequestDispatcher)
@@ -79,12 +81,11 @@
   (.action request ActionCode/NB_READ_INTEREST (AtomicBoolean.))
   (some? (.getAttribute request RequestDispatcher/ERROR_EXCEPTION)))
 
-(defn- expect-whole!
-  "Throws IOException where the body has ended after n bytes, and should not have."
+(defn- cut-off?
+  "Tells whether the body has ended after n bytes, and should not have."
   [^Request request shared n]
-  (let [length (.getContentLengthLong request)]
-    (when (or (< (long n) length) (and shared (reset? request)))
-      (throw (EOFException. "The body was cut off")))))
+  (or (< (long n) (.getContentLengthLong request))
+      (and shared (reset? request))))
 
 (defn- address
   "Returns the address, nil where the socket has been closed already."
@@ -170,12 +171,21 @@
   [^Response response]
   (.action response ActionCode/CLOSE nil))
 
+(defn- send-all! [^Response response shared status headers ^bytes body]
+  (set-head! response shared status headers)
+  (when body
+    (.setContentLength response (alength body))
+    (when (pos? (alength body)) (.doWrite response (ByteBuffer/wrap body))))
+  (finish! response))
+
 ;; The wire
 
 (definterface Turns
   (^Object enter [])                ; before Tomcat's objects are used; throws IOException when the exchange is over
   (^Object leave [])
   (^Object become [state])          ; the exchange is over, as state says; throws IOException when it was before
+  (^boolean isOver [])
+  (^Object cut [])                  ; ends a stream of HTTP/2 under those who are inside
   (^Object state []))               ; how the exchange ended, once nobody is inside; nil before
 
 (defmacro ^:private inside
@@ -184,11 +194,12 @@
   `(do
      (.enter ~wire)
      (try
-       ~@forms
+       (try
+         ~@forms
+         (finally (.leave ~wire)))
        (catch Throwable t#
          (.abort ~wire)
-         (throw (flow/io-exception t#)))
-       (finally (.leave ~wire)))))
+         (throw (flow/io-exception t#))))))
 
 (defmacro ^:private waiting
   "Evaluates the forms like inside, on another thread: an interrupt of this one ends its wait, and the exchange."
@@ -200,6 +211,9 @@
        (throw e#))))
 
 (declare input output)
+
+(def ^:private ^ThreadFactory cutting-threads
+  (jdk/clean-threads "tomcat-reset"))
 
 ;; owner: the connection's thread. over: nil, :complete, :aborted or :upgraded. threads: those inside. woken: those inside that the abort has interrupted.
 (deftype TomcatWire [^Request request ^Response response endpoint options shared remote local ^Thread owner ^Lock lock
@@ -235,6 +249,16 @@
       (when (.isEmpty threads) over)
       (finally (.unlock lock))))
 
+  (isOver [_]
+    (.lock lock)
+    (try
+      (some? over)
+      (finally (.unlock lock))))
+  (cut [this]
+    (let [cutting (.newThread cutting-threads #(try (stream/cut! request) (finally (.leave this))))]
+      (.add threads cutting)
+      (.start cutting)))
+
   Wire
   (method [_] (.getMethod request))
   (target [_] (target-of request))
@@ -247,15 +271,15 @@
   (certificate [_] (certificate-of request))
   (body [this] (when (body? request) (input this request)))
   (send [this status headers body]
-    (inside [this]
-      (set-head! response shared status headers)
-      (when body
-        (.setContentLength response (alength ^bytes body))
-        (when (pos? (alength ^bytes body)) (.doWrite response (ByteBuffer/wrap body))))
-      (finish! response)
-      (when (and (= last-status status) (not shared) (not (identical? owner (Thread/currentThread))))
-        (connections/finish! endpoint request))
-      (.become this :complete)))
+    (if shared
+      (waiting [this]
+        (send-all! response true status headers body)
+        (.become this :complete))
+      (inside [this]
+        (send-all! response false status headers body)
+        (when (and (= last-status status) (not (identical? owner (Thread/currentThread))))
+          (connections/finish! endpoint request))
+        (.become this :complete))))
   (begin [this status headers length]
     (inside [this]
       (set-head! response shared status headers)
@@ -267,14 +291,17 @@
     (waiting [this]
       (finish! response)
       (.become this :complete)))
-  (abort [_]
+  (abort [this]
     (.lock lock)
     (try
       (when-not over
         (set! over :aborted)
-        (when-not shared (connections/close! endpoint request (delimited-by-end? request response)))
-        (set! woken (ArrayList. threads))
-        (run! #(.interrupt ^Thread %) threads)
+        (cond
+          (not shared) (do (connections/close! endpoint request (delimited-by-end? request response))
+                           (set! woken (ArrayList. threads))
+                           (run! #(.interrupt ^Thread %) threads))
+          ;; Otherwise the connection's thread resets the stream.
+          (not (.isEmpty threads)) (.cut this))
         (LockSupport/unpark owner))
       (finally (.unlock lock))))
   (watch [_ _] false)
@@ -312,14 +339,18 @@
         handler (chunk-reader piece)
         there? #(do (.action request ActionCode/AVAILABLE false) (pos? (.getAvailable request)))
         fill #(let [n (.doRead request handler)]
-                (if (neg? n) (expect-whole! request (.-shared wire) @read) (vswap! read + n))
+                (if (neg? n)
+                  (when (or (.isOver wire) (cut-off? request (.-shared wire) @read)) (throw (EOFException. "The body was cut off")))
+                  (vswap! read + n))
                 n)
         read! (fn [bytes offset n]
                 (cond
                   (zero? (long n)) 0
                   (.hasRemaining ^ByteBuffer @piece) (inside [wire] (taken @piece bytes offset n))
                   :else
-                  (let [got (if (inside [wire] (there?)) (inside [wire] (fill)) (waiting [wire] (fill)))]
+                  (let [got (if (and (not (.-shared wire)) (inside [wire] (there?)))
+                              (inside [wire] (fill))
+                              (waiting [wire] (fill)))]
                     (if (neg? (long got)) -1 (recur bytes offset n)))))]
     (proxy [InputStream] []
       (read
@@ -373,9 +404,10 @@
 
 (defn- apart?
   "Tells whether the exchange needs a thread of its own: the connection's has handled a request already, or must go on before the exchange
-  is over, for it becomes a websocket."
+  is over, for it becomes a websocket, or its stream is reset."
   [^Request request]
-  (or (identical? (Thread/currentThread) (.getNote request note))
+  (or (shared? request)
+      (identical? (Thread/currentThread) (.getNote request note))
       (some? (.getHeader request "upgrade"))))
 
 (defn- await-end!
@@ -392,7 +424,9 @@
   returned another thread may still be about to answer: that of a deadline."
   [^TomcatWire wire ^Response response]
   (when (= :aborted (await-end! wire))
-    (when (.-shared wire) (.setTrailerFields response cut))
+    (when (.-shared wire)
+      (.setTrailerFields response cut)
+      (stream/absolve! (.-request wire)))
     (.action response ActionCode/CLOSE_NOW nil)))
 
 (defn handle!

@@ -1,0 +1,53 @@
+(ns thrum.server.engine.tomcat.stream
+  "Ends one stream of HTTP/2 from any thread: its client gets a RST_STREAM, and those who wait inside Tomcat for the stream go on.
+
+  An interrupt would do the second, and end the connection with all its other streams. Tomcat itself ends a stream so when a frame of its
+  client's is wrong, by methods that are its own package's; they are looked up when this namespace is loaded."
+  (:import
+   (java.lang.reflect AccessibleObject Constructor Field Method)
+   (java.util.concurrent.atomic AtomicLong)
+   (org.apache.coyote Request)))
+
+(set! *warn-on-reflection* true)
+
+(defn- class-named ^Class [n]
+  (Class/forName (str "org.apache.coyote.http2." n)))
+
+(defn- opened [^AccessibleObject member]
+  (doto member (.setAccessible true)))
+
+(defn- field ^Field [^Class class ^String n]
+  (opened (.getDeclaredField class n)))
+
+(defn- method ^Method [^Class class ^String n & parameters]
+  (opened (.getDeclaredMethod class n (into-array Class parameters))))
+
+(def ^:private ^Field hook (field Request "hook"))
+(def ^:private ^Field stream (field (class-named "StreamProcessor") "stream"))
+(def ^:private ^Field connection (field (class-named "Stream") "handler"))
+(def ^:private ^Field charged (field (class-named "Http2UpgradeHandler") "overheadCount"))
+(def ^:private ^Method number (method (class-named "AbstractStream") "getIdAsInt"))
+(def ^:private ^Method close (method (class-named "Stream") "close" (class-named "Http2Exception")))
+(def ^:private internal-error (Enum/valueOf (class-named "Http2Error") "INTERNAL_ERROR"))
+(def ^:private ^Constructor failure
+  (opened (.getDeclaredConstructor (class-named "StreamException") (into-array Class [String (class-named "Http2Error") Integer/TYPE]))))
+
+(defn- stream-of [^Request request]
+  (.get stream (.get hook request)))
+
+(def ^:const reset-charge
+  "What Tomcat charges a connection for each RST_STREAM, the client's and its own; one that is charged too much is closed."
+  50)
+
+(defn absolve!
+  "Takes back what Tomcat charges the connection for a reset of the request's stream: the server asked for it."
+  [request]
+  (.addAndGet ^AtomicLong (.get charged (.get connection (stream-of request))) (- reset-charge)))
+
+(defn cut!
+  "Ends the stream of the request. May block while the connection is written to. The calling thread must not be interrupted."
+  [request]
+  (let [stream (stream-of request)
+        n (.invoke number stream (object-array 0))]
+    (absolve! request)
+    (.invoke close stream (object-array [(.newInstance failure (object-array ["aborted" internal-error n]))]))))
