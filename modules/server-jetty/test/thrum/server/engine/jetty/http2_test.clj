@@ -65,7 +65,8 @@
 
 (deftest http-2-without-tls-has-to-be-asked-for
   (with-client [c ok {:h2c? false}]
-    (frames/get! c 1 "/")
+    ;; The connection may have been closed at the preface.
+    (try (frames/get! c 1 "/") (catch java.io.IOException _))
     (is (not= "ok" (answer c 1)))))
 
 (defn- failing-body [_]
