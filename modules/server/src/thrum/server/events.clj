@@ -4,7 +4,6 @@
    [clojure.string :as str]
    [thrum.deadline :as deadline]
    [thrum.error :as error]
-   [thrum.jdk :as jdk]
    [thrum.server.sink :as sink]
    [thrum.shown :as shown])
   (:import
@@ -20,6 +19,7 @@
   (^Object await [alarm])           ; the alarm of the next heartbeat
   (^Object end [cancel])            ; nothing more is sent; cancel ends the function, never within a write
   (^boolean ended [])
+  (^boolean isOpen [])
   (^long sent []))
 
 ;; A body: f is called with what events are sent through.
@@ -52,6 +52,7 @@
     (locking this
       (set! open false)
       (when alarm (deadline/disarm! alarm))))
+  (isOpen [this] (locking this (boolean open)))
   (sent [this] (locking this sent)))
 
 ;; The format (HTML, 9.2)
@@ -82,16 +83,17 @@
 
 (declare beat-later!)
 
-(defn- beat! [^Events events ms]
+(defn- beat! [^Events events ms {:keys [lost] :as exchange}]
   (try
     (.write events ": \n\n")
-    (beat-later! events ms)
-    (catch IOException _)))
+    (beat-later! events ms exchange)
+    (catch Throwable _
+      (when (.isOpen events) (lost)))))
 
 (defn- beat-later!
   "Sends a comment in so many ms, and again, as long as the stream is open. Not on the alarm's own thread: a write blocks."
-  [^Events events ms]
-  (.await events (deadline/arm! (deadline/in-ms ms) #(.start (jdk/clean-thread "http-heartbeat" (fn [] (beat! events ms)))))))
+  [^Events events ms {:keys [elsewhere] :as exchange}]
+  (.await events (deadline/arm! (deadline/in-ms ms) (fn [] (elsewhere #(beat! events ms exchange))))))
 
 (defn end!
   "Ends the stream from another thread: nothing more is sent, and (cancel) is called, while nobody writes. Blocks as long as a
@@ -111,13 +113,14 @@
   (when (.ended events) (Thread/interrupted)))
 
 (defn stream!
-  "Begins the response at target, and calls the stream's function with its events, which (opened events) gets before. Returns
-  how many bytes were sent."
-  [^Stream stream ^Target target opened]
+  "Begins the response at target, and calls the stream's function with its events, which (opened events) gets before. Returns how many
+  bytes were sent. (elsewhere f) calls f on a thread of its own; (lost) is called there when a heartbeat could not be sent: the client has
+  gone."
+  [^Stream stream ^Target target {:keys [opened] :as exchange}]
   (let [out (.begin target nil)
         events (Events. target out true false 0 nil)]
     (.flush out)
-    (when-some [ms (.-heartbeat-ms stream)] (beat-later! events ms))
+    (when-some [ms (.-heartbeat-ms stream)] (beat-later! events ms exchange))
     (opened events)
     (feed! stream events)
     (.sent events)))

@@ -187,21 +187,19 @@
   "What is counted, and which observer is called, for the reason of an end."
   {:thrum/timeout [:timed-out :timeout], :disconnected [:disconnected :disconnect]})
 
-(defn- note-end! [^Exchange x reason]
-  (when-some [[counter event] (told reason)]
-    (traffic/add! (.-traffic x) counter 1)
-    (tell! x event)))
-
 (defn- end-for!
-  "Ends what is at this stage: answers where nothing has been sent, cuts the connection otherwise, and interrupts the handler."
+  "Ends what is at this stage: answers where nothing has been sent, cuts the connection otherwise, and interrupts the handler. The observer,
+  which may block, comes last."
   [^Exchange x reason stage]
-  (traffic/add! (.-traffic x) :overdue 1)
-  (when-not (= :done stage) (note-end! x reason))
-  (case stage
-    :open (if (= :disconnected reason) (cut! x) (answer-instead! x))
-    (:reading :committed) (cut! x)
-    :done nil)
-  (some-> (.form x) (form/cancel! reason)))
+  (let [[counter event] (when-not (= :done stage) (told reason))]
+    (traffic/add! (.-traffic x) :overdue 1)
+    (when counter (traffic/add! (.-traffic x) counter 1))
+    (case stage
+      :open (if (= :disconnected reason) (cut! x) (answer-instead! x))
+      (:reading :committed) (cut! x)
+      :done nil)
+    (some-> (.form x) (form/cancel! reason))
+    (when event (tell! x event))))
 
 (defn end!
   "Ends the exchange for this reason, if it has not ended: 503 where nothing has been sent, otherwise the connection is cut. The
@@ -345,7 +343,9 @@
 (defn- stream-events! [^Exchange x ^Head head ^Stream stream]
   (become-stream! x)
   (let [answer (Answer. x head)
-        sent (events/stream! stream answer #(opened! x (.streaming x %)))]
+        sent (events/stream! stream answer {:opened #(opened! x (.streaming x %))
+                                            :elsewhere #(start! x "http-heartbeat" %)
+                                            :lost #(end! x :disconnected)})]
     (.end answer)
     (.done x (.-status head) sent)))
 
@@ -417,7 +417,14 @@
     (wait/until slot nil #(.filled slot))
     (.answer slot)))
 
+(defn- check-open!
+  "Throws where somebody else has answered: what was answered never starts its handler."
+  [^Exchange x]
+  (when-not (= :open (.stage x))
+    (throw (error/cancelled "This request" :over))))
+
 (defn- overload [^Exchange x]
+  (check-open! x)
   (let [answer (option x :on-overload)]
     (traffic/add! (.-traffic x) :shed 1)
     (tell! x :shed)
@@ -428,6 +435,7 @@
 (defn- handle [^Exchange x handler]
   (when-some [limiter (.-limiter ^Traffic (.-traffic x))]
     (take-permit! x limiter))
+  (check-open! x)
   (when (option x :interrupt-on-disconnect?)
     (.watch ^Wire (.-wire x) (fn [] (start! x "http-gone" #(end! x :disconnected)))))
   (if (option x :async?)
@@ -457,6 +465,16 @@
     (f (.request x) t)
     (do (log! x t) (response/plain 500))))
 
+(defn- answering?
+  "Tells whether the answer is still this thread's matter, and nobody else's."
+  [^Exchange x]
+  (not= :dead (.stage x)))
+
+(defn- cut-here!
+  "Cuts the connection, unless another thread is answering."
+  [^Exchange x]
+  (when (answering? x) (cut! x)))
+
 (defn- answer-failure! [^Exchange x t]
   (if (.flaw x)
     ;; The client's fault: of an overlong body respond! says so.
@@ -464,21 +482,13 @@
     (try
       (respond! x (ask-error-handler x t))
       (catch Throwable other
-        (log! x other)
+        (when (answering? x) (log! x other))
         (if (= :open (.stage x))
           (respond! x (response/plain 500))
-          (cut! x))))))
+          (cut-here! x))))))
 
 (defn- count-failure! [^Exchange x]
   (when-not (.flaw x) (traffic/add! (.-traffic x) :failed 1)))
-
-(defn- note-loss!
-  "A response was cut: by the client's leaving, which is nobody's failure, or by the server's."
-  [^Exchange x t]
-  (if (= :gone (.flaw x))
-    (note-end! x :disconnected)
-    (do (count-failure! x)
-        (log! x t))))
 
 (defn- fail!
   "Answers for what the handler, its body or its forks threw: as far as nobody has answered yet."
@@ -491,8 +501,11 @@
                 (answer-failure! x t))
             ;; Its deadline had come before it began.
             (end! x :thrum/timeout))
-    :committed (do (cut! x)
-                   (note-loss! x t))
+    :committed (if (= :gone (.flaw x))
+                 (end! x :disconnected)
+                 (do (cut! x)
+                     (count-failure! x)
+                     (log! x t)))
     (when-not (form/cancel-reason (.form x)) (log! x t))))
 
 ;; From the first line to the last byte
@@ -501,16 +514,25 @@
   (when-some [ms (option x :request-timeout-ms)]
     (deadline/in-ms ms)))
 
+(defn- fail-safely! [^Exchange x t]
+  (try
+    (fail! x t)
+    (catch Throwable _ (cut-here! x))))
+
+(defn- serve-in!
+  "Tells the observer, runs the handler and answers for what it throws: all of it within the form's deadline."
+  [^Exchange x handler form]
+  (try
+    (.start x form)
+    (tell! x :start)
+    (converse! x handler)
+    (catch Throwable t (fail-safely! x t))))
+
 (defn- run-handler! [^Exchange x handler]
   (try
-    (form/call {:name "request", :moment (moment x), :on-alarm #(time-out! x)}
-               (fn [form]
-                 (.start x form)
-                 (converse! x handler)))
-    (catch Throwable t
-      (try
-        (fail! x t)
-        (catch Throwable _ (cut! x))))))
+    (form/call {:name "request", :moment (moment x), :on-alarm #(time-out! x)} #(serve-in! x handler %))
+    ;; Its deadline had come before it began, or what it forked has failed.
+    (catch Throwable t (fail-safely! x t))))
 
 (defn- refuse! [^Exchange x status & {:as headers}]
   (try
@@ -533,8 +555,7 @@
   (cond
     (#{:closing :ending :stopped} (traffic/state (.-traffic x))) (refuse! x 503 "Retry-After" "1")
     (too-long? x) (refuse! x 413)
-    :else (do (tell! x :start)
-              (run-handler! x handler))))
+    :else (run-handler! x handler)))
 
 (defn- receive!
   "Reads the request. Returns whether it is one that can be handled; what is not has been answered."

@@ -22,11 +22,19 @@
     (begin [_ _] out)
     (gone [_])))
 
+(defn- stream!
+  "Has the stream of f write to out; lost: what is called when a heartbeat fails."
+  [f options out lost]
+  (events/stream! (:body (events/response options f)) (target out) {:opened identity, :elsewhere #(Thread/startVirtualThread %), :lost lost}))
+
+(defn- not-lost []
+  (is false "No heartbeat has failed"))
+
 (defn- sent
   "Returns what is written when f is called with events."
   [f & {:as options}]
   (let [out (ByteArrayOutputStream.)]
-    (events/stream! (:body (events/response (merge {:heartbeat-ms nil} options) f)) (target out) identity)
+    (stream! f (merge {:heartbeat-ms nil} options) out not-lost)
     (str out)))
 
 (deftest a-string-is-the-data
@@ -50,15 +58,23 @@
 (deftest a-silent-stream-is-kept-alive
   (let [out (ByteArrayOutputStream.)
         beaten? #(< 1 (count (re-seq #": \n\n" (str out))))]
-    (events/stream! (:body (events/response {:heartbeat-ms 1} (fn [_] (is (gate/eventually 5000 beaten?))))) (target out) identity)))
+    (stream! (fn [_] (is (gate/eventually 5000 beaten?))) {:heartbeat-ms 1} out not-lost)))
 
 (deftest no-heartbeat-outlives-its-stream
   (let [before (deadline/armed)]
     (sent (fn [_]) :heartbeat-ms 60000)
     (is (= before (deadline/armed)))))
 
+(defn- gone
+  "Returns a stream that takes no byte but those of the head."
+  ^OutputStream []
+  (proxy [OutputStream] []
+    (write ([_] (throw (IOException. "Broken pipe"))) ([_ _ _]))
+    (flush [])))
+
 (deftest a-client-that-has-gone-is-an-exception
-  (let [gone (proxy [OutputStream] []
-               (write ([_] (throw (IOException. "Broken pipe"))) ([_ _ _]))
-               (flush []))]
-    (is (thrown? IOException (events/stream! (:body (events/response {:heartbeat-ms nil} #(events/send! % "x"))) (target gone) identity)))))
+  (is (thrown? IOException (stream! #(events/send! % "x") {:heartbeat-ms nil} (gone) not-lost))))
+
+(deftest a-client-that-has-gone-ends-a-silent-stream
+  (let [lost (promise)]
+    (stream! (fn [_] (is (= :lost (deref lost 5000 :never)))) {:heartbeat-ms 1} (gone) #(deliver lost :lost))))

@@ -161,6 +161,71 @@
     (let [[ms] (scene/within seen "a call of the handler")]
       (expect (and ms (<= 1 ms 3000)) "at most 3000 ms" ms))))
 
+(defn- waiting-callback
+  "Returns a function of any arguments that waits for the gate, and delivers to seen how that ended."
+  [env seen]
+  (let [gate (scene/gate env)]
+    (fn [& _]
+      (try (deref gate 8000 nil) (deliver seen :opened)
+           (catch InterruptedException e (deliver seen :interrupted) (throw e))))))
+
+(defn- expect-late
+  "A server with these options has a callback that waits: 503 is answered at the deadline, and the callback interrupted."
+  [env seen handler options]
+  (let [server (scene/serve env handler (merge limit options))]
+    (expect-status 503 (scene/ask env server (wire/get "/")))
+    (expect= :interrupted (scene/within seen "an interrupt"))))
+
+(defcase error-handlers-are-inside-the-deadline "4.5"
+  "An :error-handler that is not done at the deadline is interrupted, and 503 is answered."
+  [env]
+  (let [seen (promise)]
+    (expect-late env seen (fn [_] (throw (ex-info "boom" {}))) {:error-handler (waiting-callback env seen)})))
+
+(defcase observers-are-inside-the-deadline "4.5"
+  "So is a :start observer, and the handler is not called any more."
+  [env]
+  (let [seen (promise), called (promise)]
+    (expect-late env seen (fn [r] (deliver called true) (scene/ok r)) {:observer {:start (waiting-callback env seen)}})
+    (expect= :never (deref called 50 :never))))
+
+(defcase observers-do-not-delay-the-deadline "4.5"
+  "A :timeout observer that blocks delays neither the 503 nor the interrupt."
+  [env]
+  (let [seen (promise), told (promise), gate (scene/gate env)
+        observer {:timeout (fn [_] (deliver told true) (scene/stubborn gate))}
+        server (scene/serve env (waits (scene/gate env) seen) (assoc limit :observer observer))]
+    (expect-status 503 (scene/ask env server (wire/get "/")))
+    (expect= :interrupted (scene/within seen "an interrupt"))
+    (scene/within told "a call of the observer")
+    (expect (not (realized? gate)) "an observer that still blocks" :ended)))
+
+(defcase answered-requests-never-start "4.5"
+  "A request that is answered as it gets its turn never reaches the handler, however close the race."
+  [env]
+  (let [gate (atom nil)
+        uris (atom [])
+        handler (fn [{:keys [uri] :as r}]
+                  (swap! uris conj uri)
+                  (when (= "/first" uri) (scene/stubborn @gate))
+                  (scene/ok r))
+        server (scene/serve env handler {:request-timeout-ms 30, :max-concurrent 1, :max-queued 1, :queue-timeout-ms 8000})
+        asks #(:status (scene/ask env server (wire/get %)))
+        ;; On a busy machine the first one may be late itself.
+        begun? (fn []
+                 (reset! uris [])
+                 (reset! gate (scene/gate env))
+                 (let [first-one (scene/asked env server (wire/get "/first"))]
+                   (scene/eventually 2000 #(or (seq @uris) (realized? first-one))))
+                 (= ["/first"] @uris))
+        last-one #(= 200 (asks "/last"))]
+    (dotimes [_ 20]
+      (expect (scene/eventually 4000 begun?) "a call of the handler" @uris)
+      (expect= 503 (asks "/queued"))
+      (deliver @gate :open)
+      (expect (scene/eventually 4000 last-one) "200" :none)
+      (expect (not-any? #{"/queued"} @uris) "that /queued never starts" @uris))))
+
 ;; The interrupt
 
 (defn- notes-interrupt

@@ -205,6 +205,25 @@
     (expect= :interrupted (scene/within seen "an interrupt"))
     (expect-stopped stopping)))
 
+(defcase timeout-interrupts-callbacks "4.7"
+  "So are an :error-handler and a :start observer that run at :shutdown-timeout-ms."
+  [env]
+  (let [gate (scene/gate env)
+        boom (fn [_] (throw (ex-info "boom" {})))]
+    (doseq [options-of [(fn [f] {:error-handler f}) (fn [f] {:observer {:start f}})]]
+      (let [entered (promise), seen (promise)
+            callback (fn [& _]
+                       (deliver entered true)
+                       (try (deref gate 8000 nil) (deliver seen :opened)
+                            (catch InterruptedException e (deliver seen :interrupted) (throw e))))
+            server (scene/serve env boom (assoc (options-of callback) :shutdown-timeout-ms 100))
+            client (wire/send! (scene/client env server) (wire/get "/"))]
+        (scene/within entered "a call")
+        (let [stopping (stop! env server)]
+          (expect= 503 (:status (wire/response client)))
+          (expect= :interrupted (scene/within seen "an interrupt"))
+          (expect-stopped stopping))))))
+
 (defcase timeout-cuts-what-has-begun "4.7"
   "A response that has begun at :shutdown-timeout-ms is cut off."
   [env]

@@ -131,6 +131,36 @@
     (deliver gate :open)
     (expect-event c "last")))
 
+(defn- expect-cancelled
+  "Opens a stream whose handler waits for something else, and leaves it by (leave! client): the handler is interrupted, and all is released."
+  [env options leave!]
+  (let [gate (scene/gate env), ended (promise)
+        wait (fn [send!]
+               (send! "first")
+               (try (deref gate 8000 nil) (deliver ended :opened)
+                    (catch InterruptedException e (deliver ended :interrupted) (throw e))))
+        server (scene/serve env (scene/routes {"/stream" (streaming env {:heartbeat-ms 30} wait)}) options)
+        c (open-stream env server)]
+    (leave! c)
+    (expect= :interrupted (scene/within ended "an interrupt"))
+    (expect (scene/eventually 2000 #(= [0 0] ((juxt :in-flight :streams) (scene/tool env :status server))))
+            "nothing in flight, no stream" (scene/tool env :status server))))
+
+(defcase streams-of-clients-that-have-gone-are-cancelled "4.6"
+  "A stream whose client has gone is cancelled, also where its handler waits for something else."
+  {:uses #{:sse :status}}
+  [env]
+  (run! #(expect-cancelled env {} %) [wire/reset!! wire/close!]))
+
+(defcase streams-beyond-the-deadline-are-cancelled "4.6"
+  "So is one that has outlived its deadline."
+  {:uses #{:sse :status}}
+  [env]
+  (expect-cancelled env {:request-timeout-ms 100, :max-concurrent 1, :max-streams 1}
+                    (fn [c]
+                      (dotimes [_ 8] (expect-event c ":"))
+                      (wire/reset!! c))))
+
 (defcase failing-streams-are-cut "4.3"
   "A stream whose function throws is cut off."
   {:uses #{:sse}}

@@ -303,6 +303,15 @@
     (throw (IllegalStateException. "stopped already"))
     (server/stop! s)))
 
+(defn- unheard
+  "A stream whose function runs where no interrupt reaches it."
+  [options f]
+  (server/sse options (fn [events]
+                        (let [outcome (promise)]
+                          (Thread/startVirtualThread #(deliver outcome (try (f events) (catch Throwable t t))))
+                          (while (not (realized? outcome))
+                            (try (deref outcome 50 nil) (catch InterruptedException _ nil)))))))
+
 (defn- naive-log [^java.io.Writer out]
   {:end (fn [{{:keys [request-method uri query-string headers]} :request}]
           (.write out (str (name request-method) " " uri " ?" query-string headers "\n")))})
@@ -316,6 +325,7 @@
    :no-port (broken/tools {:port (constantly 0)})
    :naive-events (broken/tools {:sse naive-sse, :send! #(swap! %1 conj %2)})
    :naive-log (broken/tools {:access-log naive-log})
+   :unheard-streams (broken/tools {:sse unheard})
    :no-heartbeat (broken/tools {:sse (fn [_ f] (server/sse f))})
    :tasks-are-lazy (broken/tools {:pmap (fn [_ f coll] (map f coll))})
    :send-swallows (broken/tools {:send! (fn [to x] (try (server/send! to x) (catch IOException _ nil)))})

@@ -142,9 +142,10 @@
    :no-max-queued [:beyond-the-queue-is-503 :queued-requests-are-served]
    :no-max-streams [:streams-are-bounded]
    :no-port [:port-zero-picks-one]
-   :no-request-timeout-ms [:async-late-is-503 :deadline-after-commit-cuts :deadline-cuts-what-the-client-does-not-take
-                           :deadline-does-not-wait-for-the-handler :deadline-while-the-body-is-read
-                           :interrupted-io-is-no-success :late-handler-is-503 :late-result-is-dropped
+   :no-request-timeout-ms [:answered-requests-never-start :async-late-is-503 :deadline-after-commit-cuts :deadline-cuts-what-the-client-does-not-take
+                           :deadline-does-not-wait-for-the-handler :deadline-while-the-body-is-read :error-handlers-are-inside-the-deadline
+                           :interrupted-io-is-no-success :observers-are-inside-the-deadline
+                           :observers-do-not-delay-the-deadline :late-handler-is-503 :late-result-is-dropped
                            :queue-time-counts :queued-too-long-never-starts]
    :no-retry-after [:queue-time-is-bounded]
    :observes-garbage [:end-tells-status-bytes-and-time :end-tells-that-a-body-failed :end-tells-what-was-thrown
@@ -170,7 +171,8 @@
    :short-bodies [:large-body-arrives]
    :short-protocols [:http-1-0-tells-its-protocol :protocol-is-told]
    :single-blanks [:headers-are-sent]
-   :slow-shutdown [:streams-end-in-time :stubborn-handlers-do-not-stop-the-stop :timeout-cuts-what-has-begun :timeout-interrupts]
+   :slow-shutdown [:streams-end-in-time :stubborn-handlers-do-not-stop-the-stop :timeout-cuts-what-has-begun :timeout-interrupts
+                   :timeout-interrupts-callbacks]
    :stop-does-nothing [:idle-connections-end-with-the-server :kept-connections-get-503
                        :listener-closes-after-the-delay :port-is-free-after-stop :stop-returns]
    :stop-joins [:stop-inside-a-handler]
@@ -198,6 +200,7 @@
    :tls-needs-none [:client-certificate-is-needed]
    :tls-nowhere [:tls-alone :tls-by-context :tls-garbage-is-survived]
    :tls-swallows-body-failures [:tls-failing-body-is-cut]
+   :unheard-streams [:streams-beyond-the-deadline-are-cancelled :streams-of-clients-that-have-gone-are-cancelled]
    :unknown-methods-are-get [:method-of-ones-own]
    :upper-case-methods [:method-is-a-keyword]
    :vars-are-read-once [:a-var-is-looked-up-at-each-request]

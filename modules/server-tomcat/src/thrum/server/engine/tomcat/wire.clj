@@ -364,6 +364,13 @@
   "How many bytes are held before they are written."
   16384)
 
+(defn- flush!
+  "Sends what is held. Throws IOException where the client has gone, which Tomcat keeps to itself."
+  [^Response response]
+  (.action response ActionCode/CLIENT_FLUSH nil)
+  (when-some [e (.getErrorException response)]
+    (throw (IOException. "The client has gone" e))))
+
 (defn- pieces
   "Returns a stream that writes each piece that it gets."
   ^OutputStream [^TomcatWire wire ^Response response]
@@ -371,7 +378,7 @@
     (write [bytes offset n]
       (waiting [wire] (.doWrite response (ByteBuffer/wrap bytes offset n))))
     (flush []
-      (waiting [wire] (.action response ActionCode/CLIENT_FLUSH nil)))))
+      (waiting [wire] (flush! response)))))
 
 (defn- output ^OutputStream [wire response]
   (BufferedOutputStream. (pieces wire response) buffered))
