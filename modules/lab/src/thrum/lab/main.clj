@@ -7,16 +7,7 @@
    [thrum.lab.channels :as channels]
    [thrum.lab.cli :as cli]
    [thrum.lab.compare :as compare]
-   [thrum.lab.experiment :as experiment]
-   [thrum.lab.experiment.calls :as calls]
-   [thrum.lab.experiment.fan-out :as fan-out]
-   [thrum.lab.experiment.go-blocks :as go-blocks]
-   [thrum.lab.experiment.handler :as handler]
-   [thrum.lab.experiment.pipelines :as pipelines]
-   [thrum.lab.experiment.ring :as ring]
-   [thrum.lab.experiment.scope :as scope]
-   [thrum.lab.experiment.spring-tomcat :as spring-tomcat]
-   [thrum.lab.experiment.urls :as urls]
+   [thrum.lab.experiments :as experiments]
    [thrum.lab.json :as json]
    [thrum.lab.machine :as machine]
    [thrum.lab.measure :as measure]
@@ -40,17 +31,6 @@
 (def ^:private interrupted-code 130)
 (def ^:private grace-ms "How long an interrupted run may take to write what it has." 8000)
 
-(defn- experiments
-  "Returns the experiments that the options ask for."
-  [{:keys [urls call inputs] function :handler}]
-  (cond
-    urls [(urls/experiment urls)]
-    call [(calls/experiment call inputs)]
-    function [(handler/experiment function)]
-    :else (-> [(fan-out/experiment fan-out/quick) (scope/experiment)]
-              (into (map ring/experiment) [:jdk :jetty :tomcat :helidon :http-kit])
-              (conj (spring-tomcat/experiment) (go-blocks/experiment) (pipelines/experiment)))))
-
 (defn- plan-facts []
   {:cpus (machine/cpus), :hard-file-limit? (machine/hard-file-limit? 256), :engines (serve/engines), :spring-boot (spring-boot/facts)
    :ab? (machine/on-path? "ab"), :channels (channels/facts)})
@@ -59,23 +39,34 @@
   (binding [*out* *err*] (println (str/join words)))
   usage-code)
 
-(defn- announce [out {:keys [estimate-ms experiments]}]
-  (binding [*out* out]
-    (println (if estimate-ms
-               (str "This takes about " (text/duration estimate-ms) " in all.")
-               "How long this takes is up to your own work."))
-    (doseq [{:keys [not-counted]} experiments :when not-counted]
-      (println (str "Not counted: " not-counted ".")))
-    (doseq [part (mapcat :parts experiments) :when (:skipped part)]
-      (println (str "Skipped: " (:title part) " (" (:skipped part) ").")))
-    (doseq [row (mapcat :contenders (mapcat :parts experiments)) :when (:skipped row)]
-      (println (str "Skipped: " (:name row) " (" (:skipped row) ").")))))
+(defn- print-skipped [experiments]
+  (doseq [part (mapcat :parts experiments) :when (:skipped part)]
+    (println (str "Skipped: " (:title part) " (" (:skipped part) ").")))
+  (doseq [row (mapcat :contenders (remove :skipped (mapcat :parts experiments))) :when (:skipped row)]
+    (println (str "Skipped: " (:name row) " (" (:skipped row) ")."))))
 
-(defn- by-name
-  "Returns the experiments by the names that their plans give them."
-  [experiments options]
-  (let [facts (plan-facts)]
-    (into {} (map (juxt #(:experiment (experiment/plan % options facts)) identity)) experiments)))
+(defn- longer
+  "Returns what more there is than the tour, and how long it takes."
+  [parsed facts experiments]
+  (let [duration (fn [option]
+                   (text/duration (:estimate-ms (plan/plan (assoc-in parsed [:options option] true) facts experiments))))]
+    (str "Everything in its quick form: --all, " (duration :all) ". The published sizes: --full, " (duration :full) ".")))
+
+(defn- takes
+  "Returns how long the run takes, in a sentence."
+  [{:keys [estimate-ms form]}]
+  (cond
+    (nil? estimate-ms) "How long this takes is up to your own work."
+    (= :tour form) (str "A tour of what was published takes about " (text/duration estimate-ms) ", at most 3 minutes.")
+    :else (str "This takes about " (text/duration estimate-ms) " in all.")))
+
+(defn- announce [{:keys [form experiments] :as plan} longer]
+  (println (takes plan))
+  (when (= :tour form)
+    (println (longer)))
+  (doseq [{:keys [not-counted]} experiments :when not-counted]
+    (println (str "Not counted: " not-counted ".")))
+  (print-skipped experiments))
 
 (defn- run-plan!
   "Runs the plan, telling of it on out, and returns the result."
@@ -83,7 +74,7 @@
   (let [started (measure/now), facts (machine/facts)
         {:keys [emit! close!]} (progress/show! plan out (and (identical? out *out*) (progress/terminal?)))
         done (try
-               (run/run! (by-name experiments (:options plan)) (:experiments plan) emit!)
+               (run/run! (experiments/by-name experiments) (:experiments plan) emit!)
                (finally (close!)))]
     (assoc plan :experiments done :started started :ended (measure/now) :machine facts)))
 
@@ -102,16 +93,14 @@
           (println (str "\nWritten: " (text/commas paths)))))))
 
 (defn- run-command [{:keys [options] :as parsed}]
-  (let [chosen (experiments options)
-        {:keys [error] :as plan} (plan/plan parsed (plan-facts) chosen)
+  (let [chosen (experiments/chosen options), facts (plan-facts), plan (plan/plan parsed facts chosen)
         out (if (:json options) *err* *out*)]
-    (cond
-      error (say error)
-      (:print-plan options) (do (pprint/pprint plan) 0)
-      :else (do (announce out plan)
-                (let [result (run-plan! plan chosen out)]
-                  (print-result options result)
-                  (result/exit-code result))))))
+    (if (:print-plan options)
+      (do (pprint/pprint plan) 0)
+      (do (binding [*out* out] (announce plan #(longer parsed facts chosen)))
+          (let [result (run-plan! plan chosen out)]
+            (print-result options result)
+            (result/exit-code result))))))
 
 (defn- compare-command [{[a b] :files}]
   (println (compare/report (store/read! a) (store/read! b)))
@@ -125,7 +114,7 @@
     (let [{:keys [error command] :as parsed} (cli/parse argv)]
       (cond
         error (say error)
-        (= :help command) (do (println (cli/help)) 0)
+        (= :help command) (do (println (cli/help (:topic parsed))) 0)
         (= :compare command) (compare-command parsed)
         :else (run-command parsed)))
     (catch ExceptionInfo e

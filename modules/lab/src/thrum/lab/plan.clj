@@ -2,31 +2,37 @@
   "From a parsed command line to a plan, plain EDN that says all that will run. Pure."
   (:require
    [thrum.lab.experiment :as experiment]
-   [thrum.lab.nearest :as nearest]))
+   [thrum.lab.experiments :as experiments]))
 
 (set! *warn-on-reflection* true)
 
-(defn- part-names [plans]
-  (map :part (mapcat :parts plans)))
+(defn form
+  "Returns how much of the lab a command line asks for: :tour where it asks for nothing, else :quick or :full."
+  [{:keys [named options]}]
+  (cond
+    (:full options) :full
+    (or named (some options [:all :only :urls :call :handler])) :quick
+    :else :tour))
+
+(defn- toured
+  "Returns a plan as the tour has it, nil where nothing was published: the contenders of its headlines alone."
+  [plan]
+  (let [parts (for [{:keys [headline] :as part} (:parts plan) :when headline]
+                (update part :contenders (partial filterv (comp (set (:tour headline)) :contender))))]
+    (when (seq parts)
+      (assoc plan :parts (vec parts)))))
 
 (defn- only
-  "Returns the plans with nothing but what is called `wanted`: an experiment, or a part of one."
-  [plans wanted]
-  (if (some #{wanted} (map :experiment plans))
-    (filterv #(= wanted (:experiment %)) plans)
-    (into []
-          (comp (map #(update % :parts (partial filterv (comp #{wanted} :part))))
-                (filter (comp seq :parts)))
-          plans)))
+  "Returns the plans with nothing but what is called wanted: an experiment, or a part of one. Of an experiment that is skipped
+  as a whole its one part is left."
+  [plans wanted owner]
+  (for [{:keys [experiment parts] :as plan} plans :when (= experiment owner)]
+    (assoc plan :parts (or (not-empty (filterv (comp #{wanted} :part) parts)) parts))))
 
-(defn- unknown [plans wanted]
-  (let [known (map name (distinct (concat (map :experiment plans) (part-names plans))))]
-    (str "There is no experiment " (name wanted) (nearest/hint (name wanted) known) ".")))
-
-(defn- chosen
-  "Returns the names the user gave, the command's first."
+(defn- asked
+  "Returns the names that the user gave, the command's first."
   [{:keys [named options]}]
-  (remove nil? [named (:only options)]))
+  (not-empty (into [] (remove nil?) [named (:only options)])))
 
 (defn- total [plans]
   (let [estimates (map experiment/estimate-ms plans)]
@@ -34,17 +40,18 @@
       (reduce + 0 estimates))))
 
 (defn plan
-  "Returns {:thrum.lab/version 1 :options :asked [name …] :experiments [plan …] :estimate-ms}, or {:error sentence}
-  for a name that is not known. experiments are records of thrum.lab.experiment; facts are those of thrum.lab.experiment/plan."
+  "Returns {:thrum.lab/version 1 :form :options :asked [name …] :experiments [plan …] :estimate-ms}. experiments are records of
+  thrum.lab.experiment, among which every name that was asked for is known; facts are those of thrum.lab.experiment/plan."
   [{:keys [options] :as parsed} facts experiments]
-  (let [plans (mapv #(experiment/plan % options facts) experiments)
-        narrow (fn [plans wanted] (only plans wanted))
-        names (chosen parsed)
-        left (reduce narrow plans names)]
-    (if (empty? left)
-      {:error (unknown plans (last names))}
-      {:thrum.lab/version 1
-       :options options
-       :asked (not-empty (vec names))
-       :experiments left
-       :estimate-ms (total left)})))
+  (let [form (form parsed)
+        owners (experiments/owners experiments)
+        plans (map #(experiment/plan % (assoc options :form form) facts) experiments)
+        left (if (= :tour form)
+               (keep toured plans)
+               (reduce #(only %1 %2 (owners %2)) plans (asked parsed)))]
+    {:thrum.lab/version 1
+     :form form
+     :options options
+     :asked (asked parsed)
+     :experiments (vec left)
+     :estimate-ms (total left)}))

@@ -74,6 +74,17 @@
     (str (str/join ", " (butlast words)) " and " (last words))
     (str (first words))))
 
+(defn wrap
+  "Returns a sentence as lines of at most width columns, broken between words."
+  [width sentence]
+  (reduce (fn [lines word]
+            (let [line (str (peek lines) " " word)]
+              (if (<= (count line) width)
+                (conj (pop lines) line)
+                (conj lines word))))
+          [(first (str/split sentence #" "))]
+          (rest (str/split sentence #" "))))
+
 (defn class-word
   "Returns the last part of an object's class name, never empty: ConnectException."
   [x]

@@ -4,7 +4,8 @@
    [clojure.string :as str]
    [clojure.test :refer [are deftest is]]
    [thrum.lab.cli :as cli]
-   [thrum.lab.nearest :as nearest]
+   [thrum.lab.experiment :as experiment]
+   [thrum.lab.experiments :as experiments]
    [thrum.lab.result :as result]))
 
 (deftest no-words-run-everything
@@ -14,7 +15,11 @@
 (deftest a-wrong-word-is-answered-in-one-sentence
   (are [argv sentence] (= sentence (:error (cli/parse argv)))
     ["--limt" "3"] "There is no option --limt; the nearest one is --limit."
-    ["--zzzzzzzzz"] "There is no option --zzzzzzzzz."
+    ["--zzzzzzzzz"] "There is no option --zzzzzzzzz; the nearest one is --path."
+    ["--only" "fils"] "There is no experiment fils; the nearest one is files."
+    ["fan-out" "--only" "hangs"] "There is no experiment hangs; the nearest one is many."
+    ["help" "ring-jet"] "There is no experiment ring-jet; the nearest one is ring-jetty."
+    ["help" "handlr"] "There is no experiment handlr; the nearest one is handler."
     ["fanout"] "There is no command fanout; the nearest one is fan-out."
     ["--limit" "0"] "--limit 0: must be a whole number, 1 or more."
     ["--limit" "many"] "--limit many: must be a whole number, 1 or more."
@@ -53,17 +58,42 @@
   (is (= :tomcat (get-in (cli/parse ["handler" "my.app/handler" "--engine" "tomcat"]) [:options :engine])))
   (is (= :unlimited (get-in (cli/parse ["--rate" "unlimited"]) [:options :rate])))
   (is (= [:pool :core-map] (get-in (cli/parse ["--urls" "f" "--contenders" "pool,core-map"]) [:options :contenders])))
-  (is (= {:command :help} (cli/parse ["--limit" "3" "--help"]))))
+  (is (= {:command :help, :topic nil} (cli/parse ["--limit" "3" "--help"]))))
 
 (deftest own-work-names-no-experiment
   (is (nil? (:named (cli/parse ["fan-out" "--urls" "f"])))))
 
-(deftest help-holds-every-option-and-exit-code
-  (let [help (cli/help)]
-    (doseq [[_ option] cli/options]
-      (is (str/includes? help option)))
-    (doseq [[code meaning] result/exit-codes]
-      (is (re-find (re-pattern (str "(?m)^  " code " +" meaning "$")) help)))))
+(deftest the-tour-is-what-no-words-ask-for
+  (is (= (cli/parse []) (cli/parse ["tour"]))))
 
-(deftest distance-counts-edits
-  (is (= [0 1 1 3 3] (map nearest/distance ["a" "ab" "a" "kitten" ""] ["a" "a" "ab" "sitting" "abc"]))))
+(deftest help-is-asked-for-by-any-name-that-it-knows
+  (are [topic argv] (= {:command :help, :topic topic} (dissoc (cli/parse argv) :options))
+    :ring-jetty ["help" "ring-jetty"]
+    :ring-jetty ["help" "jetty-many"]
+    :ring-jetty ["ring-jetty" "--help"]
+    :handler ["help" "handler"]))
+
+(deftest help-is-one-screen
+  (let [lines (str/split-lines (cli/help nil))]
+    (is (<= (count lines) 24))
+    (is (every? #(<= (count %) 80) lines))))
+
+(defn- one-line [text] (str/replace text #"\s+" " "))
+
+(deftest help-names-every-experiment-and-exit-code
+  (let [help (one-line (cli/help nil))]
+    (doseq [words (concat (map (comp name :name experiment/about) experiments/all)
+                          (map (fn [[code meaning]] (str code " " meaning)) result/exit-codes))]
+      (is (str/includes? help words)))))
+
+(deftest help-of-an-experiment-has-its-parts-on-one-screens-width
+  (doseq [experiment experiments/all
+          :let [{topic :name, :keys [parts doc]} (experiment/about experiment), help (cli/help topic)]]
+    (is (every? #(<= (count %) 80) (str/split-lines help)))
+    (doseq [words (cons doc (mapcat (fn [[part question]] [(name part) question]) parts))]
+      (is (str/includes? (one-line help) words)))))
+
+(deftest every-option-is-in-some-help
+  (let [help (str/join "\n" (map cli/help [nil :fan-out :handler]))]
+    (doseq [[_ option] cli/options]
+      (is (str/includes? help option)))))

@@ -9,12 +9,13 @@
    [thrum.lab.experiment.handler :as handler]
    [thrum.lab.experiment.ring :as ring]
    [thrum.lab.experiment.urls :as urls]
+   [thrum.lab.experiments :as experiments]
    [thrum.lab.plan :as plan]))
 
 (def ^:private facts {:cpus 2, :hard-file-limit? true})
 
 (defn- plan-of [& argv]
-  (plan/plan (cli/parse argv) facts [(fan-out/experiment fan-out/quick)]))
+  (plan/plan (cli/parse (cons "--all" argv)) facts [(fan-out/experiment fan-out/quick)]))
 
 (defn- part [plan name]
   (first (filter #(= name (:part %)) (mapcat :parts (:experiments plan)))))
@@ -47,8 +48,7 @@
 
 (deftest only-chooses-an-experiment-or-a-part
   (is (= [:downloads :many :files :unlimited] (map :part (:parts (first (:experiments (plan-of "--only" "fan-out")))))))
-  (is (= [:files] (map :part (:parts (first (:experiments (plan-of "fan-out" "--only" "files")))))))
-  (is (= "There is no experiment fils; the nearest one is files." (:error (plan-of "--only" "fils")))))
+  (is (= [:files] (map :part (:parts (first (:experiments (plan-of "fan-out" "--only" "files"))))))))
 
 (deftest a-part-that-cannot-run-is-planned-as-skipped
   (let [plan (plan/plan (cli/parse ["--only" "files"]) (assoc facts :hard-file-limit? false) [(fan-out/experiment fan-out/quick)])]
@@ -67,10 +67,48 @@
 (def ^:private all-engines [:jdk :jetty :tomcat :helidon :http-kit])
 
 (defn- ring-plan [engines & argv]
-  (plan/plan (cli/parse argv) (assoc facts :engines engines) (map ring/experiment all-engines)))
+  (plan/plan (cli/parse (cons "--all" argv)) (assoc facts :engines engines) (map ring/experiment all-engines)))
 
 (defn- part-names [plan]
   (map :part (mapcat :parts (:experiments plan))))
+
+(def ^:private all-facts
+  (assoc facts :engines (set all-engines), :ab? true, :spring-boot {:folder "x", :jar "x"}, :channels {:folder "x"}))
+
+(defn- plan-of-all [facts & argv]
+  (plan/plan (cli/parse argv) facts experiments/all))
+
+(deftest the-tour-is-five-parts-of-less-than-three-minutes
+  (let [plan (plan-of-all all-facts)]
+    (is (= [:downloads :jetty-sleep :http-kit-sleep :spring-100 :go-blocks] (part-names plan)))
+    (is (= [:tour nil] ((juxt :form :asked) plan)))
+    (is (< 60000 (:estimate-ms plan) 170000))))
+
+(deftest the-tour-has-the-contenders-of-each-headline
+  (doseq [{:keys [headline contenders part]} (mapcat :parts (:experiments (plan-of-all all-facts)))
+          :let [ids (set (map :contender contenders))]]
+    (is (= (set (:tour headline)) ids) part)
+    (is (every? ids (conj (first (:pairs headline)) (first (:beside headline)))) part)
+    (is (some (comp some? :published) contenders) part)))
+
+(deftest what-the-tour-cannot-run-stands-in-it-with-the-reason-and-what-was-published
+  (let [plan (plan-of-all (assoc all-facts :engines #{:jdk :jetty} :spring-boot {}))]
+    (is (= [:downloads :jetty-sleep :http-kit-sleep :spring-100 :go-blocks] (part-names plan)))
+    (doseq [name [:http-kit-sleep :spring-100]]
+      (is (string? (:skipped (part plan name))))
+      (is (some (comp some? :published) (:contenders (part plan name)))))))
+
+(deftest only-a-command-line-that-asks-for-nothing-is-the-tour
+  (is (= [:tour :tour :tour] (map #(:form (apply plan-of-all all-facts %)) [[] ["tour"] ["--limit" "3" "--json"]])))
+  (is (= [:quick :quick :quick :full] (map #(:form (apply plan-of-all all-facts %)) [["--all"] ["scope"] ["--only" "many"] ["--full"]])))
+  (is (= (map (comp :name experiment/about) experiments/all) (map :experiment (:experiments (plan-of-all all-facts "--all"))))))
+
+(deftest help-says-how-long-the-full-form-takes
+  (is (< 6000000 (:estimate-ms (plan-of-all all-facts "--full")) 8400000) "some two hours"))
+
+(deftest a-part-of-an-engine-that-is-not-there-is-skipped-by-its-name
+  (is (= [[:jetty-sleep true]]
+         (map (juxt :part (comp string? :skipped)) (mapcat :parts (:experiments (plan-of-all facts "--only" "jetty-many")))))))
 
 (deftest ring-experiments-have-a-quick-form-of-less-than-a-minute-each
   (doseq [plan (:experiments (ring-plan (set all-engines)))]

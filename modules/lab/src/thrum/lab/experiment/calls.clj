@@ -31,6 +31,7 @@
 
 (defrecord Calls [function file]
   experiment/Experiment
+  (about [_] {:name :calls, :doc "your own function, called on your own inputs"})
   (plan [_ options facts]
     (own/plan {:experiment :calls, :title "Your function", :about (str function " on the inputs of " file ".")}
               {:part :calls, :title "Your function", :about (str function " on each input of " file ".")}

@@ -45,6 +45,12 @@
   [{:part :downloads
     :title "100 downloads from a slow server"
     :about "How long do 100 downloads take, if the server sends each no faster than its rate?"
+    :headline {:system "100 downloads"
+               :figure :ms
+               :pairs [[:core-map :thrum-pmap]]
+               :beside [:core-pmap "clojure.core/pmap takes %s"]
+               :because "a hundred that wait at once take little longer than one"
+               :tour [:core-map :core-pmap :pool :raw-jdk :thrum-map :thrum-pmap]}
     :contenders [:core-map :core-pmap :core-pmap-unchunked [:pool {:pool 50}] :raw-jdk :thrum-map :thrum-pmap :thrum-upmap]}
    {:part :many
     :title "2 000 downloads, bounded"
@@ -156,6 +162,8 @@
 
 (defrecord FanOut [scale]
   experiment/Experiment
+  (about [_]
+    {:name :fan-out, :doc "many slow downloads at once", :parts (mapv (juxt :part :about) parts)})
   (plan [_ options facts]
     (let [settings (settings scale options facts)]
       {:experiment :fan-out

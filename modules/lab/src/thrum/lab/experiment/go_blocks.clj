@@ -66,6 +66,12 @@
    :n requests
    :in-turns? true
    :limit-line-about "one round of what a request waits"
+   :headline {:system "core.async's go"
+              :figure :threads
+              :pairs [[:go-avoid :go-target] [:go :go-factory]]
+              :beside [:go-factory "with Thrum's executor the current release has %s"]
+              :because "a go block that blocks holds no platform thread, and the requests take no longer"
+              :tour [:go-avoid :go-target :go :go-factory]}
    :against [{:slow :go-avoid, :fast :go-target, :published published/go-blocks-times}
              {:slow :go, :fast :go-factory}]
    :contenders (mapv #(row % channels (if full 5 1)) ways)})
@@ -98,6 +104,10 @@
 
 (defrecord GoBlocks []
   experiment/Experiment
+  (about [_]
+    {:name :go-blocks
+     :doc "100 blocking requests at once, from core.async's go blocks"
+     :parts [[:go-blocks "What does a go block that blocks cost, in time and in threads?"]]})
   (plan [_ options facts]
     {:experiment :go-blocks
      :title "go blocks that block"

@@ -37,6 +37,7 @@
 
 (defrecord HandlerLoad [function]
   experiment/Experiment
+  (about [_] {:name :handler, :doc "your own Ring handler under load"})
   (plan [_ options _]
     {:experiment :handler
      :title "Your handler"

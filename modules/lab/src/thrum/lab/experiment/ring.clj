@@ -20,7 +20,11 @@
   {:warm-up-seconds {:sleep 5, :no-sleep 10, :many 5}, :seconds {:sleep 10, :no-sleep 10, :many 10}, :repeat 5
    :parts [:sleep :no-sleep :many]})
 
-(def ^:private engines
+(def engines
+  "The engines, in the order of a run."
+  [:jdk :jetty :tomcat :helidon :http-kit])
+
+(def ^:private facts-of
   {:jdk {:experiment :ring-jdk, :name "the JDK's server"}
    :jetty {:experiment :ring-jetty, :name "Jetty"}
    :tomcat {:experiment :ring-tomcat, :name "Tomcat"}
@@ -70,10 +74,21 @@
   [engine question]
   (keyword (str (name engine) "-" (name question))))
 
+(defn- headline
+  "Returns the headline of an engine's part where figures were published for it."
+  [engine question]
+  (when (get-in published/requests [engine question])
+    {:system (str "Ring on " (get-in facts-of [engine :name]))
+     :figure :per-second
+     :pairs [[:pool-50 :thrum]]
+     :beside [:pool-all "a platform pool of 120 answers %s"]
+     :because "50 threads wait for 50 requests at once, virtual threads for all 120"
+     :tour [:pool-50 :pool-all :bare :thrum]}))
+
 (defn- row [engine {:keys [question connections sleep-ms]} {:keys [warm-up-seconds seconds] :as sizes} contender]
   (let [pool (pool-of contender connections), published (get-in published/requests [engine question contender])]
     (cond-> (merge {:contender contender, :thrum? false}
-                   (way contender (get-in engines [engine :name]) pool)
+                   (way contender (get-in facts-of [engine :name]) pool)
                    {:job {:engine engine, :way (if (= :thrum contender) :thrum :bare), :pool pool}
                     :params {:pool pool}
                     :limit-line-per-second (when sleep-ms (/ (* 1000.0 (min connections (or pool connections))) sleep-ms))
@@ -90,17 +105,18 @@
 (defn- fitting
   "Returns those of the contenders that there can be on the engine."
   [engine contenders]
-  (cond->> contenders (get-in engines [engine :pool-less?]) (remove #{:pool-50 :pool-all})))
+  (cond->> contenders (get-in facts-of [engine :pool-less?]) (remove #{:pool-50 :pool-all})))
 
 (defn- part-plan [engine {:keys [question title contenders] :as part} {:keys [warm-up-seconds seconds] :as sizes}]
   (-> (dissoc part :question)
       (assoc :part (part-name engine question)
-             :title (format title (get-in engines [engine :name]))
+             :title (format title (get-in facts-of [engine :name]))
              :warm-up-seconds (warm-up-seconds question)
              :seconds (seconds question)
              :scaled (scaled sizes question)
              :limit-line-about "connections, or threads where there are fewer, ÷ the handler's sleep"
              :in-turns? true
+             :headline (headline engine question)
              :contenders (mapv #(row engine part sizes %) (fitting engine contenders)))))
 
 (defn- sizes-of
@@ -117,7 +133,7 @@
   "Returns the one part of an experiment whose engine is not there."
   [engine part]
   (-> (part-plan engine part quick)
-      (assoc :title (get-in engines [engine :name]), :skipped (absent engine))))
+      (assoc :title (get-in facts-of [engine :name]), :skipped (absent engine))))
 
 (defn- parts [engine options facts]
   (let [{:keys [parts] :as sizes} (sizes-of engine options)]
@@ -127,9 +143,13 @@
 
 (defrecord Ring [engine]
   experiment/Experiment
+  (about [_]
+    {:name (get-in facts-of [engine :experiment])
+     :doc (str "a Ring handler under load, on " (get-in facts-of [engine :name]))
+     :parts (mapv (fn [{:keys [question about]}] [(part-name engine question) about]) questions)})
   (plan [_ options facts]
-    {:experiment (get-in engines [engine :experiment])
-     :title (str "Ring on " (get-in engines [engine :name]))
+    {:experiment (get-in facts-of [engine :experiment])
+     :title (str "Ring on " (get-in facts-of [engine :name]))
      :about "A Ring handler under load, on platform threads and on virtual ones."
      :parts (parts engine options facts)})
   (open! [_]

@@ -20,7 +20,15 @@
 
 (def quick
   "The sizes of the quick form: one cold start, few repeats, a curve of short requests."
-  {:states {:spring-100 [:cold :warm], :spring-ab [:warm]}, :repeats {:cold 1, :warm 2}, :longest-repeated-ms 1000, :curve {:ms 100, :repeat 1}})
+  {:scaled "Scaled: one cold start of each, one or two warm bursts instead of five of either."
+   :states {:spring-100 [:cold :warm], :spring-ab [:warm]}, :repeats {:cold 1, :warm 2}, :longest-repeated-ms 1000, :curve {:ms 100, :repeat 1}})
+
+(def tour
+  "The sizes of the tour: one warm burst of each."
+  (assoc quick
+         :scaled "Scaled: one warm burst of each instead of five, and no cold start."
+         :states {:spring-100 [:warm]}
+         :repeats {:warm 1}))
 
 (def full
   "The sizes of the judged form."
@@ -48,6 +56,12 @@
     :sleep-ms 1000
     :limit-line-about limit-line-about
     :applications [:platform-20 :platform-200 :virtual :property]
+    :headline {:system "Spring on Tomcat"
+               :figure :ms
+               :pairs [[:platform-20-warm :virtual-warm] [:platform-20-cold :virtual-cold]]
+               :beside [:platform-200-warm "200 platform threads take %s"]
+               :because "20 threads need five rounds for a hundred requests, virtual threads one"
+               :tour [:platform-20-warm :platform-200-warm :virtual-warm]}
     :against [{:slow :platform-20-cold, :fast :virtual-cold, :published published/spring-times}
               {:slow :platform-20-warm, :fast :virtual-warm}]}
    {:part :spring-ab
@@ -94,11 +108,14 @@
   [state limit-line-ms]
   (+ limit-line-ms (if (= :cold state) (+ start-ms cold-ms) burst-ms)))
 
-(defn- warm-ups
-  "Returns how often a warm row's application is warmed up: once for each time that a cold row has started it anew; in a part without cold rows
-  another part has done so."
+(defn- before-ms
+  "Returns how long it takes before a warm row's first burst: to warm its application up after each cold start, or to start and warm it
+  up where the part has no cold rows; nothing where another part has done so."
   [{:keys [repeats states]} part state]
-  (if (= [:cold :warm state] (conj (states part) :warm)) (:cold repeats) 0))
+  (cond
+    (or (= :cold state) (= :spring-ab part)) 0
+    (= [:cold :warm] (states part)) (* warm-up-ms (:cold repeats))
+    :else (+ start-ms warm-up-ms)))
 
 (defn- row [{:keys [part generator n sleep-ms]} {:keys [repeats longest-repeated-ms] :as sizes} state application]
   (let [limit (limit-line-ms generator application n sleep-ms), published (get-in published/spring [part application])
@@ -109,13 +126,13 @@
                        :job {:application application, :state state}
                        :limit-line-ms limit
                        :repeat repeat
-                       :estimate-ms (+ (* repeat (each-ms state limit)) (* warm-up-ms (warm-ups sizes part state)))))
+                       :estimate-ms (+ (* repeat (each-ms state limit)) (before-ms sizes part state))))
       published (assoc :published published))))
 
-(defn- bursts-plan [{:keys [part applications generator] :as question} {:keys [states] :as sizes} {:keys [ab?]}]
+(defn- bursts-plan [{:keys [part applications generator] :as question} {:keys [states scaled] :as sizes} {:keys [ab?]}]
   (cond-> (-> (dissoc question :applications)
               (assoc :in-turns? true
-                     :scaled (when-not (= sizes full) "Scaled: one cold start of each, one or two warm bursts instead of five of either.")
+                     :scaled scaled
                      :contenders (vec (for [state (states part), application applications] (row question sizes state application)))))
     (and (= :ab generator) (not ab?)) (assoc :skipped "ab is not on PATH; it comes with the Apache HTTP server's utilities")))
 
@@ -137,13 +154,14 @@
    :sleep-ms (:ms curve)
    :crowds crowds
    :limit-line-about limit-line-about
-   :scaled (when-not (= sizes full) "Scaled: requests of 100 ms instead of a second, one run of each.")
+   :scaled (when (:scaled sizes) "Scaled: requests of 100 ms instead of a second, one run of each.")
    :contenders (mapv #(curve-row curve %) [:platform-20 :platform-200 :virtual])})
 
 (defn- sizes-of
   "Returns the sizes that the options ask for: a part that the quick form leaves out runs in it where it is asked for by name."
-  [{:keys [full only]}]
+  [{:keys [full only form]}]
   (cond
+    (= :tour form) tour
     full thrum.lab.experiment.spring-tomcat/full
     (= :spring-1000 only) (assoc quick :states {:spring-1000 [:cold :warm]})
     :else quick))
@@ -234,6 +252,10 @@
 
 (defrecord SpringTomcat []
   experiment/Experiment
+  (about [_]
+    {:name :spring-tomcat
+     :doc "a Spring Boot application, many requests at once"
+     :parts (conj (mapv (juxt :part :about) questions) ((juxt :part :about) (curve-plan quick)))})
   (plan [_ options facts]
     (let [{:keys [jar] :as app} (:spring-boot facts), reason (reason app), parts (parts (sizes-of options) facts)]
       {:experiment :spring-tomcat

@@ -63,6 +63,7 @@
 
 (defrecord Urls [file]
   experiment/Experiment
+  (about [_] {:name :urls, :doc "your own URLs, downloaded"})
   (plan [_ {:keys [per-host timeout] :as options} facts]
     (own/plan {:experiment :urls, :title "Your URLs", :about (str "The URLs of " file ".")}
               {:part :urls, :title "Your URLs", :per-host per-host, :timeout-ms (* 1000 timeout)

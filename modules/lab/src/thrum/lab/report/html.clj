@@ -5,6 +5,7 @@
    [clojure.java.io :as io]
    [clojure.string :as str]
    [thrum.lab.json :as json]
+   [thrum.lab.report.headlines :as headlines]
    [thrum.lab.report.markup :as markup]
    [thrum.lab.report.words :as words]
    [thrum.lab.text :as text])
@@ -127,10 +128,15 @@
   [rows]
   (remove (fn [[_ _ cell]] (every? #{"–" ""} (map cell rows))) columns))
 
+(defn- labelled
+  "Returns a cell that names its column, which a narrow screen shows beside it; there a cell that says nothing is left out."
+  [heading kind content]
+  [:td {:class (not-empty (str/join " " (remove nil? [kind (when (#{"" "–"} content) "empty")]))), :data-label heading} content])
+
 (defn- cells [columns {:keys [verdict thrum? virtual? name about] :as row}]
   [:tr {:class (str (clojure.core/name verdict) (when thrum? " thrum") (when virtual? " virtual"))}
    [:th {:scope "row"} name [:small about]]
-   (map (fn [[_ kind cell]] [:td {:class kind} (cell row)]) columns)])
+   (map (fn [[heading kind cell]] (labelled heading kind (cell row))) columns)])
 
 (defn- table [{:keys [crowds] rows :contenders}]
   (let [columns (if crowds (point-columns crowds) (useful rows))]
@@ -187,6 +193,36 @@
            (map (fn [fact] [:p {:class "fact"} fact]) (words/times-as-fast question))
            (table question)
            (outcome-table question)))])
+
+(defn- with-factor [{:keys [words factor]}]
+  (list words (when factor [:small (text/ratio factor)])))
+
+(defn- headline-cells [{:keys [part system published here limit grade verdict]}]
+  [:tr {:class (name grade)}
+   [:th {:scope "row"} [:a {:href (str "#" (name part))} system]]
+   (labelled "published" nil (with-factor published))
+   (labelled "here" nil (get here :words "–"))
+   (labelled "limit line" nil (with-factor limit))
+   (labelled "factor" "factor" (text/ratio (:factor here)))
+   (labelled "verdict" "words" verdict)])
+
+(defn- headlines-section [rows]
+  [:section {:id "published"}
+   [:h2 "Published, and here"]
+   [:table {:class "headlines"}
+    [:thead [:tr (map (fn [heading] [:th {:scope "col", :class (when (= "verdict" heading) "words")} heading])
+                      ["system" "published" "here" "limit line" "factor" "verdict"])]]
+    [:tbody (map headline-cells rows)]]])
+
+(defn- contents-section
+  "Returns the table of contents."
+  [{:keys [experiments]}]
+  [:nav {:aria-label "Contents"}
+   [:h2 "Contents"]
+   [:ol (map (fn [{:keys [title parts]}]
+               [:li title
+                [:ul (map (fn [{:keys [part title]}] [:li [:a {:href (str "#" (name part))} title]]) parts)]])
+             experiments)]])
 
 (defn- find-row [{:keys [experiments]} part contender]
   (some (fn [row] (when (= contender (:contender row)) row))
@@ -245,6 +281,8 @@
             [:body
              [:main
               (header result)
+              (some->> (seq (headlines/rows result)) headlines-section)
+              (when (< 1 (count (mapcat :parts experiments))) (contents-section result))
               (map section (mapcat :parts experiments))
               (machine-section result)]
              [:script {:type "application/json", :id "data"} (markup/raw (json/write (chart-data result)))]

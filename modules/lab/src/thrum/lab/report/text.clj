@@ -3,6 +3,7 @@
   (:require
    [clojure.string :as str]
    [thrum.lab.download :as download]
+   [thrum.lab.report.headlines :as headlines]
    [thrum.lab.report.words :as words]
    [thrum.lab.text :as text]))
 
@@ -54,6 +55,23 @@
     (into [["contender" :left :name]] (map (fn [n] [(str n " at once") :right #(words/point n %)])) crowds)
     (useful contenders)))
 
+(def ^:private headline-columns
+  [["" :left :system]
+   ["published" :left (comp :words :published)]
+   ["here" :left #(get-in % [:here :words] "–")]
+   ["limit line" :left (comp :words :limit)]
+   ["factor" :right (comp text/ratio :factor :here)]])
+
+(defn- verdict-lines [{:keys [system verdict]}]
+  (let [[start & more] (text/wrap 76 (str system ": " verdict))]
+    (cons (str "  " start) (map #(str "    " %) more))))
+
+(defn- headline-lines
+  "Returns the table that a report opens on, and a sentence for each of its rows; nil where nothing of it was published."
+  [result]
+  (when-let [rows (seq (headlines/rows result))]
+    (concat ["Published, and here"] (table headline-columns rows) [""] (mapcat verdict-lines rows) [""])))
+
 (defn- part-lines [{:keys [title skipped contenders] :as part}]
   (concat [title (str "  " (words/conditions part))]
           (if skipped
@@ -71,6 +89,7 @@
   [{:keys [experiments machine] :as result}]
   (str/join "\n"
             (concat (when (words/interrupted result) [(words/interrupted result) ""])
+                    (headline-lines result)
                     (mapcat part-lines (mapcat :parts experiments))
                     ["Machine"]
                     (machine-lines machine))))

@@ -11,7 +11,7 @@
 (def ^:private facts {:cpus 2, :ab? true, :spring-boot {:folder "examples/spring-boot", :jar "app.jar", :maven? true}})
 
 (defn- planned [facts & argv]
-  (plan/plan (cli/parse argv) facts [(spring-tomcat/experiment)]))
+  (plan/plan (cli/parse (cons "--all" argv)) facts [(spring-tomcat/experiment)]))
 
 (defn- part [plan name]
   (first (filter #(= name (:part %)) (mapcat :parts (:experiments plan)))))
@@ -23,6 +23,12 @@
   (let [plan (planned facts)]
     (is (< 30000 (experiment/estimate-ms (first (:experiments plan))) 60000))
     (is (= plan (edn/read-string (pr-str plan))))))
+
+(deftest the-tour-has-one-warm-burst-of-each-and-no-cold-start
+  (let [plan (plan/plan (cli/parse []) facts [(spring-tomcat/experiment)])]
+    (is (= [[:spring-100 [:platform-20-warm :platform-200-warm :virtual-warm]]]
+           (map (juxt :part (comp #(mapv :contender %) :contenders)) (:parts (first (:experiments plan))))))
+    (is (= #{1} (set (map :repeat (:contenders (part plan :spring-100))))))))
 
 (deftest a-pool-needs-rounds-and-virtual-threads-one
   (is (= {:platform-20-cold 5000.0, :platform-200-cold 1000.0, :virtual-cold 1000.0, :property-cold 1000.0

@@ -33,7 +33,7 @@
            (policy @page)))))
 
 (deftest the-page-asks-nothing-of-the-network
-  (is (not (re-find #"(src|href)=" (str/replace @page #"(?s)<script>.*?</script>" ""))))
+  (is (not (re-find #"src=|href=\"[^#]" (str/replace @page #"(?s)<script>.*?</script>" ""))))
   (is (not (re-find #"@import|url\(" (first (contents @page "<style>" "</style>"))))))
 
 (deftest the-page-holds-no-inline-handler-or-style
@@ -98,7 +98,7 @@
                   "\"limits\":[[10,100.0],[400,2000.0]]"
                   "\"virtual\":true"
                   "<p class=\"fact\">virtual: 4.77x as fast as 20 threads; arithmetic allows 5.00x, published 2.85x.</p>"
-                  "<td>2.10 s (2.00 s)</td>"
+                  "<td data-label=\"400 at once\">2.10 s (2.00 s)</td>"
                   "<tr class=\"done virtual\">"]]
       (is (str/includes? page text) text))
     (is (= 1 (count (re-seq #"class=\"bars\"" page))) "a curve is no bar")
@@ -114,6 +114,25 @@
                   "<tr class=\"skipped\">"]]
       (is (str/includes? page text) text))
     (is (not (re-find #"\"name\":\"go, alpha\"" page)) "what did not run has no bar")))
+
+(deftest the-page-opens-on-what-was-published-each-row-a-link-to-its-experiment
+  (let [page (str/replace (report.html/page samples/published) "\u00a0" " ")]
+    (doseq [text ["<tr class=\"less\"><th scope=\"row\"><a href=\"#downloads\">100 downloads</a></th>"
+                  "<td data-label=\"published\">1 103 s → 11.1 s<small>99.4x</small></td>"
+                  "<td data-label=\"here\">12.6 s → 200 ms</td>"
+                  "<td data-label=\"limit line\">12.0 s → 120 ms<small>100x</small></td>"
+                  "<td class=\"factor\" data-label=\"factor\">63.0x</td>"
+                  "<tr class=\"missing\"><th scope=\"row\"><a href=\"#http-kit-sleep\">Ring on http-kit</a></th>"]]
+      (is (str/includes? page text) text))
+    (is (< (str/index-of page "id=\"published\"") (str/index-of page "<nav") (str/index-of page "id=\"downloads\"")))))
+
+(deftest every-link-of-the-page-has-its-place
+  (doseq [result [samples/published samples/channels], :let [page (report.html/page result)]
+          [_ id] (re-seq #"href=\"#([^\"]+)\"" page)]
+    (is (str/includes? page (str " id=\"" id "\"")) id)))
+
+(deftest a-cell-that-says-nothing-is-left-out-on-a-narrow-screen
+  (is (str/includes? (report.html/page samples/loaded) "<td class=\"empty\" data-label=\"limit line\">–</td>")))
 
 (deftest an-empty-result-is-a-page-too
   (is (str/includes? (report.html/page {:machine samples/machine, :experiments []}) "<h1>")))

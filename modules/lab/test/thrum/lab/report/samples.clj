@@ -119,3 +119,68 @@
         {:contender :thrum-upipeline, :name "a/upipeline", :about "ours", :thrum? true, :limit-line-ms 1000.0, :verdict :done, :median-ms 1190.0
          :over-limit 1.19
          :samples [{:ms 1190.0, :threads 13, :peak 50, :closed {:platform 0, :virtual 0, :taken 0}, :unread {:platform 0, :virtual 2, :taken 9}}]}]}]}]})
+
+(defn- headlined [headline part]
+  (assoc part :headline (merge {:because "all wait at once"} headline)))
+
+(def published
+  "A result of what was published: less than published, as published, skipped, on fewer threads, and worse."
+  {:machine machine
+   :options {}
+   :form :tour
+   :experiments
+   [{:experiment :fan-out
+     :title "Fan-out"
+     :parts
+     [(headlined {:system "100 downloads", :figure :ms, :pairs [[:core-map :thrum-pmap]], :beside [:core-pmap "pmap takes %s"]}
+                 {:part :downloads, :title "Downloads", :n 100
+                  :contenders
+                  [{:contender :core-map, :name "map", :limit-line-ms 12000.0, :verdict :done, :median-ms 12600.0
+                    :published {:ms 1102802.0, :limit-line-ms 1102802.0}, :samples [{:ms 12600.0}]}
+                   {:contender :core-pmap, :name "pmap", :limit-line-ms 480.0, :verdict :done, :median-ms 512.0, :samples [{:ms 512.0}]}
+                   {:contender :thrum-pmap, :name "t/pmap", :thrum? true, :limit-line-ms 120.0, :verdict :done, :median-ms 200.0
+                    :published {:ms 11090.5, :limit-line-ms 11028.0}, :samples [{:ms 200.0}]}]})]}
+    {:experiment :ring-jetty
+     :title "Jetty"
+     :parts
+     [(headlined {:system "Ring on Jetty", :figure :per-second, :pairs [[:pool-50 :thrum]], :beside [:pool-all "a pool of 120 answers %s"]}
+                 {:part :jetty-sleep, :title "Under load", :connections 120
+                  :contenders
+                  [{:contender :pool-50, :name "pool", :limit-line-per-second 1000.0, :verdict :done, :median-per-second 950.0
+                    :published {:per-second 843, :limit-line-per-second 1000.0}, :samples [{:per-second 950.0}]}
+                   {:contender :pool-all, :name "large pool", :verdict :not-run}
+                   {:contender :thrum, :name "thrum.server", :thrum? true, :limit-line-per-second 2400.0, :verdict :done
+                    :median-per-second 2213.0, :published {:per-second 2218, :limit-line-per-second 2400.0}
+                    :samples [{:per-second 2213.0}]}]})]}
+    {:experiment :ring-http-kit
+     :title "http-kit"
+     :parts
+     [(headlined {:system "Ring on http-kit", :figure :per-second, :pairs [[:pool-50 :thrum]]}
+                 {:part :http-kit-sleep, :title "http-kit", :skipped "it is on Clojars"
+                  :contenders [{:contender :pool-50, :name "pool", :limit-line-per-second 1000.0, :verdict :not-run
+                                :published {:per-second 928, :limit-line-per-second 1000.0}}
+                               {:contender :thrum, :name "thrum.server", :limit-line-per-second 2400.0, :verdict :not-run
+                                :published {:per-second 2209, :limit-line-per-second 2400.0}}]})]}
+    {:experiment :go-blocks
+     :title "go blocks"
+     :parts
+     [(headlined {:system "core.async's go", :figure :threads, :pairs [[:go-avoid :go-target] [:go :go-factory]]}
+                 {:part :go-blocks, :title "Requests", :n 100
+                  :contenders
+                  [{:contender :go-avoid, :name "avoid", :limit-line-ms 1000.0, :skipped "no network", :verdict :skipped
+                    :published {:ms 4712.4, :limit-line-ms 1000.0, :threads 107}}
+                   {:contender :go-target, :name "target", :limit-line-ms 1000.0, :skipped "no network", :verdict :skipped
+                    :published {:ms 3653.0, :limit-line-ms 1000.0, :threads 25}}
+                   {:contender :go, :name "go", :limit-line-ms 1000.0, :verdict :done, :median-ms 1030.0, :samples [{:ms 1030.0, :threads 107}]}
+                   {:contender :go-factory, :name "factory", :thrum? true, :limit-line-ms 1000.0, :verdict :done, :median-ms 1050.0
+                    :samples [{:ms 1050.0, :threads 12}]}]})]}
+    {:experiment :spring-tomcat
+     :title "Spring"
+     :parts
+     [(headlined {:system "Spring on Tomcat", :figure :ms, :pairs [[:platform :virtual]]}
+                 {:part :spring-100, :title "At once", :n 100
+                  :contenders
+                  [{:contender :platform, :name "20", :limit-line-ms 5000.0, :verdict :done, :median-ms 5100.0, :samples [{:ms 5100.0}]
+                    :published {:ms 6161.0, :limit-line-ms 6000.0}}
+                   {:contender :virtual, :name "virtual", :limit-line-ms 1000.0, :verdict :done, :median-ms 4900.0, :samples [{:ms 4900.0}]
+                    :published {:ms 2163.0, :limit-line-ms 2000.0}}]})]}]})

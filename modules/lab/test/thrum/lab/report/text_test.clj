@@ -34,6 +34,19 @@
 (deftest the-report-is-a-table
   (is (= golden (str/split-lines (str/replace (report.text/report samples/result) "\u00a0" " ")))))
 
+(deftest the-report-opens-on-what-was-published
+  (is (= ["Published, and here"
+          "                    published         here              limit line         factor"
+          "  100 downloads     1 103 s → 11.1 s  12.6 s → 200 ms   12.0 s → 120 ms     63.0x"
+          "  Ring on Jetty     843/s → 2 218/s   950/s → 2 213/s   1 000/s → 2 400/s   2.33x"
+          "  Ring on http-kit  928/s → 2 209/s   –                 1 000/s → 2 400/s       –"
+          "  core.async's go   107 → 25 threads  107 → 12 threads  1.00 s              8.92x"
+          "  Spring on Tomcat  6.16 s → 2.16 s   5.10 s → 4.90 s   5.00 s → 1.00 s     1.04x"
+          ""
+          "  100 downloads: Confirmed, but less than published: all wait at once; pmap"
+          "    takes 512 ms."]
+         (take 10 (str/split-lines (str/replace (report.text/report samples/published) "\u00a0" " "))))))
+
 (deftest what-still-runs-has-a-column
   (is (= ["  contender     median  samples  limit line  x limit  in flight  still running"
           "  futures       201 ms        1      200 ms    1.01x          4              1"
