@@ -40,12 +40,24 @@
   [part-name & rows]
   {:part part-name, :n 100, :contenders (vec rows)})
 
+(defn- published
+  "A part with a headline, whose slow row's limit line is factor times that of its fast one."
+  [part figure slow fast factor]
+  (let [limit (fn [limit row] (merge {:limit-line-ms limit, :limit-line-per-second (/ 1e6 limit), :published {:threads limit}} row))]
+    (-> (assoc part :headline {:system (name (:part part)), :figure figure, :pairs [[slow fast]], :because "it must"})
+        (update :contenders (partial mapv #(condp = (:contender %) slow (limit (* factor 100.0) %), fast (limit 100.0 %), %))))))
+
+(defn- answering-under-load
+  [contender per-second]
+  (row contender nil :over-limit nil :params nil :median-per-second per-second :samples [{:per-second per-second}]))
+
 (def ^:private sane
   {:thrum.lab/version 1
    :machine {:cpus 2}
    :experiments
-   [{:parts [(part :downloads (row :core-map 12000) (row :core-pmap 500) (row :thrum-map 150) (row :thrum-pmap 150)
-                   (row :thrum-upmap 150))
+   [{:parts [(published (part :downloads (row :core-map 12000) (row :core-pmap 500) (row :thrum-map 150) (row :thrum-pmap 150)
+                              (row :thrum-upmap 150))
+                        :ms :core-map :thrum-pmap 100)
              (part :many (row :thrum-pmap 3000) (row :thrum-upmap 3000))
              (part :files (row :thrum-map 100 :verdict :broke :expect :breaks :samples [{:ok 30, :bytes 300, :peak 2000}])
                    (row :thrum-pmap-fd-limit 2500))
@@ -53,12 +65,18 @@
     {:parts [(scope-part :hangs [:futures 201 1] [:executor 202 0] [:thrum-scope 202 0] [:thrum-all 202 0])
              (scope-part :fails [:futures 55 3] [:executor 160 0] [:thrum-scope 55 0] [:thrum-all 55 0])
              (scope-part :deaf [:futures 201 1] [:executor 401 0] [:thrum-scope 401 0] [:thrum-all 401 0]
-                         [:thrum-abandon 202 1])]}
-    {:parts [(part :spring-100 (row :platform-20-warm 5060) (row :virtual-warm 1060) (row :property-warm 1050))
+                         [:thrum-abandon 202 1])
+             (published {:part :jetty-sleep, :contenders [(answering-under-load :pool-50 950.0) (answering-under-load :thrum 2300.0)]}
+                        :per-second :pool-50 :thrum 2.4)
+             (published {:part :http-kit-sleep, :skipped "not there", :contenders [(row :pool-50 nil :verdict :not-run)]}
+                        :per-second :pool-50 :thrum 2.4)]}
+    {:parts [(published (part :spring-100 (row :platform-20-warm 5060) (row :virtual-warm 1060) (row :property-warm 1050))
+                        :ms :platform-20-warm :virtual-warm 5)
              (part :spring-curve (row :virtual nil :limit-points [[10 100.0] [20 100.0]] :median-points [[10 104.0] [20 110.0]]))]}
-    {:parts [(channels-part :go-blocks (row :go-target nil :verdict :skipped :skipped "no checkout" :samples nil) (requesting :go-avoid 108)
+    {:parts [(published (channels-part :go-blocks (row :go-target nil :verdict :skipped :skipped "no checkout" :samples nil) (requesting :go-avoid 108)
                (requesting :go 107) (requesting :raw-jdk 12) (requesting :go-factory 12) (requesting :pipeline-blocking 13)
                (requesting :pmap 30))
+                        :threads :go :go-factory 4)
              (channels-part :pipelines (piping :core-pipeline-blocking 50 {:platform 50, :virtual 0} 2000)
                (piping :thrum-pipeline-blocking 50 {:platform 0, :virtual 0} 0)
                (piping :thrum-pipeline-fn 50 {:platform 0, :virtual 0} 3)
@@ -122,7 +140,28 @@
     (is (str/includes? (str (first (check-lab/complaints
                                      (assoc-in sane (into [:experiments 2 :parts part :contenders row] path) value))))
                        text)))
-  (is (= [] (check-lab/complaints (assoc-in sane [:experiments 2 :parts] [{:part :spring-100, :skipped "no mvn", :contenders []}])))))
+  (is (= [] (check-lab/complaints (assoc-in sane [:experiments 2 :parts 0] (-> (get-in sane [:experiments 2 :parts 0])
+                                                                                     (assoc :skipped "no mvn")
+                                                                                     (update :contenders (partial mapv #(dissoc % :median-ms)))))))))
+
+(def ^:private tour
+  "The sane result without what the tour leaves out."
+  (-> (assoc sane :form :tour)
+      (update :experiments (partial mapv (fn [experiment] (update experiment :parts (partial filterv :headline)))))
+      (update-in [:experiments 0 :parts 0 :contenders] pop)))
+
+(deftest a-tour-has-five-rows-and-need-not-have-more
+  (is (= [] (check-lab/complaints tour)))
+  (is (= ["the part :many is missing"] (take 1 (check-lab/complaints (assoc tour :form :quick))))))
+
+(deftest a-row-of-the-tour-that-is-missing-or-shows-no-difference-is-told
+  (doseq [[path value text]
+          [[[1 :parts] [] "the report opens on [:downloads :spring-100 :go-blocks], not on"]
+           [[1 :parts 0 :contenders 1 :median-per-second] 1000.0 ":jetty-sleep: Not confirmed."]
+           [[1 :parts 0 :contenders 1 :median-per-second] nil ":jetty-sleep: Not measured: not run."]
+           [[1 :parts 1 :skipped] nil ":http-kit-sleep: Not measured: "]
+           [[3 :parts 0 :contenders 4 :samples 0 :threads] 100 ":go-blocks: Not confirmed"]]]
+    (is (str/includes? (str/join " " (check-lab/complaints (assoc-in tour (into [:experiments] path) value))) text))))
 
 (deftest a-result-of-nothing-is-told
   (is (seq (check-lab/complaints {:thrum.lab/version 1, :experiments []})))

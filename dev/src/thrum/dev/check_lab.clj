@@ -1,8 +1,9 @@
 (ns thrum.dev.check-lab
-  "Asks of a quick lab run what must be so on any machine: nothing lost, nothing faster than arithmetic allows, the order
-  of the contenders as published."
+  "Asks of a lab run, the tour or the quick form, what must be so on any machine: nothing lost, nothing faster than arithmetic allows,
+  the order of the contenders as published."
   (:require
-   [clojure.edn :as edn]))
+   [clojure.edn :as edn]
+   [thrum.lab.report.headlines :as headlines]))
 
 (set! *warn-on-reflection* true)
 
@@ -88,7 +89,7 @@
     (concat
       (when (seq hundred)
         (concat (times-faster hundred :platform-20-warm 3 :virtual-warm)
-                (mapcat #(at-most hundred % 1.6) [:platform-20-warm :virtual-warm :property-warm])))
+                (mapcat #(at-most hundred % 1.6) (filter hundred [:platform-20-warm :virtual-warm :property-warm]))))
       (mapcat points-complaints (vals curve)))))
 
 (def ^:private spare-threads
@@ -107,8 +108,8 @@
   (let [rows (rows result :go-blocks), ours [:go-factory :pipeline-blocking :pmap]]
     (concat
       (when-not (and (seq rows) cpus) ["the part :go-blocks is missing, or the number of processors"])
-      (mapcat #(at-most rows % 2) (conj ours :raw-jdk))
-      (mapcat #(figures rows % :threads (fn [n] (<= n (+ (or cpus 0) spare-threads))) "had too many platform threads") ours)
+      (mapcat #(at-most rows % 2) (filter rows (conj ours :raw-jdk)))
+      (mapcat #(figures rows % :threads (fn [n] (<= n (+ (or cpus 0) spare-threads))) "had too many platform threads") (filter rows ours))
       (mapcat #(figures rows % :threads (fn [n] (<= 100 n)) "should have a platform thread for each request")
               (remove #(:skipped (rows %)) [:go-avoid :go])))))
 
@@ -122,25 +123,53 @@
       (mapcat #(figures rows % (comp none :closed) #{[0 0]} "left threads, platform and virtual") ours)
       (mapcat #(figures rows % (comp :taken :closed) (fn [n] (<= n 50)) "took on from its source") ours))))
 
-(defn complaints
-  "Returns sentences about what cannot be in result, or should not."
+(def ^:private published
+  "The parts whose figures were published: a row each at the head of the report."
+  [:downloads :jetty-sleep :http-kit-sleep :spring-100 :go-blocks])
+
+(defn- headline-complaints
+  "Complains unless the report opens on a row for each published part, which was measured, with a factor above that of no difference, or
+  was skipped with a reason."
+  [{:keys [experiments] :as result}]
+  (let [rows (headlines/rows result)
+        skipped (into #{} (comp (mapcat :parts) (filter :skipped) (map :part)) experiments)]
+    (concat
+      (when-not (= published (map :part rows)) [(str "the report opens on " (mapv :part rows) ", not on " published)])
+      (for [{:keys [part grade verdict]} rows
+            :when (or (= :not grade) (and (= :missing grade) (not (skipped part))))]
+        (str part ": " verdict)))))
+
+(defn- downloads-complaints
+  [downloads]
+  (concat
+    (when-not (seq downloads) ["the part :downloads is missing"])
+    (times-faster downloads :core-map 10 :thrum-pmap)
+    (times-faster downloads :core-pmap 1.5 :thrum-pmap)
+    (mapcat #(at-most downloads % 6) [:thrum-map :thrum-pmap])))
+
+(defn- many-complaints
   [result]
   (let [[downloads many files] (map #(rows result %) [:downloads :many :files])]
     (concat
-      (when-not (= 1 (:thrum.lab/version result)) ["not a result of version 1"])
-      (when-not (and (seq downloads) (seq many)) ["the parts :downloads and :many are missing"])
-      (mapcat row-complaints (all-rows result))
-      (mapcat download-complaints (all-rows result))
-      (scope-complaints result)
-      (spring-complaints result)
-      (go-blocks-complaints result)
-      (pipelines-complaints result)
-      (times-faster downloads :core-map 10 :thrum-pmap)
-      (times-faster downloads :core-pmap 1.5 :thrum-pmap)
-      (mapcat #(at-most downloads % 6) [:thrum-map :thrum-pmap :thrum-upmap])
+      (when-not (seq many) ["the part :many is missing"])
+      (at-most downloads :thrum-upmap 6)
       (mapcat #(at-most many % 3) [:thrum-pmap :thrum-upmap])
       (when (and (seq files) (not= :broke (get-in files [:thrum-map :verdict])))
         ["t/map should run out of files under a hard limit"]))))
+
+(defn complaints
+  "Returns sentences about what cannot be in result, or should not."
+  [{:keys [form] :as result}]
+  (concat
+    (when-not (= 1 (:thrum.lab/version result)) ["not a result of version 1"])
+    (mapcat row-complaints (all-rows result))
+    (mapcat download-complaints (all-rows result))
+    (downloads-complaints (rows result :downloads))
+    (spring-complaints result)
+    (go-blocks-complaints result)
+    (when-not (= :tour form)
+      (mapcat #(% result) [many-complaints scope-complaints pipelines-complaints]))
+    (headline-complaints result)))
 
 (defn -main
   "Prints the complaints about the result in file; ends the JVM with 1 if there are any."

@@ -194,15 +194,15 @@
            (table question)
            (outcome-table question)))])
 
-(defn- with-factor [{:keys [words factor]}]
-  (list words (when factor [:small (text/ratio factor)])))
+(defn- with-factor [before {:keys [words factor]}]
+  (list words (when factor [:small before (text/ratio factor)])))
 
 (defn- headline-cells [{:keys [part system published here limit grade verdict]}]
   [:tr {:class (name grade)}
    [:th {:scope "row"} [:a {:href (str "#" (name part))} system]]
-   (labelled "published" nil (with-factor published))
+   (labelled "published" nil (with-factor nil published))
    (labelled "here" nil (get here :words "–"))
-   (labelled "limit line" nil (with-factor limit))
+   (labelled "limit line" nil (with-factor "at most " limit))
    (labelled "factor" "factor" (text/ratio (:factor here)))
    (labelled "verdict" "words" verdict)])
 
@@ -254,7 +254,7 @@
                                     (:full options) "the published sizes")
                                   (str (:cpu machine) ", " (:cpus machine) " CPUs")
                                   (str "JDK " (get-in machine [:jdk :version]))]))]
-   (when-let [sentence (words/interrupted result)]
+   (for [sentence (keep #(% result) [words/interrupted words/busy])]
      [:p {:class "note"} sentence])])
 
 (defn- machine-section [{:keys [machine]}]

@@ -89,6 +89,7 @@
   [{:keys [experiments machine] :as result}]
   (str/join "\n"
             (concat (when (words/interrupted result) [(words/interrupted result) ""])
+                    (when (words/busy result) [(words/busy result) ""])
                     (headline-lines result)
                     (mapcat part-lines (mapcat :parts experiments))
                     ["Machine"]

@@ -7,7 +7,9 @@
    [thrum.lab.load :as load]
    [thrum.lab.result :as result]
    [thrum.lab.stats :as stats]
-   [thrum.lab.text :as text]))
+   [thrum.lab.text :as text])
+  (:import
+   (java.util Locale)))
 
 (set! *warn-on-reflection* true)
 
@@ -120,7 +122,8 @@
   (when (and sleep-ms (not connections))
     (let [generators (distinct (keep :generator (mapcat :samples contenders)))]
       (str (if crowds (text/commas crowds) (text/thousands n)) " requests of " (text/ms sleep-ms) " at once, a connection for each; a JVM for each configuration."
-           (when-not crowds " Cold: the first requests after the start of the application. Warm: after 3 100 others, which do not count.")
+           (when (some #(= :cold (:state (:job %))) contenders) " Cold: the first requests after the start of the application.")
+           (when-not crowds " Warm: after 3 100 others, which do not count.")
            (when (seq generators)
              (str " The requests came from " (text/commas (map load/generator-name generators)) "."))))))
 
@@ -185,6 +188,14 @@
   [result]
   (when (result/interrupted? result)
     "Interrupted: what follows was measured before that; the rest has not run."))
+
+(defn busy
+  "Returns the sentence that says that the machine had other work, or nil."
+  [{{:keys [load cpus]} :machine}]
+  (when (and load cpus (< cpus load))
+    (String/format Locale/ROOT
+                   "Other work ran on this machine: its load was %.1f before the run, on %d processors. Left alone, it does better."
+                   (to-array [(double load) cpus]))))
 
 (defn machine
   "Returns the facts about the machine as [label text] pairs."

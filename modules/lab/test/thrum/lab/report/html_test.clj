@@ -120,7 +120,7 @@
     (doseq [text ["<tr class=\"less\"><th scope=\"row\"><a href=\"#downloads\">100 downloads</a></th>"
                   "<td data-label=\"published\">1 103 s → 11.1 s<small>99.4x</small></td>"
                   "<td data-label=\"here\">12.6 s → 200 ms</td>"
-                  "<td data-label=\"limit line\">12.0 s → 120 ms<small>100x</small></td>"
+                  "<td data-label=\"limit line\">12.0 s → 120 ms<small>at most 100x</small></td>"
                   "<td class=\"factor\" data-label=\"factor\">63.0x</td>"
                   "<tr class=\"missing\"><th scope=\"row\"><a href=\"#http-kit-sleep\">Ring on http-kit</a></th>"]]
       (is (str/includes? page text) text))

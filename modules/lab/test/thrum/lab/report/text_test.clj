@@ -3,6 +3,7 @@
   (:require
    [clojure.string :as str]
    [clojure.test :refer [are deftest is]]
+   [thrum.lab.report.html :as report.html]
    [thrum.lab.report.samples :as samples]
    [thrum.lab.report.text :as report.text]
    [thrum.lab.text :as text]))
@@ -66,8 +67,8 @@
 
 (deftest requests-at-once-are-a-table-and-a-curve
   (is (= ["At once"
-          (str "  When? 100 requests of 1.00 s at once, a connection for each; a JVM for each configuration. Cold: the first requests after the start "
-               "of the application. Warm: after 3 100 others, which do not count. The requests came from ab.")
+          (str "  When? 100 requests of 1.00 s at once, a connection for each; a JVM for each configuration. "
+               "Warm: after 3 100 others, which do not count. The requests came from ab.")
           "  contender   median  samples  limit line  x limit   ok  failed     p50     p99"
           "  20 threads  5.06 s        1      5.00 s    1.01x  100       0  3.02 s  5.05 s"
           "  virtual     1.06 s        1      1.00 s    1.06x  100       0  1.02 s  1.04 s"
@@ -99,6 +100,13 @@
 
 (deftest an-interrupted-result-says-so-first
   (is (str/starts-with? (report.text/report (assoc-in samples/result [:experiments 0 :interrupted?] true)) "Interrupted:")))
+
+(deftest other-work-on-the-machine-is-told
+  (let [result (assoc samples/result :machine (assoc samples/machine :load 27.4))]
+    (is (str/starts-with? (report.text/report result)
+                          "Other work ran on this machine: its load was 27.4 before the run, on 2 processors."))
+    (is (str/includes? (report.html/page result) "<p class=\"note\">Other work ran")))
+  (is (not (str/includes? (report.text/report samples/result) "Other work"))))
 
 (deftest outcomes-are-lines
   (let [outcomes [{:line 2, :url "http://a/", :status 200, :bytes 1000} {:line 3, :url "x", :kind :bad-url, :message "no URL"}]]
