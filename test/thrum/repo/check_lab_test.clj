@@ -74,8 +74,8 @@
                         :ms :platform-20-warm :virtual-warm 5)
              (part :spring-curve (row :virtual nil :limit-points [[10 100.0] [20 100.0]] :median-points [[10 104.0] [20 110.0]]))]}
     {:parts [(published (channels-part :go-blocks (row :go-target nil :verdict :skipped :skipped "no checkout" :samples nil) (requesting :go-avoid 108)
-               (requesting :go 107) (requesting :raw-jdk 12) (requesting :go-factory 12) (requesting :pipeline-blocking 13)
-               (requesting :pmap 30))
+                          (requesting :go 107) (requesting :raw-jdk 12) (requesting :go-factory 12) (requesting :pipeline-blocking 13)
+                          (requesting :pmap 30))
                         :threads :go :go-factory 4)
              (channels-part :pipelines (piping :core-pipeline-blocking 50 {:platform 50, :virtual 0} 2000)
                (piping :thrum-pipeline-blocking 50 {:platform 0, :virtual 0} 0)
@@ -141,18 +141,18 @@
                                      (assoc-in sane (into [:experiments 2 :parts part :contenders row] path) value))))
                        text)))
   (is (= [] (check-lab/complaints (assoc-in sane [:experiments 2 :parts 0] (-> (get-in sane [:experiments 2 :parts 0])
-                                                                                     (assoc :skipped "no mvn")
-                                                                                     (update :contenders (partial mapv #(dissoc % :median-ms)))))))))
+                                                                             (assoc :skipped "no mvn")
+                                                                             (update :contenders (partial mapv #(dissoc % :median-ms)))))))))
 
 (def ^:private tour
   "The sane result without what the tour leaves out."
-  (-> (assoc sane :form :tour)
+  (-> (assoc sane :options {:form :tour})
       (update :experiments (partial mapv (fn [experiment] (update experiment :parts (partial filterv :headline)))))
       (update-in [:experiments 0 :parts 0 :contenders] pop)))
 
 (deftest a-tour-has-five-rows-and-need-not-have-more
   (is (= [] (check-lab/complaints tour)))
-  (is (= ["the part :many is missing"] (take 1 (check-lab/complaints (assoc tour :form :quick))))))
+  (is (= ["the part :many is missing"] (take 1 (check-lab/complaints (assoc tour :options {:form :quick}))))))
 
 (deftest a-row-of-the-tour-that-is-missing-or-shows-no-difference-is-told
   (doseq [[path value text]

@@ -159,7 +159,7 @@
 
 (defn complaints
   "Returns sentences about what cannot be in result, or should not."
-  [{:keys [form] :as result}]
+  [{{:keys [form]} :options, :as result}]
   (concat
     (when-not (= 1 (:thrum.lab/version result)) ["not a result of version 1"])
     (mapcat row-complaints (all-rows result))

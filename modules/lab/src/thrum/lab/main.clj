@@ -54,13 +54,13 @@
 
 (defn- takes
   "Returns how long the run takes, in a sentence."
-  [{:keys [estimate-ms form]}]
+  [{:keys [estimate-ms], {:keys [form]} :options}]
   (cond
     (nil? estimate-ms) "How long this takes is up to your own work."
     (= :tour form) (str "A tour of what was published takes about " (text/duration estimate-ms) ", at most 3 minutes.")
     :else (str "This takes about " (text/duration estimate-ms) " in all.")))
 
-(defn- announce [{:keys [form experiments] :as plan} longer]
+(defn- announce [{:keys [experiments], {:keys [form]} :options, :as plan} longer]
   (println (takes plan))
   (when (= :tour form)
     (println (longer)))

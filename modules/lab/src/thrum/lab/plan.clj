@@ -40,17 +40,18 @@
       (reduce + 0 estimates))))
 
 (defn plan
-  "Returns {:thrum.lab/version 1 :form :options :asked [name …] :experiments [plan …] :estimate-ms}. experiments are records of
-  thrum.lab.experiment, among which every name that was asked for is known; facts are those of thrum.lab.experiment/plan."
+  "Returns {:thrum.lab/version 1 :options :asked [name …] :experiments [plan …] :estimate-ms}, the options with their :form. experiments
+  are records of thrum.lab.experiment, among which every name that was asked for is known; facts are those of
+  thrum.lab.experiment/plan."
   [{:keys [options] :as parsed} facts experiments]
   (let [form (form parsed)
+        options (assoc options :form form)
         owners (experiments/owners experiments)
-        plans (map #(experiment/plan % (assoc options :form form) facts) experiments)
+        plans (map #(experiment/plan % options facts) experiments)
         left (if (= :tour form)
                (keep toured plans)
                (reduce #(only %1 %2 (owners %2)) plans (asked parsed)))]
     {:thrum.lab/version 1
-     :form form
      :options options
      :asked (asked parsed)
      :experiments (vec left)

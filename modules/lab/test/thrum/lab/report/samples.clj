@@ -126,8 +126,7 @@
 (def published
   "A result of what was published: less than published, as published, skipped, on fewer threads, and worse."
   {:machine machine
-   :options {}
-   :form :tour
+   :options {:form :tour}
    :experiments
    [{:experiment :fan-out
      :title "Fan-out"
