@@ -329,9 +329,11 @@
     (.hold x nil)
     (limit/release! permit)))
 
-(defn- become-stream! [^Exchange x]
+(defn- take-streams-permit! [^Exchange x]
   (release-permit! x)
-  (take-permit! x (.-streams ^Traffic (.-traffic x)))
+  (take-permit! x (.-streams ^Traffic (.-traffic x))))
+
+(defn- lift-deadline! [^Exchange x]
   (.unbind x)
   (form/lift-deadline! (.form x)))
 
@@ -341,7 +343,8 @@
   (when (= :ending (traffic/state (.-traffic x))) (end-stream! x)))
 
 (defn- stream-events! [^Exchange x ^Head head ^Stream stream]
-  (become-stream! x)
+  (take-streams-permit! x)
+  (lift-deadline! x)
   (let [answer (Answer. x head)
         sent (events/stream! stream answer {:opened #(opened! x (.streaming x %))
                                             :elsewhere #(start! x "http-heartbeat" %)
@@ -350,11 +353,14 @@
     (.done x (.-status head) sent)))
 
 (defn- upgrade! [^Exchange x response]
-  (let [inbox (websocket/inbox (:ring.websocket/listener response))
+  (let [{:ring.websocket/keys [listener protocol]} response
+        inbox (websocket/inbox listener)
         head (response/head (assoc response :status 200))]
-    (become-stream! x)
+    (websocket/check-protocol! (.request x) protocol)
+    (take-streams-permit! x)
     (commit! x)
-    (.upgrade ^Wire (.-wire x) (.-headers head) (:ring.websocket/protocol response) inbox)
+    (.upgrade ^Wire (.-wire x) (.-headers head) protocol inbox)
+    (lift-deadline! x)
     (websocket/attend! inbox #(opened! x (.upgraded x %)))
     (.done x 101 0)))
 

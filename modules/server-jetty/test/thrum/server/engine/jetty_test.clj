@@ -6,6 +6,7 @@
    [thrum.core :as t]
    [thrum.server :as server]
    [thrum.server.tck.wire :as wire]
+   [thrum.server.websocket :as websocket]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.keys :as keys]
    [thrum.test-kit.leak :as leak])
@@ -236,3 +237,26 @@
     (is (zero? (:disconnected (server/status s))))
     (wire/close! client)
     (server/stop! s)))
+
+;; Websockets that Jetty declines
+
+(def ^:private handshake
+  (wire/get "/" "Upgrade: websocket" "Connection: Upgrade" "Sec-WebSocket-Version: 13" "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="))
+
+(defn- declined [protocol handshake]
+  ;; Thrum's own look at a handshake would find these first.
+  (with-redefs [websocket/refusal (constantly nil), websocket/check-protocol! (constantly nil)]
+    (let [s (serve (constantly {:ring.websocket/listener {}, :ring.websocket/protocol protocol}) {})
+          client (wire/connect (server/port s))
+          {:keys [status ended]} (wire/ask! client handshake)]
+      (is (or (<= 400 (or status 200)) (#{:eof :reset} ended)) (pr-str status ended))
+      (is (wire/closed? client))
+      (is (gate/eventually 5000 #(zero? (:in-flight (server/status s)))))
+      (wire/close! client)
+      (server/stop! s))))
+
+(deftest a-websocket-that-jetty-declines-is-no-open-connection
+  (declined "chat" handshake)
+  (declined nil (str/replace handshake "HTTP/1.1" "HTTP/1.0"))
+  (declined nil (str/replace handshake "Version: 13" "Version: 7"))
+  (declined nil (str/replace handshake "GET" "POST")))

@@ -261,3 +261,21 @@
       (expect= (set late) (reset-streams frames) (remove (comp #{0} :type) frames)))
     (wire/send! c (frame 8 0 0 "\u0000\u0010\u0000\u0000") (frame 1 5 321 (headers-of :get "/")))
     (expect= "ok" (text-of (frames-until c #(= "ok" (text-of %)))))))
+
+(defn- literal [name value]
+  (str "\u0000" (char (count name)) name (char (count value)) value))
+
+(defcase h2-websockets-are-refused "4.8"
+  "A websocket's handshake of HTTP/1.1 that comes over HTTP/2 is answered, or its stream reset: it is not left open."
+  (assoc h2c :needs #{:h2 :websockets})
+  [env]
+  (let [server (scene/serve env (scene/answering {:ring.websocket/listener {}}) {:h2c? true})
+        handshake (str (headers-of :get "/")
+                       (literal "sec-websocket-version" "13")
+                       (literal "sec-websocket-key" "dGhlIHNhbXBsZSBub25jZQ=="))
+        ended? (fn [frames] (some #(and (= 1 (:stream %)) (or (= 3 (:type %)) (odd? (long (:flags %))))) (filter map? frames)))]
+    (doseq [headers [handshake (str handshake (literal "upgrade" "websocket"))]]
+      (let [c (opened env server)]
+        (wire/send! c (frame 1 5 1 headers))
+        (let [frames (frames-until c ended?)]
+          (expect (ended? frames) "an end of the stream" frames))))))

@@ -222,6 +222,35 @@
       (let [{:keys [status] :as answer} (scene/ask env server text)]
         (expect (<= 400 (or status 0) 599) "an error" answer)))))
 
+(defcase ws-handshakes-are-strict "4.8"
+  "A handshake without Connection: Upgrade, on HTTP/1.0, by another method, with a body, or a key that is none, is an error; one of another version is told ours."
+  ws
+  [env]
+  (let [server (serve env (echo env))
+        answer #(wire/head (wire/send! (scene/client env server) %))]
+    (doseq [[from to] [["Connection: Upgrade\r\n" ""]
+                       ["Connection: Upgrade" "Connection: keep-alive"]
+                       ["HTTP/1.1" "HTTP/1.0"]
+                       ["GET" "POST"]
+                       ["\r\n\r\n" "\r\nContent-Length: 5\r\n\r\nhello"]
+                       ["\r\n\r\n" "\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"]
+                       ["dGhlIHNhbXBsZSBub25jZQ==" ""]
+                       ["dGhlIHNhbXBsZSBub25jZQ==" "abc"]
+                       ["dGhlIHNhbXBsZSBub25jZQ==" "dGhlIHNhbXBsZSBub25jZTE="]
+                       ["Sec-WebSocket-Key:" "X-Key:"]]
+            :let [{:keys [status] :as found} (answer (str/replace (handshake) from to))]]
+      (expect (<= 400 (or status 0) 499) (str "an error for " (pr-str to) " in place of " (pr-str from)) found))
+    (let [{:keys [status] :as found} (answer (str/replace (handshake) "Version: 13" "Version: 8"))]
+      (expect= [426 "13"] [status (wire/header found "sec-websocket-version")]))))
+
+(defcase ws-subprotocol-is-offered "4.9"
+  "A subprotocol that the client does not offer is a failure of the handler's: 500, and no 101 that the client could not take."
+  ws
+  [env]
+  (let [server (serve env (echo env) {} {:ring.websocket/protocol "chat"})
+        status #(:status (wire/head (wire/send! (scene/client env server) (apply handshake %))))]
+    (expect= [500 500 101] (mapv status [[] ["Sec-WebSocket-Protocol: super"] ["Sec-WebSocket-Protocol: super, chat"]]))))
+
 (defcase ws-subprotocol-is-told "4.9"
   "The subprotocol that the handler has chosen is told."
   ws

@@ -10,6 +10,7 @@
    (java.util.concurrent CompletableFuture)
    (java.util.concurrent.atomic AtomicBoolean AtomicReference)
    (java.util.concurrent.locks Lock ReentrantLock)
+   (org.eclipse.jetty.http HttpStatus)
    (org.eclipse.jetty.server Request Response Server)
    (org.eclipse.jetty.util Callback)
    (org.eclipse.jetty.websocket.api Callback$Completable Session Session$Listener$AutoDemanding)
@@ -113,20 +114,24 @@
     (.setMaxFrameSize (long ws-max-message-bytes))
     (.setIdleTimeout (Duration/ofMillis (long ws-idle-timeout-ms)))))
 
+(defn- declined []
+  (IOException. "Jetty takes the request for no websocket's handshake"))
+
 (defn upgrade!
   "Makes the request a websocket, and returns when the handshake has been sent; throws IOException when that fails."
   [^ServerWebSocketContainer container ^Request request ^Response response ^Callback callback protocol listener]
   (let [opened (CompletableFuture.)
         endpoint (endpoint listener opened)
+        ;; The exchange that fails aborts Jetty's own. Jetty may have declined by an answer.
         told (reify Callback
-               (succeeded [_] (.succeeded callback))
-               (failed [_ cause]
-                 (.completeExceptionally opened cause)
-                 (.failed callback cause)))]
+               (succeeded [_]
+                 (when-not (= HttpStatus/SWITCHING_PROTOCOLS_101 (.getStatus response)) (.completeExceptionally opened (declined)))
+                 (.succeeded callback))
+               (failed [_ cause] (.completeExceptionally opened cause)))]
     ;; What follows the handshake runs on the thread that sent it.
     (flow/elsewhere
       #(try
          (when-not (.upgrade container (creator endpoint protocol) request response told)
-           (throw (IOException. "The request is no websocket's handshake")))
+           (throw (declined)))
          (catch Throwable t (.completeExceptionally opened t))))
     (flow/await! opened)))

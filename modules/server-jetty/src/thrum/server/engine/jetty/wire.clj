@@ -187,8 +187,9 @@
     (some-> watched (watch/end!)))
   (upgrade [_ headers protocol listener]
     (add-headers! (.getHeaders response) headers)
-    (.set over true)
-    (websocket/upgrade! container request response callback protocol listener)))
+    (websocket/upgrade! container request response callback protocol listener)
+    (when-not (.compareAndSet over false true)
+      (throw (IOException. "The exchange was aborted")))))
 
 (defn wire
   "Returns the wire of a request of Jetty's; container: that of the websockets."

@@ -16,8 +16,8 @@
   "Tests of what Tomcat does not do, and of Jetty below thrum.server."
   #{'a-client-that-closes-or-resets-interrupts-its-handler 'a-client-that-stays-is-not-taken-for-gone
     'watched-connections-are-kept-and-pipelined 'a-configurator-gets-the-server-before-it-starts
-    'a-stream-that-is-reset-interrupts-its-handler-alone 'a-thread-that-is-interrupted-writes-to-nobodys-harm
-    'a-thread-that-is-interrupted-reads-to-nobodys-harm})
+    'a-stream-that-is-reset-interrupts-its-handler-alone
+    'a-websocket-that-jetty-declines-is-no-open-connection})
 
 (defn- tests-of [test-ns]
   (for [[sym v] (sort-by key (ns-publics test-ns)) :when (and (:test (meta v)) (not (elsewhere sym)))]
