@@ -563,11 +563,18 @@
     (too-long? x) (refuse! x 413)
     :else (run-handler! x handler)))
 
+(defn- as-asked
+  "Returns the request as its client made it, in the eyes of trusted proxies."
+  [^Exchange x request]
+  (if-some [read-forwarded (option x :read-forwarded)]
+    (read-forwarded request)
+    request))
+
 (defn- receive!
   "Reads the request. Returns whether it is one that can be handled; what is not has been answered."
   [^Exchange x]
   (try
-    (.setRequest x (request/->request (.-wire x) (body-of x) (option x :max-header-bytes)))
+    (.setRequest x (as-asked x (request/->request (.-wire x) (body-of x) (option x :max-header-bytes))))
     true
     (catch ExceptionInfo e
       (refuse! x (:status (ex-data e) 400))

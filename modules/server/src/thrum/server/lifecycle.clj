@@ -2,8 +2,10 @@
   "How a server starts, drains and ends."
   (:require
    [thrum.deadline :as deadline]
+   [thrum.server.address :as address]
    [thrum.server.engine]
    [thrum.server.exchange :as exchange]
+   [thrum.server.forwarded :as forwarded]
    [thrum.server.traffic :as traffic])
   (:import
    (java.util.concurrent CountDownLatch)
@@ -60,10 +62,16 @@
       ;; The JVM is ending: it may be this hook that runs.
       (catch IllegalStateException _))))
 
+(defn- prepared
+  "Returns the options with what is made of them once."
+  [{:keys [trusted-proxies forwarded-headers] :as options}]
+  (cond-> options
+    trusted-proxies (assoc :read-forwarded (forwarded/reader (address/blocks trusted-proxies) forwarded-headers))))
+
 (defn start
   "Returns the life of a server of this engine; the options are checked already. Throws :thrum/start-failed."
   [engine options handler]
-  (let [traffic (traffic/traffic options)
+  (let [traffic (traffic/traffic (prepared options))
         life (Life. engine options traffic (start-engine engine options traffic handler) (CountDownLatch. 1) (AtomicReference.))]
     (when (:stop-on-shutdown? options) (add-hook! life))
     life))

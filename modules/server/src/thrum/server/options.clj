@@ -4,7 +4,8 @@
    [clojure.string :as str]
    [thrum.error :as error]
    [thrum.jdk :as jdk]
-   [thrum.options :as options])
+   [thrum.options :as options]
+   [thrum.server.address :as address])
   (:import
    (java.io File)
    (java.security KeyStore)
@@ -60,6 +61,10 @@
    (row positive :max-header-bytes 16384 "how long a request's line and headers may be; beyond it 431 is answered")
    (row positive :header-timeout-ms 10000 "how many ms a client may take to send the headers; then 408, or the connection is closed")
    (row positive :idle-timeout-ms 60000 "how many ms a connection may be silent; then it is closed")
+   (row {:check address/blocks, :accepts "a collection of addresses, blocks such as \"10.0.0.0/8\", :loopback and :private"} :trusted-proxies nil
+        "the proxies that are believed whom a request comes from; none: nobody is")
+   (row {:check #{:x-forwarded :forwarded}, :accepts ":x-forwarded or :forwarded"} :forwarded-headers :x-forwarded
+        "what :trusted-proxies set: X-Forwarded-For, -Proto, -Host and -Port, or RFC 7239's Forwarded; the other kind is not read")
    (row natural :drain-delay-ms 0 "how many ms stop! goes on serving, while ready? is false already")
    (row natural :drain-streams-ms 0 "how many ms longer streams and websockets stay open, within :shutdown-timeout-ms")
    (row natural :shutdown-timeout-ms 10000 "how many ms stop! waits for what is in flight")

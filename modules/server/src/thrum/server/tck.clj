@@ -15,6 +15,7 @@
    [thrum.server.tck.framing]
    [thrum.server.tck.h2]
    [thrum.server.tck.observer]
+   [thrum.server.tck.proxies]
    [thrum.server.tck.request]
    [thrum.server.tck.response]
    [thrum.server.tck.ring]
@@ -29,7 +30,7 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private chapters
-  '[thrum.server.tck.request thrum.server.tck.response thrum.server.tck.failure thrum.server.tck.framing
+  '[thrum.server.tck.request thrum.server.tck.proxies thrum.server.tck.response thrum.server.tck.failure thrum.server.tck.framing
     thrum.server.tck.bounds thrum.server.tck.deadline thrum.server.tck.async thrum.server.tck.events
     thrum.server.tck.drain thrum.server.tck.observer thrum.server.tck.threads thrum.server.tck.start thrum.server.tck.ring
     thrum.server.tck.websocket thrum.server.tck.disconnect thrum.server.tck.tls thrum.server.tck.h2])

@@ -18,7 +18,7 @@
    :always-ready [:ready-until-stop]
    :answers-twice [:async-late-respond-is-ignored :shed-requests-keep-the-framing]
    :async-mends [:async-nil-is-500 :async-respond-does-not-throw :async-throw-is-500]
-   :believes-forwarded-for [:remote-addr-is-not-claimed]
+   :believes-forwarded-for [:hops-without-an-address-end-the-walk :remote-addr-is-not-claimed :untrusted-peers-tell-nothing]
    :believes-forwarded-proto [:scheme-is-http]
    :bodies-elsewhere [:seq-is-realised-on-a-virtual-thread :stream-is-read-on-a-virtual-thread]
    :bound-handlers [:bindings-do-not-leak-in]
@@ -75,7 +75,7 @@
    :leaks-from-overload [:on-overload-may-fail]
    :lengths-are-ints [:length-may-exceed-an-int]
    :lenient [:handler-must-be-callable :options-must-be-a-map :port-in-use-throws :port-out-of-range-throws
-             :two-servers-do-not-share-a-port :unknown-engine-options-throw :unknown-engine-throws
+             :trusted-proxies-are-addresses :two-servers-do-not-share-a-port :unknown-engine-options-throw :unknown-engine-throws
              :unknown-host-throws :unknown-options-throw]
    :lower-cases-by-locale [:header-names-know-no-locale]
    :mends-responses [:missing-file-is-500 :nil-response-is-500 :no-map-is-500 :no-status-is-500 :wrong-body-is-500
@@ -147,6 +147,9 @@
                            :interrupted-io-is-no-success :observers-are-inside-the-deadline
                            :observers-do-not-delay-the-deadline :late-handler-is-503 :late-result-is-dropped
                            :queue-time-counts :queued-too-long-never-starts]
+   :no-trusted-proxies [:forwarded-is-read-where-it-is-asked-for :hops-before-an-untrusted-one-are-not-believed
+                        :observers-see-the-client :trusted-proxies-tell-the-client]
+   :believes-forwarded [:malformed-forwarded-is-not-read]
    :no-retry-after [:queue-time-is-bounded]
    :observes-garbage [:end-tells-status-bytes-and-time :end-tells-that-a-body-failed :end-tells-what-was-thrown
                       :observer-hears-of-shedding :observer-hears-of-start-and-end :observer-hears-of-timeouts]
