@@ -118,13 +118,19 @@
    (core-options/function f)
    (events/response options f)))
 
+(def ^:private log-rows
+  {:format {:check access-log/formats, :accepts ":common, :combined or :json"}
+   :queue {:check pos-int?, :accepts "a positive integer"}})
+
 (defn access-log
-  "Returns an :observer that writes one line a request in the common log format, without query, cookies or other headers. to: a
-  file, as path or java.io.File, which is appended to, or a java.io.Writer, which stays open. Options: :queue (10000), how
+  "Returns an :observer that writes one line a request, without query, cookies or credentials; what the client sent is escaped, and
+  cut where it is long. to: a file, as path or java.io.File, which is appended to, or a java.io.Writer, which stays open. Options:
+  :format, :common (the default), :combined, which is followed by the seconds and the request's id, or :json; :queue (10000), how
   many lines may wait to be written; those beyond are dropped and counted, in status as :observer-dropped. Throws IOException."
   ([to] (access-log to {}))
-  ([to {:keys [queue] :or {queue 10000}}]
-   (access-log/observer to queue)))
+  ([to options]
+   (core-options/check log-rows options (keys log-rows))
+   (access-log/observer to (merge {:format :common, :queue 10000} options))))
 
 (defn send!
   "Sends to the events of sse: a string, or a map of :event, :data, :id, :retry; or to a websocket: a CharSequence as text,

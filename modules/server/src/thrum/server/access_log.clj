@@ -1,5 +1,5 @@
 (ns thrum.server.access-log
-  "The built-in observer: one line a request in the common log format, written by a thread of its own."
+  "The built-in observer: one line a request, without query, cookies or other secrets, written by a thread of its own."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -18,26 +18,85 @@
 (def ^:private ^DateTimeFormatter time-format
   (DateTimeFormatter/ofPattern "dd/MMM/yyyy:HH:mm:ss Z" Locale/ROOT))
 
-(defn- escaped-char [c]
+;; What a client sent, so that it can neither end a line nor fill a disk
+
+(def ^:private ^:const longest
+  "How many characters of a field are written."
+  1024)
+
+(defn- bounded [s]
+  (let [s (str s)]
+    (if (< longest (count s)) (str (subs s 0 longest) "...") s)))
+
+(defn- plain? [c]
   (let [n (int c)]
-    (if (or (< n 0x20) (< 0x7e n) (= 0x22 n) (= 0x5c n))
-      (str/join (map #(format "\\x%02X" (bit-and 0xff (int %))) (.getBytes (str c) "UTF-8")))
-      c)))
+    (and (<= 0x20 n 0x7e) (not= 0x22 n) (not= 0x5c n))))
+
+(defn- escaped-by
+  "Returns the string with each character that is not plain, of printable ASCII without quote and backslash, as (f character)."
+  [f s]
+  (let [s (bounded s)]
+    (if (every? plain? s)
+      s
+      (str/join (map #(if (plain? %) % (f %)) s)))))
+
+(defn- as-bytes [c]
+  (str/join (map #(format "\\x%02X" (bit-and 0xff (int %))) (.getBytes (str c) "UTF-8"))))
 
 (defn escaped
-  "Returns the string with every byte below 0x20 or above 0x7e, every quote and every backslash as \\xHH."
+  "Returns the string with every byte below 0x20 or above 0x7e, every quote and every backslash as \\xHH; cut where it is long."
   [s]
-  (str/join (map escaped-char (str s))))
+  (escaped-by as-bytes s))
 
-(defn line
-  "Returns the line of a request: without query, cookies or any other header."
-  [{:keys [request status bytes]} ^ZonedDateTime at]
-  (let [{:keys [remote-addr request-method uri protocol]} request]
+;; The formats
+
+(defn- method-of [{:keys [request-method]}]
+  (some-> request-method name str/upper-case))
+
+(defn- header [request k]
+  (get-in request [:headers k]))
+
+(defn- referer
+  "Returns where the client comes from, without query and fragment: there are secrets in them too."
+  [request]
+  (some-> (header request "referer") (str/split #"[?#]" 2) first))
+
+(defn- common [{:keys [request status bytes]} ^ZonedDateTime at]
+  (let [{:keys [remote-addr uri protocol]} request
+        method (method-of request)]
     (str (or remote-addr "-") " - - [" (.format time-format at) "] \""
-         (if request-method
-           (escaped (str (str/upper-case (name request-method)) " " uri " " protocol))
+         (if method
+           (escaped (str method " " uri " " protocol))
            "-")
          "\" " (or status "-") " " (if (pos? (long (or bytes 0))) bytes "-"))))
+
+(defn- quoted [s]
+  (str "\"" (if s (escaped s) "-") "\""))
+
+(defn- seconds [nanos]
+  (String/format Locale/ROOT "%.6f" (object-array [(/ (long (or nanos 0)) 1e9)])))
+
+(defn- combined [{:keys [request nanos] :as facts} at]
+  (str/join " " [(common facts at) (quoted (referer request)) (quoted (header request "user-agent"))
+                 (seconds nanos) (or (:thrum/request-id request) "-")]))
+
+(defn- json-value [x]
+  (cond
+    (nil? x) "null"
+    (string? x) (str "\"" (escaped-by #(format "\\u%04x" (int %)) x) "\"")
+    :else (str x)))
+
+(defn- json [{:keys [request status bytes nanos throwable]} ^ZonedDateTime at]
+  (let [{:keys [remote-addr scheme uri protocol] id :thrum/request-id} request
+        fields ["time" (str (.toInstant at)) "remote_addr" remote-addr "scheme" (some-> scheme name) "host" (header request "host")
+                "method" (method-of request) "uri" uri "protocol" protocol "status" status "bytes" bytes
+                "seconds" (when nanos (symbol (seconds nanos))) "referer" (referer request) "user_agent" (header request "user-agent")
+                "request_id" id "error" (some-> throwable class .getName)]]
+    (str "{" (str/join "," (for [[k v] (partition 2 fields)] (str "\"" k "\":" (json-value v)))) "}")))
+
+(def formats
+  "By name: a function from an observer's facts and the time to a line."
+  {:common common, :combined combined, :json json})
 
 (defn- write-line! [^Writer out ^BlockingQueue lines ^String text]
   (.write out text)
@@ -70,12 +129,13 @@
   5000)
 
 (defn observer
-  "Returns an observer that writes to a java.io.Writer, which stays open, or appends to a file; queue: how many lines may wait to
-  be written, beyond which they are dropped and counted."
-  [to queue]
+  "Returns an observer that writes to a java.io.Writer, which stays open, or appends to a file; format: one of formats; queue: how
+  many lines may wait to be written, beyond which they are dropped and counted."
+  [to {:keys [format queue]}]
   (when-not (or (instance? Writer to) (string? to) (instance? java.io.File to))
     (throw (error/invalid (str "A log is written to a java.io.Writer, or a file, not " (shown/text to)) {:value to})))
   (let [own? (not (instance? Writer to))
+        line (formats format)
         out (if own? (io/writer to :append true) to)
         lines (ArrayBlockingQueue. (int queue))
         closed (atom nil)

@@ -40,6 +40,11 @@
   [^InetAddress address]
   (first (str/split (.getHostAddress address) #"%")))
 
+(defn peer
+  "Returns the InetAddress of a socket's peer, whose text may have a zone."
+  [remote-addr]
+  (some-> remote-addr (str/split #"%") first address))
+
 ;; Blocks
 
 (defrecord Block [bytes ^long bits])

@@ -564,11 +564,9 @@
     :else (run-handler! x handler)))
 
 (defn- as-asked
-  "Returns the request as its client made it, in the eyes of trusted proxies."
+  "Returns the request as its client made it."
   [^Exchange x request]
-  (if-some [read-forwarded (option x :read-forwarded)]
-    (read-forwarded request)
-    request))
+  (if-some [f (option x :as-asked)] (f request) request))
 
 (defn- receive!
   "Reads the request. Returns whether it is one that can be handled; what is not has been answered."
@@ -577,6 +575,7 @@
     (.setRequest x (as-asked x (request/->request (.-wire x) (body-of x) (option x :max-header-bytes))))
     true
     (catch ExceptionInfo e
+      (.setRequest x (request/told (.-wire x)))
       (refuse! x (:status (ex-data e) 400))
       false)))
 

@@ -99,7 +99,7 @@
   (let [hops-of ({:x-forwarded x-hops, :forwarded rfc-hops} kind)]
     (fn [{:keys [headers remote-addr] :as request}]
       (let [hops (hops-of headers)
-            peer (when hops (address/address (first (str/split remote-addr #"%"))))]
+            peer (when hops (address/peer remote-addr))]
         (if (and peer (address/within? trusted peer))
           (let [[address hop] (client trusted peer hops)]
             (as-asked (assoc request :remote-addr (address/text address)) hop))

@@ -6,6 +6,7 @@
    [thrum.server.engine]
    [thrum.server.exchange :as exchange]
    [thrum.server.forwarded :as forwarded]
+   [thrum.server.request-id :as request-id]
    [thrum.server.traffic :as traffic])
   (:import
    (java.util.concurrent CountDownLatch)
@@ -62,16 +63,19 @@
       ;; The JVM is ending: it may be this hook that runs.
       (catch IllegalStateException _))))
 
-(defn- prepared
-  "Returns the options with what is made of them once."
-  [{:keys [trusted-proxies forwarded-headers] :as options}]
-  (cond-> options
-    trusted-proxies (assoc :read-forwarded (forwarded/reader (address/blocks trusted-proxies) forwarded-headers))))
+(defn- as-asked
+  "Returns what makes the request of its client out of the one that arrived, or nil where that is the same."
+  [{:keys [trusted-proxies forwarded-headers request-id?]}]
+  (let [trusted (some-> trusted-proxies address/blocks)]
+    (when-some [steps (seq (cond-> []
+                             request-id? (conj (request-id/giver trusted))
+                             trusted (conj (forwarded/reader trusted forwarded-headers))))]
+      (apply comp (reverse steps)))))
 
 (defn start
   "Returns the life of a server of this engine; the options are checked already. Throws :thrum/start-failed."
   [engine options handler]
-  (let [traffic (traffic/traffic (prepared options))
+  (let [traffic (traffic/traffic (assoc options :as-asked (as-asked options)))
         life (Life. engine options traffic (start-engine engine options traffic handler) (CountDownLatch. 1) (AtomicReference.))]
     (when (:stop-on-shutdown? options) (add-hook! life))
     life))

@@ -65,6 +65,7 @@
         "the proxies that are believed whom a request comes from; none: nobody is")
    (row {:check #{:x-forwarded :forwarded}, :accepts ":x-forwarded or :forwarded"} :forwarded-headers :x-forwarded
         "what :trusted-proxies set: X-Forwarded-For, -Proto, -Host and -Port, or RFC 7239's Forwarded; the other kind is not read")
+   (row flag :request-id? false "whether requests have a :thrum/request-id: a trusted proxy's X-Request-Id, or one that is made")
    (row natural :drain-delay-ms 0 "how many ms stop! goes on serving, while ready? is false already")
    (row natural :drain-streams-ms 0 "how many ms longer streams and websockets stay open, within :shutdown-timeout-ms")
    (row natural :shutdown-timeout-ms 10000 "how many ms stop! waits for what is in flight")

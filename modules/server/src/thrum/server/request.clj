@@ -291,3 +291,13 @@
           :ssl-client-cert (.certificate wire)
           :body body)
         (with-content fields length))))
+
+(defn told
+  "Returns what a request that is refused says of itself, unchecked, for who keeps a log: :remote-addr, :uri, :protocol, and
+  :request-method, nil for what is no method."
+  [^Wire wire]
+  (let [method (.method wire)]
+    {:remote-addr (address (.remote wire))
+     :request-method (when (token? method) (keyword (lower-case method)))
+     :uri (first (str/split (.target wire) #"\?" 2))
+     :protocol (.protocol wire)}))

@@ -104,14 +104,20 @@
 
 ;; The access log
 
+(defn- line-of
+  "Returns [answer line] of what is sent to a server with these options, whose access log has that format."
+  [env format options & parts]
+  (let [out (StringWriter.)
+        server (scene/serve env scene/ok (assoc options :observer (scene/tool env :access-log out {:format format})))
+        answer (apply scene/ask env server parts)]
+    [answer (scene/eventually 3000 #(first (re-seq #".+(?=\n)" (str out))))]))
+
 (defn- logged
   "Returns the line that the access log writes for these bytes; nil where the request is refused."
   [env & parts]
-  (let [out (StringWriter.)
-        server (scene/serve env scene/ok {:observer (scene/tool env :access-log out)})
-        answer (apply scene/ask env server parts)]
+  (let [[answer line] (apply line-of env :common {} parts)]
     (when (= 200 (:status answer))
-      (expect (scene/eventually 3000 #(first (re-seq #".+(?=\n)" (str out)))) "a line" (str out)))))
+      (expect line "a line" :none))))
 
 (defcase access-log-has-the-common-format "4.4"
   "The access log writes a line of the common format."
@@ -134,3 +140,51 @@
   (doseq [target ["/a\"b" "/a\\b" "/\u00e4"]]
     (let [line (logged env (wire/get target))]
       (expect (not (str/includes? (str line) (str target " "))) "an escaped line" line))))
+
+(defcase access-log-may-be-combined "4.4"
+  "In the combined format referer and agent follow, the seconds, and the request's id."
+  {:uses #{:access-log}}
+  [env]
+  (let [[_ line] (line-of env :combined {:request-id? true} (wire/get "/path" "Referer: http://a.example/x?secret" "User-Agent: curl \"8\""))]
+    (expect (re-matches #"127\.0\.0\.1 - - \[[^\]]+\] \"GET /path HTTP/1\.1\" 200 2 \"http://a\.example/x\" \"curl \\x228\\x22\" \d+\.\d{6} \S{4,}" (str line))
+            "the combined format" line)))
+
+(defcase access-log-may-be-json "4.4"
+  "In the format :json a line is an object, in which quotes are escaped."
+  {:uses #{:access-log}}
+  [env]
+  (let [[_ line] (line-of env :json {} (wire/get "/path" "User-Agent: a\"b"))]
+    (expect (every? #(str/includes? (str line) %) ["\"uri\":\"/path\"" "\"status\":200" "\"bytes\":2" "\"user_agent\":\"a\\u0022b\"" "\"seconds\":0."])
+            "an object" line)))
+
+(defcase refused-requests-are-logged "4.4"
+  "A request that is refused before a handler sees it has a line in the access log, and an :end."
+  {:uses #{:access-log}}
+  [env]
+  (doseq [[status request] [[413 (wire/post "/long" "too long")] [400 "GET /two HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"]]]
+    (let [[answer line] (line-of env :common {:max-body-bytes 5} request)]
+      (expect= status (:status answer))
+      (expect (str/includes? (str line) (str " " status " ")) (str "a line with " status) line))))
+
+;; Ids
+
+(defn- ids
+  "Returns the ids of two requests on a server with these options, which send headers."
+  [env options & headers]
+  (let [seen (atom [])
+        server (scene/serve env (fn [r] (swap! seen conj (:thrum/request-id r)) (scene/ok r)) options)]
+    (dotimes [_ 2] (scene/ask env server (apply wire/get "/" headers)))
+    @seen))
+
+(defcase requests-have-ids "4.2"
+  "With :request-id? each request has an id of its own; what a client that is not trusted sends is none."
+  [env]
+  (let [[a b] (ids env {:request-id? true} "X-Request-Id: forged")]
+    (expect (and (string? a) (string? b) (not= a b) (not= "forged" a)) "two ids" [a b])))
+
+(defcase trusted-proxies-give-ids "4.2"
+  "The id that a trusted proxy gives is kept, where it is short and printable."
+  [env]
+  (let [options {:request-id? true, :trusted-proxies [:loopback]}]
+    (expect= ["from-a-proxy" "from-a-proxy"] (ids env options "X-Request-Id: from-a-proxy"))
+    (expect (not-any? #{"a b"} (ids env options "X-Request-Id: a b")) "another id" "a b")))

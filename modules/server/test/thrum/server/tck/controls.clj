@@ -262,7 +262,7 @@
          :streams-hold-the-stop (broken/options #(assoc % :drain-streams-ms 9000, :shutdown-timeout-ms 9000))
          :fast-shutdown (broken/options #(assoc % :shutdown-timeout-ms 1))}
         (for [k [:max-concurrent :max-queued :max-body-bytes :max-header-bytes :header-timeout-ms
-                 :max-streams :request-timeout-ms :drain-delay-ms :drain-streams-ms :async? :trusted-proxies]]
+                 :max-streams :request-timeout-ms :drain-delay-ms :drain-streams-ms :async? :trusted-proxies :request-id?]]
           [(keyword (str "no-" (name k))) (broken/without k)])))
 
 ;; Async handlers
@@ -316,7 +316,7 @@
                           (while (not (realized? outcome))
                             (try (deref outcome 50 nil) (catch InterruptedException _ nil)))))))
 
-(defn- naive-log [^java.io.Writer out]
+(defn- naive-log [^java.io.Writer out & _]
   {:end (fn [{{:keys [request-method uri query-string headers]} :request}]
           (.write out (str (name request-method) " " uri " ?" query-string headers "\n")))})
 

@@ -105,7 +105,8 @@
    :naive-length-is-digits [:a-list-of-lengths-is-refused :empty-length-is-refused :garbled-lengths-are-refused
                             :overflowing-length-is-refused :signed-lengths-are-refused]
    :naive-length-or-coding [:chunks-beside-length-are-refused :length-beside-chunks-is-refused]
-   :naive-log [:access-log-has-the-common-format :access-log-keeps-secrets]
+   :naive-log [:access-log-has-the-common-format :access-log-keeps-secrets :access-log-may-be-combined :access-log-may-be-json
+               :refused-requests-are-logged]
    :naive-log-on-jetty [:access-log-cannot-be-forged]
    :naive-no-blank-before-colon [:blank-before-the-colon-is-refused]
    :naive-no-coding-on-1-0 [:coding-on-1-0-is-refused]
@@ -150,6 +151,7 @@
    :no-trusted-proxies [:forwarded-is-read-where-it-is-asked-for :hops-before-an-untrusted-one-are-not-believed
                         :observers-see-the-client :trusted-proxies-tell-the-client]
    :believes-forwarded [:malformed-forwarded-is-not-read]
+   :no-request-id? [:requests-have-ids :trusted-proxies-give-ids]
    :no-retry-after [:queue-time-is-bounded]
    :observes-garbage [:end-tells-status-bytes-and-time :end-tells-that-a-body-failed :end-tells-what-was-thrown
                       :observer-hears-of-shedding :observer-hears-of-start-and-end :observer-hears-of-timeouts]
