@@ -5,12 +5,13 @@
   :engine-options may hold; :gaps, the cases of the contract that it fails, and why; :start, a function of the checked options and of serve, which returns a Running. The engine calls
   (serve wire) once for each request, on a fresh virtual thread that nobody else uses, and that inherits nothing (thrum.jdk/clean-thread);
   serve returns when the exchange is over.
-  Whatever the engine refuses by itself, it answers without message, product, version or echoed input."
+  Whatever the engine refuses by itself, it answers without message, product, version or echoed input, and tells by refused!."
   (:require
    [thrum.error :as error]
    [thrum.shown :as shown])
   (:import
    (java.io InputStream OutputStream)
+   (java.net InetSocketAddress)
    (java.security.cert X509Certificate)))
 
 (set! *warn-on-reflection* true)
@@ -71,6 +72,13 @@
   (^Object pong [^java.nio.ByteBuffer data])
   (^Object close [^int code ^String reason])
   (^Object abort []))
+
+(defn refused!
+  "Tells who watches of a request that the engine has answered by itself, with this status; options: as start got them; remote: the
+  client's address, or nil."
+  [{:keys [on-refused]} status ^InetSocketAddress remote]
+  (when on-refused
+    (on-refused {:request {:remote-addr (some-> remote .getAddress .getHostAddress)}, :status status, :bytes 0})))
 
 (def ^:private homes
   "Where each engine is defined, and what to add for it."

@@ -45,7 +45,7 @@
 
 (defn- start-engine ^Running [{:keys [start] :as engine} options traffic handler]
   (try
-    (start options (server-of traffic handler))
+    (start (assoc options :on-refused #(traffic/tell! traffic :end (constantly %))) (server-of traffic handler))
     (catch Exception e
       (throw (if (= :thrum/invalid (:type (ex-data e))) e (start-failed engine options e))))))
 

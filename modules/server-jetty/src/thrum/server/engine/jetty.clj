@@ -6,7 +6,7 @@
   thread which nobody uses."
   (:require
    [thrum.jdk :as jdk]
-   [thrum.server.engine]
+   [thrum.server.engine :as engine]
    [thrum.server.engine.jetty.connector :as connector]
    [thrum.server.engine.jetty.quiet]
    [thrum.server.engine.jetty.slow :as slow]
@@ -56,15 +56,18 @@
         status (if (instance? HttpException cause) (.getCode ^HttpException cause) (.getStatus response))]
     (if (= HttpStatus/URI_TOO_LONG_414 status) HttpStatus/REQUEST_HEADER_FIELDS_TOO_LARGE_431 status)))
 
-(def ^:private refusals
+(defn- refusals
   "What Jetty refuses by itself gets a status and nothing else."
+  ^Request$Handler [options]
   (reify Request$Handler
     (handle [_ request response callback]
-      (.setStatus response (error-status request response))
-      ;; Whatever is behind a request that was refused is not looked at (HTTP/2 ignores this).
-      (.put (.getHeaders response) HttpHeader/CONNECTION "close")
-      (.succeeded ^Callback callback)
-      true)))
+      (let [status (error-status request response)]
+        (.setStatus response status)
+        ;; Whatever is behind a request that was refused is not looked at (HTTP/2 ignores this).
+        (.put (.getHeaders response) HttpHeader/CONNECTION "close")
+        (.succeeded ^Callback callback)
+        (engine/refused! options status (.getRemoteSocketAddress (.getConnectionMetaData request)))
+        true))))
 
 ;; The server
 
@@ -103,7 +106,7 @@
   ^Server [options serve]
   (let [server (Server. (threads/pool options))]
     (doto server
-      (.setErrorHandler ^Request$Handler refusals)
+      (.setErrorHandler (refusals options))
       (.setHandler ^Handler (handler serve (websocket/container server options))))))
 
 (defn- connectors-of [server options]

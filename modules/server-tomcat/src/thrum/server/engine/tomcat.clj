@@ -5,7 +5,7 @@
   thread, and handled there."
   (:require
    [thrum.jdk :as jdk]
-   [thrum.server.engine]
+   [thrum.server.engine :as engine]
    [thrum.server.engine.tomcat.connections :as connections]
    [thrum.server.engine.tomcat.connector :as connector]
    [thrum.server.engine.tomcat.head :as head]
@@ -31,7 +31,8 @@
   (reify Adapter
     (service [_ request response]
       (if-some [status (head/refused request response)]
-        (head/refuse! request response status)
+        (do (head/refuse! request response status)
+            (engine/refused! options status (wire/remote-of request)))
         (wire/handle! request response endpoint options serve)))
     (prepare [_ _ _] true)
     (asyncDispatch [_ _ _ _] false)

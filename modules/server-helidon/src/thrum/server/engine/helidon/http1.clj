@@ -6,6 +6,7 @@
   handler runs on too. The answer is Helidon's."
   (:require
    [thrum.jdk :as jdk]
+   [thrum.server.engine :as engine]
    [thrum.server.engine.helidon.connection :as connection]
    [thrum.server.engine.helidon.head]
    [thrum.server.engine.helidon.input :as input]
@@ -74,7 +75,10 @@
       (if (instance? Head next)
         (do (set! head next)
             plain-head)
-        (when next (refuse! (.-connection ends) next)))))
+        (when next
+          (refuse! (.-connection ends) next)
+          (engine/refused! (.-options ^Connection (.-connection ends)) next (.-remote ends))
+          nil))))
   (exchange [_ response]
     (let [wire (wire/wire ends head response)]
       (try

@@ -93,7 +93,9 @@
   (when-not (or (.isNull host) (neg? (long port)))
     (InetSocketAddress. (InetAddress/getByName (text host)) (int port))))
 
-(defn- remote-of [^Request request]
+(defn remote-of
+  "Returns the client's address, nil where the socket has been closed already."
+  [^Request request]
   (.action request ActionCode/REQ_HOST_ADDR_ATTRIBUTE request)
   (.action request ActionCode/REQ_REMOTEPORT_ATTRIBUTE request)
   (address (.remoteAddr request) (.getRemotePort request)))
