@@ -31,7 +31,7 @@
   (^String target [])               ; as sent, on HTTP/2 :path; never normalised or decoded
   (^String protocol [])             ; "HTTP/1.0", "HTTP/1.1" or "HTTP/2.0"
   (^String scheme [])               ; "http" or "https"
-  (^String authority [])            ; HTTP/2's :authority, otherwise nil
+  (^String authority [])            ; HTTP/2's :authority, "" where it sends none; nil on HTTP/1
   (^Object headers [])              ; an Object[]: name, value, name, value ..., as sent, in the order of arrival, repeated ones too
   (^java.net.InetSocketAddress remote [])
   (^java.net.InetSocketAddress local [])

@@ -84,9 +84,19 @@
                        size)))]
     (when (< (long most) size) (refuse! 431 "The headers are too long"))))
 
+(defn- h2? [^Wire wire]
+  (some? (.authority wire)))
+
 (defn- check-protocol! [^Wire wire]
-  (when-not (#{"HTTP/1.1" "HTTP/1.0" "HTTP/2.0"} (.protocol wire))
-    (refuse! 505 "Unknown protocol")))
+  (let [protocol (.protocol wire)]
+    (when-not (if (h2? wire) (.equals "HTTP/2.0" protocol) (or (.equals "HTTP/1.1" protocol) (.equals "HTTP/1.0" protocol)))
+      (refuse! 505 "Unknown protocol"))))
+
+(defn- check-method!
+  "A success of CONNECT would open a tunnel."
+  [^Wire wire]
+  (when (.equalsIgnoreCase "CONNECT" (.method wire))
+    (refuse! 400 "There is no tunnel here")))
 
 (defn- lower-cased
   "Returns the headers with names in lower case, all checked."
@@ -194,26 +204,66 @@
         colon (str/index-of authority ":" (or end 0))]
     (if colon (subs authority 0 colon) authority)))
 
-(defn- authority-char? [^long c]
-  (not (or (<= c 32) (= c 47) (= c 92) (= c 63) (= c 35) (= c 64) (= c 44))))
+(def ^:private host-form
+  "A name, or an address in brackets (RFC 3986, 3.2.2; no comma)."
+  #"\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\]|(?:[-A-Za-z0-9._~!$&'()*+;=]|%[0-9A-Fa-f]{2})+")
 
-(defn- authority?
-  "Tells whether s has no blank and none of / \\ ? # @ and comma."
-  [^String s]
-  (let [n (.length s)]
+(def ^:private name-char
+  "Which of the first 128 characters the names of most hosts are made of."
+  (boolean-array (map #(let [c (char %)] (or (<= 48 % 57) (<= 65 % 90) (<= 97 % 122) (= \- c) (= \. c))) (range 128))))
+
+(defn- plain-name?
+  "Tells whether s is made of letters, digits, dots and hyphens up to end: such a name needs no second look."
+  [^String s ^long end]
+  (let [^booleans name-char name-char]
     (loop [i 0]
-      (or (= i n)
-          (and (authority-char? (int (.charAt s i))) (recur (inc i)))))))
+      (or (= i end)
+          (let [c (int (.charAt s i))]
+            (and (< c 128) (aget name-char c) (recur (inc i))))))))
+
+(defn- port?
+  "Tells whether s is a port from i on: nothing, or at most five digits of no more than 65535."
+  [^String s ^long i]
+  (let [n (.length s)]
+    (and (<= (- n i) 5)
+         (loop [i i, port 0]
+           (if (= i n)
+             (<= port 65535)
+             (let [digit (- (int (.charAt s i)) 48)]
+               (and (<= 0 digit) (<= digit 9) (recur (inc i) (+ (* 10 port) digit)))))))))
+
+(defn- authority? [^String s]
+  (let [bracket (.indexOf s "]")
+        colon (.indexOf s ":" (max 0 bracket))
+        end (if (neg? colon) (.length s) colon)]
+    (and (pos? end)
+         (or (neg? colon) (port? s (inc colon)))
+         (or (plain-name? s end) (some? (re-matches host-form (subs s 0 end)))))))
 
 (defn- authority-of
   "Returns the authority that the request names, nil where HTTP/1.0 has none."
   [^Wire wire headers]
   (let [host (only headers "host")
-        authority (or (.authority wire) host)]
-    (when (and (nil? authority) (= "HTTP/1.1" (.protocol wire))) (refuse! 400 "No Host"))
+        announced (.authority wire)
+        authority (if (or (nil? announced) (.isEmpty announced)) host announced)]
+    (when (and (nil? authority) (not= "HTTP/1.0" (.protocol wire))) (refuse! 400 "No Host"))
     (when (and authority host (not (.equalsIgnoreCase ^String host authority))) (refuse! 400 "Host is not the authority"))
     (when-not (or (nil? authority) (authority? authority)) (refuse! 400 "Host is not an authority"))
     authority))
+
+(defn- with-host
+  "Returns the headers of a request of HTTP/2 with its authority as host, which most clients send in that form alone (RFC 9113, 8.3.1)."
+  ^objects [^objects headers host]
+  (if (neg? (index-of headers "host" 0))
+    (to-array (concat ["host" host] headers))
+    headers))
+
+;; Headers that HTTP/2 has no use for: another server could take them for HTTP/1's (RFC 9113, 8.2.2)
+
+(defn- check-no-connection! [headers]
+  (doseq [name ["connection" "keep-alive" "proxy-connection" "transfer-encoding" "upgrade"]]
+    (when-not (neg? (index-of headers name 0)) (refuse! 400 (str "HTTP/2 has no " name))))
+  (when-not (contains? #{nil "trailers"} (only headers "te")) (refuse! 400 "HTTP/2 has no te but trailers")))
 
 (defn- absolute
   "Returns the origin form, path and query, of a target in absolute form, whose authority must be the Host (RFC 9112, 3.2.2)."
@@ -223,10 +273,22 @@
     (when-not (and host (.equalsIgnoreCase ^String authority host)) (refuse! 400 "The target's authority is not the Host"))
     (if (str/starts-with? path "/") path (str "/" path))))
 
+(defn- check-target!
+  "Refuses a target with blanks or control characters."
+  [^String target]
+  (let [n (.length target)]
+    (loop [i 0]
+      (when (< i n)
+        (let [c (int (.charAt target i))]
+          (when (or (<= c 32) (= 127 c)) (refuse! 400 "The target has a blank or a control character")))
+        (recur (inc i))))))
+
 (defn- origin-form [^Wire wire host]
   (let [target (.target wire)]
+    (check-target! target)
     (cond
       (.startsWith target "/") target
+      (h2? wire) (if (and (= "*" target) (= "OPTIONS" (.method wire))) target (refuse! 400 "The target is not a path"))
       (and (= "*" target) (= "OPTIONS" (.method wire))) target
       :else (absolute target host))))
 
@@ -270,10 +332,13 @@
   [^Wire wire body most-header]
   (let [raw (.headers wire)
         _ (check-protocol! wire)
+        _ (check-method! wire)
         _ (check-size! wire raw most-header)
         headers (lower-cased raw)
+        _ (when (h2? wire) (check-no-connection! headers))
         length (content-length headers)
         host (authority-of wire headers)
+        headers (if (h2? wire) (with-host headers host) headers)
         _ (check-transfer-encoding! headers (.protocol wire) length)
         ^String target (origin-form wire host)
         query (.indexOf target "?")

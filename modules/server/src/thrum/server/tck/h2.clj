@@ -210,6 +210,76 @@
 (defn- expect-served [env server]
   (expect-status 200 (scene/ask env server (wire/get "/"))))
 
+(defn- field
+  "Returns a header in HPACK, its name and value literal."
+  [name value]
+  (str "\u0000" (char (count name)) name (char (count value)) value))
+
+(defcase h2-requests-have-a-host "4.2"
+  "A request has a host among its headers: its :authority, where it sends none."
+  h2
+  [env]
+  (let [seen (promise)
+        server (serve env (fn [r] (deliver seen r) (scene/ok r)))]
+    (get! env server "/")
+    (expect= [(str "localhost:" (scene/tool env :ssl-port server)) "localhost"]
+             [(get-in @seen [:headers "host"]) (:server-name @seen)])))
+
+(defn- told
+  "Returns the requests that the handler sees when these headers are sent in HPACK as a request of a connection's first stream."
+  [env headers]
+  (let [seen (atom [])
+        server (scene/serve env (fn [r] (swap! seen conj r) (scene/ok r)) {:h2c? true})
+        c (opened env server)
+        ended? (fn [{:keys [type flags stream]}] (or (#{3 7} type) (and (= 1 stream) (odd? flags))))]
+    (wire/send! c (frame 1 5 1 headers))
+    (expect (ended? (peek (frames-until c #(ended? (peek %))))) "an end of the stream" :another)
+    (expect-served env server)
+    (filterv #(str/starts-with? (:protocol %) "HTTP/2") @seen)))
+
+(defcase h2-host-in-place-of-authority "4.2"
+  "A request may name its host in a header instead, or in both alike."
+  h2c
+  [env]
+  (let [host-of (fn [headers] (mapv (juxt #(get-in % [:headers "host"]) :server-name) (told env headers)))]
+    (expect= [["localhost" "localhost"]] (host-of (str get-headers (field "host" "localhost"))))
+    (expect= [["example.org:8" "example.org"]] (host-of (str "\u0082\u0086\u0084" (field "host" "example.org:8"))))))
+
+(defn- expect-none
+  "No handler sees the request with these headers in HPACK."
+  [env headers]
+  (expect= [] (mapv #(dissoc % :body) (told env headers))))
+
+(defcase h2-host-must-be-the-authority "4.8"
+  "A host that is not the :authority is refused, and so is a request with neither, or with one that is no host."
+  h2c
+  [env]
+  (expect-none env (str get-headers (field "host" "elsewhere")))
+  (expect-none env "\u0082\u0086\u0084")
+  (expect-none env (str "\u0082\u0086\u0084" "\u0001\u0003a:b")))
+
+(defcase h2-connection-headers-are-refused "4.8"
+  "Headers that are about a connection of HTTP/1 are refused."
+  h2c
+  [env]
+  (doseq [[name value] [["connection" "close"] ["keep-alive" "timeout=5"] ["proxy-connection" "keep-alive"] ["transfer-encoding" "chunked"]
+                        ["upgrade" "websocket"] ["te" "gzip"]]]
+    (expect-none env (str get-headers (field name value)))))
+
+(defcase h2-paths-have-no-blanks "4.8"
+  "A :path with a blank or a control character, or that is no path, is refused."
+  h2c
+  [env]
+  (doseq [path ["/a b" "/a\tb" "/a\u007fb" "a" "http://localhost/"]]
+    (expect-none env (headers-of :get path))))
+
+(defcase h2-connect-is-refused "4.8"
+  "CONNECT is refused."
+  h2c
+  [env]
+  (expect-none env (str (field ":method" "CONNECT") "\u0001\u000clocalhost:80"))
+  (expect-none env (str (field ":method" "CONNECT") "\u0086\u0084\u0001\u0009localhost")))
+
 (defcase h2-rapid-resets-are-survived "4.4"
   "Streams that are reset as soon as they are opened do not pile up, and the other clients are served."
   h2c

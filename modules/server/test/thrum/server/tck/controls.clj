@@ -168,6 +168,7 @@
    :reads-once (broken/wire #(if (str/includes? % "\r\n\r\n") % "") identity)
    :knows-no-capitals (broken/wire #(str/replace % ": Chunked" ": gzip") identity)
    :trailers-are-headers (broken/wire #(str/replace % #"(?s)Host: localhost(.*)\r\nHost: elsewhere" "Host: elsewhere$1\r\nX: y") identity)
+   :knows-few-spellings (broken/wire #(str/replace % #"cONTENT|tRANSFER|hOST" "X-Odd") identity)
    :knows-no-extensions (broken/wire #(str/replace % ";a=b" "x") identity)})
 
 (def ^:private naives
@@ -176,7 +177,7 @@
          :naive-folded-headers (broken/naive :no-fold :coding-is-chunked)
          :naive-any-coding (broken/naive :one-coding :coding-is-chunked)}
         (for [rule [:request-line :has-colon :no-blank-before-colon :no-nul :no-cr :no-control :has-host
-                    :one-host :host-is-authority :length-or-coding :one-length :length-is-digits :coding-is-chunked
+                    :host-is-a-host :no-connect :one-host :host-is-authority :length-or-coding :one-length :length-is-digits :coding-is-chunked
                     :no-coding-on-1-0 :cut-body-throws :chunk-size :chunk-end :trailers :continue :chunks-on-1-0 :head-is-silent
                     :no-content-is-silent :closes :skips-unread-body :one-at-a-time :one-thread-each]]
           [(keyword (str "naive-" (name rule))) (broken/naive rule)])))
@@ -394,6 +395,10 @@
 (def ^:private second-version
   {:h2-cuts-connections (broken/wire identity cut-at-a-reset)
    :h2-never (broken/setting :h2? false)
+   :h2-no-host (broken/request #(update % :headers dissoc "host"))
+   :h2-forgives (broken/wire #(reduce (fn [text [from to]] (str/replace text from to)) %
+                                      {"elsewhere" "localhost", "connection" "x-nnection", "CONNECT" "TUNNEL-", "/a b" "/a_b"})
+                             identity)
    :h2-short-bodies (broken/request #(update % :body (fn [in] (at-most 1000 in))))
    :h2-allows-one (broken/options #(assoc % :max-concurrent 1))
    :h2-swallows-body-failures (broken/response swallow-body)

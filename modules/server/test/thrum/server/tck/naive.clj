@@ -70,6 +70,8 @@
    :no-control (fn [{:keys [lines]}] (some #(re-find #"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]" %) lines))
    :has-host (fn [{:keys [version] :as head}] (and (= "HTTP/1.1" version) (empty? (values head "host"))))
    :one-host (fn [head] (next (values head "host")))
+   :host-is-a-host (fn [head] (some #(not (re-matches #"(\[[0-9a-f:.]+\]|[\w.-]+)(:\d{0,4}|:[1-6]\d{4})?" %)) (values head "host")))
+   :no-connect (fn [{:keys [method]}] (= "CONNECT" method))
    :host-is-authority (fn [{:keys [target] :as head}]
                         (when-let [[_ authority] (re-find #"^http://([^/]*)" target)] (not= [authority] (values head "host"))))
    :length-or-coding (fn [head] (and (seq (lengths head)) (seq (codings head))))

@@ -14,7 +14,7 @@
    (java.util Iterator)
    (java.util.concurrent.atomic AtomicBoolean)
    (java.util.function Predicate)
-   (org.eclipse.jetty.http HttpField HttpFields HttpFields$Mutable HttpHeader HttpVersion)
+   (org.eclipse.jetty.http HttpField HttpFields HttpFields$Mutable HttpHeader HttpURI HttpVersion)
    (org.eclipse.jetty.io Content$Source EndPoint EndPoint$Wrapper EofException)
    (org.eclipse.jetty.server ConnectionMetaData Request Request$Handler$AbortException Response)
    (org.eclipse.jetty.util BufferUtil Callback)
@@ -55,6 +55,13 @@
   (let [length (.getLength request)]
     (or (pos? length)
         (and (neg? length) (or shared? (.contains (.getHeaders request) HttpHeader/TRANSFER_ENCODING))))))
+
+(defn- target-of
+  "Returns path and query. What Jetty would overlook, another scheme, a user, a fragment, is shown, for the target to be refused."
+  [^HttpURI uri]
+  (if (and (contains? #{"http" "https" nil} (.getScheme uri)) (nil? (.getUser uri)) (nil? (.getFragment uri)))
+    (.getPathQuery uri)
+    (.asString uri)))
 
 ;; The response
 
@@ -148,10 +155,10 @@
 
   Wire
   (method [_] (.getMethod request))
-  (target [_] (.getPathQuery (.getHttpURI request)))
+  (target [_] (target-of (.getHttpURI request)))
   (protocol [_] (.asString (.getHttpVersion (meta-data request))))
   (scheme [_] (if (.isSecure (end-point request)) "https" "http"))
-  (authority [_] (when shared (.getAuthority (.getHttpURI request))))
+  (authority [_] (when shared (or (.getAuthority (.getHttpURI request)) "")))
   (headers [_] (fields->array (.getHeaders request)))
   (remote [_] (.getRemoteSocketAddress (meta-data request)))
   (local [_] (.getLocalSocketAddress (meta-data request)))

@@ -44,11 +44,21 @@
       (String. (.getBytes bytes) (.getStart bytes) (.getLength bytes) StandardCharsets/ISO_8859_1))
     (or (.toString field) "")))
 
+(defn- before
+  "Returns what stands before the path in an absolute target, which Tomcat takes off: scheme and authority; \"\" where there is nothing."
+  ^String [^MessageBytes path]
+  (let [bytes (.getByteChunk path)
+        ^bytes buffer (.getBytes bytes)
+        end (if (= MessageBytes/T_BYTES (.getType path)) (.getStart bytes) 0)]
+    (loop [start end]
+      (if (and (pos? start) (< 32 (aget buffer (dec start))))
+        (recur (dec start))
+        (String. buffer (int start) (int (- end start)) StandardCharsets/ISO_8859_1)))))
+
 (defn- target-of [^Request request]
-  (let [query (.queryString request)]
-    (if (.isNull query)
-      (text (.requestURI request))
-      (str (text (.requestURI request)) "?" (text query)))))
+  (let [path (.requestURI request), query (.queryString request)]
+    (cond-> (str (before path) (text path))
+      (not (.isNull query)) (str "?" (text query)))))
 
 (defn- fields->array ^objects [^MimeHeaders fields]
   (let [n (.size fields)
