@@ -34,7 +34,7 @@
     p.append("line").attr("x1", x.range()[0]).attr("x2", r => x(r.published.value) - 5);
     p.append("line").attr("class", "tick").attr("x1", r => x(r.published.limit)).attr("x2", r => x(r.published.limit)).attr("y1", -6).attr("y2", 6);
     p.append("path").attr("d", d3.symbol(d3.symbolDiamond, 46)).attr("transform", r => `translate(${x(r.published.value)},0)`);
-    p.append("text").attr("x", r => x(r.published.value) + 10).attr("dy", "0.35em").text(r => r.published.label);
+    p.append("text").attr("x", r => Math.max(x(r.published.value), x(r.published.limit)) + 10).attr("dy", "0.35em").text(r => r.published.label);
   };
 
   const bars = (node, part) => {

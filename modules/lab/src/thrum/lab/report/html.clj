@@ -95,8 +95,12 @@
                                 :unit (if (:connections part) "/s" "ms")
                                 :logarithmic (boolean (logarithmic? (:contenders part)))}])))
 
-(defn- sample-figures [{:keys [samples]}]
-  (interpose " " (map (fn [{:keys [ms per-second]}] [:span (if per-second (text/per-second per-second) (text/ms ms))]) samples)))
+(defn- sample-figures
+  "Returns the figure of each sample; nothing where a row has one, which is its median."
+  [{:keys [samples]}]
+  (if (next samples)
+    (interpose " " (map (fn [{:keys [ms per-second]}] [:span (if per-second (text/per-second per-second) (text/ms ms))]) samples))
+    ""))
 
 (def ^:private columns
   "The columns of a table: heading, the class of its cells, and the cell of a row."
@@ -214,14 +218,18 @@
                       ["system" "published" "here" "limit line" "factor" "verdict"])]]
     [:tbody (map headline-cells rows)]]])
 
+(defn- link [{:keys [part]} words]
+  [:a {:href (str "#" (name part))} words])
+
 (defn- contents-section
   "Returns the table of contents."
   [{:keys [experiments]}]
   [:nav {:aria-label "Contents"}
    [:h2 "Contents"]
    [:ol (map (fn [{:keys [title parts]}]
-               [:li title
-                [:ul (map (fn [{:keys [part title]}] [:li [:a {:href (str "#" (name part))} title]]) parts)]])
+               (if (next parts)
+                 [:li title [:ul (map (fn [part] [:li (link part (:title part))]) parts)]]
+                 [:li (link (first parts) title)]))
              experiments)]])
 
 (defn- find-row [{:keys [experiments]} part contender]
@@ -248,7 +256,6 @@
    [:h1 (headline result)]
    [:p {:class "about"}
     (str/join " · " (remove nil? [started
-                                  (str/join ", " (map :title experiments))
                                   (cond
                                     (some :scaled (mapcat :parts experiments)) "quick form: scaled sizes, nothing extrapolated"
                                     (:full options) "the published sizes")
