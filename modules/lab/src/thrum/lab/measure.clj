@@ -52,12 +52,14 @@
   (let [curve (stats/in-flight (mapv (fn [[start end]] [(rounded start) (rounded end)]) calls))]
     (assoc (stats/tally (map peek calls))
            :ms (rounded ms)
+           :busy-ms (rounded (transduce (map (fn [[start end]] (- end start))) + 0.0 calls))
+           :longest-ms (rounded (transduce (map (fn [[start end]] (- end start))) max 0.0 calls))
            :peak (stats/peak curve)
            :curve (stats/thin curve-points curve))))
 
 (defn sample
-  "Runs (way f coll), where f returns an outcome, and returns the sample: :ms, what stats/tally says,
-  :peak tasks in flight, :curve [[ms n] …], and :outcomes in order of completion. When way is interrupted,
+  "Runs (way f coll), where f returns an outcome, and returns the sample: :ms, what stats/tally says, :busy-ms, how long
+  all calls took together, :longest-ms, the longest of them, :peak tasks in flight, :curve [[ms n] …], and :outcomes in order of completion. When way is interrupted,
   the sample has :interrupted? and what was measured so far; when it throws, :error {:class :message}.
   on-end is called after each item, on the thread that ran it."
   [way f coll on-end]

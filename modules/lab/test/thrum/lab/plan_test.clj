@@ -146,9 +146,9 @@
     (is (every? #{5} (map :repeat contenders))))
   (is (= "Scaled: one run of 2 s instead of five of 10 s, and little time to warm up." (:scaled (part (ring-plan #{:jdk}) :jdk-sleep)))))
 
-(deftest the-users-handler-meets-two-pools-and-virtual-threads
-  (let [plan (plan/plan (cli/parse ["handler" "my.app/handler" "--connections" "7" "--path" "/x"]) facts [(handler/experiment 'my.app/handler)])]
-    (is (= ["thrum.server" "platform pool of 50" "platform pool of 7"] (map :name (:contenders (part plan :handler)))))
-    (is (= [7 "/x"] ((juxt :connections :path) (part plan :handler))))
+(deftest the-users-handler-meets-pools-and-virtual-threads
+  (let [plan (plan/plan (cli/parse ["handler" "my.app/handler" "--connections" "400" "--path" "/x"]) facts [(handler/experiment 'my.app/handler)])]
+    (is (= ["virtual threads" "platform pool of 50" "platform pool of 200" "platform pool of 400"] (map :name (:contenders (part plan :handler)))))
+    (is (= [400 "/x"] ((juxt :connections :path) (part plan :handler))))
     (is (= {:engine :jdk, :way :thrum, :handler 'my.app/handler, :pool nil} (:job (row plan :handler :thrum)))))
   (is (= 2 (count (:contenders (part (plan/plan (cli/parse ["handler" "a/b" "--connections" "50"]) facts [(handler/experiment 'a/b)]) :handler))))))

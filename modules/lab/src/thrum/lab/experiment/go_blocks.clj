@@ -70,7 +70,7 @@
               :figure :threads
               :pairs [[:go-avoid :go-target] [:go :go-factory]]
               :beside [:go-factory "with Thrum's executor the current release has %s"]
-              :because "a go block that blocks holds no platform thread, and the requests take no longer"
+              :because "a go block that blocks holds no platform thread"
               :tour [:go-avoid :go-target :go :go-factory]}
    :against [{:slow :go-avoid, :fast :go-target, :published published/go-blocks-times}
              {:slow :go, :fast :go-factory}]

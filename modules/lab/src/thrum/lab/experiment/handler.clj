@@ -1,6 +1,6 @@
 (ns thrum.lab.experiment.handler
-  "The user's own Ring handler under load, on an engine of the user's choice: run by a pool of 50 platform threads, by one as large as the
-  connections, and on virtual threads. All three behind Thrum's run-server."
+  "The user's own Ring handler under load, on an engine of the user's choice: on virtual threads, by pools of platform threads of the
+  usual sizes, and by one as large as the connections. All of them behind Thrum's run-server."
   (:require
    [thrum.lab.experiment :as experiment]
    [thrum.lab.experiment.own :as own]
@@ -10,18 +10,22 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private sizes {:quick {:warm-up-seconds 3, :seconds 4, :repeat 1}, :full {:warm-up-seconds 10, :seconds 10, :repeat 5}})
-(def ^:private pools [nil 50 :connections])
+(def ^:private usual-pools "The sizes that pools of Ring servers usually have." [50 200])
 
-(defn- row [function {:keys [engine connections]} {:keys [warm-up-seconds seconds repeat]} pool]
-  (let [pool (if (= :connections pool) connections pool)]
-    {:contender (if pool (keyword (str "pool-" pool)) :thrum)
-     :name (if pool (str "platform pool of " pool) "thrum.server")
-     :about (if pool "the handler on platform threads" "the handler on virtual threads")
-     :thrum? (nil? pool)
-     :job {:engine engine, :way :thrum, :handler function, :pool pool}
-     :params {:pool pool}
-     :repeat repeat
-     :estimate-ms (* repeat (visit/estimate-ms warm-up-seconds seconds))}))
+(defn- pools
+  "Returns the sizes of the pools, nil for virtual threads: beyond a thread for each connection none makes a difference."
+  [connections]
+  (-> [nil] (into (filter #(< % connections)) usual-pools) (conj connections)))
+
+(defn- row [function {:keys [engine]} {:keys [warm-up-seconds seconds repeat]} pool]
+  {:contender (if pool (keyword (str "pool-" pool)) :thrum)
+   :name (if pool (str "platform pool of " pool) "virtual threads")
+   :about (if pool "run-server, the handler on platform threads" "run-server, the handler on virtual threads")
+   :thrum? (nil? pool)
+   :job {:engine engine, :way :thrum, :handler function, :pool pool}
+   :params {:pool pool}
+   :repeat repeat
+   :estimate-ms (* repeat (visit/estimate-ms warm-up-seconds seconds))})
 
 (defn- part [function {:keys [engine connections path full] :as options}]
   (let [{:keys [warm-up-seconds seconds] :as sizes} (sizes (if full :full :quick))]
@@ -33,7 +37,7 @@
      :warm-up-seconds warm-up-seconds
      :seconds seconds
      :in-turns? true
-     :contenders (mapv #(row function options sizes %) (distinct (map #(if (= :connections %) connections %) pools)))}))
+     :contenders (mapv #(row function options sizes %) (pools connections))}))
 
 (defrecord HandlerLoad [function]
   experiment/Experiment

@@ -73,10 +73,10 @@
     (when-let [value (some-> (row-of contenders contender) ours)]
       (format words (shown value)))))
 
-(defn- verdict [{:keys [because figure] :as headline} contenders grade fast]
+(defn- verdict [{:keys [because figure] :as headline} contenders grade [slow fast]]
   (str (grades grade)
        (when-not (= :not grade) (str ": " because))
-       (when (= :threads figure) (str " (" (text/ms (:median-ms fast)) ")"))
+       (when (= :threads figure) (str " (" (text/ms (:median-ms slow)) " → " (text/ms (:median-ms fast)) ")"))
        (some->> (beside headline contenders) (str "; "))
        "."))
 
@@ -97,7 +97,7 @@
      :limit (assoc limit :words (limit-words limit fast))
      :grade (or grade :missing)
      :verdict (if here
-                (verdict headline contenders grade fast)
+                (verdict headline contenders grade rows)
                 (str "Not measured: " (reason question rows) "."))}))
 
 (defn rows

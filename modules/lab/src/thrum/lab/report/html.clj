@@ -7,6 +7,7 @@
    [thrum.lab.json :as json]
    [thrum.lab.report.headlines :as headlines]
    [thrum.lab.report.markup :as markup]
+   [thrum.lab.report.meaning :as meaning]
    [thrum.lab.report.words :as words]
    [thrum.lab.text :as text])
   (:import
@@ -194,7 +195,7 @@
      [:p {:class "note"} (str "Skipped: " skipped ".")]
      (list (charts question)
            (map (fn [note] [:p {:class "note"} note]) (keep words/note contenders))
-           (map (fn [fact] [:p {:class "fact"} fact]) (words/times-as-fast question))
+           (map (fn [fact] [:p {:class "fact"} fact]) (concat (words/times-as-fast question) (meaning/sentences question)))
            (table question)
            (outcome-table question)))])
 

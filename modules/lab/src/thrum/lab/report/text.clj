@@ -4,6 +4,7 @@
    [clojure.string :as str]
    [thrum.lab.download :as download]
    [thrum.lab.report.headlines :as headlines]
+   [thrum.lab.report.meaning :as meaning]
    [thrum.lab.report.words :as words]
    [thrum.lab.text :as text]))
 
@@ -77,7 +78,7 @@
           (if skipped
             [(str "  Skipped: " skipped ".")]
             (concat (table (columns-of part) contenders)
-                    (map #(str "  " %) (words/times-as-fast part))
+                    (map #(str "  " %) (concat (words/times-as-fast part) (meaning/sentences part)))
                     (map #(str "  " %) (keep words/note contenders))))
           [""]))
 

@@ -25,7 +25,7 @@
   (is (= ["Confirmed, but less than published: all wait at once; pmap takes 512 ms."
           "Confirmed: all wait at once."
           "Not measured: it is on Clojars."
-          "Confirmed: all wait at once (1.05 s)."
+          "Confirmed: all wait at once (1.03 s → 1.05 s)."
           "Not confirmed."]
          (map :verdict rows)))
   (is (= [:less :as-published :missing :as-published :not] (map :grade rows))))
