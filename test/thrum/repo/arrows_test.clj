@@ -18,7 +18,7 @@
             :packages ["java." "clojure.lang." "clojure.core.async.impl."]}
    "java" {:modules #{"core"}, :libraries #{}, :packages ["java." "clojure.lang." "clojure.java.api."]}
    "lab" {:modules #{"core" "async" "server" "server-jetty" "server-tomcat" "server-helidon"}
-          :libraries #{'clojure.tools.cli 'clojure.core.async}
+          :libraries #{'clojure.tools.cli 'clojure.core.async 'clojure.data.json}
           :packages ["java." "javax." "clojure.lang." "jdk." "com.sun." "sun.misc." "org.HdrHistogram." "org.eclipse.jetty."
                      "jakarta.servlet." "org.apache.catalina." "org.apache.coyote." "io.helidon."]}
    "server" {:modules #{"core"}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "com.sun.net.httpserver."]}
