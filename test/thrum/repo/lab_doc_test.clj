@@ -1,0 +1,27 @@
+(ns thrum.repo.lab-doc-test
+  "The lab's guide names all that the lab has."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is]]
+   [thrum.lab.cli :as cli]
+   [thrum.lab.contender :as contender]
+   [thrum.lab.experiment.ring :as ring]
+   [thrum.lab.experiments :as experiments]))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private guide (slurp "doc/lab.md"))
+
+(defn- missing [words]
+  (remove #(str/includes? guide (str "`" %)) words))
+
+(deftest the-guide-names-every-experiment-option-engine-and-contender
+  (is (= [] (missing (map name (keys (experiments/by-name experiments/all))))))
+  (is (= [] (missing (map name ring/engines))))
+  (is (= [] (missing (map #(re-find #"--[a-z-]+" (second %)) (remove #(= "--help" (second %)) cli/options)))))
+  (is (= [] (missing (map name (contender/ids))))))
+
+(deftest the-guide-names-every-part-that-is-not-an-engines
+  (is (= [] (missing (for [[part owner] (experiments/owners experiments/all)
+                           :when (not (str/starts-with? (name owner) "ring-"))]
+                       (name part))))))
