@@ -6,14 +6,16 @@
    [thrum.lab.cli :as cli]
    [thrum.lab.contender :as contender]
    [thrum.lab.experiment.ring :as ring]
-   [thrum.lab.experiments :as experiments]))
+   [thrum.lab.experiments :as experiments])
+  (:import
+   (java.util.regex Pattern)))
 
 (set! *warn-on-reflection* true)
 
 (def ^:private guide (slurp "doc/lab.md"))
 
 (defn- missing [words]
-  (remove #(str/includes? guide (str "`" %)) words))
+  (remove #(re-find (re-pattern (str "`" (Pattern/quote %) "(?![\\w-])")) guide) words))
 
 (deftest the-guide-names-every-experiment-option-engine-and-contender
   (is (= [] (missing (map name (keys (experiments/by-name experiments/all))))))

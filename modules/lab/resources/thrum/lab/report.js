@@ -26,7 +26,7 @@
     const g = svg.append("g").attr("class", "axis").selectAll("g").data(values).join("g")
       .attr("transform", v => `translate(${x(v)},0)`);
     g.append("line").attr("y1", top).attr("y2", bottom);
-    g.append("text").attr("y", bottom + 16).attr("text-anchor", "middle").text(show);
+    g.append("text").attr("y", bottom + 16).attr("text-anchor", v => x(v) < 20 ? "start" : "middle").text(show);
   };
 
   const published = (g, x, y) => {
@@ -40,9 +40,9 @@
   const bars = (node, part) => {
     const rows = part.rows;
     const width = node.clientWidth, small = width < narrow;
-    const left = small ? 0 : 236, right = small ? 118 : 190, bar = 20;
-    const nameRoom = small ? 20 : 0;
-    const heights = rows.map(r => nameRoom + bar + (r.published ? 20 : 0) + 14);
+    const left = small ? 0 : 236, right = !small ? 190 : rows.some(r => r.published) ? 118 : 12, bar = 20;
+    const nameRoom = small ? 20 : 0, labelRoom = small ? 18 : 0;
+    const heights = rows.map(r => nameRoom + bar + labelRoom + (r.published ? 20 : 0) + 14);
     const tops = heights.map((_, i) => d3.sum(heights.slice(0, i)));
     const total = d3.sum(heights);
     const x = scale(part, [left, width - right]), at = value => value > 0 ? x(value) : left;
@@ -55,9 +55,9 @@
       .attr("width", r => Math.max(2, at(r.value) - left));
     g.filter(r => r.limit).append("line").attr("class", "limit").attr("x1", r => x(r.limit)).attr("x2", r => x(r.limit))
       .attr("y1", nameRoom - 3).attr("y2", nameRoom + bar + 3);
-    g.append("text").attr("class", "value").attr("x", r => Math.max(at(r.value), r.limit ? x(r.limit) : 0) + 9).attr("y", nameRoom + bar / 2).attr("dy", "0.35em")
-      .text(r => small ? r.label.replace(" the limit", "") : r.label);
-    published(g, x, nameRoom + bar + 11);
+    g.append("text").attr("class", "value").attr("x", r => small ? 0 : Math.max(at(r.value), r.limit ? x(r.limit) : 0) + 9)
+      .attr("y", small ? nameRoom + bar + 12 : bar / 2).attr("dy", "0.35em").text(r => r.label);
+    published(g, x, nameRoom + bar + labelRoom + 11);
     node.replaceChildren(svg.node());
   };
 

@@ -100,6 +100,11 @@
                 (verdict headline contenders grade rows)
                 (str "Not measured: " (reason question rows) "."))}))
 
+(def about
+  "What the rows show, in a sentence or two."
+  (str "Each row: the slow way → the fast way. What was published is of other machines; the limit line is the best that arithmetic "
+       "allows at the sizes of this run."))
+
 (defn rows
   "Returns the rows of a result, {:part :system :published :here :limit :grade :verdict}, in its order. :published, :here and :limit are
   {:words :factor}, of which :here is nil where nothing was measured; :grade is :as-published, :less, :not or :missing."

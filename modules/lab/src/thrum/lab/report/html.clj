@@ -214,6 +214,7 @@
 (defn- headlines-section [rows]
   [:section {:id "published"}
    [:h2 "Published, and here"]
+   [:p {:class "about"} headlines/about]
    [:table {:class "headlines"}
     [:thead [:tr (map (fn [heading] [:th {:scope "col", :class (when (= "verdict" heading) "words")} heading])
                       ["system" "published" "here" "limit line" "factor" "verdict"])]]

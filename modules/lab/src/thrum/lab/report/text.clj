@@ -71,7 +71,7 @@
   "Returns the table that a report opens on, and a sentence for each of its rows; nil where nothing of it was published."
   [result]
   (when-let [rows (seq (headlines/rows result))]
-    (concat ["Published, and here"] (table headline-columns rows) [""] (mapcat verdict-lines rows) [""])))
+    (concat ["Published, and here"] (map #(str "  " %) (text/wrap 78 headlines/about)) (table headline-columns rows) [""] (mapcat verdict-lines rows) [""])))
 
 (defn- part-lines [{:keys [title skipped contenders] :as part}]
   (concat [title (str "  " (words/conditions part))]
