@@ -7,6 +7,7 @@
   (:require
    [thrum.jdk :as jdk]
    [thrum.server.engine :as engine]
+   [thrum.server.engine.jetty.accepting :as accepting]
    [thrum.server.engine.jetty.connector :as connector]
    [thrum.server.engine.jetty.quiet]
    [thrum.server.engine.jetty.slow :as slow]
@@ -27,7 +28,9 @@
 (def ^:private positive {:check pos-int?, :accepts "a positive integer"})
 
 (def ^:private rows
-  {:acceptors (assoc positive :default "1" :doc "how many threads of each connector accept connections")
+  {:sni-host-check? {:check boolean?, :accepts "true or false", :default "false"
+                     :doc "whether a request over TLS is answered with 400 whose Host the certificate does not name"}
+   :acceptors (assoc positive :default "1" :doc "how many threads of each connector accept connections")
    :selectors (assoc positive :default "half the processors" :doc "how many threads of each connector wait for sockets")
    :h2-max-streams (assoc positive :default "256" :doc "how many requests an HTTP/2 connection may have at once")
    :h2-max-events (assoc positive :default "128"
@@ -74,7 +77,7 @@
 (defn- limit ^NetworkConnectionLimit [^Server server {:keys [max-connections]}]
   (NetworkConnectionLimit. (int (min (long max-connections) Integer/MAX_VALUE)) server))
 
-(deftype JettyRunning [^Server server connectors ports ^LifeCycle limit ^Thread heads]
+(deftype JettyRunning [^Server server connectors ports ^LifeCycle limit accepting ^Thread heads]
   Running
   (port [_] (:port ports -1))
   (sslPort [_] (:ssl-port ports -1))
@@ -86,6 +89,7 @@
       (.close connector)))
   (close [_]
     (.interrupt heads)
+    (accepting/await-end! accepting)
     (.stop server))
   (native [_] server))
 
@@ -119,12 +123,13 @@
   [{:keys [header-timeout-ms engine-options] :as options} serve]
   (let [server (server options serve)
         connectors (connectors-of server options)
-        limit (limit server options)]
+        limit (limit server options)
+        accepting (accepting/watch (vals connectors))]
     (run! #(.addConnector server ^Connector %) (vals connectors))
     (.addBean server limit)
     (when-some [configure (:configurator engine-options)] (configure server))
     (start-server! server)
-    (JettyRunning. server (vals connectors) (ports-of connectors) limit (slow/start (vals connectors) header-timeout-ms))))
+    (JettyRunning. server (vals connectors) (ports-of connectors) limit accepting (slow/start (vals connectors) header-timeout-ms))))
 
 (def engine
   "What thrum.server.engine says an engine is."

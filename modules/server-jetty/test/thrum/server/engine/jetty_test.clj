@@ -238,6 +238,30 @@
     (wire/close! client)
     (server/stop! s)))
 
+;; Connections that are being accepted at the end
+
+(defn- ask-until
+  "Asks on one connection after the other until it is over, or there is no server; returns how the answers ended."
+  [over? port asked]
+  (loop [ends #{}]
+    (if-some [client (when-not (realized? over?) (try (wire/connect port) (catch java.io.IOException _ nil)))]
+      (let [{:keys [ended]} (wire/ask! client (wire/get "/" "Connection: close"))]
+        (swap! asked inc)
+        (wire/close! client)
+        (recur (conj ends ended)))
+      ends)))
+
+(deftest ^{:time-limit-ms 60000} a-stop-abandons-no-connection-that-is-being-accepted
+  (dotimes [_ 15]
+    (let [s (serve ok {})
+          port (server/port s)
+          asked (atom 0), over? (promise)
+          clients (mapv (fn [_] (future (ask-until over? port asked))) (range 16))]
+      (is (gate/eventually 5000 #(< 20 (long @asked))))
+      (server/stop! s)
+      (deliver over? true)
+      (is (not-any? #(contains? (deref % 20000 #{:silent}) :silent) clients)))))
+
 ;; Websockets that Jetty declines
 
 (def ^:private handshake

@@ -109,6 +109,14 @@
   [env]
   (expect= [:https nil] ((juxt :scheme :ssl-client-cert) (seen-by-handler env {} nil))))
 
+(defcase tls-serves-any-host "4.2"
+  "Over TLS a request is served whatever its Host, by an address too: whether the certificate names it is the client's matter."
+  tls
+  [env]
+  (let [server (scene/serve env scene/ok (keystore))]
+    (doseq [host ["probe.internal" "10.1.2.3:8443" "[::1]"]]
+      (expect-status 200 (wire/ask! (secure env server nil) (str/replace (wire/get "/") "Host: localhost" (str "Host: " host)))))))
+
 (defcase tls-by-context "4.10"
   "An SSLContext of one's own is served."
   tls

@@ -383,6 +383,7 @@
 (def ^:private secured
   {:tls-is-http (broken/request #(assoc % :scheme :http))
    :tls-lenient {:run-server lenient}
+   :tls-knows-names (broken/options #(assoc % :engine-options {:sni-host-check? true}))
    :tls-nowhere (broken/tools {:ssl-port (constantly 1)})
    :tls-swallows-body-failures (broken/response swallow-body)
    :tls-certificates-are-lists (broken/request #(update % :ssl-client-cert list))

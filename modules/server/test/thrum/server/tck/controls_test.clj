@@ -205,6 +205,7 @@
    :tiny-headers [:headers-within-the-bound-are-served]
    :tls-certificates-are-lists [:client-certificate-is-one]
    :tls-is-http [:tls-serves]
+   :tls-knows-names [:tls-serves-any-host]
    :tls-lenient [:tls-missing-store :tls-wrong-password]
    :tls-needs-all [:client-certificate-is-wanted]
    :tls-needs-none [:client-certificate-is-needed]

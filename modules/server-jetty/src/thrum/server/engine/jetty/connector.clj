@@ -8,7 +8,7 @@
    (org.eclipse.jetty.alpn.server ALPNServerConnectionFactory)
    (org.eclipse.jetty.http HttpCompliance UriCompliance UriCompliance$Violation)
    (org.eclipse.jetty.http2.server AbstractHTTP2ServerConnectionFactory HTTP2CServerConnectionFactory HTTP2ServerConnectionFactory)
-   (org.eclipse.jetty.server ConnectionFactory HttpConfiguration HttpConnectionFactory Server ServerConnector SslConnectionFactory)))
+   (org.eclipse.jetty.server ConnectionFactory HttpConfiguration HttpConnectionFactory SecureRequestCustomizer Server ServerConnector SslConnectionFactory)))
 
 (set! *warn-on-reflection* true)
 
@@ -33,6 +33,13 @@
     (.setHeaderCacheSize 0)
     (.setRequestHeaderSize (int max-header-bytes))
     (.setMaxResponseHeaderSize most-response-header-bytes)))
+
+(defn- secured
+  "Returns the configuration, for TLS. Jetty's own way would answer 400 to whom the certificate does not name: to who asks by an address, as
+  health checks do."
+  ^HttpConfiguration [^HttpConfiguration configuration {:keys [engine-options]}]
+  (doto configuration
+    (.addCustomizer (SecureRequestCustomizer. (boolean (:sni-host-check? engine-options))))))
 
 (defn- bound-streams!
   "Bounds what a client of HTTP/2 may do: streams at once, and frames per second that cost it less than the server (resets,
@@ -79,4 +86,4 @@
   "Returns the connector for HTTPS, or nil."
   ^ServerConnector [server {:keys [ssl-port] :as options}]
   (when ssl-port
-    (connector server ssl-port (secure-factories (configuration options) options) options)))
+    (connector server ssl-port (secure-factories (secured (configuration options) options) options) options)))
