@@ -57,7 +57,7 @@
   [{:keys [estimate-ms], {:keys [form]} :options}]
   (cond
     (nil? estimate-ms) "How long this takes is up to your own work."
-    (= :tour form) (str "A tour of what was published takes about " (text/duration estimate-ms) ", at most 3 minutes.")
+    (= :tour form) (str "A tour of what was published takes about " (text/duration estimate-ms) ", at most 3 minutes on two idle processors.")
     :else (str "This takes about " (text/duration estimate-ms) " in all.")))
 
 (defn- announce [{:keys [experiments], {:keys [form]} :options, :as plan} longer]

@@ -189,13 +189,14 @@
   (when (result/interrupted? result)
     "Interrupted: what follows was measured before that; the rest has not run."))
 
+(defn- one-decimal [x]
+  (String/format Locale/ROOT "%.1f" (to-array [(double x)])))
+
 (defn busy
   "Returns the sentence that says that the machine had other work, or nil."
   [{{:keys [load cpus]} :machine}]
   (when (and load cpus (< cpus load))
-    (String/format Locale/ROOT
-                   "Other work ran on this machine: its load was %.1f before the run, on %d processors. Left alone, it does better."
-                   (to-array [(double load) cpus]))))
+    (str "Other work ran on this machine: its load was " (one-decimal load) " before the run, on " cpus " processors. Left alone, it does better.")))
 
 (defn machine
   "Returns the facts about the machine as [label text] pairs."
@@ -204,7 +205,7 @@
           [["CPU" (str cpu ", " cpus " for this JVM")]
            ["Memory" (str memory-gb " GB, of which the heap may take " (:max-heap-gb jdk) " GB")]
            ["System" os]
-           ["Load before the run" (str load)]
+           ["Load before the run" (some-> load one-decimal)]
            ["JDK" (str (:version jdk) ", " (:vm jdk) " (" (:vendor jdk) "), " (str/join " and " (:collectors jdk)))]
            ["Flags" (if (seq (:flags jdk)) (str/join " " (:flags jdk)) "none")]
            ["Clojure" clojure]
