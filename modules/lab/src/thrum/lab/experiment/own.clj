@@ -3,7 +3,8 @@
   (:require
    [clojure.java.io :as io]
    [thrum.lab.contender :as contender]
-   [thrum.lab.measure :as measure]))
+   [thrum.lab.measure :as measure]
+   [thrum.options :as options]))
 
 (set! *warn-on-reflection* true)
 
@@ -25,6 +26,12 @@
   ([message] (usage message nil))
   ([message cause] (ex-info message {:type :thrum/lab-usage} cause)))
 
+(defn- nearest
+  "Returns, in words, the public name of the same namespace that is spelled most like a name; nil where it has none."
+  [wanted]
+  (when-let [known (seq (keys (ns-publics (symbol (namespace wanted)))))]
+    (str "; the nearest one is " (symbol (namespace wanted) (name (options/nearest wanted known))))))
+
 (defn resolve-function
   "Returns the user's function of that name, loading its namespace. Throws a usage error if there is none."
   [name]
@@ -33,7 +40,7 @@
                 (catch java.io.FileNotFoundException e
                   (throw (usage (str "The namespace " (namespace name) " is not on the class path.") e))))]
     (when-not (and found (ifn? @found))
-      (throw (usage (str "There is no function " name "."))))
+      (throw (usage (str "There is no function " name (nearest name) "."))))
     @found))
 
 (defn read-text

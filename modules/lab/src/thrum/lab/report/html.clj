@@ -187,7 +187,7 @@
         [:thead [:tr (map (fn [heading] [:th {:scope "col", :class "words"} heading]) ["contender" "failed with" "how often" "for example"])]]
         [:tbody (map (fn [[who & more]] [:tr [:th {:scope "row"} who] (map (fn [cell] [:td {:class "words"} cell]) more)]) failures)]]])))
 
-(defn- section [{:keys [part title skipped contenders] :as question}]
+(defn- section [busy? {:keys [part title skipped contenders] :as question}]
   [:section {:id (name part)}
    [:h2 title]
    [:p {:class "about"} (words/conditions question)]
@@ -195,7 +195,7 @@
      [:p {:class "note"} (str "Skipped: " skipped ".")]
      (list (charts question)
            (map (fn [note] [:p {:class "note"} note]) (keep words/note contenders))
-           (map (fn [fact] [:p {:class "fact"} fact]) (concat (words/times-as-fast question) (meaning/sentences question)))
+           (map (fn [fact] [:p {:class "fact"} fact]) (concat (words/times-as-fast question) (meaning/sentences question busy?)))
            (table question)
            (outcome-table question)))])
 
@@ -292,7 +292,7 @@
               (header result)
               (some->> (seq (headlines/rows result)) headlines-section)
               (when (< 1 (count (mapcat :parts experiments))) (contents-section result))
-              (map section (mapcat :parts experiments))
+              (map (partial section (words/busy result)) (mapcat :parts experiments))
               (machine-section result)]
              [:script {:type "application/json", :id "data"} (markup/raw (json/write (chart-data result)))]
              [:script (markup/raw d3)]

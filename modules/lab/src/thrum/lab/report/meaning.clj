@@ -16,7 +16,7 @@
          (cond
            (< (- 1 alike) ratio (+ 1 alike)) "virtual threads do as well, and have no size to choose."
            (< 1 ratio) (str "virtual threads answer " (text/ratio ratio) " as much, because more requests can wait at once.")
-           :else (str "virtual threads answer " (text/ratio ratio) " of that.")))))
+           :else (str "virtual threads answer " (text/ratio ratio) " as much.")))))
 
 (defn- waits
   "Returns what the figures say of the handler: whether it waits, or computes."
@@ -30,7 +30,7 @@
       :else
       "So threads do not limit your handler under this load: it waits too little, or --connections is too small to show it.")))
 
-(defn- of-handler [{:keys [contenders connections]}]
+(defn- of-handler [{:keys [contenders connections]} busy?]
   (let [measured (filter :median-per-second contenders)
         [{virtual :median-per-second, :keys [samples]}] (filter :thrum? measured), pools (remove :thrum? measured)]
     (when (and virtual (seq pools))
@@ -38,7 +38,9 @@
         [(str "On virtual threads " (text/thousands connections) " connections get " (text/per-second virtual)
               (when-let [p50 (stats/median (keep :p50-ms samples))] (str ", half of the answers within " (text/ms p50))) ".")]
         (map #(against-pool virtual %) pools)
-        [(waits virtual pools connections)]))))
+        [(if busy?
+           "With so much other work on the machine a run says little: run it again before you conclude anything."
+           (waits virtual pools connections))]))))
 
 ;; Calls and downloads
 
@@ -51,9 +53,10 @@
          (str name ": all " (text/thousands peak) " places were taken at once; a larger --limit might be faster."))])))
 
 (defn sentences
-  "Returns what the figures of a part mean; nothing of the lab's own experiments, which say what they ask."
-  [{:keys [part contenders] :as question}]
+  "Returns what the figures of a part mean, with care where the machine was busy; nothing of the lab's own experiments, which say
+  what they ask."
+  [{:keys [part contenders] :as question} busy?]
   (case part
-    :handler (of-handler question)
+    :handler (of-handler question busy?)
     (:urls :calls) (remove nil? (mapcat of-calls contenders))
     nil))

@@ -73,12 +73,12 @@
   (when-let [rows (seq (headlines/rows result))]
     (concat ["Published, and here"] (map #(str "  " %) (text/wrap 78 headlines/about)) (table headline-columns rows) [""] (mapcat verdict-lines rows) [""])))
 
-(defn- part-lines [{:keys [title skipped contenders] :as part}]
+(defn- part-lines [busy? {:keys [title skipped contenders] :as part}]
   (concat [title (str "  " (words/conditions part))]
           (if skipped
             [(str "  Skipped: " skipped ".")]
             (concat (table (columns-of part) contenders)
-                    (map #(str "  " %) (concat (words/times-as-fast part) (meaning/sentences part)))
+                    (map #(str "  " %) (concat (words/times-as-fast part) (meaning/sentences part busy?)))
                     (map #(str "  " %) (keep words/note contenders))))
           [""]))
 
@@ -92,7 +92,7 @@
             (concat (when (words/interrupted result) [(words/interrupted result) ""])
                     (when (words/busy result) [(words/busy result) ""])
                     (headline-lines result)
-                    (mapcat part-lines (mapcat :parts experiments))
+                    (mapcat (partial part-lines (words/busy result)) (mapcat :parts experiments))
                     ["Machine"]
                     (machine-lines machine))))
 

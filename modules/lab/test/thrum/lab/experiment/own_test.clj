@@ -48,7 +48,8 @@
   (are [pattern experiment] (re-find pattern (refusal experiment))
     #"holds no URL" (urls/experiment (file-of "# nothing\n"))
     #"cannot be read" (urls/experiment "/nowhere/urls.txt")
-    #"There is no function" (calls/experiment 'thrum.lab.experiment.own-test/missing (file-of "[1]"))
+    #"There is no function .*own-test/reciprocl; the nearest one is thrum.lab.experiment.own-test/reciprocal"
+    (calls/experiment 'thrum.lab.experiment.own-test/reciprocl (file-of "[1]"))
     #"not on the class path" (calls/experiment 'no.such.ns/f (file-of "[1]"))
     #"must hold one vector" (calls/experiment `reciprocal (file-of "{:a 1}"))
     #"is no EDN" (calls/experiment `reciprocal (file-of "[1"))))
