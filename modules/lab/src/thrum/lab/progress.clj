@@ -11,6 +11,7 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private bar-width 28)
+(def ^:private line-width "What a terminal of 80 columns holds: a longer line would break, and could not be drawn over." 79)
 (def ^:private tick-ms 120)
 
 (defn terminal?
@@ -62,15 +63,21 @@
     (let [pace (if (< 0.05 done) (/ elapsed-ms (* done estimate-ms)) 1.0)]
       (* (- 1.0 done) estimate-ms pace))))
 
+(defn- on-one-line [line]
+  (if (< line-width (count line))
+    (str (subs line 0 (dec line-width)) "…")
+    line))
+
 (defn bar
-  "Returns the line that shows a state after elapsed-ms."
+  "Returns the line that shows a state after elapsed-ms, of at most 79 columns."
   [{:keys [part row items] :as state} elapsed-ms]
   (let [done (fraction state), full (Math/round (double (* bar-width (or done 0.0))))]
-    (str (if done
-           (str (str/join (repeat full "█")) (str/join (repeat (- bar-width full) "░"))
-                "  " (text/duration (left-ms state elapsed-ms)) " left")
-           (str items " done, " (text/duration elapsed-ms)))
-         (when row (str "  " (name (:part part)) ": " (:name row))))))
+    (on-one-line
+      (str (if done
+             (str (str/join (repeat full "█")) (str/join (repeat (- bar-width full) "░"))
+                  "  " (text/duration (left-ms state elapsed-ms)) " left")
+             (str items " done, " (text/duration elapsed-ms)))
+           (when row (str "  " (name (:part part)) ": " (:name row)))))))
 
 (defn- told [{:keys [interrupted? ms per-second error points row]}]
   (cond

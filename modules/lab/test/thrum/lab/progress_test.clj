@@ -32,6 +32,12 @@
 (deftest the-bar-shows-how-much-is-done
   (is (= "██████████████░░░░░░░░░░░░░░  3 s left" (progress/bar half-way 3000))))
 
+(deftest the-bar-stays-on-its-line
+  (let [part {:part :go-blocks, :n 100}, row {:name "go, 1.9.829-alpha2, target", :estimate-ms 4900, :repeat 1}
+        bar (progress/bar (progress/step (progress/start {:estimate-ms 140000}) {:event :sample-starts, :part part, :row row}) 3000)]
+    (is (<= (count bar) 79))
+    (is (str/ends-with? bar "  go-blocks: go, 1.9.829-alpha2, …"))))
+
 (deftest a-pipe-gets-plain-lines
   (let [out (StringWriter.), {:keys [emit! close!]} (progress/show! {:estimate-ms 1000} out false)]
     (emit! {:event :sample-starts, :part part, :row row})
