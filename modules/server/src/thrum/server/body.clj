@@ -37,6 +37,10 @@
   (when (instance? File body)
     (.length ^File body)))
 
+(def ^:private ^:const piece
+  "How many bytes of a file are read at once."
+  65536)
+
 (defn- write-element! [^OutputStream out x charset]
   (.write out (text-bytes (str x) charset))
   (.flush out))
@@ -45,18 +49,30 @@
   (cond
     (or (seq? body) (instance? ISeq body)) (run! #(write-element! out % charset) body)
     (instance? InputStream body) (with-open [in ^InputStream body] (.transferTo in out))
-    (instance? File body) (with-open [in (FileInputStream. ^File body)] (.transferTo in out))
     :else (throw (ex-info (str "A response's :body cannot be a " (.getName (class body))) {:type :thrum/response})))
+  (.close out))
+
+(defn- write-file!
+  "Writes the first length bytes of the file: it may have grown since its length was announced."
+  [file ^long length ^OutputStream out]
+  (with-open [in (FileInputStream. ^File file)]
+    (let [buffer (byte-array (max 1 (min length piece)))]
+      (loop [left length]
+        (let [n (long (if (pos? left) (.read in buffer 0 (min left (alength buffer))) -1))]
+          (when (pos? n)
+            (.write out buffer 0 n)
+            (recur (- left n)))))))
   (.close out))
 
 (defn write!
   "Writes the body to the stream, and closes it when it is whole; not when it fails: so nobody takes a part for the whole. A seq is
-  flushed element by element. response: as the handler gave it. In an async handler Ring's own implementations may return first,
-  and close later."
-  [response charset ^OutputStream out]
-  (if ring-write
-    (ring-write (:body response) response out)
-    (write-all! (:body response) charset out)))
+  flushed element by element. response: as the handler gave it; length: the known one of its body, beyond which nothing is written.
+  In an async handler Ring's own implementations may return first, and close later."
+  [{:keys [body] :as response} length charset ^OutputStream out]
+  (cond
+    (instance? File body) (write-file! body length out)
+    ring-write (ring-write body response out)
+    :else (write-all! body charset out)))
 
 (defn discard!
   "Closes a body that nobody will read, without realising it."

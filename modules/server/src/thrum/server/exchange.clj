@@ -303,8 +303,9 @@
   (.done x (.-status head) (alength body)))
 
 (defn- write-body! [^Exchange x ^Head head response]
-  (let [^Sink sink (sink/sink (Answer. x head) (or (body/known-length (:body response)) (.-length head)))]
-    (body/write! response (.-charset head) (sink/stream sink))
+  (let [length (body/known-length (:body response))
+        ^Sink sink (sink/sink (Answer. x head) (or length (.-length head)))]
+    (body/write! response length (.-charset head) (sink/stream sink))
     (when (option x :async?) (wait/until sink nil #(.closed sink)))
     (.finish sink)
     (.done x (.-status head) (.written sink))))

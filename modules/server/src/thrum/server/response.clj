@@ -5,7 +5,7 @@
    [thrum.server.request :as request]
    [thrum.shown :as shown])
   (:import
-   (java.util ArrayList Map$Entry)))
+   (java.util ArrayList Map$Entry Set TreeSet)))
 
 (set! *warn-on-reflection* true)
 
@@ -40,23 +40,30 @@
 
 (definterface IFields
   (^Object field [name value])
-  (head [^long status]))
+  (head []))
 
-;; Transfer-Encoding and Connection are the engine's matter; a handler may ask for the connection's end.
-(deftype Fields [^ArrayList fields ^:unsynchronized-mutable length ^:unsynchronized-mutable charset]
+(def ^:private ^Set connections-own
+  "Headers that say how the connection is used, which is the engine's matter: HTTP/2 forbids them, and an engine may act on them."
+  (doto (TreeSet. String/CASE_INSENSITIVE_ORDER)
+    (.addAll ["Transfer-Encoding" "Trailer" "TE" "Keep-Alive" "Proxy-Connection"])))
+
+(def ^:private ^:const upgrade-required 426)
+
+;; A handler may ask for the connection's end, and say what to upgrade to where nothing else would do.
+(deftype Fields [^long status ^ArrayList fields ^:unsynchronized-mutable length ^:unsynchronized-mutable charset]
   IFields
   (field [_ name value]
     (check-field name value)
     (let [^String name name]
       (cond
         (.equalsIgnoreCase "content-length" name) (set! length (declared-length value))
-        (.equalsIgnoreCase "transfer-encoding" name) nil
-        (.equalsIgnoreCase "keep-alive" name) nil
+        (.contains connections-own name) nil
+        (and (.equalsIgnoreCase "upgrade" name) (not= upgrade-required status)) nil
         (and (.equalsIgnoreCase "connection" name) (not (.equalsIgnoreCase "close" value))) nil
         :else (do
                 (when (.equalsIgnoreCase "content-type" name) (set! charset (charset-of value)))
                 (doto fields (.add name) (.add value))))))
-  (head [_ status]
+  (head [_]
     (Head. status (.toArray fields) length (or charset "utf-8"))))
 
 (defn- add-header! [^Fields fields ^Map$Entry entry]
@@ -73,11 +80,11 @@
     (throw (garbage (str "A response is a map, not " (if (nil? response) "nil" (.getName (class response)))) {})))
   (let [status (check-status (:status response))
         headers (:headers response)
-        fields (Fields. (ArrayList. 16) nil nil)]
+        fields (Fields. status (ArrayList. 16) nil nil)]
     (when-not (or (nil? headers) (map? headers))
       (throw (garbage (str "A response's :headers are a map, not a " (.getName (class headers))) {})))
     (run! #(add-header! fields %) headers)
-    (.head fields status)))
+    (.head fields)))
 
 (defn with-header
   "Returns the head with one more header."

@@ -10,10 +10,11 @@
    [thrum.server.options :as options])
   (:import
    (com.sun.net.httpserver Headers HttpExchange HttpHandler HttpServer)
+   (com.sun.net.httpserver.spi HttpServerProvider)
    (java.io ByteArrayOutputStream IOException InputStream OutputStream)
    (java.lang System$Logger$Level)
    (java.net InetSocketAddress)
-   (java.util ArrayList List Map$Entry)
+   (java.util ArrayList List Map$Entry Objects)
    (java.util.concurrent CountDownLatch Executor ThreadFactory)
    (java.util.concurrent.atomic AtomicReference)
    (thrum.server.engine Running Wire)))
@@ -98,12 +99,22 @@
        ~@body
        (finally (.leave ~patience)))))
 
+(defn- read-in-time
+  "Reads as in does. A chunk's size of more than 31 bits is negative for the JDK, which finds its own index out of bounds then."
+  [^InputStream in ^Patience patience ms ^bytes b offset n]
+  (Objects/checkFromIndexSize (int offset) (int n) (alength b))
+  (in-time [patience ms]
+    (try
+      (.read in b (int offset) (int n))
+      (catch IndexOutOfBoundsException e (throw (IOException. "A chunk is too long" e))))))
+
 (defn- timed-input ^InputStream [^InputStream in ^Patience patience ms]
   (proxy [InputStream] []
     (read
-      ([] (in-time [patience ms] (.read in)))
-      ([b] (in-time [patience ms] (.read in ^bytes b)))
-      ([b offset n] (in-time [patience ms] (.read in ^bytes b (int offset) (int n)))))
+      ([] (let [one (byte-array 1)]
+            (if (neg? (long (read-in-time in patience ms one 0 1))) -1 (bit-and 0xff (aget one 0)))))
+      ([b] (read-in-time in patience ms b 0 (alength ^bytes b)))
+      ([b offset n] (read-in-time in patience ms b offset n)))
     (available [] (.available in))
     (close [])))
 
@@ -163,12 +174,12 @@
   (let [^objects headers headers
         to (.getResponseHeaders exchange)
         n (alength headers)]
-    ;; The JDK leaves trailers unread, and would take them for the next request.
-    (when (= :chunked body) (.set to "Connection" "close"))
     (loop [i 0]
       (when (< i n)
         (.add to (aget headers i) (latin (aget headers (inc i))))
-        (recur (+ i 2))))))
+        (recur (+ i 2))))
+    ;; The JDK leaves trailers unread, and would take them for the next request.
+    (when (= :chunked body) (.set to "Connection" "close"))))
 
 (defn- http-1-0? [^HttpExchange exchange]
   (.equalsIgnoreCase "HTTP/1.0" (.getProtocol exchange)))
@@ -331,7 +342,16 @@
           (str "On this JDK the engine :jdk reads inside synchronized: a client that is slow to send keeps a carrier thread, and a few of "
                "them stop every virtual thread. Use JDK 24 or newer, or :jetty"))))
 
+(defn- check-provider!
+  "Refuses another server that a jar or a system property puts in the place of the JDK's own: what is said of this engine is not said of it."
+  [provider]
+  (when-not (= "jdk.httpserver" (.getName (.getModule (class provider))))
+    (throw (error/invalid (str "The engine :jdk is the JDK's own server, and " (.getName (class provider)) " takes its place, by a jar or by the system"
+                               " property com.sun.net.httpserver.HttpServerProvider: take that away, or choose another engine")
+                          {:option :engine, :value :jdk, :provider (.getName (class provider))}))))
+
 (defn- start ^Running [{:keys [host port backlog] :as options} serve]
+  (check-provider! (HttpServerProvider/provider))
   (fix! options)
   (warn-of-pins!)
   (let [threads (jdk/clean-threads "http")
@@ -349,6 +369,8 @@
    ;; What the JDK's parser does before we see anything, and keeps to itself.
    :gaps {:own-error-pages-tell-nothing "the JDK's own refusals carry a fixed phrase, as URISyntaxException thrown"
           :garbled-coding-is-refused "the JDK trims control characters around a header's value"
+          :chunk-sizes-may-exceed-32-bits "the JDK counts a chunk's size in 32 bits, and keeps it to itself"
+          :handlers-date-is-sent "the JDK puts its own Date in its place"
           :bare-cr-in-a-value-is-refused "for the JDK a bare CR ends a header's line"
           :garbled-request-lines-are-refused "for the JDK all behind the target is the version"}
    :start start})

@@ -247,7 +247,38 @@
 (defcase overflowing-chunk-sizes-are-refused "4.8"
   "A chunk size that no long can hold is refused."
   [env]
-  (run! #(expect-bad-chunks env (str % "\r\nabc\r\n0\r\n\r\n")) ["ffffffffffffffff" "10000000000000003" "8000000000000003"]))
+  (run! #(expect-bad-chunks env (str % "\r\nabc\r\n0\r\n\r\n")) ["ffffffffffffffff" "10000000000000003" "8000000000000003" "ffffffff00000003" "fffffffffffffffff"]))
+
+(defn- expect-not-whole
+  "A chunk of this size, of which three bytes come, is no whole body, and what follows is no request."
+  [env size]
+  (let [uris (atom [])
+        handler (fn [r] (swap! uris conj (:uri r)) (read-all r))
+        c (scene/client env (scene/serve env handler {}))]
+    (wire/try-send! c (chunks (str size "\r\nabc\r\n0\r\n\r\n")) hidden)
+    (wire/finish! c)
+    (let [answer (wire/response c)]
+      (expect (or (#{400 413} (:status answer)) (#{:eof :reset} (:ended answer))) "400 or a closed connection" [size answer]))
+    (expect-closed c)
+    (expect (not-any? #{"/hidden"} @uris) "no hidden request" [size @uris])))
+
+(defcase chunk-sizes-may-exceed-an-int "4.8"
+  "A chunk of more than 2 GiB, of which less comes, is no whole body."
+  [env]
+  (run! #(expect-not-whole env %) ["80000003" "80000000" "ffffffff"]))
+
+(defcase chunk-sizes-may-exceed-32-bits "4.8"
+  "Nor is one of 4 GiB and more."
+  [env]
+  (run! #(expect-not-whole env %) ["100000003" "100000000" "7fffffff00000003" "00100000003"]))
+
+(defcase chunk-sizes-may-begin-with-zeros "4.8"
+  "Zeros before a chunk's size change nothing, or are refused where they are many."
+  [env]
+  (let [server (scene/serve env read-all {})]
+    (expect= "abc" (:body (expect-status 200 (scene/ask env server (chunks "0003\r\nabc\r\n00\r\n\r\n")))))
+    (let [answer (scene/ask env server (chunks (str (str/join (repeat 20 "0")) "3\r\nabc\r\n0\r\n\r\n")))]
+      (expect (or (= "abc" (:body answer)) (#{400 :eof :reset} (or (:status answer) (:ended answer)))) "the body, or a refusal" answer))))
 
 (defcase chunks-end-with-a-line "4.8"
   "A chunk that is longer than its size says is refused."

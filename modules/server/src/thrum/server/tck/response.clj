@@ -6,7 +6,7 @@
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io ByteArrayInputStream File FilterInputStream)
-   (java.nio.file Files)
+   (java.nio.file Files OpenOption)
    (java.nio.file.attribute FileAttribute)))
 
 (set! *warn-on-reflection* true)
@@ -303,3 +303,40 @@
   "A handler's Content-Length of two values never reaches the wire."
   [env]
   (expect-right-length env ["5" "6"]))
+
+(defn- changing-file
+  "Returns a file that holds n bytes, and says that it has length, as one does that grows or shrinks while it is sent."
+  [env n length]
+  (let [path (Files/createTempFile "thrum-tck" ".txt" (make-array FileAttribute 0))]
+    (scene/at-end env #(Files/deleteIfExists path))
+    (Files/write path (byte-array n (byte 120)) ^"[Ljava.nio.file.OpenOption;" (make-array OpenOption 0))
+    (proxy [File] [(str path)] (length [] length))))
+
+(defcase growing-files-are-sent-as-announced "4.3"
+  "Of a File that grows while it is sent, as many bytes are sent as were announced."
+  [env]
+  (doseq [[n length] [[10 5] [10000 9000] [200100 200000]]]
+    (let [answer (expect-status 200 (scene/answer-of env {:body (changing-file env n length)}))]
+      (expect= [(str length) length] [(wire/header answer "content-length") (count (:body answer))]))))
+
+(defcase shrinking-files-are-cut "4.3"
+  "One that shrinks is cut off, or a 500 where nothing was sent of it yet."
+  [env]
+  (doseq [[n length] [[5 10] [9000 10000] [200000 200100]]]
+    (let [answer (scene/answer-of env {:body (changing-file env n length)})]
+      (when-not (= 500 (:status answer)) (scene/expect-cut answer)))))
+
+(defcase handlers-date-is-sent "4.2"
+  "A handler's own Date is sent, once, in place of the server's."
+  [env]
+  (let [date "Mon, 01 Jan 2024 00:00:00 GMT"]
+    (doseq [body ["text" (list "a" "b")]]
+      (expect= date (wire/header (scene/answer-of env {:headers {"Date" date}, :body body}) "date")))))
+
+(defcase connection-headers-are-the-servers "4.8"
+  "A handler's Trailer, TE, Keep-Alive, Proxy-Connection and Upgrade never reach the wire, and its response does."
+  [env]
+  (doseq [body ["text" (list "te" "xt")]
+          [name value] [["Trailer" "X-Trailer"] ["TE" "trailers"] ["Keep-Alive" "timeout=9"] ["Proxy-Connection" "keep-alive"] ["Upgrade" "h2c"]]]
+    (let [answer (expect-status 200 (scene/answer-of env {:headers {name value}, :body body}))]
+      (expect= ["text" nil] [(:body answer) (wire/header answer (str/lower-case name))] name))))

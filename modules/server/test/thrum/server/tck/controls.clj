@@ -168,6 +168,7 @@
    :reads-once (broken/wire #(if (str/includes? % "\r\n\r\n") % "") identity)
    :knows-no-capitals (broken/wire #(str/replace % ": Chunked" ": gzip") identity)
    :trailers-are-headers (broken/wire #(str/replace % #"(?s)Host: localhost(.*)\r\nHost: elsewhere" "Host: elsewhere$1\r\nX: y") identity)
+   :knows-no-zeros (broken/wire #(str/replace % "\r\n0003" "\r\nz003") identity)
    :knows-few-spellings (broken/wire #(str/replace % #"cONTENT|tRANSFER|hOST" "X-Odd") identity)
    :knows-no-extensions (broken/wire #(str/replace % ";a=b" "x") identity)})
 
@@ -178,7 +179,7 @@
          :naive-any-coding (broken/naive :one-coding :coding-is-chunked)}
         (for [rule [:request-line :has-colon :no-blank-before-colon :no-nul :no-cr :no-control :has-host
                     :host-is-a-host :no-connect :one-host :host-is-authority :length-or-coding :one-length :length-is-digits :coding-is-chunked
-                    :no-coding-on-1-0 :cut-body-throws :chunk-size :chunk-end :trailers :continue :chunks-on-1-0 :head-is-silent
+                    :no-coding-on-1-0 :cut-body-throws :chunk-size :wide-chunks :chunk-end :trailers :continue :chunks-on-1-0 :head-is-silent
                     :no-content-is-silent :closes :skips-unread-body :one-at-a-time :one-thread-each]]
           [(keyword (str "naive-" (name rule))) (broken/naive rule)])))
 
@@ -407,6 +408,7 @@
    :h2-no-max-concurrent (broken/without :max-concurrent)
    :h2-dies (limited-by #(< 0 (long %)))
    :reuses-a-thread-on-jetty (reusing-a-thread)
+   :drops-date-on-jetty (headers-of #(dissoc % "Date"))
    :impatient-on-jetty (broken/options #(assoc % :request-timeout-ms 100))
    :naive-log-on-jetty (broken/tools {:access-log naive-log})
    :h2-black-hole (broken/wire #(if (str/starts-with? % "GET") % "") identity)})

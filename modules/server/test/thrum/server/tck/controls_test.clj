@@ -30,6 +30,7 @@
                     :state-is-told :status-counts]
    :decodes-queries [:query-is-not-decoded]
    :decodes-uris [:uri-is-not-decoded]
+   :drops-date-on-jetty [:handlers-date-is-sent]
    :drops-empty-headers [:header-values-may-be-empty]
    :drops-headers [:many-headers-arrive]
    :drops-server [:handlers-server-header-is-sent]
@@ -39,7 +40,7 @@
                :platform-threads-do-not-grow]
    :fails-when-observed [:observers-exception-is-not-seen]
    :fast-shutdown [:no-accepted-request-is-lost :streams-in-flight-are-finished]
-   :files-are-cut [:file-is-sent]
+   :files-are-cut [:file-is-sent :growing-files-are-sent-as-announced :shrinking-files-are-cut]
    :first-element-only [:eof-delimited-body-ends-cleanly :seq-is-concatenated]
    :first-value-only [:header-lists-repeat :header-vectors-repeat :line-ends-in-repeated-values-are-refused]
    :forgets-connection-close [:handler-may-close]
@@ -73,6 +74,7 @@
    :knows-no-deadline [:deadline-is-inherited]
    :knows-no-extensions [:chunk-extensions-are-ignored]
    :knows-no-framing [:garbled-lengths-are-not-sent]
+   :knows-no-zeros [:chunk-sizes-may-begin-with-zeros]
    :last-header-wins [:repeated-headers-are-joined]
    :last-wins [:async-connection-is-kept :async-raise-after-respond-is-ignored :async-responds-later]
    :leaks-from-overload [:on-overload-may-fail]
@@ -84,7 +86,7 @@
    :mends-responses [:missing-file-is-500 :nil-response-is-500 :no-map-is-500 :no-status-is-500 :wrong-body-is-500
                      :wrong-header-value-is-500 :wrong-status-is-500]
    :merges-slashes [:uri-keeps-double-slashes]
-   :naive [:bare-line-ends-end-no-trailers :bare-line-ends-in-values-are-refused :blank-lines-end-no-trailers
+   :naive [:connection-headers-are-the-servers :bare-line-ends-end-no-trailers :bare-line-ends-in-values-are-refused :blank-lines-end-no-trailers
            :connections-are-bounded :endless-headers-are-not-read :endless-trailers-are-refused :garbled-trailers-are-refused
            :handlers-own-interrupt-does-not-leak :header-names-are-tokens :idle-connections-are-closed
            :line-ends-in-values-are-refused :no-content-has-no-length :silent-bodies-are-given-up
@@ -127,6 +129,7 @@
    :naive-skips-unread-body [:bare-lf-does-not-end-the-headers :continue-keeps-the-framing
                              :unread-body-is-not-a-request]
    :naive-trailers [:trailers-are-not-headers :trailers-are-not-requests]
+   :naive-wide-chunks [:chunk-sizes-may-exceed-32-bits :chunk-sizes-may-exceed-an-int]
    :names-its-product [:own-error-pages-tell-nothing]
    :names-itself [:product-is-not-told]
    :names-the-host-with-its-port [:hosts-that-are-some-are-served :server-name-is-hosts]

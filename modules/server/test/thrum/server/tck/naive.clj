@@ -100,6 +100,7 @@
 (defn- chunk-size [{:keys [breaks]} in]
   (let [digits (first (str/split (or (read-line-of in) (if (breaks :cut-body-throws) "0" (fail))) #";"))]
     (cond
+      (and (breaks :wide-chunks) (re-matches #"[0-9a-fA-F]+" digits)) (Long/parseLong (subs digits (max 0 (- (count digits) 7))) 16)
       (re-matches #"[0-9a-fA-F]{1,8}" digits) (Long/parseLong digits 16)
       (breaks :chunk-size) 3
       :else (fail))))

@@ -65,10 +65,15 @@
 
 ;; The response
 
-(defn- add-headers! [^HttpFields$Mutable fields ^objects headers]
+(defn- add-headers!
+  "Adds the headers; a Date takes the place of Jetty's."
+  [^HttpFields$Mutable fields ^objects headers]
   (loop [i 0]
     (when (< i (alength headers))
-      (.add fields ^String (aget headers i) ^String (aget headers (inc i)))
+      (let [^String field (aget headers i), ^String value (aget headers (inc i))]
+        (if (.equalsIgnoreCase "date" field)
+          (.put fields field value)
+          (.add fields field value)))
       (recur (+ i 2)))))
 
 (defn- set-head! [^Response response status headers]

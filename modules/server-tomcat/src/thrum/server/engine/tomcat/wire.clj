@@ -130,7 +130,7 @@
 (defn- connections-own?
   "Tells whether a header is about the connection, of which HTTP/2 has its own ideas."
   [^String field]
-  (.equalsIgnoreCase field "connection"))
+  (or (.equalsIgnoreCase field "connection") (.equalsIgnoreCase field "upgrade")))
 
 (defn- set-value!
   "Sets the value, what is beyond Latin-1 as a question mark: Tomcat would drop the header."
