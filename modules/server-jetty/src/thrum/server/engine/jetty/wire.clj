@@ -60,7 +60,8 @@
   "Returns path and query. What Jetty would overlook, another scheme, a user, a fragment, is shown, for the target to be refused."
   [^HttpURI uri]
   (if (and (contains? #{"http" "https" nil} (.getScheme uri)) (nil? (.getUser uri)) (nil? (.getFragment uri)))
-    (.getPathQuery uri)
+    ;; CONNECT may have neither.
+    (or (.getPathQuery uri) "")
     (.asString uri)))
 
 ;; The response
