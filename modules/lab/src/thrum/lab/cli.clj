@@ -148,6 +148,7 @@
   (cond
     (nil? topic) {:command :help}
     (= "handler" topic) {:command :help, :topic :handler}
+    (some #{topic} (keep :name commands)) {:command :help}
     (owners (keyword topic)) {:command :help, :topic (owners (keyword topic))}
     :else {:error (there-is-no "experiment" topic (map name (conj (keys owners) :handler)))}))
 

@@ -71,7 +71,8 @@
     :ring-jetty ["help" "ring-jetty"]
     :ring-jetty ["help" "jetty-many"]
     :ring-jetty ["ring-jetty" "--help"]
-    :handler ["help" "handler"]))
+    :handler ["help" "handler"])
+  (is (= {:command :help} (dissoc (cli/parse ["help" "compare"]) :options))))
 
 (deftest help-is-one-screen
   (let [lines (str/split-lines (cli/help nil))]

@@ -104,34 +104,13 @@
     ""))
 
 (def ^:private columns
-  "The columns of a table: heading, the class of its cells, and the cell of a row."
-  [["median" nil words/median]
-   ["cold" nil words/cold]
-   ["samples" "samples" sample-figures]
-   ["limit line" nil words/limit-line]
-   ["times the limit" nil words/times-limit]
-   ["in flight" nil words/peak]
-   ["still running" nil words/left]
-   ["ok" nil words/ok]
-   ["failed" nil words/failed]
-   ["p50" nil words/p50]
-   ["p99" nil words/p99]
-   ["errors" nil words/load-errors]
-   ["platform threads" nil words/threads]
-   ["left, closed" nil words/left-closed]
-   ["taken after" nil words/taken-closed]
-   ["left, unread" nil words/left-unread]
-   ["RSS" nil words/rss]
-   ["heap, sleeping connection" nil words/heap-each]
-   ["published" "words" words/published]])
+  "The columns of a page's table, which shows the samples themselves."
+  (map (fn [{:keys [heading] :as column}]
+         (if (= "samples" heading) (assoc column :cell sample-figures, :class "samples") column))
+       words/columns))
 
-(defn- point-columns [crowds]
-  (map (fn [n] [(str n " at once") nil #(words/point n %)]) crowds))
-
-(defn- useful
-  "Leaves out the columns that say nothing about these rows."
-  [rows]
-  (remove (fn [[_ _ cell]] (every? #{"–" ""} (map cell rows))) columns))
+(defn- heading-of [{:keys [heading on-page]}] (or on-page heading))
+(defn- class-of [column] (if (:words? column) "words" (:class column)))
 
 (defn- labelled
   "Returns a cell that names its column, which a narrow screen shows beside it; there a cell that says nothing is left out."
@@ -141,13 +120,13 @@
 (defn- cells [columns {:keys [verdict thrum? virtual? name about] :as row}]
   [:tr {:class (str (clojure.core/name verdict) (when thrum? " thrum") (when virtual? " virtual"))}
    [:th {:scope "row"} name [:small about]]
-   (map (fn [[heading kind cell]] (labelled heading kind (cell row))) columns)])
+   (map #(labelled (heading-of %) (class-of %) ((:cell %) row)) columns)])
 
-(defn- table [{:keys [crowds] rows :contenders}]
-  (let [columns (if crowds (point-columns crowds) (useful rows))]
+(defn- table [{rows :contenders :as part}]
+  (let [columns (words/columns-of columns part)]
     [:div {:class "scroll"}
      [:table
-      [:thead [:tr [:th {:scope "col"} "contender"] (map (fn [[heading kind]] [:th {:scope "col", :class kind} heading]) columns)]]
+      [:thead [:tr [:th {:scope "col"} "contender"] (map (fn [column] [:th {:scope "col", :class (class-of column)} (heading-of column)]) columns)]]
       [:tbody (map #(cells columns %) rows)]]]))
 
 (defn- figure [part kind caption]

@@ -10,29 +10,6 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private columns
-  "The columns of a table: heading, how to align, and the cell of a row."
-  [["contender" :left :name]
-   ["median" :right words/median]
-   ["cold" :right words/cold]
-   ["samples" :right #(str (count (:samples %)))]
-   ["limit line" :right words/limit-line]
-   ["x limit" :right words/times-limit]
-   ["in flight" :right words/peak]
-   ["still running" :right words/left]
-   ["ok" :right words/ok]
-   ["failed" :right words/failed]
-   ["p50" :right words/p50]
-   ["p99" :right words/p99]
-   ["errors" :right words/load-errors]
-   ["threads" :right words/threads]
-   ["left, closed" :right words/left-closed]
-   ["taken after" :right words/taken-closed]
-   ["left, unread" :right words/left-unread]
-   ["RSS" :right words/rss]
-   ["heap each" :right words/heap-each]
-   ["published" :left words/published]])
-
 (defn- pad [align width s]
   (let [gap (str/join (repeat (- width (count s)) " "))]
     (if (= :left align) (str s gap) (str gap s))))
@@ -44,17 +21,9 @@
         widths (apply map (fn [& column] (apply max (map count column))) cells)]
     (map (fn [line] (str "  " (str/trimr (str/join "  " (map pad (map second columns) widths line))))) cells)))
 
-(defn- useful
-  "Leaves out the columns that say nothing about these rows."
-  [rows]
-  (remove (fn [[_ _ cell]] (every? #{"–" ""} (map cell rows))) columns))
-
-(defn- columns-of
-  "Returns the columns of a part; of one with crowds the curves' points."
-  [{:keys [crowds contenders]}]
-  (if crowds
-    (into [["contender" :left :name]] (map (fn [n] [(str n " at once") :right #(words/point n %)])) crowds)
-    (useful contenders)))
+(defn- columns-of [part]
+  (cons ["contender" :left :name]
+        (map (fn [{:keys [heading cell words?]}] [heading (if words? :left :right) cell]) (words/columns-of words/columns part))))
 
 (def ^:private headline-columns
   [["" :left :system]

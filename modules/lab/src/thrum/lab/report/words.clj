@@ -106,6 +106,42 @@
     (str (text/ms ms) " (" (text/ms (second (some #(when (= n (first %)) %) limit-points))) ")")
     "–"))
 
+(defn samples "Returns how many samples there are." [{:keys [samples]}] (str (count samples)))
+
+(def columns
+  "The columns of a part's table: the heading in a terminal, on a page where that differs, and the cell of a row. :words are read, not
+  compared."
+  [{:heading "median", :cell median}
+   {:heading "cold", :cell cold}
+   {:heading "samples", :cell samples}
+   {:heading "limit line", :cell limit-line}
+   {:heading "x limit", :on-page "times the limit", :cell times-limit}
+   {:heading "in flight", :cell peak}
+   {:heading "still running", :cell left}
+   {:heading "ok", :cell ok}
+   {:heading "failed", :cell failed}
+   {:heading "p50", :cell p50}
+   {:heading "p99", :cell p99}
+   {:heading "errors", :cell load-errors}
+   {:heading "threads", :on-page "platform threads", :cell threads}
+   {:heading "left, closed", :cell left-closed}
+   {:heading "taken after", :cell taken-closed}
+   {:heading "left, unread", :cell left-unread}
+   {:heading "RSS", :cell rss}
+   {:heading "heap each", :on-page "heap, sleeping connection", :cell heap-each}
+   {:heading "published", :cell published, :words? true}])
+
+(defn- says-something? [{:keys [cell]} rows]
+  (not-every? #{"–" ""} (map cell rows)))
+
+(defn columns-of
+  "Returns the columns that a part's table has, of columns or of others like them: of a part with crowds the curves' points, else those
+  that say something."
+  [columns {:keys [crowds contenders]}]
+  (if crowds
+    (map (fn [n] {:heading (str n " at once"), :cell (partial point n)}) crowds)
+    (filter #(says-something? % contenders) columns)))
+
 (defn times-as-fast
   "Returns sentences about how many times as fast one row of a part is as another, where the part compares them."
   [{:keys [against contenders]}]
