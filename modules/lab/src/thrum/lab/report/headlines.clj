@@ -69,9 +69,9 @@
 (defn- beside
   "Returns the words about one more figure, nil where it was not measured."
   [{[contender words] :beside, :keys [figure]} contenders]
-  (let [{:keys [ours shown]} (figures figure)]
+  (let [{:keys [ours shown unit]} (figures figure)]
     (when-let [value (some-> (row-of contenders contender) ours)]
-      (format words (shown value)))))
+      (format words (str (shown value) unit)))))
 
 (defn- verdict [{:keys [because figure] :as headline} contenders grade [slow fast]]
   (str (grades grade)
