@@ -16,6 +16,27 @@
   "How many other failures ride on the one that is thrown."
   16)
 
+;; What is read from a throwable may be anybody's code: it may throw, and a chain of causes may be endless. What cannot be read is
+;; not there.
+
+(defmacro ^:private readable [& body]
+  `(try ~@body (catch Throwable _# nil)))
+
+(defn type-of
+  "Returns the :type in the throwable's ex-data, or nil."
+  [t]
+  (readable (:type (ex-data t))))
+
+(defn cause-of
+  "Returns the throwable's cause, or nil."
+  ^Throwable [t]
+  (readable (ex-cause t)))
+
+(defn causes
+  "Returns the throwable and its causes, the first 32 of them, as a lazy seq."
+  [t]
+  (take 32 (take-while some? (iterate cause-of t))))
+
 ;; What Thrum throws
 
 (defn- in-bounds [data k]
@@ -42,10 +63,9 @@
 (defn rejected
   "Returns what an executor throws for work after its end, for the :thrum/closed of its scope; any other throwable as it is."
   ^Throwable [closed]
-  (let [{:keys [type scope]} (ex-data closed)]
-    (if (= :thrum/closed type)
-      (RejectedExecutionException. (str "The executor " scope " has been shut down"))
-      closed)))
+  (if (= :thrum/closed (type-of closed))
+    (RejectedExecutionException. (str "The executor " (:scope (ex-data closed)) " has been shut down"))
+    closed))
 
 (defn cancelled
   "Returns what a wait for a cancelled task throws; its cause carries the reason."
@@ -56,6 +76,12 @@
      (.initCause (ExceptionInfo. (str task-name " was cancelled: " (if (keyword? reason) reason (shown/text reason)))
                    {:type :thrum/cancelled, :task task-name, :reason (if (keyword? reason) reason (shown/datum reason))}
                    cause)))))
+
+(defn execution
+  "Returns what the deref of a task throws that failed with t."
+  ^ExecutionException [^Throwable t]
+  ;; Its other constructor asks t for its message.
+  (ExecutionException. (or (readable (.toString t)) (.getName (class t))) t))
 
 (defn deadlock
   "Returns the answer to a wait that could never end."
@@ -86,21 +112,17 @@
 ;; What was caused by a cancel
 
 (defn- interruption? [^Throwable t]
-  (or (= :thrum/closed (:type (ex-data t)))
+  (or (= :thrum/closed (type-of t))
       (instance? InterruptedException t)
       (instance? CancellationException t)
       (instance? ClosedByInterruptException t)
       (and (instance? SocketException t)
-           (str/includes? (str (ex-message t)) "Closed by interrupt"))))
+           (readable (str/includes? (ex-message t) "Closed by interrupt")))))
 
 (defn casualty?
   "Tells whether a throwable that came after a cancel is only its consequence: an interruption in its cause chain."
   [throwable]
-  (loop [t throwable, links 32]
-    (cond
-      (or (nil? t) (zero? links)) false
-      (interruption? t) true
-      :else (recur (ex-cause t) (dec links)))))
+  (boolean (some interruption? (causes throwable))))
 
 ;; Several failures
 
@@ -112,7 +134,7 @@
 (defn- wrapper-of?
   "Is t the wrapper in which deref hands out the other throwable?"
   [t other]
-  (and (instance? ExecutionException t) (identical? other (ex-cause t))))
+  (and (instance? ExecutionException t) (identical? other (cause-of t))))
 
 (defn- known? [failure kept]
   (let [t (:throwable failure)]

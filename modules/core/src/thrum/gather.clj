@@ -128,10 +128,9 @@
     (condp instance? outcome
       Done {:value (.-value ^Done outcome)}
       Cancelled {:cancelled (.-reason ^Cancelled outcome)}
-      Failed (let [t (.-throwable ^Failed outcome)
-                   {:keys [type reason]} (ex-data (ex-cause t))]
-               (if (and (instance? CancellationException t) (= :thrum/cancelled type))
-                 {:cancelled reason}
+      Failed (let [t (.-throwable ^Failed outcome), cause (error/cause-of t)]
+               (if (and (instance? CancellationException t) (= :thrum/cancelled (error/type-of cause)))
+                 {:cancelled (:reason (ex-data cause))}
                  {:error t})))))
 
 (defn- await-end!

@@ -96,14 +96,14 @@
 (defn- beneath
   "Returns what a task failed with, for what its deref threw."
   [t]
-  (let [cause (ex-cause t)]
-    (if (and cause (instance? ExecutionException t)) (recur cause) t)))
+  (let [[wrappers [cause]] (split-with #(instance? ExecutionException %) (error/causes t))]
+    (or cause (last wrappers))))
 
 (defn- passing?
   "Tells whether a failure may be gone the next time: an Exception that is no misuse, and no interruption. A timeout of the body's
   own has an interruption as its cause, and is none."
   [t]
-  (let [type (:type (ex-data t))]
+  (let [type (error/type-of t)]
     (and (instance? Exception t)
          (not (#{:thrum/invalid :thrum/deadlock :thrum/closed} type))
          (or (= :thrum/timeout type) (not (error/casualty? t))))))

@@ -312,16 +312,13 @@
 
 ;; Permits
 
-(defn- type-of [t]
-  (:type (ex-data t)))
-
 (defn- take-permit!
   "Has the exchange hold a permit. Throws ::overload when the limiter has none: a handler's own limiter is not meant."
   [^Exchange x limiter]
   (try
     (.hold x (limit/acquire! limiter))
     (catch ExceptionInfo e
-      (throw (if (= :thrum/rejected (type-of e)) (ex-info "The server is full" {:type ::overload} e) e)))))
+      (throw (if (= :thrum/rejected (error/type-of e)) (ex-info "The server is full" {:type ::overload} e) e)))))
 
 ;; Streams: they leave :max-concurrent for :max-streams
 
@@ -455,7 +452,7 @@
   (try
     (respond! x (handle x handler))
     (catch ExceptionInfo e
-      (if (= ::overload (type-of e))
+      (if (= ::overload (error/type-of e))
         (respond! x (overload x))
         (throw e)))))
 

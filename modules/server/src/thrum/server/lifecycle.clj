@@ -2,6 +2,7 @@
   "How a server starts, drains and ends."
   (:require
    [thrum.deadline :as deadline]
+   [thrum.error :as error]
    [thrum.server.address :as address]
    [thrum.server.engine]
    [thrum.server.exchange :as exchange]
@@ -47,7 +48,7 @@
   (try
     (start (assoc options :on-refused #(traffic/tell! traffic :end (constantly %))) (server-of traffic handler))
     (catch Exception e
-      (throw (if (= :thrum/invalid (:type (ex-data e))) e (start-failed engine options e))))))
+      (throw (if (= :thrum/invalid (error/type-of e)) e (start-failed engine options e))))))
 
 (declare stop!)
 
