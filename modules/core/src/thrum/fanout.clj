@@ -102,7 +102,7 @@
       (.ended order task)
       (finally
         (.incrementAndGet ended)
-        (if keeps (.over scope) (scope/leave! scope task))
+        (if keeps (scope/end-child! scope) (scope/leave! scope task))
         (when on-ended (on-ended task))))))
 
 (def ^:private orders
@@ -134,8 +134,9 @@
 (defn end!
   "Cancels what runs and waits until it has ended."
   [^FanOut fan-out reason]
-  (scope/cancel! (.-scope fan-out) reason)
-  (scope/join! (.-scope fan-out)))
+  (try
+    (scope/cancel! (.-scope fan-out) reason)
+    (finally (scope/join! (.-scope fan-out)))))
 
 (defn- fail!
   "Ends the fan-out and returns what it throws from now on."

@@ -24,16 +24,17 @@
   (^Object liftMoment [])
   (parent [])
   (^boolean isEmpty [])
-  (^Object adopt [child])
-  (^Object over [])
+  (^boolean accept [child])
+  (^boolean enterParent [])
+  (countEnd [])
+  (leaveParent [])
   (^Object forget [child])
-  (^Object leaveParent [])
   (^Object close [reason])
   (^boolean closeEmpty [reason])
   (^Object closeForAll [reason])
   (^boolean cancelled [reason])
-  (ownReason [])
   (ownEnd [])
+  (ownOpener [])
   (heard [])
   (^long running [])
   (^java.util.List children []))
@@ -62,6 +63,30 @@
   (when-some [reason (.reason scope)]
     (throw (error/closed (.scopeName scope) reason))))
 
+(defn- enter-parents!
+  "Makes the scope a child of its parent, and that of its own, as far up as it is not yet so."
+  [scope]
+  (loop [^IScope scope scope, below nil]
+    (cond
+      (not (.enterParent scope)) (recur (.parent scope) (cons scope below))
+      below (recur (first below) (next below)))))
+
+(defn- end-child-of!
+  "Notes that a child of the scope has ended; and where the scope leaves its parent for that, that a child of the parent has."
+  [scope]
+  (loop [^IScope scope scope]
+    (when scope
+      (recur (.countEnd scope)))))
+
+(defn- leave-parents!
+  "Takes back what enter-parents! did, where nothing runs in the scope."
+  [scope]
+  (loop [^IScope scope scope]
+    (when scope
+      (if-some [left (.leaveParent scope)]
+        (end-child-of! left)
+        (recur (.heard scope))))))
+
 (defn- cancel-below!
   "Cancels the children of the scope, and theirs: in a loop, since scopes may nest as deep as tasks do."
   [^IScope scope why]
@@ -89,44 +114,50 @@
   (liftMoment [_] (set! moment nil))
   (parent [_] parent)
   (ownEnd [_] reason)
+  (ownOpener [_] opener)
   (heard [_]
     (when-not shielded parent))
   (reason [this]
     (loop [^IScope scope this]
       (when scope
         (or (.ownEnd scope) (recur (.heard scope))))))
-  (ownReason [_] cancel-reason)
   (isEmpty [this]
     (locking this (= added (.get ended))))
   (running [this]
     (locking this (- added (.get ended))))
-  ;; Locks are taken from child to parent. A scope is its parent's child while it has children that run, so that an
-  ;; abandoned one is forgotten.
-  (adopt [this child]
+  ;; Locks are taken from child to parent, two at most. A scope is its parent's child while it has children that run, so that an
+  ;; abandoned one is forgotten. It accepts a child only where it is: then a cancel from further up finds that.
+  (accept [this child]
     (point/reached :scope/adopt)
     (locking this
-      (check-open! this)
+      (when reason (throw (error/closed name reason)))
       ;; What can fail for want of memory comes first.
       (.ensureCapacity children (inc (.size children)))
-      (when (and parent (not shielded) (not in-parent))
-        (.adopt parent this)
-        (set! in-parent true))
-      (add! children child)
-      (set! added (inc added))))
+      (let [reachable (or in-parent shielded (nil? parent))]
+        (when reachable
+          (add! children child)
+          (set! added (inc added)))
+        (boolean reachable))))
+  (enterParent [this]
+    (locking this
+      (or in-parent shielded (nil? parent)
+          (set! in-parent (.accept parent this)))))
   (forget [this child]
     (locking this (remove! children child)))
-  ;; A child that ends takes no lock: many end at once. It may see too low a number of children, never too high a one.
-  (over [this]
+  ;; A child that ends takes no lock: many end at once. It may see too low a number of children, never too high a one. Returns the
+  ;; parent where the scope leaves it, and which has a child less.
+  (countEnd [this]
     (point/reached :scope/over)
-    (when (and (<= added (.incrementAndGet ended)) parent)
-      (.leaveParent this))
-    (signal! waiter))
+    (let [left (when (and (<= added (.incrementAndGet ended)) parent)
+                 (.leaveParent this))]
+      (signal! waiter)
+      left))
   (leaveParent [this]
     (locking this
       (when (and in-parent (= added (.get ended)))
         (set! in-parent false)
         (.forget parent this)
-        (.over parent))))
+        parent)))
   (close [this why]
     (locking this
       (when-not reason (set! reason why))))
@@ -157,13 +188,15 @@
       first-time))
 
   Owned
+  (ownReason [_] cancel-reason)
   (cancelReason [this]
     (loop [^IScope scope this]
       (when scope
-        (or (.ownReason scope) (recur (.heard scope))))))
-  (opener [_]
-    (or opener
-        (some-> ^Owned parent .opener))))
+        (or (.ownReason ^Owned scope) (recur (.heard scope))))))
+  (opener [this]
+    (loop [^IScope scope this]
+      (when scope
+        (or (.ownOpener scope) (recur (.parent scope)))))))
 
 (defn scope
   "Returns an open scope without children. It belongs to the parent (nil: to nobody): when that one is cancelled, so is this,
@@ -220,13 +253,28 @@
 (defn adopt!
   "Makes what is not a task a child of the scope, until it leaves: the scope's end cancels it and waits for that. Throws :thrum/closed."
   [^Scope scope child]
-  (.adopt scope child))
+  ;; Not all that a scope belongs to, when it is closed, closes that too. What is cancelled does.
+  (check-open! scope)
+  (when-not (.accept scope child)
+    (try
+      (loop []
+        (enter-parents! scope)
+        ;; A child that has ended since may have taken the scope out again.
+        (when-not (.accept scope child) (recur)))
+      (catch Throwable t
+        (leave-parents! scope)
+        (throw t)))))
+
+(defn end-child!
+  "Notes that a child has ended, which the scope holds until it is forgotten."
+  [^Scope scope]
+  (end-child-of! scope))
 
 (defn leave!
   "Tells the scope that a child has ended and needs not be held any more."
   [^Scope scope child]
   (.forget scope child)
-  (.over scope))
+  (end-child! scope))
 
 (defn- thread-name [^Scope scope ^Task task]
   (or (.taskName task)
@@ -236,7 +284,7 @@
   "Starts a task on a fresh virtual thread, named after the task, or the scope and the task's index; the task's owner tells this scope when
   it has ended. Throws :thrum/closed, or what the thread's start threw; then the scope does not have the task."
   [^Scope scope ^Task task]
-  (.adopt scope task)
+  (adopt! scope task)
   (try
     (task/start! task (jdk/virtual-thread (thread-name scope task) task))
     (catch Throwable t
@@ -276,9 +324,7 @@
   (when-not (empty-scope? scope)
     (LockSupport/park scope)))
 
-(defn join!
-  "Waits until nothing runs in the scope, however long that takes. An interrupt meanwhile is kept for the caller's next wait."
-  [^Scope scope]
+(defn- join-anyway! [^Scope scope]
   (loop [interrupted? false]
     (point/reached :scope/join)
     (if (empty-scope? scope)
@@ -286,6 +332,12 @@
       (do
         (park-until-signal scope)
         (recur (or (Thread/interrupted) interrupted?))))))
+
+(defn join!
+  "Waits until nothing runs in the scope, however long that takes. An interrupt meanwhile is kept for the caller's next wait."
+  [^Scope scope]
+  (when-not (empty-scope? scope)
+    (wait/undisturbed #(join-anyway! scope))))
 
 (defn end-idle!
   "Closes the scope if nothing runs in it; returns whether it did."
@@ -296,5 +348,6 @@
   "Closes the scope; what still runs in it is cancelled, and has ended when this returns."
   [^Scope scope reason]
   (when-not (.closeEmpty scope reason)
-    (.closeForAll scope reason)
-    (join! scope)))
+    (try
+      (.closeForAll scope reason)
+      (finally (join! scope)))))

@@ -1,0 +1,168 @@
+(ns thrum.depth-test
+  "Scopes nest as deep as memory allows: nothing recurses along them. And a stack that overflows at the brink of a form leaves nothing of
+  the form behind."
+  (:require
+   [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.context :as context]
+   [thrum.core :as t]
+   [thrum.scope :as scope]
+   [thrum.task :as task]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.throwing :refer [thrown]])
+  (:import
+   (clojure.lang ExceptionInfo)
+   (thrum.context Owned)
+   (thrum.task Owner Task)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- on-stack
+  "Returns the value of f, or throws what it threw, on a thread with a stack of so many KB; fails after a minute."
+  [kb f]
+  (let [outcome (promise)
+        body (bound-fn [] (deliver outcome (try {:value (f)} (catch Throwable t {:thrown t}))))
+        thread (doto (Thread. nil body "stack" (* 1024 (long kb))) (.setDaemon true) (.start))
+        {:keys [value thrown] :as ended} (deref outcome 30000 nil)]
+    (when-not ended (throw (ex-info "It hangs" {:stack (vec (take 20 (.getStackTrace thread)))})))
+    (if thrown (throw thrown) value)))
+
+;; Depth
+
+(defn- nested
+  "Returns n scopes, each in the one before, the innermost last."
+  [n opener]
+  (vec (take n (iterate #(scope/scope "inner" %) (scope/scope "outer" nil {:opener opener})))))
+
+(defn- fork! [scope f]
+  (let [owner (reify Owner
+                (failed [_ _ _])
+                (ended [_ task] (scope/leave! scope task)))]
+    (scope/start! scope (task/task (context/capture nil scope) owner 0 f))))
+
+(deftest a-fork-a-hundred-thousand-scopes-deep-starts-is-joined-and-cancelled
+  (on-stack 256
+    (fn []
+      (let [opener (task/latch "opener"), scopes (nested 100000 opener), outer (first scopes), inner (peek scopes), gate (promise)]
+        (fork! inner #(deref gate))
+        (testing "all of them have work"
+          (is (= #{1} (set (map scope/running scopes)))))
+        (testing "its end ends it for all"
+          (deliver gate true)
+          (scope/join! outer)
+          (is (= #{0} (set (map scope/running scopes)))))
+        (is (identical? opener (.opener ^Owned inner)))
+        (testing "a cancel reaches it"
+          (let [task (fork! inner #(deref (promise)))]
+            (scope/cancel! outer :enough)
+            (scope/join! outer)
+            (is (future-cancelled? task))
+            (is (= :enough (.cancelReason ^Owned inner)))))
+        (testing "nothing can be added any more, and nothing is left of the attempt"
+          (is (= :thrum/closed (:type (ex-data (thrown (fork! inner #(deref (promise))))))))
+          (is (= #{0} (set (map scope/running scopes)))))))))
+
+(deftest a-start-that-fails-deep-inside-leaves-no-scope-in-its-parent
+  (on-stack 256
+    (fn []
+      (let [scopes (nested 50000 nil), middle (nth scopes 25000)]
+        (scope/close! middle :ended)
+        (is (= :thrum/closed (:type (ex-data (thrown (fork! (peek scopes) #(deref (promise))))))))
+        (is (= #{0} (set (map scope/running scopes))))
+        (scope/end! (first scopes) :ended)))))
+
+(defn- nest [n f]
+  (if (zero? (long n))
+    (f)
+    (t/with-scope [_s] (nest (dec (long n)) f))))
+
+(defn- nest-through-tasks [n f]
+  (if (zero? (long n))
+    (f)
+    (t/with-scope [s] @(t/fork s (nest-through-tasks (dec (long n)) f)))))
+
+(deftest forms-nest-as-deep-as-the-stack
+  (let [stack (* 256 1024)]
+    (is (= :ok (on-stack stack #(nest 6000 (fn [] (t/with-scope [s] @(t/fork s :ok)))))))
+    (is (= :late (on-stack stack (fn [] (t/with-timeout [20 :late] (nest 6000 #(Thread/sleep 60000)))))))))
+
+(deftest forms-nest-through-tasks
+  (is (= :ok (on-stack 256 #(nest-through-tasks 1000 (constantly :ok)))))
+  (is (= :late (on-stack 256 (fn [] (t/with-timeout [300 :late] (nest-through-tasks 1000 #(Thread/sleep 60000))))))))
+
+(deftest children-that-come-and-go-at-once-keep-the-scopes-in-their-parents
+  (dotimes [_ 100]
+    (let [scopes (nested 5 nil), outer (first scopes)
+          work #(dotimes [i 20] (deref (fork! (nth scopes (mod i 5)) (fn []))))
+          threads (mapv (fn [i] (gate/start (str "forker " i) work)) (range 3))]
+      (is (= #{{:value nil}} (set (map #(deref (second %) 20000 :stuck) threads))))
+      (scope/join! outer)
+      (is (= #{0} (set (map scope/running scopes)))))))
+
+;; The brink
+
+(defn- dive
+  "Calls f so many frames deeper."
+  [n f]
+  (if (zero? (long n))
+    (f)
+    (let [value (dive (dec (long n)) f)]
+      (if (nil? value) value (identity value)))))
+
+(defn- overflows? [n form]
+  (try
+    (dive n #(form (fn [] (dive 20 (fn [] :fine)))))
+    false
+    (catch StackOverflowError _ true)
+    ;; It came to its deadline.
+    (catch ExceptionInfo _ false)))
+
+(defn- first-overflow
+  "Returns the depth, to a hundred, at which the form no more fits on the stack."
+  [form]
+  (first (drop-while #(not (overflows? % form)) (iterate #(+ 100 (long %)) 500))))
+
+(def ^:private forms
+  {"timeout" (fn [f] (t/with-timeout 30 (f)))
+   "scope" (fn [f] (t/with-scope [_s] (f)))
+   "shield" (fn [f] (t/shield 30 (f)))
+   "nested" (fn [f] (t/with-timeout 30 (t/with-scope [_s] (t/shield 20 (f)))))})
+
+(defn- left-by
+  "Overflows the stack at every depth around the form. Returns what was left behind: places, and interrupts that come later."
+  [form]
+  ;; Every class must be there: one that cannot be initialised stays so.
+  (dotimes [_ 200]
+    (overflows? 10 form)
+    (thrown (form #(throw (StackOverflowError.)))))
+  (let [brink (long (first-overflow form))
+        overflown (count (filter #(overflows? % form) (range (- brink 150) (+ brink 10))))
+        place (context/place)]
+    (is (pos? overflown))
+    (cond-> []
+      place (conj :place)
+      (try (Thread/sleep 80) false (catch InterruptedException _ true)) (conj :interrupt))))
+
+(deftest an-overflow-at-the-brink-of-a-form-leaves-nothing-behind
+  (doseq [[what form] forms]
+    (testing what
+      (on-stack 512
+        (fn []
+          (is (= [] (left-by form)))
+          (is (= :late (t/with-timeout [20 :late] (Thread/sleep 60000))) "a later deadline")
+          (let [attempts (atom 0)]
+            (is (= "again" (ex-message (thrown (t/retry {:schedule [0 0], :attempts 3} (swap! attempts inc) (throw (Exception. "again")))))))
+            (is (= 3 @attempts) "later attempts")))))))
+
+(deftest an-overflow-in-a-form-leaves-the-form-around-it-as-it-was
+  (on-stack 512
+    (fn []
+      (is (= :ok (t/with-scope [s]
+                   (let [place (context/place)]
+                     (is (= [:place] (left-by (forms "nested"))))
+                     (is (identical? place (context/place))))
+                   @(t/fork s :ok))))
+      (is (nil? (context/place)))
+      (is (not (Thread/interrupted))))))
