@@ -2,76 +2,50 @@
   "The calling thread while it runs the body of a form: a cancel interrupts it at most once, and that interrupt ends with the
   form, where one from somebody else stays."
   (:require
-   [thrum.context]
+   [thrum.context :as context]
+   [thrum.ledger :as ledger]
    [thrum.point :as point]
    [thrum.task])
   (:import
    (thrum.context Owned Place)
+   (thrum.ledger Ledger)
    (thrum.task ITask)))
 
 (set! *warn-on-reflection* true)
 
 (definterface IBody
-  (outer [])
+  (^Object ask [])
   (^Object interrupt [])
-  (^Object send [])
-  (^Object finish [thrown])
-  (^Object noticedHere [])
-  (^boolean alarmedHere [])
-  (^Object setForeign [foreign])
-  (^Object setThread [thread]))
+  (run [f form x])
+  (^Object finish []))
 
-(defn- alarmed? [^Place place]
-  (and (some? place) (.alarmed place)))
-
-;; wanted: somebody asked for an interrupt. sent: it is under way, or not needed any more. foreign: the thread had been
-;; interrupted before. used: an InterruptedException or a wait of ours has used the interrupt up.
-(deftype Body [^Owned scope ^Place outer shielded task ^ITask cancelled-task
-               ^:unsynchronized-mutable ^Thread thread
-               ^:unsynchronized-mutable wanted
-               ^:unsynchronized-mutable sent
-               ^:unsynchronized-mutable foreign
-               ^:unsynchronized-mutable used]
+;; asked: the form itself is cancelled, or is about to be. told: its interrupt has been sent, or is not needed any more. over: set
+;; where nothing is called, so that a stack that is full does not keep the thread from it.
+(deftype Body [^Owned scope ^Place outer shielded task ^ITask cancelled-task ^Ledger ledger
+               ^:volatile-mutable asked
+               ^:unsynchronized-mutable told
+               ^:unsynchronized-mutable over]
   IBody
-  (outer [_] outer)
-  (interrupt [this]
+  ;; Before the cancel itself: whatever the body throws because of it is seen to be the form's own.
+  (ask [_] (set! asked true))
+  (interrupt [_]
     (point/reached :body/interrupt)
-    (locking this
-      (set! wanted true)
-      (.send this)))
-  (send [this]
-    (locking this
-      (when (and wanted thread (not sent))
-        (set! sent true)
-        (set! foreign (.isInterrupted thread))
-        (.interrupt thread))))
-  ;; What follows is called by the thread itself. From finish on nobody interrupts it.
-  (finish [this thrown]
-    (locking this
-      (set! thread nil)
-      (when (and sent (not used) (not foreign))
-        (Thread/interrupted))
-      (when (instance? InterruptedException thrown) (set! used true))
-      ;; Two interrupts may have become one, which this form has used up, or cleared.
-      (when (and sent (not shielded) (alarmed? outer))
-        (when-not foreign (.disown outer))
-        (.interrupt (Thread/currentThread)))
-      (when (and sent foreign used)
-        (.interrupt (Thread/currentThread)))))
-  (noticedHere [this]
-    (locking this
-      (when (.cancelReason scope)
-        (when (and sent (not used) (not foreign)) (Thread/interrupted))
-        (set! sent true)
-        (set! used true))))
-  (alarmedHere [this]
-    (locking this (and sent (not used))))
-  (setForeign [this f]
-    (locking this (set! foreign f)))
-  (setThread [this t]
-    (locking this
-      (set! thread t)
-      (.send this)))
+    (locking ledger
+      (when-not (or told over)
+        (set! told true)
+        (.send ledger))))
+  (run [this f form x]
+    (try
+      (context/stand! this)
+      (f form x)
+      (finally
+        (set! over true))))
+  ;; From here on nobody interrupts the thread for this form.
+  (finish [_]
+    (locking ledger
+      (set! told true)
+      (when asked
+        (context/depart! ledger (when-not shielded outer)))))
 
   Place
   (scope [_] scope)
@@ -80,21 +54,18 @@
   (cancelReason [_]
     (or (.cancelReason scope)
         (some-> cancelled-task .ownReason)))
-  (noticed [this]
-    (.noticedHere this)
-    (when (and outer (not shielded)) (.noticed outer)))
-  (disown [this]
-    (.setForeign this false)
-    (when (and outer (not shielded)) (.disown outer)))
-  (alarmed [this]
-    (or (.alarmedHere this)
-        (and (not shielded) (alarmed? outer))))
-  (mask [this]
-    (.setThread this nil)
-    (when (and outer (not shielded)) (.mask outer)))
-  (unmask [this self]
-    (when (and outer (not shielded)) (.unmask outer self))
-    (.setThread this self)))
+  (outer [_] outer)
+  (isOver [_] over)
+  (ledger [_] ledger)
+  (tell [_]
+    (when (.ownReason scope) (set! told true))))
+
+(defn- shared-ledger
+  "Returns the ledger of the place, or a new one where nothing is shared with it."
+  [^Place outer shielded]
+  (if (and outer (not shielded))
+    (.ledger outer)
+    (ledger/ledger (Thread/currentThread))))
 
 (defn body
   "Returns the place of the calling thread in the body of a form with this scope; outer is where it stands now, or nil."
@@ -102,4 +73,5 @@
   (Body. scope outer shielded
          (some-> outer .task)
          (when-not shielded (some-> outer .cancelledTask))
-         (Thread/currentThread) false false false false))
+         (shared-ledger outer shielded)
+         false false false))

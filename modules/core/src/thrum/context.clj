@@ -2,15 +2,18 @@
   "What travels with a task: the caller's dynamic bindings, the wrap around its body, and the scope that nested work belongs to;
   and the place where a thread stands: in a task, in the body of a form."
   (:require
-   [thrum.error :as error])
+   [thrum.error :as error]
+   [thrum.ledger])
   (:import
-   (clojure.lang Var)))
+   (clojure.lang Var)
+   (thrum.ledger Ledger)))
 
 (set! *warn-on-reflection* true)
 
 ;; What work belongs to: a scope.
 (definterface Owned
-  (cancelReason [])                 ; why it is cancelled, or nil
+  (ownReason [])                    ; why it is cancelled itself, or nil
+  (cancelReason [])                 ; the same, or why what it belongs to is
   (opener []))                      ; the task that cannot end before it, or nil
 
 ;; Where the calling thread stands: in the body of a task or of a form such as with-scope. Forms nest, a task is the outermost.
@@ -19,11 +22,10 @@
   (task [])                         ; the task whose thread this is, or nil
   (cancelledTask [])                ; the same, unless a shield stands between
   (cancelReason [])                 ; why work here is cancelled, or nil
-  (^Object noticed [])              ; the thread knows of its cancel: an interrupt for it is used up
-  (^Object disown [])               ; what was taken for somebody else's interrupt was a form's further in
-  (^boolean alarmed [])             ; has an interrupt been sent here that nobody has noticed?
-  (^Object mask [])                 ; no interrupt from now on
-  (^Object unmask [^Thread self]))  ; what came meanwhile is sent now
+  (outer [])                        ; where the thread stood before, or nil
+  (^boolean isOver [])              ; has it ended? A thread whose stack was full may have been left there
+  (ledger [])                       ; whose the thread's interrupt is
+  (^Object tell []))                ; if it is cancelled itself, the thread knows that: it needs no interrupt
 
 (def ^:private ^ThreadLocal here (ThreadLocal.))
 
@@ -32,12 +34,41 @@
 (defn place
   "Returns where the calling thread stands, or nil."
   ^thrum.context.Place []
-  (.get here))
+  (loop [^Place place (.get here)]
+    (if (and place (.isOver place))
+      (recur (.outer place))
+      place)))
 
 (defn stand!
   "The calling thread stands in this place from now on; nil: in none."
   [place]
   (.set here place))
+
+;; Interrupts
+
+(defn notice!
+  "The calling thread, which stands in this place, knows that its work is cancelled: an interrupt of ours is used up, and one that is
+  still to come is not needed."
+  [^Place place]
+  (let [^Ledger ledger (.ledger place)]
+    (locking ledger
+      (loop [^Place place place]
+        (when (and place (identical? ledger (.ledger place)))
+          (.tell place)
+          (recur (.outer place))))
+      (.clear ledger))))
+
+(defn depart!
+  "The calling thread leaves a place that was cancelled for itself, for an outer one (nil: none) on the same ledger: interrupts of ours
+  end with the place. Where the work in the outer one is cancelled as well, its interrupt may have become one with the place's:
+  it is sent again."
+  [^Ledger ledger ^Place outer]
+  (.clear ledger)
+  (when (and outer (.cancelReason outer))
+    (notice! outer)
+    (.send ledger)))
+
+;; What travels
 
 (defn current-scope
   "Returns the scope that the calling thread works for, or nil."

@@ -72,8 +72,9 @@
       (awaitTermination [n unit] (over-within? crew n unit)))))
 
 (defn- cancel-and-join! [^Crew crew]
-  (close! crew scope/cancel!)
-  (scope/join! (.-scope crew)))
+  (try
+    (close! crew scope/cancel!)
+    (finally (scope/join! (.-scope crew)))))
 
 (defn- join-all! [^Crew crew]
   (close! crew scope/close!)
@@ -94,10 +95,11 @@
 (defn- on-foreign [^Executor executor ^Task task]
   (.execute executor
             (fn []
-              (context/on-borrowed-thread #(.run task))
-              (.awaitInterrupt task)
-              (when (.isCancelled task)
-                (Thread/interrupted))))
+              ;; An executor may run it on a thread that stands in a form: then both share that thread's ledger.
+              (let [outer (context/place)]
+                (when outer (.share task (.ledger outer)))
+                (context/on-borrowed-thread #(.run task))
+                (.finish task outer))))
   task)
 
 (defn submit!

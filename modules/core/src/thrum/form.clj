@@ -24,6 +24,8 @@
 (set! *warn-on-reflection* true)
 
 (definterface IForm
+  (^Object arm [])
+  (^Object disarm [])
   (^Object cancel [reason])
   (^Object taken [task])
   (^boolean harmed [])
@@ -31,6 +33,8 @@
   (^boolean hold [close])
   (^boolean freeze [])
   (nextToClose []))
+
+(def ^:private timed-out :thrum/timeout)
 
 (defn- failure [^ITask task t]
   {:throwable t, :task (.taskName task), :index (.index task)})
@@ -41,11 +45,18 @@
 ;; options: of the call. pending: how many forks it waits for; what else runs in the scope is ended with it. harmed: a cancel of
 ;; the scope has ended a fork that it would have waited for.
 (deftype Form [^Scope scope ^Body body ^Failures failures options ^AtomicLong forked ^AtomicLong pending
+               ^:unsynchronized-mutable alarm
                ^:volatile-mutable harmed
                ^:unsynchronized-mutable ^ArrayDeque to-close
                ^:volatile-mutable closing]
   IForm
+  (arm [this]
+    (when-some [moment (:own-deadline options)]
+      (set! alarm (deadline/arm! moment (or (:on-alarm options) #(.cancel this timed-out))))))
+  (disarm [_]
+    (when alarm (deadline/disarm! alarm)))
   (cancel [_ reason]
+    (.ask body)
     (let [first-time (scope/cancel! scope reason)]
       (when first-time (.interrupt body))
       first-time))
@@ -178,17 +189,21 @@
 
 ;; How the body runs
 
+;; Armed in the body: the alarm of a form whose body never began would go off in whatever the thread does then.
+(defn- begin! [^Form form f]
+  (.arm form)
+  (f form))
+
 (defn- attempt [^Form form f]
-  (let [^Body body (.-body form)
-        outcome (try
-                  (context/stand! body)
-                  (Done. (f form))
-                  (catch Throwable t
-                    (Failed. t)))]
-    (point/reached :form/body-ended)
-    (.finish body (when (instance? Failed outcome) (.-throwable ^Failed outcome)))
-    (context/stand! (.outer body))
-    outcome))
+  (let [^Body body (.-body form)]
+    (try
+      (Done. (.run body begin! form f))
+      (catch Throwable t
+        (Failed. t))
+      (finally
+        (point/reached :form/body-ended)
+        (.finish body)
+        (context/stand! (.outer body))))))
 
 (defn- classified
   "Returns the outcome that counts: a casualty of the cancel is Cancelled, a failure goes on record."
@@ -209,13 +224,11 @@
       (catch Throwable t
         ;; Behind an earlier failure an interrupt is not what is thrown: the thread still bears it.
         (when (and (instance? InterruptedException t) (pos? (.total ^Failures (.-failures form))))
-          (.interrupt (Thread/currentThread)))
+          (wait/give-back!))
         (classified form (Failed. t))))
     outcome))
 
 ;; What the form answers
-
-(def ^:private timed-out :thrum/timeout)
 
 (defn- fired? [^Form form reason]
   (and (:own-deadline (.-options form)) (identical? timed-out reason)))
@@ -251,17 +264,6 @@
         (and outer-reason (.harmed form)) (cancelled form outer-reason nil)
         :else outcome))))
 
-(defn- masked
-  "Runs f where no cancel interrupts the calling thread, which stands in place; an interrupt that is pending waits until after."
-  [^Place place f]
-  (when place (.mask place))
-  (let [interrupted (Thread/interrupted)]
-    (try
-      (f)
-      (finally
-        (when interrupted (.interrupt (Thread/currentThread)))
-        (when place (.unmask place (Thread/currentThread)))))))
-
 (declare shielded)
 
 (defn- close-all!
@@ -285,16 +287,32 @@
         outcome))
     outcome))
 
-(defn- conclude
-  "Joins the forks, closes what was used, and returns the outcome of the form."
+(defn- concluded
+  "Waits for the forks, joins them, closes what was used, and returns the outcome of the form."
   [^Form form outcome]
   (let [scope (.-scope form)
+        outcome (classified form outcome)
         idle? (and (instance? Done outcome) (scope/end-idle! scope :ended))
         outcome (if idle? outcome (await-forks! form outcome))
         own-reason (scope/cancel-reason scope)
         outer-reason (when-not (:shield (.-options form)) (wait/cancel-reason))]
     (when-not idle? (scope/end! scope :ended))
     (after-closing form (verdict form outcome own-reason outer-reason))))
+
+(defn- end-anyway! [^Form form]
+  (try
+    (scope/end! (.-scope form) :ended)
+    (finally
+      (when (.freeze form) (close-all! form)))))
+
+(defn- conclude
+  "As concluded. Whatever that throws, nothing runs any more and all is closed when it leaves."
+  [^Form form outcome]
+  (try
+    (concluded form outcome)
+    (catch Throwable t
+      (end-anyway! form)
+      (throw t))))
 
 (defn- hand-out [outcome]
   (if (instance? Done outcome)
@@ -304,13 +322,9 @@
 (defn- run-to-end
   "Runs the body, with the form's alarm armed, and returns or throws what the form does."
   [^Form form f]
-  (let [{:keys [own-deadline on-alarm]} (.-options form)
-        alarm (when own-deadline (deadline/arm! own-deadline (or on-alarm #(.cancel form timed-out))))
-        outcome (try
-                  (conclude form (classified form (attempt form f)))
-                  (finally
-                    (when alarm (deadline/disarm! alarm))))]
-    (hand-out outcome)))
+  (try
+    (hand-out (conclude form (attempt form f)))
+    (finally (.disarm form))))
 
 (defn- form ^Form [{:keys [name moment shield] :as options} ^Place outer]
   (let [parent (some-> outer .scope)
@@ -318,7 +332,7 @@
         own-deadline (when (deadline/earlier? moment inherited) moment)
         scope (scope/scope (task/unique-name name) parent {:moment moment, :opener (some-> outer .task), :shield shield})]
     (Form. scope (body/body scope outer shield) (error/failures) (cond-> options own-deadline (assoc :own-deadline own-deadline))
-           (AtomicLong.) (AtomicLong.) false nil false)))
+           (AtomicLong.) (AtomicLong.) nil false nil false)))
 
 (defn call
   "Calls f with a form on the calling thread and returns its value when every fork has ended. Options: :name, :moment - the
@@ -335,5 +349,4 @@
 (defn shielded
   "As call, for a body that goes on where the calling thread's work is cancelled."
   [options f]
-  (let [outer (context/place)]
-    (masked outer #(run-to-end (form (assoc options :shield true) outer) f))))
+  (wait/undisturbed #(run-to-end (form (assoc options :shield true) (context/place)) f)))

@@ -6,15 +6,17 @@
    [thrum.deadline :as deadline]
    [thrum.error :as error]
    [thrum.jdk :as jdk]
+   [thrum.ledger :as ledger]
    [thrum.point :as point]
    [thrum.wait :as wait])
   (:import
    (clojure.lang IBlockingDeref IDeref IFn IPending)
    (java.util HashSet)
-   (java.util.concurrent ExecutionException Future FutureTask TimeoutException)
+   (java.util.concurrent Future TimeoutException)
    (java.util.concurrent.atomic AtomicLong)
    (java.util.concurrent.locks LockSupport)
-   (thrum.context Context Owned Place)))
+   (thrum.context Context Owned Place)
+   (thrum.ledger Ledger)))
 
 (set! *warn-on-reflection* true)
 
@@ -35,7 +37,8 @@
   (^boolean enlist [^Thread waiter])
   (^Object withdraw [^Thread waiter])
   (^Object begin [^Thread thread])
-  (^Object awaitInterrupt [])
+  (^Object share [ledger])
+  (^Object finish [outer])
   (^Object interruptRunner [])
   (^boolean claim [])
   (^boolean cancelWith [reason ^boolean interrupt])
@@ -65,10 +68,13 @@
 (defn- ended-as
   "Returns the outcome that counts: what a task throws because its work was cancelled is no failure."
   [^Place task outcome]
-  (let [reason (when (instance? Failed outcome) (.cancelReason task))]
-    (if (and reason (error/casualty? (.-throwable ^Failed outcome)))
-      (Cancelled. reason)
-      outcome)))
+  (try
+    (let [reason (when (instance? Failed outcome) (.cancelReason task))]
+      (if (and reason (error/casualty? (.-throwable ^Failed outcome)))
+        (Cancelled. reason)
+        outcome))
+    ;; No memory to tell.
+    (catch Throwable _ outcome)))
 
 (defn- report! [^ITask task ^Owner owner outcome]
   (when (and owner (instance? Failed outcome))
@@ -115,7 +121,7 @@
 (defn- future-value [^ITask task]
   (let [outcome (.outcome task)]
     (if (instance? Failed outcome)
-      (throw (ExecutionException. (.-throwable ^Failed outcome)))
+      (throw (error/execution (.-throwable ^Failed outcome)))
       (value task))))
 
 ;; The waiters of a task: nil, one thread, as a rule, or a set of them.
@@ -141,7 +147,8 @@
                ^:unsynchronized-mutable body
                ^:volatile-mutable outcome
                ^:volatile-mutable ^Thread thread
-               ^:unsynchronized-mutable interrupting
+               ^:unsynchronized-mutable ledger
+               ^:unsynchronized-mutable told
                ^:unsynchronized-mutable ^String name
                ^:volatile-mutable successor
                ^:unsynchronized-mutable waiters
@@ -180,27 +187,30 @@
   (withdraw [this waiter]
     (locking this
       (set! waiters (without-waiter waiters waiter))))
+  (share [_ l] (set! ledger l))
   (interruptRunner [this]
-    (locking this
-      ;; Read once: the task may let its thread go meanwhile. While it is masked, the interrupt waits.
-      (let [^Thread runner thread]
-        (when-not (identical? :noticed interrupting)
-          (set! interrupting (if runner :sent :wanted))
-          (when runner (.interrupt runner))))))
+    (let [^Ledger ledger (.ledger this)]
+      (locking ledger
+        (when-not told
+          (set! told true)
+          (.send ledger)))))
   (claim [this]
     (locking this
       (let [free (not claimed)]
         (set! claimed true)
         free)))
-  ;; Who has seen the thread before it was let go has interrupted it when this returns.
-  (awaitInterrupt [this]
-    (locking this nil))
+  ;; For a thread that goes on after the task: whoever interrupts it for this one has done so.
+  (finish [this outer]
+    (let [^Ledger ledger (.ledger this)]
+      (locking ledger
+        (set! told true)
+        (when (.isCancelled this)
+          (context/depart! ledger outer)))))
   (cancelWith [this reason interrupt]
     (let [work body]
       (and (.settle this (Cancelled. reason))
-           (do (when (instance? Future work) (.cancel ^Future work interrupt))
-               ;; A FutureTask has interrupted its runner itself; others, CompletableFuture's, never do.
-               (when (and interrupt (not (instance? FutureTask work))) (.interruptRunner this))
+           (do (when (instance? Future work) (.cancel ^Future work false))
+               (when interrupt (.interruptRunner this))
                true))))
 
   Child
@@ -215,22 +225,14 @@
   (cancelReason [this]
     (or (.ownReason this)
         (some-> ^Owned (.-scope context) .cancelReason)))
-  (noticed [this]
+  (outer [_])
+  (isOver [_] false)
+  ;; Made when it is asked for: most tasks neither are cancelled nor have a form in them.
+  (ledger [this]
     (locking this
-      (when (.ownReason this)
-        (when (identical? :sent interrupting) (Thread/interrupted))
-        (set! interrupting :noticed))))
-  (disown [_])
-  (alarmed [this]
-    (locking this (identical? :sent interrupting)))
-  ;; A task that is cancelled meanwhile finds no thread to interrupt.
-  (mask [this]
-    (locking this
-      (set! thread nil)))
-  (unmask [this self]
-    (locking this
-      (set! thread self)
-      (when (identical? :wanted interrupting) (.interruptRunner this))))
+      (or ledger (set! ledger (ledger/ledger thread)))))
+  (tell [this]
+    (when (.ownReason this) (set! told true)))
 
   Runnable
   (run [this]
@@ -281,7 +283,7 @@
   "Returns a task that has not begun: the body that the context's wrap makes of f, to be run for the owner (nil: nobody).
   Its name will be that of its thread."
   ^Task [context owner ^long index f]
-  (Task. context owner index (context/wrapped context f) nil nil nil nil nil nil false -1))
+  (Task. context owner index (context/wrapped context f) nil nil nil false nil nil nil false -1))
 
 (defn named
   "Returns the task with a name of its own, for a thread that is not."
@@ -292,7 +294,7 @@
 (defn latch
   "Returns a task that nobody runs: it ends when somebody settles it."
   ^Task [name]
-  (named (Task. nil nil 0 nil nil nil nil nil nil nil false -1) name))
+  (named (Task. nil nil 0 nil nil nil nil false nil nil nil false -1) name))
 
 (defn start!
   "Starts the task on its thread, a fresh one that runs it. Returns the task."

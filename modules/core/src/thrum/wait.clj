@@ -4,9 +4,11 @@
    [thrum.context :as context]
    [thrum.deadline :as deadline]
    [thrum.error :as error]
+   [thrum.ledger :as ledger]
    [thrum.point :as point])
   (:import
-   (thrum.context Place)))
+   (thrum.context Place)
+   (thrum.ledger Ledger)))
 
 (set! *warn-on-reflection* true)
 
@@ -21,7 +23,7 @@
   []
   (when-some [^Place place (context/place)]
     (when-some [reason (.cancelReason place)]
-      (.noticed place)
+      (context/notice! place)
       (throw (error/cancelled "This work" reason)))))
 
 (defn check!
@@ -34,6 +36,21 @@
     (check-state!)
     (Thread/interrupted)
     (throw (InterruptedException.))))
+
+(defn undisturbed
+  "Returns the value of f, during which no cancel interrupts the calling thread. An interrupt that is pending, of ours or another's,
+  is there again afterwards."
+  [f]
+  (let [^Ledger ledger (or (some-> (context/place) .ledger)
+                           (ledger/ledger (Thread/currentThread)))]
+    (.masked ledger f)))
+
+(defn give-back!
+  "Has the calling thread bear an interrupt again that it has used up, and that was not Thrum's."
+  []
+  (if-some [place (context/place)]
+    (.giveBack ^Ledger (.ledger place))
+    (.interrupt (Thread/currentThread))))
 
 (defn until
   "Parks the calling thread until (ready?) is true, and then returns true; false when the moment came first (nil: never does).

@@ -7,6 +7,7 @@
    [thrum.context :as context]
    [thrum.core :as t]
    [thrum.error :as error]
+   [thrum.ledger :as ledger]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
@@ -20,7 +21,8 @@
    (java.nio.file.attribute FileAttribute)
    (java.util.concurrent ArrayBlockingQueue BlockingQueue CancellationException CompletableFuture CountDownLatch Future LinkedBlockingQueue Semaphore SynchronousQueue TimeUnit)
    (java.util.concurrent.locks LockSupport ReentrantLock)
-   (thrum.context Place)))
+   (thrum.context Place)
+   (thrum.ledger Ledger)))
 
 (set! *warn-on-reflection* true)
 
@@ -414,12 +416,16 @@
 (deftest a-cancel-that-comes-while-a-wait-looks-is-no-interrupt
   (testing "its state is set, and the interrupt sent, just after the first look at the state"
     (let [answers (atom [nil :stop])
+          ^Ledger ledger (ledger/ledger (Thread/currentThread))
           place (reify Place
                   (cancelReason [_] (ffirst (swap-vals! answers rest)))
-                  (noticed [_] (Thread/interrupted)))]
+                  (isOver [_] false)
+                  (outer [_])
+                  (ledger [_] ledger)
+                  (tell [_]))]
       (try
         (context/stand! place)
-        (.interrupt (Thread/currentThread))
+        (.send ledger)
         (is (= {:type :thrum/cancelled, :reason :stop}
                (select-keys (ex-data (ex-cause (thrown (t/checkpoint)))) [:type :reason])))
         (is (not (Thread/interrupted)))

@@ -4,6 +4,7 @@
    [clojure.datafy :refer [datafy]]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.context :as context]
+   [thrum.ledger :as ledger]
    [thrum.limit :as limit]
    [thrum.point :as point]
    [thrum.scope :as scope]
@@ -212,10 +213,13 @@
 (defn- in-place
   "Calls f where every look at the state of the place, but the first, calls look, which returns why the work is cancelled, or nil."
   [look f]
-  (let [looks (AtomicLong.)]
+  (let [looks (AtomicLong.), ledger (ledger/ledger (Thread/currentThread))]
     (context/stand! (reify Place
                       (cancelReason [_] (when (< 1 (.incrementAndGet looks)) (look)))
-                      (noticed [_])))
+                      (isOver [_] false)
+                      (outer [_])
+                      (ledger [_] ledger)
+                      (tell [_])))
     (try (f) (finally (context/stand! nil)))))
 
 (deftest a-permit-that-is-granted-while-its-waiter-is-cancelled-is-handed-on

@@ -4,11 +4,17 @@
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
    [thrum.deadline :as deadline]
+   [thrum.error :as error]
    [thrum.jdk :as jdk]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.virtual-clock :as virtual-clock]
-   [thrum.wait :as wait]))
+   [thrum.wait :as wait])
+  (:import
+   (clojure.lang IExceptionInfo)
+   (java.net SocketException)
+   (java.util.concurrent CancellationException ExecutionException)
+   (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
 
@@ -66,6 +72,120 @@
             result (run (fn [] (call #(throw t))))]
         (is (identical? t (:thrown result)) (pr-str result))
         (is (not (rides-on-itself? t)))
+        (is (= clean (select-keys result (keys clean))))))))
+
+;; Exceptions that harm whoever looks at them
+
+(defn- fail! []
+  (throw (IllegalStateException. "do not look")))
+
+(defn- endless [] (endless))
+
+(defn- hostile
+  "Returns an exception whose own code fails or never ends where it is looked at."
+  ^Throwable [kind]
+  (case kind
+    :odd-data (ex-info "user" (sorted-map "a" 1))
+    :throwing-data (proxy [RuntimeException IExceptionInfo] ["user"] (getData [] (fail!)))
+    :throwing-keys (ex-info "user" {(reify Object (hashCode [_] (hash :type)) (equals [_ _] (fail!))) 1})
+    :throwing-cause (proxy [RuntimeException] ["user"] (getCause [] (fail!)))
+    :endless-cause (proxy [RuntimeException] ["user"] (getCause [] (hostile :endless-cause)))
+    :own-cause (proxy [ExecutionException] ["user"] (getCause [] this))
+    :deep-cause (proxy [RuntimeException] ["user"] (getCause [] (endless)))
+    :throwing-message (proxy [SocketException] ["user"] (getMessage [] (fail!)))
+    :throwing-string (proxy [RuntimeException] ["user"] (toString [] (fail!)) (getMessage [] (fail!)))
+    :throwing-trace (proxy [RuntimeException] ["user"] (getStackTrace [] (fail!)))
+    :unequal (proxy [RuntimeException] ["user"] (equals [_] (fail!)) (hashCode [] (fail!)))
+    :no-suppression (proxy [RuntimeException] ["user" nil false false])))
+
+(def ^:private hostile-kinds
+  [:odd-data :throwing-data :throwing-keys :throwing-cause :endless-cause :own-cause :deep-cause :throwing-message :throwing-string
+   :throwing-trace :unequal :no-suppression])
+
+(defn- after-interrupt
+  "Waits for ever, and throws t when it is interrupted."
+  [^Throwable t]
+  (try (for-ever) (catch InterruptedException _ (throw t)) (catch CancellationException _ (throw t))))
+
+(defn- through-deref [f]
+  (try (f) (catch ExecutionException e (throw (or (ex-cause e) e)))))
+
+(def ^:private cancelled-places
+  "Forms in which t is thrown by work that has been cancelled, and is thrown by the form, for it is no interruption."
+  {"body" (fn [t] (t/with-timeout 5 (after-interrupt t)))
+   "body of a shield" (fn [t] (t/shield 5 (after-interrupt t)))
+   "body beside a fork" (fn [t] (t/with-scope [s {:timeout-ms 5}] (t/fork s (for-ever)) (after-interrupt t)))
+   "fork" (fn [t] (t/with-scope [s {:timeout-ms 5}] (t/fork s (for-ever)) (t/fork s (after-interrupt t)) :body))
+   "daemon" (fn [t] (t/with-scope [s {:timeout-ms 5}] (t/fork s {:daemon? true} (after-interrupt t)) (for-ever)))
+   "inner form" (fn [t] (t/with-timeout 5 (t/with-scope [s] (t/fork s (for-ever)) (after-interrupt t))))
+   "close function" (fn [t] (t/with-timeout 5 (t/with-scope [s] (t/use! s :x (fn [_] (throw t))) :value)))})
+
+(def ^:private failing-places
+  "Forms in which t is thrown by work that nobody has cancelled."
+  (assoc (dissoc places "fork, through deref" "settle" "fallback")
+         "fork, through deref" (fn [f] (through-deref #(t/with-scope [s] (t/fork s (for-ever)) @(t/fork s (f)))))
+         "future" (fn [f] (through-deref #(deref (t/future (f)))))
+         "settle" (fn [f] (throw (:error (first (t/settle (f))))))
+         "pmap" (fn [f] (doall (t/pmap 2 (fn [i] (if (= 1 i) (f) i)) (range 5))))
+         "upmap" (fn [f] (doall (t/upmap 2 (fn [_] (f)) (range 5))))
+         "transducer" (fn [f] (into [] (t/pmap 2 (fn [_] (f))) (range 5)))
+         "pcalls" (fn [f] (doall (t/pcalls f f)))
+         "retry" (fn [f] (t/retry {:schedule [0], :attempts 2} (f)))
+         "retry of a task" (fn [f] (through-deref (fn [] (t/retry {:schedule [0], :attempts 2} @(t/future (f))))))
+         "executor" (fn [f] (through-deref #(t/with-executor [e] @(t/future-via [e] (f)))))))
+
+(defn- joined-and-closed?
+  "Calls f with a resource in use and a fork that has to be waited for; tells whether both have ended when f leaves."
+  [f]
+  (let [trail (atom [])
+        result (run (fn []
+                      (t/with-scope [s]
+                        (t/use! s :resource (fn [_] (swap! trail conj :closed)))
+                        (t/fork s (try (for-ever) (finally (t/shield 50 (wait/sleep! (deadline/in-ms 9))) (swap! trail conj :fork))))
+                        (wait/sleep! (deadline/in-ms 1))
+                        (f))))]
+    (assoc result :trail @trail)))
+
+(deftest an-exception-that-harms-its-readers-is-thrown-as-any-other
+  (doseq [kind hostile-kinds, [where call] failing-places]
+    (testing (str kind " in " where)
+      (let [t (hostile kind)
+            {:keys [thrown trail] :as result} (joined-and-closed? (fn [] (call #(throw t))))]
+        (is (identical? t thrown))
+        (is (= [:fork :closed] trail))
+        (is (= clean (select-keys result (keys clean))))))))
+
+(deftest an-exception-that-harms-its-readers-is-thrown-by-cancelled-work
+  (doseq [kind hostile-kinds, [where call] cancelled-places]
+    (testing (str kind " in " where)
+      (let [t (hostile kind)
+            {:keys [thrown trail] :as result} (joined-and-closed? #(call t))]
+        (is (identical? t thrown))
+        (is (= [:fork :closed] trail))
+        (is (= clean (select-keys result (keys clean))))))))
+
+(deftest an-interruption-is-found-behind-what-cannot-be-read
+  (doseq [data [(sorted-map "a" 1) {(reify Object (equals [_ _] (fail!))) 1}]]
+    (is (= :late (:value (run (fn []
+                                (t/with-timeout [5 :late]
+                                  (try (for-ever) (catch InterruptedException e (throw (ex-info "wrapped" data e))))))))))))
+
+;; A conclusion that fails
+
+(deftest a-form-whose-conclusion-fails-has-joined-and-closed-all-the-same
+  (doseq [failing [#'error/casualty? #'error/merged #'error/timeout #'error/cancelled], error [(StackOverflowError.) (OutOfMemoryError.)]]
+    (testing failing
+      (let [trail (atom [])
+            fail (fn [& _] (throw error))
+            result (run (fn []
+                          (with-redefs-fn {failing fail}
+                            #(t/with-timeout 5
+                               (t/with-scope [s]
+                                 (t/use! s :resource (fn [_] (swap! trail conj :closed)))
+                                 (t/fork s (try (for-ever) (finally (wait/undisturbed (fn [] (LockSupport/parkNanos 9))) (swap! trail conj :fork))))
+                                 (after-interrupt (ex-info "body" {})))))))]
+        (is (some? (:thrown result)))
+        (is (= [:fork :closed] @trail))
         (is (= clean (select-keys result (keys clean))))))))
 
 ;; Threads that do not start

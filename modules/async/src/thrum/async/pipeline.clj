@@ -8,6 +8,7 @@
    [thrum.async.handler :as handler]
    [thrum.async.job :as job]
    [thrum.context :as context]
+   [thrum.error :as error]
    [thrum.fanout :as fanout]
    [thrum.jdk :as jdk]
    [thrum.scope :as scope])
@@ -163,7 +164,7 @@
   (complete! pipeline t))
 
 (defn- cancelled? [^Pipeline pipeline t]
-  (and (= :thrum/closed (:type (ex-data t)))
+  (and (= :thrum/closed (error/type-of t))
        (some? (some-> (.-parent pipeline) scope/reason))))
 
 (defn- fail! [^Pipeline pipeline t]
@@ -224,7 +225,7 @@
   "A task has ended: its thread takes the next steps, if none does so now."
   [^Pipeline pipeline ^ITask task]
   (when (first-news? pipeline)
-    (.awaitInterrupt task)
+    (.finish task nil)
     (Thread/interrupted)
     (as-nobody! pipeline)))
 

@@ -3,6 +3,7 @@
   Compiled ahead of time, see thrum.lincheck.main: classes that Clojure has compiled in memory Lincheck cannot look into."
   (:require
    [thrum.context :as context]
+   [thrum.ledger :as ledger]
    [thrum.limit]
    [thrum.lincheck.control.limit-forgets]
    [thrum.lincheck.control.limit-unlocked]
@@ -43,10 +44,13 @@
 (defn- cancelled-when-it-waits
   "Returns the place of a thread whose work is found cancelled at the second look: when it waits."
   []
-  (let [looks (AtomicLong.)]
+  (let [looks (AtomicLong.), ledger (ledger/ledger (Thread/currentThread))]
     (reify Place
       (cancelReason [_] (when (< 1 (.incrementAndGet looks)) :over))
-      (noticed [_]))))
+      (isOver [_] false)
+      (outer [_])
+      (ledger [_] ledger)
+      (tell [_]))))
 
 (defn- giving-up [f]
   (context/stand! (cancelled-when-it-waits))

@@ -1,0 +1,162 @@
+(ns thrum.nests
+  "Nests of forms, for tests of whose interrupt is whose: given ones, on one thread, and random ones, in real time, that somebody
+  else may interrupt."
+  (:require
+   [thrum.core :as t]
+   [thrum.deadline :as deadline])
+  (:import
+   (java.time Duration)
+   (java.util SplittableRandom)
+   (java.util.concurrent.atomic AtomicBoolean AtomicReference)
+   (java.util.concurrent.locks LockSupport)))
+
+(set! *warn-on-reflection* true)
+
+;; Given nests: a vector of kinds, the outermost first. What ends a form at its deadline is called by hand.
+
+(def ^:private ^:dynamic *alarms* nil)
+
+(defmacro with-alarms
+  "Runs the body with deadlines that come when they are called."
+  [& body]
+  `(binding [*alarms* (atom [])]
+     (with-redefs [deadline/arm! (fn [^long _# alarm#] (swap! @#'*alarms* conj alarm#) alarm#)
+                   deadline/disarm! (fn [_#])]
+       ~@body)))
+
+(defn- last-alarm []
+  (peek @*alarms*))
+
+(def kinds
+  "By name: a form, as a function of the ms of its deadline and of a function that is called in it with what cancels the form."
+  {:scope (fn [_ f] (t/with-scope [s] (f #(t/cancel! s))))
+   :timeout (fn [ms f] (t/with-timeout ms (f (last-alarm))))
+   :fallback (fn [ms f] (t/with-timeout [ms :late] (f (last-alarm))))
+   :shield (fn [ms f] (t/shield ms (f (last-alarm))))})
+
+(defn in-nest
+  "Calls f in the nest with the cancels of its forms, the outermost first."
+  ([nest f] (in-nest nest [] f))
+  ([[kind & more] cancels f]
+   (if kind
+     ;; Each has a deadline of its own, since it comes before those around it.
+     ((kinds kind) (- 60000 (* 1000 (count cancels))) #(in-nest more (conj cancels %) f))
+     (f cancels))))
+
+(defn signals
+  "Returns by what the calling thread can know of an interrupt after f: a set of :thrown and :flag."
+  [f]
+  (let [thrown (try (f) nil (catch Throwable t t))]
+    (cond-> #{}
+      (instance? InterruptedException thrown) (conj :thrown)
+      (Thread/interrupted) (conj :flag))))
+
+;; Random nests, as data
+
+(defn- draw ^long [^SplittableRandom random ^long n]
+  (.nextInt random (int n)))
+
+(defn- pick [random choices]
+  (nth choices (draw random (count choices))))
+
+(def calm
+  "Kinds of which none ends before its body does."
+  [:timeout :scope :all :pmapv :shield :settle])
+
+(def wild
+  "Kinds that interrupt their bodies as well."
+  (into calm [:late :late-scope :cleanup :cancelling :race]))
+
+(defn plan
+  "Returns a random nest of these kinds: [kind number nest nest]."
+  [random kinds depth]
+  (if (zero? (long depth))
+    [:sleep (draw random 200)]
+    (let [inner #(plan random kinds (dec (long depth)))]
+      [(pick random kinds) (draw random 200) (inner) (inner)])))
+
+(defn- sleep! [micros]
+  (Thread/sleep (Duration/ofNanos (* 1000 (long micros)))))
+
+(defn run
+  "Runs a planned nest."
+  [[kind n a b]]
+  (case kind
+    :sleep (sleep! n)
+    :timeout (t/with-timeout [100000 :late] (run a))
+    :scope (t/with-scope [s] (t/fork s (run a)) (run b))
+    :all (t/all (run a) (run b))
+    :pmapv (t/pmapv 2 (fn [_] (run a)) [1 2 3])
+    :shield (t/shield 100000 (run a))
+    :settle (t/settle (run a))
+    :late (t/with-timeout [(mod n 2) :late] (run a))
+    :late-scope (t/with-scope [s {:timeout-ms (mod n 2)}] (t/fork s (run a)) (run b))
+    :cleanup (try (run a) (finally (t/shield 50 (run b))))
+    :cancelling (t/with-scope [s] (t/fork s (sleep! n) (t/cancel! s)) (run a))
+    :race (t/race (run a) (run b))))
+
+;; Somebody else's interrupts
+
+(defn- interrupter
+  "Returns a thread that interrupts, once each time, the thread which it finds in the slot, some micros later, and empties the slot."
+  ^Thread [^AtomicReference slot ^AtomicBoolean stop seed]
+  (let [random (SplittableRandom. seed)]
+    (Thread. #(while (not (.get stop))
+                (if-some [^Thread target (.get slot)]
+                  (do (LockSupport/parkNanos (* 1000 (draw random 800)))
+                      (.interrupt target)
+                      (.set slot nil))
+                  (Thread/yield))))))
+
+(defn- interrupted-run
+  "Runs the nest while the slot's owner interrupts this thread. Returns the signals."
+  [nest ^AtomicReference slot]
+  (signals #(try
+              (.set slot (Thread/currentThread))
+              (run nest)
+              (finally
+                (while (.get slot) (Thread/yield))))))
+
+(defn- sound?
+  "A foreign interrupt is never seen twice; it is seen where nothing of ours can have become one with it; ours never is."
+  [kinds foreign seen]
+  (cond
+    (not foreign) (= #{} seen)
+    (= calm kinds) (= 1 (count seen))
+    :else (<= (count seen) 1)))
+
+(defn- trial!
+  "Runs one random nest. Returns what was wrong, or nil."
+  [random slot]
+  (let [foreign (zero? (draw random 4))
+        kinds (if (zero? (draw random 4)) calm wild)
+        nest (plan random kinds (inc (draw random 3)))
+        seen (if foreign (interrupted-run nest slot) (signals #(run nest)))]
+    (when-not (sound? kinds foreign seen)
+      {:nest nest, :foreign foreign, :seen seen})))
+
+(defn- trials!
+  "Runs n random nests on the calling thread. Returns the faults."
+  [n seed]
+  (let [random (SplittableRandom. seed), slot (AtomicReference.), stop (AtomicBoolean.)
+        interrupter (doto (interrupter slot stop seed) (.setDaemon true) (.start))]
+    (try
+      (into [] (keep (fn [_] (trial! random slot))) (range n))
+      (finally
+        (.set stop true)
+        (.join ^Thread interrupter)))))
+
+(defn- on-thread [^long i f]
+  (let [faults (promise)
+        body #(deliver faults (try (f) (catch Throwable t [t])))]
+    (if (even? i)
+      (.start (Thread. ^Runnable body "nests"))
+      (.start (Thread/ofVirtual) body))
+    faults))
+
+(defn faults
+  "Runs n random nests on four threads, platform and virtual ones. Returns what was wrong."
+  [n seed]
+  (let [seed (long seed)]
+    (into [] (mapcat deref)
+          (mapv (fn [i] (on-thread i #(trials! (quot n 4) (+ seed i)))) (range 4)))))

@@ -1,0 +1,142 @@
+(ns thrum.nests-test
+  "Forms in forms on one thread: no interrupt of a form's outlives it, whatever the order of cancels; none is lost; and somebody else's
+  is neither lost nor doubled."
+  (:require
+   [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.context :as context]
+   [thrum.core :as t]
+   [thrum.deadline :as deadline]
+   [thrum.nests :as nests]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.throwing :refer [thrown]])
+  (:import
+   (java.util.concurrent CancellationException Executor)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- interrupt-self! []
+  (.interrupt (Thread/currentThread)))
+
+;; Every order of cancels in every nest of three
+
+(defn- tuples [n choices]
+  (if (zero? (long n))
+    [[]]
+    (for [tuple (tuples (dec (long n)) choices), choice choices] (conj tuple choice))))
+
+(def ^:private orders
+  "Which of three forms are cancelled, in which order: from none to all."
+  (filter #(or (empty? %) (apply distinct? %))
+          (mapcat #(tuples % (range 3)) (range 4))))
+
+(def ^:private endings
+  "How a body goes on after the cancels."
+  {:checkpoint t/checkpoint
+   :sleep #(Thread/sleep 0)
+   :return (constantly :value)
+   :failure #(throw (ex-info "body" {}))
+   :swallowed #(try (Thread/sleep 0) (catch InterruptedException _))
+   :flag-again #(try (Thread/sleep 0) (catch InterruptedException e (interrupt-self!) (throw e)))
+   :shielded #(do (t/shield 30000 (Thread/sleep 0)) (Thread/sleep 0))
+   :looked-twice #(try (t/checkpoint) (catch CancellationException _ (Thread/sleep 0) (t/checkpoint)))})
+
+(def ^:private nests (tuples 3 (keys nests/kinds)))
+
+(defn- signals-of [{:keys [nest order ending foreign]}]
+  (nests/signals #(do
+                    (when foreign (interrupt-self!))
+                    (nests/in-nest nest (fn [cancels]
+                                          (run! (fn [i] ((cancels i))) order)
+                                          ((endings ending)))))))
+
+(defn- wrong
+  "Returns the runs after which the signals are not those expected."
+  [expected? runs]
+  (nests/with-alarms
+    (into [] (keep #(let [seen (signals-of %)] (when-not (expected? seen) (assoc % :seen seen)))) runs)))
+
+(defn- runs [foreign endings]
+  (for [nest nests, order orders, ending endings]
+    {:nest nest, :order order, :ending ending, :foreign foreign}))
+
+(deftest no-interrupt-of-a-forms-outlives-it
+  (is (= [] (wrong empty? (runs false (keys endings)))))
+  (is (nil? (context/place))))
+
+(deftest an-interrupt-that-came-before-is-seen-once
+  (is (= [] (wrong #(= 1 (count %)) (runs true [:checkpoint :sleep :return :failure :shielded]))))
+  (testing "unless the body has used it up"
+    (is (= [] (wrong #(<= (count %) 1) (runs true [:swallowed :looked-twice]))))))
+
+;; What an inner form has used up
+
+(defn- outer-answer
+  "Cancels an outer and an inner form, both with a fallback, in this order; the inner one ends by ending. Returns what the outer one
+  answers when its own body then sleeps."
+  [order ending]
+  (nests/with-alarms
+    (gate/in-time 5000
+      #(nests/in-nest [:fallback]
+         (fn [cancels]
+           (nests/in-nest [:fallback] cancels
+             (fn [cancels]
+               (run! (fn [i] ((cancels i))) order)
+               ((endings ending))))
+           (Thread/sleep 60000))))))
+
+(deftest a-cancel-of-the-outer-form-is-not-lost-with-that-of-the-inner
+  (doseq [order [[0 1] [1 0]], ending [:checkpoint :sleep :return :swallowed :flag-again :shielded]]
+    (is (= :late (outer-answer order ending)) (pr-str order ending))))
+
+;; Tasks
+
+(deftest a-tasks-interrupt-reaches-it-behind-a-form-of-its-own
+  (doseq [order [[:form :task] [:task :form]]]
+    (let [form (promise), task (promise), seen (promise)]
+      (deliver task (t/future
+                      (t/with-timeout [60000 :late]
+                        (t/with-scope [s]
+                          (deliver form s)
+                          (while (not (realized? seen)) (Thread/onSpinWait))
+                          (Thread/sleep 60000)))
+                      (Thread/sleep 60000)))
+      (doseq [what order]
+        (case what :form (t/cancel! @form :enough) :task (future-cancel @task)))
+      (deliver seen true)
+      (is (gate/eventually 5000 #(future-done? @task)))
+      (is (future-cancelled? @task)))))
+
+(def ^:private ^Executor on-caller
+  (reify Executor (execute [_ runnable] (.run runnable))))
+
+(defn- via-caller
+  "Returns the signals after a task on the calling thread, inside a form; f is called there, with what cancels the task and the form."
+  [f]
+  (nests/signals
+    (fn []
+      (t/with-scope [s]
+        (let [task (promise)
+              on-thread (reify Executor
+                          (execute [_ runnable] (deliver task runnable) (.run runnable)))]
+          on-thread
+          (t/future-via [on-caller] (f #(t/cancel! s))))))))
+
+(deftest an-interrupt-ends-with-a-task-on-a-borrowed-thread
+  (testing "the form around it is cancelled inside the task"
+    (is (= #{} (via-caller (fn [cancel-form] (cancel-form)))))
+    (is (= #{} (via-caller (fn [cancel-form] (cancel-form) (Thread/sleep 0))))))
+  (testing "somebody else's stays"
+    (is (= #{:flag} (via-caller (fn [_] (interrupt-self!)))))))
+
+;; Random ones: as many as -Dthrum.nests says
+
+(def ^:private random-nests (Long/getLong "thrum.nests" 2000))
+
+(deftest ^{:time-limit-ms (+ 60000 (* 5 (long random-nests)))} random-nests-keep-interrupts-apart
+  (let [seed (System/nanoTime), faults (nests/faults random-nests seed)]
+    (is (= [] (take 5 faults)) (str (count faults) " of " random-nests ", seed " seed))
+    (is (gate/eventually 2000 #(zero? (long (deadline/armed)))))
+    (is (nil? (context/place)))))
