@@ -9,6 +9,7 @@
    [thrum.server.body :as body]
    [thrum.server.engine]
    [thrum.server.events :as events]
+   [thrum.server.health :as health]
    [thrum.server.input :as input]
    [thrum.server.request :as request]
    [thrum.server.response :as response]
@@ -538,10 +539,15 @@
     ;; Its deadline had come before it began, or what it forked has failed.
     (catch Throwable t (fail-safely! x t))))
 
-(defn- refuse! [^Exchange x status & {:as headers}]
+(defn- answer-here!
+  "Answers outside the request's form, where no handler is asked."
+  [^Exchange x response]
   (try
-    (respond-with! x (response/plain status (merge {"Connection" "close"} headers)))
+    (respond-with! x response)
     (catch Throwable _ (cut! x))))
+
+(defn- refuse! [^Exchange x status & {:as headers}]
+  (answer-here! x (response/plain status (merge {"Connection" "close"} headers))))
 
 (defn- body-of [^Exchange x]
   (if-some [^InputStream in (.body ^Wire (.-wire x))]
@@ -553,13 +559,19 @@
         length (:content-length (.request x))]
     (and most length (< (long most) (long length)))))
 
+(defn- health-answer [^Exchange x]
+  (when-some [paths (option x :health)]
+    (health/answer paths (.request x) (not (closing? x)))))
+
 (defn- accept!
-  "Runs the handler, unless the request is refused before."
+  "Runs the handler, unless the request is a probe, or is refused before."
   [^Exchange x handler]
-  (cond
-    (#{:closing :ending :stopped} (traffic/state (.-traffic x))) (refuse! x 503 "Retry-After" "1")
-    (too-long? x) (refuse! x 413)
-    :else (run-handler! x handler)))
+  (let [probed (health-answer x)]
+    (cond
+      probed (answer-here! x probed)
+      (#{:closing :ending :stopped} (traffic/state (.-traffic x))) (refuse! x 503 "Retry-After" "1")
+      (too-long? x) (refuse! x 413)
+      :else (run-handler! x handler))))
 
 (defn- as-asked
   "Returns the request as its client made it."

@@ -5,7 +5,8 @@
    [thrum.error :as error]
    [thrum.jdk :as jdk]
    [thrum.options :as options]
-   [thrum.server.address :as address])
+   [thrum.server.address :as address]
+   [thrum.server.health :as health])
   (:import
    (java.io File)
    (java.security KeyStore)
@@ -66,6 +67,8 @@
    (row {:check #{:x-forwarded :forwarded}, :accepts ":x-forwarded or :forwarded"} :forwarded-headers :x-forwarded
         "what :trusted-proxies set: X-Forwarded-For, -Proto, -Host and -Port, or RFC 7239's Forwarded; the other kind is not read")
    (row flag :request-id? false "whether requests have a :thrum/request-id: a trusted proxy's X-Request-Id, or one that is made")
+   (row {:check health/paths?, :accepts "a map of :live and :ready to paths"} :health nil
+        "where probes ask, as {:live \"/livez\", :ready \"/readyz\"}; answered by the server, outside :max-concurrent")
    (row natural :drain-delay-ms 0 "how many ms stop! goes on serving, while ready? is false already")
    (row natural :drain-streams-ms 0 "how many ms longer streams and websockets stay open, within :shutdown-timeout-ms")
    (row natural :shutdown-timeout-ms 10000 "how many ms stop! waits for what is in flight")

@@ -286,3 +286,32 @@
       (.countDown gate)
       (expect-stopped stopped))
     (expect= (.get entered) (reduce + (map #(:value (scene/within % "an end")) served)))))
+
+;; Probes
+
+(def ^:private probed {:health {:live "/livez", :ready "/readyz"}})
+
+(defn- word [answer]
+  [(:status answer) (:body answer)])
+
+(defcase probes-are-answered-when-the-server-is-full "4.4"
+  "Probes are answered, with a word, where requests are shed."
+  [env]
+  (let [{:keys [server]} (waiting env (assoc probed :max-concurrent 1))]
+    (expect= 503 (:status (scene/ask env server (wire/get "/"))))
+    (doseq [path ["/livez" "/readyz?verbose"]]
+      (expect= [200 "ok"] (word (scene/ask env server (wire/get path))) path))))
+
+(defcase readiness-ends-with-the-drain "4.7"
+  "While the server drains it is alive, and not ready."
+  [env]
+  (let [{:keys [server]} (draining env probed)]
+    (expect= [503 "draining"] (word (scene/ask env server (wire/get "/readyz"))))
+    (expect= [200 "ok"] (word (scene/ask env server (wire/get "/livez"))))))
+
+(defcase other-methods-are-no-probes "4.4"
+  "A HEAD is a probe; what is no GET or HEAD, or asks elsewhere, goes to the handler."
+  [env]
+  (let [server (scene/serve env (scene/answering {:status 201}) probed)]
+    (expect= [200 201 201] (map #(:status (scene/ask env server %))
+                                [(wire/head-of "HEAD" "/livez") (wire/post "/livez" "x") (wire/get "/livez/")]))))

@@ -264,7 +264,7 @@
          :streams-hold-the-stop (broken/options #(assoc % :drain-streams-ms 9000, :shutdown-timeout-ms 9000))
          :fast-shutdown (broken/options #(assoc % :shutdown-timeout-ms 1))}
         (for [k [:max-concurrent :max-queued :max-body-bytes :max-header-bytes :header-timeout-ms
-                 :max-streams :request-timeout-ms :drain-delay-ms :drain-streams-ms :async? :trusted-proxies :request-id?]]
+                 :max-streams :request-timeout-ms :drain-delay-ms :drain-streams-ms :async? :trusted-proxies :request-id? :health]]
           [(keyword (str "no-" (name k))) (broken/without k)])))
 
 ;; Async handlers

@@ -140,6 +140,7 @@
    :no-drain-streams-ms [:streams-may-end-later]
    :no-empty-bodies [:body-is-always-a-stream]
    :no-empty-seqs [:empty-seq-is-empty :head-does-not-realise-a-seq]
+   :no-health [:other-methods-are-no-probes :probes-are-answered-when-the-server-is-full :readiness-ends-with-the-drain]
    :no-header-timeout-ms [:slow-headers-are-given-up :trickled-headers-are-given-up]
    :no-heartbeat [:silent-streams-have-a-heartbeat]
    :no-interrupt-on-disconnect [:disconnects-are-told :fin-interrupts :rst-interrupts]
