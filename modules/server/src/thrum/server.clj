@@ -87,7 +87,7 @@
 (defn status
   "Returns what the server counts. :state is :running, :draining or :stopped. Under way now: :in-flight requests, :queued of them,
   :streams, :overdue (answered already, but their handler's thread has not ended). Since the start: :served, :failed, :shed,
-  :timed-out, :disconnected, :observer-errors, :observer-dropped."
+  :timed-out, those whose clients were too slow among them, :disconnected, :observer-errors, :observer-dropped."
   [server]
   (lifecycle/status (life server)))
 

@@ -11,6 +11,7 @@
    [thrum.server.events :as events]
    [thrum.server.health :as health]
    [thrum.server.input :as input]
+   [thrum.server.pace :as pace]
    [thrum.server.request :as request]
    [thrum.server.response :as response]
    [thrum.server.sink :as sink]
@@ -186,7 +187,7 @@
 
 (def ^:private told
   "What is counted, and which observer is called, for the reason of an end."
-  {:thrum/timeout [:timed-out :timeout], :disconnected [:disconnected :disconnect]})
+  {:thrum/timeout [:timed-out :timeout], :slow [:timed-out :timeout], :disconnected [:disconnected :disconnect]})
 
 (defn- end-for!
   "Ends what is at this stage: answers where nothing has been sent, cuts the connection otherwise, and interrupts the handler. The observer,
@@ -196,7 +197,7 @@
     (traffic/add! (.-traffic x) :overdue 1)
     (when counter (traffic/add! (.-traffic x) counter 1))
     (case stage
-      :open (if (= :disconnected reason) (cut! x) (answer-instead! x))
+      :open (if (#{:disconnected :slow} reason) (cut! x) (answer-instead! x))
       (:reading :committed) (cut! x)
       :done nil)
     (some-> (.form x) (form/cancel! reason))
@@ -209,6 +210,11 @@
   (when-some [stage (.die x reason)]
     (when-not (= :socket stage)
       (end-for! x reason stage))))
+
+(defn end-if-slow!
+  "Ends the exchange whose client sends or takes too slowly."
+  [^Exchange x]
+  (when (pace/late? (.-wire x)) (end! x :slow)))
 
 (defn settled?
   "Tells whether the client has been answered, as far as it will be."

@@ -7,6 +7,7 @@
    [thrum.server.engine]
    [thrum.server.exchange :as exchange]
    [thrum.server.forwarded :as forwarded]
+   [thrum.server.pace :as pace]
    [thrum.server.request-id :as request-id]
    [thrum.server.traffic :as traffic])
   (:import
@@ -16,8 +17,9 @@
 
 (set! *warn-on-reflection* true)
 
-;; stopped: open until the server has stopped. hook: what runs at the end of the JVM.
-(deftype Life [engine options traffic ^Running running ^CountDownLatch stopped ^AtomicReference hook])
+;; pace: the thread that looks for slow clients, or nil. stopped: open until the server has stopped. hook: what runs at the end of
+;; the JVM.
+(deftype Life [engine options traffic ^Running running ^Thread pace ^CountDownLatch stopped ^AtomicReference hook])
 
 (def ^:private ^:const answer-ms
   "How long stop! waits for clients to be answered after it has interrupted the handlers, and for streams to end before it cuts
@@ -38,11 +40,15 @@
 (defn- server-of
   "Returns what serves a wire: on each thread with the class loader of the thread that starts the server."
   [traffic handler]
-  (let [loader (.getContextClassLoader (Thread/currentThread))]
-    (fn [wire]
-      (.set serving traffic)
-      (.setContextClassLoader (Thread/currentThread) loader)
-      (exchange/serve! traffic handler wire))))
+  (let [loader (.getContextClassLoader (Thread/currentThread))
+        {:keys [min-bytes-per-second] :as options} (traffic/options traffic)
+        serve! (fn [wire]
+                 (.set serving traffic)
+                 (.setContextClassLoader (Thread/currentThread) loader)
+                 (exchange/serve! traffic handler wire))]
+    (if min-bytes-per-second
+      #(serve! (pace/paced % options))
+      serve!)))
 
 (defn- start-engine ^Running [{:keys [start] :as engine} options traffic handler]
   (try
@@ -73,11 +79,18 @@
                              trusted (conj (forwarded/reader trusted forwarded-headers))))]
       (apply comp (reverse steps)))))
 
+(defn- start-looking
+  "Starts to look for clients that are too slow, where that is asked for. Returns the thread, or nil."
+  [traffic {:keys [min-bytes-per-second rate-grace-ms]}]
+  (when min-bytes-per-second
+    (pace/start-looking #(run! exchange/end-if-slow! (traffic/in-flight traffic)) rate-grace-ms)))
+
 (defn start
   "Returns the life of a server of this engine; the options are checked already. Throws :thrum/start-failed."
   [engine options handler]
   (let [traffic (traffic/traffic (assoc options :as-asked (as-asked options)))
-        life (Life. engine options traffic (start-engine engine options traffic handler) (CountDownLatch. 1) (AtomicReference.))]
+        running (start-engine engine options traffic handler)
+        life (Life. engine options traffic running (start-looking traffic options) (CountDownLatch. 1) (AtomicReference.))]
     (when (:stop-on-shutdown? options) (add-hook! life))
     life))
 
@@ -124,6 +137,7 @@
       (try
         (.close ^Running (.-running life))
         (finally
+          (some-> ^Thread (.-pace life) (.interrupt))
           (remove-hook! life)
           (traffic/move! (.-traffic life) (traffic/state (.-traffic life)) :stopped)
           (traffic/tell! (.-traffic life) :stop (constantly {}))

@@ -69,6 +69,8 @@
    (row flag :request-id? false "whether requests have a :thrum/request-id: a trusted proxy's X-Request-Id, or one that is made")
    (row {:check health/paths?, :accepts "a map of :live and :ready to paths"} :health nil
         "where probes ask, as {:live \"/livez\", :ready \"/readyz\"}; answered by the server, outside :max-concurrent")
+   (row positive :min-bytes-per-second nil "how fast a client must send a body, and take a response, while it is waited for; none: no bound")
+   (row positive :rate-grace-ms 5000 "how many ms a client may be behind :min-bytes-per-second; then its connection is cut")
    (row natural :drain-delay-ms 0 "how many ms stop! goes on serving, while ready? is false already")
    (row natural :drain-streams-ms 0 "how many ms longer streams and websockets stay open, within :shutdown-timeout-ms")
    (row natural :shutdown-timeout-ms 10000 "how many ms stop! waits for what is in flight")

@@ -261,10 +261,11 @@
          :overload-is-503 (broken/setting :on-overload 503)
          :leaks-from-overload (broken/callbacks (fn [f] (fn [& args] (try (apply f args) (catch Exception e {:status 500, :body (ex-message e)})))))
          :slow-shutdown (broken/options #(assoc % :shutdown-timeout-ms 9000))
+         :no-grace (broken/options #(assoc % :min-bytes-per-second 1000000000, :rate-grace-ms 1))
          :streams-hold-the-stop (broken/options #(assoc % :drain-streams-ms 9000, :shutdown-timeout-ms 9000))
          :fast-shutdown (broken/options #(assoc % :shutdown-timeout-ms 1))}
         (for [k [:max-concurrent :max-queued :max-body-bytes :max-header-bytes :header-timeout-ms
-                 :max-streams :request-timeout-ms :drain-delay-ms :drain-streams-ms :async? :trusted-proxies :request-id? :health]]
+                 :max-streams :request-timeout-ms :drain-delay-ms :drain-streams-ms :async? :trusted-proxies :request-id? :health :min-bytes-per-second]]
           [(keyword (str "no-" (name k))) (broken/without k)])))
 
 ;; Async handlers

@@ -57,7 +57,7 @@
    :h2-no-request-timeout [:h2-deadline-is-503]
    :h2-short-bodies [:h2-body-arrives :h2-deadlines-race-with-answers]
    :h2-swallows-body-failures [:h2-failing-body-is-cut]
-   :hangs-up [:in-time-is-untouched]
+   :hangs-up [:silent-handlers-are-not-slow-clients :in-time-is-untouched]
    :hangs-up-on-half-closed [:half-closed-clients-are-answered]
    :ignores-raise [:async-respond-after-raise-is-ignored]
    :impatient-on-jetty [:handlers-may-be-slower-than-idle]
@@ -151,6 +151,8 @@
    :no-max-header-bytes [:large-headers-are-431 :long-request-line-is-refused :many-headers-are-431]
    :no-max-queued [:beyond-the-queue-is-503 :queued-requests-are-served]
    :no-max-streams [:streams-are-bounded]
+   :no-min-bytes-per-second [:slow-bodies-are-cut :slow-takers-are-cut :slow-takers-of-bytes-are-cut]
+   :no-grace [:steady-bodies-are-served]
    :no-port [:port-zero-picks-one]
    :no-request-timeout-ms [:answered-requests-never-start :async-late-is-503 :deadline-after-commit-cuts :deadline-cuts-what-the-client-does-not-take
                            :deadline-does-not-wait-for-the-handler :deadline-while-the-body-is-read :error-handlers-are-inside-the-deadline
