@@ -16,7 +16,7 @@
   {:allows-one [:max-concurrent-zero-throws]
    :always-interrupts [:disconnects-do-not-interrupt-unasked]
    :always-ready [:ready-until-stop]
-   :answers-twice [:async-late-respond-is-ignored :shed-requests-keep-the-framing]
+   :answers-twice [:async-late-respond-is-ignored :shed-requests-keep-the-framing :steady-takers-are-served]
    :async-mends [:async-nil-is-500 :async-respond-does-not-throw :async-throw-is-500]
    :believes-forwarded-for [:hops-without-an-address-end-the-walk :remote-addr-is-not-claimed :untrusted-peers-tell-nothing]
    :believes-forwarded-proto [:scheme-is-http]
