@@ -238,7 +238,8 @@
    [:p {:class "about"}
     (str/join " · " (remove nil? [started
                                   (cond
-                                    (some :scaled (mapcat :parts experiments)) "quick form: scaled sizes, nothing extrapolated"
+                                    (some :scaled (mapcat :parts experiments))
+                                    (str (if (= :tour (:form options)) "the tour" "quick form") ": scaled sizes, nothing extrapolated")
                                     (:full options) "the published sizes")
                                   (str (:cpu machine) ", " (:cpus machine) " CPUs")
                                   (str "JDK " (get-in machine [:jdk :version]))]))]
