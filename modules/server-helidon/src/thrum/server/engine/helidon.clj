@@ -1,8 +1,7 @@
 (ns thrum.server.engine.helidon
-  "The engine of Helidon 4 SE's web server: HTTP/1.1 and TLS.
+  "The engine on Helidon 4 SE's web server: HTTP/1.1, HTTP/1.0 and TLS.
 
-  Helidon listens and accepts, has a virtual thread for each connection, and answers. What it lets through is refused in front of its
-  parser, by thrum.server.engine.helidon.input, and what it would say wrongly is corrected behind it, by .output."
+  Helidon listens, accepts, and has a virtual thread for each connection. What is said on a connection is ours: doc/decisions says why."
   (:require
    [thrum.jdk :as jdk]
    [thrum.server.engine]
@@ -51,8 +50,8 @@
 (def ^:private ^Duration for-ever (Duration/ofDays 365))
 
 (defn- listener!
-  "Tells Helidon how to listen on this port."
-  [^ListenerConfig$BuilderBase builder all port {:keys [^String host backlog]} serve]
+  "Tells Helidon how to listen on this port; securing: what makes a socket one of TLS, or nil."
+  [^ListenerConfig$BuilderBase builder all port securing {:keys [^String host backlog]} serve]
   (doto builder
     (.protocolsDiscoverServices false)
     (.address (InetAddress/getByName host))
@@ -61,32 +60,27 @@
     ;; 4096 otherwise.
     (.putListenerSocketOption StandardSocketOptions/SO_RCVBUF (Integer/valueOf 65536))
     (.connectionOptions ^SocketOptions (connections/socket-options all))
-    (.addConnectionSelector (connections/selector all serve))
-    (.writeBufferSize 0)
+    (.addConnectionSelector (connections/selector all securing serve))
+    ;; Otherwise it has buffers of its own for each connection.
+    (.useNio false)
     (.shutdownGracePeriod for-ever)
     (.idleConnectionPeriod connections/timer-period)))
-
-(defn- secure!
-  "Tells Helidon how to listen on the port of TLS."
-  [^ListenerConfig$BuilderBase builder all {:keys [ssl-port] :as options} serve]
-  (doto builder
-    (listener! all ssl-port options serve)
-    (.tls (tls/tls options))))
 
 (def ^:private ^String secure-name "tls")
 
 (defn- config ^WebServerConfig [all {:keys [port ssl-port] :as options} serve]
   (let [builder (doto (WebServerConfig/builder)
                   (.featuresDiscoverServices false)
-                  (.shutdownHook false))]
+                  (.shutdownHook false))
+        securing (when ssl-port (tls/securing options))]
     (if port
-      (listener! builder all port options serve)
-      (secure! builder all options serve))
+      (listener! builder all port nil options serve)
+      (listener! builder all ssl-port securing options serve))
     (when (and port ssl-port)
       (.putSocket builder secure-name
                   (.buildPrototype (doto (ListenerConfig/builder)
                                      (.name secure-name)
-                                     (secure! all options serve)))))
+                                     (listener! all ssl-port securing options serve)))))
     (.buildPrototype builder)))
 
 (defn- ports-of [^WebServer server {:keys [port ssl-port]}]
@@ -105,18 +99,18 @@
 
 (defn- visit!
   "Connects to the server where nobody ever did: for its timer to end, there must be a connection."
-  [all port]
-  (when (and (connections/timer? all) (pos? (long port)))
+  [all {:keys [port ssl-port]}]
+  (when (connections/timer? all)
     (try
-      (with-open [_ (Socket. (InetAddress/getLoopbackAddress) (int port))]
+      (with-open [_ (Socket. (InetAddress/getLoopbackAddress) (int (max (long port) (long ssl-port))))]
         (connections/await-timer! all))
       (catch IOException _))))
 
 (defn- stop-soon!
   "Has the server stop, once; returns when it takes no more connections."
-  [all ^Thread stopping port]
+  [all ^Thread stopping ports]
   (when (= Thread$State/NEW (.getState stopping))
-    (visit! all port)
+    (visit! all ports)
     (connections/close! all)
     (.start stopping)))
 
@@ -125,9 +119,9 @@
   (port [_] (int (:port ports)))
   (sslPort [_] (int (:ssl-port ports)))
   (closeListeners [_]
-    (stop-soon! all stopping (:port ports)))
+    (stop-soon! all stopping ports))
   (close [_]
-    (stop-soon! all stopping (:port ports))
+    (stop-soon! all stopping ports)
     (while (not (.join stopping (Duration/ofMillis 20)))
       (connections/cut-all! all))
     (.interrupt keeper)
@@ -147,6 +141,6 @@
 (def engine
   "Helidon 4 SE."
   {:name :helidon
-   :capabilities #{:tls :client-certificates :blocking-send}
+   :capabilities #{:tls :client-certificates :blocking-send :http-1.0}
    :rows {}
    :start start})

@@ -10,11 +10,10 @@
    [thrum.test-kit.leak :as leak])
   (:import
    (clojure.lang ExceptionInfo)
-   (io.helidon.webserver WebServer WebServerConfig)
-   (io.helidon.webserver.http Handler HttpRouting ServerResponse)
    (java.io ByteArrayInputStream ByteArrayOutputStream IOException InputStream ObjectInputStream ObjectOutputStream)
-   (java.net InetAddress ServerSocket SocketTimeoutException)
+   (java.net InetAddress ServerSocket Socket SocketTimeoutException)
    (java.util Date)
+   (java.util.concurrent Semaphore)
    (javax.net.ssl SSLSocket)))
 
 (set! *warn-on-reflection* true)
@@ -24,21 +23,10 @@
 
 (run! #(java.util.logging.Logger/.setLevel % java.util.logging.Level/OFF) quiet)
 
-(defn- all-helidon-threads []
+(defn- helidon-threads []
   (filter #(re-find #"helidon-idle|idle-timeout|server-.*-listener|thrum-helidon" (.getName ^Thread %)) (keys (Thread/getAllStackTraces))))
 
-(def ^:private ^:dynamic *others*
-  "The threads that other tests have left: a server of TLS alone that nobody connected to leaves one."
-  #{})
-
-(defn- helidon-threads []
-  (remove *others* (all-helidon-threads)))
-
-(defn- among-others [test]
-  (binding [*others* (set (all-helidon-threads))]
-    (test)))
-
-(use-fixtures :each leak/no-leaks among-others)
+(use-fixtures :each leak/no-leaks)
 
 (defn- start [handler options]
   (server/run-server handler (merge {:engine :helidon, :port 0, :stop-on-shutdown? false} options)))
@@ -63,7 +51,7 @@
 ;; Start and stop
 
 (deftest what-it-lacks-is-refused-at-the-start
-  (is (= #{:tls :client-certificates :blocking-send} (server/capabilities :helidon)))
+  (is (= #{:tls :client-certificates :blocking-send :http-1.0} (server/capabilities :helidon)))
   (doseq [[options lacks] [[{:h2c? true} :h2] [{:ws-idle-timeout-ms 5} :websockets] [{:interrupt-on-disconnect? true} :disconnect]]]
     (is (= {:type :thrum/invalid, :lacks lacks}
            (select-keys (ex-data (failure #(start ok options))) [:type :lacks])))))
@@ -79,11 +67,12 @@
   (is (gate/eventually 3000 #(empty? (helidon-threads)))))
 
 (deftest stopping-ends-every-thread-of-helidon
-  (testing "a server that nobody asked"
-    (let [s (start ok {})]
-      (is (seq (helidon-threads)))
-      (server/stop! s)
-      (is (gate/eventually 3000 #(empty? (helidon-threads))))))
+  (doseq [options [{} (assoc (tls/keystore) :port nil)]]
+    (testing "a server that nobody asked"
+      (let [s (start ok options)]
+        (is (seq (helidon-threads)))
+        (server/stop! s)
+        (is (gate/eventually 3000 #(empty? (helidon-threads)))))))
   (testing "a server with a connection that is kept"
     (let [s (start ok (tls/keystore))
           client (wire/connect (server/port s))]
@@ -103,48 +92,11 @@
   (is (nil? (java.io.ObjectInputFilter$Config/getSerialFilter)))
   (is (= (Date. 1) (copied (Date. 1)))))
 
-;; In front of Helidon's parser
-
-(defn- bare-helidon
-  "Returns Helidon's own server, started."
-  ^WebServer []
-  (let [handler (reify Handler
-                  (handle [_ _request response]
-                    (.send ^ServerResponse response (.getBytes "ok"))))
-        routing (doto (HttpRouting/builder) (.any ^"[Lio.helidon.webserver.http.Handler;" (into-array Handler [handler])))]
-    (.start (WebServer/create (.buildPrototype (doto (WebServerConfig/builder)
-                                                 (.featuresDiscoverServices false)
-                                                 (.shutdownHook false)
-                                                 (.address (InetAddress/getByName "127.0.0.1"))
-                                                 (.routing routing)))))))
-
-(defn- post [& headers]
-  (str (str/join "\r\n" (into ["POST / HTTP/1.1" "Host: x"] headers)) "\r\n\r\n"))
-
-(def ^:private let-through
-  "What Helidon answers with 200, and what we refuse, with which status."
-  {:unknown-coding [501 (post "Transfer-Encoding: gzip")]
-   :two-lengths [400 (str (post "Content-Length: 3" "Content-Length: 0") "abc")]
-   :length-and-chunks [400 (str (post "Content-Length: 5" "Transfer-Encoding: chunked") "0\r\n\r\n")]})
-
-(deftest helidon-alone-lets-through-what-is-refused-here
-  ;; Started first, it would forbid all deserialization to this JVM.
-  (server/stop! (start ok {}))
-  (let [bare (bare-helidon)]
-    (try
-      (doseq [[what [status request]] let-through]
-        (testing what
-          (let [alone (wire/connect (.port bare))]
-            (is (= 200 (:status (wire/ask! alone request))))
-            (wire/close! alone))
-          (serving [client [ok {}]]
-            (is (= status (:status (wire/ask! client request))))
-            (is (wire/closed? client)))))
-      (finally (.stop bare)))))
+;; Requests
 
 (deftest refusals-repeat-nothing
   (doseq [[status request] [[505 "GET /marker HTTP/9.9\r\n\r\n"]
-                            [505 "GET /marker HTTP/1.0\r\nHost: x\r\n\r\n"]
+                            [505 "GET /marker HTTP/1.2\r\nHost: x\r\n\r\n"]
                             [400 "GET /marker marker\r\n\r\n"]
                             [400 "GET / HTTP/1.1\r\nHost: x\r\nmarker with blanks: 1\r\n\r\n"]
                             [400 "GET / HTTP/1.1\r\nHost: x\r\nX: marker\u0001\r\n\r\n"]
@@ -160,7 +112,7 @@
           (is (not (re-find #"(?i)marker|helidon|Exception" (pr-str answer))))
           (is (wire/closed? client)))))))
 
-(deftest paths-that-helidon-would-refuse-reach-the-handler
+(deftest every-path-reaches-the-handler
   (serving [client [(fn [{:keys [uri]}] {:status 200, :body uri}) {}]]
     (doseq [path ["/%zz" "//" "/a%00b" "/{}|\\^`\"<>" "/..;/x"]]
       (is (= path (:body (wire/ask! client (wire/get path))))))
@@ -199,7 +151,7 @@
       (wire/send! client "body")
       (is (= "body" (:body (wire/response client)))))))
 
-;; Behind Helidon's answer
+;; Answers
 
 (deftest a-status-without-a-body-says-what-the-handler-says
   (let [answers {"/304" {:status 304, :headers {"Content-Length" "17", "ETag" "e"}}
@@ -236,6 +188,25 @@
   (serving [client [(fn [_] {:status 200, :headers {"set-cookie" ["a=1" "b=2"], "x-own" "1"}, :body "x"}) {}]]
     (let [{:keys [headers]} (wire/ask! client (wire/get "/"))]
       (is (= [["a=1" "b=2"] ["1"]] (map headers ["set-cookie" "x-own"]))))))
+
+(deftest http-1-0-is-kept-where-the-end-is-stated
+  (serving [client [(fn [{:keys [uri]}] {:status 200, :body (if (= "/seq" uri) (list "a" "b") "whole")}) {}]]
+    (let [ask (fn [path] (let [answer (wire/ask! client (str "GET " path " HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"))]
+                           [(:body answer) (:framing answer) (:ended answer) (wire/header answer "connection")]))]
+      (is (= ["whole" :length :whole "keep-alive"] (ask "/") (ask "/")))
+      (is (= ["ab" :close :eof "close"] (ask "/seq"))))))
+
+(deftest events-flow-to-http-1-0
+  (let [gate (promise)
+        handler (fn [_] (server/sse (fn [events]
+                                      (server/send! events {:data "first"})
+                                      (deref gate 5000 nil))))]
+    (serving [client [handler {}]]
+      (wire/send! client "GET / HTTP/1.0\r\n\r\n")
+      (is (= :close (:framing (wire/head client))))
+      (is (= "data: first" (wire/text-of (wire/read-bytes client 11))))
+      (deliver gate :end)
+      (is (= :eof (:ended (wire/body client {:framing :close})))))))
 
 ;; Slow clients
 
@@ -291,6 +262,31 @@
       (is (= 200 (:status (wire/ask! (wire/client socket) (wire/get "/"))))))
     (run! wire/close! stalled)
     (server/stop! s)))
+
+(defn- places
+  "Returns how many connections more the server would take."
+  [s]
+  (let [field (fn [x n] (.get (doto (.getDeclaredField (class x) n) (.setAccessible true)) x))]
+    (-> s (field "life") (field "running") (field "all") (field "room") Semaphore/.availablePermits)))
+
+(deftest every-way-to-end-gives-the-place-back
+  (let [s (start (fn [{:keys [uri]}] (if (= "/throws" uri) (throw (Error. "handler")) (ok nil)))
+                 (assoc (tls/keystore) :max-connections 20, :header-timeout-ms 300, :idle-timeout-ms 300))
+        whole (fn [socket & parts] (apply wire/ask! (wire/client socket) parts))
+        ends {:reset-at-once #(dotimes [_ 10] (wire/hit! % 0 ""))
+              :reset-from-one-port #(reduce (fn [from _] (wire/hit! % from "")) 0 (range 30))
+              :garbage #(wire/hit! % 0 "no TLS, no HTTP\r\n\r\n")
+              :silence (fn [port] (with-open [k (Socket. "127.0.0.1" (int port))] (hung-up? (wire/client k))))
+              :stalled (fn [port] (let [c (wire/connect port)] (wire/send! c "\u0016\u0003\u0001") (hung-up? c) (wire/close! c)))
+              :failing (fn [_] (with-open [k (Socket. "127.0.0.1" (int (server/port s)))] (whole k (wire/get "/throws"))))
+              :asked (fn [_] (with-open [k (secure-client s)] (whole k (wire/get "/"))))
+              :closing (fn [_] (with-open [k (secure-client s)] (whole k (wire/get "/" "Connection: close"))))}]
+    (doseq [[how end!] ends, port [(server/port s) (server/ssl-port s)]]
+      (testing how
+        (end! port)
+        (is (gate/eventually 3000 #(= 20 (places s))))))
+    (server/stop! s)
+    (is (= 20 (places s)))))
 
 (deftest an-interrupt-late-in-a-handler-ends-with-its-thread
   (let [threads (atom [])]

@@ -368,6 +368,7 @@
    :rows {}
    ;; What the JDK's parser does before we see anything, and keeps to itself.
    :gaps {:own-error-pages-tell-nothing "the JDK's own refusals carry a fixed phrase, as URISyntaxException thrown"
+          :http-1-0-is-not-asked-to-go-on "the JDK answers Expect: 100-continue whatever the version"
           :garbled-coding-is-refused "the JDK trims control characters around a header's value"
           :chunk-sizes-may-exceed-32-bits "the JDK counts a chunk's size in 32 bits, and keeps it to itself"
           :handlers-date-is-sent "the JDK puts its own Date in its place"

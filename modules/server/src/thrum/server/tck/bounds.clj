@@ -404,3 +404,27 @@
       (expect (not= :data (wire/after fourth 300)) "that the fourth is not served" :served)
       (run! wire/close! (conj served fourth))
       (expect (scene/eventually 3000 #(served? (scene/client env server))) "room for another" :none))))
+
+(defn hit-often!
+  "Has clients come to the port from one port of theirs and reset their connections, with each text 10 times."
+  [port texts]
+  (reduce (fn [from text] (wire/hit! port from text))
+          0
+          (for [text texts, _ (range 10)] text)))
+
+(defn all-served?
+  "Whether so many new clients, (connect) each, are served while all of them are connected; closes them."
+  [n connect]
+  (let [clients (atom [])]
+    (try
+      (every? (fn [_] (let [c (connect)] (swap! clients conj c) (served? c))) (range n))
+      (catch IOException _ false)
+      (finally (run! wire/close! @clients)))))
+
+(defcase lost-connections-give-their-places-back "4.4"
+  "Connections that are reset at once, before a head, within it, within a body, or behind what is no HTTP, give their places of :max-connections back."
+  [env]
+  (let [server (scene/serve env scene/ok {:max-connections 3})
+        port (scene/port-of env server)]
+    (hit-often! port ["" "GET" "GET / HTTP/1.1\r\nHost: local" (wire/head-of "POST" "/" "Content-Length: 9") "\u0016\u0003\u0001" (wire/get "/")])
+    (expect (scene/eventually 4000 (fn [] (all-served? 3 #(wire/connect port)))) "room for three" :less)))

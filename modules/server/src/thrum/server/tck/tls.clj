@@ -3,6 +3,7 @@
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
+   [thrum.server.tck.bounds :as bounds]
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
@@ -164,6 +165,16 @@
         (scene/at-end env #(wire/close! c))
         (wire/try-send! c garbage)))
     (expect-status 200 (wire/ask! (secure env server nil) (wire/get "/")))))
+
+(defcase tls-lost-connections-give-their-places-back "4.4"
+  "Connections that end before their handshake, within it or at once behind it give their places of :max-connections back."
+  tls
+  [env]
+  (let [server (scene/serve env scene/ok (assoc (keystore) :max-connections 3))
+        port (scene/tool env :ssl-port server)]
+    (bounds/hit-often! port ["" "\u0016" "\u0016\u0003\u0001\u0002\u0000\u0001" "GET / HTTP/1.1\r\n\r\n"])
+    (dotimes [_ 3] (try (wire/reset!! (secure env server nil)) (catch IOException _)))
+    (expect (scene/eventually 4000 (fn [] (bounds/all-served? 3 #(secure env server nil)))) "room for three" :less)))
 
 (defcase tls-failing-body-is-cut "4.3"
   "Over TLS a body that fails half-way never looks complete."

@@ -78,6 +78,19 @@
   [client & parts]
   (try (apply send! client parts) true (catch IOException _ false)))
 
+(defn hit!
+  "Connects from this port of the client's, 0 for any, sends the text and closes with a RST; returns the port. What the server's side does not
+  take is ignored."
+  [port from text]
+  (let [socket (doto (Socket.) (.setReuseAddress true) (.setSoLinger true 0))]
+    (try
+      (.bind socket (InetSocketAddress. (InetAddress/getByName "127.0.0.1") (int from)))
+      (.connect socket (InetSocketAddress. (InetAddress/getByName "127.0.0.1") (int port)) 300)
+      (.write (.getOutputStream socket) (bytes-of text))
+      (.getLocalPort socket)
+      (catch IOException _ (max (int from) (.getLocalPort socket)))
+      (finally (.close socket)))))
+
 ;; Requests
 
 (defn- lines [& parts]

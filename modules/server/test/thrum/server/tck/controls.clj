@@ -57,6 +57,7 @@
    :short-protocols (broken/request #(update % :protocol str/replace "HTTP/" ""))
    :certificates-everywhere (broken/request #(assoc % :ssl-client-cert :certificate))
    :no-empty-bodies (broken/request #(cond-> % (= :get (:request-method %)) (dissoc :body)))
+   :no-bodies-on-1-0 (broken/request #(cond-> % (= "HTTP/1.0" (:protocol %)) (assoc :body (InputStream/nullInputStream))))
    :seven-bit-bodies (broken/request #(update % :body masked))
    :short-bodies (broken/request #(update % :body (fn [in] (at-most 10000 in))))
    :no-content-keys (broken/request #(dissoc % :content-type :content-length :character-encoding))
@@ -415,8 +416,9 @@
    :h2-black-hole (broken/wire #(if (str/starts-with? % "GET") % "") identity)})
 
 (def ^:private kept
-  "What takes a connection that goes on behind a request in chunks."
-  {:trailers-end-at-a-fold (broken/wire #(str/replace % "X: a\r\n GET" "\r\nGET") identity)})
+  "What :jdk cannot break: it has one :max-connections a JVM, and ends a connection behind a request in chunks."
+  {:loses-a-place (broken/setting :max-connections 2)
+   :trailers-end-at-a-fold (broken/wire #(str/replace % "X: a\r\n GET" "\r\nGET") identity)})
 
 (def ^:private on-jetty
   (update-vals (merge websockets disconnects secured second-version kept) #(assoc % :options {:engine :jetty})))

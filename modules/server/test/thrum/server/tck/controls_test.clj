@@ -83,20 +83,21 @@
              :trusted-proxies-are-addresses :two-servers-do-not-share-a-port :unknown-engine-options-throw :unknown-engine-throws
              :unknown-host-throws :unknown-options-throw]
    :lower-cases-by-locale [:header-names-know-no-locale]
+   :loses-a-place [:lost-connections-give-their-places-back :tls-lost-connections-give-their-places-back]
    :mends-responses [:missing-file-is-500 :nil-response-is-500 :no-map-is-500 :no-status-is-500 :wrong-body-is-500
                      :wrong-header-value-is-500 :wrong-status-is-500]
    :merges-slashes [:uri-keeps-double-slashes]
    :naive [:connection-headers-are-the-servers :bare-line-ends-end-no-trailers :bare-line-ends-in-values-are-refused :blank-lines-end-no-trailers
            :connections-are-bounded :endless-headers-are-not-read :endless-trailers-are-refused :garbled-trailers-are-refused
-           :handlers-own-interrupt-does-not-leak :header-names-are-tokens :idle-connections-are-closed
+           :handlers-own-interrupt-does-not-leak :header-names-are-tokens :http-1-0-is-not-asked-to-go-on :idle-connections-are-closed
            :line-ends-in-values-are-refused :no-content-has-no-length :silent-bodies-are-given-up
            :silent-connections-are-closed :stated-length-is-kept :upgrade-is-the-servers
            :wide-chars-in-values-are-no-line-ends]
    :naive-any-coding [:two-codings-are-refused]
    :naive-chunk-end [:chunks-end-with-a-line]
    :naive-chunk-size [:garbled-chunk-sizes-are-refused :overflowing-chunk-sizes-are-refused]
-   :naive-chunks-on-1-0 [:http-1-0-closes]
-   :naive-closes [:client-may-close]
+   :naive-chunks-on-1-0 [:http-1-0-closes :http-1-0-is-kept-or-closed]
+   :naive-closes [:client-may-close :http-1-0-without-keep-alive-closes]
    :naive-coding-is-chunked [:coding-list-is-refused :empty-coding-is-refused :unknown-coding-is-501]
    :naive-continue [:continue-is-sent-when-the-body-is-read]
    :naive-cut-body-throws [:truncated-chunks-are-no-body :truncated-length-is-no-body]
@@ -138,6 +139,7 @@
    :no-content-keys [:content-keys-are-there]
    :no-drain-delay-ms [:draining-goes-on-serving]
    :no-drain-streams-ms [:streams-may-end-later]
+   :no-bodies-on-1-0 [:http-1-0-bodies-arrive]
    :no-empty-bodies [:body-is-always-a-stream]
    :no-empty-seqs [:empty-seq-is-empty :head-does-not-realise-a-seq]
    :no-health [:other-methods-are-no-probes :probes-are-answered-when-the-server-is-full :readiness-ends-with-the-drain]

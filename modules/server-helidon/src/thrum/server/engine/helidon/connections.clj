@@ -1,5 +1,8 @@
 (ns thrum.server.engine.helidon.connections
-  "All connections of a server, from when Helidon accepts them to when they end; and who looks after them."
+  "All connections of a server, from when Helidon accepts them to when they end; and who looks after them.
+
+  A place of :max-connections belongs to a connection from when it is accepted until it is taken out of the set, by whomever: by the thread that has
+  served it, or by the keeper, which finds its socket closed. So it is given back once, however a connection ends."
   (:require
    [thrum.jdk :as jdk]
    [thrum.server.engine.helidon.connection :as connection]
@@ -12,6 +15,7 @@
    (io.helidon.webserver.spi ServerConnection ServerConnectionSelector ServerConnectionSelector$Support)
    (java.io IOException)
    (java.net Socket StandardSocketOptions)
+   (java.nio.channels SocketChannel)
    (java.time Duration)
    (java.util Optional Set)
    (java.util.concurrent ConcurrentHashMap CountDownLatch Semaphore TimeUnit)
@@ -20,45 +24,52 @@
 
 (set! *warn-on-reflection* true)
 
-;; accepted: [remote address, local one] -> the Accepted that Helidon has not handed over yet. open: the connections of the others.
-;; room: how many more sockets there may be. timerless: open until Helidon's timer has ended. closed: whether no more are taken.
-(deftype Connections [options ^ConcurrentHashMap accepted ^Set open ^Semaphore room ^CountDownLatch timerless ^AtomicBoolean closed])
-
-(deftype Accepted [^Socket socket ^long until])
+;; open: the connections. room: how many more there may be. timerless: open until Helidon's timer has ended. closed: whether no more are taken.
+(deftype Connections [options ^Set open ^Semaphore room ^CountDownLatch timerless ^AtomicBoolean closed])
 
 (defn connections
   "Returns the connections of a server with these options: none yet."
   ^Connections [{:keys [max-connections] :as options}]
-  (Connections. options (ConcurrentHashMap.) (ConcurrentHashMap/newKeySet) (Semaphore. (int max-connections))
-                (CountDownLatch. 1) (AtomicBoolean.)))
+  (Connections. options (ConcurrentHashMap/newKeySet) (Semaphore. (int max-connections)) (CountDownLatch. 1) (AtomicBoolean.)))
 
 (defn close!
   "Takes no more connections: those that are there stay."
   [^Connections all]
   (.set ^AtomicBoolean (.-closed all) true))
 
+(defn- end!
+  "Closes the connection, and gives its place to others; once."
+  [^Connections all c]
+  (connection/close! c)
+  (when (.remove ^Set (.-open all) c)
+    (.release ^Semaphore (.-room all))))
+
 ;; A new one
 
-(defn- note! [^Connections all ^Socket socket]
-  (when (.get ^AtomicBoolean (.-closed all)) (throw (IOException. "The server takes no more connections")))
-  (.setOption socket StandardSocketOptions/TCP_NODELAY true)
-  (.put ^ConcurrentHashMap (.-accepted all)
-        [(.getRemoteSocketAddress socket) (.getLocalSocketAddress socket)]
-        (Accepted. socket (connection/in-ms (:header-timeout-ms (.-options all))))))
+(def ^:private ^InheritableThreadLocal newest
+  "The connection that this thread, Helidon's listener, has accepted last. Helidon shows sockets to nobody but their options; the thread that it
+  starts for one next inherits its connection."
+  (InheritableThreadLocal.))
+
+(defn- take-place!
+  "Returns the connection of a socket, which has taken a place."
+  ^Connection [^Connections all ^Socket socket]
+  (let [c (connection/connection socket (.-options all))]
+    (.acquire ^Semaphore (.-room all))
+    (.expect c (connection/in-ms (:header-timeout-ms (.-options all))))
+    (.add ^Set (.-open all) c)
+    c))
 
 (defn- accept!
-  "Notes a socket that was just accepted, on the listener's thread, which waits here while there are too many. Helidon's own bound is no
-  use: a TLS handshake that fails takes a place for ever. What this throws closes the socket."
-  [^Connections all socket]
-  (.acquire ^Semaphore (.-room all))
-  (try
-    (note! all socket)
-    (catch Throwable t
-      (.release ^Semaphore (.-room all))
-      (throw t))))
+  "Takes a place for a socket that was just accepted, on the listener's thread, which waits here while there are too many. What this
+  throws closes the socket, and so gives the place back."
+  [^Connections all ^SocketChannel channel]
+  (.set newest (take-place! all (.socket channel)))
+  (when (.get ^AtomicBoolean (.-closed all)) (throw (IOException. "The server takes no more connections")))
+  (.setOption channel StandardSocketOptions/TCP_NODELAY true))
 
 (defn socket-options
-  "Returns options of Helidon's that note each socket it accepts: it shows it to nobody else."
+  "Returns options of Helidon's that take a place for each socket it accepts."
   ^SocketOptions [all]
   (reify SocketOptions
     (socketOptions [_] {})
@@ -69,17 +80,17 @@
     (socketReuseAddress [_] true)
     (socketKeepAlive [_] false)
     (tcpNoDelay [_] true)
-    (configureSocket [_ socket] (accept! all socket))))
+    (^void configureSocket [_ ^Socket _])
+    (^void configureSocket [_ ^SocketChannel channel] (accept! all channel))))
 
-(defn- take-over!
-  "Returns the connection that the context is of."
-  ^Connection [^Connections all ^ConnectionContext context]
-  (if-some [^Accepted accepted (.remove ^ConcurrentHashMap (.-accepted all)
-                                        [(.address (.remotePeer context)) (.address (.localPeer context))])]
-    (let [c (connection/connection (.-socket accepted) (.serverSocket context) (.-options all))]
-      (.add ^Set (.-open all) c)
-      c)
-    (throw (CloseConnectionException. "It has been closed already"))))
+(defn- inherited
+  "Returns the connection that the context is of, on the thread which Helidon has started for it."
+  ^Connection [^ConnectionContext context]
+  (let [^Connection c (.get newest)]
+    (.remove newest)
+    (when-not (and c (= (connection/remote c) (.address (.remotePeer context))))
+      (throw (CloseConnectionException. "Whose connection this is cannot be told")))
+    c))
 
 ;; Helidon's timer
 
@@ -110,55 +121,48 @@
 
 ;; Serving
 
-(defn- handle! [^Connections all ^Connection c context serve limit]
+(defn- handle! [^Connections all ^Connection c securing serve]
   (try
-    (http1/talk! c context serve limit)
+    (http1/talk! c (when securing (connection/secure! c securing)) serve)
+    (connection/linger! c)
+    ;; The client has gone, or speaks no TLS.
+    (catch IOException _)
     (finally
-      (try
-        (connection/linger! c)
-        (finally
-          (.release ^Semaphore (.-room all))
-          (await-timer! all)
-          (.remove ^Set (.-open all) c))))))
+      (end! all c)
+      (await-timer! all))))
 
-(defn- server-connection ^ServerConnection [^Connections all serve ^ConnectionContext context]
-  (let [c (take-over! all context)]
+(defn- server-connection ^ServerConnection [all securing serve context]
+  (let [c (inherited context)]
     (reify ServerConnection
-      (^void handle [_ ^Limit limit] (handle! all c context serve limit))
+      (^void handle [_ ^Limit _] (handle! all c securing serve))
       (idleTime [_] (end-timer! all))
       ;; Connections are ended one by one, when their time has come.
       (close [_ _interrupt]))))
 
 (defn selector
-  "Returns what gives Helidon the connection for a socket that it has accepted, and whose TLS handshake is done."
-  ^ServerConnectionSelector [all serve]
+  "Returns what gives Helidon the connection for a socket that it has accepted; securing: what makes it one of TLS, or nil."
+  ^ServerConnectionSelector [all securing serve]
   (reify ServerConnectionSelector
     (bytesToIdentifyConnection [_] 0)
     (^ServerConnectionSelector$Support supports [_ ^BufferData _] ServerConnectionSelector$Support/SUPPORTED)
-    (supportedApplicationProtocols [_] #{"http/1.1"})
-    (connection [_ context] (server-connection all serve context))))
+    (supportedApplicationProtocols [_] #{})
+    (connection [_ context] (server-connection all securing serve context))))
 
 ;; The end
 
-(defn- look-at-accepted!
-  "Closes a socket whose handshake takes too long; gives the place of a closed one to others."
-  [^Connections all addresses ^Accepted accepted now]
-  (let [^Socket socket (.-socket accepted)]
-    (cond
-      (.isClosed socket) (when (.remove ^ConcurrentHashMap (.-accepted all) addresses accepted)
-                           (.release ^Semaphore (.-room all)))
-      (neg? (- (.-until accepted) (long now))) (connection/close! socket))))
-
-(defn- look-at-all! [^Connections all]
+(defn- look-at-all!
+  "Cuts connections that have been silent for too long, and gives the places of closed ones back."
+  [^Connections all]
   (let [now (System/nanoTime)]
-    (run! #(.look ^Connection % now) (.-open all))
-    (run! (fn [[addresses accepted]] (look-at-accepted! all addresses accepted now)) (.-accepted all))))
+    (doseq [^Connection c (.-open all)]
+      (.look c now)
+      (when (connection/ended? c) (end! all c)))))
 
 (defn- tick-ms [{:keys [header-timeout-ms idle-timeout-ms]}]
   (-> (min header-timeout-ms idle-timeout-ms) (quot 4) (max 5) (min 250)))
 
 (defn keeper
-  "Starts to look for connections that are silent; returns the thread, which ends when it is interrupted."
+  "Starts to look after connections; returns the thread, which ends when it is interrupted."
   ^Thread [^Connections all]
   (let [tick-ms (long (tick-ms (.-options all)))
         look (fn []
@@ -172,5 +176,4 @@
 (defn cut-all!
   "Ends all connections."
   [^Connections all]
-  (run! #(.cut ^Connection %) (.-open all))
-  (run! #(connection/close! (.-socket ^Accepted %)) (vals (.-accepted all))))
+  (run! #(.cut ^Connection %) (.-open all)))

@@ -106,14 +106,32 @@
         (aget headers (inc i))
         (recur (+ i 2))))))
 
-(defn closes?
-  "Tells whether the headers end the connection."
-  [^objects headers]
+(defn- connection-says?
+  "Tells whether a Connection header matches."
+  [pattern ^objects headers]
   (loop [i 0]
     (when (< i (alength headers))
       (or (and (.equalsIgnoreCase "connection" (aget headers i))
-               (boolean (re-find #"(?i)(?:^|[\s,])close(?:$|[\s,])" (aget headers (inc i)))))
+               (boolean (re-find pattern (aget headers (inc i)))))
           (recur (+ i 2))))))
+
+(defn closes?
+  "Tells whether the headers end the connection."
+  [headers]
+  (connection-says? #"(?i)(?:^|[\s,])close(?:$|[\s,])" headers))
+
+(defn http-1-0?
+  "Tells whether the request is of HTTP/1.0: its client knows no chunks, nor 100 Continue."
+  [^Head head]
+  (.equals "HTTP/1.0" (.-protocol head)))
+
+(defn ends?
+  "Tells whether the request ends its connection: one of HTTP/1.0 does, unless it says otherwise (RFC 9112, 9.3)."
+  [^Head head]
+  (let [headers (.-headers head)]
+    (or (closes? headers)
+        (and (http-1-0? head)
+             (not (connection-says? #"(?i)(?:^|[\s,])keep-alive(?:$|[\s,])" headers))))))
 
 (defn body-length
   "Returns the length of the body that is announced, :chunked, or nil where there is none. Whether the headers make sense is asked

@@ -1,5 +1,5 @@
 (ns thrum.server.engine.helidon.input
-  "What a client has sent, in front of Helidon: heads, which Helidon gets when they are clean, and bodies, which it never sees."
+  "What a client has sent: heads, and the bytes of bodies."
   (:require
    [thrum.server.engine.helidon.connection :as connection]
    [thrum.server.engine.helidon.head :as head])
@@ -82,7 +82,7 @@
 (defn- protocol-status [^Head head]
   (let [protocol (.-protocol head)]
     (cond
-      (= "HTTP/1.1" protocol) nil
+      (#{"HTTP/1.1" "HTTP/1.0"} protocol) nil
       (re-matches #"HTTP/\d\.\d" protocol) 505
       :else 400)))
 

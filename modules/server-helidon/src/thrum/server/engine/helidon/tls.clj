@@ -1,10 +1,10 @@
 (ns thrum.server.engine.helidon.tls
-  "From the options to Helidon's view of TLS."
+  "From the options to sockets of TLS."
   (:import
-   (io.helidon.common.tls Tls TlsClientAuth)
-   (java.io File)
+   (java.io File InputStream)
+   (java.net Socket)
    (java.security KeyStore)
-   (javax.net.ssl KeyManagerFactory SSLContext TrustManagerFactory)))
+   (javax.net.ssl KeyManagerFactory SSLContext SSLPeerUnverifiedException SSLSocket SSLSocketFactory TrustManagerFactory)))
 
 (set! *warn-on-reflection* true)
 
@@ -32,14 +32,31 @@
       (doto (SSLContext/getInstance "TLS")
         (.init (key-managers options) (trust-managers options) nil))))
 
-(defn tls
-  "Returns Helidon's TLS. Throws what the key stores do where they cannot be loaded."
-  ^Tls [{:keys [client-auth] :as options}]
-  (.build (doto (Tls/builder)
-            (.sslContext (context options))
-            (.clientAuth (case client-auth
-                           :need TlsClientAuth/REQUIRED
-                           :want TlsClientAuth/OPTIONAL
-                           TlsClientAuth/NONE))
-            ;; Otherwise a client's certificate would have to name its address.
-            (.endpointIdentificationAlgorithm Tls/ENDPOINT_IDENTIFICATION_NONE))))
+(defn- layered
+  "Returns a socket of TLS, its server's end, on top of a connected one, which it closes when it is closed."
+  ^SSLSocket [^SSLSocketFactory factory ^Socket raw]
+  (.createSocket factory raw ^InputStream (cast InputStream nil) true))
+
+(defn securing
+  "Returns a function from a connected socket to a SSLSocket on top of it, whose handshake has not begun. Throws what the key stores do
+  where they cannot be loaded."
+  [{:keys [client-auth] :as options}]
+  (let [factory (.getSocketFactory (context options))]
+    (fn [raw]
+      (let [socket (layered factory raw)
+            parameters (doto (.getSSLParameters socket)
+                         (.setApplicationProtocols (into-array String ["http/1.1"])))]
+        (case client-auth
+          :need (.setNeedClientAuth parameters true)
+          :want (.setWantClientAuth parameters true)
+          nil)
+        (doto socket
+          (.setUseClientMode false)
+          (.setSSLParameters parameters))))))
+
+(defn certificate
+  "Returns the client's certificate, or nil."
+  [^SSLSocket socket]
+  (try
+    (aget ^"[Ljava.security.cert.Certificate;" (.getPeerCertificates (.getSession socket)) 0)
+    (catch SSLPeerUnverifiedException _)))

@@ -1,136 +1,59 @@
 (ns thrum.server.engine.helidon.wire
-  "One request as a Wire: what came, from our input; its answer by Helidon's ServerResponse, whose output is corrected."
+  "One request as a Wire: what came, from the input; its answer as bytes."
   (:require
    [thrum.server.engine]
+   [thrum.server.engine.helidon.answer :as answer]
    [thrum.server.engine.helidon.body :as body]
    [thrum.server.engine.helidon.connection :as connection]
-   [thrum.server.engine.helidon.head :as head]
-   [thrum.server.engine.helidon.output :as output])
+   [thrum.server.engine.helidon.head :as head])
   (:import
-   (io.helidon.common.buffers BufferData)
-   (io.helidon.http HeaderName HeaderNames HeaderValues ServerResponseHeaders Status)
-   (io.helidon.webserver ServerConnectionException)
-   (io.helidon.webserver.http RoutingResponse)
-   (java.io ByteArrayOutputStream IOException OutputStream UncheckedIOException)
-   (java.net InetSocketAddress)
-   (java.nio.charset StandardCharsets)
-   (java.util Locale)
+   (java.io IOException)
    (java.util.concurrent CountDownLatch)
    (thrum.server.engine Wire)
+   (thrum.server.engine.helidon.answer Begun)
    (thrum.server.engine.helidon.body Body)
    (thrum.server.engine.helidon.connection Connection)
-   (thrum.server.engine.helidon.head Head)
-   (thrum.server.engine.helidon.output Output)))
+   (thrum.server.engine.helidon.head Head)))
 
 (set! *warn-on-reflection* true)
 
 ;; What is the same for every request of a connection. over: open until the connection is to end.
-(deftype Ends [^Connection connection input ^Output output ^CountDownLatch over scheme ^InetSocketAddress remote ^InetSocketAddress local
-               certificate])
-
-;; The answer's head
-
-(defn- name-of ^HeaderName [^String n]
-  (HeaderNames/create (.toLowerCase n Locale/ROOT) n))
-
-(defn- add-headers! [^RoutingResponse response ^objects headers]
-  (let [^ServerResponseHeaders to (.headers response)]
-    (loop [i 0]
-      (when (< i (alength headers))
-        (.add to (HeaderValues/create (name-of (aget headers i)) ^String (aget headers (inc i))))
-        (recur (+ i 2))))))
-
-(def ^:private without-body
-  "Of these Helidon says Content-Length: 0, and refuses to say another."
-  #{204 205 304})
-
-(defn- line-of ^String [status]
-  (let [known (Status/create (int status))
-        phrase (.reasonPhrase known)]
-    (str "HTTP/1.1 " status " " (when-not (= phrase (str status)) phrase))))
-
-(defn- set-status!
-  "Tells Helidon the status, or 200 where it would not let the rest be as it is; the line is corrected then."
-  [^RoutingResponse response ^Output output status correct]
-  (if (without-body status)
-    (.correct output (comp correct (output/status-line (line-of status))))
-    (do (when-not (= 200 status) (.status response (int status)))
-        (when-not (identical? identity correct) (.correct output correct)))))
-
-(defmacro ^:private telling
-  "Runs the body, which has Helidon write. What that throws is thrown as IOException."
-  [& body]
-  `(try
-     ~@body
-     (catch UncheckedIOException e# (throw (connection/io-exception e#)))
-     (catch ServerConnectionException e# (throw (connection/io-exception e#)))))
-
-;; The answer's body
-
-(def ^:private ^:const most-held
-  "How many bytes of a body are held before they are written."
-  8192)
-
-(definterface IBegun
-  (^Object take [^bytes bytes ^long offset ^long n])
-  (^Object flush []))
-
-;; out: Helidon's. chunked: whether its first piece is written with the head, which it holds back until a second one comes.
-(deftype Begun [^Output output ^OutputStream out chunked ^ByteArrayOutputStream held ^:unsynchronized-mutable started]
-  IBegun
-  (take [this bytes offset n]
-    (.write held bytes (int offset) (int n))
-    (when (<= most-held (.size held)) (.flush this)))
-  (flush [_]
-    (let [nothing? (zero? (.size held))]
-      ;; Helidon takes an empty piece for the last one.
-      (when-not (and nothing? started)
-        (when (and nothing? chunked) (.headAlone output))
-        (telling
-          (.write out (.toByteArray held))
-          (when-not started (.flush out)))
-        (.reset held)
-        (set! started true)))))
-
-(defn- stream ^OutputStream [^Begun begun]
-  (proxy [OutputStream] []
-    (write
-      ([x] (if (bytes? x)
-             (.take begun x 0 (alength ^bytes x))
-             (.take begun (byte-array [(unchecked-byte (int x))]) 0 1)))
-      ([b offset n] (.take begun b offset n)))
-    (flush [] (.flush begun))
-    (close [])))
-
-;; The wire
+(deftype Ends [^Connection connection input ^CountDownLatch over scheme certificate])
 
 (definterface IExchange
-  (^Object settle [headers])         ; decides whether the connection goes on
+  (^boolean asks [])                 ; does the client wait to be asked for the body?
+  (head [status headers framing])    ; the head's bytes, once it is decided whether the connection goes on
   (^Object complete [])
   (^boolean keep [])                 ; may the connection serve another request?
   (^Object over []))                 ; serve has returned
 
-(def ^:private ^{:tag 'bytes} nothing (byte-array 0))
-(def ^:private ^{:tag 'bytes} go-on (.getBytes "HTTP/1.1 100 Continue\r\n\r\n" StandardCharsets/ISO_8859_1))
+(def ^:private ^{:tag 'bytes} go-on (.getBytes "HTTP/1.1 100 Continue\r\n\r\n"))
 
-(defn- ask! [^Connection c]
-  (telling (connection/write! c (BufferData/create ^bytes go-on))))
+(defn- connection-header
+  "Returns what the response says of the connection: on HTTP/1.0 it is closed unless something is said."
+  [keep? ^Head head headers]
+  (cond
+    (not keep?) (when-not (head/closes? headers) ["Connection" "close"])
+    (head/http-1-0? head) ["Connection" "keep-alive"]))
 
-(deftype HelidonWire [^Ends ends ^Head head ^RoutingResponse response
+;; unending: whether the response's body goes on to the connection's end.
+(deftype HelidonWire [^Ends ends ^Head head
                       ^:volatile-mutable ^Body body
                       ^:volatile-mutable begun
                       ^:volatile-mutable keep
+                      ^:volatile-mutable unending
                       ^:volatile-mutable complete]
   IExchange
-  (settle [_ headers]
+  (asks [_]
+    (and (head/waits? (.-headers head)) (not (head/http-1-0? head))))
+  (head [this status headers framing]
     (when (.isCut ^Connection (.-connection ends)) (throw (IOException. "The connection has been cut")))
-    (set! keep (not (or (head/closes? headers)
-                        (head/closes? (.-headers head))
+    (set! keep (not (or unending
+                        (head/closes? headers)
+                        (head/ends? head)
                         ;; The body that the client waits to be asked for may come or not.
-                        (and body (not (.begun body)) (head/waits? (.-headers head))))))
-    (add-headers! response headers)
-    (when-not (or keep (head/closes? headers))
-      (.add (.headers response) HeaderValues/CONNECTION_CLOSE)))
+                        (and body (not (.begun body)) (.asks this)))))
+    (answer/head status headers framing (connection-header keep head headers)))
   (complete [_]
     (set! complete true)
     ;; A handler that is still at it, whatever it was told, does not keep the client waiting for the end.
@@ -148,45 +71,45 @@
   (scheme [_] (.-scheme ends))
   (authority [_] nil)
   (headers [_] (.-headers head))
-  (remote [_] (.-remote ends))
-  (local [_] (.-local ends))
+  (remote [_] (connection/remote (.-connection ends)))
+  (local [_] (connection/local (.-connection ends)))
   (certificate [_] (.-certificate ends))
-  (body [_]
+  (body [this]
     (when-some [length (head/body-length (.-headers head))]
       (let [connection (.-connection ends)
-            ask (if (head/waits? (.-headers head)) #(ask! connection) (fn []))]
+            ask (if (.asks this) #(connection/write! connection go-on) (fn []))]
         (set! body (body/body (.-input ends) length {:ask ask, :most-trailers (connection/option connection :max-header-bytes)}))
         (body/stream body))))
 
   (send [this status headers bytes]
-    (.settle this headers)
-    (set-status! response (.-output ends) status
-                 (if (or bytes (head/value-of headers "content-length")) identity output/without-length))
-    (telling (.send response ^bytes (or bytes nothing)))
-    (.complete this))
+    (let [length (some-> ^bytes bytes alength)]
+      (answer/write-whole! (.-connection ends) (.head this status headers (when length ["Content-Length" length])) bytes)
+      (.complete this)))
   (begin [this status headers length]
-    (.settle this headers)
-    (set-status! response (.-output ends) status identity)
-    (let [chunked? (neg? length)]
-      (.add (.headers response)
-            (if chunked? HeaderValues/TRANSFER_ENCODING_CHUNKED (HeaderValues/create HeaderNames/CONTENT_LENGTH length)))
-      (set! begun (Begun. (.-output ends) (telling (.outputStream response)) chunked? (ByteArrayOutputStream. 512) false))
-      (stream begun)))
+    (let [chunked? (and (neg? length) (not (head/http-1-0? head)))]
+      (set! unending (and (neg? length) (not chunked?)))
+      (let [framing (cond chunked? ["Transfer-Encoding" "chunked"], (not (neg? length)) ["Content-Length" length])]
+        (set! begun (answer/begun (.-connection ends) (.head this status headers framing) chunked?))
+        (answer/stream begun))))
   (end [this]
-    (.flush ^Begun begun)
-    (telling (.commit response))
+    (.finish ^Begun begun)
     (.complete this))
   (abort [_]
     (when-not complete
       (set! keep false)
-      (.cut ^Connection (.-connection ends))
+      (let [^Connection connection (.-connection ends)]
+        (if unending (.reset connection) (.cut connection)))
       (.countDown ^CountDownLatch (.-over ends))))
   (watch [_ _gone] false)
   (unwatch [_] nil)
   (upgrade [_ _headers _protocol _listener]
     (throw (UnsupportedOperationException. "This engine has no websockets"))))
 
-(defn wire
-  "Returns the wire of a request, which Helidon answers with response."
-  ^HelidonWire [ends head response]
-  (HelidonWire. ends head response nil nil false false))
+(defn serve!
+  "Serves the request of this head; returns whether another may follow on the connection."
+  [^Ends ends head serve]
+  (let [wire (HelidonWire. ends head nil nil false false false)]
+    (try
+      (serve wire)
+      (finally (.over wire)))
+    (and (.keep wire) (not (.isCut ^Connection (.-connection ends))))))
