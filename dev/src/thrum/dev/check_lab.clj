@@ -1,6 +1,6 @@
 (ns thrum.dev.check-lab
-  "Asks of a lab run, the tour or the quick form, what must be so on any machine: nothing lost, nothing faster than arithmetic allows,
-  the order of the contenders as published."
+  "Asks of a lab run, the tour or the quick form, what must be so on any machine: nothing lost,
+  nothing faster than arithmetic allows, the order of the contenders as published."
   (:require
    [clojure.edn :as edn]
    [thrum.lab.report.headlines :as headlines]))
@@ -128,8 +128,8 @@
   [:downloads :jetty-sleep :http-kit-sleep :spring-100 :go-blocks])
 
 (defn- headline-complaints
-  "Complains unless the report opens on a row for each published part, which was measured, with a factor above that of no difference, or
-  was skipped with a reason."
+  "Complains unless the report opens on a row for each published part, which was measured, with a
+  factor above that of no difference, or was skipped with a reason."
   [{:keys [experiments] :as result}]
   (let [rows (headlines/rows result)
         skipped (into #{} (comp (mapcat :parts) (filter :skipped) (map :part)) experiments)]

@@ -23,7 +23,8 @@
   "Every command: its name, how it is called, and what it does."
   [{:name "tour", :usage "tour", :doc "five published systems in 3 minutes; the default"}
    {:usage "EXPERIMENT", :doc (str/join ", " experiment-names)}
-   {:name "handler", :usage "handler NS/F", :doc "your own Ring handler, on pools and on virtual threads"}
+   {:name "handler", :usage "handler NS/F"
+    :doc "your own Ring handler, on pools and on virtual threads"}
    {:name "compare", :usage "compare A.edn B.edn", :doc "two results of one machine, side by side"}
    {:name "help", :usage "help NAME", :doc "the parts of an experiment, the options of handler"}])
 
@@ -40,7 +41,8 @@
 (def ^:private engine-names (str/replace (text/commas (map name ring/engines)) " and " " or "))
 
 (def ^:private options-of
-  "Every option, as rows of tools.cli, by what it belongs to; the row that checks an option also documents it."
+  "Every option, as rows of tools.cli, by what it belongs to; the row that checks an option also
+  documents it."
   {:lab
    [[nil "--all" "every experiment, in its quick form"]
     [nil "--full" "the published sizes, in the judged form; some two hours"]
@@ -50,28 +52,38 @@
     [nil "--print-plan" "print what would run, as EDN, and run nothing"]
     ["-h" "--help" "this text"]]
    :fan-out
-   [[nil "--limit N" "how many downloads or calls at once" :default 512, :parse-fn parse-long, :validate positive]
-    [nil "--rate R" "bytes per second of each download, or unlimited; published: 500000" :parse-fn parse-rate
-     :validate [#(or (= :unlimited %) (and (int? %) (pos? %))) "must be a whole number of bytes per second, or unlimited"]]
+   [[nil "--limit N" "how many downloads or calls at once"
+     :default 512, :parse-fn parse-long, :validate positive]
+    [nil "--rate R" "bytes per second of each download, or unlimited; published: 500000"
+     :parse-fn parse-rate
+     :validate [#(or (= :unlimited %) (and (int? %) (pos? %)))
+                "must be a whole number of bytes per second, or unlimited"]]
     [nil "--urls FILE" "download your own URLs, one in a line"]
-    [nil "--per-host N" "how many at once from one host (with --urls)" :default 8, :parse-fn parse-long, :validate positive]
-    [nil "--timeout SECONDS" "how long one may take (with --urls)" :default 60, :parse-fn parse-long, :validate positive]
+    [nil "--per-host N" "how many at once from one host (with --urls)"
+     :default 8, :parse-fn parse-long, :validate positive]
+    [nil "--timeout SECONDS" "how long one may take (with --urls)"
+     :default 60, :parse-fn parse-long, :validate positive]
     [nil "--call NS/F" "call your own function on each input (with --inputs)" :parse-fn symbol
      :validate [qualified-symbol? "must be a name with its namespace, such as my.ns/f"]]
     [nil "--inputs FILE" "the inputs of --call: one vector or list, as EDN"]
-    [nil "--contenders A,B" "how to run your own work; t/pmap alone unless told otherwise" :parse-fn parse-contenders]
+    [nil "--contenders A,B" "how to run your own work; t/pmap alone unless told otherwise"
+     :parse-fn parse-contenders]
     [nil "--outcomes" "print what became of each URL or input"]]
    :handler
-   [[nil "--engine NAME" engine-names :default :jdk, :parse-fn keyword, :validate [(set ring/engines) (str "must be " engine-names)]]
-    [nil "--connections N" "how many connections ask at once" :default 120, :parse-fn parse-long, :validate positive]
-    [nil "--path PATH" "what your handler is asked for" :default "/", :validate [#(str/starts-with? % "/") "must begin with /"]]]})
+   [[nil "--engine NAME" engine-names
+     :default :jdk, :parse-fn keyword, :validate [(set ring/engines) (str "must be " engine-names)]]
+    [nil "--connections N" "how many connections ask at once"
+     :default 120, :parse-fn parse-long, :validate positive]
+    [nil "--path PATH" "what your handler is asked for"
+     :default "/", :validate [#(str/starts-with? % "/") "must begin with /"]]]})
 
 (def options "Every option." (into [] (mapcat options-of) [:lab :fan-out :handler]))
 
 ;; What is wrong with an argv
 
 (defn- there-is-no
-  "Returns the sentence that answers an unknown word, with the known one that is spelled most like it."
+  "Returns the sentence that answers an unknown word, with the known one that is spelled most like
+  it."
   [kind word known]
   (str "There is no " kind " " word "; the nearest one is " (thrum.options/nearest word known) "."))
 
@@ -89,7 +101,8 @@
     (there-is-no "contender" (name unknown) (map name (contender/ids)))))
 
 (defn- unknown-part
-  "Returns what is wrong with --only: it names nothing, or nothing of the experiment that the command names."
+  "Returns what is wrong with --only: it names nothing, or nothing of the experiment that the
+  command names."
   [{:keys [only]} {:keys [named]}]
   (let [known (if named (filter #(= named (owners %)) (keys owners)) (keys owners))]
     (when (and only (not-any? #{only} known))
@@ -108,20 +121,25 @@
 (defn- own? [given] (or (:urls given) (:call given)))
 
 (defn- misplaced
-  "Returns what is wrong between the command and the options: the handler's belong to handler, the user's own work to fan-out."
+  "Returns what is wrong between the command and the options: the handler's belong to handler, the
+  user's own work to fan-out."
   [given {:keys [named options]}]
   (let [option (fn [wanted] (some->> (first (filter given wanted)) flag))]
     (if (:handler options)
-      (some-> (option [:urls :call :only :all :limit :rate]) (str " does not go with the command handler."))
+      (some-> (option [:urls :call :only :all :limit :rate])
+              (str " does not go with the command handler."))
       (or (some-> (option [:engine :connections :path]) (str " belongs to the command handler."))
-          (when (and (own? given) named (not= :fan-out named)) "--urls and --call belong to fan-out.")))))
+          (when (and (own? given) named (not= :fan-out named))
+            "--urls and --call belong to fan-out.")))))
 
 (defn- conflict [given]
   (let [lab's (first (filter given [:rate :all :full]))]
     (cond
       (and (:urls given) (:call given)) "Give --urls or --call, not both."
-      (and (own? given) (:only given)) "--only chooses an experiment; it does not go with --urls or --call."
-      (and (own? given) lab's) (str (flag lab's) " is for the lab's own server; it does not go with --urls or --call.")
+      (and (own? given) (:only given))
+      "--only chooses an experiment; it does not go with --urls or --call."
+      (and (own? given) lab's)
+      (str (flag lab's) " is for the lab's own server; it does not go with --urls or --call.")
       (and (:contenders given) (not (own? given))) "--contenders needs --urls or --call."
       (and (:outcomes given) (not (own? given))) "--outcomes needs --urls or --call.")))
 
@@ -176,8 +194,10 @@
   "Returns argv as {:command :run|:compare|:help, :options {…}}, with :named for an experiment given as the command,
   :files for compare, :topic for help; or {:error sentence}."
   [argv]
-  (let [{:keys [options arguments errors]} (tools.cli/parse-opts argv options), given (given-options argv)
-        command (command arguments), problem (problem errors options given command)]
+  (let [{:keys [options arguments errors]} (tools.cli/parse-opts argv options)
+        given (given-options argv)
+        command (command arguments)
+        problem (problem errors options given command)]
     (cond
       (:help options) {:command :help, :topic (:named command)}
       problem {:error problem}
@@ -193,13 +213,20 @@
   [rows]
   (let [left (+ 4 (apply max (map (comp count first) rows)))]
     (for [[word meaning] rows
-          [start line] (map vector (cons (str "  " word) (repeat "")) (text/wrap (- width left) meaning))]
+          [start line] (map vector
+                            (cons (str "  " word) (repeat ""))
+                            (text/wrap (- width left) meaning))]
       (str (format (str "%-" left "s") start) line))))
 
 (defn- option-table [rows]
-  (table (for [[short long doc & {:keys [default]}] rows]
-           [(str (some-> short (str ", ")) long)
-            (str doc (when default (str " (" (if (keyword? default) (name default) default) ")")))])))
+  (table (for [[short long doc & {:keys [default]}] rows
+               :let [shown (if (keyword? default) (name default) default)]]
+           [(str (some-> short (str ", ")) long) (str doc (when shown (str " (" shown ")")))])))
+
+(def ^:private exit-codes
+  (str "Exit codes: "
+       (str/join ", " (map (fn [[code meaning]] (str code " " meaning)) result/exit-codes))
+       "."))
 
 (defn- overview []
   (concat ["./cljw -M:lab [COMMAND] [OPTIONS] measures what virtual threads buy here." ""]
@@ -207,14 +234,18 @@
           [""]
           (option-table (options-of :lab))
           ["" "Your own work: --urls FILE or --call NS/F, see help fan-out." ""]
-          (text/wrap width (str "Exit codes: " (str/join ", " (map (fn [[code meaning]] (str code " " meaning)) result/exit-codes)) "."))))
+          (text/wrap width exit-codes)))
 
 (defn- page
   "Returns help on one command: what it does, its parts, its options."
   [{topic :name, :keys [doc parts]}]
-  (concat (text/wrap width (str "./cljw -M:lab " (name topic) (when (= :handler topic) " NS/F") ": " doc ".")) [""]
+  (concat (text/wrap width (str "./cljw -M:lab " (name topic) (when (= :handler topic) " NS/F")
+                                ": " doc "."))
+          [""]
           (when parts
-            (concat ["Parts, by --only NAME"] (table (map (fn [[part question]] [(name part) question]) parts)) [""]))
+            (concat ["Parts, by --only NAME"]
+                    (table (for [[part question] parts] [(name part) question]))
+                    [""]))
           (when-let [rows (options-of topic)]
             (concat ["Options"] (option-table rows) [""]))
           (when (= :fan-out topic)

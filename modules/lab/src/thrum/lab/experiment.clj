@@ -3,11 +3,13 @@
 
   An experiment's plan: {:experiment kw :title :about :start-ms :not-counted :parts [part …]}, :start-ms being what open! usually takes,
     :not-counted in words what no estimate can have
-  A part, one question: {:part kw :title :about :scaled :n :contenders [row …]}, :skipped with the reason if it cannot run,
-    :in-turns? if every row is run once before any is run again, and :headline where a figure was published
+  A part, one question: {:part kw :title :about :scaled :n :contenders [row …]}
+    :skipped with the reason if it cannot run, :in-turns? if every row is run once before any is
+    run again, and :headline where a figure was published
   A headline, what reports open on and the tour runs: {:system :figure :pairs :beside :because :tour}
-    :figure is :ms, :per-second or :threads; :pairs [[slow fast] …] are contenders, the first pair with figures counts;
-    :beside [contender words] is one more figure; :because says why; :tour [contender …] are those that the tour runs
+    :figure is :ms, :per-second or :threads; :pairs [[slow fast] …] are contenders, the first pair
+    with figures counts; :beside [contender words] is one more figure; :because says why;
+    :tour [contender …] are those that the tour runs
   A row: {:contender kw :name :limit-line-ms :estimate-ms :repeat n :published {…} :expect :breaks}, see thrum.lab.contender/plan;
     :skipped with the reason if it cannot run;
     :limit-line-per-second where requests are counted; :limit-points [[n ms] …], limit lines, where the row is a curve
@@ -17,10 +19,11 @@
 
 (defprotocol Experiment
   (about [this]
-    "Returns {:name kw :doc sentence :parts [[kw question] …]}: what it is called and what it asks.")
+    "Returns {:name kw :doc sentence :parts [[kw question] …]}, what it is called and asks.")
   (plan [this options facts]
     "Returns the experiment's plan. Pure.
-    options are those of the command line, with the :form of thrum.lab.plan/form; facts are {:cpus n :hard-file-limit? bool :engines #{kw} :spring-boot {…} :ab? bool :channels {…}}, the engines on the class path, what
+    options are those of the command line, with the :form of thrum.lab.plan/form.
+    facts are {:cpus n :hard-file-limit? bool :engines #{kw} :spring-boot {…} :ab? bool :channels {…}}, the engines on the class path, what
     thrum.lab.spring-boot/facts returns, whether ab is installed, and what thrum.lab.channels/facts returns.")
   (open! [this]
     "Starts what the experiment needs, a server say, and returns the environment, a map with :close!, a function of no arguments;

@@ -35,7 +35,8 @@
   (into {} (map (juxt (comp :name experiment/about) identity)) experiments))
 
 (defn owners
-  "Returns the name of the experiment that each name, of an experiment or of one of its parts, belongs to."
+  "Returns the name of the experiment that each name, of an experiment or of one of its parts,
+  belongs to."
   [experiments]
   (into {}
         (for [{owner :name, parts :parts} (map experiment/about experiments)

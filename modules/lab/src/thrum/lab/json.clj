@@ -14,7 +14,9 @@
     :else value))
 
 (defn write
-  "Returns value as JSON. Keywords and symbols become strings without a colon, figures that are none null."
+  "Returns value as JSON. Keywords and symbols become strings without a colon, figures that are none
+  null."
   [value]
-  (str/replace (json/write-str (walk/postwalk plain value) {:escape-slash false, :escape-unicode false})
-               #"[<>&]" {"<" "\\u003c", ">" "\\u003e", "&" "\\u0026"}))
+  (-> (walk/postwalk plain value)
+      (json/write-str {:escape-slash false, :escape-unicode false})
+      (str/replace #"[<>&]" {"<" "\\u003c", ">" "\\u003e", "&" "\\u0026"})))

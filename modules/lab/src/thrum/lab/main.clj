@@ -42,22 +42,25 @@
 (defn- print-skipped [experiments]
   (doseq [part (mapcat :parts experiments) :when (:skipped part)]
     (println (str "Skipped: " (:title part) " (" (:skipped part) ").")))
-  (doseq [row (mapcat :contenders (remove :skipped (mapcat :parts experiments))) :when (:skipped row)]
+  (doseq [row (mapcat :contenders (remove :skipped (mapcat :parts experiments)))
+          :when (:skipped row)]
     (println (str "Skipped: " (:name row) " (" (:skipped row) ")."))))
 
 (defn- longer
   "Returns what more there is than the tour, and how long it takes."
   [parsed facts experiments]
-  (let [duration (fn [option]
-                   (text/duration (:estimate-ms (plan/plan (assoc-in parsed [:options option] true) facts experiments))))]
-    (str "Everything in its quick form: --all, " (duration :all) ". The published sizes: --full, " (duration :full) ".")))
+  (let [with (fn [option] (plan/plan (assoc-in parsed [:options option] true) facts experiments))
+        duration (comp text/duration :estimate-ms with)]
+    (str "Everything in its quick form: --all, " (duration :all)
+         ". The published sizes: --full, " (duration :full) ".")))
 
 (defn- takes
   "Returns how long the run takes, in a sentence."
   [{:keys [estimate-ms], {:keys [form]} :options}]
   (cond
     (nil? estimate-ms) "How long this takes is up to your own work."
-    (= :tour form) (str "A tour of what was published takes about " (text/duration estimate-ms) ", at most 3 minutes on two idle processors.")
+    (= :tour form) (str "A tour of what was published takes about " (text/duration estimate-ms)
+                        ", at most 3 minutes on two idle processors.")
     :else (str "This takes about " (text/duration estimate-ms) " in all.")))
 
 (defn- announce [{:keys [experiments], {:keys [form]} :options, :as plan} longer]
@@ -93,7 +96,8 @@
           (println (str "\nWritten: " (text/commas paths)))))))
 
 (defn- run-command [{:keys [options] :as parsed}]
-  (let [chosen (experiments/chosen options), facts (plan-facts), plan (plan/plan parsed facts chosen)
+  (let [chosen (experiments/chosen options), facts (plan-facts)
+        plan (plan/plan parsed facts chosen)
         out (if (:json options) *err* *out*)]
     (if (:print-plan options)
       (do (pprint/pprint plan) 0)

@@ -58,9 +58,10 @@
            :curve (stats/thin curve-points curve))))
 
 (defn sample
-  "Runs (way f coll), where f returns an outcome, and returns the sample: :ms, what stats/tally says, :busy-ms, how long
-  all calls took together, :longest-ms, the longest of them, :peak tasks in flight, :curve [[ms n] …], and :outcomes in order of completion. When way is interrupted,
-  the sample has :interrupted? and what was measured so far; when it throws, :error {:class :message}.
+  "Runs (way f coll), where f returns an outcome, and returns the sample: :ms, what stats/tally
+  says, :busy-ms, how long all calls took together, :longest-ms, the longest of them, :peak tasks in
+  flight, :curve [[ms n] …], and :outcomes in order of completion. When way is interrupted, the
+  sample has :interrupted? and what was measured so far; when it throws, :error {:class :message}.
   on-end is called after each item, on the thread that ran it."
   [way f coll on-end]
   (let [queue (ConcurrentLinkedQueue.), origin (now-ms)

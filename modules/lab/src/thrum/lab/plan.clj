@@ -7,7 +7,8 @@
 (set! *warn-on-reflection* true)
 
 (defn form
-  "Returns how much of the lab a command line asks for: :tour where it asks for nothing, else :quick or :full."
+  "Returns how much of the lab a command line asks for: :tour where it asks for nothing, else :quick
+  or :full."
   [{:keys [named options]}]
   (cond
     (:full options) :full
@@ -15,16 +16,17 @@
     :else :tour))
 
 (defn- toured
-  "Returns a plan as the tour has it, nil where nothing was published: the contenders of its headlines alone."
+  "Returns a plan as the tour has it, nil where nothing was published: the contenders of its
+  headlines alone."
   [plan]
   (let [parts (for [{:keys [headline] :as part} (:parts plan) :when headline]
-                (update part :contenders (partial filterv (comp (set (:tour headline)) :contender))))]
+                (update part :contenders #(filterv (comp (set (:tour headline)) :contender) %)))]
     (when (seq parts)
       (assoc plan :parts (vec parts)))))
 
 (defn- only
-  "Returns the plans with nothing but what is called wanted: an experiment, or a part of one. Of an experiment that is skipped
-  as a whole its one part is left."
+  "Returns the plans with nothing but what is called wanted: an experiment, or a part of one. Of an
+  experiment that is skipped as a whole its one part is left."
   [plans wanted owner]
   (for [{:keys [experiment parts] :as plan} plans :when (= experiment owner)]
     (assoc plan :parts (or (not-empty (filterv (comp #{wanted} :part) parts)) parts))))
@@ -40,9 +42,9 @@
       (reduce + 0 estimates))))
 
 (defn plan
-  "Returns {:thrum.lab/version 1 :options :asked [name …] :experiments [plan …] :estimate-ms}, the options with their :form. experiments
-  are records of thrum.lab.experiment, among which every name that was asked for is known; facts are those of
-  thrum.lab.experiment/plan."
+  "Returns {:thrum.lab/version 1 :options :asked [name …] :experiments [plan …] :estimate-ms}, the
+  options with their :form. experiments are records of thrum.lab.experiment, among which every name
+  that was asked for is known; facts are those of thrum.lab.experiment/plan."
   [{:keys [options] :as parsed} facts experiments]
   (let [form (form parsed)
         options (assoc options :form form)

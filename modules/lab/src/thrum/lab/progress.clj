@@ -11,7 +11,9 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private bar-width 28)
-(def ^:private line-width "What a terminal of 80 columns holds: a longer line would break, and could not be drawn over." 79)
+(def ^:private line-width
+  "What a terminal of 80 columns holds: a longer line would break, and could not be drawn over."
+  79)
 (def ^:private tick-ms 120)
 
 (defn terminal?

@@ -1,6 +1,7 @@
 (ns thrum.lab.experiment.handler
-  "The user's own Ring handler under load, on an engine of the user's choice: on virtual threads, by pools of platform threads of the
-  usual sizes, and by one as large as the connections. All of them behind Thrum's run-server."
+  "The user's own Ring handler under load, on an engine of the user's choice: on virtual threads, by
+  pools of platform threads of the usual sizes, and by one as large as the connections. All of them
+  behind Thrum's run-server."
   (:require
    [thrum.lab.experiment :as experiment]
    [thrum.lab.experiment.own :as own]
@@ -13,14 +14,15 @@
 (def ^:private usual-pools "The sizes that pools of Ring servers usually have." [50 200])
 
 (defn- pools
-  "Returns the sizes of the pools, nil for virtual threads: beyond a thread for each connection none makes a difference."
+  "Returns the sizes of the pools, nil for virtual threads: beyond a thread for each connection none
+  makes a difference."
   [connections]
   (-> [nil] (into (filter #(< % connections)) usual-pools) (conj connections)))
 
 (defn- row [function {:keys [engine]} {:keys [warm-up-seconds seconds repeat]} pool]
   {:contender (if pool (keyword (str "pool-" pool)) :thrum)
    :name (if pool (str "platform pool of " pool) "virtual threads")
-   :about (if pool "run-server, the handler on platform threads" "run-server, the handler on virtual threads")
+   :about (str "run-server, the handler on " (if pool "platform" "virtual") " threads")
    :thrum? (nil? pool)
    :job {:engine engine, :way :thrum, :handler function, :pool pool}
    :params {:pool pool}

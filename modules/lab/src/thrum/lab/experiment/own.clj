@@ -27,10 +27,11 @@
   ([message cause] (ex-info message {:type :thrum/lab-usage} cause)))
 
 (defn- nearest
-  "Returns, in words, the public name of the same namespace that is spelled most like a name; nil where it has none."
+  "Returns, in words, the public name of the same namespace that is spelled most like a name; nil
+  where it has none."
   [wanted]
   (when-let [known (seq (keys (ns-publics (symbol (namespace wanted)))))]
-    (str "; the nearest one is " (symbol (namespace wanted) (name (options/nearest wanted known))))))
+    (str "; the nearest one is " (namespace wanted) "/" (options/nearest wanted known))))
 
 (defn resolve-function
   "Returns the user's function of that name, loading its namespace. Throws a usage error if there is none."

@@ -57,7 +57,8 @@
   (about [_]
     {:name :pipelines
      :doc "10 000 items through each kind of pipeline"
-     :parts [[:pipelines "How long do 10 000 items take, and what is left of a pipeline that was abandoned?"]]})
+     :parts [[:pipelines (str "How long do 10 000 items take, and what is left of a pipeline that was "
+                              "abandoned?")]]})
   (plan [_ options _]
     {:experiment :pipelines
      :title "Pipelines"

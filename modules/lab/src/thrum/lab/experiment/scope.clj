@@ -155,7 +155,9 @@
 (defrecord Scope []
   experiment/Experiment
   (about [_]
-    {:name :scope, :doc "four calls under a deadline, one of which goes wrong", :parts (mapv (juxt :part :about) parts)})
+    {:name :scope
+     :doc "four calls under a deadline, one of which goes wrong"
+     :parts (mapv (juxt :part :about) parts)})
   (plan [_ _ _]
     {:experiment :scope
      :title "Scope"

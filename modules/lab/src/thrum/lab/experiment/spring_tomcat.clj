@@ -109,8 +109,9 @@
   (+ limit-line-ms (if (= :cold state) (+ start-ms cold-ms) burst-ms)))
 
 (defn- before-ms
-  "Returns how long it takes before a warm row's first burst: to warm its application up after each cold start, or to start and warm it
-  up where the part has no cold rows; nothing where another part has done so."
+  "Returns how long it takes before a warm row's first burst: to warm its application up after each
+  cold start, or to start and warm it up where the part has no cold rows; nothing where another part
+  has done so."
   [{:keys [repeats states]} part state]
   (cond
     (or (= :cold state) (= :spring-ab part)) 0

@@ -1,6 +1,6 @@
 (ns thrum.lab.report.headlines
-  "The rows that a report opens on: one for each part whose figure was published, with that figure, ours, what arithmetic allows, and
-  a verdict. Pure."
+  "The rows that a report opens on: one for each part whose figure was published, with that figure,
+  ours, what arithmetic allows, and a verdict. Pure."
   (:require
    [clojure.string :as str]
    [thrum.lab.report.words :as words]
@@ -18,15 +18,18 @@
 (def ^:private figures
   "By :figure of a headline: how to read it off a row, and what makes words of it."
   {:ms {:ours :median-ms, :published :ms, :limit :limit-line-ms, :shown text/ms}
-   :per-second {:ours :median-per-second, :published :per-second, :limit :limit-line-per-second, :shown text/per-second, :more-is-better? true}
-   :threads {:ours threads, :published :threads, :limit (constantly nil), :shown #(text/thousands (long %)), :unit " threads"}})
+   :per-second {:ours :median-per-second, :published :per-second, :limit :limit-line-per-second
+                :shown text/per-second, :more-is-better? true}
+   :threads {:ours threads, :published :threads, :limit (constantly nil)
+             :shown #(text/thousands (long %)), :unit " threads"}})
 
 (defn- pair
   "Returns {:words :factor} of a figure of two rows, nil where one of them has none."
   [{:keys [shown unit more-is-better?]} figure slow fast]
   (let [[slow fast] (map figure [slow fast])]
     (when (and slow fast)
-      {:words (str (shown slow) " → " (shown fast) unit), :factor (if more-is-better? (/ fast slow) (/ slow fast))})))
+      {:words (str (shown slow) " → " (shown fast) unit)
+       :factor (if more-is-better? (/ fast slow) (/ slow fast))})))
 
 (defn- row-of [contenders wanted]
   (some #(when (= wanted (:contender %)) %) contenders))
@@ -34,15 +37,17 @@
 (defn- chosen
   "Returns the rows of the first pair that was measured, of the first pair where none was."
   [{:keys [pairs figure]} contenders]
-  (let [rows (map (fn [pair] (map (partial row-of contenders) pair)) pairs), {:keys [ours]} (figures figure)]
+  (let [rows (map (fn [pair] (map (partial row-of contenders) pair)) pairs)
+        {:keys [ours]} (figures figure)]
     (or (first (filter (partial every? ours) rows)) (first rows))))
 
 (defn- published-pair
   "Returns the pair that has published figures, whichever was measured."
   [{:keys [pairs figure]} contenders]
-  (let [{figure' :published :as reading} (figures figure)]
-    (some (fn [[slow fast]]
-            (pair reading (comp figure' :published) (row-of contenders slow) (row-of contenders fast)))
+  (let [{was :published :as reading} (figures figure)]
+    (some (fn [rows]
+            (let [[slow fast] (map (partial row-of contenders) rows)]
+              (pair reading (comp was :published) slow fast)))
           pairs)))
 
 ;; The verdict
@@ -53,7 +58,8 @@
   (str/replace (or skipped (some words/note rows) "not run") #"\.$" ""))
 
 (defn grade
-  "Returns :as-published, :less or :not, for a factor beside the published one and the one that arithmetic allows, either of them nil."
+  "Returns :as-published, :less or :not, for a factor beside the published one and the one that
+  arithmetic allows, either of them nil."
   [factor published limit]
   (let [share (apply max 0 (map #(/ factor %) (remove nil? [published limit])))]
     (cond
@@ -76,7 +82,8 @@
 (defn- verdict [{:keys [because figure] :as headline} contenders grade [slow fast]]
   (str (grades grade)
        (when-not (= :not grade) (str ": " because))
-       (when (= :threads figure) (str " (" (text/ms (:median-ms slow)) " → " (text/ms (:median-ms fast)) ")"))
+       (when (= :threads figure)
+         (str " (" (text/ms (:median-ms slow)) " → " (text/ms (:median-ms fast)) ")"))
        (some->> (beside headline contenders) (str "; "))
        "."))
 
@@ -102,11 +109,12 @@
 
 (def about
   "What the rows show, in a sentence or two."
-  (str "Each row: the slow way → the fast way. What was published is of other machines; the limit line is the best that arithmetic "
-       "allows at the sizes of this run."))
+  (str "Each row: the slow way → the fast way. What was published is of other machines; the limit "
+       "line is the best that arithmetic allows at the sizes of this run."))
 
 (defn rows
-  "Returns the rows of a result, {:part :system :published :here :limit :grade :verdict}, in its order. :published, :here and :limit are
-  {:words :factor}, of which :here is nil where nothing was measured; :grade is :as-published, :less, :not or :missing."
+  "Returns the rows of a result, {:part :system :published :here :limit :grade :verdict}, in its
+  order. :published, :here and :limit are {:words :factor}, of which :here is nil where nothing was
+  measured; :grade is :as-published, :less, :not or :missing."
   [{:keys [experiments]}]
   (map headline-row (filter :headline (mapcat :parts experiments))))

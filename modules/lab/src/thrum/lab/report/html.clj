@@ -100,7 +100,8 @@
   "Returns the figure of each sample; nothing where a row has one, which is its median."
   [{:keys [samples]}]
   (if (next samples)
-    (interpose " " (map (fn [{:keys [ms per-second]}] [:span (if per-second (text/per-second per-second) (text/ms ms))]) samples))
+    (interpose " " (for [{:keys [ms per-second]} samples]
+                     [:span (if per-second (text/per-second per-second) (text/ms ms))]))
     ""))
 
 (def ^:private columns
@@ -113,9 +114,11 @@
 (defn- class-of [column] (if (:words? column) "words" (:class column)))
 
 (defn- labelled
-  "Returns a cell that names its column, which a narrow screen shows beside it; there a cell that says nothing is left out."
+  "Returns a cell that names its column, which a narrow screen shows beside it; there a cell that
+  says nothing is left out."
   [heading kind content]
-  [:td {:class (not-empty (str/join " " (remove nil? [kind (when (#{"" "–"} content) "empty")]))), :data-label heading} content])
+  (let [classes (remove nil? [kind (when (#{"" "–"} content) "empty")])]
+    [:td {:class (not-empty (str/join " " classes)), :data-label heading} content]))
 
 (defn- cells [columns {:keys [verdict thrum? virtual? name about] :as row}]
   [:tr {:class (str (clojure.core/name verdict) (when thrum? " thrum") (when virtual? " virtual"))}
@@ -126,7 +129,9 @@
   (let [columns (words/columns-of columns part)]
     [:div {:class "scroll"}
      [:table
-      [:thead [:tr [:th {:scope "col"} "contender"] (map (fn [column] [:th {:scope "col", :class (class-of column)} (heading-of column)]) columns)]]
+      [:thead [:tr [:th {:scope "col"} "contender"]
+               (for [column columns]
+                 [:th {:scope "col", :class (class-of column)} (heading-of column)])]]
       [:tbody (map #(cells columns %) rows)]]]))
 
 (defn- figure [part kind caption]
@@ -174,7 +179,8 @@
      [:p {:class "note"} (str "Skipped: " skipped ".")]
      (list (charts question)
            (map (fn [note] [:p {:class "note"} note]) (keep words/note contenders))
-           (map (fn [fact] [:p {:class "fact"} fact]) (concat (words/times-as-fast question) (meaning/sentences question busy?)))
+           (for [fact (concat (words/times-as-fast question) (meaning/sentences question busy?))]
+             [:p {:class "fact"} fact])
            (table question)
            (outcome-table question)))])
 
@@ -195,8 +201,8 @@
    [:h2 "Published, and here"]
    [:p {:class "about"} headlines/about]
    [:table {:class "headlines"}
-    [:thead [:tr (map (fn [heading] [:th {:scope "col", :class (when (= "verdict" heading) "words")} heading])
-                      ["system" "published" "here" "limit line" "factor" "verdict"])]]
+    [:thead [:tr (for [heading ["system" "published" "here" "limit line" "factor" "verdict"]]
+                   [:th {:scope "col", :class (when (= "verdict" heading) "words")} heading])]]
     [:tbody (map headline-cells rows)]]])
 
 (defn- link [{:keys [part]} words]
@@ -239,7 +245,8 @@
     (str/join " · " (remove nil? [started
                                   (cond
                                     (some :scaled (mapcat :parts experiments))
-                                    (str (if (= :tour (:form options)) "the tour" "quick form") ": scaled sizes, nothing extrapolated")
+                                    (str (if (= :tour (:form options)) "the tour" "quick form")
+                                         ": scaled sizes, nothing extrapolated")
                                     (:full options) "the published sizes")
                                   (str (:cpu machine) ", " (:cpus machine) " CPUs")
                                   (str "JDK " (get-in machine [:jdk :version]))]))]

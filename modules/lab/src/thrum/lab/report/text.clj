@@ -23,7 +23,8 @@
 
 (defn- columns-of [part]
   (cons ["contender" :left :name]
-        (map (fn [{:keys [heading cell words?]}] [heading (if words? :left :right) cell]) (words/columns-of words/columns part))))
+        (for [{:keys [heading cell words?]} (words/columns-of words/columns part)]
+          [heading (if words? :left :right) cell])))
 
 (def ^:private headline-columns
   [["" :left :system]
@@ -37,17 +38,24 @@
     (cons (str "  " start) (map #(str "    " %) more))))
 
 (defn- headline-lines
-  "Returns the table that a report opens on, and a sentence for each of its rows; nil where nothing of it was published."
+  "Returns the table that a report opens on, and a sentence for each of its rows; nil where nothing
+  of it was published."
   [result]
   (when-let [rows (seq (headlines/rows result))]
-    (concat ["Published, and here"] (map #(str "  " %) (text/wrap 78 headlines/about)) (table headline-columns rows) [""] (mapcat verdict-lines rows) [""])))
+    (concat ["Published, and here"]
+            (map #(str "  " %) (text/wrap 78 headlines/about))
+            (table headline-columns rows)
+            [""]
+            (mapcat verdict-lines rows)
+            [""])))
 
 (defn- part-lines [busy? {:keys [title skipped contenders] :as part}]
   (concat [title (str "  " (words/conditions part))]
           (if skipped
             [(str "  Skipped: " skipped ".")]
             (concat (table (columns-of part) contenders)
-                    (map #(str "  " %) (concat (words/times-as-fast part) (meaning/sentences part busy?)))
+                    (map #(str "  " %) (words/times-as-fast part))
+                    (map #(str "  " %) (meaning/sentences part busy?))
                     (map #(str "  " %) (keep words/note contenders))))
           [""]))
 

@@ -109,8 +109,8 @@
 (defn samples "Returns how many samples there are." [{:keys [samples]}] (str (count samples)))
 
 (def columns
-  "The columns of a part's table: the heading in a terminal, on a page where that differs, and the cell of a row. :words are read, not
-  compared."
+  "The columns of a part's table: the heading in a terminal, on a page where that differs, and the
+  cell of a row. :words are read, not compared."
   [{:heading "median", :cell median}
    {:heading "cold", :cell cold}
    {:heading "samples", :cell samples}
@@ -135,8 +135,8 @@
   (not-every? #{"–" ""} (map cell rows)))
 
 (defn columns-of
-  "Returns the columns that a part's table has, of columns or of others like them: of a part with crowds the curves' points, else those
-  that say something."
+  "Returns the columns that a part's table has, of columns or of others like them: of a part with
+  crowds the curves' points, else those that say something."
   [columns {:keys [crowds contenders]}]
   (if crowds
     (map (fn [n] {:heading (str n " at once"), :cell (partial point n)}) crowds)
@@ -158,7 +158,8 @@
   (when (and sleep-ms (not connections))
     (let [generators (distinct (keep :generator (mapcat :samples contenders)))]
       (str (if crowds (text/commas crowds) (text/thousands n)) " requests of " (text/ms sleep-ms) " at once, a connection for each; a JVM for each configuration."
-           (when (some #(= :cold (:state (:job %))) contenders) " Cold: the first requests after the start of the application.")
+           (when (some #(= :cold (:state (:job %))) contenders)
+             " Cold: the first requests after the start of the application.")
            (when-not crowds " Warm: after 3 100 others, which do not count.")
            (when (seq generators)
              (str " The requests came from " (text/commas (map load/generator-name generators)) "."))))))
@@ -232,7 +233,8 @@
   "Returns the sentence that says that the machine had other work, or nil."
   [{{:keys [load cpus]} :machine}]
   (when (and load cpus (< cpus load))
-    (str "Other work ran on this machine: its load was " (one-decimal load) " before the run, on " cpus " processors. Left alone, it does better.")))
+    (str "Other work ran on this machine: its load was " (one-decimal load) " before the run, on "
+         cpus " processors. Left alone, it does better.")))
 
 (defn machine
   "Returns the facts about the machine as [label text] pairs."
