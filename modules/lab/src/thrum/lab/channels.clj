@@ -4,15 +4,13 @@
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
-   [thrum.lab.child :as child])
+   [thrum.lab.checkout :as checkout]
+   [thrum.lab.child :as child]
+   [thrum.lab.trouble :as trouble])
   (:import
-   (clojure.lang ExceptionInfo)
-   (java.io File IOException)
-   (java.lang ProcessBuilder$Redirect)
+   (java.io File)
    (java.nio.file Files)
-   (java.nio.file.attribute FileAttribute)
-   (java.util List)
-   (java.util.concurrent TimeUnit)))
+   (java.nio.file.attribute FileAttribute)))
 
 (set! *warn-on-reflection* true)
 
@@ -26,48 +24,21 @@
 
 ;; The class path with the one release of core.async that knows clojure.core.async.vthreads
 
-(def ^:private alpha "The alias that puts 1.9.829-alpha2 in place of the release that Thrum is tested with." ":core-async-alpha")
-
-(defn- checkout? [^File folder]
-  (let [[cljw deps] (map #(io/file folder %) ["cljw" "deps.edn"])]
-    (and (.canExecute ^File cljw) (.isFile ^File deps) (str/includes? (slurp deps) alpha))))
-
-(defn- find-checkout
-  "Returns the checkout of Thrum that `from` is in; nil where it is in none."
-  [from]
-  (->> (iterate File/.getParentFile (.getCanonicalFile (io/file from)))
-       (take-while some?)
-       (filter checkout?)
-       first))
+(def ^:private alpha "The alias that puts 1.9.829-alpha2 in place of the release that Thrum is tested with." "-A:core-async-alpha")
 
 (defn facts
   "Returns {:folder path}, the checkout whose ./cljw can resolve the class path of 1.9.829-alpha2; nil outside of one. Runs nothing."
   []
-  {:folder (some-> (find-checkout (System/getProperty "user.dir")) str)})
-
-(defn- output
-  "Returns what ./cljw prints on standard output, nil if it fails or takes too long. Its standard error, which tells of downloads, is
-  ours."
-  [folder & arguments]
-  (let [process (-> (ProcessBuilder. ^List (into ["./cljw"] arguments))
-                    (.directory (io/file folder))
-                    (.redirectError ProcessBuilder$Redirect/INHERIT)
-                    (.start))
-        text (future (slurp (.getInputStream process)))]
-    (try
-      (when (and (.waitFor process download-ms TimeUnit/MILLISECONDS) (zero? (.exitValue process)))
-        (not-empty (str/trim @text)))
-      (finally (.destroyForcibly process)))))
+  {:folder (checkout/folder)})
 
 (defn alpha-class-path!
   "Returns {:class-path text}, the checkout's with 1.9.829-alpha2 in it, which ./cljw downloads the first time; {:problem words} if it
   cannot."
   [folder]
-  (try
-    (if-let [class-path (output folder "-Spath" (str "-A" alpha))]
-      {:class-path class-path}
-      {:problem "./cljw could not resolve core.async 1.9.829-alpha2"})
-    (catch IOException e {:problem (str "./cljw does not run here: " (ex-message e))})))
+  (let [{:keys [problem] :as found} (checkout/class-path! folder alpha download-ms)]
+    (if problem
+      {:problem (str "core.async 1.9.829-alpha2 could not be had: " problem)}
+      found)))
 
 ;; Samples
 
@@ -78,7 +49,7 @@
   (let [jvm (child/start! command)]
     (try
       (child/tell! jvm job)
-      (let [{:keys [sample problem]} (child/ask jvm answer-ms)]
+      (let [{:keys [sample problem]} (child/read-answer jvm answer-ms)]
         (or sample {:error {:class "job", :message problem}}))
       (finally (child/stop! jvm)))))
 
@@ -89,8 +60,7 @@
   [{:keys [flags] :as jvm} job]
   (try
     (answer! (child/java-command (into jvm-opts flags) 'thrum.lab.channels.child (class-path jvm)) job)
-    (catch InterruptedException _ {:interrupted? true})
-    (catch ExceptionInfo e {:error {:class (name (:type (ex-data e))), :message (ex-message e)}})))
+    (catch Throwable t (trouble/sample t))))
 
 ;; Compiled ahead, since to load core.async from its source takes longer than most samples
 

@@ -7,7 +7,7 @@
   (:import
    (java.io BufferedReader IOException)
    (java.lang ProcessBuilder$Redirect ProcessHandle)
-   (java.util List Map)
+   (java.util List)
    (java.util.concurrent LinkedBlockingQueue TimeUnit)))
 
 (set! *warn-on-reflection* true)
@@ -30,13 +30,13 @@
 (defn under-file-limit
   "Returns command, run by a shell with a hard limit of n open files. HotSpot raises a soft one to the hard one."
   [n command]
-  (into ["sh" "-c" (str "ulimit -n " n " && exec \"$0\" \"$@\"")] command))
+  (into ["/bin/sh" "-c" (str "ulimit -n " n " && exec \"$0\" \"$@\"")] command))
 
 (defn leashed
   "Returns command, run by a shell that kills it when standard input ends: for a program that does not watch its own. Ctrl-C is for the
   parent to answer."
   [command]
-  (into ["sh" "-c" "trap '' INT
+  (into ["/bin/sh" "-c" "trap '' INT
                     exec 3<&0 4>&2 2>/dev/null
                     \"$@\" </dev/null 2>&4 3<&- 4>&- & program=$!
                     { cat >/dev/null; kill -9 $program; } <&3 >/dev/null 4>&- &
@@ -57,20 +57,33 @@
     (-> (Thread/ofVirtual) (.name "lab-child-output") (.start #(drain-into lines out)))
     lines))
 
+(defn- launch!
+  "Starts what a ProcessBuilder describes. Throws ex-info of :type :thrum/lab-child where there is no such program."
+  ^Process [^ProcessBuilder builder]
+  (try
+    (.start builder)
+    (catch IOException e
+      (throw (ex-info (str (first (.command builder)) " cannot be run: " (ex-message (or (ex-cause e) e)))
+                      {:type :thrum/lab-child, :command (vec (.command builder))} e)))))
+
 (defn start!
-  "Starts command and returns the child: {:process :lines}. Its standard error is ours."
+  "Starts command and returns the child: {:process :lines}. Its standard error is ours. Throws ex-info of :type :thrum/lab-child if it cannot
+  be run."
   [command]
-  (let [process (-> (ProcessBuilder. ^List command)
-                    (.redirectError ProcessBuilder$Redirect/INHERIT)
-                    (.start))]
+  (let [process (launch! (.redirectError (ProcessBuilder. ^List command) ProcessBuilder$Redirect/INHERIT))]
     {:process process, :lines (pump (io/reader (.getInputStream process)))}))
 
+(defn- ended-early []
+  (ex-info "A process of the lab ended early" {:type :thrum/lab-child}))
+
 (defn tell!
-  "Sends the child one line of EDN."
+  "Sends the child one line of EDN. Throws ex-info when the child has ended."
   [{:keys [^Process process]} value]
-  (doto (io/writer (.getOutputStream process))
-    (.write (prn-str value))
-    (.flush)))
+  (try
+    (doto (io/writer (.getOutputStream process))
+      (.write (prn-str value))
+      (.flush))
+    (catch IOException _ (throw (ended-early)))))
 
 (defn- kill! [^Process process]
   (run! ProcessHandle/.destroyForcibly (iterator-seq (.iterator (.descendants process))))
@@ -91,18 +104,31 @@
 (defn- silent [timeout-ms]
   (ex-info (str "A process of the lab said nothing for " timeout-ms " ms") {:type :thrum/lab-child, :timeout-ms timeout-ms}))
 
-(defn- ended-early []
-  (ex-info "A process of the lab ended early" {:type :thrum/lab-child}))
+(defn- answer
+  "Returns what a line says: a map, a number."
+  [line]
+  (try
+    (edn/read-string line)
+    (catch RuntimeException e
+      (throw (ex-info (str "A process of the lab said what is no EDN: " (subs line 0 (min 200 (count line)))) {:type :thrum/lab-child} e)))))
 
-(defn ask
+(defn read-answer
   "Returns the next line of EDN that the child prints, blocking for at most timeout-ms.
-  Throws ex-info when it ends or says nothing in time."
+  Throws ex-info when it ends, prints nothing in time, or prints what is no EDN."
   [{:keys [^LinkedBlockingQueue lines]} timeout-ms]
   (let [line (.poll lines timeout-ms TimeUnit/MILLISECONDS)]
     (cond
-      (string? line) (edn/read-string line)
+      (string? line) (answer line)
       line (throw (ended-early))
       :else (throw (silent timeout-ms)))))
+
+(defn ask
+  "As read-answer, and throws ex-info with the :problem of an answer, a sentence, that has one; see thrum.lab.in-child."
+  [child timeout-ms]
+  (let [{:keys [problem] :as answer} (read-answer child timeout-ms)]
+    (when problem
+      (throw (ex-info problem {:type :thrum/lab-child})))
+    answer))
 
 (defn await-match
   "Reads the child's lines up to one in which pattern is found, and returns the match, blocking for at most timeout-ms.
@@ -116,17 +142,24 @@
           (not (string? line)) (throw (ended-early))
           :else (or (re-find pattern line) (recur)))))))
 
+(defn- builder ^ProcessBuilder [command {:keys [environment folder errors-apart?]}]
+  (let [builder (ProcessBuilder. ^List command)]
+    (some->> environment (.putAll (.environment builder)))
+    (some->> folder io/file (.directory builder))
+    (if errors-apart?
+      (.redirectError builder ProcessBuilder$Redirect/DISCARD)
+      (.redirectErrorStream builder true))))
+
 (defn run-to-end!
-  "Runs command to its end, with more in its environment, and returns {:exit n :output text}, of standard error too. Kills it and throws
-  ex-info if that takes longer than timeout-ms, kills it as well when the calling thread is interrupted."
-  [command environment timeout-ms]
-  (let [builder (-> (ProcessBuilder. ^List command) (.redirectErrorStream true))
-        process (do (.putAll (.environment builder) ^Map environment) (.start builder))
+  "Runs command to its end and returns {:exit n :output text}; no text where what it has started holds that open for two seconds longer.
+  options are :environment, more of it; :folder, to run it in; and :errors-apart?, to leave standard error out of the text. Kills it and throws ex-info if that takes longer than timeout-ms, kills it as well when the calling thread is interrupted."
+  [command options timeout-ms]
+  (let [process (launch! (builder command options))
         text (future (slurp (.getInputStream process)))]
     (try
       (when-not (.waitFor process timeout-ms TimeUnit/MILLISECONDS)
-        (throw (silent timeout-ms)))
-      {:exit (.exitValue process), :output @text}
+        (throw (ex-info (str (first command) " did not end within " timeout-ms " ms") {:type :thrum/lab-silent, :command command})))
+      {:exit (.exitValue process), :output (deref text grace-ms "")}
       (finally (kill! process)))))
 
 (defn output!

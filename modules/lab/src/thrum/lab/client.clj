@@ -5,13 +5,13 @@
    [clojure.edn :as edn]
    [thrum.lab.contender :as contender]
    [thrum.lab.download :as download]
+   [thrum.lab.in-child :as in-child]
    [thrum.lab.machine :as machine]
    [thrum.lab.measure :as measure]
    [thrum.lab.server :as server])
   (:import
    (java.io PushbackReader)
-   (java.net URI)
-   (sun.misc Signal SignalHandler)))
+   (java.net URI)))
 
 (set! *warn-on-reflection* true)
 
@@ -32,11 +32,12 @@
       (finally (download/close! client)))))
 
 (defn- warm-up-with! [url-of [n bytes]]
-  (run {:contender :pool, :params {:pool 16}, :url (url-of bytes), :n n, :bytes bytes, :timeout-ms 20000} (fn [])))
+  (when (:interrupted? (run {:contender :pool, :params {:pool 16}, :url (url-of bytes), :n n, :bytes bytes, :timeout-ms 20000} (fn [])))
+    (throw (InterruptedException. "Interrupted while warming up"))))
 
 (defn warm-up!
   "Downloads small and large files at full speed, 16 at once, so that no contender pays for loading and compiling.
-  url-of returns the URL of a file of so many bytes."
+  url-of returns the URL of a file of so many bytes. Throws InterruptedException."
   [url-of]
   (run! #(warm-up-with! url-of %) [small large]))
 
@@ -75,9 +76,9 @@
   "Reads a job from standard input, warms up, prints {:done n} now and then and at last {:sample …}. How many files it
   may open is asked first: with none left, the JVM cannot even load the library that knows."
   [& _]
-  (Signal/handle (Signal. "INT") SignalHandler/SIG_IGN)
-  (let [job (edn/read (PushbackReader. *in*)), max-files (machine/max-files)]
-    (interrupt-at-end-of-input (Thread/currentThread))
-    (warm-up-with! #(str (:server job) (server/path % :unlimited)) small)
-    (prn {:sample (assoc (run-until job (print-progress)) :max-files max-files)})
-    (flush)))
+  (in-child/run!
+    #(let [job (edn/read (PushbackReader. *in*)), max-files (machine/max-files)]
+       (interrupt-at-end-of-input (Thread/currentThread))
+       (warm-up-with! (fn [bytes] (str (:server job) (server/path bytes :unlimited))) small)
+       (prn {:sample (assoc (run-until job (print-progress)) :max-files max-files)})
+       (flush))))

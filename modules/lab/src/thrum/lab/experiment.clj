@@ -13,7 +13,10 @@
   A row: {:contender kw :name :limit-line-ms :estimate-ms :repeat n :published {…} :expect :breaks}, see thrum.lab.contender/plan;
     :skipped with the reason if it cannot run;
     :limit-line-per-second where requests are counted; :limit-points [[n ms] …], limit lines, where the row is a curve
-  A sample: see thrum.lab.measure/sample, or thrum.lab.visit/sample")
+  A sample: see thrum.lab.measure/sample, or thrum.lab.visit/sample"
+  (:require
+   [thrum.lab.text :as text]
+   [thrum.lab.trouble :as trouble]))
 
 (set! *warn-on-reflection* true)
 
@@ -22,15 +25,44 @@
     "Returns {:name kw :doc sentence :parts [[kw question] …]}, what it is called and asks.")
   (plan [this options facts]
     "Returns the experiment's plan. Pure.
+<<<<<<< HEAD
     options are those of the command line, with the :form of thrum.lab.plan/form.
     facts are {:cpus n :hard-file-limit? bool :engines #{kw} :spring-boot {…} :ab? bool :channels {…}}, the engines on the class path, what
     thrum.lab.spring-boot/facts returns, whether ab is installed, and what thrum.lab.channels/facts returns.")
+=======
+    options are those of the command line, with the :form of thrum.lab.plan/form; facts are {:cpus n :hard-file-limit? bool :engines #{kw} :checkout path
+    :spring-boot {…} :ab? bool :channels {…}}, the engines on the class path, the checkout that the lab runs in, what thrum.lab.spring-boot/facts
+    returns, whether ab is installed, and what thrum.lab.channels/facts returns.")
+>>>>>>> 4ab9a13 (Let nothing an experiment throws end the lab's run)
   (open! [this]
-    "Starts what the experiment needs, a server say, and returns the environment, a map with :close!, a function of no arguments;
-    with :skipped, the reason, if only now it turned out that the experiment cannot run.")
+    "Starts what the experiment needs, a server say, and returns the environment, a map with :close!, a function of no arguments, nil
+    where nothing is to close; with :skipped, the reason, if only now it turned out that the experiment cannot run.")
   (sample! [this env part row on-end]
     "Runs one contender once and returns its sample. Calls on-end with how many items have just ended, on any thread.
-    An interrupt ends it early, with :interrupted? in the sample."))
+    An interrupt ends it early, with :interrupted? in the sample. What it throws becomes the sample's :error."))
+
+(defn- name-of [experiment]
+  (try
+    (:name (about experiment))
+    (catch Throwable _ (keyword (text/class-word experiment)))))
+
+(defn- unplanned
+  "Returns the plan of an experiment that has none of its own, since that failed."
+  [experiment error]
+  (let [name (name-of experiment)]
+    {:experiment name
+     :title (clojure.core/name name)
+     :about "Its plan failed."
+     :unplanned? true
+     :parts [{:part name, :title (clojure.core/name name)
+              :contenders [{:contender :lab, :name "the plan", :repeat 0, :estimate-ms 0, :samples [{:error error}]}]}]}))
+
+(defn planned
+  "Returns the experiment's plan; one whose only row says what happened where plan throws."
+  [experiment options facts]
+  (try
+    (plan experiment options facts)
+    (catch Throwable t (unplanned experiment (trouble/error t)))))
 
 (defn estimate-ms
   "Returns how long an experiment's plan takes, from its start to its last row, in ms; nil if that of a row is not known."

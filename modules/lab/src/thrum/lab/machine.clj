@@ -72,7 +72,7 @@
 (defn hard-file-limit?
   "True if a shell here can start a process with a hard limit of n open files."
   [n]
-  (= (str n) (output "sh" "-c" (str "ulimit -n " n " && ulimit -Hn"))))
+  (= (str n) (output "/bin/sh" "-c" (str "ulimit -n " n " && ulimit -Hn"))))
 
 (defn on-path?
   "True if a program of that name can be run here: if path, by default that of the environment, has a folder in which it is."
@@ -92,5 +92,5 @@
    :os (str/join " " (map #(System/getProperty %) ["os.name" "os.version" "os.arch"]))
    :jdk (jdk)
    :clojure (clojure-version)
-   :ulimit {:open-files (max-files), :hard (output "sh" "-c" "ulimit -Hn")}
+   :ulimit {:open-files (max-files), :hard (output "/bin/sh" "-c" "ulimit -Hn")}
    :git (git)})

@@ -5,8 +5,10 @@
    [clojure.pprint :as pprint]
    [clojure.string :as str]
    [thrum.lab.channels :as channels]
+   [thrum.lab.checkout :as checkout]
    [thrum.lab.cli :as cli]
    [thrum.lab.compare :as compare]
+   [thrum.lab.ending :as ending]
    [thrum.lab.experiments :as experiments]
    [thrum.lab.json :as json]
    [thrum.lab.machine :as machine]
@@ -20,7 +22,8 @@
    [thrum.lab.serve :as serve]
    [thrum.lab.spring-boot :as spring-boot]
    [thrum.lab.store :as store]
-   [thrum.lab.text :as text])
+   [thrum.lab.text :as text]
+   [thrum.lab.trouble :as trouble])
   (:import
    (clojure.lang ExceptionInfo)))
 
@@ -28,11 +31,9 @@
 
 (def ^:private failure-code 1)
 (def ^:private usage-code 2)
-(def ^:private interrupted-code 130)
-(def ^:private grace-ms "How long an interrupted run may take to write what it has." 8000)
 
 (defn- plan-facts []
-  {:cpus (machine/cpus), :hard-file-limit? (machine/hard-file-limit? 256), :engines (serve/engines), :spring-boot (spring-boot/facts)
+  {:cpus (machine/cpus), :hard-file-limit? (machine/hard-file-limit? 256), :engines (serve/engines), :checkout (checkout/folder), :spring-boot (spring-boot/facts)
    :ab? (machine/on-path? "ab"), :channels (channels/facts)})
 
 (defn- say [& words]
@@ -71,81 +72,113 @@
     (println (str "Not counted: " not-counted ".")))
   (print-skipped experiments))
 
-(defn- run-plan!
-  "Runs the plan, telling of it on out, and returns the result."
-  [plan experiments out]
-  (let [started (measure/now), facts (machine/facts)
-        {:keys [emit! close!]} (progress/show! plan out (and (identical? out *out*) (progress/terminal?)))
-        done (try
-               (run/run! (experiments/by-name experiments) (:experiments plan) emit!)
-               (finally (close!)))]
-    (assoc plan :experiments done :started started :ended (measure/now) :machine facts)))
-
 (defn- keep!
-  "Writes the result and its page; returns the paths."
+  "Writes the result and its page; returns {:paths}, or {:problem words} where they cannot be written."
   [dir result]
-  [(store/write! dir "result.edn" result)
-   (store/write-text! dir "report.html" (report.html/page result))])
+  (try
+    {:paths [(store/write! dir "result.edn" result)
+             (store/write-text! dir "report.html" (report.html/page result))]}
+    (catch Throwable t {:problem (trouble/sentence t)})))
 
-(defn- print-result [{:keys [json outcomes out]} result]
-  (let [paths (keep! out result)]
-    (if json
-      (println (json/write result))
-      (do (println (report.text/report result))
-          (when outcomes (println (str "\n" (report.text/outcomes result))))
-          (println (str "\nWritten: " (text/commas paths)))))))
+(defn- kept-words [dir {:keys [paths problem]}]
+  (if problem
+    (str "The results cannot be written into " dir ": " problem)
+    (str "Written: " (text/commas paths))))
 
+<<<<<<< HEAD
 (defn- run-command [{:keys [options] :as parsed}]
   (let [chosen (experiments/chosen options), facts (plan-facts)
         plan (plan/plan parsed facts chosen)
+=======
+(defn- print-result [{:keys [json outcomes out]} result kept]
+  (if json
+    (println (json/write result))
+    (do (println (report.text/report result))
+        (when outcomes (println (str "\n" (report.text/outcomes result))))))
+  (binding [*out* (if json *err* *out*)]
+    (println (str "\n" (kept-words out kept)))))
+
+(defn- rehearse!
+  "Makes a page for nothing: the first one takes long on a busy machine, and a run that is interrupted has little time."
+  [result]
+  (try
+    (report.html/page result)
+    (catch Exception _)))
+
+(defn- begin!
+  "Returns {:result :kept :emit! :close!} of a plan that is about to run. Two are delays, since the run may end on either of two threads: the
+  result, of what the journal holds when that is asked for, and what became of writing it. emit! tells of progress on out, until close!."
+  [{:keys [options] :as plan} journal out]
+  (let [started (measure/now), facts (machine/facts)
+        _ (rehearse! (assoc plan :started started, :ended started, :machine facts))
+        {:keys [emit! close!]} (progress/show! plan out (and (identical? out *out*) (progress/terminal?)))
+        result (delay (assoc plan :experiments @journal :started started :ended (measure/now) :machine facts))]
+    {:result result, :kept (delay (keep! (:out options) @result)), :emit! emit!, :close! close!}))
+
+(defn- end-without-runner!
+  "Writes what was measured, since the runner does not."
+  [{:keys [out]} {:keys [kept close!]}]
+  (close!)
+  (binding [*out* *err*]
+    (println (str "\nInterrupted. " (kept-words out @kept)))))
+
+(defn- run-plan!
+  "Runs the plan, telling of it on out, writes and prints the result, and returns the exit code."
+  [{:keys [options] :as plan} experiments out {:keys [over write]}]
+  (let [journal (atom (:experiments plan)), {:keys [result kept emit! close!] :as begun} (begin! plan journal out)]
+    (reset! write #(end-without-runner! options begun))
+    (try
+      (run/run! experiments (:experiments plan) emit! {:over over, :journal journal})
+      (finally (close!)))
+    (print-result options @result @kept)
+    (if (:problem @kept) failure-code (result/exit-code @result))))
+
+(defn- run-command [{:keys [options] :as parsed} ending]
+  (let [chosen (experiments/chosen options), facts (plan-facts), plan (plan/plan parsed facts chosen)
+        problem (when-not (:print-plan options) (store/problem (:out options)))
+>>>>>>> 4ab9a13 (Let nothing an experiment throws end the lab's run)
         out (if (:json options) *err* *out*)]
-    (if (:print-plan options)
-      (do (pprint/pprint plan) 0)
-      (do (binding [*out* out] (announce plan #(longer parsed facts chosen)))
-          (let [result (run-plan! plan chosen out)]
-            (print-result options result)
-            (result/exit-code result))))))
+    (cond
+      problem (say problem)
+      (:print-plan options) (do (pprint/pprint plan) 0)
+      :else (do (binding [*out* out] (announce plan #(longer parsed facts chosen)))
+                (run-plan! plan (experiments/by-name chosen) out ending)))))
 
 (defn- compare-command [{[a b] :files}]
   (println (compare/report (store/read! a) (store/read! b)))
   0)
 
 (defn run
-  "Does what argv asks for and returns the exit code; see thrum.lab.result/exit-codes. An interrupt of the calling thread ends
-  the run early: what was measured is still written."
-  [argv]
-  (try
-    (let [{:keys [error command] :as parsed} (cli/parse argv)]
-      (cond
-        error (say error)
-        (= :help command) (do (println (cli/help (:topic parsed))) 0)
-        (= :compare command) (compare-command parsed)
-        :else (run-command parsed)))
-    (catch ExceptionInfo e
-      (if (= :thrum/lab-usage (:type (ex-data e)))
-        (say (ex-message e))
-        (throw e)))))
+  "Does what argv asks for and returns the exit code; see thrum.lab.result/exit-codes. `ending` is the state in which the run may end before
+  its time, see thrum.lab.ending/state: what was measured is still written."
+  ([argv] (run argv (ending/state)))
+  ([argv ending]
+   (try
+     (let [{:keys [error command] :as parsed} (cli/parse argv)]
+       (cond
+         error (say error)
+         (= :help command) (do (println (cli/help (:topic parsed))) 0)
+         (= :compare command) (compare-command parsed)
+         :else (run-command parsed ending)))
+     (catch ExceptionInfo e
+       (if (trouble/usage? e)
+         (say (ex-message e))
+         (throw e))))))
 
-(defn- on-signal
-  "Makes Ctrl-C and SIGTERM interrupt thread, wait until `ended` is delivered, and exit with 130.
-  A JVM that ends by itself, with `ended` delivered, is left alone."
-  [^Thread thread ended]
-  (.addShutdownHook (Runtime/getRuntime)
-                    (Thread. #(when-not (realized? ended)
-                                (.interrupt thread)
-                                (deref ended grace-ms nil)
-                                (flush)
-                                (.halt (Runtime/getRuntime) interrupted-code)))))
+(defn- report!
+  "Says what the lab itself could not do, once the run is not over: what an interrupt makes of it is nobody's concern."
+  [t {:keys [over]}]
+  (when-not (realized? over)
+    (main/report-error t))
+  failure-code)
 
 (defn -main
   "Runs argv and exits with its code."
   [& argv]
-  (let [ended (promise)]
-    (on-signal (Thread/currentThread) ended)
+  (let [{:keys [ended] :as ending} (ending/state)]
+    (ending/watch! ending)
     (let [code (try
-                 (run argv)
-                 (catch Throwable t
-                   (main/report-error t :target "stderr")
-                   failure-code)
+                 (run argv ending)
+                 (catch Throwable t (report! t ending))
                  (finally (flush) (deliver ended true)))]
       (System/exit code))))

@@ -1,7 +1,8 @@
 (ns thrum.lab.measure
   "The only clock of the lab. Runs a way of working over items and writes down when each task ran."
   (:require
-   [thrum.lab.stats :as stats])
+   [thrum.lab.stats :as stats]
+   [thrum.lab.trouble :as trouble])
   (:import
    (java.time Instant)
    (java.time.temporal ChronoUnit)
@@ -34,9 +35,6 @@
           (.add queue [start (- (now-ms) origin) @outcome])
           (on-end))))))
 
-(defn- failure-of [^Throwable t]
-  {:class (.getName (class t)), :message (str (ex-message t))})
-
 (defn- attempt
   "Calls thunk. Returns nil, or how it ended otherwise: {:interrupted? true} or {:error {:class :message}}."
   [thunk]
@@ -44,9 +42,9 @@
     (thunk)
     nil
     (catch Throwable t
-      (if (or (Thread/interrupted) (instance? InterruptedException t))
+      (if (Thread/interrupted)
         {:interrupted? true}
-        {:error (failure-of t)}))))
+        (trouble/sample t)))))
 
 (defn- figures [calls ms]
   (let [curve (stats/in-flight (mapv (fn [[start end]] [(rounded start) (rounded end)]) calls))]

@@ -24,6 +24,11 @@
     (when (seq parts)
       (assoc plan :parts (vec parts)))))
 
+(defn- on-tour
+  "Returns what the tour has of the plans; one that is :unplanned? is always told."
+  [plans]
+  (keep #(if (:unplanned? %) % (toured %)) plans))
+
 (defn- only
   "Returns the plans with nothing but what is called wanted: an experiment, or a part of one. Of an
   experiment that is skipped as a whole its one part is left."
@@ -49,9 +54,9 @@
   (let [form (form parsed)
         options (assoc options :form form)
         owners (experiments/owners experiments)
-        plans (map #(experiment/plan % options facts) experiments)
+        plans (map #(experiment/planned % options facts) experiments)
         left (if (= :tour form)
-               (keep toured plans)
+               (on-tour plans)
                (reduce #(only %1 %2 (owners %2)) plans (asked parsed)))]
     {:thrum.lab/version 1
      :options options

@@ -10,7 +10,7 @@
 (def exit-codes
   "The exit codes of the lab, and what they mean."
   [[0 "done"]
-   [1 "a contender failed"]
+   [1 "a contender failed, or the results could not be written"]
    [2 "wrong arguments"]
    [3 "an experiment that was asked for by name was skipped"]
    [130 "interrupted"]])

@@ -3,11 +3,14 @@
   thrum.lab.serve.child."
   (:require
    [clojure.java.io :as io]
+   [clojure.string :as str]
+   [thrum.lab.checkout :as checkout]
    [thrum.lab.child :as child]
    [thrum.lab.load :as load]
    [thrum.lab.measure :as measure]
    [thrum.lab.serve.work :as work])
   (:import
+   (java.io File)
    (java.net InetSocketAddress URI)
    (java.nio ByteBuffer)
    (java.nio.channels SocketChannel)))
@@ -22,6 +25,8 @@
    "-Dsun.net.httpserver.idleInterval=600"
    "-Dsun.net.httpserver.nodelay=true"])
 
+(def ^:private http-kit "The alias of the checkout that names http-kit. It is on Clojars, which not every machine can reach." "-T:http-kit")
+(def ^:private http-kit-ms "How long it may take to resolve, and to download, http-kit: one small jar." 40000)
 (def ^:private start-ms "How long a server's JVM may take to start." 60000)
 (def ^:private answer-ms "How long it may take to answer a question." 30000)
 (def ^:private asleep-ms "How long all connections may take to be asleep, or awake." 20000)
@@ -36,14 +41,23 @@
     (io/resource "io/helidon/webserver/WebServer.class") (conj :helidon)
     (io/resource "org/httpkit/server.clj") (conj :http-kit)))
 
+(defn http-kit-class-path!
+  "Returns {:class-path text}, this JVM's and http-kit behind it, which ./cljw of the checkout in folder finds in the local Maven repository
+  or downloads; {:problem words} where it cannot."
+  [folder]
+  (let [{:keys [class-path problem]} (checkout/class-path! folder http-kit http-kit-ms)]
+    (if problem
+      {:problem (str "http-kit could not be had: " problem)}
+      {:class-path (str/join File/pathSeparator [(child/class-path) class-path])})))
+
 (defn start!
-  "Starts the server of a job, {:engine :way :pool :handler}, in a JVM of its own and returns it, a thrum.lab.child with its :url.
-  Throws ex-info of :type :thrum/lab-child if it does not start."
-  [job]
-  (let [server (child/start! (child/java-command jvm-opts 'thrum.lab.serve.child))]
+  "Starts the server of a job, {:engine :way :pool :handler}, in a JVM of its own and returns it, a thrum.lab.child with its :url. The JVM has the
+  :class-path of the job, where it has one, otherwise that of this one. Throws ex-info of :type :thrum/lab-child if it does not start."
+  [{:keys [class-path] :as job}]
+  (let [server (child/start! (child/java-command jvm-opts 'thrum.lab.serve.child (or class-path (child/class-path))))]
     (try
-      (child/tell! server (merge {:backlog backlog} job))
-      (let [{:keys [port problem]} (child/ask server start-ms)]
+      (child/tell! server (merge {:backlog backlog} (dissoc job :class-path)))
+      (let [{:keys [port problem]} (child/read-answer server start-ms)]
         (when problem
           (throw (ex-info (str "The server did not start: " problem) {:type :thrum/lab-child, :job job})))
         (assoc server :url (str "http://127.0.0.1:" port)))

@@ -3,14 +3,14 @@
   many of them per second. Runs in a process of its own and ends with its parent."
   (:require
    [clojure.string :as str]
-   [thrum.lab.child :as child])
+   [thrum.lab.child :as child]
+   [thrum.lab.in-child :as in-child])
   (:import
    (com.sun.net.httpserver HttpExchange HttpHandler HttpServer)
    (java.io OutputStream)
    (java.net InetAddress InetSocketAddress)
    (java.time Duration)
-   (java.util.concurrent Executors)
-   (sun.misc Signal SignalHandler)))
+   (java.util.concurrent Executors)))
 
 (set! *warn-on-reflection* true)
 
@@ -89,12 +89,12 @@
 (defn -main
   "Starts the server, prints {:port n}, and stops when standard input ends. Ctrl-C is for the parent to answer."
   [& _]
-  (Signal/handle (Signal. "INT") SignalHandler/SIG_IGN)
-  (let [server (start!)]
-    (prn {:port (.getPort (.getAddress server))})
-    (flush)
-    (await-parent)
-    (.stop server 0)))
+  (in-child/run!
+    #(let [server (start!)]
+       (prn {:port (.getPort (.getAddress server))})
+       (flush)
+       (await-parent)
+       (.stop server 0))))
 
 (defn start-child!
   "Starts the server in a process of its own and returns it, a thrum.lab.child with its :url."

@@ -42,9 +42,20 @@
   [dir file-name content]
   (let [target (io/file dir file-name), half (io/file dir (str file-name ".part"))]
     (io/make-parents target)
-    (spit half content)
-    (move! half target)
+    (try
+      (spit half content)
+      (move! half target)
+      (finally (.delete half)))
     (str target)))
+
+(defn problem
+  "Returns a sentence if no file can be written into the folder; nil if one can, which creates the folder."
+  [dir]
+  (try
+    (io/delete-file (write-text! dir "result.edn.probe" ""))
+    nil
+    (catch IOException _
+      (str "The results cannot be written into " dir ": name another folder by --out, or the space and the right to write there are missing."))))
 
 (defn write!
   "Writes a result as EDN and returns the file's path."

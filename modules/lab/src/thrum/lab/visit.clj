@@ -3,9 +3,8 @@
   (:require
    [thrum.lab.child :as child]
    [thrum.lab.load :as load]
-   [thrum.lab.serve :as serve])
-  (:import
-   (clojure.lang ExceptionInfo)))
+   [thrum.lab.serve :as serve]
+   [thrum.lab.trouble :as trouble]))
 
 (set! *warn-on-reflection* true)
 
@@ -61,5 +60,4 @@
   [job visit]
   (try
     (measure job visit)
-    (catch InterruptedException _ {:interrupted? true})
-    (catch ExceptionInfo e {:error {:class (name (:type (ex-data e))), :message (ex-message e)}})))
+    (catch Throwable t (trouble/sample t))))

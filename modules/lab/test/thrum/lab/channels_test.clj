@@ -71,4 +71,4 @@
     (is (not (.exists (io/file folder))))))
 
 (deftest what-cannot-be-run-is-a-sentence
-  (is (re-find #"does not run here" (:problem (channels/alpha-class-path! "/")))))
+  (is (re-find #"^core.async 1.9.829-alpha2 could not be had: ./cljw cannot be run" (:problem (channels/alpha-class-path! "/")))))

@@ -66,6 +66,30 @@
     (is (= "A process of the lab said nothing for 1 ms" (try (child/await-match child #"never" 1) (catch ExceptionInfo e (ex-message e)))))
     (child/stop! child)))
 
-(deftest a-command-has-an-exit-code-and-an-environment
-  (is (= {:exit 3, :output "hi\nthere\n"} (child/run-to-end! ["sh" "-c" "echo $GREETING; echo there >&2; exit 3"] {"GREETING" "hi"} 10000)))
-  (is (= :thrum/lab-child (try (child/run-to-end! ["sleep" "100"] {} 1) (catch ExceptionInfo e (:type (ex-data e)))))))
+(deftest a-command-has-an-exit-code-and-options
+  (let [command ["sh" "-c" "echo $GREETING; echo there >&2; pwd; exit 3"], options {:environment {"GREETING" "hi"}, :folder "/"}]
+    (is (= {:exit 3, :output "hi\nthere\n/\n"} (child/run-to-end! command options 10000)))
+    (is (= {:exit 3, :output "hi\n/\n"} (child/run-to-end! command (assoc options :errors-apart? true) 10000))))
+  (is (= [:thrum/lab-silent "sleep did not end within 1 ms"]
+         (try (child/run-to-end! ["sleep" "100"] {} 1) (catch ExceptionInfo e ((juxt (comp :type ex-data) ex-message) e))))))
+
+(deftest ^{:time-limit-ms 20000} a-command-that-leaves-a-process-behind-is-not-waited-for
+  (is (= {:exit 0, :output ""} (child/run-to-end! ["sh" "-c" "sleep 15 & exit 0"] {} 10000))))
+
+(defn- problem [f]
+  (try (f) (catch ExceptionInfo e [(:type (ex-data e)) (ex-message e)])))
+
+(deftest a-program-that-is-not-there-is-a-sentence
+  (doseq [start [child/start! #(child/run-to-end! % {} 1000)]]
+    (let [[type message] (problem #(start ["no-such-program" "-v"]))]
+      (is (= :thrum/lab-child type))
+      (is (re-find #"^no-such-program cannot be run: " message)))))
+
+(deftest garbage-and-a-problem-and-the-end-are-sentences
+  (let [child (child/start! ["sh" "-c" "echo '{:a'; echo '{:problem \"the port is busy\"}'; read line; exit 0"])]
+    (is (= [:thrum/lab-child "A process of the lab said what is no EDN: {:a"] (problem #(child/ask child 10000))))
+    (is (= [:thrum/lab-child "the port is busy"] (problem #(child/ask child 10000))))
+    (child/tell! child :go-on)
+    (.waitFor ^Process (:process child))
+    (is (= [:thrum/lab-child "A process of the lab ended early"] (problem #(dotimes [_ 2] (child/tell! child :more)))))
+    (child/stop! child)))

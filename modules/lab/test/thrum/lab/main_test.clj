@@ -42,11 +42,12 @@
   (is (= [2 "The namespace nowhere is not on the class path.\n"]
          ((juxt first (comp #(subs % (.lastIndexOf ^String % "The ")) peek)) (run "handler" "nowhere/handler" "--out" (temp-dir))))))
 
-(deftest ^{:time-limit-ms 60000} an-engine-asked-for-by-name-that-is-not-there-exits-3
+(deftest ^{:time-limit-ms 120000} an-engine-asked-for-by-name-that-cannot-be-had-exits-3
   (when-not (contains? (serve/engines) :http-kit)
-    (let [[code out] (run "ring-http-kit" "--out" (temp-dir))]
-      (is (= 3 code))
-      (is (str/includes? out "Skipped: http-kit is not on the class path")))))
+    (with-redefs [serve/http-kit-class-path! (constantly {:problem "http-kit could not be had: no repository"})]
+      (let [[code out] (run "ring-http-kit" "--out" (temp-dir))]
+        (is (= 3 code))
+        (is (str/includes? out "Skipped: http-kit could not be had: no repository."))))))
 
 (deftest help-exits-0
   (is (= [0 ""] ((juxt first peek) (run "--help")))))
@@ -109,6 +110,11 @@
 (defn- ended? [^ProcessHandle handle]
   (.get (.onExit handle) 10 TimeUnit/SECONDS)
   (not (.isAlive handle)))
+
+(deftest a-folder-that-cannot-be-written-into-is-wrong-arguments-before-the-run
+  (let [file (file-of "")]
+    (is (= [2 ""] (butlast (run "scope" "--out" file))))
+    (is (re-find #"^The results cannot be written into .*--out" (peek (run "scope" "--out" (str file "/below")))))))
 
 (def ^:private quick-start ["-XX:+UseSerialGC" "-XX:TieredStopAtLevel=1"])
 

@@ -125,7 +125,12 @@
 (deftest an-engine-that-is-not-there-is-skipped-with-the-reason
   (let [plan (ring-plan #{:jdk :jetty} "ring-http-kit")]
     (is (= [:http-kit-sleep] (part-names plan)))
-    (is (re-find #"^http-kit is not on the class path; .* add http-kit/http-kit" (:skipped (part plan :http-kit-sleep))))))
+    (is (re-find #"^http-kit is neither on the class path, .* add http-kit/http-kit" (:skipped (part plan :http-kit-sleep))))))
+
+(deftest http-kit-is-tried-in-a-checkout
+  (let [{[plan] :experiments} (plan/plan (cli/parse ["ring-http-kit"]) (assoc facts :engines #{:jdk}, :checkout "thrum") [(ring/experiment :http-kit)])]
+    (is (= [[:http-kit-sleep nil] [:http-kit-no-sleep nil]] (map (juxt :part :skipped) (:parts plan))))
+    (is (= "the download of http-kit, the first time" (:not-counted plan)))))
 
 (deftest helidon-has-no-pools
   (is (= [["Helidon, virtual threads" "thrum.server"]] (distinct (map #(mapv :name (:contenders (part (ring-plan (set all-engines) "--full") %)))
@@ -152,3 +157,12 @@
     (is (= [400 "/x"] ((juxt :connections :path) (part plan :handler))))
     (is (= {:engine :jdk, :way :thrum, :handler 'my.app/handler, :pool nil} (:job (row plan :handler :thrum)))))
   (is (= 2 (count (:contenders (part (plan/plan (cli/parse ["handler" "a/b" "--connections" "50"]) facts [(handler/experiment 'a/b)]) :handler))))))
+
+(deftest a-plan-that-fails-is-told-in-every-form
+  (let [broken (reify experiment/Experiment
+                 (about [_] {:name :broken, :doc "It breaks.", :parts []})
+                 (plan [_ _ _] (throw (StackOverflowError.)))
+                 (open! [_])
+                 (sample! [_ _ _ _ _]))]
+    (doseq [argv [[] ["--all"] ["--full"]]]
+      (is (= [[:broken]] (map #(map :part (:parts %)) (:experiments (plan/plan (cli/parse argv) facts [broken])))) argv))))

@@ -1,12 +1,19 @@
 (ns thrum.lab.serve-test
   "Servers in JVMs of their own, with and without Thrum."
   (:require
+   [clojure.java.io :as io]
+   [clojure.string :as str]
    [clojure.test :refer [are deftest is]]
+   [thrum.lab.checkout :as checkout]
    [thrum.lab.child :as child]
    [thrum.lab.serve :as serve]
    [thrum.lab.serve.work :as work])
   (:import
-   (clojure.lang ExceptionInfo)))
+   (clojure.lang ExceptionInfo)
+   (java.io File)
+   (java.nio.file Files)
+   (java.nio.file.attribute FileAttribute)
+   (java.util.zip ZipEntry ZipOutputStream)))
 
 (set! *warn-on-reflection* true)
 
@@ -55,6 +62,69 @@
   (let [failure (try (serve/start! {:engine :jdk, :way :thrum, :handler 'nowhere/handler}) (catch ExceptionInfo e e))]
     (is (= :thrum/lab-child (:type (ex-data failure))))
     (is (re-find #"^The server did not start: .*nowhere" (ex-message failure)))))
+
+;; http-kit, which is not on the class path, out of a local Maven repository in which a jar stands for it
+
+(defn- folder ^File []
+  (.toFile (Files/createTempDirectory "thrum-lab" (make-array FileAttribute 0))))
+
+(defn- write! [folder path content]
+  (let [file (io/file folder path)]
+    (io/make-parents file)
+    (spit file content)))
+
+(defn- copy-folder! [^File from ^File to]
+  (doseq [^File file (file-seq from) :when (.isFile file)
+          :let [copy (io/file to (str (.relativize (.toPath from) (.toPath file))))]]
+    (io/make-parents copy)
+    (io/copy file copy)))
+
+(def ^:private stub
+  "In place of http-kit's namespace: the JDK's server, so that it can be asked."
+  (str "(ns org.httpkit.server)\n"
+       "(def port (atom nil))\n"
+       "(defn run-server [handler _] (reset! port ((requiring-resolve 'thrum.lab.serve.jdk/start!) {:backlog 10})))\n"
+       "(defn server-port [_] @port)\n"))
+
+(defn- jar! [file]
+  (io/make-parents file)
+  (with-open [out (ZipOutputStream. (io/output-stream file))]
+    (.putNextEntry out (ZipEntry. "org/httpkit/server.clj"))
+    (.write out (.getBytes ^String stub))))
+
+(defn- local-repository!
+  "Puts Clojure, as this JVM has it, and the stub into a Maven repository."
+  [repository]
+  (let [[jar] (filter #(re-find #"clojure-1[^/]*\.jar$" %) (str/split (child/class-path) (re-pattern File/pathSeparator)))
+        clojure (nth (iterate File/.getParentFile (io/file jar)) 3)]
+    (copy-folder! clojure (io/file repository "org" "clojure"))
+    (jar! (io/file repository "http-kit/http-kit/2.9.0/http-kit-2.9.0.jar"))
+    (write! repository "http-kit/http-kit/2.9.0/http-kit-2.9.0.pom"
+            (str "<project><modelVersion>4.0.0</modelVersion><groupId>http-kit</groupId><artifactId>http-kit</artifactId>"
+                 "<version>2.9.0</version></project>"))))
+
+(defn- checkout!
+  "Returns a folder that passes for a checkout, whose every repository is a port that nobody listens on."
+  [repository]
+  (let [folder (folder), nowhere {:url "https://127.0.0.1:1/"}]
+    (write! folder "deps.edn" (pr-str {:mvn/local-repo (str repository), :mvn/repos {"central" nowhere, "clojars" nowhere}
+                                       :aliases {:http-kit {:extra-deps {'http-kit/http-kit {:mvn/version "2.9.0"}}}}}))
+    (Files/createSymbolicLink (.toPath (io/file folder "cljw")) (.toPath (io/file (checkout/folder) "cljw")) (make-array FileAttribute 0))
+    (str folder)))
+
+(deftest ^{:time-limit-ms 180000} http-kit-comes-from-the-local-repository-without-a-network
+  (let [repository (folder)]
+    (local-repository! repository)
+    (let [{:keys [class-path problem]} (serve/http-kit-class-path! (checkout! repository))]
+      (is (nil? problem))
+      (is (str/includes? (str class-path) "http-kit-2.9.0.jar"))
+      (with-server {:engine :http-kit, :way :bare, :class-path class-path}
+        (fn [server]
+          (is (= work/greeting (slurp (serve/url server nil)))))))))
+
+(deftest ^{:time-limit-ms 120000} http-kit-that-cannot-be-had-is-one-sentence
+  (is (re-find #"^http-kit could not be had: no repository (that can be reached has it|had answered after 40 s)$"
+               (:problem (serve/http-kit-class-path! (checkout! (folder)))))))
 
 (deftest engines-are-found-on-the-class-path
   (is (every? (serve/engines) [:jdk :jetty :tomcat :helidon])))

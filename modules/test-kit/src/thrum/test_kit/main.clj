@@ -1,10 +1,12 @@
 (ns thrum.test-kit.main
   "What -M:test runs: the tests of every module, in child JVMs, as many at a time as there are processors; those of core
-  once more on a single carrier thread and on JDK 21, those of async with older releases of core.async and on JDK 21.
+  once more on a single carrier thread and on JDK 21, those of async with older releases of core.async and on JDK 21,
+  those of server-http-kit with http-kit where it can be had.
 
   The last line printed is `N passed, N failed`, `, N skipped` where some were; the exit code is 1 if anything failed or
   nothing ran."
   (:require
+   [clojure.java.io :as io]
    [clojure.string :as str]
    [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.release :as release]
@@ -135,6 +137,15 @@
       (catch Exception e
         (failed (str "no core.async " version " to be had: " e))))))
 
+(defn- with-http-kit
+  "http-kit is on Clojars, which not every machine can reach."
+  []
+  (if (io/resource "org/httpkit/server.clj")
+    (skipped "this JVM has http-kit")
+    (if-let [path (release/class-path-with :http-kit 'http-kit/http-kit '[org.clojure/clojure])]
+      (assoc (this-jvm) :class-path path)
+      (skipped "no repository that can be reached has http-kit"))))
+
 (def ^:private engines ["server-jetty" "server-tomcat" "server-http-kit" "server-helidon"])
 
 (def ^:private shares
@@ -146,6 +157,7 @@
    ["core, on a single carrier thread" ["core"] one-carrier]
    ["core, on JDK 21" ["core"] jdk-21]
    ["the engines" engines this-jvm]
+   ["server-http-kit, with http-kit" ["server-http-kit"] with-http-kit]
    ["java" ["java"] this-jvm]
    ["async" ["async"] this-jvm]
    ["async, with core.async 1.6.681" ["async"] (core-async "1.6.681")]

@@ -29,6 +29,22 @@
       (throw (ex-info (str "One jar of " lib " is needed on the classpath") {:lib lib, :found (vec found)})))
     (str/join File/pathSeparator (map #(if (release-of? lib %) new-jar %) entries))))
 
+(def ^:private added-ms "How long it may take to resolve, and to download, one small jar." 40000)
+
+(defn- jar-in-time [lib version exclusions]
+  (let [found (future (jar lib version exclusions))]
+    (try
+      (deref found added-ms nil)
+      (finally (future-cancel found)))))
+
+(defn class-path-with
+  "Returns the classpath of this JVM and behind it the library that an alias of the project's deps.edn adds; nil where no repository that
+  answers within 40 s has it. exclusions as for class-path."
+  [alias lib exclusions]
+  (let [version (get-in (basis/initial-basis) [:aliases alias :extra-deps lib :mvn/version])]
+    (when-let [jar (try (jar-in-time lib version exclusions) (catch Exception _))]
+      (str/join File/pathSeparator [(System/getProperty "java.class.path") jar]))))
+
 (defn class-path
   "Returns the classpath of this JVM with another release of the library. exclusions: libraries that it need not bring,
   because this classpath has them."

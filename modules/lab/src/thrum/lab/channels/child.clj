@@ -3,10 +3,9 @@
   ends. It ends as well when standard input does. What a job does not need is not loaded."
   (:require
    [clojure.edn :as edn]
-   [clojure.string :as str])
+   [thrum.lab.in-child :as in-child])
   (:import
-   (java.io PushbackReader)
-   (sun.misc Signal SignalHandler)))
+   (java.io PushbackReader)))
 
 (set! *warn-on-reflection* true)
 
@@ -26,20 +25,12 @@
       (.start #(do (while (not (neg? (.read System/in))))
                    (.halt (Runtime/getRuntime) 0)))))
 
-(defn- problem [^Throwable t]
-  (str/join ": " (keep ex-message (take-while some? (iterate ex-cause t)))))
-
-(defn- answer [{:keys [job] :as given}]
-  (try
-    {:sample ((requiring-resolve (jobs job)) given)}
-    (catch Throwable t {:problem (problem t)})))
-
 (defn -main
   "Does the job and prints what came of it."
   [& _]
-  (Signal/handle (Signal. "INT") SignalHandler/SIG_IGN)
-  (let [job (edn/read (PushbackReader. *in*))]
-    (halt-at-end-of-input)
-    (prn (answer job))
-    (flush)
-    (.halt (Runtime/getRuntime) 0)))
+  (in-child/run!
+    #(let [{:keys [job] :as given} (edn/read (PushbackReader. *in*))]
+       (halt-at-end-of-input)
+       (prn {:sample ((requiring-resolve (jobs job)) given)})
+       (flush)))
+  (.halt (Runtime/getRuntime) 0))

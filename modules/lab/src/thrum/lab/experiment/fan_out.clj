@@ -8,9 +8,8 @@
    [thrum.lab.limit-line :as limit-line]
    [thrum.lab.published :as published]
    [thrum.lab.server :as server]
-   [thrum.lab.text :as text])
-  (:import
-   (clojure.lang ExceptionInfo)))
+   [thrum.lab.text :as text]
+   [thrum.lab.trouble :as trouble]))
 
 (set! *warn-on-reflection* true)
 
@@ -149,8 +148,7 @@
     (try
       (child/tell! client job)
       (await-sample client (+ start-ms (:deadline-ms job)) on-end)
-      (catch InterruptedException _ {:interrupted? true})
-      (catch ExceptionInfo e {:error {:class "client process", :message (ex-message e)}})
+      (catch Throwable t (trouble/sample t))
       (finally (child/stop! client)))))
 
 (defn- with-true-limit

@@ -2,9 +2,12 @@
   "A Ring handler under load, on one engine: a pool of 50 platform threads, one as large as the connections, the engine alone on virtual
   threads, and Thrum's run-server. Each contender has a server in a JVM of its own, and each sample a fresh one."
   (:require
+   [clojure.set :as set]
+   [thrum.lab.checkout :as checkout]
    [thrum.lab.experiment :as experiment]
    [thrum.lab.load :as load]
    [thrum.lab.published :as published]
+   [thrum.lab.serve :as serve]
    [thrum.lab.visit :as visit]))
 
 (set! *warn-on-reflection* true)
@@ -35,7 +38,7 @@
   {:jetty "Jetty is not on the class path: add io.github.thrum-clj/thrum-server-jetty"
    :tomcat "Tomcat is not on the class path: add io.github.thrum-clj/thrum-server-tomcat"
    :helidon "Helidon is not on the class path: add io.github.thrum-clj/thrum-server-helidon"
-   :http-kit "http-kit is not on the class path; it is on Clojars, not on Maven Central: add http-kit/http-kit 2.9.0 or newer"})
+   :http-kit "http-kit is neither on the class path, nor is this a checkout of Thrum: add http-kit/http-kit 2.9.0 or newer"})
 
 (def ^:private questions
   "The parts of each engine's experiment."
@@ -137,7 +140,7 @@
 
 (defn- parts [engine options facts]
   (let [{:keys [parts] :as sizes} (sizes-of engine options)]
-    (if (contains? (:engines facts) engine)
+    (if (or (contains? (:engines facts) engine) (and (= :http-kit engine) (:checkout facts)))
       (mapv #(part-plan engine % sizes) (filter (comp (set parts) :question) questions))
       [(skipped engine (first questions))])))
 
@@ -151,11 +154,14 @@
     {:experiment (get-in facts-of [engine :experiment])
      :title (str "Ring on " (get-in facts-of [engine :name]))
      :about "A Ring handler under load, on platform threads and on virtual ones."
+     :not-counted (when (and (= :http-kit engine) (:checkout facts) (not (contains? (:engines facts) engine))) "the download of http-kit, the first time")
      :parts (parts engine options facts)})
   (open! [_]
-    {:close! (constantly nil)})
-  (sample! [_ _ part {:keys [job]} _]
-    (visit/sample job (assoc part :headers load/browser-headers))))
+    (if (and (= :http-kit engine) (not (contains? (serve/engines) engine)))
+      (set/rename-keys (serve/http-kit-class-path! (checkout/folder)) {:problem :skipped})
+      {}))
+  (sample! [_ env part {:keys [job]} _]
+    (visit/sample (merge job (select-keys env [:class-path])) (assoc part :headers load/browser-headers))))
 
 (defn experiment
   "Returns the experiment for an engine: :jdk, :jetty, :tomcat, :helidon or :http-kit."

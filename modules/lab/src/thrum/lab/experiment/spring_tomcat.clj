@@ -6,13 +6,12 @@
    [thrum.lab.limit-line :as limit-line]
    [thrum.lab.load :as load]
    [thrum.lab.published :as published]
-   [thrum.lab.spring-boot :as spring-boot])
-  (:import
-   (clojure.lang ExceptionInfo)))
+   [thrum.lab.spring-boot :as spring-boot]))
 
 (set! *warn-on-reflection* true)
 
 (def ^:private timeout-ms "How long an answer may take." 120000)
+(def ^:private open-ms "How long it usually takes to compile the application, for the estimate." 4000)
 (def ^:private start-ms "How long an application usually takes to start, for the estimate." 4000)
 (def ^:private cold-ms "What a cold application takes beyond its limit line, for the estimate." 800)
 (def ^:private warm-up-ms "How long it usually takes to warm one up, for the estimate." 1500)
@@ -173,10 +172,10 @@
 
 (defn- reason
   "Returns why the experiment cannot run; nil if it can."
-  [{:keys [folder jar maven?]}]
+  [{:keys [folder compiler?]}]
   (cond
     (nil? folder) "the application is examples/spring-boot of a checkout of Thrum, and this is none"
-    (not (or jar maven?)) "there is no mvn on PATH to build examples/spring-boot with: install Maven"))
+    (not compiler?) "this Java is a runtime without a compiler for examples/spring-boot: name a JDK in CLJW_JAVA_HOME"))
 
 (defn- skipped
   "Returns the one part of an experiment that cannot run."
@@ -185,16 +184,17 @@
 
 ;; Run
 
-(defn- stop! [{:keys [apps generators]}]
+(defn- stop! [{:keys [apps generators built]}]
   (run! child/stop! (vals @apps))
-  (run! #((:close! %)) (vals generators)))
+  (run! #((:close! %)) (vals generators))
+  (spring-boot/delete! built))
 
 (defn- fresh-app!
   "Starts an application anew and returns it."
-  [{:keys [apps jar]} application]
+  [{:keys [apps built]} application]
   (some-> (get @apps application) child/stop!)
   (swap! apps dissoc application)
-  (let [app (spring-boot/start! jar (applications application))]
+  (let [app (spring-boot/start! built (applications application))]
     (swap! apps assoc application app)
     app))
 
@@ -236,21 +236,6 @@
                        [n (* 1000.0 seconds)]))
                    crowds)}))
 
-(defn- attempt
-  "Returns the sample of thunk, or how it ended otherwise."
-  [thunk]
-  (try
-    (thunk)
-    (catch InterruptedException _ {:interrupted? true})
-    (catch ExceptionInfo e {:error {:class (name (:type (ex-data e))), :message (ex-message e)}})))
-
-(defn- built
-  "Returns {:jar path}, or {:problem words} where there is none and it cannot be built."
-  [{:keys [folder jar]}]
-  (try
-    (if jar {:jar jar} (spring-boot/build! folder))
-    (catch ExceptionInfo e {:problem (str "the build of examples/spring-boot did not end: " (ex-message e))})))
-
 (defrecord SpringTomcat []
   experiment/Experiment
   (about [_]
@@ -258,20 +243,21 @@
      :doc "a Spring Boot application, many requests at once"
      :parts (conj (mapv (juxt :part :about) questions) ((juxt :part :about) (curve-plan quick)))})
   (plan [_ options facts]
-    (let [{:keys [jar] :as app} (:spring-boot facts), reason (reason app), parts (parts (sizes-of options) facts)]
+    (let [reason (reason (:spring-boot facts)), parts (parts (sizes-of options) facts)]
       {:experiment :spring-tomcat
        :title "Spring Boot on Tomcat"
        :about "A Spring Boot application, its requests on platform threads and on virtual ones."
-       :not-counted (when-not (or jar reason) "the build of examples/spring-boot, which downloads Spring Boot the first time")
+       :start-ms open-ms
+       :not-counted (when-not reason "the download of Spring Boot, the first time")
        :parts (if reason [(skipped (first parts) reason)] parts)}))
   (open! [_]
-    (let [{:keys [jar problem]} (built (spring-boot/facts))]
+    (let [{:keys [problem] :as built} (spring-boot/build! (:folder (spring-boot/facts)))]
       (if problem
-        {:skipped problem, :close! (constantly nil)}
-        (let [env {:jar jar, :apps (atom {}), :generators (into {} (map (juxt identity load/open-bursts!)) [:built-in :ab])}]
+        {:skipped problem}
+        (let [env {:built built, :apps (atom {}), :generators (into {} (map (juxt identity load/open-bursts!)) [:built-in :ab])}]
           (assoc env :close! #(stop! env))))))
   (sample! [_ env part row on-end]
-    (attempt #((if (:crowds part) curve-sample burst-sample) env part row on-end))))
+    ((if (:crowds part) curve-sample burst-sample) env part row on-end)))
 
 (defn experiment
   "Returns the experiment."

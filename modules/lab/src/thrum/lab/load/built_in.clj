@@ -7,6 +7,7 @@
    [clojure.edn :as edn]
    [clojure.string :as str]
    [thrum.lab.child :as child]
+   [thrum.lab.in-child :as in-child]
    [thrum.lab.load.answer :as answer]
    [thrum.lab.load.job :as job])
   (:import
@@ -16,8 +17,7 @@
    (java.util Set)
    (java.util.concurrent ConcurrentHashMap ExecutorService Executors)
    (java.util.concurrent.atomic AtomicBoolean AtomicLong LongAdder)
-   (org.HdrHistogram ConcurrentHistogram)
-   (sun.misc Signal SignalHandler)))
+   (org.HdrHistogram ConcurrentHistogram)))
 
 (set! *warn-on-reflection* true)
 
@@ -199,14 +199,14 @@
   "Reads a job from standard input, does it, prints what came of it, and ends; at once when standard input ends. After a job with
   :requests, a burst, it goes on to read one."
   [& _]
-  (Signal/handle (Signal. "INT") SignalHandler/SIG_IGN)
-  (let [in (PushbackReader. *in*), job (edn/read in)]
-    (if (:requests job)
-      (do-bursts! job in)
-      (do (end-with-parent!)
-          (some-> (job/warm-up job) run)
-          (prn (run job))
-          (flush)))))
+  (in-child/run!
+    #(let [in (PushbackReader. *in*), job (edn/read in)]
+       (if (:requests job)
+         (do-bursts! job in)
+         (do (end-with-parent!)
+             (some-> (job/warm-up job) run)
+             (prn (run job))
+             (flush))))))
 
 (defn drive!
   "Does the job in a JVM of its own and returns what came of it; see thrum.lab.load."

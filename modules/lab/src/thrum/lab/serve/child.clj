@@ -4,14 +4,13 @@
   (:require
    [clojure.edn :as edn]
    [clojure.java.io :as io]
-   [clojure.string :as str]
+   [thrum.lab.in-child :as in-child]
    [thrum.lab.serve.work :as work])
   (:import
    (java.io PushbackReader)
    (java.lang.management ManagementFactory)
    (java.nio.file Files Path)
-   (java.util.concurrent Callable ExecutorService Executors Future)
-   (sun.misc Signal SignalHandler)))
+   (java.util.concurrent Callable ExecutorService Executors Future)))
 
 (set! *warn-on-reflection* true)
 
@@ -79,16 +78,11 @@
         (say! ((questions question)))
         (recur)))))
 
-(defn- problem [^Throwable t]
-  (str/join ": " (keep ex-message (take-while some? (iterate ex-cause t)))))
-
 (defn -main
   "Starts the server that the job asks for, prints {:port n}, or {:problem sentence} where it cannot be started, and answers questions."
   [& _]
-  (Signal/handle (Signal. "INT") SignalHandler/SIG_IGN)
-  (let [in (PushbackReader. *in*)]
-    (try
-      (say! {:port (start! (edn/read in))})
-      (answer-all! in)
-      (catch Throwable t (say! {:problem (problem t)})))
-    (.halt (Runtime/getRuntime) 0)))
+  (in-child/run!
+    #(let [in (PushbackReader. *in*)]
+       (say! {:port (start! (edn/read in))})
+       (answer-all! in)))
+  (.halt (Runtime/getRuntime) 0))
