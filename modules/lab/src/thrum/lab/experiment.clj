@@ -25,15 +25,11 @@
     "Returns {:name kw :doc sentence :parts [[kw question] …]}, what it is called and asks.")
   (plan [this options facts]
     "Returns the experiment's plan. Pure.
-<<<<<<< HEAD
     options are those of the command line, with the :form of thrum.lab.plan/form.
-    facts are {:cpus n :hard-file-limit? bool :engines #{kw} :spring-boot {…} :ab? bool :channels {…}}, the engines on the class path, what
-    thrum.lab.spring-boot/facts returns, whether ab is installed, and what thrum.lab.channels/facts returns.")
-=======
-    options are those of the command line, with the :form of thrum.lab.plan/form; facts are {:cpus n :hard-file-limit? bool :engines #{kw} :checkout path
-    :spring-boot {…} :ab? bool :channels {…}}, the engines on the class path, the checkout that the lab runs in, what thrum.lab.spring-boot/facts
-    returns, whether ab is installed, and what thrum.lab.channels/facts returns.")
->>>>>>> 4ab9a13 (Let nothing an experiment throws end the lab's run)
+    facts are {:cpus n :hard-file-limit? bool :engines #{kw} :checkout path :spring-boot {…} :ab? bool
+    :channels {…}}, the engines on the class path, the checkout that the lab runs in, what
+    thrum.lab.spring-boot/facts returns, whether ab is installed, and what thrum.lab.channels/facts
+    returns.")
   (open! [this]
     "Starts what the experiment needs, a server say, and returns the environment, a map with :close!, a function of no arguments, nil
     where nothing is to close; with :skipped, the reason, if only now it turned out that the experiment cannot run.")

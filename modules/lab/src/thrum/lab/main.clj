@@ -85,11 +85,6 @@
     (str "The results cannot be written into " dir ": " problem)
     (str "Written: " (text/commas paths))))
 
-<<<<<<< HEAD
-(defn- run-command [{:keys [options] :as parsed}]
-  (let [chosen (experiments/chosen options), facts (plan-facts)
-        plan (plan/plan parsed facts chosen)
-=======
 (defn- print-result [{:keys [json outcomes out]} result kept]
   (if json
     (println (json/write result))
@@ -136,7 +131,6 @@
 (defn- run-command [{:keys [options] :as parsed} ending]
   (let [chosen (experiments/chosen options), facts (plan-facts), plan (plan/plan parsed facts chosen)
         problem (when-not (:print-plan options) (store/problem (:out options)))
->>>>>>> 4ab9a13 (Let nothing an experiment throws end the lab's run)
         out (if (:json options) *err* *out*)]
     (cond
       problem (say problem)
