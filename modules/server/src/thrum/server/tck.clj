@@ -57,12 +57,12 @@
                                              [:ssl-port "thrum.server" "ssl-port"] [:status "thrum.server" "status"]
                                              [:ready? "thrum.server" "ready?"] [:sse "thrum.server" "sse"]
                                              [:send! "thrum.server" "send!"] [:access-log "thrum.server" "access-log"]
-                                             [:close! "thrum.server" "close!"] [:open? "thrum.server" "open?"]
+                                             [:close! "thrum.server" "close!"] [:pong! "thrum.server" "pong!"] [:open? "thrum.server" "open?"]
                                              [:remaining-ms "thrum.core" "remaining-ms"] [:pmap "thrum.core" "pmap"]]]
                     [k (thrums ns-name fn-name)]))))
 
 (def ^:private tool-keys
-  [:stop :port :ssl-port :status :ready? :sse :send! :close! :open? :access-log :remaining-ms :pmap])
+  [:stop :port :ssl-port :status :ready? :sse :send! :close! :pong! :open? :access-log :remaining-ms :pmap])
 
 (defn- tools-of
   "Returns the caller's functions; Thrum's own where the caller gives neither :stop nor :port."
@@ -170,7 +170,7 @@
   :limit-ms     - how long a case may take (10000)
   :gaps         - the cases that the server is known to fail, id -> why: their outcome is :gap, or :failed when they pass
   :stop :port   - functions of what run-server returns; without them thrum.server's are taken, for the following too:
-  :ssl-port :status :ready? (of the server) :sse :send! :close! :open? :access-log :remaining-ms :pmap; cases that use one that is
+  :ssl-port :status :ready? (of the server) :sse :send! :close! :pong! :open? :access-log :remaining-ms :pmap; cases that use one that is
   not given are skipped"
   [run-server {:keys [only report gaps] :as given}]
   (let [env (env-of run-server given (tools-of given))

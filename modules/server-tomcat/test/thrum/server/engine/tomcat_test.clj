@@ -50,6 +50,17 @@
     (wire/close! client)
     (server/stop! s)))
 
+;; Requests
+
+(deftest two-blanks-in-the-line-are-refused
+  (let [s (serve ok {})
+        status (fn [text] (let [client (wire/connect (server/port s))]
+                            (try (:status (wire/ask! client text)) (finally (wire/close! client)))))]
+    (doseq [line ["GET  / HTTP/1.1" "GET /  HTTP/1.1" "GET \t/ HTTP/1.1" "GET / \tHTTP/1.1"]]
+      (is (= 400 (status (str line "\r\nHost: localhost\r\n\r\n"))) (pr-str line)))
+    (is (= 200 (status (str "\r\n\r\n" (wire/get "/")))) "lines before the request's are none of it")
+    (server/stop! s)))
+
 ;; Late handlers, and late readers
 
 (deftest a-write-that-waits-ends-at-its-deadline

@@ -373,5 +373,6 @@
           :chunk-sizes-may-exceed-32-bits "the JDK counts a chunk's size in 32 bits, and keeps it to itself"
           :handlers-date-is-sent "the JDK puts its own Date in its place"
           :bare-cr-in-a-value-is-refused "for the JDK a bare CR ends a header's line"
+          :bare-lf-does-not-end-a-header "for the JDK LF alone ends a header's line"
           :garbled-request-lines-are-refused "for the JDK all behind the target is the version"}
    :start start})

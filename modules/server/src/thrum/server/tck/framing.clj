@@ -211,6 +211,28 @@
   (doseq [line ["GET /" "GET / a HTTP/1.1" "GET / HTTP/1.x" "G(T / HTTP/1.1" "GET /\u0001 HTTP/1.1" "GET x HTTP/1.1"]]
     (expect-refused env #{400 404 405 501 505} (lines line "Host: localhost"))))
 
+(defcase tabs-in-the-request-line-are-refused "4.8"
+  "A tab in the request's line is refused."
+  [env]
+  (doseq [line ["GET\t/ HTTP/1.1" "GET /\tHTTP/1.1" "GET /a\tb HTTP/1.1"]]
+    (expect-refused env #{400 404} (lines line "Host: localhost"))))
+
+(defcase user-names-in-targets-are-refused "4.8"
+  "A target in absolute form that names a user is refused; an @ in a path or a query is none."
+  [env]
+  (doseq [target ["http://user@localhost/" "http://user@localhost" "http://user:word@localhost/a" "http://user@localhost?a"]]
+    (expect-refused env #{400 404} (lines (str "GET " target " HTTP/1.1") "Host: localhost")))
+  (let [server (scene/serve env (fn [{:keys [uri query-string]}] {:status 200, :headers {}, :body (str uri " " query-string)}) {})]
+    (doseq [[target seen] {"/@a?b@c" "/@a b@c", "http://localhost/@a?@" "/@a @", "/?@" "/ @"}]
+      (expect= seen (:body (scene/ask env server (wire/get target)))))))
+
+(defcase bare-lf-does-not-end-a-header "4.8"
+  "LF alone, in the middle of a header, does not begin another."
+  [env]
+  (doseq [end ["X-A: b\nX-C: d\r\n\r\n" "X-A: b\n\r\n" "X-A: b\n\n" "X-A: b\r\n\n"]]
+    (expect-refused env #{400} (str "GET / HTTP/1.1\r\nHost: localhost\r\n" end)))
+  (expect-refused env #{400} "GET / HTTP/1.1\nHost: localhost\r\n\r\n"))
+
 (defcase bare-lf-does-not-end-the-headers "4.8"
   "Headers whose lines end in LF alone hide nothing: one request is read, or it is refused."
   [env]

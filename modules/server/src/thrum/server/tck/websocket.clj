@@ -129,6 +129,20 @@
     (wire/send! c (frame :ping "data"))
     (expect= [:pong "data"] (read-frame c))))
 
+(defcase ws-pings-are-the-listeners "4.9"
+  "A ping is for the :on-ping that the listener has: its pong goes out in its turn, and none that it does not send."
+  (assoc ws :uses #{:send! :pong!})
+  [env]
+  (let [on-ping (fn [socket ^ByteBuffer data]
+                  (when (pos? (.remaining data)) (scene/tool env :pong! socket data))
+                  (scene/tool env :send! socket "after"))
+        c (open env (serve env {:on-ping on-ping}))]
+    (dotimes [_ 20]
+      (wire/send! c (frame :ping "data"))
+      (expect= [[:pong "data"] [:text "after"]] [(read-frame c) (read-frame c)]))
+    (wire/send! c (frame :ping "") (frame :ping "data"))
+    (expect= [[:text "after"] [:pong "data"]] [(read-frame c) (read-frame c)])))
+
 (defcase ws-close-is-answered "4.9"
   "A close is answered with a close, and the listener hears of it, with its code, once."
   ws

@@ -360,6 +360,7 @@
    :ws-changes-text (heard :on-message (fn [f] #(f %1 (if (string? %2) (str %2 "!") %2))))
    :ws-bytes-are-text (heard :on-message (fn [f] #(f %1 (if (string? %2) %2 "text"))))
    :ws-no-pongs (listener #(assoc % :on-ping (fn [_ _])))
+   :ws-late-pongs (broken/tools {:pong! (fn [ws data] (future (Thread/sleep 50) (server/pong! ws data)))})
    :ws-closes-twice (heard :on-close (fn [f] #(do (f %1 %2 %3) (f %1 %2 %3))))
    :ws-closes-with-1000 (broken/tools {:close! (fn [ws _ _] (server/close! ws)), :open? server/open?})
    :ws-any-size (broken/without :ws-max-message-bytes)

@@ -108,7 +108,7 @@
    :naive-has-host [:missing-host-is-refused]
    :naive-head-is-silent [:head-sends-no-body :head-sends-no-streamed-body]
    :naive-host-is-a-host [:hosts-that-are-none-are-refused]
-   :naive-host-is-authority [:absolute-form-must-equal-host]
+   :naive-host-is-authority [:absolute-form-must-equal-host :user-names-in-targets-are-refused]
    :naive-length-is-digits [:a-list-of-lengths-is-refused :empty-length-is-refused :garbled-lengths-are-refused
                             :overflowing-length-is-refused :signed-lengths-are-refused]
    :naive-length-or-coding [:chunks-beside-length-are-refused :length-beside-chunks-is-refused]
@@ -235,6 +235,7 @@
    :ws-forgets-the-protocol [:ws-subprotocol-is-offered :ws-subprotocol-is-told]
    :ws-holds-the-stop [:ws-silent-clients-do-not-stop-the-stop]
    :ws-hangs-up [:ws-outlives-the-deadline]
+   :ws-late-pongs [:ws-pings-are-the-listeners]
    :ws-masks-frames [:ws-unmasked-frames-are-refused]
    :ws-mends-responses [:ws-refused-by-the-handler]
    :ws-mends-text [:ws-bad-text-is-refused]

@@ -1,12 +1,13 @@
 (ns thrum.server.engine.tomcat.connections
-  "Tomcat's open connections: the one of a request is found and cut, and those are closed whose clients take too long to send a
+  "Tomcat's open connections: that of a request is cut, and those are closed whose clients take too long to send a
   request's head, or to agree on TLS, however steadily they do so."
   (:import
    (java.io IOException)
+   (java.lang.reflect Field)
    (java.net StandardSocketOptions)
    (java.nio.channels SocketChannel)
    (java.util Map WeakHashMap)
-   (org.apache.coyote Processor Request)
+   (org.apache.coyote AbstractProcessor Processor Request)
    (org.apache.tomcat.util.net NioChannel NioEndpoint SecureNioChannel SocketEvent SocketWrapperBase)))
 
 (set! *warn-on-reflection* true)
@@ -16,10 +17,16 @@
 
 ;; Cut
 
-(defn- of?
-  "Tells whether the request came over this connection."
-  [^SocketWrapperBase wrapper id]
-  (= id (.getConnectionId (.getServletConnection wrapper "" ""))))
+(defn- opened ^Field [^Class class ^String n]
+  (doto (.getDeclaredField class n) (.setAccessible true)))
+
+(def ^:private ^Field hook (opened Request "hook"))
+(def ^:private ^Field socket-wrapper (opened AbstractProcessor "socketWrapper"))
+
+(defn processor
+  "Returns what Tomcat handles the request with, which it tells nobody."
+  [^Request request]
+  (.get hook request))
 
 (defn- cut! [^SocketChannel socket reset?]
   (try
@@ -30,20 +37,19 @@
 
 (defn- with-socket!
   "Calls f with the socket that the request came over, if it is still there."
-  [^NioEndpoint endpoint ^Request request f]
-  (let [id (.getConnectionId (.getServletConnection request))]
-    (some #(when (of? % id) (f (.getIOChannel (channel %))) true) (.getConnections endpoint))))
+  [request f]
+  (some-> (.get socket-wrapper (processor request)) channel .getIOChannel f))
 
 (defn finish!
   "Tells the client that nothing more will come, where Tomcat's thread cannot yet."
-  [endpoint request]
-  (with-socket! endpoint request #(try (.shutdownOutput ^SocketChannel %) (catch IOException _))))
+  [request]
+  (with-socket! request #(try (.shutdownOutput ^SocketChannel %) (catch IOException _))))
 
 (defn close!
   "Closes the socket that the request came over, under Tomcat, whose thread finds out; reset?: with a RST, where a FIN would look like the
   end of the body."
-  [endpoint request reset?]
-  (with-socket! endpoint request #(cut! % reset?)))
+  [request reset?]
+  (with-socket! request #(cut! % reset?)))
 
 (defn abandon!
   "Closes the connection of a websocket, with what Tomcat keeps of it."

@@ -3,10 +3,11 @@
 
   An interrupt would do the second, and end the connection with all its other streams. Tomcat itself ends a stream so when a frame of its
   client's is wrong, by methods that are its own package's; they are looked up when this namespace is loaded."
+  (:require
+   [thrum.server.engine.tomcat.connections :as connections])
   (:import
    (java.lang.reflect AccessibleObject Constructor Field Method)
-   (java.util.concurrent.atomic AtomicLong)
-   (org.apache.coyote Request)))
+   (java.util.concurrent.atomic AtomicLong)))
 
 (set! *warn-on-reflection* true)
 
@@ -22,7 +23,6 @@
 (defn- method ^Method [^Class class ^String n & parameters]
   (opened (.getDeclaredMethod class n (into-array Class parameters))))
 
-(def ^:private ^Field hook (field Request "hook"))
 (def ^:private ^Field stream (field (class-named "StreamProcessor") "stream"))
 (def ^:private ^Field connection (field (class-named "Stream") "handler"))
 (def ^:private ^Field charged (field (class-named "Http2UpgradeHandler") "overheadCount"))
@@ -32,8 +32,8 @@
 (def ^:private ^Constructor failure
   (opened (.getDeclaredConstructor (class-named "StreamException") (into-array Class [String (class-named "Http2Error") Integer/TYPE]))))
 
-(defn- stream-of [^Request request]
-  (.get stream (.get hook request)))
+(defn- stream-of [request]
+  (.get stream (connections/processor request)))
 
 (def ^:const reset-charge
   "What Tomcat charges a connection for each RST_STREAM, the client's and its own; one that is charged too much is closed."

@@ -1,8 +1,8 @@
 (ns thrum.server.engine.tomcat.websocket
   "A request that becomes a websocket, over Tomcat's, without the servlets that Tomcat has them in.
 
-  Tomcat answers each ping by itself, and tells nobody of it: pings are seen by what it lets unmask its frames, and of a pong that the
-  listener would send for one there is nothing left to send."
+  Tomcat answers each ping by itself, and tells nobody of it: pings are seen, and its own pongs dropped, by the link that it has for
+  extensions in the chain which its frames go through."
   (:require
    [thrum.jdk :as jdk]
    [thrum.server.engine]
@@ -17,12 +17,12 @@
    (java.nio ByteBuffer)
    (java.nio.charset StandardCharsets)
    (java.util Collections EventListener)
-   (java.util.concurrent CompletableFuture ConcurrentLinkedQueue ExecutionException Executor TimeUnit TimeoutException)
+   (java.util.concurrent CompletableFuture ExecutionException Executor TimeUnit TimeoutException)
    (java.util.concurrent.atomic AtomicBoolean)
    (org.apache.coyote ActionCode Request Response UpgradeToken)
    (org.apache.coyote.http11.upgrade InternalHttpUpgradeHandler)
    (org.apache.tomcat.util.net AbstractEndpoint$Handler$SocketState)
-   (org.apache.tomcat.websocket Constants Transformation TransformationResult WsSession)
+   (org.apache.tomcat.websocket Constants MessagePart Transformation TransformationResult WsSession)
    (org.apache.tomcat.websocket.server WsHandshakeRequest WsHttpUpgradeHandler WsSci WsServerContainer)
    (thrum.server.engine Listener Socket)))
 
@@ -67,16 +67,13 @@
      (catch IllegalStateException e#
        (throw (IOException. "The websocket is closed" e#)))))
 
-;; answered: the data of the pings that Tomcat has answered, and nobody has asked for yet.
-(deftype TomcatSocket [^WsSession session ^ConcurrentLinkedQueue answered ^AtomicBoolean over abort!]
+(deftype TomcatSocket [^WsSession session ^AtomicBoolean over abort!]
   Socket
   (isOpen [_] (and (not (.get over)) (.isOpen session)))
   (text [_ message] (flushed over (.sendText (.getBasicRemote session) (str message))))
   (binary [_ message] (flushed over (.sendBinary (.getBasicRemote session) message)))
   (ping [_ data] (flushed over (.sendPing (.getBasicRemote session) data)))
-  (pong [_ data]
-    (when-not (.remove answered data)
-      (flushed over (.sendPong (.getBasicRemote session) data))))
+  (pong [_ data] (flushed over (.sendPong (.getBasicRemote session) data)))
   (close [_ code text] (flushed over (.close session (reason code text))))
   (abort [_] (abort!)))
 
@@ -122,10 +119,13 @@
      :whole #(ByteBuffer/wrap (.toByteArray all))
      :clear! #(.reset all)}))
 
+(defn- pong? [parts]
+  (= Constants/OPCODE_PONG (.getOpCode ^MessagePart (first parts))))
+
 (defn- noticing-pings
-  "Returns what calls (told data) for each ping among the frames."
+  "Returns what calls (told data) for each ping among the frames, and drops the pong that Tomcat sends for it, on the same thread, then."
   ^Transformation [told]
-  (let [next (volatile! nil)]
+  (let [next (volatile! nil), reader (volatile! nil)]
     (reify Transformation
       (setNext [_ t] (vreset! next t))
       (validateRsvBits [_ n] (.validateRsvBits ^Transformation @next n))
@@ -133,10 +133,14 @@
       (getMoreData [_ opcode fin rsv dest]
         (let [result (.getMoreData ^Transformation @next opcode fin rsv dest)]
           (when (and (= Constants/OPCODE_PING opcode) (= TransformationResult/END_OF_FRAME result))
+            (vreset! reader (Thread/currentThread))
             (told (ByteBuffer/wrap (bytes-of (.flip (.duplicate ^ByteBuffer dest))))))
           result))
       (validateRsv [_ rsv opcode] (.validateRsv ^Transformation @next rsv opcode))
-      (sendMessagePart [_ parts] (.sendMessagePart ^Transformation @next parts))
+      (sendMessagePart [_ parts]
+        (if (and (identical? (Thread/currentThread) @reader) (pong? parts))
+          []
+          (.sendMessagePart ^Transformation @next parts)))
       (close [_] (.close ^Transformation @next)))))
 
 (defn- listen!
@@ -153,10 +157,6 @@
       (.addMessageHandler PongMessage pong))))
 
 ;; A websocket's life
-
-(def ^:private ^:const most-answered
-  "How many pings are remembered as answered."
-  16)
 
 (def ^:private ^:const most-close-ms
   "How long a client may take to answer a close."
@@ -176,7 +176,7 @@
 ;; The end is told on threads of its own, one after the other: a send that fails ends the session, and the listener may be in it.
 ;; opened?: completed when the session is open. wrapper: a promise of the connection. said: completed when all that is to be told later
 ;; has been.
-(deftype Conversation [^Listener listener options endpoint ^CompletableFuture opened? wrapper ^ConcurrentLinkedQueue answered
+(deftype Conversation [^Listener listener options endpoint ^CompletableFuture opened? wrapper
                        ^AtomicBoolean over ^:volatile-mutable socket ^:unsynchronized-mutable ^CompletableFuture said]
   Life
   (opened [this session]
@@ -185,14 +185,11 @@
       (doto (.getUserProperties ^WsSession session)
         (.put Constants/BLOCKING_SEND_TIMEOUT_PROPERTY (long ws-idle-timeout-ms))
         (.put Constants/SESSION_CLOSE_TIMEOUT_PROPERTY (long (min (long ws-idle-timeout-ms) most-close-ms))))
-      (set! socket (TomcatSocket. session answered over #(.abort this)))
+      (set! socket (TomcatSocket. session over #(.abort this)))
       (listen! session socket listener ws-max-message-bytes)
       (.complete opened? nil)
       (.opened listener socket)))
-  (pinged [_ data]
-    (.add answered data)
-    (when (< most-answered (.size answered)) (.poll answered))
-    (.ping listener socket data))
+  (pinged [_ data] (.ping listener socket data))
   (failed [this throwable]
     (when socket (.later this #(.failed listener socket throwable))))
   (closed [this code reason]
@@ -273,7 +270,7 @@
   "Sends the handshake, and has Tomcat make the connection a websocket's when its thread goes on; returns a CompletableFuture that is
   completed when it is open. options: the server's, and :container."
   ^CompletableFuture [^Request request ^Response response endpoint protocol listener {:keys [container] :as options}]
-  (let [conversation (Conversation. listener options endpoint (CompletableFuture.) (promise) (ConcurrentLinkedQueue.) (AtomicBoolean.) nil
+  (let [conversation (Conversation. listener options endpoint (CompletableFuture.) (promise) (AtomicBoolean.) nil
                        (CompletableFuture/completedFuture nil))
         handler (handler (tomcats-handler container conversation (.equals (.scheme request) "https")) conversation)]
     (doseq [[^String field ^String value] (websocket/handshake (.getHeader request "sec-websocket-key") protocol)]

@@ -290,7 +290,7 @@
       (inside [this]
         (send-all! response false status headers body)
         (when (and (= last-status status) (not (identical? owner (Thread/currentThread))))
-          (connections/finish! endpoint request))
+          (connections/finish! request))
         (.become this :complete))))
   (begin [this status headers length]
     (inside [this]
@@ -309,7 +309,7 @@
       (when-not over
         (set! over :aborted)
         (cond
-          (not shared) (do (connections/close! endpoint request (delimited-by-end? request response))
+          (not shared) (do (connections/close! request (delimited-by-end? request response))
                            (set! woken (ArrayList. threads))
                            (run! #(.interrupt ^Thread %) threads))
           ;; Otherwise the connection's thread resets the stream.
