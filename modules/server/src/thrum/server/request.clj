@@ -265,6 +265,13 @@
     (when-not (neg? (index-of headers name 0)) (refuse! 400 (str "HTTP/2 has no " name))))
   (when-not (contains? #{nil "trailers"} (only headers "te")) (refuse! 400 "HTTP/2 has no te but trailers")))
 
+(defn- without-upgrade
+  "Returns the headers without those by which a request of HTTP/1.1 has become the first of HTTP/2 (RFC 7540, 3.2)."
+  ^objects [^objects headers]
+  (if (and (= "h2c" (some-> (only headers "upgrade") lower-case)) (only headers "http2-settings"))
+    (to-array (mapcat (fn [[name value]] (when-not (#{"connection" "upgrade" "http2-settings"} name) [name value])) (partition 2 headers)))
+    headers))
+
 (defn- absolute
   "Returns the origin form, path and query, of a target in absolute form, whose authority must be the Host (RFC 9112, 3.2.2)."
   [^String target host]
@@ -334,7 +341,7 @@
         _ (check-protocol! wire)
         _ (check-method! wire)
         _ (check-size! wire raw most-header)
-        headers (lower-cased raw)
+        headers (cond-> (lower-cased raw) (h2? wire) without-upgrade)
         _ (when (h2? wire) (check-no-connection! headers))
         length (content-length headers)
         host (authority-of wire headers)

@@ -280,6 +280,19 @@
   (expect-none env (str (field ":method" "CONNECT") "\u0001\u000clocalhost:80"))
   (expect-none env (str (field ":method" "CONNECT") "\u0086\u0084\u0001\u0009localhost")))
 
+(defcase h2-by-upgrade "4.2"
+  "A request of HTTP/1.1 that asks for HTTP/2 is answered in it, and its handler sees nothing of that."
+  (assoc h2c :uses #{})
+  [env]
+  (let [seen (promise)
+        server (scene/serve env (fn [r] (deliver seen r) (scene/ok r)) {:h2c? true})
+        asks (-> (HttpRequest/newBuilder (URI. (str "http://localhost:" (scene/port-of env server) "/")))
+                 (.timeout (Duration/ofMillis wire/patience-ms))
+                 .build)
+        ^HttpResponse answer @(send-async (http-client env) asks)]
+    (expect= [HttpClient$Version/HTTP_2 200 "ok"] [(.version answer) (.statusCode answer) (.body answer)])
+    (expect= [] (filterv (:headers @seen) ["connection" "upgrade" "http2-settings"]))))
+
 (defcase h2-rapid-resets-are-survived "4.4"
   "Streams that are reset as soon as they are opened do not pile up, and the other clients are served."
   h2c

@@ -399,6 +399,7 @@
 
 (def ^:private second-version
   {:h2-cuts-connections (broken/wire identity cut-at-a-reset)
+   :h2-cleartext-never (broken/setting :h2c? false)
    :h2-never (broken/setting :h2? false)
    :h2-no-host (broken/request #(update % :headers dissoc "host"))
    :h2-forgives (broken/wire #(reduce (fn [text [from to]] (str/replace text from to)) %

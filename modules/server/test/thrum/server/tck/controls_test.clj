@@ -50,6 +50,7 @@
    :h2-black-hole [:h2-endless-headers-are-cut :h2-websockets-are-refused]
    :h2-cuts-connections [:h2-late-streams-harm-no-neighbour]
    :h2-forgives [:h2-connect-is-refused :h2-connection-headers-are-refused :h2-host-must-be-the-authority :h2-paths-have-no-blanks]
+   :h2-cleartext-never [:h2-by-upgrade]
    :h2-dies [:h2-rapid-resets-are-survived]
    :h2-never [:h2-serves]
    :h2-no-host [:h2-host-in-place-of-authority :h2-requests-have-a-host]
@@ -87,7 +88,7 @@
    :mends-responses [:missing-file-is-500 :nil-response-is-500 :no-map-is-500 :no-status-is-500 :wrong-body-is-500
                      :wrong-header-value-is-500 :wrong-status-is-500]
    :merges-slashes [:uri-keeps-double-slashes]
-   :naive [:connection-headers-are-the-servers :bare-line-ends-end-no-trailers :bare-line-ends-in-values-are-refused :blank-lines-end-no-trailers
+   :naive [:bare-lf-does-not-end-a-header :connection-headers-are-the-servers :bare-line-ends-end-no-trailers :bare-line-ends-in-values-are-refused :blank-lines-end-no-trailers
            :connections-are-bounded :endless-headers-are-not-read :endless-trailers-are-refused :garbled-trailers-are-refused
            :handlers-own-interrupt-does-not-leak :header-names-are-tokens :http-1-0-is-not-asked-to-go-on :idle-connections-are-closed
            :line-ends-in-values-are-refused :no-content-has-no-length :silent-bodies-are-given-up
@@ -126,7 +127,7 @@
    :naive-one-host [:two-hosts-are-refused]
    :naive-one-length [:two-equal-lengths-are-refused :two-lengths-are-refused]
    :naive-one-thread-each [:slow-headers-hold-nobody-up :within-max-concurrent-all-are-served]
-   :naive-request-line [:foreign-targets-are-refused :garbled-request-lines-are-refused :versions-are-1-0-or-1-1]
+   :naive-request-line [:foreign-targets-are-refused :garbled-request-lines-are-refused :tabs-in-the-request-line-are-refused :versions-are-1-0-or-1-1]
    :naive-skips-unread-body [:bare-lf-does-not-end-the-headers :continue-keeps-the-framing
                              :unread-body-is-not-a-request]
    :naive-trailers [:trailers-are-not-headers :trailers-are-not-requests]
