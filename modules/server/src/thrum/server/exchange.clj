@@ -467,9 +467,17 @@
 
 (def ^:private ^System$Logger logger (System/getLogger "thrum.server"))
 
-(defn- log! [^Exchange x ^Throwable t]
-  (let [{:keys [request-method uri]} (.request x)]
-    (.log logger System$Logger$Level/ERROR (str "A request failed: " (some-> request-method name) " " uri) t)))
+(defn- log!
+  "Logs what was thrown; its class alone where it cannot be printed."
+  [^Exchange x ^Throwable t]
+  (let [{:keys [request-method uri]} (.request x)
+        sentence (str "A request failed: " (some-> request-method name) " " uri)]
+    (try
+      (.log logger System$Logger$Level/ERROR sentence t)
+      (catch Throwable _
+        (try
+          (.log logger System$Logger$Level/ERROR (str sentence ": " (.getName (class t))))
+          (catch Throwable _))))))
 
 (defn- ask-error-handler [^Exchange x t]
   (if-some [f (option x :error-handler)]

@@ -38,6 +38,10 @@
 (defn- charset-of [^String content-type]
   (or (second (re-find #"(?i);\s*charset=\"?([^\s;\"]+)" content-type)) "utf-8"))
 
+(def ^:private ^:const most-bytes
+  "How long the headers of a response may be. Engines have bounds of their own, the tightest of 16 KiB, and cut the connection there."
+  16000)
+
 (definterface IFields
   (^Object field [name value])
   (head []))
@@ -50,7 +54,8 @@
 (def ^:private ^:const upgrade-required 426)
 
 ;; A handler may ask for the connection's end, and say what to upgrade to where nothing else would do.
-(deftype Fields [^long status ^ArrayList fields ^:unsynchronized-mutable length ^:unsynchronized-mutable charset]
+(deftype Fields [^long status ^ArrayList fields ^:unsynchronized-mutable length ^:unsynchronized-mutable charset
+                 ^:unsynchronized-mutable ^long size]
   IFields
   (field [_ name value]
     (check-field name value)
@@ -62,6 +67,8 @@
         (and (.equalsIgnoreCase "connection" name) (not (.equalsIgnoreCase "close" value))) nil
         :else (do
                 (when (.equalsIgnoreCase "content-type" name) (set! charset (charset-of value)))
+                (set! size (+ size 4 (.length name) (.length ^String value)))
+                (when (< most-bytes size) (throw (garbage (str "A response's headers have at most " most-bytes " bytes") {:header name})))
                 (doto fields (.add name) (.add value))))))
   (head [_]
     (Head. status (.toArray fields) length (or charset "utf-8"))))
@@ -80,7 +87,7 @@
     (throw (garbage (str "A response is a map, not " (if (nil? response) "nil" (.getName (class response)))) {})))
   (let [status (check-status (:status response))
         headers (:headers response)
-        fields (Fields. status (ArrayList. 16) nil nil)]
+        fields (Fields. status (ArrayList. 16) nil nil 0)]
     (when-not (or (nil? headers) (map? headers))
       (throw (garbage (str "A response's :headers are a map, not a " (.getName (class headers))) {})))
     (run! #(add-header! fields %) headers)

@@ -5,6 +5,7 @@
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-cut expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
+   (clojure.lang IExceptionInfo)
    (java.io ByteArrayInputStream File IOException InputStream SequenceInputStream)))
 
 (set! *warn-on-reflection* true)
@@ -32,6 +33,41 @@
   "A handler that throws an Error is answered with 500."
   [env]
   (expect-500-for env (fn [_] (throw (StackOverflowError. "secret-7391")))))
+
+(defn- treacherous
+  "Returns throwables that throw themselves where they are asked what they are, or never come to an end."
+  []
+  (let [fail #(throw (Error. "secret"))]
+    [(proxy [RuntimeException] [] (getMessage [] (fail)))
+     (proxy [RuntimeException] [] (getCause [] (fail)))
+     (proxy [RuntimeException] [] (getCause [] this))
+     (proxy [RuntimeException] [] (toString [] (fail)))
+     (proxy [RuntimeException IExceptionInfo] [] (getData [] (fail)))
+     (ex-info "boom" (sorted-map "a" 1))]))
+
+(defcase treacherous-throwables-are-500 "4.3"
+  "A handler that throws what throws itself, when it is asked for its message, cause or data, is answered with 500, and its permit comes back."
+  [env]
+  (let [thrown (atom nil)
+        server (scene/serve env (scene/routes {"/boom" (fn [_] (throw @thrown))})
+                            {:max-concurrent 1, :max-queued 1, :queue-timeout-ms 4000})]
+    (doseq [t (treacherous)]
+      (reset! thrown t)
+      (let [answer (expect-status 500 (scene/ask env server (wire/get "/boom")))]
+        (expect= nil (scene/shows answer scene/telltale)))
+      (expect-status 200 (scene/ask env server (wire/get "/"))))))
+
+(defcase long-response-heads-are-500 "4.3"
+  "Headers of a response that are too long to be sent are a 500, not a connection that is cut."
+  [env]
+  (let [headers (fn [n size] (into {} (for [i (range n)] [(str "X-" i) (str/join (repeat size "x"))])))
+        server (scene/serve env (fn [{:keys [query-string]}]
+                                  (let [[n size] (map parse-long (str/split query-string #","))]
+                                    {:status 200, :headers (headers n size), :body "ok"}))
+                            {})
+        status #(:status (scene/ask env server (wire/get (str "/?" %))))]
+    (doseq [[expected sizes] [[200 "1,15000"] [200 "15,1000"] [500 "1,16384"] [500 "20,1000"] [500 "1,70000"] [500 "300,1000"] [200 "1,1"]]]
+      (expect= expected (status sizes) sizes))))
 
 (defcase nil-response-is-500 "4.3"
   "A handler that returns nil is answered with 500."

@@ -123,6 +123,7 @@
    :strings-are-utf-8 (body string? #(String/.getBytes % "UTF-8"))
    :bytes-are-seven-bit (body bytes? #(byte-array (map (fn [b] (bit-and 127 (int b))) %)))
    :first-element-only (body seq? #(take 1 %))
+   :drops-long-headers (headers-of #(into {} (filter (fn [[_ v]] (< (count v) 900))) %))
    :no-empty-seqs (body seq? #(or (seq %) "empty"))
    :seqs-are-joined (body seq? str/join)
    :files-are-cut (body #(instance? java.io.File %) #(at-most 1000 (java.io.FileInputStream. ^java.io.File %)))

@@ -25,7 +25,7 @@
    :bytes-are-seven-bit [:bytes-are-sent]
    :callbacks-elsewhere [:error-handler-runs-on-a-virtual-thread :observers-run-on-virtual-threads]
    :certificates-everywhere [:plain-connections-have-no-certificate]
-   :counts-failures [:failures-return-their-permits :permits-come-back]
+   :counts-failures [:failures-return-their-permits :permits-come-back :treacherous-throwables-are-500]
    :counts-nothing [:observers-exceptions-are-counted :overdue-handlers-are-counted :served-and-failed-are-counted
                     :state-is-told :status-counts]
    :decodes-queries [:query-is-not-decoded]
@@ -33,6 +33,7 @@
    :drops-date-on-jetty [:handlers-date-is-sent]
    :drops-empty-headers [:header-values-may-be-empty]
    :drops-headers [:many-headers-arrive]
+   :drops-long-headers [:long-response-heads-are-500]
    :drops-server [:handlers-server-header-is-sent]
    :drops-what-is-pipelined [:watched-requests-are-answered]
    :elsewhere [:async-handler-runs-on-a-virtual-thread :every-request-has-a-thread-of-its-own

@@ -1,0 +1,50 @@
+(ns thrum.server.exchange-test
+  "What is thrown is answered, whatever becomes of its line in the log."
+  (:require
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.server :as server]
+   [thrum.server.tck.wire :as wire]
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (java.util.logging Handler Level LogRecord Logger)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- logging
+  "Calls f while Thrum's failures go to (log record), and nowhere else."
+  [log f]
+  (let [logger (Logger/getLogger "thrum.server")
+        level (.getLevel logger)
+        handler (proxy [Handler] []
+                  (publish [record] (log record))
+                  (flush [])
+                  (close []))]
+    (try
+      (doto logger (.setUseParentHandlers false) (.setLevel Level/ALL) (.addHandler handler))
+      (f)
+      (finally
+        (doto logger (.removeHandler handler) (.setLevel level) (.setUseParentHandlers true))))))
+
+(defn- status-of
+  "Returns the status that a client gets when the handler throws t."
+  [t]
+  (with-open [^java.lang.AutoCloseable s (server/run-server (fn [_] (throw t)) {:port 0, :stop-on-shutdown? false})]
+    (let [c (wire/connect (server/port s))]
+      (try
+        (:status (wire/ask! c (wire/get "/")))
+        (finally (wire/close! c))))))
+
+(deftest what-cannot-be-printed-is-logged-by-its-class
+  (let [logged (promise)
+        t (proxy [RuntimeException] [] (getMessage [] (throw (Error. "No message"))))
+        log (fn [^LogRecord record]
+              (if-some [thrown (.getThrown record)]
+                (.getMessage thrown)
+                (deliver logged (.getMessage record))))]
+    (is (= 500 (logging log #(status-of t))))
+    (is (= (str "A request failed: get /: " (.getName (class t))) (deref logged 0 nil)))))
+
+(deftest a-log-that-fails-changes-no-answer
+  (is (= 500 (logging (fn [_] (throw (Error. "No log"))) #(status-of (ex-info "boom" {}))))))
