@@ -93,21 +93,22 @@
   (binding [*out* (if json *err* *out*)]
     (println (str "\n" (kept-words out kept)))))
 
-(defn- rehearse!
-  "Makes a page for nothing: the first one takes long on a busy machine, and a run that is interrupted has little time."
-  [result]
-  (try
-    (report.html/page result)
-    (catch Exception _)))
+(defn- prepared
+  "Returns the plan with :started and the facts about the :machine. Makes a page of it for nothing: the first one takes
+  long on a busy machine, and a run that is interrupted has little time."
+  [plan]
+  (let [plan (assoc plan :started (measure/now), :machine (machine/facts))]
+    (try
+      (report.html/page (assoc plan :ended (:started plan)))
+      (catch Exception _))
+    plan))
 
 (defn- begin!
   "Returns {:result :kept :emit! :close!} of a plan that is about to run. Two are delays, since the run may end on either of two threads: the
   result, of what the journal holds when that is asked for, and what became of writing it. emit! tells of progress on out, until close!."
   [{:keys [options] :as plan} journal out]
-  (let [started (measure/now), facts (machine/facts)
-        _ (rehearse! (assoc plan :started started, :ended started, :machine facts))
-        {:keys [emit! close!]} (progress/show! plan out (and (identical? out *out*) (progress/terminal?)))
-        result (delay (assoc plan :experiments @journal :started started :ended (measure/now) :machine facts))]
+  (let [{:keys [emit! close!]} (progress/show! plan out (and (identical? out *out*) (progress/terminal?)))
+        result (delay (assoc plan :experiments @journal :ended (measure/now)))]
     {:result result, :kept (delay (keep! (:out options) @result)), :emit! emit!, :close! close!}))
 
 (defn- end-without-runner!
@@ -135,8 +136,9 @@
     (cond
       problem (say problem)
       (:print-plan options) (do (pprint/pprint plan) 0)
-      :else (do (binding [*out* out] (announce plan #(longer parsed facts chosen)))
-                (run-plan! plan (experiments/by-name chosen) out ending)))))
+      :else (let [plan (prepared plan)]
+              (binding [*out* out] (announce plan #(longer parsed facts chosen)))
+              (run-plan! plan (experiments/by-name chosen) out ending)))))
 
 (defn- compare-command [{[a b] :files}]
   (println (compare/report (store/read! a) (store/read! b)))
