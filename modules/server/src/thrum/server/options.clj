@@ -15,7 +15,7 @@
 (set! *warn-on-reflection* true)
 
 (def capabilities
-  "What an engine may lack, in DESIGN's words; everything else each engine has."
+  "What an engine may lack; everything else each engine has."
   #{:websockets :h2 :tls :client-certificates :disconnect :http-1.0 :blocking-send})
 
 (def ^:private positive {:check pos-int?, :accepts "a positive integer"})

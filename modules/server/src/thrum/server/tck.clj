@@ -39,7 +39,7 @@
   (into [] (mapcat scene/cases-in) chapters))
 
 (defn cases
-  "Returns the cases as data: maps of :id, :section (of the design's promises), :sentence, :needs (capabilities), :refuses (the
+  "Returns the cases as data: maps of :id, :section (the promise that it is about, as doc/servers.md counts them), :sentence, :needs (capabilities), :refuses (the
   options that must throw at start where a capability is absent), :uses (functions of the caller), :run."
   []
   all-cases)
