@@ -7,6 +7,7 @@
    [thrum.deadline :as deadline]
    [thrum.error :as error]
    [thrum.jdk :as jdk]
+   [thrum.server.engine]
    [thrum.server.options :as options])
   (:import
    (com.sun.net.httpserver Headers HttpExchange HttpHandler HttpServer)
