@@ -11,13 +11,14 @@
    [thrum.wait :as wait])
   (:import
    (java.lang AutoCloseable)
-   (java.util HashSet LinkedHashSet)
+   (java.util HashMap LinkedHashSet)
    (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
 
 (definterface IPermit
-  (^Thread asker [])                ; who asked for it: only this thread counts as its holder
+  (^Thread asker [])                ; who asked for it
+  (^boolean isOwn [])               ; does the asking thread alone return it?
   (^boolean isHeld [])
   (^Object setHeld [^boolean held]))
 
@@ -29,9 +30,10 @@
   (refused [])                      ; one more; returns the facts
   (facts []))
 
-(deftype Permit [limiter ^Thread asker ^:volatile-mutable held]
+(deftype Permit [limiter ^Thread asker own ^:volatile-mutable held]
   IPermit
   (asker [_] asker)
+  (isOwn [_] own)
   (isHeld [_] held)
   (setHeld [_ h] (set! held h))
 
@@ -40,36 +42,41 @@
     (when-not (.release ^ILimiter limiter this)
       (throw (error/invalid "This permit has been returned already" (.facts ^ILimiter limiter))))))
 
-;; threads: those who hold a permit or wait for one. Nobody waits while a permit is free: it is handed over, not put back.
-(deftype Limiter [name ^long permits queue wait-ms ^HashSet threads ^LinkedHashSet waiting
+(defn- own-permits ^long [^HashMap owned thread]
+  (long (.getOrDefault owned thread 0)))
+
+(defn- hold!
+  "Notes that the permit is held, or not any more."
+  [^HashMap owned ^IPermit permit held]
+  (when (.isOwn permit)
+    (let [thread (.asker permit), n (+ (own-permits owned thread) (if held 1 -1))]
+      (if (zero? n) (.remove owned thread) (.put owned thread n))))
+  (.setHeld permit held))
+
+;; owned: by thread, how many permits it holds that it must return itself. Nobody waits while a permit is free: it is handed over, not put back.
+(deftype Limiter [name ^long permits queue wait-ms ^HashMap owned ^LinkedHashSet waiting
                   ^:unsynchronized-mutable ^long in-use
                   ^:unsynchronized-mutable ^long rejected]
   ILimiter
   (ask [this permit]
     (locking this
-      (let [thread (.asker ^IPermit permit)]
-        (cond
-          (.contains threads thread) :deadlock
-          (< in-use permits) (do (.add threads thread)
-                                 (set! in-use (inc in-use))
-                                 (.setHeld ^IPermit permit true)
-                                 nil)
-          (and queue (<= (long queue) (.size waiting))) (.refused this)
-          :else (do (.add waiting permit)
-                    (.add threads thread)
-                    nil)))))
+      (cond
+        (< in-use permits) (do (hold! owned permit true) (set! in-use (inc in-use)) nil)
+        (= permits (own-permits owned (.asker ^IPermit permit))) :deadlock
+        (and queue (<= (long queue) (.size waiting))) (.refused this)
+        :else (do (.add waiting permit) nil))))
   (withdraw [this permit]
     (locking this
-      (and (.remove waiting permit)
-           (.remove threads (.asker ^IPermit permit)))))
+      (.remove waiting permit)))
   (giveBack [this permit]
     (locking this
       (when (.isHeld ^IPermit permit)
-        (.setHeld ^IPermit permit false)
-        (.remove threads (.asker ^IPermit permit))
+        (hold! owned permit false)
         (if (.isEmpty waiting)
           (do (set! in-use (dec in-use)) :nobody)
-          (doto ^IPermit (.removeFirst waiting) (.setHeld true))))))
+          (let [heir (.removeFirst waiting)]
+            (hold! owned heir true)
+            heir)))))
   (release [this permit]
     (let [heir (.giveBack this permit)]
       (when (instance? IPermit heir)
@@ -99,7 +106,7 @@
     (throw (error/invalid (str "A limiter of " (shown/text permits) " permits: it must be a positive integer")
                           {:option :permits, :value permits, :accepts "a positive integer"})))
   (let [{:keys [queue wait-ms name]} (options/check options [:queue :wait-ms :name])]
-    (Limiter. name permits queue wait-ms (HashSet.) (LinkedHashSet.) 0 0)))
+    (Limiter. name permits queue wait-ms (HashMap.) (LinkedHashSet.) 0 0)))
 
 ;; What is answered instead of a permit
 
@@ -117,7 +124,7 @@
   (rejected (str "within " wait-ms " ms") facts))
 
 (defn- held-already [facts]
-  (error/deadlock (str "This thread holds a permit" (of-name facts) " already, and would wait for itself") facts))
+  (error/deadlock (str "This thread itself holds all permits" (of-name facts) ", and would wait for ever") facts))
 
 ;; Asking and returning
 
@@ -148,13 +155,9 @@
       (or (.withdraw limiter permit)
           (.release limiter permit)))))
 
-(defn acquire!
-  "Returns a permit, java.lang.AutoCloseable: at once if one is free, otherwise in the order of asking. Blocks for at most the
-  limiter's :wait-ms. Throws :thrum/rejected when the queue is full or the time has passed; :thrum/deadlock when this thread
-  asked for a permit that has not been returned yet; CancellationException, InterruptedException, also where a permit is free."
-  ^Permit [^Limiter limiter]
+(defn- take! ^Permit [limiter own]
   (wait/check!)
-  (let [permit (Permit. limiter (Thread/currentThread) false)]
+  (let [permit (Permit. limiter (Thread/currentThread) own false)]
     (try
       (ask! limiter permit)
       (when-not (.isHeld permit) (await-grant! limiter permit))
@@ -162,6 +165,13 @@
       (catch Throwable t
         (give-up! limiter permit)
         (throw t)))))
+
+(defn acquire!
+  "Returns a permit, java.lang.AutoCloseable: at once if one is free, otherwise in the order of asking. Blocks for at most the
+  limiter's :wait-ms. Throws :thrum/rejected when the queue is full or the time has passed; :thrum/deadlock when all permits are
+  held by call-with further up on this thread; CancellationException, InterruptedException, also where a permit is free."
+  ^Permit [limiter]
+  (take! limiter false))
 
 (defn release!
   "Returns the permit to its limiter, which hands it to the first who waits; any thread may do that. Never blocks. Throws
@@ -172,7 +182,7 @@
 (defn call-with
   "Returns the value of f, called while the thread holds a permit; see acquire!."
   [limiter f]
-  (let [permit (acquire! limiter)]
+  (let [permit (take! limiter true)]
     (try
       (f)
       (finally (release! permit)))))

@@ -13,9 +13,10 @@
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
-   (java.util HashSet Random)
+   (java.util HashMap Random)
    (java.util.concurrent CancellationException CountDownLatch TimeUnit)
    (java.util.concurrent.atomic AtomicLong)
+   (java.util.function LongBinaryOperator)
    (thrum.context Place)
    (thrum.limit Limiter)
    (thrum.task Owner)))
@@ -49,7 +50,7 @@
 
 (defn- at-rest? [limiter]
   (let [{:keys [in-use waiting]} (datafy limiter)]
-    (and (= 0 in-use waiting) (.isEmpty ^HashSet (.-threads ^Limiter limiter)))))
+    (and (= 0 in-use waiting) (.isEmpty ^HashMap (.-owned ^Limiter limiter)))))
 
 (defn- facts [t]
   (select-keys (ex-data t) [:type :limiter :permits :in-use :waiting :queue :wait-ms]))
@@ -143,16 +144,72 @@
     (is (= :value (limit/call-with limiter (constantly :value))))
     (is (at-rest? limiter))))
 
-(deftest a-second-permit-for-the-same-thread-is-a-deadlock
-  (let [limiter (limit/limiter 2 {:name "db"})]
-    (limit/call-with limiter
-                     (fn []
-                       (is (= {:type :thrum/deadlock, :limiter "db", :permits 2, :in-use 1, :waiting 0}
-                              (facts (thrown (limit/acquire! limiter)))))
-                       (testing "another limiter's is none"
-                         (is (= :value (limit/call-with (limit/limiter 1 {}) (constantly :value)))))))
-    (is (at-rest? limiter))
-    (is (= 0 (:rejected (datafy limiter))))))
+(defn- nested
+  "Calls f inside n calls that hold a permit each."
+  [limiter n f]
+  (if (zero? n)
+    (f)
+    (limit/call-with limiter #(nested limiter (dec n) f))))
+
+(deftest a-thread-whose-own-permits-are-all-there-are-would-wait-for-itself
+  (doseq [n [1 2 5], options [{} {:queue 0} {:wait-ms 1}], ask [limit/acquire! #(limit/call-with % (constantly :late))]]
+    (let [limiter (limit/limiter n (assoc options :name "db"))
+          refusal (gate/in-time 5000 (fn [] (nested limiter n #(thrown (ask limiter)))))]
+      (is (= {:type :thrum/deadlock, :limiter "db", :permits n, :in-use n, :waiting 0} (dissoc (facts refusal) :queue :wait-ms)))
+      (is (= "This thread itself holds all permits of db, and would wait for ever" (ex-message refusal)))
+      (is (at-rest? limiter))
+      (is (= 0 (:rejected (datafy limiter)))))))
+
+(deftest a-thread-may-hold-several-permits-while-some-are-free
+  (let [limiter (limit/limiter 5 {})]
+    (is (= :value (gate/in-time 5000 (fn [] (nested limiter 4 (fn [] (with-open [_ (limit/acquire! limiter)] :value)))))))
+    (is (= :value (limit/call-with limiter (fn [] (limit/call-with (limit/limiter 1 {}) (constantly :value))))))
+    (is (at-rest? limiter))))
+
+(deftest a-thread-waits-for-its-own-permit-that-another-thread-may-return
+  (doseq [[permits own] [[1 0] [2 0] [2 1] [3 2]]]
+    (let [limiter (limit/limiter permits {}), handed-over (promise)
+          asking (gate/start "dispatcher"
+                             (fn [] (nested limiter own
+                                            (fn []
+                                              (let [others (vec (repeatedly (- permits own) #(limit/acquire! limiter)))]
+                                                (deliver handed-over others)
+                                                (limit/release! (limit/acquire! limiter))
+                                                (run! limit/release! (rest others))
+                                                :value)))))]
+      (is (vector? (deref handed-over 2000 :late)))
+      (is (waiting? limiter 1))
+      (run! limit/release! (take 1 (deref handed-over 0 nil)))
+      (is (= :value (permit-of asking)))
+      (is (at-rest? limiter)))))
+
+(deftest a-dispatcher-hands-its-permits-to-the-tasks-of-its-jobs
+  (doseq [permits [1 2 3]]
+    (let [limiter (limit/limiter permits {}), scope (scope/scope "s" nil), inside (AtomicLong.), most (AtomicLong.), done (AtomicLong.)
+          job (fn [permit]
+                (try
+                  (.accumulateAndGet most (.incrementAndGet inside) (reify LongBinaryOperator (applyAsLong [_ a b] (max a b))))
+                  (.incrementAndGet done)
+                  (finally
+                    (.decrementAndGet inside)
+                    (limit/release! permit))))]
+      (gate/in-time 10000 (fn []
+                            (dotimes [_ 100]
+                              (let [permit (limit/acquire! limiter)]
+                                (fork! scope #(job permit))))
+                            (scope/join! scope)))
+      (is (= 100 (.get done)))
+      (is (<= 1 (.get most) permits))
+      (is (at-rest? limiter)))))
+
+(deftest who-waits-for-what-it-alone-could-return-is-freed-by-a-cancel
+  (let [limiter (limit/limiter 1 {}), [^Thread thread :as asking] (gate/start "own" #(let [permit (limit/acquire! limiter)]
+                                                                                       (try (limit/acquire! limiter)
+                                                                                            (finally (limit/release! permit)))))]
+    (is (waiting? limiter 1))
+    (.interrupt thread)
+    (is (instance? InterruptedException (failure-of asking)))
+    (is (at-rest? limiter))))
 
 (deftest a-permit-is-returned-once
   (let [limiter (limit/limiter 2 {}), permit (limit/acquire! limiter), other (:value @(second (gate/start "other" #(limit/acquire! limiter))))]

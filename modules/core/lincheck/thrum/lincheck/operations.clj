@@ -84,11 +84,13 @@
 (defmacro ^:private permits [class-name limit-ns]
   (let [in-ns #(symbol (str limit-ns) %)]
     `(operations ~class-name (let [~'limiter (~(in-ns "limiter") 1 {:wait-ms 0})
-                                   shared# (~(in-ns "->Permit") ~'limiter (Thread. "somebody else") false)]
+                                   shared# (~(in-ns "->Permit") ~'limiter (Thread. "somebody else") false false)]
                                (.ask ~(with-meta 'limiter {:tag (symbol (str (munge limit-ns) ".ILimiter"))}) shared#)
                                {:limiter ~'limiter, :shared shared#, :own (AtomicReferenceArray. 8)})
        (~'acquire [state# ~'thread]
          (type-or "held" #(.set ^AtomicReferenceArray (:own state#) (int ~'thread) (~(in-ns "acquire!") (:limiter state#)))))
+       (~'nest [state#]
+         (type-or "nested" #(~(in-ns "call-with") (:limiter state#) (fn [] (~(in-ns "acquire!") (:limiter state#))))))
        (~'release [state# ~'thread]
          (if-some [permit# (.get ^AtomicReferenceArray (:own state#) (int ~'thread))]
            (type-or "returned" #(~(in-ns "release!") permit#))
@@ -102,10 +104,11 @@
 (operations PermitsModel (atom {:holder :somebody-else, :asked #{}})
   (acquire [state thread]
     (let [{:keys [holder]} @state]
-      (cond
-        (nil? holder) (do (swap! state #(-> % (assoc :holder thread) (update :asked conj thread))) "held")
-        (= thread holder) "deadlock"
-        :else "rejected")))
+      (if holder
+        "rejected"
+        (do (swap! state #(-> % (assoc :holder thread) (update :asked conj thread))) "held"))))
+  (nest [state]
+    (if (:holder @state) "rejected" "deadlock"))
   (release [state thread]
     (let [{:keys [holder asked]} @state]
       (cond
