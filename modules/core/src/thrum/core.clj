@@ -194,7 +194,7 @@
 (defn- thunks
   "Returns the form of a lazy seq of the bodies of a comprehension, one at a time."
   [bindings body]
-  `(clojure.core/for ~(unchunked-bindings bindings) (fn* [] ~body)))
+  `(clojure.core/for ~(unchunked-bindings bindings) (^{:once true} fn* [] ~body)))
 
 (defn ^:no-doc for-call [thunks]
   (fanout/of-thunks (in-context (fan-out-options :ordered "for" all-at-once)) thunks))
@@ -443,8 +443,9 @@
 
 (defn acquire!
   "Returns a permit of the limiter, a java.lang.AutoCloseable that the caller has to return, by release!, on any thread. Waits where
-  none is free. Throws :thrum/rejected when the queue is full or :wait-ms have passed; :thrum/deadlock when this thread has
-  one already; CancellationException and InterruptedException, as every wait. with-permit needs no release!."
+  none is free. Throws :thrum/rejected when the queue is full or :wait-ms have passed; :thrum/deadlock when with-permits around it
+  hold all permits; CancellationException and InterruptedException, as every wait. with-permit needs no release!. As any thread may return
+  a permit, waiting for one's own is no deadlock: a dispatcher may acquire what its tasks release."
   [limiter]
   (limit/acquire! (options/instance Limiter "a limiter" limiter)))
 
@@ -458,7 +459,8 @@
 
 (defmacro with-permit
   "Runs the body on the calling thread while it holds a permit of the limiter; see acquire! for how it waits and what it throws. Tasks
-  that the body starts do not have the permit.
+  that the body starts do not have the permit. Nested in itself it takes another permit; where its own permits are all there are it throws
+  :thrum/deadlock.
 
       (with-permit db (query ...))"
   [limiter & body]

@@ -210,10 +210,14 @@
       (.setSourceFailure fan-out t)
       (.exhaust fan-out))))
 
+(defn- on-item
+  "Returns the call of f on the item as a thunk to be called once, which does not hold the item while f runs."
+  [f item]
+  (^{:once true} fn* [] (f item)))
+
 (defn- start-next! [^FanOut fan-out f]
   (when-some [items (pull! fan-out)]
-    (let [item (first items)]
-      (.launch fan-out #(f item)))))
+    (.launch fan-out (on-item f (first items)))))
 
 (defn- keep-up!
   "Starts one more before something leaves, so that a consumer who takes his time is not alone at work."
@@ -284,8 +288,8 @@
   (fn
     ([] (rf))
     ([acc] (rf (if (.leftEarly ^FanOut fan-out) acc (flush! fan-out emit rf acc))))
-    ([acc item] (push! fan-out emit rf acc #(f item)))
-    ([acc item & items] (push! fan-out emit rf acc #(apply f item items)))))
+    ([acc item] (push! fan-out emit rf acc (on-item f item)))
+    ([acc item & items] (push! fan-out emit rf acc (^{:once true} fn* [] (apply f item items))))))
 
 ;; Driven by events: a consumer that is told of the end of each task, and polls
 

@@ -41,6 +41,9 @@
   (^Object finish [outer])
   (^Object interruptRunner [])
   (^boolean claim [])
+  (takeBody [])
+  (^Object end [])
+  (^Object release [])
   (^boolean cancelWith [reason ^boolean interrupt])
   (^String taskName [])
   (^Object setName [^String name])
@@ -55,15 +58,21 @@
 (deftype Cancelled [reason])
 
 (def ^:private lost
-  "The outcome of a task that could not even record one."
-  (Failed. (OutOfMemoryError. "The outcome of a task could not be recorded")))
+  "The outcome of a task for which there is no memory left to record what it threw. It is shared, so nothing can ride on it."
+  (Failed. (proxy [Error] ["A task failed, and no memory was left to record how" nil false false])))
+
+(defn- failed [t]
+  (try
+    (Failed. t)
+    (catch Throwable _
+      lost)))
 
 (defn- attempt [task context body]
   (try
     (context/enter! context task)
     (Done. (if (instance? IFn body) (body) (.run ^Runnable body)))
     (catch Throwable t
-      (Failed. t))))
+      (failed t))))
 
 (defn- ended-as
   "Returns the outcome that counts: what a task throws because its work was cancelled is no failure."
@@ -143,7 +152,10 @@
     HashSet (run! #(LockSupport/unpark %) waiters)
     nil))
 
-(deftype Task [^Context context ^Owner owner ^long index
+;; context, owner, body: nil when the task has ended, so that whoever keeps it keeps its outcome and its name alone.
+(deftype Task [^:unsynchronized-mutable ^Context context
+               ^:unsynchronized-mutable ^Owner owner
+               ^long index
                ^:unsynchronized-mutable body
                ^:volatile-mutable outcome
                ^:volatile-mutable ^Thread thread
@@ -206,11 +218,29 @@
         (set! told true)
         (when (.isCancelled this)
           (context/depart! ledger outer)))))
+  ;; A closure that holds what it works on is held by nobody while it runs; a Future is, since a cancel of the task is one of it.
+  (takeBody [_]
+    (let [work body]
+      (when-not (instance? Future work) (set! body nil))
+      work))
+  (end [this]
+    (set! body nil)
+    (set! thread nil)
+    (try
+      (when owner (.ended owner this))
+      (finally (.release this))))
+  (release [_]
+    (set! context nil)
+    (set! owner nil)
+    (set! body nil)
+    (set! thread nil))
   (cancelWith [this reason interrupt]
     (let [work body]
       (and (.settle this (Cancelled. reason))
            (do (when (instance? Future work) (.cancel ^Future work false))
                (when interrupt (.interruptRunner this))
+               ;; Its executor may run it late, or never.
+               (when (and (nil? owner) (.claim this)) (.release this))
                true))))
 
   Child
@@ -219,12 +249,13 @@
   (cancelFor [this reason] (.cancelWith this reason true))
 
   Place
-  (scope [_] (.-scope context))
+  (scope [_]
+    (when-some [^Context c context] (.-scope c)))
   (task [this] this)
   (cancelledTask [this] this)
   (cancelReason [this]
     (or (.ownReason this)
-        (some-> ^Owned (.-scope context) .cancelReason)))
+        (some-> ^Owned (.scope this) .cancelReason)))
   (outer [_])
   (isOver [_] false)
   ;; Made when it is asked for: most tasks neither are cancelled nor have a form in them.
@@ -239,12 +270,10 @@
     (when (.claim this)
       (when-not thread (.begin this (Thread/currentThread)))
       (try
-        (perform! this context owner body)
+        (perform! this context owner (.takeBody this))
         (finally
           (when-not outcome (.settle this lost))
-          (set! body nil)
-          (set! thread nil)
-          (when owner (.ended owner this))))))
+          (.end this)))))
 
   Future
   (isDone [_] (some? outcome))

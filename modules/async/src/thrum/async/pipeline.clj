@@ -73,7 +73,7 @@
   (let [job (.-job pipeline)]
     (if (identical? ::closed v)
       (fanout/exhaust! (.-fan-out pipeline))
-      (fanout/launch! (.-fan-out pipeline) #(job v)))))
+      (fanout/launch! (.-fan-out pipeline) (^{:once true} fn* [] (job v))))))
 
 (defn- take-items!
   "Starts a task for every item that can be had, as long as there is room."
