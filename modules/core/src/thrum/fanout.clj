@@ -123,13 +123,20 @@
 
 ;; How it ends
 
+(defn- failure-of [^ITask task]
+  (let [outcome (.outcome task)]
+    (when (instance? Failed outcome)
+      {:throwable (.-throwable ^Failed outcome), :task (.taskName task), :index (.index task)})))
+
 (defn- root
   "Returns the failure to throw: the first in time, where that one has ended all, else the one at hand."
   [^FanOut fan-out failure]
-  (or (when (and (.broken ^IOrder (.-order fan-out))
-                 (not (instance? InterruptedException (:throwable failure))))
-        (first (.kept ^Failures (.-failures fan-out))))
-      failure))
+  (let [broken (.broken ^IOrder (.-order fan-out))]
+    (if (or (nil? broken) (instance? InterruptedException (:throwable failure)))
+      failure
+      (or (first (.kept ^Failures (.-failures fan-out)))
+          ;; There was no memory to put it on record.
+          (failure-of broken)))))
 
 (defn end!
   "Cancels what runs and waits until it has ended."
@@ -179,11 +186,6 @@
       (do (end! fan-out :failed)
           (.consume fan-out))
       (scope/check-open! (.-scope fan-out))))
-
-(defn- failure-of [^ITask task]
-  (let [outcome (.outcome task)]
-    (when (instance? Failed outcome)
-      {:throwable (.-throwable ^Failed outcome), :task (.taskName task), :index (.index task)})))
 
 (defn- result
   "Returns the value of a task that leaves. Where it failed, so does the fan-out; where it was cancelled, the scope was."

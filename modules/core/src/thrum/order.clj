@@ -19,7 +19,7 @@
   (^boolean keeps [])               ; do tasks stay until they leave? Else until they end
   (^Object ended [task])            ; by the task's own thread
   (^boolean stopped [])             ; must nothing new start?
-  (^boolean broken []))             ; has a failure ended all?
+  (broken []))                      ; the failed task that ended all, or nil
 
 (defn- failed? [^ITask task]
   (instance? Failed (.outcome task)))
@@ -72,7 +72,7 @@
       (cancel-later! first-failed task)))
   (stopped [_]
     (< (.get first-failed) Long/MAX_VALUE))
-  (broken [_] false))
+  (broken [_] nil))
 
 (defn input-order
   "Results leave in the order of the input; a failure cancels what comes after it."
@@ -117,16 +117,16 @@
   (ended [_ task]
     (condp instance? (.outcome ^ITask task)
       Done (push! completed task)
-      Failed (do (set! failed true) (scope/cancel! scope :sibling-failed))
+      Failed (do (set! failed task) (scope/cancel! scope :sibling-failed))
       nil))
   (stopped [_]
-    (or failed (some? (scope/reason scope))))
+    (or (some? failed) (some? (scope/reason scope))))
   (broken [_] failed))
 
 (defn completion-order
   "Results leave as they come; a failure cancels the scope."
   [scope]
-  (CompletionOrder. scope (AtomicReference.) false nil))
+  (CompletionOrder. scope (AtomicReference.) nil nil))
 
 ;; fmap: the tasks themselves
 
@@ -139,7 +139,7 @@
   (next [_] (.poll tasks))
   (ended [_ _])
   (stopped [_] false)
-  (broken [_] false))
+  (broken [_] nil))
 
 (defn start-order
   "The tasks themselves leave, in the order of the input, as soon as `ahead` of them have been started or no more can be;

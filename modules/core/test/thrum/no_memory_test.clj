@@ -1,0 +1,45 @@
+(ns thrum.no-memory-test
+  "Where there is no memory to put a failure on record, the failure itself is thrown, and nobody waits for ever."
+  (:require
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.core :as t]
+   [thrum.error :as error]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.throwing :refer [thrown]]))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- out-of-memory [& _]
+  (throw (OutOfMemoryError. "on purpose")))
+
+(defn- without-noise
+  "Calls f while what no thread catches is not printed."
+  [f]
+  (let [before (Thread/getDefaultUncaughtExceptionHandler)]
+    (Thread/setDefaultUncaughtExceptionHandler (reify Thread$UncaughtExceptionHandler (uncaughtException [_ _ _])))
+    (try (f) (finally (Thread/setDefaultUncaughtExceptionHandler before)))))
+
+(def ^:private forms
+  "By name: a function of a function that throws, which is called in a task."
+  {"pmapv" #(t/pmapv 4 (fn [i] (if (= 2 i) (%) (Thread/sleep 60000))) (range 4))
+   "pmapv, all fail" #(t/pmapv 4 (fn [_] (%)) (range 4))
+   "prun!" #(t/prun! 2 (fn [_] (%)) [1])
+   "pmap" #(doall (t/pmap 2 (fn [_] (%)) [1]))
+   "upmap" #(doall (t/upmap 2 (fn [i] (if (= 1 i) (%) (Thread/sleep 60000))) [0 1]))
+   "pmap's transducer" #(into [] (t/pmap 2 (fn [_] (%))) [1])
+   "upmap's transducer" #(into [] (t/upmap 2 (fn [_] (%))) [1])
+   "all" #(t/all (%) (Thread/sleep 60000))
+   "race" #(t/race (%) (Thread/sleep 60000))
+   "pcalls" #(doall (t/pcalls %))
+   "deref" #(try @(t/future (%)) (catch java.util.concurrent.ExecutionException e (throw (ex-cause e))))})
+
+(deftest a-failure-that-cannot-be-put-on-record-is-thrown-all-the-same
+  (doseq [[what form] forms]
+    (let [failure (Exception. "what f threw")
+          e (without-noise (fn []
+                             (with-redefs-fn {#'error/known? out-of-memory}
+                               #(gate/in-time 5000 (fn [] (thrown (form (fn [] (throw failure)))))))))]
+      (is (identical? failure e) what))))
