@@ -95,15 +95,13 @@
 
   The scope does not wait for it: when the body of with-scope and its forks have ended, or the scope is cancelled, the process is cancelled
   and joined, and its channels are closed. Whoever needs what it does before that waits for its channel. A process that fails cancels
-  the scope, as a fork does. Options, where a map comes first and more follows: :name - part of the thread's name; :closes - the
+  the scope, as a fork does. Options, where a map or a symbol comes first and more follows: :name - part of the thread's name; :closes - the
   channels that are closed when the process has ended, however it does.
   Returns a channel that delivers the value, unless it is nil, or the Throwable of the body, and closes; where the process was cancelled it
   only closes. Throws :thrum/invalid and :thrum/closed as fork does."
   [scope & body]
-  (let [[options & more] body]
-    (if (and (map? options) more)
-      `(process-call ~scope ~options (^{:once true} fn* [] ~@more))
-      `(process-call ~scope {} (^{:once true} fn* [] ~@body)))))
+  (let [[options body] (options/leading body)]
+    `(process-call ~scope ~options (^{:once true} fn* [] ~@body))))
 
 ;; Pipelines
 

@@ -77,15 +77,19 @@
 
 (defn capture
   "Returns the context of the calling thread: its binding frame as it is now, for tasks whose nested work belongs to scope
-  (nil: to no scope). The frame is shared, never changed: bindings made later push frames of their own."
+  (nil: to no scope). The frame is shared, never changed: bindings made later push frames of their own. Throws :thrum/invalid for a wrap
+  that is no function."
   ^Context [wrap scope]
+  (when-not (or (nil? wrap) (ifn? wrap)) (throw (error/no-wrap wrap)))
   (Context. (Var/cloneThreadBindingFrame) wrap scope))
 
 (defn wrapped
-  "Returns the thunk that a task runs for this body: what wrap makes of it, called here and now."
+  "Returns the thunk that a task runs for this body: what wrap makes of it, called here and now. Throws :thrum/invalid where that is no
+  function."
   [^Context context body]
   (if-some [wrap (.-wrap context)]
-    (or (wrap body) (throw (error/no-thunk wrap)))
+    (let [thunk (wrap body)]
+      (if (ifn? thunk) thunk (throw (error/no-thunk thunk))))
     body))
 
 (defn enter!

@@ -27,7 +27,8 @@
 
 (def ^:dynamic *wrap*
   "A function from thunk to thunk, called on the starting thread for every task; the task runs what it returns. The place for
-  logging contexts, OpenTelemetry and the like. nil, the default, wraps nothing."
+  logging contexts, OpenTelemetry and the like. nil, the default, wraps nothing. Anything else, and a wrap that returns no function, is
+  :thrum/invalid where a task is to start."
   nil)
 
 ;; Tasks
@@ -208,14 +209,14 @@
 
       (for [id ids, :when (pos? id)] (fetch id))"
   [bindings body]
-  `(for-call ~(thunks bindings body)))
+  `(for-call ~(thunks (options/pairs "for" bindings) body)))
 
 (defmacro pfor
   "As for, with at most limit bodies at once; limit as in pmap.
 
       (pfor 8 [id ids, :when (pos? id)] (fetch id))"
   [limit bindings body]
-  `(pfor-call ~limit ~(thunks bindings body)))
+  `(pfor-call ~limit ~(thunks (options/pairs "pfor" bindings) body)))
 
 (defn pcalls
   "Calls the functions without arguments all at once, each in a task. When all have ended, returns their values as a lazy seq,
@@ -269,7 +270,8 @@
      (form/fork! form (options/check options [:name :daemon?]) (options/function f)))))
 
 (defmacro fork
-  "Starts a task of the scope that runs the body, and returns it; with options where a map comes first and more follows.
+  "Starts a task of the scope that runs the body, and returns it; with options where a map, or a symbol that stands for one, comes first and
+  more follows. Options that another expression makes are for fork-call.
 
       (fork s (user id))
       (fork s {:name \"poll\" :daemon? true} (poll))
@@ -277,10 +279,8 @@
   The task is as future's, but belongs to the scope and has the deadline of its caller. Only the scope's body and its tasks may
   fork into it: other threads get :thrum/invalid, and after the scope's end everybody :thrum/closed."
   [scope & body]
-  (let [[options & more] body]
-    (if (and (map? options) more)
-      `(fork-call ~scope ~options (^{:once true} fn* [] ~@more))
-      `(fork-call ~scope (^{:once true} fn* [] ~@body)))))
+  (let [[options body] (options/leading body)]
+    `(fork-call ~scope ~options (^{:once true} fn* [] ~@body))))
 
 (defn use!
   "Has x closed when the scope ends: after its forks, last in, first out, protected from cancels; by (close x), without it
@@ -394,7 +394,7 @@
 
 (defmacro shield
   "Runs the body on the calling thread although its work is cancelled, for at most so many ms: cleanup that has to wait. Cancels and
-  deadlines from outside reach the thread when the body has ended. Its own deadline throws :thrum/timeout."
+  deadlines from outside reach the thread when the body has ended. Its own deadline throws :thrum/timeout; 0 ms never runs the body."
   [ms & body]
   `(shield-call ~ms (^{:once true} fn* [] ~@body)))
 

@@ -48,10 +48,17 @@
   [message data]
   (ex-info message (-> data (in-bounds :value) (in-bounds :option) (assoc :type :thrum/invalid))))
 
-(defn no-thunk
-  "Returns the answer to a :wrap that returned nil."
+(defn no-wrap
+  "Returns the answer to a :wrap or *wrap* that is no function."
   [wrap]
-  (invalid "The :wrap returned nil; it must return the thunk that the task runs" {:option :wrap, :value wrap}))
+  (invalid (str "What wraps a task's body is " (shown/text wrap) "; it must be a function from thunk to thunk, or nil")
+           {:option :wrap, :value wrap, :accepts "a function from thunk to thunk, or nil"}))
+
+(defn no-thunk
+  "Returns the answer to a :wrap or *wrap* that returned no function."
+  [thunk]
+  (invalid (str "The :wrap returned " (shown/text thunk) "; it must return the thunk that the task runs, a function of no arguments")
+           {:option :wrap, :value thunk, :accepts "a function from thunk to thunk, or nil"}))
 
 (defn closed
   "Returns the answer to work for a scope that has ended."

@@ -28,7 +28,8 @@
   (^boolean room [])
   (^boolean idle [])
   (^long started [])
-  (^Object launch [thunk])
+  (task [thunk])
+  (^Object start [task])
   (sourceFailure [])
   (^Object setSourceFailure [t])
   (consume [])
@@ -77,11 +78,12 @@
   (idle [_]
     (and (not more) (= started consumed)))
   (started [_] started)
-  (launch [this thunk]
-    (let [task (task/task context this started thunk)]
-      (scope/start! scope task)
-      (set! started (inc started))
-      (.started order task)))
+  (task [this thunk]
+    (task/task context this started thunk))
+  (start [_ task]
+    (scope/start! scope task)
+    (set! started (inc started))
+    (.started order task))
   (consume [_]
     (when-some [task (.next order)]
       (set! consumed (inc consumed))
@@ -120,6 +122,13 @@
         ^IOrder order ((orders order) scope limit)]
     (FanOut. (context/capture wrap scope) scope limit window order (.keeps order) (error/failures) (AtomicLong.) on-ended
              0 nil true nil false 0 0 nil)))
+
+;; How it begins
+
+(defn launch!
+  "Starts the thunk, for which there is room."
+  [^FanOut fan-out thunk]
+  (.start fan-out (.task fan-out thunk)))
 
 ;; How it ends
 
@@ -201,25 +210,26 @@
 
 ;; Pulled by a lazy sequence
 
-(defn- pull!
-  "Returns the rest of the source as a seq, or nil. What the source throws waits for its turn, but for an interrupt."
-  [^FanOut fan-out]
+(defn- on-item
+  "Returns the call of f on the item as a thunk to be called once, which does not hold the item while f runs."
+  [f item]
+  (^{:once true} fn* [] (f item)))
+
+(defn- next-task!
+  "Returns the task for the next item, or nil. What the source or the wrap throws waits for its turn, but for an interrupt."
+  [^FanOut fan-out f]
   (try
-    (.pull fan-out)
+    (when-some [items (.pull fan-out)]
+      (.task fan-out (on-item f (first items))))
     (catch InterruptedException t
       (throw t))
     (catch Throwable t
       (.setSourceFailure fan-out t)
       (.exhaust fan-out))))
 
-(defn- on-item
-  "Returns the call of f on the item as a thunk to be called once, which does not hold the item while f runs."
-  [f item]
-  (^{:once true} fn* [] (f item)))
-
 (defn- start-next! [^FanOut fan-out f]
-  (when-some [items (pull! fan-out)]
-    (.launch fan-out (on-item f (first items)))))
+  (when-some [task (next-task! fan-out f)]
+    (.start fan-out task)))
 
 (defn- keep-up!
   "Starts one more before something leaves, so that a consumer who takes his time is not alone at work."
@@ -254,7 +264,7 @@
   "Starts the thunk if there is room for it; returns it if there is none."
   [^FanOut fan-out thunk]
   (if (.room fan-out)
-    (do (.launch fan-out thunk) nil)
+    (do (launch! fan-out thunk) nil)
     thunk))
 
 (defn- leave-early! [^FanOut fan-out]
@@ -299,11 +309,6 @@
   "Tells whether one more may be started."
   [^FanOut fan-out]
   (.room fan-out))
-
-(defn launch!
-  "Starts the thunk, for which there is room."
-  [^FanOut fan-out thunk]
-  (.launch fan-out thunk))
 
 (defn started
   "Returns how many have been started."

@@ -334,19 +334,23 @@
     (Form. scope (body/body scope outer shield) (error/failures) (cond-> options own-deadline (assoc :own-deadline own-deadline))
            (AtomicLong.) (AtomicLong.) nil false nil false)))
 
+(defn- run-in-time
+  "As run-to-end; a deadline that has passed already lets nothing run."
+  [^Form form f]
+  (let [{:keys [own-deadline]} (.-options form)]
+    (if (and own-deadline (deadline/passed? own-deadline))
+      (hand-out (answer form nil))
+      (run-to-end form f))))
+
 (defn call
   "Calls f with a form on the calling thread and returns its value when every fork has ended. Options: :name, :moment - the
   deadline; :timeout-ms - for its message; :fallback - a thunk, called instead of throwing at the deadline; :on-alarm - a thunk,
   called at the deadline instead of cancelling the form; :on-error."
   [options f]
   (wait/check-state!)
-  (let [form (form options (context/place))
-        {:keys [own-deadline]} (.-options form)]
-    (if (and own-deadline (deadline/passed? own-deadline))
-      (hand-out (answer form nil))
-      (run-to-end form f))))
+  (run-in-time (form options (context/place)) f))
 
 (defn shielded
   "As call, for a body that goes on where the calling thread's work is cancelled."
   [options f]
-  (wait/undisturbed #(run-to-end (form (assoc options :shield true) (context/place)) f)))
+  (wait/undisturbed #(run-in-time (form (assoc options :shield true) (context/place)) f)))

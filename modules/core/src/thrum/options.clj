@@ -137,13 +137,21 @@
   v)
 
 (defn binding-form
-  "Returns the binding vector of a macro if it has one to n elements; throws :thrum/invalid otherwise."
+  "Returns the binding vector of a macro if it has one to n elements, the first of two a symbol; throws :thrum/invalid otherwise."
   [macro v n]
-  (when-not (and (vector? v) (<= 1 (count v) n))
+  (when-not (and (vector? v) (<= 1 (count v) n) (or (= 1 n) (simple-symbol? (first v))))
     (throw (error/invalid (str macro " takes a vector first, " (if (= 1 n) "[executor]" "[symbol] or [symbol options]")
                                ", not " (shown/text v))
                           {:value v, :accepts "a vector"})))
   v)
+
+(defn leading
+  "Returns the forms after a macro's first argument as [options body]. Options are a map or a symbol that stands before the body: a symbol
+  there would do nothing as part of it."
+  [[options & body :as forms]]
+  (if (and body (or (map? options) (symbol? options)))
+    [options body]
+    [{} forms]))
 
 ;; The first argument of the map family
 

@@ -46,6 +46,23 @@
 
 ;; Values
 
+(deftest what-a-wrap-throws-waits-for-its-turn
+  (let [failure (ex-info "wrap" {})]
+    (doseq [[what start] {"pmap" #(t/pmap {:limit 4, :wrap %} identity (range 10))
+                          "upmap" #(t/upmap {:limit 4, :wrap %} identity (range 10))
+                          "fmap" #(t/fmap {:limit 4, :wrap %} identity (range 10))
+                          "map" #(binding [t/*wrap* %] (t/map identity (range 10)))
+                          "for" #(binding [t/*wrap* %] (t/for [i (range 10)] i))
+                          "pfor" #(t/pfor {:limit 4, :wrap %} [i (range 10)] i)}
+            n [0 1 3 9]]
+      (let [calls (atom 0)
+            results (start (fn [thunk] (when (< n (swap! calls inc)) (throw failure)) thunk))]
+        (testing (str what " " n)
+          (is (= (set (range n)) (into #{} (map #(if (future? %) @% %)) (take n results))))
+          (is (identical? failure (thrown (dorun (drop n results)))))
+          (is (identical? failure (thrown (dorun (drop n results)))))
+          (is (= (inc n) @calls)))))))
+
 (deftest results-come-in-the-order-of-the-input
   (is (= (range 100) (t/pmap 7 identity (range 100))))
   (is (= (range 100) (sort (t/upmap 7 identity (range 100)))))

@@ -124,8 +124,63 @@
   (is (= "A function is expected first, as in (map f coll), not #<clojure.lang.Iterate>" (ex-message (thrown (t/map (range) inc)))))
   (is (str/includes? (ex-message (thrown (t/pmap [1 2] inc 8))) "The limit is [1 2]: the limit comes first")))
 
+(deftest a-wrap-must-be-a-function-that-returns-one
+  (let [returns-42 (constantly 42)]
+    (are [form] (= {:type :thrum/invalid, :option :wrap, :value 42} (select-keys (ex-data (thrown form)) [:type :option :value]))
+      (t/pmapv {:limit 1, :wrap returns-42} inc [1])
+      (doall (t/pmap {:limit 1, :wrap returns-42} inc [1]))
+      (into [] (t/pmap {:limit 1, :wrap returns-42} inc) [1])
+      (t/future-call {:wrap returns-42} (fn []))
+      (t/with-scope [s {:wrap returns-42}] (t/fork s 1))
+      (binding [t/*wrap* returns-42] (t/all 1))
+      (binding [t/*wrap* returns-42] (t/thread 1))
+      (binding [t/*wrap* 42] (t/thread 1))
+      (binding [t/*wrap* 42] (t/future 1))
+      (binding [t/*wrap* 42] (t/with-executor [e] (t/future-via [e] 1)))
+      (binding [t/*wrap* 42] (t/pmap 1 inc [1]))
+      (binding [t/*wrap* 42] (t/pmapv 1 inc [1]))
+      (binding [t/*wrap* 42] (into [] (t/pmap 1 inc) [1]))
+      (binding [t/*wrap* 42] (t/for [x [1]] x))
+      (binding [t/*wrap* 42] (t/race 1))
+      (binding [t/*wrap* 42] (t/with-scope [s] (t/fork s 1)))))
+  (is (= "The :wrap returned 42; it must return the thunk that the task runs, a function of no arguments"
+         (ex-message (thrown (t/pmapv {:limit 1, :wrap (constantly 42)} inc [1])))))
+  (is (= "What wraps a task's body is \"x\"; it must be a function from thunk to thunk, or nil"
+         (ex-message (thrown (binding [t/*wrap* "x"] (t/future 1)))))))
+
+(deftest options-in-a-local-are-options
+  (let [options {:name "poll"}, wrong {:demon? true}, no-map 7]
+    (is (= "poll" (second (re-find #"/(poll)-0$" (t/with-scope [s] @(t/fork s options (.getName (Thread/currentThread))))))))
+    (is (= :demon? (:option (ex-data (thrown (t/with-scope [s] (t/fork s wrong 1)))))))
+    (is (= 7 (:value (ex-data (thrown (t/with-scope [s] (t/fork s no-map 1)))))))
+    (is (= options (t/with-scope [s] @(t/fork s options))))
+    (is (= 2 (t/with-scope [s] @(t/fork s (inc 0) (inc 1)))))
+    (is (= {:a 1} (t/with-scope [s] @(t/fork s {:a 1}))))))
+
+(deftest no-time-at-all-runs-nothing
+  (let [ran (atom [])]
+    (is (= :thrum/timeout (:type (ex-data (thrown (t/with-timeout 0 (swap! ran conj :timeout)))))))
+    (is (= :thrum/timeout (:type (ex-data (thrown (t/shield 0 (swap! ran conj :shield)))))))
+    (is (= :thrum/timeout (:type (ex-data (thrown (t/with-scope [_ {:timeout-ms 0}] (swap! ran conj :scope)))))))
+    (is (= :late (t/with-timeout [0 :late] (swap! ran conj :fallback))))
+    (is (= [] @ran))
+    (is (= :value (t/shield 60000 :value)))))
+
 (deftest a-macro-of-the-wrong-shape-says-so
   (are [form] (= :thrum/invalid (:type (ex-data (ex-cause (thrown (eval form))))))
+    '(thrum.core/for [x [1 2 3] :when] x)
+    '(thrum.core/for (x [1 2 3]) x)
+    '(thrum.core/for x x)
+    '(thrum.core/pfor 2 [x [1] y] x)
+    '(thrum.core/pfor 2 (x [1]) x)
+    '(thrum.core/plet [x] x)
+    '(thrum.core/plet (x 1) x)
+    '(thrum.core/with-scope s 1)
+    '(thrum.core/with-scope [] 1)
+    '(thrum.core/with-scope [[s]] 1)
+    '(thrum.core/with-scope ["s" {}] 1)
+    '(thrum.core/with-scope [s {} 1] 1)
+    '(thrum.core/with-executor [{:keys [e]}] 1)
     '(thrum.core/future-via exe 1)
     '(thrum.core/future-via [a b] 1)
     '(thrum.core/with-executor exe 1)
