@@ -57,8 +57,8 @@
   "Completes at most one of the operations, each a port to take from or [port value] to put, blocking until one can be. Returns
   [value port]; the value of a put is true, or false when the port is closed.
   Options: :priority true - they are tried in their order, otherwise in any; :default v - returned as [v :default] when none can be
-  completed at once. A cancel or an interrupt withdraws all of them and throws, as <!! does. No operation at all, and any
-  other option, is :thrum/invalid."
+  completed at once. A cancel or an interrupt withdraws all of them and throws, as <!! does. No operation at all, a put
+  of nil anywhere among them, which core.async refuses before it begins any too, and any other option are :thrum/invalid."
   [operations & {:as options}]
   (port/alts!! operations (settings/alts options)))
 

@@ -124,11 +124,19 @@
             (volatile! [default :default])
             (volatile! (await-callback arrival)))))))
 
+(defn- nil-put? [operation]
+  (and (vector? operation) (nil? (nth operation 1 nil))))
+
+(defn- check-operations! [operations]
+  (when (empty? operations)
+    (throw (error/invalid "alts!! needs at least one port, or one [port value]" {:value operations})))
+  (when (some nil-put? operations)
+    (throw (error/invalid "No channel can carry nil: a put of alts!! is [port value]" {:value nil, :accepts "a value that is not nil"}))))
+
 (defn alts!!
   "Returns [value port] of the first of the operations that comes about; see thrum.async/alts!!."
   [operations {:keys [priority] :as options}]
-  (when (empty? operations)
-    (throw (error/invalid "alts!! needs at least one port, or one [port value]" {:value operations})))
+  (check-operations! operations)
   (wait/check!)
   (transfer (mapv port-of operations)
             (begin-first (if priority operations (shuffle operations)) options)))
