@@ -163,6 +163,13 @@
         (doto (error/merged failure (.-failures fan-out))
           (->> (.setThrown fan-out))))))
 
+(defn- thrown-again
+  "Returns what is thrown where the fan-out has failed before. An interrupt was that of another thread, or is over."
+  ^Throwable [^FanOut fan-out ^Throwable thrown]
+  (if (instance? InterruptedException thrown)
+    (error/cancelled (scope/scope-name (.-scope fan-out)) :interrupted thrown)
+    thrown))
+
 (defmacro ^:private failing
   "Runs the body for the consumer; whatever it throws ends the fan-out."
   [fan-out & body]
@@ -253,7 +260,7 @@
   (LazySeq.
     (fn []
       (when-some [thrown (.thrown fan-out)]
-        (throw thrown))
+        (throw (thrown-again fan-out thrown)))
       (failing fan-out
         (when-some [task (take! fan-out f)]
           (cons (emit fan-out task) (lazily fan-out f emit)))))))

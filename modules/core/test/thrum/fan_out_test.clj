@@ -8,7 +8,7 @@
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
-   (java.util.concurrent CountDownLatch)
+   (java.util.concurrent CancellationException CountDownLatch)
    (java.util.concurrent.atomic AtomicLong)))
 
 (set! *warn-on-reflection* true)
@@ -423,6 +423,17 @@
         (.interrupt consumer)
         (is (instance? InterruptedException (:thrown (deref outcome 2000 :stuck))))
         (is (= 2 (.get ended)))))))
+
+(deftest who-comes-after-an-interrupted-consumer-is-not-interrupted
+  (let [running (promise), results (t/pmap 1 (fn [_] (deliver running true) (Thread/sleep 60000)) [1 2])
+        [^Thread consumer outcome] (gate/start "consumer" #(doall results))]
+    @running
+    (.interrupt consumer)
+    (let [{interrupt :thrown} (deref outcome 5000 :stuck), later (thrown (doall results))]
+      (is (instance? InterruptedException interrupt))
+      (is (instance? CancellationException later))
+      (is (= :interrupted (:reason (ex-data (ex-cause later)))))
+      (is (identical? interrupt (ex-cause (ex-cause later)))))))
 
 (deftest an-interrupt-at-every-pull-of-the-source-loses-nothing
   (doseq [k (range 12)

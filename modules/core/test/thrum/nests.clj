@@ -30,7 +30,6 @@
 (def kinds
   "By name: a form, as a function of the ms of its deadline and of a function that is called in it with what cancels the form."
   {:scope (fn [_ f] (t/with-scope [s] (f #(t/cancel! s))))
-   :timeout (fn [ms f] (t/with-timeout ms (f (last-alarm))))
    :fallback (fn [ms f] (t/with-timeout [ms :late] (f (last-alarm))))
    :shield (fn [ms f] (t/shield ms (f (last-alarm))))})
 

@@ -11,7 +11,7 @@
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
-   (java.util.concurrent CancellationException Executor)))
+   (java.util.concurrent CancellationException Executor Executors)))
 
 (set! *warn-on-reflection* true)
 
@@ -43,7 +43,7 @@
    :shielded #(do (t/shield 30000 (Thread/sleep 0)) (Thread/sleep 0))
    :looked-twice #(try (t/checkpoint) (catch CancellationException _ (Thread/sleep 0) (t/checkpoint)))})
 
-(def ^:private nests (tuples 3 (keys nests/kinds)))
+(def ^:private nests (tuples 3 [:scope :fallback :shield]))
 
 (defn- signals-of [{:keys [nest order ending foreign]}]
   (nests/signals #(do
@@ -113,23 +113,35 @@
   (reify Executor (execute [_ runnable] (.run runnable))))
 
 (defn- via-caller
-  "Returns the signals after a task on the calling thread, inside a form; f is called there, with what cancels the task and the form."
+  "Returns the signals after a task on the calling thread, inside a scope; f is called there, with the scope."
   [f]
-  (nests/signals
-    (fn []
-      (t/with-scope [s]
-        (let [task (promise)
-              on-thread (reify Executor
-                          (execute [_ runnable] (deliver task runnable) (.run runnable)))]
-          on-thread
-          (t/future-via [on-caller] (f #(t/cancel! s))))))))
+  (nests/signals #(t/with-scope [s] (t/future-via [on-caller] (f s)))))
 
 (deftest an-interrupt-ends-with-a-task-on-a-borrowed-thread
   (testing "the form around it is cancelled inside the task"
-    (is (= #{} (via-caller (fn [cancel-form] (cancel-form)))))
-    (is (= #{} (via-caller (fn [cancel-form] (cancel-form) (Thread/sleep 0))))))
+    (is (= #{} (via-caller #(t/cancel! %))))
+    (is (= #{} (via-caller #(do (t/cancel! %) (Thread/sleep 0))))))
+  (testing "forms in it and around it are cancelled"
+    (is (= #{} (via-caller #(t/with-scope [inner] (t/cancel! inner) (t/cancel! %) (t/checkpoint)))))
+    (is (= #{} (via-caller #(t/with-scope [inner] (t/cancel! %) (t/cancel! inner) (Thread/sleep 0))))))
   (testing "somebody else's stays"
-    (is (= #{:flag} (via-caller (fn [_] (interrupt-self!)))))))
+    (is (= #{:flag} (via-caller (fn [_] (interrupt-self!)))))
+    (is (= #{:flag} (via-caller #(do (interrupt-self!) (t/cancel! %)))))))
+
+(defn- cancelled-on-pool
+  "Returns whether the pool's thread is interrupted after a task on it was cancelled."
+  []
+  (with-open [pool (Executors/newSingleThreadExecutor)]
+    (let [running (promise)
+          task (t/future-via [pool]
+                 (deliver running true)
+                 (while (not (t/cancelled?)) (Thread/onSpinWait)))]
+      @running
+      (future-cancel task)
+      (.get (.submit pool ^Callable #(Thread/interrupted))))))
+
+(deftest a-pools-thread-keeps-nothing-of-a-cancelled-task
+  (is (false? (cancelled-on-pool))))
 
 ;; Random ones: as many as -Dthrum.nests says
 
