@@ -95,19 +95,21 @@
 
 (deftest a-tasks-interrupt-reaches-it-behind-a-form-of-its-own
   (doseq [order [[:form :task] [:task :form]]]
-    (let [form (promise), task (promise), seen (promise)]
-      (deliver task (t/future
-                      (t/with-timeout [60000 :late]
-                        (t/with-scope [s]
-                          (deliver form s)
-                          (while (not (realized? seen)) (Thread/onSpinWait))
-                          (Thread/sleep 60000)))
-                      (Thread/sleep 60000)))
-      (doseq [what order]
-        (case what :form (t/cancel! @form :enough) :task (future-cancel @task)))
-      (deliver seen true)
-      (is (gate/eventually 5000 #(future-done? @task)))
-      (is (future-cancelled? @task)))))
+    (let [form (promise), cancelled (promise), ended (promise)
+          task (t/future
+                 (try
+                   (try
+                     (t/with-scope [s]
+                       (deliver form s)
+                       (while (not (realized? cancelled)) (Thread/onSpinWait))
+                       (Thread/sleep 60000))
+                     (catch CancellationException _))
+                   (Thread/sleep 60000)
+                   (finally (deliver ended true))))
+          cancel {:form #(t/cancel! % :enough), :task (fn [_] (future-cancel task))}]
+      (run! #((cancel %) @form) order)
+      (deliver cancelled true)
+      (is (deref ended 5000 false) (pr-str order)))))
 
 (def ^:private ^Executor on-caller
   (reify Executor (execute [_ runnable] (.run runnable))))
