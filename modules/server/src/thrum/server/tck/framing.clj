@@ -478,6 +478,30 @@
       (wire/after c 3))
     (expect= "abc" (:body (expect-status 200 (wire/response c))))))
 
+(defcase requests-byte-by-byte-are-requests "4.8"
+  "Two requests, the first in chunks, whose bytes come one by one are two requests, read whole and answered in order."
+  [env]
+  (let [server (scene/serve env (fn [r] (update (read-all r) :body #(str (:uri r) (wire/text-of %)))) {})
+        first-one (wire/chunked "/1" "ab" "c")
+        bytewise (fn [c text] (run! #(do (wire/send! c (str %)) (wire/after c 1)) text))
+        c (scene/client env server)]
+    (bytewise c first-one)
+    (expect= "/1abc" (:body (expect-status 200 (wire/response c))))
+    ;; Some close behind chunks.
+    (when (= :silent (wire/after c 50))
+      (bytewise c (wire/post "/2" "xyz"))
+      (expect= "/2xyz" (:body (expect-status 200 (wire/response c)))))))
+
+(defcase nothing-behind-a-close-is-served "4.8"
+  "What is sent behind a request with Connection: close, together with it or later, never runs."
+  [env]
+  (let [uris (atom [])
+        c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (scene/ok r)) {}))]
+    (expect-status 200 (wire/ask! c (wire/get "/first" "Connection: close") (wire/get "/second")))
+    (wire/try-send! c (wire/get "/third"))
+    (expect-closed c)
+    (expect= ["/first"] @uris)))
+
 (defcase half-closed-clients-are-answered "4.8"
   "A client that has sent its FIN behind the request is answered."
   [env]

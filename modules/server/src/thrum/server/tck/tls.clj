@@ -8,7 +8,7 @@
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io File IOException)
-   (java.net Socket)
+   (java.net InetAddress Socket)
    (java.nio.file Files)
    (java.nio.file.attribute FileAttribute)
    (java.security KeyStore SecureRandom)
@@ -37,13 +37,6 @@
 
 (def ^:private server-file (delay (make-store "localhost")))
 (def ^:private client-file (delay (make-store "tck-client")))
-
-(defn make-keys!
-  "Makes the keys, which takes seconds, before a case needs them; each says itself where that fails."
-  []
-  (try
-    (run! deref [server-file client-file])
-    (catch Exception _)))
 
 (defn- load-store ^KeyStore [file]
   (with-open [in (io/input-stream file)]
@@ -80,6 +73,23 @@
   "Returns the options of a server with TLS."
   []
   {:ssl-port 0, :keystore (str @server-file), :key-password password})
+
+(defn- shake-hands!
+  "Has the JVM do its first handshake, which takes seconds on a busy machine."
+  []
+  (with-open [listener (.createServerSocket (.getServerSocketFactory (context :server)) 0 1 (InetAddress/getLoopbackAddress))
+              client (.createSocket (.getSocketFactory (context :client)) (InetAddress/getLoopbackAddress) (.getLocalPort listener))]
+    (let [accepted (scene/start #(with-open [socket (.accept listener)] (.startHandshake ^SSLSocket socket)))]
+      (.startHandshake ^SSLSocket client)
+      (scene/within accepted "a handshake"))))
+
+(defn make-keys!
+  "Makes the keys, and does a handshake, which takes seconds, before a case needs them; each says itself where that fails."
+  []
+  (try
+    (run! deref [server-file client-file])
+    (shake-hands!)
+    (catch Exception _)))
 
 (defn- secure
   "Returns a client over TLS; throws IOException."
