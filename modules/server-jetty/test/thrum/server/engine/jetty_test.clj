@@ -238,6 +238,17 @@
     (wire/close! client)
     (server/stop! s)))
 
+;; Targets
+
+(deftest bytes-beyond-ascii-stay-as-they-were-sent
+  (let [seen (promise)
+        s (serve (fn [r] (deliver seen [(:uri r) (:query-string r)]) (ok r)) {})
+        client (wire/connect (server/port s))]
+    (is (= 200 (:status (wire/ask! client (wire/get "/\u00c3\u00a9?\u00c3\u00a9")))))
+    (is (= ["/\u00c3\u00a9" "\u00c3\u00a9"] (deref seen 5000 nil)))
+    (wire/close! client)
+    (server/stop! s)))
+
 ;; Connections that are being accepted at the end
 
 (defn- ask-until

@@ -11,6 +11,7 @@
    (java.net StandardSocketOptions)
    (java.nio ByteBuffer)
    (java.nio.channels NetworkChannel)
+   (java.nio.charset StandardCharsets)
    (java.util Iterator)
    (java.util.concurrent.atomic AtomicBoolean)
    (java.util.function Predicate)
@@ -34,6 +35,19 @@
           (aset all (inc i) (or (.getValue field) "")))
         (recur (+ i 2))))
     all))
+
+(defn- ascii? [^String s]
+  (let [n (.length s)]
+    (loop [i 0]
+      (or (= i n)
+          (and (< (int (.charAt s i)) 128) (recur (inc i)))))))
+
+(defn- as-sent
+  "Returns the target byte for byte: Jetty decodes what is beyond ASCII."
+  [^String target]
+  (if (ascii? target)
+    target
+    (String. (.getBytes target StandardCharsets/UTF_8) StandardCharsets/ISO_8859_1)))
 
 (defn- meta-data ^ConnectionMetaData [^Request request]
   (.getConnectionMetaData request))
@@ -161,7 +175,7 @@
 
   Wire
   (method [_] (.getMethod request))
-  (target [_] (target-of (.getHttpURI request)))
+  (target [_] (as-sent (target-of (.getHttpURI request))))
   (protocol [_] (.asString (.getHttpVersion (meta-data request))))
   (scheme [_] (if (.isSecure (end-point request)) "https" "http"))
   (authority [_] (when shared (or (.getAuthority (.getHttpURI request)) "")))

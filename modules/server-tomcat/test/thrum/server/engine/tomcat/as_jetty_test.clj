@@ -17,7 +17,7 @@
   #{'a-client-that-closes-or-resets-interrupts-its-handler 'a-client-that-stays-is-not-taken-for-gone
     'watched-connections-are-kept-and-pipelined 'a-configurator-gets-the-server-before-it-starts
     'a-stream-that-is-reset-interrupts-its-handler-alone
-    'a-websocket-that-jetty-declines-is-no-open-connection})
+    'a-websocket-that-jetty-declines-is-no-open-connection 'bytes-beyond-ascii-stay-as-they-were-sent})
 
 (defn- tests-of [test-ns]
   (for [[sym v] (sort-by key (ns-publics test-ns)) :when (and (:test (meta v)) (not (elsewhere sym)))]
