@@ -157,7 +157,7 @@
         one (fn [i] (end-of (send-async client (post env server (str "/" (rand-nth ["s" "l" "i"]) "/" (+ 20 (rem (long i) 13))) text)) text))
         ;; Else each of the first would open a connection of its own.
         _ (end-of (send-async client (request env server "/s/0")) "")
-        ends (frequencies (mapcat #(map deref %) (for [round (partition-all 20 (range 240))] (mapv #(future (one %)) round))))]
+        ends (frequencies (mapcat #(map deref %) (for [round (partition-all 20 (range 160))] (mapv #(future (one %)) round))))]
     (expect= #{} (set (remove #{:answered :late :reset} (keys ends))) ends)
     (expect (every? ends [:answered :late]) "some that are answered, and some that are late" ends)))
 
