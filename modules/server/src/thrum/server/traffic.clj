@@ -1,7 +1,6 @@
 (ns thrum.server.traffic
   "What is in flight on one server: counted, bounded, watched and drained."
   (:require
-   [thrum.deadline :as deadline]
    [thrum.limit :as limit]
    [thrum.wait :as wait])
   (:import
