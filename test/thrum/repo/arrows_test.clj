@@ -102,11 +102,12 @@
   (doseq [decl (files/ns-decls (files/source-folder "core"))]
     (is (not (contains? (parse/deps-from-ns-decl decl) 'thrum.core)) (str (parse/name-from-ns-decl decl)))))
 
-(deftest only-the-labs-main-exits
-  (is (= [] (for [path (files/committed)
-                  :when (re-matches #"modules/(core|lab)/src/.*\.clj" path)
-                  :when (and (str/includes? (slurp path) "System/exit") (not (str/ends-with? path "lab/main.clj")))]
-              path))))
+(deftest only-the-labs-main-and-ending-exit
+  (is (= #{"modules/lab/src/thrum/lab/ending.clj" "modules/lab/src/thrum/lab/main.clj"}
+         (into #{}
+               (filter #(and (re-matches #"modules/(core|lab)/src/.*\.clj" %)
+                             (re-find #"System/exit|\.halt" (slurp %))))
+               (files/committed)))))
 
 (deftest an-arrow-that-points-up-is-seen
   (let [owner {'thrum.lab.plan "lab", 'thrum.task "core"}]

@@ -13,7 +13,7 @@
   (:import
    (clojure.lang ExceptionInfo)
    (thrum.context Owned)
-   (thrum.task Owner Task)))
+   (thrum.task Owner)))
 
 (set! *warn-on-reflection* true)
 

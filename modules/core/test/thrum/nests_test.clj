@@ -8,8 +8,7 @@
    [thrum.deadline :as deadline]
    [thrum.nests :as nests]
    [thrum.test-kit.gate :as gate]
-   [thrum.test-kit.leak :as leak]
-   [thrum.throwing :refer [thrown]])
+   [thrum.test-kit.leak :as leak])
   (:import
    (java.util.concurrent CancellationException Executor Executors)))
 

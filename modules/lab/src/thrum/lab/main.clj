@@ -1,5 +1,5 @@
 (ns thrum.lab.main
-  "The lab's front door: argv in, exit code out. The only place that ends the JVM."
+  "The lab's front door: argv in, exit code out. It ends the JVM, or thrum.lab.ending does."
   (:require
    [clojure.main :as main]
    [clojure.pprint :as pprint]
