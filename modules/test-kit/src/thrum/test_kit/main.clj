@@ -97,12 +97,16 @@
 
 (def ^:private child-limit-ms 900000)
 
-;; A way to run a suite: a function that returns {:home file, :jvm-opts [option ...], :class-path string} of a child JVM, or
-;; {:totals totals, :why sentence} where there is none.
+;; A way to run a suite: a function that returns {:home file, :jvm-opts [option ...], :class-path string, :environment map} of a
+;; child JVM, or {:totals totals, :why sentence} where there is none.
+
+(defn- as-users-run-it
+  []
+  {:home (jvm/this-home), :jvm-opts [], :class-path (System/getProperty "java.class.path"), :environment {}})
 
 (defn- this-jvm
   []
-  {:home (jvm/this-home), :jvm-opts [], :class-path (System/getProperty "java.class.path")})
+  (assoc (as-users-run-it) :environment jvm/quick))
 
 (defn- one-carrier
   []
@@ -153,7 +157,7 @@
   [["lab" ["lab"] this-jvm]
    ["server" ["server"] this-jvm]
    ["the repository" ["root" "test-kit"] this-jvm]
-   ["core" ["core"] this-jvm]
+   ["core" ["core"] as-users-run-it]
    ["core, on a single carrier thread" ["core"] one-carrier]
    ["core, on JDK 21" ["core"] jdk-21]
    ["the engines" engines this-jvm]
@@ -174,18 +178,18 @@
   [title lines seconds]
   (locking #'shares
     (println (str "\n== " title ", " seconds " s"))
-    (run! println lines)
+    (run! println (remove #(str/starts-with? % "NOTE: Picked up JDK_JAVA_OPTIONS") lines))
     (flush)))
 
 (defn- run-share
   "Runs a share to its end, prints what it printed, and returns its totals."
   [title modules way]
   (let [start (System/nanoTime)
-        {:keys [home jvm-opts class-path totals why]} (way)
+        {:keys [home jvm-opts class-path environment totals why]} (way)
         args (into ["--here"] (mapcat #(vector "--module" %)) modules)
         {:keys [lines] :as child} (when-not totals
                                     (-> (jvm/command home (into jvm/exports jvm-opts) class-path 'thrum.test-kit.main args)
-                                        (jvm/quietly child-limit-ms)))]
+                                        (jvm/quietly child-limit-ms environment)))]
     (print-share title (or lines [why]) (quot (- (System/nanoTime) start) 1000000000))
     (or totals (child-totals child))))
 
