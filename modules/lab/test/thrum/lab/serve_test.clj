@@ -1,6 +1,7 @@
 (ns thrum.lab.serve-test
   "Servers in JVMs of their own, with and without Thrum."
   (:require
+   [clojure.edn :as edn]
    [clojure.java.io :as io]
    [clojure.string :as str]
    [clojure.test :refer [are deftest is]]
@@ -108,7 +109,7 @@
   [repository]
   (let [folder (folder), nowhere {:url "https://127.0.0.1:1/"}]
     (write! folder "deps.edn" (pr-str {:mvn/local-repo (str repository), :mvn/repos {"central" nowhere, "clojars" nowhere}
-                                       :aliases {:http-kit {:extra-deps {'http-kit/http-kit {:mvn/version "2.9.0"}}}}}))
+                                       :aliases (select-keys (:aliases (edn/read-string (slurp "deps.edn"))) [:http-kit])}))
     (Files/createSymbolicLink (.toPath (io/file folder "cljw")) (.toPath (io/file (checkout/folder) "cljw")) (make-array FileAttribute 0))
     (str folder)))
 

@@ -183,9 +183,8 @@
 
 (defn- run-share
   "Runs a share to its end, prints what it printed, and returns its totals."
-  [title modules way]
+  [title modules {:keys [home jvm-opts class-path environment totals why]}]
   (let [start (System/nanoTime)
-        {:keys [home jvm-opts class-path environment totals why]} (way)
         args (into ["--here"] (mapcat #(vector "--module" %)) modules)
         {:keys [lines] :as child} (when-not totals
                                     (-> (jvm/command home (into jvm/exports jvm-opts) class-path 'thrum.test-kit.main args)
@@ -201,12 +200,13 @@
       (mapv deref (mapv #(.submit pool ^Callable %) thunks))
       (finally (.shutdown pool)))))
 
+;; The ways are found before anything runs: several processes that download the same jar at once fail.
 (defn- run-children
   [opts]
-  (in-lanes (for [[title modules way] shares
-                  :let [modules (filter #(wanted? opts %) modules)]
-                  :when (seq modules)]
-              #(run-share title modules way))))
+  (in-lanes (doall (for [[title modules way] shares
+                         :let [modules (filter #(wanted? opts %) modules)]
+                         :when (seq modules)]
+                     (partial run-share title modules (way))))))
 
 ;; All of it
 

@@ -184,14 +184,17 @@
 (defcase streams-in-flight-are-finished "4.7"
   "A response that has begun when the stop begins is sent to its end."
   [env]
-  (let [gate (scene/gate env)
-        body (lazy-seq (cons "some" (lazy-seq (deref gate 8000 nil) ["more"])))
+  (let [gate (scene/gate env), cut (promise)
+        wait! #(try (deref gate 8000 nil) (catch InterruptedException e (deliver cut true) (throw e)))
+        body (lazy-seq (cons "some" (lazy-seq (wait!) ["more"])))
         server (scene/serve env (scene/answering {:body body}) {:shutdown-timeout-ms 6000})
         c (wire/send! (scene/client env server) (wire/get "/"))]
     (wire/head c)
     (expect= "some" (wire/chunk c))
     (let [stopping (stop! env server)]
       (expect (scene/eventually 2000 #(refused? env server)) "a closed listener" :open)
+      ;; A server that gives up what is in flight does so now.
+      (deref cut 200 nil)
       (deliver gate :open)
       (expect= ["more" :last] [(wire/chunk c) (wire/chunk c)])
       (expect-stopped stopping))))
@@ -227,8 +230,9 @@
 (defcase timeout-cuts-what-has-begun "4.7"
   "A response that has begun at :shutdown-timeout-ms is cut off."
   [env]
-  (let [gate (scene/gate env)
-        body (lazy-seq (cons "some" (lazy-seq (deref gate 8000 nil) ["more"])))
+  (let [gate (scene/gate env), cut (promise)
+        wait! #(try (deref gate 8000 nil) (catch InterruptedException e (deliver cut true) (throw e)))
+        body (lazy-seq (cons "some" (lazy-seq (wait!) ["more"])))
         server (scene/serve env (scene/answering {:body body}) {:shutdown-timeout-ms 200})
         c (wire/send! (scene/client env server) (wire/get "/"))
         answer (wire/head c)]
