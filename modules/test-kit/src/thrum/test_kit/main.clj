@@ -100,9 +100,13 @@
 ;; A way to run a suite: a function that returns {:home file, :jvm-opts [option ...], :class-path string, :environment map} of a
 ;; child JVM, or {:totals totals, :why sentence} where there is none.
 
+;; The basis tells a child from where other releases can be had.
 (defn- as-users-run-it
   []
-  {:home (jvm/this-home), :jvm-opts [], :class-path (System/getProperty "java.class.path"), :environment {}})
+  {:home (jvm/this-home)
+   :jvm-opts (if-let [basis (System/getProperty "clojure.basis")] [(str "-Dclojure.basis=" basis)] [])
+   :class-path (System/getProperty "java.class.path")
+   :environment {}})
 
 (defn- this-jvm
   []
@@ -110,7 +114,7 @@
 
 (defn- one-carrier
   []
-  (assoc (this-jvm) :jvm-opts ["-Djdk.virtualThreadScheduler.parallelism=1" "-Djdk.virtualThreadScheduler.maxPoolSize=1"]))
+  (update (this-jvm) :jvm-opts into ["-Djdk.virtualThreadScheduler.parallelism=1" "-Djdk.virtualThreadScheduler.maxPoolSize=1"]))
 
 (defn- skipped
   [why]

@@ -40,15 +40,19 @@
 (defn- ended? [{:keys [^AtomicBoolean ended]}]
   (.get ended))
 
-(defn- count-error! [{:keys [errors] :as tally} kind]
+(defn- add-error! [{:keys [errors]} kind]
+  (LongAdder/.increment (errors kind)))
+
+(defn- count-error! [tally kind]
   (when-not (ended? tally)
-    (LongAdder/.increment (errors kind))))
+    (add-error! tally kind)))
 
 (defn- count-answer! [{:keys [^ConcurrentHistogram latencies] :as tally} started status]
   (when-not (ended? tally)
     (.recordValue latencies (min (long longest-us) (quot (- (System/nanoTime) (long started)) 1000)))
+    ;; Counted as an answer, so counted as an error too, although the load may end here.
     (when-not (<= 200 (long status) 399)
-      (count-error! tally :status))))
+      (add-error! tally :status))))
 
 ;; One connection
 
@@ -131,15 +135,14 @@
 (defn run
   "Keeps the job's connections busy for its :seconds and returns what came of it; see thrum.lab.load. Blocks."
   [{:keys [connections seconds] :as job}]
-  (let [tally (tally), request (request job), threads (Executors/newVirtualThreadPerTaskExecutor), started (System/nanoTime)]
-    (try
-      (dotimes [_ connections]
-        (.execute threads #(keep-asking! tally job request)))
-      (Thread/sleep (long (* 1000 seconds)))
-      (let [elapsed (/ (- (System/nanoTime) started) 1e9)]
-        (.set ^AtomicBoolean (:ended tally) true)
-        (figures tally elapsed))
-      (finally (end! tally threads)))))
+  (let [tally (tally), request (request job), threads (Executors/newVirtualThreadPerTaskExecutor), started (System/nanoTime)
+        elapsed (try
+                  (dotimes [_ connections]
+                    (.execute threads #(keep-asking! tally job request)))
+                  (Thread/sleep (long (* 1000 seconds)))
+                  (/ (- (System/nanoTime) started) 1e9)
+                  (finally (end! tally threads)))]
+    (figures tally elapsed)))
 
 ;; A burst
 
