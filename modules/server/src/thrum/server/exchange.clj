@@ -378,7 +378,7 @@
   (websocket/refusal (.request x) (option x :ws-origins)))
 
 (defn- respond-with! [^Exchange x response]
-  (let [^Head head (cond-> (response/head response) (closing? x) response/closing)
+  (let [^Head head (cond-> (response/head response) (or (closing? x) (= :broken (.flaw x))) response/closing)
         body (:body response)]
     (cond
       (response/bodiless? (:request-method (.request x)) (.-status head)) (send-head! x head body)

@@ -271,6 +271,23 @@
   [env]
   (run! #(expect-bad-chunks env (str % "\r\nabc\r\n0\r\n\r\n")) ["ffffffffffffffff" "10000000000000003" "8000000000000003" "ffffffff00000003" "fffffffffffffffff"]))
 
+(defn- swallow
+  "A handler that answers whether or not it could read the body."
+  [{:keys [^InputStream body] :as request}]
+  (try (.readAllBytes body) (catch IOException _))
+  (scene/ok request))
+
+(defcase swallowed-bad-chunks-end-the-connection "4.8"
+  "A body with bad chunks is never resumed behind what is bad, where the handler swallows the exception too: what follows is no request."
+  [env]
+  (doseq [bad ["1e;\u0001\r\n" "zz\r\n" (str "1;" (str/join (repeat 20000 "a")) "\r\n") "1\r\nab\r\n"]]
+    (let [uris (atom [])
+          c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (swallow r)) {}))]
+      (wire/try-send! c (chunks (str bad "0\r\n\r\n")) hidden)
+      (wire/response c)
+      (expect-closed c)
+      (expect (not-any? #{"/hidden"} @uris) "no hidden request" [bad @uris]))))
+
 (defn- expect-not-whole
   "A chunk of this size, of which three bytes come, is no whole body, and what follows is no request."
   [env size]

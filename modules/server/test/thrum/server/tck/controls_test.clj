@@ -96,7 +96,7 @@
            :silent-connections-are-closed :stated-length-is-kept :upgrade-is-the-servers
            :wide-chars-in-values-are-no-line-ends]
    :naive-any-coding [:two-codings-are-refused]
-   :naive-chunk-end [:chunks-end-with-a-line]
+   :naive-chunk-end [:chunks-end-with-a-line :swallowed-bad-chunks-end-the-connection]
    :naive-chunk-size [:garbled-chunk-sizes-are-refused :overflowing-chunk-sizes-are-refused]
    :naive-chunks-on-1-0 [:http-1-0-closes :http-1-0-is-kept-or-closed]
    :naive-closes [:client-may-close :http-1-0-without-keep-alive-closes :nothing-behind-a-close-is-served]

@@ -11,6 +11,7 @@
 
 (definterface IBody
   (^long take [^bytes to ^long offset ^long most])      ; as InputStream's read
+  (^long takeNext [^bytes to ^long offset ^long most])
   (^boolean ended [])
   (^boolean begun []))
 
@@ -59,13 +60,20 @@
         (when-not (field? trailer) (throw (broken "a trailer is no header")))
         (recur (- left (+ (.length trailer) line-end)))))))
 
-;; left: of the body, or of the chunk; -1 before the first one. ask: called before the first byte is waited for.
+;; left: of the body, or of the chunk; -1 before the first one. ask: called before the first byte is waited for. flawed: whether a take
+;; has thrown: where the body goes on after that, and so where it ends, nobody knows.
 (deftype Body [^Input in chunked most-trailers ask
-               ^:volatile-mutable ^long left ^:volatile-mutable begun ^:volatile-mutable ended]
+               ^:volatile-mutable ^long left ^:volatile-mutable begun ^:volatile-mutable ended ^:volatile-mutable flawed]
   IBody
   (begun [_] (boolean begun))
   (ended [_] (boolean ended))
-  (take [_ to offset most]
+  (take [this to offset most]
+    (when flawed (throw (broken "it cannot be read on")))
+    (set! flawed true)
+    (let [n (.takeNext this to offset most)]
+      (set! flawed false)
+      n))
+  (takeNext [_ to offset most]
     (when-not begun
       (set! begun true)
       (ask))
@@ -85,7 +93,7 @@
 (defn body
   "Returns the body that is next in the input, of this length, or :chunked."
   ^Body [in length {:keys [ask most-trailers]}]
-  (Body. in (= :chunked length) most-trailers ask (if (= :chunked length) -1 length) false false))
+  (Body. in (= :chunked length) most-trailers ask (if (= :chunked length) -1 length) false false false))
 
 (defn stream
   "Returns the body as a stream. A read throws IOException where the body breaks off, or its client falls silent."

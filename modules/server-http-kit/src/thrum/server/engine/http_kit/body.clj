@@ -67,16 +67,24 @@
 
 (definterface IBody
   (^long take [^bytes to ^long offset ^long most])      ; as InputStream's read
+  (^long takeNext [^bytes to ^long offset ^long most])
   (^boolean ended [])
   (^boolean begun []))
 
 ;; left: of the body, or of the chunk; -1 before the first chunk. finish: called once, with what has been read beyond the body.
+;; flawed: whether a take has thrown: where the body goes on after that, and so where it ends, nobody knows.
 (deftype Body [^ISource source chunked most-trailers finish
-               ^:volatile-mutable ^long left ^:volatile-mutable begun ^:volatile-mutable ended]
+               ^:volatile-mutable ^long left ^:volatile-mutable begun ^:volatile-mutable ended ^:volatile-mutable flawed]
   IBody
   (ended [_] (boolean ended))
   (begun [_] (boolean begun))
-  (take [_ to offset most]
+  (take [this to offset most]
+    (when flawed (throw (broken "it cannot be read on")))
+    (set! flawed true)
+    (let [n (.takeNext this to offset most)]
+      (set! flawed false)
+      n))
+  (takeNext [_ to offset most]
     (set! begun true)
     (when (and chunked (not ended) (<= left 0))
       (when (and (zero? left) (not= "" (line source 0))) (throw (broken "a chunk does not end")))
@@ -99,7 +107,7 @@
   read from; invite: called before the client is waited for; finish: called at its end with what follows it."
   ^Body [connection ahead length {:keys [invite finish most-trailers]}]
   (let [source (Source. connection ahead invite)]
-    (Body. source (= :chunked length) most-trailers #(finish (.rest source)) (if (= :chunked length) -1 length) false false)))
+    (Body. source (= :chunked length) most-trailers #(finish (.rest source)) (if (= :chunked length) -1 length) false false false)))
 
 (defn stream
   "Returns the body as a stream. A read throws IOException where the body breaks off, or its client falls silent."
