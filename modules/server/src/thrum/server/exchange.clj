@@ -601,6 +601,12 @@
     (catch ExceptionInfo e
       (.setRequest x (request/told (.-wire x)))
       (refuse! x (:status (ex-data e) 400))
+      false)
+    (catch Throwable t
+      (.setRequest x (request/told (.-wire x)))
+      (.fail x t)
+      (log! x t)
+      (refuse! x 500)
       false)))
 
 (defn- await-answer!

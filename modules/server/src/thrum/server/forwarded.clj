@@ -5,7 +5,8 @@
   read from the last one on, as long as who wrote it is trusted: the first that is not is the client."
   (:require
    [clojure.string :as str]
-   [thrum.server.address :as address]))
+   [thrum.server.address :as address]
+   [thrum.server.request :as request]))
 
 (set! *warn-on-reflection* true)
 
@@ -31,19 +32,20 @@
   #"[ \t]*([A-Za-z]+)=(?:\"([^\"\\]*)\"|([^\",;\s]+))[ \t]*([;,]|\z)")
 
 (defn- rfc-hops
-  "Returns the hops of Forwarded; nil where it is malformed, from whatever place on."
+  "Returns the hops of Forwarded; :malformed where it is that, from whatever place on."
   [headers]
   (when-some [value (get headers "forwarded")]
     (let [matcher (re-matcher pair value), end (count value)]
       (loop [from 0, hop {}, hops ()]
         (.region matcher from end)
-        (when (.lookingAt matcher)
+        (if (.lookingAt matcher)
           (let [[_ name quoted token sign] (re-groups matcher)
                 hop (assoc hop (keyword (str/lower-case name)) (or quoted token))]
             (case sign
               ";" (recur (.end matcher) hop hops)
               "," (recur (.end matcher) {} (conj hops hop))
-              (conj hops hop))))))))
+              (conj hops hop)))
+          :malformed)))))
 
 (defn- node
   "Returns the address of a node, which may have a port; nil for what is none, as unknown and _hidden."
@@ -94,13 +96,15 @@
 
 (defn reader
   "Returns a function from a request as it arrived to the request as its client made it. trusted: blocks of addresses; kind:
-  :x-forwarded or :forwarded, which headers are read: of the other kind nobody knows who wrote it."
+  :x-forwarded or :forwarded, which headers are read: of the other kind nobody knows who wrote it. The function throws :thrum/refused where
+  a trusted peer passes on a Forwarded that is malformed: what the client wrote could hide who wrote it."
   [trusted kind]
   (let [hops-of ({:x-forwarded x-hops, :forwarded rfc-hops} kind)]
     (fn [{:keys [headers remote-addr] :as request}]
       (let [hops (hops-of headers)
             peer (when hops (address/peer remote-addr))]
         (if (and peer (address/within? trusted peer))
-          (let [[address hop] (client trusted peer hops)]
+          (let [_ (when (= :malformed hops) (throw (request/refusal 400 "Forwarded is malformed")))
+                [address hop] (client trusted peer hops)]
             (as-asked (assoc request :remote-addr (address/text address)) hop))
           request)))))

@@ -206,7 +206,11 @@
 
 (def ^:private host-form
   "A name, or an address in brackets (RFC 3986, 3.2.2; no comma)."
-  #"\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\]|(?:[-A-Za-z0-9._~!$&'()*+;=]|%[0-9A-Fa-f]{2})+")
+  #"\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\]|(?:[-A-Za-z0-9._~!$&'()*+;=]|%[0-9A-Fa-f]{2})++")
+
+(def ^:private ^:const longest-authority
+  "How many characters an authority may have: a name in DNS has 253."
+  300)
 
 (def ^:private name-char
   "Which of the first 128 characters the names of most hosts are made of."
@@ -237,6 +241,7 @@
         colon (.indexOf s ":" (max 0 bracket))
         end (if (neg? colon) (.length s) colon)]
     (and (pos? end)
+         (<= (.length s) longest-authority)
          (or (neg? colon) (port? s (inc colon)))
          (or (plain-name? s end) (some? (re-matches host-form (subs s 0 end)))))))
 

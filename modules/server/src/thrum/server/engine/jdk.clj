@@ -213,6 +213,37 @@
       (.write out body)
       (close-out! request-body out))))
 
+(def ^:private ^:const most-held
+  "How many bytes of a body are held at most, on HTTP/1.0."
+  8388608)
+
+(defn- check-held! [^ByteArrayOutputStream held ^long more]
+  (when (< most-held (+ (.size held) more))
+    (throw (ex-info (str "On HTTP/1.0 the engine :jdk holds a body without a Content-Length, and no more than " most-held " bytes of it")
+                    {:type :thrum/response}))))
+
+(defn- holding
+  "Returns a stream into held, which takes no more than may be held."
+  ^OutputStream [^ByteArrayOutputStream held]
+  (let [hold! (fn [b offset n]
+                (check-held! held n)
+                (.write held ^bytes b (int offset) (int n)))]
+    (proxy [OutputStream] []
+      (write
+        ([x] (if (bytes? x) (hold! x 0 (alength ^bytes x)) (hold! (byte-array [(unchecked-byte (int x))]) 0 1)))
+        ([b offset n] (hold! b offset n)))
+      (flush [])
+      (close []))))
+
+(defn- events?
+  "Tells whether the headers are those of a stream of events, whose client comes again wherever it ends."
+  [^objects headers]
+  (loop [i 0]
+    (and (< i (alength headers))
+         (or (and (.equalsIgnoreCase "content-type" (aget headers i))
+                  (.startsWith ^String (aget headers (inc i)) "text/event-stream"))
+             (recur (+ i 2))))))
+
 ;; kind: of the request's body. held: the body of a response on HTTP/1.0 without a length: its end would be that of the connection, and a cut look like it.
 (deftype JdkWire [^HttpExchange exchange kind ^Patience patience ^long idle-ms ^CountDownLatch done
                   ^:unsynchronized-mutable held
@@ -242,11 +273,11 @@
       (send-all! exchange kind status headers body)))
   (begin [this status headers length]
     (check-cut! this)
-    (if (and (neg? length) (http-1-0? exchange))
+    (if (and (neg? length) (http-1-0? exchange) (not (events? headers)))
       (do (set! held (ByteArrayOutputStream.))
           (set! held-headers headers)
           (set! held-status (int status))
-          held)
+          (holding held))
       (do (set-headers! exchange kind headers)
           ;; For the JDK 0 says that the length is not known, and -1 that it is 0.
           (.sendResponseHeaders exchange status (case length -1 0, 0 -1, length))

@@ -7,7 +7,7 @@
   (:import
    (java.io IOException InputStream)
    (java.util.concurrent CountDownLatch)
-   (java.util.concurrent.atomic AtomicInteger)))
+   (java.util.concurrent.atomic AtomicInteger AtomicLong)))
 
 (set! *warn-on-reflection* true)
 
@@ -345,6 +345,30 @@
          ([_ _ n] n))
        (close [] (deliver closed true)))
      closed]))
+
+(defn- counted
+  "Returns a stream of so many bytes, how many of them have been read, and a promise of its being closed."
+  [most]
+  (let [closed (promise), taken (AtomicLong.)
+        take! (fn [n] (if (< (.get taken) (long most)) (do (.addAndGet taken (long n)) n) -1))]
+    [(proxy [InputStream] []
+       (read
+         ([] (if (neg? (long (take! 1))) -1 120))
+         ([b] (take! (alength ^bytes b)))
+         ([_ _ n] (take! n)))
+       (close [] (deliver closed true)))
+     taken
+     closed]))
+
+(defcase lost-clients-of-http-1-0-end-long-bodies "4.4"
+  "A body without a length is not read on for long where its client, of HTTP/1.0, has gone: no more than 16 MiB of it are ever held."
+  {:needs #{:http-1.0}}
+  [env]
+  (let [[body ^AtomicLong taken closed] (counted 25165824)
+        c (wire/send! (scene/client env (scene/serve env (scene/answering {:body body}) {})) "GET / HTTP/1.0\r\n\r\n")]
+    (wire/reset!! c)
+    (scene/within closed "the end of the body")
+    (expect (< (.get taken) 16777216) "less than 16 MiB" (.get taken))))
 
 (def ^:private quick
   "More than any client takes beyond what the sockets' buffers hold."

@@ -54,6 +54,20 @@
     (expect-event c "first")
     (expect (not (realized? gate)) "the event before the gate opens" :after)))
 
+(defcase events-reach-http-1-0 "4.5"
+  "On HTTP/1.0 too an event reaches the client before the next one is sent; the stream ends with the connection."
+  {:uses #{:sse}, :needs #{:http-1.0}}
+  [env]
+  (let [gate (scene/gate env)
+        handler (streaming env {} (fn [send!] (send! "first") (deref gate 8000 nil)))
+        c (wire/send! (scene/client env (scene/serve env handler {})) "GET / HTTP/1.0\r\n\r\n")
+        answer (wire/head c)
+        first-event (wire/bytes-of "data: first\n\n")]
+    (expect= [200 :close] (map answer [:status :framing]))
+    (expect= (seq first-event) (seq (wire/read-bytes c (alength first-event))))
+    (deliver gate :open)
+    (scene/expect-closed c)))
+
 (defcase events-cannot-be-injected "4.8"
   "A line's end in an event's name or id throws, or is left out: it never begins another field."
   {:uses #{:sse}}

@@ -122,6 +122,12 @@
   (doseq [host ["" "[::1" "::1" "[localhost]" "a:b" "a:80:80" "localhost:es" "localhost:()" "localhost:99999" "a\"><script>" "a b" "a,b" "u@a" "a/b" "\u00e4"]]
     (expect-refused env #{400} (lines "GET / HTTP/1.1" (str "Host: " host)))))
 
+(defcase endless-hosts-are-refused "4.8"
+  "A Host of thousands of characters is refused, whatever it is made of."
+  [env]
+  (doseq [part ["a" "_" "%41" "~"]]
+    (expect-refused env #{400 431} (lines "GET / HTTP/1.1" (str "Host: " (str/join (repeat (quot 16000 (count part)) part)))))))
+
 (defcase hosts-that-are-some-are-served "4.8"
   "A Host that is a name, an address in brackets, with or without a port, is served, and is the server's name."
   [env]

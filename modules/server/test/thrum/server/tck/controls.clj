@@ -30,9 +30,6 @@
 (defn- at-most [n ^InputStream in]
   (ByteArrayInputStream. (.readNBytes in (int n))))
 
-(defn- last-address [s]
-  (last (re-seq #"[\d.]{7,}" s)))
-
 (def ^:private requests
   {:upper-case-methods (broken/request #(update % :request-method (comp keyword str/upper-case name)))
    :unknown-methods-are-get (broken/request #(update % :request-method (fn [m] (if (#{:get :post :head} m) m :get))))
@@ -50,7 +47,6 @@
    :drops-headers (header #(into {} (take 50) %))
    :tells-the-peer-with-its-port (broken/request #(update % :remote-addr (fn [a] (str "/" a ":4711"))))
    :believes-forwarded-for (broken/request #(assoc % :remote-addr (get-in % [:headers "x-forwarded-for"] "127.0.0.1")))
-   :believes-forwarded (broken/request #(assoc % :remote-addr (or (some-> (get-in % [:headers "forwarded"]) last-address) "127.0.0.1")))
    :names-the-host-with-its-port (broken/request #(assoc % :server-name (get-in % [:headers "host"])))
    :ports-are-strings (broken/request #(update % :server-port str))
    :believes-forwarded-proto (broken/request #(assoc % :scheme (keyword (get-in % [:headers "x-forwarded-proto"] "http"))))
@@ -267,7 +263,7 @@
          :streams-hold-the-stop (broken/options #(assoc % :drain-streams-ms 9000, :shutdown-timeout-ms 9000))
          :fast-shutdown (broken/options #(assoc % :shutdown-timeout-ms 1))}
         (for [k [:max-concurrent :max-queued :max-body-bytes :max-header-bytes :header-timeout-ms
-                 :max-streams :request-timeout-ms :drain-delay-ms :drain-streams-ms :async? :trusted-proxies :request-id? :health :min-bytes-per-second]]
+                 :max-streams :request-timeout-ms :drain-delay-ms :drain-streams-ms :async? :trusted-proxies :forwarded-headers :request-id? :health :min-bytes-per-second]]
           [(keyword (str "no-" (name k))) (broken/without k)])))
 
 ;; Async handlers

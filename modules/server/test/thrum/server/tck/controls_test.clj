@@ -92,6 +92,7 @@
    :naive [:bare-lf-does-not-end-a-header :connection-headers-are-the-servers :bare-line-ends-end-no-trailers :bare-line-ends-in-values-are-refused :blank-lines-end-no-trailers
            :connections-are-bounded :endless-headers-are-not-read :endless-trailers-are-refused :garbled-trailers-are-refused
            :handlers-own-interrupt-does-not-leak :header-names-are-tokens :http-1-0-is-not-asked-to-go-on :idle-connections-are-closed
+           :lost-clients-of-http-1-0-end-long-bodies
            :line-ends-in-values-are-refused :no-content-has-no-length :silent-bodies-are-given-up
            :silent-connections-are-closed :stated-length-is-kept :upgrade-is-the-servers
            :wide-chars-in-values-are-no-line-ends]
@@ -104,12 +105,12 @@
    :naive-continue [:continue-is-sent-when-the-body-is-read]
    :naive-cut-body-throws [:truncated-chunks-are-no-body :truncated-length-is-no-body]
    :naive-events [:events-are-sent-at-once :events-cannot-be-injected :events-have-fields :events-have-their-type
-                  :failing-streams-are-cut :streams-leave-max-concurrent :streams-outlive-the-deadline]
+                  :events-reach-http-1-0 :failing-streams-are-cut :streams-leave-max-concurrent :streams-outlive-the-deadline]
    :naive-folded-headers [:folded-lines-hide-nothing]
    :naive-has-colon [:header-without-a-name-is-refused]
    :naive-has-host [:missing-host-is-refused]
    :naive-head-is-silent [:head-sends-no-body :head-sends-no-streamed-body]
-   :naive-host-is-a-host [:hosts-that-are-none-are-refused]
+   :naive-host-is-a-host [:endless-hosts-are-refused :hosts-that-are-none-are-refused]
    :naive-host-is-authority [:absolute-form-must-equal-host :user-names-in-targets-are-refused]
    :naive-length-is-digits [:a-list-of-lengths-is-refused :empty-length-is-refused :garbled-lengths-are-refused
                             :overflowing-length-is-refused :signed-lengths-are-refused]
@@ -165,7 +166,7 @@
                            :queue-time-counts :queued-too-long-never-starts]
    :no-trusted-proxies [:forwarded-is-read-where-it-is-asked-for :hops-before-an-untrusted-one-are-not-believed
                         :observers-see-the-client :trusted-proxies-tell-the-client]
-   :believes-forwarded [:malformed-forwarded-is-not-read]
+   :no-forwarded-headers [:malformed-forwarded-is-refused]
    :no-request-id? [:requests-have-ids :trusted-proxies-give-ids]
    :no-retry-after [:queue-time-is-bounded]
    :observes-garbage [:end-tells-status-bytes-and-time :end-tells-that-a-body-failed :end-tells-what-was-thrown
