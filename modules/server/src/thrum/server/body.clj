@@ -32,10 +32,12 @@
     :else nil))
 
 (defn known-length
-  "Returns how many bytes the body has, or nil where that is not known before it is written."
+  "Returns how many bytes the body has, or nil where that is not known before it is written: a File of length 0 may be no plain file, but a
+  FIFO, or one of /proc."
   [body]
   (when (instance? File body)
-    (.length ^File body)))
+    (let [length (.length ^File body)]
+      (when (pos? length) length))))
 
 (def ^:private ^:const piece
   "How many bytes of a file are read at once."
@@ -70,7 +72,7 @@
   In an async handler Ring's own implementations may return first, and close later."
   [{:keys [body] :as response} length charset ^OutputStream out]
   (cond
-    (instance? File body) (write-file! body length out)
+    (instance? File body) (write-file! body (or length Long/MAX_VALUE) out)
     ring-write (ring-write body response out)
     :else (write-all! body charset out)))
 

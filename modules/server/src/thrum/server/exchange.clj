@@ -212,9 +212,10 @@
       (end-for! x reason stage))))
 
 (defn end-if-slow!
-  "Ends the exchange whose client sends or takes too slowly."
+  "Ends the exchange whose client sends or takes too slowly. Not on the thread that looks, which is there for all: an observer may block."
   [^Exchange x]
-  (when (pace/late? (.-wire x)) (end! x :slow)))
+  (when (pace/late? (.-wire x))
+    (start! x "http-slow" #(end! x :slow))))
 
 (defn settled?
   "Tells whether the client has been answered, as far as it will be."

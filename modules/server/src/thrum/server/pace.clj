@@ -149,5 +149,9 @@
       (.start #(try
                  (while true
                    (Thread/sleep (long (period-ms grace-ms)))
-                   (look))
+                   ;; No thread is to be had, or no memory: the next look may find some.
+                   (try
+                     (look)
+                     (catch InterruptedException e (throw e))
+                     (catch Throwable _)))
                  (catch InterruptedException _)))))

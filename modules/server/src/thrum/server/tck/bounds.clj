@@ -326,6 +326,17 @@
     (let [{:keys [status] :as answer} (wire/response c)]
       (expect (or (= 408 status) (#{:eof :reset} (:ended answer))) "408 or a cut" answer))))
 
+(defcase observers-hold-no-cut-up "4.4"
+  "An observer that blocks when it is told of a slow client does not keep the next slow client from being cut."
+  [env]
+  (let [gate (scene/gate env)
+        slow {:min-bytes-per-second 1000, :rate-grace-ms 100, :observer {:timeout (fn [_] (deref gate 8000 nil))}}
+        server (scene/serve env reading-all slow)]
+    (dotimes [_ 2]
+      (let [c (wire/send! (scene/client env server) (wire/head-of "POST" "/" "Content-Length: 10000"))
+            {:keys [status] :as answer} (wire/response c)]
+        (expect (or (= 408 status) (#{:eof :reset} (:ended answer))) "408 or a cut" answer)))))
+
 (defcase steady-bodies-are-served "4.4"
   "A body that comes quickly enough may take longer than :rate-grace-ms."
   [env]

@@ -549,6 +549,20 @@
     (wire/send! c "abc")
     (expect= "abc" (:body (expect-status 200 (wire/response c))))))
 
+(defn- speaking-first
+  "A handler whose body begins before it reads the request's."
+  [{:keys [^InputStream body]}]
+  {:status 200, :headers {}, :body (lazy-seq (cons "first" (lazy-seq [(wire/text-of (.readAllBytes body))])))})
+
+(defcase continue-is-not-sent-within-a-response "4.8"
+  "100 Continue is never sent behind the response's head, where a client would take it for the body."
+  [env]
+  (let [c (wire/send! (scene/client env (scene/serve env speaking-first {})) (expecting 3))
+        answer (wire/head c)]
+    (wire/send! c "abc")
+    (let [{:keys [body ended]} (if (= 100 (:status answer)) (wire/response c) (wire/body c answer))]
+      (expect (or (= "firstabc" body) (#{:eof :reset} ended)) "the body, or a cut" [body ended]))))
+
 (defcase continue-keeps-the-framing "4.8"
   "Where the handler does not read the body that a client has announced, what follows is never taken for a request."
   [env]

@@ -88,6 +88,15 @@
   (let [text (str/join (repeat 20000 "0123456789"))]
     (expect (= text (body-of env {:body (file-of env text)})) "the file's text" :another)))
 
+(defcase file-of-unknown-length-is-sent "4.2"
+  "A File whose length is 0 but that has bytes, as a FIFO, is sent to its end; one that has none is an empty body."
+  [env]
+  (let [text (str/join (repeat 20000 "0123456789"))
+        ^java.io.File file (file-of env text)
+        of-no-length (proxy [java.io.File] [(str file)] (length [] 0))]
+    (expect (= text (body-of env {:body of-no-length})) "the file's text" :another)
+    (expect= "" (body-of env {:body (file-of env "")}))))
+
 (defn- stream
   "Returns an InputStream of text that notes in trail when it is read and when it is closed."
   [trail text]

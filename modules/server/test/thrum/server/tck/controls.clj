@@ -159,6 +159,7 @@
 (def ^:private wires
   {:answers-twice (broken/wire identity twice)
    :keeps-draining-connections (says #"(?i)connection: close" "X-Was: close")
+   :continues-within-responses (says "first" "HTTP/1.1 100 Continue\r\n\r\nfirst")
    :no-retry-after (says #"(?i)retry-after" "X-Was")
    :names-its-product (says #"(HTTP/1.1 [45].*\r\n)" "$1Server: jetty\r\n")
    :hangs-up (hangs-up-after 250)

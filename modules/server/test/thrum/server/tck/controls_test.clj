@@ -25,6 +25,7 @@
    :bytes-are-seven-bit [:bytes-are-sent]
    :callbacks-elsewhere [:error-handler-runs-on-a-virtual-thread :observers-run-on-virtual-threads]
    :certificates-everywhere [:plain-connections-have-no-certificate]
+   :continues-within-responses [:continue-is-not-sent-within-a-response]
    :counts-failures [:failures-return-their-permits :permits-come-back :treacherous-throwables-are-500]
    :counts-nothing [:observers-exceptions-are-counted :overdue-handlers-are-counted :served-and-failed-are-counted
                     :state-is-told :status-counts]
@@ -41,7 +42,7 @@
                :platform-threads-do-not-grow]
    :fails-when-observed [:observers-exception-is-not-seen]
    :fast-shutdown [:no-accepted-request-is-lost :streams-in-flight-are-finished]
-   :files-are-cut [:file-is-sent :growing-files-are-sent-as-announced :shrinking-files-are-cut]
+   :files-are-cut [:file-is-sent :file-of-unknown-length-is-sent :growing-files-are-sent-as-announced :shrinking-files-are-cut]
    :first-element-only [:eof-delimited-body-ends-cleanly :seq-is-concatenated]
    :first-value-only [:header-lists-repeat :header-vectors-repeat :line-ends-in-repeated-values-are-refused]
    :forgets-connection-close [:handler-may-close]
@@ -156,7 +157,7 @@
    :no-max-header-bytes [:large-headers-are-431 :long-request-line-is-refused :many-headers-are-431]
    :no-max-queued [:beyond-the-queue-is-503 :queued-requests-are-served]
    :no-max-streams [:streams-are-bounded]
-   :no-min-bytes-per-second [:slow-bodies-are-cut :slow-takers-are-cut :slow-takers-of-bytes-are-cut]
+   :no-min-bytes-per-second [:observers-hold-no-cut-up :slow-bodies-are-cut :slow-takers-are-cut :slow-takers-of-bytes-are-cut]
    :no-grace [:steady-bodies-are-served]
    :no-port [:port-zero-picks-one]
    :no-request-timeout-ms [:answered-requests-never-start :async-late-is-503 :deadline-after-commit-cuts :deadline-cuts-what-the-client-does-not-take

@@ -22,6 +22,7 @@
 
 (definterface IExchange
   (^boolean asks [])                 ; does the client wait to be asked for the body?
+  (^Object ask [])                   ; asks for it, unless the response has begun: it would be taken for a part of that
   (head [status headers framing])    ; the head's bytes, once it is decided whether the connection goes on
   (^Object complete [])
   (^boolean keep [])                 ; may the connection serve another request?
@@ -40,13 +41,18 @@
 (deftype HelidonWire [^Ends ends ^Head head
                       ^:volatile-mutable ^Body body
                       ^:volatile-mutable begun
+                      ^:volatile-mutable headed
                       ^:volatile-mutable keep
                       ^:volatile-mutable unending
                       ^:volatile-mutable complete]
   IExchange
   (asks [_]
     (and (head/waits? (.-headers head)) (not (head/http-1-0? head))))
+  (ask [this]
+    (when (and (not headed) (.asks this))
+      (connection/write! (.-connection ends) go-on)))
   (head [this status headers framing]
+    (set! headed true)
     (when (.isCut ^Connection (.-connection ends)) (throw (IOException. "The connection has been cut")))
     (set! keep (not (or unending
                         (head/closes? headers)
@@ -76,10 +82,9 @@
   (certificate [_] (.-certificate ends))
   (body [this]
     (when-some [length (head/body-length (.-headers head))]
-      (let [connection (.-connection ends)
-            ask (if (.asks this) #(connection/write! connection go-on) (fn []))]
-        (set! body (body/body (.-input ends) length {:ask ask, :most-trailers (connection/option connection :max-header-bytes)}))
-        (body/stream body))))
+      (set! body (body/body (.-input ends) length {:ask #(.ask this)
+                                                   :most-trailers (connection/option (.-connection ends) :max-header-bytes)}))
+      (body/stream body)))
 
   (send [this status headers bytes]
     (let [length (some-> ^bytes bytes alength)]
@@ -108,7 +113,7 @@
 (defn serve!
   "Serves the request of this head; returns whether another may follow on the connection."
   [^Ends ends head serve]
-  (let [wire (HelidonWire. ends head nil nil false false false)]
+  (let [wire (HelidonWire. ends head nil nil false false false false)]
     (try
       (serve wire)
       (finally (.over wire)))

@@ -60,6 +60,7 @@
 (def ^:private ^{:tag 'bytes} nothing (byte-array 0))
 
 (definterface IAnswer
+  (^Object invite [])                                   ; asks for the body, unless the answer has begun: it would be taken for a part of that
   (^Object open [framing status headers extra])         ; decides on the head
   (^Object emit [^bytes part])                          ; writes the head, if it has not been, and this much of the body
   (^Object complete [])
@@ -106,6 +107,9 @@
                       ^:volatile-mutable keep ^:volatile-mutable framing ^:volatile-mutable head
                       ^:volatile-mutable ^Body body ^:volatile-mutable complete]
   IAnswer
+  (invite [this]
+    (when (and (not framing) (waits? protocol (.headers this)))
+      (connection/write! connection [go-on])))
   (open [this how status headers extra]
     (set! framing how)
     (set! keep (and keep
@@ -159,11 +163,10 @@
     (when-some [length (announced (.headers this))]
       (let [key (.-key connection)
             input (library/take-input! lib key)
-            invite (when (waits? protocol (.headers this)) #(connection/write! connection [go-on]))
             finish (fn [rest]
                      (library/return-input! lib key rest)
                      (.bodyRead this))]
-        (set! body (body/body connection input length {:invite invite
+        (set! body (body/body connection input length {:invite #(.invite this)
                                                        :finish finish
                                                        :most-trailers (connection/option connection :max-header-bytes)}))
         (body/stream body))))
