@@ -53,7 +53,20 @@
       (if (zero? n) (.remove owned thread) (.put owned thread n))))
   (.setHeld permit held))
 
-;; owned: by thread, how many permits it holds that it must return itself. Nobody waits while a permit is free: it is handed over, not put back.
+(defn- expect!
+  "Makes the entry for a permit that will be handed over, where memory must not be needed any more."
+  [^HashMap owned ^IPermit permit]
+  (when (.isOwn permit)
+    (.put owned (.asker permit) (own-permits owned (.asker permit)))))
+
+(defn- forget-none!
+  "Drops the entry of a thread that holds nothing."
+  [^HashMap owned ^IPermit permit]
+  (when (zero? (own-permits owned (.asker permit)))
+    (.remove owned (.asker permit))))
+
+;; owned: by thread, how many permits it holds that it must return itself; 0 while it waits for
+;; the first. Nobody waits while a permit is free: it is handed over, not put back.
 (deftype Limiter [name ^long permits queue wait-ms ^HashMap owned ^LinkedHashSet waiting
                   ^:unsynchronized-mutable ^long in-use
                   ^:unsynchronized-mutable ^long rejected]
@@ -64,19 +77,21 @@
         (< in-use permits) (do (hold! owned permit true) (set! in-use (inc in-use)) nil)
         (= permits (own-permits owned (.asker ^IPermit permit))) :deadlock
         (and queue (<= (long queue) (.size waiting))) (.refused this)
-        :else (do (.add waiting permit) nil))))
+        :else (do (expect! owned permit) (.add waiting permit) nil))))
   (withdraw [this permit]
     (locking this
-      (.remove waiting permit)))
+      (let [waited (.remove waiting permit)]
+        (forget-none! owned permit)
+        waited)))
   (giveBack [this permit]
     (locking this
       (when (.isHeld ^IPermit permit)
-        (hold! owned permit false)
-        (if (.isEmpty waiting)
-          (do (set! in-use (dec in-use)) :nobody)
-          (let [heir (.removeFirst waiting)]
+        (let [heir (when-not (.isEmpty waiting) (.removeFirst waiting))]
+          (hold! owned permit false)
+          (if heir
             (hold! owned heir true)
-            heir)))))
+            (set! in-use (dec in-use)))
+          (or heir :nobody)))))
   (release [this permit]
     (let [heir (.giveBack this permit)]
       (when (instance? IPermit heir)

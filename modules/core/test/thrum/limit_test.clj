@@ -13,7 +13,7 @@
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
-   (java.util HashMap Random)
+   (java.util HashMap LinkedHashSet Random)
    (java.util.concurrent CancellationException CountDownLatch TimeUnit)
    (java.util.concurrent.atomic AtomicLong)
    (java.util.function LongBinaryOperator)
@@ -372,3 +372,30 @@
 (deftest forty-thousand-waiters-are-cancelled-within-seconds
   (cancel-cost 10000)
   (is (< (cancel-cost 40000) 5000)))
+
+(defn- counts
+  "Returns a map of counts that takes no new key while full? holds true."
+  ^HashMap [full?]
+  (proxy [HashMap] []
+    (put [k v]
+      (let [^HashMap this this]
+        (when (and @full? (not (.containsKey this k)))
+          (throw (OutOfMemoryError. "on purpose")))
+        (proxy-super put k v)))))
+
+(deftest a-permit-is-handed-over-without-memory
+  (let [full? (atom false)
+        limiter (Limiter. nil 1 nil nil (counts full?) (LinkedHashSet.) 0 0)
+        permit (limit/acquire! limiter)
+        [_ heir] (gate/start "heir" #(limit/call-with limiter (fn [] :held)))]
+    (is (gate/eventually 5000 #(= 1 (:waiting (datafy limiter)))))
+    (reset! full? true)
+    (limit/release! permit)
+    (is (= {:value :held} (deref heir 5000 :stuck)))
+    (is (= {:in-use 0, :waiting 0} (select-keys (datafy limiter) [:in-use :waiting])))))
+
+(deftest a-limiter-holds-no-thread-that-has-left-its-queue
+  (let [owned (HashMap.), limiter (Limiter. nil 1 nil 0 owned (LinkedHashSet.) 0 0)]
+    (with-open [_ (limit/acquire! limiter)]
+      (is (= :thrum/rejected (:type (ex-data (thrown (limit/call-with limiter (fn [] :held)))))))
+      (is (= {} owned)))))
