@@ -154,21 +154,22 @@
     (scope/cancel! (.-scope fan-out) reason)
     (finally (scope/join! (.-scope fan-out)))))
 
-(defn- fail!
-  "Ends the fan-out and returns what it throws from now on."
-  ^Throwable [^FanOut fan-out failure]
-  (or (.thrown fan-out)
-      (let [failure (root fan-out failure)]
-        (end! fan-out :failed)
-        (doto (error/merged failure (.-failures fan-out))
-          (->> (.setThrown fan-out))))))
-
 (defn- thrown-again
   "Returns what is thrown where the fan-out has failed before. An interrupt was that of another thread, or is over."
   ^Throwable [^FanOut fan-out ^Throwable thrown]
   (if (instance? InterruptedException thrown)
     (error/cancelled (scope/scope-name (.-scope fan-out)) :interrupted thrown)
     thrown))
+
+(defn- fail!
+  "Ends the fan-out and returns what it throws from now on."
+  ^Throwable [^FanOut fan-out failure]
+  (if-some [thrown (.thrown fan-out)]
+    ;; On its way out it passes here again.
+    (if (identical? thrown (:throwable failure)) thrown (thrown-again fan-out thrown))
+    (let [failure (try (root fan-out failure) (finally (end! fan-out :failed)))]
+      (doto (error/merged failure (.-failures fan-out))
+        (->> (.setThrown fan-out))))))
 
 (defmacro ^:private failing
   "Runs the body for the consumer; whatever it throws ends the fan-out."

@@ -4,6 +4,7 @@
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
    [thrum.error :as error]
+   [thrum.fanout :as fanout]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]]))
@@ -43,3 +44,18 @@
                              (with-redefs-fn {#'error/known? out-of-memory}
                                #(gate/in-time 5000 (fn [] (thrown (form (fn [] (throw failure)))))))))]
       (is (identical? failure e) what))))
+
+(deftest a-fan-out-is-over-when-it-throws-also-where-its-failure-cannot-be-told
+  (let [running (promise), left? (atom false), left-first? (promise)
+        f (fn [i]
+            (if (= 0 i)
+              (do @running (throw (Exception. "what f threw")))
+              (try
+                (deliver running true)
+                (Thread/sleep 60000)
+                (finally (deliver left-first? (gate/eventually 200 (fn [] @left?)))))))
+        e (with-redefs-fn {#'fanout/root out-of-memory}
+            #(gate/in-time 5000 (fn [] (thrown (doall (t/pmap 2 f [0 1]))))))]
+    (is (instance? OutOfMemoryError e))
+    (reset! left? true)
+    (is (false? (deref left-first? 5000 nil)))))

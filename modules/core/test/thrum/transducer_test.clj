@@ -7,7 +7,7 @@
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
-   (java.util.concurrent CountDownLatch)
+   (java.util.concurrent CancellationException CountDownLatch)
    (java.util.concurrent.atomic AtomicLong)))
 
 (set! *warn-on-reflection* true)
@@ -107,3 +107,13 @@
         f (fn [i] (if (zero? i) (do @failed :ok) (try (throw (ex-info "1" {})) (finally (deliver failed true)))))]
     (is (= [:ok] (transduce (t/pmap 2 f) rf [] [0 1])))
     (is (= [:ok] @steps))))
+
+(deftest another-threads-interrupt-is-not-thrown-again-by-a-process-that-moved-on
+  (let [gate (promise), rf ((t/pmap 1 (fn [_] @gate)) conj)
+        [_ first-outcome] (gate/start "first"
+                            #(let [acc (rf [] 1)]
+                               (.interrupt (Thread/currentThread))
+                               (rf acc 2)))]
+    (is (instance? InterruptedException (:thrown (deref first-outcome 5000 nil))))
+    (is (instance? CancellationException (thrown (rf [] 3))))
+    (is (instance? CancellationException (thrown (rf []))))))
