@@ -5,7 +5,8 @@
    [thrum.error :as error]
    [thrum.scope :as scope]
    [thrum.shown :as shown]
-   [thrum.task :as task])
+   [thrum.task :as task]
+   [thrum.wait :as wait])
   (:import
    (clojure.lang ExceptionInfo)
    (java.util List Objects)
@@ -96,10 +97,11 @@
   (.execute executor
             (fn []
               ;; An executor may run it on a thread that stands in a form: then both share that thread's ledger.
-              (let [outer (context/place)]
-                (when outer (.share task (.ledger outer)))
+              (let [outer (context/place)
+                    ledger (wait/current-ledger)]
+                (.share task ledger)
                 (context/on-borrowed-thread #(.run task))
-                (.finish task outer))))
+                (.finish task ledger outer))))
   task)
 
 (defn submit!

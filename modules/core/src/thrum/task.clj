@@ -38,7 +38,8 @@
   (^Object withdraw [^Thread waiter])
   (^Object begin [^Thread thread])
   (^Object share [ledger])
-  (^Object finish [outer])
+  (^Object finish [ledger outer])
+  (^Object forgetLedger [])
   (^Object interruptRunner [])
   (^boolean claim [])
   (takeBody [])
@@ -152,7 +153,8 @@
     HashSet (run! #(LockSupport/unpark %) waiters)
     nil))
 
-;; context, owner, body: nil when the task has ended, so that whoever keeps it keeps its outcome and its name alone.
+;; context, owner, body, thread, ledger: nil when the task has ended, so that whoever keeps it keeps
+;; its outcome and its name alone.
 (deftype Task [^:unsynchronized-mutable ^Context context
                ^:unsynchronized-mutable ^Owner owner
                ^long index
@@ -212,12 +214,16 @@
         (set! claimed true)
         free)))
   ;; For a thread that goes on after the task: whoever interrupts it for this one has done so.
-  (finish [this outer]
-    (let [^Ledger ledger (.ledger this)]
-      (locking ledger
-        (set! told true)
-        (when (.isCancelled this)
-          (context/depart! ledger outer)))))
+  ;; It may also have seen, or used up, the interrupt of the place where the thread stood before.
+  (finish [this shared outer]
+    (.forgetLedger this)
+    (locking shared
+      (set! told true)
+      (when (or (.isCancelled this) (some-> ^Place outer .cancelReason))
+        (context/depart! shared outer))))
+  (forgetLedger [this]
+    (locking this
+      (set! ledger nil)))
   ;; A closure that holds what it works on is held by nobody while it runs; a Future is, since a cancel of the task is one of it.
   (takeBody [_]
     (let [work body]
@@ -229,11 +235,13 @@
     (try
       (when owner (.ended owner this))
       (finally (.release this))))
-  (release [_]
+  ;; The thread first: a ledger that is asked for later must not be of it.
+  (release [this]
     (set! context nil)
     (set! owner nil)
     (set! body nil)
-    (set! thread nil))
+    (set! thread nil)
+    (.forgetLedger this))
   (cancelWith [this reason interrupt]
     (let [work body]
       (and (.settle this (Cancelled. reason))

@@ -37,13 +37,17 @@
     (Thread/interrupted)
     (throw (InterruptedException.))))
 
+(defn current-ledger
+  "Returns the ledger of the calling thread where it stands, a new one where it stands in no place."
+  ^Ledger []
+  (or (some-> (context/place) .ledger)
+      (ledger/ledger (Thread/currentThread))))
+
 (defn undisturbed
   "Returns the value of f, during which no cancel interrupts the calling thread. An interrupt that is pending, of ours or another's,
   is there again afterwards."
   [f]
-  (let [^Ledger ledger (or (some-> (context/place) .ledger)
-                           (ledger/ledger (Thread/currentThread)))]
-    (.masked ledger f)))
+  (.masked (current-ledger) f))
 
 (defn give-back!
   "Has the calling thread bear an interrupt again that it has used up, and that was not Thrum's."

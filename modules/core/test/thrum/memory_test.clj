@@ -115,6 +115,17 @@
       (is (collected? reference) what)
       (Reference/reachabilityFence task))))
 
+(deftest a-task-that-has-ended-does-not-hold-the-thread-that-ran-it
+  (doseq [[what start] (dissoc kept-tasks "future-via that is never run")]
+    (let [thread (promise)
+          ;; A form asks whose the thread's interrupt is.
+          body (fn []
+                 (deliver thread (WeakReference. (Thread/currentThread)))
+                 (t/with-timeout 60000 nil))
+          task (gate/in-time 5000 #(t/with-timeout 60000 (start body)))]
+      (is (collected? @thread) what)
+      (Reference/reachabilityFence task))))
+
 (deftest a-task-that-has-ended-does-not-hold-its-siblings-results
   (doseq [[what start] {"fmap" (fn [f] (let [tasks (doall (t/fmap 4 f (range 4)))] (run! deref tasks) (first tasks)))
                         "fork" (fn [f] (t/with-scope [s] (let [tasks (mapv (fn [i] (t/fork s (f i))) (range 4))] (run! deref tasks) (first tasks))))}]

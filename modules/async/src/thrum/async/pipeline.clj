@@ -16,6 +16,7 @@
    (clojure.lang IFn IMeta)
    (java.util Iterator List)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
+   (thrum.context Place)
    (thrum.fanout FanOut)
    (thrum.task Child ITask)))
 
@@ -225,7 +226,7 @@
   "A task has ended: its thread takes the next steps, if none does so now."
   [^Pipeline pipeline ^ITask task]
   (when (first-news? pipeline)
-    (.finish task nil)
+    (.finish task (.ledger ^Place task) nil)
     (Thread/interrupted)
     (as-nobody! pipeline)))
 
