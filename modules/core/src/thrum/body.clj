@@ -16,14 +16,16 @@
 (definterface IBody
   (^Object ask [])
   (^Object interrupt [])
+  (^boolean wasInterrupted [])      ; by the form? Asked by the thread itself, after finish
   (run [f form x])
   (^Object finish []))
 
-;; asked: the form itself is cancelled, or is about to be. told: its interrupt has been sent, or is not needed any more. over: set
-;; where nothing is called, so that a stack that is full does not keep the thread from it.
+;; asked: the form itself is cancelled, or is about to be. told: its interrupt has been sent, or is not needed
+;; any more. sent: it has been. over: set where nothing is called, so that a stack that is full does not keep the thread from it.
 (deftype Body [^Owned scope ^Place outer shielded task ^ITask cancelled-task ^Ledger ledger
                ^:volatile-mutable asked
                ^:unsynchronized-mutable told
+               ^:unsynchronized-mutable sent
                ^:unsynchronized-mutable over]
   IBody
   ;; Before the cancel itself: whatever the body throws because of it is seen to be the form's own.
@@ -33,7 +35,9 @@
     (locking ledger
       (when-not (or told over)
         (set! told true)
+        (set! sent true)
         (.send ledger))))
+  (wasInterrupted [_] sent)
   (run [this f form x]
     (try
       (context/stand! this)
@@ -74,4 +78,4 @@
          (some-> outer .task)
          (when-not shielded (some-> outer .cancelledTask))
          (shared-ledger outer shielded)
-         false false false))
+         false false false false))

@@ -222,9 +222,6 @@
       (scope/await! (.-scope form) #(or (.quiet form) (some? (scope/cancel-reason (.-scope form)))))
       outcome
       (catch Throwable t
-        ;; Behind an earlier failure an interrupt is not what is thrown: the thread still bears it.
-        (when (and (instance? InterruptedException t) (pos? (.total ^Failures (.-failures form))))
-          (wait/give-back!))
         (classified form (Failed. t))))
     outcome))
 
@@ -287,6 +284,23 @@
         outcome))
     outcome))
 
+(defn- throwable [outcome]
+  (condp instance? outcome
+    Failed (.-throwable ^Failed outcome)
+    Cancelled (.-reason ^Cancelled outcome)
+    nil))
+
+(defn- bear-again!
+  "An interrupt that ended the body, or the wait for the forks, and is not what the form throws, is
+  there again for whoever comes after, if it was somebody else's."
+  [^Form form outcome outer-reason final]
+  (let [t (throwable outcome)]
+    (when (and (instance? InterruptedException t)
+               (not (identical? t (throwable final)))
+               (not (.wasInterrupted ^Body (.-body form)))
+               (nil? outer-reason))
+      (wait/give-back!))))
+
 (defn- concluded
   "Waits for the forks, joins them, closes what was used, and returns the outcome of the form."
   [^Form form outcome]
@@ -297,7 +311,8 @@
         own-reason (scope/cancel-reason scope)
         outer-reason (when-not (:shield (.-options form)) (wait/cancel-reason))]
     (when-not idle? (scope/end! scope :ended))
-    (after-closing form (verdict form outcome own-reason outer-reason))))
+    (doto (after-closing form (verdict form outcome own-reason outer-reason))
+      (->> (bear-again! form outcome outer-reason)))))
 
 (defn- end-anyway! [^Form form]
   (try
@@ -306,10 +321,11 @@
       (when (.freeze form) (close-all! form)))))
 
 (defn- conclude
-  "As concluded. Whatever that throws, nothing runs any more and all is closed when it leaves."
-  [^Form form outcome]
+  "Runs the body, then as concluded. Whatever throws, nothing runs any more and all is closed when it
+  leaves."
+  [^Form form f]
   (try
-    (concluded form outcome)
+    (concluded form (attempt form f))
     (catch Throwable t
       (end-anyway! form)
       (throw t))))
@@ -323,7 +339,7 @@
   "Runs the body, with the form's alarm armed, and returns or throws what the form does."
   [^Form form f]
   (try
-    (hand-out (conclude form (attempt form f)))
+    (hand-out (conclude form f))
     (finally (.disarm form))))
 
 (defn- form ^Form [{:keys [name moment shield] :as options} ^Place outer]

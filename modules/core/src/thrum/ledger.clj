@@ -31,6 +31,7 @@
         (set! wanted true))))
   (clear [this]
     (locking this
+      (set! wanted false)
       (when ours
         (set! ours false)
         (if foreign
@@ -41,11 +42,12 @@
       (set! foreign true)
       (.interrupt (Thread/currentThread))))
   (masked [this f]
-    (let [masked (.mask this), interrupted (Thread/interrupted)]
+    (let [masked (.mask this)]
       (try
-        (try
-          (f)
-          (finally (.unmask this masked interrupted)))
+        (let [interrupted (Thread/interrupted)]
+          (try
+            (f)
+            (finally (.unmask this masked interrupted))))
         ;; On a stack that is full no call succeeds, but this does.
         (finally (when masked (set! thread masked))))))
   (mask [this]

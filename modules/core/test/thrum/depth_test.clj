@@ -167,3 +167,22 @@
                    @(t/fork s :ok))))
       (is (nil? (context/place)))
       (is (not (Thread/interrupted))))))
+
+(deftest a-form-joins-and-closes-also-where-the-stack-is-full-when-its-body-has-ended
+  (let [self (Thread/currentThread), stand! context/stand!, full (atom true)
+        running (promise), ended (promise), closed (promise)
+        stand-once! (fn [place]
+                      (if (and (nil? place) (identical? self (Thread/currentThread))
+                               (compare-and-set! full true false))
+                        (throw (StackOverflowError.))
+                        (stand! place)))
+        e (with-redefs [context/stand! stand-once!]
+            (thrown (t/with-scope [s]
+                      (t/use! s :it (fn [_] (deliver closed true)))
+                      (t/fork s
+                        (deliver running true)
+                        (try (Thread/sleep 60000) (finally (deliver ended true))))
+                      @running)))]
+    (is (instance? StackOverflowError e))
+    (is (= [true true] (mapv realized? [ended closed])))
+    (is (nil? (context/place)))))

@@ -6,11 +6,14 @@
    [thrum.context :as context]
    [thrum.core :as t]
    [thrum.deadline :as deadline]
+   [thrum.form :as form]
+   [thrum.ledger :as ledger]
    [thrum.nests :as nests]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
-   (java.util.concurrent CancellationException Executor Executors)))
+   (java.util.concurrent CancellationException Executor Executors)
+   (thrum.ledger Ledger)))
 
 (set! *warn-on-reflection* true)
 
@@ -143,6 +146,69 @@
 
 (deftest a-pools-thread-keeps-nothing-of-a-cancelled-task
   (is (false? (cancelled-on-pool))))
+
+;; What the thread has been told of the form around a task, inside the task
+
+(defn- outer-answer-through-a-task
+  "Cancels a form with a fallback around a task on the calling thread, and one in the task, in this
+  order; the inner one ends by ending. Returns what the outer one answers when its own body then
+  sleeps."
+  [order ending]
+  (nests/with-alarms
+    (gate/in-time 5000
+      #(nests/in-nest [:fallback]
+         (fn [cancels]
+           (t/future-via [on-caller]
+             (nests/in-nest [:fallback] cancels
+               (fn [cancels]
+                 (run! (fn [i] ((cancels i))) order)
+                 ((endings ending)))))
+           (Thread/sleep 60000))))))
+
+(deftest a-cancel-of-a-form-is-not-lost-through-a-task-on-its-thread
+  (doseq [order [[0 1] [1 0] [0]], ending [:checkpoint :sleep :return :swallowed :shielded]]
+    (is (= :late (outer-answer-through-a-task order ending)) (pr-str order ending))))
+
+;; Somebody else's, and a failure that is thrown in its place
+
+(deftest somebody-elses-interrupt-stays-behind-a-failure-that-came-before
+  (is (= #{:flag}
+         (nests/signals
+           #(t/with-scope [s {:on-error :collect}]
+              (let [fork (t/fork s (throw (Exception. "fork")))]
+                (try @fork (catch Exception _))
+                (interrupt-self!)
+                (Thread/sleep 60000)))))))
+
+(defn- on-leaving
+  "Calls f while the calling thread, which stands in no place, leaves its outermost one: after its
+  body has ended, and before that is looked at."
+  [leaving! f]
+  (let [self (Thread/currentThread), stand! context/stand!]
+    (with-redefs [context/stand! (fn [place]
+                                   (stand! place)
+                                   (when (and (nil? place) (identical? self (Thread/currentThread)))
+                                     (leaving!)))]
+      (f))))
+
+(deftest somebody-elses-interrupt-stays-behind-a-failure-that-came-after
+  (let [fail (promise), scope (promise)]
+    (is (= #{:flag}
+           (on-leaving
+             #(do (deliver fail true)
+                  (gate/eventually 5000 (fn [] (form/cancel-reason @scope))))
+             #(nests/signals
+                (fn []
+                  (t/with-scope [s]
+                    (deliver scope s)
+                    (t/fork s @fail (throw (Exception. "fork")))
+                    (interrupt-self!)
+                    (Thread/sleep 60000)))))))))
+
+(deftest an-interrupt-that-waits-is-not-sent-when-it-is-not-needed-any-more
+  (let [^Ledger ledger (ledger/ledger (Thread/currentThread))]
+    (.masked ledger (fn [] (.send ledger) (.clear ledger)))
+    (is (not (Thread/interrupted)))))
 
 ;; Random ones: as many as -Dthrum.nests says
 
