@@ -26,9 +26,10 @@
 (set! *warn-on-reflection* true)
 
 (def ^:dynamic *wrap*
-  "A function from thunk to thunk, called on the starting thread for every task; the task runs what it returns. The place for
-  logging contexts, OpenTelemetry and the like. nil, the default, wraps nothing. Anything else, and a wrap that returns no function, is
-  :thrum/invalid where a task is to start."
+  "A function from thunk to thunk, called on the starting thread for every task; the task runs what it
+  returns, which calls its thunk at most once: as it begins, the thunk lets go of what it works on.
+  The place for logging contexts, OpenTelemetry and the like. nil, the default, wraps nothing.
+  Anything else, and a wrap that returns no function, is :thrum/invalid where a task is to start."
   nil)
 
 ;; Tasks
