@@ -128,12 +128,19 @@
     (.join keeper))
   (native [_] server))
 
+;; Helidon 4.5's classes and its registry of services wait for each other where two threads make the first servers at once.
+(def ^:private making (Object.))
+
+(defn- started ^WebServer [all options serve]
+  (locking making
+    (doto (WebServer/create (config all options serve))
+      .start)))
+
 (defn- start ^Running [options serve]
   (check-addresses! options)
   (leave-deserialization-alone!)
   (let [all (connections/connections options)
-        server (WebServer/create (config all options serve))]
-    (.start server)
+        server (started all options serve)]
     (when-not (.isRunning server)
       (throw (IOException. "Helidon did not start; its log says why")))
     (HelidonServer. server (ports-of server options) all (connections/keeper all) (stop-thread server))))
