@@ -110,11 +110,11 @@
                (files/committed)))))
 
 (deftest an-arrow-that-points-up-is-seen
-  (let [owner {'thrum.lab.plan "lab", 'thrum.task "core"}]
+  (let [owner {'thrum.lab.plan "lab", 'thrum.impl.task "core"}]
     (is (= '[thrum.lab.plan]
-           (violations "core" owner '(ns thrum.x (:require [thrum.lab.plan :as p] [thrum.task] [clojure.set])))))
+           (violations "core" owner '(ns thrum.x (:require [thrum.lab.plan :as p] [thrum.impl.task] [clojure.set])))))
     (is (= '[clojure.core.async] (violations "core" owner '(ns thrum.x (:require [clojure.core.async :as a])))))
     (is (= ["org.eclipse.jetty.Server"]
            (violations "core" owner '(ns thrum.x (:import (org.eclipse.jetty Server) java.io.File)))))
-    (is (= ["thrum.lab.plan.Plan"] (violations "core" owner '(ns thrum.x (:import (thrum.lab.plan Plan) (thrum.task Task))))))
-    (is (= [] (violations "lab" owner '(ns thrum.lab.y (:require [thrum.task] [clojure.tools.cli :as cli])))))))
+    (is (= ["thrum.lab.plan.Plan"] (violations "core" owner '(ns thrum.x (:import (thrum.lab.plan Plan) (thrum.impl.task Task))))))
+    (is (= [] (violations "lab" owner '(ns thrum.lab.y (:require [thrum.impl.task] [clojure.tools.cli :as cli])))))))

@@ -4,8 +4,8 @@
    [clojure.set :as set]
    [clojure.test :refer [deftest is]]
    [thrum.dev.servers-doc :as servers-doc]
-   [thrum.server.engine :as engine]
    [thrum.server.engine.http-kit.library :as http-kit]
+   [thrum.server.spi :as engine]
    [thrum.server.tck :as tck]))
 
 (set! *warn-on-reflection* true)

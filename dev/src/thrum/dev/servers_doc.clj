@@ -8,8 +8,8 @@
    [clojure.java.io :as io]
    [clojure.string :as str]
    [thrum.server :as server]
-   [thrum.server.engine :as engine]
-   [thrum.server.options :as options]
+   [thrum.server.impl.options :as options]
+   [thrum.server.spi :as engine]
    [thrum.server.tck :as tck]))
 
 (set! *warn-on-reflection* true)

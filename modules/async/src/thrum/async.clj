@@ -12,14 +12,14 @@
    [thrum.async.process :as process]
    [thrum.async.promised :as promised]
    [thrum.async.settings :as settings]
-   [thrum.context :as context]
    [thrum.core :as t]
-   [thrum.form]
-   [thrum.options :as options]
-   [thrum.task :as task])
+   [thrum.impl.context :as context]
+   [thrum.impl.options :as options]
+   [thrum.impl.scope]
+   [thrum.impl.task :as task])
   (:import
    (java.util.concurrent ExecutionException Future)
-   (thrum.form Form)))
+   (thrum.impl.scope Form)))
 
 (set! *warn-on-reflection* true)
 

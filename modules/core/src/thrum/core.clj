@@ -3,25 +3,25 @@
   (require '[thrum.core :as t])."
   (:refer-clojure :exclude [for future future-call map pcalls pmap pvalues])
   (:require
-   [thrum.abandon :as abandon]
-   [thrum.context :as context]
-   [thrum.deadline :as deadline]
-   [thrum.executor :as executor]
-   [thrum.fanout :as fanout]
-   [thrum.form :as form]
-   [thrum.gather :as gather]
-   [thrum.jdk :as jdk]
-   [thrum.limit :as limit]
-   [thrum.options :as options]
-   [thrum.retry :as retry]
-   [thrum.scope :as scope]
-   [thrum.task :as task]
-   [thrum.wait :as wait])
+   [thrum.impl.abandon :as abandon]
+   [thrum.impl.context :as context]
+   [thrum.impl.deadline :as deadline]
+   [thrum.impl.executor :as executor]
+   [thrum.impl.fanout :as fanout]
+   [thrum.impl.gather :as gather]
+   [thrum.impl.group :as scope]
+   [thrum.impl.jdk :as jdk]
+   [thrum.impl.limit :as limit]
+   [thrum.impl.options :as options]
+   [thrum.impl.retry :as retry]
+   [thrum.impl.scope :as form]
+   [thrum.impl.task :as task]
+   [thrum.impl.wait :as wait])
   (:import
    (java.lang AutoCloseable)
-   (thrum.form Form)
-   (thrum.limit Limiter Permit)
-   (thrum.task Task)))
+   (thrum.impl.limit Limiter Permit)
+   (thrum.impl.scope Form)
+   (thrum.impl.task Task)))
 
 (set! *warn-on-reflection* true)
 

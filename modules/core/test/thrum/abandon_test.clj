@@ -3,18 +3,18 @@
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing use-fixtures]]
-   [thrum.abandon :as abandon]
-   [thrum.context :as context]
-   [thrum.jdk :as jdk]
-   [thrum.scope :as scope]
-   [thrum.task :as task]
+   [thrum.impl.abandon :as abandon]
+   [thrum.impl.context :as context]
+   [thrum.impl.group :as scope]
+   [thrum.impl.jdk :as jdk]
+   [thrum.impl.task :as task]
+   [thrum.impl.wait :as wait]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
-   [thrum.throwing :refer [thrown]]
-   [thrum.wait :as wait])
+   [thrum.throwing :refer [thrown]])
   (:import
    (java.util.concurrent CancellationException)
-   (thrum.task Owner Task)))
+   (thrum.impl.task Owner Task)))
 
 (set! *warn-on-reflection* true)
 

@@ -3,7 +3,7 @@
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
-   [thrum.deadline :as deadline]
+   [thrum.impl.deadline :as deadline]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])

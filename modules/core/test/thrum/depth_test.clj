@@ -3,17 +3,17 @@
   the form behind."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
-   [thrum.context :as context]
    [thrum.core :as t]
-   [thrum.scope :as scope]
-   [thrum.task :as task]
+   [thrum.impl.context :as context]
+   [thrum.impl.group :as scope]
+   [thrum.impl.task :as task]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
    (clojure.lang ExceptionInfo)
-   (thrum.context Owned)
-   (thrum.task Owner)))
+   (thrum.impl.context Owned)
+   (thrum.impl.task Owner)))
 
 (set! *warn-on-reflection* true)
 

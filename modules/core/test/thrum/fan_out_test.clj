@@ -3,7 +3,7 @@
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
-   [thrum.scope :as scope]
+   [thrum.impl.group :as scope]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])

@@ -4,10 +4,10 @@
    [clojure.java.io :as io]
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing use-fixtures]]
-   [thrum.context :as context]
    [thrum.core :as t]
-   [thrum.error :as error]
-   [thrum.ledger :as ledger]
+   [thrum.impl.context :as context]
+   [thrum.impl.error :as error]
+   [thrum.impl.ledger :as ledger]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
@@ -21,8 +21,8 @@
    (java.nio.file.attribute FileAttribute)
    (java.util.concurrent ArrayBlockingQueue BlockingQueue CancellationException CompletableFuture CountDownLatch Future LinkedBlockingQueue Semaphore SynchronousQueue TimeUnit)
    (java.util.concurrent.locks LockSupport ReentrantLock)
-   (thrum.context Place)
-   (thrum.ledger Ledger)))
+   (thrum.impl.context Place)
+   (thrum.impl.ledger Ledger)))
 
 (set! *warn-on-reflection* true)
 
@@ -115,7 +115,7 @@
      :free #(.complete ^CompletableFuture % 1)}]
 
    "`deref` of a task of Thrum's"
-   [{:open #(let [p (promise)] [p (t/future @p)]), :wait (fn [[_ f]] @f), :in "thrum.wait", :free (fn [[p]] (deliver p 1))}]})
+   [{:open #(let [p (promise)] [p (t/future @p)]), :wait (fn [[_ f]] @f), :in "thrum.impl.wait", :free (fn [[p]] (deliver p 1))}]})
 
 ;; Sockets
 

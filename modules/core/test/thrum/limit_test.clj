@@ -3,12 +3,12 @@
   (:require
    [clojure.datafy :refer [datafy]]
    [clojure.test :refer [deftest is testing use-fixtures]]
-   [thrum.context :as context]
-   [thrum.ledger :as ledger]
-   [thrum.limit :as limit]
-   [thrum.point :as point]
-   [thrum.scope :as scope]
-   [thrum.task :as task]
+   [thrum.impl.context :as context]
+   [thrum.impl.group :as scope]
+   [thrum.impl.ledger :as ledger]
+   [thrum.impl.limit :as limit]
+   [thrum.impl.point :as point]
+   [thrum.impl.task :as task]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
@@ -17,9 +17,9 @@
    (java.util.concurrent CancellationException CountDownLatch TimeUnit)
    (java.util.concurrent.atomic AtomicLong)
    (java.util.function LongBinaryOperator)
-   (thrum.context Place)
-   (thrum.limit Limiter)
-   (thrum.task Owner)))
+   (thrum.impl.context Place)
+   (thrum.impl.limit Limiter)
+   (thrum.impl.task Owner)))
 
 (set! *warn-on-reflection* true)
 

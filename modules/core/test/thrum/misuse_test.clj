@@ -4,7 +4,7 @@
    [clojure.string :as str]
    [clojure.test :refer [are deftest is]]
    [thrum.core :as t]
-   [thrum.options :as options]
+   [thrum.impl.options :as options]
    [thrum.test-kit.gate :as gate]
    [thrum.throwing :refer [thrown]]))
 

@@ -3,7 +3,7 @@
   else may interrupt."
   (:require
    [thrum.core :as t]
-   [thrum.deadline :as deadline])
+   [thrum.impl.deadline :as deadline])
   (:import
    (java.time Duration)
    (java.util SplittableRandom)

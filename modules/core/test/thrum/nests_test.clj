@@ -3,17 +3,17 @@
   is neither lost nor doubled."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
-   [thrum.context :as context]
    [thrum.core :as t]
-   [thrum.deadline :as deadline]
-   [thrum.form :as form]
-   [thrum.ledger :as ledger]
+   [thrum.impl.context :as context]
+   [thrum.impl.deadline :as deadline]
+   [thrum.impl.ledger :as ledger]
+   [thrum.impl.scope :as form]
    [thrum.nests :as nests]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
    (java.util.concurrent CancellationException Executor Executors)
-   (thrum.ledger Ledger)))
+   (thrum.impl.ledger Ledger)))
 
 (set! *warn-on-reflection* true)
 

@@ -3,8 +3,8 @@
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
-   [thrum.error :as error]
-   [thrum.fanout :as fanout]
+   [thrum.impl.error :as error]
+   [thrum.impl.fanout :as fanout]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]]))

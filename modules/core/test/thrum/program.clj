@@ -6,8 +6,8 @@
   (:require
    [clojure.test.check.generators :as gen]
    [thrum.core :as t]
-   [thrum.deadline :as deadline]
-   [thrum.wait :as wait]))
+   [thrum.impl.deadline :as deadline]
+   [thrum.impl.wait :as wait]))
 
 (set! *warn-on-reflection* true)
 

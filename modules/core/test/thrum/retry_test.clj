@@ -3,20 +3,20 @@
   (:require
    [clojure.string :as str]
    [clojure.test :refer [are deftest is testing use-fixtures]]
-   [thrum.context :as context]
-   [thrum.deadline :as deadline]
-   [thrum.error :as error]
-   [thrum.retry :as retry]
-   [thrum.scope :as scope]
-   [thrum.task :as task]
+   [thrum.impl.context :as context]
+   [thrum.impl.deadline :as deadline]
+   [thrum.impl.error :as error]
+   [thrum.impl.group :as scope]
+   [thrum.impl.retry :as retry]
+   [thrum.impl.task :as task]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
    (java.nio.channels ClosedByInterruptException)
    (java.util.concurrent CancellationException ExecutionException)
-   (thrum.deadline Clock)
-   (thrum.task Task)))
+   (thrum.impl.deadline Clock)
+   (thrum.impl.task Task)))
 
 (set! *warn-on-reflection* true)
 

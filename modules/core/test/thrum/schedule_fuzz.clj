@@ -4,12 +4,12 @@
   (:require
    [clojure.datafy :as datafy]
    [thrum.core :as t]
-   [thrum.deadline :as deadline]
-   [thrum.point :as point]
-   [thrum.scope :as scope]
+   [thrum.impl.deadline :as deadline]
+   [thrum.impl.group :as scope]
+   [thrum.impl.point :as point]
+   [thrum.impl.wait :as wait]
    [thrum.test-kit.gate :as gate]
-   [thrum.virtual-clock :as virtual-clock]
-   [thrum.wait :as wait])
+   [thrum.virtual-clock :as virtual-clock])
   (:import
    (java.util Random)
    (java.util.concurrent.locks LockSupport)))

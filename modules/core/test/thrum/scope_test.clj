@@ -2,17 +2,17 @@
   "The mechanism that owns tasks: its ring of slots, its end, its parent."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
-   [thrum.context :as context]
-   [thrum.jdk :as jdk]
-   [thrum.scope :as scope]
-   [thrum.task :as task]
+   [thrum.impl.context :as context]
+   [thrum.impl.group :as scope]
+   [thrum.impl.jdk :as jdk]
+   [thrum.impl.task :as task]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
    (java.util.concurrent CountDownLatch)
-   (thrum.scope Scope)
-   (thrum.task Owner)))
+   (thrum.impl.group Scope)
+   (thrum.impl.task Owner)))
 
 (set! *warn-on-reflection* true)
 

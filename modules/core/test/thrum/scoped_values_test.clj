@@ -3,10 +3,10 @@
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing use-fixtures]]
-   [thrum.context :as context]
-   [thrum.jdk :as jdk]
-   [thrum.options :as options]
-   [thrum.task :as task]
+   [thrum.impl.context :as context]
+   [thrum.impl.jdk :as jdk]
+   [thrum.impl.options :as options]
+   [thrum.impl.task :as task]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import

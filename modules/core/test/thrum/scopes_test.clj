@@ -3,8 +3,8 @@
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
-   [thrum.jdk :as jdk]
-   [thrum.scope :as scope]
+   [thrum.impl.group :as scope]
+   [thrum.impl.jdk :as jdk]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])

@@ -3,7 +3,7 @@
   (:require
    [clojure.string :as str]
    [clojure.test :refer [are deftest is]]
-   [thrum.shown :as shown]
+   [thrum.impl.shown :as shown]
    [thrum.test-kit.gate :as gate]))
 
 (set! *warn-on-reflection* true)

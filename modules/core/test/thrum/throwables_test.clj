@@ -3,13 +3,13 @@
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
-   [thrum.deadline :as deadline]
-   [thrum.error :as error]
-   [thrum.jdk :as jdk]
+   [thrum.impl.deadline :as deadline]
+   [thrum.impl.error :as error]
+   [thrum.impl.jdk :as jdk]
+   [thrum.impl.wait :as wait]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
-   [thrum.virtual-clock :as virtual-clock]
-   [thrum.wait :as wait])
+   [thrum.virtual-clock :as virtual-clock])
   (:import
    (clojure.lang IExceptionInfo)
    (java.net SocketException)
@@ -212,7 +212,7 @@
    "nested" #(t/with-scope [s] (t/fork s (t/all 1 2)) (t/all 3 4))})
 
 (defn- failing-at
-  "Returns thrum.jdk/virtual-thread, but its k-th call throws t; started counts them."
+  "Returns thrum.impl.jdk/virtual-thread, but its k-th call throws t; started counts them."
   [start started k t]
   (fn [name body]
     (when (= k (swap! started inc)) (throw t))

@@ -2,13 +2,13 @@
   "A machine for tests: virtual threads on one carrier, in an order that a seed determines, and a clock that jumps to the next
   event when no thread can run. The same seed gives the same run. Needs --add-opens=java.base/java.lang=ALL-UNNAMED."
   (:require
-   [thrum.deadline :as deadline]
-   [thrum.jdk :as jdk])
+   [thrum.impl.deadline :as deadline]
+   [thrum.impl.jdk :as jdk])
   (:import
    (java.util ArrayList Random TreeMap)
    (java.util.concurrent Executor)
    (java.util.concurrent.locks LockSupport)
-   (thrum.deadline Clock)))
+   (thrum.impl.deadline Clock)))
 
 (set! *warn-on-reflection* true)
 

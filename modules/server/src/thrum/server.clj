@@ -5,20 +5,20 @@
   (:require
    [clojure.core.protocols :as protocols]
    [clojure.string :as str]
-   [thrum.error :as error]
-   [thrum.options :as core-options]
-   [thrum.server.access-log :as access-log]
-   [thrum.server.engine :as engine]
-   [thrum.server.events :as events]
-   [thrum.server.lifecycle :as lifecycle]
-   [thrum.server.options :as options]
-   [thrum.server.websocket :as websocket]
-   [thrum.shown :as shown])
+   [thrum.impl.error :as error]
+   [thrum.impl.options :as core-options]
+   [thrum.impl.shown :as shown]
+   [thrum.server.impl.access-log :as access-log]
+   [thrum.server.impl.events :as events]
+   [thrum.server.impl.lifecycle :as lifecycle]
+   [thrum.server.impl.options :as options]
+   [thrum.server.impl.websocket :as websocket]
+   [thrum.server.spi :as engine])
   (:import
    (clojure.lang IFn)
    (java.lang AutoCloseable)
-   (thrum.server.events Events)
-   (thrum.server.websocket WebSocket)))
+   (thrum.server.impl.events Events)
+   (thrum.server.impl.websocket WebSocket)))
 
 (set! *warn-on-reflection* true)
 

@@ -2,13 +2,13 @@
   "Runs core.async's own work on virtual threads: its system property clojure.core.async.executor-factory can name what is here.
   Does not need core.async, which loads it while it is itself in use."
   (:require
-   [thrum.context :as context]
    [thrum.core :as t]
-   [thrum.error :as error]
-   [thrum.jdk :as jdk]
-   [thrum.options :as options]
-   [thrum.shown :as shown]
-   [thrum.task :as task])
+   [thrum.impl.context :as context]
+   [thrum.impl.error :as error]
+   [thrum.impl.jdk :as jdk]
+   [thrum.impl.options :as options]
+   [thrum.impl.shown :as shown]
+   [thrum.impl.task :as task])
   (:import
    (java.util List Objects)
    (java.util.concurrent AbstractExecutorService ExecutorService Executors ThreadFactory TimeUnit)))

@@ -4,8 +4,8 @@
   (:require
    [clojure.core.async :as async]
    [thrum.async.port :as port]
-   [thrum.error :as error]
-   [thrum.wait :as wait])
+   [thrum.impl.error :as error]
+   [thrum.impl.wait :as wait])
   (:import
    (java.util ArrayList List)
    (java.util.concurrent.atomic AtomicLong)))

@@ -7,18 +7,18 @@
    [clojure.core.async.impl.protocols :as impl]
    [thrum.async.handler :as handler]
    [thrum.async.job :as job]
-   [thrum.context :as context]
-   [thrum.error :as error]
-   [thrum.fanout :as fanout]
-   [thrum.jdk :as jdk]
-   [thrum.scope :as scope])
+   [thrum.impl.context :as context]
+   [thrum.impl.error :as error]
+   [thrum.impl.fanout :as fanout]
+   [thrum.impl.group :as scope]
+   [thrum.impl.jdk :as jdk])
   (:import
    (clojure.lang IFn IMeta)
    (java.util Iterator List)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
-   (thrum.context Place)
-   (thrum.fanout FanOut)
-   (thrum.task Child ITask)))
+   (thrum.impl.context Place)
+   (thrum.impl.fanout FanOut)
+   (thrum.impl.task Child ITask)))
 
 (set! *warn-on-reflection* true)
 

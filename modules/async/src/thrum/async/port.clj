@@ -4,9 +4,9 @@
    [clojure.core.async.impl.dispatch :as dispatch]
    [clojure.core.async.impl.protocols :as impl]
    [thrum.async.handler :as handler]
-   [thrum.error :as error]
-   [thrum.point :as point]
-   [thrum.wait :as wait])
+   [thrum.impl.error :as error]
+   [thrum.impl.point :as point]
+   [thrum.impl.wait :as wait])
   (:import
    (clojure.lang IDeref IFn IMeta IReduce Seqable Sequential)
    (java.util.concurrent.locks LockSupport)))

@@ -2,13 +2,13 @@
   "Threads whose outcome a channel delivers: detached ones, and those of a scope."
   (:require
    [clojure.core.async :as async]
-   [thrum.context :as context]
-   [thrum.form :as form]
-   [thrum.jdk :as jdk]
-   [thrum.scope :as scope]
-   [thrum.task :as task])
+   [thrum.impl.context :as context]
+   [thrum.impl.group :as scope]
+   [thrum.impl.jdk :as jdk]
+   [thrum.impl.scope :as form]
+   [thrum.impl.task :as task])
   (:import
-   (thrum.task Done Failed ITask Owner)))
+   (thrum.impl.task Done Failed ITask Owner)))
 
 (set! *warn-on-reflection* true)
 

@@ -3,11 +3,11 @@
   (:require
    [clojure.core.async.impl.protocols :as impl]
    [thrum.async.handler :as handler]
-   [thrum.task :as task])
+   [thrum.impl.task :as task])
   (:import
    (clojure.lang IBlockingDeref IDeref IFn IMeta IPending)
    (java.util.concurrent Future)
-   (thrum.task Done Failed Task)))
+   (thrum.impl.task Done Failed Task)))
 
 (set! *warn-on-reflection* true)
 

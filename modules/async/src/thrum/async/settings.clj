@@ -4,10 +4,10 @@
    [clojure.core.async.impl.protocols :as impl]
    [thrum.async.job :as job]
    [thrum.core :as t]
-   [thrum.error :as error]
-   [thrum.jdk :as jdk]
-   [thrum.options :as options]
-   [thrum.shown :as shown]))
+   [thrum.impl.error :as error]
+   [thrum.impl.jdk :as jdk]
+   [thrum.impl.options :as options]
+   [thrum.impl.shown :as shown]))
 
 (set! *warn-on-reflection* true)
 

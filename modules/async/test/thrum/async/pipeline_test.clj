@@ -7,9 +7,9 @@
    [thrum.async :as a]
    [thrum.async.handler :as handler]
    [thrum.core :as t]
-   [thrum.error :as error]
-   [thrum.fanout :as fanout]
-   [thrum.jdk]
+   [thrum.impl.error :as error]
+   [thrum.impl.fanout :as fanout]
+   [thrum.impl.jdk]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
@@ -408,8 +408,8 @@
 
 (deftest a-thread-that-does-not-start-ends-it
   (each-kind start
-    (let [virtual-thread thrum.jdk/virtual-thread, ids (atom 0)]
-      (with-redefs [thrum.jdk/virtual-thread
+    (let [virtual-thread thrum.impl.jdk/virtual-thread, ids (atom 0)]
+      (with-redefs [thrum.impl.jdk/virtual-thread
                     (fn [name body]
                       (if (and (re-matches #"unstartable-\d+/\d+" name) (< 3 (long (swap! ids inc))))
                         (throw (OutOfMemoryError. "unable to create native thread"))

@@ -34,8 +34,8 @@
 (def ^:private atomic
   ["clojure.lang.Keyword" "clojure.lang.KeywordLookupSite" "clojure.lang.KeywordLookupSite$1" "clojure.lang.PersistentArrayMap"
    "clojure.lang.RT" "clojure.lang.Var" "clojure.core$ex_info"
-   "thrum.context$place" "thrum.context$stand_BANG_" "thrum.limit$rejected"
-   "thrum.error$cancelled" "thrum.error$deadlock" "thrum.error$invalid"])
+   "thrum.impl.context$place" "thrum.impl.context$stand_BANG_" "thrum.impl.limit$rejected"
+   "thrum.impl.error$cancelled" "thrum.impl.error$deadlock" "thrum.impl.error$invalid"])
 
 (defn- without-switches ^ManagedStrategyGuarantee [^"[Ljava.lang.String;" class-names]
   (-> (ManagedStrategyGuaranteeKt/forClasses class-names)

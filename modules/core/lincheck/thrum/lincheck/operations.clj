@@ -2,19 +2,19 @@
   "The classes whose methods Lincheck calls from several threads: one for each subject, and for each broken copy of it, a control.
   Compiled ahead of time, see thrum.lincheck.main: classes that Clojure has compiled in memory Lincheck cannot look into."
   (:require
-   [thrum.context :as context]
-   [thrum.ledger :as ledger]
-   [thrum.limit]
+   [thrum.impl.context :as context]
+   [thrum.impl.ledger :as ledger]
+   [thrum.impl.limit]
+   [thrum.impl.task]
    [thrum.lincheck.control.limit-forgets]
    [thrum.lincheck.control.limit-unlocked]
-   [thrum.lincheck.control.task-unlocked]
-   [thrum.task])
+   [thrum.lincheck.control.task-unlocked])
   (:import
    (clojure.lang ExceptionInfo)
    (java.util.concurrent CancellationException)
    (java.util.concurrent.atomic AtomicLong AtomicReferenceArray)
    (org.jetbrains.lincheck.datastructures Operation Param ThreadIdGen)
-   (thrum.context Place)))
+   (thrum.impl.context Place)))
 
 (set! *warn-on-reflection* true)
 
@@ -72,7 +72,7 @@
        (~'giveUp [state#]
          (giving-up #(~(in-ns "call-with") (:limiter state#) (fn [])))))))
 
-(inside-a-limiter Inside thrum.limit)
+(inside-a-limiter Inside thrum.impl.limit)
 (inside-a-limiter InsideUnlocked thrum.lincheck.control.limit-unlocked)
 (inside-a-limiter InsideForgets thrum.lincheck.control.limit-forgets)
 
@@ -98,7 +98,7 @@
        (~'releaseShared [state#]
          (type-or "returned" #(~(in-ns "release!") (:shared state#)))))))
 
-(permits Permits thrum.limit)
+(permits Permits thrum.impl.limit)
 (permits PermitsUnlocked thrum.lincheck.control.limit-unlocked)
 
 (operations PermitsModel (atom {:holder :somebody-else, :asked #{}})
@@ -133,5 +133,5 @@
        (~'poll [~'task]
          (try (deref ~'task 0 "none") (catch CancellationException _# "cancelled"))))))
 
-(outcomes Outcomes thrum.task)
+(outcomes Outcomes thrum.impl.task)
 (outcomes OutcomesUnlocked thrum.lincheck.control.task-unlocked)

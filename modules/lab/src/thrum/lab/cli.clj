@@ -3,13 +3,13 @@
   (:require
    [clojure.string :as str]
    [clojure.tools.cli :as tools.cli]
+   [thrum.impl.options :as thrum.impl.options]
    [thrum.lab.contender :as contender]
    [thrum.lab.experiment :as experiment]
    [thrum.lab.experiment.ring :as ring]
    [thrum.lab.experiments :as experiments]
    [thrum.lab.result :as result]
-   [thrum.lab.text :as text]
-   [thrum.options :as thrum.options]))
+   [thrum.lab.text :as text]))
 
 (set! *warn-on-reflection* true)
 
@@ -85,7 +85,7 @@
   "Returns the sentence that answers an unknown word, with the known one that is spelled most like
   it."
   [kind word known]
-  (str "There is no " kind " " word "; the nearest one is " (thrum.options/nearest word known) "."))
+  (str "There is no " kind " " word "; the nearest one is " (thrum.impl.options/nearest word known) "."))
 
 (defn- flag [option] (str "--" (name option)))
 

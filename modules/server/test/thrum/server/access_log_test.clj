@@ -3,7 +3,7 @@
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
-   [thrum.server.access-log :as access-log]
+   [thrum.server.impl.access-log :as access-log]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import

@@ -2,14 +2,14 @@
   "The format of server-sent events, and their heartbeat."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
-   [thrum.deadline :as deadline]
-   [thrum.server.events :as events]
+   [thrum.impl.deadline :as deadline]
+   [thrum.server.impl.events :as events]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
    (clojure.lang ExceptionInfo)
    (java.io ByteArrayOutputStream IOException OutputStream)
-   (thrum.server.sink Target)))
+   (thrum.server.impl.sink Target)))
 
 (set! *warn-on-reflection* true)
 

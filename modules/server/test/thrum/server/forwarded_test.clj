@@ -6,8 +6,8 @@
    [clojure.test.check :as check]
    [clojure.test.check.generators :as gen]
    [clojure.test.check.properties :as prop]
-   [thrum.server.address :as address]
-   [thrum.server.forwarded :as forwarded])
+   [thrum.server.impl.address :as address]
+   [thrum.server.impl.forwarded :as forwarded])
   (:import
    (java.net InetAddress)))
 

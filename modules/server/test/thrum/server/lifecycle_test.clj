@@ -2,15 +2,15 @@
   "What the soak has found once, told without chance."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
-   [thrum.server.exchange :as exchange]
-   [thrum.server.lifecycle :as lifecycle]
-   [thrum.server.traffic :as traffic]
+   [thrum.server.impl.exchange :as exchange]
+   [thrum.server.impl.lifecycle :as lifecycle]
+   [thrum.server.impl.traffic :as traffic]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
    (java.net InetSocketAddress)
-   (thrum.server.engine Running Wire)
-   (thrum.server.lifecycle Life)))
+   (thrum.server.impl.lifecycle Life)
+   (thrum.server.spi Running Wire)))
 
 (set! *warn-on-reflection* true)
 

@@ -3,11 +3,11 @@
   (:require
    [clojure.test :refer [are deftest]]
    [thrum.server :as server]
-   [thrum.server.response :as response]
-   [thrum.server.websocket :as websocket]
+   [thrum.server.impl.response :as response]
+   [thrum.server.impl.websocket :as websocket]
    [thrum.test-kit.gate :as gate])
   (:import
-   (thrum.server.websocket WebSocket)))
+   (thrum.server.impl.websocket WebSocket)))
 
 (set! *warn-on-reflection* true)
 

@@ -5,9 +5,9 @@
    [clojure.test.check :as check]
    [clojure.test.check.generators :as gen]
    [clojure.test.check.properties :as prop]
-   [thrum.server.pace :as pace])
+   [thrum.server.impl.pace :as pace])
   (:import
-   (thrum.server.pace Lane)))
+   (thrum.server.impl.pace Lane)))
 
 (set! *warn-on-reflection* true)
 

@@ -5,7 +5,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.server :as server]
-   [thrum.server.engine :as engine]
+   [thrum.server.spi :as engine]
    [thrum.server.tck.wire :as wire]
    [thrum.test-kit.leak :as leak]
    [thrum.test-kit.runner :as runner])

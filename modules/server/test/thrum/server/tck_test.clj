@@ -4,7 +4,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
-   [thrum.server.engine :as engine]
+   [thrum.server.spi :as engine]
    [thrum.server.tck :as tck]
    [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.leak :as leak]))

@@ -3,10 +3,10 @@
 
   Helidon listens, accepts, and has a virtual thread for each connection. What is said on a connection is ours: doc/decisions says why."
   (:require
-   [thrum.jdk :as jdk]
-   [thrum.server.engine]
+   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.helidon.connections :as connections]
-   [thrum.server.engine.helidon.tls :as tls])
+   [thrum.server.engine.helidon.tls :as tls]
+   [thrum.server.spi])
   (:import
    (io.helidon.common SerializationConfig SerializationConfig$Action)
    (io.helidon.common.socket SocketOptions)
@@ -15,7 +15,7 @@
    (java.net InetAddress InetSocketAddress ServerSocket Socket StandardSocketOptions)
    (java.time Duration)
    (java.util.logging Level Logger)
-   (thrum.server.engine Running)))
+   (thrum.server.spi Running)))
 
 (set! *warn-on-reflection* true)
 

@@ -5,22 +5,22 @@
   http-kit's loop accepts nothing and writes nothing here: it reads, decodes the heads of requests, and frames, and closes. So a
   request's body is read while its handler asks for it, and an answer is written while it is made."
   (:require
-   [thrum.jdk :as jdk]
-   [thrum.server.engine]
+   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.http-kit.connection :as connection]
    [thrum.server.engine.http-kit.keeper :as keeper]
    [thrum.server.engine.http-kit.library :as library]
    [thrum.server.engine.http-kit.refusal :as refusal]
-   [thrum.server.engine.http-kit.wire :as wire])
+   [thrum.server.engine.http-kit.wire :as wire]
+   [thrum.server.spi])
   (:import
    (java.io IOException)
    (java.net InetSocketAddress StandardSocketOptions)
    (java.nio.channels ClosedChannelException ClosedSelectorException ServerSocketChannel SocketChannel)
    (java.util.concurrent ConcurrentHashMap Semaphore)
    (java.util.concurrent.atomic AtomicLong)
-   (thrum.server.engine Running)
    (thrum.server.engine.http_kit.connection Connection Server Tenant)
-   (thrum.server.engine.http_kit.wire HttpKitWire)))
+   (thrum.server.engine.http_kit.wire HttpKitWire)
+   (thrum.server.spi Running)))
 
 (set! *warn-on-reflection* true)
 

@@ -5,15 +5,15 @@
   one: so its connection can go on when the request has been answered by somebody else, and an interrupt that comes late meets a
   thread which nobody uses."
   (:require
-   [thrum.jdk :as jdk]
-   [thrum.server.engine :as engine]
+   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.jetty.accepting :as accepting]
    [thrum.server.engine.jetty.connector :as connector]
    [thrum.server.engine.jetty.quiet]
    [thrum.server.engine.jetty.slow :as slow]
    [thrum.server.engine.jetty.threads :as threads]
    [thrum.server.engine.jetty.websocket :as websocket]
-   [thrum.server.engine.jetty.wire :as wire])
+   [thrum.server.engine.jetty.wire :as wire]
+   [thrum.server.spi :as engine])
   (:import
    (java.util.concurrent ThreadFactory)
    (org.eclipse.jetty.http HttpException HttpHeader HttpStatus)
@@ -21,7 +21,7 @@
    (org.eclipse.jetty.server.handler ErrorHandler)
    (org.eclipse.jetty.util Callback)
    (org.eclipse.jetty.util.component LifeCycle)
-   (thrum.server.engine Running)))
+   (thrum.server.spi Running)))
 
 (set! *warn-on-reflection* true)
 
@@ -132,7 +132,7 @@
     (JettyRunning. server (vals connectors) (ports-of connectors) limit accepting (slow/start (vals connectors) header-timeout-ms))))
 
 (def engine
-  "What thrum.server.engine says an engine is."
+  "What thrum.server.spi says an engine is."
   {:name :jetty
    :capabilities #{:websockets :h2 :tls :client-certificates :disconnect :http-1.0 :blocking-send}
    :rows rows

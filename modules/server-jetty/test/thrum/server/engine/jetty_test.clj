@@ -5,8 +5,8 @@
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
    [thrum.server :as server]
+   [thrum.server.impl.websocket :as websocket]
    [thrum.server.tck.wire :as wire]
-   [thrum.server.websocket :as websocket]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.keys :as keys]
    [thrum.test-kit.leak :as leak])

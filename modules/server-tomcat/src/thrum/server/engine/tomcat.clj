@@ -4,17 +4,17 @@
   Tomcat's own threads accept and poll, two platform threads for each port. What has arrived on a connection is read on a fresh virtual
   thread, and handled there."
   (:require
-   [thrum.jdk :as jdk]
-   [thrum.server.engine :as engine]
+   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.tomcat.connections :as connections]
    [thrum.server.engine.tomcat.connector :as connector]
    [thrum.server.engine.tomcat.head :as head]
    [thrum.server.engine.tomcat.websocket :as websocket]
-   [thrum.server.engine.tomcat.wire :as wire])
+   [thrum.server.engine.tomcat.wire :as wire]
+   [thrum.server.spi :as engine])
   (:import
    (java.lang System$Logger$Level)
    (org.apache.coyote Adapter)
-   (thrum.server.engine Running)))
+   (thrum.server.spi Running)))
 
 (set! *warn-on-reflection* true)
 
@@ -71,7 +71,7 @@
                     (connections/start-looking (map :endpoint connectors) header-timeout-ms))))
 
 (def engine
-  "What thrum.server.engine says an engine is."
+  "What thrum.server.spi says an engine is."
   {:name :tomcat
    :capabilities #{:websockets :h2 :tls :client-certificates :http-1.0 :blocking-send}
    :rows rows

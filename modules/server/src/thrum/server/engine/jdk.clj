@@ -4,11 +4,11 @@
   Some of its bounds are properties of the JVM, read once: the first server of the JVM sets them, and a later one that asks for
   other values is refused."
   (:require
-   [thrum.deadline :as deadline]
-   [thrum.error :as error]
-   [thrum.jdk :as jdk]
-   [thrum.server.engine]
-   [thrum.server.options :as options])
+   [thrum.impl.deadline :as deadline]
+   [thrum.impl.error :as error]
+   [thrum.impl.jdk :as jdk]
+   [thrum.server.impl.options :as options]
+   [thrum.server.spi])
   (:import
    (com.sun.net.httpserver Headers HttpExchange HttpHandler HttpServer)
    (com.sun.net.httpserver.spi HttpServerProvider)
@@ -18,7 +18,7 @@
    (java.util ArrayList List Map$Entry Objects)
    (java.util.concurrent CountDownLatch Executor ThreadFactory)
    (java.util.concurrent.atomic AtomicReference)
-   (thrum.server.engine Running Wire)))
+   (thrum.server.spi Running Wire)))
 
 (set! *warn-on-reflection* true)
 

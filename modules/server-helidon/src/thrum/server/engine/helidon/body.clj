@@ -2,7 +2,7 @@
   "A request's body, read while the handler reads it (RFC 9112, 6 and 7). Helidon's own reader holds a chunk as a whole, whatever
   its size, refuses extensions and trailers, and does not look at what ends a chunk."
   (:require
-   [thrum.server.request :as request])
+   [thrum.server.impl.request :as request])
   (:import
    (java.io IOException InputStream)
    (thrum.server.engine.helidon.input Input)))

@@ -4,7 +4,7 @@
   A place of :max-connections belongs to a connection from when it is accepted until it is taken out of the set, by whomever: by the thread that has
   served it, or by the keeper, which finds its socket closed. So it is given back once, however a connection ends."
   (:require
-   [thrum.jdk :as jdk]
+   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.helidon.connection :as connection]
    [thrum.server.engine.helidon.http1 :as http1])
   (:import

@@ -1,14 +1,14 @@
 (ns thrum.server.engine.helidon.http1
   "HTTP/1 on one connection: one request after another, each on a fresh thread."
   (:require
-   [thrum.jdk :as jdk]
-   [thrum.server.engine :as engine]
+   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.helidon.answer :as answer]
    [thrum.server.engine.helidon.connection :as connection]
    [thrum.server.engine.helidon.head]
    [thrum.server.engine.helidon.input :as input]
    [thrum.server.engine.helidon.tls :as tls]
-   [thrum.server.engine.helidon.wire :as wire])
+   [thrum.server.engine.helidon.wire :as wire]
+   [thrum.server.spi :as engine])
   (:import
    (java.io IOException)
    (java.util.concurrent CountDownLatch)

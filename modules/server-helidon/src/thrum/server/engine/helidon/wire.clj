@@ -1,19 +1,19 @@
 (ns thrum.server.engine.helidon.wire
   "One request as a Wire: what came, from the input; its answer as bytes."
   (:require
-   [thrum.server.engine]
    [thrum.server.engine.helidon.answer :as answer]
    [thrum.server.engine.helidon.body :as body]
    [thrum.server.engine.helidon.connection :as connection]
-   [thrum.server.engine.helidon.head :as head])
+   [thrum.server.engine.helidon.head :as head]
+   [thrum.server.spi])
   (:import
    (java.io IOException)
    (java.util.concurrent CountDownLatch)
-   (thrum.server.engine Wire)
    (thrum.server.engine.helidon.answer Begun)
    (thrum.server.engine.helidon.body Body)
    (thrum.server.engine.helidon.connection Connection)
-   (thrum.server.engine.helidon.head Head)))
+   (thrum.server.engine.helidon.head Head)
+   (thrum.server.spi Wire)))
 
 (set! *warn-on-reflection* true)
 

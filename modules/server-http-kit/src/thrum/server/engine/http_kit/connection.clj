@@ -1,7 +1,7 @@
 (ns thrum.server.engine.http-kit.connection
   "One client's socket: writes that block until the kernel has taken the bytes, and the ways to end it."
   (:require
-   [thrum.jdk :as jdk]
+   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.http-kit.keeper :as keeper]
    [thrum.server.engine.http-kit.library :as library])
   (:import

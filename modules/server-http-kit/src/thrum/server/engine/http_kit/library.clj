@@ -4,7 +4,7 @@
   http-kit's public functions write error pages with messages, hold a whole response in memory, and cannot cut a connection. So
   we go one floor lower: its loop reads and decodes requests, and all bytes that go out are ours. A few fields are private."
   (:require
-   [thrum.error :as error]
+   [thrum.impl.error :as error]
    [thrum.server.engine.http-kit.fields :as fields])
   (:import
    (clojure.lang DynamicClassLoader)

@@ -2,10 +2,10 @@
   "A websocket (RFC 6455) over a socket of http-kit's: http-kit decodes frames, in order; ours go out past it."
   (:require
    [clojure.string :as str]
-   [thrum.jdk :as jdk]
-   [thrum.server.engine]
+   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.http-kit.connection :as connection]
-   [thrum.server.engine.http-kit.library :as library])
+   [thrum.server.engine.http-kit.library :as library]
+   [thrum.server.spi])
   (:import
    (java.io IOException)
    (java.nio ByteBuffer)
@@ -13,8 +13,8 @@
    (java.nio.charset StandardCharsets)
    (java.util.concurrent LinkedBlockingQueue TimeUnit)
    (java.util.concurrent.locks ReentrantLock)
-   (thrum.server.engine Listener Socket)
-   (thrum.server.engine.http_kit.connection Connection Tenant)))
+   (thrum.server.engine.http_kit.connection Connection Tenant)
+   (thrum.server.spi Listener Socket)))
 
 (set! *warn-on-reflection* true)
 

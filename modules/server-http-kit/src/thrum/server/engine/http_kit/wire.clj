@@ -1,23 +1,23 @@
 (ns thrum.server.engine.http-kit.wire
   "One request whose head http-kit has read, and its answer, which is written to the socket past http-kit."
   (:require
-   [thrum.jdk :as jdk]
-   [thrum.server.engine]
+   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.http-kit.body :as body]
    [thrum.server.engine.http-kit.connection :as connection]
    [thrum.server.engine.http-kit.fields :as fields]
    [thrum.server.engine.http-kit.head :as head]
    [thrum.server.engine.http-kit.library :as library]
    [thrum.server.engine.http-kit.websocket :as websocket]
-   [thrum.server.websocket :as sockets])
+   [thrum.server.impl.websocket :as sockets]
+   [thrum.server.spi])
   (:import
    (java.io ByteArrayOutputStream IOException OutputStream)
    (java.nio.channels SelectionKey SocketChannel)
    (java.util.concurrent CountDownLatch TimeUnit)
    (java.util.concurrent.atomic AtomicReference)
-   (thrum.server.engine Wire)
    (thrum.server.engine.http_kit.body Body)
-   (thrum.server.engine.http_kit.connection Connection Tenant)))
+   (thrum.server.engine.http_kit.connection Connection Tenant)
+   (thrum.server.spi Wire)))
 
 (set! *warn-on-reflection* true)
 

@@ -2,7 +2,7 @@
   "What a response is written with: blocking, and as few writes as its size allows. Jetty's channels do not block, so that an interrupt of a
   thread that writes ends its wait and leaves the connection, which other requests may be on, alone."
   (:require
-   [thrum.server.engine.flow :as flow])
+   [thrum.server.impl.flow :as flow])
   (:import
    (java.io BufferedOutputStream OutputStream)
    (java.nio ByteBuffer)

@@ -1,7 +1,7 @@
 (ns thrum.server.engine.jetty.threads
   "Jetty's threads: a few of the platform's, which accept and select, and virtual ones for all that may block."
   (:require
-   [thrum.jdk :as jdk])
+   [thrum.impl.jdk :as jdk])
   (:import
    (java.util.concurrent Executor ThreadFactory)
    (org.eclipse.jetty.server.internal HttpConnection)

@@ -4,7 +4,7 @@
   On HTTP/1.1 the connection is read while nobody else reads it: an end of stream means that the client has gone; bytes, which
   belong to its next request, are given back. On HTTP/2 the stream's reset is told."
   (:require
-   [thrum.jdk :as jdk])
+   [thrum.impl.jdk :as jdk])
   (:import
    (java.io IOException)
    (java.util.concurrent CancellationException)

@@ -1,8 +1,8 @@
 (ns thrum.server.engine.jetty.websocket
   "A request that becomes a websocket, over Jetty's."
   (:require
-   [thrum.server.engine]
-   [thrum.server.engine.flow :as flow])
+   [thrum.server.impl.flow :as flow]
+   [thrum.server.spi])
   (:import
    (java.io IOException)
    (java.nio ByteBuffer)
@@ -15,7 +15,7 @@
    (org.eclipse.jetty.util Callback)
    (org.eclipse.jetty.websocket.api Callback$Completable Session Session$Listener$AutoDemanding)
    (org.eclipse.jetty.websocket.server ServerUpgradeResponse ServerWebSocketContainer WebSocketCreator)
-   (thrum.server.engine Listener Socket)))
+   (thrum.server.spi Listener Socket)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,11 +1,11 @@
 (ns thrum.server.engine.jetty.wire
   "One request of Jetty's as a Wire."
   (:require
-   [thrum.server.engine]
    [thrum.server.engine.jetty.events :as events]
    [thrum.server.engine.jetty.outgoing :as outgoing]
    [thrum.server.engine.jetty.watch :as watch]
-   [thrum.server.engine.jetty.websocket :as websocket])
+   [thrum.server.engine.jetty.websocket :as websocket]
+   [thrum.server.spi])
   (:import
    (java.io IOException)
    (java.net StandardSocketOptions)
@@ -19,7 +19,7 @@
    (org.eclipse.jetty.io Content$Source EndPoint EndPoint$Wrapper EofException)
    (org.eclipse.jetty.server ConnectionMetaData Request Request$Handler$AbortException Response)
    (org.eclipse.jetty.util BufferUtil Callback)
-   (thrum.server.engine Wire)))
+   (thrum.server.spi Wire)))
 
 (set! *warn-on-reflection* true)
 

@@ -5,14 +5,14 @@
    [thrum.server :as server]
    [thrum.server.engine.jetty :as jetty]
    [thrum.server.engine.jetty.frames :as frames]
-   [thrum.server.options :as options]
+   [thrum.server.impl.options :as options]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
    (java.io IOException InputStream)
    (java.net URI)
    (java.net.http HttpClient HttpClient$Version HttpRequest HttpResponse HttpResponse$BodyHandlers)
-   (thrum.server.engine Running Wire)))
+   (thrum.server.spi Running Wire)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,7 +1,7 @@
 (ns thrum.server.engine.tomcat.connector
   "Tomcat's connectors for the options: which protocols a port speaks, and within which bounds."
   (:require
-   [thrum.jdk :as jdk]
+   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.tomcat.stream :as stream]
    [thrum.server.engine.tomcat.tls :as tls])
   (:import

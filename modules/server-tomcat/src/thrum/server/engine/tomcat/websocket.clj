@@ -4,10 +4,10 @@
   Tomcat answers each ping by itself, and tells nobody of it: pings are seen, and its own pongs dropped, by the link that it has for
   extensions in the chain which its frames go through."
   (:require
-   [thrum.jdk :as jdk]
-   [thrum.server.engine]
+   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.tomcat.connections :as connections]
-   [thrum.server.websocket :as websocket])
+   [thrum.server.impl.websocket :as websocket]
+   [thrum.server.spi])
   (:import
    (jakarta.servlet Filter FilterRegistration$Dynamic ServletContext)
    (jakarta.servlet.http HttpServletRequest)
@@ -24,7 +24,7 @@
    (org.apache.tomcat.util.net AbstractEndpoint$Handler$SocketState)
    (org.apache.tomcat.websocket Constants MessagePart Transformation TransformationResult WsSession)
    (org.apache.tomcat.websocket.server WsHandshakeRequest WsHttpUpgradeHandler WsSci WsServerContainer)
-   (thrum.server.engine Listener Socket)))
+   (thrum.server.spi Listener Socket)))
 
 (set! *warn-on-reflection* true)
 

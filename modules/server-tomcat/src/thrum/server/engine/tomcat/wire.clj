@@ -9,12 +9,12 @@
   other streams. What may wait, and on HTTP/2 whatever writes, is therefore done by a thread of its own, which the exchange's waits for. An
   abort closes the socket under it, and wakes it; of HTTP/2 it resets the stream, and interrupts nobody."
   (:require
-   [thrum.jdk :as jdk]
-   [thrum.server.engine]
-   [thrum.server.engine.flow :as flow]
+   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.tomcat.connections :as connections]
    [thrum.server.engine.tomcat.stream :as stream]
-   [thrum.server.engine.tomcat.websocket :as websocket])
+   [thrum.server.engine.tomcat.websocket :as websocket]
+   [thrum.server.impl.flow :as flow]
+   [thrum.server.spi])
   (:import
    (jakarta.servlet RequestDispatcher)
    (java.io BufferedOutputStream EOFException IOException InputStream InterruptedIOException OutputStream)
@@ -30,7 +30,7 @@
    (org.apache.tomcat.util.buf MessageBytes)
    (org.apache.tomcat.util.http MimeHeaders)
    (org.apache.tomcat.util.net ApplicationBufferHandler)
-   (thrum.server.engine Wire)))
+   (thrum.server.spi Wire)))
 
 (set! *warn-on-reflection* true)
 

@@ -1,0 +1,406 @@
+(ns ^:no-doc thrum.impl.fanout
+  "The bounded parallel map: a task for every item, at most limit of them at once, started by the thread that consumes the
+  results, also while it waits for them."
+  (:refer-clojure :exclude [run!])
+  (:require
+   [thrum.impl.context :as context]
+   [thrum.impl.error :as error]
+   [thrum.impl.group :as scope]
+   [thrum.impl.order :as order]
+   [thrum.impl.task :as task]
+   [thrum.impl.wait :as wait])
+  (:import
+   (clojure.lang IPending LazySeq)
+   (java.util ArrayList)
+   (java.util.concurrent Future)
+   (java.util.concurrent.atomic AtomicLong)
+   (thrum.impl.context Context)
+   (thrum.impl.error Failures)
+   (thrum.impl.group Scope)
+   (thrum.impl.order IOrder)
+   (thrum.impl.task Failed ITask Owner)))
+
+(set! *warn-on-reflection* true)
+
+(definterface IFanOut
+  (^Object setSource [coll])
+  (pull [])
+  (^boolean room [])
+  (^boolean idle [])
+  (^long started [])
+  (task [thunk])
+  (^Object start [task])
+  (sourceFailure [])
+  (^Object setSourceFailure [t])
+  (consume [])
+  (^Object exhaust [])
+  (^boolean behind [])
+  (^boolean leftEarly [])
+  (^Object setLeftEarly [])
+  (^Throwable thrown [])
+  (^Object setThrown [^Throwable t]))
+
+;; What the consumer alone touches is not volatile: a LazySeq hands it from thread to thread under its lock,
+;; a transducing process by its contract.
+(deftype FanOut [^Context context ^Scope scope ^long limit ^long window
+                 ^IOrder order keeps ^Failures failures ^AtomicLong ended on-ended
+                 ^:unsynchronized-mutable ^long ended-seen
+                 ^:unsynchronized-mutable source
+                 ^:unsynchronized-mutable more
+                 ^:unsynchronized-mutable ^Throwable source-failure
+                 ^:unsynchronized-mutable left-early
+                 ^:unsynchronized-mutable ^long started
+                 ^:unsynchronized-mutable ^long consumed
+                 ^:unsynchronized-mutable ^Throwable thrown]
+  IFanOut
+  (setSource [_ coll] (set! source coll))
+  (pull [this]
+    (if-some [items (seq source)]
+      (do (set! source (rest items)) items)
+      (.exhaust this)))
+  (exhaust [_]
+    (set! source nil)
+    (set! more false)
+    nil)
+  ;; The count of those that ended is shared with all carriers: it is read only when the limit seems to be reached.
+  (room [_]
+    (and more
+         (or (< (- started ended-seen) limit)
+             (do (set! ended-seen (.get ended))
+                 (< (- started ended-seen) limit)))
+         (< (- started consumed) window)
+         (not (.stopped order))))
+  ;; Is less under way than while somebody waits, with a next item that can be had at once?
+  (behind [this]
+    (and (< (- started consumed) limit)
+         (not (and (instance? IPending source) (not (.isRealized ^IPending source))))
+         (.room this)))
+  (idle [_]
+    (and (not more) (= started consumed)))
+  (started [_] started)
+  (task [this thunk]
+    (task/task context this started thunk))
+  (start [_ task]
+    (scope/start! scope task)
+    (set! started (inc started))
+    (.started order task))
+  (consume [_]
+    (when-some [task (.next order)]
+      (set! consumed (inc consumed))
+      (when keeps (.forget scope task))
+      task))
+  (leftEarly [_] left-early)
+  (setLeftEarly [_] (set! left-early true))
+  (sourceFailure [_] source-failure)
+  (setSourceFailure [_ t] (set! source-failure t))
+  (thrown [_] thrown)
+  (setThrown [_ t] (set! thrown t))
+
+  Owner
+  (failed [_ task t]
+    (.record failures {:throwable t, :task (.taskName ^ITask task), :index (.index ^ITask task)}))
+  (ended [_ task]
+    (try
+      (.ended order task)
+      (finally
+        (.incrementAndGet ended)
+        (if keeps (scope/end-child! scope) (scope/leave! scope task))
+        (when on-ended (on-ended task))))))
+
+(def ^:private orders
+  "By name: an order, made from scope and limit."
+  {:ordered (fn [_ _] (order/input-order))
+   :as-completed (fn [scope _] (order/completion-order scope))
+   :as-started (fn [_ limit] (order/start-order limit))})
+
+(defn fan-out
+  "Returns a fan-out in the context of the calling thread that has started nothing yet. :on-ended - called with
+  every task that has ended, on its thread and as the last thing there, for a consumer who does not wait."
+  ^FanOut [{:keys [order name limit window wrap on-ended]}]
+  (let [id (task/unique-name name)
+        scope (scope/scope id (context/current-scope))
+        ^IOrder order ((orders order) scope limit)]
+    (FanOut. (context/capture wrap scope) scope limit window order (.keeps order) (error/failures) (AtomicLong.) on-ended
+             0 nil true nil false 0 0 nil)))
+
+;; How it begins
+
+(defn launch!
+  "Starts the thunk, for which there is room."
+  [^FanOut fan-out thunk]
+  (.start fan-out (.task fan-out thunk)))
+
+;; How it ends
+
+(defn- failure-of [^ITask task]
+  (let [outcome (.outcome task)]
+    (when (instance? Failed outcome)
+      {:throwable (.-throwable ^Failed outcome), :task (.taskName task), :index (.index task)})))
+
+(defn- root
+  "Returns the failure to throw: the first in time, where that one has ended all, else the one at hand."
+  [^FanOut fan-out failure]
+  (let [broken (.broken ^IOrder (.-order fan-out))]
+    (if (or (nil? broken) (instance? InterruptedException (:throwable failure)))
+      failure
+      (or (first (.kept ^Failures (.-failures fan-out)))
+          ;; There was no memory to put it on record.
+          (failure-of broken)))))
+
+(defn end!
+  "Cancels what runs and waits until it has ended."
+  [^FanOut fan-out reason]
+  (try
+    (scope/cancel! (.-scope fan-out) reason)
+    (finally (scope/join! (.-scope fan-out)))))
+
+(defn- thrown-again
+  "Returns what is thrown where the fan-out has failed before. An interrupt was that of another thread, or is over."
+  ^Throwable [^FanOut fan-out ^Throwable thrown]
+  (if (instance? InterruptedException thrown)
+    (error/cancelled (scope/scope-name (.-scope fan-out)) :interrupted thrown)
+    thrown))
+
+(defn- fail!
+  "Ends the fan-out and returns what it throws from now on."
+  ^Throwable [^FanOut fan-out failure]
+  (if-some [thrown (.thrown fan-out)]
+    ;; On its way out it passes here again.
+    (if (identical? thrown (:throwable failure)) thrown (thrown-again fan-out thrown))
+    (let [failure (try (root fan-out failure) (finally (end! fan-out :failed)))]
+      (doto (error/merged failure (.-failures fan-out))
+        (->> (.setThrown fan-out))))))
+
+(defmacro ^:private failing
+  "Runs the body for the consumer; whatever it throws ends the fan-out."
+  [fan-out & body]
+  `(try
+     ~@body
+     (catch Throwable t#
+       (throw (fail! ~fan-out {:throwable t#})))))
+
+;; What the consumer does next
+
+(defn- decide
+  "Returns :leave, :start, :end or :wait. What is due leaves before a source is pulled that may block."
+  [^FanOut fan-out]
+  (let [^IOrder order (.-order fan-out)]
+    (scope/check-parent-open! (.-scope fan-out))
+    (cond
+      (.due order) :leave
+      (.room fan-out) :start
+      (.ready order) :leave
+      (.idle fan-out) :end
+      :else :wait)))
+
+(defn- await! [^FanOut fan-out]
+  (let [^IOrder order (.-order fan-out)]
+    (scope/await! (.-scope fan-out) #(or (.ready order) (.room fan-out) (.idle fan-out)))))
+
+(defn- leave! [^FanOut fan-out]
+  (or (.consume fan-out)
+      ;; All is over; but somebody may have succeeded in time and not come round to saying so.
+      (do (end! fan-out :failed)
+          (.consume fan-out))
+      (scope/check-open! (.-scope fan-out))))
+
+(defn- result
+  "Returns the value of a task that leaves. Where it failed, so does the fan-out; where it was cancelled, the scope was."
+  [^FanOut fan-out ^ITask task]
+  (when-some [failure (failure-of task)]
+    (throw (fail! fan-out failure)))
+  (when (.isCancelled ^Future task)
+    (scope/check-open! (.-scope fan-out)))
+  (task/value task))
+
+(defn- itself [_fan-out task]
+  task)
+
+;; Pulled by a lazy sequence
+
+(defn- on-item
+  "Returns the call of f on the item as a thunk to be called once, which does not hold the item while f runs."
+  [f item]
+  (^{:once true} fn* [] (f item)))
+
+(defn- next-task!
+  "Returns the task for the next item, or nil. What the source or the wrap throws waits for its turn, but for an interrupt."
+  [^FanOut fan-out f]
+  (try
+    (when-some [items (.pull fan-out)]
+      (.task fan-out (on-item f (first items))))
+    (catch InterruptedException t
+      (throw t))
+    (catch Throwable t
+      (.setSourceFailure fan-out t)
+      (.exhaust fan-out))))
+
+(defn- start-next! [^FanOut fan-out f]
+  (when-some [task (next-task! fan-out f)]
+    (.start fan-out task)))
+
+(defn- keep-up!
+  "Starts one more before something leaves, so that a consumer who takes his time is not alone at work."
+  [^FanOut fan-out f]
+  (when (.behind fan-out)
+    (start-next! fan-out f)))
+
+(defn- take!
+  "Returns the next task to leave, or nil at the end."
+  [^FanOut fan-out f]
+  (loop []
+    (condp identical? (decide fan-out)
+      :leave (do (keep-up! fan-out f) (leave! fan-out))
+      :start (do (start-next! fan-out f) (recur))
+      :end (some-> (.sourceFailure fan-out) throw)
+      :wait (do (await! fan-out) (recur)))))
+
+(defn- lazily
+  "Returns the results as a lazy seq. Unlike lazy-seq's its thunks can run again: a failed seq throws again."
+  [^FanOut fan-out f emit]
+  (LazySeq.
+    (fn []
+      (when-some [thrown (.thrown fan-out)]
+        (throw (thrown-again fan-out thrown)))
+      (failing fan-out
+        (when-some [task (take! fan-out f)]
+          (cons (emit fan-out task) (lazily fan-out f emit)))))))
+
+;; Pushed by a transducing process
+
+(defn- unless-room
+  "Starts the thunk if there is room for it; returns it if there is none."
+  [^FanOut fan-out thunk]
+  (if (.room fan-out)
+    (do (launch! fan-out thunk) nil)
+    thunk))
+
+(defn- leave-early! [^FanOut fan-out]
+  (.setLeftEarly fan-out)
+  (end! fan-out :reduced))
+
+(defn- push!
+  "Starts the thunk, as soon as there is room, and hands on what is ready."
+  [^FanOut fan-out emit rf acc thunk]
+  (failing fan-out
+    (loop [acc acc, thunk (unless-room fan-out thunk)]
+      (if (reduced? acc)
+        (do (leave-early! fan-out) acc)
+        (condp identical? (decide fan-out)
+          :leave (recur (rf acc (emit fan-out (leave! fan-out))) thunk)
+          :start (if thunk (recur acc (unless-room fan-out thunk)) acc)
+          :wait (if thunk (do (await! fan-out) (recur acc thunk)) acc))))))
+
+(defn- flush! [^FanOut fan-out emit rf acc]
+  (failing fan-out
+    (.exhaust fan-out)
+    (loop [acc acc]
+      (if (reduced? acc)
+        (do (leave-early! fan-out) (unreduced acc))
+        (condp identical? (decide fan-out)
+          :leave (recur (rf acc (emit fan-out (leave! fan-out))))
+          :end acc
+          :wait (do (await! fan-out) (recur acc)))))))
+
+(defn- feeding
+  "Returns the reducing function that starts f on its inputs and hands to rf what leaves the fan-out."
+  [fan-out emit f rf]
+  (fn
+    ([] (rf))
+    ([acc] (rf (if (.leftEarly ^FanOut fan-out) acc (flush! fan-out emit rf acc))))
+    ([acc item] (push! fan-out emit rf acc (on-item f item)))
+    ([acc item & items] (push! fan-out emit rf acc (^{:once true} fn* [] (apply f item items))))))
+
+;; Driven by events: a consumer that is told of the end of each task, and polls
+
+(defn room?
+  "Tells whether one more may be started."
+  [^FanOut fan-out]
+  (.room fan-out))
+
+(defn started
+  "Returns how many have been started."
+  ^long [^FanOut fan-out]
+  (.started fan-out))
+
+(defn exhaust!
+  "Nothing more will be started."
+  [^FanOut fan-out]
+  (.exhaust fan-out))
+
+(defn idle?
+  "Tells whether all that was started has left, and nothing more will be."
+  [^FanOut fan-out]
+  (.idle fan-out))
+
+(defn poll!
+  "Returns the next result, nil when none is ready. Throws the failure that ended the fan-out, when nothing runs any more."
+  [^FanOut fan-out]
+  (when (.ready ^IOrder (.-order fan-out))
+    (failing fan-out
+      (result fan-out (leave! fan-out)))))
+
+;; The forms
+
+(def ^:private emits
+  "By the name of the order: what is handed out for a task that leaves."
+  {:ordered result, :as-completed result, :as-started itself})
+
+(defn- zipped
+  "Returns the items of one or several collections, and f as a function of an item."
+  [f [coll & colls]]
+  (if colls
+    [(apply map vector coll colls) #(apply f %)]
+    [coll f]))
+
+(defn results
+  "Returns the results of f over the collections as a lazy seq, in the order that the options name."
+  [{:keys [order] :as options} f colls]
+  (let [fan-out (fan-out options)
+        [items f] (zipped f colls)]
+    (.setSource ^FanOut fan-out items)
+    (lazily fan-out f (emits order))))
+
+(defn- call [thunk]
+  (thunk))
+
+(defn of-thunks
+  "Returns the values of thunks as a lazy seq, as pmap does."
+  [options thunks]
+  (results options call [thunks]))
+
+(defn transducer
+  "Returns a transducer in the order that the options name. Each process that uses it takes the context of the thread that
+  starts it, and current-options, called there."
+  [current-options f]
+  (fn [rf]
+    (let [{:keys [order] :as options} (current-options)]
+      (feeding (fan-out options) (emits order) f rf))))
+
+(defn- eagerly
+  "Reduces the tasks over the items with rf, in order of completion; then nothing runs any more."
+  [options f colls rf]
+  (wait/check-state!)
+  (let [fan-out (fan-out (assoc options :order :as-completed :window Long/MAX_VALUE))
+        [items f] (zipped f colls)]
+    (try
+      (failing fan-out
+        (transduce #(feeding fan-out itself f %) rf nil items))
+      (finally (end! fan-out :ended)))))
+
+(defn- put! [^ArrayList results ^ITask task]
+  (while (<= (.size results) (.index task))
+    (.add results nil))
+  (.set results (.index task) (task/value task)))
+
+(defn vector-of-results
+  "Returns the results as a vector in the order of the input, when all have ended."
+  [options f colls]
+  (let [results (ArrayList.)]
+    (eagerly options f colls (fn ([_]) ([_ task] (put! results task))))
+    (vec (.toArray results))))
+
+(defn run!
+  "Calls f on every item, for its effects; returns nil when all have ended."
+  [options f coll]
+  (eagerly options f [coll] (fn ([_]) ([_ _]))))

@@ -1,0 +1,109 @@
+(ns ^:no-doc thrum.impl.jdk
+  "What differs from JDK to JDK and from one operating system to the next; no other namespace asks."
+  (:require
+   [thrum.impl.error :as error])
+  (:import
+   (java.lang ScopedValue ScopedValue$Carrier)
+   (java.lang.management ManagementFactory)
+   (java.util.concurrent ThreadFactory)
+   (javax.management ObjectName)))
+
+(set! *warn-on-reflection* true)
+
+(defn monitors-pin?
+  "Tells whether a virtual thread that blocks inside synchronized keeps its carrier, as before JDK 24 (JEP 491)."
+  []
+  (< (.feature (Runtime/version)) 24))
+
+(defn virtual-thread
+  "Returns an unstarted virtual thread of that name (JEP 444)."
+  ^Thread [^String name ^Runnable body]
+  (-> (Thread/ofVirtual) (.name name) (.unstarted body)))
+
+(defn clean-thread
+  "Returns an unstarted virtual thread of that name that inherits nothing from the thread which makes it: no InheritableThreadLocal, and
+  the system's class loader as its context class loader."
+  ^Thread [^String name ^Runnable body]
+  (-> (Thread/ofVirtual) (.name name) (.inheritInheritableThreadLocals false) (.unstarted body)))
+
+(defn clean-threads
+  "Returns a factory of such threads."
+  ^ThreadFactory [^String name]
+  (-> (Thread/ofVirtual) (.name name) (.inheritInheritableThreadLocals false) (.factory)))
+
+(defn platform-thread
+  "Returns an unstarted daemon platform thread of that name."
+  ^Thread [^String name ^Runnable body]
+  (-> (Thread/ofPlatform) (.daemon true) (.name name) (.unstarted body)))
+
+;; Scoped values (JEP 506), a preview API before JDK 25. Only methods are called that have had the same shape since 21, where
+;; the class is there as well: so this is compiled without reflection everywhere.
+
+(defn scoped-value?
+  "Tells whether x is a java.lang.ScopedValue."
+  [x]
+  (instance? ScopedValue x))
+
+(defn- check-scoped-values! [scoped-values]
+  (let [version (.feature (Runtime/version))]
+    (when (< version 25)
+      (throw (error/invalid (str ":scoped-values needs JDK 25 or newer; this is " version)
+                            {:option :scoped-values, :value scoped-values, :jdk version})))))
+
+(defn- bound-here
+  "Returns the carrier of what is bound at the calling thread, or nil when nothing is."
+  ^ScopedValue$Carrier [scoped-values]
+  (reduce (fn [^ScopedValue$Carrier carrier ^ScopedValue k]
+            (cond
+              (not (.isBound k)) carrier
+              (nil? carrier) (ScopedValue/where k (.get k))
+              :else (.where carrier k (.get k))))
+          nil scoped-values))
+
+(defn- call-in
+  "Returns the value of the thunk. The carrier's own call takes another interface on each JDK."
+  [^ScopedValue$Carrier carrier thunk]
+  (let [value (volatile! nil)]
+    (.run carrier #(vreset! value (thunk)))
+    @value))
+
+(defn rebinding
+  "Returns a wrap, a function from thunk to thunk: in the thunk the scoped values are bound to what they are bound to here and
+  now, on the thread that calls rebinding; those that are not bound are left out. What the thunk throws comes out as the same
+  instance. Throws :thrum/invalid before JDK 25."
+  [scoped-values]
+  (check-scoped-values! scoped-values)
+  (if-some [carrier (bound-here scoped-values)]
+    (fn [thunk] #(call-in carrier thunk))
+    identity))
+
+(defn with-scoped
+  "Returns the wrap (nil: none) together with a rebinding of the scoped values, which is the outer one: in a task they are bound
+  first, so that what the wrap does around the body sees them, and may bind them to something else. Without scoped values
+  it is the wrap itself. Throws :thrum/invalid before JDK 25."
+  [wrap scoped-values]
+  (if (empty? scoped-values)
+    wrap
+    (let [rebind (rebinding scoped-values)]
+      (fn [thunk]
+        ;; The nil of a wrong wrap stays one: it is answered to at the call.
+        (some-> (if wrap (wrap thunk) thunk) rebind)))))
+
+(defn- file-descriptors
+  "Returns {:open n, :max n} for this process, or nil where the operating system does not tell."
+  []
+  (try
+    (let [server (ManagementFactory/getPlatformMBeanServer)
+          system (ObjectName. ManagementFactory/OPERATING_SYSTEM_MXBEAN_NAME)]
+      {:open (.getAttribute server system "OpenFileDescriptorCount")
+       :max (.getAttribute server system "MaxFileDescriptorCount")})
+    (catch javax.management.AttributeNotFoundException _ nil)))
+
+(defn spare-descriptors
+  "Returns how many more descriptors this process may use, less a reserve of a tenth and at least 16; from 1 to most (4096)."
+  (^long [] (spare-descriptors 4096))
+  (^long [^long most]
+   (if-some [{:keys [open max]} (file-descriptors)]
+     (let [reserve (clojure.core/max 16 (quot max 10))]
+       (clojure.core/max 1 (min most (- max open reserve))))
+     most)))

@@ -1,0 +1,208 @@
+(ns ^:no-doc thrum.impl.limit
+  "Permits that many callers share: how many of them may be inside at once. They are handed out in the order of asking; every
+  waiter parks on its own and leaves in constant time."
+  (:require
+   [clojure.core.protocols :as protocols]
+   [thrum.impl.deadline :as deadline]
+   [thrum.impl.error :as error]
+   [thrum.impl.options :as options]
+   [thrum.impl.point :as point]
+   [thrum.impl.shown :as shown]
+   [thrum.impl.wait :as wait])
+  (:import
+   (java.lang AutoCloseable)
+   (java.util HashMap LinkedHashSet)
+   (java.util.concurrent.locks LockSupport)))
+
+(set! *warn-on-reflection* true)
+
+(definterface IPermit
+  (^Thread asker [])                ; who asked for it
+  (^boolean isOwn [])               ; does the asking thread alone return it?
+  (^boolean isHeld [])
+  (^Object setHeld [^boolean held]))
+
+(definterface ILimiter
+  (ask [permit])                    ; nil: it is held, or waits; otherwise why not, :deadlock or the facts of a full queue
+  (^boolean withdraw [permit])      ; has it left the queue? false: it was not there
+  (giveBack [permit])               ; whose permit it is now, or :nobody; nil: it was not held
+  (^boolean release [permit])       ; was it held?
+  (refused [])                      ; one more; returns the facts
+  (facts []))
+
+(deftype Permit [limiter ^Thread asker own ^:volatile-mutable held]
+  IPermit
+  (asker [_] asker)
+  (isOwn [_] own)
+  (isHeld [_] held)
+  (setHeld [_ h] (set! held h))
+
+  AutoCloseable
+  (close [this]
+    (when-not (.release ^ILimiter limiter this)
+      (throw (error/invalid "This permit has been returned already" (.facts ^ILimiter limiter))))))
+
+(defn- own-permits ^long [^HashMap owned thread]
+  (long (.getOrDefault owned thread 0)))
+
+(defn- hold!
+  "Notes that the permit is held, or not any more."
+  [^HashMap owned ^IPermit permit held]
+  (when (.isOwn permit)
+    (let [thread (.asker permit), n (+ (own-permits owned thread) (if held 1 -1))]
+      (if (zero? n) (.remove owned thread) (.put owned thread n))))
+  (.setHeld permit held))
+
+(defn- expect!
+  "Makes the entry for a permit that will be handed over, where memory must not be needed any more."
+  [^HashMap owned ^IPermit permit]
+  (when (.isOwn permit)
+    (.put owned (.asker permit) (own-permits owned (.asker permit)))))
+
+(defn- forget-none!
+  "Drops the entry of a thread that holds nothing."
+  [^HashMap owned ^IPermit permit]
+  (when (zero? (own-permits owned (.asker permit)))
+    (.remove owned (.asker permit))))
+
+;; owned: by thread, how many permits it holds that it must return itself; 0 while it waits for
+;; the first. Nobody waits while a permit is free: it is handed over, not put back.
+(deftype Limiter [name ^long permits queue wait-ms ^HashMap owned ^LinkedHashSet waiting
+                  ^:unsynchronized-mutable ^long in-use
+                  ^:unsynchronized-mutable ^long rejected]
+  ILimiter
+  (ask [this permit]
+    (locking this
+      (cond
+        (< in-use permits) (do (hold! owned permit true) (set! in-use (inc in-use)) nil)
+        (= permits (own-permits owned (.asker ^IPermit permit))) :deadlock
+        (and queue (<= (long queue) (.size waiting))) (.refused this)
+        :else (do (expect! owned permit) (.add waiting permit) nil))))
+  (withdraw [this permit]
+    (locking this
+      (let [waited (.remove waiting permit)]
+        (forget-none! owned permit)
+        waited)))
+  (giveBack [this permit]
+    (locking this
+      (when (.isHeld ^IPermit permit)
+        (let [heir (when-not (.isEmpty waiting) (.removeFirst waiting))]
+          (hold! owned permit false)
+          (if heir
+            (hold! owned heir true)
+            (set! in-use (dec in-use)))
+          (or heir :nobody)))))
+  (release [this permit]
+    (let [heir (.giveBack this permit)]
+      (when (instance? IPermit heir)
+        (try
+          (point/reached :limit/release)
+          (finally (LockSupport/unpark (.asker ^IPermit heir)))))
+      (some? heir)))
+  (refused [this]
+    (locking this
+      (set! rejected (inc rejected))
+      (.facts this)))
+  (facts [this]
+    (locking this
+      (cond-> {:permits permits, :in-use in-use, :waiting (.size waiting), :rejected rejected}
+        name (assoc :limiter name)
+        queue (assoc :queue queue)
+        wait-ms (assoc :wait-ms wait-ms))))
+
+  protocols/Datafiable
+  (datafy [this] (.facts this)))
+
+(defn limiter
+  "Returns a limiter with so many permits. Options: :queue - how many may wait; :wait-ms - how long, at most; :name - for its
+  errors. Throws :thrum/invalid."
+  ^Limiter [permits options]
+  (when-not (pos-int? permits)
+    (throw (error/invalid (str "A limiter of " (shown/text permits) " permits: it must be a positive integer")
+                          {:option :permits, :value permits, :accepts "a positive integer"})))
+  (let [{:keys [queue wait-ms name]} (options/check options [:queue :wait-ms :name])]
+    (Limiter. name permits queue wait-ms (HashMap.) (LinkedHashSet.) 0 0)))
+
+;; What is answered instead of a permit
+
+(defn- of-name [{:keys [limiter]}]
+  (when limiter (str " of " limiter)))
+
+(defn- rejected [why {:keys [permits in-use waiting] :as facts}]
+  (ex-info (str "No permit" (of-name facts) " " why " (" in-use " of " permits " in use, " waiting " waiting)")
+           (assoc facts :type :thrum/rejected)))
+
+(defn- queue-full [{:keys [queue] :as facts}]
+  (rejected (str "without waiting, and the queue of " queue " is full") facts))
+
+(defn- too-late [{:keys [wait-ms] :as facts}]
+  (rejected (str "within " wait-ms " ms") facts))
+
+(defn- held-already [facts]
+  (error/deadlock (str "This thread itself holds all permits" (of-name facts) ", and would wait for ever") facts))
+
+;; Asking and returning
+
+(defn- ask! [^Limiter limiter permit]
+  (when-some [refusal (.ask limiter permit)]
+    (throw (if (= :deadlock refusal)
+             (held-already (.facts limiter))
+             (queue-full refusal)))))
+
+(defn- moment [^Limiter limiter]
+  (some-> (.-wait-ms limiter) deadline/in-ms))
+
+(defn- await-grant! [^Limiter limiter ^Permit permit]
+  (point/reached :limit/enqueue)
+  (when-not (wait/until limiter (moment limiter) #(.isHeld permit))
+    (point/reached :limit/withdraw)
+    ;; Who is no longer in the queue was granted the permit at the last moment, and keeps it.
+    (when (.withdraw limiter permit)
+      (throw (too-late (.refused limiter)))))
+  (point/reached :limit/grant))
+
+(defn- give-up!
+  "Leaves the queue. A permit that was granted meanwhile is handed on."
+  [^Limiter limiter permit]
+  (try
+    (point/reached :limit/withdraw)
+    (finally
+      (or (.withdraw limiter permit)
+          (.release limiter permit)))))
+
+(defn- take! ^Permit [limiter own]
+  (wait/check!)
+  (let [permit (Permit. limiter (Thread/currentThread) own false)]
+    (try
+      (ask! limiter permit)
+      (when-not (.isHeld permit) (await-grant! limiter permit))
+      permit
+      (catch Throwable t
+        (give-up! limiter permit)
+        (throw t)))))
+
+(defn acquire!
+  "Returns a permit, java.lang.AutoCloseable: at once if one is free, otherwise in the order of asking. Blocks for at most the
+  limiter's :wait-ms. Throws :thrum/rejected when the queue is full or the time has passed; :thrum/deadlock when all permits are
+  held by call-with further up on this thread; CancellationException, InterruptedException, also where a permit is free."
+  ^Permit [limiter]
+  (take! limiter false))
+
+(defn release!
+  "Returns the permit to its limiter, which hands it to the first who waits; any thread may do that. Never blocks. Throws
+  :thrum/invalid when it has been returned already."
+  [^Permit permit]
+  (.close permit))
+
+(defn call-with
+  "Returns the value of f, called while the thread holds a permit; see acquire!."
+  [limiter f]
+  (let [permit (take! limiter true)]
+    (try
+      (f)
+      (finally (release! permit)))))
+
+(defmethod print-method Limiter [^Limiter limiter ^java.io.Writer w]
+  (.write w "#<limiter ")
+  (print-method (.facts limiter) w)
+  (.write w ">"))

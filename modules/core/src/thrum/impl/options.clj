@@ -1,0 +1,191 @@
+(ns ^:no-doc thrum.impl.options
+  "An option is a row: its key, check, what it accepts, default and one sentence. The row that checks an option also
+  documents it."
+  (:require
+   [clojure.string :as str]
+   [thrum.impl.error :as error]
+   [thrum.impl.jdk :as jdk]
+   [thrum.impl.shown :as shown]))
+
+(set! *warn-on-reflection* true)
+
+(def rows
+  "By key: an option's row."
+  {:limit {:check pos-int?, :accepts "a positive integer", :doc "how many tasks may run at once"}
+   :window {:check pos-int?, :accepts "an integer, not below the limit", :default "8 x limit"
+            :doc "how many tasks may have been started and not yet been consumed; that many results are held in memory"}
+   :name {:check #(and (string? %) (not (str/blank? %))), :accepts "a string that is not blank"
+          :doc "the name of the threads, followed by a number for the call and one for the item"}
+   :wrap {:check #(or (nil? %) (ifn? %)), :accepts "a function from thunk to thunk, or nil", :default "*wrap*"
+          :doc "called on the starting thread with the body's thunk; returns the thunk that the task runs"}
+   :timeout-ms {:check nat-int?, :accepts "an integer, not negative", :doc "how many ms the body and its forks may take"}
+   :on-error {:check #{:cancel :collect}, :accepts ":cancel or :collect", :default ":cancel"
+              :doc "whether a failed fork cancels the others, or they run on"}
+   :daemon? {:check boolean?, :accepts "true or false", :default "false"
+             :doc "whether the scope does not wait for this fork, but cancels it when the body has ended"}
+   :queue {:check nat-int?, :accepts "an integer, not negative", :default "no bound", :doc "how many may wait for a permit"}
+   :wait-ms {:check nat-int?, :accepts "an integer, not negative", :default "no bound"
+             :doc "how many ms a permit is waited for"}
+   :scoped-values {:check #(and (sequential? %) (every? jdk/scoped-value? %))
+                   :accepts "a sequential collection of java.lang.ScopedValues, on JDK 25 or newer", :default "none"
+                   :doc "bound in each task to what they are bound to at the call"}
+   :schedule {:check sequential?, :accepts "a sequential collection of ms", :default "(exponential 100 10000)"
+              :doc "the waits before each further attempt; when it ends, there is none"}
+   :attempts {:check pos-int?, :accepts "a positive integer", :default "3", :doc "how often the body is run at most"}
+   :retry? {:check ifn?, :accepts "a predicate of the throwable", :default "every Exception"
+            :doc "whether a failure is worth another attempt"}
+   :on-exit {:check #{:join :cancel}, :accepts ":join or :cancel", :default ":join"
+             :doc "what happens to tasks that still run when the body has ended"}})
+
+(defn documented
+  "Returns the lines of a docstring for these options; rows: another table than this one's."
+  ([ks] (documented rows ks))
+  ([rows ks]
+   (for [k ks, :let [{:keys [accepts default doc]} (rows k)]]
+     (str k " - " doc " (" accepts (when (some? default) (str "; default " default)) ")"))))
+
+;; Checks
+
+(defn- distance
+  "Returns the edit distance of two strings (Levenshtein)."
+  [a b]
+  (last
+    (reduce (fn [above [i x]]
+              (reductions (fn [left [up-left up y]]
+                            (min (inc left) (inc up) (if (= x y) up-left (inc up-left))))
+                          (inc i)
+                          (map vector above (rest above) b)))
+            (vec (range (inc (count b))))
+            (map-indexed vector a))))
+
+(defn nearest
+  "Returns the key among ks that is spelled most like k."
+  [k ks]
+  (apply min-key #(distance (name %) (name k)) ks))
+
+(def ^:private ^:const longest-name
+  "Beyond this a key resembles no option, and the distance takes long."
+  40)
+
+(defn- hint [k ks]
+  (when (and (keyword? k) (<= (count (name k)) (long longest-name)) (seq ks))
+    (str ", did you mean " (nearest k ks) "?")))
+
+(defn- unknown [k rows ks]
+  (error/invalid (str "Unknown option " (shown/text k) (hint k ks) " Known here:\n" (str/join "\n" (documented rows ks)))
+                 {:option k, :known (vec ks)}))
+
+;; A secret's value is not shown.
+(defn- wrong [k {:keys [accepts secret?]} v]
+  (if secret?
+    (error/invalid (str "The option " k " must be " accepts) {:option k, :accepts accepts})
+    (error/invalid (str "The option " k " is " (shown/text v) "; it must be " accepts) {:option k, :value v, :accepts accepts})))
+
+(defn- check-value [k row v]
+  (when-not ((:check row) v)
+    (throw (wrong k row v))))
+
+(defn value
+  "Throws :thrum/invalid when the option's value is not accepted."
+  [k v]
+  (check-value k (rows k) v))
+
+(defn check
+  "Returns the options when each key is one of ks and each value is accepted; throws :thrum/invalid otherwise. rows: another
+  table than this one's."
+  ([options ks] (check rows options ks))
+  ([rows options ks]
+   (when-not (map? options)
+     (throw (error/invalid (str "Options are a map, not " (shown/text options)) {:value options})))
+   (doseq [[k v] options]
+     (when-not (some #(identical? k %) ks) (throw (unknown k rows ks)))
+     (check-value k (rows k) v))
+   options))
+
+(defn function
+  "Returns f if it can be called; throws :thrum/invalid otherwise. place: where it stands, for the message."
+  ([f] (function "here" f))
+  ([place f]
+   (when-not (ifn? f)
+     (throw (error/invalid (str "A function is expected " place ", not " (shown/text f)) {:value f, :accepts "a function"})))
+   f))
+
+(defn mapped
+  "Returns f, which follows a limit, if it can be called; throws :thrum/invalid otherwise."
+  [f]
+  (function "after the limit, as in (pmap 8 f coll)" f))
+
+(defn instance
+  "Returns x if it is of the class; throws :thrum/invalid otherwise."
+  [^Class class expected x]
+  (when-not (.isInstance class x)
+    (throw (error/invalid (str "What is expected here is " expected ", not " (shown/text x)) {:value x, :accepts expected})))
+  x)
+
+(defn functions
+  "Returns fs as a vector if it is one or more functions, or, :or-none, no function at all; throws :thrum/invalid otherwise."
+  [caller fs & [or-none]]
+  (when-not (or (seq fs) or-none)
+    (throw (error/invalid (str caller " needs at least one branch: without any there is nothing to return") {:value (vec fs)})))
+  (mapv function fs))
+
+(defn pairs
+  "Returns the binding vector of a macro if it consists of pairs; throws :thrum/invalid otherwise."
+  [macro v]
+  (when-not (and (vector? v) (even? (count v)))
+    (throw (error/invalid (str macro " takes a vector of names and values, not " (shown/text v)) {:value v, :accepts "a vector of pairs"})))
+  v)
+
+(defn binding-form
+  "Returns the binding vector of a macro if it has one to n elements, the first of two a symbol; throws :thrum/invalid otherwise."
+  [macro v n]
+  (when-not (and (vector? v) (<= 1 (count v) n) (or (= 1 n) (simple-symbol? (first v))))
+    (throw (error/invalid (str macro " takes a vector first, " (if (= 1 n) "[executor]" "[symbol] or [symbol options]")
+                               ", not " (shown/text v))
+                          {:value v, :accepts "a vector"})))
+  v)
+
+(defn leading
+  "Returns the forms after a macro's first argument as [options body]. Options are a map or a symbol that stands before the body: a symbol
+  there would do nothing as part of it."
+  [[options & body :as forms]]
+  (if (and body (or (map? options) (symbol? options)))
+    [options body]
+    [{} forms]))
+
+;; The first argument of the map family
+
+(def ^:private limit-first
+  "the limit comes first, as in (pmap 8 f coll); it is a positive integer, or a map of options with a :limit")
+
+(defn- limit-error [given]
+  (error/invalid (if (and (ifn? given) (not (coll? given)))
+                   (str "A function stands where the limit is expected: " limit-first)
+                   (str "The limit is " (shown/text given) ": " limit-first))
+                 {:option :limit, :value given, :accepts "a positive integer"}))
+
+(defn no-limit
+  "Returns the answer to (map f)."
+  [f]
+  (error/invalid "map without a collection would be a transducer without a limit: use (pmap limit f)"
+                 {:value f, :accepts "a function and one or more collections"}))
+
+(defn- checked-window [{:keys [limit window] :as options}]
+  (when (< window limit)
+    (throw (error/invalid (str "The window is " window ", below the limit " limit
+                               "; it must be an integer, not below the limit")
+                          {:option :window, :value window, :limit limit, :accepts "an integer, not below the limit"})))
+  options)
+
+(defn- limited [options ks]
+  (let [{:keys [limit] :as options} (check options ks)]
+    (when-not limit (throw (limit-error limit)))
+    (checked-window (merge {:window (long (min Long/MAX_VALUE (*' 8 limit)))} options))))
+
+(defn fan-out
+  "Returns the options of a fan-out, all of ks present that have a default, from its first argument, a limit or a map."
+  [limit-or-options ks]
+  (cond
+    (map? limit-or-options) (limited limit-or-options ks)
+    (pos-int? limit-or-options) (limited {:limit limit-or-options} ks)
+    :else (throw (limit-error limit-or-options))))

@@ -1,0 +1,150 @@
+(ns ^:no-doc thrum.server.impl.access-log
+  "The built-in observer: one line a request, without query, cookies or other secrets, written by a thread of its own."
+  (:require
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [thrum.impl.error :as error]
+   [thrum.impl.shown :as shown])
+  (:import
+   (java.io Writer)
+   (java.time ZonedDateTime)
+   (java.time.format DateTimeFormatter)
+   (java.util Locale)
+   (java.util.concurrent ArrayBlockingQueue BlockingQueue TimeUnit)
+   (java.util.concurrent.atomic LongAdder)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private ^DateTimeFormatter time-format
+  (DateTimeFormatter/ofPattern "dd/MMM/yyyy:HH:mm:ss Z" Locale/ROOT))
+
+;; What a client sent, so that it can neither end a line nor fill a disk
+
+(def ^:private ^:const longest
+  "How many characters of a field are written."
+  1024)
+
+(defn- bounded [s]
+  (let [s (str s)]
+    (if (< longest (count s)) (str (subs s 0 longest) "...") s)))
+
+(defn- plain? [c]
+  (let [n (int c)]
+    (and (<= 0x20 n 0x7e) (not= 0x22 n) (not= 0x5c n))))
+
+(defn- escaped-by
+  "Returns the string with each character that is not plain, of printable ASCII without quote and backslash, as (f character)."
+  [f s]
+  (let [s (bounded s)]
+    (if (every? plain? s)
+      s
+      (str/join (map #(if (plain? %) % (f %)) s)))))
+
+(defn- as-bytes [c]
+  (str/join (map #(format "\\x%02X" (bit-and 0xff (int %))) (.getBytes (str c) "UTF-8"))))
+
+(defn escaped
+  "Returns the string with every byte below 0x20 or above 0x7e, every quote and every backslash as \\xHH; cut where it is long."
+  [s]
+  (escaped-by as-bytes s))
+
+;; The formats
+
+(defn- method-of [{:keys [request-method]}]
+  (some-> request-method name str/upper-case))
+
+(defn- header [request k]
+  (get-in request [:headers k]))
+
+(defn- referer
+  "Returns where the client comes from, without query and fragment: there are secrets in them too."
+  [request]
+  (some-> (header request "referer") (str/split #"[?#]" 2) first))
+
+(defn- common [{:keys [request status bytes]} ^ZonedDateTime at]
+  (let [{:keys [remote-addr uri protocol]} request
+        method (method-of request)]
+    (str (or remote-addr "-") " - - [" (.format time-format at) "] \""
+         (if method
+           (escaped (str method " " uri " " protocol))
+           "-")
+         "\" " (or status "-") " " (if (pos? (long (or bytes 0))) bytes "-"))))
+
+(defn- quoted [s]
+  (str "\"" (if s (escaped s) "-") "\""))
+
+(defn- seconds [nanos]
+  (String/format Locale/ROOT "%.6f" (object-array [(/ (long (or nanos 0)) 1e9)])))
+
+(defn- combined [{:keys [request nanos] :as facts} at]
+  (str/join " " [(common facts at) (quoted (referer request)) (quoted (header request "user-agent"))
+                 (seconds nanos) (or (:thrum/request-id request) "-")]))
+
+(defn- json-value [x]
+  (cond
+    (nil? x) "null"
+    (string? x) (str "\"" (escaped-by #(format "\\u%04x" (int %)) x) "\"")
+    :else (str x)))
+
+(defn- json [{:keys [request status bytes nanos throwable]} ^ZonedDateTime at]
+  (let [{:keys [remote-addr scheme uri protocol] id :thrum/request-id} request
+        fields ["time" (str (.toInstant at)) "remote_addr" remote-addr "scheme" (some-> scheme name) "host" (header request "host")
+                "method" (method-of request) "uri" uri "protocol" protocol "status" status "bytes" bytes
+                "seconds" (when nanos (symbol (seconds nanos))) "referer" (referer request) "user_agent" (header request "user-agent")
+                "request_id" id "error" (some-> throwable class .getName)]]
+    (str "{" (str/join "," (for [[k v] (partition 2 fields)] (str "\"" k "\":" (json-value v)))) "}")))
+
+(def formats
+  "By name: a function from an observer's facts and the time to a line."
+  {:common common, :combined combined, :json json})
+
+(defn- write-line! [^Writer out ^BlockingQueue lines ^String text]
+  (.write out text)
+  (.write out "\n")
+  (when (.isEmpty lines) (.flush out)))
+
+(defn- write-lines! [^Writer out ^BlockingQueue lines closed]
+  (loop []
+    (let [text (.poll lines 100 TimeUnit/MILLISECONDS)]
+      (when text (write-line! out lines text))
+      (when (or text (not @closed)) (recur))))
+  (.flush out))
+
+(defn- write-all!
+  "Writes until closed. A disk that fails ends the log, not the server: what comes then counts as dropped."
+  [^Writer out close? lines closed ^LongAdder dropped]
+  (try
+    (write-lines! out lines closed)
+    (catch Throwable _
+      (reset! closed :failed)
+      (.add dropped (inc (.size ^BlockingQueue lines))))
+    (finally
+      (when close? (try (.close out) (catch Exception _))))))
+
+(defn- writer-thread ^Thread [f]
+  (-> (Thread/ofPlatform) (.daemon true) (.name "thrum-access-log") (.start ^Runnable f)))
+
+(def ^:private ^:const stop-ms
+  "How long the end of the server waits for the lines that are queued."
+  5000)
+
+(defn observer
+  "Returns an observer that writes to a java.io.Writer, which stays open, or appends to a file; format: one of formats; queue: how
+  many lines may wait to be written, beyond which they are dropped and counted."
+  [to {:keys [format queue]}]
+  (when-not (or (instance? Writer to) (string? to) (instance? java.io.File to))
+    (throw (error/invalid (str "A log is written to a java.io.Writer, or a file, not " (shown/text to)) {:value to})))
+  (let [own? (not (instance? Writer to))
+        line (formats format)
+        out (if own? (io/writer to :append true) to)
+        lines (ArrayBlockingQueue. (int queue))
+        closed (atom nil)
+        dropped (LongAdder.)
+        thread (writer-thread #(write-all! out own? lines closed dropped))]
+    {:end (fn [facts]
+            (when (or @closed (not (.offer lines (line facts (ZonedDateTime/now)))))
+              (.increment dropped)))
+     :stop (fn [_]
+             (compare-and-set! closed nil :stopped)
+             (.join thread stop-ms))
+     :dropped #(.sum dropped)}))

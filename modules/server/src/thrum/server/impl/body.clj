@@ -1,0 +1,83 @@
+(ns ^:no-doc thrum.server.impl.body
+  "How a response's body becomes bytes: through Ring's StreamableResponseBody where Ring is there, with the same meaning where it is not."
+  (:import
+   (clojure.lang ISeq)
+   (java.io Closeable File FileInputStream InputStream OutputStream)))
+
+(set! *warn-on-reflection* true)
+
+(defn- loaded
+  "Returns the var, or nil where its namespace is not on the classpath. What fails for another reason is thrown."
+  [sym]
+  (try
+    (requiring-resolve sym)
+    (catch java.io.FileNotFoundException _ nil)))
+
+;; Decided when this namespace is loaded, so that compiling ahead of time does not freeze it.
+(def ^:private ring-write
+  (loaded 'ring.core.protocols/write-body-to-stream))
+
+(defn text-bytes
+  "Returns the bytes of a string in this charset."
+  ^bytes [^String s ^String charset]
+  (.getBytes s charset))
+
+(defn whole
+  "Returns the bytes of a body that is at hand, nil for one that has to be written out: String, byte[] and nil are."
+  ^bytes [body charset]
+  (cond
+    (string? body) (text-bytes body charset)
+    (nil? body) (byte-array 0)
+    (bytes? body) body
+    :else nil))
+
+(defn known-length
+  "Returns how many bytes the body has, or nil where that is not known before it is written: a File of length 0 may be no plain file, but a
+  FIFO, or one of /proc."
+  [body]
+  (when (instance? File body)
+    (let [length (.length ^File body)]
+      (when (pos? length) length))))
+
+(def ^:private ^:const piece
+  "How many bytes of a file are read at once."
+  65536)
+
+(defn- write-element! [^OutputStream out x charset]
+  (.write out (text-bytes (str x) charset))
+  (.flush out))
+
+(defn- write-all! [body charset ^OutputStream out]
+  (cond
+    (or (seq? body) (instance? ISeq body)) (run! #(write-element! out % charset) body)
+    (instance? InputStream body) (with-open [in ^InputStream body] (.transferTo in out))
+    :else (throw (ex-info (str "A response's :body cannot be a " (.getName (class body))) {:type :thrum/response})))
+  (.close out))
+
+(defn- write-file!
+  "Writes the first length bytes of the file: it may have grown since its length was announced."
+  [file ^long length ^OutputStream out]
+  (with-open [in (FileInputStream. ^File file)]
+    (let [buffer (byte-array (max 1 (min length piece)))]
+      (loop [left length]
+        (let [n (long (if (pos? left) (.read in buffer 0 (min left (alength buffer))) -1))]
+          (when (pos? n)
+            (.write out buffer 0 n)
+            (recur (- left n)))))))
+  (.close out))
+
+(defn write!
+  "Writes the body to the stream, and closes it when it is whole; not when it fails: so nobody takes a part for the whole. A seq is
+  flushed element by element. response: as the handler gave it; length: the known one of its body, beyond which nothing is written.
+  In an async handler Ring's own implementations may return first, and close later."
+  [{:keys [body] :as response} length charset ^OutputStream out]
+  (cond
+    (instance? File body) (write-file! body (or length Long/MAX_VALUE) out)
+    ring-write (ring-write body response out)
+    :else (write-all! body charset out)))
+
+(defn discard!
+  "Closes a body that nobody will read, without realising it."
+  [body]
+  (when (instance? Closeable body)
+    (.close ^Closeable body)))

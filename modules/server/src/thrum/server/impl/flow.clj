@@ -1,0 +1,35 @@
+(ns ^:no-doc thrum.server.impl.flow
+  "For engines: blocking on what is done elsewhere. An interrupt ends the wait, and leaves what is done alone."
+  (:require
+   [thrum.impl.jdk :as jdk])
+  (:import
+   (java.io IOException InterruptedIOException)
+   (java.util.concurrent CompletableFuture ExecutionException)))
+
+(set! *warn-on-reflection* true)
+
+(defn io-exception
+  "Returns the throwable as an IOException, itself if it is one."
+  ^IOException [^Throwable t]
+  (if (instance? IOException t) t (IOException. (str "The connection failed: " (.getMessage t)) t)))
+
+(defn await!
+  "Returns the future's value. Throws IOException: its failure, or InterruptedIOException."
+  [^CompletableFuture future]
+  (try
+    (.get future)
+    (catch ExecutionException e (throw (io-exception (.getCause e))))
+    (catch InterruptedException e
+      ;; With its cause it is told from a failure: a form that cancels takes it for what it asked for.
+      (throw (.initCause (InterruptedIOException. "Interrupted while the client was waited for") e)))))
+
+(defn elsewhere
+  "Calls f on a virtual thread of its own; returns a CompletableFuture of what it returns or throws."
+  ^CompletableFuture [f]
+  (let [future (CompletableFuture.)]
+    (.start (jdk/clean-thread "http-elsewhere"
+                              (fn []
+                                (try
+                                  (.complete future (f))
+                                  (catch Throwable t (.completeExceptionally future t))))))
+    future))

@@ -1,0 +1,50 @@
+(ns ^:no-doc thrum.server.impl.input
+  "A request's body as its handler reads it: no longer than allowed, and known to the exchange while a read blocks."
+  (:import
+   (java.io IOException InputStream)
+   (java.util.concurrent.atomic AtomicLong)))
+
+(set! *warn-on-reflection* true)
+
+;; Who has to know of reads: the exchange.
+(definterface Reader
+  (^Object reading [])              ; a read begins; throws IOException when the exchange is over
+  (^Object read [])                 ; it has ended
+  (^Object overlong [])             ; the body is longer than allowed
+  (^Object broken []))              ; the body could not be read to its end
+
+(defn- too-long ^IOException [most]
+  (IOException. (str "The request's body is longer than " most " bytes")))
+
+(defn- check-length! [^Reader reader ^AtomicLong length n most]
+  (when (and most (< (long most) (.addAndGet length n)))
+    (.overlong reader)
+    (throw (too-long most))))
+
+(defn- reading
+  "Returns what (f) does, which reads from the engine."
+  [^Reader reader f]
+  (.reading reader)
+  (try
+    (f)
+    (catch IOException e
+      (.broken reader)
+      (throw e))
+    (finally (.read reader))))
+
+(defn guarded
+  "Returns the stream of the body, for reader; most: how many bytes it may have, or nil. Beyond that a read throws IOException."
+  ^InputStream [^InputStream in reader most]
+  (let [length (AtomicLong.)
+        take! (fn [^bytes buffer ^long offset ^long n]
+                (let [read (long (reading reader #(.read in buffer offset n)))]
+                  (when (pos? read) (check-length! reader length read most))
+                  read))]
+    (proxy [InputStream] []
+      (read
+        ([] (let [one (byte-array 1)]
+              (if (neg? (long (take! one 0 1))) -1 (bit-and 0xff (aget one 0)))))
+        ([buffer] (take! buffer 0 (alength ^bytes buffer)))
+        ([buffer offset n] (take! buffer offset n)))
+      (available [] (.available in))
+      (close [] (.close in)))))

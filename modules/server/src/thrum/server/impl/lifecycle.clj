@@ -1,0 +1,188 @@
+(ns ^:no-doc thrum.server.impl.lifecycle
+  "How a server starts, drains and ends."
+  (:require
+   [thrum.impl.deadline :as deadline]
+   [thrum.impl.error :as error]
+   [thrum.server.impl.address :as address]
+   [thrum.server.impl.exchange :as exchange]
+   [thrum.server.impl.forwarded :as forwarded]
+   [thrum.server.impl.pace :as pace]
+   [thrum.server.impl.request-id :as request-id]
+   [thrum.server.impl.traffic :as traffic]
+   [thrum.server.spi])
+  (:import
+   (java.util.concurrent CountDownLatch)
+   (java.util.concurrent.atomic AtomicReference)
+   (thrum.server.spi Running)))
+
+(set! *warn-on-reflection* true)
+
+;; pace: the thread that looks for slow clients, or nil. stopped: open until the server has stopped. hook: what runs at the end of
+;; the JVM.
+(deftype Life [engine options traffic ^Running running ^Thread pace ^CountDownLatch stopped ^AtomicReference hook])
+
+(def ^:private ^:const answer-ms
+  "How long stop! waits for clients to be answered after it has interrupted the handlers, and for streams to end before it cuts
+  them."
+  2000)
+
+(def ^:private ^ThreadLocal serving
+  "The traffic of the server whose handler this thread runs, or nil."
+  (ThreadLocal.))
+
+;; Start
+
+(defn- start-failed [{:keys [name]} {:keys [host port ssl-port]} ^Throwable cause]
+  (ex-info (str "The engine " name " could not start on " host ":" (or port ssl-port) ": " (.getMessage cause))
+           {:type :thrum/start-failed, :engine name, :host host, :port port, :ssl-port ssl-port}
+           cause))
+
+(defn- server-of
+  "Returns what serves a wire: on each thread with the class loader of the thread that starts the server."
+  [traffic handler]
+  (let [loader (.getContextClassLoader (Thread/currentThread))
+        {:keys [min-bytes-per-second] :as options} (traffic/options traffic)
+        serve! (fn [wire]
+                 (.set serving traffic)
+                 (.setContextClassLoader (Thread/currentThread) loader)
+                 (exchange/serve! traffic handler wire))]
+    (if min-bytes-per-second
+      #(serve! (pace/paced % options))
+      serve!)))
+
+(defn- start-engine ^Running [{:keys [start] :as engine} options traffic handler]
+  (try
+    (start (assoc options :on-refused #(traffic/tell! traffic :end (constantly %))) (server-of traffic handler))
+    (catch Exception e
+      (throw (if (= :thrum/invalid (error/type-of e)) e (start-failed engine options e))))))
+
+(declare stop!)
+
+(defn- add-hook! [^Life life]
+  (let [hook (Thread. ^Runnable (fn [] (stop! life)) "thrum-stop")]
+    (.set ^AtomicReference (.-hook life) hook)
+    (.addShutdownHook (Runtime/getRuntime) hook)))
+
+(defn- remove-hook! [^Life life]
+  (when-some [hook (.getAndSet ^AtomicReference (.-hook life) nil)]
+    (try
+      (.removeShutdownHook (Runtime/getRuntime) hook)
+      ;; The JVM is ending: it may be this hook that runs.
+      (catch IllegalStateException _))))
+
+(defn- as-asked
+  "Returns what makes the request of its client out of the one that arrived, or nil where that is the same."
+  [{:keys [trusted-proxies forwarded-headers request-id?]}]
+  (let [trusted (some-> trusted-proxies address/blocks)]
+    (when-some [steps (seq (cond-> []
+                             request-id? (conj (request-id/giver trusted))
+                             trusted (conj (forwarded/reader trusted forwarded-headers))))]
+      (apply comp (reverse steps)))))
+
+(defn- start-looking
+  "Starts to look for clients that are too slow, where that is asked for. Returns the thread, or nil."
+  [traffic {:keys [min-bytes-per-second rate-grace-ms]}]
+  (when min-bytes-per-second
+    (pace/start-looking #(run! exchange/end-if-slow! (traffic/in-flight traffic)) rate-grace-ms)))
+
+(defn start
+  "Returns the life of a server of this engine; the options are checked already. Throws :thrum/start-failed."
+  [engine options handler]
+  (let [traffic (traffic/traffic (assoc options :as-asked (as-asked options)))
+        running (start-engine engine options traffic handler)
+        life (Life. engine options traffic running (start-looking traffic options) (CountDownLatch. 1) (AtomicReference.))]
+    (when (:stop-on-shutdown? options) (add-hook! life))
+    life))
+
+;; Stop
+
+(defn- wait-ms! [ms]
+  (when (pos? (long ms)) (Thread/sleep (long ms))))
+
+(defn- end-streams!
+  "Ends the streams that are open, and those that still open; cuts what is left of them later. Returns the alarm for that."
+  [traffic]
+  (traffic/move! traffic :closing :ending)
+  (run! exchange/end-stream! (traffic/in-flight traffic))
+  (deadline/arm! (deadline/in-ms answer-ms) #(run! exchange/cut-stream! (traffic/in-flight traffic))))
+
+(defn- end-requests! [traffic]
+  (run! #(exchange/end! % :shutdown) (remove exchange/stream? (traffic/in-flight traffic)))
+  (traffic/await-quiet! traffic (complement exchange/settled?) (deadline/in-ms answer-ms)))
+
+(defn- drain!
+  "Lets what is in flight end, and ends the rest: streams first."
+  [^Life life]
+  (let [{:keys [shutdown-timeout-ms drain-streams-ms]} (.-options life)
+        traffic (.-traffic life)
+        end (deadline/in-ms shutdown-timeout-ms)]
+    (traffic/await-quiet! traffic (constantly true) (deadline/in-ms (min drain-streams-ms shutdown-timeout-ms)))
+    (let [cut (end-streams! traffic)]
+      (when-not (traffic/await-quiet! traffic exchange/awaited? end)
+        (end-requests! traffic))
+      (deadline/disarm! cut)
+      (run! exchange/cut-stream! (traffic/in-flight traffic)))))
+
+(defn- stop-now!
+  "Stops, on a thread that nobody interrupts."
+  [^Life life]
+  (try
+    (wait-ms! (:drain-delay-ms (.-options life)))
+    ;; First: an engine that finds itself idle may close kept connections with its listener, and no handler must have been given a
+    ;; request on one of them.
+    (traffic/move! (.-traffic life) :draining :closing)
+    (.closeListeners ^Running (.-running life))
+    (drain! life)
+    (finally
+      (try
+        (.close ^Running (.-running life))
+        (finally
+          (some-> ^Thread (.-pace life) (.interrupt))
+          (remove-hook! life)
+          (traffic/move! (.-traffic life) (traffic/state (.-traffic life)) :stopped)
+          (traffic/tell! (.-traffic life) :stop (constantly {}))
+          (.countDown ^CountDownLatch (.-stopped life)))))))
+
+(defn join
+  "Waits until the server has stopped."
+  [^Life life]
+  (.await ^CountDownLatch (.-stopped life)))
+
+(defn stop!
+  "Drains and stops. Blocks until that is done, but from inside one of the server's own handlers, which it would wait for."
+  [^Life life]
+  (when (traffic/move! (.-traffic life) :running :draining)
+    ;; A platform thread of its own: whoever calls may be interrupted, or be what is drained.
+    (-> (Thread/ofPlatform) (.name "thrum-stopping") (.start #(stop-now! life))))
+  (when-not (identical? (.-traffic life) (.get serving))
+    (join life)))
+
+(defn- running ^Running [^Life life]
+  (.-running life))
+
+(defn port
+  "Returns the port of HTTP, or nil."
+  [life]
+  (let [port (.port (running life))]
+    (when (pos? port) port)))
+
+(defn ssl-port
+  "Returns the port of HTTPS, or nil."
+  [life]
+  (let [port (.sslPort (running life))]
+    (when (pos? port) port)))
+
+(defn native
+  "Returns the engine's own server object."
+  [life]
+  (.native (running life)))
+
+(defn status
+  "Returns what the server counts."
+  [^Life life]
+  (traffic/status (.-traffic life)))
+
+(defn engine
+  "Returns the engine of the server."
+  [^Life life]
+  (.-engine life))

@@ -1,0 +1,157 @@
+(ns ^:no-doc thrum.server.impl.pace
+  "The least rate at which a client sends a request's body, and takes a response.
+
+  Each way of an exchange has an allowance of time. Waiting for the client spends it; each byte adds what a byte may take. A client
+  that still keeps somebody waiting when nothing is left is too slow. Somebody looks from time to time: no byte has a timer."
+  (:require
+   [thrum.server.spi])
+  (:import
+   (java.io InputStream OutputStream)
+   (java.util.concurrent TimeUnit)
+   (thrum.server.spi Wire)))
+
+(set! *warn-on-reflection* true)
+
+;; One way
+
+(definterface ILane
+  (^Object enter [^long now])           ; the client is waited for
+  (^Object leave [^long now ^long n])   ; it is not any more, and n bytes have passed
+  (^boolean late [^long now]))
+
+;; In ns. most: how much may be saved up. left: of the allowance, when nobody waits. since: when the wait began, or nil.
+(deftype Lane [^double per-byte ^double most ^:unsynchronized-mutable ^double left ^:unsynchronized-mutable since]
+  ILane
+  (enter [this now]
+    (locking this (set! since now)))
+  (leave [this now n]
+    (locking this
+      (when since
+        (set! left (min most (+ (- left (double (- now (long since)))) (* per-byte n))))
+        (set! since nil))))
+  (late [this now]
+    (locking this
+      (boolean (and since (neg? (- left (double (- now (long since))))))))))
+
+(defn lane
+  "Returns a lane for so many bytes per second, on which a client may be grace-ms late. saves?: whether what has passed more quickly
+  is kept for later without bound."
+  ^Lane [rate grace-ms saves?]
+  (let [grace (double (.toNanos TimeUnit/MILLISECONDS (long grace-ms)))]
+    (Lane. (/ 1e9 (double rate)) (if saves? Double/MAX_VALUE grace) grace nil)))
+
+(defmacro ^:private on
+  "Evaluates the forms, which wait for the client; n: how many bytes pass, of the value it when they have returned."
+  [[lane it n] & forms]
+  `(do
+     (.enter ~lane (System/nanoTime))
+     (let [passed# (volatile! 0)]
+       (try
+         (let [~it (do ~@forms)]
+           (vreset! passed# ~n)
+           ~it)
+         (finally (.leave ~lane (System/nanoTime) (long @passed#)))))))
+
+;; Bodies
+
+(defn- paced-input ^InputStream [^InputStream in ^Lane lane]
+  (let [read! (fn [^bytes b offset n]
+                (on [lane got (max 0 (long got))] (.read in b (int offset) (int n))))]
+    (proxy [InputStream] []
+      (read
+        ([] (let [one (byte-array 1)]
+              (if (neg? (long (read! one 0 1))) -1 (bit-and 0xff (aget one 0)))))
+        ([b] (read! b 0 (alength ^bytes b)))
+        ([b offset n] (read! b offset n)))
+      (available [] (.available in))
+      (close [] (.close in)))))
+
+(def ^:private ^:const piece
+  "How many bytes are written in one go: a client that takes some shows it."
+  16384)
+
+(defn- write-pieces! [^OutputStream out ^Lane lane bytes offset n]
+  (let [end (+ (long offset) (long n))]
+    (loop [from (long offset)]
+      (when (< from end)
+        (let [n (min piece (- end from))]
+          (on [lane _ n] (.write out ^bytes bytes (int from) (int n)))
+          (recur (+ from n)))))))
+
+(defn- paced-output ^OutputStream [^OutputStream out ^Lane lane]
+  (proxy [OutputStream] []
+    (write
+      ([x] (if (bytes? x)
+             (write-pieces! out lane x 0 (alength ^bytes x))
+             (write-pieces! out lane (byte-array [(unchecked-byte x)]) 0 1)))
+      ([b offset n] (write-pieces! out lane b offset n)))
+    (flush [] (on [lane _ 0] (.flush out)))
+    (close [])))
+
+;; The wire
+
+(definterface IPaced
+  (^boolean late [^long now]))
+
+(deftype PacedWire [^Wire wire ^Lane in ^Lane out]
+  IPaced
+  (late [_ now]
+    (or (.late in now) (.late out now)))
+
+  Wire
+  (method [_] (.method wire))
+  (target [_] (.target wire))
+  (protocol [_] (.protocol wire))
+  (scheme [_] (.scheme wire))
+  (authority [_] (.authority wire))
+  (headers [_] (.headers wire))
+  (remote [_] (.remote wire))
+  (local [_] (.local wire))
+  (certificate [_] (.certificate wire))
+  (body [_]
+    (some-> (.body wire) (paced-input in)))
+  (send [this status headers body]
+    (if (and body (< piece (alength ^bytes body)))
+      (let [^OutputStream stream (.begin this status headers (alength ^bytes body))]
+        (.write stream ^bytes body)
+        (.end this))
+      (on [out _ (if body (alength ^bytes body) 0)] (.send wire status headers body))))
+  (begin [_ status headers length]
+    (paced-output (on [out stream 0] (.begin wire status headers length)) out))
+  (end [_]
+    (on [out _ 0] (.end wire)))
+  (abort [_] (.abort wire))
+  (watch [_ gone] (.watch wire gone))
+  (unwatch [_] (.unwatch wire))
+  (upgrade [_ headers protocol listener] (.upgrade wire headers protocol listener)))
+
+(defn paced
+  "Returns the wire with the least rate of these options."
+  ^Wire [wire {:keys [min-bytes-per-second rate-grace-ms]}]
+  ;; What a socket's buffers have taken has not been taken by the client: it is let go on with that.
+  (PacedWire. wire (lane min-bytes-per-second rate-grace-ms false) (lane min-bytes-per-second rate-grace-ms true)))
+
+(defn late?
+  "Tells whether the client at this wire is waited for, and too slow."
+  [wire]
+  (and (instance? PacedWire wire)
+       (.late ^PacedWire wire (System/nanoTime))))
+
+;; Who looks
+
+(defn- period-ms [grace-ms]
+  (-> (quot (long grace-ms) 8) (max 10) (min 500)))
+
+(defn start-looking
+  "Calls (look) again and again, often enough for this grace. Returns the thread, which ends when it is interrupted."
+  ^Thread [look grace-ms]
+  (-> (Thread/ofPlatform) (.daemon) (.name "thrum-pace") (.inheritInheritableThreadLocals false)
+      (.start #(try
+                 (while true
+                   (Thread/sleep (long (period-ms grace-ms)))
+                   ;; No thread is to be had, or no memory: the next look may find some.
+                   (try
+                     (look)
+                     (catch InterruptedException e (throw e))
+                     (catch Throwable _)))
+                 (catch InterruptedException _)))))

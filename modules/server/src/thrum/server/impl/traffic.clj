@@ -1,0 +1,115 @@
+(ns ^:no-doc thrum.server.impl.traffic
+  "What is in flight on one server: counted, bounded, watched and drained."
+  (:require
+   [thrum.impl.limit :as limit]
+   [thrum.impl.wait :as wait])
+  (:import
+   (java.util Map Set)
+   (java.util.concurrent ConcurrentHashMap)
+   (java.util.concurrent.atomic AtomicReference LongAdder)
+   (java.util.concurrent.locks LockSupport)
+   (thrum.impl.limit Limiter)))
+
+(set! *warn-on-reflection* true)
+
+;; state: :running, :draining, :closing, when kept connections get 503, :ending, when streams end too, :stopped. drainer: the thread that waits for the last one.
+(deftype Traffic [options ^Limiter limiter ^Limiter streams ^Set exchanges ^Map counters ^AtomicReference state ^AtomicReference drainer])
+
+(def ^:private counted
+  [:shed :timed-out :disconnected :served :failed :overdue :observer-errors])
+
+(defn- limited [permits queue wait-ms name]
+  (when permits
+    (limit/limiter permits {:queue queue, :wait-ms wait-ms, :name name})))
+
+(defn traffic
+  "Returns the traffic of a server with these options."
+  [{:keys [max-concurrent max-queued queue-timeout-ms max-streams] :as options}]
+  (Traffic. options
+            (limited max-concurrent max-queued queue-timeout-ms "max-concurrent")
+            (limited (or max-streams Long/MAX_VALUE) 0 0 "max-streams")
+            (ConcurrentHashMap/newKeySet)
+            (into {} (map (fn [k] [k (LongAdder.)])) counted)
+            (AtomicReference. :running)
+            (AtomicReference.)))
+
+(defn options
+  "Returns the options of the server."
+  [^Traffic traffic]
+  (.-options traffic))
+
+(defn state
+  "Returns :running, :draining, :closing, :ending or :stopped."
+  [^Traffic traffic]
+  (.get ^AtomicReference (.-state traffic)))
+
+(defn move!
+  "Goes from one state to the next. Returns whether this call did."
+  [^Traffic traffic from to]
+  (.compareAndSet ^AtomicReference (.-state traffic) from to))
+
+;; Counting
+
+(defn add!
+  "Adds n to a counter."
+  [^Traffic traffic k n]
+  (.add ^LongAdder (.get ^Map (.-counters traffic) k) (long n)))
+
+(defn- in-use [limiter k]
+  (if limiter (k (.facts ^Limiter limiter)) 0))
+
+(defn- dropped [{:keys [observer]}]
+  (if-some [f (:dropped observer)] (f) 0))
+
+(defn status
+  "Returns the counts of the server: what is under way now (:in-flight :queued :streams :overdue), and since it started."
+  [^Traffic traffic]
+  (into {:state ({:closing :draining, :ending :draining} (state traffic) (state traffic))
+         :in-flight (.size ^Set (.-exchanges traffic))
+         :queued (in-use (.-limiter traffic) :waiting)
+         :streams (in-use (.-streams traffic) :in-use)
+         :observer-dropped (dropped (.-options traffic))}
+        (map (fn [[k adder]] [k (.sum ^LongAdder adder)]))
+        (.-counters traffic)))
+
+;; Watching
+
+(defn tell!
+  "Calls the observer's function for this event, if there is one, with what (facts) returns. What it throws is counted."
+  [^Traffic traffic event facts]
+  (when-some [f (get (:observer (.-options traffic)) event)]
+    (try
+      (f (facts))
+      (catch Throwable _ (add! traffic :observer-errors 1)))))
+
+;; What is in flight
+
+(defn enter!
+  "An exchange begins."
+  [^Traffic traffic exchange]
+  (.add ^Set (.-exchanges traffic) exchange))
+
+(defn wake!
+  "Has who waits for the last exchange look again."
+  [^Traffic traffic]
+  (when-some [thread (.get ^AtomicReference (.-drainer traffic))]
+    (LockSupport/unpark thread)))
+
+(defn leave!
+  "An exchange has ended."
+  [^Traffic traffic exchange]
+  (.remove ^Set (.-exchanges traffic) exchange)
+  (wake! traffic))
+
+(defn in-flight
+  "Returns the exchanges that have not ended."
+  [^Traffic traffic]
+  (vec (.-exchanges traffic)))
+
+(defn await-quiet!
+  "Waits until no exchange is left for which (counts? exchange), or the moment has come. Returns whether none is left."
+  [^Traffic traffic counts? moment]
+  (.set ^AtomicReference (.-drainer traffic) (Thread/currentThread))
+  (try
+    (wait/until traffic moment #(not-any? counts? (.-exchanges traffic)))
+    (finally (.set ^AtomicReference (.-drainer traffic) nil))))

@@ -1,0 +1,274 @@
+(ns ^:no-doc thrum.server.impl.websocket
+  "Ring's websockets over an engine's: every callback runs on the exchange's own thread, inside its scope, one after the other."
+  (:require
+   [clojure.string :as str]
+   [thrum.impl.error :as error]
+   [thrum.impl.shown :as shown]
+   [thrum.server.impl.response :as response]
+   [thrum.server.spi])
+  (:import
+   (java.nio ByteBuffer)
+   (java.nio.charset StandardCharsets)
+   (java.security MessageDigest)
+   (java.util Base64)
+   (java.util.concurrent ArrayBlockingQueue BlockingQueue CountDownLatch TimeUnit)
+   (thrum.server.spi Listener Socket)))
+
+(set! *warn-on-reflection* true)
+
+;; The socket that callbacks get
+
+(deftype WebSocket [^Socket socket])
+
+(defmethod print-method WebSocket [^WebSocket ws ^java.io.Writer w]
+  (.write w (if (.isOpen ^Socket (.-socket ws)) "#<websocket open>" "#<websocket closed>")))
+
+(defn open?
+  "Tells whether messages can still be sent."
+  [^WebSocket ws]
+  (.isOpen ^Socket (.-socket ws)))
+
+(defn- buffer ^ByteBuffer [data]
+  (cond
+    (nil? data) (ByteBuffer/allocate 0)
+    (bytes? data) (ByteBuffer/wrap data)
+    (instance? ByteBuffer data) data
+    :else (throw (error/invalid (str "Bytes or a ByteBuffer are expected, not " (shown/text (class data))) {:value data}))))
+
+(defn send!
+  "Sends a message: a CharSequence as text, bytes or a ByteBuffer as binary. Blocks until it is flushed; throws IOException when
+  that fails."
+  [^WebSocket ws message]
+  (if (instance? CharSequence message)
+    (.text ^Socket (.-socket ws) message)
+    (.binary ^Socket (.-socket ws) (buffer message)))
+  nil)
+
+(defn ping!
+  "Sends a ping, with data or without."
+  [^WebSocket ws data]
+  (.ping ^Socket (.-socket ws) (buffer data))
+  nil)
+
+(defn pong!
+  "Sends a pong, with data or without."
+  [^WebSocket ws data]
+  (.pong ^Socket (.-socket ws) (buffer data))
+  nil)
+
+(defn close!
+  "Closes with this code (RFC 6455, 7.4) and reason; nothing where it is closed already."
+  [^WebSocket ws code reason]
+  (when (open? ws)
+    (.close ^Socket (.-socket ws) (int code) reason))
+  nil)
+
+(defn abort!
+  "Cuts the connection; its listener is told of the end, as of any other."
+  [^WebSocket ws]
+  (.abort ^Socket (.-socket ws)))
+
+;; Ring, where it is there
+
+(defn- ring-var [n]
+  (try
+    (requiring-resolve (symbol "ring.websocket.protocols" n))
+    (catch java.io.FileNotFoundException _ nil)))
+
+(def ^:private ring
+  "Ring's own functions by name, or nil: decided when this namespace is loaded."
+  (when (ring-var "Listener")
+    (into {} (map (juxt keyword ring-var))
+          ["Listener" "PingListener" "Socket" "AsyncSocket" "on-open" "on-message" "on-pong" "on-ping" "on-error" "on-close"])))
+
+(defn- send-async! [ws message succeed fail]
+  (try
+    (send! ws message)
+    (succeed)
+    (catch Throwable t (fail t))))
+
+(when ring
+  (extend WebSocket
+    @(:Socket ring) {:-open? open?
+                     :-send send!
+                     :-ping ping!
+                     :-pong pong!
+                     :-close close!}
+    @(:AsyncSocket ring) {:-send-async send-async!}))
+
+(defn- listens? [protocol listener]
+  (boolean (and ring (satisfies? @(protocol ring) listener))))
+
+(defn- plain-map? [listener]
+  (and (map? listener) (or (not (record? listener)) (not (listens? :Listener listener)))))
+
+(defn- hears? [listener callback]
+  (if (plain-map? listener)
+    (some? (get listener callback))
+    (or (not= :on-ping callback) (listens? :PingListener listener))))
+
+(defn- call!
+  "Calls the listener's callback, if it has it, with the socket and what else there is."
+  [listener callback & args]
+  (when (hears? listener callback)
+    (if (plain-map? listener)
+      (apply (get listener callback) args)
+      (apply (get ring callback) listener args))))
+
+;; The engine's side: each event is handed to the exchange's thread, which takes them one by one.
+
+(defn- tell!
+  "Hands over an event, and does not wait for its callback."
+  [^BlockingQueue events & event]
+  (.put events [(CountDownLatch. 1) event])
+  nil)
+
+(defn- hand-over!
+  "Hands over an event, and waits until its callback has returned: what it sends goes before what the engine does next, as
+  answering a close."
+  [^BlockingQueue events & event]
+  (let [done (CountDownLatch. 1)]
+    (.put events [done event])
+    (.await done)))
+
+(deftype Inbox [listener ^BlockingQueue events]
+  Listener
+  (opened [_ socket] (tell! events :on-open socket))
+  (text [_ socket message] (hand-over! events :on-message socket message))
+  (binary [_ socket message] (hand-over! events :on-message socket message))
+  (ping [_ socket data] (hand-over! events :on-ping socket data))
+  (pong [_ socket data] (hand-over! events :on-pong socket data))
+  (failed [_ socket throwable] (tell! events :on-error socket throwable))
+  (closed [_ socket code reason] (tell! events :on-close socket code reason)))
+
+(defn inbox
+  "Returns what an engine tells of a websocket to, for this Ring listener. Throws :thrum/response for what is none."
+  ^Listener [listener]
+  (when-not (or (map? listener) (listens? :Listener listener))
+    (throw (ex-info (str "A websocket's listener is a map of callbacks, or satisfies Ring's Listener; it is not a " (class listener))
+                    {:type :thrum/response})))
+  (Inbox. listener (ArrayBlockingQueue. 1)))
+
+;; The exchange's side
+
+(defn- fail! [listener ^WebSocket ws t]
+  (try
+    (call! listener :on-error ws t)
+    (finally (close! ws 1011 "Internal error"))))
+
+(defn- deliver! [listener ^WebSocket ws callback args]
+  (try
+    (if (and (= :on-ping callback) (not (hears? listener :on-ping)))
+      (pong! ws (first args))
+      (apply call! listener callback ws args))
+    (catch InterruptedException e (throw e))
+    (catch Throwable t
+      (when-not (= :on-close callback)
+        (fail! listener ws t)))))
+
+(defn- deliver-all!
+  "Calls the listener until the socket is closed. opened is called with the WebSocket first."
+  [^Inbox inbox opened]
+  (loop [ws nil]
+    (let [[^CountDownLatch done [callback socket & args]] (.take ^BlockingQueue (.-events inbox))
+          ws (or ws (doto (WebSocket. socket) (opened)))]
+      (try
+        (deliver! (.-listener inbox) ws callback args)
+        (finally (.countDown done)))
+      (when-not (= :on-close callback) (recur ws)))))
+
+(def ^:private patience-s
+  "How long an engine may take to tell of the end of a socket that was cut."
+  5)
+
+(defn- discard-all!
+  "Takes what the engine still tells, so that it does not wait for somebody to take it."
+  [^Inbox inbox]
+  (loop []
+    (let [[^CountDownLatch done [callback socket]] (.poll ^BlockingQueue (.-events inbox) patience-s TimeUnit/SECONDS)]
+      (some-> done (.countDown))
+      (when socket (.abort ^Socket socket))
+      (when (and callback (not= :on-close callback)) (recur)))))
+
+(defn attend!
+  "Calls the listener's callbacks on this thread until the websocket is closed. (opened ws) is called first. A cancel cuts the socket."
+  [inbox opened]
+  (let [current (volatile! nil)]
+    (try
+      (deliver-all! inbox (fn [ws] (vreset! current ws) (opened ws)))
+      (catch Throwable t
+        (Thread/interrupted)
+        (some-> ^WebSocket @current ^Socket (.-socket) (.abort))
+        (discard-all! inbox)
+        (throw t)))))
+
+;; Handshakes
+
+(defn- accept-key [key]
+  (->> (.getBytes (str key "258EAFA5-E914-47DA-95CA-C5AB0DC85B11") StandardCharsets/US_ASCII)
+       (.digest (MessageDigest/getInstance "SHA-1"))
+       (.encodeToString (Base64/getEncoder))))
+
+(defn handshake
+  "Returns the headers that accept a websocket, as pairs; key: the client's; protocol: the subprotocol, or nil."
+  [key protocol]
+  (cond-> [["Upgrade" "websocket"] ["Connection" "Upgrade"] ["Sec-WebSocket-Accept" (accept-key key)]]
+    protocol (conj ["Sec-WebSocket-Protocol" protocol])))
+
+;; Who may open one
+
+(defn- header [request k]
+  (get-in request [:headers k]))
+
+(defn- listed?
+  "Tells whether a header that is a list of names has this one, in any case."
+  [request k ^String name]
+  (some #(.equalsIgnoreCase name (str/trim %)) (some-> (header request k) (str/split #","))))
+
+(defn- asks?
+  "Tells whether the request asks for a websocket of the version that there is (RFC 6455, 4.2.1)."
+  [request]
+  (and (.equalsIgnoreCase "websocket" (header request "upgrade"))
+       (listed? request "connection" "upgrade")
+       (= "13" (header request "sec-websocket-version"))))
+
+(defn- body? [{:keys [content-length] :as request}]
+  (or (header request "transfer-encoding")
+      (pos? (long (or content-length 0)))))
+
+(defn- well-formed?
+  "Tells whether the request that asks for a websocket may: a GET of HTTP/1.1 without a body, with a key of 16 bytes in base64."
+  [request]
+  (and (= :get (:request-method request))
+       (= "HTTP/1.1" (:protocol request))
+       (re-matches #"[A-Za-z0-9+/]{22}==" (or (header request "sec-websocket-key") ""))
+       (not (body? request))))
+
+(defn- same-host? [^String origin request]
+  (let [[_ authority] (re-matches #"(?i)https?://([^/?#]+)" origin)
+        ^String host (header request "host")]
+    (boolean (and authority host (.equalsIgnoreCase host ^String authority)))))
+
+(defn- allowed? [origins origin request]
+  (cond
+    (or (nil? origin) (= :any origins)) true
+    (nil? origins) (same-host? origin request)
+    :else (boolean (some #(.equalsIgnoreCase ^String % ^String origin) origins))))
+
+(defn refusal
+  "Returns the response for a request that must not become a websocket, nil for one that may. origins: the option :ws-origins."
+  [request origins]
+  (cond
+    (not (asks? request)) (if (= "HTTP/1.1" (:protocol request))
+                            (assoc (response/plain 426 "Upgrade" "websocket" "Sec-WebSocket-Version" "13") :body "upgrade required")
+                            (response/plain 400))
+    (not (well-formed? request)) (response/plain 400 "Connection" "close")
+    (not (allowed? origins (header request "origin") request)) (response/plain 403)
+    :else nil))
+
+(defn check-protocol!
+  "Throws :thrum/response where the handler has chosen a subprotocol that the client does not offer: the client would have to hang up."
+  [request protocol]
+  (when-not (or (nil? protocol) (some #(= protocol (str/trim %)) (some-> (header request "sec-websocket-protocol") (str/split #","))))
+    (throw (ex-info (str "The client does not offer the subprotocol " (shown/text protocol))
+                    {:type :thrum/response, :protocol protocol, :offered (header request "sec-websocket-protocol")}))))
