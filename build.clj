@@ -1,5 +1,6 @@
 (ns build
-  "Builds and installs the jars, and writes the wrapper's lock file: ./cljw -T:build jars | install | clean | lock-tools."
+  "Builds and installs the jars, and writes the wrapper's lock file: ./cljw -T:build jars | install
+  | clean | lock-tools."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -20,13 +21,16 @@
   "The modules that become jars. test-kit is not among them."
   [{:module "core"
     :lib 'io.github.thrum-clj/thrum
-    :description "Virtual threads for Clojure: plain blocking code that scales, bounded, cancelled and watched."}
+    :description
+    "Virtual threads for Clojure: plain blocking code that scales, bounded, cancelled and watched."}
    {:module "async"
     :lib 'io.github.thrum-clj/thrum-async
-    :description "core.async on virtual threads: pipelines, takes and puts that can be interrupted, and executors."}
+    :description
+    "core.async on virtual threads: pipelines, takes and puts that can be interrupted, and executors."}
    {:module "server"
     :lib 'io.github.thrum-clj/thrum-server
-    :description "Ring servers on virtual threads: one contract over proven engines, bounded, with deadlines and drain."}
+    :description
+    "Ring servers on virtual threads: one contract over proven engines, bounded, with deadlines and drain."}
    {:module "server-jetty"
     :lib 'io.github.thrum-clj/thrum-server-jetty
     :description "Jetty 12.1 as an engine of thrum-server."}
@@ -35,13 +39,15 @@
     :description "Tomcat 11's connector as an engine of thrum-server."}
    {:module "server-http-kit"
     :lib 'io.github.thrum-clj/thrum-server-http-kit
-    :description "http-kit as an engine of thrum-server; http-kit itself is to be added by the user."}
+    :description
+    "http-kit as an engine of thrum-server; http-kit itself is to be added by the user."}
    {:module "server-helidon"
     :lib 'io.github.thrum-clj/thrum-server-helidon
     :description "Helidon 4 SE as an engine of thrum-server."}
    {:module "java"
     :lib 'io.github.thrum-clj/thrum-java
-    :description "Thrum for Java: a bounded parallel map, scopes and deadlines on virtual threads, without a Clojure type in sight."}
+    :description
+    "Thrum for Java: a bounded parallel map, scopes and deadlines on virtual threads, without a Clojure type in sight."}
    {:module "lab"
     :lib 'io.github.thrum-clj/thrum-lab
     :description "Measures, on your machine and your code, what virtual threads buy."}])
@@ -64,16 +70,19 @@
     coord))
 
 (defn- pom-basis
-  "Returns the basis of a module, for its POM. The repositories are left out: all is on Maven Central."
+  "Returns the basis of a module, for its POM. The repositories are left out: all is on Maven
+  Central."
   [module]
-  (let [basis (b/with-project-root (str "modules/" module) (b/create-basis {:project "deps.edn", :user nil}))]
+  (let [basis (b/with-project-root (str "modules/" module)
+                                   (b/create-basis {:project "deps.edn", :user nil}))]
     (-> basis
         (update :libs #(into {} (map (fn [[lib coord]] [lib (as-published lib coord)])) %))
         (assoc :mvn/repos {}))))
 
 (defn- paths
   [module]
-  (filterv #(.isDirectory (io/file %)) [(str "modules/" module "/src") (str "modules/" module "/resources")]))
+  (filterv #(.isDirectory (io/file %))
+           [(str "modules/" module "/src") (str "modules/" module "/resources")]))
 
 (defn- jar-file
   [target lib]
@@ -84,10 +93,14 @@
   (some #(str/ends-with? (str %) ".java") (file-seq (io/file folder))))
 
 (defn- compile-java
-  "Compiles a module's Java for the oldest JDK that Thrum runs on. Needs a JDK; a JRE has no compiler."
+  "Compiles a module's Java for the oldest JDK that Thrum runs on. Needs a JDK; a JRE has no
+  compiler."
   [module class-dir]
-  (b/javac {:src-dirs (paths module), :class-dir class-dir, :javac-opts ["--release" "21" "-Xlint:all,-path"]
-            :basis (b/with-project-root (str "modules/" module) (b/create-basis {:project "deps.edn", :user nil}))}))
+  (b/javac {:src-dirs (paths module)
+            :class-dir class-dir
+            :javac-opts ["--release" "21" "-Xlint:all,-path"]
+            :basis (b/with-project-root (str "modules/" module)
+                                        (b/create-basis {:project "deps.edn", :user nil}))}))
 
 (defn- build-jar
   [target {:keys [module lib description]}]
@@ -109,13 +122,18 @@
   opts)
 
 (defn install
-  "Builds the jars and puts them into the local Maven repository, or into the folder that :repository names."
-  [{:keys [target repository] :or {target "target"} :as opts}]
+  "Builds the jars and puts them into the local Maven repository, or into the folder that
+  :repository names."
+  [{:keys [target repository], :or {target "target"}, :as opts}]
   (jars opts)
   (doseq [{:keys [module lib]} published]
-    (b/install {:class-dir (str target "/classes/" module), :lib lib, :version version, :jar-file (jar-file target lib)
-                :basis (cond-> (pom-basis module)
-                         repository (assoc :mvn/local-repo (.getAbsolutePath (io/file (str repository)))))}))
+    (b/install
+      {:class-dir (str target "/classes/" module)
+       :lib lib
+       :version version
+       :jar-file (jar-file target lib)
+       :basis (cond-> (pom-basis module)
+                repository (assoc :mvn/local-repo (.getAbsolutePath (io/file (str repository)))))}))
   opts)
 
 (defn clean
@@ -129,15 +147,18 @@
 (def ^:private lock-file "script/cljw/tools-deps.lock")
 
 (def ^:private tools
-  "What ./cljw computes a classpath with: tools.deps without Amazon's client, and a logger that is silent."
+  "What ./cljw computes a classpath with: tools.deps without Amazon's client, and a logger that is
+  silent."
   '{:paths []
     :deps {org.clojure/clojure {:mvn/version "1.12.6"}
-           org.clojure/tools.deps {:mvn/version "0.31.1646", :exclusions [org.clojure/tools.deps.maven-s3-transporter]}
+           org.clojure/tools.deps {:mvn/version "0.31.1646"
+                                   :exclusions [org.clojure/tools.deps.maven-s3-transporter]}
            org.slf4j/slf4j-nop {:mvn/version "1.7.36"}}})
 
 (defn- sha256
   [^File file]
-  (.formatHex (HexFormat/of) (.digest (MessageDigest/getInstance "SHA-256") (Files/readAllBytes (.toPath file)))))
+  (.formatHex (HexFormat/of)
+              (.digest (MessageDigest/getInstance "SHA-256") (Files/readAllBytes (.toPath file)))))
 
 (defn- lock-line
   [jar]

@@ -1,5 +1,6 @@
 (ns cljw.exec
-  "Calls a function with a map, as -X and -T of the Clojure CLI do: exec.clj [fn] [kpath v ...] [map]."
+  "Calls a function with a map, as -X and -T of the Clojure CLI do: exec.clj [fn] [kpath v ...]
+  [map]."
   (:require
    [clojure.edn :as edn]))
 
@@ -8,7 +9,8 @@
 (defn argmap
   "Returns the :argmap of the basis that the property clojure.basis names."
   []
-  (:argmap (edn/read-string {:default tagged-literal} (slurp (System/getProperty "clojure.basis")))))
+  (:argmap (edn/read-string {:default tagged-literal}
+                            (slurp (System/getProperty "clojure.basis")))))
 
 (defn read-arg
   "Returns the EDN form in s; what is no EDN is refused with a sentence."
@@ -18,8 +20,8 @@
          (throw (ex-info (str "Not readable as EDN: " s) {:arg s} e)))))
 
 (defn parse
-  "Returns {:fn symbol-or-nil, :args map} for the forms of the command line. A key path is a key or a vector of keys; a
-  trailing map is merged last."
+  "Returns {:fn symbol-or-nil, :args map} for the forms of the command line. A key path is a key or
+  a vector of keys; a trailing map is merged last."
   [forms exec-args]
   (let [named? (symbol? (first forms))
         pairs (cond-> forms named? rest)
@@ -35,14 +37,15 @@
 (defn qualify
   "Returns sym with its namespace: an alias of ns-aliases resolved, ns-default where it has none."
   [sym {:keys [ns-default ns-aliases]}]
-  (cond
-    (nil? sym) (throw (ex-info "No function found on the command line or in :exec-fn" {}))
-    (namespace sym) (symbol (str (get ns-aliases (symbol (namespace sym)) (namespace sym))) (name sym))
-    ns-default (symbol (str ns-default) (name sym))
-    :else (throw (ex-info (str "Unqualified function can't be resolved: " sym) {:fn sym}))))
+  (cond (nil? sym) (throw (ex-info "No function found on the command line or in :exec-fn" {}))
+        (namespace sym) (symbol (str (get ns-aliases (symbol (namespace sym)) (namespace sym)))
+                                (name sym))
+        ns-default (symbol (str ns-default) (name sym))
+        :else (throw (ex-info (str "Unqualified function can't be resolved: " sym) {:fn sym}))))
 
 (defn -main
-  "Calls what the arguments and the basis name; a mistake in them is one line on stderr and exit code 1."
+  "Calls what the arguments and the basis name; a mistake in them is one line on stderr and exit
+  code 1."
   [& args]
   (let [{:keys [exec-fn exec-args] :as argmap} (argmap)
         [f m] (try

@@ -7,7 +7,8 @@
 (set! *warn-on-reflection* true)
 
 ;; By file, since bench/src is not on the class path of the tests.
-(run! #(load-file (str "bench/src/thrum/bench/" % ".clj")) ["list_scheduling" "stats" "table" "jvm"])
+(run! #(load-file (str "bench/src/thrum/bench/" % ".clj"))
+      ["list_scheduling" "stats" "table" "jvm"])
 
 (require '[thrum.bench.jvm :as jvm]
          '[thrum.bench.list-scheduling :as list-scheduling]
@@ -61,7 +62,8 @@
   [{:title "way", :left? true, :show :way} {:title "x", :show #(table/figure 2 (:x %))}])
 
 (def ^:private rows
-  [{:way "hand", :x (stats/summary [1])} {:way "t/pmap", :x (stats/summary [1.2 1.1 1.333])} {:way "none"}])
+  [{:way "hand", :x (stats/summary [1])} {:way "t/pmap", :x (stats/summary [1.2 1.1 1.333])}
+   {:way "none"}])
 
 (deftest a-table-lines-up
   (is (= ["way                    x"
@@ -84,6 +86,7 @@
 ;; What a child prints
 
 (deftest figures-stand-between-the-marks
-  (is (= {:ns 1} (jvm/figures (str "noise {:a\n" jvm/begin-mark "\n{:ns 1}\n" jvm/end-mark "\nmore"))))
+  (is (= {:ns 1}
+         (jvm/figures (str "noise {:a\n" jvm/begin-mark "\n{:ns 1}\n" jvm/end-mark "\nmore"))))
   (is (nil? (jvm/figures (str jvm/begin-mark "\n{:ns 1}\n"))))
   (is (nil? (jvm/figures ""))))

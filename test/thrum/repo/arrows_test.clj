@@ -10,36 +10,47 @@
 (set! *warn-on-reflection* true)
 
 (def arrows
-  "What each module may use: modules below it, namespaces of libraries, and packages of Java. A module that is not here
-  may not exist."
-  {"core" {:modules #{}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "jdk." "com.sun."]}
+  "What each module may use: modules below it, namespaces of libraries, and packages of Java. A
+  module that is not here may not exist."
+  {"core"
+   {:modules #{}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "jdk." "com.sun."]}
    "async" {:modules #{"core"}
-            :libraries #{'clojure.core.async 'clojure.core.async.impl.channels 'clojure.core.async.impl.dispatch 'clojure.core.async.impl.protocols}
+            :libraries #{'clojure.core.async 'clojure.core.async.impl.channels
+                         'clojure.core.async.impl.dispatch 'clojure.core.async.impl.protocols}
             :packages ["java." "clojure.lang." "clojure.core.async.impl."]}
-   "java" {:modules #{"core"}, :libraries #{}, :packages ["java." "clojure.lang." "clojure.java.api."]}
+   "java"
+   {:modules #{"core"}, :libraries #{}, :packages ["java." "clojure.lang." "clojure.java.api."]}
    "lab" {:modules #{"core" "async" "server" "server-jetty" "server-tomcat" "server-helidon"}
           :libraries #{'clojure.tools.cli 'clojure.core.async 'clojure.data.json}
-          :packages ["java." "javax." "clojure.lang." "jdk." "com.sun." "sun.misc." "org.HdrHistogram." "org.eclipse.jetty."
-                     "jakarta.servlet." "org.apache.catalina." "org.apache.coyote." "io.helidon."]}
-   "server" {:modules #{"core"}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "com.sun.net.httpserver."]}
+          :packages ["java." "javax." "clojure.lang." "jdk." "com.sun." "sun.misc."
+                     "org.HdrHistogram." "org.eclipse.jetty." "jakarta.servlet."
+                     "org.apache.catalina." "org.apache.coyote." "io.helidon."]}
+   "server" {:modules #{"core"}
+             :libraries #{}
+             :packages ["java." "javax." "clojure.lang." "com.sun.net.httpserver."]}
    "server-jetty" {:modules #{"core" "server"}
                    :libraries #{}
                    :packages ["java." "javax." "clojure.lang." "org.eclipse.jetty."]}
    "server-tomcat" {:modules #{"core" "server"}
                     :libraries #{}
-                    :packages ["java." "javax." "clojure.lang." "jakarta.servlet." "jakarta.websocket." "org.apache.coyote." "org.apache.tomcat."]}
-   "server-http-kit" {:modules #{"core" "server"}, :libraries #{}, :packages ["java." "javax." "clojure.lang."]}
-   "server-helidon" {:modules #{"core" "server"}, :libraries #{}, :packages ["java." "javax." "clojure.lang." "io.helidon."]}
+                    :packages ["java." "javax." "clojure.lang." "jakarta.servlet."
+                               "jakarta.websocket." "org.apache.coyote." "org.apache.tomcat."]}
+   "server-http-kit"
+   {:modules #{"core" "server"}, :libraries #{}, :packages ["java." "javax." "clojure.lang."]}
+   "server-helidon" {:modules #{"core" "server"}
+                     :libraries #{}
+                     :packages ["java." "javax." "clojure.lang." "io.helidon."]}
    "test-kit" {:modules #{}
                :libraries #{'clojure.tools.namespace.find}
                :packages ["java." "javax." "clojure.lang." "jdk." "com.sun."]}})
 
 (def clojure-itself
   "The namespaces inside Clojure's own jar that a library may need."
-  '#{clojure.core.protocols clojure.data clojure.datafy clojure.edn clojure.inspector clojure.instant
-     clojure.java.basis clojure.java.browse clojure.java.io clojure.java.process clojure.java.shell clojure.main clojure.math
-     clojure.pprint clojure.repl clojure.set clojure.spec.alpha clojure.stacktrace clojure.string clojure.template
-     clojure.test clojure.walk clojure.xml clojure.zip})
+  '#{clojure.core.protocols clojure.data clojure.datafy clojure.edn clojure.inspector
+     clojure.instant clojure.java.basis clojure.java.browse clojure.java.io clojure.java.process
+     clojure.java.shell clojure.main clojure.math clojure.pprint clojure.repl clojure.set
+     clojure.spec.alpha clojure.stacktrace clojure.string clojure.template clojure.test clojure.walk
+     clojure.xml clojure.zip})
 
 (defn- imports
   "Returns the names of the classes that a ns form imports."
@@ -50,12 +61,14 @@
     (str class)))
 
 (defn- namespace-of
-  "Returns the namespace that would have made the class of this name: thrum.test-kit.x for thrum.test_kit.x.Y."
+  "Returns the namespace that would have made the class of this name: thrum.test-kit.x for
+  thrum.test_kit.x.Y."
   [class-name]
   (symbol (str/replace (subs class-name 0 (str/last-index-of class-name ".")) "_" "-")))
 
 (defn violations
-  "Returns the names that the ns form of a module uses against its arrows; owner maps a namespace to its module."
+  "Returns the names that the ns form of a module uses against its arrows; owner maps a namespace to
+  its module."
   [module owner ns-decl]
   (let [{:keys [modules libraries packages]} (arrows module)
         below? #(or (= module (owner %)) (modules (owner %)))
@@ -96,11 +109,14 @@
     (doseq [path paths]
       (is (= [] (java-violations (second (str/split path #"/")) (slurp (io/file path)))) path))
     (is (= ["org.eclipse.jetty.Server"]
-           (java-violations "java" "package x;\nimport java.util.List;\nimport org.eclipse.jetty.Server;\n")))))
+           (java-violations
+             "java"
+             "package x;\nimport java.util.List;\nimport org.eclipse.jetty.Server;\n")))))
 
 (deftest nobody-in-core-goes-through-the-front-door
   (doseq [decl (files/ns-decls (files/source-folder "core"))]
-    (is (not (contains? (parse/deps-from-ns-decl decl) 'thrum.core)) (str (parse/name-from-ns-decl decl)))))
+    (is (not (contains? (parse/deps-from-ns-decl decl) 'thrum.core))
+        (str (parse/name-from-ns-decl decl)))))
 
 (deftest only-the-labs-main-and-ending-exit
   (is (= #{"modules/lab/src/thrum/lab/ending.clj" "modules/lab/src/thrum/lab/main.clj"}
@@ -112,9 +128,32 @@
 (deftest an-arrow-that-points-up-is-seen
   (let [owner {'thrum.lab.plan "lab", 'thrum.impl.task "core"}]
     (is (= '[thrum.lab.plan]
-           (violations "core" owner '(ns thrum.x (:require [thrum.lab.plan :as p] [thrum.impl.task] [clojure.set])))))
-    (is (= '[clojure.core.async] (violations "core" owner '(ns thrum.x (:require [clojure.core.async :as a])))))
+           (violations "core"
+                       owner
+                       '(ns thrum.x
+                          (:require [thrum.lab.plan :as p]
+                                    [thrum.impl.task]
+                                    [clojure.set])))))
+    (is (= '[clojure.core.async]
+           (violations "core"
+                       owner
+                       '(ns thrum.x
+                          (:require [clojure.core.async :as a])))))
     (is (= ["org.eclipse.jetty.Server"]
-           (violations "core" owner '(ns thrum.x (:import (org.eclipse.jetty Server) java.io.File)))))
-    (is (= ["thrum.lab.plan.Plan"] (violations "core" owner '(ns thrum.x (:import (thrum.lab.plan Plan) (thrum.impl.task Task))))))
-    (is (= [] (violations "lab" owner '(ns thrum.lab.y (:require [thrum.impl.task] [clojure.tools.cli :as cli])))))))
+           (violations "core"
+                       owner
+                       '(ns thrum.x
+                          (:import (org.eclipse.jetty Server)
+                                   java.io.File)))))
+    (is (= ["thrum.lab.plan.Plan"]
+           (violations "core"
+                       owner
+                       '(ns thrum.x
+                          (:import (thrum.lab.plan Plan)
+                                   (thrum.impl.task Task))))))
+    (is (= []
+           (violations "lab"
+                       owner
+                       '(ns thrum.lab.y
+                          (:require [thrum.impl.task]
+                                    [clojure.tools.cli :as cli])))))))

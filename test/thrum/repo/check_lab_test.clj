@@ -9,8 +9,13 @@
 
 (defn- row
   [contender median-ms & {:as more}]
-  (merge {:contender contender, :name (name contender), :verdict :done, :median-ms median-ms, :over-limit 1.2
-          :params {:limit 512}, :samples [{:ok 100, :bytes 1000, :peak 100}]}
+  (merge {:contender contender
+          :name (name contender)
+          :verdict :done
+          :median-ms median-ms
+          :over-limit 1.2
+          :params {:limit 512}
+          :samples [{:ok 100, :bytes 1000, :peak 100}]}
          more))
 
 (defn- part
@@ -34,7 +39,10 @@
 (defn- piping
   "A row of the experiment pipelines."
   [contender peak left taken]
-  (row contender 1100 :params nil :samples [{:peak peak, :closed (assoc left :taken taken), :unread (assoc left :taken 0)}]))
+  (row contender
+       1100
+       :params nil
+       :samples [{:peak peak, :closed (assoc left :taken taken), :unread (assoc left :taken 0)}]))
 
 (defn- channels-part
   [part-name & rows]
@@ -43,44 +51,96 @@
 (defn- published
   "A part with a headline, whose slow row's limit line is factor times that of its fast one."
   [part figure slow fast factor]
-  (let [limit (fn [limit row] (merge {:limit-line-ms limit, :limit-line-per-second (/ 1e6 limit), :published {:threads limit}} row))]
-    (-> (assoc part :headline {:system (name (:part part)), :figure figure, :pairs [[slow fast]], :because "it must"})
-        (update :contenders (partial mapv #(condp = (:contender %) slow (limit (* factor 100.0) %), fast (limit 100.0 %), %))))))
+  (let [limit (fn [limit row]
+                (merge {:limit-line-ms limit
+                        :limit-line-per-second (/ 1e6 limit)
+                        :published {:threads limit}}
+                       row))]
+    (->
+      (assoc
+        part
+        :headline
+        {:system (name (:part part)), :figure figure, :pairs [[slow fast]], :because "it must"})
+      (update :contenders
+              (partial
+                mapv
+                #(condp = (:contender %) slow (limit (* factor 100.0) %) fast (limit 100.0 %) %))))))
 
 (defn- answering-under-load
   [contender per-second]
-  (row contender nil :over-limit nil :params nil :median-per-second per-second :samples [{:per-second per-second}]))
+  (row contender
+       nil
+       :over-limit nil
+       :params nil
+       :median-per-second per-second
+       :samples [{:per-second per-second}]))
 
 (def ^:private sane
   {:thrum.lab/version 1
    :machine {:cpus 2}
    :experiments
-   [{:parts [(published (part :downloads (row :core-map 12000) (row :core-pmap 500) (row :thrum-map 150) (row :thrum-pmap 150)
+   [{:parts [(published (part :downloads
+                              (row :core-map 12000)
+                              (row :core-pmap 500)
+                              (row :thrum-map 150)
+                              (row :thrum-pmap 150)
                               (row :thrum-upmap 150))
-                        :ms :core-map :thrum-pmap 100)
-             (part :many (row :thrum-pmap 3000) (row :thrum-upmap 3000))
-             (part :files (row :thrum-map 100 :verdict :broke :expect :breaks :samples [{:ok 30, :bytes 300, :peak 2000}])
+                        :ms :core-map
+                        :thrum-pmap 100) (part :many (row :thrum-pmap 3000) (row :thrum-upmap 3000))
+             (part :files
+                   (row :thrum-map 100
+                        :verdict :broke
+                        :expect :breaks
+                        :samples [{:ok 30, :bytes 300, :peak 2000}])
                    (row :thrum-pmap-fd-limit 2500))
-             {:part :other, :skipped "cannot run here", :contenders [(row :core-map nil :verdict :not-run)]}]}
-    {:parts [(scope-part :hangs [:futures 201 1] [:executor 202 0] [:thrum-scope 202 0] [:thrum-all 202 0])
-             (scope-part :fails [:futures 55 3] [:executor 160 0] [:thrum-scope 55 0] [:thrum-all 55 0])
-             (scope-part :deaf [:futures 201 1] [:executor 401 0] [:thrum-scope 401 0] [:thrum-all 401 0]
-                         [:thrum-abandon 202 1])
-             (published {:part :jetty-sleep, :contenders [(answering-under-load :pool-50 950.0) (answering-under-load :thrum 2300.0)]}
-                        :per-second :pool-50 :thrum 2.4)
-             (published {:part :http-kit-sleep, :skipped "not there", :contenders [(row :pool-50 nil :verdict :not-run)]}
-                        :per-second :pool-50 :thrum 2.4)]}
-    {:parts [(published (part :spring-100 (row :platform-20-warm 5060) (row :virtual-warm 1060) (row :property-warm 1050))
-                        :ms :platform-20-warm :virtual-warm 5)
-             (part :spring-curve (row :virtual nil :limit-points [[10 100.0] [20 100.0]] :median-points [[10 104.0] [20 110.0]]))]}
-    {:parts [(published (channels-part :go-blocks (row :go-target nil :verdict :skipped :skipped "no checkout" :samples nil) (requesting :go-avoid 108)
-                          (requesting :go 107) (requesting :raw-jdk 12) (requesting :go-factory 12) (requesting :pipeline-blocking 13)
+             {:part :other
+              :skipped "cannot run here"
+              :contenders [(row :core-map nil :verdict :not-run)]}]}
+    {:parts
+     [(scope-part :hangs [:futures 201 1] [:executor 202 0] [:thrum-scope 202 0] [:thrum-all 202 0])
+      (scope-part :fails [:futures 55 3] [:executor 160 0] [:thrum-scope 55 0] [:thrum-all 55 0])
+      (scope-part :deaf
+                  [:futures 201 1]
+                  [:executor 401 0]
+                  [:thrum-scope 401 0]
+                  [:thrum-all 401 0]
+                  [:thrum-abandon 202 1])
+      (published {:part :jetty-sleep
+                  :contenders [(answering-under-load :pool-50 950.0)
+                               (answering-under-load :thrum 2300.0)]}
+                 :per-second :pool-50
+                 :thrum 2.4)
+      (published {:part :http-kit-sleep
+                  :skipped "not there"
+                  :contenders [(row :pool-50 nil :verdict :not-run)]}
+                 :per-second :pool-50
+                 :thrum 2.4)]}
+    {:parts [(published (part :spring-100
+                              (row :platform-20-warm 5060)
+                              (row :virtual-warm 1060)
+                              (row :property-warm 1050))
+                        :ms :platform-20-warm
+                        :virtual-warm 5)
+             (part :spring-curve
+                   (row :virtual nil
+                        :limit-points [[10 100.0] [20 100.0]]
+                        :median-points [[10 104.0] [20 110.0]]))]}
+    {:parts [(published (channels-part
+                          :go-blocks
+                          (row :go-target nil :verdict :skipped :skipped "no checkout" :samples nil)
+                          (requesting :go-avoid 108)
+                          (requesting :go 107)
+                          (requesting :raw-jdk 12)
+                          (requesting :go-factory 12)
+                          (requesting :pipeline-blocking 13)
                           (requesting :pmap 30))
-                        :threads :go :go-factory 4)
-             (channels-part :pipelines (piping :core-pipeline-blocking 50 {:platform 50, :virtual 0} 2000)
-               (piping :thrum-pipeline-blocking 50 {:platform 0, :virtual 0} 0)
-               (piping :thrum-pipeline-fn 50 {:platform 0, :virtual 0} 3)
-               (piping :thrum-upipeline 50 {:platform 0, :virtual 0} 0))]}]})
+                        :threads :go
+                        :go-factory 4)
+             (channels-part :pipelines
+                            (piping :core-pipeline-blocking 50 {:platform 50, :virtual 0} 2000)
+                            (piping :thrum-pipeline-blocking 50 {:platform 0, :virtual 0} 0)
+                            (piping :thrum-pipeline-fn 50 {:platform 0, :virtual 0} 3)
+                            (piping :thrum-upipeline 50 {:platform 0, :virtual 0} 0))]}]})
 
 (defn- doctored
   "Returns the first complaint about the sane result with a value of one row replaced."
@@ -106,62 +166,82 @@
     (is (str/includes? (str (doctored part row path value)) text))))
 
 (deftest what-runs-on-is-told
-  (doseq [[[part row path value] text]
-          {[0 2 [:samples 0 :left] 1] ":thrum-scope left running: [1]"
-           [0 0 [:samples 0 :left] 0] ":futures left running: [0]"
-           [1 3 [:samples] []] ":thrum-all left running: []"
-           [2 1 [:samples 0 :left] nil] ":executor left running: [nil]"
-           [0 3 [:over-limit] 2.5] ":thrum-all should stay within 2"
-           [1 2 [:median-ms] 150] ":executor should take 1.3 times"}]
-    (is (str/includes? (str (first (check-lab/complaints
-                                     (assoc-in sane (into [:experiments 1 :parts part :contenders row] path) value))))
-                       text))))
+  (doseq [[[part row path value] text] {[0 2 [:samples 0 :left] 1] ":thrum-scope left running: [1]"
+                                        [0 0 [:samples 0 :left] 0] ":futures left running: [0]"
+                                        [1 3 [:samples] []] ":thrum-all left running: []"
+                                        [2 1 [:samples 0 :left] nil]
+                                        ":executor left running: [nil]"
+                                        [0 3 [:over-limit] 2.5] ":thrum-all should stay within 2"
+                                        [1 2 [:median-ms] 150] ":executor should take 1.3 times"}]
+    (is
+      (str/includes?
+        (str (first (check-lab/complaints
+                      (assoc-in sane (into [:experiments 1 :parts part :contenders row] path) value))))
+        text))))
 
 (deftest what-channels-cannot-do-is-told
   (doseq [[[part row path value] text]
           {[0 4 [:samples 0 :threads] 31] ":go-factory had too many platform threads: [31]"
            [0 6 [:over-limit] 2.1] ":pmap should stay within 2"
            [1 1 [:over-limit] 4.1] ":thrum-pipeline-blocking should stay within 4"
-           [0 2 [:samples 0 :threads] 99] ":go should have a platform thread for each request: [99]"
-           [1 1 [:samples 0 :peak] 51] ":thrum-pipeline-blocking should have had 50 items at once: [51]"
-           [1 2 [:samples 0 :closed :virtual] 1] ":thrum-pipeline-fn left threads, platform and virtual: [[0 1]]"
+           [0 2 [:samples 0 :threads] 99]
+           ":go should have a platform thread for each request: [99]"
+           [1 1 [:samples 0 :peak] 51]
+           ":thrum-pipeline-blocking should have had 50 items at once: [51]"
+           [1 2 [:samples 0 :closed :virtual] 1]
+           ":thrum-pipeline-fn left threads, platform and virtual: [[0 1]]"
            [1 3 [:samples 0 :closed :taken] 51] ":thrum-upipeline took on from its source: [51]"
            [1 3 [:samples] []] ":thrum-upipeline should have had 50 items at once: []"}]
-    (is (str/includes? (str (first (check-lab/complaints
-                                     (assoc-in sane (into [:experiments 3 :parts part :contenders row] path) value))))
-                       text)))
-  (is (= ["the part :go-blocks is missing, or the number of processors"] (take 1 (check-lab/complaints (update sane :experiments pop))))))
+    (is
+      (str/includes?
+        (str (first (check-lab/complaints
+                      (assoc-in sane (into [:experiments 3 :parts part :contenders row] path) value))))
+        text)))
+  (is (= ["the part :go-blocks is missing, or the number of processors"]
+         (take 1 (check-lab/complaints (update sane :experiments pop))))))
 
 (deftest what-spring-cannot-do-is-told
   (doseq [[[part row path value] text]
           {[0 1 [:median-ms] 1700] ":platform-20-warm should take 3 times as long"
            [0 1 [:over-limit] 1.7] ":virtual-warm should stay within 1.6"
-           [1 0 [:median-points 1 1] 90.0] "faster than its limit line with 20 requests at once: 90.0"}]
-    (is (str/includes? (str (first (check-lab/complaints
-                                     (assoc-in sane (into [:experiments 2 :parts part :contenders row] path) value))))
-                       text)))
-  (is (= [] (check-lab/complaints (assoc-in sane [:experiments 2 :parts 0] (-> (get-in sane [:experiments 2 :parts 0])
-                                                                             (assoc :skipped "no mvn")
-                                                                             (update :contenders (partial mapv #(dissoc % :median-ms)))))))))
+           [1 0 [:median-points 1 1] 90.0]
+           "faster than its limit line with 20 requests at once: 90.0"}]
+    (is
+      (str/includes?
+        (str (first (check-lab/complaints
+                      (assoc-in sane (into [:experiments 2 :parts part :contenders row] path) value))))
+        text)))
+  (is (= []
+         (check-lab/complaints (assoc-in sane
+                                 [:experiments 2 :parts 0]
+                                 (-> (get-in sane [:experiments 2 :parts 0])
+                                     (assoc :skipped "no mvn")
+                                     (update :contenders (partial mapv #(dissoc % :median-ms)))))))))
 
 (def ^:private tour
   "The sane result without what the tour leaves out."
   (-> (assoc sane :options {:form :tour})
-      (update :experiments (partial mapv (fn [experiment] (update experiment :parts (partial filterv :headline)))))
+      (update :experiments
+              (partial mapv
+                       (fn [experiment] (update experiment :parts (partial filterv :headline)))))
       (update-in [:experiments 0 :parts 0 :contenders] pop)))
 
 (deftest a-tour-has-five-rows-and-need-not-have-more
   (is (= [] (check-lab/complaints tour)))
-  (is (= ["the part :many is missing"] (take 1 (check-lab/complaints (assoc tour :options {:form :quick}))))))
+  (is (= ["the part :many is missing"]
+         (take 1 (check-lab/complaints (assoc tour :options {:form :quick}))))))
 
 (deftest a-row-of-the-tour-that-is-missing-or-shows-no-difference-is-told
   (doseq [[path value text]
           [[[1 :parts] [] "the report opens on [:downloads :spring-100 :go-blocks], not on"]
            [[1 :parts 0 :contenders 1 :median-per-second] 1000.0 ":jetty-sleep: Not confirmed."]
-           [[1 :parts 0 :contenders 1 :median-per-second] nil ":jetty-sleep: Not measured: not run."]
+           [[1 :parts 0 :contenders 1 :median-per-second] nil
+            ":jetty-sleep: Not measured: not run."]
            [[1 :parts 1 :skipped] nil ":http-kit-sleep: Not measured: "]
            [[3 :parts 0 :contenders 4 :samples 0 :threads] 100 ":go-blocks: Not confirmed"]]]
-    (is (str/includes? (str/join " " (check-lab/complaints (assoc-in tour (into [:experiments] path) value))) text))))
+    (is (str/includes?
+          (str/join " " (check-lab/complaints (assoc-in tour (into [:experiments] path) value)))
+          text))))
 
 (deftest a-result-of-nothing-is-told
   (is (seq (check-lab/complaints {:thrum.lab/version 1, :experiments []})))

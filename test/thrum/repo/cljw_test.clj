@@ -1,5 +1,6 @@
 (ns thrum.repo.cljw-test
-  "The wrapper on machines of many kinds: fake Javas, fake Clojure CLIs, and a repository of jars on this machine."
+  "The wrapper on machines of many kinds: fake Javas, fake Clojure CLIs, and a repository of jars on
+  this machine."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -52,7 +53,8 @@
 
 (defn- set-up-repository
   []
-  (doseq [file ["cljw" "script/cljw/tools-deps.lock" "script/cljw/Bootstrap.java" "script/cljw/exec.clj"]]
+  (doseq [file ["cljw" "script/cljw/tools-deps.lock" "script/cljw/Bootstrap.java"
+                "script/cljw/exec.clj"]]
     (io/make-parents (at "repo" file))
     (io/copy (io/file file) (at "repo" file)))
   (.setExecutable (at "repo" "cljw") true)
@@ -65,35 +67,38 @@
     (run! delete-all (.listFiles file)))
   (.delete file))
 
-(use-fixtures :each
+(use-fixtures
+  :each
   (fn [f]
-    (binding [*machine* (.toFile (Files/createTempDirectory "a machine" (make-array FileAttribute 0)))]
-      (try (set-up-repository) (f) (finally (delete-all *machine*))))))
+    (binding [*machine* (.toFile (Files/createTempDirectory "a machine"
+                                                            (make-array FileAttribute 0)))]
+      (try
+        (set-up-repository)
+        (f)
+        (finally
+          (delete-all *machine*))))))
 
 (defn- java
   "Makes a fake Java that logs what it is asked for, and plays tools.deps. Returns its home."
-  [home version & {:keys [modules] :or {modules "java.base jdk.compiler"}}]
-  (write (at home "release") "IMPLEMENTOR=\"Fake\"" (str "JAVA_VERSION=\"" version "\"") (str "MODULES=\"" modules "\""))
-  (write-script (at home "bin" "java")
-                "#!/bin/sh"
-                "echo \"$0\" \"$*\" >>\"$LOG\""
-                "previous="
-                "for arg; do"
-                "  case $previous in"
-                "    --cp-file) echo \"src:$FAKE_JAR\" >\"$arg\" ;;"
-                "    --basis-file) echo '{}' >\"$arg\" ;;"
-                "    --jvm-file) echo '-Dfrom=alias with blank' >\"$arg\" ;;"
-                "    --main-file) printf -- '-m\\nmain.ns\\n' >\"$arg\" ;;"
-                "    --manifest-file) echo \"$FAKE_MANIFEST\" >\"$arg\" ;;"
-                "  esac"
-                "  previous=$arg"
-                "done"
-                "case $* in"
-                "  *Bootstrap.java*) mkdir -p \"${previous%/*}\"; echo tools >\"$previous\"; exit ;;"
-                "  *make-classpath2*) exit ;;"
-                "esac"
-                "echo \"JAVA $0\"; for arg; do echo \"ARG $arg\"; done"
-                "cat")
+  [home version & {:keys [modules], :or {modules "java.base jdk.compiler"}}]
+  (write (at home "release")
+         "IMPLEMENTOR=\"Fake\""
+         (str "JAVA_VERSION=\"" version "\"")
+         (str "MODULES=\"" modules "\""))
+  (write-script
+    (at home "bin" "java")
+    "#!/bin/sh"
+    "echo \"$0\" \"$*\" >>\"$LOG\"" "previous="
+    "for arg; do" "  case $previous in"
+    "    --cp-file) echo \"src:$FAKE_JAR\" >\"$arg\" ;;" "    --basis-file) echo '{}' >\"$arg\" ;;"
+    "    --jvm-file) echo '-Dfrom=alias with blank' >\"$arg\" ;;"
+    "    --main-file) printf -- '-m\\nmain.ns\\n' >\"$arg\" ;;"
+    "    --manifest-file) echo \"$FAKE_MANIFEST\" >\"$arg\" ;;" "  esac"
+    "  previous=$arg" "done"
+    "case $* in"
+    "  *Bootstrap.java*) mkdir -p \"${previous%/*}\"; echo tools >\"$previous\"; exit ;;"
+    "  *make-classpath2*) exit ;;" "esac"
+    "echo \"JAVA $0\"; for arg; do echo \"ARG $arg\"; done" "cat")
   (at home))
 
 (defn- environment
@@ -107,7 +112,8 @@
          (update-vals env str)))
 
 (defn- run-in
-  "Runs the wrapper in a folder with an environment of nothing but env. Returns {:exit :out :err :log}."
+  "Runs the wrapper in a folder with an environment of nothing but env. Returns {:exit :out :err
+  :log}."
   [^File folder env & args]
   (let [^java.util.List command (into [(str (tool "bash")) (str (at "repo" "cljw"))] args)
         builder (doto (ProcessBuilder. command)
@@ -121,7 +127,10 @@
       (when-not (.waitFor process 20 TimeUnit/SECONDS)
         (.destroyForcibly process)
         (throw (ex-info "cljw did not end" {:args args})))
-      {:exit (.exitValue process), :out (slurp (at "out")), :err (slurp (at "err")), :log (slurp (at "log"))})))
+      {:exit (.exitValue process)
+       :out (slurp (at "out"))
+       :err (slurp (at "err"))
+       :log (slurp (at "log"))})))
 
 (defn- cljw
   [env & args]
@@ -153,9 +162,13 @@
     (java "jvms/a 21" "21.0.1")
     (java "jvms/b 25" "25.0.3")
     (java "jvms/c 8" "1.8.0_402")
-    (let [{:keys [err] :as run} (cljw {"JAVA_HOME" home} "-M")]
+    (let [{:keys [err], :as run} (cljw {"JAVA_HOME" home} "-M")]
       (is (= "jvms/b 25" (java-of run)))
-      (is (= [(str "cljw: JAVA_HOME (" home ") is Java 17.0.15; using Java 25.0.3 (" (at "jvms/b 25") ").")]
+      (is (= [(str "cljw: JAVA_HOME ("
+                   home
+                   ") is Java 17.0.15; using Java 25.0.3 ("
+                   (at "jvms/b 25")
+                   ").")]
              (str/split-lines err))))))
 
 (deftest a-java-home-without-java-is-passed-over
@@ -175,7 +188,9 @@
 
 (deftest an-explicit-choice-is-taken-or-refused
   (java "jvms/25" "25")
-  (is (= "other 21" (java-of (cljw {"CLJW_JAVA_HOME" (java "other 21" "21"), "JAVA_HOME" (at "jvms/25")} "-M"))))
+  (is (= "other 21"
+         (java-of (cljw {"CLJW_JAVA_HOME" (java "other 21" "21"), "JAVA_HOME" (at "jvms/25")}
+                        "-M"))))
   (let [{:keys [exit err]} (cljw {"CLJW_JAVA_HOME" (java "other 17" "17.0.1")} "-M")]
     (is (= 1 exit))
     (is (str/includes? err "is Java 17.0.1; Java 21 or newer is needed")))
@@ -185,7 +200,8 @@
   (java "jvms/11" "11.0.2")
   (let [{:keys [exit err]} (cljw {"JAVA_HOME" (java "my 17" "17.0.15")} "-M")]
     (is (= 1 exit))
-    (doseq [text ["no Java 21 or newer found" "JAVA_HOME: " "(JDK 17.0.15)" "(JDK 11.0.2)" (str (at "jvms")) "Install a JDK"]]
+    (doseq [text ["no Java 21 or newer found" "JAVA_HOME: " "(JDK 17.0.15)" "(JDK 11.0.2)"
+                  (str (at "jvms")) "Install a JDK"]]
       (is (str/includes? err text)))))
 
 (deftest no-java-at-all-is-the-same-error
@@ -222,8 +238,11 @@
 
 (deftest a-bare-repl-named-clojure-is-not-the-cli
   (java "jvms/25" "25")
-  (write-script (at "bin" "clojure") "#!/bin/sh" "echo \"debian $*\" >>\"$LOG\"" "echo 'Clojure 1.11.1'" "cat >/dev/null" "exit 1")
-  (let [{:keys [out log] :as run} (cljw {} "-M")]
+  (write-script (at "bin" "clojure")
+                "#!/bin/sh"
+                "echo \"debian $*\" >>\"$LOG\"" "echo 'Clojure 1.11.1'"
+                "cat >/dev/null" "exit 1")
+  (let [{:keys [out log], :as run} (cljw {} "-M")]
     (is (= "jvms/25" (java-of run)))
     (is (str/includes? log "debian --version"))
     (is (str/includes? out "from stdin") "stdin was not eaten"))
@@ -255,7 +274,8 @@
 (deftest a-stale-classpath-is-computed-again
   (java "jvms/25" "25")
   (testing "a newer deps.edn, lock file or manifest of a local root"
-    (doseq [file [(at "repo" "deps.edn") (at "repo" "script/cljw/tools-deps.lock") (at "manifest.edn")]]
+    (doseq [file [(at "repo" "deps.edn") (at "repo" "script/cljw/tools-deps.lock")
+                  (at "manifest.edn")]]
       (cljw {} "-M")
       (set-modified file (later))
       (is (computed? (cljw {} "-M")) (str file))
@@ -349,12 +369,14 @@
          (finally (.stop server 0)))))
 
 (defn- bootstrap
-  "Runs Bootstrap.java on a lock file of these lines; returns {:exit :out :cp}, cp nil where none was written."
+  "Runs Bootstrap.java on a lock file of these lines; returns {:exit :out :cp}, cp nil where none
+  was written."
   [url & lock-lines]
   (let [lock (apply write (at "lock") lock-lines)
         cp (at "cache" "tools.cp")
-        ^java.util.List command [(str (io/file (jvm/this-home) "bin" "java")) "-XX:TieredStopAtLevel=1"
-                                 (str "-Duser.home=" (at "home")) "script/cljw/Bootstrap.java" (str lock) (str cp)]
+        ^java.util.List command [(str (io/file (jvm/this-home) "bin" "java"))
+                                 "-XX:TieredStopAtLevel=1" (str "-Duser.home=" (at "home"))
+                                 "script/cljw/Bootstrap.java" (str lock) (str cp)]
         builder (doto (ProcessBuilder. command) (.redirectErrorStream true))
         _ (.put (.environment builder) "MAVEN_CENTRAL_URL" url)
         process (.start builder)
@@ -369,12 +391,14 @@
   (with-repository
     (fn [url]
       (write (in-repository "a/one.jar") "half a jar")
-      (let [{:keys [exit out cp]} (bootstrap url "# a comment"
+      (let [{:keys [exit out cp]} (bootstrap url
+                                             "# a comment"
                                              (str (sha256 "/a/one.jar") "  a/one.jar")
                                              (str (sha256 "/b/two.jar") "  b/two.jar"))]
         (is (= 0 exit) out)
         (is (= (str (in-repository "a/one.jar") ":" (in-repository "b/two.jar")) cp))
-        (is (= ["/a/one.jar" "/b/two.jar"] (map #(slurp (in-repository %)) ["a/one.jar" "b/two.jar"])))
+        (is (= ["/a/one.jar" "/b/two.jar"]
+               (map #(slurp (in-repository %)) ["a/one.jar" "b/two.jar"])))
         (is (= ["one.jar"] (seq (.list (in-repository "a")))))))))
 
 (deftest a-jar-with-another-sum-is-refused

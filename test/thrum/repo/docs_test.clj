@@ -40,8 +40,13 @@
 
 (deftest blocks-are-found
   (is (= [{:line 3, :text "(+ 1 2)", :reason nil} {:line 13, :text "x", :reason "needs a server"}]
-         (doctest/blocks (page "# A" "```clojure" "(+ 1 2)" "```" "text" "```bash" "(" "```" "" "<!-- no-run: needs a server -->"
-                               "" "```clojure" "x" "```")))))
+         (doctest/blocks (page "# A" "```clojure"
+                               "(+ 1 2)" "```"
+                               "text" "```bash"
+                               "(" "```"
+                               "" "<!-- no-run: needs a server -->"
+                               "" "```clojure"
+                               "x" "```")))))
 
 (deftest claims-are-read
   (testing "what follows a form -> claim"
@@ -64,18 +69,21 @@
                    "```clojure" "x ;=> 1" "```"))))
 
 (deftest what-is-not-so-is-told-with-its-line
-  (is (= [[2 "should be 3, and is 2"]
-          [3 "threw java.lang.ArithmeticException: Divide by zero"]
-          [5 "should throw :thrum/no, and did not"]
-          [7 "should be (2 3), and is (2)"]]
+  (is (= [[2 "should be 3, and is 2"] [3 "threw java.lang.ArithmeticException: Divide by zero"]
+          [5 "should throw :thrum/no, and did not"] [7 "should be (2 3), and is (2)"]]
          (map (juxt :line :complaint)
-              (:complaints (run-page "```clojure" "(+ 1 1) ;; => 3" "(/ 1 0)" "" "(+ 1 1)" ";; throws :thrum/no"
-                                     "(map inc [1])" ";; => (2 3)" "```"))))))
+              (:complaints (run-page "```clojure"
+                                     "(+ 1 1) ;; => 3" "(/ 1 0)"
+                                     "" "(+ 1 1)"
+                                     ";; throws :thrum/no" "(map inc [1])"
+                                     ";; => (2 3)" "```"))))))
 
 (deftest a-block-that-cannot-be-read-is-told
   (is (= [[3 true]] (map (juxt :line #(str/starts-with? (:complaint %) "is not readable"))
                          (:complaints (run-page "x" "```clojure" "(+ 1" "```"))))))
 
 (deftest a-lazy-failure-belongs-to-its-form
-  (is (= [] (:complaints (run-page "```clojure" "(map #(throw (ex-info (str %) {:type :thrum/no})) [1])"
-                                   ";; throws :thrum/no" "```")))))
+  (is
+    (= []
+       (:complaints (run-page "```clojure" "(map #(throw (ex-info (str %) {:type :thrum/no})) [1])"
+                              ";; throws :thrum/no" "```")))))

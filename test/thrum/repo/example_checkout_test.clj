@@ -1,5 +1,6 @@
 (ns thrum.repo.example-checkout-test
-  "The example application, with its real servers: what it says happened is what the services' moods make of it."
+  "The example application, with its real servers: what it says happened is what the services' moods
+  make of it."
   (:require
    [checkout.main :as checkout]
    [checkout.services :as services]
@@ -47,7 +48,8 @@
   (first (filter #(#{:quick :slow} (mood service id %)) (rest (range)))))
 
 (deftest flaky-services-are-asked-until-they-answer
-  (let [mood (services/moods 171), {:keys [orders] :as shop} (run mood 12)]
+  (let [mood (services/moods 171)
+        {:keys [orders], :as shop} (run mood 12)]
     (check-bounds shop)
     (is (= (range 1 13) (map :id orders)))
     (doseq [{:keys [id outcome bill services]} orders]
@@ -55,8 +57,10 @@
       (when (some #(< 4 (least-attempts mood % id)) [:user :stock])
         (is (not= :accepted outcome) "patience ends after four attempts"))
       (when (= :hanging (mood :price id 1))
-        (is (#{:fallback :cancelled} (get-in services [:price :outcome])) "nobody waits that long for a price"))
-      (doseq [[service {:keys [attempts outcome]}] services :when (= :answered outcome)]
+        (is (#{:fallback :cancelled} (get-in services [:price :outcome]))
+            "nobody waits that long for a price"))
+      (doseq [[service {:keys [attempts outcome]}] services
+              :when (= :answered outcome)]
         (is (<= (least-attempts mood service id) attempts) (str service " " id))))))
 
 (deftest quick-services-answer-every-order
@@ -73,10 +77,12 @@
 
 (deftest a-price-that-hangs-has-a-fallback
   (let [mood (fn [service _ _] (if (= :price service) :hanging :quick))
-        {:keys [orders] :as shop} (run mood 2)]
+        {:keys [orders], :as shop} (run mood 2)]
     (check-bounds shop)
-    (is (= [[:accepted :fallback 21]]
-           (distinct (map (juxt :outcome #(get-in % [:services :price :outcome]) (comp :euros :bill)) orders))))))
+    (is
+      (= [[:accepted :fallback 21]]
+         (distinct (map (juxt :outcome #(get-in % [:services :price :outcome]) (comp :euros :bill))
+                        orders))))))
 
 (deftest busy-services-fail-an-order-and-stop-its-other-calls
   (let [{:keys [orders] :as shop} (run (constantly :busy) 2)]

@@ -1,5 +1,6 @@
 (ns thrum.repo.files
-  "The repository's files, for the checks that read them. The working directory is the repository's root."
+  "The repository's files, for the checks that read them. The working directory is the repository's
+  root."
   (:require
    [clojure.java.io :as io]
    [clojure.java.shell :as shell]
@@ -22,7 +23,8 @@
 (defn modules
   "Returns the names of the modules, sorted."
   []
-  (sort (map #(.getName ^File %) (filter #(.isDirectory ^File %) (.listFiles (io/file "modules"))))))
+  (sort (map #(.getName ^File %)
+             (filter #(.isDirectory ^File %) (.listFiles (io/file "modules"))))))
 
 (defn source-folder
   "Returns the src folder of a module."

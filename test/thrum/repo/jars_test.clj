@@ -41,7 +41,9 @@
 (defn- pom
   [artifact]
   (with-open [jar (jar artifact)
-              in (.getInputStream jar (.getEntry jar (str "META-INF/maven/io.github.thrum-clj/" artifact "/pom.xml")))]
+              in (.getInputStream
+                   jar
+                   (.getEntry jar (str "META-INF/maven/io.github.thrum-clj/" artifact "/pom.xml")))]
     (xml/parse in)))
 
 (defn- at
@@ -84,14 +86,17 @@
   (is (contains? (entries "thrum") "META-INF/LICENSE"))
   (is (contains? (entries "thrum-lab") "thrum/lab/main.clj"))
   (doseq [artifact ["thrum" "thrum-lab"]]
-    (is (not-any? #(re-find #"test|\.edn$" %) (remove #(str/starts-with? % "clj-kondo.exports/") (entries artifact))))))
+    (is (not-any? #(re-find #"test|\.edn$" %)
+                  (remove #(str/starts-with? % "clj-kondo.exports/") (entries artifact))))))
 
 (deftest javas-jar-holds-classes-for-the-oldest-jdk
   (is (contains? (dependencies "thrum-java") ["io.github.thrum-clj" "thrum" @(build 'version)]))
   (is (= #{} (into #{} (filter #(re-find #"\.(?:java|clj)$|[Ss]amples" %)) (entries "thrum-java"))))
   (with-open [jar (jar "thrum-java")
-              in (DataInputStream. (.getInputStream jar (.getEntry jar "io/github/thrumclj/Thrum.class")))]
-    (is (= [0xcafebabe 0 65] [(bit-and 0xffffffff (.readInt in)) (.readUnsignedShort in) (.readUnsignedShort in)]))))
+              in (DataInputStream.
+                   (.getInputStream jar (.getEntry jar "io/github/thrumclj/Thrum.class")))]
+    (is (= [0xcafebabe 0 65]
+           [(bit-and 0xffffffff (.readInt in)) (.readUnsignedShort in) (.readUnsignedShort in)]))))
 
 (deftest core-exports-its-clj-kondo-configuration
   (is (contains? (entries "thrum") "clj-kondo.exports/io.github.thrum-clj/thrum/config.edn")))

@@ -20,7 +20,9 @@
 (deftest the-guide-names-every-experiment-option-engine-and-contender
   (is (= [] (missing (map name (keys (experiments/by-name experiments/all))))))
   (is (= [] (missing (map name ring/engines))))
-  (is (= [] (missing (map #(re-find #"--[a-z-]+" (second %)) (remove #(= "--help" (second %)) cli/options)))))
+  (is (= []
+         (missing (map #(re-find #"--[a-z-]+" (second %))
+                       (remove #(= "--help" (second %)) cli/options)))))
   (is (= [] (missing (map name (contender/ids))))))
 
 (deftest the-guide-names-every-part-that-is-not-an-engines

@@ -7,17 +7,12 @@
 (set! *warn-on-reflection* true)
 
 (deftest the-lint-finds-what-was-seeded-and-nothing-else
-  (is (= [[1 "namespace control.untidy has no docstring"]
-          [3 "alias edn is never used"]
-          [4 "referred difference is never used"]
-          [8 "import Reader is never used"]
-          [9 "import Date is never used"]
-          [13 "private unused-constant is never used"]
-          [17 "private unused-helper is never used"]
-          [19 "public undocumented has no docstring"]
-          [21 "binding e is never used"]
-          [22 "binding g is never used"]
-          [37 "binding e is never used"]
-          [39 "public Shape has no docstring"]]
+  (is (= [[1 "namespace control.untidy has no docstring"] [3 "alias edn is never used"]
+          [4 "referred difference is never used"] [8 "import Reader is never used"]
+          [9 "import Date is never used"] [13 "private unused-constant is never used"]
+          [17 "private unused-helper is never used"] [19 "public undocumented has no docstring"]
+          [21 "binding e is never used"] [22 "binding g is never used"]
+          [37 "binding e is never used"] [39 "public Shape has no docstring"]]
          (map (juxt :line :message)
-              (lint/lint-file (java.io.File. "modules/test-kit/control/control/untidy.clj") (constantly true))))))
+              (lint/lint-file (java.io.File. "modules/test-kit/control/control/untidy.clj")
+                              (constantly true))))))

@@ -1,5 +1,6 @@
 (ns thrum.repo.names-test
-  "No committed line names a package registry, except one constant, nor a path of somebody's machine."
+  "No committed line names a package registry, except one constant, nor a path of somebody's
+  machine."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -11,8 +12,9 @@
 ;; Written in pieces: these lines are committed too.
 (def ^:private registries
   (mapv #(str/join "." %)
-        [["repo1" "maven" "org"] ["repo" "maven" "apache" "org"] ["sonatype" "com"] ["sonatype" "org"]
-         ["clojars" "org"] ["npmjs" "org"] ["npmjs" "com"] ["pypi" "org"] ["pythonhosted" "org"] ["jitpack" "io"]]))
+        [["repo1" "maven" "org"] ["repo" "maven" "apache" "org"] ["sonatype" "com"]
+         ["sonatype" "org"] ["clojars" "org"] ["npmjs" "org"] ["npmjs" "com"] ["pypi" "org"]
+         ["pythonhosted" "org"] ["jitpack" "io"]]))
 
 (def ^:private machine-path #"(?<![\w.~}])/(?:work|root|home)/\w|temurin-\d+-jdk")
 

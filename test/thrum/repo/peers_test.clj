@@ -9,4 +9,6 @@
 
 (deftest the-defects-of-channels-are-tests-of-async
   (is (= peers/of-channels
-         (into (set (keys channels/where)) (mapcat (comp :peer meta)) (vals (ns-publics 'thrum.async.peers-test))))))
+         (into (set (keys channels/where))
+               (mapcat (comp :peer meta))
+               (vals (ns-publics 'thrum.async.peers-test))))))

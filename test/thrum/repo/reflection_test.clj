@@ -11,13 +11,16 @@
 
 (defn- folders
   []
-  (->> (concat (map files/source-folder (files/modules)) (map io/file ["dev/src" "bench/src" "examples/checkout/src" "modules/test-kit/control"]))
+  (->> (concat (map files/source-folder (files/modules))
+               (map io/file
+                    ["dev/src" "bench/src" "examples/checkout/src" "modules/test-kit/control"]))
        (filter #(.isDirectory ^java.io.File %))
        (mapv str)))
 
 (deftest ^{:time-limit-ms 120000} only-the-control-reflects
-  (let [{:keys [exit lines]} (jvm/quietly (jvm/command (jvm/this-home) jvm/exports 'thrum.dev.reflection (folders))
-                                          110000)
+  (let [{:keys [exit lines]}
+        (jvm/quietly (jvm/command (jvm/this-home) jvm/exports 'thrum.dev.reflection (folders))
+                     110000)
         warnings (filter #(re-find #"Reflection warning, (thrum|control)/" %) lines)]
     (is (= 0 exit) (str/join "\n" lines))
     (is (= [] (remove #(str/includes? % "control/reflects.clj") warnings)))

@@ -12,7 +12,8 @@
 
 (deftest the-tables-are-as-generated
   (let [text (slurp "doc/servers.md")]
-    (is (= (servers-doc/written text (servers-doc/contract)) text) "./cljw -M:servers-doc rewrites it")))
+    (is (= (servers-doc/written text (servers-doc/contract)) text)
+        "./cljw -M:servers-doc rewrites it")))
 
 (deftest every-engine-was-held-against-every-case
   (let [cases (set (map :id (tck/cases)))]
@@ -24,9 +25,13 @@
 
 (deftest no-engine-fails-but-where-its-gaps-are-named
   (doseq [[engine outcomes] (servers-doc/contract)]
-    (is (= (set (keys (:gaps (engine/named engine)))) (set (keep (fn [[id outcome]] (when (= :gap outcome) id)) outcomes))) (str engine))
+    (is (= (set (keys (:gaps (engine/named engine))))
+           (set (keep (fn [[id outcome]] (when (= :gap outcome) id)) outcomes)))
+        (str engine))
     (is (not-any? #{:failed} (vals outcomes)) (str engine))))
 
 (deftest a-table-that-is-out-of-date-is-seen
-  (let [old "<!-- options:begin -->\nold\n<!-- options:end --><!-- contract:begin -->\nold\n<!-- contract:end -->"]
+  (let
+    [old
+     "<!-- options:begin -->\nold\n<!-- options:end --><!-- contract:begin -->\nold\n<!-- contract:end -->"]
     (is (not= old (servers-doc/written old (servers-doc/contract))))))

@@ -1,5 +1,6 @@
 (ns thrum.repo.spring-doc-test
-  "What doc/spring.md shows is out of code that is tested, and the Spring Boot application uses the jars of this version."
+  "What doc/spring.md shows is out of code that is tested, and the Spring Boot application uses the
+  jars of this version."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -22,19 +23,28 @@
 (defn unknown-blocks
   "Returns the Java blocks of markdown that are in none of the sources."
   [markdown sources]
-  (remove (fn [block] (some #(str/includes? (unindented %) (unindented block)) sources)) (blocks "java" markdown)))
+  (remove (fn [block] (some #(str/includes? (unindented %) (unindented block)) sources))
+          (blocks "java" markdown)))
 
-(defn- tested-java []
-  (map slurp (filter #(re-matches #"(?:examples/spring-boot/src/main|modules/java/samples)/.*\.java" %) (files/committed))))
+(defn- tested-java
+  []
+  (map slurp
+       (filter #(re-matches #"(?:examples/spring-boot/src/main|modules/java/samples)/.*\.java" %)
+               (files/committed))))
 
 (deftest what-the-page-shows-is-tested-code
   (is (<= 3 (count (blocks "java" (slurp "doc/spring.md")))))
   (is (= [] (unknown-blocks (slurp "doc/spring.md") (tested-java))))
-  (is (= ["  b();\n"] (unknown-blocks "```java\n  b();\n```\n```java\na();\n```" ["x {\n    a();\n}"]))))
+  (is (= ["  b();\n"]
+         (unknown-blocks "```java\n  b();\n```\n```java\na();\n```" ["x {\n    a();\n}"]))))
 
 (deftest the-property-of-the-page-is-that-of-the-profile
-  (is (= (map unindented (blocks "properties" (slurp "doc/spring.md")))
-         [(unindented (slurp "examples/spring-boot/src/main/resources/application-virtual-threads-property.properties"))])))
+  (is
+    (=
+      (map unindented (blocks "properties" (slurp "doc/spring.md")))
+      [(unindented
+         (slurp
+           "examples/spring-boot/src/main/resources/application-virtual-threads-property.properties"))])))
 
 (defn- this-version []
   (second (re-find #"\(def version\s+\"[^\"]*\"\s+\"([^\"]+)\"\)" (slurp "build.clj"))))
@@ -42,12 +52,16 @@
 (defn- coordinates
   "Returns [artifact version] of the dependencies on Thrum in XML."
   [root]
-  (for [element (tree-seq :content :content root) :when (= :dependency (:tag element))
-        :let [{:keys [groupId artifactId version]} (into {} (map (juxt :tag (comp first :content))) (:content element))]
+  (for [element (tree-seq :content :content root)
+        :when (= :dependency (:tag element))
+        :let [{:keys [groupId artifactId version]}
+              (into {} (map (juxt :tag (comp first :content))) (:content element))]
         :when (= "io.github.thrum-clj" groupId)]
     [artifactId version]))
 
 (deftest the-application-uses-this-version
-  (is (= [["thrum-java" (this-version)]] (coordinates (xml/parse (io/file "examples/spring-boot/pom.xml")))))
+  (is (= [["thrum-java" (this-version)]]
+         (coordinates (xml/parse (io/file "examples/spring-boot/pom.xml")))))
   (is (= [[["thrum-java" (this-version)]]]
-         (map #(coordinates (xml/parse (io/input-stream (.getBytes ^String %)))) (blocks "xml" (slurp "doc/spring.md"))))))
+         (map #(coordinates (xml/parse (io/input-stream (.getBytes ^String %))))
+              (blocks "xml" (slurp "doc/spring.md"))))))

@@ -23,7 +23,8 @@
   @(requiring-resolve (symbol (str "thrum.bench.family." name) "family")))
 
 (defn -main
-  "Measures the job, EDN, of a family and prints the raw figures between two marks. Halts, since a million tasks may be parked."
+  "Measures the job, EDN, of a family and prints the raw figures between two marks. Halts, since a
+  million tasks may be parked."
   [name job]
   (end-with-parent!)
   (try

@@ -31,7 +31,8 @@
    :servers servers/family})
 
 (defn jvm-opts
-  "Returns the flags of a family's JVMs. The quick form measures nothing, and does without the optimising compiler."
+  "Returns the flags of a family's JVMs. The quick form measures nothing, and does without the
+  optimising compiler."
   [family size]
   (cond-> (:jvm-opts (by-name family))
     (= :quick size) (conj "-XX:TieredStopAtLevel=1")))

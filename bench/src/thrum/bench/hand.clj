@@ -13,7 +13,8 @@
   (Executors/newThreadPerTaskExecutor (-> (Thread/ofVirtual) (.name ^String prefix 0) .factory)))
 
 (defn conveying
-  "Returns a function that submits f of an item, in the bindings of the thread that called conveying."
+  "Returns a function that submits f of an item, in the bindings of the thread that called
+  conveying."
   [^ExecutorService executor f]
   (let [frame (Var/cloneThreadBindingFrame)]
     (fn [item]
@@ -29,7 +30,8 @@
   (long (.get ^Future (.poll window))))
 
 (defn- slide
-  "Keeps at most limit futures; waits for the oldest one to start another. Returns the sum of the results."
+  "Keeps at most limit futures; waits for the oldest one to start another. Returns the sum of the
+  results."
   [^long limit submit items]
   (let [window (ArrayDeque. (int limit))]
     (loop [sum 0, items (seq items)]
@@ -41,7 +43,8 @@
         :else (recur (+ sum (take-oldest window)) nil)))))
 
 (defn sliding
-  "Returns the sum of f of the items: a sliding window of limit tasks on threads with names, in the caller's bindings."
+  "Returns the sum of f of the items: a sliding window of limit tasks on threads with names, in the
+  caller's bindings."
   [limit f items]
   (with-open [executor (named-executor "hand-")]
     (slide limit (conveying executor f) items)))
@@ -56,14 +59,16 @@
   (mapv #(Future/.get %) (mapv submit chunk)))
 
 (defn chunked
-  "Returns a vector of f of the items: limit tasks at once, and the next chunk when all of them have ended."
+  "Returns a vector of f of the items: limit tasks at once, and the next chunk when all of them have
+  ended."
   [limit f items]
   (with-open [executor (named-executor "chunked-")]
     (let [submit (conveying executor f)]
       (into [] (mapcat #(all-of submit %)) (partition-all limit items)))))
 
 (defn together
-  "Returns a vector of the numbers below n, each computed by a task of its own; when one fails, the others are cancelled."
+  "Returns a vector of the numbers below n, each computed by a task of its own; when one fails, the
+  others are cancelled."
   [n]
   (with-open [executor (named-executor "together-")]
     (let [futures (mapv (conveying executor identity) (range n))]

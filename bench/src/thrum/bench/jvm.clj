@@ -44,11 +44,12 @@
     (.waitFor (.destroyForcibly process))
     (throw (failed (str "was killed after " timeout-ms " ms") {:timeout-ms timeout-ms})))
   (when-not (zero? (.exitValue process))
-    (throw (failed (str "ended with exit code " (.exitValue process)) {:exit (.exitValue process)}))))
+    (throw (failed (str "ended with exit code " (.exitValue process))
+                   {:exit (.exitValue process)}))))
 
 (defn run
-  "Runs a command and returns the figures it prints; its standard error is ours. Throws ex-info of :type
-  :thrum.bench/child if it fails, prints none, or takes longer than timeout-ms."
+  "Runs a command and returns the figures it prints; its standard error is ours. Throws ex-info of
+  :type :thrum.bench/child if it fails, prints none, or takes longer than timeout-ms."
   [command timeout-ms]
   (let [process (start! command)
         output (future (slurp (.getInputStream process)))]

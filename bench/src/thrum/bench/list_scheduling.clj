@@ -1,5 +1,6 @@
 (ns thrum.bench.list-scheduling
-  "The limit line of a bounded map: greedy list scheduling (Graham 1966), in input order, on `limit` machines."
+  "The limit line of a bounded map: greedy list scheduling (Graham 1966), in input order, on `limit`
+  machines."
   (:import
    (java.util PriorityQueue)))
 
@@ -12,7 +13,8 @@
     (.addAll (repeat limit 0))))
 
 (defn makespan
-  "Returns when the last of the durations ends, in their unit, where each in turn goes to the machine that is free first."
+  "Returns when the last of the durations ends, in their unit, where each in turn goes to the
+  machine that is free first."
   [limit durations]
   (let [free (machines limit)]
     (reduce (fn [latest duration]

@@ -1,6 +1,6 @@
 (ns thrum.bench.main
-  "./cljw -M:bench: what Thrum costs, as ratios that are each taken in one JVM, medians of several. Ends with exit
-  code 0, 1 if a child JVM failed, 2 for wrong arguments."
+  "./cljw -M:bench: what Thrum costs, as ratios that are each taken in one JVM, medians of several.
+  Ends with exit code 0, 1 if a child JVM failed, 2 for wrong arguments."
   (:require
    [clojure.java.io :as io]
    [clojure.pprint :as pprint]
@@ -34,11 +34,16 @@
     (catch ExceptionInfo e
       (assoc job :failure (ex-message e)))))
 
-(defn- run-job [timeout-ms {:keys [family job jvm] :as planned}]
+(defn- run-job
+  [timeout-ms {:keys [family job jvm], :as planned}]
   (let [start (System/nanoTime)
-        {:keys [failure] :as outcome} (outcome timeout-ms planned)]
+        {:keys [failure], :as outcome} (outcome timeout-ms planned)]
     (say (format "%-9s JVM %d  %5.1f s  %s%s"
-                 (name family) jvm (/ (- (System/nanoTime) start) 1e9) (pr-str job) (if failure (str "  FAILED: " failure) "")))
+                 (name family)
+                 jvm
+                 (/ (- (System/nanoTime) start) 1e9)
+                 (pr-str job)
+                 (if failure (str "  FAILED: " failure) "")))
     outcome))
 
 (defn- write! [file results]

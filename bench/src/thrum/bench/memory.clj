@@ -14,7 +14,8 @@
 (set! *warn-on-reflection* true)
 
 (defn- process-status
-  "Returns the text of /proc/self/status, nil where there is none. Not by slurp: /proc's files tell no length."
+  "Returns the text of /proc/self/status, nil where there is none. Not by slurp: /proc's files tell
+  no length."
   []
   (try
     (Files/readString (Path/of "/proc/self/status" (make-array String 0)))
@@ -36,7 +37,8 @@
   (status-bytes "VmRSS"))
 
 (defn peak-rss
-  "Returns the highest resident memory so far, in bytes; nil where the operating system does not tell."
+  "Returns the highest resident memory so far, in bytes; nil where the operating system does not
+  tell."
   []
   (status-bytes "VmHWM"))
 
@@ -46,7 +48,8 @@
   (.getUsed (.getHeapMemoryUsage (ManagementFactory/getMemoryMXBean))))
 
 (defn settled
-  "Collects garbage until the JVM has had the time to give pages back. Returns {:heap bytes, :rss bytes or nil}."
+  "Collects garbage until the JVM has had the time to give pages back. Returns {:heap bytes, :rss
+  bytes or nil}."
   []
   (dotimes [_ 4]
     (System/gc)
@@ -70,18 +73,21 @@
 (defn- gc-info ^GcInfo [^Notification notification]
   (.getGcInfo (GarbageCollectionNotificationInfo/from (.getUserData notification))))
 
-(defn- listener [before after]
+(defn- listener
+  [before after]
   (let [pools (heap-pools)]
-    (reify NotificationListener
+    (reify
+      NotificationListener
       (handleNotification [_ notification _]
-        (when (= GarbageCollectionNotificationInfo/GARBAGE_COLLECTION_NOTIFICATION (.getType notification))
+        (when (= GarbageCollectionNotificationInfo/GARBAGE_COLLECTION_NOTIFICATION
+                 (.getType notification))
           (let [info (gc-info notification)]
             (raise! before (used pools (.getMemoryUsageBeforeGc info)))
             (raise! after (used pools (.getMemoryUsageAfterGc info)))))))))
 
 (defn watch-collections!
-  "From now on notes the heap before and after each collection. Returns a function without arguments that returns
-  the highest so far, {:before bytes, :after bytes}; 0 before the first collection."
+  "From now on notes the heap before and after each collection. Returns a function without arguments
+  that returns the highest so far, {:before bytes, :after bytes}; 0 before the first collection."
   []
   (let [before (AtomicLong.), after (AtomicLong.), listener (listener before after)]
     (run! #(NotificationEmitter/.addNotificationListener % listener nil nil)

@@ -43,8 +43,8 @@
       :else (with-defaults options))))
 
 (defn jobs
-  "Returns what is to be run: {:family :job :jvm :size}, all of the first JVM before the second, so that what changes over time
-  meets every job."
+  "Returns what is to be run: {:family :job :jvm :size}, all of the first JVM before the second, so
+  that what changes over time meets every job."
   [{:keys [only size jvms]}]
   (for [jvm (range 1 (inc jvms))
         family only

@@ -23,7 +23,8 @@
      :rows (if (seq results) (vec (rows results)) [])}))
 
 (defn results
-  "Returns what is written: the facts, for each family its flags, raw figures and rows, and what failed."
+  "Returns what is written: the facts, for each family its flags, raw figures and rows, and what
+  failed."
   [facts only outcomes]
   (let [outcomes-of (group-by :family outcomes)]
     (assoc facts
@@ -33,12 +34,32 @@
 
 ;; Tables
 
-(defn- conditions [{:keys [date size jvms machine]}]
+(defn- conditions
+  [{:keys [date size jvms machine]}]
   (let [{:keys [cpu cpus memory-gb os jdk]} machine]
     (str (when (= :quick size) "QUICK FORM, NO MEASUREMENT. ")
-         "Medians of " jvms (if (= 1 jvms) " JVM" " JVMs") " (lowest-highest), " date ". "
-         cpu ", " cpus " cores, " memory-gb " GB, " os "; load at the start " (table/decimals 1 (:load machine)) ". "
-         (:vendor jdk) " " (:version jdk) ", Clojure " (:clojure machine) ".")))
+         "Medians of "
+         jvms
+         (if (= 1 jvms) " JVM" " JVMs")
+         " (lowest-highest), "
+         date
+         ". "
+         cpu
+         ", "
+         cpus
+         " cores, "
+         memory-gb
+         " GB, "
+         os
+         "; load at the start "
+         (table/decimals 1 (:load machine))
+         ". "
+         (:vendor jdk)
+         " "
+         (:version jdk)
+         ", Clojure "
+         (:clojure machine)
+         ".")))
 
 (defn- columns-of [columns rows]
   (if (fn? columns) (columns rows) columns))

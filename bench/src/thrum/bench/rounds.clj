@@ -1,5 +1,6 @@
 (ns thrum.bench.rounds
-  "Takes the time of several ways of doing the same work, in turns, in one JVM. A way is [name thunk].")
+  "Takes the time of several ways of doing the same work, in turns, in one JVM. A way is [name
+  thunk].")
 
 (set! *warn-on-reflection* true)
 
@@ -16,8 +17,8 @@
     (concat after before)))
 
 (defn run
-  "Runs every way once in each round; each round begins with another way, and the first `warm-up` rounds are dropped.
-  Returns {name [ns, for each measured round]}."
+  "Runs every way once in each round; each round begins with another way, and the first `warm-up`
+  rounds are dropped. Returns {name [ns, for each measured round]}."
   [warm-up measured ways]
   (->> (range (+ warm-up measured))
        (mapcat #(rotated % ways))

@@ -16,7 +16,9 @@
   "Returns {:median :min :max} of numbers, without the nils among them; nil where nothing is left."
   [xs]
   (when-some [known (seq (remove nil? xs))]
-    {:median (double (median known)), :min (double (apply min known)), :max (double (apply max known))}))
+    {:median (double (median known))
+     :min (double (apply min known))
+     :max (double (apply max known))}))
 
 (defn paired
   "Returns the median of the ratios x to y of each round: what slows down a whole round cancels out."

@@ -1,5 +1,6 @@
 (ns thrum.bench.table
-  "Tables as text and as Markdown. Pure. A column is {:title, :show, :left?}; show makes the cell, a string, of a row."
+  "Tables as text and as Markdown. Pure. A column is {:title, :show, :left?}; show makes the cell, a
+  string, of a row."
   (:require
    [clojure.string :as str])
   (:import
@@ -20,7 +21,8 @@
   (decimals 0 x))
 
 (defn figure
-  "Returns a summary as `median (min-max)`, the median alone where all samples are equal, nil as an empty cell."
+  "Returns a summary as `median (min-max)`, the median alone where all samples are equal, nil as an
+  empty cell."
   [places {:keys [median min max] :as summary}]
   (cond
     (nil? summary) ""

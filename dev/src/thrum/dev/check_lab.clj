@@ -27,25 +27,29 @@
   [{:keys [name verdict over-limit expect]}]
   (cond-> []
     (not (#{:done :broke :skipped} verdict)) (conj (str name " ended as " verdict))
-    (and over-limit (not expect) (< over-limit slack)) (conj (str name " is faster than its limit line: " over-limit))))
+    (and over-limit (not expect) (< over-limit slack))
+    (conj (str name " is faster than its limit line: " over-limit))))
 
 (defn- download-complaints
   "Complains about what a row of downloads lost."
-  [{:keys [name n bytes samples expect] :as row}]
+  [{:keys [name n bytes samples expect], :as row}]
   (let [whole (if (or (= :breaks expect) (nil? bytes)) [] samples)
         limit (get-in row [:params :limit])]
     (cond-> []
-      (not-every? #(= n (:ok %)) whole) (conj (str name " lost downloads: " (mapv :ok whole) " of " n))
-      (not-every? #(= (* n bytes) (:bytes %)) whole) (conj (str name " lost bytes: " (mapv :bytes whole)))
-      (some #(< (max limit 512) (:peak %)) whole) (conj (str name " ran more at once than its limit: " (mapv :peak whole))))))
+      (not-every? #(= n (:ok %)) whole) (conj
+                                          (str name " lost downloads: " (mapv :ok whole) " of " n))
+      (not-every? #(= (* n bytes) (:bytes %)) whole)
+      (conj (str name " lost bytes: " (mapv :bytes whole)))
+      (some #(< (max limit 512) (:peak %)) whole)
+      (conj (str name " ran more at once than its limit: " (mapv :peak whole))))))
 
 (defn- times-faster
   "Complains unless contender a takes at least factor times as long as b."
   [rows a factor b]
   (let [[slow fast] (map #(get-in rows [% :median-ms]) [a b])]
-    (cond
-      (not (and slow fast)) [(str "no medians of " a " and " b)]
-      (< slow (* factor fast)) [(str a " should take " factor " times as long as " b ": " slow " ms, " fast " ms")])))
+    (cond (not (and slow fast)) [(str "no medians of " a " and " b)]
+          (< slow (* factor fast))
+          [(str a " should take " factor " times as long as " b ": " slow " ms, " fast " ms")])))
 
 (defn- at-most
   "Complains unless a contender stays within factor times its limit line."
@@ -55,7 +59,8 @@
       [(str contender " should stay within " factor " times its limit line, and was at " over)])))
 
 (defn- leaves-running
-  "Complains unless every contender leaves as many calls running as expected, a predicate by contender."
+  "Complains unless every contender leaves as many calls running as expected, a predicate by
+  contender."
   [rows expected]
   (for [[contender left?] expected
         :let [left (mapv :left (get-in rows [contender :samples]))]
@@ -86,11 +91,11 @@
   "Complains about the experiment spring-tomcat where it was not skipped."
   [result]
   (let [[hundred curve] (map #(rows result %) [:spring-100 :spring-curve])]
-    (concat
-      (when (seq hundred)
-        (concat (times-faster hundred :platform-20-warm 3 :virtual-warm)
-                (mapcat #(at-most hundred % 1.6) (filter hundred [:platform-20-warm :virtual-warm :property-warm]))))
-      (mapcat points-complaints (vals curve)))))
+    (concat (when (seq hundred)
+              (concat (times-faster hundred :platform-20-warm 3 :virtual-warm)
+                      (mapcat #(at-most hundred % 1.6)
+                        (filter hundred [:platform-20-warm :virtual-warm :property-warm]))))
+            (mapcat points-complaints (vals curve)))))
 
 (def ^:private spare-threads
   "How many platform threads a JVM may have beside the carriers of its virtual threads."
@@ -104,24 +109,39 @@
       [(str contender " " words ": " values)])))
 
 (defn- go-blocks-complaints
-  [{{:keys [cpus]} :machine :as result}]
-  (let [rows (rows result :go-blocks), ours [:go-factory :pipeline-blocking :pmap]]
-    (concat
-      (when-not (and (seq rows) cpus) ["the part :go-blocks is missing, or the number of processors"])
-      (mapcat #(at-most rows % 2) (filter rows (conj ours :raw-jdk)))
-      (mapcat #(figures rows % :threads (fn [n] (<= n (+ (or cpus 0) spare-threads))) "had too many platform threads") (filter rows ours))
-      (mapcat #(figures rows % :threads (fn [n] (<= 100 n)) "should have a platform thread for each request")
+  [{{:keys [cpus]} :machine, :as result}]
+  (let [rows (rows result :go-blocks)
+        ours [:go-factory :pipeline-blocking :pmap]]
+    (concat (when-not (and (seq rows) cpus)
+              ["the part :go-blocks is missing, or the number of processors"])
+            (mapcat #(at-most rows % 2) (filter rows (conj ours :raw-jdk)))
+            (mapcat #(figures rows
+                              %
+                              :threads
+                              (fn [n] (<= n (+ (or cpus 0) spare-threads)))
+                              "had too many platform threads")
+              (filter rows ours))
+            (mapcat #(figures rows
+                              %
+                              :threads
+                              (fn [n] (<= 100 n))
+                              "should have a platform thread for each request")
               (remove #(:skipped (rows %)) [:go-avoid :go])))))
 
 (defn- pipelines-complaints
   [result]
-  (let [rows (rows result :pipelines), ours [:thrum-pipeline-blocking :thrum-pipeline-fn :thrum-upipeline], none (juxt :platform :virtual)]
+  (let [rows (rows result :pipelines)
+        ours [:thrum-pipeline-blocking :thrum-pipeline-fn :thrum-upipeline]
+        none (juxt :platform :virtual)]
     (concat
       (when-not (seq rows) ["the part :pipelines is missing"])
       (mapcat #(at-most rows % 4) ours)
-      (mapcat #(figures rows % :peak #{50} "should have had 50 items at once") (conj ours :core-pipeline-blocking))
-      (mapcat #(figures rows % (comp none :closed) #{[0 0]} "left threads, platform and virtual") ours)
-      (mapcat #(figures rows % (comp :taken :closed) (fn [n] (<= n 50)) "took on from its source") ours))))
+      (mapcat #(figures rows % :peak #{50} "should have had 50 items at once")
+        (conj ours :core-pipeline-blocking))
+      (mapcat #(figures rows % (comp none :closed) #{[0 0]} "left threads, platform and virtual")
+        ours)
+      (mapcat #(figures rows % (comp :taken :closed) (fn [n] (<= n 50)) "took on from its source")
+        ours))))
 
 (def ^:private published
   "The parts whose figures were published: a row each at the head of the report."
@@ -130,14 +150,14 @@
 (defn- headline-complaints
   "Complains unless the report opens on a row for each published part, which was measured, with a
   factor above that of no difference, or was skipped with a reason."
-  [{:keys [experiments] :as result}]
+  [{:keys [experiments], :as result}]
   (let [rows (headlines/rows result)
         skipped (into #{} (comp (mapcat :parts) (filter :skipped) (map :part)) experiments)]
-    (concat
-      (when-not (= published (map :part rows)) [(str "the report opens on " (mapv :part rows) ", not on " published)])
-      (for [{:keys [part grade verdict]} rows
-            :when (or (= :not grade) (and (= :missing grade) (not (skipped part))))]
-        (str part ": " verdict)))))
+    (concat (when-not (= published (map :part rows))
+              [(str "the report opens on " (mapv :part rows) ", not on " published)])
+            (for [{:keys [part grade verdict]} rows
+                  :when (or (= :not grade) (and (= :missing grade) (not (skipped part))))]
+              (str part ": " verdict)))))
 
 (defn- downloads-complaints
   [downloads]

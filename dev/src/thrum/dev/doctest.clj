@@ -1,9 +1,10 @@
 (ns thrum.dev.doctest
   "Evaluates the Clojure blocks of a Markdown file, and checks what they claim.
 
-  A form may be followed by a claim: `;; => value`, that it returns a value that is equal to this one or prints so, or
-  `;; throws :a/keyword`, that it throws ex-info with this :type. A form without a claim must not throw. A block that
-  follows the comment `<!-- no-run: reason -->` is skipped."
+  A form may be followed by a claim: `;; => value`, that it returns a value that is equal to this
+  one or prints so, or `;; throws :a/keyword`, that it throws ex-info with this :type. A form
+  without a claim must not throw. A block that follows the comment `<!-- no-run: reason -->` is
+  skipped."
   (:require
    [clojure.edn :as edn]
    [clojure.string :as str])
@@ -38,7 +39,8 @@
       :else (assoc state :reason (no-run-reason line)))))
 
 (defn blocks
-  "Returns the Clojure blocks of markdown: maps of :line (of the first form), :text and, if it is not to be run, :reason."
+  "Returns the Clojure blocks of markdown: maps of :line (of the first form), :text and, if it is
+  not to be run, :reason."
   [markdown]
   (->> (map-indexed #(vector (inc %1) %2) (str/split-lines markdown))
        (reduce step {:blocks []})
@@ -87,12 +89,14 @@
 (defn- complaint
   "Returns what is wrong with the outcome of a form, given its claim, or nil."
   [claim {:keys [value thrown]}]
-  (cond
-    (:throws claim) (when-not (= (:throws claim) (some-> thrown type-of))
-                      (str "should throw " (:throws claim) ", and " (if thrown (str "threw " thrown) "did not")))
-    thrown (str "threw " thrown)
-    (:value claim) (when-not (equal? value (:value claim))
-                     (str "should be " (:value claim) ", and is " (pr-str value)))))
+  (cond (:throws claim) (when-not (= (:throws claim)
+                                     (some-> thrown
+                                             type-of))
+                          (str "should throw " (:throws claim)
+                               ", and " (if thrown (str "threw " thrown) "did not")))
+        thrown (str "threw " thrown)
+        (:value claim) (when-not (equal? value (:value claim))
+                         (str "should be " (:value claim) ", and is " (pr-str value)))))
 
 ;; Evaluation
 
@@ -115,15 +119,17 @@
 (defn- evaluate
   "Returns the outcome of form; what is lazy is realised here, where a failure belongs to its form."
   [form claim]
-  (try (let [value (eval form)]
-         {:value (cond-> value (and claim (seq? value)) doall)})
-       (catch Throwable t
-         {:thrown (if (instance? clojure.lang.Compiler$CompilerException t) (or (ex-cause t) t) t)})))
+  (try
+    (let [value (eval form)] {:value (cond-> value (and claim (seq? value)) doall)})
+    (catch Throwable t
+      {:thrown (if (instance? clojure.lang.Compiler$CompilerException t) (or (ex-cause t) t) t)})))
 
 (defn- run-text
   "Evaluates the forms of text, which begins on a line; returns [{:line :claim :complaint}]."
   [text line]
-  (loop [results [], text text, line line]
+  (loop [results []
+         text text
+         line line]
     (let [[gap text] (split-gap text)
           line (+ line (count (filter #{\newline} gap)))]
       (if (str/blank? text)
@@ -132,7 +138,9 @@
               text' (subs text length)
               claim (claim (first (split-gap text')))
               result {:line line, :claim claim, :complaint (complaint claim (evaluate form claim))}]
-          (recur (conj results result) text' (+ line (count (filter #{\newline} (subs text 0 length))))))))))
+          (recur (conj results result)
+                 text'
+                 (+ line (count (filter #{\newline} (subs text 0 length))))))))))
 
 (defn- run-block
   [{:keys [text line]}]
@@ -151,8 +159,9 @@
          (finally (remove-ns sym)))))
 
 (defn run
-  "Evaluates the Clojure blocks of markdown in order, after the forms of preload. Returns {:forms n, :claims n, :skipped
-  [reason ...], :complaints [{:line n, :complaint text} ...]}; what the forms print is dropped."
+  "Evaluates the Clojure blocks of markdown in order, after the forms of preload. Returns {:forms n,
+  :claims n, :skipped [reason ...], :complaints [{:line n, :complaint text} ...]}; what the forms
+  print is dropped."
   [markdown preload]
   (let [{skipped true, run false} (group-by (comp some? :reason) (blocks markdown))
         results (binding [*out* (java.io.StringWriter.)]

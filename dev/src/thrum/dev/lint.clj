@@ -18,7 +18,8 @@
   []
   (->> (.listFiles (io/file "modules"))
        (mapcat #(vector (io/file % "src") (io/file % "test")))
-       (concat [(io/file "examples/checkout/src") (io/file "bench/src") (io/file "dev/src") (io/file "test")])
+       (concat [(io/file "examples/checkout/src") (io/file "bench/src") (io/file "dev/src")
+                (io/file "test")])
        (filter #(.isDirectory ^java.io.File %))))
 
 (defn- published?
@@ -26,10 +27,14 @@
   (boolean (re-find #"modules/core/src/" file)))
 
 (defn lint-file
-  "Returns the findings of a file: maps of :file, :line, :message. Public vars need docstrings where (public-docs? file)."
+  "Returns the findings of a file: maps of :file, :line, :message. Public vars need docstrings where
+  (public-docs? file)."
   [file public-docs?]
   (when-let [source (source/load-source file)]
-    (sort-by :line (concat (names/findings source) (locals/findings source) (docs/findings source public-docs?)))))
+    (sort-by :line
+             (concat (names/findings source)
+                     (locals/findings source)
+                     (docs/findings source public-docs?)))))
 
 (defn lint
   "Returns the findings of all files under folders."
@@ -45,6 +50,7 @@
   [& folders]
   (let [findings (lint (or (seq folders) (usual-folders)))]
     (run! print-finding findings)
-    (println (str (count findings) " findings" (when (seq folders) (str " in " (str/join ", " folders)))))
+    (println
+      (str (count findings) " findings" (when (seq folders) (str " in " (str/join ", " folders)))))
     (flush)
     (System/exit (if (seq findings) 1 0))))

@@ -1,8 +1,10 @@
 (ns thrum.dev.servers-doc
-  "Writes the tables of doc/servers.md, from what checks the options and from what the contract found.
+  "Writes the tables of doc/servers.md, from what checks the options and from what the contract
+  found.
 
-  ./cljw -M:servers-doc rewrites the page; ./cljw -M:servers-doc ENGINE [CASE ...] holds an engine against these cases first, or all, and keeps what
-  was found in doc/contract.edn. What the JDK's server has once for the JVM wants a run of its own."
+  ./cljw -M:servers-doc rewrites the page; ./cljw -M:servers-doc ENGINE [CASE ...] holds an engine
+  against these cases first, or all, and keeps what was found in doc/contract.edn. What the JDK's
+  server has once for the JVM wants a run of its own."
   (:require
    [clojure.edn :as edn]
    [clojure.java.io :as io]
@@ -22,11 +24,23 @@
 (defn- cell [x]
   (str/replace (str x) "|" "\\|"))
 
-(defn- option-row [[k {:keys [default accepts doc]}]]
-  (str "| `" k "` | " (if (some? default) (str "`" (pr-str default) "`") "") " | " (cell doc) " (" (cell accepts) ") |"))
+(defn- option-row
+  [[k {:keys [default accepts doc]}]]
+  (str "| `"
+       k
+       "` | "
+       (if (some? default) (str "`" (pr-str default) "`") "")
+       " | "
+       (cell doc)
+       " ("
+       (cell accepts)
+       ") |"))
 
-(defn- options-table []
-  (str/join "\n" (into ["| option | default | meaning |" "|---|---|---|"] (map option-row) options/table)))
+(defn- options-table
+  []
+  (str/join
+    "\n"
+    (into ["| option | default | meaning |" "|---|---|---|"] (map option-row) options/table)))
 
 ;; The contract
 
@@ -45,16 +59,29 @@
                                            (seq ids) (assoc :only ids)))]
     (into (sorted-map) (map (juxt :id :outcome)) found)))
 
-(defn- keep! [engine outcomes]
+(defn- keep!
+  [engine outcomes]
   (let [known (if (.exists (io/file kept)) (contract) {})
         all (update-vals (update known engine merge outcomes) #(into (sorted-map) %))]
-    (spit kept (str "{" (str/join "\n " (for [[engine outcomes] (sort all)]
-                                          (str engine "\n {" (str/join "\n  " (map (fn [[id outcome]] (str id " " outcome)) outcomes)) "}")))
-                    "}\n"))))
+    (spit
+      kept
+      (str "{"
+           (str/join "\n "
+                     (for [[engine outcomes] (sort all)]
+                       (str engine
+                            "\n {"
+                            (str/join "\n  " (map (fn [[id outcome]] (str id " " outcome)) outcomes))
+                            "}")))
+           "}\n"))))
 
-(defn- contract-table [found]
+(defn- contract-table
+  [found]
   (let [engines (vec (sort-by #(.indexOf ^java.util.List engine/names %) (keys found)))]
-    (str/trim (tck/table engines (update-vals found (fn [outcomes] (map (fn [[id outcome]] {:id id, :outcome outcome}) outcomes)))))))
+    (str/trim
+      (tck/table engines
+                 (update-vals found
+                              (fn [outcomes]
+                                (map (fn [[id outcome]] {:id id, :outcome outcome}) outcomes)))))))
 
 ;; The page
 

@@ -22,20 +22,24 @@
 
 (defn- fetch
   "Returns what the service answers; throws where it is not 200. An interrupt ends the request."
-  [{:keys [^HttpClient client running] :as shop} service id]
+  [{:keys [^HttpClient client running], :as shop} service id]
   (swap! running inc)
   (try
-    (let [request (.build (HttpRequest/newBuilder (URI. (str (get-in shop [:services service :url]) id))))
+    (let [request (.build (HttpRequest/newBuilder (URI. (str (get-in shop [:services service :url])
+                                                             id))))
           ^HttpResponse response (.send client request (HttpResponse$BodyHandlers/ofString))]
       (when-not (= 200 (.statusCode response))
-        (throw (ex-info (str "The service " (name service) " is busy") {:type ::busy, :status (.statusCode response)})))
+        (throw (ex-info (str "The service " (name service) " is busy")
+                        {:type ::busy, :status (.statusCode response)})))
       (edn/read-string (.body response)))
-    (finally (swap! running dec))))
+    (finally
+      (swap! running dec))))
 
 ;; One service: several attempts, and a note of how they went
 
 (defn- passing?
-  "Tells whether a failure may be gone the next time: 503, a request that took too long, no permit in time."
+  "Tells whether a failure may be gone the next time: 503, a request that took too long, no permit
+  in time."
   [e]
   (contains? #{::busy :thrum/timeout :thrum/rejected} (:type (ex-data e))))
 
@@ -46,18 +50,18 @@
   (quot (- (System/nanoTime) (long start)) 1000000))
 
 (defn- ask
-  "Returns the value of f, which makes one request, after as many attempts as patience allows; notes them."
+  "Returns the value of f, which makes one request, after as many attempts as patience allows; notes
+  them."
   [notes service f]
-  (let [start (System/nanoTime), note! #(swap! notes update service assoc :outcome % :ms (since start))]
+  (let [start (System/nanoTime)
+        note! #(swap! notes update service assoc :outcome % :ms (since start))]
     (try
       (let [answer (t/retry patience
-                     (swap! notes update-in [service :attempts] (fnil inc 0))
-                     (t/with-timeout attempt-ms (f)))]
+                            (swap! notes update-in [service :attempts] (fnil inc 0))
+                            (t/with-timeout attempt-ms (f)))]
         (note! :answered)
         answer)
-      (catch Throwable e
-        (note! (if (passing? e) :gave-up :cancelled))
-        (throw e)))))
+      (catch Throwable e (note! (if (passing? e) :gave-up :cancelled)) (throw e)))))
 
 (defn- user [shop notes id]
   (ask notes :user #(fetch shop :user id)))
@@ -66,7 +70,8 @@
 (defn- stock [{:keys [stock-limit] :as shop} notes id]
   (ask notes :stock #(t/with-permit stock-limit (fetch shop :stock id))))
 
-;; The fallback is a catch, because the price may also give up before its time is over. A cancelled order is not caught.
+;; The fallback is a catch, because the price may also give up before its time is over. A cancelled
+;; order is not caught.
 (defn- price [shop notes id]
   (try
     (t/with-timeout price-ms (ask notes :price #(fetch shop :price id)))
@@ -84,17 +89,21 @@
     {:to (:name user), :item (:item stock), :euros (:euros price)}))
 
 (defn- check-out
-  "Returns what became of an order: {:id :outcome :ms :bill :services {service {:attempts :outcome :ms}} :left}, where :left is how many of
-  its requests still run."
+  "Returns what became of an order: {:id :outcome :ms :bill :services {service {:attempts :outcome
+  :ms}} :left}, where :left is how many of its requests still run."
   [shop id]
-  (let [start (System/nanoTime), notes (atom {}), shop (assoc shop :running (atom 0))
+  (let [start (System/nanoTime)
+        notes (atom {})
+        shop (assoc shop :running (atom 0))
         [outcome bill] (try
-                         (t/with-timeout [deadline-ms [:late nil]]
-                           [:accepted (bill shop notes id)])
-                         (catch ExceptionInfo e
-                           (when-not (passing? e) (throw e))
-                           [:failed nil]))]
-    {:id id, :outcome outcome, :ms (since start), :bill bill, :left @(:running shop), :services @notes}))
+                         (t/with-timeout [deadline-ms [:late nil]] [:accepted (bill shop notes id)])
+                         (catch ExceptionInfo e (when-not (passing? e) (throw e)) [:failed nil]))]
+    {:id id
+     :outcome outcome
+     :ms (since start)
+     :bill bill
+     :left @(:running shop)
+     :services @notes}))
 
 ;; The shop
 
@@ -114,8 +123,8 @@
      :stock-limit (t/limiter 2 {:name "stock", :queue 4, :wait-ms 100})}))
 
 (defn run
-  "Checks out so many orders, four at a time, with services in these moods; returns {:orders [...] :limiter facts :urls [...]} when
-  all that it started has been stopped."
+  "Checks out so many orders, four at a time, with services in these moods; returns {:orders [...]
+  :limiter facts :urls [...]} when all that it started has been stopped."
   [mood orders]
   (t/with-scope [s {:name "shop"}]
     (let [shop (open-shop s mood)]
@@ -125,17 +134,29 @@
 
 ;; What is printed
 
-(defn- print-service [[service {:keys [attempts outcome ms]}]]
-  (println (format "  %-6s %-10s %d attempt%s %5d ms" (name service) (name outcome) attempts (if (= 1 attempts) " " "s") ms)))
+(defn- print-service
+  [[service {:keys [attempts outcome ms]}]]
+  (println (format "  %-6s %-10s %d attempt%s %5d ms"
+                   (name service)
+                   (name outcome)
+                   attempts
+                   (if (= 1 attempts) " " "s")
+                   ms)))
 
-(defn- print-order [{:keys [id outcome ms bill left services]}]
-  (println (format "order %d: %s after %d ms of %d, left running: %d%s" id (name outcome) ms deadline-ms left
+(defn- print-order
+  [{:keys [id outcome ms bill left services]}]
+  (println (format "order %d: %s after %d ms of %d, left running: %d%s"
+                   id
+                   (name outcome)
+                   ms
+                   deadline-ms
+                   left
                    (if bill (str ", bill " bill) "")))
   (run! print-service (sort-by (comp {:user 0, :stock 1, :price 2} key) services)))
 
 (defn -main
-  "Checks out twelve orders and prints what happened. The orders before them only warm up: a JVM that still loads its HTTP client
-  would be late for reasons of its own."
+  "Checks out twelve orders and prints what happened. The orders before them only warm up: a JVM
+  that still loads its HTTP client would be late for reasons of its own."
   [& [seed]]
   (run (constantly :quick) 20)
   (let [{:keys [orders limiter]} (run (services/moods (or (some-> seed parse-long) 171)) 12)]

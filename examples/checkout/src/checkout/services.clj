@@ -1,5 +1,6 @@
 (ns checkout.services
-  "The services that a checkout needs, on the loopback interface: web servers that are quick, slow, busy, or hang."
+  "The services that a checkout needs, on the loopback interface: web servers that are quick, slow,
+  busy, or hang."
   (:import
    (com.sun.net.httpserver HttpExchange HttpHandler HttpServer)
    (java.net InetAddress InetSocketAddress)
@@ -11,8 +12,8 @@
   {:user {:name "Ada", :city "London"}, :stock {:item "teapot", :left 3}, :price {:euros 19}})
 
 (defn moods
-  "Returns a function that says in which mood a service answers the n-th request for an order. It depends on the seed and on
-  nothing else: two runs see the same."
+  "Returns a function that says in which mood a service answers the n-th request for an order. It
+  depends on the seed and on nothing else: two runs see the same."
   [seed]
   (fn [service order n]
     (nth [:quick :quick :quick :quick :quick :slow :slow :busy :busy :hanging]
@@ -43,7 +44,8 @@
             (answer! exchange (mood service order n) service closing)))))))
 
 (defn start!
-  "Starts a service on a free port, with a virtual thread for each request, and returns it, with its :url."
+  "Starts a service on a free port, with a virtual thread for each request, and returns it, with its
+  :url."
   [service mood]
   (let [closing (promise), executor (Executors/newVirtualThreadPerTaskExecutor)
         server (HttpServer/create (InetSocketAddress. (InetAddress/getLoopbackAddress) 0) 0)]

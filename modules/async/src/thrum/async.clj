@@ -1,9 +1,9 @@
 (ns thrum.async
-  "core.async's channels from plain blocking code on virtual threads. Use it as (require '[thrum.async :as a]), beside
-  clojure.core.async for chan, close!, timeout and the like.
+  "core.async's channels from plain blocking code on virtual threads. Use it as (require
+  '[thrum.async :as a]), beside clojure.core.async for chan, close!, timeout and the like.
 
-  The channels are core.async's own, of any release from 1.6 on. Every blocking call here is a call of Thrum: it checks the scope and the
-  deadline it stands in, and an interrupt ends it."
+  The channels are core.async's own, of any release from 1.6 on. Every blocking call here is a call
+  of Thrum: it checks the scope and the deadline it stands in, and an interrupt ends it."
   (:require
    [clojure.core.async :as async]
    [clojure.core.async.impl.protocols :as impl]
@@ -26,27 +26,30 @@
 ;; Takes and puts
 
 (defn <!!
-  "Takes a value from the port, blocking until there is one. Returns it, or nil when the port is closed and empty.
+  "Takes a value from the port, blocking until there is one. Returns it, or nil when the port is
+  closed and empty.
 
-  A cancel of the work it stands in throws CancellationException, an interrupt InterruptedException, and then nothing has been taken,
-  and no place is left in the port's queue: the next put is not lost. A take that has come about returns its value, and the
-  interrupt stays for the next wait. Already cancelled or interrupted, it throws without a look at the port.
-  On a thread that core.async marks as one of its go blocks (with its go-checking; before 1.7 always) it throws IllegalStateException
-  instead of waiting."
+  A cancel of the work it stands in throws CancellationException, an interrupt InterruptedException,
+  and then nothing has been taken, and no place is left in the port's queue: the next put is not
+  lost. A take that has come about returns its value, and the interrupt stays for the next wait.
+  Already cancelled or interrupted, it throws without a look at the port. On a thread that
+  core.async marks as one of its go blocks (with its go-checking; before 1.7 always) it throws
+  IllegalStateException instead of waiting."
   [port]
   (port/take!! port))
 
 (defn >!!
-  "Puts v, which is not nil, into the port, blocking until that accepts it. Returns true, or false when the port is closed.
+  "Puts v, which is not nil, into the port, blocking until that accepts it. Returns true, or false
+  when the port is closed.
 
-  On a cancel or an interrupt it has either delivered v and returns true, with the interrupt kept, or it has withdrawn v and throws,
-  as <!! does. IllegalArgumentException for nil."
+  On a cancel or an interrupt it has either delivered v and returns true, with the interrupt kept,
+  or it has withdrawn v and throws, as <!! does. IllegalArgumentException for nil."
   [port v]
   (port/put!! port v))
 
 (defn <?!!
-  "As <!!, but a Throwable that is taken is thrown, the same instance: for the channels of thread, process, a pipeline, pmap->chan and
-  task->chan, which deliver a failure that way."
+  "As <!!, but a Throwable that is taken is thrown, the same instance: for the channels of thread,
+  process, a pipeline, pmap->chan and task->chan, which deliver a failure that way."
   [port]
   (let [v (<!! port)]
     (if (instance? Throwable v)
@@ -54,24 +57,28 @@
       v)))
 
 (defn alts!!
-  "Completes at most one of the operations, each a port to take from or [port value] to put, blocking until one can be. Returns
-  [value port]; the value of a put is true, or false when the port is closed.
-  Options: :priority true - they are tried in their order, otherwise in any; :default v - returned as [v :default] when none can be
-  completed at once. A cancel or an interrupt withdraws all of them and throws, as <!! does. No operation at all, a put
-  of nil anywhere among them, which core.async refuses before it begins any too, and any other option are :thrum/invalid."
+  "Completes at most one of the operations, each a port to take from or [port value] to put,
+  blocking until one can be. Returns [value port]; the value of a put is true, or false when the
+  port is closed. Options: :priority true - they are tried in their order, otherwise in any;
+  :default v - returned as [v :default] when none can be completed at once. A cancel or an interrupt
+  withdraws all of them and throws, as <!! does. No operation at all, a put of nil anywhere among
+  them, which core.async refuses before it begins any too, and any other option are :thrum/invalid."
   [operations & {:as options}]
   (port/alts!! operations (settings/alts options)))
 
 ;; Threads
 
 (defn thread-call
-  "Starts f on a fresh virtual thread, detached from any scope, in the caller's dynamic bindings. Returns a channel that delivers the value
-  of f, unless that is nil, or the Throwable that it threw, and closes; <?!! tells the two apart.
-  Options: :name - the thread's name, as it is; :wrap - see thrum.core/*wrap*. Throws :thrum/invalid."
+  "Starts f on a fresh virtual thread, detached from any scope, in the caller's dynamic bindings.
+  Returns a channel that delivers the value of f, unless that is nil, or the Throwable that it
+  threw, and closes; <?!! tells the two apart. Options: :name - the thread's name, as it is; :wrap -
+  see thrum.core/*wrap*. Throws :thrum/invalid."
   ([f] (thread-call {} f))
   ([options f]
    (let [{:keys [name wrap]} (merge {:wrap t/*wrap*} (options/check options [:name :wrap]))]
-     (process/detached (context/capture wrap nil) (or name (task/unique-name "async")) (options/function f)))))
+     (process/detached (context/capture wrap nil)
+                       (or name (task/unique-name "async"))
+                       (options/function f)))))
 
 (defmacro thread
   "Runs the body on a fresh virtual thread; see thread-call."
@@ -86,19 +93,21 @@
                     (options/function f)))
 
 (defmacro process
-  "Starts a process of the scope that runs the body on a virtual thread: what a go block is for, as long as the scope is open.
+  "Starts a process of the scope that runs the body on a virtual thread: what a go block is for, as
+  long as the scope is open.
 
       (with-scope [s]
         (a/process s {:closes [out]}
           (loop [] (when-some [v (a/<!! in)] (a/>!! out (f v)) (recur))))
         ...)
 
-  The scope does not wait for it: when the body of with-scope and its forks have ended, or the scope is cancelled, the process is cancelled
-  and joined, and its channels are closed. Whoever needs what it does before that waits for its channel. A process that fails cancels
-  the scope, as a fork does. Options, where a map or a symbol comes first and more follows: :name - part of the thread's name; :closes - the
-  channels that are closed when the process has ended, however it does.
-  Returns a channel that delivers the value, unless it is nil, or the Throwable of the body, and closes; where the process was cancelled it
-  only closes. Throws :thrum/invalid and :thrum/closed as fork does."
+  The scope does not wait for it: when the body of with-scope and its forks have ended, or the scope
+  is cancelled, the process is cancelled and joined, and its channels are closed. Whoever needs what
+  it does before that waits for its channel. A process that fails cancels the scope, as a fork does.
+  Options, where a map or a symbol comes first and more follows: :name - part of the thread's name;
+  :closes - the channels that are closed when the process has ended, however it does. Returns a
+  channel that delivers the value, unless it is nil, or the Throwable of the body, and closes; where
+  the process was cancelled it only closes. Throws :thrum/invalid and :thrum/closed as fork does."
   [scope & body]
   (let [[options body] (options/leading body)]
     `(process-call ~scope ~options (^{:once true} fn* [] ~@body))))
@@ -113,51 +122,57 @@
                      (options/function f))))
 
 (defn pipeline-blocking
-  "Takes items from `from`, applies the transducer xf to each, n at once, each on a fresh virtual thread, and puts the results into `to` in
-  the order of the items: core.async's pipeline-blocking with its arguments, or with a map of options after `from`.
+  "Takes items from `from`, applies the transducer xf to each, n at once, each on a fresh virtual
+  thread, and puts the results into `to` in the order of the items: core.async's pipeline-blocking
+  with its arguments, or with a map of options after `from`.
 
-  Exactly n calls run at once, as long as there are items, and results are taken; an item is taken only when its call can start. At most
-  :window items, 8 n unless told, as in pmap, have been taken beyond the one whose results are being put. When `to` is closed nothing
-  more is taken, not even one item, and the calls that run are interrupted. When `from` is closed, the pipeline ends after the last result
-  has been taken, and closes `to`. A pipeline whose `to` nobody takes from holds no thread. Called inside a scope it belongs to that, and is
-  cancelled by its end.
+  Exactly n calls run at once, as long as there are items, and results are taken; an item is taken
+  only when its call can start. At most :window items, 8 n unless told, as in pmap, have been taken
+  beyond the one whose results are being put. When `to` is closed nothing more is taken, not even
+  one item, and the calls that run are interrupted. When `from` is closed, the pipeline ends after
+  the last result has been taken, and closes `to`. A pipeline whose `to` nobody takes from holds no
+  thread. Called inside a scope it belongs to that, and is cancelled by its end.
 
-  xf is applied to each item by itself: it may give several results or none; one that ends early ends the item, not the pipeline. A nil
-  result is an error.
-  Where xf throws, the throwable goes to ex-handler, whose value goes on in its place, unless it is nil; without one, to the uncaught
+  xf is applied to each item by itself: it may give several results or none; one that ends early
+  ends the item, not the pipeline. A nil result is an error. Where xf throws, the throwable goes to
+  ex-handler, whose value goes on in its place, unless it is nil; without one, to the uncaught
   exception handler of its thread. What ex-handler throws goes there too.
 
   Options, in place of close? and ex-handler:
     :close?   - whether `to` is closed at the end, default true
-    :on-error - :report (default) as above without an ex-handler; :skip drops the item; :close ends the pipeline with that throwable, after the results
+    :on-error - :report (default) as above without an ex-handler; :skip drops the item; :close ends
+    the pipeline with that throwable, after the results
                 of the items before it, and cancels the later ones; or a function, as ex-handler
     :window, :name, :wrap, :scoped-values - as in thrum.core/pmap
 
-  Returns a channel that closes when all has ended. With a map of options it delivers before that the :close's Throwable, or
-  {:taken items, :put values, :dropped items of a nil result, :failed throwables}. A throwable that a channel throws, such as an
-  AssertionError for more than 1024 puts that wait, ends the pipeline and is delivered in any case.
-  Wrong arguments throw :thrum/invalid, in a scope that has ended :thrum/closed."
+  Returns a channel that closes when all has ended. With a map of options it delivers before that
+  the :close's Throwable, or {:taken items, :put values, :dropped items of a nil result, :failed
+  throwables}. A throwable that a channel throws, such as an AssertionError for more than 1024 puts
+  that wait, ends the pipeline and is delivered in any case. Wrong arguments throw :thrum/invalid,
+  in a scope that has ended :thrum/closed."
   ([n to xf from] (pipeline-blocking n to xf from true))
   ([n to xf from close?-or-options] (pipeline :blocking n to xf from [close?-or-options]))
   ([n to xf from close? ex-handler] (pipeline :blocking n to xf from [close? ex-handler])))
 
 (defn pipeline-async
-  "As pipeline-blocking, for a function af of an item and a channel that starts something which puts results into that channel and then
-  closes it, as core.async's pipeline-async. The item's results go on when it has closed its channel; exactly n items have not.
-  An af that throws has its channel closed, and is answered as an xf is. af may block."
+  "As pipeline-blocking, for a function af of an item and a channel that starts something which puts
+  results into that channel and then closes it, as core.async's pipeline-async. The item's results
+  go on when it has closed its channel; exactly n items have not. An af that throws has its channel
+  closed, and is answered as an xf is. af may block."
   ([n to af from] (pipeline-async n to af from true))
   ([n to af from close?-or-options] (pipeline :async n to af from [close?-or-options])))
 
 (defn pipeline-fn
-  "As pipeline-blocking, for a plain function f of an item: a nil result is dropped and counted. The channel that it returns always delivers
-  the totals, or the Throwable that has ended it."
+  "As pipeline-blocking, for a plain function f of an item: a nil result is dropped and counted. The
+  channel that it returns always delivers the totals, or the Throwable that has ended it."
   ([n to f from] (pipeline-fn n to f from {}))
   ([n to f from close?-or-options] (pipeline :fn n to f from [close?-or-options]))
   ([n to f from close? ex-handler] (pipeline :fn n to f from [close? ex-handler])))
 
 (defn upipeline
-  "As pipeline-blocking, in the order of completion: a slow item holds up no other. The channel that it returns always delivers the totals, or
-  the Throwable that has ended it; with :on-error :close that is the first in time."
+  "As pipeline-blocking, in the order of completion: a slow item holds up no other. The channel that
+  it returns always delivers the totals, or the Throwable that has ended it; with :on-error :close
+  that is the first in time."
   ([n to xf from] (upipeline n to xf from {}))
   ([n to xf from close?-or-options] (pipeline :unordered n to xf from [close?-or-options]))
   ([n to xf from close? ex-handler] (pipeline :unordered n to xf from [close? ex-handler])))
@@ -165,17 +180,19 @@
 ;; Bridges
 
 (defn chan->reducible
-  "Returns what the channel delivers until it is closed, as something that can be reduced, and be a seq, without chunks: for transduce,
-  into, doseq and the map family. Takes as <!! does, one value at a time, when it is asked for; a reduction that ends early leaves the
-  rest in the channel. It reads the channel, which has no second time."
+  "Returns what the channel delivers until it is closed, as something that can be reduced, and be a
+  seq, without chunks: for transduce, into, doseq and the map family. Takes as <!! does, one value
+  at a time, when it is asked for; a reduction that ends early leaves the rest in the channel. It
+  reads the channel, which has no second time."
   [ch]
   (port/reducible ch))
 
 (defn pmap->chan
-  "Returns a channel of the results of thrum.core/pmap over coll, in order, with room for limit of them, that closes after the last. nil results
-  are left out. A failure is delivered as its Throwable before the end, see <?!!. Closing the channel ends it at the next result: what
-  runs is cancelled. It belongs to the scope that it was called in; its thread waits until the results are taken or that is
-  closed. limit: as in pmap, an integer or a map of options."
+  "Returns a channel of the results of thrum.core/pmap over coll, in order, with room for limit of
+  them, that closes after the last. nil results are left out. A failure is delivered as its
+  Throwable before the end, see <?!!. Closing the channel ends it at the next result: what runs is
+  cancelled. It belongs to the scope that it was called in; its thread waits until the results are
+  taken or that is closed. limit: as in pmap, an integer or a map of options."
   [limit f coll]
   (let [options (options/fan-out limit [:limit :window :name :wrap :scoped-values])
         ch (async/chan (:limit options))
@@ -185,8 +202,9 @@
     ch))
 
 (defn task->chan
-  "Returns a channel that delivers the value of a future (a java.util.concurrent.Future) when it is done, unless that is nil, or its Throwable,
-  and closes. A cancelled one delivers a CancellationException."
+  "Returns a channel that delivers the value of a future (a java.util.concurrent.Future) when it is
+  done, unless that is nil, or its Throwable, and closes. A cancelled one delivers a
+  CancellationException."
   [task]
   (options/instance Future "a java.util.concurrent.Future" task)
   (thread-call #(try
@@ -194,8 +212,9 @@
                   (catch ExecutionException e (throw (or (ex-cause e) e))))))
 
 (defn chan->task
-  "Returns a future of the channel's next value, nil when that is closed: deref of a Throwable throws ExecutionException with it as the
-  cause. It takes the value as soon as there is one, on no thread of its own. future-cancel withdraws it from the channel, or returns false: no
-  value is lost to a cancelled one."
+  "Returns a future of the channel's next value, nil when that is closed: deref of a Throwable
+  throws ExecutionException with it as the cause. It takes the value as soon as there is one, on no
+  thread of its own. future-cancel withdraws it from the channel, or returns false: no value is lost
+  to a cancelled one."
   [ch]
   (promised/next-value (settings/port impl/ReadPort "a channel to take from" ch)))

@@ -26,65 +26,77 @@
 (set! *warn-on-reflection* true)
 
 (def ^:dynamic *wrap*
-  "A function from thunk to thunk, called on the starting thread for every task; the task runs what it
-  returns, which calls its thunk at most once: as it begins, the thunk lets go of what it works on.
-  The place for logging contexts, OpenTelemetry and the like. nil, the default, wraps nothing.
+  "A function from thunk to thunk, called on the starting thread for every task; the task runs what
+  it returns, which calls its thunk at most once: as it begins, the thunk lets go of what it works
+  on. The place for logging contexts, OpenTelemetry and the like. nil, the default, wraps nothing.
   Anything else, and a wrap that returns no function, is :thrum/invalid where a task is to start."
   nil)
 
 ;; Tasks
 
 (defmacro thread
-  "Starts a virtual thread that runs the body, detached from any scope, in the caller's dynamic bindings.
-  Returns the java.lang.Thread. What the body throws goes to the thread's uncaught exception handler."
+  "Starts a virtual thread that runs the body, detached from any scope, in the caller's dynamic
+  bindings. Returns the java.lang.Thread. What the body throws goes to the thread's uncaught
+  exception handler."
   [& body]
-  `(task/thread! (context/capture *wrap* nil) (task/unique-name "thread") (^{:once true} fn* [] ~@body)))
+  `(task/thread! (context/capture *wrap* nil)
+                 (task/unique-name "thread")
+                 (^{:once true} fn* [] ~@body)))
 
 (defn future-call
-  "Starts a task, f on a fresh virtual thread, detached from any scope, in the caller's dynamic bindings. Returns the task,
-  a full Clojure future: deref throws ExecutionException with the cause, or CancellationException; future-cancel
-  interrupts the body.
-  Options: :name - the thread's name, as it is; :wrap - see *wrap*. Throws :thrum/invalid."
+  "Starts a task, f on a fresh virtual thread, detached from any scope, in the caller's dynamic
+  bindings. Returns the task, a full Clojure future: deref throws ExecutionException with the cause,
+  or CancellationException; future-cancel interrupts the body. Options: :name - the thread's name,
+  as it is; :wrap - see *wrap*. Throws :thrum/invalid."
   ([f] (future-call {} f))
   ([options f]
    (let [{:keys [name wrap]} (merge {:wrap *wrap*} (options/check options [:name :wrap]))]
-     (task/future! (context/capture wrap nil) (or name (task/unique-name "future")) (options/function f)))))
+     (task/future! (context/capture wrap nil)
+                   (or name (task/unique-name "future"))
+                   (options/function f)))))
 
 (defmacro future
   "Starts a task that runs the body on a fresh virtual thread; see future-call."
   [& body]
   `(future-call (^{:once true} fn* [] ~@body)))
 
-(defn ^:no-doc with-executor-call [options f]
-  (executor/call-with (merge {:on-exit :join, :name "executor"} (options/check options [:on-exit :name])) f))
+(defn ^:no-doc with-executor-call
+  [options f]
+  (executor/call-with (merge {:on-exit :join, :name "executor"}
+                             (options/check options [:on-exit :name]))
+                      f))
 
 (defmacro with-executor
-  "Runs the body with an ExecutorService bound to the symbol, which runs every task on a virtual thread of its own, and returns
-  the body's value when all tasks have ended.
+  "Runs the body with an ExecutorService bound to the symbol, which runs every task on a virtual
+  thread of its own, and returns the body's value when all tasks have ended.
 
       (with-executor [exe] (future-via [exe] ...))
       (with-executor [exe {:on-exit :cancel}] ...)
 
-  Options: :on-exit - :join (default) waits for the tasks, :cancel cancels and joins them; :name - of the threads.
-  If the body throws or is interrupted, the tasks are cancelled and joined, then it is rethrown. Work that ignores its interrupt
-  delays the return. When the body has ended, the executor refuses work with RejectedExecutionException, also from its own
-  tasks."
+  Options: :on-exit - :join (default) waits for the tasks, :cancel cancels and joins them; :name -
+  of the threads. If the body throws or is interrupted, the tasks are cancelled and joined, then it
+  is rethrown. Work that ignores its interrupt delays the return. When the body has ended, the
+  executor refuses work with RejectedExecutionException, also from its own tasks."
   [binding & body]
   (let [[executor options] (options/binding-form "with-executor" binding 2)]
     `(with-executor-call ~(or options {})
-       (^{:once true} fn* [~(vary-meta executor assoc :tag `java.util.concurrent.ExecutorService)] ~@body))))
+                         (^{:once true} fn*
+                           [~(vary-meta executor assoc :tag `java.util.concurrent.ExecutorService)]
+                           ~@body))))
 
 (defn ^:no-doc future-via-call [executor f]
   (executor/submit! executor (context/capture *wrap* nil) "future-via" f))
 
 (defmacro future-via
-  "Starts a task that runs the body on the executor, any java.util.concurrent.Executor. Returns the task, as future does.
+  "Starts a task that runs the body on the executor, any java.util.concurrent.Executor. Returns the
+  task, as future does.
 
       (future-via [executor] body...)
 
-  On an executor that is not with-executor's, the task restores the worker's binding frame and leaves no interrupt of its own
-  behind; whether it ever runs is up to that executor: if a pool drops it, deref of the task waits for ever.
-  Throws :thrum/invalid, and RejectedExecutionException where the executor does."
+  On an executor that is not with-executor's, the task restores the worker's binding frame and
+  leaves no interrupt of its own behind; whether it ever runs is up to that executor: if a pool
+  drops it, deref of the task waits for ever. Throws :thrum/invalid, and RejectedExecutionException
+  where the executor does."
   [binding & body]
   (let [[executor] (options/binding-form "future-via" binding 1)]
     `(future-via-call ~executor (^{:once true} fn* [] ~@body))))
@@ -114,70 +126,80 @@
   (fanout/transducer #(in-context options) (options/mapped f)))
 
 (defn pmap
-  "Returns a lazy seq of f of the items, in the order of the input, computed by at most `limit` tasks at once.
-  Without a collection it returns a transducer.
+  "Returns a lazy seq of f of the items, in the order of the input, computed by at most `limit`
+  tasks at once. Without a collection it returns a transducer.
 
-  While a consumer waits, the tasks run `limit` wide: no item waits for a chunk, or, as far as the window reaches, for a slow
-  one before it. The consumer is the thread that realises the seq: it starts the tasks, also while it waits. When
-  it asks for an element that is ready, at most one more starts, and only if its item is at hand; between requests nothing does. The source is touched by this thread only, one item at a time beyond its own chunks.
+  While a consumer waits, the tasks run `limit` wide: no item waits for a chunk, or, as far as the
+  window reaches, for a slow one before it. The consumer is the thread that realises the seq: it
+  starts the tasks, also while it waits. When it asks for an element that is ready, at most one more
+  starts, and only if its item is at hand; between requests nothing does. The source is touched by
+  this thread only, one item at a time beyond its own chunks.
 
   limit: a positive integer, or a map of options:
     :limit  - how many tasks may run at once; required
-    :window - how many may have been started and not yet been consumed, default 8 x limit. So many results are held in memory:
+    :window - how many may have been started and not yet been consumed, default 8 x limit. So many
+    results are held in memory:
               512 x 8 results of 1 MB are 4 GB
     :name   - of the threads, instead of pmap
     :wrap   - see *wrap*
-    :scoped-values - a vector of java.lang.ScopedValues (JDK 25), bound in each task to what they are bound to at the call
+    :scoped-values - a vector of java.lang.ScopedValues (JDK 25), bound in each task to what they
+    are bound to at the call
 
-  Where f failed, the element throws the original throwable, after the elements before it; the tasks after it are cancelled at
-  once and have ended when it throws. Other failures ride as suppressed, with an ex-info {:type :thrum/context, :task name,
-  :index i, :dropped n}. An interrupt of the consumer cancels and joins the tasks and is thrown as InterruptedException.
-  When the scope that it was called in has ended, realising further throws :thrum/closed. An abandoned seq starts nothing more;
-  what runs ends by itself. Wrong arguments throw :thrum/invalid at the call.
+  Where f failed, the element throws the original throwable, after the elements before it; the tasks
+  after it are cancelled at once and have ended when it throws. Other failures ride as suppressed,
+  with an ex-info {:type :thrum/context, :task name, :index i, :dropped n}. An interrupt of the
+  consumer cancels and joins the tasks and is thrown as InterruptedException. When the scope that it
+  was called in has ended, realising further throws :thrum/closed. An abandoned seq starts nothing
+  more; what runs ends by itself. Wrong arguments throw :thrum/invalid at the call.
 
-  The transducer takes the context of the thread that starts the process. Results leave on the next input or at completion. When a
-  downstream step returns reduced or throws, or f fails, what runs is cancelled and joined. A process that just stops, by a
-  throwing source or an abandoned sequence, leaves at most `limit` calls to run out."
+  The transducer takes the context of the thread that starts the process. Results leave on the next
+  input or at completion. When a downstream step returns reduced or throws, or f fails, what runs is
+  cancelled and joined. A process that just stops, by a throwing source or an abandoned sequence,
+  leaves at most `limit` calls to run out."
   ([limit f]
    (transducer (fan-out-options :ordered "pmap" limit) f))
   ([limit f coll & colls]
    (results (fan-out-options :ordered "pmap" limit) f (cons coll colls))))
 
 (defn upmap
-  "As pmap, in the order of completion. After a failure it delivers what was completed before, then throws it."
+  "As pmap, in the order of completion. After a failure it delivers what was completed before, then
+  throws it."
   ([limit f]
    (transducer (fan-out-options :as-completed "upmap" limit) f))
   ([limit f coll & colls]
    (results (fan-out-options :as-completed "upmap" limit) f (cons coll colls))))
 
 (defn fmap
-  "As pmap, but the elements are the tasks themselves, in the order of the input, at most limit of them running. Realising
-  an element starts up to limit - 1 tasks after it. A failure stops nobody: each task's outcome is the caller's to handle.
-  As a transducer whose process stops early it cancels what runs, and so what it has handed out."
+  "As pmap, but the elements are the tasks themselves, in the order of the input, at most limit of
+  them running. Realising an element starts up to limit - 1 tasks after it. A failure stops nobody:
+  each task's outcome is the caller's to handle. As a transducer whose process stops early it
+  cancels what runs, and so what it has handed out."
   ([limit f]
    (transducer (fan-out-options :as-started "fmap" limit) f))
   ([limit f coll & colls]
    (results (fan-out-options :as-started "fmap" limit) f (cons coll colls))))
 
 (defn map
-  "Returns a lazy seq of f of the items, in the order of the input, all at once: pmap with a limit and window of 100 000.
-  The first element arrives when it is ready. There is no transducer without a limit. Network and file work needs a
-  limit, see fd-limit."
-  ([f]
-   (throw (options/no-limit f)))
+  "Returns a lazy seq of f of the items, in the order of the input, all at once: pmap with a limit
+  and window of 100 000. The first element arrives when it is ready. There is no transducer without
+  a limit. Network and file work needs a limit, see fd-limit."
+  ([f] (throw (options/no-limit f)))
   ([f coll & colls]
-   (results (fan-out-options :ordered "map" all-at-once) (options/function "first, as in (map f coll)" f) (cons coll colls))))
+   (results (fan-out-options :ordered "map" all-at-once)
+            (options/function "first, as in (map f coll)" f)
+            (cons coll colls))))
 
 (defn pmapv
-  "Returns a vector of f of the items, in the order of the input, computed by at most limit tasks at once. The first failure in
-  time cancels and joins the others and is thrown. When it returns or throws, nothing of its own is running.
-  limit as in pmap, without :window. A single collection may be anything that can be reduced."
+  "Returns a vector of f of the items, in the order of the input, computed by at most limit tasks at
+  once. The first failure in time cancels and joins the others and is thrown. When it returns or
+  throws, nothing of its own is running. limit as in pmap, without :window. A single collection may
+  be anything that can be reduced."
   [limit f coll & colls]
   (fanout/vector-of-results (eager-options "pmapv" limit) (options/mapped f) (cons coll colls)))
 
 (defn prun!
-  "Calls f on every item for its effects, at most limit at once; returns nil. Otherwise as pmapv; a result of `reduced` is no
-  reason to stop."
+  "Calls f on every item for its effects, at most limit at once; returns nil. Otherwise as pmapv; a
+  result of `reduced` is no reason to stop."
   [limit f coll]
   (fanout/run! (eager-options "prun" limit) (options/mapped f) coll))
 
@@ -205,8 +227,8 @@
   (fanout/of-thunks (in-context (fan-out-options :ordered "pfor" limit)) thunks))
 
 (defmacro for
-  "As clojure.core/for, with a task for every body, all at once as in map. Bindings, :when, :while and :let run on the consumer,
-  one item at a time.
+  "As clojure.core/for, with a task for every body, all at once as in map. Bindings, :when, :while
+  and :let run on the consumer, one item at a time.
 
       (for [id ids, :when (pos? id)] (fetch id))"
   [bindings body]
@@ -220,8 +242,8 @@
   `(pfor-call ~limit ~(thunks (options/pairs "pfor" bindings) body)))
 
 (defn pcalls
-  "Calls the functions without arguments all at once, each in a task. When all have ended, returns their values as a lazy seq,
-  which throws where one failed; a failure stops nobody."
+  "Calls the functions without arguments all at once, each in a task. When all have ended, returns
+  their values as a lazy seq, which throws where one failed; a failure stops nobody."
   [& fs]
   (gather/calls (in-context {:name "pcalls"}) (mapv options/function fs)))
 
@@ -238,23 +260,28 @@
   (cond-> options
     timeout-ms (assoc :moment (deadline/in-ms timeout-ms))))
 
-(defn ^:no-doc with-scope-call [options f]
-  (form/call (timed (merge {:name "scope", :wrap *wrap*} (options/check options [:name :timeout-ms :on-error :wrap :scoped-values]))) f))
+(defn ^:no-doc with-scope-call
+  [options f]
+  (form/call (timed (merge {:name "scope", :wrap *wrap*}
+                           (options/check options
+                                          [:name :timeout-ms :on-error :wrap :scoped-values])))
+             f))
 
 (defmacro with-scope
-  "Runs the body on the calling thread, with a scope bound to the symbol, and returns the body's value when every fork of the scope
-  has ended.
+  "Runs the body on the calling thread, with a scope bound to the symbol, and returns the body's
+  value when every fork of the scope has ended.
 
       (with-scope [s] (let [u (fork s (user id)) c (fork s (cart id))] [@u @c]))
       (with-scope [s {:name \"checkout\" :timeout-ms 2000}] ...)
 
-  A fork that fails cancels the others and interrupts the body; so does a body that throws or is interrupted. When all have ended,
-  the first failure in time is thrown, the original throwable, with the others as suppressed. What was thrown only because of
-  the cancel is dropped.
-  Options: :name - of the scope and its threads; :timeout-ms - as with-timeout around it; :on-error - :cancel (default), or :collect:
-  the other forks run on after one has failed, then the first failure is thrown; :wrap - see *wrap*; :scoped-values - as in pmap, each
-  fork's at its fork.
-  Work that ignores its interrupt delays the return. An interrupt of the scope's own does not outlive the form."
+  A fork that fails cancels the others and interrupts the body; so does a body that throws or is
+  interrupted. When all have ended, the first failure in time is thrown, the original throwable,
+  with the others as suppressed. What was thrown only because of the cancel is dropped. Options:
+  :name - of the scope and its threads; :timeout-ms - as with-timeout around it; :on-error - :cancel
+  (default), or :collect: the other forks run on after one has failed, then the first failure is
+  thrown; :wrap - see *wrap*; :scoped-values - as in pmap, each fork's at its fork. Work that
+  ignores its interrupt delays the return. An interrupt of the scope's own does not outlive the
+  form."
   [binding & body]
   (let [[scope options] (options/binding-form "with-scope" binding 2)]
     `(with-scope-call ~(or options {}) (^{:once true} fn* [~scope] ~@body))))
@@ -263,34 +290,38 @@
   (options/instance Form "a scope, the symbol that with-scope binds" scope))
 
 (defn fork-call
-  "Starts f as a task of the scope; see fork. Options: :name - part of the thread's name; :daemon? - the scope does not wait for this
-  task but cancels it when the body and the other forks have ended."
+  "Starts f as a task of the scope; see fork. Options: :name - part of the thread's name; :daemon? -
+  the scope does not wait for this task but cancels it when the body and the other forks have ended."
   ([scope f] (form/fork! (scope-form scope) nil (options/function f)))
   ([scope options f]
    (let [form (scope-form scope)]
      (form/fork! form (options/check options [:name :daemon?]) (options/function f)))))
 
 (defmacro fork
-  "Starts a task of the scope that runs the body, and returns it; with options where a map, or a symbol that stands for one, comes first and
-  more follows. Options that another expression makes are for fork-call.
+  "Starts a task of the scope that runs the body, and returns it; with options where a map, or a
+  symbol that stands for one, comes first and more follows. Options that another expression makes
+  are for fork-call.
 
       (fork s (user id))
       (fork s {:name \"poll\" :daemon? true} (poll))
 
-  The task is as future's, but belongs to the scope and has the deadline of its caller. Only the scope's body and its tasks may
-  fork into it: other threads get :thrum/invalid, and after the scope's end everybody :thrum/closed."
+  The task is as future's, but belongs to the scope and has the deadline of its caller. Only the
+  scope's body and its tasks may fork into it: other threads get :thrum/invalid, and after the
+  scope's end everybody :thrum/closed."
   [scope & body]
   (let [[options body] (options/leading body)]
     `(fork-call ~scope ~options (^{:once true} fn* [] ~@body))))
 
 (defn use!
-  "Has x closed when the scope ends: after its forks, last in, first out, protected from cancels; by (close x), without it
-  by java.lang.AutoCloseable's close. Returns x. A failed close rides on what the scope throws, or is thrown. Into a scope that has ended,
-  or from a thread that does not work for it, x is closed at once and :thrum/closed or :thrum/invalid thrown."
+  "Has x closed when the scope ends: after its forks, last in, first out, protected from cancels; by
+  (close x), without it by java.lang.AutoCloseable's close. Returns x. A failed close rides on what
+  the scope throws, or is thrown. Into a scope that has ended, or from a thread that does not work
+  for it, x is closed at once and :thrum/closed or :thrum/invalid thrown."
   ([scope x]
-   (use! scope (options/instance AutoCloseable "a java.lang.AutoCloseable, or a function that closes" x) AutoCloseable/.close))
-  ([scope x close]
-   (form/use! (scope-form scope) x (options/function close))))
+   (use! scope
+         (options/instance AutoCloseable "a java.lang.AutoCloseable, or a function that closes" x)
+         AutoCloseable/.close))
+  ([scope x close] (form/use! (scope-form scope) x (options/function close))))
 
 (defn all-call
   "Calls the functions of no arguments at once and returns a vector of their values; see all."
@@ -316,13 +347,14 @@
   (mapv (fn [form] `(^{:once true} fn* [] ~form)) forms))
 
 (defmacro all
-  "Evaluates the forms at once, each in a task, and returns a vector of their values. The first failure cancels and joins
-  the others and is thrown."
+  "Evaluates the forms at once, each in a task, and returns a vector of their values. The first
+  failure cancels and joins the others and is thrown."
   [& forms]
   `(all-call ~(as-functions forms)))
 
 (defmacro plet
-  "As let, with the bindings' values computed at once, as by all; none can refer to another. The names may be destructured.
+  "As let, with the bindings' values computed at once, as by all; none can refer to another. The
+  names may be destructured.
 
       (plet [u (user id) c (cart id)] (page u c))"
   [bindings & body]
@@ -331,22 +363,23 @@
      ~@body))
 
 (defmacro race
-  "Evaluates the forms at once, each in a task; returns or throws what the first to end did. The others are cancelled, and have
-  ended when it returns. At least one form, else :thrum/invalid."
+  "Evaluates the forms at once, each in a task; returns or throws what the first to end did. The
+  others are cancelled, and have ended when it returns. At least one form, else :thrum/invalid."
   [& forms]
   `(race-call ~(as-functions forms)))
 
 (defmacro any
-  "Evaluates the forms at once, each in a task, and returns the value of the first to succeed. The others are cancelled, and have
-  ended when it returns. When all have failed, the first failure is thrown, the others suppressed. At least one form,
-  else :thrum/invalid."
+  "Evaluates the forms at once, each in a task, and returns the value of the first to succeed. The
+  others are cancelled, and have ended when it returns. When all have failed, the first failure is
+  thrown, the others suppressed. At least one form, else :thrum/invalid."
   [& forms]
   `(any-call ~(as-functions forms)))
 
 (defmacro settle
-  "Evaluates the forms at once, each in a task, and returns a vector of how they ended: {:value v}, {:error e} or
-  {:cancelled reason}. A failure stops nobody. When the caller's work is cancelled meanwhile, by a deadline for instance, the
-  tasks are, and those which had ended keep their outcomes; the caller's next wait throws. An interrupt is thrown as InterruptedException."
+  "Evaluates the forms at once, each in a task, and returns a vector of how they ended: {:value v},
+  {:error e} or {:cancelled reason}. A failure stops nobody. When the caller's work is cancelled
+  meanwhile, by a deadline for instance, the tasks are, and those which had ended keep their
+  outcomes; the caller's next wait throws. An interrupt is thrown as InterruptedException."
   [& forms]
   `(settle-call ~(as-functions forms)))
 
@@ -356,12 +389,21 @@
   (options/value :timeout-ms ms)
   (form/call (timed {:name "timeout", :timeout-ms ms, :fallback fallback}) (fn [_] (f))))
 
-(defn ^:no-doc with-deadline-call [instant fallback f]
-  (form/call {:name "deadline", :moment (deadline/at-instant (options/instance java.time.Instant "a java.time.Instant" instant)), :fallback fallback} (fn [_] (f))))
+(defn ^:no-doc with-deadline-call
+  [instant fallback f]
+  (form/call {:name "deadline"
+              :moment (deadline/at-instant
+                        (options/instance java.time.Instant "a java.time.Instant" instant))
+              :fallback fallback}
+             (fn [_] (f))))
 
-(defn- within [call limit body]
+(defn- within
+  [call limit body]
   (let [[limit & fallback] (if (vector? limit) limit [limit])]
-    `(~call ~limit ~(when fallback `(^{:once true} fn* [] ~@fallback)) (^{:once true} fn* [] ~@body))))
+    `(~call
+       ~limit
+       ~(when fallback `(^{:once true} fn* [] ~@fallback))
+       (^{:once true} fn* [] ~@body))))
 
 (defmacro with-timeout
   "Runs the body on the calling thread, for at most so many ms.
@@ -369,22 +411,25 @@
       (with-timeout 200 (fetch url))
       (with-timeout [200 :late] (fetch url))
 
-  At the deadline the body's thread is interrupted and what the body started in tasks is cancelled; when all that has ended,
-  :thrum/timeout is thrown, with what the body threw as its cause, or the fallback's value returned. Tasks started inside, and
-  forms nested inside, inherit the deadline: the earliest wins, and a fallback answers for its own deadline only. A body that
-  returns a value is not late, and one that fails for a reason of its own throws that. 0 ms never runs the body. A lazy seq
-  of pmap's must be realised inside. Costs well below a microsecond more than the body. Throws :thrum/invalid."
+  At the deadline the body's thread is interrupted and what the body started in tasks is cancelled;
+  when all that has ended, :thrum/timeout is thrown, with what the body threw as its cause, or the
+  fallback's value returned. Tasks started inside, and forms nested inside, inherit the deadline:
+  the earliest wins, and a fallback answers for its own deadline only. A body that returns a value
+  is not late, and one that fails for a reason of its own throws that. 0 ms never runs the body. A
+  lazy seq of pmap's must be realised inside. Costs well below a microsecond more than the body.
+  Throws :thrum/invalid."
   [ms & body]
   (within `with-timeout-call ms body))
 
 (defmacro with-deadline
-  "As with-timeout, until a java.time.Instant: (with-deadline instant ...), (with-deadline [instant fallback] ...)."
+  "As with-timeout, until a java.time.Instant: (with-deadline instant ...), (with-deadline [instant
+  fallback] ...)."
   [instant & body]
   (within `with-deadline-call instant body))
 
 (defn remaining-ms
-  "Returns how many ms the calling thread's work has until its deadline, at least 0; nil without a deadline. What a client library
-  without knowledge of deadlines can take as its timeout."
+  "Returns how many ms the calling thread's work has until its deadline, at least 0; nil without a
+  deadline. What a client library without knowledge of deadlines can take as its timeout."
   []
   (when-some [moment (some-> (context/current-scope) scope/moment)]
     (max 0 (quot (deadline/nanos-until moment) 1000000))))
@@ -394,18 +439,20 @@
   (form/shielded (timed {:name "shield", :timeout-ms ms}) (fn [_] (f))))
 
 (defmacro shield
-  "Runs the body on the calling thread although its work is cancelled, for at most so many ms: cleanup that has to wait. Cancels and
-  deadlines from outside reach the thread when the body has ended. Its own deadline throws :thrum/timeout; 0 ms never runs the body."
+  "Runs the body on the calling thread although its work is cancelled, for at most so many ms:
+  cleanup that has to wait. Cancels and deadlines from outside reach the thread when the body has
+  ended. Its own deadline throws :thrum/timeout; 0 ms never runs the body."
   [ms & body]
   `(shield-call ~ms (^{:once true} fn* [] ~@body)))
 
 ;; Cancel
 
 (defn cancel!
-  "Cancels a task or a scope: its state says so for good, with the reason (default, for nil and false too: :cancelled), and its threads
-  are interrupted, each once. Returns whether it had an effect. Every wait of Thrum's in cancelled work throws
-  java.util.concurrent.CancellationException, whose cause carries {:type :thrum/cancelled, :reason reason}, where a reason that is not
-  small is given as text. It does not wait for the work to end."
+  "Cancels a task or a scope: its state says so for good, with the reason (default, for nil and
+  false too: :cancelled), and its threads are interrupted, each once. Returns whether it had an
+  effect. Every wait of Thrum's in cancelled work throws java.util.concurrent.CancellationException,
+  whose cause carries {:type :thrum/cancelled, :reason reason}, where a reason that is not small is
+  given as text. It does not wait for the work to end."
   ([x] (cancel! x :cancelled))
   ([x reason]
    (let [reason (or reason :cancelled)]
@@ -424,34 +471,38 @@
      (options/instance Task "a task or a scope" x))))
 
 (defn checkpoint
-  "Throws CancellationException when the calling thread's work is cancelled, InterruptedException when the thread was
-  interrupted; for loops that compute. Costs a few ns."
+  "Throws CancellationException when the calling thread's work is cancelled, InterruptedException
+  when the thread was interrupted; for loops that compute. Costs a few ns."
   []
   (wait/check!))
 
 ;; Limits
 
 (defn limiter
-  "Returns a limiter: how many may do something at once, shared by all who use it. Permits are handed out in the order of asking.
-  clojure.datafy/datafy shows {:permits n, :in-use n, :waiting n, :rejected n, ...}.
+  "Returns a limiter: how many may do something at once, shared by all who use it. Permits are
+  handed out in the order of asking. clojure.datafy/datafy shows {:permits n, :in-use n, :waiting n,
+  :rejected n, ...}.
 
       (def db (limiter 20 {:queue 100, :wait-ms 50}))
 
-  Options: :queue - how many may wait; :wait-ms - how long, at most; :name - for its errors. Without them there is no bound. Throws
-  :thrum/invalid."
+  Options: :queue - how many may wait; :wait-ms - how long, at most; :name - for its errors. Without
+  them there is no bound. Throws :thrum/invalid."
   ([permits] (limiter permits {}))
   ([permits options] (limit/limiter permits options)))
 
 (defn acquire!
-  "Returns a permit of the limiter, a java.lang.AutoCloseable that the caller has to return, by release!, on any thread. Waits where
-  none is free. Throws :thrum/rejected when the queue is full or :wait-ms have passed; :thrum/deadlock when with-permits around it
-  hold all permits; CancellationException and InterruptedException, as every wait. with-permit needs no release!. As any thread may return
-  a permit, waiting for one's own is no deadlock: a dispatcher may acquire what its tasks release."
+  "Returns a permit of the limiter, a java.lang.AutoCloseable that the caller has to return, by
+  release!, on any thread. Waits where none is free. Throws :thrum/rejected when the queue is full
+  or :wait-ms have passed; :thrum/deadlock when with-permits around it hold all permits;
+  CancellationException and InterruptedException, as every wait. with-permit needs no release!. As
+  any thread may return a permit, waiting for one's own is no deadlock: a dispatcher may acquire
+  what its tasks release."
   [limiter]
   (limit/acquire! (options/instance Limiter "a limiter" limiter)))
 
 (defn release!
-  "Returns a permit to its limiter. Throws :thrum/invalid when it has been returned before; then nothing else happens."
+  "Returns a permit to its limiter. Throws :thrum/invalid when it has been returned before; then
+  nothing else happens."
   [permit]
   (limit/release! (options/instance Permit "a permit" permit)))
 
@@ -459,9 +510,9 @@
   (limit/call-with (options/instance Limiter "a limiter" limiter) f))
 
 (defmacro with-permit
-  "Runs the body on the calling thread while it holds a permit of the limiter; see acquire! for how it waits and what it throws. Tasks
-  that the body starts do not have the permit. Nested in itself it takes another permit; where its own permits are all there are it throws
-  :thrum/deadlock.
+  "Runs the body on the calling thread while it holds a permit of the limiter; see acquire! for how
+  it waits and what it throws. Tasks that the body starts do not have the permit. Nested in itself
+  it takes another permit; where its own permits are all there are it throws :thrum/deadlock.
 
       (with-permit db (query ...))"
   [limiter & body]
@@ -470,7 +521,8 @@
 ;; Retries
 
 (def ^{:arglists '([base-ms max-ms])} exponential
-  "Returns an endless schedule whose waits double from base-ms on and stay at max-ms once they would be longer."
+  "Returns an endless schedule whose waits double from base-ms on and stay at max-ms once they would
+  be longer."
   retry/exponential)
 
 (def ^{:arglists '([ms])} constant
@@ -478,12 +530,14 @@
   retry/constant)
 
 (def ^{:arglists '([schedule] [uniform schedule])} jitter
-  "Returns the schedule with each wait replaced by a random one, from 0 to the whole of it, drawn anew whenever it is walked
-  through. uniform: a function from n to an integer from 0 to n, in place of the JDK's."
+  "Returns the schedule with each wait replaced by a random one, from 0 to the whole of it, drawn
+  anew whenever it is walked through. uniform: a function from n to an integer from 0 to n, in place
+  of the JDK's."
   retry/jitter)
 
 (def ^{:arglists '([total-ms schedule])} max-elapsed
-  "Returns the schedule up to the first wait with which the sum of the waits would be more than total-ms."
+  "Returns the schedule up to the first wait with which the sum of the waits would be more than
+  total-ms."
   retry/max-elapsed)
 
 (defn ^:no-doc retry-call [options f]
@@ -494,10 +548,11 @@
 
       (retry {:schedule (exponential 50 2000), :attempts 5, :retry? busy?} (query ...))
 
-  Options: :schedule - a sequence of waits in ms, default (exponential 100 10000); when it ends, so do the attempts; :attempts - how
-  many at most, default 3; :retry? - a predicate of the throwable, default: every Exception.
-  Never tried again: an Error, an interrupt, a cancel, :thrum/invalid, :thrum/deadlock, :thrum/closed. A wait that would reach
-  the deadline is not begun. Throws the last failure, the same instance, with the earlier ones suppressed, at most 16."
+  Options: :schedule - a sequence of waits in ms, default (exponential 100 10000); when it ends, so
+  do the attempts; :attempts - how many at most, default 3; :retry? - a predicate of the throwable,
+  default: every Exception. Never tried again: an Error, an interrupt, a cancel, :thrum/invalid,
+  :thrum/deadlock, :thrum/closed. A wait that would reach the deadline is not begun. Throws the last
+  failure, the same instance, with the earlier ones suppressed, at most 16."
   [options & body]
   `(retry-call ~options (fn* [] ~@body)))
 
@@ -507,10 +562,11 @@
   (abandon/call on-abandon f))
 
 (defmacro abandon-on-interrupt
-  "Runs the body, a call that does not hear an interrupt (a file read, old JDBC), on a platform thread of its own, and returns its
-  value or throws what it threw. When the caller is cancelled or interrupted meanwhile, it is freed at once by CancellationException or
-  InterruptedException; the body runs out, its result is dropped, and on-abandon, a function of no arguments, is called on another
-  thread: to close what the body hangs on, for instance. Costs some 100 microseconds.
+  "Runs the body, a call that does not hear an interrupt (a file read, old JDBC), on a platform
+  thread of its own, and returns its value or throws what it threw. When the caller is cancelled or
+  interrupted meanwhile, it is freed at once by CancellationException or InterruptedException; the
+  body runs out, its result is dropped, and on-abandon, a function of no arguments, is called on
+  another thread: to close what the body hangs on, for instance. Costs some 100 microseconds.
 
       (abandon-on-interrupt #(.close connection) (query connection))"
   [on-abandon & body]
@@ -522,8 +578,8 @@
   (abandon/abandoned))
 
 (defn fd-limit
-  "Returns how many more files and sockets this process may open, less a reserve of a tenth and at least 16, between 1 and 4096;
-  4096 where the operating system does not tell. A limit for work that opens one socket per item. It is a snapshot: two callers
-  who use it at the same time use it twice."
+  "Returns how many more files and sockets this process may open, less a reserve of a tenth and at
+  least 16, between 1 and 4096; 4096 where the operating system does not tell. A limit for work that
+  opens one socket per item. It is a snapshot: two callers who use it at the same time use it twice."
   []
   (jdk/spare-descriptors))

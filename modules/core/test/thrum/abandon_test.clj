@@ -65,7 +65,9 @@
 
 (deftest it-belongs-to-no-scope
   (let [scope (scope/scope "s" nil)]
-    (is (= [scope nil] @(fork! scope (fn [] [(context/current-scope) (abandon/call nothing context/current-scope)]))))
+    (is (= [scope nil]
+           @(fork! scope
+                   (fn [] [(context/current-scope) (abandon/call nothing context/current-scope)]))))
     (scope/join! scope)))
 
 (defn- opened
@@ -74,7 +76,8 @@
   (try @gate (catch InterruptedException _ ::interrupted)))
 
 (defn- hanging
-  "Returns a call that delivers begun and hangs until the gate opens, whatever interrupts it; an interrupt shows afterwards."
+  "Returns a call that delivers begun and hangs until the gate opens, whatever interrupts it; an
+  interrupt shows afterwards."
   [begun gate]
   (fn []
     (deliver begun true)
@@ -86,15 +89,25 @@
               value))))))
 
 (deftest an-interrupt-frees-the-caller-and-the-call-runs-out
-  (let [begun (promise), gate (promise), ran-out (promise), closed-on (promise), closings (atom 0), before (total)
+  (let [begun (promise)
+        gate (promise)
+        ran-out (promise)
+        closed-on (promise)
+        closings (atom 0)
+        before (total)
         hang (hanging begun gate)
         [^Thread caller outcome]
-        (gate/start "caller" (fn []
-                               (binding [*tenant* :acme]
-                                 (try
-                                   (abandon/call #(do (swap! closings inc) (deliver closed-on [(here) *tenant*]))
-                                                 #(do (hang) (deliver ran-out (.isInterrupted (here)))))
-                                   (catch InterruptedException e [e (.isInterrupted (here))])))))]
+        (gate/start "caller"
+                    (fn []
+                      (binding [*tenant* :acme]
+                        (try
+                          (abandon/call #(do
+                                           (swap! closings inc)
+                                           (deliver closed-on [(here) *tenant*]))
+                                        #(do
+                                           (hang)
+                                           (deliver ran-out (.isInterrupted (here)))))
+                          (catch InterruptedException e [e (.isInterrupted (here))])))))]
     @begun
     (.interrupt caller)
     (let [[e interrupted?] (:value (deref outcome 5000 nil))]
@@ -112,9 +125,15 @@
     (is (= [1 (inc before)] [@closings (total)]))))
 
 (deftest a-cancel-frees-the-caller
-  (let [begun (promise), gate (promise), closed (promise), seen (promise), scope (scope/scope "s" nil)]
-    (fork! scope #(try (abandon/call (fn [] (deliver closed true)) (hanging begun gate))
-                       (catch Throwable t (deliver seen t))))
+  (let [begun (promise)
+        gate (promise)
+        closed (promise)
+        seen (promise)
+        scope (scope/scope "s" nil)]
+    (fork! scope
+           #(try
+              (abandon/call (fn [] (deliver closed true)) (hanging begun gate))
+              (catch Throwable t (deliver seen t))))
     @begun
     (scope/cancel! scope :stop)
     (scope/join! scope)
@@ -127,8 +146,15 @@
     (is (all-ended?))))
 
 (deftest a-failure-after-the-caller-has-left-is-dropped
-  (let [begun (promise), gate (promise), hang (hanging begun gate)
-        [^Thread caller outcome] (gate/start "caller" (fn [] (abandon/call nothing #(do (hang) (throw (ex-info "late" {}))))))]
+  (let [begun (promise)
+        gate (promise)
+        hang (hanging begun gate)
+        [^Thread caller outcome] (gate/start "caller"
+                                             (fn []
+                                               (abandon/call nothing
+                                                             #(do
+                                                                (hang)
+                                                                (throw (ex-info "late" {}))))))]
     @begun
     (.interrupt caller)
     (is (instance? InterruptedException (:thrown (deref outcome 5000 nil))))
@@ -145,9 +171,13 @@
                                         (uncaughtException [_ _ t] (deliver seen t))))))))
 
 (deftest a-failing-on-abandon-is-reported-and-changes-nothing
-  (let [begun (promise), gate (promise), seen (promise), failure (ex-info "cannot close" {})]
+  (let [begun (promise)
+        gate (promise)
+        seen (promise)
+        failure (ex-info "cannot close" {})]
     (with-redefs [jdk/platform-thread (handled-by seen)]
-      (let [[^Thread caller outcome] (gate/start "caller" #(abandon/call (fn [] (throw failure)) (hanging begun gate)))]
+      (let [[^Thread caller outcome]
+            (gate/start "caller" #(abandon/call (fn [] (throw failure)) (hanging begun gate)))]
         @begun
         (.interrupt caller)
         (is (instance? InterruptedException (:thrown (deref outcome 5000 nil))))
@@ -167,32 +197,44 @@
     (is (= [0 before] [@closings (total)]))))
 
 (deftest a-call-that-ends-while-its-caller-leaves-is-abandoned-but-does-not-run
-  (let [before (abandon/abandoned), closed (promise)]
+  (let [before (abandon/abandoned)
+        closed (promise)]
     (is (instance? InterruptedException
-          (thrown (with-redefs [task/start! (fn [^Task call _thread] (context/on-borrowed-thread #(.run call)) call)
-                                wait/until (fn [_ _ _] (throw (InterruptedException.)))]
-                    (abandon/call #(deliver closed true) (fn [] 42))))))
+                   (thrown (with-redefs [task/start! (fn [^Task call _thread]
+                                                       (context/on-borrowed-thread #(.run call))
+                                                       call)
+                                         wait/until (fn [_ _ _] (throw (InterruptedException.)))]
+                             (abandon/call #(deliver closed true) (fn [] 42))))))
     (is (deref closed 5000 false))
     (is (= (update before :total inc) (abandon/abandoned)))))
 
 (deftest who-was-interrupted-before-calls-nothing
-  (let [calls (atom 0), before (abandon/abandoned)]
+  (let [calls (atom 0)
+        before (abandon/abandoned)]
     (.interrupt (here))
-    (is (instance? InterruptedException (thrown (abandon/call #(swap! calls inc) #(swap! calls inc)))))
+    (is (instance? InterruptedException
+                   (thrown (abandon/call #(swap! calls inc) #(swap! calls inc)))))
     (is (not (Thread/interrupted)))
     (is (= [0 before] [@calls (abandon/abandoned)]))))
 
 (deftest a-thread-that-cannot-start-leaves-nothing
-  (let [before (abandon/abandoned), calls (atom 0), failure (OutOfMemoryError. "unable to create native thread")]
-    (is (identical? failure (thrown (with-redefs [jdk/platform-thread (fn [_ _] (throw failure))]
-                                      (abandon/call #(swap! calls inc) #(swap! calls inc))))))
+  (let [before (abandon/abandoned)
+        calls (atom 0)
+        failure (OutOfMemoryError. "unable to create native thread")]
+    (is (identical? failure
+                    (thrown (with-redefs [jdk/platform-thread (fn [_ _] (throw failure))]
+                              (abandon/call #(swap! calls inc) #(swap! calls inc))))))
     (is (= [0 before] [@calls (abandon/abandoned)]))))
 
 (deftest a-closing-that-cannot-start-is-suppressed
-  (let [begun (promise), gate (promise), make jdk/platform-thread, failure (OutOfMemoryError. "unable to create native thread")
+  (let [begun (promise)
+        gate (promise)
+        make jdk/platform-thread
+        failure (OutOfMemoryError. "unable to create native thread")
         only-the-call #(if (str/starts-with? %1 "on-") (throw failure) (make %1 %2))]
     (with-redefs [jdk/platform-thread only-the-call]
-      (let [[^Thread caller outcome] (gate/start "caller" #(abandon/call nothing (hanging begun gate)))]
+      (let [[^Thread caller outcome] (gate/start "caller"
+                                                 #(abandon/call nothing (hanging begun gate)))]
         @begun
         (.interrupt caller)
         (let [{:keys [^Throwable thrown]} (deref outcome 5000 nil)]
@@ -205,17 +247,19 @@
   (is (= :thrum/invalid (:type (ex-data (thrown (abandon/call nil (fn [] 1))))))))
 
 (defn- race!
-  "Interrupts a caller at about the time at which its call ends; returns [what the caller got, how often on-abandon ran]."
+  "Interrupts a caller at about the time at which its call ends; returns [what the caller got, how
+  often on-abandon ran]."
   []
-  (let [begun (promise), gate (promise), closed (promise)
-        [^Thread caller outcome] (gate/start "caller" #(abandon/call (fn [] (deliver closed 1)) (hanging begun gate)))]
+  (let [begun (promise)
+        gate (promise)
+        closed (promise)
+        [^Thread caller outcome]
+        (gate/start "caller" #(abandon/call (fn [] (deliver closed 1)) (hanging begun gate)))]
     @begun
     (gate/start "opener" #(deliver gate :value))
     (.interrupt caller)
     (let [{:keys [value thrown]} (deref outcome 5000 nil)]
-      (if thrown
-        [(class thrown) (deref closed 5000 0)]
-        [value (deref closed 0 0)]))))
+      (if thrown [(class thrown) (deref closed 5000 0)] [value (deref closed 0 0)]))))
 
 (deftest either-the-value-arrives-or-on-abandon-is-called
   (testing "whoever comes first, and the count is right in the end"

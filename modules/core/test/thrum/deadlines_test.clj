@@ -1,5 +1,6 @@
 (ns thrum.deadlines-test
-  "What with-timeout, with-deadline and shield promise: the work is really stopped, and cleanup really runs."
+  "What with-timeout, with-deadline and shield promise: the work is really stopped, and cleanup
+  really runs."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
@@ -30,8 +31,8 @@
   (try (Thread/sleep 60000) (finally (deliver ended true))))
 
 (defn- ring-by-hand
-  "Calls (f alarms) where no deadline is ever reached by the clock: alarms is an atom of what has been armed, in order, and a
-  test rings it."
+  "Calls (f alarms) where no deadline is ever reached by the clock: alarms is an atom of what has
+  been armed, in order, and a test rings it."
   [f]
   (let [alarms (atom [])]
     (with-redefs [deadline/arm! (fn [^long _ alarm] (swap! alarms conj alarm) alarm)
@@ -68,7 +69,9 @@
   (let [evaluated (atom 0)]
     (is (= 1 (t/with-timeout [60000 (swap! evaluated inc)] 1)))
     (is (zero? @evaluated))
-    (is (= "fallback" (ex-message (thrown (t/with-timeout [1 (throw (ex-info "fallback" {}))] (Thread/sleep 60000))))))))
+    (is (= "fallback"
+           (ex-message (thrown (t/with-timeout [1 (throw (ex-info "fallback" {}))]
+                                               (Thread/sleep 60000))))))))
 
 (deftest no-time-at-all-never-runs-the-body
   (let [ran (atom false)]
@@ -94,12 +97,21 @@
 
 (deftest a-true-failure-after-the-deadline-is-thrown
   (let [failure (ex-info "cleanup failed" {})]
-    (is (identical? failure (thrown (t/with-timeout 10 (try (Thread/sleep 60000) (catch InterruptedException _ (throw failure)))))))
-    (is (identical? failure (thrown (t/with-timeout [10 :late] (try (Thread/sleep 60000) (catch InterruptedException _ (throw failure)))))))))
+    (is (identical? failure
+                    (thrown (t/with-timeout 10
+                                            (try
+                                              (Thread/sleep 60000)
+                                              (catch InterruptedException _ (throw failure)))))))
+    (is (identical? failure
+                    (thrown (t/with-timeout [10 :late]
+                                            (try
+                                              (Thread/sleep 60000)
+                                              (catch InterruptedException _ (throw failure)))))))))
 
 (deftest misuse-is-answered-at-the-call
-  (doseq [f [#(t/with-timeout -1 1) #(t/with-timeout nil 1) #(t/with-timeout "20" 1) #(t/with-timeout 1.5 1)
-             #(t/with-deadline 20 1) #(t/with-deadline nil 1) #(t/shield -1 1) #(t/shield nil 1)]]
+  (doseq [f [#(t/with-timeout -1 1) #(t/with-timeout nil 1) #(t/with-timeout "20" 1)
+             #(t/with-timeout 1.5 1) #(t/with-deadline 20 1) #(t/with-deadline nil 1)
+             #(t/shield -1 1) #(t/shield nil 1)]]
     (is (= :thrum/invalid (type-of (thrown (f)))))))
 
 ;; Nesting
@@ -110,41 +122,56 @@
 
 (deftest a-fallback-answers-for-its-own-deadline-only
   (is (timeout? (thrown (t/with-timeout 20 (t/with-timeout [60000 :inner] (Thread/sleep 60000))))))
-  (is (= :enough (reason-of (thrown (t/with-scope [s]
-                                      (t/cancel! s :enough)
-                                      (t/with-timeout [20 :inner] (Thread/sleep 60000)))))))
+  (is (= :enough
+         (reason-of (thrown (t/with-scope [s]
+                              (t/cancel! s :enough)
+                              (t/with-timeout [20 :inner] (Thread/sleep 60000)))))))
   (testing "an interrupt from outside is none"
     (is (instance? InterruptedException
-                   (gate/in-time 2000 #(thrown (t/with-timeout [60000 :inner] (.interrupt (here)) (Thread/sleep 60000))))))))
+                   (gate/in-time 2000
+                                 #(thrown (t/with-timeout [60000 :inner]
+                                                          (.interrupt (here))
+                                                          (Thread/sleep 60000))))))))
 
 (deftest an-outer-cancel-that-meets-an-inner-deadline-still-interrupts
   (testing "the two interrupts became one, which the inner form used up"
     (doseq [[kind within] {:fallback #(t/with-timeout [60000 :late] (%) (Thread/sleep 60000))
                            :thrown #(thrown (t/with-timeout 60000 (%) (Thread/sleep 60000)))}]
       (testing kind
-        (ring-by-hand
-          (fn [alarms]
-            (let [trail (atom [])]
-              (is (= :enough
-                     (reason-of (thrown (t/with-scope [s]
-                                          (within #(do (t/cancel! s :enough) ((peek @alarms))))
-                                          (swap! trail conj :inner-has-ended)
-                                          (try
-                                            (Thread/sleep 2000)
-                                            (catch InterruptedException e (swap! trail conj :interrupted) (throw e))))))))
-              (is (= [:inner-has-ended :interrupted] @trail)))))))))
+        (ring-by-hand (fn [alarms]
+                        (let [trail (atom [])]
+                          (is (= :enough
+                                 (reason-of (thrown (t/with-scope [s]
+                                                      (within #(do
+                                                                 (t/cancel! s :enough)
+                                                                 ((peek @alarms))))
+                                                      (swap! trail conj :inner-has-ended)
+                                                      (try
+                                                        (Thread/sleep 2000)
+                                                        (catch InterruptedException e
+                                                          (swap! trail conj :interrupted)
+                                                          (throw e))))))))
+                          (is (= [:inner-has-ended :interrupted] @trail)))))))))
 
 ;; Inheritance
 
 (deftest what-is-started-inside-is-stopped-and-has-ended
-  (doseq [[kind run] {:all #(t/all (%)), :race #(t/race (%)), :any #(t/any (%)), :pmapv #(t/pmapv 2 (fn [_] (%)) [1])
-                      :pmap #(doall (t/pmap 2 (fn [_] (%)) [1])), :fork #(t/with-scope [s] (t/fork s (%)))
-                      :prun! #(t/prun! 2 (fn [_] (%)) [1]), :pvalues #(doall (t/pvalues (%)))}]
+  (doseq [[kind run] {:all #(t/all (%))
+                      :race #(t/race (%))
+                      :any #(t/any (%))
+                      :pmapv #(t/pmapv 2 (fn [_] (%)) [1])
+                      :pmap #(doall (t/pmap 2 (fn [_] (%)) [1]))
+                      :fork #(t/with-scope [s] (t/fork s (%)))
+                      :prun! #(t/prun! 2 (fn [_] (%)) [1])
+                      :pvalues #(doall (t/pvalues (%)))}]
     (testing kind
       (ring-by-hand
         (fn [alarms]
           (let [ended (promise)]
-            (is (timeout? (thrown (t/with-timeout 60000 (run #(do ((peek @alarms)) (sleep-until-interrupted ended)))))))
+            (is (timeout? (thrown (t/with-timeout 60000
+                                                  (run #(do
+                                                          ((peek @alarms))
+                                                          (sleep-until-interrupted ended)))))))
             (is (realized? ended))))))))
 
 (deftest a-scopes-own-timeout-counts-for-its-forks
@@ -175,9 +202,12 @@
   (ring-by-hand
     (fn [alarms]
       (let [ended (promise)]
-        (is (timeout? (thrown (t/with-scope [s]
-                                (let [task (t/with-timeout 60000 (t/fork s ((peek @alarms)) (sleep-until-interrupted ended)))]
-                                  @task)))))
+        (is (timeout?
+              (thrown (t/with-scope [s]
+                        (let [task (t/with-timeout
+                                     60000
+                                     (t/fork s ((peek @alarms)) (sleep-until-interrupted ended)))]
+                          @task)))))
         (is (= 2 (count @alarms)))
         (is (realized? ended))))))
 
@@ -187,17 +217,33 @@
   (is (= [1 2 3 4] (t/with-timeout 60000 (doall (t/pmap 2 inc (range 4)))))))
 
 (deftest what-is-left-of-a-lazy-seq-does-not-delay-the-answer
-  (let [running (promise), ended (promise)]
-    (is (= 0 (gate/in-time 5000 #(t/with-timeout 60000
-                                   (first (t/pmap 2 (fn [i] (if (zero? i)
-                                                              (do @running i)
-                                                              (do (deliver running true) (sleep-until-interrupted ended))))
-                                                  (range 10)))))))
+  (let [running (promise)
+        ended (promise)]
+    (is (= 0
+           (gate/in-time 5000
+                         #(t/with-timeout 60000
+                                          (first (t/pmap 2
+                                                         (fn [i]
+                                                           (if (zero? i)
+                                                             (do
+                                                               @running
+                                                               i)
+                                                             (do
+                                                               (deliver running true)
+                                                               (sleep-until-interrupted ended))))
+                                                         (range 10)))))))
     (is (realized? ended))))
 
 (deftest the-deadline-comes-although-every-carrier-computes
   (let [n (* 2 (.availableProcessors (Runtime/getRuntime)))]
-    (is (timeout? (gate/in-time 10000 #(thrown (t/with-timeout 20 (t/pmapv n (fn [_] (loop [] (t/checkpoint) (recur))) (range n)))))))))
+    (is (timeout? (gate/in-time 10000
+                                #(thrown (t/with-timeout 20
+                                                         (t/pmapv n
+                                                                  (fn [_]
+                                                                    (loop []
+                                                                      (t/checkpoint)
+                                                                      (recur)))
+                                                                  (range n)))))))))
 
 ;; The timer
 
@@ -213,21 +259,32 @@
 
 (deftest many-deadlines-are-reached-each-in-its-turn
   (let [n 200
-        answers (t/pmapv n (fn [i] (t/with-timeout [(inc (rem i 20)) i] (Thread/sleep 60000))) (range n))]
+        answers
+        (t/pmapv n (fn [i] (t/with-timeout [(inc (rem i 20)) i] (Thread/sleep 60000))) (range n))]
     (is (= (range n) answers))))
 
 ;; Shields
 
 (deftest a-shield-runs-although-the-work-is-cancelled
   (let [trail (atom [])
-        clean-up (fn [] (t/checkpoint) (Thread/sleep 1) @(t/future 1) (t/all 1 2) (swap! trail conj :clean))]
-    (is (= :enough (reason-of (thrown (t/with-scope [s]
-                                        (t/cancel! s :enough)
-                                        (is (= [:clean] (t/shield 60000 (clean-up))))
-                                        (t/checkpoint))))))
-    (is (timeout? (thrown (t/with-timeout 10 (try (Thread/sleep 60000) (finally (t/shield 60000 (clean-up))))))))
+        clean-up
+        (fn [] (t/checkpoint) (Thread/sleep 1) @(t/future 1) (t/all 1 2) (swap! trail conj :clean))]
+    (is (= :enough
+           (reason-of (thrown (t/with-scope [s]
+                                (t/cancel! s :enough)
+                                (is (= [:clean] (t/shield 60000 (clean-up))))
+                                (t/checkpoint))))))
+    (is (timeout? (thrown (t/with-timeout 10
+                                          (try
+                                            (Thread/sleep 60000)
+                                            (finally
+                                              (t/shield 60000 (clean-up))))))))
     (let [running (promise)
-          task (t/future (deliver running true) (try (Thread/sleep 60000) (finally (t/shield 60000 (clean-up)))))]
+          task (t/future (deliver running true)
+                         (try
+                           (Thread/sleep 60000)
+                           (finally
+                             (t/shield 60000 (clean-up)))))]
       @running
       (future-cancel task)
       (is (gate/eventually 2000 #(= 3 (count @trail)))))))
@@ -242,33 +299,48 @@
       (is (< 60000 (t/shield 90000 (t/remaining-ms)))))))
 
 (deftest a-pending-interrupt-is-there-again-after-the-shield
-  (is (= [false true] (gate/in-time 2000 #(do (.interrupt (here))
-                                              [(t/shield 60000 (.isInterrupted (here))) (Thread/interrupted)]))))
+  (is (= [false true]
+         (gate/in-time 2000
+                       #(do
+                          (.interrupt (here))
+                          [(t/shield 60000 (.isInterrupted (here))) (Thread/interrupted)]))))
   (testing "also when it failed"
-    (is (= ["x" true] (gate/in-time 2000 #(do (.interrupt (here))
-                                              [(ex-message (thrown (t/shield 60000 (throw (ex-info "x" {})))))
-                                               (Thread/interrupted)]))))))
+    (is (= ["x" true]
+           (gate/in-time 2000
+                         #(do
+                            (.interrupt (here))
+                            [(ex-message (thrown (t/shield 60000 (throw (ex-info "x" {})))))
+                             (Thread/interrupted)]))))))
 
 (deftest a-cancel-that-arrives-meanwhile-waits-for-the-end-of-the-shield
   (testing "of the scope"
     (let [trail (atom [])]
-      (is (instance? CancellationException
-                     (thrown (t/with-scope [s]
-                               (t/shield 60000
-                                 (t/cancel! s :enough)
-                                 (swap! trail conj (.isInterrupted (here)))
-                                 (t/checkpoint)
-                                 (Thread/sleep 1)
-                                 (swap! trail conj :shielded))
-                               (try (Thread/sleep 60000) (catch InterruptedException e (swap! trail conj :interrupted) (throw e)))))))
+      (is (instance?
+            CancellationException
+            (thrown (t/with-scope [s]
+                      (t/shield 60000
+                                (t/cancel! s :enough)
+                                (swap! trail conj (.isInterrupted (here)))
+                                (t/checkpoint)
+                                (Thread/sleep 1)
+                                (swap! trail conj :shielded))
+                      (try
+                        (Thread/sleep 60000)
+                        (catch InterruptedException e (swap! trail conj :interrupted) (throw e)))))))
       (is (= [false :shielded :interrupted] @trail))))
   (testing "of the task"
-    (let [in-shield (promise), cancelled (promise), trail (atom []), ended (promise)
-          task (t/future
-                 (t/shield 60000
-                   (deliver in-shield true)
-                   (swap! trail conj (deref cancelled 2000 :late) :shielded))
-                 (try (Thread/sleep 60000) (finally (swap! trail conj :interrupted) (deliver ended true))))]
+    (let [in-shield (promise)
+          cancelled (promise)
+          trail (atom [])
+          ended (promise)
+          task (t/future (t/shield 60000
+                                   (deliver in-shield true)
+                                   (swap! trail conj (deref cancelled 2000 :late) :shielded))
+                         (try
+                           (Thread/sleep 60000)
+                           (finally
+                             (swap! trail conj :interrupted)
+                             (deliver ended true))))]
       @in-shield
       (is (future-cancel task))
       (deliver cancelled true)
@@ -278,11 +350,16 @@
 (deftest no-interrupt-slips-into-a-shield-at-its-door
   (testing "from a task's cancel, which is a state first and an interrupt then"
     (dotimes [_ 100]
-      (let [running (promise), seen (promise)
-            task (t/future
-                   (deliver running true)
-                   (while (not (t/cancelled?)) (Thread/onSpinWait))
-                   (t/shield 60000 (deliver seen (try (Thread/sleep 1) :undisturbed (catch InterruptedException e e)))))]
+      (let [running (promise)
+            seen (promise)
+            task (t/future (deliver running true)
+                           (while (not (t/cancelled?)) (Thread/onSpinWait))
+                           (t/shield 60000
+                                     (deliver seen
+                                              (try
+                                                (Thread/sleep 1)
+                                                :undisturbed
+                                                (catch InterruptedException e e)))))]
         @running
         (future-cancel task)
         (is (= :undisturbed (deref seen 2000 :late))))))
@@ -292,12 +369,23 @@
         (thrown (t/with-scope [s]
                   (t/fork s (t/cancel! s))
                   (while (not (t/cancelled?)) (Thread/onSpinWait))
-                  (t/shield 60000 (deliver seen (try (Thread/sleep 1) :undisturbed (catch InterruptedException e e))))))
+                  (t/shield 60000
+                            (deliver seen
+                                     (try
+                                       (Thread/sleep 1)
+                                       :undisturbed
+                                       (catch InterruptedException e e))))))
         (is (= :undisturbed (deref seen 2000 :late)))))))
 
 (deftest what-a-shield-starts-ends-with-it
-  (let [running (CountDownLatch. 1), ended (promise)]
-    (is (= "boom" (ex-message (thrown (t/shield 60000
-                                        (t/all (do (.countDown running) (sleep-until-interrupted ended))
-                                               (do (.await running) (throw (ex-info "boom" {})))))))))
+  (let [running (CountDownLatch. 1)
+        ended (promise)]
+    (is (= "boom"
+           (ex-message (thrown (t/shield 60000
+                                         (t/all (do
+                                                  (.countDown running)
+                                                  (sleep-until-interrupted ended))
+                                                (do
+                                                  (.await running)
+                                                  (throw (ex-info "boom" {})))))))))
     (is (realized? ended))))

@@ -1,6 +1,6 @@
 (ns thrum.depth-test
-  "Scopes nest as deep as memory allows: nothing recurses along them. And a stack that overflows at the brink of a form leaves nothing of
-  the form behind."
+  "Scopes nest as deep as memory allows: nothing recurses along them. And a stack that overflows at
+  the brink of a form leaves nothing of the form behind."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
@@ -20,7 +20,8 @@
 (use-fixtures :each leak/no-leaks)
 
 (defn- on-stack
-  "Returns the value of f, or throws what it threw, on a thread with a stack of so many KB; fails after a minute."
+  "Returns the value of f, or throws what it threw, on a thread with a stack of so many KB; fails
+  after a minute."
   [kb f]
   (let [outcome (promise)
         body (bound-fn [] (deliver outcome (try {:value (f)} (catch Throwable t {:thrown t}))))
@@ -44,25 +45,28 @@
 
 (deftest a-fork-a-hundred-thousand-scopes-deep-starts-is-joined-and-cancelled
   (on-stack 256
-    (fn []
-      (let [opener (task/latch "opener"), scopes (nested 100000 opener), outer (first scopes), inner (peek scopes), gate (promise)]
-        (fork! inner #(deref gate))
-        (testing "all of them have work"
-          (is (= #{1} (set (map scope/running scopes)))))
-        (testing "its end ends it for all"
-          (deliver gate true)
-          (scope/join! outer)
-          (is (= #{0} (set (map scope/running scopes)))))
-        (is (identical? opener (.opener ^Owned inner)))
-        (testing "a cancel reaches it"
-          (let [task (fork! inner #(deref (promise)))]
-            (scope/cancel! outer :enough)
-            (scope/join! outer)
-            (is (future-cancelled? task))
-            (is (= :enough (.cancelReason ^Owned inner)))))
-        (testing "nothing can be added any more, and nothing is left of the attempt"
-          (is (= :thrum/closed (:type (ex-data (thrown (fork! inner #(deref (promise))))))))
-          (is (= #{0} (set (map scope/running scopes)))))))))
+            (fn []
+              (let [opener (task/latch "opener")
+                    scopes (nested 100000 opener)
+                    outer (first scopes)
+                    inner (peek scopes)
+                    gate (promise)]
+                (fork! inner #(deref gate))
+                (testing "all of them have work" (is (= #{1} (set (map scope/running scopes)))))
+                (testing "its end ends it for all"
+                  (deliver gate true)
+                  (scope/join! outer)
+                  (is (= #{0} (set (map scope/running scopes)))))
+                (is (identical? opener (.opener ^Owned inner)))
+                (testing "a cancel reaches it"
+                  (let [task (fork! inner #(deref (promise)))]
+                    (scope/cancel! outer :enough)
+                    (scope/join! outer)
+                    (is (future-cancelled? task))
+                    (is (= :enough (.cancelReason ^Owned inner)))))
+                (testing "nothing can be added any more, and nothing is left of the attempt"
+                  (is (= :thrum/closed (:type (ex-data (thrown (fork! inner #(deref (promise))))))))
+                  (is (= #{0} (set (map scope/running scopes)))))))))
 
 (deftest a-start-that-fails-deep-inside-leaves-no-scope-in-its-parent
   (on-stack 256
@@ -86,11 +90,16 @@
 (deftest forms-nest-as-deep-as-the-stack
   (let [stack (* 256 1024)]
     (is (= :ok (on-stack stack #(nest 6000 (fn [] (t/with-scope [s] @(t/fork s :ok)))))))
-    (is (= :late (on-stack stack (fn [] (t/with-timeout [20 :late] (nest 6000 #(Thread/sleep 60000)))))))))
+    (is (= :late
+           (on-stack stack
+                     (fn [] (t/with-timeout [20 :late] (nest 6000 #(Thread/sleep 60000)))))))))
 
 (deftest forms-nest-through-tasks
   (is (= :ok (on-stack 256 #(nest-through-tasks 1000 (constantly :ok)))))
-  (is (= :late (on-stack 256 (fn [] (t/with-timeout [300 :late] (nest-through-tasks 1000 #(Thread/sleep 60000))))))))
+  (is (= :late
+         (on-stack
+           256
+           (fn [] (t/with-timeout [300 :late] (nest-through-tasks 1000 #(Thread/sleep 60000))))))))
 
 (deftest children-that-come-and-go-at-once-keep-the-scopes-in-their-parents
   (dotimes [_ 100]
@@ -131,7 +140,8 @@
    "nested" (fn [f] (t/with-timeout 30 (t/with-scope [_s] (t/shield 20 (f)))))})
 
 (defn- left-by
-  "Overflows the stack at every depth around the form. Returns what was left behind: places, and interrupts that come later."
+  "Overflows the stack at every depth around the form. Returns what was left behind: places, and
+  interrupts that come later."
   [form]
   ;; Every class must be there: one that cannot be initialised stays so.
   (dotimes [_ 200]
@@ -150,12 +160,15 @@
   (doseq [[what form] forms]
     (testing what
       (on-stack 512
-        (fn []
-          (is (= [] (left-by form)))
-          (is (= :late (t/with-timeout [20 :late] (Thread/sleep 60000))) "a later deadline")
-          (let [attempts (atom 0)]
-            (is (= "again" (ex-message (thrown (t/retry {:schedule [0 0], :attempts 3} (swap! attempts inc) (throw (Exception. "again")))))))
-            (is (= 3 @attempts) "later attempts")))))))
+                (fn []
+                  (is (= [] (left-by form)))
+                  (is (= :late (t/with-timeout [20 :late] (Thread/sleep 60000))) "a later deadline")
+                  (let [attempts (atom 0)]
+                    (is (= "again"
+                           (ex-message (thrown (t/retry {:schedule [0 0], :attempts 3}
+                                                        (swap! attempts inc)
+                                                        (throw (Exception. "again")))))))
+                    (is (= 3 @attempts) "later attempts")))))))
 
 (deftest an-overflow-in-a-form-leaves-the-form-around-it-as-it-was
   (on-stack 512

@@ -1,5 +1,6 @@
 (ns thrum.executor-test
-  "with-executor and future-via: every task has ended when the form does, and other people's pools stay clean."
+  "with-executor and future-via: every task has ended when the form does, and other people's pools
+  stay clean."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
@@ -44,14 +45,21 @@
     (is (future-cancelled? task))))
 
 (deftest a-throwing-body-cancels-joins-and-rethrows
-  (let [failure (ex-info "body" {}), running (promise), ended (promise), task (promise)]
+  (let [failure (ex-info "body" {})
+        running (promise)
+        ended (promise)
+        task (promise)]
     (is (identical? failure
                     (thrown (t/with-executor [exe]
-                              (deliver task (t/future-via [exe]
-                                              (deliver running true)
-                                              (try (Thread/sleep 60000) (finally (deliver ended true)))))
-                              @running
-                              (throw failure)))))
+                                             (deliver task
+                                                      (t/future-via [exe]
+                                                                    (deliver running true)
+                                                                    (try
+                                                                      (Thread/sleep 60000)
+                                                                      (finally
+                                                                        (deliver ended true)))))
+                                             @running
+                                             (throw failure)))))
     (is (realized? ended))
     (is (future-cancelled? @task))))
 
@@ -76,10 +84,12 @@
 
 (deftest it-is-an-executor-service-for-java-too
   (let [leaked (promise)]
-    (t/with-executor [exe]
+    (t/with-executor
+      [exe]
       (deliver leaked exe)
       (is (instance? ExecutorService exe))
-      (is (= [1 2] (mapv #(.get ^Future %) (.invokeAll exe [^Callable (fn [] 1) ^Callable (fn [] 2)]))))
+      (is (= [1 2]
+             (mapv #(.get ^Future %) (.invokeAll exe [^Callable (fn [] 1) ^Callable (fn [] 2)]))))
       (is (= 1 (.invokeAny exe [^Callable (fn [] 1) ^Callable (fn [] (Thread/sleep 60000) 2)])))
       (is (not (.isShutdown exe)))
       (is (not (.awaitTermination exe 1 TimeUnit/MILLISECONDS))))
@@ -129,8 +139,9 @@
                @task)))))
 
 (deftest misuse-is-answered-at-the-call
-  (is (= {:type :thrum/invalid, :option :on-exit} (select-keys (ex-data (thrown (t/with-executor [_exe {:on-exit :stay}] 1)))
-                                                               [:type :option])))
+  (is (= {:type :thrum/invalid, :option :on-exit}
+         (select-keys (ex-data (thrown (t/with-executor [_exe {:on-exit :stay}] 1)))
+                      [:type :option])))
   (is (= :thrum/invalid (:type (ex-data (thrown (t/future-via [:not-an-executor] 1)))))))
 
 (deftest on-a-foreign-pool-it-runs-there
@@ -145,10 +156,13 @@
   (with-open [pool (Executors/newSingleThreadExecutor)]
     (dotimes [_ 200]
       (let [running (promise)
-            task (t/future-via [pool] (deliver running true) (while (not (.isInterrupted (Thread/currentThread)))))]
+            task (t/future-via [pool]
+                               (deliver running true)
+                               (while (not (.isInterrupted (Thread/currentThread)))))]
         @running
         (is (future-cancel task))
-        (is (false? (.get (.submit pool ^Callable (fn [] (.isInterrupted (Thread/currentThread)))))))))))
+        (is (false? (.get (.submit pool
+                                   ^Callable (fn [] (.isInterrupted (Thread/currentThread)))))))))))
 
 (deftest on-the-calling-thread-it-gives-everything-back
   (let [here (reify Executor (execute [_ work] (.run work)))]

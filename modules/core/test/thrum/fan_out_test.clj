@@ -16,7 +16,8 @@
 (use-fixtures :each leak/no-leaks)
 
 (defn- counting
-  "Returns an infinite lazy seq of 0, 1, 2 ... without chunks, that counts in the atom how many were realised."
+  "Returns an infinite lazy seq of 0, 1, 2 ... without chunks, that counts in the atom how many were
+  realised."
   [realised]
   (letfn [(from [n] (lazy-seq (swap! realised inc) (cons n (from (inc n)))))]
     (from 0)))
@@ -72,8 +73,9 @@
 
 (deftest an-input-that-ends-late-comes-out-in-order
   (let [gate (promise)]
-    (is (= [0 1 2 3]
-           (t/pmap 4 (fn [i] (if (= i 3) (deliver gate :go) (deref gate 1000 :late)) i) (range 4))))))
+    (is (=
+          [0 1 2 3]
+          (t/pmap 4 (fn [i] (if (= i 3) (deliver gate :go) (deref gate 1000 :late)) i) (range 4))))))
 
 (deftest completion-is-the-order-of-upmap
   (let [gates (vec (repeatedly 3 promise))
@@ -103,7 +105,12 @@
   (is (= [11 22] (sort (t/upmap 2 + [1 2] [10 20 30])))))
 
 (deftest nothing-comes-from-nothing
-  (is (= () (t/pmap 2 inc []) (t/pmap 2 inc nil) (t/upmap 2 inc nil) (t/fmap 2 inc nil) (t/map inc nil)))
+  (is (= ()
+         (t/pmap 2 inc [])
+         (t/pmap 2 inc nil)
+         (t/upmap 2 inc nil)
+         (t/fmap 2 inc nil)
+         (t/map inc nil)))
   (is (nil? (seq (t/pmap 2 inc []))))
   (is (= [] (t/pmapv 2 inc nil)))
   (is (nil? (t/prun! 2 inc nil)))
@@ -112,25 +119,33 @@
 (deftest f-is-called-exactly-once-per-item
   (let [calls (vec (repeatedly 500 #(AtomicLong.)))
         f (fn [i] (.incrementAndGet ^AtomicLong (calls i)))]
-    (doseq [run [#(doall (t/pmap 8 f (range 500))) #(doall (t/upmap 8 f (range 500))) #(t/pmapv 8 f (range 500))
-                 #(t/prun! 8 f (range 500)) #(into [] (t/pmap 8 f) (range 500)) #(run! deref (t/fmap 8 f (range 500)))]]
+    (doseq [run [#(doall (t/pmap 8 f (range 500))) #(doall (t/upmap 8 f (range 500)))
+                 #(t/pmapv 8 f (range 500)) #(t/prun! 8 f (range 500))
+                 #(into [] (t/pmap 8 f) (range 500)) #(run! deref (t/fmap 8 f (range 500)))]]
       (run))
     (is (every? #(= 6 (.get ^AtomicLong %)) calls))))
 
 (deftest every-item-has-a-thread-with-a-name-of-its-own
-  (let [names (t/pmap {:limit 3, :name "fetch"} (fn [_] (.getName (Thread/currentThread))) (range 20))]
+  (let [names
+        (t/pmap {:limit 3, :name "fetch"} (fn [_] (.getName (Thread/currentThread))) (range 20))]
     (is (= 20 (count (set names))))
     (is (every? #(re-matches #"fetch-\d+/\d+" %) names))))
 
 ;; Bounds
 
 (defn- most-at-once
-  "Runs the form of 60 items at limit 5 and returns how many ran at most, and whether five ran together."
+  "Runs the form of 60 items at limit 5 and returns how many ran at most, and whether five ran
+  together."
   [run]
-  (let [running (AtomicLong.), most (AtomicLong.), five (CountDownLatch. 5)]
+  (let [running (AtomicLong.)
+        most (AtomicLong.)
+        five (CountDownLatch. 5)]
     (run (fn [i]
-           (.accumulateAndGet most (.incrementAndGet running) (reify java.util.function.LongBinaryOperator
-                                                                (applyAsLong [_ a b] (max a b))))
+           (.accumulateAndGet most
+                              (.incrementAndGet running)
+                              (reify
+                                java.util.function.LongBinaryOperator
+                                (applyAsLong [_ a b] (max a b))))
            (.countDown five)
            (.await five)
            (.decrementAndGet running)
@@ -138,16 +153,20 @@
     (.get most)))
 
 (deftest exactly-limit-run-while-somebody-waits
-  (doseq [[kind run] {:pmap #(doall (t/pmap 5 % (range 60))), :upmap #(doall (t/upmap 5 % (range 60)))
-                      :fmap #(run! deref (t/fmap 5 % (range 60))), :pmapv #(t/pmapv 5 % (range 60))
-                      :prun! #(t/prun! 5 % (range 60)), :transducer #(into [] (t/pmap 5 %) (range 60))
+  (doseq [[kind run] {:pmap #(doall (t/pmap 5 % (range 60)))
+                      :upmap #(doall (t/upmap 5 % (range 60)))
+                      :fmap #(run! deref (t/fmap 5 % (range 60)))
+                      :pmapv #(t/pmapv 5 % (range 60))
+                      :prun! #(t/prun! 5 % (range 60))
+                      :transducer #(into [] (t/pmap 5 %) (range 60))
                       :pfor #(doall (t/pfor 5 [i (range 60)] (% i)))}]
-    (testing kind
-      (is (= 5 (most-at-once run))))))
+    (testing kind (is (= 5 (most-at-once run))))))
 
 (deftest no-item-waits-for-a-chunk
-  (let [gate (promise), done (CountDownLatch. 30)
-        results (t/pmap 4 (fn [i] (if (zero? i) (deref gate 2000 :late) (.countDown done)) i) (range 31))
+  (let [gate (promise)
+        done (CountDownLatch. 30)
+        results
+        (t/pmap 4 (fn [i] (if (zero? i) (deref gate 2000 :late) (.countDown done)) i) (range 31))
         consumer (future (doall results))]
     (testing "while the first item runs, the thirty after it come and go"
       (is (.await done 2 java.util.concurrent.TimeUnit/SECONDS)))
@@ -155,10 +174,14 @@
     (is (= (range 31) @consumer))))
 
 (deftest started-never-exceeds-the-window
-  (let [gate (promise), started (AtomicLong.)
-        consumer (future (doall (t/pmap {:limit 2, :window 6}
-                                        (fn [i] (.incrementAndGet started) (when (zero? i) (deref gate 2000 :late)) i)
-                                        (range 50))))]
+  (let [gate (promise)
+        started (AtomicLong.)
+        consumer
+        (future
+          (doall
+            (t/pmap {:limit 2, :window 6}
+                    (fn [i] (.incrementAndGet started) (when (zero? i) (deref gate 2000 :late)) i)
+                    (range 50))))]
     (is (gate/eventually 1000 #(= 6 (.get started))))
     (testing "and the sixth is the last, however long the first takes"
       (is (not (gate/eventually 100 #(< 6 (.get started))))))
@@ -186,24 +209,32 @@
       (is (= 1 @both)))))
 
 (deftest errors-in-the-bookkeeping-do-not-hang
-  (let [running (promise), ended (promise), failure (OutOfMemoryError. "simulated")]
-    (with-redefs [scope/cancel! (let [cancel! scope/cancel!, first? (atom true)]
+  (let [running (promise)
+        ended (promise)
+        failure (OutOfMemoryError. "simulated")]
+    (with-redefs [scope/cancel! (let [cancel! scope/cancel!
+                                      first? (atom true)]
                                   (fn [scope reason]
-                                    (if (compare-and-set! first? true false) (throw failure) (cancel! scope reason))))]
+                                    (if (compare-and-set! first? true false)
+                                      (throw failure)
+                                      (cancel! scope reason))))]
       (is (= "boom"
-             (ex-message
-               (gate/in-time
-                 5000
-                 #(thrown (t/pmapv 2
-                            (fn [i]
-                              (if (zero? i)
-                                (do @running
-                                    (.setUncaughtExceptionHandler
-                                      (Thread/currentThread)
-                                      (reify Thread$UncaughtExceptionHandler (uncaughtException [_ _ _])))
-                                    (throw (ex-info "boom" {})))
-                                (do (deliver running true) (sleep-until-interrupted ended))))
-                            [0 1])))))))
+             (ex-message (gate/in-time 5000
+                                       #(thrown (t/pmapv 2
+                                                         (fn [i]
+                                                           (if (zero? i)
+                                                             (do
+                                                               @running
+                                                               (.setUncaughtExceptionHandler
+                                                                 (Thread/currentThread)
+                                                                 (reify
+                                                                   Thread$UncaughtExceptionHandler
+                                                                   (uncaughtException [_ _ _])))
+                                                               (throw (ex-info "boom" {})))
+                                                             (do
+                                                               (deliver running true)
+                                                               (sleep-until-interrupted ended))))
+                                                         [0 1])))))))
     (is (realized? ended))))
 
 (deftest the-source-is-touched-by-the-consumer-alone
@@ -218,14 +249,16 @@
     (is (= 32 @realised))))
 
 (deftest a-finished-head-leaves-before-the-source-is-pulled-again
-  (let [head (promise), pulled (atom 0)
+  (let [head (promise)
+        pulled (atom 0)
         source (letfn [(from [n]
-                         (lazy-seq
-                           (swap! pulled inc)
-                           (when (= 1 n) (.join ^Thread @head))
-                           (cons n (from (inc n)))))]
+                             (lazy-seq (swap! pulled inc)
+                                       (when (= 1 n) (.join ^Thread @head))
+                                       (cons n (from (inc n)))))]
                  (from 0))]
-    (is (= 0 (first (t/pmap 4 (fn [i] (when (zero? i) (deliver head (Thread/currentThread))) i) source))))
+    (is (= 0
+           (first
+             (t/pmap 4 (fn [i] (when (zero? i) (deliver head (Thread/currentThread))) i) source))))
     (is (<= @pulled 2) "the head ended during the second pull at the latest")))
 
 (deftest the-first-of-an-infinite-input-answers
@@ -241,8 +274,13 @@
     (is (= [0 :done] results))))
 
 (deftest an-abandoned-seq-lets-at-most-limit-calls-run-out
-  (let [gate (promise), started (AtomicLong.)]
-    (is (= 0 (first (t/pmap 3 (fn [i] (.incrementAndGet started) (when (pos? i) (deref gate 2000 :late)) i) (range)))))
+  (let [gate (promise)
+        started (AtomicLong.)]
+    (is
+      (= 0
+         (first (t/pmap 3
+                        (fn [i] (.incrementAndGet started) (when (pos? i) (deref gate 2000 :late)) i)
+                        (range)))))
     (is (<= (.get started) 3))
     (deliver gate :go)))
 
@@ -263,28 +301,44 @@
         (is (identical? failure (thrown (count results))))))
     (testing "and says once which item it was"
       (is (= [{:type :thrum/context, :index 2, :dropped 0}]
-             (keep #(some-> (ex-data %) (select-keys [:type :index :dropped])) (.getSuppressed failure)))))))
+             (keep #(some-> (ex-data %)
+                            (select-keys [:type :index :dropped]))
+                   (.getSuppressed failure)))))))
 
 (deftest errors-are-failures-too
-  (doseq [^Throwable failure [(AssertionError. "x") (StackOverflowError.) (Error. "x") (InterruptedException. "by hand")]]
+  (doseq [^Throwable failure [(AssertionError. "x") (StackOverflowError.) (Error. "x")
+                              (InterruptedException. "by hand")]]
     (is (identical? failure (thrown (doall (t/pmap 2 (fn [_] (throw failure)) [1])))))
     (is (identical? failure (thrown (doall (t/upmap 2 (fn [_] (throw failure)) [1])))))
     (is (identical? failure (thrown (t/pmapv 2 (fn [_] (throw failure)) [1]))))))
 
 (deftest a-failure-cancels-and-joins-what-comes-after
-  (let [ended (vec (repeatedly 3 promise)), running (CountDownLatch. 3), failure (ex-info "first" {})
+  (let [ended (vec (repeatedly 3 promise))
+        running (CountDownLatch. 3)
+        failure (ex-info "first" {})
         f (fn [i]
             (if (zero? i)
-              (do (.await running) (throw failure))
-              (do (.countDown running) (sleep-until-interrupted (ended (dec i))))))]
+              (do
+                (.await running)
+                (throw failure))
+              (do
+                (.countDown running)
+                (sleep-until-interrupted (ended (dec i))))))]
     (doseq [run [#(doall (t/pmap 4 f (range 100)))]]
       (is (identical? failure (thrown (run))))
       (is (every? realized? ended)))
     (is (empty? (riders failure)) "casualties are dropped")))
 
 (deftest what-comes-before-a-failure-is-delivered
-  (let [gate (promise), failed (promise)
-        results (t/pmap 2 (fn [i] (if (zero? i) (deref gate 2000 :late) (do (deliver failed true) (throw (ex-info "1" {})))))
+  (let [gate (promise)
+        failed (promise)
+        results (t/pmap 2
+                        (fn [i]
+                          (if (zero? i)
+                            (deref gate 2000 :late)
+                            (do
+                              (deliver failed true)
+                              (throw (ex-info "1" {})))))
                         (range 2))
         consumer (future (first results))]
     @failed
@@ -302,12 +356,19 @@
     (is (= 0 (:index (context-of e))))))
 
 (deftest the-first-failure-in-time-is-that-of-the-eager-forms
-  (let [together (CountDownLatch. 4), failure (ex-info "late item, early failure" {})
-        e (thrown (t/pmapv 4 (fn [i]
-                               (.countDown together)
-                               (if (= i 3)
-                                 (do (await-anyway together) (throw failure))
-                                 (try (Thread/sleep 60000) (finally (throw (ex-info "cleanup" {:i i}))))))
+  (let [together (CountDownLatch. 4)
+        failure (ex-info "late item, early failure" {})
+        e (thrown (t/pmapv 4
+                           (fn [i]
+                             (.countDown together)
+                             (if (= i 3)
+                               (do
+                                 (await-anyway together)
+                                 (throw failure))
+                               (try
+                                 (Thread/sleep 60000)
+                                 (finally
+                                   (throw (ex-info "cleanup" {:i i}))))))
                            (range 4)))]
     (is (identical? failure e))
     (is (= 3 (:index (context-of e))))
@@ -342,8 +403,16 @@
       (is (<= (alength (.getSuppressed same)) 17)))))
 
 (deftest upmap-delivers-what-was-completed-before-the-failure
-  (let [gate (promise), failure (ex-info "late" {})
-        results (t/upmap 3 (fn [i] (if (= i 0) (do (deref gate 2000 :late) (throw failure)) i)) [0 1 2])]
+  (let [gate (promise)
+        failure (ex-info "late" {})
+        results (t/upmap 3
+                         (fn [i]
+                           (if (= i 0)
+                             (do
+                               (deref gate 2000 :late)
+                               (throw failure))
+                             i))
+                         [0 1 2])]
     (is (= #{1 2} (set (take 2 results))))
     (deliver gate :go)
     (is (identical? failure (thrown (nth results 2))))
@@ -351,7 +420,11 @@
 
 (deftest a-failure-stops-nobody-in-fmap
   (let [tasks (doall (t/fmap 2 #(/ 12 %) [0 1 2 3]))]
-    (is (= [:failed 12 6 4] (map #(try @% (catch java.util.concurrent.ExecutionException _ :failed)) tasks)))))
+    (is (= [:failed 12 6 4]
+           (map #(try
+                   @%
+                   (catch java.util.concurrent.ExecutionException _ :failed))
+                tasks)))))
 
 (deftest fmap-starts-limit-tasks-at-the-first-touch
   (let [gate (promise), started (AtomicLong.)
@@ -365,7 +438,8 @@
 (deftest a-source-throws-at-its-own-position
   (let [failure (ex-info "source" {})
         source (fn [] (concat [0 1 2] (lazy-seq (throw failure))))]
-    (doseq [results [(t/pmap 4 identity (source)) (t/map identity (source)) (t/upmap 2 identity (source))]]
+    (doseq [results [(t/pmap 4 identity (source)) (t/map identity (source))
+                     (t/upmap 2 identity (source))]]
       (is (= #{0 1 2} (set (take 3 results))))
       (is (identical? failure (thrown (nth results 3))))
       (is (identical? failure (thrown (doall results)))))
@@ -373,18 +447,35 @@
     (is (identical? failure (thrown (t/prun! 4 identity (source)))))))
 
 (deftest a-failing-eager-form-leaves-nothing-running
-  (let [ended (promise), running (promise)]
-    (is (= "x" (ex-message (thrown (t/prun! 2 (fn [i] (if (zero? i)
-                                                        (do @running (throw (ex-info "x" {})))
-                                                        (do (deliver running true) (sleep-until-interrupted ended))))
-                                            [0 1])))))
+  (let [ended (promise)
+        running (promise)]
+    (is (= "x"
+           (ex-message (thrown (t/prun! 2
+                                        (fn [i]
+                                          (if (zero? i)
+                                            (do
+                                              @running
+                                              (throw (ex-info "x" {})))
+                                            (do
+                                              (deliver running true)
+                                              (sleep-until-interrupted ended))))
+                                        [0 1])))))
     (is (realized? ended))))
 
 (deftest uninterruptible-work-delays-the-failure
-  (let [gate (CountDownLatch. 1), running (promise), failed (promise)
-        consumer (future (thrown (t/pmapv 2 (fn [i] (if (zero? i)
-                                                      (do @running (deliver failed true) (throw (ex-info "x" {})))
-                                                      (do (deliver running true) (await-anyway gate))))
+  (let [gate (CountDownLatch. 1)
+        running (promise)
+        failed (promise)
+        consumer (future (thrown (t/pmapv 2
+                                          (fn [i]
+                                            (if (zero? i)
+                                              (do
+                                                @running
+                                                (deliver failed true)
+                                                (throw (ex-info "x" {})))
+                                              (do
+                                                (deliver running true)
+                                                (await-anyway gate))))
                                           [0 1])))]
     @failed
     (is (= :waiting (deref consumer 20 :waiting)))
@@ -411,13 +502,23 @@
 ;; Interrupts and scopes
 
 (deftest an-interrupt-of-the-consumer-cancels-joins-and-is-thrown
-  (doseq [[kind run] {:pmap #(doall (t/pmap 2 % (range 10))), :upmap #(doall (t/upmap 2 % (range 10)))
-                      :pmapv #(t/pmapv 2 % (range 10)), :prun! #(t/prun! 2 % (range 10))
-                      :fmap #(doall (t/fmap 2 % (range 10))), :into #(into [] (t/pmap 2 %) (range 10))
-                      :pvalues #(t/pvalues (% 0) (% 1)), :for #(doall (t/pfor 2 [i (range 10)] (% i)))}]
+  (doseq [[kind run] {:pmap #(doall (t/pmap 2 % (range 10)))
+                      :upmap #(doall (t/upmap 2 % (range 10)))
+                      :pmapv #(t/pmapv 2 % (range 10))
+                      :prun! #(t/prun! 2 % (range 10))
+                      :fmap #(doall (t/fmap 2 % (range 10)))
+                      :into #(into [] (t/pmap 2 %) (range 10))
+                      :pvalues #(t/pvalues (% 0) (% 1))
+                      :for #(doall (t/pfor 2 [i (range 10)] (% i)))}]
     (testing kind
-      (let [running (CountDownLatch. 2), ended (AtomicLong.)
-            f (fn [_] (.countDown running) (try (Thread/sleep 60000) (finally (.incrementAndGet ended))))
+      (let [running (CountDownLatch. 2)
+            ended (AtomicLong.)
+            f (fn [_]
+                (.countDown running)
+                (try
+                  (Thread/sleep 60000)
+                  (finally
+                    (.incrementAndGet ended))))
             [^Thread consumer outcome] (gate/start "consumer" #(run f))]
         (.await running)
         (.interrupt consumer)
@@ -425,11 +526,13 @@
         (is (= 2 (.get ended)))))))
 
 (deftest who-comes-after-an-interrupted-consumer-is-not-interrupted
-  (let [running (promise), results (t/pmap 1 (fn [_] (deliver running true) (Thread/sleep 60000)) [1 2])
+  (let [running (promise)
+        results (t/pmap 1 (fn [_] (deliver running true) (Thread/sleep 60000)) [1 2])
         [^Thread consumer outcome] (gate/start "consumer" #(doall results))]
     @running
     (.interrupt consumer)
-    (let [{interrupt :thrown} (deref outcome 5000 :stuck), later (thrown (doall results))]
+    (let [{interrupt :thrown} (deref outcome 5000 :stuck)
+          later (thrown (doall results))]
       (is (instance? InterruptedException interrupt))
       (is (instance? CancellationException later))
       (is (= :interrupted (:reason (ex-data (ex-cause later)))))
@@ -437,18 +540,25 @@
 
 (deftest an-interrupt-at-every-pull-of-the-source-loses-nothing
   (doseq [k (range 12)
-          [kind run] {:pmap #(doall (t/pmap 3 inc %)), :upmap #(doall (t/upmap 3 inc %)), :pmapv #(t/pmapv 3 inc %)
-                      :prun! #(t/prun! 3 inc %), :into #(into [] (t/pmap 3 inc) %), :fmap #(mapv deref (t/fmap 3 inc %))}]
+          [kind run] {:pmap #(doall (t/pmap 3 inc %))
+                      :upmap #(doall (t/upmap 3 inc %))
+                      :pmapv #(t/pmapv 3 inc %)
+                      :prun! #(t/prun! 3 inc %)
+                      :into #(into [] (t/pmap 3 inc) %)
+                      :fmap #(mapv deref (t/fmap 3 inc %))}]
     (testing [kind k]
-      (let [source (map (fn [i] (when (= i k) (.interrupt (Thread/currentThread))) i) (take-while some? (iterate inc 0)))
-            outcome (gate/in-time 5000 #(try
-                                          [:value (run (take 10 source)) (Thread/interrupted)]
-                                          (catch InterruptedException _ [:interrupted])))]
+      (let [source (map (fn [i] (when (= i k) (.interrupt (Thread/currentThread))) i)
+                        (take-while some? (iterate inc 0)))
+            outcome (gate/in-time 5000
+                                  #(try
+                                     [:value (run (take 10 source)) (Thread/interrupted)]
+                                     (catch InterruptedException _ [:interrupted])))]
         (case (first outcome)
           :interrupted (is (< k 11))
           :value (let [[_ value interrupted?] outcome]
                    (is (or (nil? value) (= (range 1 11) (sort value))))
-                   (is (or interrupted? (<= 10 k)) "an interrupt that was not thrown is still there")))))))
+                   (is (or interrupted? (<= 10 k))
+                       "an interrupt that was not thrown is still there")))))))
 
 (deftest lazy-results-of-an-eager-form-end-with-it
   (let [inner (first (t/pmapv 1 (fn [_] (t/pmap 2 inc (range 10))) [:outer]))
@@ -462,13 +572,19 @@
 (deftest an-eager-form-ends-what-its-calls-left-running
   (let [ended (promise)
         running (promise)]
-    (is (= [:left] (t/pmapv 1 (fn [_]
-                                (first (t/pmap 2 (fn [i] (if (zero? i)
-                                                           @running
-                                                           (do (deliver running true) (sleep-until-interrupted ended))))
-                                               (range 10)))
-                                :left)
-                            [:outer])))
+    (is (= [:left]
+           (t/pmapv 1
+                    (fn [_]
+                      (first (t/pmap 2
+                                     (fn [i]
+                                       (if (zero? i)
+                                         @running
+                                         (do
+                                           (deliver running true)
+                                           (sleep-until-interrupted ended))))
+                                     (range 10)))
+                      :left)
+                    [:outer])))
     (is (realized? ended))))
 
 (deftest lazy-results-of-a-lazy-form-live-on
@@ -483,9 +599,13 @@
 ;; Comprehensions, calls
 
 (deftest for-is-a-comprehension-of-tasks
-  (is (= (for [a [1 2 3] b [:a :b :c] :when (not= [a b] [2 :b]) :let [c (* a a)] :while (< c 9)] [c b])
-         (t/for [a [1 2 3] b [:a :b :c] :when (not= [a b] [2 :b]) :let [c (* a a)] :while (< c 9)] [c b])
-         (t/pfor 2 [a [1 2 3] b [:a :b :c] :when (not= [a b] [2 :b]) :let [c (* a a)] :while (< c 9)] [c b])))
+  (is
+    (=
+      (for [a [1 2 3] b [:a :b :c] :when (not= [a b] [2 :b]) :let [c (* a a)] :while (< c 9)] [c b])
+      (t/for [a [1 2 3] b [:a :b :c] :when (not= [a b] [2 :b]) :let [c (* a a)] :while (< c 9)] [c b])
+      (t/pfor 2
+              [a [1 2 3] b [:a :b :c] :when (not= [a b] [2 :b]) :let [c (* a a)] :while (< c 9)]
+              [c b])))
   (is (every? #(.isVirtual ^Thread %) (t/for [_ (range 3)] (Thread/currentThread)))))
 
 (deftest bindings-of-for-run-on-the-consumer-one-item-at-a-time
@@ -506,12 +626,19 @@
     (is (= [1 2] (t/pcalls (constantly 1) (constantly 2))))))
 
 (deftest pvalues-has-ended-when-it-returns-and-throws-where-a-form-failed
-  (let [failed (promise), trail (atom [])
-        results (t/pvalues :a (do (deliver failed true) (throw (ex-info "b" {}))) (do @failed (swap! trail conj :c) :c))]
+  (let [failed (promise)
+        trail (atom [])
+        results (t/pvalues :a
+                           (do
+                             (deliver failed true)
+                             (throw (ex-info "b" {})))
+                           (do
+                             @failed
+                             (swap! trail conj :c)
+                             :c))]
     (is (= [:c] @trail) "a failure stops nobody, and all have ended")
     (is (= :a (first results)))
-    (dotimes [_ 2]
-      (is (= "b" (ex-message (thrown (second results))))))))
+    (dotimes [_ 2] (is (= "b" (ex-message (thrown (second results))))))))
 
 (deftest the-file-descriptor-limit-is-sensible
   (is (<= 1 (t/fd-limit) 4096)))

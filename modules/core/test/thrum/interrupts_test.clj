@@ -1,5 +1,6 @@
 (ns thrum.interrupts-test
-  "The table of doc/interrupts.md, row by row: a task blocks, it is cancelled, and what the row says must be so."
+  "The table of doc/interrupts.md, row by row: a task blocks, it is cancelled, and what the row says
+  must be so."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -28,9 +29,10 @@
 
 (use-fixtures :each leak/no-leaks)
 
-;; A case: :open makes what is waited for, on the test's thread; :wait, called in a task, blocks; :in is a part of its stack while it does,
-;; or :there? waits until it does; :closed? tells what has become of what was opened; :free ends the wait where the
-;; interrupt did not, and leaves nothing behind. :linux - it runs there alone. :holds-up - the JDK from which on a cancel waits, too.
+;; A case: :open makes what is waited for, on the test's thread; :wait, called in a task, blocks;
+;; :in is a part of its stack while it does, or :there? waits until it does; :closed? tells what has
+;; become of what was opened; :free ends the wait where the interrupt did not, and leaves nothing
+;; behind. :linux - it runs there alone. :holds-up - the JDK from which on a cancel waits, too.
 
 (defn- nothing [& _])
 
@@ -45,7 +47,8 @@
 ;; Locks: somebody else holds them
 
 (defn- held-by-another
-  "Returns [gate thread]: f is called on another thread with a function that it must call, which waits for the gate."
+  "Returns [gate thread]: f is called on another thread with a function that it must call, which
+  waits for the gate."
   [f]
   (let [gate (promise), held (promise)
         [thread] (gate/start "holder" #(f (fn [] (deliver held true) (deref gate 20000 nil))))]
@@ -57,65 +60,80 @@
   (.join thread 5000))
 
 (def ^:private waits
-  {"`Thread/sleep`"
-   [{:wait (fn [_] (Thread/sleep 20000)), :in "Thread.sleep"}]
-
-   "`Thread.join`"
-   [{:open #(held-by-another (fn [hold] (hold)))
-     :wait (fn [[_ ^Thread thread]] (.join thread)), :in "Thread.join"
-     :free let-go}]
-
-   "`Object.wait`"
-   [{:open #(Object.)
-     :wait (fn [^Object o] (locking o (.wait o 20000))), :in "Object.wait"
-     :free (fn [^Object o] (locking o (.notifyAll o)))}]
-
-   "`LockSupport/park`"
-   [{:wait (fn [_] (LockSupport/parkNanos 20000000000)), :in "LockSupport.park"}]
-
-   "`BlockingQueue` `take`, `put`"
-   [{:open #(LinkedBlockingQueue.), :wait #(.take ^BlockingQueue %), :in "Queue.take", :free #(.put ^BlockingQueue % 1)}
-    {:open #(doto (ArrayBlockingQueue. 1) (.put 1)), :wait #(.put ^BlockingQueue % 2), :in "Queue.put", :free #(.clear ^BlockingQueue %)}
-    {:open #(SynchronousQueue.), :wait #(.put ^BlockingQueue % 2), :in "Queue.put", :free #(.poll ^BlockingQueue %)}]
-
-   "`CountDownLatch`, `Semaphore`"
-   [{:open #(CountDownLatch. 1), :wait #(.await ^CountDownLatch %), :in "CountDownLatch.await", :free #(.countDown ^CountDownLatch %)}
-    {:open #(Semaphore. 0), :wait #(.acquire ^Semaphore %), :in "Semaphore.acquire", :free #(.release ^Semaphore %)}]
-
-   "`ReentrantLock.lockInterruptibly`"
-   [{:open #(doto (ReentrantLock.) .lock)
-     :wait #(.lockInterruptibly ^ReentrantLock %), :in "lockInterruptibly"
-     :free #(.unlock ^ReentrantLock %)}]
-
-   "`ReentrantLock.lock`"
-   [{:open #(doto (ReentrantLock.) .lock)
-     :wait (fn [^ReentrantLock l] (.lock l) (.unlock l)), :in "ReentrantLock.lock"
-     :free #(.unlock ^ReentrantLock %)}]
-
-   "`locking`, `synchronized`"
-   [{:open #(let [o (Object.)] [o (held-by-another (fn [hold] (locking o (hold))))])
-     :wait (fn [[o]] (locking o 1)), :in "interrupts_test"
-     :free (fn [[_ holder]] (let-go holder))}]
-
+  {"`Thread/sleep`" [{:wait (fn [_] (Thread/sleep 20000)), :in "Thread.sleep"}]
+   "`Thread.join`" [{:open #(held-by-another (fn [hold] (hold)))
+                     :wait (fn [[_ ^Thread thread]] (.join thread))
+                     :in "Thread.join"
+                     :free let-go}]
+   "`Object.wait`" [{:open #(Object.)
+                     :wait (fn [^Object o] (locking o (.wait o 20000)))
+                     :in "Object.wait"
+                     :free (fn [^Object o] (locking o (.notifyAll o)))}]
+   "`LockSupport/park`" [{:wait (fn [_] (LockSupport/parkNanos 20000000000))
+                          :in "LockSupport.park"}]
+   "`BlockingQueue` `take`, `put`" [{:open #(LinkedBlockingQueue.)
+                                     :wait #(.take ^BlockingQueue %)
+                                     :in "Queue.take"
+                                     :free #(.put ^BlockingQueue % 1)}
+                                    {:open #(doto (ArrayBlockingQueue. 1) (.put 1))
+                                     :wait #(.put ^BlockingQueue % 2)
+                                     :in "Queue.put"
+                                     :free #(.clear ^BlockingQueue %)}
+                                    {:open #(SynchronousQueue.)
+                                     :wait #(.put ^BlockingQueue % 2)
+                                     :in "Queue.put"
+                                     :free #(.poll ^BlockingQueue %)}]
+   "`CountDownLatch`, `Semaphore`" [{:open #(CountDownLatch. 1)
+                                     :wait #(.await ^CountDownLatch %)
+                                     :in "CountDownLatch.await"
+                                     :free #(.countDown ^CountDownLatch %)}
+                                    {:open #(Semaphore. 0)
+                                     :wait #(.acquire ^Semaphore %)
+                                     :in "Semaphore.acquire"
+                                     :free #(.release ^Semaphore %)}]
+   "`ReentrantLock.lockInterruptibly`" [{:open #(doto (ReentrantLock.) .lock)
+                                         :wait #(.lockInterruptibly ^ReentrantLock %)
+                                         :in "lockInterruptibly"
+                                         :free #(.unlock ^ReentrantLock %)}]
+   "`ReentrantLock.lock`" [{:open #(doto (ReentrantLock.) .lock)
+                            :wait (fn [^ReentrantLock l] (.lock l) (.unlock l))
+                            :in "ReentrantLock.lock"
+                            :free #(.unlock ^ReentrantLock %)}]
+   "`locking`, `synchronized`" [{:open #(let [o (Object.)]
+                                          [o (held-by-another (fn [hold] (locking o (hold))))])
+                                 :wait (fn [[o]] (locking o 1))
+                                 :in "interrupts_test"
+                                 :free (fn [[_ holder]] (let-go holder))}]
    "a `delay` or lazy seq that another thread realises"
-   [{:open #(let [hold (promise), d (delay (@hold))] [d (held-by-another (fn [f] (deliver hold f) @d))])
-     :wait (fn [[d]] @d), :in "Delay."
+   [{:open
+     #(let [hold (promise) d (delay (@hold))] [d (held-by-another (fn [f] (deliver hold f) @d))])
+     :wait (fn [[d]] @d)
+     :in "Delay."
      :free (fn [[_ holder]] (let-go holder))}
-    {:open #(let [hold (promise), s (lazy-seq (@hold) nil)] [s (held-by-another (fn [f] (deliver hold f) (seq s)))])
-     :wait (fn [[s]] (seq s)), :in "LazySeq."
+    {:open #(let [hold (promise)
+                  s (lazy-seq (@hold) nil)]
+              [s (held-by-another (fn [f] (deliver hold f) (seq s)))])
+     :wait (fn [[s]] (seq s))
+     :in "LazySeq."
      :free (fn [[_ holder]] (let-go holder))}]
-
    "`deref` of a promise or `clojure.core/future`; `Future.get`"
    [{:open promise, :wait deref, :in "CountDownLatch.await", :free #(deliver % 1)}
-    {:open #(let [p (promise)] [p (future @p)]), :wait (fn [[_ f]] @f), :in "FutureTask.get", :free (fn [[p]] (deliver p 1))}
-    {:open #(CompletableFuture.), :wait #(.get ^Future %), :in "CompletableFuture.get", :free #(.complete ^CompletableFuture % 1)}]
-
-   "`CompletableFuture.join`"
-   [{:open #(CompletableFuture.), :wait #(.join ^CompletableFuture %), :in "CompletableFuture.join"
+    {:open #(let [p (promise)] [p (future @p)])
+     :wait (fn [[_ f]] @f)
+     :in "FutureTask.get"
+     :free (fn [[p]] (deliver p 1))}
+    {:open #(CompletableFuture.)
+     :wait #(.get ^Future %)
+     :in "CompletableFuture.get"
      :free #(.complete ^CompletableFuture % 1)}]
-
-   "`deref` of a task of Thrum's"
-   [{:open #(let [p (promise)] [p (t/future @p)]), :wait (fn [[_ f]] @f), :in "thrum.impl.wait", :free (fn [[p]] (deliver p 1))}]})
+   "`CompletableFuture.join`" [{:open #(CompletableFuture.)
+                                :wait #(.join ^CompletableFuture %)
+                                :in "CompletableFuture.join"
+                                :free #(.complete ^CompletableFuture % 1)}]
+   "`deref` of a task of Thrum's" [{:open #(let [p (promise)] [p (t/future @p)])
+                                    :wait (fn [[_ f]] @f)
+                                    :in "thrum.impl.wait"
+                                    :free (fn [[p]] (deliver p 1))}]})
 
 ;; Sockets
 
@@ -137,7 +155,10 @@
   [server]
   (loop [sockets []]
     (let [socket (Socket.)
-          connected (try (.connect socket (address server) 100) true (catch SocketTimeoutException _ false))]
+          connected (try
+                      (.connect socket (address server) 100)
+                      true
+                      (catch SocketTimeoutException _ false))]
       (if (and connected (< (count sockets) 20))
         (recur (conj sockets socket))
         (conj sockets socket)))))
@@ -173,52 +194,77 @@
 (defn- uri ^URI [{:keys [^ServerSocket server]}]
   (URI. (str "http://" (.getHostAddress ^InetAddress loopback) ":" (.getLocalPort server) "/")))
 
-(defn- send-request [{:keys [client] :as server}]
-  (.send ^HttpClient client (.build (HttpRequest/newBuilder (uri server))) (HttpResponse$BodyHandlers/ofString)))
+(defn- send-request
+  [{:keys [client], :as server}]
+  (.send ^HttpClient client
+         (.build (HttpRequest/newBuilder (uri server)))
+         (HttpResponse$BodyHandlers/ofString)))
 
 (def ^:private sockets
-  {"`Socket.connect`"
-   [{:open #(let [server (server)] (into [(Socket.) server] (fill-backlog server)))
-     :wait (fn [[^Socket socket server]] (.connect socket (address server))), :in "Socket.connect"
-     :closed? first-closed?, :free close-all, :linux true}]
-
-   "`ServerSocket.accept`"
-   [{:open server, :wait #(.accept ^ServerSocket %), :in "ServerSocket.accept"
-     :closed? #(.isClosed ^ServerSocket %), :free #(.close ^ServerSocket %)}]
-
-   "`Socket` read, write"
-   [{:open connection, :wait (fn [[^Socket socket]] (.read (.getInputStream socket))), :in "SocketInputStream.read"
-     :closed? first-closed?, :free close-all}
-    {:open connection, :wait (fn [[^Socket socket]] (endlessly #(.write (.getOutputStream socket) (byte-array 65536))))
-     :in "SocketOutputStream.write", :closed? first-closed?, :free close-all}]
-
-   "`DatagramSocket.receive`"
-   [{:open #(DatagramSocket. 0 loopback), :in "DatagramSocket.receive"
-     :wait #(.receive ^DatagramSocket % (DatagramPacket. (byte-array 9) 9))
-     :closed? #(.isClosed ^DatagramSocket %), :free #(.close ^DatagramSocket %)}]
-
+  {"`Socket.connect`" [{:open #(let [server (server)]
+                                 (into [(Socket.) server] (fill-backlog server)))
+                        :wait (fn [[^Socket socket server]] (.connect socket (address server)))
+                        :in "Socket.connect"
+                        :closed? first-closed?
+                        :free close-all
+                        :linux true}]
+   "`ServerSocket.accept`" [{:open server
+                             :wait #(.accept ^ServerSocket %)
+                             :in "ServerSocket.accept"
+                             :closed? #(.isClosed ^ServerSocket %)
+                             :free #(.close ^ServerSocket %)}]
+   "`Socket` read, write" [{:open connection
+                            :wait (fn [[^Socket socket]] (.read (.getInputStream socket)))
+                            :in "SocketInputStream.read"
+                            :closed? first-closed?
+                            :free close-all}
+                           {:open connection
+                            :wait (fn [[^Socket socket]]
+                                    (endlessly #(.write (.getOutputStream socket)
+                                                        (byte-array 65536))))
+                            :in "SocketOutputStream.write"
+                            :closed? first-closed?
+                            :free close-all}]
+   "`DatagramSocket.receive`" [{:open #(DatagramSocket. 0 loopback)
+                                :in "DatagramSocket.receive"
+                                :wait #(.receive ^DatagramSocket %
+                                                 (DatagramPacket. (byte-array 9) 9))
+                                :closed? #(.isClosed ^DatagramSocket %)
+                                :free #(.close ^DatagramSocket %)}]
    "`SocketChannel`, `ServerSocketChannel`, `Pipe`"
-   [{:open #(let [server (server)] [(SocketChannel/open ^InetSocketAddress (address server)) server])
-     :wait (fn [[^SocketChannel channel]] (.read channel (ByteBuffer/allocate 9))), :in "SocketChannelImpl.read"
-     :closed? (fn [[^SocketChannel channel]] (not (.isOpen channel))), :free close-all}
+   [{:open #(let [server (server)]
+              [(SocketChannel/open ^InetSocketAddress (address server)) server])
+     :wait (fn [[^SocketChannel channel]] (.read channel (ByteBuffer/allocate 9)))
+     :in "SocketChannelImpl.read"
+     :closed? (fn [[^SocketChannel channel]] (not (.isOpen channel)))
+     :free close-all}
     {:open #(doto (ServerSocketChannel/open) (.bind (InetSocketAddress. ^InetAddress loopback 0)))
-     :wait #(.accept ^ServerSocketChannel %), :in "ServerSocketChannelImpl.accept"
-     :closed? #(not (.isOpen ^ServerSocketChannel %)), :free #(.close ^ServerSocketChannel %)}
+     :wait #(.accept ^ServerSocketChannel %)
+     :in "ServerSocketChannelImpl.accept"
+     :closed? #(not (.isOpen ^ServerSocketChannel %))
+     :free #(.close ^ServerSocketChannel %)}
     {:open #(let [pipe (Pipe/open)] [(.source pipe) (.sink pipe)])
-     :wait (fn [[source]] (.read ^Pipe$SourceChannel source (ByteBuffer/allocate 9))), :in "SourceChannelImpl.read"
-     :closed? (fn [[source]] (not (.isOpen ^Channel source))), :free close-all}]
-
-   "`Selector.select`"
-   [{:open #(Selector/open), :wait #(.select ^Selector %), :in "SelectorImpl.select"
-     :closed? #(not (.isOpen ^Selector %)), :free #(.close ^Selector %)}]
-
-   "`HttpClient.send`"
-   [{:open #(assoc (silent-server) :client (HttpClient/newHttpClient))
-     :wait send-request, :there? hear-request!, :closed? hung-up?
-     :free #(do (close-server %) (.shutdownNow ^HttpClient (:client %)))}]
-
-   "`slurp` of a URL, `HttpURLConnection`"
-   [{:open silent-server, :wait #(slurp (.toURL (uri %))), :there? hear-request!, :closed? hung-up?, :free close-server}]})
+     :wait (fn [[source]] (.read ^Pipe$SourceChannel source (ByteBuffer/allocate 9)))
+     :in "SourceChannelImpl.read"
+     :closed? (fn [[source]] (not (.isOpen ^Channel source)))
+     :free close-all}]
+   "`Selector.select`" [{:open #(Selector/open)
+                         :wait #(.select ^Selector %)
+                         :in "SelectorImpl.select"
+                         :closed? #(not (.isOpen ^Selector %))
+                         :free #(.close ^Selector %)}]
+   "`HttpClient.send`" [{:open #(assoc (silent-server) :client (HttpClient/newHttpClient))
+                         :wait send-request
+                         :there? hear-request!
+                         :closed? hung-up?
+                         :free #(do
+                                  (close-server %)
+                                  (.shutdownNow ^HttpClient (:client %)))}]
+   "`slurp` of a URL, `HttpURLConnection`" [{:open silent-server
+                                             :wait #(slurp (.toURL (uri %)))
+                                             :there? hear-request!
+                                             :closed? hung-up?
+                                             :free close-server}]})
 
 ;; Files and processes
 
@@ -226,7 +272,8 @@
   (.start (ProcessBuilder. ^"[Ljava.lang.String;" (into-array String command))))
 
 (defn- fifo
-  "Returns [file keeper]; the keeper holds the FIFO open for writing, so that a reader opens it at once and then waits."
+  "Returns [file keeper]; the keeper holds the FIFO open for writing, so that a reader opens it at
+  once and then waits."
   []
   (let [file (temp-file)]
     (delete file)
@@ -260,27 +307,40 @@
 
 (def ^:private files
   {"`FileInputStream`, `slurp`: a file that does not answer"
-   [{:open #(with-reader (fn [^File file] (FileInputStream. file))), :linux true
-     :wait (fn [[_ _ ^FileInputStream in]] (.read in)), :in "FileInputStream.read"
-     :closed? (fn [[_ _ ^FileInputStream in]] (not (.isOpen (.getChannel in)))), :free free-fifo}]
-
+   [{:open #(with-reader (fn [^File file] (FileInputStream. file)))
+     :linux true
+     :wait (fn [[_ _ ^FileInputStream in]] (.read in))
+     :in "FileInputStream.read"
+     :closed? (fn [[_ _ ^FileInputStream in]] (not (.isOpen (.getChannel in))))
+     :free free-fifo}]
    "`FileChannel`: between two reads or writes"
-   [{:open #(let [file (temp-file)] (spit file "text") [file nil (channel file)])
-     :wait (fn [[_ _ ^FileChannel channel]] (endlessly #(.read channel (ByteBuffer/allocate 9) 0))), :in "FileChannelImpl.read"
-     :closed? reader-closed?, :free (fn [[file _ ^FileChannel channel]] (.close channel) (delete file))}]
-
-   "`FileChannel`: a file that does not answer"
-   [{:open #(with-reader channel), :linux true, :holds-up 25
-     :wait (fn [[_ _ ^FileChannel channel]] (.read channel (ByteBuffer/allocate 9))), :in "FileChannelImpl.read"
-     :closed? reader-closed?, :free free-fifo}]
-
-   "`Process.waitFor`"
-   [{:open echo, :wait #(.waitFor ^Process %), :in "waitFor"
-     :closed? #(not (.isAlive ^Process %)), :free end-process, :linux true}]
-
-   "a process's output"
-   [{:open echo, :wait #(.read (.getInputStream ^Process %)), :in "FileInputStream.read"
-     :closed? #(not (.isAlive ^Process %)), :free end-process, :linux true}]})
+   [{:open #(let [file (temp-file)]
+              (spit file "text")
+              [file nil (channel file)])
+     :wait (fn [[_ _ ^FileChannel channel]] (endlessly #(.read channel (ByteBuffer/allocate 9) 0)))
+     :in "FileChannelImpl.read"
+     :closed? reader-closed?
+     :free (fn [[file _ ^FileChannel channel]] (.close channel) (delete file))}]
+   "`FileChannel`: a file that does not answer" [{:open #(with-reader channel)
+                                                  :linux true
+                                                  :holds-up 25
+                                                  :wait (fn [[_ _ ^FileChannel channel]]
+                                                          (.read channel (ByteBuffer/allocate 9)))
+                                                  :in "FileChannelImpl.read"
+                                                  :closed? reader-closed?
+                                                  :free free-fifo}]
+   "`Process.waitFor`" [{:open echo
+                         :wait #(.waitFor ^Process %)
+                         :in "waitFor"
+                         :closed? #(not (.isAlive ^Process %))
+                         :free end-process
+                         :linux true}]
+   "a process's output" [{:open echo
+                          :wait #(.read (.getInputStream ^Process %))
+                          :in "FileInputStream.read"
+                          :closed? #(not (.isAlive ^Process %))
+                          :free end-process
+                          :linux true}]})
 
 ;; Computing
 
@@ -291,9 +351,11 @@
 (def ^:private computing
   {"a loop that computes"
    [{:open promise, :wait compute-until, :in "compute_until", :free #(deliver % true)}]
-
    "a loop that computes and calls `t/checkpoint`"
-   [{:open promise, :wait (fn [stop] (while (not (realized? stop)) (t/checkpoint))), :in "interrupts_test", :free #(deliver % true)}]})
+   [{:open promise
+     :wait (fn [stop] (while (not (realized? stop)) (t/checkpoint)))
+     :in "interrupts_test"
+     :free #(deliver % true)}]})
 
 (def ^:private cases
   (merge waits sockets files computing))
@@ -304,7 +366,8 @@
 ;; The table
 
 (def ^:private page
-  (delay (slurp (first (filter #(.exists (io/file %)) ["doc/interrupts.md" "../../doc/interrupts.md"])))))
+  (delay (slurp (first (filter #(.exists (io/file %))
+                               ["doc/interrupts.md" "../../doc/interrupts.md"])))))
 
 (defn- cells [line]
   (mapv str/trim (rest (str/split line #"\|"))))
@@ -312,7 +375,8 @@
 (defn- rows
   "Returns the rows of the page's table as maps."
   []
-  (let [[head _ & more] (drop-while #(not (str/starts-with? % "| waiting in")) (str/split-lines @page))]
+  (let [[head _ & more] (drop-while #(not (str/starts-with? % "| waiting in"))
+                                    (str/split-lines @page))]
     (map #(zipmap (map keyword (cells head)) (cells %))
          (take-while #(str/starts-with? % "|") more))))
 
@@ -323,7 +387,8 @@
   (.feature (Runtime/version)))
 
 (defn- interruptible
-  "Returns what the cell says of this JDK: it is yes or no, or says from which release on, as in `21: yes, 25: no`."
+  "Returns what the cell says of this JDK: it is yes or no, or says from which release on, as in
+  `21: yes, 25: no`."
   [{cell :interrupted}]
   (or (->> (re-seq #"(\d+): (\w+)" cell)
            (take-while (fn [[_ from]] (<= (parse-long from) release)))
@@ -341,10 +406,13 @@
   (some #(str/includes? (str %) part) (.getStackTrace thread)))
 
 (defn- start!
-  "Starts the case on what it has opened, and waits until it blocks. Returns the task and a promise of how its wait ended."
+  "Starts the case on what it has opened, and waits until it blocks. Returns the task and a promise
+  of how its wait ended."
   [{:keys [wait in there?]} opened]
-  (let [thread (promise), outcome (promise)
-        task (t/future (deliver thread (Thread/currentThread)) (deliver outcome (attempt wait opened)))]
+  (let [thread (promise)
+        outcome (promise)
+        task (t/future (deliver thread (Thread/currentThread))
+                       (deliver outcome (attempt wait opened)))]
     (is (if there? (there? opened) (gate/eventually 5000 #(inside? @thread in))) "it blocks")
     [task outcome]))
 
@@ -381,13 +449,15 @@
   (when-not (instance? CancellationException failure)
     (is (= flag (not (clears-the-flag? failure))) "the thread's interrupt status")))
 
-(defn- check-row [{:keys [throws then] :as row} {:keys [holds-up] :as a-case}]
+(defn- check-row
+  [{:keys [throws then], :as row} {:keys [holds-up], :as a-case}]
   (let [expected (interruptible row)
         {:keys [interrupted cancelled closed outcome]} (observe! a-case expected)]
     (is (= expected interrupted))
     (check-throws throws (deref outcome 5000 {:failure (ex-info "It hangs" {})}))
     (is (= ({true "closed", false "open", nil "–"} closed) then))
-    (is (= (not (and holds-up (<= holds-up release))) (some? cancelled)) "the cancel has returned")))
+    (is (= (not (and holds-up (<= holds-up release))) (some? cancelled))
+        "the cancel has returned")))
 
 (defn- here? [a-case]
   (or (not (:linux a-case)) (= "Linux" (System/getProperty "os.name"))))
@@ -398,7 +468,8 @@
       (check-row row a-case))))
 
 (deftest every-row-has-its-case
-  (let [{tested false, untested true} (group-by #(str/starts-with? (:interrupted %) "not tested: ") (rows))]
+  (let [{tested false, untested true} (group-by #(str/starts-with? (:interrupted %) "not tested: ")
+                                                (rows))]
     (is (= (set (keys cases)) (set (map name-of tested))))
     (is (= not-tested (set (map name-of untested))))
     (is (apply distinct? (map name-of (rows))))))

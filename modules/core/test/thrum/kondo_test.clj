@@ -1,5 +1,6 @@
 (ns thrum.kondo-test
-  "The configuration for clj-kondo that travels in the jar knows every macro of thrum.core, and its hooks are true."
+  "The configuration for clj-kondo that travels in the jar knows every macro of thrum.core, and its
+  hooks are true."
   (:require
    [clojure.edn :as edn]
    [clojure.java.io :as io]
@@ -14,9 +15,10 @@
 
 (def ^:private need-nothing
   "The macros whose arguments are plain expressions."
-  '#{thrum.core/thread thrum.core/future thrum.core/pvalues thrum.core/fork thrum.core/all thrum.core/race thrum.core/any
-     thrum.core/settle thrum.core/with-timeout thrum.core/with-deadline thrum.core/shield
-     thrum.core/with-permit thrum.core/retry thrum.core/abandon-on-interrupt})
+  '#{thrum.core/thread thrum.core/future thrum.core/pvalues thrum.core/fork thrum.core/all
+     thrum.core/race thrum.core/any thrum.core/settle thrum.core/with-timeout
+     thrum.core/with-deadline thrum.core/shield thrum.core/with-permit thrum.core/retry
+     thrum.core/abandon-on-interrupt})
 
 (defn- config []
   (edn/read-string (slurp (io/resource (str folder "config.edn")))))
@@ -51,20 +53,23 @@
       (is (:macro (meta (resolve (hook-of (config) macro))))))))
 
 (deftest what-the-hooks-expand-to-does-what-the-macros-do
-  (doseq [[form value] '{(thrum.core/with-executor [exe] @(thrum.core/future-via [exe] 1 (+ 1 1))) 2
-                         (thrum.core/with-executor [exe {:on-exit :cancel}] (instance? java.util.concurrent.Executor exe)) true
-                         (thrum.core/with-executor [exe]) nil
-                         (thrum.core/with-scope [s] @(thrum.core/fork s (+ 1 1))) 2
-                         (thrum.core/with-scope [s {:timeout-ms 60000}]) nil
-                         (thrum.core/plet [a 1 [b] [2]] [a b]) [1 2]
-                         (thrum.core/pfor 2 [a [1 2 3] :when (odd? a) :let [b (* a a)]] [a b]) ([1 1] [3 9])
-                         (thrum.core/pfor {:limit 2, :name "p"} [a [1 2] b [3 4] :while (< a 2)] (* a b)) (3 4)
-                         (thrum.core/for [a [1 2 3] :while (< a 3)] (inc a)) (2 3)}]
-    (testing (pr-str form)
-      (is (= value (eval form)))
-      (is (= value (eval (seen-by-kondo form))))))
-  (is (= 3 (t/with-executor [exe]
-             @((eval (list 'fn '[exe] (seen-by-kondo '(thrum.core/future-via [exe] (+ 1 2))))) exe)))))
+  (doseq [[form value]
+          '{(thrum.core/with-executor [exe] @(thrum.core/future-via [exe] 1 (+ 1 1))) 2
+            (thrum.core/with-executor [exe {:on-exit :cancel}]
+                                      (instance? java.util.concurrent.Executor exe))
+            true
+            (thrum.core/with-executor [exe]) nil
+            (thrum.core/with-scope [s] @(thrum.core/fork s (+ 1 1))) 2
+            (thrum.core/with-scope [s {:timeout-ms 60000}]) nil
+            (thrum.core/plet [a 1 [b] [2]] [a b]) [1 2]
+            (thrum.core/pfor 2 [a [1 2 3] :when (odd? a) :let [b (* a a)]] [a b]) ([1 1] [3 9])
+            (thrum.core/pfor {:limit 2, :name "p"} [a [1 2] b [3 4] :while (< a 2)] (* a b)) (3 4)
+            (thrum.core/for [a [1 2 3] :while (< a 3)] (inc a)) (2 3)}]
+    (testing (pr-str form) (is (= value (eval form))) (is (= value (eval (seen-by-kondo form))))))
+  (is (= 3
+         (t/with-executor
+           [exe]
+           @((eval (list 'fn '[exe] (seen-by-kondo '(thrum.core/future-via [exe] (+ 1 2))))) exe)))))
 
 (defn- refusal [form]
   (try
@@ -74,12 +79,15 @@
     (catch ExceptionInfo e (ex-message e))))
 
 (deftest a-wrong-shape-is-told-in-a-sentence
-  (doseq [[form message] '{(thrum.core/with-executor exe 1) "with-executor takes [name] or [name options], not exe"
-                           (thrum.core/with-executor []) "with-executor takes [name] or [name options], not []"
-                           (thrum.core/with-executor [a {} b]) "with-executor takes [name] or [name options], not [a {} b]"
-                           (thrum.core/with-scope 1 2) "with-scope takes [name] or [name options], not 1"
-                           (thrum.core/future-via exe 1) "future-via takes [executor], not exe"
-                           (thrum.core/future-via [] 1) "future-via takes [executor], not []"
-                           (thrum.core/future-via [a b] 1) "future-via takes [executor], not [a b]"
-                           (thrum.core/pfor 2 [a xs]) "pfor takes a limit, bindings and one body, not (2 [a xs])"}]
+  (doseq [[form message]
+          '{(thrum.core/with-executor exe 1)
+            "with-executor takes [name] or [name options], not exe"
+            (thrum.core/with-executor []) "with-executor takes [name] or [name options], not []"
+            (thrum.core/with-executor [a {} b])
+            "with-executor takes [name] or [name options], not [a {} b]"
+            (thrum.core/with-scope 1 2) "with-scope takes [name] or [name options], not 1"
+            (thrum.core/future-via exe 1) "future-via takes [executor], not exe"
+            (thrum.core/future-via [] 1) "future-via takes [executor], not []"
+            (thrum.core/future-via [a b] 1) "future-via takes [executor], not [a b]"
+            (thrum.core/pfor 2 [a xs]) "pfor takes a limit, bindings and one body, not (2 [a xs])"}]
     (is (= message (refusal form)))))

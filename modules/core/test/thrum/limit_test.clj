@@ -36,7 +36,8 @@
   (gate/eventually 2000 #(= n (:waiting (datafy limiter)))))
 
 (defn- waiter
-  "Starts a thread that asks for a permit and keeps it; returns [thread outcome] when it waits as the n-th."
+  "Starts a thread that asks for a permit and keeps it; returns [thread outcome] when it waits as
+  the n-th."
   [limiter n]
   (let [started (gate/start (str "waiter-" n) #(limit/acquire! limiter))]
     (is (waiting? limiter n))
@@ -64,9 +65,13 @@
     (is (at-rest? limiter))))
 
 (deftest permits-are-handed-out-in-the-order-of-asking
-  (let [limiter (limit/limiter 1 {}), order (atom []), first-permit (limit/acquire! limiter)
+  (let [limiter (limit/limiter 1 {})
+        order (atom [])
+        first-permit (limit/acquire! limiter)
         waiters (mapv (fn [i]
-                        (let [[_ outcome] (gate/start "waiter" #(limit/call-with limiter (fn [] (swap! order conj i))))]
+                        (let [[_ outcome] (gate/start
+                                            "waiter"
+                                            #(limit/call-with limiter (fn [] (swap! order conj i))))]
                           (is (waiting? limiter (inc i)))
                           outcome))
                       (range 20))]
@@ -87,12 +92,14 @@
     (is (at-rest? limiter))))
 
 (deftest at-most-so-many-are-inside
-  (let [limiter (limit/limiter 3 {}), inside (AtomicLong.), most (AtomicLong.), scope (scope/scope "s" nil)
+  (let [limiter (limit/limiter 3 {})
+        inside (AtomicLong.)
+        most (AtomicLong.)
+        scope (scope/scope "s" nil)
         enter #(let [n (.incrementAndGet inside)]
                  (when (< (.get most) n) (.set most n))
                  (.decrementAndGet inside))]
-    (dotimes [_ 8]
-      (fork! scope (fn [] (dotimes [_ 3000] (limit/call-with limiter enter)))))
+    (dotimes [_ 8] (fork! scope (fn [] (dotimes [_ 3000] (limit/call-with limiter enter)))))
     (gate/in-time 20000 #(scope/join! scope))
     (is (<= 1 (.get most) 3))
     (is (at-rest? limiter))))
@@ -118,17 +125,23 @@
 ;; Who does not
 
 (deftest a-full-queue-rejects-at-once
-  (let [limiter (limit/limiter 1 {:queue 1, :name "db"}), held (limit/acquire! limiter), waiting (waiter limiter 1)
+  (let [limiter (limit/limiter 1 {:queue 1, :name "db"})
+        held (limit/acquire! limiter)
+        waiting (waiter limiter 1)
         refusal (failure-of (gate/start "late" #(limit/acquire! limiter)))]
-    (is (= {:type :thrum/rejected, :limiter "db", :permits 1, :in-use 1, :waiting 1, :queue 1} (facts refusal)))
-    (is (= "No permit of db without waiting, and the queue of 1 is full (1 of 1 in use, 1 waiting)" (ex-message refusal)))
+    (is (= {:type :thrum/rejected, :limiter "db", :permits 1, :in-use 1, :waiting 1, :queue 1}
+           (facts refusal)))
+    (is (= "No permit of db without waiting, and the queue of 1 is full (1 of 1 in use, 1 waiting)"
+           (ex-message refusal)))
     (is (= 1 (:rejected (datafy limiter))))
     (limit/release! held)
     (limit/release! (permit-of waiting))
     (is (at-rest? limiter))))
 
 (deftest a-wait-has-its-end
-  (let [limiter (limit/limiter 2 {:wait-ms 5}), held (limit/acquire! limiter), [_ other] (gate/start "other" #(limit/acquire! limiter))
+  (let [limiter (limit/limiter 2 {:wait-ms 5})
+        held (limit/acquire! limiter)
+        [_ other] (gate/start "other" #(limit/acquire! limiter))
         _ (deref other 1000 :late)
         refusal (failure-of (gate/start "late" #(limit/acquire! limiter)))]
     (is (= {:type :thrum/rejected, :permits 2, :in-use 2, :waiting 0, :wait-ms 5} (facts refusal)))
@@ -140,7 +153,8 @@
 (deftest no-wait-at-all-is-a-wait-of-0-ms
   (let [limiter (limit/limiter 1 {:wait-ms 0})]
     (with-open [_ (limit/acquire! limiter)]
-      (is (= :thrum/rejected (:type (ex-data (failure-of (gate/start "late" #(limit/acquire! limiter))))))))
+      (is (= :thrum/rejected
+             (:type (ex-data (failure-of (gate/start "late" #(limit/acquire! limiter))))))))
     (is (= :value (limit/call-with limiter (constantly :value))))
     (is (at-rest? limiter))))
 
@@ -152,31 +166,44 @@
     (limit/call-with limiter #(nested limiter (dec n) f))))
 
 (deftest a-thread-whose-own-permits-are-all-there-are-would-wait-for-itself
-  (doseq [n [1 2 5], options [{} {:queue 0} {:wait-ms 1}], ask [limit/acquire! #(limit/call-with % (constantly :late))]]
+  (doseq [n [1 2 5]
+          options [{} {:queue 0} {:wait-ms 1}]
+          ask [limit/acquire! #(limit/call-with % (constantly :late))]]
     (let [limiter (limit/limiter n (assoc options :name "db"))
           refusal (gate/in-time 5000 (fn [] (nested limiter n #(thrown (ask limiter)))))]
-      (is (= {:type :thrum/deadlock, :limiter "db", :permits n, :in-use n, :waiting 0} (dissoc (facts refusal) :queue :wait-ms)))
-      (is (= "This thread itself holds all permits of db, and would wait for ever" (ex-message refusal)))
+      (is (= {:type :thrum/deadlock, :limiter "db", :permits n, :in-use n, :waiting 0}
+             (dissoc (facts refusal) :queue :wait-ms)))
+      (is (= "This thread itself holds all permits of db, and would wait for ever"
+             (ex-message refusal)))
       (is (at-rest? limiter))
       (is (= 0 (:rejected (datafy limiter)))))))
 
 (deftest a-thread-may-hold-several-permits-while-some-are-free
   (let [limiter (limit/limiter 5 {})]
-    (is (= :value (gate/in-time 5000 (fn [] (nested limiter 4 (fn [] (with-open [_ (limit/acquire! limiter)] :value)))))))
-    (is (= :value (limit/call-with limiter (fn [] (limit/call-with (limit/limiter 1 {}) (constantly :value))))))
+    (is (= :value
+           (gate/in-time
+             5000
+             (fn [] (nested limiter 4 (fn [] (with-open [_ (limit/acquire! limiter)] :value)))))))
+    (is (= :value
+           (limit/call-with limiter
+                            (fn [] (limit/call-with (limit/limiter 1 {}) (constantly :value))))))
     (is (at-rest? limiter))))
 
 (deftest a-thread-waits-for-its-own-permit-that-another-thread-may-return
   (doseq [[permits own] [[1 0] [2 0] [2 1] [3 2]]]
-    (let [limiter (limit/limiter permits {}), handed-over (promise)
+    (let [limiter (limit/limiter permits {})
+          handed-over (promise)
           asking (gate/start "dispatcher"
-                             (fn [] (nested limiter own
-                                            (fn []
-                                              (let [others (vec (repeatedly (- permits own) #(limit/acquire! limiter)))]
-                                                (deliver handed-over others)
-                                                (limit/release! (limit/acquire! limiter))
-                                                (run! limit/release! (rest others))
-                                                :value)))))]
+                             (fn []
+                               (nested limiter
+                                       own
+                                       (fn []
+                                         (let [others (vec (repeatedly (- permits own)
+                                                                       #(limit/acquire! limiter)))]
+                                           (deliver handed-over others)
+                                           (limit/release! (limit/acquire! limiter))
+                                           (run! limit/release! (rest others))
+                                           :value)))))]
       (is (vector? (deref handed-over 2000 :late)))
       (is (waiting? limiter 1))
       (run! limit/release! (take 1 (deref handed-over 0 nil)))
@@ -185,34 +212,48 @@
 
 (deftest a-dispatcher-hands-its-permits-to-the-tasks-of-its-jobs
   (doseq [permits [1 2 3]]
-    (let [limiter (limit/limiter permits {}), scope (scope/scope "s" nil), inside (AtomicLong.), most (AtomicLong.), done (AtomicLong.)
+    (let [limiter (limit/limiter permits {})
+          scope (scope/scope "s" nil)
+          inside (AtomicLong.)
+          most (AtomicLong.)
+          done (AtomicLong.)
           job (fn [permit]
                 (try
-                  (.accumulateAndGet most (.incrementAndGet inside) (reify LongBinaryOperator (applyAsLong [_ a b] (max a b))))
+                  (.accumulateAndGet most
+                                     (.incrementAndGet inside)
+                                     (reify
+                                       LongBinaryOperator
+                                       (applyAsLong [_ a b] (max a b))))
                   (.incrementAndGet done)
                   (finally
                     (.decrementAndGet inside)
                     (limit/release! permit))))]
-      (gate/in-time 10000 (fn []
-                            (dotimes [_ 100]
-                              (let [permit (limit/acquire! limiter)]
-                                (fork! scope #(job permit))))
-                            (scope/join! scope)))
+      (gate/in-time 10000
+                    (fn []
+                      (dotimes [_ 100]
+                        (let [permit (limit/acquire! limiter)] (fork! scope #(job permit))))
+                      (scope/join! scope)))
       (is (= 100 (.get done)))
       (is (<= 1 (.get most) permits))
       (is (at-rest? limiter)))))
 
 (deftest who-waits-for-what-it-alone-could-return-is-freed-by-a-cancel
-  (let [limiter (limit/limiter 1 {}), [^Thread thread :as asking] (gate/start "own" #(let [permit (limit/acquire! limiter)]
-                                                                                       (try (limit/acquire! limiter)
-                                                                                            (finally (limit/release! permit)))))]
+  (let [limiter (limit/limiter 1 {})
+        [^Thread thread :as asking] (gate/start "own"
+                                                #(let [permit (limit/acquire! limiter)]
+                                                   (try
+                                                     (limit/acquire! limiter)
+                                                     (finally
+                                                       (limit/release! permit)))))]
     (is (waiting? limiter 1))
     (.interrupt thread)
     (is (instance? InterruptedException (failure-of asking)))
     (is (at-rest? limiter))))
 
 (deftest a-permit-is-returned-once
-  (let [limiter (limit/limiter 2 {}), permit (limit/acquire! limiter), other (:value @(second (gate/start "other" #(limit/acquire! limiter))))]
+  (let [limiter (limit/limiter 2 {})
+        permit (limit/acquire! limiter)
+        other (:value @(second (gate/start "other" #(limit/acquire! limiter))))]
     (limit/release! permit)
     (is (= :thrum/invalid (:type (ex-data (thrown (limit/release! permit))))))
     (is (= 1 (:in-use (datafy limiter))))
@@ -221,28 +262,35 @@
 
 (deftest wrong-arguments-are-answered-at-the-call
   (doseq [permits [0 -1 nil 1.5 "2"]]
-    (is (= {:type :thrum/invalid, :value permits} (select-keys (ex-data (thrown (limit/limiter permits {}))) [:type :value]))))
+    (is (= {:type :thrum/invalid, :value permits}
+           (select-keys (ex-data (thrown (limit/limiter permits {}))) [:type :value]))))
   (doseq [options [{:queue -1} {:wait-ms -1} {:wait-ms 1.5} {:name ""} {:que 1} []]]
     (is (= :thrum/invalid (:type (ex-data (thrown (limit/limiter 1 options))))) (pr-str options))))
 
 (deftest a-limiter-describes-itself
   (let [limiter (limit/limiter 2 {:name "db", :queue 5, :wait-ms 50})]
-    (is (= {:limiter "db", :permits 2, :queue 5, :wait-ms 50, :in-use 0, :waiting 0, :rejected 0} (datafy limiter)))
+    (is (= {:limiter "db", :permits 2, :queue 5, :wait-ms 50, :in-use 0, :waiting 0, :rejected 0}
+           (datafy limiter)))
     (limit/call-with limiter #(is (= 1 (:in-use (datafy limiter))))))
-  (is (= "#<limiter {:permits 1, :in-use 0, :waiting 0, :rejected 0}>" (pr-str (limit/limiter 1 {})))))
+  (is (= "#<limiter {:permits 1, :in-use 0, :waiting 0, :rejected 0}>"
+         (pr-str (limit/limiter 1 {})))))
 
 ;; Nothing is lost
 
 (deftest what-the-body-throws-is-thrown-and-the-permit-returned
   (let [limiter (limit/limiter 1 {})]
-    (doseq [failure [(Exception. "no") (ex-info "no" {}) (AssertionError. "no") (StackOverflowError.)
-                     (InterruptedException. "by hand") (CancellationException.) (OutOfMemoryError. "by hand")]]
+    (doseq [failure [(Exception. "no") (ex-info "no" {}) (AssertionError. "no")
+                     (StackOverflowError.) (InterruptedException. "by hand")
+                     (CancellationException.) (OutOfMemoryError. "by hand")]]
       (dotimes [_ 2]
         (is (identical? failure (thrown (limit/call-with limiter (fn [] (throw failure)))))))
       (is (at-rest? limiter)))))
 
 (deftest an-interrupted-waiter-leaves-the-queue
-  (let [limiter (limit/limiter 1 {}), held (limit/acquire! limiter), [^Thread thread :as interrupted] (waiter limiter 1), other (waiter limiter 2)]
+  (let [limiter (limit/limiter 1 {})
+        held (limit/acquire! limiter)
+        [^Thread thread :as interrupted] (waiter limiter 1)
+        other (waiter limiter 2)]
     (.interrupt thread)
     (is (instance? InterruptedException (failure-of interrupted)))
     (is (waiting? limiter 1))
@@ -253,22 +301,28 @@
 
 (deftest an-interrupt-that-came-before-is-thrown-also-where-a-permit-is-free
   (let [limiter (limit/limiter 1 {})
-        interrupted (gate/start "interrupted" (fn [] (.interrupt (Thread/currentThread)) (limit/acquire! limiter)))]
+        interrupted (gate/start
+                      "interrupted"
+                      (fn [] (.interrupt (Thread/currentThread)) (limit/acquire! limiter)))]
     (is (instance? InterruptedException (failure-of interrupted)))
     (is (at-rest? limiter))))
 
 (deftest cancelled-work-waits-no-longer
-  (let [limiter (limit/limiter 1 {}), scope (scope/scope "s" nil), end (promise)]
+  (let [limiter (limit/limiter 1 {})
+        scope (scope/scope "s" nil)
+        end (promise)]
     (with-open [_ (limit/acquire! limiter)]
       (fork! scope (fn [] (deliver end (thrown (limit/acquire! limiter)))))
       (is (waiting? limiter 1))
       (scope/cancel! scope :over)
       (scope/join! scope)
-      (is (= {:type :thrum/cancelled, :reason :over} (select-keys (ex-data (ex-cause @end)) [:type :reason]))))
+      (is (= {:type :thrum/cancelled, :reason :over}
+             (select-keys (ex-data (ex-cause @end)) [:type :reason]))))
     (is (at-rest? limiter))))
 
 (defn- in-place
-  "Calls f where every look at the state of the place, but the first, calls look, which returns why the work is cancelled, or nil."
+  "Calls f where every look at the state of the place, but the first, calls look, which returns why
+  the work is cancelled, or nil."
   [look f]
   (let [looks (AtomicLong.), ledger (ledger/ledger (Thread/currentThread))]
     (context/stand! (reify Place
@@ -280,46 +334,64 @@
     (try (f) (finally (context/stand! nil)))))
 
 (deftest a-permit-that-is-granted-while-its-waiter-is-cancelled-is-handed-on
-  (let [limiter (limit/limiter 1 {}), held (promise), next-in-line (promise)
-        grant-and-cancel #(do (deliver next-in-line (waiter limiter 2))
-                              (limit/release! @held)
-                              :over)
-        cancelled (gate/in-time 5000 (fn []
-                                       (deliver held (permit-of (gate/start "holder" #(limit/acquire! limiter))))
-                                       (in-place grant-and-cancel #(thrown (limit/acquire! limiter)))))]
+  (let [limiter (limit/limiter 1 {})
+        held (promise)
+        next-in-line (promise)
+        grant-and-cancel #(do
+                            (deliver next-in-line (waiter limiter 2))
+                            (limit/release! @held)
+                            :over)
+        cancelled (gate/in-time
+                    5000
+                    (fn []
+                      (deliver held (permit-of (gate/start "holder" #(limit/acquire! limiter))))
+                      (in-place grant-and-cancel #(thrown (limit/acquire! limiter)))))]
     (is (instance? CancellationException cancelled))
     (limit/release! (permit-of @next-in-line))
     (is (at-rest? limiter))))
 
 (deftest a-permit-that-is-granted-at-the-last-moment-is-kept
-  (let [limiter (limit/limiter 1 {:wait-ms 0}), held (permit-of (gate/start "holder" #(limit/acquire! limiter)))
+  (let [limiter (limit/limiter 1 {:wait-ms 0})
+        held (permit-of (gate/start "holder" #(limit/acquire! limiter)))
         grant #(limit/release! held)]
-    (gate/in-time 5000 (fn [] (in-place grant #(with-open [_ (limit/acquire! limiter)] (is (= 1 (:in-use (datafy limiter))))))))
+    (gate/in-time 5000
+                  (fn []
+                    (in-place grant
+                              #(with-open [_ (limit/acquire! limiter)]
+                                 (is (= 1 (:in-use (datafy limiter))))))))
     (is (at-rest? limiter))
     (is (= 0 (:rejected (datafy limiter))))))
 
 (defn- stress
-  "Has threads ask for the permits of the limiter, again and again, until all have had `turns`, while each is interrupted at
-  random. Returns how often the body ran."
+  "Has threads ask for the permits of the limiter, again and again, until all have had `turns`,
+  while each is interrupted at random. Returns how often the body ran."
   [limiter threads turns seed]
-  (let [random (Random. seed), entered (AtomicLong.), done (CountDownLatch. threads)
-        turn #(try (limit/call-with limiter (fn [] (.incrementAndGet entered)))
-                   (catch InterruptedException _)
-                   (catch clojure.lang.ExceptionInfo _))
-        running (vec (repeatedly threads (fn [] (Thread/startVirtualThread (fn [] (dotimes [_ turns] (turn)) (.countDown done))))))]
+  (let [random (Random. seed)
+        entered (AtomicLong.)
+        done (CountDownLatch. threads)
+        turn #(try
+                (limit/call-with limiter (fn [] (.incrementAndGet entered)))
+                (catch InterruptedException _)
+                (catch clojure.lang.ExceptionInfo _))
+        running (vec (repeatedly threads
+                                 (fn []
+                                   (Thread/startVirtualThread
+                                     (fn [] (dotimes [_ turns] (turn)) (.countDown done))))))]
     (while (not (.await done 20 TimeUnit/MICROSECONDS))
-      (.interrupt ^Thread (nth running (.nextInt random threads))))
+           (.interrupt ^Thread (nth running (.nextInt random threads))))
     (.get entered)))
 
 (deftest no-permit-is-lost-when-waiters-are-interrupted-at-random
   (doseq [[permits options] [[1 {}] [3 {}] [2 {:queue 4}] [2 {:wait-ms 0}]]]
-    (let [limiter (limit/limiter permits options), seed (System/nanoTime)]
-      (is (pos? (long (gate/in-time 20000 #(stress limiter 16 200 seed)))) (str options " seed " seed))
+    (let [limiter (limit/limiter permits options)
+          seed (System/nanoTime)]
+      (is (pos? (long (gate/in-time 20000 #(stress limiter 16 200 seed))))
+          (str options " seed " seed))
       (is (gate/eventually 1000 #(at-rest? limiter)) (str options " " limiter " seed " seed)))))
 
 (defn- interrupting-at
-  "Returns a listener that interrupts the thread which is the k-th to reach a point of the limiter, by the way: :flag sets its
-  interrupt, :throw throws."
+  "Returns a listener that interrupts the thread which is the k-th to reach a point of the limiter,
+  by the way: :flag sets its interrupt, :throw throws."
   [k way ^AtomicLong reached]
   (fn [point]
     (when (and (= "limit" (namespace point)) (= k (dec (.incrementAndGet reached))))
@@ -330,7 +402,10 @@
 (defn- meeting
   "Has a holder, one who gives up and one who waits meet. Returns the limiter when all have ended."
   [options]
-  (let [limiter (limit/limiter 1 options), scope (scope/scope "s" nil), inside (promise), gate (promise)]
+  (let [limiter (limit/limiter 1 options)
+        scope (scope/scope "s" nil)
+        inside (promise)
+        gate (promise)]
     (fork! scope (fn [] (limit/call-with limiter (fn [] (deliver inside true) @gate))))
     (deref inside 1000 :late)
     (let [cancelled (fork! scope (fn [] (limit/call-with limiter (constantly :late))))]
@@ -343,13 +418,16 @@
 
 ;; Runs to the end of the sweep where points are compiled in (-Dthrum.points=true), else once.
 (deftest an-interrupt-at-any-point-loses-no-permit
-  (doseq [options [{} {:wait-ms 1}], way [:flag :throw]]
+  (doseq [options [{} {:wait-ms 1}]
+          way [:flag :throw]]
     (loop [k 0]
       (let [reached (AtomicLong.)]
         (reset! point/listener (interrupting-at k way reached))
         (try
-          (is (at-rest? (gate/in-time 5000 #(meeting options))) (str options " " way " at point " k))
-          (finally (reset! point/listener nil)))
+          (is (at-rest? (gate/in-time 5000 #(meeting options)))
+              (str options " " way " at point " k))
+          (finally
+            (reset! point/listener nil)))
         (when (< k (.get reached)) (recur (inc k)))))))
 
 ;; Many
@@ -367,8 +445,8 @@
         (is (= 0 (:waiting (datafy limiter))))
         (/ (- (System/nanoTime) start) 1e6)))))
 
-;; A fair Semaphore of the JDK takes 10 to 14 s. How the time grows is measured by -M:bench: a ratio of two times is no test on a
-;; machine that does other work.
+;; A fair Semaphore of the JDK takes 10 to 14 s. How the time grows is measured by -M:bench: a ratio
+;; of two times is no test on a machine that does other work.
 (deftest forty-thousand-waiters-are-cancelled-within-seconds
   (cancel-cost 10000)
   (is (< (cancel-cost 40000) 5000)))

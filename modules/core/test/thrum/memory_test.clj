@@ -37,28 +37,39 @@
   (and (lets-go? a) (lets-go? b)))
 
 (def ^:private ways
-  "By name: a function of nothing that has lets-go? called on a lazy item, and returns what that returned."
+  "By name: a function of nothing that has lets-go? called on a lazy item, and returns what that
+  returned."
   {"clojure.core/pmap" #(first (clojure.core/pmap lets-go? (items)))
    "future" #(let [item (lazy-item)] @(t/future (lets-go? item)))
    "fork" #(let [item (lazy-item)] (t/with-scope [s] @(t/fork s (lets-go? item))))
    "all" #(let [item (lazy-item)] (first (t/all (lets-go? item))))
    "pvalues" #(let [item (lazy-item)] (first (t/pvalues (lets-go? item))))
-   "future-via a pool" #(let [item (lazy-item), direct (reify Executor (execute [_ r] (.run r)))] @(t/future-via [direct] (lets-go? item)))
-   "with-executor" #(let [item (lazy-item)] (t/with-executor [e] @(t/future-via [e] (lets-go? item))))
-   "abandon-on-interrupt" #(let [item (lazy-item)] (t/abandon-on-interrupt (fn []) (lets-go? item)))
+   "future-via a pool" #(let [item (lazy-item)
+                              direct (reify
+                                       Executor
+                                       (execute [_ r] (.run r)))]
+                          @(t/future-via [direct] (lets-go? item)))
+   "with-executor" #(let [item (lazy-item)]
+                      (t/with-executor [e] @(t/future-via [e] (lets-go? item))))
+   "abandon-on-interrupt" #(let [item (lazy-item)]
+                             (t/abandon-on-interrupt (fn []) (lets-go? item)))
    "with-timeout" #(let [item (lazy-item)] (t/with-timeout 60000 (lets-go? item)))
    "pmap" #(first (t/pmap 2 lets-go? (items)))
-   "pmap that wraps" #(first (t/pmap {:limit 2, :wrap (fn [body] (fn [] (body)))} lets-go? (items)))
+   "pmap that wraps" #(first
+                        (t/pmap {:limit 2, :wrap (fn [body] (fn [] (body)))} lets-go? (items)))
    "pmap of two collections" #(first (t/pmap 2 let-go-of-both? (items) (items)))
    "upmap" #(first (t/upmap 2 lets-go? (items)))
    "fmap" #(deref (first (t/fmap 2 lets-go? (items))))
    "map" #(first (t/map lets-go? (items)))
    "pmapv" #(first (t/pmapv 2 lets-go? (items)))
    "pmapv of two collections" #(first (t/pmapv 2 let-go-of-both? (items) (items)))
-   "prun!" #(let [result (promise)] (t/prun! 2 (fn [item] (deliver result (lets-go? item))) (items)) @result)
+   "prun!" #(let [result (promise)]
+              (t/prun! 2 (fn [item] (deliver result (lets-go? item))) (items))
+              @result)
    "pmap's transducer" #(first (into [] (t/pmap 2 lets-go?) (items)))
    ;; Not by sequence: the iterators that it goes through hold the last item.
-   "pmap's transducer, of two items" #(let [rf ((t/pmap 2 let-go-of-both?) conj)] (first (rf (rf [] (lazy-item) (lazy-item)))))
+   "pmap's transducer, of two items" #(let [rf ((t/pmap 2 let-go-of-both?) conj)]
+                                        (first (rf (rf [] (lazy-item) (lazy-item)))))
    "upmap's transducer" #(first (into [] (t/upmap 2 lets-go?) (items)))
    "for" #(first (t/for [item (items)] (lets-go? item)))
    "pfor" #(first (t/pfor 2 [item (items)] (lets-go? item)))})
@@ -67,8 +78,13 @@
   (doseq [[way f] ways]
     (is (true? (gate/in-time 30000 f)) way)))
 
-(defn- holds-on? [item]
-  (let [head (WeakReference. (first item)), held? (not (gate/eventually 50 #(do (System/gc) (nil? (.get head)))))]
+(defn- holds-on?
+  [item]
+  (let [head (WeakReference. (first item))
+        held? (not (gate/eventually 50
+                                    #(do
+                                       (System/gc)
+                                       (nil? (.get head)))))]
     (first item)
     held?))
 
@@ -80,38 +96,56 @@
 (def ^:dynamic *bound* nil)
 
 (def ^:private kept-tasks
-  "By name: a function of f that returns a task which has ended, and was started where *bound* is bound; f is called in it."
+  "By name: a function of f that returns a task which has ended, and was started where *bound* is
+  bound; f is called in it."
   {"future" (fn [f] (doto (t/future (f)) deref))
    "future-call" (fn [f] (doto (t/future-call f) deref))
-   "future that failed" (fn [f] (doto (t/future (f) (throw (Exception. "no"))) (-> deref (try (catch Exception _)))))
+   "future that failed" (fn [f]
+                          (doto (t/future (f) (throw (Exception. "no")))
+                            (-> deref
+                                (try
+                                  (catch Exception _)))))
    "future that was cancelled" (fn [f]
                                  (let [running (promise)
-                                       task (t/future (f) (deliver running true) (Thread/sleep 60000))]
+                                       task
+                                       (t/future (f) (deliver running true) (Thread/sleep 60000))]
                                    @running
                                    (future-cancel task)
                                    task))
-   "future-via" (fn [f] (let [direct (reify Executor (execute [_ r] (.run r)))] (doto (t/future-via [direct] (f)) deref)))
-   "future-via that is never run" (fn [f] (let [idle (reify Executor (execute [_ _]))] (doto (t/future-via [idle] (f)) future-cancel)))
+   "future-via" (fn [f]
+                  (let [direct (reify
+                                 Executor
+                                 (execute [_ r] (.run r)))]
+                    (doto (t/future-via [direct] (f)) deref)))
+   "future-via that is never run" (fn [f]
+                                    (let [idle (reify
+                                                 Executor
+                                                 (execute [_ _]))]
+                                      (doto (t/future-via [idle] (f)) future-cancel)))
    "submit" (fn [f] (t/with-executor [e] (doto (.submit ^ExecutorService e ^Callable f) .get)))
    "fork" (fn [f] (t/with-scope [s] (doto (t/fork s (f)) deref)))
    "fork, named" (fn [f] (t/with-scope [s] (doto (t/fork s {:name "kept"} (f)) deref)))
-   "fork inside a deadline" (fn [f] (t/with-scope [s] (t/with-timeout 60000 (doto (t/fork s (f)) deref))))
+   "fork inside a deadline"
+   (fn [f] (t/with-scope [s] (t/with-timeout 60000 (doto (t/fork s (f)) deref))))
    "daemon" (fn [f] (t/with-scope [s] (doto (t/fork s {:daemon? true} (f)) deref)))
    "fmap" (fn [f] (doto (first (t/fmap 2 (fn [_] (f)) [1])) deref))})
 
 (deftest a-task-that-has-ended-does-not-hold-its-bindings
   (doseq [[what start] kept-tasks]
-    (let [[task reference] (gate/in-time 5000 (fn []
-                                                (let [big (Object.)]
-                                                  [(binding [*bound* big] (start (fn [] nil))) (WeakReference. big)])))]
+    (let [[task reference] (gate/in-time 5000
+                                         (fn []
+                                           (let [big (Object.)]
+                                             [(binding [*bound* big] (start (fn [] nil)))
+                                              (WeakReference. big)])))]
       (is (collected? reference) what)
       (Reference/reachabilityFence task))))
 
 (deftest a-task-that-has-ended-does-not-hold-what-its-body-closed-over
   (doseq [[what start] kept-tasks]
-    (let [[task reference] (gate/in-time 5000 (fn []
-                                                (let [big (Object.)]
-                                                  [(start (fn [] (hash big) nil)) (WeakReference. big)])))]
+    (let [[task reference]
+          (gate/in-time
+            5000
+            (fn [] (let [big (Object.)] [(start (fn [] (hash big) nil)) (WeakReference. big)])))]
       (is (collected? reference) what)
       (Reference/reachabilityFence task))))
 
@@ -127,10 +161,20 @@
       (Reference/reachabilityFence task))))
 
 (deftest a-task-that-has-ended-does-not-hold-its-siblings-results
-  (doseq [[what start] {"fmap" (fn [f] (let [tasks (doall (t/fmap 4 f (range 4)))] (run! deref tasks) (first tasks)))
-                        "fork" (fn [f] (t/with-scope [s] (let [tasks (mapv (fn [i] (t/fork s (f i))) (range 4))] (run! deref tasks) (first tasks))))}]
+  (doseq [[what start] {"fmap" (fn [f]
+                                 (let [tasks (doall (t/fmap 4 f (range 4)))]
+                                   (run! deref tasks)
+                                   (first tasks)))
+                        "fork" (fn [f]
+                                 (t/with-scope [s]
+                                   (let [tasks (mapv (fn [i] (t/fork s (f i))) (range 4))]
+                                     (run! deref tasks)
+                                     (first tasks))))}]
     (let [references (atom {})
-          task (start (fn [i] (let [result (Object.)] (swap! references assoc i (WeakReference. result)) result)))]
+          task (start (fn [i]
+                        (let [result (Object.)]
+                          (swap! references assoc i (WeakReference. result))
+                          result)))]
       (is (every? collected? (vals (dissoc @references 0))) what)
       (is (some? (.get ^WeakReference (@references 0))) what)
       (Reference/reachabilityFence task))))

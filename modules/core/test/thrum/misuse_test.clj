@@ -38,15 +38,22 @@
     (is (= :windw (:option (ex-data e))))
     (is (= [:limit :window :name :wrap :scoped-values] (:known (ex-data e)))))
   (is (= :window (options/nearest :widnow [:limit :window :name])))
-  (is (str/includes? (ex-message (thrown (t/pmapv {:limit 2, :window 4} inc [1]))) "Unknown option :window")))
+  (is (str/includes? (ex-message (thrown (t/pmapv {:limit 2, :window 4} inc [1])))
+                     "Unknown option :window")))
 
 (deftest values-are-checked
-  (are [options option] (= [:thrum/invalid option] ((juxt :type :option) (ex-data (thrown (t/pmap options inc [1])))))
-    {:limit 4, :window 2} :window
-    {:limit 4, :window 0} :window
-    {:limit 4, :name ""} :name
-    {:limit 4, :name :fetch} :name
-    {:limit 4, :wrap 7} :wrap))
+  (are [options option] (= [:thrum/invalid option]
+                           ((juxt :type :option) (ex-data (thrown (t/pmap options inc [1])))))
+    {:limit 4, :window 2}
+    :window
+    {:limit 4, :window 0}
+    :window
+    {:limit 4, :name ""}
+    :name
+    {:limit 4, :name :fetch}
+    :name
+    {:limit 4, :wrap 7}
+    :wrap))
 
 (deftest what-is-no-function-is-refused-at-the-call
   (are [form] (= :thrum/invalid (:type (ex-data (thrown form))))
@@ -119,14 +126,18 @@
     (is (identical? reason (:reason (ex-data (ex-cause (thrown @task))))))))
 
 (deftest swapped-arguments-are-told-what-stands-where
-  (is (= "A function is expected after the limit, as in (pmap 8 f coll), not #<clojure.lang.Iterate>"
-         (ex-message (thrown (t/pmap 8 (range) inc)))))
-  (is (= "A function is expected first, as in (map f coll), not #<clojure.lang.Iterate>" (ex-message (thrown (t/map (range) inc)))))
-  (is (str/includes? (ex-message (thrown (t/pmap [1 2] inc 8))) "The limit is [1 2]: the limit comes first")))
+  (is (=
+        "A function is expected after the limit, as in (pmap 8 f coll), not #<clojure.lang.Iterate>"
+        (ex-message (thrown (t/pmap 8 (range) inc)))))
+  (is (= "A function is expected first, as in (map f coll), not #<clojure.lang.Iterate>"
+         (ex-message (thrown (t/map (range) inc)))))
+  (is (str/includes? (ex-message (thrown (t/pmap [1 2] inc 8)))
+                     "The limit is [1 2]: the limit comes first")))
 
 (deftest a-wrap-must-be-a-function-that-returns-one
   (let [returns-42 (constantly 42)]
-    (are [form] (= {:type :thrum/invalid, :option :wrap, :value 42} (select-keys (ex-data (thrown form)) [:type :option :value]))
+    (are [form] (= {:type :thrum/invalid, :option :wrap, :value 42}
+                   (select-keys (ex-data (thrown form)) [:type :option :value]))
       (t/pmapv {:limit 1, :wrap returns-42} inc [1])
       (doall (t/pmap {:limit 1, :wrap returns-42} inc [1]))
       (into [] (t/pmap {:limit 1, :wrap returns-42} inc) [1])
@@ -143,14 +154,21 @@
       (binding [t/*wrap* 42] (t/for [x [1]] x))
       (binding [t/*wrap* 42] (t/race 1))
       (binding [t/*wrap* 42] (t/with-scope [s] (t/fork s 1)))))
-  (is (= "The :wrap returned 42; it must return the thunk that the task runs, a function of no arguments"
-         (ex-message (thrown (t/pmapv {:limit 1, :wrap (constantly 42)} inc [1])))))
+  (is
+    (=
+      "The :wrap returned 42; it must return the thunk that the task runs, a function of no arguments"
+      (ex-message (thrown (t/pmapv {:limit 1, :wrap (constantly 42)} inc [1])))))
   (is (= "What wraps a task's body is \"x\"; it must be a function from thunk to thunk, or nil"
          (ex-message (thrown (binding [t/*wrap* "x"] (t/future 1)))))))
 
 (deftest options-in-a-local-are-options
-  (let [options {:name "poll"}, wrong {:demon? true}, no-map 7]
-    (is (= "poll" (second (re-find #"/(poll)-0$" (t/with-scope [s] @(t/fork s options (.getName (Thread/currentThread))))))))
+  (let [options {:name "poll"}
+        wrong {:demon? true}
+        no-map 7]
+    (is (= "poll"
+           (second (re-find #"/(poll)-0$"
+                            (t/with-scope [s]
+                              @(t/fork s options (.getName (Thread/currentThread))))))))
     (is (= :demon? (:option (ex-data (thrown (t/with-scope [s] (t/fork s wrong 1)))))))
     (is (= 7 (:value (ex-data (thrown (t/with-scope [s] (t/fork s no-map 1)))))))
     (is (= options (t/with-scope [s] @(t/fork s options))))
@@ -161,7 +179,8 @@
   (let [ran (atom [])]
     (is (= :thrum/timeout (:type (ex-data (thrown (t/with-timeout 0 (swap! ran conj :timeout)))))))
     (is (= :thrum/timeout (:type (ex-data (thrown (t/shield 0 (swap! ran conj :shield)))))))
-    (is (= :thrum/timeout (:type (ex-data (thrown (t/with-scope [_ {:timeout-ms 0}] (swap! ran conj :scope)))))))
+    (is (= :thrum/timeout
+           (:type (ex-data (thrown (t/with-scope [_ {:timeout-ms 0}] (swap! ran conj :scope)))))))
     (is (= :late (t/with-timeout [0 :late] (swap! ran conj :fallback))))
     (is (= [] @ran))
     (is (= :value (t/shield 60000 :value)))))
@@ -193,4 +212,5 @@
   (is (str/includes? (ex-message (thrown (t/map inc))) "(pmap limit f)")))
 
 (deftest the-rows-write-their-documentation
-  (is (= [":limit - how many tasks may run at once (a positive integer)"] (options/documented [:limit]))))
+  (is (= [":limit - how many tasks may run at once (a positive integer)"]
+         (options/documented [:limit]))))

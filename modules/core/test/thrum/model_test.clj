@@ -1,5 +1,6 @@
 (ns thrum.model-test
-  "clojure.core is the model: whatever the input, limit and window, the map family gives what map gives."
+  "clojure.core is the model: whatever the input, limit and window, the map family gives what map
+  gives."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [clojure.test.check :as tc]
@@ -23,7 +24,8 @@
 
 (def ^:private sources
   "Ways for the same items to arrive: chunked, one at a time, as a reducible."
-  (gen/elements [identity #(apply list %) #(take (count %) (concat % (repeat nil))) #(eduction (map identity) %)]))
+  (gen/elements [identity #(apply list %) #(take (count %) (concat % (repeat nil)))
+                 #(eduction (map identity) %)]))
 
 (defn- dawdle
   "Lets tasks end in any order."
@@ -60,24 +62,34 @@
                (= (model xs) (outcome (t/pmap opts f (->source xs)))))))
 
 (deftest the-transducer-is-map-up-to-the-failure
-  (holds 150 (prop/for-all [xs items, opts options, ->source sources]
-               (let [out (atom [])
-                     end (try (transduce (t/pmap opts f) (fn ([_] nil) ([_ x] (swap! out conj x) nil)) nil (->source xs))
-                              (catch Exception _ :failed))]
-                 (= (model xs) (cond-> @out end (conj end)))))))
+  (holds 150
+         (prop/for-all [xs items opts options ->source sources]
+                       (let [out (atom [])
+                             end (try
+                                   (transduce (t/pmap opts f)
+                                              (fn ([_] nil) ([_ x] (swap! out conj x) nil))
+                                              nil
+                                              (->source xs))
+                                   (catch Exception _ :failed))]
+                         (= (model xs) (cond-> @out end (conj end)))))))
 
 (deftest upmap-is-map-in-some-order
-  (holds 150 (prop/for-all [xs items, opts options, ->source sources]
-               (let [out (outcome (t/upmap opts f (->source xs)))
-                     possible (frequencies (map vector (remove #{:fail} xs)))]
-                 (if (some #{:fail} xs)
-                   (and (= :failed (peek out)) (every? (fn [[x n]] (<= n (possible x 0))) (frequencies (pop out))))
-                   (= possible (frequencies out)))))))
+  (holds 150
+         (prop/for-all [xs items opts options ->source sources]
+                       (let [out (outcome (t/upmap opts f (->source xs)))
+                             possible (frequencies (map vector (remove #{:fail} xs)))]
+                         (if (some #{:fail} xs)
+                           (and (= :failed (peek out))
+                                (every? (fn [[x n]] (<= n (possible x 0))) (frequencies (pop out))))
+                           (= possible (frequencies out)))))))
 
 (deftest pmapv-is-mapv
-  (holds 150 (prop/for-all [xs items, opts options, ->source sources]
-               (= (if (some #{:fail} xs) :failed (mapv vector xs))
-                  (try (t/pmapv (dissoc opts :window) f (->source xs)) (catch Exception _ :failed))))))
+  (holds 150
+         (prop/for-all [xs items opts options ->source sources]
+                       (= (if (some #{:fail} xs) :failed (mapv vector xs))
+                          (try
+                            (t/pmapv (dissoc opts :window) f (->source xs))
+                            (catch Exception _ :failed))))))
 
 (deftest fmap-hands-out-every-task
   (holds 150 (prop/for-all [xs items, opts options]

@@ -1,6 +1,6 @@
 (ns thrum.nests
-  "Nests of forms, for tests of whose interrupt is whose: given ones, on one thread, and random ones, in real time, that somebody
-  else may interrupt."
+  "Nests of forms, for tests of whose interrupt is whose: given ones, on one thread, and random
+  ones, in real time, that somebody else may interrupt."
   (:require
    [thrum.core :as t]
    [thrum.impl.deadline :as deadline])
@@ -12,7 +12,8 @@
 
 (set! *warn-on-reflection* true)
 
-;; Given nests: a vector of kinds, the outermost first. What ends a form at its deadline is called by hand.
+;; Given nests: a vector of kinds, the outermost first. What ends a form at its deadline is called
+;; by hand.
 
 (def ^:private ^:dynamic *alarms* nil)
 
@@ -28,7 +29,8 @@
   (peek @*alarms*))
 
 (def kinds
-  "By name: a form, as a function of the ms of its deadline and of a function that is called in it with what cancels the form."
+  "By name: a form, as a function of the ms of its deadline and of a function that is called in it
+  with what cancels the form."
   {:scope (fn [_ f] (t/with-scope [s] (f #(t/cancel! s))))
    :fallback (fn [ms f] (t/with-timeout [ms :late] (f (last-alarm))))
    :shield (fn [ms f] (t/shield ms (f (last-alarm))))})
@@ -97,7 +99,8 @@
 ;; Somebody else's interrupts
 
 (defn- interrupter
-  "Returns a thread that interrupts, once each time, the thread which it finds in the slot, some micros later, and empties the slot."
+  "Returns a thread that interrupts, once each time, the thread which it finds in the slot, some
+  micros later, and empties the slot."
   ^Thread [^AtomicReference slot ^AtomicBoolean stop seed]
   (let [random (SplittableRandom. seed)]
     (Thread. #(while (not (.get stop))
@@ -117,7 +120,8 @@
                 (while (.get slot) (Thread/yield))))))
 
 (defn- sound?
-  "A foreign interrupt is never seen twice; it is seen where nothing of ours can have become one with it; ours never is."
+  "A foreign interrupt is never seen twice; it is seen where nothing of ours can have become one
+  with it; ours never is."
   [kinds foreign seen]
   (cond
     (not foreign) (= #{} seen)

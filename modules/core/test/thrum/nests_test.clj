@@ -1,6 +1,6 @@
 (ns thrum.nests-test
-  "Forms in forms on one thread: no interrupt of a form's outlives it, whatever the order of cancels; none is lost; and somebody else's
-  is neither lost nor doubled."
+  "Forms in forms on one thread: no interrupt of a form's outlives it, whatever the order of
+  cancels; none is lost; and somebody else's is neither lost nor doubled."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
@@ -40,10 +40,18 @@
    :sleep #(Thread/sleep 0)
    :return (constantly :value)
    :failure #(throw (ex-info "body" {}))
-   :swallowed #(try (Thread/sleep 0) (catch InterruptedException _))
-   :flag-again #(try (Thread/sleep 0) (catch InterruptedException e (interrupt-self!) (throw e)))
-   :shielded #(do (t/shield 30000 (Thread/sleep 0)) (Thread/sleep 0))
-   :looked-twice #(try (t/checkpoint) (catch CancellationException _ (Thread/sleep 0) (t/checkpoint)))})
+   :swallowed #(try
+                 (Thread/sleep 0)
+                 (catch InterruptedException _))
+   :flag-again #(try
+                  (Thread/sleep 0)
+                  (catch InterruptedException e (interrupt-self!) (throw e)))
+   :shielded #(do
+                (t/shield 30000 (Thread/sleep 0))
+                (Thread/sleep 0))
+   :looked-twice #(try
+                    (t/checkpoint)
+                    (catch CancellationException _ (Thread/sleep 0) (t/checkpoint)))})
 
 (def ^:private nests (tuples 3 [:scope :fallback :shield]))
 
@@ -58,7 +66,9 @@
   "Returns the runs after which the signals are not those expected."
   [expected? runs]
   (nests/with-alarms
-    (into [] (keep #(let [seen (signals-of %)] (when-not (expected? seen) (assoc % :seen seen)))) runs)))
+    (into []
+          (keep #(let [seen (signals-of %)] (when-not (expected? seen) (assoc % :seen seen))))
+          runs)))
 
 (defn- runs [foreign endings]
   (for [nest nests, order orders, ending endings]
@@ -76,8 +86,8 @@
 ;; What an inner form has used up
 
 (defn- outer-answer
-  "Cancels an outer and an inner form, both with a fallback, in this order; the inner one ends by ending. Returns what the outer one
-  answers when its own body then sleeps."
+  "Cancels an outer and an inner form, both with a fallback, in this order; the inner one ends by
+  ending. Returns what the outer one answers when its own body then sleeps."
   [order ending]
   (nests/with-alarms
     (gate/in-time 5000
@@ -117,20 +127,28 @@
   (reify Executor (execute [_ runnable] (.run runnable))))
 
 (defn- via-caller
-  "Returns the signals after a task on the calling thread, inside a scope; f is called there, with the scope."
+  "Returns the signals after a task on the calling thread, inside a scope; f is called there, with
+  the scope."
   [f]
   (nests/signals #(t/with-scope [s] (t/future-via [on-caller] (f s)))))
 
 (deftest an-interrupt-ends-with-a-task-on-a-borrowed-thread
   (testing "the form around it is cancelled inside the task"
     (is (= #{} (via-caller #(t/cancel! %))))
-    (is (= #{} (via-caller #(do (t/cancel! %) (Thread/sleep 0))))))
+    (is (= #{}
+           (via-caller #(do
+                          (t/cancel! %)
+                          (Thread/sleep 0))))))
   (testing "forms in it and around it are cancelled"
     (is (= #{} (via-caller #(t/with-scope [inner] (t/cancel! inner) (t/cancel! %) (t/checkpoint)))))
-    (is (= #{} (via-caller #(t/with-scope [inner] (t/cancel! %) (t/cancel! inner) (Thread/sleep 0))))))
+    (is (= #{}
+           (via-caller #(t/with-scope [inner] (t/cancel! %) (t/cancel! inner) (Thread/sleep 0))))))
   (testing "somebody else's stays"
     (is (= #{:flag} (via-caller (fn [_] (interrupt-self!)))))
-    (is (= #{:flag} (via-caller #(do (interrupt-self!) (t/cancel! %)))))))
+    (is (= #{:flag}
+           (via-caller #(do
+                          (interrupt-self!)
+                          (t/cancel! %)))))))
 
 (defn- cancelled-on-pool
   "Returns whether the pool's thread is interrupted after a task on it was cancelled."

@@ -1,5 +1,6 @@
 (ns thrum.no-memory-test
-  "Where there is no memory to put a failure on record, the failure itself is thrown, and nobody waits for ever."
+  "Where there is no memory to put a failure on record, the failure itself is thrown, and nobody
+  waits for ever."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
@@ -20,8 +21,13 @@
   "Calls f while what no thread catches is not printed."
   [f]
   (let [before (Thread/getDefaultUncaughtExceptionHandler)]
-    (Thread/setDefaultUncaughtExceptionHandler (reify Thread$UncaughtExceptionHandler (uncaughtException [_ _ _])))
-    (try (f) (finally (Thread/setDefaultUncaughtExceptionHandler before)))))
+    (Thread/setDefaultUncaughtExceptionHandler (reify
+                                                 Thread$UncaughtExceptionHandler
+                                                 (uncaughtException [_ _ _])))
+    (try
+      (f)
+      (finally
+        (Thread/setDefaultUncaughtExceptionHandler before)))))
 
 (def ^:private forms
   "By name: a function of a function that throws, which is called in a task."
@@ -35,14 +41,17 @@
    "all" #(t/all (%) (Thread/sleep 60000))
    "race" #(t/race (%) (Thread/sleep 60000))
    "pcalls" #(doall (t/pcalls %))
-   "deref" #(try @(t/future (%)) (catch java.util.concurrent.ExecutionException e (throw (ex-cause e))))})
+   "deref" #(try
+              @(t/future (%))
+              (catch java.util.concurrent.ExecutionException e (throw (ex-cause e))))})
 
 (deftest a-failure-that-cannot-be-put-on-record-is-thrown-all-the-same
   (doseq [[what form] forms]
     (let [failure (Exception. "what f threw")
-          e (without-noise (fn []
-                             (with-redefs-fn {#'error/known? out-of-memory}
-                               #(gate/in-time 5000 (fn [] (thrown (form (fn [] (throw failure)))))))))]
+          e (without-noise
+              (fn []
+                (with-redefs-fn {#'error/known? out-of-memory}
+                  #(gate/in-time 5000 (fn [] (thrown (form (fn [] (throw failure)))))))))]
       (is (identical? failure e) what))))
 
 (deftest a-fan-out-is-over-when-it-throws-also-where-its-failure-cannot-be-told

@@ -1,8 +1,9 @@
 (ns thrum.program
   "Programs of scopes as data: how they are generated, and how Thrum runs them.
 
-  Every operation begins with a pause, and all pauses and deadlines are different powers of two, so that no two sums are the same: two
-  things happen at the same instant only where one is the cause of the other. That determines the outcome."
+  Every operation begins with a pause, and all pauses and deadlines are different powers of two, so
+  that no two sums are the same: two things happen at the same instant only where one is the cause
+  of the other. That determines the outcome."
   (:require
    [clojure.test.check.generators :as gen]
    [thrum.core :as t]
@@ -11,7 +12,8 @@
 
 (set! *warn-on-reflection* true)
 
-;; What is generated: a tree. Weights order the durations; :to and :of choose among the scopes and tasks in sight.
+;; What is generated: a tree. Weights order the durations; :to and :of choose among the scopes and
+;; tasks in sight.
 
 (def ^:private weight (gen/choose 0 100))
 (def ^:private index (gen/choose 0 3))
@@ -20,31 +22,44 @@
   (apply gen/hash-map :op (gen/return op) kvs))
 
 (def ^:private leaf
-  (gen/frequency
-    [[4 (op :sleep :pause weight)]
-     [2 (op :throw :pause weight)]
-     [2 (op :join :pause weight :of index)]
-     [1 (op :cancel :pause weight :to index)]
-     [2 (op :use :pause weight :to index :fails? (gen/frequency [[4 (gen/return false)] [1 (gen/return true)]]))]]))
+  (gen/frequency [[4 (op :sleep :pause weight)] [2 (op :throw :pause weight)]
+                  [2 (op :join :pause weight :of index)] [1 (op :cancel :pause weight :to index)]
+                  [2
+                   (op :use
+                       :pause weight
+                       :to index
+                       :fails? (gen/frequency [[4 (gen/return false)] [1 (gen/return true)]]))]]))
 
 (def ^:private maybe-weight
   (gen/frequency [[2 (gen/return nil)] [1 weight]]))
 
-(defn- inner [node]
-  (gen/frequency
-    [[4 (op :do :nodes (gen/vector node 1 3))]
-     [6 (op :fork :pause weight :to index :daemon? (gen/frequency [[4 (gen/return false)] [1 (gen/return true)]]) :task node :then node)]
-     [3 (op :scope :pause weight :deadline maybe-weight :on-error (gen/elements [:cancel :cancel :collect]) :body node)]
-     [2 (op :timeout :pause weight :deadline weight :fallback? gen/boolean :body node)]
-     [1 (op :shield :pause weight :deadline weight :body node)]
-     [2 (op :finally :body node :cleanup node)]]))
+(defn- inner
+  [node]
+  (gen/frequency [[4 (op :do :nodes (gen/vector node 1 3))]
+                  [6
+                   (op :fork
+                       :pause weight
+                       :to index
+                       :daemon? (gen/frequency [[4 (gen/return false)] [1 (gen/return true)]])
+                       :task node
+                       :then node)]
+                  [3
+                   (op :scope
+                       :pause weight
+                       :deadline maybe-weight
+                       :on-error (gen/elements [:cancel :cancel :collect])
+                       :body node)]
+                  [2 (op :timeout :pause weight :deadline weight :fallback? gen/boolean :body node)]
+                  [1 (op :shield :pause weight :deadline weight :body node)]
+                  [2 (op :finally :body node :cleanup node)]]))
 
 (defn- tree [depth]
   (if (zero? depth)
     leaf
     (gen/frequency [[1 leaf] [5 (inner (tree (dec depth)))]])))
 
-;; What is run: nodes have ids, durations are ms, scopes and tasks are named by the ids of their nodes.
+;; What is run: nodes have ids, durations are ms, scopes and tasks are named by the ids of their
+;; nodes.
 
 (defn- numbered
   "Returns the node with :id in it and those below."
@@ -67,14 +82,17 @@
   (sort (for [{:keys [id] :as node} (nodes node), key [:pause :deadline], :when (key node)]
           [(key node) id key])))
 
-(defn- timed [node]
-  (let [ms (into {} (map-indexed (fn [i [_ id key]] [[id key] (bit-shift-left 1 i)])) (weights node))
+(defn- timed
+  [node]
+  (let [ms
+        (into {} (map-indexed (fn [i [_ id key]] [[id key] (bit-shift-left 1 i)])) (weights node))
         set-ms (fn set-ms [x]
-                 (cond
-                   (map? x) (let [x (update-vals x set-ms)]
-                              (reduce #(if (%2 %1) (assoc %1 %2 (ms [(:id x) %2])) %1) x [:pause :deadline]))
-                   (vector? x) (mapv set-ms x)
-                   :else x))]
+                 (cond (map? x) (let [x (update-vals x set-ms)]
+                                  (reduce #(if (%2 %1) (assoc %1 %2 (ms [(:id x) %2])) %1)
+                                          x
+                                          [:pause :deadline]))
+                       (vector? x) (mapv set-ms x)
+                       :else x))]
     (set-ms node)))
 
 (defn- pick [choices i]
@@ -92,11 +110,12 @@
         (update :then resolved (update sight :tasks #(cons {:id id, :scope scope} %))))))
 
 (defn- without-fallback
-  "A fork from inside a timeout into a scope around it fails at the same instant as the fallback is given: then nobody can say
-  what comes first."
-  [{:keys [body] :as node} scopes]
+  "A fork from inside a timeout into a scope around it fails at the same instant as the fallback is
+  given: then nobody can say what comes first."
+  [{:keys [body], :as node} scopes]
   (cond-> node
-    (some #(and (= :fork (:op %)) (some #{(:scope %)} scopes)) (nodes body)) (assoc :fallback? false)))
+    (some #(and (= :fork (:op %)) (some #{(:scope %)} scopes)) (nodes body)) (assoc :fallback?
+                                                                                    false)))
 
 (defn- resolved [{:keys [id op] :as node} {:keys [scopes tasks] :as sight}]
   (case op
@@ -154,8 +173,10 @@
         (count-running! env scope -1)
         (log! env {:event :fork, :id id, :start start, :end (now-ms)})))))
 
-(defn- close! [env {:keys [id scope fails?]}]
-  (log! env {:event :close, :id id, :scope scope, :at (now-ms), :running (get @(:running env) scope 0)})
+(defn- close!
+  [env {:keys [id scope fails?]}]
+  (log! env
+        {:event :close, :id id, :scope scope, :at (now-ms), :running (get @(:running env) scope 0)})
   (when fails? (throw (failure id))))
 
 (defn- use-it! [env {:keys [id] :as node} scope]
@@ -177,7 +198,8 @@
       (log! env {:event :end, :id id, :running (get @(:running env) id 0)}))))
 
 (defn run
-  "Runs the node on the calling thread. env: {:scopes {id scope}, :tasks {id task}, :log atom of events, :running atom}."
+  "Runs the node on the calling thread. env: {:scopes {id scope}, :tasks {id task}, :log atom of
+  events, :running atom}."
   [{:keys [op id pause body] :as node} env]
   (when pause (wait/sleep! (deadline/in-ms pause)))
   (let [scope (get-in env [:scopes (:scope node)])]

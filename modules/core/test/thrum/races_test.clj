@@ -1,5 +1,6 @@
 (ns thrum.races-test
-  "What all, plet, race, any and settle promise: a few calls at once, and none of them is left running."
+  "What all, plet, race, any and settle promise: a few calls at once, and none of them is left
+  running."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
@@ -46,58 +47,88 @@
 
 (deftest every-branch-has-a-virtual-thread-a-name-and-the-bindings
   (binding [*tenant* :acme]
-    (doseq [[form-name [^Thread thread tenant]] {"all" (first (t/all [(Thread/currentThread) *tenant*]))
-                                                 "race" (t/race [(Thread/currentThread) *tenant*])
-                                                 "any" (t/any [(Thread/currentThread) *tenant*])
-                                                 "settle" (:value (first (t/settle [(Thread/currentThread) *tenant*])))}]
+    (doseq [[form-name [^Thread thread tenant]]
+            {"all" (first (t/all [(Thread/currentThread) *tenant*]))
+             "race" (t/race [(Thread/currentThread) *tenant*])
+             "any" (t/any [(Thread/currentThread) *tenant*])
+             "settle" (:value (first (t/settle [(Thread/currentThread) *tenant*])))}]
       (is (.isVirtual thread))
       (is (re-matches (re-pattern (str form-name "-\\d+/0")) (.getName thread)))
       (is (= :acme tenant)))))
 
 (deftest the-first-failure-of-all-cancels-and-joins-the-others
-  (doseq [failure [(ex-info "boom" {}) (AssertionError. "boom") (StackOverflowError.) (InterruptedException. "by hand")]]
-    (let [running (promise), ended (promise)]
-      (is (identical? failure (thrown (t/all (sleep-until-interrupted running ended)
-                                             (do @running (throw failure))))))
+  (doseq [failure [(ex-info "boom" {}) (AssertionError. "boom") (StackOverflowError.)
+                   (InterruptedException. "by hand")]]
+    (let [running (promise)
+          ended (promise)]
+      (is (identical? failure
+                      (thrown (t/all (sleep-until-interrupted running ended)
+                                     (do
+                                       @running
+                                       (throw failure))))))
       (is (realized? ended)))))
 
 (deftest later-failures-of-all-ride
-  (let [running (promise), ^Throwable root (ex-info "root" {}), cleanup (ex-info "cleanup failed" {})]
-    (is (identical? root (thrown (t/all (try (deliver running true) (Thread/sleep 60000) (catch InterruptedException _ (throw cleanup)))
-                                        (do @running (throw root))))))
+  (let [running (promise)
+        ^Throwable root (ex-info "root" {})
+        cleanup (ex-info "cleanup failed" {})]
+    (is (identical? root
+                    (thrown (t/all (try
+                                     (deliver running true)
+                                     (Thread/sleep 60000)
+                                     (catch InterruptedException _ (throw cleanup)))
+                                   (do
+                                     @running
+                                     (throw root))))))
     (is (some #{cleanup} (.getSuppressed root)))))
 
 (deftest plet-binds-what-was-computed-at-once
   (let [together (CountDownLatch. 2)]
-    (is (= [1 2 5] (t/plet [a (meet together 1)
-                            {:keys [b] [c] :cs} (meet together {:b 2, :cs [5]})]
-                     [a b c]))))
+    (is (= [1 2 5]
+           (t/plet [a (meet together 1) {:keys [b], [c] :cs} (meet together {:b 2, :cs [5]})]
+                   [a b c]))))
   (is (= :body (t/plet [] :body)))
   (testing "none refers to another"
     (let [a :outer]
-      (is (= [:inner :outer] (t/plet [a :inner, b a] [a b])))
+      (is (= [:inner :outer] (t/plet [a :inner b a] [a b])))
       (is (= :outer a))))
   (testing "a failure keeps the body from running"
-    (is (= "boom" (ex-message (thrown (t/plet [_ (throw (ex-info "boom" {}))] (throw (ex-info "body" {}))))))))
+    (is (= "boom"
+           (ex-message (thrown (t/plet [_ (throw (ex-info "boom" {}))]
+                                       (throw (ex-info "body" {}))))))))
   (is (= :thrum/invalid (type-of (ex-cause (thrown (eval '(thrum.core/plet [a] a))))))))
 
 ;; race and any
 
 (deftest the-first-to-end-decides-a-race-and-the-others-are-joined
-  (let [running (promise), ended (promise)]
-    (is (= :won (t/race (sleep-until-interrupted running ended) (do @running :won))))
+  (let [running (promise)
+        ended (promise)]
+    (is (= :won
+           (t/race (sleep-until-interrupted running ended)
+                   (do
+                     @running
+                     :won))))
     (is (realized? ended)))
   (testing "also by failing, with whatever"
     (doseq [failure [(ex-info "boom" {}) (Error. "boom") (InterruptedException. "by hand")]]
-      (let [running (promise), ended (promise)]
-        (is (identical? failure (thrown (t/race (sleep-until-interrupted running ended) (do @running (throw failure))))))
+      (let [running (promise)
+            ended (promise)]
+        (is (identical? failure
+                        (thrown (t/race (sleep-until-interrupted running ended)
+                                        (do
+                                          @running
+                                          (throw failure))))))
         (is (realized? ended)))))
   (is (nil? (t/race nil)))
   (is (false? (t/any false))))
 
 (deftest the-result-may-be-any-value
   (doseq [value [[1 2] "text" {:a 1} () nil false (ex-info "a value" {})]]
-    (is (= value (t/race value) (t/any value) (first (t/all value)) (:value (first (t/settle value)))))))
+    (is (= value
+           (t/race value)
+           (t/any value)
+           (first (t/all value))
+           (:value (first (t/settle value)))))))
 
 (deftest the-first-to-succeed-decides-any
   (let [running (promise), ended (promise), failed (CountDownLatch. 2)]
@@ -117,24 +148,43 @@
     (is (= #{a b c} (into #{e} (filter #{a b c}) (.getSuppressed e))))))
 
 (deftest a-loser-who-ignores-its-interrupt-delays-the-answer
-  (let [running (promise), gate (CountDownLatch. 1), won (promise)
-        [_ outcome] (gate/start "caller" #(t/race (do (deliver running true) (await-anyway gate) :loser)
-                                                  (do @running (deliver won true) :won)))]
+  (let [running (promise)
+        gate (CountDownLatch. 1)
+        won (promise)
+        [_ outcome] (gate/start "caller"
+                                #(t/race (do
+                                           (deliver running true)
+                                           (await-anyway gate)
+                                           :loser)
+                                         (do
+                                           @running
+                                           (deliver won true)
+                                           :won)))]
     @won
     (is (= :waiting (deref outcome 20 :waiting)))
     (.countDown gate)
     (is (= {:value :won} (deref outcome 2000 :stuck)))))
 
 (deftest a-losers-cleanup-has-run-when-a-race-is-over
-  (let [running (promise), trail (atom [])]
-    (is (= :won (t/race (try (deliver running true) (Thread/sleep 60000) (finally (t/shield 60000 (Thread/sleep 1) (swap! trail conj :clean))))
-                        (do @running :won))))
+  (let [running (promise)
+        trail (atom [])]
+    (is (= :won
+           (t/race (try
+                     (deliver running true)
+                     (Thread/sleep 60000)
+                     (finally
+                       (t/shield 60000 (Thread/sleep 1) (swap! trail conj :clean))))
+                   (do
+                     @running
+                     :won))))
     (is (= [:clean] @trail))))
 
 (deftest one-winner-however-close-the-race
   (dotimes [_ 200]
     (let [together (CountDownLatch. 4)]
-      (is (contains? #{0 1 2 3} (t/race (meet together 0) (meet together 1) (meet together 2) (meet together 3)))))))
+      (is (contains?
+            #{0 1 2 3}
+            (t/race (meet together 0) (meet together 1) (meet together 2) (meet together 3)))))))
 
 (deftest many-branches-are-as-good-as-few
   (let [n 2000, running (AtomicLong.), ended (AtomicLong.)
@@ -147,7 +197,8 @@
     (is (= (.get running) (.get ended)))))
 
 (deftest a-race-of-nobody-is-refused
-  (doseq [f [#(t/race) #(t/any) #(t/race-call []) #(t/any-call nil) #(t/race-call [1]) #(t/all-call [:a 2]) #(t/settle-call ["f"])]]
+  (doseq [f [#(t/race) #(t/any) #(t/race-call []) #(t/any-call nil) #(t/race-call [1])
+             #(t/all-call [:a 2]) #(t/settle-call ["f"])]]
     (is (= :thrum/invalid (type-of (thrown (f)))))))
 
 ;; settle
@@ -160,21 +211,38 @@
 
 (deftest a-failure-stops-nobody-in-settle
   (let [failed (promise)]
-    (is (= [:error :value] (map (comp key first) (t/settle (try (throw (ex-info "x" {})) (finally (deliver failed true)))
-                                                           (deref failed 2000 :late)))))))
+    (is (= [:error :value]
+           (map (comp key first)
+                (t/settle (try
+                            (throw (ex-info "x" {}))
+                            (finally
+                              (deliver failed true)))
+                          (deref failed 2000 :late)))))))
 
 (deftest settle-keeps-what-had-ended-when-the-deadline-came
-  (let [alarm (promise), one (promise), two (promise), running (promise), ended (promise), outcomes (promise)
+  (let [alarm (promise)
+        one (promise)
+        two (promise)
+        running (promise)
+        ended (promise)
+        outcomes (promise)
         here #(Thread/currentThread)
-        e (with-redefs [deadline/arm! (fn [^long _ f] (deliver alarm f)), deadline/disarm! (fn [_])]
+        e (with-redefs [deadline/arm! (fn [^long _ f] (deliver alarm f))
+                        deadline/disarm! (fn [_])]
             (thrown (t/with-timeout 60000
-                      (deliver outcomes (t/settle (do (deliver one (here)) :in-time)
-                                                  (do (deliver two (here)) (throw (ex-info "failed" {})))
-                                                  (do (.join ^Thread @one)
-                                                      (.join ^Thread @two)
-                                                      (@alarm)
-                                                      (sleep-until-interrupted running ended))))
-                      (t/checkpoint))))
+                                    (deliver outcomes
+                                             (t/settle (do
+                                                         (deliver one (here))
+                                                         :in-time)
+                                                       (do
+                                                         (deliver two (here))
+                                                         (throw (ex-info "failed" {})))
+                                                       (do
+                                                         (.join ^Thread @one)
+                                                         (.join ^Thread @two)
+                                                         (@alarm)
+                                                         (sleep-until-interrupted running ended))))
+                                    (t/checkpoint))))
         [value failure cancelled] (deref outcomes 0 nil)]
     (is (= :thrum/timeout (type-of e)))
     (is (= {:value :in-time} value))
@@ -193,11 +261,19 @@
 ;; The caller
 
 (deftest an-interrupt-of-the-caller-cancels-joins-and-is-thrown
-  (doseq [[kind run] {:all #(t/all (%) (%)), :race #(t/race (%) (%)), :any #(t/any (%) (%)), :settle #(t/settle (%) (%))
+  (doseq [[kind run] {:all #(t/all (%) (%))
+                      :race #(t/race (%) (%))
+                      :any #(t/any (%) (%))
+                      :settle #(t/settle (%) (%))
                       :plet #(t/plet [a (%) b (%)] [a b])}]
     (testing kind
-      (let [running (CountDownLatch. 2), ended (CountDownLatch. 2)
-            branch #(try (.countDown running) (Thread/sleep 60000) (finally (.countDown ended)))
+      (let [running (CountDownLatch. 2)
+            ended (CountDownLatch. 2)
+            branch #(try
+                      (.countDown running)
+                      (Thread/sleep 60000)
+                      (finally
+                        (.countDown ended)))
             [^Thread caller outcome] (gate/start "caller" #(run branch))]
         (.await running)
         (.interrupt caller)
@@ -205,10 +281,19 @@
         (is (zero? (.getCount ended)))))))
 
 (deftest a-cancel-of-the-caller-cancels-joins-and-is-thrown
-  (doseq [[kind run] {:all #(t/all (%) (%)), :race #(t/race (%) (%)), :any #(t/any (%) (%)), :plet #(t/plet [a (%) b (%)] [a b])}]
+  (doseq [[kind run] {:all #(t/all (%) (%))
+                      :race #(t/race (%) (%))
+                      :any #(t/any (%) (%))
+                      :plet #(t/plet [a (%) b (%)] [a b])}]
     (testing kind
-      (let [running (CountDownLatch. 2), ended (CountDownLatch. 2), seen (promise)
-            branch #(try (.countDown running) (Thread/sleep 60000) (finally (.countDown ended)))
+      (let [running (CountDownLatch. 2)
+            ended (CountDownLatch. 2)
+            seen (promise)
+            branch #(try
+                      (.countDown running)
+                      (Thread/sleep 60000)
+                      (finally
+                        (.countDown ended)))
             task (t/future (deliver seen (thrown (run branch))))]
         (.await running)
         (future-cancel task)

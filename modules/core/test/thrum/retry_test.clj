@@ -1,5 +1,6 @@
 (ns thrum.retry-test
-  "Schedules are data, looked at without a clock; the attempts are told on a clock that jumps ahead instead of waiting."
+  "Schedules are data, looked at without a clock; the attempts are told on a clock that jumps ahead
+  instead of waiting."
   (:require
    [clojure.string :as str]
    [clojure.test :refer [are deftest is testing use-fixtures]]
@@ -113,7 +114,8 @@
         :done))))
 
 (defn- tried
-  "Returns what came of a retry of a function that throws these in turn: :value or :thrown, :ms, :calls."
+  "Returns what came of a retry of a function that throws these in turn: :value or :thrown, :ms,
+  :calls."
   [options throwables]
   (let [calls (atom 0)]
     (assoc (on-virtual-time #(retry/call options (failing calls throwables))) :calls @calls)))
@@ -151,7 +153,10 @@
 (deftest the-end-of-the-schedule-is-the-end
   (is (= 1 (:calls (tried {:schedule [], :attempts 9} (failures 9)))))
   (is (= [3 7] ((juxt :calls :ms) (tried {:schedule [3 4], :attempts 9} (failures 9)))))
-  (is (= [4 30] ((juxt :calls :ms) (tried {:schedule (retry/max-elapsed 39 (retry/constant 10)), :attempts 9} (failures 9)))))
+  (is
+    (= [4 30]
+       ((juxt :calls :ms)
+        (tried {:schedule (retry/max-elapsed 39 (retry/constant 10)), :attempts 9} (failures 9)))))
   (is (= 1 (:calls (tried {:attempts 1} (failures 9))))))
 
 (deftest no-more-waits-are-realised-than-waited
@@ -217,26 +222,36 @@
     (is (= 1 @calls))))
 
 (deftest an-interrupted-thread-tries-no-more-and-stays-interrupted
-  (let [calls (atom 0), [a] (failures 1)
+  (let [calls (atom 0)
+        [a] (failures 1)
         e (thrown (retry/call {:schedule (retry/constant 0)}
-                              #(do (swap! calls inc) (.interrupt (Thread/currentThread)) (throw a))))]
+                              #(do
+                                 (swap! calls inc)
+                                 (.interrupt (Thread/currentThread))
+                                 (throw a))))]
     (is (Thread/interrupted))
     (is (identical? a e))
     (is (= 1 @calls))))
 
 (deftest an-interrupt-of-the-wait-carries-the-failures
-  (let [[a b] (failures 2), parks (atom 0)
+  (let [[a b] (failures 2)
+        parks (atom 0)
         interrupt-second #(when (= 2 (swap! parks inc)) (.interrupt (Thread/currentThread)))
-        {:keys [^Throwable thrown]} (on-virtual-time interrupt-second #(retry/call {} (failing (atom 0) [a b])))]
+        {:keys [^Throwable thrown]} (on-virtual-time interrupt-second
+                                                     #(retry/call {} (failing (atom 0) [a b])))]
     (is (instance? InterruptedException thrown))
     (is (= [a b] (suppressed thrown)))
     (is (not (Thread/interrupted)))))
 
 (deftest an-interrupt-ends-a-real-wait
-  (let [[a] (failures 1), failed (promise)
-        [^Thread thread outcome] (gate/start "retrying" (fn []
-                                                          (retry/call {:schedule (retry/constant 60000)}
-                                                                      #(do (deliver failed true) (throw a)))))]
+  (let [[a] (failures 1)
+        failed (promise)
+        [^Thread thread outcome] (gate/start "retrying"
+                                             (fn []
+                                               (retry/call {:schedule (retry/constant 60000)}
+                                                           #(do
+                                                              (deliver failed true)
+                                                              (throw a)))))]
     @failed
     (is (gate/eventually 5000 #(= Thread$State/TIMED_WAITING (.getState thread))))
     (.interrupt thread)
@@ -245,17 +260,29 @@
       (is (= [a] (suppressed thrown))))))
 
 (deftest a-cancelled-scope-tries-no-more
-  (let [calls (atom 0), [a] (failures 1), scope (scope/scope "s" nil)]
-    (is (identical? a (thrown (in-scope scope (fn []
-                                                (retry/call {:schedule (retry/constant 0)}
-                                                            #(do (swap! calls inc) (scope/cancel! scope :stop) (throw a))))))))
+  (let [calls (atom 0)
+        [a] (failures 1)
+        scope (scope/scope "s" nil)]
+    (is (identical? a
+                    (thrown (in-scope scope
+                                      (fn []
+                                        (retry/call {:schedule (retry/constant 0)}
+                                                    #(do
+                                                       (swap! calls inc)
+                                                       (scope/cancel! scope :stop)
+                                                       (throw a))))))))
     (is (= 1 @calls))))
 
 (deftest a-cancel-of-the-wait-carries-the-failures
-  (let [[a] (failures 1), scope (scope/scope "s" nil), seen (promise)]
+  (let [[a] (failures 1)
+        scope (scope/scope "s" nil)
+        seen (promise)]
     (on-virtual-time #(scope/cancel! scope :stop)
                      (fn []
-                       (in-scope scope #(try (retry/call {} (failing (atom 0) [a])) (catch Throwable t (deliver seen t))))))
+                       (in-scope scope
+                                 #(try
+                                    (retry/call {} (failing (atom 0) [a]))
+                                    (catch Throwable t (deliver seen t))))))
     (let [t (deref seen 0 nil)]
       (is (instance? CancellationException t))
       (is (= :stop (:reason (ex-data (ex-cause t)))))
@@ -271,13 +298,16 @@
            :calls @calls)))
 
 (deftest no-wait-begins-that-would-reach-the-deadline
-  (let [[a b] (failures 2), {:keys [thrown calls ms]} (tried-until 250 {:schedule (retry/constant 200)} [a b])]
+  (let [[a b] (failures 2)
+        {:keys [thrown calls ms]} (tried-until 250 {:schedule (retry/constant 200)} [a b])]
     (is (identical? b thrown))
     (is (= [a] (suppressed b)))
     (is (= [2 200] [calls ms])))
   (testing "a wait that ends with the deadline reaches it"
-    (is (= [1 0] ((juxt :calls :ms) (tried-until 200 {:schedule (retry/constant 200)} (failures 9)))))
-    (is (= [2 200] ((juxt :calls :ms) (tried-until 201 {:schedule (retry/constant 200)} (failures 9))))))
+    (is (= [1 0]
+           ((juxt :calls :ms) (tried-until 200 {:schedule (retry/constant 200)} (failures 9)))))
+    (is (= [2 200]
+           ((juxt :calls :ms) (tried-until 201 {:schedule (retry/constant 200)} (failures 9))))))
   (is (= 1 (:calls (tried-until 1000 {:schedule [Long/MAX_VALUE]} (failures 9))))))
 
 (deftest what-the-user-gave-may-fail-too

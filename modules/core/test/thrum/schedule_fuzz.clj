@@ -1,6 +1,7 @@
 (ns thrum.schedule-fuzz
-  "Small programs on the machine, disturbed at the points where threads meet: by a change of threads, drawn by a seed, and by an
-  interrupt of the caller at the k-th point, for every k. For a JVM with -Dthrum.points=true."
+  "Small programs on the machine, disturbed at the points where threads meet: by a change of
+  threads, drawn by a seed, and by an interrupt of the caller at the k-th point, for every k. For a
+  JVM with -Dthrum.points=true."
   (:require
    [clojure.datafy :as datafy]
    [thrum.core :as t]
@@ -23,58 +24,102 @@
 (defn- fail [x]
   (throw (ex-info "failed" {:failed x})))
 
-;; Each takes {:limiter l, :closed atom} and has one outcome, :value or the :failed of what it throws, whatever the schedule.
-;; :own-interrupt - it interrupts its caller itself, so that another's may become one with it; :if-interrupted - another outcome.
+;; Each takes {:limiter l, :closed atom} and has one outcome, :value or the :failed of what it
+;; throws, whatever the schedule.
+;; :own-interrupt - it interrupts its caller itself, so that another's may become one with it;
+;; :if-interrupted - another outcome.
 
 (def ^:private programs
   {:scope {:outcome [1 2]
-           :f (fn [_] (t/with-scope [s] (let [a (t/fork s (later 5 1)), b (t/fork s (later 3 2))] [@a @b])))}
-   :awaited {:outcome :body
-             :f (fn [_] (t/with-scope [s] (t/fork s (later 5 1)) (t/fork s {:daemon? true} (later 50 2)) :body))}
-   :failing-fork {:outcome :a, :own-interrupt true
-                  :f (fn [_] (t/with-scope [s] (t/fork s (later 3 nil) (fail :a)) (t/fork s (later 50 2)) (later 60 3)))}
+           :f (fn [_]
+                (t/with-scope [s]
+                  (let [a (t/fork s (later 5 1)) b (t/fork s (later 3 2))] [@a @b])))}
+   :awaited
+   {:outcome :body
+    :f (fn [_]
+         (t/with-scope [s] (t/fork s (later 5 1)) (t/fork s {:daemon? true} (later 50 2)) :body))}
+   :failing-fork
+   {:outcome :a
+    :own-interrupt true
+    :f
+    (fn [_]
+      (t/with-scope [s] (t/fork s (later 3 nil) (fail :a)) (t/fork s (later 50 2)) (later 60 3)))}
    :collected {:outcome :a
-               :f (fn [_] (t/with-scope [s {:on-error :collect}] (t/fork s (later 3 nil) (fail :a)) (t/fork s (later 5 2)) :body))}
-   :cancelled {:outcome :own-value, :own-interrupt true
-               :f (fn [_] (t/with-scope [s] (t/fork s (later 50 1)) (t/cancel! s :enough) :own-value))}
-   :late {:outcome :late, :own-interrupt true
-          :f (fn [_] (t/with-timeout [5 :late] (later 50 1)))}
-   :in-time {:outcome 1
-             :f (fn [_] (t/with-timeout [50 :late] (later 5 1)))}
-   :all {:outcome [1 2 3]
-         :f (fn [_] (t/all (later 3 1) (later 1 2) (later 2 3)))}
+               :f (fn [_]
+                    (t/with-scope [s {:on-error :collect}]
+                      (t/fork s (later 3 nil) (fail :a))
+                      (t/fork s (later 5 2))
+                      :body))}
+   :cancelled {:outcome :own-value
+               :own-interrupt true
+               :f (fn [_]
+                    (t/with-scope [s] (t/fork s (later 50 1)) (t/cancel! s :enough) :own-value))}
+   :late {:outcome :late, :own-interrupt true, :f (fn [_] (t/with-timeout [5 :late] (later 50 1)))}
+   :in-time {:outcome 1, :f (fn [_] (t/with-timeout [50 :late] (later 5 1)))}
+   :all {:outcome [1 2 3], :f (fn [_] (t/all (later 3 1) (later 1 2) (later 2 3)))}
    :all-failing {:outcome :b
-                 :f (fn [_] (t/all (later 9 1) (do (later 3 nil) (fail :b)) (later 50 3)))}
-   :race {:outcome 2
-          :f (fn [_] (t/race (later 50 1) (later 3 2)))}
+                 :f (fn [_]
+                      (t/all (later 9 1)
+                             (do
+                               (later 3 nil)
+                               (fail :b))
+                             (later 50 3)))}
+   :race {:outcome 2, :f (fn [_] (t/race (later 50 1) (later 3 2)))}
    :any {:outcome 3
-         :f (fn [_] (t/any (do (later 1 nil) (fail :a)) (later 50 2) (later 5 3)))}
-   :settle {:outcome [{:value 1} {:value 2}]
-            :f (fn [_] (t/settle (later 2 1) (later 1 2)))}
-   :pmapv {:outcome [0 1 2 3]
-           :f (fn [_] (t/pmapv 2 #(later (- 5 (long %)) %) (range 4)))}
-   :nested {:outcome [:late 2], :own-interrupt true
-            :f (fn [_] (t/with-scope [s] (let [a (t/fork s (later 9 2))] [(t/with-timeout [5 :late] (t/all (later 50 1) (later 60 2))) @a])))}
+         :f (fn [_]
+              (t/any (do
+                       (later 1 nil)
+                       (fail :a))
+                     (later 50 2)
+                     (later 5 3)))}
+   :settle {:outcome [{:value 1} {:value 2}], :f (fn [_] (t/settle (later 2 1) (later 1 2)))}
+   :pmapv {:outcome [0 1 2 3], :f (fn [_] (t/pmapv 2 #(later (- 5 (long %)) %) (range 4)))}
+   :nested {:outcome [:late 2]
+            :own-interrupt true
+            :f (fn [_]
+                 (t/with-scope [s]
+                   (let [a (t/fork s (later 9 2))]
+                     [(t/with-timeout [5 :late] (t/all (later 50 1) (later 60 2))) @a])))}
    ;; The cleanup of a late body was interrupted: the fallback answers for both.
-   :shield {:outcome [:late 1], :if-interrupted [:late nil], :own-interrupt true
-            :f (fn [_] (let [cleaned (atom nil)]
-                         [(t/with-timeout [5 :late] (try (later 50 1) (finally (t/shield 500 (reset! cleaned (later 9 1))))))
-                          @cleaned]))}
+   :shield {:outcome [:late 1]
+            :if-interrupted [:late nil]
+            :own-interrupt true
+            :f (fn [_]
+                 (let [cleaned (atom nil)]
+                   [(t/with-timeout [5 :late]
+                                    (try
+                                      (later 50 1)
+                                      (finally
+                                        (t/shield 500 (reset! cleaned (later 9 1)))))) @cleaned]))}
    :use {:outcome :body
          :f (fn [{:keys [closed]}]
               (t/with-scope [s]
-                (t/use! s :a #(do (swap! closed conj %) (later 1 nil)))
+                (t/use! s
+                        :a
+                        #(do
+                           (swap! closed conj %)
+                           (later 1 nil)))
                 (t/fork s (later 3 1))
-                (t/use! s :b #(do (swap! closed conj %) (later 1 nil)))
+                (t/use! s
+                        :b
+                        #(do
+                           (swap! closed conj %)
+                           (later 1 nil)))
                 :body))}
    :limiter {:outcome [1 2 3]
-             :f (fn [{:keys [limiter]}] (t/all (t/with-permit limiter (later 3 1)) (t/with-permit limiter (later 2 2)) (t/with-permit limiter (later 1 3))))}
+             :f (fn [{:keys [limiter]}]
+                  (t/all (t/with-permit limiter (later 3 1))
+                         (t/with-permit limiter (later 2 2))
+                         (t/with-permit limiter (later 1 3))))}
    :limiter-late {:outcome [:late :late]
-                  :f (fn [{:keys [limiter]}] (t/all (t/with-timeout [5 :late] (t/with-permit limiter (later 50 1)))
-                                                    (t/with-timeout [6 :late] (t/with-permit limiter (later 50 2)))))}
+                  :f (fn [{:keys [limiter]}]
+                       (t/all (t/with-timeout [5 :late] (t/with-permit limiter (later 50 1)))
+                              (t/with-timeout [6 :late] (t/with-permit limiter (later 50 2)))))}
    :retry {:outcome 3
-           :f (fn [_] (let [tries (atom 0)] (t/retry {:schedule (t/constant 3), :attempts 5}
-                                              (if (< (long (swap! tries inc)) 3) (fail :again) (later 1 @tries)))))}})
+           :f (fn [_]
+                (let [tries (atom 0)]
+                  (t/retry {:schedule (t/constant 3), :attempts 5}
+                           (if (< (long (swap! tries inc)) 3) (fail :again) (later 1 @tries)))))}})
 
 ;; What came of a run
 
@@ -98,7 +143,8 @@
       (not (contains? #{[] [:a] [:b :a]} @closed)) (assoc :closed @closed))))
 
 (defn- run-disturbed
-  "Runs a program; on-point is called with the caller's thread and the point. Returns [result left-over]."
+  "Runs a program; on-point is called with the caller's thread and the point. Returns [result
+  left-over]."
   [{:keys [f]} seed on-point]
   (let [env {:limiter (t/limiter 1), :closed (atom [])}
         body (fn []
@@ -120,10 +166,15 @@
   (fn [_ _]
     (when (and (on-the-machine?) (zero? (.nextInt random 3))) (Thread/yield))))
 
-(defn- schedule-failure [[name program] seed]
+(defn- schedule-failure
+  [[name program] seed]
   (let [[result left] (run-disturbed program seed (change-threads (Random. seed)))]
     (when (or left (:interrupted result) (not= (:outcome program) (outcome result)))
-      {:program name, :seed seed, :outcome (outcome result), :left left, :interrupted (:interrupted result)})))
+      {:program name
+       :seed seed
+       :outcome (outcome result)
+       :left left
+       :interrupted (:interrupted result)})))
 
 ;; An interrupt at every point
 
@@ -134,7 +185,8 @@
     (when (= k (swap! seen inc)) (.interrupt caller))))
 
 (defn- shows-interrupt?
-  "The caller can know: by the flag, by what is thrown, or by what rides on it, where a fork had failed before."
+  "The caller can know: by the flag, by what is thrown, or by what rides on it, where a fork had
+  failed before."
   [{:keys [interrupted ^Throwable thrown]}]
   (if (instance? InterruptedException thrown)
     (not interrupted)
@@ -148,8 +200,15 @@
         expected? (into #{:interrupted} (vals (select-keys program [:outcome :if-interrupted])))]
     (cond
       (< (long @seen) (long k)) nil
-      (or left (not (expected? (outcome result))) (not (or (shows-interrupt? result) (:own-interrupt program))))
-      {:program name, :seed seed, :point k, :outcome (outcome result), :left left, :interrupted (:interrupted result)}
+      (or left
+          (not (expected? (outcome result)))
+          (not (or (shows-interrupt? result) (:own-interrupt program))))
+      {:program name
+       :seed seed
+       :point k
+       :outcome (outcome result)
+       :left left
+       :interrupted (:interrupted result)}
       :else :ok)))
 
 (defn- interrupts [program seed]
@@ -173,11 +232,17 @@
 
 ;; All of it
 
-(defn- outcomes [seeds]
+(defn- outcomes
+  [seeds]
   (concat
-    (for [program programs, seed (take seeds (range))] (or (schedule-failure program seed) :ok))
-    (for [program programs, seed (take (quot seeds 20) (range)), result (interrupts program seed)] result)
-    (for [program programs, seed (take (quot seeds 40) (range))] (or (real-failure program seed) :ok))))
+    (for [program programs seed (take seeds (range))] (or (schedule-failure program seed) :ok))
+    (for [program programs
+          seed (take (quot seeds 20) (range))
+          result (interrupts program seed)]
+      result)
+    (for [program programs
+          seed (take (quot seeds 40) (range))]
+      (or (real-failure program seed) :ok))))
 
 (defn- report!
   "Prints the failures, at most ten, and as the last line how many there were."

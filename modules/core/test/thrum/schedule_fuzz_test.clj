@@ -7,7 +7,10 @@
 (defn- fuzz
   "Returns [runs failures], and the lines that were printed."
   [jvm-opts & args]
-  (let [{:keys [lines]} (jvm/quietly (jvm/command (jvm/this-home) (into jvm/exports jvm-opts) 'thrum.schedule-fuzz args) 150000)
+  (let [{:keys [lines]}
+        (jvm/quietly
+          (jvm/command (jvm/this-home) (into jvm/exports jvm-opts) 'thrum.schedule-fuzz args)
+          150000)
         [_ & counts] (re-matches #"(\d+) runs, (\d+) failures" (str (jvm/last-line lines)))]
     [(mapv parse-long counts) lines]))
 

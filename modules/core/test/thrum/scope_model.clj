@@ -1,11 +1,12 @@
 (ns thrum.scope-model
-  "A pure model of scopes, for thrum.program. It knows no threads: it evaluates the tree for given cuts, {scope {:at ms, :reason r, :order n}},
-  the moments from which the work of a scope is cancelled; the earliest cut that this calls for is added, until nothing calls for
-  another.
+  "A pure model of scopes, for thrum.program. It knows no threads: it evaluates the tree for given
+  cuts, {scope {:at ms, :reason r, :order n}}, the moments from which the work of a scope is
+  cancelled; the earliest cut that this calls for is added, until nothing calls for another.
 
-  A step is {:at ms, :value v} or {:at ms, :thrown x}; with :by, the order of the cut that ended it at that instant, if one did, and
-  :events, what happened meanwhile. env: {:cuts, :chain - the scopes whose
-  cancel reaches the work, the nearest first, :moment - its deadline; by scope :chains, :moments and :on-error; by id :tasks}.")
+  A step is {:at ms, :value v} or {:at ms, :thrown x}; with :by, the order of the cut that ended it
+  at that instant, if one did, and :events, what happened meanwhile. env: {:cuts, :chain - the
+  scopes whose cancel reaches the work, the nearest first, :moment - its deadline; by scope :chains,
+  :moments and :on-error; by id :tasks}.")
 
 (set! *warn-on-reflection* true)
 
@@ -26,7 +27,8 @@
   {:event :cut, :scope scope, :at at, :reason reason})
 
 (defn- met
-  "Returns the first cut of the chain that came before the step's end; of those at the same instant, one that caused it."
+  "Returns the first cut of the chain that came before the step's end; of those at the same instant,
+  one that caused it."
   [{:keys [cuts]} chain {:keys [at by]}]
   (->> (keep cuts chain)
        (filter #(or (< (:at %) at)
@@ -37,7 +39,8 @@
 ;; Steps
 
 (defn- wait-until
-  "A wait for the moment end, or for what comes then; cause: the order of the cut that makes it end then, or nil."
+  "A wait for the moment end, or for what comes then; cause: the order of the cut that makes it end
+  then, or nil."
   ([env at end] (wait-until env at end -1))
   ([env at end cause]
    (let [{:keys [order] :as cut} (cut-of env (:chain env))]
@@ -84,9 +87,13 @@
 (defmethod op :do [{:keys [nodes]} env at]
   (reduce (fn [before node] (and-then before #(step node env %))) {:at at} nodes))
 
-(defmethod op :finally [{:keys [body cleanup]} env at]
-  (let [before (step body env at), cleaned (step cleanup env (:at before))]
-    (-> (if (:thrown cleaned) cleaned (assoc before :at (:at cleaned), :by (:by cleaned), :events (:events cleaned)))
+(defmethod op :finally
+  [{:keys [body cleanup]} env at]
+  (let [before (step body env at)
+        cleaned (step cleanup env (:at before))]
+    (-> (if (:thrown cleaned)
+            cleaned
+            (assoc before :at (:at cleaned) :by (:by cleaned) :events (:events cleaned)))
         (after before))))
 
 (defmethod op :use [{:keys [id scope] :as node} {:keys [chains] :as env} at]
@@ -123,18 +130,25 @@
 
 (defn- ended
   "Returns how a task ended: {:settled ms, :at ms, :value v | :thrown x, :cancelled cut, :failed x}."
-  [env chain {:keys [thrown] :as run}]
+  [env chain {:keys [thrown], :as run}]
   (let [cut (met env chain run)]
     (cond-> (assoc (select-keys run [:at :by :value :thrown]) :settled (:at run))
-      cut (assoc :settled (:at cut), :cancelled cut, :thrown (cancelled cut))
+      cut (assoc :settled (:at cut) :cancelled cut :thrown (cancelled cut))
       (and thrown (not (and cut (:casualty thrown)))) (assoc :failed thrown))))
 
-(defn- start [{:keys [id scope daemon?] :as node} {:keys [chains moments on-error] :as env} start-at]
+(defn- start
+  [{:keys [id scope daemon?], :as node} {:keys [chains moments on-error], :as env} start-at]
   (let [chain (chains scope)
-        run (step (in-time node env (moments scope)) (assoc env :chain chain, :moment (moments scope)) start-at)
-        {:keys [at failed cancelled] :as task} (ended env chain run)]
-    [task (cond-> (conj (:events run) (merge task {:event :fork, :id id, :scope scope, :daemon? daemon?, :start start-at}))
-            (and failed (not cancelled) (not= :collect (on-error scope))) (conj (cut! scope at :sibling-failed)))]))
+        run (step (in-time node env (moments scope))
+                  (assoc env :chain chain :moment (moments scope))
+                  start-at)
+        {:keys [at failed cancelled], :as task} (ended env chain run)]
+    [task
+     (cond-> (conj (:events run)
+                   (merge task
+                          {:event :fork, :id id, :scope scope, :daemon? daemon?, :start start-at}))
+       (and failed (not cancelled) (not= :collect (on-error scope)))
+       (conj (cut! scope at :sibling-failed)))]))
 
 (defmethod op :fork [{:keys [id scope] :as node} env at]
   (if (cut-of env ((:chains env) scope) (dec at))
@@ -185,17 +199,20 @@
 
 (defn- verdict
   "Returns what the form answers, {:value v} or {:thrown x}."
-  [{:keys [id fallback? deadline]} {:keys [thrown casualty value] :as body} {:keys [forks own-cut outer-cut fired?]}]
+  [{:keys [id fallback? deadline]} {:keys [thrown casualty value], :as body}
+   {:keys [forks own-cut outer-cut fired?]}]
   (let [harmed (some #(and (:cancelled %) (not (:daemon? %))) forks)
-        failures (map :failed (in-time-order (concat (filter :failed forks) (when thrown [(assoc body :failed thrown)]))))]
-    (cond
-      (seq failures) {:thrown (first failures)}
-      (and fired? (or casualty harmed)) (if fallback?
-                                          {:value [:fallback id]}
-                                          {:thrown {:kind :timeout, :ms deadline, :casualty (some? casualty)}})
-      casualty {:thrown (as-cancelled casualty (or own-cut outer-cut))}
-      (and outer-cut harmed) {:thrown (cancelled outer-cut)}
-      :else {:value value})))
+        failures (map :failed
+                      (in-time-order (concat (filter :failed forks)
+                                             (when thrown [(assoc body :failed thrown)]))))]
+    (cond (seq failures) {:thrown (first failures)}
+          (and fired? (or casualty harmed))
+          (if fallback?
+            {:value [:fallback id]}
+            {:thrown {:kind :timeout, :ms deadline, :casualty (some? casualty)}})
+          casualty {:thrown (as-cancelled casualty (or own-cut outer-cut))}
+          (and outer-cut harmed) {:thrown (cancelled outer-cut)}
+          :else {:value value})))
 
 (defn- closing
   "Returns what the form answers after its closes, which are the uses, the last first."
@@ -209,7 +226,8 @@
   (filter #(and (= event (:event %)) (= id (:scope %))) events))
 
 (defn- within
-  "Returns env for the body of the form, with the form's own moment only if it comes before the inherited."
+  "Returns env for the body of the form, with the form's own moment only if it comes before the
+  inherited."
   [{:keys [id on-error]} env outer own inherited]
   (let [chain (cons id outer), moment (or own inherited)]
     (-> env
@@ -262,7 +280,8 @@
 ;; The whole
 
 (defn- causality
-  "Of what happens at one instant, failures follow from cancels, outer ones from inner ones, and ends from failures."
+  "Of what happens at one instant, failures follow from cancels, outer ones from inner ones, and
+  ends from failures."
   [{:keys [at reason scope]}]
   [at ({:sibling-failed 1, :ended 2} reason 0) (if (int? scope) (- scope) 0)])
 

@@ -18,7 +18,8 @@
 
 (use-fixtures :each leak/no-leaks)
 
-;; What is compared: {:at ms, :value v | :thrown x, :forks {id [start end]}, :closes {scope [[id ms] ...]}}
+;; What is compared: {:at ms, :value v | :thrown x, :forks {id [start end]}, :closes {scope [[id ms]
+;; ...]}}
 
 (defn- expected [program]
   (let [{:keys [at value thrown events]} (model/outcome program)
@@ -33,27 +34,30 @@
 (defn- described
   "Returns a throwable as the model names it."
   [t]
-  (let [{:keys [type timeout-ms] :program/keys [failure]} (ex-data t)]
-    (cond
-      failure {:kind :failure, :id failure}
-      (= :thrum/timeout type) {:kind :timeout, :ms timeout-ms}
-      (= :thrum/closed type) {:kind :closed}
-      (instance? ExecutionException t) (recur (ex-cause t))
-      (instance? CancellationException t) {:kind :cancelled, :reason (:reason (ex-data (ex-cause t)))}
-      :else {:kind :unexpected, :throwable t})))
+  (let [{:keys [type timeout-ms], :program/keys [failure]} (ex-data t)]
+    (cond failure {:kind :failure, :id failure}
+          (= :thrum/timeout type) {:kind :timeout, :ms timeout-ms}
+          (= :thrum/closed type) {:kind :closed}
+          (instance? ExecutionException t) (recur (ex-cause t))
+          (instance? CancellationException t) {:kind :cancelled
+                                               :reason (:reason (ex-data (ex-cause t)))}
+          :else {:kind :unexpected, :throwable t})))
 
 (defn- actual
   "Returns what the run came to, and the log."
   [program seed]
-  (let [log (atom []), running (atom {})
+  (let [log (atom [])
+        running (atom {})
         run #(program/run program {:log log, :running running})
-        {:keys [value thrown nanos] :as result} (gate/in-time 10000 (fn [] (virtual-clock/run seed run)))
+        {:keys [value thrown nanos], :as result} (gate/in-time 10000
+                                                               (fn [] (virtual-clock/run seed run)))
         events (group-by :event @log)]
     {:result result
      :log events
      :outcome {:at (quot nanos 1000000)
                :value value
-               :thrown (some-> thrown described)
+               :thrown (some-> thrown
+                               described)
                :forks (into {} (map (juxt :id (juxt :start :end))) (:fork events))
                :closes (update-vals (group-by :scope (:close events)) #(mapv (juxt :id :at) %))}}))
 
@@ -65,18 +69,25 @@
        (cond-> actual timeouts? (dissoc :thrown)))))
 
 (defn- sound?
-  "What holds whatever the outcome: nobody outlives a scope, closes come after its forks, and nothing is left."
+  "What holds whatever the outcome: nobody outlives a scope, closes come after its forks, and
+  nothing is left."
   [{:keys [log result]}]
   (and (every? #(zero? (:running %)) (:end log))
-       (every? #(zero? (:running %)) (remove (comp (set (map :id (:refused log))) :id) (:close log)))
-       (= {:interrupted false, :alive 0, :planned 0} (select-keys result [:interrupted :alive :planned]))))
+       (every? #(zero? (:running %))
+               (remove (comp (set (map :id (:refused log))) :id) (:close log)))
+       (= {:interrupted false, :alive 0, :planned 0}
+          (select-keys result [:interrupted :alive :planned]))))
 
 (defn- mismatch
   "Returns what the model and the run say where they differ, or nil."
   [program seed]
-  (let [expected (expected program), {:keys [outcome] :as actual} (actual program seed)]
+  (let [expected (expected program)
+        {:keys [outcome], :as actual} (actual program seed)]
     (when-not (and (same? expected outcome) (sound? actual))
-      {:expected expected, :actual outcome, :result (dissoc (:result actual) :thrown), :log (:log actual)})))
+      {:expected expected
+       :actual outcome
+       :result (dissoc (:result actual) :thrown)
+       :log (:log actual)})))
 
 (defn- check [n]
   (tc/quick-check n (prop/for-all [program program/programs, seed program/seeds]
@@ -86,7 +97,10 @@
 (deftest ^{:time-limit-ms 120000} scopes-do-what-their-model-says
   (let [{:keys [pass? shrunk seed]} (check 1000)
         [program machine-seed :as smallest] (:smallest shrunk)]
-    (is pass? (pr-str {:seed seed, :smallest smallest, :mismatch (when-not pass? (mismatch program machine-seed))}))
+    (is pass?
+        (pr-str {:seed seed
+                 :smallest smallest
+                 :mismatch (when-not pass? (mismatch program machine-seed))}))
     (is (zero? (deadline/armed)))))
 
 (deftest ^{:time-limit-ms 120000} a-library-that-breaks-its-rules-is-found-out

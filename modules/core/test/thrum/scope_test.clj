@@ -46,9 +46,12 @@
     (is (empty? (.children scope)))))
 
 (deftest a-closed-scope-takes-nobody-and-lets-its-children-run
-  (let [scope (scope/scope "checkout" nil), gate (promise), task (fork! scope (fn [] @gate))]
+  (let [scope (scope/scope "checkout" nil)
+        gate (promise)
+        task (fork! scope (fn [] @gate))]
     (scope/close! scope :done)
-    (is (= {:type :thrum/closed, :scope "checkout", :reason :done} (ex-data (thrown (fork! scope (fn []))))))
+    (is (= {:type :thrum/closed, :scope "checkout", :reason :done}
+           (ex-data (thrown (fork! scope (fn []))))))
     (deliver gate :value)
     (is (= :value @task))
     (scope/join! scope)))
@@ -63,8 +66,17 @@
     (scope/join! scope)))
 
 (deftest the-end-of-a-parent-cancels-what-its-children-run
-  (let [^Scope parent (scope/scope "parent" nil), ^Scope child (scope/scope "child" parent), running (promise), ended (promise)]
-    (fork! child (fn [] (deliver running true) (try (Thread/sleep 60000) (finally (deliver ended true)))))
+  (let [^Scope parent (scope/scope "parent" nil)
+        ^Scope child (scope/scope "child" parent)
+        running (promise)
+        ended (promise)]
+    (fork! child
+           (fn []
+             (deliver running true)
+             (try
+               (Thread/sleep 60000)
+               (finally
+                 (deliver ended true)))))
     @running
     (is (= [child] (.children parent)))
     (scope/cancel! parent :over)
@@ -83,7 +95,9 @@
       (is (= :thrum/closed (:type (ex-data (thrown (fork! child (fn []))))))))))
 
 (deftest forks-and-ends-from-many-threads-lose-nobody
-  (let [^Scope parent (scope/scope "parent" nil), ^Scope child (scope/scope "child" parent), done (CountDownLatch. 4)]
+  (let [^Scope parent (scope/scope "parent" nil)
+        ^Scope child (scope/scope "child" parent)
+        done (CountDownLatch. 4)]
     (dotimes [_ 4]
       (.start (Thread. (fn [] (dotimes [_ 2000] (fork! child (fn []))) (.countDown done)))))
     (.await done)
@@ -93,9 +107,14 @@
     (is (empty? (.children child)))))
 
 (deftest a-join-keeps-the-interrupt-for-later
-  (let [scope (scope/scope "s" nil), gate (promise), running (promise)]
+  (let [scope (scope/scope "s" nil)
+        gate (promise)
+        running (promise)]
     (fork! scope (fn [] (deliver running true) @gate))
-    (let [[^Thread joiner outcome] (gate/start "joiner" #(do (scope/join! scope) (Thread/interrupted)))]
+    (let [[^Thread joiner outcome] (gate/start "joiner"
+                                               #(do
+                                                  (scope/join! scope)
+                                                  (Thread/interrupted)))]
       @running
       (.interrupt joiner)
       (is (= :joining (deref outcome 20 :joining)))

@@ -51,10 +51,11 @@
       (is (= [:unbound :unbound] (in-task nil #(mapv seen [user tenant])))))))
 
 (deftest what-is-not-bound-is-left-out
-  (on-25
-    (is (= [:ada :unbound] (in-task (run-with user :ada #(jdk/rebinding [tenant user])) #(mapv seen [user tenant]))))
-    (is (= 1 (in-task (jdk/rebinding [user tenant]) (fn [] 1))))
-    (is (= :unbound (in-task (jdk/rebinding [user]) #(seen user))))))
+  (on-25 (is (= [:ada :unbound]
+                (in-task (run-with user :ada #(jdk/rebinding [tenant user]))
+                         #(mapv seen [user tenant]))))
+         (is (= 1 (in-task (jdk/rebinding [user tenant]) (fn [] 1))))
+         (is (= :unbound (in-task (jdk/rebinding [user]) #(seen user))))))
 
 (deftest what-is-bound-at-the-call-counts
   (on-25
@@ -62,13 +63,13 @@
       (is (= :ada (run-with user :grace (fn [] (in-task wrap #(seen user)))))))))
 
 (deftest values-and-failures-come-out-as-they-are
-  (on-25
-    (let [wrap (run-with user :ada #(jdk/rebinding [user]))]
-      (is (nil? ((wrap (fn [])))))
-      (is (false? ((wrap (fn [] false)))))
-      (doseq [failure [(Exception.) (ex-info "no" {}) (AssertionError. "no") (StackOverflowError.) (InterruptedException.)]]
-        (is (identical? failure (thrown ((wrap (fn [] (throw failure)))))))
-        (is (empty? (.getSuppressed ^Throwable failure)))))))
+  (on-25 (let [wrap (run-with user :ada #(jdk/rebinding [user]))]
+           (is (nil? ((wrap (fn [])))))
+           (is (false? ((wrap (fn [] false)))))
+           (doseq [failure [(Exception.) (ex-info "no" {}) (AssertionError. "no")
+                            (StackOverflowError.) (InterruptedException.)]]
+             (is (identical? failure (thrown ((wrap (fn [] (throw failure)))))))
+             (is (empty? (.getSuppressed ^Throwable failure)))))))
 
 (deftest the-users-wrap-runs-inside-and-may-bind-again
   (on-25
@@ -82,9 +83,9 @@
       (is (= [[:starting :unbound] [:before :ada]] @trail)))))
 
 (deftest a-wrap-without-a-thunk-is-still-told
-  (on-25
-    (let [wrap (run-with user :ada #(jdk/with-scoped (constantly nil) [user]))]
-      (is (= [:thrum/invalid :wrap] ((juxt :type :option) (ex-data (thrown (in-task wrap (fn []))))))))))
+  (on-25 (let [wrap (run-with user :ada #(jdk/with-scoped (constantly nil) [user]))]
+           (is (= [:thrum/invalid :wrap]
+                  ((juxt :type :option) (ex-data (thrown (in-task wrap (fn []))))))))))
 
 (deftest without-scoped-values-the-wrap-stays-as-it-is
   (let [wrap identity]
@@ -99,4 +100,5 @@
   (testing "refused"
     (doseq [wrong [nil user [:user] #{user} [user nil]]]
       (is (= [:thrum/invalid :scoped-values]
-             ((juxt :type :option) (ex-data (thrown (options/check {:scoped-values wrong} [:scoped-values])))))))))
+             ((juxt :type :option)
+              (ex-data (thrown (options/check {:scoped-values wrong} [:scoped-values])))))))))

@@ -1,5 +1,6 @@
 (ns thrum.scopes-test
-  "What with-scope, fork, use! and cancel! promise: nothing outlives a scope, and one failure stands for all."
+  "What with-scope, fork, use! and cancel! promise: nothing outlives a scope, and one failure stands
+  for all."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
@@ -70,7 +71,8 @@
 
 (deftest a-fork-may-have-a-name
   (is (re-matches #"checkout-\d+/poll-0"
-                  (t/with-scope [s {:name "checkout"}] @(t/fork s {:name "poll"} (.getName (here)))))))
+                  (t/with-scope [s {:name "checkout"}]
+                    @(t/fork s {:name "poll"} (.getName (here)))))))
 
 (deftest the-wrap-goes-around-every-fork
   (let [wrapped (atom []), wrap (fn [id] (fn [body] (swap! wrapped conj id) body))]
@@ -81,7 +83,8 @@
 
 (deftest a-wrap-that-throws-is-a-failure-of-the-fork-call
   (let [failure (ex-info "no context" {})]
-    (is (identical? failure (thrown (t/with-scope [s {:wrap (fn [_] (throw failure))}] (t/fork s 1)))))))
+    (is (identical? failure
+                    (thrown (t/with-scope [s {:wrap (fn [_] (throw failure))}] (t/fork s 1)))))))
 
 (deftest a-scope-prints-itself
   (let [gate (promise)
@@ -94,12 +97,15 @@
 ;; Failures
 
 (deftest a-failing-fork-cancels-its-siblings-which-have-ended-when-it-is-thrown
-  (doseq [failure [(ex-info "boom" {}) (AssertionError. "boom") (StackOverflowError.) (InterruptedException. "by hand")]]
-    (let [running (promise), ended (promise)]
-      (is (identical? failure (thrown (t/with-scope [s]
-                                        (t/fork s (sleep-until-interrupted running ended))
-                                        (t/fork s @running (throw failure))
-                                        :body))))
+  (doseq [failure [(ex-info "boom" {}) (AssertionError. "boom") (StackOverflowError.)
+                   (InterruptedException. "by hand")]]
+    (let [running (promise)
+          ended (promise)]
+      (is (identical? failure
+                      (thrown (t/with-scope [s]
+                                (t/fork s (sleep-until-interrupted running ended))
+                                (t/fork s @running (throw failure))
+                                :body))))
       (is (realized? ended))
       (is (not (Thread/interrupted))))))
 
@@ -112,18 +118,28 @@
     (is (not (Thread/interrupted)))))
 
 (deftest a-throwing-body-cancels-joins-and-is-rethrown
-  (let [failure (ex-info "body" {}), running (promise), ended (promise), task (promise)]
-    (is (identical? failure (thrown (t/with-scope [s]
-                                      (deliver task (t/fork s (sleep-until-interrupted running ended)))
-                                      @running
-                                      (throw failure)))))
+  (let [failure (ex-info "body" {})
+        running (promise)
+        ended (promise)
+        task (promise)]
+    (is (identical? failure
+                    (thrown (t/with-scope [s]
+                              (deliver task (t/fork s (sleep-until-interrupted running ended)))
+                              @running
+                              (throw failure)))))
     (is (realized? ended))
     (is (future-cancelled? @task))))
 
 (deftest the-first-failure-is-thrown-and-later-ones-ride
-  (let [running (promise), cleanup (ex-info "cleanup failed" {}), root (ex-info "root" {})
+  (let [running (promise)
+        cleanup (ex-info "cleanup failed" {})
+        root (ex-info "root" {})
         e (thrown (t/with-scope [s]
-                    (t/fork s (try (deliver running true) (Thread/sleep 60000) (catch InterruptedException _ (throw cleanup))))
+                    (t/fork s
+                      (try
+                        (deliver running true)
+                        (Thread/sleep 60000)
+                        (catch InterruptedException _ (throw cleanup))))
                     @running
                     (throw root)))]
     (is (identical? root e))
@@ -149,30 +165,41 @@
 
 (deftest a-failure-that-the-body-caught-is-thrown-all-the-same
   (let [failure (ex-info "fork" {})]
-    (is (identical? failure (thrown (t/with-scope [s]
-                                      (try @(t/fork s (throw failure)) (catch Exception _ :caught))))))))
+    (is (identical? failure
+                    (thrown (t/with-scope [s]
+                              (try
+                                @(t/fork s (throw failure))
+                                (catch Exception _ :caught))))))))
 
 (deftest collecting-lets-siblings-run-on
-  (let [failed (promise), gate (promise), a (ex-info "a" {}), b (ex-info "b" {}), trail (atom [])
-        ^Throwable e (thrown (t/with-scope [s {:on-error :collect}]
-                               (let [task (t/fork s (throw a))]
-                                 (t/fork s @failed (deref gate 2000 :late) (swap! trail conj :ran-on) (throw b))
-                                 (is (instance? ExecutionException (thrown @task)))
-                                 (deliver failed true)
-                                 (deliver gate :go)
-                                 (is (not (t/cancelled?)))
-                                 :body)))]
+  (let [failed (promise)
+        gate (promise)
+        a (ex-info "a" {})
+        b (ex-info "b" {})
+        trail (atom [])
+        ^Throwable e
+        (thrown (t/with-scope [s {:on-error :collect}]
+                  (let [task (t/fork s (throw a))]
+                    (t/fork s @failed (deref gate 2000 :late) (swap! trail conj :ran-on) (throw b))
+                    (is (instance? ExecutionException (thrown @task)))
+                    (deliver failed true)
+                    (deliver gate :go)
+                    (is (not (t/cancelled?)))
+                    :body)))]
     (is (identical? a e))
     (is (some #{b} (.getSuppressed e)))
     (is (= [:ran-on] @trail))))
 
 (deftest uninterruptible-work-delays-the-return
-  (let [gate (CountDownLatch. 1), running (promise), failing (promise)
-        [thread outcome] (gate/start "caller" #(t/with-scope [s]
-                                                 (t/fork s (deliver running true) (await-anyway gate))
-                                                 @running
-                                                 (deliver failing true)
-                                                 (throw (ex-info "boom" {}))))]
+  (let [gate (CountDownLatch. 1)
+        running (promise)
+        failing (promise)
+        [thread outcome] (gate/start "caller"
+                                     #(t/with-scope [s]
+                                        (t/fork s (deliver running true) (await-anyway gate))
+                                        @running
+                                        (deliver failing true)
+                                        (throw (ex-info "boom" {}))))]
     @failing
     (is (gate/eventually 2000 #(parked? thread)))
     (is (not (realized? outcome)))
@@ -192,22 +219,26 @@
 ;; Interrupts
 
 (deftest an-interrupt-of-the-body-cancels-joins-and-is-thrown
-  (let [running (promise), ended (promise), in-body (promise)
-        [^Thread caller outcome] (gate/start "caller" #(t/with-scope [s]
-                                                         (t/fork s (sleep-until-interrupted running ended))
-                                                         @running
-                                                         (deliver in-body true)
-                                                         (Thread/sleep 60000)))]
+  (let [running (promise)
+        ended (promise)
+        in-body (promise)
+        [^Thread caller outcome] (gate/start "caller"
+                                             #(t/with-scope [s]
+                                                (t/fork s (sleep-until-interrupted running ended))
+                                                @running
+                                                (deliver in-body true)
+                                                (Thread/sleep 60000)))]
     @in-body
     (.interrupt caller)
     (is (instance? InterruptedException (:thrown (deref outcome 2000 :stuck))))
     (is (realized? ended))))
 
 (deftest an-interrupt-during-the-join-cancels-joins-and-is-thrown
-  (let [running (promise), ended (promise)
-        [^Thread caller outcome] (gate/start "caller" #(t/with-scope [s]
-                                                         (t/fork s (sleep-until-interrupted running ended))
-                                                         :body))]
+  (let [running (promise)
+        ended (promise)
+        [^Thread caller outcome]
+        (gate/start "caller"
+                    #(t/with-scope [s] (t/fork s (sleep-until-interrupted running ended)) :body))]
     @running
     (is (gate/eventually 2000 #(parked? caller)))
     (.interrupt caller)
@@ -216,17 +247,26 @@
 
 (deftest a-foreign-interrupt-outlives-the-form
   (testing "one that came before"
-    (is (= [:body true] (gate/in-time 2000 #(do (.interrupt (here))
-                                                [(t/with-scope [_s] :body) (Thread/interrupted)])))))
+    (is (= [:body true]
+           (gate/in-time 2000
+                         #(do
+                            (.interrupt (here))
+                            [(t/with-scope [_s] :body) (Thread/interrupted)])))))
   (testing "one that came inside and that nobody noticed"
-    (is (= [:body true] (gate/in-time 2000 #(vector (t/with-scope [_s] (.interrupt (here)) :body) (Thread/interrupted))))))
+    (is (= [:body true]
+           (gate/in-time 2000
+                         #(vector (t/with-scope [_s] (.interrupt (here)) :body)
+                                  (Thread/interrupted))))))
   (testing "one that came before the scope's own"
-    (is (= [:boom true] (gate/in-time 2000 #(do (.interrupt (here))
-                                                (thrown (t/with-scope [s]
-                                                          (let [f (t/fork s (throw (ex-info "boom" {})))]
-                                                            (while (not (realized? f)) (Thread/onSpinWait))
-                                                            (while (not (t/cancelled? s)) (Thread/onSpinWait)))))
-                                                [:boom (Thread/interrupted)]))))))
+    (is (= [:boom true]
+           (gate/in-time 2000
+                         #(do
+                            (.interrupt (here))
+                            (thrown (t/with-scope [s]
+                                      (let [f (t/fork s (throw (ex-info "boom" {})))]
+                                        (while (not (realized? f)) (Thread/onSpinWait))
+                                        (while (not (t/cancelled? s)) (Thread/onSpinWait)))))
+                            [:boom (Thread/interrupted)]))))))
 
 (deftest an-interrupt-of-the-scopes-own-does-not-outlive-it
   (dotimes [_ 50]
@@ -236,18 +276,24 @@
     (is (not (Thread/interrupted)))))
 
 (deftest the-body-is-interrupted-once-however-many-forks-fail
-  (let [n 20, together (CountDownLatch. n), interrupts (AtomicLong.), all-ended (CountDownLatch. n)]
-    (is (= "boom" (ex-message (thrown (t/with-scope [s]
-                                        (dotimes [_ n]
-                                          (t/fork s
-                                            (.countDown together)
-                                            (await-anyway together)
-                                            (.countDown all-ended)
-                                            (throw (ex-info "boom" {}))))
-                                        (try (Thread/sleep 60000) (catch InterruptedException _ (.incrementAndGet interrupts)))
-                                        (await-anyway all-ended)
-                                        (gate/eventually 1000 #(= "0" (re-find #"\d+(?=\}>)" (pr-str s))))
-                                        (when (Thread/interrupted) (.incrementAndGet interrupts)))))))
+  (let [n 20
+        together (CountDownLatch. n)
+        interrupts (AtomicLong.)
+        all-ended (CountDownLatch. n)]
+    (is (= "boom"
+           (ex-message (thrown (t/with-scope [s]
+                                 (dotimes [_ n]
+                                   (t/fork s
+                                     (.countDown together)
+                                     (await-anyway together)
+                                     (.countDown all-ended)
+                                     (throw (ex-info "boom" {}))))
+                                 (try
+                                   (Thread/sleep 60000)
+                                   (catch InterruptedException _ (.incrementAndGet interrupts)))
+                                 (await-anyway all-ended)
+                                 (gate/eventually 1000 #(= "0" (re-find #"\d+(?=\}>)" (pr-str s))))
+                                 (when (Thread/interrupted) (.incrementAndGet interrupts)))))))
     (is (= 1 (.get interrupts)))))
 
 ;; Who belongs
@@ -285,12 +331,15 @@
   (let [ended (t/with-scope [s] s)]
     (is (= :thrum/closed (type-of (thrown (t/fork ended 1)))))
     (testing "also to its own body when it was cancelled"
-      (is (= :thrum/closed (type-of (t/with-scope [s] (t/cancel! s :enough) (thrown (t/fork s 1)))))))))
+      (is (= :thrum/closed
+             (type-of (t/with-scope [s] (t/cancel! s :enough) (thrown (t/fork s 1)))))))))
 
 (deftest what-is-no-scope-is-refused
-  (doseq [f [#(t/fork :scope 1) #(t/use! nil (Object.) identity) #(t/cancel! (promise)) #(t/cancelled? 1)
-             #(t/with-scope [_ {:nam "x"}] 1) #(t/with-scope [_ {:timeout-ms -1}] 1) #(t/with-scope [_ {:on-error :ignore}] 1)
-             #(t/with-scope [s] (t/fork s {:deamon? true} 1)) #(t/with-scope [s] (t/fork-call s 1))]]
+  (doseq [f [#(t/fork :scope 1) #(t/use! nil (Object.) identity) #(t/cancel! (promise))
+             #(t/cancelled? 1) #(t/with-scope [_ {:nam "x"}] 1)
+             #(t/with-scope [_ {:timeout-ms -1}] 1) #(t/with-scope [_ {:on-error :ignore}] 1)
+             #(t/with-scope [s] (t/fork s {:deamon? true} 1))
+             #(t/with-scope [s] (t/fork-call s 1))]]
     (is (= :thrum/invalid (type-of (thrown (f)))))))
 
 (deftest a-task-that-waits-for-itself-is-told
@@ -298,8 +347,10 @@
     (is (= :thrum/deadlock (type-of (thrown (t/with-scope [s] (deliver self (t/fork s @@self))))))))
   (testing "also from inside what it waits for"
     (let [self (promise)]
-      (is (= :thrum/deadlock (type-of (thrown (t/with-scope [s]
-                                                (deliver self (t/fork s (t/with-scope [i] (t/fork i @@self))))))))))))
+      (is
+        (= :thrum/deadlock
+           (type-of (thrown (t/with-scope [s]
+                              (deliver self (t/fork s (t/with-scope [i] (t/fork i @@self))))))))))))
 
 ;; Daemons
 
@@ -359,19 +410,27 @@
   (reify AutoCloseable (close [_] (swap! trail conj id))))
 
 (deftest what-a-scope-uses-is-closed-last-in-first-out-after-the-forks
-  (let [trail (atom []), gate (promise)]
-    (is (= :body (t/with-scope [s]
-                   (t/use! s (closing trail :first))
-                   (is (= :second (t/use! s :second #(swap! trail conj %))))
-                   (t/fork s (t/use! s (closing trail :of-fork)) (deref gate 2000 :late) (swap! trail conj :fork))
-                   (deliver gate :go)
-                   :body)))
+  (let [trail (atom [])
+        gate (promise)]
+    (is (= :body
+           (t/with-scope [s]
+             (t/use! s (closing trail :first))
+             (is (= :second (t/use! s :second #(swap! trail conj %))))
+             (t/fork s
+               (t/use! s (closing trail :of-fork))
+               (deref gate 2000 :late)
+               (swap! trail conj :fork))
+             (deliver gate :go)
+             :body)))
     (is (= :fork (first @trail)))
     (is (= [:second :first] (remove #{:fork :of-fork} @trail)))
     (is (= 1 (count (filter #{:of-fork} @trail))))))
 
 (deftest a-failed-close-rides-or-is-thrown
-  (let [closed (atom []), failure (ex-info "body" {}), a (ex-info "close a" {}), b (ex-info "close b" {})
+  (let [closed (atom [])
+        failure (ex-info "body" {})
+        a (ex-info "close a" {})
+        b (ex-info "close b" {})
         use-both (fn [s]
                    (t/use! s :a (fn [_] (swap! closed conj :a) (throw a)))
                    (t/use! s :b (fn [_] (swap! closed conj :b) (throw b))))
@@ -384,12 +443,14 @@
 
 (deftest a-close-is-protected-from-cancel-and-interrupt
   (let [trail (atom [])
-        wait-a-little (fn [_] (t/checkpoint) (Thread/sleep 1) @(t/future 1) (swap! trail conj :closed))]
+        wait-a-little
+        (fn [_] (t/checkpoint) (Thread/sleep 1) @(t/future 1) (swap! trail conj :closed))]
     (testing "after a cancel of the scope, by a fork's failure"
-      (is (= "boom" (ex-message (thrown (t/with-scope [s]
-                                          (t/use! s :x wait-a-little)
-                                          (t/fork s (throw (ex-info "boom" {})))
-                                          (Thread/sleep 60000)))))))
+      (is (= "boom"
+             (ex-message (thrown (t/with-scope [s]
+                                   (t/use! s :x wait-a-little)
+                                   (t/fork s (throw (ex-info "boom" {})))
+                                   (Thread/sleep 60000)))))))
     (testing "of what is around it, whose interrupt is still to come"
       (is (= [:enough true]
              (let [e (thrown (t/with-scope [outer]
@@ -399,35 +460,54 @@
                                  (t/checkpoint))))]
                [(reason-of e) (instance? CancellationException e)]))))
     (testing "and after an interrupt, which is there again when it has ended"
-      (is (= [:body true] (gate/in-time 2000 #(vector (t/with-scope [s] (t/use! s :x wait-a-little) (.interrupt (here)) :body)
-                                                      (Thread/interrupted))))))
+      (is (= [:body true]
+             (gate/in-time
+               2000
+               #(vector (t/with-scope [s] (t/use! s :x wait-a-little) (.interrupt (here)) :body)
+                        (Thread/interrupted))))))
     (is (= [:closed :closed :closed] @trail))))
 
 (deftest what-comes-too-late-is-closed-at-once
-  (let [trail (atom []), ended (t/with-scope [s] s)]
+  (let [trail (atom [])
+        ended (t/with-scope [s] s)]
     (is (= :thrum/closed (type-of (thrown (t/use! ended (closing trail :ended))))))
-    (is (= :thrum/closed (type-of (t/with-scope [s] (t/cancel! s) (thrown (t/use! s (closing trail :cancelled)))))))
-    (is (= :thrum/invalid (type-of (t/with-scope [s] @(t/future (thrown (t/use! s (closing trail :foreign))))))))
+    (is (= :thrum/closed
+           (type-of
+             (t/with-scope [s] (t/cancel! s) (thrown (t/use! s (closing trail :cancelled)))))))
+    (is (= :thrum/invalid
+           (type-of (t/with-scope [s] @(t/future (thrown (t/use! s (closing trail :foreign))))))))
     (testing "also from a close"
       (t/with-scope [s]
-        (t/use! s :x (fn [_] (is (= :thrum/closed (type-of (thrown (t/use! s (closing trail :of-close)))))))))
+        (t/use! s
+                :x
+                (fn [_]
+                  (is (= :thrum/closed (type-of (thrown (t/use! s (closing trail :of-close)))))))))
       (is (= [:ended :cancelled :foreign :of-close] @trail)))))
 
 ;; Nesting
 
 (deftest the-end-of-an-outer-scope-ends-the-inner-ones
-  (let [running (promise), ended (promise), failure (ex-info "outer" {})]
-    (is (identical? failure (thrown (t/with-scope [outer]
-                                      (t/fork outer (t/with-scope [inner] (t/fork inner (sleep-until-interrupted running ended))))
-                                      @running
-                                      (throw failure)))))
+  (let [running (promise)
+        ended (promise)
+        failure (ex-info "outer" {})]
+    (is (identical?
+          failure
+          (thrown (t/with-scope [outer]
+                    (t/fork outer
+                      (t/with-scope [inner] (t/fork inner (sleep-until-interrupted running ended))))
+                    @running
+                    (throw failure)))))
     (is (realized? ended))))
 
 (deftest a-failure-inside-an-inner-scope-is-the-outer-forks-failure
-  (let [failure (ex-info "inner" {}), running (promise), ended (promise)]
-    (is (identical? failure (thrown (t/with-scope [outer]
-                                      (t/fork outer (sleep-until-interrupted running ended))
-                                      (t/fork outer (t/with-scope [inner] (t/fork inner @running (throw failure))))))))
+  (let [failure (ex-info "inner" {})
+        running (promise)
+        ended (promise)]
+    (is (identical? failure
+                    (thrown (t/with-scope [outer]
+                              (t/fork outer (sleep-until-interrupted running ended))
+                              (t/fork outer
+                                (t/with-scope [inner] (t/fork inner @running (throw failure))))))))
     (is (realized? ended))))
 
 (deftest a-caught-failure-of-an-inner-scope-leaves-the-outer-one-alone
@@ -439,15 +519,28 @@
             (t/cancelled? outer)]))))
 
 (deftest what-is-left-of-a-lazy-seq-ends-with-the-scope
-  (let [running (promise), ended (promise)]
-    (is (= 0 (gate/in-time 5000 #(t/with-scope [_s]
-                                   (first (t/pmap 2 (fn [i] (if (zero? i) (do @running i) (sleep-until-interrupted running ended)))
-                                                  (range 10)))))))
+  (let [running (promise)
+        ended (promise)]
+    (is (= 0
+           (gate/in-time 5000
+                         #(t/with-scope [_s]
+                            (first (t/pmap 2
+                                           (fn [i]
+                                             (if (zero? i)
+                                               (do
+                                                 @running
+                                                 i)
+                                               (sleep-until-interrupted running ended)))
+                                           (range 10)))))))
     (is (realized? ended))))
 
 (deftest with-scope-inside-a-cancelled-future-ends-with-it
-  (let [running (promise), ended (promise), seen (promise)
-        task (t/future (deliver seen (thrown (t/with-scope [s] (t/fork s (sleep-until-interrupted running ended))))))]
+  (let [running (promise)
+        ended (promise)
+        seen (promise)
+        task (t/future (deliver seen
+                                (thrown (t/with-scope [s]
+                                          (t/fork s (sleep-until-interrupted running ended))))))]
     @running
     (is (future-cancel task))
     (is (= :future-cancel (reason-of (deref seen 2000 nil))))
@@ -504,26 +597,37 @@
     (is (= true (deref ended 2000 :running)))))
 
 (deftest cancelling-one-fork-leaves-the-others-alone
-  (is (= [true 2] (t/with-scope [s]
-                    (let [running (promise), a (t/fork s (deliver running true) (Thread/sleep 60000)), b (t/fork s 2)]
-                      @running
-                      (t/cancel! a)
-                      [(t/cancelled? a) @b])))))
+  (is (= [true 2]
+         (t/with-scope [s]
+           (let [running (promise)
+                 a (t/fork s (deliver running true) (Thread/sleep 60000))
+                 b (t/fork s 2)]
+             @running
+             (t/cancel! a)
+             [(t/cancelled? a) @b])))))
 
 (deftest a-cancel-is-a-state-that-every-wait-looks-at
   (testing "although the interrupt was swallowed"
-    (doseq [[kind wait] {:deref #(deref %), :deref-ms #(deref % 60000 :late), :checkpoint (fn [_] (t/checkpoint))
-                         :with-scope (fn [_] (t/with-scope [_s] 1)), :with-timeout (fn [_] (t/with-timeout 60000 1))
-                         :all (fn [_] (t/all 1 2)), :race (fn [_] (t/race 1 2)), :any (fn [_] (t/any 1 2))
-                         :settle (fn [_] (t/settle 1 2)), :pmapv (fn [_] (t/pmapv 2 inc [1]))}]
+    (doseq [[kind wait] {:deref #(deref %)
+                         :deref-ms #(deref % 60000 :late)
+                         :checkpoint (fn [_] (t/checkpoint))
+                         :with-scope (fn [_] (t/with-scope [_s] 1))
+                         :with-timeout (fn [_] (t/with-timeout 60000 1))
+                         :all (fn [_] (t/all 1 2))
+                         :race (fn [_] (t/race 1 2))
+                         :any (fn [_] (t/any 1 2))
+                         :settle (fn [_] (t/settle 1 2))
+                         :pmapv (fn [_] (t/pmapv 2 inc [1]))}]
       (testing kind
-        (let [gate (promise), task (t/future @gate), seen (atom [])]
-          (is (= :enough (reason-of (thrown (t/with-scope [s]
-                                              (t/cancel! s :enough)
-                                              (is (Thread/interrupted))
-                                              (dotimes [_ 2]
-                                                (swap! seen conj (class (thrown (wait task)))))
-                                              (t/checkpoint))))))
+        (let [gate (promise)
+              task (t/future @gate)
+              seen (atom [])]
+          (is (= :enough
+                 (reason-of (thrown (t/with-scope [s]
+                                      (t/cancel! s :enough)
+                                      (is (Thread/interrupted))
+                                      (dotimes [_ 2] (swap! seen conj (class (thrown (wait task)))))
+                                      (t/checkpoint))))))
           (is (= [CancellationException CancellationException] @seen))
           (deliver gate :go)
           (is (= :go @task)))))))
@@ -541,8 +645,12 @@
 
 (deftest what-has-ended-is-not-cancelled-any-more
   (let [idle (t/with-scope [s] s)
-        running (promise), ended (promise)
-        busy (t/with-scope [s] (t/fork s {:daemon? true} (sleep-until-interrupted running ended)) @running s)]
+        running (promise)
+        ended (promise)
+        busy (t/with-scope [s]
+               (t/fork s {:daemon? true} (sleep-until-interrupted running ended))
+               @running
+               s)]
     (doseq [s [idle busy]]
       (is (not (t/cancelled? s)))
       (is (false? (t/cancel! s :late)))

@@ -1,5 +1,6 @@
 (ns thrum.shown-test
-  "Any value can stand in a message: the text is short, it comes at once, and no code of the value's is called."
+  "Any value can stand in a message: the text is short, it comes at once, and no code of the value's
+  is called."
   (:require
    [clojure.string :as str]
    [clojure.test :refer [are deftest is]]
@@ -33,7 +34,8 @@
    "an object with a toString that throws" ->Mine
    "such an object in a list" #(list 1 (Mine.))
    "such an object in a record" #(->Point (Mine.) (range))
-   "a throwable without a message" #(proxy [RuntimeException] [] (getMessage [] (never)) (toString [] (never)))
+   "a throwable without a message"
+   #(proxy [RuntimeException] [] (getMessage [] (never)) (toString [] (never)))
    "a cyclic atom" #(doto (atom nil) (as-> a (reset! a [a])))
    "a cyclic array" #(doto (object-array 1) (as-> ^objects a (aset a 0 a)))
    "a delay" #(delay (never))
@@ -62,13 +64,34 @@
 
 (deftest a-value-is-shown-as-clojure-prints-it
   (are [value] (= (pr-str value) (shown/text value))
-    nil true 1 1.5 2N 1/3 1.5M \a \newline :a :a/b 'a 'a/b "a \"b\"\n" [] [1 [2 [3]]] {:a 1} #{:a} '(1 2) () String #'inc)
+    nil
+    true
+    1
+    1.5
+    2N
+    1/3
+    1.5M
+    \a
+    \newline
+    :a
+    :a/b
+    'a
+    'a/b
+    "a \"b\"\n"
+    []
+    [1 [2 [3]]]
+    {:a 1}
+    #{:a}
+    '(1 2)
+    ()
+    String
+    #'inc)
   (is (= "#thrum.shown_test.Point{:x 1, :y 2}" (shown/text (->Point 1 2))))
   (is (= "[0 1 2 3 4 5 6 7 ...]" (shown/text (vec (range 9)))))
   (is (= "#<clojure.lang.Iterate>" (shown/text (range))))
   (is (= "#<clojure.core$inc>" (shown/text inc))))
 
 (deftest what-is-small-stands-for-itself
-  (doseq [value [nil false 1 1.5 2N "text" :key 'sym String inc (Exception. "e") [1 2] {:a [1 :b]} #{1} (list 1 2) (->Point 1 2)
-                 #inst "2026-11-21" (random-uuid)]]
+  (doseq [value [nil false 1 1.5 2N "text" :key 'sym String inc (Exception. "e") [1 2] {:a [1 :b]}
+                 #{1} (list 1 2) (->Point 1 2) #inst "2026-11-21" (random-uuid)]]
     (is (identical? value (shown/datum value)) (pr-str value))))

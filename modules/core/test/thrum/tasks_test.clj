@@ -46,7 +46,8 @@
   (is (false? @(t/future false))))
 
 (deftest a-deref-throws-the-failure-as-the-cause
-  (doseq [failure [(ex-info "no" {}) (AssertionError. "no") (StackOverflowError.) (InterruptedException. "by hand")]]
+  (doseq [failure [(ex-info "no" {}) (AssertionError. "no") (StackOverflowError.)
+                   (InterruptedException. "by hand")]]
     (let [task (t/future (throw failure))
           e (thrown @task)]
       (is (instance? ExecutionException e))
@@ -54,10 +55,12 @@
       (is (future-done? task)))))
 
 (deftest cancel-interrupts-the-body-and-is-remembered
-  (let [running (promise), seen (promise)
-        task (t/future
-               (deliver running true)
-               (try (Thread/sleep 60000) (catch InterruptedException e (deliver seen e) (throw e))))]
+  (let [running (promise)
+        seen (promise)
+        task (t/future (deliver running true)
+                       (try
+                         (Thread/sleep 60000)
+                         (catch InterruptedException e (deliver seen e) (throw e))))]
     @running
     (is (true? (future-cancel task)))
     (is (instance? InterruptedException (deref seen 1000 :not-interrupted)))
@@ -66,7 +69,8 @@
     (is (false? (future-cancel task)))
     (let [e (thrown @task)]
       (is (instance? CancellationException e))
-      (is (= {:type :thrum/cancelled, :reason :future-cancel} (select-keys (ex-data (ex-cause e)) [:type :reason]))))))
+      (is (= {:type :thrum/cancelled, :reason :future-cancel}
+             (select-keys (ex-data (ex-cause e)) [:type :reason]))))))
 
 (deftest a-cancel-without-interrupt-lets-the-body-run-out
   (let [running (promise), gate (promise), end (promise)
@@ -85,10 +89,12 @@
     (is (every? #{:value} (map #(deref % 1000 :asleep) waiters)))))
 
 (deftest an-interrupted-wait-leaves-the-task-alone
-  (let [gate (promise), waiting (promise)
+  (let [gate (promise)
+        waiting (promise)
         task (t/future @gate)
         waiter (t/future (deliver waiting (here)) @task)]
-    (is (gate/eventually 1000 #(= Thread$State/WAITING (.getState ^Thread (deref waiting 1000 nil)))))
+    (is (gate/eventually 1000
+                         #(= Thread$State/WAITING (.getState ^Thread (deref waiting 1000 nil)))))
     (.interrupt ^Thread @waiting)
     (is (instance? InterruptedException (ex-cause (thrown @waiter))))
     (deliver gate :value)
@@ -127,7 +133,11 @@
 
 (deftest a-future-call-takes-a-name-and-a-wrap
   (let [trail (atom [])
-        wrap (fn [body] (swap! trail conj [:wrapped (.getName (here))]) #(do (swap! trail conj :in) (body)))
+        wrap (fn [body]
+               (swap! trail conj [:wrapped (.getName (here))])
+               #(do
+                  (swap! trail conj :in)
+                  (body)))
         caller (.getName (here))]
     (is (= "indexer" @(t/future-call {:name "indexer", :wrap wrap} #(.getName (here)))))
     (is (= [[:wrapped caller] :in] @trail))

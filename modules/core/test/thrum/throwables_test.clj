@@ -1,5 +1,6 @@
 (ns thrum.throwables-test
-  "Whatever is thrown, wherever: the same instance comes out, and nothing is left running. And wherever a thread cannot start."
+  "Whatever is thrown, wherever: the same instance comes out, and nothing is left running. And
+  wherever a thread cannot start."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
@@ -33,7 +34,8 @@
 (defn- nothing [])
 
 (def ^:private places
-  "Functions of a function that throws: it is called in that place, beside others that run for ever where that is possible."
+  "Functions of a function that throws: it is called in that place, beside others that run for ever
+  where that is possible."
   {"body" #(t/with-scope [s] (t/fork s (for-ever)) (%))
    "body of a timeout" #(t/with-timeout 1000 (%))
    "body of a shield" #(t/shield 1000 (%))
@@ -41,21 +43,31 @@
    "fork, through deref" #(t/with-scope [s] (t/fork s (for-ever)) @(t/fork s (%)))
    "daemon" #(t/with-scope [s] (t/fork s {:daemon? true} (%)) (for-ever))
    "fork that collects" #(t/with-scope [s {:on-error :collect}] (t/fork s (%)) :value)
-   "two forks, the same instance" #(t/with-scope [s {:on-error :collect}] (t/fork s (%)) (t/fork s (%)) :value)
-   "body and fork, the same instance" #(t/with-scope [s {:on-error :collect}] (deref (t/fork s (try (%) (catch Throwable _)))) (t/fork s (%)) (%))
+   "two forks, the same instance"
+   #(t/with-scope [s {:on-error :collect}] (t/fork s (%)) (t/fork s (%)) :value)
+   "body and fork, the same instance" #(t/with-scope [s {:on-error :collect}]
+                                         (deref (t/fork s
+                                                  (try
+                                                    (%)
+                                                    (catch Throwable _))))
+                                         (t/fork s (%))
+                                         (%))
    "all" #(t/all (for-ever) (%) (for-ever))
-   "plet" #(t/plet [_ (for-ever), b (%)] b)
+   "plet" #(t/plet [_ (for-ever) b (%)] b)
    "race" #(t/race (for-ever) (%))
    "any" #(t/any (%) (%))
    "settle" #(throw (:error (second (t/settle :value (%)))))
    "close function" #(t/with-scope [s] (t/use! s :x (fn [_] (%))) (t/fork s (nothing)) :value)
-   "two close functions, the same instance" #(t/with-scope [s] (t/use! s :x (fn [_] (%))) (t/use! s :y (fn [_] (%))) :value)
+   "two close functions, the same instance"
+   #(t/with-scope [s] (t/use! s :x (fn [_] (%))) (t/use! s :y (fn [_] (%))) :value)
    "fallback" #(t/with-timeout [1 (%)] (for-ever))
    "wrap" #(t/with-scope [s {:wrap (fn [_] (%))}] (t/fork s (nothing)) (for-ever))
-   "what wrap returned" #(t/with-scope [s {:wrap (fn [_] (fn [] (%)))}] (t/fork s (nothing)) (for-ever))
+   "what wrap returned"
+   #(t/with-scope [s {:wrap (fn [_] (fn [] (%)))}] (t/fork s (nothing)) (for-ever))
    "wrap of pmapv" #(t/pmapv {:limit 2, :wrap (fn [_] (%))} identity [1 2 3])
    "f of pmapv" #(t/pmapv 2 (fn [i] (if (= 1 i) (%) (for-ever))) (range 5))
-   "permit" #(let [limiter (t/limiter 1)] (t/all (t/with-permit limiter (%)) (t/with-permit limiter (for-ever))))})
+   "permit" #(let [limiter (t/limiter 1)]
+               (t/all (t/with-permit limiter (%)) (t/with-permit limiter (for-ever))))})
 
 (defn- run [f]
   (gate/in-time 10000 #(virtual-clock/run 1 f)))
@@ -87,43 +99,61 @@
   (case kind
     :odd-data (ex-info "user" (sorted-map "a" 1))
     :throwing-data (proxy [RuntimeException IExceptionInfo] ["user"] (getData [] (fail!)))
-    :throwing-keys (ex-info "user" {(reify Object (hashCode [_] (hash :type)) (equals [_ _] (fail!))) 1})
+    :throwing-keys (ex-info "user"
+                            {(reify
+                               Object
+                               (hashCode [_] (hash :type))
+                               (equals [_ _] (fail!)))
+                             1})
     :throwing-cause (proxy [RuntimeException] ["user"] (getCause [] (fail!)))
     :endless-cause (proxy [RuntimeException] ["user"] (getCause [] (hostile :endless-cause)))
     :own-cause (proxy [ExecutionException] ["user"] (getCause [] this))
     :deep-cause (proxy [RuntimeException] ["user"] (getCause [] (endless)))
     :throwing-message (proxy [SocketException] ["user"] (getMessage [] (fail!)))
-    :throwing-string (proxy [RuntimeException] ["user"] (toString [] (fail!)) (getMessage [] (fail!)))
+    :throwing-string
+    (proxy [RuntimeException] ["user"] (toString [] (fail!)) (getMessage [] (fail!)))
     :throwing-trace (proxy [RuntimeException] ["user"] (getStackTrace [] (fail!)))
     :unequal (proxy [RuntimeException] ["user"] (equals [_] (fail!)) (hashCode [] (fail!)))
     :no-suppression (proxy [RuntimeException] ["user" nil false false])))
 
 (def ^:private hostile-kinds
-  [:odd-data :throwing-data :throwing-keys :throwing-cause :endless-cause :own-cause :deep-cause :throwing-message :throwing-string
-   :throwing-trace :unequal :no-suppression])
+  [:odd-data :throwing-data :throwing-keys :throwing-cause :endless-cause :own-cause :deep-cause
+   :throwing-message :throwing-string :throwing-trace :unequal :no-suppression])
 
 (defn- after-interrupt
   "Waits for ever, and throws t when it is interrupted."
   [^Throwable t]
-  (try (for-ever) (catch InterruptedException _ (throw t)) (catch CancellationException _ (throw t))))
+  (try
+    (for-ever)
+    (catch InterruptedException _ (throw t))
+    (catch CancellationException _ (throw t))))
 
 (defn- through-deref [f]
   (try (f) (catch ExecutionException e (throw (or (ex-cause e) e)))))
 
 (def ^:private cancelled-places
-  "Forms in which t is thrown by work that has been cancelled, and is thrown by the form, for it is no interruption."
+  "Forms in which t is thrown by work that has been cancelled, and is thrown by the form, for it is
+  no interruption."
   {"body" (fn [t] (t/with-timeout 5 (after-interrupt t)))
    "body of a shield" (fn [t] (t/shield 5 (after-interrupt t)))
-   "body beside a fork" (fn [t] (t/with-scope [s {:timeout-ms 5}] (t/fork s (for-ever)) (after-interrupt t)))
-   "fork" (fn [t] (t/with-scope [s {:timeout-ms 5}] (t/fork s (for-ever)) (t/fork s (after-interrupt t)) :body))
-   "daemon" (fn [t] (t/with-scope [s {:timeout-ms 5}] (t/fork s {:daemon? true} (after-interrupt t)) (for-ever)))
-   "inner form" (fn [t] (t/with-timeout 5 (t/with-scope [s] (t/fork s (for-ever)) (after-interrupt t))))
-   "close function" (fn [t] (t/with-timeout 5 (t/with-scope [s] (t/use! s :x (fn [_] (throw t))) :value)))})
+   "body beside a fork"
+   (fn [t] (t/with-scope [s {:timeout-ms 5}] (t/fork s (for-ever)) (after-interrupt t)))
+   "fork"
+   (fn [t]
+     (t/with-scope [s {:timeout-ms 5}] (t/fork s (for-ever)) (t/fork s (after-interrupt t)) :body))
+   "daemon"
+   (fn [t]
+     (t/with-scope [s {:timeout-ms 5}] (t/fork s {:daemon? true} (after-interrupt t)) (for-ever)))
+   "inner form" (fn [t]
+                  (t/with-timeout 5 (t/with-scope [s] (t/fork s (for-ever)) (after-interrupt t))))
+   "close function"
+   (fn [t] (t/with-timeout 5 (t/with-scope [s] (t/use! s :x (fn [_] (throw t))) :value)))})
 
 (def ^:private failing-places
   "Forms in which t is thrown by work that nobody has cancelled."
   (assoc (dissoc places "fork, through deref" "settle" "fallback")
-         "fork, through deref" (fn [f] (through-deref #(t/with-scope [s] (t/fork s (for-ever)) @(t/fork s (f)))))
+         "fork, through deref"
+         (fn [f] (through-deref #(t/with-scope [s] (t/fork s (for-ever)) @(t/fork s (f)))))
          "future" (fn [f] (through-deref #(deref (t/future (f)))))
          "settle" (fn [f] (throw (:error (first (t/settle (f))))))
          "pmap" (fn [f] (doall (t/pmap 2 (fn [i] (if (= 1 i) (f) i)) (range 5))))
@@ -131,17 +161,24 @@
          "transducer" (fn [f] (into [] (t/pmap 2 (fn [_] (f))) (range 5)))
          "pcalls" (fn [f] (doall (t/pcalls f f)))
          "retry" (fn [f] (t/retry {:schedule [0], :attempts 2} (f)))
-         "retry of a task" (fn [f] (through-deref (fn [] (t/retry {:schedule [0], :attempts 2} @(t/future (f))))))
+         "retry of a task"
+         (fn [f] (through-deref (fn [] (t/retry {:schedule [0], :attempts 2} @(t/future (f))))))
          "executor" (fn [f] (through-deref #(t/with-executor [e] @(t/future-via [e] (f)))))))
 
 (defn- joined-and-closed?
-  "Calls f with a resource in use and a fork that has to be waited for; tells whether both have ended when f leaves."
+  "Calls f with a resource in use and a fork that has to be waited for; tells whether both have
+  ended when f leaves."
   [f]
   (let [trail (atom [])
         result (run (fn []
                       (t/with-scope [s]
                         (t/use! s :resource (fn [_] (swap! trail conj :closed)))
-                        (t/fork s (try (for-ever) (finally (t/shield 50 (wait/sleep! (deadline/in-ms 9))) (swap! trail conj :fork))))
+                        (t/fork s
+                          (try
+                            (for-ever)
+                            (finally
+                              (t/shield 50 (wait/sleep! (deadline/in-ms 9)))
+                              (swap! trail conj :fork))))
                         (wait/sleep! (deadline/in-ms 1))
                         (f))))]
     (assoc result :trail @trail)))
@@ -165,25 +202,40 @@
         (is (= clean (select-keys result (keys clean))))))))
 
 (deftest an-interruption-is-found-behind-what-cannot-be-read
-  (doseq [data [(sorted-map "a" 1) {(reify Object (equals [_ _] (fail!))) 1}]]
-    (is (= :late (:value (run (fn []
-                                (t/with-timeout [5 :late]
-                                  (try (for-ever) (catch InterruptedException e (throw (ex-info "wrapped" data e))))))))))))
+  (doseq [data [(sorted-map "a" 1)
+                {(reify
+                   Object
+                   (equals [_ _] (fail!)))
+                 1}]]
+    (is (= :late
+           (:value (run (fn []
+                          (t/with-timeout [5 :late]
+                                          (try
+                                            (for-ever)
+                                            (catch InterruptedException e
+                                              (throw (ex-info "wrapped" data e))))))))))))
 
 ;; A conclusion that fails
 
 (deftest a-form-whose-conclusion-fails-has-joined-and-closed-all-the-same
-  (doseq [failing [#'error/casualty? #'error/merged #'error/timeout #'error/cancelled], error [(StackOverflowError.) (OutOfMemoryError.)]]
+  (doseq [failing [#'error/casualty? #'error/merged #'error/timeout #'error/cancelled]
+          error [(StackOverflowError.) (OutOfMemoryError.)]]
     (testing failing
       (let [trail (atom [])
             fail (fn [& _] (throw error))
-            result (run (fn []
-                          (with-redefs-fn {failing fail}
-                            #(t/with-timeout 5
-                               (t/with-scope [s]
-                                 (t/use! s :resource (fn [_] (swap! trail conj :closed)))
-                                 (t/fork s (try (for-ever) (finally (wait/undisturbed (fn [] (LockSupport/parkNanos 9))) (swap! trail conj :fork))))
-                                 (after-interrupt (ex-info "body" {})))))))]
+            result
+            (run (fn []
+                   (with-redefs-fn {failing fail}
+                     #(t/with-timeout 5
+                                      (t/with-scope [s]
+                                        (t/use! s :resource (fn [_] (swap! trail conj :closed)))
+                                        (t/fork s
+                                          (try
+                                            (for-ever)
+                                            (finally
+                                              (wait/undisturbed (fn [] (LockSupport/parkNanos 9)))
+                                              (swap! trail conj :fork))))
+                                        (after-interrupt (ex-info "body" {})))))))]
         (is (some? (:thrown result)))
         (is (= [:fork :closed] @trail))
         (is (= clean (select-keys result (keys clean))))))))
@@ -192,8 +244,11 @@
 
 (def ^:private forms
   "Forms with several threads, each with a value."
-  {"forks" #(t/with-scope [s] (let [a (t/fork s 1), b (t/fork s 2), c (t/fork s 3)] (+ @a @b @c)))
-   "forks that run" #(t/with-scope [s] (t/fork s {:daemon? true} (for-ever)) (t/fork s {:daemon? true} (for-ever)) @(t/fork s 3))
+  {"forks" #(t/with-scope [s] (let [a (t/fork s 1) b (t/fork s 2) c (t/fork s 3)] (+ @a @b @c)))
+   "forks that run" #(t/with-scope [s]
+                       (t/fork s {:daemon? true} (for-ever))
+                       (t/fork s {:daemon? true} (for-ever))
+                       @(t/fork s 3))
    "forks that collect" #(t/with-scope [s {:on-error :collect}] (t/fork s 1) (t/fork s 2) 3)
    "forks of forks" #(t/with-scope [s] @(t/fork s @(t/fork s @(t/fork s 3))))
    "used" #(t/with-scope [s] (t/use! s 1 identity) (t/fork s 1) (t/fork s 2) 3)
@@ -201,7 +256,7 @@
    "timeout with fallback" #(t/with-timeout [100 :late] (t/all 1 2 3))
    "shield" #(t/shield 100 (t/all 1 2 3))
    "all" #(t/all 1 2 3)
-   "plet" #(t/plet [a 1, b 2] (+ a b))
+   "plet" #(t/plet [a 1 b 2] (+ a b))
    "race" #(t/race (for-ever) (for-ever) (wait/sleep! (deadline/in-ms 3)))
    "any" #(t/any (for-ever) (for-ever) (wait/sleep! (deadline/in-ms 3)))
    "settle" #(t/settle 1 2 3)
@@ -219,12 +274,15 @@
     (start name body)))
 
 (defn- failed-start
-  "Runs the form with a k-th thread that cannot start. Returns its result with the :failure, or nil where there are fewer threads."
+  "Runs the form with a k-th thread that cannot start. Returns its result with the :failure, or nil
+  where there are fewer threads."
   [form k]
-  (let [started (atom 0), failure (OutOfMemoryError. "no thread")
-        result (run #(with-redefs [jdk/virtual-thread (failing-at jdk/virtual-thread started k failure)] (form)))]
-    (when (<= (long k) (long @started))
-      (assoc result :failure failure))))
+  (let [started (atom 0)
+        failure (OutOfMemoryError. "no thread")
+        result (run #(with-redefs [jdk/virtual-thread
+                                   (failing-at jdk/virtual-thread started k failure)]
+                       (form)))]
+    (when (<= (long k) (long @started)) (assoc result :failure failure))))
 
 (deftest a-thread-that-cannot-start-leaves-nothing
   (doseq [[where form] forms]

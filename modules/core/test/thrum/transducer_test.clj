@@ -34,7 +34,8 @@
 
 (deftest completion-flushes-and-completes-the-next-step-once
   (let [trail (atom [])
-        rf (fn ([acc] (swap! trail conj :completed) acc) ([acc x] (swap! trail conj x) (conj acc x)))]
+        rf (fn ([acc] (swap! trail conj :completed) acc)
+               ([acc x] (swap! trail conj x) (conj acc x)))]
     (is (= [1 2 3] (transduce (t/pmap 8 inc) rf [] [0 1 2])))
     (is (= [1 2 3 :completed] @trail)))
   (testing "also when the next step stopped early"
@@ -44,27 +45,55 @@
       (is (= 1 @completions)))))
 
 (deftest reduced-cancels-and-joins-what-runs
-  (let [running (CountDownLatch. 2), ended (AtomicLong.)
+  (let [running (CountDownLatch. 2)
+        ended (AtomicLong.)
         f (fn [i]
             (if (zero? i)
               (.await running)
-              (do (.countDown running) (try (Thread/sleep 60000) (finally (.incrementAndGet ended))))))]
+              (do
+                (.countDown running)
+                (try
+                  (Thread/sleep 60000)
+                  (finally
+                    (.incrementAndGet ended))))))]
     (is (= [nil] (into [] (comp (t/pmap 3 f) (take 1)) (range 100))))
     (is (= 2 (.get ended)))))
 
 (deftest a-throwing-step-cancels-and-joins-what-runs
-  (let [running (promise), ended (promise), failure (ex-info "step" {})
-        f (fn [i] (if (zero? i)
-                    (do @running i)
-                    (do (deliver running true) (try (Thread/sleep 60000) (finally (deliver ended true))))))]
-    (is (identical? failure (thrown (transduce (t/pmap 2 f) (fn ([_]) ([_ _] (throw failure))) nil (range 10)))))
+  (let [running (promise)
+        ended (promise)
+        failure (ex-info "step" {})
+        f (fn [i]
+            (if (zero? i)
+              (do
+                @running
+                i)
+              (do
+                (deliver running true)
+                (try
+                  (Thread/sleep 60000)
+                  (finally
+                    (deliver ended true))))))]
+    (is (identical? failure
+                    (thrown
+                      (transduce (t/pmap 2 f) (fn ([_]) ([_ _] (throw failure))) nil (range 10)))))
     (is (realized? ended))))
 
 (deftest a-failing-f-cancels-joins-and-is-thrown
-  (let [running (promise), ended (promise), failure (ex-info "f" {})
-        f (fn [i] (if (zero? i)
-                    (do @running (throw failure))
-                    (do (deliver running true) (try (Thread/sleep 60000) (finally (deliver ended true))))))]
+  (let [running (promise)
+        ended (promise)
+        failure (ex-info "f" {})
+        f (fn [i]
+            (if (zero? i)
+              (do
+                @running
+                (throw failure))
+              (do
+                (deliver running true)
+                (try
+                  (Thread/sleep 60000)
+                  (finally
+                    (deliver ended true))))))]
     (is (identical? failure (thrown (into [] (t/pmap 2 f) (range 10)))))
     (is (realized? ended))))
 
@@ -84,8 +113,13 @@
     (is (= [:other] (binding [*tenant* :other] (into [] xf [1]))))))
 
 (deftest an-abandoned-sequence-lets-at-most-limit-calls-run-out
-  (let [gate (promise), started (AtomicLong.)]
-    (is (= 0 (first (sequence (t/pmap 3 (fn [i] (when (< 40 (.incrementAndGet started)) (deref gate 2000 :late)) i)) (range)))))
+  (let [gate (promise)
+        started (AtomicLong.)]
+    (is (= 0
+           (first
+             (sequence
+               (t/pmap 3 (fn [i] (when (< 40 (.incrementAndGet started)) (deref gate 2000 :late)) i))
+               (range)))))
     (deliver gate :go)
     (is (gate/eventually 1000 #(pos? (.get started))))))
 
@@ -102,9 +136,18 @@
     (is (= :thrum/closed (:type (ex-data (deref inner 1000 :stuck)))))))
 
 (deftest reduced-is-the-end-also-where-a-sibling-has-failed
-  (let [failed (promise), steps (atom [])
+  (let [failed (promise)
+        steps (atom [])
         rf (fn ([acc] acc) ([acc x] (swap! steps conj x) (reduced (conj acc x))))
-        f (fn [i] (if (zero? i) (do @failed :ok) (try (throw (ex-info "1" {})) (finally (deliver failed true)))))]
+        f (fn [i]
+            (if (zero? i)
+              (do
+                @failed
+                :ok)
+              (try
+                (throw (ex-info "1" {}))
+                (finally
+                  (deliver failed true)))))]
     (is (= [:ok] (transduce (t/pmap 2 f) rf [] [0 1])))
     (is (= [:ok] @steps))))
 

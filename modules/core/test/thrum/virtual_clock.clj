@@ -1,6 +1,7 @@
 (ns thrum.virtual-clock
-  "A machine for tests: virtual threads on one carrier, in an order that a seed determines, and a clock that jumps to the next
-  event when no thread can run. The same seed gives the same run. Needs --add-opens=java.base/java.lang=ALL-UNNAMED."
+  "A machine for tests: virtual threads on one carrier, in an order that a seed determines, and a
+  clock that jumps to the next event when no thread can run. The same seed gives the same run. Needs
+  --add-opens=java.base/java.lang=ALL-UNNAMED."
   (:require
    [thrum.impl.deadline :as deadline]
    [thrum.impl.jdk :as jdk])
@@ -30,33 +31,29 @@
 
 ;; runnable: continuations of threads that can run. events: what happens when, by [nanos, number].
 (deftype Machine [^Random random ^ArrayList runnable ^TreeMap events ^ArrayList threads
-                  ^:volatile-mutable ^long now
-                  ^:unsynchronized-mutable ^long made]
+                  ^:volatile-mutable ^long now ^:unsynchronized-mutable ^long made]
   Executor
-  (execute [_ continuation]
-    (locking runnable (.add runnable continuation)))
-
+  (execute [_ continuation] (locking runnable (.add runnable continuation)))
   IMachine
   (thread [this name body]
-    (let [thread (.invoke ^java.lang.reflect.Method @new-virtual-thread nil (object-array [this name (int 0) body]))]
+    (let [thread (.invoke ^java.lang.reflect.Method @new-virtual-thread
+                          nil
+                          (object-array [this name (int 0) body]))]
       (.add threads thread)
       thread))
   (plan [_ nanos wake]
     (set! made (inc made))
     (doto [nanos made] (as-> event (.put events event wake))))
-  (unplan [_ event]
-    (.remove events event))
+  (unplan [_ event] (.remove events event))
   (nextRunnable [_]
     (locking runnable
-      (when-not (.isEmpty runnable)
-        (.remove runnable (.nextInt random (.size runnable))))))
+      (when-not (.isEmpty runnable) (.remove runnable (.nextInt random (.size runnable))))))
   (nextEvent [_]
     (when-some [entry (.pollFirstEntry events)]
       (set! now (long (first (.getKey entry))))
       (.getValue entry)))
   (planned [_] (.size events))
   (threads [_] (filterv #(.isAlive ^Thread %) threads))
-
   Clock
   (nanos [_] now)
   (parkNanos [this blocker nanos]
@@ -64,17 +61,18 @@
           event (.plan this (+ now nanos) #(LockSupport/unpark self))]
       (LockSupport/park blocker)
       (.unplan this event)))
-  (at [this nanos alarm]
-    (.plan this (max now nanos) #(.start (.thread this "alarm" alarm))))
-  (cancel [this event]
-    (.unplan this event)))
+  (at [this nanos alarm] (.plan this (max now nanos) #(.start (.thread this "alarm" alarm))))
+  (cancel [this event] (.unplan this event)))
 
 (defn- parked? [^Thread thread]
   (= Thread$State/WAITING (.getState thread)))
 
-(defn- stuck [^Machine machine]
+(defn- stuck
+  [^Machine machine]
   (ex-info "Nothing can run any more"
-           {:stacks (mapv (fn [^Thread thread] [(.getName thread) (vec (take 12 (.getStackTrace thread)))]) (.threads machine))}))
+           {:stacks (mapv (fn [^Thread thread] [(.getName thread)
+                                                (vec (take 12 (.getStackTrace thread)))])
+                          (.threads machine))}))
 
 (defn- run-all!
   "Runs the threads of the machine until all have ended."
@@ -93,9 +91,10 @@
           (recur))))))
 
 (defn run
-  "Calls f on a thread of a machine with this seed, until all threads have ended. Returns {:value v} or {:thrown t}, with :nanos - the
-  time when f ended; :interrupted - the thread's flag then; :alive - how many other threads were alive; :planned - how many
-  alarms were armed. on-thread is told of every new thread; it may throw."
+  "Calls f on a thread of a machine with this seed, until all threads have ended. Returns {:value v}
+  or {:thrown t}, with :nanos - the time when f ended; :interrupted - the thread's flag then; :alive
+  - how many other threads were alive; :planned - how many alarms were armed. on-thread is told of
+  every new thread; it may throw."
   ([seed f] (run seed (fn [_]) f))
   ([seed on-thread f]
    (let [machine (Machine. (Random. seed) (ArrayList.) (TreeMap.) (ArrayList.) 0 0)

@@ -17,8 +17,10 @@
 (def ^:private ^:dynamic *classes* nil)
 (def ^:private ^:dynamic *loader* nil)
 
-(defn- load-samples []
-  (when-some [complaints (compiler/compile! *classes* [] (mapcat compiler/sources ["src" "samples"]))]
+(defn- load-samples
+  []
+  (when-some [complaints
+              (compiler/compile! *classes* [] (mapcat compiler/sources ["src" "samples"]))]
     (throw (ex-info complaints {})))
   (compiler/loader *classes*))
 
@@ -44,11 +46,11 @@
 (defn- sample
   "Returns what a method of the samples returned, or throws what it threw."
   [name & args]
-  (let [^Method method (first (filter #(= name (.getName ^Method %)) (.getDeclaredMethods (load-class "samples.Samples"))))]
+  (let [^Method method (first (filter #(= name (.getName ^Method %))
+                                      (.getDeclaredMethods (load-class "samples.Samples"))))]
     (try
       (.invoke method nil (object-array args))
-      (catch InvocationTargetException e
-        (throw (ex-cause e))))))
+      (catch InvocationTargetException e (throw (ex-cause e))))))
 
 ;; pmap
 
@@ -140,10 +142,12 @@
   (is (= ["interrupted, running: 0, flag: false"] (sample "interruptOfTheCaller"))))
 
 (deftest what-the-user-throws-comes-out-as-it-is
-  (doseq [thrown [(IOException. "io") (IllegalStateException. "state") (StackOverflowError. "error") (TimeoutException. "theirs")
-                  (CancellationException. "theirs") (ExecutionException. (IOException. "io"))
+  (doseq [thrown [(IOException. "io") (IllegalStateException. "state") (StackOverflowError. "error")
+                  (TimeoutException. "theirs") (CancellationException. "theirs")
+                  (ExecutionException. (IOException. "io"))
                   (CompletionException. (IOException. "io")) (ex-info "theirs" {:a 1})
-                  (ex-info "looks like ours" {:type :thrum/timeout}) (ex-info "so does this" {:type :thrum/invalid})]]
+                  (ex-info "looks like ours" {:type :thrum/timeout})
+                  (ex-info "so does this" {:type :thrum/invalid})]]
     (testing (str thrown)
       (is (= (repeat 7 true) (map #(identical? thrown %) (sample "through" thrown)))))))
 
@@ -166,10 +170,14 @@
          (sample "misuse"))))
 
 (deftest a-closed-scope-takes-no-fork
-  (is (= (repeat 2 "IllegalStateException: The scope has ended, nothing can be forked into it any more") (sample "closedScope"))))
+  (is
+    (= (repeat 2
+               "IllegalStateException: The scope has ended, nothing can be forked into it any more")
+       (sample "closedScope"))))
 
 (deftest a-foreign-thread-may-not-fork
-  (is (str/starts-with? (sample "foreignThread") "WrongThreadException: This thread does not work for the scope")))
+  (is (str/starts-with? (sample "foreignThread")
+                        "WrongThreadException: This thread does not work for the scope")))
 
 (deftest a-fork-that-waits-for-itself-is-told
   (is (re-matches #"IllegalStateException: .* waits for itself" (sample "waitsForItself"))))
@@ -177,30 +185,35 @@
 ;; Types
 
 (defn- mentioned
-  "Returns the names of all types in the public signatures of a class: generic ones, so with their arguments and bounds."
+  "Returns the names of all types in the public signatures of a class: generic ones, so with their
+  arguments and bounds."
   [^Class class]
   (let [visible? #(or (Modifier/isPublic %) (Modifier/isProtected %))]
-    (concat
-      [(str (.getGenericSuperclass class))]
-      (map str (.getGenericInterfaces class))
-      (for [^Executable e (concat (.getDeclaredMethods class) (.getDeclaredConstructors class)) :when (visible? (.getModifiers e))]
-        (.toGenericString e))
-      (for [^Field f (.getDeclaredFields class) :when (visible? (.getModifiers f))]
-        (.getTypeName ^Type (.getGenericType f))))))
+    (concat [(str (.getGenericSuperclass class))]
+            (map str (.getGenericInterfaces class))
+            (for [^Executable e (concat (.getDeclaredMethods class)
+                                        (.getDeclaredConstructors class))
+                  :when (visible? (.getModifiers e))]
+              (.toGenericString e))
+            (for [^Field f (.getDeclaredFields class)
+                  :when (visible? (.getModifiers f))]
+              (.getTypeName ^Type (.getGenericType f))))))
 
 (deftest no-type-of-clojures-is-in-a-public-signature
   (let [face (load-class "Thrum")
-        public (filter #(Modifier/isPublic (.getModifiers ^Class %)) (cons face (.getDeclaredClasses face)))]
-    (is (= #{"Thrum" "Mapper" "Body" "ScopeBody" "Scope" "Fork"} (into #{} (map #(.getSimpleName ^Class %)) public)))
+        public (filter #(Modifier/isPublic (.getModifiers ^Class %))
+                       (cons face (.getDeclaredClasses face)))]
+    (is (= #{"Thrum" "Mapper" "Body" "ScopeBody" "Scope" "Fork"}
+           (into #{} (map #(.getSimpleName ^Class %)) public)))
     (is (= [] (filter #(re-find #"clojure\.|thrum\.(?!\w*clj)" %) (mapcat mentioned public))))
-    (is (some #(re-find #"clojure\." %) (mentioned (class t/pmap))) "a class of Clojure's would be seen")))
+    (is (some #(re-find #"clojure\." %) (mentioned (class t/pmap)))
+        "a class of Clojure's would be seen")))
 
 (def ^:private wrong
   "Statements that the compiler must refuse, and what it says."
   {"List<Integer> r = Thrum.pmap(1, List.of(1), i -> { if (i == 1) throw new IOException(); return i; });"
    "unreported exception IOException"
-   "List<String> r = Thrum.pmap(1, List.of(1), i -> i + 1);"
-   "incompatible types"
+   "List<String> r = Thrum.pmap(1, List.of(1), i -> i + 1);" "incompatible types"
    "Thrum.scope(scope -> scope.fork(() -> { throw new IOException(); }));"
    "unreported exception IOException"
    "Thrum.scope((Thrum.Scope<IOException> scope) -> { scope.fork(() -> { throw new IOException(); }); return 1; });"
@@ -209,15 +222,22 @@
    "unreported exception IOException"})
 
 (defn- complaint
-  "Returns what the compiler says about a method that has these statements as its body, nil where it says nothing."
+  "Returns what the compiler says about a method that has these statements as its body, nil where it
+  says nothing."
   [^String statements]
-  (let [folder (compiler/folder), file (io/file folder "Wrong.java")]
+  (let [folder (compiler/folder)
+        file (io/file folder "Wrong.java")]
     (try
-      (spit file (str "import io.github.thrumclj.Thrum; import java.io.*; import java.time.*; import java.util.*;\n"
-                   "final class Wrong { static void m() throws InterruptedException, java.util.concurrent.TimeoutException {\n"
-                   statements "\n} }\n"))
+      (spit
+        file
+        (str
+          "import io.github.thrumclj.Thrum; import java.io.*; import java.time.*; import java.util.*;\n"
+          "final class Wrong { static void m() throws InterruptedException, java.util.concurrent.TimeoutException {\n"
+          statements
+          "\n} }\n"))
       (compiler/compile! folder [*classes*] [(str file)])
-      (finally (compiler/delete! folder)))))
+      (finally
+        (compiler/delete! folder)))))
 
 (deftest the-compiler-refuses-what-is-wrong
   (is (nil? (complaint "List<Integer> r = Thrum.pmap(1, List.of(1), i -> i + 1);")))

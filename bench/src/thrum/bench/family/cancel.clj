@@ -44,7 +44,8 @@
   (- (System/nanoTime) (.get start)))
 
 (defn- failing-at
-  "Returns a function that waits, but for one item: that one fails when n others have parked, and notes when."
+  "Returns a function that waits, but for one item: that one fails when n others have parked, and
+  notes when."
   [index n ^AtomicLong start]
   (let [parked (LongAdder.), wait (waiting parked)]
     (fn [i]
@@ -69,18 +70,24 @@
   (let [start (AtomicLong.)]
     (until-thrown start #(t/pmapv (inc n) (failing-at n n start) (range (inc n))))))
 
-(defn- pmap-failing [n]
-  (let [start (AtomicLong.), all (inc n)]
-    (until-thrown start #(first (t/pmap {:limit all, :window all} (failing-at 0 n start) (range all))))))
+(defn- pmap-failing
+  [n]
+  (let [start (AtomicLong.)
+        all (inc n)]
+    (until-thrown start
+                  #(first (t/pmap {:limit all, :window all} (failing-at 0 n start) (range all))))))
 
 (defn- interrupted! [^CountDownLatch seen f]
   (try
     (f)
     (catch InterruptedException _ (.countDown seen))))
 
-(defn- pmapv-interrupted [n]
-  (let [parked (LongAdder.), seen (CountDownLatch. 1)
-        consumer (Thread. ^Runnable #(interrupted! seen (fn [] (t/pmapv n (waiting parked) (range n)))))]
+(defn- pmapv-interrupted
+  [n]
+  (let [parked (LongAdder.)
+        seen (CountDownLatch. 1)
+        consumer (Thread. ^Runnable
+                          #(interrupted! seen (fn [] (t/pmapv n (waiting parked) (range n)))))]
     (.start consumer)
     (await-parked parked n)
     (let [start (AtomicLong. (System/nanoTime))]
@@ -141,11 +148,13 @@
   (let [[smaller larger] (take-last 2 sizes)]
     (/ (double (stats/median (times larger))) (stats/median (times smaller)))))
 
-(defn- row [sizes runs way]
+(defn- row
+  [sizes runs way]
   (let [[smaller larger] (take-last 2 sizes)]
     {:way way
      :ms (into {}
-               (map (fn [n] [n (stats/summary (map #(/ (stats/median (get-in % [way n])) 1e6) runs))]))
+               (map
+                 (fn [n] [n (stats/summary (map #(/ (stats/median (get-in % [way n])) 1e6) runs))]))
                sizes)
      :growth (stats/summary (map #(growth sizes (way %)) runs))
      :linear (/ (double larger) smaller)}))
@@ -153,11 +162,15 @@
 (defn rows
   "Returns a row for each way."
   [[{:keys [job runs]}]]
-  (map #(row (:sizes job) runs %) [:pmapv-failing :pmapv-interrupted :pmap-failing :scope :executor]))
+  (map #(row (:sizes job) runs %)
+       [:pmapv-failing :pmapv-interrupted :pmap-failing :scope :executor]))
 
 (def ^:private names
-  {:pmapv-failing "t/pmapv, one fails", :pmapv-interrupted "t/pmapv, its caller is interrupted"
-   :pmap-failing "t/pmap, the first fails", :scope "t/with-scope, cancelled", :executor "executor's shutdownNow, awaitTermination"})
+  {:pmapv-failing "t/pmapv, one fails"
+   :pmapv-interrupted "t/pmapv, its caller is interrupted"
+   :pmap-failing "t/pmap, the first fails"
+   :scope "t/with-scope, cancelled"
+   :executor "executor's shutdownNow, awaitTermination"})
 
 (defn columns
   "Returns the columns for the sizes that were run."
@@ -170,6 +183,10 @@
 
 (def family
   {:title "Time to cancel"
-   :about "Parked tasks, each on its own; from the cancel until all of them have ended. Goal: linear, about a second for 300 000."
+   :about
+   "Parked tasks, each on its own; from the cancel until all of them have ended. Goal: linear, about a second for 300 000."
    :jvm-opts ["-Xms4g" "-Xmx4g" "-XX:+UseG1GC"]
-   :jobs jobs, :measure measure, :rows rows, :columns columns})
+   :jobs jobs
+   :measure measure
+   :rows rows
+   :columns columns})

@@ -54,21 +54,46 @@
     i))
 
 (def ^:private cases
-  "In the order of the table: what is done with f and an endless source, and how far over it may go (nil: no promise).
-  head-ms is how long the first item takes."
-  [{:id :first, :text "(first (t/pmap 8 f src))", :bound 63, :do (fn [f src _] (first (t/pmap 8 f src)))}
-   {:id :first-slow, :text "the same, the first item 20 times as slow", :head-ms 400, :bound 63
+  "In the order of the table: what is done with f and an endless source, and how far over it may go
+  (nil: no promise). head-ms is how long the first item takes."
+  [{:id :first
+    :text "(first (t/pmap 8 f src))"
+    :bound 63
     :do (fn [f src _] (first (t/pmap 8 f src)))}
-   {:id :first-unordered, :text "(first (t/upmap 8 f src))", :bound 63, :do (fn [f src _] (first (t/upmap 8 f src)))}
-   {:id :first-all, :text "(first (t/map f src))", :bound 99999, :do (fn [f src _] (first (t/map f src)))}
-   {:id :take, :text "(take k (t/pmap 8 f src))", :k true, :bound 63
+   {:id :first-slow
+    :text "the same, the first item 20 times as slow"
+    :head-ms 400
+    :bound 63
+    :do (fn [f src _] (first (t/pmap 8 f src)))}
+   {:id :first-unordered
+    :text "(first (t/upmap 8 f src))"
+    :bound 63
+    :do (fn [f src _] (first (t/upmap 8 f src)))}
+   {:id :first-all
+    :text "(first (t/map f src))"
+    :bound 99999
+    :do (fn [f src _] (first (t/map f src)))}
+   {:id :take
+    :text "(take k (t/pmap 8 f src))"
+    :k true
+    :bound 63
     :do (fn [f src k] (run! identity (take k (t/pmap 8 f src))))}
-   {:id :take-narrow, :text "the same, :window 8", :k true, :bound 7
+   {:id :take-narrow
+    :text "the same, :window 8"
+    :k true
+    :bound 7
     :do (fn [f src k] (run! identity (take k (t/pmap {:limit 8, :window 8} f src))))}
-   {:id :transducer, :text "(comp (t/pmap 8 f) (take k))", :k true, :bound 64
+   {:id :transducer
+    :text "(comp (t/pmap 8 f) (take k))"
+    :k true
+    :bound 64
     :do (fn [f src k] (transduce (comp (t/pmap 8 f) (take k)) conj [] src))}
-   {:id :core-first, :text "(first (clojure.core/pmap f src))", :do (fn [f src _] (first (clojure.core/pmap f src)))}
-   {:id :core-take, :text "(take k (clojure.core/pmap f src))", :k true
+   {:id :core-first
+    :text "(first (clojure.core/pmap f src))"
+    :do (fn [f src _] (first (clojure.core/pmap f src)))}
+   {:id :core-take
+    :text "(take k (clojure.core/pmap f src))"
+    :k true
     :do (fn [f src k] (run! identity (take k (clojure.core/pmap f src))))}])
 
 (defn- settle!
@@ -91,9 +116,13 @@
 
 ;; In the parent
 
-(defn- row [k runs {:keys [id bound] :as case}]
+(defn- row
+  [k runs {:keys [id bound], :as case}]
   (let [consumed (if (:k case) k 1)]
-    {:case id, :text (str/replace (:text case) "take k" (str "take " k)), :consumed consumed, :bound bound
+    {:case id
+     :text (str/replace (:text case) "take k" (str "take " k))
+     :consumed consumed
+     :bound bound
      :over (stats/summary (map #(- (get-in % [id :called]) consumed) runs))
      :pulled-over (stats/summary (map #(- (get-in % [id :pulled]) consumed) runs))
      :threads-left (stats/summary (map #(get-in % [id :threads-left]) runs))}))
@@ -105,11 +134,15 @@
 
 (def family
   {:title "Over-realised, and left behind"
-   :about (str "An endless source without chunks, calls of 20 ms, the seq abandoned. At most window - 1 calls beyond what was "
-               "consumed, limit - 1 while nobody waits; threads are counted when the calls have had the time to end "
-               "(new ones: those of clojure.core/pmap's pool stay for a minute).")
+   :about
+   (str
+     "An endless source without chunks, calls of 20 ms, the seq abandoned. At most window - 1 calls beyond what was "
+     "consumed, limit - 1 while nobody waits; threads are counted when the calls have had the time to end "
+     "(new ones: those of clojure.core/pmap's pool stay for a minute).")
    :jvm-opts ["-Xms512m" "-Xmx512m" "-XX:+UseG1GC"]
-   :jobs jobs, :measure measure, :rows rows
+   :jobs jobs
+   :measure measure
+   :rows rows
    :columns [{:title "what was asked for", :left? true, :show :text}
              {:title "consumed", :show (comp table/whole :consumed)}
              {:title "calls beyond", :show #(table/figure 0 (:over %))}

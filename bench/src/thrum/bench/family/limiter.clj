@@ -1,6 +1,6 @@
 (ns thrum.bench.family.limiter
-  "Many who wait for few permits: how fast and how evenly they are handed over, and how long a cancel of all who wait takes. Beside
-  it java.util.concurrent.Semaphore."
+  "Many who wait for few permits: how fast and how evenly they are handed over, and how long a
+  cancel of all who wait takes. Beside it java.util.concurrent.Semaphore."
   (:require
    [clojure.datafy :as datafy]
    [thrum.bench.hand :as hand]
@@ -22,8 +22,8 @@
     :full [{:waiters 10000, :grants 400000, :cancelled [10000 20000 40000], :rounds 3}]
     :quick [{:waiters 100, :grants 2000, :cancelled [100 200], :rounds 1}]))
 
-;; In the child. A way is a map: :enter and :leave around the work, :waiting says how many wait, :hold takes all permits and
-;; returns a function that gives them back.
+;; In the child. A way is a map: :enter and :leave around the work, :waiting says how many wait,
+;; :hold takes all permits and returns a function that gives them back.
 
 (defn- limiter-way []
   (let [limiter (t/limiter permits)]
@@ -63,17 +63,24 @@
   (let [sum (double (reduce + counts))]
     (/ (* sum sum) (* (count counts) (double (reduce + (map #(* % %) counts)))))))
 
-(defn- handed-over [make {:keys [waiters grants]}]
-  (let [{:keys [hold] :as way} (make)
+(defn- handed-over
+  [make {:keys [waiters grants]}]
+  (let [{:keys [hold], :as way} (make)
         give-back (hold)
-        counts (long-array waiters), granted (AtomicLong.), ended (CountDownLatch. waiters)]
+        counts (long-array waiters)
+        granted (AtomicLong.)
+        ended (CountDownLatch. waiters)]
     (dotimes [i waiters]
-      (Thread/startVirtualThread #(try (take-part way counts i granted grants) (finally (.countDown ended)))))
+      (Thread/startVirtualThread #(try
+                                    (take-part way counts i granted grants)
+                                    (finally
+                                      (.countDown ended)))))
     (await-waiting way waiters)
     (let [start (System/nanoTime)]
       (give-back)
       (.await ended)
-      {:ns (/ (double (- (System/nanoTime) start)) (.get granted)), :evenness (evenness (vec counts))})))
+      {:ns (/ (double (- (System/nanoTime) start)) (.get granted))
+       :evenness (evenness (vec counts))})))
 
 (defn- limiter-cancelled [n]
   (let [{:keys [hold enter] :as way} (limiter-way)
@@ -104,10 +111,13 @@
   (vec (repeatedly rounds f)))
 
 (defn measure
-  "Returns {:handed-over {way [{:ns per grant, :evenness} ...]}, :cancelled {way {waiters [ns ...]}}}."
-  [{:keys [cancelled rounds] :as job}]
-  {:handed-over (into {} (map (fn [[way make]] [way (several rounds #(handed-over make job))])) ways)
-   :cancelled {:limiter (into {} (map (fn [n] [n (several rounds #(limiter-cancelled n))])) cancelled)
+  "Returns {:handed-over {way [{:ns per grant, :evenness} ...]}, :cancelled {way {waiters [ns
+  ...]}}}."
+  [{:keys [cancelled rounds], :as job}]
+  {:handed-over
+   (into {} (map (fn [[way make]] [way (several rounds #(handed-over make job))])) ways)
+   :cancelled {:limiter
+               (into {} (map (fn [n] [n (several rounds #(limiter-cancelled n))])) cancelled)
                :fair (into {} (map (fn [n] [n [(semaphore-cancelled n)]])) cancelled)}})
 
 ;; In the parent
@@ -115,12 +125,15 @@
 (defn- figure-of [runs path f]
   (stats/summary (map #(stats/median (map f (get-in % path))) runs)))
 
-(defn- row [{:keys [cancelled]} runs way]
+(defn- row
+  [{:keys [cancelled]} runs way]
   {:way way
    :ns (figure-of runs [:handed-over way] :ns)
    :evenness (figure-of runs [:handed-over way] :evenness)
    :cancel-ms (when-not (= :unfair way)
-                (into {} (map (fn [n] [n (figure-of runs [:cancelled way n] #(/ (double %) 1e6))])) cancelled))})
+                (into {}
+                      (map (fn [n] [n (figure-of runs [:cancelled way n] #(/ (double %) 1e6))]))
+                      cancelled))})
 
 (defn rows
   "Returns a row for each way."
@@ -137,11 +150,17 @@
            {:title "ns per grant", :show #(table/figure 0 (:ns %))}
            {:title "Jain's index", :show #(table/figure 3 (:evenness %))}]
           (for [n (sort (keys (:cancel-ms (first rows))))]
-            {:title (str "cancel of " (table/whole n) ", ms"), :show #(table/figure 0 (get-in % [:cancel-ms n]))})))
+            {:title (str "cancel of " (table/whole n) ", ms")
+             :show #(table/figure 0 (get-in % [:cancel-ms n]))})))
 
 (def family
   {:title "A limiter"
-   :about (str "8 permits. Handed over among 10 000 virtual threads that come again at once, until 400 000 have been granted; and a cancel of so many "
-               "who wait. Goal: 40 000 below 500 ms, and linear.")
+   :about
+   (str
+     "8 permits. Handed over among 10 000 virtual threads that come again at once, until 400 000 have been granted; and a cancel of so many "
+     "who wait. Goal: 40 000 below 500 ms, and linear.")
    :jvm-opts ["-Xms2g" "-Xmx2g" "-XX:+UseG1GC"]
-   :jobs jobs, :measure measure, :rows rows, :columns columns})
+   :jobs jobs
+   :measure measure
+   :rows rows
+   :columns columns})

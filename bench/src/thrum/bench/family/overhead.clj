@@ -1,5 +1,6 @@
 (ns thrum.bench.family.overhead
-  "What it costs to run an item that does nothing, against hand-written loops over the JDK's executors."
+  "What it costs to run an item that does nothing, against hand-written loops over the JDK's
+  executors."
   (:require
    [thrum.bench.hand :as hand]
    [thrum.bench.rounds :as rounds]
@@ -103,10 +104,14 @@
 
 (def family
   {:title "Overhead per item"
-   :about (str "Trivial items; ratios to a hand-written sliding loop over a thread-per-task executor whose threads have unique "
-               "names and conveyed bindings (hand), and to one without both (bare).")
+   :about
+   (str
+     "Trivial items; ratios to a hand-written sliding loop over a thread-per-task executor whose threads have unique "
+     "names and conveyed bindings (hand), and to one without both (bare).")
    :jvm-opts ["-Xms1g" "-Xmx1g" "-XX:+UseG1GC"]
-   :jobs jobs, :measure measure, :rows rows
+   :jobs jobs
+   :measure measure
+   :rows rows
    :columns [{:title "way", :left? true, :show #(names (:way %) (str "t/" (name (:way %))))}
              {:title "consumer", :left? true, :show (comp name :consumer)}
              {:title "limit", :show #(if (= :core/pmap (:way %)) "" (table/whole (:limit %)))}

@@ -25,8 +25,8 @@
 
 ;; In the child
 
-;; The frames that a parked thread holds are larger while its code is interpreted, so the code is warmed up by tasks that
-;; are let go again.
+;; The frames that a parked thread holds are larger while its code is interpreted, so the code is
+;; warmed up by tasks that are let go again.
 (deftype Gate [^AtomicBoolean shut ^LongAdder parked ^ConcurrentLinkedQueue passing])
 
 (defn- gate
@@ -120,9 +120,12 @@
 
 (def family
   {:title "Memory per parked task"
-   :about "All tasks parked at once in a fresh JVM; growth of the heap after a full collection, and of the resident memory."
+   :about
+   "All tasks parked at once in a fresh JVM; growth of the heap after a full collection, and of the resident memory."
    :jvm-opts ["-Xms8m" "-Xmx6g" "-XX:+UseG1GC" "-XX:MinHeapFreeRatio=1" "-XX:MaxHeapFreeRatio=2"]
-   :jobs jobs, :measure measure, :rows rows
+   :jobs jobs
+   :measure measure
+   :rows rows
    :columns [{:title "way", :left? true, :show (comp names :way)}
              {:title "tasks", :show (comp table/whole :tasks)}
              {:title "heap, B per task", :show #(table/figure 0 (:heap %))}

@@ -1,5 +1,6 @@
 (ns thrum.bench.family.pipelines
-  "What an item costs that goes through a pipeline and is not waited for, and what a take and a put cost, against core.async's own."
+  "What an item costs that goes through a pipeline and is not waited for, and what a take and a put
+  cost, against core.async's own."
   (:require
    [clojure.core.async :as async]
    [thrum.async :as a]
@@ -14,7 +15,8 @@
 (defn jobs
   "Returns the only job: all ways in one JVM."
   [size]
-  [({:full {:items 100000, :warm-up 3, :rounds 7}, :quick {:items 2000, :warm-up 1, :rounds 3}} size)])
+  [({:full {:items 100000, :warm-up 3, :rounds 7}, :quick {:items 2000, :warm-up 1, :rounds 3}}
+    size)])
 
 ;; In the child
 
@@ -32,11 +34,15 @@
 (defn- across
   "Moves the items from a virtual thread to this one, by the given put and take."
   [channel put! take! items]
-  (let [putter (Thread/startVirtualThread #(do (run! (fn [item] (put! channel item)) items) (async/close! channel)))]
+  (let [putter (Thread/startVirtualThread #(do
+                                             (run! (fn [item] (put! channel item)) items)
+                                             (async/close! channel)))]
     (loop [sum 0]
       (if-some [v (take! channel)]
         (recur (+ sum (long v)))
-        (do (Thread/.join putter) sum)))))
+        (do
+          (Thread/.join putter)
+          sum)))))
 
 (defn- checked [expected f]
   (fn []
@@ -44,8 +50,10 @@
       (when-not (= expected actual)
         (throw (ex-info "A way gave a wrong result" {:expected expected, :actual actual}))))))
 
-(defn- pipelines [items]
-  {:core/pipeline-blocking #(through (fn [to from] (async/pipeline-blocking n to (map inc) from)) items)
+(defn- pipelines
+  [items]
+  {:core/pipeline-blocking #(through (fn [to from] (async/pipeline-blocking n to (map inc) from))
+                                     items)
    :pipeline-blocking #(through (fn [to from] (a/pipeline-blocking n to (map inc) from)) items)
    :pipeline-fn #(through (fn [to from] (a/pipeline-fn n to inc from)) items)
    :upipeline #(through (fn [to from] (a/upipeline n to (map inc) from)) items)})
@@ -90,10 +98,14 @@
 
 (def family
   {:title "Pipelines, takes and puts"
-   :about (str "Trivial items from channel to channel, 64 at once, taken by core.async's <!! on the main thread; and items from a virtual "
-               "thread to the main one. Ratios to core.async's own.")
+   :about
+   (str
+     "Trivial items from channel to channel, 64 at once, taken by core.async's <!! on the main thread; and items from a virtual "
+     "thread to the main one. Ratios to core.async's own.")
    :jvm-opts ["-Xms1g" "-Xmx1g" "-XX:+UseG1GC"]
-   :jobs jobs, :measure measure, :rows rows
+   :jobs jobs
+   :measure measure
+   :rows rows
    :columns [{:title "way", :left? true, :show :title}
              {:title "ns per item", :show #(table/figure 0 (:ns %))}
              {:title "x core.async's", :show #(if (:to-core %) (table/figure 2 (:to-core %)) "")}

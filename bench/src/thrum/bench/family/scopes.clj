@@ -1,5 +1,6 @@
 (ns thrum.bench.family.scopes
-  "What a scope costs, against the same written by hand over an executor and its futures; and a deadline."
+  "What a scope costs, against the same written by hand over an executor and its futures; and a
+  deadline."
   (:require
    [thrum.bench.hand :as hand]
    [thrum.bench.rounds :as rounds]
@@ -72,8 +73,11 @@
 (defn- arming
   "Returns the row of what a deadline adds to an empty scope."
   [{:keys [consumer]} runs]
-  {:way :arming, :forks 0, :consumer consumer
-   :ns (stats/summary (map #(- (stats/median (% [:with-timeout 0])) (stats/median (% [:empty-scope 0]))) runs))})
+  {:way :arming
+   :forks 0
+   :consumer consumer
+   :ns (stats/summary
+         (map #(- (stats/median (% [:with-timeout 0])) (stats/median (% [:empty-scope 0]))) runs))})
 
 (defn rows
   "Returns a row for each job, way and number of forks."
@@ -84,15 +88,22 @@
           results))
 
 (def ^:private names
-  {:scope "t/with-scope", :all "t/all", :hand "executor and futures by hand", :with-timeout "t/with-timeout, empty"
+  {:scope "t/with-scope"
+   :all "t/all"
+   :hand "executor and futures by hand"
+   :with-timeout "t/with-timeout, empty"
    :arming "the same, less an empty scope"})
 
 (def family
   {:title "A scope"
-   :about (str "Opened, with so many forks of no work, their values taken, and ended. By hand: a thread-per-task executor whose threads have unique names "
-               "and conveyed bindings, its futures, and a cancel of them all when one fails.")
+   :about
+   (str
+     "Opened, with so many forks of no work, their values taken, and ended. By hand: a thread-per-task executor whose threads have unique names "
+     "and conveyed bindings, its futures, and a cancel of them all when one fails.")
    :jvm-opts ["-Xms1g" "-Xmx1g" "-XX:+UseG1GC"]
-   :jobs jobs, :measure measure, :rows rows
+   :jobs jobs
+   :measure measure
+   :rows rows
    :columns [{:title "way", :left? true, :show (comp names :way)}
              {:title "caller", :left? true, :show (comp name :consumer)}
              {:title "forks", :show (comp table/whole :forks)}

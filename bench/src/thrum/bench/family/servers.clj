@@ -1,6 +1,7 @@
 (ns thrum.bench.family.servers
-  "What thrum.server costs on each engine, against the same engine alone with a handler in its own API, both on virtual threads. The
-  servers are the lab's, each in a JVM of its own, and take the load in turns."
+  "What thrum.server costs on each engine, against the same engine alone with a handler in its own
+  API, both on virtual threads. The servers are the lab's, each in a JVM of its own, and take the
+  load in turns."
   (:require
    [thrum.bench.stats :as stats]
    [thrum.bench.table :as table]
@@ -22,9 +23,18 @@
   "Returns a job for each engine on the class path and each question."
   [size]
   (case size
-    :full (for [engine [:jdk :jetty :tomcat :helidon :http-kit] :when ((serve/engines) engine), question [:no-sleep :sleep :many]]
-            (merge {:engine engine, :question question, :warm-up-seconds 10, :seconds 10, :rounds 2} (questions question)))
-    :quick [{:engine :jdk, :question :many, :connections 20, :sleep-ms 50, :warm-up-seconds 1, :seconds 1, :rounds 1}]))
+    :full (for [engine [:jdk :jetty :tomcat :helidon :http-kit]
+                :when ((serve/engines) engine)
+                question [:no-sleep :sleep :many]]
+            (merge {:engine engine, :question question, :warm-up-seconds 10, :seconds 10, :rounds 2}
+                   (questions question)))
+    :quick [{:engine :jdk
+             :question :many
+             :connections 20
+             :sleep-ms 50
+             :warm-up-seconds 1
+             :seconds 1
+             :rounds 1}]))
 
 ;; In the child
 
@@ -47,13 +57,15 @@
           (mapcat order (range rounds))))
 
 (defn- heaps
-  "Returns the bytes of heap for each connection whose handler sleeps, by way; for few connections the figure is noise."
+  "Returns the bytes of heap for each connection whose handler sleeps, by way; for few connections
+  the figure is noise."
   [servers {:keys [question connections]}]
   (when (= :many question)
     (update-vals servers #(serve/heap-per-sleeper % connections))))
 
 (defn measure
-  "Returns {:taken {way [figures, see thrum.lab.visit ...]}, :heap {way bytes}}, :heap nil where that is not asked."
+  "Returns {:taken {way [figures, see thrum.lab.visit ...]}, :heap {way bytes}}, :heap nil where
+  that is not asked."
   [job]
   (let [job (assoc job :headers load/browser-headers), servers (started job)]
     (try
@@ -76,25 +88,35 @@
          :bare (stats/summary bare), :thrum (stats/summary thrum)
          :ratio (stats/summary (map / thrum bare))))
 
-(defn- errors-of [runs way]
-  (stats/summary (map (fn [run] (reduce + (mapcat (comp vals :errors) (get-in run [:taken way])))) runs)))
+(defn- errors-of
+  [runs way]
+  (stats/summary (map (fn [run] (reduce + (mapcat (comp vals :errors) (get-in run [:taken way]))))
+                      runs)))
 
 (defn- of-limit [{:keys [connections sleep-ms]} runs]
   (stats/summary (map #(/ % (/ (* 1000.0 connections) sleep-ms)) (each runs :thrum :per-second))))
 
-(defn- requests [runs goal]
-  (assoc (compared {:figure :requests} (each runs :bare :per-second) (each runs :thrum :per-second)) :goal goal))
+(defn- requests
+  [runs goal]
+  (assoc (compared {:figure :requests} (each runs :bare :per-second) (each runs :thrum :per-second))
+         :goal
+         goal))
 
 (defn- of-question
   "Returns the rows of one job."
-  [{:keys [question] :as job} runs]
+  [{:keys [question], :as job} runs]
   (case question
     :no-sleep [(requests runs ">= 0.90 x bare")]
     :sleep [(assoc (requests runs ">= 0.97 x limit") :of-limit (of-limit job runs))]
-    :many [(assoc (requests runs nil) :of-limit (of-limit job runs))
-           {:figure :errors, :bare (errors-of runs :bare), :thrum (errors-of runs :thrum), :goal "none"}
-           (assoc (compared {:figure :p99} (each runs :bare :p99-ms) (each runs :thrum :p99-ms)) :goal "<= 1.00 x bare")
-           (assoc (compared {:figure :heap} (map (comp :bare :heap) runs) (map (comp :thrum :heap) runs)) :goal "<= 1.20 x bare")]))
+    :many
+    [(assoc (requests runs nil) :of-limit (of-limit job runs))
+     {:figure :errors, :bare (errors-of runs :bare), :thrum (errors-of runs :thrum), :goal "none"}
+     (assoc (compared {:figure :p99} (each runs :bare :p99-ms) (each runs :thrum :p99-ms))
+            :goal
+            "<= 1.00 x bare")
+     (assoc (compared {:figure :heap} (map (comp :bare :heap) runs) (map (comp :thrum :heap) runs))
+            :goal
+            "<= 1.20 x bare")]))
 
 (defn rows
   "Returns a row for each figure of each job."
@@ -116,15 +138,18 @@
 
 (def family
   {:title "Servers"
-   :about (str "thrum.server against the same engine alone with a handler in its own API, both on virtual threads, a JVM each (-Xmx1g), a browser's twelve "
-               "headers; load from wrk where it is installed, in turns. The limit is connections / sleep.")
+   :about
+   (str
+     "thrum.server against the same engine alone with a handler in its own API, both on virtual threads, a JVM each (-Xmx1g), a browser's twelve "
+     "headers; load from wrk where it is installed, in turns. The limit is connections / sleep.")
    :jvm-opts ["-Xmx512m"]
-   :jobs jobs, :measure measure, :rows rows
+   :jobs jobs
+   :measure measure
+   :rows rows
    :columns [{:title "engine", :left? true, :show (comp name :engine)}
              {:title "handler", :left? true, :show conditions}
              {:title "figure", :left? true, :show #(get-in figures [(:figure %) :name])}
-             {:title "bare", :show (shown :bare)}
-             {:title "thrum.server", :show (shown :thrum)}
+             {:title "bare", :show (shown :bare)} {:title "thrum.server", :show (shown :thrum)}
              {:title "x bare", :show #(table/figure 2 (:ratio %))}
              {:title "x limit", :show #(table/figure 2 (:of-limit %))}
              {:title "goal", :left? true, :show :goal}]})

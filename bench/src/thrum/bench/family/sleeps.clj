@@ -34,7 +34,8 @@
   "Returns n durations in ns, exponentially distributed with that mean."
   [n mean-ms seed]
   (let [random (Random. seed)]
-    (vec (repeatedly n #(nanos-of (* -1.0 (double mean-ms) (Math/log (- 1.0 (.nextDouble random)))))))))
+    (vec
+      (repeatedly n #(nanos-of (* -1.0 (double mean-ms) (Math/log (- 1.0 (.nextDouble random)))))))))
 
 (defn- shuffled [xs seed]
   (let [all (ArrayList. ^Collection xs)]
@@ -111,14 +112,19 @@
 
 (def family
   {:title "Wall time over the limit line"
-   :about (str "Sleeps; the limit line is greedy list scheduling of the requested durations, in input order, on as many machines "
-               "as the limit.")
+   :about
+   (str
+     "Sleeps; the limit line is greedy list scheduling of the requested durations, in input order, on as many machines "
+     "as the limit.")
    :jvm-opts ["-Xms512m" "-Xmx512m" "-XX:+UseG1GC"]
-   :jobs jobs, :measure measure, :rows rows
-   :columns [{:title "input", :left? true, :show #(str (table/whole (:items %)) " x " (inputs (:input %)))}
-             {:title "limit", :show (comp table/whole :limit)}
-             {:title "way", :left? true, :show (comp names :way)}
-             {:title "line, ms", :show (comp table/whole :line-ms)}
-             {:title "ms", :show #(table/figure 0 (:ms %))}
-             {:title "x line", :show #(table/figure 3 (:to-line %))}
-             {:title "goal", :show #(table/decimals 2 (:goal %))}]})
+   :jobs jobs
+   :measure measure
+   :rows rows
+   :columns
+   [{:title "input", :left? true, :show #(str (table/whole (:items %)) " x " (inputs (:input %)))}
+    {:title "limit", :show (comp table/whole :limit)}
+    {:title "way", :left? true, :show (comp names :way)}
+    {:title "line, ms", :show (comp table/whole :line-ms)}
+    {:title "ms", :show #(table/figure 0 (:ms %))}
+    {:title "x line", :show #(table/figure 3 (:to-line %))}
+    {:title "goal", :show #(table/decimals 2 (:goal %))}]})

@@ -50,16 +50,23 @@
   "Returns a row for each way."
   [results]
   (for [{:keys [job runs]} results]
-    {:way (:way job), :items (:items job)
+    {:way (:way job)
+     :items (:items job)
      :seconds (stats/summary (map #(/ (:ns %) 1e9) runs))
-     :peak-mb (megabytes runs :peak), :live-mb (megabytes runs :live), :rss-mb (megabytes runs :rss)}))
+     :peak-mb (megabytes runs :peak)
+     :live-mb (megabytes runs :live)
+     :rss-mb (megabytes runs :rss)}))
 
 (def family
   {:title "Memory of a long stream"
-   :about (str "(count (t/pmap 64 f (range n))) with results of 0.5 kB under -Xmx256m (268 MB). Peak: with garbage, just before "
-               "a collection. Live: the most that was left by one.")
+   :about
+   (str
+     "(count (t/pmap 64 f (range n))) with results of 0.5 kB under -Xmx256m (268 MB). Peak: with garbage, just before "
+     "a collection. Live: the most that was left by one.")
    :jvm-opts ["-Xmx256m" "-XX:+UseG1GC" "-XX:+ExitOnOutOfMemoryError"]
-   :jobs jobs, :measure measure, :rows rows
+   :jobs jobs
+   :measure measure
+   :rows rows
    :columns [{:title "way", :left? true, :show #(str "t/" (name (:way %)))}
              {:title "items", :show (comp table/whole :items)}
              {:title "s", :show #(table/figure 1 (:seconds %))}

@@ -18,9 +18,12 @@
     (not (or doc protocol no-doc (re-find #"^(?:map)?->[A-Z]|\$" (name (:name m)))))))
 
 (defn- silent-vars
-  [{:keys [ns] :as source}]
-  (for [v (vals (ns-publics ns)) :when (needs-doc? v)]
-    (source/finding source (with-meta [] (meta v)) (str "public " (:name (meta v)) " has no docstring"))))
+  [{:keys [ns], :as source}]
+  (for [v (vals (ns-publics ns))
+        :when (needs-doc? v)]
+    (source/finding source
+                    (with-meta [] (meta v))
+                    (str "public " (:name (meta v)) " has no docstring"))))
 
 (defn findings
   "Returns the findings of a source; vars are asked where public-docs? of its file is true."

@@ -1,6 +1,6 @@
 (ns thrum.dev.lint.locals
-  "Finds local bindings that are never used. A macro may put one binding into its expansion several times (loop does, when
-  it destructures): it is unused where all of them are."
+  "Finds local bindings that are never used. A macro may put one binding into its expansion several
+  times (loop does, when it destructures): it is unused where all of them are."
   (:require
    [clojure.string :as str]
    [clojure.tools.analyzer.ast :as ast]

@@ -14,10 +14,12 @@
 
 (defn- leaves
   [forms]
-  (filter #(or (symbol? %) (keyword? %) (string? %)) (tree-seq #(or (coll? %) (meta %)) with-metadata forms)))
+  (filter #(or (symbol? %) (keyword? %) (string? %))
+          (tree-seq #(or (coll? %) (meta %)) with-metadata forms)))
 
 (defn- words
-  "Returns the strings that symbols and type hints name: sym, its namespace, and the class in a hint that is a string."
+  "Returns the strings that symbols and type hints name: sym, its namespace, and the class in a hint
+  that is a string."
   [leaf]
   (cond
     (string? leaf) [leaf]
@@ -61,7 +63,8 @@
   "Returns the symbol that a top-level form defines privately, or nil."
   [form]
   (when (and (seq? form) (symbol? (second form)))
-    (when (or (= 'defn- (first form)) (and (str/starts-with? (str (first form)) "def") (:private (meta (second form)))))
+    (when (or (= 'defn- (first form))
+              (and (str/starts-with? (str (first form)) "def") (:private (meta (second form)))))
       (second form))))
 
 (defn- unused-private

@@ -21,15 +21,20 @@
   (with-open [in (io/reader file)]
     (binding [*ns* ns
               reader/*alias-map* (into {} (map (juxt key (comp ns-name val))) (ns-aliases ns))]
-      (read-all (reader-types/indexing-push-back-reader (java.io.PushbackReader. in) 1 (str file))))))
+      (read-all
+        (reader-types/indexing-push-back-reader (java.io.PushbackReader. in) 1 (str file))))))
 
 (defn load-source
-  "Requires the namespace in file; returns {:file :ns :ns-decl :forms}, or nil where file has no ns form."
+  "Requires the namespace in file; returns {:file :ns :ns-decl :forms}, or nil where file has no ns
+  form."
   [file]
   (when-let [decl (ns-file/read-file-ns-decl file)]
     (let [sym (parse/name-from-ns-decl decl)]
       (require sym)
-      {:file (str file), :ns (find-ns sym), :ns-decl decl, :forms (read-forms file (find-ns sym))})))
+      {:file (str file)
+       :ns (find-ns sym)
+       :ns-decl decl
+       :forms (read-forms file (find-ns sym))})))
 
 (defn finding
   "Returns a finding at the line of form."

@@ -1,6 +1,7 @@
 (ns thrum.async.executor
-  "Runs core.async's own work on virtual threads: its system property clojure.core.async.executor-factory can name what is here.
-  Does not need core.async, which loads it while it is itself in use."
+  "Runs core.async's own work on virtual threads: its system property
+  clojure.core.async.executor-factory can name what is here. Does not need core.async, which loads
+  it while it is itself in use."
   (:require
    [thrum.core :as t]
    [thrum.impl.context :as context]
@@ -16,17 +17,25 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private rows
-  {:dispatch-threads {:check pos-int?, :accepts "a positive integer", :default "none, go blocks run on virtual threads"
+  {:dispatch-threads {:check pos-int?
+                      :accepts "a positive integer"
+                      :default "none, go blocks run on virtual threads"
                       :doc "how many daemon platform threads run go blocks"}
-   :wrap {:check #(or (nil? %) (ifn? %)), :accepts "a function from thunk to thunk, or nil"
+   :wrap {:check #(or (nil? %) (ifn? %))
+          :accepts "a function from thunk to thunk, or nil"
           :default "what t/*wrap* is where and when something is submitted"
-          :doc "called on the submitting thread with a thunk; returns the thunk that the thread runs"}})
+          :doc
+          "called on the submitting thread with a thunk; returns the thunk that the thread runs"}})
 
 (def ^:private thread-names
-  {:io "async-io", :compute "async-compute", :mixed "async-mixed", :core-async-dispatch "async-dispatch"})
+  {:io "async-io"
+   :compute "async-compute"
+   :mixed "async-mixed"
+   :core-async-dispatch "async-dispatch"})
 
 (defn- wrapped
-  "Returns the Runnable that runs instead of this one: what wrap (nil: none) makes of it, called here and now."
+  "Returns the Runnable that runs instead of this one: what wrap (nil: none) makes of it, called
+  here and now."
   ^Runnable [wrap ^Runnable runnable]
   (if wrap
     (let [thunk (context/wrapped (context/capture wrap nil) #(.run runnable))]
@@ -34,9 +43,10 @@
     runnable))
 
 (defn- endless
-  "Returns an ExecutorService that hands what it is to execute, in its wrap, to launch. It belongs to the process: shutdown
-  and close have no effect on it, as on ForkJoinPool's common pool. It keeps no record of what runs, as the JDK's executors do: under
-  -Djdk.trackAllThreads=false a virtual thread that waits for a channel which nobody else holds can be collected."
+  "Returns an ExecutorService that hands what it is to execute, in its wrap, to launch. It belongs
+  to the process: shutdown and close have no effect on it, as on ForkJoinPool's common pool. It
+  keeps no record of what runs, as the JDK's executors do: under -Djdk.trackAllThreads=false a
+  virtual thread that waits for a channel which nobody else holds can be collected."
   ^ExecutorService [launch current-wrap]
   (proxy [AbstractExecutorService] []
     (execute [runnable] (launch (wrapped (current-wrap) (Objects/requireNonNull runnable))))
@@ -52,10 +62,13 @@
 (defn- on-virtual-threads [thread-name]
   #(.start (jdk/virtual-thread (task/unique-name thread-name) %)))
 
-(defn- on-platform-threads [thread-name n]
-  (let [pool (Executors/newFixedThreadPool n (reify ThreadFactory
-                                               (newThread [_ body]
-                                                 (jdk/platform-thread (task/unique-name thread-name) body))))]
+(defn- on-platform-threads
+  [thread-name n]
+  (let [pool (Executors/newFixedThreadPool
+               n
+               (reify
+                 ThreadFactory
+                 (newThread [_ body] (jdk/platform-thread (task/unique-name thread-name) body))))]
     #(.execute pool %)))
 
 (defn- launcher [workload thread-name dispatch-threads]
@@ -63,36 +76,49 @@
     (on-platform-threads thread-name dispatch-threads)
     (on-virtual-threads thread-name)))
 
-(defn- unknown-workload [workload]
-  (error/invalid (str "Unknown workload " (shown/text workload) "; known are " (pr-str (sort (keys thread-names))))
+(defn- unknown-workload
+  [workload]
+  (error/invalid (str "Unknown workload " (shown/text workload)
+                      "; known are " (pr-str (sort (keys thread-names))))
                  {:value workload, :known (vec (sort (keys thread-names)))}))
 
 (defn factory
-  "Returns a function from a workload of core.async's (:io, :compute, :mixed or :core-async-dispatch) to an
-  ExecutorService, the same one each time, that runs whatever is submitted on a fresh virtual thread with a unique name such as
-  async-io-17. What is thrown there goes to the thread's uncaught exception handler; what wrap throws, to the submitting thread.
-  Bindings are conveyed by core.async itself. The executor cannot be shut down. Throws :thrum/invalid, at an unknown workload
-  too.
+  "Returns a function from a workload of core.async's (:io, :compute, :mixed or
+  :core-async-dispatch) to an ExecutorService, the same one each time, that runs whatever is
+  submitted on a fresh virtual thread with a unique name such as async-io-17. What is thrown there
+  goes to the thread's uncaught exception handler; what wrap throws, to the submitting thread.
+  Bindings are conveyed by core.async itself. The executor cannot be shut down. Throws
+  :thrum/invalid, at an unknown workload too.
 
-  To use options, def what this returns in a namespace that does not need core.async, and let the property name that.
+  To use options, def what this returns in a namespace that does not need core.async, and let the
+  property name that.
 
   Options:
-    :dispatch-threads - how many daemon platform threads run go blocks and callbacks, with names such as async-dispatch-17;
-                        default none: these run on virtual threads as well, each step of a go block on a fresh one
-    :wrap             - instead of t/*wrap* as it is when and where something is submitted: for a callback, by whoever takes or
+    :dispatch-threads - how many daemon platform threads run go blocks and callbacks, with names
+    such as async-dispatch-17;
+                        default none: these run on virtual threads as well, each step of a go block
+                        on a fresh one
+    :wrap             - instead of t/*wrap* as it is when and where something is submitted: for a
+    callback, by whoever takes or
                         puts; for a go block that has parked, by whoever wakes it"
   [options]
   (let [{:keys [dispatch-threads wrap]} (options/check rows options [:dispatch-threads :wrap])
-        current-wrap (if (contains? options :wrap) (constantly wrap) #(do t/*wrap*))
-        executors (into {} (for [[workload thread-name] thread-names]
-                             [workload (endless (launcher workload thread-name dispatch-threads) current-wrap)]))]
-    (fn [workload]
-      (or (executors workload) (throw (unknown-workload workload))))))
+        current-wrap (if (contains? options :wrap)
+                       (constantly wrap)
+                       #(do
+                          t/*wrap*))
+        executors (into {}
+                        (for [[workload thread-name] thread-names]
+                          [workload
+                           (endless (launcher workload thread-name dispatch-threads)
+                                    current-wrap)]))]
+    (fn [workload] (or (executors workload) (throw (unknown-workload workload))))))
 
 (def ^:private all-virtual (factory {}))
 
 (defn everything
-  "Returns the executor for a workload, see factory: everything runs on virtual threads, go blocks too.
+  "Returns the executor for a workload, see factory: everything runs on virtual threads, go blocks
+  too.
 
       -Dclojure.core.async.executor-factory=thrum.async.executor/everything
 
@@ -104,9 +130,9 @@
   (delay (factory {:dispatch-threads (Long/getLong "clojure.core.async.pool-size" 8)})))
 
 (defn all-but-dispatch
-  "Returns the executor for a workload, see factory: go blocks and callbacks run on a fixed pool of daemon platform threads, 8 or
-  what the property clojure.core.async.pool-size says at the first call, as in core.async before 1.8; all else runs on virtual
-  threads.
+  "Returns the executor for a workload, see factory: go blocks and callbacks run on a fixed pool of
+  daemon platform threads, 8 or what the property clojure.core.async.pool-size says at the first
+  call, as in core.async before 1.8; all else runs on virtual threads.
 
       -Dclojure.core.async.executor-factory=thrum.async.executor/all-but-dispatch
 

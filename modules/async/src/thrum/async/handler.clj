@@ -1,6 +1,7 @@
 (ns thrum.async.handler
-  "What a channel calls when a take or a put comes about. One of ours can be revoked until then: whoever stops waiting leaves
-  no place in the channel's queue behind, and no value is handed to nobody."
+  "What a channel calls when a take or a put comes about. One of ours can be revoked until then:
+  whoever stops waiting leaves no place in the channel's queue behind, and no value is handed to
+  nobody."
   (:require
    [clojure.core.async.impl.channels]
    [clojure.core.async.impl.protocols :as impl])
@@ -17,8 +18,8 @@
   (^boolean close [by])
   (^boolean closedBy [by]))
 
-;; A transfer that comes about at most once, on one channel or another. by: the handler that was first to close it. Both are
-;; changed under the lock alone.
+;; A transfer that comes about at most once, on one channel or another. by: the handler that was
+;; first to close it. Both are changed under the lock alone.
 (deftype Once [^ReentrantLock lock ^long id ^:volatile-mutable open ^:volatile-mutable by]
   IOnce
   (open [_] open)
@@ -33,7 +34,8 @@
   (closedBy [_ closer]
     (identical? by closer)))
 
-;; Channels lock two handlers in the order of their ids. Those of core.async's alts count up from 1, ours down from -1.
+;; Channels lock two handlers in the order of their ids. Those of core.async's alts count up from 1,
+;; ours down from -1.
 (def ^:private ^AtomicLong ids (AtomicLong.))
 
 (defn once
@@ -42,8 +44,8 @@
   (Once. (ReentrantLock.) (.decrementAndGet ids) true nil))
 
 (defn revoke!
-  "From now on the transfer cannot come about. Returns whether that is so: false when it has been revoked before, or has come
-  about and its callback has been called, or soon will be."
+  "From now on the transfer cannot come about. Returns whether that is so: false when it has been
+  revoked before, or has come about and its callback has been called, or soon will be."
   [^Once once]
   (.close once nil))
 
@@ -61,17 +63,20 @@
     callback))
 
 (def on-caller
-  "The metadata of a callback that may run on the thread of whoever is at the channel's other end (core.async 1.7 and newer)."
+  "The metadata of a callback that may run on the thread of whoever is at the channel's other end
+  (core.async 1.7 and newer)."
   {:on-caller? true})
 
 (defn handler
-  "Returns what take! and put! of a port take: callback is called with the value, or with whether the put was accepted."
+  "Returns what take! and put! of a port take: callback is called with the value, or with whether
+  the put was accepted."
   ^Handler [once callback]
   (Handler. once callback))
 
 (defn at-once?
-  "Tells whether what the channel answered at once is the transfer: a closed one answers false to every put, also where the
-  transfer has come about on another channel. From now on it cannot come about there."
+  "Tells whether what the channel answered at once is the transfer: a closed one answers false to
+  every put, also where the transfer has come about on another channel. From now on it cannot come
+  about there."
   [^Handler handler]
   (let [once (.-once handler)]
     (or (.closedBy ^Once once handler)
@@ -94,14 +99,15 @@
 (def ^:private immediate (Immediate.))
 
 (defn take-now!
-  "Returns a box of the port's next value, or of nil when it is closed; nil when there is none yet. A port that is no channel of core.async's
-  own may have a queue for whoever asks: it is not asked."
+  "Returns a box of the port's next value, or of nil when it is closed; nil when there is none yet.
+  A port that is no channel of core.async's own may have a queue for whoever asks: it is not asked."
   [port]
   (when (instance? ManyToManyChannel port)
     (impl/take! port immediate)))
 
 (defn put-now!
-  "Puts v if the port accepts it now: returns a box of whether it did, or nil when it may do so later; see take-now!."
+  "Puts v if the port accepts it now: returns a box of whether it did, or nil when it may do so
+  later; see take-now!."
   [port v]
   (when (instance? ManyToManyChannel port)
     (impl/put! port v immediate)))
@@ -111,12 +117,14 @@
     (-> .-once revoke!)))
 
 (defn sweep!
-  "Has the channel drop the handlers that were revoked: it does so whenever it is used. A closed one holds no takes."
+  "Has the channel drop the handlers that were revoked: it does so whenever it is used. A closed one
+  holds no takes."
   [port]
   (when (and (instance? ManyToManyChannel port) (not (impl/closed? port)))
     (impl/take! port spent)))
 
-;; core.async tells nobody that a channel was closed. The flag of its own channels is an atom, though, in every release since 2013.
+;; core.async tells nobody that a channel was closed. The flag of its own channels is an atom,
+;; though, in every release since 2013.
 
 (defn- closed-flag [port]
   (when (instance? ManyToManyChannel port)
@@ -124,8 +132,9 @@
       (when (instance? IRef flag) flag))))
 
 (defn watch-close!
-  "Calls f when the channel is closed, on the closing thread and under the channel's lock: f does little, takes no lock of another
-  channel and does not throw. k is the watch's key. Of a port that is no channel of core.async's own nothing is heard."
+  "Calls f when the channel is closed, on the closing thread and under the channel's lock: f does
+  little, takes no lock of another channel and does not throw. k is the watch's key. Of a port that
+  is no channel of core.async's own nothing is heard."
   [port k f]
   (when-some [^IRef flag (closed-flag port)]
     (.addWatch flag k (fn [_ _ _ _] (f)))))

@@ -1,6 +1,6 @@
 (ns thrum.async.job
-  "What a pipeline does with one item, on the item's own thread: a job returns the list of what goes on from there. Whatever goes wrong
-  is answered by the pipeline's rule for errors."
+  "What a pipeline does with one item, on the item's own thread: a job returns the list of what goes
+  on from there. Whatever goes wrong is answered by the pipeline's rule for errors."
   (:require
    [clojure.core.async :as async]
    [thrum.async.port :as port]
@@ -25,7 +25,8 @@
   [^Counts counts]
   {:dropped (.get ^AtomicLong (.-dropped counts)), :failed (.get ^AtomicLong (.-failed counts))})
 
-;; The rule for errors: a function of the throwable, whose value goes on in the item's place, unless it is nil
+;; The rule for errors: a function of the throwable, whose value goes on in the item's place, unless
+;; it is nil
 
 (defn uncaught!
   "Hands the throwable to the uncaught exception handler of the calling thread. Returns nil."
@@ -34,7 +35,8 @@
     (.uncaughtException (.getUncaughtExceptionHandler thread) thread t)))
 
 (defn rule
-  "Returns the rule of this name, or of this function: what that throws is uncaught, and the item dropped."
+  "Returns the rule of this name, or of this function: what that throws is uncaught, and the item
+  dropped."
   [on-error]
   (case on-error
     :report uncaught!
@@ -67,12 +69,13 @@
   ([outputs] outputs)
   ([^List outputs v]
    (when (nil? v)
-     (throw (error/invalid "A pipeline's transducer gave nil, which no channel can carry" {:value nil})))
+     (throw (error/invalid "A pipeline's transducer gave nil, which no channel can carry"
+                           {:value nil})))
    (doto outputs (.add v))))
 
 (defn transducing
-  "Applies xf to each item by itself, with its completion: what came before a throw goes on, and so does what the completion gives
-  after one, as in a channel with a transducer."
+  "Applies xf to each item by itself, with its completion: what came before a throw goes on, and so
+  does what the completion gives after one, as in a channel with a transducer."
   [counts rule xf]
   (fn [v]
     (let [outputs (ArrayList.)]
@@ -95,7 +98,8 @@
       outputs)))
 
 (defn asynchronous
-  "Calls af with each item and a channel, and takes all from that until af, or whatever it started, closes it."
+  "Calls af with each item and a channel, and takes all from that until af, or whatever it started,
+  closes it."
   [counts rule af]
   (fn [v]
     (let [outputs (ArrayList.), results (async/chan 1)]

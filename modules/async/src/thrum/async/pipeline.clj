@@ -1,7 +1,7 @@
 (ns thrum.async.pipeline
-  "From one channel to another through a job, a task for every item. A pipeline waits on no thread: what comes about starts one,
-  or finds the thread of a task that has just ended, which takes the next steps and ends. So nothing of an abandoned pipeline runs,
-  and it can be collected as garbage."
+  "From one channel to another through a job, a task for every item. A pipeline waits on no thread:
+  what comes about starts one, or finds the thread of a task that has just ended, which takes the
+  next steps and ends. So nothing of an abandoned pipeline runs, and it can be collected as garbage."
   (:require
    [clojure.core.async :as async]
    [clojure.core.async.impl.protocols :as impl]
@@ -24,9 +24,11 @@
 
 (declare call-off! signal!)
 
-;; events: how much has come about that the thread which takes the steps has not seen. called-off: why the pipeline ends before its
-;; input does; at last :over. taking: the take that waits at `from`, or whose value is in taken. putting: :waiting for an answer of
-;; `to`, or the answer. outputs: what is left of an item's. put: how many were accepted. done: the channel that tells of the end.
+;; events: how much has come about that the thread which takes the steps has not seen. called-off:
+;; why the pipeline ends before its input does; at last :over. taking: the take that waits at
+;; `from`, or whose value is in taken. putting: :waiting for an answer of `to`, or the answer.
+;; outputs: what is left of an item's. put: how many were accepted. done: the channel that tells of
+;; the end.
 (deftype Pipeline [^FanOut fan-out options from to job counts parent done
                    ^AtomicLong events ^AtomicReference called-off
                    ^AtomicReference taking ^AtomicReference taken
@@ -91,10 +93,12 @@
             (.set taken (if (nil? v) ::closed v))
             (recur)))))))
 
-(defn- put-output! [^Pipeline pipeline v]
+(defn- put-output!
+  [^Pipeline pipeline v]
   (let [^AtomicReference putting (.-putting pipeline)]
     (.set putting :waiting)
-    (when-some [box (impl/put! (.-to pipeline) v (handler/handler (handler/once) (Answered. pipeline)))]
+    (when-some [box
+                (impl/put! (.-to pipeline) v (handler/handler (handler/once) (Answered. pipeline)))]
       (.set putting (boolean @box)))))
 
 (defn- next-outputs!
@@ -137,7 +141,8 @@
   (or t
       (when-not (:silent? (.-options pipeline))
         (assoc (job/totals (.-counts pipeline))
-               :taken (fanout/started (.-fan-out pipeline)), :put (.get ^AtomicLong (.-put pipeline))))))
+               :taken (fanout/started (.-fan-out pipeline))
+               :put (.get ^AtomicLong (.-put pipeline))))))
 
 (defn- close-output!
   "Closes `to`, if it is to be closed. Returns what that throws."
@@ -175,7 +180,8 @@
 (defn- step! [^Pipeline pipeline]
   (case (called-off pipeline)
     nil (when (try
-                ;; What has ended makes room for a call, which need not wait until the result has been put.
+                ;; What has ended makes room for a call, which need not wait until the result has
+                ;; been put.
                 (take-items! pipeline)
                 (put-outputs! pipeline)
                 (take-items! pipeline)
@@ -197,7 +203,8 @@
         (when (pos? more) (recur more))))))
 
 (defn- as-nobody!
-  "The calling thread, which is a fresh one or has nothing else to do, takes the steps: in the bindings of the pipeline's caller, in no scope."
+  "The calling thread, which is a fresh one or has nothing else to do, takes the steps: in the
+  bindings of the pipeline's caller, in no scope."
   [^Pipeline pipeline]
   (context/enter! (.-context ^FanOut (.-fan-out pipeline)) nil)
   (take-steps! pipeline))
@@ -206,7 +213,8 @@
   "Starts a thread that takes the next steps."
   [^Pipeline pipeline]
   (try
-    (.start (jdk/virtual-thread (scope/scope-name (.-scope ^FanOut (.-fan-out pipeline))) #(as-nobody! pipeline)))
+    (.start (jdk/virtual-thread (scope/scope-name (.-scope ^FanOut (.-fan-out pipeline)))
+                                #(as-nobody! pipeline)))
     (catch Throwable _
       ;; No memory for a thread.
       (take-steps! pipeline))))
@@ -240,16 +248,30 @@
 ;; How it begins
 
 (defn start!
-  "Starts a pipeline in the calling thread's scope, if there is one, and returns a channel that closes when it has ended. Options: those of
-  a fan-out; :job, :on-error - what is done with an item; :close? - whether `to` is closed; :silent? - whether the channel delivers no totals."
-  [{:keys [job on-error] :as options} from to f]
+  "Starts a pipeline in the calling thread's scope, if there is one, and returns a channel that
+  closes when it has ended. Options: those of a fan-out; :job, :on-error - what is done with an
+  item; :close? - whether `to` is closed; :silent? - whether the channel delivers no totals."
+  [{:keys [job on-error], :as options} from to f]
   (let [self (AtomicReference.)
         fan-out (fanout/fan-out (assoc options :on-ended #(ended! (.get self) %)))
         parent (context/current-scope)
         counts (job/counts)
-        pipeline (Pipeline. fan-out options from to (job counts (job/rule on-error) f) counts parent (async/chan 1)
-                            (AtomicLong. 1) (AtomicReference.) (AtomicReference.) (AtomicReference.)
-                            (AtomicReference.) (AtomicReference.) (AtomicLong.) -1)]
+        pipeline (Pipeline. fan-out
+                            options
+                            from
+                            to
+                            (job counts (job/rule on-error) f)
+                            counts
+                            parent
+                            (async/chan 1)
+                            (AtomicLong. 1)
+                            (AtomicReference.)
+                            (AtomicReference.)
+                            (AtomicReference.)
+                            (AtomicReference.)
+                            (AtomicReference.)
+                            (AtomicLong.)
+                            -1)]
     (.set self pipeline)
     (when parent (scope/adopt! parent pipeline))
     (handler/watch-close! to pipeline #(call-off! pipeline :to-closed))

@@ -1,5 +1,6 @@
 (ns thrum.async.port
-  "Takes and puts that block the calling thread, and that a cancel or an interrupt ends without a trace."
+  "Takes and puts that block the calling thread, and that a cancel or an interrupt ends without a
+  trace."
   (:require
    [clojure.core.async.impl.dispatch :as dispatch]
    [clojure.core.async.impl.protocols :as impl]
@@ -31,7 +32,8 @@
   (when-not (identical? ::nil arrived) arrived))
 
 (defn- await-callback
-  "Returns what arrives. The transfer has come about, its callback is on the way; an interrupt meanwhile is kept."
+  "Returns what arrives. The transfer has come about, its callback is on the way; an interrupt
+  meanwhile is kept."
   [arrival]
   (loop [interrupted? false]
     (if-some [arrived @arrival]
@@ -43,7 +45,8 @@
         (recur interrupted?)))))
 
 (defn- take-back!
-  "Throws what (fail) does if the transfer can be revoked at these ports; returns what arrives if it has come about."
+  "Throws what (fail) does if the transfer can be revoked at these ports; returns what arrives if it
+  has come about."
   [once arrival ports fail]
   (if (handler/revoke! once)
     (do (run! handler/sweep! ports)
@@ -58,14 +61,16 @@
     (if-some [arrived @arrival]
       (value arrived)
       (if (.isInterrupted (Thread/currentThread))
-        ;; Whose interrupt it is, a cancel's or somebody else's, is asked when nothing can arrive any more.
+        ;; Whose interrupt it is, a cancel's or somebody else's, is asked when nothing can arrive
+        ;; any more.
         (take-back! once arrival ports wait/check!)
         (do
           (LockSupport/park ports)
           (recur))))))
 
 (defn- transfer
-  "Returns the value of (begin! once arrival), a box with what was there at once, or else what arrives."
+  "Returns the value of (begin! once arrival), a box with what was there at once, or else what
+  arrives."
   [ports begin!]
   (let [once (handler/once)
         arrival (arrival)]
@@ -105,7 +110,8 @@
   (if (vector? operation) (first operation) operation))
 
 (defn- begin-one
-  "Begins a take or a put; returns a box of [value port] when it came about at once, or another meanwhile."
+  "Begins a take or a put; returns a box of [value port] when it came about at once, or another
+  meanwhile."
   [once arrival operation]
   (let [port (port-of operation)
         handler (handler/handler once (Branch. arrival port))]
@@ -127,11 +133,14 @@
 (defn- nil-put? [operation]
   (and (vector? operation) (nil? (nth operation 1 nil))))
 
-(defn- check-operations! [operations]
+(defn- check-operations!
+  [operations]
   (when (empty? operations)
-    (throw (error/invalid "alts!! needs at least one port, or one [port value]" {:value operations})))
+    (throw (error/invalid "alts!! needs at least one port, or one [port value]"
+                          {:value operations})))
   (when (some nil-put? operations)
-    (throw (error/invalid "No channel can carry nil: a put of alts!! is [port value]" {:value nil, :accepts "a value that is not nil"}))))
+    (throw (error/invalid "No channel can carry nil: a put of alts!! is [port value]"
+                          {:value nil, :accepts "a value that is not nil"}))))
 
 (defn alts!!
   "Returns [value port] of the first of the operations that comes about; see thrum.async/alts!!."
@@ -157,7 +166,8 @@
       (cons v (seq-of port)))))
 
 (defn reducible
-  "Returns what the port delivers, to be reduced once, or made one seq of; see thrum.async/chan->reducible."
+  "Returns what the port delivers, to be reduced once, or made one seq of; see
+  thrum.async/chan->reducible."
   [port]
   (reify
     Sequential

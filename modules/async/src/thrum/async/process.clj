@@ -27,7 +27,8 @@
   (async/close! channel))
 
 (defn detached
-  "Starts f in the context on a virtual thread of that name. Returns a channel of its value or its throwable."
+  "Starts f in the context on a virtual thread of that name. Returns a channel of its value or its
+  throwable."
   [context name f]
   (let [channel (async/chan 1)
         task (task/task context
@@ -47,8 +48,8 @@
       (finally (close-all! more)))))
 
 (defn of-scope
-  "Starts f as a daemon of the form's scope. Returns a channel of its value or its throwable; :closes - the channels that are closed with
-  it."
+  "Starts f as a daemon of the form's scope. Returns a channel of its value or its throwable;
+  :closes - the channels that are closed with it."
   [form {:keys [closes] :as options} f]
   (let [channel (async/chan 1)
         end! (fn [task]
@@ -59,8 +60,8 @@
     channel))
 
 (defn in-current-scope
-  "Starts f on a virtual thread that belongs to the calling thread's scope, if there is one. When it has ended, the channel is closed, after
-  the throwable of f, if there is one, was put into it."
+  "Starts f on a virtual thread that belongs to the calling thread's scope, if there is one. When it
+  has ended, the channel is closed, after the throwable of f, if there is one, was put into it."
   [name channel f]
   (let [scope (scope/scope (task/unique-name name) (context/current-scope))
         owner (reify Owner

@@ -13,16 +13,28 @@
 
 (def ^:private rows
   (merge (select-keys options/rows [:window :name :wrap :scoped-values])
-         {:close? {:check boolean?, :accepts "true or false", :default "true", :doc "whether `to` is closed at the end"}
-          :closes {:check #(and (sequential? %) (every? (partial satisfies? impl/Channel) %)), :default "none"
-                   :accepts "a sequential collection of channels", :doc "the channels that are closed when the process has ended"}
-          :on-error {:check #(if (keyword? %) (#{:report :skip :close} %) (ifn? %)), :default ":report"
+         {:close? {:check boolean?
+                   :accepts "true or false"
+                   :default "true"
+                   :doc "whether `to` is closed at the end"}
+          :closes {:check #(and (sequential? %) (every? (partial satisfies? impl/Channel) %))
+                   :default "none"
+                   :accepts "a sequential collection of channels"
+                   :doc "the channels that are closed when the process has ended"}
+          :on-error {:check #(if (keyword? %) (#{:report :skip :close} %) (ifn? %))
+                     :default ":report"
                      :accepts ":report, :skip, :close or a function of the throwable"
                      :doc "what becomes of an item whose function throws"}}))
 
 (def ^:private alts-rows
-  {:priority {:check boolean?, :accepts "true or false", :default "false", :doc "whether the operations are tried in their order"}
-   :default {:check any?, :accepts "anything", :default "none", :doc "what is returned when no operation can be completed at once"}})
+  {:priority {:check boolean?
+              :accepts "true or false"
+              :default "false"
+              :doc "whether the operations are tried in their order"}
+   :default {:check any?
+             :accepts "anything"
+             :default "none"
+             :doc "what is returned when no operation can be completed at once"}})
 
 (defn alts
   "Returns the options of alts!!."
@@ -38,12 +50,13 @@
   "Returns x if it is one that the protocol is for; throws :thrum/invalid otherwise."
   [protocol expected x]
   (when-not (satisfies? protocol x)
-    (throw (error/invalid (str "What is expected here is " expected ", not " (shown/text x)) {:value x, :accepts expected})))
+    (throw (error/invalid (str "What is expected here is " expected ", not " (shown/text x))
+                          {:value x, :accepts expected})))
   x)
 
 (def ^:private kinds
-  "By kind of pipeline: its job, the order of what leaves it, and the name of its threads; :drop-in? - with the arguments of core.async's its
-  channel delivers what core.async's does, nothing."
+  "By kind of pipeline: its job, the order of what leaves it, and the name of its threads; :drop-in?
+  - with the arguments of core.async's its channel delivers what core.async's does, nothing."
   {:blocking {:job job/transducing, :order :ordered, :name "pipeline", :drop-in? true}
    :async {:job job/asynchronous, :order :ordered, :name "pipeline-async", :drop-in? true}
    :fn {:job job/calling, :order :ordered, :name "pipeline-fn"}
@@ -52,29 +65,41 @@
 (defn- given
   "Returns the options that the arguments after `from` stand for."
   [[close?-or-options ex-handler :as arguments]]
-  (cond
-    (not (map? close?-or-options)) {:close? (boolean close?-or-options), :on-error (options/function (or ex-handler :report))}
-    (next arguments) (throw (error/invalid "An ex-handler beside a map of options: there it is :on-error" {:value ex-handler}))
-    :else (options/check rows close?-or-options [:close? :on-error :window :name :wrap :scoped-values])))
+  (cond (not (map? close?-or-options)) {:close? (boolean close?-or-options)
+                                        :on-error (options/function (or ex-handler :report))}
+        (next arguments) (throw (error/invalid
+                                  "An ex-handler beside a map of options: there it is :on-error"
+                                  {:value ex-handler}))
+        :else (options/check rows
+                             close?-or-options
+                             [:close? :on-error :window :name :wrap :scoped-values])))
 
-(defn- check-n [n]
+(defn- check-n
+  [n]
   (when-not (pos-int? n)
-    (throw (error/invalid (str "n is " (shown/text n) "; it must be a positive integer") {:option :n, :value n, :accepts "a positive integer"}))))
+    (throw (error/invalid (str "n is " (shown/text n) "; it must be a positive integer")
+                          {:option :n, :value n, :accepts "a positive integer"}))))
 
-(defn- check-window [window n]
+(defn- check-window
+  [window n]
   (when (< window n)
-    (throw (error/invalid (str "The window is " window ", below n, " n)
-                          {:option :window, :value window, :limit n, :accepts "an integer, not below n"}))))
+    (throw (error/invalid
+             (str "The window is " window ", below n, " n)
+             {:option :window, :value window, :limit n, :accepts "an integer, not below n"}))))
 
 (defn pipeline
   "Returns the options of a pipeline of this kind. arguments: those after `from`."
   [kind n arguments]
   (check-n n)
-  (let [{:keys [drop-in?] :as kind} (kinds kind)
+  (let [{:keys [drop-in?], :as kind} (kinds kind)
         silent? (and drop-in? (not (map? (first arguments))))
-        {:keys [window wrap scoped-values] :as options}
-        (merge {:close? true, :on-error :report, :window (long (min Long/MAX_VALUE (*' 8 n))), :wrap t/*wrap*, :limit n}
-               kind
-               (given arguments))]
+        {:keys [window wrap scoped-values], :as options} (merge {:close? true
+                                                                 :on-error :report
+                                                                 :window (long (min Long/MAX_VALUE
+                                                                                    (*' 8 n)))
+                                                                 :wrap t/*wrap*
+                                                                 :limit n}
+                                                                kind
+                                                                (given arguments))]
     (check-window window n)
-    (assoc options :wrap (jdk/with-scoped wrap scoped-values), :silent? silent?)))
+    (assoc options :wrap (jdk/with-scoped wrap scoped-values) :silent? silent?)))

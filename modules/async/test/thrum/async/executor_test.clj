@@ -1,5 +1,6 @@
 (ns thrum.async.executor-test
-  "What core.async's executor-factory can name: which threads, whose wrap, and that core.async works with it."
+  "What core.async's executor-factory can name: which threads, whose wrap, and that core.async works
+  with it."
   (:require
    [clojure.test :refer [deftest is testing]]
    [thrum.async.executor :as executor]
@@ -25,7 +26,9 @@
   (on executor #(Thread/currentThread)))
 
 (deftest everything-runs-on-fresh-virtual-threads
-  (doseq [[workload pattern] {:io #"async-io-\d+", :compute #"async-compute-\d+", :mixed #"async-mixed-\d+"
+  (doseq [[workload pattern] {:io #"async-io-\d+"
+                              :compute #"async-compute-\d+"
+                              :mixed #"async-mixed-\d+"
                               :core-async-dispatch #"async-dispatch-\d+"}]
     (let [threads (repeatedly 3 #(thread-of (executor/everything workload)))]
       (is (every? #(.isVirtual ^Thread %) threads))
@@ -43,7 +46,8 @@
       (is (.isVirtual (thread-of (factory workload)))))))
 
 (deftest a-workload-has-one-executor
-  (doseq [factory [executor/everything executor/all-but-dispatch (executor/factory {})], workload workloads]
+  (doseq [factory [executor/everything executor/all-but-dispatch (executor/factory {})]
+          workload workloads]
     (is (instance? ExecutorService (factory workload)))
     (is (identical? (factory workload) (factory workload))))
   (is (= 4 (count (set (map executor/everything workloads))))))
@@ -54,9 +58,11 @@
   (try (f) :nothing-thrown (catch clojure.lang.ExceptionInfo e (ex-data e))))
 
 (deftest misuse-is-answered
-  (doseq [factory [executor/everything executor/all-but-dispatch (executor/factory {})], workload [:cpu nil "io"]]
-    (is (= {:type :thrum/invalid, :value workload, :known [:compute :core-async-dispatch :io :mixed]}
-           (refused #(factory workload)))))
+  (doseq [factory [executor/everything executor/all-but-dispatch (executor/factory {})]
+          workload [:cpu nil "io"]]
+    (is (=
+          {:type :thrum/invalid, :value workload, :known [:compute :core-async-dispatch :io :mixed]}
+          (refused #(factory workload)))))
   (doseq [options [{:dispatch-threads 0} {:wrap 1} {:threads 8} 8]]
     (is (= :thrum/invalid (:type (refused #(executor/factory options)))) (pr-str options)))
   (binding [t/*wrap* identity]
@@ -74,7 +80,8 @@
       (thunk))))
 
 (deftest the-wrap-is-that-of-who-submits
-  (doseq [factory [(executor/factory {}) (executor/factory {:dispatch-threads 1})], workload workloads]
+  (doseq [factory [(executor/factory {}) (executor/factory {:dispatch-threads 1})]
+          workload workloads]
     (let [trail (atom {})
           thread (binding [t/*wrap* (telling trail)] (thread-of (factory workload)))]
       (is (= {:by (Thread/currentThread), :on thread} @trail))
@@ -99,7 +106,8 @@
 
 (deftest it-can-be-submitted-to
   (let [service (executor/everything :io)]
-    (is (= :value (.get ^Future (.submit service ^Callable (constantly :value)) 10 TimeUnit/SECONDS)))
+    (is (= :value
+           (.get ^Future (.submit service ^Callable (constantly :value)) 10 TimeUnit/SECONDS)))
     (is (= [1 2] (mapv #(.get ^Future %) (.invokeAll service [(constantly 1) (constantly 2)]))))))
 
 (deftest it-belongs-to-the-process
@@ -112,16 +120,20 @@
     (is (.isVirtual (thread-of service)))))
 
 (deftest what-is-thrown-goes-to-the-threads-handler
-  (let [before (Thread/getDefaultUncaughtExceptionHandler), told (LinkedBlockingQueue.), failure (ex-info "x" {})]
+  (let [before (Thread/getDefaultUncaughtExceptionHandler)
+        told (LinkedBlockingQueue.)
+        failure (ex-info "x" {})]
     (Thread/setDefaultUncaughtExceptionHandler
-      (reify Thread$UncaughtExceptionHandler
+      (reify
+        Thread$UncaughtExceptionHandler
         (uncaughtException [_ thread t] (.put told [(.getName thread) t]))))
     (try
       (.execute (executor/everything :io) #(throw failure))
       (let [[thread-name t] (.poll told 10 TimeUnit/SECONDS)]
         (is (identical? failure t))
         (is (re-matches #"async-io-\d+" thread-name)))
-      (finally (Thread/setDefaultUncaughtExceptionHandler before)))))
+      (finally
+        (Thread/setDefaultUncaughtExceptionHandler before)))))
 
 ;; In core.async, in JVMs that have the property
 
@@ -132,8 +144,12 @@
             (System/getProperty "java.class.path")))
 
 (def ^:private virtual-places
-  {"go" "virtual async-dispatch", "go, woken" "virtual async-dispatch", "pipeline-async" "virtual async-dispatch"
-   "thread" "virtual async-mixed", "pipeline" "virtual async-mixed", "pipeline-blocking" "virtual async-mixed"
+  {"go" "virtual async-dispatch"
+   "go, woken" "virtual async-dispatch"
+   "pipeline-async" "virtual async-dispatch"
+   "thread" "virtual async-mixed"
+   "pipeline" "virtual async-mixed"
+   "pipeline-blocking" "virtual async-mixed"
    "io-thread" "virtual async-io"})
 
 (def ^:private dispatch-places
@@ -146,5 +162,6 @@
     (is (= [0 3] (map :dispatch-threads [everything all-but-dispatch])))
     (doseq [{:keys [uses]} [everything all-but-dispatch]]
       (testing "bindings, which core.async conveys itself, and the wrap are there"
-        (is (= {[:acme true true] 7} (frequencies (map (juxt :tenant :wrapped? :daemon?) (vals uses))))))
+        (is (= {[:acme true true] 7}
+               (frequencies (map (juxt :tenant :wrapped? :daemon?) (vals uses))))))
       (is (apply distinct? (map :thread-name (filter #(= :virtual (:kind %)) (vals uses))))))))

@@ -1,6 +1,7 @@
 (ns thrum.async.peers-test
-  "The defects of core.async, and promesa's of channels, that an integration can mend: each is a test that Thrum passes, here or where
-  its behaviour is tested anyway. The rest of the list is in thrum.peers-test."
+  "The defects of core.async, and promesa's of channels, that an integration can mend: each is a
+  test that Thrum passes, here or where its behaviour is tested anyway. The rest of the list is in
+  thrum.peers-test."
   (:require
    [clojure.core.async :as async]
    [clojure.test :refer [deftest is testing use-fixtures]]
@@ -37,5 +38,8 @@
 
 (deftest ^{:peer ["A1"]} a-pipeline-runs-on-virtual-threads
   (let [to (async/chan 1)]
-    (a/pipeline-blocking 1 to (map (fn [_] (.isVirtual (Thread/currentThread)))) (async/to-chan! [1]))
+    (a/pipeline-blocking 1
+                         to
+                         (map (fn [_] (.isVirtual (Thread/currentThread))))
+                         (async/to-chan! [1]))
     (is (true? (a/<!! to)))))

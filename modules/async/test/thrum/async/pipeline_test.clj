@@ -1,5 +1,6 @@
 (ns thrum.async.pipeline-test
-  "What a pipeline promises: exactly n at once, the order, the two ends, what becomes of failures, and that nothing is left."
+  "What a pipeline promises: exactly n at once, the order, the two ends, what becomes of failures,
+  and that nothing is left."
   (:require
    [clojure.core.async :as async]
    [clojure.core.async.impl.protocols :as impl]
@@ -45,8 +46,9 @@
   {"pipeline-blocking" (fn [n to f from options] (a/pipeline-blocking n to (map f) from options))
    "pipeline-fn" a/pipeline-fn
    "upipeline" (fn [n to f from options] (a/upipeline n to (map f) from options))
-   "pipeline-async" (fn [n to f from options]
-                      (a/pipeline-async n to (fn [v ch] (async/put! ch (f v)) (async/close! ch)) from options))})
+   "pipeline-async"
+   (fn [n to f from options]
+     (a/pipeline-async n to (fn [v ch] (async/put! ch (f v)) (async/close! ch)) from options))})
 
 (defmacro ^:private each-kind
   "Runs the body with start bound to each kind of pipeline."
@@ -70,29 +72,39 @@
 
 (deftest a-slow-item-comes-in-its-place
   (let [gate (promise)
-        slow-first #(do (when (zero? (long %)) (deref gate 5000 :late)) (when (= 3 %) (deliver gate :go)) %)]
+        slow-first #(do
+                      (when (zero? (long %)) (deref gate 5000 :late))
+                      (when (= 3 %) (deliver gate :go))
+                      %)]
     (is (= [0 1 2 3 4] (first (through (kinds "pipeline-blocking") 4 slow-first (range 5)))))))
 
 (deftest upipeline-does-not-wait-for-a-slow-item
   (let [gate (promise)
         to (async/chan)
-        done (a/upipeline 2 to (map #(do (when (zero? (long %)) (deref gate 5000 :late)) %)) (async/to-chan! (range 4)) {:window 8})]
+        done (a/upipeline 2
+                          to
+                          (map #(do
+                                  (when (zero? (long %)) (deref gate 5000 :late))
+                                  %))
+                          (async/to-chan! (range 4))
+                          {:window 8})]
     (is (= #{1 2 3} (set (repeatedly 3 #(a/<!! to)))))
     (deliver gate :go)
     (is (= [0] (all to)))
     (is (= 4 (:put (end done))))))
 
 (deftest each-item-has-a-transducer-of-its-own
-  (let [pipe #(first (through (fn [n to xf from options] (a/pipeline-blocking n to xf from options)) 3 %1 %2))]
+  (let [pipe #(first (through (fn [n to xf from options] (a/pipeline-blocking n to xf from options))
+                              3
+                              %1
+                              %2))]
     (is (= [0 0 1 0 1 2] (pipe (mapcat range) [1 2 3])))
     (is (= [1 3] (pipe (filter odd?) (range 5))))
     (testing "one that ends early ends its item"
       (is (= [0 1 2] (pipe (take 1) (range 3))))
       (is (= [] (pipe (take 0) (range 3)))))
-    (testing "with its completion"
-      (is (= [[0] [1] [2]] (pipe (partition-all 5) (range 3)))))
-    (testing "false is a value"
-      (is (= [true false] (pipe (map even?) [2 3]))))))
+    (testing "with its completion" (is (= [[0] [1] [2]] (pipe (partition-all 5) (range 3)))))
+    (testing "false is a value" (is (= [true false] (pipe (map even?) [2 3]))))))
 
 (deftest an-item-may-give-more-than-anybody-takes
   (let [to (async/chan)
@@ -103,14 +115,19 @@
 
 (deftest an-asynchronous-function-gives-any-number-of-results
   (let [to (async/chan)
-        done (a/pipeline-async 3 to (fn [v ch] (async/go (dotimes [_ v] (async/>! ch v)) (async/close! ch))) (async/to-chan! (range 5)))]
+        done (a/pipeline-async 3
+                               to
+                               (fn [v ch]
+                                 (async/go (dotimes [_ v] (async/>! ch v)) (async/close! ch)))
+                               (async/to-chan! (range 5)))]
     (is (= [1 2 2 3 3 3 4 4 4 4] (all to)))
     (is (nil? (end done)))))
 
 ;; How wide
 
 (defn- counting
-  "Returns [f running most]: f runs (g item) and keeps track of how many calls run, and of the most that ever did."
+  "Returns [f running most]: f runs (g item) and keeps track of how many calls run, and of the most
+  that ever did."
   [g]
   (let [running (AtomicLong.), most (atom 0)]
     [(fn [v]
@@ -158,7 +175,8 @@
           to (async/chan)
           done (start 2 to inc from {:window 6})]
       (is (gate/eventually 5000 #(waits? to)))
-      ;; One result waits at `to`, 6 more in the window, one item and one more wait in `from` and before it.
+      ;; One result waits at `to`, 6 more in the window, one item and one more wait in `from` and
+      ;; before it.
       (is (gate/eventually 5000 #(<= 8 (.get taken))))
       (is (<= (.get taken) 9))
       (async/close! to)
@@ -190,7 +208,11 @@
       (is (= [6 ArithmeticException 2] (all to)))))
   (testing "and the channel then delivers nothing"
     (is (nil? (end (a/pipeline-blocking 1 (async/chan 10) (map inc) (async/to-chan! [1])))))
-    (is (nil? (end (a/pipeline-async 1 (async/chan 10) (fn [_ ch] (async/close! ch)) (async/to-chan! [1]) false))))))
+    (is (nil? (end (a/pipeline-async 1
+                                     (async/chan 10)
+                                     (fn [_ ch] (async/close! ch))
+                                     (async/to-chan! [1])
+                                     false))))))
 
 (defn- endless
   "Returns [from taken]: a channel that never runs dry, and how many values have left it."
@@ -223,25 +245,37 @@
 
 (deftest a-take-that-waits-is-withdrawn-when-the-output-closes
   (each-kind start
-    (let [from (async/chan), to (async/chan)
-          done (start 3 to inc from {})
-          takes #(count (filter impl/active? (vec (.-takes ^ManyToManyChannel from))))]
-      (is (gate/eventually 5000 #(= 1 (takes))))
-      (async/close! to)
-      (is (zero? (takes)) "at once, not some time later")
-      (is (= 0 (:taken (end done))))
-      (is (gate/eventually 5000 #(empty? (.-takes ^ManyToManyChannel from))) "and what was withdrawn is not held")
-      (is (nil? (async/offer! from 1))))))
+             (let [from (async/chan)
+                   to (async/chan)
+                   done (start 3 to inc from {})
+                   takes #(count (filter impl/active? (vec (.-takes ^ManyToManyChannel from))))]
+               (is (gate/eventually 5000 #(= 1 (takes))))
+               (async/close! to)
+               (is (zero? (takes)) "at once, not some time later")
+               (is (= 0 (:taken (end done))))
+               (is (gate/eventually 5000 #(empty? (.-takes ^ManyToManyChannel from)))
+                   "and what was withdrawn is not held")
+               (is (nil? (async/offer! from 1))))))
 
 (deftest what-runs-is-interrupted-when-the-output-closes
   (each-kind start
-    (let [running (CountDownLatch. 3), interrupted (CountDownLatch. 3)
-          to (async/chan)
-          done (start 3 to (fn [_] (.countDown running) (try (Thread/sleep 60000) (finally (.countDown interrupted)))) (async/to-chan! (range 9)) {})]
-      (is (.await running 5 TimeUnit/SECONDS))
-      (async/close! to)
-      (is (= {:taken 3, :put 0, :dropped 0, :failed 0} (end done)))
-      (is (zero? (.getCount interrupted)) "and has ended before the pipeline has"))))
+             (let [running (CountDownLatch. 3)
+                   interrupted (CountDownLatch. 3)
+                   to (async/chan)
+                   done (start 3
+                               to
+                               (fn [_]
+                                 (.countDown running)
+                                 (try
+                                   (Thread/sleep 60000)
+                                   (finally
+                                     (.countDown interrupted))))
+                               (async/to-chan! (range 9))
+                               {})]
+               (is (.await running 5 TimeUnit/SECONDS))
+               (async/close! to)
+               (is (= {:taken 3, :put 0, :dropped 0, :failed 0} (end done)))
+               (is (zero? (.getCount interrupted)) "and has ended before the pipeline has"))))
 
 (deftest an-output-that-is-closed-already-starts-nothing
   (each-kind start
@@ -283,65 +317,93 @@
 ;; Failures
 
 (defn- uncaught
-  "Returns [value messages]: of (f), and of what reached the default uncaught exception handler meanwhile."
+  "Returns [value messages]: of (f), and of what reached the default uncaught exception handler
+  meanwhile."
   [f]
   (let [seen (atom [])
         before (Thread/getDefaultUncaughtExceptionHandler)]
     (try
       (Thread/setDefaultUncaughtExceptionHandler
-        (reify Thread$UncaughtExceptionHandler
-          (uncaughtException [_ thread t] (swap! seen conj [(.getName ^Thread thread) (ex-message t)]))))
+        (reify
+          Thread$UncaughtExceptionHandler
+          (uncaughtException [_ thread t]
+            (swap! seen conj [(.getName ^Thread thread) (ex-message t)]))))
       [(f) @seen]
-      (finally (Thread/setDefaultUncaughtExceptionHandler before)))))
+      (finally
+        (Thread/setDefaultUncaughtExceptionHandler before)))))
 
 (defn- odd-fails [v]
   (if (odd? (long v)) (throw (ex-info (str "no " v) {})) v))
 
 (deftest a-failure-drops-its-item-and-is-reported
   (each-kind start
-    (let [[[results totals] reported] (uncaught #(through start 1 odd-fails (range 4) {:name "dropping"}))]
-      (is (= [0 2] results))
-      (is (= {:taken 4, :put 2, :dropped 0, :failed 2} totals))
-      (is (= ["no 1" "no 3"] (map second reported)))
-      (is (every? #(re-matches #"dropping-\d+/\d+" (first %)) reported) "on a thread that has a name")))
+             (let [[[results totals] reported]
+                   (uncaught #(through start 1 odd-fails (range 4) {:name "dropping"}))]
+               (is (= [0 2] results))
+               (is (= {:taken 4, :put 2, :dropped 0, :failed 2} totals))
+               (is (= ["no 1" "no 3"] (map second reported)))
+               (is (every? #(re-matches #"dropping-\d+/\d+" (first %)) reported)
+                   "on a thread that has a name")))
   (testing "as core.async does, with its arguments"
-    (let [[results reported] (uncaught #(let [to (async/chan)]
-                                          (a/pipeline-blocking 1 to (map odd-fails) (async/to-chan! (range 4)))
-                                          (all to)))]
+    (let [[results reported]
+          (uncaught #(let [to (async/chan)]
+                       (a/pipeline-blocking 1 to (map odd-fails) (async/to-chan! (range 4)))
+                       (all to)))]
       (is (= [0 2] results))
       (is (= 2 (count reported))))))
 
 (deftest a-failure-can-be-skipped-or-answered
-  (each-kind start
-    (let [[[results totals] reported] (uncaught #(through start 2 odd-fails (range 6) {:on-error :skip}))]
+  (each-kind
+    start
+    (let [[[results totals] reported] (uncaught
+                                        #(through start 2 odd-fails (range 6) {:on-error :skip}))]
       (is (= #{0 2 4} (set results)))
       (is (= {:taken 6, :put 3, :dropped 0, :failed 3} totals))
       (is (= [] reported)))
-    (is (= #{0 2 "no 1" "no 3"} (set (first (through start 2 odd-fails (range 4) {:on-error ex-message})))))
+    (is (= #{0 2 "no 1" "no 3"}
+           (set (first (through start 2 odd-fails (range 4) {:on-error ex-message})))))
     (testing "by nil"
       (is (= #{0 2} (set (first (through start 2 odd-fails (range 4) {:on-error (fn [_] nil)}))))))
     (testing "by an answer that throws itself"
-      (let [[[results] reported] (uncaught #(through start 2 odd-fails (range 3) {:on-error (fn [_] (throw (ex-info "worse" {})))}))]
+      (let [[[results] reported]
+            (uncaught #(through start
+                                2
+                                odd-fails
+                                (range 3)
+                                {:on-error (fn [_] (throw (ex-info "worse" {})))}))]
         (is (= [0 2] (sort results)))
         (is (= ["worse"] (map second reported)))))))
 
 (deftest a-failure-can-end-it
   (each-kind start
-    (let [[results thrown] (through start 1 odd-fails (range 9) {:on-error :close})]
-      (is (= [0] results))
-      (is (= "no 1" (ex-message thrown)))))
+             (let [[results thrown] (through start 1 odd-fails (range 9) {:on-error :close})]
+               (is (= [0] results))
+               (is (= "no 1" (ex-message thrown)))))
   (testing "after the results before it, and what comes later is cancelled"
-    (let [gate (promise), later (promise), to (async/chan)
-          done (a/pipeline-blocking 3 to
-                 (map #(case (long %)
-                         0 (deref gate 5000 :late)
-                         1 (do @later (throw (ex-info "one" {})))
-                         (try (deliver later :runs) (Thread/sleep 60000) (finally (deliver gate :zero)))))
-                 (async/to-chan! (range 9)) {:on-error :close})]
+    (let [gate (promise)
+          later (promise)
+          to (async/chan)
+          done (a/pipeline-blocking 3
+                                    to
+                                    (map #(case (long %)
+                                            0 (deref gate 5000 :late)
+                                            1 (do
+                                                @later
+                                                (throw (ex-info "one" {})))
+                                            (try
+                                              (deliver later :runs)
+                                              (Thread/sleep 60000)
+                                              (finally
+                                                (deliver gate :zero)))))
+                                    (async/to-chan! (range 9))
+                                    {:on-error :close})]
       (is (= [:zero] (all to)))
       (is (= "one" (ex-message (end done))))))
   (testing "an Error is a failure as well"
-    (is (= "x" (ex-message (second (through a/pipeline-fn 1 (fn [_] (throw (Error. "x"))) [1] {:on-error :close})))))))
+    (is (= "x"
+           (ex-message
+             (second
+               (through a/pipeline-fn 1 (fn [_] (throw (Error. "x"))) [1] {:on-error :close})))))))
 
 (deftest what-came-before-a-failure-in-the-same-item-goes-on
   (doseq [pipeline [async/pipeline-blocking a/pipeline-blocking]]
@@ -352,63 +414,96 @@
 
 (deftest a-failure-that-says-a-scope-has-ended-is-one-all-the-same
   (each-kind start
-    (let [[_ ended] (through start 1 (fn [_] (throw (ex-info "mine" {:type :thrum/closed}))) [1] {:on-error :close})]
-      (is (= "mine" (ex-message ended))))))
+             (let [[_ ended] (through start
+                                      1
+                                      (fn [_] (throw (ex-info "mine" {:type :thrum/closed})))
+                                      [1]
+                                      {:on-error :close})]
+               (is (= "mine" (ex-message ended))))))
 
 (deftest a-nil-result-is-dropped-or-an-error
-  (is (= [[1 3] {:taken 4, :put 2, :dropped 2, :failed 0}] (through a/pipeline-fn 2 #(when (odd? (long %)) %) (range 4))))
-  (is (= [[false] {:taken 1, :put 1, :dropped 0, :failed 0}] (through a/pipeline-fn 2 (constantly false) [1])))
+  (is (= [[1 3] {:taken 4, :put 2, :dropped 2, :failed 0}]
+         (through a/pipeline-fn 2 #(when (odd? (long %)) %) (range 4))))
+  (is (= [[false] {:taken 1, :put 1, :dropped 0, :failed 0}]
+         (through a/pipeline-fn 2 (constantly false) [1])))
   (doseq [start [a/pipeline-blocking a/upipeline]]
-    (let [[results thrown] (through start 1 (map #(when (odd? (long %)) %)) [1 2 3] {:on-error :close})]
+    (let [[results thrown]
+          (through start 1 (map #(when (odd? (long %)) %)) [1 2 3] {:on-error :close})]
       (is (= [1] results))
       (is (= :thrum/invalid (:type (ex-data thrown)))))))
 
 (deftest a-transducer-that-cannot-even-begin-is-a-failure
-  (is (= [[] "broken"] (update (through a/pipeline-blocking 1 (fn [_] (throw (ex-info "broken" {}))) [1 2] {:on-error :close})
-                               1 ex-message))))
+  (is
+    (=
+      [[] "broken"]
+      (update
+        (through a/pipeline-blocking 1 (fn [_] (throw (ex-info "broken" {}))) [1 2] {:on-error :close})
+        1
+        ex-message))))
 
 (deftest an-asynchronous-function-that-throws-hangs-nothing
   (let [channels (atom [])
-        [results totals] (through a/pipeline-async 2
-                                  (fn [v ch]
-                                    (swap! channels conj ch)
-                                    (async/put! ch v)
-                                    (if (odd? (long v)) (throw (ex-info "no" {})) (async/close! ch)))
-                                  (range 6) {:on-error :skip})]
+        [results totals] (through
+                           a/pipeline-async
+                           2
+                           (fn [v ch]
+                             (swap! channels conj ch)
+                             (async/put! ch v)
+                             (if (odd? (long v)) (throw (ex-info "no" {})) (async/close! ch)))
+                           (range 6)
+                           {:on-error :skip})]
     (is (= [0 2 4] (filter even? results)))
     (is (= 3 (:failed totals)))
     (is (every? impl/closed? @channels))))
 
 (deftest a-channel-that-throws-ends-it
   (let [to (reify
-             impl/Channel (closed? [_] false) (close! [_])
-             impl/WritePort (put! [_ _ _] (throw (AssertionError. "no more than 1024"))))
-        [ended reported] (uncaught #(end (a/pipeline-blocking 2 to (map inc) (async/to-chan! (range 9)))))]
+             impl/Channel
+             (closed? [_] false)
+             (close! [_])
+             impl/WritePort
+             (put! [_ _ _] (throw (AssertionError. "no more than 1024"))))
+        [ended reported] (uncaught
+                           #(end (a/pipeline-blocking 2 to (map inc) (async/to-chan! (range 9)))))]
     (is (= "no more than 1024" (ex-message ended)))
     (is (= [] reported)))
   (testing "a closed one that only says so at a put"
     (let [to (reify
-               impl/Channel (closed? [_] false) (close! [_])
-               impl/WritePort (put! [_ _ _] (volatile! false)))]
+               impl/Channel
+               (closed? [_] false)
+               (close! [_])
+               impl/WritePort
+               (put! [_ _ _] (volatile! false)))]
       (is (= 0 (:put (end (a/pipeline-fn 2 to inc (async/to-chan! (range 9))))))))))
 
 (deftest a-channel-that-cannot-be-closed-ends-it
   (let [to (reify
-             impl/Channel (closed? [_] false) (close! [_] (throw (ex-info "no end" {})))
-             impl/WritePort (put! [_ _ _] (volatile! true)))
-        running (promise), joined (promise)
+             impl/Channel
+             (closed? [_] false)
+             (close! [_] (throw (ex-info "no end" {})))
+             impl/WritePort
+             (put! [_ _ _] (volatile! true)))
+        running (promise)
+        joined (promise)
         ended (gate/in-time 10000
-                #(t/with-scope [s]
-                   (t/fork s {:daemon? true}
-                     (try (deliver running true) (a/<!! (async/chan)) (finally (deliver joined true))))
-                   @running
-                   (end (a/pipeline-fn 1 to inc (async/to-chan! [1])))))]
+                            #(t/with-scope [s]
+                               (t/fork s
+                                 {:daemon? true}
+                                 (try
+                                   (deliver running true)
+                                   (a/<!! (async/chan))
+                                   (finally
+                                     (deliver joined true))))
+                               @running
+                               (end (a/pipeline-fn 1 to inc (async/to-chan! [1])))))]
     (is (= "no end" (ex-message ended)))
     (is (realized? joined) "its scope has told it from the others")))
 
 (deftest a-thread-that-does-not-start-ends-it
-  (each-kind start
-    (let [virtual-thread thrum.impl.jdk/virtual-thread, ids (atom 0)]
+  (each-kind
+    start
+    (let [virtual-thread thrum.impl.jdk/virtual-thread
+          ids (atom 0)]
       (with-redefs [thrum.impl.jdk/virtual-thread
                     (fn [name body]
                       (if (and (re-matches #"unstartable-\d+/\d+" name) (< 3 (long (swap! ids inc))))
@@ -423,19 +518,31 @@
 
 (deftest a-scopes-end-ends-what-was-started-in-it
   (each-kind start
-    (let [running (CountDownLatch. 2), interrupted (CountDownLatch. 2)
-          to (async/chan), from (async/chan 10)
-          done (t/with-scope [_s]
-                 (dotimes [i 5] (a/>!! from i))
-                 (let [done (start 2 to (fn [_] (.countDown running) (try (Thread/sleep 60000) (finally (.countDown interrupted)))) from {})]
-                   (.await running 5 TimeUnit/SECONDS)
-                   done))]
-      (is (zero? (.getCount interrupted)))
-      (is (impl/closed? to))
-      (is (= 2 (:taken (end done))))
-      (is (= 2 (a/<!! from)) "what it has not taken stays")))
+             (let [running (CountDownLatch. 2)
+                   interrupted (CountDownLatch. 2)
+                   to (async/chan)
+                   from (async/chan 10)
+                   done (t/with-scope [_s]
+                          (dotimes [i 5] (a/>!! from i))
+                          (let [done (start 2
+                                            to
+                                            (fn [_]
+                                              (.countDown running)
+                                              (try
+                                                (Thread/sleep 60000)
+                                                (finally
+                                                  (.countDown interrupted))))
+                                            from
+                                            {})]
+                            (.await running 5 TimeUnit/SECONDS)
+                            done))]
+               (is (zero? (.getCount interrupted)))
+               (is (impl/closed? to))
+               (is (= 2 (:taken (end done))))
+               (is (= 2 (a/<!! from)) "what it has not taken stays")))
   (testing "and one that only waits"
-    (let [from (async/chan), to (async/chan)
+    (let [from (async/chan)
+          to (async/chan)
           done (t/with-scope [_s]
                  (let [done (a/pipeline-fn 2 to inc from)]
                    (is (gate/eventually 5000 #(seq (.-takes ^ManyToManyChannel from))))
@@ -445,9 +552,10 @@
       (is (= 0 (:taken (end done))))))
   (testing "and a deadline"
     (let [to (async/chan)]
-      (is (= :late (t/with-timeout [20 :late]
-                     (a/pipeline-fn 2 to (fn [_] (Thread/sleep 60000)) (async/to-chan! [1]))
-                     (a/<!! (async/chan)))))
+      (is (= :late
+             (t/with-timeout [20 :late]
+                             (a/pipeline-fn 2 to (fn [_] (Thread/sleep 60000)) (async/to-chan! [1]))
+                             (a/<!! (async/chan)))))
       (is (impl/closed? to)))))
 
 (deftest in-an-ended-scope-none-starts
@@ -473,7 +581,11 @@
     (is (= {:taken 0, :put 0, :dropped 0, :failed 0} (end @done)))))
 
 (deftest a-cancel-while-it-starts-leaves-no-watch
-  (let [scope (atom nil), to (async/chan), watch handler/watch-close!, unwatch handler/unwatch-close!, unwatched (promise)]
+  (let [scope (atom nil)
+        to (async/chan)
+        watch handler/watch-close!
+        unwatch handler/unwatch-close!
+        unwatched (promise)]
     (with-redefs [handler/watch-close! (fn [port k f]
                                          (t/cancel! @scope)
                                          (Thread/interrupted)
@@ -482,24 +594,34 @@
                                          (watch port k f))
                   handler/unwatch-close! (fn [port k] (unwatch port k) (deliver unwatched true))]
       (is (thrown? CancellationException
-            (t/with-scope [s]
-              (reset! scope s)
-              (a/<!! (a/pipeline-fn 1 to inc (async/chan) {:close? false}))))))
+                   (t/with-scope [s]
+                     (reset! scope s)
+                     (a/<!! (a/pipeline-fn 1 to inc (async/chan) {:close? false}))))))
     (is (empty? (.getWatches ^clojure.lang.IRef (.-closed ^ManyToManyChannel to))))))
 
 (def ^:dynamic *who* :nobody)
 
 (deftest items-run-in-the-callers-bindings-on-named-virtual-threads
   (each-kind start
-    (let [names (atom #{})
-          [results] (binding [*who* :me]
-                      (through start 2 (fn [_] (swap! names conj (.getName (Thread/currentThread))) [*who* (.isVirtual (Thread/currentThread))])
-                               (range 5) {:name "who"}))]
-      (is (= (repeat 5 [:me true]) results))
-      (is (= 5 (count @names)))
-      (is (every? #(re-matches #"who-\d+/\d" %) @names))))
+             (let [names (atom #{})
+                   [results] (binding [*who* :me]
+                               (through start
+                                        2
+                                        (fn [_]
+                                          (swap! names conj (.getName (Thread/currentThread)))
+                                          [*who* (.isVirtual (Thread/currentThread))])
+                                        (range 5)
+                                        {:name "who"}))]
+               (is (= (repeat 5 [:me true]) results))
+               (is (= 5 (count @names)))
+               (is (every? #(re-matches #"who-\d+/\d" %) @names))))
   (testing "wrapped"
-    (is (= [[:wrapped 1]] (first (through a/pipeline-fn 1 vector [1] {:wrap (fn [thunk] #(mapv (partial into [:wrapped]) (thunk)))}))))))
+    (is (= [[:wrapped 1]]
+           (first (through a/pipeline-fn
+                           1
+                           vector
+                           [1]
+                           {:wrap (fn [thunk] #(mapv (partial into [:wrapped]) (thunk)))}))))))
 
 (deftest a-channels-own-transducer-sees-the-callers-bindings-and-no-interrupt-of-an-item
   (doseq [[kind start] (dissoc kinds "pipeline-async")] ; whose take from the item's channel hears that interrupt
@@ -519,15 +641,17 @@
   (:type (ex-data (try (f) (catch Exception e e)))))
 
 (deftest wrong-arguments-are-answered-at-the-call
-  (let [to (async/chan), from (async/chan)]
+  (let [to (async/chan)
+        from (async/chan)]
     (each-kind start
-      (doseq [n [0 -1 nil 1.5 "4"]]
-        (is (= :thrum/invalid (refused #(start n to inc from {}))))
-        (is (thrown-with-msg? Exception #"^n is " (start n to inc from {}))))
-      (doseq [options [{:closed? true} {:on-error :explode} {:window 1} {:window 0} {:close? 1} {:name ""}]]
-        (is (= :thrum/invalid (refused #(start 2 to inc from options)))))
-      (is (= :thrum/invalid (refused #(start 2 :to inc from {}))))
-      (is (= :thrum/invalid (refused #(start 2 to inc [1 2 3] {})))))
+               (doseq [n [0 -1 nil 1.5 "4"]]
+                 (is (= :thrum/invalid (refused #(start n to inc from {}))))
+                 (is (thrown-with-msg? Exception #"^n is " (start n to inc from {}))))
+               (doseq [options [{:closed? true} {:on-error :explode} {:window 1} {:window 0}
+                                {:close? 1} {:name ""}]]
+                 (is (= :thrum/invalid (refused #(start 2 to inc from options)))))
+               (is (= :thrum/invalid (refused #(start 2 :to inc from {}))))
+               (is (= :thrum/invalid (refused #(start 2 to inc [1 2 3] {})))))
     (is (= :thrum/invalid (refused #(a/pipeline-fn 2 to 3 from))))
     (is (= :thrum/invalid (refused #(a/pipeline-blocking 2 to (map inc) from true 3))))
     (testing "no ex-handler beside the options, which name one"
@@ -541,7 +665,8 @@
   (dotimes [_ 20]
     (let [n 2000
           chans (vec (repeatedly 5 #(async/chan 3)))
-          dones (mapv (fn [from to] (a/pipeline-blocking 8 to (map inc) from {})) chans (rest chans))]
+          dones
+          (mapv (fn [from to] (a/pipeline-blocking 8 to (map inc) from {})) chans (rest chans))]
       (async/onto-chan! (first chans) (range n))
       (is (= (range 4 (+ 4 n)) (all (peek chans))))
       (is (every? #(= n (:put %)) (map end dones))))))

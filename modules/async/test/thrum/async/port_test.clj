@@ -27,8 +27,8 @@
   (+ (count (.-takes ch)) (count (.-puts ch))))
 
 (defn- start
-  "Starts f on a virtual thread; returns [thread outcome], the outcome a promise of [:value v flag] or [:thrown t flag], where flag tells
-  whether the thread was interrupted in the end."
+  "Starts f on a virtual thread; returns [thread outcome], the outcome a promise of [:value v flag]
+  or [:thrown t flag], where flag tells whether the thread was interrupted in the end."
   [f]
   (let [outcome (promise)
         interrupted? #(.isInterrupted (Thread/currentThread))]
@@ -65,11 +65,17 @@
 
 (deftest endless-arguments-are-answered-at-once-and-in-short
   (doseq [wrong [#(a/alts!! [(async/chan)] :priority (endless))
-                 #(a/pipeline-fn (endless) (async/chan) inc (async/chan)) #(a/pipeline-fn 1 (endless) inc (async/chan))
+                 #(a/pipeline-fn (endless) (async/chan) inc (async/chan))
+                 #(a/pipeline-fn 1 (endless) inc (async/chan))
                  #(a/pipeline-fn 1 (async/chan) (endless) (async/chan))
                  #(a/pipeline-fn 1 (async/chan) inc (async/chan) {:window (endless)})
-                 #(a/thread-call (endless)) #(a/thread-call (endless) inc) #(t/with-scope [s] (a/process-call s {:closes (endless)} inc))]]
-    (let [e (gate/in-time 5000 #(try (wrong) nil (catch clojure.lang.ExceptionInfo e e)))]
+                 #(a/thread-call (endless)) #(a/thread-call (endless) inc)
+                 #(t/with-scope [s] (a/process-call s {:closes (endless)} inc))]]
+    (let [e (gate/in-time 5000
+                          #(try
+                             (wrong)
+                             nil
+                             (catch clojure.lang.ExceptionInfo e e)))]
       (is (= :thrum/invalid (:type (ex-data e))))
       (is (< (count (pr-str (ex-message e) (dissoc (ex-data e) :known))) 3000)))))
 
@@ -103,7 +109,10 @@
 
 (deftest nil-cannot-be-put
   (is (thrown? IllegalArgumentException (a/>!! (async/chan 1) nil)))
-  (is (= :thrum/invalid (:type (ex-data (try (a/alts!! [(async/chan) [(async/chan) nil]]) (catch Exception e e)))))))
+  (is (= :thrum/invalid
+         (:type (ex-data (try
+                           (a/alts!! [(async/chan) [(async/chan) nil]])
+                           (catch Exception e e)))))))
 
 (deftest a-failure-that-is-taken-is-thrown
   (let [e (ex-info "x" {}), ch (async/to-chan! [1 e 2])]
@@ -147,7 +156,10 @@
 
 (deftest a-deadline-ends-a-wait
   (let [ch (async/chan)]
-    (is (= :thrum/timeout (:type (ex-data (try (t/with-timeout [10] (a/<!! ch)) (catch Exception e e))))))
+    (is (= :thrum/timeout
+           (:type (ex-data (try
+                             (t/with-timeout [10] (a/<!! ch))
+                             (catch Exception e e))))))
     (is (= :late (t/with-timeout [10 :late] (a/>!! ch 1))))
     (is (= :late (t/with-timeout [10 :late] (a/alts!! [[ch 1] (async/chan)]))))
     (is (zero? (queued ch)))
@@ -158,11 +170,16 @@
         seen (atom [])]
     (t/with-scope [s]
       (dotimes [_ 3]
-        (t/fork s {:daemon? true} (try (a/<!! ch)
-                                       (catch CancellationException e
-                                         (swap! seen conj (class e))
-                                         ;; Cancelled for good: the next wait does not wait either.
-                                         (try (a/>!! ch 1) (catch CancellationException e (swap! seen conj (class e))))))))
+        (t/fork s
+          {:daemon? true}
+          (try
+            (a/<!! ch)
+            (catch CancellationException e
+              (swap! seen conj (class e))
+              ;; Cancelled for good: the next wait does not wait either.
+              (try
+                (a/>!! ch 1)
+                (catch CancellationException e (swap! seen conj (class e))))))))
       (is (gate/eventually 5000 #(= 3 (queued ch)))))
     (is (= (repeat 6 CancellationException) @seen))
     (is (zero? (queued ch)))))
@@ -179,7 +196,8 @@
 ;; A port that has committed, and calls back when told to
 
 (defn- late-port
-  "Returns [port call-back!]: a port that commits to every take and put at once and answers when (call-back! v) is called."
+  "Returns [port call-back!]: a port that commits to every take and put at once and answers when
+  (call-back! v) is called."
   []
   (let [committed (promise)
         commit! (fn [^Lock handler]
@@ -240,14 +258,21 @@
       (is (= [false y] (a/alts!! [z [y 1]]))))))
 
 (deftest alternatives-have-a-default-and-an-order
-  (let [x (async/chan 1), y (async/chan 1)]
+  (let [x (async/chan 1)
+        y (async/chan 1)]
     (is (= [nil :default] (a/alts!! [x y] :default nil)))
     (dotimes [_ 20]
       (a/>!! x :x)
       (a/>!! y :y)
-      (is (= [[:x x] [:y y]] [(a/alts!! [x y] :priority true) (a/alts!! [x y] :priority true :default 1)])))
+      (is (= [[:x x] [:y y]]
+             [(a/alts!! [x y] :priority true) (a/alts!! [x y] :priority true :default 1)])))
     (testing "without an order both come first at times"
-      (is (= #{x y} (set (repeatedly 50 #(do (async/offer! x 1) (async/offer! y 1) (second (a/alts!! [x y]))))))))))
+      (is (= #{x y}
+             (set (repeatedly 50
+                              #(do
+                                 (async/offer! x 1)
+                                 (async/offer! y 1)
+                                 (second (a/alts!! [x y]))))))))))
 
 (deftest interrupted-alternatives-are-all-withdrawn
   (let [x (async/chan), y (async/chan), alts (waiting y #(a/alts!! [x [y 1]] :priority true))]
@@ -256,25 +281,48 @@
     (is (= [0 0] [(queued x) (queued y)]))))
 
 (deftest no-alternative-and-an-unknown-option-are-errors
-  (doseq [wrong [#(a/alts!! []) #(a/alts!! [(async/chan)] :prioritise true) #(a/alts!! [(async/chan)] :priority 1)]]
-    (is (= :thrum/invalid (:type (ex-data (try (wrong) (catch Exception e e))))))))
+  (doseq [wrong [#(a/alts!! []) #(a/alts!! [(async/chan)] :prioritise true)
+                 #(a/alts!! [(async/chan)] :priority 1)]]
+    (is (= :thrum/invalid
+           (:type (ex-data (try
+                             (wrong)
+                             (catch Exception e e))))))))
 
 (deftest alternatives-that-cannot-all-begin-withdraw
-  (let [x (async/chan), y (reify impl/WritePort (put! [_ _ _] (throw (IllegalArgumentException. "no"))))]
+  (let [x (async/chan)
+        y (reify
+            impl/WritePort
+            (put! [_ _ _] (throw (IllegalArgumentException. "no"))))]
     (is (thrown? IllegalArgumentException (a/alts!! [x [y 1]] :priority true)))
     (is (zero? (queued x)))))
 
-(defn- refused? [alts operations options]
-  (= :refused (gate/in-time 5000 #(try (apply alts operations options) (catch Throwable _ :refused)))))
+(defn- refused?
+  [alts operations options]
+  (= :refused
+     (gate/in-time 5000
+                   #(try
+                      (apply alts operations options)
+                      (catch Throwable _ :refused)))))
 
 ;; core.async refuses it by an assertion.
 (deftest ^{:skip (release/before [1 8])} a-put-of-nil-is-refused-where-core-async-refuses-it
-  (doseq [closed [false true], buffer [nil 1], options [[] [:priority true] [:default :none]], before [[] [:ready] [:waiting]], after [[] [:ready]]]
-    (let [port (fn [kind] (let [ch (async/chan 1)] (when (= :ready kind) (async/put! ch :v)) ch))
-          x (async/chan buffer), befores (mapv port before)
-          operations (-> befores (conj [x nil]) (into (map port) after))]
+  (doseq [closed [false true]
+          buffer [nil 1]
+          options [[] [:priority true] [:default :none]]
+          before [[] [:ready] [:waiting]]
+          after [[] [:ready]]]
+    (let [port (fn [kind]
+                 (let [ch (async/chan 1)]
+                   (when (= :ready kind) (async/put! ch :v))
+                   ch))
+          x (async/chan buffer)
+          befores (mapv port before)
+          operations (-> befores
+                         (conj [x nil])
+                         (into (map port) after))]
       (when closed (async/close! x))
-      (is (= [true true] [(refused? async/alts!! operations options) (refused? a/alts!! operations options)])
+      (is (= [true true]
+             [(refused? async/alts!! operations options) (refused? a/alts!! operations options)])
           [closed buffer options before after])
       (is (every? zero? (map queued befores)))
       (is (= (count (filter #{:ready} before)) (count (keep async/poll! befores))))))
@@ -308,7 +356,8 @@
 ;; Where blocking is forbidden
 
 (deftest a-wait-on-a-dispatch-thread-is-refused-where-core-async-refuses-it
-  (with-redefs [dispatch/check-blocking-in-dispatch #(throw (IllegalStateException. "Invalid blocking call in dispatch thread"))]
+  (with-redefs [dispatch/check-blocking-in-dispatch
+                #(throw (IllegalStateException. "Invalid blocking call in dispatch thread"))]
     (let [ch (async/chan)]
       (is (thrown? IllegalStateException (a/<!! ch)))
       (is (thrown? IllegalStateException (a/>!! ch 1)))
@@ -321,7 +370,9 @@
   (is (= [] (into [] (a/chan->reducible (async/to-chan! [])))))
   (is (= 3 (reduce + (a/chan->reducible (async/to-chan! (range 3))))))
   (is (= 0 (reduce + (a/chan->reducible (async/to-chan! [])))))
-  (is (= [[0 1 2] nil] [(seq (a/chan->reducible (async/to-chan! (range 3)))) (seq (a/chan->reducible (async/to-chan! [])))]))
+  (is (= [[0 1 2] nil]
+         [(seq (a/chan->reducible (async/to-chan! (range 3))))
+          (seq (a/chan->reducible (async/to-chan! [])))]))
   (is (= [false 1] (into [] (a/chan->reducible (async/to-chan! [false 1])))))
   (testing "what is not asked for stays"
     (let [ch (async/to-chan! (range 5))]
@@ -333,7 +384,8 @@
 ;; Random interrupts
 
 (defn- marks
-  "Returns [set of small integers that have been added, how many were added twice], and the function that adds one."
+  "Returns [set of small integers that have been added, how many were added twice], and the function
+  that adds one."
   []
   (let [bits (BitSet.), twice (AtomicLong.)]
     [bits twice #(locking bits
@@ -344,7 +396,8 @@
   (.cardinality (doto ^BitSet (.clone all) (.andNot found))))
 
 (defn- until-done
-  "Calls (f) again and again until it returns :done. An interrupt that it throws is counted, one that it keeps is cleared."
+  "Calls (f) again and again until it returns :done. An interrupt that it throws is counted, one
+  that it keeps is cleared."
   [^LongAdder ended f]
   (loop []
     (when-not (= :done (try (f) (catch InterruptedException _ (.increment ended))))
@@ -352,8 +405,8 @@
       (recur))))
 
 (defn- harass!
-  "Interrupts the threads at random, n times and until 100 waits have ended that way, each thread only when its last interrupt has
-  been used."
+  "Interrupts the threads at random, n times and until 100 waits have ended that way, each thread
+  only when its last interrupt has been used."
   [threads n ^LongAdder ended]
   (let [random (SplittableRandom. 42)]
     (loop [left (long n)]
@@ -364,18 +417,25 @@
             (do (.interrupt thread) (recur (dec left)))))))))
 
 (defn- hunt
-  "Moves values through the channel from three putters to three takers, whom n interrupts hit at random. Returns how many values were :lost, of
-  those that a put said it had delivered, or came although it had not, :spurious, or came :twice; and how many waits an
-  interrupt has :ended."
+  "Moves values through the channel from three putters to three takers, whom n interrupts hit at
+  random. Returns how many values were :lost, of those that a put said it had delivered, or came
+  although it had not, :spurious, or came :twice; and how many waits an interrupt has :ended."
   [n ch take! put!]
-  (let [[put _ mark-put!] (marks), [got twice mark-got!] (marks)
-        value (AtomicLong.), ended (LongAdder.), over (atom false)
-        putter #(until-done ended (fn []
-                                    (let [v (.getAndIncrement value)]
-                                      (when (true? (put! ch v)) (mark-put! v))
-                                      (when @over :done))))
-        taker #(until-done ended (fn []
-                                   (if-some [v (take! ch)] (mark-got! v) :done)))
+  (let [[put _ mark-put!] (marks)
+        [got twice mark-got!] (marks)
+        value (AtomicLong.)
+        ended (LongAdder.)
+        over (atom false)
+        putter #(until-done ended
+                            (fn []
+                              (let [v (.getAndIncrement value)]
+                                (when (true? (put! ch v)) (mark-put! v))
+                                (when @over :done))))
+        taker #(until-done ended
+                           (fn []
+                             (if-some [v (take! ch)]
+                               (mark-got! v)
+                               :done)))
         start (fn [f] (.start (Thread/ofVirtual) f))
         putters [(start putter) (start putter) (start putter)]
         takers [(start taker) (start taker) (start taker)]]
@@ -384,7 +444,10 @@
     (doseq [threads [putters takers]]
       (run! (fn [^Thread thread] (.join thread 10000)) threads)
       (async/close! ch))
-    {:lost (missing put got), :spurious (missing got put), :twice (.get ^AtomicLong twice), :ended (.sum ended)}))
+    {:lost (missing put got)
+     :spurious (missing got put)
+     :twice (.get ^AtomicLong twice)
+     :ended (.sum ended)}))
 
 (def ^:private interrupts
   "How many: 1 000 000 by -Dthrum.interrupts=1000000 take some minutes."

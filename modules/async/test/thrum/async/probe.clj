@@ -1,6 +1,6 @@
 (ns thrum.async.probe
-  "Tells where core.async runs what: the main function, in a JVM of its own, prints one line of EDN. It runs with any release;
-  what that has not is told as none."
+  "Tells where core.async runs what: the main function, in a JVM of its own, prints one line of EDN.
+  It runs with any release; what that has not is told as none."
   (:require
    [clojure.core.async :as a]
    [clojure.edn :as edn]
@@ -62,7 +62,8 @@
     has-io-thread? (assoc "io-thread" (eval `(fn [] (#'within (a/io-thread (#'here))))))))
 
 (defn- place
-  "Returns a thread's kind and its name without the number: `platform async-mixed`, `virtual, no name`."
+  "Returns a thread's kind and its name without the number: `platform async-mixed`, `virtual, no
+  name`."
   [{:keys [kind thread-name]}]
   (if (str/blank? thread-name)
     (str (name kind) ", no name")
@@ -72,7 +73,8 @@
   "Returns how many threads a pool for go blocks has after 100 of them."
   []
   (run! within (vec (repeatedly 100 #(a/go nil))))
-  (count (filter #(str/starts-with? (.getName ^Thread %) "async-dispatch-") (keys (Thread/getAllStackTraces)))))
+  (count (filter #(str/starts-with? (.getName ^Thread %) "async-dispatch-")
+                 (keys (Thread/getAllStackTraces)))))
 
 (defn- observed
   "Returns {use observation}, in which the bindings and the wrap of the caller should be seen."
@@ -84,16 +86,21 @@
   "Prints {:places {use place}, :uses {use observation}, :dispatch-threads n}."
   [& _]
   (let [uses (observed)]
-    (prn {:places (merge {"io-thread" "none"} (update-vals uses place)), :uses uses, :dispatch-threads (dispatch-threads)})
+    (prn {:places (merge {"io-thread" "none"} (update-vals uses place))
+          :uses uses
+          :dispatch-threads (dispatch-threads)})
     (flush)
     (System/exit 0)))
 
 (defn of
-  "Returns what the probe tells in a JVM with these options and this classpath; throws ex-info with its output where it
-  failed."
+  "Returns what the probe tells in a JVM with these options and this classpath; throws ex-info with
+  its output where it failed."
   [jvm-opts class-path]
   (let [quick ["-XX:TieredStopAtLevel=1" "-XX:+UseSerialGC"]
-        {:keys [exit lines]} (jvm/quietly (jvm/command (jvm/this-home) (into quick jvm-opts) class-path 'thrum.async.probe []) 100000)]
+        {:keys [exit lines]}
+        (jvm/quietly
+          (jvm/command (jvm/this-home) (into quick jvm-opts) class-path 'thrum.async.probe [])
+          100000)]
     (when-not (zero? exit)
       (throw (ex-info (str "The probe ended with " exit) {:exit exit, :lines lines})))
     (edn/read-string (jvm/last-line lines))))

@@ -1,5 +1,6 @@
 (ns thrum.async.process-test
-  "Threads that deliver through channels, processes of a scope, and the bridges between channels and tasks."
+  "Threads that deliver through channels, processes of a scope, and the bridges between channels and
+  tasks."
   (:require
    [clojure.core.async :as async]
    [clojure.core.async.impl.protocols :as impl]
@@ -42,7 +43,8 @@
 
 (deftest a-thread-has-a-name-and-the-callers-bindings
   (let [facts (fn [] [(.getName (Thread/currentThread)) (.isVirtual (Thread/currentThread)) *who*])
-        [[name-1 & more] [name-2]] (binding [*who* :me] [(a/<!! (a/thread-call facts)) (a/<!! (a/thread (facts)))])]
+        [[name-1 & more] [name-2]] (binding [*who* :me]
+                                     [(a/<!! (a/thread-call facts)) (a/<!! (a/thread (facts)))])]
     (is (= [true :me] more))
     (is (every? #(re-matches #"async-\d+" %) [name-1 name-2]))
     (is (not= name-1 name-2))
@@ -100,15 +102,20 @@
       (is (= [] (all @done))))))
 
 (deftest a-channel-that-cannot-be-closed-keeps-no-other-open
-  (let [stuck (reify impl/Channel (closed? [_] false) (close! [_] (throw (ex-info "no end" {}))))
+  (let [stuck (reify
+                impl/Channel
+                (closed? [_] false)
+                (close! [_] (throw (ex-info "no end" {}))))
         other (async/chan)
         reported (Thread/getDefaultUncaughtExceptionHandler)]
     (try
-      (Thread/setDefaultUncaughtExceptionHandler (reify Thread$UncaughtExceptionHandler (uncaughtException [_ _ _])))
-      (is (= [:v] (t/with-scope [s]
-                    (all (a/process s {:closes [stuck other]} :v)))))
+      (Thread/setDefaultUncaughtExceptionHandler (reify
+                                                   Thread$UncaughtExceptionHandler
+                                                   (uncaughtException [_ _ _])))
+      (is (= [:v] (t/with-scope [s] (all (a/process s {:closes [stuck other]} :v)))))
       (is (impl/closed? other))
-      (finally (Thread/setDefaultUncaughtExceptionHandler reported)))))
+      (finally
+        (Thread/setDefaultUncaughtExceptionHandler reported)))))
 
 (deftest wrong-arguments-of-a-process-throw
   (is (= :thrum/invalid (refused #(a/process :no-scope 1))))
@@ -133,7 +140,10 @@
 (deftest pmap-goes-into-a-channel
   (is (= (range 1 21) (all (a/pmap->chan 4 inc (range 20)))))
   (is (= [] (all (a/pmap->chan 4 inc []))))
-  (is (= [1 3 false] (all (a/pmap->chan {:limit 2, :window 3} #(if (number? %) (when (odd? (long %)) %) %) [1 2 3 false]))))
+  (is (= [1 3 false]
+         (all (a/pmap->chan {:limit 2, :window 3}
+                            #(if (number? %) (when (odd? (long %)) %) %)
+                            [1 2 3 false]))))
   (testing "a failure comes last"
     (let [[a b e & more] (all (a/pmap->chan 2 #(/ 6 (long %)) [1 2 0 3]))]
       (is (= [6 3 nil] [a b more]))
@@ -160,9 +170,12 @@
 
 (deftest a-task-goes-into-a-channel
   (let [e (ex-info "x" {})]
-    (is (= [[1] [] [e]] (mapv #(all (a/task->chan %)) [(t/future 1) (t/future nil) (t/future (throw e))])))
-    (is (= [[2] [e]] (mapv #(all (a/task->chan %)) [(future 2) (CompletableFuture/failedFuture e)])))
-    (let [task (t/future (Thread/sleep 60000)), ch (a/task->chan task)]
+    (is (= [[1] [] [e]]
+           (mapv #(all (a/task->chan %)) [(t/future 1) (t/future nil) (t/future (throw e))])))
+    (is (= [[2] [e]]
+           (mapv #(all (a/task->chan %)) [(future 2) (CompletableFuture/failedFuture e)])))
+    (let [task (t/future (Thread/sleep 60000))
+          ch (a/task->chan task)]
       (future-cancel task)
       (is (instance? CancellationException (a/<!! ch))))
     (is (= :thrum/invalid (refused #(a/task->chan 1))))))
@@ -182,11 +195,14 @@
 
 (deftest no-value-is-lost-to-a-cancelled-chan->task
   (dotimes [i 5000]
-    (let [ch (async/chan 1), task (a/chan->task ch), together (CountDownLatch. 1)
+    (let [ch (async/chan 1)
+          task (a/chan->task ch)
+          together (CountDownLatch. 1)
           put (future (.await together) (async/put! ch i))]
       (.countDown together)
       (let [cancelled (future-cancel task)]
         @put
         (if cancelled
-          (is (= [i true CancellationException] [(async/poll! ch) (future-cancelled? task) (class (thrown-by #(deref task)))]))
+          (is (= [i true CancellationException]
+                 [(async/poll! ch) (future-cancelled? task) (class (thrown-by #(deref task)))]))
           (is (= i (deref task 5000 :late))))))))

@@ -12,14 +12,16 @@
 
 (def version
   "The version of core.async on the classpath, a string."
-  (with-open [in (io/input-stream (io/resource "META-INF/maven/org.clojure/core.async/pom.properties"))]
+  (with-open [in (io/input-stream (io/resource
+                                    "META-INF/maven/org.clojure/core.async/pom.properties"))]
     (.getProperty (doto (Properties.) (.load in)) "version")))
 
 (defn- numbers [version]
   (mapv parse-long (take 2 (str/split version #"\."))))
 
 (defn before
-  "Returns why a test is skipped that needs core.async from this [major minor] on, or nil where it can run."
+  "Returns why a test is skipped that needs core.async from this [major minor] on, or nil where it
+  can run."
   [[major minor :as least]]
   (when (neg? (compare (numbers version) least))
     (str "needs core.async " major "." minor ", this is " version)))

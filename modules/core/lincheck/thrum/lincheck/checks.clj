@@ -1,5 +1,6 @@
 (ns thrum.lincheck.checks
-  "What Lincheck is to accept, and what to reject: runs in a JVM of its own, started by thrum.lincheck.main."
+  "What Lincheck is to accept, and what to reject: runs in a JVM of its own, started by
+  thrum.lincheck.main."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -17,10 +18,12 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private one-gives-up
-  "What each thread calls: one comes back for a permit that the other may have taken along when it gave up."
+  "What each thread calls: one comes back for a permit that the other may have taken along when it
+  gave up."
   [["enter" "enter"] ["giveUp"]])
 
-;; :calls - this scenario; without, random ones. :model - what an instance is compared with; without, one that a single thread uses.
+;; :calls - this scenario; without, random ones. :model - what an instance is compared with;
+;; without, one that a single thread uses.
 (def ^:private checks
   [{:class Inside, :calls one-gives-up, :accepted true}
    {:class InsideUnlocked, :calls one-gives-up}
@@ -30,10 +33,11 @@
    {:class Outcomes, :accepted true}
    {:class OutcomesUnlocked}])
 
-;; Threads are not switched inside of these, pure or Clojure's own: it leaves Lincheck its time for switches that matter.
+;; Threads are not switched inside of these, pure or Clojure's own: it leaves Lincheck its time for
+;; switches that matter.
 (def ^:private atomic
-  ["clojure.lang.Keyword" "clojure.lang.KeywordLookupSite" "clojure.lang.KeywordLookupSite$1" "clojure.lang.PersistentArrayMap"
-   "clojure.lang.RT" "clojure.lang.Var" "clojure.core$ex_info"
+  ["clojure.lang.Keyword" "clojure.lang.KeywordLookupSite" "clojure.lang.KeywordLookupSite$1"
+   "clojure.lang.PersistentArrayMap" "clojure.lang.RT" "clojure.lang.Var" "clojure.core$ex_info"
    "thrum.impl.context$place" "thrum.impl.context$stand_BANG_" "thrum.impl.limit$rejected"
    "thrum.impl.error$cancelled" "thrum.impl.error$deadlock" "thrum.impl.error$invalid"])
 
@@ -46,17 +50,24 @@
   (let [actor (fn [^String method] (Actor. (.getMethod class method (make-array Class 0)) []))]
     (ExecutionScenario. [] (mapv #(mapv actor %) calls) [] nil)))
 
-(defn- model-checking ^ModelCheckingOptions [{:keys [class calls model]}]
+(defn- model-checking
+  ^ModelCheckingOptions [{:keys [class calls model]}]
   (let [options (doto (ModelCheckingOptions.)
-                  (.iterations (if calls 0 3)) (.invocationsPerIteration (if calls 600 100)) (.threads 2) (.actorsPerThread 2)
-                  (.actorsBefore 0) (.actorsAfter 0) (.minimizeFailedScenario false)
+                  (.iterations (if calls 0 3))
+                  (.invocationsPerIteration (if calls 600 100))
+                  (.threads 2)
+                  (.actorsPerThread 2)
+                  (.actorsBefore 0)
+                  (.actorsAfter 0)
+                  (.minimizeFailedScenario false)
                   (.addGuarantee (without-switches (into-array String atomic))))]
     (when calls (.addCustomScenario options (scenario class calls)))
     (when model (.sequentialSpecification options model))
     options))
 
 (defn- not-reproduced?
-  "Tells whether Lincheck has found something, and then could not run into it once more: hash codes of threads differ each time."
+  "Tells whether Lincheck has found something, and then could not run into it once more: hash codes
+  of threads differ each time."
   [e]
   (str/includes? (str (ex-message e)) "Reporting the first execution"))
 
@@ -77,15 +88,17 @@
 
 (defn- as-expected?
   "Runs a check, says how it went, and what Lincheck found where it should not have found anything."
-  [{:keys [^Class class accepted] :as check}]
-  (let [start (System/nanoTime), failure (failure check), seconds (/ (- (System/nanoTime) start) 1e9)]
+  [{:keys [^Class class accepted], :as check}]
+  (let [start (System/nanoTime)
+        failure (failure check)
+        seconds (/ (- (System/nanoTime) start) 1e9)]
     (println (format "%-18s %4.1f s  %s" (.getSimpleName class) seconds (verdict accepted failure)))
     (when (and accepted failure) (println failure))
     (flush)
     (= (boolean accepted) (nil? failure))))
 
-;; The lock that a thread takes while it initialises a class is hidden from Lincheck, which may switch to another thread there:
-;; both would hang. So all classes are initialised first.
+;; The lock that a thread takes while it initialises a class is hidden from Lincheck, which may
+;; switch to another thread there: both would hang. So all classes are initialised first.
 
 (defn- class-name [path]
   (-> path (str/replace #"\.class$" "") (str/replace "/" ".")))
@@ -95,22 +108,28 @@
     (for [^File file (file-seq (io/file folder)) :when (.isFile file)]
       (class-name (str (.relativize root (.toPath file)))))))
 
-(defn- clojures-classes []
-  (with-open [jar (.getJarFile ^JarURLConnection (.openConnection (io/resource "clojure/lang/RT.class")))]
-    (into []
-          (comp (map #(.getName ^JarEntry %)) (filter #(str/ends-with? % ".class")) (map class-name))
-          (enumeration-seq (.entries jar)))))
+(defn- clojures-classes
+  []
+  (with-open [jar (.getJarFile ^JarURLConnection
+                               (.openConnection (io/resource "clojure/lang/RT.class")))]
+    (into
+      []
+      (comp (map #(.getName ^JarEntry %)) (filter #(str/ends-with? % ".class")) (map class-name))
+      (enumeration-seq (.entries jar)))))
 
-(defn- initialise! [class-names]
-  (doseq [^String class-name class-names :when (re-find #"^(thrum|clojure\.core\$|clojure\.lang)" class-name)]
+(defn- initialise!
+  [class-names]
+  (doseq [^String class-name class-names
+          :when (re-find #"^(thrum|clojure\.core\$|clojure\.lang)" class-name)]
     (try
       (Class/forName class-name)
       (catch LinkageError _))))
 
 (defn -main
-  "Initialises the classes in the folder, runs the checks of these names, or all, and ends with 0 when each went as
-  expected, otherwise with 1."
+  "Initialises the classes in the folder, runs the checks of these names, or all, and ends with 0
+  when each went as expected, otherwise with 1."
   [folder & names]
   (initialise! (concat (compiled-classes folder) (clojures-classes)))
-  (let [chosen (filter #(or (empty? names) (some #{(.getSimpleName ^Class (:class %))} names)) checks)]
+  (let [chosen (filter #(or (empty? names) (some #{(.getSimpleName ^Class (:class %))} names))
+                       checks)]
     (System/exit (if (every? true? (mapv as-expected? chosen)) 0 1))))

@@ -1,7 +1,8 @@
 (ns thrum.lincheck.dead-code
-  "Takes instructions that nothing reaches out of class files. Clojure's compiler leaves some behind, in a method with `locking` above
-  all, and Lincheck 3.7 gives up on a class with one, silently as far as its verdict goes: it sees no lock and no field of it
-  (\"Jump edge must be produced by the last opcode of the source block\")."
+  "Takes instructions that nothing reaches out of class files. Clojure's compiler leaves some
+  behind, in a method with `locking` above all, and Lincheck 3.7 gives up on a class with one,
+  silently as far as its verdict goes: it sees no lock and no field of it (\"Jump edge must be
+  produced by the last opcode of the source block\")."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str])
@@ -32,10 +33,14 @@
       (nat-int? (.getOpcode node)) false
       :else (recur (.getNext node)))))
 
-(defn- tidy-method! [owner ^MethodNode method]
+(defn- tidy-method!
+  [owner ^MethodNode method]
   (let [^InsnList instructions (.instructions method)]
     (run! #(.remove instructions ^AbstractInsnNode %) (unreached owner method))
-    (.removeIf (.tryCatchBlocks method) (reify java.util.function.Predicate (test [_ block] (covers-nothing? block))))))
+    (.removeIf (.tryCatchBlocks method)
+               (reify
+                 java.util.function.Predicate
+                 (test [_ block] (covers-nothing? block))))))
 
 (defn- tidied ^bytes [^bytes class-file]
   (let [node (ClassNode.), writer (ClassWriter. 0)]
@@ -55,9 +60,12 @@
     (write! file (tidied (Files/readAllBytes (.toPath file))))))
 
 (defn copy-without!
-  "Writes the classes of Clojure's own namespaces to the folder, which is to stand before Clojure's jar."
+  "Writes the classes of Clojure's own namespaces to the folder, which is to stand before Clojure's
+  jar."
   [folder]
-  (with-open [jar (.getJarFile ^JarURLConnection (.openConnection (io/resource "clojure/core__init.class")))]
-    (doseq [^JarEntry entry (enumeration-seq (.entries jar)) :when (re-matches #"clojure/(?!lang/|asm/).*\.class" (.getName entry))]
+  (with-open [jar (.getJarFile ^JarURLConnection
+                               (.openConnection (io/resource "clojure/core__init.class")))]
+    (doseq [^JarEntry entry (enumeration-seq (.entries jar))
+            :when (re-matches #"clojure/(?!lang/|asm/).*\.class" (.getName entry))]
       (with-open [in (.getInputStream jar entry)]
         (write! (io/file folder (.getName entry)) (tidied (.readAllBytes in)))))))

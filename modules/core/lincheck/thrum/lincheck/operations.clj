@@ -1,6 +1,7 @@
 (ns thrum.lincheck.operations
-  "The classes whose methods Lincheck calls from several threads: one for each subject, and for each broken copy of it, a control.
-  Compiled ahead of time, see thrum.lincheck.main: classes that Clojure has compiled in memory Lincheck cannot look into."
+  "The classes whose methods Lincheck calls from several threads: one for each subject, and for each
+  broken copy of it, a control. Compiled ahead of time, see thrum.lincheck.main: classes that
+  Clojure has compiled in memory Lincheck cannot look into."
   (:require
    [thrum.impl.context :as context]
    [thrum.impl.ledger :as ledger]
@@ -19,23 +20,34 @@
 (set! *warn-on-reflection* true)
 
 (defmacro ^:private operations
-  "Defines a class of that name with a state, the value of an expression, and operations (name [state arguments] body).
-  An instance holds the functions of its operations: Lincheck looks into what it can reach from an instance, and not into
-  what stands in a Var."
+  "Defines a class of that name with a state, the value of an expression, and operations (name
+  [state arguments] body). An instance holds the functions of its operations: Lincheck looks into
+  what it can reach from an instance, and not into what stands in a Var."
   [class-name state & methods]
-  (let [prefix (str class-name "-"), full-name (symbol (str "thrum.lincheck." class-name)), this (gensym "this")]
+  (let [prefix (str class-name "-")
+        full-name (symbol (str "thrum.lincheck." class-name))
+        this (gensym "this")]
     `(do
-       (gen-class
-         :name ~full-name, :prefix ~prefix, :init ~'init, :state ~'held, :main false, :load-impl-ns false
-         :methods ~(mapv (fn [[method [_ & args]]]
-                           [(vary-meta method assoc `Operation {})
-                            (mapv (fn [arg] (with-meta 'int (if (= 'thread arg) `{Param {:gen ThreadIdGen}} {}))) args)
-                            'Object])
-                         methods))
-       (defn ~(symbol (str prefix "init")) []
+       (gen-class :name ~full-name
+                  :prefix ~prefix
+                  :init ~'init
+                  :state ~'held
+                  :main false
+                  :load-impl-ns false
+                  :methods
+                  ~(mapv
+                     (fn [[method [_ & args]]]
+                       [(vary-meta method assoc `Operation {})
+                        (mapv (fn [arg]
+                                (with-meta 'int (if (= 'thread arg) `{Param {:gen ThreadIdGen}} {})))
+                              args) 'Object])
+                     methods))
+       (defn ~(symbol (str prefix "init"))
+         []
          [[] (object-array [~state ~@(map (fn [[_ args & body]] `(fn ~args ~@body)) methods)])])
        ~@(for [[i [method [_ & args]]] (map-indexed vector methods)]
-           `(defn ~(symbol (str prefix method)) [~this ~@args]
+           `(defn ~(symbol (str prefix method))
+              [~this ~@args]
               (let [^"[Ljava.lang.Object;" held# (.held ~(with-meta this {:tag full-name}))]
                 ((aget held# ~(inc i)) (aget held# 0) ~@args)))))))
 
@@ -81,22 +93,32 @@
 (defn- type-or [value f]
   (try (f) value (catch ExceptionInfo e (name (:type (ex-data e))))))
 
-(defmacro ^:private permits [class-name limit-ns]
+(defmacro ^:private permits
+  [class-name limit-ns]
   (let [in-ns #(symbol (str limit-ns) %)]
-    `(operations ~class-name (let [~'limiter (~(in-ns "limiter") 1 {:wait-ms 0})
-                                   shared# (~(in-ns "->Permit") ~'limiter (Thread. "somebody else") false false)]
-                               (.ask ~(with-meta 'limiter {:tag (symbol (str (munge limit-ns) ".ILimiter"))}) shared#)
-                               {:limiter ~'limiter, :shared shared#, :own (AtomicReferenceArray. 8)})
-       (~'acquire [state# ~'thread]
-         (type-or "held" #(.set ^AtomicReferenceArray (:own state#) (int ~'thread) (~(in-ns "acquire!") (:limiter state#)))))
-       (~'nest [state#]
-         (type-or "nested" #(~(in-ns "call-with") (:limiter state#) (fn [] (~(in-ns "acquire!") (:limiter state#))))))
-       (~'release [state# ~'thread]
+    `(operations
+       ~class-name
+       (let [~'limiter (~(in-ns "limiter") 1 {:wait-ms 0})
+             shared# (~(in-ns "->Permit") ~'limiter (Thread. "somebody else") false false)]
+         (.ask ~(with-meta 'limiter {:tag (symbol (str (munge limit-ns) ".ILimiter"))}) shared#)
+         {:limiter ~'limiter, :shared shared#, :own (AtomicReferenceArray. 8)})
+       (~'acquire
+         [state# ~'thread]
+         (type-or "held"
+                  #(.set ^AtomicReferenceArray (:own state#)
+                         (int ~'thread)
+                         (~(in-ns "acquire!") (:limiter state#)))))
+       (~'nest
+         [state#]
+         (type-or
+           "nested"
+           #(~(in-ns "call-with") (:limiter state#) (fn [] (~(in-ns "acquire!") (:limiter state#))))))
+       (~'release
+         [state# ~'thread]
          (if-some [permit# (.get ^AtomicReferenceArray (:own state#) (int ~'thread))]
            (type-or "returned" #(~(in-ns "release!") permit#))
            "none"))
-       (~'releaseShared [state#]
-         (type-or "returned" #(~(in-ns "release!") (:shared state#)))))))
+       (~'releaseShared [state#] (type-or "returned" #(~(in-ns "release!") (:shared state#)))))))
 
 (permits Permits thrum.impl.limit)
 (permits PermitsUnlocked thrum.lincheck.control.limit-unlocked)

@@ -1,5 +1,7 @@
-(ns ^:no-doc thrum.impl.abandon
-  "Calls that no interrupt can stop: each runs on a platform thread of its own, so that whoever waits for it can leave."
+(ns thrum.impl.abandon
+  "Calls that no interrupt can stop: each runs on a platform thread of its own, so that whoever
+  waits for it can leave."
+  {:no-doc true}
   (:require
    [thrum.impl.context :as context]
    [thrum.impl.jdk :as jdk]
@@ -15,7 +17,8 @@
 (def ^:private counts (atom {:running 0, :total 0}))
 
 (defn abandoned
-  "Returns how many calls this process has abandoned, {:running n, :total n}; :running are those that have not ended."
+  "Returns how many calls this process has abandoned, {:running n, :total n}; :running are those
+  that have not ended."
   []
   @counts)
 
@@ -39,7 +42,8 @@
       (LockSupport/unpark caller))))
 
 (defn- on-thread!
-  "Starts f in the context on a platform thread. Its failure goes to the thread's uncaught exception handler."
+  "Starts f in the context on a platform thread. Its failure goes to the thread's uncaught exception
+  handler."
   [context name f]
   (.start (jdk/platform-thread (task/unique-name name) (fn [] (context/enter! context nil) (f)))))
 
@@ -53,15 +57,17 @@
   t)
 
 (defn call
-  "Returns the value of f, or throws what it threw, the same instance. f runs on a daemon platform thread in the caller's dynamic
-  bindings, in no scope and under no deadline. The calling thread waits; when it is cancelled or interrupted meanwhile, it
-  throws CancellationException or InterruptedException at once. f then runs out on its thread, which nothing interrupts: what it
-  returns or throws is dropped, its waits in Thrum are cancelled, and `abandoned` counts it. on-abandon, a function of no arguments
-  that closes what f works with, is called once, on a platform thread of its own; what it throws goes to the uncaught
-  exception handler.
+  "Returns the value of f, or throws what it threw, the same instance. f runs on a daemon platform
+  thread in the caller's dynamic bindings, in no scope and under no deadline. The calling thread
+  waits; when it is cancelled or interrupted meanwhile, it throws CancellationException or
+  InterruptedException at once. f then runs out on its thread, which nothing interrupts: what it
+  returns or throws is dropped, its waits in Thrum are cancelled, and `abandoned` counts it.
+  on-abandon, a function of no arguments that closes what f works with, is called once, on a
+  platform thread of its own; what it throws goes to the uncaught exception handler.
 
-  So either the outcome of f arrives or on-abandon is called. Neither is where f was never called: its caller was cancelled or
-  interrupted before, or no thread could be started. Costs the start of a platform thread, about 0.1 ms."
+  So either the outcome of f arrives or on-abandon is called. Neither is where f was never called:
+  its caller was cancelled or interrupted before, or no thread could be started. Costs the start of
+  a platform thread, about 0.1 ms."
   [on-abandon f]
   (let [on-abandon (options/function on-abandon)
         context (context/capture nil nil)

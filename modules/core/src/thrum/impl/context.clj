@@ -1,6 +1,8 @@
-(ns ^:no-doc thrum.impl.context
-  "What travels with a task: the caller's dynamic bindings, the wrap around its body, and the scope that nested work belongs to;
-  and the place where a thread stands: in a task, in the body of a form."
+(ns thrum.impl.context
+  "What travels with a task: the caller's dynamic bindings, the wrap around its body, and the scope
+  that nested work belongs to; and the place where a thread stands: in a task, in the body of a
+  form."
+  {:no-doc true}
   (:require
    [thrum.impl.error :as error]
    [thrum.impl.ledger])
@@ -16,7 +18,8 @@
   (cancelReason [])                 ; the same, or why what it belongs to is
   (opener []))                      ; the task that cannot end before it, or nil
 
-;; Where the calling thread stands: in the body of a task or of a form such as with-scope. Forms nest, a task is the outermost.
+;; Where the calling thread stands: in the body of a task or of a form such as with-scope. Forms
+;; nest, a task is the outermost.
 (definterface Place
   (scope [])                        ; what nested work belongs to, or nil
   (task [])                         ; the task whose thread this is, or nil
@@ -25,7 +28,7 @@
   (outer [])                        ; where the thread stood before, or nil
   (^boolean isOver [])              ; has it ended? A thread whose stack was full may have been left there
   (ledger [])                       ; whose the thread's interrupt is
-  (^Object tell []))                ; if it is cancelled itself, the thread knows that: it needs no interrupt
+  (^Object tell [])) ; if it is cancelled itself, the thread knows that: it needs no interrupt
 
 (def ^:private ^ThreadLocal here (ThreadLocal.))
 
@@ -47,8 +50,8 @@
 ;; Interrupts
 
 (defn notice!
-  "The calling thread, which stands in this place, knows that its work is cancelled: an interrupt of ours is used up, and one that is
-  still to come is not needed."
+  "The calling thread, which stands in this place, knows that its work is cancelled: an interrupt of
+  ours is used up, and one that is still to come is not needed."
   [^Place place]
   (let [^Ledger ledger (.ledger place)]
     (locking ledger
@@ -59,9 +62,9 @@
       (.clear ledger))))
 
 (defn depart!
-  "The calling thread leaves a place that was cancelled for itself, for an outer one (nil: none) on the same ledger: interrupts of ours
-  end with the place. Where the work in the outer one is cancelled as well, its interrupt may have become one with the place's:
-  it is sent again."
+  "The calling thread leaves a place that was cancelled for itself, for an outer one (nil: none) on
+  the same ledger: interrupts of ours end with the place. Where the work in the outer one is
+  cancelled as well, its interrupt may have become one with the place's: it is sent again."
   [^Ledger ledger ^Place outer]
   (.clear ledger)
   (when (and outer (.cancelReason outer))
@@ -76,16 +79,16 @@
   (some-> (place) .scope))
 
 (defn capture
-  "Returns the context of the calling thread: its binding frame as it is now, for tasks whose nested work belongs to scope
-  (nil: to no scope). The frame is shared, never changed: bindings made later push frames of their own. Throws :thrum/invalid for a wrap
-  that is no function."
+  "Returns the context of the calling thread: its binding frame as it is now, for tasks whose nested
+  work belongs to scope (nil: to no scope). The frame is shared, never changed: bindings made later
+  push frames of their own. Throws :thrum/invalid for a wrap that is no function."
   ^Context [wrap scope]
   (when-not (or (nil? wrap) (ifn? wrap)) (throw (error/no-wrap wrap)))
   (Context. (Var/cloneThreadBindingFrame) wrap scope))
 
 (defn wrapped
-  "Returns the thunk that a task runs for this body: what wrap makes of it, called here and now. Throws :thrum/invalid where that is no
-  function."
+  "Returns the thunk that a task runs for this body: what wrap makes of it, called here and now.
+  Throws :thrum/invalid where that is no function."
   [^Context context body]
   (if-some [wrap (.-wrap context)]
     (let [thunk (wrap body)]
@@ -99,7 +102,8 @@
   (stand! place))
 
 (defn on-borrowed-thread
-  "Runs f on a thread that belongs to somebody else, and leaves its binding frame and place as they were."
+  "Runs f on a thread that belongs to somebody else, and leaves its binding frame and place as they
+  were."
   [f]
   (let [frame (Var/getThreadBindingFrame)
         place (place)]

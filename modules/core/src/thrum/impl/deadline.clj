@@ -1,6 +1,7 @@
-(ns ^:no-doc thrum.impl.deadline
-  "Absolute points in time, on the scale of System/nanoTime, and the one timer that all of them share. All that is timed goes
-  through one clock."
+(ns thrum.impl.deadline
+  "Absolute points in time, on the scale of System/nanoTime, and the one timer that all of them
+  share. All that is timed goes through one clock."
+  {:no-doc true}
   (:require
    [thrum.impl.point :as point])
   (:import
@@ -49,8 +50,8 @@
 (defn- first-alarm ^Alarm []
   (some-> (.firstEntry alarms) key))
 
-;; When the timer wakes next. An alarm that is disarmed stays the reason to wake: whoever arms the next one, later, need
-;; not wake the timer for it.
+;; When the timer wakes next. An alarm that is disarmed stays the reason to wake: whoever arms the
+;; next one, later, need not wake the timer for it.
 (def ^:private ^AtomicReference wakes-at (AtomicReference.))
 
 (defn- sleep-until-next! []

@@ -1,5 +1,6 @@
-(ns ^:no-doc thrum.impl.error
+(ns thrum.impl.error
   "Every exception that Thrum makes, and how several failures become one."
+  {:no-doc true}
   (:require
    [clojure.string :as str]
    [thrum.impl.shown :as shown])
@@ -16,8 +17,8 @@
   "How many other failures ride on the one that is thrown."
   16)
 
-;; What is read from a throwable may be anybody's code: it may throw, and a chain of causes may be endless. What cannot be read is
-;; not there.
+;; What is read from a throwable may be anybody's code: it may throw, and a chain of causes may be
+;; endless. What cannot be read is not there.
 
 (defmacro ^:private readable [& body]
   `(try ~@body (catch Throwable _# nil)))
@@ -43,21 +44,25 @@
   (cond-> data (contains? data k) (update k shown/datum)))
 
 (defn invalid
-  "Returns the answer to a misuse: what was given, and what is accepted. The :value and the :option that the user gave are kept within bounds, see
-  thrum.impl.shown/datum."
+  "Returns the answer to a misuse: what was given, and what is accepted. The :value and the :option
+  that the user gave are kept within bounds, see thrum.impl.shown/datum."
   [message data]
   (ex-info message (-> data (in-bounds :value) (in-bounds :option) (assoc :type :thrum/invalid))))
 
 (defn no-wrap
   "Returns the answer to a :wrap or *wrap* that is no function."
   [wrap]
-  (invalid (str "What wraps a task's body is " (shown/text wrap) "; it must be a function from thunk to thunk, or nil")
+  (invalid (str "What wraps a task's body is "
+                (shown/text wrap)
+                "; it must be a function from thunk to thunk, or nil")
            {:option :wrap, :value wrap, :accepts "a function from thunk to thunk, or nil"}))
 
 (defn no-thunk
   "Returns the answer to a :wrap or *wrap* that returned no function."
   [thunk]
-  (invalid (str "The :wrap returned " (shown/text thunk) "; it must return the thunk that the task runs, a function of no arguments")
+  (invalid (str "The :wrap returned "
+                (shown/text thunk)
+                "; it must return the thunk that the task runs, a function of no arguments")
            {:option :wrap, :value thunk, :accepts "a function from thunk to thunk, or nil"}))
 
 (defn closed
@@ -68,10 +73,12 @@
            {:type :thrum/closed, :scope scope-name, :reason reason}))
 
 (defn rejected
-  "Returns what an executor throws for work after its end, for the :thrum/closed of its scope; any other throwable as it is."
+  "Returns what an executor throws for work after its end, for the :thrum/closed of its scope; any
+  other throwable as it is."
   ^Throwable [closed]
   (if (= :thrum/closed (type-of closed))
-    (RejectedExecutionException. (str "The executor " (:scope (ex-data closed)) " has been shut down"))
+    (RejectedExecutionException.
+      (str "The executor " (:scope (ex-data closed)) " has been shut down"))
     closed))
 
 (defn cancelled
@@ -79,10 +86,15 @@
   (^CancellationException [task-name reason] (cancelled task-name reason nil))
   (^CancellationException [task-name reason cause]
    (doto (CancellationException. (str task-name " was cancelled"))
-     ;; Many are cancelled at once: ex-info, which looks into its stack trace, would be the dearest part of it.
-     (.initCause (ExceptionInfo. (str task-name " was cancelled: " (if (keyword? reason) reason (shown/text reason)))
-                   {:type :thrum/cancelled, :task task-name, :reason (if (keyword? reason) reason (shown/datum reason))}
-                   cause)))))
+     ;; Many are cancelled at once: ex-info, which looks into its stack trace, would be the dearest
+     ;; part of it.
+     (.initCause
+       (ExceptionInfo.
+         (str task-name " was cancelled: " (if (keyword? reason) reason (shown/text reason)))
+         {:type :thrum/cancelled
+          :task task-name
+          :reason (if (keyword? reason) reason (shown/datum reason))}
+         cause)))))
 
 (defn execution
   "Returns what the deref of a task throws that failed with t."
@@ -98,19 +110,23 @@
 (defn timeout
   "Returns what a form throws whose deadline came first; the cause is what its body threw."
   [form-name data cause]
-  (ex-info (str form-name " was not done in time" (when-some [ms (:timeout-ms data)] (str ", within " ms " ms")))
-           (assoc data :type :thrum/timeout, :scope form-name)
+  (ex-info (str form-name
+                " was not done in time"
+                (when-some [ms (:timeout-ms data)] (str ", within " ms " ms")))
+           (assoc data :type :thrum/timeout :scope form-name)
            cause))
 
 (defn foreign
   "Returns the answer to a thread that uses a scope which it does not work for."
   [scope-name]
-  (invalid (str "This thread does not work for the scope " scope-name ". Only its body and its tasks may fork into it; a thread of"
+  (invalid (str "This thread does not work for the scope " scope-name
+                ". Only its body and its tasks may fork into it; a thread of"
                 " somebody else's can hand its work to one of them, through a queue for instance")
            {:scope scope-name, :thread (.getName (Thread/currentThread))}))
 
 (defn- context
-  "Returns what rides along with a failure: which item failed, and in its stack trace where the result was asked for."
+  "Returns what rides along with a failure: which item failed, and in its stack trace where the
+  result was asked for."
   [{:keys [task index]} dropped]
   (ex-info (str "Item " index " failed, in " task
                 (when (pos? (long dropped)) (str "; failures not shown here: " dropped)))
@@ -127,7 +143,8 @@
            (readable (str/includes? (ex-message t) "Closed by interrupt")))))
 
 (defn casualty?
-  "Tells whether a throwable that came after a cancel is only its consequence: an interruption in its cause chain."
+  "Tells whether a throwable that came after a cancel is only its consequence: an interruption in
+  its cause chain."
   [throwable]
   (boolean (some interruption? (causes throwable))))
 
@@ -161,7 +178,8 @@
     (locking this total)))
 
 (defn failures
-  "Returns an empty record of failures, in the order of time; it keeps the first few and counts the others."
+  "Returns an empty record of failures, in the order of time; it keeps the first few and counts the
+  others."
   ^Failures []
   (Failures. (ArrayList.) 0))
 
@@ -180,9 +198,10 @@
   (- (long most-suppressed) (alength (.getSuppressed root))))
 
 (defn merged
-  "Returns the throwable of one failure, {:throwable t, :task name, :index i}, the same instance. The other failures
-  on record are attached as suppressed, each instance once and at most 16 of them; where it is an item that failed, one more
-  ex-info {:type :thrum/context, :task name, :index i, :dropped n} says which, and in its stack trace where it was asked for."
+  "Returns the throwable of one failure, {:throwable t, :task name, :index i}, the same instance.
+  The other failures on record are attached as suppressed, each instance once and at most 16 of
+  them; where it is an item that failed, one more ex-info {:type :thrum/context, :task name, :index
+  i, :dropped n} says which, and in its stack trace where it was asked for."
   ^Throwable [{:keys [throwable index] :as failure} ^Failures failures]
   (let [kept (.kept failures)
         riders (take (room-on throwable) (others throwable kept))

@@ -1,5 +1,6 @@
-(ns ^:no-doc thrum.impl.executor
+(ns thrum.impl.executor
   "An ExecutorService whose tasks are the children of a scope, and tasks on the executors of others."
+  {:no-doc true}
   (:require
    [thrum.impl.context :as context]
    [thrum.impl.error :as error]
@@ -37,7 +38,8 @@
     (.uncaughtException (.getUncaughtExceptionHandler thread) thread t)))
 
 (defn- without-handles
-  "Returns the same crew for work that nobody holds a future of: its failures go to the thread's uncaught exception handler."
+  "Returns the same crew for work that nobody holds a future of: its failures go to the thread's
+  uncaught exception handler."
   [^Crew crew]
   (Crew. (.-scope crew) (.-started crew) (.-over crew) uncaught!))
 
@@ -52,20 +54,23 @@
     true
     (catch TimeoutException _ false)))
 
-(defn- launch! [^Crew crew context f]
+(defn- launch!
+  [^Crew crew context f]
   (try
-    (scope/start! (.-scope crew) (task/task context crew (.getAndIncrement ^AtomicLong (.-started crew)) f))
-    (catch ExceptionInfo e
-      (throw (error/rejected e)))))
+    (scope/start! (.-scope crew)
+                  (task/task context crew (.getAndIncrement ^AtomicLong (.-started crew)) f))
+    (catch ExceptionInfo e (throw (error/rejected e)))))
 
 (defn- service
-  "Returns the crew's ExecutorService. What is given to it by submit or execute runs as it is, in the caller's bindings."
+  "Returns the crew's ExecutorService. What is given to it by submit or execute runs as it is, in
+  the caller's bindings."
   ^ExecutorService [^Crew crew]
   (let [scope (.-scope crew)
         handless (without-handles crew)]
     (proxy [AbstractExecutorService Launcher] []
       (launch [context f] (launch! crew context f))
-      (execute [runnable] (launch! handless (context/capture nil nil) (Objects/requireNonNull runnable)))
+      (execute [runnable]
+        (launch! handless (context/capture nil nil) (Objects/requireNonNull runnable)))
       (shutdown [] (close! crew scope/close!))
       (shutdownNow [] (close! crew scope/cancel!) (List/of))
       (isShutdown [] (some? (scope/reason scope)))
@@ -82,8 +87,9 @@
   (scope/await! (.-scope crew) #(scope/empty-scope? (.-scope crew))))
 
 (defn call-with
-  "Calls f with an open ExecutorService and returns its value after all tasks have ended, :on-exit :join, or were cancelled,
-  :on-exit :cancel. When f throws or is interrupted, they are cancelled and joined, then that is thrown."
+  "Calls f with an open ExecutorService and returns its value after all tasks have ended, :on-exit
+  :join, or were cancelled, :on-exit :cancel. When f throws or is interrupted, they are cancelled
+  and joined, then that is thrown."
   [{:keys [name on-exit]} f]
   (let [crew (crew (task/unique-name name))]
     (try
@@ -96,7 +102,8 @@
 (defn- on-foreign [^Executor executor ^Task task]
   (.execute executor
             (fn []
-              ;; An executor may run it on a thread that stands in a form: then both share that thread's ledger.
+              ;; An executor may run it on a thread that stands in a form: then both share that
+              ;; thread's ledger.
               (let [outer (context/place)
                     ledger (wait/current-ledger)]
                 (.share task ledger)
@@ -107,8 +114,10 @@
 (defn submit!
   "Starts a task on the executor and returns it."
   [executor context name f]
-  (cond
-    (instance? Launcher executor) (.launch ^Launcher executor context f)
-    (instance? Executor executor) (on-foreign executor (task/named (task/task context nil 0 f) (task/unique-name name)))
-    :else (throw (error/invalid (str "future-via takes a java.util.concurrent.Executor, not " (shown/text executor))
-                                {:value executor, :accepts "a java.util.concurrent.Executor"}))))
+  (cond (instance? Launcher executor) (.launch ^Launcher executor context f)
+        (instance? Executor executor)
+        (on-foreign executor (task/named (task/task context nil 0 f) (task/unique-name name)))
+        :else (throw
+                (error/invalid (str "future-via takes a java.util.concurrent.Executor, not "
+                                    (shown/text executor))
+                               {:value executor, :accepts "a java.util.concurrent.Executor"}))))

@@ -1,6 +1,7 @@
-(ns ^:no-doc thrum.impl.fanout
-  "The bounded parallel map: a task for every item, at most limit of them at once, started by the thread that consumes the
-  results, also while it waits for them."
+(ns thrum.impl.fanout
+  "The bounded parallel map: a task for every item, at most limit of them at once, started by the
+  thread that consumes the results, also while it waits for them."
+  {:no-doc true}
   (:refer-clojure :exclude [run!])
   (:require
    [thrum.impl.context :as context]
@@ -40,8 +41,8 @@
   (^Throwable thrown [])
   (^Object setThrown [^Throwable t]))
 
-;; What the consumer alone touches is not volatile: a LazySeq hands it from thread to thread under its lock,
-;; a transducing process by its contract.
+;; What the consumer alone touches is not volatile: a LazySeq hands it from thread to thread under
+;; its lock, a transducing process by its contract.
 (deftype FanOut [^Context context ^Scope scope ^long limit ^long window
                  ^IOrder order keeps ^Failures failures ^AtomicLong ended on-ended
                  ^:unsynchronized-mutable ^long ended-seen
@@ -62,7 +63,8 @@
     (set! source nil)
     (set! more false)
     nil)
-  ;; The count of those that ended is shared with all carriers: it is read only when the limit seems to be reached.
+  ;; The count of those that ended is shared with all carriers: it is read only when the limit seems
+  ;; to be reached.
   (room [_]
     (and more
          (or (< (- started ended-seen) limit)
@@ -114,14 +116,26 @@
    :as-started (fn [_ limit] (order/start-order limit))})
 
 (defn fan-out
-  "Returns a fan-out in the context of the calling thread that has started nothing yet. :on-ended - called with
-  every task that has ended, on its thread and as the last thing there, for a consumer who does not wait."
+  "Returns a fan-out in the context of the calling thread that has started nothing yet. :on-ended -
+  called with every task that has ended, on its thread and as the last thing there, for a consumer
+  who does not wait."
   ^FanOut [{:keys [order name limit window wrap on-ended]}]
   (let [id (task/unique-name name)
         scope (scope/scope id (context/current-scope))
         ^IOrder order ((orders order) scope limit)]
-    (FanOut. (context/capture wrap scope) scope limit window order (.keeps order) (error/failures) (AtomicLong.) on-ended
-             0 nil true nil false 0 0 nil)))
+    (FanOut. (context/capture wrap scope)
+             scope
+             limit
+             window
+             order
+             (.keeps order)
+             (error/failures)
+             (AtomicLong.)
+             on-ended
+             0 nil
+             true nil
+             false 0
+             0 nil)))
 
 ;; How it begins
 
@@ -138,7 +152,8 @@
       {:throwable (.-throwable ^Failed outcome), :task (.taskName task), :index (.index task)})))
 
 (defn- root
-  "Returns the failure to throw: the first in time, where that one has ended all, else the one at hand."
+  "Returns the failure to throw: the first in time, where that one has ended all, else the one at
+  hand."
   [^FanOut fan-out failure]
   (let [broken (.broken ^IOrder (.-order fan-out))]
     (if (or (nil? broken) (instance? InterruptedException (:throwable failure)))
@@ -155,7 +170,8 @@
     (finally (scope/join! (.-scope fan-out)))))
 
 (defn- thrown-again
-  "Returns what is thrown where the fan-out has failed before. An interrupt was that of another thread, or is over."
+  "Returns what is thrown where the fan-out has failed before. An interrupt was that of another
+  thread, or is over."
   ^Throwable [^FanOut fan-out ^Throwable thrown]
   (if (instance? InterruptedException thrown)
     (error/cancelled (scope/scope-name (.-scope fan-out)) :interrupted thrown)
@@ -182,7 +198,8 @@
 ;; What the consumer does next
 
 (defn- decide
-  "Returns :leave, :start, :end or :wait. What is due leaves before a source is pulled that may block."
+  "Returns :leave, :start, :end or :wait. What is due leaves before a source is pulled that may
+  block."
   [^FanOut fan-out]
   (let [^IOrder order (.-order fan-out)]
     (scope/check-parent-open! (.-scope fan-out))
@@ -205,7 +222,8 @@
       (scope/check-open! (.-scope fan-out))))
 
 (defn- result
-  "Returns the value of a task that leaves. Where it failed, so does the fan-out; where it was cancelled, the scope was."
+  "Returns the value of a task that leaves. Where it failed, so does the fan-out; where it was
+  cancelled, the scope was."
   [^FanOut fan-out ^ITask task]
   (when-some [failure (failure-of task)]
     (throw (fail! fan-out failure)))
@@ -219,12 +237,14 @@
 ;; Pulled by a lazy sequence
 
 (defn- on-item
-  "Returns the call of f on the item as a thunk to be called once, which does not hold the item while f runs."
+  "Returns the call of f on the item as a thunk to be called once, which does not hold the item
+  while f runs."
   [f item]
   (^{:once true} fn* [] (f item)))
 
 (defn- next-task!
-  "Returns the task for the next item, or nil. What the source or the wrap throws waits for its turn, but for an interrupt."
+  "Returns the task for the next item, or nil. What the source or the wrap throws waits for its
+  turn, but for an interrupt."
   [^FanOut fan-out f]
   (try
     (when-some [items (.pull fan-out)]
@@ -240,7 +260,8 @@
     (.start fan-out task)))
 
 (defn- keep-up!
-  "Starts one more before something leaves, so that a consumer who takes his time is not alone at work."
+  "Starts one more before something leaves, so that a consumer who takes his time is not alone at
+  work."
   [^FanOut fan-out f]
   (when (.behind fan-out)
     (start-next! fan-out f)))
@@ -256,7 +277,8 @@
       :wait (do (await! fan-out) (recur)))))
 
 (defn- lazily
-  "Returns the results as a lazy seq. Unlike lazy-seq's its thunks can run again: a failed seq throws again."
+  "Returns the results as a lazy seq. Unlike lazy-seq's its thunks can run again: a failed seq
+  throws again."
   [^FanOut fan-out f emit]
   (LazySeq.
     (fn []
@@ -303,7 +325,8 @@
           :wait (do (await! fan-out) (recur acc)))))))
 
 (defn- feeding
-  "Returns the reducing function that starts f on its inputs and hands to rf what leaves the fan-out."
+  "Returns the reducing function that starts f on its inputs and hands to rf what leaves the
+  fan-out."
   [fan-out emit f rf]
   (fn
     ([] (rf))
@@ -334,7 +357,8 @@
   (.idle fan-out))
 
 (defn poll!
-  "Returns the next result, nil when none is ready. Throws the failure that ended the fan-out, when nothing runs any more."
+  "Returns the next result, nil when none is ready. Throws the failure that ended the fan-out, when
+  nothing runs any more."
   [^FanOut fan-out]
   (when (.ready ^IOrder (.-order fan-out))
     (failing fan-out
@@ -370,8 +394,8 @@
   (results options call [thunks]))
 
 (defn transducer
-  "Returns a transducer in the order that the options name. Each process that uses it takes the context of the thread that
-  starts it, and current-options, called there."
+  "Returns a transducer in the order that the options name. Each process that uses it takes the
+  context of the thread that starts it, and current-options, called there."
   [current-options f]
   (fn [rf]
     (let [{:keys [order] :as options} (current-options)]

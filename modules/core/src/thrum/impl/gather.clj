@@ -1,6 +1,7 @@
-(ns ^:no-doc thrum.impl.gather
-  "A few calls at once, each in a task, in a scope that ends with them: the first failure, the first success or the first end
-  may decide for all."
+(ns thrum.impl.gather
+  "A few calls at once, each in a task, in a scope that ends with them: the first failure, the first
+  success or the first end may decide for all."
+  {:no-doc true}
   (:require
    [thrum.impl.context :as context]
    [thrum.impl.error :as error]
@@ -42,7 +43,11 @@
   ^Gathering [name decides]
   (wait/check-state!)
   (let [place (context/place)
-        scope (scope/scope (task/unique-name name) (some-> place .scope) {:opener (some-> place .task)})]
+        scope (scope/scope (task/unique-name name)
+                           (some-> place
+                                   .scope)
+                           {:opener (some-> place
+                                            .task)})]
     (Gathering. scope (error/failures) decides (AtomicReference.))))
 
 (defn- decisive [^Gathering gathering]
@@ -92,7 +97,8 @@
       (throw (error/merged failure failures)))))
 
 (defn- winner
-  "Returns the value of the task that decided. Without one, throws the first failure, or what cancelled all."
+  "Returns the value of the task that decided. Without one, throws the first failure, or what
+  cancelled all."
   [gathering tasks]
   (let [task (decisive gathering)]
     (when-not (and task (done? (.outcome ^ITask task)))
@@ -114,7 +120,8 @@
     (winner gathering (gather! gathering options await-all! thunks))))
 
 (defn any
-  "Returns the value of the first to succeed; the others are cancelled and joined. When all have failed, the first is thrown."
+  "Returns the value of the first to succeed; the others are cancelled and joined. When all have
+  failed, the first is thrown."
   [{:keys [name] :as options} thunks]
   (let [gathering (gathering name done?)]
     (winner gathering (gather! gathering options await-all! thunks))))
@@ -128,8 +135,10 @@
     (condp instance? outcome
       Done {:value (.-value ^Done outcome)}
       Cancelled {:cancelled (.-reason ^Cancelled outcome)}
-      Failed (let [t (.-throwable ^Failed outcome), cause (error/cause-of t)]
-               (if (and (instance? CancellationException t) (= :thrum/cancelled (error/type-of cause)))
+      Failed (let [t (.-throwable ^Failed outcome)
+                   cause (error/cause-of t)]
+               (if (and (instance? CancellationException t)
+                        (= :thrum/cancelled (error/type-of cause)))
                  {:cancelled (:reason (ex-data cause))}
                  {:error t})))))
 
@@ -155,12 +164,13 @@
 
 (defn calls
   "Returns the thunks' values as a lazy seq that throws where one failed; a failure stops nobody."
-  [{:keys [name] :as options} thunks]
+  [{:keys [name], :as options} thunks]
   (let [gathering (gathering name nothing)
         tasks (gather! gathering options await-all! thunks)]
-    (when (some #(cancelled? (.outcome ^ITask %)) tasks)
-      (wait/check-state!))
+    (when (some #(cancelled? (.outcome ^ITask %)) tasks) (wait/check-state!))
     (some-> (first (filter #(failed? (.outcome ^ITask %)) tasks))
-            (as-> task (error/merged {:throwable (.-throwable ^Failed (.outcome ^ITask task)), :task (.taskName ^ITask task), :index (.index ^ITask task)}
+            (as-> task (error/merged {:throwable (.-throwable ^Failed (.outcome ^ITask task))
+                                      :task (.taskName ^ITask task)
+                                      :index (.index ^ITask task)}
                                      (.-failures gathering))))
     (values tasks)))

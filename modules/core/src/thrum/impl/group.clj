@@ -1,6 +1,7 @@
-(ns ^:no-doc thrum.impl.group
-  "A scope owns tasks: it ends only when all of them have ended. Its children are held strongly, added before they
-  start, cancelled once, and joined."
+(ns thrum.impl.group
+  "A scope owns tasks: it ends only when all of them have ended. Its children are held strongly,
+  added before they start, cancelled once, and joined."
+  {:no-doc true}
   (:require
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
@@ -72,7 +73,8 @@
       below (recur (first below) (next below)))))
 
 (defn- end-child-of!
-  "Notes that a child of the scope has ended; and where the scope leaves its parent for that, that a child of the parent has."
+  "Notes that a child of the scope has ended; and where the scope leaves its parent for that, that a
+  child of the parent has."
   [scope]
   (loop [^IScope scope scope]
     (when scope
@@ -88,7 +90,8 @@
         (recur (.heard scope))))))
 
 (defn- cancel-below!
-  "Cancels the children of the scope, and theirs: in a loop, since scopes may nest as deep as tasks do."
+  "Cancels the children of the scope, and theirs: in a loop, since scopes may nest as deep as tasks
+  do."
   [^IScope scope why]
   (let [scopes (doto (ArrayDeque.) (.add scope))
         cancel (fn [child]
@@ -100,7 +103,8 @@
     (while (not (.isEmpty scopes))
       (run! cancel (.children ^IScope (.poll scopes))))))
 
-;; moment: its deadline, or its parent's where that is earlier; nil: none. shielded: it does not hear of its parent's cancel.
+;; moment: its deadline, or its parent's where that is earlier; nil: none. shielded: it does not
+;; hear of its parent's cancel.
 (deftype Scope [^String name ^String prefix ^IScope parent opener ^:volatile-mutable moment shielded
                 ^ArrayList children ^AtomicLong ended ^AtomicReference waiter
                 ^:volatile-mutable reason
@@ -125,8 +129,9 @@
     (locking this (= added (.get ended))))
   (running [this]
     (locking this (- added (.get ended))))
-  ;; Locks are taken from child to parent, two at most. A scope is its parent's child while it has children that run, so that an
-  ;; abandoned one is forgotten. It accepts a child only where it is: then a cancel from further up finds that.
+  ;; Locks are taken from child to parent, two at most. A scope is its parent's child while it has
+  ;; children that run, so that an abandoned one is forgotten. It accepts a child only where it is:
+  ;; then a cancel from further up finds that.
   (accept [this child]
     (point/reached :scope/adopt)
     (locking this
@@ -144,8 +149,8 @@
           (set! in-parent (.accept parent this)))))
   (forget [this child]
     (locking this (remove! children child)))
-  ;; A child that ends takes no lock: many end at once. It may see too low a number of children, never too high a one. Returns the
-  ;; parent where the scope leaves it, and which has a child less.
+  ;; A child that ends takes no lock: many end at once. It may see too low a number of children,
+  ;; never too high a one. Returns the parent where the scope leaves it, and which has a child less.
   (countEnd [this]
     (point/reached :scope/over)
     (let [left (when (and (<= added (.incrementAndGet ended)) parent)
@@ -199,13 +204,26 @@
         (or (.ownOpener scope) (recur (.parent scope)))))))
 
 (defn scope
-  "Returns an open scope without children. It belongs to the parent (nil: to nobody): when that one is cancelled, so is this,
-  unless :shield. :moment - its own deadline; :opener - the task whose thread opened it and waits for its end."
+  "Returns an open scope without children. It belongs to the parent (nil: to nobody): when that one
+  is cancelled, so is this, unless :shield. :moment - its own deadline; :opener - the task whose
+  thread opened it and waits for its end."
   (^Scope [name parent] (scope name parent nil))
   (^Scope [name ^Scope parent {:keys [moment opener shield]}]
    (let [inherited (when (and parent (not shield)) (.moment parent))]
-     (Scope. name (.concat ^String name "/") parent opener (if (deadline/earlier? inherited moment) inherited moment) shield
-             (ArrayList.) (AtomicLong.) (AtomicReference.) nil nil 0 false -1))))
+     (Scope. name
+             (.concat ^String name "/")
+             parent
+             opener
+             (if (deadline/earlier? inherited moment) inherited moment)
+             shield
+             (ArrayList.)
+             (AtomicLong.)
+             (AtomicReference.)
+             nil
+             nil
+             0
+             false
+             -1))))
 
 (defn check-parent-open!
   "Throws :thrum/closed when what the scope belongs to has ended."
@@ -251,7 +269,8 @@
   (.reason scope))
 
 (defn adopt!
-  "Makes what is not a task a child of the scope, until it leaves: the scope's end cancels it and waits for that. Throws :thrum/closed."
+  "Makes what is not a task a child of the scope, until it leaves: the scope's end cancels it and
+  waits for that. Throws :thrum/closed."
   [^Scope scope child]
   ;; Not all that a scope belongs to, when it is closed, closes that too. What is cancelled does.
   (check-open! scope)
@@ -281,8 +300,9 @@
       (.concat ^String (.-prefix scope) (Long/toString (.index task)))))
 
 (defn start!
-  "Starts a task on a fresh virtual thread, named after the task, or the scope and the task's index; the task's owner tells this scope when
-  it has ended. Throws :thrum/closed, or what the thread's start threw; then the scope does not have the task."
+  "Starts a task on a fresh virtual thread, named after the task, or the scope and the task's index;
+  the task's owner tells this scope when it has ended. Throws :thrum/closed, or what the thread's
+  start threw; then the scope does not have the task."
   [^Scope scope ^Task task]
   (adopt! scope task)
   (try
@@ -297,13 +317,14 @@
   (.close scope reason))
 
 (defn cancel!
-  "Closes the scope and cancels its children, each once. Returns whether this was the first cancel, whose reason stays."
+  "Closes the scope and cancels its children, each once. Returns whether this was the first cancel,
+  whose reason stays."
   [^Scope scope reason]
   (.cancelFor scope reason))
 
 (defn await!
-  "Waits until (ready?) is true; it is asked again whenever a child has ended. Only one thread at a time may wait.
-  Throws CancellationException, InterruptedException."
+  "Waits until (ready?) is true; it is asked again whenever a child has ended. Only one thread at a
+  time may wait. Throws CancellationException, InterruptedException."
   [^Scope scope ready?]
   (let [^AtomicReference waiter (.-waiter scope), self (Thread/currentThread)]
     (wait/until scope nil #(or (ready?)
@@ -334,7 +355,8 @@
         (recur (or (Thread/interrupted) interrupted?))))))
 
 (defn join!
-  "Waits until nothing runs in the scope, however long that takes. An interrupt meanwhile is kept for the caller's next wait."
+  "Waits until nothing runs in the scope, however long that takes. An interrupt meanwhile is kept
+  for the caller's next wait."
   [^Scope scope]
   (when-not (empty-scope? scope)
     (wait/undisturbed #(join-anyway! scope))))

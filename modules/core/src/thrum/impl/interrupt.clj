@@ -1,6 +1,7 @@
-(ns ^:no-doc thrum.impl.interrupt
-  "The calling thread while it runs the body of a form: a cancel interrupts it at most once, and that interrupt ends with the
-  form, where one from somebody else stays."
+(ns thrum.impl.interrupt
+  "The calling thread while it runs the body of a form: a cancel interrupts it at most once, and
+  that interrupt ends with the form, where one from somebody else stays."
+  {:no-doc true}
   (:require
    [thrum.impl.context :as context]
    [thrum.impl.ledger :as ledger]
@@ -20,8 +21,9 @@
   (run [f form x])
   (^Object finish []))
 
-;; asked: the form itself is cancelled, or is about to be. told: its interrupt has been sent, or is not needed
-;; any more. sent: it has been. over: set where nothing is called, so that a stack that is full does not keep the thread from it.
+;; asked: the form itself is cancelled, or is about to be. told: its interrupt has been sent, or is
+;; not needed any more. sent: it has been. over: set where nothing is called, so that a stack that
+;; is full does not keep the thread from it.
 (deftype Body [^Owned scope ^Place outer shielded task ^ITask cancelled-task ^Ledger ledger
                ^:volatile-mutable asked
                ^:unsynchronized-mutable told
@@ -72,7 +74,8 @@
     (ledger/ledger (Thread/currentThread))))
 
 (defn body
-  "Returns the place of the calling thread in the body of a form with this scope; outer is where it stands now, or nil."
+  "Returns the place of the calling thread in the body of a form with this scope; outer is where it
+  stands now, or nil."
   ^Body [scope ^Place outer shielded]
   (Body. scope outer shielded
          (some-> outer .task)

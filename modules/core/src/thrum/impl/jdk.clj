@@ -1,5 +1,6 @@
-(ns ^:no-doc thrum.impl.jdk
+(ns thrum.impl.jdk
   "What differs from JDK to JDK and from one operating system to the next; no other namespace asks."
+  {:no-doc true}
   (:require
    [thrum.impl.error :as error])
   (:import
@@ -11,7 +12,8 @@
 (set! *warn-on-reflection* true)
 
 (defn monitors-pin?
-  "Tells whether a virtual thread that blocks inside synchronized keeps its carrier, as before JDK 24 (JEP 491)."
+  "Tells whether a virtual thread that blocks inside synchronized keeps its carrier, as before JDK
+  24 (JEP 491)."
   []
   (< (.feature (Runtime/version)) 24))
 
@@ -21,8 +23,8 @@
   (-> (Thread/ofVirtual) (.name name) (.unstarted body)))
 
 (defn clean-thread
-  "Returns an unstarted virtual thread of that name that inherits nothing from the thread which makes it: no InheritableThreadLocal, and
-  the system's class loader as its context class loader."
+  "Returns an unstarted virtual thread of that name that inherits nothing from the thread which
+  makes it: no InheritableThreadLocal, and the system's class loader as its context class loader."
   ^Thread [^String name ^Runnable body]
   (-> (Thread/ofVirtual) (.name name) (.inheritInheritableThreadLocals false) (.unstarted body)))
 
@@ -36,8 +38,9 @@
   ^Thread [^String name ^Runnable body]
   (-> (Thread/ofPlatform) (.daemon true) (.name name) (.unstarted body)))
 
-;; Scoped values (JEP 506), a preview API before JDK 25. Only methods are called that have had the same shape since 21, where
-;; the class is there as well: so this is compiled without reflection everywhere.
+;; Scoped values (JEP 506), a preview API before JDK 25. Only methods are called that have had the
+;; same shape since 21, where the class is there as well: so this is compiled without reflection
+;; everywhere.
 
 (defn scoped-value?
   "Tells whether x is a java.lang.ScopedValue."
@@ -68,9 +71,10 @@
     @value))
 
 (defn rebinding
-  "Returns a wrap, a function from thunk to thunk: in the thunk the scoped values are bound to what they are bound to here and
-  now, on the thread that calls rebinding; those that are not bound are left out. What the thunk throws comes out as the same
-  instance. Throws :thrum/invalid before JDK 25."
+  "Returns a wrap, a function from thunk to thunk: in the thunk the scoped values are bound to what
+  they are bound to here and now, on the thread that calls rebinding; those that are not bound are
+  left out. What the thunk throws comes out as the same instance. Throws :thrum/invalid before JDK
+  25."
   [scoped-values]
   (check-scoped-values! scoped-values)
   (if-some [carrier (bound-here scoped-values)]
@@ -78,9 +82,10 @@
     identity))
 
 (defn with-scoped
-  "Returns the wrap (nil: none) together with a rebinding of the scoped values, which is the outer one: in a task they are bound
-  first, so that what the wrap does around the body sees them, and may bind them to something else. Without scoped values
-  it is the wrap itself. Throws :thrum/invalid before JDK 25."
+  "Returns the wrap (nil: none) together with a rebinding of the scoped values, which is the outer
+  one: in a task they are bound first, so that what the wrap does around the body sees them, and may
+  bind them to something else. Without scoped values it is the wrap itself. Throws :thrum/invalid
+  before JDK 25."
   [wrap scoped-values]
   (if (empty? scoped-values)
     wrap
@@ -100,7 +105,8 @@
     (catch javax.management.AttributeNotFoundException _ nil)))
 
 (defn spare-descriptors
-  "Returns how many more descriptors this process may use, less a reserve of a tenth and at least 16; from 1 to most (4096)."
+  "Returns how many more descriptors this process may use, less a reserve of a tenth and at least
+  16; from 1 to most (4096)."
   (^long [] (spare-descriptors 4096))
   (^long [^long most]
    (if-some [{:keys [open max]} (file-descriptors)]

@@ -1,20 +1,24 @@
-(ns ^:no-doc thrum.impl.ledger
-  "Whose a thread's interrupt is. The JVM has one flag for all of them; a ledger knows whether Thrum has set it, and whether it had
-  been set before by somebody else. All places of a thread share one ledger; a shield cuts, and has its own.")
+(ns thrum.impl.ledger
+  "Whose a thread's interrupt is. The JVM has one flag for all of them; a ledger knows whether Thrum
+  has set it, and whether it had been set before by somebody else. All places of a thread share one
+  ledger; a shield cuts, and has its own."
+  {:no-doc true})
 
 (set! *warn-on-reflection* true)
 
-;; send is called by anybody, the rest by the thread itself. Whoever decides by more than the ledger's own state locks it.
+;; send is called by anybody, the rest by the thread itself. Whoever decides by more than the
+;; ledger's own state locks it.
 (definterface ILedger
   (^Object send [])                                     ; an interrupt of ours
   (^Object clear [])                                    ; ours is used up, or not needed any more; another's stays
   (^Object giveBack [])                                 ; another's, which the thread has used up, is to be seen again
   (masked [f])                                          ; the value of f, during which ours wait
   (mask [])
-  (^Object unmask [masked ^boolean interrupted]))       ; interrupted: the flag was set before
+  (^Object unmask [masked ^boolean interrupted])) ; interrupted: the flag was set before
 
-;; thread: nil while it is masked. wanted: an interrupt of ours waits. ours: one has been sent that may not have been used up.
-;; foreign: another came before it. One that comes later cannot be told from ours.
+;; thread: nil while it is masked. wanted: an interrupt of ours waits. ours: one has been sent that
+;; may not have been used up. foreign: another came before it. One that comes later cannot be told
+;; from ours.
 (deftype Ledger [^:unsynchronized-mutable ^Thread thread
                  ^:unsynchronized-mutable wanted
                  ^:unsynchronized-mutable ours

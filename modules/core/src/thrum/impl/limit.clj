@@ -1,6 +1,7 @@
-(ns ^:no-doc thrum.impl.limit
-  "Permits that many callers share: how many of them may be inside at once. They are handed out in the order of asking; every
-  waiter parks on its own and leaves in constant time."
+(ns thrum.impl.limit
+  "Permits that many callers share: how many of them may be inside at once. They are handed out in
+  the order of asking; every waiter parks on its own and leaves in constant time."
+  {:no-doc true}
   (:require
    [clojure.core.protocols :as protocols]
    [thrum.impl.deadline :as deadline]
@@ -114,12 +115,13 @@
   (datafy [this] (.facts this)))
 
 (defn limiter
-  "Returns a limiter with so many permits. Options: :queue - how many may wait; :wait-ms - how long, at most; :name - for its
-  errors. Throws :thrum/invalid."
+  "Returns a limiter with so many permits. Options: :queue - how many may wait; :wait-ms - how long,
+  at most; :name - for its errors. Throws :thrum/invalid."
   ^Limiter [permits options]
   (when-not (pos-int? permits)
-    (throw (error/invalid (str "A limiter of " (shown/text permits) " permits: it must be a positive integer")
-                          {:option :permits, :value permits, :accepts "a positive integer"})))
+    (throw (error/invalid
+             (str "A limiter of " (shown/text permits) " permits: it must be a positive integer")
+             {:option :permits, :value permits, :accepts "a positive integer"})))
   (let [{:keys [queue wait-ms name]} (options/check options [:queue :wait-ms :name])]
     (Limiter. name permits queue wait-ms (HashMap.) (LinkedHashSet.) 0 0)))
 
@@ -128,8 +130,19 @@
 (defn- of-name [{:keys [limiter]}]
   (when limiter (str " of " limiter)))
 
-(defn- rejected [why {:keys [permits in-use waiting] :as facts}]
-  (ex-info (str "No permit" (of-name facts) " " why " (" in-use " of " permits " in use, " waiting " waiting)")
+(defn- rejected
+  [why {:keys [permits in-use waiting], :as facts}]
+  (ex-info (str "No permit"
+                (of-name facts)
+                " "
+                why
+                " ("
+                in-use
+                " of "
+                permits
+                " in use, "
+                waiting
+                " waiting)")
            (assoc facts :type :thrum/rejected)))
 
 (defn- queue-full [{:keys [queue] :as facts}]
@@ -138,8 +151,11 @@
 (defn- too-late [{:keys [wait-ms] :as facts}]
   (rejected (str "within " wait-ms " ms") facts))
 
-(defn- held-already [facts]
-  (error/deadlock (str "This thread itself holds all permits" (of-name facts) ", and would wait for ever") facts))
+(defn- held-already
+  [facts]
+  (error/deadlock
+    (str "This thread itself holds all permits" (of-name facts) ", and would wait for ever")
+    facts))
 
 ;; Asking and returning
 
@@ -182,15 +198,16 @@
         (throw t)))))
 
 (defn acquire!
-  "Returns a permit, java.lang.AutoCloseable: at once if one is free, otherwise in the order of asking. Blocks for at most the
-  limiter's :wait-ms. Throws :thrum/rejected when the queue is full or the time has passed; :thrum/deadlock when all permits are
-  held by call-with further up on this thread; CancellationException, InterruptedException, also where a permit is free."
+  "Returns a permit, java.lang.AutoCloseable: at once if one is free, otherwise in the order of
+  asking. Blocks for at most the limiter's :wait-ms. Throws :thrum/rejected when the queue is full
+  or the time has passed; :thrum/deadlock when all permits are held by call-with further up on this
+  thread; CancellationException, InterruptedException, also where a permit is free."
   ^Permit [limiter]
   (take! limiter false))
 
 (defn release!
-  "Returns the permit to its limiter, which hands it to the first who waits; any thread may do that. Never blocks. Throws
-  :thrum/invalid when it has been returned already."
+  "Returns the permit to its limiter, which hands it to the first who waits; any thread may do that.
+  Never blocks. Throws :thrum/invalid when it has been returned already."
   [^Permit permit]
   (.close permit))
 

@@ -1,6 +1,7 @@
-(ns ^:no-doc thrum.impl.options
-  "An option is a row: its key, check, what it accepts, default and one sentence. The row that checks an option also
-  documents it."
+(ns thrum.impl.options
+  "An option is a row: its key, check, what it accepts, default and one sentence. The row that
+  checks an option also documents it."
+  {:no-doc true}
   (:require
    [clojure.string :as str]
    [thrum.impl.error :as error]
@@ -12,29 +13,60 @@
 (def rows
   "By key: an option's row."
   {:limit {:check pos-int?, :accepts "a positive integer", :doc "how many tasks may run at once"}
-   :window {:check pos-int?, :accepts "an integer, not below the limit", :default "8 x limit"
-            :doc "how many tasks may have been started and not yet been consumed; that many results are held in memory"}
-   :name {:check #(and (string? %) (not (str/blank? %))), :accepts "a string that is not blank"
+   :window
+   {:check pos-int?
+    :accepts "an integer, not below the limit"
+    :default "8 x limit"
+    :doc
+    "how many tasks may have been started and not yet been consumed; that many results are held in memory"}
+   :name {:check #(and (string? %) (not (str/blank? %)))
+          :accepts "a string that is not blank"
           :doc "the name of the threads, followed by a number for the call and one for the item"}
-   :wrap {:check #(or (nil? %) (ifn? %)), :accepts "a function from thunk to thunk, or nil", :default "*wrap*"
-          :doc "called on the starting thread with the body's thunk; returns the thunk that the task runs"}
-   :timeout-ms {:check nat-int?, :accepts "an integer, not negative", :doc "how many ms the body and its forks may take"}
-   :on-error {:check #{:cancel :collect}, :accepts ":cancel or :collect", :default ":cancel"
+   :wrap
+   {:check #(or (nil? %) (ifn? %))
+    :accepts "a function from thunk to thunk, or nil"
+    :default "*wrap*"
+    :doc
+    "called on the starting thread with the body's thunk; returns the thunk that the task runs"}
+   :timeout-ms {:check nat-int?
+                :accepts "an integer, not negative"
+                :doc "how many ms the body and its forks may take"}
+   :on-error {:check #{:cancel :collect}
+              :accepts ":cancel or :collect"
+              :default ":cancel"
               :doc "whether a failed fork cancels the others, or they run on"}
-   :daemon? {:check boolean?, :accepts "true or false", :default "false"
-             :doc "whether the scope does not wait for this fork, but cancels it when the body has ended"}
-   :queue {:check nat-int?, :accepts "an integer, not negative", :default "no bound", :doc "how many may wait for a permit"}
-   :wait-ms {:check nat-int?, :accepts "an integer, not negative", :default "no bound"
+   :daemon?
+   {:check boolean?
+    :accepts "true or false"
+    :default "false"
+    :doc "whether the scope does not wait for this fork, but cancels it when the body has ended"}
+   :queue {:check nat-int?
+           :accepts "an integer, not negative"
+           :default "no bound"
+           :doc "how many may wait for a permit"}
+   :wait-ms {:check nat-int?
+             :accepts "an integer, not negative"
+             :default "no bound"
              :doc "how many ms a permit is waited for"}
    :scoped-values {:check #(and (sequential? %) (every? jdk/scoped-value? %))
-                   :accepts "a sequential collection of java.lang.ScopedValues, on JDK 25 or newer", :default "none"
+                   :accepts "a sequential collection of java.lang.ScopedValues, on JDK 25 or newer"
+                   :default "none"
                    :doc "bound in each task to what they are bound to at the call"}
-   :schedule {:check sequential?, :accepts "a sequential collection of ms", :default "(exponential 100 10000)"
+   :schedule {:check sequential?
+              :accepts "a sequential collection of ms"
+              :default "(exponential 100 10000)"
               :doc "the waits before each further attempt; when it ends, there is none"}
-   :attempts {:check pos-int?, :accepts "a positive integer", :default "3", :doc "how often the body is run at most"}
-   :retry? {:check ifn?, :accepts "a predicate of the throwable", :default "every Exception"
+   :attempts {:check pos-int?
+              :accepts "a positive integer"
+              :default "3"
+              :doc "how often the body is run at most"}
+   :retry? {:check ifn?
+            :accepts "a predicate of the throwable"
+            :default "every Exception"
             :doc "whether a failure is worth another attempt"}
-   :on-exit {:check #{:join :cancel}, :accepts ":join or :cancel", :default ":join"
+   :on-exit {:check #{:join :cancel}
+             :accepts ":join or :cancel"
+             :default ":join"
              :doc "what happens to tasks that still run when the body has ended"}})
 
 (defn documented
@@ -71,15 +103,22 @@
   (when (and (keyword? k) (<= (count (name k)) (long longest-name)) (seq ks))
     (str ", did you mean " (nearest k ks) "?")))
 
-(defn- unknown [k rows ks]
-  (error/invalid (str "Unknown option " (shown/text k) (hint k ks) " Known here:\n" (str/join "\n" (documented rows ks)))
+(defn- unknown
+  [k rows ks]
+  (error/invalid (str "Unknown option "
+                      (shown/text k)
+                      (hint k ks)
+                      " Known here:\n"
+                      (str/join "\n" (documented rows ks)))
                  {:option k, :known (vec ks)}))
 
 ;; A secret's value is not shown.
-(defn- wrong [k {:keys [accepts secret?]} v]
+(defn- wrong
+  [k {:keys [accepts secret?]} v]
   (if secret?
     (error/invalid (str "The option " k " must be " accepts) {:option k, :accepts accepts})
-    (error/invalid (str "The option " k " is " (shown/text v) "; it must be " accepts) {:option k, :value v, :accepts accepts})))
+    (error/invalid (str "The option " k " is " (shown/text v) "; it must be " accepts)
+                   {:option k, :value v, :accepts accepts})))
 
 (defn- check-value [k row v]
   (when-not ((:check row) v)
@@ -91,8 +130,8 @@
   (check-value k (rows k) v))
 
 (defn check
-  "Returns the options when each key is one of ks and each value is accepted; throws :thrum/invalid otherwise. rows: another
-  table than this one's."
+  "Returns the options when each key is one of ks and each value is accepted; throws :thrum/invalid
+  otherwise. rows: another table than this one's."
   ([options ks] (check rows options ks))
   ([rows options ks]
    (when-not (map? options)
@@ -103,11 +142,13 @@
    options))
 
 (defn function
-  "Returns f if it can be called; throws :thrum/invalid otherwise. place: where it stands, for the message."
+  "Returns f if it can be called; throws :thrum/invalid otherwise. place: where it stands, for the
+  message."
   ([f] (function "here" f))
   ([place f]
    (when-not (ifn? f)
-     (throw (error/invalid (str "A function is expected " place ", not " (shown/text f)) {:value f, :accepts "a function"})))
+     (throw (error/invalid (str "A function is expected " place ", not " (shown/text f))
+                           {:value f, :accepts "a function"})))
    f))
 
 (defn mapped
@@ -119,35 +160,43 @@
   "Returns x if it is of the class; throws :thrum/invalid otherwise."
   [^Class class expected x]
   (when-not (.isInstance class x)
-    (throw (error/invalid (str "What is expected here is " expected ", not " (shown/text x)) {:value x, :accepts expected})))
+    (throw (error/invalid (str "What is expected here is " expected ", not " (shown/text x))
+                          {:value x, :accepts expected})))
   x)
 
 (defn functions
-  "Returns fs as a vector if it is one or more functions, or, :or-none, no function at all; throws :thrum/invalid otherwise."
+  "Returns fs as a vector if it is one or more functions, or, :or-none, no function at all; throws
+  :thrum/invalid otherwise."
   [caller fs & [or-none]]
   (when-not (or (seq fs) or-none)
-    (throw (error/invalid (str caller " needs at least one branch: without any there is nothing to return") {:value (vec fs)})))
+    (throw (error/invalid (str caller
+                               " needs at least one branch: without any there is nothing to return")
+                          {:value (vec fs)})))
   (mapv function fs))
 
 (defn pairs
   "Returns the binding vector of a macro if it consists of pairs; throws :thrum/invalid otherwise."
   [macro v]
   (when-not (and (vector? v) (even? (count v)))
-    (throw (error/invalid (str macro " takes a vector of names and values, not " (shown/text v)) {:value v, :accepts "a vector of pairs"})))
+    (throw (error/invalid (str macro " takes a vector of names and values, not " (shown/text v))
+                          {:value v, :accepts "a vector of pairs"})))
   v)
 
 (defn binding-form
-  "Returns the binding vector of a macro if it has one to n elements, the first of two a symbol; throws :thrum/invalid otherwise."
+  "Returns the binding vector of a macro if it has one to n elements, the first of two a symbol;
+  throws :thrum/invalid otherwise."
   [macro v n]
   (when-not (and (vector? v) (<= 1 (count v) n) (or (= 1 n) (simple-symbol? (first v))))
-    (throw (error/invalid (str macro " takes a vector first, " (if (= 1 n) "[executor]" "[symbol] or [symbol options]")
+    (throw (error/invalid (str macro
+                               " takes a vector first, "
+                               (if (= 1 n) "[executor]" "[symbol] or [symbol options]")
                                ", not " (shown/text v))
                           {:value v, :accepts "a vector"})))
   v)
 
 (defn leading
-  "Returns the forms after a macro's first argument as [options body]. Options are a map or a symbol that stands before the body: a symbol
-  there would do nothing as part of it."
+  "Returns the forms after a macro's first argument as [options body]. Options are a map or a symbol
+  that stands before the body: a symbol there would do nothing as part of it."
   [[options & body :as forms]]
   (if (and body (or (map? options) (symbol? options)))
     [options body]
@@ -156,7 +205,8 @@
 ;; The first argument of the map family
 
 (def ^:private limit-first
-  "the limit comes first, as in (pmap 8 f coll); it is a positive integer, or a map of options with a :limit")
+  "the limit comes first, as in (pmap 8 f coll); it is a positive integer, or a map of options with
+  a :limit")
 
 (defn- limit-error [given]
   (error/invalid (if (and (ifn? given) (not (coll? given)))
@@ -167,14 +217,21 @@
 (defn no-limit
   "Returns the answer to (map f)."
   [f]
-  (error/invalid "map without a collection would be a transducer without a limit: use (pmap limit f)"
-                 {:value f, :accepts "a function and one or more collections"}))
+  (error/invalid
+    "map without a collection would be a transducer without a limit: use (pmap limit f)"
+    {:value f, :accepts "a function and one or more collections"}))
 
-(defn- checked-window [{:keys [limit window] :as options}]
+(defn- checked-window
+  [{:keys [limit window], :as options}]
   (when (< window limit)
-    (throw (error/invalid (str "The window is " window ", below the limit " limit
-                               "; it must be an integer, not below the limit")
-                          {:option :window, :value window, :limit limit, :accepts "an integer, not below the limit"})))
+    (throw
+      (error/invalid
+        (str "The window is "
+             window
+             ", below the limit "
+             limit
+             "; it must be an integer, not below the limit")
+        {:option :window, :value window, :limit limit, :accepts "an integer, not below the limit"})))
   options)
 
 (defn- limited [options ks]
@@ -183,7 +240,8 @@
     (checked-window (merge {:window (long (min Long/MAX_VALUE (*' 8 limit)))} options))))
 
 (defn fan-out
-  "Returns the options of a fan-out, all of ks present that have a default, from its first argument, a limit or a map."
+  "Returns the options of a fan-out, all of ks present that have a default, from its first argument,
+  a limit or a map."
   [limit-or-options ks]
   (cond
     (map? limit-or-options) (limited limit-or-options ks)

@@ -1,6 +1,7 @@
-(ns ^:no-doc thrum.impl.order
-  "In which order results leave a fan-out, and whom a failure takes along. An order holds the tasks that were started and
-  not yet consumed."
+(ns thrum.impl.order
+  "In which order results leave a fan-out, and whom a failure takes along. An order holds the tasks
+  that were started and not yet consumed."
+  {:no-doc true}
   (:require
    [thrum.impl.group :as scope])
   (:import
@@ -40,7 +41,8 @@
       (recur ^ITask (.successor task)))))
 
 (defn- cancel-later!
-  "Cancels what comes after a failed task, up to the next failure: many failures together cost no more than one."
+  "Cancels what comes after a failed task, up to the next failure: many failures together cost no
+  more than one."
   [^AtomicLong first-failed ^ITask task]
   (let [index (.index task)
         end (lower! first-failed index)]
@@ -142,7 +144,7 @@
   (broken [_] nil))
 
 (defn start-order
-  "The tasks themselves leave, in the order of the input, as soon as `ahead` of them have been started or no more can be;
-  a failure stops nobody."
+  "The tasks themselves leave, in the order of the input, as soon as `ahead` of them have been
+  started or no more can be; a failure stops nobody."
   [ahead]
   (StartOrder. ahead (ArrayDeque.)))

@@ -1,6 +1,8 @@
-(ns ^:no-doc thrum.impl.point
-  "Where threads meet. A point is compiled to nothing, unless Thrum is loaded with -Dthrum.points=true: then a test hears of
-  every thread that comes by, and may delay or interrupt it there.")
+(ns thrum.impl.point
+  "Where threads meet. A point is compiled to nothing, unless Thrum is loaded with
+  -Dthrum.points=true: then a test hears of every thread that comes by, and may delay or interrupt
+  it there."
+  {:no-doc true})
 
 (set! *warn-on-reflection* true)
 

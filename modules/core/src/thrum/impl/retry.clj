@@ -1,6 +1,7 @@
-(ns ^:no-doc thrum.impl.retry
-  "Calls again what failed. How long to wait before each new attempt is data: a schedule, any sequential collection of ms, lazy and
-  endless as a rule. Schedules are pure; only `call` waits."
+(ns thrum.impl.retry
+  "Calls again what failed. How long to wait before each new attempt is data: a schedule, any
+  sequential collection of ms, lazy and endless as a rule. Schedules are pure; only `call` waits."
+  {:no-doc true}
   (:require
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
@@ -37,13 +38,14 @@
   schedule)
 
 (defn constant
-  "Returns an endless schedule of the same wait. Throws :thrum/invalid unless it is an integer, not negative."
+  "Returns an endless schedule of the same wait. Throws :thrum/invalid unless it is an integer, not
+  negative."
   [wait]
   (repeat (wait-ms wait)))
 
 (defn exponential
-  "Returns an endless schedule whose waits double from base-ms on and stay at max-ms once they would be longer. Throws :thrum/invalid unless
-  both are integers, not negative."
+  "Returns an endless schedule whose waits double from base-ms on and stay at max-ms once they would
+  be longer. Throws :thrum/invalid unless both are integers, not negative."
   [base-ms max-ms]
   (let [base (ms "The base" base-ms), longest (ms "The longest wait" max-ms)]
     (iterate #(min longest (*' 2 %)) (min base longest))))
@@ -54,17 +56,19 @@
   (inc (.nextLong (ThreadLocalRandom/current) -1 n)))
 
 (defn jitter
-  "Returns the schedule with each wait replaced by a random one, from 0 up to the whole of it (full jitter), so that those who
-  failed together do not come back together. Every walk through it draws anew, also when it stands in a def: it is an eduction, not a
-  cached seq. uniform: a function from n to an integer from 0 to n, in place of the JDK's. Throws :thrum/invalid unless the
-  schedule is sequential."
+  "Returns the schedule with each wait replaced by a random one, from 0 up to the whole of it (full
+  jitter), so that those who failed together do not come back together. Every walk through it draws
+  anew, also when it stands in a def: it is an eduction, not a cached seq. uniform: a function from
+  n to an integer from 0 to n, in place of the JDK's. Throws :thrum/invalid unless the schedule is
+  sequential."
   ([schedule]
    (jitter at-random schedule))
   ([uniform schedule]
    (eduction (map (comp (options/function uniform) wait-ms)) (waits schedule))))
 
 (defn- while-within
-  "Returns a transducer that ends before the first wait with which their sum would be more than total."
+  "Returns a transducer that ends before the first wait with which their sum would be more than
+  total."
   [^long total]
   (fn [step]
     (let [left (volatile! total)]
@@ -76,9 +80,10 @@
            (step result wait)))))))
 
 (defn max-elapsed
-  "Returns the schedule up to the first wait with which the sum of its waits would be more than total-ms: a sum of exactly total-ms
-  is within. Only waits count, not what the attempts take; a deadline bounds both. As with jitter, every walk through it is
-  a new one. Throws :thrum/invalid unless total-ms is an integer, not negative, and the schedule sequential."
+  "Returns the schedule up to the first wait with which the sum of its waits would be more than
+  total-ms: a sum of exactly total-ms is within. Only waits count, not what the attempts take; a
+  deadline bounds both. As with jitter, every walk through it is a new one. Throws :thrum/invalid
+  unless total-ms is an integer, not negative, and the schedule sequential."
   [total-ms schedule]
   (eduction (while-within (ms "The longest sum of waits" total-ms)) (waits schedule)))
 
@@ -100,8 +105,8 @@
     (or cause (last wrappers))))
 
 (defn- passing?
-  "Tells whether a failure may be gone the next time: an Exception that is no misuse, and no interruption. A timeout of the body's
-  own has an interruption as its cause, and is none."
+  "Tells whether a failure may be gone the next time: an Exception that is no misuse, and no
+  interruption. A timeout of the body's own has an interruption as its cause, and is none."
   [t]
   (let [type (error/type-of t)]
     (and (instance? Exception t)
@@ -126,8 +131,8 @@
       true)))
 
 (defn- again?
-  "Returns true after the wait for another attempt, false when there is none. What is thrown meanwhile, by the wait or by what the
-  user gave, carries the failures."
+  "Returns true after the wait for another attempt, false when there is none. What is thrown
+  meanwhile, by the wait or by what the user gave, carries the failures."
   [throwable waits retry? failures]
   (try
     (and (seq waits)
@@ -139,27 +144,34 @@
       (throw (error/merged {:throwable t} failures)))))
 
 (defn call
-  "Returns the value of the first call of f that returns. After one that throws, it waits as the schedule says and calls again, until
-  the attempts or the schedule are used up.
+  "Returns the value of the first call of f that returns. After one that throws, it waits as the
+  schedule says and calls again, until the attempts or the schedule are used up.
 
-  Options: :schedule - the waits, default (exponential 100 10000); each call of this function walks it anew
+  Options: :schedule - the waits, default (exponential 100 10000); each call of this function walks
+  it anew
            :attempts - how many calls of f there are at most, default 3
-           :retry? - a predicate of the throwable, asked where another attempt is left; default: every Exception
+           :retry? - a predicate of the throwable, asked where another attempt is left; default:
+           every Exception
 
-  Not retried, whatever :retry? says: an Error, also one that a task failed with and its deref wrapped; what has an interruption
-  in its cause chain, unless it is a :thrum/timeout, which a deadline inside f threw; anything while the thread is interrupted or
-  its work cancelled; the misuses :thrum/invalid, :thrum/deadlock and :thrum/closed. Nor does a wait begin that would reach the
-  deadline of the current scope: the failure is thrown at once.
+  Not retried, whatever :retry? says: an Error, also one that a task failed with and its deref
+  wrapped; what has an interruption in its cause chain, unless it is a :thrum/timeout, which a
+  deadline inside f threw; anything while the thread is interrupted or its work cancelled; the
+  misuses :thrum/invalid, :thrum/deadlock and :thrum/closed. Nor does a wait begin that would reach
+  the deadline of the current scope: the failure is thrown at once.
 
-  Throws the last failure, the same instance, with the first ones suppressed on it, each instance once and at most 16. A cancel or
-  an interrupt during a wait throws CancellationException or InterruptedException, with the failures suppressed. A wait in the
-  schedule that is none throws :thrum/invalid when it is reached, in the same way; wrong options do so at the call."
+  Throws the last failure, the same instance, with the first ones suppressed on it, each instance
+  once and at most 16. A cancel or an interrupt during a wait throws CancellationException or
+  InterruptedException, with the failures suppressed. A wait in the schedule that is none throws
+  :thrum/invalid when it is reached, in the same way; wrong options do so at the call."
   [options f]
-  (let [{:keys [schedule attempts retry?]} (merge defaults (options/check options [:schedule :attempts :retry?]))
+  (let [{:keys [schedule attempts retry?]}
+        (merge defaults (options/check options [:schedule :attempts :retry?]))
         failures (error/failures)]
     (loop [waits (take (dec attempts) schedule)]
-      (let [{:keys [value throwable] :as outcome} (attempt f)]
-        (cond
-          (nil? throwable) value
-          (do (.record failures outcome) (again? throwable waits retry? failures)) (recur (rest waits))
-          :else (throw (error/merged outcome failures)))))))
+      (let [{:keys [value throwable], :as outcome} (attempt f)]
+        (cond (nil? throwable) value
+              (do
+                (.record failures outcome)
+                (again? throwable waits retry? failures))
+              (recur (rest waits))
+              :else (throw (error/merged outcome failures)))))))

@@ -1,6 +1,7 @@
-(ns ^:no-doc thrum.impl.scope
-  "A scope around a body that runs on the calling thread. The form ends when the body and every fork have ended, then closes
-  what they used. It is a deadline's form and a shield's as well."
+(ns thrum.impl.scope
+  "A scope around a body that runs on the calling thread. The form ends when the body and every fork
+  have ended, then closes what they used. It is a deadline's form and a shield's as well."
+  {:no-doc true}
   (:require
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
@@ -42,19 +43,16 @@
 (defn- ended-by-cancel? [^ITask task]
   (instance? Cancelled (.outcome task)))
 
-;; options: of the call. pending: how many forks it waits for; what else runs in the scope is ended with it. harmed: a cancel of
-;; the scope has ended a fork that it would have waited for.
-(deftype Form [^Scope scope ^Body body ^Failures failures options ^AtomicLong forked ^AtomicLong pending
-               ^:unsynchronized-mutable alarm
-               ^:volatile-mutable harmed
-               ^:unsynchronized-mutable ^ArrayDeque to-close
-               ^:volatile-mutable closing]
+;; options: of the call. pending: how many forks it waits for; what else runs in the scope is ended
+;; with it. harmed: a cancel of the scope has ended a fork that it would have waited for.
+(deftype Form [^Scope scope ^Body body ^Failures failures options ^AtomicLong forked
+               ^AtomicLong pending ^:unsynchronized-mutable alarm ^:volatile-mutable harmed
+               ^:unsynchronized-mutable ^ArrayDeque to-close ^:volatile-mutable closing]
   IForm
   (arm [this]
     (when-some [moment (:own-deadline options)]
       (set! alarm (deadline/arm! moment (or (:on-alarm options) #(.cancel this timed-out))))))
-  (disarm [_]
-    (when alarm (deadline/disarm! alarm)))
+  (disarm [_] (when alarm (deadline/disarm! alarm)))
   (cancel [_ reason]
     (.ask body)
     (let [first-time (scope/cancel! scope reason)]
@@ -64,24 +62,16 @@
     (when (and (instance? Failed (.outcome ^ITask task)) (not= :collect (:on-error options)))
       (.cancel this :sibling-failed)))
   (harmed [_] harmed)
-  (quiet [_]
-    (zero? (.get pending)))
+  (quiet [_] (zero? (.get pending)))
   (hold [this close]
     (locking this
-      (when-not closing
-        (when-not to-close (set! to-close (ArrayDeque.)))
-        (.push to-close close))
+      (when-not closing (when-not to-close (set! to-close (ArrayDeque.))) (.push to-close close))
       (not closing)))
   ;; Whoever could use! something works for the scope, and has ended.
-  (freeze [_]
-    (set! closing true)
-    (some? to-close))
-  (nextToClose [_]
-    (.poll to-close))
-
+  (freeze [_] (set! closing true) (some? to-close))
+  (nextToClose [_] (.poll to-close))
   Owner
-  (failed [_ task t]
-    (.record failures (failure task t)))
+  (failed [_ task t] (.record failures (failure task t)))
   (ended [this task]
     (try
       (when (and (ended-by-cancel? task) (scope/cancel-reason scope)) (set! harmed true))
@@ -110,10 +100,12 @@
       (on-end task)
       (finally (.ended owner task)))))
 
-(defmethod print-method Form [^Form form ^java.io.Writer w]
+(defmethod print-method Form
+  [^Form form ^java.io.Writer w]
   (let [scope (.-scope form)]
     (.write w (str "#<scope " (scope/scope-name scope) " "))
-    (print-method {:status (if (scope/reason scope) :ended :open), :running (scope/running scope)} w)
+    (print-method {:status (if (scope/reason scope) :ended :open), :running (scope/running scope)}
+                  w)
     (.write w ">")))
 
 (defn cancel!
@@ -157,26 +149,28 @@
     task))
 
 (defn fork!
-  "Starts f as a task of the form's scope, for a thread that works for it. Returns the task. :on-end - called with the task, on its
-  thread, when it has ended, also where it was cancelled before f began."
+  "Starts f as a task of the form's scope, for a thread that works for it. Returns the task. :on-end
+  - called with the task, on its thread, when it has ended, also where it was cancelled before f
+  began."
   [^Form form {:keys [name daemon? on-end]} f]
   (check-works-for! form)
   (let [scope (.-scope form)
         {:keys [wrap scoped-values]} (.-options form)
         owner (cond-> (if daemon? (Daemons. form) form) on-end (Overheard. on-end))
-        task (task/task (context/capture (jdk/with-scoped wrap scoped-values) scope) owner (.getAndIncrement ^AtomicLong (.-forked form)) (in-time form f))]
+        task (task/task (context/capture (jdk/with-scoped wrap scoped-values) scope)
+                        owner
+                        (.getAndIncrement ^AtomicLong (.-forked form))
+                        (in-time form f))]
     (when-not daemon? (.incrementAndGet ^AtomicLong (.-pending form)))
     (try
       (scope/start! scope (named task scope name))
       (catch Throwable t
-        (when-not daemon?
-          (.decrementAndGet ^AtomicLong (.-pending form))
-          (scope/wake! scope))
+        (when-not daemon? (.decrementAndGet ^AtomicLong (.-pending form)) (scope/wake! scope))
         (throw t)))))
 
 (defn use!
-  "Has x closed by (close x) when the form ends. Returns x; where the form is past that, or the thread does not work for it,
-  closes x at once and throws."
+  "Has x closed by (close x) when the form ends. Returns x; where the form is past that, or the
+  thread does not work for it, closes x at once and throws."
   [^Form form x close]
   (try
     (check-works-for! form)
@@ -189,7 +183,8 @@
 
 ;; How the body runs
 
-;; Armed in the body: the alarm of a form whose body never began would go off in whatever the thread does then.
+;; Armed in the body: the alarm of a form whose body never began would go off in whatever the thread
+;; does then.
 (defn- begin! [^Form form f]
   (.arm form)
   (f form))
@@ -211,11 +206,14 @@
   (if-some [t (when (instance? Failed outcome) (.-throwable ^Failed outcome))]
     (if (and (.cancelReason ^Place (.-body form)) (error/casualty? t))
       (Cancelled. t)
-      (do (.record ^Failures (.-failures form) {:throwable t}) outcome))
+      (do
+        (.record ^Failures (.-failures form) {:throwable t})
+        outcome))
     outcome))
 
 (defn- await-forks!
-  "Waits for the forks, if the body had a value. Returns the outcome: the same, or what ended the wait."
+  "Waits for the forks, if the body had a value. Returns the outcome: the same, or what ended the
+  wait."
   [^Form form outcome]
   (if (and (instance? Done outcome) (nil? (scope/cancel-reason (.-scope form))))
     (try
@@ -230,8 +228,11 @@
 (defn- fired? [^Form form reason]
   (and (:own-deadline (.-options form)) (identical? timed-out reason)))
 
-(defn- timeout [^Form form cause]
-  (error/timeout (scope/scope-name (.-scope form)) (select-keys (.-options form) [:timeout-ms]) cause))
+(defn- timeout
+  [^Form form cause]
+  (error/timeout (scope/scope-name (.-scope form))
+                 (select-keys (.-options form) [:timeout-ms])
+                 cause))
 
 (defn- answer
   "Returns the outcome of a form whose deadline came first."
@@ -248,8 +249,8 @@
              (error/cancelled (scope/scope-name (.-scope form)) reason t))))
 
 (defn- verdict
-  "Returns the outcome of the form, Done or Failed, from that of its body and from why its scope, and the work around it, was
-  cancelled while it had work."
+  "Returns the outcome of the form, Done or Failed, from that of its body and from why its scope,
+  and the work around it, was cancelled while it had work."
   [^Form form outcome own-reason outer-reason]
   (let [failures (.-failures form)
         casualty (when (instance? Cancelled outcome) (.-reason ^Cancelled outcome))]
@@ -275,12 +276,16 @@
     failures))
 
 (defn- after-closing
-  "Returns the outcome when all that the form holds has been closed: a failed close rides on the failure, or is one."
+  "Returns the outcome when all that the form holds has been closed: a failed close rides on the
+  failure, or is one."
   [^Form form outcome]
   (if (.freeze form)
     (let [^Failures closing (close-all! form)]
       (if-some [first-failed (first (.kept closing))]
-        (Failed. (error/merged (if (instance? Failed outcome) {:throwable (.-throwable ^Failed outcome)} first-failed) closing))
+        (Failed.
+          (error/merged
+            (if (instance? Failed outcome) {:throwable (.-throwable ^Failed outcome)} first-failed)
+            closing))
         outcome))
     outcome))
 
@@ -321,8 +326,8 @@
       (when (.freeze form) (close-all! form)))))
 
 (defn- conclude
-  "Runs the body, then as concluded. Whatever throws, nothing runs any more and all is closed when it
-  leaves."
+  "Runs the body, then as concluded. Whatever throws, nothing runs any more and all is closed when
+  it leaves."
   [^Form form f]
   (try
     (concluded form (attempt form f))
@@ -342,13 +347,30 @@
     (hand-out (conclude form f))
     (finally (.disarm form))))
 
-(defn- form ^Form [{:keys [name moment shield] :as options} ^Place outer]
-  (let [parent (some-> outer .scope)
-        inherited (when-not shield (some-> parent scope/moment))
+(defn- form
+  ^Form [{:keys [name moment shield], :as options} ^Place outer]
+  (let [parent (some-> outer
+                       .scope)
+        inherited (when-not shield
+                    (some-> parent
+                            scope/moment))
         own-deadline (when (deadline/earlier? moment inherited) moment)
-        scope (scope/scope (task/unique-name name) parent {:moment moment, :opener (some-> outer .task), :shield shield})]
-    (Form. scope (body/body scope outer shield) (error/failures) (cond-> options own-deadline (assoc :own-deadline own-deadline))
-           (AtomicLong.) (AtomicLong.) nil false nil false)))
+        scope (scope/scope (task/unique-name name)
+                           parent
+                           {:moment moment
+                            :opener (some-> outer
+                                            .task)
+                            :shield shield})]
+    (Form. scope
+           (body/body scope outer shield)
+           (error/failures)
+           (cond-> options own-deadline (assoc :own-deadline own-deadline))
+           (AtomicLong.)
+           (AtomicLong.)
+           nil
+           false
+           nil
+           false)))
 
 (defn- run-in-time
   "As run-to-end; a deadline that has passed already lets nothing run."
@@ -359,9 +381,10 @@
       (run-to-end form f))))
 
 (defn call
-  "Calls f with a form on the calling thread and returns its value when every fork has ended. Options: :name, :moment - the
-  deadline; :timeout-ms - for its message; :fallback - a thunk, called instead of throwing at the deadline; :on-alarm - a thunk,
-  called at the deadline instead of cancelling the form; :on-error."
+  "Calls f with a form on the calling thread and returns its value when every fork has ended.
+  Options: :name, :moment - the deadline; :timeout-ms - for its message; :fallback - a thunk, called
+  instead of throwing at the deadline; :on-alarm - a thunk, called at the deadline instead of
+  cancelling the form; :on-error."
   [options f]
   (wait/check-state!)
   (run-in-time (form options (context/place)) f))

@@ -1,6 +1,8 @@
-(ns ^:no-doc thrum.impl.shown
-  "How a user's value stands in a message and in ex-data: within bounds, and without a call of the user's code. A seq is named by
-  its class and not walked, since it may be lazy or endless; so is an object that only its own toString could show."
+(ns thrum.impl.shown
+  "How a user's value stands in a message and in ex-data: within bounds, and without a call of the
+  user's code. A seq is named by its class and not walked, since it may be lazy or endless; so is an
+  object that only its own toString could show."
+  {:no-doc true}
   (:require
    [clojure.string :as str])
   (:import
@@ -15,7 +17,8 @@
 (def ^:private ^:const deepest 4)
 (def ^:private ^:const most-bits 512)
 
-;; To show is to return [text whole?]. whole?: the text leaves nothing out, and whoever prints the value itself is done soon.
+;; To show is to return [text whole?]. whole?: the text leaves nothing out, and whoever prints the
+;; value itself is done soon.
 
 (defn- cut [^String s]
   (if (< (long most-chars) (.length s))
@@ -41,7 +44,9 @@
           String #(update (cut %) 0 pr-str)
           Character (comp cut pr-str)
           Class #(cut (.getName ^Class %))}
-         (zipmap [Boolean Byte Short Integer Long Float Double Keyword Symbol Var UUID Instant Duration Date] (repeat (comp cut str)))
+         (zipmap [Boolean Byte Short Integer Long Float Double Keyword Symbol Var UUID Instant
+                  Duration Date]
+                 (repeat (comp cut str)))
          (zipmap [BigInt BigInteger BigDecimal Ratio] (repeat big-number))))
 
 (declare show)
@@ -78,8 +83,8 @@
   (first (cut (first (show x 0)))))
 
 (defn datum
-  "Returns what stands for the value in ex-data: the value itself where it is small, a number, keyword, string, class, function, throwable,
-  or a small collection of these, else its text."
+  "Returns what stands for the value in ex-data: the value itself where it is small, a number,
+  keyword, string, class, function, throwable, or a small collection of these, else its text."
   [x]
   (let [[text whole?] (show x 0)
         [text short?] (cut text)]

@@ -1,6 +1,7 @@
-(ns ^:no-doc thrum.impl.task
-  "One unit of work on one fresh virtual thread. A task is a full Clojure future, and it always ends:
-  done, failed or cancelled."
+(ns thrum.impl.task
+  "One unit of work on one fresh virtual thread. A task is a full Clojure future, and it always
+  ends: done, failed or cancelled."
+  {:no-doc true}
   (:require
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
@@ -59,7 +60,8 @@
 (deftype Cancelled [reason])
 
 (def ^:private lost
-  "The outcome of a task for which there is no memory left to record what it threw. It is shared, so nothing can ride on it."
+  "The outcome of a task for which there is no memory left to record what it threw. It is shared, so
+  nothing can ride on it."
   (Failed. (proxy [Error] ["A task failed, and no memory was left to record how" nil false false])))
 
 (defn- failed [t]
@@ -80,9 +82,7 @@
   [^Place task outcome]
   (try
     (let [reason (when (instance? Failed outcome) (.cancelReason task))]
-      (if (and reason (error/casualty? (.-throwable ^Failed outcome)))
-        (Cancelled. reason)
-        outcome))
+      (if (and reason (error/casualty? (.-throwable ^Failed outcome))) (Cancelled. reason) outcome))
     ;; No memory to tell.
     (catch Throwable _ outcome)))
 
@@ -91,7 +91,8 @@
     (.failed owner task (.-throwable ^Failed outcome))))
 
 (defn- perform!
-  "Runs the body, unless the task was cancelled first. The owner hears of a failure before anyone can see it."
+  "Runs the body, unless the task was cancelled first. The owner hears of a failure before anyone
+  can see it."
   [^ITask task context owner body]
   (when-not (.outcome task)
     (let [outcome (ended-as task (attempt task context body))]
@@ -100,16 +101,21 @@
         (finally (.settle task outcome))))))
 
 (defn- check-deadlock!
-  "Throws :thrum/deadlock when the task cannot end before the calling thread's work has: when it waits for itself."
+  "Throws :thrum/deadlock when the task cannot end before the calling thread's work has: when it
+  waits for itself."
   [^ITask task]
-  (loop [^Place holder (some-> (context/place) .task)]
+  (loop [^Place holder (some-> (context/place)
+                               .task)]
     (when holder
       (when (identical? task holder)
-        (throw (error/deadlock (str (.taskName task) " waits for itself") {:task (.taskName task)})))
-      (recur (some-> ^Owned (.scope holder) .opener)))))
+        (throw (error/deadlock (str (.taskName task) " waits for itself")
+                               {:task (.taskName task)})))
+      (recur (some-> ^Owned (.scope holder)
+                     .opener)))))
 
 (defn- ended-by?
-  "Waits for the outcome, at most until the moment (nil: for ever). Every waiter parks on its own and leaves in constant time."
+  "Waits for the outcome, at most until the moment (nil: for ever). Every waiter parks on its own
+  and leaves in constant time."
   [^ITask task moment]
   (or (some? (.outcome task))
       (let [self (Thread/currentThread)]
@@ -120,7 +126,8 @@
               (finally (when-not (.outcome task) (.withdraw task self))))))))
 
 (defn value
-  "Returns the value of a task that has ended, or throws: the failure itself, or CancellationException."
+  "Returns the value of a task that has ended, or throws: the failure itself, or
+  CancellationException."
   [^ITask task]
   (let [outcome (.outcome task)]
     (condp instance? outcome
@@ -224,7 +231,8 @@
   (forgetLedger [this]
     (locking this
       (set! ledger nil)))
-  ;; A closure that holds what it works on is held by nobody while it runs; a Future is, since a cancel of the task is one of it.
+  ;; A closure that holds what it works on is held by nobody while it runs; a Future is, since a
+  ;; cancel of the task is one of it.
   (takeBody [_]
     (let [work body]
       (when-not (instance? Future work) (set! body nil))
@@ -317,8 +325,8 @@
   (.concat (.concat kind "-") (Long/toString (.incrementAndGet made))))
 
 (defn task
-  "Returns a task that has not begun: the body that the context's wrap makes of f, to be run for the owner (nil: nobody).
-  Its name will be that of its thread."
+  "Returns a task that has not begun: the body that the context's wrap makes of f, to be run for the
+  owner (nil: nobody). Its name will be that of its thread."
   ^Task [context owner ^long index f]
   (Task. context owner index (context/wrapped context f) nil nil nil false nil nil nil false -1))
 

@@ -1,5 +1,7 @@
-(ns ^:no-doc thrum.impl.wait
-  "How a thread waits in Thrum: every wait looks at the state of the place where it stands, not only at its interrupt."
+(ns thrum.impl.wait
+  "How a thread waits in Thrum: every wait looks at the state of the place where it stands, not only
+  at its interrupt."
+  {:no-doc true}
   (:require
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
@@ -27,8 +29,8 @@
       (throw (error/cancelled "This work" reason)))))
 
 (defn check!
-  "Throws CancellationException when the calling thread's work is cancelled, InterruptedException when the thread was
-  interrupted for another reason."
+  "Throws CancellationException when the calling thread's work is cancelled, InterruptedException
+  when the thread was interrupted for another reason."
   []
   (check-state!)
   (when (.isInterrupted (Thread/currentThread))
@@ -44,8 +46,8 @@
       (ledger/ledger (Thread/currentThread))))
 
 (defn undisturbed
-  "Returns the value of f, during which no cancel interrupts the calling thread. An interrupt that is pending, of ours or another's,
-  is there again afterwards."
+  "Returns the value of f, during which no cancel interrupts the calling thread. An interrupt that
+  is pending, of ours or another's, is there again afterwards."
   [f]
   (.masked (current-ledger) f))
 
@@ -57,8 +59,9 @@
     (.interrupt (Thread/currentThread))))
 
 (defn until
-  "Parks the calling thread until (ready?) is true, and then returns true; false when the moment came first (nil: never does).
-  Whoever makes it ready unparks the thread. Throws CancellationException, InterruptedException."
+  "Parks the calling thread until (ready?) is true, and then returns true; false when the moment
+  came first (nil: never does). Whoever makes it ready unparks the thread. Throws
+  CancellationException, InterruptedException."
   [blocker moment ready?]
   (loop []
     (point/reached :wait)

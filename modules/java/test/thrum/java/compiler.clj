@@ -25,9 +25,11 @@
   (run! io/delete-file (reverse (file-seq folder))))
 
 (defn sources
-  "Returns the paths of the Java files under a folder of the module, sorted; from the module's folder or the repository's."
+  "Returns the paths of the Java files under a folder of the module, sorted; from the module's
+  folder or the repository's."
   [name]
-  (let [here (first (filter #(.isDirectory ^File %) [(io/file "modules/java" name) (io/file name)]))]
+  (let [here (first (filter #(.isDirectory ^File %)
+                            [(io/file "modules/java" name) (io/file name)]))]
     (sort (map str (filter #(str/ends-with? (str %) ".java") (file-seq here))))))
 
 (defn- run-here
@@ -37,7 +39,8 @@
 
 (defn- run-javac
   [javac args]
-  (let [process (.start (doto (ProcessBuilder. ^java.util.List (into [javac] args)) (.redirectErrorStream true)))
+  (let [process (.start (doto (ProcessBuilder. ^java.util.List (into [javac] args))
+                          (.redirectErrorStream true)))
         out (slurp (.getInputStream process))]
     [(.waitFor process) out]))
 
@@ -59,16 +62,19 @@
       (runner/skip! "This Java has no compiler, and no JDK that has one was found"))))
 
 (defn compile!
-  "Compiles the files for JDK 21 into target; classpath: more folders. Returns what the compiler complained about, nil where it compiled
-  without a warning. Where neither this Java nor another one in the usual folders has a compiler, the test is skipped."
+  "Compiles the files for JDK 21 into target; classpath: more folders. Returns what the compiler
+  complained about, nil where it compiled without a warning. Where neither this Java nor another one
+  in the usual folders has a compiler, the test is skipped."
   [target classpath files]
-  (let [classpath (str/join File/pathSeparator (into [(System/getProperty "java.class.path")] (map str) classpath))
-        options ["-Xlint:all,-path" "-Werror" "--release" "21" "-proc:none" "-cp" classpath "-d" (str target)]
+  (let [classpath (str/join File/pathSeparator
+                            (into [(System/getProperty "java.class.path")] (map str) classpath))
+        options ["-Xlint:all,-path" "-Werror" "--release" "21" "-proc:none" "-cp" classpath "-d"
+                 (str target)]
         [exit out] (run-compiler (into options files))]
-    (when-not (= [0 ""] [exit out])
-      (if (str/blank? out) (str "exit code " exit) out))))
+    (when-not (= [0 ""] [exit out]) (if (str/blank? out) (str "exit code " exit) out))))
 
 (defn loader
   "Returns a class loader for a folder of classes."
   ^ClassLoader [^File folder]
-  (URLClassLoader. (into-array URL [(.toURL (.toURI folder))]) (.getContextClassLoader (Thread/currentThread))))
+  (URLClassLoader. (into-array URL [(.toURL (.toURI folder))])
+                   (.getContextClassLoader (Thread/currentThread))))

@@ -1,6 +1,6 @@
 (ns thrum.lab.channels
-  "Work with channels, each sample in a JVM of its own: which flags and which class path it has, what is compiled ahead for it, and what
-  became of its job."
+  "Work with channels, each sample in a JVM of its own: which flags and which class path it has,
+  what is compiled ahead for it, and what became of its job."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -15,25 +15,28 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private jvm-opts
-  "The flags of every JVM, so that all have the same: those of one that is soon ready. Each request has a connection of its own: one that
-  is kept alive has a thread to watch it."
+  "The flags of every JVM, so that all have the same: those of one that is soon ready. Each request
+  has a connection of its own: one that is kept alive has a thread to watch it."
   ["-Xmx512m" "-XX:+UseSerialGC" "-XX:TieredStopAtLevel=1" "-Dhttp.keepAlive=false"])
 
 (def ^:private answer-ms "How long a job may take, the start of its JVM included." 120000)
-(def ^:private download-ms "How long it may take to resolve a class path, and to download what is on it." 180000)
+(def ^:private download-ms "How long it may take to resolve a class path, and to download what is on
+  it." 180000)
 
 ;; The class path with the one release of core.async that knows clojure.core.async.vthreads
 
-(def ^:private alpha "The alias that puts 1.9.829-alpha2 in place of the release that Thrum is tested with." "-A:core-async-alpha")
+(def ^:private alpha "The alias that puts 1.9.829-alpha2 in place of the release that Thrum is
+  tested with." "-A:core-async-alpha")
 
 (defn facts
-  "Returns {:folder path}, the checkout whose ./cljw can resolve the class path of 1.9.829-alpha2; nil outside of one. Runs nothing."
+  "Returns {:folder path}, the checkout whose ./cljw can resolve the class path of 1.9.829-alpha2;
+  nil outside of one. Runs nothing."
   []
   {:folder (checkout/folder)})
 
 (defn alpha-class-path!
-  "Returns {:class-path text}, the checkout's with 1.9.829-alpha2 in it, which ./cljw downloads the first time; {:problem words} if it
-  cannot."
+  "Returns {:class-path text}, the checkout's with 1.9.829-alpha2 in it, which ./cljw downloads the
+  first time; {:problem words} if it cannot."
   [folder]
   (let [{:keys [problem] :as found} (checkout/class-path! folder alpha download-ms)]
     (if problem
@@ -54,12 +57,14 @@
       (finally (child/stop! jvm)))))
 
 (defn sample
-  "Does a job (see thrum.lab.channels.child) in a JVM of its own and returns its sample. The JVM has more :flags; :classes, a folder of
-  compile-ahead!'s; and another :class-path than this one, where they are given. A job that fails is the sample's :error {:class :message}; an
-  interrupt makes it {:interrupted? true}."
-  [{:keys [flags] :as jvm} job]
+  "Does a job (see thrum.lab.channels.child) in a JVM of its own and returns its sample. The JVM has
+  more :flags; :classes, a folder of compile-ahead!'s; and another :class-path than this one, where
+  they are given. A job that fails is the sample's :error {:class :message}; an interrupt makes it
+  {:interrupted? true}."
+  [{:keys [flags], :as jvm} job]
   (try
-    (answer! (child/java-command (into jvm-opts flags) 'thrum.lab.channels.child (class-path jvm)) job)
+    (answer! (child/java-command (into jvm-opts flags) 'thrum.lab.channels.child (class-path jvm))
+             job)
     (catch Throwable t (trouble/sample t))))
 
 ;; Compiled ahead, since to load core.async from its source takes longer than most samples
@@ -70,8 +75,9 @@
   (run! File/.delete (reverse (file-seq (io/file folder)))))
 
 (defn compile-ahead!
-  "Compiles what the jobs are made of, with core.async and Thrum, into a folder of its own and returns its path; delete! it. Takes some seconds.
-  What cannot be compiled is left to be loaded from its source. Throws InterruptedException."
+  "Compiles what the jobs are made of, with core.async and Thrum, into a folder of its own and
+  returns its path; delete! it. Takes some seconds. What cannot be compiled is left to be loaded
+  from its source. Throws InterruptedException."
   []
   (let [folder (str (Files/createTempDirectory "thrum-lab-classes" (make-array FileAttribute 0)))]
     (when (:interrupted? (sample {:classes folder} {:job :compile, :folder folder}))

@@ -1,6 +1,6 @@
 (ns thrum.lab.child
-  "Starts JVMs of the lab's own and ends them. A child watches its standard input: it ends when that does, so it
-  never outlives its parent."
+  "Starts JVMs of the lab's own and ends them. A child watches its standard input: it ends when that
+  does, so it never outlives its parent."
   (:require
    [clojure.edn :as edn]
    [clojure.java.io :as io])
@@ -20,7 +20,8 @@
   (System/getProperty "java.class.path"))
 
 (defn java-command
-  "Returns the command line of a JVM like this one, whose main namespace is `main`, on the same class path or on another."
+  "Returns the command line of a JVM like this one, whose main namespace is `main`, on the same
+  class path or on another."
   ([jvm-opts main] (java-command jvm-opts main (class-path)))
   ([jvm-opts main class-path]
    (-> [(str (io/file (System/getProperty "java.home") "bin" "java"))]
@@ -28,13 +29,14 @@
        (conj "-cp" class-path "clojure.main" "-m" (str main)))))
 
 (defn under-file-limit
-  "Returns command, run by a shell with a hard limit of n open files. HotSpot raises a soft one to the hard one."
+  "Returns command, run by a shell with a hard limit of n open files. HotSpot raises a soft one to
+  the hard one."
   [n command]
   (into ["/bin/sh" "-c" (str "ulimit -n " n " && exec \"$0\" \"$@\"")] command))
 
 (defn leashed
-  "Returns command, run by a shell that kills it when standard input ends: for a program that does not watch its own. Ctrl-C is for the
-  parent to answer."
+  "Returns command, run by a shell that kills it when standard input ends: for a program that does
+  not watch its own. Ctrl-C is for the parent to answer."
   [command]
   (into ["/bin/sh" "-c" "trap '' INT
                     exec 3<&0 4>&2 2>/dev/null
@@ -58,19 +60,23 @@
     lines))
 
 (defn- launch!
-  "Starts what a ProcessBuilder describes. Throws ex-info of :type :thrum/lab-child where there is no such program."
+  "Starts what a ProcessBuilder describes. Throws ex-info of :type :thrum/lab-child where there is
+  no such program."
   ^Process [^ProcessBuilder builder]
   (try
     (.start builder)
     (catch IOException e
-      (throw (ex-info (str (first (.command builder)) " cannot be run: " (ex-message (or (ex-cause e) e)))
-                      {:type :thrum/lab-child, :command (vec (.command builder))} e)))))
+      (throw
+        (ex-info (str (first (.command builder)) " cannot be run: " (ex-message (or (ex-cause e) e)))
+                 {:type :thrum/lab-child, :command (vec (.command builder))}
+                 e)))))
 
 (defn start!
-  "Starts command and returns the child: {:process :lines}. Its standard error is ours. Throws ex-info of :type :thrum/lab-child if it cannot
-  be run."
+  "Starts command and returns the child: {:process :lines}. Its standard error is ours. Throws
+  ex-info of :type :thrum/lab-child if it cannot be run."
   [command]
-  (let [process (launch! (.redirectError (ProcessBuilder. ^List command) ProcessBuilder$Redirect/INHERIT))]
+  (let [process (launch! (.redirectError (ProcessBuilder. ^List command)
+                                         ProcessBuilder$Redirect/INHERIT))]
     {:process process, :lines (pump (io/reader (.getInputStream process)))}))
 
 (defn- ended-early []
@@ -90,7 +96,8 @@
   (.destroyForcibly process))
 
 (defn stop!
-  "Closes the child's standard input, waits for its end, and kills it and what it started if that takes longer than two seconds."
+  "Closes the child's standard input, waits for its end, and kills it and what it started if that
+  takes longer than two seconds."
   [{:keys [^Process process]}]
   (let [interrupted? (Thread/interrupted)]
     (try
@@ -101,8 +108,10 @@
     (when interrupted?
       (.interrupt (Thread/currentThread)))))
 
-(defn- silent [timeout-ms]
-  (ex-info (str "A process of the lab said nothing for " timeout-ms " ms") {:type :thrum/lab-child, :timeout-ms timeout-ms}))
+(defn- silent
+  [timeout-ms]
+  (ex-info (str "A process of the lab said nothing for " timeout-ms " ms")
+           {:type :thrum/lab-child, :timeout-ms timeout-ms}))
 
 (defn- answer
   "Returns what a line says: a map, a number."
@@ -110,7 +119,10 @@
   (try
     (edn/read-string line)
     (catch RuntimeException e
-      (throw (ex-info (str "A process of the lab said what is no EDN: " (subs line 0 (min 200 (count line)))) {:type :thrum/lab-child} e)))))
+      (throw (ex-info (str "A process of the lab said what is no EDN: "
+                           (subs line 0 (min 200 (count line))))
+                      {:type :thrum/lab-child}
+                      e)))))
 
 (defn read-answer
   "Returns the next line of EDN that the child prints, blocking for at most timeout-ms.
@@ -123,7 +135,8 @@
       :else (throw (silent timeout-ms)))))
 
 (defn ask
-  "As read-answer, and throws ex-info with the :problem of an answer, a sentence, that has one; see thrum.lab.in-child."
+  "As read-answer, and throws ex-info with the :problem of an answer, a sentence, that has one; see
+  thrum.lab.in-child."
   [child timeout-ms]
   (let [{:keys [problem] :as answer} (read-answer child timeout-ms)]
     (when problem
@@ -131,8 +144,8 @@
     answer))
 
 (defn await-match
-  "Reads the child's lines up to one in which pattern is found, and returns the match, blocking for at most timeout-ms.
-  Throws ex-info when the child ends before that, or does not say it in time."
+  "Reads the child's lines up to one in which pattern is found, and returns the match, blocking for
+  at most timeout-ms. Throws ex-info when the child ends before that, or does not say it in time."
   [{:keys [^LinkedBlockingQueue lines]} pattern timeout-ms]
   (let [end (+ (System/nanoTime) (* 1000000 timeout-ms))]
     (loop []
@@ -151,16 +164,20 @@
       (.redirectErrorStream builder true))))
 
 (defn run-to-end!
-  "Runs command to its end and returns {:exit n :output text}; no text where what it has started holds that open for two seconds longer.
-  options are :environment, more of it; :folder, to run it in; and :errors-apart?, to leave standard error out of the text. Kills it and throws ex-info if that takes longer than timeout-ms, kills it as well when the calling thread is interrupted."
+  "Runs command to its end and returns {:exit n :output text}; no text where what it has started
+  holds that open for two seconds longer. options are :environment, more of it; :folder, to run it
+  in; and :errors-apart?, to leave standard error out of the text. Kills it and throws ex-info if
+  that takes longer than timeout-ms, kills it as well when the calling thread is interrupted."
   [command options timeout-ms]
   (let [process (launch! (builder command options))
         text (future (slurp (.getInputStream process)))]
     (try
       (when-not (.waitFor process timeout-ms TimeUnit/MILLISECONDS)
-        (throw (ex-info (str (first command) " did not end within " timeout-ms " ms") {:type :thrum/lab-silent, :command command})))
+        (throw (ex-info (str (first command) " did not end within " timeout-ms " ms")
+                        {:type :thrum/lab-silent, :command command})))
       {:exit (.exitValue process), :output (deref text grace-ms "")}
-      (finally (kill! process)))))
+      (finally
+        (kill! process)))))
 
 (defn output!
   "Returns what command prints, on standard error too; see run-to-end!."

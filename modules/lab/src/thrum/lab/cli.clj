@@ -1,5 +1,6 @@
 (ns thrum.lab.cli
-  "The command line as data: commands, options, and what is wrong with an argv, in one sentence with the nearest known word."
+  "The command line as data: commands, options, and what is wrong with an argv, in one sentence with
+  the nearest known word."
   (:require
    [clojure.string :as str]
    [clojure.tools.cli :as tools.cli]
@@ -85,7 +86,13 @@
   "Returns the sentence that answers an unknown word, with the known one that is spelled most like
   it."
   [kind word known]
-  (str "There is no " kind " " word "; the nearest one is " (thrum.impl.options/nearest word known) "."))
+  (str "There is no "
+       kind
+       " "
+       word
+       "; the nearest one is "
+       (thrum.impl.options/nearest word known)
+       "."))
 
 (defn- flag [option] (str "--" (name option)))
 
@@ -150,12 +157,14 @@
 
 ;; Commands
 
-(defn- handler-command [[function & more]]
-  (let [function (some-> function symbol)]
-    (cond
-      (not (qualified-symbol? function)) {:error "handler takes the name of a Ring handler: handler my.app/handler."}
-      more {:error (str "There is one word too many: " (first more) ".")}
-      :else {:command :run, :options {:handler function}})))
+(defn- handler-command
+  [[function & more]]
+  (let [function (some-> function
+                         symbol)]
+    (cond (not (qualified-symbol? function))
+          {:error "handler takes the name of a Ring handler: handler my.app/handler."}
+          more {:error (str "There is one word too many: " (first more) ".")}
+          :else {:command :run, :options {:handler function}})))
 
 (defn- compare-command [files]
   (if (= 2 (count files))
@@ -191,8 +200,8 @@
       (unknown-part options command)))
 
 (defn parse
-  "Returns argv as {:command :run|:compare|:help, :options {…}}, with :named for an experiment given as the command,
-  :files for compare, :topic for help; or {:error sentence}."
+  "Returns argv as {:command :run|:compare|:help, :options {…}}, with :named for an experiment given
+  as the command, :files for compare, :topic for help; or {:error sentence}."
   [argv]
   (let [{:keys [options arguments errors]} (tools.cli/parse-opts argv options)
         given (given-options argv)

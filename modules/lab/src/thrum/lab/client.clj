@@ -1,6 +1,7 @@
 (ns thrum.lab.client
-  "Downloads one file many times in a contender's way: a job in, a sample out. Also as a process of its own, for what
-  must not happen in the lab's. A job is {:contender :server :url :n :bytes :timeout-ms :params {:limit :pool}}, all of it EDN."
+  "Downloads one file many times in a contender's way: a job in, a sample out. Also as a process of
+  its own, for what must not happen in the lab's. A job is {:contender :server :url :n :bytes
+  :timeout-ms :params {:limit :pool}}, all of it EDN."
   (:require
    [clojure.edn :as edn]
    [thrum.lab.contender :as contender]
@@ -16,11 +17,14 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private report-every "How many items a child finishes between two lines of progress." 50)
-(def ^:private small "What warms a process up: how often to download, and how many bytes." [200 10000])
+(def ^:private small
+  "What warms a process up: how often to download, and how many bytes."
+  [200 10000])
 (def ^:private large [40 1000000])
 
 (defn run
-  "Does the job and returns its sample, without the outcome of each download. on-end is called after each one."
+  "Does the job and returns its sample, without the outcome of each download. on-end is called after
+  each one."
   [{:keys [contender url n bytes timeout-ms params]} on-end]
   (let [client (download/client), uri (URI. url)
         params (contender/with-limit contender params)
@@ -31,13 +35,21 @@
           (assoc :limit (:limit params)))
       (finally (download/close! client)))))
 
-(defn- warm-up-with! [url-of [n bytes]]
-  (when (:interrupted? (run {:contender :pool, :params {:pool 16}, :url (url-of bytes), :n n, :bytes bytes, :timeout-ms 20000} (fn [])))
+(defn- warm-up-with!
+  [url-of [n bytes]]
+  (when
+    (:interrupted? (run {:contender :pool
+                         :params {:pool 16}
+                         :url (url-of bytes)
+                         :n n
+                         :bytes bytes
+                         :timeout-ms 20000}
+                        (fn [])))
     (throw (InterruptedException. "Interrupted while warming up"))))
 
 (defn warm-up!
-  "Downloads small and large files at full speed, 16 at once, so that no contender pays for loading and compiling.
-  url-of returns the URL of a file of so many bytes. Throws InterruptedException."
+  "Downloads small and large files at full speed, 16 at once, so that no contender pays for loading
+  and compiling. url-of returns the URL of a file of so many bytes. Throws InterruptedException."
   [url-of]
   (run! #(warm-up-with! url-of %) [small large]))
 
@@ -49,7 +61,8 @@
                (.interrupt thread))))
 
 (defn- interrupt-after
-  "Returns a thread that interrupts the current one after ms, unless it is interrupted itself before."
+  "Returns a thread that interrupts the current one after ms, unless it is interrupted itself
+  before."
   ^Thread [ms]
   (let [thread (Thread/currentThread)]
     (.start (Thread/ofVirtual)
@@ -73,8 +86,9 @@
        (locking ended (prn {:done report-every}) (flush)))))
 
 (defn -main
-  "Reads a job from standard input, warms up, prints {:done n} now and then and at last {:sample …}. How many files it
-  may open is asked first: with none left, the JVM cannot even load the library that knows."
+  "Reads a job from standard input, warms up, prints {:done n} now and then and at last {:sample …}.
+  How many files it may open is asked first: with none left, the JVM cannot even load the library
+  that knows."
   [& _]
   (in-child/run!
     #(let [job (edn/read (PushbackReader. *in*)), max-files (machine/max-files)]

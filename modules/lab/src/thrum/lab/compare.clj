@@ -1,5 +1,6 @@
 (ns thrum.lab.compare
-  "Two results of one machine, side by side. Unlike machines are refused: their figures say nothing about each other. Pure."
+  "Two results of one machine, side by side. Unlike machines are refused: their figures say nothing
+  about each other. Pure."
   (:require
    [clojure.string :as str]
    [thrum.lab.report.text :as report.text]
@@ -7,10 +8,13 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private same "What must be the same of two machines, as paths into the facts." [[:cpu] [:cpus] [:memory-gb] [:os]])
+(def ^:private same
+  "What must be the same of two machines, as paths into the facts."
+  [[:cpu] [:cpus] [:memory-gb] [:os]])
 (def ^:private conditions
   "What must be the same of two rows."
-  [:n :bytes :rate :limit :pool :deadline-ms :connections :sleep-ms :seconds :warm-up-seconds :path :job :generator])
+  [:n :bytes :rate :limit :pool :deadline-ms :connections :sleep-ms :seconds :warm-up-seconds :path
+   :job :generator])
 
 (defn- differences [paths a b]
   (remove #(= (get-in a %) (get-in b %)) paths))
@@ -24,23 +28,34 @@
 (defn- rows
   "Returns [[part contender] row] for every row of a result, in order, with the row's conditions."
   [{:keys [experiments]}]
-  (for [part (mapcat :parts experiments), row (:contenders part)]
+  (for [part (mapcat :parts experiments)
+        row (:contenders part)]
     [[(:part part) (:contender row)]
-     (assoc row :conditions (select-keys (merge part (:params row) (select-keys row [:job]) (select-keys (first (:samples row)) [:generator])) conditions))]))
+     (assoc row
+            :conditions
+            (select-keys (merge part
+                                (:params row)
+                                (select-keys row [:job])
+                                (select-keys (first (:samples row)) [:generator]))
+                         conditions))]))
 
 (def ^:private median (some-fn :median-ms :median-per-second))
 
-(defn- pair [key a b]
+(defn- pair
+  [key a b]
   {:part (name (first key))
    :name (:name (or a b))
    :show (if (some :median-per-second [a b]) text/per-second text/ms)
    :a (median a)
    :b (median b)
-   :differ (when (and a b) (map name (filter #(not= (get-in a [:conditions %]) (get-in b [:conditions %])) conditions)))})
+   :differ
+   (when (and a b)
+     (map name (filter #(not= (get-in a [:conditions %]) (get-in b [:conditions %])) conditions)))})
 
 (defn pairs
-  "Returns a row for each contender of either result: {:part :name :a :b} with the medians, :show, which makes words of them,
-  and :differ, the conditions that are not the same. Throws ex-info of :type :thrum/lab-usage for unlike machines."
+  "Returns a row for each contender of either result: {:part :name :a :b} with the medians, :show,
+  which makes words of them, and :differ, the conditions that are not the same. Throws ex-info of
+  :type :thrum/lab-usage for unlike machines."
   [a b]
   (refuse-unlike a b)
   (let [a-rows (rows a), b-rows (rows b), in-a (into {} a-rows), in-b (into {} b-rows)]
@@ -64,7 +79,9 @@
 (defn report
   "Returns the comparison of results a and b as text."
   [a b]
-  (str/join "\n" (cons (jdk-line a b)
-                       (report.text/table [["part" :left :part] ["contender" :left :name]
-                                           ["A" :right (cell :a)] ["B" :right (cell :b)] ["B / A" :left change]]
-                                          (pairs a b)))))
+  (str/join
+    "\n"
+    (cons (jdk-line a b)
+          (report.text/table [["part" :left :part] ["contender" :left :name] ["A" :right (cell :a)]
+                              ["B" :right (cell :b)] ["B / A" :left change]]
+                             (pairs a b)))))

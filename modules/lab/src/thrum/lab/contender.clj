@@ -1,6 +1,6 @@
 (ns thrum.lab.contender
-  "The ways of calling one function on many items that the lab compares.
-  A way is called as (run m f coll) with m {:limit :pool :cpus :window} and returns when every item is done."
+  "The ways of calling one function on many items that the lab compares. A way is called as (run m f
+  coll) with m {:limit :pool :cpus :window} and returns when every item is done."
   (:require
    [thrum.core :as t]
    [thrum.lab.limit-line :as limit-line])
@@ -10,7 +10,8 @@
 (set! *warn-on-reflection* true)
 
 (defn- run-on
-  "Submits every item to exe and waits for all; always leaves exe shut down, with what ran interrupted."
+  "Submits every item to exe and waits for all; always leaves exe shut down, with what ran
+  interrupted."
   [^ExecutorService exe f coll]
   (try
     (let [tasks (mapv (fn [x] (.submit exe ^Callable (fn [] (f x)))) coll)]
@@ -32,8 +33,9 @@
   (if window {:limit limit, :window (max limit window)} limit))
 
 (def ways
-  "Every contender: its id for the command line, name, a sentence, whether it is Thrum's, how to run it,
-  and :rounds, the rounds of n equal tasks it needs at best, as a function of m with :n and :cpus."
+  "Every contender: its id for the command line, name, a sentence, whether it is Thrum's, how to run
+  it, and :rounds, the rounds of n equal tasks it needs at best, as a function of m with :n and
+  :cpus."
   [{:id :core-map
     :label (constantly "clojure.core/map")
     :about "one after the other"
@@ -53,7 +55,8 @@
     :label (fn [{:keys [pool]}] (str "platform pool of " pool))
     :about "a fixed pool of platform threads"
     :rounds (fn [{:keys [n pool]}] (limit-line/bounded n pool))
-    :run (fn [{:keys [pool]} f coll] (run-on (Executors/newFixedThreadPool pool daemon-threads) f coll))}
+    :run (fn [{:keys [pool]} f coll]
+           (run-on (Executors/newFixedThreadPool pool daemon-threads) f coll))}
    {:id :raw-jdk
     :label (constantly "raw JDK virtual threads")
     :about "newVirtualThreadPerTaskExecutor in a loop"
@@ -98,20 +101,23 @@
   (partial (get-in by-id [id :run]) m))
 
 (defn with-limit
-  "Returns m with the limit that only the process that runs contender id can know, if it has such a one."
+  "Returns m with the limit that only the process that runs contender id can know, if it has such a
+  one."
   [id m]
   (if-let [ask (get-in by-id [id :resolve-limit])]
     (assoc m :limit (ask))
     m))
 
 (defn limits
-  "Returns the limit line of contender id: {:rounds :limit-line-ms}, the latter nil when a task has no least duration."
+  "Returns the limit line of contender id: {:rounds :limit-line-ms}, the latter nil when a task has
+  no least duration."
   [id {:keys [task-ms] :as m}]
   (let [rounds ((get-in by-id [id :rounds]) m)]
     {:rounds rounds, :limit-line-ms (when task-ms (limit-line/ms rounds task-ms))}))
 
 (defn plan
-  "Returns the row of a plan for contender id, with its limit line. m is {:n :cpus :limit :pool :task-ms}."
+  "Returns the row of a plan for contender id, with its limit line. m is {:n :cpus :limit :pool
+  :task-ms}."
   [id m]
   (let [{:keys [label about thrum?]} (by-id id)]
     (merge {:contender id, :name (label m), :about about, :thrum? (boolean thrum?)}

@@ -1,6 +1,7 @@
 (ns thrum.lab.download
-  "Downloads one URL with the JDK's HttpClient and says how it went: always an outcome, never an exception
-  (an interrupt excepted). An outcome is {:status :bytes}, with :kind and :message added when it failed."
+  "Downloads one URL with the JDK's HttpClient and says how it went: always an outcome, never an
+  exception (an interrupt excepted). An outcome is {:status :bytes}, with :kind and :message added
+  when it failed."
   (:require
    [clojure.string :as str]
    [thrum.lab.text :as text])
@@ -17,7 +18,8 @@
 (set! *warn-on-reflection* true)
 
 (defn client
-  "Returns an HttpClient on virtual threads: HTTP/1.1, redirects not followed. Close it with `close!`."
+  "Returns an HttpClient on virtual threads: HTTP/1.1, redirects not followed. Close it with
+  `close!`."
   ^HttpClient []
   (-> (HttpClient/newBuilder)
       (.version HttpClient$Version/HTTP_1_1)
@@ -70,8 +72,9 @@
     nil))
 
 (defn kind
-  "Returns the kind of a failed download, a keyword: from the first cause that is known by class, then by message;
-  :connection-refused for any other ConnectException, else the class name of the innermost cause."
+  "Returns the kind of a failed download, a keyword: from the first cause that is known by class,
+  then by message; :connection-refused for any other ConnectException, else the class name of the
+  innermost cause."
   [^Throwable t]
   (let [chain (causes t)]
     (or (some kind-of-class chain)
@@ -93,15 +96,21 @@
 (defn- request ^HttpRequest [^URI uri]
   (.build (HttpRequest/newBuilder uri)))
 
-(defn- outcome [^HttpResponse response]
+(defn- outcome
+  [^HttpResponse response]
   (let [status (.statusCode response)
-        location (-> response .headers (.firstValue "location") (.orElse nil))]
+        location (-> response
+                     .headers
+                     (.firstValue "location")
+                     (.orElse nil))]
     (cond-> {:status status, :bytes (.body response)}
       (and location (<= 300 status 399)) (assoc :location location)
-      (<= 400 status) (assoc :kind (keyword (str "http-" status)), :message (str "HTTP status " status)))))
+      (<= 400 status) (assoc :kind (keyword (str "http-" status))
+                             :message (str "HTTP status " status)))))
 
 (defn fetch
-  "Downloads uri and returns its outcome; blocks for at most timeout-ms. Throws InterruptedException only."
+  "Downloads uri and returns its outcome; blocks for at most timeout-ms. Throws InterruptedException
+  only."
   [^HttpClient client ^URI uri timeout-ms]
   (try
     (outcome (await-response (.sendAsync client (request uri) counting) timeout-ms))
@@ -116,7 +125,8 @@
     (catch Throwable t (failure t))))
 
 (defn expect-bytes
-  "Returns the outcome, failed with :wrong-byte-count if it ended well with another number of bytes than expected."
+  "Returns the outcome, failed with :wrong-byte-count if it ended well with another number of bytes
+  than expected."
   [outcome expected]
   (if (or (:kind outcome) (= expected (:bytes outcome)))
     outcome

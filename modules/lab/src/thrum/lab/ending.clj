@@ -1,7 +1,7 @@
 (ns thrum.lab.ending
-  "The end of a run before its time, by Ctrl-C say. One state says that the run is over; one thread, a shutdown hook, sees to the rest: it
-  wakes the runner, ends every process below this one, has what was measured written, and ends the JVM, whatever the runner does
-  meanwhile."
+  "The end of a run before its time, by Ctrl-C say. One state says that the run is over; one thread,
+  a shutdown hook, sees to the rest: it wakes the runner, ends every process below this one, has
+  what was measured written, and ends the JVM, whatever the runner does meanwhile."
   (:import
    (java.lang ProcessHandle)
    (java.util.concurrent.atomic AtomicInteger)
@@ -11,20 +11,23 @@
 
 (def exit-code "The exit code of a run that was interrupted." 130)
 
-(def ^:private wake-ms "How long the runner may take to end by itself: its children still live, and it knows best what was measured." 500)
+(def ^:private wake-ms "How long the runner may take to end by itself: its children still live, and
+  it knows best what was measured." 500)
 (def ^:private alone-ms "How long it may take after its children have been killed." 300)
 (def ^:private write-ms "How long it may take to write the result without the runner." 1700)
 
 (defn state
-  "Returns the state of a run: {:over :ended :write}. over, a promise, is delivered when the run is over before its time, ended when the
-  runner has done all that it had to. write is an atom for a function that writes what was measured; nil until there is a run."
+  "Returns the state of a run: {:over :ended :write}. over, a promise, is delivered when the run is
+  over before its time, ended when the runner has done all that it had to. write is an atom for a
+  function that writes what was measured; nil until there is a run."
   []
   {:over (promise), :ended (promise), :write (atom nil)})
 
 (defn- kill-descendants!
   "Kills every process below this one, children's children too."
   []
-  (run! ProcessHandle/.destroyForcibly (iterator-seq (.iterator (.descendants (ProcessHandle/current))))))
+  (run! ProcessHandle/.destroyForcibly
+        (iterator-seq (.iterator (.descendants (ProcessHandle/current))))))
 
 (defn- halt! []
   (kill-descendants!)
@@ -52,18 +55,20 @@
   (halt!))
 
 (defn- on-signal
-  "Handles a signal where that is possible: a JVM may have been told otherwise, and some systems do not have it."
+  "Handles a signal where that is possible: a JVM may have been told otherwise, and some systems do
+  not have it."
   [name f]
   (try
     (Signal/handle (Signal. name) (reify SignalHandler (handle [_ _] (f))))
     (catch IllegalArgumentException _)))
 
 (defn watch!
-  "Makes Ctrl-C, and any other end of this JVM but that after `ended`, end the run of the calling thread; a second Ctrl-C ends it at once."
-  [{:keys [ended] :as state}]
-  (let [runner (Thread/currentThread), signals (AtomicInteger.)]
-    (.addShutdownHook (Runtime/getRuntime) (Thread. #(when-not (realized? ended) (end! runner state))))
+  "Makes Ctrl-C, and any other end of this JVM but that after `ended`, end the run of the calling
+  thread; a second Ctrl-C ends it at once."
+  [{:keys [ended], :as state}]
+  (let [runner (Thread/currentThread)
+        signals (AtomicInteger.)]
+    (.addShutdownHook (Runtime/getRuntime)
+                      (Thread. #(when-not (realized? ended) (end! runner state))))
     (doseq [name ["INT" "TERM" "HUP"]]
-      (on-signal name #(if (= 1 (.incrementAndGet signals))
-                         (System/exit exit-code)
-                         (halt!))))))
+      (on-signal name #(if (= 1 (.incrementAndGet signals)) (System/exit exit-code) (halt!))))))

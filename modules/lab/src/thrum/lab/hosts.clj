@@ -1,6 +1,7 @@
 (ns thrum.lab.hosts
-  "Gives out items host by host, so that no host has more than so many in flight and a slow one holds up none but its own.
-  The state is plain data; whoever consumes the source waits alone, never one thread for each item."
+  "Gives out items host by host, so that no host has more than so many in flight and a slow one
+  holds up none but its own. The state is plain data; whoever consumes the source waits alone, never
+  one thread for each item."
   (:import
    (clojure.lang PersistentQueue)
    (java.util.concurrent LinkedBlockingQueue)))
@@ -10,8 +11,9 @@
 (defn- queue [xs] (into PersistentQueue/EMPTY xs))
 
 (defn start
-  "Returns the state that knows items, each with a :host: {:waiting {host queue} :ready queue-of-hosts :running {host n}}.
-  A host is ready while it has an item waiting and fewer than per-host running."
+  "Returns the state that knows items, each with a :host: {:waiting {host queue} :ready
+  queue-of-hosts :running {host n}}. A host is ready while it has an item waiting and fewer than
+  per-host running."
   [items per-host]
   {:per-host per-host
    :waiting (update-vals (group-by :host items) queue)
@@ -47,7 +49,8 @@
     state))
 
 (defn- items-from
-  "Returns a lazy, unchunked seq of the items; realising one blocks while every host with items is at its bound."
+  "Returns a lazy, unchunked seq of the items; realising one blocks while every host with items is
+  at its bound."
   [state left ^LinkedBlockingQueue ended]
   (lazy-seq
     (when (pos? left)
@@ -57,8 +60,8 @@
           (items-from (finish state (.take ended)) left ended))))))
 
 (defn source
-  "Returns {:items seq, :ended! f}: the items in an order that keeps to per-host, provided that (f item) is called when an item
-  has ended, on any thread. For one consumer; realise it once."
+  "Returns {:items seq, :ended! f}: the items in an order that keeps to per-host, provided that (f
+  item) is called when an item has ended, on any thread. For one consumer; realise it once."
   [items per-host]
   (let [ended (LinkedBlockingQueue.)]
     {:items (items-from (start items per-host) (count items) ended)

@@ -1,5 +1,6 @@
 (ns thrum.lab.json
-  "Writes EDN data as JSON that is safe inside a script element: nothing in it can end the element or start a comment."
+  "Writes EDN data as JSON that is safe inside a script element: nothing in it can end the element
+  or start a comment."
   (:require
    [clojure.data.json :as json]
    [clojure.string :as str]

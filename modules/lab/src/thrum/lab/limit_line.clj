@@ -17,7 +17,8 @@
   (ceil-div n (max 1 (min n limit))))
 
 (defn ab
-  "Returns the rounds of ab's n equal requests where at most `limit` run at once: ab sends its first one alone."
+  "Returns the rounds of ab's n equal requests where at most `limit` run at once: ab sends its first
+  one alone."
   [n limit]
   (inc (bounded (dec n) limit)))
 
@@ -51,5 +52,4 @@
 (defn task-ms
   "Returns how long `bytes` take at `rate` bytes per second, in ms; nil when the rate is :unlimited."
   [bytes rate]
-  (when (number? rate)
-    (/ (* 1000.0 bytes) rate)))
+  (when (number? rate) (/ (* 1000.0 bytes) rate)))

@@ -13,14 +13,19 @@
 (set! *warn-on-reflection* true)
 
 (defn- output
-  "Returns what a command prints, trimmed; nil if it cannot be run, fails, or takes longer than two seconds."
+  "Returns what a command prints, trimmed; nil if it cannot be run, fails, or takes longer than two
+  seconds."
   [& command]
   (try
-    (let [process (-> (ProcessBuilder. ^java.util.List command) (.redirectErrorStream true) (.start))
+    (let [process (-> (ProcessBuilder. ^java.util.List command)
+                      (.redirectErrorStream true)
+                      (.start))
           text (future (slurp (.getInputStream process)))]
       (if (.waitFor process 2 TimeUnit/SECONDS)
         (when (zero? (.exitValue process)) (not-empty (str/trim @text)))
-        (do (.destroyForcibly process) nil)))
+        (do
+          (.destroyForcibly process)
+          nil)))
     (catch IOException _)))
 
 (defn- os-bean ^OperatingSystemMXBean []
@@ -39,8 +44,8 @@
       (.getMaxFileDescriptorCount ^UnixOperatingSystemMXBean bean))))
 
 (defn- file-text
-  "Returns the text of a file of /proc, nil where there is none. Not by slurp: it asks how much is available, which some
-  kernels refuse."
+  "Returns the text of a file of /proc, nil where there is none. Not by slurp: it asks how much is
+  available, which some kernels refuse."
   [path]
   (try
     (Files/readString (Path/of path (make-array String 0)))
@@ -60,13 +65,15 @@
   (when-let [sha (output "git" "rev-parse" "--short=12" "HEAD")]
     {:sha sha, :changed? (some? (output "git" "status" "--porcelain"))}))
 
-(defn- jdk []
+(defn- jdk
+  []
   (let [runtime (ManagementFactory/getRuntimeMXBean)]
     {:version (System/getProperty "java.runtime.version")
      :vendor (System/getProperty "java.vendor")
      :vm (.getVmName runtime)
      :flags (vec (.getInputArguments runtime))
-     :collectors (mapv GarbageCollectorMXBean/.getName (ManagementFactory/getGarbageCollectorMXBeans))
+     :collectors (mapv GarbageCollectorMXBean/.getName
+                       (ManagementFactory/getGarbageCollectorMXBeans))
      :max-heap-gb (gigabytes (.maxMemory (Runtime/getRuntime)))}))
 
 (defn hard-file-limit?
@@ -75,15 +82,16 @@
   (= (str n) (output "/bin/sh" "-c" (str "ulimit -n " n " && ulimit -Hn"))))
 
 (defn on-path?
-  "True if a program of that name can be run here: if path, by default that of the environment, has a folder in which it is."
+  "True if a program of that name can be run here: if path, by default that of the environment, has
+  a folder in which it is."
   ([program] (on-path? program (System/getenv "PATH")))
   ([program path]
    (boolean (some #(let [file (io/file % program)] (and (.isFile file) (.canExecute file)))
                   (remove str/blank? (str/split (str path) (re-pattern File/pathSeparator)))))))
 
 (defn facts
-  "Returns the facts as EDN: :cpu :cpus :memory-gb :load :os :jdk :clojure :ulimit {:open-files :hard} :git (nil without one).
-  Runs a few small commands; takes some tens of ms."
+  "Returns the facts as EDN: :cpu :cpus :memory-gb :load :os :jdk :clojure :ulimit {:open-files
+  :hard} :git (nil without one). Runs a few small commands; takes some tens of ms."
   []
   {:cpu (cpu-model)
    :cpus (cpus)

@@ -32,9 +32,15 @@
 (def ^:private failure-code 1)
 (def ^:private usage-code 2)
 
-(defn- plan-facts []
-  {:cpus (machine/cpus), :hard-file-limit? (machine/hard-file-limit? 256), :engines (serve/engines), :checkout (checkout/folder), :spring-boot (spring-boot/facts)
-   :ab? (machine/on-path? "ab"), :channels (channels/facts)})
+(defn- plan-facts
+  []
+  {:cpus (machine/cpus)
+   :hard-file-limit? (machine/hard-file-limit? 256)
+   :engines (serve/engines)
+   :checkout (checkout/folder)
+   :spring-boot (spring-boot/facts)
+   :ab? (machine/on-path? "ab")
+   :channels (channels/facts)})
 
 (defn- say [& words]
   (binding [*out* *err*] (println (str/join words)))
@@ -73,7 +79,8 @@
   (print-skipped experiments))
 
 (defn- keep!
-  "Writes the result and its page; returns {:paths}, or {:problem words} where they cannot be written."
+  "Writes the result and its page; returns {:paths}, or {:problem words} where they cannot be
+  written."
   [dir result]
   (try
     {:paths [(store/write! dir "result.edn" result)
@@ -94,8 +101,8 @@
     (println (str "\n" (kept-words out kept)))))
 
 (defn- prepared
-  "Returns the plan with :started and the facts about the :machine. Makes a page of it for nothing: the first one takes
-  long on a busy machine, and a run that is interrupted has little time."
+  "Returns the plan with :started and the facts about the :machine. Makes a page of it for nothing:
+  the first one takes long on a busy machine, and a run that is interrupted has little time."
   [plan]
   (let [plan (assoc plan :started (measure/now), :machine (machine/facts))]
     (try
@@ -104,10 +111,12 @@
     plan))
 
 (defn- begin!
-  "Returns {:result :kept :emit! :close!} of a plan that is about to run. Two are delays, since the run may end on either of two threads: the
-  result, of what the journal holds when that is asked for, and what became of writing it. emit! tells of progress on out, until close!."
-  [{:keys [options] :as plan} journal out]
-  (let [{:keys [emit! close!]} (progress/show! plan out (and (identical? out *out*) (progress/terminal?)))
+  "Returns {:result :kept :emit! :close!} of a plan that is about to run. Two are delays, since the
+  run may end on either of two threads: the result, of what the journal holds when that is asked
+  for, and what became of writing it. emit! tells of progress on out, until close!."
+  [{:keys [options], :as plan} journal out]
+  (let [{:keys [emit! close!]}
+        (progress/show! plan out (and (identical? out *out*) (progress/terminal?)))
         result (delay (assoc plan :experiments @journal :ended (measure/now)))]
     {:result result, :kept (delay (keep! (:out options) @result)), :emit! emit!, :close! close!}))
 
@@ -120,33 +129,40 @@
 
 (defn- run-plan!
   "Runs the plan, telling of it on out, writes and prints the result, and returns the exit code."
-  [{:keys [options] :as plan} experiments out {:keys [over write]}]
-  (let [journal (atom (:experiments plan)), {:keys [result kept emit! close!] :as begun} (begin! plan journal out)]
+  [{:keys [options], :as plan} experiments out {:keys [over write]}]
+  (let [journal (atom (:experiments plan))
+        {:keys [result kept emit! close!], :as begun} (begin! plan journal out)]
     (reset! write #(end-without-runner! options begun))
     (try
       (run/run! experiments (:experiments plan) emit! {:over over, :journal journal})
-      (finally (close!)))
+      (finally
+        (close!)))
     (print-result options @result @kept)
     (if (:problem @kept) failure-code (result/exit-code @result))))
 
-(defn- run-command [{:keys [options] :as parsed} ending]
-  (let [chosen (experiments/chosen options), facts (plan-facts), plan (plan/plan parsed facts chosen)
+(defn- run-command
+  [{:keys [options], :as parsed} ending]
+  (let [chosen (experiments/chosen options)
+        facts (plan-facts)
+        plan (plan/plan parsed facts chosen)
         problem (when-not (:print-plan options) (store/problem (:out options)))
         out (if (:json options) *err* *out*)]
-    (cond
-      problem (say problem)
-      (:print-plan options) (do (pprint/pprint plan) 0)
-      :else (let [plan (prepared plan)]
-              (binding [*out* out] (announce plan #(longer parsed facts chosen)))
-              (run-plan! plan (experiments/by-name chosen) out ending)))))
+    (cond problem (say problem)
+          (:print-plan options) (do
+                                  (pprint/pprint plan)
+                                  0)
+          :else (let [plan (prepared plan)]
+                  (binding [*out* out] (announce plan #(longer parsed facts chosen)))
+                  (run-plan! plan (experiments/by-name chosen) out ending)))))
 
 (defn- compare-command [{[a b] :files}]
   (println (compare/report (store/read! a) (store/read! b)))
   0)
 
 (defn run
-  "Does what argv asks for and returns the exit code; see thrum.lab.result/exit-codes. `ending` is the state in which the run may end before
-  its time, see thrum.lab.ending/state: what was measured is still written."
+  "Does what argv asks for and returns the exit code; see thrum.lab.result/exit-codes. `ending` is
+  the state in which the run may end before its time, see thrum.lab.ending/state: what was measured
+  is still written."
   ([argv] (run argv (ending/state)))
   ([argv ending]
    (try
@@ -162,7 +178,8 @@
          (throw e))))))
 
 (defn- report!
-  "Says what the lab itself could not do, once the run is not over: what an interrupt makes of it is nobody's concern."
+  "Says what the lab itself could not do, once the run is not over: what an interrupt makes of it is
+  nobody's concern."
   [t {:keys [over]}]
   (when-not (realized? over)
     (main/report-error t))

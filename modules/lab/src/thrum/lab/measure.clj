@@ -36,7 +36,8 @@
           (on-end))))))
 
 (defn- attempt
-  "Calls thunk. Returns nil, or how it ended otherwise: {:interrupted? true} or {:error {:class :message}}."
+  "Calls thunk. Returns nil, or how it ended otherwise: {:interrupted? true} or {:error {:class
+  :message}}."
   [thunk]
   (try
     (thunk)
@@ -69,7 +70,8 @@
     (merge (figures calls ms) {:outcomes (into [] (keep peek) calls)} trouble)))
 
 (defn- noting
-  "Returns f, with a note of each call in queue, an atom: its :start, its :outcome, and its :end once it has ended."
+  "Returns f, with a note of each call in queue, an atom: its :start, its :outcome, and its :end
+  once it has ended."
   [f ^ConcurrentLinkedQueue queue origin on-end]
   (fn [x]
     (let [note (atom {:start (- (now-ms) origin)})]
@@ -84,8 +86,9 @@
   [start (or end now) outcome])
 
 (defn sample-with-rest
-  "As sample, of a way that may return before its calls have ended. It looks on for watch-ms after the return, which :ms does not
-  count, and adds :left, how many calls had not ended then, and :watched-ms, when that was."
+  "As sample, of a way that may return before its calls have ended. It looks on for watch-ms after
+  the return, which :ms does not count, and adds :left, how many calls had not ended then, and
+  :watched-ms, when that was."
   [way f coll watch-ms on-end]
   (let [queue (ConcurrentLinkedQueue.), origin (now-ms), returned (volatile! nil)
         trouble (attempt (fn []

@@ -17,11 +17,14 @@
 (def ^:private tick-ms 120)
 
 (defn terminal?
-  "True if standard input and output are a terminal. Since JDK 22 there is a Console in a pipe too, and it must be asked."
+  "True if standard input and output are a terminal. Since JDK 22 there is a Console in a pipe too,
+  and it must be asked."
   []
   (when-let [console (System/console)]
     (if (<= 22 (.feature (Runtime/version)))
-      (.invoke (.getMethod java.io.Console "isTerminal" (make-array Class 0)) console (object-array 0))
+      (.invoke (.getMethod java.io.Console "isTerminal" (make-array Class 0))
+               console
+               (object-array 0))
       true)))
 
 (defn start
@@ -60,7 +63,7 @@
 
 (defn left-ms
   "Returns how long the rest will take, in ms: as planned, corrected by how the run has gone so far."
-  [{:keys [estimate-ms] :as state} elapsed-ms]
+  [{:keys [estimate-ms], :as state} elapsed-ms]
   (when-let [done (fraction state)]
     (let [pace (if (< 0.05 done) (/ elapsed-ms (* done estimate-ms)) 1.0)]
       (* (- 1.0 done) estimate-ms pace))))
@@ -96,10 +99,14 @@
   (case event
     :experiment-skipped (str "Skipped: " (:title plan) " (" reason ").")
     :experiment-starts (str (:title plan) ": " (:about plan))
-    :sample-ends (str (name (:part part)) ": " (:name row) " "
+    :sample-ends (str (name (:part part))
+                      ": "
+                      (:name row)
+                      " "
                       (told sample)
                       (when (pos? (or (:failed sample) 0)) (str ", " (:failed sample) " failed"))
-                      (when-let [left (left-ms state elapsed-ms)] (str " (" (text/duration left) " left)")))
+                      (when-let [left (left-ms state elapsed-ms)]
+                        (str " (" (text/duration left) " left)")))
     nil))
 
 (defn- say [^Writer out & words]
@@ -131,6 +138,7 @@
    :close! (constantly nil)})
 
 (defn show!
-  "Starts telling of a plan on out. Returns {:emit! f :close! f}; emit! takes the events of thrum.lab.run, on any thread."
+  "Starts telling of a plan on out. Returns {:emit! f :close! f}; emit! takes the events of
+  thrum.lab.run, on any thread."
   [plan out terminal?]
   ((if terminal? on-terminal in-pipe) out (atom (start plan)) (measure/now-ms)))

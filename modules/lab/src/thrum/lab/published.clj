@@ -1,6 +1,7 @@
 (ns thrum.lab.published
-  "The published figures, and the limit lines that belong to them. Of downloads: a laptop with 12 CPUs downloaded a 6 MB file, limited to
-  500 kB/s, through nginx. Measured there: 1102.8 s for 100 downloads one after the other, 11.03 s each."
+  "The published figures, and the limit lines that belong to them. Of downloads: a laptop with 12
+  CPUs downloaded a 6 MB file, limited to 500 kB/s, through nginx. Measured there: 1102.8 s for 100
+  downloads one after the other, 11.03 s each."
   (:require
    [thrum.lab.limit-line :as limit-line]))
 
@@ -24,8 +25,11 @@
                :thrum-map (figure 11124.417959 1)
                :thrum-pmap (figure 11090.514792 (limit-line/bounded 100 512))}
    :many {:thrum-pmap (figure 44684.907583 (limit-line/bounded 2000 512))}
-   :files {:thrum-map {:text "connection resets, retries; \"too many open connections\" in other clients", :source source}}
-   :unlimited {:core-map {:text "faster than pmap and than virtual threads; no figure given", :source source}}})
+   :files {:thrum-map {:text
+                       "connection resets, retries; \"too many open connections\" in other clients"
+                       :source source}}
+   :unlimited {:core-map {:text "faster than pmap and than virtual threads; no figure given"
+                          :source source}}})
 
 (def ^:private ring-source "`wrk -t 12 -c 120` for 10 s, on another machine")
 
@@ -33,11 +37,13 @@
   {:per-second per-second, :limit-line-per-second (/ (min 120 threads) 0.05), :source ring-source})
 
 (def requests
-  "Published requests per second by engine, question and contender: a Ring handler that sleeps 50 ms, and 120 connections."
+  "Published requests per second by engine, question and contender: a Ring handler that sleeps 50
+  ms, and 120 connections."
   {:jetty {:sleep {:pool-50 (ring-figure 843 50), :thrum (ring-figure 2218 120)}}
    :http-kit {:sleep {:pool-50 (ring-figure 928 50), :thrum (ring-figure 2209 120)}}})
 
-(def ^:private spring-source "a demonstration of Spring Boot with Java 19, `ab` with 100 requests, 20 threads, on another machine")
+(def ^:private spring-source "a demonstration of Spring Boot with Java 19, `ab` with 100 requests,
+  20 threads, on another machine")
 
 (defn- spring-figure [ms rounds]
   {:ms ms, :limit-line-ms (limit-line/ms rounds 1000), :source spring-source})
@@ -48,23 +54,26 @@
    :platform-200 {:text "practically no difference; no figure given", :source spring-source}})
 
 (def spring
-  "Published times by part and application: 100 requests of a second, by ab. Whether the application was warm is not told."
+  "Published times by part and application: 100 requests of a second, by ab. Whether the application
+  was warm is not told."
   {:spring-100 hundred
    :spring-ab hundred
-   :spring-1000 {:platform-200 {:text "connection resets at this size; no figure given", :source spring-source}}})
+   :spring-1000 {:platform-200 {:text "connection resets at this size; no figure given"
+                                :source spring-source}}})
 
 (def spring-times
   "How many times as fast virtual threads were as 20 platform threads, as published."
   (/ 6161.0 2163.0))
 
-(def ^:private go-blocks-source "an article: 100 requests to a server on the internet, Clojure 1.12.3, a JDK that is not told")
+(def ^:private go-blocks-source "an article: 100 requests to a server on the internet, Clojure
+  1.12.3, a JDK that is not told")
 
 (defn- go-blocks-figure [ms threads]
   {:ms ms, :limit-line-ms 1000.0, :threads threads, :source go-blocks-source})
 
 (def go-blocks
-  "Published times of 100 go blocks that each make a request of a second, and the threads that were seen, by contender. Right after the start
-  of the program."
+  "Published times of 100 go blocks that each make a request of a second, and the threads that were
+  seen, by contender. Right after the start of the program."
   {:go-target (go-blocks-figure 3652.99125 25)
    :go-avoid (go-blocks-figure 4712.404833 107)})
 

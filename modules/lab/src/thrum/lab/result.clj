@@ -1,7 +1,8 @@
 (ns thrum.lab.result
   "What became of a plan: verdicts and exit codes, from rows with samples. Pure.
 
-  A verdict is :done, :failed, :broke (as declared), :did-not-break, :interrupted, :skipped or :not-run."
+  A verdict is :done, :failed, :broke (as declared), :did-not-break, :interrupted, :skipped or
+  :not-run."
   (:require
    [thrum.lab.stats :as stats]))
 
@@ -19,7 +20,8 @@
   (or (pos? (or failed 0)) (some? error) (true? deadline-passed?)))
 
 (defn verdict
-  "Returns what became of a row. Failures of a user's own inputs (:own? rows) are outcomes, not failures of the contender."
+  "Returns what became of a row. Failures of a user's own inputs (:own? rows) are outcomes, not
+  failures of the contender."
   [{:keys [expect own? skipped]} samples]
   (cond
     skipped :skipped
@@ -46,22 +48,30 @@
     (apply mapv (fn [& points] [(ffirst points) (stats/median (map second points))]) curves)))
 
 (defn summarize
-  "Returns the row with :verdict, and, of the samples that ran to their end, :median-ms and :over-limit, how many times
-  the limit line that is; of a server under load :median-per-second and :of-limit; of curves :median-points. A row that broke or failed has none of them: the
-  time of half the work compares with nothing."
-  [{:keys [limit-line-ms limit-line-per-second samples] :as row}]
+  "Returns the row with :verdict, and, of the samples that ran to their end, :median-ms and
+  :over-limit, how many times the limit line that is; of a server under load :median-per-second and
+  :of-limit; of curves :median-points. A row that broke or failed has none of them: the time of half
+  the work compares with nothing."
+  [{:keys [limit-line-ms limit-line-per-second samples], :as row}]
   (let [verdict (verdict row samples)
-        median (fn [figure] (when-not (#{:broke :failed} verdict) (stats/median (keep figure (whole samples)))))
-        ms (median :ms), per-second (median :per-second)
+        median (fn [figure]
+                 (when-not (#{:broke :failed} verdict)
+                   (stats/median (keep figure (whole samples)))))
+        ms (median :ms)
+        per-second (median :per-second)
         points (when (= :done verdict) (median-points (whole samples)))]
     (cond-> (assoc (dissoc row :median-per-second :of-limit :median-points)
-                   :verdict verdict, :median-ms ms, :over-limit (times ms limit-line-ms))
+                   :verdict verdict
+                   :median-ms ms
+                   :over-limit (times ms limit-line-ms))
       points (assoc :median-points points)
-      per-second (assoc :median-per-second per-second, :of-limit (times per-second limit-line-per-second)))))
+      per-second (assoc :median-per-second per-second
+                        :of-limit (times per-second limit-line-per-second)))))
 
 (defn add-sample
-  "Returns the row with one more sample, summarized anew. What only the run could know of the row (its true limit line, or that it
-  cannot run) is the sample's :row. A row that is :skipped gets no sample."
+  "Returns the row with one more sample, summarized anew. What only the run could know of the row
+  (its true limit line, or that it cannot run) is the sample's :row. A row that is :skipped gets no
+  sample."
   [row sample]
   (let [{:keys [skipped] :as row} (merge row (:row sample))]
     (summarize (if skipped

@@ -1,6 +1,6 @@
 (ns thrum.lab.run
-  "Runs a plan and returns its result: the plan, with samples in its rows. Tells what happens while it does. Whatever an experiment
-  throws becomes a row that says so, and the run goes on."
+  "Runs a plan and returns its result: the plan, with samples in its rows. Tells what happens while
+  it does. Whatever an experiment throws becomes a row that says so, and the run goes on."
   (:refer-clojure :exclude [run!])
   (:require
    [thrum.lab.experiment :as experiment]
@@ -10,15 +10,20 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private settle-ms
-  "How long a sample that failed waits for the end of the run: Ctrl-C in a terminal reaches the lab's children too, maybe before the lab."
+  "How long a sample that failed waits for the end of the run: Ctrl-C in a terminal reaches the
+  lab's children too, maybe before the lab."
   100)
 
 ;; What there is to do
 
 (defn- turns
-  "Returns the index of a row for every sample of a part: row by row, or, :in-turns?, round by round. A row that is skipped has none."
+  "Returns the index of a row for every sample of a part: row by row, or, :in-turns?, round by
+  round. A row that is skipped has none."
   [{:keys [contenders in-turns?]}]
-  (let [samples (for [[c row] (map-indexed vector contenders) :when (not (:skipped row)), round (range (:repeat row))] [round c])]
+  (let [samples (for [[c row] (map-indexed vector contenders)
+                      :when (not (:skipped row))
+                      round (range (:repeat row))]
+                  [round c])]
     (map second (if in-turns? (sort samples) samples))))
 
 (defn- steps
@@ -35,7 +40,8 @@
   "Returns a sample that was interrupted, though the run is not over, as the failure that it is."
   [sample]
   (-> (dissoc sample :interrupted?)
-      (assoc :error {:class "InterruptedException", :message "it was interrupted, and not by the user"})))
+      (assoc :error
+             {:class "InterruptedException", :message "it was interrupted, and not by the user"})))
 
 (defn- over-within?
   "True if the run is over, or is so within ms."
@@ -45,13 +51,17 @@
     (catch InterruptedException _ (realized? over))))
 
 (defn- settled
-  "Returns a sample with what is known of it once it has ended: it was interrupted if the run is over."
+  "Returns a sample with what is known of it once it has ended: it was interrupted if the run is
+  over."
   [sample over]
-  (cond
-    (not (map? sample)) (recur {:error {:class "sample", :message "the experiment returned none"}} over)
-    (over-within? over (if (or (:error sample) (:interrupted? sample)) settle-ms 0)) (-> sample (dissoc :error) (assoc :interrupted? true))
-    (:interrupted? sample) (without-cause sample)
-    :else sample))
+  (cond (not (map? sample))
+        (recur {:error {:class "sample", :message "the experiment returned none"}} over)
+        (over-within? over (if (or (:error sample) (:interrupted? sample)) settle-ms 0))
+        (-> sample
+            (dissoc :error)
+            (assoc :interrupted? true))
+        (:interrupted? sample) (without-cause sample)
+        :else sample))
 
 (defn- take-sample!
   "Returns a sample, whatever becomes of it. Leaves no interrupt behind."
@@ -72,15 +82,20 @@
 
 (defn- do-step!
   "Takes one sample and returns the plan with it. Returns the plan reduced when the run is over."
-  [experiment env {:keys [emit! over note!] :as run} plan [p c :as path]]
+  [experiment env {:keys [emit! over note!], :as run} plan [p c :as path]]
   (if (realized? over)
     (reduced plan)
-    (let [part (get-in plan [:parts p]), row (get-in part [:contenders c])]
+    (let [part (get-in plan [:parts p])
+          row (get-in part [:contenders c])]
       (note! (add-sample plan path {:interrupted? true}))
       (emit! {:event :sample-starts, :part part, :row row})
-      (let [sample (take-sample! experiment env part row run), plan (add-sample plan path sample)]
+      (let [sample (take-sample! experiment env part row run)
+            plan (add-sample plan path sample)]
         (note! plan)
-        (emit! {:event :sample-ends, :part part, :row (get-in plan [:parts p :contenders c]), :sample sample})
+        (emit! {:event :sample-ends
+                :part part
+                :row (get-in plan [:parts p :contenders c])
+                :sample sample})
         plan))))
 
 ;; Experiments
@@ -96,15 +111,21 @@
   [plan error]
   (reduce (fn [plan path]
             (cond-> plan
-              (empty? (get-in plan [:parts (first path) :contenders (second path) :samples])) (add-sample path {:error error})))
-          plan (distinct (steps (:parts plan)))))
+              (empty? (get-in plan [:parts (first path) :contenders (second path) :samples]))
+              (add-sample path {:error error})))
+          plan
+          (distinct (steps (:parts plan)))))
 
 (defn- with-row
-  "Returns the plan with one more row in its last part that ran, of something beside the contenders that failed."
+  "Returns the plan with one more row in its last part that ran, of something beside the contenders
+  that failed."
   [plan name error]
   (let [p (last (map first (steps (:parts plan))))]
-    (update-in plan [:parts p :contenders] conj
-               (result/add-sample {:contender :lab, :name name, :thrum? false, :repeat 0} {:error error}))))
+    (update-in plan
+               [:parts p :contenders]
+               conj
+               (result/add-sample {:contender :lab, :name name, :thrum? false, :repeat 0}
+                                  {:error error}))))
 
 (defn- open! [experiment]
   (try
@@ -146,7 +167,9 @@
 (defn- not-run
   "Returns the plan of an experiment with the verdict that its rows have before any sample."
   [plan]
-  (update plan :parts (partial mapv (fn [part] (update part :contenders (partial mapv result/summarize))))))
+  (update plan
+          :parts
+          (partial mapv (fn [part] (update part :contenders (partial mapv result/summarize))))))
 
 (defn- cut-short [plans i]
   (cond-> plans (contains? plans i) (update i assoc :interrupted? true)))
@@ -170,11 +193,11 @@
       (swap! journal #(cut-short (assoc % i done) (inc i))))))
 
 (defn run!
-  "Runs the experiments of a plan one after the other and returns them, with samples. experiments are by keyword; emit! is called with
-  events, on any thread.
-  over, a promise, is the run's end before its time: no sample and no experiment is started after it, but an interrupt has to wake the
-  one that runs. An interrupt alone ends a sample, and not the run.
-  journal is an atom: it holds at any moment what the result is, should the run end there."
+  "Runs the experiments of a plan one after the other and returns them, with samples. experiments
+  are by keyword; emit! is called with events, on any thread. over, a promise, is the run's end
+  before its time: no sample and no experiment is started after it, but an interrupt has to wake the
+  one that runs. An interrupt alone ends a sample, and not the run. journal is an atom: it holds at
+  any moment what the result is, should the run end there."
   ([experiments plans emit!] (run! experiments plans emit! {:over (promise), :journal (atom nil)}))
   ([experiments plans emit! {:keys [over journal] :as ending}]
    (reset! journal (cut-short (mapv not-run plans) 0))

@@ -1,6 +1,6 @@
 (ns thrum.lab.server
-  "The web server that the lab downloads from: it holds one block of bytes and sends no connection more than so
-  many of them per second. Runs in a process of its own and ends with its parent."
+  "The web server that the lab downloads from: it holds one block of bytes and sends no connection
+  more than so many of them per second. Runs in a process of its own and ends with its parent."
   (:require
    [clojure.string :as str]
    [thrum.lab.child :as child]
@@ -15,8 +15,8 @@
 (set! *warn-on-reflection* true)
 
 (def jvm-opts
-  "Flags of the server's JVM. The JDK's server closes idle connections beyond 200, which a client sees as a reset,
-  and delays small writes, unless told otherwise."
+  "Flags of the server's JVM. The JDK's server closes idle connections beyond 200, which a client
+  sees as a reset, and delays small writes, unless told otherwise."
   ["-Dsun.net.httpserver.maxIdleConnections=100000"
    "-Dsun.net.httpserver.idleInterval=600"
    "-Dsun.net.httpserver.nodelay=true"
@@ -42,7 +42,8 @@
       (Thread/sleep (Duration/ofNanos left)))))
 
 (defn- send-paced
-  "Writes `bytes` bytes to out, each chunk when all of it is due, so that the whole takes bytes / rate."
+  "Writes `bytes` bytes to out, each chunk when all of it is due, so that the whole takes bytes /
+  rate."
   [^OutputStream out bytes rate]
   (let [start (System/nanoTime), chunk (chunk-size bytes)]
     (doseq [sent (range 0 bytes chunk)
@@ -87,7 +88,8 @@
   (while (not (neg? (.read System/in)))))
 
 (defn -main
-  "Starts the server, prints {:port n}, and stops when standard input ends. Ctrl-C is for the parent to answer."
+  "Starts the server, prints {:port n}, and stops when standard input ends. Ctrl-C is for the parent
+  to answer."
   [& _]
   (in-child/run!
     #(let [server (start!)]

@@ -36,8 +36,8 @@
   (sort (distinct [(apply min-key second points) (apply max-key second points)])))
 
 (defn thin
-  "Returns a curve of at most `most` points (even, >= 4) that keeps the first point, the last one and every height
-  that a reader could see: of each run of neighbours the lowest and the highest."
+  "Returns a curve of at most `most` points (even, >= 4) that keeps the first point, the last one
+  and every height that a reader could see: of each run of neighbours the lowest and the highest."
   [most curve]
   (if (<= (count curve) most)
     (vec curve)
@@ -48,8 +48,9 @@
           (conj (peek (vec curve)))))))
 
 (defn tally
-  "Returns what outcomes add up to: {:ok :failed :cancelled :bytes :kinds {kind n} :messages {kind first} :statuses {status n}}.
-  An outcome with a :kind failed; a cancelled one (nil) counts as neither."
+  "Returns what outcomes add up to: {:ok :failed :cancelled :bytes :kinds {kind n} :messages {kind
+  first} :statuses {status n}}. An outcome with a :kind failed; a cancelled one (nil) counts as
+  neither."
   [outcomes]
   (let [ended (remove nil? outcomes)]
     {:ok (count (remove :kind ended))

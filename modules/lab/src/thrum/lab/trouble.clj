@@ -8,7 +8,8 @@
 (def ^:private longest "How many characters of a message are kept." 500)
 
 (defn- attempt
-  "Returns what thunk returns, or `instead` where it throws: an exception's own methods are code of others, and may do so too."
+  "Returns what thunk returns, or `instead` where it throws: an exception's own methods are code of
+  others, and may do so too."
   [thunk instead]
   (try
     (thunk)
@@ -36,11 +37,16 @@
   [t]
   (attempt #(= :thrum/lab-usage (:type (ex-data t))) false))
 
-(defn- messages [t]
-  (short-text (str/join ": " (remove str/blank? (map ex-message (take 8 (take-while some? (iterate ex-cause t))))))))
+(defn- messages
+  [t]
+  (short-text
+    (str/join ": "
+              (remove str/blank?
+                      (map ex-message (take 8 (take-while some? (iterate ex-cause t))))))))
 
 (defn sentence
-  "Returns what went wrong in words: its message and those of its causes, its class if there is none."
+  "Returns what went wrong in words: its message and those of its causes, its class if there is
+  none."
   [t]
   (let [words (attempt #(messages t) "")]
     (if (str/blank? words) (.getName (class t)) words)))

@@ -28,33 +28,45 @@
 
 (deftest ^{:time-limit-ms 120000} what-core-async-does-is-seen
   (is (= 6 (:peak (pipeline :core-pipeline-async))) "two more than it was told")
-  (is (= 4 (:platform (:unread (pipeline :core-pipeline-blocking)))) "a thread for each item that nobody takes"))
+  (is (= 4 (:platform (:unread (pipeline :core-pipeline-blocking))))
+      "a thread for each item that nobody takes"))
 
 (defn- asking [url]
   {:job :requests, :way :raw-jdk, :n 40, :bytes 1000, :url url, :short-url url})
 
 (deftest ^{:time-limit-ms 60000} requests-are-sent-at-once-and-threads-counted
   (servers/with-server [url (server/start!)]
-    (let [{:keys [ms cold-ms peak threads error]} (channels/sample {} (asking (str url (server/path 1000 5000))))]
-      (is (nil? error))
-      (is (= 40 peak))
-      (is (< 195 ms) "an answer takes 200 ms")
-      (is (< 195 cold-ms))
-      (is (< 3 threads 40) "not a platform thread each"))))
+                       (let [{:keys [ms cold-ms peak threads error]}
+                             (channels/sample {} (asking (str url (server/path 1000 5000))))]
+                         (is (nil? error))
+                         (is (= 40 peak))
+                         (is (< 195 ms) "an answer takes 200 ms")
+                         (is (< 195 cold-ms))
+                         (is (< 3 threads 40) "not a platform thread each"))))
 
 (deftest a-request-that-fails-fails-the-sample
   (servers/with-server [url (servers/answering 500 {} 0)]
-    (is (thrown-with-msg? ExceptionInfo #"40 of 40 requests failed: .*500" (requests/sample (asking url)))))
+                       (is (thrown-with-msg? ExceptionInfo
+                                             #"40 of 40 requests failed: .*500"
+                                             (requests/sample (asking url)))))
   (servers/with-server [url (server/start!)]
-    (is (thrown-with-msg? ExceptionInfo #"expected 1000 bytes, received 999" (requests/sample (asking (str url (server/path 999 :unlimited))))))))
+                       (is (thrown-with-msg? ExceptionInfo
+                                             #"expected 1000 bytes, received 999"
+                                             (requests/sample
+                                               (asking (str url (server/path 999 :unlimited))))))))
 
 (deftest ^{:time-limit-ms 60000} a-job-that-fails-is-told
   (is (= {:class "job", :message "40 of 40 requests failed: Connection refused"}
          (:error (channels/sample {} (asking "http://127.0.0.1:1/"))))))
 
 (deftest threads-of-both-kinds-are-counted
-  (let [gate (CountDownLatch. 1), before (threads/busy)
-        virtual (mapv (fn [n] (.start (.name (Thread/ofVirtual) ^String (nth ["" "named" "a \"quoted\" one"] (rem n 3))) #(.await gate))) (range 60))
+  (let [gate (CountDownLatch. 1)
+        before (threads/busy)
+        virtual (mapv (fn [n]
+                        (.start (.name (Thread/ofVirtual)
+                                       ^String (nth ["" "named" "a \"quoted\" one"] (rem n 3)))
+                                #(.await gate)))
+                      (range 60))
         platform (vec (repeatedly 30 (fn [] (.start (Thread/ofPlatform) #(.await gate)))))
         more (merge-with - (threads/busy) before)]
     (.countDown gate)
@@ -71,4 +83,5 @@
     (is (not (.exists (io/file folder))))))
 
 (deftest what-cannot-be-run-is-a-sentence
-  (is (re-find #"^core.async 1.9.829-alpha2 could not be had: ./cljw cannot be run" (:problem (channels/alpha-class-path! "/")))))
+  (is (re-find #"^core.async 1.9.829-alpha2 could not be had: ./cljw cannot be run"
+               (:problem (channels/alpha-class-path! "/")))))

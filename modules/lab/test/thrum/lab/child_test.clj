@@ -12,21 +12,29 @@
 (set! *warn-on-reflection* true)
 
 (deftest a-server-ends-by-itself-when-its-parent-is-gone
-  (let [{:keys [^Process process] :as server} (child/start! (child/java-command server/jvm-opts 'thrum.lab.server))]
+  (let [{:keys [^Process process], :as server}
+        (child/start! (child/java-command server/jvm-opts 'thrum.lab.server))]
     (try
       (is (pos-int? (:port (child/ask server 50000))))
       (.close (.getOutputStream process))
       (is (.waitFor process 10 TimeUnit/SECONDS))
       (is (= 0 (.exitValue process)) "it was not killed")
-      (finally (.destroyForcibly process)))))
+      (finally
+        (.destroyForcibly process)))))
 
 (deftest a-child-that-ends-early-is-told-from-a-silent-one
   (let [child (child/start! ["sh" "-c" "echo 1; exit 3"])]
     (is (= 1 (child/ask child 10000)))
-    (is (= "A process of the lab ended early" (try (child/ask child 10000) (catch ExceptionInfo e (ex-message e)))))
+    (is (= "A process of the lab ended early"
+           (try
+             (child/ask child 10000)
+             (catch ExceptionInfo e (ex-message e)))))
     (child/stop! child))
   (let [child (child/start! ["cat"])]
-    (is (= "A process of the lab said nothing for 1 ms" (try (child/ask child 1) (catch ExceptionInfo e (ex-message e)))))
+    (is (= "A process of the lab said nothing for 1 ms"
+           (try
+             (child/ask child 1)
+             (catch ExceptionInfo e (ex-message e)))))
     (child/tell! child {:a 1})
     (is (= {:a 1} (child/ask child 10000)))
     (child/stop! child)
@@ -42,36 +50,52 @@
   (not (.isAlive handle)))
 
 (deftest a-leash-ends-a-program-that-does-not-watch-its-parent
-  (let [{:keys [^Process process] :as child} (child/start! (child/leashed ["sh" "-c" "echo $$; exec sleep 100"]))
+  (let [{:keys [^Process process], :as child} (child/start! (child/leashed
+                                                              ["sh" "-c" "echo $$; exec sleep 100"]))
         ^ProcessHandle program (.get (ProcessHandle/of (child/ask child 10000)))]
     (try
       (is (.isAlive program))
       (.close (.getOutputStream process))
       (is (ended? program))
       (is (.waitFor process 10 TimeUnit/SECONDS))
-      (finally (child/stop! child) (.destroyForcibly program)))))
+      (finally
+        (child/stop! child)
+        (.destroyForcibly program)))))
 
 (deftest a-leashed-program-that-ends-early-is-told-from-a-silent-one
   (let [child (child/start! (child/leashed ["sh" "-c" "echo 1; exit 3"]))]
     (is (= 1 (child/ask child 10000)))
-    (is (= "A process of the lab ended early" (try (child/ask child 10000) (catch ExceptionInfo e (ex-message e)))))
+    (is (= "A process of the lab ended early"
+           (try
+             (child/ask child 10000)
+             (catch ExceptionInfo e (ex-message e)))))
     (child/stop! child)))
 
 (deftest a-line-is-waited-for
   (let [child (child/start! ["sh" "-c" "echo starting; echo on port 80; echo more"])]
     (is (= ["on port 80" "80"] (child/await-match child #"on port (\d+)" 10000)))
-    (is (= "A process of the lab ended early" (try (child/await-match child #"never" 10000) (catch ExceptionInfo e (ex-message e)))))
+    (is (= "A process of the lab ended early"
+           (try
+             (child/await-match child #"never" 10000)
+             (catch ExceptionInfo e (ex-message e)))))
     (child/stop! child))
   (let [child (child/start! ["cat"])]
-    (is (= "A process of the lab said nothing for 1 ms" (try (child/await-match child #"never" 1) (catch ExceptionInfo e (ex-message e)))))
+    (is (= "A process of the lab said nothing for 1 ms"
+           (try
+             (child/await-match child #"never" 1)
+             (catch ExceptionInfo e (ex-message e)))))
     (child/stop! child)))
 
 (deftest a-command-has-an-exit-code-and-options
-  (let [command ["sh" "-c" "echo $GREETING; echo there >&2; pwd; exit 3"], options {:environment {"GREETING" "hi"}, :folder "/"}]
+  (let [command ["sh" "-c" "echo $GREETING; echo there >&2; pwd; exit 3"]
+        options {:environment {"GREETING" "hi"}, :folder "/"}]
     (is (= {:exit 3, :output "hi\nthere\n/\n"} (child/run-to-end! command options 10000)))
-    (is (= {:exit 3, :output "hi\n/\n"} (child/run-to-end! command (assoc options :errors-apart? true) 10000))))
+    (is (= {:exit 3, :output "hi\n/\n"}
+           (child/run-to-end! command (assoc options :errors-apart? true) 10000))))
   (is (= [:thrum/lab-silent "sleep did not end within 1 ms"]
-         (try (child/run-to-end! ["sleep" "100"] {} 1) (catch ExceptionInfo e ((juxt (comp :type ex-data) ex-message) e))))))
+         (try
+           (child/run-to-end! ["sleep" "100"] {} 1)
+           (catch ExceptionInfo e ((juxt (comp :type ex-data) ex-message) e))))))
 
 (deftest ^{:time-limit-ms 20000} a-command-that-leaves-a-process-behind-is-not-waited-for
   (is (= {:exit 0, :output ""} (child/run-to-end! ["sh" "-c" "sleep 15 & exit 0"] {} 10000))))
@@ -86,10 +110,13 @@
       (is (re-find #"^no-such-program cannot be run: " message)))))
 
 (deftest garbage-and-a-problem-and-the-end-are-sentences
-  (let [child (child/start! ["sh" "-c" "echo '{:a'; echo '{:problem \"the port is busy\"}'; read line; exit 0"])]
-    (is (= [:thrum/lab-child "A process of the lab said what is no EDN: {:a"] (problem #(child/ask child 10000))))
+  (let [child (child/start!
+                ["sh" "-c" "echo '{:a'; echo '{:problem \"the port is busy\"}'; read line; exit 0"])]
+    (is (= [:thrum/lab-child "A process of the lab said what is no EDN: {:a"]
+           (problem #(child/ask child 10000))))
     (is (= [:thrum/lab-child "the port is busy"] (problem #(child/ask child 10000))))
     (child/tell! child :go-on)
     (.waitFor ^Process (:process child))
-    (is (= [:thrum/lab-child "A process of the lab ended early"] (problem #(dotimes [_ 2] (child/tell! child :more)))))
+    (is (= [:thrum/lab-child "A process of the lab ended early"]
+           (problem #(dotimes [_ 2] (child/tell! child :more)))))
     (child/stop! child)))

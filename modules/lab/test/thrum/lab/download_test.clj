@@ -29,7 +29,8 @@
 
 (deftest a-redirect-is-an-outcome
   (servers/with-server [url (servers/answering 302 {"location" "http://elsewhere.invalid/"} 0)]
-    (is (= {:status 302, :bytes 0, :location "http://elsewhere.invalid/"} (fetch (str url "/x") 10000)))))
+                       (is (= {:status 302, :bytes 0, :location "http://elsewhere.invalid/"}
+                              (fetch (str url "/x") 10000)))))
 
 (deftest failures-have-kinds
   (servers/with-server [url (servers/answering 404 {} 3)]

@@ -39,13 +39,15 @@
     (is (every? #(<= % 4) (vals @most)))))
 
 (deftest a-slow-host-holds-up-none-but-its-own
-  (let [gate (promise), {:keys [items ended!]} (hosts/source (items "slow" 20, "fast" 100) 2)
+  (let [gate (promise)
+        {:keys [items ended!]} (hosts/source (items "slow" 20 "fast" 100) 2)
         fast (atom 0)
-        f (fn [{:keys [host] :as item}]
+        f (fn [{:keys [host], :as item}]
             (if (= "slow" host)
               (deref gate 5000 :late)
               (when (= 100 (swap! fast inc)) (deliver gate :all-fast-done)))
             (ended! item)
             host)]
     (is (= {"slow" 20, "fast" 100} (frequencies (t/pmapv 4 f items))))
-    (is (= :all-fast-done (deref gate 0 :late)) "the fast host was done while the slow one held its two places")))
+    (is (= :all-fast-done (deref gate 0 :late))
+        "the fast host was done while the slow one held its two places")))

@@ -34,8 +34,10 @@
     @most))
 
 (deftest pmap-runs-what-the-limit-line-says
-  (let [cpus (.availableProcessors (Runtime/getRuntime)), window (limit-line/pmap-window cpus)]
-    (is (= window (most-at-once (take (* 3 window) (iterate inc 0)) window)) "unchunked: one awaited, CPUs + 2 ahead")
+  (let [cpus (.availableProcessors (Runtime/getRuntime))
+        window (limit-line/pmap-window cpus)]
+    (is (= window (most-at-once (take (* 3 window) (iterate inc 0)) window))
+        "unchunked: one awaited, CPUs + 2 ahead")
     (is (= 32 (most-at-once (range 32) 32)) "chunked: a whole chunk")))
 
 (deftest bounded-rounds-are-rounded-up
@@ -47,10 +49,20 @@
   (is (nil? (:limit-line-ms (contender/plan :core-map {:n 100, :task-ms nil})))))
 
 (deftest every-contender-has-its-rounds
-  (is (= {:core-map 100, :core-pmap 4, :core-pmap-unchunked 20, :pool 2, :raw-jdk 1, :thrum-map 1, :thrum-pmap 1
-          :thrum-upmap 1, :thrum-pmap-fd-limit 1}
-         (into {} (map (fn [id] [id (:rounds (contender/limits id {:n 100, :cpus 2, :limit 512, :pool 50}))]))
-               (contender/ids)))))
+  (is
+    (= {:core-map 100
+        :core-pmap 4
+        :core-pmap-unchunked 20
+        :pool 2
+        :raw-jdk 1
+        :thrum-map 1
+        :thrum-pmap 1
+        :thrum-upmap 1
+        :thrum-pmap-fd-limit 1}
+       (into {}
+             (map
+               (fn [id] [id (:rounds (contender/limits id {:n 100, :cpus 2, :limit 512, :pool 50}))]))
+             (contender/ids)))))
 
 (deftest ab-asks-once-before-it-asks-all-others-at-once
   (is (= [6 2 2] (map #(limit-line/ab 100 %) [20 100 99])))

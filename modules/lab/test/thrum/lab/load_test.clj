@@ -16,14 +16,18 @@
 (set! *warn-on-reflection* true)
 
 (defn- serving
-  "Starts a server that calls (f socket) for each connection, on a thread of its own, and closes it after that."
+  "Starts a server that calls (f socket) for each connection, on a thread of its own, and closes it
+  after that."
   ^ServerSocket [f]
   (let [server (ServerSocket. 0 100 (InetAddress/getLoopbackAddress))]
     (Thread/startVirtualThread
       #(try
          (while true
-           (let [socket (.accept server)]
-             (Thread/startVirtualThread (fn [] (try (with-open [^Socket s socket] (f s)) (catch IOException _))))))
+                (let [socket (.accept server)]
+                  (Thread/startVirtualThread (fn []
+                                               (try
+                                                 (with-open [^Socket s socket] (f s))
+                                                 (catch IOException _))))))
          (catch IOException _)))
     server))
 
@@ -53,16 +57,23 @@
   (gate/in-time 20000 #(built-in/run (merge (job url) {:seconds 0.3} more))))
 
 (defn- run-until
-  "Returns the first short run that enough? is true of: on a busy machine one may end before anybody was asked. fresh! is called before each."
+  "Returns the first short run that enough? is true of: on a busy machine one may end before anybody
+  was asked. fresh! is called before each."
   ([enough? url more] (run-until enough? url more (constantly nil)))
   ([enough? url more fresh!]
-   (gate/eventually 20000 #(let [figures (do (fresh!) (short-run url more))] (when (enough? figures) figures)))))
+   (gate/eventually 20000
+                    #(let [figures (do
+                                     (fresh!)
+                                     (short-run url more))]
+                       (when (enough? figures) figures)))))
 
 (def ^:private answered? (comp pos? :requests))
 (def ^:private troubled? (comp seq :errors))
 
 (deftest the-built-in-generator-asks-again-on-the-connection-it-has
-  (let [connections (atom 0), asked (atom 0), heads (atom #{})]
+  (let [connections (atom 0)
+        asked (atom 0)
+        heads (atom #{})]
     (with-open [server (serving (fn [socket]
                                   (swap! connections inc)
                                   (while (when-let [head (read-head socket)]
@@ -70,14 +81,19 @@
                                            (swap! asked inc)
                                            (answer! socket ok)
                                            true))))]
-      (let [{:keys [requests per-second p50-ms p99-ms max-ms errors]} (run-until answered? (url server) {} #(run! (fn [counted] (reset! counted 0)) [connections asked]))]
+      (let [{:keys [requests per-second p50-ms p99-ms max-ms errors]}
+            (run-until answered?
+                       (url server)
+                       {}
+                       #(run! (fn [counted] (reset! counted 0)) [connections asked]))]
         (is (= [3 {}] [@connections errors]))
         (is (<= requests @asked (+ requests 3)) "at most one of each connection was not awaited")
         (is (< requests per-second))
         (is (<= 0.001 p50-ms p99-ms max-ms 300))
         (is (= 1 (count @heads)))
         (is (str/starts-with? (first @heads) "GET / HTTP/1.1\r\nHost: 127.0.0.1:"))
-        (is (= 13 (count (str/split-lines (str/trim (first @heads))))) "a request line and a browser's twelve headers")))))
+        (is (= 13 (count (str/split-lines (str/trim (first @heads)))))
+            "a request line and a browser's twelve headers")))))
 
 (deftest a-refused-connection-is-counted
   (let [gone (doto (serving (fn [_])) .close)
@@ -86,19 +102,31 @@
     (is (<= 1 (:connect errors) 200) "it rests between two attempts")))
 
 (deftest a-server-that-hangs-up-is-counted
-  (with-open [server (serving (fn [socket] (read-head socket) (answer! socket ok) (read-head socket)))]
+  (with-open [server (serving
+                       (fn [socket] (read-head socket) (answer! socket ok) (read-head socket)))]
     (let [{:keys [requests errors]} (run-until (every-pred answered? troubled?) (url server) {})]
       (is (pos? requests))
       (is (= [:read] (keys errors)))))
-  (with-open [server (serving (fn [socket] (read-head socket) (answer! socket "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")))]
-    (is (= [0 [:read]] ((juxt :requests (comp keys :errors)) (run-until troubled? (url server) {})))))
-  (with-open [server (serving (fn [socket] (read-head socket) (answer! socket "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")))]
+  (with-open [server (serving
+                       (fn [socket]
+                         (read-head socket)
+                         (answer! socket "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")))]
+    (is (= [0 [:read]]
+           ((juxt :requests (comp keys :errors)) (run-until troubled? (url server) {})))))
+  (with-open [server
+              (serving
+                (fn [socket]
+                  (read-head socket)
+                  (answer! socket
+                           "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")))]
     (is (= {} (:errors (run-until answered? (url server) {}))) "unless it said that it would")))
 
 (deftest an-answer-that-does-not-come-is-a-time-out
   (let [gate (promise)]
     (with-open [server (serving (fn [_] (deref gate 20000 nil)))]
-      (is (= [0 [:timeout]] ((juxt :requests (comp keys :errors)) (run-until troubled? (url server) {:timeout-ms 50})))))
+      (is (= [0 [:timeout]]
+             ((juxt :requests (comp keys :errors))
+              (run-until troubled? (url server) {:timeout-ms 50})))))
     (deliver gate :open)))
 
 (deftest a-run-ends-although-nobody-answers
@@ -117,21 +145,24 @@
   (run! f (distinct [@load/generator :built-in])))
 
 (deftest ^{:time-limit-ms 60000} a-generator-runs-in-a-process-of-its-own-and-says-which-it-was
-  (servers/with-server [url (servers/answering 200 {} 3)]
-    (on-each-generator
-      (fn [generator]
-        (let [{:keys [requests per-second p50-ms p99-ms errors] :as figures} (load/drive! generator (assoc (job url) :warm-up-seconds 1))]
-          (is (= [generator {}] [(:generator figures) errors]))
-          (is (pos? requests))
-          (is (< (* 0.5 per-second) requests (* 2 per-second)) "in about a second")
-          (is (<= 0 p50-ms p99-ms)))))))
+  (servers/with-server
+    [url (servers/answering 200 {} 3)]
+    (on-each-generator (fn [generator]
+                         (let [{:keys [requests per-second p50-ms p99-ms errors], :as figures}
+                               (load/drive! generator (assoc (job url) :warm-up-seconds 1))]
+                           (is (= [generator {}] [(:generator figures) errors]))
+                           (is (pos? requests))
+                           (is (< (* 0.5 per-second) requests (* 2 per-second)) "in about a second")
+                           (is (<= 0 p50-ms p99-ms)))))))
 
 (deftest ^{:time-limit-ms 60000} no-answer-at-all-is-an-error
   (let [gone (url (doto (serving (fn [_])) .close))]
-    (on-each-generator
-      (fn [generator]
-        (is (= :thrum/lab-load (try (load/drive! generator (job gone)) (catch ExceptionInfo e (:type (ex-data e)))))
-            (str generator))))))
+    (on-each-generator (fn [generator]
+                         (is (= :thrum/lab-load
+                                (try
+                                  (load/drive! generator (job gone))
+                                  (catch ExceptionInfo e (:type (ex-data e)))))
+                             (str generator))))))
 
 ;; Bursts
 
@@ -139,16 +170,21 @@
   {:url (url server), :requests requests, :connections connections, :timeout-ms 10000})
 
 (deftest a-burst-has-so-many-at-once-and-a-connection-for-each
-  (let [connections (atom 0), running (atom 0), most (atom 0), full (promise)]
-    (with-open [server (serving (fn [socket]
-                                  (swap! connections inc)
-                                  (read-head socket)
-                                  (when (= 4 (swap! most max (swap! running inc))) (deliver full true))
-                                  (deref full 20000 nil)
-                                  (swap! running dec)
-                                  (answer! socket ok)
-                                  (read-head socket)))]
-      (let [{:keys [requests seconds errors p50-ms max-ms]} (gate/in-time 30000 #(built-in/burst (burst-job server 9 4)))]
+  (let [connections (atom 0)
+        running (atom 0)
+        most (atom 0)
+        full (promise)]
+    (with-open [server
+                (serving (fn [socket]
+                           (swap! connections inc)
+                           (read-head socket)
+                           (when (= 4 (swap! most max (swap! running inc))) (deliver full true))
+                           (deref full 20000 nil)
+                           (swap! running dec)
+                           (answer! socket ok)
+                           (read-head socket)))]
+      (let [{:keys [requests seconds errors p50-ms max-ms]}
+            (gate/in-time 30000 #(built-in/burst (burst-job server 9 4)))]
         (is (= [9 9 4 {}] [requests @connections @most errors]))
         (is (<= 0 p50-ms max-ms (* 1001 seconds)))))))
 
@@ -165,12 +201,18 @@
 
 (deftest a-burst-is-over-although-requests-fail
   (let [gone (doto (serving (fn [_])) .close)]
-    (is (= [0 {:connect 5}] ((juxt :requests :errors) (gate/in-time 30000 #(built-in/burst (burst-job gone 5 2)))))))
+    (is (= [0 {:connect 5}]
+           ((juxt :requests :errors) (gate/in-time 30000 #(built-in/burst (burst-job gone 5 2)))))))
   (with-open [server (serving (fn [socket] (read-head socket)))]
-    (is (= [0 {:read 5}] ((juxt :requests :errors) (gate/in-time 30000 #(built-in/burst (burst-job server 5 2)))))))
+    (is (= [0 {:read 5}]
+           ((juxt :requests :errors)
+            (gate/in-time 30000 #(built-in/burst (burst-job server 5 2)))))))
   (let [gate (promise)]
     (with-open [server (serving (fn [_] (deref gate 20000 nil)))]
-      (is (= {:timeout 3} (:errors (gate/in-time 30000 #(built-in/burst (assoc (burst-job server 3 3) :timeout-ms 50)))))))
+      (is
+        (= {:timeout 3}
+           (:errors
+             (gate/in-time 30000 #(built-in/burst (assoc (burst-job server 3 3) :timeout-ms 50)))))))
     (deliver gate :open)))
 
 (defn- on-each-burst-generator [f]
@@ -179,12 +221,15 @@
       (try (f bursts) (finally (close!))))))
 
 (deftest ^{:time-limit-ms 60000} bursts-come-from-a-process-of-their-own-one-after-the-other
-  (servers/with-server [address (servers/answering 200 {} 3)]
+  (servers/with-server
+    [address (servers/answering 200 {} 3)]
     (on-each-burst-generator
-      (fn [{:keys [generator] :as bursts}]
+      (fn [{:keys [generator], :as bursts}]
         (dotimes [_ 2]
-          (let [{:keys [requests seconds p50-ms p99-ms errors] :as figures}
-                (load/burst! bursts {:url (str address "/"), :requests 20, :connections 10, :timeout-ms 10000})]
+          (let [{:keys [requests seconds p50-ms p99-ms errors], :as figures}
+                (load/burst!
+                  bursts
+                  {:url (str address "/"), :requests 20, :connections 10, :timeout-ms 10000})]
             (is (= [generator 20 {}] [(:generator figures) requests errors]))
             (is (pos? seconds))
             (is (<= 0 p50-ms p99-ms))))))))
@@ -193,15 +238,22 @@
   (let [asked (atom 0)]
     (with-open [server (serving (fn [socket]
                                   (read-head socket)
-                                  (answer! socket (if (zero? (mod (swap! asked inc) 5)) "HTTP/1.1 503 X\r\nContent-Length: 4\r\n\r\nbusy" ok))))]
-      (on-each-burst-generator
-        (fn [{:keys [generator] :as bursts}]
-          (reset! asked 0)
-          (let [e (try (load/burst! bursts (burst-job server 20 10)) (catch ExceptionInfo e e))]
-            (is (= :thrum/lab-load (:type (ex-data e))) (str generator))
-            (is (= 4 (:status (:errors (ex-data e)))))
-            (is (str/includes? (ex-message e) "4 status")))))))
+                                  (answer! socket
+                                           (if (zero? (mod (swap! asked inc) 5))
+                                             "HTTP/1.1 503 X\r\nContent-Length: 4\r\n\r\nbusy"
+                                             ok))))]
+      (on-each-burst-generator (fn [{:keys [generator], :as bursts}]
+                                 (reset! asked 0)
+                                 (let [e (try
+                                           (load/burst! bursts (burst-job server 20 10))
+                                           (catch ExceptionInfo e e))]
+                                   (is (= :thrum/lab-load (:type (ex-data e))) (str generator))
+                                   (is (= 4 (:status (:errors (ex-data e)))))
+                                   (is (str/includes? (ex-message e) "4 status")))))))
   (let [gone (doto (serving (fn [_])) .close)]
-    (on-each-burst-generator
-      (fn [{:keys [generator] :as bursts}]
-        (is (= :thrum/lab-load (try (load/burst! bursts (burst-job gone 5 5)) (catch ExceptionInfo e (:type (ex-data e))))) (str generator))))))
+    (on-each-burst-generator (fn [{:keys [generator], :as bursts}]
+                               (is (= :thrum/lab-load
+                                      (try
+                                        (load/burst! bursts (burst-job gone 5 5))
+                                        (catch ExceptionInfo e (:type (ex-data e)))))
+                                   (str generator))))))

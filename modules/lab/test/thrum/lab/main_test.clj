@@ -34,17 +34,20 @@
 
 (deftest wrong-arguments-are-one-sentence-and-exit-2
   (is (= [2 "" "There is no option --limt; the nearest one is --limit.\n"] (run "--limt" "3")))
-  (is (= [2 "" "There is no experiment fan-uot; the nearest one is fan-out.\n"] (run "--only" "fan-uot")))
+  (is (= [2 "" "There is no experiment fan-uot; the nearest one is fan-out.\n"]
+         (run "--only" "fan-uot")))
   (is (= 2 (first (run "compare" "/nowhere/a.edn" "/nowhere/b.edn"))))
   (is (= 2 (first (run "fan-out" "--urls" "/nowhere/urls.txt" "--out" (temp-dir))))))
 
 (deftest a-handler-that-is-not-there-is-wrong-arguments
   (is (= [2 "The namespace nowhere is not on the class path.\n"]
-         ((juxt first (comp #(subs % (.lastIndexOf ^String % "The ")) peek)) (run "handler" "nowhere/handler" "--out" (temp-dir))))))
+         ((juxt first (comp #(subs % (.lastIndexOf ^String % "The ")) peek))
+          (run "handler" "nowhere/handler" "--out" (temp-dir))))))
 
 (deftest ^{:time-limit-ms 120000} an-engine-asked-for-by-name-that-cannot-be-had-exits-3
   (when-not (contains? (serve/engines) :http-kit)
-    (with-redefs [serve/http-kit-class-path! (constantly {:problem "http-kit could not be had: no repository"})]
+    (with-redefs [serve/http-kit-class-path!
+                  (constantly {:problem "http-kit could not be had: no repository"})]
       (let [[code out] (run "ring-http-kit" "--out" (temp-dir))]
         (is (= 3 code))
         (is (str/includes? out "Skipped: http-kit could not be had: no repository."))))))
@@ -54,12 +57,14 @@
 
 (deftest print-plan-prints-edn-and-runs-nothing
   (let [[code out] (run "--only" "many" "--print-plan")]
-    (is (= [0 1 [:many]] [code (:thrum.lab/version (edn/read-string out)) (:asked (edn/read-string out))]))))
+    (is (= [0 1 [:many]]
+           [code (:thrum.lab/version (edn/read-string out)) (:asked (edn/read-string out))]))))
 
 (deftest an-experiment-is-chosen-by-its-command
   (let [[code out] (run "scope" "--print-plan")]
     (is (= [0 [:scope] [:hangs :fails :deaf]]
-           [code (map :experiment (:experiments (edn/read-string out))) (map :part (:parts (first (:experiments (edn/read-string out)))))]))))
+           [code (map :experiment (:experiments (edn/read-string out)))
+            (map :part (:parts (first (:experiments (edn/read-string out)))))]))))
 
 (deftest a-chosen-experiment-runs-by-itself
   (let [dir (temp-dir), [code out] (run "scope" "--only" "fails" "--out" dir)]
@@ -70,7 +75,15 @@
 (defn twice "The user's function of these tests." [x] (* 2 x))
 
 (deftest a-run-of-ones-own-writes-its-result-and-page
-  (let [dir (temp-dir), [code out] (run "fan-out" "--call" (str `twice) "--inputs" (file-of "[1 2 :x]") "--out" dir "--outcomes")]
+  (let [dir (temp-dir)
+        [code out] (run "fan-out"
+                        "--call"
+                        (str `twice)
+                        "--inputs"
+                        (file-of "[1 2 :x]")
+                        "--out"
+                        dir
+                        "--outcomes")]
     (is (= 0 code))
     (is (str/includes? out "3  ClassCastException"))
     (is (= ["report.html" "result.edn"] (sort (.list (io/file dir)))))
@@ -78,16 +91,25 @@
     (is (= 0 (first (run "compare" (str dir "/result.edn") (str dir "/result.edn")))))))
 
 (deftest json-goes-to-standard-output-alone
-  (let [[code out err] (run "fan-out" "--call" (str `twice) "--inputs" (file-of "[1]") "--out" (temp-dir) "--json")]
+  (let [[code out err] (run "fan-out"
+                            "--call"
+                            (str `twice)
+                            "--inputs"
+                            (file-of "[1]")
+                            "--out"
+                            (temp-dir)
+                            "--json")]
     (is (= 0 code))
     (is (str/starts-with? out "{\"thrum.lab/version\":1"))
     (is (str/includes? err "Your function"))))
 
 (defn- ignores-interrupt?
-  "True if this process was started with SIGINT ignored, in the background of a script say: its children ignore it too."
+  "True if this process was started with SIGINT ignored, in the background of a script say: its
+  children ignore it too."
   []
   (let [status (io/file "/proc/self/status")]
-    (if-let [[_ mask] (when (.exists status) (re-find #"SigIgn:\s*(\w+)" (Files/readString (.toPath status))))]
+    (if-let [[_ mask] (when (.exists status)
+                        (re-find #"SigIgn:\s*(\w+)" (Files/readString (.toPath status))))]
       (bit-test (Long/parseUnsignedLong mask 16) 1)
       false)))
 
@@ -96,13 +118,14 @@
     (.destroy process)
     (.waitFor (.start (ProcessBuilder. ^List (list "kill" "-INT" (str (.pid process))))))))
 
-(defn- await-line [{:keys [^BlockingQueue lines]} pattern]
+(defn- await-line
+  [{:keys [^BlockingQueue lines]} pattern]
   (loop []
     (let [line (.poll lines 60 TimeUnit/SECONDS)]
-      (cond
-        (not (string? line)) (throw (ex-info "The lab ended, or said nothing for a minute" {:waiting-for (str pattern)}))
-        (re-find pattern line) line
-        :else (recur)))))
+      (cond (not (string? line)) (throw (ex-info "The lab ended, or said nothing for a minute"
+                                                 {:waiting-for (str pattern)}))
+            (re-find pattern line) line
+            :else (recur)))))
 
 (defn- below [^Process process]
   (vec (iterator-seq (.iterator (.descendants process)))))
@@ -114,14 +137,16 @@
 (deftest a-folder-that-cannot-be-written-into-is-wrong-arguments-before-the-run
   (let [file (file-of "")]
     (is (= [2 ""] (butlast (run "scope" "--out" file))))
-    (is (re-find #"^The results cannot be written into .*--out" (peek (run "scope" "--out" (str file "/below")))))))
+    (is (re-find #"^The results cannot be written into .*--out"
+                 (peek (run "scope" "--out" (str file "/below")))))))
 
 (def ^:private quick-start ["-XX:+UseSerialGC" "-XX:TieredStopAtLevel=1"])
 
 (deftest ctrl-c-keeps-what-was-measured-and-leaves-no-process
   (let [dir (temp-dir)
-        command (into (child/java-command quick-start 'thrum.lab.main) ["--only" "downloads" "--rate" "2000000" "--out" dir])
-        {:keys [^Process process] :as lab} (child/start! command)]
+        command (into (child/java-command quick-start 'thrum.lab.main)
+                      ["--only" "downloads" "--rate" "2000000" "--out" dir])
+        {:keys [^Process process], :as lab} (child/start! command)]
     (try
       (await-line lab #"^downloads: clojure.core/map ")
       (let [servers (below process)]
@@ -134,4 +159,5 @@
           (is (true? (:interrupted? (first (:experiments result)))))
           (is (= 100 (get-in result [:experiments 0 :parts 0 :contenders 0 :samples 0 :ok]))))
         (is (str/includes? (slurp (io/file dir "report.html")) "Interrupted:")))
-      (finally (.destroyForcibly process)))))
+      (finally
+        (.destroyForcibly process)))))

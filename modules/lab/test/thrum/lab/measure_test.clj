@@ -7,7 +7,8 @@
 (set! *warn-on-reflection* true)
 
 (defn- leaving-one
-  "Returns a way that makes all calls at once and returns without the value of :hangs, when that has started."
+  "Returns a way that makes all calls at once and returns without the value of :hangs, when that has
+  started."
   [started]
   (fn [f coll]
     (let [calls (mapv (fn [x] [x (future (f x))]) coll)]
@@ -30,5 +31,9 @@
   (is (= 0 (:left (measure/sample-with-rest mapv identity [{:bytes 1}] 0 (constantly nil))))))
 
 (deftest an-interrupt-of-the-watch-ends-the-sample
-  (is (:interrupted? (measure/sample-with-rest (fn [_ _] (.interrupt (Thread/currentThread))) identity [] 5000 (constantly nil))))
+  (is (:interrupted? (measure/sample-with-rest (fn [_ _] (.interrupt (Thread/currentThread)))
+                                               identity
+                                               []
+                                               5000
+                                               (constantly nil))))
   (is (not (Thread/interrupted))))

@@ -40,40 +40,56 @@
   (is (= "Scaled: files of 60 kB instead of 6 MB." (:scaled (part (plan-of) :downloads)))))
 
 (deftest the-limit-is-the-users
-  (is (= [7 "t/pmap 7" 15] ((juxt (comp :limit :params) :name :rounds) (row (plan-of "--limit" "7") :downloads :thrum-pmap)))))
+  (is (= [7 "t/pmap 7" 15]
+         ((juxt (comp :limit :params) :name :rounds)
+          (row (plan-of "--limit" "7") :downloads :thrum-pmap)))))
 
 (deftest the-rate-is-the-users
   (is (= 1000 (:rate (part (plan-of "--rate" "1000") :many))))
   (is (nil? (:limit-line-ms (row (plan-of "--rate" "unlimited") :downloads :core-map)))))
 
 (deftest only-chooses-an-experiment-or-a-part
-  (is (= [:downloads :many :files :unlimited] (map :part (:parts (first (:experiments (plan-of "--only" "fan-out")))))))
-  (is (= [:files] (map :part (:parts (first (:experiments (plan-of "fan-out" "--only" "files"))))))))
+  (is (= [:downloads :many :files :unlimited]
+         (map :part (:parts (first (:experiments (plan-of "--only" "fan-out")))))))
+  (is (= [:files]
+         (map :part (:parts (first (:experiments (plan-of "fan-out" "--only" "files"))))))))
 
 (deftest a-part-that-cannot-run-is-planned-as-skipped
-  (let [plan (plan/plan (cli/parse ["--only" "files"]) (assoc facts :hard-file-limit? false) [(fan-out/experiment fan-out/quick)])]
+  (let [plan (plan/plan (cli/parse ["--only" "files"])
+                        (assoc facts :hard-file-limit? false)
+                        [(fan-out/experiment fan-out/quick)])]
     (is (string? (:skipped (part plan :files))))
     (is (= [:files] (:asked plan)))))
 
 (deftest the-unbounded-contender-is-declared-to-break
-  (is (= [:breaks nil] (map #(:expect (row (plan-of) :files %)) [:thrum-map :thrum-pmap-fd-limit]))))
+  (is (= [:breaks nil]
+         (map #(:expect (row (plan-of) :files %)) [:thrum-map :thrum-pmap-fd-limit]))))
 
 (deftest own-urls-run-with-pmap-alone
-  (let [plan (plan/plan (cli/parse ["fan-out" "--urls" "f" "--limit" "3"]) facts [(urls/experiment "f")])]
+  (let [plan (plan/plan (cli/parse ["fan-out" "--urls" "f" "--limit" "3"])
+                        facts
+                        [(urls/experiment "f")])]
     (is (= ["t/pmap 3"] (map :name (:contenders (part plan :urls)))))
     (is (= [8 60000] ((juxt :per-host :timeout-ms) (part plan :urls))))
     (is (nil? (:estimate-ms plan)))))
 
 (def ^:private all-engines [:jdk :jetty :tomcat :helidon :http-kit])
 
-(defn- ring-plan [engines & argv]
-  (plan/plan (cli/parse (cons "--all" argv)) (assoc facts :engines engines) (map ring/experiment all-engines)))
+(defn- ring-plan
+  [engines & argv]
+  (plan/plan (cli/parse (cons "--all" argv))
+             (assoc facts :engines engines)
+             (map ring/experiment all-engines)))
 
 (defn- part-names [plan]
   (map :part (mapcat :parts (:experiments plan))))
 
 (def ^:private all-facts
-  (assoc facts :engines (set all-engines), :ab? true, :spring-boot {:folder "x", :jar "x"}, :channels {:folder "x"}))
+  (assoc facts
+         :engines (set all-engines)
+         :ab? true
+         :spring-boot {:folder "x", :jar "x"}
+         :channels {:folder "x"}))
 
 (defn- plan-of-all [facts & argv]
   (plan/plan (cli/parse argv) facts experiments/all))
@@ -101,16 +117,21 @@
 (defn- form-of [plan] (get-in plan [:options :form]))
 
 (deftest only-a-command-line-that-asks-for-nothing-is-the-tour
-  (is (= [:tour :tour :tour] (map #(form-of (apply plan-of-all all-facts %)) [[] ["tour"] ["--limit" "3" "--json"]])))
-  (is (= [:quick :quick :quick :full] (map #(form-of (apply plan-of-all all-facts %)) [["--all"] ["scope"] ["--only" "many"] ["--full"]])))
-  (is (= (map (comp :name experiment/about) experiments/all) (map :experiment (:experiments (plan-of-all all-facts "--all"))))))
+  (is (= [:tour :tour :tour]
+         (map #(form-of (apply plan-of-all all-facts %)) [[] ["tour"] ["--limit" "3" "--json"]])))
+  (is (= [:quick :quick :quick :full]
+         (map #(form-of (apply plan-of-all all-facts %))
+              [["--all"] ["scope"] ["--only" "many"] ["--full"]])))
+  (is (= (map (comp :name experiment/about) experiments/all)
+         (map :experiment (:experiments (plan-of-all all-facts "--all"))))))
 
 (deftest help-says-how-long-the-full-form-takes
   (is (< 6000000 (:estimate-ms (plan-of-all all-facts "--full")) 8400000) "some two hours"))
 
 (deftest a-part-of-an-engine-that-is-not-there-is-skipped-by-its-name
   (is (= [[:jetty-sleep true]]
-         (map (juxt :part (comp string? :skipped)) (mapcat :parts (:experiments (plan-of-all facts "--only" "jetty-many")))))))
+         (map (juxt :part (comp string? :skipped))
+              (mapcat :parts (:experiments (plan-of-all facts "--only" "jetty-many")))))))
 
 (deftest ring-experiments-have-a-quick-form-of-less-than-a-minute-each
   (doseq [plan (:experiments (ring-plan (set all-engines)))]
@@ -119,50 +140,74 @@
 
 (deftest four-thousand-connections-are-for-the-full-form-or-asked-for-by-name
   (is (= [:jdk-sleep :jdk-no-sleep] (part-names (ring-plan (set all-engines) "ring-jdk"))))
-  (is (= [:jdk-sleep :jdk-no-sleep :jdk-many] (part-names (ring-plan (set all-engines) "ring-jdk" "--full"))))
+  (is (= [:jdk-sleep :jdk-no-sleep :jdk-many]
+         (part-names (ring-plan (set all-engines) "ring-jdk" "--full"))))
   (is (= [:jetty-many] (part-names (ring-plan (set all-engines) "--only" "jetty-many")))))
 
 (deftest an-engine-that-is-not-there-is-skipped-with-the-reason
   (let [plan (ring-plan #{:jdk :jetty} "ring-http-kit")]
     (is (= [:http-kit-sleep] (part-names plan)))
-    (is (re-find #"^http-kit is neither on the class path, .* add http-kit/http-kit" (:skipped (part plan :http-kit-sleep))))))
+    (is (re-find #"^http-kit is neither on the class path, .* add http-kit/http-kit"
+                 (:skipped (part plan :http-kit-sleep))))))
 
 (deftest http-kit-is-tried-in-a-checkout
-  (let [{[plan] :experiments} (plan/plan (cli/parse ["ring-http-kit"]) (assoc facts :engines #{:jdk}, :checkout "thrum") [(ring/experiment :http-kit)])]
-    (is (= [[:http-kit-sleep nil] [:http-kit-no-sleep nil]] (map (juxt :part :skipped) (:parts plan))))
+  (let [{[plan] :experiments} (plan/plan (cli/parse ["ring-http-kit"])
+                                         (assoc facts :engines #{:jdk} :checkout "thrum")
+                                         [(ring/experiment :http-kit)])]
+    (is (= [[:http-kit-sleep nil] [:http-kit-no-sleep nil]]
+           (map (juxt :part :skipped) (:parts plan))))
     (is (= "the download of http-kit, the first time" (:not-counted plan)))))
 
 (deftest helidon-has-no-pools
-  (is (= [["Helidon, virtual threads" "thrum.server"]] (distinct (map #(mapv :name (:contenders (part (ring-plan (set all-engines) "--full") %)))
-                                                                      [:helidon-sleep :helidon-no-sleep :helidon-many])))))
+  (is (= [["Helidon, virtual threads" "thrum.server"]]
+         (distinct (map #(mapv :name (:contenders (part (ring-plan (set all-engines) "--full") %)))
+                        [:helidon-sleep :helidon-no-sleep :helidon-many])))))
 
 (deftest a-rings-limit-line-is-connections-or-threads-over-sleep
   (let [plan (ring-plan (set all-engines) "--full")]
-    (is (= [1000.0 2400.0 2400.0 2400.0] (map :limit-line-per-second (:contenders (part plan :jetty-sleep)))))
-    (is (= [1000.0 80000.0 80000.0 80000.0] (map :limit-line-per-second (:contenders (part plan :jetty-many)))))
+    (is (= [1000.0 2400.0 2400.0 2400.0]
+           (map :limit-line-per-second (:contenders (part plan :jetty-sleep)))))
+    (is (= [1000.0 80000.0 80000.0 80000.0]
+           (map :limit-line-per-second (:contenders (part plan :jetty-many)))))
     (is (= [nil nil] (map :limit-line-per-second (:contenders (part plan :jetty-no-sleep)))))
-    (is (= [843 nil nil 2218] (map (comp :per-second :published) (:contenders (part plan :jetty-sleep)))))
-    (is (= [nil nil nil nil] (map :published (:contenders (part plan :jdk-sleep)))) "nobody published any")))
+    (is (= [843 nil nil 2218]
+           (map (comp :per-second :published) (:contenders (part plan :jetty-sleep)))))
+    (is (= [nil nil nil nil] (map :published (:contenders (part plan :jdk-sleep))))
+        "nobody published any")))
 
 (deftest the-judged-form-is-five-warmed-runs-of-ten-seconds-in-turns
-  (doseq [{:keys [seconds warm-up-seconds in-turns? scaled contenders]} (mapcat :parts (:experiments (ring-plan (set all-engines) "--full")))]
+  (doseq [{:keys [seconds warm-up-seconds in-turns? scaled contenders]}
+          (mapcat :parts (:experiments (ring-plan (set all-engines) "--full")))]
     (is (= [10 true nil] [seconds in-turns? scaled]))
     (is (<= 5 warm-up-seconds))
     (is (every? #{5} (map :repeat contenders))))
-  (is (= "Scaled: one run of 2 s instead of five of 10 s, and little time to warm up." (:scaled (part (ring-plan #{:jdk}) :jdk-sleep)))))
+  (is (= "Scaled: one run of 2 s instead of five of 10 s, and little time to warm up."
+         (:scaled (part (ring-plan #{:jdk}) :jdk-sleep)))))
 
 (deftest the-users-handler-meets-pools-and-virtual-threads
-  (let [plan (plan/plan (cli/parse ["handler" "my.app/handler" "--connections" "400" "--path" "/x"]) facts [(handler/experiment 'my.app/handler)])]
-    (is (= ["virtual threads" "platform pool of 50" "platform pool of 200" "platform pool of 400"] (map :name (:contenders (part plan :handler)))))
+  (let [plan (plan/plan (cli/parse ["handler" "my.app/handler" "--connections" "400" "--path" "/x"])
+                        facts
+                        [(handler/experiment 'my.app/handler)])]
+    (is (= ["virtual threads" "platform pool of 50" "platform pool of 200" "platform pool of 400"]
+           (map :name (:contenders (part plan :handler)))))
     (is (= [400 "/x"] ((juxt :connections :path) (part plan :handler))))
-    (is (= {:engine :jdk, :way :thrum, :handler 'my.app/handler, :pool nil} (:job (row plan :handler :thrum)))))
-  (is (= 2 (count (:contenders (part (plan/plan (cli/parse ["handler" "a/b" "--connections" "50"]) facts [(handler/experiment 'a/b)]) :handler))))))
+    (is (= {:engine :jdk, :way :thrum, :handler 'my.app/handler, :pool nil}
+           (:job (row plan :handler :thrum)))))
+  (is (= 2
+         (count (:contenders (part (plan/plan (cli/parse ["handler" "a/b" "--connections" "50"])
+                                              facts
+                                              [(handler/experiment 'a/b)])
+                                   :handler))))))
 
 (deftest a-plan-that-fails-is-told-in-every-form
-  (let [broken (reify experiment/Experiment
+  (let [broken (reify
+                 experiment/Experiment
                  (about [_] {:name :broken, :doc "It breaks.", :parts []})
                  (plan [_ _ _] (throw (StackOverflowError.)))
                  (open! [_])
                  (sample! [_ _ _ _ _]))]
     (doseq [argv [[] ["--all"] ["--full"]]]
-      (is (= [[:broken]] (map #(map :part (:parts %)) (:experiments (plan/plan (cli/parse argv) facts [broken])))) argv))))
+      (is (= [[:broken]]
+             (map #(map :part (:parts %))
+                  (:experiments (plan/plan (cli/parse argv) facts [broken]))))
+          argv))))

@@ -16,15 +16,21 @@
 
 (deftest the-fraction-counts-samples-and-items
   (is (= 0.5 (progress/fraction half-way)))
-  (is (= 0.75 (progress/fraction (reduce progress/step half-way [{:event :sample-starts, :part part, :row row}
-                                                                 {:event :items, :count 50}]))))
+  (is (= 0.75
+         (progress/fraction
+           (reduce progress/step
+                   half-way
+                   [{:event :sample-starts, :part part, :row row} {:event :items, :count 50}]))))
   (is (nil? (progress/fraction (progress/start {:estimate-ms nil})))))
 
 (deftest what-is-skipped-is-done
   (let [plan {:title "Spring", :parts [{:contenders [row row]}]}
-        state (progress/step (progress/start {:estimate-ms 2000}) {:event :experiment-skipped, :plan plan})]
+        state (progress/step (progress/start {:estimate-ms 2000})
+                             {:event :experiment-skipped, :plan plan})]
     (is (= 0.5 (progress/fraction state)))
-    (is (= "Skipped: Spring (Maven failed)." (progress/line {:event :experiment-skipped, :plan plan, :reason "Maven failed"} state 0)))))
+    (is
+      (= "Skipped: Spring (Maven failed)."
+         (progress/line {:event :experiment-skipped, :plan plan, :reason "Maven failed"} state 0)))))
 
 (deftest time-left-follows-the-pace
   (is (= 3000.0 (progress/left-ms half-way 3000))))
@@ -33,8 +39,11 @@
   (is (= "██████████████░░░░░░░░░░░░░░  3 s left" (progress/bar half-way 3000))))
 
 (deftest the-bar-stays-on-its-line
-  (let [part {:part :go-blocks, :n 100}, row {:name "go, 1.9.829-alpha2, target", :estimate-ms 4900, :repeat 1}
-        bar (progress/bar (progress/step (progress/start {:estimate-ms 140000}) {:event :sample-starts, :part part, :row row}) 3000)]
+  (let [part {:part :go-blocks, :n 100}
+        row {:name "go, 1.9.829-alpha2, target", :estimate-ms 4900, :repeat 1}
+        bar (progress/bar (progress/step (progress/start {:estimate-ms 140000})
+                                         {:event :sample-starts, :part part, :row row})
+                          3000)]
     (is (<= (count bar) 79))
     (is (str/ends-with? bar "  go-blocks: go, 1.9.829-alpha2, …"))))
 

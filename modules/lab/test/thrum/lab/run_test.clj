@@ -1,5 +1,6 @@
 (ns thrum.lab.run-test
-  "In which order a plan is run, that nothing an experiment throws ends the run, and what is left of a run that was ended."
+  "In which order a plan is run, that nothing an experiment throws ends the run, and what is left of
+  a run that was ended."
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing]]
@@ -20,8 +21,10 @@
 (defn- order
   "Returns the contenders of the samples of one part, in the order in which they were taken."
   [part]
-  (let [taken (atom []), rows [{:contender :a, :repeat 3} {:contender :b, :repeat 2}]
-        note (fn [{:keys [event row]}] (when (= :sample-starts event) (swap! taken conj (:contender row))))]
+  (let [taken (atom [])
+        rows [{:contender :a, :repeat 3} {:contender :b, :repeat 2}]
+        note (fn [{:keys [event row]}]
+               (when (= :sample-starts event) (swap! taken conj (:contender row))))]
     (run/run! {:idle idle} [{:experiment :idle, :parts [(assoc part :contenders rows)]}] note)
     @taken))
 
@@ -38,9 +41,12 @@
     (sample! [_ _ _ _ _] (throw (AssertionError.)))))
 
 (deftest an-experiment-that-cannot-be-opened-is-skipped-with-the-reason
-  (let [closed (atom 0), events (atom [])
+  (let [closed (atom 0)
+        events (atom [])
         done (run/run! {:x (unable (fn [] {:skipped "Maven failed", :close! #(swap! closed inc)}))}
-                       [{:experiment :x, :parts [{:part :p, :contenders [{:contender :a, :repeat 1}]}]}] #(swap! events conj %))]
+                       [{:experiment :x
+                         :parts [{:part :p, :contenders [{:contender :a, :repeat 1}]}]}]
+                       #(swap! events conj %))]
     (is (= ["Maven failed"] (map :skipped (:parts (first done)))))
     (is (= [:experiment-starts :experiment-skipped] (map :event @events)))
     (is (= 1 @closed))))
@@ -48,29 +54,41 @@
 (deftest what-is-skipped-is-not-opened
   (let [opened (atom 0)]
     (run/run! {:x (unable (fn [] (swap! opened inc) {}))}
-              [{:experiment :x, :parts [{:part :p, :skipped "no mvn", :contenders [{:contender :a, :repeat 1}]}
-                                        {:part :q, :contenders [{:contender :b, :skipped "no jar", :repeat 1}]}]}]
+              [{:experiment :x
+                :parts [{:part :p, :skipped "no mvn", :contenders [{:contender :a, :repeat 1}]}
+                        {:part :q, :contenders [{:contender :b, :skipped "no jar", :repeat 1}]}]}]
               (fn [_]))
     (is (= 0 @opened))))
 
 ;; Experiments that throw
 
 (defn- throws-at
-  "Returns an experiment with two rows that calls (fail!) in one of its steps: :plan, :open, :first, :second or :close."
+  "Returns an experiment with two rows that calls (fail!) in one of its steps: :plan, :open, :first,
+  :second or :close."
   [step fail!]
   (let [at (fn [here value] (when (= here step) (fail!)) value)]
-    (reify experiment/Experiment
+    (reify
+      experiment/Experiment
       (plan [_ _ _]
-        (at :plan {:experiment :x, :title "X", :about "It throws."
-                   :parts [{:part :p, :title "P", :contenders [{:contender :a, :name "a", :repeat 1} {:contender :b, :name "b", :repeat 1}]}]}))
+        (at :plan
+            {:experiment :x
+             :title "X"
+             :about "It throws."
+             :parts [{:part :p
+                      :title "P"
+                      :contenders [{:contender :a, :name "a", :repeat 1}
+                                   {:contender :b, :name "b", :repeat 1}]}]}))
       (open! [_] (at :open {:close! #(at :close nil)}))
       (sample! [_ _ _ {:keys [contender]} _] (at (if (= :a contender) :first :second) {:ms 1.0})))))
 
 (defn- run-beside-idle
   "Runs the experiment and, after it, one that does nothing; returns the result."
   [experiment]
-  (let [{name :experiment :as plan} (experiment/planned experiment {} {})
-        idle-plan {:experiment :idle, :title "Idle", :parts [{:part :i, :title "I", :contenders [{:contender :i, :name "i", :repeat 1}]}]}]
+  (let [{name :experiment, :as plan} (experiment/planned experiment {} {})
+        idle-plan {:experiment :idle
+                   :title "Idle"
+                   :parts
+                   [{:part :i, :title "I", :contenders [{:contender :i, :name "i", :repeat 1}]}]}]
     {:experiments (run/run! {name experiment, :idle idle} [plan idle-plan] (fn [_]))}))
 
 (defn- stack-overflow! []
@@ -83,13 +101,19 @@
    "java.lang.AssertionError: " #(throw (AssertionError.))
    "java.lang.StackOverflowError: " stack-overflow!
    "java.io.IOException: mvn" #(throw (java.io.IOException. "mvn"))
-   "its message cannot be read" #(throw (proxy [RuntimeException] [] (getMessage [] (throw (Error. "no message")))))})
+   "its message cannot be read" #(throw (proxy [RuntimeException] []
+                                          (getMessage [] (throw (Error. "no message")))))})
 
 (deftest whatever-an-experiment-throws-is-a-row-and-the-rest-is-kept
-  (doseq [[words fail!] failures, [step expected] {:plan [:failed], :open [:failed :failed], :first [:failed :done]
-                                                   :second [:done :failed], :close [:done :done :failed]}]
+  (doseq [[words fail!] failures
+          [step expected] {:plan [:failed]
+                           :open [:failed :failed]
+                           :first [:failed :done]
+                           :second [:done :failed]
+                           :close [:done :done :failed]}]
     (testing (str step " " words)
-      (let [result (run-beside-idle (throws-at step fail!)), [broken idle] (map (comp first :parts) (:experiments result))]
+      (let [result (run-beside-idle (throws-at step fail!))
+            [broken idle] (map (comp first :parts) (:experiments result))]
         (is (= expected (map :verdict (:contenders broken))))
         (is (= [:done] (map :verdict (:contenders idle))))
         (is (= 1 (result/exit-code result)))
@@ -98,53 +122,73 @@
 
 (deftest a-sample-that-is-none-is-a-failure
   (doseq [sample [nil 7 {:ms "long"}]]
-    (let [odd (reify experiment/Experiment
+    (let [odd (reify
+                experiment/Experiment
                 (plan [_ _ _])
                 (open! [_] {:close! nil})
                 (sample! [_ _ _ _ _] sample))
-          [{:keys [parts]}] (run/run! {:x odd} [{:experiment :x, :parts [{:part :p, :contenders [{:contender :a, :repeat 2}]}]}] (fn [_]))]
+          [{:keys [parts]}] (run/run! {:x odd}
+                                      [{:experiment :x
+                                        :parts [{:part :p
+                                                 :contenders [{:contender :a, :repeat 2}]}]}]
+                                      (fn [_]))]
       (is (= [:failed] (map :verdict (:contenders (first parts)))) (pr-str sample)))))
 
 (deftest an-interrupt-that-is-not-the-users-costs-one-sample
-  (doseq [interrupt! [#(.interrupt (Thread/currentThread)) #(throw (InterruptedException.))], step [:first :second :open :close]]
+  (doseq [interrupt! [#(.interrupt (Thread/currentThread)) #(throw (InterruptedException.))]
+          step [:first :second :open :close]]
     (let [{[broken idle] :experiments} (run-beside-idle (throws-at step interrupt!))]
       (is (not-any? :interrupted? [broken idle]))
       (is (= [:done] (map :verdict (:contenders (first (:parts idle))))))
       (is (not (Thread/interrupted))))))
 
 (deftest progress-that-cannot-be-shown-costs-nothing
-  (let [[{:keys [parts]}] (run/run! {:idle idle} [{:experiment :idle, :parts [{:part :p, :contenders [{:contender :a, :repeat 1}]}]}]
+  (let [[{:keys [parts]}] (run/run! {:idle idle}
+                                    [{:experiment :idle
+                                      :parts [{:part :p
+                                               :contenders [{:contender :a, :repeat 1}]}]}]
                                     (fn [_] (throw (java.io.IOException. "Broken pipe"))))]
     (is (= [:done] (map :verdict (:contenders (first parts)))))))
 
 ;; The end before its time
 
-(defn- plan-of [name]
-  {:experiment name, :parts [{:part name, :contenders [{:contender :a, :repeat 1} {:contender :b, :repeat 1}]}]})
+(defn- plan-of
+  [name]
+  {:experiment name
+   :parts [{:part name, :contenders [{:contender :a, :repeat 1} {:contender :b, :repeat 1}]}]})
 
 (defn- verdicts [plans]
   (map (fn [{:keys [parts]}] (map :verdict (:contenders (first parts)))) plans))
 
 (defn- ended-in
-  "Returns [at-that-moment result] of two experiments of two rows, the run of which is over in the sample that is the nth of all."
+  "Returns [at-that-moment result] of two experiments of two rows, the run of which is over in the
+  sample that is the nth of all."
   [nth-sample end!]
-  (let [over (promise), journal (atom nil), then (promise), left (atom nth-sample)
-        experiment (reify experiment/Experiment
-                     (plan [_ _ _])
-                     (open! [_] {:close! (constantly nil)})
-                     (sample! [_ _ _ _ _]
-                       (when (zero? (swap! left dec))
-                         (deliver over true)
-                         (deliver then @journal)
-                         (end!))
-                       {:ms 1.0}))
-        done (run/run! {:x experiment, :y experiment} [(plan-of :x) (plan-of :y)] (fn [_]) {:over over, :journal journal})]
+  (let [over (promise)
+        journal (atom nil)
+        then (promise)
+        left (atom nth-sample)
+        experiment
+        (reify
+          experiment/Experiment
+          (plan [_ _ _])
+          (open! [_] {:close! (constantly nil)})
+          (sample! [_ _ _ _ _]
+            (when (zero? (swap! left dec)) (deliver over true) (deliver then @journal) (end!))
+            {:ms 1.0}))
+        done (run/run! {:x experiment, :y experiment}
+                       [(plan-of :x) (plan-of :y)]
+                       (fn [_])
+                       {:over over, :journal journal})]
     [@then done]))
 
 (deftest the-journal-holds-what-was-measured-at-any-moment
-  (doseq [end! [(fn []) #(throw (InterruptedException.)) #(throw (Error. "a child died")) #(.interrupt (Thread/currentThread))]
-          [n expected] {1 [[:interrupted :not-run] [:not-run :not-run]], 2 [[:done :interrupted] [:not-run :not-run]]
-                        3 [[:done :done] [:interrupted :not-run]], 4 [[:done :done] [:done :interrupted]]}]
+  (doseq [end! [(fn []) #(throw (InterruptedException.)) #(throw (Error. "a child died"))
+                #(.interrupt (Thread/currentThread))]
+          [n expected] {1 [[:interrupted :not-run] [:not-run :not-run]]
+                        2 [[:done :interrupted] [:not-run :not-run]]
+                        3 [[:done :done] [:interrupted :not-run]]
+                        4 [[:done :done] [:done :interrupted]]}]
     (let [[then done] (ended-in n end!)]
       (is (= expected (verdicts then) (verdicts done)))
       (is (= [130 130] (map #(result/exit-code {:experiments %}) [then done])))

@@ -29,23 +29,24 @@
 
 (deftest ^{:time-limit-ms 60000} a-server-greets-and-tells-what-it-uses
   (with-server {:engine :jdk, :way :bare}
-    (fn [server]
-      (is (= work/greeting (slurp (serve/url server nil)) (slurp (serve/url server 1))))
-      (let [{:keys [threads rss]} (serve/facts server)]
-        (is (pos-int? threads))
-        (is (or (nil? rss) (< 10000000 rss))))
-      (is (< 500 (serve/heap-per-sleeper server 200) 200000) "a virtual thread's stack, buffers, an exchange")
-      (child/tell! server :sleepers)
-      (is (= 0 (:sleepers (child/ask server 10000))) "and all were woken"))))
+               (fn [server]
+                 (is (= work/greeting (slurp (serve/url server nil)) (slurp (serve/url server 1))))
+                 (let [{:keys [threads rss]} (serve/facts server)]
+                   (is (pos-int? threads))
+                   (is (or (nil? rss) (< 10000000 rss))))
+                 (is (< 500 (serve/heap-per-sleeper server 200) 200000)
+                     "a virtual thread's stack, buffers, an exchange")
+                 (child/tell! server :sleepers)
+                 (is (= 0 (:sleepers (child/ask server 10000))) "and all were woken"))))
 
 (deftest ^{:time-limit-ms 60000} tomcat-alone-serves-from-a-pool-and-from-virtual-threads
   (with-server {:engine :tomcat, :way :bare}
-    (fn [server]
-      (is (= work/greeting (slurp (serve/url server nil)) (slurp (serve/url server 1))))
-      (is (< 500 (serve/heap-per-sleeper server 300) 400000) "more connections than Tomcat's default has threads")))
+               (fn [server]
+                 (is (= work/greeting (slurp (serve/url server nil)) (slurp (serve/url server 1))))
+                 (is (< 500 (serve/heap-per-sleeper server 300) 400000)
+                     "more connections than Tomcat's default has threads")))
   (with-server {:engine :tomcat, :way :bare, :pool 3}
-    (fn [server]
-      (is (= work/greeting (slurp (serve/url server nil)))))))
+               (fn [server] (is (= work/greeting (slurp (serve/url server nil)))))))
 
 (deftest ^{:time-limit-ms 60000} helidon-alone-serves
   (with-server {:engine :helidon, :way :bare}
@@ -55,16 +56,19 @@
 
 (deftest ^{:time-limit-ms 60000} the-users-handler-runs-on-the-threads-that-are-asked-for
   (doseq [[pool virtual?] [[nil "true"] [2 "false"]]]
-    (with-server {:engine :jdk, :way :thrum, :handler 'thrum.lab.users-handler/on-a-virtual-thread?, :pool pool}
-      (fn [server]
-        (is (= virtual? (slurp (:url server))))))))
+    (with-server
+      {:engine :jdk, :way :thrum, :handler 'thrum.lab.users-handler/on-a-virtual-thread?, :pool pool}
+      (fn [server] (is (= virtual? (slurp (:url server))))))))
 
 (deftest ^{:time-limit-ms 60000} a-server-that-cannot-start-says-why
-  (let [failure (try (serve/start! {:engine :jdk, :way :thrum, :handler 'nowhere/handler}) (catch ExceptionInfo e e))]
+  (let [failure (try
+                  (serve/start! {:engine :jdk, :way :thrum, :handler 'nowhere/handler})
+                  (catch ExceptionInfo e e))]
     (is (= :thrum/lab-child (:type (ex-data failure))))
     (is (re-find #"^The server did not start: .*nowhere" (ex-message failure)))))
 
-;; http-kit, which is not on the class path, out of a local Maven repository in which a jar stands for it
+;; http-kit, which is not on the class path, out of a local Maven repository in which a jar stands
+;; for it
 
 (defn- folder ^File []
   (.toFile (Files/createTempDirectory "thrum-lab" (make-array FileAttribute 0))))
@@ -82,10 +86,10 @@
 
 (def ^:private stub
   "In place of http-kit's namespace: the JDK's server, so that it can be asked."
-  (str "(ns org.httpkit.server)\n"
-       "(def port (atom nil))\n"
-       "(defn run-server [handler _] (reset! port ((requiring-resolve 'thrum.lab.serve.jdk/start!) {:backlog 10})))\n"
-       "(defn server-port [_] @port)\n"))
+  (str
+    "(ns org.httpkit.server)\n" "(def port (atom nil))\n"
+    "(defn run-server [handler _] (reset! port ((requiring-resolve 'thrum.lab.serve.jdk/start!) {:backlog 10})))\n"
+    "(defn server-port [_] @port)\n"))
 
 (defn- jar! [file]
   (io/make-parents file)
@@ -96,21 +100,33 @@
 (defn- local-repository!
   "Puts Clojure, as this JVM has it, and the stub into a Maven repository."
   [repository]
-  (let [[jar] (filter #(re-find #"clojure-1[^/]*\.jar$" %) (str/split (child/class-path) (re-pattern File/pathSeparator)))
+  (let [[jar] (filter #(re-find #"clojure-1[^/]*\.jar$" %)
+                      (str/split (child/class-path) (re-pattern File/pathSeparator)))
         clojure (nth (iterate File/.getParentFile (io/file jar)) 3)]
     (copy-folder! clojure (io/file repository "org" "clojure"))
     (jar! (io/file repository "http-kit/http-kit/2.9.0/http-kit-2.9.0.jar"))
-    (write! repository "http-kit/http-kit/2.9.0/http-kit-2.9.0.pom"
-            (str "<project><modelVersion>4.0.0</modelVersion><groupId>http-kit</groupId><artifactId>http-kit</artifactId>"
-                 "<version>2.9.0</version></project>"))))
+    (write!
+      repository
+      "http-kit/http-kit/2.9.0/http-kit-2.9.0.pom"
+      (str
+        "<project><modelVersion>4.0.0</modelVersion><groupId>http-kit</groupId><artifactId>http-kit</artifactId>"
+        "<version>2.9.0</version></project>"))))
 
 (defn- checkout!
-  "Returns a folder that passes for a checkout, whose every repository is a port that nobody listens on."
+  "Returns a folder that passes for a checkout, whose every repository is a port that nobody listens
+  on."
   [repository]
-  (let [folder (folder), nowhere {:url "https://127.0.0.1:1/"}]
-    (write! folder "deps.edn" (pr-str {:mvn/local-repo (str repository), :mvn/repos {"central" nowhere, "clojars" nowhere}
-                                       :aliases (select-keys (:aliases (edn/read-string (slurp "deps.edn"))) [:http-kit])}))
-    (Files/createSymbolicLink (.toPath (io/file folder "cljw")) (.toPath (io/file (checkout/folder) "cljw")) (make-array FileAttribute 0))
+  (let [folder (folder)
+        nowhere {:url "https://127.0.0.1:1/"}]
+    (write! folder
+            "deps.edn"
+            (pr-str
+              {:mvn/local-repo (str repository)
+               :mvn/repos {"central" nowhere, "clojars" nowhere}
+               :aliases (select-keys (:aliases (edn/read-string (slurp "deps.edn"))) [:http-kit])}))
+    (Files/createSymbolicLink (.toPath (io/file folder "cljw"))
+                              (.toPath (io/file (checkout/folder) "cljw"))
+                              (make-array FileAttribute 0))
     (str folder)))
 
 (deftest ^{:time-limit-ms 180000} http-kit-comes-from-the-local-repository-without-a-network
@@ -124,8 +140,10 @@
           (is (= work/greeting (slurp (serve/url server nil)))))))))
 
 (deftest ^{:time-limit-ms 120000} http-kit-that-cannot-be-had-is-one-sentence
-  (is (re-find #"^http-kit could not be had: no repository (that can be reached has it|had answered after 40 s)$"
-               (:problem (serve/http-kit-class-path! (checkout! (folder)))))))
+  (is
+    (re-find
+      #"^http-kit could not be had: no repository (that can be reached has it|had answered after 40 s)$"
+      (:problem (serve/http-kit-class-path! (checkout! (folder)))))))
 
 (deftest engines-are-found-on-the-class-path
   (is (every? (serve/engines) [:jdk :jetty :tomcat :helidon])))

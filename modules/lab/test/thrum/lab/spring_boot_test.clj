@@ -1,5 +1,6 @@
 (ns thrum.lab.spring-boot-test
-  "The application of the checkout: compiled and started without Maven, and of the release that its pom.xml names."
+  "The application of the checkout: compiled and started without Maven, and of the release that its
+  pom.xml names."
   (:require
    [clojure.edn :as edn]
    [clojure.java.io :as io]
@@ -15,9 +16,16 @@
   (is (.isFile (io/file ^String (:folder facts) "examples" "spring-boot" "pom.xml"))))
 
 (deftest the-lab-and-maven-have-the-same-spring-boot
-  (let [[_ version] (re-find #"(?s)<parent>.*?<version>(.*?)</version>" (slurp (io/file (:folder facts) "examples" "spring-boot" "pom.xml")))
-        deps (get-in (edn/read-string (slurp (io/file (:folder facts) "deps.edn"))) [:aliases :spring-boot :replace-deps])]
-    (is (= #{version} (into #{} (keep (fn [[lib coordinate]] (when (= "org.springframework.boot" (namespace lib)) (:mvn/version coordinate)))) deps)))))
+  (let [[_ version] (re-find #"(?s)<parent>.*?<version>(.*?)</version>"
+                             (slurp (io/file (:folder facts) "examples" "spring-boot" "pom.xml")))
+        deps (get-in (edn/read-string (slurp (io/file (:folder facts) "deps.edn")))
+                     [:aliases :spring-boot :replace-deps])]
+    (is (= #{version}
+           (into #{}
+                 (keep (fn [[lib coordinate]]
+                         (when (= "org.springframework.boot" (namespace lib))
+                           (:mvn/version coordinate))))
+                 deps)))))
 
 (deftest ^{:time-limit-ms 420000} it-is-compiled-and-started-without-maven
   (when (:compiler? facts)

@@ -25,7 +25,13 @@
     (is (= thin (sort-by first thin)))))
 
 (deftest tally-tells-failures-by-kind
-  (is (= {:ok 2, :failed 2, :cancelled 1, :bytes 30, :kinds {:timeout 1, :http-404 1}
-          :messages {:timeout "late", :http-404 "gone"}, :statuses {200 2, 404 1}}
-         (stats/tally [{:status 200, :bytes 10} {:status 200, :bytes 15} {:kind :timeout, :message "late"}
+  (is (= {:ok 2
+          :failed 2
+          :cancelled 1
+          :bytes 30
+          :kinds {:timeout 1, :http-404 1}
+          :messages {:timeout "late", :http-404 "gone"}
+          :statuses {200 2, 404 1}}
+         (stats/tally [{:status 200, :bytes 10} {:status 200, :bytes 15}
+                       {:kind :timeout, :message "late"}
                        {:status 404, :bytes 5, :kind :http-404, :message "gone"} nil]))))

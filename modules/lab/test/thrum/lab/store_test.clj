@@ -13,8 +13,13 @@
   (str (Files/createTempDirectory "thrum-lab" (make-array FileAttribute 0))))
 
 (deftest a-result-comes-back-as-it-was
-  (let [result {:experiments [{:experiment :x, :parts [{:contenders [{:samples [{:ms 1.5, :curve [[0.1 1] [2.0 0]]}]}], :empty [], :none nil}]}]
-                :text "a \"quoted\" line\nand </script>", :set #{:a}}
+  (let [result {:experiments [{:experiment :x
+                               :parts [{:contenders [{:samples [{:ms 1.5
+                                                                 :curve [[0.1 1] [2.0 0]]}]}]
+                                        :empty []
+                                        :none nil}]}]
+                :text "a \"quoted\" line\nand </script>"
+                :set #{:a}}
         dir (temp-dir)]
     (is (= (assoc result :thrum.lab/version 1) (store/read! (store/write! dir "r.edn" result))))
     (is (= ["r.edn"] (seq (.list (io/file dir)))) "nothing half-written is left")))
@@ -30,4 +35,7 @@
   (is (re-find #"version 2, not 1" (refusal "{:thrum.lab/version 2}")))
   (is (re-find #"no version" (refusal "[1 2]")))
   (is (re-find #"no EDN" (refusal "{:a")))
-  (is (re-find #"cannot be read" (try (store/read! (io/file (temp-dir) "none")) (catch ExceptionInfo e (ex-message e))))))
+  (is (re-find #"cannot be read"
+               (try
+                 (store/read! (io/file (temp-dir) "none"))
+                 (catch ExceptionInfo e (ex-message e))))))

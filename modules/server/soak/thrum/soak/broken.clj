@@ -40,13 +40,15 @@
               (wire/close! c))))
 
 (defn- break!
-  "Sends a request up to any point, reads some of an answer that there is, and ends the connection in one of three ways."
+  "Sends a request up to any point, reads some of an answer that there is, and ends the connection
+  in one of three ways."
   [port]
   (let [^String text (rand-nth (texts))
         at (if (zero? (stage/chance 3)) (count text) (stage/chance (count text)))
         c (wire/connect port)]
     (wire/try-send! c (subs text 0 at))
-    (when (and (= at (count text)) (zero? (stage/chance 2))) (read-some! c (inc (stage/chance 20000))))
+    (when (and (= at (count text)) (zero? (stage/chance 2)))
+      (read-some! c (inc (stage/chance 20000))))
     (end! c (rand-nth [:fin :rst :half]))))
 
 (defn- expect-descriptors
@@ -64,19 +66,28 @@
    :controls [["a handler waits for ever when its client has gone"
                (fn [stage]
                  (let [gate (stage/gate stage)]
-                   (assoc stage :wrap (fn [handler] #(try (handler %) (catch java.io.IOException _ (deref gate 60000 nil) nil))))))]]
+                   (assoc stage
+                          :wrap
+                          (fn [handler]
+                            #(try
+                               (handler %)
+                               (catch java.io.IOException _ (deref gate 60000 nil) nil))))))]]
    :run (fn [stage]
           (let [server (stage/serve stage handle {})
                 port (server/port server)
                 before (stage/open-descriptors)
-                figures (stage/beside-bystanders port #(do (stage/bounded 128 1500 (fn [_] (break! port))) {:connections 1500}))]
+                figures (stage/beside-bystanders port
+                                                 #(do
+                                                    (stage/bounded 128 1500 (fn [_] (break! port)))
+                                                    {:connections 1500}))]
             (stage/expect-quiet server 6000)
             (merge figures (expect-descriptors before))))})
 
 ;; The same work for long
 
 (def ^:private good
-  [(wire/get "/plain") (wire/get "/down") (wire/post "/up" block) (wire/chunked "/up" block block block)])
+  [(wire/get "/plain") (wire/get "/down") (wire/post "/up" block)
+   (wire/chunked "/up" block block block)])
 
 (defn- work!
   "Asks up to 20 times on one connection, as long as the server keeps it."
@@ -93,9 +104,12 @@
   {:name "steady"
    :sentence "A long run leaves the heap as it was."
    :controls [["a handler keeps something of each request"
-               #(assoc % :wrap (fn [handler] (let [kept (java.util.concurrent.ConcurrentLinkedQueue.)]
-                                               (fn [request] (.add kept (byte-array 50000)) (handler request)))))]]
-   :run (fn [{:keys [seconds] :as stage}]
+               #(assoc %
+                       :wrap
+                       (fn [handler]
+                         (let [kept (java.util.concurrent.ConcurrentLinkedQueue.)]
+                           (fn [request] (.add kept (byte-array 50000)) (handler request)))))]]
+   :run (fn [{:keys [seconds], :as stage}]
           (let [server (stage/serve stage handle {})
                 port (server/port server)
                 asked (AtomicLong.)]

@@ -1,6 +1,6 @@
 (ns thrum.soak.chaos
-  "Deadlines, disconnects and handlers that end at about the same moment: each request gets one answer, its own, and no interrupt
-  that is not its own."
+  "Deadlines, disconnects and handlers that end at about the same moment: each request gets one
+  answer, its own, and no interrupt that is not its own."
   (:require
    [clojure.string :as str]
    [thrum.core :as t]
@@ -18,10 +18,15 @@
 (def ^:private filler (str/join (repeat 3000 "f")))
 
 (defn- record
-  "Returns what a run is told by: :never, a promise that nobody delivers; :entered, how often each request was handled; :gone, the
-  requests whose client left, marked before it does; :strays and :interrupted, counters of interrupts."
+  "Returns what a run is told by: :never, a promise that nobody delivers; :entered, how often each
+  request was handled; :gone, the requests whose client left, marked before it does; :strays and
+  :interrupted, counters of interrupts."
   []
-  {:never (promise), :entered (ConcurrentHashMap.), :gone (ConcurrentHashMap.), :strays (AtomicLong.), :interrupted (AtomicLong.)})
+  {:never (promise)
+   :entered (ConcurrentHashMap.)
+   :gone (ConcurrentHashMap.)
+   :strays (AtomicLong.)
+   :interrupted (AtomicLong.)})
 
 ;; Handlers
 
@@ -33,7 +38,8 @@
     (.incrementAndGet strays)))
 
 (defn- wait!
-  "Takes its time, within what a handler may do: end at the interrupt, throw it on, leave the flag behind, or go on regardless."
+  "Takes its time, within what a handler may do: end at the interrupt, throw it on, leave the flag
+  behind, or go on regardless."
   [{:keys [never] :as record} id]
   (let [ms (stage/chance (* 2 (long deadline-ms)))]
     (try
@@ -55,8 +61,11 @@
 (defn- slow-body [{:keys [never]} id]
   (map (fn [part] (deref never (stage/chance 10) nil) part) [id filler]))
 
-(defn- response [record id]
-  {:status 200, :headers {"X-Id" id}, :body (if (zero? (stage/chance 3)) (slow-body record id) (str id filler))})
+(defn- response
+  [record id]
+  {:status 200
+   :headers {"X-Id" id}
+   :body (if (zero? (stage/chance 3)) (slow-body record id) (str id filler))})
 
 (defn- id-of [request] (subs (:uri request) 1))
 
@@ -111,8 +120,9 @@
   (or (= "close" (wire/header answer "connection")) (not (wire/complete? answer))))
 
 (defn- ask-some!
-  "Asks one or two requests at once on the connection; returns what became of each, and whether the connection goes on. What is
-  behind an answer that closes the connection must not have been handled: it is :behind."
+  "Asks one or two requests at once on the connection; returns what became of each, and whether the
+  connection goes on. What is behind an answer that closes the connection must not have been
+  handled: it is :behind."
   [c ids]
   (wire/try-send! c (str/join (map #(wire/get (str "/" %)) ids)))
   (loop [fates {}, [id & more] ids]
@@ -129,7 +139,8 @@
   (cond-> fates (= :data (wire/after c 1)) (assoc :more {:more :data})))
 
 (defn- converse!
-  "One connection: asks again and again, until it is closed or the client leaves; returns what became of the requests, by id."
+  "One connection: asks again and again, until it is closed or the client leaves; returns what
+  became of the requests, by id."
   [record port ^AtomicLong ids]
   (stage/with-client [c port]
     (loop [fates {}, n 20]
@@ -146,25 +157,37 @@
 
 ;; Verdict
 
-(defn- expect-own [{:keys [^ConcurrentHashMap entered ^AtomicLong strays]} ^ConcurrentHashMap fates]
+(defn- expect-own
+  [{:keys [^ConcurrentHashMap entered ^AtomicLong strays]} ^ConcurrentHashMap fates]
   (let [wrong (filter map? (.values fates))
         twice (filter (fn [[_ n]] (< 1 (long n))) entered)
         behind (filter (fn [[id fate]] (and (= :behind fate) (.containsKey entered id))) fates)]
-    (expect (empty? wrong) "that each request gets its own answer" {:count (count wrong), :first (take 3 wrong)})
+    (expect (empty? wrong)
+            "that each request gets its own answer"
+            {:count (count wrong), :first (take 3 wrong)})
     (expect (empty? twice) "that each request is handled once" (take 3 twice))
-    (expect (empty? behind) "that nothing is handled behind an answer that closes the connection" (take 3 behind))
+    (expect (empty? behind)
+            "that nothing is handled behind an answer that closes the connection"
+            (take 3 behind))
     (expect (zero? (.get strays)) "no interrupt but the request's own" (.get strays))))
 
 (defn- chaos!
-  [{:keys [seconds engine] :as stage} handler options]
+  [{:keys [seconds engine], :as stage} handler options]
   (let [record (record)
         watches? (contains? (server/capabilities engine) :disconnect)
-        server (stage/serve stage (handler record) (merge {:request-timeout-ms deadline-ms, :interrupt-on-disconnect? watches?} options))
+        server (stage/serve stage
+                            (handler record)
+                            (merge {:request-timeout-ms deadline-ms
+                                    :interrupt-on-disconnect? watches?}
+                                   options))
         fates (converse-for! record (server/port server) (* 1000 (long seconds)))]
     (expect-own record fates)
     (stage/expect-quiet server)
     (let [{:keys [timed-out disconnected]} (server/status server)]
-      {:fates (frequencies (vals fates)), :interrupted (.get ^AtomicLong (:interrupted record)), :timed-out timed-out, :disconnected disconnected})))
+      {:fates (frequencies (vals fates))
+       :interrupted (.get ^AtomicLong (:interrupted record))
+       :timed-out timed-out
+       :disconnected disconnected})))
 
 (defn- with-strays
   "Has each handler's thread interrupted by somebody else, a millisecond later."
@@ -179,9 +202,13 @@
   "Has every hundredth request answered with another's id."
   [stage]
   (let [ids (AtomicLong.)]
-    (assoc stage :wrap (fn [handler]
-                         (fn [request & more]
-                           (apply handler (cond-> request (zero? (mod (.incrementAndGet ids) 100)) (assoc :uri "/1")) more))))))
+    (assoc stage
+           :wrap
+           (fn [handler]
+             (fn [request & more]
+               (apply handler
+                      (cond-> request (zero? (mod (.incrementAndGet ids) 100)) (assoc :uri "/1"))
+                      more))))))
 
 (def ^:private controls
   [["somebody else interrupts the handlers" with-strays]
@@ -190,14 +217,16 @@
 (def chaos
   "The ordeal of deadlines and disconnects at random."
   {:name "chaos"
-   :sentence "Whatever ends a request, its client gets one answer, its own, and no interrupt reaches another request."
+   :sentence
+   "Whatever ends a request, its client gets one answer, its own, and no interrupt reaches another request."
    :controls controls
    :run #(chaos! % handle {})})
 
 (def chaos-async
   "The ordeal of deadlines and disconnects at random, of asynchronous handlers."
   {:name "chaos-async"
-   :sentence "So it is with asynchronous handlers, who answer late, twice, or after they have failed."
+   :sentence
+   "So it is with asynchronous handlers, who answer late, twice, or after they have failed."
    :controls controls
    :run #(chaos! % handle-async {:async? true})})
 

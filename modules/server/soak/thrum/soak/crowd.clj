@@ -13,9 +13,11 @@
 
 (def ^:private visitors 10000)
 
-(defn- start-visitors ^Process [stage port]
+(defn- start-visitors
+  ^Process [stage port]
   (let [command (jvm/command (jvm/this-home) [] 'thrum.soak.visitors [(str port) (str visitors)])
-        process (.start (doto (ProcessBuilder. ^java.util.List command) (.redirectError ProcessBuilder$Redirect/INHERIT)))]
+        process (.start (doto (ProcessBuilder. ^java.util.List command)
+                          (.redirectError ProcessBuilder$Redirect/INHERIT)))]
     (stage/at-end stage #(.destroyForcibly process))
     process))
 
@@ -33,27 +35,44 @@
 (defn- expect-all [n found]
   (expect (= n found) (str n " connections") found))
 
-(defn- crowd! [stage]
-  (let [server (stage/serve stage stage/ok {:idle-timeout-ms 60000, :header-timeout-ms 20000, :max-connections (+ 1000 (long visitors))})
+(defn- crowd!
+  [stage]
+  (let [server (stage/serve stage
+                            stage/ok
+                            {:idle-timeout-ms 60000
+                             :header-timeout-ms 20000
+                             :max-connections (+ 1000 (long visitors))})
         port (server/port server)
         before (stage/open-descriptors)
         heap (stage/used-heap)
         process (start-visitors stage port)]
-    (stage/beside-bystanders port #(do (expect-all visitors (told process "arrived")) {}))
+    (stage/beside-bystanders port
+                             #(do
+                                (expect-all visitors (told process "arrived"))
+                                {}))
     (let [each (quot (- (stage/used-heap) heap) (long visitors))
-          figures (stage/beside-bystanders port #(do (tell! process "again") {:asked-again (told process "asked")}))]
+          figures (stage/beside-bystanders port
+                                           #(do
+                                              (tell! process "again")
+                                              {:asked-again (told process "asked")}))]
       (expect-all (quot (long visitors) 2) (:asked-again figures))
-      (stage/beside-bystanders port #(do (stage/pause! 2000) {}))
+      (stage/beside-bystanders port
+                               #(do
+                                  (stage/pause! 2000)
+                                  {}))
       (.close (.outputWriter process))
       (expect-all 100 (told process "silent"))
       (stage/eventually 15000 #(<= (stage/open-descriptors) (+ before 20)))
-      (expect (<= (stage/open-descriptors) (+ before 20)) "that the sockets are closed" (- (stage/open-descriptors) before))
+      (expect (<= (stage/open-descriptors) (+ before 20))
+              "that the sockets are closed"
+              (- (stage/open-descriptors) before))
       (assoc figures :heap-each each))))
 
 (def idle-crowd
   "The ordeal of 10 000 connections that do nothing."
   {:name "idle-crowd"
-   :sentence "10 000 idle connections are held and answered when they ask again; others are answered in time meanwhile."
+   :sentence
+   "10 000 idle connections are held and answered when they ask again; others are answered in time meanwhile."
    :alone? true
    :controls [["max-connections is 5000" #(assoc-in % [:options :max-connections] 5000)]]
    :run crowd!})

@@ -24,48 +24,40 @@
   (str (apply head "POST / HTTP/1.1" "Host: localhost" headers) "0\r\n\r\n"))
 
 (def ^:private shapes
-  (mapv #(str % hidden)
-        (concat
-          (for [length ["+3" "-1" "3, 3" "0x3" "3a" "3 3" "" "3;3" "18446744073709551619" "\u000b3" "3\u0000" "1e1" "3."]]
-            (post (str "Content-Length: " length)))
-          (for [coding ["gzip" "identity" "xchunked" "chunked, chunked" "chunked, gzip" "gzip, chunked" "\u000bchunked" "chunked\u0000" "" "\"chunked\"" "chunked;q=1" ", chunked"]]
-            (post (str "Transfer-Encoding: " coding)))
-          [(post "Content-Length: 5" "Transfer-Encoding: chunked")
-           (post "Transfer-Encoding: chunked" "Content-Length: 5")
-           (post "Content-Length: 5" "Content-Length: 0")
-           (post "Content-Length: 5" "Content-Length: 5")
-           (post "content-length: 5" "CONTENT-LENGTH: 6")
-           (post "Transfer-Encoding: chunked" "Transfer-Encoding: identity")
-           (post "Transfer-Encoding: chunked" "Transfer-Encoding: chunked")
-           (post "Transfer-Encoding : chunked")
-           (post "Content-Length : 5")
-           (post " Content-Length: 5")
-           (post "X-A: b" " Content-Length: 5")
-           (post "X-A: b" "\tTransfer-Encoding: chunked")
-           (post "Transfer-Encoding:" " chunked")
-           (post "X-A: b\u0000c")
-           (post "X-A: b\rContent-Length: 5")
-           (post "X-A: b\rc")
-           (post "No colon")
-           (post ": no name")
-           (post "X A: space")
-           (post "X-A\u0000: nul")
-           (head "POST / HTTP/1.0" "Host: localhost" "Transfer-Encoding: chunked")
-           (head "GET / HTTP/1.1" "X-Host: localhost")
-           (head "GET / HTTP/1.1" "Host: localhost" "Host: elsewhere")
-           (head "GET / HTTP/1.1" "Host: a b")
-           (head "GET / HTTP/1.1" "Host: a/b")
-           (head "GET / HTTP/1.1" "Host: a@b")
-           (head "GET http://elsewhere/ HTTP/1.1" "Host: localhost")
-           (head "GET / HTTP/3.7" "Host: localhost")
-           (head "GET / HTTP/1.1 " "Host: localhost" "Host: localhost")
-           (head "GET /\u0000 HTTP/1.1" "Host: localhost" "Host: localhost")
-           (head "GET" "Host: localhost")
-           (head "G ET / HTTP/1.1" "Host: localhost")
-           (head "G@T / HTTP/1.1" "Host: localhost")])))
+  (mapv
+    #(str % hidden)
+    (concat
+      (for [length ["+3" "-1" "3, 3" "0x3" "3a" "3 3" "" "3;3" "18446744073709551619" "\u000b3"
+                    "3\u0000" "1e1" "3."]]
+        (post (str "Content-Length: " length)))
+      (for [coding ["gzip" "identity" "xchunked" "chunked, chunked" "chunked, gzip" "gzip, chunked"
+                    "\u000bchunked" "chunked\u0000" "" "\"chunked\"" "chunked;q=1" ", chunked"]]
+        (post (str "Transfer-Encoding: " coding)))
+      [(post "Content-Length: 5" "Transfer-Encoding: chunked")
+       (post "Transfer-Encoding: chunked" "Content-Length: 5")
+       (post "Content-Length: 5" "Content-Length: 0") (post "Content-Length: 5" "Content-Length: 5")
+       (post "content-length: 5" "CONTENT-LENGTH: 6")
+       (post "Transfer-Encoding: chunked" "Transfer-Encoding: identity")
+       (post "Transfer-Encoding: chunked" "Transfer-Encoding: chunked")
+       (post "Transfer-Encoding : chunked") (post "Content-Length : 5") (post " Content-Length: 5")
+       (post "X-A: b" " Content-Length: 5") (post "X-A: b" "\tTransfer-Encoding: chunked")
+       (post "Transfer-Encoding:" " chunked") (post "X-A: b\u0000c")
+       (post "X-A: b\rContent-Length: 5") (post "X-A: b\rc") (post "No colon") (post ": no name")
+       (post "X A: space") (post "X-A\u0000: nul")
+       (head "POST / HTTP/1.0" "Host: localhost" "Transfer-Encoding: chunked")
+       (head "GET / HTTP/1.1" "X-Host: localhost")
+       (head "GET / HTTP/1.1" "Host: localhost" "Host: elsewhere") (head "GET / HTTP/1.1" "Host: a b")
+       (head "GET / HTTP/1.1" "Host: a/b") (head "GET / HTTP/1.1" "Host: a@b")
+       (head "GET http://elsewhere/ HTTP/1.1" "Host: localhost")
+       (head "GET / HTTP/3.7" "Host: localhost")
+       (head "GET / HTTP/1.1 " "Host: localhost" "Host: localhost")
+       (head "GET /\u0000 HTTP/1.1" "Host: localhost" "Host: localhost")
+       (head "GET" "Host: localhost") (head "G ET / HTTP/1.1" "Host: localhost")
+       (head "G@T / HTTP/1.1" "Host: localhost")])))
 
 (def ^:private folded
-  "Lines that go on in the next one, which a server may refuse or join (RFC 9112, 5.2): the JDK's and Tomcat join them."
+  "Lines that go on in the next one, which a server may refuse or join (RFC 9112, 5.2): the JDK's
+  and Tomcat join them."
   (into #{}
         (map #(str % hidden))
         [(post "X-A: b" " Content-Length: 5")
@@ -73,8 +65,8 @@
          (post "Transfer-Encoding:" " chunked")]))
 
 (def ^:private unseen
-  "What the JDK's parser makes something else of before anybody can see it: control characters around a value are dropped, and a CR ends
-  a line."
+  "What the JDK's parser makes something else of before anybody can see it: control characters
+  around a value are dropped, and a CR ends a line."
   (into #{}
         (map #(str % hidden))
         [(post "Content-Length: \u000b3")
@@ -108,20 +100,33 @@
 (def smuggling
   "The ordeal of requests that two servers could read differently."
   {:name "smuggling"
-   :sentence "Each shape of smuggling, cut into pieces anywhere, is answered 400, 501 or 505 or closed, and no handler is called."
-   :controls [["a plain request is among the shapes" #(assoc % :shapes (conj shapes (str (wire/get "/") hidden)))]
-              ["a handler is called without an answer" (fn [stage] (assoc stage :called (AtomicLong. 1)))]]
+   :sentence
+   "Each shape of smuggling, cut into pieces anywhere, is answered 400, 501 or 505 or closed, and no handler is called."
+   :controls [["a plain request is among the shapes"
+               #(assoc % :shapes (conj shapes (str (wire/get "/") hidden)))]
+              ["a handler is called without an answer"
+               (fn [stage] (assoc stage :called (AtomicLong. 1)))]]
    :run (fn [stage]
           (let [^AtomicLong called (:called stage (AtomicLong.))
                 shapes (vec (:shapes stage (shapes-for (:engine stage))))
-                server (stage/serve stage #(do (when-not (stage/bystander? %) (.incrementAndGet called)) (stage/ok %)) {})
+                server (stage/serve stage
+                                    #(do
+                                       (when-not (stage/bystander? %) (.incrementAndGet called))
+                                       (stage/ok %))
+                                    {})
                 port (server/port server)
                 n 2000
-                figures (stage/beside-bystanders
-                          port
-                          #(let [wrong (remove nil? (stage/bounded 32 n (fn [i] (smuggle! port (nth shapes (mod i (count shapes)))))))]
-                             (expect (empty? wrong) "that each is refused" (take 3 wrong))
-                             {:requests n, :shapes (count shapes)}))]
+                figures
+                (stage/beside-bystanders
+                  port
+                  #(let [wrong (remove
+                                 nil?
+                                 (stage/bounded
+                                   32
+                                   n
+                                   (fn [i] (smuggle! port (nth shapes (mod i (count shapes)))))))]
+                     (expect (empty? wrong) "that each is refused" (take 3 wrong))
+                     {:requests n, :shapes (count shapes)}))]
             (expect (zero? (.get called)) "that no handler is called" (.get called))
             (stage/expect-quiet server)
             figures))})
@@ -136,7 +141,8 @@
     {:status 200, :headers {}, :body (str uri ":" (alength (.readAllBytes body)))}))
 
 (defn- request-text
-  "Returns a request; chunked? where a connection goes on behind a chunked one, which the JDK's does not."
+  "Returns a request; chunked? where a connection goes on behind a chunked one, which the JDK's does
+  not."
   [id n chunked?]
   (let [path (str "/" id), body (str/join (repeat n "b"))]
     (case (int (mod (long id) 4))
@@ -155,28 +161,47 @@
         (wire/send! c (subs text at to))
         (recur to)))))
 
-(defn- pipeline! [port first-id n chunked?]
-  (stage/with-client [c port]
+(defn- pipeline!
+  [port first-id n chunked?]
+  (stage/with-client
+    [c port]
     (let [ids (range first-id (+ first-id n))
           sizes (zipmap ids (repeatedly #(inc (stage/chance 500))))
-          sending (stage/start #(send-in-pieces! c (str/join (map (fn [id] (request-text id (sizes id) chunked?)) ids))))]
+          sending (stage/start
+                    #(send-in-pieces! c
+                                      (str/join (map (fn [id] (request-text id (sizes id) chunked?))
+                                                     ids))))]
       (doseq [id ids]
         (let [answer (wire/response c (when (= 3 (mod (long id) 4)) :head))]
-          (expect (= [200 (expected-body id (sizes id))] [(:status answer) (:body answer)]) (str "the answer to " id) answer)))
+          (expect (= [200 (expected-body id (sizes id))] [(:status answer) (:body answer)])
+                  (str "the answer to " id)
+                  answer)))
       @sending)))
 
 (def pipelining
   "The ordeal of many requests at once on one connection."
   {:name "pipelining"
-   :sentence "Requests that come all at once, cut into pieces anywhere, are answered in their order, each with its own."
+   :sentence
+   "Requests that come all at once, cut into pieces anywhere, are answered in their order, each with its own."
    :controls [["a handler answers with another's path"
-               #(assoc % :wrap (fn [handler]
-                                 (let [ids (AtomicLong.)]
-                                   (fn [request] (handler (cond-> request (zero? (mod (.incrementAndGet ids) 50)) (assoc :uri "/7")))))))]]
+               #(assoc %
+                       :wrap
+                       (fn [handler]
+                         (let [ids (AtomicLong.)]
+                           (fn [request]
+                             (handler (cond-> request
+                                        (zero? (mod (.incrementAndGet ids) 50))
+                                        (assoc :uri "/7")))))))]]
    :run (fn [stage]
-          (let [port (server/port (stage/serve stage echo {})), clients 24, n 200, chunked? (not= :jdk (:engine stage))]
-            (stage/beside-bystanders port #(do (stage/each clients (fn [i] (pipeline! port (* 1000 (long i)) n chunked?)))
-                                               {:requests (* clients n)}))))})
+          (let [port (server/port (stage/serve stage echo {}))
+                clients 24
+                n 200
+                chunked? (not= :jdk (:engine stage))]
+            (stage/beside-bystanders
+              port
+              #(do
+                 (stage/each clients (fn [i] (pipeline! port (* 1000 (long i)) n chunked?)))
+                 {:requests (* clients n)}))))})
 
 (def ordeals
   "The ordeals of this namespace."

@@ -1,5 +1,6 @@
 (ns thrum.soak.h2
-  "HTTP/2 by raw frames, over h2c with prior knowledge: floods of frames that cost a client less than the server."
+  "HTTP/2 by raw frames, over h2c with prior knowledge: floods of frames that cost a client less
+  than the server."
   (:require
    [clojure.string :as str]
    [thrum.server :as server]
@@ -12,18 +13,23 @@
 
 ;; Frames (RFC 9113, 4)
 
-(def ^:private types {:data 0, :headers 1, :reset 3, :settings 4, :ping 6, :goaway 7, :window 8, :continuation 9})
+(def ^:private types
+  {:data 0, :headers 1, :reset 3, :settings 4, :ping 6, :goaway 7, :window 8, :continuation 9})
 
 (defn- int32 [n]
   (map #(bit-and 255 (bit-shift-right (long n) (long %))) [24 16 8 0]))
 
-(defn- frame [type flags stream payload]
-  (byte-array (map unchecked-byte (concat (rest (int32 (count payload))) [(types type) flags] (int32 stream) payload))))
+(defn- frame
+  [type flags stream payload]
+  (byte-array
+    (map unchecked-byte
+         (concat (rest (int32 (count payload))) [(types type) flags] (int32 stream) payload))))
 
 (def ^:private preface "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 
 (defn- literal
-  "Returns a header whose name has an index in the static table, its value not indexed (RFC 7541, 6.2.2)."
+  "Returns a header whose name has an index in the static table, its value not indexed (RFC 7541,
+  6.2.2)."
   [index value]
   (concat [index (count value)] (map int value)))
 
@@ -55,7 +61,8 @@
   (wire/send! c preface (frame :settings 0 0 [])))
 
 (defn- answer
-  "Reads until a stream ends; returns :answered when it ended with data or headers, otherwise what came instead."
+  "Reads until a stream ends; returns :answered when it ended with data or headers, otherwise what
+  came instead."
   [c stream]
   (loop []
     (let [{:keys [type flags] :as f} (read-frame c)]
@@ -84,13 +91,18 @@
   "What is sent first, and the i-th time."
   {"resets" {:again resets}
    "continuations" {:first [(frame :headers end-stream 1 (request "/"))]
-                    :again (fn [_] [(frame :continuation 0 1 (concat [0x40 5] (map int "x-abc") [5] (map int "12345")))])}
-   "empty continuations" {:first [(frame :headers end-stream 1 (request "/"))], :again (fn [_] [(frame :continuation 0 1 [])])}
+                    :again
+                    (fn [_] [(frame :continuation 0
+                                    1 (concat [0x40 5] (map int "x-abc") [5] (map int "12345")))])}
+   "empty continuations" {:first [(frame :headers end-stream 1 (request "/"))]
+                          :again (fn [_] [(frame :continuation 0 1 [])])}
    "pings" {:again (fn [_] [(frame :ping 0 0 (take 8 block))])}
    "settings" {:again (fn [_] [(frame :settings 0 0 [])])}
-   "empty data" {:first [(frame :headers end-headers 1 (request "/park"))], :again (fn [_] [(frame :data 0 1 [])])}
+   "empty data" {:first [(frame :headers end-headers 1 (request "/park"))]
+                 :again (fn [_] [(frame :data 0 1 [])])}
    "oversized window" {:again (fn [_] [(frame :window 0 0 (int32 0x7fffffff))])}
-   "unknown frames" {:again (fn [_] [(byte-array (map unchecked-byte (concat [0 0 4 99 0] (int32 0) [1 2 3 4])))])}
+   "unknown frames"
+   {:again (fn [_] [(byte-array (map unchecked-byte (concat [0 0 4 99 0] (int32 0) [1 2 3 4])))])}
    "data on no stream" {:again (fn [_] [(frame :data 0 77 [1 2 3])])}})
 
 (defn- floods-for
@@ -99,7 +111,8 @@
   (if (= :tomcat engine) (dissoc floods "unknown frames") floods))
 
 (defn- drain!
-  "Reads what the server says, so that it never waits for the client, until the connection ends; returns a promise of that."
+  "Reads what the server says, so that it never waits for the client, until the connection ends;
+  returns a promise of that."
   [c]
   (stage/start (fn [] (while (map? (read-frame c))))))
 
@@ -109,13 +122,17 @@
   "Sends until the connection does not take more; returns how many times that was."
   [port {:keys [first again]}]
   (stage/with-client [c port]
-    (greet! c)
-    (let [drained (drain! c), end (+ (stage/now-ms) 12000)]
-      (run! #(wire/try-send! c %) first)
-      (loop [i 0]
-        (if (and (< i (long most)) (< (stage/now-ms) end) (not (realized? drained)) (apply wire/try-send! c (again i)))
-          (recur (inc i))
-          i)))))
+                     (greet! c)
+                     (let [drained (drain! c)
+                           end (+ (stage/now-ms) 12000)]
+                       (run! #(wire/try-send! c %) first)
+                       (loop [i 0]
+                         (if (and (< i (long most))
+                                  (< (stage/now-ms) end)
+                                  (not (realized? drained))
+                                  (apply wire/try-send! c (again i)))
+                           (recur (inc i))
+                           i)))))
 
 (defn- expect-stopped [counts]
   (let [taken (filter (fn [[_ n]] (<= (long most) (long n))) counts)]
@@ -130,15 +147,20 @@
 (def h2-floods
   "The ordeal of floods of HTTP/2 frames."
   {:name "h2-floods"
-   :sentence "Floods of resets, continuations, pings, settings and empty frames end their connection; others are served."
+   :sentence
+   "Floods of resets, continuations, pings, settings and empty frames end their connection; others are served."
    :needs #{:h2}
-   :controls [["a connection may do as much as it likes" #(assoc-in % [:options :engine-options] {:h2-max-events 1000000000})]]
+   :controls [["a connection may do as much as it likes"
+               #(assoc-in % [:options :engine-options] {:h2-max-events 1000000000})]]
    :run (fn [stage]
           (let [server (stage/serve stage (park (promise)) {:h2c? true})
                 port (server/port server)
                 floods (floods-for (:engine stage))
-                counts (stage/start #(let [names (vec (keys floods))]
-                                       (stage/each-busy (count names) (fn [i] [(nth names i) (flood! port (floods (nth names i)))]))))]
+                counts (stage/start
+                         #(let [names (vec (keys floods))]
+                            (stage/each-busy (count names)
+                                             (fn [i] [(nth names i)
+                                                      (flood! port (floods (nth names i)))]))))]
             (while (not (realized? counts)) (visit! port) (stage/pause! 20))
             (let [{:keys [value thrown]} @counts]
               (when thrown (throw thrown))
@@ -163,16 +185,22 @@
 (def h2-closed-window
   "The ordeal of clients that ask for much and never open their window."
   {:name "h2-closed-window"
-   :sentence "Answers to a client that never opens its window end at :idle-timeout-ms, and leave nothing behind."
+   :sentence
+   "Answers to a client that never opens its window end at :idle-timeout-ms, and leave nothing behind."
    :needs #{:h2}
    :controls [["idle-timeout-ms is a minute" #(assoc-in % [:options :idle-timeout-ms] 60000)]]
    :run (fn [stage]
-          (let [server (stage/serve stage (fn [_] {:status 200, :headers {}, :body (map identity [big big])}) {:h2c? true})
+          (let [server (stage/serve stage
+                                    (fn [_]
+                                      {:status 200, :headers {}, :body (map identity [big big])})
+                                    {:h2c? true})
                 port (server/port server)
                 clients (mapv (fn [_] (stage/start #(starve! port))) (range 20))]
             (stage/eventually 3000 #(<= 100 (long (:in-flight (server/status server)))))
             (stage/expect-quiet server (+ 8000 (long stage/idle-timeout-ms)))
-            (expect (every? #(not= ::late (deref % 20000 ::late)) clients) "that each connection ends" :open)
+            (expect (every? #(not= ::late (deref % 20000 ::late)) clients)
+                    "that each connection ends"
+                    :open)
             {:clients 20, :failed (:failed (server/status server))}))})
 
 (def ordeals

@@ -1,8 +1,9 @@
 (ns thrum.soak.main
-  "./cljw -M:soak: abuse and long runs against the engines, each ending in a verdict. Ends the JVM with 1 if one failed.
+  "./cljw -M:soak: abuse and long runs against the engines, each ending in a verdict. Ends the JVM
+  with 1 if one failed.
 
-  --engine jdk|jetty|tomcat|helidon (default: all of these), --only NAME, --seconds N for each of the runs under load, --controls to see each ordeal
-  fail against what breaks it."
+  --engine jdk|jetty|tomcat|helidon (default: all of these), --only NAME, --seconds N for each of
+  the runs under load, --controls to see each ordeal fail against what breaks it."
   (:require
    [clojure.string :as str]
    [thrum.server :as server]
@@ -33,14 +34,15 @@
 (def ^:private ^:const longest-ms 90000)
 
 (def ^:private ^:const more-threads
-  "How many platform threads an ordeal may add at most at one time: an engine's own, and alarms that go off
-  at once."
+  "How many platform threads an ordeal may add at most at one time: an engine's own, and alarms that
+  go off at once."
   64)
 
 (def ^:private ^:const more-heap (* 24 1024 1024))
 
 (defn- grown-since
-  "Returns by how many bytes the heap has grown; what ends a moment after its exchange is waited for."
+  "Returns by how many bytes the heap has grown; what ends a moment after its exchange is waited
+  for."
   ^long [heap]
   (let [grown #(- (stage/used-heap) (long heap))]
     (stage/eventually 6000 #(< (long (grown)) more-heap))
@@ -49,10 +51,14 @@
 (defn- expect-flat
   "Ends the ordeal if it left memory behind, or used platform threads as it had clients."
   [heap threads most-threads]
-  (let [grown (grown-since heap), added (- (long most-threads) (long threads))]
+  (let [grown (grown-since heap)
+        added (- (long most-threads) (long threads))]
     (stage/expect (< grown more-heap) (str "less than " more-heap " bytes more on the heap") grown)
-    (stage/expect (<= added more-threads) (str "at most " more-threads " platform threads more")
-                  [added (frequencies (map #(str/replace (.getName ^Thread %) #"\d+" "N") (stage/platform-threads)))])
+    (stage/expect (<= added more-threads)
+                  (str "at most " more-threads " platform threads more")
+                  [added
+                   (frequencies (map #(str/replace (.getName ^Thread %) #"\d+" "N")
+                                     (stage/platform-threads)))])
     {:heap-kb (quot grown 1024), :threads added}))
 
 (defn- play
@@ -74,10 +80,12 @@
     (try
       {:figures (gate/in-time longest-ms #(play ordeal stage))}
       (catch Throwable t
-        (when (= :thrum.test-kit/late (:type (ex-data t))) (dump/print! (:name ordeal) (Thread/currentThread)))
+        (when (= :thrum.test-kit/late (:type (ex-data t)))
+          (dump/print! (:name ordeal) (Thread/currentThread)))
         (when-not (::stage/failed (ex-data t)) (.printStackTrace t))
         {:failed (str (ex-message t))})
-      (finally (stage/end! stage)))))
+      (finally
+        (stage/end! stage)))))
 
 ;; Reports
 
@@ -90,8 +98,9 @@
 
 (defn- verdict!
   "Runs an ordeal and prints how it went; returns whether it passed."
-  [engine {:keys [name] :as ordeal} options]
-  (let [[{:keys [figures failed]} ms] (stage/timed #(outcome ordeal (stage-of engine options) identity))]
+  [engine {:keys [name], :as ordeal} options]
+  (let [[{:keys [figures failed]} ms] (stage/timed
+                                        #(outcome ordeal (stage-of engine options) identity))]
     (print-line! engine name (if failed "FAIL" "ok") (or failed (shown figures)) ms)
     (not failed)))
 
@@ -100,9 +109,13 @@
 
 (defn- control!
   "Runs an ordeal that something breaks; returns whether it failed, as it must."
-  [engine {:keys [name] :as ordeal} options [sentence change]]
+  [engine {:keys [name], :as ordeal} options [sentence change]]
   (let [[{:keys [failed]} ms] (stage/timed #(outcome ordeal (stage-of engine options) change))]
-    (print-line! engine name (if failed "ok" "FAIL") (str "control: " sentence " -> " (if failed (shortened failed) "not noticed")) ms)
+    (print-line! engine
+                 name
+                 (if failed "ok" "FAIL")
+                 (str "control: " sentence " -> " (if failed (shortened failed) "not noticed"))
+                 ms)
     (boolean failed)))
 
 ;; All of them
@@ -113,7 +126,9 @@
 (defn- in-child!
   "Runs an ordeal in a JVM of its own."
   [engine {:keys [name]} {:keys [seconds controls]}]
-  (let [args (cond-> ["--engine" (clojure.core/name engine) "--only" name "--seconds" (str seconds) "--child"] controls (conj "--controls"))]
+  (let [args (cond-> ["--engine" (clojure.core/name engine) "--only" name "--seconds" (str seconds)
+                      "--child"]
+               controls (conj "--controls"))]
     (zero? (long (:exit (jvm/run (jvm/command (jvm/this-home) [] 'thrum.soak.main args) 180000))))))
 
 (defn- run-one! [engine ordeal {:keys [controls child] :as options}]
@@ -131,7 +146,8 @@
 
 ;; Held: java.util.logging forgets loggers that nobody holds.
 (def ^:private loggers
-  (mapv #(Logger/getLogger %) ["thrum.server" "org.eclipse.jetty" "sun.net.httpserver" "org.apache" "io.helidon"]))
+  (mapv #(Logger/getLogger %)
+        ["thrum.server" "org.eclipse.jetty" "sun.net.httpserver" "org.apache" "io.helidon"]))
 
 (defn- silence!
   "Keeps the servers from telling of each client that went away: thousands do."
@@ -140,8 +156,10 @@
 
 ;; The command line
 
-(defn- parsed [args]
-  (loop [options {:engines [:jdk :jetty :tomcat :helidon], :seconds 5}, [arg value & more :as all] args]
+(defn- parsed
+  [args]
+  (loop [options {:engines [:jdk :jetty :tomcat :helidon], :seconds 5}
+         [arg value & more :as all] args]
     (case arg
       nil options
       "--engine" (recur (assoc options :engines [(keyword value)]) more)
@@ -149,16 +167,24 @@
       "--seconds" (recur (assoc options :seconds (parse-long value)) more)
       "--controls" (recur (assoc options :controls true) (rest all))
       "--child" (recur (assoc options :child true) (rest all))
-      (throw (ex-info (str "Unknown option " arg "; known are --engine, --only, --seconds, --controls") {:argument arg})))))
+      (throw (ex-info
+               (str "Unknown option " arg "; known are --engine, --only, --seconds, --controls")
+               {:argument arg})))))
 
 (defn -main
-  "Runs the ordeals that args choose; ends with 0 if each passed, or, with --controls, if each control failed."
+  "Runs the ordeals that args choose; ends with 0 if each passed, or, with --controls, if each
+  control failed."
   [& args]
   (silence!)
   (let [options (parsed args)
         [passed ms] (stage/timed #(run-all! options))
         failed (count (remove true? passed))]
     (when-not (:child options)
-      (println (str (- (count passed) failed) " passed, " failed " failed, in " (quot (long ms) 1000) " s")))
+      (println (str (- (count passed) failed)
+                    " passed, "
+                    failed
+                    " failed, in "
+                    (quot (long ms) 1000)
+                    " s")))
     (flush)
     (System/exit (if (and (seq passed) (zero? failed)) 0 1))))

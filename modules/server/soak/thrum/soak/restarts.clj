@@ -35,8 +35,8 @@
 ;; Clients
 
 (defn- judged
-  "Returns what became of a request: whether :answered, :refused with an error, its connection :closed, or
-  :forgotten: neither answered nor closed; or a map that says what is wrong."
+  "Returns what became of a request: whether :answered, :refused with an error, its connection
+  :closed, or :forgotten: neither answered nor closed; or a map that says what is wrong."
   [id answer]
   (cond
     (and (stage/whole-200? answer) (= (str id filler) (:body answer))) :answered
@@ -63,7 +63,8 @@
     (stage/pause! 2)))
 
 (defn- clients!
-  "Starts clients who ask until over is delivered, half of them on connections that they keep; returns a promise of their end."
+  "Starts clients who ask until over is delivered, half of them on connections that they keep;
+  returns a promise of their end."
   [port over ids fates]
   (stage/start
     #(stage/each 12 (fn [i]
@@ -79,15 +80,25 @@
     {:id id, :entered n, :fate (.get fates id)}))
 
 (def ^:private most-forgotten
-  "How many sockets the engines may forget that were accepted in the moment of a stop. Jetty forgets one in some 15 stops on a busy
-  machine; where the end of the JVM does not close them their clients wait for their own time-out."
+  "How many sockets the engines may forget that were accepted in the moment of a stop. Jetty forgets
+  one in some 15 stops on a busy machine; where the end of the JVM does not close them their clients
+  wait for their own time-out."
   50)
 
-(defn- expect-none-lost [^ConcurrentHashMap entered ^ConcurrentHashMap fates]
-  (let [broken (filter map? (.values fates)), lost (lost entered fates), forgotten (count (filter #{:forgotten} (.values fates)))]
-    (expect (<= forgotten (long most-forgotten)) (str "at most " most-forgotten " forgotten sockets") forgotten)
-    (expect (empty? lost) "that each accepted request is answered once" {:count (count lost), :first (take 3 lost)})
-    (expect (empty? broken) "that each response is complete" {:count (count broken), :first (take 3 broken)})))
+(defn- expect-none-lost
+  [^ConcurrentHashMap entered ^ConcurrentHashMap fates]
+  (let [broken (filter map? (.values fates))
+        lost (lost entered fates)
+        forgotten (count (filter #{:forgotten} (.values fates)))]
+    (expect (<= forgotten (long most-forgotten))
+            (str "at most " most-forgotten " forgotten sockets")
+            forgotten)
+    (expect (empty? lost)
+            "that each accepted request is answered once"
+            {:count (count lost), :first (take 3 lost)})
+    (expect (empty? broken)
+            "that each response is complete"
+            {:count (count broken), :first (take 3 broken)})))
 
 (defn- restart!
   "Serves on the port for a while, and stops while clients ask."
@@ -95,15 +106,22 @@
   (let [server (server/run-server handler (stage/options-of stage {:port port}))]
     (stage/pause! (+ 20 (stage/chance 40)))
     (server/stop! server)
-    (expect (= :stopped (:state (server/status server))) "that it has stopped" (server/status server))))
+    (expect (= :stopped (:state (server/status server)))
+            "that it has stopped"
+            (server/status server))))
 
 (def restarts
   "The ordeal of 200 restarts under load."
   {:name "restarts"
-   :sentence "In 200 restarts under load no accepted request is lost or answered twice, and each response is complete."
-   :controls [["stop! does not wait for what is in flight" #(assoc-in % [:options :shutdown-timeout-ms] 0)]]
+   :sentence
+   "In 200 restarts under load no accepted request is lost or answered twice, and each response is complete."
+   :controls [["stop! does not wait for what is in flight"
+               #(assoc-in % [:options :shutdown-timeout-ms] 0)]]
    :run (fn [stage]
-          (let [entered (ConcurrentHashMap.), fates (ConcurrentHashMap.), ids (AtomicLong.), over (promise)
+          (let [entered (ConcurrentHashMap.)
+                fates (ConcurrentHashMap.)
+                ids (AtomicLong.)
+                over (promise)
                 handler (handle entered (promise))
                 first-one (stage/serve stage handler {})
                 port (server/port first-one)

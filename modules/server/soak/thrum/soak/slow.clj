@@ -1,5 +1,6 @@
 (ns thrum.soak.slow
-  "Clients that take their time: to send a head, to send a body, to read; and those that never come to an end."
+  "Clients that take their time: to send a head, to send a body, to read; and those that never come
+  to an end."
   (:require
    [clojure.string :as str]
    [thrum.server :as server]
@@ -17,7 +18,8 @@
 ;; Heads and bodies that come byte by byte
 
 (defn- trickle!
-  "Sends the start, then a byte every 20 ms, until the server does not take it any more, or the client gives up."
+  "Sends the start, then a byte every 20 ms, until the server does not take it any more, or the
+  client gives up."
   [port start]
   (stage/with-client [c port]
     (wire/send! c start)
@@ -28,18 +30,24 @@
 (defn- expect-ended
   "Ends the ordeal unless each of n tricklers was turned away within ms."
   [port n ms start]
-  (let [slowest (reduce max (map second (stage/each n (fn [_] (stage/timed #(trickle! port start))))))]
-    (expect (< (long slowest) (long ms)) (str "that each is turned away within " ms " ms") {:slowest-ms slowest})
+  (let [slowest (reduce max
+                        (map second (stage/each n (fn [_] (stage/timed #(trickle! port start))))))]
+    (expect (< (long slowest) (long ms))
+            (str "that each is turned away within " ms " ms")
+            {:slowest-ms slowest})
     {:clients n, :ended-ms slowest}))
 
 (def slow-headers
   "The ordeal of heads that never come to an end, byte by byte."
   {:name "slow-headers"
-   :sentence "A head that comes byte by byte is cut off at :header-timeout-ms, and others are served meanwhile."
+   :sentence
+   "A head that comes byte by byte is cut off at :header-timeout-ms, and others are served meanwhile."
    :controls [["header-timeout-ms is a minute" #(assoc-in % [:options :header-timeout-ms] 60000)]]
    :run (fn [stage]
           (let [port (server/port (stage/serve stage stage/ok {:header-timeout-ms 500}))]
-            (stage/beside-bystanders port #(expect-ended port 300 4000 "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "))))})
+            (stage/beside-bystanders
+              port
+              #(expect-ended port 300 4000 "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "))))})
 
 (defn- read-all [{:keys [^InputStream body] :as request}]
   (.readAllBytes body)
@@ -51,7 +59,8 @@
 (def slow-bodies
   "The ordeal of bodies that never come to an end, byte by byte."
   {:name "slow-bodies"
-   :sentence "A body that comes byte by byte is cut off at the deadline, and others are served meanwhile."
+   :sentence
+   "A body that comes byte by byte is cut off at the deadline, and others are served meanwhile."
    :controls [["there is no deadline" #(assoc-in % [:options :request-timeout-ms] nil)]]
    :run (fn [stage]
           (let [port (server/port (stage/serve stage read-all {:request-timeout-ms 1000}))]
@@ -67,16 +76,27 @@
   {:name "stalled-bodies"
    :sentence "A body that stops in the middle ends with its connection at :idle-timeout-ms."
    :controls [["the handler does not end when its read fails"
-               (fn [stage] (let [gate (stage/gate stage)]
-                             (assoc stage :wrap (fn [handler] #(try (handler %) (catch java.io.IOException e (deref gate 30000 nil) (throw e)))))))]]
-   :run (fn [stage]
-          (let [server (stage/serve stage #(if (stage/bystander? %) (stage/ok %) (read-all %)) {})
-                port (server/port server)
-                ends (delay (stage/each 200 (fn [_] (stall! port))))]
-            (stage/beside-bystanders port #(do (force ends) {:clients 200}))
-            (expect (every? #{:data :eof :reset} @ends) "that every connection ends" (frequencies @ends))
-            (stage/expect-quiet server)
-            {:ends (frequencies @ends)}))})
+               (fn [stage]
+                 (let [gate (stage/gate stage)]
+                   (assoc
+                     stage
+                     :wrap
+                     (fn [handler]
+                       #(try
+                          (handler %)
+                          (catch java.io.IOException e (deref gate 30000 nil) (throw e)))))))]]
+   :run
+   (fn [stage]
+     (let [server (stage/serve stage #(if (stage/bystander? %) (stage/ok %) (read-all %)) {})
+           port (server/port server)
+           ends (delay (stage/each 200 (fn [_] (stall! port))))]
+       (stage/beside-bystanders port
+                                #(do
+                                   (force ends)
+                                   {:clients 200}))
+       (expect (every? #{:data :eof :reset} @ends) "that every connection ends" (frequencies @ends))
+       (stage/expect-quiet server)
+       {:ends (frequencies @ends)}))})
 
 ;; Requests without an end
 
@@ -89,17 +109,20 @@
    "headers" ["GET / HTTP/1.1\r\nHost: localhost\r\n" (str/join (repeat 800 "X-A: abc\r\n"))]
    "header's name" ["GET / HTTP/1.1\r\nHost: localhost\r\nX" piece]
    "empty lines" ["" (str/join (repeat 4000 "\r\n"))]
-   "chunk size" [(wire/head-of "POST" "/" "Transfer-Encoding: chunked") (str/join (repeat 8192 "0"))]
+   "chunk size" [(wire/head-of "POST" "/" "Transfer-Encoding: chunked")
+                 (str/join (repeat 8192 "0"))]
    "chunk extension" [(str (wire/head-of "POST" "/" "Transfer-Encoding: chunked") "5;") piece]
    "trailer" [(str (wire/head-of "POST" "/" "Transfer-Encoding: chunked") "0\r\nX-Long: ") piece]
-   "trailers" [(str (wire/head-of "POST" "/" "Transfer-Encoding: chunked") "0\r\n") (str/join (repeat 800 "X-A: abc\r\n"))]})
+   "trailers" [(str (wire/head-of "POST" "/" "Transfer-Encoding: chunked") "0\r\n")
+               (str/join (repeat 800 "X-A: abc\r\n"))]})
 
 (def ^:private most-sent
   "What may be on its way in the buffers of both sockets."
   (* 16 1024 1024))
 
 (defn- pour!
-  "Sends without end; returns how many bytes it was until the server did not take more, or the client gave up."
+  "Sends without end; returns how many bytes it was until the server did not take more, or the
+  client gave up."
   [port [start again]]
   (stage/with-client [c port]
     (let [end (+ (stage/now-ms) gives-up-ms)]
@@ -116,22 +139,29 @@
         {:what what, :sent sent, :ms ms}))))
 
 (defn- refused?
-  "Tells whether it was cut off in time, after a bounded number of bytes. Of empty lines nothing is held: only time bounds them."
+  "Tells whether it was cut off in time, after a bounded number of bytes. Of empty lines nothing is
+  held: only time bounds them."
   [{:keys [what sent ms]}]
   (and (< (long ms) (dec gives-up-ms))
        (or (= "empty lines" what) (< (long sent) (long most-sent)))))
 
-(defn- expect-poured [poured]
+(defn- expect-poured
+  [poured]
   (let [taken (remove refused? poured)]
     (expect (empty? taken) "that nothing endless is taken" taken)
-    {:clients (count poured), :most-bytes (reduce max (map :sent poured)), :slowest-client-ms (reduce max (map :ms poured))}))
+    {:clients (count poured)
+     :most-bytes (reduce max (map :sent poured))
+     :slowest-client-ms (reduce max (map :ms poured))}))
 
 (def endless-requests
   "The ordeal of requests without an end, sent as fast as they are taken."
   {:name "endless-requests"
-   :sentence "Lines, headers, chunks and trailers without an end are refused after a bounded number of bytes."
+   :sentence
+   "Lines, headers, chunks and trailers without an end are refused after a bounded number of bytes."
    :controls [["what is endless is an allowed body"
-               #(assoc % :endless {"body" [(wire/head-of "POST" "/" "Content-Length: 100000000000") piece]})]]
+               #(assoc %
+                       :endless
+                       {"body" [(wire/head-of "POST" "/" "Content-Length: 100000000000") piece]})]]
    :run (fn [stage]
           (let [server (stage/serve stage #(if (stage/bystander? %) (stage/ok %) (read-all %)) {})
                 port (server/port server)]
@@ -161,11 +191,14 @@
    :seq (fn [_] (map (fn [_] piece) (range 12000)))
    :bytes (fn [_] (byte-array 20000000))})
 
-(defn- big [close kinds]
+(defn- big
+  [close kinds]
   (fn [request]
     (if (stage/bystander? request)
       (stage/ok request)
-      {:status 200, :headers {}, :body ((big-answers (nth kinds (stage/chance (count kinds)))) close)})))
+      {:status 200
+       :headers {}
+       :body ((big-answers (nth kinds (stage/chance (count kinds)))) close)})))
 
 (defn- ignore! [port]
   (stage/with-client [c port]
@@ -175,12 +208,21 @@
 (def non-readers
   "The ordeal of clients that ask for much and read nothing."
   {:name "non-readers"
-   :sentence "A client that does not read what it asked for loses its connection at :idle-timeout-ms; its body is closed."
-   :controls [["the body's close never returns" (fn [stage] (let [gate (stage/gate stage)] (assoc stage :close #(deref gate 30000 nil))))]]
+   :sentence
+   "A client that does not read what it asked for loses its connection at :idle-timeout-ms; its body is closed."
+   :controls [["the body's close never returns"
+               (fn [stage]
+                 (let [gate (stage/gate stage)] (assoc stage :close #(deref gate 30000 nil))))]]
    :run (fn [stage]
-          (let [server (stage/serve stage (big (:close stage (constantly nil)) (if (:close stage) [:stream] [:stream :seq :bytes])) {})
+          (let [server (stage/serve stage
+                                    (big (:close stage (constantly nil))
+                                         (if (:close stage) [:stream] [:stream :seq :bytes]))
+                                    {})
                 port (server/port server)
-                figures (stage/beside-bystanders port #(do (stage/each 60 (fn [_] (ignore! port))) {:clients 60}))]
+                figures (stage/beside-bystanders port
+                                                 #(do
+                                                    (stage/each 60 (fn [_] (ignore! port)))
+                                                    {:clients 60}))]
             (stage/expect-quiet server)
             figures))})
 

@@ -1,10 +1,13 @@
 (ns thrum.soak.stage
-  "What an ordeal is made of: servers that end with it, clients in number, bystanders who must be answered meanwhile, and verdicts.
+  "What an ordeal is made of: servers that end with it, clients in number, bystanders who must be
+  answered meanwhile, and verdicts.
 
-  An ordeal is a map: :name; :sentence, what it proves; :run, a function of the stage, which throws a verdict or returns figures;
-  :controls, pairs of a sentence and a function that breaks the stage, after which the ordeal must fail; :needs, the
-  capabilities that it asks for; :alone?, that it needs a JVM of its own. A stage is a map: :engine, :seconds; what a control may
-  change: :options, over those of each server, and :wrap, a function around each handler; :endings, what is to be ended."
+  An ordeal is a map: :name; :sentence, what it proves; :run, a function of the stage, which throws
+  a verdict or returns figures; :controls, pairs of a sentence and a function that breaks the stage,
+  after which the ordeal must fail; :needs, the capabilities that it asks for; :alone?, that it
+  needs a JVM of its own. A stage is a map: :engine, :seconds; what a control may change: :options,
+  over those of each server, and :wrap, a function around each handler; :endings, what is to be
+  ended."
   (:require
    [clojure.string :as str]
    [thrum.server :as server]
@@ -25,10 +28,12 @@
   "Ends the ordeal unless ok?: what was expected, and what was found."
   [ok? expected found]
   (when-not ok?
-    (throw (ex-info (str "expected " expected ", found " (pr-str found)) {::failed true, :expected expected, :found found}))))
+    (throw (ex-info (str "expected " expected ", found " (pr-str found))
+                    {::failed true, :expected expected, :found found}))))
 
 (defn eventually
-  "Returns the first truthy value of (f), looked at every 5 ms for at most ms; its last, falsy one when there is none."
+  "Returns the first truthy value of (f), looked at every 5 ms for at most ms; its last, falsy one
+  when there is none."
   [ms f]
   (let [end (+ (System/nanoTime) (* 1000000 (long ms)))]
     (loop []
@@ -66,22 +71,29 @@
   "Calls f on a virtual thread; returns a promise of {:value v} or {:thrown t}."
   [f]
   (let [outcome (promise)]
-    (Thread/startVirtualThread #(deliver outcome (try {:value (f)} (catch Throwable t {:thrown t}))))
+    (Thread/startVirtualThread #(deliver outcome
+                                         (try
+                                           {:value (f)}
+                                           (catch Throwable t {:thrown t}))))
     outcome))
 
 (def ^:private longest-ms 60000)
 
-(defn- value-of [outcome]
-  (let [{:keys [value thrown]} (deref outcome longest-ms {:thrown (ex-info "A client hangs" {::failed true})})]
+(defn- value-of
+  [outcome]
+  (let [{:keys [value thrown]}
+        (deref outcome longest-ms {:thrown (ex-info "A client hangs" {::failed true})})]
     (if thrown (throw thrown) value)))
 
 (defn each
-  "Returns what (f i) returned for i below n, all at once on virtual threads; throws what one threw, or that one hangs."
+  "Returns what (f i) returned for i below n, all at once on virtual threads; throws what one threw,
+  or that one hangs."
   [n f]
   (mapv value-of (mapv (fn [i] (start #(f i))) (range n))))
 
 (defn each-busy
-  "As each, on platform threads: for clients that never wait, and would keep virtual threads, the server's too, from running."
+  "As each, on platform threads: for clients that never wait, and would keep virtual threads, the
+  server's too, from running."
   [n f]
   (mapv value-of
         (mapv (fn [i]
@@ -100,7 +112,8 @@
               (try (f i) (finally (.release permits)))))))
 
 (defn until
-  "Calls (f) on each of n virtual threads again and again for so many ms; returns how many calls that were."
+  "Calls (f) on each of n virtual threads again and again for so many ms; returns how many calls
+  that were."
   [n ms f]
   (let [end (+ (now-ms) (long ms))]
     (reduce + (each n (fn [_] (loop [calls 0]
@@ -114,7 +127,11 @@
   (swap! endings conj f))
 
 (def ^:private usual
-  {:port 0, :stop-on-shutdown? false, :shutdown-timeout-ms 2000, :idle-timeout-ms idle-timeout-ms, :header-timeout-ms 2000
+  {:port 0
+   :stop-on-shutdown? false
+   :shutdown-timeout-ms 2000
+   :idle-timeout-ms idle-timeout-ms
+   :header-timeout-ms 2000
    :error-handler (fn [_ _] {:status 500, :headers {}, :body "failed"})})
 
 (defn options-of
@@ -169,24 +186,38 @@
 ;; Bystanders: well-behaved clients
 
 (def ^:private in-time-ms
-  "How long a bystander's request may take on a small machine that others use too, whatever goes on beside it."
+  "How long a bystander's request may take on a small machine that others use too, whatever goes on
+  beside it."
   5000)
 
-(defn- visit! [port slowest]
+(defn- visit!
+  [port slowest]
   (let [[answer ms] (timed #(ask port (wire/get "/bystander")))]
     (swap! slowest max ms)
     (expect (whole-200? answer) "that a bystander is answered" answer)
-    (expect (< (long ms) (long in-time-ms)) (str "that a bystander is answered within " in-time-ms " ms") ms)
+    (expect (< (long ms) (long in-time-ms))
+            (str "that a bystander is answered within " in-time-ms " ms")
+            ms)
     (pause! 10)))
 
 (defn beside-bystanders
-  "Returns what (f) returns, a map, with :bystanders, how many requests of two well-behaved clients were answered meanwhile, and
-  :slowest-ms. Each must have been, in time; their path is /bystander."
+  "Returns what (f) returns, a map, with :bystanders, how many requests of two well-behaved clients
+  were answered meanwhile, and :slowest-ms. Each must have been, in time; their path is /bystander."
   [port f]
-  (let [slowest (atom 0), over (promise)
-        visits (start #(each 2 (fn [_] (loop [n 0]
-                                         (if (realized? over) n (do (visit! port slowest) (recur (inc n))))))))
-        figures (try (f) (finally (deliver over true)))]
+  (let [slowest (atom 0)
+        over (promise)
+        visits (start #(each 2
+                             (fn [_]
+                               (loop [n 0]
+                                 (if (realized? over)
+                                   n
+                                   (do
+                                     (visit! port slowest)
+                                     (recur (inc n))))))))
+        figures (try
+                  (f)
+                  (finally
+                    (deliver over true)))]
     (assoc figures :bystanders (reduce + (value-of visits)) :slowest-ms @slowest)))
 
 (defn bystander?
@@ -217,8 +248,11 @@
 (defn- carrier? [^Thread thread]
   (str/starts-with? (.getName thread) "ForkJoinPool-"))
 
-(defn- root-group ^ThreadGroup []
-  (last (take-while some? (iterate #(.getParent ^ThreadGroup %) (.getThreadGroup (Thread/currentThread))))))
+(defn- root-group
+  ^ThreadGroup []
+  (last (take-while some?
+                    (iterate #(.getParent ^ThreadGroup %)
+                             (.getThreadGroup (Thread/currentThread))))))
 
 (defn platform-threads
   "Returns the platform threads of this JVM, but those which carry virtual ones."
@@ -232,8 +266,15 @@
   [sample f]
   (let [over (promise)
         most (start #(loop [most 0]
-                       (if (realized? over) most (do (pause! 20) (recur (max most (long (sample))))))))
-        value (try (f) (finally (deliver over true)))]
+                       (if (realized? over)
+                         most
+                         (do
+                           (pause! 20)
+                           (recur (max most (long (sample))))))))
+        value (try
+                (f)
+                (finally
+                  (deliver over true)))]
     [value (value-of most)]))
 
 (defn open-descriptors

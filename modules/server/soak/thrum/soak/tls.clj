@@ -19,12 +19,17 @@
 (defn- key-store
   "Returns a file with a fresh key, made by the JDK's keytool."
   ^File []
-  (let [folder (doto (.toFile (Files/createTempDirectory "thrum-soak" (into-array FileAttribute []))) (.deleteOnExit))
+  (let [folder (doto (.toFile (Files/createTempDirectory "thrum-soak"
+                                                         (into-array FileAttribute [])))
+                 (.deleteOnExit))
         store (doto (File. folder "server.p12") (.deleteOnExit))
-        command [(str (File. (System/getProperty "java.home") "bin/keytool")) "-genkeypair" "-alias" "server" "-keyalg" "EC"
-                 "-dname" "CN=localhost" "-validity" "2" "-storetype" "PKCS12" "-keystore" (str store) "-storepass" password]
+        command [(str (File. (System/getProperty "java.home") "bin/keytool")) "-genkeypair" "-alias"
+                 "server" "-keyalg" "EC" "-dname" "CN=localhost" "-validity" "2" "-storetype"
+                 "PKCS12" "-keystore" (str store) "-storepass" password]
         process (.start (ProcessBuilder. ^java.util.List command))]
-    (expect (and (.waitFor process 60 TimeUnit/SECONDS) (.exists store)) "a key" (.exitValue process))
+    (expect (and (.waitFor process 60 TimeUnit/SECONDS) (.exists store))
+            "a key"
+            (.exitValue process))
     store))
 
 (def ^:private trusting
@@ -36,8 +41,10 @@
 (defn- secure
   "Returns the client's connection wrapped in TLS."
   [{:keys [socket]}]
-  (let [context (doto (SSLContext/getInstance "TLS") (.init nil (into-array TrustManager [trusting]) nil))
-        ^SSLSocket over (.createSocket (.getSocketFactory context) ^java.net.Socket socket "localhost" 1 true)]
+  (let [context (doto (SSLContext/getInstance "TLS")
+                  (.init nil (into-array TrustManager [trusting]) nil))
+        ^SSLSocket over
+        (.createSocket (.getSocketFactory context) ^java.net.Socket socket "localhost" 1 true)]
     (.startHandshake over)
     (wire/client over)))
 
@@ -66,7 +73,8 @@
    #(record-head 400)])
 
 (defn- spoil!
-  "Sends garbage and waits for the end of the connection; returns how that was, and after how many ms."
+  "Sends garbage and waits for the end of the connection; returns how that was, and after how many
+  ms."
   [port i]
   (stage/with-client [c port]
     (wire/try-send! c ((nth garbage (mod (long i) (count garbage)))))
@@ -84,11 +92,21 @@
 (def tls-garbage
   "The ordeal of clients that speak something else than TLS, or stop in the middle of it."
   {:name "tls-garbage"
-   :sentence "What is no TLS, and a handshake that stops, end with their connection in time; others are served."
+   :sentence
+   "What is no TLS, and a handshake that stops, end with their connection in time; others are served."
    :needs #{:tls}
-   :controls [["header-timeout-ms is a minute" #(-> % (assoc-in [:options :header-timeout-ms] 60000) (assoc-in [:options :idle-timeout-ms] 60000))]]
+   :controls [["header-timeout-ms is a minute"
+               #(-> %
+                    (assoc-in [:options :header-timeout-ms] 60000)
+                    (assoc-in [:options :idle-timeout-ms] 60000))]]
    :run (fn [stage]
-          (let [server (stage/serve stage stage/ok {:port nil, :ssl-port 0, :keystore (key-store), :key-password password, :header-timeout-ms 1000})
+          (let [server (stage/serve stage
+                                    stage/ok
+                                    {:port nil
+                                     :ssl-port 0
+                                     :keystore (key-store)
+                                     :key-password password
+                                     :header-timeout-ms 1000})
                 port (server/ssl-port server)
                 ends (stage/start #(stage/bounded 100 600 (fn [i] (spoil! port i))))]
             (while (not (realized? ends)) (visit! port) (stage/pause! 20))

@@ -1,8 +1,10 @@
 (ns thrum.soak.visitors
-  "A crowd of clients in a process of its own: told by lines on its input what to do, it says on its output what it did.
+  "A crowd of clients in a process of its own: told by lines on its input what to do, it says on its
+  output what it did.
 
-  Arguments: the port, and how many connections to open. Every second one asks once and is kept, the others say nothing. `again`
-  on the input has those who asked ask once more; the end of the input ends the process."
+  Arguments: the port, and how many connections to open. Every second one asks once and is kept, the
+  others say nothing. `again` on the input has those who asked ask once more; the end of the input
+  ends the process."
   (:require
    [thrum.server.tck.wire :as wire]
    [thrum.soak.stage :as stage]))
@@ -23,8 +25,10 @@
 (defn- arrive-all! [port n]
   (stage/bounded at-a-time n #(arrive! port %)))
 
-(defn- ask-again! [clients]
-  (count (filter true? (stage/bounded at-a-time (count clients) (fn [i] (asked? (nth clients i)))))))
+(defn- ask-again!
+  [clients]
+  (count (filter true?
+                 (stage/bounded at-a-time (count clients) (fn [i] (asked? (nth clients i)))))))
 
 (defn- say! [what n]
   (println what n)
@@ -36,7 +40,7 @@
   (let [clients (arrive-all! (parse-long port) (parse-long n))
         asking (vec (take-nth 2 clients))]
     (say! "arrived" (count (remove nil? clients)))
-    (while (= "again" (read-line))
-      (say! "asked" (ask-again! asking)))
-    (say! "silent" (count (filter #(= :silent (wire/after % 1)) (take 100 (take-nth 2 (rest clients))))))
+    (while (= "again" (read-line)) (say! "asked" (ask-again! asking)))
+    (say! "silent"
+          (count (filter #(= :silent (wire/after % 1)) (take 100 (take-nth 2 (rest clients))))))
     (System/exit 0)))

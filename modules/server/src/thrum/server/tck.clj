@@ -1,8 +1,10 @@
 (ns thrum.server.tck
-  "The contract of a server as cases that anybody's server may be held against, over raw sockets: (run run-server options).
+  "The contract of a server as cases that anybody's server may be held against, over raw sockets:
+  (run run-server options).
 
-  An outcome is {:id :sentence :section :outcome :detail :ms}, where :outcome is :passed; :failed; :refused, when the server does
-  not have what the case needs and refuses who asks for it; or :skipped, when the caller gave no function that it takes."
+  An outcome is {:id :sentence :section :outcome :detail :ms}, where :outcome is :passed; :failed;
+  :refused, when the server does not have what the case needs and refuses who asks for it; or
+  :skipped, when the caller gave no function that it takes."
   (:require
    [clojure.string :as str]
    [thrum.server.tck.async]
@@ -30,17 +32,20 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private chapters
-  '[thrum.server.tck.request thrum.server.tck.proxies thrum.server.tck.response thrum.server.tck.failure thrum.server.tck.framing
-    thrum.server.tck.bounds thrum.server.tck.deadline thrum.server.tck.async thrum.server.tck.events
-    thrum.server.tck.drain thrum.server.tck.observer thrum.server.tck.threads thrum.server.tck.start thrum.server.tck.ring
-    thrum.server.tck.websocket thrum.server.tck.disconnect thrum.server.tck.tls thrum.server.tck.h2])
+  '[thrum.server.tck.request thrum.server.tck.proxies thrum.server.tck.response
+    thrum.server.tck.failure thrum.server.tck.framing thrum.server.tck.bounds
+    thrum.server.tck.deadline thrum.server.tck.async thrum.server.tck.events thrum.server.tck.drain
+    thrum.server.tck.observer thrum.server.tck.threads thrum.server.tck.start thrum.server.tck.ring
+    thrum.server.tck.websocket thrum.server.tck.disconnect thrum.server.tck.tls
+    thrum.server.tck.h2])
 
 (def ^:private all-cases
   (into [] (mapcat scene/cases-in) chapters))
 
 (defn cases
-  "Returns the cases as data: maps of :id, :section (the promise that it is about, as doc/servers.md counts them), :sentence, :needs (capabilities), :refuses (the
-  options that must throw at start where a capability is absent), :uses (functions of the caller), :run."
+  "Returns the cases as data: maps of :id, :section (the promise that it is about, as doc/servers.md
+  counts them), :sentence, :needs (capabilities), :refuses (the options that must throw at start
+  where a capability is absent), :uses (functions of the caller), :run."
   []
   all-cases)
 
@@ -53,16 +58,20 @@
        (catch java.io.FileNotFoundException _ nil)))
 
 (def ^:private thrum-tools
-  (delay (into {} (for [[k ns-name fn-name] [[:stop "thrum.server" "stop!"] [:port "thrum.server" "port"]
-                                             [:ssl-port "thrum.server" "ssl-port"] [:status "thrum.server" "status"]
-                                             [:ready? "thrum.server" "ready?"] [:sse "thrum.server" "sse"]
-                                             [:send! "thrum.server" "send!"] [:access-log "thrum.server" "access-log"]
-                                             [:close! "thrum.server" "close!"] [:pong! "thrum.server" "pong!"] [:open? "thrum.server" "open?"]
-                                             [:remaining-ms "thrum.core" "remaining-ms"] [:pmap "thrum.core" "pmap"]]]
-                    [k (thrums ns-name fn-name)]))))
+  (delay (into {}
+               (for [[k ns-name fn-name]
+                     [[:stop "thrum.server" "stop!"] [:port "thrum.server" "port"]
+                      [:ssl-port "thrum.server" "ssl-port"] [:status "thrum.server" "status"]
+                      [:ready? "thrum.server" "ready?"] [:sse "thrum.server" "sse"]
+                      [:send! "thrum.server" "send!"] [:access-log "thrum.server" "access-log"]
+                      [:close! "thrum.server" "close!"] [:pong! "thrum.server" "pong!"]
+                      [:open? "thrum.server" "open?"] [:remaining-ms "thrum.core" "remaining-ms"]
+                      [:pmap "thrum.core" "pmap"]]]
+                 [k (thrums ns-name fn-name)]))))
 
 (def ^:private tool-keys
-  [:stop :port :ssl-port :status :ready? :sse :send! :close! :pong! :open? :access-log :remaining-ms :pmap])
+  [:stop :port :ssl-port :status :ready? :sse :send! :close! :pong! :open? :access-log :remaining-ms
+   :pmap])
 
 (defn- tools-of
   "Returns the caller's functions; Thrum's own where the caller gives neither :stop nor :port."
@@ -89,12 +98,15 @@
 
 (defn- passed [] {:outcome :passed})
 
-(defn- failed [^Throwable t]
-  (let [{:keys [expected found] ::scene/keys [failed skipped]} (ex-data t)]
-    (cond
-      skipped {:outcome :skipped, :detail (ex-message t)}
-      failed {:outcome :failed, :detail {:expected expected, :found found}}
-      :else {:outcome :failed, :detail {:expected "no exception", :found (str t), :at (mapv str (take 6 (.getStackTrace t)))}})))
+(defn- failed
+  [^Throwable t]
+  (let [{:keys [expected found], ::scene/keys [failed skipped]} (ex-data t)]
+    (cond skipped {:outcome :skipped, :detail (ex-message t)}
+          failed {:outcome :failed, :detail {:expected expected, :found found}}
+          :else {:outcome :failed
+                 :detail {:expected "no exception"
+                          :found (str t)
+                          :at (mapv str (take 6 (.getStackTrace t)))}})))
 
 (defn- overrun [^Thread thread limit-ms]
   (let [at (mapv str (take 12 (.getStackTrace thread)))]
@@ -110,7 +122,8 @@
     (if (realized? done) @done (overrun thread limit-ms))))
 
 (defn- in-scene
-  "Calls (f env) with a fresh scene, which has ended when it returns. A server that does not stop is left behind."
+  "Calls (f env) with a fresh scene, which has ended when it returns. A server that does not stop is
+  left behind."
   [{:keys [limit-ms] :as env} f]
   (let [env (assoc env :endings (atom []))]
     (try (on-thread limit-ms #(do (f env) (passed)))
@@ -133,10 +146,14 @@
       (seq missing) {:outcome :skipped, :detail (str "no " (str/join ", " missing) " was given")}
       :else (in-scene env run))))
 
-(defn- timed [case f]
+(defn- timed
+  [case f]
   (let [start (System/nanoTime)
         result (f)]
-    (merge (select-keys case [:id :section :sentence]) {:detail nil} result {:ms (quot (- (System/nanoTime) start) 1000000)})))
+    (merge (select-keys case [:id :section :sentence])
+           {:detail nil}
+           result
+           {:ms (quot (- (System/nanoTime) start) 1000000)})))
 
 ;; All cases
 
@@ -163,15 +180,14 @@
 (defn run
   "Runs the cases against (run-server handler options), and returns their outcomes.
 
-  :capabilities - the set of what the server has; without it Thrum's own engine is asked
-  :options      - given to every server, beside those of the case
-  :only         - the ids of the cases to run
-  :report       - a function of each outcome, called when it is there
-  :limit-ms     - how long a case may take (10000)
-  :gaps         - the cases that the server is known to fail, id -> why: their outcome is :gap, or :failed when they pass
-  :stop :port   - functions of what run-server returns; without them thrum.server's are taken, for the following too:
-  :ssl-port :status :ready? (of the server) :sse :send! :close! :pong! :open? :access-log :remaining-ms :pmap; cases that use one that is
-  not given are skipped"
+  :capabilities - the set of what the server has; without it Thrum's own engine is asked :options   
+    - given to every server, beside those of the case :only         - the ids of the cases to run
+  :report       - a function of each outcome, called when it is there :limit-ms     - how long a
+  case may take (10000) :gaps         - the cases that the server is known to fail, id -> why: their
+  outcome is :gap, or :failed when they pass :stop :port   - functions of what run-server returns;
+  without them thrum.server's are taken, for the following too: :ssl-port :status :ready? (of the
+  server) :sse :send! :close! :pong! :open? :access-log :remaining-ms :pmap; cases that use one that
+  is not given are skipped"
   [run-server {:keys [only report gaps] :as given}]
   (let [env (env-of run-server given (tools-of given))
         capabilities (set (capabilities-of given))
@@ -195,13 +211,15 @@
   (str/replace sentence "|" "\\|"))
 
 (defn table
-  "Returns a markdown table of the cases and how each engine fares: engine -> outcomes, in the order of engines."
+  "Returns a markdown table of the cases and how each engine fares: engine -> outcomes, in the order
+  of engines."
   [engines outcomes-of]
   (let [by-id (update-vals outcomes-of (fn [outcomes] (into {} (map (juxt :id :outcome)) outcomes)))
         mark (fn [engine id] (marks (get-in by-id [engine id]) ""))]
     (str/join "\n"
               (concat [(row (concat ["§" "what holds"] (map name engines)))
                        (row (repeat (+ 2 (count engines)) "---"))]
-                      (for [{:keys [id section sentence]} all-cases :when (some #(get-in by-id [% id]) engines)]
+                      (for [{:keys [id section sentence]} all-cases
+                            :when (some #(get-in by-id [% id]) engines)]
                         (row (concat [section (escaped sentence)] (map #(mark % id) engines))))
                       [""]))))

@@ -16,7 +16,11 @@
 (use-fixtures :each leak/no-leaks)
 
 (def ^:private request
-  {:remote-addr "10.0.0.7", :request-method :get, :uri "/a", :query-string "token=secret", :protocol "HTTP/1.1"
+  {:remote-addr "10.0.0.7"
+   :request-method :get
+   :uri "/a"
+   :query-string "token=secret"
+   :protocol "HTTP/1.1"
    :headers {"cookie" "secret", "authorization" "secret"}})
 
 (defn- line [format facts at]
@@ -29,31 +33,50 @@
 
 (def ^:private from-a-page
   (-> request
-      (assoc :scheme :https, :thrum/request-id "r-7")
-      (update :headers assoc "host" "shop.example" "referer" "https://shop.example/cart?token=secret#secret" "user-agent" "curl \"8\"\n")))
+      (assoc :scheme :https :thrum/request-id "r-7")
+      (update :headers assoc
+              "host" "shop.example"
+              "referer" "https://shop.example/cart?token=secret#secret"
+              "user-agent" "curl \"8\"\n")))
 
 (deftest a-combined-line-ends-with-seconds-and-id
-  (is (= (str "10.0.0.7 - - [21/Nov/2026:08:22:06 +0000] \"GET /a HTTP/1.1\" 200 12 \"https://shop.example/cart\" "
-              "\"curl \\x228\\x22\\x0A\" 0.001234 r-7")
-         (line :combined {:request from-a-page, :status 200, :bytes 12, :nanos 1234000} at)))
-  (is (= "- - - [21/Nov/2026:08:22:06 +0000] \"-\" 400 - \"-\" \"-\" 0.000000 -" (line :combined {:status 400} at))))
+  (is
+    (=
+      (str
+        "10.0.0.7 - - [21/Nov/2026:08:22:06 +0000] \"GET /a HTTP/1.1\" 200 12 \"https://shop.example/cart\" "
+        "\"curl \\x228\\x22\\x0A\" 0.001234 r-7")
+      (line :combined {:request from-a-page, :status 200, :bytes 12, :nanos 1234000} at)))
+  (is (= "- - - [21/Nov/2026:08:22:06 +0000] \"-\" 400 - \"-\" \"-\" 0.000000 -"
+         (line :combined {:status 400} at))))
 
 (deftest a-json-line-is-an-object
-  (is (= (str "{\"time\":\"2026-11-21T08:22:06Z\",\"remote_addr\":\"10.0.0.7\",\"scheme\":\"https\",\"host\":\"shop.example\",\"method\":\"GET\","
-              "\"uri\":\"/a\",\"protocol\":\"HTTP/1.1\",\"status\":200,\"bytes\":12,\"seconds\":0.001234,\"referer\":\"https://shop.example/cart\","
-              "\"user_agent\":\"curl \\u00228\\u0022\\u000a\",\"request_id\":\"r-7\",\"error\":null}")
-         (line :json {:request from-a-page, :status 200, :bytes 12, :nanos 1234000} at)))
-  (is (str/includes? (line :json {:throwable (IOException. "secret")} at) "\"error\":\"java.io.IOException\"")))
+  (is
+    (=
+      (str
+        "{\"time\":\"2026-11-21T08:22:06Z\",\"remote_addr\":\"10.0.0.7\",\"scheme\":\"https\",\"host\":\"shop.example\",\"method\":\"GET\","
+        "\"uri\":\"/a\",\"protocol\":\"HTTP/1.1\",\"status\":200,\"bytes\":12,\"seconds\":0.001234,\"referer\":\"https://shop.example/cart\","
+        "\"user_agent\":\"curl \\u00228\\u0022\\u000a\",\"request_id\":\"r-7\",\"error\":null}")
+      (line :json {:request from-a-page, :status 200, :bytes 12, :nanos 1234000} at)))
+  (is (str/includes? (line :json {:throwable (IOException. "secret")} at)
+                     "\"error\":\"java.io.IOException\"")))
 
 (deftest no-line-is-longer-than-its-fields-may-be
   (let [long-one (str/join (repeat 100000 \"))]
     (doseq [format (keys access-log/formats)
-            :let [text (line format {:request (assoc request :uri long-one :headers {"user-agent" long-one, "referer" long-one, "host" long-one})} at)]]
+            :let [text (line format
+                             {:request (assoc request
+                                              :uri long-one
+                                              :headers {"user-agent" long-one
+                                                        "referer" long-one
+                                                        "host" long-one})}
+                             at)]]
       (is (< (count text) 30000) (str format)))))
 
 (deftest a-line-is-in-the-common-format
   (is (= "10.0.0.7 - - [21/Nov/2026:08:22:06 +0000] \"GET /a HTTP/1.1\" 200 12"
-         (line :common {:request request, :status 200, :bytes 12} (ZonedDateTime/parse "2026-11-21T08:22:06Z")))))
+         (line :common
+               {:request request, :status 200, :bytes 12}
+               (ZonedDateTime/parse "2026-11-21T08:22:06Z")))))
 
 (deftest what-could-break-a-line-is-escaped
   (is (= "a\\x22b\\x5Cc\\x0Ad\\x7F\\xE2\\x82\\xAC" (access-log/escaped "a\"b\\c\nd\u007f€"))))

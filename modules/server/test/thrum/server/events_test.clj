@@ -25,7 +25,9 @@
 (defn- stream!
   "Has the stream of f write to out; lost: what is called when a heartbeat fails."
   [f options out lost]
-  (events/stream! (:body (events/response options f)) (target out) {:opened identity, :elsewhere #(Thread/startVirtualThread %), :lost lost}))
+  (events/stream! (:body (events/response options f))
+                  (target out)
+                  {:opened identity, :elsewhere #(Thread/startVirtualThread %), :lost lost}))
 
 (defn- not-lost []
   (is false "No heartbeat has failed"))
@@ -44,7 +46,8 @@
   (is (= "data: a\ndata: b\ndata: c\ndata: \n\n" (sent #(events/send! % "a\nb\r\nc\r")))))
 
 (deftest a-map-has-the-fields
-  (is (= "id: 7\nevent: tick\nretry: 500\ndata: x\n\n" (sent #(events/send! % {:id 7, :event "tick", :retry 500, :data "x"})))))
+  (is (= "id: 7\nevent: tick\nretry: 500\ndata: x\n\n"
+         (sent #(events/send! % {:id 7, :event "tick", :retry 500, :data "x"})))))
 
 (deftest a-field-cannot-forge-another
   (is (= :thrum/invalid (try (sent #(events/send! % {:event "a\ndata: b"}))
@@ -77,4 +80,7 @@
 
 (deftest a-client-that-has-gone-ends-a-silent-stream
   (let [lost (promise)]
-    (stream! (fn [_] (is (= :lost (deref lost 5000 :never)))) {:heartbeat-ms 1} (gone) #(deliver lost :lost))))
+    (stream! (fn [_] (is (= :lost (deref lost 5000 :never))))
+             {:heartbeat-ms 1}
+             (gone)
+             #(deliver lost :lost))))

@@ -30,11 +30,13 @@
 (defn- status-of
   "Returns the status that a client gets when the handler throws t."
   [t]
-  (with-open [^java.lang.AutoCloseable s (server/run-server (fn [_] (throw t)) {:port 0, :stop-on-shutdown? false})]
+  (with-open [^java.lang.AutoCloseable s (server/run-server (fn [_] (throw t))
+                                                            {:port 0, :stop-on-shutdown? false})]
     (let [c (wire/connect (server/port s))]
       (try
         (:status (wire/ask! c (wire/get "/")))
-        (finally (wire/close! c))))))
+        (finally
+          (wire/close! c))))))
 
 (deftest what-cannot-be-printed-is-logged-by-its-class
   (let [logged (promise)

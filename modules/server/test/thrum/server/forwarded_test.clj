@@ -19,9 +19,14 @@
 
 (def ^:private proxies ["10.0.0.0/8" "2001:db8::/32"])
 
-(defn- read-as [kind headers & [peer]]
+(defn- read-as
+  [kind headers & [peer]]
   ((forwarded/reader (address/blocks proxies) kind)
-   {:remote-addr (or peer "10.0.0.1"), :scheme :http, :server-name "localhost", :server-port 80, :headers headers}))
+   {:remote-addr (or peer "10.0.0.1")
+    :scheme :http
+    :server-name "localhost"
+    :server-port 80
+    :headers headers}))
 
 (defn- client-of
   "Returns whom the request is taken to come from, or the status that it is refused with."
@@ -44,7 +49,8 @@
                  (= a (address/address (address/text a)))))))
 
 (deftest only-literals-are-addresses
-  (doseq [text ["cafe" "1.2.3" "01.2.3.4" "1.2.3.256" "1.2.3.4.5" "2130706433" "0x7f.1.1.1" "" ":" ":::" "fe80::1%eth0" "localhost" "[::1]" " 1.2.3.4"]]
+  (doseq [text ["cafe" "1.2.3" "01.2.3.4" "1.2.3.256" "1.2.3.4.5" "2130706433" "0x7f.1.1.1" "" ":"
+                ":::" "fe80::1%eth0" "localhost" "[::1]" " 1.2.3.4"]]
     (is (nil? (address/address text)) text)))
 
 (deftest a-v4-address-in-v6-is-v4
@@ -54,22 +60,31 @@
   (reduce (fn [n b] (+ (* 256N n) (bit-and 255 (int b)))) 0N bs))
 
 (deftest a-block-holds-what-has-its-first-bits
-  (holds 300 (prop/for-all [[bs others bits] (gen/bind (gen/elements [4 16])
-                                                       #(gen/tuple (gen/vector gen/byte %) (gen/vector gen/byte %) (gen/choose 0 (* 8 (long %)))))
-                            same gen/boolean]
-               (let [others (if same (into (vec (take 3 bs)) (drop 3 others)) others)
-                     cut #(quot (number-of %) (.pow (biginteger 2) (int (- (* 8 (count bs)) (long bits)))))]
-                 (= (= (cut bs) (cut others))
-                    (address/within? (address/blocks [(str (address/text (address-of bs)) "/" bits)]) (address-of others)))))))
+  (holds
+    300
+    (prop/for-all
+      [[bs others bits]
+       (gen/bind
+         (gen/elements [4 16])
+         #(gen/tuple (gen/vector gen/byte %) (gen/vector gen/byte %) (gen/choose 0 (* 8 (long %)))))
+       same gen/boolean]
+      (let [others (if same (into (vec (take 3 bs)) (drop 3 others)) others)
+            cut #(quot (number-of %) (.pow (biginteger 2) (int (- (* 8 (count bs)) (long bits)))))]
+        (= (= (cut bs) (cut others))
+           (address/within? (address/blocks [(str (address/text (address-of bs)) "/" bits)])
+                            (address-of others)))))))
 
 (deftest what-is-no-block-is-told
-  (doseq [wrong [["10.0.0.0/33"] ["::/129"] ["10.0.0.0/"] ["proxy"] [:everybody] [nil] "10.0.0.1" 5]]
+  (doseq [wrong [["10.0.0.0/33"] ["::/129"] ["10.0.0.0/"] ["proxy"] [:everybody] [nil] "10.0.0.1"
+                 5]]
     (is (nil? (address/blocks wrong)) (pr-str wrong))))
 
 ;; Hops
 
 (def ^:private garbage
-  (gen/one-of [gen/string-ascii (gen/elements ["" "," "\"" ";" "for=" "for=\"" "6.6.6.6" "for=6.6.6.6" "unknown" "_x" "10.0.0.9"])]))
+  (gen/one-of [gen/string-ascii
+               (gen/elements ["" "," "\"" ";" "for=" "for=\"" "6.6.6.6" "for=6.6.6.6" "unknown" "_x"
+                              "10.0.0.9"])]))
 
 (def ^:private garbled
   (gen/fmap str/join (gen/vector garbage 0 6)))
@@ -78,9 +93,13 @@
   (gen/elements ["10.0.0.2" "10.9.9.9:4711" "2001:db8::5" "[2001:db8::5]" "[2001:db8::5]:80"]))
 
 (deftest nothing-before-the-client-changes-who-it-is
-  (holds 500 (prop/for-all [made-up garbled, behind (gen/vector trusted-text 0 4)]
-               (= "203.0.113.7"
-                  (:remote-addr (read-as :x-forwarded {"x-forwarded-for" (str/join ", " (concat [made-up "203.0.113.7"] behind))}))))))
+  (holds 500
+         (prop/for-all
+           [made-up garbled behind (gen/vector trusted-text 0 4)]
+           (= "203.0.113.7"
+              (:remote-addr (read-as :x-forwarded
+                                     {"x-forwarded-for"
+                                      (str/join ", " (concat [made-up "203.0.113.7"] behind))}))))))
 
 (deftest made-up-hops-of-forwarded-name-the-client-or-are-refused
   (holds 500 (prop/for-all [made-up garbled, behind (gen/vector trusted-text 0 4)]
@@ -89,25 +108,36 @@
                  (contains? #{"203.0.113.7" 400} found)))))
 
 (deftest whatever-is-sent-a-request-comes-of-it-or-a-refusal
-  (holds 500 (prop/for-all [values (gen/vector garbled 5), kind (gen/elements [:x-forwarded :forwarded])]
-               (let [headers (zipmap ["forwarded" "x-forwarded-for" "x-forwarded-proto" "x-forwarded-host" "x-forwarded-port"] values)
-                     status (client-of kind headers)
-                     {:keys [remote-addr scheme server-port]} (when-not (= 400 status) (read-as kind headers))]
-                 (if (= 400 status)
-                   (= :forwarded kind)
-                   (and (address/address remote-addr) (#{:http :https} scheme) (<= 1 server-port 65535)))))))
+  (holds
+    500
+    (prop/for-all
+      [values (gen/vector garbled 5) kind (gen/elements [:x-forwarded :forwarded])]
+      (let [headers (zipmap ["forwarded" "x-forwarded-for" "x-forwarded-proto" "x-forwarded-host"
+                             "x-forwarded-port"]
+                            values)
+            status (client-of kind headers)
+            {:keys [remote-addr scheme server-port]} (when-not (= 400 status) (read-as kind headers))]
+        (if (= 400 status)
+          (= :forwarded kind)
+          (and (address/address remote-addr) (#{:http :https} scheme) (<= 1 server-port 65535)))))))
 
 (deftest a-long-header-is-read-in-time-and-space
-  (doseq [value [(str/join (repeat 20000 "\"")) (str "for=\"" (str/join (repeat 20000 "\\a"))) (str/join (repeat 8000 "for=a,"))]]
+  (doseq [value [(str/join (repeat 20000 "\"")) (str "for=\"" (str/join (repeat 20000 "\\a")))
+                 (str/join (repeat 8000 "for=a,"))]]
     (is (contains? #{"10.0.0.1" 400} (client-of :forwarded {"forwarded" value})))))
 
 (deftest scheme-and-host-are-those-of-the-clients-hop
   (is (= [:https "a.example" 443]
-         (map (read-as :x-forwarded {"x-forwarded-for" "203.0.113.7, 10.0.0.2", "x-forwarded-proto" "https, http", "x-forwarded-host" "a.example, b.example"})
+         (map (read-as :x-forwarded
+                       {"x-forwarded-for" "203.0.113.7, 10.0.0.2"
+                        "x-forwarded-proto" "https, http"
+                        "x-forwarded-host" "a.example, b.example"})
               [:scheme :server-name :server-port])))
   (is (= [:https 8443]
-         (map (read-as :x-forwarded {"x-forwarded-proto" "https", "x-forwarded-port" "8443"}) [:scheme :server-port]))))
+         (map (read-as :x-forwarded {"x-forwarded-proto" "https", "x-forwarded-port" "8443"})
+              [:scheme :server-port]))))
 
 (deftest a-host-that-is-none-is-not-taken
   (doseq [host ["a b" "a/b" "a,@b" "<x>" "a:123456" "[::1"]]
-    (is (= "localhost" (:server-name (read-as :forwarded {"forwarded" (str "host=\"" host "\"")}))) host)))
+    (is (= "localhost" (:server-name (read-as :forwarded {"forwarded" (str "host=\"" host "\"")})))
+        host)))

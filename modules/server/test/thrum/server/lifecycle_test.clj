@@ -30,17 +30,26 @@
               (native [_] nil)))})
 
 (deftest no-handler-is-given-a-request-once-the-listener-closes
-  (let [life (promise), state (promise)
+  (let [life (promise)
+        state (promise)
         engine (engine-that identity #(deliver state (traffic/state (.-traffic ^Life @life))))]
-    (deliver life (lifecycle/start engine {:drain-delay-ms 0, :drain-streams-ms 0, :shutdown-timeout-ms 0, :max-header-bytes 16384} identity))
+    (deliver
+      life
+      (lifecycle/start
+        engine
+        {:drain-delay-ms 0, :drain-streams-ms 0, :shutdown-timeout-ms 0, :max-header-bytes 16384}
+        identity))
     (gate/in-time 5000 #(lifecycle/stop! @life))
     (is (= :closing (deref state 0 nil)))))
 
 ;; A thread that the engine has started for a request may come to run when the server has stopped.
 (deftest no-handler-is-given-a-request-that-comes-late
-  (let [serve (promise), called (atom 0), status (promise)
+  (let [serve (promise)
+        called (atom 0)
+        status (promise)
         local (InetSocketAddress. "127.0.0.1" 1)
-        wire (reify Wire
+        wire (reify
+               Wire
                (method [_] "GET")
                (target [_] "/")
                (protocol [_] "HTTP/1.1")
@@ -53,8 +62,11 @@
                (body [_] nil)
                (unwatch [_] nil)
                (send [_ s _ _] (deliver status s)))
-        life (lifecycle/start (engine-that #(deliver serve %) (constantly nil)) {:drain-delay-ms 0, :drain-streams-ms 0, :shutdown-timeout-ms 0, :max-header-bytes 16384}
-                              (fn [_] (swap! called inc)))]
+        life
+        (lifecycle/start
+          (engine-that #(deliver serve %) (constantly nil))
+          {:drain-delay-ms 0, :drain-streams-ms 0, :shutdown-timeout-ms 0, :max-header-bytes 16384}
+          (fn [_] (swap! called inc)))]
     (gate/in-time 5000 #(lifecycle/stop! life))
     (@serve wire)
     (is (= [0 503] [@called (deref status 0 nil)]))))
@@ -64,4 +76,5 @@
         x (#'exchange/exchange traffic nil)]
     (#'exchange/leave! x)
     (exchange/end! x :thrum/timeout)
-    (is (= {:overdue 0, :timed-out 0} (select-keys (traffic/status traffic) [:overdue :timed-out])))))
+    (is (= {:overdue 0, :timed-out 0}
+           (select-keys (traffic/status traffic) [:overdue :timed-out])))))

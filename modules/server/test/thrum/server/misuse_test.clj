@@ -1,5 +1,6 @@
 (ns thrum.server.misuse-test
-  "What a handler or a caller gives by mistake may be endless: it is answered at once, in a short sentence."
+  "What a handler or a caller gives by mistake may be endless: it is answered at once, in a short
+  sentence."
   (:require
    [clojure.test :refer [are deftest]]
    [thrum.server :as server]

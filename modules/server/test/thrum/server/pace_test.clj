@@ -14,7 +14,8 @@
 (def ^:private ms 1000000)
 
 (defn- pass!
-  "Has n bytes pass after a wait of so many ms, from the moment on; returns [moment late], whether the client was late just then."
+  "Has n bytes pass after a wait of so many ms, from the moment on; returns [moment late], whether
+  the client was late just then."
   [^Lane lane now wait-ms n]
   (let [end (+ (long now) (* (long ms) (long wait-ms)))]
     (.enter lane now)
@@ -30,8 +31,11 @@
       false)))
 
 (deftest a-client-at-the-least-rate-is-never-late
-  (let [result (check/quick-check 200 (prop/for-all [waits (gen/vector (gen/choose 0 999) 0 50)]
-                                        (not (late-at-some-time? (pace/lane 1000 1000 false) (map #(vector % %) waits)))))]
+  (let [result (check/quick-check 200
+                                  (prop/for-all [waits (gen/vector (gen/choose 0 999) 0 50)]
+                                                (not (late-at-some-time? (pace/lane 1000 1000 false)
+                                                                         (map #(vector % %)
+                                                                              waits)))))]
     (is (:pass? result) (pr-str (:shrunk result)))))
 
 (deftest a-byte-now-and-then-is-late

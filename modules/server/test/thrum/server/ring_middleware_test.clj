@@ -25,7 +25,8 @@
   [sym]
   (try
     (requiring-resolve sym)
-    (catch FileNotFoundException _ (runner/skip! (str "Ring is not on the classpath: " (namespace sym))))))
+    (catch FileNotFoundException _
+      (runner/skip! (str "Ring is not on the classpath: " (namespace sym))))))
 
 (defn- wrapped
   "Returns the handler inside these middlewares, the last one outermost."
@@ -43,7 +44,10 @@
   ([handler options f]
    (doseq [engine (filter there? [:jdk :jetty])]
      (testing engine
-       (with-open [^java.lang.AutoCloseable s (server/run-server handler (merge {:engine engine, :port 0, :stop-on-shutdown? false} options))]
+       (with-open [^java.lang.AutoCloseable s
+                   (server/run-server handler
+                                      (merge {:engine engine, :port 0, :stop-on-shutdown? false}
+                                             options))]
          (f (server/port s)))))))
 
 (defn- ask [port & texts]
@@ -58,17 +62,19 @@
 
 (deftest params-come-from-the-query-and-from-the-form
   (on-each-engine
-    (wrapped (fn [{:keys [params]}] (ok (pr-str (into (sorted-map) params)))) 'ring.middleware.params/wrap-params)
+    (wrapped (fn [{:keys [params]}] (ok (pr-str (into (sorted-map) params))))
+             'ring.middleware.params/wrap-params)
     (fn [port]
       (is (= (pr-str {"a" "1", "b" ["x y" "2"]}) (:body (ask port (wire/get "/?a=1&b=x+y&b=2")))))
-      (is (= (pr-str {"a" "form", "c" "&", "q" "query"}) (:body (ask port (form "a=form&c=%26"))))))))
+      (is (= (pr-str {"a" "form", "c" "&", "q" "query"})
+             (:body (ask port (form "a=form&c=%26"))))))))
 
 (deftest asynchronous-handlers-get-params-too
   (on-each-engine
-    (wrapped (fn [{:keys [params]} respond _] (respond (ok (pr-str (into (sorted-map) params))))) 'ring.middleware.params/wrap-params)
+    (wrapped (fn [{:keys [params]} respond _] (respond (ok (pr-str (into (sorted-map) params)))))
+             'ring.middleware.params/wrap-params)
     {:async? true}
-    (fn [port]
-      (is (= (pr-str {"a" "form", "q" "query"}) (:body (ask port (form "a=form"))))))))
+    (fn [port] (is (= (pr-str {"a" "form", "q" "query"}) (:body (ask port (form "a=form"))))))))
 
 (deftest cookies-are-read-and-set
   (on-each-engine
@@ -91,7 +97,9 @@
     (fn [port]
       (let [answer (ask port (wire/get "/"))
             cookie (first (str/split (first (get-in answer [:headers "set-cookie"])) #";"))]
-        (is (= ["1" "2" "3"] (into [(:body answer)] (repeatedly 2 #(:body (ask port (wire/get "/" (str "Cookie: " cookie))))))))
+        (is (= ["1" "2" "3"]
+               (into [(:body answer)]
+                     (repeatedly 2 #(:body (ask port (wire/get "/" (str "Cookie: " cookie))))))))
         (is (= "1" (:body (ask port (wire/get "/")))))))))
 
 (defn- part [header & body]
@@ -103,29 +111,40 @@
                   "--limit--\r\n")]
     (wire/post "/" body "Content-Type: multipart/form-data; boundary=limit")))
 
-(defn- tell-upload [{{:strs [title file]} :multipart-params}]
-  (ok (pr-str title (select-keys file [:filename :content-type :size]) (hash (slurp (:tempfile file))))))
+(defn- tell-upload
+  [{{:strs [title file]} :multipart-params}]
+  (ok (pr-str title
+              (select-keys file [:filename :content-type :size])
+              (hash (slurp (:tempfile file))))))
 
 (deftest files-are-uploaded
   (let [content (str/join (map #(str % "\r\n") (range 20000)))]
     (on-each-engine
       (wrapped tell-upload 'ring.middleware.multipart-params/wrap-multipart-params)
       (fn [port]
-        (is (= (pr-str "a title" {:filename "a.txt", :content-type "text/plain", :size (count content)} (hash content))
+        (is (= (pr-str "a title"
+                       {:filename "a.txt", :content-type "text/plain", :size (count content)}
+                       (hash content))
                (:body (ask port (upload content)))))))))
 
-(defn- temporary-folder ^File []
-  (doto (.toFile (Files/createTempDirectory "thrum-files" (into-array FileAttribute []))) (.deleteOnExit)))
+(defn- temporary-folder
+  ^File []
+  (doto (.toFile (Files/createTempDirectory "thrum-files" (into-array FileAttribute [])))
+    (.deleteOnExit)))
 
 (defn- file-server
   "Serves the folder as Ring users do: types by the file's name, 304, HEAD."
   [^File folder]
-  (-> ((ring 'ring.middleware.file/wrap-file) (fn [_] {:status 404, :headers {}, :body "none"}) (str folder))
-      (wrapped 'ring.middleware.content-type/wrap-content-type 'ring.middleware.not-modified/wrap-not-modified
+  (-> ((ring 'ring.middleware.file/wrap-file)
+       (fn [_] {:status 404, :headers {}, :body "none"})
+       (str folder))
+      (wrapped 'ring.middleware.content-type/wrap-content-type
+               'ring.middleware.not-modified/wrap-not-modified
                'ring.middleware.head/wrap-head)))
 
 (deftest files-are-served-with-type-and-date
-  (let [folder (temporary-folder), content (str/join (repeat 30000 "css"))]
+  (let [folder (temporary-folder)
+        content (str/join (repeat 30000 "css"))]
     (doto (io/file folder "a.css") (spit content) (.deleteOnExit))
     (on-each-engine
       (file-server folder)
@@ -136,17 +155,19 @@
           (is (= [["text/css"] ["90000"]] (map headers ["content-type" "content-length"])))
           (is (= [304 ""] ((juxt :status :body) (ask port (wire/get "/a.css" since)))))
           (is (= [200 ["90000"] ""]
-                 ((juxt :status #(get-in % [:headers "content-length"]) :body) (ask port (wire/head-of "HEAD" "/a.css")))))
+                 ((juxt :status #(get-in % [:headers "content-length"]) :body)
+                  (ask port (wire/head-of "HEAD" "/a.css")))))
           (is (= 404 (:status (ask port (wire/get "/b.css"))))))))))
 
 (deftest resources-in-jars-are-served
-  (let [path "clojure/core.clj", resource-response (ring 'ring.util.response/resource-response)]
-    (on-each-engine
-      (fn [_] (resource-response path))
-      (fn [port]
-        (let [answer (ask port (wire/get "/"))]
-          (is (= [200 :length] ((juxt :status :framing) answer)))
-          (is (= (hash (slurp (io/resource path))) (hash (String. (wire/bytes-of (:body answer)) "utf-8")))))))))
+  (let [path "clojure/core.clj"
+        resource-response (ring 'ring.util.response/resource-response)]
+    (on-each-engine (fn [_] (resource-response path))
+                    (fn [port]
+                      (let [answer (ask port (wire/get "/"))]
+                        (is (= [200 :length] ((juxt :status :framing) answer)))
+                        (is (= (hash (slurp (io/resource path)))
+                               (hash (String. (wire/bytes-of (:body answer)) "utf-8")))))))))
 
 (deftype ^:private Pieces [gate])
 
@@ -157,15 +178,17 @@
     (.write out (.getBytes (str (deref (.-gate pieces) 5000 "late"))))))
 
 (deftest streamable-bodies-are-sent-as-they-are-written
-  (extend Pieces @(ring 'ring.core.protocols/StreamableResponseBody) {:write-body-to-stream write-pieces!})
+  (extend Pieces
+    @(ring 'ring.core.protocols/StreamableResponseBody)
+    {:write-body-to-stream write-pieces!})
   (let [gate (atom nil)]
-    (on-each-engine
-      (fn [_] (ok (->Pieces (reset! gate (promise)))))
-      (fn [port]
-        (let [c (wire/send! (wire/connect port) (wire/get "/"))]
-          (try
-            (is (= 200 (:status (wire/head c))))
-            (is (= "first" (wire/chunk c)))
-            (deliver @gate "second")
-            (is (= ["second" :last] [(wire/chunk c) (wire/chunk c)]))
-            (finally (wire/close! c))))))))
+    (on-each-engine (fn [_] (ok (->Pieces (reset! gate (promise)))))
+                    (fn [port]
+                      (let [c (wire/send! (wire/connect port) (wire/get "/"))]
+                        (try
+                          (is (= 200 (:status (wire/head c))))
+                          (is (= "first" (wire/chunk c)))
+                          (deliver @gate "second")
+                          (is (= ["second" :last] [(wire/chunk c) (wire/chunk c)]))
+                          (finally
+                            (wire/close! c))))))))

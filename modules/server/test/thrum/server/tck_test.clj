@@ -1,5 +1,6 @@
 (ns thrum.server.tck-test
-  "The JDK's engine against the contract, each case an assertion of its own; and the suite's own report."
+  "The JDK's engine against the contract, each case an assertion of its own; and the suite's own
+  report."
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
@@ -25,7 +26,8 @@
 
 (def ^:private once-a-jvm
   "The cases that set what the JDK's server has once for the whole JVM, in groups that agree."
-  [[:idle-connections-are-closed :silent-connections-are-closed :silent-bodies-are-given-up :handlers-may-be-slower-than-idle]
+  [[:idle-connections-are-closed :silent-connections-are-closed :silent-bodies-are-given-up
+    :handlers-may-be-slower-than-idle]
    [:connections-are-bounded :lost-connections-give-their-places-back]])
 
 (defn- others []
@@ -35,7 +37,8 @@
   (run! check (tck/run server/run-server {:only (others), :gaps (:gaps (engine/named :jdk))})))
 
 (defn -main
-  "What a child JVM runs: prints the outcomes of the cases of these names; exits with how many did not pass."
+  "What a child JVM runs: prints the outcomes of the cases of these names; exits with how many did
+  not pass."
   [& names]
   (let [outcomes (tck/run server/run-server {:only (map keyword names)})]
     (run! #(prn (select-keys % [:id :outcome :detail])) outcomes)
@@ -68,30 +71,41 @@
     (is (= :failed (:outcome outcome)))))
 
 (deftest a-known-gap-is-told-and-has-to-be-one
-  (let [outcome (fn [handler-wrapper] (:outcome (first (tck/run handler-wrapper {:only [:method-is-a-keyword]
-                                                                                 :gaps {:method-is-a-keyword "not yet"}}))))]
+  (let [outcome (fn [handler-wrapper]
+                  (:outcome (first (tck/run handler-wrapper
+                                            {:only [:method-is-a-keyword]
+                                             :gaps {:method-is-a-keyword "not yet"}}))))]
     (is (= :failed (outcome server/run-server)))
-    (is (= :gap (outcome (fn [handler options] (server/run-server #(handler (assoc % :request-method "GET")) options)))))))
+    (is (= :gap
+           (outcome (fn [handler options]
+                      (server/run-server #(handler (assoc % :request-method "GET")) options)))))))
 
 (deftest a-case-without-its-tool-is-skipped
-  (let [[outcome] (tck/run server/run-server {:stop server/stop!, :port server/port, :only [:status-counts]})]
+  (let [[outcome] (tck/run server/run-server
+                           {:stop server/stop!, :port server/port, :only [:status-counts]})]
     (is (= [:skipped "no :status was given"] ((juxt :outcome :detail) outcome)))))
 
 (deftest a-case-that-hangs-has-failed
-  (let [[outcome] (tck/run (fn [_ _] (promise)) {:stop deref, :port (fn [_] (deref (promise))), :limit-ms 50
-                                                 :only [:method-is-a-keyword]})]
+  (let [[outcome] (tck/run (fn [_ _] (promise))
+                           {:stop deref
+                            :port (fn [_] (deref (promise)))
+                            :limit-ms 50
+                            :only [:method-is-a-keyword]})]
     (is (= :failed (:outcome outcome)))))
 
 (deftest outcomes-are-reported-as-they-come
   (let [reported (atom [])
-        outcomes (tck/run server/run-server {:only [:status-is-sent :scheme-is-http], :report #(swap! reported conj (:id %))})]
+        outcomes (tck/run server/run-server
+                          {:only [:status-is-sent :scheme-is-http]
+                           :report #(swap! reported conj (:id %))})]
     (is (= #{:status-is-sent :scheme-is-http} (set @reported)))
     (is (= [:scheme-is-http :status-is-sent] (map :id outcomes)))))
 
 (deftest a-table-has-a-row-a-case-and-a-column-an-engine
   (let [outcome (fn [id outcome] {:id id, :outcome outcome})
-        lines (str/split-lines (tck/table [:jdk :other] {:jdk [(outcome :status-is-sent :passed)]
-                                                         :other [(outcome :status-is-sent :failed)]}))]
+        lines (str/split-lines (tck/table [:jdk :other]
+                                          {:jdk [(outcome :status-is-sent :passed)]
+                                           :other [(outcome :status-is-sent :failed)]}))]
     (is (= ["| § | what holds | jdk | other |" "| --- | --- | --- | --- |"
             "| 4.2 | The status is the handler's, the unusual ones too. | yes | **no** |"]
            lines))))

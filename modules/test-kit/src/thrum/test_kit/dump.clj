@@ -11,9 +11,12 @@
 (set! *warn-on-reflection* true)
 
 (defn write!
-  "Writes a dump of all threads to target/thread-dumps/ under the working directory; returns the File."
+  "Writes a dump of all threads to target/thread-dumps/ under the working directory; returns the
+  File."
   ^File [title]
-  (let [file (io/file "target" "thread-dumps" (str (str/replace title #"[^\w.-]" "_") "-" (System/nanoTime) ".txt"))
+  (let [file (io/file "target"
+                      "thread-dumps"
+                      (str (str/replace title #"[^\w.-]" "_") "-" (System/nanoTime) ".txt"))
         ^HotSpotDiagnosticMXBean bean (ManagementFactory/getPlatformMXBean HotSpotDiagnosticMXBean)]
     (io/make-parents file)
     (.dumpThreads bean (.getAbsolutePath file) HotSpotDiagnosticMXBean$ThreadDumpFormat/TEXT_PLAIN)

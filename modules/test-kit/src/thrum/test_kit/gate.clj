@@ -4,7 +4,8 @@
 (set! *warn-on-reflection* true)
 
 (defn eventually
-  "Returns the first truthy value of (f), called every 2 ms for at most ms; its last, falsy one when there is none."
+  "Returns the first truthy value of (f), called every 2 ms for at most ms; its last, falsy one when
+  there is none."
   [ms f]
   (let [end (+ (System/nanoTime) (* 1000000 (long ms)))]
     (loop []
@@ -14,8 +15,8 @@
             (f))))))
 
 (defn start
-  "Starts f on a daemon platform thread with the caller's bindings; returns [thread outcome], where outcome is a promise
-  of {:value v} or {:thrown t}."
+  "Starts f on a daemon platform thread with the caller's bindings; returns [thread outcome], where
+  outcome is a promise of {:value v} or {:thrown t}."
   [^String thread-name f]
   (let [outcome (promise)
         body (bound-fn [] (deliver outcome (try {:value (f)} (catch Throwable t {:thrown t}))))
@@ -24,11 +25,12 @@
 
 (defn- late
   [^Thread thread ms]
-  (ex-info (str "Not done within " ms " ms") {:type :thrum.test-kit/late, :ms ms, :stack (vec (.getStackTrace thread))}))
+  (ex-info (str "Not done within " ms " ms")
+           {:type :thrum.test-kit/late, :ms ms, :stack (vec (.getStackTrace thread))}))
 
 (defn in-time
-  "Returns (f), called on a thread of its own, or throws what it threw. After ms the thread is interrupted and ex-info of
-  :type :thrum.test-kit/late, with the :stack it was in, is thrown."
+  "Returns (f), called on a thread of its own, or throws what it threw. After ms the thread is
+  interrupted and ex-info of :type :thrum.test-kit/late, with the :stack it was in, is thrown."
   [ms f]
   (let [[^Thread thread outcome] (start "in-time" f)
         {:keys [value thrown] :as done} (deref outcome ms nil)]

@@ -11,7 +11,8 @@
 
 (def exports
   "The flags that the leak check needs, and core's machine for tests."
-  ["--add-exports=java.base/jdk.internal.vm=ALL-UNNAMED" "--add-opens=java.base/java.lang=ALL-UNNAMED"])
+  ["--add-exports=java.base/jdk.internal.vm=ALL-UNNAMED"
+   "--add-opens=java.base/java.lang=ALL-UNNAMED"])
 
 ;; Finding a JDK
 
@@ -25,8 +26,8 @@
 (defn- usual-homes
   []
   (let [user (System/getProperty "user.home")]
-    (->> ["/usr/lib/jvm" "/opt" "/usr/local" (str user "/.jdks") (str user "/.sdkman/candidates/java")
-          "/Library/Java/JavaVirtualMachines"]
+    (->> ["/usr/lib/jvm" "/opt" "/usr/local" (str user "/.jdks")
+          (str user "/.sdkman/candidates/java") "/Library/Java/JavaVirtualMachines"]
          (mapcat #(sort (.listFiles (io/file %))))
          (mapcat (fn [home] [home (io/file home "Contents" "Home")])))))
 
@@ -43,7 +44,8 @@
 ;; Running a child
 
 (defn command
-  "Returns the command line that calls the main function of ns-sym on the Java in home, with this JVM's classpath or another."
+  "Returns the command line that calls the main function of ns-sym on the Java in home, with this
+  JVM's classpath or another."
   ([home jvm-opts ns-sym args]
    (command home jvm-opts (System/getProperty "java.class.path") ns-sym args))
   ([home jvm-opts class-path ns-sym args]
@@ -72,7 +74,8 @@
       (.start))))
 
 (def quick
-  "The environment of a JVM, and of the JVMs below it, that ends before its optimising compiler would have paid."
+  "The environment of a JVM, and of the JVMs below it, that ends before its optimising compiler
+  would have paid."
   {"JDK_JAVA_OPTIONS" "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"})
 
 (defn- start-process
@@ -82,8 +85,8 @@
     (.start builder)))
 
 (defn run
-  "Runs a command, with more in its environment, printing its output as it comes; kills it after limit-ms. Returns
-  {:exit code, :lines strings}."
+  "Runs a command, with more in its environment, printing its output as it comes; kills it after
+  limit-ms. Returns {:exit code, :lines strings}."
   ([command limit-ms] (run command limit-ms {}))
   ([command limit-ms environment]
    (let [process (start-process command environment)]

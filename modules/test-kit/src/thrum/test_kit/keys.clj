@@ -31,10 +31,18 @@
     (when-not (and (.waitFor process 30 TimeUnit/SECONDS) (zero? (.exitValue process)))
       (throw (ex-info "keytool failed" {:args args, :said (slurp (file "keytool.log"))})))))
 
-(defn- make-key-store [owner]
+(defn- make-key-store
+  [owner]
   (let [store (file (str owner ".p12"))]
-    (keytool! "-genkeypair" "-alias" owner "-keyalg" "EC" "-dname" (str "CN=" owner) "-ext" "san=dns:localhost,ip:127.0.0.1"
-              "-validity" "2" "-storetype" "PKCS12" "-keystore" (str store) "-storepass" password)
+    (keytool! "-genkeypair"
+              "-alias" owner
+              "-keyalg" "EC"
+              "-dname" (str "CN=" owner)
+              "-ext" "san=dns:localhost,ip:127.0.0.1"
+              "-validity" "2"
+              "-storetype" "PKCS12"
+              "-keystore" (str store)
+              "-storepass" password)
     store))
 
 (defn loaded
@@ -70,12 +78,15 @@
   (.getKeyManagers (doto (KeyManagerFactory/getInstance (KeyManagerFactory/getDefaultAlgorithm))
                      (.init (loaded store) (.toCharArray ^String password)))))
 
-(defn- trust-managers [store]
-  (.getTrustManagers (doto (TrustManagerFactory/getInstance (TrustManagerFactory/getDefaultAlgorithm))
+(defn- trust-managers
+  [store]
+  (.getTrustManagers (doto (TrustManagerFactory/getInstance
+                             (TrustManagerFactory/getDefaultAlgorithm))
                        (.init ^KeyStore (loaded store)))))
 
 (defn context
-  "Returns the SSLContext of one side, who trusts the other; own: \"server\", \"client\", or nil for who shows nothing."
+  "Returns the SSLContext of one side, who trusts the other; own: \"server\", \"client\", or nil for
+  who shows nothing."
   ^SSLContext [own trusted]
   (doto (SSLContext/getInstance "TLS")
     (.init (when own (key-managers (key-store own))) (trust-managers (trust-store trusted)) nil)))

@@ -13,17 +13,19 @@
 
 (def prefixes
   "What the names of Thrum's threads start with, before a dash and a number."
-  ["future" "thread" "executor" "map" "pmap" "upmap" "fmap" "pmapv" "prun" "for" "pfor" "pvalues" "pcalls" "scope"
-   "async" "pipeline" "pipeline-async" "pipeline-fn" "upipeline" "pmap->chan"])
+  ["future" "thread" "executor" "map" "pmap" "upmap" "fmap" "pmapv" "prun" "for" "pfor" "pvalues"
+   "pcalls" "scope" "async" "pipeline" "pipeline-async" "pipeline-fn" "upipeline" "pmap->chan"])
 
 (def ^:private our-name
-  "A prefix and a number (pmap-17/3), or any name followed by the number of a run and of an item (fetch-17/3)."
+  "A prefix and a number (pmap-17/3), or any name followed by the number of a run and of an item
+  (fetch-17/3)."
   (re-pattern (str "(?:" (str/join "|" prefixes) ")!?-\\d+.*|.+-\\d+/.+")))
 
 (defn- stream->vec [^Stream s] (vec (.toArray s)))
 
 (defn- containers
-  "Returns the tree of thread containers as a seq. JDK-internal: needs --add-exports=java.base/jdk.internal.vm=ALL-UNNAMED."
+  "Returns the tree of thread containers as a seq. JDK-internal: needs
+  --add-exports=java.base/jdk.internal.vm=ALL-UNNAMED."
   []
   (tree-seq (constantly true)
             (fn [^ThreadContainer c] (stream->vec (.children c)))
@@ -62,7 +64,8 @@
                    :actual (mapv #(.getName ^Thread %) (take 20 leaks))}))
 
 (defn check!
-  "Waits at most ms until none of Thrum's threads is alive; reports a failure that names those which are."
+  "Waits at most ms until none of Thrum's threads is alive; reports a failure that names those which
+  are."
   [ms]
   (gate/eventually ms #(empty? (fresh-leaks)))
   (some-> (seq (fresh-leaks)) blame!))

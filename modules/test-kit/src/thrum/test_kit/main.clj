@@ -1,10 +1,11 @@
 (ns thrum.test-kit.main
-  "What -M:test runs: the tests of every module, in child JVMs, as many at a time as there are processors; those of core
-  once more on a single carrier thread and on JDK 21, those of async with older releases of core.async and on JDK 21,
-  those of server-http-kit with http-kit where it can be had.
+  "What -M:test runs: the tests of every module, in child JVMs, as many at a time as there are
+  processors; those of core once more on a single carrier thread and on JDK 21, those of async with
+  older releases of core.async and on JDK 21, those of server-http-kit with http-kit where it can be
+  had.
 
-  The last line printed is `N passed, N failed`, `, N skipped` where some were; the exit code is 1 if anything failed or
-  nothing ran."
+  The last line printed is `N passed, N failed`, `, N skipped` where some were; the exit code is 1
+  if anything failed or nothing ran."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -17,14 +18,11 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private usage
-  "Options of -M:test:
-  --ns SUBSTRING   only namespaces whose name contains it
-  --var NS/NAME    only this test
-  --module NAME    only the tests of this module (core, lab, ...; root for the repository's own); may be repeated
-  --times N        every test N times, to hunt for one that fails now and then
-  --limit-s N      how long one test may take (60)
-  --here           in this JVM alone; --ns, --var and --times imply it
-  --help           print this")
+  "Options of -M:test: --ns SUBSTRING   only namespaces whose name contains it --var NS/NAME    only
+  this test --module NAME    only the tests of this module (core, lab, ...; root for the
+  repository's own); may be repeated --times N        every test N times, to hunt for one that fails
+  now and then --limit-s N      how long one test may take (60) --here           in this JVM alone;
+  --ns, --var and --times imply it --help           print this")
 
 ;; Arguments
 
@@ -66,7 +64,8 @@
 
 (defn- stray-outcomes
   []
-  (map #(runner/outcome 'no-test :failed (str "reported on a thread without a test: " %) 0) @runner/strays))
+  (map #(runner/outcome 'no-test :failed (str "reported on a thread without a test: " %) 0)
+       @runner/strays))
 
 (defn- print-slowest
   [outcomes]
@@ -88,8 +87,8 @@
     (zipmap [:passed :failed :skipped] (map #(parse-long (or % "0")) counts))))
 
 (defn child-totals
-  "Returns the totals of a child's run. A child that ended without its closing line, or with an exit code that its line
-  does not explain, has failed once more."
+  "Returns the totals of a child's run. A child that ended without its closing line, or with an exit
+  code that its line does not explain, has failed once more."
   [{:keys [exit lines]}]
   (let [totals (or (parse-closing-line (jvm/last-line lines)) {:passed 0, :failed 0, :skipped 0})]
     (cond-> totals
@@ -97,14 +96,16 @@
 
 (def ^:private child-limit-ms 900000)
 
-;; A way to run a suite: a function that returns {:home file, :jvm-opts [option ...], :class-path string, :environment map} of a
-;; child JVM, or {:totals totals, :why sentence} where there is none.
+;; A way to run a suite: a function that returns {:home file, :jvm-opts [option ...], :class-path
+;; string, :environment map} of a child JVM, or {:totals totals, :why sentence} where there is none.
 
 ;; The basis tells a child from where other releases can be had.
 (defn- as-users-run-it
   []
   {:home (jvm/this-home)
-   :jvm-opts (if-let [basis (System/getProperty "clojure.basis")] [(str "-Dclojure.basis=" basis)] [])
+   :jvm-opts (if-let [basis (System/getProperty "clojure.basis")]
+               [(str "-Dclojure.basis=" basis)]
+               [])
    :class-path (System/getProperty "java.class.path")
    :environment {}})
 
@@ -114,7 +115,11 @@
 
 (defn- one-carrier
   []
-  (update (this-jvm) :jvm-opts into ["-Djdk.virtualThreadScheduler.parallelism=1" "-Djdk.virtualThreadScheduler.maxPoolSize=1"]))
+  (update (this-jvm)
+          :jvm-opts
+          into
+          ["-Djdk.virtualThreadScheduler.parallelism=1"
+           "-Djdk.virtualThreadScheduler.maxPoolSize=1"]))
 
 (defn- skipped
   [why]
@@ -140,10 +145,11 @@
   [version]
   (fn []
     (try
-      (let [path (release/class-path 'org.clojure/core.async version '[org.clojure/clojure org.clojure/tools.analyzer.jvm])]
+      (let [path (release/class-path 'org.clojure/core.async
+                                     version
+                                     '[org.clojure/clojure org.clojure/tools.analyzer.jvm])]
         (assoc (this-jvm) :class-path path))
-      (catch Exception e
-        (failed (str "no core.async " version " to be had: " e))))))
+      (catch Exception e (failed (str "no core.async " version " to be had: " e))))))
 
 (defn- with-http-kit
   "http-kit is on Clojars, which not every machine can reach."
@@ -157,7 +163,8 @@
 (def ^:private engines ["server-jetty" "server-tomcat" "server-http-kit" "server-helidon"])
 
 (def ^:private shares
-  "What each child runs: [title modules way]. The longest come first, so that no processor is idle at the end."
+  "What each child runs: [title modules way]. The longest come first, so that no processor is idle
+  at the end."
   [["lab" ["lab"] this-jvm]
    ["server" ["server"] this-jvm]
    ["the repository" ["root" "test-kit"] this-jvm]
@@ -190,21 +197,25 @@
   [title modules {:keys [home jvm-opts class-path environment totals why]}]
   (let [start (System/nanoTime)
         args (into ["--here"] (mapcat #(vector "--module" %)) modules)
-        {:keys [lines] :as child} (when-not totals
-                                    (-> (jvm/command home (into jvm/exports jvm-opts) class-path 'thrum.test-kit.main args)
-                                        (jvm/quietly child-limit-ms environment)))]
+        {:keys [lines], :as child}
+        (when-not totals
+          (-> (jvm/command home (into jvm/exports jvm-opts) class-path 'thrum.test-kit.main args)
+              (jvm/quietly child-limit-ms environment)))]
     (print-share title (or lines [why]) (quot (- (System/nanoTime) start) 1000000000))
     (or totals (child-totals child))))
 
 (defn- in-lanes
   "Returns the results of the thunks, as many at a time as there are processors."
   [thunks]
-  (let [^ExecutorService pool (Executors/newFixedThreadPool (.availableProcessors (Runtime/getRuntime)))]
+  (let [^ExecutorService pool (Executors/newFixedThreadPool (.availableProcessors
+                                                              (Runtime/getRuntime)))]
     (try
       (mapv deref (mapv #(.submit pool ^Callable %) thunks))
-      (finally (.shutdown pool)))))
+      (finally
+        (.shutdown pool)))))
 
-;; The ways are found before anything runs: several processes that download the same jar at once fail.
+;; The ways are found before anything runs: several processes that download the same jar at once
+;; fail.
 (defn- run-children
   [opts]
   (in-lanes (doall (for [[title modules way] shares
@@ -230,11 +241,21 @@
     (runner/exit-code totals)))
 
 (defn -main
-  "Runs the tests and ends the JVM: 0 all passed, 1 something failed or nothing ran, 2 wrong arguments."
+  "Runs the tests and ends the JVM: 0 all passed, 1 something failed or nothing ran, 2 wrong
+  arguments."
   [& args]
-  (let [code (try (let [{:keys [help] :as opts} (parse-args args)]
-                    (if help (do (println usage) 0) (exit-with opts)))
-                  (catch clojure.lang.ExceptionInfo e
-                    (if (= ::arguments (:type (ex-data e))) (do (println (ex-message e)) 2) (throw e))))]
+  (let [code (try
+               (let [{:keys [help], :as opts} (parse-args args)]
+                 (if help
+                   (do
+                     (println usage)
+                     0)
+                   (exit-with opts)))
+               (catch clojure.lang.ExceptionInfo e
+                 (if (= ::arguments (:type (ex-data e)))
+                   (do
+                     (println (ex-message e))
+                     2)
+                   (throw e))))]
     (flush)
     (System/exit code)))

@@ -1,7 +1,8 @@
 (ns thrum.test-kit.runner
   "Finds tests and runs them one by one; what did not visibly pass did not pass.
 
-  The outcome of a test is {:test symbol, :outcome :passed | :failed | :skipped, :why string, :ms long}."
+  The outcome of a test is {:test symbol, :outcome :passed | :failed | :skipped, :why string, :ms
+  long}."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -75,7 +76,10 @@
 
 (def ^:private standard-report test/report)
 
-(defonce ^{:doc "Failures reported on threads without a test's bindings: no test can be blamed, the run is."} strays
+(defonce
+  ^{:doc
+    "Failures reported on threads without a test's bindings: no test can be blamed, the run is."}
+  strays
   (atom []))
 
 (defn- report-stray
@@ -103,7 +107,8 @@
   (test/do-report {:type :error, :message message, :expected nil, :actual t}))
 
 (defn- call-test
-  "Calls the test function of v; returns why it was skipped, or nil. What it throws is reported as an error."
+  "Calls the test function of v; returns why it was skipped, or nil. What it throws is reported as
+  an error."
   [v]
   (try ((:test (meta v)))
        nil
@@ -113,7 +118,8 @@
            (report-error "Uncaught exception, not in assertion." t)))))
 
 (defn- call-in-fixtures
-  "Calls the test of v within the :each fixtures of its namespace; returns why it was skipped, or nil."
+  "Calls the test of v within the :each fixtures of its namespace; returns why it was skipped, or
+  nil."
   [v]
   (let [fixtures (test/join-fixtures (::test/each-fixtures (meta (:ns (meta v)))))
         why (volatile! nil)]
@@ -208,7 +214,8 @@
          (outcome ns-sym :failed (str "did not load: " (ex-message t)) 0))))
 
 (defn run-namespace
-  "Loads ns-sym, runs its tests, and returns their outcomes; a namespace that does not load is one failed outcome."
+  "Loads ns-sym, runs its tests, and returns their outcomes; a namespace that does not load is one
+  failed outcome."
   [ns-sym opts]
   (if-let [failure (load-failure ns-sym)]
     [failure]
@@ -216,8 +223,10 @@
 
 (defn- print-namespace
   [ns-sym outcomes]
-  (println (format "%-48s %s, %d ms" ns-sym (closing-line (totals outcomes)) (reduce + (map :ms outcomes))))
-  (doseq [{:keys [test outcome why]} outcomes :when (not= :passed outcome)]
+  (println
+    (format "%-48s %s, %d ms" ns-sym (closing-line (totals outcomes)) (reduce + (map :ms outcomes))))
+  (doseq [{:keys [test outcome why]} outcomes
+          :when (not= :passed outcome)]
     (println "   " (name outcome) (str test) "-" why))
   (flush))
 
@@ -229,8 +238,8 @@
 (defn run
   "Runs the tests in folders that opts selects, prints how they went, and returns their outcomes.
 
-  :ns a part of the namespace's name · :var a qualified symbol · :times how often each · :limit-ms for one test, which
-  the metadata :time-limit-ms of a test overrides."
+  :ns a part of the namespace's name · :var a qualified symbol · :times how often each · :limit-ms
+  for one test, which the metadata :time-limit-ms of a test overrides."
   [folders opts]
   (->> (find-namespaces folders)
        (filter #(wanted? opts %))

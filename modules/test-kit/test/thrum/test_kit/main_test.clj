@@ -16,11 +16,13 @@
 (defn- command
   "Runs the test command with args in a child JVM; returns [exit-code last-line]."
   [& args]
-  (let [{:keys [exit lines]} (jvm/quietly (jvm/command (jvm/this-home) jvm/exports 'thrum.test-kit.main args) 60000)]
+  (let [{:keys [exit lines]}
+        (jvm/quietly (jvm/command (jvm/this-home) jvm/exports 'thrum.test-kit.main args) 60000)]
     [exit (jvm/last-line lines)]))
 
 (deftest the-last-line-is-the-closing-line
-  (is (= [0 "1 passed, 0 failed"] (command "--var" "thrum.test-kit.runner-test/the-closing-line-counts"))))
+  (is (= [0 "1 passed, 0 failed"]
+         (command "--var" "thrum.test-kit.runner-test/the-closing-line-counts"))))
 
 (deftest running-nothing-is-a-failure
   (is (= [1 "0 passed, 0 failed"] (command "--ns" "no.such.namespace"))))
@@ -40,8 +42,10 @@
   (is (= ["orphan"] (main/unshared ["core" "orphan"]))))
 
 (deftest a-childs-totals-are-read-from-its-last-line
-  (is (= {:passed 3, :failed 0, :skipped 1} (main/child-totals {:exit 0, :lines ["x" "3 passed, 0 failed, 1 skipped" ""]})))
-  (is (= {:passed 3, :failed 1, :skipped 0} (main/child-totals {:exit 1, :lines ["3 passed, 1 failed"]}))))
+  (is (= {:passed 3, :failed 0, :skipped 1}
+         (main/child-totals {:exit 0, :lines ["x" "3 passed, 0 failed, 1 skipped" ""]})))
+  (is (= {:passed 3, :failed 1, :skipped 0}
+         (main/child-totals {:exit 1, :lines ["3 passed, 1 failed"]}))))
 
 (deftest a-child-that-died-has-failed
   (is (= 1 (:failed (main/child-totals {:exit 134, :lines ["# A fatal error"]}))))

@@ -39,8 +39,8 @@
 
 (deftest what-went-wrong-is-printed
   (let [[_ output] (run-sample "mixed")]
-    (doseq [text ["(not (= 1 2))" "on purpose" "made no assertion" "not today" "no network" "took longer than 50 ms"
-                  "Thread dump:" "sample.mixed$fn"]]
+    (doseq [text ["(not (= 1 2))" "on purpose" "made no assertion" "not today" "no network"
+                  "took longer than 50 ms" "Thread dump:" "sample.mixed$fn"]]
       (is (str/includes? output text)))))
 
 (deftest a-namespace-that-does-not-load-has-failed
@@ -49,7 +49,8 @@
 (deftest fixtures-that-fail-fail-their-tests
   (is (= {"passes-otherwise" :failed} (outcomes "each-fixture-throws")))
   (is (= {"passes-otherwise" :failed} (outcomes "each-fixture-forgets")))
-  (is (= {"one" :failed, "two" :failed, "sample.once-fixture-throws" :failed} (outcomes "once-fixture-throws")))
+  (is (= {"one" :failed, "two" :failed, "sample.once-fixture-throws" :failed}
+         (outcomes "once-fixture-throws")))
   (is (= {"one" :passed, "sample.once-teardown-throws" :failed} (outcomes "once-teardown-throws"))))
 
 (deftest tests-can-be-chosen-and-repeated

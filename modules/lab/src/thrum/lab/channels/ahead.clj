@@ -5,8 +5,8 @@
 
 (def ^:private namespaces
   "What is compiled, with all that it needs."
-  '[thrum.lab.channels.child thrum.lab.channels.requests thrum.lab.channels.go thrum.lab.channels.pipeline thrum.lab.contender
-    thrum.async.executor])
+  '[thrum.lab.channels.child thrum.lab.channels.requests thrum.lab.channels.go
+    thrum.lab.channels.pipeline thrum.lab.contender thrum.async.executor])
 
 (defn sample
   "Compiles the namespaces into folder, which is on the class path."

@@ -1,6 +1,7 @@
 (ns thrum.lab.channels.child
-  "A process of its own that does one job, {:job kw …}, the first line of standard input, prints {:sample …} or {:problem sentence}, and
-  ends. It ends as well when standard input does. What a job does not need is not loaded."
+  "A process of its own that does one job, {:job kw …}, the first line of standard input, prints
+  {:sample …} or {:problem sentence}, and ends. It ends as well when standard input does. What a job
+  does not need is not loaded."
   (:require
    [clojure.edn :as edn]
    [thrum.lab.in-child :as in-child])
@@ -16,8 +17,8 @@
    :pipeline 'thrum.lab.channels.pipeline/sample})
 
 (defn- halt-at-end-of-input
-  "Ends the JVM when the parent has closed standard input or has died. On a platform thread, since a virtual one that reads a file holds
-  on to its carrier."
+  "Ends the JVM when the parent has closed standard input or has died. On a platform thread, since a
+  virtual one that reads a file holds on to its carrier."
   []
   (-> (Thread/ofPlatform)
       (.daemon)

@@ -1,5 +1,6 @@
 (ns thrum.lab.channels.go
-  "Blocking calls in core.async's own words. Needs nothing of a release but what all since 1.9.829-alpha2 have."
+  "Blocking calls in core.async's own words. Needs nothing of a release but what all since
+  1.9.829-alpha2 have."
   (:require
    [clojure.core.async :as a]))
 
@@ -10,7 +11,8 @@
     (a/<!! ch)))
 
 (defn go-blocks
-  "Calls f on each item in a go block of its own, all at once; returns when all have ended. f must not throw."
+  "Calls f on each item in a go block of its own, all at once; returns when all have ended. f must
+  not throw."
   [f coll]
   (let [done (a/chan)]
     (doseq [x coll]
@@ -18,7 +20,8 @@
     (take-all done (count coll))))
 
 (defn io-threads
-  "Calls f on each item in an io-thread of its own, all at once; returns when all have ended. f must not throw."
+  "Calls f on each item in an io-thread of its own, all at once; returns when all have ended. f must
+  not throw."
   [f coll]
   (let [done (a/chan)]
     (doseq [x coll]

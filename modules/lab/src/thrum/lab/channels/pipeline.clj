@@ -1,6 +1,6 @@
 (ns thrum.lab.channels.pipeline
-  "The pipelines of core.async and of thrum.async, as one: how long they take, how many items they have in work at once, and what is left
-  of them when nobody wants their values any more."
+  "The pipelines of core.async and of thrum.async, as one: how long they take, how many items they
+  have in work at once, and what is left of them when nobody wants their values any more."
   (:require
    [clojure.core.async :as core]
    [thrum.async :as a]
@@ -21,9 +21,11 @@
   {:core-pipeline (fn [n to f from] (core/pipeline n to (map f) from))
    :core-pipeline-blocking (fn [n to f from] (core/pipeline-blocking n to (map f) from))
    :core-pipeline-async (fn [n to f from]
-                          (core/pipeline-async n to
-                                               (fn [x ch] (core/io-thread (core/>!! ch (f x)) (core/close! ch)))
-                                               from))
+                          (core/pipeline-async
+                            n
+                            to
+                            (fn [x ch] (core/io-thread (core/>!! ch (f x)) (core/close! ch)))
+                            from))
    :thrum-pipeline-blocking (fn [n to f from] (a/pipeline-blocking n to (map f) from))
    :thrum-pipeline-fn (fn [n to f from] (a/pipeline-fn n to f from))
    :thrum-upipeline (fn [n to f from] (a/upipeline n to (map f) from))})
@@ -35,8 +37,8 @@
     (if (some? (core/<!! ch)) (recur (inc n)) n)))
 
 (defn way
-  "Returns a function of f and coll that calls f on every item by way of a pipeline of this kind, n at once, and returns how many values
-  came out."
+  "Returns a function of f and coll that calls f on every item by way of a pipeline of this kind, n
+  at once, and returns how many values came out."
   [kind n]
   (fn [f coll]
     (let [to (core/chan)]
@@ -60,9 +62,10 @@
   (update-vals (merge-with - (threads/busy) before) #(max 0 %)))
 
 (defn- abandon
-  "Starts a pipeline on a source without end, takes a few values, calls (abandon! to), and returns what is so some time after that:
-  {:platform n :virtual n}, threads that are left, and :taken, how many items it took from its source meanwhile. Leaves the source behind:
-  for a JVM that is about to end."
+  "Starts a pipeline on a source without end, takes a few values, calls (abandon! to), and returns
+  what is so some time after that: {:platform n :virtual n}, threads that are left, and :taken, how
+  many items it took from its source meanwhile. Leaves the source behind: for a JVM that is about to
+  end."
   [kind n f abandon!]
   (let [from (core/chan), to (core/chan), taken (start-source! from), threads (threads/busy)]
     ((kinds kind) n to f from)
@@ -83,22 +86,30 @@
       (Thread/sleep wait)
       {})))
 
-(defn- timed [kind n wait-ms items]
+(defn- timed
+  [kind n wait-ms items]
   (let [values (volatile! nil)
-        sample (measure/sample (fn [f coll] (vreset! values ((way kind n) f coll))) (waiter wait-ms) (vec (range items)) (fn []))]
-    (when-let [error (:error sample)]
-      (throw (ex-info (:message error) {:error error})))
+        sample (measure/sample (fn [f coll] (vreset! values ((way kind n) f coll)))
+                               (waiter wait-ms)
+                               (vec (range items))
+                               (fn []))]
+    (when-let [error (:error sample)] (throw (ex-info (:message error) {:error error})))
     (when-not (= items @values)
-      (throw (ex-info (str "Of " items " items " @values " came out") {:items items, :values @values})))
+      (throw (ex-info (str "Of " items " items " @values " came out")
+                      {:items items, :values @values})))
     (select-keys sample [:ms :peak :curve])))
 
 (defn sample
-  "Passes items, each of which waits for wait-ms, through a pipeline of a kind, n at once, and returns the sample: :ms :peak :curve as of
-  thrum.lab.measure/sample; :threads, the most platform threads that this JVM has had; and what is left of one that was abandoned (see
-  abandon): :unread, when a few values were taken and no more, and :closed, when the channel for its values was closed then."
+  "Passes items, each of which waits for wait-ms, through a pipeline of a kind, n at once, and
+  returns the sample: :ms :peak :curve as of thrum.lab.measure/sample; :threads, the most platform
+  threads that this JVM has had; and what is left of one that was abandoned (see abandon): :unread,
+  when a few values were taken and no more, and :closed, when the channel for its values was closed
+  then."
   [{:keys [kind n wait-ms items]}]
   (timed kind n wait-ms warm-up-items)
-  (let [sample (timed kind n wait-ms items), threads (.getPeakThreadCount (ManagementFactory/getThreadMXBean)), f (waiter wait-ms)]
+  (let [sample (timed kind n wait-ms items)
+        threads (.getPeakThreadCount (ManagementFactory/getThreadMXBean))
+        f (waiter wait-ms)]
     (assoc sample
            :threads threads
            :unread (abandon kind n f (fn [_]))

@@ -1,5 +1,6 @@
 (ns thrum.lab.channels.requests
-  "Blocking HTTP requests, all at once, in one way: the first time in this JVM, and after that code has run a few times."
+  "Blocking HTTP requests, all at once, in one way: the first time in this JVM, and after that code
+  has run a few times."
   (:require
    [thrum.lab.download :as download]
    [thrum.lab.measure :as measure])
@@ -13,7 +14,8 @@
 (def ^:private timeout-ms "How long an answer may take." 60000)
 (def ^:private warm-ups "How often the way is used, on short requests, before it counts as warm." 5)
 
-;; Requests. By HttpURLConnection, which blocks the thread that asks and has none of its own, as java.net.http has.
+;; Requests. By HttpURLConnection, which blocks the thread that asks and has none of its own, as
+;; java.net.http has.
 
 (defn- connect ^HttpURLConnection [^URI uri]
   (doto ^HttpURLConnection (.openConnection (.toURL uri))
@@ -38,7 +40,8 @@
   (case id
     :go (requiring-resolve 'thrum.lab.channels.go/go-blocks)
     :io-thread (requiring-resolve 'thrum.lab.channels.go/io-threads)
-    :pipeline-blocking ((requiring-resolve 'thrum.lab.channels.pipeline/way) :thrum-pipeline-blocking n)
+    :pipeline-blocking
+    ((requiring-resolve 'thrum.lab.channels.pipeline/way) :thrum-pipeline-blocking n)
     ((requiring-resolve 'thrum.lab.contender/way) id {:limit n})))
 
 (defn- run [way n url bytes]
@@ -46,17 +49,20 @@
     (measure/sample way (fn [_] (fetch uri bytes)) (vec (range n)) (fn []))))
 
 (defn- whole
-  "Returns the sample of n requests; throws ex-info if one failed, or the way did: the time of half the work says nothing."
-  [n {:keys [error ok failed messages] :as sample}]
-  (cond
-    error (throw (ex-info (:message error) {:error error}))
-    (not= n ok) (throw (ex-info (str failed " of " n " requests failed: " (first (vals messages))) {:n n, :ok ok, :failed failed}))
-    :else sample))
+  "Returns the sample of n requests; throws ex-info if one failed, or the way did: the time of half
+  the work says nothing."
+  [n {:keys [error ok failed messages], :as sample}]
+  (cond error (throw (ex-info (:message error) {:error error}))
+        (not= n ok) (throw (ex-info
+                             (str failed " of " n " requests failed: " (first (vals messages)))
+                             {:n n, :ok ok, :failed failed}))
+        :else sample))
 
 (defn sample
-  "Sends n requests to url, whose answer is so many bytes, in one of the ways, and returns the sample: :ms :peak :curve as of
-  thrum.lab.measure/sample, warm; :cold-ms, what the first time took; and :threads, the most platform threads that this JVM has had, its
-  own and the carriers of virtual threads among them, but no virtual thread. short-url is the URL of a short request, to warm up."
+  "Sends n requests to url, whose answer is so many bytes, in one of the ways, and returns the
+  sample: :ms :peak :curve as of thrum.lab.measure/sample, warm; :cold-ms, what the first time took;
+  and :threads, the most platform threads that this JVM has had, its own and the carriers of virtual
+  threads among them, but no virtual thread. short-url is the URL of a short request, to warm up."
   [{:keys [n url short-url bytes] id :way}]
   (let [way (way id n)
         cold (whole n (run way n url bytes))]

@@ -13,7 +13,8 @@
   [text file]
   (let [value (try
                 (edn/read-string {:eof nil} text)
-                (catch RuntimeException e (throw (own/usage (str "The file " file " is no EDN.") e))))]
+                (catch RuntimeException e
+                  (throw (own/usage (str "The file " file " is no EDN.") e))))]
     (if (and (coll? value) (not (map? value)))
       (vec value)
       (throw (own/usage (str "The file " file " must hold one vector or list."))))))
@@ -33,13 +34,20 @@
   experiment/Experiment
   (about [_] {:name :calls, :doc "your own function, called on your own inputs"})
   (plan [_ options facts]
-    (own/plan {:experiment :calls, :title "Your function", :about (str function " on the inputs of " file ".")}
-              {:part :calls, :title "Your function", :about (str function " on each input of " file ".")}
-              options facts))
+    (own/plan
+      {:experiment :calls
+       :title "Your function"
+       :about (str function " on the inputs of " file ".")}
+      {:part :calls, :title "Your function", :about (str function " on each input of " file ".")}
+      options
+      facts))
   (open! [_]
-    {:f (own/resolve-function function), :inputs (inputs (own/read-text file) file), :close! (constantly nil)})
+    {:f (own/resolve-function function)
+     :inputs (inputs (own/read-text file) file)
+     :close! (constantly nil)})
   (sample! [_ {:keys [f inputs]} _ row on-end]
-    (ordered (own/sample row (partial outcome f) (vec (map-indexed vector inputs)) (count inputs) on-end))))
+    (ordered
+      (own/sample row (partial outcome f) (vec (map-indexed vector inputs)) (count inputs) on-end))))
 
 (defn experiment
   "Returns the experiment that calls the function of that name on the inputs in file."

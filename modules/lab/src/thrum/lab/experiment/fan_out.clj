@@ -1,5 +1,6 @@
 (ns thrum.lab.experiment.fan-out
-  "One client, one slow web server, many downloads: what does it cost to wait for all of them at once?"
+  "One client, one slow web server, many downloads: what does it cost to wait for all of them at
+  once?"
   (:require
    [thrum.lab.child :as child]
    [thrum.lab.client :as client]
@@ -20,11 +21,12 @@
 (def ^:private item-ms "Overhead of one download on a slow machine, for the estimate." 0.6)
 (def ^:private unlimited-ms "How long one download without a limit takes, for the estimate." 4)
 (def ^:private client-jvm-opts ["-Xmx512m" "-XX:+UseSerialGC" "-XX:TieredStopAtLevel=1"])
-(def ^:private reserve "Files that a process keeps open for itself, the jars of its class path among them, for the estimate." 112)
+(def ^:private reserve "Files that a process keeps open for itself, the jars of its class path among
+  them, for the estimate." 112)
 
 (def quick
-  "The default sizes: the published counts, with smaller files, and for the large counts a lower rate, which spares a small
-  machine's processors what the published sizes would ask of them."
+  "The default sizes: the published counts, with smaller files, and for the large counts a lower
+  rate, which spares a small machine's processors what the published sizes would ask of them."
   {:bytes {:downloads 60000, :many 60000, :files 20000, :unlimited 2000000}
    :rate {:downloads published/rate, :many 100000, :files 100000, :unlimited :unlimited}
    :n {:downloads 100, :many 2000, :files 2000, :unlimited 100}
@@ -50,18 +52,22 @@
                :beside [:core-pmap "clojure.core/pmap takes %s"]
                :because "a hundred that wait at once take little longer than one"
                :tour [:core-map :core-pmap :pool :raw-jdk :thrum-map :thrum-pmap]}
-    :contenders [:core-map :core-pmap :core-pmap-unchunked [:pool {:pool 50}] :raw-jdk :thrum-map :thrum-pmap :thrum-upmap]}
+    :contenders [:core-map :core-pmap :core-pmap-unchunked [:pool {:pool 50}] :raw-jdk :thrum-map
+                 :thrum-pmap :thrum-upmap]}
    {:part :many
     :title "2 000 downloads, bounded"
-    :about "Twenty times as many: a bound keeps the number of connections within what both ends can bear."
+    :about
+    "Twenty times as many: a bound keeps the number of connections within what both ends can bear."
     :contenders [[:pool {:pool :limit}] :thrum-pmap :thrum-upmap]}
    {:part :files
     :title "2 000 downloads with 256 open files"
-    :about "In a process that may open 256 files and sockets (a hard limit), who gets all of them home?"
+    :about
+    "In a process that may open 256 files and sockets (a hard limit), who gets all of them home?"
     :contenders [[:thrum-map {:expect :breaks}] [:pool {:pool :limit}] :thrum-pmap-fd-limit]}
    {:part :unlimited
     :title "When the network is fast"
-    :about "Without a rate limit there is little to wait for, and so little to gain: how close does the plain loop come, or does it win?"
+    :about
+    "Without a rate limit there is little to wait for, and so little to gain: how close does the plain loop come, or does it win?"
     :contenders [:core-map :core-pmap :raw-jdk :thrum-pmap]}])
 
 (defn- params
@@ -87,30 +93,34 @@
 
 (defn- row
   "Returns the row of the plan for one contender of a part."
-  [part contender {:keys [scale] :as settings}]
+  [part contender {:keys [scale], :as settings}]
   (let [[id own] (if (keyword? contender) [contender {}] contender)
         params (params part settings own)
         row (contender/plan id params)
         row (assoc row :repeat (repeats part row (:repeat scale)))]
-    (cond-> (assoc row :params (select-keys params [:limit :pool]), :estimate-ms (estimate part row))
+    (cond-> (assoc row :params (select-keys params [:limit :pool]) :estimate-ms (estimate part row))
       (:expect own) (assoc :expect (:expect own))
       (= :files (:part part)) (assoc :deadline-ms (:deadline-ms scale))
-      (get-in published/figures [(:part part) id]) (assoc :published (get-in published/figures [(:part part) id])))))
+      (get-in published/figures [(:part part) id])
+      (assoc :published (get-in published/figures [(:part part) id])))))
 
 (defn- scaled
   "Returns what was scaled down in a part, in words; nil if it is as published."
   [{:keys [part bytes rate]}]
   (let [changes (cond-> []
-                  (not= bytes published/bytes-each) (conj (str "files of " (text/bytes bytes) " instead of 6 MB"))
-                  (and (not= :unlimited part) (not= rate published/rate)) (conj (str (text/rate rate) " instead of 500 kB/s")))]
-    (when (seq changes)
-      (str "Scaled: " (text/commas changes) "."))))
+                  (not= bytes published/bytes-each)
+                  (conj (str "files of " (text/bytes bytes) " instead of 6 MB"))
+                  (and (not= :unlimited part) (not= rate published/rate))
+                  (conj (str (text/rate rate) " instead of 500 kB/s")))]
+    (when (seq changes) (str "Scaled: " (text/commas changes) "."))))
 
-(defn- part-plan [{:keys [part contenders] :as question} {:keys [scale rate hard-file-limit?] :as settings}]
+(defn- part-plan
+  [{:keys [part contenders], :as question} {:keys [scale rate hard-file-limit?], :as settings}]
   (let [sized (assoc question
                      :n (get-in scale [:n part])
                      :bytes (get-in scale [:bytes part])
-                     :rate (if (= :unlimited part) :unlimited (or rate (get-in scale [:rate part]))))]
+                     :rate
+                     (if (= :unlimited part) :unlimited (or rate (get-in scale [:rate part]))))]
     (cond-> (assoc sized
                    :scaled (scaled sized)
                    :contenders (mapv #(row sized % settings) contenders))
@@ -144,18 +154,25 @@
 (defn- sample-in-child!
   "Does the job in a JVM of its own that may open file-limit files."
   [job on-end]
-  (let [client (child/start! (child/under-file-limit file-limit (child/java-command client-jvm-opts 'thrum.lab.client)))]
+  (let [client (child/start! (child/under-file-limit file-limit
+                                                     (child/java-command client-jvm-opts
+                                                                         'thrum.lab.client)))]
     (try
       (child/tell! client job)
       (await-sample client (+ start-ms (:deadline-ms job)) on-end)
       (catch Throwable t (trouble/sample t))
-      (finally (child/stop! client)))))
+      (finally
+        (child/stop! client)))))
 
 (defn- with-true-limit
-  "Returns the sample with what its limit makes of the row's limit line, where only the process itself knew the limit."
-  [{:keys [limit] :as sample} {:keys [n bytes rate]} {:keys [contender]}]
+  "Returns the sample with what its limit makes of the row's limit line, where only the process
+  itself knew the limit."
+  [{:keys [limit], :as sample} {:keys [n bytes rate]} {:keys [contender]}]
   (if (= :thrum-pmap-fd-limit contender)
-    (assoc sample :row (contender/limits contender {:n n, :limit limit, :task-ms (limit-line/task-ms bytes rate)}))
+    (assoc sample
+           :row
+           (contender/limits contender
+                             {:n n, :limit limit, :task-ms (limit-line/task-ms bytes rate)}))
     sample))
 
 (defrecord FanOut [scale]
@@ -180,6 +197,7 @@
         (client/run job #(on-end 1))))))
 
 (defn experiment
-  "Returns the experiment, with the sizes of `scale` (see quick) unless the options ask for the full ones."
+  "Returns the experiment, with the sizes of `scale` (see quick) unless the options ask for the full
+  ones."
   [scale]
   (->FanOut scale))

@@ -16,10 +16,12 @@
       (assoc :repeat 1, :own? true, :params {:limit limit, :pool pool, :cpus cpus})))
 
 (defn plan
-  "Returns the experiment's plan: one part with the contenders of the options, t/pmap alone unless told otherwise."
-  [experiment part {:keys [contenders] :as options} facts]
+  "Returns the experiment's plan: one part with the contenders of the options, t/pmap alone unless
+  told otherwise."
+  [experiment part {:keys [contenders], :as options} facts]
   (assoc experiment
-         :parts [(assoc part :contenders (mapv #(row % options facts) (or contenders [:thrum-pmap])))]))
+         :parts
+         [(assoc part :contenders (mapv #(row % options facts) (or contenders [:thrum-pmap])))]))
 
 (defn usage
   "Returns an ex-info that the lab answers with its message and exit code 2."
@@ -34,12 +36,14 @@
     (str "; the nearest one is " (namespace wanted) "/" (options/nearest wanted known))))
 
 (defn resolve-function
-  "Returns the user's function of that name, loading its namespace. Throws a usage error if there is none."
+  "Returns the user's function of that name, loading its namespace. Throws a usage error if there is
+  none."
   [name]
   (let [found (try
                 (requiring-resolve name)
                 (catch java.io.FileNotFoundException e
-                  (throw (usage (str "The namespace " (namespace name) " is not on the class path.") e))))]
+                  (throw (usage (str "The namespace " (namespace name) " is not on the class path.")
+                                e))))]
     (when-not (and found (ifn? @found))
       (throw (usage (str "There is no function " name (nearest name) "."))))
     @found))
@@ -52,6 +56,7 @@
     (catch java.io.IOException e (throw (usage (str "The file " file " cannot be read.") e)))))
 
 (defn sample
-  "Runs the row's contender with f over items, with a window that no slow item can fill, and returns the sample."
+  "Runs the row's contender with f over items, with a window that no slow item can fill, and returns
+  the sample."
   [{:keys [contender params]} f items n on-end]
   (measure/sample (contender/way contender (assoc params :window (max 1 n))) f items #(on-end 1)))

@@ -1,6 +1,7 @@
 (ns thrum.lab.experiment.ring
-  "A Ring handler under load, on one engine: a pool of 50 platform threads, one as large as the connections, the engine alone on virtual
-  threads, and Thrum's run-server. Each contender has a server in a JVM of its own, and each sample a fresh one."
+  "A Ring handler under load, on one engine: a pool of 50 platform threads, one as large as the
+  connections, the engine alone on virtual threads, and Thrum's run-server. Each contender has a
+  server in a JVM of its own, and each sample a fresh one."
   (:require
    [clojure.set :as set]
    [thrum.lab.checkout :as checkout]
@@ -16,11 +17,17 @@
 
 (def quick
   "The sizes of the quick form: one short run of each."
-  {:warm-up-seconds {:sleep 2, :no-sleep 5}, :seconds {:sleep 2, :no-sleep 3}, :repeat 1, :parts [:sleep :no-sleep]})
+  {:warm-up-seconds {:sleep 2, :no-sleep 5}
+   :seconds {:sleep 2, :no-sleep 3}
+   :repeat 1
+   :parts [:sleep :no-sleep]})
 
 (def full
-  "The sizes of the judged form: runs of ten seconds, warmed up, in turns, of which the median counts."
-  {:warm-up-seconds {:sleep 5, :no-sleep 10, :many 5}, :seconds {:sleep 10, :no-sleep 10, :many 10}, :repeat 5
+  "The sizes of the judged form: runs of ten seconds, warmed up, in turns, of which the median
+  counts."
+  {:warm-up-seconds {:sleep 5, :no-sleep 10, :many 5}
+   :seconds {:sleep 10, :no-sleep 10, :many 10}
+   :repeat 5
    :parts [:sleep :no-sleep :many]})
 
 (def engines
@@ -38,24 +45,28 @@
   {:jetty "Jetty is not on the class path: add io.github.thrum-clj/thrum-server-jetty"
    :tomcat "Tomcat is not on the class path: add io.github.thrum-clj/thrum-server-tomcat"
    :helidon "Helidon is not on the class path: add io.github.thrum-clj/thrum-server-helidon"
-   :http-kit "http-kit is neither on the class path, nor is this a checkout of Thrum: add http-kit/http-kit 2.9.0 or newer"})
+   :http-kit
+   "http-kit is neither on the class path, nor is this a checkout of Thrum: add http-kit/http-kit 2.9.0 or newer"})
 
 (def ^:private questions
   "The parts of each engine's experiment."
   [{:question :sleep
     :title "%s: a handler that sleeps 50 ms, 120 connections"
-    :about "Every request waits 50 ms, as for a database. How many does the server answer in a second?"
+    :about
+    "Every request waits 50 ms, as for a database. How many does the server answer in a second?"
     :connections 120
     :sleep-ms sleep-ms
     :contenders [:pool-50 :pool-all :bare :thrum]}
    {:question :no-sleep
     :title "%s: a handler that does not wait, 120 connections"
-    :about "There is nothing to wait for, and a browser's twelve headers to read: what does each way cost?"
+    :about
+    "There is nothing to wait for, and a browser's twelve headers to read: what does each way cost?"
     :connections 120
     :contenders [:bare :thrum]}
    {:question :many
     :title "%s: a handler that sleeps 50 ms, 4 000 connections"
-    :about "As many connections as a pool of platform threads is seldom given: who answers all of them, and in what memory?"
+    :about
+    "As many connections as a pool of platform threads is seldom given: who answers all of them, and in what memory?"
     :connections 4000
     :sleep-ms sleep-ms
     :contenders [:pool-50 :pool-all :bare :thrum]}])
@@ -88,42 +99,56 @@
      :because "50 threads wait for 50 requests at once, virtual threads for all 120"
      :tour [:pool-50 :pool-all :bare :thrum]}))
 
-(defn- row [engine {:keys [question connections sleep-ms]} {:keys [warm-up-seconds seconds] :as sizes} contender]
-  (let [pool (pool-of contender connections), published (get-in published/requests [engine question contender])]
-    (cond-> (merge {:contender contender, :thrum? false}
-                   (way contender (get-in facts-of [engine :name]) pool)
-                   {:job {:engine engine, :way (if (= :thrum contender) :thrum :bare), :pool pool}
-                    :params {:pool pool}
-                    :limit-line-per-second (when sleep-ms (/ (* 1000.0 (min connections (or pool connections))) sleep-ms))
-                    :repeat (:repeat sizes)
-                    :estimate-ms (* (:repeat sizes) (visit/estimate-ms (warm-up-seconds question) (seconds question)))})
+(defn- row
+  [engine {:keys [question connections sleep-ms]} {:keys [warm-up-seconds seconds], :as sizes}
+   contender]
+  (let [pool (pool-of contender connections)
+        published (get-in published/requests [engine question contender])]
+    (cond-> (merge
+              {:contender contender, :thrum? false}
+              (way contender (get-in facts-of [engine :name]) pool)
+              {:job {:engine engine, :way (if (= :thrum contender) :thrum :bare), :pool pool}
+               :params {:pool pool}
+               :limit-line-per-second
+               (when sleep-ms (/ (* 1000.0 (min connections (or pool connections))) sleep-ms))
+               :repeat (:repeat sizes)
+               :estimate-ms (* (:repeat sizes)
+                               (visit/estimate-ms (warm-up-seconds question) (seconds question)))})
       published (assoc :published published))))
 
 (defn- scaled
   "Returns what the quick form leaves out, in words."
   [{:keys [repeat seconds]} question]
   (when (< repeat (:repeat full))
-    (str "Scaled: one run of " (seconds question) " s instead of five of " (get-in full [:seconds question]) " s, and little time to warm up.")))
+    (str "Scaled: one run of "
+         (seconds question)
+         " s instead of five of "
+         (get-in full [:seconds question])
+         " s, and little time to warm up.")))
 
 (defn- fitting
   "Returns those of the contenders that there can be on the engine."
   [engine contenders]
   (cond->> contenders (get-in facts-of [engine :pool-less?]) (remove #{:pool-50 :pool-all})))
 
-(defn- part-plan [engine {:keys [question title contenders] :as part} {:keys [warm-up-seconds seconds] :as sizes}]
-  (-> (dissoc part :question)
-      (assoc :part (part-name engine question)
-             :title (format title (get-in facts-of [engine :name]))
-             :warm-up-seconds (warm-up-seconds question)
-             :seconds (seconds question)
-             :scaled (scaled sizes question)
-             :limit-line-about "connections, or threads where there are fewer, ÷ the handler's sleep"
-             :in-turns? true
-             :headline (headline engine question)
-             :contenders (mapv #(row engine part sizes %) (fitting engine contenders)))))
+(defn- part-plan
+  [engine {:keys [question title contenders], :as part}
+   {:keys [warm-up-seconds seconds], :as sizes}]
+  (->
+    (dissoc part :question)
+    (assoc :part (part-name engine question)
+           :title (format title (get-in facts-of [engine :name]))
+           :warm-up-seconds (warm-up-seconds question)
+           :seconds (seconds question)
+           :scaled (scaled sizes question)
+           :limit-line-about "connections, or threads where there are fewer, ÷ the handler's sleep"
+           :in-turns? true
+           :headline (headline engine question)
+           :contenders (mapv #(row engine part sizes %) (fitting engine contenders)))))
 
 (defn- sizes-of
-  "Returns the sizes that the options ask for: a part that the quick form leaves out runs in it where it is asked for by name."
+  "Returns the sizes that the options ask for: a part that the quick form leaves out runs in it
+  where it is asked for by name."
   [engine {:keys [full only]}]
   (if full
     thrum.lab.experiment.ring/full
@@ -154,14 +179,17 @@
     {:experiment (get-in facts-of [engine :experiment])
      :title (str "Ring on " (get-in facts-of [engine :name]))
      :about "A Ring handler under load, on platform threads and on virtual ones."
-     :not-counted (when (and (= :http-kit engine) (:checkout facts) (not (contains? (:engines facts) engine))) "the download of http-kit, the first time")
+     :not-counted
+     (when (and (= :http-kit engine) (:checkout facts) (not (contains? (:engines facts) engine)))
+       "the download of http-kit, the first time")
      :parts (parts engine options facts)})
   (open! [_]
     (if (and (= :http-kit engine) (not (contains? (serve/engines) engine)))
       (set/rename-keys (serve/http-kit-class-path! (checkout/folder)) {:problem :skipped})
       {}))
   (sample! [_ env part {:keys [job]} _]
-    (visit/sample (merge job (select-keys env [:class-path])) (assoc part :headers load/browser-headers))))
+    (visit/sample (merge job (select-keys env [:class-path]))
+                  (assoc part :headers load/browser-headers))))
 
 (defn experiment
   "Returns the experiment for an engine: :jdk, :jetty, :tomcat, :helidon or :http-kit."

@@ -1,5 +1,6 @@
 (ns thrum.lab.experiment.scope
-  "Four calls at once under a deadline, and one of them goes wrong: when is there an answer, and what still runs after it?"
+  "Four calls at once under a deadline, and one of them goes wrong: when is there an answer, and
+  what still runs after it?"
   (:require
    [thrum.core :as t]
    [thrum.lab.child :as child]
@@ -17,11 +18,14 @@
 
 (def ^:private watch-ms "How long after the answer the lab counts what still runs." 50)
 (def ^:private for-ever "What a call takes that hangs: longer than anybody waits." 1000000)
-(def ^:private bytes-each "The size of an answer. The server sends it in one piece, at the end." 1000)
+(def ^:private bytes-each
+  "The size of an answer. The server sends it in one piece, at the end."
+  1000)
 (def ^:private open-ms "How long the server and the warm-up usually take, for the estimate." 4000)
 (def ^:private overhead-ms "What a sample costs beyond waiting, for the estimate." 20)
 
-;; The ways of making four calls under one deadline. Each returns the values, or :late, or throws the failure.
+;; The ways of making four calls under one deadline. Each returns the values, or :late, or throws
+;; the failure.
 
 (defn- with-futures [deadline-ms f calls]
   (let [end (+ deadline-ms (measure/now-ms))
@@ -53,15 +57,24 @@
   (with-all deadline-ms (fn [call] (t/abandon-on-interrupt (constantly nil) (f call))) calls))
 
 (def ^:private ways
-  {:futures {:name "clojure.core/future", :about "deref with what is left of the deadline", :run with-futures}
-   :executor {:name "plain executor", :about "virtual threads, invokeAll with a timeout, with-open", :run with-executor}
-   :thrum-scope {:name "t/with-scope", :about "a fork each, :timeout-ms", :thrum? true, :run with-scope}
-   :thrum-all {:name "t/with-timeout, t/all", :about "the same in two words", :thrum? true, :run with-all}
-   :thrum-abandon {:name "t/all, t/abandon-on-interrupt", :about "each call on a platform thread, left behind when late", :thrum? true, :run with-abandoning}})
+  {:futures {:name "clojure.core/future"
+             :about "deref with what is left of the deadline"
+             :run with-futures}
+   :executor {:name "plain executor"
+              :about "virtual threads, invokeAll with a timeout, with-open"
+              :run with-executor}
+   :thrum-scope
+   {:name "t/with-scope", :about "a fork each, :timeout-ms", :thrum? true, :run with-scope}
+   :thrum-all
+   {:name "t/with-timeout, t/all", :about "the same in two words", :thrum? true, :run with-all}
+   :thrum-abandon {:name "t/all, t/abandon-on-interrupt"
+                   :about "each call on a platform thread, left behind when late"
+                   :thrum? true
+                   :run with-abandoning}})
 
 (def ^:private parts
-  "The questions of the experiment. A call says how long it takes, and what is particular to it. :answer is what whoever asks is
-  told, :longest-ms when at the latest."
+  "The questions of the experiment. A call says how long it takes, and what is particular to it.
+  :answer is what whoever asks is told, :longest-ms when at the latest."
   [{:part :hangs
     :title "One of four calls hangs"
     :about "Three calls take 50 ms, one never ends; whoever asks waits no longer than 200 ms."
@@ -75,7 +88,8 @@
     :contenders [:futures :executor :thrum-scope :thrum-all]}
    {:part :fails
     :title "One of four calls fails"
-    :about "One call fails after 50 ms; the others take 150 ms, and their answers are of no use any more."
+    :about
+    "One call fails after 50 ms; the others take 150 ms, and their answers are of no use any more."
     :calls [{:ms 50, :fails? true} {:ms 150} {:ms 150} {:ms 150}]
     :deadline-ms 2000
     :answer :failed
@@ -86,8 +100,10 @@
     :contenders [:futures :executor :thrum-scope :thrum-all]}
    {:part :deaf
     :title "One of four calls hears no interrupt"
-    :about (str "Three calls take 50 ms, one 600 ms, and nothing can stop it; whoever asks waits no longer than 200 ms. "
-                "Who joins what runs is late. Who does not leaves it running.")
+    :about
+    (str
+      "Three calls take 50 ms, one 600 ms, and nothing can stop it; whoever asks waits no longer than 200 ms. "
+      "Who joins what runs is late. Who does not leaves it running.")
     :calls [{:ms 50} {:ms 50} {:ms 50} {:ms 600, :deaf? true}]
     :deadline-ms 200
     :answer :late
@@ -125,19 +141,21 @@
     (download/fetch client uri for-ever)))
 
 (defn- call
-  "Makes one call and returns its outcome; throws where it is one that fails, and where the download itself failed."
-  [client url {:keys [deaf? fails?] :as call}]
-  (let [{:keys [kind message] :as outcome} (download/expect-bytes (fetch client (uri-of url call) deaf?) bytes-each)]
-    (cond
-      kind (throw (ex-info (str "A download failed: " message) outcome))
-      fails? (throw (ex-info "This call fails" {:type ::as-planned}))
-      :else outcome)))
+  "Makes one call and returns its outcome; throws where it is one that fails, and where the download
+  itself failed."
+  [client url {:keys [deaf? fails?], :as call}]
+  (let [{:keys [kind message], :as outcome}
+        (download/expect-bytes (fetch client (uri-of url call) deaf?) bytes-each)]
+    (cond kind (throw (ex-info (str "A download failed: " message) outcome))
+          fails? (throw (ex-info "This call fails" {:type ::as-planned}))
+          :else outcome)))
 
 (defn- as-planned? [e]
   (some #(= ::as-planned (:type (ex-data %))) [e (ex-cause e)]))
 
 (defn- answer
-  "Returns what whoever asked gets: :values, :late or :failed, which is the failure that was planned. Throws any other."
+  "Returns what whoever asked gets: :values, :late or :failed, which is the failure that was
+  planned. Throws any other."
   [thunk]
   (try
     (if (= :late (thunk)) :late :values)
@@ -146,11 +164,12 @@
 
 (defn- expecting
   "Returns the way of making the calls of a part, which throws when its answer is not the part's."
-  [run {:keys [deadline-ms] expected :answer}]
+  [run {:keys [deadline-ms], expected :answer}]
   (fn [f calls]
     (let [answer (answer #(run deadline-ms f calls))]
       (when-not (= expected answer)
-        (throw (ex-info (str "The answer should be " expected ", and was " answer) {:answer answer}))))))
+        (throw (ex-info (str "The answer should be " expected ", and was " answer)
+                        {:answer answer}))))))
 
 (defrecord Scope []
   experiment/Experiment
@@ -168,12 +187,18 @@
     (let [server (server/start-child!)]
       (client/warm-up! #(str (:url server) (server/path % :unlimited)))
       (assoc server :close! #(child/stop! server))))
-  (sample! [_ {:keys [url]} {:keys [calls] :as part} {:keys [contender]} on-end]
-    (let [client (download/client), {:keys [run]} (ways contender)]
+  (sample! [_ {:keys [url]} {:keys [calls], :as part} {:keys [contender]} on-end]
+    (let [client (download/client)
+          {:keys [run]} (ways contender)]
       (try
-        (-> (measure/sample-with-rest (expecting run part) #(call client url %) calls watch-ms #(on-end 1))
+        (-> (measure/sample-with-rest (expecting run part)
+                                      #(call client url %)
+                                      calls
+                                      watch-ms
+                                      #(on-end 1))
             (select-keys [:ms :peak :curve :left :watched-ms :interrupted? :error]))
-        (finally (download/close! client))))))
+        (finally
+          (download/close! client))))))
 
 (defn experiment
   "Returns the experiment. It has one size: nothing was published, and nothing is scaled."

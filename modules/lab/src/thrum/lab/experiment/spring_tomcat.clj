@@ -1,5 +1,6 @@
 (ns thrum.lab.experiment.spring-tomcat
-  "A Spring Boot application on Tomcat's platform threads, and by a profile on virtual ones: many requests at once, each of which waits."
+  "A Spring Boot application on Tomcat's platform threads, and by a profile on virtual ones: many
+  requests at once, each of which waits."
   (:require
    [thrum.lab.child :as child]
    [thrum.lab.experiment :as experiment]
@@ -11,7 +12,9 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private timeout-ms "How long an answer may take." 120000)
-(def ^:private open-ms "How long it usually takes to compile the application, for the estimate." 4000)
+(def ^:private open-ms
+  "How long it usually takes to compile the application, for the estimate."
+  4000)
 (def ^:private start-ms "How long an application usually takes to start, for the estimate." 4000)
 (def ^:private cold-ms "What a cold application takes beyond its limit line, for the estimate." 800)
 (def ^:private warm-up-ms "How long it usually takes to warm one up, for the estimate." 1500)
@@ -20,7 +23,10 @@
 (def quick
   "The sizes of the quick form: one cold start, few repeats, a curve of short requests."
   {:scaled "Scaled: one cold start of each, one or two warm bursts instead of five of either."
-   :states {:spring-100 [:cold :warm], :spring-ab [:warm]}, :repeats {:cold 1, :warm 2}, :longest-repeated-ms 1000, :curve {:ms 100, :repeat 1}})
+   :states {:spring-100 [:cold :warm], :spring-ab [:warm]}
+   :repeats {:cold 1, :warm 2}
+   :longest-repeated-ms 1000
+   :curve {:ms 100, :repeat 1}})
 
 (def tour
   "The sizes of the tour: one warm burst of each."
@@ -31,19 +37,30 @@
 
 (def full
   "The sizes of the judged form."
-  {:states {:spring-100 [:cold :warm], :spring-ab [:cold :warm], :spring-1000 [:cold :warm]}, :repeats {:cold 5, :warm 5}
-   :longest-repeated-ms Long/MAX_VALUE, :curve {:ms 1000, :repeat 3}})
+  {:states {:spring-100 [:cold :warm], :spring-ab [:cold :warm], :spring-1000 [:cold :warm]}
+   :repeats {:cold 5, :warm 5}
+   :longest-repeated-ms Long/MAX_VALUE
+   :curve {:ms 1000, :repeat 3}})
 
 (def ^:private applications
   "The application, configured. A profile leaves threads.max unused."
   {:platform-20 {:name "20 platform threads", :about "threads.max=20", :threads 20}
-   :platform-200 {:name "200 platform threads", :about "threads.max=200, Tomcat's default", :threads 200}
-   :virtual {:name "virtual threads", :about "profile virtual-threads", :threads 20, :profile "virtual-threads", :virtual? true}
-   :property {:name "virtual, by property", :about "profile virtual-threads-property", :threads 20
-              :profile "virtual-threads-property", :virtual? true}})
+   :platform-200
+   {:name "200 platform threads", :about "threads.max=200, Tomcat's default", :threads 200}
+   :virtual {:name "virtual threads"
+             :about "profile virtual-threads"
+             :threads 20
+             :profile "virtual-threads"
+             :virtual? true}
+   :property {:name "virtual, by property"
+              :about "profile virtual-threads-property"
+              :threads 20
+              :profile "virtual-threads-property"
+              :virtual? true}})
 
 (def ^:private limit-line-about
-  "rounds × what a request waits; on platform threads a round for as many requests as there are threads, on virtual threads one for all")
+  "rounds × what a request waits; on platform threads a round for as many requests as there are
+  threads, on virtual threads one for all")
 
 (def ^:private questions
   "The parts of bursts."
@@ -65,8 +82,10 @@
               {:slow :platform-20-warm, :fast :virtual-warm}]}
    {:part :spring-ab
     :title "Spring Boot on Tomcat: the same by ab, as published"
-    :about (str "ab -n 100 -c 100, as was meant by the published -n 100 -c 1000, which ab refuses. It sends the first request alone, and 99 at once when that "
-                "is answered: so virtual threads can be no more than three times as fast here.")
+    :about
+    (str
+      "ab -n 100 -c 100, as was meant by the published -n 100 -c 1000, which ab refuses. It sends the first request alone, and 99 at once when that "
+      "is answered: so virtual threads can be no more than three times as fast here.")
     :generator :ab
     :n 100
     :sleep-ms 1000
@@ -76,7 +95,8 @@
               {:slow :platform-20-warm, :fast :virtual-warm, :published published/spring-times}]}
    {:part :spring-1000
     :title "Spring Boot on Tomcat: 1 000 requests at once, each waits a second"
-    :about "The scale that the published experiment began with: ten times the requests, on 200 threads."
+    :about
+    "The scale that the published experiment began with: ten times the requests, on 200 threads."
     :generator :built-in
     :n 1000
     :sleep-ms 1000
@@ -92,7 +112,8 @@
 (defn- limit-line-ms
   "Returns the limit line of n requests at once from a generator."
   [generator application n ms]
-  (let [{:keys [threads virtual?]} (applications application), rounds (if (= :ab generator) limit-line/ab limit-line/bounded)]
+  (let [{:keys [threads virtual?]} (applications application)
+        rounds (if (= :ab generator) limit-line/ab limit-line/bounded)]
     (limit-line/ms (rounds n (if virtual? n threads)) ms)))
 
 (defn- described [application]
@@ -117,8 +138,11 @@
     (= [:cold :warm] (states part)) (* warm-up-ms (:cold repeats))
     :else (+ start-ms warm-up-ms)))
 
-(defn- row [{:keys [part generator n sleep-ms]} {:keys [repeats longest-repeated-ms] :as sizes} state application]
-  (let [limit (limit-line-ms generator application n sleep-ms), published (get-in published/spring [part application])
+(defn- row
+  [{:keys [part generator n sleep-ms]} {:keys [repeats longest-repeated-ms], :as sizes} state
+   application]
+  (let [limit (limit-line-ms generator application n sleep-ms)
+        published (get-in published/spring [part application])
         repeat (if (<= limit longest-repeated-ms) (repeats state) 1)]
     (cond-> (-> (described application)
                 (update :name str ", " (name state))
@@ -126,15 +150,21 @@
                        :job {:application application, :state state}
                        :limit-line-ms limit
                        :repeat repeat
-                       :estimate-ms (+ (* repeat (each-ms state limit)) (before-ms sizes part state))))
+                       :estimate-ms (+ (* repeat (each-ms state limit))
+                                       (before-ms sizes part state))))
       published (assoc :published published))))
 
-(defn- bursts-plan [{:keys [part applications generator] :as question} {:keys [states scaled] :as sizes} {:keys [ab?]}]
+(defn- bursts-plan
+  [{:keys [part applications generator], :as question} {:keys [states scaled], :as sizes}
+   {:keys [ab?]}]
   (cond-> (-> (dissoc question :applications)
               (assoc :in-turns? true
                      :scaled scaled
-                     :contenders (vec (for [state (states part), application applications] (row question sizes state application)))))
-    (and (= :ab generator) (not ab?)) (assoc :skipped "ab is not on PATH; it comes with the Apache HTTP server's utilities")))
+                     :contenders (vec (for [state (states part)
+                                            application applications]
+                                        (row question sizes state application)))))
+    (and (= :ab generator) (not ab?))
+    (assoc :skipped "ab is not on PATH; it comes with the Apache HTTP server's utilities")))
 
 (defn- curve-row [{:keys [ms repeat]} application]
   (let [points (mapv (fn [n] [n (limit-line-ms :built-in application n ms)]) crowds)]
@@ -145,20 +175,24 @@
            :repeat repeat
            :estimate-ms (* repeat (reduce + (map (fn [[_ limit]] (+ limit burst-ms)) points))))))
 
-(defn- curve-plan [{:keys [curve] :as sizes}]
+(defn- curve-plan
+  [{:keys [curve], :as sizes}]
   {:part :spring-curve
    :title "Spring Boot on Tomcat: more and more requests at once"
-   :about "A pool answers as fast as a request takes until there are more requests than threads; then they queue."
+   :about
+   "A pool answers as fast as a request takes until there are more requests than threads; then they queue."
    :generator :built-in
    :n (count crowds)
    :sleep-ms (:ms curve)
    :crowds crowds
    :limit-line-about limit-line-about
-   :scaled (when (:scaled sizes) "Scaled: requests of 100 ms instead of a second, one run of each.")
+   :scaled (when (:scaled sizes)
+             "Scaled: requests of 100 ms instead of a second, one run of each.")
    :contenders (mapv #(curve-row curve %) [:platform-20 :platform-200 :virtual])})
 
 (defn- sizes-of
-  "Returns the sizes that the options ask for: a part that the quick form leaves out runs in it where it is asked for by name."
+  "Returns the sizes that the options ask for: a part that the quick form leaves out runs in it
+  where it is asked for by name."
   [{:keys [full only form]}]
   (cond
     (= :tour form) tour
@@ -175,7 +209,8 @@
   [{:keys [folder compiler?]}]
   (cond
     (nil? folder) "the application is examples/spring-boot of a checkout of Thrum, and this is none"
-    (not compiler?) "this Java is a runtime without a compiler for examples/spring-boot: name a JDK in CLJW_JAVA_HOME"))
+    (not compiler?)
+    "this Java is a runtime without a compiler for examples/spring-boot: name a JDK in CLJW_JAVA_HOME"))
 
 (defn- skipped
   "Returns the one part of an experiment that cannot run."
@@ -198,13 +233,18 @@
     (swap! apps assoc application app)
     app))
 
-(defn- burst! [{:keys [generators]} generator app n ms]
-  (load/burst! (generators generator) {:url (spring-boot/hello app ms), :requests n, :connections n, :timeout-ms timeout-ms}))
+(defn- burst!
+  [{:keys [generators]} generator app n ms]
+  (load/burst!
+    (generators generator)
+    {:url (spring-boot/hello app ms), :requests n, :connections n, :timeout-ms timeout-ms}))
 
 (defn- warm-up!
   "Has an application compile its code: many short requests, and one burst as they will come."
-  [{:keys [generators] :as env} app]
-  (load/burst! (:built-in generators) {:url (spring-boot/hello app 0), :requests 3000, :connections 50, :timeout-ms timeout-ms})
+  [{:keys [generators], :as env} app]
+  (load/burst!
+    (:built-in generators)
+    {:url (spring-boot/hello app 0), :requests 3000, :connections 50, :timeout-ms timeout-ms})
   (burst! env :built-in app 100 50))
 
 (defn- warm-app!
@@ -243,7 +283,8 @@
      :doc "a Spring Boot application, many requests at once"
      :parts (conj (mapv (juxt :part :about) questions) ((juxt :part :about) (curve-plan quick)))})
   (plan [_ options facts]
-    (let [reason (reason (:spring-boot facts)), parts (parts (sizes-of options) facts)]
+    (let [reason (reason (:spring-boot facts))
+          parts (parts (sizes-of options) facts)]
       {:experiment :spring-tomcat
        :title "Spring Boot on Tomcat"
        :about "A Spring Boot application, its requests on platform threads and on virtual ones."
@@ -251,10 +292,12 @@
        :not-counted (when-not reason "the download of Spring Boot, the first time")
        :parts (if reason [(skipped (first parts) reason)] parts)}))
   (open! [_]
-    (let [{:keys [problem] :as built} (spring-boot/build! (:folder (spring-boot/facts)))]
+    (let [{:keys [problem], :as built} (spring-boot/build! (:folder (spring-boot/facts)))]
       (if problem
         {:skipped problem}
-        (let [env {:built built, :apps (atom {}), :generators (into {} (map (juxt identity load/open-bursts!)) [:built-in :ab])}]
+        (let [env {:built built
+                   :apps (atom {})
+                   :generators (into {} (map (juxt identity load/open-bursts!)) [:built-in :ab])}]
           (assoc env :close! #(stop! env))))))
   (sample! [_ env part row on-end]
     ((if (:crowds part) curve-sample burst-sample) env part row on-end)))

@@ -12,7 +12,8 @@
 (set! *warn-on-reflection* true)
 
 (defn shown
-  "Returns a URL as reports may show it: without a password and without the values of its query, which may be secrets."
+  "Returns a URL as reports may show it: without a password and without the values of its query,
+  which may be secrets."
   [url]
   (-> url
       (str/replace #"//[^/@\s]*@" "//…@")
@@ -32,8 +33,8 @@
       (nil? uri) (assoc :kind :bad-url, :message "not an http or https URL"))))
 
 (defn entries
-  "Returns the URLs of a text, one in a line, as {:line :url :uri :host}, or with :kind :bad-url for a line that is none.
-  Blank lines and lines that start with # are left out."
+  "Returns the URLs of a text, one in a line, as {:line :url :uri :host}, or with :kind :bad-url for
+  a line that is none. Blank lines and lines that start with # are left out."
   [text]
   (->> (str/split-lines text)
        (map-indexed (fn [index line] [index (str/trim line)]))
@@ -46,20 +47,27 @@
     (finally (ended! item))))
 
 (defn- with-bad-lines
-  "Returns the sample with the lines that could not be tried among its outcomes, in the order of the file."
+  "Returns the sample with the lines that could not be tried among its outcomes, in the order of the
+  file."
   [sample bad]
   (-> sample
       (update :outcomes #(vec (sort-by :line (concat % bad))))
       (update :failed (fnil + 0) (count bad))
       (cond-> (seq bad) (assoc-in [:kinds :bad-url] (count bad)))))
 
-(defn- run [{:keys [items bad]} {:keys [per-host timeout-ms]} row on-end]
-  (let [client (download/client), source (hosts/source items per-host)]
+(defn- run
+  [{:keys [items bad]} {:keys [per-host timeout-ms]} row on-end]
+  (let [client (download/client)
+        source (hosts/source items per-host)]
     (try
-      (with-bad-lines
-        (own/sample row (partial download client timeout-ms (:ended! source)) (:items source) (count items) on-end)
-        bad)
-      (finally (download/close! client)))))
+      (with-bad-lines (own/sample row
+                                  (partial download client timeout-ms (:ended! source))
+                                  (:items source)
+                                  (count items)
+                                  on-end)
+                      bad)
+      (finally
+        (download/close! client)))))
 
 (defrecord Urls [file]
   experiment/Experiment

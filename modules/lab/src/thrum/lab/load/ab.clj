@@ -1,6 +1,6 @@
 (ns thrum.lab.load.ab
-  "Bursts from ab, the Apache HTTP server's benchmark: its command line and what it prints. ab sends the first request alone, and the
-  others, so many at once, when that is answered."
+  "Bursts from ab, the Apache HTTP server's benchmark: its command line and what it prints. ab sends
+  the first request alone, and the others, so many at once, when that is answered."
   (:require
    [thrum.lab.child :as child]
    [thrum.lab.load.job :as job]))
@@ -12,7 +12,8 @@
 (defn command
   "Returns the command line of a burst."
   [{:keys [url requests connections headers timeout-ms]}]
-  (-> ["ab" "-q" "-n" (str requests) "-c" (str connections) "-s" (str (quot (+ timeout-ms 999) 1000))]
+  (-> ["ab" "-q" "-n" (str requests) "-c" (str connections) "-s"
+       (str (quot (+ timeout-ms 999) 1000))]
       (into (mapcat (fn [[name value]] ["-H" (str name ": " value)])) headers)
       (conj url)))
 
@@ -20,9 +21,11 @@
   (second (re-find pattern text)))
 
 (defn- errors
-  "Returns the failed requests by kind; one may be of several, an answer of another length that has a bad status, say."
+  "Returns the failed requests by kind; one may be of several, an answer of another length that has
+  a bad status, say."
   [text]
-  (let [[_ & failures] (re-find #"\(Connect: (\d+), Receive: (\d+), Length: (\d+), Exceptions: (\d+)\)" text)
+  (let [[_ & failures]
+        (re-find #"\(Connect: (\d+), Receive: (\d+), Length: (\d+), Exceptions: (\d+)\)" text)
         failed (found #"Failed requests: +(\d+)" text)
         status (found #"Non-2xx responses: +(\d+)" text)]
     (into {}

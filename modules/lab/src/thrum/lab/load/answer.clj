@@ -21,7 +21,8 @@
     (throw (EOFException. "The server answered with no status line"))))
 
 (defn- value
-  "Returns the value of a header line where it is of that header, written in lower case with its colon; otherwise nil."
+  "Returns the value of a header line where it is of that header, written in lower case with its
+  colon; otherwise nil."
   [^String line ^String header]
   (when (.regionMatches line true 0 header 0 (.length header))
     (.trim (.substring line (.length header)))))
@@ -62,8 +63,8 @@
   (.transferTo in (java.io.OutputStream/nullOutputStream)))
 
 (defn read!
-  "Reads one answer to a GET whole. Returns {:status :keep?}, the latter true if the connection may be used again. Throws an IOException
-  where the answer ends before its end, or is none."
+  "Reads one answer to a GET whole. Returns {:status :keep?}, the latter true if the connection may
+  be used again. Throws an IOException where the answer ends before its end, or is none."
   [^InputStream in]
   (let [{:keys [status length chunked?] :as facts} (read-head! in)]
     (cond

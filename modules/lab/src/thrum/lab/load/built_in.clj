@@ -1,8 +1,8 @@
 (ns thrum.lab.load.built-in
-  "Load without wrk: a closed loop of connections, a virtual thread each, in a JVM of its own, with an HdrHistogram of the latencies.
-  Or a burst: so many requests, so many at once, a connection for each.
-  A request that waits longer than the time-out for more of its answer is given up, and its connection opened anew; wrk goes on
-  waiting. The percentiles are of what was answered."
+  "Load without wrk: a closed loop of connections, a virtual thread each, in a JVM of its own, with
+  an HdrHistogram of the latencies. Or a burst: so many requests, so many at once, a connection for
+  each. A request that waits longer than the time-out for more of its answer is given up, and its
+  connection opened anew; wrk goes on waiting. The percentiles are of what was answered."
   (:require
    [clojure.edn :as edn]
    [clojure.string :as str]
@@ -47,19 +47,24 @@
   (when-not (ended? tally)
     (add-error! tally kind)))
 
-(defn- count-answer! [{:keys [^ConcurrentHistogram latencies] :as tally} started status]
+(defn- count-answer!
+  [{:keys [^ConcurrentHistogram latencies], :as tally} started status]
   (when-not (ended? tally)
-    (.recordValue latencies (min (long longest-us) (quot (- (System/nanoTime) (long started)) 1000)))
+    (.recordValue latencies
+                  (min (long longest-us) (quot (- (System/nanoTime) (long started)) 1000)))
     ;; Counted as an answer, so counted as an error too, although the load may end here.
-    (when-not (<= 200 (long status) 399)
-      (add-error! tally :status))))
+    (when-not (<= 200 (long status) 399) (add-error! tally :status))))
 
 ;; One connection
 
-(defn- request ^bytes [{:keys [url headers]}]
+(defn- request
+  ^bytes [{:keys [url headers]}]
   (let [uri (URI. url)
-        target (str (not-empty (.getRawPath uri)) (some->> (.getRawQuery uri) (str "?")))
-        lines (into [(str "GET " (or (not-empty target) "/") " HTTP/1.1") (str "Host: " (.getRawAuthority uri))]
+        target (str (not-empty (.getRawPath uri))
+                    (some->> (.getRawQuery uri)
+                             (str "?")))
+        lines (into [(str "GET " (or (not-empty target) "/") " HTTP/1.1")
+                     (str "Host: " (.getRawAuthority uri))]
                     (map (fn [[name value]] (str name ": " value)))
                     headers)]
     (.getBytes (str (str/join "\r\n" lines) "\r\n\r\n") "ISO-8859-1")))
@@ -76,7 +81,8 @@
       (catch Throwable t (.close socket) (throw t)))))
 
 (defn- talk!
-  "Sends requests on the socket until it must not be used again, or the load has ended. phase says what is being done."
+  "Sends requests on the socket until it must not be used again, or the load has ended. phase says
+  what is being done."
   [tally ^Socket socket ^bytes request phase]
   (let [in (BufferedInputStream. (.getInputStream socket)), out (.getOutputStream socket)]
     (loop []
@@ -115,16 +121,20 @@
 
 ;; All of them
 
-(defn- figures [{:keys [^ConcurrentHistogram latencies errors]} seconds]
+(defn- figures
+  [{:keys [^ConcurrentHistogram latencies errors]} seconds]
   (let [requests (.getTotalCount latencies)
-        percentile-ms (fn [p] (when (pos? requests) (/ (.getValueAtPercentile latencies p) 1000.0)))]
+        percentile-ms (fn [p]
+                        (when (pos? requests) (/ (.getValueAtPercentile latencies p) 1000.0)))]
     {:requests requests
      :seconds seconds
      :per-second (/ requests (double seconds))
      :p50-ms (percentile-ms 50.0)
      :p99-ms (percentile-ms 99.0)
      :max-ms (percentile-ms 100.0)
-     :errors (into {} (keep (fn [[kind n]] (when (pos? (LongAdder/.sum n)) [kind (LongAdder/.sum n)]))) errors)}))
+     :errors (into {}
+                   (keep (fn [[kind n]] (when (pos? (LongAdder/.sum n)) [kind (LongAdder/.sum n)])))
+                   errors)}))
 
 (defn- end! [{:keys [^AtomicBoolean ended ^Set sockets]} ^ExecutorService threads]
   (.set ended true)
@@ -133,15 +143,19 @@
   (.close threads))
 
 (defn run
-  "Keeps the job's connections busy for its :seconds and returns what came of it; see thrum.lab.load. Blocks."
-  [{:keys [connections seconds] :as job}]
-  (let [tally (tally), request (request job), threads (Executors/newVirtualThreadPerTaskExecutor), started (System/nanoTime)
+  "Keeps the job's connections busy for its :seconds and returns what came of it; see
+  thrum.lab.load. Blocks."
+  [{:keys [connections seconds], :as job}]
+  (let [tally (tally)
+        request (request job)
+        threads (Executors/newVirtualThreadPerTaskExecutor)
+        started (System/nanoTime)
         elapsed (try
-                  (dotimes [_ connections]
-                    (.execute threads #(keep-asking! tally job request)))
+                  (dotimes [_ connections] (.execute threads #(keep-asking! tally job request)))
                   (Thread/sleep (long (* 1000 seconds)))
                   (/ (- (System/nanoTime) started) 1e9)
-                  (finally (end! tally threads)))]
+                  (finally
+                    (end! tally threads)))]
     (figures tally elapsed)))
 
 ;; A burst
@@ -149,20 +163,26 @@
 (defn- ask-once!
   "Opens a connection, asks one question, and closes it."
   [tally job ^bytes request]
-  (let [phase (volatile! :connect), started (System/nanoTime)]
+  (let [phase (volatile! :connect)
+        started (System/nanoTime)]
     (try
       (with-open [socket (connect! job)]
         (vreset! phase :write)
         (.write (.getOutputStream socket) request)
         (vreset! phase :read)
-        (count-answer! tally started (:status (answer/read! (BufferedInputStream. (.getInputStream socket))))))
+        (count-answer! tally
+                       started
+                       (:status (answer/read! (BufferedInputStream. (.getInputStream socket))))))
       (catch IOException e (count-error! tally (kind-of @phase e))))))
 
 (defn burst
-  "Sends the job's :requests, so many :connections at once, each on a connection of its own, and returns what came of it; see
-  thrum.lab.load. Blocks until the last one is answered or given up."
-  [{:keys [requests connections] :as job}]
-  (let [tally (tally), request (request job), left (AtomicLong. requests), started (System/nanoTime)]
+  "Sends the job's :requests, so many :connections at once, each on a connection of its own, and
+  returns what came of it; see thrum.lab.load. Blocks until the last one is answered or given up."
+  [{:keys [requests connections], :as job}]
+  (let [tally (tally)
+        request (request job)
+        left (AtomicLong. requests)
+        started (System/nanoTime)]
     (with-open [threads (Executors/newVirtualThreadPerTaskExecutor)]
       (dotimes [_ connections]
         (.execute threads #(while (pos? (.getAndDecrement left)) (ask-once! tally job request)))))
@@ -175,13 +195,21 @@
         (.sendResponseHeaders exchange 200 -1)))))
 
 (defn- warm-up-bursts!
-  "Has this JVM compile what a burst runs, on a server of its own, so that the one that is measured need not answer for it."
+  "Has this JVM compile what a burst runs, on a server of its own, so that the one that is measured
+  need not answer for it."
   []
   (let [server (HttpServer/create (InetSocketAddress. (InetAddress/getLoopbackAddress) 0) 1000)]
     (try
-      (doto server (.setExecutor (Executors/newVirtualThreadPerTaskExecutor)) (.createContext "/" nothing) .start)
-      (burst {:url (str "http://127.0.0.1:" (.getPort (.getAddress server)) "/"), :requests 3000, :connections 100, :timeout-ms 10000})
-      (finally (.stop server 0)))))
+      (doto server
+        (.setExecutor (Executors/newVirtualThreadPerTaskExecutor))
+        (.createContext "/" nothing)
+        .start)
+      (burst {:url (str "http://127.0.0.1:" (.getPort (.getAddress server)) "/")
+              :requests 3000
+              :connections 100
+              :timeout-ms 10000})
+      (finally
+        (.stop server 0)))))
 
 (defn- do-bursts!
   "Does the job, prints what came of it, and so on with each further one until standard input ends."
@@ -199,8 +227,8 @@
                (.halt (Runtime/getRuntime) 0))))
 
 (defn -main
-  "Reads a job from standard input, does it, prints what came of it, and ends; at once when standard input ends. After a job with
-  :requests, a burst, it goes on to read one."
+  "Reads a job from standard input, does it, prints what came of it, and ends; at once when standard
+  input ends. After a job with :requests, a burst, it goes on to read one."
   [& _]
   (in-child/run!
     #(let [in (PushbackReader. *in*), job (edn/read in)]
@@ -221,7 +249,8 @@
       (finally (child/stop! generator)))))
 
 (defn open!
-  "Starts a JVM for bursts and returns {:burst! :close!}: burst! takes a job and returns what came of it, blocking; see thrum.lab.load."
+  "Starts a JVM for bursts and returns {:burst! :close!}: burst! takes a job and returns what came
+  of it, blocking; see thrum.lab.load."
   []
   (let [generator (child/start! (child/java-command jvm-opts 'thrum.lab.load.built-in))]
     {:burst! (fn [job]

@@ -10,6 +10,7 @@
     (assoc job :seconds warm-up-seconds)))
 
 (defn longest-ms
-  "Returns how long a burst can take, in ms: as long as its rounds when each request in them is given up."
+  "Returns how long a burst can take, in ms: as long as its rounds when each request in them is
+  given up."
   [{:keys [requests connections timeout-ms]}]
   (* timeout-ms (quot (+ requests connections -1) connections)))

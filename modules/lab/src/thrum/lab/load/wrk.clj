@@ -1,5 +1,6 @@
 (ns thrum.lab.load.wrk
-  "Load from wrk: its command line and what it prints. wrk's percentiles are corrected for what a stalled server held back."
+  "Load from wrk: its command line and what it prints. wrk's percentiles are corrected for what a
+  stalled server held back."
   (:refer-clojure :exclude [run!])
   (:require
    [clojure.string :as str]
@@ -19,7 +20,9 @@
   "True if wrk can be run here."
   []
   (try
-    (let [process (-> (ProcessBuilder. ^List (list "wrk" "--version")) (.redirectErrorStream true) .start)]
+    (let [process (-> (ProcessBuilder. ^List (list "wrk" "--version"))
+                      (.redirectErrorStream true)
+                      .start)]
       (slurp (.getInputStream process))
       (.waitFor process 5 TimeUnit/SECONDS))
     (catch IOException _ false)))
@@ -45,8 +48,10 @@
 (defn- found [pattern text]
   (second (re-find pattern text)))
 
-(defn- errors [text]
-  (let [[_ & sockets] (re-find #"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)" text)
+(defn- errors
+  [text]
+  (let [[_ & sockets]
+        (re-find #"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)" text)
         status (found #"Non-2xx or 3xx responses: (\d+)" text)]
     (into {}
           (remove (comp zero? val))
@@ -77,7 +82,8 @@
     (or (figures text) (throw (failed text)))))
 
 (defn drive!
-  "Runs wrk for the job, once before that to warm up, and returns what came of it; see thrum.lab.load."
+  "Runs wrk for the job, once before that to warm up, and returns what came of it; see
+  thrum.lab.load."
   [job]
   (some-> (job/warm-up job) run!)
   (run! job))

@@ -1,6 +1,7 @@
 (ns thrum.lab.report.html
-  "A result as one self-contained page. Pure: it asks nothing of the network, and its Content-Security-Policy allows the
-  scripts and the style that are in it, by their hashes, and nothing else."
+  "A result as one self-contained page. Pure: it asks nothing of the network, and its
+  Content-Security-Policy allows the scripts and the style that are in it, by their hashes, and
+  nothing else."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -39,28 +40,39 @@
 
 (defn- label
   "Returns the words at the end of a row's bar."
-  [{:keys [verdict median-ms median-per-second over-limit of-limit samples] :as row}]
-  (cond
-    (= :broke verdict) (str "broke: " (words/failed row) " of " (text/thousands (+ (:ok (first samples) 0) (:failed (first samples) 0))) " failed")
-    (not (or median-ms median-per-second)) (words/verdict-words verdict)
-    (:left (first samples)) (str (text/ms median-ms) " · " (words/left row) " still running")
-    (:cold-ms (first samples)) (str (text/ms median-ms) " · " (words/threads row) " threads")
-    (:closed (first samples)) (str (text/ms median-ms) " · " (words/left-closed row) " left")
-    (or over-limit of-limit) (str (words/median row) " · " (words/times-limit row) " the limit")
-    :else (words/median row)))
+  [{:keys [verdict median-ms median-per-second over-limit of-limit samples], :as row}]
+  (cond (= :broke verdict) (str "broke: "
+                                (words/failed row)
+                                " of "
+                                (text/thousands (+ (:ok (first samples) 0)
+                                                   (:failed (first samples) 0)))
+                                " failed")
+        (not (or median-ms median-per-second)) (words/verdict-words verdict)
+        (:left (first samples)) (str (text/ms median-ms) " · " (words/left row) " still running")
+        (:cold-ms (first samples)) (str (text/ms median-ms) " · " (words/threads row) " threads")
+        (:closed (first samples)) (str (text/ms median-ms) " · " (words/left-closed row) " left")
+        (or over-limit of-limit) (str (words/median row) " · " (words/times-limit row) " the limit")
+        :else (words/median row)))
 
 (defn- length
-  "Returns the figure that a row's bar shows: its median, a time or requests per second; the first sample's time where there is none."
+  "Returns the figure that a row's bar shows: its median, a time or requests per second; the first
+  sample's time where there is none."
   [{:keys [median-ms median-per-second samples]}]
   (or median-ms median-per-second (:ms (first samples)) 0))
 
-(defn- published-data [{:keys [ms limit-line-ms per-second limit-line-per-second]}]
-  (cond
-    ms {:value ms, :limit limit-line-ms, :label (str "published: " (text/ms ms))}
-    per-second {:value per-second, :limit limit-line-per-second, :label (str "published: " (text/per-second per-second))}))
+(defn- published-data
+  [{:keys [ms limit-line-ms per-second limit-line-per-second]}]
+  (cond ms {:value ms, :limit limit-line-ms, :label (str "published: " (text/ms ms))}
+        per-second {:value per-second
+                    :limit limit-line-per-second
+                    :label (str "published: " (text/per-second per-second))}))
 
-(defn- row-data [{:keys [name about thrum? virtual? verdict limit-line-ms limit-line-per-second published median-points limit-points] :as row}]
-  (let [{:keys [curve peak ms watched-ms]} (shown-sample row), end (or watched-ms ms)]
+(defn- row-data
+  [{:keys [name about thrum? virtual? verdict limit-line-ms limit-line-per-second published
+           median-points limit-points]
+    :as row}]
+  (let [{:keys [curve peak ms watched-ms]} (shown-sample row)
+        end (or watched-ms ms)]
     (cond-> {:name name
              :about about
              :thrum thrum?
@@ -69,17 +81,22 @@
              :label (label row)
              :limit (or limit-line-ms limit-line-per-second)
              :published (published-data published)}
-      curve (assoc :flight {:curve curve, :peak peak, :ms end, :end (text/ms end), :answer (when watched-ms ms)})
+      curve (assoc
+              :flight
+              {:curve curve, :peak peak, :ms end, :end (text/ms end), :answer (when watched-ms ms)})
       virtual? (assoc :virtual true)
-      median-points (assoc :points median-points, :limits limit-points))))
+      median-points (assoc :points median-points :limits limit-points))))
 
 (defn- figures
   "Returns every figure that the bars of a part show: durations, or requests per second."
   [rows]
-  (filter some? (mapcat (fn [{:keys [published] :as row}]
-                          (concat ((juxt :median-ms :limit-line-ms :median-per-second :limit-line-per-second) row)
-                                  ((juxt :ms :limit-line-ms :per-second :limit-line-per-second) published)))
-                        rows)))
+  (filter
+    some?
+    (mapcat (fn [{:keys [published], :as row}]
+              (concat ((juxt :median-ms :limit-line-ms :median-per-second :limit-line-per-second)
+                       row)
+                      ((juxt :ms :limit-line-ms :per-second :limit-line-per-second) published)))
+      rows)))
 
 (defn- logarithmic?
   "True if the figures of a part are so far apart that a linear axis would hide some."
@@ -134,26 +151,45 @@
                  [:th {:scope "col", :class (class-of column)} (heading-of column)])]]
       [:tbody (map #(cells columns %) rows)]]]))
 
-(defn- figure [part kind caption]
+(defn- figure
+  [part kind caption]
   [:figure
-   [:div {:class kind, :data-part (name (:part part)), :role "img", :aria-label (str (:title part) ". " caption)}]
-   [:figcaption caption]])
+   [:div
+    {:class kind
+     :data-part (name (:part part))
+     :role "img"
+     :aria-label (str (:title part) ". " caption)}] [:figcaption caption]])
 
-(defn- bar-caption [{:keys [contenders limit-line-about connections]}]
-  (str (if connections "Requests per second of each contender, the median: longer is better" "Median time of each contender") (when (logarithmic? contenders) ", on a logarithmic axis") ". "
-       (when (some (some-fn :limit-line-ms :limit-line-per-second) contenders)
-         (str "The upright rule is its limit line, the best that arithmetic allows: " (or limit-line-about "rounds × size ÷ rate") ". "))
-       (when (some (comp (some-fn :ms :per-second) :published) contenders)
-         "The thin grey line with a diamond is the published figure, at the published size and against its own limit line (the small tick).")))
+(defn- bar-caption
+  [{:keys [contenders limit-line-about connections]}]
+  (str
+    (if connections
+      "Requests per second of each contender, the median: longer is better"
+      "Median time of each contender")
+    (when (logarithmic? contenders) ", on a logarithmic axis")
+    ". "
+    (when (some (some-fn :limit-line-ms :limit-line-per-second) contenders)
+      (str "The upright rule is its limit line, the best that arithmetic allows: "
+           (or limit-line-about "rounds × size ÷ rate")
+           ". "))
+    (when (some (comp (some-fn :ms :per-second) :published) contenders)
+      "The thin grey line with a diamond is the published figure, at the published size and against its own limit line (the small tick).")))
 
-(defn- flight-caption [{:keys [watch-ms]}]
-  (str "Tasks in flight over time, in the first sample of each. Height is the same scale for all; each has its own time axis."
-       (when watch-ms
-         (str " The dashed rule is the answer; what is in flight to its right runs on, " watch-ms " ms after it, for nobody."))))
+(defn- flight-caption
+  [{:keys [watch-ms]}]
+  (str
+    "Tasks in flight over time, in the first sample of each. Height is the same scale for all; each has its own time axis."
+    (when watch-ms
+      (str " The dashed rule is the answer; what is in flight to its right runs on, "
+           watch-ms
+           " ms after it, for nobody."))))
 
-(defn- curve-caption [{:keys [limit-line-about]}]
-  (str "Time until the last of so many requests at once has its answer, the median; both axes are logarithmic. The dashed line is the limit line: "
-       limit-line-about "."))
+(defn- curve-caption
+  [{:keys [limit-line-about]}]
+  (str
+    "Time until the last of so many requests at once has its answer, the median; both axes are logarithmic. The dashed line is the limit line: "
+    limit-line-about
+    "."))
 
 (defn- charts [{:keys [crowds contenders] :as question}]
   (if crowds
@@ -162,14 +198,24 @@
           (when (some :curve (mapcat :samples contenders))
             (figure question "flights" (flight-caption question))))))
 
-(defn- outcome-table [{:keys [contenders]}]
-  (let [failures (for [row contenders, sample (:samples row), [kind n] (:kinds sample)]
-                   [(:name row) (str/replace (name kind) "-" " ") (text/thousands n) (get (:messages sample) kind)])]
+(defn- outcome-table
+  [{:keys [contenders]}]
+  (let [failures (for [row contenders
+                       sample (:samples row)
+                       [kind n] (:kinds sample)]
+                   [(:name row) (str/replace (name kind) "-" " ") (text/thousands n)
+                    (get (:messages sample) kind)])]
     (when (seq failures)
       [:div {:class "scroll"}
        [:table {:class "failures"}
-        [:thead [:tr (map (fn [heading] [:th {:scope "col", :class "words"} heading]) ["contender" "failed with" "how often" "for example"])]]
-        [:tbody (map (fn [[who & more]] [:tr [:th {:scope "row"} who] (map (fn [cell] [:td {:class "words"} cell]) more)]) failures)]]])))
+        [:thead
+         [:tr
+          (map (fn [heading] [:th {:scope "col", :class "words"} heading])
+               ["contender" "failed with" "how often" "for example"])]]
+        [:tbody
+         (map (fn [[who & more]] [:tr [:th {:scope "row"} who]
+                                  (map (fn [cell] [:td {:class "words"} cell]) more)])
+              failures)]]])))
 
 (defn- section [busy? {:keys [part title skipped contenders] :as question}]
   [:section {:id (name part)}
@@ -226,15 +272,21 @@
 (defn- headline
   "Returns the sentence that the page opens with, from the figures where they are there."
   [result]
-  (let [slow (find-row result :downloads :core-map), fast (find-row result :downloads :thrum-pmap)
-        futures (find-row result :hangs :futures), scope (find-row result :hangs :thrum-scope)]
+  (let [slow (find-row result :downloads :core-map)
+        fast (find-row result :downloads :thrum-pmap)
+        futures (find-row result :hangs :futures)
+        scope (find-row result :hangs :thrum-scope)]
     (cond
-      (and (:median-ms slow) (:median-ms fast))
-      (str "The same 100 downloads: " (text/ms (:median-ms slow)) " one by one, " (text/ms (:median-ms fast)) " on virtual threads")
-
-      (and (:median-ms futures) (:median-ms scope))
-      (str "One of four calls hangs: " (words/left futures) " still running behind futures, " (words/left scope) " behind a scope")
-
+      (and (:median-ms slow) (:median-ms fast)) (str "The same 100 downloads: "
+                                                     (text/ms (:median-ms slow))
+                                                     " one by one, "
+                                                     (text/ms (:median-ms fast))
+                                                     " on virtual threads")
+      (and (:median-ms futures) (:median-ms scope)) (str "One of four calls hangs: "
+                                                         (words/left futures)
+                                                         " still running behind futures, "
+                                                         (words/left scope)
+                                                         " behind a scope")
       :else (str/join ", " (map :title (:experiments result))))))
 
 (defn- header [{:keys [started options experiments machine] :as result}]
@@ -260,27 +312,26 @@
 
 (defn page
   "Returns the result as an HTML page."
-  [{:keys [experiments] :as result}]
+  [{:keys [experiments], :as result}]
   (let [d3 (asset "META-INF/resources/webjars/d3/7.9.0/dist/d3.min.js")
         script (asset "thrum/lab/report.js")
         style (asset "thrum/lab/report.css")]
     (str "<!doctype html>\n"
          (markup/html
            [:html {:lang "en"}
-            [:head
-             [:meta {:charset "utf-8"}]
+            [:head [:meta {:charset "utf-8"}]
              [:meta {:http-equiv "Content-Security-Policy", :content (policy [d3 script] style)}]
              [:meta {:name "viewport", :content "width=device-width, initial-scale=1"}]
              [:meta {:name "color-scheme", :content "light dark"}]
              [:title (str "Thrum lab: " (str/join ", " (map :title experiments)))]
              [:style (markup/raw style)]]
             [:body
-             [:main
-              (header result)
-              (some->> (seq (headlines/rows result)) headlines-section)
+             [:main (header result)
+              (some->> (seq (headlines/rows result))
+                       headlines-section)
               (when (< 1 (count (mapcat :parts experiments))) (contents-section result))
               (map (partial section (words/busy result)) (mapcat :parts experiments))
               (machine-section result)]
-             [:script {:type "application/json", :id "data"} (markup/raw (json/write (chart-data result)))]
-             [:script (markup/raw d3)]
+             [:script {:type "application/json", :id "data"}
+              (markup/raw (json/write (chart-data result)))] [:script (markup/raw d3)]
              [:script (markup/raw script)]]]))))

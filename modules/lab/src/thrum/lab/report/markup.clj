@@ -10,7 +10,8 @@
 (deftype Raw [text])
 
 (defn raw
-  "Marks text as markup to be written as it is. For texts of the lab's own, never for what came from outside."
+  "Marks text as markup to be written as it is. For texts of the lab's own, never for what came from
+  outside."
   [text]
   (->Raw text))
 

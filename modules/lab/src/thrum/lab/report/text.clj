@@ -17,9 +17,12 @@
 (defn table
   "Returns lines: a heading and a line for each row, in columns as wide as their widest cell."
   [columns rows]
-  (let [cells (cons (map first columns) (map (fn [row] (map (fn [[_ _ cell]] (cell row)) columns)) rows))
+  (let [cells (cons (map first columns)
+                    (map (fn [row] (map (fn [[_ _ cell]] (cell row)) columns)) rows))
         widths (apply map (fn [& column] (apply max (map count column))) cells)]
-    (map (fn [line] (str "  " (str/trimr (str/join "  " (map pad (map second columns) widths line))))) cells)))
+    (map (fn [line]
+           (str "  " (str/trimr (str/join "  " (map pad (map second columns) widths line)))))
+         cells)))
 
 (defn- columns-of [part]
   (cons ["contender" :left :name]
@@ -73,13 +76,26 @@
                     ["Machine"]
                     (machine-lines machine))))
 
-(defn- outcome-line [{:keys [line url input status bytes kind message location]}]
-  (str/join "  " (remove nil? [(str (or line input)) (some-> status str) (some-> bytes text/bytes)
-                               url (some->> location (str "-> ")) (some-> kind download/kind-label) message])))
+(defn- outcome-line
+  [{:keys [line url input status bytes kind message location]}]
+  (str/join "  "
+            (remove nil?
+                    [(str (or line input))
+                     (some-> status
+                             str)
+                     (some-> bytes
+                             text/bytes) url
+                     (some->> location
+                              (str "-> "))
+                     (some-> kind
+                             download/kind-label) message])))
 
 (defn outcomes
   "Returns what became of each URL or input of the user, a line each, in the order of the file."
   [{:keys [experiments]}]
-  (str/join "\n" (for [part (mapcat :parts experiments), row (:contenders part), sample (:samples row)
-                       line (cons (:name row) (map outcome-line (:outcomes sample)))]
-                   line)))
+  (str/join "\n"
+            (for [part (mapcat :parts experiments)
+                  row (:contenders part)
+                  sample (:samples row)
+                  line (cons (:name row) (map outcome-line (:outcomes sample)))]
+              line)))

@@ -1,6 +1,7 @@
 (ns thrum.lab.serve.child
-  "A server in a process of its own, with or without Thrum, and what it tells of itself when it is asked. The first line of standard
-  input is the job, {:engine :way :pool :handler :backlog}, every further one a question; it ends when standard input does."
+  "A server in a process of its own, with or without Thrum, and what it tells of itself when it is
+  asked. The first line of standard input is the job, {:engine :way :pool :handler :backlog}, every
+  further one a question; it ends when standard input does."
   (:require
    [clojure.edn :as edn]
    [clojure.java.io :as io]
@@ -18,8 +19,11 @@
 
 (def ^:private bare
   "By engine: the function that starts it without Thrum, loaded only when it is asked for."
-  {:jdk 'thrum.lab.serve.jdk/start!, :jetty 'thrum.lab.serve.jetty/start!, :tomcat 'thrum.lab.serve.tomcat/start!
-   :helidon 'thrum.lab.serve.helidon/start!, :http-kit 'thrum.lab.serve.http-kit/start!})
+  {:jdk 'thrum.lab.serve.jdk/start!
+   :jetty 'thrum.lab.serve.jetty/start!
+   :tomcat 'thrum.lab.serve.tomcat/start!
+   :helidon 'thrum.lab.serve.helidon/start!
+   :http-kit 'thrum.lab.serve.http-kit/start!})
 
 (defn- on-platform-threads
   "Returns a Ring handler that runs another one on a pool of platform threads."
@@ -32,13 +36,16 @@
   (cond-> (if handler (requiring-resolve handler) #'work/ring-handler)
     pool (on-platform-threads pool)))
 
-(defn- start-thrum! [{:keys [engine backlog] :as job}]
-  (let [run-server (requiring-resolve 'thrum.server/run-server), port (requiring-resolve 'thrum.server/port)]
-    (port (run-server (handler-of job) {:engine engine, :port 0, :backlog backlog, :stop-on-shutdown? false}))))
+(defn- start-thrum!
+  [{:keys [engine backlog], :as job}]
+  (let [run-server (requiring-resolve 'thrum.server/run-server)
+        port (requiring-resolve 'thrum.server/port)]
+    (port (run-server (handler-of job)
+                      {:engine engine, :port 0, :backlog backlog, :stop-on-shutdown? false}))))
 
 (defn start!
-  "Starts the server of a job in this process and returns its port. :way is :bare or :thrum; with :pool, handlers run on so many platform
-  threads; :handler names a Ring handler of the user's."
+  "Starts the server of a job in this process and returns its port. :way is :bare or :thrum; with
+  :pool, handlers run on so many platform threads; :handler names a Ring handler of the user's."
   [{:keys [engine way] :as job}]
   (if (= :thrum way)
     (start-thrum! job)
@@ -55,14 +62,17 @@
                (re-find #"VmRSS:\s+(\d+) kB") second parse-long (* 1024)))))
 
 (defn- heap-bytes
-  "Returns the heap in use after a full collection; the second one takes what the first has only found."
+  "Returns the heap in use after a full collection; the second one takes what the first has only
+  found."
   []
   (System/gc)
   (System/gc)
   (.getUsed (.getHeapMemoryUsage (ManagementFactory/getMemoryMXBean))))
 
 (def ^:private questions
-  {:facts (fn [] {:threads (.getPeakThreadCount (ManagementFactory/getThreadMXBean)), :rss (resident-bytes)})
+  {:facts (fn []
+            {:threads (.getPeakThreadCount (ManagementFactory/getThreadMXBean))
+             :rss (resident-bytes)})
    :heap (fn [] {:heap (heap-bytes)})
    :sleepers (fn [] {:sleepers (work/sleepers-now)})
    :wake (fn [] (work/wake!) {})})
@@ -79,7 +89,8 @@
         (recur)))))
 
 (defn -main
-  "Starts the server that the job asks for, prints {:port n}, or {:problem sentence} where it cannot be started, and answers questions."
+  "Starts the server that the job asks for, prints {:port n}, or {:problem sentence} where it cannot
+  be started, and answers questions."
   [& _]
   (in-child/run!
     #(let [in (PushbackReader. *in*)]

@@ -1,5 +1,6 @@
 (ns thrum.lab.serve.helidon
-  "Helidon, without Thrum: a handler of its own API, on its own virtual threads. It has no pool of platform threads."
+  "Helidon, without Thrum: a handler of its own API, on its own virtual threads. It has no pool of
+  platform threads."
   (:require
    [thrum.lab.serve.work :as work])
   (:import
@@ -10,13 +11,18 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private ^Logger logger "Told to say no more than warnings, and held, lest that is forgotten." (Logger/getLogger "io.helidon"))
+(def ^:private ^Logger logger
+  "Told to say no more than warnings, and held, lest that is forgotten."
+  (Logger/getLogger "io.helidon"))
 
 (def ^:private ^Handler handler
-  (reify Handler
+  (reify
+    Handler
     (handle [_ request response]
       (work/do-it! (.rawPath (.uriPath (.prologue request))))
-      (.header response HeaderNames/CONTENT_TYPE ^"[Ljava.lang.String;" (into-array String [work/content-type]))
+      (.header response
+               HeaderNames/CONTENT_TYPE
+               ^"[Ljava.lang.String;" (into-array String [work/content-type]))
       (.send response ^bytes work/greeting-bytes))))
 
 (defn start!
@@ -30,4 +36,6 @@
                            (.port 0)
                            (.backlog (int backlog))
                            (.maxTcpConnections -1)
-                           (.routing (doto (HttpRouting/builder) (.any ^"[Lio.helidon.webserver.http.Handler;" (into-array Handler [handler])))))))))
+                           (.routing (doto (HttpRouting/builder)
+                                       (.any ^"[Lio.helidon.webserver.http.Handler;"
+                                             (into-array Handler [handler])))))))))

@@ -1,5 +1,6 @@
 (ns thrum.lab.serve.jdk
-  "The JDK's own server, without Thrum: a handler as one writes it in Java, in the executor that is asked for."
+  "The JDK's own server, without Thrum: a handler as one writes it in Java, in the executor that is
+  asked for."
   (:require
    [thrum.lab.serve.work :as work])
   (:import
@@ -24,11 +25,10 @@
     (Executors/newVirtualThreadPerTaskExecutor)))
 
 (defn start!
-  "Starts the server on a free port and returns that. Handlers run on a pool of platform threads, or, :pool nil, on virtual threads."
+  "Starts the server on a free port and returns that. Handlers run on a pool of platform threads,
+  or, :pool nil, on virtual threads."
   [{:keys [pool backlog]}]
-  (let [server (HttpServer/create (InetSocketAddress. (InetAddress/getLoopbackAddress) 0) (int backlog))]
-    (doto server
-      (.setExecutor (executor pool))
-      (.createContext "/" handler)
-      (.start))
+  (let [server (HttpServer/create (InetSocketAddress. (InetAddress/getLoopbackAddress) 0)
+                                  (int backlog))]
+    (doto server (.setExecutor (executor pool)) (.createContext "/" handler) (.start))
     (.getPort (.getAddress server))))

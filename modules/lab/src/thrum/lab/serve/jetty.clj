@@ -1,5 +1,6 @@
 (ns thrum.lab.serve.jetty
-  "Jetty's core, without Thrum: a handler as one writes it in Java, on the threads that are asked for."
+  "Jetty's core, without Thrum: a handler as one writes it in Java, on the threads that are asked
+  for."
   (:require
    [thrum.lab.serve.work :as work])
   (:import
@@ -31,13 +32,19 @@
 (defn- leave-for-handlers!
   "Makes the pool as large as handlers' threads and those that Jetty needs for itself."
   [^QueuedThreadPool threads ^ServerConnector connector pool]
-  (.setMaxThreads threads (+ (long pool) (.getAcceptors connector) (.getSelectorCount (.getSelectorManager connector)))))
+  (.setMaxThreads
+    threads
+    (+ (long pool) (.getAcceptors connector) (.getSelectorCount (.getSelectorManager connector)))))
 
 (defn start!
-  "Starts the server on a free port and returns that. Handlers run on a pool of platform threads, or, :pool nil, on virtual threads."
+  "Starts the server on a free port and returns that. Handlers run on a pool of platform threads,
+  or, :pool nil, on virtual threads."
   [{:keys [pool backlog]}]
-  (let [threads (threads pool), server (Server. threads), connector (ServerConnector. server)]
+  (let [threads (threads pool)
+        server (Server. threads)
+        connector (ServerConnector. server)]
     (when pool (leave-for-handlers! threads connector pool))
-    (.addConnector server (doto connector (.setHost "127.0.0.1") (.setAcceptQueueSize (int backlog))))
+    (.addConnector server
+                   (doto connector (.setHost "127.0.0.1") (.setAcceptQueueSize (int backlog))))
     (doto server (.setHandler ^Handler$Abstract (handler)) .start)
     (.getLocalPort connector)))

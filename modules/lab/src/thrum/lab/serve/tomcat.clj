@@ -15,7 +15,9 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private ^Logger logger "Told to say no more than warnings, and held, lest that is forgotten." (Logger/getLogger "org.apache"))
+(def ^:private ^Logger logger
+  "Told to say no more than warnings, and held, lest that is forgotten."
+  (Logger/getLogger "org.apache"))
 
 (defn- servlet ^Servlet []
   (proxy [HttpServlet] []
@@ -26,7 +28,8 @@
       (.write (.getOutputStream response) ^bytes work/greeting-bytes))))
 
 (defn- bound!
-  "Lets a connection send as many requests as it likes, and as many connections be open as are wanted here."
+  "Lets a connection send as many requests as it likes, and as many connections be open as are
+  wanted here."
   [^Http11NioProtocol protocol pool backlog]
   (doto protocol
     (.setMaxKeepAliveRequests -1)
@@ -43,14 +46,18 @@
       (.setProperty "address" "127.0.0.1")
       (.setPort 0))))
 
-(defn- folder []
-  (str (doto (.toFile (Files/createTempDirectory "thrum-lab-tomcat" (make-array FileAttribute 0))) .deleteOnExit)))
+(defn- folder
+  []
+  (str (doto (.toFile (Files/createTempDirectory "thrum-lab-tomcat" (make-array FileAttribute 0)))
+         .deleteOnExit)))
 
 (defn start!
-  "Starts the server on a free port and returns that. Handlers run on a pool of platform threads, or, :pool nil, on virtual threads."
+  "Starts the server on a free port and returns that. Handlers run on a pool of platform threads,
+  or, :pool nil, on virtual threads."
   [{:keys [pool backlog]}]
   (.setLevel logger Level/WARNING)
-  (let [connector (connector pool backlog), tomcat (doto (Tomcat.) (.setBaseDir (folder)) (.setConnector connector))
+  (let [connector (connector pool backlog)
+        tomcat (doto (Tomcat.) (.setBaseDir (folder)) (.setConnector connector))
         context (.addContext tomcat "" nil)]
     (Tomcat/addServlet context "lab" (servlet))
     (.addServletMappingDecoded context "/*" "lab")

@@ -1,6 +1,6 @@
 (ns thrum.lab.serve.work
-  "What the handlers of the lab's servers do, the same behind every engine: sleep as long as the path says, or until they are woken, and
-  then greet."
+  "What the handlers of the lab's servers do, the same behind every engine: sleep as long as the
+  path says, or until they are woken, and then greet."
   (:import
    (java.util.concurrent CountDownLatch TimeUnit)
    (java.util.concurrent.atomic AtomicInteger AtomicReference)))
@@ -11,7 +11,9 @@
 (def greeting-bytes "The same, encoded." (.getBytes ^String greeting "UTF-8"))
 (def content-type "text/plain")
 
-(def held "The path of a request whose handler sleeps until wake!, but no longer than two minutes." "/held")
+(def held
+  "The path of a request whose handler sleeps until wake!, but no longer than two minutes."
+  "/held")
 
 (def ^:private ^AtomicInteger sleepers (AtomicInteger.))
 (def ^:private ^AtomicReference alarm (AtomicReference. (CountDownLatch. 1)))

@@ -26,16 +26,21 @@
       (update :parts (partial mapv fewer-processes))))
 
 (deftest a-tiny-run-on-real-sockets
-  (let [experiment (fan-out/experiment tiny), events (atom [])
+  (let [experiment (fan-out/experiment tiny)
+        events (atom [])
         experiments (run/run! {:fan-out experiment} [(plan experiment)] #(swap! events conj %))
         rows (result/rows {:experiments experiments})]
     (is (= 0 (result/exit-code {:experiments experiments})))
     (is (= {:done (dec (count rows)), :broke 1} (frequencies (map :verdict rows))))
-    (doseq [{:keys [name verdict limit-line-ms samples]} rows, {:keys [ms bytes ok peak]} samples :when (= :done verdict)]
+    (doseq [{:keys [name verdict limit-line-ms samples]} rows
+            {:keys [ms bytes ok peak]} samples
+            :when (= :done verdict)]
       (is (and (pos? bytes) (pos? peak)) name)
       (is (<= (or limit-line-ms 0) ms) (str name " cannot be faster than its limit line"))
       (is (= (/ bytes ok) (quot bytes ok)) name))
-    (is (= [256] (keep (comp :max-files first :samples) (filter #(= :thrum-pmap-fd-limit (:contender %)) rows))))
+    (is (= [256]
+           (keep (comp :max-files first :samples)
+                 (filter #(= :thrum-pmap-fd-limit (:contender %)) rows))))
     (is (= (count rows) (count (filter #(= :sample-ends (:event %)) @events))))))
 
 (deftest a-wrong-byte-count-fails-the-contender-and-the-run

@@ -39,12 +39,17 @@
     (is (= [:go-target :go-avoid] (map :contender (filter :skipped (rows plan)))))
     (is (str/includes? (:skipped (first (rows plan))) "checkout"))
     (is (nil? (:not-counted plan)))
-    (is (< (experiment/estimate-ms plan) (experiment/estimate-ms (thrum.lab.experiment.go-blocks-test/plan {} checkout))))))
+    (is (< (experiment/estimate-ms plan)
+           (experiment/estimate-ms (thrum.lab.experiment.go-blocks-test/plan {} checkout))))))
 
 (deftest a-class-path-that-cannot-be-had-skips-the-row
   (let [env {:alpha (delay {:problem "no network"})}]
     (is (= {:row {:skipped "no network"}}
-           (experiment/sample! (go-blocks/experiment) env {} (first (rows (plan {} checkout))) (constantly nil))))))
+           (experiment/sample! (go-blocks/experiment)
+                               env
+                               {}
+                               (first (rows (plan {} checkout)))
+                               (constantly nil))))))
 
 (deftest this-checkout-has-the-alias
   (is (some? (:folder (channels/facts)))))
@@ -60,9 +65,14 @@
         :there {:ms 1.0}))))
 
 (deftest a-skipped-row-is-not-run-and-has-no-figures
-  (let [plan {:experiment :x, :parts [{:part :p, :contenders [{:contender :no-checkout, :skipped "no checkout", :repeat 1}
-                                                              {:contender :no-network, :repeat 1}
-                                                              {:contender :there, :repeat 1}]}]}]
+  (let [plan {:experiment :x
+              :parts [{:part :p
+                       :contenders [{:contender :no-checkout, :skipped "no checkout", :repeat 1}
+                                    {:contender :no-network, :repeat 1}
+                                    {:contender :there, :repeat 1}]}]}]
     (is (= [[:no-checkout :skipped nil nil] [:no-network :skipped nil nil] [:there :done 1.0 1]]
-           (map (juxt :contender :verdict :median-ms (comp #(some-> % count) :samples))
+           (map (juxt :contender :verdict
+                      :median-ms (comp #(some-> %
+                                                count)
+                                       :samples))
                 (rows (first (run/run! {:x one-row} [plan] (constantly nil)))))))))

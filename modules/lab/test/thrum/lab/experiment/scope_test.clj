@@ -12,8 +12,11 @@
 
 (defn- plan [] (experiment/plan (scope/experiment) {} {}))
 
-(defn- once [plan]
-  (update plan :parts (partial mapv (fn [part] (update part :contenders (partial mapv #(assoc % :repeat 1)))))))
+(defn- once
+  [plan]
+  (update plan
+          :parts
+          (partial mapv (fn [part] (update part :contenders (partial mapv #(assoc % :repeat 1)))))))
 
 (defn- run [plan]
   (run/run! {:scope (scope/experiment)} [plan] (constantly nil)))
@@ -29,27 +32,33 @@
   (is (< (experiment/estimate-ms (plan)) 15000)))
 
 (deftest a-run-on-real-sockets
-  (let [experiments (run (once (plan))), left (left experiments)]
+  (let [experiments (run (once (plan)))
+        left (left experiments)]
     (is (= 0 (result/exit-code {:experiments experiments})))
     (doseq [{:keys [name verdict limit-line-ms median-ms]} (result/rows {:experiments experiments})]
       (is (= :done verdict) name)
       (is (<= limit-line-ms median-ms) (str name " cannot be faster than its limit line")))
     (is (= 1 (left [:hangs :futures])) "nobody stops a future's thread")
-    (doseq [part [:hangs :fails :deaf], contender [:executor :thrum-scope :thrum-all]]
+    (doseq [part [:hangs :fails :deaf]
+            contender [:executor :thrum-scope :thrum-all]]
       (is (= 0 (left [part contender])) (str part contender)))
-    (is (= [1 1] [(left [:deaf :futures]) (left [:deaf :thrum-abandon])]) "who leaves a deaf call behind says so")))
+    (is (= [1 1] [(left [:deaf :futures]) (left [:deaf :thrum-abandon])])
+        "who leaves a deaf call behind says so")))
 
 (defn- sample-of [part contender url]
   (experiment/sample! (scope/experiment) {:url url} part {:contender contender} (constantly nil)))
 
 (deftest an-unexpected-answer-fails-the-contender
-  (servers/with-server [url (server/start!)]
+  (servers/with-server
+    [url (server/start!)]
     (let [fails (first (filter #(= :fails (:part %)) (:parts (plan))))]
       (is (= "The answer should be :late, and was :failed"
              (:message (:error (sample-of (assoc fails :answer :late) :thrum-scope url)))))
-      (is (= :failed (result/verdict {} [(sample-of (assoc fails :answer :values) :futures url)]))))))
+      (is (= :failed
+             (result/verdict {} [(sample-of (assoc fails :answer :values) :futures url)]))))))
 
 (deftest a-download-that-fails-is-no-failure-as-planned
   (servers/with-server [url (servers/answering 500 {} 0)]
-    (let [fails (first (filter #(= :fails (:part %)) (:parts (plan))))]
-      (is (= "A download failed: HTTP status 500" (:message (:error (sample-of fails :thrum-all url))))))))
+                       (let [fails (first (filter #(= :fails (:part %)) (:parts (plan))))]
+                         (is (= "A download failed: HTTP status 500"
+                                (:message (:error (sample-of fails :thrum-all url))))))))

@@ -35,18 +35,33 @@
                           ""])))
 
 (deftest a-report-is-read
-  (is (= {:requests 100, :seconds 2.163, :per-second 46.23, :p50-ms 1031.0, :p99-ms 1062.0, :max-ms 1069.0, :errors {}}
+  (is (= {:requests 100
+          :seconds 2.163
+          :per-second 46.23
+          :p50-ms 1031.0
+          :p99-ms 1062.0
+          :max-ms 1069.0
+          :errors {}}
          (ab/figures (report 0)))))
 
 (deftest failed-requests-are-read-by-kind
   (is (= {:read 1, :length 4, :status 3}
-         (:errors (ab/figures (report 5 "   (Connect: 0, Receive: 1, Length: 4, Exceptions: 0)" "Non-2xx responses:      3")))))
+         (:errors (ab/figures (report 5
+                                      "   (Connect: 0, Receive: 1, Length: 4, Exceptions: 0)"
+                                      "Non-2xx responses:      3")))))
   (is (= {:failed 5} (:errors (ab/figures (report 5)))) "of a version that names no kinds")
   (is (= {:status 100} (:errors (ab/figures (report 0 "Non-2xx responses:      100"))))))
 
 (deftest what-is-no-report-has-no-figures
-  (is (nil? (ab/figures "Benchmarking 127.0.0.1 (be patient)...Total of 1 requests completed\napr_socket_recv: Connection reset by peer (104)\n"))))
+  (is
+    (nil?
+      (ab/figures
+        "Benchmarking 127.0.0.1 (be patient)...Total of 1 requests completed\napr_socket_recv: Connection reset by peer (104)\n"))))
 
 (deftest ab-is-asked-for-a-burst
   (is (= ["ab" "-q" "-n" "100" "-c" "20" "-s" "3" "-H" "Accept: */*" "http://h/"]
-         (ab/command {:url "http://h/", :requests 100, :connections 20, :timeout-ms 2500, :headers [["Accept" "*/*"]]}))))
+         (ab/command {:url "http://h/"
+                      :requests 100
+                      :connections 20
+                      :timeout-ms 2500
+                      :headers [["Accept" "*/*"]]}))))

@@ -21,18 +21,33 @@
                          ["Requests/sec:   2213.77" "Transfer/sec:    315.60KB" ""])))
 
 (deftest a-report-is-read
-  (is (= {:requests 22180, :seconds 10.02, :per-second 2213.77, :p50-ms 0.98, :p99-ms 1100.0, :max-ms 1200.0, :errors {}}
+  (is (= {:requests 22180
+          :seconds 10.02
+          :per-second 2213.77
+          :p50-ms 0.98
+          :p99-ms 1100.0
+          :max-ms 1200.0
+          :errors {}}
          (wrk/figures (report)))))
 
 (deftest errors-are-read-by-kind
   (is (= {:connect 1, :read 2, :timeout 364, :status 7}
-         (:errors (wrk/figures (report "  Socket errors: connect 1, read 2, write 0, timeout 364" "  Non-2xx or 3xx responses: 7"))))))
+         (:errors (wrk/figures (report "  Socket errors: connect 1, read 2, write 0, timeout 364"
+                                       "  Non-2xx or 3xx responses: 7"))))))
 
 (deftest a-run-without-answers-is-a-report-too
-  (is (= [0 nil] ((juxt :requests :p50-ms) (wrk/figures "  0 requests in 1.00s, 0.00B read\nRequests/sec:      0.00\n"))))
+  (is (= [0 nil]
+         ((juxt :requests :p50-ms)
+          (wrk/figures "  0 requests in 1.00s, 0.00B read\nRequests/sec:      0.00\n"))))
   (is (nil? (wrk/figures "unable to connect to 127.0.0.1:1 Connection refused\n"))))
 
 (deftest wrk-is-asked-as-published
-  (is (= ["wrk" "--latency" "-t" "12" "-c" "4000" "-d" "10s" "--timeout" "10s" "-H" "Accept: */*" "http://h/"]
-         (wrk/command {:url "http://h/", :connections 4000, :seconds 10, :timeout-ms 10000, :headers [["Accept" "*/*"]]})))
-  (is (= "3" (nth (wrk/command {:url "http://h/", :connections 3, :seconds 1, :timeout-ms 1}) 3)) "not more threads than connections"))
+  (is (= ["wrk" "--latency" "-t" "12" "-c" "4000" "-d" "10s" "--timeout" "10s" "-H" "Accept: */*"
+          "http://h/"]
+         (wrk/command {:url "http://h/"
+                       :connections 4000
+                       :seconds 10
+                       :timeout-ms 10000
+                       :headers [["Accept" "*/*"]]})))
+  (is (= "3" (nth (wrk/command {:url "http://h/", :connections 3, :seconds 1, :timeout-ms 1}) 3))
+      "not more threads than connections"))

@@ -16,10 +16,16 @@
   (is (= [] (headlines/rows samples/loaded))))
 
 (deftest published-ours-and-what-arithmetic-allows-stand-side-by-side
-  (is (= ["1 103 s → 11.1 s" "843/s → 2 218/s" "928/s → 2 209/s" "107 → 25 threads" "6.16 s → 2.16 s"] (shown rows :published)))
-  (is (= ["12.6 s → 200 ms" "950/s → 2 213/s" nil "107 → 12 threads" "5.10 s → 4.90 s"] (shown rows :here)))
-  (is (= ["12.0 s → 120 ms" "1 000/s → 2 400/s" "1 000/s → 2 400/s" "1.00 s" "5.00 s → 1.00 s"] (shown rows :limit)))
-  (is (= [63.0 nil nil] [(:factor (:here (first rows))) (:factor (:here (nth rows 2))) (:factor (:limit (nth rows 3)))])))
+  (is (= ["1 103 s → 11.1 s" "843/s → 2 218/s" "928/s → 2 209/s" "107 → 25 threads"
+          "6.16 s → 2.16 s"]
+         (shown rows :published)))
+  (is (= ["12.6 s → 200 ms" "950/s → 2 213/s" nil "107 → 12 threads" "5.10 s → 4.90 s"]
+         (shown rows :here)))
+  (is (= ["12.0 s → 120 ms" "1 000/s → 2 400/s" "1 000/s → 2 400/s" "1.00 s" "5.00 s → 1.00 s"]
+         (shown rows :limit)))
+  (is (= [63.0 nil nil]
+         [(:factor (:here (first rows))) (:factor (:here (nth rows 2)))
+          (:factor (:limit (nth rows 3)))])))
 
 (deftest a-verdict-is-one-sentence
   (is (= ["Confirmed, but less than published: all wait at once; pmap takes 512 ms."
@@ -34,15 +40,19 @@
   (update-in samples/published [:experiments part :parts 0 :contenders contender] merge row))
 
 (deftest what-has-no-figure-says-why
-  (are [verdict part contender row] (= verdict (:verdict (nth (headlines/rows (with-row part contender row)) part)))
-    "Not measured: pool FAILED: lab-load: Nobody there."
-    1 0 {:verdict :failed, :median-per-second nil, :samples [{:error {:class "lab-load", :message "Nobody there"}}]}
-    "Not measured: thrum.server was interrupted."
-    1 2 {:verdict :interrupted, :median-per-second nil}
-    "Not measured: not run."
-    1 2 {:verdict :not-run, :median-per-second nil}
-    "Not measured: avoid was skipped: no network."
-    3 2 {:verdict :not-run, :samples []}))
+  (are [verdict part contender row] (= verdict
+                                       (:verdict (nth (headlines/rows (with-row part contender row))
+                                                      part)))
+    "Not measured: pool FAILED: lab-load: Nobody there." 1
+    0 {:verdict :failed
+       :median-per-second nil
+       :samples [{:error {:class "lab-load", :message "Nobody there"}}]}
+    "Not measured: thrum.server was interrupted." 1
+    2 {:verdict :interrupted, :median-per-second nil}
+    "Not measured: not run." 1
+    2 {:verdict :not-run, :median-per-second nil}
+    "Not measured: avoid was skipped: no network." 3
+    2 {:verdict :not-run, :samples []}))
 
 (deftest a-grade-is-a-share-of-what-was-published-or-of-what-can-be
   (are [grade factor published limit] (= grade (headlines/grade factor published limit))

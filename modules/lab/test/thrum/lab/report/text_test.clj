@@ -36,20 +36,19 @@
   (is (= golden (str/split-lines (str/replace (report.text/report samples/result) "\u00a0" " ")))))
 
 (deftest the-report-opens-on-what-was-published
-  (is (= ["Published, and here"
-          "  Each row: the slow way → the fast way. What was published is of other"
-          "  machines; the limit line is the best that arithmetic allows at the sizes of"
-          "  this run."
-          "                    published         here              limit line         factor"
-          "  100 downloads     1 103 s → 11.1 s  12.6 s → 200 ms   12.0 s → 120 ms     63.0x"
-          "  Ring on Jetty     843/s → 2 218/s   950/s → 2 213/s   1 000/s → 2 400/s   2.33x"
-          "  Ring on http-kit  928/s → 2 209/s   –                 1 000/s → 2 400/s       –"
-          "  core.async's go   107 → 25 threads  107 → 12 threads  1.00 s              8.92x"
-          "  Spring on Tomcat  6.16 s → 2.16 s   5.10 s → 4.90 s   5.00 s → 1.00 s     1.04x"
-          ""
-          "  100 downloads: Confirmed, but less than published: all wait at once; pmap"
-          "    takes 512 ms."]
-         (take 13 (str/split-lines (str/replace (report.text/report samples/published) "\u00a0" " "))))))
+  (is
+    (=
+      ["Published, and here" "  Each row: the slow way → the fast way. What was published is of other"
+       "  machines; the limit line is the best that arithmetic allows at the sizes of" "  this run."
+       "                    published         here              limit line         factor"
+       "  100 downloads     1 103 s → 11.1 s  12.6 s → 200 ms   12.0 s → 120 ms     63.0x"
+       "  Ring on Jetty     843/s → 2 218/s   950/s → 2 213/s   1 000/s → 2 400/s   2.33x"
+       "  Ring on http-kit  928/s → 2 209/s   –                 1 000/s → 2 400/s       –"
+       "  core.async's go   107 → 25 threads  107 → 12 threads  1.00 s              8.92x"
+       "  Spring on Tomcat  6.16 s → 2.16 s   5.10 s → 4.90 s   5.00 s → 1.00 s     1.04x" ""
+       "  100 downloads: Confirmed, but less than published: all wait at once; pmap"
+       "    takes 512 ms."]
+      (take 13 (str/split-lines (str/replace (report.text/report samples/published) "\u00a0" " "))))))
 
 (deftest what-still-runs-has-a-column
   (is (= ["  contender     median  samples  limit line  x limit  in flight  still running"
@@ -58,63 +57,71 @@
          (take 3 (drop 2 (str/split-lines (report.text/report samples/answers)))))))
 
 (deftest a-server-under-load-has-columns-of-its-own
-  (is (= ["Jetty under load"
-          (str "  How many? 4 000 connections for 10 s, after 5 s to warm up; each contender has a server in a JVM of its own. "
-               "The load came from wrk.")
-          "  contender             median  samples  limit line  x limit      p50      p99                    errors  threads     RSS  heap each  published"
-          "  platform pool of 50    950/s        2     1 000/s    0.95x   118 ms   205 ms  2 read and 3 641 timeout    58–59  280 MB          –  843/s (limit line 1 000/s)"
-          "  thrum.server         2 213/s        1    80 000/s    0.92x  51.0 ms  62.0 ms                         0       12  361 MB      34 kB"
-          "  Jetty                 failed        1           –        –        –        –                         –        –       –          –"
-          "  Jetty FAILED: lab-child: The server did not start."]
-         (take 7 (str/split-lines (str/replace (report.text/report samples/loaded) "\u00a0" " "))))))
+  (is
+    (=
+      ["Jetty under load"
+       (str
+         "  How many? 4 000 connections for 10 s, after 5 s to warm up; each contender has a server in a JVM of its own. "
+         "The load came from wrk.")
+       "  contender             median  samples  limit line  x limit      p50      p99                    errors  threads     RSS  heap each  published"
+       "  platform pool of 50    950/s        2     1 000/s    0.95x   118 ms   205 ms  2 read and 3 641 timeout    58–59  280 MB          –  843/s (limit line 1 000/s)"
+       "  thrum.server         2 213/s        1    80 000/s    0.92x  51.0 ms  62.0 ms                         0       12  361 MB      34 kB"
+       "  Jetty                 failed        1           –        –        –        –                         –        –       –          –"
+       "  Jetty FAILED: lab-child: The server did not start."]
+      (take 7 (str/split-lines (str/replace (report.text/report samples/loaded) "\u00a0" " "))))))
 
 (deftest requests-at-once-are-a-table-and-a-curve
-  (is (= ["At once"
-          (str "  When? 100 requests of 1.00 s at once, a connection for each; a JVM for each configuration. "
-               "Warm: after 3 100 others, which do not count. The requests came from ab.")
-          "  contender   median  samples  limit line  x limit   ok  failed     p50     p99"
-          "  20 threads  5.06 s        1      5.00 s    1.01x  100       0  3.02 s  5.05 s"
-          "  virtual     1.06 s        1      1.00 s    1.06x  100       0  1.02 s  1.04 s"
-          "  virtual: 4.77x as fast as 20 threads; arithmetic allows 5.00x, published 2.85x."
-          ""
-          "More"
-          (str "  And more? 10 and 400 requests of 100 ms at once, a connection for each; a JVM for each configuration. "
-               "The requests came from the lab's built-in generator.")
-          "  contender        10 at once      400 at once"
-          "  20 threads  104 ms (100 ms)  2.10 s (2.00 s)"
-          "  virtual                   –                –"
-          "  virtual FAILED: lab-load: Nobody there."]
-         (take 13 (str/split-lines (str/replace (report.text/report samples/crowds) "\u00a0" " "))))))
+  (is
+    (=
+      ["At once"
+       (str
+         "  When? 100 requests of 1.00 s at once, a connection for each; a JVM for each configuration. "
+         "Warm: after 3 100 others, which do not count. The requests came from ab.")
+       "  contender   median  samples  limit line  x limit   ok  failed     p50     p99"
+       "  20 threads  5.06 s        1      5.00 s    1.01x  100       0  3.02 s  5.05 s"
+       "  virtual     1.06 s        1      1.00 s    1.06x  100       0  1.02 s  1.04 s"
+       "  virtual: 4.77x as fast as 20 threads; arithmetic allows 5.00x, published 2.85x." "" "More"
+       (str
+         "  And more? 10 and 400 requests of 100 ms at once, a connection for each; a JVM for each configuration. "
+         "The requests came from the lab's built-in generator.")
+       "  contender        10 at once      400 at once"
+       "  20 threads  104 ms (100 ms)  2.10 s (2.00 s)"
+       "  virtual                   –                –" "  virtual FAILED: lab-load: Nobody there."]
+      (take 13 (str/split-lines (str/replace (report.text/report samples/crowds) "\u00a0" " "))))))
 
 (deftest what-channels-leave-has-columns
-  (is (= ["Requests"
-          "  How long?"
-          "  contender   median            cold  samples  limit line  x limit  in flight  threads  published"
-          "  go, alpha  skipped               –        0           –        –          –        –"
-          "  go, avoid   1.06 s  1.25 s (1.25x)        2      1.00 s    1.06x        100  107–108  4.71 s, 107 threads (limit line 1.00 s)"
-          "  go, alpha was skipped: no checkout."
-          ""
-          "Items"
-          "  What is left?"
-          "  contender       median  samples  limit line  x limit  in flight  threads            left, closed  taken after  left, unread"
-          "  pipeline-async  1.83 s        2      965 ms    1.90x         52       43  1 platform, 63 virtual      5–2 189             0"
-          "  a/upipeline     1.19 s        1      1.00 s    1.19x         50       13                       0            0     2 virtual"]
-         (take 12 (str/split-lines (str/replace (report.text/report samples/channels) "\u00a0" " "))))))
+  (is
+    (=
+      ["Requests" "  How long?"
+       "  contender   median            cold  samples  limit line  x limit  in flight  threads  published"
+       "  go, alpha  skipped               –        0           –        –          –        –"
+       "  go, avoid   1.06 s  1.25 s (1.25x)        2      1.00 s    1.06x        100  107–108  4.71 s, 107 threads (limit line 1.00 s)"
+       "  go, alpha was skipped: no checkout." "" "Items" "  What is left?"
+       "  contender       median  samples  limit line  x limit  in flight  threads            left, closed  taken after  left, unread"
+       "  pipeline-async  1.83 s        2      965 ms    1.90x         52       43  1 platform, 63 virtual      5–2 189             0"
+       "  a/upipeline     1.19 s        1      1.00 s    1.19x         50       13                       0            0     2 virtual"]
+      (take 12 (str/split-lines (str/replace (report.text/report samples/channels) "\u00a0" " "))))))
 
 (deftest an-interrupted-result-says-so-first
-  (is (str/starts-with? (report.text/report (assoc-in samples/result [:experiments 0 :interrupted?] true)) "Interrupted:")))
+  (is (str/starts-with? (report.text/report
+                          (assoc-in samples/result [:experiments 0 :interrupted?] true))
+                        "Interrupted:")))
 
 (deftest other-work-on-the-machine-is-told
   (let [result (assoc samples/result :machine (assoc samples/machine :load 27.4))]
-    (is (str/starts-with? (report.text/report result)
-                          "Other work ran on this machine: its load was 27.4 before the run, on 2 processors."))
+    (is (str/starts-with?
+          (report.text/report result)
+          "Other work ran on this machine: its load was 27.4 before the run, on 2 processors."))
     (is (str/includes? (report.html/page result) "<p class=\"note\">Other work ran")))
   (is (not (str/includes? (report.text/report samples/result) "Other work"))))
 
 (deftest outcomes-are-lines
-  (let [outcomes [{:line 2, :url "http://a/", :status 200, :bytes 1000} {:line 3, :url "x", :kind :bad-url, :message "no URL"}]]
+  (let [outcomes [{:line 2, :url "http://a/", :status 200, :bytes 1000}
+                  {:line 3, :url "x", :kind :bad-url, :message "no URL"}]]
     (is (= "t/pmap 8\n2  200  1 kB  http://a/\n3  x  bad url  no URL"
-           (report.text/outcomes {:experiments [{:parts [{:contenders [{:name "t/pmap 8", :samples [{:outcomes outcomes}]}]}]}]})))))
+           (report.text/outcomes
+             {:experiments [{:parts [{:contenders [{:name "t/pmap 8"
+                                                    :samples [{:outcomes outcomes}]}]}]}]})))))
 
 (deftest figures-have-units
   (are [words got] (= words (str/replace got "\u00a0" " "))

@@ -1,7 +1,8 @@
 (ns thrum.server.engine.helidon
   "The engine on Helidon 4 SE's web server: HTTP/1.1, HTTP/1.0 and TLS.
 
-  Helidon listens, accepts, and has a virtual thread for each connection. What is said on a connection is ours: doc/decisions says why."
+  Helidon listens, accepts, and has a virtual thread for each connection. What is said on a
+  connection is ours: doc/decisions says why."
   (:require
    [thrum.impl.jdk :as jdk]
    [thrum.server.engine.helidon.connections :as connections]
@@ -22,14 +23,16 @@
 ;; Before the start
 
 (def ^:private ^Logger logger
-  "Helidon tells when a server starts and stops; unless somebody asked for that, nobody hears it. Held, lest its level is forgotten."
+  "Helidon tells when a server starts and stops; unless somebody asked for that, nobody hears it.
+  Held, lest its level is forgotten."
   (Logger/getLogger "io.helidon"))
 
 (when (nil? (.getLevel logger))
   (.setLevel logger Level/WARNING))
 
 (defn- leave-deserialization-alone!
-  "Helidon would forbid all deserialization to the whole JVM, or refuse to start where somebody allows some."
+  "Helidon would forbid all deserialization to the whole JVM, or refuse to start where somebody
+  allows some."
   []
   (try
     (.configure (.build (doto (SerializationConfig/builder)
@@ -93,7 +96,8 @@
 ;; The server
 
 (defn- stop-thread
-  "Returns a thread that stops the server: it closes the listeners, and waits for the connections to end."
+  "Returns a thread that stops the server: it closes the listeners, and waits for the connections to
+  end."
   ^Thread [^WebServer server]
   (jdk/platform-thread "thrum-helidon-stop" #(.stop server)))
 
@@ -102,7 +106,8 @@
   [all {:keys [port ssl-port]}]
   (when (connections/timer? all)
     (try
-      (with-open [_ (Socket. (InetAddress/getLoopbackAddress) (int (max (long port) (long ssl-port))))]
+      (with-open [_ (Socket. (InetAddress/getLoopbackAddress)
+                             (int (max (long port) (long ssl-port))))]
         (connections/await-timer! all))
       (catch IOException _))))
 
@@ -128,7 +133,8 @@
     (.join keeper))
   (native [_] server))
 
-;; Helidon 4.5's classes and its registry of services wait for each other where two threads make the first servers at once.
+;; Helidon 4.5's classes and its registry of services wait for each other where two threads make the
+;; first servers at once.
 (def ^:private making (Object.))
 
 (defn- started ^WebServer [all options serve]
@@ -136,14 +142,18 @@
     (doto (WebServer/create (config all options serve))
       .start)))
 
-(defn- start ^Running [options serve]
+(defn- start
+  ^Running [options serve]
   (check-addresses! options)
   (leave-deserialization-alone!)
   (let [all (connections/connections options)
         server (started all options serve)]
-    (when-not (.isRunning server)
-      (throw (IOException. "Helidon did not start; its log says why")))
-    (HelidonServer. server (ports-of server options) all (connections/keeper all) (stop-thread server))))
+    (when-not (.isRunning server) (throw (IOException. "Helidon did not start; its log says why")))
+    (HelidonServer. server
+                    (ports-of server options)
+                    all
+                    (connections/keeper all)
+                    (stop-thread server))))
 
 (def engine
   "Helidon 4 SE."

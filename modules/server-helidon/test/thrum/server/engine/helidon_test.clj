@@ -23,8 +23,11 @@
 
 (run! #(java.util.logging.Logger/.setLevel % java.util.logging.Level/OFF) quiet)
 
-(defn- helidon-threads []
-  (filter #(re-find #"helidon-idle|idle-timeout|server-.*-listener|thrum-helidon" (.getName ^Thread %)) (keys (Thread/getAllStackTraces))))
+(defn- helidon-threads
+  []
+  (filter #(re-find #"helidon-idle|idle-timeout|server-.*-listener|thrum-helidon"
+                    (.getName ^Thread %))
+          (keys (Thread/getAllStackTraces))))
 
 (use-fixtures :each leak/no-leaks)
 
@@ -52,18 +55,23 @@
 
 (deftest what-it-lacks-is-refused-at-the-start
   (is (= #{:tls :client-certificates :blocking-send :http-1.0} (server/capabilities :helidon)))
-  (doseq [[options lacks] [[{:h2c? true} :h2] [{:ws-idle-timeout-ms 5} :websockets] [{:interrupt-on-disconnect? true} :disconnect]]]
+  (doseq [[options lacks] [[{:h2c? true} :h2] [{:ws-idle-timeout-ms 5} :websockets]
+                           [{:interrupt-on-disconnect? true} :disconnect]]]
     (is (= {:type :thrum/invalid, :lacks lacks}
            (select-keys (ex-data (failure #(start ok options))) [:type :lacks])))))
 
 (deftest a-port-in-use-leaves-no-thread
   (with-open [taken (ServerSocket. 0 1 (InetAddress/getByName "127.0.0.1"))]
-    (is (= :thrum/start-failed (:type (ex-data (failure #(start ok {:port (.getLocalPort taken)}))))))
-    (is (= :thrum/start-failed (:type (ex-data (failure #(start ok (assoc (tls/keystore) :ssl-port (.getLocalPort taken))))))))
+    (is (= :thrum/start-failed
+           (:type (ex-data (failure #(start ok {:port (.getLocalPort taken)}))))))
+    (is (= :thrum/start-failed
+           (:type (ex-data (failure
+                             #(start ok (assoc (tls/keystore) :ssl-port (.getLocalPort taken))))))))
     (is (gate/eventually 3000 #(empty? (helidon-threads))))))
 
 (deftest a-wrong-password-leaves-no-thread
-  (is (= :thrum/start-failed (:type (ex-data (failure #(start ok (assoc (tls/keystore) :key-password "wrong")))))))
+  (is (= :thrum/start-failed
+         (:type (ex-data (failure #(start ok (assoc (tls/keystore) :key-password "wrong")))))))
   (is (gate/eventually 3000 #(empty? (helidon-threads)))))
 
 (deftest stopping-ends-every-thread-of-helidon
@@ -103,27 +111,37 @@
                             [400 "GET / HTTP/1.1\r\nHost: x\r\nX: 1\r\n marker\r\n\r\n"]
                             [400 "MARKER / HTTP/1.1\r\nHost: marker marker\r\n\r\n"]
                             [501 "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: marker\r\n\r\n"]
-                            [431 (str "GET / HTTP/1.1\r\nHost: x\r\nX: marker" (apply str (repeat 20000 "x")) "\r\n\r\n")]]]
+                            [431
+                             (str "GET / HTTP/1.1\r\nHost: x\r\nX: marker"
+                                  (apply str (repeat 20000 "x"))
+                                  "\r\n\r\n")]]]
     (testing request
       (serving [client [ok {}]]
-        (wire/try-send! client request)
-        (let [answer (wire/response client)]
-          (is (= status (:status answer)))
-          (is (not (re-find #"(?i)marker|helidon|Exception" (pr-str answer))))
-          (is (wire/closed? client)))))))
+               (wire/try-send! client request)
+               (let [answer (wire/response client)]
+                 (is (= status (:status answer)))
+                 (is (not (re-find #"(?i)marker|helidon|Exception" (pr-str answer))))
+                 (is (wire/closed? client)))))))
 
 (deftest every-path-reaches-the-handler
-  (serving [client [(fn [{:keys [uri]}] {:status 200, :body uri}) {}]]
+  (serving
+    [client [(fn [{:keys [uri]}] {:status 200, :body uri}) {}]]
     (doseq [path ["/%zz" "//" "/a%00b" "/{}|\\^`\"<>" "/..;/x"]]
       (is (= path (:body (wire/ask! client (wire/get path))))))
-    (is (= 200 (:status (wire/ask! client "GET / HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 0\r\n\r\n"))))
+    (is (= 200
+           (:status
+             (wire/ask!
+               client
+               "GET / HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 0\r\n\r\n"))))
     (is (= 200 (:status (wire/ask! client "\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"))))))
 
 ;; Bodies of requests
 
 (deftest a-large-chunk-is-read-while-it-comes
-  (let [read-some (fn [{:keys [^InputStream body]}] {:status 200, :body (String. (.readNBytes body 5))})]
-    (serving [client [read-some {}]]
+  (let [read-some (fn [{:keys [^InputStream body]}]
+                    {:status 200, :body (String. (.readNBytes body 5))})]
+    (serving
+      [client [read-some {}]]
       (wire/send! client (wire/head-of "POST" "/" "Transfer-Encoding: chunked") "7fffffff\r\nfirst")
       (wire/finish! client)
       (is (= "first" (:body (wire/response client))))
@@ -131,8 +149,11 @@
 
 (deftest a-body-nobody-read-is-skipped-before-the-next-request
   (serving [client [(fn [r] {:status 200, :body (:uri r)}) {}]]
-    (wire/send! client (wire/post "/1" "unread") (wire/chunked "/2" "GET /evil HTTP/1.1\r\n" "x") (wire/get "/3"))
-    (is (= ["/1" "/2" "/3"] (mapv :body (repeatedly 3 #(wire/response client)))))))
+           (wire/send! client
+                       (wire/post "/1" "unread")
+                       (wire/chunked "/2" "GET /evil HTTP/1.1\r\n" "x")
+                       (wire/get "/3"))
+           (is (= ["/1" "/2" "/3"] (mapv :body (repeatedly 3 #(wire/response client)))))))
 
 (deftest a-long-body-nobody-reads-ends-the-connection
   (serving [client [ok {}]]
@@ -160,13 +181,14 @@
                  "/205" {:status 205, :body "some"}
                  "/299" {:status 299, :body "odd"}}]
     (serving [client [(comp answers :uri) {}]]
-      (let [ask (fn [path] (let [{:keys [status body] :as answer} (wire/ask! client (wire/get path))]
-                             [status (wire/header answer "content-length") body]))]
-        (is (= [304 "17"] (take 2 (ask "/304"))))
-        (is (= [304 nil] (take 2 (ask "/304-open"))))
-        (is (= [204 nil] (take 2 (ask "/204"))))
-        (is (= [205 "4" "some"] (ask "/205")))
-        (is (= [299 "3" "odd"] (ask "/299")))))))
+             (let [ask (fn [path]
+                         (let [{:keys [status body], :as answer} (wire/ask! client (wire/get path))]
+                           [status (wire/header answer "content-length") body]))]
+               (is (= [304 "17"] (take 2 (ask "/304"))))
+               (is (= [304 nil] (take 2 (ask "/304-open"))))
+               (is (= [204 nil] (take 2 (ask "/204"))))
+               (is (= [205 "4" "some"] (ask "/205")))
+               (is (= [299 "3" "odd"] (ask "/299")))))))
 
 (deftest nothing-that-is-flushed-ends-a-body
   (serving [client [(fn [_] {:status 200, :body (list "" "a" "" "b" "")}) {}]]
@@ -185,14 +207,21 @@
       (deliver gate :open))))
 
 (deftest a-repeated-or-lower-case-header-is-sent-as-it-is
-  (serving [client [(fn [_] {:status 200, :headers {"set-cookie" ["a=1" "b=2"], "x-own" "1"}, :body "x"}) {}]]
-    (let [{:keys [headers]} (wire/ask! client (wire/get "/"))]
-      (is (= [["a=1" "b=2"] ["1"]] (map headers ["set-cookie" "x-own"]))))))
+  (serving [client
+            [(fn [_] {:status 200, :headers {"set-cookie" ["a=1" "b=2"], "x-own" "1"}, :body "x"})
+             {}]]
+           (let [{:keys [headers]} (wire/ask! client (wire/get "/"))]
+             (is (= [["a=1" "b=2"] ["1"]] (map headers ["set-cookie" "x-own"]))))))
 
 (deftest http-1-0-is-kept-where-the-end-is-stated
-  (serving [client [(fn [{:keys [uri]}] {:status 200, :body (if (= "/seq" uri) (list "a" "b") "whole")}) {}]]
-    (let [ask (fn [path] (let [answer (wire/ask! client (str "GET " path " HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"))]
-                           [(:body answer) (:framing answer) (:ended answer) (wire/header answer "connection")]))]
+  (serving
+    [client
+     [(fn [{:keys [uri]}] {:status 200, :body (if (= "/seq" uri) (list "a" "b") "whole")}) {}]]
+    (let [ask
+          (fn [path]
+            (let [answer (wire/ask! client
+                                    (str "GET " path " HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"))]
+              [(:body answer) (:framing answer) (:ended answer) (wire/header answer "connection")]))]
       (is (= ["whole" :length :whole "keep-alive"] (ask "/") (ask "/")))
       (is (= ["ab" :close :eof "close"] (ask "/seq"))))))
 
@@ -225,14 +254,19 @@
       (is (instance? IOException (deref failed 10000 :late)))
       (is (< 0 (long @written) 100000)))))
 
-(defn- secure-client ^SSLSocket [s]
-  (doto ^SSLSocket (.createSocket (.getSocketFactory (tls/context nil)) "127.0.0.1" (int (server/ssl-port s)))
-    (.setSoTimeout 5000)))
+(defn- secure-client
+  ^SSLSocket [s]
+  (doto ^SSLSocket
+        (.createSocket (.getSocketFactory (tls/context nil)) "127.0.0.1" (int (server/ssl-port s)))
+        (.setSoTimeout 5000)))
 
 (deftest over-tls-a-client-that-takes-nothing-is-given-up
-  (let [written (atom 0), failed (promise)
+  (let [written (atom 0)
+        failed (promise)
         s (start (fn [_] {:status 200, :body (endless written failed)})
-                 (assoc (tls/keystore) :idle-timeout-ms 300, :observer {:end #(deliver failed (:throwable %))}))]
+                 (assoc (tls/keystore)
+                        :idle-timeout-ms 300
+                        :observer {:end #(deliver failed (:throwable %))}))]
     (with-open [socket (secure-client s)]
       (wire/send! (wire/client socket) (wire/get "/"))
       (is (instance? IOException (deref failed 10000 :late))))
@@ -267,32 +301,49 @@
   "Returns how many connections more the server would take."
   [s]
   (let [field (fn [x n] (.get (doto (.getDeclaredField (class x) n) (.setAccessible true)) x))]
-    (-> s (field "life") (field "running") (field "all") (field "room") Semaphore/.availablePermits)))
+    (-> s
+        (field "life")
+        (field "running")
+        (field "all")
+        (field "room")
+        Semaphore/.availablePermits)))
 
 (deftest every-way-to-end-gives-the-place-back
-  (let [s (start (fn [{:keys [uri]}] (if (= "/throws" uri) (throw (Error. "handler")) (ok nil)))
-                 (assoc (tls/keystore) :max-connections 20, :header-timeout-ms 300, :idle-timeout-ms 300))
+  (let [s (start
+            (fn [{:keys [uri]}] (if (= "/throws" uri) (throw (Error. "handler")) (ok nil)))
+            (assoc (tls/keystore) :max-connections 20 :header-timeout-ms 300 :idle-timeout-ms 300))
         whole (fn [socket & parts] (apply wire/ask! (wire/client socket) parts))
-        ends {:reset-at-once #(dotimes [_ 10] (wire/hit! % 0 ""))
-              :reset-from-one-port #(reduce (fn [from _] (wire/hit! % from "")) 0 (range 30))
-              :garbage #(wire/hit! % 0 "no TLS, no HTTP\r\n\r\n")
-              :silence (fn [port] (with-open [k (Socket. "127.0.0.1" (int port))] (hung-up? (wire/client k))))
-              :stalled (fn [port] (let [c (wire/connect port)] (wire/send! c "\u0016\u0003\u0001") (hung-up? c) (wire/close! c)))
-              :failing (fn [_] (with-open [k (Socket. "127.0.0.1" (int (server/port s)))] (whole k (wire/get "/throws"))))
-              :asked (fn [_] (with-open [k (secure-client s)] (whole k (wire/get "/"))))
-              :closing (fn [_] (with-open [k (secure-client s)] (whole k (wire/get "/" "Connection: close"))))}]
-    (doseq [[how end!] ends, port [(server/port s) (server/ssl-port s)]]
-      (testing how
-        (end! port)
-        (is (gate/eventually 3000 #(= 20 (places s))))))
+        ends
+        {:reset-at-once #(dotimes [_ 10] (wire/hit! % 0 ""))
+         :reset-from-one-port #(reduce (fn [from _] (wire/hit! % from "")) 0 (range 30))
+         :garbage #(wire/hit! % 0 "no TLS, no HTTP\r\n\r\n")
+         :silence (fn [port]
+                    (with-open [k (Socket. "127.0.0.1" (int port))] (hung-up? (wire/client k))))
+         :stalled (fn [port]
+                    (let [c (wire/connect port)]
+                      (wire/send! c "\u0016\u0003\u0001")
+                      (hung-up? c)
+                      (wire/close! c)))
+         :failing (fn [_]
+                    (with-open [k (Socket. "127.0.0.1" (int (server/port s)))]
+                      (whole k (wire/get "/throws"))))
+         :asked (fn [_] (with-open [k (secure-client s)] (whole k (wire/get "/"))))
+         :closing
+         (fn [_] (with-open [k (secure-client s)] (whole k (wire/get "/" "Connection: close"))))}]
+    (doseq [[how end!] ends
+            port [(server/port s) (server/ssl-port s)]]
+      (testing how (end! port) (is (gate/eventually 3000 #(= 20 (places s))))))
     (server/stop! s)
     (is (= 20 (places s)))))
 
 (deftest an-interrupt-late-in-a-handler-ends-with-its-thread
   (let [threads (atom [])]
-    (serving [client [(fn [r] (swap! threads conj [(Thread/currentThread) (.isInterrupted (Thread/currentThread))])
-                        (.interrupt (Thread/currentThread))
-                        (ok r)) {}]]
-      (dotimes [_ 3] (is (= 200 (:status (wire/ask! client (wire/get "/"))))))
-      (is (= [false false false] (map second @threads)))
-      (is (apply distinct? (map first @threads))))))
+    (serving [client
+              [(fn [r]
+                 (swap! threads conj
+                   [(Thread/currentThread) (.isInterrupted (Thread/currentThread))])
+                 (.interrupt (Thread/currentThread))
+                 (ok r)) {}]]
+             (dotimes [_ 3] (is (= 200 (:status (wire/ask! client (wire/get "/"))))))
+             (is (= [false false false] (map second @threads)))
+             (is (apply distinct? (map first @threads))))))

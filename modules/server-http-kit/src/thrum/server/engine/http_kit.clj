@@ -1,9 +1,11 @@
 (ns thrum.server.engine.http-kit
-  "The engine http-kit (2.9 or newer), which is not on Maven Central: it is used where it is on the classpath, and asked for by one
-  sentence where it is not. HTTP/1.1 and 1.0, and websockets; no TLS, no HTTP/2.
+  "The engine http-kit (2.9 or newer), which is not on Maven Central: it is used where it is on the
+  classpath, and asked for by one sentence where it is not. HTTP/1.1 and 1.0, and websockets; no
+  TLS, no HTTP/2.
 
-  http-kit's loop accepts nothing and writes nothing here: it reads, decodes the heads of requests, and frames, and closes. So a
-  request's body is read while its handler asks for it, and an answer is written while it is made."
+  http-kit's loop accepts nothing and writes nothing here: it reads, decodes the heads of requests,
+  and frames, and closes. So a request's body is read while its handler asks for it, and an answer
+  is written while it is made."
   (:require
    [thrum.impl.jdk :as jdk]
    [thrum.server.engine.http-kit.connection :as connection]
@@ -40,13 +42,16 @@
 
 (def ^:private ^AtomicLong numbers (AtomicLong.))
 
-(defn- handle! [lib options serve ^Connection c request callback]
+(defn- handle!
+  [lib options serve ^Connection c request callback]
   (let [wire (wire/wire lib c request callback)]
     (.setTenant c wire)
     (library/expect-head! lib (.-key c))
-    ;; Read on, and http-kit would close the connection of a client that has closed its side and waits for the answer.
+    ;; Read on, and http-kit would close the connection of a client that has closed its side and
+    ;; waits for the answer.
     (connection/read-on! c false)
-    (.start (jdk/clean-thread (str "http-" (.incrementAndGet numbers)) #(serve-here! options serve wire)))))
+    (.start (jdk/clean-thread (str "http-" (.incrementAndGet numbers))
+                              #(serve-here! options serve wire)))))
 
 (defn- lost! [^Connections all ^Connection c code reason]
   (when-not (.isOpen ^SocketChannel (.-socket c))
@@ -56,34 +61,47 @@
     (.gone ^Tenant (.tenant c) code reason)))
 
 (defn- written!
-  "Takes what http-kit wants to write. On a virtual thread that is the mark of an answer which has been written already."
+  "Takes what http-kit wants to write. On a virtual thread that is the mark of an answer which has
+  been written already."
   [^Connection c ^"[Ljava.nio.ByteBuffer;" buffers]
   (let [tenant (.tenant c)]
-    (cond
-      (.isVirtual (Thread/currentThread)) nil
-      (nil? tenant) (refusal/answer! c buffers)
-      (instance? Tenant tenant) (some->> (refusal/close-code (aget buffers 0)) (.flawed ^Tenant tenant)))))
+    (cond (.isVirtual (Thread/currentThread)) nil
+          (nil? tenant) (refusal/answer! c buffers)
+          (instance? Tenant tenant) (some->> (refusal/close-code (aget buffers 0))
+                                             (.flawed ^Tenant tenant)))))
 
-(defn- hooks [lib ^Connections all serve {:keys [max-header-bytes ws-max-message-bytes] :as options}]
+(defn- hooks
+  [lib ^Connections all serve {:keys [max-header-bytes ws-max-message-bytes], :as options}]
   (let [known #(connection-of all (library/key-of lib %))]
     {:max-line (+ 2 (long max-header-bytes))
      :max-message ws-max-message-bytes
      :on-request (fn [request callback]
-                   (handle! lib options serve (known (library/value lib :request->channel request)) request callback))
+                   (handle! lib
+                            options
+                            serve
+                            (known (library/value lib :request->channel request))
+                            request
+                            callback))
      :on-frame (fn [channel frame]
-                 (some-> ^Tenant (.tenant ^Connection (known channel)) (.frame frame)))
-     :on-close (fn [channel code reason]
-                 (when-some [c (known channel)] (lost! all c code reason)))
+                 (some-> ^Tenant (.tenant ^Connection (known channel))
+                         (.frame frame)))
+     :on-close (fn [channel code reason] (when-some [c (known channel)] (lost! all c code reason)))
      :on-write (fn [key buffers]
-                 (some-> (connection-of all key) (written! buffers)))}))
+                 (some-> (connection-of all key)
+                         (written! buffers)))}))
 
 ;; Connections: our listener takes them, http-kit reads them
 
-(defn- admit! [lib ^Server server hooks ^Connections all ^SocketChannel socket]
+(defn- admit!
+  [lib ^Server server hooks ^Connections all ^SocketChannel socket]
   (.configureBlocking socket false)
   (.setOption socket StandardSocketOptions/TCP_NODELAY true)
-  (library/adopt! lib (.-http-kit server) socket hooks
-                  (fn [key] (.put ^ConcurrentHashMap (.-by-key all) key (connection/connection server key)))))
+  (library/adopt!
+    lib
+    (.-http-kit server)
+    socket
+    hooks
+    (fn [key] (.put ^ConcurrentHashMap (.-by-key all) key (connection/connection server key)))))
 
 (defn- take-connection! [^ServerSocketChannel listener ^Connections all admit]
   (.acquire ^Semaphore (.-room all))
@@ -142,16 +160,22 @@
   (let [now (System/nanoTime)]
     (run! #(connection/look! % now) (.values ^ConcurrentHashMap (.-by-key all)))))
 
-(defn- start-on! ^Running [^ServerSocketChannel listener lib {:keys [max-connections] :as options} serve]
+(defn- start-on!
+  ^Running [^ServerSocketChannel listener lib {:keys [max-connections], :as options} serve]
   (let [all (Connections. (ConcurrentHashMap.) (Semaphore. (int max-connections)))
         hooks (hooks lib all serve options)
         keeper (delay (keeper/start (tick-ms options) #(look-at-all! all)))
         server (Server. lib (library/server hooks) options keeper)
-        acceptor (jdk/clean-thread "http-kit-accept" (fn [] (accept-all! listener all #(admit! lib server hooks all %))))]
+        acceptor (jdk/clean-thread "http-kit-accept"
+                                   (fn []
+                                     (accept-all! listener all #(admit! lib server hooks all %))))]
     @keeper
     (library/start! lib (.-http-kit server))
     (.start acceptor)
-    (HttpKitServer. listener (.getPort ^InetSocketAddress (.getLocalAddress listener)) acceptor server)))
+    (HttpKitServer. listener
+                    (.getPort ^InetSocketAddress (.getLocalAddress listener))
+                    acceptor
+                    server)))
 
 (defn- start ^Running [options serve]
   (library/check-address! (:port options))

@@ -23,8 +23,10 @@
 (defn- need-http-kit! []
   (when-not (library/on-classpath?) (runner/skip! "http-kit is not on the classpath")))
 
-(defn- start [handler options]
-  (server/run-server handler (merge {:engine :http-kit, :port 0, :stop-on-shutdown? false} options)))
+(defn- start
+  [handler options]
+  (server/run-server handler
+                     (merge {:engine :http-kit, :port 0, :stop-on-shutdown? false} options)))
 
 (defn- serve [handler options]
   (need-http-kit!)
@@ -42,7 +44,8 @@
   (is (= #{:http-1.0 :websockets :disconnect :blocking-send} (server/capabilities :http-kit))))
 
 (deftest what-it-cannot-do-is-refused-without-http-kit
-  (doseq [[options lacks] [[{:h2c? true} :h2] [{:ssl-port 0, :keystore "x"} :tls] [{:client-auth :need} :client-certificates]]]
+  (doseq [[options lacks] [[{:h2c? true} :h2] [{:ssl-port 0, :keystore "x"} :tls]
+                           [{:client-auth :need} :client-certificates]]]
     (is (= {:type :thrum/invalid, :lacks lacks}
            (select-keys (ex-data (failure #(start ok options))) [:type :lacks])))))
 
@@ -50,7 +53,10 @@
   (when (library/on-classpath?) (runner/skip! "http-kit is on the classpath"))
   (let [e (failure #(start ok {}))]
     (is (= :thrum/invalid (:type (ex-data e))))
-    (is (= "The engine :http-kit needs http-kit on the classpath: add http-kit/http-kit {:mvn/version \"2.9.0\"}" (ex-message e)))))
+    (is
+      (=
+        "The engine :http-kit needs http-kit on the classpath: add http-kit/http-kit {:mvn/version \"2.9.0\"}"
+        (ex-message e)))))
 
 (deftest a-release-that-lacks-something-is-refused
   (need-http-kit!)
@@ -58,12 +64,16 @@
     (fn []
       (let [e (failure #(start ok {}))]
         (is (= :thrum/invalid (:type (ex-data e))))
-        (is (str/includes? (ex-message e) "2.9.0 or a release like it; the one on the classpath has no requestInProgress"))))))
+        (is (str/includes?
+              (ex-message e)
+              "2.9.0 or a release like it; the one on the classpath has no requestInProgress"))))))
 
 ;; Threads
 
-(defn- threads []
-  (filter #{"server-loop" "thrum-http-kit"} (map #(.getName ^Thread %) (keys (Thread/getAllStackTraces)))))
+(defn- threads
+  []
+  (filter #{"server-loop" "thrum-http-kit"}
+          (map #(.getName ^Thread %) (keys (Thread/getAllStackTraces)))))
 
 (deftest two-platform-threads-run-a-server-and-end-with-it
   (let [s (serve ok {})]
@@ -79,7 +89,8 @@
 
 (deftest http-kit-listens-nowhere-itself
   (let [s (serve ok {})
-        port (clojure.lang.Reflector/invokeInstanceMethod (server/native s) "getPort" (object-array 0))]
+        port
+        (clojure.lang.Reflector/invokeInstanceMethod (server/native s) "getPort" (object-array 0))]
     (is (not= (server/port s) port))
     (is (thrown? java.net.ConnectException (Socket. "127.0.0.1" (int port))))
     (server/stop! s)))
@@ -89,7 +100,10 @@
 (deftest a-body-nobody-read-is-skipped-before-the-next-request
   (let [s (serve (fn [r] {:status 200, :body (:uri r)}) {})
         client (wire/connect (server/port s))]
-    (wire/send! client (wire/post "/1" "unread") (wire/chunked "/2" "GET /evil HTTP/1.1\r\n" "x") (wire/get "/3"))
+    (wire/send! client
+                (wire/post "/1" "unread")
+                (wire/chunked "/2" "GET /evil HTTP/1.1\r\n" "x")
+                (wire/get "/3"))
     (is (= ["/1" "/2" "/3"] (mapv :body (repeatedly 3 #(wire/response client)))))
     (wire/close! client)
     (server/stop! s)))
@@ -172,7 +186,9 @@
 (deftest messages-wait-for-a-slow-listener-and-stay-in-order
   (let [gate (promise)
         heard (atom [])
-        s (serve (listening {:on-message (fn [_ message] (deref gate 5000 nil) (swap! heard conj message))}) {})
+        s (serve (listening {:on-message
+                             (fn [_ message] (deref gate 5000 nil) (swap! heard conj message))})
+                 {})
         ws (socket-of s (promise))
         messages (map str (range 500))]
     (run! #(send-text! ws %) messages)
@@ -184,7 +200,8 @@
 (deftest what-is-no-frame-closes-with-a-code
   (let [told (promise)
         closed (promise)
-        s (serve (listening {:on-error (fn [_ t] (deliver told t)), :on-close (fn [_ code _] (deliver closed code))})
+        s (serve (listening {:on-error (fn [_ t] (deliver told t))
+                             :on-close (fn [_ code _] (deliver closed code))})
                  {:ws-max-message-bytes 100})
         at-client (promise)
         ws (socket-of s at-client)]
@@ -216,8 +233,12 @@
                               [400 "GET / HTTP/1.1\r\nHost: x\r\nmarker with blanks: 1\r\n\r\n"]
                               [400 "GET / HTTP/1.1\r\nHost: x\r\nX: marker\u0001\r\n\r\n"]
                               [400 "MARKER / HTTP/1.1\r\nHost: marker marker\r\n\r\n"]
-                              [501 "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: marker\r\n\r\n"]
-                              [431 (str "GET / HTTP/1.1\r\nHost: x\r\nX: marker" (apply str (repeat 20000 "x")) "\r\n\r\n")]]
+                              [501
+                               "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: marker\r\n\r\n"]
+                              [431
+                               (str "GET / HTTP/1.1\r\nHost: x\r\nX: marker"
+                                    (apply str (repeat 20000 "x"))
+                                    "\r\n\r\n")]]
             :let [client (wire/connect (server/port s))]]
       (testing (subs request 0 20)
         (wire/try-send! client request)

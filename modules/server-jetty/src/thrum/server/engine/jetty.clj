@@ -1,9 +1,10 @@
 (ns thrum.server.engine.jetty
-  "The engine of Jetty 12.1's core: HTTP/1.1, 1.0 and 2, TLS, websockets, and a disconnect that is noticed.
+  "The engine of Jetty 12.1's core: HTTP/1.1, 1.0 and 2, TLS, websockets, and a disconnect that is
+  noticed.
 
-  Jetty's few platform threads accept and select. A request is parsed on a virtual thread of Jetty's and handled on another, fresh
-  one: so its connection can go on when the request has been answered by somebody else, and an interrupt that comes late meets a
-  thread which nobody uses."
+  Jetty's few platform threads accept and select. A request is parsed on a virtual thread of Jetty's
+  and handled on another, fresh one: so its connection can go on when the request has been answered
+  by somebody else, and an interrupt that comes late meets a thread which nobody uses."
   (:require
    [thrum.impl.jdk :as jdk]
    [thrum.server.engine.jetty.accepting :as accepting]
@@ -28,14 +29,27 @@
 (def ^:private positive {:check pos-int?, :accepts "a positive integer"})
 
 (def ^:private rows
-  {:sni-host-check? {:check boolean?, :accepts "true or false", :default "false"
-                     :doc "whether a request over TLS is answered with 400 whose Host the certificate does not name"}
-   :acceptors (assoc positive :default "1" :doc "how many threads of each connector accept connections")
-   :selectors (assoc positive :default "half the processors" :doc "how many threads of each connector wait for sockets")
-   :h2-max-streams (assoc positive :default "256" :doc "how many requests an HTTP/2 connection may have at once")
-   :h2-max-events (assoc positive :default "128"
-                         :doc "how many resets, pings, settings and the like a client may send per second on an HTTP/2 connection")
-   :configurator {:check ifn?, :accepts "a function of the org.eclipse.jetty.server.Server"
+  {:sni-host-check?
+   {:check boolean?
+    :accepts "true or false"
+    :default "false"
+    :doc
+    "whether a request over TLS is answered with 400 whose Host the certificate does not name"}
+   :acceptors
+   (assoc positive :default "1" :doc "how many threads of each connector accept connections")
+   :selectors (assoc positive
+                     :default "half the processors"
+                     :doc "how many threads of each connector wait for sockets")
+   :h2-max-streams
+   (assoc positive :default "256" :doc "how many requests an HTTP/2 connection may have at once")
+   :h2-max-events
+   (assoc
+     positive
+     :default "128"
+     :doc
+     "how many resets, pings, settings and the like a client may send per second on an HTTP/2 connection")
+   :configurator {:check ifn?
+                  :accepts "a function of the org.eclipse.jetty.server.Server"
                   :doc "called before the server starts, with its connectors in it"}})
 
 ;; Requests
@@ -53,11 +67,15 @@
         true))))
 
 (defn- error-status
-  "Returns the status to refuse the request with; one bound for the head, line and headers, has one status."
+  "Returns the status to refuse the request with; one bound for the head, line and headers, has one
+  status."
   [^Request request ^Response response]
   (let [cause (.getAttribute request ErrorHandler/ERROR_EXCEPTION)
-        status (if (instance? HttpException cause) (.getCode ^HttpException cause) (.getStatus response))]
-    (if (= HttpStatus/URI_TOO_LONG_414 status) HttpStatus/REQUEST_HEADER_FIELDS_TOO_LARGE_431 status)))
+        status
+        (if (instance? HttpException cause) (.getCode ^HttpException cause) (.getStatus response))]
+    (if (= HttpStatus/URI_TOO_LONG_414 status)
+      HttpStatus/REQUEST_HEADER_FIELDS_TOO_LARGE_431
+      status)))
 
 (defn- refusals
   "What Jetty refuses by itself gets a status and nothing else."
@@ -120,7 +138,7 @@
 
 (defn- start
   "Starts Jetty; returns it as Running."
-  [{:keys [header-timeout-ms engine-options] :as options} serve]
+  [{:keys [header-timeout-ms engine-options], :as options} serve]
   (let [server (server options serve)
         connectors (connectors-of server options)
         limit (limit server options)
@@ -129,7 +147,12 @@
     (.addBean server limit)
     (when-some [configure (:configurator engine-options)] (configure server))
     (start-server! server)
-    (JettyRunning. server (vals connectors) (ports-of connectors) limit accepting (slow/start (vals connectors) header-timeout-ms))))
+    (JettyRunning. server
+                   (vals connectors)
+                   (ports-of connectors)
+                   limit
+                   accepting
+                   (slow/start (vals connectors) header-timeout-ms))))
 
 (def engine
   "What thrum.server.spi says an engine is."

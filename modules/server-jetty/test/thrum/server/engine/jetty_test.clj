@@ -25,8 +25,10 @@
   "The engine that is tested; Tomcat's tests bind it."
   :jetty)
 
-(defn- all-engine-threads []
-  (filter #(re-find #"^jetty-|^Connector|-Poller|-Acceptor" (.getName ^Thread %)) (keys (Thread/getAllStackTraces))))
+(defn- all-engine-threads
+  []
+  (filter #(re-find #"^jetty-|^Connector|-Poller|-Acceptor" (.getName ^Thread %))
+          (keys (Thread/getAllStackTraces))))
 
 (def ^:private ^:dynamic *others*
   "The threads of the servers of other tests."
@@ -67,15 +69,18 @@
     (is (gone?))))
 
 (deftest a-wrong-password-leaves-no-thread-and-stays-secret
-  (let [failure (try
-                  (serve ok {:ssl-port 0, :keystore (keys/key-store "server"), :key-password "battery-staple"})
-                  (catch ExceptionInfo e e))]
+  (let [failure
+        (try
+          (serve ok
+                 {:ssl-port 0, :keystore (keys/key-store "server"), :key-password "battery-staple"})
+          (catch ExceptionInfo e e))]
     (is (= :thrum/start-failed (:type (ex-data failure))))
     (is (not (str/includes? (str failure (ex-cause failure)) "battery-staple")))
     (is (gone?))))
 
 (deftest a-missing-key-store-leaves-no-thread
-  (is (= :thrum/start-failed (:type (start-failure {:ssl-port 0, :keystore "no/such/store.p12", :key-password "x"}))))
+  (is (= :thrum/start-failed
+         (:type (start-failure {:ssl-port 0, :keystore "no/such/store.p12", :key-password "x"}))))
   (is (gone?)))
 
 (deftest stopping-ends-every-platform-thread
@@ -86,7 +91,11 @@
 
 (deftest a-configurator-gets-the-server-before-it-starts
   (let [found (promise)
-        s (serve ok {:engine-options {:configurator (fn [^Server jetty] (deliver found [(.isRunning jetty) (count (.getConnectors jetty))]))}})]
+        s (serve ok
+                 {:engine-options {:configurator (fn [^Server jetty]
+                                                   (deliver found
+                                                            [(.isRunning jetty)
+                                                             (count (.getConnectors jetty))]))}})]
     (server/stop! s)
     (is (= [false 1] (deref found 0 :never)))))
 
@@ -107,11 +116,19 @@
 ;; Slow clients
 
 (defn- trickle!
-  "Sends bytes to the socket, one each 20 ms, until the other side has closed it; returns whether it did within ms."
+  "Sends bytes to the socket, one each 20 ms, until the other side has closed it; returns whether it
+  did within ms."
   [client ms text]
   (let [left (atom (seq text))]
-    (gate/eventually ms #(do (Thread/sleep 20)
-                             (not (wire/try-send! client (if-let [[c & more] @left] (do (reset! left more) (str c)) "x")))))))
+    (gate/eventually ms
+                     #(do
+                        (Thread/sleep 20)
+                        (not (wire/try-send! client
+                                             (if-let [[c & more] @left]
+                                               (do
+                                                 (reset! left more)
+                                                 (str c))
+                                               "x")))))))
 
 (deftest a-head-that-trickles-in-is-given-up
   (let [s (serve ok {:header-timeout-ms 300})
@@ -131,8 +148,12 @@
     (server/stop! s)))
 
 (deftest a-handshake-that-trickles-in-is-given-up
-  (let [s (serve ok {:port nil, :ssl-port 0, :keystore (keys/key-store "server"), :key-password keys/password
-                     :header-timeout-ms 300})
+  (let [s (serve ok
+                 {:port nil
+                  :ssl-port 0
+                  :keystore (keys/key-store "server")
+                  :key-password keys/password
+                  :header-timeout-ms 300})
         client (wire/connect (server/ssl-port s))]
     ;; The header of a record of 16 KiB that never comes.
     (is (trickle! client 5000 (map char [22 3 1 64 0])))
@@ -144,11 +165,10 @@
         read-all (fn [{:keys [body]}]
                    (try
                      (t/with-timeout 200 (slurp body))
-                     (catch Throwable e
-                       (deliver ended (:type (ex-data e)))
-                       (throw e))))
+                     (catch Throwable e (deliver ended (:type (ex-data e))) (throw e))))
         s (serve read-all {})
-        client (wire/send! (wire/connect (server/port s)) "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhalf")]
+        client (wire/send! (wire/connect (server/port s))
+                           "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhalf")]
     (is (= :thrum/timeout (deref ended 5000 :never)))
     (wire/close! client)
     (server/stop! s)))
@@ -170,15 +190,20 @@
 (defn- after-leaving
   "Returns how a handler ended whose client left by (leave! client)."
   [connect options leave!]
-  (let [entered (promise), outcome (promise), gate (promise)
-        s (serve (noting-interrupts entered outcome gate) (merge {:interrupt-on-disconnect? true} options))]
+  (let [entered (promise)
+        outcome (promise)
+        gate (promise)
+        s (serve (noting-interrupts entered outcome gate)
+                 (merge {:interrupt-on-disconnect? true} options))]
     (try
       (let [client (connect s)]
         (wire/send! client (wire/get "/wait"))
         (deref entered 5000 nil)
         (leave! client)
         (deref outcome 5000 :nothing))
-      (finally (deliver gate :open) (server/stop! s)))))
+      (finally
+        (deliver gate :open)
+        (server/stop! s)))))
 
 (defn- plain [s] (wire/connect (server/port s)))
 
@@ -186,7 +211,11 @@
   (wire/client (keys/connect (server/ssl-port s))))
 
 (def ^:private tls
-  {:port nil, :ssl-port 0, :keystore (delay (keys/key-store "server")), :key-password keys/password, :h2? false})
+  {:port nil
+   :ssl-port 0
+   :keystore (delay (keys/key-store "server"))
+   :key-password keys/password
+   :h2? false})
 
 (defn- tls-options []
   (update tls :keystore deref))
@@ -194,7 +223,8 @@
 (deftest a-client-that-closes-or-resets-interrupts-its-handler
   (is (= :interrupted (after-leaving plain {} wire/close!)))
   (is (= :interrupted (after-leaving plain {} wire/reset!!)))
-  (is (= :interrupted (after-leaving secure (tls-options) (fn [{:keys [^Socket socket]}] (.close socket))))))
+  (is (= :interrupted
+         (after-leaving secure (tls-options) (fn [{:keys [^Socket socket]}] (.close socket))))))
 
 (defn- http-connection ^HttpConnection [^EndPoint end-point]
   (let [connection (.getConnection end-point)]
@@ -211,8 +241,11 @@
 
 (deftest a-client-that-stays-is-not-taken-for-gone
   (doseq [[connect options] [[plain {}] [secure (tls-options)]]]
-    (let [entered (promise), outcome (promise), gate (promise)
-          s (serve (noting-interrupts entered outcome gate) (merge {:interrupt-on-disconnect? true} options))
+    (let [entered (promise)
+          outcome (promise)
+          gate (promise)
+          s (serve (noting-interrupts entered outcome gate)
+                   (merge {:interrupt-on-disconnect? true} options))
           client (connect s)]
       (wire/send! client (wire/get "/wait"))
       (is (deref entered 5000 nil))
@@ -252,10 +285,14 @@
 ;; Connections that are being accepted at the end
 
 (defn- ask-until
-  "Asks on one connection after the other until it is over, or there is no server; returns how the answers ended."
+  "Asks on one connection after the other until it is over, or there is no server; returns how the
+  answers ended."
   [over? port asked]
   (loop [ends #{}]
-    (if-some [client (when-not (realized? over?) (try (wire/connect port) (catch java.io.IOException _ nil)))]
+    (if-some [client (when-not (realized? over?)
+                       (try
+                         (wire/connect port)
+                         (catch java.io.IOException _ nil)))]
       (let [{:keys [ended]} (wire/ask! client (wire/get "/" "Connection: close"))]
         (swap! asked inc)
         (wire/close! client)
@@ -276,7 +313,9 @@
 ;; Websockets that Jetty declines
 
 (def ^:private handshake
-  (wire/get "/" "Upgrade: websocket" "Connection: Upgrade" "Sec-WebSocket-Version: 13" "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="))
+  (wire/get "/"
+            "Upgrade: websocket" "Connection: Upgrade"
+            "Sec-WebSocket-Version: 13" "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="))
 
 (defn- declined [protocol handshake]
   ;; Thrum's own look at a handshake would find these first.

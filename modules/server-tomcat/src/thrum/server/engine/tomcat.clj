@@ -1,8 +1,9 @@
 (ns thrum.server.engine.tomcat
-  "The engine of Tomcat 11's connector, without its servlets: HTTP/1.1, 1.0 and 2, TLS and websockets.
+  "The engine of Tomcat 11's connector, without its servlets: HTTP/1.1, 1.0 and 2, TLS and
+  websockets.
 
-  Tomcat's own threads accept and poll, two platform threads for each port. What has arrived on a connection is read on a fresh virtual
-  thread, and handled there."
+  Tomcat's own threads accept and poll, two platform threads for each port. What has arrived on a
+  connection is read on a fresh virtual thread, and handled there."
   (:require
    [thrum.impl.jdk :as jdk]
    [thrum.server.engine.tomcat.connections :as connections]
@@ -21,8 +22,10 @@
 (def ^:private positive {:check pos-int?, :accepts "a positive integer"})
 
 (def ^:private rows
-  {:h2-max-streams (assoc positive :default "256" :doc "how many requests an HTTP/2 connection may have at once")
-   :configurator {:check ifn?, :accepts "a function of an org.apache.coyote.http11.Http11NioProtocol"
+  {:h2-max-streams
+   (assoc positive :default "256" :doc "how many requests an HTTP/2 connection may have at once")
+   :configurator {:check ifn?
+                  :accepts "a function of an org.apache.coyote.http11.Http11NioProtocol"
                   :doc "called with the protocol of each port, before it starts"}})
 
 (defn- adapter
@@ -52,11 +55,15 @@
     (connector/stop! connectors threads))
   (native [_] (mapv :protocol connectors)))
 
-(defn- warn-of-pins! []
+(defn- warn-of-pins!
+  []
   (when (jdk/monitors-pin?)
-    (.log (System/getLogger "thrum.server") System$Logger$Level/WARNING
-          (str "On this JDK Tomcat waits inside synchronized: a client that is slow to send its body, or to take the answer, keeps a carrier "
-               "thread, and a few of them stop every virtual thread. Use JDK 24 or newer, or :jetty"))))
+    (.log
+      (System/getLogger "thrum.server")
+      System$Logger$Level/WARNING
+      (str
+        "On this JDK Tomcat waits inside synchronized: a client that is slow to send its body, or to take the answer, keeps a carrier "
+        "thread, and a few of them stop every virtual thread. Use JDK 24 or newer, or :jetty"))))
 
 (defn- start
   "Starts Tomcat's connectors; returns them as Running."

@@ -1,5 +1,6 @@
 (ns thrum.server.engine.tomcat-test
-  "Tomcat as an engine, beside what it has in common with Jetty: its options, its connections, and handlers that are late."
+  "Tomcat as an engine, beside what it has in common with Jetty: its options, its connections, and
+  handlers that are late."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
@@ -37,7 +38,10 @@
 
 (deftest a-configurator-gets-the-protocol-before-it-starts
   (let [found (promise)
-        s (serve ok {:engine-options {:configurator (fn [^Http11NioProtocol p] (deliver found [(.getLocalPort p) (.getAcceptCount p)]))}})]
+        s (serve ok
+                 {:engine-options {:configurator
+                                   (fn [^Http11NioProtocol p]
+                                     (deliver found [(.getLocalPort p) (.getAcceptCount p)]))}})]
     (server/stop! s)
     (is (= [-1 4096] (deref found 0 :never)))))
 
@@ -54,11 +58,16 @@
 
 (deftest two-blanks-in-the-line-are-refused
   (let [s (serve ok {})
-        status (fn [text] (let [client (wire/connect (server/port s))]
-                            (try (:status (wire/ask! client text)) (finally (wire/close! client)))))]
+        status (fn [text]
+                 (let [client (wire/connect (server/port s))]
+                   (try
+                     (:status (wire/ask! client text))
+                     (finally
+                       (wire/close! client)))))]
     (doseq [line ["GET  / HTTP/1.1" "GET /  HTTP/1.1" "GET \t/ HTTP/1.1" "GET / \tHTTP/1.1"]]
       (is (= 400 (status (str line "\r\nHost: localhost\r\n\r\n"))) (pr-str line)))
-    (is (= 200 (status (str "\r\n\r\n" (wire/get "/")))) "lines before the request's are none of it")
+    (is (= 200 (status (str "\r\n\r\n" (wire/get "/"))))
+        "lines before the request's are none of it")
     (server/stop! s)))
 
 ;; Late handlers, and late readers
@@ -79,7 +88,11 @@
   (let [gate (promise)
         stubborn (fn [r]
                    (loop []
-                     (when-not (try (deref gate) true (catch InterruptedException _ false)) (recur)))
+                     (when-not (try
+                                 (deref gate)
+                                 true
+                                 (catch InterruptedException _ false))
+                       (recur)))
                    (ok r))
         s (serve stubborn {:request-timeout-ms 100})
         client (wire/connect (server/port s))

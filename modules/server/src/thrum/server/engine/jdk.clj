@@ -1,8 +1,9 @@
 (ns thrum.server.engine.jdk
-  "The engine that needs nothing: com.sun.net.httpserver on virtual threads. HTTP/1.1 and 1.0, neither TLS nor websockets.
+  "The engine that needs nothing: com.sun.net.httpserver on virtual threads. HTTP/1.1 and 1.0,
+  neither TLS nor websockets.
 
-  Some of its bounds are properties of the JVM, read once: the first server of the JVM sets them, and a later one that asks for
-  other values is refused."
+  Some of its bounds are properties of the JVM, read once: the first server of the JVM sets them,
+  and a later one that asks for other values is refused."
   (:require
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
@@ -45,17 +46,23 @@
   (doseq [[k v] (properties options)]
     (when-not (System/getProperty k) (System/setProperty k v))))
 
-(defn- check-fixed! [wanted]
-  (doseq [[k v] wanted, :let [was (get (.get fixed) k)]]
+(defn- check-fixed!
+  [wanted]
+  (doseq [[k v] wanted
+          :let [was (get (.get fixed) k)]]
     (when-not (= v was)
-      (throw (error/invalid (str "The JDK's server has one " k " for the whole JVM; it is " was " already, and cannot be " v)
+      (throw (error/invalid (str "The JDK's server has one " k
+                                 " for the whole JVM; it is " was
+                                 " already, and cannot be " v)
                             {:option k, :value v, :fixed was})))))
 
-(defn- fix! [options]
+(defn- fix!
+  [options]
   (when (.compareAndSet fixed nil (select-keys options [:idle-timeout-ms :max-connections]))
     (set-properties! options))
   ;; What was not asked for is not missed.
-  (check-fixed! (select-keys options (conj (options/given options [:max-connections]) :idle-timeout-ms))))
+  (check-fixed! (select-keys options
+                             (conj (options/given options [:max-connections]) :idle-timeout-ms))))
 
 ;; Silence: a connection that takes too long to send or to take bytes
 
@@ -65,15 +72,13 @@
   (^boolean watched [])             ; returns whether it has to be looked at again
   (^Object over []))
 
-;; due: when what blocks now must have ended, or nil. One alarm serves the whole exchange; an interrupt closes the JDK's channel.
-(deftype Patience [^Thread thread ^:unsynchronized-mutable due ^:unsynchronized-mutable fired ^:unsynchronized-mutable over]
+;; due: when what blocks now must have ended, or nil. One alarm serves the whole exchange; an
+;; interrupt closes the JDK's channel.
+(deftype Patience [^Thread thread ^:unsynchronized-mutable due ^:unsynchronized-mutable fired
+                   ^:unsynchronized-mutable over]
   Guard
-  (enter [this ms]
-    (locking this (set! due (deadline/in-ms ms))))
-  (leave [this]
-    (locking this
-      (set! due nil)
-      (when fired (Thread/interrupted))))
+  (enter [this ms] (locking this (set! due (deadline/in-ms ms))))
+  (leave [this] (locking this (set! due nil) (when fired (Thread/interrupted))))
   (watched [this]
     (locking this
       (when (and due (not over) (deadline/passed? (long due)))
@@ -81,8 +86,7 @@
         (set! over true)
         (.interrupt thread))
       (not over)))
-  (over [this]
-    (locking this (set! over true))))
+  (over [this] (locking this (set! over true))))
 
 (defn- watch! [^Patience patience ms]
   (deadline/arm! (deadline/in-ms ms) #(when (.watched patience) (watch! patience ms))))
@@ -101,7 +105,8 @@
        (finally (.leave ~patience)))))
 
 (defn- read-in-time
-  "Reads as in does. A chunk's size of more than 31 bits is negative for the JDK, which finds its own index out of bounds then."
+  "Reads as in does. A chunk's size of more than 31 bits is negative for the JDK, which finds its
+  own index out of bounds then."
   [^InputStream in ^Patience patience ms ^bytes b offset n]
   (Objects/checkFromIndexSize (int offset) (int n) (alength b))
   (in-time [patience ms]
@@ -109,11 +114,13 @@
       (.read in b (int offset) (int n))
       (catch IndexOutOfBoundsException e (throw (IOException. "A chunk is too long" e))))))
 
-(defn- timed-input ^InputStream [^InputStream in ^Patience patience ms]
+(defn- timed-input
+  ^InputStream [^InputStream in ^Patience patience ms]
   (proxy [InputStream] []
     (read
-      ([] (let [one (byte-array 1)]
-            (if (neg? (long (read-in-time in patience ms one 0 1))) -1 (bit-and 0xff (aget one 0)))))
+      ([]
+       (let [one (byte-array 1)]
+         (if (neg? (long (read-in-time in patience ms one 0 1))) -1 (bit-and 0xff (aget one 0)))))
       ([b] (read-in-time in patience ms b 0 (alength ^bytes b)))
       ([b offset n] (read-in-time in patience ms b offset n)))
     (available [] (.available in))
@@ -154,7 +161,8 @@
     (.toArray all)))
 
 (defn- latin
-  "Returns the value with ? in place of what is not Latin-1: of a wide character JDK 21 sends the lower half, which may be a line's end."
+  "Returns the value with ? in place of what is not Latin-1: of a wide character JDK 21 sends the
+  lower half, which may be a line's end."
   ^String [^String value]
   (if (loop [i 0]
         (or (= i (.length value))
@@ -190,7 +198,8 @@
   1000)
 
 (defn- close-out!
-  "Ends the response. Closing it reads what is left of the request's body, which may never come: where there is one, not for long."
+  "Ends the response. Closing it reads what is left of the request's body, which may never come:
+  where there is one, not for long."
   [body ^OutputStream out]
   (.flush out)
   (if (nil? body)
@@ -217,26 +226,32 @@
   "How many bytes of a body are held at most, on HTTP/1.0."
   8388608)
 
-(defn- check-held! [^ByteArrayOutputStream held ^long more]
+(defn- check-held!
+  [^ByteArrayOutputStream held ^long more]
   (when (< most-held (+ (.size held) more))
-    (throw (ex-info (str "On HTTP/1.0 the engine :jdk holds a body without a Content-Length, and no more than " most-held " bytes of it")
-                    {:type :thrum/response}))))
+    (throw
+      (ex-info
+        (str "On HTTP/1.0 the engine :jdk holds a body without a Content-Length, and no more than "
+             most-held
+             " bytes of it")
+        {:type :thrum/response}))))
 
 (defn- holding
   "Returns a stream into held, which takes no more than may be held."
   ^OutputStream [^ByteArrayOutputStream held]
-  (let [hold! (fn [b offset n]
-                (check-held! held n)
-                (.write held ^bytes b (int offset) (int n)))]
+  (let [hold! (fn [b offset n] (check-held! held n) (.write held ^bytes b (int offset) (int n)))]
     (proxy [OutputStream] []
-      (write
-        ([x] (if (bytes? x) (hold! x 0 (alength ^bytes x)) (hold! (byte-array [(unchecked-byte (int x))]) 0 1)))
-        ([b offset n] (hold! b offset n)))
+      (write ([x]
+              (if (bytes? x)
+                (hold! x 0 (alength ^bytes x))
+                (hold! (byte-array [(unchecked-byte (int x))]) 0 1)))
+             ([b offset n] (hold! b offset n)))
       (flush [])
       (close []))))
 
 (defn- events?
-  "Tells whether the headers are those of a stream of events, whose client comes again wherever it ends."
+  "Tells whether the headers are those of a stream of events, whose client comes again wherever it
+  ends."
   [^objects headers]
   (loop [i 0]
     (and (< i (alength headers))
@@ -244,15 +259,13 @@
                   (.startsWith ^String (aget headers (inc i)) "text/event-stream"))
              (recur (+ i 2))))))
 
-;; kind: of the request's body. held: the body of a response on HTTP/1.0 without a length: its end would be that of the connection, and a cut look like it.
+;; kind: of the request's body. held: the body of a response on HTTP/1.0 without a length: its end
+;; would be that of the connection, and a cut look like it.
 (deftype JdkWire [^HttpExchange exchange kind ^Patience patience ^long idle-ms ^CountDownLatch done
-                  ^:unsynchronized-mutable held
-                  ^:unsynchronized-mutable ^objects held-headers
-                  ^:unsynchronized-mutable ^int held-status
-                  ^:volatile-mutable cut]
+                  ^:unsynchronized-mutable held ^:unsynchronized-mutable ^objects held-headers
+                  ^:unsynchronized-mutable ^int held-status ^:volatile-mutable cut]
   Cut
   (isCut [_] (boolean cut))
-
   Wire
   (method [_] (.getRequestMethod exchange))
   (target [_] (.toString (.getRequestURI exchange)))
@@ -263,28 +276,32 @@
   (remote [_] (.getRemoteAddress exchange))
   (local [_] (.getLocalAddress exchange))
   (certificate [_] nil)
-  (body [_]
-    (when kind
-      (timed-input (.getRequestBody exchange) patience idle-ms)))
-
+  (body [_] (when kind (timed-input (.getRequestBody exchange) patience idle-ms)))
   (send [this status headers body]
     (check-cut! this)
-    (in-time [patience idle-ms]
-      (send-all! exchange kind status headers body)))
+    (in-time [patience idle-ms] (send-all! exchange kind status headers body)))
   (begin [this status headers length]
     (check-cut! this)
     (if (and (neg? length) (http-1-0? exchange) (not (events? headers)))
-      (do (set! held (ByteArrayOutputStream.))
-          (set! held-headers headers)
-          (set! held-status (int status))
-          (holding held))
-      (do (set-headers! exchange kind headers)
-          ;; For the JDK 0 says that the length is not known, and -1 that it is 0.
-          (.sendResponseHeaders exchange status (case length -1 0, 0 -1, length))
-          (timed-output (.getResponseBody exchange) this patience idle-ms))))
+      (do
+        (set! held (ByteArrayOutputStream.))
+        (set! held-headers headers)
+        (set! held-status (int status))
+        (holding held))
+      (do
+        (set-headers! exchange kind headers)
+        ;; For the JDK 0 says that the length is not known, and -1 that it is 0.
+        (.sendResponseHeaders exchange
+                              status
+                              (case length
+                                -1 0
+                                0 -1
+                                length))
+        (timed-output (.getResponseBody exchange) this patience idle-ms))))
   (end [this]
     (check-cut! this)
-    (in-time [patience idle-ms]
+    (in-time
+      [patience idle-ms]
       (if held
         (send-all! exchange kind held-status held-headers (.toByteArray ^ByteArrayOutputStream held))
         (close-out! kind (.getResponseBody exchange)))))
@@ -311,39 +328,54 @@
   (end-exchange! wire))
 
 (defn- serve-apart!
-  "Serves on another thread, so that this one can end the connection where the handler does not listen to its interrupt."
+  "Serves on another thread, so that this one can end the connection where the handler does not
+  listen to its interrupt."
   [serve ^JdkWire wire ^ThreadFactory threads]
   (let [^CountDownLatch done (.-done wire)]
     (.start (.newThread threads #(try (serve wire) (finally (.countDown done)))))
     (.await done)
     (end-exchange! wire)))
 
-(defn- handler ^HttpHandler [serve {:keys [idle-timeout-ms request-timeout-ms]} ^ThreadFactory threads]
-  (reify HttpHandler
+(defn- handler
+  ^HttpHandler [serve {:keys [idle-timeout-ms request-timeout-ms]} ^ThreadFactory threads]
+  (reify
+    HttpHandler
     (handle [_ exchange]
       (let [^Patience patience (.get patience-here)
-            wire (fn [p] (JdkWire. exchange (body-kind exchange) p idle-timeout-ms (CountDownLatch. 1) nil nil 0 false))]
+            wire (fn [p]
+                   (JdkWire. exchange
+                             (body-kind exchange)
+                             p
+                             idle-timeout-ms
+                             (CountDownLatch. 1)
+                             nil
+                             nil
+                             0
+                             false))]
         (.leave patience)
         (if request-timeout-ms
           (serve-apart! serve (wire patience) threads)
           (serve-here! serve (wire patience)))))))
 
 (defn- executor
-  "Returns what runs each request on a fresh virtual thread, and ends it when its headers do not come in time."
+  "Returns what runs each request on a fresh virtual thread, and ends it when its headers do not
+  come in time."
   ^Executor [{:keys [header-timeout-ms idle-timeout-ms]} ^ThreadFactory threads]
-  (reify Executor
+  (reify
+    Executor
     (execute [_ request]
-      (.start (.newThread threads
-                          (fn []
-                            (let [patience (Patience. (Thread/currentThread) nil false false)
-                                  _ (.enter patience header-timeout-ms)
-                                  alarm (watch! patience (min (long header-timeout-ms) (long idle-timeout-ms)))]
-                              (.set patience-here patience)
-                              (try
-                                (.run ^Runnable request)
-                                (finally
-                                  (.over patience)
-                                  (deadline/disarm! alarm))))))))))
+      (.start (.newThread
+                threads
+                (fn []
+                  (let [patience (Patience. (Thread/currentThread) nil false false)
+                        _ (.enter patience header-timeout-ms)
+                        alarm (watch! patience (min (long header-timeout-ms) (long idle-timeout-ms)))]
+                    (.set patience-here patience)
+                    (try
+                      (.run ^Runnable request)
+                      (finally
+                        (.over patience)
+                        (deadline/disarm! alarm))))))))))
 
 ;; The server
 
@@ -368,19 +400,28 @@
     (some-> ^Thread (.get stopping) (.join)))
   (native [_] server))
 
-(defn- warn-of-pins! []
+(defn- warn-of-pins!
+  []
   (when (jdk/monitors-pin?)
-    (.log (System/getLogger "thrum.server") System$Logger$Level/WARNING
-          (str "On this JDK the engine :jdk reads inside synchronized: a client that is slow to send keeps a carrier thread, and a few of "
-               "them stop every virtual thread. Use JDK 24 or newer, or :jetty"))))
+    (.log
+      (System/getLogger "thrum.server")
+      System$Logger$Level/WARNING
+      (str
+        "On this JDK the engine :jdk reads inside synchronized: a client that is slow to send keeps a carrier thread, and a few of "
+        "them stop every virtual thread. Use JDK 24 or newer, or :jetty"))))
 
 (defn- check-provider!
-  "Refuses another server that a jar or a system property puts in the place of the JDK's own: what is said of this engine is not said of it."
+  "Refuses another server that a jar or a system property puts in the place of the JDK's own: what
+  is said of this engine is not said of it."
   [provider]
   (when-not (= "jdk.httpserver" (.getName (.getModule (class provider))))
-    (throw (error/invalid (str "The engine :jdk is the JDK's own server, and " (.getName (class provider)) " takes its place, by a jar or by the system"
-                               " property com.sun.net.httpserver.HttpServerProvider: take that away, or choose another engine")
-                          {:option :engine, :value :jdk, :provider (.getName (class provider))}))))
+    (throw
+      (error/invalid
+        (str
+          "The engine :jdk is the JDK's own server, and " (.getName (class provider))
+          " takes its place, by a jar or by the system"
+          " property com.sun.net.httpserver.HttpServerProvider: take that away, or choose another engine")
+        {:option :engine, :value :jdk, :provider (.getName (class provider))}))))
 
 (defn- start ^Running [{:keys [host port backlog] :as options} serve]
   (check-provider! (HttpServerProvider/provider))
@@ -399,10 +440,13 @@
    :capabilities #{:http-1.0 :blocking-send}
    :rows {}
    ;; What the JDK's parser does before we see anything, and keeps to itself.
-   :gaps {:own-error-pages-tell-nothing "the JDK's own refusals carry a fixed phrase, as URISyntaxException thrown"
-          :http-1-0-is-not-asked-to-go-on "the JDK answers Expect: 100-continue whatever the version"
+   :gaps {:own-error-pages-tell-nothing
+          "the JDK's own refusals carry a fixed phrase, as URISyntaxException thrown"
+          :http-1-0-is-not-asked-to-go-on
+          "the JDK answers Expect: 100-continue whatever the version"
           :garbled-coding-is-refused "the JDK trims control characters around a header's value"
-          :chunk-sizes-may-exceed-32-bits "the JDK counts a chunk's size in 32 bits, and keeps it to itself"
+          :chunk-sizes-may-exceed-32-bits
+          "the JDK counts a chunk's size in 32 bits, and keeps it to itself"
           :handlers-date-is-sent "the JDK puts its own Date in its place"
           :bare-cr-in-a-value-is-refused "for the JDK a bare CR ends a header's line"
           :bare-lf-does-not-end-a-header "for the JDK LF alone ends a header's line"

@@ -1,5 +1,7 @@
-(ns ^:no-doc thrum.server.impl.access-log
-  "The built-in observer: one line a request, without query, cookies or other secrets, written by a thread of its own."
+(ns thrum.server.impl.access-log
+  "The built-in observer: one line a request, without query, cookies or other secrets, written by a
+  thread of its own."
+  {:no-doc true}
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -33,7 +35,8 @@
     (and (<= 0x20 n 0x7e) (not= 0x22 n) (not= 0x5c n))))
 
 (defn- escaped-by
-  "Returns the string with each character that is not plain, of printable ASCII without quote and backslash, as (f character)."
+  "Returns the string with each character that is not plain, of printable ASCII without quote and
+  backslash, as (f character)."
   [f s]
   (let [s (bounded s)]
     (if (every? plain? s)
@@ -44,7 +47,8 @@
   (str/join (map #(format "\\x%02X" (bit-and 0xff (int %))) (.getBytes (str c) "UTF-8"))))
 
 (defn escaped
-  "Returns the string with every byte below 0x20 or above 0x7e, every quote and every backslash as \\xHH; cut where it is long."
+  "Returns the string with every byte below 0x20 or above 0x7e, every quote and every backslash as
+  \\xHH; cut where it is long."
   [s]
   (escaped-by as-bytes s))
 
@@ -86,13 +90,21 @@
     (string? x) (str "\"" (escaped-by #(format "\\u%04x" (int %)) x) "\"")
     :else (str x)))
 
-(defn- json [{:keys [request status bytes nanos throwable]} ^ZonedDateTime at]
-  (let [{:keys [remote-addr scheme uri protocol] id :thrum/request-id} request
-        fields ["time" (str (.toInstant at)) "remote_addr" remote-addr "scheme" (some-> scheme name) "host" (header request "host")
-                "method" (method-of request) "uri" uri "protocol" protocol "status" status "bytes" bytes
-                "seconds" (when nanos (symbol (seconds nanos))) "referer" (referer request) "user_agent" (header request "user-agent")
-                "request_id" id "error" (some-> throwable class .getName)]]
-    (str "{" (str/join "," (for [[k v] (partition 2 fields)] (str "\"" k "\":" (json-value v)))) "}")))
+(defn- json
+  [{:keys [request status bytes nanos throwable]} ^ZonedDateTime at]
+  (let [{:keys [remote-addr scheme uri protocol], id :thrum/request-id} request
+        fields ["time" (str (.toInstant at)) "remote_addr" remote-addr "scheme"
+                (some-> scheme
+                        name) "host" (header request "host") "method" (method-of request) "uri" uri
+                "protocol" protocol "status" status "bytes" bytes "seconds"
+                (when nanos (symbol (seconds nanos))) "referer" (referer request) "user_agent"
+                (header request "user-agent") "request_id" id "error"
+                (some-> throwable
+                        class
+                        .getName)]]
+    (str "{"
+         (str/join "," (for [[k v] (partition 2 fields)] (str "\"" k "\":" (json-value v))))
+         "}")))
 
 (def formats
   "By name: a function from an observer's facts and the time to a line."
@@ -111,7 +123,8 @@
   (.flush out))
 
 (defn- write-all!
-  "Writes until closed. A disk that fails ends the log, not the server: what comes then counts as dropped."
+  "Writes until closed. A disk that fails ends the log, not the server: what comes then counts as
+  dropped."
   [^Writer out close? lines closed ^LongAdder dropped]
   (try
     (write-lines! out lines closed)
@@ -129,11 +142,14 @@
   5000)
 
 (defn observer
-  "Returns an observer that writes to a java.io.Writer, which stays open, or appends to a file; format: one of formats; queue: how
-  many lines may wait to be written, beyond which they are dropped and counted."
+  "Returns an observer that writes to a java.io.Writer, which stays open, or appends to a file;
+  format: one of formats; queue: how many lines may wait to be written, beyond which they are
+  dropped and counted."
   [to {:keys [format queue]}]
   (when-not (or (instance? Writer to) (string? to) (instance? java.io.File to))
-    (throw (error/invalid (str "A log is written to a java.io.Writer, or a file, not " (shown/text to)) {:value to})))
+    (throw (error/invalid (str "A log is written to a java.io.Writer, or a file, not "
+                               (shown/text to))
+                          {:value to})))
   (let [own? (not (instance? Writer to))
         line (formats format)
         out (if own? (io/writer to :append true) to)
@@ -144,7 +160,5 @@
     {:end (fn [facts]
             (when (or @closed (not (.offer lines (line facts (ZonedDateTime/now)))))
               (.increment dropped)))
-     :stop (fn [_]
-             (compare-and-set! closed nil :stopped)
-             (.join thread stop-ms))
+     :stop (fn [_] (compare-and-set! closed nil :stopped) (.join thread stop-ms))
      :dropped #(.sum dropped)}))

@@ -1,5 +1,6 @@
-(ns ^:no-doc thrum.server.impl.address
+(ns thrum.server.impl.address
   "IP addresses as text, and blocks of them. Only literals are read: nothing is ever looked up."
+  {:no-doc true}
   (:require
    [clojure.string :as str])
   (:import
@@ -29,7 +30,8 @@
       (catch UnknownHostException _))))
 
 (defn address
-  "Returns the InetAddress of a literal, an IPv4 address in the form of IPv6 as that of IPv4; nil for what is none."
+  "Returns the InetAddress of a literal, an IPv4 address in the form of IPv6 as that of IPv4; nil
+  for what is none."
   ^InetAddress [^String s]
   (if (str/includes? s ":")
     (v6 s)
@@ -67,8 +69,8 @@
         (->Block bytes bits)))))
 
 (defn blocks
-  "Returns the blocks of a collection of addresses, blocks such as \"10.0.0.0/8\", :loopback and :private; nil where one is none
-  of these."
+  "Returns the blocks of a collection of addresses, blocks such as \"10.0.0.0/8\", :loopback and
+  :private; nil where one is none of these."
   [coll]
   (when (and (coll? coll) (every? #(or (string? %) (named %)) coll))
     (let [all (map block (mapcat #(named % [%]) coll))]

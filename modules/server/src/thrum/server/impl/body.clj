@@ -1,5 +1,7 @@
-(ns ^:no-doc thrum.server.impl.body
-  "How a response's body becomes bytes: through Ring's StreamableResponseBody where Ring is there, with the same meaning where it is not."
+(ns thrum.server.impl.body
+  "How a response's body becomes bytes: through Ring's StreamableResponseBody where Ring is there,
+  with the same meaning where it is not."
+  {:no-doc true}
   (:import
    (clojure.lang ISeq)
    (java.io Closeable File FileInputStream InputStream OutputStream)))
@@ -7,7 +9,8 @@
 (set! *warn-on-reflection* true)
 
 (defn- loaded
-  "Returns the var, or nil where its namespace is not on the classpath. What fails for another reason is thrown."
+  "Returns the var, or nil where its namespace is not on the classpath. What fails for another
+  reason is thrown."
   [sym]
   (try
     (requiring-resolve sym)
@@ -23,7 +26,8 @@
   (.getBytes s charset))
 
 (defn whole
-  "Returns the bytes of a body that is at hand, nil for one that has to be written out: String, byte[] and nil are."
+  "Returns the bytes of a body that is at hand, nil for one that has to be written out: String,
+  byte[] and nil are."
   ^bytes [body charset]
   (cond
     (string? body) (text-bytes body charset)
@@ -32,8 +36,8 @@
     :else nil))
 
 (defn known-length
-  "Returns how many bytes the body has, or nil where that is not known before it is written: a File of length 0 may be no plain file, but a
-  FIFO, or one of /proc."
+  "Returns how many bytes the body has, or nil where that is not known before it is written: a File
+  of length 0 may be no plain file, but a FIFO, or one of /proc."
   [body]
   (when (instance? File body)
     (let [length (.length ^File body)]
@@ -47,11 +51,12 @@
   (.write out (text-bytes (str x) charset))
   (.flush out))
 
-(defn- write-all! [body charset ^OutputStream out]
-  (cond
-    (or (seq? body) (instance? ISeq body)) (run! #(write-element! out % charset) body)
-    (instance? InputStream body) (with-open [in ^InputStream body] (.transferTo in out))
-    :else (throw (ex-info (str "A response's :body cannot be a " (.getName (class body))) {:type :thrum/response})))
+(defn- write-all!
+  [body charset ^OutputStream out]
+  (cond (or (seq? body) (instance? ISeq body)) (run! #(write-element! out % charset) body)
+        (instance? InputStream body) (with-open [in ^InputStream body] (.transferTo in out))
+        :else (throw (ex-info (str "A response's :body cannot be a " (.getName (class body)))
+                              {:type :thrum/response})))
   (.close out))
 
 (defn- write-file!
@@ -67,9 +72,10 @@
   (.close out))
 
 (defn write!
-  "Writes the body to the stream, and closes it when it is whole; not when it fails: so nobody takes a part for the whole. A seq is
-  flushed element by element. response: as the handler gave it; length: the known one of its body, beyond which nothing is written.
-  In an async handler Ring's own implementations may return first, and close later."
+  "Writes the body to the stream, and closes it when it is whole; not when it fails: so nobody takes
+  a part for the whole. A seq is flushed element by element. response: as the handler gave it;
+  length: the known one of its body, beyond which nothing is written. In an async handler Ring's own
+  implementations may return first, and close later."
   [{:keys [body] :as response} length charset ^OutputStream out]
   (cond
     (instance? File body) (write-file! body (or length Long/MAX_VALUE) out)

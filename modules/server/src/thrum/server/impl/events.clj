@@ -1,5 +1,7 @@
-(ns ^:no-doc thrum.server.impl.events
-  "Server-sent events: a response's body that a plain function writes, event by event, and that a heartbeat keeps alive."
+(ns thrum.server.impl.events
+  "Server-sent events: a response's body that a plain function writes, event by event, and that a
+  heartbeat keeps alive."
+  {:no-doc true}
   (:require
    [clojure.string :as str]
    [thrum.impl.deadline :as deadline]
@@ -25,57 +27,53 @@
 ;; A body: f is called with what events are sent through.
 (deftype Stream [f heartbeat-ms])
 
-(deftype Events [^Target target ^OutputStream out ^:unsynchronized-mutable open ^:unsynchronized-mutable over
-                 ^:unsynchronized-mutable ^long sent ^:unsynchronized-mutable alarm]
+(deftype Events [^Target target ^OutputStream out ^:unsynchronized-mutable open
+                 ^:unsynchronized-mutable over ^:unsynchronized-mutable ^long sent
+                 ^:unsynchronized-mutable alarm]
   IEvents
   (write [this text]
     (let [bytes (.getBytes text StandardCharsets/UTF_8)]
       (locking this
         (when-not open (throw (IOException. "The stream of events has ended")))
-        (sink/telling target
-          (.write out bytes)
-          (.flush out))
+        (sink/telling target (.write out bytes) (.flush out))
         (set! sent (+ sent (alength bytes)))
         nil)))
-  (await [this a]
-    (locking this
-      (set! alarm a)
-      (when-not open (deadline/disarm! a))))
-  (end [this cancel]
-    (locking this
-      (when open
-        (set! over true)
-        (set! open false)
-        (cancel))))
+  (await [this a] (locking this (set! alarm a) (when-not open (deadline/disarm! a))))
+  (end [this cancel] (locking this (when open (set! over true) (set! open false) (cancel))))
   (ended [this] (locking this (boolean over)))
-  (finish [this]
-    (locking this
-      (set! open false)
-      (when alarm (deadline/disarm! alarm))))
+  (finish [this] (locking this (set! open false) (when alarm (deadline/disarm! alarm))))
   (isOpen [this] (locking this (boolean open)))
   (sent [this] (locking this sent)))
 
 ;; The format (HTML, 9.2)
 
-(defn- field [k value]
+(defn- field
+  [k value]
   (when (some? value)
     (when (re-find #"[\r\n\u0000]" (str value))
-      (throw (error/invalid (str "The " (name k) " of an event is one line, not " (shown/text value)) {:option k, :value value})))
+      (throw (error/invalid (str "The " (name k)
+                                 " of an event is one line, not " (shown/text value))
+                            {:option k, :value value})))
     (str (name k) ": " value "\n")))
 
 (defn- data-lines [data]
   (str/join (map #(str "data: " % "\n") (str/split (str data) #"\r\n|\r|\n" -1))))
 
-(defn- formatted ^String [event]
-  (cond
-    (string? event) (str (data-lines event) "\n")
-    (map? event) (let [{:keys [id event data retry]} event]
-                   (str (field :id id) (field :event event) (field :retry retry) (when (some? data) (data-lines data)) "\n"))
-    :else (throw (error/invalid (str "An event is a string or a map, not " (shown/text event)) {:value event}))))
+(defn- formatted
+  ^String [event]
+  (cond (string? event) (str (data-lines event) "\n")
+        (map? event) (let [{:keys [id event data retry]} event]
+                       (str (field :id id)
+                            (field :event event)
+                            (field :retry retry)
+                            (when (some? data) (data-lines data))
+                            "\n"))
+        :else (throw (error/invalid (str "An event is a string or a map, not " (shown/text event))
+                                    {:value event}))))
 
 (defn send!
-  "Sends an event: a string, its data, or a map of :event, :data, :id and :retry. Blocks until it is written. Throws IOException
-  when the client has gone."
+  "Sends an event: a string, its data, or a map of :event, :data, :id and :retry. Blocks until it is
+  written. Throws IOException when the client has gone."
   [^Events events event]
   (.write events (formatted event)))
 
@@ -91,13 +89,15 @@
       (when (.isOpen events) (lost)))))
 
 (defn- beat-later!
-  "Sends a comment in so many ms, and again, as long as the stream is open. Not on the alarm's own thread: a write blocks."
-  [^Events events ms {:keys [elsewhere] :as exchange}]
-  (.await events (deadline/arm! (deadline/in-ms ms) (fn [] (elsewhere #(beat! events ms exchange))))))
+  "Sends a comment in so many ms, and again, as long as the stream is open. Not on the alarm's own
+  thread: a write blocks."
+  [^Events events ms {:keys [elsewhere], :as exchange}]
+  (.await events
+          (deadline/arm! (deadline/in-ms ms) (fn [] (elsewhere #(beat! events ms exchange))))))
 
 (defn end!
-  "Ends the stream from another thread: nothing more is sent, and (cancel) is called, while nobody writes. Blocks as long as a
-  write does."
+  "Ends the stream from another thread: nothing more is sent, and (cancel) is called, while nobody
+  writes. Blocks as long as a write does."
   [^Events events cancel]
   (.end events cancel))
 
@@ -113,9 +113,9 @@
   (when (.ended events) (Thread/interrupted)))
 
 (defn stream!
-  "Begins the response at target, and calls the stream's function with its events, which (opened events) gets before. Returns how many
-  bytes were sent. (elsewhere f) calls f on a thread of its own; (lost) is called there when a heartbeat could not be sent: the client has
-  gone."
+  "Begins the response at target, and calls the stream's function with its events, which (opened
+  events) gets before. Returns how many bytes were sent. (elsewhere f) calls f on a thread of its
+  own; (lost) is called there when a heartbeat could not be sent: the client has gone."
   [^Stream stream ^Target target {:keys [opened] :as exchange}]
   (let [out (.begin target nil)
         events (Events. target out true false 0 nil)]
@@ -126,7 +126,9 @@
     (.sent events)))
 
 (def ^:private headers
-  {"Content-Type" "text/event-stream; charset=utf-8", "Cache-Control" "no-store", "X-Accel-Buffering" "no"})
+  {"Content-Type" "text/event-stream; charset=utf-8"
+   "Cache-Control" "no-store"
+   "X-Accel-Buffering" "no"})
 
 (defn response
   "Returns a response whose body calls f with events."

@@ -1,5 +1,7 @@
-(ns ^:no-doc thrum.server.impl.exchange
-  "The life of one request, the same on every engine: admitted, given a deadline, run, answered or aborted."
+(ns thrum.server.impl.exchange
+  "The life of one request, the same on every engine: admitted, given a deadline, run, answered or
+  aborted."
+  {:no-doc true}
   (:require
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
@@ -57,8 +59,8 @@
   (^boolean settled [])                      ; has the client been answered, as far as it will be?
   (facts []))
 
-;; stage: :open until the first byte, :committed, :socket, :done; :dead once somebody else has answered, or cut the connection. :left at
-;; the end of all.
+;; stage: :open until the first byte, :committed, :socket, :done; :dead once somebody else has
+;; answered, or cut the connection. :left at the end of all.
 (deftype Exchange [^Traffic traffic ^Wire wire ^Thread thread ^ClassLoader loader ^long arrived
                    ^:unsynchronized-mutable request
                    ^:unsynchronized-mutable form
@@ -140,8 +142,26 @@
   (overlong [_] (set! flaw :overlong))
   (broken [_] (when-not flaw (set! flaw :broken))))
 
-(defn- exchange [traffic wire]
-  (Exchange. traffic wire (Thread/currentThread) (.getContextClassLoader (Thread/currentThread)) (System/nanoTime) nil nil nil :open false nil nil false false nil 0 0 nil))
+(defn- exchange
+  [traffic wire]
+  (Exchange. traffic
+             wire
+             (Thread/currentThread)
+             (.getContextClassLoader (Thread/currentThread))
+             (System/nanoTime)
+             nil
+             nil
+             nil
+             :open
+             false
+             nil
+             nil
+             false
+             false
+             nil
+             0
+             0
+             nil))
 
 (defn- option [^Exchange x k]
   (get (traffic/options (.-traffic x)) k))
@@ -150,7 +170,8 @@
   (traffic/tell! (.-traffic x) event #(.facts x)))
 
 (defn- start!
-  "Calls f on a virtual thread of its own, which inherits nothing: what the handler has set on its thread is not the observer's."
+  "Calls f on a virtual thread of its own, which inherits nothing: what the handler has set on its
+  thread is not the observer's."
   [^Exchange x name f]
   (.start (doto (jdk/clean-thread name f)
             (.setContextClassLoader (.-loader x)))))
@@ -187,11 +208,13 @@
 
 (def ^:private told
   "What is counted, and which observer is called, for the reason of an end."
-  {:thrum/timeout [:timed-out :timeout], :slow [:timed-out :timeout], :disconnected [:disconnected :disconnect]})
+  {:thrum/timeout [:timed-out :timeout]
+   :slow [:timed-out :timeout]
+   :disconnected [:disconnected :disconnect]})
 
 (defn- end-for!
-  "Ends what is at this stage: answers where nothing has been sent, cuts the connection otherwise, and interrupts the handler. The observer,
-  which may block, comes last."
+  "Ends what is at this stage: answers where nothing has been sent, cuts the connection otherwise,
+  and interrupts the handler. The observer, which may block, comes last."
   [^Exchange x reason stage]
   (let [[counter event] (when-not (= :done stage) (told reason))]
     (traffic/add! (.-traffic x) :overdue 1)
@@ -204,15 +227,16 @@
     (when event (tell! x event))))
 
 (defn end!
-  "Ends the exchange for this reason, if it has not ended: 503 where nothing has been sent, otherwise the connection is cut. The
-  handler is interrupted, once. Nothing for a websocket."
+  "Ends the exchange for this reason, if it has not ended: 503 where nothing has been sent,
+  otherwise the connection is cut. The handler is interrupted, once. Nothing for a websocket."
   [^Exchange x reason]
   (when-some [stage (.die x reason)]
     (when-not (= :socket stage)
       (end-for! x reason stage))))
 
 (defn end-if-slow!
-  "Ends the exchange whose client sends or takes too slowly. Not on the thread that looks, which is there for all: an observer may block."
+  "Ends the exchange whose client sends or takes too slowly. Not on the thread that looks, which is
+  there for all: an observer may block."
   [^Exchange x]
   (when (pace/late? (.-wire x))
     (start! x "http-slow" #(end! x :slow))))
@@ -230,8 +254,8 @@
   (and (some? (.socket x)) (not (.settled x))))
 
 (defn awaited?
-  "Tells whether the end of the server waits for the exchange: for a handler until it ends, for a stream's function until its
-  client has been answered."
+  "Tells whether the end of the server waits for the exchange: for a handler until it ends, for a
+  stream's function until its client has been answered."
   [^Exchange x]
   (or (nil? (.socket x)) (not (.settled x))))
 
@@ -241,8 +265,8 @@
     (websocket/close! stream 1001 "Going away")))
 
 (defn end-stream!
-  "Ends a stream as its client expects it, on a thread of its own: a websocket is closed with 1001, events end with the response,
-  and their function is cancelled. Nothing for what is no stream."
+  "Ends a stream as its client expects it, on a thread of its own: a websocket is closed with 1001,
+  events end with the response, and their function is cancelled. Nothing for what is no stream."
   [^Exchange x]
   (when-some [stream (.socket x)]
     (start! x "http-farewell" #(try (bid-farewell! x stream) (catch IOException _)))))
@@ -260,7 +284,8 @@
               (finally (answered! x))))))
 
 (defn- time-out!
-  "Ends what is not a stream and has not been answered. Not on the alarm's thread, one of the platform's: an observer may block."
+  "Ends what is not a stream and has not been answered. Not on the alarm's thread, one of the
+  platform's: an observer may block."
   [^Exchange x]
   (when-not (or (.unbound x) (= :done (.stage x)))
     (start! x "http-deadline" #(end! x :thrum/timeout))))
@@ -271,7 +296,8 @@
   (when-not (.commit x)
     (throw (error/cancelled "This request" :over)))
   (.unwatch ^Wire (.-wire x))
-  ;; An interrupt that the handler left behind must not end the write; one of ours would have made the commit fail.
+  ;; An interrupt that the handler left behind must not end the write; one of ours would have made
+  ;; the commit fail.
   (Thread/interrupted))
 
 (deftype Answer [^Exchange x ^Head head]
@@ -295,7 +321,9 @@
   [^Head head body]
   (let [status (.-status head)]
     (when-not (= 204 status)
-      (or (some-> (body/whole body (.-charset head)) alength (as-> n (when-not (and (nil? body) (or (.-length head) (= 304 status))) n)))
+      (or (some-> (body/whole body (.-charset head))
+                  alength
+                  (as-> n (when-not (and (nil? body) (or (.-length head) (= 304 status))) n)))
           (body/known-length body)
           (.-length head)))))
 
@@ -321,12 +349,15 @@
 ;; Permits
 
 (defn- take-permit!
-  "Has the exchange hold a permit. Throws ::overload when the limiter has none: a handler's own limiter is not meant."
+  "Has the exchange hold a permit. Throws ::overload when the limiter has none: a handler's own
+  limiter is not meant."
   [^Exchange x limiter]
   (try
     (.hold x (limit/acquire! limiter))
     (catch ExceptionInfo e
-      (throw (if (= :thrum/rejected (error/type-of e)) (ex-info "The server is full" {:type ::overload} e) e)))))
+      (throw (if (= :thrum/rejected (error/type-of e))
+               (ex-info "The server is full" {:type ::overload} e)
+               e)))))
 
 ;; Streams: they leave :max-concurrent for :max-streams
 
@@ -378,15 +409,17 @@
   [^Exchange x]
   (websocket/refusal (.request x) (option x :ws-origins)))
 
-(defn- respond-with! [^Exchange x response]
-  (let [^Head head (cond-> (response/head response) (or (closing? x) (= :broken (.flaw x))) response/closing)
+(defn- respond-with!
+  [^Exchange x response]
+  (let [^Head head (cond-> (response/head response)
+                     (or (closing? x) (= :broken (.flaw x))) response/closing)
         body (:body response)]
-    (cond
-      (response/bodiless? (:request-method (.request x)) (.-status head)) (send-head! x head body)
-      (instance? Stream body) (stream-events! x head body)
-      :else (if-some [bytes (body/whole body (.-charset head))]
-              (send-whole! x head bytes)
-              (write-body! x head response)))))
+    (cond (response/bodiless? (:request-method (.request x)) (.-status head))
+          (send-head! x head body)
+          (instance? Stream body) (stream-events! x head body)
+          :else (if-some [bytes (body/whole body (.-charset head))]
+                  (send-whole! x head bytes)
+                  (write-body! x head response)))))
 
 (defn- respond! [^Exchange x response]
   (cond
@@ -404,20 +437,19 @@
   (answer []))
 
 ;; What an asynchronous handler calls with its answer, or its failure: the first call counts.
-(deftype Slot [^Thread thread ^:unsynchronized-mutable kind ^:unsynchronized-mutable value ^:volatile-mutable filled]
+(deftype Slot [^Thread thread ^:unsynchronized-mutable kind ^:unsynchronized-mutable value
+               ^:volatile-mutable filled]
   ISlot
   (fill [this k v]
     (locking this
-      (when-not filled
-        (set! kind k)
-        (set! value v)
-        (set! filled true)
-        (LockSupport/unpark thread))
+      (when-not filled (set! kind k) (set! value v) (set! filled true) (LockSupport/unpark thread))
       nil))
   (filled [_] filled)
   (answer [_]
     (if (= :raised kind)
-      (throw (if (instance? Throwable value) value (ex-info "A handler raised what is no Throwable" {:value (shown/datum value)})))
+      (throw (if (instance? Throwable value)
+               value
+               (ex-info "A handler raised what is no Throwable" {:value (shown/datum value)})))
       value)))
 
 (defn- call-async [handler request]
@@ -540,7 +572,8 @@
     (catch Throwable _ (cut-here! x))))
 
 (defn- serve-in!
-  "Tells the observer, runs the handler and answers for what it throws: all of it within the form's deadline."
+  "Tells the observer, runs the handler and answers for what it throws: all of it within the form's
+  deadline."
   [^Exchange x handler form]
   (try
     (.start x form)
@@ -548,9 +581,11 @@
     (converse! x handler)
     (catch Throwable t (fail-safely! x t))))
 
-(defn- run-handler! [^Exchange x handler]
+(defn- run-handler!
+  [^Exchange x handler]
   (try
-    (form/call {:name "request", :moment (moment x), :on-alarm #(time-out! x)} #(serve-in! x handler %))
+    (form/call {:name "request", :moment (moment x), :on-alarm #(time-out! x)}
+               #(serve-in! x handler %))
     ;; Its deadline had come before it began, or what it forked has failed.
     (catch Throwable t (fail-safely! x t))))
 
@@ -597,7 +632,9 @@
   "Reads the request. Returns whether it is one that can be handled; what is not has been answered."
   [^Exchange x]
   (try
-    (.setRequest x (as-asked x (request/->request (.-wire x) (body-of x) (option x :max-header-bytes))))
+    (.setRequest x
+                 (as-asked x
+                           (request/->request (.-wire x) (body-of x) (option x :max-header-bytes))))
     true
     (catch ExceptionInfo e
       (.setRequest x (request/told (.-wire x)))
@@ -611,7 +648,8 @@
       false)))
 
 (defn- await-answer!
-  "Waits for who answers in this thread's place: the engine takes the connection back when this one returns."
+  "Waits for who answers in this thread's place: the engine takes the connection back when this one
+  returns."
   [^Exchange x]
   (when (= :dead (.stage x))
     (while (not (.settled x))
@@ -628,8 +666,8 @@
   (traffic/leave! (.-traffic x) x))
 
 (defn serve!
-  "Serves one request on the calling thread, a fresh virtual one. Returns when its last byte has been sent, or its connection
-  cut, and all that its handler forked has ended."
+  "Serves one request on the calling thread, a fresh virtual one. Returns when its last byte has
+  been sent, or its connection cut, and all that its handler forked has ended."
   [traffic handler wire]
   (let [x (exchange traffic wire)]
     (traffic/enter! traffic x)

@@ -1,5 +1,7 @@
-(ns ^:no-doc thrum.server.impl.flow
-  "For engines: blocking on what is done elsewhere. An interrupt ends the wait, and leaves what is done alone."
+(ns thrum.server.impl.flow
+  "For engines: blocking on what is done elsewhere. An interrupt ends the wait, and leaves what is
+  done alone."
+  {:no-doc true}
   (:require
    [thrum.impl.jdk :as jdk])
   (:import
@@ -20,8 +22,10 @@
     (.get future)
     (catch ExecutionException e (throw (io-exception (.getCause e))))
     (catch InterruptedException e
-      ;; With its cause it is told from a failure: a form that cancels takes it for what it asked for.
-      (throw (.initCause (InterruptedIOException. "Interrupted while the client was waited for") e)))))
+      ;; With its cause it is told from a failure: a form that cancels takes it for what it asked
+      ;; for.
+      (throw (.initCause (InterruptedIOException. "Interrupted while the client was waited for")
+                         e)))))
 
 (defn elsewhere
   "Calls f on a virtual thread of its own; returns a CompletableFuture of what it returns or throws."

@@ -1,8 +1,11 @@
-(ns ^:no-doc thrum.server.impl.forwarded
-  "What trusted proxies say of a request: who the client is, and what it asked for (RFC 7239, or X-Forwarded-*).
+(ns thrum.server.impl.forwarded
+  "What trusted proxies say of a request: who the client is, and what it asked for (RFC 7239, or
+  X-Forwarded-*).
 
-  Each proxy writes down whom it was asked by, behind what stands there already, which anybody may have made up. So the hops are
-  read from the last one on, as long as who wrote it is trusted: the first that is not is the client."
+  Each proxy writes down whom it was asked by, behind what stands there already, which anybody may
+  have made up. So the hops are read from the last one on, as long as who wrote it is trusted: the
+  first that is not is the client."
+  {:no-doc true}
   (:require
    [clojure.string :as str]
    [thrum.server.impl.address :as address]
@@ -10,7 +13,8 @@
 
 (set! *warn-on-reflection* true)
 
-;; Hops, the last one first: maps of :for, :proto, :host and :port as they were written, each may be missing
+;; Hops, the last one first: maps of :for, :proto, :host and :port as they were written, each may be
+;; missing
 
 (defn- last-first [value]
   (when value (rseq (mapv str/trim (str/split value #"," -1)))))
@@ -19,13 +23,18 @@
   (when (seq values) (nth values (min (long i) (dec (count values))))))
 
 (defn- x-hops
-  "Returns the hops of X-Forwarded-*. Where others have fewer values than X-Forwarded-For, their first one holds for the rest."
+  "Returns the hops of X-Forwarded-*. Where others have fewer values than X-Forwarded-For, their
+  first one holds for the rest."
   [headers]
   (let [[fors protos hosts ports] (map #(last-first (get headers %))
-                                       ["x-forwarded-for" "x-forwarded-proto" "x-forwarded-host" "x-forwarded-port"])]
+                                       ["x-forwarded-for" "x-forwarded-proto" "x-forwarded-host"
+                                        "x-forwarded-port"])]
     (when (or fors protos hosts ports)
       (for [i (range (max 1 (count fors)))]
-        {:for (nth fors i nil), :proto (nth-or-last protos i), :host (nth-or-last hosts i), :port (nth-or-last ports i)}))))
+        {:for (nth fors i nil)
+         :proto (nth-or-last protos i)
+         :host (nth-or-last hosts i)
+         :port (nth-or-last ports i)}))))
 
 (def ^:private pair
   "A name and its value, and what follows. Values in quotes have no backslash."
@@ -48,7 +57,8 @@
           :malformed)))))
 
 (defn- node
-  "Returns the address of a node, which may have a port; nil for what is none, as unknown and _hidden."
+  "Returns the address of a node, which may have a port; nil for what is none, as unknown and
+  _hidden."
   [s]
   (when s
     (if-some [[_ v6] (re-matches #"\[([^\]]*)\](?::[^:]*)?" s)]
@@ -74,8 +84,11 @@
   "Returns [authority name port] of a host, nil for what is none."
   [host]
   (when host
-    (when-some [[all name port] (re-matches #"([A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::(\d{1,5}))?" host)]
-      [all name (some-> port parse-long)])))
+    (when-some [[all name port]
+                (re-matches #"([A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::(\d{1,5}))?" host)]
+      [all name
+       (some-> port
+               parse-long)])))
 
 (defn- port-number [s]
   (when (and s (re-matches #"\d{1,5}" s))
@@ -84,20 +97,22 @@
 
 (defn- as-asked
   "Returns the request with the scheme, host and port that the hop speaks of."
-  [{:keys [headers] :as request} hop]
+  [{:keys [headers], :as request} hop]
   (let [scheme (scheme hop)
         host (authority (:host hop))
         [_ _ port] (or host (authority (get headers "host")))
         given (port-number (:port hop))]
     (cond-> request
       scheme (assoc :scheme scheme)
-      host (assoc :server-name (nth host 1), :headers (assoc headers "host" (nth host 0)))
-      (or scheme host given) (assoc :server-port (or given port (if (= :https (or scheme (:scheme request))) 443 80))))))
+      host (assoc :server-name (nth host 1) :headers (assoc headers "host" (nth host 0)))
+      (or scheme host given)
+      (assoc :server-port (or given port (if (= :https (or scheme (:scheme request))) 443 80))))))
 
 (defn reader
-  "Returns a function from a request as it arrived to the request as its client made it. trusted: blocks of addresses; kind:
-  :x-forwarded or :forwarded, which headers are read: of the other kind nobody knows who wrote it. The function throws :thrum/refused where
-  a trusted peer passes on a Forwarded that is malformed: what the client wrote could hide who wrote it."
+  "Returns a function from a request as it arrived to the request as its client made it. trusted:
+  blocks of addresses; kind: :x-forwarded or :forwarded, which headers are read: of the other kind
+  nobody knows who wrote it. The function throws :thrum/refused where a trusted peer passes on a
+  Forwarded that is malformed: what the client wrote could hide who wrote it."
   [trusted kind]
   (let [hops-of ({:x-forwarded x-hops, :forwarded rfc-hops} kind)]
     (fn [{:keys [headers remote-addr] :as request}]

@@ -1,5 +1,7 @@
-(ns ^:no-doc thrum.server.impl.input
-  "A request's body as its handler reads it: no longer than allowed, and known to the exchange while a read blocks."
+(ns thrum.server.impl.input
+  "A request's body as its handler reads it: no longer than allowed, and known to the exchange while
+  a read blocks."
+  {:no-doc true}
   (:import
    (java.io IOException InputStream)
    (java.util.concurrent.atomic AtomicLong)))
@@ -33,7 +35,8 @@
     (finally (.read reader))))
 
 (defn guarded
-  "Returns the stream of the body, for reader; most: how many bytes it may have, or nil. Beyond that a read throws IOException."
+  "Returns the stream of the body, for reader; most: how many bytes it may have, or nil. Beyond that
+  a read throws IOException."
   ^InputStream [^InputStream in reader most]
   (let [length (AtomicLong.)
         take! (fn [^bytes buffer ^long offset ^long n]

@@ -1,5 +1,6 @@
-(ns ^:no-doc thrum.server.impl.lifecycle
+(ns thrum.server.impl.lifecycle
   "How a server starts, drains and ends."
+  {:no-doc true}
   (:require
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
@@ -17,13 +18,14 @@
 
 (set! *warn-on-reflection* true)
 
-;; pace: the thread that looks for slow clients, or nil. stopped: open until the server has stopped. hook: what runs at the end of
-;; the JVM.
-(deftype Life [engine options traffic ^Running running ^Thread pace ^CountDownLatch stopped ^AtomicReference hook])
+;; pace: the thread that looks for slow clients, or nil. stopped: open until the server has stopped.
+;; hook: what runs at the end of the JVM.
+(deftype Life [engine options traffic ^Running running ^Thread pace ^CountDownLatch stopped
+               ^AtomicReference hook])
 
 (def ^:private ^:const answer-ms
-  "How long stop! waits for clients to be answered after it has interrupted the handlers, and for streams to end before it cuts
-  them."
+  "How long stop! waits for clients to be answered after it has interrupted the handlers, and for
+  streams to end before it cuts them."
   2000)
 
 (def ^:private ^ThreadLocal serving
@@ -32,13 +34,18 @@
 
 ;; Start
 
-(defn- start-failed [{:keys [name]} {:keys [host port ssl-port]} ^Throwable cause]
-  (ex-info (str "The engine " name " could not start on " host ":" (or port ssl-port) ": " (.getMessage cause))
+(defn- start-failed
+  [{:keys [name]} {:keys [host port ssl-port]} ^Throwable cause]
+  (ex-info (str "The engine " name
+                " could not start on " host
+                ":" (or port ssl-port)
+                ": " (.getMessage cause))
            {:type :thrum/start-failed, :engine name, :host host, :port port, :ssl-port ssl-port}
            cause))
 
 (defn- server-of
-  "Returns what serves a wire: on each thread with the class loader of the thread that starts the server."
+  "Returns what serves a wire: on each thread with the class loader of the thread that starts the
+  server."
   [traffic handler]
   (let [loader (.getContextClassLoader (Thread/currentThread))
         {:keys [min-bytes-per-second] :as options} (traffic/options traffic)
@@ -50,9 +57,11 @@
       #(serve! (pace/paced % options))
       serve!)))
 
-(defn- start-engine ^Running [{:keys [start] :as engine} options traffic handler]
+(defn- start-engine
+  ^Running [{:keys [start], :as engine} options traffic handler]
   (try
-    (start (assoc options :on-refused #(traffic/tell! traffic :end (constantly %))) (server-of traffic handler))
+    (start (assoc options :on-refused #(traffic/tell! traffic :end (constantly %)))
+           (server-of traffic handler))
     (catch Exception e
       (throw (if (= :thrum/invalid (error/type-of e)) e (start-failed engine options e))))))
 
@@ -71,7 +80,8 @@
       (catch IllegalStateException _))))
 
 (defn- as-asked
-  "Returns what makes the request of its client out of the one that arrived, or nil where that is the same."
+  "Returns what makes the request of its client out of the one that arrived, or nil where that is
+  the same."
   [{:keys [trusted-proxies forwarded-headers request-id?]}]
   (let [trusted (some-> trusted-proxies address/blocks)]
     (when-some [steps (seq (cond-> []
@@ -80,17 +90,25 @@
       (apply comp (reverse steps)))))
 
 (defn- start-looking
-  "Starts to look for clients that are too slow, where that is asked for. Returns the thread, or nil."
+  "Starts to look for clients that are too slow, where that is asked for. Returns the thread, or
+  nil."
   [traffic {:keys [min-bytes-per-second rate-grace-ms]}]
   (when min-bytes-per-second
     (pace/start-looking #(run! exchange/end-if-slow! (traffic/in-flight traffic)) rate-grace-ms)))
 
 (defn start
-  "Returns the life of a server of this engine; the options are checked already. Throws :thrum/start-failed."
+  "Returns the life of a server of this engine; the options are checked already. Throws
+  :thrum/start-failed."
   [engine options handler]
   (let [traffic (traffic/traffic (assoc options :as-asked (as-asked options)))
         running (start-engine engine options traffic handler)
-        life (Life. engine options traffic running (start-looking traffic options) (CountDownLatch. 1) (AtomicReference.))]
+        life (Life. engine
+                    options
+                    traffic
+                    running
+                    (start-looking traffic options)
+                    (CountDownLatch. 1)
+                    (AtomicReference.))]
     (when (:stop-on-shutdown? options) (add-hook! life))
     life))
 
@@ -100,11 +118,13 @@
   (when (pos? (long ms)) (Thread/sleep (long ms))))
 
 (defn- end-streams!
-  "Ends the streams that are open, and those that still open; cuts what is left of them later. Returns the alarm for that."
+  "Ends the streams that are open, and those that still open; cuts what is left of them later.
+  Returns the alarm for that."
   [traffic]
   (traffic/move! traffic :closing :ending)
   (run! exchange/end-stream! (traffic/in-flight traffic))
-  (deadline/arm! (deadline/in-ms answer-ms) #(run! exchange/cut-stream! (traffic/in-flight traffic))))
+  (deadline/arm! (deadline/in-ms answer-ms)
+                 #(run! exchange/cut-stream! (traffic/in-flight traffic))))
 
 (defn- end-requests! [traffic]
   (run! #(exchange/end! % :shutdown) (remove exchange/stream? (traffic/in-flight traffic)))
@@ -116,10 +136,11 @@
   (let [{:keys [shutdown-timeout-ms drain-streams-ms]} (.-options life)
         traffic (.-traffic life)
         end (deadline/in-ms shutdown-timeout-ms)]
-    (traffic/await-quiet! traffic (constantly true) (deadline/in-ms (min drain-streams-ms shutdown-timeout-ms)))
+    (traffic/await-quiet! traffic
+                          (constantly true)
+                          (deadline/in-ms (min drain-streams-ms shutdown-timeout-ms)))
     (let [cut (end-streams! traffic)]
-      (when-not (traffic/await-quiet! traffic exchange/awaited? end)
-        (end-requests! traffic))
+      (when-not (traffic/await-quiet! traffic exchange/awaited? end) (end-requests! traffic))
       (deadline/disarm! cut)
       (run! exchange/cut-stream! (traffic/in-flight traffic)))))
 
@@ -128,8 +149,8 @@
   [^Life life]
   (try
     (wait-ms! (:drain-delay-ms (.-options life)))
-    ;; First: an engine that finds itself idle may close kept connections with its listener, and no handler must have been given a
-    ;; request on one of them.
+    ;; First: an engine that finds itself idle may close kept connections with its listener, and no
+    ;; handler must have been given a request on one of them.
     (traffic/move! (.-traffic life) :draining :closing)
     (.closeListeners ^Running (.-running life))
     (drain! life)
@@ -149,7 +170,8 @@
   (.await ^CountDownLatch (.-stopped life)))
 
 (defn stop!
-  "Drains and stops. Blocks until that is done, but from inside one of the server's own handlers, which it would wait for."
+  "Drains and stops. Blocks until that is done, but from inside one of the server's own handlers,
+  which it would wait for."
   [^Life life]
   (when (traffic/move! (.-traffic life) :running :draining)
     ;; A platform thread of its own: whoever calls may be interrupted, or be what is drained.

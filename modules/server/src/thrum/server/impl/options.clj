@@ -1,5 +1,6 @@
-(ns ^:no-doc thrum.server.impl.options
+(ns thrum.server.impl.options
   "The options of run-server, as rows, and what each asks of an engine."
+  {:no-doc true}
   (:require
    [clojure.string :as str]
    [thrum.impl.error :as error]
@@ -44,56 +45,161 @@
 
 (def table
   "Key and row of each option, in the order of the documentation."
-  [(row {:check keyword?, :accepts "a keyword"} :engine :jdk "the server underneath: :jdk, :jetty, :tomcat, :http-kit or :helidon")
+  [(row {:check keyword?, :accepts "a keyword"}
+        :engine
+        :jdk
+        "the server underneath: :jdk, :jetty, :tomcat, :http-kit or :helidon")
    (row {:check string?, :accepts "a string"} :host "127.0.0.1" "the name or address to listen on")
-   (row {:check #(or (nil? %) (port? %)), :accepts "an integer from 0 to 65535, or nil"} :port 3000
+   (row {:check #(or (nil? %) (port? %)), :accepts "an integer from 0 to 65535, or nil"}
+        :port
+        3000
         "where HTTP is served; 0 picks a free port, nil serves none, beside an :ssl-port")
-   (row positive :backlog 4096 "how many connections the operating system may hold before they are accepted")
+   (row positive
+        :backlog
+        4096
+        "how many connections the operating system may hold before they are accepted")
    (row flag :async? false "whether the handler takes (request respond raise)")
    (row positive :max-concurrent nil "how many requests may be handled at once; none: no bound")
    (row natural :max-queued 0 "how many requests may wait for their turn")
    (row natural :queue-timeout-ms 1000 "how many ms a request may wait for its turn")
-   (row {:check #(or (status? %) (and (ifn? %) (not (number? %)))), :accepts "a status from 400 to 599, or a function of the request"}
-        :on-overload 503 "what is answered beyond the bounds: a status, or what a function of the request returns")
-   (row positive :max-streams nil "how many server-sent event streams and websockets may be open; none: no bound")
-   (row positive :max-connections nil "how many sockets may be open; none: what the limit of file descriptors allows")
-   (row positive :request-timeout-ms nil "how many ms a request may take, its time in the queue counted; none: no bound")
-   (row natural :max-body-bytes nil "how long a request's body may be; none: no bound; beyond it 413 is answered")
-   (row positive :max-header-bytes 16384 "how long a request's line and headers may be; beyond it 431 is answered")
-   (row positive :header-timeout-ms 10000 "how many ms a client may take to send the headers; then 408, or the connection is closed")
+   (row {:check #(or (status? %) (and (ifn? %) (not (number? %))))
+         :accepts "a status from 400 to 599, or a function of the request"}
+        :on-overload
+        503
+        "what is answered beyond the bounds: a status, or what a function of the request returns")
+   (row positive
+        :max-streams
+        nil
+        "how many server-sent event streams and websockets may be open; none: no bound")
+   (row positive
+        :max-connections
+        nil
+        "how many sockets may be open; none: what the limit of file descriptors allows")
+   (row positive
+        :request-timeout-ms
+        nil
+        "how many ms a request may take, its time in the queue counted; none: no bound")
+   (row natural
+        :max-body-bytes
+        nil
+        "how long a request's body may be; none: no bound; beyond it 413 is answered")
+   (row positive
+        :max-header-bytes
+        16384
+        "how long a request's line and headers may be; beyond it 431 is answered")
+   (row positive
+        :header-timeout-ms
+        10000
+        "how many ms a client may take to send the headers; then 408, or the connection is closed")
    (row positive :idle-timeout-ms 60000 "how many ms a connection may be silent; then it is closed")
-   (row {:check address/blocks, :accepts "a collection of addresses, blocks such as \"10.0.0.0/8\", :loopback and :private"} :trusted-proxies nil
+   (row {:check address/blocks
+         :accepts
+         "a collection of addresses, blocks such as \"10.0.0.0/8\", :loopback and :private"}
+        :trusted-proxies
+        nil
         "the proxies that are believed whom a request comes from; none: nobody is")
-   (row {:check #{:x-forwarded :forwarded}, :accepts ":x-forwarded or :forwarded"} :forwarded-headers :x-forwarded
-        "what :trusted-proxies set: X-Forwarded-For, -Proto, -Host and -Port, or RFC 7239's Forwarded; the other kind is not read")
-   (row flag :request-id? false "whether requests have a :thrum/request-id: a trusted proxy's X-Request-Id, or one that is made")
-   (row {:check health/paths?, :accepts "a map of :live and :ready to paths"} :health nil
-        "where probes ask, as {:live \"/livez\", :ready \"/readyz\"}; answered by the server, outside :max-concurrent")
-   (row positive :min-bytes-per-second nil "how fast a client must send a body, and take a response, while it is waited for; none: no bound")
-   (row positive :rate-grace-ms 5000 "how many ms a client may be behind :min-bytes-per-second; then its connection is cut")
-   (row natural :drain-delay-ms 0 "how many ms stop! goes on serving, while ready? is false already")
-   (row natural :drain-streams-ms 0 "how many ms longer streams and websockets stay open, within :shutdown-timeout-ms")
+   (row
+     {:check #{:x-forwarded :forwarded}, :accepts ":x-forwarded or :forwarded"}
+     :forwarded-headers
+     :x-forwarded
+     "what :trusted-proxies set: X-Forwarded-For, -Proto, -Host and -Port, or RFC 7239's Forwarded; the other kind is not read")
+   (row
+     flag
+     :request-id?
+     false
+     "whether requests have a :thrum/request-id: a trusted proxy's X-Request-Id, or one that is made")
+   (row
+     {:check health/paths?, :accepts "a map of :live and :ready to paths"}
+     :health
+     nil
+     "where probes ask, as {:live \"/livez\", :ready \"/readyz\"}; answered by the server, outside :max-concurrent")
+   (row
+     positive
+     :min-bytes-per-second
+     nil
+     "how fast a client must send a body, and take a response, while it is waited for; none: no bound")
+   (row positive
+        :rate-grace-ms
+        5000
+        "how many ms a client may be behind :min-bytes-per-second; then its connection is cut")
+   (row natural
+        :drain-delay-ms
+        0
+        "how many ms stop! goes on serving, while ready? is false already")
+   (row natural
+        :drain-streams-ms
+        0
+        "how many ms longer streams and websockets stay open, within :shutdown-timeout-ms")
    (row natural :shutdown-timeout-ms 10000 "how many ms stop! waits for what is in flight")
    (row flag :stop-on-shutdown? true "whether the end of the JVM stops the server, as stop! does")
-   (row flag :interrupt-on-disconnect? false "whether a request is cancelled whose client goes away" :needs :disconnect)
-   (row {:check ifn?, :accepts "a function of request and throwable"} :error-handler nil
-        "returns the response for what a handler threw; none: 500 without details, and the throwable goes to System.Logger")
-   (row {:check observer?, :accepts (str "a map of functions, of " (str/join ", " (sort observed)))} :observer nil
+   (row flag
+        :interrupt-on-disconnect?
+        false "whether a request is cancelled whose client goes away"
+        :needs :disconnect)
+   (row
+     {:check ifn?, :accepts "a function of request and throwable"}
+     :error-handler
+     nil
+     "returns the response for what a handler threw; none: 500 without details, and the throwable goes to System.Logger")
+   (row {:check observer?, :accepts (str "a map of functions, of " (str/join ", " (sort observed)))}
+        :observer
+        nil
         "functions of one map, called at these events of a request")
-   (row {:check port?, :accepts "an integer from 0 to 65535"} :ssl-port nil "where HTTPS is served" :needs :tls)
-   (row {:check #(instance? SSLContext %), :accepts "a javax.net.ssl.SSLContext"} :ssl-context nil "in place of :keystore" :needs :tls)
-   (row store :keystore nil "the server's key and certificate" :needs :tls)
+   (row {:check port?, :accepts "an integer from 0 to 65535"}
+        :ssl-port
+        nil
+        "where HTTPS is served"
+        :needs
+        :tls)
+   (row {:check #(instance? SSLContext %), :accepts "a javax.net.ssl.SSLContext"}
+        :ssl-context
+        nil
+        "in place of :keystore"
+        :needs
+        :tls) (row store :keystore nil "the server's key and certificate" :needs :tls)
    (row secret :key-password nil "the password of :keystore" :needs :tls)
-   (row store :truststore nil "the certificates that clients may be signed by" :needs :client-certificates)
+   (row store
+        :truststore
+        nil
+        "the certificates that clients may be signed by"
+        :needs
+        :client-certificates)
    (row secret :trust-password nil "the password of :truststore" :needs :client-certificates)
-   (row {:check #{:need :want :none}, :accepts ":need, :want or :none"} :client-auth nil
-        "whether a client needs a certificate" :needs :client-certificates)
-   (row flag :h2? nil "whether HTTP/2 is offered on the :ssl-port (default: true where the engine has it)" :needs :h2)
-   (row flag :h2c? false "whether HTTP/2 is served without TLS, by prior knowledge or upgrade" :needs :h2)
-   (row {:check #(or (= :any %) (and (coll? %) (every? string? %))), :accepts "a collection of origins, or :any"} :ws-origins nil
-        "which pages may open a websocket; none: those whose Origin is the Host" :needs :websockets)
-   (row positive :ws-max-message-bytes nil "how long a websocket's message may be (default 1048576)" :needs :websockets)
-   (row positive :ws-idle-timeout-ms nil "how many ms a websocket may be silent (default 300000)" :needs :websockets)
+   (row {:check #{:need :want :none}, :accepts ":need, :want or :none"}
+        :client-auth
+        nil
+        "whether a client needs a certificate"
+        :needs
+        :client-certificates)
+   (row flag
+        :h2?
+        nil
+        "whether HTTP/2 is offered on the :ssl-port (default: true where the engine has it)"
+        :needs
+        :h2)
+   (row flag
+        :h2c?
+        false "whether HTTP/2 is served without TLS, by prior knowledge or upgrade"
+        :needs :h2)
+   (row {:check #(or (= :any %) (and (coll? %) (every? string? %)))
+         :accepts "a collection of origins, or :any"}
+        :ws-origins
+        nil
+        "which pages may open a websocket; none: those whose Origin is the Host"
+        :needs
+        :websockets)
+   (row positive
+        :ws-max-message-bytes
+        nil
+        "how long a websocket's message may be (default 1048576)"
+        :needs
+        :websockets)
+   (row positive
+        :ws-idle-timeout-ms
+        nil
+        "how many ms a websocket may be silent (default 300000)"
+        :needs
+        :websockets)
    (row {:check map?, :accepts "a map"} :engine-options {} "what only one engine has")])
 
 (def rows
@@ -117,9 +223,11 @@
   []
   (options/documented rows order))
 
-(defn- lacking [engine k needs]
-  (error/invalid (str "The engine " (:name engine) " has no " (name needs) ", which " k " asks for")
-                 {:option k, :engine (:name engine), :lacks needs, :capabilities (:capabilities engine)}))
+(defn- lacking
+  [engine k needs]
+  (error/invalid
+    (str "The engine " (:name engine) " has no " (name needs) ", which " k " asks for")
+    {:option k, :engine (:name engine), :lacks needs, :capabilities (:capabilities engine)}))
 
 (defn- check-capability [engine k v]
   (let [{:keys [needs]} (rows k)]
@@ -131,28 +239,37 @@
   [{:keys [port ssl-port ssl-context keystore h2? client-auth truststore]}]
   (let [secured (or ssl-context keystore)]
     (doseq [[wrong? option message]
-            [[(not (or port ssl-port)) :port "Nothing would be served: give a :port or an :ssl-port"]
-             [(and ssl-port (not secured)) :ssl-port "An :ssl-port needs a :keystore or an :ssl-context"]
-             [(and secured (not ssl-port)) :ssl-port "A :keystore or :ssl-context serves nothing without an :ssl-port"]
-             [(and ssl-context keystore) :ssl-context "Give a :keystore or an :ssl-context, not both"]
-             [(and h2? (not ssl-port)) :h2? "HTTP/2 by :h2? is for the :ssl-port; without TLS there is :h2c?"]
-             [(and (#{:need :want} client-auth) (not ssl-port)) :client-auth "A client's certificate comes over TLS: give an :ssl-port"]
-             [(and truststore (not ssl-port)) :truststore "A :truststore is for TLS: give an :ssl-port"]]]
+            [[(not (or port ssl-port)) :port
+              "Nothing would be served: give a :port or an :ssl-port"]
+             [(and ssl-port (not secured)) :ssl-port
+              "An :ssl-port needs a :keystore or an :ssl-context"]
+             [(and secured (not ssl-port)) :ssl-port
+              "A :keystore or :ssl-context serves nothing without an :ssl-port"]
+             [(and ssl-context keystore) :ssl-context
+              "Give a :keystore or an :ssl-context, not both"]
+             [(and h2? (not ssl-port)) :h2?
+              "HTTP/2 by :h2? is for the :ssl-port; without TLS there is :h2c?"]
+             [(and (#{:need :want} client-auth) (not ssl-port)) :client-auth
+              "A client's certificate comes over TLS: give an :ssl-port"]
+             [(and truststore (not ssl-port)) :truststore
+              "A :truststore is for TLS: give an :ssl-port"]]]
       (when wrong? (throw (error/invalid message {:option option}))))))
 
 (defn- without-nils [options]
   (into {} (remove (fn [[k v]] (and (nil? v) (not= :port k)))) options))
 
 (defn checked
-  "Returns the options for this engine, defaults filled in; an option that is nil is taken for one that is not given, but :port.
-  Throws :thrum/invalid for an unknown one (its nearest neighbour is named), a wrong value, what the engine lacks."
+  "Returns the options for this engine, defaults filled in; an option that is nil is taken for one
+  that is not given, but :port. Throws :thrum/invalid for an unknown one (its nearest neighbour is
+  named), a wrong value, what the engine lacks."
   [engine options]
   (options/check rows (if (map? options) (without-nils options) options) order)
   (run! (fn [[k v]] (check-capability engine k v)) options)
-  (let [{:keys [engine-options] :as all} (merge defaults
-                                                (when (contains? (:capabilities engine) :websockets) websocket-defaults)
-                                                {:max-connections (jdk/spare-descriptors most-connections)}
-                                                (without-nils options))]
+  (let [{:keys [engine-options], :as all}
+        (merge defaults
+               (when (contains? (:capabilities engine) :websockets) websocket-defaults)
+               {:max-connections (jdk/spare-descriptors most-connections)}
+               (without-nils options))]
     (check-together all)
     (options/check (:rows engine) engine-options (keys (:rows engine)))
     (with-meta all {:given (set (keys (without-nils options)))})))

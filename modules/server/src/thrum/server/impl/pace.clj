@@ -1,8 +1,10 @@
-(ns ^:no-doc thrum.server.impl.pace
+(ns thrum.server.impl.pace
   "The least rate at which a client sends a request's body, and takes a response.
 
-  Each way of an exchange has an allowance of time. Waiting for the client spends it; each byte adds what a byte may take. A client
-  that still keeps somebody waiting when nothing is left is too slow. Somebody looks from time to time: no byte has a timer."
+  Each way of an exchange has an allowance of time. Waiting for the client spends it; each byte adds
+  what a byte may take. A client that still keeps somebody waiting when nothing is left is too slow.
+  Somebody looks from time to time: no byte has a timer."
+  {:no-doc true}
   (:require
    [thrum.server.spi])
   (:import
@@ -19,29 +21,30 @@
   (^Object leave [^long now ^long n])   ; it is not any more, and n bytes have passed
   (^boolean late [^long now]))
 
-;; In ns. most: how much may be saved up. left: of the allowance, when nobody waits. since: when the wait began, or nil.
-(deftype Lane [^double per-byte ^double most ^:unsynchronized-mutable ^double left ^:unsynchronized-mutable since]
+;; In ns. most: how much may be saved up. left: of the allowance, when nobody waits. since: when the
+;; wait began, or nil.
+(deftype Lane [^double per-byte ^double most ^:unsynchronized-mutable ^double left
+               ^:unsynchronized-mutable since]
   ILane
-  (enter [this now]
-    (locking this (set! since now)))
+  (enter [this now] (locking this (set! since now)))
   (leave [this now n]
     (locking this
       (when since
         (set! left (min most (+ (- left (double (- now (long since)))) (* per-byte n))))
         (set! since nil))))
   (late [this now]
-    (locking this
-      (boolean (and since (neg? (- left (double (- now (long since))))))))))
+    (locking this (boolean (and since (neg? (- left (double (- now (long since))))))))))
 
 (defn lane
-  "Returns a lane for so many bytes per second, on which a client may be grace-ms late. saves?: whether what has passed more quickly
-  is kept for later without bound."
+  "Returns a lane for so many bytes per second, on which a client may be grace-ms late. saves?:
+  whether what has passed more quickly is kept for later without bound."
   ^Lane [rate grace-ms saves?]
   (let [grace (double (.toNanos TimeUnit/MILLISECONDS (long grace-ms)))]
     (Lane. (/ 1e9 (double rate)) (if saves? Double/MAX_VALUE grace) grace nil)))
 
 (defmacro ^:private on
-  "Evaluates the forms, which wait for the client; n: how many bytes pass, of the value it when they have returned."
+  "Evaluates the forms, which wait for the client; n: how many bytes pass, of the value it when they
+  have returned."
   [[lane it n] & forms]
   `(do
      (.enter ~lane (System/nanoTime))
@@ -129,7 +132,9 @@
   "Returns the wire with the least rate of these options."
   ^Wire [wire {:keys [min-bytes-per-second rate-grace-ms]}]
   ;; What a socket's buffers have taken has not been taken by the client: it is let go on with that.
-  (PacedWire. wire (lane min-bytes-per-second rate-grace-ms false) (lane min-bytes-per-second rate-grace-ms true)))
+  (PacedWire. wire
+              (lane min-bytes-per-second rate-grace-ms false)
+              (lane min-bytes-per-second rate-grace-ms true)))
 
 (defn late?
   "Tells whether the client at this wire is waited for, and too slow."
@@ -143,7 +148,8 @@
   (-> (quot (long grace-ms) 8) (max 10) (min 500)))
 
 (defn start-looking
-  "Calls (look) again and again, often enough for this grace. Returns the thread, which ends when it is interrupted."
+  "Calls (look) again and again, often enough for this grace. Returns the thread, which ends when it
+  is interrupted."
   ^Thread [look grace-ms]
   (-> (Thread/ofPlatform) (.daemon) (.name "thrum-pace") (.inheritInheritableThreadLocals false)
       (.start #(try

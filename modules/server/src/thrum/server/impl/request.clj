@@ -1,5 +1,7 @@
-(ns ^:no-doc thrum.server.impl.request
-  "From a wire to a request map of the Ring 1.5 specification; a request that two servers could read differently is refused."
+(ns thrum.server.impl.request
+  "From a wire to a request map of the Ring 1.5 specification; a request that two servers could read
+  differently is refused."
+  {:no-doc true}
   (:require
    [clojure.string :as str]
    [thrum.server.spi])
@@ -12,7 +14,8 @@
 (set! *warn-on-reflection* true)
 
 (defn refusal
-  "Returns what is thrown for a request that is answered with this status before any handler sees it."
+  "Returns what is thrown for a request that is answered with this status before any handler sees
+  it."
   [status message]
   (ex-info message {:type :thrum/refused, :status status}))
 
@@ -27,7 +30,9 @@
 (def ^:private token-char
   "Which of the first 128 characters a token may have (RFC 9110, 5.6.2)."
   (let [marks (set "!#$%&'*+-.^_`|~")]
-    (boolean-array (map #(let [c (char %)] (or (< 47 % 58) (< 64 % 91) (< 96 % 123) (contains? marks c))) (range 128)))))
+    (boolean-array (map #(let [c (char %)]
+                           (or (< 47 % 58) (< 64 % 91) (< 96 % 123) (contains? marks c)))
+                        (range 128)))))
 
 (defn token?
   "Tells whether s is a token, as a header's name must be."
@@ -56,14 +61,18 @@
   [name (str/join "-" (map str/capitalize (str/split name #"-")))])
 
 (def ^:private ^Map usual-names
-  "The names that most headers have, as sent, and in lower case: looking there costs a third of checking and lowering each anew."
-  (let [names ["accept" "accept-charset" "accept-encoding" "accept-language" "authorization" "cache-control" "connection" "content-length" "content-type"
-               "cookie" "date" "dnt" "expect" "forwarded" "from" "host" "if-match" "if-modified-since" "if-none-match" "if-range"
-               "if-unmodified-since" "keep-alive" "origin" "pragma" "priority" "range" "referer" "sec-ch-ua" "sec-ch-ua-mobile"
-               "sec-ch-ua-platform" "sec-fetch-dest" "sec-fetch-mode" "sec-fetch-site" "sec-fetch-user" "te" "traceparent" "tracestate"
-               "transfer-encoding" "upgrade" "upgrade-insecure-requests" "user-agent" "via" "x-forwarded-for" "x-forwarded-host"
-               "x-forwarded-port" "x-forwarded-proto" "x-real-ip" "x-request-id" "x-requested-with"]]
-    (HashMap. ^Map (into {} (for [name names, spelling (spellings name)] [spelling name])))))
+  "The names that most headers have, as sent, and in lower case: looking there costs a third of
+  checking and lowering each anew."
+  (let [names ["accept" "accept-charset" "accept-encoding" "accept-language" "authorization"
+               "cache-control" "connection" "content-length" "content-type" "cookie" "date" "dnt"
+               "expect" "forwarded" "from" "host" "if-match" "if-modified-since" "if-none-match"
+               "if-range" "if-unmodified-since" "keep-alive" "origin" "pragma" "priority" "range"
+               "referer" "sec-ch-ua" "sec-ch-ua-mobile" "sec-ch-ua-platform" "sec-fetch-dest"
+               "sec-fetch-mode" "sec-fetch-site" "sec-fetch-user" "te" "traceparent" "tracestate"
+               "transfer-encoding" "upgrade" "upgrade-insecure-requests" "user-agent" "via"
+               "x-forwarded-for" "x-forwarded-host" "x-forwarded-port" "x-forwarded-proto"
+               "x-real-ip" "x-request-id" "x-requested-with"]]
+    (HashMap. ^Map (into {} (for [name names spelling (spellings name)] [spelling name])))))
 
 (defn- lower-cased-name
   "Returns the name in lower case, checked."
@@ -78,18 +87,23 @@
   [^Wire wire ^objects headers most]
   (let [n (alength headers)
         ;; Each header has a colon, a space and a line's end; the line has two spaces and its end.
-        size (long (loop [i 0, size (+ 4 (.length (.method wire)) (.length (.target wire)) (.length (.protocol wire)))]
-                     (if (< i n)
-                       (recur (inc i) (+ size 2 (.length ^String (aget headers i))))
-                       size)))]
+        size
+        (long
+          (loop [i 0
+                 size
+                 (+ 4 (.length (.method wire)) (.length (.target wire)) (.length (.protocol wire)))]
+            (if (< i n) (recur (inc i) (+ size 2 (.length ^String (aget headers i)))) size)))]
     (when (< (long most) size) (refuse! 431 "The headers are too long"))))
 
 (defn- h2? [^Wire wire]
   (some? (.authority wire)))
 
-(defn- check-protocol! [^Wire wire]
+(defn- check-protocol!
+  [^Wire wire]
   (let [protocol (.protocol wire)]
-    (when-not (if (h2? wire) (.equals "HTTP/2.0" protocol) (or (.equals "HTTP/1.1" protocol) (.equals "HTTP/1.0" protocol)))
+    (when-not (if (h2? wire)
+                (.equals "HTTP/2.0" protocol)
+                (or (.equals "HTTP/1.1" protocol) (.equals "HTTP/1.0" protocol)))
       (refuse! 505 "Unknown protocol"))))
 
 (defn- check-method!
@@ -186,14 +200,15 @@
     (when-not (digits? length) (refuse! 400 "Content-Length is not a number"))
     (Long/parseLong length)))
 
-(defn- check-transfer-encoding! [headers protocol length]
+(defn- check-transfer-encoding!
+  [headers protocol length]
   (when-some [coding (only headers "transfer-encoding")]
-    (cond
-      length (refuse! 400 "Content-Length beside Transfer-Encoding")
-      (not= "HTTP/1.1" protocol) (refuse! 400 (str "Transfer-Encoding on " protocol))
-      (.equalsIgnoreCase "chunked" ^String coding) nil
-      (str/includes? (lower-case coding) "chunked") (refuse! 400 "Transfer-Encoding is not exactly chunked")
-      :else (refuse! 501 "Unknown transfer coding"))))
+    (cond length (refuse! 400 "Content-Length beside Transfer-Encoding")
+          (not= "HTTP/1.1" protocol) (refuse! 400 (str "Transfer-Encoding on " protocol))
+          (.equalsIgnoreCase "chunked" ^String coding) nil
+          (str/includes? (lower-case coding) "chunked")
+          (refuse! 400 "Transfer-Encoding is not exactly chunked")
+          :else (refuse! 501 "Unknown transfer coding"))))
 
 ;; Whom it is for
 
@@ -214,10 +229,13 @@
 
 (def ^:private name-char
   "Which of the first 128 characters the names of most hosts are made of."
-  (boolean-array (map #(let [c (char %)] (or (<= 48 % 57) (<= 65 % 90) (<= 97 % 122) (= \- c) (= \. c))) (range 128))))
+  (boolean-array (map #(let [c (char %)]
+                         (or (<= 48 % 57) (<= 65 % 90) (<= 97 % 122) (= \- c) (= \. c)))
+                      (range 128))))
 
 (defn- plain-name?
-  "Tells whether s is made of letters, digits, dots and hyphens up to end: such a name needs no second look."
+  "Tells whether s is made of letters, digits, dots and hyphens up to end: such a name needs no
+  second look."
   [^String s ^long end]
   (let [^booleans name-char name-char]
     (loop [i 0]
@@ -252,12 +270,14 @@
         announced (.authority wire)
         authority (if (or (nil? announced) (.isEmpty announced)) host announced)]
     (when (and (nil? authority) (not= "HTTP/1.0" (.protocol wire))) (refuse! 400 "No Host"))
-    (when (and authority host (not (.equalsIgnoreCase ^String host authority))) (refuse! 400 "Host is not the authority"))
+    (when (and authority host (not (.equalsIgnoreCase ^String host authority)))
+      (refuse! 400 "Host is not the authority"))
     (when-not (or (nil? authority) (authority? authority)) (refuse! 400 "Host is not an authority"))
     authority))
 
 (defn- with-host
-  "Returns the headers of a request of HTTP/2 with its authority as host, which most clients send in that form alone (RFC 9113, 8.3.1)."
+  "Returns the headers of a request of HTTP/2 with its authority as host, which most clients send in
+  that form alone (RFC 9113, 8.3.1)."
   ^objects [^objects headers host]
   (if (neg? (index-of headers "host" 0))
     (to-array (concat ["host" host] headers))
@@ -265,24 +285,34 @@
 
 ;; Headers that HTTP/2 has no use for: another server could take them for HTTP/1's (RFC 9113, 8.2.2)
 
-(defn- check-no-connection! [headers]
+(defn- check-no-connection!
+  [headers]
   (doseq [name ["connection" "keep-alive" "proxy-connection" "transfer-encoding" "upgrade"]]
     (when-not (neg? (index-of headers name 0)) (refuse! 400 (str "HTTP/2 has no " name))))
-  (when-not (contains? #{nil "trailers"} (only headers "te")) (refuse! 400 "HTTP/2 has no te but trailers")))
+  (when-not (contains? #{nil "trailers"} (only headers "te"))
+    (refuse! 400 "HTTP/2 has no te but trailers")))
 
 (defn- without-upgrade
-  "Returns the headers without those by which a request of HTTP/1.1 has become the first of HTTP/2 (RFC 7540, 3.2)."
+  "Returns the headers without those by which a request of HTTP/1.1 has become the first of HTTP/2
+  (RFC 7540, 3.2)."
   ^objects [^objects headers]
-  (if (and (= "h2c" (some-> (only headers "upgrade") lower-case)) (only headers "http2-settings"))
-    (to-array (mapcat (fn [[name value]] (when-not (#{"connection" "upgrade" "http2-settings"} name) [name value])) (partition 2 headers)))
+  (if (and (= "h2c"
+              (some-> (only headers "upgrade")
+                      lower-case))
+           (only headers "http2-settings"))
+    (to-array (mapcat (fn [[name value]]
+                        (when-not (#{"connection" "upgrade" "http2-settings"} name) [name value]))
+                (partition 2 headers)))
     headers))
 
 (defn- absolute
-  "Returns the origin form, path and query, of a target in absolute form, whose authority must be the Host (RFC 9112, 3.2.2)."
+  "Returns the origin form, path and query, of a target in absolute form, whose authority must be
+  the Host (RFC 9112, 3.2.2)."
   [^String target host]
   (let [[_ authority path] (re-matches #"(?i)https?://([^/?#]*)([^#]*)" target)]
     (when-not authority (refuse! 400 "The target is not a path"))
-    (when-not (and host (.equalsIgnoreCase ^String authority host)) (refuse! 400 "The target's authority is not the Host"))
+    (when-not (and host (.equalsIgnoreCase ^String authority host))
+      (refuse! 400 "The target's authority is not the Host"))
     (if (str/starts-with? path "/") path (str "/" path))))
 
 (defn- check-target!
@@ -292,22 +322,32 @@
     (loop [i 0]
       (when (< i n)
         (let [c (int (.charAt target i))]
-          (when (or (<= c 32) (= 127 c)) (refuse! 400 "The target has a blank or a control character")))
+          (when (or (<= c 32) (= 127 c))
+            (refuse! 400 "The target has a blank or a control character")))
         (recur (inc i))))))
 
-(defn- origin-form [^Wire wire host]
+(defn- origin-form
+  [^Wire wire host]
   (let [target (.target wire)]
     (check-target! target)
-    (cond
-      (.startsWith target "/") target
-      (h2? wire) (if (and (= "*" target) (= "OPTIONS" (.method wire))) target (refuse! 400 "The target is not a path"))
-      (and (= "*" target) (= "OPTIONS" (.method wire))) target
-      :else (absolute target host))))
+    (cond (.startsWith target "/") target
+          (h2? wire) (if (and (= "*" target) (= "OPTIONS" (.method wire)))
+                       target
+                       (refuse! 400 "The target is not a path"))
+          (and (= "*" target) (= "OPTIONS" (.method wire))) target
+          :else (absolute target host))))
 
 ;; The map
 
 (def ^:private known-methods
-  {"GET" :get, "HEAD" :head, "POST" :post, "PUT" :put, "DELETE" :delete, "OPTIONS" :options, "PATCH" :patch, "TRACE" :trace})
+  {"GET" :get
+   "HEAD" :head
+   "POST" :post
+   "PUT" :put
+   "DELETE" :delete
+   "OPTIONS" :options
+   "PATCH" :patch
+   "TRACE" :trace})
 
 (defn- method-keyword [^String method]
   (or (known-methods method)
@@ -339,8 +379,9 @@
        (PersistentArrayMap. ~all))))
 
 (defn ->request
-  "Returns the request map of the wire, with this :body. Throws :thrum/refused with the :status to answer for what two servers
-  could read differently, what is no HTTP, and headers of more than most-header bytes."
+  "Returns the request map of the wire, with this :body. Throws :thrum/refused with the :status to
+  answer for what two servers could read differently, what is no HTTP, and headers of more than
+  most-header bytes."
   [^Wire wire body most-header]
   (let [raw (.headers wire)
         _ (check-protocol! wire)
@@ -370,8 +411,8 @@
         (with-content fields length))))
 
 (defn told
-  "Returns what a request that is refused says of itself, unchecked, for who keeps a log: :remote-addr, :uri, :protocol, and
-  :request-method, nil for what is no method."
+  "Returns what a request that is refused says of itself, unchecked, for who keeps a log:
+  :remote-addr, :uri, :protocol, and :request-method, nil for what is no method."
   [^Wire wire]
   (let [method (.method wire)]
     {:remote-addr (address (.remote wire))

@@ -1,5 +1,7 @@
-(ns ^:no-doc thrum.server.impl.response
-  "From a handler's response map to what goes on the wire: checked, and without what a handler must not say about framing."
+(ns thrum.server.impl.response
+  "From a handler's response map to what goes on the wire: checked, and without what a handler must
+  not say about framing."
+  {:no-doc true}
   (:require
    [clojure.string :as str]
    [thrum.impl.shown :as shown]
@@ -15,31 +17,40 @@
 (defn- garbage [message data]
   (ex-info message (assoc (update-vals data shown/datum) :type :thrum/response)))
 
-(defn- check-status [status]
+(defn- check-status
+  [status]
   (when-not (and (int? status) (<= 200 (long status) 599))
-    (throw (garbage (str "A response's :status is an integer from 200 to 599, not " (shown/text status)) {:status status})))
+    (throw (garbage (str "A response's :status is an integer from 200 to 599, not "
+                         (shown/text status))
+                    {:status status})))
   (long status))
 
 (defn- line-safe? [^String value]
   (and (neg? (.indexOf value 10)) (neg? (.indexOf value 13)) (neg? (.indexOf value 0))))
 
-(defn- check-field [name value]
+(defn- check-field
+  [name value]
   (when-not (and (string? name) (request/token? name))
     (throw (garbage (str "A header's name is a token, not " (shown/text name)) {:header name})))
   (when-not (string? value)
-    (throw (garbage (str "The header " name " is a string, or a sequence of strings, not " (shown/text value)) {:header name, :value value})))
+    (throw (garbage (str "The header " name
+                         " is a string, or a sequence of strings, not " (shown/text value))
+                    {:header name, :value value})))
   (when-not (line-safe? value)
     (throw (garbage (str "The header " name " has a CR, LF or NUL in it") {:header name}))))
 
-(defn- declared-length [^String value]
+(defn- declared-length
+  [^String value]
   (or (when (re-matches #"\d{1,18}" value) (parse-long value))
-      (throw (garbage (str "Content-Length is a number, not " (shown/text value)) {:header "Content-Length", :value value}))))
+      (throw (garbage (str "Content-Length is a number, not " (shown/text value))
+                      {:header "Content-Length", :value value}))))
 
 (defn- charset-of [^String content-type]
   (or (second (re-find #"(?i);\s*charset=\"?([^\s;\"]+)" content-type)) "utf-8"))
 
 (def ^:private ^:const most-bytes
-  "How long the headers of a response may be. Engines have bounds of their own, the tightest of 16 KiB, and cut the connection there."
+  "How long the headers of a response may be. Engines have bounds of their own, the tightest of 16
+  KiB, and cut the connection there."
   16000)
 
 (definterface IFields
@@ -47,15 +58,17 @@
   (head []))
 
 (def ^:private ^Set connections-own
-  "Headers that say how the connection is used, which is the engine's matter: HTTP/2 forbids them, and an engine may act on them."
+  "Headers that say how the connection is used, which is the engine's matter: HTTP/2 forbids them,
+  and an engine may act on them."
   (doto (TreeSet. String/CASE_INSENSITIVE_ORDER)
     (.addAll ["Transfer-Encoding" "Trailer" "TE" "Keep-Alive" "Proxy-Connection"])))
 
 (def ^:private ^:const upgrade-required 426)
 
-;; A handler may ask for the connection's end, and say what to upgrade to where nothing else would do.
-(deftype Fields [^long status ^ArrayList fields ^:unsynchronized-mutable length ^:unsynchronized-mutable charset
-                 ^:unsynchronized-mutable ^long size]
+;; A handler may ask for the connection's end, and say what to upgrade to where nothing else would
+;; do.
+(deftype Fields [^long status ^ArrayList fields ^:unsynchronized-mutable length
+                 ^:unsynchronized-mutable charset ^:unsynchronized-mutable ^long size]
   IFields
   (field [_ name value]
     (check-field name value)
@@ -68,10 +81,11 @@
         :else (do
                 (when (.equalsIgnoreCase "content-type" name) (set! charset (charset-of value)))
                 (set! size (+ size 4 (.length name) (.length ^String value)))
-                (when (< most-bytes size) (throw (garbage (str "A response's headers have at most " most-bytes " bytes") {:header name})))
+                (when (< most-bytes size)
+                  (throw (garbage (str "A response's headers have at most " most-bytes " bytes")
+                                  {:header name})))
                 (doto fields (.add name) (.add value))))))
-  (head [_]
-    (Head. status (.toArray fields) length (or charset "utf-8"))))
+  (head [_] (Head. status (.toArray fields) length (or charset "utf-8"))))
 
 (defn- add-header! [^Fields fields ^Map$Entry entry]
   (let [name (.getKey entry), value (.getValue entry)]
@@ -80,41 +94,59 @@
       (.field fields name value))))
 
 (defn head
-  "Returns the Head of a response map. Throws :thrum/response for what no client could be sent: a status that is not a final
-  one, header names that are not tokens, values that are not strings or have CR, LF or NUL in them."
+  "Returns the Head of a response map. Throws :thrum/response for what no client could be sent: a
+  status that is not a final one, header names that are not tokens, values that are not strings or
+  have CR, LF or NUL in them."
   ^Head [response]
   (when-not (map? response)
-    (throw (garbage (str "A response is a map, not " (if (nil? response) "nil" (.getName (class response)))) {})))
+    (throw (garbage (str "A response is a map, not "
+                         (if (nil? response) "nil" (.getName (class response))))
+                    {})))
   (let [status (check-status (:status response))
         headers (:headers response)
         fields (Fields. status (ArrayList. 16) nil nil 0)]
     (when-not (or (nil? headers) (map? headers))
-      (throw (garbage (str "A response's :headers are a map, not a " (.getName (class headers))) {})))
+      (throw (garbage (str "A response's :headers are a map, not a " (.getName (class headers)))
+                      {})))
     (run! #(add-header! fields %) headers)
     (.head fields)))
 
 (defn with-header
   "Returns the head with one more header."
   ^Head [^Head head name value]
-  (Head. (.-status head) (to-array (concat (.-headers head) [name value])) (.-length head) (.-charset head)))
+  (Head. (.-status head)
+         (to-array (concat (.-headers head) [name value]))
+         (.-length head)
+         (.-charset head)))
 
 (defn closing
   "Returns the head with Connection: close, once."
   ^Head [^Head head]
-  (if (some #(and (string? %) (.equalsIgnoreCase "connection" ^String %)) (take-nth 2 (.-headers head)))
+  (if (some #(and (string? %) (.equalsIgnoreCase "connection" ^String %))
+            (take-nth 2 (.-headers head)))
     head
     (with-header head "Connection" "close")))
 
 (defn bodiless?
-  "Tells whether a response to this request has no body, whatever the handler gave (RFC 9110, 6.4.1)."
+  "Tells whether a response to this request has no body, whatever the handler gave (RFC 9110,
+  6.4.1)."
   [request-method ^long status]
   (or (= :head request-method) (= 204 status) (= 304 status)))
 
 (defn plain
   "Returns a response without any detail: the status, and its reason as text."
   [status & {:as headers}]
-  (let [reason ({400 "Bad Request", 408 "Request Timeout", 413 "Content Too Large", 431 "Request Header Fields Too Large", 505 "HTTP Version Not Supported"
-                 500 "Internal Server Error", 501 "Not Implemented", 503 "Service Unavailable", 403 "Forbidden"} status "Error")]
+  (let [reason ({400 "Bad Request"
+                 408 "Request Timeout"
+                 413 "Content Too Large"
+                 431 "Request Header Fields Too Large"
+                 505 "HTTP Version Not Supported"
+                 500 "Internal Server Error"
+                 501 "Not Implemented"
+                 503 "Service Unavailable"
+                 403 "Forbidden"}
+                status
+                "Error")]
     {:status status
      :headers (merge {"Content-Type" "text/plain; charset=utf-8"} headers)
      :body (str/lower-case reason)}))

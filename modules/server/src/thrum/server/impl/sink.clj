@@ -1,6 +1,8 @@
-(ns ^:no-doc thrum.server.impl.sink
-  "The output stream that a body is written to. Nothing is sent before the first flush or the first 8 KiB, so that a body which
-  fails at once can still become a 500; no byte beyond the Content-Length is sent, and fewer are a failure."
+(ns thrum.server.impl.sink
+  "The output stream that a body is written to. Nothing is sent before the first flush or the first
+  8 KiB, so that a body which fails at once can still become a 500; no byte beyond the
+  Content-Length is sent, and fewer are a failure."
+  {:no-doc true}
   (:import
    (java.io ByteArrayOutputStream IOException OutputStream)))
 
@@ -83,7 +85,8 @@
   (closed [_] closed))
 
 (defn sink
-  "Returns a sink for the calling thread, which is woken when it is closed; length: how many bytes it must be, or nil."
+  "Returns a sink for the calling thread, which is woken when it is closed; length: how many bytes
+  it must be, or nil."
   ^Sink [target length]
   (Sink. target length (Thread/currentThread) (ByteArrayOutputStream. 512) nil 0 false))
 

@@ -1,5 +1,6 @@
-(ns ^:no-doc thrum.server.impl.traffic
+(ns thrum.server.impl.traffic
   "What is in flight on one server: counted, bounded, watched and drained."
+  {:no-doc true}
   (:require
    [thrum.impl.limit :as limit]
    [thrum.impl.wait :as wait])
@@ -12,8 +13,10 @@
 
 (set! *warn-on-reflection* true)
 
-;; state: :running, :draining, :closing, when kept connections get 503, :ending, when streams end too, :stopped. drainer: the thread that waits for the last one.
-(deftype Traffic [options ^Limiter limiter ^Limiter streams ^Set exchanges ^Map counters ^AtomicReference state ^AtomicReference drainer])
+;; state: :running, :draining, :closing, when kept connections get 503, :ending, when streams end
+;; too, :stopped. drainer: the thread that waits for the last one.
+(deftype Traffic [options ^Limiter limiter ^Limiter streams ^Set exchanges ^Map counters
+                  ^AtomicReference state ^AtomicReference drainer])
 
 (def ^:private counted
   [:shed :timed-out :disconnected :served :failed :overdue :observer-errors])
@@ -62,7 +65,8 @@
   (if-some [f (:dropped observer)] (f) 0))
 
 (defn status
-  "Returns the counts of the server: what is under way now (:in-flight :queued :streams :overdue), and since it started."
+  "Returns the counts of the server: what is under way now (:in-flight :queued :streams :overdue),
+  and since it started."
   [^Traffic traffic]
   (into {:state ({:closing :draining, :ending :draining} (state traffic) (state traffic))
          :in-flight (.size ^Set (.-exchanges traffic))
@@ -75,7 +79,8 @@
 ;; Watching
 
 (defn tell!
-  "Calls the observer's function for this event, if there is one, with what (facts) returns. What it throws is counted."
+  "Calls the observer's function for this event, if there is one, with what (facts) returns. What it
+  throws is counted."
   [^Traffic traffic event facts]
   (when-some [f (get (:observer (.-options traffic)) event)]
     (try
@@ -107,7 +112,8 @@
   (vec (.-exchanges traffic)))
 
 (defn await-quiet!
-  "Waits until no exchange is left for which (counts? exchange), or the moment has come. Returns whether none is left."
+  "Waits until no exchange is left for which (counts? exchange), or the moment has come. Returns
+  whether none is left."
   [^Traffic traffic counts? moment]
   (.set ^AtomicReference (.-drainer traffic) (Thread/currentThread))
   (try

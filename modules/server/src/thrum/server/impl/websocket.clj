@@ -1,5 +1,7 @@
-(ns ^:no-doc thrum.server.impl.websocket
-  "Ring's websockets over an engine's: every callback runs on the exchange's own thread, inside its scope, one after the other."
+(ns thrum.server.impl.websocket
+  "Ring's websockets over an engine's: every callback runs on the exchange's own thread, inside its
+  scope, one after the other."
+  {:no-doc true}
   (:require
    [clojure.string :as str]
    [thrum.impl.error :as error]
@@ -28,16 +30,18 @@
   [^WebSocket ws]
   (.isOpen ^Socket (.-socket ws)))
 
-(defn- buffer ^ByteBuffer [data]
-  (cond
-    (nil? data) (ByteBuffer/allocate 0)
-    (bytes? data) (ByteBuffer/wrap data)
-    (instance? ByteBuffer data) data
-    :else (throw (error/invalid (str "Bytes or a ByteBuffer are expected, not " (shown/text (class data))) {:value data}))))
+(defn- buffer
+  ^ByteBuffer [data]
+  (cond (nil? data) (ByteBuffer/allocate 0)
+        (bytes? data) (ByteBuffer/wrap data)
+        (instance? ByteBuffer data) data
+        :else (throw (error/invalid (str "Bytes or a ByteBuffer are expected, not "
+                                         (shown/text (class data)))
+                                    {:value data}))))
 
 (defn send!
-  "Sends a message: a CharSequence as text, bytes or a ByteBuffer as binary. Blocks until it is flushed; throws IOException when
-  that fails."
+  "Sends a message: a CharSequence as text, bytes or a ByteBuffer as binary. Blocks until it is
+  flushed; throws IOException when that fails."
   [^WebSocket ws message]
   (if (instance? CharSequence message)
     (.text ^Socket (.-socket ws) message)
@@ -78,8 +82,10 @@
 (def ^:private ring
   "Ring's own functions by name, or nil: decided when this namespace is loaded."
   (when (ring-var "Listener")
-    (into {} (map (juxt keyword ring-var))
-          ["Listener" "PingListener" "Socket" "AsyncSocket" "on-open" "on-message" "on-pong" "on-ping" "on-error" "on-close"])))
+    (into {}
+          (map (juxt keyword ring-var))
+          ["Listener" "PingListener" "Socket" "AsyncSocket" "on-open" "on-message" "on-pong"
+           "on-ping" "on-error" "on-close"])))
 
 (defn- send-async! [ws message succeed fail]
   (try
@@ -124,8 +130,8 @@
   nil)
 
 (defn- hand-over!
-  "Hands over an event, and waits until its callback has returned: what it sends goes before what the engine does next, as
-  answering a close."
+  "Hands over an event, and waits until its callback has returned: what it sends goes before what
+  the engine does next, as answering a close."
   [^BlockingQueue events & event]
   (let [done (CountDownLatch. 1)]
     (.put events [done event])
@@ -142,11 +148,16 @@
   (closed [_ socket code reason] (tell! events :on-close socket code reason)))
 
 (defn inbox
-  "Returns what an engine tells of a websocket to, for this Ring listener. Throws :thrum/response for what is none."
+  "Returns what an engine tells of a websocket to, for this Ring listener. Throws :thrum/response
+  for what is none."
   ^Listener [listener]
   (when-not (or (map? listener) (listens? :Listener listener))
-    (throw (ex-info (str "A websocket's listener is a map of callbacks, or satisfies Ring's Listener; it is not a " (class listener))
-                    {:type :thrum/response})))
+    (throw
+      (ex-info
+        (str
+          "A websocket's listener is a map of callbacks, or satisfies Ring's Listener; it is not a "
+          (class listener))
+        {:type :thrum/response})))
   (Inbox. listener (ArrayBlockingQueue. 1)))
 
 ;; The exchange's side
@@ -185,13 +196,16 @@
   "Takes what the engine still tells, so that it does not wait for somebody to take it."
   [^Inbox inbox]
   (loop []
-    (let [[^CountDownLatch done [callback socket]] (.poll ^BlockingQueue (.-events inbox) patience-s TimeUnit/SECONDS)]
-      (some-> done (.countDown))
+    (let [[^CountDownLatch done [callback socket]]
+          (.poll ^BlockingQueue (.-events inbox) patience-s TimeUnit/SECONDS)]
+      (some-> done
+              (.countDown))
       (when socket (.abort ^Socket socket))
       (when (and callback (not= :on-close callback)) (recur)))))
 
 (defn attend!
-  "Calls the listener's callbacks on this thread until the websocket is closed. (opened ws) is called first. A cancel cuts the socket."
+  "Calls the listener's callbacks on this thread until the websocket is closed. (opened ws) is
+  called first. A cancel cuts the socket."
   [inbox opened]
   (let [current (volatile! nil)]
     (try
@@ -210,9 +224,11 @@
        (.encodeToString (Base64/getEncoder))))
 
 (defn handshake
-  "Returns the headers that accept a websocket, as pairs; key: the client's; protocol: the subprotocol, or nil."
+  "Returns the headers that accept a websocket, as pairs; key: the client's; protocol: the
+  subprotocol, or nil."
   [key protocol]
-  (cond-> [["Upgrade" "websocket"] ["Connection" "Upgrade"] ["Sec-WebSocket-Accept" (accept-key key)]]
+  (cond-> [["Upgrade" "websocket"] ["Connection" "Upgrade"]
+           ["Sec-WebSocket-Accept" (accept-key key)]]
     protocol (conj ["Sec-WebSocket-Protocol" protocol])))
 
 ;; Who may open one
@@ -237,7 +253,8 @@
       (pos? (long (or content-length 0)))))
 
 (defn- well-formed?
-  "Tells whether the request that asks for a websocket may: a GET of HTTP/1.1 without a body, with a key of 16 bytes in base64."
+  "Tells whether the request that asks for a websocket may: a GET of HTTP/1.1 without a body, with a
+  key of 16 bytes in base64."
   [request]
   (and (= :get (:request-method request))
        (= "HTTP/1.1" (:protocol request))
@@ -256,19 +273,28 @@
     :else (boolean (some #(.equalsIgnoreCase ^String % ^String origin) origins))))
 
 (defn refusal
-  "Returns the response for a request that must not become a websocket, nil for one that may. origins: the option :ws-origins."
+  "Returns the response for a request that must not become a websocket, nil for one that may.
+  origins: the option :ws-origins."
   [request origins]
-  (cond
-    (not (asks? request)) (if (= "HTTP/1.1" (:protocol request))
-                            (assoc (response/plain 426 "Upgrade" "websocket" "Sec-WebSocket-Version" "13") :body "upgrade required")
-                            (response/plain 400))
-    (not (well-formed? request)) (response/plain 400 "Connection" "close")
-    (not (allowed? origins (header request "origin") request)) (response/plain 403)
-    :else nil))
+  (cond (not (asks? request))
+        (if (= "HTTP/1.1" (:protocol request))
+          (assoc (response/plain 426 "Upgrade" "websocket" "Sec-WebSocket-Version" "13")
+                 :body
+                 "upgrade required")
+          (response/plain 400))
+        (not (well-formed? request)) (response/plain 400 "Connection" "close")
+        (not (allowed? origins (header request "origin") request)) (response/plain 403)
+        :else nil))
 
 (defn check-protocol!
-  "Throws :thrum/response where the handler has chosen a subprotocol that the client does not offer: the client would have to hang up."
+  "Throws :thrum/response where the handler has chosen a subprotocol that the client does not offer:
+  the client would have to hang up."
   [request protocol]
-  (when-not (or (nil? protocol) (some #(= protocol (str/trim %)) (some-> (header request "sec-websocket-protocol") (str/split #","))))
+  (when-not (or (nil? protocol)
+                (some #(= protocol (str/trim %))
+                      (some-> (header request "sec-websocket-protocol")
+                              (str/split #","))))
     (throw (ex-info (str "The client does not offer the subprotocol " (shown/text protocol))
-                    {:type :thrum/response, :protocol protocol, :offered (header request "sec-websocket-protocol")}))))
+                    {:type :thrum/response
+                     :protocol protocol
+                     :offered (header request "sec-websocket-protocol")}))))

@@ -49,18 +49,20 @@
     (expect-status 503 (scene/ask env server (wire/get "/")))
     (expect (not (realized? gate)) "an answer before the handler has ended" :after)))
 
-(defcase overdue-handler-keeps-its-permit "4.5"
-  "The permit of a handler that ignores its interrupt is held until its thread ends."
-  [env]
-  (let [gate (scene/gate env)
-        handler (scene/routes {"/late" (ignores gate)})
-        server (scene/serve env handler (assoc limit :max-concurrent 1))]
-    (expect-status 503 (scene/ask env server (wire/get "/late")))
-    ;; More than once: a permit that is given back too early may be so a moment after the answer.
-    (dotimes [_ 20]
-      (expect-status 503 (scene/ask env server (wire/get "/"))))
-    (deliver gate :open)
-    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/"))))) "200" :none)))
+(defcase overdue-handler-keeps-its-permit
+         "4.5"
+         "The permit of a handler that ignores its interrupt is held until its thread ends."
+         [env]
+         (let [gate (scene/gate env)
+               handler (scene/routes {"/late" (ignores gate)})
+               server (scene/serve env handler (assoc limit :max-concurrent 1))]
+           (expect-status 503 (scene/ask env server (wire/get "/late")))
+           ;; More than once: a permit that is given back too early may be so a moment after the answer.
+           (dotimes [_ 20] (expect-status 503 (scene/ask env server (wire/get "/"))))
+           (deliver gate :open)
+           (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+                   "200"
+                   :none)))
 
 (defcase overdue-handlers-are-counted "4.5"
   "The status counts handlers that are overdue, until they have ended, and requests that timed out."
@@ -74,13 +76,17 @@
     (deliver gate :open)
     (expect (scene/eventually 2000 #(= [0 1] (counts))) "0 overdue, 1 timed out" (counts))))
 
-(defcase queue-time-counts "4.5"
+(defcase
+  queue-time-counts
+  "4.5"
   "The time in the queue counts: the deadline strikes a request that still waits."
   [env]
   (let [gate (scene/gate env)
         entered (promise)
         handler (fn [r] (deliver entered true) (scene/stubborn gate) (scene/ok r))
-        server (scene/serve env handler (assoc limit :max-concurrent 1, :max-queued 1, :queue-timeout-ms 8000))]
+        server (scene/serve env
+                            handler
+                            (assoc limit :max-concurrent 1 :max-queued 1 :queue-timeout-ms 8000))]
     (scene/asked env server (wire/get "/"))
     (scene/within entered "a call of the handler")
     (expect-status 503 (scene/ask env server (wire/get "/")))
@@ -109,7 +115,9 @@
         server (scene/serve env (fn [_] {:status 200, :headers {}, :body (body)}) limit)]
     (expect= 200 (:status (expect-cut (scene/ask env server (wire/get "/")))))))
 
-(defcase deadline-cuts-what-the-client-does-not-take "4.5"
+(defcase
+  deadline-cuts-what-the-client-does-not-take
+  "4.5"
   "At the deadline a response that its client does not read is cut off, and its permit comes back."
   [env]
   (let [large (byte-array 30000000)
@@ -117,28 +125,37 @@
         server (scene/serve env handler (assoc limit :max-concurrent 1))
         c (scene/client env server)]
     (wire/send! c (wire/get "/large"))
-    (expect (scene/eventually 3000 #(= 200 (:status (scene/ask env server (wire/get "/"))))) "a permit that comes back" :none)))
+    (expect (scene/eventually 3000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+            "a permit that comes back"
+            :none)))
 
 (defcase in-time-is-untouched "4.5"
-  "A request that is done before its deadline is served, and so are the ones after it on the connection."
+  "A request that is done before its deadline is served, and so are the ones after it on the
+  connection."
   [env]
   (let [c (scene/client env (scene/serve env scene/ok limit))
         start (System/nanoTime)]
     (while (< (- (System/nanoTime) start) 450000000)
       (expect-status 200 (wire/ask! c (wire/get "/"))))))
 
-(defcase queued-too-long-never-starts "4.5"
+(defcase
+  queued-too-long-never-starts
+  "4.5"
   "A request that reached its deadline in the queue never reaches the handler."
   [env]
   (let [gate (scene/gate env)
         uris (atom [])
-        handler (fn [{:keys [uri] :as r}] (swap! uris conj uri) (scene/stubborn gate) (scene/ok r))
-        server (scene/serve env handler (assoc limit :max-concurrent 1, :max-queued 1, :queue-timeout-ms 8000))]
+        handler (fn [{:keys [uri], :as r}] (swap! uris conj uri) (scene/stubborn gate) (scene/ok r))
+        server (scene/serve env
+                            handler
+                            (assoc limit :max-concurrent 1 :max-queued 1 :queue-timeout-ms 8000))]
     (scene/asked env server (wire/get "/first"))
     (expect (scene/eventually 2000 #(= ["/first"] @uris)) "a call of the handler" @uris)
     (expect-status 503 (scene/ask env server (wire/get "/queued")))
     (deliver gate :open)
-    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/last"))))) "200" :none)
+    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/last")))))
+            "200"
+            :none)
     (expect (not-any? #{"/queued"} @uris) "that /queued never starts" @uris)))
 
 (defcase late-result-is-dropped "4.5"
@@ -166,28 +183,40 @@
   [env seen]
   (let [gate (scene/gate env)]
     (fn [& _]
-      (try (deref gate 8000 nil) (deliver seen :opened)
-           (catch InterruptedException e (deliver seen :interrupted) (throw e))))))
+      (try
+        (deref gate 8000 nil)
+        (deliver seen :opened)
+        (catch InterruptedException e (deliver seen :interrupted) (throw e))))))
 
 (defn- expect-late
-  "A server with these options has a callback that waits: 503 is answered at the deadline, and the callback interrupted."
+  "A server with these options has a callback that waits: 503 is answered at the deadline, and the
+  callback interrupted."
   [env seen handler options]
   (let [server (scene/serve env handler (merge limit options))]
     (expect-status 503 (scene/ask env server (wire/get "/")))
     (expect= :interrupted (scene/within seen "an interrupt"))))
 
-(defcase error-handlers-are-inside-the-deadline "4.5"
-  "An :error-handler that is not done at the deadline is interrupted, and 503 is answered."
-  [env]
-  (let [seen (promise)]
-    (expect-late env seen (fn [_] (throw (ex-info "boom" {}))) {:error-handler (waiting-callback env seen)})))
+(defcase error-handlers-are-inside-the-deadline
+         "4.5"
+         "An :error-handler that is not done at the deadline is interrupted, and 503 is answered."
+         [env]
+         (let [seen (promise)]
+           (expect-late env
+                        seen
+                        (fn [_] (throw (ex-info "boom" {})))
+                        {:error-handler (waiting-callback env seen)})))
 
-(defcase observers-are-inside-the-deadline "4.5"
-  "So is a :start observer, and the handler is not called any more."
-  [env]
-  (let [seen (promise), called (promise)]
-    (expect-late env seen (fn [r] (deliver called true) (scene/ok r)) {:observer {:start (waiting-callback env seen)}})
-    (expect= :never (deref called 50 :never))))
+(defcase observers-are-inside-the-deadline
+         "4.5"
+         "So is a :start observer, and the handler is not called any more."
+         [env]
+         (let [seen (promise)
+               called (promise)]
+           (expect-late env
+                        seen
+                        (fn [r] (deliver called true) (scene/ok r))
+                        {:observer {:start (waiting-callback env seen)}})
+           (expect= :never (deref called 50 :never))))
 
 (defcase observers-do-not-delay-the-deadline "4.5"
   "A :timeout observer that blocks delays neither the 503 nor the interrupt."
@@ -200,16 +229,21 @@
     (scene/within told "a call of the observer")
     (expect (not (realized? gate)) "an observer that still blocks" :ended)))
 
-(defcase answered-requests-never-start "4.5"
+(defcase
+  answered-requests-never-start
+  "4.5"
   "A request that is answered as it gets its turn never reaches the handler, however close the race."
   [env]
   (let [gate (atom nil)
         uris (atom [])
-        handler (fn [{:keys [uri] :as r}]
+        handler (fn [{:keys [uri], :as r}]
                   (swap! uris conj uri)
                   (when (= "/first" uri) (scene/stubborn @gate))
                   (scene/ok r))
-        server (scene/serve env handler {:request-timeout-ms 30, :max-concurrent 1, :max-queued 1, :queue-timeout-ms 8000})
+        server (scene/serve
+                 env
+                 handler
+                 {:request-timeout-ms 30, :max-concurrent 1, :max-queued 1, :queue-timeout-ms 8000})
         asks #(:status (scene/ask env server (wire/get %)))
         ;; On a busy machine the first one may be late itself.
         begun? (fn []
@@ -229,7 +263,8 @@
 ;; The interrupt
 
 (defn- notes-interrupt
-  "Returns a handler that notes in leaked when it is entered interrupted; at /late it waits as long as the query says, in ms."
+  "Returns a handler that notes in leaked when it is entered interrupted; at /late it waits as long
+  as the query says, in ms."
   [leaked]
   (fn [{:keys [uri query-string] :as r}]
     (when (Thread/interrupted) (swap! leaked conj uri))
@@ -239,7 +274,8 @@
     (scene/ok r)))
 
 (defcase interrupts-never-reach-the-next-request "4.6"
-  "An interrupt at the deadline never reaches the next request on the connection, however close the race."
+  "An interrupt at the deadline never reaches the next request on the connection, however close the
+  race."
   [env]
   (let [leaked (atom [])
         server (scene/serve env (notes-interrupt leaked) {:request-timeout-ms 20})
@@ -253,7 +289,8 @@
     (expect= [] @leaked)))
 
 (defcase handlers-own-interrupt-does-not-leak "4.6"
-  "A handler that leaves its thread interrupted is answered, and the next request on the connection is not interrupted."
+  "A handler that leaves its thread interrupted is answered, and the next request on the connection
+  is not interrupted."
   [env]
   (let [leaked (atom [])
         handler (fn [r] (when (Thread/interrupted) (swap! leaked conj (:uri r)))
@@ -263,34 +300,47 @@
     (dotimes [_ 4] (expect-status 200 (wire/ask! c (wire/get "/"))))
     (expect= [] @leaked)))
 
-(defcase handlers-own-interrupt-does-not-cut-a-stream "4.6"
-  "A handler that leaves its thread interrupted still has its seq sent whole."
-  [env]
-  (let [handler (fn [_] (.interrupt (Thread/currentThread)) {:status 200, :headers {}, :body (map str (range 10))})
-        answer (scene/ask env (scene/serve env handler {}) (wire/get "/"))]
-    (expect= "0123456789" (:body (expect-status 200 answer)))))
+(defcase handlers-own-interrupt-does-not-cut-a-stream
+         "4.6"
+         "A handler that leaves its thread interrupted still has its seq sent whole."
+         [env]
+         (let [handler (fn [_]
+                         (.interrupt (Thread/currentThread))
+                         {:status 200, :headers {}, :body (map str (range 10))})
+               answer (scene/ask env (scene/serve env handler {}) (wire/get "/"))]
+           (expect= "0123456789" (:body (expect-status 200 answer)))))
 
-(defcase one-interrupt-a-request "4.6"
+(defcase
+  one-interrupt-a-request
+  "4.6"
   "A handler is interrupted at most once."
   [env]
   (let [interrupts (atom 0)
         done (promise)
-        wait #(try (Thread/sleep (long %)) (catch InterruptedException _ (swap! interrupts inc)))
-        server (scene/serve env (fn [r] (wait 3000) (wait 250) (deliver done true) (scene/ok r)) limit)]
+        wait #(try
+                (Thread/sleep (long %))
+                (catch InterruptedException _ (swap! interrupts inc)))
+        server
+        (scene/serve env (fn [r] (wait 3000) (wait 250) (deliver done true) (scene/ok r)) limit)]
     (scene/ask env server (wire/get "/"))
     (scene/within done "the handler's end")
     (expect= 1 @interrupts)))
 
-(defcase interrupted-io-is-no-success "4.5"
-  "A handler whose own I/O fails by the interrupt is still answered with 503."
-  [env]
-  (let [handler (fn [_] (try (Thread/sleep 4000) (catch InterruptedException _ (throw (IOException. "interrupted")))))]
-    (expect-status 503 (scene/ask env (scene/serve env handler limit) (wire/get "/")))))
+(defcase interrupted-io-is-no-success
+         "4.5"
+         "A handler whose own I/O fails by the interrupt is still answered with 503."
+         [env]
+         (let [handler (fn [_]
+                         (try
+                           (Thread/sleep 4000)
+                           (catch InterruptedException _ (throw (IOException. "interrupted")))))]
+           (expect-status 503 (scene/ask env (scene/serve env handler limit) (wire/get "/")))))
 
 ;; What a handler starts belongs to its exchange
 
 (defcase a-lazy-body-may-be-computed-by-tasks "4.6"
-  "A lazy body that tasks of the handler compute is sent whole: they end after the last byte, not before."
+  "A lazy body that tasks of the handler compute is sent whole: they end after the last byte, not
+  before."
   {:uses #{:pmap}}
   [env]
   (let [handler (fn [_] {:status 200, :headers {}, :body (scene/tool env :pmap 2 str (range 50))})

@@ -9,7 +9,8 @@
 (def ^:private asked {:interrupt-on-disconnect? true})
 
 (defn- waiting
-  "Starts a server with a request that waits at /wait; returns {:server :client :gate :seen}, the last of how the wait ended."
+  "Starts a server with a request that waits at /wait; returns {:server :client :gate :seen}, the
+  last of how the wait ended."
   [env options]
   (let [gate (scene/gate env), entered (promise), seen (promise)
         wait (fn [r] (deliver entered true)
@@ -38,7 +39,8 @@
     (expect= :interrupted (scene/within seen "an interrupt"))))
 
 (defcase watched-requests-are-answered "4.6"
-  "A client that stays is answered, though its connection is watched, and so is what it has pipelined."
+  "A client that stays is answered, though its connection is watched, and so is what it has
+  pipelined."
   {:needs #{:disconnect}, :refuses asked}
   [env]
   (let [{:keys [client gate]} (waiting env asked)]
@@ -47,15 +49,19 @@
     (dotimes [_ 3] (expect-status 200 (wire/response client)))
     (expect-status 200 (wire/ask! client (wire/get "/fourth")))))
 
-(defcase disconnects-are-told "4.6"
+(defcase
+  disconnects-are-told
+  "4.6"
   "A disconnect is counted, and the observer is told of it."
   {:needs #{:disconnect}, :refuses asked, :uses #{:status}}
   [env]
   (let [told (promise)
-        {:keys [server client]} (waiting env (assoc asked :observer {:disconnect #(deliver told (:uri (:request %)))}))]
+        {:keys [server client]}
+        (waiting env (assoc asked :observer {:disconnect #(deliver told (:uri (:request %)))}))]
     (wire/close! client)
     (expect= "/wait" (scene/within told "a call of the observer"))
-    (expect (scene/eventually 2000 #(= 1 (:disconnected (scene/tool env :status server)))) "1 disconnected"
+    (expect (scene/eventually 2000 #(= 1 (:disconnected (scene/tool env :status server))))
+            "1 disconnected"
             (scene/tool env :status server))))
 
 (defcase disconnects-do-not-interrupt-unasked "4.6"

@@ -19,21 +19,32 @@
   [env f]
   (expect-status 200 (scene/ask env (scene/serve env (streaming env {} f) {}) (wire/get "/"))))
 
-(defcase events-have-their-type "4.5"
-  "A stream of events is text/event-stream, and ends when its function returns."
-  {:uses #{:sse}}
-  [env]
-  (let [answer (stream-of env (fn [send!] (send! "hello")))]
-    (expect (str/starts-with? (str (wire/header answer "content-type")) "text/event-stream") "text/event-stream" answer)
-    (expect (str/includes? (:body answer) "data: hello\n\n") "an event" (:body answer))))
+(defcase events-have-their-type
+         "4.5"
+         "A stream of events is text/event-stream, and ends when its function returns."
+         {:uses #{:sse}}
+         [env]
+         (let [answer (stream-of env (fn [send!] (send! "hello")))]
+           (expect (str/starts-with? (str (wire/header answer "content-type")) "text/event-stream")
+                   "text/event-stream"
+                   answer)
+           (expect (str/includes? (:body answer) "data: hello\n\n") "an event" (:body answer))))
 
-(defcase events-have-fields "4.5"
+(defcase
+  events-have-fields
+  "4.5"
   "An event has its id, name and retry, and one data line for each line of its text."
   {:uses #{:sse}}
   [env]
-  (let [{:keys [body]} (stream-of env (fn [send!] (send! {:event "tick", :id "7", :retry 1500, :data "one\ntwo\r\nthree"})))
+  (let [{:keys [body]} (stream-of
+                         env
+                         (fn [send!]
+                           (send! {:event "tick", :id "7", :retry 1500, :data "one\ntwo\r\nthree"})))
         lines (set (str/split-lines body))]
-    (expect (every? lines ["event: tick" "id: 7" "retry: 1500" "data: one" "data: two" "data: three"]) "all fields" body)))
+    (expect (every? lines
+                    ["event: tick" "id: 7" "retry: 1500" "data: one" "data: two" "data: three"])
+            "all fields"
+            body)))
 
 (defn- expect-event
   "Reads chunks up to one that holds text."
@@ -43,19 +54,23 @@
       (keyword? chunk) (scene/fail (str "an event of " text) chunk)
       (not (str/includes? chunk text)) (recur c text))))
 
-(defcase events-are-sent-at-once "4.5"
+(defcase
+  events-are-sent-at-once
+  "4.5"
   "An event reaches the client before the next one is sent."
   {:uses #{:sse}}
   [env]
   (let [gate (scene/gate env)
-        handler (streaming env {} (fn [send!] (send! "first") (deref gate 8000 nil) (send! "second")))
+        handler
+        (streaming env {} (fn [send!] (send! "first") (deref gate 8000 nil) (send! "second")))
         c (wire/send! (scene/client env (scene/serve env handler {})) (wire/get "/"))]
     (wire/head c)
     (expect-event c "first")
     (expect (not (realized? gate)) "the event before the gate opens" :after)))
 
 (defcase events-reach-http-1-0 "4.5"
-  "On HTTP/1.0 too an event reaches the client before the next one is sent; the stream ends with the connection."
+  "On HTTP/1.0 too an event reaches the client before the next one is sent; the stream ends with the
+  connection."
   {:uses #{:sse}, :needs #{:http-1.0}}
   [env]
   (let [gate (scene/gate env)
@@ -68,28 +83,41 @@
     (deliver gate :open)
     (scene/expect-closed c)))
 
-(defcase events-cannot-be-injected "4.8"
+(defcase
+  events-cannot-be-injected
+  "4.8"
   "A line's end in an event's name or id throws, or is left out: it never begins another field."
   {:uses #{:sse}}
   [env]
-  (doseq [event [{:event "a\ndata: evil", :data "x"} {:id "1\r\ndata: evil", :data "x"} {:data "a\rdata: evil"}]]
-    (let [{:keys [body]} (scene/ask env (scene/serve env (streaming env {} (fn [send!] (send! event))) {}) (wire/get "/"))]
-      (expect (not-any? #{"data: evil"} (str/split (str body) #"\r\n|\r|\n")) "no injected field" body))))
+  (doseq [event [{:event "a\ndata: evil", :data "x"} {:id "1\r\ndata: evil", :data "x"}
+                 {:data "a\rdata: evil"}]]
+    (let [{:keys [body]} (scene/ask
+                           env
+                           (scene/serve env (streaming env {} (fn [send!] (send! event))) {})
+                           (wire/get "/"))]
+      (expect (not-any? #{"data: evil"} (str/split (str body) #"\r\n|\r|\n"))
+              "no injected field"
+              body))))
 
-(defcase send-throws-when-the-client-has-gone "4.5"
-  "send! throws IOException when the client has gone."
-  {:uses #{:sse}}
-  [env]
-  (let [thrown (promise)
-        feed (fn [send!]
-               (try (dotimes [i 2000] (send! (str i)) (Thread/sleep 2))
-                    (catch Throwable t (deliver thrown t) (throw t))))
-        c (wire/send! (scene/client env (scene/serve env (streaming env {} feed) {})) (wire/get "/"))]
-    (wire/head c)
-    (wire/chunk c)
-    (wire/reset!! c)
-    (let [t (scene/within thrown "an exception from send!")]
-      (expect (instance? IOException t) "an IOException" t))))
+(defcase send-throws-when-the-client-has-gone
+         "4.5"
+         "send! throws IOException when the client has gone."
+         {:uses #{:sse}}
+         [env]
+         (let [thrown (promise)
+               feed (fn [send!]
+                      (try
+                        (dotimes [i 2000]
+                          (send! (str i))
+                          (Thread/sleep 2))
+                        (catch Throwable t (deliver thrown t) (throw t))))
+               c (wire/send! (scene/client env (scene/serve env (streaming env {} feed) {}))
+                             (wire/get "/"))]
+           (wire/head c)
+           (wire/chunk c)
+           (wire/reset!! c)
+           (let [t (scene/within thrown "an exception from send!")]
+             (expect (instance? IOException t) "an IOException" t))))
 
 (defcase silent-streams-have-a-heartbeat "4.5"
   "A stream that is silent sends a comment now and then."
@@ -116,13 +144,16 @@
         server (scene/serve env (scene/routes {"/stream" (streaming env {} feed)}) options)]
     {:server server, :gate gate}))
 
-(defcase streams-leave-max-concurrent "4.5"
-  "An open stream does not count against :max-concurrent."
-  {:uses #{:sse}}
-  [env]
-  (let [{:keys [server]} (long-streams env {:max-concurrent 1})]
-    (open-stream env server)
-    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/"))))) "200" :none)))
+(defcase streams-leave-max-concurrent
+         "4.5"
+         "An open stream does not count against :max-concurrent."
+         {:uses #{:sse}}
+         [env]
+         (let [{:keys [server]} (long-streams env {:max-concurrent 1})]
+           (open-stream env server)
+           (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+                   "200"
+                   :none)))
 
 (defcase streams-are-bounded "4.5"
   "A stream beyond :max-streams is answered with 503; when one ends, there is room again."
@@ -146,19 +177,26 @@
     (expect-event c "last")))
 
 (defn- expect-cancelled
-  "Opens a stream whose handler waits for something else, and leaves it by (leave! client): the handler is interrupted, and all is released."
+  "Opens a stream whose handler waits for something else, and leaves it by (leave! client): the
+  handler is interrupted, and all is released."
   [env options leave!]
-  (let [gate (scene/gate env), ended (promise)
+  (let [gate (scene/gate env)
+        ended (promise)
         wait (fn [send!]
                (send! "first")
-               (try (deref gate 8000 nil) (deliver ended :opened)
-                    (catch InterruptedException e (deliver ended :interrupted) (throw e))))
-        server (scene/serve env (scene/routes {"/stream" (streaming env {:heartbeat-ms 30} wait)}) options)
+               (try
+                 (deref gate 8000 nil)
+                 (deliver ended :opened)
+                 (catch InterruptedException e (deliver ended :interrupted) (throw e))))
+        server
+        (scene/serve env (scene/routes {"/stream" (streaming env {:heartbeat-ms 30} wait)}) options)
         c (open-stream env server)]
     (leave! c)
     (expect= :interrupted (scene/within ended "an interrupt"))
-    (expect (scene/eventually 2000 #(= [0 0] ((juxt :in-flight :streams) (scene/tool env :status server))))
-            "nothing in flight, no stream" (scene/tool env :status server))))
+    (expect
+      (scene/eventually 2000 #(= [0 0] ((juxt :in-flight :streams) (scene/tool env :status server))))
+      "nothing in flight, no stream"
+      (scene/tool env :status server))))
 
 (defcase streams-of-clients-that-have-gone-are-cancelled "4.6"
   "A stream whose client has gone is cancelled, also where its handler waits for something else."
@@ -183,7 +221,8 @@
     (expect-cut (scene/ask env (scene/serve env handler {}) (wire/get "/")))))
 
 (defn- stopping
-  "Starts the stop of a server with one open stream; returns {:c client, :gate gate, :stopping promise}."
+  "Starts the stop of a server with one open stream; returns {:c client, :gate gate, :stopping
+  promise}."
   [env options]
   (let [{:keys [server gate]} (long-streams env (merge {:shutdown-timeout-ms 9000} options))
         c (open-stream env server)]
@@ -215,27 +254,35 @@
     (expect= :last (wire/chunk c))
     (scene/within stopping "the end of stop!")))
 
-(defcase stubborn-streams-are-cut "4.7"
-  "A stream whose function does not end when the server stops is cut, and does not keep stop! from returning."
+(defcase
+  stubborn-streams-are-cut
+  "4.7"
+  "A stream whose function does not end when the server stops is cut, and does not keep stop! from
+  returning."
   {:uses #{:sse}}
   [env]
   (let [gate (scene/gate env)
         feed (fn [send!] (send! "first") (scene/stubborn gate))
-        server (scene/serve env (scene/routes {"/stream" (streaming env {} feed)}) {:shutdown-timeout-ms 9000})
+        server (scene/serve env
+                            (scene/routes {"/stream" (streaming env {} feed)})
+                            {:shutdown-timeout-ms 9000})
         c (open-stream env server)
         stopping (scene/start #((:stop (:tools env)) server))]
     (expect= true (contains? #{:eof :reset} (wire/chunk c)))
     (scene/within stopping "the end of stop!")))
 
-(defcase stuck-streams-are-cut "4.7"
-  "A stream whose client takes nothing does not keep stop! from returning."
-  {:uses #{:sse}}
-  [env]
-  (let [event (apply str (repeat 100000 "x"))
-        begun (atom (System/nanoTime))
-        feed (fn [send!] (while true (reset! begun (System/nanoTime)) (send! event)))
-        server (scene/serve env (streaming env {} feed) {:shutdown-timeout-ms 9000})
-        c (wire/send! (scene/client env server) (wire/get "/"))]
-    (expect-status 200 (assoc (wire/head c) :ended :whole))
-    (expect (scene/eventually 4000 #(< 300000000 (- (System/nanoTime) (long @begun)))) "a write that blocks" :none)
-    (scene/within (scene/start #((:stop (:tools env)) server)) "the end of stop!")))
+(defcase stuck-streams-are-cut
+         "4.7"
+         "A stream whose client takes nothing does not keep stop! from returning."
+         {:uses #{:sse}}
+         [env]
+         (let [event (apply str (repeat 100000 "x"))
+               begun (atom (System/nanoTime))
+               feed (fn [send!] (while true (reset! begun (System/nanoTime)) (send! event)))
+               server (scene/serve env (streaming env {} feed) {:shutdown-timeout-ms 9000})
+               c (wire/send! (scene/client env server) (wire/get "/"))]
+           (expect-status 200 (assoc (wire/head c) :ended :whole))
+           (expect (scene/eventually 4000 #(< 300000000 (- (System/nanoTime) (long @begun))))
+                   "a write that blocks"
+                   :none)
+           (scene/within (scene/start #((:stop (:tools env)) server)) "the end of stop!")))

@@ -23,13 +23,19 @@
 
 ;; Over TLS
 
-(defn- http-client ^HttpClient [env]
-  (let [client (-> (HttpClient/newBuilder) (.sslContext (tls/context nil)) (.version HttpClient$Version/HTTP_2) .build)]
+(defn- http-client
+  ^HttpClient [env]
+  (let [client (-> (HttpClient/newBuilder)
+                   (.sslContext (tls/context nil))
+                   (.version HttpClient$Version/HTTP_2)
+                   .build)]
     (scene/at-end env #(.shutdownNow client))
     client))
 
-(defn- request ^HttpRequest [env server path]
-  (-> (HttpRequest/newBuilder (URI. (str "https://localhost:" (scene/tool env :ssl-port server) path)))
+(defn- request
+  ^HttpRequest [env server path]
+  (-> (HttpRequest/newBuilder (URI.
+                                (str "https://localhost:" (scene/tool env :ssl-port server) path)))
       (.timeout (Duration/ofMillis wire/patience-ms))
       .build))
 
@@ -42,43 +48,58 @@
 (defn- get! ^HttpResponse [env server path]
   @(send-async (http-client env) (request env server path)))
 
-(defcase h2-serves "4.2"
-  "HTTP/2 is agreed upon over TLS, and the handler sees it."
-  h2
-  [env]
-  (let [seen (promise)
-        answer (get! env (serve env (fn [r] (deliver seen r) (scene/ok r))) "/a%2Fb?q=1")]
-    (expect= [HttpClient$Version/HTTP_2 200 "ok"] [(.version answer) (.statusCode answer) (.body answer)])
-    (expect= [:https "/a%2Fb" "q=1" "localhost"] ((juxt :scheme :uri :query-string :server-name) @seen))
-    (expect (str/starts-with? (:protocol @seen) "HTTP/2") "HTTP/2" (:protocol @seen))))
+(defcase h2-serves
+         "4.2"
+         "HTTP/2 is agreed upon over TLS, and the handler sees it."
+         h2
+         [env]
+         (let [seen (promise)
+               answer (get! env (serve env (fn [r] (deliver seen r) (scene/ok r))) "/a%2Fb?q=1")]
+           (expect= [HttpClient$Version/HTTP_2 200 "ok"]
+                    [(.version answer) (.statusCode answer) (.body answer)])
+           (expect= [:https "/a%2Fb" "q=1" "localhost"]
+                    ((juxt :scheme :uri :query-string :server-name) @seen))
+           (expect (str/starts-with? (:protocol @seen) "HTTP/2") "HTTP/2" (:protocol @seen))))
 
-(defcase h2-body-arrives "4.2"
-  "A body arrives whole, both ways."
-  h2
-  [env]
-  (let [text (str/join (repeat 30000 "0123456789"))
-        server (serve env (fn [{:keys [^java.io.InputStream body]}] {:status 200, :headers {}, :body (.readAllBytes body)}))
-        post (-> (HttpRequest/newBuilder (URI. (str "https://localhost:" (scene/tool env :ssl-port server) "/")))
-                 (.POST (HttpRequest$BodyPublishers/ofString text)) .build)]
-    (expect (= text (.body ^HttpResponse @(send-async (http-client env) post))) "the body that was sent" :another)))
+(defcase h2-body-arrives
+         "4.2"
+         "A body arrives whole, both ways."
+         h2
+         [env]
+         (let [text (str/join (repeat 30000 "0123456789"))
+               server (serve env
+                             (fn [{:keys [^java.io.InputStream body]}]
+                               {:status 200, :headers {}, :body (.readAllBytes body)}))
+               post (-> (HttpRequest/newBuilder
+                          (URI. (str "https://localhost:" (scene/tool env :ssl-port server) "/")))
+                        (.POST (HttpRequest$BodyPublishers/ofString text))
+                        .build)]
+           (expect (= text (.body ^HttpResponse @(send-async (http-client env) post)))
+                   "the body that was sent"
+                   :another)))
 
-(defcase h2-runs-many-at-once "4.1"
-  "Many requests of one connection run at once, each on a virtual thread."
-  h2
-  [env]
-  (let [all (scene/latch env 20), virtual (atom #{})
-        handler (fn [{:keys [uri] :as r}]
-                  (swap! virtual conj (Thread/.isVirtual (Thread/currentThread)))
-                  (when (= "/" uri) (CountDownLatch/.countDown all) (scene/await-latch all))
-                  (scene/ok r))
-        server (serve env handler)
-        client (http-client env)]
-    @(send-async client (request env server "/first"))
-    (expect= #{200} (set (map #(HttpResponse/.statusCode (deref %)) (vec (repeatedly 20 #(send-async client (request env server "/")))))))
-    (expect= #{true} @virtual)))
+(defcase h2-runs-many-at-once
+         "4.1"
+         "Many requests of one connection run at once, each on a virtual thread."
+         h2
+         [env]
+         (let [all (scene/latch env 20)
+               virtual (atom #{})
+               handler (fn [{:keys [uri], :as r}]
+                         (swap! virtual conj (Thread/.isVirtual (Thread/currentThread)))
+                         (when (= "/" uri) (CountDownLatch/.countDown all) (scene/await-latch all))
+                         (scene/ok r))
+               server (serve env handler)
+               client (http-client env)]
+           @(send-async client (request env server "/first"))
+           (expect= #{200}
+                    (set (map #(HttpResponse/.statusCode (deref %))
+                              (vec (repeatedly 20 #(send-async client (request env server "/")))))))
+           (expect= #{true} @virtual)))
 
 (defcase h2-requests-inherit-nothing "4.1"
-  "What a request leaves in an InheritableThreadLocal, or as context class loader, the next ones of its connection do not find."
+  "What a request leaves in an InheritableThreadLocal, or as context class loader, the next ones of
+  its connection do not find."
   h2
   [env]
   (let [[handler seen] (threads/tracing)
@@ -97,22 +118,33 @@
         cause (try (get! env server "/") nil (catch ExecutionException e (ex-cause e)))]
     (expect (instance? IOException cause) "an IOException" cause)))
 
-(defcase h2-deadline-is-503 "4.5"
-  "A request that is late is answered with 503, and the others of its connection go on."
-  h2
-  [env]
-  (let [gate (scene/gate env)
-        server (serve env (scene/routes {"/late" (fn [r] (deref gate 8000 nil) (scene/ok r))}) {:request-timeout-ms 300})
-        client (http-client env)
-        late (send-async client (request env server "/late"))]
-    (expect= [503 200] [(HttpResponse/.statusCode @late) (HttpResponse/.statusCode @(send-async client (request env server "/")))])))
+(defcase h2-deadline-is-503
+         "4.5"
+         "A request that is late is answered with 503, and the others of its connection go on."
+         h2
+         [env]
+         (let [gate (scene/gate env)
+               server (serve env
+                             (scene/routes {"/late" (fn [r] (deref gate 8000 nil) (scene/ok r))})
+                             {:request-timeout-ms 300})
+               client (http-client env)
+               late (send-async client (request env server "/late"))]
+           (expect= [503 200]
+                    [(HttpResponse/.statusCode @late)
+                     (HttpResponse/.statusCode @(send-async client (request env server "/")))])))
 
-(defcase h2-overload-is-503 "4.4"
+(defcase
+  h2-overload-is-503
+  "4.4"
   "Requests of one connection beyond :max-concurrent are answered with 503."
   h2
   [env]
-  (let [gate (scene/gate env), entered (promise)
-        server (serve env (scene/routes {"/wait" (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))}) {:max-concurrent 1})
+  (let [gate (scene/gate env)
+        entered (promise)
+        server (serve env
+                      (scene/routes
+                        {"/wait" (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))})
+                      {:max-concurrent 1})
         client (http-client env)
         waiting (send-async client (request env server "/wait"))]
     (scene/within entered "a call of the handler")
@@ -122,14 +154,22 @@
 
 ;; At the deadline
 
-(defn- wait-and-echo [{:keys [uri ^InputStream body]}]
+(defn- wait-and-echo
+  [{:keys [uri ^InputStream body]}]
   (let [text (String. (.readAllBytes body))
         [_ form ms] (re-matches #"/(.)/(\d+)" uri)]
     (Thread/sleep (long (parse-long ms)))
-    {:status 200, :headers {}, :body (case form "s" text, "l" (map str text), "i" (java.io.ByteArrayInputStream. (.getBytes text)))}))
+    {:status 200
+     :headers {}
+     :body (case form
+             "s" text
+             "l" (map str text)
+             "i" (java.io.ByteArrayInputStream. (.getBytes text)))}))
 
-(defn- post ^HttpRequest [env server path text]
-  (-> (HttpRequest/newBuilder (URI. (str "https://localhost:" (scene/tool env :ssl-port server) path)))
+(defn- post
+  ^HttpRequest [env server path text]
+  (-> (HttpRequest/newBuilder (URI.
+                                (str "https://localhost:" (scene/tool env :ssl-port server) path)))
       (.POST (HttpRequest$BodyPublishers/ofString text))
       (.timeout (Duration/ofMillis wire/patience-ms))
       .build))
@@ -147,17 +187,28 @@
       (let [message (str (ex-cause e))]
         (if (str/includes? message "RST_STREAM") :reset message)))))
 
-(defcase h2-deadlines-race-with-answers "4.5"
-  "However close to their deadline the requests of a connection end, each is answered, is 503, or its stream alone is reset."
+(defcase
+  h2-deadlines-race-with-answers
+  "4.5"
+  "However close to their deadline the requests of a connection end, each is answered, is 503, or
+  its stream alone is reset."
   (assoc h2 :alone? true)
   [env]
   (let [server (serve env wait-and-echo {:request-timeout-ms 30})
         client (http-client env)
         text (str/join (repeat 300 "0123456789"))
-        one (fn [i] (end-of (send-async client (post env server (str "/" (rand-nth ["s" "l" "i"]) "/" (+ 20 (rem (long i) 13))) text)) text))
+        one
+        (fn [i]
+          (end-of
+            (send-async
+              client
+              (post env server (str "/" (rand-nth ["s" "l" "i"]) "/" (+ 20 (rem (long i) 13))) text))
+            text))
         ;; Else each of the first would open a connection of its own.
         _ (end-of (send-async client (request env server "/s/0")) "")
-        ends (frequencies (mapcat #(map deref %) (for [round (partition-all 20 (range 160))] (mapv #(future (one %)) round))))]
+        ends (frequencies (mapcat #(map deref %)
+                            (for [round (partition-all 20 (range 160))]
+                              (mapv #(future (one %)) round))))]
     (expect= #{} (set (remove #{:answered :late :reset} (keys ends))) ends)
     (expect (every? ends [:answered :late]) "some that are answered, and some that are late" ends)))
 
@@ -182,7 +233,12 @@
 (defn- headers-of
   "Returns a request's headers in HPACK: method and scheme by their index, the others literal."
   [method path]
-  (str ({:get "\u0082", :post "\u0083"} method) "\u0086" "\u0004" (char (count path)) path "\u0001\u0009localhost"))
+  (str ({:get "\u0082", :post "\u0083"} method)
+       "\u0086"
+       "\u0004"
+       (char (count path))
+       path
+       "\u0001\u0009localhost"))
 
 (defn- read-frame
   "Returns the next frame as {:type :flags :stream :text}, or how the connection ended."
@@ -226,24 +282,30 @@
              [(get-in @seen [:headers "host"]) (:server-name @seen)])))
 
 (defn- told
-  "Returns the requests that the handler sees when these headers are sent in HPACK as a request of a connection's first stream."
+  "Returns the requests that the handler sees when these headers are sent in HPACK as a request of a
+  connection's first stream."
   [env headers]
   (let [seen (atom [])
         server (scene/serve env (fn [r] (swap! seen conj r) (scene/ok r)) {:h2c? true})
         c (opened env server)
-        ended? (fn [{:keys [type flags stream]}] (or (#{3 7} type) (and (= 1 stream) (odd? flags))))]
+        ended? (fn [{:keys [type flags stream]}]
+                 (or (#{3 7} type) (and (= 1 stream) (odd? flags))))]
     (wire/send! c (frame 1 5 1 headers))
     (expect (ended? (peek (frames-until c #(ended? (peek %))))) "an end of the stream" :another)
     (expect-served env server)
     (filterv #(str/starts-with? (:protocol %) "HTTP/2") @seen)))
 
-(defcase h2-host-in-place-of-authority "4.2"
+(defcase
+  h2-host-in-place-of-authority
+  "4.2"
   "A request may name its host in a header instead, or in both alike."
   h2c
   [env]
-  (let [host-of (fn [headers] (mapv (juxt #(get-in % [:headers "host"]) :server-name) (told env headers)))]
+  (let [host-of (fn [headers]
+                  (mapv (juxt #(get-in % [:headers "host"]) :server-name) (told env headers)))]
     (expect= [["localhost" "localhost"]] (host-of (str get-headers (field "host" "localhost"))))
-    (expect= [["example.org:8" "example.org"]] (host-of (str "\u0082\u0086\u0084" (field "host" "example.org:8"))))))
+    (expect= [["example.org:8" "example.org"]]
+             (host-of (str "\u0082\u0086\u0084" (field "host" "example.org:8"))))))
 
 (defn- expect-none
   "No handler sees the request with these headers in HPACK."
@@ -251,20 +313,23 @@
   (expect= [] (mapv #(dissoc % :body) (told env headers))))
 
 (defcase h2-host-must-be-the-authority "4.8"
-  "A host that is not the :authority is refused, and so is a request with neither, or with one that is no host."
+  "A host that is not the :authority is refused, and so is a request with neither, or with one that
+  is no host."
   h2c
   [env]
   (expect-none env (str get-headers (field "host" "elsewhere")))
   (expect-none env "\u0082\u0086\u0084")
   (expect-none env (str "\u0082\u0086\u0084" "\u0001\u0003a:b")))
 
-(defcase h2-connection-headers-are-refused "4.8"
-  "Headers that are about a connection of HTTP/1 are refused."
-  h2c
-  [env]
-  (doseq [[name value] [["connection" "close"] ["keep-alive" "timeout=5"] ["proxy-connection" "keep-alive"] ["transfer-encoding" "chunked"]
-                        ["upgrade" "websocket"] ["te" "gzip"]]]
-    (expect-none env (str get-headers (field name value)))))
+(defcase h2-connection-headers-are-refused
+         "4.8"
+         "Headers that are about a connection of HTTP/1 are refused."
+         h2c
+         [env]
+         (doseq [[name value] [["connection" "close"] ["keep-alive" "timeout=5"]
+                               ["proxy-connection" "keep-alive"] ["transfer-encoding" "chunked"]
+                               ["upgrade" "websocket"] ["te" "gzip"]]]
+           (expect-none env (str get-headers (field name value)))))
 
 (defcase h2-paths-have-no-blanks "4.8"
   "A :path with a blank or a control character, or that is no path, is refused."
@@ -280,34 +345,54 @@
   (expect-none env (str (field ":method" "CONNECT") "\u0001\u000clocalhost:80"))
   (expect-none env (str (field ":method" "CONNECT") "\u0086\u0084\u0001\u0009localhost")))
 
-(defcase h2-by-upgrade "4.2"
-  "A request of HTTP/1.1 that asks for HTTP/2 is answered in it, and its handler sees nothing of that."
+(defcase
+  h2-by-upgrade
+  "4.2"
+  "A request of HTTP/1.1 that asks for HTTP/2 is answered in it, and its handler sees nothing of
+  that."
   (assoc h2c :uses #{})
   [env]
   (let [seen (promise)
         server (scene/serve env (fn [r] (deliver seen r) (scene/ok r)) {:h2c? true})
-        asks (-> (HttpRequest/newBuilder (URI. (str "http://localhost:" (scene/port-of env server) "/")))
+        asks (-> (HttpRequest/newBuilder (URI.
+                                           (str "http://localhost:" (scene/port-of env server) "/")))
                  (.timeout (Duration/ofMillis wire/patience-ms))
                  .build)
         ^HttpResponse answer @(send-async (http-client env) asks)]
-    (expect= [HttpClient$Version/HTTP_2 200 "ok"] [(.version answer) (.statusCode answer) (.body answer)])
+    (expect= [HttpClient$Version/HTTP_2 200 "ok"]
+             [(.version answer) (.statusCode answer) (.body answer)])
     (expect= [] (filterv (:headers @seen) ["connection" "upgrade" "http2-settings"]))))
 
-(defcase h2-rapid-resets-are-survived "4.4"
-  "Streams that are reset as soon as they are opened do not pile up, and the other clients are served."
+(defcase
+  h2-rapid-resets-are-survived
+  "4.4"
+  "Streams that are reset as soon as they are opened do not pile up, and the other clients are
+  served."
   h2c
   [env]
   (let [now (atom 0)
-        handler (fn [r] (swap! now inc) (try (Thread/sleep 5) (scene/ok r) (finally (swap! now dec))))
+        handler (fn [r]
+                  (swap! now inc)
+                  (try
+                    (Thread/sleep 5)
+                    (scene/ok r)
+                    (finally
+                      (swap! now dec))))
         server (scene/serve env handler {:h2c? true, :max-concurrent 50})
         c (opened env server)]
     (doseq [streams (partition-all 100 (range 1 6001 2))]
-      (apply wire/try-send! c (mapcat #(vector (frame 1 5 % get-headers) (frame 3 0 % "\u0000\u0000\u0000\u0008")) streams)))
-    (expect (scene/eventually 3000 #(= 200 (:status (scene/ask env server (wire/get "/"))))) "200" :none)
+      (apply wire/try-send!
+             c
+             (mapcat #(vector (frame 1 5 % get-headers) (frame 3 0 % "\u0000\u0000\u0000\u0008"))
+               streams)))
+    (expect (scene/eventually 3000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+            "200"
+            :none)
     (expect (scene/eventually 3000 #(zero? (long @now))) "no request that is left" @now)))
 
 (defcase h2-endless-headers-are-cut "4.4"
-  "Headers that go on for ever in CONTINUATION frames end the connection, and the other clients are served."
+  "Headers that go on for ever in CONTINUATION frames end the connection, and the other clients are
+  served."
   h2c
   [env]
   (let [server (scene/serve env scene/ok {:h2c? true})
@@ -321,21 +406,28 @@
     (expect-served env server)))
 
 (defn- read-or-write
-  "A handler that reads the body of a POST, and answers a GET of /big with more than a client takes unasked."
-  [{:keys [uri ^InputStream body] :as r}]
+  "A handler that reads the body of a POST, and answers a GET of /big with more than a client takes
+  unasked."
+  [{:keys [uri ^InputStream body], :as r}]
   (.readAllBytes body)
-  (if (= "/big" uri) {:status 200, :headers {}, :body (repeat 100 (str/join (repeat 10000 "x")))} (scene/ok r)))
+  (if (= "/big" uri)
+    {:status 200, :headers {}, :body (repeat 100 (str/join (repeat 10000 "x")))}
+    (scene/ok r)))
 
 (defn- reset-streams [frames]
   (set (keep #(when (= 3 (:type %)) (:stream %)) frames)))
 
-(defcase h2-late-streams-harm-no-neighbour "4.5"
-  "Streams that end at their deadline, because their body does not come or their answer is not taken, leave the connection to the others."
+(defcase
+  h2-late-streams-harm-no-neighbour
+  "4.5"
+  "Streams that end at their deadline, because their body does not come or their answer is not
+  taken, leave the connection to the others."
   h2c
   [env]
   (let [c (opened env (scene/serve env read-or-write {:h2c? true, :request-timeout-ms 300}))
         late (range 1 321 2)
-        text-of (fn [frames] (str/join (keep #(when (= [0 321] [(:type %) (:stream %)]) (:text %)) frames)))]
+        text-of (fn [frames]
+                  (str/join (keep #(when (= [0 321] [(:type %) (:stream %)]) (:text %)) frames)))]
     (doseq [stream late]
       (if (= 1 (rem stream 4))
         (wire/send! c (frame 1 5 stream (headers-of :get "/big")))
@@ -348,15 +440,20 @@
 (defn- literal [name value]
   (str "\u0000" (char (count name)) name (char (count value)) value))
 
-(defcase h2-websockets-are-refused "4.8"
-  "A websocket's handshake of HTTP/1.1 that comes over HTTP/2 is answered, or its stream reset: it is not left open."
+(defcase
+  h2-websockets-are-refused
+  "4.8"
+  "A websocket's handshake of HTTP/1.1 that comes over HTTP/2 is answered, or its stream reset: it
+  is not left open."
   (assoc h2c :needs #{:h2 :websockets})
   [env]
   (let [server (scene/serve env (scene/answering {:ring.websocket/listener {}}) {:h2c? true})
         handshake (str (headers-of :get "/")
                        (literal "sec-websocket-version" "13")
                        (literal "sec-websocket-key" "dGhlIHNhbXBsZSBub25jZQ=="))
-        ended? (fn [frames] (some #(and (= 1 (:stream %)) (or (= 3 (:type %)) (odd? (long (:flags %))))) (filter map? frames)))]
+        ended? (fn [frames]
+                 (some #(and (= 1 (:stream %)) (or (= 3 (:type %)) (odd? (long (:flags %)))))
+                       (filter map? frames)))]
     (doseq [headers [handshake (str handshake (literal "upgrade" "websocket"))]]
       (let [c (opened env server)]
         (wire/send! c (frame 1 5 1 headers))

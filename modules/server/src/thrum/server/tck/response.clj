@@ -14,27 +14,39 @@
 (defn- body-of [env response]
   (:body (expect-status 200 (scene/answer-of env response))))
 
-(defcase status-is-sent "4.2"
-  "The status is the handler's, the unusual ones too."
-  [env]
-  (let [server (scene/serve env (fn [{:keys [query-string]}] {:status (parse-long query-string), :headers {}, :body "x"}) {})]
-    (doseq [status [200 201 299 302 404 418 500 599]]
-      (expect= status (:status (scene/ask env server (wire/get (str "/?" status))))))))
+(defcase status-is-sent
+         "4.2"
+         "The status is the handler's, the unusual ones too."
+         [env]
+         (let [server (scene/serve env
+                                   (fn [{:keys [query-string]}]
+                                     {:status (parse-long query-string), :headers {}, :body "x"})
+                                   {})]
+           (doseq [status [200 201 299 302 404 418 500 599]]
+             (expect= status (:status (scene/ask env server (wire/get (str "/?" status))))))))
 
-(defcase headers-are-sent "4.2"
-  "A response header reaches the client as it is."
-  [env]
-  (expect= "some  value; q=\"1\"" (wire/header (scene/answer-of env {:headers {"X-Some" "some  value; q=\"1\""}}) "x-some")))
+(defcase headers-are-sent
+         "4.2"
+         "A response header reaches the client as it is."
+         [env]
+         (expect= "some  value; q=\"1\""
+                  (wire/header (scene/answer-of env {:headers {"X-Some" "some  value; q=\"1\""}})
+                               "x-some")))
 
-(defcase header-vectors-repeat "4.2"
-  "A header whose value is a vector is sent once for each element."
-  [env]
-  (expect= ["a=1" "b=2"] (wire/header (scene/answer-of env {:headers {"Set-Cookie" ["a=1" "b=2"]}}) "set-cookie")))
+(defcase header-vectors-repeat
+         "4.2"
+         "A header whose value is a vector is sent once for each element."
+         [env]
+         (expect= ["a=1" "b=2"]
+                  (wire/header (scene/answer-of env {:headers {"Set-Cookie" ["a=1" "b=2"]}})
+                               "set-cookie")))
 
-(defcase header-lists-repeat "4.2"
-  "A header whose value is a list is sent once for each element."
-  [env]
-  (expect= ["1" "2"] (wire/header (scene/answer-of env {:headers {"X-Two" (list "1" "2")}}) "x-two")))
+(defcase header-lists-repeat
+         "4.2"
+         "A header whose value is a list is sent once for each element."
+         [env]
+         (expect= ["1" "2"]
+                  (wire/header (scene/answer-of env {:headers {"X-Two" (list "1" "2")}}) "x-two")))
 
 ;; Bodies
 
@@ -43,10 +55,13 @@
   [env]
   (expect= (wire/text-of (String/.getBytes "grün €" "UTF-8")) (body-of env {:body "grün €"})))
 
-(defcase string-follows-its-charset "4.2"
-  "A String is encoded in the charset of the Content-Type."
-  [env]
-  (expect= "gr\u00fcn" (body-of env {:headers {"content-type" "text/plain; charset=ISO-8859-1"}, :body "grün"})))
+(defcase string-follows-its-charset
+         "4.2"
+         "A String is encoded in the charset of the Content-Type."
+         [env]
+         (expect=
+           "gr\u00fcn"
+           (body-of env {:headers {"content-type" "text/plain; charset=ISO-8859-1"}, :body "grün"})))
 
 (defcase bytes-are-sent "4.2"
   "A byte array is sent as it is."
@@ -59,11 +74,17 @@
   [env]
   (expect= "1twothree" (body-of env {:body (map identity [1 "two" 'three])})))
 
-(defcase seq-is-flushed-by-element "4.2"
+(defcase
+  seq-is-flushed-by-element
+  "4.2"
   "An element of a seq reaches the client before the next one is realised."
   [env]
   (let [gate (scene/gate env)
-        server (scene/serve env (scene/answering {:body (lazy-seq (cons "first" (lazy-seq (deref gate 8000 nil) ["second"])))}) {})
+        server (scene/serve env
+                            (scene/answering {:body (lazy-seq (cons "first"
+                                                                    (lazy-seq (deref gate 8000 nil)
+                                                                              ["second"])))})
+                            {})
         c (wire/send! (scene/client env server) (wire/get "/"))
         _ (expect= :chunked (:framing (wire/head c)))
         first-chunk (wire/chunk c)]
@@ -89,7 +110,8 @@
     (expect (= text (body-of env {:body (file-of env text)})) "the file's text" :another)))
 
 (defcase file-of-unknown-length-is-sent "4.2"
-  "A File whose length is 0 but that has bytes, as a FIFO, is sent to its end; one that has none is an empty body."
+  "A File whose length is 0 but that has bytes, as a FIFO, is sent to its end; one that has none is
+  an empty body."
   [env]
   (let [text (str/join (repeat 20000 "0123456789"))
         ^java.io.File file (file-of env text)
@@ -101,10 +123,11 @@
   "Returns an InputStream of text that notes in trail when it is read and when it is closed."
   [trail text]
   (proxy [FilterInputStream] [(ByteArrayInputStream. (wire/bytes-of text))]
-    (read
-      ([] (swap! trail conj :read) (let [^FilterInputStream this this] (proxy-super read)))
-      ([bs] (swap! trail conj :read) (let [^FilterInputStream this this] (proxy-super read bs)))
-      ([bs off n] (swap! trail conj :read) (let [^FilterInputStream this this] (proxy-super read bs off n))))
+    (read ([] (swap! trail conj :read) (let [^FilterInputStream this this] (proxy-super read)))
+          ([bs] (swap! trail conj :read) (let [^FilterInputStream this this] (proxy-super read bs)))
+          ([bs off n]
+           (swap! trail conj :read)
+           (let [^FilterInputStream this this] (proxy-super read bs off n))))
     (close [] (swap! trail conj :closed) (let [^FilterInputStream this this] (proxy-super close)))))
 
 (defn- expect-trail [wanted unwanted trail]
@@ -125,11 +148,15 @@
   (let [answer (expect-status 200 (scene/answer-of env {:body nil}))]
     (expect= ["" :whole] ((juxt :body :ended) answer))))
 
-(defcase stated-length-is-kept "4.2"
-  "A Content-Length that the handler states for a stream is sent, and the body framed by it."
-  [env]
-  (let [answer (scene/answer-of env {:headers {"Content-Length" "8"}, :body (stream (atom []) "streamed")})]
-    (expect= [:length "8" "streamed"] [(:framing answer) (wire/header answer "content-length") (:body answer)])))
+(defcase stated-length-is-kept
+         "4.2"
+         "A Content-Length that the handler states for a stream is sent, and the body framed by it."
+         [env]
+         (let [answer (scene/answer-of env
+                                       {:headers {"Content-Length" "8"}
+                                        :body (stream (atom []) "streamed")})]
+           (expect= [:length "8" "streamed"]
+                    [(:framing answer) (wire/header answer "content-length") (:body answer)])))
 
 ;; Without a body
 
@@ -160,10 +187,13 @@
   [env]
   (expect= "10" (wire/header (head! env {:body "ten bytes."}) "content-length")))
 
-(defcase head-keeps-a-stated-length "4.2"
-  "The Content-Length that a handler states for HEAD is sent, even with a nil body."
-  [env]
-  (expect= "1234" (wire/header (head! env {:headers {"Content-Length" "1234"}, :body nil}) "content-length")))
+(defcase head-keeps-a-stated-length
+         "4.2"
+         "The Content-Length that a handler states for HEAD is sent, even with a nil body."
+         [env]
+         (expect= "1234"
+                  (wire/header (head! env {:headers {"Content-Length" "1234"}, :body nil})
+                               "content-length")))
 
 (defcase head-closes-the-body-unread "4.2"
   "The body of a HEAD is closed without being read."
@@ -210,12 +240,14 @@
    "/file" (let [file (file-of env "c")] (scene/answering {:body ^File file}))
    "/nil" (scene/answering {:body nil})})
 
-(defcase connection-is-kept "4.2"
-  "The connection serves on after every kind of body."
-  [env]
-  (let [c (scene/client env (scene/serve env (scene/routes (many-bodies env)) {}))
-        bodies (mapv #(:body (wire/ask! c (wire/get %))) ["/string" "/seq" "/stream" "/file" "/nil" "/string"])]
-    (expect= ["a" "12" "b" "c" "" "a"] bodies)))
+(defcase connection-is-kept
+         "4.2"
+         "The connection serves on after every kind of body."
+         [env]
+         (let [c (scene/client env (scene/serve env (scene/routes (many-bodies env)) {}))
+               bodies (mapv #(:body (wire/ask! c (wire/get %)))
+                            ["/string" "/seq" "/stream" "/file" "/nil" "/string"])]
+           (expect= ["a" "12" "b" "c" "" "a"] bodies)))
 
 (defcase client-may-close "4.2"
   "A client's Connection: close is obeyed."
@@ -224,11 +256,17 @@
     (expect-status 200 (wire/ask! c (wire/get "/" "Connection: close")))
     (scene/expect-closed c)))
 
-(defcase handler-may-close "4.2"
+(defcase
+  handler-may-close
+  "4.2"
   "A handler's Connection: close is sent, and obeyed."
   [env]
-  (let [c (scene/client env (scene/serve env (scene/answering {:headers {"Connection" "close"}, :body "x"}) {}))]
-    (expect= "close" (some-> (wire/header (wire/ask! c (wire/get "/")) "connection") str/lower-case))
+  (let [c (scene/client
+            env
+            (scene/serve env (scene/answering {:headers {"Connection" "close"}, :body "x"}) {}))]
+    (expect= "close"
+             (some-> (wire/header (wire/ask! c (wire/get "/")) "connection")
+                     str/lower-case))
     (scene/expect-closed c)))
 
 ;; What never reaches the wire
@@ -286,17 +324,26 @@
       (expect (wire/complete? answer) "a complete response" answer)
       (expect= nil (wire/header answer "transfer-encoding")))))
 
-(defcase upgrade-is-the-servers "4.8"
+(defcase
+  upgrade-is-the-servers
+  "4.8"
   "A handler's Connection: upgrade never reaches the wire."
   [env]
-  (let [answer (scene/answer-of env {:headers {"Connection" "upgrade", "Upgrade" "evil"}, :body "x"})]
-    (expect (not (str/includes? (str/lower-case (str (wire/header answer "connection"))) "upgrade")) "no upgrade" answer)))
+  (let [answer (scene/answer-of env
+                                {:headers {"Connection" "upgrade", "Upgrade" "evil"}, :body "x"})]
+    (expect (not (str/includes? (str/lower-case (str (wire/header answer "connection"))) "upgrade"))
+            "no upgrade"
+            answer)))
 
-(defn- expect-right-length [env value]
-  (let [server (scene/serve env (scene/answering {:headers {"Content-Length" value}, :body "hello"}) {})
+(defn- expect-right-length
+  [env value]
+  (let [server
+        (scene/serve env (scene/answering {:headers {"Content-Length" value}, :body "hello"}) {})
         answer (scene/ask env server (wire/get "/"))]
     (expect (wire/complete? answer) "a complete response" answer)
-    (expect (or (= 500 (:status answer)) (= "hello" (:body answer))) "500 or the whole body" answer)))
+    (expect (or (= 500 (:status answer)) (= "hello" (:body answer)))
+            "500 or the whole body"
+            answer)))
 
 (defcase wrong-lengths-are-not-sent "4.8"
   "A handler's wrong Content-Length for a body of known length never reaches the wire."
@@ -314,19 +361,25 @@
   (expect-right-length env ["5" "6"]))
 
 (defn- changing-file
-  "Returns a file that holds n bytes, and says that it has length, as one does that grows or shrinks while it is sent."
+  "Returns a file that holds n bytes, and says that it has length, as one does that grows or shrinks
+  while it is sent."
   [env n length]
   (let [path (Files/createTempFile "thrum-tck" ".txt" (make-array FileAttribute 0))]
     (scene/at-end env #(Files/deleteIfExists path))
-    (Files/write path (byte-array n (byte 120)) ^"[Ljava.nio.file.OpenOption;" (make-array OpenOption 0))
+    (Files/write path
+                 (byte-array n (byte 120))
+                 ^"[Ljava.nio.file.OpenOption;" (make-array OpenOption 0))
     (proxy [File] [(str path)] (length [] length))))
 
-(defcase growing-files-are-sent-as-announced "4.3"
-  "Of a File that grows while it is sent, as many bytes are sent as were announced."
-  [env]
-  (doseq [[n length] [[10 5] [10000 9000] [200100 200000]]]
-    (let [answer (expect-status 200 (scene/answer-of env {:body (changing-file env n length)}))]
-      (expect= [(str length) length] [(wire/header answer "content-length") (count (:body answer))]))))
+(defcase growing-files-are-sent-as-announced
+         "4.3"
+         "Of a File that grows while it is sent, as many bytes are sent as were announced."
+         [env]
+         (doseq [[n length] [[10 5] [10000 9000] [200100 200000]]]
+           (let [answer (expect-status 200
+                                       (scene/answer-of env {:body (changing-file env n length)}))]
+             (expect= [(str length) length]
+                      [(wire/header answer "content-length") (count (:body answer))]))))
 
 (defcase shrinking-files-are-cut "4.3"
   "One that shrinks is cut off, or a 500 where nothing was sent of it yet."
@@ -335,17 +388,24 @@
     (let [answer (scene/answer-of env {:body (changing-file env n length)})]
       (when-not (= 500 (:status answer)) (scene/expect-cut answer)))))
 
-(defcase handlers-date-is-sent "4.2"
-  "A handler's own Date is sent, once, in place of the server's."
-  [env]
-  (let [date "Mon, 01 Jan 2024 00:00:00 GMT"]
-    (doseq [body ["text" (list "a" "b")]]
-      (expect= date (wire/header (scene/answer-of env {:headers {"Date" date}, :body body}) "date")))))
+(defcase handlers-date-is-sent
+         "4.2"
+         "A handler's own Date is sent, once, in place of the server's."
+         [env]
+         (let [date "Mon, 01 Jan 2024 00:00:00 GMT"]
+           (doseq [body ["text" (list "a" "b")]]
+             (expect= date
+                      (wire/header (scene/answer-of env {:headers {"Date" date}, :body body})
+                                   "date")))))
 
-(defcase connection-headers-are-the-servers "4.8"
-  "A handler's Trailer, TE, Keep-Alive, Proxy-Connection and Upgrade never reach the wire, and its response does."
+(defcase
+  connection-headers-are-the-servers
+  "4.8"
+  "A handler's Trailer, TE, Keep-Alive, Proxy-Connection and Upgrade never reach the wire, and its
+  response does."
   [env]
   (doseq [body ["text" (list "te" "xt")]
-          [name value] [["Trailer" "X-Trailer"] ["TE" "trailers"] ["Keep-Alive" "timeout=9"] ["Proxy-Connection" "keep-alive"] ["Upgrade" "h2c"]]]
+          [name value] [["Trailer" "X-Trailer"] ["TE" "trailers"] ["Keep-Alive" "timeout=9"]
+                        ["Proxy-Connection" "keep-alive"] ["Upgrade" "h2c"]]]
     (let [answer (expect-status 200 (scene/answer-of env {:headers {name value}, :body body}))]
       (expect= ["text" nil] [(:body answer) (wire/header answer (str/lower-case name))] name))))

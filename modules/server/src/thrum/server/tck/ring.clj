@@ -13,9 +13,13 @@
 (defn- streamable
   "Returns the protocol, implemented for Written; skips where Ring is not there."
   []
-  (let [protocol (try (deref (requiring-resolve 'ring.core.protocols/StreamableResponseBody))
-                      (catch FileNotFoundException _ (scene/skip "ring.core.protocols is not on the classpath")))]
-    (extend Written protocol {:write-body-to-stream (fn [^Written body _ out] ((.-f body) out))})))
+  (let [protocol (try
+                   (deref (requiring-resolve 'ring.core.protocols/StreamableResponseBody))
+                   (catch FileNotFoundException _
+                     (scene/skip "ring.core.protocols is not on the classpath")))]
+    (extend Written
+      protocol
+      {:write-body-to-stream (fn [^Written body _ out] ((.-f body) out))})))
 
 (defn- written [f]
   (streamable)
@@ -25,11 +29,14 @@
   (.write out (.getBytes text))
   (.flush out))
 
-(defcase ring-bodies-write-themselves "4.9"
-  "A body that satisfies StreamableResponseBody writes itself."
-  [env]
-  (let [response (written (fn [^OutputStream out] (write! out "some") (write! out "more") (.close out)))]
-    (expect= "somemore" (:body (expect-status 200 (scene/answer-of env response))))))
+(defcase ring-bodies-write-themselves
+         "4.9"
+         "A body that satisfies StreamableResponseBody writes itself."
+         [env]
+         (let [response
+               (written
+                 (fn [^OutputStream out] (write! out "some") (write! out "more") (.close out)))]
+           (expect= "somemore" (:body (expect-status 200 (scene/answer-of env response))))))
 
 (defcase ring-bodies-failing-are-cut "4.9"
   "A body that satisfies StreamableResponseBody and throws half-way is cut off."
@@ -43,10 +50,16 @@
   (let [answer (scene/answer-of env (written (fn [_] (throw (ex-info "secret" {})))))]
     (expect= nil (scene/shows (expect-status 500 answer) scene/telltale))))
 
-(defcase ring-bodies-may-be-written-later "4.9"
+(defcase
+  ring-bodies-may-be-written-later
+  "4.9"
   "In an async handler the stream may be written on another thread, until it is closed."
   [env]
-  (let [later (fn [^OutputStream out] (scene/start #(do (write! out "late") (write! out "r") (.close out))))
+  (let [later (fn [^OutputStream out]
+                (scene/start #(do
+                                (write! out "late")
+                                (write! out "r")
+                                (.close out))))
         response (written later)
         server (scene/serve env (fn [_ respond _] (respond response)) {:async? true})
         c (scene/client env server)]

@@ -1,9 +1,11 @@
 (ns thrum.server.tck.scene
-  "What a case is made of: a sentence, servers and clients that end with it, and expectations that say what was found.
+  "What a case is made of: a sentence, servers and clients that end with it, and expectations that
+  say what was found.
 
-  A case is a map: :id, :section, :sentence, :run, a function of the scene's env, and where given :needs, the capabilities it asks
-  for; :refuses, the options that must throw at start where they are absent; :uses, the tools without which it is skipped;
-  :alone?, that it counts what others would disturb."
+  A case is a map: :id, :section, :sentence, :run, a function of the scene's env, and where given
+  :needs, the capabilities it asks for; :refuses, the options that must throw at start where they
+  are absent; :uses, the tools without which it is skipped; :alone?, that it counts what others
+  would disturb."
   (:require
    [clojure.string :as str]
    [thrum.server.tck.wire :as wire])
@@ -16,11 +18,14 @@
 ;; Cases
 
 (defmacro defcase
-  "Defines a case: (defcase name \"4.3\" \"One sentence.\" attributes? [env] body…), where attributes is a form of a map."
+  "Defines a case: (defcase name \"4.3\" \"One sentence.\" attributes? [env] body…), where
+  attributes is a form of a map."
   [name section sentence & more]
-  (let [[attributes [[env] & body]] (if (vector? (first more)) [{} more] [(first more) (rest more)])]
+  (let [[attributes [[env] & body]]
+        (if (vector? (first more)) [{} more] [(first more) (rest more)])]
     `(def ~(vary-meta name assoc ::case true :doc sentence)
-       (merge {:id ~(keyword name), :section ~section, :sentence ~sentence, :run (fn [~env] ~@body)} ~attributes))))
+       (merge {:id ~(keyword name), :section ~section, :sentence ~sentence, :run (fn [~env] ~@body)}
+              ~attributes))))
 
 (defn cases-in
   "Returns the cases of a namespace in the order of their definition."
@@ -35,7 +40,8 @@
 (defn fail
   "Ends the case: what was expected, and what was found."
   [expected found]
-  (throw (ex-info (str "Expected " expected ", found " (pr-str found)) {::failed true, :expected expected, :found found})))
+  (throw (ex-info (str "Expected " expected ", found " (pr-str found))
+                  {::failed true, :expected expected, :found found})))
 
 (defn expect
   "Fails unless ok?; returns it."
@@ -76,7 +82,8 @@
 ;; Waiting
 
 (defn eventually
-  "Returns the first truthy value of (f), looked at every 2 ms for at most ms; its last, falsy one when there is none."
+  "Returns the first truthy value of (f), looked at every 2 ms for at most ms; its last, falsy one
+  when there is none."
   [ms f]
   (let [end (+ (System/nanoTime) (* 1000000 (long ms)))]
     (loop []
@@ -102,7 +109,10 @@
   "Calls f on a virtual thread; returns a promise of {:value v} or {:thrown t}."
   [f]
   (let [outcome (promise)]
-    (Thread/startVirtualThread #(deliver outcome (try {:value (f)} (catch Throwable t {:thrown t}))))
+    (Thread/startVirtualThread #(deliver outcome
+                                         (try
+                                           {:value (f)}
+                                           (catch Throwable t {:thrown t}))))
     outcome))
 
 ;; The stage

@@ -25,12 +25,17 @@
     (scene/ask env (scene/serve env (fn [r] (note-thread! seen) (scene/ok r)) {}) (wire/get "/"))
     (expect-virtual seen)))
 
-(defcase async-handler-runs-on-a-virtual-thread "4.1"
-  "An async handler runs on a virtual thread."
-  [env]
-  (let [seen (promise)]
-    (scene/ask env (scene/serve env (fn [_ respond _] (note-thread! seen) (respond (scene/ok nil))) {:async? true}) (wire/get "/"))
-    (expect-virtual seen)))
+(defcase async-handler-runs-on-a-virtual-thread
+         "4.1"
+         "An async handler runs on a virtual thread."
+         [env]
+         (let [seen (promise)]
+           (scene/ask env
+                      (scene/serve env
+                                   (fn [_ respond _] (note-thread! seen) (respond (scene/ok nil)))
+                                   {:async? true})
+                      (wire/get "/"))
+           (expect-virtual seen)))
 
 (defcase seq-is-realised-on-a-virtual-thread "4.1"
   "A lazy body is realised on a virtual thread."
@@ -40,14 +45,17 @@
     (scene/ask env (scene/serve env (scene/answering {:body body}) {}) (wire/get "/"))
     (expect-virtual seen)))
 
-(defcase stream-is-read-on-a-virtual-thread "4.1"
-  "An InputStream body is read on a virtual thread."
-  [env]
-  (let [seen (promise)
-        body (proxy [InputStream] []
-               (read ([] (note-thread! seen) -1) ([_] (note-thread! seen) -1) ([_ _ _] (note-thread! seen) -1)))]
-    (scene/ask env (scene/serve env (scene/answering {:body body}) {}) (wire/get "/"))
-    (expect-virtual seen)))
+(defcase stream-is-read-on-a-virtual-thread
+         "4.1"
+         "An InputStream body is read on a virtual thread."
+         [env]
+         (let [seen (promise)
+               body (proxy [InputStream] []
+                      (read ([] (note-thread! seen) -1)
+                            ([_] (note-thread! seen) -1)
+                            ([_ _ _] (note-thread! seen) -1)))]
+           (scene/ask env (scene/serve env (scene/answering {:body body}) {}) (wire/get "/"))
+           (expect-virtual seen)))
 
 (defcase error-handler-runs-on-a-virtual-thread "4.1"
   "The :error-handler runs on a virtual thread."
@@ -57,17 +65,21 @@
     (scene/ask env (scene/serve env (fn [_] (throw (ex-info "boom" {}))) options) (wire/get "/"))
     (expect-virtual seen)))
 
-(defcase on-overload-runs-on-a-virtual-thread "4.1"
-  "The :on-overload function runs on a virtual thread."
-  [env]
-  (let [seen (promise), entered (promise), gate (scene/gate env)
-        handler (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
-        options {:max-concurrent 1, :on-overload (fn [_] (note-thread! seen) {:status 503, :headers {}})}
-        server (scene/serve env handler options)]
-    (scene/asked env server (wire/get "/"))
-    (scene/within entered "a call of the handler")
-    (scene/ask env server (wire/get "/"))
-    (expect-virtual seen)))
+(defcase on-overload-runs-on-a-virtual-thread
+         "4.1"
+         "The :on-overload function runs on a virtual thread."
+         [env]
+         (let [seen (promise)
+               entered (promise)
+               gate (scene/gate env)
+               handler (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
+               options {:max-concurrent 1
+                        :on-overload (fn [_] (note-thread! seen) {:status 503, :headers {}})}
+               server (scene/serve env handler options)]
+           (scene/asked env server (wire/get "/"))
+           (scene/within entered "a call of the handler")
+           (scene/ask env server (wire/get "/"))
+           (expect-virtual seen)))
 
 (defcase observers-run-on-virtual-threads "4.1"
   "The observer's functions run on virtual threads."
@@ -91,7 +103,9 @@
 (defn- platform-threads []
   (.getThreadCount (ManagementFactory/getThreadMXBean)))
 
-(defcase platform-threads-do-not-grow "4.1"
+(defcase
+  platform-threads-do-not-grow
+  "4.1"
   "Two hundred requests at once need no more platform threads than twenty do."
   {:alone? true}
   [env]
@@ -101,7 +115,9 @@
         server (scene/serve env handler {})
         crowd (fn [n left]
                 (dotimes [_ n] (wire/send! (scene/client env server) (wire/get "/")))
-                (expect (scene/eventually 4000 #(<= (.getCount entered) (long left))) "all in the handler" (.getCount entered))
+                (expect (scene/eventually 4000 #(<= (.getCount entered) (long left)))
+                        "all in the handler"
+                        (.getCount entered))
                 (platform-threads))
         few (crowd 20 180)
         many (crowd 180 0)]
@@ -119,8 +135,9 @@
 ;; What one request leaves on its thread
 
 (defn traces
-  "Returns [leave! found]: leave! puts something into an InheritableThreadLocal of the calling thread, and gives it another class loader;
-  found returns what a thread has of that, [] where it has nothing and the class loader is that of the caller of traces."
+  "Returns [leave! found]: leave! puts something into an InheritableThreadLocal of the calling
+  thread, and gives it another class loader; found returns what a thread has of that, [] where it
+  has nothing and the class loader is that of the caller of traces."
   []
   (let [local (InheritableThreadLocal.)
         loader (.getContextClassLoader (Thread/currentThread))
@@ -134,14 +151,16 @@
          (not (identical? loader (current))) (conj :class-loader)))]))
 
 (defn tracing
-  "Returns [handler seen]: a handler that notes in the atom seen what its thread has of the requests before, and leaves something behind."
+  "Returns [handler seen]: a handler that notes in the atom seen what its thread has of the requests
+  before, and leaves something behind."
   []
   (let [[leave! found] (traces)
         seen (atom [])]
     [(fn [r] (swap! seen conj (found)) (leave!) (scene/ok r)) seen]))
 
 (defcase nothing-is-inherited-on-a-kept-connection "4.1"
-  "What a request leaves in an InheritableThreadLocal, or as context class loader, the next one on the connection does not find."
+  "What a request leaves in an InheritableThreadLocal, or as context class loader, the next one on
+  the connection does not find."
   [env]
   (let [[handler seen] (tracing)
         c (scene/client env (scene/serve env handler {}))]
@@ -165,15 +184,20 @@
     (dotimes [_ 4] (wire/ask! c (wire/get "/")))
     (expect= [[] [] [] []] @seen)))
 
-(defcase nothing-is-inherited-from-the-starter "4.1"
-  "A request's thread has the context class loader of the thread that started the server, and none of its InheritableThreadLocals."
+(defcase
+  nothing-is-inherited-from-the-starter
+  "4.1"
+  "A request's thread has the context class loader of the thread that started the server, and none
+  of its InheritableThreadLocals."
   [env]
   (let [local (doto (InheritableThreadLocal.) (.set :left))
         thread (Thread/currentThread)
         before (.getContextClassLoader thread)
         loader (proxy [ClassLoader] [before])
         seen (promise)
-        handler (fn [r] (deliver seen [(.get local) (.getContextClassLoader (Thread/currentThread))]) (scene/ok r))
+        handler (fn [r]
+                  (deliver seen [(.get local) (.getContextClassLoader (Thread/currentThread))])
+                  (scene/ok r))
         server (try
                  (.setContextClassLoader thread loader)
                  (scene/serve env handler {})
@@ -183,12 +207,18 @@
     (scene/ask env server (wire/get "/"))
     (expect= [nil loader] (scene/within seen "a call of the handler"))))
 
-(defcase nothing-is-inherited-by-observers "4.1"
-  "An observer that is called at a deadline finds nothing of what the handler has left on its thread."
+(defcase
+  nothing-is-inherited-by-observers
+  "4.1"
+  "An observer that is called at a deadline finds nothing of what the handler has left on its
+  thread."
   [env]
   (let [[leave! found] (traces)
         seen (promise)
         handler (fn [r] (leave!) (Thread/sleep 4000) (scene/ok r))
-        server (scene/serve env handler {:request-timeout-ms 100, :observer {:timeout (fn [_] (deliver seen (found)))}})]
+        server (scene/serve env
+                            handler
+                            {:request-timeout-ms 100
+                             :observer {:timeout (fn [_] (deliver seen (found)))}})]
     (scene/ask env server (wire/get "/"))
     (expect= [] (scene/within seen "a call of the observer"))))

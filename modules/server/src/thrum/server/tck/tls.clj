@@ -21,18 +21,28 @@
 
 ;; Keys
 
-(defn- keytool [& args]
+(defn- keytool
+  [& args]
   (let [command (into [(str (io/file (System/getProperty "java.home") "bin" "keytool"))] args)
-        process (.start (doto (ProcessBuilder. ^java.util.List command) (.redirectErrorStream true)))
+        process (.start (doto (ProcessBuilder. ^java.util.List command)
+                          (.redirectErrorStream true)))
         said (slurp (.getInputStream process))]
     (when-not (zero? (.waitFor process)) (scene/skip (str "keytool failed: " said)))))
 
-(defn- make-store ^File [common-name]
+(defn- make-store
+  ^File [common-name]
   (let [folder (.toFile (Files/createTempDirectory "tck" (make-array FileAttribute 0)))
         file (io/file folder "keys.p12")]
     (run! #(File/.deleteOnExit %) [folder file])
-    (keytool "-genkeypair" "-alias" "key" "-keyalg" "EC" "-dname" (str "CN=" common-name) "-ext" "san=dns:localhost,ip:127.0.0.1"
-             "-validity" "2" "-storetype" "PKCS12" "-keystore" (str file) "-storepass" password)
+    (keytool "-genkeypair"
+             "-alias" "key"
+             "-keyalg" "EC"
+             "-dname" (str "CN=" common-name)
+             "-ext" "san=dns:localhost,ip:127.0.0.1"
+             "-validity" "2"
+             "-storetype" "PKCS12"
+             "-keystore" (str file)
+             "-storepass" password)
     file))
 
 (def ^:private server-file (delay (make-store "localhost")))
@@ -57,12 +67,15 @@
     (checkClientTrusted ([_ _]) ([_ _ _]))
     (getAcceptedIssuers [] (make-array X509Certificate 0))))
 
-(defn- key-managers ^"[Ljavax.net.ssl.KeyManager;" [file]
+(defn- key-managers
+  ^"[Ljavax.net.ssl.KeyManager;" [file]
   (when file
-    (.getKeyManagers (doto (KeyManagerFactory/getInstance "PKIX") (.init (load-store file) (String/.toCharArray password))))))
+    (.getKeyManagers (doto (KeyManagerFactory/getInstance "PKIX")
+                       (.init (load-store file) (String/.toCharArray password))))))
 
 (defn context
-  "Returns an SSLContext that trusts every server, with the client's key where with-key?; as a server's, with the server's key."
+  "Returns an SSLContext that trusts every server, with the client's key where with-key?; as a
+  server's, with the server's key."
   ^SSLContext [which]
   (let [file (case which :client @client-file, :server @server-file, nil)]
     (doto (SSLContext/getInstance "TLS")
@@ -77,14 +90,21 @@
 (defn- shake-hands!
   "Has the JVM do its first handshake, which takes seconds on a busy machine."
   []
-  (with-open [listener (.createServerSocket (.getServerSocketFactory (context :server)) 0 1 (InetAddress/getLoopbackAddress))
-              client (.createSocket (.getSocketFactory (context :client)) (InetAddress/getLoopbackAddress) (.getLocalPort listener))]
-    (let [accepted (scene/start #(with-open [socket (.accept listener)] (.startHandshake ^SSLSocket socket)))]
+  (with-open [listener (.createServerSocket (.getServerSocketFactory (context :server))
+                                            0
+                                            1
+                                            (InetAddress/getLoopbackAddress))
+              client (.createSocket (.getSocketFactory (context :client))
+                                    (InetAddress/getLoopbackAddress)
+                                    (.getLocalPort listener))]
+    (let [accepted (scene/start #(with-open [socket (.accept listener)]
+                                   (.startHandshake ^SSLSocket socket)))]
       (.startHandshake ^SSLSocket client)
       (scene/within accepted "a handshake"))))
 
 (defn make-keys!
-  "Makes the keys, and does a handshake, which takes seconds, before a case needs them; each says itself where that fails."
+  "Makes the keys, and does a handshake, which takes seconds, before a case needs them; each says
+  itself where that fails."
   []
   (try
     (run! deref [server-file client-file])
@@ -94,7 +114,9 @@
 (defn- secure
   "Returns a client over TLS; throws IOException."
   [env server which]
-  (let [socket (.createSocket (.getSocketFactory (context which)) "127.0.0.1" (int (scene/tool env :ssl-port server)))]
+  (let [socket (.createSocket (.getSocketFactory (context which))
+                              "127.0.0.1"
+                              (int (scene/tool env :ssl-port server)))]
     (scene/at-end env #(Socket/.close socket))
     (.setSoTimeout socket wire/patience-ms)
     (.startHandshake ^SSLSocket socket)
@@ -120,13 +142,19 @@
   [env]
   (expect= [:https nil] ((juxt :scheme :ssl-client-cert) (seen-by-handler env {} nil))))
 
-(defcase tls-serves-any-host "4.2"
-  "Over TLS a request is served whatever its Host, by an address too: whether the certificate names it is the client's matter."
+(defcase
+  tls-serves-any-host
+  "4.2"
+  "Over TLS a request is served whatever its Host, by an address too: whether the certificate names
+  it is the client's matter."
   tls
   [env]
   (let [server (scene/serve env scene/ok (keystore))]
     (doseq [host ["probe.internal" "10.1.2.3:8443" "[::1]"]]
-      (expect-status 200 (wire/ask! (secure env server nil) (str/replace (wire/get "/") "Host: localhost" (str "Host: " host)))))))
+      (expect-status 200
+                     (wire/ask!
+                       (secure env server nil)
+                       (str/replace (wire/get "/") "Host: localhost" (str "Host: " host)))))))
 
 (defcase tls-by-context "4.10"
   "An SSLContext of one's own is served."
@@ -165,26 +193,37 @@
     (expect= :thrum/start-failed (:type (ex-data e)))
     (expect (ex-cause e) "a cause" e)))
 
-(defcase tls-garbage-is-survived "4.4"
-  "Clients that speak no TLS on the TLS port are cut off, and the others are served."
-  tls
-  [env]
-  (let [server (scene/serve env scene/ok (keystore))]
-    (doseq [garbage [(wire/get "/") "\u0016\u0003\u0001\u00ff\u00ffgarbage" (wire/text-of (byte-array 5000))]]
-      (let [c (wire/connect (scene/tool env :ssl-port server))]
-        (scene/at-end env #(wire/close! c))
-        (wire/try-send! c garbage)))
-    (expect-status 200 (wire/ask! (secure env server nil) (wire/get "/")))))
+(defcase tls-garbage-is-survived
+         "4.4"
+         "Clients that speak no TLS on the TLS port are cut off, and the others are served."
+         tls
+         [env]
+         (let [server (scene/serve env scene/ok (keystore))]
+           (doseq [garbage [(wire/get "/") "\u0016\u0003\u0001\u00ff\u00ffgarbage"
+                            (wire/text-of (byte-array 5000))]]
+             (let [c (wire/connect (scene/tool env :ssl-port server))]
+               (scene/at-end env #(wire/close! c))
+               (wire/try-send! c garbage)))
+           (expect-status 200 (wire/ask! (secure env server nil) (wire/get "/")))))
 
-(defcase tls-lost-connections-give-their-places-back "4.4"
-  "Connections that end before their handshake, within it or at once behind it give their places of :max-connections back."
+(defcase
+  tls-lost-connections-give-their-places-back
+  "4.4"
+  "Connections that end before their handshake, within it or at once behind it give their places of
+  :max-connections back."
   tls
   [env]
   (let [server (scene/serve env scene/ok (assoc (keystore) :max-connections 3))
         port (scene/tool env :ssl-port server)]
-    (bounds/hit-often! port ["" "\u0016" "\u0016\u0003\u0001\u0002\u0000\u0001" "GET / HTTP/1.1\r\n\r\n"])
-    (dotimes [_ 3] (try (wire/reset!! (secure env server nil)) (catch IOException _)))
-    (expect (scene/eventually 4000 (fn [] (bounds/all-served? 3 #(secure env server nil)))) "room for three" :less)))
+    (bounds/hit-often! port
+                       ["" "\u0016" "\u0016\u0003\u0001\u0002\u0000\u0001" "GET / HTTP/1.1\r\n\r\n"])
+    (dotimes [_ 3]
+      (try
+        (wire/reset!! (secure env server nil))
+        (catch IOException _)))
+    (expect (scene/eventually 4000 (fn [] (bounds/all-served? 3 #(secure env server nil))))
+            "room for three"
+            :less)))
 
 (defcase tls-failing-body-is-cut "4.3"
   "Over TLS a body that fails half-way never looks complete."
@@ -194,13 +233,16 @@
         server (scene/serve env (fn [_] {:status 200, :headers {}, :body (body)}) (keystore))]
     (scene/expect-cut (wire/ask! (secure env server nil) (wire/get "/")))))
 
-(defcase client-certificate-is-one "4.2"
-  "The client's certificate reaches the handler, as one X509Certificate."
-  certificates
-  [env]
-  (let [{:keys [ssl-client-cert]} (seen-by-handler env {:client-auth :need, :truststore (trusted)} :client)]
-    (expect (instance? X509Certificate ssl-client-cert) "an X509Certificate" ssl-client-cert)
-    (expect= "CN=tck-client" (str (X509Certificate/.getSubjectX500Principal ssl-client-cert)))))
+(defcase client-certificate-is-one
+         "4.2"
+         "The client's certificate reaches the handler, as one X509Certificate."
+         certificates
+         [env]
+         (let [{:keys [ssl-client-cert]}
+               (seen-by-handler env {:client-auth :need, :truststore (trusted)} :client)]
+           (expect (instance? X509Certificate ssl-client-cert) "an X509Certificate" ssl-client-cert)
+           (expect= "CN=tck-client"
+                    (str (X509Certificate/.getSubjectX500Principal ssl-client-cert)))))
 
 (defcase client-certificate-is-needed "4.10"
   "With :client-auth :need a client without a certificate is not served."
@@ -213,8 +255,11 @@
     (expect= nil (:status answer))
     (expect (not (realized? entered)) "that the handler is not called" :called)))
 
-(defcase client-certificate-is-wanted "4.10"
-  "With :client-auth :want a client without a certificate is served."
-  certificates
-  [env]
-  (expect= nil (:ssl-client-cert (seen-by-handler env {:client-auth :want, :truststore (trusted)} nil))))
+(defcase client-certificate-is-wanted
+         "4.10"
+         "With :client-auth :want a client without a certificate is served."
+         certificates
+         [env]
+         (expect= nil
+                  (:ssl-client-cert
+                    (seen-by-handler env {:client-auth :want, :truststore (trusted)} nil))))

@@ -24,7 +24,8 @@
 (def ^:private names (into {} (map (juxt val key)) opcodes))
 
 (defn- frame
-  "Returns a client's frame of a payload shorter than 65536 bytes. :fin? false: more follow; :mask? false: against the rules."
+  "Returns a client's frame of a payload shorter than 65536 bytes. :fin? false: more follow; :mask?
+  false: against the rules."
   [opcode payload & {:keys [fin? mask?] :or {fin? true, mask? true}}]
   (let [payload (wire/bytes-of payload)
         n (alength payload)
@@ -51,15 +52,20 @@
       head
       (let [[a b] head
             short-length (bit-and 127 (int b))
-            n (case short-length 126 (number-of (wire/read-bytes c 2)), 127 (number-of (wire/read-bytes c 8)), short-length)
+            n (case short-length
+                126 (number-of (wire/read-bytes c 2))
+                127 (number-of (wire/read-bytes c 8))
+                short-length)
             payload (wire/read-bytes c n)]
         (if (keyword? payload) payload [(names (bit-and 15 (int a))) (wire/text-of payload)])))))
 
 (defn- close-code [[name payload]]
   (when (= :close name) (number-of (take 2 (wire/bytes-of payload)))))
 
-(defn- code-text [code]
-  (wire/text-of (byte-array [(unchecked-byte (quot (long code) 256)) (unchecked-byte (rem (long code) 256))])))
+(defn- code-text
+  [code]
+  (wire/text-of (byte-array [(unchecked-byte (quot (long code) 256))
+                             (unchecked-byte (rem (long code) 256))])))
 
 ;; Handshakes
 
@@ -67,8 +73,11 @@
   (apply wire/get "/" "Upgrade: websocket" "Connection: Upgrade" "Sec-WebSocket-Version: 13"
          "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==" headers))
 
-(defn- serve [env listener & [options response]]
-  (scene/serve env (constantly (merge {:ring.websocket/listener listener} response)) (or options {})))
+(defn- serve
+  [env listener & [options response]]
+  (scene/serve env
+               (constantly (merge {:ring.websocket/listener listener} response))
+               (or options {})))
 
 (defn- open
   "Returns a client whose websocket is open."
@@ -81,14 +90,17 @@
 (defn- echo [env]
   {:on-message (fn [socket message] (scene/tool env :send! socket message))})
 
-(defcase ws-handshake "4.9"
-  "The handshake is answered with 101 and the right Sec-WebSocket-Accept."
-  ws
-  [env]
-  (let [c (wire/send! (scene/client env (serve env (echo env))) (handshake))
-        answer (wire/head c)]
-    (expect= [101 "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" "websocket"]
-             [(:status answer) (wire/header answer "sec-websocket-accept") (some-> (wire/header answer "upgrade") str/lower-case)])))
+(defcase ws-handshake
+         "4.9"
+         "The handshake is answered with 101 and the right Sec-WebSocket-Accept."
+         ws
+         [env]
+         (let [c (wire/send! (scene/client env (serve env (echo env))) (handshake))
+               answer (wire/head c)]
+           (expect= [101 "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" "websocket"]
+                    [(:status answer) (wire/header answer "sec-websocket-accept")
+                     (some-> (wire/header answer "upgrade")
+                             str/lower-case)])))
 
 (defcase ws-text "4.9"
   "Text comes to the listener and goes back as text."
@@ -112,14 +124,19 @@
     (expect= [:binary payload] (read-frame c))
     (expect= true @seen)))
 
-(defcase ws-fragments-are-joined "4.9"
-  "A message in fragments, with a ping between them, is one message."
-  ws
-  [env]
-  (let [c (open env (serve env (echo env)))]
-    (wire/send! c (frame :text "one " :fin? false) (frame :more "two " :fin? false) (frame :ping "p") (frame :more "three"))
-    (let [frames (repeatedly 2 #(read-frame c))]
-      (expect= #{[:pong "p"] [:text "one two three"]} (set frames)))))
+(defcase ws-fragments-are-joined
+         "4.9"
+         "A message in fragments, with a ping between them, is one message."
+         ws
+         [env]
+         (let [c (open env (serve env (echo env)))]
+           (wire/send! c
+                       (frame :text "one " :fin? false)
+                       (frame :more "two " :fin? false)
+                       (frame :ping "p")
+                       (frame :more "three"))
+           (let [frames (repeatedly 2 #(read-frame c))]
+             (expect= #{[:pong "p"] [:text "one two three"]} (set frames)))))
 
 (defcase ws-pings-are-answered "4.9"
   "A ping is answered with a pong of the same data where the listener has no :on-ping."
@@ -130,7 +147,8 @@
     (expect= [:pong "data"] (read-frame c))))
 
 (defcase ws-pings-are-the-listeners "4.9"
-  "A ping is for the :on-ping that the listener has: its pong goes out in its turn, and none that it does not send."
+  "A ping is for the :on-ping that the listener has: its pong goes out in its turn, and none that it
+  does not send."
   (assoc ws :uses #{:send! :pong!})
   [env]
   (let [on-ping (fn [socket ^ByteBuffer data]
@@ -154,15 +172,19 @@
     (expect-closed c)
     (expect (scene/eventually 2000 #(= [1000] @closes)) "one :on-close with 1000" @closes)))
 
-(defcase ws-callbacks-inherit-nothing "4.1"
-  "Callbacks find nothing of what the requests before have left on their threads, in an InheritableThreadLocal or as context class loader."
+(defcase
+  ws-callbacks-inherit-nothing
+  "4.1"
+  "Callbacks find nothing of what the requests before have left on their threads, in an
+  InheritableThreadLocal or as context class loader."
   ws
   [env]
   (let [[leave! found] (threads/traces)
         seen (promise)
         listener {:on-open (fn [_] (deliver seen (found)))}
-        server (scene/serve env (scene/routes {"/left" (fn [r] (leave!) (scene/ok r))
-                                               "/" (constantly {:ring.websocket/listener listener})})
+        server (scene/serve env
+                            (scene/routes {"/left" (fn [r] (leave!) (scene/ok r))
+                                           "/" (constantly {:ring.websocket/listener listener})})
                             {})
         c (scene/client env server)]
     (dotimes [_ 2] (expect-status 200 (wire/ask! c (wire/get "/left"))))
@@ -170,25 +192,30 @@
     (expect= 101 (:status (wire/head c)))
     (expect= [] (scene/within seen "a call of :on-open"))))
 
-(defcase ws-server-may-close "4.9"
+(defcase
+  ws-server-may-close
+  "4.9"
   "The server's side may close, with a code and a reason."
   (assoc ws :uses #{:send! :close!})
   [env]
-  (let [c (open env (serve env {:on-open (fn [socket] (scene/tool env :close! socket 4001 "enough"))}))
+  (let [c (open env
+                (serve env {:on-open (fn [socket] (scene/tool env :close! socket 4001 "enough"))}))
         [name payload :as found] (read-frame c)]
     (expect= [:close 4001 "enough"] [name (close-code found) (subs (str payload) 2)])))
 
-(defcase ws-large-messages-are-refused "4.4"
-  "A message beyond :ws-max-message-bytes closes the websocket with 1009, in fragments too."
-  ws
-  [env]
-  (let [server (serve env (echo env) {:ws-max-message-bytes 1000})
-        half (str/join (repeat 600 "x"))]
-    (doseq [frames [[(frame :text (str half half))] [(frame :text half :fin? false) (frame :more half)]]]
-      (let [c (open env server)]
-        (apply wire/send! c frames)
-        (expect= 1009 (close-code (read-frame c)))
-        (expect-closed c)))))
+(defcase ws-large-messages-are-refused
+         "4.4"
+         "A message beyond :ws-max-message-bytes closes the websocket with 1009, in fragments too."
+         ws
+         [env]
+         (let [server (serve env (echo env) {:ws-max-message-bytes 1000})
+               half (str/join (repeat 600 "x"))]
+           (doseq [frames [[(frame :text (str half half))]
+                           [(frame :text half :fin? false) (frame :more half)]]]
+             (let [c (open env server)]
+               (apply wire/send! c frames)
+               (expect= 1009 (close-code (read-frame c)))
+               (expect-closed c)))))
 
 (defcase ws-unmasked-frames-are-refused "4.8"
   "A client's frame without a mask closes the websocket, and never reaches the listener."
@@ -211,21 +238,26 @@
     (expect= 1007 (close-code (read-frame c)))
     (expect= [] @seen)))
 
-(defcase ws-foreign-origins-are-refused "4.8"
+(defcase
+  ws-foreign-origins-are-refused
+  "4.8"
   "A page of another origin gets 403; one of the Host's, and a client without Origin, are let in."
   ws-origins
   [env]
   (let [server (serve env (echo env))
         status #(:status (wire/head (wire/send! (scene/client env server) (apply handshake %))))]
-    (expect= [403 101 101] (mapv status [["Origin: http://evil.example"] ["Origin: http://localhost"] []]))))
+    (expect= [403 101 101]
+             (mapv status [["Origin: http://evil.example"] ["Origin: http://localhost"] []]))))
 
-(defcase ws-listed-origins-are-let-in "4.8"
-  "A page of an origin in :ws-origins is let in, and no other."
-  ws-origins
-  [env]
-  (let [server (serve env (echo env) {:ws-origins ["http://good.example"]})
-        status #(:status (wire/head (wire/send! (scene/client env server) (handshake (str "Origin: " %)))))]
-    (expect= [101 403] (mapv status ["http://good.example" "http://good.example.evil"]))))
+(defcase ws-listed-origins-are-let-in
+         "4.8"
+         "A page of an origin in :ws-origins is let in, and no other."
+         ws-origins
+         [env]
+         (let [server (serve env (echo env) {:ws-origins ["http://good.example"]})
+               status #(:status (wire/head (wire/send! (scene/client env server)
+                                                       (handshake (str "Origin: " %)))))]
+           (expect= [101 403] (mapv status ["http://good.example" "http://good.example.evil"]))))
 
 (defcase ws-needs-a-handshake "4.9"
   "A websocket response to a request that asks for none is an error, not a 101."
@@ -236,78 +268,102 @@
       (let [{:keys [status] :as answer} (scene/ask env server text)]
         (expect (<= 400 (or status 0) 599) "an error" answer)))))
 
-(defcase ws-handshakes-are-strict "4.8"
-  "A handshake without Connection: Upgrade, on HTTP/1.0, by another method, with a body, or a key that is none, is an error; one of another version is told ours."
+(defcase
+  ws-handshakes-are-strict
+  "4.8"
+  "A handshake without Connection: Upgrade, on HTTP/1.0, by another method, with a body, or a key
+  that is none, is an error; one of another version is told ours."
   ws
   [env]
   (let [server (serve env (echo env))
         answer #(wire/head (wire/send! (scene/client env server) %))]
-    (doseq [[from to] [["Connection: Upgrade\r\n" ""]
-                       ["Connection: Upgrade" "Connection: keep-alive"]
-                       ["HTTP/1.1" "HTTP/1.0"]
-                       ["GET" "POST"]
-                       ["\r\n\r\n" "\r\nContent-Length: 5\r\n\r\nhello"]
-                       ["\r\n\r\n" "\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"]
-                       ["dGhlIHNhbXBsZSBub25jZQ==" ""]
-                       ["dGhlIHNhbXBsZSBub25jZQ==" "abc"]
-                       ["dGhlIHNhbXBsZSBub25jZQ==" "dGhlIHNhbXBsZSBub25jZTE="]
-                       ["Sec-WebSocket-Key:" "X-Key:"]]
-            :let [{:keys [status] :as found} (answer (str/replace (handshake) from to))]]
-      (expect (<= 400 (or status 0) 499) (str "an error for " (pr-str to) " in place of " (pr-str from)) found))
-    (let [{:keys [status] :as found} (answer (str/replace (handshake) "Version: 13" "Version: 8"))]
+    (doseq [[from to]
+            [["Connection: Upgrade\r\n" ""] ["Connection: Upgrade" "Connection: keep-alive"]
+             ["HTTP/1.1" "HTTP/1.0"] ["GET" "POST"] ["\r\n\r\n" "\r\nContent-Length: 5\r\n\r\nhello"]
+             ["\r\n\r\n" "\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"]
+             ["dGhlIHNhbXBsZSBub25jZQ==" ""] ["dGhlIHNhbXBsZSBub25jZQ==" "abc"]
+             ["dGhlIHNhbXBsZSBub25jZQ==" "dGhlIHNhbXBsZSBub25jZTE="] ["Sec-WebSocket-Key:" "X-Key:"]]
+            :let [{:keys [status], :as found} (answer (str/replace (handshake) from to))]]
+      (expect (<= 400 (or status 0) 499)
+              (str "an error for " (pr-str to) " in place of " (pr-str from))
+              found))
+    (let [{:keys [status], :as found} (answer (str/replace (handshake) "Version: 13" "Version: 8"))]
       (expect= [426 "13"] [status (wire/header found "sec-websocket-version")]))))
 
-(defcase ws-subprotocol-is-offered "4.9"
-  "A subprotocol that the client does not offer is a failure of the handler's: 500, and no 101 that the client could not take."
+(defcase
+  ws-subprotocol-is-offered
+  "4.9"
+  "A subprotocol that the client does not offer is a failure of the handler's: 500, and no 101 that
+  the client could not take."
   ws
   [env]
   (let [server (serve env (echo env) {} {:ring.websocket/protocol "chat"})
         status #(:status (wire/head (wire/send! (scene/client env server) (apply handshake %))))]
-    (expect= [500 500 101] (mapv status [[] ["Sec-WebSocket-Protocol: super"] ["Sec-WebSocket-Protocol: super, chat"]]))))
+    (expect= [500 500 101]
+             (mapv status
+                   [[] ["Sec-WebSocket-Protocol: super"] ["Sec-WebSocket-Protocol: super, chat"]]))))
 
-(defcase ws-subprotocol-is-told "4.9"
-  "The subprotocol that the handler has chosen is told."
-  ws
-  [env]
-  (let [server (serve env (echo env) {} {:ring.websocket/protocol "chat"})
-        answer (wire/head (wire/send! (scene/client env server) (handshake "Sec-WebSocket-Protocol: super, chat")))]
-    (expect= [101 "chat"] [(:status answer) (wire/header answer "sec-websocket-protocol")])))
+(defcase ws-subprotocol-is-told
+         "4.9"
+         "The subprotocol that the handler has chosen is told."
+         ws
+         [env]
+         (let [server (serve env (echo env) {} {:ring.websocket/protocol "chat"})
+               answer (wire/head (wire/send! (scene/client env server)
+                                             (handshake "Sec-WebSocket-Protocol: super, chat")))]
+           (expect= [101 "chat"] [(:status answer) (wire/header answer "sec-websocket-protocol")])))
 
-(defcase ws-lost-clients-are-closed "4.9"
-  "A client that vanishes is an :on-close, once."
-  ws
-  [env]
-  (let [closes (atom 0), opened (promise)
-        c (open env (serve env {:on-open (fn [_] (deliver opened true)), :on-close (fn [_ _ _] (swap! closes inc))}))]
-    (scene/within opened "an :on-open")
-    (wire/reset!! c)
-    (expect (scene/eventually 3000 #(= 1 @closes)) "one :on-close" @closes)))
+(defcase ws-lost-clients-are-closed
+         "4.9"
+         "A client that vanishes is an :on-close, once."
+         ws
+         [env]
+         (let [closes (atom 0)
+               opened (promise)
+               c (open env
+                       (serve env
+                              {:on-open (fn [_] (deliver opened true))
+                               :on-close (fn [_ _ _] (swap! closes inc))}))]
+           (scene/within opened "an :on-open")
+           (wire/reset!! c)
+           (expect (scene/eventually 3000 #(= 1 @closes)) "one :on-close" @closes)))
 
-(defcase ws-send-throws-when-closed "4.9"
-  "send! throws IOException on a websocket that is closed, which says so."
-  (assoc ws :uses #{:send! :open?})
-  [env]
-  (let [thrown (promise)
-        on-close (fn [socket _ _]
-                   (deliver thrown [(scene/tool env :open? socket)
-                                    (try (scene/tool env :send! socket "late") :sent (catch Throwable t t))]))
-        c (open env (serve env {:on-close on-close}))]
-    (wire/send! c (frame :close (code-text 1000)))
-    (let [[open? t] (scene/within thrown "an :on-close")]
-      (expect= false open?)
-      (expect (instance? IOException t) "an IOException" t))))
+(defcase ws-send-throws-when-closed
+         "4.9"
+         "send! throws IOException on a websocket that is closed, which says so."
+         (assoc ws :uses #{:send! :open?})
+         [env]
+         (let [thrown (promise)
+               on-close (fn [socket _ _]
+                          (deliver thrown
+                                   [(scene/tool env :open? socket)
+                                    (try
+                                      (scene/tool env :send! socket "late")
+                                      :sent
+                                      (catch Throwable t t))]))
+               c (open env (serve env {:on-close on-close}))]
+           (wire/send! c (frame :close (code-text 1000)))
+           (let [[open? t] (scene/within thrown "an :on-close")]
+             (expect= false open?)
+             (expect (instance? IOException t) "an IOException" t))))
 
-(defcase ws-callbacks-run-on-virtual-threads "4.1"
+(defcase
+  ws-callbacks-run-on-virtual-threads
+  "4.1"
   "Every callback of a websocket runs on a virtual thread."
   ws
   [env]
   (let [seen (atom {})
         note! (fn [k] (swap! seen assoc k (Thread/.isVirtual (Thread/currentThread))))
-        listener {:on-open (fn [_] (note! :open)), :on-message (fn [_ _] (note! :message)), :on-pong (fn [_ _] (note! :pong))
+        listener {:on-open (fn [_] (note! :open))
+                  :on-message (fn [_ _] (note! :message))
+                  :on-pong (fn [_ _] (note! :pong))
                   :on-close (fn [_ _ _] (note! :close))}
         c (open env (serve env listener))]
     (wire/send! c (frame :text "x") (frame :pong "") (frame :close (code-text 1000)))
-    (expect (scene/eventually 3000 #(= {:open true, :message true, :pong true, :close true} @seen)) "four virtual threads" @seen)))
+    (expect (scene/eventually 3000 #(= {:open true, :message true, :pong true, :close true} @seen))
+            "four virtual threads"
+            @seen)))
 
 (defcase ws-messages-come-one-at-a-time "4.9"
   "Messages come to the listener one at a time, in their order."
@@ -324,15 +380,20 @@
     (expect (scene/eventually 3000 #(= 20 (count @seen))) "20 messages" @seen)
     (expect= (map #(vector (str %) 1) (range 20)) @seen)))
 
-(defcase ws-leaves-max-concurrent "4.5"
+(defcase
+  ws-leaves-max-concurrent
+  "4.5"
   "An open websocket does not count against :max-concurrent, but against :max-streams."
   ws
   [env]
-  (let [handler (fn [{:keys [headers] :as r}] (if (headers "upgrade") {:ring.websocket/listener (echo env)} (scene/ok r)))
+  (let [handler (fn [{:keys [headers], :as r}]
+                  (if (headers "upgrade") {:ring.websocket/listener (echo env)} (scene/ok r)))
         ;; The one before may hold its permit a moment longer than its client waits.
         server (scene/serve env handler {:max-concurrent 1, :max-queued 1, :max-streams 1})]
     (open env server)
-    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/"))))) "200" :none)
+    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+            "200"
+            :none)
     (expect= 503 (:status (wire/head (wire/send! (scene/client env server) (handshake)))))))
 
 (defcase ws-outlives-the-deadline "4.5"
@@ -345,7 +406,8 @@
     (expect= [:text "still"] (read-frame c))))
 
 (defcase ws-closes-with-the-server "4.7"
-  "When the server stops, an open websocket is closed with 1001, the listener hears of it, and the stop is not delayed."
+  "When the server stops, an open websocket is closed with 1001, the listener hears of it, and the
+  stop is not delayed."
   ws
   [env]
   (let [closes (atom 0)

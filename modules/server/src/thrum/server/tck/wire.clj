@@ -1,10 +1,12 @@
 (ns thrum.server.tck.wire
-  "A client that hides nothing: it sends bytes, reads one response by its framing and tells how it ended.
+  "A client that hides nothing: it sends bytes, reads one response by its framing and tells how it
+  ended.
 
-  Text is one byte per char (ISO-8859-1). A response is a map of :status, :version, :headers (lower-case name -> vector of values),
-  :framing (:none, :length, :chunked or :close), :chunks, :body and :ended: :whole where the framing says so, :eof for a clean end
-  of the connection, :reset, :silent when nothing came for the client's patience, :garbage with :found for what is not HTTP.
-  Only what :framing :close ends with :eof, or any other with :whole, is complete."
+  Text is one byte per char (ISO-8859-1). A response is a map of :status, :version, :headers
+  (lower-case name -> vector of values), :framing (:none, :length, :chunked or :close), :chunks,
+  :body and :ended: :whole where the framing says so, :eof for a clean end of the connection,
+  :reset, :silent when nothing came for the client's patience, :garbage with :found for what is not
+  HTTP. Only what :framing :close ends with :eof, or any other with :whole, is complete."
   (:refer-clojure :exclude [chunk get])
   (:require
    [clojure.string :as str])
@@ -35,7 +37,9 @@
   "Returns a client connected to the port on the loopback address; throws IOException."
   [port]
   (let [socket (doto (Socket.) (.setTcpNoDelay true))]
-    (.connect socket (InetSocketAddress. (InetAddress/getByName "127.0.0.1") (int port)) (int patience-ms))
+    (.connect socket
+              (InetSocketAddress. (InetAddress/getByName "127.0.0.1") (int port))
+              (int patience-ms))
     (client socket)))
 
 (defn close!
@@ -79,8 +83,8 @@
   (try (apply send! client parts) true (catch IOException _ false)))
 
 (defn hit!
-  "Connects from this port of the client's, 0 for any, sends the text and closes with a RST; returns the port. What the server's side does not
-  take is ignored."
+  "Connects from this port of the client's, 0 for any, sends the text and closes with a RST; returns
+  the port. What the server's side does not take is ignored."
   [port from text]
   (let [socket (doto (Socket.) (.setReuseAddress true) (.setSoLinger true 0))]
     (try
@@ -173,7 +177,8 @@
     :else :close))
 
 (defn head
-  "Returns the next response without its body; {:ended …} where none came. method: :head for what answers a HEAD."
+  "Returns the next response without its body; {:ended …} where none came. method: :head for what
+  answers a HEAD."
   ([client] (head client nil))
   ([client method]
    (try
@@ -205,8 +210,8 @@
     (if digits (Long/parseLong digits 16) (break-off :garbage line))))
 
 (defn- read-chunk
-  "Appends a chunk to into; returns whether it was not the last. Does not wait for the line end behind it: some servers send that
-  with the next chunk."
+  "Appends a chunk to into; returns whether it was not the last. Does not wait for the line end
+  behind it: some servers send that with the next chunk."
   [{:keys [in-chunk] :as client} ^ByteArrayOutputStream into]
   (let [n (long (chunk-size client))]
     (if (zero? n) (headers-of client) (read-n client n into))
@@ -222,7 +227,8 @@
            (throw e)))))
 
 (defn chunk
-  "Returns the text of the next chunk of a response whose head was read; :last for the terminal one, else how it ended."
+  "Returns the text of the next chunk of a response whose head was read; :last for the terminal one,
+  else how it ended."
   [client]
   (let [into (ByteArrayOutputStream.)
         {:keys [ended]} (guarded #(if (read-chunk client into) :more :last))]
@@ -285,7 +291,8 @@
     (finally (.setSoTimeout socket patience-ms))))
 
 (defn closed?
-  "Whether the server ends the connection within the client's patience, by a FIN or a RST, and sends nothing more."
+  "Whether the server ends the connection within the client's patience, by a FIN or a RST, and sends
+  nothing more."
   [client]
   (boolean (#{:eof :reset} (after client patience-ms))))
 

@@ -18,5 +18,6 @@
 (deftest another-in-its-place-is-refused
   (let [another (proxy [HttpServerProvider] [])
         e (is (thrown? ExceptionInfo (check-provider! another)))]
-    (is (= [:thrum/invalid :engine (.getName (class another))] ((juxt :type :option :provider) (ex-data e))))
+    (is (= [:thrum/invalid :engine (.getName (class another))]
+           ((juxt :type :option :provider) (ex-data e))))
     (is (str/includes? (ex-message e) (.getName (class another))))))

@@ -1,6 +1,6 @@
 (ns thrum.server.tck.broken
-  "Ways to break a server: Thrum's own, behind something that damages what goes in or comes out. A breakage is what tck/run takes:
-  {:run-server f, …}."
+  "Ways to break a server: Thrum's own, behind something that damages what goes in or comes out. A
+  breakage is what tck/run takes: {:run-server f, …}."
   (:require
    [thrum.server :as server]
    [thrum.server.tck.naive :as naive])
@@ -31,9 +31,10 @@
 (defn callbacks
   "A server that wraps its options' functions in (f function)."
   [f]
-  (options (fn [given]
-             (cond-> (reduce #(if (fn? (%1 %2)) (update %1 %2 f) %1) given [:error-handler :on-overload])
-               (:observer given) (update :observer update-vals f)))))
+  (options
+    (fn [given]
+      (cond-> (reduce #(if (fn? (%1 %2)) (update %1 %2 f) %1) given [:error-handler :on-overload])
+        (:observer given) (update :observer update-vals f)))))
 
 (defn handler
   "A server whose handler is (f handler)."
@@ -69,27 +70,42 @@
 (defn tools
   "Thrum's server, with these functions in place of its own."
   [given]
-  (merge {:run-server server/run-server, :stop server/stop!, :port server/port, :status server/status, :ready? server/ready?
-          :sse server/sse, :send! server/send!, :ssl-port server/ssl-port, :close! server/close!, :open? server/open?}
+  (merge {:run-server server/run-server
+          :stop server/stop!
+          :port server/port
+          :status server/status
+          :ready? server/ready?
+          :sse server/sse
+          :send! server/send!
+          :ssl-port server/ssl-port
+          :close! server/close!
+          :open? server/open?}
          given))
 
 (defn naive
   "The naive server, which breaks these rules."
   [& breaks]
-  {:run-server (partial naive/run-server breaks), :stop naive/stop!, :port naive/port, :capabilities #{:http-1.0}})
+  {:run-server (partial naive/run-server breaks)
+   :stop naive/stop!
+   :port naive/port
+   :capabilities #{:http-1.0}})
 
 ;; On the wire
 
 (defn- pump
-  "Copies what comes, each piece as the text that (f text) makes of it, then the end, for which f gets an empty text. What f throws
-  closes both."
+  "Copies what comes, each piece as the text that (f text) makes of it, then the end, for which f
+  gets an empty text. What f throws closes both."
   [^Socket from ^Socket to f]
   (try
-    (let [^InputStream in (.getInputStream from), ^OutputStream out (.getOutputStream to), piece (byte-array 65536)]
+    (let [^InputStream in (.getInputStream from)
+          ^OutputStream out (.getOutputStream to)
+          piece (byte-array 65536)]
       (loop []
         (let [n (.read in piece)]
           (if (neg? n)
-            (do (f "") (.shutdownOutput to))
+            (do
+              (f "")
+              (.shutdownOutput to))
             (let [^String text (f (String. piece 0 n StandardCharsets/ISO_8859_1))]
               (.write out (.getBytes text StandardCharsets/ISO_8859_1))
               (recur))))))
@@ -108,12 +124,14 @@
     listener))
 
 (defn wire
-  "Thrum's server behind a proxy that changes the text of requests by up and that of responses by down."
+  "Thrum's server behind a proxy that changes the text of requests by up and that of responses by
+  down."
   [up down]
-  (tools {:run-server (fn [handler options]
-                        (let [s (server/run-server handler options)]
-                          {:server s, :listener (proxy-of (server/port s) up down)}))
-          :stop (fn [{:keys [server ^ServerSocket listener]}] (server/stop! server) (.close listener))
-          :port (fn [{:keys [^ServerSocket listener]}] (.getLocalPort listener))
-          :status (comp server/status :server)
-          :ready? (comp server/ready? :server)}))
+  (tools
+    {:run-server (fn [handler options]
+                   (let [s (server/run-server handler options)]
+                     {:server s, :listener (proxy-of (server/port s) up down)}))
+     :stop (fn [{:keys [server ^ServerSocket listener]}] (server/stop! server) (.close listener))
+     :port (fn [{:keys [^ServerSocket listener]}] (.getLocalPort listener))
+     :status (comp server/status :server)
+     :ready? (comp server/ready? :server)}))

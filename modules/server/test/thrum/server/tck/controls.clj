@@ -31,33 +31,54 @@
   (ByteArrayInputStream. (.readNBytes in (int n))))
 
 (def ^:private requests
-  {:upper-case-methods (broken/request #(update % :request-method (comp keyword str/upper-case name)))
-   :unknown-methods-are-get (broken/request #(update % :request-method (fn [m] (if (#{:get :post :head} m) m :get))))
-   :decodes-uris (broken/request #(update % :uri (fn [uri] (URLDecoder/decode ^String uri "UTF-8"))))
+  {:upper-case-methods (broken/request
+                         #(update % :request-method (comp keyword str/upper-case name)))
+   :unknown-methods-are-get
+   (broken/request #(update % :request-method (fn [m] (if (#{:get :post :head} m) m :get))))
+   :decodes-uris (broken/request
+                   #(update % :uri (fn [uri] (URLDecoder/decode ^String uri "UTF-8"))))
    :merges-slashes (broken/request #(update % :uri str/replace #"/+" "/"))
-   :resolves-dots (broken/request #(update % :uri (fn [uri] (if (re-find #"\.\." uri) (str (.normalize (URI. uri))) uri))))
-   :keeps-absolute-forms (broken/request #(cond-> % (= "/x/y" (:uri %)) (assoc :uri "http://localhost/x/y")))
-   :decodes-queries (broken/request #(update % :query-string (fn [q] (some-> ^String q (URLDecoder/decode "UTF-8")))))
+   :resolves-dots
+   (broken/request
+     #(update % :uri (fn [uri] (if (re-find #"\.\." uri) (str (.normalize (URI. uri))) uri))))
+   :keeps-absolute-forms (broken/request
+                           #(cond-> % (= "/x/y" (:uri %)) (assoc :uri "http://localhost/x/y")))
+   :decodes-queries (broken/request #(update %
+                                             :query-string
+                                             (fn [q]
+                                               (some-> ^String q
+                                                       (URLDecoder/decode "UTF-8")))))
    :invents-queries (broken/request #(update % :query-string str))
    :lower-cases-by-locale (header lower-by-locale)
    :last-header-wins (header #(update-vals % (fn [v] (after v ","))))
-   :joins-cookies-with-commas (header #(cond-> % (% "cookie") (update "cookie" str/replace ";" ",")))
+   :joins-cookies-with-commas (header #(cond-> %
+                                         (% "cookie") (update "cookie" str/replace ";" ",")))
    :keeps-blanks (header #(update-vals % (fn [v] (str v " "))))
    :drops-empty-headers (header #(into {} (remove (comp empty? val)) %))
    :drops-headers (header #(into {} (take 50) %))
-   :tells-the-peer-with-its-port (broken/request #(update % :remote-addr (fn [a] (str "/" a ":4711"))))
-   :believes-forwarded-for (broken/request #(assoc % :remote-addr (get-in % [:headers "x-forwarded-for"] "127.0.0.1")))
-   :names-the-host-with-its-port (broken/request #(assoc % :server-name (get-in % [:headers "host"])))
+   :tells-the-peer-with-its-port (broken/request
+                                   #(update % :remote-addr (fn [a] (str "/" a ":4711"))))
+   :believes-forwarded-for
+   (broken/request #(assoc % :remote-addr (get-in % [:headers "x-forwarded-for"] "127.0.0.1")))
+   :names-the-host-with-its-port (broken/request
+                                   #(assoc % :server-name (get-in % [:headers "host"])))
    :ports-are-strings (broken/request #(update % :server-port str))
-   :believes-forwarded-proto (broken/request #(assoc % :scheme (keyword (get-in % [:headers "x-forwarded-proto"] "http"))))
+   :believes-forwarded-proto
+   (broken/request #(assoc % :scheme (keyword (get-in % [:headers "x-forwarded-proto"] "http"))))
    :short-protocols (broken/request #(update % :protocol str/replace "HTTP/" ""))
    :certificates-everywhere (broken/request #(assoc % :ssl-client-cert :certificate))
    :no-empty-bodies (broken/request #(cond-> % (= :get (:request-method %)) (dissoc :body)))
-   :no-bodies-on-1-0 (broken/request #(cond-> % (= "HTTP/1.0" (:protocol %)) (assoc :body (InputStream/nullInputStream))))
+   :no-bodies-on-1-0 (broken/request #(cond-> %
+                                        (= "HTTP/1.0" (:protocol %))
+                                        (assoc :body (InputStream/nullInputStream))))
    :seven-bit-bodies (broken/request #(update % :body masked))
    :short-bodies (broken/request #(update % :body (fn [in] (at-most 10000 in))))
    :no-content-keys (broken/request #(dissoc % :content-type :content-length :character-encoding))
-   :lengths-are-ints (broken/request #(update % :content-length (fn [n] (some-> n unchecked-int))))
+   :lengths-are-ints (broken/request #(update %
+                                              :content-length
+                                              (fn [n]
+                                                (some-> n
+                                                        unchecked-int))))
    :vars-are-read-once (broken/handler #(if (var? %) @% %))})
 
 ;; Responses
@@ -73,47 +94,74 @@
 (defn- open-stream [in]
   (proxy [FilterInputStream] [in] (close [])))
 
-(defn- swallowing-stream [^InputStream in]
-  (let [read1 #(try (.read in) (catch Exception _ -1))]
+(defn- swallowing-stream
+  [^InputStream in]
+  (let [read1 #(try
+                 (.read in)
+                 (catch Exception _ -1))]
     (proxy [InputStream] []
       (read ([] (read1))
-        ([bs] (let [b (int (read1))] (if (neg? b) -1 (do (aset ^bytes bs 0 (unchecked-byte b)) 1))))
-        ([bs off _] (let [b (int (read1))] (if (neg? b) -1 (do (aset ^bytes bs (int off) (unchecked-byte b)) 1))))))))
+            ([bs]
+             (let [b (int (read1))]
+               (if (neg? b)
+                 -1
+                 (do
+                   (aset ^bytes bs 0 (unchecked-byte b))
+                   1))))
+            ([bs off _]
+             (let [b (int (read1))]
+               (if (neg? b)
+                 -1
+                 (do
+                   (aset ^bytes bs (int off) (unchecked-byte b))
+                   1))))))))
 
 (defn- swallowing-seq [s]
   (lazy-seq (when-let [s (try (seq s) (catch Exception _ nil))]
               (cons (first s) (swallowing-seq (rest s))))))
 
-(defn- swallow-body [{:keys [body] :as response}]
-  (cond
-    (stream? body) (-> response (assoc :body (swallowing-stream body)) (update :headers dissoc "Content-Length"))
-    (seq? body) (update response :body swallowing-seq)
-    :else response))
+(defn- swallow-body
+  [{:keys [body], :as response}]
+  (cond (stream? body) (-> response
+                           (assoc :body (swallowing-stream body))
+                           (update :headers dissoc "Content-Length"))
+        (seq? body) (update response :body swallowing-seq)
+        :else response))
 
-(defn- valid? [{:keys [status headers body] :as response}]
-  (and (map? response) (int? status) (<= 100 status 599) (not-any? keyword? (vals headers)) (not (map? body))
+(defn- valid?
+  [{:keys [status headers body], :as response}]
+  (and (map? response)
+       (int? status)
+       (<= 100 status 599)
+       (not-any? keyword? (vals headers))
+       (not (map? body))
        (not (instance? java.io.File body))))
 
 (defn- mend [response]
   (if (valid? response) response {:status 200, :headers {}, :body "mended"}))
 
-(defn- telling [h]
-  (fn
-    ([request] (try (h request) (catch Throwable t {:status 500, :headers {}, :body (ex-message t)})))
-    ([request respond raise] (h request respond raise))))
+(defn- telling
+  [h]
+  (fn ([request]
+       (try
+         (h request)
+         (catch Throwable t {:status 500, :headers {}, :body (ex-message t)})))
+      ([request respond raise] (h request respond raise))))
 
 (defn- open-when-silent [{:keys [request-method]} {:keys [status] :as response}]
   (cond-> response (or (= :head request-method) (= 204 status)) (dissoc :body)))
 
-(defn- realise-elsewhere [{:keys [body] :as response}]
-  (cond
-    (stream? body) (assoc response :body (ByteArrayInputStream. @(future (.readAllBytes ^InputStream body))))
-    (seq? body) (assoc response :body (lazy-seq @(future (doall body))))
-    :else response))
+(defn- realise-elsewhere
+  [{:keys [body], :as response}]
+  (cond (stream? body)
+        (assoc response :body (ByteArrayInputStream. @(future (.readAllBytes ^InputStream body))))
+        (seq? body) (assoc response :body (lazy-seq @(future (doall body))))
+        :else response))
 
 (def ^:private responses
   {:odd-statuses-are-200 (broken/response #(cond-> % (= 299 (:status %)) (assoc :status 200)))
-   :single-blanks (headers-of #(update-vals % (fn [v] (if (string? v) (str/replace v "  " " ") v))))
+   :single-blanks (headers-of #(update-vals %
+                                            (fn [v] (if (string? v) (str/replace v "  " " ") v))))
    :first-value-only (headers-of #(update-vals % (fn [v] (if (sequential? v) (first v) v))))
    :strings-are-latin-1 (body string? #(String/.getBytes % "ISO-8859-1"))
    :strings-are-utf-8 (body string? #(String/.getBytes % "UTF-8"))
@@ -122,7 +170,8 @@
    :drops-long-headers (headers-of #(into {} (filter (fn [[_ v]] (< (count v) 900))) %))
    :no-empty-seqs (body seq? #(or (seq %) "empty"))
    :seqs-are-joined (body seq? str/join)
-   :files-are-cut (body #(instance? java.io.File %) #(at-most 1000 (java.io.FileInputStream. ^java.io.File %)))
+   :files-are-cut (body #(instance? java.io.File %)
+                        #(at-most 1000 (java.io.FileInputStream. ^java.io.File %)))
    :streams-stay-open (body stream? open-stream)
    :nil-is-a-word (body nil? (constantly "nil"))
    :forgets-lengths (headers-of #(dissoc % "Content-Length"))
@@ -146,15 +195,18 @@
   #(str % "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
 
 (defn- hangs-up-after
-  "Thrum's server behind a proxy that answers nothing which comes later than ms after the connection's first bytes."
+  "Thrum's server behind a proxy that answers nothing which comes later than ms after the
+  connection's first bytes."
   [ms]
   (let [start (atom {})]
-    (broken/wire identity
-                 (fn [text]
-                   (let [now (System/nanoTime)
-                         first-time (get (swap! start update (Thread/currentThread) #(or % now)) (Thread/currentThread))]
-                     (when (< (* 1000000 (long ms)) (- now (long first-time))) (throw (IOException. "hung up")))
-                     text)))))
+    (broken/wire
+      identity
+      (fn [text]
+        (let [now (System/nanoTime)
+              first-time (get (swap! start update (Thread/currentThread) #(or % now))
+                              (Thread/currentThread))]
+          (when (< (* 1000000 (long ms)) (- now (long first-time))) (throw (IOException. "hung up")))
+          text)))))
 
 (def ^:private wires
   {:answers-twice (broken/wire identity twice)
@@ -163,10 +215,14 @@
    :no-retry-after (says #"(?i)retry-after" "X-Was")
    :names-its-product (says #"(HTTP/1.1 [45].*\r\n)" "$1Server: jetty\r\n")
    :hangs-up (hangs-up-after 250)
-   :hangs-up-on-half-closed (broken/wire #(if (= "" %) (throw (IOException. "half closed")) %) identity)
+   :hangs-up-on-half-closed (broken/wire #(if (= "" %) (throw (IOException. "half closed")) %)
+                                         identity)
    :reads-once (broken/wire #(if (str/includes? % "\r\n\r\n") % "") identity)
    :knows-no-capitals (broken/wire #(str/replace % ": Chunked" ": gzip") identity)
-   :trailers-are-headers (broken/wire #(str/replace % #"(?s)Host: localhost(.*)\r\nHost: elsewhere" "Host: elsewhere$1\r\nX: y") identity)
+   :trailers-are-headers (broken/wire #(str/replace %
+                                                    #"(?s)Host: localhost(.*)\r\nHost: elsewhere"
+                                                    "Host: elsewhere$1\r\nX: y")
+                                      identity)
    :knows-no-zeros (broken/wire #(str/replace % "\r\n0003" "\r\nz003") identity)
    :knows-few-spellings (broken/wire #(str/replace % #"cONTENT|tRANSFER|hOST" "X-Odd") identity)
    :knows-no-extensions (broken/wire #(str/replace % ";a=b" "x") identity)})
@@ -176,23 +232,28 @@
          :knows-no-framing (broken/naive :framing-is-ours)
          :naive-folded-headers (broken/naive :no-fold :coding-is-chunked)
          :naive-any-coding (broken/naive :one-coding :coding-is-chunked)}
-        (for [rule [:request-line :has-colon :no-blank-before-colon :no-nul :no-cr :no-control :has-host
-                    :host-is-a-host :no-connect :one-host :host-is-authority :length-or-coding :one-length :length-is-digits :coding-is-chunked
-                    :no-coding-on-1-0 :cut-body-throws :chunk-size :wide-chunks :chunk-end :trailers :continue :chunks-on-1-0 :head-is-silent
-                    :no-content-is-silent :closes :skips-unread-body :one-at-a-time :one-thread-each]]
+        (for [rule [:request-line :has-colon :no-blank-before-colon :no-nul :no-cr :no-control
+                    :has-host :host-is-a-host :no-connect :one-host :host-is-authority
+                    :length-or-coding :one-length :length-is-digits :coding-is-chunked
+                    :no-coding-on-1-0 :cut-body-throws :chunk-size :wide-chunks :chunk-end :trailers
+                    :continue :chunks-on-1-0 :head-is-silent :no-content-is-silent :closes
+                    :skips-unread-body :one-at-a-time :one-thread-each]]
           [(keyword (str "naive-" (name rule))) (broken/naive rule)])))
 
 ;; Bounds, deadlines, callbacks
 
 (defn- limited-by
-  "A server that lets (f calls) decide, by how often it was called, whether a request is answered with 503."
+  "A server that lets (f calls) decide, by how often it was called, whether a request is answered
+  with 503."
   [f]
-  (broken/handler (fn [h]
-                    (let [calls (atom 0)]
-                      (if (fn? h)
-                        (fn ([r] (if (f (swap! calls inc)) {:status 503, :headers {}} (h r)))
-                          ([r respond raise] (if (f (swap! calls inc)) (respond {:status 503, :headers {}}) (h r respond raise))))
-                        h)))))
+  (broken/handler
+    (fn [h]
+      (let [calls (atom 0)]
+        (if (fn? h)
+          (fn ([r] (if (f (swap! calls inc)) {:status 503, :headers {}} (h r)))
+              ([r respond raise]
+               (if (f (swap! calls inc)) (respond {:status 503, :headers {}}) (h r respond raise))))
+          h)))))
 
 (defn- elsewhere [f]
   (fn [& args] (deref (future (apply f args)))))
@@ -205,14 +266,18 @@
       (.prestartAllCoreThreads))))
 
 (defn- reusing-a-thread
-  "A server that has all requests, and what is called for them, on one thread, which it has made when it was started."
+  "A server that has all requests, and what is called for them, on one thread, which it has made
+  when it was started."
   []
   {:run-server (fn [h options]
                  (let [pool (one-thread)
                        on-it (fn [f] (fn [& args] (.get (.submit pool ^Callable #(apply f args)))))
-                       heard #(cond-> % (:ring.websocket/listener %) (update :ring.websocket/listener update-vals on-it))]
-                   (server/run-server (comp heard (on-it h))
-                                      (cond-> options (:observer options) (update :observer update-vals on-it)))))})
+                       heard #(cond-> %
+                                (:ring.websocket/listener %)
+                                (update :ring.websocket/listener update-vals on-it))]
+                   (server/run-server
+                     (comp heard (on-it h))
+                     (cond-> options (:observer options) (update :observer update-vals on-it)))))})
 
 (defn- interrupted-first [h]
   (fn [request] (.interrupt (Thread/currentThread)) (h request)))
@@ -226,11 +291,15 @@
 (defn- failing-when-observed
   "A server that answers 500 once its observer has thrown."
   []
-  {:run-server (fn [h {:keys [observer] :as options}]
+  {:run-server (fn [h {:keys [observer], :as options}]
                  (let [thrown (atom false)
-                       noting (fn [f] #(try (f %) (catch Exception e (reset! thrown true) (throw e))))]
+                       noting (fn [f]
+                                #(try
+                                   (f %)
+                                   (catch Exception e (reset! thrown true) (throw e))))]
                    (server/run-server (fn [r] (if @thrown {:status 500, :headers {}} (h r)))
-                                      (cond-> options observer (update :observer update-vals noting)))))})
+                                      (cond-> options
+                                        observer (update :observer update-vals noting)))))})
 
 (defn- observing [f]
   (broken/callbacks (fn [g] (fn [& args] (apply g (map #(if (map? %) (f %) %) args))))))
@@ -238,8 +307,10 @@
 (defn- lenient
   "A server that starts whatever it is given."
   [h options]
-  (try (server/run-server h options)
-       (catch Exception _ (server/run-server (fn [_] {:status 200, :headers {}, :body "lenient"}) {:port 0}))))
+  (try
+    (server/run-server h options)
+    (catch Exception _
+      (server/run-server (fn [_] {:status 200, :headers {}, :body "lenient"}) {:port 0}))))
 
 (def ^:private bounds
   (into {:allows-one (broken/setting :max-concurrent 1)
@@ -249,22 +320,33 @@
          :elsewhere (broken/handler elsewhere)
          :callbacks-elsewhere (broken/callbacks elsewhere)
          :interrupted-first (broken/handler interrupted-first)
-         :interrupted-responses-fail (broken/response #(if (.isInterrupted (Thread/currentThread)) (throw (InterruptedException.)) %))
+         :interrupted-responses-fail (broken/response #(if (.isInterrupted (Thread/currentThread))
+                                                         (throw (InterruptedException.))
+                                                         %))
          :scopes-end-early (broken/handler (fn [h] (fn [r] (t/with-scope [_] (h r)))))
          :interrupted-again (broken/handler interrupted-again)
          :reuses-a-thread (reusing-a-thread)
          :bound-handlers (broken/handler (fn [h] (fn [r] (binding [*print-length* 1] (h r)))))
          :fails-when-observed (failing-when-observed)
-         :observes-garbage (observing #(-> % (assoc-in [:request :uri] "/another") (dissoc :status :bytes :throwable)))
+         :observes-garbage (observing #(-> %
+                                           (assoc-in [:request :uri] "/another")
+                                           (dissoc :status :bytes :throwable)))
          :lenient {:run-server lenient}
          :overload-is-503 (broken/setting :on-overload 503)
-         :leaks-from-overload (broken/callbacks (fn [f] (fn [& args] (try (apply f args) (catch Exception e {:status 500, :body (ex-message e)})))))
+         :leaks-from-overload (broken/callbacks
+                                (fn [f]
+                                  (fn [& args]
+                                    (try
+                                      (apply f args)
+                                      (catch Exception e {:status 500, :body (ex-message e)})))))
          :slow-shutdown (broken/options #(assoc % :shutdown-timeout-ms 9000))
-         :no-grace (broken/options #(assoc % :min-bytes-per-second 1000000000, :rate-grace-ms 1))
-         :streams-hold-the-stop (broken/options #(assoc % :drain-streams-ms 9000, :shutdown-timeout-ms 9000))
+         :no-grace (broken/options #(assoc % :min-bytes-per-second 1000000000 :rate-grace-ms 1))
+         :streams-hold-the-stop (broken/options
+                                  #(assoc % :drain-streams-ms 9000 :shutdown-timeout-ms 9000))
          :fast-shutdown (broken/options #(assoc % :shutdown-timeout-ms 1))}
         (for [k [:max-concurrent :max-queued :max-body-bytes :max-header-bytes :header-timeout-ms
-                 :max-streams :request-timeout-ms :drain-delay-ms :drain-streams-ms :async? :trusted-proxies :forwarded-headers :request-id? :health :min-bytes-per-second]]
+                 :max-streams :request-timeout-ms :drain-delay-ms :drain-streams-ms :async?
+                 :trusted-proxies :forwarded-headers :request-id? :health :min-bytes-per-second]]
           [(keyword (str "no-" (name k))) (broken/without k)])))
 
 ;; Async handlers
@@ -278,7 +360,12 @@
 
 (def ^:private asyncs
   {:respond-throws (async (fn [h r respond raise] (h r (once-only respond) raise)))
-   :respond-throws-on-garbage (async (fn [h r respond raise] (h r #(do (respond %) (name (:status %))) raise)))
+   :respond-throws-on-garbage (async (fn [h r respond raise]
+                                       (h r
+                                          #(do
+                                             (respond %)
+                                             (name (:status %)))
+                                          raise)))
    :throwing-wins (async (fn [h r respond raise]
                            (let [given (atom nil)]
                              (h r #(reset! given %) raise)
@@ -287,20 +374,35 @@
                        (let [end (atom nil)]
                          (h r #(reset! end [respond %]) #(reset! end [raise %]))
                          (when-let [[f x] @end] (f x)))))
-   :ignores-raise (async (fn [h r respond _] (h r respond (fn [_] (respond {:status 200, :headers {}})))))
+   :ignores-raise (async (fn [h r respond _]
+                           (h r respond (fn [_] (respond {:status 200, :headers {}})))))
    :waits-for-respond (async (fn [h r respond raise]
-                               (let [done (promise)] (h r #(do (respond %) (deliver done true)) raise) (deref done 9000 nil))))
+                               (let [done (promise)]
+                                 (h r
+                                    #(do
+                                       (respond %)
+                                       (deliver done true))
+                                    raise)
+                                 (deref done 9000 nil))))
    :async-mends (async (fn [h r respond raise]
-                         (try (h r (comp respond mend) raise) (catch Exception _ (respond (mend nil))))))
-   :reads-before (async (fn [h r respond raise] (h (assoc r :body (ByteArrayInputStream. (byte-array 0))) respond raise)))})
+                         (try
+                           (h r (comp respond mend) raise)
+                           (catch Exception _ (respond (mend nil))))))
+   :reads-before (async
+                   (fn [h r respond raise]
+                     (h (assoc r :body (ByteArrayInputStream. (byte-array 0))) respond raise)))})
 
 ;; The functions beside the server
 
-(defn- naive-sse [_ f]
+(defn- naive-sse
+  [_ f]
   (let [events (atom [])]
     (f events)
-    {:status 200, :headers {"Content-Type" "text/event-stream"}
-     :body (map (fn [{:keys [event id data] :as e}] (if (map? e) (str "event: " event "\nid: " id "\ndata: " data "\n\n") (str e))) @events)}))
+    {:status 200
+     :headers {"Content-Type" "text/event-stream"}
+     :body (map (fn [{:keys [event id data], :as e}]
+                  (if (map? e) (str "event: " event "\nid: " id "\ndata: " data "\n\n") (str e)))
+                @events)}))
 
 (def ^:private stopped (atom {}))
 
@@ -312,11 +414,17 @@
 (defn- unheard
   "A stream whose function runs where no interrupt reaches it."
   [options f]
-  (server/sse options (fn [events]
-                        (let [outcome (promise)]
-                          (Thread/startVirtualThread #(deliver outcome (try (f events) (catch Throwable t t))))
-                          (while (not (realized? outcome))
-                            (try (deref outcome 50 nil) (catch InterruptedException _ nil)))))))
+  (server/sse options
+              (fn [events]
+                (let [outcome (promise)]
+                  (Thread/startVirtualThread #(deliver outcome
+                                                       (try
+                                                         (f events)
+                                                         (catch Throwable t t))))
+                  (while (not (realized? outcome))
+                         (try
+                           (deref outcome 50 nil)
+                           (catch InterruptedException _ nil)))))))
 
 (defn- naive-log [^java.io.Writer out & _]
   {:end (fn [{{:keys [request-method uri query-string headers]} :request}]
@@ -334,7 +442,10 @@
    :unheard-streams (broken/tools {:sse unheard})
    :no-heartbeat (broken/tools {:sse (fn [_ f] (server/sse f))})
    :tasks-are-lazy (broken/tools {:pmap (fn [_ f coll] (map f coll))})
-   :send-swallows (broken/tools {:send! (fn [to x] (try (server/send! to x) (catch IOException _ nil)))})
+   :send-swallows (broken/tools {:send! (fn [to x]
+                                          (try
+                                            (server/send! to x)
+                                            (catch IOException _ nil)))})
    :knows-no-deadline (broken/tools {:remaining-ms (constantly nil)})})
 
 ;; What the JDK's engine has not
@@ -358,23 +469,34 @@
    :ws-changes-text (heard :on-message (fn [f] #(f %1 (if (string? %2) (str %2 "!") %2))))
    :ws-bytes-are-text (heard :on-message (fn [f] #(f %1 (if (string? %2) %2 "text"))))
    :ws-no-pongs (listener #(assoc % :on-ping (fn [_ _])))
-   :ws-late-pongs (broken/tools {:pong! (fn [ws data] (future (Thread/sleep 50) (server/pong! ws data)))})
-   :ws-closes-twice (heard :on-close (fn [f] #(do (f %1 %2 %3) (f %1 %2 %3))))
-   :ws-closes-with-1000 (broken/tools {:close! (fn [ws _ _] (server/close! ws)), :open? server/open?})
+   :ws-late-pongs (broken/tools {:pong! (fn [ws data]
+                                          (future (Thread/sleep 50) (server/pong! ws data)))})
+   :ws-closes-twice (heard :on-close
+                           (fn [f]
+                             #(do
+                                (f %1 %2 %3)
+                                (f %1 %2 %3))))
+   :ws-closes-with-1000 (broken/tools {:close! (fn [ws _ _] (server/close! ws))
+                                       :open? server/open?})
    :ws-any-size (broken/without :ws-max-message-bytes)
    :ws-masks-frames (frames "\u0081\u0005hello" "\u0081\u0085\u0000\u0000\u0000\u0000hello")
    :ws-mends-text (frames "\u00c3(" "ok")
    :ws-any-origin (broken/options #(assoc % :ws-origins :any))
    :ws-needs-no-handshake (broken/exchange not-websocket)
    :ws-forgets-the-protocol (broken/response #(dissoc % :ring.websocket/protocol))
-   :ws-send-swallows (broken/tools {:send! (fn [to x] (try (server/send! to x) (catch IOException _ nil)))
-                                    :open? (constantly true), :close! server/close!})
+   :ws-send-swallows (broken/tools {:send! (fn [to x]
+                                             (try
+                                               (server/send! to x)
+                                               (catch IOException _ nil)))
+                                    :open? (constantly true)
+                                    :close! server/close!})
    :ws-calls-elsewhere (listener #(update-vals % elsewhere))
-   :ws-calls-all-at-once (heard :on-message (fn [f] (fn [ws m] (Thread/startVirtualThread #(f ws m)))))
+   :ws-calls-all-at-once (heard :on-message
+                                (fn [f] (fn [ws m] (Thread/startVirtualThread #(f ws m)))))
    :ws-no-max-streams (broken/without :max-streams)
    :ws-hangs-up (hangs-up-after 150)
    :ws-stop-does-nothing (broken/tools {:stop (fn [_])})
-   :ws-holds-the-stop (broken/options #(assoc % :drain-streams-ms 9000, :shutdown-timeout-ms 9000))
+   :ws-holds-the-stop (broken/options #(assoc % :drain-streams-ms 9000 :shutdown-timeout-ms 9000))
    :ws-mends-responses (broken/response #(cond-> % (= 401 (:status %)) (assoc :status 200)))})
 
 (def ^:private disconnects
@@ -392,16 +514,23 @@
    :tls-needs-none (broken/setting :client-auth :none)
    :tls-needs-all (broken/setting :client-auth :need)})
 
-(defn- cut-at-a-reset [text]
-  (if (re-find #"\u0000\u0000\u0004\u0003\u0000" text) (throw (IOException. "a stream was reset")) text))
+(defn- cut-at-a-reset
+  [text]
+  (if (re-find #"\u0000\u0000\u0004\u0003\u0000" text)
+    (throw (IOException. "a stream was reset"))
+    text))
 
 (def ^:private second-version
   {:h2-cuts-connections (broken/wire identity cut-at-a-reset)
    :h2-cleartext-never (broken/setting :h2c? false)
    :h2-never (broken/setting :h2? false)
    :h2-no-host (broken/request #(update % :headers dissoc "host"))
-   :h2-forgives (broken/wire #(reduce (fn [text [from to]] (str/replace text from to)) %
-                                      {"elsewhere" "localhost", "connection" "x-nnection", "CONNECT" "TUNNEL-", "/a b" "/a_b"})
+   :h2-forgives (broken/wire #(reduce (fn [text [from to]] (str/replace text from to))
+                                      %
+                                      {"elsewhere" "localhost"
+                                       "connection" "x-nnection"
+                                       "CONNECT" "TUNNEL-"
+                                       "/a b" "/a_b"})
                              identity)
    :h2-short-bodies (broken/request #(update % :body (fn [in] (at-most 1000 in))))
    :h2-allows-one (broken/options #(assoc % :max-concurrent 1))
@@ -416,12 +545,14 @@
    :h2-black-hole (broken/wire #(if (str/starts-with? % "GET") % "") identity)})
 
 (def ^:private kept
-  "What :jdk cannot break: it has one :max-connections a JVM, and ends a connection behind a request in chunks."
+  "What :jdk cannot break: it has one :max-connections a JVM, and ends a connection behind a request
+  in chunks."
   {:loses-a-place (broken/setting :max-connections 2)
    :trailers-end-at-a-fold (broken/wire #(str/replace % "X: a\r\n GET" "\r\nGET") identity)})
 
 (def ^:private on-jetty
-  (update-vals (merge websockets disconnects secured second-version kept) #(assoc % :options {:engine :jetty})))
+  (update-vals (merge websockets disconnects secured second-version kept)
+               #(assoc % :options {:engine :jetty})))
 
 (def all
   "Name -> what tck/run takes."

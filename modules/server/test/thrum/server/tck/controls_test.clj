@@ -12,13 +12,16 @@
 (set! *warn-on-reflection* true)
 
 (def breaks
-  "Control -> the cases that must fail against it. Each case stands with the control that breaks the least beside it."
+  "Control -> the cases that must fail against it. Each case stands with the control that breaks the
+  least beside it."
   {:allows-one [:max-concurrent-zero-throws]
    :always-interrupts [:disconnects-do-not-interrupt-unasked]
    :always-ready [:ready-until-stop]
-   :answers-twice [:async-late-respond-is-ignored :shed-requests-keep-the-framing :steady-takers-are-served]
+   :answers-twice [:async-late-respond-is-ignored :shed-requests-keep-the-framing
+                   :steady-takers-are-served]
    :async-mends [:async-nil-is-500 :async-respond-does-not-throw :async-throw-is-500]
-   :believes-forwarded-for [:hops-without-an-address-end-the-walk :remote-addr-is-not-claimed :untrusted-peers-tell-nothing]
+   :believes-forwarded-for [:hops-without-an-address-end-the-walk :remote-addr-is-not-claimed
+                            :untrusted-peers-tell-nothing]
    :believes-forwarded-proto [:scheme-is-http]
    :bodies-elsewhere [:seq-is-realised-on-a-virtual-thread :stream-is-read-on-a-virtual-thread]
    :bound-handlers [:bindings-do-not-leak-in]
@@ -26,9 +29,10 @@
    :callbacks-elsewhere [:error-handler-runs-on-a-virtual-thread :observers-run-on-virtual-threads]
    :certificates-everywhere [:plain-connections-have-no-certificate]
    :continues-within-responses [:continue-is-not-sent-within-a-response]
-   :counts-failures [:failures-return-their-permits :permits-come-back :treacherous-throwables-are-500]
-   :counts-nothing [:observers-exceptions-are-counted :overdue-handlers-are-counted :served-and-failed-are-counted
-                    :state-is-told :status-counts]
+   :counts-failures [:failures-return-their-permits :permits-come-back
+                     :treacherous-throwables-are-500]
+   :counts-nothing [:observers-exceptions-are-counted :overdue-handlers-are-counted
+                    :served-and-failed-are-counted :state-is-told :status-counts]
    :decodes-queries [:query-is-not-decoded]
    :decodes-uris [:uri-is-not-decoded]
    :drops-date-on-jetty [:handlers-date-is-sent]
@@ -38,20 +42,25 @@
    :drops-server [:handlers-server-header-is-sent]
    :drops-what-is-pipelined [:watched-requests-are-answered]
    :elsewhere [:async-handler-runs-on-a-virtual-thread :every-request-has-a-thread-of-its-own
-               :handler-runs-on-a-virtual-thread :late-handler-is-interrupted :overdue-handler-keeps-its-permit
-               :platform-threads-do-not-grow]
+               :handler-runs-on-a-virtual-thread :late-handler-is-interrupted
+               :overdue-handler-keeps-its-permit :platform-threads-do-not-grow]
    :fails-when-observed [:observers-exception-is-not-seen]
    :fast-shutdown [:no-accepted-request-is-lost :streams-in-flight-are-finished]
-   :files-are-cut [:file-is-sent :file-of-unknown-length-is-sent :growing-files-are-sent-as-announced :shrinking-files-are-cut]
+   :files-are-cut [:file-is-sent :file-of-unknown-length-is-sent
+                   :growing-files-are-sent-as-announced :shrinking-files-are-cut]
    :first-element-only [:eof-delimited-body-ends-cleanly :seq-is-concatenated]
-   :first-value-only [:header-lists-repeat :header-vectors-repeat :line-ends-in-repeated-values-are-refused]
+   :first-value-only [:header-lists-repeat :header-vectors-repeat
+                      :line-ends-in-repeated-values-are-refused]
    :forgets-connection-close [:handler-may-close]
-   :forgets-lengths [:long-body-sends-no-extra-byte :short-body-is-cut :tiny-short-body-is-no-success]
-   :forgets-silent-bodies [:head-closes-the-body-unread :head-states-the-length :no-content-closes-the-body]
+   :forgets-lengths [:long-body-sends-no-extra-byte :short-body-is-cut
+                     :tiny-short-body-is-no-success]
+   :forgets-silent-bodies [:head-closes-the-body-unread :head-states-the-length
+                           :no-content-closes-the-body]
    :h2-allows-one [:h2-runs-many-at-once]
    :h2-black-hole [:h2-endless-headers-are-cut :h2-websockets-are-refused]
    :h2-cuts-connections [:h2-late-streams-harm-no-neighbour]
-   :h2-forgives [:h2-connect-is-refused :h2-connection-headers-are-refused :h2-host-must-be-the-authority :h2-paths-have-no-blanks]
+   :h2-forgives [:h2-connect-is-refused :h2-connection-headers-are-refused
+                 :h2-host-must-be-the-authority :h2-paths-have-no-blanks]
    :h2-cleartext-never [:h2-by-upgrade]
    :h2-dies [:h2-rapid-resets-are-survived]
    :h2-never [:h2-serves]
@@ -71,7 +80,8 @@
    :joins-cookies-with-commas [:cookies-are-joined-with-semicolons]
    :keeps-absolute-forms [:uri-of-an-absolute-form]
    :keeps-blanks [:header-names-are-lower-case :header-values-are-trimmed]
-   :keeps-draining-connections [:draining-closes-connections :draining-closes-new-connections :in-flight-is-finished]
+   :keeps-draining-connections [:draining-closes-connections :draining-closes-new-connections
+                                :in-flight-is-finished]
    :knows-few-spellings [:names-are-checked-in-any-spelling :names-are-known-in-any-spelling]
    :knows-no-capitals [:coding-is-chunked-in-any-case]
    :knows-no-deadline [:deadline-is-inherited]
@@ -79,45 +89,54 @@
    :knows-no-framing [:garbled-lengths-are-not-sent]
    :knows-no-zeros [:chunk-sizes-may-begin-with-zeros]
    :last-header-wins [:repeated-headers-are-joined]
-   :last-wins [:async-connection-is-kept :async-raise-after-respond-is-ignored :async-responds-later]
+   :last-wins [:async-connection-is-kept :async-raise-after-respond-is-ignored
+               :async-responds-later]
    :leaks-from-overload [:on-overload-may-fail]
    :lengths-are-ints [:length-may-exceed-an-int]
-   :lenient [:handler-must-be-callable :options-must-be-a-map :port-in-use-throws :port-out-of-range-throws
-             :trusted-proxies-are-addresses :two-servers-do-not-share-a-port :unknown-engine-options-throw :unknown-engine-throws
+   :lenient [:handler-must-be-callable :options-must-be-a-map :port-in-use-throws
+             :port-out-of-range-throws :trusted-proxies-are-addresses
+             :two-servers-do-not-share-a-port :unknown-engine-options-throw :unknown-engine-throws
              :unknown-host-throws :unknown-options-throw]
    :lower-cases-by-locale [:header-names-know-no-locale]
-   :loses-a-place [:lost-connections-give-their-places-back :tls-lost-connections-give-their-places-back]
-   :mends-responses [:missing-file-is-500 :nil-response-is-500 :no-map-is-500 :no-status-is-500 :wrong-body-is-500
-                     :wrong-header-value-is-500 :wrong-status-is-500]
+   :loses-a-place [:lost-connections-give-their-places-back
+                   :tls-lost-connections-give-their-places-back]
+   :mends-responses [:missing-file-is-500 :nil-response-is-500 :no-map-is-500 :no-status-is-500
+                     :wrong-body-is-500 :wrong-header-value-is-500 :wrong-status-is-500]
    :merges-slashes [:uri-keeps-double-slashes]
-   :naive [:bare-lf-does-not-end-a-header :connection-headers-are-the-servers :bare-line-ends-end-no-trailers :bare-line-ends-in-values-are-refused :blank-lines-end-no-trailers
-           :connections-are-bounded :endless-headers-are-not-read :endless-trailers-are-refused :garbled-trailers-are-refused
-           :handlers-own-interrupt-does-not-leak :header-names-are-tokens :http-1-0-is-not-asked-to-go-on :idle-connections-are-closed
-           :lost-clients-of-http-1-0-end-long-bodies
-           :line-ends-in-values-are-refused :no-content-has-no-length :silent-bodies-are-given-up
-           :silent-connections-are-closed :stated-length-is-kept :upgrade-is-the-servers
-           :wide-chars-in-values-are-no-line-ends]
+   :naive [:bare-lf-does-not-end-a-header :connection-headers-are-the-servers
+           :bare-line-ends-end-no-trailers :bare-line-ends-in-values-are-refused
+           :blank-lines-end-no-trailers :connections-are-bounded :endless-headers-are-not-read
+           :endless-trailers-are-refused :garbled-trailers-are-refused
+           :handlers-own-interrupt-does-not-leak :header-names-are-tokens
+           :http-1-0-is-not-asked-to-go-on :idle-connections-are-closed
+           :lost-clients-of-http-1-0-end-long-bodies :line-ends-in-values-are-refused
+           :no-content-has-no-length :silent-bodies-are-given-up :silent-connections-are-closed
+           :stated-length-is-kept :upgrade-is-the-servers :wide-chars-in-values-are-no-line-ends]
    :naive-any-coding [:two-codings-are-refused]
    :naive-chunk-end [:chunks-end-with-a-line :swallowed-bad-chunks-end-the-connection]
    :naive-chunk-size [:garbled-chunk-sizes-are-refused :overflowing-chunk-sizes-are-refused]
    :naive-chunks-on-1-0 [:http-1-0-closes :http-1-0-is-kept-or-closed]
-   :naive-closes [:client-may-close :http-1-0-without-keep-alive-closes :nothing-behind-a-close-is-served]
-   :naive-coding-is-chunked [:coding-list-is-refused :empty-coding-is-refused :unknown-coding-is-501]
+   :naive-closes [:client-may-close :http-1-0-without-keep-alive-closes
+                  :nothing-behind-a-close-is-served]
+   :naive-coding-is-chunked [:coding-list-is-refused :empty-coding-is-refused
+                             :unknown-coding-is-501]
    :naive-continue [:continue-is-sent-when-the-body-is-read]
    :naive-cut-body-throws [:truncated-chunks-are-no-body :truncated-length-is-no-body]
-   :naive-events [:events-are-sent-at-once :events-cannot-be-injected :events-have-fields :events-have-their-type
-                  :events-reach-http-1-0 :failing-streams-are-cut :streams-leave-max-concurrent :streams-outlive-the-deadline]
+   :naive-events [:events-are-sent-at-once :events-cannot-be-injected :events-have-fields
+                  :events-have-their-type :events-reach-http-1-0 :failing-streams-are-cut
+                  :streams-leave-max-concurrent :streams-outlive-the-deadline]
    :naive-folded-headers [:folded-lines-hide-nothing]
    :naive-has-colon [:header-without-a-name-is-refused]
    :naive-has-host [:missing-host-is-refused]
    :naive-head-is-silent [:head-sends-no-body :head-sends-no-streamed-body]
    :naive-host-is-a-host [:endless-hosts-are-refused :hosts-that-are-none-are-refused]
    :naive-host-is-authority [:absolute-form-must-equal-host :user-names-in-targets-are-refused]
-   :naive-length-is-digits [:a-list-of-lengths-is-refused :empty-length-is-refused :garbled-lengths-are-refused
-                            :overflowing-length-is-refused :signed-lengths-are-refused]
+   :naive-length-is-digits [:a-list-of-lengths-is-refused :empty-length-is-refused
+                            :garbled-lengths-are-refused :overflowing-length-is-refused
+                            :signed-lengths-are-refused]
    :naive-length-or-coding [:chunks-beside-length-are-refused :length-beside-chunks-is-refused]
-   :naive-log [:access-log-has-the-common-format :access-log-keeps-secrets :access-log-may-be-combined :access-log-may-be-json
-               :refused-requests-are-logged]
+   :naive-log [:access-log-has-the-common-format :access-log-keeps-secrets
+               :access-log-may-be-combined :access-log-may-be-json :refused-requests-are-logged]
    :naive-log-on-jetty [:access-log-cannot-be-forged]
    :naive-no-blank-before-colon [:blank-before-the-colon-is-refused]
    :naive-no-coding-on-1-0 [:coding-on-1-0-is-refused]
@@ -126,11 +145,13 @@
    :naive-no-control [:control-chars-in-a-value-are-refused :garbled-coding-is-refused]
    :naive-no-cr [:bare-cr-in-a-value-is-refused]
    :naive-no-nul [:nul-in-a-value-is-refused]
-   :naive-one-at-a-time [:pipelined-requests-are-answered-in-order :pipelined-requests-run-one-at-a-time]
+   :naive-one-at-a-time [:pipelined-requests-are-answered-in-order
+                         :pipelined-requests-run-one-at-a-time]
    :naive-one-host [:two-hosts-are-refused]
    :naive-one-length [:two-equal-lengths-are-refused :two-lengths-are-refused]
    :naive-one-thread-each [:slow-headers-hold-nobody-up :within-max-concurrent-all-are-served]
-   :naive-request-line [:foreign-targets-are-refused :garbled-request-lines-are-refused :tabs-in-the-request-line-are-refused :versions-are-1-0-or-1-1]
+   :naive-request-line [:foreign-targets-are-refused :garbled-request-lines-are-refused
+                        :tabs-in-the-request-line-are-refused :versions-are-1-0-or-1-1]
    :naive-skips-unread-body [:bare-lf-does-not-end-the-headers :continue-keeps-the-framing
                              :unread-body-is-not-a-request]
    :naive-trailers [:trailers-are-not-headers :trailers-are-not-requests]
@@ -146,43 +167,51 @@
    :no-bodies-on-1-0 [:http-1-0-bodies-arrive]
    :no-empty-bodies [:body-is-always-a-stream]
    :no-empty-seqs [:empty-seq-is-empty :head-does-not-realise-a-seq]
-   :no-health [:other-methods-are-no-probes :probes-are-answered-when-the-server-is-full :readiness-ends-with-the-drain]
+   :no-health [:other-methods-are-no-probes :probes-are-answered-when-the-server-is-full
+               :readiness-ends-with-the-drain]
    :no-header-timeout-ms [:slow-headers-are-given-up :trickled-headers-are-given-up]
    :no-heartbeat [:silent-streams-have-a-heartbeat]
    :no-interrupt-on-disconnect [:disconnects-are-told :fin-interrupts :rst-interrupts]
    :no-max-body-bytes [:announced-body-too-large-is-413 :chunked-body-too-large-is-413
-                       :huge-announcement-is-413-unread :no-more-than-max-body-bytes-is-read :swallowed-413-is-413
-                       :unread-large-body-is-not-the-next-request]
+                       :huge-announcement-is-413-unread :no-more-than-max-body-bytes-is-read
+                       :swallowed-413-is-413 :unread-large-body-is-not-the-next-request]
    :no-max-concurrent [:beyond-max-concurrent-is-503 :never-more-than-max-concurrent]
-   :no-max-header-bytes [:large-headers-are-431 :long-request-line-is-refused :many-headers-are-431]
+   :no-max-header-bytes [:large-headers-are-431 :long-request-line-is-refused
+                         :many-headers-are-431]
    :no-max-queued [:beyond-the-queue-is-503 :queued-requests-are-served]
    :no-max-streams [:streams-are-bounded]
-   :no-min-bytes-per-second [:observers-hold-no-cut-up :slow-bodies-are-cut :slow-takers-are-cut :slow-takers-of-bytes-are-cut]
+   :no-min-bytes-per-second [:observers-hold-no-cut-up :slow-bodies-are-cut :slow-takers-are-cut
+                             :slow-takers-of-bytes-are-cut]
    :no-grace [:steady-bodies-are-served]
    :no-port [:port-zero-picks-one]
-   :no-request-timeout-ms [:answered-requests-never-start :async-late-is-503 :deadline-after-commit-cuts :deadline-cuts-what-the-client-does-not-take
-                           :deadline-does-not-wait-for-the-handler :deadline-while-the-body-is-read :error-handlers-are-inside-the-deadline
-                           :interrupted-io-is-no-success :observers-are-inside-the-deadline
-                           :observers-do-not-delay-the-deadline :late-handler-is-503 :late-result-is-dropped
-                           :queue-time-counts :queued-too-long-never-starts]
-   :no-trusted-proxies [:forwarded-is-read-where-it-is-asked-for :hops-before-an-untrusted-one-are-not-believed
-                        :observers-see-the-client :trusted-proxies-tell-the-client]
+   :no-request-timeout-ms [:answered-requests-never-start :async-late-is-503
+                           :deadline-after-commit-cuts :deadline-cuts-what-the-client-does-not-take
+                           :deadline-does-not-wait-for-the-handler :deadline-while-the-body-is-read
+                           :error-handlers-are-inside-the-deadline :interrupted-io-is-no-success
+                           :observers-are-inside-the-deadline :observers-do-not-delay-the-deadline
+                           :late-handler-is-503 :late-result-is-dropped :queue-time-counts
+                           :queued-too-long-never-starts]
+   :no-trusted-proxies [:forwarded-is-read-where-it-is-asked-for
+                        :hops-before-an-untrusted-one-are-not-believed :observers-see-the-client
+                        :trusted-proxies-tell-the-client]
    :no-forwarded-headers [:malformed-forwarded-is-refused]
    :no-request-id? [:requests-have-ids :trusted-proxies-give-ids]
    :no-retry-after [:queue-time-is-bounded]
-   :observes-garbage [:end-tells-status-bytes-and-time :end-tells-that-a-body-failed :end-tells-what-was-thrown
-                      :observer-hears-of-shedding :observer-hears-of-start-and-end :observer-hears-of-timeouts]
+   :observes-garbage [:end-tells-status-bytes-and-time :end-tells-that-a-body-failed
+                      :end-tells-what-was-thrown :observer-hears-of-shedding
+                      :observer-hears-of-start-and-end :observer-hears-of-timeouts]
    :odd-statuses-are-200 [:status-is-sent]
-   :overload-is-503 [:on-overload-may-be-a-function :on-overload-may-be-a-status :on-overload-runs-on-a-virtual-thread
-                     :wrong-values-throw]
+   :overload-is-503 [:on-overload-may-be-a-function :on-overload-may-be-a-status
+                     :on-overload-runs-on-a-virtual-thread :wrong-values-throw]
    :ports-are-strings [:server-port-is-a-number]
    :reads-before [:async-body-may-be-read-later]
    :reads-once [:requests-byte-by-byte-are-requests :split-requests-are-put-together]
    :resolves-dots [:uri-keeps-dots]
    :respond-throws [:async-first-respond-wins]
    :respond-throws-on-garbage [:async-requests-count-until-responded]
-   :reuses-a-thread [:nothing-is-inherited-by-observers :nothing-is-inherited-from-the-starter :nothing-is-inherited-in-a-pipeline
-                     :nothing-is-inherited-on-a-kept-connection :nothing-is-inherited-with-a-deadline]
+   :reuses-a-thread [:nothing-is-inherited-by-observers :nothing-is-inherited-from-the-starter
+                     :nothing-is-inherited-in-a-pipeline :nothing-is-inherited-on-a-kept-connection
+                     :nothing-is-inherited-with-a-deadline]
    :reuses-a-thread-on-jetty [:h2-requests-inherit-nothing :ws-callbacks-inherit-nothing]
    :ring-bodies-are-printed [:ring-bodies-failing-are-cut :ring-bodies-failing-at-once-are-500
                              :ring-bodies-may-be-written-later :ring-bodies-write-themselves]
@@ -193,23 +222,27 @@
    :short-bodies [:large-body-arrives]
    :short-protocols [:http-1-0-tells-its-protocol :protocol-is-told]
    :single-blanks [:headers-are-sent]
-   :slow-shutdown [:streams-end-in-time :stubborn-handlers-do-not-stop-the-stop :timeout-cuts-what-has-begun :timeout-interrupts
-                   :timeout-interrupts-callbacks]
+   :slow-shutdown [:streams-end-in-time :stubborn-handlers-do-not-stop-the-stop
+                   :timeout-cuts-what-has-begun :timeout-interrupts :timeout-interrupts-callbacks]
    :stop-does-nothing [:idle-connections-end-with-the-server :kept-connections-get-503
                        :listener-closes-after-the-delay :port-is-free-after-stop :stop-returns]
    :stop-joins [:stop-inside-a-handler]
    :stop-throws-twice [:stop-is-idempotent]
-   :streams-stay-open [:body-is-closed-when-the-client-goes :failing-stream-is-closed :stream-is-sent-and-closed]
-   :streams-hold-the-stop [:streams-end-with-the-server :stubborn-streams-are-cut :stuck-streams-are-cut]
+   :streams-stay-open [:body-is-closed-when-the-client-goes :failing-stream-is-closed
+                       :stream-is-sent-and-closed]
+   :streams-hold-the-stop [:streams-end-with-the-server :stubborn-streams-are-cut
+                           :stuck-streams-are-cut]
    :strings-are-latin-1 [:string-is-utf-8]
-   :strings-are-streamed [:transfer-encoding-is-the-servers :two-lengths-are-not-sent :wrong-lengths-are-not-sent]
+   :strings-are-streamed [:transfer-encoding-is-the-servers :two-lengths-are-not-sent
+                          :wrong-lengths-are-not-sent]
    :strings-are-utf-8 [:string-follows-its-charset]
    :swallows-body-failures [:body-failing-under-a-length-is-cut :eof-delimited-body-failing-is-reset
-                            :seq-failing-at-once-is-500 :stream-failing-at-once-is-500 :stream-failing-half-way-is-cut]
+                            :seq-failing-at-once-is-500 :stream-failing-at-once-is-500
+                            :stream-failing-half-way-is-cut]
    :tasks-are-lazy [:tasks-end-with-their-exchange]
    :tells-the-peer-with-its-port [:remote-addr-is-the-peers]
-   :tells-what-was-thrown [:error-handler-answers :error-handler-may-fail :error-handler-may-return-garbage
-                           :error-is-500 :exception-is-500]
+   :tells-what-was-thrown [:error-handler-answers :error-handler-may-fail
+                           :error-handler-may-return-garbage :error-is-500 :exception-is-500]
    :trailers-are-headers [:trailers-frame-nothing]
    :trailers-end-at-a-fold [:folded-trailers-hide-nothing]
    :throwing-wins [:async-body-may-come-slowly :async-throw-after-respond-is-ignored]
@@ -223,7 +256,8 @@
    :tls-needs-none [:client-certificate-is-needed]
    :tls-nowhere [:tls-alone :tls-by-context :tls-garbage-is-survived]
    :tls-swallows-body-failures [:tls-failing-body-is-cut]
-   :unheard-streams [:streams-beyond-the-deadline-are-cancelled :streams-of-clients-that-have-gone-are-cancelled]
+   :unheard-streams [:streams-beyond-the-deadline-are-cancelled
+                     :streams-of-clients-that-have-gone-are-cancelled]
    :unknown-methods-are-get [:method-of-ones-own]
    :upper-case-methods [:method-is-a-keyword]
    :vars-are-read-once [:a-var-is-looked-up-at-each-request]
@@ -254,9 +288,11 @@
   (try (require ns-sym) true (catch java.io.FileNotFoundException _ false)))
 
 (defn- here?
-  "Whether the control can run: those on Jetty need it on the classpath, those of Ring's bodies Ring."
+  "Whether the control can run: those on Jetty need it on the classpath, those of Ring's bodies
+  Ring."
   [control]
-  (and (or (not= :jetty (:engine (:options (controls/all control)))) (loadable? 'thrum.server.engine.jetty))
+  (and (or (not= :jetty (:engine (:options (controls/all control))))
+           (loadable? 'thrum.server.engine.jetty))
        (or (not= :ring-bodies-are-printed control) (loadable? 'ring.core.protocols))))
 
 (defn- outcomes [control]

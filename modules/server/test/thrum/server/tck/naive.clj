@@ -1,7 +1,9 @@
 (ns thrum.server.tck.naive
-  "A small blocking HTTP/1.1 server for the controls of the suite: a virtual thread for each connection, rules as data.
+  "A small blocking HTTP/1.1 server for the controls of the suite: a virtual thread for each
+  connection, rules as data.
 
-  With no rule broken it frames as it should; each rule in :breaks is one that it forgets. It has no bounds and no deadlines."
+  With no rule broken it frames as it should; each rule in :breaks is one that it forgets. It has no
+  bounds and no deadlines."
   (:require
    [clojure.string :as str])
   (:import
@@ -38,9 +40,15 @@
   (let [[name value] (str/split line #":" 2)]
     [(str/lower-case (str/trim (str name))) (str/trim (str value))]))
 
-(defn- parse [[line & headers]]
+(defn- parse
+  [[line & headers]]
   (let [[method target version] (str/split line #" +" 3)]
-    {:line line, :lines headers, :method method, :target (str target), :version (str version), :pairs (map header-pair headers)}))
+    {:line line
+     :lines headers
+     :method method
+     :target (str target)
+     :version (str version)
+     :pairs (map header-pair headers)}))
 
 (defn- values [{:keys [pairs]} name]
   (for [[k v] pairs :when (= k name)] v))
@@ -61,25 +69,32 @@
 (def rules
   "What refuses a head, by name."
   {:request-line bad-line?
-   :name-is-token (fn [{:keys [lines]}] (some #(not (re-matches token (first (str/split % #":" 2)))) (remove #(re-find #"^[ \t]|\s:" %) lines)))
+   :name-is-token (fn [{:keys [lines]}]
+                    (some #(not (re-matches token (first (str/split % #":" 2))))
+                          (remove #(re-find #"^[ \t]|\s:" %) lines)))
    :has-colon (fn [{:keys [lines]}] (some #(not (str/includes? % ":")) lines))
    :no-blank-before-colon (fn [{:keys [lines]}] (some #(re-find #"^[^:]*[ \t]:" %) lines))
    :no-fold (fn [{:keys [lines]}] (some #(re-find #"^[ \t]" %) lines))
    :no-nul (fn [{:keys [lines]}] (some #(str/includes? % "\u0000") lines))
    :no-cr (fn [{:keys [lines]}] (some #(str/includes? % "\r") lines))
    :no-control (fn [{:keys [lines]}] (some #(re-find #"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]" %) lines))
-   :has-host (fn [{:keys [version] :as head}] (and (= "HTTP/1.1" version) (empty? (values head "host"))))
+   :has-host (fn [{:keys [version], :as head}]
+               (and (= "HTTP/1.1" version) (empty? (values head "host"))))
    :one-host (fn [head] (next (values head "host")))
-   :host-is-a-host (fn [head] (some #(not (re-matches #"(\[[0-9a-f:.]+\]|[\w.-]+)(:\d{0,4}|:[1-6]\d{4})?" %)) (values head "host")))
+   :host-is-a-host (fn [head]
+                     (some #(not (re-matches #"(\[[0-9a-f:.]+\]|[\w.-]+)(:\d{0,4}|:[1-6]\d{4})?" %))
+                           (values head "host")))
    :no-connect (fn [{:keys [method]}] (= "CONNECT" method))
-   :host-is-authority (fn [{:keys [target] :as head}]
-                        (when-let [[_ authority] (re-find #"^http://([^/]*)" target)] (not= [authority] (values head "host"))))
+   :host-is-authority (fn [{:keys [target], :as head}]
+                        (when-let [[_ authority] (re-find #"^http://([^/]*)" target)]
+                          (not= [authority] (values head "host"))))
    :length-or-coding (fn [head] (and (seq (lengths head)) (seq (codings head))))
    :one-length (fn [head] (next (lengths head)))
    :length-is-digits (fn [head] (some #(not (long-of? %)) (lengths head)))
    :coding-is-chunked (fn [head] (some #(not= "chunked" (str/lower-case %)) (codings head)))
    :one-coding (fn [head] (next (codings head)))
-   :no-coding-on-1-0 (fn [{:keys [version] :as head}] (and (= "HTTP/1.0" version) (seq (codings head))))})
+   :no-coding-on-1-0 (fn [{:keys [version], :as head}]
+                       (and (= "HTTP/1.0" version) (seq (codings head))))})
 
 (defn- refused? [{:keys [breaks]} head]
   (some (fn [[k bad?]] (and (not (breaks k)) (bad? head))) rules))
@@ -97,13 +112,15 @@
   (let [left (AtomicLong. n)]
     #(if (pos? (.get left)) (do (.decrementAndGet left) (next-byte server in)) -1)))
 
-(defn- chunk-size [{:keys [breaks]} in]
-  (let [digits (first (str/split (or (read-line-of in) (if (breaks :cut-body-throws) "0" (fail))) #";"))]
-    (cond
-      (and (breaks :wide-chunks) (re-matches #"[0-9a-fA-F]+" digits)) (Long/parseLong (subs digits (max 0 (- (count digits) 7))) 16)
-      (re-matches #"[0-9a-fA-F]{1,8}" digits) (Long/parseLong digits 16)
-      (breaks :chunk-size) 3
-      :else (fail))))
+(defn- chunk-size
+  [{:keys [breaks]} in]
+  (let [digits (first (str/split (or (read-line-of in) (if (breaks :cut-body-throws) "0" (fail)))
+                                 #";"))]
+    (cond (and (breaks :wide-chunks) (re-matches #"[0-9a-fA-F]+" digits))
+          (Long/parseLong (subs digits (max 0 (- (count digits) 7))) 16)
+          (re-matches #"[0-9a-fA-F]{1,8}" digits) (Long/parseLong digits 16)
+          (breaks :chunk-size) 3
+          :else (fail))))
 
 (defn- end-of-chunk [{:keys [breaks]} in]
   (when-not (or (= "" (read-line-of in)) (breaks :chunk-end)) (fail)))
@@ -141,15 +158,18 @@
   (let [called (volatile! false)]
     (fn [] (when-not @called (vreset! called true) (f)) (read1))))
 
-(defn- body-of [server head in ^OutputStream out]
-  (let [length (some-> (first (lengths head)) (->> (re-find #"\d{1,18}")) parse-long)
+(defn- body-of
+  [server head in ^OutputStream out]
+  (let [length (some-> (first (lengths head))
+                       (->> (re-find #"\d{1,18}"))
+                       parse-long)
         continue! #(when (seq (values head "expect"))
                      (.write out (.getBytes "HTTP/1.1 100 Continue\r\n\r\n"))
                      (.flush out))
-        read1 (cond
-                length (sized server in length)
-                (some #(str/includes? (str/lower-case %) "chunked") (codings head)) (chunks server in)
-                :else (constantly -1))]
+        read1 (cond length (sized server in length)
+                    (some #(str/includes? (str/lower-case %) "chunked") (codings head))
+                    (chunks server in)
+                    :else (constantly -1))]
     (if (contains? (:breaks server) :continue) read1 (on-first-call continue! read1))))
 
 ;; The request map
@@ -157,14 +177,25 @@
 (defn- joined [pairs]
   (reduce (fn [m [k v]] (update m k #(if % (str % (if (= "cookie" k) ";" ",") v) v))) {} pairs))
 
-(defn- request-of [{:keys [method target version pairs]} body ^Socket socket]
+(defn- request-of
+  [{:keys [method target version pairs]} body ^Socket socket]
   (let [[_ uri query] (re-matches #"(?:http://[^/]*)?([^?]*)(?:\?(.*))?" target)
         headers (joined pairs)
         content-type (headers "content-type")]
-    {:request-method (keyword (str/lower-case method)), :uri uri, :query-string query, :protocol version, :scheme :http
-     :headers headers, :remote-addr (.getHostAddress (.getInetAddress socket)), :server-port (.getLocalPort socket)
-     :server-name (str/replace (str (headers "host")) #":\d+$" ""), :body (stream-of body), :content-type content-type
-     :content-length (some->> (headers "content-length") (re-find #"\d{1,18}") parse-long)
+    {:request-method (keyword (str/lower-case method))
+     :uri uri
+     :query-string query
+     :protocol version
+     :scheme :http
+     :headers headers
+     :remote-addr (.getHostAddress (.getInetAddress socket))
+     :server-port (.getLocalPort socket)
+     :server-name (str/replace (str (headers "host")) #":\d+$" "")
+     :body (stream-of body)
+     :content-type content-type
+     :content-length (some->> (headers "content-length")
+                              (re-find #"\d{1,18}")
+                              parse-long)
      :character-encoding (second (re-find #"charset=([^;]+)" (str content-type)))}))
 
 ;; The response
@@ -175,7 +206,11 @@
 (defn- write-head!
   "Writes the low byte of every char, as java.io.DataOutputStream does."
   [^OutputStream out status pairs]
-  (let [text (str "HTTP/1.1 " status " X\r\n" (str/join (for [[k v] pairs] (str k ": " v "\r\n"))) "\r\n")]
+  (let [text (str "HTTP/1.1 "
+                  status
+                  " X\r\n"
+                  (str/join (for [[k v] pairs] (str k ": " v "\r\n")))
+                  "\r\n")]
     (.write out (byte-array (map #(unchecked-byte (int %)) text)))
     (.flush out)))
 
@@ -198,8 +233,11 @@
 (defn- streamed? [body]
   (or (instance? File body) (instance? InputStream body) (sequential? body)))
 
-(defn- header-pairs [{:keys [breaks]} headers]
-  (for [[k v] headers :when (or (breaks :framing-is-ours) (not (#{"content-length" "transfer-encoding"} (str/lower-case k))))
+(defn- header-pairs
+  [{:keys [breaks]} headers]
+  (for [[k v] headers
+        :when (or (breaks :framing-is-ours)
+                  (not (#{"content-length" "transfer-encoding"} (str/lower-case k))))
         v (if (coll? v) v [v])]
     [k v]))
 
@@ -208,18 +246,29 @@
   (run! #(write-chunk! out (bytes-of % "UTF-8")) parts)
   (.write out (.getBytes "0\r\n\r\n")))
 
-(defn- respond! [{:keys [breaks] :as server} {:keys [method version]} ^OutputStream out {:keys [status headers body]}]
+(defn- respond!
+  [{:keys [breaks], :as server} {:keys [method version]} ^OutputStream out
+   {:keys [status headers body]}]
   (let [silent? (or (and (= "HEAD" method) (not (breaks :head-is-silent)))
                     (and (#{204 304} status) (not (breaks :no-content-is-silent))))
         charset (second (re-find #"charset=([^;]+)" (str (get headers "content-type"))))
         pairs (header-pairs server headers)
         whole (fn [bs]
-                (write-head! out status (if (breaks :framing-is-ours) pairs (conj pairs ["Content-Length" (count bs)]))) (.write out ^bytes bs))]
-    (cond
-      silent? (write-head! out status (if (string? body) (conj pairs ["Content-Length" (count body)]) pairs))
-      (and (streamed? body) (or (= "HTTP/1.1" version) (breaks :chunks-on-1-0))) (stream! out status pairs (parts-of body))
-      (streamed? body) (whole (bytes-of (str/join (map #(String. (bytes-of % "UTF-8") "UTF-8") (parts-of body))) "UTF-8"))
-      :else (whole (bytes-of body (or charset "UTF-8"))))
+                (write-head!
+                  out
+                  status
+                  (if (breaks :framing-is-ours) pairs (conj pairs ["Content-Length" (count bs)])))
+                (.write out ^bytes bs))]
+    (cond silent? (write-head!
+                    out
+                    status
+                    (if (string? body) (conj pairs ["Content-Length" (count body)]) pairs))
+          (and (streamed? body) (or (= "HTTP/1.1" version) (breaks :chunks-on-1-0)))
+          (stream! out status pairs (parts-of body))
+          (streamed? body) (whole (bytes-of (str/join (map #(String. (bytes-of % "UTF-8") "UTF-8")
+                                                           (parts-of body)))
+                                            "UTF-8"))
+          :else (whole (bytes-of body (or charset "UTF-8"))))
     (.flush out)))
 
 ;; Connections
@@ -254,7 +303,8 @@
   (loop []
     (when-let [lines (read-head in)]
       (let [head (parse lines)
-            body (ByteArrayInputStream. (.readAllBytes ^InputStream (stream-of (body-of server head in out))))]
+            body (ByteArrayInputStream. (.readAllBytes ^InputStream
+                                                       (stream-of (body-of server head in out))))]
         (Thread/startVirtualThread
           (fn []
             (let [response ((:handler server) (request-of head #(.read body) socket))]
@@ -274,25 +324,32 @@
               (cond
                 (refused? server head) (bad-request! out)
                 (answer! server socket head in out) (recur)))))))
-    ;; Otherwise what the client still sends would turn the end into a reset that swallows the answer.
+    ;; Otherwise what the client still sends would turn the end into a reset that swallows the
+    ;; answer.
     (.shutdownOutput socket)
     (.setSoTimeout socket 500)
     (.skip (.getInputStream socket) 100000)))
 
-(defn- accept-all [{:keys [^ServerSocket listener breaks] :as server}]
+(defn- accept-all
+  [{:keys [^ServerSocket listener breaks], :as server}]
   (try
     (loop []
       (let [socket (.accept listener)]
         (if (breaks :one-thread-each)
-          (try (serve-connection server socket) (catch IOException _ nil))
-          (Thread/startVirtualThread #(try (serve-connection server socket) (catch IOException _ nil))))
+          (try
+            (serve-connection server socket)
+            (catch IOException _ nil))
+          (Thread/startVirtualThread #(try
+                                        (serve-connection server socket)
+                                        (catch IOException _ nil))))
         (recur)))
     (catch IOException _ nil)))
 
 (defn run-server
   "Starts a server that breaks these rules; returns it."
   [breaks handler {:keys [host port]}]
-  (let [listener (doto (ServerSocket.) (.bind (InetSocketAddress. (InetAddress/getByName host) (int port)) 200))
+  (let [listener (doto (ServerSocket.)
+                   (.bind (InetSocketAddress. (InetAddress/getByName host) (int port)) 200))
         server {:handler handler, :breaks (set breaks), :listener listener}]
     (Thread/startVirtualThread #(accept-all server))
     server))

@@ -1,5 +1,6 @@
 (ns thrum.server.engine.helidon.answer
-  "A response as bytes: its head, and a body in pieces, of a stated length, in chunks, or up to the connection's end (RFC 9112, 4, 6 and 7)."
+  "A response as bytes: its head, and a body in pieces, of a stated length, in chunks, or up to the
+  connection's end (RFC 9112, 4, 6 and 7)."
   (:require
    [thrum.server.engine.helidon.connection :as connection]
    [thrum.server.engine.helidon.head :as head])
@@ -13,18 +14,54 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private phrases
-  {200 "OK", 201 "Created", 202 "Accepted", 203 "Non-Authoritative Information", 204 "No Content", 205 "Reset Content", 206 "Partial Content"
-   300 "Multiple Choices", 301 "Moved Permanently", 302 "Found", 303 "See Other", 304 "Not Modified", 307 "Temporary Redirect"
-   308 "Permanent Redirect", 400 "Bad Request", 401 "Unauthorized", 402 "Payment Required", 403 "Forbidden", 404 "Not Found"
-   405 "Method Not Allowed", 406 "Not Acceptable", 408 "Request Timeout", 409 "Conflict", 410 "Gone", 411 "Length Required"
-   412 "Precondition Failed", 413 "Content Too Large", 414 "URI Too Long", 415 "Unsupported Media Type", 416 "Range Not Satisfiable"
-   417 "Expectation Failed", 421 "Misdirected Request", 422 "Unprocessable Content", 426 "Upgrade Required", 428 "Precondition Required"
-   429 "Too Many Requests", 431 "Request Header Fields Too Large", 500 "Internal Server Error", 501 "Not Implemented", 502 "Bad Gateway"
-   503 "Service Unavailable", 504 "Gateway Timeout", 505 "HTTP Version Not Supported"})
+  {200 "OK"
+   201 "Created"
+   202 "Accepted"
+   203 "Non-Authoritative Information"
+   204 "No Content"
+   205 "Reset Content"
+   206 "Partial Content"
+   300 "Multiple Choices"
+   301 "Moved Permanently"
+   302 "Found"
+   303 "See Other"
+   304 "Not Modified"
+   307 "Temporary Redirect"
+   308 "Permanent Redirect"
+   400 "Bad Request"
+   401 "Unauthorized"
+   402 "Payment Required"
+   403 "Forbidden"
+   404 "Not Found"
+   405 "Method Not Allowed"
+   406 "Not Acceptable"
+   408 "Request Timeout"
+   409 "Conflict"
+   410 "Gone"
+   411 "Length Required"
+   412 "Precondition Failed"
+   413 "Content Too Large"
+   414 "URI Too Long"
+   415 "Unsupported Media Type"
+   416 "Range Not Satisfiable"
+   417 "Expectation Failed"
+   421 "Misdirected Request"
+   422 "Unprocessable Content"
+   426 "Upgrade Required"
+   428 "Precondition Required"
+   429 "Too Many Requests"
+   431 "Request Header Fields Too Large"
+   500 "Internal Server Error"
+   501 "Not Implemented"
+   502 "Bad Gateway"
+   503 "Service Unavailable"
+   504 "Gateway Timeout"
+   505 "HTTP Version Not Supported"})
 
 ;; RFC_1123_DATE_TIME of Java's writes the first to the ninth of a month with one digit.
 (def ^:private ^DateTimeFormatter http-date
-  (-> (DateTimeFormatter/ofPattern "EEE, dd MMM yyyy HH:mm:ss 'GMT'" Locale/ENGLISH) (.withZone ZoneOffset/UTC)))
+  (-> (DateTimeFormatter/ofPattern "EEE, dd MMM yyyy HH:mm:ss 'GMT'" Locale/ENGLISH)
+      (.withZone ZoneOffset/UTC)))
 
 (deftype Second [^long second ^String text])
 
@@ -52,11 +89,16 @@
       (recur (+ i 2)))))
 
 (defn head
-  "Returns the bytes of a head: the headers, Date where they have none, and two more, pairs of name and value, or nil. ? stands for what is
-  not Latin-1."
+  "Returns the bytes of a head: the headers, Date where they have none, and two more, pairs of name
+  and value, or nil. ? stands for what is not Latin-1."
   ^bytes [status ^objects headers framing connection]
   (let [text (StringBuilder. 256)]
-    (doto text (.append "HTTP/1.1 ") (.append (long status)) (.append " ") (.append ^String (phrases status "")) (.append "\r\n"))
+    (doto text
+      (.append "HTTP/1.1 ")
+      (.append (long status))
+      (.append " ")
+      (.append ^String (phrases status ""))
+      (.append "\r\n"))
     (when-not (head/value-of headers "date") (add-line! text "Date" (date)))
     (add-headers! text headers)
     (add-pair! text framing)
@@ -122,7 +164,10 @@
 (defn begun
   "Returns the body that is to follow the head, in chunks or not; nothing is written yet."
   ^Begun [connection ^bytes head chunked?]
-  (Begun. connection chunked? (doto (ByteArrayOutputStream. 1024) (.writeBytes head)) (ByteArrayOutputStream. 512)))
+  (Begun. connection
+          chunked?
+          (doto (ByteArrayOutputStream. 1024) (.writeBytes head))
+          (ByteArrayOutputStream. 512)))
 
 (defn stream
   "Returns the stream that the body is written to. Closing it does nothing."

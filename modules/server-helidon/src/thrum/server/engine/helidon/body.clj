@@ -1,6 +1,7 @@
 (ns thrum.server.engine.helidon.body
-  "A request's body, read while the handler reads it (RFC 9112, 6 and 7). Helidon's own reader holds a chunk as a whole, whatever
-  its size, refuses extensions and trailers, and does not look at what ends a chunk."
+  "A request's body, read while the handler reads it (RFC 9112, 6 and 7). Helidon's own reader holds
+  a chunk as a whole, whatever its size, refuses extensions and trailers, and does not look at what
+  ends a chunk."
   (:require
    [thrum.server.impl.request :as request])
   (:import
@@ -34,11 +35,11 @@
 
 (def ^:private ^:const most-in-a-size 1024)
 
-(defn- chunk-size ^long [in]
-  (let [[_ digits] (re-matches #"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?" (line in most-in-a-size))]
-    (if digits
-      (Long/parseLong digits 16)
-      (throw (broken "a chunk has no size")))))
+(defn- chunk-size
+  ^long [in]
+  (let [[_ digits] (re-matches #"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?"
+                               (line in most-in-a-size))]
+    (if digits (Long/parseLong digits 16) (throw (broken "a chunk has no size")))))
 
 (defn- field?
   "Tells whether the line is a header's: a token, a colon, and a value without control characters."
@@ -51,8 +52,8 @@
 (def ^:private ^:const line-end 2)
 
 (defn- skip-trailers!
-  "Reads trailers up to the empty line, and forgets them; all of them may have so many bytes. A line that is none might be a request to
-  whoever else reads it."
+  "Reads trailers up to the empty line, and forgets them; all of them may have so many bytes. A line
+  that is none might be a request to whoever else reads it."
   [in most]
   (loop [left (long most)]
     (let [trailer (line in (max 0 left))]
@@ -60,10 +61,11 @@
         (when-not (field? trailer) (throw (broken "a trailer is no header")))
         (recur (- left (+ (.length trailer) line-end)))))))
 
-;; left: of the body, or of the chunk; -1 before the first one. ask: called before the first byte is waited for. flawed: whether a take
-;; has thrown: where the body goes on after that, and so where it ends, nobody knows.
-(deftype Body [^Input in chunked most-trailers ask
-               ^:volatile-mutable ^long left ^:volatile-mutable begun ^:volatile-mutable ended ^:volatile-mutable flawed]
+;; left: of the body, or of the chunk; -1 before the first one. ask: called before the first byte is
+;; waited for. flawed: whether a take has thrown: where the body goes on after that, and so where it
+;; ends, nobody knows.
+(deftype Body [^Input in chunked most-trailers ask ^:volatile-mutable ^long left
+               ^:volatile-mutable begun ^:volatile-mutable ended ^:volatile-mutable flawed]
   IBody
   (begun [_] (boolean begun))
   (ended [_] (boolean ended))
@@ -74,15 +76,11 @@
       (set! flawed false)
       n))
   (takeNext [_ to offset most]
-    (when-not begun
-      (set! begun true)
-      (ask))
+    (when-not begun (set! begun true) (ask))
     (when (and chunked (not ended) (<= left 0))
       (when (and (zero? left) (not= "" (line in 0))) (throw (broken "a chunk does not end")))
       (set! left (chunk-size in))
-      (when (zero? left)
-        (skip-trailers! in most-trailers)
-        (set! ended true)))
+      (when (zero? left) (skip-trailers! in most-trailers) (set! ended true)))
     (if ended
       -1
       (let [n (.most in to offset (min most left))]
@@ -93,10 +91,18 @@
 (defn body
   "Returns the body that is next in the input, of this length, or :chunked."
   ^Body [in length {:keys [ask most-trailers]}]
-  (Body. in (= :chunked length) most-trailers ask (if (= :chunked length) -1 length) false false false))
+  (Body. in
+         (= :chunked length)
+         most-trailers
+         ask
+         (if (= :chunked length) -1 length)
+         false
+         false
+         false))
 
 (defn stream
-  "Returns the body as a stream. A read throws IOException where the body breaks off, or its client falls silent."
+  "Returns the body as a stream. A read throws IOException where the body breaks off, or its client
+  falls silent."
   ^InputStream [^Body body]
   (proxy [InputStream] []
     (read

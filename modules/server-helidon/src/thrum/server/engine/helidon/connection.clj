@@ -32,8 +32,8 @@
     (catch SocketException _))
   (close-quietly! socket))
 
-;; raw: the socket that was accepted. until: when the client must have sent or taken something. remote, local: the addresses, which a closed
-;; socket does not tell.
+;; raw: the socket that was accepted. until: when the client must have sent or taken something.
+;; remote, local: the addresses, which a closed socket does not tell.
 (deftype Connection [^Socket raw remote local options buffer ^:volatile-mutable ^Socket socket
                      ^:volatile-mutable ^long until ^:volatile-mutable cut]
   IConnection
@@ -45,7 +45,8 @@
   (secure [_ ssl] (set! socket ssl) nil)
   (socket [_] socket)
   (cut [this]
-    ;; Closed itself, one of TLS would wait for who writes, to say goodbye; without a goodbye a client may take the end for one.
+    ;; Closed itself, one of TLS would wait for who writes, to say goodbye; without a goodbye a
+    ;; client may take the end for one.
     (if (identical? raw socket)
       (do (set! cut true)
           (close-quietly! raw))
@@ -63,7 +64,14 @@
 (defn connection
   "Returns the connection of an accepted socket."
   ^Connection [^Socket raw options]
-  (Connection. raw (.getRemoteSocketAddress raw) (.getLocalSocketAddress raw) options (byte-array 8192) raw nobody-waits false))
+  (Connection. raw
+               (.getRemoteSocketAddress raw)
+               (.getLocalSocketAddress raw)
+               options
+               (byte-array 8192)
+               raw
+               nobody-waits
+               false))
 
 (defn option
   "Returns an option of the connection's server."
@@ -94,7 +102,8 @@
   (when (.isCut c) (throw (SocketException. "The connection has been cut"))))
 
 (defmacro ^:private waiting
-  "Runs the body, which blocks on the client, until then at the latest. Throws IOException where the connection is gone, or the client silent."
+  "Runs the body, which blocks on the client, until then at the latest. Throws IOException where the
+  connection is gone, or the client silent."
   [[c until] & body]
   `(do
      (check! ~c)
@@ -147,8 +156,8 @@
   4194304)
 
 (defn linger!
-  "Says that nothing more will come, and hears a client that still sends for a moment: a close with bytes unread would be a reset,
-  and take away what the client has not read yet."
+  "Says that nothing more will come, and hears a client that still sends for a moment: a close with
+  bytes unread would be a reset, and take away what the client has not read yet."
   [^Connection c]
   (try
     (when-not (.isCut c)

@@ -1,8 +1,10 @@
 (ns thrum.server.engine.helidon.connections
-  "All connections of a server, from when Helidon accepts them to when they end; and who looks after them.
+  "All connections of a server, from when Helidon accepts them to when they end; and who looks after
+  them.
 
-  A place of :max-connections belongs to a connection from when it is accepted until it is taken out of the set, by whomever: by the thread that has
-  served it, or by the keeper, which finds its socket closed. So it is given back once, however a connection ends."
+  A place of :max-connections belongs to a connection from when it is accepted until it is taken out
+  of the set, by whomever: by the thread that has served it, or by the keeper, which finds its
+  socket closed. So it is given back once, however a connection ends."
   (:require
    [thrum.impl.jdk :as jdk]
    [thrum.server.engine.helidon.connection :as connection]
@@ -24,13 +26,19 @@
 
 (set! *warn-on-reflection* true)
 
-;; open: the connections. room: how many more there may be. timerless: open until Helidon's timer has ended. closed: whether no more are taken.
-(deftype Connections [options ^Set open ^Semaphore room ^CountDownLatch timerless ^AtomicBoolean closed])
+;; open: the connections. room: how many more there may be. timerless: open until Helidon's timer
+;; has ended. closed: whether no more are taken.
+(deftype Connections [options ^Set open ^Semaphore room ^CountDownLatch timerless
+                      ^AtomicBoolean closed])
 
 (defn connections
   "Returns the connections of a server with these options: none yet."
-  ^Connections [{:keys [max-connections] :as options}]
-  (Connections. options (ConcurrentHashMap/newKeySet) (Semaphore. (int max-connections)) (CountDownLatch. 1) (AtomicBoolean.)))
+  ^Connections [{:keys [max-connections], :as options}]
+  (Connections. options
+                (ConcurrentHashMap/newKeySet)
+                (Semaphore. (int max-connections))
+                (CountDownLatch. 1)
+                (AtomicBoolean.)))
 
 (defn close!
   "Takes no more connections: those that are there stay."
@@ -47,8 +55,8 @@
 ;; A new one
 
 (def ^:private ^InheritableThreadLocal newest
-  "The connection that this thread, Helidon's listener, has accepted last. Helidon shows sockets to nobody but their options; the thread that it
-  starts for one next inherits its connection."
+  "The connection that this thread, Helidon's listener, has accepted last. Helidon shows sockets to
+  nobody but their options; the thread that it starts for one next inherits its connection."
   (InheritableThreadLocal.))
 
 (defn- take-place!
@@ -61,11 +69,12 @@
     c))
 
 (defn- accept!
-  "Takes a place for a socket that was just accepted, on the listener's thread, which waits here while there are too many. What this
-  throws closes the socket, and so gives the place back."
+  "Takes a place for a socket that was just accepted, on the listener's thread, which waits here
+  while there are too many. What this throws closes the socket, and so gives the place back."
   [^Connections all ^SocketChannel channel]
   (.set newest (take-place! all (.socket channel)))
-  (when (.get ^AtomicBoolean (.-closed all)) (throw (IOException. "The server takes no more connections")))
+  (when (.get ^AtomicBoolean (.-closed all))
+    (throw (IOException. "The server takes no more connections")))
   (.setOption channel StandardSocketOptions/TCP_NODELAY true))
 
 (defn socket-options
@@ -102,8 +111,8 @@
   (reify Thread$UncaughtExceptionHandler (uncaughtException [_ _ _])))
 
 (defn- end-timer!
-  "Ends the calling thread: that of a java.util.Timer which Helidon starts for each server, to look for idle connections, and never
-  ends. We look ourselves."
+  "Ends the calling thread: that of a java.util.Timer which Helidon starts for each server, to look
+  for idle connections, and never ends. We look ourselves."
   [^Connections all]
   (.setUncaughtExceptionHandler (Thread/currentThread) quiet)
   (.countDown ^CountDownLatch (.-timerless all))
@@ -140,11 +149,14 @@
       (close [_ _interrupt]))))
 
 (defn selector
-  "Returns what gives Helidon the connection for a socket that it has accepted; securing: what makes it one of TLS, or nil."
+  "Returns what gives Helidon the connection for a socket that it has accepted; securing: what makes
+  it one of TLS, or nil."
   ^ServerConnectionSelector [all securing serve]
-  (reify ServerConnectionSelector
+  (reify
+    ServerConnectionSelector
     (bytesToIdentifyConnection [_] 0)
-    (^ServerConnectionSelector$Support supports [_ ^BufferData _] ServerConnectionSelector$Support/SUPPORTED)
+    (^ServerConnectionSelector$Support supports [_ ^BufferData _]
+      ServerConnectionSelector$Support/SUPPORTED)
     (supportedApplicationProtocols [_] #{})
     (connection [_ context] (server-connection all securing serve context))))
 

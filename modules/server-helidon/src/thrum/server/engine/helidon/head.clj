@@ -1,5 +1,6 @@
 (ns thrum.server.engine.helidon.head
-  "A request's line and headers, read as strictly as RFC 9112 allows: what could be read in two ways is no head."
+  "A request's line and headers, read as strictly as RFC 9112 allows: what could be read in two ways
+  is no head."
   (:import
    (java.nio.charset StandardCharsets)
    (java.util ArrayList)))
@@ -20,8 +21,8 @@
   `(== (long ~b) (long (aget ~bytes ~i))))
 
 (defn end
-  "Returns where the head ends that begins at from, looking at the bytes from seen on; unfinished, when more is to come; garbled, when a CR
-  or LF stands alone."
+  "Returns where the head ends that begins at from, looking at the bytes from seen on; unfinished,
+  when more is to come; garbled, when a CR or LF stands alone."
   ^long [^bytes bytes ^long from ^long seen]
   (let [n (alength bytes)]
     (loop [i seen]
@@ -62,7 +63,8 @@
 (deftype Head [^String method ^String target ^String protocol ^objects headers])
 
 (defn- add-header!
-  "Adds the line's name and value; returns whether it has both. A line that begins with a blank would continue the one before."
+  "Adds the line's name and value; returns whether it has both. A line that begins with a blank
+  would continue the one before."
   [^ArrayList to ^bytes bytes ^long from ^long end]
   (let [c (index bytes colon from end)]
     (when-not (or (<= c from) (blank? (aget bytes from)))
@@ -126,7 +128,8 @@
   (.equals "HTTP/1.0" (.-protocol head)))
 
 (defn ends?
-  "Tells whether the request ends its connection: one of HTTP/1.0 does, unless it says otherwise (RFC 9112, 9.3)."
+  "Tells whether the request ends its connection: one of HTTP/1.0 does, unless it says otherwise
+  (RFC 9112, 9.3)."
   [^Head head]
   (let [headers (.-headers head)]
     (or (closes? headers)
@@ -134,8 +137,8 @@
              (not (connection-says? #"(?i)(?:^|[\s,])keep-alive(?:$|[\s,])" headers))))))
 
 (defn body-length
-  "Returns the length of the body that is announced, :chunked, or nil where there is none. Whether the headers make sense is asked
-  by those who get them, before they read."
+  "Returns the length of the body that is announced, :chunked, or nil where there is none. Whether
+  the headers make sense is asked by those who get them, before they read."
   [headers]
   (if (value-of headers "transfer-encoding")
     :chunked

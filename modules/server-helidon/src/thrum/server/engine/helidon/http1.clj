@@ -37,7 +37,8 @@
       head (refuse! (.-connection ends) head))))
 
 (defn- take-turns!
-  "Has one request after the other served, each on a fresh thread: that which has served one starts the next, and ends."
+  "Has one request after the other served, each on a fresh thread: that which has served one starts
+  the next, and ends."
   [^Ends ends serve]
   (let [^CountDownLatch over (.-over ends)
         turn (fn []
@@ -49,10 +50,15 @@
     (.start (jdk/clean-thread (str "http-" (.incrementAndGet numbers)) turn))))
 
 (defn talk!
-  "Serves one request after the other on this connection; ssl: its socket of TLS, or nil. Returns when the connection is to end; a handler may
-  still run, whose client has been answered."
+  "Serves one request after the other on this connection; ssl: its socket of TLS, or nil. Returns
+  when the connection is to end; a handler may still run, whose client has been answered."
   [connection ssl serve]
   (let [^CountDownLatch over (CountDownLatch. 1)
-        ends (Ends. connection (input/input connection) over (if ssl "https" "http") (some-> ssl tls/certificate))]
+        ends (Ends. connection
+                    (input/input connection)
+                    over
+                    (if ssl "https" "http")
+                    (some-> ssl
+                            tls/certificate))]
     (take-turns! ends serve)
     (.await over)))

@@ -15,10 +15,11 @@
   (^long most [^bytes to ^long offset ^long n])         ; how many bytes were read, at least one
   (^boolean fill [^long until])                         ; has at least a byte more; false: the client sends nothing more
   (^long skip [])                                       ; skips lines' ends; returns how many bytes are there
-  (head [^long most ^long until]))                      ; see head!
+  (head [^long most ^long until])) ; see head!
 
 ;; bytes: what has been received, up to position used already.
-(deftype Input [connection ^:unsynchronized-mutable ^bytes bytes ^:unsynchronized-mutable ^long position]
+(deftype Input [connection ^:unsynchronized-mutable ^bytes bytes
+                ^:unsynchronized-mutable ^long position]
   IInput
   (fill [_ until]
     (let [more (connection/receive! connection until)
@@ -32,33 +33,36 @@
         (set! position 0))
       (some? more)))
   (next [this]
-    (when (and (= position (alength bytes)) (not (.fill this (connection/in-ms (connection/option connection :idle-timeout-ms)))))
+    (when (and (= position (alength bytes))
+               (not (.fill this (connection/in-ms (connection/option connection :idle-timeout-ms)))))
       (throw (EOFException. "The client has closed the connection")))
     (let [b (aget bytes position)]
       (set! position (inc position))
       (bit-and 0xff b)))
   (most [this to offset n]
-    (when (and (= position (alength bytes)) (not (.fill this (connection/in-ms (connection/option connection :idle-timeout-ms)))))
+    (when (and (= position (alength bytes))
+               (not (.fill this (connection/in-ms (connection/option connection :idle-timeout-ms)))))
       (throw (EOFException. "The client has closed the connection")))
     (let [n (min n (- (alength bytes) position))]
       (System/arraycopy bytes position to offset n)
       (set! position (+ position n))
       n))
   (skip [_]
-    (while (and (< (inc position) (alength bytes)) (= 13 (aget bytes position)) (= 10 (aget bytes (inc position))))
-      (set! position (+ position 2)))
+    (while (and (< (inc position) (alength bytes))
+                (= 13 (aget bytes position))
+                (= 10 (aget bytes (inc position))))
+           (set! position (+ position 2)))
     (- (alength bytes) position))
   (head [this most until]
     (loop [seen 0]
       (let [end (head/end bytes position (+ position seen))
             there (- (alength bytes) position)]
-        (cond
-          (= head/garbled end) 400
-          (< most (if (neg? end) there (- end position))) 431
-          (neg? end) (when (.fill this until) (recur there))
-          :else (let [head (head/head bytes position)]
-                  (set! position end)
-                  (or head 400)))))))
+        (cond (= head/garbled end) 400
+              (< most (if (neg? end) there (- end position))) 431
+              (neg? end) (when (.fill this until) (recur there))
+              :else (let [head (head/head bytes position)]
+                      (set! position end)
+                      (or head 400)))))))
 
 (defn input
   "Returns the input of a connection."
@@ -87,13 +91,14 @@
       :else 400)))
 
 (defn head!
-  "Returns the next request's Head, or the status to refuse it with; nil when the client sends none, or not in time."
+  "Returns the next request's Head, or the status to refuse it with; nil when the client sends none,
+  or not in time."
   [^Input in]
   (let [connection (.-connection in)
         option #(connection/option connection %)]
     (try
       (when (await-first! in (connection/in-ms (option :idle-timeout-ms)))
-        (let [head (.head in (option :max-header-bytes) (connection/in-ms (option :header-timeout-ms)))]
-          (or (when (instance? Head head) (protocol-status head))
-              head)))
+        (let [head
+              (.head in (option :max-header-bytes) (connection/in-ms (option :header-timeout-ms)))]
+          (or (when (instance? Head head) (protocol-status head)) head)))
       (catch IOException _ nil))))

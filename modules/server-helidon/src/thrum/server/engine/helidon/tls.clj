@@ -25,7 +25,8 @@
   "Returns nil where the JVM's own certificates count."
   ^"[Ljavax.net.ssl.TrustManager;" [{:keys [truststore trust-password]}]
   (when truststore
-    (.getTrustManagers (doto (TrustManagerFactory/getInstance "PKIX") (.init (load-store truststore trust-password))))))
+    (.getTrustManagers (doto (TrustManagerFactory/getInstance "PKIX")
+                         (.init (load-store truststore trust-password))))))
 
 (defn- context ^SSLContext [{:keys [ssl-context] :as options}]
   (or ssl-context
@@ -33,13 +34,14 @@
         (.init (key-managers options) (trust-managers options) nil))))
 
 (defn- layered
-  "Returns a socket of TLS, its server's end, on top of a connected one, which it closes when it is closed."
+  "Returns a socket of TLS, its server's end, on top of a connected one, which it closes when it is
+  closed."
   ^SSLSocket [^SSLSocketFactory factory ^Socket raw]
   (.createSocket factory raw ^InputStream (cast InputStream nil) true))
 
 (defn securing
-  "Returns a function from a connected socket to a SSLSocket on top of it, whose handshake has not begun. Throws what the key stores do
-  where they cannot be loaded."
+  "Returns a function from a connected socket to a SSLSocket on top of it, whose handshake has not
+  begun. Throws what the key stores do where they cannot be loaded."
   [{:keys [client-auth] :as options}]
   (let [factory (.getSocketFactory (context options))]
     (fn [raw]

@@ -26,50 +26,46 @@
   (head [status headers framing])    ; the head's bytes, once it is decided whether the connection goes on
   (^Object complete [])
   (^boolean keep [])                 ; may the connection serve another request?
-  (^Object over []))                 ; serve has returned
+  (^Object over [])) ; serve has returned
 
 (def ^:private ^{:tag 'bytes} go-on (.getBytes "HTTP/1.1 100 Continue\r\n\r\n"))
 
 (defn- connection-header
-  "Returns what the response says of the connection: on HTTP/1.0 it is closed unless something is said."
+  "Returns what the response says of the connection: on HTTP/1.0 it is closed unless something is
+  said."
   [keep? ^Head head headers]
   (cond
     (not keep?) (when-not (head/closes? headers) ["Connection" "close"])
     (head/http-1-0? head) ["Connection" "keep-alive"]))
 
 ;; unending: whether the response's body goes on to the connection's end.
-(deftype HelidonWire [^Ends ends ^Head head
-                      ^:volatile-mutable ^Body body
-                      ^:volatile-mutable begun
-                      ^:volatile-mutable headed
-                      ^:volatile-mutable keep
-                      ^:volatile-mutable unending
+(deftype HelidonWire [^Ends ends ^Head head ^:volatile-mutable ^Body body ^:volatile-mutable begun
+                      ^:volatile-mutable headed ^:volatile-mutable keep ^:volatile-mutable unending
                       ^:volatile-mutable complete]
   IExchange
-  (asks [_]
-    (and (head/waits? (.-headers head)) (not (head/http-1-0? head))))
-  (ask [this]
-    (when (and (not headed) (.asks this))
-      (connection/write! (.-connection ends) go-on)))
+  (asks [_] (and (head/waits? (.-headers head)) (not (head/http-1-0? head))))
+  (ask [this] (when (and (not headed) (.asks this)) (connection/write! (.-connection ends) go-on)))
   (head [this status headers framing]
     (set! headed true)
-    (when (.isCut ^Connection (.-connection ends)) (throw (IOException. "The connection has been cut")))
-    (set! keep (not (or unending
-                        (head/closes? headers)
-                        (head/ends? head)
-                        ;; The body that the client waits to be asked for may come or not.
-                        (and body (not (.begun body)) (.asks this)))))
+    (when (.isCut ^Connection (.-connection ends))
+      (throw (IOException. "The connection has been cut")))
+    (set! keep
+          (not (or unending
+                   (head/closes? headers)
+                   (head/ends? head)
+                   ;; The body that the client waits to be asked for may come or not.
+                   (and body (not (.begun body)) (.asks this)))))
     (answer/head status headers framing (connection-header keep head headers)))
   (complete [_]
     (set! complete true)
-    ;; A handler that is still at it, whatever it was told, does not keep the client waiting for the end.
+    ;; A handler that is still at it, whatever it was told, does not keep the client waiting for the
+    ;; end.
     (when-not keep (.countDown ^CountDownLatch (.-over ends))))
   (keep [_] (boolean keep))
   (over [this]
     (Thread/interrupted)
     (when-not complete (.abort this))
     (when (and keep body (not (body/skip-rest! body))) (set! keep false)))
-
   Wire
   (method [_] (.-method head))
   (target [_] (.-target head))
@@ -82,23 +78,27 @@
   (certificate [_] (.-certificate ends))
   (body [this]
     (when-some [length (head/body-length (.-headers head))]
-      (set! body (body/body (.-input ends) length {:ask #(.ask this)
-                                                   :most-trailers (connection/option (.-connection ends) :max-header-bytes)}))
+      (set! body
+            (body/body (.-input ends)
+                       length
+                       {:ask #(.ask this)
+                        :most-trailers (connection/option (.-connection ends) :max-header-bytes)}))
       (body/stream body)))
-
   (send [this status headers bytes]
-    (let [length (some-> ^bytes bytes alength)]
-      (answer/write-whole! (.-connection ends) (.head this status headers (when length ["Content-Length" length])) bytes)
+    (let [length (some-> ^bytes bytes
+                         alength)]
+      (answer/write-whole! (.-connection ends)
+                           (.head this status headers (when length ["Content-Length" length]))
+                           bytes)
       (.complete this)))
   (begin [this status headers length]
     (let [chunked? (and (neg? length) (not (head/http-1-0? head)))]
       (set! unending (and (neg? length) (not chunked?)))
-      (let [framing (cond chunked? ["Transfer-Encoding" "chunked"], (not (neg? length)) ["Content-Length" length])]
+      (let [framing (cond chunked? ["Transfer-Encoding" "chunked"]
+                          (not (neg? length)) ["Content-Length" length])]
         (set! begun (answer/begun (.-connection ends) (.head this status headers framing) chunked?))
         (answer/stream begun))))
-  (end [this]
-    (.finish ^Begun begun)
-    (.complete this))
+  (end [this] (.finish ^Begun begun) (.complete this))
   (abort [_]
     (when-not complete
       (set! keep false)

@@ -35,7 +35,8 @@
     (is (= (count whole) (head/end (bytes-of whole) 0 n)) n)))
 
 (deftest a-lone-cr-or-lf-is-garbled
-  (doseq [text ["GET / HTTP/1.1\nHost: x\r\n\r\n" "GET / HTTP/1.1\r\nX: a\rb" "\n" "GET / HTTP/1.1\r\r\n" "GET / HTTP/1.1\r\nHost: x\n\n"]]
+  (doseq [text ["GET / HTTP/1.1\nHost: x\r\n\r\n" "GET / HTTP/1.1\r\nX: a\rb" "\n"
+                "GET / HTTP/1.1\r\r\n" "GET / HTTP/1.1\r\nHost: x\n\n"]]
     (is (= head/garbled (end text)) (pr-str text))))
 
 (deftest a-head-is-read-as-it-was-sent
@@ -43,9 +44,10 @@
   (is (= ["G" "*" "x" "a" "\u00e4"] (read-head "G * x\r\na:\u00e4\r\n\r\n"))))
 
 (deftest what-is-no-head-is-nil
-  (doseq [text ["\r\n\r\n" "GET\r\n\r\n" "GET /\r\n\r\n" "GET  / HTTP/1.1\r\n\r\n" " GET / HTTP/1.1\r\n\r\n" "GET / HTTP/1.1 \r\n\r\n"
-                "GET /\u0001 HTTP/1.1\r\n\r\n"
-                "GET / HTTP/1.1\r\n: x\r\n\r\n" "GET / HTTP/1.1\r\nno colon\r\n\r\n" "GET / HTTP/1.1\r\nA: x\r\n folded: y\r\n\r\n"]]
+  (doseq [text ["\r\n\r\n" "GET\r\n\r\n" "GET /\r\n\r\n" "GET  / HTTP/1.1\r\n\r\n"
+                " GET / HTTP/1.1\r\n\r\n" "GET / HTTP/1.1 \r\n\r\n" "GET /\u0001 HTTP/1.1\r\n\r\n"
+                "GET / HTTP/1.1\r\n: x\r\n\r\n" "GET / HTTP/1.1\r\nno colon\r\n\r\n"
+                "GET / HTTP/1.1\r\nA: x\r\n folded: y\r\n\r\n"]]
     (is (nil? (read-head text)) (pr-str text))))
 
 (deftest close-is-a-word-of-its-own

@@ -16,11 +16,10 @@
   (^java.nio.ByteBuffer rest []))                       ; what has been read and not been taken
 
 ;; ahead: ready to be read from. invite: called before the socket is read for the first time.
-(deftype Source [^Connection connection ^:unsynchronized-mutable ^ByteBuffer ahead ^:unsynchronized-mutable invite]
+(deftype Source [^Connection connection ^:unsynchronized-mutable ^ByteBuffer ahead
+                 ^:unsynchronized-mutable invite]
   ISource
-  (next [this]
-    (.fill this)
-    (bit-and 0xff (.get ahead)))
+  (next [this] (.fill this) (bit-and 0xff (.get ahead)))
   (most [this to offset n]
     (.fill this)
     (let [n (min n (.remaining ahead))]
@@ -28,9 +27,7 @@
       n))
   (fill [_]
     (when-not (.hasRemaining ahead)
-      (when invite
-        (invite)
-        (set! invite nil))
+      (when invite (invite) (set! invite nil))
       (when (< (.capacity ahead) 8192) (set! ahead (ByteBuffer/allocate 8192)))
       (connection/read! connection (.clear ahead))
       (.flip ahead)))
@@ -71,10 +68,11 @@
   (^boolean ended [])
   (^boolean begun []))
 
-;; left: of the body, or of the chunk; -1 before the first chunk. finish: called once, with what has been read beyond the body.
-;; flawed: whether a take has thrown: where the body goes on after that, and so where it ends, nobody knows.
-(deftype Body [^ISource source chunked most-trailers finish
-               ^:volatile-mutable ^long left ^:volatile-mutable begun ^:volatile-mutable ended ^:volatile-mutable flawed]
+;; left: of the body, or of the chunk; -1 before the first chunk. finish: called once, with what has
+;; been read beyond the body. flawed: whether a take has thrown: where the body goes on after that,
+;; and so where it ends, nobody knows.
+(deftype Body [^ISource source chunked most-trailers finish ^:volatile-mutable ^long left
+               ^:volatile-mutable begun ^:volatile-mutable ended ^:volatile-mutable flawed]
   IBody
   (ended [_] (boolean ended))
   (begun [_] (boolean begun))
@@ -89,28 +87,32 @@
     (when (and chunked (not ended) (<= left 0))
       (when (and (zero? left) (not= "" (line source 0))) (throw (broken "a chunk does not end")))
       (set! left (chunk-size (line source most-in-a-size)))
-      (when (zero? left)
-        (skip-trailers! source most-trailers)
-        (set! ended true)
-        (finish)))
+      (when (zero? left) (skip-trailers! source most-trailers) (set! ended true) (finish)))
     (if ended
       -1
       (let [n (.most source to offset (min most left))]
         (set! left (- left n))
-        (when (and (zero? left) (not chunked))
-          (set! ended true)
-          (finish))
+        (when (and (zero? left) (not chunked)) (set! ended true) (finish))
         n))))
 
 (defn body
-  "Returns the body that follows a head: length, or :chunked. ahead: what was read of it already, ready to be
-  read from; invite: called before the client is waited for; finish: called at its end with what follows it."
+  "Returns the body that follows a head: length, or :chunked. ahead: what was read of it already,
+  ready to be read from; invite: called before the client is waited for; finish: called at its end
+  with what follows it."
   ^Body [connection ahead length {:keys [invite finish most-trailers]}]
   (let [source (Source. connection ahead invite)]
-    (Body. source (= :chunked length) most-trailers #(finish (.rest source)) (if (= :chunked length) -1 length) false false false)))
+    (Body. source
+           (= :chunked length)
+           most-trailers
+           #(finish (.rest source))
+           (if (= :chunked length) -1 length)
+           false
+           false
+           false)))
 
 (defn stream
-  "Returns the body as a stream. A read throws IOException where the body breaks off, or its client falls silent."
+  "Returns the body as a stream. A read throws IOException where the body breaks off, or its client
+  falls silent."
   ^InputStream [^IBody body]
   (proxy [InputStream] []
     (read

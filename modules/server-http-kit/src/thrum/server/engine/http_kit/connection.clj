@@ -1,5 +1,6 @@
 (ns thrum.server.engine.http-kit.connection
-  "One client's socket: writes that block until the kernel has taken the bytes, and the ways to end it."
+  "One client's socket: writes that block until the kernel has taken the bytes, and the ways to end
+  it."
   (:require
    [thrum.impl.jdk :as jdk]
    [thrum.server.engine.http-kit.keeper :as keeper]
@@ -17,7 +18,7 @@
   (^Object gone [code reason])      ; the connection has ended; on http-kit's loop
   (^Object frame [frame])           ; a websocket's frame; on http-kit's loop
   (^Object flawed [code])           ; the client sent what is no websocket's frame; on http-kit's loop
-  (^Object look [^long now]))       ; from time to time, on the keeper's thread
+  (^Object look [^long now])) ; from time to time, on the keeper's thread
 
 (definterface IConnection
   (tenant [])
@@ -27,7 +28,8 @@
   (progress [])
   (^Object setProgress [progress]))
 
-;; tenant: whose the connection is now, a wire, a websocket, or :closing. progress: [stage since], as the keeper saw it.
+;; tenant: whose the connection is now, a wire, a websocket, or :closing. progress: [stage since],
+;; as the keeper saw it.
 (deftype Connection [server ^SelectionKey key ^SocketChannel socket
                      ^:volatile-mutable tenant ^:volatile-mutable cut ^:volatile-mutable progress]
   IConnection
@@ -64,7 +66,8 @@
 ;; Reading, which http-kit does
 
 (defn read-on!
-  "Says whether http-kit should read from the connection. While it does, it closes a connection whose client has closed its side."
+  "Says whether http-kit should read from the connection. While it does, it closes a connection
+  whose client has closed its side."
   [^Connection c on?]
   (try
     (.interestOps ^SelectionKey (.-key c) (if on? SelectionKey/OP_READ 0))
@@ -81,7 +84,8 @@
   (.hasRemaining ^ByteBuffer (aget buffers (dec (alength buffers)))))
 
 (defn write!
-  "Writes all the arrays of bytes. Blocks; throws IOException when the client has gone, or takes nothing for :idle-timeout-ms."
+  "Writes all the arrays of bytes. Blocks; throws IOException when the client has gone, or takes
+  nothing for :idle-timeout-ms."
   [^Connection c arrays]
   (let [buffers (into-array ByteBuffer (map #(ByteBuffer/wrap ^bytes %) arrays))
         ^SocketChannel socket (.-socket c)
@@ -95,8 +99,8 @@
             (recur (long until))))))))
 
 (defn read!
-  "Reads into the buffer, at least a byte. Blocks; throws IOException when the client has gone, or sends nothing for
-  :idle-timeout-ms."
+  "Reads into the buffer, at least a byte. Blocks; throws IOException when the client has gone, or
+  sends nothing for :idle-timeout-ms."
   [^Connection c ^ByteBuffer buffer]
   (let [^SocketChannel socket (.-socket c)
         until (in-ms (option c :idle-timeout-ms))]
@@ -115,7 +119,8 @@
     (.write ^SocketChannel (.-socket c) (ByteBuffer/wrap bytes))
     (catch IOException _)))
 
-;; The end. http-kit's loop closes, because a key that another thread cancels can stop the loop from seeing other keys.
+;; The end. http-kit's loop closes, because a key that another thread cancels can stop the loop from
+;; seeing other keys.
 
 (defn close!
   "Closes the connection, soon."
@@ -161,8 +166,8 @@
     (finally (close! c))))
 
 (defn end!
-  "Ends the connection after what has been written. A client that still sends is heard for a moment: a close with bytes unread
-  would be a reset, and take away what the client has not read yet."
+  "Ends the connection after what has been written. A client that still sends is heard for a moment:
+  a close with bytes unread would be a reset, and take away what the client has not read yet."
   [^Connection c]
   (.setTenant c :closing)
   (read-on! c false)

@@ -1,7 +1,8 @@
 (ns thrum.server.engine.http-kit.fields
-  "What http-kit's decoder keeps a request's headers in: all of them in their order, but it is shown none that say whether a body
-  follows. So it takes every request for complete at the end of its head, and the body is left to us: http-kit would hold
-  all of it in memory, make trailers headers, and say 100 before anybody has looked at the request."
+  "What http-kit's decoder keeps a request's headers in: all of them in their order, but it is shown
+  none that say whether a body follows. So it takes every request for complete at the end of its
+  head, and the body is left to us: http-kit would hold all of it in memory, make trailers headers,
+  and say 100 before anybody has looked at the request."
   (:import
    (java.util ArrayList HashMap Map)))
 

@@ -1,5 +1,6 @@
 (ns thrum.server.engine.http-kit.head
-  "The first bytes of an answer, and what headers say. Headers are an array of name, value, name, value ..."
+  "The first bytes of an answer, and what headers say. Headers are an array of name, value, name,
+  value ..."
   (:require
    [thrum.server.engine.http-kit.library :as library])
   (:import
@@ -31,7 +32,8 @@
   (boolean (some->> (value headers "connection") (re-find #"(?i)\bclose\b"))))
 
 (def ^:private ^DateTimeFormatter imf-fixdate
-  (-> (DateTimeFormatter/ofPattern "EEE, dd MMM yyyy HH:mm:ss 'GMT'" Locale/US) (.withZone ZoneOffset/UTC)))
+  (-> (DateTimeFormatter/ofPattern "EEE, dd MMM yyyy HH:mm:ss 'GMT'" Locale/US)
+      (.withZone ZoneOffset/UTC)))
 
 (def ^:private ^AtomicReference clock
   "[second date]"
@@ -52,7 +54,8 @@
   (doto to (.append (str n)) (.append ": ") (.append (str value)) (.append "\r\n")))
 
 (defn head
-  "Returns the first bytes of an answer; extra: further headers, as pairs. A Date is added where there is none."
+  "Returns the first bytes of an answer; extra: further headers, as pairs. A Date is added where
+  there is none."
   ^bytes [lib status ^objects headers extra]
   (let [lines (StringBuilder. 256)]
     (.append lines (String. (library/status-line lib status) StandardCharsets/ISO_8859_1))

@@ -1,5 +1,6 @@
 (ns thrum.server.engine.http-kit.keeper
-  "One thread beside http-kit's: it wakes whoever waits until a socket takes or has bytes, and looks regularly for what is silent."
+  "One thread beside http-kit's: it wakes whoever waits until a socket takes or has bytes, and looks
+  regularly for what is silent."
   (:import
    (java.io IOException InterruptedIOException)
    (java.nio.channels ClosedSelectorException SelectionKey Selector SocketChannel)
@@ -51,8 +52,8 @@
   (.toNanos TimeUnit/MILLISECONDS 200))
 
 (defn await!
-  "Parks until the socket is ready for the operation, or a moment has passed. Throws IOException when the thread was interrupted,
-  or when until, of System/nanoTime, has passed."
+  "Parks until the socket is ready for the operation, or a moment has passed. Throws IOException
+  when the thread was interrupted, or when until, of System/nanoTime, has passed."
   [^Keeper keeper ^SocketChannel socket op until]
   (let [left (- (long until) (System/nanoTime))
         ^Selector selector (.-selector keeper)]

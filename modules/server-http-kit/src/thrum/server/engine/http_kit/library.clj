@@ -1,8 +1,10 @@
 (ns thrum.server.engine.http-kit.library
-  "All that is known of http-kit: its classes, looked up when a server starts, so that nothing here needs them on the classpath.
+  "All that is known of http-kit: its classes, looked up when a server starts, so that nothing here
+  needs them on the classpath.
 
-  http-kit's public functions write error pages with messages, hold a whole response in memory, and cannot cut a connection. So
-  we go one floor lower: its loop reads and decodes requests, and all bytes that go out are ours. A few fields are private."
+  http-kit's public functions write error pages with messages, hold a whole response in memory, and
+  cannot cut a connection. So we go one floor lower: its loop reads and decodes requests, and all
+  bytes that go out are ours. A few fields are private."
   (:require
    [thrum.impl.error :as error]
    [thrum.server.engine.http-kit.fields :as fields])
@@ -25,14 +27,17 @@
 (defn- field ^Field [class n]
   (doto (.getDeclaredField (class-named class) n) (.setAccessible true)))
 
-(defn- method ^Method [class n & parameters]
-  (doto (.getDeclaredMethod (class-named class) n (into-array Class parameters)) (.setAccessible true)))
+(defn- method
+  ^Method [class n & parameters]
+  (doto (.getDeclaredMethod (class-named class) n (into-array Class parameters))
+    (.setAccessible true)))
 
 (defn- constructor ^Constructor [class & parameters]
   (.getConstructor (class-named class) (into-array Class parameters)))
 
 (defn- handles
-  "Returns what this engine uses of http-kit, by name. Throws ReflectiveOperationException where something is not there."
+  "Returns what this engine uses of http-kit, by name. Throws ReflectiveOperationException where
+  something is not there."
   []
   {:request->channel (field "server.HttpRequest" "channel")
    :request->headers (field "server.HttpRequest" "headers")
@@ -45,7 +50,11 @@
    :channel->key (field "server.AsyncChannel" "key")
    :open-websocket (method "server.AsyncChannel" "sendHandshake" java.util.Map)
    :new-channel (constructor "server.AsyncChannel" SelectionKey (class-named "server.HttpServer"))
-   :new-attachment (constructor "server.HttpAtta" Integer/TYPE Integer/TYPE (class-named "server.ProxyProtocolOption") Boolean/TYPE)
+   :new-attachment (constructor "server.HttpAtta"
+                                Integer/TYPE
+                                Integer/TYPE
+                                (class-named "server.ProxyProtocolOption")
+                                Boolean/TYPE)
    :attachment->channel (field "server.ServerAtta" "channel")
    :attachment->decoder (field "server.HttpAtta" "decoder")
    :decoder->state (field "server.HttpDecoder" "state")
@@ -67,10 +76,14 @@
            {:type :thrum/invalid, :option :engine, :value :http-kit, :needs coordinate}
            cause))
 
-(defn- unknown [^Throwable cause]
-  (ex-info (str "The engine :http-kit needs http-kit 2.9.0 or a release like it; the one on the classpath has no " (ex-message cause))
-           {:type :thrum/invalid, :option :engine, :value :http-kit, :needs coordinate}
-           cause))
+(defn- unknown
+  [^Throwable cause]
+  (ex-info
+    (str
+      "The engine :http-kit needs http-kit 2.9.0 or a release like it; the one on the classpath has no "
+      (ex-message cause))
+    {:type :thrum/invalid, :option :engine, :value :http-kit, :needs coordinate}
+    cause))
 
 (defn on-classpath?
   "Tells whether there is an http-kit, of whatever release."
@@ -80,7 +93,8 @@
     (catch ClassNotFoundException _ false)))
 
 (defn library
-  "Returns what is used of http-kit, by name. Throws :thrum/invalid where it is not on the classpath, or older than 2.9."
+  "Returns what is used of http-kit, by name. Throws :thrum/invalid where it is not on the
+  classpath, or older than 2.9."
   []
   (try
     (class-named "server.HttpServer")
@@ -134,47 +148,60 @@
 (defn- event-handler
   "Returns http-kit's handler. Its calls come from http-kit's loop, one after the other."
   [{:keys [on-request on-frame on-close]}]
-  (implement (class-named "server.IHandler")
-             (fn [n arguments]
-               (case [n (count arguments)]
-                 ["handle" 2] (let [[a b] arguments]
-                                (if (instance? (class-named "server.HttpRequest") a) (on-request a b) (on-frame a b)))
-                 ["clientClose" 2] (on-close (first arguments) (second arguments) "")
-                 ["clientClose" 3] (apply on-close arguments)
-                 nil)
-               nil)))
+  (implement
+    (class-named "server.IHandler")
+    (fn [n arguments]
+      (case [n (count arguments)]
+        ["handle" 2]
+        (let [[a b] arguments]
+          (if (instance? (class-named "server.HttpRequest") a) (on-request a b) (on-frame a b)))
+        ["clientClose" 2] (on-close (first arguments) (second arguments) "")
+        ["clientClose" 3] (apply on-close arguments)
+        nil)
+      nil)))
 
 (defn- bound-channel
-  "Returns what http-kit binds and never accepts from: our own listener has a backlog, and counts its connections."
+  "Returns what http-kit binds and never accepts from: our own listener has a backlog, and counts
+  its connections."
   ^ServerSocketChannel []
   (ServerSocketChannel/open))
 
 (def ^:private here (the-ns 'thrum.server.engine.http-kit.library))
 
 (defn- server-class
-  "Returns a class that extends http-kit's server. proxy would need http-kit when this file is compiled, and takes from its
-  caller's bindings in which namespace it is, and where classes are defined."
+  "Returns a class that extends http-kit's server. proxy would need http-kit when this file is
+  compiled, and takes from its caller's bindings in which namespace it is, and where classes are
+  defined."
   []
-  (with-bindings {#'*ns* here, clojure.lang.Compiler/LOADER (DynamicClassLoader. (clojure.lang.RT/baseLoader))}
+  (with-bindings {#'*ns* here
+                  clojure.lang.Compiler/LOADER (DynamicClassLoader. (clojure.lang.RT/baseLoader))}
     (get-proxy-class (class-named "server.HttpServer"))))
 
 (defn server
-  "Returns an http-kit server that has not been started and listens nowhere: connections are given to it by adopt!. All it would
-  write itself goes to (on-write key buffers) instead: pages for requests it refuses, 100 Continue, closing frames."
-  [{:keys [max-line max-message on-write] :as hooks}]
+  "Returns an http-kit server that has not been started and listens nowhere: connections are given
+  to it by adopt!. All it would write itself goes to (on-write key buffers) instead: pages for
+  requests it refuses, 100 Continue, closing frames."
+  [{:keys [max-line max-message on-write], :as hooks}]
   (let [unused (bound-channel)
         nowhere (java.net.InetSocketAddress. (java.net.InetAddress/getLoopbackAddress) 0)
-        server (construct-proxy (server-class)
-                                (implement (class-named "server.HttpServer$AddressFinder") (fn [_ _] nowhere))
-                                (implement (class-named "server.HttpServer$ServerChannelFactory") (fn [_ _] unused))
-                                (event-handler hooks)
-                                (int 0) (int max-line) (int max-message)
-                                (constant "server.ProxyProtocolOption" "DISABLED") nil false
-                                (context-logger System$Logger$Level/WARNING) (context-logger System$Logger$Level/DEBUG)
-                                (constant "logger.EventLogger" "NOP") (constant "logger.EventNames" "DEFAULT"))]
-    (init-proxy server {"tryWrite" (fn
-                                     ([_ key buffers] (on-write key buffers))
-                                     ([_ key _ buffers] (on-write key buffers)))})
+        server (construct-proxy
+                 (server-class)
+                 (implement (class-named "server.HttpServer$AddressFinder") (fn [_ _] nowhere))
+                 (implement (class-named "server.HttpServer$ServerChannelFactory") (fn [_ _] unused))
+                 (event-handler hooks)
+                 (int 0)
+                 (int max-line)
+                 (int max-message)
+                 (constant "server.ProxyProtocolOption" "DISABLED")
+                 nil
+                 false
+                 (context-logger System$Logger$Level/WARNING)
+                 (context-logger System$Logger$Level/DEBUG)
+                 (constant "logger.EventLogger" "NOP")
+                 (constant "logger.EventNames" "DEFAULT"))]
+    (init-proxy server
+                {"tryWrite" (fn ([_ key buffers] (on-write key buffers))
+                                ([_ key _ buffers] (on-write key buffers)))})
     (.close unused)
     server))
 
@@ -196,7 +223,8 @@
   (some->> (decoder lib key) (#(assign! lib :decoder->headers % (fields/fields)))))
 
 (defn take-input!
-  "Returns what http-kit has read beyond the head of the request that is under way, ready to be read from."
+  "Returns what http-kit has read beyond the head of the request that is under way, ready to be read
+  from."
   ^ByteBuffer [lib ^SelectionKey key]
   (let [attachment (.attachment key)
         ^ByteBuffer input (value lib :attachment->input attachment)]
@@ -210,7 +238,8 @@
     (assign! lib :attachment->input (.attachment key) (.compact input))))
 
 (defn adopt!
-  "Gives a connection, in non-blocking mode, to the server; (known key) is called before anything is read from it."
+  "Gives a connection, in non-blocking mode, to the server; (known key) is called before anything is
+  read from it."
   [lib server ^java.nio.channels.SocketChannel socket {:keys [max-line]} known]
   (let [selector (selector lib server)
         attachment (make lib :new-attachment (int 0) (int max-line) nil false)
@@ -224,7 +253,8 @@
 (defn start!
   "Starts the server's loop."
   [lib server]
-  ;; A channel that a selector knows is closed for good when the selector looks again: until then it would still listen.
+  ;; A channel that a selector knows is closed for good when the selector looks again: until then it
+  ;; would still listen.
   (.selectNow (selector lib server))
   (clojure.lang.Reflector/invokeInstanceMethod server "start" (object-array 0)))
 
@@ -245,8 +275,8 @@
   (call lib :status-line (call lib :status nil (int status))))
 
 (defn progress
-  "Returns :idle where nothing of a request has come, :head where a part of its head has. Looked at from outside the loop, so it
-  may be a moment old."
+  "Returns :idle where nothing of a request has come, :head where a part of its head has. Looked at
+  from outside the loop, so it may be a moment old."
   [lib key]
   (when-let [decoder (decoder lib key)]
     (let [index (value lib :reader->index (value lib :decoder->reader decoder))]
@@ -258,4 +288,5 @@
   "Throws :thrum/invalid for a port that nobody can be asked to serve."
   [port]
   (when-not port
-    (throw (error/invalid "http-kit serves HTTP alone: give a :port" {:option :port, :value port}))))
+    (throw (error/invalid "http-kit serves HTTP alone: give a :port"
+                          {:option :port, :value port}))))

@@ -1,5 +1,6 @@
 (ns thrum.server.engine.http-kit.websocket
-  "A websocket (RFC 6455) over a socket of http-kit's: http-kit decodes frames, in order; ours go out past it."
+  "A websocket (RFC 6455) over a socket of http-kit's: http-kit decodes frames, in order; ours go
+  out past it."
   (:require
    [clojure.string :as str]
    [thrum.impl.jdk :as jdk]
@@ -75,10 +76,11 @@
   (^Object resume [])
   (^Object end [code reason]))
 
-;; said-goodbye: a closing frame has gone out. heard: the client's, or its end. due: when the client's silence has been too long.
+;; said-goodbye: a closing frame has gone out. heard: the client's, or its end. due: when the
+;; client's silence has been too long.
 (deftype WebSocket [lib ^Connection connection ^LinkedBlockingQueue events ^ReentrantLock writing
-                    ^:volatile-mutable said-goodbye ^:volatile-mutable heard ^:volatile-mutable paused
-                    ^:volatile-mutable ^long due]
+                    ^:volatile-mutable said-goodbye ^:volatile-mutable heard
+                    ^:volatile-mutable paused ^:volatile-mutable ^long due]
   IWebSocket
   (write [_ opcode payload]
     (.lock writing)
@@ -88,7 +90,8 @@
         (set! said-goodbye true)
         (set! due (after-ms goodbye-ms (System/nanoTime))))
       (connection/write! connection [(frame-head opcode (alength payload)) payload])
-      (finally (.unlock writing))))
+      (finally
+        (.unlock writing))))
   (next [this]
     (let [event (.take events)]
       (.resume this)
@@ -109,7 +112,6 @@
         (.write this :close (close-payload code reason))
         (catch IOException _)))
     (connection/end! connection))
-
   Tenant
   (frame [this frame]
     (set! due (after-ms (idle-ms connection) (System/nanoTime)))
@@ -118,7 +120,8 @@
   (gone [_ code reason]
     (when-not heard
       (set! heard true)
-      ;; http-kit tells of a closing frame while the socket is open, of a client that went when it is closed.
+      ;; http-kit tells of a closing frame while the socket is open, of a client that went when it
+      ;; is closed.
       (if (.isOpen ^SocketChannel (.-socket connection))
         (.add events [:goodbye code reason])
         (.add events [:lost 1006 ""]))))
@@ -131,10 +134,10 @@
     (when (neg? (- due now))
       (if (or said-goodbye heard)
         (connection/close! connection)
-        (do (set! due (after-ms goodbye-ms now))
-            (set! heard true)
-            (.add events [:idle 1001 "Idle for too long"])))))
-
+        (do
+          (set! due (after-ms goodbye-ms now))
+          (set! heard true)
+          (.add events [:idle 1001 "Idle for too long"])))))
   Socket
   (isOpen [_] (not (or said-goodbye heard)))
   (text [this message] (.write this :text (.getBytes (str message) StandardCharsets/UTF_8)))
@@ -149,11 +152,13 @@
 (defn- text-of [^bytes data]
   (String. data StandardCharsets/UTF_8))
 
-(defn- finish! [^Listener listener ^WebSocket socket [event code reason]]
+(defn- finish!
+  [^Listener listener ^WebSocket socket [event code reason]]
   (when (= :flaw event)
-    (.failed listener socket (IOException. (str "The client broke the protocol of websockets: " code))))
-  (when-not (= :lost event)
-    (.end socket code reason))
+    (.failed listener
+             socket
+             (IOException. (str "The client broke the protocol of websockets: " code))))
+  (when-not (= :lost event) (.end socket code reason))
   (.closed listener socket (int code) (str reason)))
 
 (defn- tell!

@@ -1,6 +1,6 @@
 (ns thrum.server.engine.jetty.accepting
-  "Connections between their accept and their opening. Jetty forgets them, and leaves their sockets open, when it stops meanwhile: so they
-  are waited for before it does."
+  "Connections between their accept and their opening. Jetty forgets them, and leaves their sockets
+  open, when it stops meanwhile: so they are waited for before it does."
   (:require
    [clojure.string :as str])
   (:import
@@ -32,7 +32,9 @@
 (defn- acceptor?
   "Tells whether the thread accepts for the connector. Jetty says so in its name only."
   [connector ^Thread thread]
-  (str/includes? (.getName thread) (str "ServerConnector@" (Integer/toHexString (System/identityHashCode connector)))))
+  (str/includes? (.getName thread)
+                 (str "ServerConnector@"
+                      (Integer/toHexString (System/identityHashCode connector)))))
 
 (defn- acceptors [^Accepting accepting]
   (filter (fn [thread] (some #(acceptor? % thread) (.-connectors accepting)))
@@ -41,7 +43,8 @@
 (defn- idle?
   "Tells whether an acceptor waits: what it had accepted it has handed over."
   [^Thread acceptor]
-  (contains? #{Thread$State/WAITING Thread$State/TIMED_WAITING Thread$State/TERMINATED} (.getState acceptor)))
+  (contains? #{Thread$State/WAITING Thread$State/TIMED_WAITING Thread$State/TERMINATED}
+             (.getState acceptor)))
 
 (defn- over? [acceptors ^Accepting accepting]
   (and (every? idle? acceptors)
@@ -50,8 +53,8 @@
 (def ^:private ^:const most-ms 1000)
 
 (defn await-end!
-  "Waits, a second at most, until each connection that was accepted is open; to be called when the listeners have been closed. Closes the
-  others."
+  "Waits, a second at most, until each connection that was accepted is open; to be called when the
+  listeners have been closed. Closes the others."
   [^Accepting accepting]
   (let [end (+ (System/nanoTime) (* most-ms 1000000))
         acceptors (acceptors accepting)]

@@ -17,7 +17,9 @@
 (defn- uris
   "Handlers get what was sent, //foo, %2F and ..; too; a user's name in a target is refused."
   ^UriCompliance []
-  (.without UriCompliance/UNSAFE "THRUM" (into-array UriCompliance$Violation [UriCompliance$Violation/USER_INFO])))
+  (.without UriCompliance/UNSAFE
+            "THRUM"
+            (into-array UriCompliance$Violation [UriCompliance$Violation/USER_INFO])))
 
 (def ^:private ^:const most-response-header-bytes 65536)
 
@@ -28,49 +30,59 @@
     (.setSendDateHeader true)
     (.setHttpCompliance HttpCompliance/STRICT)
     (.setUriCompliance (uris))
-    ;; A cache of headers seen before takes one for another that differs in case, unless it is told not to, and then it takes
-    ;; a third of the whole time.
+    ;; A cache of headers seen before takes one for another that differs in case, unless it is told
+    ;; not to, and then it takes a third of the whole time.
     (.setHeaderCacheSize 0)
     (.setRequestHeaderSize (int max-header-bytes))
     (.setMaxResponseHeaderSize most-response-header-bytes)))
 
 (defn- secured
-  "Returns the configuration, for TLS. Jetty's own way would answer 400 to whom the certificate does not name: to who asks by an address, as
-  health checks do."
+  "Returns the configuration, for TLS. Jetty's own way would answer 400 to whom the certificate does
+  not name: to who asks by an address, as health checks do."
   ^HttpConfiguration [^HttpConfiguration configuration {:keys [engine-options]}]
   (doto configuration
     (.addCustomizer (SecureRequestCustomizer. (boolean (:sni-host-check? engine-options))))))
 
 (defn- bound-streams!
-  "Bounds what a client of HTTP/2 may do: streams at once, and frames per second that cost it less than the server (resets,
-  settings, pings, continuations)."
+  "Bounds what a client of HTTP/2 may do: streams at once, and frames per second that cost it less
+  than the server (resets, settings, pings, continuations)."
   [^AbstractHTTP2ServerConnectionFactory factory {:keys [h2-max-streams h2-max-events]}]
   (doto factory
     (.setMaxConcurrentStreams (int (or h2-max-streams 256)))
     (.setRateControlFactory (events/factory (or h2-max-events 128)))
     (.setConnectProtocolEnabled false)))
 
-(defn- plain-factories [configuration {:keys [h2c? engine-options]}]
+(defn- plain-factories
+  [configuration {:keys [h2c? engine-options]}]
   (cond-> [(HttpConnectionFactory. configuration)]
-    h2c? (conj (bound-streams! (HTTP2CServerConnectionFactory. ^HttpConfiguration configuration) engine-options))))
+    h2c? (conj (bound-streams! (HTTP2CServerConnectionFactory. ^HttpConfiguration configuration)
+                               engine-options))))
 
-(defn- secure-factories [configuration {:keys [h2? engine-options] :as options}]
+(defn- secure-factories
+  [configuration {:keys [h2? engine-options], :as options}]
   (let [http1 (HttpConnectionFactory. configuration)
         tls (tls/tls options)]
     (if (false? h2?)
       [(SslConnectionFactory. tls "http/1.1") http1]
-      (let [alpn (doto (ALPNServerConnectionFactory. "h2,http/1.1") (.setDefaultProtocol "http/1.1"))]
-        [(SslConnectionFactory. tls "alpn")
-         alpn
-         (bound-streams! (HTTP2ServerConnectionFactory. ^HttpConfiguration configuration) engine-options)
-         http1]))))
+      (let [alpn (doto (ALPNServerConnectionFactory. "h2,http/1.1")
+                   (.setDefaultProtocol "http/1.1"))]
+        [(SslConnectionFactory. tls "alpn") alpn
+         (bound-streams! (HTTP2ServerConnectionFactory. ^HttpConfiguration configuration)
+                         engine-options) http1]))))
 
 ;; Connectors
 
 (defn- connector
-  ^ServerConnector [^Server server port factories {:keys [host backlog idle-timeout-ms engine-options]}]
-  (doto (ServerConnector. server (threads/executor (.getThreadPool server)) nil nil (int (threads/acceptors engine-options)) (int (threads/selectors engine-options))
-                          ^"[Lorg.eclipse.jetty.server.ConnectionFactory;" (into-array ConnectionFactory factories))
+  ^ServerConnector
+  [^Server server port factories {:keys [host backlog idle-timeout-ms engine-options]}]
+  (doto (ServerConnector. server
+                          (threads/executor (.getThreadPool server))
+                          nil
+                          nil
+                          (int (threads/acceptors engine-options))
+                          (int (threads/selectors engine-options))
+                          ^"[Lorg.eclipse.jetty.server.ConnectionFactory;"
+                          (into-array ConnectionFactory factories))
     (.setHost host)
     (.setPort (int port))
     (.setAcceptQueueSize (int backlog))
@@ -84,6 +96,9 @@
 
 (defn secure
   "Returns the connector for HTTPS, or nil."
-  ^ServerConnector [server {:keys [ssl-port] :as options}]
+  ^ServerConnector [server {:keys [ssl-port], :as options}]
   (when ssl-port
-    (connector server ssl-port (secure-factories (secured (configuration options) options) options) options)))
+    (connector server
+               ssl-port
+               (secure-factories (secured (configuration options) options) options)
+               options)))

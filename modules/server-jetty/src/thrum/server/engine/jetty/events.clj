@@ -1,8 +1,9 @@
 (ns thrum.server.engine.jetty.events
-  "How many resets, pings, settings and the like a client may send per second on a connection of HTTP/2; beyond them Jetty closes it.
+  "How many resets, pings, settings and the like a client may send per second on a connection of
+  HTTP/2; beyond them Jetty closes it.
 
-  Jetty counts the streams that the server resets too. Those that we reset are not the client's doing, and the connection's other streams
-  must not suffer from them: they are left out."
+  Jetty counts the streams that the server resets too. Those that we reset are not the client's
+  doing, and the connection's other streams must not suffer from them: they are left out."
   (:import
    (java.time Duration)
    (java.util Collections Map Set WeakHashMap)
@@ -27,9 +28,11 @@
 (defn factory
   "Returns what makes the count of each connection."
   ^RateControl$Factory [most-per-second]
-  (reify RateControl$Factory
+  (reify
+    RateControl$Factory
     (newRateControl [_ end-point]
-      (let [events (Events. (WindowRateControl. (int most-per-second) (Duration/ofSeconds 1)) (ConcurrentHashMap/newKeySet))]
+      (let [events (Events. (WindowRateControl. (int most-per-second) (Duration/ofSeconds 1))
+                            (ConcurrentHashMap/newKeySet))]
         (.put by-end-point end-point events)
         events))))
 

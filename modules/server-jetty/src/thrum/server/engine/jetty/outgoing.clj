@@ -1,6 +1,7 @@
 (ns thrum.server.engine.jetty.outgoing
-  "What a response is written with: blocking, and as few writes as its size allows. Jetty's channels do not block, so that an interrupt of a
-  thread that writes ends its wait and leaves the connection, which other requests may be on, alone."
+  "What a response is written with: blocking, and as few writes as its size allows. Jetty's channels
+  do not block, so that an interrupt of a thread that writes ends its wait and leaves the
+  connection, which other requests may be on, alone."
   (:require
    [thrum.server.impl.flow :as flow])
   (:import
@@ -14,7 +15,8 @@
 (set! *warn-on-reflection* true)
 
 (defn- completable
-  "Returns a callback of Jetty's that is a future too. Completing it wakes a thread, and never blocks."
+  "Returns a callback of Jetty's that is a future too. Completing it wakes a thread, and never
+  blocks."
   ^Callback$Completable []
   (Callback$Completable. Invocable$InvocationType/NON_BLOCKING))
 
@@ -42,11 +44,13 @@
   ^OutputStream [^Outgoing outgoing]
   (proxy [OutputStream] []
     (write [bytes offset n] (write-piece! outgoing (ByteBuffer/wrap bytes offset n)))
-    (flush [] (when-not (.get ^AtomicBoolean (.-ended outgoing)) (write-piece! outgoing BufferUtil/EMPTY_BUFFER)))))
+    (flush []
+      (when-not (.get ^AtomicBoolean (.-ended outgoing))
+        (write-piece! outgoing BufferUtil/EMPTY_BUFFER)))))
 
 (defn stream
-  "Returns [stream finish!]: write, a function of last? and a ByteBuffer, is called with what the stream buffered; (finish!) sends
-  what is left as the last piece."
+  "Returns [stream finish!]: write, a function of last? and a ByteBuffer, is called with what the
+  stream buffered; (finish!) sends what is left as the last piece."
   [write]
   (let [outgoing (Outgoing. write (AtomicBoolean.) (AtomicBoolean.))
         stream (BufferedOutputStream. (pieces outgoing) buffered)]

@@ -1,5 +1,6 @@
 (ns thrum.server.engine.jetty.slow
-  "Closes connections whose client takes too long to send a request's head, or to agree on TLS, however steadily it does so."
+  "Closes connections whose client takes too long to send a request's head, or to agree on TLS,
+  however steadily it does so."
   (:import
    (java.util Collection)
    (org.eclipse.jetty.http HttpParser)
@@ -25,7 +26,8 @@
   (not= "NONE" (.getProtocol (.getSession (.getSSLEngine connection)))))
 
 (defn- waited-ms
-  "Returns for how many ms the client at the end point has kept the server waiting for a head or a handshake; nil: it has not."
+  "Returns for how many ms the client at the end point has kept the server waiting for a head or a
+  handshake; nil: it has not."
   [^EndPoint end-point]
   (let [connection (.getConnection end-point)]
     (condp instance? connection
@@ -56,4 +58,6 @@
 (defn start
   "Starts to look after the connectors; returns the thread, which ends when it is interrupted."
   ^Thread [connectors most-ms]
-  (-> (Thread/ofVirtual) (.name "jetty-heads") (.start #(look-again-and-again! connectors most-ms))))
+  (-> (Thread/ofVirtual)
+      (.name "jetty-heads")
+      (.start #(look-again-and-again! connectors most-ms))))

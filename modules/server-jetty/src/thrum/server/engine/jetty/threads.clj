@@ -1,5 +1,6 @@
 (ns thrum.server.engine.jetty.threads
-  "Jetty's threads: a few of the platform's, which accept and select, and virtual ones for all that may block."
+  "Jetty's threads: a few of the platform's, which accept and select, and virtual ones for all that
+  may block."
   (:require
    [thrum.impl.jdk :as jdk])
   (:import
@@ -26,21 +27,21 @@
   (long (or acceptors 1)))
 
 (def ^:private ^:const spare
-  "How many platform threads there are beside acceptors and selectors: what is done on them never blocks."
+  "How many platform threads there are beside acceptors and selectors: what is done on them never
+  blocks."
   8)
 
 (defn pool
   "Returns the pool of a server: no more threads than its connectors need, and some to spare."
   ^QueuedThreadPool [{:keys [port ssl-port engine-options]}]
   (let [connectors (count (remove nil? [port ssl-port]))
-        most (int (+ spare (* connectors (+ (acceptors engine-options) (selectors engine-options)))))]
-    (doto (QueuedThreadPool. most most)
-      (.setName "jetty")
-      (.setVirtualThreadsExecutor virtual))))
+        most (int (+ spare
+                     (* connectors (+ (acceptors engine-options) (selectors engine-options)))))]
+    (doto (QueuedThreadPool. most most) (.setName "jetty") (.setVirtualThreadsExecutor virtual))))
 
 (defn executor
-  "Returns the executor of a connector: the pool, but a connection goes on, when its request was answered on another thread, on a
-  virtual one. Measured: a tenth more requests than on the pool's."
+  "Returns the executor of a connector: the pool, but a connection goes on, when its request was
+  answered on another thread, on a virtual one. Measured: a tenth more requests than on the pool's."
   ^Executor [^Executor pool]
   (reify
     Executor

@@ -26,7 +26,8 @@
 
 (defn tls
   "Returns Jetty's factory of TLS connections."
-  ^SslContextFactory$Server [{:keys [^SSLContext ssl-context keystore key-password truststore trust-password client-auth]}]
+  ^SslContextFactory$Server
+  [{:keys [^SSLContext ssl-context keystore key-password truststore trust-password client-auth]}]
   (let [tls (doto (SslContextFactory$Server.) (.setCipherComparator HTTP2Cipher/COMPARATOR))]
     (when ssl-context (.setSslContext tls ssl-context))
     (when keystore (set-keys! tls keystore key-password))

@@ -1,8 +1,9 @@
 (ns thrum.server.engine.jetty.watch
   "Notices that a client goes while its request is handled.
 
-  On HTTP/1.1 the connection is read while nobody else reads it: an end of stream means that the client has gone; bytes, which
-  belong to its next request, are given back. On HTTP/2 the stream's reset is told."
+  On HTTP/1.1 the connection is read while nobody else reads it: an end of stream means that the
+  client has gone; bytes, which belong to its next request, are given back. On HTTP/2 the stream's
+  reset is told."
   (:require
    [thrum.impl.jdk :as jdk])
   (:import
@@ -36,7 +37,8 @@
   1024)
 
 (defn- read-ahead!
-  "Reads what there is and gives it back to the connection. Returns how many bytes it was, -1 for the end."
+  "Reads what there is and gives it back to the connection. Returns how many bytes it was, -1 for
+  the end."
   [^HttpConnection connection ^AbstractEndPoint end-point]
   (try
     (let [buffer (BufferUtil/allocate read-ahead)
@@ -46,7 +48,8 @@
     (catch IOException _ -1)))
 
 ;; One lock for the end of the watch and for a read: when end returns nobody reads any more.
-(deftype Http1Watch [^HttpConnection connection ^AbstractEndPoint end-point ^Runnable gone ^:unsynchronized-mutable armed]
+(deftype Http1Watch [^HttpConnection connection ^AbstractEndPoint end-point ^Runnable gone
+                     ^:unsynchronized-mutable armed]
   IWatch
   (arm [this]
     (locking this
@@ -58,15 +61,10 @@
       (when armed
         (set! armed false)
         (let [n (long (read-ahead! connection end-point))]
-          (cond
-            (neg? n) (notify! gone)
-            ;; TLS may have had records without content.
-            (zero? n) (.arm this))))))
-  (lose [this]
-    (locking this
-      (when armed
-        (set! armed false)
-        (notify! gone))))
+          (cond (neg? n) (notify! gone)
+                ;; TLS may have had records without content.
+                (zero? n) (.arm this))))))
+  (lose [this] (locking this (when armed (set! armed false) (notify! gone))))
   (end [this]
     (locking this
       (when armed
@@ -116,7 +114,8 @@
 ;; Either
 
 (defn watch
-  "Calls gone, on a virtual thread, when the client goes. Returns what end! takes, or nil where it cannot be told."
+  "Calls gone, on a virtual thread, when the client goes. Returns what end! takes, or nil where it
+  cannot be told."
   [^Request request gone]
   (let [connection (.getConnection (.getConnectionMetaData request))]
     (if (instance? HttpConnection connection)

@@ -20,8 +20,8 @@
 (set! *warn-on-reflection* true)
 
 (defmacro ^:private flushed
-  "Waits until the frame that the forms send, with done as their callback, is flushed. over: whether the client has closed, which
-  Jetty's session tells later."
+  "Waits until the frame that the forms send, with done as their callback, is flushed. over: whether
+  the client has closed, which Jetty's session tells later."
   [[done ^AtomicBoolean over] & forms]
   `(let [~done (Callback$Completable.)]
      (when (.get ~over) (throw (IOException. "The websocket is closed")))
@@ -43,8 +43,9 @@
   ^ByteBuffer [^ByteBuffer payload]
   (-> (ByteBuffer/allocate (.remaining payload)) (.put payload) (.flip)))
 
-;; What the listener is told. Messages are told on Jetty's thread: while the listener is busy nothing more is read. The end is told on
-;; threads of its own, one after the other: Jetty must go on, and let a send fail that the listener may be in.
+;; What the listener is told. Messages are told on Jetty's thread: while the listener is busy
+;; nothing more is read. The end is told on threads of its own, one after the other: Jetty must go
+;; on, and let a send fail that the listener may be in.
 (deftype Teller [^Listener listener ^Lock turn ^AtomicReference last-words])
 
 (defn- tell!
@@ -57,7 +58,8 @@
       (finally (.unlock turn)))))
 
 (defn- tell-after
-  "Calls (f listener) on a thread of its own when before, a CompletableFuture or nil, is done; returns its own."
+  "Calls (f listener) on a thread of its own when before, a CompletableFuture or nil, is done;
+  returns its own."
   [teller ^CompletableFuture before f]
   (flow/elsewhere (fn []
                     (some-> before (.exceptionally (fn [_])) (.join))
@@ -76,15 +78,15 @@
   (let [socket (promise)
         over (AtomicBoolean.)
         teller (Teller. listener (ReentrantLock. true) (AtomicReference.))]
-    (reify Session$Listener$AutoDemanding
+    (reify
+      Session$Listener$AutoDemanding
       (onWebSocketOpen [_ session]
         (deliver socket (JettySocket. session over))
         (.complete opened nil)
         (tell! teller #(.opened ^Listener % @socket)))
       (onWebSocketText [_ message] (tell! teller #(.text ^Listener % @socket message)))
       (onWebSocketBinary [_ payload callback]
-        (let [message (copied payload)]
-          (tell! teller #(.binary ^Listener % @socket message)))
+        (let [message (copied payload)] (tell! teller #(.binary ^Listener % @socket message)))
         (.succeed callback))
       (onWebSocketPing [_ payload] (tell! teller #(.ping ^Listener % @socket payload)))
       (onWebSocketPong [_ payload] (tell! teller #(.pong ^Listener % @socket payload)))
@@ -93,11 +95,13 @@
         (when (realized? socket) (tell-later! teller #(.failed ^Listener % @socket cause))))
       (onWebSocketClose [_ code reason callback]
         (.set over true)
-        (when (realized? socket) (tell-later! teller #(.closed ^Listener % @socket code (or reason ""))))
+        (when (realized? socket)
+          (tell-later! teller #(.closed ^Listener % @socket code (or reason ""))))
         (.succeed callback)))))
 
 (defn- creator
-  "Returns what accepts the upgrade, without extensions: a compressed message could be longer than it says."
+  "Returns what accepts the upgrade, without extensions: a compressed message could be longer than
+  it says."
   ^WebSocketCreator [endpoint protocol]
   (reify WebSocketCreator
     (createWebSocket [_ _ response _]
@@ -118,14 +122,18 @@
   (IOException. "Jetty takes the request for no websocket's handshake"))
 
 (defn upgrade!
-  "Makes the request a websocket, and returns when the handshake has been sent; throws IOException when that fails."
-  [^ServerWebSocketContainer container ^Request request ^Response response ^Callback callback protocol listener]
+  "Makes the request a websocket, and returns when the handshake has been sent; throws IOException
+  when that fails."
+  [^ServerWebSocketContainer container ^Request request ^Response response ^Callback callback
+   protocol listener]
   (let [opened (CompletableFuture.)
         endpoint (endpoint listener opened)
         ;; The exchange that fails aborts Jetty's own. Jetty may have declined by an answer.
-        told (reify Callback
+        told (reify
+               Callback
                (succeeded [_]
-                 (when-not (= HttpStatus/SWITCHING_PROTOCOLS_101 (.getStatus response)) (.completeExceptionally opened (declined)))
+                 (when-not (= HttpStatus/SWITCHING_PROTOCOLS_101 (.getStatus response))
+                   (.completeExceptionally opened (declined)))
                  (.succeeded callback))
                (failed [_ cause] (.completeExceptionally opened cause)))]
     ;; What follows the handshake runs on the thread that sent it.

@@ -68,12 +68,16 @@
   [^Request request shared?]
   (let [length (.getLength request)]
     (or (pos? length)
-        (and (neg? length) (or shared? (.contains (.getHeaders request) HttpHeader/TRANSFER_ENCODING))))))
+        (and (neg? length)
+             (or shared? (.contains (.getHeaders request) HttpHeader/TRANSFER_ENCODING))))))
 
 (defn- target-of
-  "Returns path and query. What Jetty would overlook, another scheme, a user, a fragment, is shown, for the target to be refused."
+  "Returns path and query. What Jetty would overlook, another scheme, a user, a fragment, is shown,
+  for the target to be refused."
   [^HttpURI uri]
-  (if (and (contains? #{"http" "https" nil} (.getScheme uri)) (nil? (.getUser uri)) (nil? (.getFragment uri)))
+  (if (and (contains? #{"http" "https" nil} (.getScheme uri))
+           (nil? (.getUser uri))
+           (nil? (.getFragment uri)))
     ;; CONNECT may have neither.
     (or (.getPathQuery uri) "")
     (.asString uri)))
@@ -96,17 +100,19 @@
   (add-headers! (.getHeaders response) headers))
 
 (defn- frame!
-  "States how the body is framed. Of an unknown length it is sent in chunks, also where the connection closes after it: the end of a
-  connection would look like the end of the body."
+  "States how the body is framed. Of an unknown length it is sent in chunks, also where the
+  connection closes after it: the end of a connection would look like the end of the body."
   [^Request request ^Response response length]
-  (cond
-    (not (neg? (long length))) (.put (.getHeaders response) HttpHeader/CONTENT_LENGTH (long length))
-    (= HttpVersion/HTTP_1_1 (.getHttpVersion (meta-data request))) (.put (.getHeaders response) HttpHeader/TRANSFER_ENCODING "chunked")))
+  (cond (not (neg? (long length)))
+        (.put (.getHeaders response) HttpHeader/CONTENT_LENGTH (long length))
+        (= HttpVersion/HTTP_1_1 (.getHttpVersion (meta-data request)))
+        (.put (.getHeaders response) HttpHeader/TRANSFER_ENCODING "chunked")))
 
 (defn- length-open?
   "Tells whether neither the headers nor the status say how long the body is: Jetty would say 0."
   [^Response response]
-  (not (or (.contains (.getHeaders response) HttpHeader/CONTENT_LENGTH) (= 204 (.getStatus response)))))
+  (not (or (.contains (.getHeaders response) HttpHeader/CONTENT_LENGTH)
+           (= 204 (.getStatus response)))))
 
 (defn- delimited-by-end?
   "Tells whether the client takes the end of the connection for the end of the body."
@@ -157,22 +163,17 @@
   (reify Predicate (test [_ _] false)))
 
 ;; over: whether the exchange has been completed, or aborted.
-(deftype JettyWire [^Request request ^Response response ^Callback callback container shared ^AtomicBoolean over
-                    ^:unsynchronized-mutable finish
-                    ^:volatile-mutable watched]
+(deftype JettyWire [^Request request ^Response response ^Callback callback container shared
+                    ^AtomicBoolean over ^:unsynchronized-mutable finish ^:volatile-mutable watched]
   Completion
   (write [this last bytes]
     (try
       (outgoing/write! response (boolean last) bytes)
-      (catch Throwable t
-        (.abort this)
-        (throw t))))
+      (catch Throwable t (.abort this) (throw t))))
   (complete [_]
-    (when-not (.compareAndSet over false true)
-      (throw (IOException. "The exchange was aborted")))
+    (when-not (.compareAndSet over false true) (throw (IOException. "The exchange was aborted")))
     (.succeeded callback))
   (completed [_] (.get over))
-
   Wire
   (method [_] (.getMethod request))
   (target [_] (as-sent (target-of (.getHttpURI request))))
@@ -188,8 +189,9 @@
     (set-head! response status headers)
     (if body
       (.write this true (ByteBuffer/wrap body))
-      (do (when (length-open? response) (.write this false BufferUtil/EMPTY_BUFFER))
-          (.write this true BufferUtil/EMPTY_BUFFER)))
+      (do
+        (when (length-open? response) (.write this false BufferUtil/EMPTY_BUFFER))
+        (.write this true BufferUtil/EMPTY_BUFFER)))
     (.complete this))
   (begin [this status headers length]
     (set-head! response status headers)
@@ -197,26 +199,23 @@
     (let [[stream finish!] (outgoing/stream #(.write this %1 %2))]
       (set! finish finish!)
       stream))
-  (end [this]
-    (finish)
-    (.complete this))
+  (end [this] (finish) (.complete this))
   (abort [this]
     (when (.compareAndSet over false true)
       (.unwatch this)
       (if shared
         (events/uncounted (end-point request) request #(fail! request callback))
-        (do (close-connection! request response)
-            (fail! request callback)))))
-  (watch [_ gone]
-    (set! watched (watch/watch request gone))
-    (some? watched))
+        (do
+          (close-connection! request response)
+          (fail! request callback)))))
+  (watch [_ gone] (set! watched (watch/watch request gone)) (some? watched))
   (unwatch [_]
-    (some-> watched (watch/end!)))
+    (some-> watched
+            (watch/end!)))
   (upgrade [_ headers protocol listener]
     (add-headers! (.getHeaders response) headers)
     (websocket/upgrade! container request response callback protocol listener)
-    (when-not (.compareAndSet over false true)
-      (throw (IOException. "The exchange was aborted")))))
+    (when-not (.compareAndSet over false true) (throw (IOException. "The exchange was aborted")))))
 
 (defn wire
   "Returns the wire of a request of Jetty's; container: that of the websockets."
@@ -225,7 +224,8 @@
   (JettyWire. request response callback container (shared? request) (AtomicBoolean.) nil nil))
 
 (defn serve!
-  "Calls serve with the wire. When that returns, the exchange is over, or another thread is about to answer: that of a deadline."
+  "Calls serve with the wire. When that returns, the exchange is over, or another thread is about to
+  answer: that of a deadline."
   [^JettyWire wire serve]
   (try
     (serve wire)

@@ -1,5 +1,6 @@
 (ns thrum.server.engine.jetty.frames
-  "A client of HTTP/2 that says exactly what it is told, frame by frame (RFC 9113, 4), without TLS and without Huffman's code."
+  "A client of HTTP/2 that says exactly what it is told, frame by frame (RFC 9113, 4), without TLS
+  and without Huffman's code."
   (:import
    (java.io ByteArrayOutputStream DataInputStream DataOutputStream EOFException IOException)
    (java.net InetAddress Socket SocketTimeoutException)))
@@ -23,7 +24,8 @@
     (.flush out)))
 
 (defn frame
-  "Returns the next frame as {:kind :flags :stream :payload}; {:kind :end} where the connection has ended, {:kind :silent} after 5 s."
+  "Returns the next frame as {:kind :flags :stream :payload}; {:kind :end} where the connection has
+  ended, {:kind :silent} after 5 s."
   [{:keys [^DataInputStream in]}]
   (try
     (let [n (bit-or (bit-shift-left (.readUnsignedByte in) 16) (.readUnsignedShort in))
@@ -36,7 +38,8 @@
     (catch IOException _ {:kind :end})))
 
 (defn next-of
-  "Returns the next frame of one of these kinds, on this stream where one is given, or the end of the connection."
+  "Returns the next frame of one of these kinds, on this stream where one is given, or the end of
+  the connection."
   [client wanted & [stream]]
   (loop [{:keys [kind] :as f} (frame client)]
     (cond
@@ -50,8 +53,12 @@
 (defn connect
   "Returns a client that knows that the port speaks HTTP/2. settings: the payload of its SETTINGS."
   [port & [settings]]
-  (let [socket (doto (Socket. (InetAddress/getByName "127.0.0.1") (int port)) (.setSoTimeout 5000) (.setTcpNoDelay true))
-        client {:socket socket, :in (DataInputStream. (.getInputStream socket)), :out (DataOutputStream. (.getOutputStream socket))}]
+  (let [socket (doto (Socket. (InetAddress/getByName "127.0.0.1") (int port))
+                 (.setSoTimeout 5000)
+                 (.setTcpNoDelay true))
+        client {:socket socket
+                :in (DataInputStream. (.getInputStream socket))
+                :out (DataOutputStream. (.getOutputStream socket))}]
     (.write ^DataOutputStream (:out client) (.getBytes "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
     (frame! client :settings 0 0 (or settings (byte-array 0)))
     client))
@@ -75,7 +82,10 @@
   "Returns the block of a request's head."
   ^bytes [method path & more]
   (let [block (ByteArrayOutputStream.)]
-    (doseq [[k v] (partition 2 (list* ":method" method ":path" path ":scheme" "http" ":authority" "localhost" more))]
+    (doseq [[k v]
+            (partition
+              2
+              (list* ":method" method ":path" path ":scheme" "http" ":authority" "localhost" more))]
       (literal block k v))
     (.toByteArray block)))
 

@@ -1,5 +1,6 @@
 (ns thrum.server.engine.jetty.http2-test
-  "HTTP/2 by Jetty, frame by frame: what ends one request leaves the others of its connection alone; floods end it."
+  "HTTP/2 by Jetty, frame by frame: what ends one request leaves the others of its connection alone;
+  floods end it."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
@@ -22,8 +23,12 @@
 
 (use-fixtures :each leak/no-leaks)
 
-(defn- serve [handler options]
-  (server/run-server handler (merge {:engine *engine*, :port 0, :h2c? true, :stop-on-shutdown? false, :shutdown-timeout-ms 0} options)))
+(defn- serve
+  [handler options]
+  (server/run-server
+    handler
+    (merge {:engine *engine*, :port 0, :h2c? true, :stop-on-shutdown? false, :shutdown-timeout-ms 0}
+           options)))
 
 (defn- ok [_]
   {:status 200, :headers {}, :body "ok"})
@@ -57,7 +62,8 @@
   (with-open [^java.lang.AutoCloseable s (serve ok {})
               client (HttpClient/newHttpClient)]
     (let [^HttpResponse answer (.send client
-                                      (-> (HttpRequest/newBuilder (URI. (str "http://127.0.0.1:" (server/port s) "/")))
+                                      (-> (HttpRequest/newBuilder
+                                            (URI. (str "http://127.0.0.1:" (server/port s) "/")))
                                           (.version HttpClient$Version/HTTP_2)
                                           (.build))
                                       (HttpResponse$BodyHandlers/ofString))]
@@ -69,8 +75,12 @@
     (try (frames/get! c 1 "/") (catch java.io.IOException _))
     (is (not= "ok" (answer c 1)))))
 
-(defn- failing-body [_]
-  {:status 200, :headers {}, :body (lazy-seq (cons (apply str (repeat 20000 "x")) (lazy-seq (throw (ex-info "half-way" {})))))})
+(defn- failing-body
+  [_]
+  {:status 200
+   :headers {}
+   :body (lazy-seq (cons (apply str (repeat 20000 "x"))
+                         (lazy-seq (throw (ex-info "half-way" {})))))})
 
 (deftest a-body-that-fails-resets-its-stream-alone
   (with-client [c #(if (= "/fails" (:uri %)) (failing-body %) (ok %)) {}]
@@ -101,22 +111,25 @@
   (byte-array [0 4 0 0 0 0]))
 
 (deftest a-deadline-during-a-write-leaves-the-other-streams-alone
-  (with-client [c #(if (= "/big" (:uri %)) {:status 200, :headers {}, :body (apply str (repeat 100000 "x"))} {:status 204, :headers {}})
-                {:request-timeout-ms 200}
-                no-window]
-    (frames/get! c 1 "/big")
-    (is (= :reset (:kind (answer c 1))))
-    (frames/get! c 3 "/")
-    (is (= "" (answer c 3)))))
+  (with-client [c
+                #(if (= "/big" (:uri %))
+                   {:status 200, :headers {}, :body (apply str (repeat 100000 "x"))}
+                   {:status 204, :headers {}}) {:request-timeout-ms 200} no-window]
+               (frames/get! c 1 "/big")
+               (is (= :reset (:kind (answer c 1))))
+               (frames/get! c 3 "/")
+               (is (= "" (answer c 3)))))
 
 (deftest a-deadline-during-a-read-leaves-the-other-streams-alone
-  (with-client [c (fn [{:keys [uri ^InputStream body] :as r}] (when (= "/upload" uri) (.readAllBytes body)) (ok r))
-                {:request-timeout-ms 200}]
-    (frames/frame! c :headers 4 1 (frames/head "POST" "/upload"))
-    (frames/frame! c :data 0 1 (byte-array 10))
-    (is (= :reset (:kind (answer c 1))))
-    (frames/get! c 3 "/")
-    (is (= "ok" (answer c 3)))))
+  (with-client [c
+                (fn [{:keys [uri ^InputStream body], :as r}]
+                  (when (= "/upload" uri) (.readAllBytes body))
+                  (ok r)) {:request-timeout-ms 200}]
+               (frames/frame! c :headers 4 1 (frames/head "POST" "/upload"))
+               (frames/frame! c :data 0 1 (byte-array 10))
+               (is (= :reset (:kind (answer c 1))))
+               (frames/get! c 3 "/")
+               (is (= "ok" (answer c 3)))))
 
 ;; The engine by itself: thrum.server would clear such an interrupt away.
 
@@ -126,12 +139,16 @@
 (defmacro ^:private with-engine
   "Evaluates body with a client of the engine, which calls serve."
   [[client serve] & body]
-  `(let [^Running running# ((:start jetty/engine) (options/checked jetty/engine {:port 0, :h2c? true}) ~serve)]
+  `(let [^Running running#
+         ((:start jetty/engine) (options/checked jetty/engine {:port 0, :h2c? true}) ~serve)]
      (try
        (let [~client (frames/connect (.port running#))]
-         (try ~@body
-              (finally (frames/close! ~client))))
-       (finally (.close running#)))))
+         (try
+           ~@body
+           (finally
+             (frames/close! ~client))))
+       (finally
+         (.close running#)))))
 
 (defn- interrupted
   "Calls (f wire) on a thread that is interrupted, if the target is /interrupted; answers the rest."
@@ -173,47 +190,62 @@
       (is (= "ok" (answer c 5))))))
 
 (deftest a-body-that-is-cut-off-is-a-failure
-  (let [entered (promise), read (promise)]
-    (with-client [c (fn [{:keys [^InputStream body]}]
-                      (deliver entered (.read body))
-                      (deliver read (try (alength (.readAllBytes body)) (catch java.io.IOException _ :failed)))
-                      (ok nil))
-                  {}]
-      (frames/frame! c :headers 4 1 (frames/head "POST" "/"))
-      (frames/frame! c :data 0 1 (byte-array 10))
-      (is (= 0 (deref entered 5000 nil)))
-      (frames/reset!! c 1)
-      (is (= :failed (deref read 5000 :nothing))))))
+  (let [entered (promise)
+        read (promise)]
+    (with-client [c
+                  (fn [{:keys [^InputStream body]}]
+                    (deliver entered (.read body))
+                    (deliver read
+                             (try
+                               (alength (.readAllBytes body))
+                               (catch java.io.IOException _ :failed)))
+                    (ok nil)) {}]
+                 (frames/frame! c :headers 4 1 (frames/head "POST" "/"))
+                 (frames/frame! c :data 0 1 (byte-array 10))
+                 (is (= 0 (deref entered 5000 nil)))
+                 (frames/reset!! c 1)
+                 (is (= :failed (deref read 5000 :nothing))))))
 
 (deftest streams-beyond-the-bound-are-refused
   ;; A gate for each: an answer that is read past is lost.
   (let [gates {"/1" (promise), "/3" (promise)}]
-    (with-client [c (fn [{:keys [uri] :as r}] (deref (gates uri) 5000 nil) (ok r)) {:engine-options {:h2-max-streams 2}}]
-      (doseq [stream [1 3 5]] (frames/get! c stream (str "/" stream)))
-      (is (= :reset (:kind (answer c 5))))
-      (deliver (gates "/1") :open)
-      (is (= "ok" (answer c 1)))
-      (deliver (gates "/3") :open)
-      (is (= "ok" (answer c 3))))))
+    (with-client [c (fn [{:keys [uri], :as r}] (deref (gates uri) 5000 nil) (ok r))
+                  {:engine-options {:h2-max-streams 2}}]
+                 (doseq [stream [1 3 5]] (frames/get! c stream (str "/" stream)))
+                 (is (= :reset (:kind (answer c 5))))
+                 (deliver (gates "/1") :open)
+                 (is (= "ok" (answer c 1)))
+                 (deliver (gates "/3") :open)
+                 (is (= "ok" (answer c 3))))))
 
 (defn- turned-away?
-  "Calls (f n) again and again, n counting up, until the server has ended the connection or sent GOAWAY."
+  "Calls (f n) again and again, n counting up, until the server has ended the connection or sent
+  GOAWAY."
   [client f]
-  (let [[thread] (gate/start "flood" #(try (dotimes [n 20000] (f n)) (catch java.io.IOException _)))]
+  (let [[thread] (gate/start "flood"
+                             #(try
+                                (dotimes [n 20000] (f n))
+                                (catch java.io.IOException _)))]
     (try
       (contains? #{:go-away :end} (:kind (frames/next-of client #{:go-away})))
-      (finally (frames/close! client) (.join ^Thread thread 5000)))))
+      (finally
+        (frames/close! client)
+        (.join ^Thread thread 5000)))))
 
 (deftest floods-end-the-connection-and-nothing-else
-  (doseq [[flood f] {"resets" (fn [c n] (frames/get! c (inc (* 2 n)) "/") (frames/reset!! c (inc (* 2 n))))
-                     "settings" (fn [c _] (frames/frame! c :settings 0 0 (byte-array 0)))
-                     "pings" (fn [c _] (frames/frame! c :ping 0 0 (byte-array 8)))
-                     "continuations" (fn [c n] (frames/frame! c (if (zero? n) :headers :continuation) 0 1 (byte-array 0)))
-                     "headers without an end" (fn [c n] (frames/frame! c (if (zero? n) :headers :continuation) 0 1 (frames/head "GET" "/")))}]
+  (doseq [[flood f]
+          {"resets" (fn [c n] (frames/get! c (inc (* 2 n)) "/") (frames/reset!! c (inc (* 2 n))))
+           "settings" (fn [c _] (frames/frame! c :settings 0 0 (byte-array 0)))
+           "pings" (fn [c _] (frames/frame! c :ping 0 0 (byte-array 8)))
+           "continuations"
+           (fn [c n] (frames/frame! c (if (zero? n) :headers :continuation) 0 1 (byte-array 0)))
+           "headers without an end"
+           (fn [c n]
+             (frames/frame! c (if (zero? n) :headers :continuation) 0 1 (frames/head "GET" "/")))}]
     (with-client [c ok {} nil s]
-      (is (turned-away? c #(f c %)) flood)
-      (let [other (frames/connect (server/port s))]
-        (frames/get! other 1 "/")
-        (is (= "ok" (answer other 1)) flood)
-        (frames/close! other))
-      (is (gate/eventually 5000 #(zero? (:in-flight (server/status s)))) flood))))
+                 (is (turned-away? c #(f c %)) flood)
+                 (let [other (frames/connect (server/port s))]
+                   (frames/get! other 1 "/")
+                   (is (= "ok" (answer other 1)) flood)
+                   (frames/close! other))
+                 (is (gate/eventually 5000 #(zero? (:in-flight (server/status s)))) flood))))

@@ -24,8 +24,11 @@
   "A handler that answers with what it sees of the connection."
   [{:keys [scheme protocol ssl-client-cert body]}]
   {:status 200
-   :headers {"X-Seen" (pr-str {:scheme scheme, :protocol protocol
-                               :owner (some-> ^X509Certificate ssl-client-cert .getSubjectX500Principal str)})}
+   :headers {"X-Seen" (pr-str {:scheme scheme
+                               :protocol protocol
+                               :owner (some-> ^X509Certificate ssl-client-cert
+                                              .getSubjectX500Principal
+                                              str)})}
    :body body})
 
 (defn- ask
@@ -36,7 +39,8 @@
                          (.connectTimeout (Duration/ofSeconds 5))
                          (.build))]
     (let [^HttpResponse answer (.send client
-                                      (-> (HttpRequest/newBuilder (URI. (str "https://127.0.0.1:" port "/")))
+                                      (-> (HttpRequest/newBuilder
+                                            (URI. (str "https://127.0.0.1:" port "/")))
                                           (.timeout (Duration/ofSeconds 10))
                                           (.POST (HttpRequest$BodyPublishers/ofString "ping"))
                                           (.build))
@@ -50,29 +54,49 @@
 (defn- ask-server
   "As ask, of a server with these options."
   [options owner]
-  (with-open [^java.lang.AutoCloseable s (server/run-server seen (merge (with-keys) {:keystore (keys/key-store "server")} options))]
+  (with-open [^java.lang.AutoCloseable s
+              (server/run-server seen
+                                 (merge (with-keys) {:keystore (keys/key-store "server")} options))]
     (ask (server/ssl-port s) owner)))
 
 (deftest http-2-is-offered-over-tls
-  (is (= {:version (str HttpClient$Version/HTTP_2), :protocol "HTTP/2.0", :scheme :https, :body "ping", :owner nil}
+  (is (= {:version (str HttpClient$Version/HTTP_2)
+          :protocol "HTTP/2.0"
+          :scheme :https
+          :body "ping"
+          :owner nil}
          (ask-server {} nil))))
 
 (deftest without-http-2-tls-carries-http-1-1
-  (is (= {:version (str HttpClient$Version/HTTP_1_1), :protocol "HTTP/1.1", :scheme :https, :body "ping", :owner nil}
+  (is (= {:version (str HttpClient$Version/HTTP_1_1)
+          :protocol "HTTP/1.1"
+          :scheme :https
+          :body "ping"
+          :owner nil}
          (ask-server {:h2? false} nil))))
 
 (deftest a-client-shows-one-certificate
-  (doseq [asked [:need :want], h2? [true false]]
+  (doseq [asked [:need :want]
+          h2? [true false]]
     (is (= "CN=client"
-           (:owner (ask-server {:client-auth asked, :h2? h2?, :truststore (keys/trust-store "client"), :trust-password keys/password}
+           (:owner (ask-server {:client-auth asked
+                                :h2? h2?
+                                :truststore (keys/trust-store "client")
+                                :trust-password keys/password}
                                "client"))))))
 
 (deftest a-certificate-that-is-wanted-may-be-missing
-  (is (nil? (:owner (ask-server {:client-auth :want, :truststore (keys/trust-store "client"), :trust-password keys/password} nil)))))
+  (is (nil? (:owner (ask-server {:client-auth :want
+                                 :truststore (keys/trust-store "client")
+                                 :trust-password keys/password}
+                                nil)))))
 
 (deftest a-certificate-that-is-needed-must-be-there
   (is (thrown? IOException
-        (ask-server {:client-auth :need, :truststore (keys/trust-store "client"), :trust-password keys/password} nil))))
+               (ask-server {:client-auth :need
+                            :truststore (keys/trust-store "client")
+                            :trust-password keys/password}
+                           nil))))
 
 (deftest stores-may-be-given-as-they-are
   (doseq [keystore [(str (keys/key-store "server")) (keys/loaded (keys/key-store "server"))]]
@@ -80,11 +104,20 @@
 
 (deftest an-ssl-context-replaces-the-stores
   (is (= "CN=client"
-         (:owner (ask-server {:keystore nil, :key-password nil, :ssl-context (keys/context "server" "client"), :client-auth :need}
+         (:owner (ask-server {:keystore nil
+                              :key-password nil
+                              :ssl-context (keys/context "server" "client")
+                              :client-auth :need}
                              "client")))))
 
 (deftest http-and-https-are-served-together
-  (with-open [^java.lang.AutoCloseable s (server/run-server seen (merge (with-keys) {:port 0, :keystore (keys/key-store "server")}))]
+  (with-open [^java.lang.AutoCloseable s (server/run-server
+                                           seen
+                                           (merge (with-keys)
+                                                  {:port 0, :keystore (keys/key-store "server")}))]
     (is (= :https (:scheme (ask (server/ssl-port s) nil))))
-    (is (re-find #":scheme :http,"
-                 (str (.getHeaderField (.openConnection (.toURL (URI. (str "http://127.0.0.1:" (server/port s) "/")))) "x-seen"))))))
+    (is
+      (re-find #":scheme :http,"
+               (str (.getHeaderField (.openConnection
+                                       (.toURL (URI. (str "http://127.0.0.1:" (server/port s) "/"))))
+                                     "x-seen"))))))

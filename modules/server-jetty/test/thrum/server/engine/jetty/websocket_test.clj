@@ -40,19 +40,23 @@
   (.get (.toCompletableFuture stage) 5 TimeUnit/SECONDS))
 
 (defn- talk
-  "Opens a websocket to a server with this listener, and calls (f ws trail); returns what it returned."
+  "Opens a websocket to a server with this listener, and calls (f ws trail); returns what it
+  returned."
   [listener options f]
-  (with-open [^java.lang.AutoCloseable s (server/run-server (constantly {:ring.websocket/listener listener})
-                                                            (merge {:engine *engine*, :port 0, :stop-on-shutdown? false
-                                                                    :shutdown-timeout-ms 0}
-                                                                   options))
+  (with-open [^java.lang.AutoCloseable s
+              (server/run-server
+                (constantly {:ring.websocket/listener listener})
+                (merge {:engine *engine*, :port 0, :stop-on-shutdown? false, :shutdown-timeout-ms 0}
+                       options))
               client (HttpClient/newHttpClient)]
     (let [trail (LinkedBlockingQueue.)
           ^WebSocket ws (done (.buildAsync (.newWebSocketBuilder client)
                                            (URI. (str "ws://127.0.0.1:" (server/port s) "/"))
                                            (noting trail)))]
-      (try (f ws trail)
-           (finally (.abort ws))))))
+      (try
+        (f ws trail)
+        (finally
+          (.abort ws))))))
 
 (def ^:private echo
   {:on-message (fn [ws message] (server/send! ws message))})
@@ -119,20 +123,27 @@
             (is (= [1006] @closed))))))
 
 (deftest a-slow-reader-blocks-who-sends
-  (let [sent (atom 0), failed (promise)
+  (let [sent (atom 0)
+        failed (promise)
         flood (fn [ws]
                 (try
                   (dotimes [_ 2000]
                     (server/send! ws (ByteBuffer/wrap (byte-array 65536)))
                     (swap! sent inc))
                   (catch java.io.IOException e (deliver failed e))))]
-    (with-open [^java.lang.AutoCloseable s (server/run-server (constantly {:ring.websocket/listener {:on-open flood}})
-                                                              {:engine *engine*, :port 0, :stop-on-shutdown? false, :shutdown-timeout-ms 0
-                                                               :idle-timeout-ms 60000})
+    (with-open [^java.lang.AutoCloseable s (server/run-server
+                                             (constantly {:ring.websocket/listener {:on-open flood}})
+                                             {:engine *engine*
+                                              :port 0
+                                              :stop-on-shutdown? false
+                                              :shutdown-timeout-ms 0
+                                              :idle-timeout-ms 60000})
                 client (java.net.Socket. "127.0.0.1" (int (server/port s)))]
-      (.write (.getOutputStream client)
-              (.getBytes (str "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                              "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")))
+      (.write
+        (.getOutputStream client)
+        (.getBytes
+          (str "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+               "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")))
       (is (= 72 (.read (.getInputStream client))))
       (is (= :blocked (deref failed 500 :blocked)))
       (is (< (long @sent) 2000))

@@ -1,6 +1,6 @@
 (ns thrum.server.engine.tomcat.connections
-  "Tomcat's open connections: that of a request is cut, and those are closed whose clients take too long to send a
-  request's head, or to agree on TLS, however steadily they do so."
+  "Tomcat's open connections: that of a request is cut, and those are closed whose clients take too
+  long to send a request's head, or to agree on TLS, however steadily they do so."
   (:import
    (java.io IOException)
    (java.lang.reflect Field)
@@ -46,8 +46,8 @@
   (with-socket! request #(try (.shutdownOutput ^SocketChannel %) (catch IOException _))))
 
 (defn close!
-  "Closes the socket that the request came over, under Tomcat, whose thread finds out; reset?: with a RST, where a FIN would look like the
-  end of the body."
+  "Closes the socket that the request came over, under Tomcat, whose thread finds out; reset?: with
+  a RST, where a FIN would look like the end of the body."
   [request reset?]
   (with-socket! request #(cut! % reset?)))
 
@@ -60,27 +60,29 @@
 ;; Slow clients
 
 (defn- head-begun-ms
-  "Returns how many ms ago the head began that is being received, nil where none is. A connection that waits has a processor only in the
-  middle of a head."
+  "Returns how many ms ago the head began that is being received, nil where none is. A connection
+  that waits has a processor only in the middle of a head."
   [processor]
-  (when-some [^Request request (when (instance? Processor processor) (.getRequest ^Processor processor))]
+  (when-some [^Request request (when (instance? Processor processor)
+                                 (.getRequest ^Processor processor))]
     (let [begun (.getStartTimeNanos request)]
-      (when-not (= -1 begun)
-        (quot (- (System/nanoTime) begun) 1000000)))))
+      (when-not (= -1 begun) (quot (- (System/nanoTime) begun) 1000000)))))
 
 (defn- agreed? [channel]
   (or (not (instance? SecureNioChannel channel))
       (.isHandshakeComplete ^SecureNioChannel channel)))
 
 (defn- handshake-begun-ms
-  "Returns for how many ms the connection has been seen without an agreement on TLS; seen: when each was first, in ns."
+  "Returns for how many ms the connection has been seen without an agreement on TLS; seen: when each
+  was first, in ns."
   [^Map seen wrapper]
   (let [now (System/nanoTime)]
     (.putIfAbsent seen wrapper now)
     (quot (- now (long (.get seen wrapper))) 1000000)))
 
 (defn- waited-ms
-  "Returns for how many ms the client has kept the server waiting for a head or a handshake; nil: it has not."
+  "Returns for how many ms the client has kept the server waiting for a head or a handshake; nil: it
+  has not."
   [seen ^SocketWrapperBase wrapper]
   (if (agreed? (channel wrapper))
     (head-begun-ms (.getCurrentProcessor wrapper))
@@ -107,4 +109,6 @@
 (defn start-looking
   "Starts to look after the connections; returns the thread, which ends when it is interrupted."
   ^Thread [endpoints most-ms]
-  (-> (Thread/ofVirtual) (.name "tomcat-heads") (.start #(look-again-and-again! endpoints most-ms))))
+  (-> (Thread/ofVirtual)
+      (.name "tomcat-heads")
+      (.start #(look-again-and-again! endpoints most-ms))))

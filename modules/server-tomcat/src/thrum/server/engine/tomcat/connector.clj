@@ -15,8 +15,8 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private loggers
-  "Tomcat tells when a connector starts and stops, and what of a bad request it did not like; unless somebody asked for that, nobody
-  hears it. Held, lest their levels are forgotten."
+  "Tomcat tells when a connector starts and stops, and what of a bad request it did not like; unless
+  somebody asked for that, nobody hears it. Held, lest their levels are forgotten."
   (mapv #(Logger/getLogger %) ["org.apache.coyote" "org.apache.tomcat.util.net"]))
 
 (doseq [^Logger logger loggers :when (nil? (.getLevel logger))]
@@ -47,7 +47,8 @@
 (defn- int-of ^long [n]
   (min (long n) Integer/MAX_VALUE))
 
-(defn- bound! [^Http11NioProtocol protocol {:keys [backlog max-connections max-header-bytes idle-timeout-ms]}]
+(defn- bound!
+  [^Http11NioProtocol protocol {:keys [backlog max-connections max-header-bytes idle-timeout-ms]}]
   (let [idle (int (int-of idle-timeout-ms))]
     (doto protocol
       (.setAcceptCount (int (int-of backlog)))
@@ -102,7 +103,8 @@
     {:endpoint endpoint, :protocol protocol}))
 
 (defn ports
-  "Returns the connectors by the options that ask for them; adapter-of: from an endpoint to what gets its requests."
+  "Returns the connectors by the options that ask for them; adapter-of: from an endpoint to what
+  gets its requests."
   [{:keys [port ssl-port] :as options} threads adapter-of]
   (cond-> {}
     port (assoc :port (connector port threads adapter-of false options))

@@ -1,5 +1,6 @@
 (ns thrum.server.engine.tomcat.head
-  "Which requests are answered before they are handed over: those that Tomcat refuses, and some that it should have."
+  "Which requests are answered before they are handed over: those that Tomcat refuses, and some that
+  it should have."
   (:require
    [clojure.string :as str])
   (:import
@@ -16,15 +17,18 @@
 ;; HTTP/0.9
 
 (defn- nameless?
-  "Tells whether the request's line names no version: HTTP/0.9, which Tomcat serves, and whose answers have no head."
+  "Tells whether the request's line names no version: HTTP/0.9, which Tomcat serves, and whose
+  answers have no head."
   [^Request request]
   (.equals (.protocol request) ""))
 
 ;; Too large
 
 (def ^:private too-large
-  "How Tomcat says, in the language of the machine, that a head is too large; it has no other sign of it."
-  (delay (.getString (StringManager/getManager "org.apache.coyote.http11") "iib.requestheadertoolarge.error")))
+  "How Tomcat says, in the language of the machine, that a head is too large; it has no other sign
+  of it."
+  (delay (.getString (StringManager/getManager "org.apache.coyote.http11")
+                     "iib.requestheadertoolarge.error")))
 
 (defn- too-large? [^Request request]
   (let [cause (.getAttribute request RequestDispatcher/ERROR_EXCEPTION)]
@@ -68,7 +72,8 @@
     (or (= space c) (= tab c))))
 
 (defn- method-apart?
-  "Tells whether one space stands between the method and the target, whose path begins at start, and no user's name before that."
+  "Tells whether one space stands between the method and the target, whose path begins at start, and
+  no user's name before that."
   [^bytes bytes ^long start]
   (loop [i (dec start)]
     (let [c (byte-at bytes i)]
@@ -78,7 +83,8 @@
         :else (recur (dec i))))))
 
 (defn- version-apart?
-  "Tells whether one space stands between the target, whose path ends at end, and the version, and no user's name before that."
+  "Tells whether one space stands between the target, whose path ends at end, and the version, and
+  no user's name before that."
   [^bytes bytes ^long end]
   (let [query? (= query (byte-at bytes end))]
     (loop [i end]
@@ -99,7 +105,8 @@
       :else (recur (inc i)))))
 
 (defn- ambiguous?
-  "Tells whether the head of a request of HTTP/1 has blanks or ends of lines where they do not belong, or a user's name in its target."
+  "Tells whether the head of a request of HTTP/1 has blanks or ends of lines where they do not
+  belong, or a user's name in its target."
   [^Request request]
   (let [target (.getByteChunk (.requestURI request))
         bytes (.getBytes target)]
@@ -122,7 +129,9 @@
 (defn- refusal-in-full
   "Returns a whole answer as it is on the wire."
   ^ByteBuffer [status]
-  (ByteBuffer/wrap (.getBytes (str "HTTP/1.1 " status " \r\nContent-Length: 0\r\nConnection: close\r\n\r\n") StandardCharsets/ISO_8859_1)))
+  (ByteBuffer/wrap (.getBytes
+                     (str "HTTP/1.1 " status " \r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                     StandardCharsets/ISO_8859_1)))
 
 (defn refuse!
   "Answers with a status and nothing else, and has the connection closed."

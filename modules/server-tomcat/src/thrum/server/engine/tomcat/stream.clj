@@ -1,8 +1,10 @@
 (ns thrum.server.engine.tomcat.stream
-  "Ends one stream of HTTP/2 from any thread: its client gets a RST_STREAM, and those who wait inside Tomcat for the stream go on.
+  "Ends one stream of HTTP/2 from any thread: its client gets a RST_STREAM, and those who wait
+  inside Tomcat for the stream go on.
 
-  An interrupt would do the second, and end the connection with all its other streams. Tomcat itself ends a stream so when a frame of its
-  client's is wrong, by methods that are its own package's; they are looked up when this namespace is loaded."
+  An interrupt would do the second, and end the connection with all its other streams. Tomcat itself
+  ends a stream so when a frame of its client's is wrong, by methods that are its own package's;
+  they are looked up when this namespace is loaded."
   (:require
    [thrum.server.engine.tomcat.connections :as connections])
   (:import
@@ -30,24 +32,31 @@
 (def ^:private ^Method close (method (class-named "Stream") "close" (class-named "Http2Exception")))
 (def ^:private internal-error (Enum/valueOf (class-named "Http2Error") "INTERNAL_ERROR"))
 (def ^:private ^Constructor failure
-  (opened (.getDeclaredConstructor (class-named "StreamException") (into-array Class [String (class-named "Http2Error") Integer/TYPE]))))
+  (opened (.getDeclaredConstructor (class-named "StreamException")
+                                   (into-array Class
+                                               [String (class-named "Http2Error") Integer/TYPE]))))
 
 (defn- stream-of [request]
   (.get stream (connections/processor request)))
 
 (def ^:const reset-charge
-  "What Tomcat charges a connection for each RST_STREAM, the client's and its own; one that is charged too much is closed."
+  "What Tomcat charges a connection for each RST_STREAM, the client's and its own; one that is
+  charged too much is closed."
   50)
 
 (defn absolve!
-  "Takes back what Tomcat charges the connection for a reset of the request's stream: the server asked for it."
+  "Takes back what Tomcat charges the connection for a reset of the request's stream: the server
+  asked for it."
   [request]
   (.addAndGet ^AtomicLong (.get charged (.get connection (stream-of request))) (- reset-charge)))
 
 (defn cut!
-  "Ends the stream of the request. May block while the connection is written to. The calling thread must not be interrupted."
+  "Ends the stream of the request. May block while the connection is written to. The calling thread
+  must not be interrupted."
   [request]
   (let [stream (stream-of request)
         n (.invoke number stream (object-array 0))]
     (absolve! request)
-    (.invoke close stream (object-array [(.newInstance failure (object-array ["aborted" internal-error n]))]))))
+    (.invoke close
+             stream
+             (object-array [(.newInstance failure (object-array ["aborted" internal-error n]))]))))

@@ -10,7 +10,8 @@
 (set! *warn-on-reflection* true)
 
 (defn- loaded
-  "Returns the key store, read from its file where it is one. Throws IOException for a wrong password."
+  "Returns the key store, read from its file where it is one. Throws IOException for a wrong
+  password."
   ^KeyStore [store ^String password]
   (if (instance? KeyStore store)
     store
@@ -35,7 +36,8 @@
 
 (defn secure!
   "Has the protocol speak TLS."
-  [^Http11NioProtocol protocol {:keys [ssl-context keystore key-password truststore trust-password client-auth]}]
+  [^Http11NioProtocol protocol
+   {:keys [ssl-context keystore key-password truststore trust-password client-auth]}]
   (let [host (SSLHostConfig.)
         certificate (SSLHostConfigCertificate. host SSLHostConfigCertificate$Type/UNDEFINED)]
     (when ssl-context (.setSslContext certificate (foreign ssl-context)))
@@ -45,6 +47,4 @@
     (when truststore (.setTrustStore host (loaded truststore trust-password)))
     (.setCertificateVerification host (verification client-auth "none"))
     (.addCertificate host certificate)
-    (doto protocol
-      (.setSSLEnabled true)
-      (.addSslHostConfig host))))
+    (doto protocol (.setSSLEnabled true) (.addSslHostConfig host))))

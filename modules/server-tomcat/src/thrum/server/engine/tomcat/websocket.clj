@@ -1,8 +1,8 @@
 (ns thrum.server.engine.tomcat.websocket
   "A request that becomes a websocket, over Tomcat's, without the servlets that Tomcat has them in.
 
-  Tomcat answers each ping by itself, and tells nobody of it: pings are seen, and its own pongs dropped, by the link that it has for
-  extensions in the chain which its frames go through."
+  Tomcat answers each ping by itself, and tells nobody of it: pings are seen, and its own pongs
+  dropped, by the link that it has for extensions in the chain which its frames go through."
   (:require
    [thrum.impl.jdk :as jdk]
    [thrum.server.engine.tomcat.connections :as connections]
@@ -31,7 +31,8 @@
 ;; The container
 
 (defn- context
-  "Returns as much of a servlets' context as Tomcat's container of websockets asks for; containers: an atom that it is put into."
+  "Returns as much of a servlets' context as Tomcat's container of websockets asks for; containers:
+  an atom that it is put into."
   ^ServletContext [container]
   (reify ServletContext
     (getAttribute [_ _] nil)
@@ -58,8 +59,8 @@
   (CloseReason. (code n) text))
 
 (defmacro ^:private flushed
-  "Sends, and blocks until that is flushed; throws IOException when the websocket is closed. over: whether that has been told, which
-  Tomcat's session says later."
+  "Sends, and blocks until that is flushed; throws IOException when the websocket is closed. over:
+  whether that has been told, which Tomcat's session says later."
   [over & forms]
   `(try
      (when (.get ~over) (throw (IllegalStateException.)))
@@ -84,8 +85,8 @@
     (.doClose session reason reason true)))
 
 (defn- joined
-  "Returns a handler of a message's pieces that calls (told message) with the whole. held: what holds the pieces; size: how many bytes
-  a piece has."
+  "Returns a handler of a message's pieces that calls (told message) with the whole. held: what
+  holds the pieces; size: how many bytes a piece has."
   ^MessageHandler$Partial [session most {:keys [hold! size whole clear!]} told]
   (let [held (volatile! 0)]
     (reify MessageHandler$Partial
@@ -123,7 +124,8 @@
   (= Constants/OPCODE_PONG (.getOpCode ^MessagePart (first parts))))
 
 (defn- noticing-pings
-  "Returns what calls (told data) for each ping among the frames, and drops the pong that Tomcat sends for it, on the same thread, then."
+  "Returns what calls (told data) for each ping among the frames, and drops the pong that Tomcat
+  sends for it, on the same thread, then."
   ^Transformation [told]
   (let [next (volatile! nil), reader (volatile! nil)]
     (reify Transformation
@@ -148,9 +150,13 @@
   [^WsSession session socket ^Listener listener most]
   (let [^MessageHandler$Partial text (joined session most (texts) #(.text listener socket %))
         ^MessageHandler$Partial binary (joined session most (binaries) #(.binary listener socket %))
-        ^MessageHandler$Whole pong (reify MessageHandler$Whole
+        ^MessageHandler$Whole pong (reify
+                                     MessageHandler$Whole
                                      (onMessage [_ message]
-                                       (.pong listener socket (ByteBuffer/wrap (bytes-of (.getApplicationData ^PongMessage message))))))]
+                                       (.pong listener
+                                              socket
+                                              (ByteBuffer/wrap (bytes-of (.getApplicationData
+                                                                           ^PongMessage message))))))]
     (doto session
       (.addMessageHandler String text)
       (.addMessageHandler ByteBuffer binary)
@@ -173,41 +179,42 @@
   (^Object later [^Runnable say])
   (^Object abort []))
 
-;; The end is told on threads of its own, one after the other: a send that fails ends the session, and the listener may be in it.
-;; opened?: completed when the session is open. wrapper: a promise of the connection. said: completed when all that is to be told later
-;; has been.
+;; The end is told on threads of its own, one after the other: a send that fails ends the session,
+;; and the listener may be in it. opened?: completed when the session is open. wrapper: a promise of
+;; the connection. said: completed when all that is to be told later has been.
 (deftype Conversation [^Listener listener options endpoint ^CompletableFuture opened? wrapper
-                       ^AtomicBoolean over ^:volatile-mutable socket ^:unsynchronized-mutable ^CompletableFuture said]
+                       ^AtomicBoolean over ^:volatile-mutable socket
+                       ^:unsynchronized-mutable ^CompletableFuture said]
   Life
   (opened [this session]
     (let [{:keys [ws-idle-timeout-ms ws-max-message-bytes]} options]
       (.setMaxIdleTimeout ^WsSession session (long ws-idle-timeout-ms))
       (doto (.getUserProperties ^WsSession session)
         (.put Constants/BLOCKING_SEND_TIMEOUT_PROPERTY (long ws-idle-timeout-ms))
-        (.put Constants/SESSION_CLOSE_TIMEOUT_PROPERTY (long (min (long ws-idle-timeout-ms) most-close-ms))))
+        (.put Constants/SESSION_CLOSE_TIMEOUT_PROPERTY
+              (long (min (long ws-idle-timeout-ms) most-close-ms))))
       (set! socket (TomcatSocket. session over #(.abort this)))
       (listen! session socket listener ws-max-message-bytes)
       (.complete opened? nil)
       (.opened listener socket)))
   (pinged [_ data] (.ping listener socket data))
-  (failed [this throwable]
-    (when socket (.later this #(.failed listener socket throwable))))
+  (failed [this throwable] (when socket (.later this #(.failed listener socket throwable))))
   (closed [this code reason]
     (.completeExceptionally opened? (IOException. "The websocket is closed"))
     (when (and socket (.compareAndSet over false true))
       (.later this #(.closed listener socket code (or reason "")))))
-  (later [this say]
-    (locking this
-      (set! said (.thenRunAsync said say elsewhere))))
-  (abort [_]
-    (connections/abandon! endpoint @wrapper)))
+  (later [this say] (locking this (set! said (.thenRunAsync said say elsewhere))))
+  (abort [_] (connections/abandon! endpoint @wrapper)))
 
 (defn- endpoint
   "Returns what Tomcat tells of its session, for the conversation."
   ^Endpoint [^Conversation conversation]
   (proxy [Endpoint] []
     (onOpen [session _] (.opened conversation session))
-    (onClose [_ reason] (.closed conversation (.getCode (.getCloseCode ^CloseReason reason)) (.getReasonPhrase ^CloseReason reason)))
+    (onClose [_ reason]
+      (.closed conversation
+               (.getCode (.getCloseCode ^CloseReason reason))
+               (.getReasonPhrase ^CloseReason reason)))
     (onError [_ throwable] (.failed conversation throwable))))
 
 (defn- configuration
@@ -235,11 +242,18 @@
   "Returns Tomcat's own handler of the connection, once it is one of a websocket."
   ^WsHttpUpgradeHandler [container ^Conversation conversation secure?]
   (doto (WsHttpUpgradeHandler.)
-    (.preInit (configuration (endpoint conversation)) container (WsHandshakeRequest. no-request {}) [] nil
-              (noticing-pings #(.pinged conversation %)) {} (boolean secure?))))
+    (.preInit (configuration (endpoint conversation))
+              container
+              (WsHandshakeRequest. no-request {})
+              []
+              nil
+              (noticing-pings #(.pinged conversation %))
+              {}
+              (boolean secure?))))
 
 (defn- handler
-  "Returns the handler of the connection: Tomcat's, and whatever way the connection ends, the listener is told."
+  "Returns the handler of the connection: Tomcat's, and whatever way the connection ends, the
+  listener is told."
   ^InternalHttpUpgradeHandler [^WsHttpUpgradeHandler tomcats ^Conversation conversation]
   (reify InternalHttpUpgradeHandler
     (init [_ connection] (.init tomcats connection))
@@ -267,13 +281,24 @@
     (not (.get failed))))
 
 (defn accept!
-  "Sends the handshake, and has Tomcat make the connection a websocket's when its thread goes on; returns a CompletableFuture that is
-  completed when it is open. options: the server's, and :container."
-  ^CompletableFuture [^Request request ^Response response endpoint protocol listener {:keys [container] :as options}]
-  (let [conversation (Conversation. listener options endpoint (CompletableFuture.) (promise) (AtomicBoolean.) nil
-                       (CompletableFuture/completedFuture nil))
-        handler (handler (tomcats-handler container conversation (.equals (.scheme request) "https")) conversation)]
-    (doseq [[^String field ^String value] (websocket/handshake (.getHeader request "sec-websocket-key") protocol)]
+  "Sends the handshake, and has Tomcat make the connection a websocket's when its thread goes on;
+  returns a CompletableFuture that is completed when it is open. options: the server's, and
+  :container."
+  ^CompletableFuture
+  [^Request request ^Response response endpoint protocol listener {:keys [container], :as options}]
+  (let [conversation (Conversation. listener
+                                    options
+                                    endpoint
+                                    (CompletableFuture.)
+                                    (promise)
+                                    (AtomicBoolean.)
+                                    nil
+                                    (CompletableFuture/completedFuture nil))
+        handler (handler
+                  (tomcats-handler container conversation (.equals (.scheme request) "https"))
+                  conversation)]
+    (doseq [[^String field ^String value]
+            (websocket/handshake (.getHeader request "sec-websocket-key") protocol)]
       (.setString (.addValue (.getMimeHeaders response) field) value))
     (.setStatus response 101)
     (.action request ActionCode/UPGRADE (UpgradeToken. handler nil nil "websocket"))
@@ -287,9 +312,11 @@
   10)
 
 (defn await-open!
-  "Waits until what accept! returned is completed; throws IOException when the connection has ended before."
+  "Waits until what accept! returned is completed; throws IOException when the connection has ended
+  before."
   [^CompletableFuture opened]
   (try
     (.get opened patience-s TimeUnit/SECONDS)
     (catch ExecutionException e (throw (.getCause e)))
-    (catch TimeoutException e (throw (IOException. "The connection did not become a websocket" e)))))
+    (catch TimeoutException e
+      (throw (IOException. "The connection did not become a websocket" e)))))

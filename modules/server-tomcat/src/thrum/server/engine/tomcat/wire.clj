@@ -1,13 +1,16 @@
 (ns thrum.server.engine.tomcat.wire
   "One request of Tomcat's connector as a Wire.
 
-  Tomcat reads a connection on a fresh virtual thread whenever something has arrived, and the exchange runs there; what the same thread
-  reads after it, what becomes a websocket and a stream of HTTP/2 get a thread of their own. Tomcat's objects of a request are used again
-  for the next one as soon as the connection's thread returns: it waits until the exchange is over and nobody is inside of them any more.
+  Tomcat reads a connection on a fresh virtual thread whenever something has arrived, and the
+  exchange runs there; what the same thread reads after it, what becomes a websocket and a stream of
+  HTTP/2 get a thread of their own. Tomcat's objects of a request are used again for the next one as
+  soon as the connection's thread returns: it waits until the exchange is over and nobody is inside
+  of them any more.
 
-  On HTTP/1 Tomcat's waits for a client swallow interrupts. On HTTP/2 an interrupt of a thread inside Tomcat ends the connection, with all
-  other streams. What may wait, and on HTTP/2 whatever writes, is therefore done by a thread of its own, which the exchange's waits for. An
-  abort closes the socket under it, and wakes it; of HTTP/2 it resets the stream, and interrupts nobody."
+  On HTTP/1 Tomcat's waits for a client swallow interrupts. On HTTP/2 an interrupt of a thread
+  inside Tomcat ends the connection, with all other streams. What may wait, and on HTTP/2 whatever
+  writes, is therefore done by a thread of its own, which the exchange's waits for. An abort closes
+  the socket under it, and wakes it; of HTTP/2 it resets the stream, and interrupts nobody."
   (:require
    [thrum.impl.jdk :as jdk]
    [thrum.server.engine.tomcat.connections :as connections]
@@ -37,7 +40,8 @@
 ;; The request
 
 (defn- text
-  "Returns the text as it arrived. Tomcat's own way, over a cache and a decoder, took a tenth of the whole time."
+  "Returns the text as it arrived. Tomcat's own way, over a cache and a decoder, took a tenth of the
+  whole time."
   ^String [^MessageBytes field]
   (if (= MessageBytes/T_BYTES (.getType field))
     (let [bytes (.getByteChunk field)]
@@ -45,7 +49,8 @@
     (or (.toString field) "")))
 
 (defn- before
-  "Returns what stands before the path in an absolute target, which Tomcat takes off: scheme and authority; \"\" where there is nothing."
+  "Returns what stands before the path in an absolute target, which Tomcat takes off: scheme and
+  authority; \"\" where there is nothing."
   ^String [^MessageBytes path]
   (let [bytes (.getByteChunk path)
         ^bytes buffer (.getBytes bytes)
@@ -85,8 +90,8 @@
        (not (body-read? request))))
 
 (defn- reset?
-  "Tells whether the client has reset its stream of HTTP/2: to who reads the body Tomcat says that it has ended, and to who asks whether
-  more can be read, that it has not."
+  "Tells whether the client has reset its stream of HTTP/2: to who reads the body Tomcat says that
+  it has ended, and to who asks whether more can be read, that it has not."
   [^Request request]
   (.action request ActionCode/NB_READ_INTEREST (AtomicBoolean.))
   (some? (.getAttribute request RequestDispatcher/ERROR_EXCEPTION)))
@@ -151,8 +156,8 @@
         (recur (+ i 2))))))
 
 (def ^:private no-trailers
-  "With trailers, which may be none, a body is sent in chunks also where the connection closes after it: the end of a connection would
-  look like the end of the body."
+  "With trailers, which may be none, a body is sent in chunks also where the connection closes after
+  it: the end of a connection would look like the end of the body."
   (reify Supplier (get [_] nil)))
 
 (def ^:private cut
@@ -174,8 +179,9 @@
        (neg? (.getContentLengthLong response))))
 
 (def ^:private ^:const last-status
-  "What is answered at a deadline, by another thread than the handler's, which may go on; Tomcat closes the connection after it, when that
-  has ended. Nothing more is sent until then, and the client is told so."
+  "What is answered at a deadline, by another thread than the handler's, which may go on; Tomcat
+  closes the connection after it, when that has ended. Nothing more is sent until then, and the
+  client is told so."
   503)
 
 (defn- finish!
@@ -198,7 +204,7 @@
   (^Object become [state])          ; the exchange is over, as state says; throws IOException when it was before
   (^boolean isOver [])
   (^Object cut [])                  ; ends a stream of HTTP/2 under those who are inside
-  (^Object state []))               ; how the exchange ended, once nobody is inside; nil before
+  (^Object state [])) ; how the exchange ended, once nobody is inside; nil before
 
 (defmacro ^:private inside
   "Evaluates the forms while Tomcat's objects belong to this exchange; aborts it when they throw."
@@ -214,7 +220,8 @@
          (throw (flow/io-exception t#))))))
 
 (defmacro ^:private waiting
-  "Evaluates the forms like inside, on another thread: an interrupt of this one ends its wait, and the exchange."
+  "Evaluates the forms like inside, on another thread: an interrupt of this one ends its wait, and
+  the exchange."
   [[wire] & forms]
   `(try
      (flow/await! (flow/elsewhere (fn [] (inside [~wire] ~@forms))))
@@ -227,10 +234,10 @@
 (def ^:private ^ThreadFactory cutting-threads
   (jdk/clean-threads "tomcat-reset"))
 
-;; owner: the connection's thread. over: nil, :complete, :aborted or :upgraded. threads: those inside. woken: those inside that the abort has interrupted.
-(deftype TomcatWire [^Request request ^Response response endpoint options shared remote local ^Thread owner ^Lock lock
-                     ^:unsynchronized-mutable over
-                     ^List threads
+;; owner: the connection's thread. over: nil, :complete, :aborted or :upgraded. threads: those
+;; inside. woken: those inside that the abort has interrupted.
+(deftype TomcatWire [^Request request ^Response response endpoint options shared remote local
+                     ^Thread owner ^Lock lock ^:unsynchronized-mutable over ^List threads
                      ^:unsynchronized-mutable ^List woken
                      ^:unsynchronized-mutable ^OutputStream begun]
   Turns
@@ -239,7 +246,8 @@
     (try
       (when over (throw (IOException. "The exchange is over")))
       (.add threads (Thread/currentThread))
-      (finally (.unlock lock))))
+      (finally
+        (.unlock lock))))
   (leave [_]
     (.lock lock)
     (try
@@ -248,29 +256,35 @@
         ;; It was for the wait that is over.
         (when (and woken (.contains woken me)) (Thread/interrupted))
         (when (and over (.isEmpty threads) (not (identical? me owner))) (LockSupport/unpark owner)))
-      (finally (.unlock lock))))
+      (finally
+        (.unlock lock))))
   (become [_ state]
     (.lock lock)
     (try
       (when over (throw (IOException. "The exchange was aborted")))
       (set! over state)
-      (finally (.unlock lock))))
+      (finally
+        (.unlock lock))))
   (state [_]
     (.lock lock)
     (try
       (when (.isEmpty threads) over)
-      (finally (.unlock lock))))
-
+      (finally
+        (.unlock lock))))
   (isOver [_]
     (.lock lock)
     (try
       (some? over)
-      (finally (.unlock lock))))
+      (finally
+        (.unlock lock))))
   (cut [this]
-    (let [cutting (.newThread cutting-threads #(try (stream/cut! request) (finally (.leave this))))]
+    (let [cutting (.newThread cutting-threads
+                              #(try
+                                 (stream/cut! request)
+                                 (finally
+                                   (.leave this))))]
       (.add threads cutting)
       (.start cutting)))
-
   Wire
   (method [_] (.getMethod request))
   (target [_] (target-of request))
@@ -284,44 +298,39 @@
   (body [this] (when (body? request) (input this request)))
   (send [this status headers body]
     (if shared
-      (waiting [this]
-        (send-all! response true status headers body)
-        (.become this :complete))
+      (waiting [this] (send-all! response true status headers body) (.become this :complete))
       (inside [this]
-        (send-all! response false status headers body)
-        (when (and (= last-status status) (not (identical? owner (Thread/currentThread))))
-          (connections/finish! request))
-        (.become this :complete))))
+              (send-all! response false status headers body)
+              (when (and (= last-status status) (not (identical? owner (Thread/currentThread))))
+                (connections/finish! request))
+              (.become this :complete))))
   (begin [this status headers length]
-    (inside [this]
-      (set-head! response shared status headers)
-      (frame! request response length))
+    (inside [this] (set-head! response shared status headers) (frame! request response length))
     (set! begun (output this response))
     begun)
-  (end [this]
-    (.flush begun)
-    (waiting [this]
-      (finish! response)
-      (.become this :complete)))
+  (end [this] (.flush begun) (waiting [this] (finish! response) (.become this :complete)))
   (abort [this]
     (.lock lock)
     (try
       (when-not over
         (set! over :aborted)
-        (cond
-          (not shared) (do (connections/close! request (delimited-by-end? request response))
-                           (set! woken (ArrayList. threads))
-                           (run! #(.interrupt ^Thread %) threads))
-          ;; Otherwise the connection's thread resets the stream.
-          (not (.isEmpty threads)) (.cut this))
+        (cond (not shared) (do
+                             (connections/close! request (delimited-by-end? request response))
+                             (set! woken (ArrayList. threads))
+                             (run! #(.interrupt ^Thread %) threads))
+              ;; Otherwise the connection's thread resets the stream.
+              (not (.isEmpty threads)) (.cut this))
         (LockSupport/unpark owner))
-      (finally (.unlock lock))))
+      (finally
+        (.unlock lock))))
   (watch [_ _] false)
   (unwatch [_])
   (upgrade [this headers protocol listener]
-    (let [opened (inside [this]
+    (let [opened (inside
+                   [this]
                    (set-head! response shared 101 headers)
-                   (let [opened (websocket/accept! request response endpoint protocol listener options)]
+                   (let [opened
+                         (websocket/accept! request response endpoint protocol listener options)]
                      (.become this :upgraded)
                      opened))]
       (websocket/await-open! opened))))
@@ -349,27 +358,29 @@
   (let [piece (volatile! (ByteBuffer/allocate 0))
         read (volatile! 0)
         handler (chunk-reader piece)
-        there? #(do (.action request ActionCode/AVAILABLE false) (pos? (.getAvailable request)))
+        there? #(do
+                  (.action request ActionCode/AVAILABLE false)
+                  (pos? (.getAvailable request)))
         fill #(let [n (.doRead request handler)]
                 (if (neg? n)
-                  (when (or (.isOver wire) (cut-off? request (.-shared wire) @read)) (throw (EOFException. "The body was cut off")))
+                  (when (or (.isOver wire) (cut-off? request (.-shared wire) @read))
+                    (throw (EOFException. "The body was cut off")))
                   (vswap! read + n))
                 n)
-        read! (fn [bytes offset n]
-                (cond
-                  (zero? (long n)) 0
-                  (.hasRemaining ^ByteBuffer @piece) (inside [wire] (taken @piece bytes offset n))
-                  :else
-                  (let [got (if (and (not (.-shared wire)) (inside [wire] (there?)))
-                              (inside [wire] (fill))
-                              (waiting [wire] (fill)))]
-                    (if (neg? (long got)) -1 (recur bytes offset n)))))]
+        read!
+        (fn [bytes offset n]
+          (cond (zero? (long n)) 0
+                (.hasRemaining ^ByteBuffer @piece) (inside [wire] (taken @piece bytes offset n))
+                :else (let [got (if (and (not (.-shared wire)) (inside [wire] (there?)))
+                                  (inside [wire] (fill))
+                                  (waiting [wire] (fill)))]
+                        (if (neg? (long got)) -1 (recur bytes offset n)))))]
     (proxy [InputStream] []
-      (read
-        ([] (let [one (byte-array 1)]
-              (if (neg? (long (read! one 0 1))) -1 (bit-and 0xff (aget one 0)))))
-        ([bytes] (read! bytes 0 (alength ^bytes bytes)))
-        ([bytes offset n] (read! bytes offset n)))
+      (read ([]
+             (let [one (byte-array 1)]
+               (if (neg? (long (read! one 0 1))) -1 (bit-and 0xff (aget one 0)))))
+            ([bytes] (read! bytes 0 (alength ^bytes bytes)))
+            ([bytes offset n] (read! bytes offset n)))
       (available [] (.remaining ^ByteBuffer @piece)))))
 
 (def ^:private ^:const buffered
@@ -398,14 +409,26 @@
 ;; The connection's side
 
 (defn wire
-  "Returns the wire of a request of Tomcat's, nil where the client has gone already; endpoint: where its connection is;
-  options: the server's, and :container, that of its websockets."
+  "Returns the wire of a request of Tomcat's, nil where the client has gone already; endpoint: where
+  its connection is; options: the server's, and :container, that of its websockets."
   ^TomcatWire [^Request request response endpoint options]
   (let [lock (ReentrantLock.)
         remote (remote-of request)
         local (local-of request)]
     (when (and remote local)
-      (TomcatWire. request response endpoint options (shared? request) remote local (Thread/currentThread) lock nil (ArrayList. 2) nil nil))))
+      (TomcatWire. request
+                   response
+                   endpoint
+                   options
+                   (shared? request)
+                   remote
+                   local
+                   (Thread/currentThread)
+                   lock
+                   nil
+                   (ArrayList. 2)
+                   nil
+                   nil))))
 
 (defn- serve! [^TomcatWire wire serve]
   (try
@@ -418,19 +441,22 @@
   (jdk/clean-threads "http-request"))
 
 (def ^:private ^:const note
-  "Where a request of Tomcat's, which is used again and again, keeps the thread that it was last handled on."
+  "Where a request of Tomcat's, which is used again and again, keeps the thread that it was last
+  handled on."
   31)
 
 (defn- apart?
-  "Tells whether the exchange needs a thread of its own: the connection's has handled a request already, or must go on before the exchange
-  is over, for it becomes a websocket, or its stream is reset."
+  "Tells whether the exchange needs a thread of its own: the connection's has handled a request
+  already, or must go on before the exchange is over, for it becomes a websocket, or its stream is
+  reset."
   [^Request request]
   (or (shared? request)
       (identical? (Thread/currentThread) (.getNote request note))
       (some? (.getHeader request "upgrade"))))
 
 (defn- await-end!
-  "Waits until the exchange is over and nobody is inside of its objects; returns how it ended. An interrupt is not meant for this wait."
+  "Waits until the exchange is over and nobody is inside of its objects; returns how it ended. An
+  interrupt is not meant for this wait."
   [^TomcatWire wire]
   (loop []
     (or (.state wire)
@@ -439,8 +465,9 @@
             (recur)))))
 
 (defn- conclude!
-  "Waits, on the connection's thread, until the exchange is over and its objects are free; tells Tomcat how it ended. After serve has
-  returned another thread may still be about to answer: that of a deadline."
+  "Waits, on the connection's thread, until the exchange is over and its objects are free; tells
+  Tomcat how it ended. After serve has returned another thread may still be about to answer: that of
+  a deadline."
   [^TomcatWire wire ^Response response]
   (when (= :aborted (await-end! wire))
     (when (.-shared wire)
@@ -449,7 +476,8 @@
     (.action response ActionCode/CLOSE_NOW nil)))
 
 (defn handle!
-  "Has the request served on a fresh virtual thread, and waits until it is: on this one, the connection's, where that is fresh."
+  "Has the request served on a fresh virtual thread, and waits until it is: on this one, the
+  connection's, where that is fresh."
   [^Request request response endpoint options serve]
   (if-some [wire (wire request response endpoint options)]
     (try

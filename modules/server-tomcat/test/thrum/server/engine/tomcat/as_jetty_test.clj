@@ -1,5 +1,6 @@
 (ns thrum.server.engine.tomcat.as-jetty-test
-  "What is tested of Jetty, its threads, starts, slow clients, websockets, TLS and HTTP/2, holds for Tomcat."
+  "What is tested of Jetty, its threads, starts, slow clients, websockets, TLS and HTTP/2, holds for
+  Tomcat."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server.engine.jetty-test :as jetty]
@@ -14,13 +15,17 @@
 
 (def ^:private elsewhere
   "Tests of what Tomcat does not do, and of Jetty below thrum.server."
-  #{'a-client-that-closes-or-resets-interrupts-its-handler 'a-client-that-stays-is-not-taken-for-gone
-    'watched-connections-are-kept-and-pipelined 'a-configurator-gets-the-server-before-it-starts
+  #{'a-client-that-closes-or-resets-interrupts-its-handler
+    'a-client-that-stays-is-not-taken-for-gone 'watched-connections-are-kept-and-pipelined
+    'a-configurator-gets-the-server-before-it-starts
     'a-stream-that-is-reset-interrupts-its-handler-alone
-    'a-websocket-that-jetty-declines-is-no-open-connection 'bytes-beyond-ascii-stay-as-they-were-sent})
+    'a-websocket-that-jetty-declines-is-no-open-connection
+    'bytes-beyond-ascii-stay-as-they-were-sent})
 
-(defn- tests-of [test-ns]
-  (for [[sym v] (sort-by key (ns-publics test-ns)) :when (and (:test (meta v)) (not (elsewhere sym)))]
+(defn- tests-of
+  [test-ns]
+  (for [[sym v] (sort-by key (ns-publics test-ns))
+        :when (and (:test (meta v)) (not (elsewhere sym)))]
     (:test (meta v))))
 
 (defn- run-all! [test-ns]

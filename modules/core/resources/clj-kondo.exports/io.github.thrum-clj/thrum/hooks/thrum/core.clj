@@ -1,5 +1,6 @@
 (ns hooks.thrum.core
-  "What clj-kondo sees instead of the macros of thrum.core that bind names. What a hook throws is reported at the call.")
+  "What clj-kondo sees instead of the macros of thrum.core that bind names. What a hook throws is
+  reported at the call.")
 
 (defn- refuse [message form]
   (throw (ex-info (str message ", not " (pr-str form)) {:level :error})))
