@@ -171,8 +171,8 @@
                                         [1 3 [:samples] []] ":thrum-all left running: []"
                                         [2 1 [:samples 0 :left] nil]
                                         ":executor left running: [nil]"
-                                        [0 3 [:over-limit] 2.5] ":thrum-all should stay within 2"
-                                        [1 2 [:median-ms] 150] ":executor should take 1.3 times"}]
+                                        [0 3 [:over-limit] 3.5] ":thrum-all should stay within 3"
+                                        [1 2 [:median-ms] 150] ":executor should take 1.2 times"}]
     (is
       (str/includes?
         (str (first (check-lab/complaints
@@ -202,8 +202,8 @@
 
 (deftest what-spring-cannot-do-is-told
   (doseq [[[part row path value] text]
-          {[0 1 [:median-ms] 1700] ":platform-20-warm should take 3 times as long"
-           [0 1 [:over-limit] 1.7] ":virtual-warm should stay within 1.6"
+          {[0 1 [:median-ms] 2000] ":platform-20-warm should take 2.6 times as long"
+           [0 1 [:over-limit] 2.0] ":virtual-warm should stay within 1.9"
            [1 0 [:median-points 1 1] 90.0]
            "faster than its limit line with 20 requests at once: 90.0"}]
     (is
