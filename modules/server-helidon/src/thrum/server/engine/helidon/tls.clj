@@ -1,37 +1,13 @@
 (ns thrum.server.engine.helidon.tls
   "From the options to sockets of TLS."
+  (:require
+   [thrum.server.spi.tls :as spi-tls])
   (:import
-   (java.io File InputStream)
+   (java.io InputStream)
    (java.net Socket)
-   (java.security KeyStore)
-   (javax.net.ssl KeyManagerFactory SSLContext SSLPeerUnverifiedException SSLSocket SSLSocketFactory TrustManagerFactory)))
+   (javax.net.ssl SSLPeerUnverifiedException SSLSocket SSLSocketFactory)))
 
 (set! *warn-on-reflection* true)
-
-(defn- chars-of ^chars [^String password]
-  (some-> password .toCharArray))
-
-(defn- load-store ^KeyStore [store password]
-  (cond
-    (instance? KeyStore store) store
-    (instance? File store) (KeyStore/getInstance ^File store (chars-of password))
-    :else (recur (File. ^String store) password)))
-
-(defn- key-managers ^"[Ljavax.net.ssl.KeyManager;" [{:keys [keystore key-password]}]
-  (.getKeyManagers (doto (KeyManagerFactory/getInstance "PKIX")
-                     (.init (load-store keystore key-password) (chars-of key-password)))))
-
-(defn- trust-managers
-  "Returns nil where the JVM's own certificates count."
-  ^"[Ljavax.net.ssl.TrustManager;" [{:keys [truststore trust-password]}]
-  (when truststore
-    (.getTrustManagers (doto (TrustManagerFactory/getInstance "PKIX")
-                         (.init (load-store truststore trust-password))))))
-
-(defn- context ^SSLContext [{:keys [ssl-context] :as options}]
-  (or ssl-context
-      (doto (SSLContext/getInstance "TLS")
-        (.init (key-managers options) (trust-managers options) nil))))
 
 (defn- layered
   "Returns a socket of TLS, its server's end, on top of a connected one, which it closes when it is
@@ -43,7 +19,7 @@
   "Returns a function from a connected socket to a SSLSocket on top of it, whose handshake has not
   begun. Throws what the key stores do where they cannot be loaded."
   [{:keys [client-auth] :as options}]
-  (let [factory (.getSocketFactory (context options))]
+  (let [factory (.getSocketFactory (spi-tls/ssl-context options))]
     (fn [raw]
       (let [socket (layered factory raw)
             parameters (doto (.getSSLParameters socket)
