@@ -22,7 +22,7 @@
 ;; Options
 
 (defn- cell [x]
-  (str/replace (str x) "|" "\\|"))
+  (-> (str x) (str/replace "|" "\\|") (str/replace #"\s+" " ")))
 
 (defn- option-row
   [[k {:keys [default accepts doc]}]]

@@ -141,8 +141,7 @@
   Options, in place of close? and ex-handler:
     :close?   - whether `to` is closed at the end, default true
     :on-error - :report (default) as above without an ex-handler; :skip drops the item; :close ends
-    the pipeline with that throwable, after the results
-                of the items before it, and cancels the later ones; or a function, as ex-handler
+                the pipeline with that throwable, after the results of the items before it, and cancels the later ones; or a function, as ex-handler
     :window, :name, :wrap, :scoped-values - as in thrum.core/pmap
 
   Returns a channel that closes when all has ended. With a map of options it delivers before that

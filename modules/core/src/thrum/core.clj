@@ -138,8 +138,7 @@
   limit: a positive integer, or a map of options:
     :limit  - how many tasks may run at once; required
     :window - how many may have been started and not yet been consumed, default 8 x limit. So many
-    results are held in memory:
-              512 x 8 results of 1 MB are 4 GB
+              results are held in memory: 512 x 8 results of 1 MB are 4 GB
     :name   - of the threads, instead of pmap
     :wrap   - see *wrap*
     :scoped-values - a vector of java.lang.ScopedValues (JDK 25), bound in each task to what they

@@ -95,12 +95,11 @@
 
   Options:
     :dispatch-threads - how many daemon platform threads run go blocks and callbacks, with names
-    such as async-dispatch-17;
-                        default none: these run on virtual threads as well, each step of a go block
-                        on a fresh one
+                        such as async-dispatch-17; default none: these run on virtual threads as
+                        well, each step of a go block on a fresh one
     :wrap             - instead of t/*wrap* as it is when and where something is submitted: for a
-    callback, by whoever takes or
-                        puts; for a go block that has parked, by whoever wakes it"
+                        callback, by the one that takes or puts; for a go block that has parked, by
+                        the one that wakes it"
   [options]
   (let [{:keys [dispatch-threads wrap]} (options/check rows options [:dispatch-threads :wrap])
         current-wrap (if (contains? options :wrap)

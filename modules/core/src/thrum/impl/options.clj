@@ -205,8 +205,8 @@
 ;; The first argument of the map family
 
 (def ^:private limit-first
-  "the limit comes first, as in (pmap 8 f coll); it is a positive integer, or a map of options with
-  a :limit")
+  (str "the limit comes first, as in (pmap 8 f coll); it is a positive integer, or a map of "
+       "options with a :limit"))
 
 (defn- limit-error [given]
   (error/invalid (if (and (ifn? given) (not (coll? given)))

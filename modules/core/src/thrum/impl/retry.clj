@@ -147,11 +147,11 @@
   "Returns the value of the first call of f that returns. After one that throws, it waits as the
   schedule says and calls again, until the attempts or the schedule are used up.
 
-  Options: :schedule - the waits, default (exponential 100 10000); each call of this function walks
-  it anew
-           :attempts - how many calls of f there are at most, default 3
-           :retry? - a predicate of the throwable, asked where another attempt is left; default:
-           every Exception
+  Options:
+    :schedule - the waits, default (exponential 100 10000); each call of this function walks it anew
+    :attempts - how many calls of f there are at most, default 3
+    :retry?   - a predicate of the throwable, asked where another attempt is left; default: every
+                Exception
 
   Not retried, whatever :retry? says: an Error, also one that a task failed with and its deref
   wrapped; what has an interruption in its cause chain, unless it is a :thrum/timeout, which a

@@ -42,8 +42,9 @@
   {:jetty {:sleep {:pool-50 (ring-figure 843 50), :thrum (ring-figure 2218 120)}}
    :http-kit {:sleep {:pool-50 (ring-figure 928 50), :thrum (ring-figure 2209 120)}}})
 
-(def ^:private spring-source "a demonstration of Spring Boot with Java 19, `ab` with 100 requests,
-  20 threads, on another machine")
+(def ^:private spring-source
+  (str "a demonstration of Spring Boot with Java 19, `ab` with 100 requests, 20 threads, on "
+       "another machine"))
 
 (defn- spring-figure [ms rounds]
   {:ms ms, :limit-line-ms (limit-line/ms rounds 1000), :source spring-source})
@@ -65,8 +66,9 @@
   "How many times as fast virtual threads were as 20 platform threads, as published."
   (/ 6161.0 2163.0))
 
-(def ^:private go-blocks-source "an article: 100 requests to a server on the internet, Clojure
-  1.12.3, a JDK that is not told")
+(def ^:private go-blocks-source
+  (str "an article: 100 requests to a server on the internet, Clojure 1.12.3, a JDK that is not "
+       "told"))
 
 (defn- go-blocks-figure [ms threads]
   {:ms ms, :limit-line-ms 1000.0, :threads threads, :source go-blocks-source})

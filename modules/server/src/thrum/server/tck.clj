@@ -180,14 +180,17 @@
 (defn run
   "Runs the cases against (run-server handler options), and returns their outcomes.
 
-  :capabilities - the set of what the server has; without it Thrum's own engine is asked :options   
-    - given to every server, beside those of the case :only         - the ids of the cases to run
-  :report       - a function of each outcome, called when it is there :limit-ms     - how long a
-  case may take (10000) :gaps         - the cases that the server is known to fail, id -> why: their
-  outcome is :gap, or :failed when they pass :stop :port   - functions of what run-server returns;
-  without them thrum.server's are taken, for the following too: :ssl-port :status :ready? (of the
-  server) :sse :send! :close! :pong! :open? :access-log :remaining-ms :pmap; cases that use one that
-  is not given are skipped"
+  :capabilities - the set of what the server has; without it Thrum's own engine is asked
+  :options      - given to every server, beside those of the case
+  :only         - the ids of the cases to run
+  :report       - a function of each outcome, called when it is there
+  :limit-ms     - how long a case may take (10000)
+  :gaps         - the cases that the server is known to fail, id -> why: their outcome
+                  is :gap, or :failed when they pass
+  :stop :port   - functions of what run-server returns; without them thrum.server's are
+                  taken, for the following too: :ssl-port :status :ready? (of the server) :sse
+                  :send! :close! :pong! :open? :access-log :remaining-ms :pmap; cases that use one
+                  that is not given are skipped"
   [run-server {:keys [only report gaps] :as given}]
   (let [env (env-of run-server given (tools-of given))
         capabilities (set (capabilities-of given))
@@ -208,7 +211,7 @@
   (str "| " (str/join " | " cells) " |"))
 
 (defn- escaped [sentence]
-  (str/replace sentence "|" "\\|"))
+  (-> sentence (str/replace "|" "\\|") (str/replace #"\s+" " ")))
 
 (defn table
   "Returns a markdown table of the cases and how each engine fares: engine -> outcomes, in the order

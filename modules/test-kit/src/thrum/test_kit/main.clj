@@ -18,11 +18,15 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private usage
-  "Options of -M:test: --ns SUBSTRING   only namespaces whose name contains it --var NS/NAME    only
-  this test --module NAME    only the tests of this module (core, lab, ...; root for the
-  repository's own); may be repeated --times N        every test N times, to hunt for one that fails
-  now and then --limit-s N      how long one test may take (60) --here           in this JVM alone;
-  --ns, --var and --times imply it --help           print this")
+  "Options of -M:test:
+  --ns SUBSTRING   only namespaces whose name contains it
+  --var NS/NAME    only this test
+  --module NAME    only the tests of this module (core, lab, ...; root for the repository's own);
+                   may be repeated
+  --times N        every test N times, to hunt for one that fails now and then
+  --limit-s N      how long one test may take (60)
+  --here           in this JVM alone; --ns, --var and --times imply it
+  --help           print this")
 
 ;; Arguments
 

@@ -59,8 +59,8 @@
               :virtual? true}})
 
 (def ^:private limit-line-about
-  "rounds × what a request waits; on platform threads a round for as many requests as there are
-  threads, on virtual threads one for all")
+  (str "rounds × what a request waits; on platform threads a round for as many requests as there "
+       "are threads, on virtual threads one for all"))
 
 (def ^:private questions
   "The parts of bursts."
