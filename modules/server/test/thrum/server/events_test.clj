@@ -9,6 +9,7 @@
   (:import
    (clojure.lang ExceptionInfo)
    (java.io ByteArrayOutputStream IOException OutputStream)
+   (java.util.concurrent CountDownLatch)
    (thrum.server.impl.sink Target)))
 
 (set! *warn-on-reflection* true)
@@ -84,3 +85,30 @@
              {:heartbeat-ms 1}
              (gone)
              #(deliver lost :lost))))
+
+(defn- blocking
+  "Returns a stream whose writes count entered down, and block until the gate opens."
+  ^OutputStream [^CountDownLatch entered gate]
+  (proxy [OutputStream] []
+    (write [_]
+      (.countDown entered)
+      @gate)
+    (flush [])))
+
+(defn- send-one! [out]
+  (stream! #(events/send! % "x") {:heartbeat-ms nil} out not-lost))
+
+(deftest writes-that-block-keep-no-carrier
+  (let [carriers (.availableProcessors (Runtime/getRuntime))
+        entered (CountDownLatch. carriers), gate (promise), ran (promise), outcome (promise)
+        start #(Thread/startVirtualThread (fn [] (send-one! (blocking entered gate))))
+        streams (vec (repeatedly carriers start))]
+    ;; Not a virtual thread, which could not run itself.
+    (.start (Thread/ofPlatform)
+            (fn []
+              (.await entered)
+              (Thread/startVirtualThread #(deliver ran true))
+              (deliver outcome (deref ran 5000 :kept))
+              (deliver gate true)))
+    (is (true? @outcome))
+    (run! #(Thread/.join %) streams)))

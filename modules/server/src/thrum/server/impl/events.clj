@@ -11,6 +11,7 @@
   (:import
    (java.io IOException OutputStream)
    (java.nio.charset StandardCharsets)
+   (java.util.concurrent.locks ReentrantLock)
    (thrum.server.impl.sink Target)))
 
 (set! *warn-on-reflection* true)
@@ -27,23 +28,34 @@
 ;; A body: f is called with what events are sent through.
 (deftype Stream [f heartbeat-ms])
 
-(deftype Events [^Target target ^OutputStream out ^:unsynchronized-mutable open
-                 ^:unsynchronized-mutable over ^:unsynchronized-mutable ^long sent
-                 ^:unsynchronized-mutable alarm]
+(deftype Events [^Target target ^OutputStream out ^ReentrantLock lock
+                 ^:unsynchronized-mutable open ^:unsynchronized-mutable over
+                 ^:unsynchronized-mutable ^long sent ^:unsynchronized-mutable alarm]
   IEvents
-  (write [this text]
+  (write [_ text]
     (let [bytes (.getBytes text StandardCharsets/UTF_8)]
-      (locking this
+      (sink/holding lock
         (when-not open (throw (IOException. "The stream of events has ended")))
         (sink/telling target (.write out bytes) (.flush out))
         (set! sent (+ sent (alength bytes)))
         nil)))
-  (await [this a] (locking this (set! alarm a) (when-not open (deadline/disarm! a))))
-  (end [this cancel] (locking this (when open (set! over true) (set! open false) (cancel))))
-  (ended [this] (locking this (boolean over)))
-  (finish [this] (locking this (set! open false) (when alarm (deadline/disarm! alarm))))
-  (isOpen [this] (locking this (boolean open)))
-  (sent [this] (locking this sent)))
+  (await [_ a]
+    (sink/holding lock
+      (set! alarm a)
+      (when-not open (deadline/disarm! a))))
+  (end [_ cancel]
+    (sink/holding lock
+      (when open
+        (set! over true)
+        (set! open false)
+        (cancel))))
+  (ended [_] (sink/holding lock (boolean over)))
+  (finish [_]
+    (sink/holding lock
+      (set! open false)
+      (when alarm (deadline/disarm! alarm))))
+  (isOpen [_] (sink/holding lock (boolean open)))
+  (sent [_] (sink/holding lock sent)))
 
 ;; The format (HTML, 9.2)
 
@@ -118,7 +130,7 @@
   own; (lost) is called there when a heartbeat could not be sent: the client has gone."
   [^Stream stream ^Target target {:keys [opened] :as exchange}]
   (let [out (.begin target nil)
-        events (Events. target out true false 0 nil)]
+        events (Events. target out (ReentrantLock.) true false 0 nil)]
     (.flush out)
     (when-some [ms (.-heartbeat-ms stream)] (beat-later! events ms exchange))
     (opened events)

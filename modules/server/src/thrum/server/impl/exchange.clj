@@ -10,6 +10,7 @@
    [thrum.impl.scope :as form]
    [thrum.impl.shown :as shown]
    [thrum.impl.wait :as wait]
+   [thrum.server.impl.access-log :as access-log]
    [thrum.server.impl.body :as body]
    [thrum.server.impl.events :as events]
    [thrum.server.impl.health :as health]
@@ -100,7 +101,8 @@
     (locking this
       (set! socket s)
       (set! status 101)
-      (set! stage :socket)))
+      ;; Not over :dead: who has ended it counts on it.
+      (when (= :committed stage) (set! stage :socket))))
   (streaming [this events]
     (locking this (set! socket events)))
   (unbind [_] (set! unbound true))
@@ -504,7 +506,8 @@
   "Logs what was thrown; its class alone where it cannot be printed."
   [^Exchange x ^Throwable t]
   (let [{:keys [request-method uri]} (.request x)
-        sentence (str "A request failed: " (some-> request-method name) " " uri)]
+        target (access-log/escaped uri)
+        sentence (str "A request failed: " (some-> request-method name) " " target)]
     (try
       (.log logger System$Logger$Level/ERROR sentence t)
       (catch Throwable _

@@ -157,7 +157,7 @@
       (.equals name (aget fields i)) i
       :else (recur (+ i 2)))))
 
-(defn- joined-fields
+(defn- joined-one-by-one
   "Returns the headers with each name once, its values joined."
   ^objects [^objects headers]
   (let [n (alength headers)
@@ -178,11 +178,20 @@
   "How many elements a map has at most that is searched one by one."
   48)
 
-(defn- header-map [headers]
-  (let [fields (joined-fields headers)]
-    (if (<= (alength fields) most-in-an-array)
-      (PersistentArrayMap. fields)
-      (apply hash-map fields))))
+(defn- hashed
+  "Returns the map of many headers, whose names are looked up: among thousands a search one by one
+  would take the square of their number."
+  [^objects headers]
+  (loop [i 0, fields (transient {})]
+    (if (= i (alength headers))
+      (persistent! fields)
+      (let [name (aget headers i), value (aget headers (inc i)), before (get fields name)]
+        (recur (+ i 2) (assoc! fields name (if before (joined name before value) value)))))))
+
+(defn- header-map [^objects headers]
+  (if (<= (alength headers) most-in-an-array)
+    (PersistentArrayMap. (joined-one-by-one headers))
+    (hashed headers)))
 
 ;; Framing (RFC 9112, 6)
 

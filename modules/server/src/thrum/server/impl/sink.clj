@@ -4,7 +4,8 @@
   Content-Length is sent, and fewer are a failure."
   {:no-doc true}
   (:import
-   (java.io ByteArrayOutputStream IOException OutputStream)))
+   (java.io ByteArrayOutputStream IOException OutputStream)
+   (java.util.concurrent.locks ReentrantLock)))
 
 (set! *warn-on-reflection* true)
 
@@ -32,6 +33,16 @@
 (defn- too-short [length written]
   (IOException. (str "The body has " written " bytes, and its Content-Length is " length)))
 
+(defmacro holding
+  "Runs the body with the lock held. Not a monitor: before JDK 24 a thread that blocks inside one
+  keeps a carrier thread, and a client decides how long a write blocks."
+  [lock & body]
+  `(let [^ReentrantLock lock# ~lock]
+     (.lock lock#)
+     (try
+       ~@body
+       (finally (.unlock lock#)))))
+
 (defmacro telling
   "Runs the body, which writes to the engine; tells the target where that fails."
   [target & body]
@@ -48,14 +59,14 @@
   (telling target (.flush out)))
 
 ;; length: what was promised, or nil.
-(deftype Sink [^Target target length thread
+(deftype Sink [^Target target length thread ^ReentrantLock lock
                ^:unsynchronized-mutable ^ByteArrayOutputStream held
                ^:unsynchronized-mutable ^OutputStream out
                ^:volatile-mutable ^long written
                ^:volatile-mutable closed]
   ISink
   (write [this b offset n]
-    (locking this
+    (holding lock
       (when closed (throw (IOException. "The response's body is complete")))
       (when (and length (< (long length) (+ written n))) (throw (too-long length)))
       (when (and (nil? out) (< most-held (+ written n))) (.begin this))
@@ -68,12 +79,12 @@
     (write-out! out target (.toByteArray held) 0 (.size held))
     (set! held nil))
   (flush [this]
-    (locking this
+    (holding lock
       (when-not closed
         (when-not out (.begin this))
         (flush-out! out target))))
-  (finish [this]
-    (locking this
+  (finish [_]
+    (holding lock
       (when (and length (not= (long length) written)) (throw (too-short length written)))
       (if out
         (.end target)
@@ -88,7 +99,8 @@
   "Returns a sink for the calling thread, which is woken when it is closed; length: how many bytes
   it must be, or nil."
   ^Sink [target length]
-  (Sink. target length (Thread/currentThread) (ByteArrayOutputStream. 512) nil 0 false))
+  (Sink. target length (Thread/currentThread) (ReentrantLock.) (ByteArrayOutputStream. 512) nil 0
+    false))
 
 (defn stream
   "Returns the sink as a java.io.OutputStream. Closing it says that the body is whole."

@@ -88,6 +88,15 @@
   [env]
   (expect= "a,b,c" (without-blanks (header-of env "x-many" "X-Many: a" "x-many: b" "X-MANY: c"))))
 
+(defcase repeated-headers-among-many-are-joined "4.2"
+  "Among a hundred headers too those of one name reach the handler as one value, in their order."
+  [env]
+  (let [others (map #(str "X-Other-" % ": " %) (range 100))
+        lines (concat ["X-Many: a"] others ["x-many: b"])
+        {:keys [headers]} (scene/received env (apply wire/get "/" lines))]
+    (expect= "a,b" (without-blanks (get headers "x-many")))
+    (expect= (map str (range 100)) (map #(get headers (str "x-other-" %)) (range 100)))))
+
 (defcase cookies-are-joined-with-semicolons "4.2"
   "Cookie headers are joined with semicolons."
   [env]

@@ -88,7 +88,7 @@
    :knows-no-extensions [:chunk-extensions-are-ignored]
    :knows-no-framing [:garbled-lengths-are-not-sent]
    :knows-no-zeros [:chunk-sizes-may-begin-with-zeros]
-   :last-header-wins [:repeated-headers-are-joined]
+   :last-header-wins [:repeated-headers-among-many-are-joined :repeated-headers-are-joined]
    :last-wins [:async-connection-is-kept :async-raise-after-respond-is-ignored
                :async-responds-later]
    :leaks-from-overload [:on-overload-may-fail]
