@@ -19,9 +19,10 @@
 
 (defmacro defcase
   "Defines a case: (defcase name \"4.3\" \"One sentence.\" attributes? [env] body…), where
-  attributes is a form of a map."
+  attributes is a form of a map. The sentence may go over several lines."
   [name section sentence & more]
-  (let [[attributes [[env] & body]]
+  (let [sentence (str/replace sentence #"\s+" " ")
+        [attributes [[env] & body]]
         (if (vector? (first more)) [{} more] [(first more) (rest more)])]
     `(def ~(vary-meta name assoc ::case true :doc sentence)
        (merge {:id ~(keyword name), :section ~section, :sentence ~sentence, :run (fn [~env] ~@body)}
