@@ -31,6 +31,9 @@
     :lib 'io.github.thrum-clj/thrum-server
     :description
     "Ring servers on virtual threads: one contract over proven engines, bounded, with deadlines and drain."}
+   {:module "server-tck"
+    :lib 'io.github.thrum-clj/thrum-server-tck
+    :description "The contract of a Ring server as cases over raw sockets, for any server."}
    {:module "server-jetty"
     :lib 'io.github.thrum-clj/thrum-server-jetty
     :description "Jetty 12.1 as an engine of thrum-server."}

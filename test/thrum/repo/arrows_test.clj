@@ -28,6 +28,7 @@
    "server" {:modules #{"core"}
              :libraries #{}
              :packages ["java." "javax." "clojure.lang." "com.sun.net.httpserver."]}
+   "server-tck" {:modules #{}, :libraries #{}, :packages ["java." "javax." "clojure.lang."]}
    "server-jetty" {:modules #{"core" "server"}
                    :libraries #{}
                    :packages ["java." "javax." "clojure.lang." "org.eclipse.jetty."]}

@@ -89,6 +89,12 @@
     (is (not-any? #(re-find #"test|\.edn$" %)
                   (remove #(str/starts-with? % "clj-kondo.exports/") (entries artifact))))))
 
+(deftest the-contract-is-an-artifact-of-its-own
+  (is (= #{["org.clojure" "clojure" "1.12.6"]} (dependencies "thrum-server-tck")))
+  (is (contains? (entries "thrum-server-tck") "thrum/server/tck.clj"))
+  (is (not-any? #(re-find #"soak|_test" %) (entries "thrum-server-tck")))
+  (is (not-any? #(re-find #"tck" %) (entries "thrum-server"))))
+
 (deftest javas-jar-holds-classes-for-the-oldest-jdk
   (is (contains? (dependencies "thrum-java") ["io.github.thrum-clj" "thrum" @(build 'version)]))
   (is (= #{} (into #{} (filter #(re-find #"\.(?:java|clj)$|[Ss]amples" %)) (entries "thrum-java"))))

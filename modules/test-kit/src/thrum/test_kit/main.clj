@@ -170,7 +170,7 @@
   "What each child runs: [title modules way]. The longest come first, so that no processor is idle
   at the end."
   [["lab" ["lab"] this-jvm]
-   ["server" ["server"] this-jvm]
+   ["server" ["server" "server-tck"] this-jvm]
    ["the repository" ["root" "test-kit"] this-jvm]
    ["core" ["core"] as-users-run-it]
    ["core, on a single carrier thread" ["core"] one-carrier]

@@ -1,10 +1,19 @@
 (ns thrum.server.tck
-  "The contract of a server as cases that anybody's server may be held against, over raw sockets:
-  (run run-server options).
+  "The contract of a Ring server as cases over raw sockets, for any server: (run run-server options).
 
-  An outcome is {:id :sentence :section :outcome :detail :ms}, where :outcome is :passed; :failed;
-  :refused, when the server does not have what the case needs and refuses who asks for it; or
-  :skipped, when the caller gave no function that it takes."
+  Authors of other servers add io.github.thrum-clj/thrum-server-tck, which needs Clojure alone, to
+  their tests. They give a function from a handler and a map of options to a running server, and
+  functions that stop it and return its port:
+
+    (tck/run my/run-server {:stop my/stop!, :port my/port, :capabilities #{:http-1.0}})
+
+  An outcome is {:id :sentence :section :outcome :detail :ms}. Its :outcome is one of
+
+  :passed
+  :failed  - :detail says what was expected and what was found
+  :refused - the server lacks a capability that the case needs, and throws when asked for it
+  :skipped - the case uses a function that the caller did not give
+  :gap     - the case failed, as :gaps says"
   (:require
    [clojure.string :as str]
    [thrum.server.tck.async]

@@ -1,13 +1,10 @@
 (ns thrum.server.tck-test
-  "The JDK's engine against the contract, each case an assertion of its own; and the suite's own
-  report."
+  "How the suite chooses, judges and reports its cases."
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
-   [thrum.server.spi :as engine]
    [thrum.server.tck :as tck]
-   [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.leak :as leak]))
 
 (set! *warn-on-reflection* true)
@@ -19,38 +16,6 @@
   (java.util.logging.Logger/getLogger "thrum.server"))
 
 (.setLevel ^java.util.logging.Logger quiet java.util.logging.Level/OFF)
-
-(defn- check [{:keys [id section outcome sentence detail]}]
-  (is (#{:passed :refused :skipped :gap} outcome)
-      (str "§" section " " id ": " sentence "\n" (pr-str detail))))
-
-(def ^:private once-a-jvm
-  "The cases that set what the JDK's server has once for the whole JVM, in groups that agree."
-  [[:idle-connections-are-closed :silent-connections-are-closed :silent-bodies-are-given-up
-    :handlers-may-be-slower-than-idle]
-   [:connections-are-bounded :lost-connections-give-their-places-back]])
-
-(defn- others []
-  (remove (set (flatten once-a-jvm)) (map :id (tck/cases))))
-
-(deftest the-jdk-engine-keeps-the-contract
-  (run! check (tck/run server/run-server {:only (others), :gaps (:gaps (engine/named :jdk))})))
-
-(defn -main
-  "What a child JVM runs: prints the outcomes of the cases of these names; exits with how many did
-  not pass."
-  [& names]
-  (let [outcomes (tck/run server/run-server {:only (map keyword names)})]
-    (run! #(prn (select-keys % [:id :outcome :detail])) outcomes)
-    (System/exit (count (remove #(= :passed (:outcome %)) outcomes)))))
-
-(deftest ^{:time-limit-ms 170000} the-jdk-engine-keeps-what-it-has-once-a-jvm
-  (doseq [ids once-a-jvm]
-    (let [command (jvm/command (jvm/this-home) jvm/exports 'thrum.server.tck-test (map name ids))
-          {:keys [exit lines]} (jvm/quietly command 80000)]
-      (is (= 0 exit) (str/join "\n" lines)))))
-
-;; The suite's own report
 
 (deftest cases-have-ids-sentences-and-sections
   (let [cases (tck/cases)]
