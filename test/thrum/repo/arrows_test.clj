@@ -4,6 +4,7 @@
    [clojure.java.io :as io]
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
+   [clojure.tools.namespace.file :as ns-file]
    [clojure.tools.namespace.parse :as parse]
    [thrum.repo.files :as files]))
 
@@ -45,6 +46,39 @@
                :libraries #{'clojure.tools.namespace.find}
                :packages ["java." "javax." "clojure.lang." "jdk." "com.sun."]}})
 
+;; Inner rooms, thrum.impl.* and the like, are for their own module alone. What siblings need stands
+;; behind an spi.
+
+(def spi-users
+  "By spi: which namespaces outside of its module may use it. A name that ends in .* stands for all
+  below it."
+  '{thrum.spi
+    #{thrum.async thrum.async.executor thrum.async.job thrum.async.pipeline thrum.async.port
+      thrum.async.process thrum.async.promised thrum.async.settings
+      thrum.server thrum.server.spi thrum.server.impl.* thrum.server.engine.*}
+    thrum.spi.fan-out
+    #{thrum.async.pipeline}
+    thrum.spi.options
+    #{thrum.async thrum.async.executor thrum.async.settings
+      thrum.server thrum.server.impl.options
+      thrum.lab.cli thrum.lab.experiment.own}
+    thrum.server.spi
+    #{thrum.server.engine.*}})
+
+(def breaches
+  "Which namespace goes through which wall all the same: engines that are still to get a door in
+  thrum.server.spi, and tests and tools."
+  '#{[thrum.server.engine.helidon.body thrum.server.impl.request]
+     [thrum.server.engine.http-kit.wire thrum.server.impl.websocket]
+     [thrum.server.engine.jetty.outgoing thrum.server.impl.flow]
+     [thrum.server.engine.jetty.websocket thrum.server.impl.flow]
+     [thrum.server.engine.tomcat.websocket thrum.server.impl.websocket]
+     [thrum.server.engine.tomcat.wire thrum.server.impl.flow]
+     [thrum.async.pipeline-test thrum.impl.jdk]
+     [thrum.server.engine.jetty-test thrum.server.impl.websocket]
+     [thrum.server.engine.jetty.http2-test thrum.server.impl.options]
+     [thrum.dev.servers-doc thrum.server.impl.options]})
+
 (def clojure-itself
   "The namespaces inside Clojure's own jar that a library may need."
   '#{clojure.core.protocols clojure.data clojure.datafy clojure.edn clojure.inspector
@@ -77,6 +111,32 @@
     (concat (remove (some-fn clojure-itself libraries below?) (parse/deps-from-ns-decl ns-decl))
             (remove (some-fn in-packages? (comp below? namespace-of)) (imports ns-decl)))))
 
+(defn- used
+  "Returns the namespaces that a ns form requires, or imports a class of."
+  [ns-decl]
+  (into (set (parse/deps-from-ns-decl ns-decl)) (map namespace-of) (imports ns-decl)))
+
+(defn through-walls
+  "Returns [user room] for the inner rooms of other modules that the ns form of a module (nil: of
+  none) uses; owner maps a namespace to its module."
+  [module owner ns-decl]
+  (for [room (used ns-decl)
+        :when (and (re-find #"\.impl\." (str room)) (owner room) (not= module (owner room)))]
+    [(parse/name-from-ns-decl ns-decl) room]))
+
+(defn uses-of-spis
+  "Returns [spi user] for the spis of other modules that the ns form of a module uses."
+  [module owner ns-decl]
+  (for [spi (used ns-decl) :when (and (spi-users spi) (not= module (owner spi)))]
+    [spi (parse/name-from-ns-decl ns-decl)]))
+
+(defn stands-for?
+  "Tells whether an entry of spi-users is the namespace's, or that of one above it."
+  [entry namespace]
+  (if-some [above (second (re-matches #"(.*\.)\*" (name entry)))]
+    (str/starts-with? (name namespace) above)
+    (= entry namespace)))
+
 (defn- decls-by-module
   []
   (into {} (map (juxt identity #(files/ns-decls (files/source-folder %)))) (files/modules)))
@@ -92,6 +152,33 @@
   (let [decls (decls-by-module)]
     (doseq [[module ns-decls] decls, decl ns-decls]
       (is (= [] (violations module (owners decls) decl)) (str (parse/name-from-ns-decl decl))))))
+
+(defn- other-decls
+  "Returns [module ns-form] for all that no jar holds: tests, soaks, benchmarks, tools."
+  []
+  (for [path (files/committed)
+        :when (and (re-matches #".*\.clj" path) (not (re-matches #"modules/[^/]+/src/.*" path)))
+        :let [decl (ns-file/read-file-ns-decl (io/file path))]
+        :when decl]
+    [(second (re-matches #"modules/([^/]+)/.*" path)) decl]))
+
+(deftest nobody-else-goes-through-a-wall
+  (let [decls (decls-by-module)
+        sources (for [[module ns-decls] decls, decl ns-decls] [module decl])]
+    (is (= breaches
+           (into #{}
+                 (mapcat (fn [[module decl]] (through-walls module (owners decls) decl)))
+                 (concat sources (other-decls)))))))
+
+(deftest the-users-of-an-spi-are-listed
+  (let [decls (decls-by-module)
+        uses (for [[module ns-decls] decls, decl ns-decls
+                   use (uses-of-spis module (owners decls) decl)]
+               use)
+        entries (for [[spi entries] spi-users, entry entries] [spi entry])
+        listed? (fn [[spi entry] [used user]] (and (= spi used) (stands-for? entry user)))]
+    (is (= [] (remove (fn [use] (some #(listed? % use) entries)) uses)) "used, and not listed")
+    (is (= [] (remove (fn [entry] (some #(listed? entry %) uses)) entries)) "listed, and not used")))
 
 (defn- java-imports
   "Returns the names that a Java source imports."
@@ -125,6 +212,18 @@
                (filter #(and (re-matches #"modules/(core|lab)/src/.*\.clj" %)
                              (str/includes? (slurp %) "System/exit")))
                (files/committed)))))
+
+(deftest what-goes-through-a-wall-is-seen
+  (let [owner {'thrum.impl.task "core", 'thrum.spi "core", 'thrum.server.impl.sink "server"}
+        through #(through-walls % owner '(ns thrum.x (:require [thrum.impl.task] [thrum.spi])))]
+    (is (= [] (through "core")))
+    (is (= '[[thrum.x thrum.impl.task]] (through "async") (through nil)))
+    (is (= '[[thrum.x thrum.server.impl.sink]]
+           (through-walls "core" owner '(ns thrum.x (:import (thrum.server.impl.sink Sink))))))
+    (is (= '[[thrum.spi thrum.x]]
+           (uses-of-spis "async" owner '(ns thrum.x (:require [thrum.spi :as spi])))))
+    (is (stands-for? 'thrum.server.impl.* 'thrum.server.impl.sink))
+    (is (not (stands-for? 'thrum.server 'thrum.server.impl.sink)))))
 
 (deftest an-arrow-that-points-up-is-seen
   (let [owner {'thrum.lab.plan "lab", 'thrum.impl.task "core"}]

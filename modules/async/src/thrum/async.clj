@@ -13,13 +13,10 @@
    [thrum.async.promised :as promised]
    [thrum.async.settings :as settings]
    [thrum.core :as t]
-   [thrum.impl.context :as context]
-   [thrum.impl.options :as options]
-   [thrum.impl.scope]
-   [thrum.impl.task :as task])
+   [thrum.spi :as spi]
+   [thrum.spi.options :as options])
   (:import
-   (java.util.concurrent ExecutionException Future)
-   (thrum.impl.scope Form)))
+   (java.util.concurrent ExecutionException Future)))
 
 (set! *warn-on-reflection* true)
 
@@ -75,9 +72,9 @@
   see thrum.core/*wrap*. Throws :thrum/invalid."
   ([f] (thread-call {} f))
   ([options f]
-   (let [{:keys [name wrap]} (merge {:wrap t/*wrap*} (options/check options [:name :wrap]))]
-     (process/detached (context/capture wrap nil)
-                       (or name (task/unique-name "async"))
+   (let [{:keys [name wrap]} (merge {:wrap t/*wrap*}
+                                    (options/check options/rows options [:name :wrap]))]
+     (process/detached {:name (or name (spi/unique-name "async")), :wrap wrap}
                        (options/function f)))))
 
 (defmacro thread
@@ -88,7 +85,7 @@
 (defn process-call
   "Starts f as a process of the scope; see process."
   [scope options f]
-  (process/of-scope (options/instance Form "a scope, the symbol that with-scope binds" scope)
+  (process/of-scope scope
                     (settings/process options)
                     (options/function f)))
 
@@ -193,7 +190,7 @@
   cancelled. It belongs to the scope that it was called in; its thread waits until the results are
   taken or that is closed. limit: as in pmap, an integer or a map of options."
   [limit f coll]
-  (let [options (options/fan-out limit [:limit :window :name :wrap :scoped-values])
+  (let [options (options/fan-out limit)
         ch (async/chan (:limit options))
         f (options/function f)
         put (fn ([_]) ([_ v] (when-not (or (nil? v) (>!! ch v)) (reduced nil))))]

@@ -53,6 +53,7 @@
    (let [{:keys [name wrap]} (merge {:wrap *wrap*} (options/check options [:name :wrap]))]
      (task/future! (context/capture wrap nil)
                    (or name (task/unique-name "future"))
+                   nil
                    (options/function f)))))
 
 (defmacro future
@@ -285,15 +286,12 @@
   (let [[scope options] (options/binding-form "with-scope" binding 2)]
     `(with-scope-call ~(or options {}) (^{:once true} fn* [~scope] ~@body))))
 
-(defn- scope-form ^Form [scope]
-  (options/instance Form "a scope, the symbol that with-scope binds" scope))
-
 (defn fork-call
   "Starts f as a task of the scope; see fork. Options: :name - part of the thread's name; :daemon? -
   the scope does not wait for this task but cancels it when the body and the other forks have ended."
-  ([scope f] (form/fork! (scope-form scope) nil (options/function f)))
+  ([scope f] (form/fork! (form/checked scope) nil (options/function f)))
   ([scope options f]
-   (let [form (scope-form scope)]
+   (let [form (form/checked scope)]
      (form/fork! form (options/check options [:name :daemon?]) (options/function f)))))
 
 (defmacro fork
@@ -320,7 +318,7 @@
    (use! scope
          (options/instance AutoCloseable "a java.lang.AutoCloseable, or a function that closes" x)
          AutoCloseable/.close))
-  ([scope x close] (form/use! (scope-form scope) x (options/function close))))
+  ([scope x close] (form/use! (form/checked scope) x (options/function close))))
 
 (defn all-call
   "Calls the functions of no arguments at once and returns a vector of their values; see all."

@@ -7,15 +7,14 @@
   (:require
    [clojure.core.protocols :as protocols]
    [clojure.string :as str]
-   [thrum.impl.error :as error]
-   [thrum.impl.options :as core-options]
-   [thrum.impl.shown :as shown]
    [thrum.server.impl.access-log :as access-log]
    [thrum.server.impl.events :as events]
    [thrum.server.impl.lifecycle :as lifecycle]
    [thrum.server.impl.options :as options]
    [thrum.server.impl.websocket :as websocket]
-   [thrum.server.spi :as engine])
+   [thrum.server.spi :as engine]
+   [thrum.spi :as spi]
+   [thrum.spi.options :as core-options])
   (:import
    (clojure.lang IFn)
    (java.lang AutoCloseable)
@@ -37,7 +36,7 @@
   (invoke [_] (lifecycle/stop! life))
   (applyTo [_ args]
     (when (seq args)
-      (throw (error/invalid "A server is called without arguments; that stops it" {:value args})))
+      (throw (spi/invalid "A server is called without arguments; that stops it" {:value args})))
     (lifecycle/stop! life))
   protocols/Datafiable
   (datafy [_] (print-status life)))
@@ -161,9 +160,9 @@
   (cond (instance? Events to) (events/send! to message)
         (instance? WebSocket to) (websocket/send! to message)
         :else (throw
-                (error/invalid (str "What is sent to is the events of sse, or a websocket, not "
-                                    (shown/text to))
-                               {:value to}))))
+                (spi/invalid (str "What is sent to is the events of sse, or a websocket, not "
+                               (spi/text to))
+                  {:value to}))))
 
 (defn- socket [x]
   (core-options/instance WebSocket "a websocket" x))

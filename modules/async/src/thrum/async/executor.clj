@@ -4,12 +4,8 @@
   it while it is itself in use."
   (:require
    [thrum.core :as t]
-   [thrum.impl.context :as context]
-   [thrum.impl.error :as error]
-   [thrum.impl.jdk :as jdk]
-   [thrum.impl.options :as options]
-   [thrum.impl.shown :as shown]
-   [thrum.impl.task :as task])
+   [thrum.spi :as spi]
+   [thrum.spi.options :as options])
   (:import
    (java.util List Objects)
    (java.util.concurrent AbstractExecutorService ExecutorService Executors ThreadFactory TimeUnit)))
@@ -38,7 +34,7 @@
   here and now."
   ^Runnable [wrap ^Runnable runnable]
   (if wrap
-    (let [thunk (context/wrapped (context/capture wrap nil) #(.run runnable))]
+    (let [thunk (spi/wrapped wrap #(.run runnable))]
       #(thunk))
     runnable))
 
@@ -60,7 +56,7 @@
       false)))
 
 (defn- on-virtual-threads [thread-name]
-  #(.start (jdk/virtual-thread (task/unique-name thread-name) %)))
+  #(.start (spi/virtual-thread (spi/unique-name thread-name) %)))
 
 (defn- on-platform-threads
   [thread-name n]
@@ -68,7 +64,7 @@
                n
                (reify
                  ThreadFactory
-                 (newThread [_ body] (jdk/platform-thread (task/unique-name thread-name) body))))]
+                 (newThread [_ body] (spi/platform-thread (spi/unique-name thread-name) body))))]
     #(.execute pool %)))
 
 (defn- launcher [workload thread-name dispatch-threads]
@@ -78,9 +74,9 @@
 
 (defn- unknown-workload
   [workload]
-  (error/invalid (str "Unknown workload " (shown/text workload)
-                      "; known are " (pr-str (sort (keys thread-names))))
-                 {:value workload, :known (vec (sort (keys thread-names)))}))
+  (spi/invalid (str "Unknown workload " (spi/text workload)
+                 "; known are " (pr-str (sort (keys thread-names))))
+    {:value workload, :known (vec (sort (keys thread-names)))}))
 
 (defn factory
   "Returns a function from a workload of core.async's (:io, :compute, :mixed or
@@ -101,7 +97,7 @@
                         callback, by the one that takes or puts; for a go block that has parked, by
                         the one that wakes it"
   [options]
-  (let [{:keys [dispatch-threads wrap]} (options/check rows options [:dispatch-threads :wrap])
+  (let [{:keys [dispatch-threads wrap]} (options/check rows options)
         current-wrap (if (contains? options :wrap)
                        (constantly wrap)
                        #(do

@@ -4,8 +4,8 @@
   (:require
    [clojure.core.async :as async]
    [thrum.async.port :as port]
-   [thrum.impl.error :as error]
-   [thrum.impl.wait :as wait])
+   [thrum.core :as t]
+   [thrum.spi :as spi])
   (:import
    (java.util ArrayList List)
    (java.util.concurrent.atomic AtomicLong)))
@@ -50,7 +50,7 @@
 (defn- answer!
   "Answers t by the rule. What a cancel of the pipeline has caused is no error."
   [^Counts counts rule ^List outputs t]
-  (when (and (wait/cancel-reason) (error/casualty? t))
+  (when (and (t/cancelled?) (spi/casualty? t))
     (throw t))
   (.incrementAndGet ^AtomicLong (.-failed counts))
   (when-some [v (rule t)]
@@ -69,8 +69,8 @@
   ([outputs] outputs)
   ([^List outputs v]
    (when (nil? v)
-     (throw (error/invalid "A pipeline's transducer gave nil, which no channel can carry"
-                           {:value nil})))
+     (throw (spi/invalid "A pipeline's transducer gave nil, which no channel can carry"
+              {:value nil})))
    (doto outputs (.add v))))
 
 (defn transducing

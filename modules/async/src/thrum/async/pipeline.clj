@@ -7,18 +7,12 @@
    [clojure.core.async.impl.protocols :as impl]
    [thrum.async.handler :as handler]
    [thrum.async.job :as job]
-   [thrum.impl.context :as context]
-   [thrum.impl.error :as error]
-   [thrum.impl.fanout :as fanout]
-   [thrum.impl.group :as scope]
-   [thrum.impl.jdk :as jdk])
+   [thrum.spi :as spi]
+   [thrum.spi.fan-out :as fanout])
   (:import
    (clojure.lang IFn IMeta)
    (java.util Iterator List)
-   (java.util.concurrent.atomic AtomicLong AtomicReference)
-   (thrum.impl.context Place)
-   (thrum.impl.fanout FanOut)
-   (thrum.impl.task Child ITask)))
+   (java.util.concurrent.atomic AtomicLong AtomicReference)))
 
 (set! *warn-on-reflection* true)
 
@@ -29,15 +23,10 @@
 ;; `from`, or whose value is in taken. putting: :waiting for an answer of `to`, or the answer.
 ;; outputs: what is left of an item's. put: how many were accepted. done: the channel that tells of
 ;; the end.
-(deftype Pipeline [^FanOut fan-out options from to job counts parent done
+(deftype Pipeline [fan-out options from to job counts done ^AtomicReference attachment
                    ^AtomicLong events ^AtomicReference called-off
                    ^AtomicReference taking ^AtomicReference taken
-                   ^AtomicReference putting ^AtomicReference outputs ^AtomicLong put
-                   ^:unsynchronized-mutable ^long place]
-  Child
-  (place [_] place)
-  (setPlace [_ i] (set! place i) nil)
-  (cancelFor [this _] (call-off! this :cancelled)))
+                   ^AtomicReference putting ^AtomicReference outputs ^AtomicLong put])
 
 ;; What the channels call back, on anybody's thread, sometimes under a lock
 
@@ -152,6 +141,9 @@
     (catch Throwable t
       t)))
 
+(defn- attachment [^Pipeline pipeline]
+  (.get ^AtomicReference (.-attachment pipeline)))
+
 (defn- complete!
   "Ends the pipeline, of which nothing runs any more; t: what has ended it, or nil."
   [^Pipeline pipeline t]
@@ -159,8 +151,7 @@
   (handler/unwatch-close! (.-to pipeline) pipeline)
   (let [not-closed (close-output! pipeline)]
     (tell! (.-done pipeline) (report pipeline (or t not-closed))))
-  (when-some [parent (.-parent pipeline)]
-    (scope/leave! parent pipeline))
+  (some-> (attachment pipeline) spi/detach!)
   (handler/sweep! (.-from pipeline)))
 
 (defn- wind-up!
@@ -170,8 +161,8 @@
   (complete! pipeline t))
 
 (defn- cancelled? [^Pipeline pipeline t]
-  (and (= :thrum/closed (error/type-of t))
-       (some? (some-> (.-parent pipeline) scope/reason))))
+  (and (= :thrum/closed (spi/type-of t))
+       (some-> (attachment pipeline) spi/scope-ended?)))
 
 (defn- fail! [^Pipeline pipeline t]
   (call-off! pipeline :failed)
@@ -202,19 +193,18 @@
       (let [more (.addAndGet events (- seen))]
         (when (pos? more) (recur more))))))
 
-(defn- as-nobody!
-  "The calling thread, which is a fresh one or has nothing else to do, takes the steps: in the
-  bindings of the pipeline's caller, in no scope."
-  [^Pipeline pipeline]
-  (context/enter! (.-context ^FanOut (.-fan-out pipeline)) nil)
+(defn- take-steps-after!
+  "Has the calling thread take the next steps after the task that has ended on it (nil: none)."
+  [^Pipeline pipeline task]
+  (fanout/go-on! (.-fan-out pipeline) task)
   (take-steps! pipeline))
 
 (defn- go-on!
   "Starts a thread that takes the next steps."
   [^Pipeline pipeline]
   (try
-    (.start (jdk/virtual-thread (scope/scope-name (.-scope ^FanOut (.-fan-out pipeline)))
-                                #(as-nobody! pipeline)))
+    (.start (spi/virtual-thread (fanout/id (.-fan-out pipeline))
+                                #(take-steps-after! pipeline nil)))
     (catch Throwable _
       ;; No memory for a thread.
       (take-steps! pipeline))))
@@ -232,11 +222,9 @@
 
 (defn- ended!
   "A task has ended: its thread takes the next steps, if none does so now."
-  [^Pipeline pipeline ^ITask task]
+  [^Pipeline pipeline task]
   (when (first-news? pipeline)
-    (.finish task (.ledger ^Place task) nil)
-    (Thread/interrupted)
-    (as-nobody! pipeline)))
+    (take-steps-after! pipeline task)))
 
 (defn- call-off!
   "Ends the pipeline, for this reason; from now on it takes nothing from `from`."
@@ -254,7 +242,6 @@
   [{:keys [job on-error], :as options} from to f]
   (let [self (AtomicReference.)
         fan-out (fanout/fan-out (assoc options :on-ended #(ended! (.get self) %)))
-        parent (context/current-scope)
         counts (job/counts)
         pipeline (Pipeline. fan-out
                             options
@@ -262,18 +249,17 @@
                             to
                             (job counts (job/rule on-error) f)
                             counts
-                            parent
                             (async/chan 1)
+                            (AtomicReference.)
                             (AtomicLong. 1)
                             (AtomicReference.)
                             (AtomicReference.)
                             (AtomicReference.)
                             (AtomicReference.)
                             (AtomicReference.)
-                            (AtomicLong.)
-                            -1)]
+                            (AtomicLong.))]
     (.set self pipeline)
-    (when parent (scope/adopt! parent pipeline))
+    (.set ^AtomicReference (.-attachment pipeline) (spi/attach! #(call-off! pipeline :cancelled)))
     (handler/watch-close! to pipeline #(call-off! pipeline :to-closed))
     (when (impl/closed? to) (call-off! pipeline :to-closed))
     ;; The first event is the start itself: it cannot be over before it is watched.

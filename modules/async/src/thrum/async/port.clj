@@ -5,9 +5,8 @@
    [clojure.core.async.impl.dispatch :as dispatch]
    [clojure.core.async.impl.protocols :as impl]
    [thrum.async.handler :as handler]
-   [thrum.impl.error :as error]
-   [thrum.impl.point :as point]
-   [thrum.impl.wait :as wait])
+   [thrum.core :as t]
+   [thrum.spi :as spi])
   (:import
    (clojure.lang IDeref IFn IMeta IReduce Seqable Sequential)
    (java.util.concurrent.locks LockSupport)))
@@ -57,13 +56,12 @@
   "Returns what arrives, or throws after the transfer has been taken back."
   [once arrival ports]
   (loop []
-    (point/reached :async/wait)
     (if-some [arrived @arrival]
       (value arrived)
       (if (.isInterrupted (Thread/currentThread))
         ;; Whose interrupt it is, a cancel's or somebody else's, is asked when nothing can arrive
         ;; any more.
-        (take-back! once arrival ports wait/check!)
+        (take-back! once arrival ports t/checkpoint)
         (do
           (LockSupport/park ports)
           (recur))))))
@@ -85,7 +83,7 @@
 (defn take!!
   "Returns the next value of the port, nil when it is closed."
   [port]
-  (wait/check!)
+  (t/checkpoint)
   (if-some [box (handler/take-now! port)]
     @box
     (transfer [port] (fn [once arrival] (impl/take! port (handler/handler once arrival))))))
@@ -93,7 +91,7 @@
 (defn put!!
   "Puts v into the port. Returns true, or false when it is closed."
   [port v]
-  (wait/check!)
+  (t/checkpoint)
   (if-some [box (handler/put-now! port v)]
     @box
     (transfer [port] (fn [once arrival] (impl/put! port v (handler/handler once arrival))))))
@@ -136,17 +134,17 @@
 (defn- check-operations!
   [operations]
   (when (empty? operations)
-    (throw (error/invalid "alts!! needs at least one port, or one [port value]"
-                          {:value operations})))
+    (throw (spi/invalid "alts!! needs at least one port, or one [port value]"
+             {:value operations})))
   (when (some nil-put? operations)
-    (throw (error/invalid "No channel can carry nil: a put of alts!! is [port value]"
-                          {:value nil, :accepts "a value that is not nil"}))))
+    (throw (spi/invalid "No channel can carry nil: a put of alts!! is [port value]"
+             {:value nil, :accepts "a value that is not nil"}))))
 
 (defn alts!!
   "Returns [value port] of the first of the operations that comes about; see thrum.async/alts!!."
   [operations {:keys [priority] :as options}]
   (check-operations! operations)
-  (wait/check!)
+  (t/checkpoint)
   (transfer (mapv port-of operations)
             (begin-first (if priority operations (shuffle operations)) options)))
 

@@ -3,46 +3,45 @@
   (:require
    [clojure.core.async.impl.protocols :as impl]
    [thrum.async.handler :as handler]
-   [thrum.impl.task :as task])
+   [thrum.spi :as spi])
   (:import
    (clojure.lang IBlockingDeref IDeref IFn IMeta IPending)
-   (java.util.concurrent Future)
-   (thrum.impl.task Done Failed Task)))
+   (java.util.concurrent Future)))
 
 (set! *warn-on-reflection* true)
 
 ;; What the channel calls back.
-(deftype Arrival [^Task task]
+(deftype Arrival [latch]
   IFn
   (invoke [_ v]
-    (.settle task (if (instance? Throwable v) (Failed. v) (Done. v))))
+    (spi/settle! latch (if (instance? Throwable v) {:error v} {:value v})))
   IMeta
   (meta [_] handler/on-caller))
 
-;; The task, but for cancel: that is up to the transfer, which comes about or is revoked.
-(deftype Promised [once port ^Task task]
+;; The latch, but for cancel: only a transfer that can still be revoked can be cancelled.
+(deftype Promised [once port ^Future latch]
   Future
-  (isDone [_] (.isDone task))
-  (isCancelled [_] (.isCancelled task))
+  (isDone [_] (.isDone latch))
+  (isCancelled [_] (.isCancelled latch))
   (cancel [_ interrupt]
     (and (handler/revoke! once)
          (do (handler/sweep! port)
-             (.cancel task interrupt))))
-  (get [_] (.get task))
-  (get [_ n unit] (.get task n unit))
+             (.cancel latch interrupt))))
+  (get [_] (.get latch))
+  (get [_ n unit] (.get latch n unit))
   IDeref
-  (deref [_] (.deref task))
+  (deref [_] (deref latch))
   IBlockingDeref
-  (deref [_ ms timeout-value] (.deref task ms timeout-value))
+  (deref [_ ms timeout-value] (deref latch ms timeout-value))
   IPending
-  (isRealized [_] (.isRealized task)))
+  (isRealized [_] (realized? latch)))
 
 (defn next-value
   "Returns a future of the port's next value; see thrum.async/chan->task."
   [port]
-  (let [task (task/latch (task/unique-name "chan->task"))
+  (let [latch (spi/latch (spi/unique-name "chan->task"))
         once (handler/once)
-        arrival (Arrival. task)]
+        arrival (Arrival. latch)]
     (when-some [box (impl/take! port (handler/handler once arrival))]
       (arrival @box))
-    (Promised. once port task)))
+    (Promised. once port latch)))

@@ -4,10 +4,8 @@
    [clojure.core.async.impl.protocols :as impl]
    [thrum.async.job :as job]
    [thrum.core :as t]
-   [thrum.impl.error :as error]
-   [thrum.impl.jdk :as jdk]
-   [thrum.impl.options :as options]
-   [thrum.impl.shown :as shown]))
+   [thrum.spi :as spi]
+   [thrum.spi.options :as options]))
 
 (set! *warn-on-reflection* true)
 
@@ -39,7 +37,7 @@
 (defn alts
   "Returns the options of alts!!."
   [options]
-  (options/check alts-rows (or options {}) [:priority :default]))
+  (options/check alts-rows (or options {})))
 
 (defn process
   "Returns the options of a process."
@@ -50,8 +48,8 @@
   "Returns x if it is one that the protocol is for; throws :thrum/invalid otherwise."
   [protocol expected x]
   (when-not (satisfies? protocol x)
-    (throw (error/invalid (str "What is expected here is " expected ", not " (shown/text x))
-                          {:value x, :accepts expected})))
+    (throw (spi/invalid (str "What is expected here is " expected ", not " (spi/text x))
+             {:value x, :accepts expected})))
   x)
 
 (def ^:private kinds
@@ -67,7 +65,7 @@
   [[close?-or-options ex-handler :as arguments]]
   (cond (not (map? close?-or-options)) {:close? (boolean close?-or-options)
                                         :on-error (options/function (or ex-handler :report))}
-        (next arguments) (throw (error/invalid
+        (next arguments) (throw (spi/invalid
                                   "An ex-handler beside a map of options: there it is :on-error"
                                   {:value ex-handler}))
         :else (options/check rows
@@ -77,13 +75,13 @@
 (defn- check-n
   [n]
   (when-not (pos-int? n)
-    (throw (error/invalid (str "n is " (shown/text n) "; it must be a positive integer")
-                          {:option :n, :value n, :accepts "a positive integer"}))))
+    (throw (spi/invalid (str "n is " (spi/text n) "; it must be a positive integer")
+             {:option :n, :value n, :accepts "a positive integer"}))))
 
 (defn- check-window
   [window n]
   (when (< window n)
-    (throw (error/invalid
+    (throw (spi/invalid
              (str "The window is " window ", below n, " n)
              {:option :window, :value window, :limit n, :accepts "an integer, not below n"}))))
 
@@ -102,4 +100,4 @@
                                                                 kind
                                                                 (given arguments))]
     (check-window window n)
-    (assoc options :wrap (jdk/with-scoped wrap scoped-values) :silent? silent?)))
+    (assoc options :wrap (spi/with-scoped-values wrap scoped-values) :silent? silent?)))

@@ -8,9 +8,8 @@
    [thrum.async :as a]
    [thrum.async.handler :as handler]
    [thrum.core :as t]
-   [thrum.impl.error :as error]
-   [thrum.impl.fanout :as fanout]
    [thrum.impl.jdk]
+   [thrum.spi.fan-out]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
@@ -570,9 +569,9 @@
 
 (deftest an-item-that-comes-after-the-scopes-end-is-no-failure
   (let [scope (atom nil), done (atom nil)]
-    (with-redefs [fanout/launch! (fn [& _]
-                                   (t/cancel! @scope)
-                                   (throw (error/closed "scope-1" :cancelled)))]
+    (with-redefs [thrum.spi.fan-out/launch! (fn [& _]
+                                              (t/cancel! @scope)
+                                              (throw (ex-info "Ended" {:type :thrum/closed})))]
       (is (thrown? CancellationException
             (t/with-scope [s]
               (reset! scope s)

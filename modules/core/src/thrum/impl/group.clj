@@ -3,6 +3,7 @@
   added before they start, cancelled once, and joined."
   {:no-doc true}
   (:require
+   [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
    [thrum.impl.jdk :as jdk]
@@ -14,7 +15,7 @@
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)
    (thrum.impl.context Owned)
-   (thrum.impl.task Child Task)))
+   (thrum.impl.task Child Owner Task)))
 
 (set! *warn-on-reflection* true)
 
@@ -310,6 +311,39 @@
     (catch Throwable t
       (leave! scope task)
       (throw t))))
+
+;; A child that is not a task
+(deftype Attachment [^Scope group cancel! ^:unsynchronized-mutable ^long place]
+  Child
+  (place [_] place)
+  (setPlace [_ i] (set! place i) nil)
+  (cancelFor [_ _] (cancel!)))
+
+(defn attach!
+  "Adds a child that (cancel!) cancels. Returns it, for detach!. Throws :thrum/closed."
+  ^Attachment [group cancel!]
+  (doto (Attachment. group cancel! -1)
+    (->> (adopt! group))))
+
+(defn detach!
+  "Takes an attachment out."
+  [^Attachment attachment]
+  (leave! (.-group attachment) attachment))
+
+(deftype Remover [^Scope group on-end]
+  Owner
+  (failed [_ _ _])
+  (ended [_ task]
+    (try
+      (on-end task)
+      (finally (leave! group task)))))
+
+(defn start-alone!
+  "Starts f as the only task of a group of that name, below the calling thread's. Its failure
+  cancels nothing. Returns the task."
+  [name on-end f]
+  (let [group (scope name (context/current-scope))]
+    (start! group (task/task (context/capture nil group) (Remover. group on-end) 0 f))))
 
 (defn close!
   "From now on nothing can start in the scope; what runs goes on. The first reason stays."

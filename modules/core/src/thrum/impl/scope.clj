@@ -9,6 +9,7 @@
    [thrum.impl.group :as scope]
    [thrum.impl.interrupt :as body]
    [thrum.impl.jdk :as jdk]
+   [thrum.impl.options :as options]
    [thrum.impl.point :as point]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
@@ -99,6 +100,11 @@
     (try
       (on-end task)
       (finally (.ended owner task)))))
+
+(defn checked
+  "Returns x if it is a scope; throws :thrum/invalid otherwise."
+  ^Form [x]
+  (options/instance Form "a scope, the symbol that with-scope binds" x))
 
 (defmethod print-method Form
   [^Form form ^java.io.Writer w]

@@ -356,10 +356,16 @@
     (doto (jdk/virtual-thread name (fn [] (context/enter! context nil) (body)))
       .start)))
 
+(deftype EndCallback [on-end]
+  Owner
+  (failed [_ _ _])
+  (ended [_ task] (on-end task)))
+
 (defn future!
-  "Starts a detached task: f on a virtual thread of that name. Returns the task."
-  [context name f]
-  (let [task (task context nil 0 f)]
+  "Starts a detached task: f on a virtual thread of that name. on-end: called with the task when it
+  has ended, on its thread; or nil. Returns the task."
+  [context name on-end f]
+  (let [task (task context (when on-end (EndCallback. on-end)) 0 f)]
     (start! task (jdk/virtual-thread name task))))
 
 ;; How a task prints

@@ -4,13 +4,13 @@
   (:require
    [clojure.string :as str]
    [clojure.tools.cli :as tools.cli]
-   [thrum.impl.options :as thrum.impl.options]
    [thrum.lab.contender :as contender]
    [thrum.lab.experiment :as experiment]
    [thrum.lab.experiment.ring :as ring]
    [thrum.lab.experiments :as experiments]
    [thrum.lab.result :as result]
-   [thrum.lab.text :as text]))
+   [thrum.lab.text :as text]
+   [thrum.spi.options :as options]))
 
 (set! *warn-on-reflection* true)
 
@@ -91,7 +91,7 @@
        " "
        word
        "; the nearest one is "
-       (thrum.impl.options/nearest word known)
+       (options/nearest word known)
        "."))
 
 (defn- flag [option] (str "--" (name option)))

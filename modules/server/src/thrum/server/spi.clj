@@ -6,12 +6,11 @@
   :rows, the option rows that :engine-options may hold; :gaps, the cases of the contract that it
   fails, and why; :start, a function of the checked options and of serve, which returns a Running.
   The engine calls (serve wire) once for each request, on a fresh virtual thread that nobody else
-  uses, and that inherits nothing (thrum.impl.jdk/clean-thread); serve returns when the exchange is
+  uses, and that inherits nothing (thrum.spi/clean-thread); serve returns when the exchange is
   over. Whatever the engine refuses by itself, it answers without message, product, version or
   echoed input, and tells by refused!."
   (:require
-   [thrum.impl.error :as error]
-   [thrum.impl.shown :as shown])
+   [thrum.spi :as spi])
   (:import
    (java.io InputStream OutputStream)
    (java.net InetSocketAddress)
@@ -112,8 +111,8 @@
   [engine]
   (let [[home what] (homes engine)]
     (when-not home
-      (throw (error/invalid (str "There is no engine " (shown/text engine) "; known are " names)
-                            {:option :engine, :value engine, :accepts names})))
+      (throw (spi/invalid (str "There is no engine " (spi/text engine) "; known are " names)
+               {:option :engine, :value engine, :accepts names})))
     (try
       @(requiring-resolve (symbol (name home) "engine"))
       (catch java.io.FileNotFoundException e (throw (missing engine what e)))

@@ -2,8 +2,8 @@
   "The format of server-sent events, and their heartbeat."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
-   [thrum.impl.deadline :as deadline]
    [thrum.server.impl.events :as events]
+   [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
@@ -65,9 +65,9 @@
     (stream! (fn [_] (is (gate/eventually 5000 beaten?))) {:heartbeat-ms 1} out not-lost)))
 
 (deftest no-heartbeat-outlives-its-stream
-  (let [before (deadline/armed)]
+  (let [before (spi/armed)]
     (sent (fn [_]) :heartbeat-ms 60000)
-    (is (= before (deadline/armed)))))
+    (is (= before (spi/armed)))))
 
 (defn- gone
   "Returns a stream that takes no byte but those of the head."

@@ -2,9 +2,9 @@
   "The user's own work as an experiment: what both forms of it, URLs and calls, share."
   (:require
    [clojure.java.io :as io]
-   [thrum.impl.options :as options]
    [thrum.lab.contender :as contender]
-   [thrum.lab.measure :as measure]))
+   [thrum.lab.measure :as measure]
+   [thrum.spi.options :as options]))
 
 (set! *warn-on-reflection* true)
 

@@ -4,10 +4,10 @@
   Helidon listens, accepts, and has a virtual thread for each connection. What is said on a
   connection is ours: doc/decisions says why."
   (:require
-   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.helidon.connections :as connections]
    [thrum.server.engine.helidon.tls :as tls]
-   [thrum.server.spi])
+   [thrum.server.spi]
+   [thrum.spi :as spi])
   (:import
    (io.helidon.common SerializationConfig SerializationConfig$Action)
    (io.helidon.common.socket SocketOptions)
@@ -99,7 +99,7 @@
   "Returns a thread that stops the server: it closes the listeners, and waits for the connections to
   end."
   ^Thread [^WebServer server]
-  (jdk/platform-thread "thrum-helidon-stop" #(.stop server)))
+  (spi/platform-thread "thrum-helidon-stop" #(.stop server)))
 
 (defn- visit!
   "Connects to the server where nobody ever did: for its timer to end, there must be a connection."

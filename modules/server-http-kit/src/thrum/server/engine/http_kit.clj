@@ -7,13 +7,13 @@
   and frames, and closes. So a request's body is read while its handler asks for it, and an answer
   is written while it is made."
   (:require
-   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.http-kit.connection :as connection]
    [thrum.server.engine.http-kit.keeper :as keeper]
    [thrum.server.engine.http-kit.library :as library]
    [thrum.server.engine.http-kit.refusal :as refusal]
    [thrum.server.engine.http-kit.wire :as wire]
-   [thrum.server.spi])
+   [thrum.server.spi]
+   [thrum.spi :as spi])
   (:import
    (java.io IOException)
    (java.net InetSocketAddress StandardSocketOptions)
@@ -50,7 +50,7 @@
     ;; Read on, and http-kit would close the connection of a client that has closed its side and
     ;; waits for the answer.
     (connection/read-on! c false)
-    (.start (jdk/clean-thread (str "http-" (.incrementAndGet numbers))
+    (.start (spi/clean-thread (str "http-" (.incrementAndGet numbers))
                               #(serve-here! options serve wire)))))
 
 (defn- lost! [^Connections all ^Connection c code reason]
@@ -166,7 +166,7 @@
         hooks (hooks lib all serve options)
         keeper (delay (keeper/start (tick-ms options) #(look-at-all! all)))
         server (Server. lib (library/server hooks) options keeper)
-        acceptor (jdk/clean-thread "http-kit-accept"
+        acceptor (spi/clean-thread "http-kit-accept"
                                    (fn []
                                      (accept-all! listener all #(admit! lib server hooks all %))))]
     @keeper

@@ -6,7 +6,6 @@
   and handled on another, fresh one: so its connection can go on when the request has been answered
   by somebody else, and an interrupt that comes late meets a thread which nobody uses."
   (:require
-   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.jetty.accepting :as accepting]
    [thrum.server.engine.jetty.connector :as connector]
    [thrum.server.engine.jetty.quiet]
@@ -14,7 +13,8 @@
    [thrum.server.engine.jetty.threads :as threads]
    [thrum.server.engine.jetty.websocket :as websocket]
    [thrum.server.engine.jetty.wire :as wire]
-   [thrum.server.spi :as engine])
+   [thrum.server.spi :as engine]
+   [thrum.spi :as spi])
   (:import
    (java.util.concurrent ThreadFactory)
    (org.eclipse.jetty.http HttpException HttpHeader HttpStatus)
@@ -55,7 +55,7 @@
 ;; Requests
 
 (def ^:private ^ThreadFactory request-threads
-  (jdk/clean-threads "http-request"))
+  (spi/clean-threads "http-request"))
 
 (defn- handler
   "Returns the handler that has each request served on a thread of its own."

@@ -5,13 +5,13 @@
   Tomcat's own threads accept and poll, two platform threads for each port. What has arrived on a
   connection is read on a fresh virtual thread, and handled there."
   (:require
-   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.tomcat.connections :as connections]
    [thrum.server.engine.tomcat.connector :as connector]
    [thrum.server.engine.tomcat.head :as head]
    [thrum.server.engine.tomcat.websocket :as websocket]
    [thrum.server.engine.tomcat.wire :as wire]
-   [thrum.server.spi :as engine])
+   [thrum.server.spi :as engine]
+   [thrum.spi :as spi])
   (:import
    (java.lang System$Logger$Level)
    (org.apache.coyote Adapter)
@@ -57,7 +57,7 @@
 
 (defn- warn-of-pins!
   []
-  (when (jdk/monitors-pin?)
+  (when (spi/monitors-pin?)
     (.log
       (System/getLogger "thrum.server")
       System$Logger$Level/WARNING

@@ -5,11 +5,9 @@
   Some of its bounds are properties of the JVM, read once: the first server of the JVM sets them,
   and a later one that asks for other values is refused."
   (:require
-   [thrum.impl.deadline :as deadline]
-   [thrum.impl.error :as error]
-   [thrum.impl.jdk :as jdk]
    [thrum.server.impl.options :as options]
-   [thrum.server.spi])
+   [thrum.server.spi]
+   [thrum.spi :as spi])
   (:import
    (com.sun.net.httpserver Headers HttpExchange HttpHandler HttpServer)
    (com.sun.net.httpserver.spi HttpServerProvider)
@@ -51,10 +49,10 @@
   (doseq [[k v] wanted
           :let [was (get (.get fixed) k)]]
     (when-not (= v was)
-      (throw (error/invalid (str "The JDK's server has one " k
-                                 " for the whole JVM; it is " was
-                                 " already, and cannot be " v)
-                            {:option k, :value v, :fixed was})))))
+      (throw (spi/invalid (str "The JDK's server has one " k
+                            " for the whole JVM; it is " was
+                            " already, and cannot be " v)
+               {:option k, :value v, :fixed was})))))
 
 (defn- fix!
   [options]
@@ -77,11 +75,11 @@
 (deftype Patience [^Thread thread ^:unsynchronized-mutable due ^:unsynchronized-mutable fired
                    ^:unsynchronized-mutable over]
   Guard
-  (enter [this ms] (locking this (set! due (deadline/in-ms ms))))
+  (enter [this ms] (locking this (set! due (spi/deadline-in ms))))
   (leave [this] (locking this (set! due nil) (when fired (Thread/interrupted))))
   (watched [this]
     (locking this
-      (when (and due (not over) (deadline/passed? (long due)))
+      (when (and due (not over) (spi/passed? (long due)))
         (set! fired true)
         (set! over true)
         (.interrupt thread))
@@ -89,7 +87,7 @@
   (over [this] (locking this (set! over true))))
 
 (defn- watch! [^Patience patience ms]
-  (deadline/arm! (deadline/in-ms ms) #(when (.watched patience) (watch! patience ms))))
+  (spi/arm! (spi/deadline-in ms) #(when (.watched patience) (watch! patience ms))))
 
 (def ^:private ^ThreadLocal patience-here
   "The patience with the exchange that this thread reads."
@@ -205,11 +203,11 @@
   (if (nil? body)
     (.close out)
     (let [thread (Thread/currentThread)
-          alarm (deadline/arm! (deadline/in-ms linger-ms) #(.interrupt thread))]
+          alarm (spi/arm! (spi/deadline-in linger-ms) #(.interrupt thread))]
       (try
         (.close out)
         (finally
-          (deadline/disarm! alarm)
+          (spi/disarm! alarm)
           ;; It may have come after all: what was sent is whole, and nobody else is to hear of it.
           (Thread/interrupted))))))
 
@@ -375,7 +373,7 @@
                       (.run ^Runnable request)
                       (finally
                         (.over patience)
-                        (deadline/disarm! alarm))))))))))
+                        (spi/disarm! alarm))))))))))
 
 ;; The server
 
@@ -402,7 +400,7 @@
 
 (defn- warn-of-pins!
   []
-  (when (jdk/monitors-pin?)
+  (when (spi/monitors-pin?)
     (.log
       (System/getLogger "thrum.server")
       System$Logger$Level/WARNING
@@ -416,7 +414,7 @@
   [provider]
   (when-not (= "jdk.httpserver" (.getName (.getModule (class provider))))
     (throw
-      (error/invalid
+      (spi/invalid
         (str
           "The engine :jdk is the JDK's own server, and " (.getName (class provider))
           " takes its place, by a jar or by the system"
@@ -427,7 +425,7 @@
   (check-provider! (HttpServerProvider/provider))
   (fix! options)
   (warn-of-pins!)
-  (let [threads (jdk/clean-threads "http")
+  (let [threads (spi/clean-threads "http")
         server (HttpServer/create (InetSocketAddress. ^String host (int port)) (int backlog))]
     (.createContext server "/" (handler serve options threads))
     (.setExecutor server (executor options threads))

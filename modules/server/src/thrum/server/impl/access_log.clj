@@ -5,8 +5,7 @@
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
-   [thrum.impl.error :as error]
-   [thrum.impl.shown :as shown])
+   [thrum.spi :as spi])
   (:import
    (java.io Writer)
    (java.time ZonedDateTime)
@@ -147,9 +146,9 @@
   dropped and counted."
   [to {:keys [format queue]}]
   (when-not (or (instance? Writer to) (string? to) (instance? java.io.File to))
-    (throw (error/invalid (str "A log is written to a java.io.Writer, or a file, not "
-                               (shown/text to))
-                          {:value to})))
+    (throw (spi/invalid (str "A log is written to a java.io.Writer, or a file, not "
+                          (spi/text to))
+             {:value to})))
   (let [own? (not (instance? Writer to))
         line (formats format)
         out (if own? (io/writer to :append true) to)

@@ -4,10 +4,8 @@
   {:no-doc true}
   (:require
    [clojure.string :as str]
-   [thrum.impl.deadline :as deadline]
-   [thrum.impl.error :as error]
-   [thrum.impl.shown :as shown]
-   [thrum.server.impl.sink :as sink])
+   [thrum.server.impl.sink :as sink]
+   [thrum.spi :as spi])
   (:import
    (java.io IOException OutputStream)
    (java.nio.charset StandardCharsets)
@@ -42,7 +40,7 @@
   (await [_ a]
     (sink/holding lock
       (set! alarm a)
-      (when-not open (deadline/disarm! a))))
+      (when-not open (spi/disarm! a))))
   (end [_ cancel]
     (sink/holding lock
       (when open
@@ -53,7 +51,7 @@
   (finish [_]
     (sink/holding lock
       (set! open false)
-      (when alarm (deadline/disarm! alarm))))
+      (when alarm (spi/disarm! alarm))))
   (isOpen [_] (sink/holding lock (boolean open)))
   (sent [_] (sink/holding lock sent)))
 
@@ -63,9 +61,9 @@
   [k value]
   (when (some? value)
     (when (re-find #"[\r\n\u0000]" (str value))
-      (throw (error/invalid (str "The " (name k)
-                                 " of an event is one line, not " (shown/text value))
-                            {:option k, :value value})))
+      (throw (spi/invalid (str "The " (name k)
+                            " of an event is one line, not " (spi/text value))
+               {:option k, :value value})))
     (str (name k) ": " value "\n")))
 
 (defn- data-lines [data]
@@ -80,8 +78,8 @@
                             (field :retry retry)
                             (when (some? data) (data-lines data))
                             "\n"))
-        :else (throw (error/invalid (str "An event is a string or a map, not " (shown/text event))
-                                    {:value event}))))
+        :else (throw (spi/invalid (str "An event is a string or a map, not " (spi/text event))
+                       {:value event}))))
 
 (defn send!
   "Sends an event: a string, its data, or a map of :event, :data, :id and :retry. Blocks until it is
@@ -105,7 +103,7 @@
   thread: a write blocks."
   [^Events events ms {:keys [elsewhere], :as exchange}]
   (.await events
-          (deadline/arm! (deadline/in-ms ms) (fn [] (elsewhere #(beat! events ms exchange))))))
+          (spi/arm! (spi/deadline-in ms) (fn [] (elsewhere #(beat! events ms exchange))))))
 
 (defn end!
   "Ends the stream from another thread: nothing more is sent, and (cancel) is called, while nobody

@@ -3,13 +3,7 @@
   aborted."
   {:no-doc true}
   (:require
-   [thrum.impl.deadline :as deadline]
-   [thrum.impl.error :as error]
-   [thrum.impl.jdk :as jdk]
-   [thrum.impl.limit :as limit]
-   [thrum.impl.scope :as form]
-   [thrum.impl.shown :as shown]
-   [thrum.impl.wait :as wait]
+   [thrum.core :as t]
    [thrum.server.impl.access-log :as access-log]
    [thrum.server.impl.body :as body]
    [thrum.server.impl.events :as events]
@@ -21,7 +15,8 @@
    [thrum.server.impl.sink :as sink]
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.impl.websocket :as websocket]
-   [thrum.server.spi])
+   [thrum.server.spi]
+   [thrum.spi :as spi])
   (:import
    (clojure.lang ExceptionInfo)
    (java.io IOException InputStream)
@@ -82,7 +77,7 @@
   (start [this f]
     (locking this
       (set! form f)
-      (when (= :dead stage) (form/cancel! f why))))
+      (when (= :dead stage) (t/cancel! f why))))
   (form [this] (locking this form))
   (socket [this] (locking this socket))
   (stage [this] (locking this stage))
@@ -175,7 +170,7 @@
   "Calls f on a virtual thread of its own, which inherits nothing: what the handler has set on its
   thread is not the observer's."
   [^Exchange x name f]
-  (.start (doto (jdk/clean-thread name f)
+  (.start (doto (spi/clean-thread name f)
             (.setContextClassLoader (.-loader x)))))
 
 ;; Ended by somebody else: the deadline, a drain, the client
@@ -225,7 +220,7 @@
       :open (if (#{:disconnected :slow} reason) (cut! x) (answer-instead! x))
       (:reading :committed) (cut! x)
       :done nil)
-    (some-> (.form x) (form/cancel! reason))
+    (some-> (.form x) (t/cancel! reason))
     (when event (tell! x event))))
 
 (defn end!
@@ -263,7 +258,7 @@
 
 (defn- bid-farewell! [^Exchange x stream]
   (if (instance? Events stream)
-    (events/end! stream #(form/cancel! (.form x) :shutdown))
+    (events/end! stream #(t/cancel! (.form x) :shutdown))
     (websocket/close! stream 1001 "Going away")))
 
 (defn end-stream!
@@ -282,7 +277,7 @@
       (instance? Events stream) (end! x :shutdown)
       :else (try
               (websocket/abort! stream)
-              (form/cancel! (.form x) :shutdown)
+              (t/cancel! (.form x) :shutdown)
               (finally (answered! x))))))
 
 (defn- time-out!
@@ -296,7 +291,7 @@
 
 (defn- commit! [^Exchange x]
   (when-not (.commit x)
-    (throw (error/cancelled "This request" :over)))
+    (throw (spi/cancelled "This request" :over)))
   (.unwatch ^Wire (.-wire x))
   ;; An interrupt that the handler left behind must not end the write; one of ours would have made
   ;; the commit fail.
@@ -344,7 +339,7 @@
   (let [length (body/known-length (:body response))
         ^Sink sink (sink/sink (Answer. x head) (or length (.-length head)))]
     (body/write! response length (.-charset head) (sink/stream sink))
-    (when (option x :async?) (wait/until sink nil #(.closed sink)))
+    (when (option x :async?) (spi/wait-until sink nil #(.closed sink)))
     (.finish sink)
     (.done x (.-status head) (.written sink))))
 
@@ -355,9 +350,9 @@
   limiter is not meant."
   [^Exchange x limiter]
   (try
-    (.hold x (limit/acquire! limiter))
+    (.hold x (t/acquire! limiter))
     (catch ExceptionInfo e
-      (throw (if (= :thrum/rejected (error/type-of e))
+      (throw (if (= :thrum/rejected (spi/type-of e))
                (ex-info "The server is full" {:type ::overload} e)
                e)))))
 
@@ -366,7 +361,7 @@
 (defn- release-permit! [^Exchange x]
   (when-some [permit (.permit x)]
     (.hold x nil)
-    (limit/release! permit)))
+    (t/release! permit)))
 
 (defn- take-streams-permit! [^Exchange x]
   (release-permit! x)
@@ -374,7 +369,7 @@
 
 (defn- lift-deadline! [^Exchange x]
   (.unbind x)
-  (form/lift-deadline! (.form x)))
+  (spi/lift-deadline! (.form x)))
 
 (defn- opened!
   "What opens when the others have been ended is ended at once."
@@ -451,7 +446,7 @@
     (if (= :raised kind)
       (throw (if (instance? Throwable value)
                value
-               (ex-info "A handler raised what is no Throwable" {:value (shown/datum value)})))
+               (ex-info "A handler raised what is no Throwable" {:value (spi/datum value)})))
       value)))
 
 (defn- call-async [handler request]
@@ -460,14 +455,14 @@
     (try
       (handler request #(.fill slot :responded %) #(.fill slot :raised %))
       (catch Throwable t (.fill slot :raised t)))
-    (wait/until slot nil #(.filled slot))
+    (spi/wait-until slot nil #(.filled slot))
     (.answer slot)))
 
 (defn- check-open!
   "Throws where somebody else has answered: what was answered never starts its handler."
   [^Exchange x]
   (when-not (= :open (.stage x))
-    (throw (error/cancelled "This request" :over))))
+    (throw (spi/cancelled "This request" :over))))
 
 (defn- overload [^Exchange x]
   (check-open! x)
@@ -494,7 +489,7 @@
   (try
     (respond! x (handle x handler))
     (catch ExceptionInfo e
-      (if (= ::overload (error/type-of e))
+      (if (= ::overload (spi/type-of e))
         (respond! x (overload x))
         (throw e)))))
 
@@ -561,13 +556,13 @@
                  (do (cut! x)
                      (count-failure! x)
                      (log! x t)))
-    (when-not (form/cancel-reason (.form x)) (log! x t))))
+    (when-not (spi/cancel-reason (.form x)) (log! x t))))
 
 ;; From the first line to the last byte
 
-(defn- moment [^Exchange x]
+(defn- deadline [^Exchange x]
   (when-some [ms (option x :request-timeout-ms)]
-    (deadline/in-ms ms)))
+    (spi/deadline-in ms)))
 
 (defn- fail-safely! [^Exchange x t]
   (try
@@ -587,8 +582,8 @@
 (defn- run-handler!
   [^Exchange x handler]
   (try
-    (form/call {:name "request", :moment (moment x), :on-alarm #(time-out! x)}
-               #(serve-in! x handler %))
+    (spi/call-in-scope {:name "request", :deadline (deadline x), :on-deadline #(time-out! x)}
+      #(serve-in! x handler %))
     ;; Its deadline had come before it began, or what it forked has failed.
     (catch Throwable t (fail-safely! x t))))
 

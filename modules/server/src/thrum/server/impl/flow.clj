@@ -3,7 +3,7 @@
   done alone."
   {:no-doc true}
   (:require
-   [thrum.impl.jdk :as jdk])
+   [thrum.spi :as spi])
   (:import
    (java.io IOException InterruptedIOException)
    (java.util.concurrent CompletableFuture ExecutionException)))
@@ -31,7 +31,7 @@
   "Calls f on a virtual thread of its own; returns a CompletableFuture of what it returns or throws."
   ^CompletableFuture [f]
   (let [future (CompletableFuture.)]
-    (.start (jdk/clean-thread "http-elsewhere"
+    (.start (spi/clean-thread "http-elsewhere"
                               (fn []
                                 (try
                                   (.complete future (f))

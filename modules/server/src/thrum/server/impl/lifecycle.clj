@@ -2,15 +2,14 @@
   "How a server starts, drains and ends."
   {:no-doc true}
   (:require
-   [thrum.impl.deadline :as deadline]
-   [thrum.impl.error :as error]
    [thrum.server.impl.address :as address]
    [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.forwarded :as forwarded]
    [thrum.server.impl.pace :as pace]
    [thrum.server.impl.request-id :as request-id]
    [thrum.server.impl.traffic :as traffic]
-   [thrum.server.spi])
+   [thrum.server.spi]
+   [thrum.spi :as spi])
   (:import
    (java.util.concurrent CountDownLatch)
    (java.util.concurrent.atomic AtomicReference)
@@ -63,7 +62,7 @@
     (start (assoc options :on-refused #(traffic/tell! traffic :end (constantly %)))
            (server-of traffic handler))
     (catch Exception e
-      (throw (if (= :thrum/invalid (error/type-of e)) e (start-failed engine options e))))))
+      (throw (if (= :thrum/invalid (spi/type-of e)) e (start-failed engine options e))))))
 
 (declare stop!)
 
@@ -123,25 +122,25 @@
   [traffic]
   (traffic/move! traffic :closing :ending)
   (run! exchange/end-stream! (traffic/in-flight traffic))
-  (deadline/arm! (deadline/in-ms answer-ms)
-                 #(run! exchange/cut-stream! (traffic/in-flight traffic))))
+  (spi/arm! (spi/deadline-in answer-ms)
+    #(run! exchange/cut-stream! (traffic/in-flight traffic))))
 
 (defn- end-requests! [traffic]
   (run! #(exchange/end! % :shutdown) (remove exchange/stream? (traffic/in-flight traffic)))
-  (traffic/await-quiet! traffic (complement exchange/settled?) (deadline/in-ms answer-ms)))
+  (traffic/await-quiet! traffic (complement exchange/settled?) (spi/deadline-in answer-ms)))
 
 (defn- drain!
   "Lets what is in flight end, and ends the rest: streams first."
   [^Life life]
   (let [{:keys [shutdown-timeout-ms drain-streams-ms]} (.-options life)
         traffic (.-traffic life)
-        end (deadline/in-ms shutdown-timeout-ms)]
+        end (spi/deadline-in shutdown-timeout-ms)]
     (traffic/await-quiet! traffic
                           (constantly true)
-                          (deadline/in-ms (min drain-streams-ms shutdown-timeout-ms)))
+                          (spi/deadline-in (min drain-streams-ms shutdown-timeout-ms)))
     (let [cut (end-streams! traffic)]
       (when-not (traffic/await-quiet! traffic exchange/awaited? end) (end-requests! traffic))
-      (deadline/disarm! cut)
+      (spi/disarm! cut)
       (run! exchange/cut-stream! (traffic/in-flight traffic)))))
 
 (defn- stop-now!

@@ -3,11 +3,10 @@
   {:no-doc true}
   (:require
    [clojure.string :as str]
-   [thrum.impl.error :as error]
-   [thrum.impl.jdk :as jdk]
-   [thrum.impl.options :as options]
    [thrum.server.impl.address :as address]
-   [thrum.server.impl.health :as health])
+   [thrum.server.impl.health :as health]
+   [thrum.spi :as spi]
+   [thrum.spi.options :as options])
   (:import
    (java.io File)
    (java.security KeyStore)
@@ -225,7 +224,7 @@
 
 (defn- lacking
   [engine k needs]
-  (error/invalid
+  (spi/invalid
     (str "The engine " (:name engine) " has no " (name needs) ", which " k " asks for")
     {:option k, :engine (:name engine), :lacks needs, :capabilities (:capabilities engine)}))
 
@@ -253,7 +252,7 @@
               "A client's certificate comes over TLS: give an :ssl-port"]
              [(and truststore (not ssl-port)) :truststore
               "A :truststore is for TLS: give an :ssl-port"]]]
-      (when wrong? (throw (error/invalid message {:option option}))))))
+      (when wrong? (throw (spi/invalid message {:option option}))))))
 
 (defn- without-nils [options]
   (into {} (remove (fn [[k v]] (and (nil? v) (not= :port k)))) options))
@@ -268,7 +267,7 @@
   (let [{:keys [engine-options], :as all}
         (merge defaults
                (when (contains? (:capabilities engine) :websockets) websocket-defaults)
-               {:max-connections (jdk/spare-descriptors most-connections)}
+               {:max-connections (spi/spare-descriptors most-connections)}
                (without-nils options))]
     (check-together all)
     (options/check (:rows engine) engine-options (keys (:rows engine)))

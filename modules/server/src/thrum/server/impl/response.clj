@@ -4,8 +4,8 @@
   {:no-doc true}
   (:require
    [clojure.string :as str]
-   [thrum.impl.shown :as shown]
-   [thrum.server.impl.request :as request])
+   [thrum.server.impl.request :as request]
+   [thrum.spi :as spi])
   (:import
    (java.util ArrayList Map$Entry Set TreeSet)))
 
@@ -15,13 +15,13 @@
 (deftype Head [^long status ^objects headers length charset])
 
 (defn- garbage [message data]
-  (ex-info message (assoc (update-vals data shown/datum) :type :thrum/response)))
+  (ex-info message (assoc (update-vals data spi/datum) :type :thrum/response)))
 
 (defn- check-status
   [status]
   (when-not (and (int? status) (<= 200 (long status) 599))
     (throw (garbage (str "A response's :status is an integer from 200 to 599, not "
-                         (shown/text status))
+                         (spi/text status))
                     {:status status})))
   (long status))
 
@@ -31,10 +31,10 @@
 (defn- check-field
   [name value]
   (when-not (and (string? name) (request/token? name))
-    (throw (garbage (str "A header's name is a token, not " (shown/text name)) {:header name})))
+    (throw (garbage (str "A header's name is a token, not " (spi/text name)) {:header name})))
   (when-not (string? value)
     (throw (garbage (str "The header " name
-                         " is a string, or a sequence of strings, not " (shown/text value))
+                         " is a string, or a sequence of strings, not " (spi/text value))
                     {:header name, :value value})))
   (when-not (line-safe? value)
     (throw (garbage (str "The header " name " has a CR, LF or NUL in it") {:header name}))))
@@ -42,7 +42,7 @@
 (defn- declared-length
   [^String value]
   (or (when (re-matches #"\d{1,18}" value) (parse-long value))
-      (throw (garbage (str "Content-Length is a number, not " (shown/text value))
+      (throw (garbage (str "Content-Length is a number, not " (spi/text value))
                       {:header "Content-Length", :value value}))))
 
 (defn- charset-of [^String content-type]

@@ -2,20 +2,20 @@
   "What is in flight on one server: counted, bounded, watched and drained."
   {:no-doc true}
   (:require
-   [thrum.impl.limit :as limit]
-   [thrum.impl.wait :as wait])
+   [clojure.datafy :as datafy]
+   [thrum.core :as t]
+   [thrum.spi :as spi])
   (:import
    (java.util Map Set)
    (java.util.concurrent ConcurrentHashMap)
    (java.util.concurrent.atomic AtomicReference LongAdder)
-   (java.util.concurrent.locks LockSupport)
-   (thrum.impl.limit Limiter)))
+   (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
 
 ;; state: :running, :draining, :closing, when kept connections get 503, :ending, when streams end
 ;; too, :stopped. drainer: the thread that waits for the last one.
-(deftype Traffic [options ^Limiter limiter ^Limiter streams ^Set exchanges ^Map counters
+(deftype Traffic [options limiter streams ^Set exchanges ^Map counters
                   ^AtomicReference state ^AtomicReference drainer])
 
 (def ^:private counted
@@ -23,7 +23,7 @@
 
 (defn- limited [permits queue wait-ms name]
   (when permits
-    (limit/limiter permits {:queue queue, :wait-ms wait-ms, :name name})))
+    (t/limiter permits {:queue queue, :wait-ms wait-ms, :name name})))
 
 (defn traffic
   "Returns the traffic of a server with these options."
@@ -59,7 +59,7 @@
   (.add ^LongAdder (.get ^Map (.-counters traffic) k) (long n)))
 
 (defn- in-use [limiter k]
-  (if limiter (k (.facts ^Limiter limiter)) 0))
+  (if limiter (k (datafy/datafy limiter)) 0))
 
 (defn- dropped [{:keys [observer]}]
   (if-some [f (:dropped observer)] (f) 0))
@@ -117,5 +117,5 @@
   [^Traffic traffic counts? moment]
   (.set ^AtomicReference (.-drainer traffic) (Thread/currentThread))
   (try
-    (wait/until traffic moment #(not-any? counts? (.-exchanges traffic)))
+    (spi/wait-until traffic moment #(not-any? counts? (.-exchanges traffic)))
     (finally (.set ^AtomicReference (.-drainer traffic) nil))))

@@ -4,10 +4,9 @@
   {:no-doc true}
   (:require
    [clojure.string :as str]
-   [thrum.impl.error :as error]
-   [thrum.impl.shown :as shown]
    [thrum.server.impl.response :as response]
-   [thrum.server.spi])
+   [thrum.server.spi]
+   [thrum.spi :as spi])
   (:import
    (java.nio ByteBuffer)
    (java.nio.charset StandardCharsets)
@@ -35,9 +34,9 @@
   (cond (nil? data) (ByteBuffer/allocate 0)
         (bytes? data) (ByteBuffer/wrap data)
         (instance? ByteBuffer data) data
-        :else (throw (error/invalid (str "Bytes or a ByteBuffer are expected, not "
-                                         (shown/text (class data)))
-                                    {:value data}))))
+        :else (throw (spi/invalid (str "Bytes or a ByteBuffer are expected, not "
+                                    (spi/text (class data)))
+                       {:value data}))))
 
 (defn send!
   "Sends a message: a CharSequence as text, bytes or a ByteBuffer as binary. Blocks until it is
@@ -294,7 +293,7 @@
                 (some #(= protocol (str/trim %))
                       (some-> (header request "sec-websocket-protocol")
                               (str/split #","))))
-    (throw (ex-info (str "The client does not offer the subprotocol " (shown/text protocol))
+    (throw (ex-info (str "The client does not offer the subprotocol " (spi/text protocol))
                     {:type :thrum/response
                      :protocol protocol
                      :offered (header request "sec-websocket-protocol")}))))

@@ -6,9 +6,9 @@
   of the set, by whomever: by the thread that has served it, or by the keeper, which finds its
   socket closed. So it is given back once, however a connection ends."
   (:require
-   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.helidon.connection :as connection]
-   [thrum.server.engine.helidon.http1 :as http1])
+   [thrum.server.engine.helidon.http1 :as http1]
+   [thrum.spi :as spi])
   (:import
    (io.helidon.common.buffers BufferData)
    (io.helidon.common.concurrency.limits Limit)
@@ -183,7 +183,7 @@
                    (Thread/sleep tick-ms)
                    (look-at-all! all))
                  (catch InterruptedException _)))]
-    (doto (jdk/clean-thread "helidon-keeper" look) .start)))
+    (doto (spi/clean-thread "helidon-keeper" look) .start)))
 
 (defn cut-all!
   "Ends all connections."

@@ -1,14 +1,14 @@
 (ns thrum.server.engine.helidon.http1
   "HTTP/1 on one connection: one request after another, each on a fresh thread."
   (:require
-   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.helidon.answer :as answer]
    [thrum.server.engine.helidon.connection :as connection]
    [thrum.server.engine.helidon.head]
    [thrum.server.engine.helidon.input :as input]
    [thrum.server.engine.helidon.tls :as tls]
    [thrum.server.engine.helidon.wire :as wire]
-   [thrum.server.spi :as engine])
+   [thrum.server.spi :as engine]
+   [thrum.spi :as spi])
   (:import
    (java.io IOException)
    (java.util.concurrent CountDownLatch)
@@ -47,7 +47,7 @@
                    (take-turns! ends serve)
                    (.countDown over))
                  (catch Throwable _ (.countDown over))))]
-    (.start (jdk/clean-thread (str "http-" (.incrementAndGet numbers)) turn))))
+    (.start (spi/clean-thread (str "http-" (.incrementAndGet numbers)) turn))))
 
 (defn talk!
   "Serves one request after the other on this connection; ssl: its socket of TLS, or nil. Returns

@@ -2,9 +2,9 @@
   "One client's socket: writes that block until the kernel has taken the bytes, and the ways to end
   it."
   (:require
-   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.http-kit.keeper :as keeper]
-   [thrum.server.engine.http-kit.library :as library])
+   [thrum.server.engine.http-kit.library :as library]
+   [thrum.spi :as spi])
   (:import
    (java.io EOFException IOException InterruptedIOException)
    (java.net StandardSocketOptions)
@@ -171,7 +171,7 @@
   [^Connection c]
   (.setTenant c :closing)
   (read-on! c false)
-  (.start (jdk/clean-thread "http-kit-close" #(linger! c))))
+  (.start (spi/clean-thread "http-kit-close" #(linger! c))))
 
 ;; Silence
 

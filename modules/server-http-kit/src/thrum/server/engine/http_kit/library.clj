@@ -6,8 +6,8 @@
   cannot cut a connection. So we go one floor lower: its loop reads and decodes requests, and all
   bytes that go out are ours. A few fields are private."
   (:require
-   [thrum.impl.error :as error]
-   [thrum.server.engine.http-kit.fields :as fields])
+   [thrum.server.engine.http-kit.fields :as fields]
+   [thrum.spi :as spi])
   (:import
    (clojure.lang DynamicClassLoader)
    (java.lang ReflectiveOperationException System$Logger System$Logger$Level)
@@ -288,5 +288,5 @@
   "Throws :thrum/invalid for a port that nobody can be asked to serve."
   [port]
   (when-not port
-    (throw (error/invalid "http-kit serves HTTP alone: give a :port"
-                          {:option :port, :value port}))))
+    (throw (spi/invalid "http-kit serves HTTP alone: give a :port"
+             {:option :port, :value port}))))

@@ -3,10 +3,10 @@
   out past it."
   (:require
    [clojure.string :as str]
-   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.http-kit.connection :as connection]
    [thrum.server.engine.http-kit.library :as library]
-   [thrum.server.spi])
+   [thrum.server.spi]
+   [thrum.spi :as spi])
   (:import
    (java.io IOException)
    (java.nio ByteBuffer)
@@ -182,4 +182,4 @@
   (let [socket (WebSocket. lib connection (LinkedBlockingQueue.) (ReentrantLock.) false false false
                            (connection/in-ms (idle-ms connection)))]
     (.setTenant ^Connection connection socket)
-    (.start (jdk/clean-thread "http-kit-websocket" #(attend! listener socket)))))
+    (.start (spi/clean-thread "http-kit-websocket" #(attend! listener socket)))))

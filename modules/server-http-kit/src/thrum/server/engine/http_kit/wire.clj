@@ -2,7 +2,6 @@
   "One request whose head http-kit has read, and its answer, which is written to the socket past
   http-kit."
   (:require
-   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.http-kit.body :as body]
    [thrum.server.engine.http-kit.connection :as connection]
    [thrum.server.engine.http-kit.fields :as fields]
@@ -10,7 +9,8 @@
    [thrum.server.engine.http-kit.library :as library]
    [thrum.server.engine.http-kit.websocket :as websocket]
    [thrum.server.impl.websocket :as sockets]
-   [thrum.server.spi])
+   [thrum.server.spi]
+   [thrum.spi :as spi])
   (:import
    (java.io ByteArrayOutputStream IOException OutputStream)
    (java.nio.channels SelectionKey SocketChannel)
@@ -145,7 +145,7 @@
                   (library/call lib :respond callback (make-array java.nio.ByteBuffer 1)))))
   Tenant
   (gone [_ _code _reason]
-    (when-some [f (.getAndSet gone nil)] (.start (jdk/clean-thread "http-kit-gone" f))))
+    (when-some [f (.getAndSet gone nil)] (.start (spi/clean-thread "http-kit-gone" f))))
   (frame [_ _frame])
   (flawed [_ _code])
   (look [_ _now])

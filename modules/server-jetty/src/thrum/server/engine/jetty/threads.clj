@@ -2,7 +2,7 @@
   "Jetty's threads: a few of the platform's, which accept and select, and virtual ones for all that
   may block."
   (:require
-   [thrum.impl.jdk :as jdk])
+   [thrum.spi :as spi])
   (:import
    (java.util.concurrent Executor ThreadFactory)
    (org.eclipse.jetty.server.internal HttpConnection)
@@ -12,7 +12,7 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private ^Executor virtual
-  (let [^ThreadFactory factory (jdk/clean-threads "jetty")]
+  (let [^ThreadFactory factory (spi/clean-threads "jetty")]
     (reify Executor
       (execute [_ task] (.start (.newThread factory task))))))
 

@@ -5,7 +5,7 @@
   client has gone; bytes, which belong to its next request, are given back. On HTTP/2 the stream's
   reset is told."
   (:require
-   [thrum.impl.jdk :as jdk])
+   [thrum.spi :as spi])
   (:import
    (java.io IOException)
    (java.util.concurrent CancellationException)
@@ -26,7 +26,7 @@
   (^Object end []))
 
 (defn- notify! [^Runnable gone]
-  (.start (jdk/clean-thread "jetty-gone" gone)))
+  (.start (spi/clean-thread "jetty-gone" gone)))
 
 ;; HTTP/1.1
 

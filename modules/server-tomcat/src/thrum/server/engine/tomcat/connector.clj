@@ -1,9 +1,9 @@
 (ns thrum.server.engine.tomcat.connector
   "Tomcat's connectors for the options: which protocols a port speaks, and within which bounds."
   (:require
-   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.tomcat.stream :as stream]
-   [thrum.server.engine.tomcat.tls :as tls])
+   [thrum.server.engine.tomcat.tls :as tls]
+   [thrum.spi :as spi])
   (:import
    (java.net InetAddress)
    (java.util.concurrent Executor Executors ScheduledExecutorService ThreadFactory)
@@ -25,14 +25,14 @@
 ;; Threads
 
 (def ^:private ^Executor virtual
-  (let [^ThreadFactory factory (jdk/clean-threads "tomcat")]
+  (let [^ThreadFactory factory (spi/clean-threads "tomcat")]
     (reify Executor
       (execute [_ task] (.start (.newThread factory task))))))
 
 (defn threads
   "Returns the executor of what Tomcat does from time to time."
   ^ScheduledExecutorService []
-  (Executors/newSingleThreadScheduledExecutor (jdk/clean-threads "tomcat-utility")))
+  (Executors/newSingleThreadScheduledExecutor (spi/clean-threads "tomcat-utility")))
 
 ;; Protocols
 

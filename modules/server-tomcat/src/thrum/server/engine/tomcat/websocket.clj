@@ -4,10 +4,10 @@
   Tomcat answers each ping by itself, and tells nobody of it: pings are seen, and its own pongs
   dropped, by the link that it has for extensions in the chain which its frames go through."
   (:require
-   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.tomcat.connections :as connections]
    [thrum.server.impl.websocket :as websocket]
-   [thrum.server.spi])
+   [thrum.server.spi]
+   [thrum.spi :as spi])
   (:import
    (jakarta.servlet Filter FilterRegistration$Dynamic ServletContext)
    (jakarta.servlet.http HttpServletRequest)
@@ -169,7 +169,7 @@
   5000)
 
 (def ^:private ^Executor elsewhere
-  (reify Executor (execute [_ task] (.start (jdk/clean-thread "tomcat-websocket" task)))))
+  (reify Executor (execute [_ task] (.start (spi/clean-thread "tomcat-websocket" task)))))
 
 (definterface Life
   (^Object opened [session])

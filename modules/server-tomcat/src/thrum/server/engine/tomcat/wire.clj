@@ -12,12 +12,12 @@
   writes, is therefore done by a thread of its own, which the exchange's waits for. An abort closes
   the socket under it, and wakes it; of HTTP/2 it resets the stream, and interrupts nobody."
   (:require
-   [thrum.impl.jdk :as jdk]
    [thrum.server.engine.tomcat.connections :as connections]
    [thrum.server.engine.tomcat.stream :as stream]
    [thrum.server.engine.tomcat.websocket :as websocket]
    [thrum.server.impl.flow :as flow]
-   [thrum.server.spi])
+   [thrum.server.spi]
+   [thrum.spi :as spi])
   (:import
    (jakarta.servlet RequestDispatcher)
    (java.io BufferedOutputStream EOFException IOException InputStream InterruptedIOException OutputStream)
@@ -232,7 +232,7 @@
 (declare input output)
 
 (def ^:private ^ThreadFactory cutting-threads
-  (jdk/clean-threads "tomcat-reset"))
+  (spi/clean-threads "tomcat-reset"))
 
 ;; owner: the connection's thread. over: nil, :complete, :aborted or :upgraded. threads: those
 ;; inside. woken: those inside that the abort has interrupted.
@@ -438,7 +438,7 @@
       (throw t))))
 
 (def ^:private ^ThreadFactory request-threads
-  (jdk/clean-threads "http-request"))
+  (spi/clean-threads "http-request"))
 
 (def ^:private ^:const note
   "Where a request of Tomcat's, which is used again and again, keeps the thread that it was last

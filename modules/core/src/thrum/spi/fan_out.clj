@@ -1,0 +1,71 @@
+(ns thrum.spi.fan-out
+  "A bounded fan-out that holds no thread: its consumer is called when a task has ended, and polls. One
+  thread at a time may use a fan-out; only on-ended is called by others."
+  (:require
+   [thrum.impl.context :as context]
+   [thrum.impl.fanout :as fanout]
+   [thrum.impl.group :as group])
+  (:import
+   (thrum.impl.context Place)
+   (thrum.impl.fanout FanOut)
+   (thrum.impl.task ITask)))
+
+(set! *warn-on-reflection* true)
+
+(defn fan-out
+  "Returns a fan-out in the calling thread's bindings and scope that has started nothing yet. :order -
+  :ordered or :as-completed; :name - of its threads, followed by a number; :limit, :window, :wrap - as in
+  thrum.core/pmap; :on-ended - called with every task that has ended, on its thread and as the last thing
+  there."
+  ^FanOut [options]
+  (fanout/fan-out options))
+
+(defn id
+  "Returns the fan-out's name with its number."
+  ^String [^FanOut fan-out]
+  (group/scope-name (.-scope fan-out)))
+
+(defn room?
+  "True if one more task may be started."
+  [^FanOut fan-out]
+  (.room fan-out))
+
+(defn launch!
+  "Starts the thunk in a task. To be called only where there is room."
+  [^FanOut fan-out thunk]
+  (fanout/launch! fan-out thunk))
+
+(defn started
+  "Returns how many tasks have been started."
+  ^long [^FanOut fan-out]
+  (.started fan-out))
+
+(defn exhaust!
+  "States that nothing more will be started."
+  [^FanOut fan-out]
+  (.exhaust fan-out))
+
+(defn poll!
+  "Returns the next result, or nil when none is ready. Throws the failure that ended the fan-out, when
+  nothing runs any more."
+  [^FanOut fan-out]
+  (fanout/poll! fan-out))
+
+(defn idle?
+  "True if all that was started has been polled, and nothing more will be started."
+  [^FanOut fan-out]
+  (.idle fan-out))
+
+(defn end!
+  "Cancels what runs and waits until it has ended."
+  [^FanOut fan-out reason]
+  (fanout/end! fan-out reason))
+
+(defn go-on!
+  "Has the calling thread go on, after the task that has just ended on it (nil: a fresh thread), in the
+  bindings of the fan-out's caller and in no scope. No interrupt of the task reaches it any more."
+  [^FanOut fan-out ^ITask task]
+  (when task
+    (.finish task (.ledger ^Place task) nil)
+    (Thread/interrupted))
+  (context/enter! (.-context fan-out) nil))

@@ -1,0 +1,49 @@
+(ns thrum.spi.options
+  "Checks options and arguments. An option is a row, {:check predicate, :accepts text, :default text,
+  :doc text}: the row that checks an option also documents it. Tables of rows are maps by key."
+  (:require
+   [thrum.impl.options :as options]))
+
+(set! *warn-on-reflection* true)
+
+(def rows
+  "The rows of thrum.core's options by key."
+  options/rows)
+
+(defn check
+  "Returns the options, a map, when each key is one of ks (default: all of rows) and each value is
+  accepted. Throws :thrum/invalid otherwise; an unknown key's message names the nearest known one."
+  ([rows options] (options/check rows options (keys rows)))
+  ([rows options ks] (options/check rows options ks)))
+
+(defn documented
+  "Returns the lines of a docstring for the options ks of rows."
+  [rows ks]
+  (options/documented rows ks))
+
+(defn nearest
+  "Returns the key among ks that is spelled most like k."
+  [k ks]
+  (options/nearest k ks))
+
+(defn function
+  "Returns f if it can be called; throws :thrum/invalid otherwise."
+  [f]
+  (options/function f))
+
+(defn instance
+  "Returns x if it is of the class; throws :thrum/invalid otherwise. expected: what x should be, for the
+  message."
+  [class expected x]
+  (options/instance class expected x))
+
+(defn fan-out
+  "Returns the options of thrum.core/pmap for its first argument, a limit or a map, with a :window. Throws
+  :thrum/invalid."
+  [limit-or-options]
+  (options/fan-out limit-or-options [:limit :window :name :wrap :scoped-values]))
+
+(defn leading
+  "Returns [options body] for a macro's forms. Options are a map or a symbol that stands before the body."
+  [forms]
+  (options/leading forms))
