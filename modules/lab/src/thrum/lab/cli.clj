@@ -46,7 +46,7 @@
   documents it."
   {:lab
    [[nil "--all" "every experiment, in its quick form"]
-    [nil "--full" "the published sizes, in the judged form; some two hours"]
+    [nil "--full" "the published sizes, in the judged form; about an hour"]
     [nil "--only NAME" "one experiment, or one part of it" :parse-fn keyword]
     [nil "--out DIR" "where the results go" :default "lab-results"]
     [nil "--json" "print the result as JSON; progress goes to standard error"]

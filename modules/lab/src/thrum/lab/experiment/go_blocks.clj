@@ -115,7 +115,7 @@
               :tour [:go-avoid :go-target :go :go-factory]}
    :against [{:slow :go-avoid, :fast :go-target, :published published/go-blocks-times}
              {:slow :go, :fast :go-factory}]
-   :contenders (mapv #(row % channels (if full 5 1)) ways)})
+   :contenders (mapv #(row % channels (if full 3 1)) ways)})
 
 ;; Run
 

@@ -12,7 +12,7 @@
 
 (def ^:private sizes
   {:quick {:warm-up-seconds 3, :seconds 4, :repeat 1}
-   :full {:warm-up-seconds 10, :seconds 10, :repeat 5}})
+   :full {:warm-up-seconds 10, :seconds 10, :repeat 3}})
 (def ^:private usual-pools "The sizes that pools of Ring servers usually have." [50 200])
 
 (defn- pools

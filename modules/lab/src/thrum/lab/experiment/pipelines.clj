@@ -63,7 +63,7 @@
    :in-turns? true
    :limit-line-about "rounds × what an item waits"
    :against [{:slow :core-pipeline-blocking, :fast :thrum-pipeline-blocking}]
-   :contenders (mapv #(row % (if full 5 1)) kinds)})
+   :contenders (mapv #(row % (if full 3 1)) kinds)})
 
 ;; Run
 

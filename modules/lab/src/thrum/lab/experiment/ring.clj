@@ -19,15 +19,15 @@
   "The sizes of the quick form: one short run of each."
   {:warm-up-seconds {:sleep 2, :no-sleep 5}
    :seconds {:sleep 2, :no-sleep 3}
-   :repeat 1
+   :repeat {:sleep 1, :no-sleep 1}
    :parts [:sleep :no-sleep]})
 
 (def full
-  "The sizes of the judged form: runs of ten seconds, warmed up, in turns, of which the median
-  counts."
-  {:warm-up-seconds {:sleep 5, :no-sleep 10, :many 5}
-   :seconds {:sleep 10, :no-sleep 10, :many 10}
-   :repeat 5
+  "The sizes of the judged form: three runs, warmed up, in turns, of which the median counts; of ten
+  seconds where figures were published, as published."
+  {:warm-up-seconds {:sleep 3, :no-sleep 5, :many 3}
+   :seconds {:sleep 5, :no-sleep 5, :many 5, :published 10}
+   :repeat {:sleep 3, :no-sleep 3, :many 1}
    :parts [:sleep :no-sleep :many]})
 
 (def engines
@@ -99,8 +99,14 @@
      :because "50 threads wait for 50 requests at once, virtual threads for all 120"
      :tour [:pool-50 :pool-all :bare :thrum]}))
 
+(defn- seconds-of
+  "Returns how long a run takes."
+  [{:keys [seconds]} engine question]
+  (or (when (get-in published/requests [engine question]) (:published seconds))
+      (seconds question)))
+
 (defn- row
-  [engine {:keys [question connections sleep-ms]} {:keys [warm-up-seconds seconds], :as sizes}
+  [engine {:keys [question connections sleep-ms]} {:keys [warm-up-seconds repeat], :as sizes}
    contender]
   (let [pool (pool-of contender connections)
         published (get-in published/requests [engine question contender])]
@@ -111,19 +117,21 @@
                :params {:pool pool}
                :limit-line-per-second
                (when sleep-ms (/ (* 1000.0 (min connections (or pool connections))) sleep-ms))
-               :repeat (:repeat sizes)
-               :estimate-ms (* (:repeat sizes)
-                               (visit/estimate-ms (warm-up-seconds question) (seconds question)))})
+               :repeat (repeat question)
+               :estimate-ms (* (repeat question)
+                               (visit/estimate-ms (warm-up-seconds question)
+                                                  (seconds-of sizes engine question)))})
       published (assoc :published published))))
 
 (defn- scaled
   "Returns what the quick form leaves out, in words."
-  [{:keys [repeat seconds]} question]
-  (when (< repeat (:repeat full))
+  [sizes engine question]
+  (when-not (= full sizes)
     (str "Scaled: one run of "
-         (seconds question)
-         " s instead of five of "
-         (get-in full [:seconds question])
+         (seconds-of sizes engine question)
+         " s instead of "
+         (if (= 1 (get-in full [:repeat question])) "one of " "three of ")
+         (seconds-of full engine question)
          " s, and little time to warm up.")))
 
 (defn- fitting
@@ -133,14 +141,14 @@
 
 (defn- part-plan
   [engine {:keys [question title contenders], :as part}
-   {:keys [warm-up-seconds seconds], :as sizes}]
+   {:keys [warm-up-seconds], :as sizes}]
   (->
     (dissoc part :question)
     (assoc :part (part-name engine question)
            :title (format title (get-in facts-of [engine :name]))
            :warm-up-seconds (warm-up-seconds question)
-           :seconds (seconds question)
-           :scaled (scaled sizes question)
+           :seconds (seconds-of sizes engine question)
+           :scaled (scaled sizes engine question)
            :limit-line-about "connections, or threads where there are fewer, ÷ the handler's sleep"
            :in-turns? true
            :headline (headline engine question)
@@ -155,7 +163,8 @@
     (cond-> quick
       (= only (part-name engine :many)) (-> (update :parts conj :many)
                                             (assoc-in [:warm-up-seconds :many] 3)
-                                            (assoc-in [:seconds :many] 4)))))
+                                            (assoc-in [:seconds :many] 4)
+                                            (assoc-in [:repeat :many] 1)))))
 
 (defn- skipped
   "Returns the one part of an experiment whose engine is not there."

@@ -22,25 +22,25 @@
 
 (def quick
   "The sizes of the quick form: one cold start, few repeats, a curve of short requests."
-  {:scaled "Scaled: one cold start of each, one or two warm bursts instead of five of either."
+  {:scaled "Scaled: one cold start of each, one or two warm bursts instead of three of either."
    :states {:spring-100 [:cold :warm], :spring-ab [:warm]}
    :repeats {:cold 1, :warm 2}
    :longest-repeated-ms 1000
-   :curve {:ms 100, :repeat 1}})
+   :curve {:repeat 1}})
 
 (def tour
   "The sizes of the tour: warm bursts alone, three where one takes a second."
   (assoc quick
-         :scaled "Scaled: one or three warm bursts of each instead of five, and no cold start."
+         :scaled "Scaled: one or three warm bursts of each instead of three, and no cold start."
          :states {:spring-100 [:warm]}
          :repeats {:warm 3}))
 
 (def full
   "The sizes of the judged form."
   {:states {:spring-100 [:cold :warm], :spring-ab [:cold :warm], :spring-1000 [:cold :warm]}
-   :repeats {:cold 5, :warm 5}
+   :repeats {:cold 3, :warm 3}
    :longest-repeated-ms Long/MAX_VALUE
-   :curve {:ms 1000, :repeat 3}})
+   :curve {:repeat 3}})
 
 (def ^:private applications
   "The application, configured. A profile leaves threads.max unused."
@@ -106,6 +106,7 @@
               {:slow :platform-200-warm, :fast :virtual-warm}]}])
 
 (def ^:private crowds "How many requests there are at once on the curve." [10 20 50 100 200 400])
+(def ^:private crowd-ms "How long a request of the curve waits." 100)
 
 ;; Plan
 
@@ -166,8 +167,8 @@
     (and (= :ab generator) (not ab?))
     (assoc :skipped "ab is not on PATH; it comes with the Apache HTTP server's utilities")))
 
-(defn- curve-row [{:keys [ms repeat]} application]
-  (let [points (mapv (fn [n] [n (limit-line-ms :built-in application n ms)]) crowds)]
+(defn- curve-row [{:keys [repeat]} application]
+  (let [points (mapv (fn [n] [n (limit-line-ms :built-in application n crowd-ms)]) crowds)]
     (assoc (described application)
            :contender application
            :job {:application application, :state :warm}
@@ -183,11 +184,10 @@
    "A pool answers as fast as a request takes until there are more requests than threads; then they queue."
    :generator :built-in
    :n (count crowds)
-   :sleep-ms (:ms curve)
+   :sleep-ms crowd-ms
    :crowds crowds
    :limit-line-about limit-line-about
-   :scaled (when (:scaled sizes)
-             "Scaled: requests of 100 ms instead of a second, one run of each.")
+   :scaled (when (:scaled sizes) "Scaled: one run of each instead of three.")
    :contenders (mapv #(curve-row curve %) [:platform-20 :platform-200 :virtual])})
 
 (defn- sizes-of

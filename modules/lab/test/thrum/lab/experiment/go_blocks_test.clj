@@ -25,8 +25,8 @@
     (is (= #{1} (set (map :repeat (rows plan)))))
     (is (= #{1000.0} (set (map :limit-line-ms (rows plan)))))))
 
-(deftest the-full-form-runs-each-five-times-in-turns
-  (is (= #{5} (set (map :repeat (rows (plan {:full true} checkout))))))
+(deftest the-full-form-runs-each-three-times-in-turns
+  (is (= #{3} (set (map :repeat (rows (plan {:full true} checkout))))))
   (is (true? (:in-turns? (first (:parts (plan {:full true} checkout)))))))
 
 (deftest the-published-figures-stand-beside-the-releases-that-they-are-of

@@ -22,5 +22,5 @@
          (figures :limit-line-ms (plan {})))
       "core.async's pipeline-async runs two more than it is told"))
 
-(deftest the-full-form-runs-each-five-times
-  (is (= #{5} (set (vals (figures :repeat (plan {:full true})))))))
+(deftest the-full-form-runs-each-three-times
+  (is (= #{3} (set (vals (figures :repeat (plan {:full true})))))))
