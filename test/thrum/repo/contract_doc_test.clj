@@ -5,7 +5,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.dev.contract :as contract]
-   [thrum.server.engine :as engine]
+   [thrum.server.spi :as engine]
    [thrum.server.tck :as tck]))
 
 (set! *warn-on-reflection* true)

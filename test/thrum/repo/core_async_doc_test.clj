@@ -1,5 +1,5 @@
 (ns thrum.repo.core-async-doc-test
-  "The table of doc/core-async.md, which release of core.async runs what on which threads, is what a
+  "The table of doc/guides/channels.md, which release of core.async runs what on which threads, is what a
   JVM with that release tells."
   (:require
    [clojure.string :as str]
@@ -64,7 +64,7 @@
     {row (probe/of jvm-opts path)}))
 
 (deftest ^{:time-limit-ms 240000} the-table-tells-what-is-so
-  (let [told (table (slurp "doc/core-async.md"))]
+  (let [told (table (slurp "doc/guides/channels.md"))]
     (is (= rows (set (keys told))))
     (doseq [[row {:keys [places]}] (into {} (t/pmapv 2 in-a-jvm (keys told)))]
       (testing (str/join " " row)

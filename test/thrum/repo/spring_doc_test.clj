@@ -1,5 +1,5 @@
 (ns thrum.repo.spring-doc-test
-  "What doc/spring.md shows is out of code that is tested, and the Spring Boot application uses the
+  "What doc/guides/java.md shows is out of code that is tested, and the Spring Boot application uses the
   jars of this version."
   (:require
    [clojure.java.io :as io]
@@ -33,15 +33,15 @@
                (files/committed))))
 
 (deftest what-the-page-shows-is-tested-code
-  (is (<= 3 (count (blocks "java" (slurp "doc/spring.md")))))
-  (is (= [] (unknown-blocks (slurp "doc/spring.md") (tested-java))))
+  (is (<= 3 (count (blocks "java" (slurp "doc/guides/java.md")))))
+  (is (= [] (unknown-blocks (slurp "doc/guides/java.md") (tested-java))))
   (is (= ["  b();\n"]
          (unknown-blocks "```java\n  b();\n```\n```java\na();\n```" ["x {\n    a();\n}"]))))
 
 (deftest the-property-of-the-page-is-that-of-the-profile
   (is
     (=
-      (map unindented (blocks "properties" (slurp "doc/spring.md")))
+      (map unindented (blocks "properties" (slurp "doc/guides/java.md")))
       [(unindented
          (slurp
            "examples/spring-boot/src/main/resources/application-virtual-threads-property.properties"))])))
@@ -64,4 +64,4 @@
          (coordinates (xml/parse (io/file "examples/spring-boot/pom.xml")))))
   (is (= [[["thrum-java" (this-version)]]]
          (map #(coordinates (xml/parse (io/input-stream (.getBytes ^String %))))
-              (blocks "xml" (slurp "doc/spring.md"))))))
+              (blocks "xml" (slurp "doc/guides/java.md"))))))

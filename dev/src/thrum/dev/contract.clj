@@ -10,7 +10,7 @@
    [clojure.string :as str]
    [thrum.dev.page :as page]
    [thrum.server :as server]
-   [thrum.server.engine :as engine]
+   [thrum.server.spi :as engine]
    [thrum.server.tck :as tck]))
 
 (set! *warn-on-reflection* true)

@@ -1,5 +1,5 @@
 (ns thrum.interrupts-test
-  "The table of doc/interrupts.md, row by row: a task blocks, it is cancelled, and what the row says
+  "The table of doc/guides/interrupts.md, row by row: a task blocks, it is cancelled, and what the row says
   must be so."
   (:require
    [clojure.java.io :as io]
@@ -367,7 +367,7 @@
 
 (def ^:private page
   (delay (slurp (first (filter #(.exists (io/file %))
-                               ["doc/interrupts.md" "../../doc/interrupts.md"])))))
+                               ["doc/guides/interrupts.md" "../../doc/guides/interrupts.md"])))))
 
 (defn- cells [line]
   (mapv str/trim (rest (str/split line #"\|"))))
