@@ -25,8 +25,11 @@
   (let [engine {:name :e, :capabilities #{:tls}, :gaps {:gap "why"}}
         outcome #(contract/expected engine {:e #{:run}} %)]
     (is (= [:gap :refused :skipped :passed nil]
-           (map outcome [{:id :gap} {:id :a, :needs [:h2], :refuses {:h2c? true}} {:id :b, :needs [:h2]}
-                         {:id :run, :needs [:tls]} {:id :not-run}])))
+           (map outcome [{:id :gap}
+                         {:id :a, :needs [:h2], :refuses {:h2c? true}}
+                         {:id :b, :needs [:h2]}
+                         {:id :run, :needs [:tls]}
+                         {:id :not-run}])))
     (is (= :passed (contract/expected engine {} {:id :not-run})))))
 
 (deftest the-whole-table-has-a-row-for-each-case

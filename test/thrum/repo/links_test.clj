@@ -16,7 +16,7 @@
   [markdown]
   (->> (str/split-lines markdown)
        (reductions (fn [[fenced? _] line]
-                     (if (str/starts-with? (str/triml line) "```") [(not fenced?) nil] [fenced? line]))
+                     (if (re-find #"^\s*```" line) [(not fenced?) nil] [fenced? line]))
                    [false nil])
        (keep (fn [[fenced? line]] (when-not fenced? line)))))
 
@@ -50,10 +50,12 @@
   "Returns the targets of the links of the page at path that lead nowhere."
   [path markdown]
   (remove (fn [target]
-            (let [[file anchor] (str/split target #"#" 2)
-                  ^File file (if (str/blank? file) (io/file path) (io/file (.getParentFile (io/file path)) file))]
-              (and (.exists file)
-                   (or (nil? anchor) (contains? (anchors (slurp file)) anchor)))))
+            (let [[place anchor] (str/split target #"#" 2)
+                  ^File file (io/file (.getParentFile (io/file path)) place)]
+              (if (str/blank? place)
+                (contains? (anchors markdown) anchor)
+                (and (.exists file)
+                     (or (nil? anchor) (contains? (anchors (slurp file)) anchor))))))
           (links markdown)))
 
 (defn- pages []
@@ -64,12 +66,16 @@
     (is (= [] (broken path (slurp path))) path)))
 
 (deftest the-tree-of-cljdoc-has-every-page
-  (let [named (into #{} (keep :file) (tree-seq coll? seq (edn/read-string (slurp "doc/cljdoc.edn"))))]
-    (is (= (into #{} (filter #(re-matches #"(README|CHANGELOG|CONTRIBUTING|doc/.*)\.md" %)) (pages)) named))))
+  (let [tree (edn/read-string (slurp "doc/cljdoc.edn"))
+        named (into #{} (keep :file) (tree-seq coll? seq tree))]
+    (is (= (set (filter #(re-matches #"(?:README|CHANGELOG|CONTRIBUTING|doc/.*)\.md" %) (pages)))
+           named))))
 
 (deftest a-link-that-leads-nowhere-is-found
-  (let [page (str/join "\n" ["# A `b` c" "## A, and B" "## A, and B" "[x](#a-b-c) [y](#a-and-b-1) [z](https://x.y/#q)"
-                             "`[v](nowhere.md)` [u](nowhere.md) [t](#a-and-b-2) [s](CHANGELOG.md#nothing)"
-                             "```" "# no heading" "[r](nowhere.md)" "```"])]
+  (let [page (str/join "\n" ["# A `b` c" "## A, and B" "## A, and B"
+                             "[x](#a-b-c) [y](#a-and-b-1) [z](https://x.y/#q)"
+                             "`[v](nowhere.md)` [u](nowhere.md)"
+                             "[t](#a-and-b-2) [s](CHANGELOG.md#nothing) [r](LICENSE)"
+                             "```" "# no heading" "[q](nowhere.md)" "```"])]
     (is (= #{"a-b-c" "a-and-b" "a-and-b-1"} (anchors page)))
     (is (= ["nowhere.md" "#a-and-b-2" "CHANGELOG.md#nothing"] (broken "README.md" page)))))

@@ -1,9 +1,9 @@
 (ns thrum.dev.contract
   "Holds an engine against the contract of the servers, and writes how the engines fare.
 
-  ./cljw -M:servers-doc writes the tables of doc/reference/contract.md, which show exceptions only, and
-  target/contract.md, which shows every case. ./cljw -M:servers-doc ENGINE [CASE ...] runs these cases
-  against the engine first, or all, and exits with 1 where an outcome is not the expected one."
+  ./cljw -M:servers-doc writes the tables of doc/reference/contract.md, which show exceptions only,
+  and target/contract.md, which shows every case. ./cljw -M:servers-doc ENGINE [CASE ...] runs these
+  cases against the engine first, or all, and exits with 1 where an outcome is not as expected."
   (:require
    [clojure.edn :as edn]
    [clojure.java.io :as io]
@@ -23,7 +23,7 @@
 (def ^:private held-path "doc/reference/contract.edn")
 
 (defn held
-  "Returns engine -> ids of the cases that it was held against, of engines that not every suite can start."
+  "Returns engine -> ids of the cases that passed on it, of engines that not every suite can start."
   []
   (update-vals (edn/read-string (slurp held-path)) set))
 

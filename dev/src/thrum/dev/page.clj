@@ -16,7 +16,8 @@
 (defn table
   "Returns a table of Markdown."
   [heads rows]
-  (str/join "\n" (list* (row heads) (str "|" (str/join (repeat (count heads) "---|"))) (map row rows))))
+  (let [rule (str "|" (str/join (repeat (count heads) "---|")))]
+    (str/join "\n" (list* (row heads) rule (map row rows)))))
 
 (defn section
   "Returns text with what stands between the markers of that name replaced by content."
