@@ -76,8 +76,7 @@
      [thrum.server.engine.tomcat.wire thrum.server.impl.flow]
      [thrum.async.pipeline-test thrum.impl.jdk]
      [thrum.server.engine.jetty-test thrum.server.impl.websocket]
-     [thrum.server.engine.jetty.http2-test thrum.server.impl.options]
-     [thrum.dev.servers-doc thrum.server.impl.options]})
+     [thrum.server.engine.jetty.http2-test thrum.server.impl.options]})
 
 (def clojure-itself
   "The namespaces inside Clojure's own jar that a library may need."
