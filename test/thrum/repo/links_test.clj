@@ -71,6 +71,13 @@
     (is (= (set (filter #(re-matches #"(?:README|CHANGELOG|CONTRIBUTING|doc/.*)\.md" %) (pages)))
            named))))
 
+(deftest the-index-of-decisions-has-every-page
+  (is (= (set (filter #(re-matches #"doc/decisions/\d+.*\.md" %) (pages)))
+         (into #{} (map #(str "doc/decisions/" %)) (links (slurp "doc/decisions/README.md"))))))
+
+(deftest a-newcomer-can-hold-the-readme
+  (is (<= (count (str/split-lines (slurp "README.md"))) 150)))
+
 (deftest a-link-that-leads-nowhere-is-found
   (let [page (str/join "\n" ["# A `b` c" "## A, and B" "## A, and B"
                              "[x](#a-b-c) [y](#a-and-b-1) [z](https://x.y/#q)"
