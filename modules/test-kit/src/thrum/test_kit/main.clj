@@ -62,6 +62,14 @@
   [{:keys [modules]} module]
   (or (nil? modules) (some #{module} modules)))
 
+(defn check-modules
+  "Returns opts; throws ex-info of :type ::arguments where they name a module that is not among the
+  known ones."
+  [{:keys [modules] :as opts} known]
+  (doseq [module modules :when (not (some #{module} known))]
+    (refuse (str "No module " (pr-str module) "; there are " (str/join ", " (sort known)))))
+  opts)
+
 (defn- folders
   [opts]
   (filter #(wanted? opts (runner/module %)) (runner/test-folders)))
@@ -79,6 +87,8 @@
 (defn- run-here
   [opts]
   (let [outcomes (runner/run (folders opts) opts)]
+    (when (empty? outcomes)
+      (refuse (str "No test matches " (pr-str (select-keys opts [:modules :ns :var])))))
     (print-slowest outcomes)
     (runner/totals (concat outcomes (stray-outcomes)))))
 
@@ -239,7 +249,7 @@
 (defn- exit-with
   [opts]
   (runner/catch-strays!)
-  (let [totals (run opts)]
+  (let [totals (run (check-modules opts (map runner/module (runner/test-folders))))]
     (println)
     (println (runner/closing-line totals))
     (runner/exit-code totals)))

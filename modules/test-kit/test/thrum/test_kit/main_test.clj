@@ -24,14 +24,20 @@
   (is (= [0 "1 passed, 0 failed"]
          (command "--var" "thrum.test-kit.runner-test/the-closing-line-counts"))))
 
-(deftest running-nothing-is-a-failure
-  (is (= [1 "0 passed, 0 failed"] (command "--ns" "no.such.namespace"))))
+(deftest what-matches-no-test-is-refused
+  (is (= [2 "No test matches {:ns \"no.such.namespace\"}"] (command "--ns" "no.such.namespace"))))
 
 (deftest an-argument-it-does-not-know-is-refused
   (doseq [args [["--nope"] ["--times"] ["--times" "many"]]]
     (is (= :thrum.test-kit.main/arguments
            (try (main/parse-args args) (catch Exception e (:type (ex-data e)))))
         (pr-str args))))
+
+(deftest a-module-that-does-not-exist-is-refused
+  (let [e (is (thrown? clojure.lang.ExceptionInfo
+                       (main/check-modules {:modules ["core" "sever"]} ["server" "core"])))]
+    (is (= "No module \"sever\"; there are core, server" (ex-message e))))
+  (is (= {:modules ["core"]} (main/check-modules {:modules ["core"]} ["server" "core"]))))
 
 (deftest a-filter-keeps-the-run-in-this-jvm
   (is (= {:ns "x", :here true} (main/parse-args ["--ns" "x"])))
