@@ -17,14 +17,13 @@
 (defn- with-body [body]
   {:status 200, :headers {}, :body body})
 
-(defcase async-responds-at-once
-         "4.2"
-         "An async handler may respond before it returns."
-         [env]
-         (expect= "now"
-                  (:body (expect-status
-                           200
-                           (answer-of env (fn [_ respond _] (respond (with-body "now"))))))))
+(defcase async-responds-at-once "4.2"
+  "An async handler may respond before it returns."
+  [env]
+  (expect= "now"
+           (:body (expect-status
+                    200
+                    (answer-of env (fn [_ respond _] (respond (with-body "now"))))))))
 
 (defcase async-responds-later "4.2"
   "An async handler may respond on another thread, after it has returned."
@@ -70,19 +69,18 @@
   [env]
   (expect-500 env (fn [_ respond _] (respond nil))))
 
-(defcase async-respond-does-not-throw
-         "4.3"
-         "respond does not throw, whatever it is given: garbage is a 500."
-         [env]
-         (let [thrown (promise)
-               handler (fn [_ respond _]
-                         (deliver thrown
-                                  (try
-                                    (respond {:status "200", :headers 7, :body {}})
-                                    nil
-                                    (catch Throwable t t))))]
-           (expect-500 env handler)
-           (expect= nil (scene/within thrown "a respond"))))
+(defcase async-respond-does-not-throw "4.3"
+  "respond does not throw, whatever it is given: garbage is a 500."
+  [env]
+  (let [thrown (promise)
+        handler (fn [_ respond _]
+                  (deliver thrown
+                           (try
+                             (respond {:status "200", :headers 7, :body {}})
+                             nil
+                             (catch Throwable t t))))]
+    (expect-500 env handler)
+    (expect= nil (scene/within thrown "a respond"))))
 
 (defcase async-throw-after-respond-is-ignored "4.3"
   "What an async handler throws after it has responded changes nothing."
@@ -116,44 +114,41 @@
     (deliver gate :open)
     (expect= ["more" :last] [(wire/chunk c) (wire/chunk c)])))
 
-(defcase async-body-may-be-read-later
-         "4.2"
-         "The body of a request may be read after an async handler has returned."
-         [env]
-         (let [returned (promise)
-               read-later (fn [^InputStream body respond]
-                            (scene/within returned "the handler's return")
-                            (respond (with-body (.readAllBytes body))))
-               handler (fn [{:keys [body]} respond _]
-                         (scene/start #(read-later body respond))
-                         (deliver returned true))
-               answer (scene/ask env (serve env handler) (wire/post "/" "the body"))]
-           (expect= "the body" (:body (expect-status 200 answer)))))
+(defcase async-body-may-be-read-later "4.2"
+  "The body of a request may be read after an async handler has returned."
+  [env]
+  (let [returned (promise)
+        read-later (fn [^InputStream body respond]
+                     (scene/within returned "the handler's return")
+                     (respond (with-body (.readAllBytes body))))
+        handler (fn [{:keys [body]} respond _]
+                  (scene/start #(read-later body respond))
+                  (deliver returned true))
+        answer (scene/ask env (serve env handler) (wire/post "/" "the body"))]
+    (expect= "the body" (:body (expect-status 200 answer)))))
 
-(defcase async-requests-count-until-responded
-         "4.4"
-         "An async request counts against :max-concurrent until it is responded to."
-         [env]
-         (let [responds (promise)
-               handler (fn [{:keys [uri]} respond _]
-                         (if (= "/wait" uri) (deliver responds respond) (respond (with-body "ok"))))
-               server (serve env handler {:max-concurrent 1})
-               waiting (scene/asked env server (wire/get "/wait"))
-               respond (scene/within responds "a call of the handler")]
-           (expect-status 503 (scene/ask env server (wire/get "/")))
-           (respond (with-body "ok"))
-           (expect-status 200 (:value (scene/within waiting "a response")))
-           (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
-                   "200"
-                   :none)))
+(defcase async-requests-count-until-responded "4.4"
+  "An async request counts against :max-concurrent until it is responded to."
+  [env]
+  (let [responds (promise)
+        handler (fn [{:keys [uri]} respond _]
+                  (if (= "/wait" uri) (deliver responds respond) (respond (with-body "ok"))))
+        server (serve env handler {:max-concurrent 1})
+        waiting (scene/asked env server (wire/get "/wait"))
+        respond (scene/within responds "a call of the handler")]
+    (expect-status 503 (scene/ask env server (wire/get "/")))
+    (respond (with-body "ok"))
+    (expect-status 200 (:value (scene/within waiting "a response")))
+    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+            "200"
+            :none)))
 
-(defcase async-connection-is-kept
-         "4.2"
-         "The connection of an async request serves the next one, in order."
-         [env]
-         (let [handler (fn [{:keys [uri]} respond _] (scene/start #(respond (with-body uri))))
-               c (wire/send! (scene/client env (serve env handler))
-                             (wire/get "/1")
-                             (wire/get "/2")
-                             (wire/get "/3"))]
-           (expect= ["/1" "/2" "/3"] (mapv :body (repeatedly 3 #(wire/response c))))))
+(defcase async-connection-is-kept "4.2"
+  "The connection of an async request serves the next one, in order."
+  [env]
+  (let [handler (fn [{:keys [uri]} respond _] (scene/start #(respond (with-body uri))))
+        c (wire/send! (scene/client env (serve env handler))
+                      (wire/get "/1")
+                      (wire/get "/2")
+                      (wire/get "/3"))]
+    (expect= ["/1" "/2" "/3"] (mapv :body (repeatedly 3 #(wire/response c))))))

@@ -27,9 +27,7 @@
 (defn- status-of [asked]
   (:status (:value (scene/within asked "a response"))))
 
-(defcase
-  beyond-max-concurrent-is-503
-  "4.4"
+(defcase beyond-max-concurrent-is-503 "4.4"
   "A request beyond :max-concurrent is answered with 503 and Retry-After, while the others still
   run."
   [env]
@@ -47,21 +45,18 @@
     (deliver gate :open)
     (expect= [200 200 200] (mapv status-of waiting))))
 
-(defcase permits-come-back
-         "4.4"
-         "When a request has ended, another is admitted."
-         [env]
-         (let [{:keys [server gate waiting]} (busy env 1 {:max-concurrent 1})]
-           (expect-status 503 (scene/ask env server (wire/get "/")))
-           (deliver gate :open)
-           (run! status-of waiting)
-           (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
-                   "200"
-                   :none)))
+(defcase permits-come-back "4.4"
+  "When a request has ended, another is admitted."
+  [env]
+  (let [{:keys [server gate waiting]} (busy env 1 {:max-concurrent 1})]
+    (expect-status 503 (scene/ask env server (wire/get "/")))
+    (deliver gate :open)
+    (run! status-of waiting)
+    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+            "200"
+            :none)))
 
-(defcase
-  never-more-than-max-concurrent
-  "4.4"
+(defcase never-more-than-max-concurrent "4.4"
   "Under a crowd, never more than :max-concurrent handlers run at once."
   [env]
   (let [now (AtomicInteger.)
@@ -85,17 +80,16 @@
     (scene/eventually 2000 #(= n (:queued (scene/tool env :status server))))
     asked))
 
-(defcase queued-requests-are-served
-         "4.4"
-         "A request that waits within :max-queued is served when its turn comes."
-         {:uses #{:status}}
-         [env]
-         (let [{:keys [server gate]}
-               (busy env 1 {:max-concurrent 1, :max-queued 1, :queue-timeout-ms 5000})
-               queued (in-queue env server 1)]
-           (expect (not (realized? queued)) "a request that waits" queued)
-           (deliver gate :open)
-           (expect= 200 (status-of queued))))
+(defcase queued-requests-are-served "4.4"
+  "A request that waits within :max-queued is served when its turn comes."
+  {:uses #{:status}}
+  [env]
+  (let [{:keys [server gate]}
+        (busy env 1 {:max-concurrent 1, :max-queued 1, :queue-timeout-ms 5000})
+        queued (in-queue env server 1)]
+    (expect (not (realized? queued)) "a request that waits" queued)
+    (deliver gate :open)
+    (expect= 200 (status-of queued))))
 
 (defcase beyond-the-queue-is-503 "4.4"
   "A request beyond :max-queued is answered with 503 at once."
@@ -119,30 +113,28 @@
   (let [{:keys [server]} (busy env 1 {:max-concurrent 1, :on-overload 429})]
     (expect-status 429 (scene/ask env server (wire/get "/")))))
 
-(defcase on-overload-may-be-a-function
-         "4.4"
-         "A function as :on-overload gets the request, and what it returns is sent."
-         [env]
-         (let [options {:max-concurrent 1
-                        :on-overload (fn [{:keys [uri]}]
-                                       {:status 529, :headers {"X-Mine" "1"}, :body uri})}
-               {:keys [server]} (busy env 1 options)
-               answer (expect-status 529 (scene/ask env server (wire/get "/over")))]
-           (expect= ["1" "/over"] [(wire/header answer "x-mine") (:body answer)])))
+(defcase on-overload-may-be-a-function "4.4"
+  "A function as :on-overload gets the request, and what it returns is sent."
+  [env]
+  (let [options {:max-concurrent 1
+                 :on-overload (fn [{:keys [uri]}]
+                                {:status 529, :headers {"X-Mine" "1"}, :body uri})}
+        {:keys [server]} (busy env 1 options)
+        answer (expect-status 529 (scene/ask env server (wire/get "/over")))]
+    (expect= ["1" "/over"] [(wire/header answer "x-mine") (:body answer)])))
 
-(defcase on-overload-may-fail
-         "4.4"
-         "A function as :on-overload that throws is a 500 or 503, and the server serves on."
-         [env]
-         (let [{:keys [server gate]}
-               (busy env 1 {:max-concurrent 1, :on-overload (fn [_] (throw (ex-info "secret" {})))})
-               answer (scene/ask env server (wire/get "/over"))]
-           (expect (#{500 503} (:status answer)) "500 or 503" answer)
-           (expect= nil (scene/shows answer scene/telltale))
-           (deliver gate :open)
-           (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
-                   "200"
-                   :none)))
+(defcase on-overload-may-fail "4.4"
+  "A function as :on-overload that throws is a 500 or 503, and the server serves on."
+  [env]
+  (let [{:keys [server gate]}
+        (busy env 1 {:max-concurrent 1, :on-overload (fn [_] (throw (ex-info "secret" {})))})
+        answer (scene/ask env server (wire/get "/over"))]
+    (expect (#{500 503} (:status answer)) "500 or 503" answer)
+    (expect= nil (scene/shows answer scene/telltale))
+    (deliver gate :open)
+    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+            "200"
+            :none)))
 
 (defcase shed-requests-keep-the-framing "4.4"
   "The body of a request that is shed is never taken for the next request."
@@ -152,18 +144,17 @@
     (expect-status 503 (wire/ask! c (wire/post "/" "GET /wait HTTP/1.1\r\nHost: evil\r\n\r\n")))
     (expect (#{:silent :eof :reset} (wire/after c 100)) "no second answer" :data)))
 
-(defcase status-counts
-         "4.4"
-         "The server's status tells what is in flight and what was shed."
-         {:uses #{:status}}
-         [env]
-         (let [{:keys [server]} (busy env 2 {:max-concurrent 2})]
-           (scene/ask env server (wire/get "/"))
-           (expect (scene/eventually 2000
-                                     #(= [2 1]
-                                         ((juxt :in-flight :shed) (scene/tool env :status server))))
-                   "2 in flight, 1 shed"
-                   (scene/tool env :status server))))
+(defcase status-counts "4.4"
+  "The server's status tells what is in flight and what was shed."
+  {:uses #{:status}}
+  [env]
+  (let [{:keys [server]} (busy env 2 {:max-concurrent 2})]
+    (scene/ask env server (wire/get "/"))
+    (expect (scene/eventually 2000
+                              #(= [2 1]
+                                  ((juxt :in-flight :shed) (scene/tool env :status server))))
+            "2 in flight, 1 shed"
+            (scene/tool env :status server))))
 
 ;; Bodies
 
@@ -184,15 +175,14 @@
     (expect= 413 (:status (scene/ask env server (wire/post "/" (str/join (repeat 101 "x"))))))
     (expect (not (realized? entered)) "that the handler is not called" :called)))
 
-(defcase huge-announcement-is-413-unread
-         "4.4"
-         "A 413 does not wait for the body that was announced."
-         [env]
-         (let [server (scene/serve env swallow {:max-body-bytes 100})]
-           (expect= 413
-                    (:status (scene/ask env
-                                        server
-                                        (wire/head-of "POST" "/" "Content-Length: 9000000000"))))))
+(defcase huge-announcement-is-413-unread "4.4"
+  "A 413 does not wait for the body that was announced."
+  [env]
+  (let [server (scene/serve env swallow {:max-body-bytes 100})]
+    (expect= 413
+             (:status (scene/ask env
+                                 server
+                                 (wire/head-of "POST" "/" "Content-Length: 9000000000"))))))
 
 (defn- large-chunks
   [env handler]
@@ -200,15 +190,14 @@
              (scene/serve env handler {:max-body-bytes 100})
              (apply wire/chunked "/" (repeat 20 "ten bytes."))))
 
-(defcase chunked-body-too-large-is-413
-         "4.4"
-         "A chunked body beyond :max-body-bytes throws where it is read, and is a 413."
-         [env]
-         (expect= 413
-                  (:status (large-chunks env
-                                         (fn [{:keys [^InputStream body]}]
-                                           (.readAllBytes body)
-                                           {:status 200, :headers {}})))))
+(defcase chunked-body-too-large-is-413 "4.4"
+  "A chunked body beyond :max-body-bytes throws where it is read, and is a 413."
+  [env]
+  (expect= 413
+           (:status (large-chunks env
+                                  (fn [{:keys [^InputStream body]}]
+                                    (.readAllBytes body)
+                                    {:status 200, :headers {}})))))
 
 (defcase swallowed-413-is-413 "4.4"
   "A body too large is a 413 also where the handler swallows the exception."
@@ -233,9 +222,7 @@
     (expect-status 200 (scene/ask env server (wire/post "/" text)))
     (expect-status 200 (scene/ask env server (wire/chunked "/" text)))))
 
-(defcase
-  unread-large-body-is-not-the-next-request
-  "4.4"
+(defcase unread-large-body-is-not-the-next-request "4.4"
   "After a 413 nothing of the body is taken for a request."
   [env]
   (let [uris (atom [])
@@ -262,14 +249,13 @@
   [env]
   (expect-refused-head env (wire/get "/" (str "X-Long: " (xs 5000))) {:max-header-bytes 4096}))
 
-(defcase many-headers-are-431
-         "4.4"
-         "Many small headers beyond :max-header-bytes are a 431."
-         [env]
-         (expect-refused-head
-           env
-           (apply wire/get "/" (for [i (range 150)] (str "X-Header-" i ": " (xs 30))))
-           {:max-header-bytes 4096}))
+(defcase many-headers-are-431 "4.4"
+  "Many small headers beyond :max-header-bytes are a 431."
+  [env]
+  (expect-refused-head
+    env
+    (apply wire/get "/" (for [i (range 150)] (str "X-Header-" i ": " (xs 30))))
+    {:max-header-bytes 4096}))
 
 (defcase long-request-line-is-refused "4.4"
   "A request's line beyond :max-header-bytes is a 431 or 414."
@@ -313,17 +299,16 @@
   (let [c (scene/client env (scene/serve env scene/ok {:header-timeout-ms 200}))]
     (expect-408-or-close (wire/send! c "GET / HTTP/1.1\r\nHost: loc"))))
 
-(defcase trickled-headers-are-given-up
-         "4.4"
-         "A client that sends a byte now and then cannot stretch :header-timeout-ms."
-         [env]
-         (let [c (scene/client env (scene/serve env scene/ok {:header-timeout-ms 200}))
-               start (System/nanoTime)]
-           (wire/send! c "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
-           (while (and (= :silent (wire/after c 40))
-                       (< (- (System/nanoTime) start) 4000000000)
-                       (wire/try-send! c "x")))
-           (expect (< (- (System/nanoTime) start) 3500000000) "an end long before 3500 ms" :none)))
+(defcase trickled-headers-are-given-up "4.4"
+  "A client that sends a byte now and then cannot stretch :header-timeout-ms."
+  [env]
+  (let [c (scene/client env (scene/serve env scene/ok {:header-timeout-ms 200}))
+        start (System/nanoTime)]
+    (wire/send! c "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+    (while (and (= :silent (wire/after c 40))
+                (< (- (System/nanoTime) start) 4000000000)
+                (wire/try-send! c "x")))
+    (expect (< (- (System/nanoTime) start) 3500000000) "an end long before 3500 ms" :none)))
 
 (defcase slow-headers-hold-nobody-up "4.4"
   "Fifty clients that are slow with their headers do not delay another's request."
@@ -344,13 +329,12 @@
     (expect c "200" :none)
     (expect-closed c)))
 
-(defcase silent-connections-are-closed
-         "4.4"
-         "A connection on which nothing was ever sent is closed."
-         [env]
-         (expect-408-or-close
-           (scene/client env
-                         (scene/serve env scene/ok {:idle-timeout-ms 200, :header-timeout-ms 200}))))
+(defcase silent-connections-are-closed "4.4"
+  "A connection on which nothing was ever sent is closed."
+  [env]
+  (expect-408-or-close
+    (scene/client env
+                  (scene/serve env scene/ok {:idle-timeout-ms 200, :header-timeout-ms 200}))))
 
 (defcase silent-bodies-are-given-up "4.4"
   "A body that falls silent for :idle-timeout-ms throws IOException where it is read, and the
@@ -379,9 +363,7 @@
   (.readAllBytes body)
   (scene/ok r))
 
-(defcase
-  slow-bodies-are-cut
-  "4.4"
+(defcase slow-bodies-are-cut "4.4"
   "A body that comes more slowly than :min-bytes-per-second ends its request, however steadily it
   comes."
   [env]
@@ -393,9 +375,7 @@
     (let [{:keys [status], :as answer} (wire/response c)]
       (expect (or (= 408 status) (#{:eof :reset} (:ended answer))) "408 or a cut" answer))))
 
-(defcase
-  observers-hold-no-cut-up
-  "4.4"
+(defcase observers-hold-no-cut-up "4.4"
   "An observer that blocks when it is told of a slow client does not keep the next slow client from
   being cut."
   [env]
@@ -410,16 +390,15 @@
             {:keys [status], :as answer} (wire/response c)]
         (expect (or (= 408 status) (#{:eof :reset} (:ended answer))) "408 or a cut" answer)))))
 
-(defcase steady-bodies-are-served
-         "4.4"
-         "A body that comes quickly enough may take longer than :rate-grace-ms."
-         [env]
-         (let [c (scene/client
-                   env
-                   (scene/serve env reading-all {:min-bytes-per-second 100, :rate-grace-ms 2000}))]
-           (wire/send! c (wire/head-of "POST" "/" "Content-Length: 12000"))
-           (trickle c 200 60)
-           (expect-status 200 (wire/response c))))
+(defcase steady-bodies-are-served "4.4"
+  "A body that comes quickly enough may take longer than :rate-grace-ms."
+  [env]
+  (let [c (scene/client
+            env
+            (scene/serve env reading-all {:min-bytes-per-second 100, :rate-grace-ms 2000}))]
+    (wire/send! c (wire/head-of "POST" "/" "Content-Length: 12000"))
+    (trickle c 200 60)
+    (expect-status 200 (wire/response c))))
 
 (defn- endless
   "Returns a stream without end, and a promise of its being closed."
@@ -448,9 +427,7 @@
      taken
      closed]))
 
-(defcase
-  lost-clients-of-http-1-0-end-long-bodies
-  "4.4"
+(defcase lost-clients-of-http-1-0-end-long-bodies "4.4"
   "A body without a length is not read on for long where its client, of HTTP/1.0, has gone: no more
   than 16 MiB of it are ever held."
   {:needs #{:http-1.0}}
@@ -466,20 +443,17 @@
   "More than any client takes beyond what the sockets' buffers hold."
   {:min-bytes-per-second 1000000000, :rate-grace-ms 300})
 
-(defcase slow-takers-are-cut
-         "4.4"
-         "A response that is taken more slowly than :min-bytes-per-second is cut."
-         [env]
-         (let [[body closed] (endless)
-               c (wire/send! (scene/client env
-                                           (scene/serve env (scene/answering {:body body}) quick))
-                             (wire/get "/"))]
-           (scene/within closed "the end of the body")
-           (expect-cut (wire/response c))))
+(defcase slow-takers-are-cut "4.4"
+  "A response that is taken more slowly than :min-bytes-per-second is cut."
+  [env]
+  (let [[body closed] (endless)
+        c (wire/send! (scene/client env
+                                    (scene/serve env (scene/answering {:body body}) quick))
+                      (wire/get "/"))]
+    (scene/within closed "the end of the body")
+    (expect-cut (wire/response c))))
 
-(defcase
-  slow-takers-of-bytes-are-cut
-  "4.4"
+(defcase slow-takers-of-bytes-are-cut "4.4"
   "A response whose body is at hand ends where it is taken more slowly than :min-bytes-per-second."
   [env]
   (let [end (promise)
@@ -489,23 +463,20 @@
       (wire/get "/"))
     (scene/within end "the end of the request")))
 
-(defcase steady-takers-are-served
-         "4.4"
-         "A response that is taken quickly enough arrives whole, with its Content-Length."
-         [env]
-         (let [body (byte-array 300000 (byte 120))
-               server (scene/serve env
-                                   (scene/answering {:body body})
-                                   {:min-bytes-per-second 1000, :rate-grace-ms 4000})
-               c (scene/client env server)]
-           (dotimes [_ 2]
-             (let [answer (expect-status 200 (wire/ask! c (wire/get "/")))]
-               (expect= ["300000" 300000]
-                        [(wire/header answer "content-length") (count (:body answer))])))))
+(defcase steady-takers-are-served "4.4"
+  "A response that is taken quickly enough arrives whole, with its Content-Length."
+  [env]
+  (let [body (byte-array 300000 (byte 120))
+        server (scene/serve env
+                            (scene/answering {:body body})
+                            {:min-bytes-per-second 1000, :rate-grace-ms 4000})
+        c (scene/client env server)]
+    (dotimes [_ 2]
+      (let [answer (expect-status 200 (wire/ask! c (wire/get "/")))]
+        (expect= ["300000" 300000]
+                 [(wire/header answer "content-length") (count (:body answer))])))))
 
-(defcase
-  silent-handlers-are-not-slow-clients
-  "4.4"
+(defcase silent-handlers-are-not-slow-clients "4.4"
   "Who is not waited for may be silent: a handler that takes its time, and a stream without events."
   {:uses #{:sse :send!}}
   [env]
@@ -527,18 +498,15 @@
             "an event"
             :none)))
 
-(defcase handlers-may-be-slower-than-idle
-         "4.4"
-         "A handler that takes longer than :idle-timeout-ms is not idle: its response arrives."
-         [env]
-         (let [server (scene/serve env
-                                   (fn [r] (Thread/sleep 500) (scene/ok r))
-                                   {:idle-timeout-ms 200, :header-timeout-ms 200})]
-           (expect-status 200 (scene/ask env server (wire/get "/")))))
+(defcase handlers-may-be-slower-than-idle "4.4"
+  "A handler that takes longer than :idle-timeout-ms is not idle: its response arrives."
+  [env]
+  (let [server (scene/serve env
+                            (fn [r] (Thread/sleep 500) (scene/ok r))
+                            {:idle-timeout-ms 200, :header-timeout-ms 200})]
+    (expect-status 200 (scene/ask env server (wire/get "/")))))
 
-(defcase
-  connections-are-bounded
-  "4.4"
+(defcase connections-are-bounded "4.4"
   "Beyond :max-connections no further connection is served; when one closes, there is room again."
   [env]
   (let [server (scene/serve env scene/ok {:max-connections 3})
@@ -570,9 +538,7 @@
       (catch IOException _ false)
       (finally (run! wire/close! @clients)))))
 
-(defcase
-  lost-connections-give-their-places-back
-  "4.4"
+(defcase lost-connections-give-their-places-back "4.4"
   "Connections that are reset at once, before a head, within it, within a body, or behind what is no
   HTTP, give their places of :max-connections back."
   [env]

@@ -49,20 +49,19 @@
     (expect-status 503 (scene/ask env server (wire/get "/")))
     (expect (not (realized? gate)) "an answer before the handler has ended" :after)))
 
-(defcase overdue-handler-keeps-its-permit
-         "4.5"
-         "The permit of a handler that ignores its interrupt is held until its thread ends."
-         [env]
-         (let [gate (scene/gate env)
-               handler (scene/routes {"/late" (ignores gate)})
-               server (scene/serve env handler (assoc limit :max-concurrent 1))]
-           (expect-status 503 (scene/ask env server (wire/get "/late")))
-           ;; More than once: a permit that is given back too early may be so a moment after the answer.
-           (dotimes [_ 20] (expect-status 503 (scene/ask env server (wire/get "/"))))
-           (deliver gate :open)
-           (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
-                   "200"
-                   :none)))
+(defcase overdue-handler-keeps-its-permit "4.5"
+  "The permit of a handler that ignores its interrupt is held until its thread ends."
+  [env]
+  (let [gate (scene/gate env)
+        handler (scene/routes {"/late" (ignores gate)})
+        server (scene/serve env handler (assoc limit :max-concurrent 1))]
+    (expect-status 503 (scene/ask env server (wire/get "/late")))
+    ;; More than once: a permit that is given back too early may be so a moment after the answer.
+    (dotimes [_ 20] (expect-status 503 (scene/ask env server (wire/get "/"))))
+    (deliver gate :open)
+    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+            "200"
+            :none)))
 
 (defcase overdue-handlers-are-counted "4.5"
   "The status counts handlers that are overdue, until they have ended, and requests that timed out."
@@ -76,9 +75,7 @@
     (deliver gate :open)
     (expect (scene/eventually 2000 #(= [0 1] (counts))) "0 overdue, 1 timed out" (counts))))
 
-(defcase
-  queue-time-counts
-  "4.5"
+(defcase queue-time-counts "4.5"
   "The time in the queue counts: the deadline strikes a request that still waits."
   [env]
   (let [gate (scene/gate env)
@@ -115,9 +112,7 @@
         server (scene/serve env (fn [_] {:status 200, :headers {}, :body (body)}) limit)]
     (expect= 200 (:status (expect-cut (scene/ask env server (wire/get "/")))))))
 
-(defcase
-  deadline-cuts-what-the-client-does-not-take
-  "4.5"
+(defcase deadline-cuts-what-the-client-does-not-take "4.5"
   "At the deadline a response that its client does not read is cut off, and its permit comes back."
   [env]
   (let [large (byte-array 30000000)
@@ -138,9 +133,7 @@
     (while (< (- (System/nanoTime) start) 450000000)
       (expect-status 200 (wire/ask! c (wire/get "/"))))))
 
-(defcase
-  queued-too-long-never-starts
-  "4.5"
+(defcase queued-too-long-never-starts "4.5"
   "A request that reached its deadline in the queue never reaches the handler."
   [env]
   (let [gate (scene/gate env)
@@ -196,27 +189,25 @@
     (expect-status 503 (scene/ask env server (wire/get "/")))
     (expect= :interrupted (scene/within seen "an interrupt"))))
 
-(defcase error-handlers-are-inside-the-deadline
-         "4.5"
-         "An :error-handler that is not done at the deadline is interrupted, and 503 is answered."
-         [env]
-         (let [seen (promise)]
-           (expect-late env
-                        seen
-                        (fn [_] (throw (ex-info "boom" {})))
-                        {:error-handler (waiting-callback env seen)})))
+(defcase error-handlers-are-inside-the-deadline "4.5"
+  "An :error-handler that is not done at the deadline is interrupted, and 503 is answered."
+  [env]
+  (let [seen (promise)]
+    (expect-late env
+                 seen
+                 (fn [_] (throw (ex-info "boom" {})))
+                 {:error-handler (waiting-callback env seen)})))
 
-(defcase observers-are-inside-the-deadline
-         "4.5"
-         "So is a :start observer, and the handler is not called any more."
-         [env]
-         (let [seen (promise)
-               called (promise)]
-           (expect-late env
-                        seen
-                        (fn [r] (deliver called true) (scene/ok r))
-                        {:observer {:start (waiting-callback env seen)}})
-           (expect= :never (deref called 50 :never))))
+(defcase observers-are-inside-the-deadline "4.5"
+  "So is a :start observer, and the handler is not called any more."
+  [env]
+  (let [seen (promise)
+        called (promise)]
+    (expect-late env
+                 seen
+                 (fn [r] (deliver called true) (scene/ok r))
+                 {:observer {:start (waiting-callback env seen)}})
+    (expect= :never (deref called 50 :never))))
 
 (defcase observers-do-not-delay-the-deadline "4.5"
   "A :timeout observer that blocks delays neither the 503 nor the interrupt."
@@ -229,9 +220,7 @@
     (scene/within told "a call of the observer")
     (expect (not (realized? gate)) "an observer that still blocks" :ended)))
 
-(defcase
-  answered-requests-never-start
-  "4.5"
+(defcase answered-requests-never-start "4.5"
   "A request that is answered as it gets its turn never reaches the handler, however close the race."
   [env]
   (let [gate (atom nil)
@@ -300,19 +289,16 @@
     (dotimes [_ 4] (expect-status 200 (wire/ask! c (wire/get "/"))))
     (expect= [] @leaked)))
 
-(defcase handlers-own-interrupt-does-not-cut-a-stream
-         "4.6"
-         "A handler that leaves its thread interrupted still has its seq sent whole."
-         [env]
-         (let [handler (fn [_]
-                         (.interrupt (Thread/currentThread))
-                         {:status 200, :headers {}, :body (map str (range 10))})
-               answer (scene/ask env (scene/serve env handler {}) (wire/get "/"))]
-           (expect= "0123456789" (:body (expect-status 200 answer)))))
+(defcase handlers-own-interrupt-does-not-cut-a-stream "4.6"
+  "A handler that leaves its thread interrupted still has its seq sent whole."
+  [env]
+  (let [handler (fn [_]
+                  (.interrupt (Thread/currentThread))
+                  {:status 200, :headers {}, :body (map str (range 10))})
+        answer (scene/ask env (scene/serve env handler {}) (wire/get "/"))]
+    (expect= "0123456789" (:body (expect-status 200 answer)))))
 
-(defcase
-  one-interrupt-a-request
-  "4.6"
+(defcase one-interrupt-a-request "4.6"
   "A handler is interrupted at most once."
   [env]
   (let [interrupts (atom 0)
@@ -326,15 +312,14 @@
     (scene/within done "the handler's end")
     (expect= 1 @interrupts)))
 
-(defcase interrupted-io-is-no-success
-         "4.5"
-         "A handler whose own I/O fails by the interrupt is still answered with 503."
-         [env]
-         (let [handler (fn [_]
-                         (try
-                           (Thread/sleep 4000)
-                           (catch InterruptedException _ (throw (IOException. "interrupted")))))]
-           (expect-status 503 (scene/ask env (scene/serve env handler limit) (wire/get "/")))))
+(defcase interrupted-io-is-no-success "4.5"
+  "A handler whose own I/O fails by the interrupt is still answered with 503."
+  [env]
+  (let [handler (fn [_]
+                  (try
+                    (Thread/sleep 4000)
+                    (catch InterruptedException _ (throw (IOException. "interrupted")))))]
+    (expect-status 503 (scene/ask env (scene/serve env handler limit) (wire/get "/")))))
 
 ;; What a handler starts belongs to its exchange
 

@@ -49,9 +49,7 @@
     (dotimes [_ 3] (expect-status 200 (wire/response client)))
     (expect-status 200 (wire/ask! client (wire/get "/fourth")))))
 
-(defcase
-  disconnects-are-told
-  "4.6"
+(defcase disconnects-are-told "4.6"
   "A disconnect is counted, and the observer is told of it."
   {:needs #{:disconnect}, :refuses asked, :uses #{:status}}
   [env]

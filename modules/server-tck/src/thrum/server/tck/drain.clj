@@ -49,21 +49,20 @@
 (defn- connection-of [answer]
   (some-> (wire/header answer "connection") str/lower-case))
 
-(defcase stop-returns
-         "4.7"
-         "An idle server stops at once, and listens no more."
-         [env]
-         (let [server (scene/serve env scene/ok {})
-               port (scene/port-of env server)]
-           (expect (< (long (scene/elapsed-ms #((:stop (:tools env)) server))) 2000)
-                   "a stop within 2 s"
-                   :later)
-           (expect (try
-                     (wire/close! (wire/connect port))
-                     false
-                     (catch IOException _ true))
-                   "a closed port"
-                   :open)))
+(defcase stop-returns "4.7"
+  "An idle server stops at once, and listens no more."
+  [env]
+  (let [server (scene/serve env scene/ok {})
+        port (scene/port-of env server)]
+    (expect (< (long (scene/elapsed-ms #((:stop (:tools env)) server))) 2000)
+            "a stop within 2 s"
+            :later)
+    (expect (try
+              (wire/close! (wire/connect port))
+              false
+              (catch IOException _ true))
+            "a closed port"
+            :open)))
 
 (defcase stop-is-idempotent "4.7"
   "Stopping twice is stopping once, also at the same time."
@@ -82,16 +81,15 @@
     ((:stop (:tools env)) server)
     (expect-status 200 (scene/ask env (scene/serve env scene/ok {:port port}) (wire/get "/")))))
 
-(defcase idle-connections-end-with-the-server
-         "4.7"
-         "Kept connections that are idle are closed, and do not delay the stop."
-         [env]
-         (let [server (scene/serve env scene/ok {:shutdown-timeout-ms 8000})
-               c (kept env server)]
-           (expect (< (long (scene/elapsed-ms #((:stop (:tools env)) server))) 3000)
-                   "a stop within 3 s"
-                   :later)
-           (expect-closed c)))
+(defcase idle-connections-end-with-the-server "4.7"
+  "Kept connections that are idle are closed, and do not delay the stop."
+  [env]
+  (let [server (scene/serve env scene/ok {:shutdown-timeout-ms 8000})
+        c (kept env server)]
+    (expect (< (long (scene/elapsed-ms #((:stop (:tools env)) server))) 3000)
+            "a stop within 3 s"
+            :later)
+    (expect-closed c)))
 
 (defcase ready-until-stop "4.7"
   "A server is ready until its stop has begun, and not any more after it."
@@ -162,9 +160,7 @@
     (expect (scene/eventually 2000 #(refused? env server)) "a closed listener" :open)
     (expect (not (realized? gate)) "that the request is still in flight" :ended)))
 
-(defcase
-  kept-connections-get-503
-  "4.7"
+(defcase kept-connections-get-503 "4.7"
   "After the delay a request on a kept connection is answered with 503, or its connection is closed;
   the handler is not called."
   [env]
@@ -200,27 +196,26 @@
     (expect= :opened @seen)
     (expect-stopped stopping)))
 
-(defcase streams-in-flight-are-finished
-         "4.7"
-         "A response that has begun when the stop begins is sent to its end."
-         [env]
-         (let [gate (scene/gate env)
-               cut (promise)
-               wait! #(try
-                        (deref gate 8000 nil)
-                        (catch InterruptedException e (deliver cut true) (throw e)))
-               body (lazy-seq (cons "some" (lazy-seq (wait!) ["more"])))
-               server (scene/serve env (scene/answering {:body body}) {:shutdown-timeout-ms 6000})
-               c (wire/send! (scene/client env server) (wire/get "/"))]
-           (wire/head c)
-           (expect= "some" (wire/chunk c))
-           (let [stopping (stop! env server)]
-             (expect (scene/eventually 2000 #(refused? env server)) "a closed listener" :open)
-             ;; A server that gives up what is in flight does so now.
-             (deref cut 200 nil)
-             (deliver gate :open)
-             (expect= ["more" :last] [(wire/chunk c) (wire/chunk c)])
-             (expect-stopped stopping))))
+(defcase streams-in-flight-are-finished "4.7"
+  "A response that has begun when the stop begins is sent to its end."
+  [env]
+  (let [gate (scene/gate env)
+        cut (promise)
+        wait! #(try
+                 (deref gate 8000 nil)
+                 (catch InterruptedException e (deliver cut true) (throw e)))
+        body (lazy-seq (cons "some" (lazy-seq (wait!) ["more"])))
+        server (scene/serve env (scene/answering {:body body}) {:shutdown-timeout-ms 6000})
+        c (wire/send! (scene/client env server) (wire/get "/"))]
+    (wire/head c)
+    (expect= "some" (wire/chunk c))
+    (let [stopping (stop! env server)]
+      (expect (scene/eventually 2000 #(refused? env server)) "a closed listener" :open)
+      ;; A server that gives up what is in flight does so now.
+      (deref cut 200 nil)
+      (deliver gate :open)
+      (expect= ["more" :last] [(wire/chunk c) (wire/chunk c)])
+      (expect-stopped stopping))))
 
 (defcase timeout-interrupts "4.7"
   "What is in flight at :shutdown-timeout-ms is interrupted and answered with 503."
@@ -250,26 +245,23 @@
           (expect= :interrupted (scene/within seen "an interrupt"))
           (expect-stopped stopping))))))
 
-(defcase timeout-cuts-what-has-begun
-         "4.7"
-         "A response that has begun at :shutdown-timeout-ms is cut off."
-         [env]
-         (let [gate (scene/gate env)
-               cut (promise)
-               wait! #(try
-                        (deref gate 8000 nil)
-                        (catch InterruptedException e (deliver cut true) (throw e)))
-               body (lazy-seq (cons "some" (lazy-seq (wait!) ["more"])))
-               server (scene/serve env (scene/answering {:body body}) {:shutdown-timeout-ms 200})
-               c (wire/send! (scene/client env server) (wire/get "/"))
-               answer (wire/head c)]
-           (expect= 200 (:status answer))
-           (stop! env server)
-           (expect-cut (wire/body c answer))))
+(defcase timeout-cuts-what-has-begun "4.7"
+  "A response that has begun at :shutdown-timeout-ms is cut off."
+  [env]
+  (let [gate (scene/gate env)
+        cut (promise)
+        wait! #(try
+                 (deref gate 8000 nil)
+                 (catch InterruptedException e (deliver cut true) (throw e)))
+        body (lazy-seq (cons "some" (lazy-seq (wait!) ["more"])))
+        server (scene/serve env (scene/answering {:body body}) {:shutdown-timeout-ms 200})
+        c (wire/send! (scene/client env server) (wire/get "/"))
+        answer (wire/head c)]
+    (expect= 200 (:status answer))
+    (stop! env server)
+    (expect-cut (wire/body c answer))))
 
-(defcase
-  stubborn-handlers-do-not-stop-the-stop
-  "4.7"
+(defcase stubborn-handlers-do-not-stop-the-stop "4.7"
   "A handler that ignores its interrupt does not keep stop! from returning, nor its client from an
   answer."
   [env]
@@ -346,12 +338,11 @@
     (expect= [503 "draining"] (word (scene/ask env server (wire/get "/readyz"))))
     (expect= [200 "ok"] (word (scene/ask env server (wire/get "/livez"))))))
 
-(defcase other-methods-are-no-probes
-         "4.4"
-         "A HEAD is a probe; what is no GET or HEAD, or asks elsewhere, goes to the handler."
-         [env]
-         (let [server (scene/serve env (scene/answering {:status 201}) probed)]
-           (expect= [200 201 201]
-                    (map #(:status (scene/ask env server %))
-                         [(wire/head-of "HEAD" "/livez") (wire/post "/livez" "x")
-                          (wire/get "/livez/")]))))
+(defcase other-methods-are-no-probes "4.4"
+  "A HEAD is a probe; what is no GET or HEAD, or asks elsewhere, goes to the handler."
+  [env]
+  (let [server (scene/serve env (scene/answering {:status 201}) probed)]
+    (expect= [200 201 201]
+             (map #(:status (scene/ask env server %))
+                  [(wire/head-of "HEAD" "/livez") (wire/post "/livez" "x")
+                   (wire/get "/livez/")]))))

@@ -19,20 +19,17 @@
   [env f]
   (expect-status 200 (scene/ask env (scene/serve env (streaming env {} f) {}) (wire/get "/"))))
 
-(defcase events-have-their-type
-         "4.5"
-         "A stream of events is text/event-stream, and ends when its function returns."
-         {:uses #{:sse}}
-         [env]
-         (let [answer (stream-of env (fn [send!] (send! "hello")))]
-           (expect (str/starts-with? (str (wire/header answer "content-type")) "text/event-stream")
-                   "text/event-stream"
-                   answer)
-           (expect (str/includes? (:body answer) "data: hello\n\n") "an event" (:body answer))))
+(defcase events-have-their-type "4.5"
+  "A stream of events is text/event-stream, and ends when its function returns."
+  {:uses #{:sse}}
+  [env]
+  (let [answer (stream-of env (fn [send!] (send! "hello")))]
+    (expect (str/starts-with? (str (wire/header answer "content-type")) "text/event-stream")
+            "text/event-stream"
+            answer)
+    (expect (str/includes? (:body answer) "data: hello\n\n") "an event" (:body answer))))
 
-(defcase
-  events-have-fields
-  "4.5"
+(defcase events-have-fields "4.5"
   "An event has its id, name and retry, and one data line for each line of its text."
   {:uses #{:sse}}
   [env]
@@ -54,9 +51,7 @@
       (keyword? chunk) (scene/fail (str "an event of " text) chunk)
       (not (str/includes? chunk text)) (recur c text))))
 
-(defcase
-  events-are-sent-at-once
-  "4.5"
+(defcase events-are-sent-at-once "4.5"
   "An event reaches the client before the next one is sent."
   {:uses #{:sse}}
   [env]
@@ -83,9 +78,7 @@
     (deliver gate :open)
     (scene/expect-closed c)))
 
-(defcase
-  events-cannot-be-injected
-  "4.8"
+(defcase events-cannot-be-injected "4.8"
   "A line's end in an event's name or id throws, or is left out: it never begins another field."
   {:uses #{:sse}}
   [env]
@@ -99,25 +92,24 @@
               "no injected field"
               body))))
 
-(defcase send-throws-when-the-client-has-gone
-         "4.5"
-         "send! throws IOException when the client has gone."
-         {:uses #{:sse}}
-         [env]
-         (let [thrown (promise)
-               feed (fn [send!]
-                      (try
-                        (dotimes [i 2000]
-                          (send! (str i))
-                          (Thread/sleep 2))
-                        (catch Throwable t (deliver thrown t) (throw t))))
-               c (wire/send! (scene/client env (scene/serve env (streaming env {} feed) {}))
-                             (wire/get "/"))]
-           (wire/head c)
-           (wire/chunk c)
-           (wire/reset!! c)
-           (let [t (scene/within thrown "an exception from send!")]
-             (expect (instance? IOException t) "an IOException" t))))
+(defcase send-throws-when-the-client-has-gone "4.5"
+  "send! throws IOException when the client has gone."
+  {:uses #{:sse}}
+  [env]
+  (let [thrown (promise)
+        feed (fn [send!]
+               (try
+                 (dotimes [i 2000]
+                   (send! (str i))
+                   (Thread/sleep 2))
+                 (catch Throwable t (deliver thrown t) (throw t))))
+        c (wire/send! (scene/client env (scene/serve env (streaming env {} feed) {}))
+                      (wire/get "/"))]
+    (wire/head c)
+    (wire/chunk c)
+    (wire/reset!! c)
+    (let [t (scene/within thrown "an exception from send!")]
+      (expect (instance? IOException t) "an IOException" t))))
 
 (defcase silent-streams-have-a-heartbeat "4.5"
   "A stream that is silent sends a comment now and then."
@@ -144,16 +136,15 @@
         server (scene/serve env (scene/routes {"/stream" (streaming env {} feed)}) options)]
     {:server server, :gate gate}))
 
-(defcase streams-leave-max-concurrent
-         "4.5"
-         "An open stream does not count against :max-concurrent."
-         {:uses #{:sse}}
-         [env]
-         (let [{:keys [server]} (long-streams env {:max-concurrent 1})]
-           (open-stream env server)
-           (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
-                   "200"
-                   :none)))
+(defcase streams-leave-max-concurrent "4.5"
+  "An open stream does not count against :max-concurrent."
+  {:uses #{:sse}}
+  [env]
+  (let [{:keys [server]} (long-streams env {:max-concurrent 1})]
+    (open-stream env server)
+    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+            "200"
+            :none)))
 
 (defcase streams-are-bounded "4.5"
   "A stream beyond :max-streams is answered with 503; when one ends, there is room again."
@@ -254,9 +245,7 @@
     (expect= :last (wire/chunk c))
     (scene/within stopping "the end of stop!")))
 
-(defcase
-  stubborn-streams-are-cut
-  "4.7"
+(defcase stubborn-streams-are-cut "4.7"
   "A stream whose function does not end when the server stops is cut, and does not keep stop! from
   returning."
   {:uses #{:sse}}
@@ -271,18 +260,17 @@
     (expect= true (contains? #{:eof :reset} (wire/chunk c)))
     (scene/within stopping "the end of stop!")))
 
-(defcase stuck-streams-are-cut
-         "4.7"
-         "A stream whose client takes nothing does not keep stop! from returning."
-         {:uses #{:sse}}
-         [env]
-         (let [event (apply str (repeat 100000 "x"))
-               begun (atom (System/nanoTime))
-               feed (fn [send!] (while true (reset! begun (System/nanoTime)) (send! event)))
-               server (scene/serve env (streaming env {} feed) {:shutdown-timeout-ms 9000})
-               c (wire/send! (scene/client env server) (wire/get "/"))]
-           (expect-status 200 (assoc (wire/head c) :ended :whole))
-           (expect (scene/eventually 4000 #(< 300000000 (- (System/nanoTime) (long @begun))))
-                   "a write that blocks"
-                   :none)
-           (scene/within (scene/start #((:stop (:tools env)) server)) "the end of stop!")))
+(defcase stuck-streams-are-cut "4.7"
+  "A stream whose client takes nothing does not keep stop! from returning."
+  {:uses #{:sse}}
+  [env]
+  (let [event (apply str (repeat 100000 "x"))
+        begun (atom (System/nanoTime))
+        feed (fn [send!] (while true (reset! begun (System/nanoTime)) (send! event)))
+        server (scene/serve env (streaming env {} feed) {:shutdown-timeout-ms 9000})
+        c (wire/send! (scene/client env server) (wire/get "/"))]
+    (expect-status 200 (assoc (wire/head c) :ended :whole))
+    (expect (scene/eventually 4000 #(< 300000000 (- (System/nanoTime) (long @begun))))
+            "a write that blocks"
+            :none)
+    (scene/within (scene/start #((:stop (:tools env)) server)) "the end of stop!")))

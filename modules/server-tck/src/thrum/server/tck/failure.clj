@@ -61,9 +61,7 @@
         (expect= nil (scene/shows answer scene/telltale)))
       (expect-status 200 (scene/ask env server (wire/get "/"))))))
 
-(defcase
-  long-response-heads-are-500
-  "4.3"
+(defcase long-response-heads-are-500 "4.3"
   "Headers of a response that are too long to be sent are a 500, not a connection that is cut."
   [env]
   (let [headers (fn [n size]
@@ -161,25 +159,22 @@
   [env]
   (expect-cut-for env #(bytes-stream 100000) {"Content-Length" "200000"}))
 
-(defcase tiny-short-body-is-no-success
-         "4.3"
-         "A body of a few bytes that is shorter than its Content-Length is cut off, or a 500."
-         [env]
-         (let [handler (fn [_]
-                         {:status 200, :headers {"Content-Length" "10"}, :body (bytes-stream 5)})
-               answer (scene/ask env (scene/serve env handler {}) (wire/get "/"))]
-           (expect (or (= 500 (:status answer)) (not (wire/complete? answer)))
-                   "a 500 or a cut response"
-                   answer)))
+(defcase tiny-short-body-is-no-success "4.3"
+  "A body of a few bytes that is shorter than its Content-Length is cut off, or a 500."
+  [env]
+  (let [handler (fn [_]
+                  {:status 200, :headers {"Content-Length" "10"}, :body (bytes-stream 5)})
+        answer (scene/ask env (scene/serve env handler {}) (wire/get "/"))]
+    (expect (or (= 500 (:status answer)) (not (wire/complete? answer)))
+            "a 500 or a cut response"
+            answer)))
 
 (defcase body-failing-under-a-length-is-cut "4.3"
   "A body that fails before its stated Content-Length is reached ends the connection."
   [env]
   (expect-cut-for env #(stream-then-boom 100000) {"Content-Length" "200000"}))
 
-(defcase
-  long-body-sends-no-extra-byte
-  "4.3"
+(defcase long-body-sends-no-extra-byte "4.3"
   "A body longer than its stated Content-Length never sends an extra byte."
   [env]
   (let [handler (fn [_] {:status 200, :headers {"Content-Length" "5"}, :body (bytes-stream 500)})
@@ -216,27 +211,24 @@
   (let [answer (http-1-0 env #(map str [1 2 3]))]
     (expect= ["123" true] [(:body answer) (wire/complete? answer)] answer)))
 
-(defcase failing-stream-is-closed
-         "4.3"
-         "An InputStream that throws is closed."
-         [env]
-         (let [closed (promise)
-               body #(proxy [InputStream] []
-                       (read ([] (boom)) ([_] (boom)) ([_ _ _] (boom)))
-                       (close [] (deliver closed true)))]
-           (scene/ask env
-                      (scene/serve env (fn [_] {:status 200, :headers {}, :body (body)}) {})
-                      (wire/get "/"))
-           (scene/within closed "a closed stream")))
+(defcase failing-stream-is-closed "4.3"
+  "An InputStream that throws is closed."
+  [env]
+  (let [closed (promise)
+        body #(proxy [InputStream] []
+                (read ([] (boom)) ([_] (boom)) ([_ _ _] (boom)))
+                (close [] (deliver closed true)))]
+    (scene/ask env
+               (scene/serve env (fn [_] {:status 200, :headers {}, :body (body)}) {})
+               (wire/get "/"))
+    (scene/within closed "a closed stream")))
 
 (defn- endless-stream ^InputStream [closed]
   (proxy [InputStream] []
     (read ([] 120) ([bs] (count bs)) ([_ _ n] n))
     (close [] (deliver closed true))))
 
-(defcase
-  body-is-closed-when-the-client-goes
-  "4.3"
+(defcase body-is-closed-when-the-client-goes "4.3"
   "The body of a response is closed when the client goes away half-way."
   [env]
   (let [closed (promise)
@@ -249,9 +241,7 @@
 
 ;; Who answers
 
-(defcase
-  error-handler-answers
-  "4.3"
+(defcase error-handler-answers "4.3"
   "The :error-handler is called with the request and what was thrown, and its response is sent."
   [env]
   (let [seen (promise)
@@ -267,17 +257,14 @@
   [env]
   (expect-plain-500 (scene/ask env (scene/serve env boom {:error-handler boom}) telling-request)))
 
-(defcase error-handler-may-return-garbage
-         "4.3"
-         "An :error-handler that returns garbage is a 500 without details."
-         [env]
-         (expect-plain-500 (scene/ask env
-                                      (scene/serve env boom {:error-handler (constantly 7391)})
-                                      telling-request)))
+(defcase error-handler-may-return-garbage "4.3"
+  "An :error-handler that returns garbage is a 500 without details."
+  [env]
+  (expect-plain-500 (scene/ask env
+                               (scene/serve env boom {:error-handler (constantly 7391)})
+                               telling-request)))
 
-(defcase
-  failures-return-their-permits
-  "4.4"
+(defcase failures-return-their-permits "4.4"
   "A failed request gives back its permit, whether the handler failed or the body."
   [env]
   (let [handler (scene/routes {"/throw" boom
@@ -289,18 +276,17 @@
             "200"
             :none)))
 
-(defcase own-error-pages-tell-nothing
-         "4.3"
-         "The server's own error pages show no message, product, version or echoed input."
-         [env]
-         (let [server (scene/serve env scene/ok {:max-header-bytes 4096, :max-body-bytes 10})]
-           (doseq [bad ["GET /echoed HTTP/1.1\r\n\r\n"
-                        "GET /echoed HTTP/1.1\r\nHost: echoed\r\nContent-Length: echoed\r\n\r\n"
-                        "GET /echoed%zz HTTP/1.1\r\nHost: a\r\nHost: echoed\r\n\r\n"
-                        (wire/post "/echoed" "echoed echoed echoed")
-                        (wire/get (str "/echoed" (str/join (repeat 8000 "x"))))]]
-             (let [answer (scene/ask env server bad)]
-               (expect (nil? (scene/shows answer (conj scene/telltale "echoed")))
-                       "a page that tells nothing"
-                       answer)
-               (expect= nil (wire/header answer "server"))))))
+(defcase own-error-pages-tell-nothing "4.3"
+  "The server's own error pages show no message, product, version or echoed input."
+  [env]
+  (let [server (scene/serve env scene/ok {:max-header-bytes 4096, :max-body-bytes 10})]
+    (doseq [bad ["GET /echoed HTTP/1.1\r\n\r\n"
+                 "GET /echoed HTTP/1.1\r\nHost: echoed\r\nContent-Length: echoed\r\n\r\n"
+                 "GET /echoed%zz HTTP/1.1\r\nHost: a\r\nHost: echoed\r\n\r\n"
+                 (wire/post "/echoed" "echoed echoed echoed")
+                 (wire/get (str "/echoed" (str/join (repeat 8000 "x"))))]]
+      (let [answer (scene/ask env server bad)]
+        (expect (nil? (scene/shows answer (conj scene/telltale "echoed")))
+                "a page that tells nothing"
+                answer)
+        (expect= nil (wire/header answer "server"))))))

@@ -81,46 +81,42 @@
   [env]
   (refused-post env #{400 413} "Content-Length: 18446744073709551619"))
 
-(defcase unknown-coding-is-501
-         "4.8"
-         "An unknown transfer coding is a 501, or a 400."
-         [env]
-         (run! #(refused-post env #{501 400} (str "Transfer-Encoding: " %))
-               ["gzip" "identity" "xchunked" "chunked-x"]))
+(defcase unknown-coding-is-501 "4.8"
+  "An unknown transfer coding is a 501, or a 400."
+  [env]
+  (run! #(refused-post env #{501 400} (str "Transfer-Encoding: " %))
+        ["gzip" "identity" "xchunked" "chunked-x"]))
 
-(defcase coding-list-is-refused
-         "4.8"
-         "A Transfer-Encoding that lists more than chunked is refused."
-         [env]
-         (run! #(refused-post env #{501 400} (str "Transfer-Encoding: " %))
-               ["gzip, chunked" "chunked, gzip" "chunked, chunked" ", chunked"]))
+(defcase coding-list-is-refused "4.8"
+  "A Transfer-Encoding that lists more than chunked is refused."
+  [env]
+  (run! #(refused-post env #{501 400} (str "Transfer-Encoding: " %))
+        ["gzip, chunked" "chunked, gzip" "chunked, chunked" ", chunked"]))
 
 (defcase two-codings-are-refused "4.8"
   "Two Transfer-Encoding headers are refused."
   [env]
   (refused-post env #{501 400} "Transfer-Encoding: chunked" "Transfer-Encoding: identity"))
 
-(defcase garbled-coding-is-refused
-         "4.8"
-         "A Transfer-Encoding with control characters or parameters around chunked is refused."
-         [env]
-         (run! #(refused-post env #{501 400} (str "Transfer-Encoding: " %))
-               ["\u000bchunked" "chunked\u0000" "chunked;q=1" "\"chunked\""]))
+(defcase garbled-coding-is-refused "4.8"
+  "A Transfer-Encoding with control characters or parameters around chunked is refused."
+  [env]
+  (run! #(refused-post env #{501 400} (str "Transfer-Encoding: " %))
+        ["\u000bchunked" "chunked\u0000" "chunked;q=1" "\"chunked\""]))
 
 (defcase empty-coding-is-refused "4.8"
   "An empty Transfer-Encoding is refused."
   [env]
   (refused-post env #{501 400} "Transfer-Encoding:"))
 
-(defcase coding-on-1-0-is-refused
-         "4.8"
-         "A Transfer-Encoding on HTTP/1.0 is refused."
-         [env]
-         (expect-refused env
-                         #{400 501 505}
-                         (str
-                           (lines "POST / HTTP/1.0" "Host: localhost" "Transfer-Encoding: chunked")
-                           "0\r\n\r\n")))
+(defcase coding-on-1-0-is-refused "4.8"
+  "A Transfer-Encoding on HTTP/1.0 is refused."
+  [env]
+  (expect-refused env
+                  #{400 501 505}
+                  (str
+                    (lines "POST / HTTP/1.0" "Host: localhost" "Transfer-Encoding: chunked")
+                    "0\r\n\r\n")))
 
 (defcase missing-host-is-refused "4.8"
   "HTTP/1.1 without a Host is refused."
@@ -133,28 +129,24 @@
   (expect-refused env #{400} (lines "GET / HTTP/1.1" "Host: localhost" "Host: elsewhere"))
   (expect-refused env #{400} (lines "GET / HTTP/1.1" "Host: localhost" "Host: localhost")))
 
-(defcase hosts-that-are-none-are-refused
-         "4.8"
-         "A Host that is empty, or no host with or without a port, is refused."
-         [env]
-         (doseq [host ["" "[::1" "::1" "[localhost]" "a:b" "a:80:80" "localhost:es" "localhost:()"
-                       "localhost:99999" "a\"><script>" "a b" "a,b" "u@a" "a/b" "\u00e4"]]
-           (expect-refused env #{400} (lines "GET / HTTP/1.1" (str "Host: " host)))))
+(defcase hosts-that-are-none-are-refused "4.8"
+  "A Host that is empty, or no host with or without a port, is refused."
+  [env]
+  (doseq [host ["" "[::1" "::1" "[localhost]" "a:b" "a:80:80" "localhost:es" "localhost:()"
+                "localhost:99999" "a\"><script>" "a b" "a,b" "u@a" "a/b" "\u00e4"]]
+    (expect-refused env #{400} (lines "GET / HTTP/1.1" (str "Host: " host)))))
 
-(defcase endless-hosts-are-refused
-         "4.8"
-         "A Host of thousands of characters is refused, whatever it is made of."
-         [env]
-         (doseq [part ["a" "_" "%41" "~"]]
-           (expect-refused env
-                           #{400 431}
-                           (lines "GET / HTTP/1.1"
-                                  (str "Host: "
-                                       (str/join (repeat (quot 16000 (count part)) part)))))))
+(defcase endless-hosts-are-refused "4.8"
+  "A Host of thousands of characters is refused, whatever it is made of."
+  [env]
+  (doseq [part ["a" "_" "%41" "~"]]
+    (expect-refused env
+                    #{400 431}
+                    (lines "GET / HTTP/1.1"
+                           (str "Host: "
+                                (str/join (repeat (quot 16000 (count part)) part)))))))
 
-(defcase
-  hosts-that-are-some-are-served
-  "4.8"
+(defcase hosts-that-are-some-are-served "4.8"
   "A Host that is a name, an address in brackets, with or without a port, is served, and is the
   server's name."
   [env]
@@ -174,27 +166,22 @@
     (expect-refused env #{400 426 505} (lines (str "GET / " version) "Host: localhost"))
     (expect-refused env #{400 426 505} (lines (str "GET /admin " version) "X-Other: 1"))))
 
-(defcase connect-is-refused
-         "4.8"
-         "CONNECT is refused, whatever its target: a success would open a tunnel."
-         [env]
-         (doseq [target ["localhost:80" "/" "http://localhost/" "localhost" "*"]]
-           (expect-refused env
-                           #{400 404 405 501 :eof}
-                           (lines (str "CONNECT " target " HTTP/1.1") "Host: localhost"))))
+(defcase connect-is-refused "4.8"
+  "CONNECT is refused, whatever its target: a success would open a tunnel."
+  [env]
+  (doseq [target ["localhost:80" "/" "http://localhost/" "localhost" "*"]]
+    (expect-refused env
+                    #{400 404 405 501 :eof}
+                    (lines (str "CONNECT " target " HTTP/1.1") "Host: localhost"))))
 
-(defcase
-  foreign-targets-are-refused
-  "4.8"
+(defcase foreign-targets-are-refused "4.8"
   "An absolute target that is not http, or names a user, is refused."
   [env]
   (doseq [target ["ftp://localhost/" "file://localhost/x" "http://user@localhost/"
                   "http://user:pw@localhost/" "http:///x" "http:localhost/"]]
     (expect-refused env #{400 :eof} (lines (str "GET " target " HTTP/1.1") "Host: localhost"))))
 
-(defcase
-  names-are-known-in-any-spelling
-  "4.8"
+(defcase names-are-known-in-any-spelling "4.8"
   "The headers that frame a request are known in any spelling."
   [env]
   (let [seen (atom [])
@@ -236,19 +223,18 @@
   (doseq [c ["\u0001" "\u000b" "\u007f"]]
     (expect-refused env #{400} (lines "GET / HTTP/1.1" "Host: localhost" (str "X-Ctl: a" c "b")))))
 
-(defcase folded-lines-hide-nothing
-         "4.8"
-         "A header that goes on in the next line is refused, or is one value."
-         [env]
-         (let [seen (promise)
-               server (scene/serve env (fn [r] (deliver seen (:headers r)) (scene/ok r)) {})
-               answer (scene/ask env
-                                 server
-                                 (lines "GET / HTTP/1.1" "Host: localhost"
-                                        "X-Fold: a" " Transfer-Encoding: b"))]
-           (when (not= 400 (:status answer))
-             (expect= 200 (:status answer) answer)
-             (expect= nil (get @seen "transfer-encoding")))))
+(defcase folded-lines-hide-nothing "4.8"
+  "A header that goes on in the next line is refused, or is one value."
+  [env]
+  (let [seen (promise)
+        server (scene/serve env (fn [r] (deliver seen (:headers r)) (scene/ok r)) {})
+        answer (scene/ask env
+                          server
+                          (lines "GET / HTTP/1.1" "Host: localhost"
+                                 "X-Fold: a" " Transfer-Encoding: b"))]
+    (when (not= 400 (:status answer))
+      (expect= 200 (:status answer) answer)
+      (expect= nil (get @seen "transfer-encoding")))))
 
 (defcase blank-before-the-colon-is-refused "4.8"
   "A blank between a header's name and its colon is refused."
@@ -262,13 +248,12 @@
   (doseq [header [": value" "no-colon" "na me: x" "na\u0000me: x"]]
     (expect-refused env #{400} (lines "GET / HTTP/1.1" "Host: localhost" header))))
 
-(defcase garbled-request-lines-are-refused
-         "4.8"
-         "A request's line that is not method, target and version is refused."
-         [env]
-         (doseq [line ["GET /" "GET / a HTTP/1.1" "GET / HTTP/1.x" "G(T / HTTP/1.1"
-                       "GET /\u0001 HTTP/1.1" "GET x HTTP/1.1"]]
-           (expect-refused env #{400 404 405 501 505} (lines line "Host: localhost"))))
+(defcase garbled-request-lines-are-refused "4.8"
+  "A request's line that is not method, target and version is refused."
+  [env]
+  (doseq [line ["GET /" "GET / a HTTP/1.1" "GET / HTTP/1.x" "G(T / HTTP/1.1"
+                "GET /\u0001 HTTP/1.1" "GET x HTTP/1.1"]]
+    (expect-refused env #{400 404 405 501 505} (lines line "Host: localhost"))))
 
 (defcase tabs-in-the-request-line-are-refused "4.8"
   "A tab in the request's line is refused."
@@ -276,9 +261,7 @@
   (doseq [line ["GET\t/ HTTP/1.1" "GET /\tHTTP/1.1" "GET /a\tb HTTP/1.1"]]
     (expect-refused env #{400 404} (lines line "Host: localhost"))))
 
-(defcase
-  user-names-in-targets-are-refused
-  "4.8"
+(defcase user-names-in-targets-are-refused "4.8"
   "A target in absolute form that names a user is refused; an @ in a path or a query is none."
   [env]
   (doseq [target ["http://user@localhost/" "http://user@localhost" "http://user:word@localhost/a"
@@ -298,9 +281,7 @@
     (expect-refused env #{400} (str "GET / HTTP/1.1\r\nHost: localhost\r\n" end)))
   (expect-refused env #{400} "GET / HTTP/1.1\nHost: localhost\r\n\r\n"))
 
-(defcase
-  bare-lf-does-not-end-the-headers
-  "4.8"
+(defcase bare-lf-does-not-end-the-headers "4.8"
   "Headers whose lines end in LF alone hide nothing: one request is read, or it is refused."
   [env]
   (let [uris (atom [])
@@ -339,13 +320,12 @@
   [env]
   (run! #(expect-bad-chunks env (str % "\r\nabc\r\n0\r\n\r\n")) ["x" "-3" "+3" "0x3" "" "3 3"]))
 
-(defcase overflowing-chunk-sizes-are-refused
-         "4.8"
-         "A chunk size that no long can hold is refused."
-         [env]
-         (run! #(expect-bad-chunks env (str % "\r\nabc\r\n0\r\n\r\n"))
-               ["ffffffffffffffff" "10000000000000003" "8000000000000003" "ffffffff00000003"
-                "fffffffffffffffff"]))
+(defcase overflowing-chunk-sizes-are-refused "4.8"
+  "A chunk size that no long can hold is refused."
+  [env]
+  (run! #(expect-bad-chunks env (str % "\r\nabc\r\n0\r\n\r\n"))
+        ["ffffffffffffffff" "10000000000000003" "8000000000000003" "ffffffff00000003"
+         "fffffffffffffffff"]))
 
 (defn- swallow
   "A handler that answers whether or not it could read the body."
@@ -353,9 +333,7 @@
   (try (.readAllBytes body) (catch IOException _))
   (scene/ok request))
 
-(defcase
-  swallowed-bad-chunks-end-the-connection
-  "4.8"
+(defcase swallowed-bad-chunks-end-the-connection "4.8"
   "A body with bad chunks is never resumed behind what is bad, where the handler swallows the
   exception too: what follows is no request."
   [env]
@@ -394,9 +372,7 @@
   [env]
   (run! #(expect-not-whole env %) ["100000003" "100000000" "7fffffff00000003" "00100000003"]))
 
-(defcase
-  chunk-sizes-may-begin-with-zeros
-  "4.8"
+(defcase chunk-sizes-may-begin-with-zeros "4.8"
   "Zeros before a chunk's size change nothing, or are refused where they are many."
   [env]
   (let [server (scene/serve env read-all {})]
@@ -434,32 +410,30 @@
     (wire/finish! c)
     (scene/within thrown "an IOException from the body")))
 
-(defcase chunk-extensions-are-ignored
-         "4.8"
-         "Chunk extensions are skipped."
-         [env]
-         (let [answer (scene/ask env
-                                 (scene/serve env read-all {})
-                                 (chunks "3;a=b\r\nabc\r\n0;last\r\n\r\n"))]
-           (expect= "abc" (:body (expect-status 200 answer)))))
+(defcase chunk-extensions-are-ignored "4.8"
+  "Chunk extensions are skipped."
+  [env]
+  (let [answer (scene/ask env
+                          (scene/serve env read-all {})
+                          (chunks "3;a=b\r\nabc\r\n0;last\r\n\r\n"))]
+    (expect= "abc" (:body (expect-status 200 answer)))))
 
-(defcase trailers-are-not-headers
-         "4.8"
-         "Trailers are consumed, or refused; they are no part of the body and never become headers."
-         [env]
-         (let [seen (atom [])
-               handler (fn [r]
-                         (let [answer (read-all r)]
-                           (swap! seen conj (get-in r [:headers "x-trailer"]))
-                           answer))
-               c (scene/client env (scene/serve env handler {}))
-               answer (wire/ask! c (chunks "3\r\nabc\r\n0\r\nX-Trailer: evil\r\n\r\n"))]
-           (if (= 400 (:status answer))
-             (scene/expect-closed c)
-             (do
-               (expect= "abc" (:body (expect-status 200 answer)))
-               (expect= 200 (:status (wire/ask! c (wire/get "/"))))))
-           (expect (every? nil? @seen) "no trailer among the headers" @seen)))
+(defcase trailers-are-not-headers "4.8"
+  "Trailers are consumed, or refused; they are no part of the body and never become headers."
+  [env]
+  (let [seen (atom [])
+        handler (fn [r]
+                  (let [answer (read-all r)]
+                    (swap! seen conj (get-in r [:headers "x-trailer"]))
+                    answer))
+        c (scene/client env (scene/serve env handler {}))
+        answer (wire/ask! c (chunks "3\r\nabc\r\n0\r\nX-Trailer: evil\r\n\r\n"))]
+    (if (= 400 (:status answer))
+      (scene/expect-closed c)
+      (do
+        (expect= "abc" (:body (expect-status 200 answer)))
+        (expect= 200 (:status (wire/ask! c (wire/get "/"))))))
+    (expect (every? nil? @seen) "no trailer among the headers" @seen)))
 
 (defcase trailers-are-not-requests "4.8"
   "What stands behind the last chunk never becomes a request, also where the handler reads no body."
@@ -502,9 +476,7 @@
         server (scene/serve env handler {})]
     (run! #(expect-refused-trailers env server uris %) all)))
 
-(defcase
-  blank-lines-end-no-trailers
-  "4.8"
+(defcase blank-lines-end-no-trailers "4.8"
   "A line of blanks or control characters behind the last chunk is not the empty one: it is refused,
   and what follows is no request."
   [env]
@@ -512,9 +484,7 @@
                        (map #(str % "\r\n")
                             [" " "\t" "\u000b" "\f" "\u001c" "\u0000" "\u0085" "\u00a0" " \t "])))
 
-(defcase
-  garbled-trailers-are-refused
-  "4.8"
+(defcase garbled-trailers-are-refused "4.8"
   "A trailer without a colon or a name, with a blank in its name or before it, or with control
   characters in its value, is refused."
   [env]
@@ -540,9 +510,7 @@
   [env]
   (expect-bad-trailers env ["\n" "X: a\n\r\n" "X: a\r\n\n" "X: a\rY: b\r\n\r\n"]))
 
-(defcase
-  endless-trailers-are-refused
-  "4.4"
+(defcase endless-trailers-are-refused "4.4"
   "Trailers beyond the bound on headers are refused, one that is too long as well as too many of
   them."
   [env]
@@ -557,9 +525,7 @@
                 answer))
       (expect-closed c))))
 
-(defcase
-  trailers-frame-nothing
-  "4.8"
+(defcase trailers-frame-nothing "4.8"
   "A Content-Length, a Transfer-Encoding or a Host among the trailers counts for nothing: the body
   and the next request are as they were."
   [env]
@@ -584,36 +550,32 @@
 
 ;; One after another
 
-(defcase pipelined-requests-are-answered-in-order
-         "4.2"
-         "Pipelined requests are answered in their order."
-         [env]
-         (let [handler (fn [{:keys [uri]}]
-                         (when (= "/1" uri) (Thread/sleep 30))
-                         {:status 200, :headers {}, :body uri})
-               c (scene/client env (scene/serve env handler {}))]
-           (wire/send! c (wire/get "/1") (wire/get "/2") (wire/post "/3" "body") (wire/get "/4"))
-           (expect= ["/1" "/2" "/3" "/4"] (mapv :body (repeatedly 4 #(wire/response c))))))
+(defcase pipelined-requests-are-answered-in-order "4.2"
+  "Pipelined requests are answered in their order."
+  [env]
+  (let [handler (fn [{:keys [uri]}]
+                  (when (= "/1" uri) (Thread/sleep 30))
+                  {:status 200, :headers {}, :body uri})
+        c (scene/client env (scene/serve env handler {}))]
+    (wire/send! c (wire/get "/1") (wire/get "/2") (wire/post "/3" "body") (wire/get "/4"))
+    (expect= ["/1" "/2" "/3" "/4"] (mapv :body (repeatedly 4 #(wire/response c))))))
 
-(defcase pipelined-requests-run-one-at-a-time
-         "4.2"
-         "Of pipelined requests the next one starts when the one before has been answered."
-         [env]
-         (let [now (AtomicInteger.)
-               most (atom 0)
-               handler (fn [r]
-                         (swap! most max (.incrementAndGet now))
-                         (Thread/sleep 10)
-                         (.decrementAndGet now)
-                         (scene/ok r))
-               c (scene/client env (scene/serve env handler {}))]
-           (apply wire/send! c (repeat 5 (wire/get "/")))
-           (dotimes [_ 5] (expect-status 200 (wire/response c)))
-           (expect= 1 @most)))
+(defcase pipelined-requests-run-one-at-a-time "4.2"
+  "Of pipelined requests the next one starts when the one before has been answered."
+  [env]
+  (let [now (AtomicInteger.)
+        most (atom 0)
+        handler (fn [r]
+                  (swap! most max (.incrementAndGet now))
+                  (Thread/sleep 10)
+                  (.decrementAndGet now)
+                  (scene/ok r))
+        c (scene/client env (scene/serve env handler {}))]
+    (apply wire/send! c (repeat 5 (wire/get "/")))
+    (dotimes [_ 5] (expect-status 200 (wire/response c)))
+    (expect= 1 @most)))
 
-(defcase
-  unread-body-is-not-a-request
-  "4.8"
+(defcase unread-body-is-not-a-request "4.8"
   "A body that the handler does not read is never taken for the next request."
   [env]
   (let [uris (atom [])
@@ -636,9 +598,7 @@
       (wire/after c 3))
     (expect= "abc" (:body (expect-status 200 (wire/response c))))))
 
-(defcase
-  requests-byte-by-byte-are-requests
-  "4.8"
+(defcase requests-byte-by-byte-are-requests "4.8"
   "Two requests, the first in chunks, whose bytes come one by one are two requests, read whole and
   answered in order."
   [env]
@@ -699,9 +659,7 @@
    :headers {}
    :body (lazy-seq (cons "first" (lazy-seq [(wire/text-of (.readAllBytes body))])))})
 
-(defcase
-  continue-is-not-sent-within-a-response
-  "4.8"
+(defcase continue-is-not-sent-within-a-response "4.8"
   "100 Continue is never sent behind the response's head, where a client would take it for the body."
   [env]
   (let [c (wire/send! (scene/client env (scene/serve env speaking-first {})) (expecting 3))
@@ -766,9 +724,7 @@
     (expect-closed c)
     (expect= ["/"] @uris)))
 
-(defcase
-  http-1-0-bodies-arrive
-  "4.2"
+(defcase http-1-0-bodies-arrive "4.2"
   "A body of a stated length arrives on HTTP/1.0, with an Expect too."
   {:needs #{:http-1.0}}
   [env]

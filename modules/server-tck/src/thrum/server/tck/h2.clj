@@ -48,54 +48,51 @@
 (defn- get! ^HttpResponse [env server path]
   @(send-async (http-client env) (request env server path)))
 
-(defcase h2-serves
-         "4.2"
-         "HTTP/2 is agreed upon over TLS, and the handler sees it."
-         h2
-         [env]
-         (let [seen (promise)
-               answer (get! env (serve env (fn [r] (deliver seen r) (scene/ok r))) "/a%2Fb?q=1")]
-           (expect= [HttpClient$Version/HTTP_2 200 "ok"]
-                    [(.version answer) (.statusCode answer) (.body answer)])
-           (expect= [:https "/a%2Fb" "q=1" "localhost"]
-                    ((juxt :scheme :uri :query-string :server-name) @seen))
-           (expect (str/starts-with? (:protocol @seen) "HTTP/2") "HTTP/2" (:protocol @seen))))
+(defcase h2-serves "4.2"
+  "HTTP/2 is agreed upon over TLS, and the handler sees it."
+  h2
+  [env]
+  (let [seen (promise)
+        answer (get! env (serve env (fn [r] (deliver seen r) (scene/ok r))) "/a%2Fb?q=1")]
+    (expect= [HttpClient$Version/HTTP_2 200 "ok"]
+             [(.version answer) (.statusCode answer) (.body answer)])
+    (expect= [:https "/a%2Fb" "q=1" "localhost"]
+             ((juxt :scheme :uri :query-string :server-name) @seen))
+    (expect (str/starts-with? (:protocol @seen) "HTTP/2") "HTTP/2" (:protocol @seen))))
 
-(defcase h2-body-arrives
-         "4.2"
-         "A body arrives whole, both ways."
-         h2
-         [env]
-         (let [text (str/join (repeat 30000 "0123456789"))
-               server (serve env
-                             (fn [{:keys [^java.io.InputStream body]}]
-                               {:status 200, :headers {}, :body (.readAllBytes body)}))
-               post (-> (HttpRequest/newBuilder
-                          (URI. (str "https://localhost:" (scene/tool env :ssl-port server) "/")))
-                        (.POST (HttpRequest$BodyPublishers/ofString text))
-                        .build)]
-           (expect (= text (.body ^HttpResponse @(send-async (http-client env) post)))
-                   "the body that was sent"
-                   :another)))
+(defcase h2-body-arrives "4.2"
+  "A body arrives whole, both ways."
+  h2
+  [env]
+  (let [text (str/join (repeat 30000 "0123456789"))
+        server (serve env
+                      (fn [{:keys [^java.io.InputStream body]}]
+                        {:status 200, :headers {}, :body (.readAllBytes body)}))
+        post (-> (HttpRequest/newBuilder
+                   (URI. (str "https://localhost:" (scene/tool env :ssl-port server) "/")))
+                 (.POST (HttpRequest$BodyPublishers/ofString text))
+                 .build)]
+    (expect (= text (.body ^HttpResponse @(send-async (http-client env) post)))
+            "the body that was sent"
+            :another)))
 
-(defcase h2-runs-many-at-once
-         "4.1"
-         "Many requests of one connection run at once, each on a virtual thread."
-         h2
-         [env]
-         (let [all (scene/latch env 20)
-               virtual (atom #{})
-               handler (fn [{:keys [uri], :as r}]
-                         (swap! virtual conj (Thread/.isVirtual (Thread/currentThread)))
-                         (when (= "/" uri) (CountDownLatch/.countDown all) (scene/await-latch all))
-                         (scene/ok r))
-               server (serve env handler)
-               client (http-client env)]
-           @(send-async client (request env server "/first"))
-           (expect= #{200}
-                    (set (map #(HttpResponse/.statusCode (deref %))
-                              (vec (repeatedly 20 #(send-async client (request env server "/")))))))
-           (expect= #{true} @virtual)))
+(defcase h2-runs-many-at-once "4.1"
+  "Many requests of one connection run at once, each on a virtual thread."
+  h2
+  [env]
+  (let [all (scene/latch env 20)
+        virtual (atom #{})
+        handler (fn [{:keys [uri], :as r}]
+                  (swap! virtual conj (Thread/.isVirtual (Thread/currentThread)))
+                  (when (= "/" uri) (CountDownLatch/.countDown all) (scene/await-latch all))
+                  (scene/ok r))
+        server (serve env handler)
+        client (http-client env)]
+    @(send-async client (request env server "/first"))
+    (expect= #{200}
+             (set (map #(HttpResponse/.statusCode (deref %))
+                       (vec (repeatedly 20 #(send-async client (request env server "/")))))))
+    (expect= #{true} @virtual)))
 
 (defcase h2-requests-inherit-nothing "4.1"
   "What a request leaves in an InheritableThreadLocal, or as context class loader, the next ones of
@@ -118,24 +115,21 @@
         cause (try (get! env server "/") nil (catch ExecutionException e (ex-cause e)))]
     (expect (instance? IOException cause) "an IOException" cause)))
 
-(defcase h2-deadline-is-503
-         "4.5"
-         "A request that is late is answered with 503, and the others of its connection go on."
-         h2
-         [env]
-         (let [gate (scene/gate env)
-               server (serve env
-                             (scene/routes {"/late" (fn [r] (deref gate 8000 nil) (scene/ok r))})
-                             {:request-timeout-ms 300})
-               client (http-client env)
-               late (send-async client (request env server "/late"))]
-           (expect= [503 200]
-                    [(HttpResponse/.statusCode @late)
-                     (HttpResponse/.statusCode @(send-async client (request env server "/")))])))
+(defcase h2-deadline-is-503 "4.5"
+  "A request that is late is answered with 503, and the others of its connection go on."
+  h2
+  [env]
+  (let [gate (scene/gate env)
+        server (serve env
+                      (scene/routes {"/late" (fn [r] (deref gate 8000 nil) (scene/ok r))})
+                      {:request-timeout-ms 300})
+        client (http-client env)
+        late (send-async client (request env server "/late"))]
+    (expect= [503 200]
+             [(HttpResponse/.statusCode @late)
+              (HttpResponse/.statusCode @(send-async client (request env server "/")))])))
 
-(defcase
-  h2-overload-is-503
-  "4.4"
+(defcase h2-overload-is-503 "4.4"
   "Requests of one connection beyond :max-concurrent are answered with 503."
   h2
   [env]
@@ -187,9 +181,7 @@
       (let [message (str (ex-cause e))]
         (if (str/includes? message "RST_STREAM") :reset message)))))
 
-(defcase
-  h2-deadlines-race-with-answers
-  "4.5"
+(defcase h2-deadlines-race-with-answers "4.5"
   "However close to their deadline the requests of a connection end, each is answered, is 503, or
   its stream alone is reset."
   (assoc h2 :alone? true)
@@ -295,9 +287,7 @@
     (expect-served env server)
     (filterv #(str/starts-with? (:protocol %) "HTTP/2") @seen)))
 
-(defcase
-  h2-host-in-place-of-authority
-  "4.2"
+(defcase h2-host-in-place-of-authority "4.2"
   "A request may name its host in a header instead, or in both alike."
   h2c
   [env]
@@ -321,15 +311,14 @@
   (expect-none env "\u0082\u0086\u0084")
   (expect-none env (str "\u0082\u0086\u0084" "\u0001\u0003a:b")))
 
-(defcase h2-connection-headers-are-refused
-         "4.8"
-         "Headers that are about a connection of HTTP/1 are refused."
-         h2c
-         [env]
-         (doseq [[name value] [["connection" "close"] ["keep-alive" "timeout=5"]
-                               ["proxy-connection" "keep-alive"] ["transfer-encoding" "chunked"]
-                               ["upgrade" "websocket"] ["te" "gzip"]]]
-           (expect-none env (str get-headers (field name value)))))
+(defcase h2-connection-headers-are-refused "4.8"
+  "Headers that are about a connection of HTTP/1 are refused."
+  h2c
+  [env]
+  (doseq [[name value] [["connection" "close"] ["keep-alive" "timeout=5"]
+                        ["proxy-connection" "keep-alive"] ["transfer-encoding" "chunked"]
+                        ["upgrade" "websocket"] ["te" "gzip"]]]
+    (expect-none env (str get-headers (field name value)))))
 
 (defcase h2-paths-have-no-blanks "4.8"
   "A :path with a blank or a control character, or that is no path, is refused."
@@ -345,9 +334,7 @@
   (expect-none env (str (field ":method" "CONNECT") "\u0001\u000clocalhost:80"))
   (expect-none env (str (field ":method" "CONNECT") "\u0086\u0084\u0001\u0009localhost")))
 
-(defcase
-  h2-by-upgrade
-  "4.2"
+(defcase h2-by-upgrade "4.2"
   "A request of HTTP/1.1 that asks for HTTP/2 is answered in it, and its handler sees nothing of
   that."
   (assoc h2c :uses #{})
@@ -363,9 +350,7 @@
              [(.version answer) (.statusCode answer) (.body answer)])
     (expect= [] (filterv (:headers @seen) ["connection" "upgrade" "http2-settings"]))))
 
-(defcase
-  h2-rapid-resets-are-survived
-  "4.4"
+(defcase h2-rapid-resets-are-survived "4.4"
   "Streams that are reset as soon as they are opened do not pile up, and the other clients are
   served."
   h2c
@@ -417,9 +402,7 @@
 (defn- reset-streams [frames]
   (set (keep #(when (= 3 (:type %)) (:stream %)) frames)))
 
-(defcase
-  h2-late-streams-harm-no-neighbour
-  "4.5"
+(defcase h2-late-streams-harm-no-neighbour "4.5"
   "Streams that end at their deadline, because their body does not come or their answer is not
   taken, leave the connection to the others."
   h2c
@@ -440,9 +423,7 @@
 (defn- literal [name value]
   (str "\u0000" (char (count name)) name (char (count value)) value))
 
-(defcase
-  h2-websockets-are-refused
-  "4.8"
+(defcase h2-websockets-are-refused "4.8"
   "A websocket's handshake of HTTP/1.1 that comes over HTTP/2 is answered, or its stream reset: it
   is not left open."
   (assoc h2c :needs #{:h2 :websockets})

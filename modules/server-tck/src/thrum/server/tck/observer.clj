@@ -28,18 +28,15 @@
     (apply scene/ask env server parts)
     events))
 
-(defcase observer-hears-of-start-and-end
-         "4.4"
-         "The observer is told of a request's start, then of its end, once each."
-         [env]
-         (let [events (observed env scene/ok {} (wire/get "/seen"))]
-           (event events :end)
-           (expect= [[:start "/seen"] [:end "/seen"]]
-                    (mapv (fn [[k m]] [k (:uri (:request m))]) @events))))
+(defcase observer-hears-of-start-and-end "4.4"
+  "The observer is told of a request's start, then of its end, once each."
+  [env]
+  (let [events (observed env scene/ok {} (wire/get "/seen"))]
+    (event events :end)
+    (expect= [[:start "/seen"] [:end "/seen"]]
+             (mapv (fn [[k m]] [k (:uri (:request m))]) @events))))
 
-(defcase
-  end-tells-status-bytes-and-time
-  "4.4"
+(defcase end-tells-status-bytes-and-time "4.4"
   "At the end the observer gets the status, the bytes of the body and the nanoseconds."
   [env]
   (let [end (event (observed env (scene/answering {:status 201, :body "seven b"}) {} (wire/get "/"))
@@ -54,16 +51,15 @@
         end (event (observed env (fn [_] (throw boom)) {} (wire/get "/")) :end)]
     (expect= [500 true] [(:status end) (identical? boom (:throwable end))])))
 
-(defcase end-tells-that-a-body-failed
-         "4.4"
-         "At the end of a request whose body failed half-way the observer gets the throwable."
-         [env]
-         (let [boom (ex-info "boom" {})
-               handler
-               (fn [_]
-                 {:status 200, :headers {}, :body (lazy-seq (cons "x" (lazy-seq (throw boom))))})
-               end (event (observed env handler {} (wire/get "/")) :end)]
-           (expect (identical? boom (:throwable end)) "what the body threw" end)))
+(defcase end-tells-that-a-body-failed "4.4"
+  "At the end of a request whose body failed half-way the observer gets the throwable."
+  [env]
+  (let [boom (ex-info "boom" {})
+        handler
+        (fn [_]
+          {:status 200, :headers {}, :body (lazy-seq (cons "x" (lazy-seq (throw boom))))})
+        end (event (observed env handler {} (wire/get "/")) :end)]
+    (expect (identical? boom (:throwable end)) "what the body threw" end)))
 
 (defcase observer-hears-of-shedding "4.4"
   "The observer is told of a request that is shed, with the request."
@@ -77,9 +73,7 @@
     (scene/ask env server (wire/get "/shed"))
     (expect= "/shed" (:uri (:request (event events :shed))))))
 
-(defcase
-  observer-hears-of-timeouts
-  "4.5"
+(defcase observer-hears-of-timeouts "4.5"
   "The observer is told of a request that has reached its deadline."
   [env]
   (let [events
@@ -104,19 +98,18 @@
     (expect (scene/eventually 2000 #(= 2 (:observer-errors (scene/tool env :status server))))
             "2 errors" (scene/tool env :status server))))
 
-(defcase served-and-failed-are-counted
-         "4.4"
-         "The status counts what was served and what failed."
-         {:uses #{:status}}
-         [env]
-         (let [server
-               (scene/serve env (scene/routes {"/boom" (fn [_] (throw (ex-info "boom" {})))}) {})
-               counts #(select-keys (scene/tool env :status server) [:failed :in-flight])]
-           (scene/ask env server (wire/get "/"))
-           (scene/ask env server (wire/get "/boom"))
-           (expect (scene/eventually 2000 #(= {:failed 1, :in-flight 0} (counts)))
-                   "1 failed, 0 in flight"
-                   (counts))))
+(defcase served-and-failed-are-counted "4.4"
+  "The status counts what was served and what failed."
+  {:uses #{:status}}
+  [env]
+  (let [server
+        (scene/serve env (scene/routes {"/boom" (fn [_] (throw (ex-info "boom" {})))}) {})
+        counts #(select-keys (scene/tool env :status server) [:failed :in-flight])]
+    (scene/ask env server (wire/get "/"))
+    (scene/ask env server (wire/get "/boom"))
+    (expect (scene/eventually 2000 #(= {:failed 1, :in-flight 0} (counts)))
+            "1 failed, 0 in flight"
+            (counts))))
 
 ;; The access log
 
@@ -139,27 +132,25 @@
     (when (= 200 (:status answer))
       (expect line "a line" :none))))
 
-(defcase access-log-has-the-common-format
-         "4.4"
-         "The access log writes a line of the common format."
-         {:uses #{:access-log}}
-         [env]
-         (let [line (logged env (wire/get "/path"))]
-           (expect (re-matches #"127\.0\.0\.1 - - \[[^\]]+\] \"GET /path HTTP/1\.1\" 200 2"
-                               (str line))
-                   "the common format"
-                   line)))
+(defcase access-log-has-the-common-format "4.4"
+  "The access log writes a line of the common format."
+  {:uses #{:access-log}}
+  [env]
+  (let [line (logged env (wire/get "/path"))]
+    (expect (re-matches #"127\.0\.0\.1 - - \[[^\]]+\] \"GET /path HTTP/1\.1\" 200 2"
+                        (str line))
+            "the common format"
+            line)))
 
-(defcase access-log-keeps-secrets
-         "4.4"
-         "The access log shows no query, no cookie and no Authorization."
-         {:uses #{:access-log}}
-         [env]
-         (let [line (logged env
-                            (wire/get "/path?token=secret"
-                                      "Cookie: s=secret"
-                                      "Authorization: Basic secret"))]
-           (expect (and line (not (str/includes? line "secret"))) "no secret" line)))
+(defcase access-log-keeps-secrets "4.4"
+  "The access log shows no query, no cookie and no Authorization."
+  {:uses #{:access-log}}
+  [env]
+  (let [line (logged env
+                     (wire/get "/path?token=secret"
+                               "Cookie: s=secret"
+                               "Authorization: Basic secret"))]
+    (expect (and line (not (str/includes? line "secret"))) "no secret" line)))
 
 (defcase access-log-cannot-be-forged "4.4"
   "Quotes and bytes that are not printable ASCII are escaped in the access log, where they are not
@@ -170,9 +161,7 @@
     (let [line (logged env (wire/get target))]
       (expect (not (str/includes? (str line) (str target " "))) "an escaped line" line))))
 
-(defcase
-  access-log-may-be-combined
-  "4.4"
+(defcase access-log-may-be-combined "4.4"
   "In the combined format referer and agent follow, the seconds, and the request's id."
   {:uses #{:access-log}}
   [env]
@@ -188,21 +177,18 @@
       "the combined format"
       line)))
 
-(defcase access-log-may-be-json
-         "4.4"
-         "In the format :json a line is an object, in which quotes are escaped."
-         {:uses #{:access-log}}
-         [env]
-         (let [[_ line] (line-of env :json {} (wire/get "/path" "User-Agent: a\"b"))]
-           (expect (every? #(str/includes? (str line) %)
-                           ["\"uri\":\"/path\"" "\"status\":200" "\"bytes\":2"
-                            "\"user_agent\":\"a\\u0022b\"" "\"seconds\":0."])
-                   "an object"
-                   line)))
+(defcase access-log-may-be-json "4.4"
+  "In the format :json a line is an object, in which quotes are escaped."
+  {:uses #{:access-log}}
+  [env]
+  (let [[_ line] (line-of env :json {} (wire/get "/path" "User-Agent: a\"b"))]
+    (expect (every? #(str/includes? (str line) %)
+                    ["\"uri\":\"/path\"" "\"status\":200" "\"bytes\":2"
+                     "\"user_agent\":\"a\\u0022b\"" "\"seconds\":0."])
+            "an object"
+            line)))
 
-(defcase
-  refused-requests-are-logged
-  "4.4"
+(defcase refused-requests-are-logged "4.4"
   "A request that is refused before a handler sees it has a line in the access log, and an :end."
   {:uses #{:access-log}}
   [env]

@@ -124,14 +124,13 @@
   [env]
   (expect= "127.0.0.1" (:remote-addr (scene/received env (wire/get "/")))))
 
-(defcase remote-addr-is-not-claimed
-         "4.2"
-         "A client cannot say where it comes from."
-         [env]
-         (let [request (scene/received
-                         env
-                         (wire/get "/" "X-Forwarded-For: 10.1.2.3" "Forwarded: for=10.1.2.3"))]
-           (expect= "127.0.0.1" (:remote-addr request))))
+(defcase remote-addr-is-not-claimed "4.2"
+  "A client cannot say where it comes from."
+  [env]
+  (let [request (scene/received
+                  env
+                  (wire/get "/" "X-Forwarded-For: 10.1.2.3" "Forwarded: for=10.1.2.3"))]
+    (expect= "127.0.0.1" (:remote-addr request))))
 
 (defcase server-name-is-hosts "4.2"
   "The server's name is that of the Host header, without its port."
@@ -139,13 +138,12 @@
   (let [text "GET / HTTP/1.1\r\nHost: example.org:8099\r\n\r\n"]
     (expect= "example.org" (:server-name (scene/received env text)))))
 
-(defcase server-port-is-a-number
-         "4.2"
-         "The server's port is an integer."
-         [env]
-         (expect (pos-int? (:server-port (scene/received env (wire/get "/"))))
-                 "a positive integer"
-                 :another))
+(defcase server-port-is-a-number "4.2"
+  "The server's port is an integer."
+  [env]
+  (expect (pos-int? (:server-port (scene/received env (wire/get "/"))))
+          "a positive integer"
+          :another))
 
 (defcase scheme-is-http "4.2"
   "The scheme of a plain connection is :http, whatever a header says."
@@ -183,23 +181,21 @@
   (expect= (str every-byte "middle" every-byte)
            (:text (scene/received env (wire/chunked "/" every-byte "middle" every-byte)))))
 
-(defcase large-body-arrives
-         "4.2"
-         "A body of a megabyte arrives whole."
-         [env]
-         (let [text (str/join (repeat 4096 every-byte))]
-           (expect (= text (:text (scene/received env (wire/post "/" text))))
-                   "the body that was sent"
-                   :another)))
+(defcase large-body-arrives "4.2"
+  "A body of a megabyte arrives whole."
+  [env]
+  (let [text (str/join (repeat 4096 every-byte))]
+    (expect (= text (:text (scene/received env (wire/post "/" text))))
+            "the body that was sent"
+            :another)))
 
-(defcase content-keys-are-there
-         "4.2"
-         "Content type, length and character encoding stand beside the headers."
-         [env]
-         (let [request (scene/received env
-                                       (wire/post "/" "{}" "Content-Type: text/x; charset=utf-16"))]
-           (expect= ["text/x; charset=utf-16" 2 "utf-16"]
-                    ((juxt :content-type :content-length :character-encoding) request))))
+(defcase content-keys-are-there "4.2"
+  "Content type, length and character encoding stand beside the headers."
+  [env]
+  (let [request (scene/received env
+                                (wire/post "/" "{}" "Content-Type: text/x; charset=utf-16"))]
+    (expect= ["text/x; charset=utf-16" 2 "utf-16"]
+             ((juxt :content-type :content-length :character-encoding) request))))
 
 (defcase length-may-exceed-an-int "4.2"
   "An announced length above 2 GiB reaches the handler as a number."

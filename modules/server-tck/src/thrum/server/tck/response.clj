@@ -14,39 +14,35 @@
 (defn- body-of [env response]
   (:body (expect-status 200 (scene/answer-of env response))))
 
-(defcase status-is-sent
-         "4.2"
-         "The status is the handler's, the unusual ones too."
-         [env]
-         (let [server (scene/serve env
-                                   (fn [{:keys [query-string]}]
-                                     {:status (parse-long query-string), :headers {}, :body "x"})
-                                   {})]
-           (doseq [status [200 201 299 302 404 418 500 599]]
-             (expect= status (:status (scene/ask env server (wire/get (str "/?" status))))))))
+(defcase status-is-sent "4.2"
+  "The status is the handler's, the unusual ones too."
+  [env]
+  (let [server (scene/serve env
+                            (fn [{:keys [query-string]}]
+                              {:status (parse-long query-string), :headers {}, :body "x"})
+                            {})]
+    (doseq [status [200 201 299 302 404 418 500 599]]
+      (expect= status (:status (scene/ask env server (wire/get (str "/?" status))))))))
 
-(defcase headers-are-sent
-         "4.2"
-         "A response header reaches the client as it is."
-         [env]
-         (expect= "some  value; q=\"1\""
-                  (wire/header (scene/answer-of env {:headers {"X-Some" "some  value; q=\"1\""}})
-                               "x-some")))
+(defcase headers-are-sent "4.2"
+  "A response header reaches the client as it is."
+  [env]
+  (expect= "some  value; q=\"1\""
+           (wire/header (scene/answer-of env {:headers {"X-Some" "some  value; q=\"1\""}})
+                        "x-some")))
 
-(defcase header-vectors-repeat
-         "4.2"
-         "A header whose value is a vector is sent once for each element."
-         [env]
-         (expect= ["a=1" "b=2"]
-                  (wire/header (scene/answer-of env {:headers {"Set-Cookie" ["a=1" "b=2"]}})
-                               "set-cookie")))
+(defcase header-vectors-repeat "4.2"
+  "A header whose value is a vector is sent once for each element."
+  [env]
+  (expect= ["a=1" "b=2"]
+           (wire/header (scene/answer-of env {:headers {"Set-Cookie" ["a=1" "b=2"]}})
+                        "set-cookie")))
 
-(defcase header-lists-repeat
-         "4.2"
-         "A header whose value is a list is sent once for each element."
-         [env]
-         (expect= ["1" "2"]
-                  (wire/header (scene/answer-of env {:headers {"X-Two" (list "1" "2")}}) "x-two")))
+(defcase header-lists-repeat "4.2"
+  "A header whose value is a list is sent once for each element."
+  [env]
+  (expect= ["1" "2"]
+           (wire/header (scene/answer-of env {:headers {"X-Two" (list "1" "2")}}) "x-two")))
 
 ;; Bodies
 
@@ -55,13 +51,12 @@
   [env]
   (expect= (wire/text-of (String/.getBytes "grün €" "UTF-8")) (body-of env {:body "grün €"})))
 
-(defcase string-follows-its-charset
-         "4.2"
-         "A String is encoded in the charset of the Content-Type."
-         [env]
-         (expect=
-           "gr\u00fcn"
-           (body-of env {:headers {"content-type" "text/plain; charset=ISO-8859-1"}, :body "grün"})))
+(defcase string-follows-its-charset "4.2"
+  "A String is encoded in the charset of the Content-Type."
+  [env]
+  (expect=
+    "gr\u00fcn"
+    (body-of env {:headers {"content-type" "text/plain; charset=ISO-8859-1"}, :body "grün"})))
 
 (defcase bytes-are-sent "4.2"
   "A byte array is sent as it is."
@@ -74,9 +69,7 @@
   [env]
   (expect= "1twothree" (body-of env {:body (map identity [1 "two" 'three])})))
 
-(defcase
-  seq-is-flushed-by-element
-  "4.2"
+(defcase seq-is-flushed-by-element "4.2"
   "An element of a seq reaches the client before the next one is realised."
   [env]
   (let [gate (scene/gate env)
@@ -148,15 +141,14 @@
   (let [answer (expect-status 200 (scene/answer-of env {:body nil}))]
     (expect= ["" :whole] ((juxt :body :ended) answer))))
 
-(defcase stated-length-is-kept
-         "4.2"
-         "A Content-Length that the handler states for a stream is sent, and the body framed by it."
-         [env]
-         (let [answer (scene/answer-of env
-                                       {:headers {"Content-Length" "8"}
-                                        :body (stream (atom []) "streamed")})]
-           (expect= [:length "8" "streamed"]
-                    [(:framing answer) (wire/header answer "content-length") (:body answer)])))
+(defcase stated-length-is-kept "4.2"
+  "A Content-Length that the handler states for a stream is sent, and the body framed by it."
+  [env]
+  (let [answer (scene/answer-of env
+                                {:headers {"Content-Length" "8"}
+                                 :body (stream (atom []) "streamed")})]
+    (expect= [:length "8" "streamed"]
+             [(:framing answer) (wire/header answer "content-length") (:body answer)])))
 
 ;; Without a body
 
@@ -187,13 +179,12 @@
   [env]
   (expect= "10" (wire/header (head! env {:body "ten bytes."}) "content-length")))
 
-(defcase head-keeps-a-stated-length
-         "4.2"
-         "The Content-Length that a handler states for HEAD is sent, even with a nil body."
-         [env]
-         (expect= "1234"
-                  (wire/header (head! env {:headers {"Content-Length" "1234"}, :body nil})
-                               "content-length")))
+(defcase head-keeps-a-stated-length "4.2"
+  "The Content-Length that a handler states for HEAD is sent, even with a nil body."
+  [env]
+  (expect= "1234"
+           (wire/header (head! env {:headers {"Content-Length" "1234"}, :body nil})
+                        "content-length")))
 
 (defcase head-closes-the-body-unread "4.2"
   "The body of a HEAD is closed without being read."
@@ -240,14 +231,13 @@
    "/file" (let [file (file-of env "c")] (scene/answering {:body ^File file}))
    "/nil" (scene/answering {:body nil})})
 
-(defcase connection-is-kept
-         "4.2"
-         "The connection serves on after every kind of body."
-         [env]
-         (let [c (scene/client env (scene/serve env (scene/routes (many-bodies env)) {}))
-               bodies (mapv #(:body (wire/ask! c (wire/get %)))
-                            ["/string" "/seq" "/stream" "/file" "/nil" "/string"])]
-           (expect= ["a" "12" "b" "c" "" "a"] bodies)))
+(defcase connection-is-kept "4.2"
+  "The connection serves on after every kind of body."
+  [env]
+  (let [c (scene/client env (scene/serve env (scene/routes (many-bodies env)) {}))
+        bodies (mapv #(:body (wire/ask! c (wire/get %)))
+                     ["/string" "/seq" "/stream" "/file" "/nil" "/string"])]
+    (expect= ["a" "12" "b" "c" "" "a"] bodies)))
 
 (defcase client-may-close "4.2"
   "A client's Connection: close is obeyed."
@@ -256,9 +246,7 @@
     (expect-status 200 (wire/ask! c (wire/get "/" "Connection: close")))
     (scene/expect-closed c)))
 
-(defcase
-  handler-may-close
-  "4.2"
+(defcase handler-may-close "4.2"
   "A handler's Connection: close is sent, and obeyed."
   [env]
   (let [c (scene/client
@@ -324,9 +312,7 @@
       (expect (wire/complete? answer) "a complete response" answer)
       (expect= nil (wire/header answer "transfer-encoding")))))
 
-(defcase
-  upgrade-is-the-servers
-  "4.8"
+(defcase upgrade-is-the-servers "4.8"
   "A handler's Connection: upgrade never reaches the wire."
   [env]
   (let [answer (scene/answer-of env
@@ -371,15 +357,14 @@
                  ^"[Ljava.nio.file.OpenOption;" (make-array OpenOption 0))
     (proxy [File] [(str path)] (length [] length))))
 
-(defcase growing-files-are-sent-as-announced
-         "4.3"
-         "Of a File that grows while it is sent, as many bytes are sent as were announced."
-         [env]
-         (doseq [[n length] [[10 5] [10000 9000] [200100 200000]]]
-           (let [answer (expect-status 200
-                                       (scene/answer-of env {:body (changing-file env n length)}))]
-             (expect= [(str length) length]
-                      [(wire/header answer "content-length") (count (:body answer))]))))
+(defcase growing-files-are-sent-as-announced "4.3"
+  "Of a File that grows while it is sent, as many bytes are sent as were announced."
+  [env]
+  (doseq [[n length] [[10 5] [10000 9000] [200100 200000]]]
+    (let [answer (expect-status 200
+                                (scene/answer-of env {:body (changing-file env n length)}))]
+      (expect= [(str length) length]
+               [(wire/header answer "content-length") (count (:body answer))]))))
 
 (defcase shrinking-files-are-cut "4.3"
   "One that shrinks is cut off, or a 500 where nothing was sent of it yet."
@@ -388,19 +373,16 @@
     (let [answer (scene/answer-of env {:body (changing-file env n length)})]
       (when-not (= 500 (:status answer)) (scene/expect-cut answer)))))
 
-(defcase handlers-date-is-sent
-         "4.2"
-         "A handler's own Date is sent, once, in place of the server's."
-         [env]
-         (let [date "Mon, 01 Jan 2024 00:00:00 GMT"]
-           (doseq [body ["text" (list "a" "b")]]
-             (expect= date
-                      (wire/header (scene/answer-of env {:headers {"Date" date}, :body body})
-                                   "date")))))
+(defcase handlers-date-is-sent "4.2"
+  "A handler's own Date is sent, once, in place of the server's."
+  [env]
+  (let [date "Mon, 01 Jan 2024 00:00:00 GMT"]
+    (doseq [body ["text" (list "a" "b")]]
+      (expect= date
+               (wire/header (scene/answer-of env {:headers {"Date" date}, :body body})
+                            "date")))))
 
-(defcase
-  connection-headers-are-the-servers
-  "4.8"
+(defcase connection-headers-are-the-servers "4.8"
   "A handler's Trailer, TE, Keep-Alive, Proxy-Connection and Upgrade never reach the wire, and its
   response does."
   [env]

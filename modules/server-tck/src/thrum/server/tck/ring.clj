@@ -29,14 +29,13 @@
   (.write out (.getBytes text))
   (.flush out))
 
-(defcase ring-bodies-write-themselves
-         "4.9"
-         "A body that satisfies StreamableResponseBody writes itself."
-         [env]
-         (let [response
-               (written
-                 (fn [^OutputStream out] (write! out "some") (write! out "more") (.close out)))]
-           (expect= "somemore" (:body (expect-status 200 (scene/answer-of env response))))))
+(defcase ring-bodies-write-themselves "4.9"
+  "A body that satisfies StreamableResponseBody writes itself."
+  [env]
+  (let [response
+        (written
+          (fn [^OutputStream out] (write! out "some") (write! out "more") (.close out)))]
+    (expect= "somemore" (:body (expect-status 200 (scene/answer-of env response))))))
 
 (defcase ring-bodies-failing-are-cut "4.9"
   "A body that satisfies StreamableResponseBody and throws half-way is cut off."
@@ -50,9 +49,7 @@
   (let [answer (scene/answer-of env (written (fn [_] (throw (ex-info "secret" {})))))]
     (expect= nil (scene/shows (expect-status 500 answer) scene/telltale))))
 
-(defcase
-  ring-bodies-may-be-written-later
-  "4.9"
+(defcase ring-bodies-may-be-written-later "4.9"
   "In an async handler the stream may be written on another thread, until it is closed."
   [env]
   (let [later (fn [^OutputStream out]

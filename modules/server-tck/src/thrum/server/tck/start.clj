@@ -41,23 +41,22 @@
   [env]
   (names-option env :max-concurrent 0))
 
-(defcase wrong-values-throw
-         "4.10"
-         "An option of a wrong type or range throws, and the message names it."
-         [env]
-         (doseq [[k v] {:port -1
-                        :host 7
-                        :backlog 0
-                        :max-queued -1
-                        :max-concurrent "5"
-                        :request-timeout-ms 0
-                        :max-body-bytes -1
-                        :on-overload 200
-                        :async? :yes
-                        :observer {:begin identity}
-                        :shutdown-timeout-ms nil?
-                        :error-handler 7}]
-           (names-option env k v)))
+(defcase wrong-values-throw "4.10"
+  "An option of a wrong type or range throws, and the message names it."
+  [env]
+  (doseq [[k v] {:port -1
+                 :host 7
+                 :backlog 0
+                 :max-queued -1
+                 :max-concurrent "5"
+                 :request-timeout-ms 0
+                 :max-body-bytes -1
+                 :on-overload 200
+                 :async? :yes
+                 :observer {:begin identity}
+                 :shutdown-timeout-ms nil?
+                 :error-handler 7}]
+    (names-option env k v)))
 
 (defcase port-out-of-range-throws "4.10"
   "A port above 65535 throws."
@@ -82,17 +81,16 @@
   (let [e (try ((:run-server env) scene/ok [:port 0]) nil (catch Exception e e))]
     (expect= :thrum/invalid (:type (ex-data e)))))
 
-(defcase port-in-use-throws
-         "4.10"
-         "A port that is in use throws :thrum/start-failed, with the cause."
-         [env]
-         (with-open [taken (ServerSocket. 0 5 (InetAddress/getByName "127.0.0.1"))]
-           (let [e (thrown-by-start env scene/ok {:port (.getLocalPort taken)})]
-             (expect= :thrum/start-failed (:type (ex-data e)))
-             (expect (ex-cause e) "a cause" e)
-             (expect (str/includes? (ex-message e) (str (.getLocalPort taken)))
-                     "the port in the message"
-                     (ex-message e)))))
+(defcase port-in-use-throws "4.10"
+  "A port that is in use throws :thrum/start-failed, with the cause."
+  [env]
+  (with-open [taken (ServerSocket. 0 5 (InetAddress/getByName "127.0.0.1"))]
+    (let [e (thrown-by-start env scene/ok {:port (.getLocalPort taken)})]
+      (expect= :thrum/start-failed (:type (ex-data e)))
+      (expect (ex-cause e) "a cause" e)
+      (expect (str/includes? (ex-message e) (str (.getLocalPort taken)))
+              "the port in the message"
+              (ex-message e)))))
 
 (defcase two-servers-do-not-share-a-port "4.10"
   "A second server on the port of the first throws, and the first serves on."

@@ -25,17 +25,16 @@
     (scene/ask env (scene/serve env (fn [r] (note-thread! seen) (scene/ok r)) {}) (wire/get "/"))
     (expect-virtual seen)))
 
-(defcase async-handler-runs-on-a-virtual-thread
-         "4.1"
-         "An async handler runs on a virtual thread."
-         [env]
-         (let [seen (promise)]
-           (scene/ask env
-                      (scene/serve env
-                                   (fn [_ respond _] (note-thread! seen) (respond (scene/ok nil)))
-                                   {:async? true})
-                      (wire/get "/"))
-           (expect-virtual seen)))
+(defcase async-handler-runs-on-a-virtual-thread "4.1"
+  "An async handler runs on a virtual thread."
+  [env]
+  (let [seen (promise)]
+    (scene/ask env
+               (scene/serve env
+                            (fn [_ respond _] (note-thread! seen) (respond (scene/ok nil)))
+                            {:async? true})
+               (wire/get "/"))
+    (expect-virtual seen)))
 
 (defcase seq-is-realised-on-a-virtual-thread "4.1"
   "A lazy body is realised on a virtual thread."
@@ -45,17 +44,16 @@
     (scene/ask env (scene/serve env (scene/answering {:body body}) {}) (wire/get "/"))
     (expect-virtual seen)))
 
-(defcase stream-is-read-on-a-virtual-thread
-         "4.1"
-         "An InputStream body is read on a virtual thread."
-         [env]
-         (let [seen (promise)
-               body (proxy [InputStream] []
-                      (read ([] (note-thread! seen) -1)
-                            ([_] (note-thread! seen) -1)
-                            ([_ _ _] (note-thread! seen) -1)))]
-           (scene/ask env (scene/serve env (scene/answering {:body body}) {}) (wire/get "/"))
-           (expect-virtual seen)))
+(defcase stream-is-read-on-a-virtual-thread "4.1"
+  "An InputStream body is read on a virtual thread."
+  [env]
+  (let [seen (promise)
+        body (proxy [InputStream] []
+               (read ([] (note-thread! seen) -1)
+                     ([_] (note-thread! seen) -1)
+                     ([_ _ _] (note-thread! seen) -1)))]
+    (scene/ask env (scene/serve env (scene/answering {:body body}) {}) (wire/get "/"))
+    (expect-virtual seen)))
 
 (defcase error-handler-runs-on-a-virtual-thread "4.1"
   "The :error-handler runs on a virtual thread."
@@ -65,21 +63,20 @@
     (scene/ask env (scene/serve env (fn [_] (throw (ex-info "boom" {}))) options) (wire/get "/"))
     (expect-virtual seen)))
 
-(defcase on-overload-runs-on-a-virtual-thread
-         "4.1"
-         "The :on-overload function runs on a virtual thread."
-         [env]
-         (let [seen (promise)
-               entered (promise)
-               gate (scene/gate env)
-               handler (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
-               options {:max-concurrent 1
-                        :on-overload (fn [_] (note-thread! seen) {:status 503, :headers {}})}
-               server (scene/serve env handler options)]
-           (scene/asked env server (wire/get "/"))
-           (scene/within entered "a call of the handler")
-           (scene/ask env server (wire/get "/"))
-           (expect-virtual seen)))
+(defcase on-overload-runs-on-a-virtual-thread "4.1"
+  "The :on-overload function runs on a virtual thread."
+  [env]
+  (let [seen (promise)
+        entered (promise)
+        gate (scene/gate env)
+        handler (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
+        options {:max-concurrent 1
+                 :on-overload (fn [_] (note-thread! seen) {:status 503, :headers {}})}
+        server (scene/serve env handler options)]
+    (scene/asked env server (wire/get "/"))
+    (scene/within entered "a call of the handler")
+    (scene/ask env server (wire/get "/"))
+    (expect-virtual seen)))
 
 (defcase observers-run-on-virtual-threads "4.1"
   "The observer's functions run on virtual threads."
@@ -103,9 +100,7 @@
 (defn- platform-threads []
   (.getThreadCount (ManagementFactory/getThreadMXBean)))
 
-(defcase
-  platform-threads-do-not-grow
-  "4.1"
+(defcase platform-threads-do-not-grow "4.1"
   "Two hundred requests at once need no more platform threads than twenty do."
   {:alone? true}
   [env]
@@ -184,9 +179,7 @@
     (dotimes [_ 4] (wire/ask! c (wire/get "/")))
     (expect= [[] [] [] []] @seen)))
 
-(defcase
-  nothing-is-inherited-from-the-starter
-  "4.1"
+(defcase nothing-is-inherited-from-the-starter "4.1"
   "A request's thread has the context class loader of the thread that started the server, and none
   of its InheritableThreadLocals."
   [env]
@@ -207,9 +200,7 @@
     (scene/ask env server (wire/get "/"))
     (expect= [nil loader] (scene/within seen "a call of the handler"))))
 
-(defcase
-  nothing-is-inherited-by-observers
-  "4.1"
+(defcase nothing-is-inherited-by-observers "4.1"
   "An observer that is called at a deadline finds nothing of what the handler has left on its
   thread."
   [env]

@@ -142,9 +142,7 @@
   [env]
   (expect= [:https nil] ((juxt :scheme :ssl-client-cert) (seen-by-handler env {} nil))))
 
-(defcase
-  tls-serves-any-host
-  "4.2"
+(defcase tls-serves-any-host "4.2"
   "Over TLS a request is served whatever its Host, by an address too: whether the certificate names
   it is the client's matter."
   tls
@@ -193,22 +191,19 @@
     (expect= :thrum/start-failed (:type (ex-data e)))
     (expect (ex-cause e) "a cause" e)))
 
-(defcase tls-garbage-is-survived
-         "4.4"
-         "Clients that speak no TLS on the TLS port are cut off, and the others are served."
-         tls
-         [env]
-         (let [server (scene/serve env scene/ok (keystore))]
-           (doseq [garbage [(wire/get "/") "\u0016\u0003\u0001\u00ff\u00ffgarbage"
-                            (wire/text-of (byte-array 5000))]]
-             (let [c (wire/connect (scene/tool env :ssl-port server))]
-               (scene/at-end env #(wire/close! c))
-               (wire/try-send! c garbage)))
-           (expect-status 200 (wire/ask! (secure env server nil) (wire/get "/")))))
+(defcase tls-garbage-is-survived "4.4"
+  "Clients that speak no TLS on the TLS port are cut off, and the others are served."
+  tls
+  [env]
+  (let [server (scene/serve env scene/ok (keystore))]
+    (doseq [garbage [(wire/get "/") "\u0016\u0003\u0001\u00ff\u00ffgarbage"
+                     (wire/text-of (byte-array 5000))]]
+      (let [c (wire/connect (scene/tool env :ssl-port server))]
+        (scene/at-end env #(wire/close! c))
+        (wire/try-send! c garbage)))
+    (expect-status 200 (wire/ask! (secure env server nil) (wire/get "/")))))
 
-(defcase
-  tls-lost-connections-give-their-places-back
-  "4.4"
+(defcase tls-lost-connections-give-their-places-back "4.4"
   "Connections that end before their handshake, within it or at once behind it give their places of
   :max-connections back."
   tls
@@ -233,16 +228,15 @@
         server (scene/serve env (fn [_] {:status 200, :headers {}, :body (body)}) (keystore))]
     (scene/expect-cut (wire/ask! (secure env server nil) (wire/get "/")))))
 
-(defcase client-certificate-is-one
-         "4.2"
-         "The client's certificate reaches the handler, as one X509Certificate."
-         certificates
-         [env]
-         (let [{:keys [ssl-client-cert]}
-               (seen-by-handler env {:client-auth :need, :truststore (trusted)} :client)]
-           (expect (instance? X509Certificate ssl-client-cert) "an X509Certificate" ssl-client-cert)
-           (expect= "CN=tck-client"
-                    (str (X509Certificate/.getSubjectX500Principal ssl-client-cert)))))
+(defcase client-certificate-is-one "4.2"
+  "The client's certificate reaches the handler, as one X509Certificate."
+  certificates
+  [env]
+  (let [{:keys [ssl-client-cert]}
+        (seen-by-handler env {:client-auth :need, :truststore (trusted)} :client)]
+    (expect (instance? X509Certificate ssl-client-cert) "an X509Certificate" ssl-client-cert)
+    (expect= "CN=tck-client"
+             (str (X509Certificate/.getSubjectX500Principal ssl-client-cert)))))
 
 (defcase client-certificate-is-needed "4.10"
   "With :client-auth :need a client without a certificate is not served."
@@ -255,11 +249,10 @@
     (expect= nil (:status answer))
     (expect (not (realized? entered)) "that the handler is not called" :called)))
 
-(defcase client-certificate-is-wanted
-         "4.10"
-         "With :client-auth :want a client without a certificate is served."
-         certificates
-         [env]
-         (expect= nil
-                  (:ssl-client-cert
-                    (seen-by-handler env {:client-auth :want, :truststore (trusted)} nil))))
+(defcase client-certificate-is-wanted "4.10"
+  "With :client-auth :want a client without a certificate is served."
+  certificates
+  [env]
+  (expect= nil
+           (:ssl-client-cert
+             (seen-by-handler env {:client-auth :want, :truststore (trusted)} nil))))

@@ -90,17 +90,16 @@
 (defn- echo [env]
   {:on-message (fn [socket message] (scene/tool env :send! socket message))})
 
-(defcase ws-handshake
-         "4.9"
-         "The handshake is answered with 101 and the right Sec-WebSocket-Accept."
-         ws
-         [env]
-         (let [c (wire/send! (scene/client env (serve env (echo env))) (handshake))
-               answer (wire/head c)]
-           (expect= [101 "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" "websocket"]
-                    [(:status answer) (wire/header answer "sec-websocket-accept")
-                     (some-> (wire/header answer "upgrade")
-                             str/lower-case)])))
+(defcase ws-handshake "4.9"
+  "The handshake is answered with 101 and the right Sec-WebSocket-Accept."
+  ws
+  [env]
+  (let [c (wire/send! (scene/client env (serve env (echo env))) (handshake))
+        answer (wire/head c)]
+    (expect= [101 "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" "websocket"]
+             [(:status answer) (wire/header answer "sec-websocket-accept")
+              (some-> (wire/header answer "upgrade")
+                      str/lower-case)])))
 
 (defcase ws-text "4.9"
   "Text comes to the listener and goes back as text."
@@ -124,19 +123,18 @@
     (expect= [:binary payload] (read-frame c))
     (expect= true @seen)))
 
-(defcase ws-fragments-are-joined
-         "4.9"
-         "A message in fragments, with a ping between them, is one message."
-         ws
-         [env]
-         (let [c (open env (serve env (echo env)))]
-           (wire/send! c
-                       (frame :text "one " :fin? false)
-                       (frame :more "two " :fin? false)
-                       (frame :ping "p")
-                       (frame :more "three"))
-           (let [frames (repeatedly 2 #(read-frame c))]
-             (expect= #{[:pong "p"] [:text "one two three"]} (set frames)))))
+(defcase ws-fragments-are-joined "4.9"
+  "A message in fragments, with a ping between them, is one message."
+  ws
+  [env]
+  (let [c (open env (serve env (echo env)))]
+    (wire/send! c
+                (frame :text "one " :fin? false)
+                (frame :more "two " :fin? false)
+                (frame :ping "p")
+                (frame :more "three"))
+    (let [frames (repeatedly 2 #(read-frame c))]
+      (expect= #{[:pong "p"] [:text "one two three"]} (set frames)))))
 
 (defcase ws-pings-are-answered "4.9"
   "A ping is answered with a pong of the same data where the listener has no :on-ping."
@@ -172,9 +170,7 @@
     (expect-closed c)
     (expect (scene/eventually 2000 #(= [1000] @closes)) "one :on-close with 1000" @closes)))
 
-(defcase
-  ws-callbacks-inherit-nothing
-  "4.1"
+(defcase ws-callbacks-inherit-nothing "4.1"
   "Callbacks find nothing of what the requests before have left on their threads, in an
   InheritableThreadLocal or as context class loader."
   ws
@@ -192,9 +188,7 @@
     (expect= 101 (:status (wire/head c)))
     (expect= [] (scene/within seen "a call of :on-open"))))
 
-(defcase
-  ws-server-may-close
-  "4.9"
+(defcase ws-server-may-close "4.9"
   "The server's side may close, with a code and a reason."
   (assoc ws :uses #{:send! :close!})
   [env]
@@ -203,19 +197,18 @@
         [name payload :as found] (read-frame c)]
     (expect= [:close 4001 "enough"] [name (close-code found) (subs (str payload) 2)])))
 
-(defcase ws-large-messages-are-refused
-         "4.4"
-         "A message beyond :ws-max-message-bytes closes the websocket with 1009, in fragments too."
-         ws
-         [env]
-         (let [server (serve env (echo env) {:ws-max-message-bytes 1000})
-               half (str/join (repeat 600 "x"))]
-           (doseq [frames [[(frame :text (str half half))]
-                           [(frame :text half :fin? false) (frame :more half)]]]
-             (let [c (open env server)]
-               (apply wire/send! c frames)
-               (expect= 1009 (close-code (read-frame c)))
-               (expect-closed c)))))
+(defcase ws-large-messages-are-refused "4.4"
+  "A message beyond :ws-max-message-bytes closes the websocket with 1009, in fragments too."
+  ws
+  [env]
+  (let [server (serve env (echo env) {:ws-max-message-bytes 1000})
+        half (str/join (repeat 600 "x"))]
+    (doseq [frames [[(frame :text (str half half))]
+                    [(frame :text half :fin? false) (frame :more half)]]]
+      (let [c (open env server)]
+        (apply wire/send! c frames)
+        (expect= 1009 (close-code (read-frame c)))
+        (expect-closed c)))))
 
 (defcase ws-unmasked-frames-are-refused "4.8"
   "A client's frame without a mask closes the websocket, and never reaches the listener."
@@ -238,9 +231,7 @@
     (expect= 1007 (close-code (read-frame c)))
     (expect= [] @seen)))
 
-(defcase
-  ws-foreign-origins-are-refused
-  "4.8"
+(defcase ws-foreign-origins-are-refused "4.8"
   "A page of another origin gets 403; one of the Host's, and a client without Origin, are let in."
   ws-origins
   [env]
@@ -249,15 +240,14 @@
     (expect= [403 101 101]
              (mapv status [["Origin: http://evil.example"] ["Origin: http://localhost"] []]))))
 
-(defcase ws-listed-origins-are-let-in
-         "4.8"
-         "A page of an origin in :ws-origins is let in, and no other."
-         ws-origins
-         [env]
-         (let [server (serve env (echo env) {:ws-origins ["http://good.example"]})
-               status #(:status (wire/head (wire/send! (scene/client env server)
-                                                       (handshake (str "Origin: " %)))))]
-           (expect= [101 403] (mapv status ["http://good.example" "http://good.example.evil"]))))
+(defcase ws-listed-origins-are-let-in "4.8"
+  "A page of an origin in :ws-origins is let in, and no other."
+  ws-origins
+  [env]
+  (let [server (serve env (echo env) {:ws-origins ["http://good.example"]})
+        status #(:status (wire/head (wire/send! (scene/client env server)
+                                                (handshake (str "Origin: " %)))))]
+    (expect= [101 403] (mapv status ["http://good.example" "http://good.example.evil"]))))
 
 (defcase ws-needs-a-handshake "4.9"
   "A websocket response to a request that asks for none is an error, not a 101."
@@ -268,9 +258,7 @@
       (let [{:keys [status] :as answer} (scene/ask env server text)]
         (expect (<= 400 (or status 0) 599) "an error" answer)))))
 
-(defcase
-  ws-handshakes-are-strict
-  "4.8"
+(defcase ws-handshakes-are-strict "4.8"
   "A handshake without Connection: Upgrade, on HTTP/1.0, by another method, with a body, or a key
   that is none, is an error; one of another version is told ours."
   ws
@@ -290,9 +278,7 @@
     (let [{:keys [status], :as found} (answer (str/replace (handshake) "Version: 13" "Version: 8"))]
       (expect= [426 "13"] [status (wire/header found "sec-websocket-version")]))))
 
-(defcase
-  ws-subprotocol-is-offered
-  "4.9"
+(defcase ws-subprotocol-is-offered "4.9"
   "A subprotocol that the client does not offer is a failure of the handler's: 500, and no 101 that
   the client could not take."
   ws
@@ -303,53 +289,48 @@
              (mapv status
                    [[] ["Sec-WebSocket-Protocol: super"] ["Sec-WebSocket-Protocol: super, chat"]]))))
 
-(defcase ws-subprotocol-is-told
-         "4.9"
-         "The subprotocol that the handler has chosen is told."
-         ws
-         [env]
-         (let [server (serve env (echo env) {} {:ring.websocket/protocol "chat"})
-               answer (wire/head (wire/send! (scene/client env server)
-                                             (handshake "Sec-WebSocket-Protocol: super, chat")))]
-           (expect= [101 "chat"] [(:status answer) (wire/header answer "sec-websocket-protocol")])))
+(defcase ws-subprotocol-is-told "4.9"
+  "The subprotocol that the handler has chosen is told."
+  ws
+  [env]
+  (let [server (serve env (echo env) {} {:ring.websocket/protocol "chat"})
+        answer (wire/head (wire/send! (scene/client env server)
+                                      (handshake "Sec-WebSocket-Protocol: super, chat")))]
+    (expect= [101 "chat"] [(:status answer) (wire/header answer "sec-websocket-protocol")])))
 
-(defcase ws-lost-clients-are-closed
-         "4.9"
-         "A client that vanishes is an :on-close, once."
-         ws
-         [env]
-         (let [closes (atom 0)
-               opened (promise)
-               c (open env
-                       (serve env
-                              {:on-open (fn [_] (deliver opened true))
-                               :on-close (fn [_ _ _] (swap! closes inc))}))]
-           (scene/within opened "an :on-open")
-           (wire/reset!! c)
-           (expect (scene/eventually 3000 #(= 1 @closes)) "one :on-close" @closes)))
+(defcase ws-lost-clients-are-closed "4.9"
+  "A client that vanishes is an :on-close, once."
+  ws
+  [env]
+  (let [closes (atom 0)
+        opened (promise)
+        c (open env
+                (serve env
+                       {:on-open (fn [_] (deliver opened true))
+                        :on-close (fn [_ _ _] (swap! closes inc))}))]
+    (scene/within opened "an :on-open")
+    (wire/reset!! c)
+    (expect (scene/eventually 3000 #(= 1 @closes)) "one :on-close" @closes)))
 
-(defcase ws-send-throws-when-closed
-         "4.9"
-         "send! throws IOException on a websocket that is closed, which says so."
-         (assoc ws :uses #{:send! :open?})
-         [env]
-         (let [thrown (promise)
-               on-close (fn [socket _ _]
-                          (deliver thrown
-                                   [(scene/tool env :open? socket)
-                                    (try
-                                      (scene/tool env :send! socket "late")
-                                      :sent
-                                      (catch Throwable t t))]))
-               c (open env (serve env {:on-close on-close}))]
-           (wire/send! c (frame :close (code-text 1000)))
-           (let [[open? t] (scene/within thrown "an :on-close")]
-             (expect= false open?)
-             (expect (instance? IOException t) "an IOException" t))))
+(defcase ws-send-throws-when-closed "4.9"
+  "send! throws IOException on a websocket that is closed, which says so."
+  (assoc ws :uses #{:send! :open?})
+  [env]
+  (let [thrown (promise)
+        on-close (fn [socket _ _]
+                   (deliver thrown
+                            [(scene/tool env :open? socket)
+                             (try
+                               (scene/tool env :send! socket "late")
+                               :sent
+                               (catch Throwable t t))]))
+        c (open env (serve env {:on-close on-close}))]
+    (wire/send! c (frame :close (code-text 1000)))
+    (let [[open? t] (scene/within thrown "an :on-close")]
+      (expect= false open?)
+      (expect (instance? IOException t) "an IOException" t))))
 
-(defcase
-  ws-callbacks-run-on-virtual-threads
-  "4.1"
+(defcase ws-callbacks-run-on-virtual-threads "4.1"
   "Every callback of a websocket runs on a virtual thread."
   ws
   [env]
@@ -380,9 +361,7 @@
     (expect (scene/eventually 3000 #(= 20 (count @seen))) "20 messages" @seen)
     (expect= (map #(vector (str %) 1) (range 20)) @seen)))
 
-(defcase
-  ws-leaves-max-concurrent
-  "4.5"
+(defcase ws-leaves-max-concurrent "4.5"
   "An open websocket does not count against :max-concurrent, but against :max-streams."
   ws
   [env]
