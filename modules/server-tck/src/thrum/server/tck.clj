@@ -1,5 +1,5 @@
 (ns thrum.server.tck
-  "The contract of a Ring server as cases over raw sockets, for any server: (run run-server options).
+  "The contract of a Ring server as cases over raw sockets: (run run-server options).
 
   Authors of other servers add io.github.thrum-clj/thrum-server-tck, which needs Clojure alone, to
   their tests. They give a function from a handler and a map of options to a running server, and
@@ -16,37 +16,54 @@
   :gap     - the case failed, as :gaps says"
   (:require
    [clojure.string :as str]
+   [thrum.server.tck.admission]
    [thrum.server.tck.async]
-   [thrum.server.tck.bounds]
+   [thrum.server.tck.chunks]
+   [thrum.server.tck.connections]
    [thrum.server.tck.deadline]
    [thrum.server.tck.disconnect]
    [thrum.server.tck.drain]
    [thrum.server.tck.events]
+   [thrum.server.tck.expect-continue]
    [thrum.server.tck.failure]
-   [thrum.server.tck.framing]
+   [thrum.server.tck.fields]
    [thrum.server.tck.h2]
+   [thrum.server.tck.hosts]
+   [thrum.server.tck.http-1-0]
+   [thrum.server.tck.lengths]
+   [thrum.server.tck.no-body]
    [thrum.server.tck.observer]
+   [thrum.server.tck.pace]
+   [thrum.server.tck.pipelining]
    [thrum.server.tck.proxies]
    [thrum.server.tck.request]
+   [thrum.server.tck.request-line]
    [thrum.server.tck.response]
+   [thrum.server.tck.response-head]
+   [thrum.server.tck.reuse]
    [thrum.server.tck.ring]
    [thrum.server.tck.scene :as scene]
+   [thrum.server.tck.silence]
+   [thrum.server.tck.sizes]
    [thrum.server.tck.start]
    [thrum.server.tck.threads]
    [thrum.server.tck.tls :as tls]
-   [thrum.server.tck.websocket])
+   [thrum.server.tck.trailers]
+   [thrum.server.tck.ws-handshake]
+   [thrum.server.tck.ws-life]
+   [thrum.server.tck.ws-messages])
   (:import
    (java.util.concurrent Callable ExecutorService Executors)))
 
 (set! *warn-on-reflection* true)
 
 (def ^:private chapters
-  '[thrum.server.tck.request thrum.server.tck.proxies thrum.server.tck.response
-    thrum.server.tck.failure thrum.server.tck.framing thrum.server.tck.bounds
-    thrum.server.tck.deadline thrum.server.tck.async thrum.server.tck.events thrum.server.tck.drain
-    thrum.server.tck.observer thrum.server.tck.threads thrum.server.tck.start thrum.server.tck.ring
-    thrum.server.tck.websocket thrum.server.tck.disconnect thrum.server.tck.tls
-    thrum.server.tck.h2])
+  "The namespaces of the cases, in the order of their report."
+  (map #(symbol (str "thrum.server.tck." %))
+       '[request proxies response no-body reuse response-head failure lengths request-line hosts
+         fields chunks trailers pipelining expect-continue http-1-0 admission sizes silence pace
+         connections deadline async events drain observer threads start ring ws-handshake
+         ws-messages ws-life disconnect tls h2]))
 
 (def ^:private all-cases
   (into [] (mapcat scene/cases-in) chapters))

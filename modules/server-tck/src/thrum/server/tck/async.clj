@@ -41,7 +41,7 @@
         c (scene/client env (serve env handler))]
     (expect= "first" (:body (wire/ask! c (wire/get "/"))))
     (expect= nil (scene/within thrown "a second respond"))
-    (expect (not= :data (wire/after c 100)) "one response" :data)))
+    (expect (not= :data (wire/after c wire/quiet-ms)) "one response" :data)))
 
 (defn- secret [] (ex-info "secret-7391" {}))
 

@@ -129,9 +129,9 @@
   connection."
   [env]
   (let [c (scene/client env (scene/serve env scene/ok limit))
-        start (System/nanoTime)]
-    (while (< (- (System/nanoTime) start) 450000000)
-      (expect-status 200 (wire/ask! c (wire/get "/"))))))
+        served #(expect-status 200 (wire/ask! c (wire/get "/")))]
+    (served)
+    (scene/throughout 450 served)))
 
 (defcase queued-too-long-never-starts "4.5"
   "A request that reached its deadline in the queue never reaches the handler."
@@ -159,7 +159,7 @@
         c (scene/client env server)]
     (expect-status 503 (wire/ask! c (wire/get "/")))
     (deliver gate :open)
-    (expect (not= :data (wire/after c 200)) "nothing more" :data)))
+    (expect (not= :data (wire/after c wire/quiet-ms)) "nothing more" :data)))
 
 (defcase deadline-is-inherited "4.5"
   "What runs inside the handler sees the deadline."
@@ -172,7 +172,8 @@
       (expect (and ms (<= 1 ms 3000)) "at most 3000 ms" ms))))
 
 (defn- waiting-callback
-  "Returns a function of any arguments that waits for the gate, and delivers to seen how that ended."
+  "Returns a function of any arguments that waits for the gate and delivers to seen how that
+  ended."
   [env seen]
   (let [gate (scene/gate env)]
     (fn [& _]
@@ -207,7 +208,7 @@
                  seen
                  (fn [r] (deliver called true) (scene/ok r))
                  {:observer {:start (waiting-callback env seen)}})
-    (expect= :never (deref called 50 :never))))
+    (expect= :never (deref called wire/quiet-ms :never))))
 
 (defcase observers-do-not-delay-the-deadline "4.5"
   "A :timeout observer that blocks delays neither the 503 nor the interrupt."
@@ -221,7 +222,8 @@
     (expect (not (realized? gate)) "an observer that still blocks" :ended)))
 
 (defcase answered-requests-never-start "4.5"
-  "A request that is answered as it gets its turn never reaches the handler, however close the race."
+  "A request that is answered as it gets its turn never reaches the handler, however close the
+  race."
   [env]
   (let [gate (atom nil)
         uris (atom [])
@@ -363,4 +365,4 @@
         c (scene/client env server)]
     (expect-status 503 (wire/ask! c (wire/get "/")))
     (@responds {:status 200, :headers {}, :body "late"})
-    (expect (not= :data (wire/after c 100)) "nothing more" :data)))
+    (expect (not= :data (wire/after c wire/quiet-ms)) "nothing more" :data)))

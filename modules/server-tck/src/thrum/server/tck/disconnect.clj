@@ -67,6 +67,6 @@
   [env]
   (let [{:keys [client gate seen]} (waiting env {})]
     (wire/reset!! client)
-    (expect (not (scene/eventually 500 #(realized? seen))) "a handler that runs on" seen)
+    (expect (not (scene/eventually wire/quiet-ms #(realized? seen))) "a handler that runs on" seen)
     (deliver gate :open)
     (expect= :opened (scene/within seen "the handler's end"))))

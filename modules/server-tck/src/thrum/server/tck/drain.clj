@@ -79,7 +79,7 @@
         port (scene/port-of env server)]
     (scene/ask env server (wire/get "/"))
     ((:stop (:tools env)) server)
-    (expect-status 200 (scene/ask env (scene/serve env scene/ok {:port port}) (wire/get "/")))))
+    (expect (scene/started env {:port port}) "a server on the port again" :none)))
 
 (defcase idle-connections-end-with-the-server "4.7"
   "Kept connections that are idle are closed, and do not delay the stop."
@@ -135,7 +135,7 @@
   "For :drain-delay-ms new connections and kept ones are served."
   [env]
   (let [{:keys [server kept]} (draining env {})]
-    (expect-status 200 (scene/ask env server (wire/get "/")))
+    (scene/throughout wire/quiet-ms #(expect-status 200 (scene/ask env server (wire/get "/"))))
     (expect-status 200 (wire/ask! kept (wire/get "/")))))
 
 (defcase draining-closes-connections "4.7"

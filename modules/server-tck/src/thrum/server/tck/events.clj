@@ -33,10 +33,8 @@
   "An event has its id, name and retry, and one data line for each line of its text."
   {:uses #{:sse}}
   [env]
-  (let [{:keys [body]} (stream-of
-                         env
-                         (fn [send!]
-                           (send! {:event "tick", :id "7", :retry 1500, :data "one\ntwo\r\nthree"})))
+  (let [event {:event "tick", :id "7", :retry 1500, :data "one\ntwo\r\nthree"}
+        {:keys [body]} (stream-of env (fn [send!] (send! event)))
         lines (set (str/split-lines body))]
     (expect (every? lines
                     ["event: tick" "id: 7" "retry: 1500" "data: one" "data: two" "data: three"])
@@ -185,7 +183,8 @@
     (leave! c)
     (expect= :interrupted (scene/within ended "an interrupt"))
     (expect
-      (scene/eventually 2000 #(= [0 0] ((juxt :in-flight :streams) (scene/tool env :status server))))
+      (scene/eventually 2000
+                        #(= [0 0] ((juxt :in-flight :streams) (scene/tool env :status server))))
       "nothing in flight, no stream"
       (scene/tool env :status server))))
 

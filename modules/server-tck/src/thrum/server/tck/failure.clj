@@ -188,7 +188,7 @@
                            (re-find #"x{6}")))
             "no sixth byte"
             answer)
-    (expect (not= :data (wire/after c 100)) "nothing after the body" :data)))
+    (expect (not= :data (wire/after c wire/quiet-ms)) "nothing after the body" :data)))
 
 (defn- http-1-0
   [env body]

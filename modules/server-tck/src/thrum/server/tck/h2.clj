@@ -45,8 +45,13 @@
 (defn- serve [env handler & [options]]
   (scene/serve env handler (merge (tls/keystore) {:h2? true} options)))
 
+(defn- answer-of
+  "Returns the response; fails where there is none."
+  ^HttpResponse [^CompletableFuture answer]
+  (try @answer (catch ExecutionException e (scene/fail "an answer" (str (ex-cause e))))))
+
 (defn- get! ^HttpResponse [env server path]
-  @(send-async (http-client env) (request env server path)))
+  (answer-of (send-async (http-client env) (request env server path))))
 
 (defcase h2-serves "4.2"
   "HTTP/2 is agreed upon over TLS, and the handler sees it."
@@ -72,7 +77,7 @@
                    (URI. (str "https://localhost:" (scene/tool env :ssl-port server) "/")))
                  (.POST (HttpRequest$BodyPublishers/ofString text))
                  .build)]
-    (expect (= text (.body ^HttpResponse @(send-async (http-client env) post)))
+    (expect (= text (.body (answer-of (send-async (http-client env) post))))
             "the body that was sent"
             :another)))
 
@@ -88,9 +93,9 @@
                   (scene/ok r))
         server (serve env handler)
         client (http-client env)]
-    @(send-async client (request env server "/first"))
+    (answer-of (send-async client (request env server "/first")))
     (expect= #{200}
-             (set (map #(HttpResponse/.statusCode (deref %))
+             (set (map #(.statusCode (answer-of %))
                        (vec (repeatedly 20 #(send-async client (request env server "/")))))))
     (expect= #{true} @virtual)))
 
@@ -102,8 +107,8 @@
   (let [[handler seen] (threads/tracing)
         server (serve env handler)
         client (http-client env)]
-    (dotimes [_ 3] @(send-async client (request env server "/")))
-    (run! deref (vec (repeatedly 3 #(send-async client (request env server "/")))))
+    (dotimes [_ 3] (answer-of (send-async client (request env server "/"))))
+    (run! answer-of (vec (repeatedly 3 #(send-async client (request env server "/")))))
     (expect= (vec (repeat 6 [])) @seen)))
 
 (defcase h2-failing-body-is-cut "4.3"
@@ -112,7 +117,8 @@
   [env]
   (let [body #(lazy-seq (cons "some" (lazy-seq (throw (ex-info "secret" {})))))
         server (serve env (fn [_] {:status 200, :headers {}, :body (body)}))
-        cause (try (get! env server "/") nil (catch ExecutionException e (ex-cause e)))]
+        answer (send-async (http-client env) (request env server "/"))
+        cause (try @answer nil (catch ExecutionException e (ex-cause e)))]
     (expect (instance? IOException cause) "an IOException" cause)))
 
 (defcase h2-deadline-is-503 "4.5"
@@ -126,8 +132,8 @@
         client (http-client env)
         late (send-async client (request env server "/late"))]
     (expect= [503 200]
-             [(HttpResponse/.statusCode @late)
-              (HttpResponse/.statusCode @(send-async client (request env server "/")))])))
+             (mapv #(.statusCode (answer-of %))
+                   [late (send-async client (request env server "/"))]))))
 
 (defcase h2-overload-is-503 "4.4"
   "Requests of one connection beyond :max-concurrent are answered with 503."
@@ -135,14 +141,12 @@
   [env]
   (let [gate (scene/gate env)
         entered (promise)
-        server (serve env
-                      (scene/routes
-                        {"/wait" (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))})
-                      {:max-concurrent 1})
+        wait (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
+        server (serve env (scene/routes {"/wait" wait}) {:max-concurrent 1})
         client (http-client env)
         waiting (send-async client (request env server "/wait"))]
     (scene/within entered "a call of the handler")
-    (expect= 503 (HttpResponse/.statusCode @(send-async client (request env server "/"))))
+    (expect= 503 (.statusCode (answer-of (send-async client (request env server "/")))))
     (deliver gate :open)
     (expect= 200 (HttpResponse/.statusCode @waiting))))
 
@@ -189,13 +193,8 @@
   (let [server (serve env wait-and-echo {:request-timeout-ms 30})
         client (http-client env)
         text (str/join (repeat 300 "0123456789"))
-        one
-        (fn [i]
-          (end-of
-            (send-async
-              client
-              (post env server (str "/" (rand-nth ["s" "l" "i"]) "/" (+ 20 (rem (long i) 13))) text))
-            text))
+        path #(str "/" (rand-nth ["s" "l" "i"]) "/" (+ 20 (rem (long %) 13)))
+        one #(end-of (send-async client (post env server (path %) text)) text)
         ;; Else each of the first would open a connection of its own.
         _ (end-of (send-async client (request env server "/s/0")) "")
         ends (frequencies (mapcat #(map deref %)
@@ -341,11 +340,11 @@
   [env]
   (let [seen (promise)
         server (scene/serve env (fn [r] (deliver seen r) (scene/ok r)) {:h2c? true})
-        asks (-> (HttpRequest/newBuilder (URI.
-                                           (str "http://localhost:" (scene/port-of env server) "/")))
+        uri (URI. (str "http://localhost:" (scene/port-of env server) "/"))
+        asks (-> (HttpRequest/newBuilder uri)
                  (.timeout (Duration/ofMillis wire/patience-ms))
                  .build)
-        ^HttpResponse answer @(send-async (http-client env) asks)]
+        answer (answer-of (send-async (http-client env) asks))]
     (expect= [HttpClient$Version/HTTP_2 200 "ok"]
              [(.version answer) (.statusCode answer) (.body answer)])
     (expect= [] (filterv (:headers @seen) ["connection" "upgrade" "http2-settings"]))))

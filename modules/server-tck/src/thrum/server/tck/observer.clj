@@ -165,17 +165,15 @@
   "In the combined format referer and agent follow, the seconds, and the request's id."
   {:uses #{:access-log}}
   [env]
-  (let [[_ line] (line-of
-                   env
-                   :combined
-                   {:request-id? true}
-                   (wire/get "/path" "Referer: http://a.example/x?secret" "User-Agent: curl \"8\""))]
-    (expect
-      (re-matches
-        #"127\.0\.0\.1 - - \[[^\]]+\] \"GET /path HTTP/1\.1\" 200 2 \"http://a\.example/x\" \"curl \\x228\\x22\" \d+\.\d{6} \S{4,}"
-        (str line))
-      "the combined format"
-      line)))
+  (let [text (wire/get "/path" "Referer: http://a.example/x?secret" "User-Agent: curl \"8\"")
+        [_ line] (line-of env :combined {:request-id? true} text)
+        [_ common & more :as fields]
+        (re-matches #"(.*) \"(.*)\" \"(.*)\" (\d+\.\d{6}) (\S{4,})" (str line))]
+    (expect fields "the combined format" line)
+    (expect (re-matches #"127\.0\.0\.1 - - \[[^\]]+\] \"GET /path HTTP/1\.1\" 200 2" common)
+            "the common format first"
+            line)
+    (expect= ["http://a.example/x" "curl \\x228\\x22"] (take 2 more))))
 
 (defcase access-log-may-be-json "4.4"
   "In the format :json a line is an object, in which quotes are escaped."

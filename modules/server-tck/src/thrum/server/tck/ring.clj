@@ -61,4 +61,4 @@
         server (scene/serve env (fn [_ respond _] (respond response)) {:async? true})
         c (scene/client env server)]
     (dotimes [_ 2] (expect= "later" (:body (expect-status 200 (wire/ask! c (wire/get "/"))))))
-    (expect (not= :data (wire/after c 60)) "nothing more" :data)))
+    (expect (not= :data (wire/after c wire/quiet-ms)) "nothing more" :data)))

@@ -11,6 +11,7 @@
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io InputStream)
+   (java.net ConnectException)
    (java.util.concurrent CountDownLatch TimeUnit)))
 
 (set! *warn-on-reflection* true)
@@ -93,6 +94,14 @@
             (do (Thread/sleep 2) (recur))
             (f))))))
 
+(defn throughout
+  "Calls (f) again and again for so many ms, at least once."
+  [ms f]
+  (let [end (+ (System/nanoTime) (* 1000000 (long ms)))]
+    (loop []
+      (f)
+      (when (neg? (- (System/nanoTime) end)) (recur)))))
+
 (defn within
   "Returns the value of a promise; fails when it does not come."
   [promise what]
@@ -149,11 +158,13 @@
     client))
 
 (defn ask
-  "Asks on a connection of its own; returns the response."
+  "Asks on a connection of its own; returns the response, {:ended :refused} where there is no
+  connection to be had."
   [env server & parts]
-  (let [c (client env server)]
+  (if-let [c (try (client env server) (catch ConnectException _ nil))]
     (try (apply wire/ask! c parts)
-         (finally (wire/close! c)))))
+         (finally (wire/close! c)))
+    {:ended :refused}))
 
 (defn asked
   "As ask, on a virtual thread; returns a promise of {:value response}."
@@ -199,6 +210,11 @@
   "A handler: 200 and ok."
   ([_] {:status 200, :headers {"Content-Type" "text/plain"}, :body "ok"})
   ([request respond _] (respond (ok request))))
+
+(defn started
+  "Starts a server that answers ok, and ends with the case; returns it, or nil where that throws."
+  [env case-options]
+  (try (serve env ok case-options) (catch Exception _ nil)))
 
 (defn answering
   "Returns a handler with this response."

@@ -116,7 +116,9 @@
                 (platform-threads))
         few (crowd 20 180)
         many (crowd 180 0)]
-    (expect (<= many (+ few 20)) "at most 20 more platform threads" {:with-20 few, :with-200 many})))
+    (expect (<= many (+ few 20))
+            "at most 20 more platform threads"
+            {:with-20 few, :with-200 many})))
 
 (defcase bindings-do-not-leak-in "4.1"
   "A handler does not see the dynamic bindings of whoever asks or of another request."

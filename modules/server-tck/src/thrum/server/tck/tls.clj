@@ -3,7 +3,7 @@
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
-   [thrum.server.tck.bounds :as bounds]
+   [thrum.server.tck.clients :as clients]
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
@@ -122,10 +122,15 @@
     (.startHandshake ^SSLSocket socket)
     (wire/client socket)))
 
+(defn- client
+  "Returns a client over TLS; fails where there is no handshake."
+  [env server which]
+  (try (secure env server which) (catch IOException e (scene/fail "a handshake" (str e)))))
+
 (defn- seen-by-handler [env options which]
   (let [seen (promise)
         server (scene/serve env (fn [r] (deliver seen r) (scene/ok r)) (merge (keystore) options))]
-    (expect-status 200 (wire/ask! (secure env server which) (wire/get "/")))
+    (expect-status 200 (wire/ask! (client env server which) (wire/get "/")))
     @seen))
 
 ;; Cases
@@ -151,7 +156,7 @@
     (doseq [host ["probe.internal" "10.1.2.3:8443" "[::1]"]]
       (expect-status 200
                      (wire/ask!
-                       (secure env server nil)
+                       (client env server nil)
                        (str/replace (wire/get "/") "Host: localhost" (str "Host: " host)))))))
 
 (defcase tls-by-context "4.10"
@@ -159,14 +164,15 @@
   tls
   [env]
   (let [server (scene/serve env scene/ok {:ssl-port 0, :ssl-context (context :server)})]
-    (expect-status 200 (wire/ask! (secure env server nil) (wire/get "/")))))
+    (expect-status 200 (wire/ask! (client env server nil) (wire/get "/")))))
 
 (defcase tls-alone "4.10"
   "With :port nil nothing but TLS is served."
   tls
   [env]
   (let [server (scene/serve env scene/ok (assoc (keystore) :port nil))]
-    (expect-status 200 (wire/ask! (secure env server nil) (wire/get "/")))))
+    (expect-status 200 (wire/ask! (client env server nil) (wire/get "/")))
+    (expect= nil (scene/port-of env server))))
 
 (defn- start-error [env options]
   (try (scene/serve env scene/ok options) nil (catch Exception e e)))
@@ -201,7 +207,7 @@
       (let [c (wire/connect (scene/tool env :ssl-port server))]
         (scene/at-end env #(wire/close! c))
         (wire/try-send! c garbage)))
-    (expect-status 200 (wire/ask! (secure env server nil) (wire/get "/")))))
+    (expect-status 200 (wire/ask! (client env server nil) (wire/get "/")))))
 
 (defcase tls-lost-connections-give-their-places-back "4.4"
   "Connections that end before their handshake, within it or at once behind it give their places of
@@ -210,13 +216,14 @@
   [env]
   (let [server (scene/serve env scene/ok (assoc (keystore) :max-connections 3))
         port (scene/tool env :ssl-port server)]
-    (bounds/hit-often! port
-                       ["" "\u0016" "\u0016\u0003\u0001\u0002\u0000\u0001" "GET / HTTP/1.1\r\n\r\n"])
+    (clients/hit-often! port
+      ["" "\u0016" "\u0016\u0003\u0001\u0002\u0000\u0001" "GET / HTTP/1.1\r\n\r\n"])
     (dotimes [_ 3]
       (try
         (wire/reset!! (secure env server nil))
         (catch IOException _)))
-    (expect (scene/eventually 4000 (fn [] (bounds/all-served? 3 #(secure env server nil))))
+    (expect (scene/eventually wire/patience-ms
+                              (fn [] (clients/all-served? 3 #(secure env server nil))))
             "room for three"
             :less)))
 
@@ -226,7 +233,7 @@
   [env]
   (let [body #(lazy-seq (cons "some" (lazy-seq (throw (ex-info "secret" {})))))
         server (scene/serve env (fn [_] {:status 200, :headers {}, :body (body)}) (keystore))]
-    (scene/expect-cut (wire/ask! (secure env server nil) (wire/get "/")))))
+    (scene/expect-cut (wire/ask! (client env server nil) (wire/get "/")))))
 
 (defcase client-certificate-is-one "4.2"
   "The client's certificate reaches the handler, as one X509Certificate."

@@ -21,6 +21,10 @@
   "How long a client waits for the next byte."
   4000)
 
+(def quiet-ms
+  "How long a case looks for what must not come."
+  200)
+
 ;; Connections
 
 (defn client
@@ -268,7 +272,8 @@
   (or (= :whole ended) (and (= :close framing) (= :eof ended))))
 
 (defn header
-  "Returns the response's only value of this header, nil if there is none, or the vector of several."
+  "Returns the response's only value of this header, nil if there is none, or the vector of
+  several."
   [answer name]
   (let [[value & more :as values] (clojure.core/get-in answer [:headers name])]
     (if more values value)))

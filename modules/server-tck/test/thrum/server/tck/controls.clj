@@ -9,7 +9,9 @@
    (java.io ByteArrayInputStream FilterInputStream IOException InputStream)
    (java.net URI URLDecoder)
    (java.util Locale)
-   (java.util.concurrent LinkedBlockingQueue ThreadPoolExecutor TimeUnit)))
+   (java.util.concurrent LinkedBlockingQueue ThreadPoolExecutor TimeUnit)
+   (java.util.concurrent.locks ReentrantLock)
+   (javax.net.ssl SSLContext)))
 
 (set! *warn-on-reflection* true)
 
@@ -148,6 +150,13 @@
          (catch Throwable t {:status 500, :headers {}, :body (ex-message t)})))
       ([request respond raise] (h request respond raise))))
 
+(defn- mending-what-has-no-message [h]
+  (fn [request]
+    (try
+      (h request)
+      (catch Throwable t
+        (if (try (ex-message t) (catch Throwable _ nil)) (throw t) (mend nil))))))
+
 (defn- open-when-silent [{:keys [request-method]} {:keys [status] :as response}]
   (cond-> response (or (= :head request-method) (= 204 status)) (dissoc :body)))
 
@@ -182,6 +191,7 @@
    :drops-server (headers-of #(dissoc % "Server"))
    :swallows-body-failures (broken/response swallow-body)
    :mends-responses (broken/handler #(comp mend (telling %)))
+   :mends-what-has-no-message (broken/handler mending-what-has-no-message)
    :tells-what-was-thrown (broken/handler telling)
    :bodies-elsewhere (broken/response realise-elsewhere)
    :ring-bodies-are-printed (body #(re-find #"Written" (str (class %))) str)})
@@ -208,8 +218,21 @@
           (when (< (* 1000000 (long ms)) (- now (long first-time))) (throw (IOException. "hung up")))
           text)))))
 
+(defn- cuts-after
+  "Thrum's server behind a proxy that cuts a connection after so many bytes of responses."
+  [n]
+  (let [sent (atom {})]
+    (broken/wire
+      identity
+      (fn [text]
+        (let [thread (Thread/currentThread)
+              all (get (swap! sent update thread (fnil + 0) (count text)) thread)]
+          (when (< (long n) (long all)) (throw (IOException. "cut")))
+          text)))))
+
 (def ^:private wires
   {:answers-twice (broken/wire identity twice)
+   :cuts-long-responses (cuts-after 100000)
    :keeps-draining-connections (says #"(?i)connection: close" "X-Was: close")
    :continues-within-responses (says "first" "HTTP/1.1 100 Continue\r\n\r\nfirst")
    :no-retry-after (says #"(?i)retry-after" "X-Was")
@@ -288,6 +311,24 @@
       (Thread/startVirtualThread #(when-not (deref done 330 nil) (.interrupt thread)))
       (try (h request) (finally (deliver done true))))))
 
+(defn- observing-on-the-handlers-thread
+  "A server whose :timeout observer is called on the thread that its handler was interrupted on."
+  []
+  {:run-server (fn [h options]
+                 (let [observe (get-in options [:observer :timeout])]
+                   (server/run-server
+                     (fn [r] (try (h r) (catch InterruptedException e (observe {}) (throw e))))
+                     (dissoc options :observer))))})
+
+(defn- starting-what-it-answered
+  "A server that lets requests wait for their turn, one at a time, beyond their deadline."
+  []
+  {:run-server (fn [h options]
+                 (let [turn (ReentrantLock. true)]
+                   (server/run-server
+                     (fn [r] (.lock turn) (try (h r) (finally (.unlock turn))))
+                     (dissoc options :max-concurrent :max-queued :queue-timeout-ms))))})
+
 (defn- failing-when-observed
   "A server that answers 500 once its observer has thrown."
   []
@@ -328,6 +369,8 @@
          :reuses-a-thread (reusing-a-thread)
          :bound-handlers (broken/handler (fn [h] (fn [r] (binding [*print-length* 1] (h r)))))
          :fails-when-observed (failing-when-observed)
+         :observes-on-the-handlers-thread (observing-on-the-handlers-thread)
+         :starts-what-it-answered (starting-what-it-answered)
          :observes-garbage (observing #(-> %
                                            (assoc-in [:request :uri] "/another")
                                            (dissoc :status :bytes :throwable)))
@@ -358,21 +401,28 @@
   (let [done (atom false)]
     #(if (compare-and-set! done false true) (respond %) (throw (IllegalStateException. "twice")))))
 
+(defn- on-this-thread
+  "Returns the function that calls f on the calling thread, and does nothing on another."
+  [f]
+  (let [thread (Thread/currentThread)]
+    #(when (identical? thread (Thread/currentThread)) (f %))))
+
 (def ^:private asyncs
   {:respond-throws (async (fn [h r respond raise] (h r (once-only respond) raise)))
    :respond-throws-on-garbage (async (fn [h r respond raise]
                                        (h r
                                           #(do
                                              (respond %)
-                                             (name (:status %)))
+                                             (long (:status %)))
                                           raise)))
    :throwing-wins (async (fn [h r respond raise]
                            (let [given (atom nil)]
-                             (h r #(reset! given %) raise)
-                             (when @given (respond @given)))))
+                             (h r (comp (on-this-thread #(reset! given %)) vector) raise)
+                             (when @given (respond (first @given))))))
    :last-wins (async (fn [h r respond raise]
-                       (let [end (atom nil)]
-                         (h r #(reset! end [respond %]) #(reset! end [raise %]))
+                       (let [end (atom nil)
+                             note! (on-this-thread #(reset! end %))]
+                         (h r #(note! [respond %]) #(note! [raise %]))
                          (when-let [[f x] @end] (f x)))))
    :ignores-raise (async (fn [h r respond _]
                            (h r respond (fn [_] (respond {:status 200, :headers {}})))))
@@ -504,11 +554,21 @@
    :always-interrupts (broken/options #(assoc % :interrupt-on-disconnect? true))
    :drops-what-is-pipelined (broken/wire #(if (str/includes? % "/second") "" %) identity)})
 
+(defn- gone-after
+  "Returns a function of a server: its TLS port, at the first n calls, then one where nobody listens."
+  [n]
+  (let [calls (atom {})]
+    (fn [s]
+      (if (<= (long (get (swap! calls update s (fnil inc 0)) s)) (long n)) (server/ssl-port s) 1))))
+
 (def ^:private secured
   {:tls-is-http (broken/request #(assoc % :scheme :http))
    :tls-lenient {:run-server lenient}
    :tls-knows-names (broken/options #(assoc % :engine-options {:sni-host-check? true}))
-   :tls-nowhere (broken/tools {:ssl-port (constantly 1)})
+   :tls-dies-of-garbage (broken/tools {:ssl-port (gone-after 3)})
+   :tls-another-context
+   (broken/options #(cond-> % (:ssl-context %) (assoc :ssl-context (SSLContext/getDefault))))
+   :tls-not-alone (broken/options #(cond-> % (contains? % :port) (update :port (fnil identity 0))))
    :tls-swallows-body-failures (broken/response swallow-body)
    :tls-certificates-are-lists (broken/request #(update % :ssl-client-cert list))
    :tls-needs-none (broken/setting :client-auth :none)

@@ -17,9 +17,8 @@
   {:allows-one [:max-concurrent-zero-throws]
    :always-interrupts [:disconnects-do-not-interrupt-unasked]
    :always-ready [:ready-until-stop]
-   :answers-twice [:async-late-respond-is-ignored :shed-requests-keep-the-framing
-                   :steady-takers-are-served]
-   :async-mends [:async-nil-is-500 :async-respond-does-not-throw :async-throw-is-500]
+   :answers-twice [:async-late-respond-is-ignored :shed-requests-keep-the-framing]
+   :async-mends [:async-nil-is-500 :async-throw-is-500]
    :believes-forwarded-for [:hops-without-an-address-end-the-walk :remote-addr-is-not-claimed
                             :untrusted-peers-tell-nothing]
    :believes-forwarded-proto [:scheme-is-http]
@@ -29,8 +28,7 @@
    :callbacks-elsewhere [:error-handler-runs-on-a-virtual-thread :observers-run-on-virtual-threads]
    :certificates-everywhere [:plain-connections-have-no-certificate]
    :continues-within-responses [:continue-is-not-sent-within-a-response]
-   :counts-failures [:failures-return-their-permits :permits-come-back
-                     :treacherous-throwables-are-500]
+   :counts-failures [:failures-return-their-permits :permits-come-back]
    :counts-nothing [:observers-exceptions-are-counted :overdue-handlers-are-counted
                     :served-and-failed-are-counted :state-is-told :status-counts]
    :decodes-queries [:query-is-not-decoded]
@@ -175,7 +173,7 @@
    :no-max-body-bytes [:announced-body-too-large-is-413 :chunked-body-too-large-is-413
                        :huge-announcement-is-413-unread :no-more-than-max-body-bytes-is-read
                        :swallowed-413-is-413 :unread-large-body-is-not-the-next-request]
-   :no-max-concurrent [:beyond-max-concurrent-is-503 :never-more-than-max-concurrent]
+   :no-max-concurrent [:async-requests-count-until-responded :beyond-max-concurrent-is-503 :never-more-than-max-concurrent]
    :no-max-header-bytes [:large-headers-are-431 :long-request-line-is-refused
                          :many-headers-are-431]
    :no-max-queued [:beyond-the-queue-is-503 :queued-requests-are-served]
@@ -184,13 +182,12 @@
                              :slow-takers-of-bytes-are-cut]
    :no-grace [:steady-bodies-are-served]
    :no-port [:port-zero-picks-one]
-   :no-request-timeout-ms [:answered-requests-never-start :async-late-is-503
+   :no-request-timeout-ms [:async-late-is-503
                            :deadline-after-commit-cuts :deadline-cuts-what-the-client-does-not-take
                            :deadline-does-not-wait-for-the-handler :deadline-while-the-body-is-read
                            :error-handlers-are-inside-the-deadline :interrupted-io-is-no-success
                            :observers-are-inside-the-deadline :observers-do-not-delay-the-deadline
-                           :late-handler-is-503 :late-result-is-dropped :queue-time-counts
-                           :queued-too-long-never-starts]
+                           :late-handler-is-503 :late-result-is-dropped :queue-time-counts]
    :no-trusted-proxies [:forwarded-is-read-where-it-is-asked-for
                         :hops-before-an-untrusted-one-are-not-believed :observers-see-the-client
                         :trusted-proxies-tell-the-client]
@@ -208,8 +205,8 @@
    :reads-once [:requests-byte-by-byte-are-requests :split-requests-are-put-together]
    :resolves-dots [:uri-keeps-dots]
    :respond-throws [:async-first-respond-wins]
-   :respond-throws-on-garbage [:async-requests-count-until-responded]
-   :reuses-a-thread [:nothing-is-inherited-by-observers :nothing-is-inherited-from-the-starter
+   :respond-throws-on-garbage [:async-respond-does-not-throw]
+   :reuses-a-thread [:nothing-is-inherited-from-the-starter
                      :nothing-is-inherited-in-a-pipeline :nothing-is-inherited-on-a-kept-connection
                      :nothing-is-inherited-with-a-deadline]
    :reuses-a-thread-on-jetty [:h2-requests-inherit-nothing :ws-callbacks-inherit-nothing]
@@ -254,7 +251,13 @@
    :tls-lenient [:tls-missing-store :tls-wrong-password]
    :tls-needs-all [:client-certificate-is-wanted]
    :tls-needs-none [:client-certificate-is-needed]
-   :tls-nowhere [:tls-alone :tls-by-context :tls-garbage-is-survived]
+   :tls-another-context [:tls-by-context]
+   :tls-dies-of-garbage [:tls-garbage-is-survived]
+   :tls-not-alone [:tls-alone]
+   :starts-what-it-answered [:answered-requests-never-start :queued-too-long-never-starts]
+   :observes-on-the-handlers-thread [:nothing-is-inherited-by-observers]
+   :mends-what-has-no-message [:treacherous-throwables-are-500]
+   :cuts-long-responses [:steady-takers-are-served]
    :tls-swallows-body-failures [:tls-failing-body-is-cut]
    :unheard-streams [:streams-beyond-the-deadline-are-cancelled
                      :streams-of-clients-that-have-gone-are-cancelled]
@@ -299,9 +302,16 @@
   (let [{:keys [run-server] :as given} (controls/all control)]
     (tck/run run-server (assoc (dissoc given :run-server) :only (breaks control)))))
 
+(defn- by-expectation?
+  "Whether a case has failed because of what it found, and not by an exception or for want of time:
+  then it may be for another reason than the break."
+  [{:keys [outcome detail]}]
+  (and (= :failed outcome)
+       (not (re-find #"^(no exception|an end within)" (str (:expected detail))))))
+
 (defn- check [[control outcomes]]
-  (doseq [{:keys [id outcome detail]} outcomes]
-    (is (= :failed outcome) (str id " against " control " " detail))))
+  (doseq [{:keys [id] :as outcome} outcomes]
+    (is (by-expectation? outcome) (str id " against " control " " (:detail outcome)))))
 
 (def ^:private alone
   "The cases that others would disturb."
@@ -316,8 +326,10 @@
 (.setLevel ^java.util.logging.Logger quiet java.util.logging.Level/OFF)
 
 (deftest ^{:time-limit-ms 240000} every-control-makes-its-cases-fail
-  ;; What never comes need not be waited for as long as what should.
-  (with-redefs [wire/patience-ms 1500]
+  ;; The first case on an engine takes seconds on a busy machine.
+  (run! outcomes [:allows-one :tls-is-http])
+  ;; What never comes need not be waited for as long as what should; what must not come does.
+  (with-redefs [wire/patience-ms 1500, wire/quiet-ms 4000]
     (let [judged (juxt identity outcomes)
           {undisturbed true, others false} (group-by alone? (filter here? (sort (keys breaks))))]
       (run! check (t/pmapv 6 judged others))

@@ -1,0 +1,82 @@
+(ns thrum.server.tck.silence
+  "Chapter: how long a client may be silent."
+  (:require
+   [thrum.server.tck.clients :as clients]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect-closed expect-status]]
+   [thrum.server.tck.wire :as wire])
+  (:import
+   (java.io IOException InputStream)))
+
+(set! *warn-on-reflection* true)
+
+(defn- expect-408-or-close
+  [c]
+  (let [answer (wire/response c)]
+    (expect (or (= 408 (:status answer)) (#{:eof :reset} (:ended answer)))
+            "408 or a closed connection"
+            answer)
+    (when (:status answer) (expect-closed c))))
+
+(defcase slow-headers-are-given-up "4.4"
+  "A client that does not finish its headers within :header-timeout-ms gets 408 or the connection is
+  closed."
+  [env]
+  (let [c (scene/client env (scene/serve env scene/ok {:header-timeout-ms 200}))]
+    (expect-408-or-close (wire/send! c "GET / HTTP/1.1\r\nHost: loc"))))
+
+(defcase trickled-headers-are-given-up "4.4"
+  "A client that sends a byte now and then cannot stretch :header-timeout-ms."
+  [env]
+  (let [c (scene/client env (scene/serve env scene/ok {:header-timeout-ms 200}))
+        start (System/nanoTime)]
+    (wire/send! c "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+    (while (and (= :silent (wire/after c 40))
+                (< (- (System/nanoTime) start) 4000000000)
+                (wire/try-send! c "x")))
+    (expect (< (- (System/nanoTime) start) 3500000000) "an end long before 3500 ms" :none)))
+
+(defcase slow-headers-hold-nobody-up "4.4"
+  "Fifty clients that are slow with their headers do not delay another's request."
+  [env]
+  (let [server (scene/serve env scene/ok {:max-concurrent 2})]
+    (dotimes [_ 50] (wire/send! (scene/client env server) "GET / HTTP/1.1\r\nHost: "))
+    (expect-status 200 (scene/ask env server (wire/get "/")))))
+
+(defcase idle-connections-are-closed "4.4"
+  "A kept connection that is silent for :idle-timeout-ms is closed."
+  [env]
+  (let [server (scene/serve env scene/ok {:idle-timeout-ms 200})
+        ;; On a clients/busy machine a client may be too slow itself.
+        c (scene/eventually 4000 #(let [c (scene/client env server)] (when (clients/served? c) c)))]
+    (expect c "200" :none)
+    (expect-closed c)))
+
+(defcase silent-connections-are-closed "4.4"
+  "A connection on which nothing was ever sent is closed."
+  [env]
+  (expect-408-or-close
+    (scene/client env
+                  (scene/serve env scene/ok {:idle-timeout-ms 200, :header-timeout-ms 200}))))
+
+(defcase silent-bodies-are-given-up "4.4"
+  "A body that falls silent for :idle-timeout-ms throws IOException where it is read, and the
+  connection ends."
+  [env]
+  (let [thrown (promise)
+        read-all (fn [{:keys [^InputStream body] :as r}]
+                   (try (.readAllBytes body) (scene/ok r)
+                        (catch IOException e (deliver thrown e) (throw e))))
+        c (scene/client env (scene/serve env read-all {:idle-timeout-ms 200}))]
+    (wire/send! c (wire/head-of "POST" "/" "Content-Length: 100") "ten bytes.")
+    (scene/within thrown "an IOException from the body")
+    (let [answer (wire/response c)]
+      (expect (not= 200 (:status answer)) "no success" answer)
+      (expect-closed c))))
+
+(defcase handlers-may-be-slower-than-idle "4.4"
+  "A handler that takes longer than :idle-timeout-ms is not idle: its response arrives."
+  [env]
+  (let [server (scene/serve env
+                            (fn [r] (Thread/sleep 500) (scene/ok r))
+                            {:idle-timeout-ms 200, :header-timeout-ms 200})]
+    (expect-status 200 (scene/ask env server (wire/get "/")))))
