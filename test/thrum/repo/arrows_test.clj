@@ -55,7 +55,7 @@
   '{thrum.spi
     #{thrum.async thrum.async.executor thrum.async.job thrum.async.pipeline thrum.async.port
       thrum.async.process thrum.async.promised thrum.async.settings
-      thrum.server thrum.server.spi thrum.server.impl.* thrum.server.engine.*}
+      thrum.server thrum.server.spi.flow thrum.server.impl.* thrum.server.engine.*}
     thrum.spi.fan-out
     #{thrum.async.pipeline}
     thrum.spi.options
@@ -66,17 +66,12 @@
     #{thrum.server.engine.*}})
 
 (def breaches
-  "Which namespace goes through which wall all the same: engines that are still to get a door in
-  thrum.server.spi, and tests and tools."
-  '#{[thrum.server.engine.helidon.body thrum.server.impl.request]
-     [thrum.server.engine.http-kit.wire thrum.server.impl.websocket]
-     [thrum.server.engine.jetty.outgoing thrum.server.impl.flow]
-     [thrum.server.engine.jetty.websocket thrum.server.impl.flow]
-     [thrum.server.engine.tomcat.websocket thrum.server.impl.websocket]
-     [thrum.server.engine.tomcat.wire thrum.server.impl.flow]
-     [thrum.async.pipeline-test thrum.impl.jdk]
-     [thrum.server.engine.jetty-test thrum.server.impl.websocket]
-     [thrum.server.engine.jetty.http2-test thrum.server.impl.options]})
+  "Which namespace goes through which wall all the same: tests and tools."
+  '#{[thrum.async.pipeline-test thrum.impl.jdk]
+     [thrum.server.engine.jetty-test thrum.server.impl.handshake]
+     [thrum.server.engine.jetty.http2-test thrum.server.impl.options]
+     [thrum.dev.contract thrum.server.impl.engines]
+     [thrum.repo.contract-doc-test thrum.server.impl.engines]})
 
 (def clojure-itself
   "The namespaces inside Clojure's own jar that a library may need."

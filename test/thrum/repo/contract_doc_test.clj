@@ -5,7 +5,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.dev.contract :as contract]
-   [thrum.server.spi :as engine]
+   [thrum.server.impl.engines :as engines]
    [thrum.server.tck :as tck]))
 
 (set! *warn-on-reflection* true)
@@ -18,8 +18,8 @@
   (let [ids (into #{} (map :id) (tck/cases))]
     (doseq [[engine held] (contract/held)]
       (is (= #{} (set/difference held ids)) (str engine)))
-    (doseq [engine engine/names]
-      (is (= #{} (set/difference (set (keys (:gaps (engine/named engine)))) ids)) (str engine)))))
+    (doseq [engine engines/names]
+      (is (= #{} (set/difference (set (keys (:gaps (engines/named engine)))) ids)) (str engine)))))
 
 (deftest an-outcome-is-expected-of-every-case
   (let [engine {:name :e, :capabilities #{:tls}, :gaps {:gap "why"}}

@@ -10,7 +10,7 @@
    [clojure.string :as str]
    [thrum.dev.page :as page]
    [thrum.server :as server]
-   [thrum.server.spi :as engine]
+   [thrum.server.impl.engines :as engines]
    [thrum.server.tck :as tck]))
 
 (set! *warn-on-reflection* true)
@@ -97,7 +97,7 @@
                 [section (page/code name) sentence (gaps id)])))
 
 (defn- all-engines []
-  (mapv engine/named engine/names))
+  (mapv engines/named engines/names))
 
 (defn written
   "Returns the text of the page with its tables as they are."
@@ -112,12 +112,12 @@
 (defn whole-table
   "Returns a table of every case and engine."
   [held]
-  (tck/table engine/names (into {} (map (juxt :name #(outcomes % held))) (all-engines))))
+  (tck/table engines/names (into {} (map (juxt :name #(outcomes % held))) (all-engines))))
 
 (defn -main
   "Writes the tables; with arguments, after the engine was held against the contract."
   [& [engine & ids]]
-  (let [bad (when engine (hold! (engine/named (keyword engine)) (map keyword ids)))]
+  (let [bad (when engine (hold! (engines/named (keyword engine)) (map keyword ids)))]
     (spit path (written (slurp path) (held)))
     (io/make-parents whole-path)
     (spit whole-path (whole-table (held)))

@@ -8,11 +8,11 @@
    [clojure.core.protocols :as protocols]
    [clojure.string :as str]
    [thrum.server.impl.access-log :as access-log]
+   [thrum.server.impl.engines :as engines]
    [thrum.server.impl.events :as events]
    [thrum.server.impl.lifecycle :as lifecycle]
    [thrum.server.impl.options :as options]
    [thrum.server.impl.websocket :as websocket]
-   [thrum.server.spi :as engine]
    [thrum.spi :as spi]
    [thrum.spi.options :as core-options])
   (:import
@@ -66,7 +66,7 @@
   ([handler] (run-server handler {}))
   ([handler options]
    (core-options/function handler)
-   (let [engine (engine/named (:engine options :jdk))]
+   (let [engine (engines/named (:engine options :jdk))]
      (Server. (lifecycle/start engine (options/checked engine options) handler)))))
 
 (alter-meta! #'run-server
@@ -123,7 +123,7 @@
   has."
   [engine-or-server]
   (:capabilities (if (keyword? engine-or-server)
-                   (engine/named engine-or-server)
+                   (engines/named engine-or-server)
                    (lifecycle/engine (life engine-or-server)))))
 
 (defn sse

@@ -5,12 +5,12 @@
    [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.lifecycle :as lifecycle]
    [thrum.server.impl.traffic :as traffic]
+   [thrum.server.spi :as engine]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
    (java.net InetSocketAddress)
-   (thrum.server.impl.lifecycle Life)
-   (thrum.server.spi Running Wire)))
+   (thrum.server.impl.lifecycle Life)))
 
 (set! *warn-on-reflection* true)
 
@@ -22,11 +22,11 @@
   {:name :test
    :start (fn [_ serve]
             (take-serve serve)
-            (reify Running
+            (reify engine/Running
               (port [_] 1)
-              (sslPort [_] -1)
-              (closeListeners [_] (close-listeners))
-              (close [_] nil)
+              (ssl-port [_] -1)
+              (close-listeners! [_] (close-listeners))
+              (stop! [_] nil)
               (native [_] nil)))})
 
 (deftest no-handler-is-given-a-request-once-the-listener-closes
@@ -49,7 +49,7 @@
         status (promise)
         local (InetSocketAddress. "127.0.0.1" 1)
         wire (reify
-               Wire
+               engine/Wire
                (method [_] "GET")
                (target [_] "/")
                (protocol [_] "HTTP/1.1")
@@ -60,8 +60,8 @@
                (local [_] local)
                (certificate [_] nil)
                (body [_] nil)
-               (unwatch [_] nil)
-               (send [_ s _ _] (deliver status s)))
+               (unwatch! [_] nil)
+               (send! [_ s _ _] (deliver status s)))
         life
         (lifecycle/start
           (engine-that #(deliver serve %) (constantly nil))

@@ -5,7 +5,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.server :as server]
-   [thrum.server.spi :as engine]
+   [thrum.server.impl.engines :as engines]
    [thrum.server.tck.wire :as wire]
    [thrum.test-kit.leak :as leak]
    [thrum.test-kit.runner :as runner])
@@ -36,7 +36,7 @@
 ;; Engines and clients
 
 (defn- there? [name]
-  (try (engine/named name) (catch clojure.lang.ExceptionInfo _ nil)))
+  (try (engines/named name) (catch clojure.lang.ExceptionInfo _ nil)))
 
 (defn- on-each-engine
   "Calls f with the port of a server of each engine on the classpath."

@@ -6,7 +6,7 @@
   (:require
    [thrum.server.engine.helidon.connections :as connections]
    [thrum.server.engine.helidon.tls :as tls]
-   [thrum.server.spi]
+   [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
    (io.helidon.common SerializationConfig SerializationConfig$Action)
@@ -15,8 +15,7 @@
    (java.io IOException)
    (java.net InetAddress InetSocketAddress ServerSocket Socket StandardSocketOptions)
    (java.time Duration)
-   (java.util.logging Level Logger)
-   (thrum.server.spi Running)))
+   (java.util.logging Level Logger)))
 
 (set! *warn-on-reflection* true)
 
@@ -120,12 +119,12 @@
     (.start stopping)))
 
 (deftype HelidonServer [^WebServer server ports all ^Thread keeper ^Thread stopping]
-  Running
+  engine/Running
   (port [_] (int (:port ports)))
-  (sslPort [_] (int (:ssl-port ports)))
-  (closeListeners [_]
+  (ssl-port [_] (int (:ssl-port ports)))
+  (close-listeners! [_]
     (stop-soon! all stopping ports))
-  (close [_]
+  (stop! [_]
     (stop-soon! all stopping ports)
     (while (not (.join stopping (Duration/ofMillis 20)))
       (connections/cut-all! all))
@@ -143,7 +142,7 @@
       .start)))
 
 (defn- start
-  ^Running [options serve]
+  [options serve]
   (check-addresses! options)
   (leave-deserialization-alone!)
   (let [all (connections/connections options)

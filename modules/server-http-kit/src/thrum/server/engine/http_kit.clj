@@ -12,7 +12,7 @@
    [thrum.server.engine.http-kit.library :as library]
    [thrum.server.engine.http-kit.refusal :as refusal]
    [thrum.server.engine.http-kit.wire :as wire]
-   [thrum.server.spi]
+   [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
    (java.io IOException)
@@ -21,8 +21,7 @@
    (java.util.concurrent ConcurrentHashMap Semaphore)
    (java.util.concurrent.atomic AtomicLong)
    (thrum.server.engine.http_kit.connection Connection Server Tenant)
-   (thrum.server.engine.http_kit.wire HttpKitWire)
-   (thrum.server.spi Running)))
+   (thrum.server.engine.http_kit.wire HttpKitWire)))
 
 (set! *warn-on-reflection* true)
 
@@ -36,7 +35,7 @@
 (defn- serve-here! [{:keys [max-header-bytes]} serve ^HttpKitWire wire]
   (try
     (if (< (long max-header-bytes) (wire/header-bytes wire))
-      (.send wire 431 (object-array ["Connection" "close"]) (byte-array 0))
+      (engine/send! wire 431 (object-array ["Connection" "close"]) (byte-array 0))
       (serve wire))
     (finally (.over wire))))
 
@@ -138,14 +137,14 @@
 ;; The server
 
 (deftype HttpKitServer [^ServerSocketChannel listener port ^Thread acceptor ^Server server]
-  Running
+  engine/Running
   (port [_] (int port))
-  (sslPort [_] -1)
-  (closeListeners [_]
+  (ssl-port [_] -1)
+  (close-listeners! [_]
     (.close listener)
     (.interrupt acceptor))
-  (close [this]
-    (.closeListeners this)
+  (stop! [this]
+    (engine/close-listeners! this)
     (library/stop! (.-http-kit server))
     (keeper/stop! @(.-keeper server))
     (.join acceptor))
@@ -161,7 +160,7 @@
     (run! #(connection/look! % now) (.values ^ConcurrentHashMap (.-by-key all)))))
 
 (defn- start-on!
-  ^Running [^ServerSocketChannel listener lib {:keys [max-connections], :as options} serve]
+  [^ServerSocketChannel listener lib {:keys [max-connections], :as options} serve]
   (let [all (Connections. (ConcurrentHashMap.) (Semaphore. (int max-connections)))
         hooks (hooks lib all serve options)
         keeper (delay (keeper/start (tick-ms options) #(look-at-all! all)))
@@ -177,7 +176,7 @@
                     acceptor
                     server)))
 
-(defn- start ^Running [options serve]
+(defn- start [options serve]
   (library/check-address! (:port options))
   (let [lib (library/library)
         listener (listener options)]

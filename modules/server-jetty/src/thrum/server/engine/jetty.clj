@@ -21,8 +21,7 @@
    (org.eclipse.jetty.server Connector Handler Handler$Abstract NetworkConnectionLimit Request Request$Handler Response Server ServerConnector)
    (org.eclipse.jetty.server.handler ErrorHandler)
    (org.eclipse.jetty.util Callback)
-   (org.eclipse.jetty.util.component LifeCycle)
-   (thrum.server.spi Running)))
+   (org.eclipse.jetty.util.component LifeCycle)))
 
 (set! *warn-on-reflection* true)
 
@@ -96,16 +95,16 @@
   (NetworkConnectionLimit. (int (min (long max-connections) Integer/MAX_VALUE)) server))
 
 (deftype JettyRunning [^Server server connectors ports ^LifeCycle limit accepting ^Thread heads]
-  Running
+  engine/Running
   (port [_] (:port ports -1))
-  (sslPort [_] (:ssl-port ports -1))
-  (closeListeners [_]
+  (ssl-port [_] (:ssl-port ports -1))
+  (close-listeners! [_]
     ;; First: it would have them accept again when a connection ends.
     (.stop limit)
     (doseq [^ServerConnector connector connectors]
       (.setAccepting connector false)
       (.close connector)))
-  (close [_]
+  (stop! [_]
     (.interrupt heads)
     (accepting/await-end! accepting)
     (.stop server))

@@ -5,7 +5,7 @@
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
    [thrum.server :as server]
-   [thrum.server.impl.websocket :as websocket]
+   [thrum.server.impl.handshake :as handshake]
    [thrum.server.tck.wire :as wire]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.keys :as keys]
@@ -312,17 +312,17 @@
 
 ;; Websockets that Jetty declines
 
-(def ^:private handshake
+(def ^:private asking
   (wire/get "/"
             "Upgrade: websocket" "Connection: Upgrade"
             "Sec-WebSocket-Version: 13" "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="))
 
-(defn- declined [protocol handshake]
+(defn- declined [protocol request]
   ;; Thrum's own look at a handshake would find these first.
-  (with-redefs [websocket/refusal (constantly nil), websocket/check-protocol! (constantly nil)]
+  (with-redefs [handshake/refusal (constantly nil), handshake/check-protocol! (constantly nil)]
     (let [s (serve (constantly {:ring.websocket/listener {}, :ring.websocket/protocol protocol}) {})
           client (wire/connect (server/port s))
-          {:keys [status ended]} (wire/ask! client handshake)]
+          {:keys [status ended]} (wire/ask! client request)]
       (is (or (<= 400 (or status 200)) (#{:eof :reset} ended)) (pr-str status ended))
       (is (wire/closed? client))
       (is (gate/eventually 5000 #(zero? (:in-flight (server/status s)))))
@@ -330,7 +330,7 @@
       (server/stop! s))))
 
 (deftest a-websocket-that-jetty-declines-is-no-open-connection
-  (declined "chat" handshake)
-  (declined nil (str/replace handshake "HTTP/1.1" "HTTP/1.0"))
-  (declined nil (str/replace handshake "Version: 13" "Version: 7"))
-  (declined nil (str/replace handshake "GET" "POST")))
+  (declined "chat" asking)
+  (declined nil (str/replace asking "HTTP/1.1" "HTTP/1.0"))
+  (declined nil (str/replace asking "Version: 13" "Version: 7"))
+  (declined nil (str/replace asking "GET" "POST")))

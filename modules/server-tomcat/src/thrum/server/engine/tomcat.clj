@@ -14,8 +14,7 @@
    [thrum.spi :as spi])
   (:import
    (java.lang System$Logger$Level)
-   (org.apache.coyote Adapter)
-   (thrum.server.spi Running)))
+   (org.apache.coyote Adapter)))
 
 (set! *warn-on-reflection* true)
 
@@ -46,11 +45,11 @@
 ;; The server
 
 (deftype TomcatRunning [connectors ports threads ^Thread heads]
-  Running
+  engine/Running
   (port [_] (:port ports -1))
-  (sslPort [_] (:ssl-port ports -1))
-  (closeListeners [_] (run! connector/close-listener! connectors))
-  (close [_]
+  (ssl-port [_] (:ssl-port ports -1))
+  (close-listeners! [_] (run! connector/close-listener! connectors))
+  (stop! [_]
     (.interrupt heads)
     (connector/stop! connectors threads))
   (native [_] (mapv :protocol connectors)))

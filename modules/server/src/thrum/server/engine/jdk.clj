@@ -5,8 +5,7 @@
   Some of its bounds are properties of the JVM, read once: the first server of the JVM sets them,
   and a later one that asks for other values is refused."
   (:require
-   [thrum.server.impl.options :as options]
-   [thrum.server.spi]
+   [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
    (com.sun.net.httpserver Headers HttpExchange HttpHandler HttpServer)
@@ -16,8 +15,7 @@
    (java.net InetSocketAddress)
    (java.util ArrayList List Map$Entry Objects)
    (java.util.concurrent CountDownLatch Executor ThreadFactory)
-   (java.util.concurrent.atomic AtomicReference)
-   (thrum.server.spi Running Wire)))
+   (java.util.concurrent.atomic AtomicReference)))
 
 (set! *warn-on-reflection* true)
 
@@ -60,7 +58,7 @@
     (set-properties! options))
   ;; What was not asked for is not missed.
   (check-fixed! (select-keys options
-                             (conj (options/given options [:max-connections]) :idle-timeout-ms))))
+                             (conj (engine/given options [:max-connections]) :idle-timeout-ms))))
 
 ;; Silence: a connection that takes too long to send or to take bytes
 
@@ -264,7 +262,7 @@
                   ^:unsynchronized-mutable ^int held-status ^:volatile-mutable cut]
   Cut
   (isCut [_] (boolean cut))
-  Wire
+  engine/Wire
   (method [_] (.getRequestMethod exchange))
   (target [_] (.toString (.getRequestURI exchange)))
   (protocol [_] (.getProtocol exchange))
@@ -275,10 +273,10 @@
   (local [_] (.getLocalAddress exchange))
   (certificate [_] nil)
   (body [_] (when kind (timed-input (.getRequestBody exchange) patience idle-ms)))
-  (send [this status headers body]
+  (send! [this status headers body]
     (check-cut! this)
     (in-time [patience idle-ms] (send-all! exchange kind status headers body)))
-  (begin [this status headers length]
+  (begin! [this status headers length]
     (check-cut! this)
     (if (and (neg? length) (http-1-0? exchange) (not (events? headers)))
       (do
@@ -291,12 +289,12 @@
         ;; For the JDK 0 says that the length is not known, and -1 that it is 0.
         (.sendResponseHeaders exchange
                               status
-                              (case length
+                              (case (long length)
                                 -1 0
                                 0 -1
                                 length))
         (timed-output (.getResponseBody exchange) this patience idle-ms))))
-  (end [this]
+  (end! [this]
     (check-cut! this)
     (in-time
       [patience idle-ms]
@@ -304,15 +302,15 @@
         (send-all! exchange kind held-status held-headers (.toByteArray ^ByteArrayOutputStream held))
         (close-out! kind (.getResponseBody exchange)))))
   ;; What is chunked ends properly when the exchange is closed: it is cut by what handle throws.
-  (abort [_]
+  (abort! [_]
     (set! cut true)
     (when-not (= "chunked" (.getFirst (.getResponseHeaders exchange) "Transfer-encoding"))
       (.close exchange))
     (.countDown done)
     nil)
-  (watch [_ _gone] false)
-  (unwatch [_] nil)
-  (upgrade [_ _headers _protocol _listener]
+  (watch! [_ _gone] false)
+  (unwatch! [_] nil)
+  (upgrade! [_ _headers _protocol _listener]
     (throw (UnsupportedOperationException. "The JDK's server has no websockets"))))
 
 ;; One request
@@ -388,12 +386,12 @@
       (.start (fn [] (.stop server long-s)))))
 
 (deftype JdkServer [^HttpServer server ^AtomicReference stopping]
-  Running
+  engine/Running
   (port [_] (.getPort (.getAddress server)))
-  (sslPort [_] -1)
-  (closeListeners [_]
+  (ssl-port [_] -1)
+  (close-listeners! [_]
     (.set stopping (stop-slowly! server)))
-  (close [_]
+  (stop! [_]
     (.stop server 0)
     (some-> ^Thread (.get stopping) (.join)))
   (native [_] server))
@@ -421,7 +419,7 @@
           " property com.sun.net.httpserver.HttpServerProvider: take that away, or choose another engine")
         {:option :engine, :value :jdk, :provider (.getName (class provider))}))))
 
-(defn- start ^Running [{:keys [host port backlog] :as options} serve]
+(defn- start [{:keys [host port backlog] :as options} serve]
   (check-provider! (HttpServerProvider/provider))
   (fix! options)
   (warn-of-pins!)

@@ -7,6 +7,7 @@
    [thrum.server.impl.access-log :as access-log]
    [thrum.server.impl.body :as body]
    [thrum.server.impl.events :as events]
+   [thrum.server.impl.handshake :as handshake]
    [thrum.server.impl.health :as health]
    [thrum.server.impl.input :as input]
    [thrum.server.impl.pace :as pace]
@@ -15,7 +16,7 @@
    [thrum.server.impl.sink :as sink]
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.impl.websocket :as websocket]
-   [thrum.server.spi]
+   [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
    (clojure.lang ExceptionInfo)
@@ -26,8 +27,7 @@
    (thrum.server.impl.input Reader)
    (thrum.server.impl.response Head)
    (thrum.server.impl.sink Sink Target)
-   (thrum.server.impl.traffic Traffic)
-   (thrum.server.spi Wire)))
+   (thrum.server.impl.traffic Traffic)))
 
 (set! *warn-on-reflection* true)
 
@@ -57,7 +57,7 @@
 
 ;; stage: :open until the first byte, :committed, :socket, :done; :dead once somebody else has
 ;; answered, or cut the connection. :left at the end of all.
-(deftype Exchange [^Traffic traffic ^Wire wire ^Thread thread ^ClassLoader loader ^long arrived
+(deftype Exchange [^Traffic traffic wire ^Thread thread ^ClassLoader loader ^long arrived
                    ^:unsynchronized-mutable request
                    ^:unsynchronized-mutable form
                    ^:unsynchronized-mutable socket
@@ -183,20 +183,20 @@
 
 (defn- cut! [^Exchange x]
   (try
-    (.abort ^Wire (.-wire x))
+    (engine/abort! (.-wire x))
     (finally (answered! x))))
 
 (defn- answer-instead!
   "Answers 503 from a thread of its own; the exchange's own may never come to it."
   [^Exchange x]
-  (let [^Wire wire (.-wire x)
+  (let [wire (.-wire x)
         head (response/closing (response/head (response/plain 503 "Retry-After" "1")))
         answer (fn []
                  (try
-                   (.unwatch wire)
-                   (.send wire 503 (.-headers head) (body/text-bytes "service unavailable" "utf-8"))
+                   (engine/unwatch! wire)
+                   (engine/send! wire 503 (.-headers head) (body/text-bytes "service unavailable" "utf-8"))
                    (.done x 503 0)
-                   (catch Throwable _ (.abort wire))
+                   (catch Throwable _ (engine/abort! wire))
                    (finally (answered! x))))]
     (try
       (start! x "http-answer" answer)
@@ -292,7 +292,7 @@
 (defn- commit! [^Exchange x]
   (when-not (.commit x)
     (throw (spi/cancelled "This request" :over)))
-  (.unwatch ^Wire (.-wire x))
+  (engine/unwatch! (.-wire x))
   ;; An interrupt that the handler left behind must not end the write; one of ours would have made
   ;; the commit fail.
   (Thread/interrupted))
@@ -302,14 +302,14 @@
   (begin [this length]
     (commit! x)
     (sink/telling this
-      (.begin ^Wire (.-wire x) (.-status head) (.-headers head) (long (or length -1)))))
+      (engine/begin! (.-wire x) (.-status head) (.-headers head) (or length -1))))
   (send [this bytes]
     (commit! x)
     (sink/telling this
-      (.send ^Wire (.-wire x) (.-status head) (.-headers head) bytes)))
+      (engine/send! (.-wire x) (.-status head) (.-headers head) bytes)))
   (end [this]
     (sink/telling this
-      (.end ^Wire (.-wire x))))
+      (engine/end! (.-wire x))))
   (gone [_]
     (.gone x)))
 
@@ -390,10 +390,10 @@
   (let [{:ring.websocket/keys [listener protocol]} response
         inbox (websocket/inbox listener)
         head (response/head (assoc response :status 200))]
-    (websocket/check-protocol! (.request x) protocol)
+    (handshake/check-protocol! (.request x) protocol)
     (take-streams-permit! x)
     (commit! x)
-    (.upgrade ^Wire (.-wire x) (.-headers head) protocol inbox)
+    (engine/upgrade! (.-wire x) (.-headers head) protocol inbox)
     (lift-deadline! x)
     (websocket/attend! inbox #(opened! x (.upgraded x %)))
     (.done x 101 0)))
@@ -404,7 +404,7 @@
 (defn- check-upgrade
   "Returns nil where the request may become a websocket, otherwise what is answered."
   [^Exchange x]
-  (websocket/refusal (.request x) (option x :ws-origins)))
+  (handshake/refusal (.request x) (option x :ws-origins)))
 
 (defn- respond-with!
   [^Exchange x response]
@@ -478,7 +478,7 @@
     (take-permit! x limiter))
   (check-open! x)
   (when (option x :interrupt-on-disconnect?)
-    (.watch ^Wire (.-wire x) (fn [] (start! x "http-gone" #(end! x :disconnected)))))
+    (engine/watch! (.-wire x) (fn [] (start! x "http-gone" #(end! x :disconnected)))))
   (if (option x :async?)
     (call-async handler (.request x))
     (handler (.request x))))
@@ -598,7 +598,7 @@
   (answer-here! x (response/plain status (merge {"Connection" "close"} headers))))
 
 (defn- body-of [^Exchange x]
-  (if-some [^InputStream in (.body ^Wire (.-wire x))]
+  (if-some [in (engine/body (.-wire x))]
     (input/guarded in x (option x :max-body-bytes))
     (InputStream/nullInputStream)))
 

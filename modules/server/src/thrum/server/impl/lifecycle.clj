@@ -8,18 +8,17 @@
    [thrum.server.impl.pace :as pace]
    [thrum.server.impl.request-id :as request-id]
    [thrum.server.impl.traffic :as traffic]
-   [thrum.server.spi]
+   [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
    (java.util.concurrent CountDownLatch)
-   (java.util.concurrent.atomic AtomicReference)
-   (thrum.server.spi Running)))
+   (java.util.concurrent.atomic AtomicReference)))
 
 (set! *warn-on-reflection* true)
 
 ;; pace: the thread that looks for slow clients, or nil. stopped: open until the server has stopped.
 ;; hook: what runs at the end of the JVM.
-(deftype Life [engine options traffic ^Running running ^Thread pace ^CountDownLatch stopped
+(deftype Life [engine options traffic running ^Thread pace ^CountDownLatch stopped
                ^AtomicReference hook])
 
 (def ^:private ^:const answer-ms
@@ -57,7 +56,7 @@
       serve!)))
 
 (defn- start-engine
-  ^Running [{:keys [start], :as engine} options traffic handler]
+  [{:keys [start], :as engine} options traffic handler]
   (try
     (start (assoc options :on-refused #(traffic/tell! traffic :end (constantly %)))
            (server-of traffic handler))
@@ -151,11 +150,11 @@
     ;; First: an engine that finds itself idle may close kept connections with its listener, and no
     ;; handler must have been given a request on one of them.
     (traffic/move! (.-traffic life) :draining :closing)
-    (.closeListeners ^Running (.-running life))
+    (engine/close-listeners! (.-running life))
     (drain! life)
     (finally
       (try
-        (.close ^Running (.-running life))
+        (engine/stop! (.-running life))
         (finally
           (some-> ^Thread (.-pace life) (.interrupt))
           (remove-hook! life)
@@ -178,25 +177,25 @@
   (when-not (identical? (.-traffic life) (.get serving))
     (join life)))
 
-(defn- running ^Running [^Life life]
+(defn- running [^Life life]
   (.-running life))
 
 (defn port
   "Returns the port of HTTP, or nil."
   [life]
-  (let [port (.port (running life))]
+  (let [port (engine/port (running life))]
     (when (pos? port) port)))
 
 (defn ssl-port
   "Returns the port of HTTPS, or nil."
   [life]
-  (let [port (.sslPort (running life))]
+  (let [port (engine/ssl-port (running life))]
     (when (pos? port) port)))
 
 (defn native
   "Returns the engine's own server object."
   [life]
-  (.native (running life)))
+  (engine/native (running life)))
 
 (defn status
   "Returns what the server counts."

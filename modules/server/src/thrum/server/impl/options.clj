@@ -14,10 +14,6 @@
 
 (set! *warn-on-reflection* true)
 
-(def capabilities
-  "What an engine may lack; everything else each engine has."
-  #{:websockets :h2 :tls :client-certificates :disconnect :http-1.0 :blocking-send})
-
 (def ^:private positive {:check pos-int?, :accepts "a positive integer"})
 (def ^:private natural {:check nat-int?, :accepts "an integer, not negative"})
 (def ^:private flag {:check boolean?, :accepts "true or false"})
@@ -272,8 +268,3 @@
     (check-together all)
     (options/check (:rows engine) engine-options (keys (:rows engine)))
     (with-meta all {:given (set (keys (without-nils options)))})))
-
-(defn given
-  "Returns those of ks that were asked for, and not filled in."
-  [options ks]
-  (filterv (:given (meta options) #{}) ks))

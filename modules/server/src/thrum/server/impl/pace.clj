@@ -6,11 +6,10 @@
   Somebody looks from time to time: no byte has a timer."
   {:no-doc true}
   (:require
-   [thrum.server.spi])
+   [thrum.server.spi :as engine])
   (:import
    (java.io InputStream OutputStream)
-   (java.util.concurrent TimeUnit)
-   (thrum.server.spi Wire)))
+   (java.util.concurrent TimeUnit)))
 
 (set! *warn-on-reflection* true)
 
@@ -96,41 +95,41 @@
 (definterface IPaced
   (^boolean late [^long now]))
 
-(deftype PacedWire [^Wire wire ^Lane in ^Lane out]
+(deftype PacedWire [wire ^Lane in ^Lane out]
   IPaced
   (late [_ now]
     (or (.late in now) (.late out now)))
 
-  Wire
-  (method [_] (.method wire))
-  (target [_] (.target wire))
-  (protocol [_] (.protocol wire))
-  (scheme [_] (.scheme wire))
-  (authority [_] (.authority wire))
-  (headers [_] (.headers wire))
-  (remote [_] (.remote wire))
-  (local [_] (.local wire))
-  (certificate [_] (.certificate wire))
+  engine/Wire
+  (method [_] (engine/method wire))
+  (target [_] (engine/target wire))
+  (protocol [_] (engine/protocol wire))
+  (scheme [_] (engine/scheme wire))
+  (authority [_] (engine/authority wire))
+  (headers [_] (engine/headers wire))
+  (remote [_] (engine/remote wire))
+  (local [_] (engine/local wire))
+  (certificate [_] (engine/certificate wire))
   (body [_]
-    (some-> (.body wire) (paced-input in)))
-  (send [this status headers body]
+    (some-> (engine/body wire) (paced-input in)))
+  (send! [this status headers body]
     (if (and body (< piece (alength ^bytes body)))
-      (let [^OutputStream stream (.begin this status headers (alength ^bytes body))]
+      (let [^OutputStream stream (engine/begin! this status headers (alength ^bytes body))]
         (.write stream ^bytes body)
-        (.end this))
-      (on [out _ (if body (alength ^bytes body) 0)] (.send wire status headers body))))
-  (begin [_ status headers length]
-    (paced-output (on [out stream 0] (.begin wire status headers length)) out))
-  (end [_]
-    (on [out _ 0] (.end wire)))
-  (abort [_] (.abort wire))
-  (watch [_ gone] (.watch wire gone))
-  (unwatch [_] (.unwatch wire))
-  (upgrade [_ headers protocol listener] (.upgrade wire headers protocol listener)))
+        (engine/end! this))
+      (on [out _ (if body (alength ^bytes body) 0)] (engine/send! wire status headers body))))
+  (begin! [_ status headers length]
+    (paced-output (on [out stream 0] (engine/begin! wire status headers length)) out))
+  (end! [_]
+    (on [out _ 0] (engine/end! wire)))
+  (abort! [_] (engine/abort! wire))
+  (watch! [_ gone] (engine/watch! wire gone))
+  (unwatch! [_] (engine/unwatch! wire))
+  (upgrade! [_ headers protocol listener] (engine/upgrade! wire headers protocol listener)))
 
 (defn paced
   "Returns the wire with the least rate of these options."
-  ^Wire [wire {:keys [min-bytes-per-second rate-grace-ms]}]
+  [wire {:keys [min-bytes-per-second rate-grace-ms]}]
   ;; What a socket's buffers have taken has not been taken by the client: it is let go on with that.
   (PacedWire. wire
               (lane min-bytes-per-second rate-grace-ms false)

@@ -4,12 +4,12 @@
   {:no-doc true}
   (:require
    [clojure.string :as str]
-   [thrum.server.spi])
+   [thrum.server.spi :as engine]
+   [thrum.server.spi.http :as http])
   (:import
    (clojure.lang PersistentArrayMap)
    (java.net InetSocketAddress)
-   (java.util HashMap Locale Map)
-   (thrum.server.spi Wire)))
+   (java.util HashMap Locale Map)))
 
 (set! *warn-on-reflection* true)
 
@@ -26,34 +26,6 @@
 
 (defn- lower-case ^String [^String s]
   (.toLowerCase s Locale/ROOT))
-
-(def ^:private token-char
-  "Which of the first 128 characters a token may have (RFC 9110, 5.6.2)."
-  (let [marks (set "!#$%&'*+-.^_`|~")]
-    (boolean-array (map #(let [c (char %)]
-                           (or (< 47 % 58) (< 64 % 91) (< 96 % 123) (contains? marks c)))
-                        (range 128)))))
-
-(defn token?
-  "Tells whether s is a token, as a header's name must be."
-  [^String s]
-  (let [n (.length s)
-        ^booleans token-char token-char]
-    (and (pos? n)
-         (loop [i 0]
-           (or (= i n)
-               (let [c (int (.charAt s i))]
-                 (and (< c 128) (aget token-char c) (recur (inc i)))))))))
-
-(defn clean?
-  "Tells whether s has no control character but tabs."
-  [^String s]
-  (let [n (.length s)]
-    (loop [i 0]
-      (or (= i n)
-          (let [c (int (.charAt s i))]
-            ;; Not (< 31 c 127), which is a call with boxed numbers.
-            (and (or (and (< 31 c) (not (= 127 c))) (= 9 c)) (recur (inc i))))))))
 
 (defn- spellings
   "Returns how clients spell a header's name: in lower case, and with capitals."
@@ -78,29 +50,29 @@
   "Returns the name in lower case, checked."
   [name]
   (or (.get usual-names name)
-      (if (token? name)
+      (if (http/token? name)
         (lower-case name)
         (refuse! 400 "A header's name is not a token"))))
 
 (defn- check-size!
   "Refuses a request whose line and headers are longer than most bytes."
-  [^Wire wire ^objects headers most]
+  [wire ^objects headers most]
   (let [n (alength headers)
         ;; Each header has a colon, a space and a line's end; the line has two spaces and its end.
         size
         (long
           (loop [i 0
                  size
-                 (+ 4 (.length (.method wire)) (.length (.target wire)) (.length (.protocol wire)))]
+                 (+ 4 (.length (engine/method wire)) (.length (engine/target wire)) (.length (engine/protocol wire)))]
             (if (< i n) (recur (inc i) (+ size 2 (.length ^String (aget headers i)))) size)))]
     (when (< (long most) size) (refuse! 431 "The headers are too long"))))
 
-(defn- h2? [^Wire wire]
-  (some? (.authority wire)))
+(defn- h2? [wire]
+  (some? (engine/authority wire)))
 
 (defn- check-protocol!
-  [^Wire wire]
-  (let [protocol (.protocol wire)]
+  [wire]
+  (let [protocol (engine/protocol wire)]
     (when-not (if (h2? wire)
                 (.equals "HTTP/2.0" protocol)
                 (or (.equals "HTTP/1.1" protocol) (.equals "HTTP/1.0" protocol)))
@@ -108,8 +80,8 @@
 
 (defn- check-method!
   "A success of CONNECT would open a tunnel."
-  [^Wire wire]
-  (when (.equalsIgnoreCase "CONNECT" (.method wire))
+  [wire]
+  (when (.equalsIgnoreCase "CONNECT" (engine/method wire))
     (refuse! 400 "There is no tunnel here")))
 
 (defn- lower-cased
@@ -120,7 +92,7 @@
     (loop [i 0]
       (when (< i n)
         (let [name (aget headers i), value (aget headers (inc i))]
-          (when-not (clean? value) (refuse! 400 "A header's value has control characters"))
+          (when-not (http/clean? value) (refuse! 400 "A header's value has control characters"))
           (aset lower i (lower-cased-name name))
           (aset lower (inc i) value)
           (recur (+ i 2)))))
@@ -274,11 +246,11 @@
 
 (defn- authority-of
   "Returns the authority that the request names, nil where HTTP/1.0 has none."
-  [^Wire wire headers]
+  [wire headers]
   (let [host (only headers "host")
-        announced (.authority wire)
+        announced (engine/authority wire)
         authority (if (or (nil? announced) (.isEmpty announced)) host announced)]
-    (when (and (nil? authority) (not= "HTTP/1.0" (.protocol wire))) (refuse! 400 "No Host"))
+    (when (and (nil? authority) (not= "HTTP/1.0" (engine/protocol wire))) (refuse! 400 "No Host"))
     (when (and authority host (not (.equalsIgnoreCase ^String host authority)))
       (refuse! 400 "Host is not the authority"))
     (when-not (or (nil? authority) (authority? authority)) (refuse! 400 "Host is not an authority"))
@@ -336,14 +308,14 @@
         (recur (inc i))))))
 
 (defn- origin-form
-  [^Wire wire host]
-  (let [target (.target wire)]
+  [wire host]
+  (let [target (engine/target wire)]
     (check-target! target)
     (cond (.startsWith target "/") target
-          (h2? wire) (if (and (= "*" target) (= "OPTIONS" (.method wire)))
+          (h2? wire) (if (and (= "*" target) (= "OPTIONS" (engine/method wire)))
                        target
                        (refuse! 400 "The target is not a path"))
-          (and (= "*" target) (= "OPTIONS" (.method wire))) target
+          (and (= "*" target) (= "OPTIONS" (engine/method wire))) target
           :else (absolute target host))))
 
 ;; The map
@@ -360,7 +332,7 @@
 
 (defn- method-keyword [^String method]
   (or (known-methods method)
-      (if (token? method)
+      (if (http/token? method)
         (keyword (lower-case method))
         (refuse! 400 "The method is not a token"))))
 
@@ -391,8 +363,8 @@
   "Returns the request map of the wire, with this :body. Throws :thrum/refused with the :status to
   answer for what two servers could read differently, what is no HTTP, and headers of more than
   most-header bytes."
-  [^Wire wire body most-header]
-  (let [raw (.headers wire)
+  [wire body most-header]
+  (let [raw (engine/headers wire)
         _ (check-protocol! wire)
         _ (check-method! wire)
         _ (check-size! wire raw most-header)
@@ -401,30 +373,30 @@
         length (content-length headers)
         host (authority-of wire headers)
         headers (if (h2? wire) (with-host headers host) headers)
-        _ (check-transfer-encoding! headers (.protocol wire) length)
+        _ (check-transfer-encoding! headers (engine/protocol wire) length)
         ^String target (origin-form wire host)
         query (.indexOf target "?")
         fields (header-map headers)
-        ^InetSocketAddress local (.local wire)]
+        ^InetSocketAddress local (engine/local wire)]
     (-> (map-of :server-port (Long/valueOf (.getPort local))
           :server-name (if host (host-name host) (address local))
-          :remote-addr (address (.remote wire))
+          :remote-addr (address (engine/remote wire))
           :uri (if (neg? query) target (subs target 0 query))
           :query-string (when-not (neg? query) (subs target (inc query)))
-          :scheme (if (= "https" (.scheme wire)) :https :http)
-          :request-method (method-keyword (.method wire))
-          :protocol (.protocol wire)
+          :scheme (if (= "https" (engine/scheme wire)) :https :http)
+          :request-method (method-keyword (engine/method wire))
+          :protocol (engine/protocol wire)
           :headers fields
-          :ssl-client-cert (.certificate wire)
+          :ssl-client-cert (engine/certificate wire)
           :body body)
         (with-content fields length))))
 
 (defn told
   "Returns what a request that is refused says of itself, unchecked, for who keeps a log:
   :remote-addr, :uri, :protocol, and :request-method, nil for what is no method."
-  [^Wire wire]
-  (let [method (.method wire)]
-    {:remote-addr (address (.remote wire))
-     :request-method (when (token? method) (keyword (lower-case method)))
-     :uri (first (str/split (.target wire) #"\?" 2))
-     :protocol (.protocol wire)}))
+  [wire]
+  (let [method (engine/method wire)]
+    {:remote-addr (address (engine/remote wire))
+     :request-method (when (http/token? method) (keyword (lower-case method)))
+     :uri (first (str/split (engine/target wire) #"\?" 2))
+     :protocol (engine/protocol wire)}))

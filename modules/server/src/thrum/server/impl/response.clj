@@ -4,7 +4,7 @@
   {:no-doc true}
   (:require
    [clojure.string :as str]
-   [thrum.server.impl.request :as request]
+   [thrum.server.spi.http :as http]
    [thrum.spi :as spi])
   (:import
    (java.util ArrayList Map$Entry Set TreeSet)))
@@ -30,7 +30,7 @@
 
 (defn- check-field
   [name value]
-  (when-not (and (string? name) (request/token? name))
+  (when-not (and (string? name) (http/token? name))
     (throw (garbage (str "A header's name is a token, not " (spi/text name)) {:header name})))
   (when-not (string? value)
     (throw (garbage (str "The header " name

@@ -3,31 +3,25 @@
   scope, one after the other."
   {:no-doc true}
   (:require
-   [clojure.string :as str]
-   [thrum.server.impl.response :as response]
-   [thrum.server.spi]
+   [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
    (java.nio ByteBuffer)
-   (java.nio.charset StandardCharsets)
-   (java.security MessageDigest)
-   (java.util Base64)
-   (java.util.concurrent ArrayBlockingQueue BlockingQueue CountDownLatch TimeUnit)
-   (thrum.server.spi Listener Socket)))
+   (java.util.concurrent ArrayBlockingQueue BlockingQueue CountDownLatch TimeUnit)))
 
 (set! *warn-on-reflection* true)
 
 ;; The socket that callbacks get
 
-(deftype WebSocket [^Socket socket])
+(deftype WebSocket [socket])
 
 (defmethod print-method WebSocket [^WebSocket ws ^java.io.Writer w]
-  (.write w (if (.isOpen ^Socket (.-socket ws)) "#<websocket open>" "#<websocket closed>")))
+  (.write w (if (engine/open? (.-socket ws)) "#<websocket open>" "#<websocket closed>")))
 
 (defn open?
   "Tells whether messages can still be sent."
   [^WebSocket ws]
-  (.isOpen ^Socket (.-socket ws)))
+  (engine/open? (.-socket ws)))
 
 (defn- buffer
   ^ByteBuffer [data]
@@ -43,33 +37,33 @@
   flushed; throws IOException when that fails."
   [^WebSocket ws message]
   (if (instance? CharSequence message)
-    (.text ^Socket (.-socket ws) message)
-    (.binary ^Socket (.-socket ws) (buffer message)))
+    (engine/send-text! (.-socket ws) message)
+    (engine/send-binary! (.-socket ws) (buffer message)))
   nil)
 
 (defn ping!
   "Sends a ping, with data or without."
   [^WebSocket ws data]
-  (.ping ^Socket (.-socket ws) (buffer data))
+  (engine/send-ping! (.-socket ws) (buffer data))
   nil)
 
 (defn pong!
   "Sends a pong, with data or without."
   [^WebSocket ws data]
-  (.pong ^Socket (.-socket ws) (buffer data))
+  (engine/send-pong! (.-socket ws) (buffer data))
   nil)
 
 (defn close!
   "Closes with this code (RFC 6455, 7.4) and reason; nothing where it is closed already."
   [^WebSocket ws code reason]
   (when (open? ws)
-    (.close ^Socket (.-socket ws) (int code) reason))
+    (engine/close! (.-socket ws) (int code) reason))
   nil)
 
 (defn abort!
   "Cuts the connection; its listener is told of the end, as of any other."
   [^WebSocket ws]
-  (.abort ^Socket (.-socket ws)))
+  (engine/disconnect! (.-socket ws)))
 
 ;; Ring, where it is there
 
@@ -137,19 +131,19 @@
     (.await done)))
 
 (deftype Inbox [listener ^BlockingQueue events]
-  Listener
-  (opened [_ socket] (tell! events :on-open socket))
-  (text [_ socket message] (hand-over! events :on-message socket message))
-  (binary [_ socket message] (hand-over! events :on-message socket message))
-  (ping [_ socket data] (hand-over! events :on-ping socket data))
-  (pong [_ socket data] (hand-over! events :on-pong socket data))
-  (failed [_ socket throwable] (tell! events :on-error socket throwable))
-  (closed [_ socket code reason] (tell! events :on-close socket code reason)))
+  engine/Listener
+  (on-open [_ socket] (tell! events :on-open socket))
+  (on-text [_ socket message] (hand-over! events :on-message socket message))
+  (on-binary [_ socket message] (hand-over! events :on-message socket message))
+  (on-ping [_ socket data] (hand-over! events :on-ping socket data))
+  (on-pong [_ socket data] (hand-over! events :on-pong socket data))
+  (on-error [_ socket throwable] (tell! events :on-error socket throwable))
+  (on-close [_ socket code reason] (tell! events :on-close socket code reason)))
 
 (defn inbox
   "Returns what an engine tells of a websocket to, for this Ring listener. Throws :thrum/response
   for what is none."
-  ^Listener [listener]
+  [listener]
   (when-not (or (map? listener) (listens? :Listener listener))
     (throw
       (ex-info
@@ -199,7 +193,7 @@
           (.poll ^BlockingQueue (.-events inbox) patience-s TimeUnit/SECONDS)]
       (some-> done
               (.countDown))
-      (when socket (.abort ^Socket socket))
+      (when socket (engine/disconnect! socket))
       (when (and callback (not= :on-close callback)) (recur)))))
 
 (defn attend!
@@ -211,89 +205,6 @@
       (deliver-all! inbox (fn [ws] (vreset! current ws) (opened ws)))
       (catch Throwable t
         (Thread/interrupted)
-        (some-> ^WebSocket @current ^Socket (.-socket) (.abort))
+        (some-> @current abort!)
         (discard-all! inbox)
         (throw t)))))
-
-;; Handshakes
-
-(defn- accept-key [key]
-  (->> (.getBytes (str key "258EAFA5-E914-47DA-95CA-C5AB0DC85B11") StandardCharsets/US_ASCII)
-       (.digest (MessageDigest/getInstance "SHA-1"))
-       (.encodeToString (Base64/getEncoder))))
-
-(defn handshake
-  "Returns the headers that accept a websocket, as pairs; key: the client's; protocol: the
-  subprotocol, or nil."
-  [key protocol]
-  (cond-> [["Upgrade" "websocket"] ["Connection" "Upgrade"]
-           ["Sec-WebSocket-Accept" (accept-key key)]]
-    protocol (conj ["Sec-WebSocket-Protocol" protocol])))
-
-;; Who may open one
-
-(defn- header [request k]
-  (get-in request [:headers k]))
-
-(defn- listed?
-  "Tells whether a header that is a list of names has this one, in any case."
-  [request k ^String name]
-  (some #(.equalsIgnoreCase name (str/trim %)) (some-> (header request k) (str/split #","))))
-
-(defn- asks?
-  "Tells whether the request asks for a websocket of the version that there is (RFC 6455, 4.2.1)."
-  [request]
-  (and (.equalsIgnoreCase "websocket" (header request "upgrade"))
-       (listed? request "connection" "upgrade")
-       (= "13" (header request "sec-websocket-version"))))
-
-(defn- body? [{:keys [content-length] :as request}]
-  (or (header request "transfer-encoding")
-      (pos? (long (or content-length 0)))))
-
-(defn- well-formed?
-  "Tells whether the request that asks for a websocket may: a GET of HTTP/1.1 without a body, with a
-  key of 16 bytes in base64."
-  [request]
-  (and (= :get (:request-method request))
-       (= "HTTP/1.1" (:protocol request))
-       (re-matches #"[A-Za-z0-9+/]{22}==" (or (header request "sec-websocket-key") ""))
-       (not (body? request))))
-
-(defn- same-host? [^String origin request]
-  (let [[_ authority] (re-matches #"(?i)https?://([^/?#]+)" origin)
-        ^String host (header request "host")]
-    (boolean (and authority host (.equalsIgnoreCase host ^String authority)))))
-
-(defn- allowed? [origins origin request]
-  (cond
-    (or (nil? origin) (= :any origins)) true
-    (nil? origins) (same-host? origin request)
-    :else (boolean (some #(.equalsIgnoreCase ^String % ^String origin) origins))))
-
-(defn refusal
-  "Returns the response for a request that must not become a websocket, nil for one that may.
-  origins: the option :ws-origins."
-  [request origins]
-  (cond (not (asks? request))
-        (if (= "HTTP/1.1" (:protocol request))
-          (assoc (response/plain 426 "Upgrade" "websocket" "Sec-WebSocket-Version" "13")
-                 :body
-                 "upgrade required")
-          (response/plain 400))
-        (not (well-formed? request)) (response/plain 400 "Connection" "close")
-        (not (allowed? origins (header request "origin") request)) (response/plain 403)
-        :else nil))
-
-(defn check-protocol!
-  "Throws :thrum/response where the handler has chosen a subprotocol that the client does not offer:
-  the client would have to hang up."
-  [request protocol]
-  (when-not (or (nil? protocol)
-                (some #(= protocol (str/trim %))
-                      (some-> (header request "sec-websocket-protocol")
-                              (str/split #","))))
-    (throw (ex-info (str "The client does not offer the subprotocol " (spi/text protocol))
-                    {:type :thrum/response
-                     :protocol protocol
-                     :offered (header request "sec-websocket-protocol")}))))

@@ -4,7 +4,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
-   [thrum.server.spi :as spi]
+   [thrum.server.impl.engines :as engines]
    [thrum.server.tck :as tck]
    [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.leak :as leak]))
@@ -33,7 +33,7 @@
   (remove (set (flatten once-a-jvm)) (map :id (tck/cases))))
 
 (deftest the-jdk-engine-keeps-the-contract
-  (run! check (tck/run server/run-server {:only (others), :gaps (:gaps (spi/named :jdk))})))
+  (run! check (tck/run server/run-server {:only (others), :gaps (:gaps (engines/named :jdk))})))
 
 (defn -main
   "What a child JVM runs: prints the outcomes of the cases of these names; exits with how many did

@@ -3,7 +3,7 @@
   a chunk as a whole, whatever its size, refuses extensions and trailers, and does not look at what
   ends a chunk."
   (:require
-   [thrum.server.impl.request :as request])
+   [thrum.server.spi.http :as http])
   (:import
    (java.io IOException InputStream)
    (thrum.server.engine.helidon.input Input)))
@@ -46,8 +46,8 @@
   [^String line]
   (let [colon (.indexOf line ":")]
     (and (pos? colon)
-         (request/token? (subs line 0 colon))
-         (request/clean? (subs line (inc colon))))))
+         (http/token? (subs line 0 colon))
+         (http/clean? (subs line (inc colon))))))
 
 (def ^:private ^:const line-end 2)
 

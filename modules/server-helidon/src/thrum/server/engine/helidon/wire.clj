@@ -5,15 +5,14 @@
    [thrum.server.engine.helidon.body :as body]
    [thrum.server.engine.helidon.connection :as connection]
    [thrum.server.engine.helidon.head :as head]
-   [thrum.server.spi])
+   [thrum.server.spi :as engine])
   (:import
    (java.io IOException)
    (java.util.concurrent CountDownLatch)
    (thrum.server.engine.helidon.answer Begun)
    (thrum.server.engine.helidon.body Body)
    (thrum.server.engine.helidon.connection Connection)
-   (thrum.server.engine.helidon.head Head)
-   (thrum.server.spi Wire)))
+   (thrum.server.engine.helidon.head Head)))
 
 (set! *warn-on-reflection* true)
 
@@ -64,9 +63,9 @@
   (keep [_] (boolean keep))
   (over [this]
     (Thread/interrupted)
-    (when-not complete (.abort this))
+    (when-not complete (engine/abort! this))
     (when (and keep body (not (body/skip-rest! body))) (set! keep false)))
-  Wire
+  engine/Wire
   (method [_] (.-method head))
   (target [_] (.-target head))
   (protocol [_] (.-protocol head))
@@ -84,30 +83,30 @@
                        {:ask #(.ask this)
                         :most-trailers (connection/option (.-connection ends) :max-header-bytes)}))
       (body/stream body)))
-  (send [this status headers bytes]
+  (send! [this status headers bytes]
     (let [length (some-> ^bytes bytes
                          alength)]
       (answer/write-whole! (.-connection ends)
                            (.head this status headers (when length ["Content-Length" length]))
                            bytes)
       (.complete this)))
-  (begin [this status headers length]
+  (begin! [this status headers length]
     (let [chunked? (and (neg? length) (not (head/http-1-0? head)))]
       (set! unending (and (neg? length) (not chunked?)))
       (let [framing (cond chunked? ["Transfer-Encoding" "chunked"]
                           (not (neg? length)) ["Content-Length" length])]
         (set! begun (answer/begun (.-connection ends) (.head this status headers framing) chunked?))
         (answer/stream begun))))
-  (end [this] (.finish ^Begun begun) (.complete this))
-  (abort [_]
+  (end! [this] (.finish ^Begun begun) (.complete this))
+  (abort! [_]
     (when-not complete
       (set! keep false)
       (let [^Connection connection (.-connection ends)]
         (if unending (.reset connection) (.cut connection)))
       (.countDown ^CountDownLatch (.-over ends))))
-  (watch [_ _gone] false)
-  (unwatch [_] nil)
-  (upgrade [_ _headers _protocol _listener]
+  (watch! [_ _gone] false)
+  (unwatch! [_] nil)
+  (upgrade! [_ _headers _protocol _listener]
     (throw (UnsupportedOperationException. "This engine has no websockets"))))
 
 (defn serve!

@@ -5,7 +5,7 @@
    [clojure.string :as str]
    [thrum.server.engine.http-kit.connection :as connection]
    [thrum.server.engine.http-kit.library :as library]
-   [thrum.server.spi]
+   [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
    (java.io IOException)
@@ -14,8 +14,7 @@
    (java.nio.charset StandardCharsets)
    (java.util.concurrent LinkedBlockingQueue TimeUnit)
    (java.util.concurrent.locks ReentrantLock)
-   (thrum.server.engine.http_kit.connection Connection Tenant)
-   (thrum.server.spi Listener Socket)))
+   (thrum.server.engine.http_kit.connection Connection Tenant)))
 
 (set! *warn-on-reflection* true)
 
@@ -138,14 +137,14 @@
           (set! due (after-ms goodbye-ms now))
           (set! heard true)
           (.add events [:idle 1001 "Idle for too long"])))))
-  Socket
-  (isOpen [_] (not (or said-goodbye heard)))
-  (text [this message] (.write this :text (.getBytes (str message) StandardCharsets/UTF_8)))
-  (binary [this message] (.write this :binary (bytes-in message)))
-  (ping [this data] (.write this :ping (bytes-in data)))
-  (pong [this data] (.write this :pong (bytes-in data)))
-  (close [this code reason] (.write this :close (close-payload code reason)))
-  (abort [_] (connection/break! connection)))
+  engine/Socket
+  (open? [_] (not (or said-goodbye heard)))
+  (send-text! [this message] (.write this :text (.getBytes (str message) StandardCharsets/UTF_8)))
+  (send-binary! [this message] (.write this :binary (bytes-in message)))
+  (send-ping! [this data] (.write this :ping (bytes-in data)))
+  (send-pong! [this data] (.write this :pong (bytes-in data)))
+  (close! [this code reason] (.write this :close (close-payload code reason)))
+  (disconnect! [_] (connection/break! connection)))
 
 ;; Telling the listener
 
@@ -153,27 +152,27 @@
   (String. data StandardCharsets/UTF_8))
 
 (defn- finish!
-  [^Listener listener ^WebSocket socket [event code reason]]
+  [listener ^WebSocket socket [event code reason]]
   (when (= :flaw event)
-    (.failed listener
-             socket
-             (IOException. (str "The client broke the protocol of websockets: " code))))
+    (engine/on-error listener
+      socket
+      (IOException. (str "The client broke the protocol of websockets: " code))))
   (when-not (= :lost event) (.end socket code reason))
-  (.closed listener socket (int code) (str reason)))
+  (engine/on-close listener socket (int code) (str reason)))
 
 (defn- tell!
   "Tells the listener of an event; returns whether there will be others."
-  [^Listener listener socket [event data :as all]]
+  [listener socket [event data :as all]]
   (case event
-    :text (.text listener socket (text-of data))
-    :binary (.binary listener socket (ByteBuffer/wrap data))
-    :ping (.ping listener socket (ByteBuffer/wrap data))
-    :pong (.pong listener socket (ByteBuffer/wrap data))
+    :text (engine/on-text listener socket (text-of data))
+    :binary (engine/on-binary listener socket (ByteBuffer/wrap data))
+    :ping (engine/on-ping listener socket (ByteBuffer/wrap data))
+    :pong (engine/on-pong listener socket (ByteBuffer/wrap data))
     (finish! listener socket all))
   (contains? #{:text :binary :ping :pong} event))
 
-(defn- attend! [^Listener listener ^WebSocket socket]
-  (.opened listener socket)
+(defn- attend! [listener ^WebSocket socket]
+  (engine/on-open listener socket)
   (while (tell! listener socket (.next socket))))
 
 (defn open!

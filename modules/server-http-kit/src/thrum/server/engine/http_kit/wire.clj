@@ -8,8 +8,8 @@
    [thrum.server.engine.http-kit.head :as head]
    [thrum.server.engine.http-kit.library :as library]
    [thrum.server.engine.http-kit.websocket :as websocket]
-   [thrum.server.impl.websocket :as sockets]
-   [thrum.server.spi]
+   [thrum.server.spi :as engine]
+   [thrum.server.spi.http :as http]
    [thrum.spi :as spi])
   (:import
    (java.io ByteArrayOutputStream IOException OutputStream)
@@ -17,8 +17,7 @@
    (java.util.concurrent CountDownLatch TimeUnit)
    (java.util.concurrent.atomic AtomicReference)
    (thrum.server.engine.http_kit.body Body)
-   (thrum.server.engine.http_kit.connection Connection Tenant)
-   (thrum.server.spi Wire)))
+   (thrum.server.engine.http_kit.connection Connection Tenant)))
 
 (set! *warn-on-reflection* true)
 
@@ -34,8 +33,8 @@
 
 (defn header-bytes
   "Returns how long the line and the headers of the request were, about."
-  ^long [^Wire wire]
-  (transduce (map #(+ 2 (count %))) + (+ 16 (count (.target wire))) (.headers wire)))
+  ^long [wire]
+  (transduce (map #(+ 2 (count %))) + (+ 16 (count (engine/target wire))) (engine/headers wire)))
 
 (defn- announced
   "Returns the length of the body that is announced, :chunked, or nil where there is none. Whether
@@ -114,7 +113,7 @@
                       ^:volatile-mutable ^Body body ^:volatile-mutable complete]
   IAnswer
   (invite [this]
-    (when (and (not framing) (waits? protocol (.headers this)))
+    (when (and (not framing) (waits? protocol (engine/headers this)))
       (connection/write! connection [go-on])))
   (open [this how status headers extra]
     (set! framing how)
@@ -123,7 +122,7 @@
                (not= :close how)
                (not (head/closes? headers))
                ;; The body that the client waits to be asked for may come or not.
-               (not (and body (not (.begun body)) (waits? protocol (.headers this))))))
+               (not (and body (not (.begun body)) (waits? protocol (engine/headers this))))))
     (set! head (head/head lib status headers (into extra (connection-lines keep protocol headers)))))
   (emit [_ part]
     (when-let [arrays (seq (cond->> (framed framing part) head (cons head)))]
@@ -136,7 +135,7 @@
     ;; Whoever answers in the place of a late handler may still be at it.
     (when-not complete (.await ended answer-ms TimeUnit/MILLISECONDS))
     (cond (= :upgraded complete) nil
-          (not complete) (.abort this)
+          (not complete) (engine/abort! this)
           (not keep) nil
           (and body (not (body/skip-rest! body))) (connection/end! connection)
           ;; http-kit goes on with the connection's next request.
@@ -149,7 +148,7 @@
   (frame [_ _frame])
   (flawed [_ _code])
   (look [_ _now])
-  Wire
+  engine/Wire
   (method [_] (str (library/value lib :request->method request)))
   (target [_] (target lib request))
   (protocol [_] protocol)
@@ -160,7 +159,7 @@
   (local [_] (.getLocalAddress ^SocketChannel (.-socket connection)))
   (certificate [_] nil)
   (body [this]
-    (when-some [length (announced (.headers this))]
+    (when-some [length (announced (engine/headers this))]
       (let [key (.-key connection)
             input (library/take-input! lib key)
             finish (fn [rest] (library/return-input! lib key rest) (.bodyRead this))]
@@ -172,11 +171,11 @@
                           :finish finish
                           :most-trailers (connection/option connection :max-header-bytes)}))
         (body/stream body))))
-  (send [this status headers body]
+  (send! [this status headers body]
     (.open this :length status headers (if body [["Content-Length" (alength ^bytes body)]] []))
     (.emit this (or body nothing))
     (.complete this))
-  (begin [this status headers length]
+  (begin! [this status headers length]
     (let [framing (cond (<= 0 length) :length
                         (= "HTTP/1.0" protocol) :close
                         :else :chunked)]
@@ -189,30 +188,30 @@
                :chunked [["Transfer-Encoding" "chunked"]]
                :close []))
       (buffered this held)))
-  (end [this]
+  (end! [this]
     (.emit this (.toByteArray held))
     (when (= :chunked framing) (connection/write! connection [last-chunk]))
     (.complete this))
-  (abort [_]
+  (abort! [_]
     (when-not complete
       ;; The end of the connection would look like that of the body.
       (if (= :close framing) (connection/break! connection) (connection/close! connection)))
     (.countDown ended))
   ;; While http-kit reads on, it would take the bytes of a body: a client that goes then is noticed
   ;; by whoever reads it.
-  (watch [_ f]
+  (watch! [_ f]
     (.set gone f)
     (when (or (nil? body) (.ended body)) (connection/read-on! connection true))
     (when-not (.isValid ^SelectionKey (.-key connection))
       (some-> ^Runnable (.getAndSet gone nil)
               .run))
     true)
-  (unwatch [_] (when (.getAndSet gone nil) (connection/read-on! connection false)))
-  (upgrade [this headers protocol listener]
+  (unwatch! [_] (when (.getAndSet gone nil) (connection/read-on! connection false)))
+  (upgrade! [this headers protocol listener]
     (when-not (library/value lib :request->websocket request)
       (throw (IOException. "No websocket was asked for")))
-    (let [key (head/value (.headers this) "sec-websocket-key")]
-      (connection/write! connection [(head/head lib 101 headers (sockets/handshake key protocol))]))
+    (let [key (head/value (engine/headers this) "sec-websocket-key")]
+      (connection/write! connection [(head/head lib 101 headers (http/websocket-headers key protocol))]))
     (set! complete :upgraded)
     (websocket/open! lib connection listener)
     (library/call lib :open-websocket (library/value lib :request->channel request) {})))

@@ -3,7 +3,7 @@
   do not block, so that an interrupt of a thread that writes ends its wait and leaves the
   connection, which other requests may be on, alone."
   (:require
-   [thrum.server.impl.flow :as flow])
+   [thrum.server.spi.flow :as flow])
   (:import
    (java.io BufferedOutputStream OutputStream)
    (java.nio ByteBuffer)

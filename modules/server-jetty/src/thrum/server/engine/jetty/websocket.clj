@@ -1,8 +1,8 @@
 (ns thrum.server.engine.jetty.websocket
   "A request that becomes a websocket, over Jetty's."
   (:require
-   [thrum.server.impl.flow :as flow]
-   [thrum.server.spi])
+   [thrum.server.spi :as engine]
+   [thrum.server.spi.flow :as flow])
   (:import
    (java.io IOException)
    (java.nio ByteBuffer)
@@ -14,8 +14,7 @@
    (org.eclipse.jetty.server Request Response Server)
    (org.eclipse.jetty.util Callback)
    (org.eclipse.jetty.websocket.api Callback$Completable Session Session$Listener$AutoDemanding)
-   (org.eclipse.jetty.websocket.server ServerUpgradeResponse ServerWebSocketContainer WebSocketCreator)
-   (thrum.server.spi Listener Socket)))
+   (org.eclipse.jetty.websocket.server ServerUpgradeResponse ServerWebSocketContainer WebSocketCreator)))
 
 (set! *warn-on-reflection* true)
 
@@ -29,14 +28,14 @@
      (flow/await! ~done)))
 
 (deftype JettySocket [^Session session ^AtomicBoolean over]
-  Socket
-  (isOpen [_] (and (not (.get over)) (.isOpen session)))
-  (text [_ message] (flushed [done over] (.sendText session (str message) done)))
-  (binary [_ message] (flushed [done over] (.sendBinary session message done)))
-  (ping [_ data] (flushed [done over] (.sendPing session data done)))
-  (pong [_ data] (flushed [done over] (.sendPong session data done)))
-  (close [_ code reason] (flushed [done over] (.close session code reason done)))
-  (abort [_] (.disconnect session)))
+  engine/Socket
+  (open? [_] (and (not (.get over)) (.isOpen session)))
+  (send-text! [_ message] (flushed [done over] (.sendText session (str message) done)))
+  (send-binary! [_ message] (flushed [done over] (.sendBinary session message done)))
+  (send-ping! [_ data] (flushed [done over] (.sendPing session data done)))
+  (send-pong! [_ data] (flushed [done over] (.sendPong session data done)))
+  (close! [_ code reason] (flushed [done over] (.close session code reason done)))
+  (disconnect! [_] (.disconnect session)))
 
 (defn- copied
   "Returns a buffer of its own: Jetty's is used again when the callback is over."
@@ -46,7 +45,7 @@
 ;; What the listener is told. Messages are told on Jetty's thread: while the listener is busy
 ;; nothing more is read. The end is told on threads of its own, one after the other: Jetty must go
 ;; on, and let a send fail that the listener may be in.
-(deftype Teller [^Listener listener ^Lock turn ^AtomicReference last-words])
+(deftype Teller [listener ^Lock turn ^AtomicReference last-words])
 
 (defn- tell!
   "Calls (f listener) when it is this thread's turn."
@@ -74,7 +73,7 @@
 
 (defn- endpoint
   "Returns what Jetty tells of the session, for listener; opened is completed when it is open."
-  [^Listener listener ^CompletableFuture opened]
+  [listener ^CompletableFuture opened]
   (let [socket (promise)
         over (AtomicBoolean.)
         teller (Teller. listener (ReentrantLock. true) (AtomicReference.))]
@@ -83,20 +82,20 @@
       (onWebSocketOpen [_ session]
         (deliver socket (JettySocket. session over))
         (.complete opened nil)
-        (tell! teller #(.opened ^Listener % @socket)))
-      (onWebSocketText [_ message] (tell! teller #(.text ^Listener % @socket message)))
+        (tell! teller #(engine/on-open % @socket)))
+      (onWebSocketText [_ message] (tell! teller #(engine/on-text % @socket message)))
       (onWebSocketBinary [_ payload callback]
-        (let [message (copied payload)] (tell! teller #(.binary ^Listener % @socket message)))
+        (let [message (copied payload)] (tell! teller #(engine/on-binary % @socket message)))
         (.succeed callback))
-      (onWebSocketPing [_ payload] (tell! teller #(.ping ^Listener % @socket payload)))
-      (onWebSocketPong [_ payload] (tell! teller #(.pong ^Listener % @socket payload)))
+      (onWebSocketPing [_ payload] (tell! teller #(engine/on-ping % @socket payload)))
+      (onWebSocketPong [_ payload] (tell! teller #(engine/on-pong % @socket payload)))
       (onWebSocketError [_ cause]
         (.set over true)
-        (when (realized? socket) (tell-later! teller #(.failed ^Listener % @socket cause))))
+        (when (realized? socket) (tell-later! teller #(engine/on-error % @socket cause))))
       (onWebSocketClose [_ code reason callback]
         (.set over true)
         (when (realized? socket)
-          (tell-later! teller #(.closed ^Listener % @socket code (or reason ""))))
+          (tell-later! teller #(engine/on-close % @socket code (or reason ""))))
         (.succeed callback)))))
 
 (defn- creator

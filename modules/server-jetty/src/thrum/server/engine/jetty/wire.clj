@@ -5,7 +5,7 @@
    [thrum.server.engine.jetty.outgoing :as outgoing]
    [thrum.server.engine.jetty.watch :as watch]
    [thrum.server.engine.jetty.websocket :as websocket]
-   [thrum.server.spi])
+   [thrum.server.spi :as engine])
   (:import
    (java.io IOException)
    (java.net StandardSocketOptions)
@@ -18,8 +18,7 @@
    (org.eclipse.jetty.http HttpField HttpFields HttpFields$Mutable HttpHeader HttpURI HttpVersion)
    (org.eclipse.jetty.io Content$Source EndPoint EndPoint$Wrapper EofException)
    (org.eclipse.jetty.server ConnectionMetaData Request Request$Handler$AbortException Response)
-   (org.eclipse.jetty.util BufferUtil Callback)
-   (thrum.server.spi Wire)))
+   (org.eclipse.jetty.util BufferUtil Callback)))
 
 (set! *warn-on-reflection* true)
 
@@ -169,12 +168,12 @@
   (write [this last bytes]
     (try
       (outgoing/write! response (boolean last) bytes)
-      (catch Throwable t (.abort this) (throw t))))
+      (catch Throwable t (engine/abort! this) (throw t))))
   (complete [_]
     (when-not (.compareAndSet over false true) (throw (IOException. "The exchange was aborted")))
     (.succeeded callback))
   (completed [_] (.get over))
-  Wire
+  engine/Wire
   (method [_] (.getMethod request))
   (target [_] (as-sent (target-of (.getHttpURI request))))
   (protocol [_] (.asString (.getHttpVersion (meta-data request))))
@@ -185,7 +184,7 @@
   (local [_] (.getLocalSocketAddress (meta-data request)))
   (certificate [_] (certificate-of request))
   (body [_] (when (body? request shared) (Content$Source/asInputStream request)))
-  (send [this status headers body]
+  (send! [this status headers body]
     (set-head! response status headers)
     (if body
       (.write this true (ByteBuffer/wrap body))
@@ -193,26 +192,26 @@
         (when (length-open? response) (.write this false BufferUtil/EMPTY_BUFFER))
         (.write this true BufferUtil/EMPTY_BUFFER)))
     (.complete this))
-  (begin [this status headers length]
+  (begin! [this status headers length]
     (set-head! response status headers)
     (frame! request response length)
     (let [[stream finish!] (outgoing/stream #(.write this %1 %2))]
       (set! finish finish!)
       stream))
-  (end [this] (finish) (.complete this))
-  (abort [this]
+  (end! [this] (finish) (.complete this))
+  (abort! [this]
     (when (.compareAndSet over false true)
-      (.unwatch this)
+      (engine/unwatch! this)
       (if shared
         (events/uncounted (end-point request) request #(fail! request callback))
         (do
           (close-connection! request response)
           (fail! request callback)))))
-  (watch [_ gone] (set! watched (watch/watch request gone)) (some? watched))
-  (unwatch [_]
+  (watch! [_ gone] (set! watched (watch/watch request gone)) (some? watched))
+  (unwatch! [_]
     (some-> watched
             (watch/end!)))
-  (upgrade [_ headers protocol listener]
+  (upgrade! [_ headers protocol listener]
     (add-headers! (.getHeaders response) headers)
     (websocket/upgrade! container request response callback protocol listener)
     (when-not (.compareAndSet over false true) (throw (IOException. "The exchange was aborted")))))
@@ -230,5 +229,5 @@
   (try
     (serve wire)
     (catch Throwable t
-      (.abort wire)
+      (engine/abort! wire)
       (throw t))))

@@ -7,13 +7,13 @@
    [thrum.server.engine.jetty :as jetty]
    [thrum.server.engine.jetty.frames :as frames]
    [thrum.server.impl.options :as options]
+   [thrum.server.spi :as engine]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
    (java.io IOException InputStream)
    (java.net URI)
-   (java.net.http HttpClient HttpClient$Version HttpRequest HttpResponse HttpResponse$BodyHandlers)
-   (thrum.server.spi Running Wire)))
+   (java.net.http HttpClient HttpClient$Version HttpRequest HttpResponse HttpResponse$BodyHandlers)))
 
 (set! *warn-on-reflection* true)
 
@@ -133,29 +133,29 @@
 
 ;; The engine by itself: thrum.server would clear such an interrupt away.
 
-(defn- send-text! [^Wire wire ^String text]
-  (.send wire 200 (object-array 0) (.getBytes text)))
+(defn- send-text! [wire ^String text]
+  (engine/send! wire 200 (object-array 0) (.getBytes text)))
 
 (defmacro ^:private with-engine
   "Evaluates body with a client of the engine, which calls serve."
   [[client serve] & body]
-  `(let [^Running running#
+  `(let [running#
          ((:start jetty/engine) (options/checked jetty/engine {:port 0, :h2c? true}) ~serve)]
      (try
-       (let [~client (frames/connect (.port running#))]
+       (let [~client (frames/connect (engine/port running#))]
          (try
            ~@body
            (finally
              (frames/close! ~client))))
        (finally
-         (.close running#)))))
+         (engine/stop! running#)))))
 
 (defn- interrupted
   "Calls (f wire) on a thread that is interrupted, if the target is /interrupted; answers the rest."
   [f]
-  (fn [^Wire wire]
-    (if (= "/interrupted" (.target wire))
-      (try (f wire) (catch IOException _ (.abort wire)) (finally (Thread/interrupted)))
+  (fn [wire]
+    (if (= "/interrupted" (engine/target wire))
+      (try (f wire) (catch IOException _ (engine/abort! wire)) (finally (Thread/interrupted)))
       (send-text! wire "ok"))))
 
 (deftest a-thread-that-is-interrupted-writes-to-nobodys-harm
@@ -173,8 +173,8 @@
 
 (deftest a-thread-that-is-interrupted-reads-to-nobodys-harm
   (let [gate (promise)]
-    (with-engine [c (interrupted (fn [^Wire wire]
-                                   (let [body (.body wire)]
+    (with-engine [c (interrupted (fn [wire]
+                                   (let [body (engine/body wire)]
                                      (deref gate 5000 nil)
                                      (.interrupt (Thread/currentThread))
                                      (.readAllBytes body))))]

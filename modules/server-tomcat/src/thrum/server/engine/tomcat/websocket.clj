@@ -5,8 +5,8 @@
   dropped, by the link that it has for extensions in the chain which its frames go through."
   (:require
    [thrum.server.engine.tomcat.connections :as connections]
-   [thrum.server.impl.websocket :as websocket]
-   [thrum.server.spi]
+   [thrum.server.spi :as engine]
+   [thrum.server.spi.http :as http]
    [thrum.spi :as spi])
   (:import
    (jakarta.servlet Filter FilterRegistration$Dynamic ServletContext)
@@ -23,8 +23,7 @@
    (org.apache.coyote.http11.upgrade InternalHttpUpgradeHandler)
    (org.apache.tomcat.util.net AbstractEndpoint$Handler$SocketState)
    (org.apache.tomcat.websocket Constants MessagePart Transformation TransformationResult WsSession)
-   (org.apache.tomcat.websocket.server WsHandshakeRequest WsHttpUpgradeHandler WsSci WsServerContainer)
-   (thrum.server.spi Listener Socket)))
+   (org.apache.tomcat.websocket.server WsHandshakeRequest WsHttpUpgradeHandler WsSci WsServerContainer)))
 
 (set! *warn-on-reflection* true)
 
@@ -69,14 +68,14 @@
        (throw (IOException. "The websocket is closed" e#)))))
 
 (deftype TomcatSocket [^WsSession session ^AtomicBoolean over abort!]
-  Socket
-  (isOpen [_] (and (not (.get over)) (.isOpen session)))
-  (text [_ message] (flushed over (.sendText (.getBasicRemote session) (str message))))
-  (binary [_ message] (flushed over (.sendBinary (.getBasicRemote session) message)))
-  (ping [_ data] (flushed over (.sendPing (.getBasicRemote session) data)))
-  (pong [_ data] (flushed over (.sendPong (.getBasicRemote session) data)))
-  (close [_ code text] (flushed over (.close session (reason code text))))
-  (abort [_] (abort!)))
+  engine/Socket
+  (open? [_] (and (not (.get over)) (.isOpen session)))
+  (send-text! [_ message] (flushed over (.sendText (.getBasicRemote session) (str message))))
+  (send-binary! [_ message] (flushed over (.sendBinary (.getBasicRemote session) message)))
+  (send-ping! [_ data] (flushed over (.sendPing (.getBasicRemote session) data)))
+  (send-pong! [_ data] (flushed over (.sendPong (.getBasicRemote session) data)))
+  (close! [_ code text] (flushed over (.close session (reason code text))))
+  (disconnect! [_] (abort!)))
 
 ;; What is received
 
@@ -147,16 +146,16 @@
 
 (defn- listen!
   "Has the listener told of the session's messages."
-  [^WsSession session socket ^Listener listener most]
-  (let [^MessageHandler$Partial text (joined session most (texts) #(.text listener socket %))
-        ^MessageHandler$Partial binary (joined session most (binaries) #(.binary listener socket %))
+  [^WsSession session socket listener most]
+  (let [^MessageHandler$Partial text (joined session most (texts) #(engine/on-text listener socket %))
+        ^MessageHandler$Partial binary (joined session most (binaries) #(engine/on-binary listener socket %))
         ^MessageHandler$Whole pong (reify
                                      MessageHandler$Whole
                                      (onMessage [_ message]
-                                       (.pong listener
-                                              socket
-                                              (ByteBuffer/wrap (bytes-of (.getApplicationData
-                                                                           ^PongMessage message))))))]
+                                       (engine/on-pong listener
+                                         socket
+                                         (ByteBuffer/wrap (bytes-of (.getApplicationData
+                                                                      ^PongMessage message))))))]
     (doto session
       (.addMessageHandler String text)
       (.addMessageHandler ByteBuffer binary)
@@ -182,7 +181,7 @@
 ;; The end is told on threads of its own, one after the other: a send that fails ends the session,
 ;; and the listener may be in it. opened?: completed when the session is open. wrapper: a promise of
 ;; the connection. said: completed when all that is to be told later has been.
-(deftype Conversation [^Listener listener options endpoint ^CompletableFuture opened? wrapper
+(deftype Conversation [listener options endpoint ^CompletableFuture opened? wrapper
                        ^AtomicBoolean over ^:volatile-mutable socket
                        ^:unsynchronized-mutable ^CompletableFuture said]
   Life
@@ -196,13 +195,13 @@
       (set! socket (TomcatSocket. session over #(.abort this)))
       (listen! session socket listener ws-max-message-bytes)
       (.complete opened? nil)
-      (.opened listener socket)))
-  (pinged [_ data] (.ping listener socket data))
-  (failed [this throwable] (when socket (.later this #(.failed listener socket throwable))))
+      (engine/on-open listener socket)))
+  (pinged [_ data] (engine/on-ping listener socket data))
+  (failed [this throwable] (when socket (.later this #(engine/on-error listener socket throwable))))
   (closed [this code reason]
     (.completeExceptionally opened? (IOException. "The websocket is closed"))
     (when (and socket (.compareAndSet over false true))
-      (.later this #(.closed listener socket code (or reason "")))))
+      (.later this #(engine/on-close listener socket code (or reason "")))))
   (later [this say] (locking this (set! said (.thenRunAsync said say elsewhere))))
   (abort [_] (connections/abandon! endpoint @wrapper)))
 
@@ -298,7 +297,7 @@
                   (tomcats-handler container conversation (.equals (.scheme request) "https"))
                   conversation)]
     (doseq [[^String field ^String value]
-            (websocket/handshake (.getHeader request "sec-websocket-key") protocol)]
+            (http/websocket-headers (.getHeader request "sec-websocket-key") protocol)]
       (.setString (.addValue (.getMimeHeaders response) field) value))
     (.setStatus response 101)
     (.action request ActionCode/UPGRADE (UpgradeToken. handler nil nil "websocket"))

@@ -15,8 +15,8 @@
    [thrum.server.engine.tomcat.connections :as connections]
    [thrum.server.engine.tomcat.stream :as stream]
    [thrum.server.engine.tomcat.websocket :as websocket]
-   [thrum.server.impl.flow :as flow]
-   [thrum.server.spi]
+   [thrum.server.spi :as engine]
+   [thrum.server.spi.flow :as flow]
    [thrum.spi :as spi])
   (:import
    (jakarta.servlet RequestDispatcher)
@@ -32,8 +32,7 @@
    (org.apache.coyote ActionCode CloseNowException Request Response)
    (org.apache.tomcat.util.buf MessageBytes)
    (org.apache.tomcat.util.http MimeHeaders)
-   (org.apache.tomcat.util.net ApplicationBufferHandler)
-   (thrum.server.spi Wire)))
+   (org.apache.tomcat.util.net ApplicationBufferHandler)))
 
 (set! *warn-on-reflection* true)
 
@@ -216,7 +215,7 @@
          ~@forms
          (finally (.leave ~wire)))
        (catch Throwable t#
-         (.abort ~wire)
+         (engine/abort! ~wire)
          (throw (flow/io-exception t#))))))
 
 (defmacro ^:private waiting
@@ -226,7 +225,7 @@
   `(try
      (flow/await! (flow/elsewhere (fn [] (inside [~wire] ~@forms))))
      (catch InterruptedIOException e#
-       (.abort ~wire)
+       (engine/abort! ~wire)
        (throw e#))))
 
 (declare input output)
@@ -285,7 +284,7 @@
                                    (.leave this))))]
       (.add threads cutting)
       (.start cutting)))
-  Wire
+  engine/Wire
   (method [_] (.getMethod request))
   (target [_] (target-of request))
   (protocol [_] (text (.protocol request)))
@@ -296,7 +295,7 @@
   (local [_] local)
   (certificate [_] (certificate-of request))
   (body [this] (when (body? request) (input this request)))
-  (send [this status headers body]
+  (send! [this status headers body]
     (if shared
       (waiting [this] (send-all! response true status headers body) (.become this :complete))
       (inside [this]
@@ -304,12 +303,12 @@
               (when (and (= last-status status) (not (identical? owner (Thread/currentThread))))
                 (connections/finish! request))
               (.become this :complete))))
-  (begin [this status headers length]
+  (begin! [this status headers length]
     (inside [this] (set-head! response shared status headers) (frame! request response length))
     (set! begun (output this response))
     begun)
-  (end [this] (.flush begun) (waiting [this] (finish! response) (.become this :complete)))
-  (abort [this]
+  (end! [this] (.flush begun) (waiting [this] (finish! response) (.become this :complete)))
+  (abort! [this]
     (.lock lock)
     (try
       (when-not over
@@ -323,9 +322,9 @@
         (LockSupport/unpark owner))
       (finally
         (.unlock lock))))
-  (watch [_ _] false)
-  (unwatch [_])
-  (upgrade [this headers protocol listener]
+  (watch! [_ _] false)
+  (unwatch! [_])
+  (upgrade! [this headers protocol listener]
     (let [opened (inside
                    [this]
                    (set-head! response shared 101 headers)
@@ -434,7 +433,7 @@
   (try
     (serve wire)
     (catch Throwable t
-      (.abort wire)
+      (engine/abort! wire)
       (throw t))))
 
 (def ^:private ^ThreadFactory request-threads
@@ -486,7 +485,7 @@
         (do (.setNote request note (Thread/currentThread))
             (serve! wire serve)))
       (catch Throwable t
-        (.abort wire)
+        (engine/abort! wire)
         (throw t))
       (finally
         ;; Whoever interrupted this thread meant the exchange.

@@ -1,7 +1,6 @@
-(ns thrum.server.impl.flow
-  "For engines: blocking on what is done elsewhere. An interrupt ends the wait, and leaves what is
-  done alone."
-  {:no-doc true}
+(ns thrum.server.spi.flow
+  "How an engine's thread waits for what is done on another. An interrupt ends the wait, and leaves
+  the other alone."
   (:require
    [thrum.spi :as spi])
   (:import

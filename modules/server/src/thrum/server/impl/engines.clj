@@ -1,0 +1,38 @@
+(ns thrum.server.impl.engines
+  "The engines that there are, found by name when they are asked for."
+  {:no-doc true}
+  (:require
+   [thrum.spi :as spi]))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private homes
+  "Where each engine is defined, and what to add for it."
+  {:jdk ['thrum.server.engine.jdk "nothing: it is part of Thrum's server"]
+   :jetty ['thrum.server.engine.jetty "io.github.thrum-clj/thrum-server-jetty"]
+   :tomcat ['thrum.server.engine.tomcat "io.github.thrum-clj/thrum-server-tomcat"]
+   :http-kit ['thrum.server.engine.http-kit
+              "io.github.thrum-clj/thrum-server-http-kit, and http-kit/http-kit 2.9.0 or newer"]
+   :helidon ['thrum.server.engine.helidon "io.github.thrum-clj/thrum-server-helidon"]})
+
+(def names
+  "The engines that there are."
+  (vec (keys homes)))
+
+(defn- missing [engine what cause]
+  (ex-info (str "The engine " engine " is not on the classpath: add " what)
+           {:type :thrum/invalid, :option :engine, :value engine, :accepts names}
+           cause))
+
+(defn named
+  "Returns the engine of that name, loading its namespace. Throws :thrum/invalid when there is none,
+  or it is not on the classpath."
+  [engine]
+  (let [[home what] (homes engine)]
+    (when-not home
+      (throw (spi/invalid (str "There is no engine " (spi/text engine) "; known are " names)
+               {:option :engine, :value engine, :accepts names})))
+    (try
+      @(requiring-resolve (symbol (name home) "engine"))
+      (catch java.io.FileNotFoundException e (throw (missing engine what e)))
+      (catch ClassNotFoundException e (throw (missing engine what e))))))
