@@ -8,19 +8,21 @@
    [thrum.impl.deadline :as deadline]
    [thrum.impl.executor :as executor]
    [thrum.impl.fanout :as fanout]
-   [thrum.impl.gather :as gather]
-   [thrum.impl.group :as scope]
+   [thrum.impl.foreign-executor :as foreign-executor]
+   [thrum.impl.group :as group]
    [thrum.impl.jdk :as jdk]
+   [thrum.impl.joiner :as joiner]
    [thrum.impl.limit :as limit]
    [thrum.impl.options :as options]
+   [thrum.impl.place :as place]
    [thrum.impl.retry :as retry]
-   [thrum.impl.scope :as form]
+   [thrum.impl.scope :as scope]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
    (java.lang AutoCloseable)
    (thrum.impl.limit Limiter Permit)
-   (thrum.impl.scope Form)
+   (thrum.impl.scope Scope)
    (thrum.impl.task Task)))
 
 (set! *warn-on-reflection* true)
@@ -86,7 +88,7 @@
                            ~@body))))
 
 (defn ^:no-doc future-via-call [executor f]
-  (executor/submit! executor (context/capture *wrap* nil) "future-via" f))
+  (foreign-executor/submit! executor (context/capture *wrap* nil) "future-via" f))
 
 (defmacro future-via
   "Starts a task that runs the body on the executor, any java.util.concurrent.Executor. Returns the
@@ -245,7 +247,7 @@
   "Calls the functions without arguments all at once, each in a task. When all have ended, returns
   their values as a lazy seq, which throws where one failed; a failure stops nobody."
   [& fs]
-  (gather/calls (in-context {:name "pcalls"}) (mapv options/function fs)))
+  (joiner/calls (in-context {:name "pcalls"}) (mapv options/function fs)))
 
 (defmacro pvalues
   "Evaluates the forms all at once, as pcalls."
@@ -255,17 +257,17 @@
 ;; Scopes
 
 (defn- timed
-  "Returns the options with the moment at which :timeout-ms from now ends."
+  "Returns the options with the :deadline that its :timeout-ms gives from now on."
   [{:keys [timeout-ms] :as options}]
   (cond-> options
-    timeout-ms (assoc :moment (deadline/in-ms timeout-ms))))
+    timeout-ms (assoc :deadline (deadline/in-ms timeout-ms))))
 
 (defn ^:no-doc with-scope-call
   [options f]
-  (form/call (timed (merge {:name "scope", :wrap *wrap*}
-                           (options/check options
-                                          [:name :timeout-ms :on-error :wrap :scoped-values])))
-             f))
+  (scope/call (timed (merge {:name "scope", :wrap *wrap*}
+                       (options/check options
+                                      [:name :timeout-ms :on-error :wrap :scoped-values])))
+    f))
 
 (defmacro with-scope
   "Runs the body on the calling thread, with a scope bound to the symbol, and returns the body's
@@ -288,11 +290,12 @@
 
 (defn fork-call
   "Starts f as a task of the scope; see fork. Options: :name - part of the thread's name; :daemon? -
-  the scope does not wait for this task but cancels it when the body and the other forks have ended."
-  ([scope f] (form/fork! (form/checked scope) nil (options/function f)))
+  the scope does not wait for this task but cancels it when the body and the other forks have
+  ended."
+  ([scope f] (scope/fork! (scope/checked scope) nil (options/function f)))
   ([scope options f]
-   (let [form (form/checked scope)]
-     (form/fork! form (options/check options [:name :daemon?]) (options/function f)))))
+   (let [scope (scope/checked scope)]
+     (scope/fork! scope (options/check options [:name :daemon?]) (options/function f)))))
 
 (defmacro fork
   "Starts a task of the scope that runs the body, and returns it; with options where a map, or a
@@ -318,27 +321,27 @@
    (use! scope
          (options/instance AutoCloseable "a java.lang.AutoCloseable, or a function that closes" x)
          AutoCloseable/.close))
-  ([scope x close] (form/use! (form/checked scope) x (options/function close))))
+  ([scope x close] (scope/use! (scope/checked scope) x (options/function close))))
 
 (defn all-call
   "Calls the functions of no arguments at once and returns a vector of their values; see all."
   [fs]
-  (gather/all (in-context {:name "all"}) (options/functions "all" fs :or-none)))
+  (joiner/all (in-context {:name "all"}) (options/functions "all" fs :or-none)))
 
 (defn race-call
   "As race, of functions of no arguments."
   [fs]
-  (gather/race (in-context {:name "race"}) (options/functions "race" fs)))
+  (joiner/race (in-context {:name "race"}) (options/functions "race" fs)))
 
 (defn any-call
   "As any, of functions of no arguments."
   [fs]
-  (gather/any (in-context {:name "any"}) (options/functions "any" fs)))
+  (joiner/any (in-context {:name "any"}) (options/functions "any" fs)))
 
 (defn settle-call
   "As settle, of functions of no arguments."
   [fs]
-  (gather/settle (in-context {:name "settle"}) (options/functions "settle" fs :or-none)))
+  (joiner/settle (in-context {:name "settle"}) (options/functions "settle" fs :or-none)))
 
 (defn- as-functions [forms]
   (mapv (fn [form] `(^{:once true} fn* [] ~form)) forms))
@@ -384,15 +387,15 @@
 
 (defn ^:no-doc with-timeout-call [ms fallback f]
   (options/value :timeout-ms ms)
-  (form/call (timed {:name "timeout", :timeout-ms ms, :fallback fallback}) (fn [_] (f))))
+  (scope/call (timed {:name "timeout", :timeout-ms ms, :fallback fallback}) (fn [_] (f))))
 
 (defn ^:no-doc with-deadline-call
   [instant fallback f]
-  (form/call {:name "deadline"
-              :moment (deadline/at-instant
-                        (options/instance java.time.Instant "a java.time.Instant" instant))
-              :fallback fallback}
-             (fn [_] (f))))
+  (scope/call {:name "deadline"
+               :deadline (deadline/at-instant
+                           (options/instance java.time.Instant "a java.time.Instant" instant))
+               :fallback fallback}
+    (fn [_] (f))))
 
 (defn- within
   [call limit body]
@@ -428,12 +431,12 @@
   "Returns how many ms the calling thread's work has until its deadline, at least 0; nil without a
   deadline. What a client library without knowledge of deadlines can take as its timeout."
   []
-  (when-some [moment (some-> (context/current-scope) scope/moment)]
-    (max 0 (quot (deadline/nanos-until moment) 1000000))))
+  (when-some [deadline (some-> (place/current-group) group/deadline)]
+    (max 0 (quot (deadline/nanos-until deadline) 1000000))))
 
 (defn ^:no-doc shield-call [ms f]
   (options/value :timeout-ms ms)
-  (form/shielded (timed {:name "shield", :timeout-ms ms}) (fn [_] (f))))
+  (scope/shielded (timed {:name "shield", :timeout-ms ms}) (fn [_] (f))))
 
 (defmacro shield
   "Runs the body on the calling thread although its work is cancelled, for at most so many ms:
@@ -454,7 +457,7 @@
   ([x reason]
    (let [reason (or reason :cancelled)]
      (condp instance? x
-       Form (form/cancel! x reason)
+       Scope (scope/cancel! x reason)
        Task (.cancelWith ^Task x reason true)
        (options/instance Task "a task or a scope" x)))))
 
@@ -463,7 +466,7 @@
   ([] (some? (wait/cancel-reason)))
   ([x]
    (condp instance? x
-     Form (some? (form/cancel-reason x))
+     Scope (some? (scope/cancel-reason x))
      Task (.isCancelled ^Task x)
      (options/instance Task "a task or a scope" x))))
 
@@ -576,7 +579,8 @@
 
 (defn fd-limit
   "Returns how many more files and sockets this process may open, less a reserve of a tenth and at
-  least 16, between 1 and 4096; 4096 where the operating system does not tell. A limit for work that
-  opens one socket per item. It is a snapshot: two callers who use it at the same time use it twice."
+  least 16, between 1 and 4096; 4096 where the operating system does not tell. A limit for work
+  that opens one socket per item. It is a snapshot: two callers who use it at the same time use it
+  twice."
   []
   (jdk/spare-descriptors))

@@ -1,16 +1,18 @@
 (ns thrum.spi
-  "What Thrum's other modules build on, beside thrum.core: errors, threads, waits, deadlines, scopes and
-  tasks. For authors of libraries; applications need thrum.core alone. See also thrum.spi.options, for
-  arguments, and thrum.spi.fan-out."
+  "What Thrum's other modules build on, beside thrum.core: errors, threads, waits, deadlines, scopes
+  and tasks. For authors of libraries; applications need thrum.core alone. See also
+  thrum.spi.options, for arguments, and thrum.spi.fan-out."
   (:require
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
    [thrum.impl.group :as group]
    [thrum.impl.jdk :as jdk]
+   [thrum.impl.place :as place]
    [thrum.impl.scope :as scope]
-   [thrum.impl.shown :as shown]
+   [thrum.impl.show :as show]
    [thrum.impl.task :as task]
+   [thrum.impl.timer :as timer]
    [thrum.impl.wait :as wait])
   (:import
    (java.util.concurrent ThreadFactory)
@@ -25,16 +27,17 @@
   "Returns a user's value as text for a message, a few hundred characters at most. Calls none of the
   user's code: a seq, or an object that only its own toString could print, is named by its class."
   ^String [x]
-  (shown/text x))
+  (show/text x))
 
 (defn datum
-  "Returns what stands for a user's value in ex-data: the value itself where it is small, else its text."
+  "Returns what stands for a user's value in ex-data: the value itself where it is small, else its
+  text."
   [x]
-  (shown/datum x))
+  (show/datum x))
 
 (defn invalid
-  "Returns the exception for misuse: data with {:type :thrum/invalid}. The message says what was given
-  and what is accepted. A :value or :option in the data is kept small, see datum."
+  "Returns the exception for misuse: data with {:type :thrum/invalid}. The message says what was
+  given and what is accepted. A :value or :option in the data is kept small, see datum."
   [message data]
   (error/invalid message data))
 
@@ -50,8 +53,8 @@
   (error/type-of t))
 
 (defn casualty?
-  "True if the throwable, thrown after a cancel, is only its consequence: there is an interruption in its
-  cause chain."
+  "True if the throwable, thrown after a cancel, is only its consequence: there is an interruption
+  in its cause chain."
   [t]
   (error/casualty? t))
 
@@ -84,13 +87,14 @@
   (jdk/platform-thread thread-name f))
 
 (defn monitors-pin?
-  "True if a virtual thread that blocks inside synchronized keeps its carrier, as before JDK 24 (JEP 491)."
+  "True if a virtual thread that blocks inside synchronized keeps its carrier, as before JDK 24 (JEP
+  491)."
   []
   (jdk/monitors-pin?))
 
 (defn spare-descriptors
-  "Returns how many more descriptors this process may open, less a reserve of a tenth and at least 16;
-  from 1 to most, and most where the operating system gives no bound."
+  "Returns how many more descriptors this process may open, less a reserve of a tenth and at least
+  16; from 1 to most, and most where the operating system gives no bound."
   ^long [^long most]
   (jdk/spare-descriptors most))
 
@@ -119,23 +123,23 @@
 (defn armed
   "Returns how many alarms of this process have not gone off."
   []
-  (deadline/armed))
+  (timer/scheduled))
 
 (defn wait-until
-  "Parks the calling thread until (ready?) is true, and returns true; returns false when the deadline
-  (nil: none) comes first. The thread that makes it ready unparks this one. blocker: for thread dumps, see
-  LockSupport/park. Throws CancellationException and InterruptedException."
+  "Parks the calling thread until (ready?) is true, and returns true; returns false when the
+  deadline (nil: none) comes first. The thread that makes it ready unparks this one. blocker: for
+  thread dumps, see LockSupport/park. Throws CancellationException and InterruptedException."
   [blocker deadline ready?]
   (wait/until blocker deadline ready?))
 
 ;; Scopes
 
 (defn call-in-scope
-  "Calls f with a new scope on the calling thread, and returns its value when every fork has ended: as
-  with-scope, with other options. :name - of its threads; :deadline - or nil; :on-deadline - a function of
-  no arguments that is called at the deadline, in place of a cancel of the scope."
-  [{:keys [name deadline on-deadline]} f]
-  (scope/call {:name name, :moment deadline, :on-alarm on-deadline} f))
+  "Calls f with a new scope on the calling thread, and returns its value when every fork has ended:
+  as with-scope, with other options. :name - of its threads; :deadline - or nil; :on-deadline - a
+  function of no arguments that is called at the deadline, in place of a cancel of the scope."
+  [options f]
+  (scope/call options f))
 
 (defn lift-deadline!
   "Takes the scope's deadline away, for what begins in the scope from now on."
@@ -148,11 +152,11 @@
   (scope/cancel-reason scope))
 
 (defn attach!
-  "Makes something that is not a task a child of the calling thread's scope: the end or a cancel of the
-  scope calls (cancel!), once or more and on any thread, and waits for detach!. Returns the attachment, or
-  nil where there is no scope. Throws :thrum/closed."
+  "Makes something that is not a task a child of the calling thread's scope: the end or a cancel of
+  the scope calls (cancel!), once or more and on any thread, and waits for detach!. Returns the
+  attachment, or nil where there is no scope. Throws :thrum/closed."
   [cancel!]
-  (some-> (context/current-scope) (group/attach! cancel!)))
+  (some-> (place/current-group) (group/attach! cancel!)))
 
 (defn detach!
   "Ends an attachment, once."
@@ -162,21 +166,12 @@
 (defn scope-ended?
   "True if the attachment's scope, or one around it, has ended."
   [^Attachment attachment]
-  (some? (group/reason (.-group attachment))))
+  (some? (group/end-reason (.-group attachment))))
 
 ;; Tasks
 
-(defn- outcome
-  "Returns how a task has ended as data."
-  [^Task task]
-  (let [outcome (.outcome task)]
-    (condp instance? outcome
-      Done {:value (.-value ^Done outcome)}
-      Failed {:error (.-throwable ^Failed outcome)}
-      {:cancelled (.ownReason task)})))
-
 (defn- with-outcome [on-end]
-  #(on-end (outcome %)))
+  #(on-end (task/outcome-data %)))
 
 (defn start!
   "Starts f on a fresh virtual thread, as thrum.core/future does. :name - the thread's; :wrap - see
@@ -186,28 +181,28 @@
   (task/future! (context/capture wrap nil) name (with-outcome on-end) f))
 
 (defn start-in-scope!
-  "As start!, for a task that belongs to the calling thread's scope, if there is one. A failure cancels
-  nothing. :name - of its threads, followed by a number."
+  "As start!, for a task that belongs to the calling thread's scope, if there is one. A failure
+  cancels nothing. :name - of its threads, followed by a number."
   [{:keys [name on-end]} f]
   (group/start-alone! (task/unique-name name) (with-outcome on-end) f))
 
 (defn fork!
-  "Starts f as a task of the scope, as thrum.core/fork-call does. :name, :daemon? - its options; :on-end -
-  as for start!, called also where the task was cancelled before f began."
+  "Starts f as a task of the scope, as thrum.core/fork-call does. :name, :daemon? - its options;
+  :on-end - as for start!, called also where the task was cancelled before f began."
   [scope {:keys [on-end] :as options} f]
   (scope/fork! (scope/checked scope)
     (cond-> options on-end (assoc :on-end (with-outcome on-end)))
     f))
 
 (defn wrapped
-  "Returns the thunk that wrap (nil: none) makes of the thunk. Throws :thrum/invalid unless both wrap and
-  what it returns are functions."
+  "Returns the thunk that wrap (nil: none) makes of the thunk. Throws :thrum/invalid unless both
+  wrap and what it returns are functions."
   [wrap thunk]
   (context/wrapped (context/capture wrap nil) thunk))
 
 (defn with-scoped-values
-  "Returns the wrap (nil: none) together with a binding of the java.lang.ScopedValues, as they are bound
-  here, around what it makes. Throws :thrum/invalid before JDK 25."
+  "Returns the wrap (nil: none) together with a binding of the java.lang.ScopedValues, as they are
+  bound here, around what it makes. Throws :thrum/invalid before JDK 25."
   [wrap scoped-values]
   (jdk/with-scoped wrap scoped-values))
 
@@ -217,6 +212,7 @@
   (task/latch future-name))
 
 (defn settle!
-  "Ends a latch with an outcome, {:value v} or {:error throwable}. Returns false if it had ended already."
+  "Ends a latch with an outcome, {:value v} or {:error throwable}. Returns false if it had ended
+  already."
   [^Task latch {:keys [value error]}]
   (.settle latch (if error (Failed. error) (Done. value))))

@@ -5,8 +5,9 @@
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.impl.abandon :as abandon]
    [thrum.impl.context :as context]
-   [thrum.impl.group :as scope]
+   [thrum.impl.group :as group]
    [thrum.impl.jdk :as jdk]
+   [thrum.impl.place :as place]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait]
    [thrum.test-kit.gate :as gate]
@@ -14,7 +15,7 @@
    [thrum.throwing :refer [thrown]])
   (:import
    (java.util.concurrent CancellationException)
-   (thrum.impl.task Owner Task)))
+   (thrum.impl.task CompletionHandler Task)))
 
 (set! *warn-on-reflection* true)
 
@@ -57,18 +58,18 @@
 
 (defn- fork! [scope f]
   (doto (task/task (context/capture nil scope)
-                   (reify Owner
+                   (reify CompletionHandler
                      (failed [_ _ _])
-                     (ended [_ task] (scope/leave! scope task)))
+                     (ended [_ task] (group/remove-child! scope task)))
                    0 f)
-    (->> (scope/start! scope))))
+    (->> (group/start! scope))))
 
 (deftest it-belongs-to-no-scope
-  (let [scope (scope/scope "s" nil)]
+  (let [scope (group/group "s" nil)]
     (is (= [scope nil]
            @(fork! scope
-                   (fn [] [(context/current-scope) (abandon/call nothing context/current-scope)]))))
-    (scope/join! scope)))
+                   (fn [] [(place/current-group) (abandon/call nothing place/current-group)]))))
+    (group/join! scope)))
 
 (defn- opened
   "Waits for the gate; returns its value, or ::interrupted."
@@ -129,14 +130,14 @@
         gate (promise)
         closed (promise)
         seen (promise)
-        scope (scope/scope "s" nil)]
+        scope (group/group "s" nil)]
     (fork! scope
            #(try
               (abandon/call (fn [] (deliver closed true)) (hanging begun gate))
               (catch Throwable t (deliver seen t))))
     @begun
-    (scope/cancel! scope :stop)
-    (scope/join! scope)
+    (group/cancel! scope :stop)
+    (group/join! scope)
     (let [t (deref seen 0 nil)]
       (is (instance? CancellationException t))
       (is (= :stop (:reason (ex-data (ex-cause t))))))

@@ -5,6 +5,7 @@
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
    [thrum.impl.deadline :as deadline]
+   [thrum.impl.timer :as timer]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
@@ -248,14 +249,14 @@
 ;; The timer
 
 (deftest no-alarm-is-left-behind
-  (let [before (deadline/armed)]
+  (let [before (timer/scheduled)]
     (dotimes [i 5000] (t/with-timeout (+ 60000 i) i))
     (dotimes [_ 100] (thrown (t/with-timeout 60000 (throw (ex-info "x" {})))))
     (t/with-timeout 60000
-      (is (= (inc before) (deadline/armed)))
+      (is (= (inc before) (timer/scheduled)))
       (testing "and none is armed that an earlier one makes useless"
-        (t/with-timeout 90000 (is (= (inc before) (deadline/armed))))))
-    (is (= before (deadline/armed)))))
+        (t/with-timeout 90000 (is (= (inc before) (timer/scheduled))))))
+    (is (= before (timer/scheduled)))))
 
 (deftest many-deadlines-are-reached-each-in-its-turn
   (let [n 200

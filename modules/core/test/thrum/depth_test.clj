@@ -5,15 +5,16 @@
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
    [thrum.impl.context :as context]
-   [thrum.impl.group :as scope]
+   [thrum.impl.group :as group]
+   [thrum.impl.place :as place]
    [thrum.impl.task :as task]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
    (clojure.lang ExceptionInfo)
-   (thrum.impl.context Owned)
-   (thrum.impl.task Owner)))
+   (thrum.impl.place Cancellable)
+   (thrum.impl.task CompletionHandler)))
 
 (set! *warn-on-reflection* true)
 
@@ -35,13 +36,13 @@
 (defn- nested
   "Returns n scopes, each in the one before, the innermost last."
   [n opener]
-  (vec (take n (iterate #(scope/scope "inner" %) (scope/scope "outer" nil {:opener opener})))))
+  (vec (take n (iterate #(group/group "inner" %) (group/group "outer" nil {:opener opener})))))
 
 (defn- fork! [scope f]
-  (let [owner (reify Owner
+  (let [owner (reify CompletionHandler
                 (failed [_ _ _])
-                (ended [_ task] (scope/leave! scope task)))]
-    (scope/start! scope (task/task (context/capture nil scope) owner 0 f))))
+                (ended [_ task] (group/remove-child! scope task)))]
+    (group/start! scope (task/task (context/capture nil scope) owner 0 f))))
 
 (deftest a-fork-a-hundred-thousand-scopes-deep-starts-is-joined-and-cancelled
   (on-stack 256
@@ -52,30 +53,30 @@
                     inner (peek scopes)
                     gate (promise)]
                 (fork! inner #(deref gate))
-                (testing "all of them have work" (is (= #{1} (set (map scope/running scopes)))))
+                (testing "all of them have work" (is (= #{1} (set (map group/running scopes)))))
                 (testing "its end ends it for all"
                   (deliver gate true)
-                  (scope/join! outer)
-                  (is (= #{0} (set (map scope/running scopes)))))
-                (is (identical? opener (.opener ^Owned inner)))
+                  (group/join! outer)
+                  (is (= #{0} (set (map group/running scopes)))))
+                (is (identical? opener (.opener ^Cancellable inner)))
                 (testing "a cancel reaches it"
                   (let [task (fork! inner #(deref (promise)))]
-                    (scope/cancel! outer :enough)
-                    (scope/join! outer)
+                    (group/cancel! outer :enough)
+                    (group/join! outer)
                     (is (future-cancelled? task))
-                    (is (= :enough (.cancelReason ^Owned inner)))))
+                    (is (= :enough (.cancelReason ^Cancellable inner)))))
                 (testing "nothing can be added any more, and nothing is left of the attempt"
                   (is (= :thrum/closed (:type (ex-data (thrown (fork! inner #(deref (promise))))))))
-                  (is (= #{0} (set (map scope/running scopes)))))))))
+                  (is (= #{0} (set (map group/running scopes)))))))))
 
 (deftest a-start-that-fails-deep-inside-leaves-no-scope-in-its-parent
   (on-stack 256
     (fn []
       (let [scopes (nested 50000 nil), middle (nth scopes 25000)]
-        (scope/close! middle :ended)
+        (group/close! middle :ended)
         (is (= :thrum/closed (:type (ex-data (thrown (fork! (peek scopes) #(deref (promise))))))))
-        (is (= #{0} (set (map scope/running scopes))))
-        (scope/end! (first scopes) :ended)))))
+        (is (= #{0} (set (map group/running scopes))))
+        (group/end! (first scopes) :ended)))))
 
 (defn- nest [n f]
   (if (zero? (long n))
@@ -107,8 +108,8 @@
           work #(dotimes [i 20] (deref (fork! (nth scopes (mod i 5)) (fn []))))
           threads (mapv (fn [i] (gate/start (str "forker " i) work)) (range 3))]
       (is (= #{{:value nil}} (set (map #(deref (second %) 20000 :stuck) threads))))
-      (scope/join! outer)
-      (is (= #{0} (set (map scope/running scopes)))))))
+      (group/join! outer)
+      (is (= #{0} (set (map group/running scopes)))))))
 
 ;; The brink
 
@@ -150,7 +151,7 @@
   (let [brink (long (first-overflow form))
         ;; Frames shrink when they are compiled, and the brink moves.
         overflown (count (take 40 (filter #(overflows? % form) (range (- brink 150) (* 10 brink)))))
-        place (context/place)]
+        place (place/current)]
     (is (= 40 overflown))
     (cond-> []
       place (conj :place)
@@ -174,22 +175,22 @@
   (on-stack 512
     (fn []
       (is (= :ok (t/with-scope [s]
-                   (let [place (context/place)]
+                   (let [place (place/current)]
                      (is (= [:place] (left-by (forms "nested"))))
-                     (is (identical? place (context/place))))
+                     (is (identical? place (place/current))))
                    @(t/fork s :ok))))
-      (is (nil? (context/place)))
+      (is (nil? (place/current)))
       (is (not (Thread/interrupted))))))
 
 (deftest a-form-joins-and-closes-also-where-the-stack-is-full-when-its-body-has-ended
-  (let [self (Thread/currentThread), stand! context/stand!, full (atom true)
+  (let [self (Thread/currentThread), stand! place/enter!, full (atom true)
         running (promise), ended (promise), closed (promise)
         stand-once! (fn [place]
                       (if (and (nil? place) (identical? self (Thread/currentThread))
                                (compare-and-set! full true false))
                         (throw (StackOverflowError.))
                         (stand! place)))
-        e (with-redefs [context/stand! stand-once!]
+        e (with-redefs [place/enter! stand-once!]
             (thrown (t/with-scope [s]
                       (t/use! s :it (fn [_] (deliver closed true)))
                       (t/fork s
@@ -198,4 +199,4 @@
                       @running)))]
     (is (instance? StackOverflowError e))
     (is (= [true true] (mapv realized? [ended closed])))
-    (is (nil? (context/place)))))
+    (is (nil? (place/current)))))

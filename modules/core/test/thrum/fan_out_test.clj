@@ -3,7 +3,7 @@
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
-   [thrum.impl.group :as scope]
+   [thrum.impl.group :as group]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
@@ -212,7 +212,7 @@
   (let [running (promise)
         ended (promise)
         failure (OutOfMemoryError. "simulated")]
-    (with-redefs [scope/cancel! (let [cancel! scope/cancel!
+    (with-redefs [group/cancel! (let [cancel! group/cancel!
                                       first? (atom true)]
                                   (fn [scope reason]
                                     (if (compare-and-set! first? true false)

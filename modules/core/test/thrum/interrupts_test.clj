@@ -6,9 +6,9 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
-   [thrum.impl.context :as context]
    [thrum.impl.error :as error]
-   [thrum.impl.ledger :as ledger]
+   [thrum.impl.interrupt :as interrupt]
+   [thrum.impl.place :as place]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
@@ -22,8 +22,8 @@
    (java.nio.file.attribute FileAttribute)
    (java.util.concurrent ArrayBlockingQueue BlockingQueue CancellationException CompletableFuture CountDownLatch Future LinkedBlockingQueue Semaphore SynchronousQueue TimeUnit)
    (java.util.concurrent.locks LockSupport ReentrantLock)
-   (thrum.impl.context Place)
-   (thrum.impl.ledger Ledger)))
+   (thrum.impl.interrupt InterruptFlag)
+   (thrum.impl.place Place)))
 
 (set! *warn-on-reflection* true)
 
@@ -487,19 +487,19 @@
 (deftest a-cancel-that-comes-while-a-wait-looks-is-no-interrupt
   (testing "its state is set, and the interrupt sent, just after the first look at the state"
     (let [answers (atom [nil :stop])
-          ^Ledger ledger (ledger/ledger (Thread/currentThread))
+          ^InterruptFlag flag (interrupt/interrupt-flag (Thread/currentThread))
           place (reify Place
                   (cancelReason [_] (ffirst (swap-vals! answers rest)))
                   (isOver [_] false)
                   (outer [_])
-                  (ledger [_] ledger)
-                  (tell [_]))]
+                  (interruptFlag [_] flag)
+                  (acknowledge [_]))]
       (try
-        (context/stand! place)
-        (.send ledger)
+        (place/enter! place)
+        (.send flag)
         (is (= {:type :thrum/cancelled, :reason :stop}
                (select-keys (ex-data (ex-cause (thrown (t/checkpoint)))) [:type :reason])))
         (is (not (Thread/interrupted)))
         (finally
-          (context/stand! nil)
+          (place/enter! nil)
           (Thread/interrupted))))))

@@ -4,10 +4,11 @@
    [clojure.datafy :refer [datafy]]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.impl.context :as context]
-   [thrum.impl.group :as scope]
-   [thrum.impl.ledger :as ledger]
+   [thrum.impl.group :as group]
+   [thrum.impl.interrupt :as interrupt]
    [thrum.impl.limit :as limit]
-   [thrum.impl.point :as point]
+   [thrum.impl.place :as place]
+   [thrum.impl.sync-point :as sync-point]
    [thrum.impl.task :as task]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
@@ -17,20 +18,20 @@
    (java.util.concurrent CancellationException CountDownLatch TimeUnit)
    (java.util.concurrent.atomic AtomicLong)
    (java.util.function LongBinaryOperator)
-   (thrum.impl.context Place)
    (thrum.impl.limit Limiter)
-   (thrum.impl.task Owner)))
+   (thrum.impl.place Place)
+   (thrum.impl.task CompletionHandler)))
 
 (set! *warn-on-reflection* true)
 
 (use-fixtures :each leak/no-leaks)
 
 (defn- fork! [scope f]
-  (let [owner (reify Owner
+  (let [owner (reify CompletionHandler
                 (failed [_ _ _])
-                (ended [_ task] (scope/leave! scope task)))]
+                (ended [_ task] (group/remove-child! scope task)))]
     (doto (task/task (context/capture nil scope) owner 0 f)
-      (->> (scope/start! scope)))))
+      (->> (group/start! scope)))))
 
 (defn- waiting? [limiter n]
   (gate/eventually 2000 #(= n (:waiting (datafy limiter)))))
@@ -95,12 +96,12 @@
   (let [limiter (limit/limiter 3 {})
         inside (AtomicLong.)
         most (AtomicLong.)
-        scope (scope/scope "s" nil)
+        scope (group/group "s" nil)
         enter #(let [n (.incrementAndGet inside)]
                  (when (< (.get most) n) (.set most n))
                  (.decrementAndGet inside))]
     (dotimes [_ 8] (fork! scope (fn [] (dotimes [_ 3000] (limit/call-with limiter enter)))))
-    (gate/in-time 20000 #(scope/join! scope))
+    (gate/in-time 20000 #(group/join! scope))
     (is (<= 1 (.get most) 3))
     (is (at-rest? limiter))))
 
@@ -114,11 +115,11 @@
       (is (at-rest? limiter)))))
 
 (deftest a-child-does-not-inherit-a-permit
-  (let [limiter (limit/limiter 1 {:queue 0}), scope (scope/scope "s" nil), refusal (promise)]
+  (let [limiter (limit/limiter 1 {:queue 0}), scope (group/group "s" nil), refusal (promise)]
     (limit/call-with limiter
                      (fn []
                        (fork! scope (fn [] (deliver refusal (thrown (limit/acquire! limiter)))))
-                       (scope/join! scope)))
+                       (group/join! scope)))
     (is (= :thrum/rejected (:type (ex-data @refusal))))
     (is (at-rest? limiter))))
 
@@ -213,7 +214,7 @@
 (deftest a-dispatcher-hands-its-permits-to-the-tasks-of-its-jobs
   (doseq [permits [1 2 3]]
     (let [limiter (limit/limiter permits {})
-          scope (scope/scope "s" nil)
+          scope (group/group "s" nil)
           inside (AtomicLong.)
           most (AtomicLong.)
           done (AtomicLong.)
@@ -232,7 +233,7 @@
                     (fn []
                       (dotimes [_ 100]
                         (let [permit (limit/acquire! limiter)] (fork! scope #(job permit))))
-                      (scope/join! scope)))
+                      (group/join! scope)))
       (is (= 100 (.get done)))
       (is (<= 1 (.get most) permits))
       (is (at-rest? limiter)))))
@@ -309,13 +310,13 @@
 
 (deftest cancelled-work-waits-no-longer
   (let [limiter (limit/limiter 1 {})
-        scope (scope/scope "s" nil)
+        scope (group/group "s" nil)
         end (promise)]
     (with-open [_ (limit/acquire! limiter)]
       (fork! scope (fn [] (deliver end (thrown (limit/acquire! limiter)))))
       (is (waiting? limiter 1))
-      (scope/cancel! scope :over)
-      (scope/join! scope)
+      (group/cancel! scope :over)
+      (group/join! scope)
       (is (= {:type :thrum/cancelled, :reason :over}
              (select-keys (ex-data (ex-cause @end)) [:type :reason]))))
     (is (at-rest? limiter))))
@@ -324,14 +325,14 @@
   "Calls f where every look at the state of the place, but the first, calls look, which returns why
   the work is cancelled, or nil."
   [look f]
-  (let [looks (AtomicLong.), ledger (ledger/ledger (Thread/currentThread))]
-    (context/stand! (reify Place
-                      (cancelReason [_] (when (< 1 (.incrementAndGet looks)) (look)))
-                      (isOver [_] false)
-                      (outer [_])
-                      (ledger [_] ledger)
-                      (tell [_])))
-    (try (f) (finally (context/stand! nil)))))
+  (let [looks (AtomicLong.), flag (interrupt/interrupt-flag (Thread/currentThread))]
+    (place/enter! (reify Place
+                    (cancelReason [_] (when (< 1 (.incrementAndGet looks)) (look)))
+                    (isOver [_] false)
+                    (outer [_])
+                    (interruptFlag [_] flag)
+                    (acknowledge [_])))
+    (try (f) (finally (place/enter! nil)))))
 
 (deftest a-permit-that-is-granted-while-its-waiter-is-cancelled-is-handed-on
   (let [limiter (limit/limiter 1 {})
@@ -403,7 +404,7 @@
   "Has a holder, one who gives up and one who waits meet. Returns the limiter when all have ended."
   [options]
   (let [limiter (limit/limiter 1 options)
-        scope (scope/scope "s" nil)
+        scope (group/group "s" nil)
         inside (promise)
         gate (promise)]
     (fork! scope (fn [] (limit/call-with limiter (fn [] (deliver inside true) @gate))))
@@ -413,21 +414,21 @@
       (gate/eventually 100 #(= 2 (:waiting (datafy limiter))))
       (fork! scope (fn [] (future-cancel cancelled)))
       (deliver gate :go)
-      (scope/join! scope)
+      (group/join! scope)
       limiter)))
 
-;; Runs to the end of the sweep where points are compiled in (-Dthrum.points=true), else once.
+;; Runs to the end of the sweep where points are compiled in (-Dthrum.sync-points=true), else once.
 (deftest an-interrupt-at-any-point-loses-no-permit
   (doseq [options [{} {:wait-ms 1}]
           way [:flag :throw]]
     (loop [k 0]
       (let [reached (AtomicLong.)]
-        (reset! point/listener (interrupting-at k way reached))
+        (reset! sync-point/listener (interrupting-at k way reached))
         (try
           (is (at-rest? (gate/in-time 5000 #(meeting options)))
               (str options " " way " at point " k))
           (finally
-            (reset! point/listener nil)))
+            (reset! sync-point/listener nil)))
         (when (< k (.get reached)) (recur (inc k)))))))
 
 ;; Many
@@ -435,13 +436,13 @@
 (defn- cancel-cost
   "Cancels n waiters; returns how many ms that took until all had ended."
   [n]
-  (let [limiter (limit/limiter 1 {}), scope (scope/scope "s" nil)]
+  (let [limiter (limit/limiter 1 {}), scope (group/group "s" nil)]
     (with-open [_ (limit/acquire! limiter)]
       (dotimes [_ n] (fork! scope (fn [] (limit/acquire! limiter))))
       (is (gate/eventually 20000 #(= n (:waiting (datafy limiter)))))
       (let [start (System/nanoTime)]
-        (scope/cancel! scope :over)
-        (scope/join! scope)
+        (group/cancel! scope :over)
+        (group/join! scope)
         (is (= 0 (:waiting (datafy limiter))))
         (/ (- (System/nanoTime) start) 1e6)))))
 

@@ -158,7 +158,7 @@
     (=
       "The :wrap returned 42; it must return the thunk that the task runs, a function of no arguments"
       (ex-message (thrown (t/pmapv {:limit 1, :wrap (constantly 42)} inc [1])))))
-  (is (= "What wraps a task's body is \"x\"; it must be a function from thunk to thunk, or nil"
+  (is (= "The wrap of a task's body is \"x\"; it must be a function from thunk to thunk, or nil"
          (ex-message (thrown (binding [t/*wrap* "x"] (t/future 1)))))))
 
 (deftest options-in-a-local-are-options

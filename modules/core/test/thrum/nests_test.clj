@@ -4,16 +4,16 @@
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
-   [thrum.impl.context :as context]
-   [thrum.impl.deadline :as deadline]
-   [thrum.impl.ledger :as ledger]
-   [thrum.impl.scope :as form]
+   [thrum.impl.interrupt :as interrupt]
+   [thrum.impl.place :as place]
+   [thrum.impl.scope :as scope]
+   [thrum.impl.timer :as timer]
    [thrum.nests :as nests]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
    (java.util.concurrent CancellationException Executor Executors)
-   (thrum.impl.ledger Ledger)))
+   (thrum.impl.interrupt InterruptFlag)))
 
 (set! *warn-on-reflection* true)
 
@@ -76,7 +76,7 @@
 
 (deftest no-interrupt-of-a-forms-outlives-it
   (is (= [] (wrong empty? (runs false (keys endings)))))
-  (is (nil? (context/place))))
+  (is (nil? (place/current))))
 
 (deftest an-interrupt-that-came-before-is-seen-once
   (is (= [] (wrong #(= 1 (count %)) (runs true [:checkpoint :sleep :return :failure :shielded]))))
@@ -202,8 +202,8 @@
   "Calls f while the calling thread, which stands in no place, leaves its outermost one: after its
   body has ended, and before that is looked at."
   [leaving! f]
-  (let [self (Thread/currentThread), stand! context/stand!]
-    (with-redefs [context/stand! (fn [place]
+  (let [self (Thread/currentThread), stand! place/enter!]
+    (with-redefs [place/enter! (fn [place]
                                    (stand! place)
                                    (when (and (nil? place) (identical? self (Thread/currentThread)))
                                      (leaving!)))]
@@ -214,7 +214,7 @@
     (is (= #{:flag}
            (on-leaving
              #(do (deliver fail true)
-                  (gate/eventually 5000 (fn [] (form/cancel-reason @scope))))
+                  (gate/eventually 5000 (fn [] (scope/cancel-reason @scope))))
              #(nests/signals
                 (fn []
                   (t/with-scope [s]
@@ -224,8 +224,8 @@
                     (Thread/sleep 60000)))))))))
 
 (deftest an-interrupt-that-waits-is-not-sent-when-it-is-not-needed-any-more
-  (let [^Ledger ledger (ledger/ledger (Thread/currentThread))]
-    (.masked ledger (fn [] (.send ledger) (.clear ledger)))
+  (let [^InterruptFlag flag (interrupt/interrupt-flag (Thread/currentThread))]
+    (.masked flag (fn [] (.send flag) (.clear flag)))
     (is (not (Thread/interrupted)))))
 
 ;; Random ones: as many as -Dthrum.nests says
@@ -235,5 +235,5 @@
 (deftest ^{:time-limit-ms (+ 60000 (* 5 (long random-nests)))} random-nests-keep-interrupts-apart
   (let [seed (System/nanoTime), faults (nests/faults random-nests seed)]
     (is (= [] (take 5 faults)) (str (count faults) " of " random-nests ", seed " seed))
-    (is (gate/eventually 2000 #(zero? (long (deadline/armed)))))
-    (is (nil? (context/place)))))
+    (is (gate/eventually 2000 #(zero? (long (timer/scheduled)))))
+    (is (nil? (place/current)))))

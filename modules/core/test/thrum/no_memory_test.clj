@@ -4,7 +4,7 @@
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
-   [thrum.impl.error :as error]
+   [thrum.impl.failures :as failures]
    [thrum.impl.fanout :as fanout]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
@@ -50,7 +50,7 @@
     (let [failure (Exception. "what f threw")
           e (without-noise
               (fn []
-                (with-redefs-fn {#'error/known? out-of-memory}
+                (with-redefs-fn {#'failures/known? out-of-memory}
                   #(gate/in-time 5000 (fn [] (thrown (form (fn [] (throw failure)))))))))]
       (is (identical? failure e) what))))
 

@@ -4,10 +4,11 @@
   (:require
    [clojure.string :as str]
    [clojure.test :refer [are deftest is testing use-fixtures]]
+   [thrum.impl.clock :as clock]
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
-   [thrum.impl.group :as scope]
+   [thrum.impl.group :as group]
    [thrum.impl.retry :as retry]
    [thrum.impl.task :as task]
    [thrum.test-kit.gate :as gate]
@@ -16,7 +17,6 @@
   (:import
    (java.nio.channels ClosedByInterruptException)
    (java.util.concurrent CancellationException ExecutionException)
-   (thrum.impl.deadline Clock)
    (thrum.impl.task Task)))
 
 (set! *warn-on-reflection* true)
@@ -90,16 +90,16 @@
 (defn- jumping
   "Returns a clock that is ahead by what it is asked to park, and calls on-park before."
   [now on-park]
-  (reify Clock
-    (nanos [_] (long @now))
-    (parkNanos [_ _ nanos] (on-park) (swap! now + nanos) nil)))
+  (reify clock/Clock
+    (nanos [_] @now)
+    (park-nanos [_ _ n] (on-park) (swap! now + n) nil)))
 
 (defn- on-virtual-time
   "Returns the value of f and the virtual ms that it took, {:value v} or {:thrown t}, with :ms."
   ([f] (on-virtual-time (fn []) f))
   ([on-park f]
    (let [now (atom 0)]
-     (with-redefs [deadline/clock (jumping now on-park)]
+     (with-redefs [clock/clock (jumping now on-park)]
        (assoc (try {:value (f)} (catch Throwable t {:thrown t}))
               :ms (quot @now 1000000))))))
 
@@ -262,22 +262,22 @@
 (deftest a-cancelled-scope-tries-no-more
   (let [calls (atom 0)
         [a] (failures 1)
-        scope (scope/scope "s" nil)]
+        scope (group/group "s" nil)]
     (is (identical? a
                     (thrown (in-scope scope
                                       (fn []
                                         (retry/call {:schedule (retry/constant 0)}
                                                     #(do
                                                        (swap! calls inc)
-                                                       (scope/cancel! scope :stop)
+                                                       (group/cancel! scope :stop)
                                                        (throw a))))))))
     (is (= 1 @calls))))
 
 (deftest a-cancel-of-the-wait-carries-the-failures
   (let [[a] (failures 1)
-        scope (scope/scope "s" nil)
+        scope (group/group "s" nil)
         seen (promise)]
-    (on-virtual-time #(scope/cancel! scope :stop)
+    (on-virtual-time #(group/cancel! scope :stop)
                      (fn []
                        (in-scope scope
                                  #(try
@@ -293,7 +293,7 @@
   [ms options throwables]
   (let [calls (atom 0)]
     (assoc (on-virtual-time (fn []
-                              (in-scope (scope/scope "s" nil {:moment (deadline/in-ms ms)})
+                              (in-scope (group/group "s" nil {:deadline (deadline/in-ms ms)})
                                         #(retry/call options (failing calls throwables)))))
            :calls @calls)))
 

@@ -1,13 +1,13 @@
 (ns thrum.schedule-fuzz
   "Small programs on the machine, disturbed at the points where threads meet: by a change of
   threads, drawn by a seed, and by an interrupt of the caller at the k-th point, for every k. For a
-  JVM with -Dthrum.points=true."
+  JVM with -Dthrum.sync-points=true."
   (:require
    [clojure.datafy :as datafy]
    [thrum.core :as t]
    [thrum.impl.deadline :as deadline]
-   [thrum.impl.group :as scope]
-   [thrum.impl.point :as point]
+   [thrum.impl.group :as group]
+   [thrum.impl.sync-point :as sync-point]
    [thrum.impl.wait :as wait]
    [thrum.test-kit.gate :as gate]
    [thrum.virtual-clock :as virtual-clock])
@@ -149,10 +149,10 @@
   (let [env {:limiter (t/limiter 1), :closed (atom [])}
         body (fn []
                (let [caller (Thread/currentThread)]
-                 (reset! point/listener #(on-point caller %))
+                 (reset! sync-point/listener #(on-point caller %))
                  (f env)))
         result (try (gate/in-time 10000 #(virtual-clock/run seed body))
-                    (finally (reset! point/listener nil)))]
+                    (finally (reset! sync-point/listener nil)))]
     [result (left-over result env)]))
 
 ;; Another order of threads
@@ -223,9 +223,9 @@
 (defn- real-failure [[name {:keys [f] :as program}] seed]
   (let [env {:limiter (t/limiter 1), :closed (atom [])}
         result (try
-                 (reset! point/listener (dawdle (Random. seed)))
+                 (reset! sync-point/listener (dawdle (Random. seed)))
                  (try {:value (gate/in-time 10000 #(f env))} (catch Throwable t {:thrown t}))
-                 (finally (reset! point/listener nil)))
+                 (finally (reset! sync-point/listener nil)))
         left (left-over {:alive 0, :planned 0} env)]
     (when (or left (not= (:outcome program) (outcome result)))
       {:program name, :real true, :seed seed, :outcome (outcome result), :left left})))
@@ -254,11 +254,11 @@
 (defn -main
   "Arguments: how many seeds, and control for a library that joins nobody."
   [seeds & [control]]
-  (when-not (Boolean/getBoolean "thrum.points")
-    (throw (ex-info "The points are not compiled in: -Dthrum.points=true is missing" {})))
+  (when-not (Boolean/getBoolean "thrum.sync-points")
+    (throw (ex-info "The points are not compiled in: -Dthrum.sync-points=true is missing" {})))
   (let [run #(report! (outcomes (parse-long seeds)))]
     (if (= "control" control)
-      (with-redefs [scope/join! (fn [_])] (run))
+      (with-redefs [group/join! (fn [_])] (run))
       (run)))
   (flush)
   (System/exit 0))

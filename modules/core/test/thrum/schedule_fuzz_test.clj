@@ -14,7 +14,7 @@
         [_ & counts] (re-matches #"(\d+) runs, (\d+) failures" (str (jvm/last-line lines)))]
     [(mapv parse-long counts) lines]))
 
-(def ^:private points ["-Dthrum.points=true"])
+(def ^:private points ["-Dthrum.sync-points=true"])
 
 (deftest ^{:time-limit-ms 160000} no-order-of-threads-and-no-interrupt-breaks-a-form
   (let [[[runs failures] lines] (fuzz points "100")]

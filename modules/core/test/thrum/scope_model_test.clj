@@ -4,8 +4,8 @@
    [clojure.test :refer [deftest is testing use-fixtures]]
    [clojure.test.check :as tc]
    [clojure.test.check.properties :as prop]
-   [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
+   [thrum.impl.timer :as timer]
    [thrum.program :as program]
    [thrum.scope-model :as model]
    [thrum.test-kit.gate :as gate]
@@ -101,7 +101,7 @@
         (pr-str {:seed seed
                  :smallest smallest
                  :mismatch (when-not pass? (mismatch program machine-seed))}))
-    (is (zero? (deadline/armed)))))
+    (is (zero? (timer/scheduled)))))
 
 (deftest ^{:time-limit-ms 120000} a-library-that-breaks-its-rules-is-found-out
   (testing "control: a consequence of a cancel counts as a failure"

@@ -32,7 +32,7 @@
   (if (.isBound k) (.get k) :unbound))
 
 (defn- in-task [wrap f]
-  (deref (task/future! (context/capture wrap nil) (task/unique-name "future") f) 5000 :late))
+  (deref (task/future! (context/capture wrap nil) (task/unique-name "future") nil f) 5000 :late))
 
 (defmacro ^:private on-25
   "Runs the body on JDK 25 and newer; before, it throws what says so."

@@ -4,7 +4,7 @@
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
-   [thrum.impl.group :as scope]
+   [thrum.impl.group :as group]
    [thrum.impl.jdk :as jdk]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
@@ -387,7 +387,7 @@
         (is (realized? ended))))))
 
 (deftest a-daemon-that-is-about-to-start-ends-nobody
-  (let [start! scope/start!, body-ended (promise), sibling (promise), trail (atom [])
+  (let [start! group/start!, body-ended (promise), sibling (promise), trail (atom [])
         start-late! (fn [scope task]
                       (deliver sibling :ends)
                       (swap! trail conj (gate/eventually 50 #(t/cancelled?)))
@@ -396,7 +396,7 @@
                                                  (t/fork s @sibling)
                                                  (t/fork s
                                                    @body-ended
-                                                   (with-redefs [scope/start! start-late!]
+                                                   (with-redefs [group/start! start-late!]
                                                      (t/fork s {:daemon? true} 1)))
                                                  :body))]
     (is (gate/eventually 2000 #(parked? caller)))

@@ -6,6 +6,7 @@
    [thrum.core :as t]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
+   [thrum.impl.failures :as failures]
    [thrum.impl.jdk :as jdk]
    [thrum.impl.wait :as wait]
    [thrum.test-kit.gate :as gate]
@@ -218,7 +219,7 @@
 ;; A conclusion that fails
 
 (deftest a-form-whose-conclusion-fails-has-joined-and-closed-all-the-same
-  (doseq [failing [#'error/casualty? #'error/merged #'error/timeout #'error/cancelled]
+  (doseq [failing [#'error/casualty? #'failures/merged #'error/timeout #'error/cancelled]
           error [(StackOverflowError.) (OutOfMemoryError.)]]
     (testing failing
       (let [trail (atom [])

@@ -3,13 +3,12 @@
   clock that jumps to the next event when no thread can run. The same seed gives the same run. Needs
   --add-opens=java.base/java.lang=ALL-UNNAMED."
   (:require
-   [thrum.impl.deadline :as deadline]
+   [thrum.impl.clock :as clock]
    [thrum.impl.jdk :as jdk])
   (:import
    (java.util ArrayList Random TreeMap)
    (java.util.concurrent Executor)
-   (java.util.concurrent.locks LockSupport)
-   (thrum.impl.deadline Clock)))
+   (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
 
@@ -54,15 +53,17 @@
       (.getValue entry)))
   (planned [_] (.size events))
   (threads [_] (filterv #(.isAlive ^Thread %) threads))
-  Clock
+  clock/Clock
   (nanos [_] now)
-  (parkNanos [this blocker nanos]
+  (park-nanos [this blocker n]
     (let [self (Thread/currentThread)
-          event (.plan this (+ now nanos) #(LockSupport/unpark self))]
+          event (.plan this (+ now (long n)) #(LockSupport/unpark self))]
       (LockSupport/park blocker)
       (.unplan this event)))
-  (at [this nanos alarm] (.plan this (max now nanos) #(.start (.thread this "alarm" alarm))))
-  (cancel [this event] (.unplan this event)))
+  (call-at [this nanos f]
+    (.plan this (max now (long nanos)) #(.start (.thread this "alarm" f))))
+  (cancel-call [this event]
+    (.unplan this event)))
 
 (defn- parked? [^Thread thread]
   (= Thread$State/WAITING (.getState thread)))
@@ -102,11 +103,11 @@
          body (bound-fn []
                 (let [outcome (try {:value (f)} (catch Throwable t {:thrown t}))]
                   (deliver result (assoc outcome
-                                         :nanos (.nanos machine)
+                                         :nanos (clock/nanos machine)
                                          :interrupted (Thread/interrupted)
                                          :alive (dec (count (.threads machine)))
                                          :planned (.planned machine)))))]
-     (with-redefs [deadline/clock machine
+     (with-redefs [clock/clock machine
                    jdk/virtual-thread (fn [name body] (on-thread name) (.thread machine name body))]
        (.start (.thread machine "root" body))
        (run-all! machine))

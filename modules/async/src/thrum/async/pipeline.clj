@@ -1,7 +1,8 @@
 (ns thrum.async.pipeline
   "From one channel to another through a job, a task for every item. A pipeline waits on no thread:
   what comes about starts one, or finds the thread of a task that has just ended, which takes the
-  next steps and ends. So nothing of an abandoned pipeline runs, and it can be collected as garbage."
+  next steps and ends. So nothing of an abandoned pipeline runs, and it can be collected as
+  garbage."
   (:require
    [clojure.core.async :as async]
    [clojure.core.async.impl.protocols :as impl]

@@ -14,8 +14,8 @@
   (async/close! channel))
 
 (defn detached
-  "Starts f on a virtual thread of its own. Returns a channel of its value or its throwable. Options:
-  :name, :wrap."
+  "Starts f on a virtual thread of its own. Returns a channel of its value or its throwable.
+  Options: :name, :wrap."
   [options f]
   (let [channel (async/chan 1)]
     (spi/start! (assoc options :on-end #(deliver! channel %)) f)

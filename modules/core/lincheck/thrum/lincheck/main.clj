@@ -24,13 +24,13 @@
 (defn- broken
   "Returns the source of a control; throws when there is nothing to break."
   [{:keys [name of], [old new] :replace}]
-  (let [source (slurp (io/resource (str "thrum/" of ".clj")))]
+  (let [source (slurp (io/resource (str "thrum/impl/" of ".clj")))]
     (when-not (str/includes? source old)
       (throw (ex-info
-               (str "thrum." of " has no " (pr-str old) " that the control " name " could break")
+               (str "thrum.impl." of " has no " (pr-str old) " that the control " name " could break")
                {:control name})))
     (-> source
-        (str/replace-first (str "(ns thrum." of) (str "(ns thrum.lincheck.control." name))
+        (str/replace-first (str "(ns thrum.impl." of) (str "(ns thrum.lincheck.control." name))
         (str/replace old new))))
 
 (defn- write! [{:keys [name] :as control}]

@@ -3,9 +3,9 @@
   broken copy of it, a control. Compiled ahead of time, see thrum.lincheck.main: classes that
   Clojure has compiled in memory Lincheck cannot look into."
   (:require
-   [thrum.impl.context :as context]
-   [thrum.impl.ledger :as ledger]
+   [thrum.impl.interrupt :as interrupt]
    [thrum.impl.limit]
+   [thrum.impl.place :as place]
    [thrum.impl.task]
    [thrum.lincheck.control.limit-forgets]
    [thrum.lincheck.control.limit-unlocked]
@@ -15,7 +15,7 @@
    (java.util.concurrent CancellationException)
    (java.util.concurrent.atomic AtomicLong AtomicReferenceArray)
    (org.jetbrains.lincheck.datastructures Operation Param ThreadIdGen)
-   (thrum.impl.context Place)))
+   (thrum.impl.place Place)))
 
 (set! *warn-on-reflection* true)
 
@@ -56,20 +56,20 @@
 (defn- cancelled-when-it-waits
   "Returns the place of a thread whose work is found cancelled at the second look: when it waits."
   []
-  (let [looks (AtomicLong.), ledger (ledger/ledger (Thread/currentThread))]
+  (let [looks (AtomicLong.), flag (interrupt/interrupt-flag (Thread/currentThread))]
     (reify Place
       (cancelReason [_] (when (< 1 (.incrementAndGet looks)) :over))
       (isOver [_] false)
       (outer [_])
-      (ledger [_] ledger)
-      (tell [_]))))
+      (interruptFlag [_] flag)
+      (acknowledge [_]))))
 
 (defn- giving-up [f]
-  (context/stand! (cancelled-when-it-waits))
+  (place/enter! (cancelled-when-it-waits))
   (try
     (f)
     (catch CancellationException _)
-    (finally (context/stand! nil))))
+    (finally (place/enter! nil))))
 
 (defn- count! [^longs counter]
   (let [n (aget counter 0)]

@@ -1,166 +1,80 @@
 (ns thrum.impl.deadline
-  "Absolute points in time, on the scale of System/nanoTime, and the one timer that all of them
-  share. All that is timed goes through one clock."
+  "Deadlines: absolute times, longs on the clock's scale of nanoseconds. nil is no deadline."
   {:no-doc true}
   (:require
-   [thrum.impl.point :as point])
+   [thrum.impl.clock :as clock]
+   [thrum.impl.sync-point :as sync-point]
+   [thrum.impl.timer :as timer])
   (:import
-   (java.lang Thread$Builder$OfPlatform)
-   (java.lang.invoke VarHandle)
    (java.time Instant)
-   (java.util.concurrent ConcurrentSkipListMap ExecutorService Executors TimeUnit)
-   (java.util.concurrent.atomic AtomicLong AtomicReference)
+   (java.util.concurrent TimeUnit)
    (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
 
-(definterface Clock
-  (^long nanos [])
-  (^Object parkNanos [blocker ^long nanos])
-  (at [^long nanos ^Runnable alarm])       ; what cancel takes
-  (^Object cancel [alarm]))
-
-;; What waits on the timer, ordered by moment.
-(deftype Alarm [^long moment ^long id ^Runnable f]
-  Comparable
-  (compareTo [_ other]
-    (let [order (Long/signum (unchecked-subtract moment (.-moment ^Alarm other)))]
-      (if (zero? order)
-        (Long/compare id (.-id ^Alarm other))
-        order))))
-
-(def ^:private ^ConcurrentSkipListMap alarms (ConcurrentSkipListMap.))
-(def ^:private ^AtomicLong armed-so-far (AtomicLong.))
-
-(defn- daemon ^Thread$Builder$OfPlatform [name]
-  (-> (Thread/ofPlatform) (.name ^String name) (.daemon) (.inheritInheritableThreadLocals false)))
-
-;; Platform threads: where virtual ones compute and keep every carrier, one more would never run.
-(def ^:private ringers
-  (delay
-    (Executors/newCachedThreadPool (.factory (daemon "thrum-alarm")))))
-
-(defn- go-off!
-  "Runs the alarm on a thread of its own, so that a long one delays no other."
-  [^Alarm alarm]
-  (try
-    (.execute ^ExecutorService @ringers ^Runnable (.-f alarm))
-    (catch Throwable _ (.run ^Runnable (.-f alarm)))))
-
-(defn- first-alarm ^Alarm []
-  (some-> (.firstEntry alarms) key))
-
-;; When the timer wakes next. An alarm that is disarmed stays the reason to wake: whoever arms the
-;; next one, later, need not wake the timer for it.
-(def ^:private ^AtomicReference wakes-at (AtomicReference.))
-
-(defn- sleep-until-next! []
-  ;; An interrupted thread would not sleep.
-  (Thread/interrupted)
-  (let [moment (some-> (first-alarm) (.-moment))]
-    (.set wakes-at moment)
-    (VarHandle/fullFence)
-    ;; An alarm that came before the line above has not woken this thread.
-    (when (= moment (some-> (first-alarm) (.-moment)))
-      (if moment
-        (LockSupport/parkNanos alarms (unchecked-subtract (long moment) (System/nanoTime)))
-        (LockSupport/park alarms)))))
-
-(defn- serve-alarms! []
-  (while true
-    (try
-      (let [alarm (first-alarm)]
-        (if (and alarm (<= (unchecked-subtract (.-moment alarm) (System/nanoTime)) 0))
-          (when (.remove alarms alarm) (go-off! alarm))
-          (sleep-until-next!)))
-      (catch Throwable _))))
-
-(def ^:private timer
-  (delay
-    (.start (daemon "thrum-timer") serve-alarms!)))
-
-(declare earlier?)
-
-(deftype SystemClock []
-  Clock
-  (nanos [_] (System/nanoTime))
-  (parkNanos [_ blocker nanos] (LockSupport/parkNanos blocker nanos))
-  (at [_ nanos f]
-    (let [alarm (Alarm. nanos (.incrementAndGet armed-so-far) f)]
-      (.put alarms alarm true)
-      (when (earlier? nanos (.get wakes-at))
-        (LockSupport/unpark @timer))
-      alarm))
-  (cancel [_ alarm]
-    (.remove alarms alarm)))
-
-(def ^Clock clock
-  "What tells the time; a test puts another here."
-  (SystemClock.))
-
-(defn armed
-  "Returns how many alarms wait on the shared timer."
-  []
-  (.size alarms))
-
 (defn now
-  "Returns this moment."
+  "Returns the time now."
   ^long []
-  (.nanos ^Clock clock))
+  (long (clock/nanos clock/clock)))
 
 (def ^:private ^:const longest
-  "Half the range of nanoTime, 146 years: the farthest that two moments can be told apart."
+  "Half the range of nanoTime, 146 years: times farther apart than that cannot be ordered."
   (quot Long/MAX_VALUE 2))
 
 (defn in-nanos
-  "Returns the moment so many ns from now."
+  "Returns the deadline so many ns from now."
   ^long [^long nanos]
   (unchecked-add (now) (max 0 (min nanos (long longest)))))
 
 (defn in-ms
-  "Returns the moment so many ms from now."
+  "Returns the deadline so many ms from now."
   ^long [ms]
   (in-nanos (.toNanos TimeUnit/MILLISECONDS (long ms))))
 
 (defn nanos-until
-  "Returns the ns from now to the moment, negative when it has passed."
-  ^long [^long moment]
-  (unchecked-subtract moment (now)))
+  "Returns the ns from now to the deadline, negative when it has passed."
+  ^long [^long deadline]
+  (unchecked-subtract deadline (now)))
+
+(defn- ms-until
+  "Returns the ms from the system's time of day to the instant."
+  [^Instant instant]
+  (try
+    (- (.toEpochMilli instant) (System/currentTimeMillis))
+    (catch ArithmeticException _
+      (if (pos? (.getEpochSecond instant)) Long/MAX_VALUE 0))))
 
 (defn at-instant
-  "Returns the moment of a java.time.Instant, as the system's clock sees it now."
-  ^long [^Instant instant]
-  (in-ms (max 0 (long (try
-                        (- (.toEpochMilli instant) (System/currentTimeMillis))
-                        (catch ArithmeticException _
-                          (if (pos? (.getEpochSecond instant)) Long/MAX_VALUE 0)))))))
+  "Returns the deadline at a java.time.Instant, by the system's time of day now."
+  ^long [instant]
+  (in-ms (max 0 (long (ms-until instant)))))
 
 (defn earlier?
-  "Tells whether a comes before b; nil is never."
+  "True if a comes before b, where nil is never."
   [a b]
   (and (some? a)
-       (or (nil? b) (neg? (unchecked-subtract (long a) (long b))))))
+       (or (nil? b) (timer/before? a b))))
 
 (defn passed?
-  "Tells whether the moment has come."
-  [^long moment]
-  (<= (nanos-until moment) 0))
+  "True if the deadline has come."
+  [^long deadline]
+  (<= (nanos-until deadline) 0))
 
 (defn arm!
-  "Runs f on a thread of its own when the moment comes. Returns what disarm! takes."
-  [^long moment ^Runnable f]
-  (point/reached :deadline/arm)
-  (.at ^Clock clock moment f))
+  "Has f called at the deadline, on a thread of its own. Returns what disarm! takes."
+  [deadline f]
+  (sync-point/reached :deadline/arm)
+  (clock/call-at clock/clock deadline f))
 
 (defn disarm!
   "Takes back an alarm that has not gone off."
   [alarm]
-  (.cancel ^Clock clock alarm))
+  (clock/cancel-call clock/clock alarm))
 
 (defn park-until
-  "Parks the calling thread until the moment, an unpark or an interrupt; nil: no moment."
-  [blocker moment]
-  (if (nil? moment)
+  "Parks the calling thread until the deadline, an unpark or an interrupt."
+  [blocker deadline]
+  (if (nil? deadline)
     (LockSupport/park blocker)
-    (let [nanos (nanos-until (long moment))]
-      (when (pos? nanos) (.parkNanos ^Clock clock blocker nanos)))))
+    (let [nanos (nanos-until (long deadline))]
+      (when (pos? nanos) (clock/park-nanos clock/clock blocker nanos)))))

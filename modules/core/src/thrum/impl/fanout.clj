@@ -1,13 +1,15 @@
 (ns thrum.impl.fanout
-  "The bounded parallel map: a task for every item, at most limit of them at once, started by the
-  thread that consumes the results, also while it waits for them."
+  "The bounded parallel map: a task for every item, at most limit of them at once. The thread that
+  consumes the results starts the tasks, also while it waits for results."
   {:no-doc true}
   (:refer-clojure :exclude [run!])
   (:require
    [thrum.impl.context :as context]
    [thrum.impl.error :as error]
-   [thrum.impl.group :as scope]
+   [thrum.impl.failures :as failures]
+   [thrum.impl.group :as group]
    [thrum.impl.order :as order]
+   [thrum.impl.place :as place]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
@@ -16,10 +18,10 @@
    (java.util.concurrent Future)
    (java.util.concurrent.atomic AtomicLong)
    (thrum.impl.context Context)
-   (thrum.impl.error Failures)
-   (thrum.impl.group Scope)
+   (thrum.impl.failures Failures)
+   (thrum.impl.group Group)
    (thrum.impl.order IOrder)
-   (thrum.impl.task Failed ITask Owner)))
+   (thrum.impl.task CompletionHandler Failed ITask)))
 
 (set! *warn-on-reflection* true)
 
@@ -41,9 +43,9 @@
   (^Throwable thrown [])
   (^Object setThrown [^Throwable t]))
 
-;; What the consumer alone touches is not volatile: a LazySeq hands it from thread to thread under
-;; its lock, a transducing process by its contract.
-(deftype FanOut [^Context context ^Scope scope ^long limit ^long window
+;; The fields that only the consumer touches are not volatile: a LazySeq hands them from thread to
+;; thread under its lock, a transducing process by its contract.
+(deftype FanOut [^Context context ^Group group ^long limit ^long window
                  ^IOrder order keeps ^Failures failures ^AtomicLong ended on-ended
                  ^:unsynchronized-mutable ^long ended-seen
                  ^:unsynchronized-mutable source
@@ -63,8 +65,8 @@
     (set! source nil)
     (set! more false)
     nil)
-  ;; The count of those that ended is shared with all carriers: it is read only when the limit seems
-  ;; to be reached.
+  ;; All carriers share the count of ended tasks: it is read only when the limit seems to be
+  ;; reached.
   (room [_]
     (and more
          (or (< (- started ended-seen) limit)
@@ -72,7 +74,7 @@
                  (< (- started ended-seen) limit)))
          (< (- started consumed) window)
          (not (.stopped order))))
-  ;; Is less under way than while somebody waits, with a next item that can be had at once?
+  ;; True if fewer tasks are under way than while the consumer waits, and the next item is at hand.
   (behind [this]
     (and (< (- started consumed) limit)
          (not (and (instance? IPending source) (not (.isRealized ^IPending source))))
@@ -83,13 +85,13 @@
   (task [this thunk]
     (task/task context this started thunk))
   (start [_ task]
-    (scope/start! scope task)
+    (group/start! group task)
     (set! started (inc started))
     (.started order task))
   (consume [_]
     (when-some [task (.next order)]
       (set! consumed (inc consumed))
-      (when keeps (.forget scope task))
+      (when keeps (group/forget-child! group task))
       task))
   (leftEarly [_] left-early)
   (setLeftEarly [_] (set! left-early true))
@@ -98,46 +100,48 @@
   (thrown [_] thrown)
   (setThrown [_ t] (set! thrown t))
 
-  Owner
+  CompletionHandler
   (failed [_ task t]
-    (.record failures {:throwable t, :task (.taskName ^ITask task), :index (.index ^ITask task)}))
+    (.record failures
+             {:throwable t, :task (.taskName ^ITask task), :index (.index ^ITask task)}))
   (ended [_ task]
     (try
       (.ended order task)
       (finally
         (.incrementAndGet ended)
-        (if keeps (scope/end-child! scope) (scope/leave! scope task))
+        (if keeps (group/child-ended! group) (group/remove-child! group task))
         (when on-ended (on-ended task))))))
 
 (def ^:private orders
-  "By name: an order, made from scope and limit."
+  "By name: a function of group and limit that makes an order."
   {:ordered (fn [_ _] (order/input-order))
-   :as-completed (fn [scope _] (order/completion-order scope))
+   :as-completed (fn [group _] (order/completion-order group))
    :as-started (fn [_ limit] (order/start-order limit))})
 
 (defn fan-out
   "Returns a fan-out in the context of the calling thread that has started nothing yet. :on-ended -
   called with every task that has ended, on its thread and as the last thing there, for a consumer
-  who does not wait."
+  that does not wait."
   ^FanOut [{:keys [order name limit window wrap on-ended]}]
-  (let [id (task/unique-name name)
-        scope (scope/scope id (context/current-scope))
-        ^IOrder order ((orders order) scope limit)]
-    (FanOut. (context/capture wrap scope)
-             scope
+  (let [group (group/group (task/unique-name name) (place/current-group))
+        ^IOrder order ((orders order) group limit)]
+    (FanOut. (context/capture wrap group)
+             group
              limit
              window
              order
              (.keeps order)
-             (error/failures)
+             (failures/failures)
              (AtomicLong.)
              on-ended
-             0 nil
-             true nil
-             false 0
-             0 nil)))
-
-;; How it begins
+             0
+             nil
+             true
+             nil
+             false
+             0
+             0
+             nil)))
 
 (defn launch!
   "Starts the thunk, for which there is room."
@@ -152,39 +156,38 @@
       {:throwable (.-throwable ^Failed outcome), :task (.taskName task), :index (.index task)})))
 
 (defn- root
-  "Returns the failure to throw: the first in time, where that one has ended all, else the one at
-  hand."
+  "Returns the failure to throw: the first in time, if it has ended all, else the one at hand."
   [^FanOut fan-out failure]
   (let [broken (.broken ^IOrder (.-order fan-out))]
     (if (or (nil? broken) (instance? InterruptedException (:throwable failure)))
       failure
-      (or (first (.kept ^Failures (.-failures fan-out)))
-          ;; There was no memory to put it on record.
+      (or (failures/root (.-failures fan-out))
+          ;; There was no memory to record it.
           (failure-of broken)))))
 
 (defn end!
   "Cancels what runs and waits until it has ended."
   [^FanOut fan-out reason]
   (try
-    (scope/cancel! (.-scope fan-out) reason)
-    (finally (scope/join! (.-scope fan-out)))))
+    (group/cancel! (.-group fan-out) reason)
+    (finally (group/join! (.-group fan-out)))))
 
 (defn- thrown-again
-  "Returns what is thrown where the fan-out has failed before. An interrupt was that of another
-  thread, or is over."
+  "Returns what a fan-out throws that has failed before. An interrupt is not thrown again: it was
+  another thread's, or is over."
   ^Throwable [^FanOut fan-out ^Throwable thrown]
   (if (instance? InterruptedException thrown)
-    (error/cancelled (scope/scope-name (.-scope fan-out)) :interrupted thrown)
+    (error/cancelled (group/group-name (.-group fan-out)) :interrupted thrown)
     thrown))
 
 (defn- fail!
   "Ends the fan-out and returns what it throws from now on."
   ^Throwable [^FanOut fan-out failure]
   (if-some [thrown (.thrown fan-out)]
-    ;; On its way out it passes here again.
+    ;; A throwable passes here again on its way out.
     (if (identical? thrown (:throwable failure)) thrown (thrown-again fan-out thrown))
     (let [failure (try (root fan-out failure) (finally (end! fan-out :failed)))]
-      (doto (error/merged failure (.-failures fan-out))
+      (doto (failures/merged failure (.-failures fan-out))
         (->> (.setThrown fan-out))))))
 
 (defmacro ^:private failing
@@ -195,14 +198,14 @@
      (catch Throwable t#
        (throw (fail! ~fan-out {:throwable t#})))))
 
-;; What the consumer does next
+;; The consumer's next step
 
 (defn- decide
-  "Returns :leave, :start, :end or :wait. What is due leaves before a source is pulled that may
-  block."
+  "Returns :leave, :start, :end or :wait. A task that is due leaves before the source, which may
+  block, is pulled."
   [^FanOut fan-out]
   (let [^IOrder order (.-order fan-out)]
-    (scope/check-parent-open! (.-scope fan-out))
+    (group/check-parent-open! (.-group fan-out))
     (cond
       (.due order) :leave
       (.room fan-out) :start
@@ -212,23 +215,25 @@
 
 (defn- await! [^FanOut fan-out]
   (let [^IOrder order (.-order fan-out)]
-    (scope/await! (.-scope fan-out) #(or (.ready order) (.room fan-out) (.idle fan-out)))))
+    (group/await! (.-group fan-out) #(or (.ready order) (.room fan-out) (.idle fan-out)))))
 
-(defn- leave! [^FanOut fan-out]
+(defn- leave!
+  "Takes the next task to leave out of the order."
+  [^FanOut fan-out]
   (or (.consume fan-out)
-      ;; All is over; but somebody may have succeeded in time and not come round to saying so.
+      ;; A failure ended all. A task may have finished without publishing its result yet.
       (do (end! fan-out :failed)
           (.consume fan-out))
-      (scope/check-open! (.-scope fan-out))))
+      (group/check-open! (.-group fan-out))))
 
 (defn- result
-  "Returns the value of a task that leaves. Where it failed, so does the fan-out; where it was
-  cancelled, the scope was."
+  "Returns the value of a task that leaves. If it failed, so does the fan-out; if it was cancelled,
+  the group was."
   [^FanOut fan-out ^ITask task]
   (when-some [failure (failure-of task)]
     (throw (fail! fan-out failure)))
   (when (.isCancelled ^Future task)
-    (scope/check-open! (.-scope fan-out)))
+    (group/check-open! (.-group fan-out)))
   (task/value task))
 
 (defn- itself [_fan-out task]
@@ -237,14 +242,14 @@
 ;; Pulled by a lazy sequence
 
 (defn- on-item
-  "Returns the call of f on the item as a thunk to be called once, which does not hold the item
-  while f runs."
+  "Returns the call of f on the item as a thunk to be called once. It does not hold the item while f
+  runs."
   [f item]
   (^{:once true} fn* [] (f item)))
 
 (defn- next-task!
-  "Returns the task for the next item, or nil. What the source or the wrap throws waits for its
-  turn, but for an interrupt."
+  "Returns the task for the next item, or nil. An interrupt is thrown; any other throwable of the
+  source or the wrap waits for its turn."
   [^FanOut fan-out f]
   (try
     (when-some [items (.pull fan-out)]
@@ -260,8 +265,7 @@
     (.start fan-out task)))
 
 (defn- keep-up!
-  "Starts one more before something leaves, so that a consumer who takes his time is not alone at
-  work."
+  "Starts one more task before one leaves, so that work goes on beside a slow consumer."
   [^FanOut fan-out f]
   (when (.behind fan-out)
     (start-next! fan-out f)))
@@ -332,29 +336,10 @@
     ([] (rf))
     ([acc] (rf (if (.leftEarly ^FanOut fan-out) acc (flush! fan-out emit rf acc))))
     ([acc item] (push! fan-out emit rf acc (on-item f item)))
-    ([acc item & items] (push! fan-out emit rf acc (^{:once true} fn* [] (apply f item items))))))
+    ([acc item & items]
+     (push! fan-out emit rf acc (^{:once true} fn* [] (apply f item items))))))
 
-;; Driven by events: a consumer that is told of the end of each task, and polls
-
-(defn room?
-  "Tells whether one more may be started."
-  [^FanOut fan-out]
-  (.room fan-out))
-
-(defn started
-  "Returns how many have been started."
-  ^long [^FanOut fan-out]
-  (.started fan-out))
-
-(defn exhaust!
-  "Nothing more will be started."
-  [^FanOut fan-out]
-  (.exhaust fan-out))
-
-(defn idle?
-  "Tells whether all that was started has left, and nothing more will be."
-  [^FanOut fan-out]
-  (.idle fan-out))
+;; Polled by a consumer that does not wait
 
 (defn poll!
   "Returns the next result, nil when none is ready. Throws the failure that ended the fan-out, when
@@ -364,7 +349,7 @@
     (failing fan-out
       (result fan-out (leave! fan-out)))))
 
-;; The forms
+;; The map family
 
 (def ^:private emits
   "By the name of the order: what is handed out for a task that leaves."
@@ -379,7 +364,7 @@
 
 (defn results
   "Returns the results of f over the collections as a lazy seq, in the order that the options name."
-  [{:keys [order] :as options} f colls]
+  [{:keys [order], :as options} f colls]
   (let [fan-out (fan-out options)
         [items f] (zipped f colls)]
     (.setSource ^FanOut fan-out items)
@@ -398,11 +383,12 @@
   context of the thread that starts it, and current-options, called there."
   [current-options f]
   (fn [rf]
-    (let [{:keys [order] :as options} (current-options)]
+    (let [{:keys [order], :as options} (current-options)]
       (feeding (fan-out options) (emits order) f rf))))
 
 (defn- eagerly
-  "Reduces the tasks over the items with rf, in order of completion; then nothing runs any more."
+  "Reduces the tasks over the items with rf, in order of completion. Nothing runs any more when this
+  returns or throws."
   [options f colls rf]
   (wait/check-state!)
   (let [fan-out (fan-out (assoc options :order :as-completed :window Long/MAX_VALUE))

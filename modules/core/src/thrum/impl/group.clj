@@ -1,58 +1,59 @@
 (ns thrum.impl.group
-  "A scope owns tasks: it ends only when all of them have ended. Its children are held strongly,
-  added before they start, cancelled once, and joined."
+  "A group of tasks and other children: it ends only when all of them have ended. Children are held
+  strongly, added before they start, cancelled once, and joined."
   {:no-doc true}
   (:require
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
    [thrum.impl.jdk :as jdk]
-   [thrum.impl.point :as point]
+   [thrum.impl.place :as place]
+   [thrum.impl.sync-point :as sync-point]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
    (java.util ArrayDeque ArrayList)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)
-   (thrum.impl.context Owned)
-   (thrum.impl.task Child Owner Task)))
+   (thrum.impl.place Cancellable)
+   (thrum.impl.task Child CompletionHandler Task)))
 
 (set! *warn-on-reflection* true)
 
-(definterface IScope
-  (^String scopeName [])
-  (reason [])
-  (moment [])
-  (^Object liftMoment [])
+(definterface IGroup
+  (^String groupName [])
+  (endReason [])
+  (deadline [])
+  (^Object liftDeadline [])
   (parent [])
   (^boolean isEmpty [])
   (^boolean accept [child])
   (^boolean enterParent [])
   (countEnd [])
   (leaveParent [])
-  (^Object forget [child])
+  (^Object remove [child])
   (^Object close [reason])
-  (^boolean closeEmpty [reason])
-  (^Object closeForAll [reason])
-  (^boolean cancelled [reason])
-  (ownEnd [])
+  (^boolean closeIfIdle [reason])
+  (^Object closeAll [reason])
+  (^boolean markCancelled [reason])
+  (ownEndReason [])
   (ownOpener [])
-  (heard [])
+  (cancellingParent [])
   (^long running [])
   (^java.util.List children []))
 
-(defn- add! [^ArrayList children ^Child child]
-  (.setPlace child (.size children))
+(defn- append! [^ArrayList children ^Child child]
+  (.setSlot child (.size children))
   (.add children child))
 
-(defn- remove!
-  "Takes a child out in constant time: the last one moves to its place."
+(defn- take-out!
+  "Takes a child out in constant time: the last child moves to its slot."
   [^ArrayList children ^Child child]
-  (let [place (.place child)
+  (let [slot (.slot child)
         ^Child last-child (.removeLast children)]
     (when-not (identical? child last-child)
-      (.set children place last-child)
-      (.setPlace last-child place))))
+      (.set children slot last-child)
+      (.setSlot last-child slot))))
 
 (defn- signal! [^AtomicReference waiter]
   (when-some [thread (.get waiter)]
@@ -60,100 +61,101 @@
       (LockSupport/unpark thread))))
 
 (defn check-open!
-  "Throws :thrum/closed when the scope, or one that it belongs to, has ended."
-  [^IScope scope]
-  (when-some [reason (.reason scope)]
-    (throw (error/closed (.scopeName scope) reason))))
+  "Throws :thrum/closed when the group, or one around it, has ended."
+  [^IGroup group]
+  (when-some [reason (.endReason group)]
+    (throw (error/closed (.groupName group) reason))))
 
 (defn- enter-parents!
-  "Makes the scope a child of its parent, and that of its own, as far up as it is not yet so."
-  [scope]
-  (loop [^IScope scope scope, below nil]
+  "Makes the group a child of its parent, and so on upwards, as far as that is not so yet."
+  [group]
+  (loop [^IGroup group group, below nil]
     (cond
-      (not (.enterParent scope)) (recur (.parent scope) (cons scope below))
+      (not (.enterParent group)) (recur (.parent group) (cons group below))
       below (recur (first below) (next below)))))
 
-(defn- end-child-of!
-  "Notes that a child of the scope has ended; and where the scope leaves its parent for that, that a
-  child of the parent has."
-  [scope]
-  (loop [^IScope scope scope]
-    (when scope
-      (recur (.countEnd scope)))))
+(defn child-ended!
+  "Counts the end of a child, which the group still holds. Where the group leaves its parent for
+  that, the parent counts the end of the group."
+  [group]
+  (loop [^IGroup group group]
+    (when group
+      (recur (.countEnd group)))))
 
 (defn- leave-parents!
-  "Takes back what enter-parents! did, where nothing runs in the scope."
-  [scope]
-  (loop [^IScope scope scope]
-    (when scope
-      (if-some [left (.leaveParent scope)]
-        (end-child-of! left)
-        (recur (.heard scope))))))
+  "Takes back what enter-parents! did, where nothing runs in the group."
+  [group]
+  (loop [^IGroup group group]
+    (when group
+      (if-some [left (.leaveParent group)]
+        (child-ended! left)
+        (recur (.cancellingParent group))))))
 
 (defn- cancel-below!
-  "Cancels the children of the scope, and theirs: in a loop, since scopes may nest as deep as tasks
+  "Cancels the children of the group, and theirs: in a loop, since groups may nest as deep as tasks
   do."
-  [^IScope scope why]
-  (let [scopes (doto (ArrayDeque.) (.add scope))
+  [^IGroup group why]
+  (let [groups (doto (ArrayDeque.) (.add group))
         cancel (fn [child]
-                 (if (instance? IScope child)
-                   (do (.cancelled ^IScope child why)
-                       (.close ^IScope child why)
-                       (.add scopes child))
+                 (if (instance? IGroup child)
+                   (do (.markCancelled ^IGroup child why)
+                       (.close ^IGroup child why)
+                       (.add groups child))
                    (.cancelFor ^Child child why)))]
-    (while (not (.isEmpty scopes))
-      (run! cancel (.children ^IScope (.poll scopes))))))
+    (while (not (.isEmpty groups))
+      (run! cancel (.children ^IGroup (.poll groups))))))
 
-;; moment: its deadline, or its parent's where that is earlier; nil: none. shielded: it does not
-;; hear of its parent's cancel.
-(deftype Scope [^String name ^String prefix ^IScope parent opener ^:volatile-mutable moment shielded
+;; deadline: its own or its parent's, the earlier one. shielded: its parent's cancel does not reach
+;; it. ended: how many of the added children have ended. waiter: the thread that waits for children.
+(deftype Group [^String name ^String prefix ^IGroup parent opener
+                ^:volatile-mutable deadline shielded
                 ^ArrayList children ^AtomicLong ended ^AtomicReference waiter
-                ^:volatile-mutable reason
+                ^:volatile-mutable end-reason
                 ^:volatile-mutable cancel-reason
                 ^:unsynchronized-mutable ^long added
                 ^:unsynchronized-mutable in-parent
-                ^:unsynchronized-mutable ^long place]
-  IScope
-  (scopeName [_] name)
-  (moment [_] moment)
-  (liftMoment [_] (set! moment nil))
+                ^:unsynchronized-mutable ^long slot]
+  IGroup
+  (groupName [_] name)
+  (deadline [_] deadline)
+  (liftDeadline [_] (set! deadline nil))
   (parent [_] parent)
-  (ownEnd [_] reason)
+  (ownEndReason [_] end-reason)
   (ownOpener [_] opener)
-  (heard [_]
+  (cancellingParent [_]
     (when-not shielded parent))
-  (reason [this]
-    (loop [^IScope scope this]
-      (when scope
-        (or (.ownEnd scope) (recur (.heard scope))))))
+  (endReason [this]
+    (loop [^IGroup group this]
+      (when group
+        (or (.ownEndReason group) (recur (.cancellingParent group))))))
   (isEmpty [this]
     (locking this (= added (.get ended))))
   (running [this]
     (locking this (- added (.get ended))))
-  ;; Locks are taken from child to parent, two at most. A scope is its parent's child while it has
-  ;; children that run, so that an abandoned one is forgotten. It accepts a child only where it is:
-  ;; then a cancel from further up finds that.
+  ;; Locks are taken from child to parent, two at most. A group is its parent's child only while
+  ;; children of its own run, so that an abandoned one can be collected. It accepts a child only
+  ;; while its parent holds it: then a cancel from further up reaches the child.
   (accept [this child]
-    (point/reached :scope/adopt)
+    (sync-point/reached :group/add)
     (locking this
-      (when reason (throw (error/closed name reason)))
+      (when end-reason (throw (error/closed name end-reason)))
       ;; What can fail for want of memory comes first.
       (.ensureCapacity children (inc (.size children)))
       (let [reachable (or in-parent shielded (nil? parent))]
         (when reachable
-          (add! children child)
+          (append! children child)
           (set! added (inc added)))
         (boolean reachable))))
   (enterParent [this]
     (locking this
       (or in-parent shielded (nil? parent)
           (set! in-parent (.accept parent this)))))
-  (forget [this child]
-    (locking this (remove! children child)))
+  (remove [this child]
+    (locking this (take-out! children child)))
   ;; A child that ends takes no lock: many end at once. It may see too low a number of children,
-  ;; never too high a one. Returns the parent where the scope leaves it, and which has a child less.
+  ;; never too high a one. Returns the parent where the group leaves it, and which has a child less.
   (countEnd [this]
-    (point/reached :scope/over)
+    (sync-point/reached :group/child-ended)
     (let [left (when (and (<= added (.incrementAndGet ended)) parent)
                  (.leaveParent this))]
       (signal! waiter)
@@ -162,22 +164,22 @@
     (locking this
       (when (and in-parent (= added (.get ended)))
         (set! in-parent false)
-        (.forget parent this)
+        (.remove parent this)
         parent)))
   (close [this why]
     (locking this
-      (when-not reason (set! reason why))))
-  (closeEmpty [this why]
+      (when-not end-reason (set! end-reason why))))
+  (closeIfIdle [this why]
     (locking this
       (let [idle (= added (.get ended))]
-        (when (and idle (nil? reason)) (set! reason why))
+        (when (and idle (nil? end-reason)) (set! end-reason why))
         idle)))
-  (closeForAll [this why]
+  (closeAll [this why]
     (.close this why)
     (cancel-below! this why))
-  (cancelled [this why]
+  (markCancelled [this why]
     (locking this
-      (let [over (and reason (= added (.get ended)))
+      (let [over (and end-reason (= added (.get ended)))
             first-time (and (nil? cancel-reason) (not over))]
         (when first-time (set! cancel-reason why))
         first-time)))
@@ -185,225 +187,224 @@
     (locking this (ArrayList. children)))
 
   Child
-  (place [_] place)
-  (setPlace [_ i] (set! place i) nil)
+  (slot [_] slot)
+  (setSlot [_ i] (set! slot i) nil)
   (cancelFor [this why]
-    (point/reached :scope/cancel)
-    (let [first-time (.cancelled this why)]
-      (.closeForAll this why)
+    (sync-point/reached :group/cancel)
+    (let [first-time (.markCancelled this why)]
+      (.closeAll this why)
       first-time))
 
-  Owned
-  (ownReason [_] cancel-reason)
+  Cancellable
+  (ownCancelReason [_] cancel-reason)
   (cancelReason [this]
-    (loop [^IScope scope this]
-      (when scope
-        (or (.ownReason ^Owned scope) (recur (.heard scope))))))
+    (loop [^IGroup group this]
+      (when group
+        (or (.ownCancelReason ^Cancellable group) (recur (.cancellingParent group))))))
   (opener [this]
-    (loop [^IScope scope this]
-      (when scope
-        (or (.ownOpener scope) (recur (.parent scope)))))))
+    (loop [^IGroup group this]
+      (when group
+        (or (.ownOpener group) (recur (.parent group)))))))
 
-(defn scope
-  "Returns an open scope without children. It belongs to the parent (nil: to nobody): when that one
-  is cancelled, so is this, unless :shield. :moment - its own deadline; :opener - the task whose
-  thread opened it and waits for its end."
-  (^Scope [name parent] (scope name parent nil))
-  (^Scope [name ^Scope parent {:keys [moment opener shield]}]
-   (let [inherited (when (and parent (not shield)) (.moment parent))]
-     (Scope. name
-             (.concat ^String name "/")
-             parent
-             opener
-             (if (deadline/earlier? inherited moment) inherited moment)
-             shield
-             (ArrayList.)
-             (AtomicLong.)
-             (AtomicReference.)
-             nil
-             nil
-             0
-             false
-             -1))))
+(defn group
+  "Returns an open group without children. It belongs to the parent (nil: to none): a cancel of the
+  parent cancels it, unless :shield. :deadline - its own; :opener - the task whose thread opened it
+  and waits for its end."
+  (^Group [name parent] (group name parent nil))
+  (^Group [name ^Group parent {:keys [deadline opener shield]}]
+   (let [inherited (when (and parent (not shield)) (.deadline parent))
+         deadline (if (deadline/earlier? inherited deadline) inherited deadline)]
+     (Group. name (.concat ^String name "/") parent opener deadline shield
+             (ArrayList.) (AtomicLong.) (AtomicReference.) nil nil 0 false -1))))
 
 (defn check-parent-open!
-  "Throws :thrum/closed when what the scope belongs to has ended."
-  [^Scope scope]
-  (when-some [parent (.-parent scope)]
+  "Throws :thrum/closed when what the group belongs to has ended."
+  [^Group group]
+  (when-some [parent (.-parent group)]
     (check-open! parent)))
 
-(defn scope-name
-  "Returns the scope's name."
-  ^String [^Scope scope]
-  (.scopeName scope))
+(defn group-name
+  "Returns the group's name."
+  ^String [^Group group]
+  (.groupName group))
 
 (defn running
   "Returns how many children run."
-  ^long [^Scope scope]
-  (.running scope))
+  ^long [^Group group]
+  (.running group))
+
+(defn own-cancel-reason
+  "Returns why this group itself was cancelled, or nil."
+  [^Group group]
+  (.ownCancelReason group))
 
 (defn cancel-reason
-  "Returns why this scope itself was cancelled, or nil."
-  [^Scope scope]
-  (.ownReason scope))
+  "Returns why this group, or one around it, was cancelled, or nil."
+  [^Group group]
+  (.cancelReason group))
+
+(defn end-reason
+  "Returns why the group, or one around it, has ended; nil while it is open."
+  [^Group group]
+  (.endReason group))
+
+(defn deadline
+  "Returns the deadline of the group, or nil."
+  [^Group group]
+  (.deadline group))
 
 (defn lift-deadline!
-  "The scope has no deadline any more, for what begins in it from now on."
-  [^Scope scope]
-  (.liftMoment scope))
-
-(defn moment
-  "Returns the deadline of the scope, or nil."
-  [^Scope scope]
-  (.moment scope))
+  "Takes the group's deadline away, for what begins in it from now on."
+  [^Group group]
+  (.liftDeadline group))
 
 (defn within?
-  "Tells whether the scope is the other one or belongs to it, also through others."
-  [^Scope scope other]
-  (loop [^IScope scope scope]
-    (or (identical? scope other)
-        (and (some? scope) (recur (.parent scope))))))
+  "True if the group is the other one, or belongs to it, also through others."
+  [^Group group other]
+  (loop [^IGroup group group]
+    (or (identical? group other)
+        (and (some? group) (recur (.parent group))))))
 
-(defn reason
-  "Returns why the scope, or one that it belongs to, has ended; nil while it is open."
-  [^Scope scope]
-  (.reason scope))
+;; Children come and go
 
-(defn adopt!
-  "Makes what is not a task a child of the scope, until it leaves: the scope's end cancels it and
-  waits for that. Throws :thrum/closed."
-  [^Scope scope child]
-  ;; Not all that a scope belongs to, when it is closed, closes that too. What is cancelled does.
-  (check-open! scope)
-  (when-not (.accept scope child)
+(defn add-child!
+  "Makes the child part of the group until it leaves: the end of the group cancels it and waits for
+  it. Throws :thrum/closed."
+  [^Group group child]
+  ;; A group around this one may be closed without having closed this one; a cancel closes both.
+  (check-open! group)
+  (when-not (.accept group child)
     (try
       (loop []
-        (enter-parents! scope)
-        ;; A child that has ended since may have taken the scope out again.
-        (when-not (.accept scope child) (recur)))
+        (enter-parents! group)
+        ;; A child that has ended since may have taken the group out again.
+        (when-not (.accept group child) (recur)))
       (catch Throwable t
-        (leave-parents! scope)
+        (leave-parents! group)
         (throw t)))))
 
-(defn end-child!
-  "Notes that a child has ended, which the scope holds until it is forgotten."
-  [^Scope scope]
-  (end-child-of! scope))
+(defn remove-child!
+  "Takes a child out that has ended."
+  [^Group group child]
+  (.remove group child)
+  (child-ended! group))
 
-(defn leave!
-  "Tells the scope that a child has ended and needs not be held any more."
-  [^Scope scope child]
-  (.forget scope child)
-  (end-child! scope))
+(defn forget-child!
+  "Takes a child out whose end has been counted."
+  [^Group group child]
+  (.remove group child))
 
-(defn- thread-name [^Scope scope ^Task task]
+(defn- thread-name [^Group group ^Task task]
   (or (.taskName task)
-      (.concat ^String (.-prefix scope) (Long/toString (.index task)))))
+      (.concat ^String (.-prefix group) (Long/toString (.index task)))))
 
 (defn start!
-  "Starts a task on a fresh virtual thread, named after the task, or the scope and the task's index;
-  the task's owner tells this scope when it has ended. Throws :thrum/closed, or what the thread's
-  start threw; then the scope does not have the task."
-  [^Scope scope ^Task task]
-  (adopt! scope task)
+  "Starts a task of the group on a fresh virtual thread and returns the task. The thread is named
+  after the task, or else the group and the task's index. The task's handler takes it out when it
+  has ended. Throws :thrum/closed, or what the thread's start threw; then the group does not have
+  the task."
+  [^Group group ^Task task]
+  (add-child! group task)
   (try
-    (task/start! task (jdk/virtual-thread (thread-name scope task) task))
+    (task/start! task (jdk/virtual-thread (thread-name group task) task))
     (catch Throwable t
-      (leave! scope task)
+      (remove-child! group task)
       (throw t))))
 
 ;; A child that is not a task
-(deftype Attachment [^Scope group cancel! ^:unsynchronized-mutable ^long place]
+(deftype Attachment [^Group group cancel! ^:unsynchronized-mutable ^long slot]
   Child
-  (place [_] place)
-  (setPlace [_ i] (set! place i) nil)
+  (slot [_] slot)
+  (setSlot [_ i] (set! slot i) nil)
   (cancelFor [_ _] (cancel!)))
 
 (defn attach!
   "Adds a child that (cancel!) cancels. Returns it, for detach!. Throws :thrum/closed."
   ^Attachment [group cancel!]
   (doto (Attachment. group cancel! -1)
-    (->> (adopt! group))))
+    (->> (add-child! group))))
 
 (defn detach!
   "Takes an attachment out."
   [^Attachment attachment]
-  (leave! (.-group attachment) attachment))
+  (remove-child! (.-group attachment) attachment))
 
-(deftype Remover [^Scope group on-end]
-  Owner
+(deftype Remover [^Group group on-end]
+  CompletionHandler
   (failed [_ _ _])
   (ended [_ task]
     (try
       (on-end task)
-      (finally (leave! group task)))))
+      (finally (remove-child! group task)))))
 
 (defn start-alone!
   "Starts f as the only task of a group of that name, below the calling thread's. Its failure
   cancels nothing. Returns the task."
   [name on-end f]
-  (let [group (scope name (context/current-scope))]
+  (let [group (group name (place/current-group))]
     (start! group (task/task (context/capture nil group) (Remover. group on-end) 0 f))))
 
+;; Its end
+
 (defn close!
-  "From now on nothing can start in the scope; what runs goes on. The first reason stays."
-  [^Scope scope reason]
-  (.close scope reason))
+  "Lets nothing more start in the group; what runs goes on. The first reason stays."
+  [^Group group reason]
+  (.close group reason))
 
 (defn cancel!
-  "Closes the scope and cancels its children, each once. Returns whether this was the first cancel,
+  "Closes the group and cancels its children, each once. Returns whether this was the first cancel,
   whose reason stays."
-  [^Scope scope reason]
-  (.cancelFor scope reason))
+  [^Group group reason]
+  (.cancelFor group reason))
 
 (defn await!
-  "Waits until (ready?) is true; it is asked again whenever a child has ended. Only one thread at a
+  "Waits until (ready?) is true; it is called again whenever a child has ended. Only one thread at a
   time may wait. Throws CancellationException, InterruptedException."
-  [^Scope scope ready?]
-  (let [^AtomicReference waiter (.-waiter scope), self (Thread/currentThread)]
-    (wait/until scope nil #(or (ready?)
+  [^Group group ready?]
+  (let [^AtomicReference waiter (.-waiter group), self (Thread/currentThread)]
+    (wait/until group nil #(or (ready?)
                                (do (.set waiter self) (ready?))))))
 
 (defn wake!
-  "Has who waits for the scope ask again."
-  [^Scope scope]
-  (signal! (.-waiter scope)))
+  "Has the thread that waits for the group call its (ready?) again."
+  [^Group group]
+  (signal! (.-waiter group)))
 
-(defn empty-scope?
-  "Tells whether nothing runs in the scope."
-  [^Scope scope]
-  (.isEmpty scope))
+(defn empty-group?
+  "True if nothing runs in the group."
+  [^Group group]
+  (.isEmpty group))
 
-(defn- park-until-signal [^Scope scope]
-  (.set ^AtomicReference (.-waiter scope) (Thread/currentThread))
-  (when-not (empty-scope? scope)
-    (LockSupport/park scope)))
+(defn- park-until-signal [^Group group]
+  (.set ^AtomicReference (.-waiter group) (Thread/currentThread))
+  (when-not (empty-group? group)
+    (LockSupport/park group)))
 
-(defn- join-anyway! [^Scope scope]
+(defn- join-anyway! [^Group group]
   (loop [interrupted? false]
-    (point/reached :scope/join)
-    (if (empty-scope? scope)
+    (sync-point/reached :group/join)
+    (if (empty-group? group)
       (when interrupted? (.interrupt (Thread/currentThread)))
       (do
-        (park-until-signal scope)
+        (park-until-signal group)
         (recur (or (Thread/interrupted) interrupted?))))))
 
 (defn join!
-  "Waits until nothing runs in the scope, however long that takes. An interrupt meanwhile is kept
+  "Waits until nothing runs in the group, however long that takes. An interrupt meanwhile is kept
   for the caller's next wait."
-  [^Scope scope]
-  (when-not (empty-scope? scope)
-    (wait/undisturbed #(join-anyway! scope))))
+  [^Group group]
+  (when-not (empty-group? group)
+    (wait/undisturbed #(join-anyway! group))))
 
-(defn end-idle!
-  "Closes the scope if nothing runs in it; returns whether it did."
-  [^Scope scope reason]
-  (.closeEmpty scope reason))
+(defn close-if-idle!
+  "Closes the group if nothing runs in it. Returns whether nothing does."
+  [^Group group reason]
+  (.closeIfIdle group reason))
 
 (defn end!
-  "Closes the scope; what still runs in it is cancelled, and has ended when this returns."
-  [^Scope scope reason]
-  (when-not (.closeEmpty scope reason)
+  "Closes the group, cancels what still runs in it, and waits until that has ended."
+  [^Group group reason]
+  (when-not (.closeIfIdle group reason)
     (try
-      (.closeForAll scope reason)
-      (finally (join! scope)))))
+      (.closeAll group reason)
+      (finally (join! group)))))

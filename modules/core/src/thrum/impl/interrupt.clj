@@ -1,84 +1,77 @@
 (ns thrum.impl.interrupt
-  "The calling thread while it runs the body of a form: a cancel interrupts it at most once, and
-  that interrupt ends with the form, where one from somebody else stays."
-  {:no-doc true}
-  (:require
-   [thrum.impl.context :as context]
-   [thrum.impl.ledger :as ledger]
-   [thrum.impl.point :as point]
-   [thrum.impl.task])
-  (:import
-   (thrum.impl.context Owned Place)
-   (thrum.impl.ledger Ledger)
-   (thrum.impl.task ITask)))
+  "A thread's interrupt flag, and who set it: a cancel of Thrum's, or other code. The JVM has one
+  flag for both. All places of a thread share one record of it; a shield has a record of its own."
+  {:no-doc true})
 
 (set! *warn-on-reflection* true)
 
-(definterface IBody
-  (^Object ask [])
-  (^Object interrupt [])
-  (^boolean wasInterrupted [])      ; by the form? Asked by the thread itself, after finish
-  (run [f form x])
-  (^Object finish []))
+;; Any thread may send; the other methods are for the thread itself. Hold the lock of the record to
+;; decide by more than its own state.
+(definterface IInterruptFlag
+  (^Object send [])                 ; interrupts the thread for a cancel
+  (^Object clear [])                ; drops our interrupt; a foreign one stays
+  (^Object giveBack [])             ; sets the flag again for a foreign interrupt that was used up
+  (masked [f])                      ; the value of f; our interrupts wait until f has ended
+  (mask [])
+  (^Object unmask [masked ^boolean interrupted]))   ; interrupted: the flag was set before
 
-;; asked: the form itself is cancelled, or is about to be. told: its interrupt has been sent, or is
-;; not needed any more. sent: it has been. over: set where nothing is called, so that a stack that
-;; is full does not keep the thread from it.
-(deftype Body [^Owned scope ^Place outer shielded task ^ITask cancelled-task ^Ledger ledger
-               ^:volatile-mutable asked
-               ^:unsynchronized-mutable told
-               ^:unsynchronized-mutable sent
-               ^:unsynchronized-mutable over]
-  IBody
-  ;; Before the cancel itself: whatever the body throws because of it is seen to be the form's own.
-  (ask [_] (set! asked true))
-  (interrupt [_]
-    (point/reached :body/interrupt)
-    (locking ledger
-      (when-not (or told over)
-        (set! told true)
-        (set! sent true)
-        (.send ledger))))
-  (wasInterrupted [_] sent)
-  (run [this f form x]
-    (try
-      (context/stand! this)
-      (f form x)
-      (finally
-        (set! over true))))
-  ;; From here on nobody interrupts the thread for this form.
-  (finish [_]
-    (locking ledger
-      (set! told true)
-      (when asked
-        (context/depart! ledger (when-not shielded outer)))))
+;; thread: nil while it is masked. pending: an interrupt of ours waits for the end of the mask.
+;; ours: one was sent and may not have been used up. foreign: the flag was set before ours. A
+;; foreign interrupt that comes after ours cannot be told from it.
+(deftype InterruptFlag [^:unsynchronized-mutable ^Thread thread
+                        ^:unsynchronized-mutable pending
+                        ^:unsynchronized-mutable ours
+                        ^:unsynchronized-mutable foreign]
+  IInterruptFlag
+  (send [this]
+    (locking this
+      (if thread
+        (do
+          (when-not ours
+            (set! ours true)
+            (set! foreign (.isInterrupted thread)))
+          (.interrupt thread))
+        (set! pending true))))
+  (clear [this]
+    (locking this
+      (set! pending false)
+      (when ours
+        (set! ours false)
+        (if foreign
+          (.interrupt (Thread/currentThread))
+          (Thread/interrupted)))))
+  (giveBack [this]
+    (locking this
+      (set! foreign true)
+      (.interrupt (Thread/currentThread))))
+  (masked [this f]
+    (let [masked (.mask this)]
+      (try
+        (let [interrupted (Thread/interrupted)]
+          (try
+            (f)
+            (finally (.unmask this masked interrupted))))
+        ;; On a full stack no call succeeds, but this assignment does.
+        (finally (when masked (set! thread masked))))))
+  (mask [this]
+    (locking this
+      (let [masked thread]
+        (set! thread nil)
+        masked)))
+  (unmask [this masked interrupted]
+    (locking this
+      ;; An interrupt that came while the thread was masked is foreign.
+      (when (.isInterrupted (Thread/currentThread))
+        (set! foreign true))
+      (when interrupted
+        (.interrupt (Thread/currentThread)))
+      (when masked
+        (set! thread masked)
+        (when pending
+          (set! pending false)
+          (.send this))))))
 
-  Place
-  (scope [_] scope)
-  (task [_] task)
-  (cancelledTask [_] cancelled-task)
-  (cancelReason [_]
-    (or (.cancelReason scope)
-        (some-> cancelled-task .ownReason)))
-  (outer [_] outer)
-  (isOver [_] over)
-  (ledger [_] ledger)
-  (tell [_]
-    (when (.ownReason scope) (set! told true))))
-
-(defn- shared-ledger
-  "Returns the ledger of the place, or a new one where nothing is shared with it."
-  [^Place outer shielded]
-  (if (and outer (not shielded))
-    (.ledger outer)
-    (ledger/ledger (Thread/currentThread))))
-
-(defn body
-  "Returns the place of the calling thread in the body of a form with this scope; outer is where it
-  stands now, or nil."
-  ^Body [scope ^Place outer shielded]
-  (Body. scope outer shielded
-         (some-> outer .task)
-         (when-not shielded (some-> outer .cancelledTask))
-         (shared-ledger outer shielded)
-         false false false false))
+(defn interrupt-flag
+  "Returns the record of a thread that Thrum has not interrupted."
+  ^InterruptFlag [thread]
+  (InterruptFlag. thread false false false))

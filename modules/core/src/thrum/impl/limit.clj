@@ -1,14 +1,14 @@
 (ns thrum.impl.limit
-  "Permits that many callers share: how many of them may be inside at once. They are handed out in
-  the order of asking; every waiter parks on its own and leaves in constant time."
+  "Permits that many callers share: how many of them may be inside at once. Permits are granted in
+  the order of asking. Every waiter parks on its own and leaves in constant time."
   {:no-doc true}
   (:require
    [clojure.core.protocols :as protocols]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
    [thrum.impl.options :as options]
-   [thrum.impl.point :as point]
-   [thrum.impl.shown :as shown]
+   [thrum.impl.show :as show]
+   [thrum.impl.sync-point :as sync-point]
    [thrum.impl.wait :as wait])
   (:import
    (java.lang AutoCloseable)
@@ -18,17 +18,17 @@
 (set! *warn-on-reflection* true)
 
 (definterface IPermit
-  (^Thread asker [])                ; who asked for it
-  (^boolean isOwn [])               ; does the asking thread alone return it?
+  (^Thread asker [])                ; the thread that asked for it
+  (^boolean isOwn [])               ; true if only that thread returns it
   (^boolean isHeld [])
   (^Object setHeld [^boolean held]))
 
 (definterface ILimiter
-  (ask [permit])                    ; nil: it is held, or waits; otherwise why not, :deadlock or the facts of a full queue
-  (^boolean withdraw [permit])      ; has it left the queue? false: it was not there
-  (giveBack [permit])               ; whose permit it is now, or :nobody; nil: it was not held
-  (^boolean release [permit])       ; was it held?
-  (refused [])                      ; one more; returns the facts
+  (ask [permit])                    ; nil: held, or waits; else :deadlock, or the full queue's facts
+  (^boolean withdraw [permit])      ; takes it out of the queue; false: it was not there
+  (giveBack [permit])               ; the next permit to be held, or :nobody; nil: it was not held
+  (^boolean release [permit])       ; true if it was held
+  (refused [])                      ; counts a refusal; returns the facts
   (facts []))
 
 (deftype Permit [limiter ^Thread asker own ^:volatile-mutable held]
@@ -41,13 +41,14 @@
   AutoCloseable
   (close [this]
     (when-not (.release ^ILimiter limiter this)
-      (throw (error/invalid "This permit has been returned already" (.facts ^ILimiter limiter))))))
+      (throw (error/invalid "This permit has been returned already"
+                            (.facts ^ILimiter limiter))))))
 
 (defn- own-permits ^long [^HashMap owned thread]
   (long (.getOrDefault owned thread 0)))
 
 (defn- hold!
-  "Notes that the permit is held, or not any more."
+  "Records that the permit is held, or not any more."
   [^HashMap owned ^IPermit permit held]
   (when (.isOwn permit)
     (let [thread (.asker permit), n (+ (own-permits owned thread) (if held 1 -1))]
@@ -55,19 +56,19 @@
   (.setHeld permit held))
 
 (defn- expect!
-  "Makes the entry for a permit that will be handed over, where memory must not be needed any more."
+  "Makes the entry for a permit that waits: granting it must not need memory."
   [^HashMap owned ^IPermit permit]
   (when (.isOwn permit)
     (.put owned (.asker permit) (own-permits owned (.asker permit)))))
 
-(defn- forget-none!
+(defn- drop-empty!
   "Drops the entry of a thread that holds nothing."
   [^HashMap owned ^IPermit permit]
   (when (zero? (own-permits owned (.asker permit)))
     (.remove owned (.asker permit))))
 
-;; owned: by thread, how many permits it holds that it must return itself; 0 while it waits for
-;; the first. Nobody waits while a permit is free: it is handed over, not put back.
+;; owned: by thread, how many permits it holds that only it can return; 0 while it waits for the
+;; first. Nobody waits while a permit is free: a returned permit is handed over, not put back.
 (deftype Limiter [name ^long permits queue wait-ms ^HashMap owned ^LinkedHashSet waiting
                   ^:unsynchronized-mutable ^long in-use
                   ^:unsynchronized-mutable ^long rejected]
@@ -82,7 +83,7 @@
   (withdraw [this permit]
     (locking this
       (let [waited (.remove waiting permit)]
-        (forget-none! owned permit)
+        (drop-empty! owned permit)
         waited)))
   (giveBack [this permit]
     (locking this
@@ -97,7 +98,7 @@
     (let [heir (.giveBack this permit)]
       (when (instance? IPermit heir)
         (try
-          (point/reached :limit/release)
+          (sync-point/reached :limit/release)
           (finally (LockSupport/unpark (.asker ^IPermit heir)))))
       (some? heir)))
   (refused [this]
@@ -120,39 +121,28 @@
   ^Limiter [permits options]
   (when-not (pos-int? permits)
     (throw (error/invalid
-             (str "A limiter of " (shown/text permits) " permits: it must be a positive integer")
+             (str "A limiter of " (show/text permits) " permits: it must be a positive integer")
              {:option :permits, :value permits, :accepts "a positive integer"})))
   (let [{:keys [queue wait-ms name]} (options/check options [:queue :wait-ms :name])]
     (Limiter. name permits queue wait-ms (HashMap.) (LinkedHashSet.) 0 0)))
 
-;; What is answered instead of a permit
+;; What is thrown when there is no permit
 
 (defn- of-name [{:keys [limiter]}]
   (when limiter (str " of " limiter)))
 
-(defn- rejected
-  [why {:keys [permits in-use waiting], :as facts}]
-  (ex-info (str "No permit"
-                (of-name facts)
-                " "
-                why
-                " ("
-                in-use
-                " of "
-                permits
-                " in use, "
-                waiting
-                " waiting)")
+(defn- rejected [why {:keys [permits in-use waiting], :as facts}]
+  (ex-info (str "No permit" (of-name facts) " " why
+                " (" in-use " of " permits " in use, " waiting " waiting)")
            (assoc facts :type :thrum/rejected)))
 
-(defn- queue-full [{:keys [queue] :as facts}]
+(defn- queue-full [{:keys [queue], :as facts}]
   (rejected (str "without waiting, and the queue of " queue " is full") facts))
 
-(defn- too-late [{:keys [wait-ms] :as facts}]
+(defn- too-late [{:keys [wait-ms], :as facts}]
   (rejected (str "within " wait-ms " ms") facts))
 
-(defn- held-already
-  [facts]
+(defn- held-already [facts]
   (error/deadlock
     (str "This thread itself holds all permits" (of-name facts) ", and would wait for ever")
     facts))
@@ -165,23 +155,23 @@
              (held-already (.facts limiter))
              (queue-full refusal)))))
 
-(defn- moment [^Limiter limiter]
+(defn- deadline [^Limiter limiter]
   (some-> (.-wait-ms limiter) deadline/in-ms))
 
 (defn- await-grant! [^Limiter limiter ^Permit permit]
-  (point/reached :limit/enqueue)
-  (when-not (wait/until limiter (moment limiter) #(.isHeld permit))
-    (point/reached :limit/withdraw)
-    ;; Who is no longer in the queue was granted the permit at the last moment, and keeps it.
+  (sync-point/reached :limit/enqueue)
+  (when-not (wait/until limiter (deadline limiter) #(.isHeld permit))
+    (sync-point/reached :limit/withdraw)
+    ;; Not in the queue: granted concurrently. Keep the permit.
     (when (.withdraw limiter permit)
       (throw (too-late (.refused limiter)))))
-  (point/reached :limit/grant))
+  (sync-point/reached :limit/grant))
 
 (defn- give-up!
   "Leaves the queue. A permit that was granted meanwhile is handed on."
   [^Limiter limiter permit]
   (try
-    (point/reached :limit/withdraw)
+    (sync-point/reached :limit/withdraw)
     (finally
       (or (.withdraw limiter permit)
           (.release limiter permit)))))
@@ -198,16 +188,16 @@
         (throw t)))))
 
 (defn acquire!
-  "Returns a permit, java.lang.AutoCloseable: at once if one is free, otherwise in the order of
+  "Returns a permit, a java.lang.AutoCloseable: at once if one is free, otherwise in the order of
   asking. Blocks for at most the limiter's :wait-ms. Throws :thrum/rejected when the queue is full
-  or the time has passed; :thrum/deadlock when all permits are held by call-with further up on this
-  thread; CancellationException, InterruptedException, also where a permit is free."
+  or the time has passed; :thrum/deadlock when call-with further up on this thread holds all
+  permits; CancellationException and InterruptedException, even if a permit is free."
   ^Permit [limiter]
   (take! limiter false))
 
 (defn release!
-  "Returns the permit to its limiter, which hands it to the first who waits; any thread may do that.
-  Never blocks. Throws :thrum/invalid when it has been returned already."
+  "Returns the permit to its limiter, which grants it to the first waiter. Any thread may call this.
+  Never blocks. Throws :thrum/invalid when the permit has been returned already."
   [^Permit permit]
   (.close permit))
 

@@ -6,7 +6,7 @@
    [clojure.string :as str]
    [thrum.impl.error :as error]
    [thrum.impl.jdk :as jdk]
-   [thrum.impl.shown :as shown]))
+   [thrum.impl.show :as show]))
 
 (set! *warn-on-reflection* true)
 
@@ -18,7 +18,8 @@
     :accepts "an integer, not below the limit"
     :default "8 x limit"
     :doc
-    "how many tasks may have been started and not yet been consumed; that many results are held in memory"}
+    "how many tasks may have been started and not yet been consumed; that many results are held in
+    memory"}
    :name {:check #(and (string? %) (not (str/blank? %)))
           :accepts "a string that is not blank"
           :doc "the name of the threads, followed by a number for the call and one for the item"}
@@ -106,7 +107,7 @@
 (defn- unknown
   [k rows ks]
   (error/invalid (str "Unknown option "
-                      (shown/text k)
+                      (show/text k)
                       (hint k ks)
                       " Known here:\n"
                       (str/join "\n" (documented rows ks)))
@@ -117,7 +118,7 @@
   [k {:keys [accepts secret?]} v]
   (if secret?
     (error/invalid (str "The option " k " must be " accepts) {:option k, :accepts accepts})
-    (error/invalid (str "The option " k " is " (shown/text v) "; it must be " accepts)
+    (error/invalid (str "The option " k " is " (show/text v) "; it must be " accepts)
                    {:option k, :value v, :accepts accepts})))
 
 (defn- check-value [k row v]
@@ -135,7 +136,7 @@
   ([options ks] (check rows options ks))
   ([rows options ks]
    (when-not (map? options)
-     (throw (error/invalid (str "Options are a map, not " (shown/text options)) {:value options})))
+     (throw (error/invalid (str "Options are a map, not " (show/text options)) {:value options})))
    (doseq [[k v] options]
      (when-not (some #(identical? k %) ks) (throw (unknown k rows ks)))
      (check-value k (rows k) v))
@@ -147,7 +148,7 @@
   ([f] (function "here" f))
   ([place f]
    (when-not (ifn? f)
-     (throw (error/invalid (str "A function is expected " place ", not " (shown/text f))
+     (throw (error/invalid (str "A function is expected " place ", not " (show/text f))
                            {:value f, :accepts "a function"})))
    f))
 
@@ -160,7 +161,7 @@
   "Returns x if it is of the class; throws :thrum/invalid otherwise."
   [^Class class expected x]
   (when-not (.isInstance class x)
-    (throw (error/invalid (str "What is expected here is " expected ", not " (shown/text x))
+    (throw (error/invalid (str "What is expected here is " expected ", not " (show/text x))
                           {:value x, :accepts expected})))
   x)
 
@@ -178,7 +179,7 @@
   "Returns the binding vector of a macro if it consists of pairs; throws :thrum/invalid otherwise."
   [macro v]
   (when-not (and (vector? v) (even? (count v)))
-    (throw (error/invalid (str macro " takes a vector of names and values, not " (shown/text v))
+    (throw (error/invalid (str macro " takes a vector of names and values, not " (show/text v))
                           {:value v, :accepts "a vector of pairs"})))
   v)
 
@@ -190,7 +191,7 @@
     (throw (error/invalid (str macro
                                " takes a vector first, "
                                (if (= 1 n) "[executor]" "[symbol] or [symbol options]")
-                               ", not " (shown/text v))
+                               ", not " (show/text v))
                           {:value v, :accepts "a vector"})))
   v)
 
@@ -211,7 +212,7 @@
 (defn- limit-error [given]
   (error/invalid (if (and (ifn? given) (not (coll? given)))
                    (str "A function stands where the limit is expected: " limit-first)
-                   (str "The limit is " (shown/text given) ": " limit-first))
+                   (str "The limit is " (show/text given) ": " limit-first))
                  {:option :limit, :value given, :accepts "a positive integer"}))
 
 (defn no-limit
@@ -231,7 +232,10 @@
              ", below the limit "
              limit
              "; it must be an integer, not below the limit")
-        {:option :window, :value window, :limit limit, :accepts "an integer, not below the limit"})))
+        {:option :window
+         :value window
+         :limit limit
+         :accepts "an integer, not below the limit"})))
   options)
 
 (defn- limited [options ks]

@@ -1,9 +1,9 @@
 (ns thrum.impl.order
-  "In which order results leave a fan-out, and whom a failure takes along. An order holds the tasks
-  that were started and not yet consumed."
+  "The orders in which results leave a fan-out, and which tasks a failure cancels in each. An order
+  holds the tasks that were started and not yet consumed."
   {:no-doc true}
   (:require
-   [thrum.impl.group :as scope])
+   [thrum.impl.group :as group])
   (:import
    (java.util ArrayDeque)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
@@ -12,28 +12,29 @@
 
 (set! *warn-on-reflection* true)
 
+;; The task's own thread calls ended, the consumer all else.
 (definterface IOrder
-  (^Object started [task])          ; by the consumer: the task runs
-  (^boolean due [])                 ; must one leave before another starts?
-  (^boolean ready [])               ; could one leave when no other can start?
+  (^Object started [task])          ; the task runs
+  (^boolean due [])                 ; true if a task must leave before another starts
+  (^boolean ready [])               ; true if a task can leave when no other can start
   (next [])                         ; the next task to leave, or nil when a failure ended all
-  (^boolean keeps [])               ; do tasks stay until they leave? Else until they end
-  (^Object ended [task])            ; by the task's own thread
-  (^boolean stopped [])             ; must nothing new start?
+  (^boolean keeps [])               ; true if the group holds a task until it leaves, not ends
+  (^Object ended [task])
+  (^boolean stopped [])             ; true if nothing new may start
   (broken []))                      ; the failed task that ended all, or nil
 
 (defn- failed? [^ITask task]
   (instance? Failed (.outcome task)))
 
-;; pmap: input order
+;; pmap: the order of the input, as a chain of tasks
 
 (defn- lower!
-  "Lowers the number to n, if it is higher; returns what it was."
+  "Lowers the number to n if it is higher; returns its old value."
   ^long [^AtomicLong number ^long n]
   (.getAndAccumulate number n (reify LongBinaryOperator (applyAsLong [_ a b] (min a b)))))
 
 (defn- cancel-from!
-  "Cancels the tasks from this one on, as far as the task of index end."
+  "Cancels the tasks from this one on, up to the task of index end."
   [^ITask task ^long end]
   (loop [task task]
     (when (and task (< (.index task) end))
@@ -41,14 +42,15 @@
       (recur ^ITask (.successor task)))))
 
 (defn- cancel-later!
-  "Cancels what comes after a failed task, up to the next failure: many failures together cost no
-  more than one."
+  "Cancels the tasks after a failed one, up to the next failure: many failures together cost no more
+  than one."
   [^AtomicLong first-failed ^ITask task]
   (let [index (.index task)
         end (lower! first-failed index)]
     (when (< index end)
       (cancel-from! (.successor task) end))))
 
+;; first-failed: an index. head, tail: of the chain.
 (deftype InputOrder [^AtomicLong first-failed
                      ^:unsynchronized-mutable ^ITask head
                      ^:unsynchronized-mutable ^ITask tail]
@@ -77,11 +79,11 @@
   (broken [_] nil))
 
 (defn input-order
-  "Results leave in the order of the input; a failure cancels what comes after it."
+  "Results leave in the order of the input; a failure cancels the tasks after it."
   []
   (InputOrder. (AtomicLong. Long/MAX_VALUE) nil nil))
 
-;; upmap, pmapv, prun!: order of completion
+;; upmap, pmapv, prun!: the order of completion
 
 (defn- push! [^AtomicReference stack ^ITask task]
   (let [top (.get stack)]
@@ -89,8 +91,8 @@
     (when-not (.compareAndSet stack top task)
       (recur stack task))))
 
-(defn- in-time
-  "Returns the chain of a stack's tasks, first come first."
+(defn- reversed
+  "Returns the chain of a stack's tasks, the lowest first."
   [^ITask top]
   (loop [^ITask task top, chain nil]
     (if task
@@ -99,8 +101,8 @@
         (recur below task))
       chain)))
 
-;; The tasks' own threads push on the stack, the consumer takes all of it at once.
-(deftype CompletionOrder [scope ^AtomicReference completed
+;; completed: a stack that the tasks' threads push on; the consumer takes all of it at once.
+(deftype CompletionOrder [group ^AtomicReference completed
                           ^:volatile-mutable failed
                           ^:unsynchronized-mutable ^ITask head]
   IOrder
@@ -111,7 +113,7 @@
   (keeps [_] true)
   (next [_]
     (when-not head
-      (set! head (in-time (.getAndSet completed nil))))
+      (set! head (reversed (.getAndSet completed nil))))
     (when-some [task head]
       (set! head (.successor task))
       (.setSuccessor task nil)
@@ -119,16 +121,16 @@
   (ended [_ task]
     (condp instance? (.outcome ^ITask task)
       Done (push! completed task)
-      Failed (do (set! failed task) (scope/cancel! scope :sibling-failed))
+      Failed (do (set! failed task) (group/cancel! group :sibling-failed))
       nil))
   (stopped [_]
-    (or (some? failed) (some? (scope/reason scope))))
+    (or (some? failed) (some? (group/end-reason group))))
   (broken [_] failed))
 
 (defn completion-order
-  "Results leave as they come; a failure cancels the scope."
-  [scope]
-  (CompletionOrder. scope (AtomicReference.) nil nil))
+  "Results leave as they come; a failure cancels the group."
+  [group]
+  (CompletionOrder. group (AtomicReference.) nil nil))
 
 ;; fmap: the tasks themselves
 
@@ -144,7 +146,7 @@
   (broken [_] nil))
 
 (defn start-order
-  "The tasks themselves leave, in the order of the input, as soon as `ahead` of them have been
-  started or no more can be; a failure stops nobody."
+  "The tasks themselves leave, in the order of the input, as soon as `ahead` of them have started or
+  no more can start; a failure cancels nothing."
   [ahead]
   (StartOrder. ahead (ArrayDeque.)))

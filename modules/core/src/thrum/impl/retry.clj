@@ -3,12 +3,13 @@
   sequential collection of ms, lazy and endless as a rule. Schedules are pure; only `call` waits."
   {:no-doc true}
   (:require
-   [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
-   [thrum.impl.group :as scope]
+   [thrum.impl.failures :as failures]
+   [thrum.impl.group :as group]
    [thrum.impl.options :as options]
-   [thrum.impl.shown :as shown]
+   [thrum.impl.place :as place]
+   [thrum.impl.show :as show]
    [thrum.impl.wait :as wait])
   (:import
    (java.util.concurrent ExecutionException ThreadLocalRandom)))
@@ -20,7 +21,7 @@
 (defn- refused
   "Returns the answer to what is no wait or schedule."
   [what x accepts]
-  (error/invalid (str what " is " (shown/text x) "; it must be " accepts)
+  (error/invalid (str what " is " (show/text x) "; it must be " accepts)
                  {:value x, :accepts accepts}))
 
 (defn- ms
@@ -119,15 +120,15 @@
   (and (nil? (wait/cancel-reason))
        (not (.isInterrupted (Thread/currentThread)))))
 
-(defn- before-deadline? [moment]
-  (deadline/earlier? moment (some-> (context/current-scope) scope/moment)))
+(defn- before-deadline? [time]
+  (deadline/earlier? time (some-> (place/current-group) group/deadline)))
 
 (defn- sleep-before-deadline!
-  "Waits so many ms and returns true; false, at once, when the deadline comes first."
+  "Waits so many ms and returns true; returns false at once when the deadline comes first."
   [wait]
-  (let [moment (deadline/in-ms wait)]
-    (when (before-deadline? moment)
-      (wait/sleep! moment)
+  (let [end (deadline/in-ms wait)]
+    (when (before-deadline? end)
+      (wait/sleep! end)
       true)))
 
 (defn- again?
@@ -141,7 +142,7 @@
          (retry? throwable)
          (sleep-before-deadline! (wait-ms (first waits))))
     (catch Throwable t
-      (throw (error/merged {:throwable t} failures)))))
+      (throw (failures/merged {:throwable t} failures)))))
 
 (defn call
   "Returns the value of the first call of f that returns. After one that throws, it waits as the
@@ -166,7 +167,7 @@
   [options f]
   (let [{:keys [schedule attempts retry?]}
         (merge defaults (options/check options [:schedule :attempts :retry?]))
-        failures (error/failures)]
+        failures (failures/failures)]
     (loop [waits (take (dec attempts) schedule)]
       (let [{:keys [value throwable], :as outcome} (attempt f)]
         (cond (nil? throwable) value
@@ -174,4 +175,4 @@
                 (.record failures outcome)
                 (again? throwable waits retry? failures))
               (recur (rest waits))
-              :else (throw (error/merged outcome failures)))))))
+              :else (throw (failures/merged outcome failures)))))))

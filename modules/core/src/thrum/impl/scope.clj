@@ -1,39 +1,41 @@
 (ns thrum.impl.scope
-  "A scope around a body that runs on the calling thread. The form ends when the body and every fork
-  have ended, then closes what they used. It is a deadline's form and a shield's as well."
+  "A scope around a body that runs on the calling thread. It ends when the body and every fork have
+  ended, then closes what they used. with-timeout and shield are scopes as well."
   {:no-doc true}
   (:require
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
-   [thrum.impl.group :as scope]
-   [thrum.impl.interrupt :as body]
+   [thrum.impl.failures :as failures]
+   [thrum.impl.group :as group]
    [thrum.impl.jdk :as jdk]
    [thrum.impl.options :as options]
-   [thrum.impl.point :as point]
+   [thrum.impl.place :as place]
+   [thrum.impl.scope-body :as scope-body]
+   [thrum.impl.sync-point :as sync-point]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
    (java.util ArrayDeque)
    (java.util.concurrent CancellationException)
    (java.util.concurrent.atomic AtomicLong)
-   (thrum.impl.context Owned Place)
-   (thrum.impl.error Failures)
-   (thrum.impl.group Scope)
-   (thrum.impl.interrupt Body)
-   (thrum.impl.task Cancelled Done Failed ITask Owner)))
+   (thrum.impl.failures Failures)
+   (thrum.impl.group Group)
+   (thrum.impl.place Place)
+   (thrum.impl.scope_body ScopeBody)
+   (thrum.impl.task Cancelled CompletionHandler Done Failed ITask)))
 
 (set! *warn-on-reflection* true)
 
-(definterface IForm
+(definterface IScope
   (^Object arm [])
   (^Object disarm [])
   (^Object cancel [reason])
-  (^Object taken [task])
-  (^boolean harmed [])
-  (^boolean quiet [])
-  (^boolean hold [close])
-  (^boolean freeze [])
+  (^Object forkEnded [task])
+  (^boolean forkCancelled [])
+  (^boolean forksDone [])
+  (^boolean addClose [close])
+  (^boolean stopUse [])
   (nextToClose []))
 
 (def ^:private timed-out :thrum/timeout)
@@ -44,254 +46,281 @@
 (defn- ended-by-cancel? [^ITask task]
   (instance? Cancelled (.outcome task)))
 
-;; options: of the call. pending: how many forks it waits for; what else runs in the scope is ended
-;; with it. harmed: a cancel of the scope has ended a fork that it would have waited for.
-(deftype Form [^Scope scope ^Body body ^Failures failures options ^AtomicLong forked
-               ^AtomicLong pending ^:unsynchronized-mutable alarm ^:volatile-mutable harmed
-               ^:unsynchronized-mutable ^ArrayDeque to-close ^:volatile-mutable closing]
-  IForm
+;; options: of the call. pending: how many forks the scope waits for; its end cancels all others.
+;; fork-cancelled: a cancel of the scope has ended a fork that it would have waited for. closing:
+;; true from when the scope closes what was used.
+(deftype Scope [^Group group ^ScopeBody body ^Failures failures options
+                ^AtomicLong forked ^AtomicLong pending
+                ^:unsynchronized-mutable alarm
+                ^:volatile-mutable fork-cancelled
+                ^:unsynchronized-mutable ^ArrayDeque to-close
+                ^:volatile-mutable closing]
+  IScope
   (arm [this]
-    (when-some [moment (:own-deadline options)]
-      (set! alarm (deadline/arm! moment (or (:on-alarm options) #(.cancel this timed-out))))))
-  (disarm [_] (when alarm (deadline/disarm! alarm)))
+    (when-some [deadline (:own-deadline options)]
+      (set! alarm
+            (deadline/arm! deadline (or (:on-deadline options) #(.cancel this timed-out))))))
+  (disarm [_]
+    (when alarm (deadline/disarm! alarm)))
   (cancel [_ reason]
-    (.ask body)
-    (let [first-time (scope/cancel! scope reason)]
+    (.expectCancel body)
+    (let [first-time (group/cancel! group reason)]
       (when first-time (.interrupt body))
       first-time))
-  (taken [this task]
+  (forkEnded [this task]
     (when (and (instance? Failed (.outcome ^ITask task)) (not= :collect (:on-error options)))
       (.cancel this :sibling-failed)))
-  (harmed [_] harmed)
-  (quiet [_] (zero? (.get pending)))
-  (hold [this close]
+  (forkCancelled [_] fork-cancelled)
+  (forksDone [_]
+    (zero? (.get pending)))
+  (addClose [this close]
     (locking this
-      (when-not closing (when-not to-close (set! to-close (ArrayDeque.))) (.push to-close close))
+      (when-not closing
+        (when-not to-close (set! to-close (ArrayDeque.)))
+        (.push to-close close))
       (not closing)))
-  ;; Whoever could use! something works for the scope, and has ended.
-  (freeze [_] (set! closing true) (some? to-close))
-  (nextToClose [_] (.poll to-close))
-  Owner
-  (failed [_ task t] (.record failures (failure task t)))
+  ;; Only the body and its forks may call use!, and all have ended.
+  (stopUse [_]
+    (set! closing true)
+    (some? to-close))
+  (nextToClose [_]
+    (.poll to-close))
+
+  CompletionHandler
+  (failed [_ task t]
+    (.record failures (failure task t)))
   (ended [this task]
     (try
-      (when (and (ended-by-cancel? task) (scope/cancel-reason scope)) (set! harmed true))
-      (.taken this task)
+      (when (and (ended-by-cancel? task) (group/own-cancel-reason group))
+        (set! fork-cancelled true))
+      (.forkEnded this task)
       (finally
         (.decrementAndGet pending)
-        (scope/leave! scope task)))))
+        (group/remove-child! group task)))))
 
-;; The owner of forks that nobody waits for.
-(deftype Daemons [^Form form]
-  Owner
+;; The handler of forks that the scope does not wait for.
+(deftype DaemonHandler [^Scope scope]
+  CompletionHandler
   (failed [_ task t]
-    (.failed form task t))
+    (.failed scope task t))
   (ended [_ task]
     (try
-      (.taken form task)
-      (finally (scope/leave! (.-scope form) task)))))
+      (.forkEnded scope task)
+      (finally (group/remove-child! (.-group scope) task)))))
 
-;; An owner and whoever else wants to know how a fork has ended.
-(deftype Overheard [^Owner owner on-end]
-  Owner
+;; A handler that calls (on-end task) first.
+(deftype CallingHandler [^CompletionHandler handler on-end]
+  CompletionHandler
   (failed [_ task t]
-    (.failed owner task t))
+    (.failed handler task t))
   (ended [_ task]
     (try
       (on-end task)
-      (finally (.ended owner task)))))
+      (finally (.ended handler task)))))
 
-(defn checked
-  "Returns x if it is a scope; throws :thrum/invalid otherwise."
-  ^Form [x]
-  (options/instance Form "a scope, the symbol that with-scope binds" x))
+(defn- scope-name [^Scope scope]
+  (group/group-name (.-group scope)))
 
-(defmethod print-method Form
-  [^Form form ^java.io.Writer w]
-  (let [scope (.-scope form)]
-    (.write w (str "#<scope " (scope/scope-name scope) " "))
-    (print-method {:status (if (scope/reason scope) :ended :open), :running (scope/running scope)}
+(defmethod print-method Scope [^Scope scope ^java.io.Writer w]
+  (let [group (.-group scope)]
+    (.write w (str "#<scope " (scope-name scope) " "))
+    (print-method {:status (if (group/end-reason group) :ended :open)
+                   :running (group/running group)}
                   w)
     (.write w ">")))
 
+(defn checked
+  "Returns x if it is a scope; throws :thrum/invalid otherwise."
+  ^Scope [x]
+  (options/instance Scope "a scope, the symbol that with-scope binds" x))
+
 (defn cancel!
   "Cancels the scope's body and forks. Returns whether this was the first cancel."
-  [^Form form reason]
-  (.cancel form reason))
-
-(defn lift-deadline!
-  "The form has no deadline any more, for what begins in it from now on."
-  [^Form form]
-  (scope/lift-deadline! (.-scope form)))
+  [^Scope scope reason]
+  (.cancel scope reason))
 
 (defn cancel-reason
-  "Returns why the form's scope is cancelled, or nil."
-  [^Form form]
-  (.cancelReason ^Owned (.-scope form)))
+  "Returns why the scope, or work around it, is cancelled, or nil."
+  [^Scope scope]
+  (group/cancel-reason (.-group scope)))
 
-;; What the body and the forks do
+(defn lift-deadline!
+  "Takes the scope's deadline away, for what begins in it from now on."
+  [^Scope scope]
+  (group/lift-deadline! (.-group scope)))
 
-(defn- works-for? [^Form form]
-  (scope/within? (context/current-scope) (.-scope form)))
+;; For the body and the forks
 
-(defn- check-works-for! [^Form form]
-  (scope/check-open! (.-scope form))
-  (when-not (works-for? form)
-    (throw (error/foreign (scope/scope-name (.-scope form))))))
+(defn- works-for? [^Scope scope]
+  (group/within? (place/current-group) (.-group scope)))
+
+(defn- check-works-for! [^Scope scope]
+  (group/check-open! (.-group scope))
+  (when-not (works-for? scope)
+    (throw (error/foreign (scope-name scope)))))
 
 (declare call)
 
 (defn- in-time
-  "Returns f; inside the caller's deadline, where the fork's own scope has none or a later one."
-  [^Form form f]
-  (let [moment (some-> (context/current-scope) scope/moment)]
-    (if (deadline/earlier? moment (scope/moment (.-scope form)))
-      (fn [] (call {:name "deadline", :moment moment} (fn [_] (f))))
+  "Returns f; inside the caller's deadline, where the scope has none or a later one."
+  [^Scope scope f]
+  (let [deadline (some-> (place/current-group) group/deadline)]
+    (if (deadline/earlier? deadline (group/deadline (.-group scope)))
+      (fn [] (call {:name "deadline", :deadline deadline} (fn [_] (f))))
       f)))
 
-(defn- named [task ^Scope scope name]
-  (if name
-    (task/named task (str (scope/scope-name scope) "/" name "-" (.index ^ITask task)))
-    task))
+(defn- handler [scope daemon? on-end]
+  (cond-> (if daemon? (DaemonHandler. scope) scope)
+    on-end (CallingHandler. on-end)))
+
+(defn- fork
+  "Returns the task of a fork that has not begun."
+  [^Scope scope {:keys [name daemon? on-end]} f]
+  (let [{:keys [wrap scoped-values]} (.-options scope)
+        group (.-group scope)
+        task (task/task (context/capture (jdk/with-scoped wrap scoped-values) group)
+               (handler scope daemon? on-end)
+               (.getAndIncrement ^AtomicLong (.-forked scope))
+               (in-time scope f))]
+    (if name
+      (task/named task (str (group/group-name group) "/" name "-" (.index ^ITask task)))
+      task)))
 
 (defn fork!
-  "Starts f as a task of the form's scope, for a thread that works for it. Returns the task. :on-end
-  - called with the task, on its thread, when it has ended, also where it was cancelled before f
-  began."
-  [^Form form {:keys [name daemon? on-end]} f]
-  (check-works-for! form)
-  (let [scope (.-scope form)
-        {:keys [wrap scoped-values]} (.-options form)
-        owner (cond-> (if daemon? (Daemons. form) form) on-end (Overheard. on-end))
-        task (task/task (context/capture (jdk/with-scoped wrap scoped-values) scope)
-                        owner
-                        (.getAndIncrement ^AtomicLong (.-forked form))
-                        (in-time form f))]
-    (when-not daemon? (.incrementAndGet ^AtomicLong (.-pending form)))
+  "Starts f as a task of the scope, for a thread that works for the scope. Returns the task.
+  :on-end - called with the task, on its thread, when it has ended, also where it was cancelled
+  before f began."
+  [^Scope scope {:keys [daemon?] :as options} f]
+  (check-works-for! scope)
+  (let [task (fork scope options f)]
+    (when-not daemon? (.incrementAndGet ^AtomicLong (.-pending scope)))
     (try
-      (scope/start! scope (named task scope name))
+      (group/start! (.-group scope) task)
       (catch Throwable t
-        (when-not daemon? (.decrementAndGet ^AtomicLong (.-pending form)) (scope/wake! scope))
+        (when-not daemon?
+          (.decrementAndGet ^AtomicLong (.-pending scope))
+          (group/wake! (.-group scope)))
         (throw t)))))
 
 (defn use!
-  "Has x closed by (close x) when the form ends. Returns x; where the form is past that, or the
-  thread does not work for it, closes x at once and throws."
-  [^Form form x close]
+  "Has x closed by (close x) when the scope ends. Returns x. Closes x at once and throws where the
+  scope has gone past that, or the thread does not work for it."
+  [^Scope scope x close]
   (try
-    (check-works-for! form)
-    (when-not (.hold form #(close x))
-      (throw (error/closed (scope/scope-name (.-scope form)) :ended)))
+    (check-works-for! scope)
+    (when-not (.addClose scope #(close x))
+      (throw (error/closed (scope-name scope) :ended)))
     x
     (catch Throwable t
       (try (close x) (catch Throwable other (.addSuppressed t other)))
       (throw t))))
 
-;; How the body runs
+;; The body
 
-;; Armed in the body: the alarm of a form whose body never began would go off in whatever the thread
-;; does then.
-(defn- begin! [^Form form f]
-  (.arm form)
-  (f form))
+;; Armed in the body: the alarm of a scope whose body never began would hit the thread's later work.
+(defn- begin! [^Scope scope f]
+  (.arm scope)
+  (f scope))
 
-(defn- attempt [^Form form f]
-  (let [^Body body (.-body form)]
+(defn- attempt [^Scope scope f]
+  (let [^ScopeBody body (.-body scope)]
     (try
-      (Done. (.run body begin! form f))
+      (Done. (.run body begin! scope f))
       (catch Throwable t
         (Failed. t))
       (finally
-        (point/reached :form/body-ended)
+        (sync-point/reached :scope/body-ended)
         (.finish body)
-        (context/stand! (.outer body))))))
+        (place/enter! (.outer body))))))
 
 (defn- classified
-  "Returns the outcome that counts: a casualty of the cancel is Cancelled, a failure goes on record."
-  [^Form form outcome]
+  "Returns the outcome that counts: a casualty of the cancel is Cancelled; a failure is recorded."
+  [^Scope scope outcome]
   (if-some [t (when (instance? Failed outcome) (.-throwable ^Failed outcome))]
-    (if (and (.cancelReason ^Place (.-body form)) (error/casualty? t))
+    (if (and (.cancelReason ^Place (.-body scope)) (error/casualty? t))
       (Cancelled. t)
-      (do
-        (.record ^Failures (.-failures form) {:throwable t})
-        outcome))
+      (do (.record ^Failures (.-failures scope) {:throwable t}) outcome))
     outcome))
+
+(defn- cancelled? [^Scope scope]
+  (some? (group/own-cancel-reason (.-group scope))))
 
 (defn- await-forks!
   "Waits for the forks, if the body had a value. Returns the outcome: the same, or what ended the
   wait."
-  [^Form form outcome]
-  (if (and (instance? Done outcome) (nil? (scope/cancel-reason (.-scope form))))
+  [^Scope scope outcome]
+  (if (and (instance? Done outcome) (not (cancelled? scope)))
     (try
-      (scope/await! (.-scope form) #(or (.quiet form) (some? (scope/cancel-reason (.-scope form)))))
+      (group/await! (.-group scope) #(or (.forksDone scope) (cancelled? scope)))
       outcome
       (catch Throwable t
-        (classified form (Failed. t))))
+        (classified scope (Failed. t))))
     outcome))
 
-;; What the form answers
+;; The outcome
 
-(defn- fired? [^Form form reason]
-  (and (:own-deadline (.-options form)) (identical? timed-out reason)))
+(defn- own-timeout? [^Scope scope reason]
+  (and (:own-deadline (.-options scope)) (identical? timed-out reason)))
 
-(defn- timeout
-  [^Form form cause]
-  (error/timeout (scope/scope-name (.-scope form))
-                 (select-keys (.-options form) [:timeout-ms])
-                 cause))
+(defn- timeout [^Scope scope cause]
+  (error/timeout (scope-name scope) (select-keys (.-options scope) [:timeout-ms]) cause))
 
-(defn- answer
-  "Returns the outcome of a form whose deadline came first."
-  [^Form form cause]
-  (if-some [fallback (:fallback (.-options form))]
+(defn- after-deadline
+  "Returns the outcome of a scope whose deadline came first."
+  [^Scope scope cause]
+  (if-some [fallback (:fallback (.-options scope))]
     (try (Done. (fallback)) (catch Throwable t (Failed. t)))
-    (Failed. (timeout form cause))))
+    (Failed. (timeout scope cause))))
 
-(defn- cancelled
-  "Returns what a form throws that was cancelled, for what ended its body (nil: its forks)."
-  [^Form form reason t]
+(defn- after-cancel
+  "Returns the outcome of a cancelled scope. t: what ended its body; nil: a fork was cancelled."
+  [scope reason t]
   (Failed. (if (instance? CancellationException t)
              t
-             (error/cancelled (scope/scope-name (.-scope form)) reason t))))
+             (error/cancelled (scope-name scope) reason t))))
 
 (defn- verdict
-  "Returns the outcome of the form, Done or Failed, from that of its body and from why its scope,
+  "Returns the outcome of the scope, Done or Failed, from that of its body and from why the scope,
   and the work around it, was cancelled while it had work."
-  [^Form form outcome own-reason outer-reason]
-  (let [failures (.-failures form)
+  [^Scope scope outcome own-reason outer-reason]
+  (let [failures (.-failures scope)
         casualty (when (instance? Cancelled outcome) (.-reason ^Cancelled outcome))]
-    (if-some [root (when (pos? (.total ^Failures failures)) (first (.kept ^Failures failures)))]
-      (Failed. (error/merged root failures))
+    (if-some [root (failures/root failures)]
+      (Failed. (failures/merged root failures))
       (cond
-        (and (fired? form own-reason) (or casualty (.harmed form))) (answer form casualty)
-        casualty (cancelled form (or own-reason outer-reason) casualty)
-        (and outer-reason (.harmed form)) (cancelled form outer-reason nil)
+        (and (own-timeout? scope own-reason) (or casualty (.forkCancelled scope)))
+        (after-deadline scope casualty)
+
+        casualty (after-cancel scope (or own-reason outer-reason) casualty)
+        (and outer-reason (.forkCancelled scope)) (after-cancel scope outer-reason nil)
         :else outcome))))
+
+;; The end
 
 (declare shielded)
 
 (defn- close-all!
-  "Closes what the form holds. Returns the failures."
-  [^Form form]
-  (let [failures (error/failures)]
+  "Closes what was used. Returns the failures."
+  ^Failures [^Scope scope]
+  (let [failures (failures/failures)]
     (loop []
-      (when-some [close (.nextToClose form)]
+      (when-some [close (.nextToClose scope)]
         (try (shielded {:name "close"} (fn [_] (close)))
              (catch Throwable t (.record failures {:throwable t})))
         (recur)))
     failures))
 
 (defn- after-closing
-  "Returns the outcome when all that the form holds has been closed: a failed close rides on the
-  failure, or is one."
-  [^Form form outcome]
-  (if (.freeze form)
-    (let [^Failures closing (close-all! form)]
-      (if-some [first-failed (first (.kept closing))]
-        (Failed.
-          (error/merged
-            (if (instance? Failed outcome) {:throwable (.-throwable ^Failed outcome)} first-failed)
-            closing))
+  "Returns the outcome when all that was used has been closed. A failed close is suppressed on the
+  scope's failure, or is the failure."
+  [^Scope scope outcome]
+  (if (.stopUse scope)
+    (let [closing (close-all! scope)]
+      (if-some [first-failed (failures/root closing)]
+        (Failed. (failures/merged (if (instance? Failed outcome)
+                                    {:throwable (.-throwable ^Failed outcome)}
+                                    first-failed)
+                   closing))
         outcome))
     outcome))
 
@@ -301,101 +330,94 @@
     Cancelled (.-reason ^Cancelled outcome)
     nil))
 
-(defn- bear-again!
-  "An interrupt that ended the body, or the wait for the forks, and is not what the form throws, is
-  there again for whoever comes after, if it was somebody else's."
-  [^Form form outcome outer-reason final]
+(defn- give-back-interrupt!
+  "Sets the interrupt flag again for a foreign interrupt that ended the body, or the wait for the
+  forks, and that the scope does not throw."
+  [^Scope scope outcome outer-reason final]
   (let [t (throwable outcome)]
     (when (and (instance? InterruptedException t)
                (not (identical? t (throwable final)))
-               (not (.wasInterrupted ^Body (.-body form)))
+               (not (.wasInterrupted ^ScopeBody (.-body scope)))
                (nil? outer-reason))
       (wait/give-back!))))
 
 (defn- concluded
-  "Waits for the forks, joins them, closes what was used, and returns the outcome of the form."
-  [^Form form outcome]
-  (let [scope (.-scope form)
-        outcome (classified form outcome)
-        idle? (and (instance? Done outcome) (scope/end-idle! scope :ended))
-        outcome (if idle? outcome (await-forks! form outcome))
-        own-reason (scope/cancel-reason scope)
-        outer-reason (when-not (:shield (.-options form)) (wait/cancel-reason))]
-    (when-not idle? (scope/end! scope :ended))
-    (doto (after-closing form (verdict form outcome own-reason outer-reason))
-      (->> (bear-again! form outcome outer-reason)))))
+  "Waits for the forks, joins them, closes what was used, and returns the outcome of the scope."
+  [^Scope scope outcome]
+  (let [group (.-group scope)
+        outcome (classified scope outcome)
+        idle? (and (instance? Done outcome) (group/close-if-idle! group :ended))
+        outcome (if idle? outcome (await-forks! scope outcome))
+        own-reason (group/own-cancel-reason group)
+        outer-reason (when-not (:shield (.-options scope)) (wait/cancel-reason))]
+    (when-not idle? (group/end! group :ended))
+    (doto (after-closing scope (verdict scope outcome own-reason outer-reason))
+      (->> (give-back-interrupt! scope outcome outer-reason)))))
 
-(defn- end-anyway! [^Form form]
+(defn- end-anyway! [^Scope scope]
   (try
-    (scope/end! (.-scope form) :ended)
+    (group/end! (.-group scope) :ended)
     (finally
-      (when (.freeze form) (close-all! form)))))
+      (when (.stopUse scope) (close-all! scope)))))
 
 (defn- conclude
-  "Runs the body, then as concluded. Whatever throws, nothing runs any more and all is closed when
-  it leaves."
-  [^Form form f]
+  "Runs the body and concludes the scope. Whatever throws, nothing runs any more and all is closed
+  when this returns or throws."
+  [scope f]
   (try
-    (concluded form (attempt form f))
+    (concluded scope (attempt scope f))
     (catch Throwable t
-      (end-anyway! form)
+      (end-anyway! scope)
       (throw t))))
 
-(defn- hand-out [outcome]
+(defn- value-of [outcome]
   (if (instance? Done outcome)
     (.-value ^Done outcome)
     (throw (.-throwable ^Failed outcome))))
 
-(defn- run-to-end
-  "Runs the body, with the form's alarm armed, and returns or throws what the form does."
-  [^Form form f]
-  (try
-    (hand-out (conclude form f))
-    (finally (.disarm form))))
+;; A whole scope
 
-(defn- form
-  ^Form [{:keys [name moment shield], :as options} ^Place outer]
-  (let [parent (some-> outer
-                       .scope)
-        inherited (when-not shield
-                    (some-> parent
-                            scope/moment))
-        own-deadline (when (deadline/earlier? moment inherited) moment)
-        scope (scope/scope (task/unique-name name)
-                           parent
-                           {:moment moment
-                            :opener (some-> outer
-                                            .task)
-                            :shield shield})]
-    (Form. scope
-           (body/body scope outer shield)
-           (error/failures)
-           (cond-> options own-deadline (assoc :own-deadline own-deadline))
-           (AtomicLong.)
-           (AtomicLong.)
-           nil
-           false
-           nil
-           false)))
+(defn- scope
+  ^Scope [{:keys [name deadline shield], :as options} ^Place outer]
+  (let [parent (some-> outer .group)
+        inherited (when-not shield (some-> parent group/deadline))
+        own-deadline (when (deadline/earlier? deadline inherited) deadline)
+        group (group/group
+                (task/unique-name name)
+                parent
+                {:deadline deadline, :opener (some-> outer .task), :shield shield})]
+    (Scope. group
+            (scope-body/scope-body group outer shield)
+            (failures/failures)
+            (cond-> options own-deadline (assoc :own-deadline own-deadline))
+            (AtomicLong.)
+            (AtomicLong.)
+            nil
+            false
+            nil
+            false)))
 
-(defn- run-in-time
-  "As run-to-end; a deadline that has passed already lets nothing run."
-  [^Form form f]
-  (let [{:keys [own-deadline]} (.-options form)]
+(defn- run
+  "Runs f in the scope and returns or throws the scope's outcome. A deadline that has passed already
+  lets nothing run."
+  [^Scope scope f]
+  (let [{:keys [own-deadline]} (.-options scope)]
     (if (and own-deadline (deadline/passed? own-deadline))
-      (hand-out (answer form nil))
-      (run-to-end form f))))
+      (value-of (after-deadline scope nil))
+      (try
+        (value-of (conclude scope f))
+        (finally (.disarm scope))))))
 
 (defn call
-  "Calls f with a form on the calling thread and returns its value when every fork has ended.
-  Options: :name, :moment - the deadline; :timeout-ms - for its message; :fallback - a thunk, called
-  instead of throwing at the deadline; :on-alarm - a thunk, called at the deadline instead of
-  cancelling the form; :on-error."
+  "Calls f with a scope on the calling thread and returns its value when every fork has ended.
+  Options: :name; :deadline; :timeout-ms - for its message; :fallback - a thunk, called instead of
+  throwing at the deadline; :on-deadline - a thunk, called at the deadline instead of cancelling the
+  scope; :on-error; :wrap; :scoped-values."
   [options f]
   (wait/check-state!)
-  (run-in-time (form options (context/place)) f))
+  (run (scope options (place/current)) f))
 
 (defn shielded
   "As call, for a body that goes on where the calling thread's work is cancelled."
   [options f]
-  (wait/undisturbed #(run-in-time (form (assoc options :shield true) (context/place)) f)))
+  (wait/undisturbed #(run (scope (assoc options :shield true) (place/current)) f)))

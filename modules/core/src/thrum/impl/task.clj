@@ -6,9 +6,10 @@
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
+   [thrum.impl.interrupt :as interrupt]
    [thrum.impl.jdk :as jdk]
-   [thrum.impl.ledger :as ledger]
-   [thrum.impl.point :as point]
+   [thrum.impl.place :as place]
+   [thrum.impl.sync-point :as sync-point]
    [thrum.impl.wait :as wait])
   (:import
    (clojure.lang IBlockingDeref IDeref IFn IPending)
@@ -16,32 +17,35 @@
    (java.util.concurrent Future TimeoutException)
    (java.util.concurrent.atomic AtomicLong)
    (java.util.concurrent.locks LockSupport)
-   (thrum.impl.context Context Owned Place)
-   (thrum.impl.ledger Ledger)))
+   (thrum.impl.context Context)
+   (thrum.impl.interrupt InterruptFlag)
+   (thrum.impl.place Cancellable Place)))
 
 (set! *warn-on-reflection* true)
 
+;; What a group holds. slot: its index in the group's list.
 (definterface Child
   (^Object cancelFor [reason])
-  (^long place [])
-  (^Object setPlace [^long i]))
+  (^long slot [])
+  (^Object setSlot [^long i]))
 
-(definterface Owner
-  (^Object failed [task ^Throwable t])
-  (^Object ended [task]))
+;; Is called when a task ends, on the task's thread.
+(definterface CompletionHandler
+  (^Object failed [task ^Throwable t])    ; before anyone can see the failure
+  (^Object ended [task]))                 ; as the last thing, however it ended
 
 (definterface ITask
   (outcome [])
-  (ownReason [])
+  (ownCancelReason [])
   (^boolean settle [outcome])
-  (settleUnder [outcome])
-  (^boolean enlist [^Thread waiter])
-  (^Object withdraw [^Thread waiter])
-  (^Object begin [^Thread thread])
-  (^Object share [ledger])
-  (^Object finish [ledger outer])
-  (^Object forgetLedger [])
-  (^Object interruptRunner [])
+  (settleLocked [outcome])
+  (^boolean addWaiter [^Thread waiter])
+  (^Object removeWaiter [^Thread waiter])
+  (^Object setThread [^Thread thread])
+  (^Object shareFlag [flag])
+  (^Object leaveThread [flag outer])
+  (^Object dropFlag [])
+  (^Object interruptThread [])
   (^boolean claim [])
   (takeBody [])
   (^Object end [])
@@ -60,8 +64,8 @@
 (deftype Cancelled [reason])
 
 (def ^:private lost
-  "The outcome of a task for which there is no memory left to record what it threw. It is shared, so
-  nothing can ride on it."
+  "The outcome of a task when no memory is left to record what it threw. It is shared: nothing can
+  be suppressed on it."
   (Failed. (proxy [Error] ["A task failed, and no memory was left to record how" nil false false])))
 
 (defn- failed [t]
@@ -78,56 +82,54 @@
       (failed t))))
 
 (defn- ended-as
-  "Returns the outcome that counts: what a task throws because its work was cancelled is no failure."
+  "Returns the outcome that counts: a casualty of a cancel is no failure."
   [^Place task outcome]
   (try
     (let [reason (when (instance? Failed outcome) (.cancelReason task))]
-      (if (and reason (error/casualty? (.-throwable ^Failed outcome))) (Cancelled. reason) outcome))
-    ;; No memory to tell.
+      (if (and reason (error/casualty? (.-throwable ^Failed outcome)))
+        (Cancelled. reason)
+        outcome))
+    ;; Not enough memory to find out.
     (catch Throwable _ outcome)))
 
-(defn- report! [^ITask task ^Owner owner outcome]
-  (when (and owner (instance? Failed outcome))
-    (.failed owner task (.-throwable ^Failed outcome))))
+(defn- report! [^ITask task ^CompletionHandler handler outcome]
+  (when (and handler (instance? Failed outcome))
+    (.failed handler task (.-throwable ^Failed outcome))))
 
 (defn- perform!
-  "Runs the body, unless the task was cancelled first. The owner hears of a failure before anyone
-  can see it."
-  [^ITask task context owner body]
+  "Runs the body, unless the task was cancelled first."
+  [^ITask task context handler body]
   (when-not (.outcome task)
     (let [outcome (ended-as task (attempt task context body))]
       (try
-        (report! task owner outcome)
+        (report! task handler outcome)
         (finally (.settle task outcome))))))
 
 (defn- check-deadlock!
-  "Throws :thrum/deadlock when the task cannot end before the calling thread's work has: when it
-  waits for itself."
+  "Throws :thrum/deadlock when the task waits for itself: it cannot end before the calling thread's
+  work."
   [^ITask task]
-  (loop [^Place holder (some-> (context/place)
-                               .task)]
+  (loop [^Place holder (some-> (place/current) .task)]
     (when holder
       (when (identical? task holder)
         (throw (error/deadlock (str (.taskName task) " waits for itself")
                                {:task (.taskName task)})))
-      (recur (some-> ^Owned (.scope holder)
-                     .opener)))))
+      (recur (some-> ^Cancellable (.group holder) .opener)))))
 
 (defn- ended-by?
-  "Waits for the outcome, at most until the moment (nil: for ever). Every waiter parks on its own
-  and leaves in constant time."
-  [^ITask task moment]
+  "Waits for the outcome, at most until the deadline. Every waiter parks on its own and leaves in
+  constant time."
+  [^ITask task deadline]
   (or (some? (.outcome task))
       (let [self (Thread/currentThread)]
-        (when-not moment (check-deadlock! task))
-        (or (not (.enlist task self))
+        (when-not deadline (check-deadlock! task))
+        (or (not (.addWaiter task self))
             (try
-              (wait/until task moment #(some? (.outcome task)))
-              (finally (when-not (.outcome task) (.withdraw task self))))))))
+              (wait/until task deadline #(some? (.outcome task)))
+              (finally (when-not (.outcome task) (.removeWaiter task self))))))))
 
 (defn value
-  "Returns the value of a task that has ended, or throws: the failure itself, or
-  CancellationException."
+  "Returns the value of a task that has ended, or throws its failure or CancellationException."
   [^ITask task]
   (let [outcome (.outcome task)]
     (condp instance? outcome
@@ -141,7 +143,7 @@
       (throw (error/execution (.-throwable ^Failed outcome)))
       (value task))))
 
-;; The waiters of a task: nil, one thread, as a rule, or a set of them.
+;; The waiters of a task: nil, one thread (the usual case), or a set of threads.
 
 (defn- with-waiter [waiters waiter]
   (cond
@@ -160,24 +162,24 @@
     HashSet (run! #(LockSupport/unpark %) waiters)
     nil))
 
-;; context, owner, body, thread, ledger: nil when the task has ended, so that whoever keeps it keeps
-;; its outcome and its name alone.
+;; context, handler, body, thread, flag: nil when the task has ended. A kept task then keeps only
+;; its outcome and its name. no-interrupt: the task's interrupt was sent, or is not needed any more.
 (deftype Task [^:unsynchronized-mutable ^Context context
-               ^:unsynchronized-mutable ^Owner owner
+               ^:unsynchronized-mutable ^CompletionHandler handler
                ^long index
                ^:unsynchronized-mutable body
                ^:volatile-mutable outcome
                ^:volatile-mutable ^Thread thread
-               ^:unsynchronized-mutable ledger
-               ^:unsynchronized-mutable told
+               ^:unsynchronized-mutable flag
+               ^:unsynchronized-mutable no-interrupt
                ^:unsynchronized-mutable ^String name
                ^:volatile-mutable successor
                ^:unsynchronized-mutable waiters
                ^:unsynchronized-mutable claimed
-               ^:unsynchronized-mutable ^long place]
+               ^:unsynchronized-mutable ^long slot]
   ITask
   (outcome [_] outcome)
-  (ownReason [_]
+  (ownCancelReason [_]
     (when (instance? Cancelled outcome)
       (.-reason ^Cancelled outcome)))
   (taskName [_] name)
@@ -185,10 +187,10 @@
   (index [_] index)
   (successor [_] successor)
   (setSuccessor [_ task] (set! successor task))
-  (begin [_ starter]
-    (set! thread starter)
-    (when-not name (set! name (.getName starter))))
-  (settleUnder [this o]
+  (setThread [_ t]
+    (set! thread t)
+    (when-not name (set! name (.getName t))))
+  (settleLocked [this o]
     (locking this
       (when-not outcome
         (set! outcome o)
@@ -196,43 +198,44 @@
           (set! waiters nil)
           (or woken :nobody)))))
   (settle [this o]
-    (point/reached :task/settle)
-    (let [woken (.settleUnder this o)]
+    (sync-point/reached :task/settle)
+    (let [woken (.settleLocked this o)]
       (wake! woken)
       (some? woken)))
-  (enlist [this waiter]
+  (addWaiter [this waiter]
     (locking this
       (when-not outcome
         (set! waiters (with-waiter waiters waiter)))
       (nil? outcome)))
-  (withdraw [this waiter]
+  (removeWaiter [this waiter]
     (locking this
       (set! waiters (without-waiter waiters waiter))))
-  (share [_ l] (set! ledger l))
-  (interruptRunner [this]
-    (let [^Ledger ledger (.ledger this)]
-      (locking ledger
-        (when-not told
-          (set! told true)
-          (.send ledger)))))
+  (shareFlag [_ f] (set! flag f))
+  (interruptThread [this]
+    (let [^InterruptFlag flag (.interruptFlag this)]
+      (locking flag
+        (when-not no-interrupt
+          (set! no-interrupt true)
+          (.send flag)))))
   (claim [this]
     (locking this
       (let [free (not claimed)]
         (set! claimed true)
         free)))
-  ;; For a thread that goes on after the task: whoever interrupts it for this one has done so.
-  ;; It may also have seen, or used up, the interrupt of the place where the thread stood before.
-  (finish [this shared outer]
-    (.forgetLedger this)
+  ;; For a thread that goes on after the task. Taking the lock waits for any canceller that already
+  ;; read the flag; no late interrupt can follow. The task may also have seen, or used up, the
+  ;; interrupt of the thread's outer place.
+  (leaveThread [this shared outer]
+    (.dropFlag this)
     (locking shared
-      (set! told true)
+      (set! no-interrupt true)
       (when (or (.isCancelled this) (some-> ^Place outer .cancelReason))
-        (context/depart! shared outer))))
-  (forgetLedger [this]
+        (place/leave-cancelled! shared outer))))
+  (dropFlag [this]
     (locking this
-      (set! ledger nil)))
-  ;; A closure that holds what it works on is held by nobody while it runs; a Future is, since a
-  ;; cancel of the task is one of it.
+      (set! flag nil)))
+  ;; Nothing holds the body while it runs: it may let go of its item. A Future is held, for its
+  ;; cancel.
   (takeBody [_]
     (let [work body]
       (when-not (instance? Future work) (set! body nil))
@@ -241,52 +244,52 @@
     (set! body nil)
     (set! thread nil)
     (try
-      (when owner (.ended owner this))
+      (when handler (.ended handler this))
       (finally (.release this))))
-  ;; The thread first: a ledger that is asked for later must not be of it.
+  ;; The thread first: a flag that is made later must not be of it.
   (release [this]
     (set! context nil)
-    (set! owner nil)
+    (set! handler nil)
     (set! body nil)
     (set! thread nil)
-    (.forgetLedger this))
+    (.dropFlag this))
   (cancelWith [this reason interrupt]
     (let [work body]
       (and (.settle this (Cancelled. reason))
            (do (when (instance? Future work) (.cancel ^Future work false))
-               (when interrupt (.interruptRunner this))
+               (when interrupt (.interruptThread this))
                ;; Its executor may run it late, or never.
-               (when (and (nil? owner) (.claim this)) (.release this))
+               (when (and (nil? handler) (.claim this)) (.release this))
                true))))
 
   Child
-  (place [_] place)
-  (setPlace [_ i] (set! place i) nil)
+  (slot [_] slot)
+  (setSlot [_ i] (set! slot i) nil)
   (cancelFor [this reason] (.cancelWith this reason true))
 
   Place
-  (scope [_]
-    (when-some [^Context c context] (.-scope c)))
+  (group [_]
+    (when-some [^Context c context] (.-group c)))
   (task [this] this)
   (cancelledTask [this] this)
   (cancelReason [this]
-    (or (.ownReason this)
-        (some-> ^Owned (.scope this) .cancelReason)))
+    (or (.ownCancelReason this)
+        (some-> ^Cancellable (.group this) .cancelReason)))
   (outer [_])
   (isOver [_] false)
-  ;; Made when it is asked for: most tasks neither are cancelled nor have a form in them.
-  (ledger [this]
+  ;; Made on demand: most tasks are never cancelled and hold no scope.
+  (interruptFlag [this]
     (locking this
-      (or ledger (set! ledger (ledger/ledger thread)))))
-  (tell [this]
-    (when (.ownReason this) (set! told true)))
+      (or flag (set! flag (interrupt/interrupt-flag thread)))))
+  (acknowledge [this]
+    (when (.ownCancelReason this) (set! no-interrupt true)))
 
   Runnable
   (run [this]
     (when (.claim this)
-      (when-not thread (.begin this (Thread/currentThread)))
+      (when-not thread (.setThread this (Thread/currentThread)))
       (try
-        (perform! this context owner (.takeBody this))
+        (perform! this context handler (.takeBody this))
         (finally
           (when-not outcome (.settle this lost))
           (.end this)))))
@@ -317,69 +320,79 @@
 
 ;; How a task is made
 
-(def ^:private ^AtomicLong made (AtomicLong.))
+(def ^:private ^AtomicLong names (AtomicLong.))
 
 (defn unique-name
   "Returns kind-n, with an n that no other name in this process has."
   ^String [^String kind]
-  (.concat (.concat kind "-") (Long/toString (.incrementAndGet made))))
+  (.concat (.concat kind "-") (Long/toString (.incrementAndGet names))))
 
 (defn task
-  "Returns a task that has not begun: the body that the context's wrap makes of f, to be run for the
-  owner (nil: nobody). Its name will be that of its thread."
-  ^Task [context owner ^long index f]
-  (Task. context owner index (context/wrapped context f) nil nil nil false nil nil nil false -1))
+  "Returns a task that has not begun. Its body is what the context's wrap makes of f; handler: or
+  nil. It takes the name of its thread."
+  ^Task [context handler ^long index f]
+  (Task. context handler index (context/wrapped context f) nil nil nil false nil nil nil false -1))
 
 (defn named
-  "Returns the task with a name of its own, for a thread that is not."
+  "Returns the task with a name that is not its thread's."
   ^Task [^Task task name]
   (.setName task name)
   task)
 
 (defn latch
-  "Returns a task that nobody runs: it ends when somebody settles it."
+  "Returns a task without a body: it ends when it is settled."
   ^Task [name]
   (named (Task. nil nil 0 nil nil nil nil false nil nil nil false -1) name))
 
 (defn start!
   "Starts the task on its thread, a fresh one that runs it. Returns the task."
   [^Task task ^Thread thread]
-  (.begin task thread)
+  (.setThread task thread)
   (.start thread)
   task)
 
 (defn thread!
-  "Starts a virtual thread of that name which runs f in the context, and returns the thread.
-  A failure goes to the thread's uncaught exception handler."
+  "Starts a virtual thread of that name which runs f in the context, and returns the thread. A
+  failure goes to the thread's uncaught exception handler."
   ^Thread [context name f]
   (let [body (context/wrapped context f)]
     (doto (jdk/virtual-thread name (fn [] (context/enter! context nil) (body)))
       .start)))
 
 (deftype EndCallback [on-end]
-  Owner
+  CompletionHandler
   (failed [_ _ _])
   (ended [_ task] (on-end task)))
 
 (defn future!
-  "Starts a detached task: f on a virtual thread of that name. on-end: called with the task when it
-  has ended, on its thread; or nil. Returns the task."
+  "Starts f as a task in no group, on a virtual thread of that name. on-end: called with the task
+  when it has ended, on its thread; or nil. Returns the task."
   [context name on-end f]
   (let [task (task context (when on-end (EndCallback. on-end)) 0 f)]
     (start! task (jdk/virtual-thread name task))))
 
-;; How a task prints
+;; How a task has ended, as data
 
-(defn- shown [^ITask task]
+(defn outcome-data
+  "Returns {:value v}, {:error throwable} or {:cancelled reason}; nil while the task runs."
+  [^ITask task]
   (let [outcome (.outcome task)]
     (condp instance? outcome
-      Done {:status :done, :val (.-value ^Done outcome)}
-      Failed {:status :failed, :val (.-throwable ^Failed outcome)}
-      Cancelled {:status :cancelled, :reason (.-reason ^Cancelled outcome)}
-      {:status :running})))
+      Done {:value (.-value ^Done outcome)}
+      Failed {:error (.-throwable ^Failed outcome)}
+      Cancelled {:cancelled (.-reason ^Cancelled outcome)}
+      nil)))
+
+(defn- printed [task]
+  (let [{:keys [value error cancelled] :as data} (outcome-data task)]
+    (cond
+      (nil? data) {:status :running}
+      error {:status :failed, :val error}
+      cancelled {:status :cancelled, :reason cancelled}
+      :else {:status :done, :val value})))
 
 (defmethod print-method Task [^Task task ^java.io.Writer w]
   (.write w "#<task ")
   (.write w (str (.taskName task) " "))
-  (print-method (shown task) w)
+  (print-method (printed task) w)
   (.write w ">"))

@@ -1,31 +1,31 @@
 (ns thrum.impl.wait
-  "How a thread waits in Thrum: every wait looks at the state of the place where it stands, not only
-  at its interrupt."
+  "How a thread waits: every wait checks the state of the thread's place, not only its interrupt
+  flag."
   {:no-doc true}
   (:require
-   [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
-   [thrum.impl.ledger :as ledger]
-   [thrum.impl.point :as point])
+   [thrum.impl.interrupt :as interrupt]
+   [thrum.impl.place :as place]
+   [thrum.impl.sync-point :as sync-point])
   (:import
-   (thrum.impl.context Place)
-   (thrum.impl.ledger Ledger)))
+   (thrum.impl.interrupt InterruptFlag)
+   (thrum.impl.place Place)))
 
 (set! *warn-on-reflection* true)
 
 (defn cancel-reason
   "Returns why the calling thread's work is cancelled, or nil."
   []
-  (when-some [place (context/place)]
+  (when-some [place (place/current)]
     (.cancelReason place)))
 
 (defn check-state!
   "Throws CancellationException when the calling thread's work is cancelled."
   []
-  (when-some [^Place place (context/place)]
+  (when-some [^Place place (place/current)]
     (when-some [reason (.cancelReason place)]
-      (context/notice! place)
+      (place/acknowledge-cancel! place)
       (throw (error/cancelled "This work" reason)))))
 
 (defn check!
@@ -34,43 +34,43 @@
   []
   (check-state!)
   (when (.isInterrupted (Thread/currentThread))
-    ;; A cancel that came since the first look: its state is set before its interrupt is sent.
+    ;; A cancel sets its state before it sends its interrupt: one that came since is seen here.
     (check-state!)
     (Thread/interrupted)
     (throw (InterruptedException.))))
 
-(defn current-ledger
-  "Returns the ledger of the calling thread where it stands, a new one where it stands in no place."
-  ^Ledger []
-  (or (some-> (context/place) .ledger)
-      (ledger/ledger (Thread/currentThread))))
+(defn current-flag
+  "Returns the record of the calling thread's interrupts, a new one where the thread has no place."
+  ^InterruptFlag []
+  (or (some-> (place/current) .interruptFlag)
+      (interrupt/interrupt-flag (Thread/currentThread))))
 
 (defn undisturbed
-  "Returns the value of f, during which no cancel interrupts the calling thread. An interrupt that
-  is pending, of ours or another's, is there again afterwards."
+  "Returns the value of f, during which no cancel interrupts the calling thread. The thread is
+  interrupted again afterwards if it was before or meanwhile."
   [f]
-  (.masked (current-ledger) f))
+  (.masked (current-flag) f))
 
 (defn give-back!
-  "Has the calling thread bear an interrupt again that it has used up, and that was not Thrum's."
+  "Interrupts the calling thread again for a foreign interrupt that it has used up."
   []
-  (if-some [place (context/place)]
-    (.giveBack ^Ledger (.ledger place))
+  (if-some [place (place/current)]
+    (.giveBack ^InterruptFlag (.interruptFlag place))
     (.interrupt (Thread/currentThread))))
 
 (defn until
-  "Parks the calling thread until (ready?) is true, and then returns true; false when the moment
-  came first (nil: never does). Whoever makes it ready unparks the thread. Throws
+  "Parks the calling thread until (ready?) is true, and then returns true; returns false when the
+  deadline (nil: none) comes first. The thread that makes it ready unparks this one. Throws
   CancellationException, InterruptedException."
-  [blocker moment ready?]
+  [blocker deadline ready?]
   (loop []
-    (point/reached :wait)
+    (sync-point/reached :wait)
     (cond
       (ready?) true
-      (do (check!) (and (some? moment) (deadline/passed? moment))) false
-      :else (do (deadline/park-until blocker moment) (recur)))))
+      (do (check!) (and (some? deadline) (deadline/passed? deadline))) false
+      :else (do (deadline/park-until blocker deadline) (recur)))))
 
 (defn sleep!
-  "Waits until the moment."
-  [moment]
-  (until nil moment (constantly false)))
+  "Waits until the deadline."
+  [deadline]
+  (until nil deadline (constantly false)))

@@ -1,29 +1,29 @@
 (ns thrum.spi.fan-out
-  "A bounded fan-out that holds no thread: its consumer is called when a task has ended, and polls. One
-  thread at a time may use a fan-out; only on-ended is called by others."
+  "A bounded fan-out that holds no thread: its consumer is called when a task has ended, and polls.
+  One thread at a time may use a fan-out; only on-ended is called by others."
   (:require
    [thrum.impl.context :as context]
    [thrum.impl.fanout :as fanout]
    [thrum.impl.group :as group])
   (:import
-   (thrum.impl.context Place)
    (thrum.impl.fanout FanOut)
+   (thrum.impl.place Place)
    (thrum.impl.task ITask)))
 
 (set! *warn-on-reflection* true)
 
 (defn fan-out
-  "Returns a fan-out in the calling thread's bindings and scope that has started nothing yet. :order -
-  :ordered or :as-completed; :name - of its threads, followed by a number; :limit, :window, :wrap - as in
-  thrum.core/pmap; :on-ended - called with every task that has ended, on its thread and as the last thing
-  there."
+  "Returns a fan-out in the calling thread's bindings and scope that has started nothing yet. :order
+  - :ordered or :as-completed; :name - of its threads, followed by a number; :limit, :window, :wrap
+  - as in thrum.core/pmap; :on-ended - called with every task that has ended, on its thread and as
+  the last thing there."
   ^FanOut [options]
   (fanout/fan-out options))
 
 (defn id
   "Returns the fan-out's name with its number."
   ^String [^FanOut fan-out]
-  (group/scope-name (.-scope fan-out)))
+  (group/group-name (.-group fan-out)))
 
 (defn room?
   "True if one more task may be started."
@@ -46,8 +46,8 @@
   (.exhaust fan-out))
 
 (defn poll!
-  "Returns the next result, or nil when none is ready. Throws the failure that ended the fan-out, when
-  nothing runs any more."
+  "Returns the next result, or nil when none is ready. Throws the failure that ended the fan-out,
+  when nothing runs any more."
   [^FanOut fan-out]
   (fanout/poll! fan-out))
 
@@ -62,10 +62,11 @@
   (fanout/end! fan-out reason))
 
 (defn go-on!
-  "Has the calling thread go on, after the task that has just ended on it (nil: a fresh thread), in the
-  bindings of the fan-out's caller and in no scope. No interrupt of the task reaches it any more."
+  "Has the calling thread go on, after the task that has just ended on it (nil: a fresh thread), in
+  the bindings of the fan-out's caller and in no scope. No interrupt of the task reaches it any
+  more."
   [^FanOut fan-out ^ITask task]
   (when task
-    (.finish task (.ledger ^Place task) nil)
+    (.leaveThread task (.interruptFlag ^Place task) nil)
     (Thread/interrupted))
   (context/enter! (.-context fan-out) nil))

@@ -1,6 +1,7 @@
 (ns thrum.spi.options
-  "Checks options and arguments. An option is a row, {:check predicate, :accepts text, :default text,
-  :doc text}: the row that checks an option also documents it. Tables of rows are maps by key."
+  "Checks options and arguments. An option is a row, {:check predicate, :accepts text, :default
+  text, :doc text}: the row that checks an option also documents it. Tables of rows are maps by
+  key."
   (:require
    [thrum.impl.options :as options]))
 
@@ -32,18 +33,19 @@
   (options/function f))
 
 (defn instance
-  "Returns x if it is of the class; throws :thrum/invalid otherwise. expected: what x should be, for the
-  message."
+  "Returns x if it is of the class; throws :thrum/invalid otherwise. expected: what x should be, for
+  the message."
   [class expected x]
   (options/instance class expected x))
 
 (defn fan-out
-  "Returns the options of thrum.core/pmap for its first argument, a limit or a map, with a :window. Throws
-  :thrum/invalid."
+  "Returns the options of thrum.core/pmap for its first argument, a limit or a map, with a :window.
+  Throws :thrum/invalid."
   [limit-or-options]
   (options/fan-out limit-or-options [:limit :window :name :wrap :scoped-values]))
 
 (defn leading
-  "Returns [options body] for a macro's forms. Options are a map or a symbol that stands before the body."
+  "Returns [options body] for a macro's forms. Options are a map or a symbol that stands before the
+  body."
   [forms]
   (options/leading forms))

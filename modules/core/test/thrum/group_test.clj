@@ -1,9 +1,9 @@
-(ns thrum.scope-test
+(ns thrum.group-test
   "The mechanism that owns tasks: its ring of slots, its end, its parent."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.impl.context :as context]
-   [thrum.impl.group :as scope]
+   [thrum.impl.group :as group]
    [thrum.impl.jdk :as jdk]
    [thrum.impl.task :as task]
    [thrum.test-kit.gate :as gate]
@@ -11,63 +11,63 @@
    [thrum.throwing :refer [thrown]])
   (:import
    (java.util.concurrent CountDownLatch)
-   (thrum.impl.group Scope)
-   (thrum.impl.task Owner)))
+   (thrum.impl.group Group)
+   (thrum.impl.task CompletionHandler)))
 
 (set! *warn-on-reflection* true)
 
 (use-fixtures :each leak/no-leaks)
 
-(defn- owner [scope]
-  (reify Owner
+(defn- handler [group]
+  (reify CompletionHandler
     (failed [_ _ _])
-    (ended [_ task] (scope/leave! scope task))))
+    (ended [_ task] (group/remove-child! group task))))
 
-(defn- fork! [scope f]
-  (doto (task/task (context/capture nil scope) (owner scope) 0 f)
-    (->> (scope/start! scope))))
+(defn- fork! [group f]
+  (doto (task/task (context/capture nil group) (handler group) 0 f)
+    (->> (group/start! group))))
 
 (deftest children-are-held-until-they-end
-  (let [^Scope scope (scope/scope "s" nil), gate (promise)
-        tasks (doall (repeatedly 5 #(fork! scope (fn [] @gate))))]
-    (is (= (set tasks) (set (.children scope))))
+  (let [^Group group (group/group "s" nil), gate (promise)
+        tasks (doall (repeatedly 5 #(fork! group (fn [] @gate))))]
+    (is (= (set tasks) (set (.children group))))
     (deliver gate true)
-    (scope/join! scope)
-    (is (scope/empty-scope? scope))
-    (is (empty? (.children scope)))))
+    (group/join! group)
+    (is (group/empty-group? group))
+    (is (empty? (.children group)))))
 
 (deftest those-who-end-are-let-go
-  (let [^Scope scope (scope/scope "s" nil), gate (promise)]
-    (dotimes [_ 20] (fork! scope (fn [] @gate)))
-    (dotimes [_ 500] @(fork! scope (fn [] 1)))
-    (is (gate/eventually 1000 #(= 20 (count (.children scope)))))
+  (let [^Group group (group/group "s" nil), gate (promise)]
+    (dotimes [_ 20] (fork! group (fn [] @gate)))
+    (dotimes [_ 500] @(fork! group (fn [] 1)))
+    (is (gate/eventually 1000 #(= 20 (count (.children group)))))
     (deliver gate true)
-    (scope/join! scope)
-    (is (empty? (.children scope)))))
+    (group/join! group)
+    (is (empty? (.children group)))))
 
-(deftest a-closed-scope-takes-nobody-and-lets-its-children-run
-  (let [scope (scope/scope "checkout" nil)
+(deftest a-closed-group-takes-nobody-and-lets-its-children-run
+  (let [group (group/group "checkout" nil)
         gate (promise)
-        task (fork! scope (fn [] @gate))]
-    (scope/close! scope :done)
+        task (fork! group (fn [] @gate))]
+    (group/close! group :done)
     (is (= {:type :thrum/closed, :scope "checkout", :reason :done}
-           (ex-data (thrown (fork! scope (fn []))))))
+           (ex-data (thrown (fork! group (fn []))))))
     (deliver gate :value)
     (is (= :value @task))
-    (scope/join! scope)))
+    (group/join! group)))
 
 (deftest a-start-that-fails-leaves-no-child
-  (let [^Scope scope (scope/scope "s" nil), failure (ex-info "no thread" {})
-        task (task/task (context/capture nil scope) (owner scope) 0 (fn []))]
+  (let [^Group group (group/group "s" nil), failure (ex-info "no thread" {})
+        task (task/task (context/capture nil group) (handler group) 0 (fn []))]
     (is (identical? failure (thrown (with-redefs [jdk/virtual-thread (fn [_ _] (throw failure))]
-                                      (scope/start! scope task)))))
-    (is (scope/empty-scope? scope))
-    (is (empty? (.children scope)))
-    (scope/join! scope)))
+                                      (group/start! group task)))))
+    (is (group/empty-group? group))
+    (is (empty? (.children group)))
+    (group/join! group)))
 
 (deftest the-end-of-a-parent-cancels-what-its-children-run
-  (let [^Scope parent (scope/scope "parent" nil)
-        ^Scope child (scope/scope "child" parent)
+  (let [^Group parent (group/group "parent" nil)
+        ^Group child (group/group "child" parent)
         running (promise)
         ended (promise)]
     (fork! child
@@ -79,41 +79,41 @@
                  (deliver ended true)))))
     @running
     (is (= [child] (.children parent)))
-    (scope/cancel! parent :over)
-    (scope/join! parent)
+    (group/cancel! parent :over)
+    (group/join! parent)
     (is (realized? ended))
-    (is (= :over (scope/reason child)))
+    (is (= :over (group/end-reason child)))
     (is (= :thrum/closed (:type (ex-data (thrown (fork! child (fn [])))))))))
 
 (deftest a-child-without-work-is-forgotten-by-its-parent
-  (let [^Scope parent (scope/scope "parent" nil), ^Scope child (scope/scope "child" parent)]
+  (let [^Group parent (group/group "parent" nil), ^Group child (group/group "child" parent)]
     (dotimes [_ 50] @(fork! child (fn [] 1)))
-    (scope/join! parent)
+    (group/join! parent)
     (is (empty? (.children parent)))
     (testing "and still ends with it"
-      (scope/close! parent :over)
+      (group/close! parent :over)
       (is (= :thrum/closed (:type (ex-data (thrown (fork! child (fn []))))))))))
 
 (deftest forks-and-ends-from-many-threads-lose-nobody
-  (let [^Scope parent (scope/scope "parent" nil)
-        ^Scope child (scope/scope "child" parent)
+  (let [^Group parent (group/group "parent" nil)
+        ^Group child (group/group "child" parent)
         done (CountDownLatch. 4)]
     (dotimes [_ 4]
       (.start (Thread. (fn [] (dotimes [_ 2000] (fork! child (fn []))) (.countDown done)))))
     (.await done)
-    (scope/join! child)
-    (scope/join! parent)
+    (group/join! child)
+    (group/join! parent)
     (is (empty? (.children parent)))
     (is (empty? (.children child)))))
 
 (deftest a-join-keeps-the-interrupt-for-later
-  (let [scope (scope/scope "s" nil)
+  (let [group (group/group "s" nil)
         gate (promise)
         running (promise)]
-    (fork! scope (fn [] (deliver running true) @gate))
+    (fork! group (fn [] (deliver running true) @gate))
     (let [[^Thread joiner outcome] (gate/start "joiner"
                                                #(do
-                                                  (scope/join! scope)
+                                                  (group/join! group)
                                                   (Thread/interrupted)))]
       @running
       (.interrupt joiner)

@@ -1,10 +1,10 @@
-(ns thrum.shown-test
+(ns thrum.show-test
   "Any value can stand in a message: the text is short, it comes at once, and no code of the value's
   is called."
   (:require
    [clojure.string :as str]
    [clojure.test :refer [are deftest is]]
-   [thrum.impl.shown :as shown]
+   [thrum.impl.show :as show]
    [thrum.test-kit.gate :as gate]))
 
 (set! *warn-on-reflection* true)
@@ -54,16 +54,16 @@
 (deftest any-value-is-shown-at-once-and-in-short
   (doseq [[what value] values]
     (let [value (value)]
-      (is (<= 1 (count (gate/in-time 2000 #(shown/text value))) most) what))))
+      (is (<= 1 (count (gate/in-time 2000 #(show/text value))) most) what))))
 
 (deftest what-stands-for-a-value-can-be-printed
   (doseq [[what value] (dissoc values "a throwable without a message")]
-    (let [datum (shown/datum (value))]
+    (let [datum (show/datum (value))]
       (is (string? datum) what)
       (is (<= (count (gate/in-time 2000 #(pr-str datum))) most) what))))
 
 (deftest a-value-is-shown-as-clojure-prints-it
-  (are [value] (= (pr-str value) (shown/text value))
+  (are [value] (= (pr-str value) (show/text value))
     nil
     true
     1
@@ -86,12 +86,12 @@
     ()
     String
     #'inc)
-  (is (= "#thrum.shown_test.Point{:x 1, :y 2}" (shown/text (->Point 1 2))))
-  (is (= "[0 1 2 3 4 5 6 7 ...]" (shown/text (vec (range 9)))))
-  (is (= "#<clojure.lang.Iterate>" (shown/text (range))))
-  (is (= "#<clojure.core$inc>" (shown/text inc))))
+  (is (= "#thrum.show_test.Point{:x 1, :y 2}" (show/text (->Point 1 2))))
+  (is (= "[0 1 2 3 4 5 6 7 ...]" (show/text (vec (range 9)))))
+  (is (= "#<clojure.lang.Iterate>" (show/text (range))))
+  (is (= "#<clojure.core$inc>" (show/text inc))))
 
 (deftest what-is-small-stands-for-itself
   (doseq [value [nil false 1 1.5 2N "text" :key 'sym String inc (Exception. "e") [1 2] {:a [1 :b]}
                  #{1} (list 1 2) (->Point 1 2) #inst "2026-11-21" (random-uuid)]]
-    (is (identical? value (shown/datum value)) (pr-str value))))
+    (is (identical? value (show/datum value)) (pr-str value))))

@@ -1,4 +1,4 @@
-(ns thrum.impl.shown
+(ns thrum.impl.show
   "How a user's value stands in a message and in ex-data: within bounds, and without a call of the
   user's code. A seq is named by its class and not walked, since it may be lazy or endless; so is an
   object that only its own toString could show."

@@ -1,0 +1,182 @@
+(ns thrum.impl.joiner
+  "A few functions at once, each in a task, joined before the call returns. The first failure, the
+  first success or the first end may decide for all."
+  {:no-doc true}
+  (:require
+   [thrum.impl.context :as context]
+   [thrum.impl.error :as error]
+   [thrum.impl.failures :as failures]
+   [thrum.impl.group :as group]
+   [thrum.impl.place :as place]
+   [thrum.impl.task :as task]
+   [thrum.impl.wait :as wait])
+  (:import
+   (clojure.lang LazySeq)
+   (java.util.concurrent CancellationException)
+   (java.util.concurrent.atomic AtomicReference)
+   (thrum.impl.failures Failures)
+   (thrum.impl.group Group)
+   (thrum.impl.task Cancelled CompletionHandler Done Failed ITask)))
+
+(set! *warn-on-reflection* true)
+
+(defn- failed? [outcome]
+  (instance? Failed outcome))
+
+(defn- done? [outcome]
+  (instance? Done outcome))
+
+(defn- cancelled? [outcome]
+  (instance? Cancelled outcome))
+
+(defn- failure [^ITask task t]
+  {:throwable t, :task (.taskName task), :index (.index task)})
+
+;; decides?: a predicate of outcomes. decisive: the first task whose outcome decides for all.
+(deftype Joiner [^Group group ^Failures failures decides? ^AtomicReference decisive]
+  CompletionHandler
+  (failed [_ task t]
+    (.record failures (failure task t)))
+  (ended [_ task]
+    (try
+      (when (and (decides? (.outcome ^ITask task)) (.compareAndSet decisive nil task))
+        (group/cancel! group :decided))
+      (finally (group/remove-child! group task)))))
+
+(defn- joiner
+  "Returns a joiner of the calling thread, unless its work is cancelled."
+  ^Joiner [name decides?]
+  (wait/check-state!)
+  (let [place (place/current)
+        group (group/group
+                (task/unique-name name)
+                (some-> place .group)
+                {:opener (some-> place .task)})]
+    (Joiner. group (failures/failures) decides? (AtomicReference.))))
+
+(defn- decisive [^Joiner joiner]
+  (.get ^AtomicReference (.-decisive joiner)))
+
+(defn- start-one!
+  "Returns the started task; nil if all has been decided."
+  [^Joiner joiner context i thunk]
+  (try
+    (group/start! (.-group joiner) (task/task context joiner i thunk))
+    (catch Throwable t
+      (when-not (decisive joiner) (throw t)))))
+
+(defn- start-all! [joiner wrap thunks]
+  (let [context (context/capture wrap (.-group ^Joiner joiner))]
+    (into []
+          (comp (map-indexed #(start-one! joiner context %1 %2))
+                (take-while some?))
+          thunks)))
+
+(defn- await-all! [^Joiner joiner]
+  (let [group (.-group joiner)]
+    (group/await! group #(group/empty-group? group))))
+
+(defn- end! [^Joiner joiner]
+  (group/end! (.-group joiner) :ended))
+
+(defn- run-all!
+  "Starts the thunks, waits with await! and returns the tasks, none of which runs any more."
+  [^Joiner joiner {:keys [wrap]} await! thunks]
+  (try
+    (let [tasks (start-all! joiner wrap thunks)]
+      (await! joiner)
+      tasks)
+    (catch Throwable t
+      (end! joiner)
+      (throw (failures/merged {:throwable t} (.-failures joiner))))
+    (finally
+      (end! joiner))))
+
+(defn- throw-failure!
+  "Throws the failure of this task (nil: the first of all), if there is one."
+  [^Joiner joiner ^ITask task]
+  (let [failures (.-failures joiner)
+        its? #(or (nil? task)
+                  (identical? (:throwable %) (.-throwable ^Failed (.outcome task))))]
+    (when-some [failure (first (filter its? (.kept ^Failures failures)))]
+      (throw (failures/merged failure failures)))))
+
+(defn- winner
+  "Returns the value of the task that decided. Without one, throws the first failure, or what
+  cancelled all."
+  [joiner tasks]
+  (let [task (decisive joiner)]
+    (when-not (and task (done? (.outcome ^ITask task)))
+      (throw-failure! joiner task))
+    (task/value (or task (first tasks)))))
+
+(defn all
+  "Returns a vector of the thunks' values; the first failure cancels the others and is thrown."
+  [{:keys [name], :as options} thunks]
+  (let [joiner (joiner name failed?)
+        tasks (run-all! joiner options await-all! thunks)]
+    (throw-failure! joiner nil)
+    (mapv task/value tasks)))
+
+(defn race
+  "Returns or throws what the first to end did; the others are cancelled and joined."
+  [{:keys [name], :as options} thunks]
+  (let [joiner (joiner name (complement cancelled?))]
+    (winner joiner (run-all! joiner options await-all! thunks))))
+
+(defn any
+  "Returns the value of the first to succeed; the others are cancelled and joined. When all have
+  failed, the first failure is thrown."
+  [{:keys [name], :as options} thunks]
+  (let [joiner (joiner name done?)]
+    (winner joiner (run-all! joiner options await-all! thunks))))
+
+(def ^:private nothing (constantly false))
+
+(defn- cancelled-inside
+  "Returns {:cancelled reason} if the throwable is that of a cancel, or nil."
+  [t]
+  (let [cause (error/cause-of t)]
+    (when (and (instance? CancellationException t) (= :thrum/cancelled (error/type-of cause)))
+      {:cancelled (:reason (ex-data cause))})))
+
+(defn- outcome-data [task]
+  (let [{:keys [error], :as data} (task/outcome-data task)]
+    (or (some-> error cancelled-inside) data)))
+
+(defn- await-end!
+  "Waits for all. A cancel of the caller's work cancels them: each reports it as its outcome."
+  [^Joiner joiner]
+  (try
+    (await-all! joiner)
+    (catch CancellationException _
+      (group/cancel! (.-group joiner) (wait/cancel-reason))
+      (group/join! (.-group joiner)))))
+
+(defn settle
+  "Returns a vector of the thunks' outcomes as data: {:value v}, {:error e} or {:cancelled reason}."
+  [{:keys [name], :as options} thunks]
+  (mapv outcome-data (run-all! (joiner name nothing) options await-end! thunks)))
+
+(defn- values [tasks]
+  (LazySeq.
+    (fn []
+      (when-some [[task & more] (seq tasks)]
+        (cons (task/value task) (values more))))))
+
+(defn- suppress-others!
+  "Suppresses the other failures on that of the first task that failed."
+  [^Joiner joiner tasks]
+  (when-some [^ITask task (first (filter #(failed? (.outcome ^ITask %)) tasks))]
+    (failures/merged (failure task (.-throwable ^Failed (.outcome task))) (.-failures joiner))))
+
+(defn calls
+  "Returns the thunks' values as a lazy seq that throws where one failed. A failure cancels
+  nothing."
+  [{:keys [name], :as options} thunks]
+  (let [joiner (joiner name nothing)
+        tasks (run-all! joiner options await-all! thunks)]
+    (when (some #(cancelled? (.outcome ^ITask %)) tasks)
+      (wait/check-state!))
+    (suppress-others! joiner tasks)
+    (values tasks)))

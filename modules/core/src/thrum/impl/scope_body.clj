@@ -1,0 +1,83 @@
+(ns thrum.impl.scope-body
+  "The place of a thread that runs the body of a scope. A cancel of the scope interrupts the thread
+  at most once. That interrupt ends with the body; a foreign one stays."
+  {:no-doc true}
+  (:require
+   [thrum.impl.interrupt :as interrupt]
+   [thrum.impl.place :as place]
+   [thrum.impl.sync-point :as sync-point]
+   [thrum.impl.task])
+  (:import
+   (thrum.impl.interrupt InterruptFlag)
+   (thrum.impl.place Cancellable Place)
+   (thrum.impl.task ITask)))
+
+(set! *warn-on-reflection* true)
+
+(definterface IScopeBody
+  (^Object expectCancel [])
+  (^Object interrupt [])
+  (^boolean wasInterrupted [])      ; by the scope? For the thread itself, after finish
+  (run [f scope x])
+  (^Object finish []))
+
+;; cancelled: the scope is cancelled, or is about to be. no-interrupt: its interrupt has been sent,
+;; or is not needed any more. interrupted: it has been sent. over: assigned where nothing is called,
+;; so that it is set even on a full stack.
+(deftype ScopeBody [^Cancellable group ^Place outer shielded task ^ITask cancelled-task
+                    ^InterruptFlag flag
+                    ^:volatile-mutable cancelled
+                    ^:unsynchronized-mutable no-interrupt
+                    ^:unsynchronized-mutable interrupted
+                    ^:unsynchronized-mutable over]
+  IScopeBody
+  ;; Before the cancel itself: what the body throws because of the cancel is then known to be ours.
+  (expectCancel [_] (set! cancelled true))
+  (interrupt [_]
+    (sync-point/reached :body/interrupt)
+    (locking flag
+      (when-not (or no-interrupt over)
+        (set! no-interrupt true)
+        (set! interrupted true)
+        (.send flag))))
+  (wasInterrupted [_] interrupted)
+  (run [this f scope x]
+    (try
+      (place/enter! this)
+      (f scope x)
+      (finally
+        (set! over true))))
+  ;; From here on the scope does not interrupt the thread.
+  (finish [_]
+    (locking flag
+      (set! no-interrupt true)
+      (when cancelled
+        (place/leave-cancelled! flag (when-not shielded outer)))))
+
+  Place
+  (group [_] group)
+  (task [_] task)
+  (cancelledTask [_] cancelled-task)
+  (cancelReason [_]
+    (or (.cancelReason group)
+        (some-> cancelled-task .ownCancelReason)))
+  (outer [_] outer)
+  (isOver [_] over)
+  (interruptFlag [_] flag)
+  (acknowledge [_]
+    (when (.ownCancelReason group) (set! no-interrupt true))))
+
+(defn- flag-for ^InterruptFlag [^Place outer shielded]
+  (if (and outer (not shielded))
+    (.interruptFlag outer)
+    (interrupt/interrupt-flag (Thread/currentThread))))
+
+(defn scope-body
+  "Returns the place of the calling thread in the body of a scope with this group. outer: its place
+  now, or nil."
+  ^ScopeBody [group ^Place outer shielded]
+  (ScopeBody. group outer shielded
+              (some-> outer .task)
+              (when-not shielded (some-> outer .cancelledTask))
+              (flag-for outer shielded)
+              false false false false))

@@ -1,0 +1,103 @@
+(ns thrum.impl.timer
+  "Calls functions when they are due. All of the process share one timer: alarms in an ordered map,
+  and one platform thread that sleeps until the first is due. Times are values of System/nanoTime."
+  {:no-doc true}
+  (:import
+   (java.lang Thread$Builder$OfPlatform)
+   (java.lang.invoke VarHandle)
+   (java.util.concurrent ConcurrentSkipListMap ExecutorService Executors)
+   (java.util.concurrent.atomic AtomicLong AtomicReference)
+   (java.util.concurrent.locks LockSupport)))
+
+(set! *warn-on-reflection* true)
+
+;; id: tells alarms of the same time apart.
+(deftype Alarm [^long nanos ^long id ^Runnable f]
+  Comparable
+  (compareTo [_ other]
+    (let [order (Long/signum (unchecked-subtract nanos (.-nanos ^Alarm other)))]
+      (if (zero? order)
+        (Long/compare id (.-id ^Alarm other))
+        order))))
+
+(def ^:private ^ConcurrentSkipListMap alarms (ConcurrentSkipListMap.))
+(def ^:private ^AtomicLong ids (AtomicLong.))
+
+(defn before?
+  "True if the time a comes before b."
+  [^long a ^long b]
+  (neg? (unchecked-subtract a b)))
+
+(defn- daemon ^Thread$Builder$OfPlatform [name]
+  (-> (Thread/ofPlatform)
+      (.name ^String name)
+      (.daemon)
+      (.inheritInheritableThreadLocals false)))
+
+;; Platform threads: where virtual threads compute and keep every carrier, a virtual one would never
+;; run.
+(def ^:private callers
+  (delay
+    (Executors/newCachedThreadPool (.factory (daemon "thrum-alarm")))))
+
+(defn- go-off!
+  "Runs the alarm on a thread of its own, so that a long one delays no other."
+  [^Alarm alarm]
+  (try
+    (.execute ^ExecutorService @callers ^Runnable (.-f alarm))
+    (catch Throwable _ (.run ^Runnable (.-f alarm)))))
+
+(defn- first-alarm ^Alarm []
+  (some-> (.firstEntry alarms) key))
+
+;; When the timer wakes next, or nil. A cancelled alarm leaves this as it is: a later alarm then
+;; need not wake the timer.
+(def ^:private ^AtomicReference wakes-at (AtomicReference.))
+
+(defn- sleep-until-next! []
+  ;; An interrupted thread would not sleep.
+  (Thread/interrupted)
+  (let [next-nanos (some-> (first-alarm) (.-nanos))]
+    (.set wakes-at next-nanos)
+    (VarHandle/fullFence)
+    ;; An alarm that came before the line above has not woken this thread.
+    (when (= next-nanos (some-> (first-alarm) (.-nanos)))
+      (if next-nanos
+        (LockSupport/parkNanos alarms (unchecked-subtract (long next-nanos) (System/nanoTime)))
+        (LockSupport/park alarms)))))
+
+(defn- serve-alarms! []
+  (while true
+    (try
+      (let [alarm (first-alarm)]
+        (if (and alarm (not (before? (System/nanoTime) (.-nanos alarm))))
+          (when (.remove alarms alarm) (go-off! alarm))
+          (sleep-until-next!)))
+      (catch Throwable _))))
+
+(def ^:private timer
+  (delay
+    (.start (daemon "thrum-timer") serve-alarms!)))
+
+(defn- wakes-later? [^long nanos]
+  (let [wake (.get wakes-at)]
+    (or (nil? wake) (before? nanos (long wake)))))
+
+(defn schedule!
+  "Calls f at the time, on a platform thread of its own. Returns the alarm."
+  ^Alarm [^long nanos ^Runnable f]
+  (let [alarm (Alarm. nanos (.incrementAndGet ids) f)]
+    (.put alarms alarm true)
+    (when (wakes-later? nanos)
+      (LockSupport/unpark @timer))
+    alarm))
+
+(defn cancel!
+  "Takes back an alarm that has not gone off."
+  [^Alarm alarm]
+  (.remove alarms alarm))
+
+(defn scheduled
+  "Returns how many alarms have not gone off."
+  []
+  (.size alarms))
