@@ -1,7 +1,7 @@
 (ns thrum.async.executor
   "Runs core.async's own work on virtual threads: its system property
-  clojure.core.async.executor-factory can name what is here. Does not need core.async, which loads
-  it while it is itself in use."
+  clojure.core.async.executor-factory can name a function of this namespace. It does not require
+  core.async, which loads it while being loaded itself."
   (:require
    [thrum.core :as t]
    [thrum.spi :as spi]
@@ -30,8 +30,8 @@
    :core-async-dispatch "async-dispatch"})
 
 (defn- wrapped
-  "Returns the Runnable that runs instead of this one: what wrap (nil: none) makes of it, called
-  here and now."
+  "Returns the Runnable to run in place of this one: the result of wrap (nil: none), called here
+  and now."
   ^Runnable [wrap ^Runnable runnable]
   (if wrap
     (let [thunk (spi/wrapped wrap #(.run runnable))]
@@ -39,10 +39,10 @@
     runnable))
 
 (defn- endless
-  "Returns an ExecutorService that hands what it is to execute, in its wrap, to launch. It belongs
-  to the process: shutdown and close have no effect on it, as on ForkJoinPool's common pool. It
-  keeps no record of what runs, as the JDK's executors do: under -Djdk.trackAllThreads=false a
-  virtual thread that waits for a channel which nobody else holds can be collected."
+  "Returns an ExecutorService that passes each Runnable, in its wrap, to launch. It belongs to the
+  process: shutdown and close have no effect, as on ForkJoinPool's common pool. Unlike the JDK's
+  executors it keeps no record of what runs: under -Djdk.trackAllThreads=false a virtual thread
+  that waits for an otherwise unreachable channel can be collected."
   ^ExecutorService [launch current-wrap]
   (proxy [AbstractExecutorService] []
     (execute [runnable] (launch (wrapped (current-wrap) (Objects/requireNonNull runnable))))

@@ -1,7 +1,6 @@
 (ns thrum.async.handler
-  "What a channel calls when a take or a put comes about. One of ours can be revoked until then:
-  whoever stops waiting leaves no place in the channel's queue behind, and no value is handed to
-  nobody."
+  "The handlers that a channel calls when a take or a put is committed. Ours can be revoked until
+  then: a thread that stops waiting leaves nothing in the channel's queue, and no value is lost."
   (:require
    [clojure.core.async.impl.channels]
    [clojure.core.async.impl.protocols :as impl])
@@ -18,8 +17,8 @@
   (^boolean close [by])
   (^boolean closedBy [by]))
 
-;; A transfer that comes about at most once, on one channel or another. by: the handler that was
-;; first to close it. Both are changed under the lock alone.
+;; A transfer that is committed at most once, on one channel or another. by: the handler that
+;; committed it; nil if it was revoked. Both fields change under the lock only.
 (deftype Once [^ReentrantLock lock ^long id ^:volatile-mutable open ^:volatile-mutable by]
   IOnce
   (open [_] open)
@@ -39,13 +38,13 @@
 (def ^:private ^AtomicLong ids (AtomicLong.))
 
 (defn once
-  "Returns a transfer that has not come about."
+  "Returns a transfer that is not committed."
   ^Once []
   (Once. (ReentrantLock.) (.decrementAndGet ids) true nil))
 
 (defn revoke!
-  "From now on the transfer cannot come about. Returns whether that is so: false when it has been
-  revoked before, or has come about and its callback has been called, or soon will be."
+  "Revokes the transfer: it cannot be committed any more. Returns false if it has been revoked
+  before, or is committed: then its callback has been called, or soon will be."
   [^Once once]
   (.close once nil))
 
@@ -63,8 +62,8 @@
     callback))
 
 (def on-caller
-  "The metadata of a callback that may run on the thread of whoever is at the channel's other end
-  (core.async 1.7 and newer)."
+  "The metadata of a callback that may run on the thread at the channel's other end (core.async
+  1.7 and newer)."
   {:on-caller? true})
 
 (defn handler
@@ -74,17 +73,17 @@
   (Handler. once callback))
 
 (defn at-once?
-  "Tells whether what the channel answered at once is the transfer: a closed one answers false to
-  every put, also where the transfer has come about on another channel. From now on it cannot come
-  about there."
+  "True if this handler committed; otherwise revokes the transfer. A closed channel answers false
+  to every put, so the answer alone does not tell."
   [^Handler handler]
   (let [once (.-once handler)]
     (or (.closedBy ^Once once handler)
         (revoke! once))))
 
-(def ^:private nobody (with-meta (fn [_]) on-caller))
+(def ^:private no-callback (with-meta (fn [_]) on-caller))
 
-;; A transfer now or never: nothing waits, nothing can be revoked, no lock is needed.
+;; The handler of a transfer now or never: nothing waits, so nothing can be revoked, and no lock
+;; is needed.
 (deftype Immediate []
   Lock
   (lock [_])
@@ -94,20 +93,20 @@
   (active? [_] true)
   (blockable? [_] false)
   (lock-id [_] 0)
-  (commit [_] nobody))
+  (commit [_] no-callback))
 
 (def ^:private immediate (Immediate.))
 
 (defn take-now!
   "Returns a box of the port's next value, or of nil when it is closed; nil when there is none yet.
-  A port that is no channel of core.async's own may have a queue for whoever asks: it is not asked."
+  Returns nil for a port that is not core.async's own channel: it might queue the handler."
   [port]
   (when (instance? ManyToManyChannel port)
     (impl/take! port immediate)))
 
 (defn put-now!
-  "Puts v if the port accepts it now: returns a box of whether it did, or nil when it may do so
-  later; see take-now!."
+  "Puts v if the port decides at once: returns a box of whether it accepted v, or nil when it may
+  do so later; see take-now!."
   [port v]
   (when (instance? ManyToManyChannel port)
     (impl/put! port v immediate)))
@@ -117,13 +116,13 @@
     (-> .-once revoke!)))
 
 (defn sweep!
-  "Has the channel drop the handlers that were revoked: it does so whenever it is used. A closed one
-  holds no takes."
+  "Makes the channel drop revoked handlers, as it does whenever it is used. A closed channel holds
+  no takes."
   [port]
   (when (and (instance? ManyToManyChannel port) (not (impl/closed? port)))
     (impl/take! port spent)))
 
-;; core.async tells nobody that a channel was closed. The flag of its own channels is an atom,
+;; core.async has no callback for the close of a channel. The flag of its own channels is an atom,
 ;; though, in every release since 2013.
 
 (defn- closed-flag [port]
@@ -133,8 +132,8 @@
 
 (defn watch-close!
   "Calls f when the channel is closed, on the closing thread and under the channel's lock: f does
-  little, takes no lock of another channel and does not throw. k is the watch's key. Of a port that
-  is no channel of core.async's own nothing is heard."
+  little, takes no lock of another channel and does not throw. k is the watch's key. Does nothing
+  for a port that is not core.async's own channel."
   [port k f]
   (when-some [^IRef flag (closed-flag port)]
     (.addWatch flag k (fn [_ _ _ _] (f)))))

@@ -1,6 +1,6 @@
 (ns thrum.async.job
-  "What a pipeline does with one item, on the item's own thread: a job returns the list of what goes
-  on from there. Whatever goes wrong is answered by the pipeline's rule for errors."
+  "The work of a pipeline on one item, on the item's own thread. A job returns the list of the
+  item's outputs. The pipeline's rule for errors decides what a failure becomes."
   (:require
    [clojure.core.async :as async]
    [thrum.async.port :as port]
@@ -12,11 +12,11 @@
 
 (set! *warn-on-reflection* true)
 
-;; How many items gave nothing, and how much was thrown.
+;; How many items had a nil result, and how many throwables there were.
 (deftype Counts [^AtomicLong dropped ^AtomicLong failed])
 
 (defn counts
-  "Returns counts of nothing yet."
+  "Returns counts of zero."
   []
   (Counts. (AtomicLong.) (AtomicLong.)))
 
@@ -25,8 +25,8 @@
   [^Counts counts]
   {:dropped (.get ^AtomicLong (.-dropped counts)), :failed (.get ^AtomicLong (.-failed counts))})
 
-;; The rule for errors: a function of the throwable, whose value goes on in the item's place, unless
-;; it is nil
+;; The rule for errors: a function of the throwable. Its value is an output in the item's place,
+;; unless it is nil.
 
 (defn uncaught!
   "Hands the throwable to the uncaught exception handler of the calling thread. Returns nil."
@@ -35,8 +35,8 @@
     (.uncaughtException (.getUncaughtExceptionHandler thread) thread t)))
 
 (defn rule
-  "Returns the rule of this name, or of this function: what that throws is uncaught, and the item
-  dropped."
+  "Returns the rule of this name, or for this function. If the function throws, that goes to the
+  uncaught exception handler and the item is dropped."
   [on-error]
   (case on-error
     :report uncaught!
@@ -48,7 +48,7 @@
         (catch Throwable other (uncaught! other))))))
 
 (defn- answer!
-  "Answers t by the rule. What a cancel of the pipeline has caused is no error."
+  "Applies the rule to t. A casualty of the pipeline's cancel is rethrown."
   [^Counts counts rule ^List outputs t]
   (when (and (t/cancelled?) (spi/casualty? t))
     (throw t))
@@ -74,8 +74,8 @@
    (doto outputs (.add v))))
 
 (defn transducing
-  "Applies xf to each item by itself, with its completion: what came before a throw goes on, and so
-  does what the completion gives after one, as in a channel with a transducer."
+  "Applies xf to each item by itself, with its completion. Outputs before a throw are kept, and so
+  are those of the completion after one, as in a channel with a transducer."
   [counts rule xf]
   (fn [v]
     (let [outputs (ArrayList.)]
@@ -86,7 +86,7 @@
       outputs)))
 
 (defn calling
-  "Calls f with each item; a nil is dropped and counted."
+  "Calls f with each item. A nil is dropped and counted."
   [^Counts counts rule f]
   (fn [v]
     (let [outputs (ArrayList. 1)]
@@ -98,8 +98,7 @@
       outputs)))
 
 (defn asynchronous
-  "Calls af with each item and a channel, and takes all from that until af, or whatever it started,
-  closes it."
+  "Calls af with each item and a channel, and takes values from the channel until it is closed."
   [counts rule af]
   (fn [v]
     (let [outputs (ArrayList.), results (async/chan 1)]

@@ -1,8 +1,8 @@
 (ns thrum.async.pipeline
-  "From one channel to another through a job, a task for every item. A pipeline waits on no thread:
-  what comes about starts one, or finds the thread of a task that has just ended, which takes the
-  next steps and ends. So nothing of an abandoned pipeline runs, and it can be collected as
-  garbage."
+  "Pipelines: from one channel to another through a job, a task for every item. A pipeline holds
+  no thread while it waits. An event starts a thread that takes the next steps and ends, or uses
+  that of a task which has just ended. So nothing of an abandoned pipeline runs, and it can be
+  collected."
   (:require
    [clojure.core.async :as async]
    [clojure.core.async.impl.protocols :as impl]
@@ -19,17 +19,17 @@
 
 (declare call-off! signal!)
 
-;; events: how much has come about that the thread which takes the steps has not seen. called-off:
-;; why the pipeline ends before its input does; at last :over. taking: the take that waits at
-;; `from`, or whose value is in taken. putting: :waiting for an answer of `to`, or the answer.
-;; outputs: what is left of an item's. put: how many were accepted. done: the channel that tells of
-;; the end.
+;; events: how many events the thread that takes the steps has not seen. called-off: why the
+;; pipeline ends before its input does; :over at the end. taking: the take that waits at `from`,
+;; or whose value is in taken. putting: :waiting for an answer of `to`, or the answer. outputs:
+;; those of an item that are still to be put. put: how many values `to` accepted. done: the
+;; channel that delivers the totals.
 (deftype Pipeline [fan-out options from to job counts done ^AtomicReference attachment
                    ^AtomicLong events ^AtomicReference called-off
                    ^AtomicReference taking ^AtomicReference taken
                    ^AtomicReference putting ^AtomicReference outputs ^AtomicLong put])
 
-;; What the channels call back, on anybody's thread, sometimes under a lock
+;; Callbacks of the channels: on any thread, sometimes under a channel's lock
 
 (deftype Taken [^Pipeline pipeline]
   IFn
@@ -53,11 +53,11 @@
   (.get ^AtomicReference (.-called-off pipeline)))
 
 (defn- begin-take!
-  "Begins a take from `from`; returns a box of what was there at once."
+  "Begins a take from `from`. Returns a box of a value that was there at once, or nil."
   [^Pipeline pipeline]
   (let [once (handler/once)]
     (.set ^AtomicReference (.-taking pipeline) once)
-    ;; Who called the pipeline off since then has revoked this take, or is seen here.
+    ;; A concurrent call-off! revokes this take, or is seen here.
     (if (called-off pipeline)
       (do (handler/revoke! once) nil)
       (impl/take! (.-from pipeline) (handler/handler once (Taken. pipeline))))))
@@ -69,7 +69,7 @@
       (fanout/launch! (.-fan-out pipeline) (^{:once true} fn* [] (job v))))))
 
 (defn- take-items!
-  "Starts a task for every item that can be had, as long as there is room."
+  "Starts a task for every item that is at hand, as long as there is room."
   [^Pipeline pipeline]
   (let [^AtomicReference taken (.-taken pipeline)
         ^AtomicReference taking (.-taking pipeline)]
@@ -92,14 +92,14 @@
       (.set putting (boolean @box)))))
 
 (defn- next-outputs!
-  "Makes those of the next item that is due current; returns whether there is one."
+  "Makes the outputs of the next due item current. Returns whether there is one."
   [^Pipeline pipeline]
   (when-some [^List outputs (fanout/poll! (.-fan-out pipeline))]
     (.set ^AtomicReference (.-outputs pipeline) (.iterator outputs))
     true))
 
 (defn- put-outputs!
-  "Puts what is due into `to`, as far as that accepts it at once."
+  "Puts due outputs into `to`, as long as it accepts them at once."
   [^Pipeline pipeline]
   (let [^AtomicReference putting (.-putting pipeline)
         ^AtomicReference current (.-outputs pipeline)]
@@ -119,14 +119,15 @@
   (and (fanout/idle? (.-fan-out pipeline))
        (nil? (.get ^AtomicReference (.-outputs pipeline)))))
 
-(defn- tell!
-  "Puts v, unless it is nil, into a channel with room for it, and closes that."
+(defn- deliver!
+  "Puts v, unless it is nil, into the channel, which has room for it, and closes it."
   [channel v]
   (when (some? v) (async/put! channel v))
   (async/close! channel))
 
 (defn- report
-  "Returns what the pipeline's channel delivers at its end; t: what has ended it, or nil."
+  "Returns what the pipeline's channel delivers at its end. t: the throwable that ended it, or
+  nil."
   [^Pipeline pipeline t]
   (or t
       (when-not (:silent? (.-options pipeline))
@@ -135,7 +136,7 @@
                :put (.get ^AtomicLong (.-put pipeline))))))
 
 (defn- close-output!
-  "Closes `to`, if it is to be closed. Returns what that throws."
+  "Closes `to`, unless :close? is false. Returns what that throws, or nil."
   [^Pipeline pipeline]
   (try
     (when (:close? (.-options pipeline)) (async/close! (.-to pipeline)))
@@ -146,12 +147,12 @@
   (.get ^AtomicReference (.-attachment pipeline)))
 
 (defn- complete!
-  "Ends the pipeline, of which nothing runs any more; t: what has ended it, or nil."
+  "Ends the pipeline when nothing of it runs any more. t: the throwable that ended it, or nil."
   [^Pipeline pipeline t]
   (.set ^AtomicReference (.-called-off pipeline) :over)
   (handler/unwatch-close! (.-to pipeline) pipeline)
   (let [not-closed (close-output! pipeline)]
-    (tell! (.-done pipeline) (report pipeline (or t not-closed))))
+    (deliver! (.-done pipeline) (report pipeline (or t not-closed))))
   (some-> (attachment pipeline) spi/detach!)
   (handler/sweep! (.-from pipeline)))
 
@@ -172,8 +173,7 @@
 (defn- step! [^Pipeline pipeline]
   (case (called-off pipeline)
     nil (when (try
-                ;; What has ended makes room for a call, which need not wait until the result has
-                ;; been put.
+                ;; An ended task makes room for a call before its result has been put.
                 (take-items! pipeline)
                 (put-outputs! pipeline)
                 (take-items! pipeline)
@@ -186,7 +186,7 @@
     (wind-up! pipeline nil)))
 
 (defn- take-steps!
-  "Takes a step for what has come about, until nothing more has."
+  "Takes steps until all events have been seen."
   [^Pipeline pipeline]
   (let [^AtomicLong events (.-events pipeline)]
     (loop [seen (.get events)]
@@ -210,25 +210,25 @@
       ;; No memory for a thread.
       (take-steps! pipeline))))
 
-(defn- first-news?
-  "Something has come about. Returns whether no thread takes steps now."
+(defn- first-event?
+  "Counts an event. Returns true if no thread takes steps now."
   [^Pipeline pipeline]
   (zero? (.getAndIncrement ^AtomicLong (.-events pipeline))))
 
 (defn- signal!
-  "Something has come about: a thread takes the next steps, if none does so now."
+  "Counts an event and starts a thread for the next steps, if none takes steps now."
   [^Pipeline pipeline]
-  (when (first-news? pipeline)
+  (when (first-event? pipeline)
     (go-on! pipeline)))
 
 (defn- ended!
-  "A task has ended: its thread takes the next steps, if none does so now."
+  "Counts the end of a task, whose thread takes the next steps, if none takes steps now."
   [^Pipeline pipeline task]
-  (when (first-news? pipeline)
+  (when (first-event? pipeline)
     (take-steps-after! pipeline task)))
 
 (defn- call-off!
-  "Ends the pipeline, for this reason; from now on it takes nothing from `from`."
+  "Ends the pipeline for this reason. From now on it takes nothing from `from`."
   [^Pipeline pipeline reason]
   (when (.compareAndSet ^AtomicReference (.-called-off pipeline) nil reason)
     (some-> (.get ^AtomicReference (.-taking pipeline)) handler/revoke!)
@@ -263,6 +263,6 @@
     (.set ^AtomicReference (.-attachment pipeline) (spi/attach! #(call-off! pipeline :cancelled)))
     (handler/watch-close! to pipeline #(call-off! pipeline :to-closed))
     (when (impl/closed? to) (call-off! pipeline :to-closed))
-    ;; The first event is the start itself: it cannot be over before it is watched.
+    ;; The first event is the start itself: the pipeline cannot be over before it is watched.
     (go-on! pipeline)
     (.-done pipeline)))

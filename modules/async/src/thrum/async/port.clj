@@ -1,6 +1,6 @@
 (ns thrum.async.port
-  "Takes and puts that block the calling thread, and that a cancel or an interrupt ends without a
-  trace."
+  "Takes and puts that block the calling thread. A cancel or an interrupt ends them and leaves
+  nothing in the channel."
   (:require
    [clojure.core.async.impl.dispatch :as dispatch]
    [clojure.core.async.impl.protocols :as impl]
@@ -13,7 +13,7 @@
 
 (set! *warn-on-reflection* true)
 
-;; What a channel calls back. Its value is nil until then, and ::nil when what came is nil.
+;; The callback of a channel. value: nil until the channel has called, then ::nil for nil.
 (deftype Arrival [^Thread waiter ^:volatile-mutable value]
   IFn
   (invoke [_ v]
@@ -31,8 +31,7 @@
   (when-not (identical? ::nil arrived) arrived))
 
 (defn- await-callback
-  "Returns what arrives. The transfer has come about, its callback is on the way; an interrupt
-  meanwhile is kept."
+  "Waits for the callback of a committed transfer and returns its value; restores an interrupt."
   [arrival]
   (loop [interrupted? false]
     (if-some [arrived @arrival]
@@ -44,8 +43,8 @@
         (recur interrupted?)))))
 
 (defn- take-back!
-  "Throws what (fail) does if the transfer can be revoked at these ports; returns what arrives if it
-  has come about."
+  "Revokes the transfer at these ports and calls (fail), which throws. If it is committed already,
+  returns its value."
   [once arrival ports fail]
   (if (handler/revoke! once)
     (do (run! handler/sweep! ports)
@@ -53,22 +52,21 @@
     (await-callback arrival)))
 
 (defn- await!
-  "Returns what arrives, or throws after the transfer has been taken back."
+  "Returns the value of the transfer, or throws after revoking it."
   [once arrival ports]
   (loop []
     (if-some [arrived @arrival]
       (value arrived)
       (if (.isInterrupted (Thread/currentThread))
-        ;; Whose interrupt it is, a cancel's or somebody else's, is asked when nothing can arrive
-        ;; any more.
+        ;; Revoke first; then find out whether a cancel sent the interrupt, or other code.
         (take-back! once arrival ports t/checkpoint)
         (do
           (LockSupport/park ports)
           (recur))))))
 
 (defn- transfer
-  "Returns the value of (begin! once arrival), a box with what was there at once, or else what
-  arrives."
+  "Returns the value in the box that (begin! once arrival) returns for a transfer at once, or else
+  waits for the value."
   [ports begin!]
   (let [once (handler/once)
         arrival (arrival)]
@@ -108,8 +106,8 @@
   (if (vector? operation) (first operation) operation))
 
 (defn- begin-one
-  "Begins a take or a put; returns a box of [value port] when it came about at once, or another
-  meanwhile."
+  "Begins a take or a put. Returns a box of [value port] when it, or another meanwhile, is
+  committed at once; else nil."
   [once arrival operation]
   (let [port (port-of operation)
         handler (handler/handler once (Branch. arrival port))]
@@ -141,7 +139,7 @@
              {:value nil, :accepts "a value that is not nil"}))))
 
 (defn alts!!
-  "Returns [value port] of the first of the operations that comes about; see thrum.async/alts!!."
+  "Returns [value port] of the first operation that is committed; see thrum.async/alts!!."
   [operations {:keys [priority] :as options}]
   (check-operations! operations)
   (t/checkpoint)
@@ -164,7 +162,7 @@
       (cons v (seq-of port)))))
 
 (defn reducible
-  "Returns what the port delivers, to be reduced once, or made one seq of; see
+  "Returns the port's values as something that can be reduced, or be a seq, once; see
   thrum.async/chan->reducible."
   [port]
   (reify

@@ -10,7 +10,7 @@
 
 (set! *warn-on-reflection* true)
 
-;; What the channel calls back.
+;; The callback of the channel.
 (deftype Arrival [latch]
   IFn
   (invoke [_ v]
