@@ -56,10 +56,15 @@
 (defn alts!!
   "Completes at most one of the operations, each a port to take from or [port value] to put,
   blocking until one can be. Returns [value port]; the value of a put is true, or false when the
-  port is closed. Options: :priority true - they are tried in their order, otherwise in any;
-  :default v - returned as [v :default] when none can be completed at once. A cancel or an interrupt
-  withdraws all of them and throws, as <!! does. No operation at all, a put of nil anywhere among
-  them, which core.async refuses before it begins any too, and any other option are :thrum/invalid."
+  port is closed, or [v :default] of the option. A cancel or an interrupt withdraws all of them and
+  throws, as <!! does. No operation at all, a put of nil anywhere among them, which core.async
+  refuses before it begins any too, and any other option are :thrum/invalid.
+
+  Options, behind the operations:
+    :priority - whether the operations are tried in their order, and not in any (true or
+      false; default false)
+    :default - the v of [v :default], returned when no operation can be completed at once
+      (anything; default none)"
   [operations & {:as options}]
   (port/alts!! operations (settings/alts options)))
 
@@ -68,8 +73,13 @@
 (defn thread-call
   "Starts f on a fresh virtual thread, detached from any scope, in the caller's dynamic bindings.
   Returns a channel that delivers the value of f, unless that is nil, or the Throwable that it
-  threw, and closes; <?!! tells the two apart. Options: :name - the thread's name, as it is; :wrap -
-  see thrum.core/*wrap*. Throws :thrum/invalid."
+  threw, and closes; <?!! distinguishes the two. Throws :thrum/invalid.
+
+  Options:
+    :name - the name of the threads, followed by a number for the call and one for the task;
+      the name of one task, or of a limiter, as it is (a string that is not blank)
+    :wrap - called on the starting thread with the body's thunk; returns the thunk that the
+      task runs (a function from thunk to thunk, or nil; default *wrap*)"
   ([f] (thread-call {} f))
   ([options f]
    (let [{:keys [name wrap]} (merge {:wrap t/*wrap*}
@@ -101,10 +111,15 @@
   The scope does not wait for it: when the body of with-scope and its forks have ended, or the scope
   is cancelled, the process is cancelled and joined, and its channels are closed. Whoever needs what
   it does before that waits for its channel. A process that fails cancels the scope, as a fork does.
-  Options, where a map or a symbol comes first and more follows: :name - part of the thread's name;
-  :closes - the channels that are closed when the process has ended, however it does. Returns a
-  channel that delivers the value, unless it is nil, or the Throwable of the body, and closes; where
-  the process was cancelled it only closes. Throws :thrum/invalid and :thrum/closed as fork does."
+  Returns a channel that delivers the value, unless it is nil, or the Throwable of the body, and
+  closes; where the process was cancelled it only closes. Throws :thrum/invalid and :thrum/closed as
+  fork does.
+
+  Options, where a map or a symbol comes first and more follows:
+    :name - the name of the threads, followed by a number for the call and one for the task;
+      the name of one task, or of a limiter, as it is (a string that is not blank)
+    :closes - the channels that are closed when the process has ended in any way (a sequential
+      collection of channels; default none)"
   [scope & body]
   (let [[options body] (options/leading body)]
     `(process-call ~scope ~options (^{:once true} fn* [] ~@body))))
@@ -136,10 +151,20 @@
   exception handler of its thread. What ex-handler throws goes there too.
 
   Options, in place of close? and ex-handler:
-    :close?   - whether `to` is closed at the end, default true
-    :on-error - :report (default) as above without an ex-handler; :skip drops the item; :close ends
-                the pipeline with that throwable, after the results of the items before it, and cancels the later ones; or a function, as ex-handler
-    :window, :name, :wrap, :scoped-values - as in thrum.core/pmap
+    :close? - whether `to` is closed at the end (true or false; default true)
+    :on-error - what becomes of an item whose function throws: :report drops it, and its
+      throwable goes to the uncaught exception handler, :skip drops it, :close ends the pipeline
+      with the throwable, after the results of the items before it, and cancels the later ones;
+      a function's value goes on in its place, as an ex-handler's (:report, :skip, :close or a
+      function of the throwable; default :report)
+    :window - how many tasks may have been started and not yet been consumed; that many
+      results are held in memory (an integer, not below the limit; default 8 x limit)
+    :name - the name of the threads, followed by a number for the call and one for the task;
+      the name of one task, or of a limiter, as it is (a string that is not blank)
+    :wrap - called on the starting thread with the body's thunk; returns the thunk that the
+      task runs (a function from thunk to thunk, or nil; default *wrap*)
+    :scoped-values - bound in each task to what they are bound to at the call, or at the fork
+      (a sequential collection of java.lang.ScopedValues, on JDK 25 or newer; default none)
 
   Returns a channel that closes when all has ended. With a map of options it delivers before that
   the :close's Throwable, or {:taken items, :put values, :dropped items of a nil result, :failed

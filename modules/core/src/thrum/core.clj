@@ -48,8 +48,13 @@
 (defn future-call
   "Starts a task, f on a fresh virtual thread, detached from any scope, in the caller's dynamic
   bindings. Returns the task, a full Clojure future: deref throws ExecutionException with the cause,
-  or CancellationException; future-cancel interrupts the body. Options: :name - the thread's name,
-  as it is; :wrap - see *wrap*. Throws :thrum/invalid."
+  or CancellationException; future-cancel interrupts the body. Throws :thrum/invalid.
+
+  Options:
+    :name - the name of the threads, followed by a number for the call and one for the task;
+      the name of one task, or of a limiter, as it is (a string that is not blank)
+    :wrap - called on the starting thread with the body's thunk; returns the thunk that the
+      task runs (a function from thunk to thunk, or nil; default *wrap*)"
   ([f] (future-call {} f))
   ([options f]
    (let [{:keys [name wrap]} (merge {:wrap *wrap*} (options/check options [:name :wrap]))]
@@ -76,10 +81,15 @@
       (with-executor [exe] (future-via [exe] ...))
       (with-executor [exe {:on-exit :cancel}] ...)
 
-  Options: :on-exit - :join (default) waits for the tasks, :cancel cancels and joins them; :name -
-  of the threads. If the body throws or is interrupted, the tasks are cancelled and joined, then it
-  is rethrown. Work that ignores its interrupt delays the return. When the body has ended, the
-  executor refuses work with RejectedExecutionException, also from its own tasks."
+  If the body throws or is interrupted, the tasks are cancelled and joined, then it is rethrown.
+  Work that ignores its interrupt delays the return. When the body has ended, the executor refuses
+  work with RejectedExecutionException, also from its own tasks.
+
+  Options:
+    :on-exit - whether the tasks that still run when the body has ended are joined, or
+      cancelled and joined (:join or :cancel; default :join)
+    :name - the name of the threads, followed by a number for the call and one for the task;
+      the name of one task, or of a limiter, as it is (a string that is not blank)"
   [binding & body]
   (let [[executor options] (options/binding-form "with-executor" binding 2)]
     `(with-executor-call ~(or options {})
@@ -139,13 +149,15 @@
   this thread only, one item at a time beyond its own chunks.
 
   limit: a positive integer, or a map of options:
-    :limit  - how many tasks may run at once; required
-    :window - how many may have been started and not yet been consumed, default 8 x limit. So many
-              results are held in memory: 512 x 8 results of 1 MB are 4 GB
-    :name   - of the threads, instead of pmap
-    :wrap   - see *wrap*
-    :scoped-values - a vector of java.lang.ScopedValues (JDK 25), bound in each task to what they
-    are bound to at the call
+    :limit - how many tasks may run at once (a positive integer)
+    :window - how many tasks may have been started and not yet been consumed; that many
+      results are held in memory (an integer, not below the limit; default 8 x limit)
+    :name - the name of the threads, followed by a number for the call and one for the task;
+      the name of one task, or of a limiter, as it is (a string that is not blank)
+    :wrap - called on the starting thread with the body's thunk; returns the thunk that the
+      task runs (a function from thunk to thunk, or nil; default *wrap*)
+    :scoped-values - bound in each task to what they are bound to at the call, or at the fork
+      (a sequential collection of java.lang.ScopedValues, on JDK 25 or newer; default none)
 
   Where f failed, the element throws the original throwable, after the elements before it; the tasks
   after it are cancelled at once and have ended when it throws. Other failures ride as suppressed,
@@ -278,20 +290,27 @@
 
   A fork that fails cancels the others and interrupts the body; so does a body that throws or is
   interrupted. When all have ended, the first failure in time is thrown, the original throwable,
-  with the others as suppressed. What was thrown only because of the cancel is dropped. Options:
-  :name - of the scope and its threads; :timeout-ms - as with-timeout around it; :on-error - :cancel
-  (default), or :collect: the other forks run on after one has failed, then the first failure is
-  thrown; :wrap - see *wrap*; :scoped-values - as in pmap, each fork's at its fork. Work that
+  with the others as suppressed. What was thrown only because of the cancel is dropped. Work that
   ignores its interrupt delays the return. An interrupt of the scope's own does not outlive the
-  form."
+  form.
+
+  Options:
+    :name - the name of the threads, followed by a number for the call and one for the task;
+      the name of one task, or of a limiter, as it is (a string that is not blank)
+    :timeout-ms - how many ms the body and its forks may take, as with-timeout around them (an
+      integer, not negative)
+    :on-error - whether a failed fork cancels the others, or they run on; the first failure is
+      thrown in either case (:cancel or :collect; default :cancel)
+    :wrap - called on the starting thread with the body's thunk; returns the thunk that the
+      task runs (a function from thunk to thunk, or nil; default *wrap*)
+    :scoped-values - bound in each task to what they are bound to at the call, or at the fork
+      (a sequential collection of java.lang.ScopedValues, on JDK 25 or newer; default none)"
   [binding & body]
   (let [[scope options] (options/binding-form "with-scope" binding 2)]
     `(with-scope-call ~(or options {}) (^{:once true} fn* [~scope] ~@body))))
 
 (defn fork-call
-  "Starts f as a task of the scope; see fork. Options: :name - part of the thread's name; :daemon? -
-  the scope does not wait for this task but cancels it when the body and the other forks have
-  ended."
+  "Starts f as a task of the scope, with fork's options; see fork."
   ([scope f] (scope/fork! (scope/checked scope) nil (options/function f)))
   ([scope options f]
    (let [scope (scope/checked scope)]
@@ -307,7 +326,13 @@
 
   The task is as future's, but belongs to the scope and has the deadline of its caller. Only the
   scope's body and its tasks may fork into it: other threads get :thrum/invalid, and after the
-  scope's end everybody :thrum/closed."
+  scope's end all threads :thrum/closed.
+
+  Options:
+    :name - the name of the threads, followed by a number for the call and one for the task;
+      the name of one task, or of a limiter, as it is (a string that is not blank)
+    :daemon? - whether the scope does not wait for this task, but cancels it when all else has
+      ended (true or false; default false)"
   [scope & body]
   (let [[options body] (options/leading body)]
     `(fork-call ~scope ~options (^{:once true} fn* [] ~@body))))
@@ -485,8 +510,13 @@
 
       (def db (limiter 20 {:queue 100, :wait-ms 50}))
 
-  Options: :queue - how many may wait; :wait-ms - how long, at most; :name - for its errors. Without
-  them there is no bound. Throws :thrum/invalid."
+  Throws :thrum/invalid.
+
+  Options:
+    :queue - how many may wait for a permit (an integer, not negative; default no bound)
+    :wait-ms - how many ms a permit is waited for (an integer, not negative; default no bound)
+    :name - the name of the threads, followed by a number for the call and one for the task;
+      the name of one task, or of a limiter, as it is (a string that is not blank)"
   ([permits] (limiter permits {}))
   ([permits options] (limit/limiter permits options)))
 
@@ -548,11 +578,16 @@
 
       (retry {:schedule (exponential 50 2000), :attempts 5, :retry? busy?} (query ...))
 
-  Options: :schedule - a sequence of waits in ms, default (exponential 100 10000); when it ends, so
-  do the attempts; :attempts - how many at most, default 3; :retry? - a predicate of the throwable,
-  default: every Exception. Never tried again: an Error, an interrupt, a cancel, :thrum/invalid,
-  :thrum/deadlock, :thrum/closed. A wait that would reach the deadline is not begun. Throws the last
-  failure, the same instance, with the earlier ones suppressed, at most 16."
+  Never tried again: an Error, an interrupt, a cancel, :thrum/invalid, :thrum/deadlock,
+  :thrum/closed. A wait that would reach the deadline is not begun. Throws the last failure, the
+  same instance, with the earlier ones suppressed, at most 16.
+
+  Options:
+    :schedule - the waits before each further attempt; when it ends, there is none (a
+      sequential collection of ms; default (exponential 100 10000))
+    :attempts - how often the body is run at most (a positive integer; default 3)
+    :retry? - whether a failure is worth another attempt (a predicate of the throwable;
+      default every Exception)"
   [options & body]
   `(retry-call ~options (fn* [] ~@body)))
 

@@ -6,7 +6,6 @@
   ends with it."
   (:require
    [clojure.core.protocols :as protocols]
-   [clojure.string :as str]
    [thrum.server.impl.access-log :as access-log]
    [thrum.server.impl.engines :as engines]
    [thrum.server.impl.events :as events]
@@ -56,23 +55,97 @@
   "Starts a server for a Ring handler and returns it: an AutoCloseable and a function without
   arguments, both of which stop it. The handler takes a request map of the Ring 1.5 specification
   and returns a response map, or, :async? true, takes request, respond and raise. A var is looked up
-  at each request. The options:
-
-  {{options}}
+  at each request.
 
   Throws :thrum/invalid for an unknown option, a wrong value, or what the engine lacks;
   :thrum/start-failed, with the cause, when the port is in use, a key store cannot be read, and the
-  like."
+  like.
+
+  Options:
+    :engine - the server underneath: :jdk, :jetty, :tomcat, :http-kit or :helidon (a keyword;
+      default :jdk)
+    :host - the name or address to listen on (a string; default 127.0.0.1)
+    :port - where HTTP is served; 0 picks a free port, nil serves none, beside an :ssl-port
+      (an integer from 0 to 65535, or nil; default 3000)
+    :backlog - how many connections the operating system may hold before they are accepted (a
+      positive integer; default 4096)
+    :async? - whether the handler takes (request respond raise) (true or false; default false)
+    :max-concurrent - how many requests may be handled at once; none: no bound (a positive
+      integer)
+    :max-queued - how many requests may wait for their turn (an integer, not negative; default
+      0)
+    :queue-timeout-ms - how many ms a request may wait for its turn (an integer, not negative;
+      default 1000)
+    :on-overload - the answer beyond the bounds: a status, or the response that a function
+      returns (a status from 400 to 599, or a function of the request; default 503)
+    :max-streams - how many server-sent event streams and websockets may be open; none: no
+      bound (a positive integer)
+    :max-connections - how many sockets may be open; none: what the limit of file descriptors
+      allows (a positive integer)
+    :request-timeout-ms - how many ms a request may take, its time in the queue counted; none:
+      no bound (a positive integer)
+    :max-body-bytes - how long a request's body may be; none: no bound; beyond it 413 is
+      answered (an integer, not negative)
+    :max-header-bytes - how long a request's line and headers may be; beyond it 431 is
+      answered (a positive integer; default 16384)
+    :header-timeout-ms - how many ms a client may take to send the headers; then 408, or the
+      connection is closed (a positive integer; default 10000)
+    :idle-timeout-ms - how many ms a connection may be silent; then it is closed (a positive
+      integer; default 60000)
+    :trusted-proxies - the peers whose headers say where a request comes from; none: headers
+      say nothing (a collection of addresses, blocks such as \"10.0.0.0/8\", :loopback and
+      :private)
+    :forwarded-headers - what :trusted-proxies set: X-Forwarded-For, -Proto, -Host and -Port,
+      or RFC 7239's Forwarded; the other kind is not read (:x-forwarded or :forwarded; default
+      :x-forwarded)
+    :request-id? - whether requests have a :thrum/request-id: a trusted proxy's X-Request-Id,
+      or one that is made (true or false; default false)
+    :health - where probes ask, as {:live \"/livez\", :ready \"/readyz\"}; answered by the
+      server, outside :max-concurrent (a map of :live and :ready to paths)
+    :min-bytes-per-second - how fast a client must send a body, and take a response, while it
+      is waited for; none: no bound (a positive integer)
+    :rate-grace-ms - how many ms a client may be behind :min-bytes-per-second; then its
+      connection is cut (a positive integer; default 5000)
+    :drain-delay-ms - how many ms stop! goes on serving, while ready? is false already (an
+      integer, not negative; default 0)
+    :drain-streams-ms - how many ms longer streams and websockets stay open, within
+      :shutdown-timeout-ms (an integer, not negative; default 0)
+    :shutdown-timeout-ms - how many ms stop! waits for what is in flight (an integer, not
+      negative; default 10000)
+    :stop-on-shutdown? - whether the end of the JVM stops the server, as stop! does (true or
+      false; default true)
+    :interrupt-on-disconnect? - whether a request is cancelled whose client goes away (true or
+      false; default false)
+    :error-handler - returns the response for what a handler threw; none: 500 without details,
+      and the throwable goes to System.Logger (a function of request and throwable)
+    :observer - functions of one map, called at these events of a request (a map of functions,
+      of :disconnect, :dropped, :end, :shed, :start, :stop, :timeout)
+    :ssl-port - where HTTPS is served (an integer from 0 to 65535)
+    :ssl-context - in place of :keystore (a javax.net.ssl.SSLContext)
+    :keystore - the server's key and certificate (a path, a java.io.File or a
+      java.security.KeyStore)
+    :key-password - the password of :keystore (a string)
+    :truststore - the certificates that clients may be signed by (a path, a java.io.File or a
+      java.security.KeyStore)
+    :trust-password - the password of :truststore (a string)
+    :client-auth - whether a client needs a certificate (:need, :want or :none)
+    :h2? - whether HTTP/2 is offered on the :ssl-port (default: true where the engine has it)
+      (true or false)
+    :h2c? - whether HTTP/2 is served without TLS, by prior knowledge or upgrade (true or
+      false; default false)
+    :ws-origins - which pages may open a websocket; none: those whose Origin is the Host (a
+      collection of origins, or :any)
+    :ws-max-message-bytes - how long a websocket's message may be (default 1048576) (a
+      positive integer)
+    :ws-idle-timeout-ms - how many ms a websocket may be silent (default 300000) (a positive
+      integer)
+    :engine-options - what only one engine has; see doc/reference/options.md (a map; default
+      {})"
   ([handler] (run-server handler {}))
   ([handler options]
    (core-options/function handler)
    (let [engine (engines/named (:engine options :jdk))]
      (Server. (lifecycle/start engine (options/checked engine options) handler)))))
-
-(alter-meta! #'run-server
-             update
-             :doc str/replace
-             "{{options}}" (str/join "\n" (map #(str "  " %) (options/documented))))
 
 (defn stop!
   "Stops the server: ready? is false at once and responses carry Connection: close; after
@@ -137,16 +210,29 @@
    (events/response options f)))
 
 (def ^:private log-rows
-  {:format {:check access-log/formats, :accepts ":common, :combined or :json"}
-   :queue {:check pos-int?, :accepts "a positive integer"}})
+  {:format {:check access-log/formats
+            :accepts ":common, :combined or :json"
+            :default ":common"
+            :doc (str "of a line; :combined adds the referer, the user agent, the seconds and the "
+                      "request's id; :json writes an object with all that, and the class of what "
+                      "was thrown")}
+   :queue {:check pos-int?
+           :accepts "a positive integer"
+           :default "10000"
+           :doc (str "how many lines may wait to be written; those beyond are dropped, and counted "
+                     "in status as :observer-dropped")}})
 
 (defn access-log
   "Returns an :observer that writes one line a request, without query, cookies or credentials; what
   the client sent is escaped, and cut where it is long. to: a file, as path or java.io.File, which
-  is appended to, or a java.io.Writer, which stays open. Options: :format, :common (the default),
-  :combined, which is followed by the seconds and the request's id, or :json; :queue (10000), how
-  many lines may wait to be written; those beyond are dropped and counted, in status as
-  :observer-dropped. Throws IOException."
+  is appended to, or a java.io.Writer, which stays open. Throws IOException.
+
+  Options:
+    :format - of a line; :combined adds the referer, the user agent, the seconds and the
+      request's id; :json writes an object with all that, and the class of what was thrown
+      (:common, :combined or :json; default :common)
+    :queue - how many lines may wait to be written; those beyond are dropped, and counted in
+      status as :observer-dropped (a positive integer; default 10000)"
   ([to] (access-log to {}))
   ([to options]
    (core-options/check log-rows options (keys log-rows))

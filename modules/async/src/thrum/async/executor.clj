@@ -15,13 +15,16 @@
 (def ^:private rows
   {:dispatch-threads {:check pos-int?
                       :accepts "a positive integer"
-                      :default "none, go blocks run on virtual threads"
-                      :doc "how many daemon platform threads run go blocks"}
+                      :default "none"
+                      :doc (str "how many daemon platform threads run go blocks and callbacks, "
+                                "with names such as async-dispatch-17; none: each step of a "
+                                "go block has a fresh virtual thread")}
    :wrap {:check #(or (nil? %) (ifn? %))
           :accepts "a function from thunk to thunk, or nil"
-          :default "what t/*wrap* is where and when something is submitted"
-          :doc
-          "called on the submitting thread with a thunk; returns the thunk that the thread runs"}})
+          :default "*wrap* at that moment"
+          :doc (str "called with a thunk on the thread that submits it; returns the thunk that is "
+                    "run. A callback is submitted by the thread that takes or puts, a go block "
+                    "that has parked by the one that wakes it")}})
 
 (def ^:private thread-names
   {:io "async-io"
@@ -90,12 +93,13 @@
   property name that.
 
   Options:
-    :dispatch-threads - how many daemon platform threads run go blocks and callbacks, with names
-                        such as async-dispatch-17; default none: these run on virtual threads as
-                        well, each step of a go block on a fresh one
-    :wrap             - instead of t/*wrap* as it is when and where something is submitted: for a
-                        callback, by the one that takes or puts; for a go block that has parked, by
-                        the one that wakes it"
+    :dispatch-threads - how many daemon platform threads run go blocks and callbacks, with
+      names such as async-dispatch-17; none: each step of a go block has a fresh virtual thread
+      (a positive integer; default none)
+    :wrap - called with a thunk on the thread that submits it; returns the thunk that is run.
+      A callback is submitted by the thread that takes or puts, a go block that has parked by
+      the one that wakes it (a function from thunk to thunk, or nil; default *wrap* at that
+      moment)"
   [options]
   (let [{:keys [dispatch-threads wrap]} (options/check rows options)
         current-wrap (if (contains? options :wrap)

@@ -18,21 +18,25 @@
           :closes {:check #(and (sequential? %) (every? (partial satisfies? impl/Channel) %))
                    :default "none"
                    :accepts "a sequential collection of channels"
-                   :doc "the channels that are closed when the process has ended"}
+                   :doc "the channels that are closed when the process has ended in any way"}
           :on-error {:check #(if (keyword? %) (#{:report :skip :close} %) (ifn? %))
                      :default ":report"
                      :accepts ":report, :skip, :close or a function of the throwable"
-                     :doc "what becomes of an item whose function throws"}}))
+                     :doc (str "what becomes of an item whose function throws: :report drops it, "
+                               "and its throwable goes to the uncaught exception handler, :skip "
+                               "drops it, :close ends the pipeline with the throwable, after the "
+                               "results of the items before it, and cancels the later ones; a "
+                               "function's value goes on in its place, as an ex-handler's")}}))
 
 (def ^:private alts-rows
   {:priority {:check boolean?
               :accepts "true or false"
               :default "false"
-              :doc "whether the operations are tried in their order"}
+              :doc "whether the operations are tried in their order, and not in any"}
    :default {:check any?
              :accepts "anything"
              :default "none"
-             :doc "what is returned when no operation can be completed at once"}})
+             :doc "the v of [v :default], returned when no operation can be completed at once"}})
 
 (defn alts
   "Returns the options of alts!!."

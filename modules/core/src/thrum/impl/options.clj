@@ -13,34 +13,33 @@
 (def rows
   "By key: an option's row."
   {:limit {:check pos-int?, :accepts "a positive integer", :doc "how many tasks may run at once"}
-   :window
-   {:check pos-int?
-    :accepts "an integer, not below the limit"
-    :default "8 x limit"
-    :doc
-    "how many tasks may have been started and not yet been consumed; that many results are held in
-    memory"}
+   :window {:check pos-int?
+            :accepts "an integer, not below the limit"
+            :default "8 x limit"
+            :doc (str "how many tasks may have been started and not yet been consumed; "
+                      "that many results are held in memory")}
    :name {:check #(and (string? %) (not (str/blank? %)))
           :accepts "a string that is not blank"
-          :doc "the name of the threads, followed by a number for the call and one for the item"}
-   :wrap
-   {:check #(or (nil? %) (ifn? %))
-    :accepts "a function from thunk to thunk, or nil"
-    :default "*wrap*"
-    :doc
-    "called on the starting thread with the body's thunk; returns the thunk that the task runs"}
+          :doc (str "the name of the threads, followed by a number for the call and one for the "
+                    "task; the name of one task, or of a limiter, as it is")}
+   :wrap {:check #(or (nil? %) (ifn? %))
+          :accepts "a function from thunk to thunk, or nil"
+          :default "*wrap*"
+          :doc (str "called on the starting thread with the body's thunk; "
+                    "returns the thunk that the task runs")}
    :timeout-ms {:check nat-int?
                 :accepts "an integer, not negative"
-                :doc "how many ms the body and its forks may take"}
+                :doc "how many ms the body and its forks may take, as with-timeout around them"}
    :on-error {:check #{:cancel :collect}
               :accepts ":cancel or :collect"
               :default ":cancel"
-              :doc "whether a failed fork cancels the others, or they run on"}
-   :daemon?
-   {:check boolean?
-    :accepts "true or false"
-    :default "false"
-    :doc "whether the scope does not wait for this fork, but cancels it when the body has ended"}
+              :doc (str "whether a failed fork cancels the others, or they run on; "
+                        "the first failure is thrown in either case")}
+   :daemon? {:check boolean?
+             :accepts "true or false"
+             :default "false"
+             :doc (str "whether the scope does not wait for this task, "
+                       "but cancels it when all else has ended")}
    :queue {:check nat-int?
            :accepts "an integer, not negative"
            :default "no bound"
@@ -52,7 +51,7 @@
    :scoped-values {:check #(and (sequential? %) (every? jdk/scoped-value? %))
                    :accepts "a sequential collection of java.lang.ScopedValues, on JDK 25 or newer"
                    :default "none"
-                   :doc "bound in each task to what they are bound to at the call"}
+                   :doc "bound in each task to what they are bound to at the call, or at the fork"}
    :schedule {:check sequential?
               :accepts "a sequential collection of ms"
               :default "(exponential 100 10000)"
@@ -68,7 +67,8 @@
    :on-exit {:check #{:join :cancel}
              :accepts ":join or :cancel"
              :default ":join"
-             :doc "what happens to tasks that still run when the body has ended"}})
+             :doc (str "whether the tasks that still run when the body has ended are joined, "
+                       "or cancelled and joined")}})
 
 (defn documented
   "Returns the lines of a docstring for these options; rows: another table than this one's."

@@ -17,11 +17,6 @@
   ([rows options] (options/check rows options (keys rows)))
   ([rows options ks] (options/check rows options ks)))
 
-(defn documented
-  "Returns the lines of a docstring for the options ks of rows."
-  [rows ks]
-  (options/documented rows ks))
-
 (defn nearest
   "Returns the key among ks that is spelled most like k."
   [k ks]

@@ -38,164 +38,115 @@
 (defn- row [kind k default doc & {:as more}]
   [k (merge kind {:doc doc} (when (some? default) {:default default}) more)])
 
-(def table
-  "Key and row of each option, in the order of the documentation."
-  [(row {:check keyword?, :accepts "a keyword"}
-        :engine
-        :jdk
+(def ^:private port {:check port?, :accepts "an integer from 0 to 65535"})
+(def ^:private text {:check string?, :accepts "a string"})
+(def ^:private engine-name {:check keyword?, :accepts "a keyword"})
+
+(defn- one-of [accepts & ks]
+  {:check (set ks), :accepts accepts})
+
+(def ^:private general
+  [(row engine-name :engine :jdk
         "the server underneath: :jdk, :jetty, :tomcat, :http-kit or :helidon")
-   (row {:check string?, :accepts "a string"} :host "127.0.0.1" "the name or address to listen on")
-   (row {:check #(or (nil? %) (port? %)), :accepts "an integer from 0 to 65535, or nil"}
-        :port
-        3000
+   (row text :host "127.0.0.1" "the name or address to listen on")
+   (row {:check #(or (nil? %) (port? %)), :accepts "an integer from 0 to 65535, or nil"} :port 3000
         "where HTTP is served; 0 picks a free port, nil serves none, beside an :ssl-port")
-   (row positive
-        :backlog
-        4096
+   (row positive :backlog 4096
         "how many connections the operating system may hold before they are accepted")
-   (row flag :async? false "whether the handler takes (request respond raise)")
-   (row positive :max-concurrent nil "how many requests may be handled at once; none: no bound")
+   (row flag :async? false "whether the handler takes (request respond raise)")])
+
+(def ^:private bounds
+  [(row positive :max-concurrent nil "how many requests may be handled at once; none: no bound")
    (row natural :max-queued 0 "how many requests may wait for their turn")
    (row natural :queue-timeout-ms 1000 "how many ms a request may wait for its turn")
    (row {:check #(or (status? %) (and (ifn? %) (not (number? %))))
          :accepts "a status from 400 to 599, or a function of the request"}
-        :on-overload
-        503
-        "what is answered beyond the bounds: a status, or what a function of the request returns")
-   (row positive
-        :max-streams
-        nil
+        :on-overload 503
+        "the answer beyond the bounds: a status, or the response that a function returns")
+   (row positive :max-streams nil
         "how many server-sent event streams and websockets may be open; none: no bound")
-   (row positive
-        :max-connections
-        nil
+   (row positive :max-connections nil
         "how many sockets may be open; none: what the limit of file descriptors allows")
-   (row positive
-        :request-timeout-ms
-        nil
+   (row positive :request-timeout-ms nil
         "how many ms a request may take, its time in the queue counted; none: no bound")
-   (row natural
-        :max-body-bytes
-        nil
+   (row natural :max-body-bytes nil
         "how long a request's body may be; none: no bound; beyond it 413 is answered")
-   (row positive
-        :max-header-bytes
-        16384
+   (row positive :max-header-bytes 16384
         "how long a request's line and headers may be; beyond it 431 is answered")
-   (row positive
-        :header-timeout-ms
-        10000
+   (row positive :header-timeout-ms 10000
         "how many ms a client may take to send the headers; then 408, or the connection is closed")
-   (row positive :idle-timeout-ms 60000 "how many ms a connection may be silent; then it is closed")
-   (row {:check address/blocks
-         :accepts
-         "a collection of addresses, blocks such as \"10.0.0.0/8\", :loopback and :private"}
-        :trusted-proxies
-        nil
-        "the proxies that are believed whom a request comes from; none: nobody is")
-   (row
-     {:check #{:x-forwarded :forwarded}, :accepts ":x-forwarded or :forwarded"}
-     :forwarded-headers
-     :x-forwarded
-     "what :trusted-proxies set: X-Forwarded-For, -Proto, -Host and -Port, or RFC 7239's Forwarded; the other kind is not read")
-   (row
-     flag
-     :request-id?
-     false
-     "whether requests have a :thrum/request-id: a trusted proxy's X-Request-Id, or one that is made")
-   (row
-     {:check health/paths?, :accepts "a map of :live and :ready to paths"}
-     :health
-     nil
-     "where probes ask, as {:live \"/livez\", :ready \"/readyz\"}; answered by the server, outside :max-concurrent")
-   (row
-     positive
-     :min-bytes-per-second
-     nil
-     "how fast a client must send a body, and take a response, while it is waited for; none: no bound")
-   (row positive
-        :rate-grace-ms
-        5000
-        "how many ms a client may be behind :min-bytes-per-second; then its connection is cut")
-   (row natural
-        :drain-delay-ms
-        0
+   (row positive :idle-timeout-ms 60000
+        "how many ms a connection may be silent; then it is closed")])
+
+(def ^:private peers
+  [(row {:check address/blocks
+         :accepts (str "a collection of addresses, blocks such as \"10.0.0.0/8\", "
+                       ":loopback and :private")}
+        :trusted-proxies nil
+        "the peers whose headers say where a request comes from; none: headers say nothing")
+   (row (one-of ":x-forwarded or :forwarded" :x-forwarded :forwarded)
+        :forwarded-headers :x-forwarded
+        (str "what :trusted-proxies set: X-Forwarded-For, -Proto, -Host and -Port, "
+             "or RFC 7239's Forwarded; the other kind is not read"))
+   (row flag :request-id? false
+        (str "whether requests have a :thrum/request-id: a trusted proxy's X-Request-Id, "
+             "or one that is made"))
+   (row {:check health/paths?, :accepts "a map of :live and :ready to paths"} :health nil
+        (str "where probes ask, as {:live \"/livez\", :ready \"/readyz\"}; "
+             "answered by the server, outside :max-concurrent"))
+   (row positive :min-bytes-per-second nil
+        (str "how fast a client must send a body, and take a response, while it is waited for; "
+             "none: no bound"))
+   (row positive :rate-grace-ms 5000
+        "how many ms a client may be behind :min-bytes-per-second; then its connection is cut")])
+
+(def ^:private ends
+  [(row natural :drain-delay-ms 0
         "how many ms stop! goes on serving, while ready? is false already")
-   (row natural
-        :drain-streams-ms
-        0
+   (row natural :drain-streams-ms 0
         "how many ms longer streams and websockets stay open, within :shutdown-timeout-ms")
    (row natural :shutdown-timeout-ms 10000 "how many ms stop! waits for what is in flight")
    (row flag :stop-on-shutdown? true "whether the end of the JVM stops the server, as stop! does")
-   (row flag
-        :interrupt-on-disconnect?
-        false "whether a request is cancelled whose client goes away"
-        :needs :disconnect)
-   (row
-     {:check ifn?, :accepts "a function of request and throwable"}
-     :error-handler
-     nil
-     "returns the response for what a handler threw; none: 500 without details, and the throwable goes to System.Logger")
+   (row flag :interrupt-on-disconnect? false
+        "whether a request is cancelled whose client goes away" :needs :disconnect)
+   (row {:check ifn?, :accepts "a function of request and throwable"} :error-handler nil
+        (str "returns the response for what a handler threw; "
+             "none: 500 without details, and the throwable goes to System.Logger"))
    (row {:check observer?, :accepts (str "a map of functions, of " (str/join ", " (sort observed)))}
-        :observer
-        nil
-        "functions of one map, called at these events of a request")
-   (row {:check port?, :accepts "an integer from 0 to 65535"}
-        :ssl-port
-        nil
-        "where HTTPS is served"
-        :needs
-        :tls)
+        :observer nil "functions of one map, called at these events of a request")])
+
+(def ^:private tls
+  [(row port :ssl-port nil "where HTTPS is served" :needs :tls)
    (row {:check #(instance? SSLContext %), :accepts "a javax.net.ssl.SSLContext"}
-        :ssl-context
-        nil
-        "in place of :keystore"
-        :needs
-        :tls) (row store :keystore nil "the server's key and certificate" :needs :tls)
+        :ssl-context nil "in place of :keystore" :needs :tls)
+   (row store :keystore nil "the server's key and certificate" :needs :tls)
    (row secret :key-password nil "the password of :keystore" :needs :tls)
-   (row store
-        :truststore
-        nil
-        "the certificates that clients may be signed by"
-        :needs
-        :client-certificates)
+   (row store :truststore nil
+        "the certificates that clients may be signed by" :needs :client-certificates)
    (row secret :trust-password nil "the password of :truststore" :needs :client-certificates)
-   (row {:check #{:need :want :none}, :accepts ":need, :want or :none"}
-        :client-auth
-        nil
-        "whether a client needs a certificate"
-        :needs
-        :client-certificates)
-   (row flag
-        :h2?
-        nil
+   (row (one-of ":need, :want or :none" :need :want :none)
+        :client-auth nil "whether a client needs a certificate" :needs :client-certificates)
+   (row flag :h2? nil
         "whether HTTP/2 is offered on the :ssl-port (default: true where the engine has it)"
-        :needs
-        :h2)
-   (row flag
-        :h2c?
-        false "whether HTTP/2 is served without TLS, by prior knowledge or upgrade"
         :needs :h2)
-   (row {:check #(or (= :any %) (and (coll? %) (every? string? %)))
+   (row flag :h2c? false
+        "whether HTTP/2 is served without TLS, by prior knowledge or upgrade" :needs :h2)])
+
+(def ^:private websockets
+  [(row {:check #(or (= :any %) (and (coll? %) (every? string? %)))
          :accepts "a collection of origins, or :any"}
-        :ws-origins
-        nil
-        "which pages may open a websocket; none: those whose Origin is the Host"
-        :needs
-        :websockets)
-   (row positive
-        :ws-max-message-bytes
-        nil
-        "how long a websocket's message may be (default 1048576)"
-        :needs
-        :websockets)
-   (row positive
-        :ws-idle-timeout-ms
-        nil
-        "how many ms a websocket may be silent (default 300000)"
-        :needs
-        :websockets)
-   (row {:check map?, :accepts "a map"} :engine-options {} "what only one engine has")])
+        :ws-origins nil
+        "which pages may open a websocket; none: those whose Origin is the Host" :needs :websockets)
+   (row positive :ws-max-message-bytes nil
+        "how long a websocket's message may be (default 1048576)" :needs :websockets)
+   (row positive :ws-idle-timeout-ms nil
+        "how many ms a websocket may be silent (default 300000)" :needs :websockets)])
+
+(def table
+  "Key and row of each option, in the order of the documentation."
+  (into [] cat [general bounds peers ends tls websockets
+                [(row {:check map?, :accepts "a map"} :engine-options {}
+                      "what only one engine has; see doc/reference/options.md")]]))
 
 (def rows
   "The rows by their keys."
@@ -212,11 +163,6 @@
 
 (def ^:private websocket-defaults
   {:ws-max-message-bytes 1048576, :ws-idle-timeout-ms 300000})
-
-(defn documented
-  "Returns the lines of a docstring for the options."
-  []
-  (options/documented rows order))
 
 (defn- lacking
   [engine k needs]

@@ -1,0 +1,53 @@
+(ns thrum.repo.options-doc-test
+  "The lists of options in docstrings and on their page are as the rows that check them."
+  (:require
+   [clojure.core.async :as async]
+   [clojure.test :refer [deftest is]]
+   [thrum.async :as a]
+   [thrum.async.executor :as executor]
+   [thrum.core :as t]
+   [thrum.dev.options :as options]
+   [thrum.server :as server]))
+
+(set! *warn-on-reflection* true)
+
+(deftest what-is-written-is-as-generated
+  (doseq [[path text] (options/sources)]
+    (is (= text (slurp path)) (str path ": ./cljw -M:docs writes it")))
+  (let [page (slurp options/page-path)]
+    (is (= (options/page-text page) page) "./cljw -M:docs writes it")))
+
+(def ^:private asked
+  "By section of the page: a call with an option that there is not."
+  {"future-call" #(t/future-call {:x 1} +)
+   "with-executor" #(t/with-executor [_ {:x 1}])
+   "pmap" #(t/pmap {:limit 1, :x 1} inc [])
+   "with-scope" #(t/with-scope [_ {:x 1}])
+   "fork" #(t/with-scope [s] (t/fork-call s {:x 1} +))
+   "limiter" #(t/limiter 1 {:x 1})
+   "retry" #(t/retry {:x 1} nil)
+   "run-server" #(server/run-server identity {:x 1})
+   "access-log" #(server/access-log *out* {:x 1})
+   "pipeline-blocking"
+   #(a/pipeline-blocking 1 (async/chan) (map inc) (async/chan) {:x 1})
+   "thread-call" #(a/thread-call {:x 1} +)
+   "process" #(t/with-scope [s] (a/process-call s {:x 1} +))
+   "alts" #(a/alts!! [(async/chan)] :x 1)
+   "factory" #(executor/factory {:x 1})})
+
+(defn- known [f]
+  (try (f) (catch Exception e (set (:known (ex-data e))))))
+
+(deftest every-option-that-is-accepted-is-listed
+  (is (= (set (keys asked)) (set (map first options/places))))
+  (doseq [[section file definition] options/places]
+    (is (= (known (asked section)) (set (options/listed (slurp file) definition))) definition)))
+
+(deftest a-list-is-replaced-where-it-stands
+  (let [source (str "(defn f\n  \"Takes \\\"x\\\".\n\n  Options:\n"
+                    "    :a - old\n      and older\n    :b - old\n\n  More.\"\n  [x])\n(defn g [])\n")
+        rows {:a {:doc "new" :accepts "a \"z\"" :default "1"}, :b {:doc "b" :accepts "b"}}]
+    (is (= [:a :b] (options/listed source "f")))
+    (is (= (str "(defn f\n  \"Takes \\\"x\\\".\n\n  Options:\n    :a - new (a \\\"z\\\"; default 1)\n"
+                "    :b - b (b)\n\n  More.\"\n  [x])\n(defn g [])\n")
+           (options/with-list source "f" rows)))))
