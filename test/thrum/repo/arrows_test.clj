@@ -71,6 +71,7 @@
      [thrum.server.engine.jetty-test thrum.server.impl.handshake]
      [thrum.server.engine.jetty.http2-test thrum.server.impl.options]
      [thrum.dev.contract thrum.server.impl.engines]
+     [thrum.dev.options thrum.server.impl.engines]
      [thrum.repo.contract-doc-test thrum.server.impl.engines]})
 
 (def clojure-itself

@@ -8,7 +8,7 @@
   (:require
    [clojure.string :as str]
    [thrum.dev.page :as page]
-   [thrum.server.spi :as engine])
+   [thrum.server.impl.engines :as engines])
   (:import
    (java.util.regex Pattern)))
 
@@ -96,7 +96,7 @@
               (page/section text (str "engine " (symbol name)) (rows-table rows (keys rows)))
               text))
           text
-          (map engine/named engine/names)))
+          (map engines/named engines/names)))
 
 (defn- rows-at [sym]
   @(requiring-resolve sym))
