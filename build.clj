@@ -34,6 +34,9 @@
    {:module "server-tck"
     :lib 'io.github.thrum-clj/thrum-server-tck
     :description "The contract of a Ring server as cases over raw sockets, for any server."}
+   {:module "server-http1"
+    :lib 'io.github.thrum-clj/thrum-server-http1
+    :description "HTTP/1.1 for the engines of thrum-server that bring none of their own."}
    {:module "server-jetty"
     :lib 'io.github.thrum-clj/thrum-server-jetty
     :description "Jetty 12.1 as an engine of thrum-server."}

@@ -30,6 +30,8 @@
              :libraries #{}
              :packages ["java." "javax." "clojure.lang." "com.sun.net.httpserver."]}
    "server-tck" {:modules #{}, :libraries #{}, :packages ["java." "javax." "clojure.lang."]}
+   "server-http1"
+   {:modules #{"core" "server"}, :libraries #{}, :packages ["java." "javax." "clojure.lang."]}
    "server-jetty" {:modules #{"core" "server"}
                    :libraries #{}
                    :packages ["java." "javax." "clojure.lang." "org.eclipse.jetty."]}
@@ -39,7 +41,7 @@
                                "jakarta.websocket." "org.apache.coyote." "org.apache.tomcat."]}
    "server-http-kit"
    {:modules #{"core" "server"}, :libraries #{}, :packages ["java." "javax." "clojure.lang."]}
-   "server-helidon" {:modules #{"core" "server"}
+   "server-helidon" {:modules #{"core" "server" "server-http1"}
                      :libraries #{}
                      :packages ["java." "javax." "clojure.lang." "io.helidon."]}
    "test-kit" {:modules #{}
@@ -55,7 +57,8 @@
   '{thrum.spi
     #{thrum.async thrum.async.executor thrum.async.job thrum.async.pipeline thrum.async.port
       thrum.async.process thrum.async.promised thrum.async.settings
-      thrum.server thrum.server.spi.flow thrum.server.impl.* thrum.server.engine.*}
+      thrum.server thrum.server.spi.flow thrum.server.impl.* thrum.server.http1.*
+      thrum.server.engine.*}
     thrum.spi.fan-out
     #{thrum.async.pipeline}
     thrum.spi.options
@@ -63,7 +66,7 @@
       thrum.server thrum.server.impl.options
       thrum.lab.cli thrum.lab.experiment.own}
     thrum.server.spi
-    #{thrum.server.engine.*}})
+    #{thrum.server.http1.* thrum.server.engine.*}})
 
 (def breaches
   "Which namespace goes through which wall all the same: tests and tools."

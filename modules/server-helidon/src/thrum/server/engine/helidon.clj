@@ -1,19 +1,21 @@
 (ns thrum.server.engine.helidon
   "The engine on Helidon 4 SE's web server: HTTP/1.1, HTTP/1.0 and TLS.
 
-  Helidon listens, accepts, and has a virtual thread for each connection. What is said on a
-  connection is ours: doc/decisions says why."
+  Helidon listens, accepts, and has a virtual thread for each connection; HTTP is
+  thrum.server.http1's: doc/decisions says why."
   (:require
-   [thrum.server.engine.helidon.connections :as connections]
-   [thrum.server.engine.helidon.tls :as tls]
+   [thrum.server.engine.helidon.handover :as handover]
+   [thrum.server.engine.helidon.timer :as timer]
+   [thrum.server.http1 :as http1]
    [thrum.server.spi :as engine]
+   [thrum.server.spi.watchdog :as watchdog]
    [thrum.spi :as spi])
   (:import
    (io.helidon.common SerializationConfig SerializationConfig$Action)
    (io.helidon.common.socket SocketOptions)
    (io.helidon.webserver ListenerConfig ListenerConfig$BuilderBase WebServer WebServerConfig)
    (java.io IOException)
-   (java.net InetAddress InetSocketAddress ServerSocket Socket StandardSocketOptions)
+   (java.net InetAddress InetSocketAddress ServerSocket StandardSocketOptions)
    (java.time Duration)
    (java.util.logging Level Logger)))
 
@@ -22,8 +24,8 @@
 ;; Before the start
 
 (def ^:private ^Logger logger
-  "Helidon tells when a server starts and stops; unless somebody asked for that, nobody hears it.
-  Held, lest its level is forgotten."
+  "Helidon logs, at INFO, when a server starts and stops: silent unless its level was set. Held,
+  because the level is forgotten with the last reference."
   (Logger/getLogger "io.helidon"))
 
 (when (nil? (.getLevel logger))
@@ -53,36 +55,36 @@
 
 (defn- listener!
   "Tells Helidon how to listen on this port; securing: what makes a socket one of TLS, or nil."
-  [^ListenerConfig$BuilderBase builder all port securing {:keys [^String host backlog]} serve]
+  [^ListenerConfig$BuilderBase builder port securing {:keys [all options serve timer]}]
   (doto builder
     (.protocolsDiscoverServices false)
-    (.address (InetAddress/getByName host))
+    (.address (InetAddress/getByName ^String (:host options)))
     (.port (int port))
-    (.backlog (int backlog))
+    (.backlog (int (:backlog options)))
     ;; 4096 otherwise.
     (.putListenerSocketOption StandardSocketOptions/SO_RCVBUF (Integer/valueOf 65536))
-    (.connectionOptions ^SocketOptions (connections/socket-options all))
-    (.addConnectionSelector (connections/selector all securing serve))
+    (.connectionOptions ^SocketOptions (handover/socket-options all securing))
+    (.addConnectionSelector (handover/selector all serve timer))
     ;; Otherwise it has buffers of its own for each connection.
     (.useNio false)
     (.shutdownGracePeriod for-ever)
-    (.idleConnectionPeriod connections/timer-period)))
+    (.idleConnectionPeriod timer/period)))
 
 (def ^:private ^String secure-name "tls")
 
-(defn- config ^WebServerConfig [all {:keys [port ssl-port] :as options} serve]
+(defn- config ^WebServerConfig [{{:keys [port ssl-port] :as options} :options :as parts}]
   (let [builder (doto (WebServerConfig/builder)
                   (.featuresDiscoverServices false)
                   (.shutdownHook false))
-        securing (when ssl-port (tls/securing options))]
+        securing (when ssl-port (http1/securing options))]
     (if port
-      (listener! builder all port nil options serve)
-      (listener! builder all ssl-port securing options serve))
+      (listener! builder port nil parts)
+      (listener! builder ssl-port securing parts))
     (when (and port ssl-port)
       (.putSocket builder secure-name
                   (.buildPrototype (doto (ListenerConfig/builder)
                                      (.name secure-name)
-                                     (listener! all ssl-port securing options serve)))))
+                                     (listener! ssl-port securing parts)))))
     (.buildPrototype builder)))
 
 (defn- ports-of [^WebServer server {:keys [port ssl-port]}]
@@ -100,63 +102,50 @@
   ^Thread [^WebServer server]
   (spi/platform-thread "thrum-helidon-stop" #(.stop server)))
 
-(defn- visit!
-  "Connects to the server where nobody ever did: for its timer to end, there must be a connection."
-  [all {:keys [port ssl-port]}]
-  (when (connections/timer? all)
-    (try
-      (with-open [_ (Socket. (InetAddress/getLoopbackAddress)
-                             (int (max (long port) (long ssl-port))))]
-        (connections/await-timer! all))
-      (catch IOException _))))
-
 (defn- stop-soon!
   "Has the server stop, once; returns when it takes no more connections."
-  [all ^Thread stopping ports]
+  [{:keys [all options timer]} {:keys [port ssl-port]} ^Thread stopping]
   (when (= Thread$State/NEW (.getState stopping))
-    (visit! all ports)
-    (connections/close! all)
+    (timer/visit! timer (:host options) (max (long port) (long ssl-port)))
+    (http1/close! all)
     (.start stopping)))
 
-(deftype HelidonServer [^WebServer server ports all ^Thread keeper ^Thread stopping]
+(deftype HelidonServer [^WebServer server parts ports watchdog ^Thread stopping]
   engine/Running
   (port [_] (int (:port ports)))
   (ssl-port [_] (int (:ssl-port ports)))
   (close-listeners! [_]
-    (stop-soon! all stopping ports))
+    (stop-soon! parts ports stopping))
   (stop! [_]
-    (stop-soon! all stopping ports)
-    (while (not (.join stopping (Duration/ofMillis 20)))
-      (connections/cut-all! all))
-    (.interrupt keeper)
-    (.join keeper))
+    (stop-soon! parts ports stopping)
+    (http1/end-all! (:all parts))
+    (.join stopping)
+    (watchdog/stop! watchdog))
   (native [_] server))
 
 ;; Helidon 4.5's classes and its registry of services wait for each other where two threads make the
 ;; first servers at once.
 (def ^:private making (Object.))
 
-(defn- started ^WebServer [all options serve]
+(defn- started ^WebServer [parts]
   (locking making
-    (doto (WebServer/create (config all options serve))
+    (doto (WebServer/create (config parts))
       .start)))
 
 (defn- start
   [options serve]
   (check-addresses! options)
   (leave-deserialization-alone!)
-  (let [all (connections/connections options)
-        server (started all options serve)]
+  (let [all (http1/connections options)
+        parts {:all all, :options options, :serve serve, :timer (timer/timer)}
+        server (started parts)]
     (when-not (.isRunning server) (throw (IOException. "Helidon did not start; its log says why")))
-    (HelidonServer. server
-                    (ports-of server options)
-                    all
-                    (connections/keeper all)
+    (HelidonServer. server parts (ports-of server options) (http1/watch all)
                     (stop-thread server))))
 
 (def engine
   "Helidon 4 SE."
   {:name :helidon
-   :capabilities #{:tls :client-certificates :blocking-send :http-1.0}
+   :capabilities #{:tls :client-certificates :disconnect :blocking-send :http-1.0}
    :rows {}
    :start start})

@@ -7,7 +7,8 @@
    [thrum.server.tck.tls :as tls]
    [thrum.server.tck.wire :as wire]
    [thrum.test-kit.gate :as gate]
-   [thrum.test-kit.leak :as leak])
+   [thrum.test-kit.leak :as leak]
+   [thrum.test-kit.runner :as runner])
   (:import
    (clojure.lang ExceptionInfo)
    (java.io ByteArrayInputStream ByteArrayOutputStream IOException InputStream ObjectInputStream ObjectOutputStream)
@@ -54,9 +55,9 @@
 ;; Start and stop
 
 (deftest what-it-lacks-is-refused-at-the-start
-  (is (= #{:tls :client-certificates :blocking-send :http-1.0} (server/capabilities :helidon)))
-  (doseq [[options lacks] [[{:h2c? true} :h2] [{:ws-idle-timeout-ms 5} :websockets]
-                           [{:interrupt-on-disconnect? true} :disconnect]]]
+  (is (= #{:tls :client-certificates :disconnect :blocking-send :http-1.0}
+         (server/capabilities :helidon)))
+  (doseq [[options lacks] [[{:h2c? true} :h2] [{:ws-idle-timeout-ms 5} :websockets]]]
     (is (= {:type :thrum/invalid, :lacks lacks}
            (select-keys (ex-data (failure #(start ok options))) [:type :lacks])))))
 
@@ -89,6 +90,18 @@
       (is (gate/eventually 3000 #(empty? (helidon-threads))))
       (is (wire/closed? client))
       (wire/close! client))))
+
+(def ^:private another-loopback "127.0.0.2")
+
+(defn- listenable? [^String host]
+  (try
+    (with-open [_ (ServerSocket. 0 1 (InetAddress/getByName host))] true)
+    (catch IOException _ false)))
+
+(deftest stopping-ends-every-thread-of-a-server-at-one-address
+  (when-not (listenable? another-loopback) (runner/skip! "There is one loopback address"))
+  (server/stop! (start ok {:host another-loopback}))
+  (is (gate/eventually 3000 #(empty? (helidon-threads)))))
 
 (defn- copied [x]
   (let [out (ByteArrayOutputStream.)]
@@ -272,6 +285,19 @@
       (is (instance? IOException (deref failed 10000 :late))))
     (server/stop! s)))
 
+(deftest a-second-handshake-is-refused
+  (let [s (start ok (tls/keystore))]
+    (with-open [socket (secure-client s)]
+      (.setEnabledProtocols socket (into-array String ["TLSv1.2"]))
+      (let [client (wire/client socket)]
+        (is (= 200 (:status (wire/ask! client (wire/get "/")))))
+        (is (= "TLSv1.2" (.getProtocol (.getSession socket))))
+        (is (thrown? IOException
+                     (.startHandshake socket)
+                     (wire/send! client (wire/get "/"))
+                     (.read ^InputStream (:in client))))))
+    (server/stop! s)))
+
 (defn- hung-up?
   "Reads whatever comes, an alert of TLS, until the connection ends; returns whether it does."
   [{:keys [^InputStream in]}]
@@ -304,7 +330,8 @@
     (-> s
         (field "life")
         (field "running")
-        (field "all")
+        (field "parts")
+        :all
         (field "room")
         Semaphore/.availablePermits)))
 

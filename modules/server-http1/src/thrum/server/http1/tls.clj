@@ -1,10 +1,11 @@
-(ns thrum.server.engine.helidon.tls
-  "From the options to sockets of TLS."
+(ns thrum.server.http1.tls
+  "TLS on top of an accepted socket."
   (:require
-   [thrum.server.spi.tls :as spi-tls])
+   [thrum.server.spi.tls :as tls])
   (:import
    (java.io InputStream)
    (java.net Socket)
+   (java.security.cert Certificate)
    (javax.net.ssl SSLPeerUnverifiedException SSLSocket SSLSocketFactory)))
 
 (set! *warn-on-reflection* true)
@@ -17,9 +18,9 @@
 
 (defn securing
   "Returns a function from a connected socket to a SSLSocket on top of it, whose handshake has not
-  begun. Throws what the key stores do where they cannot be loaded."
+  begun. Throws as thrum.server.spi.tls/ssl-context does."
   [{:keys [client-auth] :as options}]
-  (let [factory (.getSocketFactory (spi-tls/ssl-context options))]
+  (let [factory (.getSocketFactory (tls/ssl-context options))]
     (fn [raw]
       (let [socket (layered factory raw)
             parameters (doto (.getSSLParameters socket)
@@ -36,5 +37,5 @@
   "Returns the client's certificate, or nil."
   [^SSLSocket socket]
   (try
-    (aget ^"[Ljava.security.cert.Certificate;" (.getPeerCertificates (.getSession socket)) 0)
+    (aget ^Certificate/1 (.getPeerCertificates (.getSession socket)) 0)
     (catch SSLPeerUnverifiedException _)))

@@ -1,11 +1,11 @@
-(ns thrum.server.engine.helidon.head-test
+(ns thrum.server.http1.head-test
   "What is a head, and what is none."
   (:require
    [clojure.test :refer [deftest is]]
-   [thrum.server.engine.helidon.head :as head])
+   [thrum.server.http1.head :as head])
   (:import
    (java.nio.charset StandardCharsets)
-   (thrum.server.engine.helidon.head Head)))
+   (thrum.server.http1.head Head)))
 
 (set! *warn-on-reflection* true)
 
@@ -15,7 +15,7 @@
 (def ^:private whole "GET /a?b HTTP/1.1\r\nHost: x\r\nX-Two: \t a b \t\r\nEmpty:\r\n\r\n")
 
 (defn- end [text]
-  (head/end (bytes-of text) 0 0))
+  (head/end (bytes-of text) 0 0 (count text)))
 
 (defn- read-head [text]
   (when-some [^Head h (head/head (bytes-of text) 0)]
@@ -24,7 +24,7 @@
 (deftest a-head-ends-at-the-first-empty-line
   (is (= (count whole) (end whole)))
   (is (= (count whole) (end (str whole "\n\r body"))))
-  (is (= (+ 3 (count whole)) (head/end (bytes-of (str "ab\n" whole)) 3 3))))
+  (is (= (+ 3 (count whole)) (head/end (bytes-of (str "ab\n" whole)) 3 3 (+ 3 (count whole))))))
 
 (deftest a-head-that-is-cut-anywhere-is-unfinished
   (doseq [n (range (count whole))]
@@ -32,7 +32,7 @@
 
 (deftest a-head-in-two-pieces-is-looked-at-once
   (doseq [n (range 1 (count whole))]
-    (is (= (count whole) (head/end (bytes-of whole) 0 n)) n)))
+    (is (= (count whole) (head/end (bytes-of whole) 0 n (count whole))) n)))
 
 (deftest a-lone-cr-or-lf-is-garbled
   (doseq [text ["GET / HTTP/1.1\nHost: x\r\n\r\n" "GET / HTTP/1.1\r\nX: a\rb" "\n"

@@ -1,6 +1,6 @@
-(ns thrum.server.engine.helidon.head
-  "A request's line and headers, read as strictly as RFC 9112 allows: what could be read in two ways
-  is no head."
+(ns thrum.server.http1.head
+  "A request's line and headers, read as strictly as RFC 9112 allows: bytes that two servers could
+  read in two ways are no head."
   (:import
    (java.nio.charset StandardCharsets)
    (java.util ArrayList)))
@@ -21,12 +21,13 @@
   `(== (long ~b) (long (aget ~bytes ~i))))
 
 (defn end
-  "Returns where the head ends that begins at from, looking at the bytes from seen on; unfinished,
-  when more is to come; garbled, when a CR or LF stands alone."
-  ^long [^bytes bytes ^long from ^long seen]
-  (let [n (alength bytes)]
-    (loop [i seen]
-      (if (<= n i)
+  "Returns where the head ends that begins at from and has been received up to to; the bytes before
+  seen were looked at before. Returns unfinished when more is to come, garbled when a CR or LF
+  stands alone."
+  ^long [^bytes bytes from seen to]
+  (let [from (long from), to (long to)]
+    (loop [i (long seen)]
+      (if (<= to i)
         unfinished
         (let [after-cr? (and (< from i) (is-at? cr bytes (dec i)))]
           (cond
@@ -136,16 +137,17 @@
         (and (http-1-0? head)
              (not (connection-says? #"(?i)(?:^|[\s,])keep-alive(?:$|[\s,])" headers))))))
 
-(defn body-length
-  "Returns the length of the body that is announced, :chunked, or nil where there is none. Whether
-  the headers make sense is asked by those who get them, before they read."
-  [headers]
-  (if (value-of headers "transfer-encoding")
-    :chunked
-    (when-some [length (some-> (value-of headers "content-length") parse-long)]
-      (when (pos? (long length)) length))))
-
 (defn waits?
-  "Tells whether the client wants to be asked for the body."
-  [headers]
-  (.equalsIgnoreCase "100-continue" (value-of headers "expect")))
+  "Tells whether the client waits for 100 Continue before it sends the body."
+  [^Head head]
+  (and (.equalsIgnoreCase "100-continue" (value-of (.-headers head) "expect"))
+       (not (http-1-0? head))))
+
+(defn body-length
+  "Returns the length of the body that is announced, :chunked, or nil where there is none. Does not
+  validate: thrum.server.request does, before the body is read."
+  [^Head head]
+  (if (value-of (.-headers head) "transfer-encoding")
+    :chunked
+    (when-some [length (some-> (value-of (.-headers head) "content-length") parse-long)]
+      (when (pos? (long length)) length))))

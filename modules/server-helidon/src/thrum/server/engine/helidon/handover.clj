@@ -1,0 +1,72 @@
+(ns thrum.server.engine.helidon.handover
+  "The way of a socket from Helidon, which has accepted it, to thrum.server.http1.
+
+  Helidon shows a socket to SocketOptions alone, on the listener's thread, and starts a thread for it
+  next, where a ServerConnectionSelector is asked for the connection, and shown no socket. So the
+  connection is left in an InheritableThreadLocal, which is read nowhere else, and once."
+  (:require
+   [thrum.server.engine.helidon.timer :as timer]
+   [thrum.server.http1 :as http1]
+   [thrum.server.http1.connection :as connection])
+  (:import
+   (io.helidon.common.buffers BufferData)
+   (io.helidon.common.concurrency.limits Limit)
+   (io.helidon.common.socket SocketOptions)
+   (io.helidon.webserver CloseConnectionException ConnectionContext)
+   (io.helidon.webserver.spi ServerConnection ServerConnectionSelector ServerConnectionSelector$Support)
+   (java.net Socket)
+   (java.nio.channels SocketChannel)
+   (java.time Duration)
+   (java.util Optional)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private ^InheritableThreadLocal accepted
+  "The connection that this thread, Helidon's listener, has accepted last."
+  (InheritableThreadLocal.))
+
+(defn socket-options
+  "Returns options of Helidon's that accept each of its sockets as a connection, on the listener's
+  thread. What they throw closes the socket."
+  ^SocketOptions [all securing]
+  (reify SocketOptions
+    (socketOptions [_] {})
+    (connectTimeout [_] Duration/ZERO)
+    (readTimeout [_] Duration/ZERO)
+    (socketReceiveBufferSize [_] (Optional/empty))
+    (socketSendBufferSize [_] (Optional/empty))
+    (socketReuseAddress [_] true)
+    (socketKeepAlive [_] false)
+    (tcpNoDelay [_] true)
+    (^void configureSocket [_ ^Socket _])
+    (^void configureSocket [_ ^SocketChannel channel]
+      (.set accepted (http1/accept! all (.socket channel) securing)))))
+
+(defn- inherited
+  "Returns the connection that the context is of, on the thread that Helidon has started for it."
+  [^ConnectionContext context]
+  (let [c (.get accepted)]
+    (.remove accepted)
+    (when-not (and c (= (connection/remote c) (.address (.remotePeer context))))
+      (throw (CloseConnectionException. "The connection of this socket is not known")))
+    c))
+
+(defn- server-connection ^ServerConnection [all serve timer context]
+  (let [c (inherited context)]
+    (reify ServerConnection
+      (^void handle [_ ^Limit _]
+        (http1/serve! all c serve nil)
+        (timer/await-end! timer))
+      (idleTime [_] (timer/end! timer))
+      ;; Connections are ended one by one, when their time has come.
+      (close [_ _interrupt]))))
+
+(defn selector
+  "Returns what gives Helidon the connection for a socket that it has accepted."
+  ^ServerConnectionSelector [all serve timer]
+  (reify ServerConnectionSelector
+    (bytesToIdentifyConnection [_] 0)
+    (^ServerConnectionSelector$Support supports [_ ^BufferData _]
+      ServerConnectionSelector$Support/SUPPORTED)
+    (supportedApplicationProtocols [_] #{})
+    (connection [_ context] (server-connection all serve timer context))))

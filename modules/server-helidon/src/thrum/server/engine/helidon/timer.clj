@@ -1,0 +1,49 @@
+(ns thrum.server.engine.helidon.timer
+  "The end of a timer: Helidon starts a java.util.Timer for each server, to look for idle
+  connections, and never ends it. thrum.server.http1 looks itself."
+  (:import
+   (java.io IOException)
+   (java.net InetAddress Socket)
+   (java.time Duration)
+   (java.util.concurrent CountDownLatch TimeUnit)))
+
+(set! *warn-on-reflection* true)
+
+(def ^Duration period
+  "How often Helidon looks for idle connections: not for long."
+  (Duration/ofMillis 20))
+
+(defn timer
+  "Returns a latch that opens when a server's timer has ended."
+  ^CountDownLatch []
+  (CountDownLatch. 1))
+
+(def ^:private quiet
+  (reify Thread$UncaughtExceptionHandler (uncaughtException [_ _ _])))
+
+(defn end!
+  "Ends the calling thread, which must be the timer's, by what it throws."
+  [^CountDownLatch timer]
+  (.setUncaughtExceptionHandler (Thread/currentThread) quiet)
+  (.countDown timer)
+  (throw (IllegalStateException. "This timer is not needed")))
+
+(defn await-end!
+  "Waits until the timer has looked at a connection, and ended; not for long."
+  [^CountDownLatch timer]
+  (.await timer 5 TimeUnit/SECONDS))
+
+(defn- reachable
+  "Returns an address by which the server at this host can be reached from here."
+  ^InetAddress [^String host]
+  (let [address (InetAddress/getByName host)]
+    (if (.isAnyLocalAddress address) (InetAddress/getLoopbackAddress) address)))
+
+(defn visit!
+  "Connects to the server where nobody ever did: for its timer to end, there must be a connection."
+  [^CountDownLatch timer host port]
+  (when (pos? (.getCount timer))
+    (try
+      (with-open [_ (Socket. (reachable host) (int port))]
+        (await-end! timer))
+      (catch IOException _))))

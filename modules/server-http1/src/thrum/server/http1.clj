@@ -1,0 +1,100 @@
+(ns thrum.server.http1
+  "HTTP/1.1 and 1.0 on sockets that somebody else has accepted: what engines that bring no HTTP of
+  their own are made of.
+
+  A place of :max-connections belongs to a connection from accept! until it is taken out of the set:
+  by the thread that has served it, or by the watchdog, which finds its socket closed. So it is
+  given back once, however a connection ends."
+  (:require
+   [thrum.server.http1.connection :as connection]
+   [thrum.server.http1.requests :as requests]
+   [thrum.server.http1.tls :as tls]
+   [thrum.server.spi.watchdog :as watchdog])
+  (:import
+   (java.io IOException)
+   (java.net Socket)
+   (java.util Set)
+   (java.util.concurrent ConcurrentHashMap Semaphore TimeUnit)
+   (java.util.concurrent.atomic AtomicBoolean)
+   (thrum.server.http1.connection Connection)))
+
+(set! *warn-on-reflection* true)
+
+;; open: the connections. room: how many more there may be. closed: whether no more are taken.
+(deftype Connections [options ^Set open ^Semaphore room ^AtomicBoolean closed])
+
+(defn connections
+  "Returns the connections of a server with these options: none yet."
+  ^Connections [{:keys [max-connections] :as options}]
+  (Connections. options (ConcurrentHashMap/newKeySet) (Semaphore. (int max-connections))
+                (AtomicBoolean.)))
+
+(defn close!
+  "Takes no more connections: those that are there stay."
+  [^Connections all]
+  (.set ^AtomicBoolean (.-closed all) true))
+
+(defn- end!
+  "Closes the connection, and gives its place to others; once."
+  [^Connections all c]
+  (connection/close! c)
+  (when (.remove ^Set (.-open all) c)
+    (.release ^Semaphore (.-room all))))
+
+(defn securing
+  "Returns what makes an accepted socket one of TLS, for accept!. Throws where a key store cannot be
+  loaded."
+  [options]
+  (tls/securing options))
+
+(defn accept!
+  "Returns the connection of a socket that was just accepted; securing: as above, or nil. Blocks
+  while there are :max-connections. Throws IOException behind close!, and where the socket is no
+  good; the caller closes it then."
+  ^Connection [^Connections all ^Socket socket securing]
+  (let [{:keys [header-timeout-ms] :as options} (.-options all)
+        c (connection/connection socket (if securing (securing socket) socket) options)]
+    (.setTcpNoDelay socket true)
+    (.acquire ^Semaphore (.-room all))
+    (connection/expect! c (connection/in-ms header-timeout-ms))
+    (.add ^Set (.-open all) c)
+    (when (.get ^AtomicBoolean (.-closed all))
+      (end! all c)
+      (throw (IOException. "The server takes no more connections")))
+    c))
+
+(defn serve!
+  "Serves the connection's requests, and returns when it is closed. upgrade: nil, or a function of
+  the connection, its input, the request's Head, the response's headers, the subprotocol, the
+  Listener, and a function to call when the connection is to end; it opens a websocket and returns
+  when its handshake is sent."
+  [all c serve upgrade]
+  (try
+    (connection/shake-hands! c)
+    (requests/serve-all! c serve upgrade)
+    (connection/linger! c)
+    ;; The client has gone, or speaks no TLS.
+    (catch IOException _)
+    (finally (end! all c))))
+
+(defn- look-at-all! [^Connections all]
+  (let [now (System/nanoTime)]
+    (doseq [c (.-open all)]
+      (connection/look! c now)
+      (when (connection/closed? c) (end! all c)))))
+
+(defn watch
+  "Returns a watchdog for the connections, which cuts those that are silent for too long."
+  ^Thread [^Connections all]
+  (let [{:keys [header-timeout-ms idle-timeout-ms]} (.-options all)]
+    (watchdog/start "thrum-http1" (watchdog/period-ms [header-timeout-ms idle-timeout-ms])
+                    #(look-at-all! all))))
+
+(defn end-all!
+  "Cuts all connections behind close!, and returns when they have ended."
+  [^Connections all]
+  (let [^Semaphore room (.-room all)
+        places (int (:max-connections (.-options all)))]
+    (while (not (.tryAcquire room places 20 TimeUnit/MILLISECONDS))
+      (run! connection/cut! (.-open all)))
+    (.release room places)))

@@ -1,0 +1,185 @@
+(ns thrum.server.http1.connection
+  "One client's socket: how long the client may keep us waiting, and the ways to end it."
+  (:import
+   (java.io IOException)
+   (java.net InetSocketAddress Socket SocketException)
+   (java.nio ByteBuffer)
+   (java.util.concurrent TimeUnit)
+   (java.util.concurrent.atomic AtomicBoolean AtomicLong)
+   (javax.net.ssl SSLSocket)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private ^:const never Long/MAX_VALUE)
+
+;; raw: the socket that was accepted. socket: raw, or one of TLS on top of it. remote, local: the
+;; addresses, which a closed socket has no more. receive-by, send-by: when the client must have sent
+;; or taken something, of System/nanoTime.
+(deftype Connection [^Socket raw ^Socket socket remote local options
+                     ^AtomicLong receive-by ^AtomicLong send-by ^AtomicBoolean cut])
+
+(defn in-ms
+  "Returns System/nanoTime in so many ms."
+  ^long [ms]
+  (+ (System/nanoTime) (.toNanos TimeUnit/MILLISECONDS (long ms))))
+
+(defn option
+  "Returns an option of the connection's server."
+  [^Connection c k]
+  (get (.-options c) k))
+
+(defn connection
+  "Returns the connection of an accepted socket; socket: raw itself, or an SSLSocket on top of it,
+  whose handshake has not begun."
+  ^Connection [^Socket raw socket options]
+  (Connection. raw socket (.getRemoteSocketAddress raw) (.getLocalSocketAddress raw) options
+               (AtomicLong. never) (AtomicLong. never) (AtomicBoolean.)))
+
+(defn remote
+  "Returns the client's address."
+  ^InetSocketAddress [^Connection c]
+  (.-remote c))
+
+(defn local
+  "Returns the address that the client has connected to."
+  ^InetSocketAddress [^Connection c]
+  (.-local c))
+
+(defn ssl-socket
+  "Returns the socket of TLS, nil where there is none."
+  ^SSLSocket [^Connection c]
+  (when (instance? SSLSocket (.-socket c)) (.-socket c)))
+
+;; The end
+
+(defn cut?
+  "Tells whether this side has cut the connection."
+  [^Connection c]
+  (.get ^AtomicBoolean (.-cut c)))
+
+(defn closed?
+  "Tells whether the socket is closed, by either side."
+  [^Connection c]
+  (.isClosed ^Socket (.-raw c)))
+
+(defn close!
+  "Closes the socket while others may read from it or write to it."
+  [^Connection c]
+  (try
+    (.close ^Socket (.-raw c))
+    (catch IOException _)))
+
+(defn reset!!
+  "Cuts the connection so that its client cannot take the cut for an end."
+  [^Connection c]
+  (.set ^AtomicBoolean (.-cut c) true)
+  (try
+    (.setSoLinger ^Socket (.-raw c) true 0)
+    (catch SocketException _))
+  (close! c))
+
+(defn cut!
+  "Cuts the connection."
+  [^Connection c]
+  ;; An SSLSocket would wait for the thread that writes before it says goodbye; without a goodbye
+  ;; a client may take the cut for an end.
+  (if (ssl-socket c)
+    (reset!! c)
+    (do (.set ^AtomicBoolean (.-cut c) true)
+        (close! c))))
+
+;; Waiting for the client
+
+(defn expect!
+  "The client must have sent something by then, of System/nanoTime, or look! cuts the connection."
+  [^Connection c ^long until]
+  (.set ^AtomicLong (.-receive-by c) until))
+
+(defn- late? [^AtomicLong until ^long now]
+  (let [until (.get until)]
+    (and (not= never until) (neg? (- until now)))))
+
+(defn look!
+  "Cuts the connection where its client has kept us waiting for too long."
+  [^Connection c now]
+  (when (or (late? (.-receive-by c) now) (late? (.-send-by c) now))
+    (cut! c)))
+
+(defn- waiting
+  "Returns what (f) does, which blocks on the client; by: where to say until when, at the latest."
+  [c ^AtomicLong by ^long until f]
+  (when (cut? c) (throw (SocketException. "The connection has been cut")))
+  (.set by until)
+  (try
+    (f)
+    (finally (.set by never))))
+
+(defn receiving
+  "Returns what (f) does, which waits for what the client sends, until then at the latest, of
+  System/nanoTime. Throws IOException where the connection is cut."
+  [^Connection c until f]
+  (waiting c (.-receive-by c) until f))
+
+(defn receive-now!
+  "Adds bytes that the client has sent to those in the buffer, whose room it needs. Blocks; returns
+  whether there were any: false at their end."
+  [^Connection c ^ByteBuffer buffer]
+  (let [in (.getInputStream ^Socket (.-socket c))
+        end (.limit buffer)
+        n (.read in (.array buffer) end (- (.capacity buffer) end))]
+    (when (pos? n) (.limit buffer (+ end n)))
+    (pos? n)))
+
+(defn receive!
+  "As receive-now!, until then at the latest."
+  [c buffer until]
+  (receiving c until #(receive-now! c buffer)))
+
+(def ^:private ^:const piece
+  "How many bytes are written in one go: a slow client shows by then that it takes some."
+  65536)
+
+(defn write!
+  "Writes the bytes, and blocks until the kernel has taken them."
+  [^Connection c ^bytes bytes]
+  (let [out (.getOutputStream ^Socket (.-socket c))
+        n (alength bytes)]
+    (loop [from 0]
+      (when (< from n)
+        (let [size (min (long piece) (- n from))]
+          (waiting c (.-send-by c) (in-ms (option c :idle-timeout-ms))
+                   #(.write out bytes (int from) (int size)))
+          (recur (+ from size)))))))
+
+(defn shake-hands!
+  "Does the handshake of TLS, where there is TLS. Throws IOException where it fails."
+  [^Connection c]
+  (when-some [ssl (ssl-socket c)]
+    (receiving c (in-ms (option c :header-timeout-ms)) #(.startHandshake ssl))
+    ;; For the next handshake: on a connection of TLS 1.2, which alone can have one, it fails.
+    (.setEnabledProtocols ssl (into-array String ["TLSv1.3"]))))
+
+;; The last bytes
+
+(def ^:private ^:const linger-ms
+  "How long the client's bytes are read after the last byte to it, at most."
+  2000)
+
+(def ^:private ^:const most-discarded
+  "How many bytes of it are discarded, at most."
+  4194304)
+
+(defn linger!
+  "Says that nothing more will come, and discards what the client still sends, for a moment: a close
+  with bytes unread would be a reset, and take away what the client has not read yet."
+  [^Connection c]
+  (try
+    (when-not (cut? c)
+      (let [until (in-ms linger-ms)
+            buffer (ByteBuffer/allocate 8192)]
+        (expect! c until)
+        (.shutdownOutput ^Socket (.-socket c))
+        (loop [left (long most-discarded)]
+          (when (and (pos? left) (receive! c (.limit buffer 0) until))
+            (recur (- left (.limit buffer)))))))
+    (catch IOException _)))

@@ -1,0 +1,146 @@
+(ns thrum.server.http1.input
+  "The bytes that a client has sent: heads of requests, and single bytes and arrays of the rest."
+  (:require
+   [thrum.server.http1.connection :as connection]
+   [thrum.server.http1.head :as head]
+   [thrum.server.spi.flow :as flow])
+  (:import
+   (java.io EOFException IOException)
+   (java.nio ByteBuffer)
+   (thrum.server.http1.head Head)))
+
+(set! *warn-on-reflection* true)
+
+(defn- roomy
+  "Returns the buffer's bytes in a buffer with room behind them."
+  ^ByteBuffer [^ByteBuffer buffer]
+  (cond
+    (not (.hasRemaining buffer)) (.limit (.clear buffer) 0)
+    (< (.limit buffer) (.capacity buffer)) buffer
+    (pos? (.position buffer)) (.flip (.compact buffer))
+    :else (.flip (.put (ByteBuffer/allocate (* 2 (.capacity buffer))) buffer))))
+
+(definterface IInput
+  (^java.nio.ByteBuffer buffer [])  ; what has been received and not been taken
+  (^boolean fill [^long until])     ; waits for more bytes; false: the client sends no more
+  (^Object watch [gone]))
+
+;; ahead: a CompletableFuture of the fill that another thread does, or nil.
+(deftype Input [connection ^:unsynchronized-mutable ^ByteBuffer buffer
+                ^:unsynchronized-mutable ahead]
+  IInput
+  (buffer [_] buffer)
+  (fill [_ until]
+    (if-some [filled ahead]
+      (do (set! ahead nil)
+          (connection/receiving connection until #(flow/await! filled)))
+      (do (set! buffer (roomy buffer))
+          (connection/receive! connection buffer until))))
+  (watch [_ gone]
+    (when-not (or ahead (.hasRemaining buffer))
+      (let [buffer (set! buffer (roomy buffer))]
+        (set! ahead (flow/elsewhere
+                      #(or (try
+                             (connection/receive-now! connection buffer)
+                             (catch IOException _ false))
+                           (do (gone) false))))))))
+
+(defn input
+  "Returns the input of a connection."
+  ^Input [connection]
+  (Input. connection (.limit (ByteBuffer/allocate 8192) 0) nil))
+
+(defn watch!
+  "Calls gone, on another thread, when the client goes before it has sent anything more. Until the
+  next head nothing may be read. Does nothing where bytes have come already."
+  [^Input in gone]
+  (.watch in gone))
+
+;; Bytes
+
+(defn- some-bytes
+  "Returns the buffer, with at least a byte in it. Throws EOFException where there is none."
+  ^ByteBuffer [^Input in]
+  (let [buffer (.buffer in)]
+    (if (.hasRemaining buffer)
+      buffer
+      (let [idle-ms (connection/option (.-connection in) :idle-timeout-ms)]
+        (when-not (.fill in (connection/in-ms idle-ms))
+          (throw (EOFException. "The client has closed the connection")))
+        (.buffer in)))))
+
+(defn next-byte!
+  "Takes the next byte. Throws IOException where there is none."
+  ^long [in]
+  (bit-and 0xff (.get (some-bytes in))))
+
+(defn take!
+  "Takes at most n bytes, and at least one; returns how many. Throws IOException where there are none."
+  ^long [in ^bytes to ^long offset ^long n]
+  (let [buffer (some-bytes in)
+        n (min n (.remaining buffer))]
+    (.get buffer to (int offset) (int n))
+    n))
+
+;; Heads
+
+(def ^:private ^:const most-empty-lines
+  "How many times empty lines may come before a request (RFC 9112, 2.2)."
+  16)
+
+(defn- skip-empty-lines! [^ByteBuffer buffer]
+  (while (and (< 1 (.remaining buffer))
+              (= 13 (.get buffer (.position buffer)))
+              (= 10 (.get buffer (inc (.position buffer)))))
+    (.position buffer (+ 2 (.position buffer)))))
+
+(defn- await-first!
+  "Waits until a request begins; returns whether one does."
+  [^Input in until]
+  (loop [skipped 0]
+    (skip-empty-lines! (.buffer in))
+    (cond
+      (.hasRemaining (.buffer in)) true
+      (< most-empty-lines skipped) false
+      (.fill in until) (recur (inc skipped))
+      :else false)))
+
+(defn- protocol-status [^Head head]
+  (let [protocol (.-protocol head)]
+    (cond
+      (or (.equals "HTTP/1.1" protocol) (.equals "HTTP/1.0" protocol)) nil
+      (re-matches #"HTTP/\d\.\d" protocol) 505
+      :else 400)))
+
+(defn- take-head!
+  "Takes the head that ends there."
+  [^ByteBuffer buffer ^long end]
+  (let [head (head/head (.array buffer) (.position buffer))]
+    (.position buffer (int end))
+    (or (when head (protocol-status head))
+        head
+        400)))
+
+(defn- receive-head! [^Input in most until]
+  (loop [seen 0]
+    (let [buffer (.buffer in)
+          from (long (.position buffer))
+          end (head/end (.array buffer) from (+ from seen) (.limit buffer))
+          size (- (if (neg? end) (long (.limit buffer)) end) from)]
+      (cond
+        (= head/garbled end) 400
+        (< (long most) size) 431
+        (not (neg? end)) (take-head! buffer end)
+        (.fill in until) (recur size)))))
+
+(defn head!
+  "Returns the next request's Head, or the status to refuse it with; nil when the client sends none,
+  or not in time."
+  [^Input in]
+  (let [connection (.-connection in)
+        option #(connection/option connection %)]
+    (try
+      (when (await-first! in (connection/in-ms (option :idle-timeout-ms)))
+        (receive-head! in (option :max-header-bytes)
+                       (connection/in-ms (option :header-timeout-ms))))
+      (catch IOException _ nil))))

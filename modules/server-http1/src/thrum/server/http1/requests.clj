@@ -1,0 +1,63 @@
+(ns thrum.server.http1.requests
+  "The requests of one connection, one after the other, each on a fresh thread."
+  (:require
+   [thrum.server.http1.connection :as connection]
+   [thrum.server.http1.head]
+   [thrum.server.http1.input :as input]
+   [thrum.server.http1.response :as response]
+   [thrum.server.http1.tls :as tls]
+   [thrum.server.http1.wire :as wire]
+   [thrum.server.spi :as engine]
+   [thrum.spi :as spi])
+  (:import
+   (java.io IOException)
+   (java.util.concurrent CountDownLatch)
+   (java.util.concurrent.atomic AtomicLong)
+   (thrum.server.http1.connection Connection)
+   (thrum.server.http1.head Head)
+   (thrum.server.http1.wire Ends)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private ^AtomicLong numbers (AtomicLong.))
+
+(defn- refuse! [^Connection c status]
+  (try
+    (response/write-whole! c (response/refusal status) nil)
+    (catch IOException _))
+  (engine/refused! (.-options c) status (connection/remote c))
+  false)
+
+(defn- serve-next!
+  "Serves the next request; returns whether another may follow."
+  [^Ends ends serve]
+  (let [head (input/head! (.-input ends))]
+    (cond
+      (instance? Head head) (wire/serve! ends head serve)
+      head (refuse! (.-connection ends) head))))
+
+(defn- serve-on-fresh-threads!
+  "The thread that has served a request starts the next one, and ends: so nobody has to be woken
+  when a request has been answered."
+  [^Ends ends serve]
+  (let [^CountDownLatch over (.-over ends)
+        turn (fn []
+               (try
+                 (if (serve-next! ends serve)
+                   (serve-on-fresh-threads! ends serve)
+                   (.countDown over))
+                 (catch Throwable _ (.countDown over))))]
+    (.start (spi/clean-thread (str "http-" (.incrementAndGet numbers)) turn))))
+
+(defn serve-all!
+  "Serves one request after the other on this connection. Returns when the connection is to end; a
+  handler may still run, whose client has been answered. upgrade: see thrum.server.http1/serve!."
+  [connection serve upgrade]
+  (let [over (CountDownLatch. 1)
+        ssl (connection/ssl-socket connection)]
+    (serve-on-fresh-threads! (Ends. connection (input/input connection) over
+                                    (if ssl "https" "http")
+                                    (some-> ssl tls/certificate)
+                                    upgrade)
+                             serve)
+    (.await over)))

@@ -1,0 +1,137 @@
+(ns thrum.server.http1.wire
+  "One request as a Wire: its head and body from the input, its response to the connection."
+  (:require
+   [thrum.server.http1.body :as body]
+   [thrum.server.http1.connection :as connection]
+   [thrum.server.http1.head :as head]
+   [thrum.server.http1.input :as input]
+   [thrum.server.http1.response :as response]
+   [thrum.server.spi :as engine])
+  (:import
+   (java.io IOException)
+   (java.util.concurrent CountDownLatch)
+   (java.util.concurrent.atomic AtomicReference)
+   (thrum.server.http1.body Body)
+   (thrum.server.http1.head Head)))
+
+(set! *warn-on-reflection* true)
+
+;; What is the same for every request of a connection. over: open until the connection is to end.
+;; upgrade: see serve!, or nil.
+(deftype Ends [connection input ^CountDownLatch over scheme certificate upgrade])
+
+(definterface IExchange
+  (^Object ask [])                   ; 100 Continue, unless the response has begun
+  (head [status headers framing])    ; its bytes, once it is decided whether the connection goes on
+  (^Object complete [])
+  (^boolean keep [])                 ; may the connection serve another request?
+  (^Object over []))                 ; serve has returned
+
+(def ^:private ^{:tag 'bytes} go-on (.getBytes "HTTP/1.1 100 Continue\r\n\r\n"))
+
+(defn- connection-header
+  "Returns what the response says of the connection: on HTTP/1.0 it is closed unless something is
+  said."
+  [keep? head headers]
+  (cond
+    (not keep?) (when-not (head/closes? headers) ["Connection" "close"])
+    (head/http-1-0? head) ["Connection" "keep-alive"]))
+
+(defn- may-come?
+  "Tells whether the client may send its body or not: it waits to be asked, and was not."
+  [head body]
+  (and body (not (body/begun? body)) (head/waits? head)))
+
+;; gone: what to call when the client goes, until then. keep: whether another request may follow;
+;; nil until the response has a head. unending: whether its body goes on to the connection's end.
+(deftype Http1Wire [^Ends ends ^Head head ^AtomicReference gone
+                    ^:volatile-mutable ^Body body
+                    ^:volatile-mutable begun
+                    ^:volatile-mutable keep
+                    ^:volatile-mutable unending
+                    ^:volatile-mutable complete]
+  IExchange
+  (ask [_]
+    (when (and (nil? keep) (head/waits? head))
+      (connection/write! (.-connection ends) go-on)))
+  (head [_ status headers framing]
+    (when (connection/cut? (.-connection ends))
+      (throw (IOException. "The connection has been cut")))
+    (set! keep (not (or unending
+                        (head/closes? headers)
+                        (head/ends? head)
+                        (may-come? head body))))
+    (response/head status headers [framing (connection-header keep head headers)]))
+  (complete [_]
+    (set! complete true)
+    ;; A handler that was answered for and still runs does not keep the client waiting for the end.
+    (when-not keep (.countDown ^CountDownLatch (.-over ends))))
+  (keep [_] (boolean keep))
+  (over [this]
+    (Thread/interrupted)
+    (when-not complete (engine/abort! this))
+    (when (and keep body (not (body/skip-rest! body))) (set! keep false)))
+
+  engine/Wire
+  (method [_] (.-method head))
+  (target [_] (.-target head))
+  (protocol [_] (.-protocol head))
+  (scheme [_] (.-scheme ends))
+  (authority [_] nil)
+  (headers [_] (.-headers head))
+  (remote [_] (connection/remote (.-connection ends)))
+  (local [_] (connection/local (.-connection ends)))
+  (certificate [_] (.-certificate ends))
+  (body [this]
+    (when-some [length (head/body-length head)]
+      (set! body (body/body (.-input ends) length
+                            {:ask #(.ask this)
+                             :done #(when-some [f (.get gone)] (engine/watch! this f))
+                             :most-trailers (connection/option (.-connection ends)
+                                                               :max-header-bytes)}))
+      (body/stream body)))
+
+  (send! [this status headers bytes]
+    (let [length (some-> ^bytes bytes alength)
+          head (.head this status headers (when length ["Content-Length" length]))]
+      (response/write-whole! (.-connection ends) head bytes)
+      (.complete this)))
+  (begin! [this status headers length]
+    (let [chunked? (and (neg? length) (not (head/http-1-0? head)))]
+      (set! unending (and (neg? length) (not chunked?)))
+      (let [framing (cond
+                      chunked? ["Transfer-Encoding" "chunked"]
+                      (not unending) ["Content-Length" length])
+            head (.head this status headers framing)]
+        (set! begun (response/begun (.-connection ends) head chunked?))
+        (response/stream begun))))
+  (end! [this]
+    (response/finish! begun)
+    (.complete this))
+  (abort! [_]
+    (when-not complete
+      (set! keep false)
+      (let [c (.-connection ends)]
+        (if unending (connection/reset!! c) (connection/cut! c)))
+      (.countDown ^CountDownLatch (.-over ends))))
+  (watch! [_ f]
+    (.set gone f)
+    (when (or (nil? body) (body/ended? body))
+      (input/watch! (.-input ends) #(some-> ^Runnable (.getAndSet gone nil) .run)))
+    true)
+  (unwatch! [_] (.set gone nil))
+  (upgrade! [this headers protocol listener]
+    (if-some [upgrade (.-upgrade ends)]
+      (do (set! keep false)
+          (upgrade (.-connection ends) (.-input ends) head headers protocol listener
+                   #(.complete this)))
+      (throw (UnsupportedOperationException. "This engine has no websockets")))))
+
+(defn serve!
+  "Serves the request of this head; returns whether another may follow on the connection."
+  [^Ends ends head serve]
+  (let [wire (Http1Wire. ends head (AtomicReference.) nil nil nil false false)]
+    (try
+      (serve wire)
+      (finally (.over wire)))
+    (and (.keep wire) (not (connection/cut? (.-connection ends))))))

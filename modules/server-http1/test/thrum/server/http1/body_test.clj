@@ -1,0 +1,79 @@
+(ns thrum.server.http1.body-test
+  "Where a request's body ends, and which bytes are none."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.server.http1.body :as body]
+   [thrum.server.http1.input :as input]
+   [thrum.server.http1.sockets :as sockets])
+  (:import
+   (java.io IOException)
+   (thrum.server.http1.body Body)))
+
+(set! *warn-on-reflection* true)
+
+(defn- body-of ^Body [in length calls]
+  (body/body in length {:ask #(swap! calls conj :ask)
+                        :done #(swap! calls conj :done)
+                        :most-trailers 100}))
+
+(defn- rest-of
+  "Returns the bytes that are left, as text, up to the client's end."
+  [in]
+  (let [next-byte #(try (input/next-byte! in) (catch IOException _))]
+    (apply str (map char (take-while some? (repeatedly next-byte))))))
+
+(defn- read-body
+  "Returns [body what-follows], or :broken."
+  [text length]
+  (sockets/with-client [c text]
+    (let [in (input/input c)
+          calls (atom [])
+          body (body-of in length calls)]
+      (try
+        (let [read (slurp (body/stream body) :encoding "ISO-8859-1")]
+          (is (= [[:ask :done] true true] [@calls (body/begun? body) (body/ended? body)]))
+          [read (rest-of in)])
+        (catch IOException _
+          (is (= [[:ask] false] [@calls (body/skip-rest! body)]))
+          :broken)))))
+
+(deftest a-body-ends-where-its-length-says
+  (is (= ["body" "GET"] (read-body "bodyGET" 4))))
+
+(deftest a-body-that-breaks-off-is-broken
+  (is (= :broken (read-body "bod" 4)))
+  (is (= :broken (read-body "4\r\nbod" :chunked))))
+
+(deftest chunks-are-joined-and-trailers-are-dropped
+  (is (= ["abcdefghijklmn" "GET"]
+         (read-body
+           "4\r\nabcd\r\nA;x=\"y\"\r\nefghijklmn\r\n0\r\nX-User: evil\r\nY: z\r\n\r\nGET"
+           :chunked)))
+  (is (= ["" ""] (read-body "000\r\n\r\n" :chunked))))
+
+(deftest chunks-that-could-be-read-differently-are-broken
+  (doseq [text ["+4\r\nabcd\r\n0\r\n\r\n" "-1\r\n" "\r\n" "0x4\r\nabcd\r\n0\r\n\r\n"
+                " 4\r\nabcd\r\n0\r\n\r\n" "4 4\r\nabcd\r\n0\r\n\r\n" "4\nabcd\r\n0\r\n\r\n"
+                "4\rabcd\r\n0\r\n\r\n" "4\r\nabcde\r\n0\r\n\r\n" "4\r\nabcd0\r\n\r\n"
+                "4\r\nabcd\r\n0\r\n\n" "4;\u0000\r\nabcd\r\n0\r\n\r\n" "FFFFFFFFFFFFFFFFF\r\nabcd"
+                "0\r\nno trailer\r\n\r\n" "0\r\n: x\r\n\r\n"]]
+    (is (= :broken (read-body text :chunked)) (pr-str text))))
+
+(deftest trailers-have-an-end
+  (is (= :broken
+         (read-body (str "0\r\n" (apply str (repeat 200 "X: y\r\n")) "\r\n") :chunked))))
+
+(deftest a-body-is-not-read-on-behind-a-flaw
+  (sockets/with-client [c "1;\n0\r\n\r\nGET /evil HTTP/1.1\r\n\r\n"]
+    (let [body (body-of (input/input c) :chunked (atom []))
+          failure #(try (.take body (byte-array 1) 0 1) (catch IOException e (ex-message e)))]
+      (is (= ["The request's body is broken: an LF without its CR"
+              "The request's body is broken: it cannot be read on"]
+             [(failure) (failure)]))
+      (is (not (body/ended? body))))))
+
+(deftest a-long-body-is-not-skipped
+  (sockets/with-client [c (apply str (repeat 200000 "x"))]
+    (let [in (input/input c)]
+      (is (body/skip-rest! (body-of in 60000 (atom []))))
+      (is (not (body/skip-rest! (body-of in 140000 (atom []))))))))

@@ -1,0 +1,37 @@
+(ns thrum.server.http1.connection-test
+  "How long a client may keep its server waiting."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.server.http1.connection :as connection]
+   [thrum.server.http1.sockets :as sockets]))
+
+(set! *warn-on-reflection* true)
+
+(defn- cut-at?
+  "Tells whether a look at that time cuts the connection."
+  [c now]
+  (connection/look! c now)
+  (connection/cut? c))
+
+(deftest a-client-that-is-waited-for-too-long-is-cut
+  (sockets/with-client [c nil]
+    (is (= [false true]
+           (connection/receiving c 1000 #(vector (cut-at? c 1000) (cut-at? c 1001)))))))
+
+(deftest a-client-that-is-not-waited-for-is-left-alone
+  (sockets/with-client [c nil]
+    (connection/receiving c 1000 (constantly nil))
+    (is (not (cut-at? c Long/MAX_VALUE)))
+    (is (not (cut-at? c Long/MIN_VALUE)))))
+
+(deftest a-client-that-takes-bytes-must-send-some-all-the-same
+  (sockets/with-client [c nil]
+    (is (connection/receiving c 1000
+                              #(do (connection/write! c (byte-array 10))
+                                   (cut-at? c 1001))))))
+
+(deftest a-connection-that-was-cut-waits-for-nobody
+  (sockets/with-client [c nil]
+    (connection/cut! c)
+    (is (thrown? java.net.SocketException (connection/receiving c 1000 (constantly :waited))))
+    (is (thrown? java.net.SocketException (connection/write! c (byte-array 1))))))

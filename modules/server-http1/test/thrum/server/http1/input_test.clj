@@ -1,0 +1,62 @@
+(ns thrum.server.http1.input-test
+  "Heads one after the other, however their bytes arrive, and clients that go."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is]]
+   [thrum.server.http1.input :as input]
+   [thrum.server.http1.sockets :as sockets])
+  (:import
+   (java.net Socket)
+   (thrum.server.http1.head Head)))
+
+(set! *warn-on-reflection* true)
+
+(defn- target [head]
+  (if (instance? Head head) (.-target ^Head head) head))
+
+(defn- targets
+  "Returns the targets of so many heads, or what came instead."
+  [n text]
+  (sockets/with-client [c text]
+    (let [in (input/input c)]
+      (vec (repeatedly n #(target (input/head! in)))))))
+
+(defn- get-of [target]
+  (str "GET " target " HTTP/1.1\r\nHost: x\r\n\r\n"))
+
+(deftest pipelined-heads-come-one-after-the-other
+  (is (= ["/1" "/2" "/3" nil] (targets 4 (str/join (map get-of ["/1" "/2" "/3"])))))
+  (is (= ["/1" "/2" nil] (targets 3 (str "\r\n\r\n" (get-of "/1") "\r\n" (get-of "/2"))))))
+
+(deftest heads-larger-than-the-buffer-arrive-whole
+  (let [long-ones (map #(str "/" % (apply str (repeat 9000 "x"))) (range 5))]
+    (is (= long-ones (targets 5 (str/join (map get-of long-ones)))))))
+
+(deftest what-is-no-head-has-a-status
+  (is (= [431] (targets 1 (get-of (apply str (repeat 20000 "x"))))))
+  (is (= [431] (targets 1 (apply str (repeat 20000 "x")))))
+  (is (= [400] (targets 1 "GET /\n\n")))
+  (is (= [400] (targets 1 "GET / HTTX/1.1\r\n\r\n")))
+  (is (= [505] (targets 1 "GET / HTTP/2.0\r\n\r\n")))
+  (is (= [nil] (targets 1 "GET / HT")))
+  (is (= [nil] (targets 1 (apply str (repeat 5000 "\r\n"))))))
+
+(deftest a-watched-client-that-stays-loses-nothing
+  (sockets/call-with-client
+    nil
+    (fn [c ^Socket client]
+      (let [in (input/input c), gone (promise)]
+        (input/watch! in #(deliver gone :gone))
+        (sockets/send-and-finish! client (str (get-of "/1") (get-of "/2")))
+        (is (= ["/1" "/2" nil] (vec (repeatedly 3 #(target (input/head! in))))))
+        (is (not (realized? gone)))))))
+
+(deftest a-watched-client-that-goes-is-noticed
+  (sockets/call-with-client
+    nil
+    (fn [c ^Socket client]
+      (let [in (input/input c), gone (promise)]
+        (input/watch! in #(deliver gone :gone))
+        (.close client)
+        (is (= :gone (deref gone 5000 :late)))
+        (is (nil? (input/head! in)))))))

@@ -1,0 +1,31 @@
+(ns thrum.server.spi.watchdog
+  "A thread that looks after clients: the one timer for all that are silent or slow.")
+
+(set! *warn-on-reflection* true)
+
+(defn period-ms
+  "Returns how often to look so that no timeout, in ms, is late by more than a quarter of itself, or
+  by more than 250."
+  ^long [timeouts-ms]
+  (-> (long (reduce min timeouts-ms)) (quot 4) (max 5) (min 250)))
+
+(defn start
+  "Calls (look) every period-ms, whatever it throws. Returns the thread, which ends when it is
+  interrupted. It is no virtual one: it looks also where every carrier is stuck."
+  ^Thread [^String thread-name period-ms look]
+  (-> (Thread/ofPlatform) .daemon (.name thread-name) (.inheritInheritableThreadLocals false)
+      (.start #(try
+                 (while true
+                   (Thread/sleep (long period-ms))
+                   ;; No thread or no memory may be had now: the next look may find some.
+                   (try
+                     (look)
+                     (catch InterruptedException e (throw e))
+                     (catch Throwable _)))
+                 (catch InterruptedException _)))))
+
+(defn stop!
+  "Ends the thread, and returns when it has ended."
+  [^Thread watchdog]
+  (.interrupt watchdog)
+  (.join watchdog))
