@@ -16,14 +16,18 @@
 
 (def ^:private points ["-Dthrum.sync-points=true"])
 
+(def ^:private seeds
+  "How many schedules of each program; .ci/run has more, by -Dthrum.schedules."
+  (System/getProperty "thrum.schedules" "33"))
+
 (deftest ^{:time-limit-ms 160000} no-order-of-threads-and-no-interrupt-breaks-a-form
-  (let [[[runs failures] lines] (fuzz points "100")]
+  (let [[[runs failures] lines] (fuzz points seeds)]
     (is (= 0 failures) (pr-str (take-last 12 lines)))
-    (is (and runs (< 1000 runs)))))
+    (is (and runs (< 500 runs)))))
 
 (deftest ^{:time-limit-ms 160000} a-library-that-breaks-its-rules-is-found-out
   (testing "control: a scope that does not wait for its tasks"
-    (let [[[_ failures] _] (fuzz points "20" "control")]
+    (let [[[_ failures] _] (fuzz points "2" "control")]
       (is (and failures (pos? failures)))))
   (testing "and without points nothing counts as run"
-    (is (= [[] false] (update (fuzz [] "20") 1 (fn [lines] (empty? lines)))))))
+    (is (= [[] false] (update (fuzz [] "1") 1 (fn [lines] (empty? lines)))))))

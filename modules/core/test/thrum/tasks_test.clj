@@ -108,7 +108,7 @@
     (.await started)
     (is (every? true? (map future-cancel waiters)))
     (deliver gate :value)
-    (is (= :value (deref task 1000 :late)))))
+    (is (= :value (deref task 20000 :late)))))
 
 (deftest bindings-travel
   (binding [*tenant* :acme]

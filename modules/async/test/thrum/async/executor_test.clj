@@ -2,6 +2,7 @@
   "What core.async's executor-factory can name: which threads, whose wrap, and that core.async works
   with it."
   (:require
+   [clojure.string :as str]
    [clojure.test :refer [deftest is testing]]
    [thrum.async.executor :as executor]
    [thrum.async.probe :as probe]
@@ -155,7 +156,15 @@
 (def ^:private dispatch-places
   (zipmap ["go" "go, woken" "pipeline-async"] (repeat "platform async-dispatch")))
 
-(deftest ^{:skip (release/before [1 8]), :time-limit-ms 120000} core-async-runs-on-them
+(def ^:private elsewhere
+  "Why core.async is not probed here: a probe takes seconds, and its outcome depends on the release
+  alone. 1.9.829-alpha2 has a row with a factory in doc/guides/channels.md, which its own test probes."
+  (cond
+    (release/before [1 8]) (release/before [1 8])
+    (str/includes? release/version "alpha") "probed for doc/guides/channels.md"
+    (= 21 (.feature (Runtime/version))) "probed on newer JDKs"))
+
+(deftest ^{:skip elsewhere, :time-limit-ms 120000} core-async-runs-on-them
   (let [[everything all-but-dispatch] (t/pmapv 2 probed ["everything" "all-but-dispatch"])]
     (is (= virtual-places (:places everything)))
     (is (= (merge virtual-places dispatch-places) (:places all-but-dispatch)))

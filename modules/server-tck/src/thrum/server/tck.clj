@@ -23,6 +23,7 @@
    [thrum.server.tck.deadline]
    [thrum.server.tck.disconnect]
    [thrum.server.tck.drain]
+   [thrum.server.tck.early]
    [thrum.server.tck.events]
    [thrum.server.tck.expect-continue]
    [thrum.server.tck.failure]
@@ -61,8 +62,8 @@
   "The namespaces of the cases, in the order of their report."
   (map #(symbol (str "thrum.server.tck." %))
        '[request proxies response no-body reuse response-head failure lengths request-line hosts
-         fields chunks trailers pipelining expect-continue http-1-0 admission sizes silence pace
-         connections deadline async events drain observer threads start ring ws-handshake
+         fields chunks trailers pipelining early expect-continue http-1-0 admission sizes silence
+         pace connections deadline async events drain observer threads start ring ws-handshake
          ws-messages ws-life disconnect tls h2]))
 
 (def ^:private all-cases
@@ -107,7 +108,7 @@
 (def ^:private usual-options
   {:host "127.0.0.1", :port 0, :stop-on-shutdown? false, :shutdown-timeout-ms 1000})
 
-(defn- env-of [run-server {:keys [options limit-ms] :or {limit-ms 10000}} tools]
+(defn- env-of [run-server {:keys [options limit-ms] :or {limit-ms 15000}} tools]
   {:run-server run-server
    :limit-ms limit-ms
    :options (merge usual-options options)
@@ -210,7 +211,7 @@
   :options      - given to every server, beside those of the case
   :only         - the ids of the cases to run
   :report       - a function of each outcome, called when it is there
-  :limit-ms     - how long a case may take (10000)
+  :limit-ms     - how long a case may take (15000)
   :gaps         - the cases that the server is known to fail, id -> why: their outcome
                   is :gap, or :failed when they pass
   :stop :port   - functions of what run-server returns; without them thrum.server's are

@@ -48,3 +48,47 @@
     (expect-status 200 (if (= 100 (:status answer)) (wire/response c) answer))
     (wire/after c wire/quiet-ms)
     (expect= ["/"] @uris)))
+
+(defn- expecting-by-chunks [& headers]
+  (apply wire/head-of "POST" "/" "Transfer-Encoding: chunked" headers))
+
+(defcase continue-is-sent-for-chunks "4.2"
+  "100 Continue is sent for a chunked body too, however the expectation is spelt."
+  [env]
+  (let [server (scene/serve env read-all {})]
+    (doseq [expectation ["100-continue" "100-Continue"]
+            :let [c (scene/client env server)]]
+      (wire/send! c (expecting-by-chunks (str "Expect: " expectation)))
+      (expect= 100 (:status (wire/head c)) expectation)
+      (wire/send! c "3\r\nabc\r\n0\r\n\r\n")
+      (expect= "abc" (:body (expect-status 200 (wire/response c))) expectation))))
+
+(defcase continue-may-not-be-waited-for "4.2"
+  "A client that sends its body without waiting for 100 Continue is answered, and so is its next
+  request."
+  [env]
+  (let [c (scene/client env (scene/serve env read-all {}))
+        final #(let [answer (wire/response c)]
+                 (if (= 100 (:status answer)) (wire/response c) answer))]
+    (doseq [[head body] [[(expecting 3) "abc"]
+                         [(expecting-by-chunks "Expect: 100-continue") "3\r\nabc\r\n0\r\n\r\n"]]]
+      (wire/send! c head body)
+      (expect= "abc" (:body (expect-status 200 (final)))))))
+
+(defcase refused-expectations-are-not-continued "4.4"
+  "A request that is refused before its body is read gets its 413 or 503 at once, and no 100
+  Continue."
+  [env]
+  (let [entered (promise)
+        gate (scene/gate env)
+        wait (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
+        server (scene/serve env
+                            (scene/routes {"/wait" wait})
+                            {:max-body-bytes 100, :max-concurrent 1})]
+    (expect= 413 (:status (scene/ask env server (expecting 1000))))
+    (expect (scene/eventually 2000
+                              #(do (scene/asked env server (wire/get "/wait"))
+                                   (deref entered 100 nil)))
+            "a request in the handler"
+            :none)
+    (expect= 503 (:status (scene/ask env server (expecting 3))))))

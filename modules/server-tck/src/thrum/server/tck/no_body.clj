@@ -76,3 +76,46 @@
   (let [trail (atom [])]
     (scene/answer-of env {:status 204, :body (bodies/stream trail "never")})
     (bodies/expect-trail :closed :read trail)))
+
+;; Every kind of body
+
+(defn- kinds
+  "Returns functions that make a body, by the kind of it."
+  [env]
+  {:string (constantly "never")
+   :bytes #(byte-array 9)
+   :seq #(map str (range 3))
+   :stream #(bodies/stream (atom []) "never")
+   :file (constantly (bodies/file-of env "never"))
+   :nil (constantly nil)})
+
+(defn- expect-bodiless
+  "Fails unless responses of this status to raw have no body, whatever their kind of body, and the
+  connection goes on behind each."
+  [env status raw]
+  (let [next-kind (atom nil)
+        handler (fn [{:keys [uri]}]
+                  (if (= "/next" uri)
+                    {:status 200, :headers {}, :body "next"}
+                    {:status status, :headers {}, :body (@next-kind)}))
+        c (scene/client env (scene/serve env handler {}))]
+    (doseq [[kind make] (kinds env)]
+      (reset! next-kind make)
+      (let [answer (wire/ask! c raw)]
+        (expect= [status :whole] [(:status answer) (:ended answer)] [kind answer])
+        (when (= 204 status)
+          (expect= [nil nil]
+                   (map #(wire/header answer %) ["content-length" "transfer-encoding"])
+                   kind)))
+      (expect= "next" (:body (wire/ask! c (wire/get "/next"))) kind))))
+
+(defcase head-has-no-body-of-any-kind "4.2"
+  "A HEAD has no body, whatever kind of body the handler gives, and the connection goes on."
+  [env]
+  (expect-bodiless env 200 (wire/head-of "HEAD" "/")))
+
+(defcase silent-statuses-have-no-body-of-any-kind "4.2"
+  "Nor have 204 and 304, to GET and to HEAD; 204 has no framing either."
+  [env]
+  (doseq [status [204 304], method ["GET" "HEAD"]]
+    (expect-bodiless env status (wire/head-of method "/"))))

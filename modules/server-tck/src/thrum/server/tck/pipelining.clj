@@ -98,3 +98,48 @@
     (expect= :silent (wire/after c wire/quiet-ms))
     (deliver gate :open)
     (expect= "ok" (:body (expect-status 200 (wire/response c))))))
+
+;; Aborts
+
+(defcase nothing-follows-a-cut "4.3"
+  "Behind a response that is cut nothing is sent, whatever was pipelined behind its request."
+  [env]
+  (let [body #(lazy-seq (cons "some" (lazy-seq (throw (ex-info "cut" {})))))
+        cut (fn [_] {:status 200, :headers {}, :body (body)})
+        c (scene/client env (scene/serve env (scene/routes {"/cut" cut}) {}))]
+    (wire/send! c (wire/get "/first") (wire/get "/cut") (wire/get "/last"))
+    (expect-status 200 (wire/response c))
+    (scene/expect-cut (wire/response c))
+    (expect-closed c)))
+
+(defcase nothing-follows-a-refusal "4.8"
+  "Of a pipeline with a bad request what stands before it is answered, what stands behind it never
+  reaches a handler."
+  [env]
+  (let [uris (atom [])
+        c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (scene/ok r)) {}))]
+    (wire/send! c
+                (wire/get "/first")
+                (wire/head-of "POST" "/bad" "Content-Length: 3" "Content-Length: 0")
+                (wire/get "/last"))
+    (expect-status 200 (wire/response c))
+    (expect= 400 (:status (wire/response c)))
+    (expect-closed c)
+    (expect= ["/first"] @uris)))
+
+(defcase reset-pipelines-give-their-permits-back "4.4"
+  "A client that resets its connection while its pipelined requests run or wait leaves no permit
+  behind."
+  [env]
+  (let [entered (promise)
+        gate (scene/gate env)
+        wait (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
+        server (scene/serve env (scene/routes {"/wait" wait}) {:max-concurrent 1})
+        c (wire/send! (scene/client env server)
+                      (wire/get "/wait") (wire/get "/second") (wire/post "/third" "abc"))]
+    (scene/within entered "a call of the handler")
+    (wire/reset!! c)
+    (deliver gate :open)
+    (expect (scene/eventually 3000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+            "200"
+            :none)))

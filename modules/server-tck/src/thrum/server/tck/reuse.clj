@@ -3,10 +3,11 @@
   (:require
    [clojure.string :as str]
    [thrum.server.tck.bodies :as bodies]
-   [thrum.server.tck.scene :as scene :refer [defcase expect-status expect=]]
+   [thrum.server.tck.refusal :refer [hidden]]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
-   (java.io File)))
+   (java.io File InputStream)))
 
 (set! *warn-on-reflection* true)
 
@@ -42,3 +43,43 @@
              (some-> (wire/header (wire/ask! c (wire/get "/")) "connection")
                      str/lower-case))
     (scene/expect-closed c)))
+
+;; Behind an error
+
+(def ^:private errors
+  "Ways to fail with a body unread, half read and read: uri -> handler."
+  (let [boom (fn [& _] (throw (ex-info "boom" {})))]
+    {"/throws" boom
+     "/nil" (constantly nil)
+     "/status" (scene/answering {:status 404, :body "none"})
+     "/bad-status" (scene/answering {:status 4711})
+     "/body" (fn [_] {:status 200, :headers {}, :body (lazy-seq (boom))})
+     "/half-read" (fn [{:keys [^InputStream body]}] (.read body) (boom))
+     "/read" (fn [{:keys [^InputStream body]}] (.readAllBytes body) (boom))}))
+
+(defn- expect-next
+  "Fails unless what comes behind an error with this body is the answer to the next request, or the
+  end of the connection."
+  [env server uris [uri raw]]
+  (let [c (scene/client env server)
+        answer (wire/ask! c raw)]
+    (expect (<= 400 (or (:status answer) 0) 500) "an error" [uri answer])
+    (wire/try-send! c (wire/get "/next"))
+    (let [{:keys [body ended] :as following} (wire/response c)]
+      (expect (or (= "next" body) (#{:eof :reset} ended))
+              "the next answer, or none"
+              [uri following]))
+    (expect (not-any? #{"/hidden"} @uris) "no hidden request" uri)))
+
+(defcase errors-leave-the-framing-alone "4.8"
+  "Behind an error of any kind, with its request's body read, half read or unread, the connection
+  ends, or serves the next request and nothing that the body holds."
+  [env]
+  (let [uris (atom [])
+        answer (scene/routes (assoc errors "/next" (scene/answering {:body "next"})))
+        handler (fn [r] (swap! uris conj (:uri r)) (answer r))
+        server (scene/serve env handler {:max-body-bytes 1000})]
+    (doseq [uri (keys errors)
+            raw [(wire/post uri hidden) (wire/chunked uri hidden) (wire/get uri)]]
+      (expect-next env server uris [uri raw]))
+    (expect-next env server uris ["413" (wire/post "/large" (str/join (repeat 30 hidden)))])))

@@ -46,7 +46,7 @@
   "A kept connection that is silent for :idle-timeout-ms is closed."
   [env]
   (let [server (scene/serve env scene/ok {:idle-timeout-ms 200})
-        ;; On a clients/busy machine a client may be too slow itself.
+        ;; On a busy machine a client may be too slow itself.
         c (scene/eventually 4000 #(let [c (scene/client env server)] (when (clients/served? c) c)))]
     (expect c "200" :none)
     (expect-closed c)))

@@ -19,7 +19,7 @@
 
 (def patience-ms
   "How long a client waits for the next byte."
-  4000)
+  6000)
 
 (def quiet-ms
   "How long a case looks for what must not come."

@@ -215,7 +215,8 @@
         (let [now (System/nanoTime)
               first-time (get (swap! start update (Thread/currentThread) #(or % now))
                               (Thread/currentThread))]
-          (when (< (* 1000000 (long ms)) (- now (long first-time))) (throw (IOException. "hung up")))
+          (when (< (* 1000000 (long ms)) (- now (long first-time)))
+            (throw (IOException. "hung up")))
           text)))))
 
 (defn- cuts-after
@@ -233,6 +234,10 @@
 (def ^:private wires
   {:answers-twice (broken/wire identity twice)
    :cuts-long-responses (cuts-after 100000)
+   :continues-what-it-refuses
+   (says #"HTTP/1.1 (413|503)" "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 $1")
+   :continues-only
+   (broken/wire #(str/replace % #"(\r\n\r\n)(abc|3\r\nabc\r\n0\r\n\r\n)$" "$1") identity)
    :keeps-draining-connections (says #"(?i)connection: close" "X-Was: close")
    :continues-within-responses (says "first" "HTTP/1.1 100 Continue\r\n\r\nfirst")
    :no-retry-after (says #"(?i)retry-after" "X-Was")
@@ -368,6 +373,8 @@
          :interrupted-again (broken/handler interrupted-again)
          :reuses-a-thread (reusing-a-thread)
          :bound-handlers (broken/handler (fn [h] (fn [r] (binding [*print-length* 1] (h r)))))
+         :waits-for-bodies (broken/request #(do (.readAllBytes ^InputStream (:body %)) %))
+         :keeps-permits-of-pipelines (limited-by #(< 1 (long %)))
          :fails-when-observed (failing-when-observed)
          :observes-on-the-handlers-thread (observing-on-the-handlers-thread)
          :starts-what-it-answered (starting-what-it-answered)
@@ -555,7 +562,7 @@
    :drops-what-is-pipelined (broken/wire #(if (str/includes? % "/second") "" %) identity)})
 
 (defn- gone-after
-  "Returns a function of a server: its TLS port, at the first n calls, then one where nobody listens."
+  "Returns a function of a server: its TLS port, at the first n calls, then one that is closed."
   [n]
   (let [calls (atom {})]
     (fn [s]

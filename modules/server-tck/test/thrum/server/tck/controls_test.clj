@@ -17,7 +17,8 @@
   {:allows-one [:max-concurrent-zero-throws]
    :always-interrupts [:disconnects-do-not-interrupt-unasked]
    :always-ready [:ready-until-stop]
-   :answers-twice [:async-late-respond-is-ignored :shed-requests-keep-the-framing]
+   :answers-twice [:async-late-respond-is-ignored :errors-leave-the-framing-alone
+                   :shed-requests-keep-the-framing]
    :async-mends [:async-nil-is-500 :async-throw-is-500]
    :believes-forwarded-for [:hops-without-an-address-end-the-walk :remote-addr-is-not-claimed
                             :untrusted-peers-tell-nothing]
@@ -25,12 +26,16 @@
    :bodies-elsewhere [:seq-is-realised-on-a-virtual-thread :stream-is-read-on-a-virtual-thread]
    :bound-handlers [:bindings-do-not-leak-in]
    :bytes-are-seven-bit [:bytes-are-sent]
-   :callbacks-elsewhere [:error-handler-runs-on-a-virtual-thread :observers-run-on-virtual-threads]
+   :callbacks-elsewhere [:error-handler-runs-on-a-virtual-thread
+                         :observers-run-on-virtual-threads]
    :certificates-everywhere [:plain-connections-have-no-certificate]
+   :continues-only [:continue-may-not-be-waited-for]
+   :continues-what-it-refuses [:refused-expectations-are-not-continued]
    :continues-within-responses [:continue-is-not-sent-within-a-response]
    :counts-failures [:failures-return-their-permits :permits-come-back]
    :counts-nothing [:observers-exceptions-are-counted :overdue-handlers-are-counted
                     :served-and-failed-are-counted :state-is-told :status-counts]
+   :cuts-long-responses [:steady-takers-are-served]
    :decodes-queries [:query-is-not-decoded]
    :decodes-uris [:uri-is-not-decoded]
    :drops-date-on-jetty [:handlers-date-is-sent]
@@ -56,18 +61,18 @@
                            :no-content-closes-the-body]
    :h2-allows-one [:h2-runs-many-at-once]
    :h2-black-hole [:h2-endless-headers-are-cut :h2-websockets-are-refused]
+   :h2-cleartext-never [:h2-by-upgrade]
    :h2-cuts-connections [:h2-late-streams-harm-no-neighbour]
+   :h2-dies [:h2-rapid-resets-are-survived]
    :h2-forgives [:h2-connect-is-refused :h2-connection-headers-are-refused
                  :h2-host-must-be-the-authority :h2-paths-have-no-blanks]
-   :h2-cleartext-never [:h2-by-upgrade]
-   :h2-dies [:h2-rapid-resets-are-survived]
    :h2-never [:h2-serves]
    :h2-no-host [:h2-host-in-place-of-authority :h2-requests-have-a-host]
    :h2-no-max-concurrent [:h2-overload-is-503]
    :h2-no-request-timeout [:h2-deadline-is-503]
    :h2-short-bodies [:h2-body-arrives :h2-deadlines-race-with-answers]
    :h2-swallows-body-failures [:h2-failing-body-is-cut]
-   :hangs-up [:silent-handlers-are-not-slow-clients :in-time-is-untouched]
+   :hangs-up [:in-time-is-untouched :silent-handlers-are-not-slow-clients]
    :hangs-up-on-half-closed [:half-closed-clients-are-answered]
    :ignores-raise [:async-respond-after-raise-is-ignored]
    :impatient-on-jetty [:handlers-may-be-slower-than-idle]
@@ -80,6 +85,7 @@
    :keeps-blanks [:header-names-are-lower-case :header-values-are-trimmed]
    :keeps-draining-connections [:draining-closes-connections :draining-closes-new-connections
                                 :in-flight-is-finished]
+   :keeps-permits-of-pipelines [:reset-pipelines-give-their-permits-back]
    :knows-few-spellings [:names-are-checked-in-any-spelling :names-are-known-in-any-spelling]
    :knows-no-capitals [:coding-is-chunked-in-any-case]
    :knows-no-deadline [:deadline-is-inherited]
@@ -93,21 +99,22 @@
    :lengths-are-ints [:length-may-exceed-an-int]
    :lenient [:handler-must-be-callable :options-must-be-a-map :port-in-use-throws
              :port-out-of-range-throws :trusted-proxies-are-addresses
-             :two-servers-do-not-share-a-port :unknown-engine-options-throw :unknown-engine-throws
-             :unknown-host-throws :unknown-options-throw]
-   :lower-cases-by-locale [:header-names-know-no-locale]
+             :two-servers-do-not-share-a-port :unknown-engine-options-throw
+             :unknown-engine-throws :unknown-host-throws :unknown-options-throw]
    :loses-a-place [:lost-connections-give-their-places-back
                    :tls-lost-connections-give-their-places-back]
+   :lower-cases-by-locale [:header-names-know-no-locale]
    :mends-responses [:missing-file-is-500 :nil-response-is-500 :no-map-is-500 :no-status-is-500
                      :wrong-body-is-500 :wrong-header-value-is-500 :wrong-status-is-500]
+   :mends-what-has-no-message [:treacherous-throwables-are-500]
    :merges-slashes [:uri-keeps-double-slashes]
-   :naive [:bare-lf-does-not-end-a-header :connection-headers-are-the-servers
-           :bare-line-ends-end-no-trailers :bare-line-ends-in-values-are-refused
-           :blank-lines-end-no-trailers :connections-are-bounded :endless-headers-are-not-read
-           :endless-trailers-are-refused :garbled-trailers-are-refused
-           :handlers-own-interrupt-does-not-leak :header-names-are-tokens
-           :http-1-0-is-not-asked-to-go-on :idle-connections-are-closed
-           :lost-clients-of-http-1-0-end-long-bodies :line-ends-in-values-are-refused
+   :naive [:bare-lf-does-not-end-a-header :bare-line-ends-end-no-trailers
+           :bare-line-ends-in-values-are-refused :blank-lines-end-no-trailers
+           :connection-headers-are-the-servers :connections-are-bounded
+           :endless-headers-are-not-read :endless-trailers-are-refused
+           :garbled-trailers-are-refused :handlers-own-interrupt-does-not-leak
+           :header-names-are-tokens :http-1-0-is-not-asked-to-go-on :idle-connections-are-closed
+           :line-ends-in-values-are-refused :lost-clients-of-http-1-0-end-long-bodies
            :no-content-has-no-length :silent-bodies-are-given-up :silent-connections-are-closed
            :stated-length-is-kept :upgrade-is-the-servers :wide-chars-in-values-are-no-line-ends]
    :naive-any-coding [:two-codings-are-refused]
@@ -118,7 +125,7 @@
                   :nothing-behind-a-close-is-served]
    :naive-coding-is-chunked [:coding-list-is-refused :empty-coding-is-refused
                              :unknown-coding-is-501]
-   :naive-continue [:continue-is-sent-when-the-body-is-read]
+   :naive-continue [:continue-is-sent-for-chunks :continue-is-sent-when-the-body-is-read]
    :naive-cut-body-throws [:truncated-chunks-are-no-body :truncated-length-is-no-body]
    :naive-events [:events-are-sent-at-once :events-cannot-be-injected :events-have-fields
                   :events-have-their-type :events-reach-http-1-0 :failing-streams-are-cut
@@ -126,7 +133,8 @@
    :naive-folded-headers [:folded-lines-hide-nothing]
    :naive-has-colon [:header-without-a-name-is-refused]
    :naive-has-host [:missing-host-is-refused]
-   :naive-head-is-silent [:head-sends-no-body :head-sends-no-streamed-body]
+   :naive-head-is-silent [:head-has-no-body-of-any-kind :head-sends-no-body
+                          :head-sends-no-streamed-body]
    :naive-host-is-a-host [:endless-hosts-are-refused :hosts-that-are-none-are-refused]
    :naive-host-is-authority [:absolute-form-must-equal-host :user-names-in-targets-are-refused]
    :naive-length-is-digits [:a-list-of-lengths-is-refused :empty-length-is-refused
@@ -139,18 +147,21 @@
    :naive-no-blank-before-colon [:blank-before-the-colon-is-refused]
    :naive-no-coding-on-1-0 [:coding-on-1-0-is-refused]
    :naive-no-connect [:connect-is-refused]
-   :naive-no-content-is-silent [:no-content-has-no-body :not-modified-has-no-body]
+   :naive-no-content-is-silent [:no-content-has-no-body :not-modified-has-no-body
+                                :silent-statuses-have-no-body-of-any-kind]
    :naive-no-control [:control-chars-in-a-value-are-refused :garbled-coding-is-refused]
    :naive-no-cr [:bare-cr-in-a-value-is-refused]
    :naive-no-nul [:nul-in-a-value-is-refused]
    :naive-one-at-a-time [:pipelined-requests-are-answered-in-order
                          :pipelined-requests-run-one-at-a-time]
    :naive-one-host [:two-hosts-are-refused]
-   :naive-one-length [:two-equal-lengths-are-refused :two-lengths-are-refused]
+   :naive-one-length [:nothing-follows-a-refusal :two-equal-lengths-are-refused
+                      :two-lengths-are-refused]
    :naive-one-thread-each [:slow-headers-hold-nobody-up :within-max-concurrent-all-are-served]
    :naive-request-line [:foreign-targets-are-refused :garbled-request-lines-are-refused
                         :tabs-in-the-request-line-are-refused :versions-are-1-0-or-1-1]
-   :naive-skips-unread-body [:bare-lf-does-not-end-the-headers :continue-keeps-the-framing
+   :naive-skips-unread-body [:bare-lf-does-not-end-the-headers
+                             :bodies-answered-early-are-no-requests :continue-keeps-the-framing
                              :unread-body-is-not-a-request]
    :naive-trailers [:trailers-are-not-headers :trailers-are-not-requests]
    :naive-wide-chunks [:chunk-sizes-may-exceed-32-bits :chunk-sizes-may-exceed-an-int]
@@ -159,44 +170,48 @@
    :names-the-host-with-its-port [:hosts-that-are-some-are-served :server-name-is-hosts]
    :nil-is-a-word [:connection-is-kept :head-keeps-a-stated-length :nil-body-is-empty]
    :no-async? [:async-responds-at-once]
+   :no-bodies-on-1-0 [:http-1-0-bodies-arrive]
    :no-content-keys [:content-keys-are-there]
    :no-drain-delay-ms [:draining-goes-on-serving]
    :no-drain-streams-ms [:streams-may-end-later]
-   :no-bodies-on-1-0 [:http-1-0-bodies-arrive]
    :no-empty-bodies [:body-is-always-a-stream]
    :no-empty-seqs [:empty-seq-is-empty :head-does-not-realise-a-seq]
+   :no-forwarded-headers [:malformed-forwarded-is-refused]
+   :no-grace [:steady-bodies-are-served]
+   :no-header-timeout-ms [:slow-headers-are-given-up :trickled-headers-are-given-up]
    :no-health [:other-methods-are-no-probes :probes-are-answered-when-the-server-is-full
                :readiness-ends-with-the-drain]
-   :no-header-timeout-ms [:slow-headers-are-given-up :trickled-headers-are-given-up]
    :no-heartbeat [:silent-streams-have-a-heartbeat]
    :no-interrupt-on-disconnect [:disconnects-are-told :fin-interrupts :rst-interrupts]
    :no-max-body-bytes [:announced-body-too-large-is-413 :chunked-body-too-large-is-413
                        :huge-announcement-is-413-unread :no-more-than-max-body-bytes-is-read
                        :swallowed-413-is-413 :unread-large-body-is-not-the-next-request]
-   :no-max-concurrent [:async-requests-count-until-responded :beyond-max-concurrent-is-503 :never-more-than-max-concurrent]
+   :no-max-concurrent [:async-requests-count-until-responded :beyond-max-concurrent-is-503
+                       :never-more-than-max-concurrent]
    :no-max-header-bytes [:large-headers-are-431 :long-request-line-is-refused
                          :many-headers-are-431]
    :no-max-queued [:beyond-the-queue-is-503 :queued-requests-are-served]
    :no-max-streams [:streams-are-bounded]
    :no-min-bytes-per-second [:observers-hold-no-cut-up :slow-bodies-are-cut :slow-takers-are-cut
                              :slow-takers-of-bytes-are-cut]
-   :no-grace [:steady-bodies-are-served]
    :no-port [:port-zero-picks-one]
-   :no-request-timeout-ms [:async-late-is-503
-                           :deadline-after-commit-cuts :deadline-cuts-what-the-client-does-not-take
-                           :deadline-does-not-wait-for-the-handler :deadline-while-the-body-is-read
+   :no-request-id? [:requests-have-ids :trusted-proxies-give-ids]
+   :no-request-timeout-ms [:async-late-is-503 :deadline-after-commit-cuts
+                           :deadline-cuts-what-the-client-does-not-take
+                           :deadline-does-not-wait-for-the-handler
+                           :deadline-while-the-body-is-read
                            :error-handlers-are-inside-the-deadline :interrupted-io-is-no-success
-                           :observers-are-inside-the-deadline :observers-do-not-delay-the-deadline
-                           :late-handler-is-503 :late-result-is-dropped :queue-time-counts]
+                           :late-handler-is-503 :late-result-is-dropped
+                           :observers-are-inside-the-deadline
+                           :observers-do-not-delay-the-deadline :queue-time-counts]
+   :no-retry-after [:queue-time-is-bounded]
    :no-trusted-proxies [:forwarded-is-read-where-it-is-asked-for
                         :hops-before-an-untrusted-one-are-not-believed :observers-see-the-client
                         :trusted-proxies-tell-the-client]
-   :no-forwarded-headers [:malformed-forwarded-is-refused]
-   :no-request-id? [:requests-have-ids :trusted-proxies-give-ids]
-   :no-retry-after [:queue-time-is-bounded]
    :observes-garbage [:end-tells-status-bytes-and-time :end-tells-that-a-body-failed
                       :end-tells-what-was-thrown :observer-hears-of-shedding
                       :observer-hears-of-start-and-end :observer-hears-of-timeouts]
+   :observes-on-the-handlers-thread [:nothing-is-inherited-by-observers]
    :odd-statuses-are-200 [:status-is-sent]
    :overload-is-503 [:on-overload-may-be-a-function :on-overload-may-be-a-status
                      :on-overload-runs-on-a-virtual-thread :wrong-values-throw]
@@ -206,8 +221,8 @@
    :resolves-dots [:uri-keeps-dots]
    :respond-throws [:async-first-respond-wins]
    :respond-throws-on-garbage [:async-respond-does-not-throw]
-   :reuses-a-thread [:nothing-is-inherited-from-the-starter
-                     :nothing-is-inherited-in-a-pipeline :nothing-is-inherited-on-a-kept-connection
+   :reuses-a-thread [:nothing-is-inherited-from-the-starter :nothing-is-inherited-in-a-pipeline
+                     :nothing-is-inherited-on-a-kept-connection
                      :nothing-is-inherited-with-a-deadline]
    :reuses-a-thread-on-jetty [:h2-requests-inherit-nothing :ws-callbacks-inherit-nothing]
    :ring-bodies-are-printed [:ring-bodies-failing-are-cut :ring-bodies-failing-at-once-are-500
@@ -221,49 +236,48 @@
    :single-blanks [:headers-are-sent]
    :slow-shutdown [:streams-end-in-time :stubborn-handlers-do-not-stop-the-stop
                    :timeout-cuts-what-has-begun :timeout-interrupts :timeout-interrupts-callbacks]
+   :starts-what-it-answered [:answered-requests-never-start :queued-too-long-never-starts]
    :stop-does-nothing [:idle-connections-end-with-the-server :kept-connections-get-503
                        :listener-closes-after-the-delay :port-is-free-after-stop :stop-returns]
    :stop-joins [:stop-inside-a-handler]
    :stop-throws-twice [:stop-is-idempotent]
-   :streams-stay-open [:body-is-closed-when-the-client-goes :failing-stream-is-closed
-                       :stream-is-sent-and-closed]
    :streams-hold-the-stop [:streams-end-with-the-server :stubborn-streams-are-cut
                            :stuck-streams-are-cut]
+   :streams-stay-open [:body-is-closed-when-the-client-goes :failing-stream-is-closed
+                       :stream-is-sent-and-closed]
    :strings-are-latin-1 [:string-is-utf-8]
    :strings-are-streamed [:transfer-encoding-is-the-servers :two-lengths-are-not-sent
                           :wrong-lengths-are-not-sent]
    :strings-are-utf-8 [:string-follows-its-charset]
-   :swallows-body-failures [:body-failing-under-a-length-is-cut :eof-delimited-body-failing-is-reset
+   :swallows-body-failures [:body-failing-under-a-length-is-cut
+                            :eof-delimited-body-failing-is-reset :nothing-follows-a-cut
                             :seq-failing-at-once-is-500 :stream-failing-at-once-is-500
                             :stream-failing-half-way-is-cut]
    :tasks-are-lazy [:tasks-end-with-their-exchange]
    :tells-the-peer-with-its-port [:remote-addr-is-the-peers]
    :tells-what-was-thrown [:error-handler-answers :error-handler-may-fail
                            :error-handler-may-return-garbage :error-is-500 :exception-is-500]
-   :trailers-are-headers [:trailers-frame-nothing]
-   :trailers-end-at-a-fold [:folded-trailers-hide-nothing]
    :throwing-wins [:async-body-may-come-slowly :async-throw-after-respond-is-ignored]
    :tiny-bodies [:body-of-the-limit-is-served]
    :tiny-headers [:headers-within-the-bound-are-served]
+   :tls-another-context [:tls-by-context]
    :tls-certificates-are-lists [:client-certificate-is-one]
+   :tls-dies-of-garbage [:tls-garbage-is-survived]
    :tls-is-http [:tls-serves]
    :tls-knows-names [:tls-serves-any-host]
    :tls-lenient [:tls-missing-store :tls-wrong-password]
    :tls-needs-all [:client-certificate-is-wanted]
    :tls-needs-none [:client-certificate-is-needed]
-   :tls-another-context [:tls-by-context]
-   :tls-dies-of-garbage [:tls-garbage-is-survived]
    :tls-not-alone [:tls-alone]
-   :starts-what-it-answered [:answered-requests-never-start :queued-too-long-never-starts]
-   :observes-on-the-handlers-thread [:nothing-is-inherited-by-observers]
-   :mends-what-has-no-message [:treacherous-throwables-are-500]
-   :cuts-long-responses [:steady-takers-are-served]
    :tls-swallows-body-failures [:tls-failing-body-is-cut]
+   :trailers-are-headers [:trailers-frame-nothing]
+   :trailers-end-at-a-fold [:folded-trailers-hide-nothing]
    :unheard-streams [:streams-beyond-the-deadline-are-cancelled
                      :streams-of-clients-that-have-gone-are-cancelled]
    :unknown-methods-are-get [:method-of-ones-own]
    :upper-case-methods [:method-is-a-keyword]
    :vars-are-read-once [:a-var-is-looked-up-at-each-request]
+   :waits-for-bodies [:early-answers-arrive]
    :waits-for-respond [:async-raise-is-500 :async-raise-later-is-500]
    :ws-any-origin [:ws-foreign-origins-are-refused :ws-listed-origins-are-let-in]
    :ws-any-size [:ws-large-messages-are-refused]
@@ -274,8 +288,8 @@
    :ws-closes-twice [:ws-close-is-answered :ws-lost-clients-are-closed]
    :ws-closes-with-1000 [:ws-server-may-close]
    :ws-forgets-the-protocol [:ws-subprotocol-is-offered :ws-subprotocol-is-told]
-   :ws-holds-the-stop [:ws-silent-clients-do-not-stop-the-stop]
    :ws-hangs-up [:ws-outlives-the-deadline]
+   :ws-holds-the-stop [:ws-silent-clients-do-not-stop-the-stop]
    :ws-late-pongs [:ws-pings-are-the-listeners]
    :ws-masks-frames [:ws-unmasked-frames-are-refused]
    :ws-mends-responses [:ws-refused-by-the-handler]

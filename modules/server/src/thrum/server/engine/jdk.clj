@@ -440,6 +440,8 @@
           "the JDK's own refusals carry a fixed phrase, as URISyntaxException thrown"
           :http-1-0-is-not-asked-to-go-on
           "the JDK answers Expect: 100-continue whatever the version"
+          :refused-expectations-are-not-continued
+          "the JDK answers Expect: 100-continue before its handler sees the request"
           :garbled-coding-is-refused "the JDK trims control characters around a header's value"
           :chunk-sizes-may-exceed-32-bits
           "the JDK counts a chunk's size in 32 bits, and keeps it to itself"
