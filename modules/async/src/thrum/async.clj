@@ -26,18 +26,18 @@
   "Takes a value from the port, blocking until there is one. Returns it, or nil when the port is
   closed and empty.
 
-  A cancel of the work it stands in throws CancellationException, an interrupt InterruptedException,
-  and then nothing has been taken, and no place is left in the port's queue: the next put is not
-  lost. A take that has come about returns its value, and the interrupt stays for the next wait.
-  Already cancelled or interrupted, it throws without a look at the port. On a thread that
+  A cancel of the calling thread's work throws CancellationException, an interrupt
+  InterruptedException. Then nothing has been taken, and nothing is left in the port's queue: the
+  next put is not lost. A committed take returns its value, and the interrupt stays for the next
+  wait. Already cancelled or interrupted, it throws and does not touch the port. On a thread that
   core.async marks as one of its go blocks (with its go-checking; before 1.7 always) it throws
   IllegalStateException instead of waiting."
   [port]
   (port/take!! port))
 
 (defn >!!
-  "Puts v, which is not nil, into the port, blocking until that accepts it. Returns true, or false
-  when the port is closed.
+  "Puts v, which is not nil, into the port, blocking until the port accepts it. Returns true, or
+  false when the port is closed.
 
   On a cancel or an interrupt it has either delivered v and returns true, with the interrupt kept,
   or it has withdrawn v and throws, as <!! does. IllegalArgumentException for nil."
@@ -56,9 +56,9 @@
 (defn alts!!
   "Completes at most one of the operations, each a port to take from or [port value] to put,
   blocking until one can be. Returns [value port]; the value of a put is true, or false when the
-  port is closed, or [v :default] of the option. A cancel or an interrupt withdraws all of them and
-  throws, as <!! does. No operation at all, a put of nil anywhere among them, which core.async
-  refuses before it begins any too, and any other option are :thrum/invalid.
+  port is closed, or [v :default] of the option. A cancel or an interrupt withdraws all of them
+  and throws, as <!! does. Throws :thrum/invalid, before it begins any, for no operation at all, a
+  put of nil among them, or an unknown option.
 
   Options, behind the operations:
     :priority - whether the operations are tried in their order, and not in any (true or
@@ -109,10 +109,10 @@
         ...)
 
   The scope does not wait for it: when the body of with-scope and its forks have ended, or the scope
-  is cancelled, the process is cancelled and joined, and its channels are closed. Whoever needs what
-  it does before that waits for its channel. A process that fails cancels the scope, as a fork does.
-  Returns a channel that delivers the value, unless it is nil, or the Throwable of the body, and
-  closes; where the process was cancelled it only closes. Throws :thrum/invalid and :thrum/closed as
+  is cancelled, the process is cancelled and joined, and its channels are closed. To need its
+  result, wait for its channel. A process that fails cancels the scope, as a fork does. Returns a
+  channel that delivers the value of the body, unless it is nil, or its Throwable, and closes. If
+  the process was cancelled, the channel only closes. Throws :thrum/invalid and :thrum/closed as
   fork does.
 
   Options, where a map or a symbol comes first and more follows:
@@ -138,17 +138,18 @@
   thread, and puts the results into `to` in the order of the items: core.async's pipeline-blocking
   with its arguments, or with a map of options after `from`.
 
-  Exactly n calls run at once, as long as there are items, and results are taken; an item is taken
-  only when its call can start. At most :window items, 8 n unless told, as in pmap, have been taken
-  beyond the one whose results are being put. When `to` is closed nothing more is taken, not even
-  one item, and the calls that run are interrupted. When `from` is closed, the pipeline ends after
-  the last result has been taken, and closes `to`. A pipeline whose `to` nobody takes from holds no
-  thread. Called inside a scope it belongs to that, and is cancelled by its end.
+  Exactly n calls run at once, as long as there are items and results are taken; an item is taken
+  only when its call can start. At most :window items, 8 n by default, as in pmap, have been taken
+  beyond the one whose results are being put. When `to` is closed, not one more item is taken, and
+  the running calls are interrupted. When `from` is closed, the pipeline ends after the last
+  result has been taken, and closes `to`. While no result is taken, it holds no thread. Called
+  inside a scope, it belongs to the scope, whose end cancels it.
 
-  xf is applied to each item by itself: it may give several results or none; one that ends early
-  ends the item, not the pipeline. A nil result is an error. Where xf throws, the throwable goes to
-  ex-handler, whose value goes on in its place, unless it is nil; without one, to the uncaught
-  exception handler of its thread. What ex-handler throws goes there too.
+  xf is applied to each item by itself: it may have several results or none. Early termination
+  ends the item, not the pipeline. A nil result is an error. If xf throws, the throwable goes to
+  ex-handler, whose value is the result in its place, unless it is nil. Without an ex-handler the
+  throwable goes to the uncaught exception handler of its thread; so does one that ex-handler
+  throws.
 
   Options, in place of close? and ex-handler:
     :close? - whether `to` is closed at the end (true or false; default true)
@@ -167,10 +168,10 @@
       (a sequential collection of java.lang.ScopedValues, on JDK 25 or newer; default none)
 
   Returns a channel that closes when all has ended. With a map of options it delivers before that
-  the :close's Throwable, or {:taken items, :put values, :dropped items of a nil result, :failed
-  throwables}. A throwable that a channel throws, such as an AssertionError for more than 1024 puts
-  that wait, ends the pipeline and is delivered in any case. Wrong arguments throw :thrum/invalid,
-  in a scope that has ended :thrum/closed."
+  the Throwable that ended it, by :on-error :close, or {:taken items, :put values, :dropped items
+  of a nil result, :failed throwables}. A throwable of a channel, such as an AssertionError for
+  more than 1024 waiting puts, ends the pipeline and is delivered in any case. Wrong arguments
+  throw :thrum/invalid; a scope that has ended, :thrum/closed."
   ([n to xf from] (pipeline-blocking n to xf from true))
   ([n to xf from close?-or-options] (pipeline :blocking n to xf from [close?-or-options]))
   ([n to xf from close? ex-handler] (pipeline :blocking n to xf from [close? ex-handler])))
@@ -191,8 +192,8 @@
   ([n to f from close? ex-handler] (pipeline :fn n to f from [close? ex-handler])))
 
 (defn upipeline
-  "As pipeline-blocking, in the order of completion: a slow item holds up no other. The channel that
-  it returns always delivers the totals, or the Throwable that has ended it; with :on-error :close
+  "As pipeline-blocking, in the order of completion: a slow item delays no other. The channel that
+  it returns always delivers the totals, or the Throwable that ended it; with :on-error :close
   that is the first in time."
   ([n to xf from] (upipeline n to xf from {}))
   ([n to xf from close?-or-options] (pipeline :unordered n to xf from [close?-or-options]))
@@ -201,19 +202,19 @@
 ;; Bridges
 
 (defn chan->reducible
-  "Returns what the channel delivers until it is closed, as something that can be reduced, and be a
-  seq, without chunks: for transduce, into, doseq and the map family. Takes as <!! does, one value
-  at a time, when it is asked for; a reduction that ends early leaves the rest in the channel. It
-  reads the channel, which has no second time."
+  "Returns the channel's values, up to its close, as something that can be reduced, or be a seq
+  without chunks: for transduce, into, doseq and the map family. It takes as <!! does, one value
+  at a time and on demand: a reduction that ends early leaves the rest in the channel. Values are
+  taken once: a second reduction gets only what is left."
   [ch]
   (port/reducible ch))
 
 (defn pmap->chan
   "Returns a channel of the results of thrum.core/pmap over coll, in order, with room for limit of
   them, that closes after the last. nil results are left out. A failure is delivered as its
-  Throwable before the end, see <?!!. Closing the channel ends it at the next result: what runs is
-  cancelled. It belongs to the scope that it was called in; its thread waits until the results are
-  taken or that is closed. limit: as in pmap, an integer or a map of options."
+  Throwable before the end, see <?!!. Closing the channel ends it at the next result and cancels
+  the running calls. It belongs to the scope in which it was called. Its thread waits until the
+  results are taken or the channel is closed. limit: as in pmap, an integer or a map of options."
   [limit f coll]
   (let [options (options/fan-out limit)
         ch (async/chan (:limit options))
@@ -223,8 +224,8 @@
     ch))
 
 (defn task->chan
-  "Returns a channel that delivers the value of a future (a java.util.concurrent.Future) when it is
-  done, unless that is nil, or its Throwable, and closes. A cancelled one delivers a
+  "Returns a channel that delivers the value of a java.util.concurrent.Future when it is done,
+  unless the value is nil, or its Throwable, and closes. A cancelled future delivers a
   CancellationException."
   [task]
   (options/instance Future "a java.util.concurrent.Future" task)
@@ -233,9 +234,9 @@
                   (catch ExecutionException e (throw (or (ex-cause e) e))))))
 
 (defn chan->task
-  "Returns a future of the channel's next value, nil when that is closed: deref of a Throwable
-  throws ExecutionException with it as the cause. It takes the value as soon as there is one, on no
-  thread of its own. future-cancel withdraws it from the channel, or returns false: no value is lost
-  to a cancelled one."
+  "Returns a future of the channel's next value, nil when the channel is closed. deref of a
+  Throwable throws ExecutionException with it as the cause. The future takes the value as soon as
+  there is one, and holds no thread. future-cancel withdraws it from the channel, or returns
+  false: a cancelled future loses no value."
   [ch]
   (promised/next-value (settings/port impl/ReadPort "a channel to take from" ch)))

@@ -28,18 +28,19 @@
 (set! *warn-on-reflection* true)
 
 (def ^:dynamic *wrap*
-  "A function from thunk to thunk, called on the starting thread for every task; the task runs what
-  it returns, which calls its thunk at most once: as it begins, the thunk lets go of what it works
-  on. The place for logging contexts, OpenTelemetry and the like. nil, the default, wraps nothing.
-  Anything else, and a wrap that returns no function, is :thrum/invalid where a task is to start."
+  "A function from thunk to thunk, called on the starting thread for every task: the place for
+  logging contexts, OpenTelemetry and the like. The task runs the thunk that it returns. That thunk
+  calls the one it was given at most once: as the body begins, it lets go of the item it works on.
+  nil, the default, wraps nothing. Anything else that is not a function, and a wrap that does not
+  return a function, is :thrum/invalid where a task is to start."
   nil)
 
 ;; Tasks
 
 (defmacro thread
   "Starts a virtual thread that runs the body, detached from any scope, in the caller's dynamic
-  bindings. Returns the java.lang.Thread. What the body throws goes to the thread's uncaught
-  exception handler."
+  bindings. Returns the java.lang.Thread. A throwable goes to the thread's uncaught exception
+  handler."
   [& body]
   `(task/thread! (context/capture *wrap* nil)
                  (task/unique-name "thread")
@@ -75,15 +76,15 @@
                       f))
 
 (defmacro with-executor
-  "Runs the body with an ExecutorService bound to the symbol, which runs every task on a virtual
-  thread of its own, and returns the body's value when all tasks have ended.
+  "Runs the body with an ExecutorService bound to the symbol, and returns the body's value when all
+  tasks have ended. The executor runs every task on a virtual thread of its own.
 
       (with-executor [exe] (future-via [exe] ...))
       (with-executor [exe {:on-exit :cancel}] ...)
 
-  If the body throws or is interrupted, the tasks are cancelled and joined, then it is rethrown.
-  Work that ignores its interrupt delays the return. When the body has ended, the executor refuses
-  work with RejectedExecutionException, also from its own tasks.
+  If the body throws or is interrupted, the tasks are cancelled and joined, then the throwable is
+  rethrown. Work that ignores its interrupt delays the return. When the body has ended, the executor
+  refuses work with RejectedExecutionException, also from its own tasks.
 
   Options:
     :on-exit - whether the tasks that still run when the body has ended are joined, or
@@ -107,7 +108,7 @@
       (future-via [executor] body...)
 
   On an executor that is not with-executor's, the task restores the worker's binding frame and
-  leaves no interrupt of its own behind; whether it ever runs is up to that executor: if a pool
+  leaves no interrupt of its own behind. Whether it ever runs is up to that executor: if a pool
   drops it, deref of the task waits for ever. Throws :thrum/invalid, and RejectedExecutionException
   where the executor does."
   [binding & body]
@@ -142,11 +143,11 @@
   "Returns a lazy seq of f of the items, in the order of the input, computed by at most `limit`
   tasks at once. Without a collection it returns a transducer.
 
-  While a consumer waits, the tasks run `limit` wide: no item waits for a chunk, or, as far as the
-  window reaches, for a slow one before it. The consumer is the thread that realises the seq: it
-  starts the tasks, also while it waits. When it asks for an element that is ready, at most one more
-  starts, and only if its item is at hand; between requests nothing does. The source is touched by
-  this thread only, one item at a time beyond its own chunks.
+  The consumer is the thread that realises the seq. It starts the tasks, also while it waits: then
+  `limit` of them run. No item waits for a chunk, or, as far as the window reaches, for a slow item
+  before it. Taking a ready element starts at most one task, and only if its item is at hand.
+  Between takes nothing starts. Only the consumer touches the source, one item at a time beyond the
+  source's own chunks.
 
   limit: a positive integer, or a map of options:
     :limit - how many tasks may run at once (a positive integer)
@@ -159,25 +160,25 @@
     :scoped-values - bound in each task to what they are bound to at the call, or at the fork
       (a sequential collection of java.lang.ScopedValues, on JDK 25 or newer; default none)
 
-  Where f failed, the element throws the original throwable, after the elements before it; the tasks
-  after it are cancelled at once and have ended when it throws. Other failures ride as suppressed,
-  with an ex-info {:type :thrum/context, :task name, :index i, :dropped n}. An interrupt of the
-  consumer cancels and joins the tasks and is thrown as InterruptedException. When the scope that it
-  was called in has ended, realising further throws :thrum/closed. An abandoned seq starts nothing
-  more; what runs ends by itself. Wrong arguments throw :thrum/invalid at the call.
+  If f fails, its element throws the original throwable, after the elements before it. The tasks
+  after it are cancelled at once, and have ended when it throws. Other failures are suppressed on
+  it, with an ex-info {:type :thrum/context, :task name, :index i, :dropped n}. An interrupt of the
+  consumer cancels and joins the tasks and is thrown as InterruptedException. After the end of the
+  scope in which pmap was called, realising further throws :thrum/closed. An abandoned seq starts
+  nothing more; running tasks end by themselves. Wrong arguments throw :thrum/invalid at the call.
 
   The transducer takes the context of the thread that starts the process. Results leave on the next
-  input or at completion. When a downstream step returns reduced or throws, or f fails, what runs is
-  cancelled and joined. A process that just stops, by a throwing source or an abandoned sequence,
-  leaves at most `limit` calls to run out."
+  input or at completion. When a downstream step returns reduced or throws, or f fails, the running
+  tasks are cancelled and joined. A process that just stops, by a throwing source or an abandoned
+  sequence, leaves at most `limit` calls to run out."
   ([limit f]
    (transducer (fan-out-options :ordered "pmap" limit) f))
   ([limit f coll & colls]
    (results (fan-out-options :ordered "pmap" limit) f (cons coll colls))))
 
 (defn upmap
-  "As pmap, in the order of completion. After a failure it delivers what was completed before, then
-  throws it."
+  "As pmap, in the order of completion. After a failure it delivers the results that were ready
+  before, then throws the failure."
   ([limit f]
    (transducer (fan-out-options :as-completed "upmap" limit) f))
   ([limit f coll & colls]
@@ -185,9 +186,9 @@
 
 (defn fmap
   "As pmap, but the elements are the tasks themselves, in the order of the input, at most limit of
-  them running. Realising an element starts up to limit - 1 tasks after it. A failure stops nobody:
-  each task's outcome is the caller's to handle. As a transducer whose process stops early it
-  cancels what runs, and so what it has handed out."
+  them running. Realising an element starts up to limit - 1 tasks after it. A failure cancels
+  nothing: each task's outcome is the caller's to handle. As a transducer whose process stops early
+  it cancels the running tasks, and so tasks that it has returned."
   ([limit f]
    (transducer (fan-out-options :as-started "fmap" limit) f))
   ([limit f coll & colls]
@@ -205,15 +206,15 @@
 
 (defn pmapv
   "Returns a vector of f of the items, in the order of the input, computed by at most limit tasks at
-  once. The first failure in time cancels and joins the others and is thrown. When it returns or
-  throws, nothing of its own is running. limit as in pmap, without :window. A single collection may
-  be anything that can be reduced."
+  once. The first failure in time cancels and joins the other tasks and is thrown. When pmapv
+  returns or throws, none of its tasks runs. limit as in pmap, without :window. A single collection
+  may be anything that can be reduced."
   [limit f coll & colls]
   (fanout/vector-of-results (eager-options "pmapv" limit) (options/mapped f) (cons coll colls)))
 
 (defn prun!
-  "Calls f on every item for its effects, at most limit at once; returns nil. Otherwise as pmapv; a
-  result of `reduced` is no reason to stop."
+  "Calls f on every item for its effects, at most limit at once; returns nil. Otherwise as pmapv. A
+  reduced result does not stop it."
   [limit f coll]
   (fanout/run! (eager-options "prun" limit) (options/mapped f) coll))
 
@@ -257,7 +258,7 @@
 
 (defn pcalls
   "Calls the functions without arguments all at once, each in a task. When all have ended, returns
-  their values as a lazy seq, which throws where one failed; a failure stops nobody."
+  their values as a lazy seq, which throws where one failed. A failure cancels nothing."
   [& fs]
   (joiner/calls (in-context {:name "pcalls"}) (mapv options/function fs)))
 
@@ -288,11 +289,13 @@
       (with-scope [s] (let [u (fork s (user id)) c (fork s (cart id))] [@u @c]))
       (with-scope [s {:name \"checkout\" :timeout-ms 2000}] ...)
 
-  A fork that fails cancels the others and interrupts the body; so does a body that throws or is
-  interrupted. When all have ended, the first failure in time is thrown, the original throwable,
-  with the others as suppressed. What was thrown only because of the cancel is dropped. Work that
-  ignores its interrupt delays the return. An interrupt of the scope's own does not outlive the
-  form.
+  A fork that fails cancels the other forks and interrupts the body. A body that throws or is
+  interrupted cancels the forks. When all have ended, the first failure in time is thrown, the
+  original throwable, with the others suppressed. Throwables that only the cancel caused are
+  dropped.
+
+  Work that ignores its interrupt delays the return. An interrupt that the scope has sent does not
+  outlive the scope.
 
   Options:
     :name - the name of the threads, followed by a number for the call and one for the task;
@@ -310,23 +313,22 @@
     `(with-scope-call ~(or options {}) (^{:once true} fn* [~scope] ~@body))))
 
 (defn fork-call
-  "Starts f as a task of the scope, with fork's options; see fork."
+  "Starts f as a task of the scope, with the options of fork; see there."
   ([scope f] (scope/fork! (scope/checked scope) nil (options/function f)))
   ([scope options f]
    (let [scope (scope/checked scope)]
      (scope/fork! scope (options/check options [:name :daemon?]) (options/function f)))))
 
 (defmacro fork
-  "Starts a task of the scope that runs the body, and returns it; with options where a map, or a
-  symbol that stands for one, comes first and more follows. Options that another expression makes
-  are for fork-call.
+  "Starts a task of the scope that runs the body, and returns it. Options are a map, or a symbol
+  that stands for one, before the body; see fork-call, which takes any expression.
 
       (fork s (user id))
       (fork s {:name \"poll\" :daemon? true} (poll))
 
   The task is as future's, but belongs to the scope and has the deadline of its caller. Only the
-  scope's body and its tasks may fork into it: other threads get :thrum/invalid, and after the
-  scope's end all threads :thrum/closed.
+  scope's body and its tasks may fork into it: another thread gets :thrum/invalid, and after the
+  scope's end every thread :thrum/closed.
 
   Options:
     :name - the name of the threads, followed by a number for the call and one for the task;
@@ -338,10 +340,11 @@
     `(fork-call ~scope ~options (^{:once true} fn* [] ~@body))))
 
 (defn use!
-  "Has x closed when the scope ends: after its forks, last in, first out, protected from cancels; by
-  (close x), without it by java.lang.AutoCloseable's close. Returns x. A failed close rides on what
-  the scope throws, or is thrown. Into a scope that has ended, or from a thread that does not work
-  for it, x is closed at once and :thrum/closed or :thrum/invalid thrown."
+  "Has x closed when the scope ends, by (close x), or without close by java.lang.AutoCloseable's.
+  Returns x. Closing begins after the forks have ended, last in, first out, and no cancel disturbs
+  it. A failed close is suppressed on the scope's failure, or else thrown. After the scope's end, or
+  from a thread that does not work for the scope, x is closed at once and :thrum/closed or
+  :thrum/invalid thrown."
   ([scope x]
    (use! scope
          (options/instance AutoCloseable "a java.lang.AutoCloseable, or a function that closes" x)
@@ -389,22 +392,23 @@
 
 (defmacro race
   "Evaluates the forms at once, each in a task; returns or throws what the first to end did. The
-  others are cancelled, and have ended when it returns. At least one form, else :thrum/invalid."
+  other tasks are cancelled, and have ended when race returns. At least one form, else
+  :thrum/invalid."
   [& forms]
   `(race-call ~(as-functions forms)))
 
 (defmacro any
   "Evaluates the forms at once, each in a task, and returns the value of the first to succeed. The
-  others are cancelled, and have ended when it returns. When all have failed, the first failure is
-  thrown, the others suppressed. At least one form, else :thrum/invalid."
+  other tasks are cancelled, and have ended when any returns. When all have failed, the first
+  failure is thrown, with the others suppressed. At least one form, else :thrum/invalid."
   [& forms]
   `(any-call ~(as-functions forms)))
 
 (defmacro settle
   "Evaluates the forms at once, each in a task, and returns a vector of how they ended: {:value v},
-  {:error e} or {:cancelled reason}. A failure stops nobody. When the caller's work is cancelled
-  meanwhile, by a deadline for instance, the tasks are, and those which had ended keep their
-  outcomes; the caller's next wait throws. An interrupt is thrown as InterruptedException."
+  {:error e} or {:cancelled reason}. A failure cancels nothing. If the caller's work is cancelled
+  meanwhile, by a deadline for instance, the running tasks are cancelled, and the outcomes of the
+  others stay; the caller's next wait throws. An interrupt is thrown as InterruptedException."
   [& forms]
   `(settle-call ~(as-functions forms)))
 
@@ -436,25 +440,26 @@
       (with-timeout 200 (fetch url))
       (with-timeout [200 :late] (fetch url))
 
-  At the deadline the body's thread is interrupted and what the body started in tasks is cancelled;
-  when all that has ended, :thrum/timeout is thrown, with what the body threw as its cause, or the
-  fallback's value returned. Tasks started inside, and forms nested inside, inherit the deadline:
-  the earliest wins, and a fallback answers for its own deadline only. A body that returns a value
-  is not late, and one that fails for a reason of its own throws that. 0 ms never runs the body. A
-  lazy seq of pmap's must be realised inside. Costs well below a microsecond more than the body.
-  Throws :thrum/invalid."
+  At the deadline the body's thread is interrupted and the tasks that the body started are
+  cancelled. When all that has ended, :thrum/timeout is thrown, with the body's throwable as its
+  cause, or the fallback's value is returned. Tasks and scopes inside inherit the deadline: the
+  earliest wins, and a fallback stands for its own deadline only. A body that returns a value is not
+  late, and a failure of the body's own is thrown as it is. 0 ms never runs the body. Realise a lazy
+  seq of pmap's inside. Costs well below a microsecond more than the body. Throws :thrum/invalid."
   [ms & body]
   (within `with-timeout-call ms body))
 
 (defmacro with-deadline
-  "As with-timeout, until a java.time.Instant: (with-deadline instant ...), (with-deadline [instant
-  fallback] ...)."
+  "As with-timeout, until a java.time.Instant:
+
+      (with-deadline instant (fetch url))
+      (with-deadline [instant :late] (fetch url))"
   [instant & body]
   (within `with-deadline-call instant body))
 
 (defn remaining-ms
   "Returns how many ms the calling thread's work has until its deadline, at least 0; nil without a
-  deadline. What a client library without knowledge of deadlines can take as its timeout."
+  deadline. For the timeout of a client library that knows nothing of deadlines."
   []
   (when-some [deadline (some-> (place/current-group) group/deadline)]
     (max 0 (quot (deadline/nanos-until deadline) 1000000))))
@@ -473,11 +478,11 @@
 ;; Cancel
 
 (defn cancel!
-  "Cancels a task or a scope: its state says so for good, with the reason (default, for nil and
-  false too: :cancelled), and its threads are interrupted, each once. Returns whether it had an
-  effect. Every wait of Thrum's in cancelled work throws java.util.concurrent.CancellationException,
-  whose cause carries {:type :thrum/cancelled, :reason reason}, where a reason that is not small is
-  given as text. It does not wait for the work to end."
+  "Cancels a task or a scope: its state says so for good, with the reason (default, also for nil and
+  false: :cancelled), and its threads are interrupted, each once. Returns whether it had an effect.
+  Does not wait for the work to end. Every wait of Thrum's in cancelled work throws
+  java.util.concurrent.CancellationException, whose cause carries {:type :thrum/cancelled, :reason
+  reason}; a reason that is not small stands there as text."
   ([x] (cancel! x :cancelled))
   ([x reason]
    (let [reason (or reason :cancelled)]
@@ -487,7 +492,7 @@
        (options/instance Task "a task or a scope" x)))))
 
 (defn cancelled?
-  "Tells whether a task or a scope, or without an argument the calling thread's work, is cancelled."
+  "True if the task or scope, or without an argument the calling thread's work, is cancelled."
   ([] (some? (wait/cancel-reason)))
   ([x]
    (condp instance? x
@@ -504,13 +509,11 @@
 ;; Limits
 
 (defn limiter
-  "Returns a limiter: how many may do something at once, shared by all who use it. Permits are
-  handed out in the order of asking. clojure.datafy/datafy shows {:permits n, :in-use n, :waiting n,
-  :rejected n, ...}.
+  "Returns a limiter: how many may do something at once, shared by all its users. Permits are
+  granted in the order of asking. clojure.datafy/datafy shows {:permits n, :in-use n, :waiting n,
+  :rejected n, ...}. Throws :thrum/invalid.
 
       (def db (limiter 20 {:queue 100, :wait-ms 50}))
-
-  Throws :thrum/invalid.
 
   Options:
     :queue - how many may wait for a permit (an integer, not negative; default no bound)
@@ -521,18 +524,18 @@
   ([permits options] (limit/limiter permits options)))
 
 (defn acquire!
-  "Returns a permit of the limiter, a java.lang.AutoCloseable that the caller has to return, by
-  release!, on any thread. Waits where none is free. Throws :thrum/rejected when the queue is full
-  or :wait-ms have passed; :thrum/deadlock when with-permits around it hold all permits;
-  CancellationException and InterruptedException, as every wait. with-permit needs no release!. As
-  any thread may return a permit, waiting for one's own is no deadlock: a dispatcher may acquire
-  what its tasks release."
+  "Returns a permit of the limiter, a java.lang.AutoCloseable. Waits where none is free. The caller
+  has to return the permit by release!, on any thread; with-permit does that by itself. Throws
+  :thrum/rejected when the queue is full or :wait-ms have passed; :thrum/deadlock when with-permits
+  around it hold all permits; CancellationException and InterruptedException, as every wait.
+  Waiting for a permit that acquire! gave to the same thread is no deadlock, since any thread may
+  return it: a dispatcher may acquire what its tasks release."
   [limiter]
   (limit/acquire! (options/instance Limiter "a limiter" limiter)))
 
 (defn release!
-  "Returns a permit to its limiter. Throws :thrum/invalid when it has been returned before; then
-  nothing else happens."
+  "Returns a permit to its limiter. Throws :thrum/invalid, without an effect, when it has been
+  returned before."
   [permit]
   (limit/release! (options/instance Permit "a permit" permit)))
 
@@ -542,7 +545,8 @@
 (defmacro with-permit
   "Runs the body on the calling thread while it holds a permit of the limiter; see acquire! for how
   it waits and what it throws. Tasks that the body starts do not have the permit. Nested in itself
-  it takes another permit; where its own permits are all there are it throws :thrum/deadlock.
+  it takes another permit, and throws :thrum/deadlock if the thread's own permits are all there
+  are.
 
       (with-permit db (query ...))"
   [limiter & body]
@@ -551,8 +555,7 @@
 ;; Retries
 
 (def ^{:arglists '([base-ms max-ms])} exponential
-  "Returns an endless schedule whose waits double from base-ms on and stay at max-ms once they would
-  be longer."
+  "Returns an endless schedule: base-ms, 2 base-ms, 4 base-ms ..., none longer than max-ms."
   retry/exponential)
 
 (def ^{:arglists '([ms])} constant
@@ -560,14 +563,12 @@
   retry/constant)
 
 (def ^{:arglists '([schedule] [uniform schedule])} jitter
-  "Returns the schedule with each wait replaced by a random one, from 0 to the whole of it, drawn
-  anew whenever it is walked through. uniform: a function from n to an integer from 0 to n, in place
-  of the JDK's."
+  "Returns the schedule with each wait replaced by a random one, from 0 up to the wait itself, drawn
+  anew at each walk. uniform: a function from n to an integer from 0 to n, in place of the JDK's."
   retry/jitter)
 
 (def ^{:arglists '([total-ms schedule])} max-elapsed
-  "Returns the schedule up to the first wait with which the sum of the waits would be more than
-  total-ms."
+  "Returns the schedule up to the first wait that would bring the sum of the waits above total-ms."
   retry/max-elapsed)
 
 (defn ^:no-doc retry-call [options f]
@@ -591,17 +592,17 @@
   [options & body]
   `(retry-call ~options (fn* [] ~@body)))
 
-;; What cannot be interrupted
+;; Calls that no interrupt ends
 
 (defn ^:no-doc abandon-call [on-abandon f]
   (abandon/call on-abandon f))
 
 (defmacro abandon-on-interrupt
-  "Runs the body, a call that does not hear an interrupt (a file read, old JDBC), on a platform
-  thread of its own, and returns its value or throws what it threw. When the caller is cancelled or
-  interrupted meanwhile, it is freed at once by CancellationException or InterruptedException; the
-  body runs out, its result is dropped, and on-abandon, a function of no arguments, is called on
-  another thread: to close what the body hangs on, for instance. Costs some 100 microseconds.
+  "Runs the body, a call that no interrupt ends (a file read, old JDBC), on a platform thread of its
+  own, and returns its value or throws its throwable. If the caller is cancelled or interrupted
+  meanwhile, it leaves at once with CancellationException or InterruptedException. The body then
+  runs out and its result is dropped; on-abandon, a function of no arguments, is called on another
+  thread: it may close what blocks the body. Costs some 100 microseconds.
 
       (abandon-on-interrupt #(.close connection) (query connection))"
   [on-abandon & body]
@@ -614,7 +615,7 @@
 
 (defn fd-limit
   "Returns how many more files and sockets this process may open, less a reserve of a tenth and at
-  least 16, between 1 and 4096; 4096 where the operating system does not tell. A limit for work
+  least 16, between 1 and 4096; 4096 where the operating system gives no figure. A limit for work
   that opens one socket per item. It is a snapshot: two callers who use it at the same time use it
   twice."
   []

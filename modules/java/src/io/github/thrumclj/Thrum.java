@@ -36,8 +36,8 @@ import clojure.lang.RT;
  * inside is running any more; work that ignores its interrupt delays the return.
  *
  * <p>The first failure in time cancels the rest, by an interrupt, and is thrown: the same instance, whatever its class, checked
- * exceptions included. Other true failures ride as {@linkplain Throwable#getSuppressed() suppressed}, at most 16, and with them the
- * number of the item that failed; what was thrown only because of the cancel is dropped. An interrupt of the caller is thrown as
+ * exceptions included. Other true failures are {@linkplain Throwable#getSuppressed() suppressed} on it, at most 16, with the
+ * number of the item that failed; throwables that only the cancel caused are dropped. An interrupt of the caller is thrown as
  * {@link InterruptedException} when the work has ended. In work that is cancelled already, every method throws
  * {@link CancellationException}.
  *
@@ -92,11 +92,11 @@ public final class Thrum {
      * @param <X> what its forks may throw
      */
     public static final class Scope<X extends Exception> {
-        private final Object form;
+        private final Object scope;
         private final Boundary boundary;
 
-        private Scope(Object form, Boundary boundary) {
-            this.form = form;
+        private Scope(Object scope, Boundary boundary) {
+            this.scope = scope;
             this.boundary = boundary;
         }
 
@@ -110,7 +110,7 @@ public final class Thrum {
         public <R> Fork<R> fork(Body<? extends R, ? extends X> body) {
             given(body, "body");
             try {
-                return new Fork<>((Future<?>) core().fork().invoke(form, boundary.function(ignored -> body.run())));
+                return new Fork<>((Future<?>) core().fork().invoke(scope, boundary.function(ignored -> body.run())));
             } catch (Throwable t) {
                 throw Thrum.<RuntimeException>asItIs(translated(t));
             }
@@ -148,13 +148,13 @@ public final class Thrum {
             }
         }
 
-        /** Tells whether the fork has ended, in whatever way. */
+        /** Returns true if the fork has ended in any way. */
         public boolean isDone() {
             return task.isDone();
         }
     }
 
-    // What it does
+    // Operations
 
     /**
      * Returns the results of the mapper for the items, in the order of the items, computed by at most {@code limit} calls at once,
@@ -213,7 +213,7 @@ public final class Thrum {
         given(body, "body");
         Boundary boundary = new Boundary();
         return (R) Thrum.<X>call(boundary, core -> core.scope().invoke(
-                RT.map(), boundary.function(form -> body.run(new Scope<>(form, boundary)))));
+                RT.map(), boundary.function(scope -> body.run(new Scope<>(scope, boundary)))));
     }
 
     /**
@@ -225,8 +225,8 @@ public final class Thrum {
      * Page page = Thrum.withTimeout(Duration.ofSeconds(2), () -> loadPage(id));
      * }</pre>
      *
-     * <p>A body that has a value is not late, and one that fails for a reason of its own throws that. Threads and pools of others
-     * are not stopped.
+     * <p>A body that returns a value is not late, and a failure of the body's own is thrown as it is. Threads and pools that are not
+     * Thrum's are not stopped.
      *
      * @param timeout how long, positive; rounded up to a millisecond
      * @throws TimeoutException         if the body was stopped; thrown when all that it started has ended, with what the body threw
@@ -257,7 +257,7 @@ public final class Thrum {
         core();
     }
 
-    // How Clojure is reached
+    // Loading Clojure
 
     private record Core(IFn pmapv, IFn scope, IFn fork, IFn timeout) {
     }
@@ -283,7 +283,7 @@ public final class Thrum {
         }
     }
 
-    // Clojure looks for its sources through the thread's class loader, which on a server's thread may be anybody's.
+    // Clojure looks for its sources through the thread's class loader, which on a server's thread may be any.
     private static Core loadCore() {
         Thread thread = Thread.currentThread();
         ClassLoader before = thread.getContextClassLoader();
@@ -316,9 +316,9 @@ public final class Thrum {
         Object run(Object argument) throws Throwable;
     }
 
-    /** What the user's code throws passes through one call unchanged; what Thrum throws is put in Java's terms. */
+    /** Passes the throwables of the user's code through one call unchanged, and puts those of Thrum in Java's terms. */
     private static final class Boundary {
-        // The user may well throw what looks like Thrum's own.
+        // The user's throwable may look like one of Thrum's.
         private final Set<Throwable> theirs = ConcurrentHashMap.newKeySet();
 
         IFn function(Code code) {
@@ -379,7 +379,7 @@ public final class Thrum {
 
     // Failures
 
-    /** What get() throws for a failed fork. */
+    /** The exception of get() for a failed fork. */
     private static final class ForkFailed extends CompletionException {
         private static final long serialVersionUID = 1;
 
@@ -406,7 +406,7 @@ public final class Thrum {
         }
     }
 
-    /** Returns what is thrown in place of Thrum's own exception; any other as it is. */
+    /** Returns the exception to throw in place of Thrum's own; any other throwable as it is. */
     private static Throwable translated(Throwable t) {
         if (!(t instanceof IExceptionInfo info)) {
             return t;
