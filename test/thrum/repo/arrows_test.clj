@@ -64,7 +64,7 @@
     thrum.spi.options
     #{thrum.async thrum.async.executor thrum.async.settings
       thrum.server thrum.server.impl.options
-      thrum.lab.cli thrum.lab.experiment.own}
+      thrum.lab.cli thrum.lab.experiments.own.work}
     thrum.server.spi
     #{thrum.server.http1.* thrum.server.engine.*}})
 

@@ -5,8 +5,8 @@
    [clojure.test :refer [deftest is]]
    [thrum.lab.cli :as cli]
    [thrum.lab.contender :as contender]
-   [thrum.lab.experiment.ring :as ring]
-   [thrum.lab.experiments :as experiments])
+   [thrum.lab.experiments :as experiments]
+   [thrum.lab.experiments.ring.experiment :as ring])
   (:import
    (java.util.regex Pattern)))
 
@@ -18,7 +18,7 @@
   (remove #(re-find (re-pattern (str "`" (Pattern/quote %) "(?![\\w-])")) guide) words))
 
 (deftest the-guide-names-every-experiment-option-engine-and-contender
-  (is (= [] (missing (map name (keys (experiments/by-name experiments/all))))))
+  (is (= [] (missing (map (comp name :name) experiments/all))))
   (is (= [] (missing (map name ring/engines))))
   (is (= []
          (missing (map #(re-find #"--[a-z-]+" (second %))

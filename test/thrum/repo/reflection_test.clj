@@ -13,7 +13,7 @@
   []
   (->> (concat (map files/source-folder (files/modules))
                (map io/file
-                    ["dev/src" "bench/src" "examples/checkout/src" "modules/test-kit/control"]))
+                    ["dev/src" "examples/checkout/src" "modules/test-kit/control"]))
        (filter #(.isDirectory ^java.io.File %))
        (mapv str)))
 

@@ -2,15 +2,13 @@
   "Work with channels, each sample in a JVM of its own: which flags and which class path it has,
   what is compiled ahead for it, and what became of its job."
   (:require
-   [clojure.java.io :as io]
    [clojure.string :as str]
    [thrum.lab.checkout :as checkout]
    [thrum.lab.child :as child]
-   [thrum.lab.trouble :as trouble])
+   [thrum.lab.job :as job]
+   [thrum.lab.temporary :as temporary])
   (:import
-   (java.io File)
-   (java.nio.file Files)
-   (java.nio.file.attribute FileAttribute)))
+   (java.io File)))
 
 (set! *warn-on-reflection* true)
 
@@ -20,13 +18,15 @@
   ["-Xmx512m" "-XX:+UseSerialGC" "-XX:TieredStopAtLevel=1" "-Dhttp.keepAlive=false"])
 
 (def ^:private answer-ms "How long a job may take, the start of its JVM included." 120000)
-(def ^:private download-ms "How long it may take to resolve a class path, and to download what is on
-  it." 180000)
+(def ^:private download-ms
+  "How long it may take to resolve a class path, and to download what is on it."
+  180000)
 
 ;; The class path with the one release of core.async that knows clojure.core.async.vthreads
 
-(def ^:private alpha "The alias that puts 1.9.829-alpha2 in place of the release that Thrum is
-  tested with." "-A:core-async-alpha")
+(def ^:private alpha
+  "The alias that puts 1.9.829-alpha2 in place of the release that Thrum is tested with."
+  "-A:core-async-alpha")
 
 (defn facts
   "Returns {:folder path}, the checkout whose ./cljw can resolve the class path of 1.9.829-alpha2;
@@ -45,42 +45,27 @@
 
 ;; Samples
 
-(defn- class-path [{:keys [classes class-path]}]
-  (str/join File/pathSeparator (remove nil? [classes (or class-path (child/class-path))])))
-
-(defn- answer! [command job]
-  (let [jvm (child/start! command)]
-    (try
-      (child/tell! jvm job)
-      (let [{:keys [sample problem]} (child/read-answer jvm answer-ms)]
-        (or sample {:error {:class "job", :message problem}}))
-      (finally (child/stop! jvm)))))
-
 (defn sample
-  "Does a job (see thrum.lab.channels.child) in a JVM of its own and returns its sample. The JVM has
-  more :flags; :classes, a folder of compile-ahead!'s; and another :class-path than this one, where
-  they are given. A job that fails is the sample's :error {:class :message}; an interrupt makes it
-  {:interrupted? true}."
-  [{:keys [flags], :as jvm} job]
-  (try
-    (answer! (child/java-command (into jvm-opts flags) 'thrum.lab.channels.child (class-path jvm))
-             job)
-    (catch Throwable t (trouble/sample t))))
+  "Does a job, see thrum.lab.job, in a JVM of its own and returns its sample. The JVM has more
+  :flags; :classes, a folder of compile-ahead!'s; and another :class-path than this one, where they
+  are given."
+  [{:keys [flags classes class-path]} job]
+  (let [class-path (remove nil? [classes (or class-path (child/class-path))])]
+    (job/sample! {:jvm-opts (into jvm-opts flags)
+                  :class-path (str/join File/pathSeparator class-path)
+                  :timeout-ms answer-ms}
+                 job)))
 
 ;; Compiled ahead, since to load core.async from its source takes longer than most samples
 
-(defn delete!
-  "Deletes a folder and all that is in it."
-  [folder]
-  (run! File/.delete (reverse (file-seq (io/file folder)))))
-
 (defn compile-ahead!
   "Compiles what the jobs are made of, with core.async and Thrum, into a folder of its own and
-  returns its path; delete! it. Takes some seconds. What cannot be compiled is left to be loaded
-  from its source. Throws InterruptedException."
+  returns its path; temporary/delete! it. Takes some seconds. What cannot be compiled is left to be
+  loaded from its source. Throws InterruptedException."
   []
-  (let [folder (str (Files/createTempDirectory "thrum-lab-classes" (make-array FileAttribute 0)))]
-    (when (:interrupted? (sample {:classes folder} {:job :compile, :folder folder}))
-      (delete! folder)
+  (let [folder (temporary/folder! "thrum-lab-classes")
+        job {:call 'thrum.lab.channels.aot/sample, :folder folder}]
+    (when (:interrupted? (sample {:classes folder} job))
+      (temporary/delete! folder)
       (throw (InterruptedException.)))
     folder))

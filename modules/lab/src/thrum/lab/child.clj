@@ -67,7 +67,8 @@
     (.start builder)
     (catch IOException e
       (throw
-        (ex-info (str (first (.command builder)) " cannot be run: " (ex-message (or (ex-cause e) e)))
+        (ex-info (str (first (.command builder)) " cannot be run: "
+                   (ex-message (or (ex-cause e) e)))
                  {:type :thrum/lab-child, :command (vec (.command builder))}
                  e)))))
 

@@ -5,12 +5,11 @@
    [clojure.string :as str]
    [clojure.tools.cli :as tools.cli]
    [thrum.lab.contender :as contender]
-   [thrum.lab.experiment :as experiment]
-   [thrum.lab.experiment.ring :as ring]
    [thrum.lab.experiments :as experiments]
+   [thrum.lab.experiments.own.work :as work]
    [thrum.lab.result :as result]
    [thrum.lab.text :as text]
-   [thrum.spi.options :as options]))
+   [thrum.spi.options :as spi.options]))
 
 (set! *warn-on-reflection* true)
 
@@ -18,67 +17,55 @@
 
 (def ^:private owners (experiments/owners experiments/all))
 
-(def ^:private experiment-names (map (comp name :name experiment/about) experiments/all))
+(def ^:private experiment-names (map (comp name :name) experiments/all))
 
 (def ^:private commands
   "Every command: its name, how it is called, and what it does."
   [{:name "tour", :usage "tour", :doc "five published systems in 3 minutes; the default"}
    {:usage "EXPERIMENT", :doc (str/join ", " experiment-names)}
-   {:name "handler", :usage "handler NS/F"
+   {:name "handler"
+    :usage "handler NS/F"
     :doc "your own Ring handler, on pools and on virtual threads"}
+   {:name "bench", :usage "bench", :doc "what Thrum itself costs; see help bench"}
    {:name "compare", :usage "compare A.edn B.edn", :doc "two results of one machine, side by side"}
    {:name "help", :usage "help NAME", :doc "the parts of an experiment, the options of handler"}])
 
 (def ^:private words "Every command's name." (into (vec (keep :name commands)) experiment-names))
 
-(defn- parse-rate [s]
-  (if (= "unlimited" s) :unlimited (or (parse-long s) :bad)))
+(def ^:private options-of-all
+  "The options of every run, as rows of tools.cli; the row that checks an option also documents it."
+  [[nil "--json" "print the result as JSON; progress goes to standard error"]
+   [nil "--markdown" "print the tables as Markdown"]
+   [nil "--print-plan" "print what would run, as EDN, and run nothing"]
+   ["-h" "--help" "this text"]])
 
-(defn- parse-contenders [s]
-  (mapv keyword (str/split s #",")))
+(def ^:private options-of-lab
+  (into [[nil "--all" "every experiment, in its quick form"]
+         [nil "--full" "the published sizes, in the judged form; about an hour"]
+         [nil "--only NAME" "one experiment, or one part of it" :parse-fn keyword]
+         [nil "--out DIR" "where the results go" :default "lab-results"]]
+        options-of-all))
 
-(def ^:private positive [#(and (int? %) (pos? %)) "must be a whole number, 1 or more"])
+(def options
+  "Every option of the lab, those of experiments too."
+  (into options-of-lab (mapcat :options) (concat experiments/all experiments/own)))
 
-(def ^:private engine-names (str/replace (text/commas (map name ring/engines)) " and " " or "))
+(def ^:private benchmark-names (map (comp name :name) experiments/benchmarks))
 
-(def ^:private options-of
-  "Every option, as rows of tools.cli, by what it belongs to; the row that checks an option also
-  documents it."
-  {:lab
-   [[nil "--all" "every experiment, in its quick form"]
-    [nil "--full" "the published sizes, in the judged form; about an hour"]
-    [nil "--only NAME" "one experiment, or one part of it" :parse-fn keyword]
-    [nil "--out DIR" "where the results go" :default "lab-results"]
-    [nil "--json" "print the result as JSON; progress goes to standard error"]
-    [nil "--print-plan" "print what would run, as EDN, and run nothing"]
-    ["-h" "--help" "this text"]]
-   :fan-out
-   [[nil "--limit N" "how many downloads or calls at once"
-     :default 512, :parse-fn parse-long, :validate positive]
-    [nil "--rate R" "bytes per second of each download, or unlimited; published: 500000"
-     :parse-fn parse-rate
-     :validate [#(or (= :unlimited %) (and (int? %) (pos? %)))
-                "must be a whole number of bytes per second, or unlimited"]]
-    [nil "--urls FILE" "download your own URLs, one in a line"]
-    [nil "--per-host N" "how many at once from one host (with --urls)"
-     :default 8, :parse-fn parse-long, :validate positive]
-    [nil "--timeout SECONDS" "how long one may take (with --urls)"
-     :default 60, :parse-fn parse-long, :validate positive]
-    [nil "--call NS/F" "call your own function on each input (with --inputs)" :parse-fn symbol
-     :validate [qualified-symbol? "must be a name with its namespace, such as my.ns/f"]]
-    [nil "--inputs FILE" "the inputs of --call: one vector or list, as EDN"]
-    [nil "--contenders A,B" "how to run your own work; t/pmap alone unless told otherwise"
-     :parse-fn parse-contenders]
-    [nil "--outcomes" "print what became of each URL or input"]]
-   :handler
-   [[nil "--engine NAME" engine-names
-     :default :jdk, :parse-fn keyword, :validate [(set ring/engines) (str "must be " engine-names)]]
-    [nil "--connections N" "how many connections ask at once"
-     :default 120, :parse-fn parse-long, :validate positive]
-    [nil "--path PATH" "what your handler is asked for"
-     :default "/", :validate [#(str/starts-with? % "/") "must begin with /"]]]})
+(defn- parse-benchmarks [s]
+  (mapv #(keyword "bench" %) (str/split s #",")))
 
-(def options "Every option." (into [] (mapcat options-of) [:lab :fan-out :handler]))
+(def ^:private options-of-bench
+  (let [known (str/join ", " benchmark-names)]
+    (into [[nil "--quick" "tiny sizes in one JVM each: shows that it works, measures nothing"]
+           [nil "--only NAME" (str "one or, with commas, several of: " known)
+            :parse-fn parse-benchmarks
+            :validate [#(every? experiments/by-name %)
+                       (str "is one or, with commas, several of: " known)]]
+           [nil "--jvms N" "how many JVMs the medians are of: 5, or 1 with --quick"
+            :parse-fn parse-long, :validate work/positive]
+           [nil "--out DIR" "where the results go" :default "target/bench"]]
+          options-of-all)))
 
 ;; What is wrong with an argv
 
@@ -86,21 +73,15 @@
   "Returns the sentence that answers an unknown word, with the known one that is spelled most like
   it."
   [kind word known]
-  (str "There is no "
-       kind
-       " "
-       word
-       "; the nearest one is "
-       (options/nearest word known)
-       "."))
+  (str "There is no " kind " " word "; the nearest one is " (spi.options/nearest word known) "."))
 
 (defn- flag [option] (str "--" (name option)))
 
-(def ^:private flags (map #(re-find #"--[a-z-]+" (second %)) options))
+(defn- flags [options] (map #(re-find #"--[a-z-]+" (second %)) options))
 
-(defn- sentence [error]
+(defn- sentence [error options]
   (if-let [[_ word] (re-find #"Unknown option: \"(.*)\"" error)]
-    (there-is-no "option" word flags)
+    (there-is-no "option" word (flags options))
     (str (str/replace error #"^Failed to validate \"([^\"]*)\": " "$1: ") ".")))
 
 (defn- unknown-contender [{:keys [contenders]}]
@@ -157,14 +138,17 @@
 
 ;; Commands
 
+(defn- one-too-many [[word]]
+  (str "There is one word too many: " word "."))
+
 (defn- handler-command
   [[function & more]]
-  (let [function (some-> function
-                         symbol)]
-    (cond (not (qualified-symbol? function))
-          {:error "handler takes the name of a Ring handler: handler my.app/handler."}
-          more {:error (str "There is one word too many: " (first more) ".")}
-          :else {:command :run, :options {:handler function}})))
+  (let [function (some-> function symbol)]
+    (cond
+      (not (qualified-symbol? function))
+      {:error "handler takes the name of a Ring handler: handler my.app/handler."}
+      more {:error (one-too-many more)}
+      :else {:command :run, :options {:handler function}})))
 
 (defn- compare-command [files]
   (if (= 2 (count files))
@@ -174,10 +158,11 @@
 (defn- help-command [[topic]]
   (cond
     (nil? topic) {:command :help}
-    (= "handler" topic) {:command :help, :topic :handler}
+    (#{"handler" "bench"} topic) {:command :help, :topic (keyword topic)}
     (some #{topic} (keep :name commands)) {:command :help}
     (owners (keyword topic)) {:command :help, :topic (owners (keyword topic))}
-    :else {:error (there-is-no "experiment" topic (map name (conj (keys owners) :handler)))}))
+    :else (let [known (map name (conj (keys owners) :handler :bench))]
+            {:error (there-is-no "experiment" topic known)})))
 
 (defn- command [[word & more]]
   (cond
@@ -186,32 +171,42 @@
     (= "handler" word) (handler-command more)
     (= "help" word) (help-command more)
     (not-any? #{word} words) {:error (there-is-no "command" word words)}
-    more {:error (str "There is one word too many: " (first more) ".")}
+    more {:error (one-too-many more)}
     (= "tour" word) {:command :run}
     :else {:command :run, :named (keyword word)}))
 
-(defn- problem [errors options given command]
-  (or (some-> (first errors) sentence)
-      (unknown-contender options)
+(defn- problem [error given-values given command]
+  (or (some-> error (sentence options))
+      (unknown-contender given-values)
       (lonely given)
       (conflict given)
       (:error command)
       (misplaced given command)
-      (unknown-part options command)))
+      (unknown-part given-values command)))
+
+(defn- parse-lab [argv]
+  (let [{:keys [arguments errors] values :options} (tools.cli/parse-opts argv options)
+        command (command arguments)
+        problem (problem (first errors) values (given-options argv) command)]
+    (cond
+      (:help values) {:command :help, :topic (:named command)}
+      problem {:error problem}
+      :else (-> (if (own? values) (dissoc command :named) command)
+                (assoc :options (merge values (:options command)))))))
+
+(defn- parse-bench [argv]
+  (let [{:keys [options arguments errors]} (tools.cli/parse-opts argv options-of-bench)]
+    (cond
+      errors {:error (sentence (first errors) options-of-bench)}
+      (seq arguments) {:error (one-too-many arguments)}
+      (:help options) {:command :help, :topic :bench}
+      :else {:command :run, :options (assoc options :bench true)})))
 
 (defn parse
   "Returns argv as {:command :run|:compare|:help, :options {…}}, with :named for an experiment given
   as the command, :files for compare, :topic for help; or {:error sentence}."
-  [argv]
-  (let [{:keys [options arguments errors]} (tools.cli/parse-opts argv options)
-        given (given-options argv)
-        command (command arguments)
-        problem (problem errors options given command)]
-    (cond
-      (:help options) {:command :help, :topic (:named command)}
-      problem {:error problem}
-      :else (-> (if (own? options) (dissoc command :named) command)
-                (assoc :options (merge options (:options command)))))))
+  [[word & more :as argv]]
+  (if (= "bench" word) (parse-bench more) (parse-lab argv)))
 
 ;; Help
 
@@ -241,31 +236,48 @@
   (concat ["./cljw -M:lab [COMMAND] [OPTIONS] measures what virtual threads buy here." ""]
           (table (map (juxt :usage :doc) commands))
           [""]
-          (option-table (options-of :lab))
-          ["" "Your own work: --urls FILE or --call NS/F, see help fan-out." ""]
+          (option-table options-of-lab)
+          ["" "Your own work: --urls FILE or --call NS/F, see help fan-out."]
           (text/wrap width exit-codes)))
 
+(defn- options-of
+  "Returns the rows of an experiment's options, with those of the user's own work that belongs to
+  it."
+  [topic]
+  (into []
+        (mapcat :options)
+        (filter (comp #{topic} (some-fn :belongs-to :name))
+                (concat experiments/all experiments/own))))
+
+(defn- section [title lines]
+  (when (seq lines)
+    (concat [title] lines [""])))
+
 (defn- page
-  "Returns help on one command: what it does, its parts, its options."
+  "Returns help on one experiment: what it does, its parts, its options."
   [{topic :name, :keys [doc parts]}]
-  (concat (text/wrap width (str "./cljw -M:lab " (name topic) (when (= :handler topic) " NS/F")
-                                ": " doc "."))
-          [""]
-          (when parts
-            (concat ["Parts, by --only NAME"]
-                    (table (for [[part question] parts] [(name part) question]))
-                    [""]))
-          (when-let [rows (options-of topic)]
-            (concat ["Options"] (option-table rows) [""]))
-          (when (= :fan-out topic)
-            (concat ["Contenders"] (table (map (juxt (comp name :id) :about) contender/ways))))))
+  (let [usage (str (name topic) (when (= :handler topic) " NS/F"))]
+    (concat (text/wrap width (str "./cljw -M:lab " usage ": " doc "."))
+            [""]
+            (section "Parts, by --only NAME"
+                     (when parts (table (for [[part question] parts] [(name part) question]))))
+            (section "Options" (some-> (not-empty (options-of topic)) option-table))
+            (when (= :fan-out topic)
+              (section "Contenders" (table (map (juxt (comp name :id) :about) contender/ways)))))))
+
+(defn- bench-page []
+  (concat ["./cljw -M:bench, or ./cljw -M:lab bench: what Thrum itself costs." ""]
+          (section "Benchmarks, by --only NAME"
+                   (table (map (juxt (comp name :name) :doc) experiments/benchmarks)))
+          (section "Options" (option-table options-of-bench))))
 
 (defn help
-  "Returns the text of --help, or of help on a topic: the name of an experiment, or :handler."
+  "Returns the text of --help, or of help on a topic: the name of an experiment, :handler or
+  :bench."
   [topic]
   (->> (case topic
          nil (overview)
-         :handler (page (experiment/about (first (experiments/chosen {:handler 'handler}))))
-         (page (experiment/about ((experiments/by-name experiments/all) topic))))
+         :bench (bench-page)
+         (page (experiments/by-name topic)))
        (str/join "\n")
        str/trim-newline))

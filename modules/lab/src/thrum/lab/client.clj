@@ -1,17 +1,14 @@
 (ns thrum.lab.client
-  "Downloads one file many times in a contender's way: a job in, a sample out. Also as a process of
-  its own, for what must not happen in the lab's. A job is {:contender :server :url :n :bytes
-  :timeout-ms :params {:limit :pool}}, all of it EDN."
+  "Downloads one file many times in a contender's way: a job in, a sample out. A job is {:contender
+  :server :url :n :bytes :timeout-ms :params {:limit :pool}}, all of it EDN."
   (:require
-   [clojure.edn :as edn]
+   [thrum.lab.child :as child]
    [thrum.lab.contender :as contender]
    [thrum.lab.download :as download]
-   [thrum.lab.in-child :as in-child]
+   [thrum.lab.file-server :as file-server]
    [thrum.lab.machine :as machine]
-   [thrum.lab.measure :as measure]
-   [thrum.lab.server :as server])
+   [thrum.lab.measure :as measure])
   (:import
-   (java.io PushbackReader)
    (java.net URI)))
 
 (set! *warn-on-reflection* true)
@@ -37,15 +34,10 @@
 
 (defn- warm-up-with!
   [url-of [n bytes]]
-  (when
-    (:interrupted? (run {:contender :pool
-                         :params {:pool 16}
-                         :url (url-of bytes)
-                         :n n
-                         :bytes bytes
-                         :timeout-ms 20000}
-                        (fn [])))
-    (throw (InterruptedException. "Interrupted while warming up"))))
+  (let [job {:contender :pool, :params {:pool 16}, :url (url-of bytes), :n n, :bytes bytes
+             :timeout-ms 20000}]
+    (when (:interrupted? (run job (fn [])))
+      (throw (InterruptedException. "Interrupted while warming up")))))
 
 (defn warm-up!
   "Downloads small and large files at full speed, 16 at once, so that no contender pays for loading
@@ -53,12 +45,17 @@
   [url-of]
   (run! #(warm-up-with! url-of %) [small large]))
 
-(defn- interrupt-at-end-of-input
-  "Interrupts thread when standard input ends: the parent has closed it or has died."
-  [^Thread thread]
-  (.start (Thread/ofVirtual)
-          #(do (while (not (neg? (.read System/in))))
-               (.interrupt thread))))
+(defn start-server!
+  "Starts the file server, warms this process up with it, and returns it as an environment, see
+  thrum.lab.experiment, with its :url."
+  []
+  (let [server (file-server/start-child!)]
+    (try
+      (warm-up! #(str (:url server) (file-server/path % :unlimited)))
+      (assoc server :close! #(child/stop! server))
+      (catch Throwable t
+        (child/stop! server)
+        (throw t)))))
 
 (defn- interrupt-after
   "Returns a thread that interrupts the current one after ms, unless it is interrupted itself
@@ -85,14 +82,11 @@
     #(when (zero? (rem (swap! ended inc) report-every))
        (locking ended (prn {:done report-every}) (flush)))))
 
-(defn -main
-  "Reads a job from standard input, warms up, prints {:done n} now and then and at last {:sample …}.
-  How many files it may open is asked first: with none left, the JVM cannot even load the library
-  that knows."
-  [& _]
-  (in-child/run!
-    #(let [job (edn/read (PushbackReader. *in*)), max-files (machine/max-files)]
-       (interrupt-at-end-of-input (Thread/currentThread))
-       (warm-up-with! (fn [bytes] (str (:server job) (server/path bytes :unlimited))) small)
-       (prn {:sample (assoc (run-until job (print-progress)) :max-files max-files)})
-       (flush))))
+(defn sample
+  "Warms up, does the job, see thrum.lab.job, printing {:done n} now and then, and returns its
+  sample. How many files this process may open is asked first: with none left, the JVM cannot even
+  load the library that knows."
+  [{:keys [server] :as job}]
+  (let [max-files (machine/max-files)]
+    (warm-up-with! #(str server (file-server/path % :unlimited)) small)
+    (assoc (run-until job (print-progress)) :max-files max-files)))

@@ -3,7 +3,7 @@
   about each other. Pure."
   (:require
    [clojure.string :as str]
-   [thrum.lab.report.text :as report.text]
+   [thrum.lab.table :as table]
    [thrum.lab.text :as text]))
 
 (set! *warn-on-reflection* true)
@@ -76,12 +76,14 @@
       (str "JDK " (first versions))
       (str "JDK " (str/join " against " versions)))))
 
+(def ^:private columns
+  [{:heading "part", :left? true, :show :part}
+   {:heading "contender", :left? true, :show :name}
+   {:heading "A", :show (cell :a)}
+   {:heading "B", :show (cell :b)}
+   {:heading "B / A", :left? true, :show change}])
+
 (defn report
   "Returns the comparison of results a and b as text."
   [a b]
-  (str/join
-    "\n"
-    (cons (jdk-line a b)
-          (report.text/table [["part" :left :part] ["contender" :left :name] ["A" :right (cell :a)]
-                              ["B" :right (cell :b)] ["B / A" :left change]]
-                             (pairs a b)))))
+  (str/join "\n" (cons (jdk-line a b) (map #(str "  " %) (table/text columns (pairs a b))))))

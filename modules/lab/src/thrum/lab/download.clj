@@ -118,7 +118,8 @@
     (catch Throwable t (failure t))))
 
 (defn fetch-deaf
-  "As fetch, but nothing stops it: no interrupt, no timeout. What a call into an old driver is like."
+  "As fetch, but nothing stops it: no interrupt, no timeout. What a call into an old driver is
+  like."
   [^HttpClient client ^URI uri]
   (try
     (outcome (.join (.sendAsync client (request uri) counting)))

@@ -1,44 +1,69 @@
 (ns thrum.lab.experiments
-  "The lab's experiments, in the order of a run. A new one stands here and is named nowhere else."
+  "The lab's experiments. A new one stands in one of these lists, and is named nowhere else."
   (:require
-   [thrum.lab.experiment :as experiment]
-   [thrum.lab.experiment.calls :as calls]
-   [thrum.lab.experiment.fan-out :as fan-out]
-   [thrum.lab.experiment.go-blocks :as go-blocks]
-   [thrum.lab.experiment.handler :as handler]
-   [thrum.lab.experiment.pipelines :as pipelines]
-   [thrum.lab.experiment.ring :as ring]
-   [thrum.lab.experiment.scope :as scope]
-   [thrum.lab.experiment.spring-tomcat :as spring-tomcat]
-   [thrum.lab.experiment.urls :as urls]))
+   [thrum.lab.machine :as machine]))
 
 (set! *warn-on-reflection* true)
 
+(defn- load-all
+  "Returns the experiments that these symbols name: of one, or of a vector of several."
+  [symbols]
+  (into [] (mapcat #(let [found @(requiring-resolve %)] (if (map? found) [found] found))) symbols))
+
 (def all
-  "The lab's own experiments."
-  (-> [(fan-out/experiment fan-out/quick) (scope/experiment)]
-      (into (map ring/experiment) ring/engines)
-      (conj (spring-tomcat/experiment) (go-blocks/experiment) (pipelines/experiment))))
+  "What the lab measures, in the order of a run."
+  (load-all '[thrum.lab.experiments.fan-out.experiment/experiment
+              thrum.lab.experiments.scope.experiment/experiment
+              thrum.lab.experiments.ring.experiment/experiments
+              thrum.lab.experiments.spring-tomcat.experiment/experiment
+              thrum.lab.experiments.go-blocks.experiment/experiment
+              thrum.lab.experiments.pipelines.experiment/experiment]))
 
-(defn chosen
-  "Returns the experiments that the options ask for: the user's own work, or all of the lab's."
-  [{:keys [urls call inputs] function :handler}]
-  (cond
-    urls [(urls/experiment urls)]
-    call [(calls/experiment call inputs)]
-    function [(handler/experiment function)]
-    :else all))
+(def own
+  "What runs the user's own work."
+  (load-all '[thrum.lab.experiments.own.urls/experiment
+              thrum.lab.experiments.own.calls/experiment
+              thrum.lab.experiments.own.handler/experiment]))
 
-(defn by-name
-  "Returns experiments by their names."
-  [experiments]
-  (into {} (map (juxt (comp :name experiment/about) identity)) experiments))
+(def benchmarks
+  "What Thrum itself costs, in the order of a run."
+  (load-all '[thrum.lab.benchmarks.overhead.experiment/experiment
+              thrum.lab.benchmarks.scopes.experiment/experiment
+              thrum.lab.benchmarks.sleeps.experiment/experiment
+              thrum.lab.benchmarks.cancel.experiment/experiment
+              thrum.lab.benchmarks.limiter.experiment/experiment
+              thrum.lab.benchmarks.laziness.experiment/experiment
+              thrum.lab.benchmarks.stream.experiment/experiment
+              thrum.lab.benchmarks.pipelines.experiment/experiment
+              thrum.lab.benchmarks.servers.experiment/experiment]))
+
+(def by-name
+  "All of them by their names."
+  (into {} (map (juxt :name identity)) (concat all own benchmarks)))
+
+(def toured
+  "The parts whose figures were published, in the order of a run."
+  (into [] (mapcat :toured) all))
 
 (defn owners
   "Returns the name of the experiment that each name, of an experiment or of one of its parts,
   belongs to."
   [experiments]
   (into {}
-        (for [{owner :name, parts :parts} (map experiment/about experiments)
-              named (cons owner (map first parts))]
+        (for [{owner :name, parts :parts} experiments, named (cons owner (map first parts))]
           [named owner])))
+
+(defn chosen
+  "Returns the experiments that the options ask for."
+  [{:keys [urls call handler bench only]}]
+  (cond
+    bench (if only (mapv by-name only) benchmarks)
+    urls [(by-name :urls)]
+    call [(by-name :calls)]
+    handler [(by-name :handler)]
+    :else all))
+
+(defn facts
+  "Returns what the plans of experiments must know of this machine. Runs small commands."
+  [experiments]
+  (into {:cpus (machine/cpus)} (map #(%)) (distinct (keep :facts experiments))))

@@ -17,3 +17,13 @@
     (catch Throwable t
       (prn {:problem (trouble/sentence t)})
       (flush))))
+
+(defn halt-with-parent!
+  "Halts this JVM when its standard input ends: the parent has closed it or has died. On a platform
+  thread, since a virtual one that reads a file holds on to its carrier."
+  []
+  (-> (Thread/ofPlatform)
+      (.daemon)
+      (.name "lab-parent")
+      (.start #(do (while (nat-int? (.read System/in)))
+                   (.halt (Runtime/getRuntime) 0)))))

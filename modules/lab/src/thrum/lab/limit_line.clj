@@ -50,6 +50,7 @@
   (double (* rounds task-ms)))
 
 (defn task-ms
-  "Returns how long `bytes` take at `rate` bytes per second, in ms; nil when the rate is :unlimited."
+  "Returns how long `bytes` take at `rate` bytes per second, in ms; nil when the rate is
+  :unlimited."
   [bytes rate]
   (when (number? rate) (/ (* 1000.0 bytes) rate)))

@@ -16,7 +16,8 @@
    [clojure.string :as str]
    [thrum.lab.load.ab :as ab]
    [thrum.lab.load.built-in :as built-in]
-   [thrum.lab.load.wrk :as wrk]))
+   [thrum.lab.load.wrk :as wrk]
+   [thrum.lab.text :as text]))
 
 (set! *warn-on-reflection* true)
 
@@ -25,8 +26,8 @@
   headers."
   [["Cache-Control" "max-age=0"] ["sec-ch-ua" "\"Chromium\";v=\"130\", \"Not?A_Brand\";v=\"99\""]
    ["sec-ch-ua-mobile" "?0"] ["sec-ch-ua-platform" "\"Linux\""] ["Upgrade-Insecure-Requests" "1"]
-   ["User-Agent"
-    "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/130.0.0.0 Safari/537.36"]
+   ["User-Agent" (str "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) "
+                      "Chrome/130.0.0.0 Safari/537.36")]
    ["Accept"
     "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"]
    ["Sec-Fetch-Site" "same-origin"] ["Sec-Fetch-Mode" "navigate"]
@@ -39,13 +40,20 @@
   "Delivers which generator this machine has: :wrk where that is installed, otherwise :built-in."
   (delay (if (wrk/installed?) :wrk :built-in)))
 
-(defn generator-name
+(defn- generator-name
   "Returns the name of a generator as reports show it."
   [generator]
   (case generator
     :wrk "wrk"
     :ab "ab"
     :built-in "the lab's built-in generator"))
+
+(defn came-from
+  "Returns a sentence, after a blank, about the generators of the samples of rows; nil where there
+  are none."
+  [what rows]
+  (when-let [generators (seq (distinct (keep :generator (mapcat :samples rows))))]
+    (str " " what " came from " (text/commas (map generator-name generators)) ".")))
 
 (defn- by-kind [errors]
   (when (seq errors)

@@ -2,12 +2,12 @@
   "Facts about the machine, the JVM and the source that a figure is worth nothing without."
   (:require
    [clojure.java.io :as io]
-   [clojure.string :as str])
+   [clojure.string :as str]
+   [thrum.lab.proc :as proc])
   (:import
    (com.sun.management OperatingSystemMXBean UnixOperatingSystemMXBean)
    (java.io File IOException)
    (java.lang.management GarbageCollectorMXBean ManagementFactory)
-   (java.nio.file Files Path)
    (java.util.concurrent TimeUnit)))
 
 (set! *warn-on-reflection* true)
@@ -43,16 +43,8 @@
     (when (instance? UnixOperatingSystemMXBean bean)
       (.getMaxFileDescriptorCount ^UnixOperatingSystemMXBean bean))))
 
-(defn- file-text
-  "Returns the text of a file of /proc, nil where there is none. Not by slurp: it asks how much is
-  available, which some kernels refuse."
-  [path]
-  (try
-    (Files/readString (Path/of path (make-array String 0)))
-    (catch IOException _)))
-
 (defn- cpu-model []
-  (let [info (file-text "/proc/cpuinfo")]
+  (let [info (proc/text "/proc/cpuinfo")]
     (or (when info
           (second (re-find #"(?m)^model name\s*:\s*(.+)$" info)))
         (output "sysctl" "-n" "machdep.cpu.brand_string")

@@ -4,8 +4,6 @@
    [clojure.main :as main]
    [clojure.pprint :as pprint]
    [clojure.string :as str]
-   [thrum.lab.channels :as channels]
-   [thrum.lab.checkout :as checkout]
    [thrum.lab.cli :as cli]
    [thrum.lab.compare :as compare]
    [thrum.lab.ending :as ending]
@@ -19,8 +17,6 @@
    [thrum.lab.report.text :as report.text]
    [thrum.lab.result :as result]
    [thrum.lab.run :as run]
-   [thrum.lab.serve :as serve]
-   [thrum.lab.spring-boot :as spring-boot]
    [thrum.lab.store :as store]
    [thrum.lab.text :as text]
    [thrum.lab.trouble :as trouble])
@@ -31,16 +27,6 @@
 
 (def ^:private failure-code 1)
 (def ^:private usage-code 2)
-
-(defn- plan-facts
-  []
-  {:cpus (machine/cpus)
-   :hard-file-limit? (machine/hard-file-limit? 256)
-   :engines (serve/engines)
-   :checkout (checkout/folder)
-   :spring-boot (spring-boot/facts)
-   :ab? (machine/on-path? "ab")
-   :channels (channels/facts)})
 
 (defn- say [& words]
   (binding [*out* *err*] (println (str/join words)))
@@ -63,8 +49,9 @@
 
 (defn- takes
   "Returns how long the run takes, in a sentence."
-  [{:keys [estimate-ms], {:keys [form]} :options}]
+  [{:keys [estimate-ms], {:keys [form] :as options} :options}]
   (cond
+    (:bench options) "How long this takes is not estimated."
     (nil? estimate-ms) "How long this takes is up to your own work."
     (= :tour form) (str "A tour of what was published takes about " (text/duration estimate-ms)
                         ", at most 3 minutes on two idle processors.")
@@ -92,10 +79,10 @@
     (str "The results cannot be written into " dir ": " problem)
     (str "Written: " (text/commas paths))))
 
-(defn- print-result [{:keys [json outcomes out]} result kept]
+(defn- print-result [{:keys [json markdown outcomes out]} result kept]
   (if json
     (println (json/write result))
-    (do (println (report.text/report result))
+    (do (println (report.text/report result :markdown? markdown))
         (when outcomes (println (str "\n" (report.text/outcomes result))))))
   (binding [*out* (if json *err* *out*)]
     (println (str "\n" (kept-words out kept)))))
@@ -140,20 +127,18 @@
     (print-result options @result @kept)
     (if (:problem @kept) failure-code (result/exit-code @result))))
 
-(defn- run-command
-  [{:keys [options], :as parsed} ending]
+(defn- run-command [{:keys [options] :as parsed} ending]
   (let [chosen (experiments/chosen options)
-        facts (plan-facts)
+        facts (experiments/facts chosen)
         plan (plan/plan parsed facts chosen)
         problem (when-not (:print-plan options) (store/problem (:out options)))
         out (if (:json options) *err* *out*)]
-    (cond problem (say problem)
-          (:print-plan options) (do
-                                  (pprint/pprint plan)
-                                  0)
-          :else (let [plan (prepared plan)]
-                  (binding [*out* out] (announce plan #(longer parsed facts chosen)))
-                  (run-plan! plan (experiments/by-name chosen) out ending)))))
+    (cond
+      problem (say problem)
+      (:print-plan options) (do (pprint/pprint plan) 0)
+      :else (let [plan (prepared plan)]
+              (binding [*out* out] (announce plan #(longer parsed facts chosen)))
+              (run-plan! plan experiments/by-name out ending)))))
 
 (defn- compare-command [{[a b] :files}]
   (println (compare/report (store/read! a) (store/read! b)))

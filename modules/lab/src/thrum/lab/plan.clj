@@ -12,7 +12,7 @@
   [{:keys [named options]}]
   (cond
     (:full options) :full
-    (or named (some options [:all :only :urls :call :handler])) :quick
+    (or named (some options [:all :only :urls :call :handler :bench])) :quick
     :else :tour))
 
 (defn- toured
@@ -25,7 +25,7 @@
       (assoc plan :parts (vec parts)))))
 
 (defn- on-tour
-  "Returns what the tour has of the plans; one that is :unplanned? is always told."
+  "Returns what the tour has of the plans; one that is :unplanned? is always there."
   [plans]
   (keep #(if (:unplanned? %) % (toured %)) plans))
 
@@ -37,9 +37,11 @@
     (assoc plan :parts (or (not-empty (filterv (comp #{wanted} :part) parts)) parts))))
 
 (defn- asked
-  "Returns the names that the user gave, the command's first."
-  [{:keys [named options]}]
-  (not-empty (into [] (remove nil?) [named (:only options)])))
+  "Returns the names that the user gave, the command's first; none of benchmarks, which are chosen
+  before they are planned."
+  [{named :named, {:keys [bench only]} :options}]
+  (when-not bench
+    (not-empty (into [] (remove nil?) [named only]))))
 
 (defn- total [plans]
   (let [estimates (map experiment/estimate-ms plans)]
@@ -48,8 +50,8 @@
 
 (defn plan
   "Returns {:thrum.lab/version 1 :options :asked [name …] :experiments [plan …] :estimate-ms}, the
-  options with their :form. experiments are records of thrum.lab.experiment, among which every name
-  that was asked for is known; facts are those of thrum.lab.experiment/plan."
+  options with their :form. experiments are maps of thrum.lab.experiment, among which every name
+  that was asked for is known; facts are those of thrum.lab.experiments/facts."
   [{:keys [options] :as parsed} facts experiments]
   (let [form (form parsed)
         options (assoc options :form form)

@@ -62,7 +62,8 @@
       (min 1.0 (double (/ (+ spent-ms (* done (if row (share row) 0))) estimate-ms))))))
 
 (defn left-ms
-  "Returns how long the rest will take, in ms: as planned, corrected by how the run has gone so far."
+  "Returns how long the rest will take, in ms: as planned, corrected by how the run has gone so
+  far."
   [{:keys [estimate-ms], :as state} elapsed-ms]
   (when-let [done (fraction state)]
     (let [pace (if (< 0.05 done) (/ elapsed-ms (* done estimate-ms)) 1.0)]
@@ -84,14 +85,14 @@
              (str items " done, " (text/duration elapsed-ms)))
            (when row (str "  " (name (:part part)) ": " (:name row)))))))
 
-(defn- told [{:keys [interrupted? ms per-second error points row]}]
+(defn- told [{:keys [interrupted? ms took-ms per-second error points row]}]
   (cond
     (:skipped row) (str "skipped: " (:skipped row))
     points (str/join ", " (map (fn [[n ms]] (str n ": " (text/ms ms))) points))
     interrupted? "interrupted"
     per-second (text/per-second per-second)
     (and error (nil? ms)) (:message error)
-    :else (text/ms ms)))
+    :else (text/ms (or ms took-ms))))
 
 (defn line
   "Returns the line that tells of an event in a pipe, or nil."

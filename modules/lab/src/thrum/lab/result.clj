@@ -83,6 +83,14 @@
   [{:keys [experiments]}]
   (mapcat :contenders (remove :skipped (mapcat :parts experiments))))
 
+(defn by-part
+  "Returns the rows, by contender, of every part of an experiment that was not skipped, by its name.
+  A row has the :n and the :bytes of its part."
+  [{:keys [parts]}]
+  (into {}
+        (for [{:keys [part skipped n bytes contenders]} parts :when (not skipped)]
+          [part (into {} (map (juxt :contender #(assoc % :n n :bytes bytes))) contenders)])))
+
 (defn interrupted?
   "True if the run was cut short."
   [{:keys [experiments]}]

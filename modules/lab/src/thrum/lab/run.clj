@@ -3,7 +3,6 @@
   it does. Whatever an experiment throws becomes a row that says so, and the run goes on."
   (:refer-clojure :exclude [run!])
   (:require
-   [thrum.lab.experiment :as experiment]
    [thrum.lab.result :as result]
    [thrum.lab.trouble :as trouble]))
 
@@ -67,7 +66,7 @@
   "Returns a sample, whatever becomes of it. Leaves no interrupt behind."
   [experiment env part row {:keys [emit! over]}]
   (let [sample (try
-                 (experiment/sample! experiment env part row #(emit! {:event :items, :count %}))
+                 ((:sample! experiment) env part row #(emit! {:event :items, :count %}))
                  (catch Throwable t (trouble/sample t)))]
     (Thread/interrupted)
     (settled sample over)))
@@ -127,9 +126,9 @@
                (result/add-sample {:contender :lab, :name name, :thrum? false, :repeat 0}
                                   {:error error}))))
 
-(defn- open! [experiment]
+(defn- open! [{:keys [open!]} plan]
   (try
-    (experiment/open! experiment)
+    (open! plan)
     (catch Throwable t
       (if (trouble/usage? t)
         (throw t)
@@ -146,7 +145,7 @@
 (defn- run-experiment!
   [experiment plan {:keys [emit! over] :as run}]
   (emit! {:event :experiment-starts, :plan plan})
-  (let [{:keys [skipped failed] :as env} (open! experiment)]
+  (let [{:keys [skipped failed] :as env} (open! experiment plan)]
     (Thread/interrupted)
     (close (cond
              (realized? over) plan

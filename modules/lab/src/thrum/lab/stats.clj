@@ -12,6 +12,20 @@
         upper
         (/ (+ upper (nth sorted (dec (quot n 2)))) 2.0)))))
 
+(defn spread
+  "Returns {:median :min :max} of numbers, without the nils among them; nil where nothing is left."
+  [xs]
+  (when-some [known (seq (remove nil? xs))]
+    {:median (double (median known))
+     :min (double (apply min known))
+     :max (double (apply max known))}))
+
+(defn paired
+  "Returns the median of the ratios x to y of each round: what slows down a whole round cancels
+  out."
+  [xs ys]
+  (median (map #(/ (double %1) (double %2)) xs ys)))
+
 (defn- steps
   "Returns [time change] pairs in time order; at the same time, ends come before starts."
   [spans]

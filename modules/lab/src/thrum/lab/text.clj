@@ -11,6 +11,27 @@
 (defn- fixed [decimals x]
   (String/format Locale/ROOT (str "%." decimals "f") (to-array [(double x)])))
 
+(defn decimals
+  "Returns a number with that many decimals and commas between groups of three digits, nil as an
+  empty cell: 1,234.5."
+  [places x]
+  (if x (String/format Locale/ROOT (str "%,." places "f") (to-array [(double x)])) ""))
+
+(defn whole
+  "Returns a number without decimals; see decimals."
+  [x]
+  (decimals 0 x))
+
+(defn spread
+  "Returns what stats/spread makes as `median (min-max)`, the median alone where all are equal, nil
+  as an empty cell."
+  [places {:keys [median min max] :as spread}]
+  (cond
+    (nil? spread) ""
+    (= min max) (decimals places median)
+    :else (str (decimals places median)
+               " (" (decimals places min) "-" (decimals places max) ")")))
+
 (defn thousands
   "Returns an integer with a thin gap between groups of three digits: 2 000."
   [n]

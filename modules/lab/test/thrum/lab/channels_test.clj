@@ -4,10 +4,11 @@
    [clojure.java.io :as io]
    [clojure.test :refer [deftest is]]
    [thrum.lab.channels :as channels]
-   [thrum.lab.channels.requests :as requests]
-   [thrum.lab.channels.threads :as threads]
-   [thrum.lab.server :as server]
-   [thrum.lab.servers :as servers])
+   [thrum.lab.experiments.go-blocks.requests :as requests]
+   [thrum.lab.file-server :as file-server]
+   [thrum.lab.servers :as servers]
+   [thrum.lab.temporary :as temporary]
+   [thrum.lab.threads :as threads])
   (:import
    (clojure.lang ExceptionInfo)
    (java.util.concurrent CountDownLatch)))
@@ -15,7 +16,11 @@
 (set! *warn-on-reflection* true)
 
 (defn- pipeline [kind]
-  (channels/sample {} {:job :pipeline, :kind kind, :n 4, :wait-ms 2, :items 200}))
+  (channels/sample {} {:call 'thrum.lab.channels.pipeline/sample
+                       :kind kind
+                       :n 4
+                       :wait-ms 2
+                       :items 200}))
 
 (deftest ^{:time-limit-ms 120000} a-pipeline-has-n-in-work-and-leaves-nothing
   (let [{:keys [ms peak threads closed unread error]} (pipeline :thrum-pipeline-blocking)]
@@ -32,12 +37,12 @@
       "a thread for each item that nobody takes"))
 
 (defn- asking [url]
-  {:job :requests, :way :raw-jdk, :n 40, :bytes 1000, :url url, :short-url url})
+  {:call 'thrum.lab.experiments.go-blocks.requests/sample, :way :raw-jdk, :n 40, :bytes 1000, :url url, :short-url url})
 
 (deftest ^{:time-limit-ms 60000} requests-are-sent-at-once-and-threads-counted
-  (servers/with-server [url (server/start!)]
+  (servers/with-server [url (file-server/start!)]
                        (let [{:keys [ms cold-ms peak threads error]}
-                             (channels/sample {} (asking (str url (server/path 1000 5000))))]
+                             (channels/sample {} (asking (str url (file-server/path 1000 5000))))]
                          (is (nil? error))
                          (is (= 40 peak))
                          (is (< 195 ms) "an answer takes 200 ms")
@@ -49,11 +54,11 @@
                        (is (thrown-with-msg? ExceptionInfo
                                              #"40 of 40 requests failed: .*500"
                                              (requests/sample (asking url)))))
-  (servers/with-server [url (server/start!)]
+  (servers/with-server [url (file-server/start!)]
                        (is (thrown-with-msg? ExceptionInfo
                                              #"expected 1000 bytes, received 999"
                                              (requests/sample
-                                               (asking (str url (server/path 999 :unlimited))))))))
+                                               (asking (str url (file-server/path 999 :unlimited))))))))
 
 (deftest ^{:time-limit-ms 60000} a-job-that-fails-is-told
   (is (= {:class "job", :message "40 of 40 requests failed: Connection refused"}
@@ -79,7 +84,7 @@
     (try
       (is (.isFile (io/file folder "thrum" "lab" "channels" "pipeline__init.class")))
       (is (.isFile (io/file folder "clojure" "core" "async__init.class")))
-      (finally (channels/delete! folder)))
+      (finally (temporary/delete! folder)))
     (is (not (.exists (io/file folder))))))
 
 (deftest what-cannot-be-run-is-a-sentence

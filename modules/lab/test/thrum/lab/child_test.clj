@@ -3,7 +3,7 @@
   (:require
    [clojure.test :refer [deftest is]]
    [thrum.lab.child :as child]
-   [thrum.lab.server :as server])
+   [thrum.lab.file-server :as file-server])
   (:import
    (clojure.lang ExceptionInfo)
    (java.lang ProcessHandle)
@@ -12,8 +12,8 @@
 (set! *warn-on-reflection* true)
 
 (deftest a-server-ends-by-itself-when-its-parent-is-gone
-  (let [{:keys [^Process process], :as server}
-        (child/start! (child/java-command server/jvm-opts 'thrum.lab.server))]
+  (let [{:keys [^Process process], :as file-server}
+        (child/start! (child/java-command file-server/jvm-opts 'thrum.lab.file-server))]
     (try
       (is (pos-int? (:port (child/ask server 50000))))
       (.close (.getOutputStream process))

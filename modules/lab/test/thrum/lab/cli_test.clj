@@ -4,7 +4,6 @@
    [clojure.string :as str]
    [clojure.test :refer [are deftest is]]
    [thrum.lab.cli :as cli]
-   [thrum.lab.experiment :as experiment]
    [thrum.lab.experiments :as experiments]
    [thrum.lab.result :as result]))
 
@@ -119,17 +118,33 @@
 
 (deftest help-names-every-experiment-and-exit-code
   (let [help (one-line (cli/help nil))]
-    (doseq [words (concat (map (comp name :name experiment/about) experiments/all)
+    (doseq [words (concat (map (comp name :name) experiments/all)
                           (map (fn [[code meaning]] (str code " " meaning)) result/exit-codes))]
       (is (str/includes? help words)))))
 
 (deftest help-of-an-experiment-has-its-parts-on-one-screens-width
-  (doseq [experiment experiments/all
-          :let [{topic :name, :keys [parts doc]} (experiment/about experiment)
-                help (cli/help topic)]]
+  (doseq [{topic :name, :keys [parts doc]} (concat experiments/all [(experiments/by-name :handler)])
+          :let [help (cli/help topic)]]
     (is (every? #(<= (count %) 80) (str/split-lines help)))
     (doseq [words (cons doc (mapcat (fn [[part question]] [(name part) question]) parts))]
       (is (str/includes? (one-line help) words)))))
+
+(deftest help-of-the-benchmarks-names-them-and-their-options
+  (let [help (cli/help :bench)]
+    (is (every? #(<= (count %) 80) (str/split-lines help)))
+    (doseq [words (concat ["--quick" "--only" "--jvms" "--out" "--markdown"]
+                          (mapcat (juxt (comp name :name) :doc) experiments/benchmarks))]
+      (is (str/includes? (one-line help) words)))))
+
+(deftest benchmarks-have-a-command-line-of-their-own
+  (is (= [:run {:bench true, :quick true, :only [:bench/overhead :bench/stream], :jvms 2}]
+         ((juxt :command #(select-keys (:options %) [:bench :quick :only :jvms]))
+          (cli/parse ["bench" "--quick" "--only" "overhead,stream" "--jvms" "2"]))))
+  (are [argv sentence] (str/starts-with? (:error (cli/parse (cons "bench" argv))) sentence)
+    ["--quik"] "There is no option --quik; the nearest one is --quick."
+    ["--jvms" "0"] "--jvms 0: must be a whole number, 1 or more."
+    ["--only" "scope"] "--only scope: is one or, with commas, several of: overhead, scopes, "
+    ["overhead"] "There is one word too many: overhead."))
 
 (deftest every-option-is-in-some-help
   (let [help (str/join "\n" (map cli/help [nil :fan-out :handler]))]

@@ -3,7 +3,7 @@
   (:require
    [clojure.test :refer [are deftest is]]
    [thrum.lab.download :as download]
-   [thrum.lab.server :as server]
+   [thrum.lab.file-server :as file-server]
    [thrum.lab.servers :as servers])
   (:import
    (java.io IOException)
@@ -18,13 +18,13 @@
       (finally (download/close! client)))))
 
 (deftest every-byte-is-counted
-  (servers/with-server [url (server/start!)]
-    (is (= {:status 200, :bytes 100000} (fetch (str url (server/path 100000 :unlimited)) 10000)))))
+  (servers/with-server [url (file-server/start!)]
+    (is (= {:status 200, :bytes 100000} (fetch (str url (file-server/path 100000 :unlimited)) 10000)))))
 
 (deftest the-server-keeps-to-its-rate
-  (servers/with-server [url (server/start!)]
+  (servers/with-server [url (file-server/start!)]
     (let [start (System/nanoTime)]
-      (is (= 50000 (:bytes (fetch (str url (server/path 50000 200000)) 10000))))
+      (is (= 50000 (:bytes (fetch (str url (file-server/path 50000 200000)) 10000))))
       (is (<= 250 (/ (- (System/nanoTime) start) 1e6))))))
 
 (deftest a-redirect-is-an-outcome
@@ -35,9 +35,9 @@
 (deftest failures-have-kinds
   (servers/with-server [url (servers/answering 404 {} 3)]
     (is (= :http-404 (:kind (fetch (str url "/x") 10000)))))
-  (servers/with-server [url (server/start!)]
-    (is (= :timeout (:kind (fetch (str url (server/path 100000 1)) 50)))))
-  (let [closed (servers/with-server [url (server/start!)] url)]
+  (servers/with-server [url (file-server/start!)]
+    (is (= :timeout (:kind (fetch (str url (file-server/path 100000 1)) 50)))))
+  (let [closed (servers/with-server [url (file-server/start!)] url)]
     (is (= :connection-refused (:kind (fetch (str closed "/x") 10000))))))
 
 (deftest kinds-are-found-in-the-cause-chain

@@ -3,8 +3,8 @@
   (:require
    [clojure.test :refer [deftest is]]
    [thrum.lab.contender :as contender]
-   [thrum.lab.limit-line :as limit-line]
-   [thrum.lab.published :as published]))
+   [thrum.lab.experiments.fan-out.published :as published]
+   [thrum.lab.limit-line :as limit-line]))
 
 (deftest published-pmap-is-four-chunks-of-32
   (is (= 4 (limit-line/chunked-pmap 100 published/cpus)))

@@ -7,8 +7,8 @@
    [clojure.test :refer [deftest is]]
    [thrum.lab.child :as child]
    [thrum.lab.main :as main]
-   [thrum.lab.serve :as serve]
-   [thrum.lab.store :as store])
+   [thrum.lab.store :as store]
+   [thrum.lab.subject :as subject])
   (:import
    (java.io File StringWriter)
    (java.lang ProcessHandle)
@@ -45,8 +45,8 @@
           (run "handler" "nowhere/handler" "--out" (temp-dir))))))
 
 (deftest ^{:time-limit-ms 120000} an-engine-asked-for-by-name-that-cannot-be-had-exits-3
-  (when-not (contains? (serve/engines) :http-kit)
-    (with-redefs [serve/http-kit-class-path!
+  (when-not (contains? (subject/engines) :http-kit)
+    (with-redefs [subject/http-kit-class-path!
                   (constantly {:problem "http-kit could not be had: no repository"})]
       (let [[code out] (run "ring-http-kit" "--out" (temp-dir))]
         (is (= 3 code))

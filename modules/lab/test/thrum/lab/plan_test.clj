@@ -5,17 +5,17 @@
    [clojure.test :refer [deftest is]]
    [thrum.lab.cli :as cli]
    [thrum.lab.experiment :as experiment]
-   [thrum.lab.experiment.fan-out :as fan-out]
-   [thrum.lab.experiment.handler :as handler]
-   [thrum.lab.experiment.ring :as ring]
-   [thrum.lab.experiment.urls :as urls]
    [thrum.lab.experiments :as experiments]
+   [thrum.lab.experiments.fan-out.experiment :as fan-out]
+   [thrum.lab.experiments.own.handler :as handler]
+   [thrum.lab.experiments.own.urls :as urls]
+   [thrum.lab.experiments.ring.experiment :as ring]
    [thrum.lab.plan :as plan]))
 
 (def ^:private facts {:cpus 2, :hard-file-limit? true})
 
 (defn- plan-of [& argv]
-  (plan/plan (cli/parse (cons "--all" argv)) facts [(fan-out/experiment fan-out/quick)]))
+  (plan/plan (cli/parse (cons "--all" argv)) facts [fan-out/experiment]))
 
 (defn- part [plan name]
   (first (filter #(= name (:part %)) (mapcat :parts (:experiments plan)))))
@@ -68,7 +68,7 @@
 (deftest a-part-that-cannot-run-is-planned-as-skipped
   (let [plan (plan/plan (cli/parse ["--only" "files"])
                         (assoc facts :hard-file-limit? false)
-                        [(fan-out/experiment fan-out/quick)])]
+                        [fan-out/experiment])]
     (is (string? (:skipped (part plan :files))))
     (is (= [:files] (:asked plan)))))
 
@@ -79,7 +79,7 @@
 (deftest own-urls-run-with-pmap-alone
   (let [plan (plan/plan (cli/parse ["fan-out" "--urls" "f" "--limit" "3"])
                         facts
-                        [(urls/experiment "f")])]
+                        [urls/experiment])]
     (is (= ["t/pmap 3"] (map :name (:contenders (part plan :urls)))))
     (is (= [8 60000] ((juxt :per-host :timeout-ms) (part plan :urls))))
     (is (nil? (:estimate-ms plan)))))
@@ -133,7 +133,7 @@
   (is (= [:quick :quick :quick :full]
          (map #(form-of (apply plan-of-all all-facts %))
               [["--all"] ["scope"] ["--only" "many"] ["--full"]])))
-  (is (= (map (comp :name experiment/about) experiments/all)
+  (is (= (map :name experiments/all)
          (map :experiment (:experiments (plan-of-all all-facts "--all"))))))
 
 (deftest help-says-how-long-the-full-form-takes
@@ -204,7 +204,7 @@
 (deftest the-users-handler-meets-pools-and-virtual-threads
   (let [plan (plan/plan (cli/parse ["handler" "my.app/handler" "--connections" "400" "--path" "/x"])
                         facts
-                        [(handler/experiment 'my.app/handler)])]
+                        [handler/experiment])]
     (is (= ["virtual threads" "platform pool of 50" "platform pool of 200" "platform pool of 400"]
            (map :name (:contenders (part plan :handler)))))
     (is (= [400 "/x"] ((juxt :connections :path) (part plan :handler))))
@@ -213,18 +213,32 @@
   (is (= 2
          (count (:contenders (part (plan/plan (cli/parse ["handler" "a/b" "--connections" "50"])
                                               facts
-                                              [(handler/experiment 'a/b)])
+                                              [handler/experiment])
                                    :handler))))))
 
 (deftest a-plan-that-fails-is-told-in-every-form
-  (let [broken (reify
-                 experiment/Experiment
-                 (about [_] {:name :broken, :doc "It breaks.", :parts []})
-                 (plan [_ _ _] (throw (StackOverflowError.)))
-                 (open! [_])
-                 (sample! [_ _ _ _ _]))]
+  (let [broken {:name :broken, :plan (fn [_ _] (throw (StackOverflowError.)))}]
     (doseq [argv [[] ["--all"] ["--full"]]]
       (is (= [[:broken]]
              (map #(map :part (:parts %))
                   (:experiments (plan/plan (cli/parse argv) facts [broken]))))
           argv))))
+
+(defn- bench-plan [& argv]
+  (let [{:keys [options] :as parsed} (cli/parse (cons "bench" argv))]
+    (plan/plan parsed facts (experiments/chosen options))))
+
+(deftest a-benchmark-is-planned-as-jobs-in-several-jvms
+  (let [{[{:keys [parts]} :as plans] :experiments, :as plan} (bench-plan "--only" "overhead,cancel")
+        [{:keys [contenders jvm-opts in-turns?]}] parts]
+    (is (= [:bench/overhead :bench/cancel] (map :experiment plans)))
+    (is (= [4 #{5} true] [(count contenders) (set (map :repeat contenders)) in-turns?]))
+    (is (not-any? #{"-XX:TieredStopAtLevel=1"} jvm-opts))
+    (is (= plan (edn/read-string (pr-str plan))))))
+
+(deftest the-quick-form-of-benchmarks-is-one-jvm-without-the-optimising-compiler
+  (let [plans (:experiments (bench-plan "--quick"))]
+    (is (= (map :name experiments/benchmarks) (map :experiment plans)))
+    (doseq [{[{:keys [contenders jvm-opts]}] :parts} plans]
+      (is (= "-XX:TieredStopAtLevel=1" (peek jvm-opts)))
+      (is (= #{1} (set (map :repeat contenders)))))))

@@ -5,6 +5,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing]]
    [thrum.lab.experiment :as experiment]
+   [thrum.lab.experiments :as experiments]
    [thrum.lab.report.html :as report.html]
    [thrum.lab.report.text :as report.text]
    [thrum.lab.result :as result]
@@ -13,10 +14,7 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private idle
-  (reify experiment/Experiment
-    (plan [_ _ _])
-    (open! [_] {:close! (constantly nil)})
-    (sample! [_ _ _ _ _] {:ms 1.0})))
+  {:open! (constantly {}), :sample! (constantly {:ms 1.0})})
 
 (defn- order
   "Returns the contenders of the samples of one part, in the order in which they were taken."
@@ -35,10 +33,7 @@
 (defn- unable
   "Returns an experiment that must not be run, whose opening returns env."
   [env]
-  (reify experiment/Experiment
-    (plan [_ _ _])
-    (open! [_] (env))
-    (sample! [_ _ _ _ _] (throw (AssertionError.)))))
+  {:open! (fn [_] (env)), :sample! (fn [& _] (throw (AssertionError.)))})
 
 (deftest an-experiment-that-cannot-be-opened-is-skipped-with-the-reason
   (let [closed (atom 0)
@@ -67,19 +62,19 @@
   :second or :close."
   [step fail!]
   (let [at (fn [here value] (when (= here step) (fail!)) value)]
-    (reify
-      experiment/Experiment
-      (plan [_ _ _]
-        (at :plan
-            {:experiment :x
-             :title "X"
-             :about "It throws."
-             :parts [{:part :p
-                      :title "P"
-                      :contenders [{:contender :a, :name "a", :repeat 1}
-                                   {:contender :b, :name "b", :repeat 1}]}]}))
-      (open! [_] (at :open {:close! #(at :close nil)}))
-      (sample! [_ _ _ {:keys [contender]} _] (at (if (= :a contender) :first :second) {:ms 1.0})))))
+    {:name :x
+     :plan (fn [_ _]
+             (at :plan
+                 {:experiment :x
+                  :title "X"
+                  :about "It throws."
+                  :parts [{:part :p
+                           :title "P"
+                           :contenders [{:contender :a, :name "a", :repeat 1}
+                                        {:contender :b, :name "b", :repeat 1}]}]}))
+     :open! (fn [_] (at :open {:close! #(at :close nil)}))
+     :sample! (fn [_ _ {:keys [contender]} _]
+                (at (if (= :a contender) :first :second) {:ms 1.0}))}))
 
 (defn- run-beside-idle
   "Runs the experiment and, after it, one that does nothing; returns the result."
@@ -122,17 +117,26 @@
 
 (deftest a-sample-that-is-none-is-a-failure
   (doseq [sample [nil 7 {:ms "long"}]]
-    (let [odd (reify
-                experiment/Experiment
-                (plan [_ _ _])
-                (open! [_] {:close! nil})
-                (sample! [_ _ _ _ _] sample))
+    (let [odd {:open! (constantly {:close! nil}), :sample! (constantly sample)}
           [{:keys [parts]}] (run/run! {:x odd}
                                       [{:experiment :x
                                         :parts [{:part :p
                                                  :contenders [{:contender :a, :repeat 2}]}]}]
                                       (fn [_]))]
       (is (= [:failed] (map :verdict (:contenders (first parts)))) (pr-str sample)))))
+
+(deftest what-cannot-be-shown-costs-no-report
+  (let [fail (fn [& _] (throw (StackOverflowError.)))
+        odd {:columns fail, :conditions fail, :label fail, :headline fail, :meaning fail}
+        row {:contender :a, :name "a", :verdict :done, :median-ms 3.0, :samples [{:ms 3.0}]}
+        result {:machine {}
+                :experiments [{:experiment :odd
+                               :title "Odd"
+                               :parts [{:part :p, :title "P", :contenders [row]}]}]}]
+    (doseq [odd [odd (assoc odd :columns [{:heading "x", :show fail}]) (assoc odd :rows fail)]]
+      (with-redefs [experiments/by-name {:odd odd}]
+        (is (str/includes? (report.text/report result) "\nMachine"))
+        (is (str/includes? (report.html/page result) "id=\"machine\""))))))
 
 (deftest an-interrupt-that-is-not-the-users-costs-one-sample
   (doseq [interrupt! [#(.interrupt (Thread/currentThread)) #(throw (InterruptedException.))]
@@ -168,14 +172,13 @@
         journal (atom nil)
         then (promise)
         left (atom nth-sample)
-        experiment
-        (reify
-          experiment/Experiment
-          (plan [_ _ _])
-          (open! [_] {:close! (constantly nil)})
-          (sample! [_ _ _ _ _]
-            (when (zero? (swap! left dec)) (deliver over true) (deliver then @journal) (end!))
-            {:ms 1.0}))
+        experiment {:open! (constantly {})
+                    :sample! (fn [& _]
+                               (when (zero? (swap! left dec))
+                                 (deliver over true)
+                                 (deliver then @journal)
+                                 (end!))
+                               {:ms 1.0})}
         done (run/run! {:x experiment, :y experiment}
                        [(plan-of :x) (plan-of :y)]
                        (fn [_])

@@ -1,11 +1,11 @@
 (ns thrum.lab.channels.pipeline
   "The pipelines of core.async and of thrum.async, as one: how long they take, how many items they
-  have in work at once, and what is left of them when nobody wants their values any more."
+  have in work at once, and what is left of them when their values are no longer taken."
   (:require
    [clojure.core.async :as core]
    [thrum.async :as a]
-   [thrum.lab.channels.threads :as threads]
-   [thrum.lab.measure :as measure])
+   [thrum.lab.measure :as measure]
+   [thrum.lab.threads :as threads])
   (:import
    (java.lang.management ManagementFactory)
    (java.time Duration)))

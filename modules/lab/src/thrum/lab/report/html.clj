@@ -5,11 +5,13 @@
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
+   [thrum.lab.columns :as columns]
+   [thrum.lab.experiments :as experiments]
    [thrum.lab.json :as json]
    [thrum.lab.report.headlines :as headlines]
    [thrum.lab.report.markup :as markup]
-   [thrum.lab.report.meaning :as meaning]
    [thrum.lab.report.words :as words]
+   [thrum.lab.result :as result]
    [thrum.lab.text :as text])
   (:import
    (java.security MessageDigest)
@@ -38,21 +40,16 @@
   [{:keys [samples]}]
   (first (filter (comp seq :curve) samples)))
 
-(defn- label
-  "Returns the words at the end of a row's bar."
-  [{:keys [verdict median-ms median-per-second over-limit of-limit samples], :as row}]
-  (cond (= :broke verdict) (str "broke: "
-                                (words/failed row)
-                                " of "
-                                (text/thousands (+ (:ok (first samples) 0)
-                                                   (:failed (first samples) 0)))
-                                " failed")
-        (not (or median-ms median-per-second)) (words/verdict-words verdict)
-        (:left (first samples)) (str (text/ms median-ms) " · " (words/left row) " still running")
-        (:cold-ms (first samples)) (str (text/ms median-ms) " · " (words/threads row) " threads")
-        (:closed (first samples)) (str (text/ms median-ms) " · " (words/left-closed row) " left")
-        (or over-limit of-limit) (str (words/median row) " · " (words/times-limit row) " the limit")
-        :else (words/median row)))
+(defn- usual-label [{:keys [median-ms median-per-second over-limit of-limit] :as row}]
+  (str (columns/median-words row)
+       (when (and (or median-ms median-per-second) (or over-limit of-limit))
+         (str " · " (columns/times-limit-words row) " the limit"))))
+
+(defn- label-of
+  "Returns a function from a row of a part to the words at the end of its bar."
+  [{{:keys [label]} :by}]
+  (fn [row]
+    (or (when label (words/ask nil label row)) (usual-label row))))
 
 (defn- length
   "Returns the figure that a row's bar shows: its median, a time or requests per second; the first
@@ -60,19 +57,21 @@
   [{:keys [median-ms median-per-second samples]}]
   (or median-ms median-per-second (:ms (first samples)) 0))
 
-(defn- published-data
-  [{:keys [ms limit-line-ms per-second limit-line-per-second]}]
-  (cond ms {:value ms, :limit limit-line-ms, :label (str "published: " (text/ms ms))}
-        per-second {:value per-second
-                    :limit limit-line-per-second
-                    :label (str "published: " (text/per-second per-second))}))
+(defn- published-data [{:keys [ms limit-line-ms per-second limit-line-per-second]}]
+  (cond
+    ms {:value ms, :limit limit-line-ms, :label (str "published: " (text/ms ms))}
+    per-second {:value per-second
+                :limit limit-line-per-second
+                :label (str "published: " (text/per-second per-second))}))
+
+(defn- flight [{:keys [curve peak ms watched-ms]}]
+  (let [end (or watched-ms ms)]
+    {:curve curve, :peak peak, :ms end, :end (text/ms end), :answer (when watched-ms ms)}))
 
 (defn- row-data
-  [{:keys [name about thrum? virtual? verdict limit-line-ms limit-line-per-second published
-           median-points limit-points]
-    :as row}]
-  (let [{:keys [curve peak ms watched-ms]} (shown-sample row)
-        end (or watched-ms ms)]
+  [label {:keys [name about thrum? virtual? verdict limit-line-ms limit-line-per-second published
+                 median-points limit-points] :as row}]
+  (let [sample (shown-sample row)]
     (cond-> {:name name
              :about about
              :thrum thrum?
@@ -81,22 +80,20 @@
              :label (label row)
              :limit (or limit-line-ms limit-line-per-second)
              :published (published-data published)}
-      curve (assoc
-              :flight
-              {:curve curve, :peak peak, :ms end, :end (text/ms end), :answer (when watched-ms ms)})
+      sample (assoc :flight (flight sample))
       virtual? (assoc :virtual true)
       median-points (assoc :points median-points :limits limit-points))))
+
+(def ^:private own-figures
+  (juxt :median-ms :limit-line-ms :median-per-second :limit-line-per-second))
+
+(def ^:private published-figures
+  (juxt :ms :limit-line-ms :per-second :limit-line-per-second))
 
 (defn- figures
   "Returns every figure that the bars of a part show: durations, or requests per second."
   [rows]
-  (filter
-    some?
-    (mapcat (fn [{:keys [published], :as row}]
-              (concat ((juxt :median-ms :limit-line-ms :median-per-second :limit-line-per-second)
-                       row)
-                      ((juxt :ms :limit-line-ms :per-second :limit-line-per-second) published)))
-      rows)))
+  (filter some? (mapcat #(concat (own-figures %) (published-figures (:published %))) rows)))
 
 (defn- logarithmic?
   "True if the figures of a part are so far apart that a linear axis would hide some."
@@ -104,31 +101,24 @@
   (let [figures (figures rows)]
     (and (seq figures) (< 8 (/ (apply max figures) (apply min figures))))))
 
+(defn- drawn?
+  "True of a part whose rows are bars or curves; others are tables alone."
+  [{:keys [skipped by]}]
+  (not (or skipped (:rows by))))
+
 (defn- chart-data
   "Returns what the page's script draws, by part."
-  [{:keys [experiments]}]
+  [result]
   (into {}
-        (for [part (mapcat :parts experiments) :when (not (:skipped part))]
-          [(name (:part part)) {:rows (mapv row-data (filter :samples (:contenders part)))
-                                :unit (if (:connections part) "/s" "ms")
-                                :logarithmic (boolean (logarithmic? (:contenders part)))}])))
-
-(defn- sample-figures
-  "Returns the figure of each sample; nothing where a row has one, which is its median."
-  [{:keys [samples]}]
-  (if (next samples)
-    (interpose " " (for [{:keys [ms per-second]} samples]
-                     [:span (if per-second (text/per-second per-second) (text/ms ms))]))
-    ""))
-
-(def ^:private columns
-  "The columns of a page's table, which shows the samples themselves."
-  (map (fn [{:keys [heading] :as column}]
-         (if (= "samples" heading) (assoc column :cell sample-figures, :class "samples") column))
-       words/columns))
+        (for [{:keys [contenders connections] :as part} (words/parts result)
+              :when (drawn? part)
+              :let [rows (filter :samples contenders)]]
+          [(name (:part part)) {:rows (mapv #(row-data (label-of part) %) rows)
+                                :unit (if connections "/s" "ms")
+                                :logarithmic (boolean (logarithmic? contenders))}])))
 
 (defn- heading-of [{:keys [heading on-page]}] (or on-page heading))
-(defn- class-of [column] (if (:words? column) "words" (:class column)))
+(defn- class-of [{:keys [left?] :as column}] (if left? "words" (:class column)))
 
 (defn- labelled
   "Returns a cell that names its column, which a narrow screen shows beside it; there a cell that
@@ -137,59 +127,57 @@
   (let [classes (remove nil? [kind (when (#{"" "–"} content) "empty")])]
     [:td {:class (not-empty (str/join " " classes)), :data-label heading} content]))
 
-(defn- cells [columns {:keys [verdict thrum? virtual? name about] :as row}]
-  [:tr {:class (str (clojure.core/name verdict) (when thrum? " thrum") (when virtual? " virtual"))}
-   [:th {:scope "row"} name [:small about]]
-   (map #(labelled (heading-of %) (class-of %) ((:cell %) row)) columns)])
+(defn- cell [{:keys [show page-words] :as column} row]
+  (labelled (heading-of column)
+            (class-of column)
+            (if page-words
+              (or (some->> (page-words row) (map #(vector :span %)) (interpose " ")) "")
+              (show row))))
 
-(defn- table [{rows :contenders :as part}]
-  (let [columns (words/columns-of columns part)]
+(defn- table-row [[first-column & columns] {:keys [verdict thrum? virtual? about] :as row}]
+  [:tr {:class (str (some-> verdict name) (when thrum? " thrum") (when virtual? " virtual"))}
+   [:th {:scope "row"} ((:show first-column) row) (when about [:small about])]
+   (map #(cell % row) columns)])
+
+(defn- table [part]
+  (let [columns (words/columns part)]
     [:div {:class "scroll"}
      [:table
-      [:thead [:tr [:th {:scope "col"} "contender"]
-               (for [column columns]
-                 [:th {:scope "col", :class (class-of column)} (heading-of column)])]]
-      [:tbody (map #(cells columns %) rows)]]]))
+      [:thead [:tr (for [column columns]
+                     [:th {:scope "col", :class (class-of column)} (heading-of column)])]]
+      [:tbody (map #(table-row columns %) (words/rows part))]]]))
 
-(defn- figure
-  [part kind caption]
+(defn- figure [part kind caption]
   [:figure
-   [:div
-    {:class kind
-     :data-part (name (:part part))
-     :role "img"
-     :aria-label (str (:title part) ". " caption)}] [:figcaption caption]])
+   [:div {:class kind
+          :data-part (name (:part part))
+          :role "img"
+          :aria-label (str (:title part) ". " caption)}]
+   [:figcaption caption]])
 
-(defn- bar-caption
-  [{:keys [contenders limit-line-about connections]}]
-  (str
-    (if connections
-      "Requests per second of each contender, the median: longer is better"
-      "Median time of each contender")
-    (when (logarithmic? contenders) ", on a logarithmic axis")
-    ". "
-    (when (some (some-fn :limit-line-ms :limit-line-per-second) contenders)
-      (str "The upright rule is its limit line, the best that arithmetic allows: "
-           (or limit-line-about "rounds × size ÷ rate")
-           ". "))
-    (when (some (comp (some-fn :ms :per-second) :published) contenders)
-      "The thin grey line with a diamond is the published figure, at the published size and against its own limit line (the small tick).")))
+(defn- bar-caption [{:keys [contenders limit-line-about connections]}]
+  (str (if connections
+         "Requests per second of each contender, the median: longer is better"
+         "Median time of each contender")
+       (when (logarithmic? contenders) ", on a logarithmic axis")
+       ". "
+       (when (some (some-fn :limit-line-ms :limit-line-per-second) contenders)
+         (str "The upright rule is its limit line, the best that arithmetic allows: "
+              (or limit-line-about "rounds × size ÷ rate") ". "))
+       (when (some (comp (some-fn :ms :per-second) :published) contenders)
+         (str "The thin grey line with a diamond is the published figure, at the published size "
+              "and against its own limit line (the small tick)."))))
 
-(defn- flight-caption
-  [{:keys [watch-ms]}]
-  (str
-    "Tasks in flight over time, in the first sample of each. Height is the same scale for all; each has its own time axis."
-    (when watch-ms
-      (str " The dashed rule is the answer; what is in flight to its right runs on, "
-           watch-ms
-           " ms after it, for nobody."))))
+(defn- flight-caption [{:keys [watch-ms]}]
+  (str "Tasks in flight over time, in the first sample of each. Height is the same scale for all; "
+       "each has its own time axis."
+       (when watch-ms
+         (str " The dashed rule is the answer; what is in flight to its right runs on, " watch-ms
+              " ms after it, for nobody."))))
 
-(defn- curve-caption
-  [{:keys [limit-line-about]}]
-  (str
-    "Time until the last of so many requests at once has its answer, the median; both axes are logarithmic. The dashed line is the limit line: "
-    limit-line-about
-    "."))
+(defn- curve-caption [{:keys [limit-line-about]}]
+  (str "Time until the last of so many requests at once has its answer, the median; both axes are "
+       "logarithmic. The dashed line is the limit line: " limit-line-about "."))
 
 (defn- charts [{:keys [crowds contenders] :as question}]
   (if crowds
@@ -198,37 +186,35 @@
           (when (some :curve (mapcat :samples contenders))
             (figure question "flights" (flight-caption question))))))
 
-(defn- outcome-table
-  [{:keys [contenders]}]
-  (let [failures (for [row contenders
-                       sample (:samples row)
-                       [kind n] (:kinds sample)]
-                   [(:name row) (str/replace (name kind) "-" " ") (text/thousands n)
+(defn- word-cells [words]
+  (map (fn [word] [:td {:class "words"} word]) words))
+
+(defn- outcome-table [{:keys [contenders]}]
+  (let [failures (for [row contenders, sample (:samples row), [kind n] (:kinds sample)]
+                   [(:name row) (columns/verdict-words kind) (text/thousands n)
                     (get (:messages sample) kind)])]
     (when (seq failures)
       [:div {:class "scroll"}
        [:table {:class "failures"}
-        [:thead
-         [:tr
-          (map (fn [heading] [:th {:scope "col", :class "words"} heading])
-               ["contender" "failed with" "how often" "for example"])]]
-        [:tbody
-         (map (fn [[who & more]] [:tr [:th {:scope "row"} who]
-                                  (map (fn [cell] [:td {:class "words"} cell]) more)])
-              failures)]]])))
+        [:thead [:tr (for [heading ["contender" "failed with" "how often" "for example"]]
+                       [:th {:scope "col", :class "words"} heading])]]
+        [:tbody (for [[contender & more] failures]
+                  [:tr [:th {:scope "row"} contender] (word-cells more)])]]])))
 
-(defn- section [busy? {:keys [part title skipped contenders] :as question}]
+(defn- figures-section [busy? {:keys [contenders] :as part}]
+  (list (when (drawn? part) (charts part))
+        (for [note (keep words/note contenders)] [:p {:class "note"} note])
+        (for [fact (words/facts part busy?)] [:p {:class "fact"} fact])
+        (when (seq (words/rows part)) (table part))
+        (outcome-table part)))
+
+(defn- section [busy? {:keys [part title skipped] :as question}]
   [:section {:id (name part)}
    [:h2 title]
    [:p {:class "about"} (words/conditions question)]
    (if skipped
      [:p {:class "note"} (str "Skipped: " skipped ".")]
-     (list (charts question)
-           (map (fn [note] [:p {:class "note"} note]) (keep words/note contenders))
-           (for [fact (concat (words/times-as-fast question) (meaning/sentences question busy?))]
-             [:p {:class "fact"} fact])
-           (table question)
-           (outcome-table question)))])
+     (figures-section busy? question))])
 
 (defn- with-factor [before {:keys [words factor]}]
   (list words (when factor [:small before (text/ratio factor)])))
@@ -265,29 +251,15 @@
                  [:li (link (first parts) title)]))
              experiments)]])
 
-(defn- find-row [{:keys [experiments]} part contender]
-  (some (fn [row] (when (= contender (:contender row)) row))
-        (:contenders (some (fn [p] (when (= part (:part p)) p)) (mapcat :parts experiments)))))
-
 (defn- headline
-  "Returns the sentence that the page opens with, from the figures where they are there."
-  [result]
-  (let [slow (find-row result :downloads :core-map)
-        fast (find-row result :downloads :thrum-pmap)
-        futures (find-row result :hangs :futures)
-        scope (find-row result :hangs :thrum-scope)]
-    (cond
-      (and (:median-ms slow) (:median-ms fast)) (str "The same 100 downloads: "
-                                                     (text/ms (:median-ms slow))
-                                                     " one by one, "
-                                                     (text/ms (:median-ms fast))
-                                                     " on virtual threads")
-      (and (:median-ms futures) (:median-ms scope)) (str "One of four calls hangs: "
-                                                         (words/left futures)
-                                                         " still running behind futures, "
-                                                         (words/left scope)
-                                                         " behind a scope")
-      :else (str/join ", " (map :title (:experiments result))))))
+  "Returns the sentence that the page opens with: that of the first experiment that has one, from
+  its figures; the titles, where none has."
+  [{:keys [experiments]}]
+  (or (some (fn [{:keys [experiment] :as plan}]
+              (when-let [headline (:headline (experiments/by-name experiment))]
+                (words/ask nil headline (result/by-part plan))))
+            experiments)
+      (str/join ", " (map :title experiments))))
 
 (defn- header [{:keys [started options experiments machine] :as result}]
   [:header
@@ -310,28 +282,36 @@
    [:h2 "Measured on"]
    [:dl (map (fn [[label value]] (list [:dt label] [:dd value])) (words/machine machine))]])
 
+(defn- head [experiments style scripts]
+  [:head
+   [:meta {:charset "utf-8"}]
+   [:meta {:http-equiv "Content-Security-Policy", :content (policy scripts style)}]
+   [:meta {:name "viewport", :content "width=device-width, initial-scale=1"}]
+   [:meta {:name "color-scheme", :content "light dark"}]
+   [:title (str "Thrum lab: " (str/join ", " (map :title experiments)))]
+   [:style (markup/raw style)]])
+
+(defn- main [result]
+  (let [parts (words/parts result)]
+    [:main
+     (header result)
+     (some->> (seq (headlines/rows result)) headlines-section)
+     (when (next parts) (contents-section result))
+     (map #(section (some? (words/busy result)) %) parts)
+     (machine-section result)]))
+
 (defn page
   "Returns the result as an HTML page."
-  [{:keys [experiments], :as result}]
-  (let [d3 (asset "META-INF/resources/webjars/d3/7.9.0/dist/d3.min.js")
-        script (asset "thrum/lab/report.js")
-        style (asset "thrum/lab/report.css")]
+  [{:keys [experiments] :as result}]
+  (let [scripts [(asset "META-INF/resources/webjars/d3/7.9.0/dist/d3.min.js")
+                 (asset "thrum/lab/report.js")]
+        style (asset "thrum/lab/report.css")
+        data (json/write (chart-data result))]
     (str "<!doctype html>\n"
          (markup/html
            [:html {:lang "en"}
-            [:head [:meta {:charset "utf-8"}]
-             [:meta {:http-equiv "Content-Security-Policy", :content (policy [d3 script] style)}]
-             [:meta {:name "viewport", :content "width=device-width, initial-scale=1"}]
-             [:meta {:name "color-scheme", :content "light dark"}]
-             [:title (str "Thrum lab: " (str/join ", " (map :title experiments)))]
-             [:style (markup/raw style)]]
+            (head experiments style scripts)
             [:body
-             [:main (header result)
-              (some->> (seq (headlines/rows result))
-                       headlines-section)
-              (when (< 1 (count (mapcat :parts experiments))) (contents-section result))
-              (map (partial section (words/busy result)) (mapcat :parts experiments))
-              (machine-section result)]
-             [:script {:type "application/json", :id "data"}
-              (markup/raw (json/write (chart-data result)))] [:script (markup/raw d3)]
-             [:script (markup/raw script)]]]))))
+             (main result)
+             [:script {:type "application/json", :id "data"} (markup/raw data)]
+             (for [script scripts] [:script (markup/raw script)])]]))))

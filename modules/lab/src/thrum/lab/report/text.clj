@@ -1,40 +1,35 @@
 (ns thrum.lab.report.text
-  "A result as tables for the terminal. Pure: result in, text out."
+  "A result as tables, for the terminal or in Markdown. Pure: result in, text out."
   (:require
    [clojure.string :as str]
    [thrum.lab.download :as download]
    [thrum.lab.report.headlines :as headlines]
-   [thrum.lab.report.meaning :as meaning]
    [thrum.lab.report.words :as words]
+   [thrum.lab.table :as table]
    [thrum.lab.text :as text]))
 
 (set! *warn-on-reflection* true)
 
-(defn- pad [align width s]
-  (let [gap (str/join (repeat (- width (count s)) " "))]
-    (if (= :left align) (str s gap) (str gap s))))
+(defn- indented [lines] (map #(str "  " %) lines))
 
-(defn table
-  "Returns lines: a heading and a line for each row, in columns as wide as their widest cell."
-  [columns rows]
-  (let [cells (cons (map first columns)
-                    (map (fn [row] (map (fn [[_ _ cell]] (cell row)) columns)) rows))
-        widths (apply map (fn [& column] (apply max (map count column))) cells)]
-    (map (fn [line]
-           (str "  " (str/trimr (str/join "  " (map pad (map second columns) widths line)))))
-         cells)))
+(def ^:private terminal
+  "How a title, sentences and a table become lines of a terminal."
+  {:title vector, :sentences indented, :table (comp indented table/text)})
 
-(defn- columns-of [part]
-  (cons ["contender" :left :name]
-        (for [{:keys [heading cell words?]} (words/columns-of words/columns part)]
-          [heading (if words? :left :right) cell])))
+(def ^:private in-markdown
+  "The same in Markdown."
+  {:title #(vector (str "### " %) "")
+   :sentences #(mapcat (fn [sentence] [sentence ""]) %)
+   :table #(concat (table/markdown %1 %2) [""])})
+
+;; The rows that a report opens on
 
 (def ^:private headline-columns
-  [["" :left :system]
-   ["published" :left (comp :words :published)]
-   ["here" :left #(get-in % [:here :words] "–")]
-   ["limit line" :left (comp :words :limit)]
-   ["factor" :right (comp text/ratio :factor :here)]])
+  [{:heading "", :left? true, :show :system}
+   {:heading "published", :left? true, :show (comp :words :published)}
+   {:heading "here", :left? true, :show #(get-in % [:here :words] "–")}
+   {:heading "limit line", :left? true, :show (comp :words :limit)}
+   {:heading "factor", :show (comp text/ratio :factor :here)}])
 
 (defn- verdict-lines [{:keys [system verdict]}]
   (let [[start & more] (text/wrap 76 (str system ": " verdict))]
@@ -43,59 +38,60 @@
 (defn- headline-lines
   "Returns the table that a report opens on, and a sentence for each of its rows; nil where nothing
   of it was published."
-  [result]
+  [{:keys [title sentences table]} result]
   (when-let [rows (seq (headlines/rows result))]
-    (concat ["Published, and here"]
-            (map #(str "  " %) (text/wrap 78 headlines/about))
+    (concat (title "Published, and here")
+            (sentences (text/wrap 78 headlines/about))
             (table headline-columns rows)
             [""]
             (mapcat verdict-lines rows)
             [""])))
 
-(defn- part-lines [busy? {:keys [title skipped contenders] :as part}]
-  (concat [title (str "  " (words/conditions part))]
+;; The rest
+
+(defn- figure-lines [{:keys [sentences table]} busy? {:keys [contenders] :as part}]
+  (let [rows (words/rows part)]
+    (concat (when (seq rows) (table (words/columns part) rows))
+            (sentences (words/facts part busy?))
+            (sentences (keep words/note contenders)))))
+
+(defn- part-lines [{:keys [title sentences] :as layout} busy? {:keys [skipped] :as part}]
+  (concat (title (:title part))
+          (sentences [(words/conditions part)])
           (if skipped
-            [(str "  Skipped: " skipped ".")]
-            (concat (table (columns-of part) contenders)
-                    (map #(str "  " %) (words/times-as-fast part))
-                    (map #(str "  " %) (meaning/sentences part busy?))
-                    (map #(str "  " %) (keep words/note contenders))))
+            (sentences [(str "Skipped: " skipped ".")])
+            (figure-lines layout busy? part))
           [""]))
 
 (defn- machine-lines [machine]
-  (map (fn [[label value]] (str "  " label ": " value)) (words/machine machine)))
+  (for [[label value] (words/machine machine)]
+    (str "  " label ": " value)))
 
 (defn report
-  "Returns the result as text."
-  [{:keys [experiments machine] :as result}]
-  (str/join "\n"
-            (concat (when (words/interrupted result) [(words/interrupted result) ""])
-                    (when (words/busy result) [(words/busy result) ""])
-                    (headline-lines result)
-                    (mapcat (partial part-lines (words/busy result)) (mapcat :parts experiments))
-                    ["Machine"]
-                    (machine-lines machine))))
+  "Returns the result as text, :markdown? or for a terminal."
+  [{:keys [machine] :as result} & {:keys [markdown?]}]
+  (let [layout (if markdown? in-markdown terminal), busy (words/busy result)]
+    (str/join "\n"
+              (concat (mapcat #(vector % "") (remove nil? [(words/interrupted result) busy]))
+                      (headline-lines layout result)
+                      (mapcat #(part-lines layout (some? busy) %) (words/parts result))
+                      ["Machine"]
+                      (machine-lines machine)))))
 
-(defn- outcome-line
-  [{:keys [line url input status bytes kind message location]}]
-  (str/join "  "
-            (remove nil?
-                    [(str (or line input))
-                     (some-> status
-                             str)
-                     (some-> bytes
-                             text/bytes) url
-                     (some->> location
-                              (str "-> "))
-                     (some-> kind
-                             download/kind-label) message])))
+(defn- outcome-line [{:keys [line url input status bytes kind message location]}]
+  (str/join "  " (remove nil? [(str (or line input))
+                               (some-> status str)
+                               (some-> bytes text/bytes)
+                               url
+                               (some->> location (str "-> "))
+                               (some-> kind download/kind-label)
+                               message])))
 
 (defn outcomes
   "Returns what became of each URL or input of the user, a line each, in the order of the file."
   [{:keys [experiments]}]
-  (str/join "\n"
-            (for [part (mapcat :parts experiments)
-                  row (:contenders part)
-                  sample (:samples row)
-                  line (cons (:name row) (map outcome-line (:outcomes sample)))]
-              line)))
+  (str/join "\n" (for [part (mapcat :parts experiments)
+                       row (:contenders part)
+                       sample (:samples row)
+                       line (cons (:name row) (map outcome-line (:outcomes sample)))]
+                   line)))

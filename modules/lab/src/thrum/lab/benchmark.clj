@@ -1,0 +1,85 @@
+(ns thrum.lab.benchmark
+  "Makes an experiment of a benchmark: jobs, each measured in several JVMs of its own.
+
+  A benchmark is a map:
+    :name     a keyword, :bench/…
+    :doc      what it is, for a line of help
+    :title, :about  for its table
+    :jvm-opts the flags of its JVMs
+    :jobs     from :full or :quick to its jobs, maps of EDN
+    :measure  the symbol of a function that is called in a child JVM: from a job to its figures, EDN
+    :rows     from [{:job :runs}] to the rows of its table; ratios are taken here
+    :columns  see thrum.lab.table; or a function from the rows to them"
+  (:require
+   [clojure.string :as str]
+   [thrum.lab.job :as job]
+   [thrum.lab.measure :as measure]))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private timeout-ms "How long a JVM may take, by size." {:full 900000, :quick 60000})
+
+(defn- flags
+  "Returns the flags of a benchmark's JVMs. The quick form measures nothing, and does without the
+  optimising compiler."
+  [{:keys [jvm-opts]} size]
+  (cond-> jvm-opts
+    (= :quick size) (conj "-XX:TieredStopAtLevel=1")))
+
+(defn- row [i job jvms]
+  {:contender (keyword (str "job-" i)), :name (pr-str job), :job job, :repeat jvms})
+
+(defn- plan [{:keys [title about jobs] :as benchmark} {:keys [quick jvms]}]
+  (let [size (if quick :quick :full), jvms (or jvms (if quick 1 5))]
+    {:experiment (:name benchmark)
+     :title title
+     :about about
+     :parts [{:part (keyword (name (:name benchmark)))
+              :title title
+              :about about
+              :size size
+              :jvms jvms
+              :jvm-opts (flags benchmark size)
+              :in-turns? true
+              :contenders (vec (map-indexed #(row %1 %2 jvms) (jobs size)))}]}))
+
+(defn- sample! [{:keys [measure]} {:keys [size jvm-opts]} {:keys [job]}]
+  (let [start (measure/now-ms)
+        options {:jvm-opts jvm-opts, :timeout-ms (timeout-ms size)}
+        {:keys [error interrupted?] :as sample} (job/sample! options (assoc job :call measure))]
+    (assoc (if (or error interrupted?) sample {:figures sample})
+           :took-ms (- (measure/now-ms) start))))
+
+(defn- results
+  "Returns [{:job :runs}] of a part, of the jobs that have figures."
+  [{:keys [contenders]}]
+  (for [{:keys [job samples]} contenders
+        :let [runs (into [] (keep :figures) samples)]
+        :when (seq runs)]
+    {:job job, :runs runs}))
+
+(defn- rows [{:keys [rows]} part]
+  (when-let [results (seq (results part))]
+    (rows results)))
+
+(defn- columns [{:keys [columns]} rows]
+  (if (fn? columns) (columns rows) columns))
+
+(defn- conditions [{:keys [size jvms jvm-opts]}]
+  (str (when (= :quick size) "QUICK FORM, NO MEASUREMENT. ")
+       "Medians of " jvms (if (= 1 jvms) " JVM" " JVMs") " (lowest-highest). Flags: "
+       (str/join " " jvm-opts)))
+
+(defn experiment
+  "Returns the experiment, see thrum.lab.experiment, of a benchmark."
+  [{:keys [doc about] :as benchmark}]
+  {:name (:name benchmark)
+   :benchmark? true
+   :doc doc
+   :parts [[(keyword (name (:name benchmark))) about]]
+   :plan (fn [options _] (plan benchmark options))
+   :open! (constantly {})
+   :sample! (fn [_ part row _] (sample! benchmark part row))
+   :conditions conditions
+   :rows (partial rows benchmark)
+   :columns (fn [part] (columns benchmark (rows benchmark part)))})

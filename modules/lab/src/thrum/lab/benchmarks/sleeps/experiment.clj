@@ -1,0 +1,134 @@
+(ns thrum.lab.benchmarks.sleeps.experiment
+  "Items of unequal length: wall time over the limit line."
+  (:require
+   [thrum.core :as t]
+   [thrum.lab.benchmark :as benchmark]
+   [thrum.lab.benchmarks.sleeps.list-scheduling :as list-scheduling]
+   [thrum.lab.by-hand :as by-hand]
+   [thrum.lab.rounds :as rounds]
+   [thrum.lab.stats :as stats]
+   [thrum.lab.text :as text])
+  (:import
+   (java.time Duration)
+   (java.util ArrayList Collection Collections Random)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private full {:items 3000, :warm-up 300, :rounds 1, :seed 42})
+(def ^:private quick {:items 100, :warm-up 32, :rounds 1, :seed 42})
+
+(defn jobs
+  "Returns the jobs: inputs times limits."
+  [size]
+  (let [counts ({:full full, :quick quick} size)
+        inputs ({:full [:exponential :tail], :quick [:tail]} size)
+        limits ({:full [16 64], :quick [16]} size)]
+    (for [input inputs, limit limits]
+      (assoc counts :input input :limit limit))))
+
+;; Inputs, the same in every JVM: a Random of a given seed is the same on every JDK
+
+(defn- nanos-of [ms]
+  (Math/round (* 1e6 (double ms))))
+
+(defn exponential
+  "Returns n durations in ns, exponentially distributed with that mean."
+  [n mean-ms seed]
+  (let [random (Random. seed)
+        one #(nanos-of (* -1.0 (double mean-ms) (Math/log (- 1.0 (.nextDouble random)))))]
+    (vec (repeatedly n one))))
+
+(defn- shuffled [xs seed]
+  (let [all (ArrayList. ^Collection xs)]
+    (Collections/shuffle all (Random. seed))
+    (vec all)))
+
+(defn tail
+  "Returns n durations in ns: 1 % of long-ms, the others of short-ms, in random order."
+  [n short-ms long-ms seed]
+  (let [longs (quot n 100)]
+    (shuffled (concat (repeat longs (nanos-of long-ms)) (repeat (- n longs) (nanos-of short-ms)))
+              seed)))
+
+(defn durations
+  "Returns the input of a job."
+  [{:keys [input items seed]}]
+  (case input
+    :exponential (exponential items 20 seed)
+    :tail (tail items 5 500 seed)))
+
+;; In the child
+
+(defn- sleep! [^long ns]
+  (Thread/sleep (Duration/ofNanos ns))
+  ns)
+
+(defn- checked [items f]
+  (fn []
+    (when-not (= (count items) (f))
+      (throw (ex-info "A way lost items" {:expected (count items)})))))
+
+(defn- ways [limit items]
+  (mapv (fn [[way f]] [way (checked items f)])
+        [[:pmap #(count (t/pmap limit sleep! items))]
+         [:pmap-4096 #(count (t/pmap {:limit limit, :window 4096} sleep! items))]
+         [:upmap #(count (t/upmap limit sleep! items))]
+         [:chunked #(count (by-hand/chunked limit sleep! items))]
+         [:core/pmap #(count (clojure.core/pmap sleep! items))]]))
+
+(defn measure
+  "Returns {:line ns, :times {way [ns, for each round]}}."
+  [{:keys [limit warm-up rounds] :as job}]
+  (let [items (durations job)]
+    (rounds/run 1 0 (ways limit (subvec items 0 warm-up)))
+    {:line (list-scheduling/makespan limit items)
+     :times (rounds/run 0 rounds (ways limit items))}))
+
+;; In the parent
+
+(def ^:private goals
+  {[:exponential :pmap] 1.05, [:tail :pmap-4096] 1.05, [:tail :upmap] 1.05})
+
+(defn- row [{:keys [input limit items]} runs way]
+  (let [times (map #(stats/median (way (:times %))) runs)]
+    {:input input, :limit limit, :items items, :way way
+     :line-ms (/ (:line (first runs)) 1e6)
+     :ms (stats/spread (map #(/ % 1e6) times))
+     :to-line (stats/spread (map #(/ (double %1) (:line %2)) times runs))
+     :goal (goals [input way])}))
+
+(defn rows
+  "Returns a row for each job and way."
+  [results]
+  (for [{:keys [job runs]} results
+        way [:pmap :pmap-4096 :upmap :chunked :core/pmap]]
+    (row job runs way)))
+
+(def ^:private inputs
+  {:exponential "exponential, mean 20 ms", :tail "1 % of 500 ms among 5 ms"})
+
+(def ^:private names
+  {:pmap "t/pmap", :pmap-4096 "t/pmap, :window 4096", :upmap "t/upmap"
+   :chunked "a chunked map", :core/pmap "clojure.core/pmap (has no limit)"})
+
+(def experiment
+  (benchmark/experiment
+    {:name :bench/sleeps
+     :doc "items of unequal length, beside the limit line"
+     :title "Wall time over the limit line"
+     :about (str "Sleeps; the limit line is greedy list scheduling of the requested durations, "
+                 "in input order, on as many machines as the limit.")
+     :jvm-opts ["-Xms512m" "-Xmx512m" "-XX:+UseG1GC"]
+     :jobs jobs
+     :measure 'thrum.lab.benchmarks.sleeps.experiment/measure
+     :rows rows
+     :columns
+     [{:heading "input"
+                :left? true
+                :show #(str (text/whole (:items %)) " x " (inputs (:input %)))}
+      {:heading "limit", :show (comp text/whole :limit)}
+      {:heading "way", :left? true, :show (comp names :way)}
+      {:heading "line, ms", :show (comp text/whole :line-ms)}
+      {:heading "ms", :show #(text/spread 0 (:ms %))}
+      {:heading "x line", :show #(text/spread 3 (:to-line %))}
+      {:heading "goal", :show #(text/decimals 2 (:goal %))}]}))

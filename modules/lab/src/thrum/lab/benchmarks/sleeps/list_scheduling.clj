@@ -1,0 +1,25 @@
+(ns thrum.lab.benchmarks.sleeps.list-scheduling
+  "The limit line of a bounded map: greedy list scheduling (Graham 1966), in input order, on `limit`
+  machines."
+  (:import
+   (java.util PriorityQueue)))
+
+(set! *warn-on-reflection* true)
+
+(defn- machines
+  "Returns a queue of `limit` machines, each as the time at which it is free: at first 0."
+  ^PriorityQueue [limit]
+  (doto (PriorityQueue. (int limit))
+    (.addAll (repeat limit 0))))
+
+(defn makespan
+  "Returns when the last of the durations ends, in their unit, where each in turn goes to the
+  machine that is free first."
+  [limit durations]
+  (let [free (machines limit)]
+    (reduce (fn [latest duration]
+              (let [end (+ (long (.poll free)) (long duration))]
+                (.add free end)
+                (max (long latest) end)))
+            0
+            durations)))

@@ -1,0 +1,79 @@
+(ns thrum.lab.by-hand
+  "The same work without Thrum: loops as one writes them over the JDK's executors, and over chunks."
+  (:import
+   (clojure.lang Var)
+   (java.util ArrayDeque)
+   (java.util.concurrent ExecutorService Executors Future)))
+
+(set! *warn-on-reflection* true)
+
+(defn named-executor
+  "Returns an executor with a virtual thread for each task, named by a counter."
+  ^ExecutorService [prefix]
+  (Executors/newThreadPerTaskExecutor (-> (Thread/ofVirtual) (.name ^String prefix 0) .factory)))
+
+(defn conveying
+  "Returns a function that submits f of an item, in the bindings of the thread that called
+  conveying."
+  [^ExecutorService executor f]
+  (let [frame (Var/cloneThreadBindingFrame)]
+    (fn [item]
+      (.submit executor ^Callable (fn [] (Var/resetThreadBindingFrame frame) (f item))))))
+
+(defn plain
+  "Returns a function that submits f of an item."
+  [^ExecutorService executor f]
+  (fn [item]
+    (.submit executor ^Callable (fn [] (f item)))))
+
+(defn- take-oldest ^long [^ArrayDeque window]
+  (long (.get ^Future (.poll window))))
+
+(defn- slide
+  "Keeps at most limit futures; waits for the oldest one to start another. Returns the sum of the
+  results."
+  [^long limit submit items]
+  (let [window (ArrayDeque. (int limit))]
+    (loop [sum 0, items (seq items)]
+      (cond
+        (= limit (.size window)) (recur (+ sum (take-oldest window)) items)
+        items (do (.add window (submit (first items)))
+                  (recur sum (next items)))
+        (.isEmpty window) sum
+        :else (recur (+ sum (take-oldest window)) nil)))))
+
+(defn sliding
+  "Returns the sum of f of the items: a sliding window of limit tasks on threads with names, in the
+  caller's bindings."
+  [limit f items]
+  (with-open [executor (named-executor "hand-")]
+    (slide limit (conveying executor f) items)))
+
+(defn bare
+  "As sliding, on threads without names or bindings."
+  [limit f items]
+  (with-open [executor (Executors/newVirtualThreadPerTaskExecutor)]
+    (slide limit (plain executor f) items)))
+
+(defn- all-of [submit chunk]
+  (mapv #(Future/.get %) (mapv submit chunk)))
+
+(defn chunked
+  "Returns a vector of f of the items: limit tasks at once, and the next chunk when all of them have
+  ended."
+  [limit f items]
+  (with-open [executor (named-executor "chunked-")]
+    (let [submit (conveying executor f)]
+      (into [] (mapcat #(all-of submit %)) (partition-all limit items)))))
+
+(defn together
+  "Returns a vector of the numbers below n, each computed by a task of its own; when one fails, the
+  others are cancelled."
+  [n]
+  (with-open [executor (named-executor "together-")]
+    (let [futures (mapv (conveying executor identity) (range n))]
+      (try
+        (mapv #(Future/.get %) futures)
+        (catch Throwable t
+          (run! #(Future/.cancel % true) futures)
+          (throw t))))))

@@ -1,0 +1,90 @@
+(ns thrum.lab.subject.child
+  "A server in a process of its own, with or without Thrum, and what it tells of itself when it is
+  asked. The first line of standard input is the job, {:engine :way :pool :handler :backlog}, every
+  further one a question; it ends when standard input does."
+  (:require
+   [clojure.edn :as edn]
+   [thrum.lab.in-child :as in-child]
+   [thrum.lab.memory :as memory]
+   [thrum.lab.subject.work :as work])
+  (:import
+   (java.io PushbackReader)
+   (java.lang.management ManagementFactory)
+   (java.util.concurrent Callable ExecutorService Executors Future)))
+
+(set! *warn-on-reflection* true)
+
+;; The servers
+
+(def ^:private bare
+  "By engine: the function that starts it without Thrum, loaded only when it is asked for."
+  {:jdk 'thrum.lab.subject.jdk/start!
+   :jetty 'thrum.lab.subject.jetty/start!
+   :tomcat 'thrum.lab.subject.tomcat/start!
+   :helidon 'thrum.lab.subject.helidon/start!
+   :http-kit 'thrum.lab.subject.http-kit/start!})
+
+(defn- on-platform-threads
+  "Returns a Ring handler that runs another one on a pool of platform threads."
+  [handler size]
+  (let [^ExecutorService pool (Executors/newFixedThreadPool size)]
+    (fn [request]
+      (.get ^Future (.submit pool ^Callable (fn [] (handler request)))))))
+
+(defn- handler-of [{:keys [handler pool]}]
+  (cond-> (if handler (requiring-resolve handler) #'work/ring-handler)
+    pool (on-platform-threads pool)))
+
+(defn- start-thrum!
+  [{:keys [engine backlog], :as job}]
+  (let [run-server (requiring-resolve 'thrum.server/run-server)
+        port (requiring-resolve 'thrum.server/port)]
+    (port (run-server (handler-of job)
+                      {:engine engine, :port 0, :backlog backlog, :stop-on-shutdown? false}))))
+
+(defn start!
+  "Starts the server of a job in this process and returns its port. :way is :bare or :thrum; with
+  :pool, handlers run on so many platform threads; :handler names a Ring handler of the user's."
+  [{:keys [engine way] :as job}]
+  (if (= :thrum way)
+    (start-thrum! job)
+    ((requiring-resolve (bare engine)) job)))
+
+;; What it tells
+
+(defn- heap-bytes
+  "Returns the heap in use after a full collection; the second one takes what the first has only
+  found."
+  []
+  (System/gc)
+  (System/gc)
+  (.getUsed (.getHeapMemoryUsage (ManagementFactory/getMemoryMXBean))))
+
+(def ^:private questions
+  {:facts (fn []
+            {:threads (.getPeakThreadCount (ManagementFactory/getThreadMXBean))
+             :rss (memory/rss)})
+   :heap (fn [] {:heap (heap-bytes)})
+   :sleepers (fn [] {:sleepers (work/sleepers-now)})
+   :wake (fn [] (work/wake!) {})})
+
+(defn- say! [value]
+  (prn value)
+  (flush))
+
+(defn- answer-all! [in]
+  (loop []
+    (let [question (edn/read {:eof nil} in)]
+      (when question
+        (say! ((questions question)))
+        (recur)))))
+
+(defn -main
+  "Starts the server that the job asks for, prints {:port n}, or {:problem sentence} where it cannot
+  be started, and answers questions."
+  [& _]
+  (in-child/run!
+    #(let [in (PushbackReader. *in*)]
+       (say! {:port (start! (edn/read in))})
+       (answer-all! in)))
+  (.halt (Runtime/getRuntime) 0))
