@@ -3,6 +3,7 @@
   (:require
    [clojure.string :as str]
    [thrum.server :as server]
+   [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
    [thrum.soak.stage :as stage :refer [expect]])
   (:import
@@ -54,7 +55,7 @@
 (defn- expect-descriptors
   "Ends the ordeal unless the connections are closed on the server's side as well."
   [before]
-  (stage/eventually 8000 #(<= (stage/open-descriptors) (+ (long before) 20)))
+  (scene/eventually 8000 #(<= (stage/open-descriptors) (+ (long before) 20)))
   (let [left (- (stage/open-descriptors) (long before))]
     (expect (<= left 20) "that the sockets are closed" left)
     {:descriptors left}))

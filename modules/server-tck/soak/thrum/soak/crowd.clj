@@ -3,6 +3,7 @@
   (:require
    [clojure.string :as str]
    [thrum.server :as server]
+   [thrum.server.tck.scene :as scene]
    [thrum.soak.stage :as stage :refer [expect]]
    [thrum.test-kit.jvm :as jvm])
   (:import
@@ -62,7 +63,7 @@
                                   {}))
       (.close (.outputWriter process))
       (expect-all 100 (told process "silent"))
-      (stage/eventually 15000 #(<= (stage/open-descriptors) (+ before 20)))
+      (scene/eventually 15000 #(<= (stage/open-descriptors) (+ before 20)))
       (expect (<= (stage/open-descriptors) (+ before 20))
               "that the sockets are closed"
               (- (stage/open-descriptors) before))

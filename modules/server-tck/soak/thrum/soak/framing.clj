@@ -3,6 +3,7 @@
   (:require
    [clojure.string :as str]
    [thrum.server :as server]
+   [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
    [thrum.soak.stage :as stage :refer [expect]])
   (:import
@@ -167,7 +168,7 @@
     [c port]
     (let [ids (range first-id (+ first-id n))
           sizes (zipmap ids (repeatedly #(inc (stage/chance 500))))
-          sending (stage/start
+          sending (scene/start
                     #(send-in-pieces! c
                                       (str/join (map (fn [id] (request-text id (sizes id) chunked?))
                                                      ids))))]

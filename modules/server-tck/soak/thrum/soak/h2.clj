@@ -4,6 +4,7 @@
   (:require
    [clojure.string :as str]
    [thrum.server :as server]
+   [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
    [thrum.soak.stage :as stage :refer [expect]])
   (:import
@@ -114,7 +115,7 @@
   "Reads what the server says, so that it never waits for the client, until the connection ends;
   returns a promise of that."
   [c]
-  (stage/start (fn [] (while (map? (read-frame c))))))
+  (scene/start (fn [] (while (map? (read-frame c))))))
 
 (def ^:private most 60000)
 
@@ -156,7 +157,7 @@
           (let [server (stage/serve stage (park (promise)) {:h2c? true})
                 port (server/port server)
                 floods (floods-for (:engine stage))
-                counts (stage/start
+                counts (scene/start
                          #(let [names (vec (keys floods))]
                             (stage/each-busy (count names)
                                              (fn [i] [(nth names i)
@@ -195,8 +196,8 @@
                                       {:status 200, :headers {}, :body (map identity [big big])})
                                     {:h2c? true})
                 port (server/port server)
-                clients (mapv (fn [_] (stage/start #(starve! port))) (range 20))]
-            (stage/eventually 3000 #(<= 100 (long (:in-flight (server/status server)))))
+                clients (mapv (fn [_] (scene/start #(starve! port))) (range 20))]
+            (scene/eventually 3000 #(<= 100 (long (:in-flight (server/status server)))))
             (stage/expect-quiet server (+ 8000 (long stage/idle-timeout-ms)))
             (expect (every? #(not= ::late (deref % 20000 ::late)) clients)
                     "that each connection ends"

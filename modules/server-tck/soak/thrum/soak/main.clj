@@ -7,6 +7,7 @@
   (:require
    [clojure.string :as str]
    [thrum.server :as server]
+   [thrum.server.tck.scene :as scene]
    [thrum.soak.broken :as broken]
    [thrum.soak.chaos :as chaos]
    [thrum.soak.crowd :as crowd]
@@ -45,7 +46,7 @@
   for."
   ^long [heap]
   (let [grown #(- (stage/used-heap) (long heap))]
-    (stage/eventually 6000 #(< (long (grown)) more-heap))
+    (scene/eventually 6000 #(< (long (grown)) more-heap))
     (long (grown))))
 
 (defn- expect-flat

@@ -4,6 +4,7 @@
   (:require
    [clojure.string :as str]
    [thrum.server :as server]
+   [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
    [thrum.soak.stage :as stage :refer [expect]])
   (:import
@@ -203,7 +204,7 @@
 (defn- ignore! [port]
   (stage/with-client [c port]
     (wire/send! c (wire/get "/big"))
-    (stage/eventually gives-up-ms #(not (wire/try-send! c (wire/get "/next"))))))
+    (scene/eventually gives-up-ms #(not (wire/try-send! c (wire/get "/next"))))))
 
 (def non-readers
   "The ordeal of clients that ask for much and read nothing."

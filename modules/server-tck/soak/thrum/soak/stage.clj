@@ -11,6 +11,7 @@
   (:require
    [clojure.string :as str]
    [thrum.server :as server]
+   [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire])
   (:import
    (java.lang.management ManagementFactory)
@@ -30,17 +31,6 @@
   (when-not ok?
     (throw (ex-info (str "expected " expected ", found " (pr-str found))
                     {::failed true, :expected expected, :found found}))))
-
-(defn eventually
-  "Returns the first truthy value of (f), looked at every 5 ms for at most ms; its last, falsy one
-  when there is none."
-  [ms f]
-  (let [end (+ (System/nanoTime) (* 1000000 (long ms)))]
-    (loop []
-      (or (f)
-          (if (neg? (- (System/nanoTime) end))
-            (do (Thread/sleep 5) (recur))
-            (f))))))
 
 ;; Chance and time
 
@@ -67,16 +57,6 @@
 
 ;; Many clients
 
-(defn start
-  "Calls f on a virtual thread; returns a promise of {:value v} or {:thrown t}."
-  [f]
-  (let [outcome (promise)]
-    (Thread/startVirtualThread #(deliver outcome
-                                         (try
-                                           {:value (f)}
-                                           (catch Throwable t {:thrown t}))))
-    outcome))
-
 (def ^:private longest-ms 60000)
 
 (defn- value-of
@@ -89,7 +69,7 @@
   "Returns what (f i) returned for i below n, all at once on virtual threads; throws what one threw,
   or that one hangs."
   [n f]
-  (mapv value-of (mapv (fn [i] (start #(f i))) (range n))))
+  (mapv value-of (mapv (fn [i] (scene/start #(f i))) (range n))))
 
 (defn each-busy
   "As each, on platform threads: for clients that never wait, and would keep virtual threads, the
@@ -206,14 +186,14 @@
   [port f]
   (let [slowest (atom 0)
         over (promise)
-        visits (start #(each 2
-                             (fn [_]
-                               (loop [n 0]
-                                 (if (realized? over)
-                                   n
-                                   (do
-                                     (visit! port slowest)
-                                     (recur (inc n))))))))
+        visits (scene/start #(each 2
+                               (fn [_]
+                                 (loop [n 0]
+                                   (if (realized? over)
+                                     n
+                                     (do
+                                       (visit! port slowest)
+                                       (recur (inc n))))))))
         figures (try
                   (f)
                   (finally
@@ -236,7 +216,7 @@
   "Ends the ordeal unless nothing is under way on the server any more, within ms."
   ([server] (expect-quiet server 3000))
   ([server ms]
-   (eventually ms #(empty? (busy server)))
+   (scene/eventually ms #(empty? (busy server)))
    (expect (empty? (busy server)) "that no exchange is left" (busy server))))
 
 (defn used-heap
@@ -265,12 +245,12 @@
   "Returns [value most] of (f): the most that (sample) returned meanwhile."
   [sample f]
   (let [over (promise)
-        most (start #(loop [most 0]
-                       (if (realized? over)
-                         most
-                         (do
-                           (pause! 20)
-                           (recur (max most (long (sample))))))))
+        most (scene/start #(loop [most 0]
+                             (if (realized? over)
+                               most
+                               (do
+                                 (pause! 20)
+                                 (recur (max most (long (sample))))))))
         value (try
                 (f)
                 (finally

@@ -2,49 +2,22 @@
   "What is no TLS on the port of TLS, and handshakes that never end."
   (:require
    [thrum.server :as server]
+   [thrum.server.tck.scene :as scene]
+   [thrum.server.tck.tls :as tls]
    [thrum.server.tck.wire :as wire]
    [thrum.soak.stage :as stage :refer [expect]])
   (:import
-   (java.io File)
-   (java.nio.file Files)
-   (java.nio.file.attribute FileAttribute)
-   (java.security.cert X509Certificate)
-   (java.util.concurrent ThreadLocalRandom TimeUnit)
-   (javax.net.ssl SSLContext SSLSocket TrustManager X509TrustManager)))
+   (java.net Socket)
+   (java.util.concurrent ThreadLocalRandom)
+   (javax.net.ssl SSLSocket)))
 
 (set! *warn-on-reflection* true)
-
-(def ^:private password "correct-horse")
-
-(defn- key-store
-  "Returns a file with a fresh key, made by the JDK's keytool."
-  ^File []
-  (let [folder (doto (.toFile (Files/createTempDirectory "thrum-soak"
-                                                         (into-array FileAttribute [])))
-                 (.deleteOnExit))
-        store (doto (File. folder "server.p12") (.deleteOnExit))
-        command [(str (File. (System/getProperty "java.home") "bin/keytool")) "-genkeypair" "-alias"
-                 "server" "-keyalg" "EC" "-dname" "CN=localhost" "-validity" "2" "-storetype"
-                 "PKCS12" "-keystore" (str store) "-storepass" password]
-        process (.start (ProcessBuilder. ^java.util.List command))]
-    (expect (and (.waitFor process 60 TimeUnit/SECONDS) (.exists store))
-            "a key"
-            (.exitValue process))
-    store))
-
-(def ^:private trusting
-  (reify X509TrustManager
-    (checkClientTrusted [_ _ _])
-    (checkServerTrusted [_ _ _])
-    (getAcceptedIssuers [_] (make-array X509Certificate 0))))
 
 (defn- secure
   "Returns the client's connection wrapped in TLS."
   [{:keys [socket]}]
-  (let [context (doto (SSLContext/getInstance "TLS")
-                  (.init nil (into-array TrustManager [trusting]) nil))
-        ^SSLSocket over
-        (.createSocket (.getSocketFactory context) ^java.net.Socket socket "localhost" 1 true)]
+  (let [factory (.getSocketFactory (tls/context nil))
+        ^SSLSocket over (.createSocket factory ^Socket socket "localhost" 1 true)]
     (.startHandshake over)
     (wire/client over)))
 
@@ -100,15 +73,12 @@
                     (assoc-in [:options :header-timeout-ms] 60000)
                     (assoc-in [:options :idle-timeout-ms] 60000))]]
    :run (fn [stage]
+          (tls/make-keys!)
           (let [server (stage/serve stage
                                     stage/ok
-                                    {:port nil
-                                     :ssl-port 0
-                                     :keystore (key-store)
-                                     :key-password password
-                                     :header-timeout-ms 1000})
+                                    (assoc (tls/keystore) :port nil :header-timeout-ms 1000))
                 port (server/ssl-port server)
-                ends (stage/start #(stage/bounded 100 600 (fn [i] (spoil! port i))))]
+                ends (scene/start #(stage/bounded 100 600 (fn [i] (spoil! port i))))]
             (while (not (realized? ends)) (visit! port) (stage/pause! 20))
             (let [{:keys [value thrown]} @ends]
               (when thrown (throw thrown))

@@ -3,6 +3,7 @@
   (:require
    [clojure.string :as str]
    [thrum.server :as server]
+   [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
    [thrum.soak.stage :as stage :refer [expect]])
   (:import
@@ -110,7 +111,7 @@
 
 (defn- expect-closed-once
   [^AtomicLong opened ^AtomicLong closed]
-  (stage/eventually 6000 #(= (.get opened) (.get closed)))
+  (scene/eventually 6000 #(= (.get opened) (.get closed)))
   (expect (= (.get opened) (.get closed))
           "on-close once for each on-open"
           {:opened (.get opened), :closed (.get closed)}))

@@ -7,6 +7,8 @@
 
     (tck/run my/run-server {:stop my/stop!, :port my/port, :capabilities #{:http-1.0}})
 
+  thrum.server.tck.assertions/check makes an outcome an assertion of clojure.test.
+
   An outcome is {:id :sentence :section :outcome :detail :ms}. Its :outcome is one of
 
   :passed

@@ -1,9 +1,10 @@
 (ns thrum.server.engine.helidon-tck-test
   "Helidon against the contract, each case an assertion of its own."
   (:require
-   [clojure.test :refer [deftest is use-fixtures]]
+   [clojure.test :refer [deftest use-fixtures]]
    [thrum.server :as server]
    [thrum.server.tck :as tck]
+   [thrum.server.tck.assertions :refer [check]]
    [thrum.test-kit.leak :as leak]))
 
 (set! *warn-on-reflection* true)
@@ -17,9 +18,6 @@
 
 (run! #(java.util.logging.Logger/.setLevel % java.util.logging.Level/OFF) quiet)
 
-(defn- check [{:keys [id section outcome sentence detail]}]
-  (is (#{:passed :refused :skipped} outcome)
-      (str "§" section " " id ": " sentence "\n" (pr-str detail))))
-
 (deftest helidon-keeps-the-contract
-  (run! check (tck/run server/run-server {:options {:engine :helidon}})))
+  (run! (partial check #{:passed :refused :skipped})
+        (tck/run server/run-server {:options {:engine :helidon}})))

@@ -1,10 +1,11 @@
 (ns thrum.server.engine.http-kit-tck-test
   "http-kit against the contract, each case an assertion of its own."
   (:require
-   [clojure.test :refer [deftest is use-fixtures]]
+   [clojure.test :refer [deftest use-fixtures]]
    [thrum.server :as server]
    [thrum.server.engine.http-kit.library :as library]
    [thrum.server.tck :as tck]
+   [thrum.server.tck.assertions :refer [check]]
    [thrum.test-kit.leak :as leak]
    [thrum.test-kit.runner :as runner]))
 
@@ -18,10 +19,7 @@
 
 (.setLevel ^java.util.logging.Logger quiet java.util.logging.Level/OFF)
 
-(defn- check [{:keys [id section outcome sentence detail]}]
-  (is (#{:passed :refused :skipped} outcome)
-      (str "§" section " " id ": " sentence "\n" (pr-str detail))))
-
 (deftest ^{:time-limit-ms 240000} http-kit-keeps-the-contract
   (when-not (library/on-classpath?) (runner/skip! "http-kit is not on the classpath"))
-  (run! check (tck/run server/run-server {:options {:engine :http-kit}})))
+  (run! (partial check #{:passed :refused :skipped})
+        (tck/run server/run-server {:options {:engine :http-kit}})))

@@ -1,9 +1,10 @@
 (ns thrum.server.engine.jetty-tck-test
   "Jetty against the contract, each case an assertion of its own."
   (:require
-   [clojure.test :refer [deftest is use-fixtures]]
+   [clojure.test :refer [deftest use-fixtures]]
    [thrum.server :as server]
    [thrum.server.tck :as tck]
+   [thrum.server.tck.assertions :refer [check]]
    [thrum.test-kit.leak :as leak]))
 
 (set! *warn-on-reflection* true)
@@ -16,11 +17,7 @@
 
 (.setLevel ^java.util.logging.Logger quiet java.util.logging.Level/OFF)
 
-(defn- check
-  "Nothing is absent here, so nothing is refused."
-  [{:keys [id section outcome sentence detail]}]
-  (is (#{:passed :skipped} outcome)
-      (str "§" section " " id ": " sentence "\n" (pr-str detail))))
-
+;; Nothing is absent here, so nothing is refused.
 (deftest jetty-keeps-the-contract
-  (run! check (tck/run server/run-server {:options {:engine :jetty}})))
+  (run! (partial check #{:passed :skipped})
+        (tck/run server/run-server {:options {:engine :jetty}})))

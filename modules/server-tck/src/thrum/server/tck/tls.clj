@@ -112,13 +112,13 @@
     (catch Exception _)))
 
 (defn- secure
-  "Returns a client over TLS; throws IOException."
-  [env server which]
+  "Returns a client over TLS, which waits for so many ms; throws IOException."
+  [env server which & [ms]]
   (let [socket (.createSocket (.getSocketFactory (context which))
                               "127.0.0.1"
                               (int (scene/tool env :ssl-port server)))]
     (scene/at-end env #(Socket/.close socket))
-    (.setSoTimeout socket wire/patience-ms)
+    (.setSoTimeout socket (or ms wire/patience-ms))
     (.startHandshake ^SSLSocket socket)
     (wire/client socket)))
 
@@ -223,7 +223,7 @@
         (wire/reset!! (secure env server nil))
         (catch IOException _)))
     (expect (scene/eventually wire/patience-ms
-                              (fn [] (clients/all-served? 3 #(secure env server nil))))
+                              (fn [] (clients/all-served? 3 #(secure env server nil 2000))))
             "room for three"
             :less)))
 

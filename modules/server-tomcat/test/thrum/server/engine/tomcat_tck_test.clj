@@ -1,9 +1,10 @@
 (ns thrum.server.engine.tomcat-tck-test
   "Tomcat against the contract, each case an assertion of its own."
   (:require
-   [clojure.test :refer [deftest is use-fixtures]]
+   [clojure.test :refer [deftest use-fixtures]]
    [thrum.server :as server]
    [thrum.server.tck :as tck]
+   [thrum.server.tck.assertions :refer [check]]
    [thrum.test-kit.leak :as leak]))
 
 (set! *warn-on-reflection* true)
@@ -20,9 +21,8 @@
   "The cases that need a disconnect to be noticed, which nothing here does."
   (into #{} (comp (filter #(contains? (:needs %) :disconnect)) (map :id)) (tck/cases)))
 
-(defn- check [{:keys [id section outcome sentence detail]}]
-  (is ((if (noticing id) #{:refused} #{:passed :skipped}) outcome)
-      (str "§" section " " id ": " sentence "\n" (pr-str detail))))
+(defn- check-outcome [{:keys [id], :as outcome}]
+  (check (if (noticing id) #{:refused} #{:passed :skipped}) outcome))
 
 (deftest tomcat-keeps-the-contract
-  (run! check (tck/run server/run-server {:options {:engine :tomcat}})))
+  (run! check-outcome (tck/run server/run-server {:options {:engine :tomcat}})))
