@@ -40,7 +40,9 @@
                     :packages ["java." "javax." "clojure.lang." "jakarta.servlet."
                                "jakarta.websocket." "org.apache.coyote." "org.apache.tomcat."]}
    "server-http-kit"
-   {:modules #{"core" "server"}, :libraries #{}, :packages ["java." "javax." "clojure.lang."]}
+   {:modules #{"core" "server" "server-http1"}
+    :libraries #{}
+    :packages ["java." "javax." "clojure.lang."]}
    "server-helidon" {:modules #{"core" "server" "server-http1"}
                      :libraries #{}
                      :packages ["java." "javax." "clojure.lang." "io.helidon."]}

@@ -64,10 +64,10 @@
     c))
 
 (defn serve!
-  "Serves the connection's requests, and returns when it is closed. upgrade: nil, or a function of
-  the connection, its input, the request's Head, the response's headers, the subprotocol, the
-  Listener, and a function to call when the connection is to end; it opens a websocket and returns
-  when its handshake is sent."
+  "Serves the connection's requests, and returns when it is closed. upgrade: opens a websocket, and
+  returns when its handshake is sent; nil where the engine has none. It gets a map of :connection,
+  :input, :key, the client's Sec-WebSocket-Key, :headers, of the response, :protocol, the subprotocol
+  or nil, :listener, and :end, to be called when the connection is to end."
   [all c serve upgrade]
   (try
     (connection/shake-hands! c)

@@ -131,9 +131,17 @@
     (pos? n)))
 
 (defn receive!
-  "As receive-now!, until then at the latest."
+  "As receive-now!, until then at the latest, or nil: until when expect! has said."
   [c buffer until]
-  (receiving c until #(receive-now! c buffer)))
+  (if until
+    (receiving c until #(receive-now! c buffer))
+    (receive-now! c buffer)))
+
+(defn limit-silence!
+  "Has receive-now! throw SocketTimeoutException, and leave the connection open, where the client
+  sends nothing for so many ms."
+  [^Connection c ms]
+  (.setSoTimeout ^Socket (.-raw c) (int ms)))
 
 (def ^:private ^:const piece
   "How many bytes are written in one go: a slow client shows by then that it takes some."

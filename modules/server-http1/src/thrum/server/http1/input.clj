@@ -22,7 +22,7 @@
 
 (definterface IInput
   (^java.nio.ByteBuffer buffer [])  ; what has been received and not been taken
-  (^boolean fill [^long until])     ; waits for more bytes; false: the client sends no more
+  (^boolean fill [until])           ; see fill!
   (^Object watch [gone]))
 
 ;; ahead: a CompletableFuture of the fill that another thread does, or nil.
@@ -58,6 +58,17 @@
 
 ;; Bytes
 
+(defn received
+  "Returns a buffer of the bytes that were received and not taken. What is taken from it is taken."
+  ^ByteBuffer [^Input in]
+  (.buffer in))
+
+(defn fill!
+  "Waits for more bytes, until then, of System/nanoTime, or nil: for as long as the connection lets
+  it. Returns whether there are any; false: the client sends no more."
+  [^Input in until]
+  (.fill in until))
+
 (defn- some-bytes
   "Returns the buffer, with at least a byte in it. Throws EOFException where there is none."
   ^ByteBuffer [^Input in]
@@ -65,7 +76,7 @@
     (if (.hasRemaining buffer)
       buffer
       (let [idle-ms (connection/option (.-connection in) :idle-timeout-ms)]
-        (when-not (.fill in (connection/in-ms idle-ms))
+        (when-not (fill! in (connection/in-ms idle-ms))
           (throw (EOFException. "The client has closed the connection")))
         (.buffer in)))))
 
@@ -102,7 +113,7 @@
     (cond
       (.hasRemaining (.buffer in)) true
       (< most-empty-lines skipped) false
-      (.fill in until) (recur (inc skipped))
+      (fill! in until) (recur (inc skipped))
       :else false)))
 
 (defn- protocol-status [^Head head]
@@ -131,7 +142,7 @@
         (= head/garbled end) 400
         (< (long most) size) 431
         (not (neg? end)) (take-head! buffer end)
-        (.fill in until) (recur size)))))
+        (fill! in until) (recur size)))))
 
 (defn head!
   "Returns the next request's Head, or the status to refuse it with; nil when the client sends none,

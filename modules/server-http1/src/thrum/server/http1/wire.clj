@@ -121,11 +121,16 @@
     true)
   (unwatch! [_] (.set gone nil))
   (upgrade! [this headers protocol listener]
-    (if-some [upgrade (.-upgrade ends)]
-      (do (set! keep false)
-          (upgrade (.-connection ends) (.-input ends) head headers protocol listener
-                   #(.complete this)))
-      (throw (UnsupportedOperationException. "This engine has no websockets")))))
+    (when-not (.-upgrade ends)
+      (throw (UnsupportedOperationException. "This engine has no websockets")))
+    (set! keep false)
+    ((.-upgrade ends) {:connection (.-connection ends)
+                       :input (.-input ends)
+                       :key (head/value-of (.-headers head) "sec-websocket-key")
+                       :headers headers
+                       :protocol protocol
+                       :listener listener
+                       :end #(.complete this)})))
 
 (defn serve!
   "Serves the request of this head; returns whether another may follow on the connection."

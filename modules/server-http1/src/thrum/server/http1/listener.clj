@@ -1,0 +1,73 @@
+(ns thrum.server.http1.listener
+  "A listener for engines that bring none: each socket is served on a virtual thread of its own."
+  (:require
+   [thrum.server.http1 :as http1]
+   [thrum.server.spi :as engine]
+   [thrum.server.spi.watchdog :as watchdog]
+   [thrum.spi :as spi])
+  (:import
+   (java.io IOException)
+   (java.net InetSocketAddress StandardSocketOptions)
+   (java.nio.channels ClosedChannelException ServerSocketChannel)))
+
+(set! *warn-on-reflection* true)
+
+(defn- bound ^ServerSocketChannel [{:keys [^String host port backlog]}]
+  (let [listener (ServerSocketChannel/open)]
+    (try
+      (.setOption listener StandardSocketOptions/SO_REUSEADDR true)
+      (.bind listener (InetSocketAddress. host (int port)) (int backlog))
+      (catch Throwable t
+        (.close listener)
+        (throw t)))))
+
+(defn- take-connection! [^ServerSocketChannel listener all serve]
+  (let [socket (.accept listener)]
+    (try
+      (let [c (http1/accept! all (.socket socket) nil)]
+        (.start (spi/clean-thread "http1-connection" #(serve c))))
+      (catch Throwable t
+        (.close socket)
+        (throw t)))))
+
+(def ^:private ^:const pause-ms
+  "How long nothing is accepted after a failure: there may be no descriptor left."
+  20)
+
+(defn- accept-all! [^ServerSocketChannel listener all serve]
+  (while (.isOpen listener)
+    (try
+      (try
+        (take-connection! listener all serve)
+        (catch ClosedChannelException _)
+        (catch IOException _ (Thread/sleep pause-ms)))
+      ;; The server stops.
+      (catch InterruptedException _))))
+
+(deftype Listening [^ServerSocketChannel listener port all ^Thread acceptor watchdog]
+  engine/Running
+  (port [_] (int port))
+  (ssl-port [_] -1)
+  (close-listeners! [_]
+    (http1/close! all)
+    (.close listener)
+    (.interrupt acceptor))
+  (stop! [this]
+    (engine/close-listeners! this)
+    (.join acceptor)
+    (http1/end-all! all)
+    (watchdog/stop! watchdog))
+  (native [_] listener))
+
+(defn start
+  "Listens on the options' :port, and calls (serve wire) for each request; upgrade: see
+  thrum.server.http1/serve!. Returns a Running, whose native is a ServerSocketChannel."
+  [options serve upgrade]
+  (let [listener (bound options)
+        all (http1/connections options)
+        acceptor (spi/clean-thread "http1-accept"
+                                   (fn [] (accept-all! listener all
+                                                       #(http1/serve! all % serve upgrade))))]
+    (.start acceptor)
+    (Listening. listener (.getPort ^InetSocketAddress (.getLocalAddress listener)) all acceptor
+                (http1/watch all))))
