@@ -66,8 +66,8 @@
 (defn serve!
   "Serves the connection's requests, and returns when it is closed. upgrade: opens a websocket, and
   returns when its handshake is sent; nil where the engine has none. It gets a map of :connection,
-  :input, :key, the client's Sec-WebSocket-Key, :headers, of the response, :protocol, the subprotocol
-  or nil, :listener, and :end, to be called when the connection is to end."
+  :input, :key, the client's Sec-WebSocket-Key, :headers, of the response, :protocol, the
+  subprotocol or nil, :listener, and :end, to be called when the connection is to end."
   [all c serve upgrade]
   (try
     (connection/shake-hands! c)

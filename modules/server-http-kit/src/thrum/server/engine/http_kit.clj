@@ -1,7 +1,7 @@
 (ns thrum.server.engine.http-kit
   "The engine http-kit (2.9 or newer), which is not on Maven Central: it is used where it is on the
-  classpath, and asked for by one sentence where it is not. HTTP/1.1 and 1.0, and websockets; no TLS,
-  no HTTP/2.
+  classpath, and asked for by one sentence where it is not. HTTP/1.1 and 1.0, and websockets; no
+  TLS, no HTTP/2.
 
   http-kit decodes the frames of websockets; HTTP is thrum.server.http1's: doc/decisions says why."
   (:require

@@ -86,7 +86,8 @@
   (bit-and 0xff (.get (some-bytes in))))
 
 (defn take!
-  "Takes at most n bytes, and at least one; returns how many. Throws IOException where there are none."
+  "Takes at most n bytes, and at least one; returns how many. Throws IOException where there are
+  none."
   ^long [in ^bytes to ^long offset ^long n]
   (let [buffer (some-bytes in)
         n (min n (.remaining buffer))]

@@ -29,8 +29,8 @@
 
 (defn ssl-context
   "Returns the options' :ssl-context, or one of :keystore, :key-password, :truststore and
-  :trust-password; a store is a KeyStore, a File or a path. Throws IOException for a file that cannot
-  be read, or not with its password."
+  :trust-password; a store is a KeyStore, a File or a path. Throws IOException for a file that
+  cannot be read, or not with its password."
   ^SSLContext [{:keys [ssl-context] :as options}]
   (or ssl-context
       (doto (SSLContext/getInstance "TLS")

@@ -1,8 +1,8 @@
 (ns thrum.server.engine.helidon.handover
   "The way of a socket from Helidon, which has accepted it, to thrum.server.http1.
 
-  Helidon shows a socket to SocketOptions alone, on the listener's thread, and starts a thread for it
-  next, where a ServerConnectionSelector is asked for the connection, and shown no socket. So the
+  Helidon shows a socket to SocketOptions alone, on the listener's thread, and starts a thread for
+  it next, where a ServerConnectionSelector is asked for the connection, and shown no socket. So the
   connection is left in an InheritableThreadLocal, which is read nowhere else, and once."
   (:require
    [thrum.server.engine.helidon.timer :as timer]

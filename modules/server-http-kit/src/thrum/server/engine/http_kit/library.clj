@@ -45,8 +45,8 @@
     (catch ClassNotFoundException _ false)))
 
 (defn library
-  "Returns what is used of http-kit, by name. Throws :thrum/invalid where it is not on the classpath,
-  or older than 2.9."
+  "Returns what is used of http-kit, by name. Throws :thrum/invalid where it is not on the
+  classpath, or older than 2.9."
   []
   (try
     (class-named "HttpServer")
@@ -70,8 +70,8 @@
 
 (defn decoder
   "Returns a function of a ByteBuffer that takes a frame, or the beginning of one, from it, and
-  returns [kind bytes], kind being :text, :binary, :ping, :pong or :close, [:flaw code] for what is no
-  frame, or nil where more is to come."
+  returns [kind bytes], kind being :text, :binary, :ping, :pong or :close, [:flaw code] for what is
+  no frame, or nil where more is to come."
   [library most-bytes]
   (let [decoder (.newInstance ^Constructor (:new library) (object-array [(int most-bytes)]))]
     (fn [^ByteBuffer bytes]

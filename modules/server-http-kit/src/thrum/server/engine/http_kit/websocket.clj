@@ -1,6 +1,6 @@
 (ns thrum.server.engine.http-kit.websocket
-  "A websocket (RFC 6455) on a connection of thrum.server.http1: http-kit decodes the client's frames;
-  ours go out past it."
+  "A websocket (RFC 6455) on a connection of thrum.server.http1: http-kit decodes the client's
+  frames; ours go out past it."
   (:require
    [thrum.server.http1.connection :as connection]
    [thrum.server.http1.input :as input]
