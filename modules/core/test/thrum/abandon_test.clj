@@ -4,6 +4,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.impl.abandon :as abandon]
+   [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.group :as group]
    [thrum.impl.jdk :as jdk]
@@ -15,7 +16,7 @@
    [thrum.throwing :refer [thrown]])
   (:import
    (java.util.concurrent CancellationException)
-   (thrum.impl.task CompletionHandler Task)))
+   (thrum.impl.task Task)))
 
 (set! *warn-on-reflection* true)
 
@@ -58,7 +59,7 @@
 
 (defn- fork! [scope f]
   (doto (task/task (context/capture nil scope)
-                   (reify CompletionHandler
+                   (reify completion/CompletionHandler
                      (failed [_ _ _])
                      (ended [_ task] (group/remove-child! scope task)))
                    0 f)

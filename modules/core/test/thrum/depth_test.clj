@@ -4,6 +4,7 @@
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
+   [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.group :as group]
    [thrum.impl.place :as place]
@@ -13,8 +14,7 @@
    [thrum.throwing :refer [thrown]])
   (:import
    (clojure.lang ExceptionInfo)
-   (thrum.impl.place Cancellable)
-   (thrum.impl.task CompletionHandler)))
+   (thrum.impl.place Cancellable)))
 
 (set! *warn-on-reflection* true)
 
@@ -39,7 +39,7 @@
   (vec (take n (iterate #(group/group "inner" %) (group/group "outer" nil {:opener opener})))))
 
 (defn- fork! [scope f]
-  (let [owner (reify CompletionHandler
+  (let [owner (reify completion/CompletionHandler
                 (failed [_ _ _])
                 (ended [_ task] (group/remove-child! scope task)))]
     (group/start! scope (task/task (context/capture nil scope) owner 0 f))))

@@ -2,6 +2,7 @@
   "The mechanism that owns tasks: its ring of slots, its end, its parent."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.group :as group]
    [thrum.impl.jdk :as jdk]
@@ -11,15 +12,14 @@
    [thrum.throwing :refer [thrown]])
   (:import
    (java.util.concurrent CountDownLatch)
-   (thrum.impl.group Group)
-   (thrum.impl.task CompletionHandler)))
+   (thrum.impl.group Group)))
 
 (set! *warn-on-reflection* true)
 
 (use-fixtures :each leak/no-leaks)
 
 (defn- handler [group]
-  (reify CompletionHandler
+  (reify completion/CompletionHandler
     (failed [_ _ _])
     (ended [_ task] (group/remove-child! group task))))
 

@@ -3,6 +3,7 @@
   (:require
    [clojure.datafy :refer [datafy]]
    [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.group :as group]
    [thrum.impl.interrupt :as interrupt]
@@ -20,15 +21,14 @@
    (java.util.concurrent.atomic AtomicLong)
    (java.util.function LongBinaryOperator)
    (thrum.impl.limit Limiter)
-   (thrum.impl.place Place)
-   (thrum.impl.task CompletionHandler)))
+   (thrum.impl.place Place)))
 
 (set! *warn-on-reflection* true)
 
 (use-fixtures :each leak/no-leaks)
 
 (defn- fork! [scope f]
-  (let [owner (reify CompletionHandler
+  (let [owner (reify completion/CompletionHandler
                 (failed [_ _ _])
                 (ended [_ task] (group/remove-child! scope task)))]
     (doto (task/task (context/capture nil scope) owner 0 f)

@@ -52,7 +52,7 @@
   "Returns x if it is one that the protocol is for; throws :thrum/invalid otherwise."
   [protocol expected x]
   (when-not (satisfies? protocol x)
-    (throw (spi/invalid (str "What is expected here is " expected ", not " (spi/text x))
+    (throw (spi/invalid (str "Expected " expected ", not " (spi/text x))
              {:value x, :accepts expected})))
   x)
 

@@ -3,6 +3,7 @@
   can leave."
   {:no-doc true}
   (:require
+   [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.jdk :as jdk]
    [thrum.impl.options :as options]
@@ -10,7 +11,7 @@
    [thrum.impl.wait :as wait])
   (:import
    (java.util.concurrent.locks LockSupport)
-   (thrum.impl.task CompletionHandler Task)))
+   (thrum.impl.task Task)))
 
 (set! *warn-on-reflection* true)
 
@@ -35,7 +36,7 @@
       (swap! counts #(-> % (update :running + running) (update :total inc))))))
 
 (defn- handler [^Thread caller]
-  (reify CompletionHandler
+  (reify completion/CompletionHandler
     (failed [_ _ _])
     (ended [_ call]
       (count-end! call)

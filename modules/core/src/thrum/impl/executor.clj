@@ -2,6 +2,7 @@
   "An ExecutorService whose tasks are the children of a group."
   {:no-doc true}
   (:require
+   [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.error :as error]
    [thrum.impl.group :as group]
@@ -12,7 +13,7 @@
    (java.util.concurrent AbstractExecutorService ExecutorService TimeoutException)
    (java.util.concurrent.atomic AtomicLong)
    (thrum.impl.group Group)
-   (thrum.impl.task CompletionHandler Done Task)))
+   (thrum.impl.task Done Task)))
 
 (set! *warn-on-reflection* true)
 
@@ -21,7 +22,7 @@
 
 ;; The handler of an executor's tasks: a failure cancels nothing. terminated: a latch.
 (deftype Crew [^Group group ^AtomicLong started ^Task terminated on-failure]
-  CompletionHandler
+  completion/CompletionHandler
   (failed [_ _ t] (on-failure t))
   (ended [_ task]
     (group/remove-child! group task)

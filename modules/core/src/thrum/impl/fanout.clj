@@ -4,6 +4,7 @@
   {:no-doc true}
   (:refer-clojure :exclude [run!])
   (:require
+   [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.error :as error]
    [thrum.impl.failures :as failures]
@@ -20,8 +21,7 @@
    (thrum.impl.context Context)
    (thrum.impl.failures Failures)
    (thrum.impl.group Group)
-   (thrum.impl.order IOrder)
-   (thrum.impl.task CompletionHandler Failed ITask)))
+   (thrum.impl.task Failed ITask)))
 
 (set! *warn-on-reflection* true)
 
@@ -46,7 +46,7 @@
 ;; The fields that only the consumer touches are not volatile: a LazySeq hands them from thread to
 ;; thread under its lock, a transducing process by its contract.
 (deftype FanOut [^Context context ^Group group ^long limit ^long window
-                 ^IOrder order keeps ^Failures failures ^AtomicLong ended on-ended
+                 order keeps ^Failures failures ^AtomicLong ended on-ended
                  ^:unsynchronized-mutable ^long ended-seen
                  ^:unsynchronized-mutable source
                  ^:unsynchronized-mutable more
@@ -73,7 +73,7 @@
              (do (set! ended-seen (.get ended))
                  (< (- started ended-seen) limit)))
          (< (- started consumed) window)
-         (not (.stopped order))))
+         (not (order/stopped? order))))
   ;; True if fewer tasks are under way than while the consumer waits, and the next item is at hand.
   (behind [this]
     (and (< (- started consumed) limit)
@@ -87,9 +87,9 @@
   (start [_ task]
     (group/start! group task)
     (set! started (inc started))
-    (.started order task))
+    (order/started order task))
   (consume [_]
-    (when-some [task (.next order)]
+    (when-some [task (order/next-task order)]
       (set! consumed (inc consumed))
       (when keeps (group/forget-child! group task))
       task))
@@ -100,13 +100,13 @@
   (thrown [_] thrown)
   (setThrown [_ t] (set! thrown t))
 
-  CompletionHandler
+  completion/CompletionHandler
   (failed [_ task t]
     (.record failures
              {:throwable t, :task (.taskName ^ITask task), :index (.index ^ITask task)}))
   (ended [_ task]
     (try
-      (.ended order task)
+      (order/ended order task)
       (finally
         (.incrementAndGet ended)
         (if keeps (group/child-ended! group) (group/remove-child! group task))
@@ -124,13 +124,13 @@
   that does not wait."
   ^FanOut [{:keys [order name limit window wrap on-ended]}]
   (let [group (group/group (task/unique-name name) (place/current-group))
-        ^IOrder order ((orders order) group limit)]
+        order ((orders order) group limit)]
     (FanOut. (context/capture wrap group)
              group
              limit
              window
              order
-             (.keeps order)
+             (order/keeps? order)
              (failures/failures)
              (AtomicLong.)
              on-ended
@@ -158,7 +158,7 @@
 (defn- root
   "Returns the failure to throw: the first in time, if it has ended all, else the one at hand."
   [^FanOut fan-out failure]
-  (let [broken (.broken ^IOrder (.-order fan-out))]
+  (let [broken (order/broken (.-order fan-out))]
     (if (or (nil? broken) (instance? InterruptedException (:throwable failure)))
       failure
       (or (failures/root (.-failures fan-out))
@@ -204,18 +204,18 @@
   "Returns :leave, :start, :end or :wait. A task that is due leaves before the source, which may
   block, is pulled."
   [^FanOut fan-out]
-  (let [^IOrder order (.-order fan-out)]
+  (let [order (.-order fan-out)]
     (group/check-parent-open! (.-group fan-out))
     (cond
-      (.due order) :leave
+      (order/due? order) :leave
       (.room fan-out) :start
-      (.ready order) :leave
+      (order/ready? order) :leave
       (.idle fan-out) :end
       :else :wait)))
 
 (defn- await! [^FanOut fan-out]
-  (let [^IOrder order (.-order fan-out)]
-    (group/await! (.-group fan-out) #(or (.ready order) (.room fan-out) (.idle fan-out)))))
+  (let [order (.-order fan-out)]
+    (group/await! (.-group fan-out) #(or (order/ready? order) (.room fan-out) (.idle fan-out)))))
 
 (defn- leave!
   "Takes the next task to leave out of the order."
@@ -345,7 +345,7 @@
   "Returns the next result, nil when none is ready. Throws the failure that ended the fan-out, when
   nothing runs any more."
   [^FanOut fan-out]
-  (when (.ready ^IOrder (.-order fan-out))
+  (when (order/ready? (.-order fan-out))
     (failing fan-out
       (result fan-out (leave! fan-out)))))
 

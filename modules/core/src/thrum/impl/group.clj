@@ -3,6 +3,7 @@
   strongly, added before they start, cancelled once, and joined."
   {:no-doc true}
   (:require
+   [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
@@ -16,7 +17,7 @@
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)
    (thrum.impl.place Cancellable)
-   (thrum.impl.task Child CompletionHandler Task)))
+   (thrum.impl.task Child Task)))
 
 (set! *warn-on-reflection* true)
 
@@ -330,7 +331,7 @@
   (remove-child! (.-group attachment) attachment))
 
 (deftype Remover [^Group group on-end]
-  CompletionHandler
+  completion/CompletionHandler
   (failed [_ _ _])
   (ended [_ task]
     (try

@@ -1,5 +1,6 @@
 (ns thrum.impl.jdk
-  "What differs from JDK to JDK and from one operating system to the next; no other namespace asks."
+  "The differences between JDKs, and between operating systems. No other namespace checks a
+  version."
   {:no-doc true}
   (:require
    [thrum.impl.error :as error])
@@ -12,8 +13,8 @@
 (set! *warn-on-reflection* true)
 
 (defn monitors-pin?
-  "Tells whether a virtual thread that blocks inside synchronized keeps its carrier, as before JDK
-  24 (JEP 491)."
+  "True if a virtual thread that blocks inside synchronized keeps its carrier, as before JDK 24
+  (JEP 491)."
   []
   (< (.feature (Runtime/version)) 24))
 
@@ -23,8 +24,8 @@
   (-> (Thread/ofVirtual) (.name name) (.unstarted body)))
 
 (defn clean-thread
-  "Returns an unstarted virtual thread of that name that inherits nothing from the thread which
-  makes it: no InheritableThreadLocal, and the system's class loader as its context class loader."
+  "Returns an unstarted virtual thread of that name that inherits nothing from its creator: no
+  InheritableThreadLocal, and the system's class loader as its context class loader."
   ^Thread [^String name ^Runnable body]
   (-> (Thread/ofVirtual) (.name name) (.inheritInheritableThreadLocals false) (.unstarted body)))
 
@@ -38,12 +39,12 @@
   ^Thread [^String name ^Runnable body]
   (-> (Thread/ofPlatform) (.daemon true) (.name name) (.unstarted body)))
 
-;; Scoped values (JEP 506), a preview API before JDK 25. Only methods are called that have had the
-;; same shape since 21, where the class is there as well: so this is compiled without reflection
-;; everywhere.
+;; Scoped values (JEP 506), a preview API before JDK 25. The code calls only methods that have had
+;; the same shape since 21, which has the class as well: so it compiles without reflection on
+;; every JDK.
 
 (defn scoped-value?
-  "Tells whether x is a java.lang.ScopedValue."
+  "True if x is a java.lang.ScopedValue."
   [x]
   (instance? ScopedValue x))
 
@@ -54,7 +55,7 @@
                             {:option :scoped-values, :value scoped-values, :jdk version})))))
 
 (defn- bound-here
-  "Returns the carrier of what is bound at the calling thread, or nil when nothing is."
+  "Returns the carrier of the values that are bound on the calling thread, or nil when none is."
   ^ScopedValue$Carrier [scoped-values]
   (reduce (fn [^ScopedValue$Carrier carrier ^ScopedValue k]
             (cond
@@ -71,9 +72,9 @@
     @value))
 
 (defn rebinding
-  "Returns a wrap, a function from thunk to thunk: in the thunk the scoped values are bound to what
-  they are bound to here and now, on the thread that calls rebinding; those that are not bound are
-  left out. What the thunk throws comes out as the same instance. Throws :thrum/invalid before JDK
+  "Returns a wrap, a function from thunk to thunk: in the thunk the scoped values have the
+  bindings that they have here and now, on the thread that calls rebinding; unbound ones are left
+  out. A throwable of the thunk stays the same instance. Throws :thrum/invalid before JDK
   25."
   [scoped-values]
   (check-scoped-values! scoped-values)
@@ -82,20 +83,20 @@
     identity))
 
 (defn with-scoped
-  "Returns the wrap (nil: none) together with a rebinding of the scoped values, which is the outer
-  one: in a task they are bound first, so that what the wrap does around the body sees them, and may
-  bind them to something else. Without scoped values it is the wrap itself. Throws :thrum/invalid
+  "Returns the wrap (nil: none) inside a rebinding of the scoped values: in a task they are bound
+  first, so that the wrap's code sees them and may bind them again. Without scoped values it
+  returns the wrap itself. Throws :thrum/invalid
   before JDK 25."
   [wrap scoped-values]
   (if (empty? scoped-values)
     wrap
     (let [rebind (rebinding scoped-values)]
       (fn [thunk]
-        ;; The nil of a wrong wrap stays one: it is answered to at the call.
+        ;; The nil of a wrong wrap stays nil: the caller throws for it.
         (some-> (if wrap (wrap thunk) thunk) rebind)))))
 
 (defn- file-descriptors
-  "Returns {:open n, :max n} for this process, or nil where the operating system does not tell."
+  "Returns {:open n, :max n} for this process, or nil where the operating system gives no figures."
   []
   (try
     (let [server (ManagementFactory/getPlatformMBeanServer)

@@ -3,6 +3,7 @@
   first success or the first end may decide for all."
   {:no-doc true}
   (:require
+   [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.error :as error]
    [thrum.impl.failures :as failures]
@@ -16,7 +17,7 @@
    (java.util.concurrent.atomic AtomicReference)
    (thrum.impl.failures Failures)
    (thrum.impl.group Group)
-   (thrum.impl.task Cancelled CompletionHandler Done Failed ITask)))
+   (thrum.impl.task Cancelled Done Failed ITask)))
 
 (set! *warn-on-reflection* true)
 
@@ -34,7 +35,7 @@
 
 ;; decides?: a predicate of outcomes. decisive: the first task whose outcome decides for all.
 (deftype Joiner [^Group group ^Failures failures decides? ^AtomicReference decisive]
-  CompletionHandler
+  completion/CompletionHandler
   (failed [_ task t]
     (.record failures (failure task t)))
   (ended [_ task]

@@ -97,7 +97,7 @@
   (apply min-key #(distance (name %) (name k)) ks))
 
 (def ^:private ^:const longest-name
-  "Beyond this a key resembles no option, and the distance takes long."
+  "A longer key resembles no option, and its distance takes long."
   40)
 
 (defn- hint [k ks]
@@ -126,7 +126,7 @@
     (throw (wrong k row v))))
 
 (defn value
-  "Throws :thrum/invalid when the option's value is not accepted."
+  "Checks one option's value; throws :thrum/invalid unless it is accepted."
   [k v]
   (check-value k (rows k) v))
 
@@ -161,7 +161,7 @@
   "Returns x if it is of the class; throws :thrum/invalid otherwise."
   [^Class class expected x]
   (when-not (.isInstance class x)
-    (throw (error/invalid (str "What is expected here is " expected ", not " (show/text x))
+    (throw (error/invalid (str "Expected " expected ", not " (show/text x))
                           {:value x, :accepts expected})))
   x)
 

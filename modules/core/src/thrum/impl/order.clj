@@ -1,6 +1,5 @@
 (ns thrum.impl.order
-  "The orders in which results leave a fan-out, and which tasks a failure cancels in each. An order
-  holds the tasks that were started and not yet consumed."
+  "The orders in which results leave a fan-out, and which tasks a failure cancels in each."
   {:no-doc true}
   (:require
    [thrum.impl.group :as group])
@@ -12,16 +11,19 @@
 
 (set! *warn-on-reflection* true)
 
-;; The task's own thread calls ended, the consumer all else.
-(definterface IOrder
-  (^Object started [task])          ; the task runs
-  (^boolean due [])                 ; true if a task must leave before another starts
-  (^boolean ready [])               ; true if a task can leave when no other can start
-  (next [])                         ; the next task to leave, or nil when a failure ended all
-  (^boolean keeps [])               ; true if the group holds a task until it leaves, not ends
-  (^Object ended [task])
-  (^boolean stopped [])             ; true if nothing new may start
-  (broken []))                      ; the failed task that ended all, or nil
+;; A protocol costs no more here than an interface: -M:bench overhead, pmap of trivial items.
+(defprotocol Order
+  "Holds the tasks that were started and not yet consumed. The task's own thread calls ended; the
+  consumer calls the others."
+  (started [order task] "Adds a task that runs.")
+  (due? [order] "True if a task must leave before another starts.")
+  (ready? [order] "True if a task can leave when no other can start.")
+  (next-task [order] "Takes out the next task to leave; nil when a failure ended all.")
+  (keeps? [order]
+    "True if the group holds a task until it leaves; false if it does until the task ends.")
+  (ended [order task] "Called when a task has ended.")
+  (stopped? [order] "True if nothing new may start.")
+  (broken [order] "Returns the failed task that ended all, or nil."))
 
 (defn- failed? [^ITask task]
   (instance? Failed (.outcome task)))
@@ -54,18 +56,18 @@
 (deftype InputOrder [^AtomicLong first-failed
                      ^:unsynchronized-mutable ^ITask head
                      ^:unsynchronized-mutable ^ITask tail]
-  IOrder
+  Order
   (started [_ task]
     (if head (.setSuccessor tail task) (set! head task))
     (set! tail task)
     ;; A failure that came before the link was set has not seen this task.
     (when (< (.get first-failed) (.index ^ITask task))
       (.cancelWith ^ITask task :sibling-failed true)))
-  (due [_]
+  (due? [_]
     (and (some? head) (some? (.outcome head))))
-  (ready [this] (.due this))
-  (keeps [_] true)
-  (next [_]
+  (ready? [this] (due? this))
+  (keeps? [_] true)
+  (next-task [_]
     (let [task head]
       (set! head (.successor task))
       (when-not (failed? task)
@@ -74,7 +76,7 @@
   (ended [_ task]
     (when (failed? task)
       (cancel-later! first-failed task)))
-  (stopped [_]
+  (stopped? [_]
     (< (.get first-failed) Long/MAX_VALUE))
   (broken [_] nil))
 
@@ -105,13 +107,13 @@
 (deftype CompletionOrder [group ^AtomicReference completed
                           ^:volatile-mutable failed
                           ^:unsynchronized-mutable ^ITask head]
-  IOrder
+  Order
   (started [_ _])
-  (due [this]
-    (or (some? head) (some? (.get completed)) (.stopped this)))
-  (ready [this] (.due this))
-  (keeps [_] true)
-  (next [_]
+  (due? [this]
+    (or (some? head) (some? (.get completed)) (stopped? this)))
+  (ready? [this] (due? this))
+  (keeps? [_] true)
+  (next-task [_]
     (when-not head
       (set! head (reversed (.getAndSet completed nil))))
     (when-some [task head]
@@ -123,7 +125,7 @@
       Done (push! completed task)
       Failed (do (set! failed task) (group/cancel! group :sibling-failed))
       nil))
-  (stopped [_]
+  (stopped? [_]
     (or (some? failed) (some? (group/end-reason group))))
   (broken [_] failed))
 
@@ -135,14 +137,14 @@
 ;; fmap: the tasks themselves
 
 (deftype StartOrder [^long ahead ^ArrayDeque tasks]
-  IOrder
+  Order
   (started [_ task] (.add tasks task))
-  (due [_] (<= ahead (.size tasks)))
-  (ready [_] (not (.isEmpty tasks)))
-  (keeps [_] false)
-  (next [_] (.poll tasks))
+  (due? [_] (<= ahead (.size tasks)))
+  (ready? [_] (not (.isEmpty tasks)))
+  (keeps? [_] false)
+  (next-task [_] (.poll tasks))
   (ended [_ _])
-  (stopped [_] false)
+  (stopped? [_] false)
   (broken [_] nil))
 
 (defn start-order

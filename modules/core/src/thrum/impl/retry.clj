@@ -1,6 +1,6 @@
 (ns thrum.impl.retry
-  "Calls again what failed. How long to wait before each new attempt is data: a schedule, any
-  sequential collection of ms, lazy and endless as a rule. Schedules are pure; only `call` waits."
+  "Decides when to try again. A schedule is a sequential collection of waits in ms, usually lazy
+  and endless; when it ends, retrying ends. Schedules are pure; only `call` waits."
   {:no-doc true}
   (:require
    [thrum.impl.deadline :as deadline]
@@ -19,7 +19,7 @@
 ;; Schedules
 
 (defn- refused
-  "Returns the answer to what is no wait or schedule."
+  "Returns the exception for a wrong wait or schedule."
   [what x accepts]
   (error/invalid (str what " is " (show/text x) "; it must be " accepts)
                  {:value x, :accepts accepts}))
@@ -45,8 +45,8 @@
   (repeat (wait-ms wait)))
 
 (defn exponential
-  "Returns an endless schedule whose waits double from base-ms on and stay at max-ms once they would
-  be longer. Throws :thrum/invalid unless both are integers, not negative."
+  "Returns an endless schedule: base-ms, 2 base-ms, 4 base-ms ..., none longer than max-ms. Throws
+  :thrum/invalid unless both are integers, not negative."
   [base-ms max-ms]
   (let [base (ms "The base" base-ms), longest (ms "The longest wait" max-ms)]
     (iterate #(min longest (*' 2 %)) (min base longest))))
@@ -57,10 +57,10 @@
   (inc (.nextLong (ThreadLocalRandom/current) -1 n)))
 
 (defn jitter
-  "Returns the schedule with each wait replaced by a random one, from 0 up to the whole of it (full
-  jitter), so that those who failed together do not come back together. Every walk through it draws
-  anew, also when it stands in a def: it is an eduction, not a cached seq. uniform: a function from
-  n to an integer from 0 to n, in place of the JDK's. Throws :thrum/invalid unless the schedule is
+  "Returns the schedule with each wait replaced by a random one, from 0 up to the wait itself (full
+  jitter): callers that failed together do not come back together. Every walk draws anew, even if
+  the schedule is kept in a var: it is an eduction, not a cached seq. uniform: a function from n to
+  an integer from 0 to n, in place of the JDK's. Throws :thrum/invalid unless the schedule is
   sequential."
   ([schedule]
    (jitter at-random schedule))
@@ -68,8 +68,8 @@
    (eduction (map (comp (options/function uniform) wait-ms)) (waits schedule))))
 
 (defn- while-within
-  "Returns a transducer that ends before the first wait with which their sum would be more than
-  total."
+  "Returns a transducer that ends before the first wait that would bring the sum of the waits
+  above total."
   [^long total]
   (fn [step]
     (let [left (volatile! total)]
@@ -81,9 +81,9 @@
            (step result wait)))))))
 
 (defn max-elapsed
-  "Returns the schedule up to the first wait with which the sum of its waits would be more than
-  total-ms: a sum of exactly total-ms is within. Only waits count, not what the attempts take; a
-  deadline bounds both. As with jitter, every walk through it is a new one. Throws :thrum/invalid
+  "Returns the schedule up to the first wait that would bring the sum of the waits above total-ms:
+  a sum of exactly total-ms is within. Only waits count, not the time of the attempts; a deadline
+  bounds both. As with jitter, every walk is a new one. Throws :thrum/invalid
   unless total-ms is an integer, not negative, and the schedule sequential."
   [total-ms schedule]
   (eduction (while-within (ms "The longest sum of waits" total-ms)) (waits schedule)))
@@ -100,14 +100,14 @@
       {:throwable t})))
 
 (defn- beneath
-  "Returns what a task failed with, for what its deref threw."
+  "Returns the failure of a task for the throwable of its deref; any other throwable as it is."
   [t]
   (let [[wrappers [cause]] (split-with #(instance? ExecutionException %) (error/causes t))]
     (or cause (last wrappers))))
 
 (defn- passing?
-  "Tells whether a failure may be gone the next time: an Exception that is no misuse, and no
-  interruption. A timeout of the body's own has an interruption as its cause, and is none."
+  "True if the failure may be gone the next time: an Exception that is neither misuse nor an
+  interruption. A timeout of the body's own counts, although its cause is an interruption."
   [t]
   (let [type (error/type-of t)]
     (and (instance? Exception t)
@@ -115,7 +115,7 @@
          (or (= :thrum/timeout type) (not (error/casualty? t))))))
 
 (defn- wanted?
-  "Tells whether the calling thread's work should go on."
+  "True if the calling thread's work should go on."
   []
   (and (nil? (wait/cancel-reason))
        (not (.isInterrupted (Thread/currentThread)))))
@@ -132,8 +132,8 @@
       true)))
 
 (defn- again?
-  "Returns true after the wait for another attempt, false when there is none. What is thrown
-  meanwhile, by the wait or by what the user gave, carries the failures."
+  "Waits for another attempt and returns true; returns false when there is none. A throwable
+  meanwhile, of the wait or of the user's functions, carries the failures."
   [throwable waits retry? failures]
   (try
     (and (seq waits)
@@ -145,8 +145,8 @@
       (throw (failures/merged {:throwable t} failures)))))
 
 (defn call
-  "Returns the value of the first call of f that returns. After one that throws, it waits as the
-  schedule says and calls again, until the attempts or the schedule are used up.
+  "Returns the value of the first call of f that returns. After a call that throws, waits as the
+  schedule says and calls f again, until the attempts or the schedule are used up.
 
   Options:
     :schedule - the waits, default (exponential 100 10000); each call of this function walks it anew
@@ -154,15 +154,15 @@
     :retry?   - a predicate of the throwable, asked where another attempt is left; default: every
                 Exception
 
-  Not retried, whatever :retry? says: an Error, also one that a task failed with and its deref
-  wrapped; what has an interruption in its cause chain, unless it is a :thrum/timeout, which a
-  deadline inside f threw; anything while the thread is interrupted or its work cancelled; the
-  misuses :thrum/invalid, :thrum/deadlock and :thrum/closed. Nor does a wait begin that would reach
-  the deadline of the current scope: the failure is thrown at once.
+  Never retried, even if :retry? returns true: an Error, also a task's that deref has wrapped; a
+  throwable with an interruption in its cause chain, unless it is the :thrum/timeout of a deadline
+  inside f; any failure while the thread is interrupted or its work cancelled; the misuses
+  :thrum/invalid, :thrum/deadlock and :thrum/closed. A wait that would reach the deadline of the
+  current scope does not begin: the failure is thrown at once.
 
   Throws the last failure, the same instance, with the first ones suppressed on it, each instance
   once and at most 16. A cancel or an interrupt during a wait throws CancellationException or
-  InterruptedException, with the failures suppressed. A wait in the schedule that is none throws
+  InterruptedException, with the failures suppressed. A wrong wait in the schedule throws
   :thrum/invalid when it is reached, in the same way; wrong options do so at the call."
   [options f]
   (let [{:keys [schedule attempts retry?]}

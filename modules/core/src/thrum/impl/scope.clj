@@ -3,6 +3,7 @@
   ended, then closes what they used. with-timeout and shield are scopes as well."
   {:no-doc true}
   (:require
+   [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
@@ -23,7 +24,7 @@
    (thrum.impl.group Group)
    (thrum.impl.place Place)
    (thrum.impl.scope_body ScopeBody)
-   (thrum.impl.task Cancelled CompletionHandler Done Failed ITask)))
+   (thrum.impl.task Cancelled Done Failed ITask)))
 
 (set! *warn-on-reflection* true)
 
@@ -86,7 +87,7 @@
   (nextToClose [_]
     (.poll to-close))
 
-  CompletionHandler
+  completion/CompletionHandler
   (failed [_ task t]
     (.record failures (failure task t)))
   (ended [this task]
@@ -100,23 +101,23 @@
 
 ;; The handler of forks that the scope does not wait for.
 (deftype DaemonHandler [^Scope scope]
-  CompletionHandler
+  completion/CompletionHandler
   (failed [_ task t]
-    (.failed scope task t))
+    (completion/failed scope task t))
   (ended [_ task]
     (try
       (.forkEnded scope task)
       (finally (group/remove-child! (.-group scope) task)))))
 
 ;; A handler that calls (on-end task) first.
-(deftype CallingHandler [^CompletionHandler handler on-end]
-  CompletionHandler
+(deftype CallingHandler [handler on-end]
+  completion/CompletionHandler
   (failed [_ task t]
-    (.failed handler task t))
+    (completion/failed handler task t))
   (ended [_ task]
     (try
       (on-end task)
-      (finally (.ended handler task)))))
+      (finally (completion/ended handler task)))))
 
 (defn- scope-name [^Scope scope]
   (group/group-name (.-group scope)))

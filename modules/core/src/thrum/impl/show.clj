@@ -1,7 +1,7 @@
 (ns thrum.impl.show
-  "How a user's value stands in a message and in ex-data: within bounds, and without a call of the
-  user's code. A seq is named by its class and not walked, since it may be lazy or endless; so is an
-  object that only its own toString could show."
+  "Prints a user's value for a message and for ex-data: bounded, and without calling the user's
+  code. A seq is named by its class and not walked, since it may be lazy or endless; so is an
+  object that only its own toString could print."
   {:no-doc true}
   (:require
    [clojure.string :as str])
@@ -17,8 +17,8 @@
 (def ^:private ^:const deepest 4)
 (def ^:private ^:const most-bits 512)
 
-;; To show is to return [text whole?]. whole?: the text leaves nothing out, and whoever prints the
-;; value itself is done soon.
+;; To show a value is to return [text whole?]. whole?: true if the text leaves nothing out, and
+;; printing the value itself is cheap.
 
 (defn- cut [^String s]
   (if (< (long most-chars) (.length s))
@@ -39,7 +39,7 @@
   (if (<= (bits n) (long most-bits)) (cut (pr-str n)) (opaque n false)))
 
 (def ^:private atoms
-  "By class, and not by what extends it: what shows an object without parts."
+  "By exact class: a function that shows an object without parts."
   (merge {nil (constantly ["nil" true])
           String #(update (cut %) 0 pr-str)
           Character (comp cut pr-str)
@@ -60,7 +60,7 @@
   (several open (fn [[k v]] (several "" #(show % depth) [k v] " " "")) m ", " "}"))
 
 (defn- with-parts
-  "Shows a collection of Clojure's, or a record; nil for anything else."
+  "Shows one of Clojure's collections, or a record; returns nil for anything else."
   [x depth]
   (condp instance? x
     IRecord (entries (str "#" (.getName (class x)) "{") x depth)
@@ -83,8 +83,8 @@
   (first (cut (first (show x 0)))))
 
 (defn datum
-  "Returns what stands for the value in ex-data: the value itself where it is small, a number,
-  keyword, string, class, function, throwable, or a small collection of these, else its text."
+  "Returns what stands for the value in ex-data: the value itself if it is small, a number,
+  keyword, string, class, function, throwable, or a small collection of these; else its text."
   [x]
   (let [[text whole?] (show x 0)
         [text short?] (cut text)]

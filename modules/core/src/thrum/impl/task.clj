@@ -3,6 +3,7 @@
   ends: done, failed or cancelled."
   {:no-doc true}
   (:require
+   [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
@@ -28,11 +29,6 @@
   (^Object cancelFor [reason])
   (^long slot [])
   (^Object setSlot [^long i]))
-
-;; Is called when a task ends, on the task's thread.
-(definterface CompletionHandler
-  (^Object failed [task ^Throwable t])    ; before anyone can see the failure
-  (^Object ended [task]))                 ; as the last thing, however it ended
 
 (definterface ITask
   (outcome [])
@@ -92,9 +88,9 @@
     ;; Not enough memory to find out.
     (catch Throwable _ outcome)))
 
-(defn- report! [^ITask task ^CompletionHandler handler outcome]
+(defn- report! [^ITask task handler outcome]
   (when (and handler (instance? Failed outcome))
-    (.failed handler task (.-throwable ^Failed outcome))))
+    (completion/failed handler task (.-throwable ^Failed outcome))))
 
 (defn- perform!
   "Runs the body, unless the task was cancelled first."
@@ -165,7 +161,7 @@
 ;; context, handler, body, thread, flag: nil when the task has ended. A kept task then keeps only
 ;; its outcome and its name. no-interrupt: the task's interrupt was sent, or is not needed any more.
 (deftype Task [^:unsynchronized-mutable ^Context context
-               ^:unsynchronized-mutable ^CompletionHandler handler
+               ^:unsynchronized-mutable handler
                ^long index
                ^:unsynchronized-mutable body
                ^:volatile-mutable outcome
@@ -244,7 +240,7 @@
     (set! body nil)
     (set! thread nil)
     (try
-      (when handler (.ended handler this))
+      (when handler (completion/ended handler this))
       (finally (.release this))))
   ;; The thread first: a flag that is made later must not be of it.
   (release [this]
@@ -360,7 +356,7 @@
       .start)))
 
 (deftype EndCallback [on-end]
-  CompletionHandler
+  completion/CompletionHandler
   (failed [_ _ _])
   (ended [_ task] (on-end task)))
 
