@@ -326,6 +326,27 @@
   (doseq [path ["/a b" "/a\tb" "/a\u007fb" "a" "http://localhost/"]]
     (expect-none env (headers-of :get path))))
 
+(defcase h2-refused-streams-harm-no-neighbour "4.8"
+  "A request that is refused before its body has come leaves its connection to the others, and is
+  no failure of the server's."
+  h2c
+  [env]
+  (let [seen (atom [])
+        handler (fn [{:keys [uri], :as r}] (swap! seen conj uri) (scene/ok r))
+        statuses (atom #{})
+        observer {:end #(swap! statuses conj (:status %))}
+        c (opened env (scene/serve env handler {:h2c? true, :observer observer}))
+        length (field "content-length" "3")
+        answered? (fn [{:keys [stream text]}] (= [7 "ok"] [stream text]))]
+    (doseq [[stream fields] [[1 (field "host" "elsewhere")]
+                             [3 (field "content-length" "+3")]
+                             [5 (str length length)]]]
+      (wire/send! c (frame 1 4 stream (str (headers-of :post "/refused") fields))))
+    (wire/send! c (frame 1 5 7 (headers-of :get "/")))
+    (let [frames (frames-until c #(answered? (peek %)))]
+      (expect (answered? (peek frames)) "an answer to the last" frames))
+    (expect= [["/"] []] [@seen (remove #{200 400} @statuses)])))
+
 (defcase h2-connect-is-refused "4.8"
   "CONNECT is refused."
   h2c

@@ -587,8 +587,15 @@
     (throw (IOException. "a stream was reset"))
     text))
 
+(defn- cut-at-a-length
+  [text]
+  (if (str/includes? text "content-length")
+    (throw (IOException. "a request had a length"))
+    text))
+
 (def ^:private second-version
   {:h2-cuts-connections (broken/wire identity cut-at-a-reset)
+   :h2-cuts-at-a-flaw (broken/wire cut-at-a-length identity)
    :h2-cleartext-never (broken/setting :h2c? false)
    :h2-never (broken/setting :h2? false)
    :h2-no-host (broken/request #(update % :headers dissoc "host"))

@@ -82,10 +82,18 @@
     (.action request ActionCode/REQUEST_BODY_FULLY_READ read)
     (.get read)))
 
+(defn- length-of
+  "Returns the request's Content-Length, -1 without one, and where there are several: over HTTP/2
+  Tomcat leaves it to the exchange to refuse those."
+  ^long [^Request request]
+  (try
+    (.getContentLengthLong request)
+    (catch IllegalArgumentException _ -1)))
+
 (defn- body?
   "Tells whether the request may have a body. HTTP/2 need not announce one."
   [^Request request]
-  (and (not (zero? (.getContentLengthLong request)))
+  (and (not (zero? (length-of request)))
        (not (body-read? request))))
 
 (defn- reset?
@@ -98,7 +106,7 @@
 (defn- cut-off?
   "Tells whether the body has ended after n bytes, and should not have."
   [^Request request shared n]
-  (or (< (long n) (.getContentLengthLong request))
+  (or (< (long n) (length-of request))
       (and shared (reset? request))))
 
 (defn- address
