@@ -3,14 +3,14 @@
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server.impl.events :as events]
+   [thrum.server.impl.sink :as sink]
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
    (clojure.lang ExceptionInfo)
    (java.io ByteArrayOutputStream IOException OutputStream)
-   (java.util.concurrent CountDownLatch)
-   (thrum.server.impl.sink Target)))
+   (java.util.concurrent CountDownLatch)))
 
 (set! *warn-on-reflection* true)
 
@@ -19,9 +19,9 @@
 (defn- target
   "Returns where a stream writes to out."
   [out]
-  (reify Target
-    (begin [_ _] out)
-    (gone [_])))
+  (reify sink/Target
+    (begin! [_ _] out)
+    (gone! [_])))
 
 (defn- stream!
   "Has the stream of f write to out; lost: what is called when a heartbeat fails."

@@ -2,8 +2,10 @@
   "What the soak has found once, told without chance."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.server.impl.ending :as ending]
    [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.lifecycle :as lifecycle]
+   [thrum.server.impl.serve :as serve]
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
    [thrum.test-kit.gate :as gate]
@@ -73,8 +75,18 @@
 
 (deftest an-alarm-that-comes-late-finds-nothing-to-end
   (let [traffic (traffic/traffic {})
-        x (#'exchange/exchange traffic nil)]
-    (#'exchange/leave! x)
-    (exchange/end! x :thrum/timeout)
+        x (exchange/exchange traffic nil)]
+    (#'serve/leave! x)
+    (ending/end! x :thrum/timeout)
     (is (= {:overdue 0, :timed-out 0}
            (select-keys (traffic/status traffic) [:overdue :timed-out])))))
+
+(deftest what-was-cut-is-overdue-until-it-leaves-though-it-became-a-websocket
+  (let [traffic (traffic/traffic {})
+        x (exchange/exchange traffic (reify engine/Wire (abort! [_])))]
+    (exchange/step! x :commit)
+    (ending/end! x :disconnected)
+    (exchange/upgraded! x)
+    (is (= 1 (:overdue (traffic/status traffic))))
+    (#'serve/leave! x)
+    (is (= 0 (:overdue (traffic/status traffic))))))

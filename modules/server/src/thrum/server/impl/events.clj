@@ -9,50 +9,52 @@
   (:import
    (java.io IOException OutputStream)
    (java.nio.charset StandardCharsets)
-   (java.util.concurrent.locks ReentrantLock)
-   (thrum.server.impl.sink Target)))
+   (java.util.concurrent.locks ReentrantLock)))
 
 (set! *warn-on-reflection* true)
 
-(definterface IEvents
-  (^Object write [^String text])
-  (^Object finish [])
-  (^Object await [alarm])           ; the alarm of the next heartbeat
-  (^Object end [cancel])            ; nothing more is sent; cancel ends the function, never within a write
-  (^boolean ended [])
-  (^boolean isOpen [])
-  (^long sent []))
+(defprotocol Feed
+  "What a stream of events is written through, by its function and by the heartbeat."
+  (write! [feed text] "Sends the text. Throws IOException when the stream has ended.")
+  (expect! [feed alarm] "Keeps the alarm of the next heartbeat.")
+  (end! [feed cancel]
+    "Ends the stream from another thread: nothing more is sent. Calls (cancel), which ends the
+    function, while nothing is written. Blocks as long as a write does.")
+  (finish! [feed] "The function has returned.")
+  (ended? [feed] "Tells whether end! has ended the stream.")
+  (open? [feed] "Tells whether more can be sent.")
+  (sent [feed] "Returns how many bytes have been sent."))
 
 ;; A body: f is called with what events are sent through.
 (deftype Stream [f heartbeat-ms])
 
-(deftype Events [^Target target ^OutputStream out ^ReentrantLock lock
+(deftype Events [target ^OutputStream out ^ReentrantLock lock
                  ^:unsynchronized-mutable open ^:unsynchronized-mutable over
                  ^:unsynchronized-mutable ^long sent ^:unsynchronized-mutable alarm]
-  IEvents
-  (write [_ text]
-    (let [bytes (.getBytes text StandardCharsets/UTF_8)]
+  Feed
+  (write! [_ text]
+    (let [bytes (.getBytes ^String text StandardCharsets/UTF_8)]
       (sink/holding lock
         (when-not open (throw (IOException. "The stream of events has ended")))
-        (sink/telling target (.write out bytes) (.flush out))
+        (sink/reporting target (.write out bytes) (.flush out))
         (set! sent (+ sent (alength bytes)))
         nil)))
-  (await [_ a]
+  (expect! [_ a]
     (sink/holding lock
       (set! alarm a)
       (when-not open (spi/disarm! a))))
-  (end [_ cancel]
+  (end! [_ cancel]
     (sink/holding lock
       (when open
         (set! over true)
         (set! open false)
         (cancel))))
-  (ended [_] (sink/holding lock (boolean over)))
-  (finish [_]
+  (ended? [_] (sink/holding lock (boolean over)))
+  (finish! [_]
     (sink/holding lock
       (set! open false)
       (when alarm (spi/disarm! alarm))))
-  (isOpen [_] (sink/holding lock (boolean open)))
+  (open? [_] (sink/holding lock (boolean open)))
   (sent [_] (sink/holding lock sent)))
 
 ;; The format (HTML, 9.2)
@@ -84,56 +86,50 @@
 (defn send!
   "Sends an event: a string, its data, or a map of :event, :data, :id and :retry. Blocks until it is
   written. Throws IOException when the client has gone."
-  [^Events events event]
-  (.write events (formatted event)))
+  [events event]
+  (write! events (formatted event)))
 
 ;; The heartbeat: a comment, which clients ignore.
 
 (declare beat-later!)
 
-(defn- beat! [^Events events ms {:keys [lost] :as exchange}]
+(defn- beat! [events ms {:keys [lost] :as exchange}]
   (try
-    (.write events ": \n\n")
+    (write! events ": \n\n")
     (beat-later! events ms exchange)
     (catch Throwable _
-      (when (.isOpen events) (lost)))))
+      (when (open? events) (lost)))))
 
 (defn- beat-later!
   "Sends a comment in so many ms, and again, as long as the stream is open. Not on the alarm's own
   thread: a write blocks."
-  [^Events events ms {:keys [elsewhere], :as exchange}]
-  (.await events
-          (spi/arm! (spi/deadline-in ms) (fn [] (elsewhere #(beat! events ms exchange))))))
-
-(defn end!
-  "Ends the stream from another thread: nothing more is sent, and (cancel) is called, while nobody
-  writes. Blocks as long as a write does."
-  [^Events events cancel]
-  (.end events cancel))
+  [events ms {:keys [elsewhere], :as exchange}]
+  (expect! events
+    (spi/arm! (spi/deadline-in ms) (fn [] (elsewhere #(beat! events ms exchange))))))
 
 (defn- feed!
   "Calls the stream's function. How it ends makes no difference once the stream has been ended."
-  [^Stream stream ^Events events]
+  [^Stream stream events]
   (try
     ((.-f stream) events)
     (catch Throwable t
-      (when-not (.ended events) (throw t)))
-    (finally (.finish events)))
+      (when-not (ended? events) (throw t)))
+    (finally (finish! events)))
   ;; The interrupt was for the function.
-  (when (.ended events) (Thread/interrupted)))
+  (when (ended? events) (Thread/interrupted)))
 
 (defn stream!
   "Begins the response at target, and calls the stream's function with its events, which (opened
   events) gets before. Returns how many bytes were sent. (elsewhere f) calls f on a thread of its
   own; (lost) is called there when a heartbeat could not be sent: the client has gone."
-  [^Stream stream ^Target target {:keys [opened] :as exchange}]
-  (let [out (.begin target nil)
+  [^Stream stream target {:keys [opened] :as exchange}]
+  (let [out (sink/begin! target nil)
         events (Events. target out (ReentrantLock.) true false 0 nil)]
     (.flush out)
     (when-some [ms (.-heartbeat-ms stream)] (beat-later! events ms exchange))
     (opened events)
     (feed! stream events)
-    (.sent events)))
+    (sent events)))
 
 (def ^:private headers
   {"Content-Type" "text/event-stream; charset=utf-8"

@@ -8,31 +8,31 @@
 
 (set! *warn-on-reflection* true)
 
-;; Who has to know of reads: the exchange.
-(definterface Reader
-  (^Object reading [])              ; a read begins; throws IOException when the exchange is over
-  (^Object read [])                 ; it has ended
-  (^Object overlong [])             ; the body is longer than allowed
-  (^Object broken []))              ; the body could not be read to its end
+(defprotocol Reader
+  "What has to know of the reads of a body: its exchange."
+  (read-begins [reader] "A read begins. Throws IOException when the exchange is over.")
+  (read-ends [reader] "It has ended.")
+  (overlong [reader] "The body is longer than allowed.")
+  (broken [reader] "The body could not be read to its end."))
 
 (defn- too-long ^IOException [most]
   (IOException. (str "The request's body is longer than " most " bytes")))
 
-(defn- check-length! [^Reader reader ^AtomicLong length n most]
+(defn- check-length! [reader ^AtomicLong length n most]
   (when (and most (< (long most) (.addAndGet length n)))
-    (.overlong reader)
+    (overlong reader)
     (throw (too-long most))))
 
 (defn- reading
   "Returns what (f) does, which reads from the engine."
-  [^Reader reader f]
-  (.reading reader)
+  [reader f]
+  (read-begins reader)
   (try
     (f)
     (catch IOException e
-      (.broken reader)
+      (broken reader)
       (throw e))
-    (finally (.read reader))))
+    (finally (read-ends reader))))
 
 (defn guarded
   "Returns the stream of the body, for reader; most: how many bytes it may have, or nil. Beyond that

@@ -3,10 +3,13 @@
   {:no-doc true}
   (:require
    [thrum.server.impl.address :as address]
+   [thrum.server.impl.ending :as ending]
    [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.forwarded :as forwarded]
    [thrum.server.impl.pace :as pace]
    [thrum.server.impl.request-id :as request-id]
+   [thrum.server.impl.serve :as serve]
+   [thrum.server.impl.stream :as stream]
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
    [thrum.spi :as spi])
@@ -26,10 +29,6 @@
   streams to end before it cuts them."
   2000)
 
-(def ^:private ^ThreadLocal serving
-  "The traffic of the server whose handler this thread runs, or nil."
-  (ThreadLocal.))
-
 ;; Start
 
 (defn- start-failed
@@ -48,9 +47,8 @@
   (let [loader (.getContextClassLoader (Thread/currentThread))
         {:keys [min-bytes-per-second] :as options} (traffic/options traffic)
         serve! (fn [wire]
-                 (.set serving traffic)
                  (.setContextClassLoader (Thread/currentThread) loader)
-                 (exchange/serve! traffic handler wire))]
+                 (serve/serve! traffic handler wire))]
     (if min-bytes-per-second
       #(serve! (pace/paced % options))
       serve!)))
@@ -92,7 +90,7 @@
   nil."
   [traffic {:keys [min-bytes-per-second rate-grace-ms]}]
   (when min-bytes-per-second
-    (pace/start-looking #(run! exchange/end-if-slow! (traffic/in-flight traffic)) rate-grace-ms)))
+    (pace/start-looking #(run! ending/end-if-slow! (traffic/in-flight traffic)) rate-grace-ms)))
 
 (defn start
   "Returns the life of a server of this engine; the options are checked already. Throws
@@ -120,12 +118,12 @@
   Returns the alarm for that."
   [traffic]
   (traffic/move! traffic :closing :ending)
-  (run! exchange/end-stream! (traffic/in-flight traffic))
+  (run! stream/end! (traffic/in-flight traffic))
   (spi/arm! (spi/deadline-in answer-ms)
-    #(run! exchange/cut-stream! (traffic/in-flight traffic))))
+    #(run! stream/cut! (traffic/in-flight traffic))))
 
 (defn- end-requests! [traffic]
-  (run! #(exchange/end! % :shutdown) (remove exchange/stream? (traffic/in-flight traffic)))
+  (run! #(ending/end! % :shutdown) (remove stream/open? (traffic/in-flight traffic)))
   (traffic/await-quiet! traffic (complement exchange/settled?) (spi/deadline-in answer-ms)))
 
 (defn- drain!
@@ -138,9 +136,9 @@
                           (constantly true)
                           (spi/deadline-in (min drain-streams-ms shutdown-timeout-ms)))
     (let [cut (end-streams! traffic)]
-      (when-not (traffic/await-quiet! traffic exchange/awaited? end) (end-requests! traffic))
+      (when-not (traffic/await-quiet! traffic stream/awaited? end) (end-requests! traffic))
       (spi/disarm! cut)
-      (run! exchange/cut-stream! (traffic/in-flight traffic)))))
+      (run! stream/cut! (traffic/in-flight traffic)))))
 
 (defn- stop-now!
   "Stops, on a thread that nobody interrupts."
@@ -167,6 +165,11 @@
   [^Life life]
   (.await ^CountDownLatch (.-stopped life)))
 
+(defn- serving?
+  "Tells whether the calling thread serves a request of the server."
+  [traffic]
+  (some exchange/here? (traffic/in-flight traffic)))
+
 (defn stop!
   "Drains and stops. Blocks until that is done, but from inside one of the server's own handlers,
   which it would wait for."
@@ -174,7 +177,7 @@
   (when (traffic/move! (.-traffic life) :running :draining)
     ;; A platform thread of its own: whoever calls may be interrupted, or be what is drained.
     (-> (Thread/ofPlatform) (.name "thrum-stopping") (.start #(stop-now! life))))
-  (when-not (identical? (.-traffic life) (.get serving))
+  (when-not (serving? (.-traffic life))
     (join life)))
 
 (defn- running [^Life life]

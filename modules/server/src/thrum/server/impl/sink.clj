@@ -5,27 +5,29 @@
   {:no-doc true}
   (:import
    (java.io ByteArrayOutputStream IOException OutputStream)
-   (java.util.concurrent.locks ReentrantLock)))
+   (java.util.concurrent.locks LockSupport ReentrantLock)))
 
 (set! *warn-on-reflection* true)
 
 (def ^:private ^:const most-held 8192)
 
-;; Where the bytes go: the exchange, which knows whether it may still answer.
-(definterface Target
-  (^java.io.OutputStream begin [length])  ; commits the response; length: nil where it is not known
-  (^Object send [^bytes body])            ; commits the response, which is this and nothing else
-  (^Object end [])                        ; what was begun is complete
-  (^Object gone []))                      ; what was begun could not be written: the client has gone
+(defprotocol Target
+  "Where the bytes of a response go: to an exchange, which knows whether it may still answer."
+  (^OutputStream begin! [target length]
+    "Commits the response; length: nil where it is not known. Returns where its body is written.")
+  (send! [target bytes] "Commits the response, which has this body and no other.")
+  (end! [target] "The body that was begun is complete.")
+  (gone! [target] "What was begun could not be written: the client has gone."))
 
-(definterface ISink
-  (^Object write [^bytes b ^long offset ^long n])
-  (^Object begin [])
-  (^Object flush [])
-  (^Object finish [])
-  (^long written [])
-  (^Object close [])
-  (^boolean closed []))
+(defprotocol BodySink
+  "What a body is written through."
+  (begin-out! [sink] "Begins the response with what has been taken.")
+  (write! [sink bytes offset n] "Takes n bytes from offset.")
+  (flush! [sink] "Sends what has been taken.")
+  (finish! [sink] "The body is whole: sends the rest.")
+  (written [sink] "Returns how many bytes have been taken.")
+  (close! [sink] "Takes no more.")
+  (closed? [sink] "Tells whether close! has been called."))
 
 (defn- too-long [length]
   (IOException. (str "The body is longer than its Content-Length, " length " bytes")))
@@ -43,74 +45,78 @@
        ~@body
        (finally (.unlock lock#)))))
 
-(defmacro telling
-  "Runs the body, which writes to the engine; tells the target where that fails."
+(defmacro reporting
+  "Runs the body, which writes to the engine; calls gone! where that fails."
   [target & body]
   `(try
      ~@body
      (catch IOException e#
-       (.gone ~target)
+       (gone! ~target)
        (throw e#))))
 
-(defn- write-out! [^OutputStream out ^Target target ^bytes b offset n]
-  (telling target (.write out b (int offset) (int n))))
+(defn- write-out! [^OutputStream out target ^bytes b offset n]
+  (reporting target (.write out b (int offset) (int n))))
 
-(defn- flush-out! [^OutputStream out ^Target target]
-  (telling target (.flush out)))
+(defn- begin-with!
+  "Begins the response with the bytes that are held. Returns its stream."
+  ^OutputStream [target length ^ByteArrayOutputStream held]
+  (let [out (begin! target length)]
+    (write-out! out target (.toByteArray held) 0 (.size held))
+    out))
 
-;; length: what was promised, or nil.
-(deftype Sink [^Target target length thread ^ReentrantLock lock
+;; length: what was promised, or nil. out: nil as long as bytes are held.
+(deftype Sink [target length thread ^ReentrantLock lock
                ^:unsynchronized-mutable ^ByteArrayOutputStream held
                ^:unsynchronized-mutable ^OutputStream out
                ^:volatile-mutable ^long written
                ^:volatile-mutable closed]
-  ISink
-  (write [this b offset n]
-    (holding lock
-      (when closed (throw (IOException. "The response's body is complete")))
-      (when (and length (< (long length) (+ written n))) (throw (too-long length)))
-      (when (and (nil? out) (< most-held (+ written n))) (.begin this))
-      (if out
-        (write-out! out target b offset n)
-        (.write held b offset n))
-      (set! written (+ written n))))
-  (begin [this]
-    (set! out (.begin target length))
-    (write-out! out target (.toByteArray held) 0 (.size held))
+  BodySink
+  (begin-out! [this]
+    (set! out (begin-with! target length held))
     (set! held nil))
-  (flush [this]
+  (write! [this b offset n]
+    (holding lock
+      (let [after (+ written (long n))]
+        (when closed (throw (IOException. "The response's body is complete")))
+        (when (and length (< (long length) after)) (throw (too-long length)))
+        (when (and (nil? out) (< most-held after)) (begin-out! this))
+        (if out
+          (write-out! out target b offset n)
+          (.write held ^bytes b (int offset) (int n)))
+        (set! written after))))
+  (flush! [this]
     (holding lock
       (when-not closed
-        (when-not out (.begin this))
-        (flush-out! out target))))
-  (finish [_]
+        (when-not out (begin-out! this))
+        (reporting target (.flush out)))))
+  (finish! [_]
     (holding lock
       (when (and length (not= (long length) written)) (throw (too-short length written)))
       (if out
-        (.end target)
-        (.send target (.toByteArray held)))))
+        (end! target)
+        (send! target (.toByteArray held)))))
   (written [_] written)
-  (close [_]
+  (close! [_]
     (set! closed true)
-    (java.util.concurrent.locks.LockSupport/unpark thread))
-  (closed [_] closed))
+    (LockSupport/unpark thread))
+  (closed? [_] closed))
 
 (defn sink
   "Returns a sink for the calling thread, which is woken when it is closed; length: how many bytes
   it must be, or nil."
   ^Sink [target length]
-  (Sink. target length (Thread/currentThread) (ReentrantLock.) (ByteArrayOutputStream. 512) nil 0
-    false))
+  (Sink. target length (Thread/currentThread) (ReentrantLock.) (ByteArrayOutputStream. 512)
+    nil 0 false))
 
 (defn stream
   "Returns the sink as a java.io.OutputStream. Closing it says that the body is whole."
-  ^OutputStream [^Sink sink]
+  ^OutputStream [sink]
   (proxy [OutputStream] []
     (write
       ([x]
        (if (bytes? x)
-         (.write sink x 0 (alength ^bytes x))
-         (.write sink (byte-array [(unchecked-byte x)]) 0 1)))
-      ([b offset n] (.write sink b offset n)))
-    (flush [] (.flush sink))
-    (close [] (.close sink))))
+         (write! sink x 0 (alength ^bytes x))
+         (write! sink (byte-array [(unchecked-byte x)]) 0 1)))
+      ([b offset n] (write! sink b offset n)))
+    (flush [] (flush! sink))
+    (close [] (close! sink))))

@@ -1,14 +1,14 @@
-(ns thrum.server.exchange-test
+(ns thrum.server.impl.failure-test
   "What is thrown is answered, whatever becomes of its line in the log."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
    [thrum.server.impl.exchange :as exchange]
+   [thrum.server.impl.failure :as failure]
    [thrum.server.tck.wire :as wire]
    [thrum.test-kit.leak :as leak])
   (:import
-   (java.util.logging Handler Level LogRecord Logger)
-   (thrum.server.impl.exchange Exchange)))
+   (java.util.logging Handler Level LogRecord Logger)))
 
 (set! *warn-on-reflection* true)
 
@@ -50,24 +50,13 @@
     (is (= 500 (logging log #(status-of t))))
     (is (= (str "A request failed: get /: " (.getName (class t))) (deref logged 0 nil)))))
 
-(defn- exchange-of
-  "Returns an exchange that nobody serves."
-  ^Exchange [request]
-  (doto ^Exchange (#'exchange/exchange nil nil) (.setRequest request)))
-
 (deftest a-target-forges-nothing-in-the-log
-  (let [logged (promise)]
+  (let [logged (promise)
+        x (doto (exchange/exchange nil nil)
+            (exchange/received! {:request-method :get, :uri "/a\u009bb\n"}))]
     (logging (fn [^LogRecord record] (deliver logged (.getMessage record)))
-             #(#'exchange/log! (exchange-of {:request-method :get, :uri "/a\u009bb\n"})
-                (ex-info "boom" {})))
+             #(failure/log! x (ex-info "boom" {})))
     (is (= "A request failed: get /a\\xC2\\x9Bb\\x0A" (deref logged 0 nil)))))
-
-(deftest what-was-cut-is-overdue-until-it-leaves-though-it-became-a-websocket
-  (let [x (exchange-of {})]
-    (is (.commit x))
-    (is (= :committed (.die x :disconnected)))
-    (.upgraded x :a-socket)
-    (is (.leave x))))
 
 (deftest a-log-that-fails-changes-no-answer
   (is (= 500 (logging (fn [_] (throw (Error. "No log"))) #(status-of (ex-info "boom" {}))))))

@@ -1,0 +1,86 @@
+(ns thrum.server.impl.answer
+  "Writes a response, while the exchange may still be answered."
+  {:no-doc true}
+  (:require
+   [thrum.server.impl.body :as body]
+   [thrum.server.impl.exchange :as exchange]
+   [thrum.server.impl.response :as response]
+   [thrum.server.impl.sink :as sink]
+   [thrum.server.spi :as engine]
+   [thrum.spi :as spi])
+  (:import
+   (thrum.server.impl.exchange Exchange)
+   (thrum.server.impl.response Head)))
+
+(set! *warn-on-reflection* true)
+
+(defn commit!
+  "From now on this thread answers. event: :commit or :stream. Throws CancellationException where
+  another has answered."
+  [^Exchange x event]
+  (when-not (exchange/allowed? x event)
+    (throw (exchange/over)))
+  (engine/unwatch! (.-wire x))
+  ;; An interrupt that the handler left behind must not end the write. Of ours there is none: it
+  ;; would have made the commit fail.
+  (Thread/interrupted))
+
+;; event: as for commit!.
+(deftype Answer [^Exchange x ^Head head event]
+  sink/Target
+  (begin! [this length]
+    (commit! x event)
+    (sink/reporting this
+      (engine/begin! (.-wire x) (.-status head) (.-headers head) (or length -1))))
+  (send! [this bytes]
+    (commit! x event)
+    (sink/reporting this
+      (engine/send! (.-wire x) (.-status head) (.-headers head) bytes)))
+  (end! [this]
+    (sink/reporting this
+      (engine/end! (.-wire x))))
+  (gone! [_]
+    (vreset! (.-flaw x) :gone)))
+
+(defn answer
+  "Returns the target of a response with this head; event: as for commit!."
+  [x head event]
+  (Answer. x head event))
+
+(defn- whole-length
+  "Returns how many bytes a body has that is at hand, nil for any other."
+  [body ^Head head]
+  (some-> (body/whole body (.-charset head)) alength))
+
+(defn- length-without-body
+  "Returns the Content-Length that a response without a body states, or nil."
+  [^Head head body]
+  (cond
+    (= 204 (.-status head)) nil
+    (nil? body) (or (.-length head) (when-not (= 304 (.-status head)) 0))
+    :else (or (whole-length body head) (body/known-length body) (.-length head))))
+
+(defn send-head!
+  "Sends a response whose body the client does not get; closes the body."
+  [x ^Head head body]
+  (let [length (length-without-body head body)
+        head (if length (response/with-header head "Content-Length" (str length)) head)]
+    (body/discard! body)
+    (sink/send! (answer x head :commit) nil)
+    (exchange/finish! x (.-status head) 0)))
+
+(defn send-whole!
+  "Sends a response whose body is at hand."
+  [x ^Head head ^bytes body]
+  (sink/send! (answer x head :commit) body)
+  (exchange/finish! x (.-status head) (alength body)))
+
+(defn write-body!
+  "Sends a response whose body has to be written out."
+  [x ^Head head response]
+  (let [length (body/known-length (:body response))
+        sink (sink/sink (answer x head :commit) (or length (.-length head)))]
+    (body/write! response length (.-charset head) (sink/stream sink))
+    (when (exchange/option x :async?) (spi/wait-until sink nil #(sink/closed? sink)))
+    (sink/finish! sink)
+    (exchange/finish! x (.-status head) (sink/written sink))))

@@ -1,0 +1,88 @@
+(ns thrum.server.impl.ending
+  "Ends an exchange from another thread than its own: the deadline's, a drain's, that of a client
+  which has gone or is too slow."
+  {:no-doc true}
+  (:require
+   [thrum.core :as t]
+   [thrum.server.impl.body :as body]
+   [thrum.server.impl.exchange :as exchange]
+   [thrum.server.impl.pace :as pace]
+   [thrum.server.impl.response :as response]
+   [thrum.server.impl.traffic :as traffic]
+   [thrum.server.spi :as engine])
+  (:import
+   (thrum.server.impl.exchange Exchange)
+   (thrum.server.impl.response Head)))
+
+(set! *warn-on-reflection* true)
+
+(defn settled-elsewhere!
+  "Another thread than the exchange's has answered the client, or cut its connection."
+  [^Exchange x]
+  (exchange/settle! x)
+  (traffic/wake! (.-traffic x)))
+
+(defn cut!
+  "Cuts the connection."
+  [^Exchange x]
+  (try
+    (engine/abort! (.-wire x))
+    (finally (settled-elsewhere! x))))
+
+(defn- send-unavailable! [^Exchange x]
+  (let [^Head head (response/closing (response/head (response/plain 503 "Retry-After" "1")))]
+    (try
+      (engine/unwatch! (.-wire x))
+      (engine/send! (.-wire x) 503 (.-headers head) (body/text-bytes "service unavailable" "utf-8"))
+      (exchange/finish! x 503 0)
+      (catch Throwable _ (engine/abort! (.-wire x)))
+      (finally (settled-elsewhere! x)))))
+
+(defn- answer-instead!
+  "Answers 503 from a thread of its own; the exchange's own may never come to it."
+  [x]
+  (try
+    (exchange/start-thread! x "http-answer" #(send-unavailable! x))
+    ;; No thread is to be had: the exchange's own waits for this.
+    (catch Throwable _ (cut! x))))
+
+(def ^:private counters
+  {:thrum/timeout :timed-out, :slow :timed-out, :disconnected :disconnected})
+
+(def ^:private observed
+  {:thrum/timeout :timeout, :slow :timeout, :disconnected :disconnect})
+
+(defn- perform! [^Exchange x reason effect]
+  (case effect
+    :overdue (traffic/add! (.-traffic x) :overdue 1)
+    :count (traffic/add! (.-traffic x) (counters reason) 1)
+    :answer (answer-instead! x)
+    :cut (cut! x)
+    :cancel (some-> (exchange/scope x) (t/cancel! reason))
+    :observe (exchange/tell! x (observed reason))))
+
+(defn end!
+  "Ends the exchange for this reason, one of thrum.server.impl.stage/ends, if it has not ended: 503
+  where nothing has been sent, otherwise the connection is cut. The handler is interrupted, once.
+  Nothing for a websocket."
+  [x reason]
+  (run! #(perform! x reason %) (exchange/step! x reason)))
+
+(defn begin!
+  "The scope of the request has begun; it is cancelled where the exchange has been ended already."
+  [^Exchange x scope]
+  (vreset! (.-scope x) scope)
+  (run! #(perform! x (exchange/stage x) %) (exchange/step! x :begin)))
+
+(defn time-out!
+  "Ends an exchange whose deadline has come. Not on the alarm's thread, one of the platform's: an
+  observer may block."
+  [x]
+  (exchange/start-thread! x "http-deadline" #(end! x :thrum/timeout)))
+
+(defn end-if-slow!
+  "Ends the exchange whose client sends or takes too slowly. Not on the thread that looks, which is
+  there for all: an observer may block."
+  [^Exchange x]
+  (when (pace/late? (.-wire x))
+    (exchange/start-thread! x "http-slow" #(end! x :slow))))

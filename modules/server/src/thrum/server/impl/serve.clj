@@ -1,0 +1,187 @@
+(ns thrum.server.impl.serve
+  "Serves an exchange from its first line to its last byte: it is read, admitted, handled within
+  its deadline, and left."
+  {:no-doc true}
+  (:require
+   [thrum.server.impl.admission :as admission]
+   [thrum.server.impl.ending :as ending]
+   [thrum.server.impl.exchange :as exchange]
+   [thrum.server.impl.failure :as failure]
+   [thrum.server.impl.health :as health]
+   [thrum.server.impl.input :as input]
+   [thrum.server.impl.request :as request]
+   [thrum.server.impl.respond :as respond]
+   [thrum.server.impl.response :as response]
+   [thrum.server.impl.slot :as slot]
+   [thrum.server.impl.traffic :as traffic]
+   [thrum.server.spi :as engine]
+   [thrum.spi :as spi])
+  (:import
+   (clojure.lang ExceptionInfo)
+   (java.io IOException InputStream)
+   (thrum.server.impl.exchange Exchange)))
+
+(set! *warn-on-reflection* true)
+
+;; The handler
+
+(defn- check-unanswered! [x]
+  (when-not (exchange/allowed? x :handle)
+    (throw (exchange/over))))
+
+(defn- watch-client! [^Exchange x]
+  (engine/watch! (.-wire x)
+    #(exchange/start-thread! x "http-gone" (fn [] (ending/end! x :disconnected)))))
+
+(defn- handle [x handler]
+  (admission/admit-request! x)
+  (check-unanswered! x)
+  (when (exchange/option x :interrupt-on-disconnect?) (watch-client! x))
+  (if (exchange/option x :async?)
+    (slot/call handler (exchange/request x))
+    (handler (exchange/request x))))
+
+(defn- overload [^Exchange x]
+  (check-unanswered! x)
+  (let [answer (exchange/option x :on-overload)]
+    (traffic/add! (.-traffic x) :shed 1)
+    (exchange/tell! x :shed)
+    (if (int? answer)
+      (response/plain answer "Retry-After" "1")
+      (answer (exchange/request x)))))
+
+(defn- converse!
+  "Runs the handler and sends its answer. A full server is not a failure: it is answered here."
+  [x handler]
+  (try
+    (respond/respond! x (handle x handler))
+    (catch ExceptionInfo e
+      (if (admission/overload? e)
+        (respond/respond! x (overload x))
+        (throw e)))))
+
+;; The deadline
+
+(defn- deadline [x]
+  (when-some [ms (exchange/option x :request-timeout-ms)]
+    (spi/deadline-in ms)))
+
+(defn- serve-in!
+  "Runs observer and handler, and answers for what they throw: all of it within the scope's
+  deadline."
+  [x handler scope]
+  (try
+    (ending/begin! x scope)
+    (exchange/tell! x :start)
+    (converse! x handler)
+    (catch Throwable t (failure/fail! x t))))
+
+(defn- run-handler! [x handler]
+  (try
+    (spi/call-in-scope
+      {:name "request", :deadline (deadline x), :on-deadline #(ending/time-out! x)}
+      #(serve-in! x handler %))
+    ;; Its deadline had come before it began, or what it forked has failed.
+    (catch Throwable t (failure/fail! x t))))
+
+;; Without a handler
+
+(defn- answer-here!
+  "Answers outside the request's scope, where no handler is asked."
+  [x response]
+  (try
+    (respond/respond-with! x response)
+    (catch Throwable _ (ending/cut! x))))
+
+(defn- refuse! [x status & {:as headers}]
+  (answer-here! x (response/plain status (merge {"Connection" "close"} headers))))
+
+(defn- too-long? [x]
+  (let [most (exchange/option x :max-body-bytes)
+        length (:content-length (exchange/request x))]
+    (and most length (< (long most) (long length)))))
+
+(defn- probed
+  "Returns the answer to a probe, nil for any other request."
+  [x]
+  (when-some [paths (exchange/option x :health)]
+    (health/answer paths (exchange/request x) (not (respond/draining? x)))))
+
+(defn- closed? [^Exchange x]
+  (#{:closing :ending :stopped} (traffic/state (.-traffic x))))
+
+(defn- accept!
+  "Runs the handler, unless the request is a probe, or is refused before."
+  [x handler]
+  (let [answer (probed x)]
+    (cond
+      answer (answer-here! x answer)
+      (closed? x) (refuse! x 503 "Retry-After" "1")
+      (too-long? x) (refuse! x 413)
+      :else (run-handler! x handler))))
+
+;; The request
+
+(defn- note-flaw! [^Exchange x flaw]
+  (vreset! (.-flaw x) flaw))
+
+(defn- reader [x]
+  (reify input/Reader
+    (read-begins [_]
+      (when-not (exchange/allowed? x :read)
+        (throw (IOException. "The request is over"))))
+    (read-ends [_] (exchange/step! x :read-ended))
+    (overlong [_] (note-flaw! x :overlong))
+    (broken [_] (when-not (exchange/flaw x) (note-flaw! x :broken)))))
+
+(defn- body-of ^InputStream [^Exchange x]
+  (if-some [in (engine/body (.-wire x))]
+    (input/guarded in (reader x) (exchange/option x :max-body-bytes))
+    (InputStream/nullInputStream)))
+
+(defn- as-asked
+  "Returns the request as its client made it."
+  [x request]
+  (if-some [f (exchange/option x :as-asked)] (f request) request))
+
+(defn- read-request [^Exchange x]
+  (as-asked x (request/->request (.-wire x) (body-of x) (exchange/option x :max-header-bytes))))
+
+(defn- receive!
+  "Reads the request. Returns whether it is one that can be handled; any other has been answered."
+  [^Exchange x]
+  (try
+    (exchange/received! x (read-request x))
+    true
+    (catch ExceptionInfo e
+      (exchange/received! x (request/told (.-wire x)))
+      (refuse! x (:status (ex-data e) 400))
+      false)
+    (catch Throwable t
+      (exchange/received! x (request/told (.-wire x)))
+      (exchange/failed! x t)
+      (failure/log! x t)
+      (refuse! x 500)
+      false)))
+
+;; From the first line to the last byte
+
+(defn- leave! [^Exchange x]
+  (let [traffic (.-traffic x)]
+    (when (seq (exchange/step! x :leave)) (traffic/add! traffic :overdue -1))
+    (admission/release! x)
+    (exchange/settle! x)
+    (traffic/add! traffic :served 1)
+    (exchange/tell! x :end)
+    (traffic/leave! traffic x)))
+
+(defn serve!
+  "Serves one request on the calling thread, a fresh virtual one. Returns when its last byte has
+  been sent, or its connection cut, and all that its handler forked has ended."
+  [traffic handler wire]
+  (let [x (exchange/exchange traffic wire)]
+    (traffic/enter! traffic x)
+    (try
+      (when (receive! x) (accept! x handler))
+      (when (exchange/ended? x) (exchange/await-settled! x))
+      (finally (leave! x)))))
