@@ -61,7 +61,7 @@
 (defn- secure-factories
   [configuration {:keys [h2? engine-options], :as options}]
   (let [http1 (HttpConnectionFactory. configuration)
-        tls (tls/tls options)]
+        tls (tls/factory options)]
     (if (false? h2?)
       [(SslConnectionFactory. tls "http/1.1") http1]
       (let [alpn (doto (ALPNServerConnectionFactory. "h2,http/1.1")
