@@ -12,6 +12,7 @@
    [thrum.server.impl.stream :as stream]
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
+   [thrum.server.spi.watchdog :as watchdog]
    [thrum.spi :as spi])
   (:import
    (java.util.concurrent CountDownLatch)
@@ -90,7 +91,8 @@
   nil."
   [traffic {:keys [min-bytes-per-second rate-grace-ms]}]
   (when min-bytes-per-second
-    (pace/start-looking #(run! ending/end-if-slow! (traffic/in-flight traffic)) rate-grace-ms)))
+    (watchdog/start "thrum-pace" (watchdog/period-ms [rate-grace-ms])
+      (fn [] (run! ending/end-if-slow! (traffic/in-flight traffic))))))
 
 (defn start
   "Returns the life of a server of this engine; the options are checked already. Throws

@@ -140,23 +140,3 @@
   [wire]
   (and (instance? PacedWire wire)
        (.late ^PacedWire wire (System/nanoTime))))
-
-;; Who looks
-
-(defn- period-ms [grace-ms]
-  (-> (quot (long grace-ms) 8) (max 10) (min 500)))
-
-(defn start-looking
-  "Calls (look) again and again, often enough for this grace. Returns the thread, which ends when it
-  is interrupted."
-  ^Thread [look grace-ms]
-  (-> (Thread/ofPlatform) (.daemon) (.name "thrum-pace") (.inheritInheritableThreadLocals false)
-      (.start #(try
-                 (while true
-                   (Thread/sleep (long (period-ms grace-ms)))
-                   ;; No thread is to be had, or no memory: the next look may find some.
-                   (try
-                     (look)
-                     (catch InterruptedException e (throw e))
-                     (catch Throwable _)))
-                 (catch InterruptedException _)))))

@@ -110,7 +110,7 @@
   "Returns the first of many random lives for which (holds? steps) is false, as a seq."
   [holds?]
   (let [random (Random. 7)]
-    (->> (repeatedly 20000 #(life random (.nextInt random 12)))
+    (->> (repeatedly 2000 #(life random (.nextInt random 12)))
          (remove holds?)
          (take 1))))
 

@@ -1,6 +1,8 @@
 (ns thrum.server.engine.jetty.slow
   "Closes connections whose client takes too long to send a request's head, or to agree on TLS,
   however steadily it does so."
+  (:require
+   [thrum.server.spi.watchdog :as watchdog])
   (:import
    (java.util Collection)
    (org.eclipse.jetty.http HttpParser)
@@ -44,20 +46,8 @@
 (defn- close-all-slow! [^ServerConnector connector most-ms]
   (run! #(close-slow! % most-ms) ^Collection (.getConnectedEndPoints connector)))
 
-(defn- period-ms [most-ms]
-  (-> (quot (long most-ms) 8) (max 10) (min 500)))
-
-(defn- look-again-and-again! [connectors most-ms]
-  (try
-    (loop []
-      (Thread/sleep (long (period-ms most-ms)))
-      (run! #(close-all-slow! % most-ms) connectors)
-      (recur))
-    (catch InterruptedException _)))
-
 (defn start
   "Starts to look after the connectors; returns the thread, which ends when it is interrupted."
   ^Thread [connectors most-ms]
-  (-> (Thread/ofVirtual)
-      (.name "jetty-heads")
-      (.start #(look-again-and-again! connectors most-ms))))
+  (watchdog/start "jetty-heads" (watchdog/period-ms [most-ms])
+    (fn [] (run! #(close-all-slow! % most-ms) connectors))))

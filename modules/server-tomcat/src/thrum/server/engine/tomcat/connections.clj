@@ -1,6 +1,8 @@
 (ns thrum.server.engine.tomcat.connections
   "Tomcat's open connections: that of a request is cut, and those are closed whose clients take too
   long to send a request's head, or to agree on TLS, however steadily they do so."
+  (:require
+   [thrum.server.spi.watchdog :as watchdog])
   (:import
    (java.io IOException)
    (java.lang.reflect Field)
@@ -94,21 +96,9 @@
     ;; As Tomcat does itself when a client is silent for too long.
     (.processSocket endpoint wrapper SocketEvent/ERROR true)))
 
-(defn- period-ms [most-ms]
-  (-> (quot (long most-ms) 8) (max 10) (min 500)))
-
-(defn- look-again-and-again! [endpoints most-ms]
-  (let [seen (WeakHashMap.)]
-    (try
-      (loop []
-        (Thread/sleep (long (period-ms most-ms)))
-        (run! #(close-slow! % seen most-ms) endpoints)
-        (recur))
-      (catch InterruptedException _))))
-
 (defn start-looking
   "Starts to look after the connections; returns the thread, which ends when it is interrupted."
   ^Thread [endpoints most-ms]
-  (-> (Thread/ofVirtual)
-      (.name "tomcat-heads")
-      (.start #(look-again-and-again! endpoints most-ms))))
+  (let [seen (WeakHashMap.)]
+    (watchdog/start "tomcat-heads" (watchdog/period-ms [most-ms])
+      (fn [] (run! #(close-slow! % seen most-ms) endpoints)))))
