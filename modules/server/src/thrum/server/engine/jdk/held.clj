@@ -1,0 +1,34 @@
+(ns thrum.server.engine.jdk.held
+  "A response's body on HTTP/1.0 that has no length: it is held until it has one."
+  {:no-doc true}
+  (:import
+   (java.io ByteArrayOutputStream OutputStream)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private ^:const most-held
+  "How many bytes of a body are held at most, on HTTP/1.0."
+  8388608)
+
+(defn- check-held!
+  [^ByteArrayOutputStream held ^long more]
+  (when (< most-held (+ (.size held) more))
+    (throw
+      (ex-info
+        (str "On HTTP/1.0 the engine :jdk holds a body without a Content-Length, and no more than "
+             most-held
+             " bytes of it")
+        {:type :thrum/response}))))
+
+(defn stream
+  "Returns a stream into held, which takes no more than may be held."
+  ^OutputStream [^ByteArrayOutputStream held]
+  (let [hold! (fn [b offset n] (check-held! held n) (.write held ^bytes b (int offset) (int n)))]
+    (proxy [OutputStream] []
+      (write ([x]
+              (if (bytes? x)
+                (hold! x 0 (alength ^bytes x))
+                (hold! (byte-array [(unchecked-byte (int x))]) 0 1)))
+             ([b offset n] (hold! b offset n)))
+      (flush [])
+      (close []))))

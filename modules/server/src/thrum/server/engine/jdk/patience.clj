@@ -1,0 +1,107 @@
+(ns thrum.server.engine.jdk.patience
+  "How long the JDK's server may block on a connection whose client neither sends nor takes bytes."
+  {:no-doc true}
+  (:refer-clojure :exclude [run!])
+  (:require
+   [thrum.spi :as spi])
+  (:import
+   (java.io IOException InputStream OutputStream)
+   (java.util Objects)))
+
+(set! *warn-on-reflection* true)
+
+(defprotocol Guard
+  "Bounds how long one thread blocks on its connection."
+  (enter! [guard ms] "What blocks from now on may take so long.")
+  (leave! [guard] "It blocks no more.")
+  (look! [guard] "Interrupts a thread that blocks for too long. Returns whether to look again.")
+  (end! [guard] "The exchange is over."))
+
+;; due: when what blocks now must have ended, or nil. One alarm serves the whole exchange; an
+;; interrupt closes the JDK's channel.
+(deftype Patience [^Thread thread ^:unsynchronized-mutable due ^:unsynchronized-mutable fired
+                   ^:unsynchronized-mutable over]
+  Guard
+  (enter! [this ms] (locking this (set! due (spi/deadline-in ms))))
+  (leave! [this] (locking this (set! due nil) (when fired (Thread/interrupted))))
+  (look! [this]
+    (locking this
+      (when (and due (not over) (spi/passed? (long due)))
+        (set! fired true)
+        (set! over true)
+        (.interrupt thread))
+      (not over)))
+  (end! [this] (locking this (set! over true))))
+
+(defn- watch! [patience ms]
+  (spi/arm! (spi/deadline-in ms) #(when (look! patience) (watch! patience ms))))
+
+;; The JDK runs what it gives an executor, and in there calls the handler, on the same thread; it hands
+;; nothing of ours from one to the other. This is the one way round it.
+(def ^:private ^ThreadLocal on-this-thread (ThreadLocal.))
+
+(defn here
+  "Returns the patience that run! has given the calling thread."
+  []
+  (.get on-this-thread))
+
+(defn run!
+  "Runs task, within which the JDK reads a request's head, for at most head-ms, and calls its handler."
+  [^Runnable task head-ms idle-ms]
+  (let [patience (Patience. (Thread/currentThread) nil false false)]
+    (enter! patience head-ms)
+    (let [alarm (watch! patience (min (long head-ms) (long idle-ms)))]
+      (.set on-this-thread patience)
+      (try
+        (.run task)
+        (finally
+          (end! patience)
+          (spi/disarm! alarm))))))
+
+(defmacro in-time
+  "Runs the body, which blocks on the connection, for at most so long."
+  [[patience ms] & body]
+  `(do
+     (enter! ~patience ~ms)
+     (try
+       ~@body
+       (finally (leave! ~patience)))))
+
+(defn- read-in-time
+  "Reads as in does. A chunk's size of more than 31 bits is negative for the JDK, which finds its
+  own index out of bounds then."
+  [^InputStream in patience ms ^bytes b offset n]
+  (Objects/checkFromIndexSize (int offset) (int n) (alength b))
+  (in-time [patience ms]
+    (try
+      (.read in b (int offset) (int n))
+      (catch IndexOutOfBoundsException e (throw (IOException. "A chunk is too long" e))))))
+
+(defn input
+  "Returns the stream, each read of which may take so long."
+  ^InputStream [^InputStream in patience ms]
+  (proxy [InputStream] []
+    (read
+      ([]
+       (let [one (byte-array 1)]
+         (if (neg? (long (read-in-time in patience ms one 0 1))) -1 (bit-and 0xff (aget one 0)))))
+      ([b] (read-in-time in patience ms b 0 (alength ^bytes b)))
+      ([b offset n] (read-in-time in patience ms b offset n)))
+    (available [] (.available in))
+    (close [])))
+
+(defn output
+  "Returns the stream, each write of which may take so long, and is preceded by (check!)."
+  ^OutputStream [^OutputStream out check! patience ms]
+  (proxy [OutputStream] []
+    (write
+      ([x]
+       (check!)
+       (in-time [patience ms] (if (bytes? x) (.write out ^bytes x) (.write out (int x)))))
+      ([b offset n]
+       (check!)
+       (in-time [patience ms] (.write out ^bytes b (int offset) (int n)))))
+    (flush []
+      (check!)
+      (in-time [patience ms] (.flush out)))
+    (close [])))

@@ -1,0 +1,168 @@
+(ns thrum.server.engine.jdk.wire
+  "One exchange of the JDK's server as a Wire."
+  {:no-doc true}
+  (:require
+   [thrum.server.engine.jdk.held :as held]
+   [thrum.server.engine.jdk.patience :as patience]
+   [thrum.server.spi :as engine]
+   [thrum.spi :as spi])
+  (:import
+   (com.sun.net.httpserver Headers HttpExchange)
+   (java.io ByteArrayOutputStream IOException OutputStream)
+   (java.util ArrayList List Map$Entry)
+   (java.util.concurrent CountDownLatch)))
+
+(set! *warn-on-reflection* true)
+
+(defn- add-fields! [^ArrayList all name ^List values]
+  (dotimes [i (.size values)]
+    (doto all (.add name) (.add (.get values i)))))
+
+(defn- header-array ^objects [^Headers headers]
+  (let [all (ArrayList. 32)
+        entries (.iterator (.entrySet headers))]
+    (while (.hasNext entries)
+      (let [^Map$Entry entry (.next entries)]
+        (add-fields! all (.getKey entry) (.getValue entry))))
+    (.toArray all)))
+
+(defn- latin
+  "Returns the value with ? in place of what is not Latin-1: of a wide character JDK 21 sends the
+  lower half, which may be a line's end."
+  ^String [^String value]
+  (if (loop [i 0]
+        (or (= i (.length value))
+            (and (< (int (.charAt value i)) 256) (recur (inc i)))))
+    value
+    (.replaceAll value "[^\\x00-\\xff]" "?")))
+
+(defn- body-kind
+  "Returns how the request's body is framed: :chunked, :length, or nil where there is none."
+  [^HttpExchange exchange]
+  (let [headers (.getRequestHeaders exchange)]
+    (if (.containsKey headers "Transfer-encoding")
+      :chunked
+      (let [length (.getFirst headers "Content-length")]
+        (when-not (or (nil? length) (= "0" length)) :length)))))
+
+(defn- set-headers! [^HttpExchange exchange body headers]
+  (let [^objects headers headers
+        to (.getResponseHeaders exchange)
+        n (alength headers)]
+    (loop [i 0]
+      (when (< i n)
+        (.add to (aget headers i) (latin (aget headers (inc i))))
+        (recur (+ i 2))))
+    ;; The JDK leaves trailers unread, and would take them for the next request.
+    (when (= :chunked body) (.set to "Connection" "close"))))
+
+(defn- http-1-0? [^HttpExchange exchange]
+  (.equalsIgnoreCase "HTTP/1.0" (.getProtocol exchange)))
+
+(def ^:private ^:const linger-ms
+  "How long is waited, after the response, for the rest of a request's body that nobody has read."
+  1000)
+
+(defn- close-out!
+  "Ends the response. Closing it reads what is left of the request's body, which may never come:
+  where there is one, not for long."
+  [body ^OutputStream out]
+  (.flush out)
+  (if (nil? body)
+    (.close out)
+    (let [thread (Thread/currentThread)
+          alarm (spi/arm! (spi/deadline-in linger-ms) #(.interrupt thread))]
+      (try
+        (.close out)
+        (finally
+          (spi/disarm! alarm)
+          ;; It may have come after all: what was sent is whole, and nobody else is to hear of it.
+          (Thread/interrupted))))))
+
+(defn- send-all! [^HttpExchange exchange request-body status headers ^bytes body]
+  (set-headers! exchange request-body headers)
+  (if (or (nil? body) (zero? (alength body)))
+    (.sendResponseHeaders exchange status -1)
+    (let [out (.getResponseBody exchange)]
+      (.sendResponseHeaders exchange status (alength body))
+      (.write out body)
+      (close-out! request-body out))))
+
+(defn- events?
+  "Tells whether the headers are those of a stream of events, whose client comes again wherever it
+  ends."
+  [^objects headers]
+  (loop [i 0]
+    (and (< i (alength headers))
+         (or (and (.equalsIgnoreCase "content-type" (aget headers i))
+                  (.startsWith ^String (aget headers (inc i)) "text/event-stream"))
+             (recur (+ i 2))))))
+
+(defprotocol Cut
+  "A connection that may have been cut."
+  (cut? [wire] "Tells whether abort! has been called."))
+
+(defn- check-cut! [wire]
+  (when (cut? wire) (throw (IOException. "The connection has been cut"))))
+
+;; kind: of the request's body. held: the body of a response on HTTP/1.0 without a length: its end
+;; would be that of the connection, and a cut look like it.
+(deftype JdkWire [^HttpExchange exchange kind patience ^long idle-ms ^CountDownLatch done
+                  ^:unsynchronized-mutable held ^:unsynchronized-mutable ^objects held-headers
+                  ^:unsynchronized-mutable ^int held-status ^:volatile-mutable cut]
+  Cut
+  (cut? [_] (boolean cut))
+  engine/Wire
+  (method [_] (.getRequestMethod exchange))
+  (target [_] (.toString (.getRequestURI exchange)))
+  (protocol [_] (.getProtocol exchange))
+  (scheme [_] "http")
+  (authority [_] nil)
+  (headers [_] (header-array (.getRequestHeaders exchange)))
+  (remote [_] (.getRemoteAddress exchange))
+  (local [_] (.getLocalAddress exchange))
+  (certificate [_] nil)
+  (body [_] (when kind (patience/input (.getRequestBody exchange) patience idle-ms)))
+  (send! [this status headers body]
+    (check-cut! this)
+    (patience/in-time [patience idle-ms] (send-all! exchange kind status headers body)))
+  (begin! [this status headers length]
+    (check-cut! this)
+    (if (and (neg? length) (http-1-0? exchange) (not (events? headers)))
+      (do
+        (set! held (ByteArrayOutputStream.))
+        (set! held-headers headers)
+        (set! held-status (int status))
+        (held/stream held))
+      (do
+        (set-headers! exchange kind headers)
+        ;; For the JDK 0 says that the length is not known, and -1 that it is 0.
+        (.sendResponseHeaders exchange
+                              status
+                              (case (long length)
+                                -1 0
+                                0 -1
+                                length))
+        (patience/output (.getResponseBody exchange) #(check-cut! this) patience idle-ms))))
+  (end! [this]
+    (check-cut! this)
+    (patience/in-time [patience idle-ms]
+      (if held
+        (send-all! exchange kind held-status held-headers (.toByteArray ^ByteArrayOutputStream held))
+        (close-out! kind (.getResponseBody exchange)))))
+  ;; What is chunked ends properly when the exchange is closed: it is cut by what handle throws.
+  (abort! [_]
+    (set! cut true)
+    (when-not (= "chunked" (.getFirst (.getResponseHeaders exchange) "Transfer-encoding"))
+      (.close exchange))
+    (.countDown done)
+    nil)
+  (watch! [_ _gone] false)
+  (unwatch! [_] nil)
+  (upgrade! [_ _headers _protocol _listener]
+    (throw (UnsupportedOperationException. "The JDK's server has no websockets"))))
+
+(defn wire
+  "Returns the wire of an exchange of the JDK's."
+  ^JdkWire [exchange patience idle-ms]
+  (JdkWire. exchange (body-kind exchange) patience idle-ms (CountDownLatch. 1) nil nil 0 false))
