@@ -8,8 +8,9 @@
    [thrum.server.engine.tomcat.connections :as connections]
    [thrum.server.engine.tomcat.connector :as connector]
    [thrum.server.engine.tomcat.head :as head]
+   [thrum.server.engine.tomcat.request :as request]
+   [thrum.server.engine.tomcat.serving :as serving]
    [thrum.server.engine.tomcat.websocket :as websocket]
-   [thrum.server.engine.tomcat.wire :as wire]
    [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
@@ -34,8 +35,8 @@
     (service [_ request response]
       (if-some [status (head/refused request response)]
         (do (head/refuse! request response status)
-            (engine/refused! options status (wire/remote-of request)))
-        (wire/handle! request response endpoint options serve)))
+            (engine/refused! options status (request/remote-of request)))
+        (serving/handle! request response endpoint options serve)))
     (prepare [_ _ _] true)
     (asyncDispatch [_ _ _ _] false)
     (log [_ _ _ _])

@@ -1,0 +1,83 @@
+(ns thrum.server.engine.tomcat.body
+  "The streams of a request's and a response's body, over Tomcat's buffers."
+  (:require
+   [thrum.server.engine.tomcat.request :as request]
+   [thrum.server.engine.tomcat.turns :as turns])
+  (:import
+   (java.io BufferedOutputStream EOFException IOException InputStream OutputStream)
+   (java.nio ByteBuffer)
+   (org.apache.coyote ActionCode Request Response)
+   (org.apache.tomcat.util.net ApplicationBufferHandler)))
+
+(set! *warn-on-reflection* true)
+
+(defn- chunk-reader
+  "Returns what Tomcat gives a piece of the body to."
+  ^ApplicationBufferHandler [piece]
+  (reify ApplicationBufferHandler
+    (setByteBuffer [_ buffer] (vreset! piece buffer))
+    (getByteBuffer [_] @piece)
+    (expand [_ _])))
+
+(defn- taken
+  "Moves what there is of the piece, at most n bytes, to bytes; returns how many."
+  [^ByteBuffer piece bytes offset n]
+  (let [n (min (long n) (.remaining piece))]
+    (.get piece ^bytes bytes (int offset) (int n))
+    n))
+
+(defn input
+  "Returns the stream of the request's body; shared: whether its connection is of HTTP/2."
+  ^InputStream [wire ^Request request shared]
+  (let [piece (volatile! (ByteBuffer/allocate 0))
+        read (volatile! 0)
+        handler (chunk-reader piece)
+        there? #(do
+                  (.action request ActionCode/AVAILABLE false)
+                  (pos? (.getAvailable request)))
+        fill #(let [n (.doRead request handler)]
+                (if (neg? n)
+                  (when (or (turns/over? wire) (request/cut-off? request shared @read))
+                    (throw (EOFException. "The body was cut off")))
+                  (vswap! read + n))
+                n)
+        read!
+        (fn [bytes offset n]
+          (cond (zero? (long n)) 0
+                (.hasRemaining ^ByteBuffer @piece) (turns/inside [wire] (taken @piece bytes offset n))
+                :else (let [got (if (and (not shared) (turns/inside [wire] (there?)))
+                                  (turns/inside [wire] (fill))
+                                  (turns/waiting [wire] (fill)))]
+                        (if (neg? (long got)) -1 (recur bytes offset n)))))]
+    (proxy [InputStream] []
+      (read ([]
+             (let [one (byte-array 1)]
+               (if (neg? (long (read! one 0 1))) -1 (bit-and 0xff (aget one 0)))))
+            ([bytes] (read! bytes 0 (alength ^bytes bytes)))
+            ([bytes offset n] (read! bytes offset n)))
+      (available [] (.remaining ^ByteBuffer @piece)))))
+
+(def ^:private ^:const buffered
+  "How many bytes are held before they are written."
+  16384)
+
+(defn- flush!
+  "Sends what is held. Throws IOException where the client has gone, which Tomcat keeps to itself."
+  [^Response response]
+  (.action response ActionCode/CLIENT_FLUSH nil)
+  (when-some [e (.getErrorException response)]
+    (throw (IOException. "The client has gone" e))))
+
+(defn- pieces
+  "Returns a stream that writes each piece that it gets."
+  ^OutputStream [wire ^Response response]
+  (proxy [OutputStream] []
+    (write [bytes offset n]
+      (turns/waiting [wire] (.doWrite response (ByteBuffer/wrap bytes offset n))))
+    (flush []
+      (turns/waiting [wire] (flush! response)))))
+
+(defn output
+  "Returns the stream of a response's body, which is written in pieces."
+  ^OutputStream [wire response]
+  (BufferedOutputStream. (pieces wire response) buffered))

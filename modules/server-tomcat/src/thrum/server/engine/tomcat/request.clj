@@ -1,0 +1,122 @@
+(ns thrum.server.engine.tomcat.request
+  "What a request of Tomcat's says, as it arrived."
+  (:import
+   (jakarta.servlet RequestDispatcher)
+   (java.net InetAddress InetSocketAddress)
+   (java.nio.charset StandardCharsets)
+   (java.util.concurrent.atomic AtomicBoolean)
+   (org.apache.coyote ActionCode Request)
+   (org.apache.tomcat.util.buf MessageBytes)
+   (org.apache.tomcat.util.http MimeHeaders)))
+
+(set! *warn-on-reflection* true)
+
+(defn text
+  "Returns the text as it arrived. Tomcat's own way, over a cache and a decoder, took a tenth of the
+  whole time."
+  ^String [^MessageBytes field]
+  (if (= MessageBytes/T_BYTES (.getType field))
+    (let [bytes (.getByteChunk field)]
+      (String. (.getBytes bytes) (.getStart bytes) (.getLength bytes) StandardCharsets/ISO_8859_1))
+    (or (.toString field) "")))
+
+(defn- before
+  "Returns what stands before the path in an absolute target, which Tomcat takes off: scheme and
+  authority; \"\" where there is nothing."
+  ^String [^MessageBytes path]
+  (let [bytes (.getByteChunk path)
+        ^bytes buffer (.getBytes bytes)
+        end (if (= MessageBytes/T_BYTES (.getType path)) (.getStart bytes) 0)]
+    (loop [start end]
+      (if (and (pos? start) (< 32 (aget buffer (dec start))))
+        (recur (dec start))
+        (String. buffer (int start) (int (- end start)) StandardCharsets/ISO_8859_1)))))
+
+(defn target-of
+  "Returns path and query as they arrived."
+  [^Request request]
+  (let [path (.requestURI request), query (.queryString request)]
+    (cond-> (str (before path) (text path))
+      (not (.isNull query)) (str "?" (text query)))))
+
+(defn headers-of
+  "Returns the headers as name, value, name, value ..."
+  ^objects [^Request request]
+  (let [^MimeHeaders fields (.getMimeHeaders request)
+        n (.size fields)
+        all (object-array (* 2 n))]
+    (dotimes [i n]
+      (aset all (* 2 i) (text (.getName fields i)))
+      (aset all (inc (* 2 i)) (text (.getValue fields i))))
+    all))
+
+(defn shared?
+  "Tells whether other requests are on the same connection at the same time."
+  [^Request request]
+  (.equals (.protocol request) "HTTP/2.0"))
+
+(defn- body-read? [^Request request]
+  (let [read (AtomicBoolean.)]
+    (.action request ActionCode/REQUEST_BODY_FULLY_READ read)
+    (.get read)))
+
+(defn- length-of
+  "Returns the request's Content-Length, -1 without one, and where there are several: over HTTP/2
+  Tomcat leaves it to the exchange to refuse those."
+  ^long [^Request request]
+  (try
+    (.getContentLengthLong request)
+    (catch IllegalArgumentException _ -1)))
+
+(defn body?
+  "Tells whether the request may have a body. HTTP/2 need not announce one."
+  [^Request request]
+  (and (not (zero? (length-of request)))
+       (not (body-read? request))))
+
+(defn- reset?
+  "Tells whether the client has reset its stream of HTTP/2: to who reads the body Tomcat says that
+  it has ended, and to who asks whether more can be read, that it has not."
+  [^Request request]
+  (.action request ActionCode/NB_READ_INTEREST (AtomicBoolean.))
+  (some? (.getAttribute request RequestDispatcher/ERROR_EXCEPTION)))
+
+(defn cut-off?
+  "Tells whether the body has ended after n bytes, and should not have."
+  [^Request request shared n]
+  (or (< (long n) (length-of request))
+      (and shared (reset? request))))
+
+(defn- address
+  "Returns the address, nil where the socket has been closed already."
+  ^InetSocketAddress [^MessageBytes host port]
+  (when-not (or (.isNull host) (neg? (long port)))
+    (InetSocketAddress. (InetAddress/getByName (text host)) (int port))))
+
+(defn remote-of
+  "Returns the client's address, nil where the socket has been closed already."
+  [^Request request]
+  (.action request ActionCode/REQ_HOST_ADDR_ATTRIBUTE request)
+  (.action request ActionCode/REQ_REMOTEPORT_ATTRIBUTE request)
+  (address (.remoteAddr request) (.getRemotePort request)))
+
+(defn local-of
+  "Returns the server's address, nil where the socket has been closed already."
+  [^Request request]
+  (.action request ActionCode/REQ_LOCAL_ADDR_ATTRIBUTE request)
+  (.action request ActionCode/REQ_LOCALPORT_ATTRIBUTE request)
+  (address (.localAddr request) (.getLocalPort request)))
+
+(defn authority-of
+  "Returns the :authority of HTTP/2."
+  [^Request request]
+  (let [port (.getServerPort request)]
+    (cond-> (text (.serverName request)) (pos? port) (str ":" port))))
+
+(def ^:private ^String certificates "jakarta.servlet.request.X509Certificate")
+
+(defn certificate-of
+  "Returns the client's certificate, or nil."
+  [^Request request]
+  (.action request ActionCode/REQ_SSL_ATTRIBUTE request)
+  (first (.getAttribute request certificates)))

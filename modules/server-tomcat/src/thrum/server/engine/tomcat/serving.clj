@@ -1,0 +1,86 @@
+(ns thrum.server.engine.tomcat.serving
+  "Which thread serves a request, and what its connection's does meanwhile.
+
+  Tomcat reads a connection on a fresh virtual thread whenever something has arrived, and the exchange
+  runs there; what the same thread reads after it, what becomes a websocket and a stream of HTTP/2 get
+  a thread of their own. The connection's thread waits until the exchange is over, and Tomcat's
+  objects of the request are free for the next one."
+  (:require
+   [thrum.server.engine.tomcat.request :as request]
+   [thrum.server.engine.tomcat.response :as response]
+   [thrum.server.engine.tomcat.stream :as stream]
+   [thrum.server.engine.tomcat.turns :as turns]
+   [thrum.server.engine.tomcat.wire :as wire]
+   [thrum.server.spi :as engine]
+   [thrum.spi :as spi])
+  (:import
+   (java.util.concurrent ThreadFactory)
+   (java.util.concurrent.locks LockSupport)
+   (org.apache.coyote ActionCode Request Response)
+   (thrum.server.engine.tomcat.wire TomcatWire)))
+
+(set! *warn-on-reflection* true)
+
+(defn- serve! [wire serve]
+  (try
+    (serve wire)
+    (catch Throwable t
+      (engine/abort! wire)
+      (throw t))))
+
+(def ^:private ^ThreadFactory request-threads
+  (spi/clean-threads "http-request"))
+
+(def ^:private ^:const note
+  "Where a request of Tomcat's, which is used again and again, keeps the thread that it was last
+  handled on."
+  31)
+
+(defn- apart?
+  "Tells whether the exchange needs a thread of its own: the connection's has handled a request
+  already, or must go on before the exchange is over, for it becomes a websocket, or its stream is
+  reset."
+  [^Request request]
+  (or (request/shared? request)
+      (identical? (Thread/currentThread) (.getNote request note))
+      (some? (.getHeader request "upgrade"))))
+
+(defn- await-end!
+  "Waits until the exchange is over and nobody is inside of its objects; returns how it ended. An
+  interrupt is not meant for this wait."
+  [wire]
+  (loop []
+    (or (turns/ended wire)
+        (do (LockSupport/park wire)
+            (Thread/interrupted)
+            (recur)))))
+
+(defn- conclude!
+  "Waits, on the connection's thread, until the exchange is over and its objects are free; tells
+  Tomcat how it ended. After serve has returned another thread may still be about to answer: that of
+  a deadline."
+  [^TomcatWire wire ^Response response]
+  (when (= :aborted (await-end! wire))
+    (when (.-shared wire)
+      (.setTrailerFields response response/reset)
+      (stream/absolve! (.-request wire)))
+    (.action response ActionCode/CLOSE_NOW nil)))
+
+(defn handle!
+  "Has the request served on a fresh virtual thread, and waits until it is: on this one, the
+  connection's, where that is fresh."
+  [^Request request response endpoint options serve]
+  (if-some [wire (wire/wire request response endpoint options)]
+    (try
+      (if (apart? request)
+        (.start (.newThread request-threads #(serve! wire serve)))
+        (do (.setNote request note (Thread/currentThread))
+            (serve! wire serve)))
+      (catch Throwable t
+        (engine/abort! wire)
+        (throw t))
+      (finally
+        ;; Whoever interrupted this thread meant the exchange.
+        (Thread/interrupted)
+        (conclude! wire response)))
+    (.action ^Response response ActionCode/CLOSE_NOW nil)))
