@@ -9,7 +9,7 @@
   (:require
    [clojure.string :as str]
    [thrum.server.impl.address :as address]
-   [thrum.server.impl.request :as request]))
+   [thrum.server.impl.refusal :as refusal]))
 
 (set! *warn-on-reflection* true)
 
@@ -119,7 +119,7 @@
       (let [hops (hops-of headers)
             peer (when hops (address/peer remote-addr))]
         (if (and peer (address/within? trusted peer))
-          (let [_ (when (= :malformed hops) (throw (request/refusal 400 "Forwarded is malformed")))
+          (let [_ (when (= :malformed hops) (throw (refusal/refusal 400 "Forwarded is malformed")))
                 [address hop] (client trusted peer hops)]
             (as-asked (assoc request :remote-addr (address/text address)) hop))
           request)))))
