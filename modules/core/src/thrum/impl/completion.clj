@@ -4,8 +4,6 @@
 
 (set! *warn-on-reflection* true)
 
-;; A protocol costs no more here than an interface: -M:bench overhead, pmap and pmapv of trivial
-;; items.
 (defprotocol CompletionHandler
   "Is called on the thread of a task that ends."
   (failed [handler task throwable]

@@ -11,7 +11,6 @@
 
 (set! *warn-on-reflection* true)
 
-;; A protocol costs no more here than an interface: -M:bench overhead, pmap of trivial items.
 (defprotocol Order
   "Holds the tasks that were started and not yet consumed. The task's own thread calls ended; the
   consumer calls the others."
