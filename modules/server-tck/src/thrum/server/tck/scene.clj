@@ -11,7 +11,7 @@
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io InputStream)
-   (java.net ConnectException)
+   (java.net SocketException)
    (java.util.concurrent CountDownLatch TimeUnit)))
 
 (set! *warn-on-reflection* true)
@@ -161,7 +161,7 @@
   "Asks on a connection of its own; returns the response, {:ended :refused} where there is no
   connection to be had."
   [env server & parts]
-  (if-let [c (try (client env server) (catch ConnectException _ nil))]
+  (if-let [c (try (client env server) (catch SocketException _ nil))]
     (try (apply wire/ask! c parts)
          (finally (wire/close! c)))
     {:ended :refused}))
