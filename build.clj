@@ -26,11 +26,13 @@
    {:module "async"
     :lib 'io.github.thrum-clj/thrum-async
     :description
-    "core.async on virtual threads: pipelines, takes and puts that can be interrupted, and executors."}
+    (str "core.async on virtual threads: pipelines, takes and puts that can be interrupted, and "
+         "executors.")}
    {:module "server"
     :lib 'io.github.thrum-clj/thrum-server
     :description
-    "Ring servers on virtual threads: one contract over proven engines, bounded, with deadlines and drain."}
+    (str "Ring servers on virtual threads: one contract over proven engines, bounded, with "
+         "deadlines and drain.")}
    {:module "server-tck"
     :lib 'io.github.thrum-clj/thrum-server-tck
     :description "The contract of a Ring server as cases over raw sockets, for any server."}
@@ -53,7 +55,8 @@
    {:module "java"
     :lib 'io.github.thrum-clj/thrum-java
     :description
-    "Thrum for Java: a bounded parallel map, scopes and deadlines on virtual threads, without a Clojure type in sight."}
+    (str "Thrum for Java: a bounded parallel map, scopes and deadlines on virtual threads, "
+         "without a Clojure type in sight.")}
    {:module "lab"
     :lib 'io.github.thrum-clj/thrum-lab
     :description "Measures, on your machine and your code, what virtual threads buy."}])

@@ -178,7 +178,8 @@
         entries (for [[spi entries] spi-users, entry entries] [spi entry])
         listed? (fn [[spi entry] [used user]] (and (= spi used) (stands-for? entry user)))]
     (is (= [] (remove (fn [use] (some #(listed? % use) entries)) uses)) "used, and not listed")
-    (is (= [] (remove (fn [entry] (some #(listed? entry %) uses)) entries)) "listed, and not used")))
+    (is (= [] (remove (fn [entry] (some #(listed? entry %) uses)) entries))
+      "listed, and not used")))
 
 (defn- java-imports
   "Returns the names that a Java source imports."

@@ -1,6 +1,6 @@
 (ns thrum.repo.core-async-doc-test
-  "The table of doc/guides/channels.md, which release of core.async runs what on which threads, is what a
-  JVM with that release tells."
+  "The table of doc/guides/channels.md, which release of core.async runs what on which threads, is
+  what a JVM with that release tells."
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing]]
@@ -41,7 +41,8 @@
         ["1.3-alpha4" "-Dclojure.core.async.a=b/c"] {"go" "virtual, no name", "thread" "virtual y"}}
        (table
          (str/join "\n"
-                   ["# x" "" "| a | b |" "|---|---|" "| 1 | 2 |" "" "| core.async | `go` | `thread` |"
+                   ["# x" "" "| a | b |" "|---|---|" "| 1 | 2 |" ""
+                    "| core.async | `go` | `thread` |"
                     "|---|---|---|" "| 1.2 | platform `x` | none |"
                     "| 1.3-alpha4, `a=b/c` | virtual, no name | virtual `y` |" "" "| z |"]))))
   (is (nil? (table "# x\n"))))

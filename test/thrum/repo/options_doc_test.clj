@@ -45,9 +45,11 @@
 
 (deftest a-list-is-replaced-where-it-stands
   (let [source (str "(defn f\n  \"Takes \\\"x\\\".\n\n  Options:\n"
-                    "    :a - old\n      and older\n    :b - old\n\n  More.\"\n  [x])\n(defn g [])\n")
+                    "    :a - old\n      and older\n    :b - old\n\n  More.\"\n  [x])\n"
+                    "(defn g [])\n")
         rows {:a {:doc "new" :accepts "a \"z\"" :default "1"}, :b {:doc "b" :accepts "b"}}]
     (is (= [:a :b] (options/listed source "f")))
-    (is (= (str "(defn f\n  \"Takes \\\"x\\\".\n\n  Options:\n    :a - new (a \\\"z\\\"; default 1)\n"
-                "    :b - b (b)\n\n  More.\"\n  [x])\n(defn g [])\n")
+    (is (= (str "(defn f\n  \"Takes \\\"x\\\".\n\n  Options:\n"
+                "    :a - new (a \\\"z\\\"; default 1)\n    :b - b (b)\n\n"
+                "  More.\"\n  [x])\n(defn g [])\n")
            (options/with-list source "f" rows)))))

@@ -1,6 +1,6 @@
 (ns thrum.repo.spring-doc-test
-  "What doc/guides/java.md shows is out of code that is tested, and the Spring Boot application uses the
-  jars of this version."
+  "What doc/guides/java.md shows is out of code that is tested, and the Spring Boot application uses
+  the jars of this version."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -40,11 +40,9 @@
 
 (deftest the-property-of-the-page-is-that-of-the-profile
   (is
-    (=
-      (map unindented (blocks "properties" (slurp "doc/guides/java.md")))
-      [(unindented
-         (slurp
-           "examples/spring-boot/src/main/resources/application-virtual-threads-property.properties"))])))
+    (= (map unindented (blocks "properties" (slurp "doc/guides/java.md")))
+       [(unindented (slurp (str "examples/spring-boot/src/main/resources/"
+                                "application-virtual-threads-property.properties")))])))
 
 (defn- this-version []
   (second (re-find #"\(def version\s+\"[^\"]*\"\s+\"([^\"]+)\"\)" (slurp "build.clj"))))

@@ -327,7 +327,8 @@
                                 (swap! trail conj :shielded))
                       (try
                         (Thread/sleep 60000)
-                        (catch InterruptedException e (swap! trail conj :interrupted) (throw e)))))))
+                        (catch InterruptedException e (swap! trail conj :interrupted)
+                          (throw e)))))))
       (is (= [false :shielded :interrupted] @trail))))
   (testing "of the task"
     (let [in-shield (promise)

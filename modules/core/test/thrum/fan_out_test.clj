@@ -75,7 +75,8 @@
   (let [gate (promise)]
     (is (=
           [0 1 2 3]
-          (t/pmap 4 (fn [i] (if (= i 3) (deliver gate :go) (deref gate 1000 :late)) i) (range 4))))))
+          (t/pmap 4 (fn [i] (if (= i 3) (deliver gate :go) (deref gate 1000 :late)) i)
+            (range 4))))))
 
 (deftest completion-is-the-order-of-upmap
   (let [gates (vec (repeatedly 3 promise))
@@ -279,7 +280,8 @@
     (is
       (= 0
          (first (t/pmap 3
-                        (fn [i] (.incrementAndGet started) (when (pos? i) (deref gate 2000 :late)) i)
+                        (fn [i] (.incrementAndGet started) (when (pos? i) (deref gate 2000 :late))
+                          i)
                         (range)))))
     (is (<= (.get started) 3))
     (deliver gate :go)))
@@ -602,7 +604,8 @@
   (is
     (=
       (for [a [1 2 3] b [:a :b :c] :when (not= [a b] [2 :b]) :let [c (* a a)] :while (< c 9)] [c b])
-      (t/for [a [1 2 3] b [:a :b :c] :when (not= [a b] [2 :b]) :let [c (* a a)] :while (< c 9)] [c b])
+      (t/for [a [1 2 3] b [:a :b :c] :when (not= [a b] [2 :b]) :let [c (* a a)] :while (< c 9)]
+        [c b])
       (t/pfor 2
               [a [1 2 3] b [:a :b :c] :when (not= [a b] [2 :b]) :let [c (* a a)] :while (< c 9)]
               [c b])))

@@ -1,6 +1,6 @@
 (ns thrum.interrupts-test
-  "The table of doc/guides/interrupts.md, row by row: a task blocks, it is cancelled, and what the row says
-  must be so."
+  "The table of doc/guides/interrupts.md, row by row: a task blocks, it is cancelled, and what the
+  row says must be so."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]

@@ -69,7 +69,8 @@
   (is (= 3
          (t/with-executor
            [exe]
-           @((eval (list 'fn '[exe] (seen-by-kondo '(thrum.core/future-via [exe] (+ 1 2))))) exe)))))
+           @((eval (list 'fn '[exe] (seen-by-kondo '(thrum.core/future-via [exe] (+ 1 2)))))
+             exe)))))
 
 (defn- refusal [form]
   (try

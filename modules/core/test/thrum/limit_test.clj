@@ -73,7 +73,8 @@
         waiters (mapv (fn [i]
                         (let [[_ outcome] (gate/start
                                             "waiter"
-                                            #(limit/call-with limiter (fn [] (swap! order conj i))))]
+                                            #(limit/call-with limiter
+                                               (fn [] (swap! order conj i))))]
                           (is (waiting? limiter (inc i)))
                           outcome))
                       (range 20))]

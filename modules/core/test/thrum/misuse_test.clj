@@ -156,7 +156,8 @@
       (binding [t/*wrap* 42] (t/with-scope [s] (t/fork s 1)))))
   (is
     (=
-      "The :wrap returned 42; it must return the thunk that the task runs, a function of no arguments"
+      (str "The :wrap returned 42; it must return the thunk that the task runs, a function of no "
+           "arguments")
       (ex-message (thrown (t/pmapv {:limit 1, :wrap (constantly 42)} inc [1])))))
   (is (= "The wrap of a task's body is \"x\"; it must be a function from thunk to thunk, or nil"
          (ex-message (thrown (binding [t/*wrap* "x"] (t/future 1)))))))

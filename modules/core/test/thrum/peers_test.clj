@@ -159,7 +159,8 @@
                 [exe {:on-exit :cancel}]
                 (let [tasks (doall (repeatedly
                                      20
-                                     #(t/future-via [exe] (sleep-until-interrupted running ended))))]
+                                     #(t/future-via [exe]
+                                        (sleep-until-interrupted running ended))))]
                   (.await running)
                   tasks))]
     (is (every? future-done? tasks))

@@ -129,7 +129,8 @@
     (:task node)))
 
 (defn- ended
-  "Returns how a task ended: {:settled ms, :at ms, :value v | :thrown x, :cancelled cut, :failed x}."
+  "Returns how a task ended: {:settled ms, :at ms, :value v | :thrown x, :cancelled cut, :failed
+  x}."
   [env chain {:keys [thrown], :as run}]
   (let [cut (met env chain run)]
     (cond-> (assoc (select-keys run [:at :by :value :thrown]) :settled (:at run))

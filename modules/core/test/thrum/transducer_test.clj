@@ -118,7 +118,8 @@
     (is (= 0
            (first
              (sequence
-               (t/pmap 3 (fn [i] (when (< 40 (.incrementAndGet started)) (deref gate 2000 :late)) i))
+               (t/pmap 3
+                 (fn [i] (when (< 40 (.incrementAndGet started)) (deref gate 2000 :late)) i))
                (range)))))
     (deliver gate :go)
     (is (gate/eventually 1000 #(pos? (.get started))))))

@@ -211,12 +211,14 @@
 
 (def ^:private wrong
   "Statements that the compiler must refuse, and what it says."
-  {"List<Integer> r = Thrum.pmap(1, List.of(1), i -> { if (i == 1) throw new IOException(); return i; });"
+  {(str "List<Integer> r = Thrum.pmap(1, List.of(1), "
+     "i -> { if (i == 1) throw new IOException(); return i; });")
    "unreported exception IOException"
    "List<String> r = Thrum.pmap(1, List.of(1), i -> i + 1);" "incompatible types"
    "Thrum.scope(scope -> scope.fork(() -> { throw new IOException(); }));"
    "unreported exception IOException"
-   "Thrum.scope((Thrum.Scope<IOException> scope) -> { scope.fork(() -> { throw new IOException(); }); return 1; });"
+   "Thrum.scope((Thrum.Scope<IOException> scope) -> { scope.fork(() -> { throw new IOException(); "
+   "}); return 1; });"
    "unreported exception IOException"
    "Thrum.withTimeout(Duration.ZERO, () -> { if (true) throw new IOException(); return 1; });"
    "unreported exception IOException"})
@@ -231,8 +233,10 @@
       (spit
         file
         (str
-          "import io.github.thrumclj.Thrum; import java.io.*; import java.time.*; import java.util.*;\n"
-          "final class Wrong { static void m() throws InterruptedException, java.util.concurrent.TimeoutException {\n"
+          "import io.github.thrumclj.Thrum; import java.io.*; import java.time.*; import "
+          "java.util.*;\n"
+          "final class Wrong { static void m() throws InterruptedException, "
+          "java.util.concurrent.TimeoutException {\n"
           statements
           "\n} }\n"))
       (compiler/compile! folder [*classes*] [(str file)])

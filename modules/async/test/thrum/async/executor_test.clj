@@ -158,7 +158,8 @@
 
 (def ^:private elsewhere
   "Why core.async is not probed here: a probe takes seconds, and its outcome depends on the release
-  alone. 1.9.829-alpha2 has a row with a factory in doc/guides/channels.md, which its own test probes."
+  alone. 1.9.829-alpha2 has a row with a factory in doc/guides/channels.md, which its own test
+  probes."
   (cond
     (release/before [1 8]) (release/before [1 8])
     (str/includes? release/version "alpha") "probed for doc/guides/channels.md"

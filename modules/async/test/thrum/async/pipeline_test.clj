@@ -436,7 +436,8 @@
     (=
       [[] "broken"]
       (update
-        (through a/pipeline-blocking 1 (fn [_] (throw (ex-info "broken" {}))) [1 2] {:on-error :close})
+        (through a/pipeline-blocking 1 (fn [_] (throw (ex-info "broken" {}))) [1 2]
+          {:on-error :close})
         1
         ex-message))))
 
@@ -505,7 +506,8 @@
           ids (atom 0)]
       (with-redefs [thrum.impl.jdk/virtual-thread
                     (fn [name body]
-                      (if (and (re-matches #"unstartable-\d+/\d+" name) (< 3 (long (swap! ids inc))))
+                      (if (and (re-matches #"unstartable-\d+/\d+" name)
+                            (< 3 (long (swap! ids inc))))
                         (throw (OutOfMemoryError. "unable to create native thread"))
                         (virtual-thread name body)))]
         (let [to (async/chan 10)
@@ -623,7 +625,8 @@
                            {:wrap (fn [thunk] #(mapv (partial into [:wrapped]) (thunk)))}))))))
 
 (deftest a-channels-own-transducer-sees-the-callers-bindings-and-no-interrupt-of-an-item
-  (doseq [[kind start] (dissoc kinds "pipeline-async")] ; whose take from the item's channel hears that interrupt
+  ;; whose take from the item's channel hears that interrupt
+  (doseq [[kind start] (dissoc kinds "pipeline-async")]
     (testing kind
       (let [seen (fn [_] [*who* (.isInterrupted (Thread/currentThread)) (t/cancelled?)])
             ;; Room for all, so that nothing is transformed by whoever takes.

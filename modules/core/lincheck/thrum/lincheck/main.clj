@@ -27,7 +27,8 @@
   (let [source (slurp (io/resource (str "thrum/impl/" of ".clj")))]
     (when-not (str/includes? source old)
       (throw (ex-info
-               (str "thrum.impl." of " has no " (pr-str old) " that the control " name " could break")
+               (str "thrum.impl." of " has no " (pr-str old) " that the control " name
+                 " could break")
                {:control name})))
     (-> source
         (str/replace-first (str "(ns thrum.impl." of) (str "(ns thrum.lincheck.control." name))

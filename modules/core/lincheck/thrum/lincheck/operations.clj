@@ -39,7 +39,8 @@
                      (fn [[method [_ & args]]]
                        [(vary-meta method assoc `Operation {})
                         (mapv (fn [arg]
-                                (with-meta 'int (if (= 'thread arg) `{Param {:gen ThreadIdGen}} {})))
+                                (with-meta 'int
+                                  (if (= 'thread arg) `{Param {:gen ThreadIdGen}} {})))
                               args) 'Object])
                      methods))
        (defn ~(symbol (str prefix "init"))
@@ -112,7 +113,8 @@
          [state#]
          (type-or
            "nested"
-           #(~(in-ns "call-with") (:limiter state#) (fn [] (~(in-ns "acquire!") (:limiter state#))))))
+           #(~(in-ns "call-with") (:limiter state#)
+              (fn [] (~(in-ns "acquire!") (:limiter state#))))))
        (~'release
          [state# ~'thread]
          (if-some [permit# (.get ^AtomicReferenceArray (:own state#) (int ~'thread))]

@@ -45,7 +45,8 @@
     [(.waitFor process) out]))
 
 (defn- javac-of-another
-  "Returns the path of a compiler for a Java that has none, the newest in the usual folders, or nil."
+  "Returns the path of a compiler for a Java that has none, the newest in the usual folders, or
+  nil."
   []
   (->> (range 40 20 -1)
        (keep jvm/find-home)

@@ -51,7 +51,8 @@
 
 (deftest a-leash-ends-a-program-that-does-not-watch-its-parent
   (let [{:keys [^Process process], :as child} (child/start! (child/leashed
-                                                              ["sh" "-c" "echo $$; exec sleep 100"]))
+                                                              ["sh" "-c"
+                                                               "echo $$; exec sleep 100"]))
         ^ProcessHandle program (.get (ProcessHandle/of (child/ask child 10000)))]
     (try
       (is (.isAlive program))
@@ -111,7 +112,8 @@
 
 (deftest garbage-and-a-problem-and-the-end-are-sentences
   (let [child (child/start!
-                ["sh" "-c" "echo '{:a'; echo '{:problem \"the port is busy\"}'; read line; exit 0"])]
+                ["sh" "-c"
+                 "echo '{:a'; echo '{:problem \"the port is busy\"}'; read line; exit 0"])]
     (is (= [:thrum/lab-child "A process of the lab said what is no EDN: {:a"]
            (problem #(child/ask child 10000))))
     (is (= [:thrum/lab-child "the port is busy"] (problem #(child/ask child 10000))))

@@ -61,7 +61,8 @@
         :thrum-pmap-fd-limit 1}
        (into {}
              (map
-               (fn [id] [id (:rounds (contender/limits id {:n 100, :cpus 2, :limit 512, :pool 50}))]))
+               (fn [id]
+                 [id (:rounds (contender/limits id {:n 100, :cpus 2, :limit 512, :pool 50}))]))
              (contender/ids)))))
 
 (deftest ab-asks-once-before-it-asks-all-others-at-once

@@ -212,7 +212,8 @@
       (is
         (= {:timeout 3}
            (:errors
-             (gate/in-time 30000 #(built-in/burst (assoc (burst-job server 3 3) :timeout-ms 50)))))))
+             (gate/in-time 30000
+               #(built-in/burst (assoc (burst-job server 3 3) :timeout-ms 50)))))))
     (deliver gate :open)))
 
 (defn- on-each-burst-generator [f]

@@ -30,7 +30,8 @@
     (is (= 0.5 (progress/fraction state)))
     (is
       (= "Skipped: Spring (Maven failed)."
-         (progress/line {:event :experiment-skipped, :plan plan, :reason "Maven failed"} state 0)))))
+         (progress/line {:event :experiment-skipped, :plan plan, :reason "Maven failed"} state
+           0)))))
 
 (deftest time-left-follows-the-pace
   (is (= 3000.0 (progress/left-ms half-way 3000))))

@@ -218,7 +218,8 @@
   "The ordeal of deadlines and disconnects at random."
   {:name "chaos"
    :sentence
-   "Whatever ends a request, its client gets one answer, its own, and no interrupt reaches another request."
+   (str "Whatever ends a request, its client gets one answer, its own, and no interrupt reaches "
+        "another request.")
    :controls controls
    :run #(chaos! % handle {})})
 

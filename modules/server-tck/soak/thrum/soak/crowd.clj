@@ -73,7 +73,8 @@
   "The ordeal of 10 000 connections that do nothing."
   {:name "idle-crowd"
    :sentence
-   "10 000 idle connections are held and answered when they ask again; others are answered in time meanwhile."
+   (str "10 000 idle connections are held and answered when they ask again; others are answered "
+        "in time meanwhile.")
    :alone? true
    :controls [["max-connections is 5000" #(assoc-in % [:options :max-connections] 5000)]]
    :run crowd!})

@@ -47,7 +47,8 @@
        (post "X A: space") (post "X-A\u0000: nul")
        (head "POST / HTTP/1.0" "Host: localhost" "Transfer-Encoding: chunked")
        (head "GET / HTTP/1.1" "X-Host: localhost")
-       (head "GET / HTTP/1.1" "Host: localhost" "Host: elsewhere") (head "GET / HTTP/1.1" "Host: a b")
+       (head "GET / HTTP/1.1" "Host: localhost" "Host: elsewhere")
+       (head "GET / HTTP/1.1" "Host: a b")
        (head "GET / HTTP/1.1" "Host: a/b") (head "GET / HTTP/1.1" "Host: a@b")
        (head "GET http://elsewhere/ HTTP/1.1" "Host: localhost")
        (head "GET / HTTP/3.7" "Host: localhost")
@@ -102,7 +103,8 @@
   "The ordeal of requests that two servers could read differently."
   {:name "smuggling"
    :sentence
-   "Each shape of smuggling, cut into pieces anywhere, is answered 400, 501 or 505 or closed, and no handler is called."
+   (str "Each shape of smuggling, cut into pieces anywhere, is answered 400, 501 or 505 or "
+        "closed, and no handler is called.")
    :controls [["a plain request is among the shapes"
                #(assoc % :shapes (conj shapes (str (wire/get "/") hidden)))]
               ["a handler is called without an answer"
@@ -183,7 +185,8 @@
   "The ordeal of many requests at once on one connection."
   {:name "pipelining"
    :sentence
-   "Requests that come all at once, cut into pieces anywhere, are answered in their order, each with its own."
+   (str "Requests that come all at once, cut into pieces anywhere, are answered in their order, "
+        "each with its own.")
    :controls [["a handler answers with another's path"
                #(assoc %
                        :wrap

@@ -149,7 +149,8 @@
   "The ordeal of floods of HTTP/2 frames."
   {:name "h2-floods"
    :sentence
-   "Floods of resets, continuations, pings, settings and empty frames end their connection; others are served."
+   (str "Floods of resets, continuations, pings, settings and empty frames end their connection; "
+        "others are served.")
    :needs #{:h2}
    :controls [["a connection may do as much as it likes"
                #(assoc-in % [:options :engine-options] {:h2-max-events 1000000000})]]
@@ -187,7 +188,8 @@
   "The ordeal of clients that ask for much and never open their window."
   {:name "h2-closed-window"
    :sentence
-   "Answers to a client that never opens its window end at :idle-timeout-ms, and leave nothing behind."
+   (str "Answers to a client that never opens its window end at :idle-timeout-ms, and leave "
+        "nothing behind.")
    :needs #{:h2}
    :controls [["idle-timeout-ms is a minute" #(assoc-in % [:options :idle-timeout-ms] 60000)]]
    :run (fn [stage]

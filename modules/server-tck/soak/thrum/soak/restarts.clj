@@ -115,7 +115,8 @@
   "The ordeal of 200 restarts under load."
   {:name "restarts"
    :sentence
-   "In 200 restarts under load no accepted request is lost or answered twice, and each response is complete."
+   (str "In 200 restarts under load no accepted request is lost or answered twice, and each "
+        "response is complete.")
    :controls [["stop! does not wait for what is in flight"
                #(assoc-in % [:options :shutdown-timeout-ms] 0)]]
    :run (fn [stage]

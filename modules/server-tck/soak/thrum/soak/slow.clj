@@ -42,7 +42,8 @@
   "The ordeal of heads that never come to an end, byte by byte."
   {:name "slow-headers"
    :sentence
-   "A head that comes byte by byte is cut off at :header-timeout-ms, and others are served meanwhile."
+   (str "A head that comes byte by byte is cut off at :header-timeout-ms, and others are served "
+        "meanwhile.")
    :controls [["header-timeout-ms is a minute" #(assoc-in % [:options :header-timeout-ms] 60000)]]
    :run (fn [stage]
           (let [port (server/port (stage/serve stage stage/ok {:header-timeout-ms 500}))]
@@ -210,7 +211,8 @@
   "The ordeal of clients that ask for much and read nothing."
   {:name "non-readers"
    :sentence
-   "A client that does not read what it asked for loses its connection at :idle-timeout-ms; its body is closed."
+   (str "A client that does not read what it asked for loses its connection at :idle-timeout-ms; "
+        "its body is closed.")
    :controls [["the body's close never returns"
                (fn [stage]
                  (let [gate (stage/gate stage)] (assoc stage :close #(deref gate 30000 nil))))]]

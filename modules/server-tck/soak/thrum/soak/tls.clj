@@ -66,7 +66,8 @@
   "The ordeal of clients that speak something else than TLS, or stop in the middle of it."
   {:name "tls-garbage"
    :sentence
-   "What is no TLS, and a handshake that stops, end with their connection in time; others are served."
+   (str "What is no TLS, and a handshake that stops, end with their connection in time; others "
+        "are served.")
    :needs #{:tls}
    :controls [["header-timeout-ms is a minute"
                #(-> %

@@ -120,7 +120,8 @@
   "The ordeal of websockets that break the rules."
   {:name "websocket-offences"
    :sentence
-   "A websocket that breaks a rule is closed, at :ws-idle-timeout-ms where its client does not answer; each is closed once."
+   (str "A websocket that breaks a rule is closed, at :ws-idle-timeout-ms where its client does "
+        "not answer; each is closed once.")
    :needs #{:websockets}
    :controls [["what is sent is no offence, and answered again and again"
                #(assoc %

@@ -72,9 +72,9 @@
   (into [] (mapcat scene/cases-in) chapters))
 
 (defn cases
-  "Returns the cases as data: maps of :id, :section (of doc/reference/promises.md), :sentence, :needs
-  (capabilities), :refuses (the options that must throw at start where a capability is absent),
-  :uses (functions of the caller), :run."
+  "Returns the cases as data: maps of :id, :section (of doc/reference/promises.md), :sentence,
+  :needs (capabilities), :refuses (the options that must throw at start where a capability is
+  absent), :uses (functions of the caller), :run."
   []
   all-cases)
 

@@ -43,7 +43,8 @@
   (is
     (=
       (str
-        "10.0.0.7 - - [21/Nov/2026:08:22:06 +0000] \"GET /a HTTP/1.1\" 200 12 \"https://shop.example/cart\" "
+        "10.0.0.7 - - [21/Nov/2026:08:22:06 +0000] \"GET /a HTTP/1.1\" 200 12 "
+        "\"https://shop.example/cart\" "
         "\"curl \\x228\\x22\\x0A\" 0.001234 r-7")
       (line :combined {:request from-a-page, :status 200, :bytes 12, :nanos 1234000} at)))
   (is (= "- - - [21/Nov/2026:08:22:06 +0000] \"-\" 400 - \"-\" \"-\" 0.000000 -"
@@ -53,8 +54,10 @@
   (is
     (=
       (str
-        "{\"time\":\"2026-11-21T08:22:06Z\",\"remote_addr\":\"10.0.0.7\",\"scheme\":\"https\",\"host\":\"shop.example\",\"method\":\"GET\","
-        "\"uri\":\"/a\",\"protocol\":\"HTTP/1.1\",\"status\":200,\"bytes\":12,\"seconds\":0.001234,\"referer\":\"https://shop.example/cart\","
+        "{\"time\":\"2026-11-21T08:22:06Z\",\"remote_addr\":\"10.0.0.7\","
+        "\"scheme\":\"https\",\"host\":\"shop.example\",\"method\":\"GET\","
+        "\"uri\":\"/a\",\"protocol\":\"HTTP/1.1\",\"status\":200,\"bytes\":12,"
+        "\"seconds\":0.001234,\"referer\":\"https://shop.example/cart\","
         "\"user_agent\":\"curl \\u00228\\u0022\\u000a\",\"request_id\":\"r-7\",\"error\":null}")
       (line :json {:request from-a-page, :status 200, :bytes 12, :nanos 1234000} at)))
   (is (str/includes? (line :json {:throwable (IOException. "secret")} at)

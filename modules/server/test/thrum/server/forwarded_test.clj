@@ -116,7 +116,8 @@
                              "x-forwarded-port"]
                             values)
             status (client-of kind headers)
-            {:keys [remote-addr scheme server-port]} (when-not (= 400 status) (read-as kind headers))]
+            {:keys [remote-addr scheme server-port]}
+            (when-not (= 400 status) (read-as kind headers))]
         (if (= 400 status)
           (= :forwarded kind)
           (and (address/address remote-addr) (#{:http :https} scheme) (<= 1 server-port 65535)))))))

@@ -224,7 +224,8 @@
 (defn- print-namespace
   [ns-sym outcomes]
   (println
-    (format "%-48s %s, %d ms" ns-sym (closing-line (totals outcomes)) (reduce + (map :ms outcomes))))
+    (format "%-48s %s, %d ms" ns-sym (closing-line (totals outcomes))
+      (reduce + (map :ms outcomes))))
   (doseq [{:keys [test outcome why]} outcomes
           :when (not= :passed outcome)]
     (println "   " (name outcome) (str test) "-" why))

@@ -15,7 +15,8 @@
   (is
     (=
       (path "src" "new.jar" "m/lib.x-2.0.jar")
-      (release/replaced (path "src" "m/lib-1.0-alpha2.jar" "m/lib.x-2.0.jar") 'some/lib "new.jar"))))
+      (release/replaced (path "src" "m/lib-1.0-alpha2.jar" "m/lib.x-2.0.jar") 'some/lib
+        "new.jar"))))
 
 (deftest no-jar-or-two-are-refused
   (doseq [found [[] ["lib-1.0.jar" "lib-2.0.jar"]]]

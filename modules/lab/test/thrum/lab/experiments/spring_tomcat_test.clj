@@ -75,7 +75,8 @@
          (skipped (assoc facts :spring-boot {:compiler? true}))))
   (is
     (=
-      ["this Java is a runtime without a compiler for examples/spring-boot: name a JDK in CLJW_JAVA_HOME"]
+      [(str "this Java is a runtime without a compiler for examples/spring-boot: "
+         "name a JDK in CLJW_JAVA_HOME")]
       (skipped (assoc facts :spring-boot {:folder "x", :compiler? false}))))
   (is (= [nil "ab is not on PATH; it comes with the Apache HTTP server's utilities" nil]
          (skipped (assoc facts :ab? false)))))

@@ -56,7 +56,8 @@
   (is
     (nil?
       (ab/figures
-        "Benchmarking 127.0.0.1 (be patient)...Total of 1 requests completed\napr_socket_recv: Connection reset by peer (104)\n"))))
+        (str "Benchmarking 127.0.0.1 (be patient)...Total of 1 requests "
+             "completed\napr_socket_recv: Connection reset by peer (104)\n")))))
 
 (deftest ab-is-asked-for-a-burst
   (is (= ["ab" "-q" "-n" "100" "-c" "20" "-s" "3" "-H" "Accept: */*" "http://h/"]

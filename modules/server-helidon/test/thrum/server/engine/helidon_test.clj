@@ -145,7 +145,8 @@
            (:status
              (wire/ask!
                client
-               "GET / HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 0\r\n\r\n"))))
+               (str "GET / HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: "
+                    "0\r\n\r\n")))))
     (is (= 200 (:status (wire/ask! client "\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"))))))
 
 ;; Bodies of requests
@@ -233,8 +234,10 @@
     (let [ask
           (fn [path]
             (let [answer (wire/ask! client
-                                    (str "GET " path " HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"))]
-              [(:body answer) (:framing answer) (:ended answer) (wire/header answer "connection")]))]
+                                    (str "GET " path
+                                      " HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"))]
+              [(:body answer) (:framing answer) (:ended answer)
+               (wire/header answer "connection")]))]
       (is (= ["whole" :length :whole "keep-alive"] (ask "/") (ask "/")))
       (is (= ["ab" :close :eof "close"] (ask "/seq"))))))
 

@@ -55,7 +55,8 @@
     (is (= :thrum/invalid (:type (ex-data e))))
     (is
       (=
-        "The engine :http-kit needs http-kit on the classpath: add http-kit/http-kit {:mvn/version \"2.9.0\"}"
+        (str "The engine :http-kit needs http-kit on the classpath: add http-kit/http-kit "
+             "{:mvn/version \"2.9.0\"}")
         (ex-message e)))))
 
 (deftest a-release-that-lacks-something-is-refused

@@ -46,7 +46,8 @@
      positive
      :default "128"
      :doc
-     "how many resets, pings, settings and the like a client may send per second on an HTTP/2 connection")
+     (str "how many resets, pings, settings and the like a client may send per second on an "
+          "HTTP/2 connection"))
    :configurator {:check ifn?
                   :accepts "a function of the org.eclipse.jetty.server.Server"
                   :doc "called before the server starts, with its connectors in it"}})

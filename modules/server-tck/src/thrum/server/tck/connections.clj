@@ -15,7 +15,8 @@
     (expect (every? clients/served? served) "three served connections" :fewer)
     (let [fourth (scene/client env server)]
       (wire/try-send! fourth (wire/get "/"))
-      (expect (not= :data (wire/after fourth wire/quiet-ms)) "that the fourth is not served" :served)
+      (expect (not= :data (wire/after fourth wire/quiet-ms)) "that the fourth is not served"
+        :served)
       (run! wire/close! (conj served fourth))
       (expect (scene/eventually wire/patience-ms #(clients/served? (scene/client env server)))
               "room for another"

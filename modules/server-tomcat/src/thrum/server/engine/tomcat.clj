@@ -62,7 +62,8 @@
       (System/getLogger "thrum.server")
       System$Logger$Level/WARNING
       (str
-        "On this JDK Tomcat waits inside synchronized: a client that is slow to send its body, or to take the answer, keeps a carrier "
+        "On this JDK Tomcat waits inside synchronized: a client that is slow to send its body, or "
+        "to take the answer, keeps a carrier "
         "thread, and a few of them stop every virtual thread. Use JDK 24 or newer, or :jetty"))))
 
 (defn- start

@@ -26,7 +26,8 @@
         (long
           (loop [i 0
                  size
-                 (+ 4 (.length (engine/method wire)) (.length (engine/target wire)) (.length (engine/protocol wire)))]
+                 (+ 4 (.length (engine/method wire)) (.length (engine/target wire))
+                   (.length (engine/protocol wire)))]
             (if (< i n) (recur (inc i) (+ size 2 (.length ^String (aget headers i)))) size)))]
     (when (< (long most) size) (refusal/refuse! 431 "The headers are too long"))))
 

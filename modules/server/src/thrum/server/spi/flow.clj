@@ -27,7 +27,8 @@
                          e)))))
 
 (defn elsewhere
-  "Calls f on a virtual thread of its own; returns a CompletableFuture of what it returns or throws."
+  "Calls f on a virtual thread of its own; returns a CompletableFuture of what it returns or
+  throws."
   ^CompletableFuture [f]
   (let [future (CompletableFuture.)]
     (.start (spi/clean-thread "http-elsewhere"

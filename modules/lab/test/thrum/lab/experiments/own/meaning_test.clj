@@ -26,7 +26,8 @@
   (is
     (=
       ["On virtual threads 120 connections get 2 213/s, half of the answers within 54.2 ms."
-       "platform pool of 50: 958/s; virtual threads answer 2.31x as much, because more requests can wait at once."
+       (str "platform pool of 50: 958/s; virtual threads answer 2.31x as much, because more "
+            "requests can wait at once.")
        "platform pool of 120: 2 300/s; virtual threads do as well, and have no size to choose."
        "So your handler waits: its requests are limited by threads, not by processors."]
       (plain (handler/meaning (under-load 2213.0 [50 958.0] [120 2300.0]) false)))))
@@ -53,10 +54,12 @@
      sentences (fn [limit]
                  (plain (work/meaning
                           {:part :urls
-                           :contenders [{:name "t/pmap", :params {:limit limit}, :samples [sample]}]}
+                           :contenders
+                           [{:name "t/pmap", :params {:limit limit}, :samples [sample]}]}
                           false)))
      took
-     "t/pmap: 20 took 9.00 s together, and 2.00 s side by side: 4.50x. The longest took 1.90 s, and nothing can be faster than that."]
+     (str "t/pmap: 20 took 9.00 s together, and 2.00 s side by side: 4.50x. The longest took 1.90 "
+          "s, and nothing can be faster than that.")]
     (is (= [took] (sentences 512)))
     (is (= [took "t/pmap: all 8 places were taken at once; a larger --limit might be faster."]
            (sentences 8)))))

@@ -18,7 +18,8 @@
   (onAccepting [_ channel] (.add channels channel))
   (onAcceptFailed [_ channel _] (.remove channels channel))
   Connection$Listener
-  (onOpened [_ connection] (.remove channels (.getTransport (.getEndPoint ^Connection connection)))))
+  (onOpened [_ connection]
+    (.remove channels (.getTransport (.getEndPoint ^Connection connection)))))
 
 (defn watch
   "Starts to watch what the connectors accept; to be called before they start."

@@ -119,5 +119,6 @@
     (is
       (re-find #":scheme :http,"
                (str (.getHeaderField (.openConnection
-                                       (.toURL (URI. (str "http://127.0.0.1:" (server/port s) "/"))))
+                                       (.toURL (URI. (str "http://127.0.0.1:" (server/port s)
+                                                       "/"))))
                                      "x-seen"))))))

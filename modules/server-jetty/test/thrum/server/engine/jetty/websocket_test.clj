@@ -132,7 +132,8 @@
                     (swap! sent inc))
                   (catch java.io.IOException e (deliver failed e))))]
     (with-open [^java.lang.AutoCloseable s (server/run-server
-                                             (constantly {:ring.websocket/listener {:on-open flood}})
+                                             (constantly {:ring.websocket/listener
+                                                          {:on-open flood}})
                                              {:engine *engine*
                                               :port 0
                                               :stop-on-shutdown? false

@@ -47,7 +47,8 @@
     (first (str/split text #"\r?\n\r?\n" 2))))
 
 (defn- two-lengths?
-  "Tells whether a body in chunks came with a Content-Length too, which Tomcat drops without a word."
+  "Tells whether a body in chunks came with a Content-Length too, which Tomcat drops without a
+  word."
   [^Request request]
   (and (.equals (.protocol request) "HTTP/1.1")
        (some? (.getHeader request "transfer-encoding"))

@@ -147,8 +147,10 @@
 (defn- listen!
   "Has the listener told of the session's messages."
   [^WsSession session socket listener most]
-  (let [^MessageHandler$Partial text (joined session most (texts) #(engine/on-text listener socket %))
-        ^MessageHandler$Partial binary (joined session most (binaries) #(engine/on-binary listener socket %))
+  (let [^MessageHandler$Partial text
+        (joined session most (texts) #(engine/on-text listener socket %))
+        ^MessageHandler$Partial binary
+        (joined session most (binaries) #(engine/on-binary listener socket %))
         ^MessageHandler$Whole pong (reify
                                      MessageHandler$Whole
                                      (onMessage [_ message]
