@@ -217,8 +217,8 @@
    "List<String> r = Thrum.pmap(1, List.of(1), i -> i + 1);" "incompatible types"
    "Thrum.scope(scope -> scope.fork(() -> { throw new IOException(); }));"
    "unreported exception IOException"
-   "Thrum.scope((Thrum.Scope<IOException> scope) -> { scope.fork(() -> { throw new IOException(); "
-   "}); return 1; });"
+   (str "Thrum.scope((Thrum.Scope<IOException> scope) -> "
+     "{ scope.fork(() -> { throw new IOException(); }); return 1; });")
    "unreported exception IOException"
    "Thrum.withTimeout(Duration.ZERO, () -> { if (true) throw new IOException(); return 1; });"
    "unreported exception IOException"})
@@ -233,8 +233,8 @@
       (spit
         file
         (str
-          "import io.github.thrumclj.Thrum; import java.io.*; import java.time.*; import "
-          "java.util.*;\n"
+          "import io.github.thrumclj.Thrum; "
+          "import java.io.*; import java.time.*; import java.util.*;\n"
           "final class Wrong { static void m() throws InterruptedException, "
           "java.util.concurrent.TimeoutException {\n"
           statements

@@ -100,8 +100,8 @@
        ["<h1>One of four calls hangs: 1 still running behind futures, 0 behind a scope</h1>"
         "\"label\":\"201 ms · 1 still running\"" "\"ms\":251.0,\"end\":\"251 ms\",\"answer\":201.0"
         "allows: the deadline. "
-        "The dashed rule is the answer; what is in flight to its right runs on, 50 ms after it, "
-        "for nobody."]]
+        (str "The dashed rule is the answer; what is in flight to its right runs on, 50 ms after "
+             "it, for nobody.")]]
       (is (str/includes? page text) text))
     (is (not (str/includes? page "scaled sizes")))))
 
@@ -124,8 +124,8 @@
       [text
        ["<div class=\"crowds\" data-part=\"spring-curve\"" "\"points\":[[10,104.0],[400,2100.0]]"
         "\"limits\":[[10,100.0],[400,2000.0]]" "\"virtual\":true"
-        "<p class=\"fact\">virtual: 4.77x as fast as 20 threads; arithmetic allows 5.00x, "
-        "published 2.85x.</p>"
+        (str "<p class=\"fact\">virtual: 4.77x as fast as 20 threads; arithmetic allows 5.00x, "
+             "published 2.85x.</p>")
         "<td data-label=\"400 at once\">2.10 s (2.00 s)</td>" "<tr class=\"done virtual\">"]]
       (is (str/includes? page text) text))
     (is (= 1 (count (re-seq #"class=\"bars\"" page))) "a curve is no bar")
@@ -150,8 +150,8 @@
         "<td data-label=\"here\">12.6 s → 200 ms</td>"
         "<td data-label=\"limit line\">12.0 s → 120 ms<small>at most 100x</small></td>"
         "<td class=\"factor\" data-label=\"factor\">63.0x</td>"
-        "<tr class=\"missing\"><th scope=\"row\"><a href=\"#http-kit-sleep\">Ring on "
-        "http-kit</a></th>"]]
+        (str "<tr class=\"missing\"><th scope=\"row\"><a href=\"#http-kit-sleep\">Ring on "
+             "http-kit</a></th>")]]
       (is (str/includes? page text) text))
     (is (< (str/index-of page "id=\"published\"")
            (str/index-of page "<nav")

@@ -12,8 +12,8 @@
   ["Downloads"
    "  How long? 100 files of 60 kB, each sent at 500 kB/s. Scaled: files of 60 kB instead of 6 MB."
    "  contender             median  samples  limit line  x limit  in flight   ok  failed  published"
-   "  clojure.core/map      12.6 s        1      12.0 s    1.05x          1  100       0  1 103 s "
-   "(limit line 1 103 s)"
+   (str "  clojure.core/map      12.6 s        1      12.0 s    1.05x          1  100       0  1 "
+        "103 s (limit line 1 103 s)")
    "  t/map                  broke        1      120 ms        –        100   42      58"
    "  platform pool of 50  not run        0      240 ms        –          –    –       –"
    "  t/map broke, as declared: 58 too many open files."
@@ -64,17 +64,17 @@
     (=
       ["Jetty under load"
        (str
-         "  How many? 4 000 connections for 10 s, after 5 s to warm up; each contender has a "
-         "server in a JVM of its own. "
+         (str "  How many? 4 000 connections for 10 s, after 5 s to warm up; each contender has "
+              "a server in a JVM of its own. ")
          "The load came from wrk.")
-       "  contender             median  samples  limit line  x limit      p50      p99            "
-       "        errors  threads     RSS  heap each  published"
-       "  platform pool of 50    950/s        2     1 000/s    0.95x   118 ms   205 ms  2 read "
-       "and 3 641 timeout    58–59  280 MB          –  843/s (limit line 1 000/s)"
-       "  thrum.server         2 213/s        1    80 000/s    0.92x  51.0 ms  62.0 ms            "
-       "             0       12  361 MB      34 kB"
-       "  Jetty                 failed        1           –        –        –        –            "
-       "             –        –       –          –"
+       (str "  contender             median  samples  limit line  x limit      p50      p99      "
+            "              errors  threads     RSS  heap each  published")
+       (str "  platform pool of 50    950/s        2     1 000/s    0.95x   118 ms   205 ms  2 "
+            "read and 3 641 timeout    58–59  280 MB          –  843/s (limit line 1 000/s)")
+       (str "  thrum.server         2 213/s        1    80 000/s    0.92x  51.0 ms  62.0 ms      "
+            "                   0       12  361 MB      34 kB")
+       (str "  Jetty                 failed        1           –        –        –        –      "
+            "                   –        –       –          –")
        "  Jetty FAILED: lab-child: The server did not start."]
       (take 7 (str/split-lines (str/replace (report.text/report samples/loaded) "\u00a0" " "))))))
 
@@ -83,16 +83,16 @@
     (=
       ["At once"
        (str
-         "  When? 100 requests of 1.00 s at once, a connection for each; a JVM for each "
-         "configuration. "
+         (str "  When? 100 requests of 1.00 s at once, a connection for each; a JVM for each "
+              "configuration. ")
          "Warm: after 3 100 others, which do not count. The requests came from ab.")
        "  contender   median  samples  limit line  x limit   ok  failed     p50     p99"
        "  20 threads  5.06 s        1      5.00 s    1.01x  100       0  3.02 s  5.05 s"
        "  virtual     1.06 s        1      1.00 s    1.06x  100       0  1.02 s  1.04 s"
        "  virtual: 4.77x as fast as 20 threads; arithmetic allows 5.00x, published 2.85x." "" "More"
        (str
-         "  And more? 10 and 400 requests of 100 ms at once, a connection for each; a JVM for "
-         "each configuration. "
+         (str "  And more? 10 and 400 requests of 100 ms at once, a connection for each; a JVM "
+              "for each configuration. ")
          "The requests came from the lab's built-in generator.")
        "  contender        10 at once      400 at once"
        "  20 threads  104 ms (100 ms)  2.10 s (2.00 s)"
@@ -106,15 +106,15 @@
        (str "  contender   median            cold  samples  limit line  x limit  in flight  "
             "threads  published")
        "  go, alpha  skipped               –        0           –        –          –        –"
-       "  go, avoid   1.06 s  1.25 s (1.25x)        2      1.00 s    1.06x        100  107–108  "
-       "4.71 s, 107 threads (limit line 1.00 s)"
+       (str "  go, avoid   1.06 s  1.25 s (1.25x)        2      1.00 s    1.06x        100  "
+            "107–108  4.71 s, 107 threads (limit line 1.00 s)")
        "  go, alpha was skipped: no checkout." "" "Items" "  What is left?"
-       "  contender       median  samples  limit line  x limit  in flight  threads            "
-       "left, closed  taken after  left, unread"
-       "  pipeline-async  1.83 s        2      965 ms    1.90x         52       43  1 platform, "
-       "63 virtual      5–2 189             0"
-       "  a/upipeline     1.19 s        1      1.00 s    1.19x         50       13                "
-       "       0            0     2 virtual"]
+       (str "  contender       median  samples  limit line  x limit  in flight  threads          "
+            "  left, closed  taken after  left, unread")
+       (str "  pipeline-async  1.83 s        2      965 ms    1.90x         52       43  1 "
+            "platform, 63 virtual      5–2 189             0")
+       (str "  a/upipeline     1.19 s        1      1.00 s    1.19x         50       13          "
+            "             0            0     2 virtual")]
       (take 12
         (str/split-lines (str/replace (report.text/report samples/channels) "\u00a0" " "))))))
 
