@@ -94,7 +94,8 @@
 (deftest ^{:time-limit-ms 180000} a-benchmark-is-a-table-of-what-its-jvms-measured
   (let [result (quick-run stream/experiment), report (report.text/report result)]
     (is (= 0 (result/exit-code result)))
-    (is (str/includes? report "QUICK FORM, NO MEASUREMENT. Medians of 1 JVM (lowest-highest). Flags: -Xmx256m"))
+    (is (str/includes? report (str "QUICK FORM, NO MEASUREMENT. Medians of 1 JVM "
+                                   "(lowest-highest). Flags: -Xmx256m")))
     (is (re-find #"(?m)^  t/pmap +20,000 " report))
     (is (str/includes? (report.text/report result :markdown? true) "| way "))
     (is (str/includes? (report.html/page result) "<th scope=\"row\">t/pmap</th>"))))

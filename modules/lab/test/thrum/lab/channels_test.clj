@@ -37,7 +37,12 @@
       "a thread for each item that nobody takes"))
 
 (defn- asking [url]
-  {:call 'thrum.lab.experiments.go-blocks.requests/sample, :way :raw-jdk, :n 40, :bytes 1000, :url url, :short-url url})
+  {:call 'thrum.lab.experiments.go-blocks.requests/sample
+   :way :raw-jdk
+   :n 40
+   :bytes 1000
+   :url url
+   :short-url url})
 
 (deftest ^{:time-limit-ms 60000} requests-are-sent-at-once-and-threads-counted
   (servers/with-server [url (file-server/start!)]
@@ -58,7 +63,8 @@
                        (is (thrown-with-msg? ExceptionInfo
                                              #"expected 1000 bytes, received 999"
                                              (requests/sample
-                                               (asking (str url (file-server/path 999 :unlimited))))))))
+                                               (asking (str url
+                                                         (file-server/path 999 :unlimited))))))))
 
 (deftest ^{:time-limit-ms 60000} a-job-that-fails-is-told
   (is (= {:class "job", :message "40 of 40 requests failed: Connection refused"}

@@ -64,7 +64,8 @@
       (update :contenders
               (partial
                 mapv
-                #(condp = (:contender %) slow (limit (* factor 100.0) %) fast (limit 100.0 %) %))))))
+                #(condp = (:contender %) slow (limit (* factor 100.0) %) fast (limit 100.0 %)
+                   %))))))
 
 (defn- answering-under-load
   [contender per-second]
@@ -149,7 +150,8 @@
     (experiment :ring-tomcat {:part :tomcat-sleep, :skipped "not there"})
     (experiment :ring-helidon {:part :helidon-sleep, :skipped "not there"})
     (experiment :ring-http-kit (published http-kit :per-second :pool-50 :thrum 2.4))
-    (experiment :spring-tomcat (published spring :ms :platform-20-warm :virtual-warm 5) curve {:part :spring-ab, :skipped "no ab"})
+    (experiment :spring-tomcat (published spring :ms :platform-20-warm :virtual-warm 5) curve
+      {:part :spring-ab, :skipped "no ab"})
     (experiment :go-blocks (published go-blocks :threads :go :go-factory 4))
     (experiment :pipelines pipelines)]})
 
@@ -200,7 +202,8 @@
 (deftest a-part-that-is-missing-is-said
   (is (= ["the part :pipelines is missing"] (check/complaints (update sane :experiments pop))))
   (is (= ["the part :many is missing"]
-         (check/complaints (update-in sane [:experiments 0 :parts] #(into [(first %)] (drop 2) %)))))
+         (check/complaints (update-in sane [:experiments 0 :parts]
+                             #(into [(first %)] (drop 2) %)))))
   (is (some #{"the number of processors is missing"} (check/complaints (dissoc sane :machine)))))
 
 (deftest an-experiment-that-was-skipped-need-not-have-more

@@ -19,7 +19,8 @@
 
 (deftest every-byte-is-counted
   (servers/with-server [url (file-server/start!)]
-    (is (= {:status 200, :bytes 100000} (fetch (str url (file-server/path 100000 :unlimited)) 10000)))))
+    (is (= {:status 200, :bytes 100000} (fetch (str url
+                                                 (file-server/path 100000 :unlimited)) 10000)))))
 
 (deftest the-server-keeps-to-its-rate
   (servers/with-server [url (file-server/start!)]

@@ -17,7 +17,8 @@
     (is (#{:wrk :built-in} generator))))
 
 (deftest ^{:time-limit-ms 60000} a-pool-smaller-than-the-connections-cannot-hold-them-all-asleep
-  (let [{:keys [per-second error], :as sample} (server-sample/sample {:engine :jetty, :way :bare, :pool 2}
+  (let [{:keys [per-second error], :as sample} (server-sample/sample
+                                                 {:engine :jetty, :way :bare, :pool 2}
                                                  short-visit)]
     (is (nil? error))
     (is (< 0 per-second 41) "2 threads, 50 ms")
@@ -26,7 +27,8 @@
 (deftest ^{:time-limit-ms 60000} a-server-that-does-not-start-is-the-samples-error
   (is
     (re-find #"^The server did not start"
-             (:message (:error (server-sample/sample {:engine :jdk, :way :thrum, :handler 'nowhere/handler}
+             (:message (:error (server-sample/sample
+                                 {:engine :jdk, :way :thrum, :handler 'nowhere/handler}
                                  short-visit))))))
 
 (deftest an-interrupt-ends-a-visit

@@ -30,7 +30,9 @@
 (deftest ^{:time-limit-ms 60000} a-server-greets-and-tells-what-it-uses
   (with-server {:engine :jdk, :way :bare}
                (fn [server]
-                 (is (= work/greeting (slurp (subject/url server nil)) (slurp (subject/url server 1))))
+                 (is (= work/greeting
+                        (slurp (subject/url server nil))
+                        (slurp (subject/url server 1))))
                  (let [{:keys [threads rss]} (subject/facts server)]
                    (is (pos-int? threads))
                    (is (or (nil? rss) (< 10000000 rss))))
@@ -42,7 +44,9 @@
 (deftest ^{:time-limit-ms 60000} tomcat-alone-serves-from-a-pool-and-from-virtual-threads
   (with-server {:engine :tomcat, :way :bare}
                (fn [server]
-                 (is (= work/greeting (slurp (subject/url server nil)) (slurp (subject/url server 1))))
+                 (is (= work/greeting
+                        (slurp (subject/url server nil))
+                        (slurp (subject/url server 1))))
                  (is (< 500 (subject/heap-per-sleeper server 300) 400000)
                      "more connections than Tomcat's default has threads")))
   (with-server {:engine :tomcat, :way :bare, :pool 3}
@@ -57,7 +61,10 @@
 (deftest ^{:time-limit-ms 60000} the-users-handler-runs-on-the-threads-that-are-asked-for
   (doseq [[pool virtual?] [[nil "true"] [2 "false"]]]
     (with-server
-      {:engine :jdk, :way :thrum, :handler 'thrum.lab.users-handler/on-a-virtual-thread?, :pool pool}
+      {:engine :jdk
+       :way :thrum
+       :handler 'thrum.lab.users-handler/on-a-virtual-thread?
+       :pool pool}
       (fn [server] (is (= virtual? (slurp (:url server))))))))
 
 (deftest ^{:time-limit-ms 60000} a-server-that-cannot-start-says-why
@@ -88,7 +95,8 @@
   "In place of http-kit's namespace: the JDK's server, so that it can be asked."
   (str
     "(ns org.httpkit.server)\n" "(def port (atom nil))\n"
-    "(defn run-server [handler _] (reset! port ((requiring-resolve 'thrum.lab.subject.jdk/start!) {:backlog 10})))\n"
+    "(defn run-server [handler _]\n"
+    "  (reset! port ((requiring-resolve 'thrum.lab.subject.jdk/start!) {:backlog 10})))\n"
     "(defn server-port [_] @port)\n"))
 
 (defn- jar! [file]
@@ -109,7 +117,8 @@
       repository
       "http-kit/http-kit/2.9.0/http-kit-2.9.0.pom"
       (str
-        "<project><modelVersion>4.0.0</modelVersion><groupId>http-kit</groupId><artifactId>http-kit</artifactId>"
+        "<project><modelVersion>4.0.0</modelVersion>"
+        "<groupId>http-kit</groupId><artifactId>http-kit</artifactId>"
         "<version>2.9.0</version></project>"))))
 
 (defn- checkout!
@@ -142,7 +151,8 @@
 (deftest ^{:time-limit-ms 120000} http-kit-that-cannot-be-had-is-one-sentence
   (is
     (re-find
-      #"^http-kit could not be had: no repository (that can be reached has it|had answered after 40 s)$"
+      (re-pattern (str "^http-kit could not be had: no repository "
+                       "(that can be reached has it|had answered after 40 s)$"))
       (:problem (subject/http-kit-class-path! (checkout! (folder)))))))
 
 (deftest engines-are-found-on-the-class-path
