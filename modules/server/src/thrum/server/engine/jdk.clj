@@ -1,6 +1,6 @@
 (ns thrum.server.engine.jdk
-  "The engine that needs nothing: com.sun.net.httpserver on virtual threads. HTTP/1.1 and 1.0, neither
-  TLS nor websockets."
+  "The engine that needs nothing: com.sun.net.httpserver on virtual threads. HTTP/1.1 and 1.0,
+  neither TLS nor websockets."
   (:require
    [thrum.server.engine.jdk.fixed :as fixed]
    [thrum.server.engine.jdk.patience :as patience]
@@ -87,8 +87,10 @@
       (System/getLogger "thrum.server")
       System$Logger$Level/WARNING
       (str
-        "On this JDK the engine :jdk reads inside synchronized: a client that is slow to send keeps "
-        "a carrier thread, and a few of them stop every virtual thread. Use JDK 24 or newer, or :jetty"))))
+        "On this JDK the engine :jdk reads inside synchronized: a client that is slow to send "
+        "keeps "
+        "a carrier thread, and a few of them stop every virtual thread. Use JDK 24 or newer, or "
+        ":jetty"))))
 
 (defn- check-provider!
   "Refuses another server that a jar or a system property puts in the place of the JDK's own: what

@@ -1,6 +1,6 @@
 (ns thrum.server.engine.jdk.fixed
-  "What the JDK's server reads from system properties, once for the JVM: the first server sets it, and
-  a later one that asks for other values is refused."
+  "What the JDK's server reads from system properties, once for the JVM: the first server sets it,
+  and a later one that asks for other values is refused."
   {:no-doc true}
   (:require
    [thrum.server.spi :as engine]
@@ -42,8 +42,8 @@
                {:option k, :value v, :fixed was})))))
 
 (defn fix!
-  "Sets the properties for these options, once for the JVM. Throws :thrum/invalid for what they cannot
-  be any more."
+  "Sets the properties for these options, once for the JVM. Throws :thrum/invalid for what they
+  cannot be any more."
   [options]
   (when (.compareAndSet fixed nil (select-keys options [:idle-timeout-ms :max-connections]))
     (set-properties! options))

@@ -36,7 +36,8 @@
 (defn- watch! [patience ms]
   (spi/arm! (spi/deadline-in ms) #(when (look! patience) (watch! patience ms))))
 
-;; The JDK runs what it gives an executor, and in there calls the handler, on the same thread; it hands
+;; The JDK runs what it gives an executor, and in there calls the handler, on the same thread; it
+;; hands
 ;; nothing of ours from one to the other. This is the one way round it.
 (def ^:private ^ThreadLocal on-this-thread (ThreadLocal.))
 
@@ -46,7 +47,8 @@
   (.get on-this-thread))
 
 (defn run!
-  "Runs task, within which the JDK reads a request's head, for at most head-ms, and calls its handler."
+  "Runs task, within which the JDK reads a request's head, for at most head-ms, and calls its
+  handler."
   [^Runnable task head-ms idle-ms]
   (let [patience (Patience. (Thread/currentThread) nil false false)]
     (enter! patience head-ms)

@@ -148,7 +148,8 @@
     (check-cut! this)
     (patience/in-time [patience idle-ms]
       (if held
-        (send-all! exchange kind held-status held-headers (.toByteArray ^ByteArrayOutputStream held))
+        (send-all! exchange kind held-status held-headers
+          (.toByteArray ^ByteArrayOutputStream held))
         (close-out! kind (.getResponseBody exchange)))))
   ;; What is chunked ends properly when the exchange is closed: it is cut by what handle throws.
   (abort! [_]
