@@ -112,10 +112,10 @@
   (vec (.-exchanges traffic)))
 
 (defn await-quiet!
-  "Waits until no exchange is left for which (counts? exchange), or the moment has come. Returns
+  "Waits until no exchange is left for which (counts? exchange), or the deadline has come. Returns
   whether none is left."
-  [^Traffic traffic counts? moment]
+  [^Traffic traffic counts? deadline]
   (.set ^AtomicReference (.-drainer traffic) (Thread/currentThread))
   (try
-    (spi/wait-until traffic moment #(not-any? counts? (.-exchanges traffic)))
+    (spi/wait-until traffic deadline #(not-any? counts? (.-exchanges traffic)))
     (finally (.set ^AtomicReference (.-drainer traffic) nil))))
