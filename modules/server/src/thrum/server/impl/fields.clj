@@ -51,7 +51,8 @@
     (loop [i 0]
       (when (< i n)
         (let [name (aget headers i), value (aget headers (inc i))]
-          (when-not (http/clean? value) (refusal/refuse! 400 "A header's value has control characters"))
+          (when-not (http/clean? value)
+            (refusal/refuse! 400 "A header's value has control characters"))
           (aset lower i (lower-cased-name name))
           (aset lower (inc i) value)
           (recur (+ i 2)))))

@@ -82,10 +82,12 @@
   (let [host (fields/only headers "host")
         announced (engine/authority wire)
         authority (if (or (nil? announced) (.isEmpty announced)) host announced)]
-    (when (and (nil? authority) (not= "HTTP/1.0" (engine/protocol wire))) (refusal/refuse! 400 "No Host"))
+    (when (and (nil? authority) (not= "HTTP/1.0" (engine/protocol wire)))
+      (refusal/refuse! 400 "No Host"))
     (when (and authority host (not (.equalsIgnoreCase ^String host authority)))
       (refusal/refuse! 400 "Host is not the authority"))
-    (when-not (or (nil? authority) (authority/authority? authority)) (refusal/refuse! 400 "Host is not an authority"))
+    (when-not (or (nil? authority) (authority/authority? authority))
+      (refusal/refuse! 400 "Host is not an authority"))
     authority))
 
 (defn- with-host
@@ -101,7 +103,8 @@
 (defn- check-no-connection!
   [headers]
   (doseq [name ["connection" "keep-alive" "proxy-connection" "transfer-encoding" "upgrade"]]
-    (when-not (neg? (fields/index-of headers name 0)) (refusal/refuse! 400 (str "HTTP/2 has no " name))))
+    (when-not (neg? (fields/index-of headers name 0))
+      (refusal/refuse! 400 (str "HTTP/2 has no " name))))
   (when-not (contains? #{nil "trailers"} (fields/only headers "te"))
     (refusal/refuse! 400 "HTTP/2 has no te but trailers")))
 

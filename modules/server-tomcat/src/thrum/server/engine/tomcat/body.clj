@@ -44,7 +44,8 @@
         read!
         (fn [bytes offset n]
           (cond (zero? (long n)) 0
-                (.hasRemaining ^ByteBuffer @piece) (turns/inside [wire] (taken @piece bytes offset n))
+                (.hasRemaining ^ByteBuffer @piece)
+                (turns/inside [wire] (taken @piece bytes offset n))
                 :else (let [got (if (and (not shared) (turns/inside [wire] (there?)))
                                   (turns/inside [wire] (fill))
                                   (turns/waiting [wire] (fill)))]

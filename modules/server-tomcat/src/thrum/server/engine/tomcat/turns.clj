@@ -1,10 +1,10 @@
 (ns thrum.server.engine.tomcat.turns
-  "Who is inside of Tomcat's objects of a request, which are used again for the next one: they belong
-  to an exchange until it is over and its last thread has left them.
+  "Who is inside of Tomcat's objects of a request, which are used again for the next one: they
+  belong to an exchange until it is over and its last thread has left them.
 
-  On HTTP/1 Tomcat's waits for a client swallow interrupts. On HTTP/2 an interrupt of a thread inside
-  Tomcat ends the connection, with all other streams. What may wait, and on HTTP/2 whatever writes, is
-  therefore done by a thread of its own, which the exchange's waits for."
+  On HTTP/1 Tomcat's waits for a client swallow interrupts. On HTTP/2 an interrupt of a thread
+  inside Tomcat ends the connection, with all other streams. What may wait, and on HTTP/2 whatever
+  writes, is therefore done by a thread of its own, which the exchange's waits for."
   (:require
    [thrum.server.spi :as engine]
    [thrum.server.spi.flow :as flow])
@@ -16,16 +16,17 @@
 (defprotocol Turns
   "The use that an exchange makes of Tomcat's objects."
   (enter! [turns]
-    "Before Tomcat's objects are used on this thread. Throws IOException when the exchange is over.")
+    "Before Tomcat's objects are used on this thread. Throws IOException when the exchange is
+    over.")
   (leave! [turns] "After they have been used.")
   (become! [turns state]
-    "The exchange is over, as state says: :complete or :upgraded. Throws IOException when it was over
-    before.")
+    "The exchange is over, as state says: :complete or :upgraded. Throws IOException when it was
+    over before.")
   (over? [turns] "Tells whether the exchange is over.")
   (cut-stream! [turns] "Ends a stream of HTTP/2 under the threads that are inside.")
   (ended [turns]
-    "Returns how the exchange ended, once nothing is inside any more; nil before. Beside the states of
-    become! there is :aborted."))
+    "Returns how the exchange ended, once nothing is inside any more; nil before. Beside the states
+    of become! there is :aborted."))
 
 (defmacro inside
   "Evaluates the forms while Tomcat's objects belong to this exchange; aborts it when they throw."

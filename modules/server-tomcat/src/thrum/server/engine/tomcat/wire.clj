@@ -1,6 +1,6 @@
 (ns thrum.server.engine.tomcat.wire
-  "One request of Tomcat's connector as a Wire. An abort closes the socket under the threads that are
-  inside of Tomcat, and wakes them; of HTTP/2 it resets the stream, and interrupts no thread."
+  "One request of Tomcat's connector as a Wire. An abort closes the socket under the threads that
+  are inside of Tomcat, and wakes them; of HTTP/2 it resets the stream, and interrupts no thread."
   (:require
    [thrum.server.engine.tomcat.body :as body]
    [thrum.server.engine.tomcat.connections :as connections]
@@ -118,7 +118,8 @@
       (when-not over
         (set! over :aborted)
         (cond (not shared) (do
-                             (connections/close! request (response/delimited-by-end? request response))
+                             (connections/close! request
+                               (response/delimited-by-end? request response))
                              (set! woken (ArrayList. threads))
                              (run! #(.interrupt ^Thread %) threads))
               ;; Otherwise the connection's thread resets the stream.
