@@ -30,6 +30,7 @@
   (load-all '[thrum.lab.benchmarks.overhead.experiment/experiment
               thrum.lab.benchmarks.scopes.experiment/experiment
               thrum.lab.benchmarks.sleeps.experiment/experiment
+              thrum.lab.benchmarks.parked.experiment/experiment
               thrum.lab.benchmarks.cancel.experiment/experiment
               thrum.lab.benchmarks.limiter.experiment/experiment
               thrum.lab.benchmarks.laziness.experiment/experiment
