@@ -3,6 +3,7 @@
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
+   [thrum.dev.lab-doc :as lab-doc]
    [thrum.lab.cli :as cli]
    [thrum.lab.contender :as contender]
    [thrum.lab.experiments :as experiments]
@@ -24,6 +25,10 @@
          (missing (map #(re-find #"--[a-z-]+" (second %))
                        (remove #(= "--help" (second %)) cli/options)))))
   (is (= [] (missing (map name (contender/ids))))))
+
+(deftest the-lists-are-as-generated
+  (is (= (lab-doc/written guide) guide) "./cljw -M:lab-doc rewrites them")
+  (is (= guide (lab-doc/written (str/replace guide "| `scope` |" "| `scop` |")))))
 
 (deftest the-guide-names-every-part-that-is-not-an-engines
   (is (= [] (missing (for [[part owner] (experiments/owners experiments/all)
