@@ -12,7 +12,7 @@
 (set! *warn-on-reflection* true)
 
 (deftest a-server-ends-by-itself-when-its-parent-is-gone
-  (let [{:keys [^Process process], :as file-server}
+  (let [{:keys [^Process process], :as server}
         (child/start! (child/java-command file-server/jvm-opts 'thrum.lab.file-server))]
     (try
       (is (pos-int? (:port (child/ask server 50000))))

@@ -4,6 +4,7 @@
    [clojure.test :refer [deftest is]]
    [thrum.lab.contender :as contender]
    [thrum.lab.experiments.fan-out.published :as published]
+   [thrum.lab.experiments.spring-tomcat.experiment :as spring-tomcat]
    [thrum.lab.limit-line :as limit-line]))
 
 (deftest published-pmap-is-four-chunks-of-32
@@ -67,5 +68,5 @@
 
 (deftest ab-asks-once-before-it-asks-all-others-at-once
   (is (= [6 2 2] (map #(limit-line/ab 100 %) [20 100 99])))
-  (doseq [[who {:keys [ms limit-line-ms]}] (:spring-100 published/spring) :when ms]
+  (doseq [[who {:keys [ms limit-line-ms]}] (:spring-100 spring-tomcat/published) :when ms]
     (is (<= 1 (/ ms limit-line-ms) 1.1) (str who ", as published"))))

@@ -71,7 +71,7 @@
    :virtual (published-figure 2163.0 (limit-line/ab 100 100))
    :platform-200 {:text "practically no difference; no figure given", :source source}})
 
-(def ^:private published
+(def published
   "Published times by part and application: 100 requests of a second, by ab. Whether the application
   was warm is not known."
   {:spring-100 hundred
