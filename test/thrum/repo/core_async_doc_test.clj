@@ -23,11 +23,11 @@
     (into [version] (map #(str "-Dclojure.core.async." %)) properties)))
 
 (defn table
-  "Returns {[version jvm-option ...] {use place}} of the table in markdown whose first column is
-  core.async; nil without one."
+  "Returns {[version jvm-option ...] {use place}} of the table in markdown whose first columns are
+  core.async and go; nil without one."
   [markdown]
   (let [[header _ & rows] (->> (str/split-lines markdown)
-                               (drop-while #(not (str/starts-with? % "| core.async |")))
+                               (drop-while #(not (str/starts-with? % "| core.async | `go` |")))
                                (take-while #(str/starts-with? % "|")))]
     (when header
       (into {}

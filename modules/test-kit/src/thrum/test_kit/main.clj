@@ -174,7 +174,8 @@
       (assoc (this-jvm) :class-path path)
       (skipped "no repository that can be reached has http-kit"))))
 
-(def ^:private engines ["server-jetty" "server-tomcat" "server-http-kit" "server-helidon"])
+(def ^:private engines
+  ["server-http1" "server-jetty" "server-tomcat" "server-http-kit" "server-helidon"])
 
 (def ^:private shares
   "What each child runs: [title modules way]. The longest come first, so that no processor is idle
