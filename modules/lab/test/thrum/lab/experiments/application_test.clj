@@ -13,6 +13,7 @@
 (def ^:private facts (application/facts))
 
 (deftest this-checkout-has-the-application
+  (is (some? (:folder facts)))
   (is (.isFile (io/file ^String (:folder facts) "examples" "spring-boot" "pom.xml"))))
 
 (deftest the-lab-and-maven-have-the-same-spring-boot

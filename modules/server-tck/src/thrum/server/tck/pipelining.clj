@@ -2,7 +2,7 @@
   "Chapter: several requests on one connection, and requests in several pieces."
   (:require
    [clojure.string :as str]
-   [thrum.server.tck.refusal :refer [chunks hidden read-all]]
+   [thrum.server.tck.refusal :refer [hidden read-all]]
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-closed expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import

@@ -15,17 +15,23 @@
 (def ^:private jars
   "The alias of the checkout with what the application is made of."
   "-A:spring-boot")
+
 (def ^:private main-class "io.github.thrumclj.example.App")
 (def ^:private sources
   "The folders of a checkout whose Java the application is made of."
-  ["examples/application/src/main/java" "modules/java/src"])
-(def ^:private resources "examples/application/src/main/resources")
-(def ^:private download-ms "How long it may take to resolve the class path, and to download what is
-  on it." 300000)
+  ["examples/spring-boot/src/main/java" "modules/java/src"])
+(def ^:private resources "examples/spring-boot/src/main/resources")
+
+(def ^:private download-ms
+  "How long it may take to resolve the class path, and to download what is on it."
+  300000)
+
 (def ^:private compile-ms "How long it may take to compile." 60000)
 (def ^:private start-ms "How long the application may take to start." 90000)
-(def ^:private backlog "As Thrum's default: with less, a burst of connections waits for
-  retransmission." 4096)
+
+(def ^:private backlog
+  "As Thrum's default: with less, a burst of connections waits for retransmission."
+  4096)
 
 (def ^:private jvm-opts
   "The flags of every application's JVM, so that all have the same."
