@@ -29,10 +29,10 @@
 
 (def ^:dynamic *wrap*
   "A function from thunk to thunk, called on the starting thread for every task: the place for
-  logging contexts, OpenTelemetry and the like. The task runs the thunk that it returns. That thunk
-  calls the one it was given at most once: as the body begins, it lets go of the item it works on.
-  nil, the default, wraps nothing. Anything else that is not a function, and a wrap that does not
-  return a function, is :thrum/invalid where a task is to start."
+  logging contexts, OpenTelemetry and the like. The task runs the thunk that it returns. The
+  returned thunk may call the given one only once, since that drops its item when it starts. nil,
+  the default, wraps nothing. Anything else that is not a function, and a wrap that does not return
+  a function, is :thrum/invalid where a task is to start."
   nil)
 
 ;; Tasks
@@ -188,7 +188,7 @@
   "As pmap, but the elements are the tasks themselves, in the order of the input, at most limit of
   them running. Realising an element starts up to limit - 1 tasks after it. A failure cancels
   nothing: each task's outcome is the caller's to handle. As a transducer whose process stops early
-  it cancels the running tasks, and so tasks that it has returned."
+  it cancels running tasks, also ones you already hold."
   ([limit f]
    (transducer (fan-out-options :as-started "fmap" limit) f))
   ([limit f coll & colls]
@@ -257,8 +257,10 @@
   `(pfor-call ~limit ~(thunks (options/pairs "pfor" bindings) body)))
 
 (defn pcalls
-  "Calls the functions without arguments all at once, each in a task. When all have ended, returns
-  their values as a lazy seq, which throws where one failed. A failure cancels nothing."
+  "Calls the functions without arguments all at once, each in a task. Blocks until all have ended,
+  then returns their values as a lazy seq in the order of the functions. Where one failed, its
+  element throws the original throwable. A failure cancels nothing. Throws CancellationException,
+  InterruptedException, and :thrum/invalid for what is not a function."
   [& fs]
   (joiner/calls (in-context {:name "pcalls"}) (mapv options/function fs)))
 
@@ -352,22 +354,26 @@
   ([scope x close] (scope/use! (scope/checked scope) x (options/function close))))
 
 (defn all-call
-  "Calls the functions of no arguments at once and returns a vector of their values; see all."
+  "As all, of a collection of functions without arguments; [] for none. Throws :thrum/invalid for
+  what is not a function."
   [fs]
   (joiner/all (in-context {:name "all"}) (options/functions "all" fs :or-none)))
 
 (defn race-call
-  "As race, of functions of no arguments."
+  "As race, of a collection of functions without arguments, at least one. Throws :thrum/invalid for
+  none, and for what is not a function."
   [fs]
   (joiner/race (in-context {:name "race"}) (options/functions "race" fs)))
 
 (defn any-call
-  "As any, of functions of no arguments."
+  "As any, of a collection of functions without arguments, at least one. Throws :thrum/invalid for
+  none, and for what is not a function."
   [fs]
   (joiner/any (in-context {:name "any"}) (options/functions "any" fs)))
 
 (defn settle-call
-  "As settle, of functions of no arguments."
+  "As settle, of a collection of functions without arguments; [] for none. Throws :thrum/invalid for
+  what is not a function."
   [fs]
   (joiner/settle (in-context {:name "settle"}) (options/functions "settle" fs :or-none)))
 
@@ -405,10 +411,11 @@
   `(any-call ~(as-functions forms)))
 
 (defmacro settle
-  "Evaluates the forms at once, each in a task, and returns a vector of how they ended: {:value v},
-  {:error e} or {:cancelled reason}. A failure cancels nothing. If the caller's work is cancelled
-  meanwhile, by a deadline for instance, the running tasks are cancelled, and the outcomes of the
-  others stay; the caller's next wait throws. An interrupt is thrown as InterruptedException."
+  "Evaluates the forms at once, each in a task, and returns a vector of how they ended, in the order
+  of the forms: {:value v}, {:error throwable} or {:cancelled reason}. A failure cancels nothing. If
+  the caller's work is cancelled meanwhile, by a deadline for instance, the running tasks are
+  cancelled, and the outcomes of the others stay; the caller's next wait throws. An interrupt is
+  thrown as InterruptedException."
   [& forms]
   `(settle-call ~(as-functions forms)))
 
@@ -443,9 +450,10 @@
   At the deadline the body's thread is interrupted and the tasks that the body started are
   cancelled. When all that has ended, :thrum/timeout is thrown, with the body's throwable as its
   cause, or the fallback's value is returned. Tasks and scopes inside inherit the deadline: the
-  earliest wins, and a fallback stands for its own deadline only. A body that returns a value is not
-  late, and a failure of the body's own is thrown as it is. 0 ms never runs the body. Realise a lazy
-  seq of pmap's inside. Costs well below a microsecond more than the body. Throws :thrum/invalid."
+  earliest wins. If an outer deadline comes first, the fallback is not used and the outer form
+  throws :thrum/timeout or returns its own fallback. A body that returns a value is not late, and a
+  failure of the body's own is thrown as it is. 0 ms never runs the body. Realise a lazy seq of
+  pmap's inside. Costs well below a microsecond more than the body. Throws :thrum/invalid."
   [ms & body]
   (within `with-timeout-call ms body))
 
@@ -470,8 +478,9 @@
 
 (defmacro shield
   "Runs the body on the calling thread although its work is cancelled, for at most so many ms:
-  cleanup that has to wait. Cancels and deadlines from outside reach the thread when the body has
-  ended. Its own deadline throws :thrum/timeout; 0 ms never runs the body."
+  cleanup that has to wait. Returns the body's value. Cancels and deadlines from outside reach the
+  thread when the body has ended. Its own deadline throws :thrum/timeout; 0 ms never runs the body.
+  Throws :thrum/invalid unless ms is an integer, not negative."
   [ms & body]
   `(shield-call ~ms (^{:once true} fn* [] ~@body)))
 
@@ -479,10 +488,11 @@
 
 (defn cancel!
   "Cancels a task or a scope: its state says so for good, with the reason (default, also for nil and
-  false: :cancelled), and its threads are interrupted, each once. Returns whether it had an effect.
-  Does not wait for the work to end. Every wait of Thrum's in cancelled work throws
-  java.util.concurrent.CancellationException, whose cause carries {:type :thrum/cancelled, :reason
-  reason}; a reason that is not small stands there as text."
+  false: :cancelled), and its threads are interrupted, each once. Returns true if it had an effect,
+  false if x had ended or was cancelled already. Does not wait for the work to end. Every wait of
+  Thrum's in cancelled work throws java.util.concurrent.CancellationException, whose cause carries
+  {:type :thrum/cancelled, :reason reason}; a reason that is not small stands there as text. Throws
+  :thrum/invalid unless x is a task or a scope."
   ([x] (cancel! x :cancelled))
   ([x reason]
    (let [reason (or reason :cancelled)]
@@ -492,7 +502,8 @@
        (options/instance Task "a task or a scope" x)))))
 
 (defn cancelled?
-  "True if the task or scope, or without an argument the calling thread's work, is cancelled."
+  "True if the task or scope, or without an argument the calling thread's work, is cancelled; a
+  scope also where work around it is. Throws :thrum/invalid unless x is a task or a scope."
   ([] (some? (wait/cancel-reason)))
   ([x]
    (condp instance? x
@@ -509,9 +520,9 @@
 ;; Limits
 
 (defn limiter
-  "Returns a limiter: how many may do something at once, shared by all its users. Permits are
-  granted in the order of asking. clojure.datafy/datafy shows {:permits n, :in-use n, :waiting n,
-  :rejected n, ...}. Throws :thrum/invalid.
+  "Returns a limiter of permits, a positive integer: how many may do something at once, shared by
+  all its users. Permits are granted in the order of asking. clojure.datafy/datafy shows
+  {:permits n, :in-use n, :waiting n, :rejected n, ...}. Throws :thrum/invalid.
 
       (def db (limiter 20 {:queue 100, :wait-ms 50}))
 
@@ -555,20 +566,25 @@
 ;; Retries
 
 (def ^{:arglists '([base-ms max-ms])} exponential
-  "Returns an endless schedule: base-ms, 2 base-ms, 4 base-ms ..., none longer than max-ms."
+  "Returns an endless lazy seq of waits in ms: base-ms, 2 base-ms, 4 base-ms ..., none longer than
+  max-ms. Throws :thrum/invalid unless both are integers, not negative."
   retry/exponential)
 
 (def ^{:arglists '([ms])} constant
-  "Returns an endless schedule of the same wait."
+  "Returns an endless lazy seq of the same wait, in ms. Throws :thrum/invalid unless it is an
+  integer, not negative."
   retry/constant)
 
 (def ^{:arglists '([schedule] [uniform schedule])} jitter
   "Returns the schedule with each wait replaced by a random one, from 0 up to the wait itself, drawn
-  anew at each walk. uniform: a function from n to an integer from 0 to n, in place of the JDK's."
+  anew at each walk: an eduction, no seq. uniform: a function from n to an integer from 0 to n, in
+  place of the JDK's. Throws :thrum/invalid unless the schedule is sequential."
   retry/jitter)
 
 (def ^{:arglists '([total-ms schedule])} max-elapsed
-  "Returns the schedule up to the first wait that would bring the sum of the waits above total-ms."
+  "Returns the schedule, as an eduction, up to the first wait that would bring the sum of the waits
+  above total-ms. The time of the attempts does not count. Throws :thrum/invalid unless total-ms is
+  an integer, not negative, and the schedule sequential."
   retry/max-elapsed)
 
 (defn ^:no-doc retry-call [options f]

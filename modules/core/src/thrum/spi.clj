@@ -101,7 +101,7 @@
 ;; Deadlines: a deadline is a long, a value of System/nanoTime
 
 (defn deadline-in
-  "Returns the deadline so many ms from now."
+  "Returns the deadline so many ms, an integer, from now; negative ms count as 0."
   ^long [ms]
   (deadline/in-ms ms))
 
@@ -111,12 +111,14 @@
   (deadline/passed? deadline))
 
 (defn arm!
-  "Has f called at the deadline, on a platform thread of its own. Returns an alarm for disarm!."
+  "Has f, a function of no arguments, called once at the deadline, or at once where it has passed,
+  on a platform thread of its own: f may block. Returns an alarm for disarm!."
   [^long deadline f]
   (deadline/arm! deadline f))
 
 (defn disarm!
-  "Takes back an alarm that has not gone off."
+  "Takes back an alarm that has not gone off. A call of its function that has begun goes on, and is
+  not waited for."
   [alarm]
   (deadline/disarm! alarm))
 
@@ -136,8 +138,11 @@
 
 (defn call-in-scope
   "Calls f with a new scope on the calling thread, and returns its value when every fork has ended:
-  as with-scope, with other options. :name - of its threads; :deadline - or nil; :on-deadline - a
-  function of no arguments that is called at the deadline, in place of a cancel of the scope."
+  as with-scope, with other options. :name - of its threads, required; :deadline - or nil;
+  :on-deadline - a function of no arguments that is called at the deadline, in place of a cancel of
+  the scope. Throws as with-scope does; CancellationException, without a call of f, where the
+  calling thread's work is cancelled; :thrum/timeout, also without a call, where the deadline has
+  passed already."
   [options f]
   (scope/call options f))
 
@@ -159,7 +164,8 @@
   (some-> (place/current-group) (group/attach! cancel!)))
 
 (defn detach!
-  "Ends an attachment, once."
+  "Ends an attachment, on any thread. To be called exactly once, when the child has ended: the end
+  of the scope waits for it."
   [^Attachment attachment]
   (group/detach! attachment))
 
@@ -174,21 +180,25 @@
   #(on-end (task/outcome-data %)))
 
 (defn start!
-  "Starts f on a fresh virtual thread, as thrum.core/future does. :name - the thread's; :wrap - see
-  thrum.core/*wrap*; :on-end - called with the outcome, {:value v}, {:error throwable} or
-  {:cancelled reason}, on the task's thread and as the last thing there."
+  "Starts f on a fresh virtual thread, as thrum.core/future does, and returns the task. :name - the
+  thread's, required; :wrap - see thrum.core/*wrap*; :on-end - required, called with the outcome,
+  {:value v}, {:error throwable} or {:cancelled reason}, on the task's thread and as the last thing
+  there. Throws :thrum/invalid for a wrap that is, or returns, no function."
   [{:keys [name wrap on-end]} f]
   (task/future! (context/capture wrap nil) name (with-outcome on-end) f))
 
 (defn start-in-scope!
-  "As start!, for a task that belongs to the calling thread's scope, if there is one. A failure
-  cancels nothing. :name - of its threads, followed by a number."
+  "As start!, without :wrap, for a task that belongs to the calling thread's scope, if there is one.
+  A failure cancels nothing. :name - of its threads, followed by a number. Throws :thrum/closed
+  where that scope has ended or is cancelled."
   [{:keys [name on-end]} f]
   (group/start-alone! (task/unique-name name) (with-outcome on-end) f))
 
 (defn fork!
-  "Starts f as a task of the scope, as thrum.core/fork-call does. :name, :daemon? - its options;
-  :on-end - as for start!, called also where the task was cancelled before f began."
+  "Starts f as a task of the scope, as thrum.core/fork-call does, and returns the task. :name,
+  :daemon? - its options; :on-end - as for start!, but not required; called also where the task was
+  cancelled before f began. Throws :thrum/invalid for what is no scope, and on a thread that does
+  not work for the scope; :thrum/closed where it has ended or is cancelled."
   [scope {:keys [on-end] :as options} f]
   (scope/fork! (scope/checked scope)
     (cond-> options on-end (assoc :on-end (with-outcome on-end)))

@@ -63,7 +63,7 @@
                 (deliver running true)
                 (Thread/sleep 60000)
                 (finally (deliver left-first? (gate/eventually 200 (fn [] @left?)))))))
-        e (with-redefs-fn {#'fanout/root out-of-memory}
+        e (with-redefs-fn {#'fanout/failure-to-throw out-of-memory}
             #(gate/in-time 5000 (fn [] (thrown (doall (t/pmap 2 f [0 1]))))))]
     (is (instance? OutOfMemoryError e))
     (reset! left? true)

@@ -1,5 +1,6 @@
 (ns thrum.impl.failures
-  "Several failures of one call: recorded as they come, then thrown as one."
+  "Several failures of one call: recorded as they come, then attached to the one that is thrown. The
+  caller chooses that one: for fan-outs thrum.impl.fanout/failure-to-throw does."
   {:no-doc true}
   (:require
    [thrum.impl.error :as error])
@@ -48,7 +49,8 @@
   (Failures. (ArrayList.) 0))
 
 (defn root
-  "Returns the first failure on record, or nil."
+  "Returns the earliest failure on record, or nil. A scope throws it; a fan-out may throw another,
+  see thrum.impl.fanout/failure-to-throw."
   [^Failures failures]
   (when (pos? (.total failures))
     (first (.kept failures))))

@@ -74,7 +74,8 @@
                  (< (- started ended-seen) limit)))
          (< (- started consumed) window)
          (not (order/stopped? order))))
-  ;; True if fewer tasks are under way than while the consumer waits, and the next item is at hand.
+  ;; True if fewer than limit tasks are started and not consumed, there is room, and the next item
+  ;; is at hand: not in a lazy part of the source that is still to be computed.
   (behind [this]
     (and (< (- started consumed) limit)
          (not (and (instance? IPending source) (not (.isRealized ^IPending source))))
@@ -155,8 +156,10 @@
     (when (instance? Failed outcome)
       {:throwable (.-throwable ^Failed outcome), :task (.taskName task), :index (.index task)})))
 
-(defn- root
-  "Returns the failure to throw: the first in time, if it has ended all, else the one at hand."
+(defn- failure-to-throw
+  "Returns the failure to throw. If a failed task has already stopped the fan-out, as in upmap,
+  pmapv and prun!, the earliest recorded one; otherwise the one just met. An interrupt is always
+  thrown itself."
   [^FanOut fan-out failure]
   (let [broken (order/broken (.-order fan-out))]
     (if (or (nil? broken) (instance? InterruptedException (:throwable failure)))
@@ -186,7 +189,7 @@
   (if-some [thrown (.thrown fan-out)]
     ;; A throwable passes here again on its way out.
     (if (identical? thrown (:throwable failure)) thrown (thrown-again fan-out thrown))
-    (let [failure (try (root fan-out failure) (finally (end! fan-out :failed)))]
+    (let [failure (try (failure-to-throw fan-out failure) (finally (end! fan-out :failed)))]
       (doto (failures/merged failure (.-failures fan-out))
         (->> (.setThrown fan-out))))))
 
@@ -201,8 +204,9 @@
 ;; The consumer's next step
 
 (defn- decide
-  "Returns :leave, :start, :end or :wait. A task that is due leaves before the source, which may
-  block, is pulled."
+  "Returns :leave, :start, :end or :wait. A task that is due leaves before another starts, but for
+  the one that take! starts where the next item is at hand, see keep-up!. So a due result waits for
+  no lazy item."
   [^FanOut fan-out]
   (let [order (.-order fan-out)]
     (group/check-parent-open! (.-group fan-out))
@@ -265,7 +269,8 @@
     (.start fan-out task)))
 
 (defn- keep-up!
-  "Starts one more task before one leaves, so that work goes on beside a slow consumer."
+  "Starts one more task before one leaves, if the next item is at hand, so that work goes on beside
+  a slow consumer. The pull also calls rest on the source."
   [^FanOut fan-out f]
   (when (.behind fan-out)
     (start-next! fan-out f)))
@@ -343,7 +348,7 @@
 
 (defn poll!
   "Returns the next result, nil when none is ready. Throws the failure that ended the fan-out, when
-  nothing runs any more."
+  nothing runs any more. See thrum.spi.fan-out/poll!."
   [^FanOut fan-out]
   (when (order/ready? (.-order fan-out))
     (failing fan-out

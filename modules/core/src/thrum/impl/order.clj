@@ -19,7 +19,7 @@
   (ready? [order] "True if a task can leave when no other can start.")
   (next-task [order] "Takes out the next task to leave; nil when a failure ended all.")
   (keeps? [order]
-    "True if the group holds a task until it leaves; false if it does until the task ends.")
+    "True: the group keeps a task until its result is handed out. False: only until it ends.")
   (ended [order task] "Called when a task has ended.")
   (stopped? [order] "True if nothing new may start.")
   (broken [order] "Returns the failed task that ended all, or nil."))

@@ -31,7 +31,9 @@
   (.room fan-out))
 
 (defn launch!
-  "Starts the thunk in a task. To be called only where there is room."
+  "Starts the thunk in a task. To be called only where there is room: this is not checked. Throws
+  :thrum/closed where the fan-out or its scope has ended, and :thrum/invalid for a :wrap that
+  returns no function."
   [^FanOut fan-out thunk]
   (fanout/launch! fan-out thunk))
 
@@ -46,8 +48,9 @@
   (.exhaust fan-out))
 
 (defn poll!
-  "Returns the next result, or nil when none is ready. Throws the failure that ended the fan-out,
-  when nothing runs any more."
+  "Returns the next result, or nil when none is ready: a nil result looks the same, so thunks should
+  return something else. Does not wait, but for a failure: it cancels and joins what runs, then
+  throws the failure. Throws :thrum/closed where the end of its scope has cancelled tasks."
   [^FanOut fan-out]
   (fanout/poll! fan-out))
 
@@ -57,13 +60,14 @@
   (.idle fan-out))
 
 (defn end!
-  "Cancels what runs and waits until it has ended."
+  "Cancels what runs, with the reason, and waits until it has ended, however long that takes. An
+  interrupt meanwhile is kept for the caller's next wait. Nothing more can be started."
   [^FanOut fan-out reason]
   (fanout/end! fan-out reason))
 
 (defn go-on!
-  "Has the calling thread go on, after the task that has just ended on it (nil: a fresh thread), in
-  the bindings of the fan-out's caller and in no scope. No interrupt of the task reaches it any
+  "Lets this thread be reused, in the bindings of the fan-out's caller and in no scope. task: the
+  one that just ended on it, or nil on a fresh thread. No interrupt of the task reaches it any
   more."
   [^FanOut fan-out ^ITask task]
   (when task

@@ -1,7 +1,13 @@
 (ns thrum.spi.options
-  "Checks options and arguments. An option is a row, {:check predicate, :accepts text, :default
-  text, :doc text}: the row that checks an option also documents it. Tables of rows are maps by
-  key."
+  "Checks options and arguments. An option is a row, and the row that checks it also documents it.
+  Tables of rows are maps by key. A row is a map:
+
+    :check   - a predicate of the value
+    :accepts - what it accepts, as text
+    :doc     - what it means, as text
+    :default - as text; in run-server's own table the value itself, which is filled in
+    :secret? - true if messages and ex-data must not show the value
+    :needs   - in run-server's table, the capability that the engine must have for it"
   (:require
    [thrum.impl.options :as options]))
 
