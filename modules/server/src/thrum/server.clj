@@ -3,7 +3,8 @@
   an orderly end.
 
   Every request runs on a virtual thread of its own, inside a scope of Thrum: what its handler forks
-  ends with it."
+  ends with it. The functions of a server, or of a websocket, throw :thrum/invalid for anything
+  else."
   (:require
    [clojure.core.protocols :as protocols]
    [thrum.server.impl.access-log :as access-log]
@@ -151,19 +152,21 @@
   "Stops the server: ready? is false at once and responses carry Connection: close; after
   :drain-delay-ms the listener closes and kept connections get 503. Streams of events end then, or
   :drain-streams-ms later, and websockets are closed with 1001; what else is in flight has
-  :shutdown-timeout-ms, then it is interrupted. Blocks until all that is done; from inside one of
-  the server's own handlers it returns at once. Nothing when it has been stopped."
+  :shutdown-timeout-ms, then it is interrupted. Blocks until all that is done, and returns nil; from
+  inside one of the server's own handlers it returns at once. A second call waits for the first.
+  Throws InterruptedException where the wait is interrupted; the server stops all the same."
   [server]
   (lifecycle/stop! (life server)))
 
 (defn join
-  "Blocks until the server has stopped. Throws InterruptedException."
+  "Blocks until the server has stopped, and returns nil; at once where it has. Stops nothing itself.
+  Throws InterruptedException."
   [server]
   (lifecycle/join (life server)))
 
 (defn port
-  "Returns the port on which HTTP is served, the one that was found where 0 was asked for; nil
-  without HTTP."
+  "Returns the port on which HTTP is served, an integer, the one that was found where 0 was asked
+  for; nil without HTTP."
   [server]
   (lifecycle/port (life server)))
 
@@ -173,37 +176,42 @@
   (lifecycle/ssl-port (life server)))
 
 (defn status
-  "Returns what the server counts. :state is :running, :draining or :stopped. Under way now:
-  :in-flight requests, :queued of them, :streams, :overdue (answered already, but their handler's
-  thread has not ended). Since the start: :served, :failed, :shed, :timed-out, those whose clients
-  were too slow among them, :disconnected, :observer-errors, :observer-dropped."
+  "Returns what the server counts as a map. :state is :running, :draining or :stopped; all else are
+  integers. Under way now: :in-flight requests, :queued of them, :streams, :overdue (answered
+  already, but their handler's thread has not ended). Since the start: :served, :failed, :shed,
+  :timed-out, those whose clients were too slow among them, :disconnected, :observer-errors,
+  :observer-dropped."
   [server]
   (lifecycle/status (life server)))
 
 (defn ready?
-  "Tells whether the server should be sent requests: what a readiness probe asks."
+  "True if the server should be sent requests, which a readiness probe asks: from its start until
+  stop! is called."
   [server]
   (= :running (:state (status server))))
 
 (defn native
-  "Returns the engine's own server object."
+  "Returns the engine's own server object: :jdk's HttpServer, Jetty's Server, a vector of Tomcat's
+  Http11NioProtocols, Helidon's WebServer, :http-kit's ServerSocketChannel."
   [server]
   (lifecycle/native (life server)))
 
 (defn capabilities
-  "Returns what an engine, given by its keyword or as a running server, has of :websockets, :h2,
+  "Returns the set of what an engine, given by its keyword or as a server, has of :websockets, :h2,
   :tls, :client-certificates, :disconnect, :http-1.0 and :blocking-send. Everything else each engine
-  has."
+  has. Throws :thrum/invalid for a keyword that names no engine, or one that is not on the
+  classpath."
   [engine-or-server]
   (:capabilities (if (keyword? engine-or-server)
                    (engines/named engine-or-server)
                    (lifecycle/engine (life engine-or-server)))))
 
 (defn sse
-  "Returns a response of server-sent events: (f events) is called on the request's thread and sends
-  with send!; when it returns, the stream ends. The request leaves :max-concurrent for :max-streams,
-  and has no deadline any more. Options: :heartbeat-ms (15000; nil: none) after which silence a
-  comment is sent, :status, :headers."
+  "Returns a response map of server-sent events: (f events) is called on the request's thread and
+  sends with send!; when it returns, the stream ends. The request leaves :max-concurrent for
+  :max-streams, beyond which :on-overload answers, and has no deadline any more. Throws
+  :thrum/invalid unless f is a function. Options: :heartbeat-ms (15000; nil: none), every how many
+  ms a comment is sent; :status (200); :headers, beside those of the format."
   ([f] (sse {} f))
   ([options f]
    (core-options/function f)
@@ -240,8 +248,9 @@
 
 (defn send!
   "Sends to the events of sse: a string, or a map of :event, :data, :id, :retry; or to a websocket:
-  a CharSequence as text, bytes or a ByteBuffer as binary. Blocks until it is written. Throws
-  IOException when the client has gone."
+  a CharSequence as text, bytes or a ByteBuffer as binary. Blocks until it is written, and returns
+  nil. Throws IOException when the client has gone or the stream has ended, and :thrum/invalid for a
+  message of another kind, or a line break in :event, :id or :retry."
   [to message]
   (cond (instance? Events to) (events/send! to message)
         (instance? WebSocket to) (websocket/send! to message)
@@ -254,22 +263,26 @@
   (core-options/instance WebSocket "a websocket" x))
 
 (defn ping!
-  "Sends a websocket's ping, with bytes or without."
+  "Sends a websocket's ping, with bytes, a ByteBuffer or nothing. Blocks until it is written, and
+  returns nil. Throws IOException when the websocket is closed."
   ([ws] (ping! ws nil))
   ([ws data] (websocket/ping! (socket ws) data)))
 
 (defn pong!
-  "Sends a websocket's pong, with bytes or without. A ping is answered by itself where the listener
-  has no :on-ping."
+  "Sends a websocket's pong, as ping! does. A ping is answered by itself where the listener has no
+  :on-ping."
   ([ws] (pong! ws nil))
   ([ws data] (websocket/pong! (socket ws) data)))
 
 (defn close!
-  "Closes a websocket, with a code and a reason (RFC 6455, 7.4; 1000 when not given)."
+  "Closes a websocket, with a code, an integer, and a reason, a string (RFC 6455, 7.4; 1000 and none
+  when not given). Returns nil; does nothing when it is closed already. Throws IOException when the
+  closing frame cannot be sent. The listener's :on-close follows."
   ([ws] (close! ws 1000 ""))
   ([ws code reason] (websocket/close! (socket ws) code reason)))
 
 (defn open?
-  "Tells whether a websocket can still be sent to."
+  "True if a websocket can still be sent to: neither side has closed it, as far as is known. A
+  client that has gone without a close may be noticed only later."
   [ws]
   (websocket/open? (socket ws)))

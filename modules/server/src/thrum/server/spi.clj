@@ -4,7 +4,15 @@
 
   An engine is a map: :name, a keyword; :capabilities, a subset of thrum.server.spi/capabilities;
   :rows, the option rows that :engine-options may hold; :gaps, the cases of the contract that it
-  fails, and why; :start, a function of the checked options and of serve, which returns a Running.
+  fails, and why; :start, (start options serve), returns a Running.
+
+  Options are checked. An engine honours :host, :port, :ssl-port, :backlog, :max-connections,
+  :header-timeout-ms, :idle-timeout-ms and those of its :rows in :engine-options; with :tls also
+  what thrum.server.spi.tls/ssl-context takes, and :client-auth; with :h2 :h2? and :h2c?; with
+  :websockets :ws-max-message-bytes and :ws-idle-timeout-ms. A bound of its own for a request's head
+  follows :max-header-bytes, which the server checks too. Of what start throws, an exception of
+  :type :thrum/invalid is passed on; any other exception becomes the cause of :thrum/start-failed.
+
   The engine calls (serve wire) once for each request, on a fresh virtual thread that nothing else
   uses, and that inherits nothing; serve returns when the exchange is over. What the engine refuses
   by itself it answers without message, product, version or echoed input, and reports by refused!."
@@ -24,7 +32,9 @@
   (port [running] "Returns the port of the plain listener, -1 where there is none.")
   (ssl-port [running] "Returns the port of the listener of TLS, -1 where there is none.")
   (close-listeners! [running] "Takes no new connection; those that are open stay.")
-  (stop! [running] "Ends every connection. Returns when the engine's own threads have ended.")
+  (stop! [running]
+    "Ends every connection. Blocks until the engine's own threads have ended. Called once, after
+    close-listeners!, also where that threw.")
   (native [running] "Returns the engine's own server object."))
 
 ;; Protocols, not interfaces: the 17 calls of a request cost 30 ns more, of some 8 us (JDK 25).
@@ -34,8 +44,8 @@
 
   Headers are an Object[] of name, value, name, value ... Those of a response hold neither
   Content-Length (but see send!) nor Transfer-Encoding; their Connection: close is honoured. What
-  writes blocks until the engine's client could take the bytes, and throws IOException when the
-  client has gone."
+  writes blocks until the bytes are handed to the network (but see begin!), and throws IOException
+  when the client has gone."
   (^String method [wire] "Returns the method as sent, such as \"GET\".")
   (^String target [wire]
     "Returns the target as sent, on HTTP/2 :path; neither normalised nor decoded.")
@@ -88,12 +98,16 @@
   (send-binary! [socket message] "Sends a ByteBuffer.")
   (send-ping! [socket data] "Sends a ping with a ByteBuffer.")
   (send-pong! [socket data] "Sends a pong with a ByteBuffer.")
-  (close! [socket code reason] "Sends a closing frame.")
-  (disconnect! [socket] "Cuts the connection."))
+  (close! [socket code reason]
+    "Sends a closing frame: code an int (RFC 6455, 7.4), reason a String. Throws IOException where
+    the websocket is closed already. The listener's on-close follows.")
+  (disconnect! [socket]
+    "Cuts the connection without a closing frame, on any thread. The listener's on-close follows."))
 
 (defn refused!
   "Reports a request that the engine has answered by itself, with this status, to the server's
-  observer; options: as start got them; remote: the client's address, or nil."
+  observer as an :end; options: as start got them; remote: the client's address, or nil. Blocks as
+  long as the observer does. What the observer throws is counted, not thrown."
   [{:keys [on-refused]} status ^InetSocketAddress remote]
   (when on-refused
     (on-refused {:request {:remote-addr (some-> remote .getAddress .getHostAddress)}

@@ -1,5 +1,6 @@
 (ns thrum.server.http1.body
-  "A request's body, received while the handler reads it (RFC 9112, 6 and 7)."
+  "A request's body, chunked or of a Content-Length, received while the handler reads it (RFC 9112,
+  6 and 7)."
   (:require
    [thrum.server.http1.input :as input]
    [thrum.server.spi.http :as http])
@@ -48,7 +49,7 @@
 
 (defn- skip-trailers!
   "Reads trailers up to the empty line, and forgets them; all of them may have so many bytes. A line
-  that is none might be a request to another reader of these bytes."
+  that is not a valid trailer is rejected: another server could take it for a request."
   [in most]
   (loop [left (long most)]
     (let [trailer (line in (max 0 left))]

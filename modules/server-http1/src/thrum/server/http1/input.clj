@@ -1,5 +1,6 @@
 (ns thrum.server.http1.input
-  "The bytes that a client has sent: heads of requests, and single bytes and arrays of the rest."
+  "The raw bytes that a client has sent: heads of requests, and single bytes and arrays of the rest.
+  A request's body is thrum.server.http1.body's."
   (:require
    [thrum.server.http1.connection :as connection]
    [thrum.server.http1.head :as head]
@@ -64,8 +65,9 @@
   (.buffer in))
 
 (defn fill!
-  "Waits for more bytes, until then, of System/nanoTime, or nil: for as long as the connection lets
-  it. Returns whether there are any; false: the client sends no more."
+  "Waits for bytes. until: a System/nanoTime value, or nil for no limit but the connection's.
+  Returns whether there are any; false: the client sends no more. Throws IOException where the
+  connection is cut, as it is at that time."
   [^Input in until]
   (.fill in until))
 

@@ -6,7 +6,7 @@
   (lower-case name -> vector of values), :framing (:none, :length, :chunked or :close), :chunks,
   :body and :ended: :whole where the framing says so, :eof for a clean end of the connection,
   :reset, :silent when nothing came for the client's patience, :garbage with :found for what is not
-  HTTP. Only what :framing :close ends with :eof, or any other with :whole, is complete."
+  HTTP. Complete means :eof for :framing :close, and :whole for every other framing."
   (:refer-clojure :exclude [chunk get])
   (:require
    [clojure.string :as str])

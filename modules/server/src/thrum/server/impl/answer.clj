@@ -1,5 +1,6 @@
 (ns thrum.server.impl.answer
-  "Writes a response, while the exchange may still be answered."
+  "Three ways to send a response: head only, whole, written out. Each throws where another thread
+  has answered already. thrum.server.impl.respond chooses the way."
   {:no-doc true}
   (:require
    [thrum.server.impl.body :as body]

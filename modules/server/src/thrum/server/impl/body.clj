@@ -1,6 +1,6 @@
 (ns thrum.server.impl.body
-  "How a response's body becomes bytes: through Ring's StreamableResponseBody where Ring is there,
-  with the same meaning where it is not."
+  "How a response's body (a request's is thrum.server.impl.input) becomes bytes: through Ring's
+  StreamableResponseBody where Ring is there, with the same meaning where it is not."
   {:no-doc true}
   (:import
    (clojure.lang ISeq)

@@ -1,6 +1,7 @@
 (ns thrum.server.impl.ending
-  "Ends an exchange from another thread than its own: the deadline's, a drain's, that of a client
-  which has gone or is too slow."
+  "Ends an exchange from another thread than its own: at its deadline, in a drain, for a client that
+  has gone or is too slow. The client gets 503, or its connection is cut: thrum.server.impl.stage
+  decides."
   {:no-doc true}
   (:require
    [thrum.core :as t]
@@ -63,7 +64,7 @@
 
 (defn end!
   "Ends the exchange for this reason, one of thrum.server.impl.stage/ends, if it has not ended: 503
-  where nothing has been sent, otherwise the connection is cut. The handler is interrupted, once.
+  or a cut, as the table thrum.server.impl.stage/end has it. The handler is interrupted, once.
   Nothing for a websocket."
   [x reason]
   (run! #(perform! x reason %) (exchange/step! x reason)))

@@ -1,5 +1,6 @@
 (ns thrum.server.impl.failure
-  "What becomes of an exchange whose handler, body or fork throws."
+  "Answers on the exchange's own thread when its handler, body or fork has thrown: with the error
+  handler's response, an error page, or a cut."
   {:no-doc true}
   (:require
    [thrum.server.impl.access-log :as access-log]

@@ -2,9 +2,9 @@
   "What trusted proxies say of a request: who the client is, and what it asked for (RFC 7239, or
   X-Forwarded-*).
 
-  Each proxy writes down whom it was asked by, behind what stands there already, which anybody may
-  have made up. So the hops are read from the last one on, as long as who wrote it is trusted: the
-  first that is not is the client."
+  Each proxy appends its client's address. Everything before it may be forged. So the hops are read
+  from the last one back, as long as the peer that wrote them is trusted. The first address that is
+  not a trusted peer's is the client's."
   {:no-doc true}
   (:require
    [clojure.string :as str]

@@ -1,6 +1,6 @@
 (ns thrum.server.impl.input
-  "A request's body as its handler reads it: no longer than allowed, and known to the exchange while
-  a read blocks."
+  "A request's body, the :body stream that its handler reads: no longer than allowed, and known to
+  the exchange while a read blocks. Raw bytes are the engine's."
   {:no-doc true}
   (:import
    (java.io IOException InputStream)

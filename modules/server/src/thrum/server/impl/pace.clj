@@ -1,9 +1,9 @@
 (ns thrum.server.impl.pace
   "The least rate at which a client sends a request's body, and takes a response.
 
-  Each way of an exchange has an allowance of time. Waiting for the client spends it; each byte adds
-  what a byte may take. A client that still keeps somebody waiting when nothing is left is too slow.
-  Somebody looks from time to time: no byte has a timer."
+  Each direction (request body, response) has a time budget. Waiting for the client spends it; each
+  byte adds the time that a byte may take. A client that is still waited for when nothing is left is
+  too slow. One thread looks at all from time to time: no byte has a timer."
   {:no-doc true}
   (:require
    [thrum.server.spi :as engine])
@@ -13,7 +13,7 @@
 
 (set! *warn-on-reflection* true)
 
-;; One way
+;; One direction
 
 (definterface ILane
   (^Object enter [^long now])           ; the client is waited for

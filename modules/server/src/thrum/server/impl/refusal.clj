@@ -1,5 +1,6 @@
 (ns thrum.server.impl.refusal
-  "How a request is refused before any handler sees it."
+  "The exception for a malformed request: thrown before any handler is called, and answered with its
+  status, 400 and the like."
   {:no-doc true})
 
 (set! *warn-on-reflection* true)

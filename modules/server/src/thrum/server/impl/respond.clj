@@ -1,5 +1,6 @@
 (ns thrum.server.impl.respond
-  "Which way a handler's response goes to the client."
+  "Chooses how a handler's response is sent: whole, head only, written out, as an event stream or as
+  a websocket. thrum.server.impl.answer and thrum.server.impl.stream send it."
   {:no-doc true}
   (:require
    [thrum.server.impl.answer :as answer]

@@ -1,6 +1,6 @@
 (ns thrum.server.impl.response
-  "From a handler's response map to what goes on the wire: checked, and without what a handler must
-  not say about framing."
+  "Makes a Head, status and headers for the wire, of a handler's response map: checked, and without
+  what a handler must not say about framing. Sends nothing."
   {:no-doc true}
   (:require
    [clojure.string :as str]

@@ -13,9 +13,10 @@
   its body threw; :leave; and each of the ends.
 
   Effects: :refuse, the event comes too late; :answer, 503 is sent instead of the handler's
-  response, or the error handler's after :fail; :cut, the connection ends; :cancel, the request's
-  scope is cancelled; :log; :count and :observe, the end is counted and observed; :overdue and
-  :not-overdue, the thread goes on after its client has been answered, or no longer does."
+  response, but after :fail it means the error handler's response; :cut, the connection ends;
+  :cancel, the request's scope is cancelled; :log; :count and :observe, the end is counted and
+  observed; :overdue, the client was answered or cut and the thread still runs; :not-overdue, that
+  thread has ended."
   {:no-doc true})
 
 (set! *warn-on-reflection* true)
@@ -93,7 +94,14 @@
     [:overdue :count effect :cancel :observe]))
 
 ;; The observer may block, and comes last.
-(defn- end [stage reason]
+(defn- end
+  "Returns [stage effects] where another thread ends the exchange for one of ends: the table of 503
+  and cut. Before the response has begun (:open) a deadline or a shutdown is answered with 503; a
+  client that has gone or is too slow is cut. Where a read of the body blocks, or the response has
+  begun, each of the ends cuts. A deadline does nothing to a stream of events, or after the last
+  byte, where the other ends only cancel the handler. A websocket and an exchange that has ended
+  stay as they are."
+  [stage reason]
   (case stage
     :open [reason (ending (unanswered reason) reason)]
     (:reading :committed) [reason (ending :cut reason)]

@@ -1,6 +1,5 @@
 (ns thrum.server.engine.jetty.quiet
-  "Loads SLF4J, which Jetty logs to, without its remark that it found nobody who would write that
-  down: nothing is wrong with it. To be loaded before Jetty's classes are.")
+  "Loads SLF4J, which Jetty logs to, and suppresses its 'no provider' warning. Load before Jetty.")
 
 (set! *warn-on-reflection* true)
 

@@ -2,9 +2,14 @@
   "Which thread serves a request, and what its connection's does meanwhile.
 
   Tomcat reads a connection on a fresh virtual thread whenever something has arrived, and the
-  exchange runs there; what the same thread reads after it, what becomes a websocket and a stream of
-  HTTP/2 get a thread of their own. The connection's thread waits until the exchange is over, and
-  Tomcat's objects of the request are free for the next one."
+  exchange runs there. It gets a thread of its own in three cases:
+
+  - the connection's thread has handled a request already
+  - the request asks for an upgrade, such as to a websocket
+  - the request is a stream of HTTP/2
+
+  The connection's thread waits until the exchange is over, and Tomcat's objects of the request are
+  free for the next one."
   (:require
    [thrum.server.engine.tomcat.request :as request]
    [thrum.server.engine.tomcat.response :as response]
