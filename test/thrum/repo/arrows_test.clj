@@ -1,5 +1,5 @@
 (ns thrum.repo.arrows-test
-  "The picture of the design's first chapter as data, checked against every ns form."
+  "The picture of promises §1 as data, checked against every ns form."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]

@@ -1,7 +1,7 @@
 (ns thrum.lab.check
   "Asks of a result what must be so on any machine: nothing lost, nothing faster than arithmetic
   allows, the order of the contenders as published. What only one experiment can say is its
-  :complaints. A bound stands where a broken thing is told from a busy machine. Pure."
+  :complaints. Bounds are loose enough that a busy machine passes and a defect does not. Pure."
   (:require
    [thrum.lab.experiments :as experiments]
    [thrum.lab.report.headlines :as headlines]

@@ -1,6 +1,6 @@
 (ns thrum.lab.columns
-  "The columns that tables of several experiments have. Each shows a figure of a row of a result;
-  one that says nothing of any row is left out. :on-page is the heading on a page where that
+  "The columns that tables of several experiments have. Each shows a figure of a row of a result; a
+  column that is empty for every row is omitted. :on-page is the heading on a page where that
   differs. Pure."
   (:require
    [clojure.string :as str]
