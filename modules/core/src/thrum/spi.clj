@@ -58,6 +58,11 @@
   [t]
   (error/casualty? t))
 
+(defn uncaught!
+  "Hands the throwable to the uncaught exception handler of the calling thread. Never throws."
+  [t]
+  (jdk/uncaught! t))
+
 ;; Threads
 
 (defn unique-name
@@ -138,16 +143,19 @@
 
 (defn call-in-scope
   "Calls f with a new scope on the calling thread, and returns its value when every fork has ended:
-  as with-scope, with other options. :name - of its threads, required; :deadline - or nil;
-  :on-deadline - a function of no arguments that is called at the deadline, in place of a cancel of
-  the scope. Throws as with-scope does; CancellationException, without a call of f, where the
-  calling thread's work is cancelled; :thrum/timeout, also without a call, where the deadline has
-  passed already."
+  as with-scope, with other options, which are not checked. :name - of its threads, required;
+  :deadline - or nil; :on-deadline - a function of no arguments that is called at the deadline, in
+  place of a cancel of the scope, unless a scope around it has an earlier one; :wrap - or nil, see
+  thrum.core/*wrap*, which is not read. Throws as with-scope does; CancellationException, without a
+  call of f, where the calling thread's work is cancelled; :thrum/timeout, also without a call of f
+  or :on-deadline, where the deadline has passed already."
   [options f]
   (scope/call options f))
 
 (defn lift-deadline!
-  "Takes the scope's deadline away, for what begins in the scope from now on."
+  "Takes the scope's deadline away for what begins in the scope from now on, which inherits none.
+  What happens at the deadline still happens: :on-deadline is called, or the scope is cancelled; so
+  is a scope around it."
   [scope]
   (scope/lift-deadline! scope))
 
@@ -158,19 +166,20 @@
 
 (defn attach!
   "Makes something that is not a task a child of the calling thread's scope: the end or a cancel of
-  the scope calls (cancel!), once or more and on any thread, and waits for detach!. Returns the
-  attachment, or nil where there is no scope. Throws :thrum/closed."
+  the scope calls (cancel!), once or more and on any thread. The end, not the cancel, waits for
+  detach!. What (cancel!) throws goes to the uncaught exception handler of the thread that called
+  it. Returns the attachment, or nil where there is no scope. Throws :thrum/closed."
   [cancel!]
   (some-> (place/current-group) (group/attach! cancel!)))
 
 (defn detach!
-  "Ends an attachment, on any thread. To be called exactly once, when the child has ended: the end
-  of the scope waits for it."
-  [^Attachment attachment]
-  (group/detach! attachment))
+  "Ends an attachment, on any thread. To be called when the child has ended: the end of the scope
+  waits for it. nil, or an attachment that has ended, has no effect."
+  [attachment]
+  (some-> attachment group/detach!))
 
 (defn scope-ended?
-  "True if the attachment's scope, or one around it, has ended."
+  "True if the attachment's scope has ended, or one around it and inside of the nearest shield."
   [^Attachment attachment]
   (some? (group/end-reason (.-group attachment))))
 

@@ -28,24 +28,18 @@
 ;; The rule for errors: a function of the throwable. Its value is an output in the item's place,
 ;; unless it is nil.
 
-(defn uncaught!
-  "Hands the throwable to the uncaught exception handler of the calling thread. Returns nil."
-  [t]
-  (let [thread (Thread/currentThread)]
-    (.uncaughtException (.getUncaughtExceptionHandler thread) thread t)))
-
 (defn rule
   "Returns the rule of this name, or for this function. If the function throws, that goes to the
   uncaught exception handler and the item is dropped."
   [on-error]
   (case on-error
-    :report uncaught!
+    :report spi/uncaught!
     :skip (constantly nil)
     :close (fn [t] (throw t))
     (fn [t]
       (try
         (on-error t)
-        (catch Throwable other (uncaught! other))))))
+        (catch Throwable other (spi/uncaught! other))))))
 
 (defn- answer!
   "Applies the rule to t. A casualty of the pipeline's cancel is rethrown."

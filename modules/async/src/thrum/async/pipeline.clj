@@ -153,7 +153,7 @@
   (handler/unwatch-close! (.-to pipeline) pipeline)
   (let [not-closed (close-output! pipeline)]
     (deliver! (.-done pipeline) (report pipeline (or t not-closed))))
-  (some-> (attachment pipeline) spi/detach!)
+  (spi/detach! (attachment pipeline))
   (handler/sweep! (.-from pipeline)))
 
 (defn- wind-up!

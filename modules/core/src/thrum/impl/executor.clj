@@ -6,6 +6,7 @@
    [thrum.impl.context :as context]
    [thrum.impl.error :as error]
    [thrum.impl.group :as group]
+   [thrum.impl.jdk :as jdk]
    [thrum.impl.task :as task])
   (:import
    (clojure.lang ExceptionInfo)
@@ -32,15 +33,11 @@
 (defn- crew [id]
   (Crew. (group/group id nil) (AtomicLong.) (task/latch id) (fn [_])))
 
-(defn- uncaught! [t]
-  (let [thread (Thread/currentThread)]
-    (.uncaughtException (.getUncaughtExceptionHandler thread) thread t)))
-
 (defn- without-futures
   "Returns the same crew for work that nobody holds a future of: its failures go to the thread's
   uncaught exception handler."
   [^Crew crew]
-  (Crew. (.-group crew) (.-started crew) (.-terminated crew) uncaught!))
+  (Crew. (.-group crew) (.-started crew) (.-terminated crew) jdk/uncaught!))
 
 (defn- close! [^Crew crew end!]
   (end! (.-group crew) :shutdown)

@@ -32,7 +32,7 @@
   (^boolean enterParent [])
   (countEnd [])
   (leaveParent [])
-  (^Object remove [child])
+  (^boolean remove [child])
   (^Object close [reason])
   (^boolean closeIfIdle [reason])
   (^Object closeAll [reason])
@@ -48,13 +48,17 @@
   (.add children child))
 
 (defn- take-out!
-  "Takes a child out in constant time: the last child moves to its slot."
+  "Takes a child out in constant time: the last child moves to its slot. Returns false for a child
+  that is out."
   [^ArrayList children ^Child child]
-  (let [slot (.slot child)
-        ^Child last-child (.removeLast children)]
-    (when-not (identical? child last-child)
-      (.set children slot last-child)
-      (.setSlot last-child slot))))
+  (let [slot (.slot child), held (<= 0 slot)]
+    (when held
+      (let [^Child last-child (.removeLast children)]
+        (when-not (identical? child last-child)
+          (.set children slot last-child)
+          (.setSlot last-child slot))
+        (.setSlot child -1)))
+    held))
 
 (defn- signal! [^AtomicReference waiter]
   (when-some [thread (.get waiter)]
@@ -285,10 +289,9 @@
         (throw t)))))
 
 (defn remove-child!
-  "Takes a child out that has ended."
+  "Takes a child out that has ended, unless it is out."
   [^Group group child]
-  (.remove group child)
-  (child-ended! group))
+  (when (.remove group child) (child-ended! group)))
 
 (defn forget-child!
   "Takes a child out whose end has been counted."
@@ -317,16 +320,18 @@
   Child
   (slot [_] slot)
   (setSlot [_ i] (set! slot i) nil)
-  (cancelFor [_ _] (cancel!)))
+  (cancelFor [_ _]
+    (try (cancel!) (catch Throwable t (jdk/uncaught! t)))))
 
 (defn attach!
-  "Adds a child that (cancel!) cancels. Returns it, for detach!. Throws :thrum/closed."
+  "Adds a child that (cancel!) cancels; what that throws goes to the uncaught exception handler.
+  Returns the child, for detach!. Throws :thrum/closed."
   ^Attachment [group cancel!]
   (doto (Attachment. group cancel! -1)
     (->> (add-child! group))))
 
 (defn detach!
-  "Takes an attachment out."
+  "Takes an attachment out, unless it is out."
   [^Attachment attachment]
   (remove-child! (.-group attachment) attachment))
 

@@ -39,6 +39,15 @@
   ^Thread [^String name ^Runnable body]
   (-> (Thread/ofPlatform) (.daemon true) (.name name) (.unstarted body)))
 
+(defn uncaught!
+  "Hands the throwable to the uncaught exception handler of the calling thread. What that throws is
+  dropped, as at a thread's end. Returns nil."
+  [t]
+  (let [thread (Thread/currentThread)]
+    (try
+      (.uncaughtException (.getUncaughtExceptionHandler thread) thread t)
+      (catch Throwable _))))
+
 ;; Scoped values (JEP 506), a preview API before JDK 25. The code calls only methods that have had
 ;; the same shape since 21, which has the class as well: so it compiles without reflection on
 ;; every JDK.

@@ -1,0 +1,66 @@
+(ns thrum.spi-test
+  "The spi: attachments, and tasks that nobody is called for."
+  (:require
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.core :as t]
+   [thrum.spi :as spi]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- attach!
+  "Attaches something that ends at its cancel, and is then among cancelled."
+  [k cancelled]
+  (let [attachment (promise)]
+    (deliver attachment
+             (spi/attach! #(do (swap! cancelled conj k) (spi/detach! @attachment))))))
+
+(deftest an-attachment-that-is-detached-twice-takes-no-other-child-out
+  (let [cancelled (atom #{})]
+    (t/with-scope [_]
+      (let [attachment @(attach! :twice cancelled)]
+        (attach! :first cancelled)
+        (attach! :second cancelled)
+        (spi/detach! attachment)
+        (spi/detach! attachment)))
+    (is (= #{:first :second} @cancelled))))
+
+(deftest what-is-attached-to-no-scope-can-be-detached
+  (let [attachment (spi/attach! (fn []))]
+    (is (nil? attachment))
+    (is (nil? (spi/detach! attachment)))))
+
+(deftest a-cancel-that-throws-keeps-no-other-child-running
+  (let [e (ex-info "x" {}), uncaught (promise), fork (promise)
+        canceller (fn [scope]
+                    (doto (Thread. #(t/cancel! scope))
+                      (.setUncaughtExceptionHandler
+                        (reify
+                          Thread$UncaughtExceptionHandler
+                          (uncaughtException [_ _ t] (deliver uncaught t))))))]
+    (is (= :interrupted
+           (t/with-scope [s]
+             (let [attachment (spi/attach! #(throw e))]
+               (deliver fork (t/fork s (Thread/sleep 5000)))
+               (.start ^Thread (canceller s))
+               (try
+                 (Thread/sleep 5000)
+                 (catch InterruptedException _ :interrupted)
+                 (finally (spi/detach! attachment)))))))
+    (is (t/cancelled? @fork))
+    (is (identical? e (deref uncaught 0 :nothing)))))
+
+(deftest a-task-without-an-end-callback-ends
+  (let [uncaught (atom []), before (Thread/getDefaultUncaughtExceptionHandler)]
+    (Thread/setDefaultUncaughtExceptionHandler
+      (reify Thread$UncaughtExceptionHandler (uncaughtException [_ _ t] (swap! uncaught conj t))))
+    (try
+      (is (= 1 @(spi/start! {:name "started"} (fn [] 1))))
+      (is (= 2 (t/with-scope [_] @(spi/start-in-scope! {:name "started"} (fn [] 2)))))
+      (is (= 3 (t/with-scope [s] @(spi/fork! s {:name "started"} (fn [] 3)))))
+      (is (gate/eventually 1000 #(empty? (leak/threads))))
+      (is (= [] @uncaught))
+      (finally (Thread/setDefaultUncaughtExceptionHandler before)))))
