@@ -186,32 +186,34 @@
 ;; Tasks
 
 (defn- with-outcome [on-end]
-  #(on-end (task/outcome-data %)))
+  (when on-end #(on-end (task/outcome-data %))))
 
 (defn start!
   "Starts f on a fresh virtual thread, as thrum.core/future does, and returns the task. :name - the
-  thread's, required; :wrap - see thrum.core/*wrap*; :on-end - required, called with the outcome,
-  {:value v}, {:error throwable} or {:cancelled reason}, on the task's thread and as the last thing
-  there. Throws :thrum/invalid for a wrap that is, or returns, no function."
+  thread's, required; :wrap - or nil, see thrum.core/*wrap*, which is not read; :on-end - or nil,
+  called with the outcome, {:value v}, {:error throwable} or {:cancelled reason}, on the task's
+  thread and as the last thing there. Throws :thrum/invalid for a wrap that is, or returns, no
+  function."
   [{:keys [name wrap on-end]} f]
   (task/future! (context/capture wrap nil) name (with-outcome on-end) f))
 
 (defn start-in-scope!
   "As start!, without :wrap, for a task that belongs to the calling thread's scope, if there is one.
-  A failure cancels nothing. :name - of its threads, followed by a number. Throws :thrum/closed
-  where that scope has ended or is cancelled."
-  [{:keys [name on-end]} f]
-  (group/start-alone! (task/unique-name name) (with-outcome on-end) f))
+  A failure cancels nothing. :name - of its threads, followed by a number; :on-failed - or nil,
+  called before :on-end with what f threw, unless a cancel caused it: also where a cancel came first
+  and is the outcome. Throws :thrum/closed where that scope has ended or is cancelled."
+  [{:keys [name on-failed on-end]} f]
+  (group/start-alone! (task/unique-name name)
+                      {:on-failed on-failed, :on-end (with-outcome on-end)}
+                      f))
 
 (defn fork!
-  "Starts f as a task of the scope, as thrum.core/fork-call does, and returns the task. :name,
-  :daemon? - its options; :on-end - as for start!, but not required; called also where the task was
-  cancelled before f began. Throws :thrum/invalid for what is no scope, and on a thread that does
-  not work for the scope; :thrum/closed where it has ended or is cancelled."
-  [scope {:keys [on-end] :as options} f]
-  (scope/fork! (scope/checked scope)
-    (cond-> options on-end (assoc :on-end (with-outcome on-end)))
-    f))
+  "Starts f as a task of the scope, as thrum.core/fork-call does, but checks neither f nor the
+  options, and returns the task. :name, :daemon? - its options; :on-end - as for start!, called also
+  where the task was cancelled before f began. Throws :thrum/invalid for what is no scope, and on a
+  thread that does not work for the scope; :thrum/closed where it has ended or is cancelled."
+  [scope options f]
+  (scope/fork! (scope/checked scope) (update options :on-end with-outcome) f))
 
 (defn wrapped
   "Returns the thunk that wrap (nil: none) makes of the thunk. Throws :thrum/invalid unless both

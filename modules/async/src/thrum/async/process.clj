@@ -43,6 +43,9 @@
 
 (defn in-current-scope
   "Starts f on a virtual thread that belongs to the calling thread's scope, if there is one. When f
-  has ended, puts its throwable, if there is one, into the channel and closes it."
+  has ended, puts what it threw, unless a cancel caused it, into the channel and closes it."
   [name channel f]
-  (spi/start-in-scope! {:name name, :on-end #(deliver! channel (dissoc % :value))} f))
+  (spi/start-in-scope! {:name name
+                        :on-failed #(async/put! channel %)
+                        :on-end (fn [_] (async/close! channel))}
+                       f))

@@ -168,6 +168,24 @@
                ch))]
     (is (impl/closed? ch))))
 
+(deftest a-failure-that-comes-during-a-cancel-goes-into-the-channel
+  (let [e (ex-info "x" {}), running (promise), interrupted (promise), gate (promise)
+        channel (promise)
+        slow #(try (deliver running true)
+                   (Thread/sleep 60000)
+                   (catch InterruptedException _
+                     (deliver interrupted true)
+                     (deref gate 5000 :late)))
+        f #(if % (slow) (do (deref running 5000 :late) (throw e)))]
+    (is (thrown? CancellationException
+          (t/with-scope [s]
+            (deliver channel (a/pmap->chan 2 f [false true]))
+            (is (true? (deref interrupted 5000 :late)) "the failure waits for its sibling")
+            (t/cancel! s)
+            (deliver gate true)
+            (t/checkpoint))))
+    (is (= [e] (all @channel)))))
+
 (deftest a-task-goes-into-a-channel
   (let [e (ex-info "x" {})]
     (is (= [[1] [] [e]]

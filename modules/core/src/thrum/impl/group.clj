@@ -335,20 +335,22 @@
   [^Attachment attachment]
   (remove-child! (.-group attachment) attachment))
 
-(deftype Remover [^Group group on-end]
+(deftype Remover [^Group group on-failed on-end]
   completion/CompletionHandler
-  (failed [_ _ _])
+  (failed [_ _ t]
+    (when on-failed (on-failed t)))
   (ended [_ task]
     (try
-      (on-end task)
+      (when on-end (on-end task))
       (finally (remove-child! group task)))))
 
 (defn start-alone!
   "Starts f as the only task of a group of that name, below the calling thread's. Its failure
-  cancels nothing. Returns the task."
-  [name on-end f]
+  cancels nothing. Returns the task. :on-failed - called with what f threw, also where a cancel
+  came first; :on-end - called with the task when it has ended."
+  [name {:keys [on-failed on-end]} f]
   (let [group (group name (place/current-group))]
-    (start! group (task/task (context/capture nil group) (Remover. group on-end) 0 f))))
+    (start! group (task/task (context/capture nil group) (Remover. group on-failed on-end) 0 f))))
 
 ;; Its end
 
