@@ -24,6 +24,7 @@
 (definterface IInput
   (^java.nio.ByteBuffer buffer [])  ; what has been received and not been taken
   (^boolean fill [until])           ; see fill!
+  (^boolean settle [until])         ; see settle!
   (^Object watch [gone]))
 
 ;; ahead: a CompletableFuture of the fill that another thread does, or nil.
@@ -32,11 +33,13 @@
   IInput
   (buffer [_] buffer)
   (fill [_ until]
+    (set! buffer (roomy buffer))
+    (connection/receive! connection buffer until))
+  (settle [_ until]
     (if-some [filled ahead]
       (do (set! ahead nil)
-          (connection/receiving connection until #(flow/await! filled)))
-      (do (set! buffer (roomy buffer))
-          (connection/receive! connection buffer until))))
+          (boolean (connection/receiving connection until #(flow/await! filled))))
+      true))
   (watch [_ gone]
     (when-not (or ahead (.hasRemaining buffer))
       (let [buffer (set! buffer (roomy buffer))]
@@ -52,10 +55,17 @@
   (Input. connection (.limit (ByteBuffer/allocate 8192) 0) nil))
 
 (defn watch!
-  "Calls gone, on another thread, when the client goes before it has sent anything more. Until the
-  next head nothing may be read. Does nothing where bytes have come already."
+  "Calls gone, on another thread, when the client goes before it has sent anything more. Before the
+  next settle! nothing may be read. Does nothing where bytes have come already."
   [^Input in gone]
   (.watch in gone))
+
+(defn settle!
+  "Ends what watch! began: waits for the bytes that it reads, until then at the latest, of
+  System/nanoTime. Returns false where the client sends no more. Does nothing where nothing is
+  watched."
+  [^Input in until]
+  (.settle in until))
 
 ;; Bytes
 
@@ -154,7 +164,8 @@
   (let [connection (.-connection in)
         option #(connection/option connection %)]
     (try
-      (when (await-first! in (connection/in-ms (option :idle-timeout-ms)))
-        (receive-head! in (option :max-header-bytes)
-                       (connection/in-ms (option :header-timeout-ms))))
+      (let [until (connection/in-ms (option :idle-timeout-ms))]
+        (when (and (settle! in until) (await-first! in until))
+          (receive-head! in (option :max-header-bytes)
+                         (connection/in-ms (option :header-timeout-ms)))))
       (catch IOException _ nil))))

@@ -4,9 +4,11 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.server.http1.input :as input]
-   [thrum.server.http1.sockets :as sockets])
+   [thrum.server.http1.sockets :as sockets]
+   [thrum.test-kit.gate :as gate])
   (:import
    (java.net Socket)
+   (java.nio ByteBuffer)
    (thrum.server.http1.head Head)))
 
 (set! *warn-on-reflection* true)
@@ -60,3 +62,32 @@
         (.close client)
         (is (= :gone (deref gone 5000 :late)))
         (is (nil? (input/head! in)))))))
+
+(defn- send-watched!
+  "Watches the client, which sends the text; returns when the bytes are there."
+  [in ^Socket client ^String text]
+  (input/watch! in (constantly nil))
+  (.write (.getOutputStream client) (.getBytes text))
+  (is (gate/eventually 5000 #(.hasRemaining ^ByteBuffer (input/received in)))))
+
+(deftest what-comes-behind-a-watched-head-is-received
+  (sockets/call-with-client
+    nil
+    (fn [c ^Socket client]
+      (let [in (input/input c), body (byte-array 4)]
+        (send-watched! in client (get-of "/1"))
+        (is (= "/1" (target (input/head! in))))
+        (sockets/send-and-finish! client "body")
+        (is (= 4 (input/take! in body 0 4)))
+        (is (= "body" (String. body)))))))
+
+(deftest a-client-is-watched-behind-a-watched-head
+  (sockets/call-with-client
+    nil
+    (fn [c ^Socket client]
+      (let [in (input/input c), gone (promise)]
+        (send-watched! in client (get-of "/1"))
+        (is (= "/1" (target (input/head! in))))
+        (input/watch! in #(deliver gone :gone))
+        (.close client)
+        (is (= :gone (deref gone 5000 :late)))))))

@@ -49,6 +49,24 @@
     (dotimes [_ 3] (expect-status 200 (wire/response client)))
     (expect-status 200 (wire/ask! client (wire/get "/fourth")))))
 
+(defcase bodies-behind-watched-requests-arrive "4.6"
+  "So is a request whose head came while the one before was watched, and whose body comes later."
+  {:needs #{:disconnect}, :refuses asked}
+  [env]
+  (let [gates (atom ())
+        handler (scene/routes
+                  {"/wait" (fn [r] (deref (first @gates) 8000 nil) (scene/ok r))
+                   "/second" (fn [r] {:status 200, :headers {}, :body (slurp (:body r))})})
+        client (scene/client env (scene/serve env handler asked))]
+    (dotimes [_ 20]
+      (let [gate (first (swap! gates conj (scene/gate env)))]
+        (wire/send! client (wire/get "/wait"))
+        (wire/send! client (wire/head-of "POST" "/second" "Content-Length: 4"))
+        (deliver gate :open)
+        (expect-status 200 (wire/response client))
+        (wire/send! client "body")
+        (expect= "body" (:body (expect-status 200 (wire/response client))))))))
+
 (defcase disconnects-are-told "4.6"
   "A disconnect is counted, and the observer is told of it."
   {:needs #{:disconnect}, :refuses asked, :uses #{:status}}

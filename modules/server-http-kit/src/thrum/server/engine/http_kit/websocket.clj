@@ -101,14 +101,17 @@
 ;; The client's frames
 
 (defn- next-event
-  "Returns the next frame, [:lost] where the client has gone, or [:idle] where it is silent."
-  [in decode]
+  "Returns the next frame, [:lost] where the client has gone, or [:idle] where it is silent. Where
+  the request was watched, the first wait cuts a silent client."
+  [connection in decode]
   (try
-    (loop []
-      (cond
-        (.hasRemaining (input/received in)) (or (decode (input/received in)) (recur))
-        (input/fill! in nil) (recur)
-        :else [:lost]))
+    (if (input/settle! in (connection/in-ms (connection/option connection :ws-idle-timeout-ms)))
+      (loop []
+        (cond
+          (.hasRemaining (input/received in)) (or (decode (input/received in)) (recur))
+          (input/fill! in nil) (recur)
+          :else [:lost]))
+      [:lost])
     (catch SocketTimeoutException _ [:idle])
     (catch IOException _ [:lost])))
 
@@ -154,7 +157,7 @@
   (let [socket (WebSocket. connection (ReentrantLock.) false false)
         attend (fn []
                  (engine/on-open listener socket)
-                 (while (report! parts socket (next-event input decode))))]
+                 (while (report! parts socket (next-event connection input decode))))]
     (connection/write! connection
                        (response/head 101 headers (http/websocket-headers key protocol)))
     (connection/limit-silence! connection (connection/option connection :ws-idle-timeout-ms))

@@ -58,10 +58,12 @@
               socket (Socket. (InetAddress/getLoopbackAddress) (.getLocalPort listener))
               accepted (.accept listener)]
     (let [c (connection/connection accepted accepted options)
+          in (input/input c)
           ended (promise)
           events (atom [])
           client (wire/client socket)]
-      (websocket/open! decode {:connection c, :input (input/input c), :key "k"
+      (when (:watched? options) (input/watch! in (constantly nil)))
+      (websocket/open! decode {:connection c, :input in, :key "k"
                                :headers (object-array 0), :listener (Trail. events)
                                :end #(deliver ended true)})
       (is (= 101 (:status (wire/head client))))
@@ -94,3 +96,8 @@
 (deftest a-client-that-goes-is-reported-as-1006
   (is (= [[:open true] [:close 1006 "" false]]
          (first (converse options "" wire/close!)))))
+
+(deftest a-websocket-of-a-watched-request-gets-its-messages
+  (is (= [[[:open true] [:text "text"] [:binary 2] [:close 1005 "" false]]
+          (vec (bytes-of 0x81 5 \t \e \x \t \! 0x82 2 1 2 0x88 0))]
+         (converse (assoc options :watched? true) "tbe" (reads (+ 7 4 2))))))
