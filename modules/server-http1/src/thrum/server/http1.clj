@@ -9,7 +9,8 @@
    [thrum.server.http1.connection :as connection]
    [thrum.server.http1.requests :as requests]
    [thrum.server.http1.tls :as tls]
-   [thrum.server.spi.watchdog :as watchdog])
+   [thrum.server.spi.watchdog :as watchdog]
+   [thrum.spi :as spi])
   (:import
    (java.io IOException)
    (java.net Socket)
@@ -23,10 +24,15 @@
 ;; open: the connections. room: how many more there may be. closed: whether no more are taken.
 (deftype Connections [options ^Set open ^Semaphore room ^AtomicBoolean closed])
 
+(defn- places
+  "Returns how many connections there may be."
+  ^long [{:keys [max-connections]}]
+  (min (long max-connections) Integer/MAX_VALUE))
+
 (defn connections
   "Returns the connections of a server with these options: none yet."
-  ^Connections [{:keys [max-connections] :as options}]
-  (Connections. options (ConcurrentHashMap/newKeySet) (Semaphore. (int max-connections))
+  ^Connections [options]
+  (Connections. options (ConcurrentHashMap/newKeySet) (Semaphore. (int (places options)))
                 (AtomicBoolean.)))
 
 (defn close!
@@ -47,17 +53,25 @@
   [options]
   (tls/securing options))
 
+(defn- admit!
+  "Gives the connection a place, and expects its first request; blocks while there is no place."
+  [^Connections all c]
+  (.acquire ^Semaphore (.-room all))
+  (try
+    (connection/expect! c (spi/deadline-in (:header-timeout-ms (.-options all))))
+    (.add ^Set (.-open all) c)
+    (catch Throwable t
+      (.release ^Semaphore (.-room all))
+      (throw t))))
+
 (defn accept!
   "Returns the connection of a socket that was just accepted; securing: as above, or nil. Blocks
   while there are :max-connections. Throws IOException behind close!, and where the socket is no
   good; the caller closes it then."
   ^Connection [^Connections all ^Socket socket securing]
-  (let [{:keys [header-timeout-ms] :as options} (.-options all)
-        c (connection/connection socket (if securing (securing socket) socket) options)]
+  (let [c (connection/connection socket (if securing (securing socket) socket) (.-options all))]
     (.setTcpNoDelay socket true)
-    (.acquire ^Semaphore (.-room all))
-    (connection/expect! c (connection/in-ms header-timeout-ms))
-    (.add ^Set (.-open all) c)
+    (admit! all c)
     (when (.get ^AtomicBoolean (.-closed all))
       (end! all c)
       (throw (IOException. "The server takes no more connections")))
@@ -94,7 +108,7 @@
   "Cuts all connections behind close!, and returns when they have ended."
   [^Connections all]
   (let [^Semaphore room (.-room all)
-        places (int (:max-connections (.-options all)))]
+        places (int (places (.-options all)))]
     (while (not (.tryAcquire room places 20 TimeUnit/MILLISECONDS))
       (run! connection/cut! (.-open all)))
     (.release room places)))

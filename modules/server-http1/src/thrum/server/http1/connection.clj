@@ -1,10 +1,11 @@
 (ns thrum.server.http1.connection
   "One client's socket: how long the client may keep us waiting, and the ways to end it."
+  (:require
+   [thrum.spi :as spi])
   (:import
    (java.io IOException)
    (java.net InetSocketAddress Socket SocketException)
    (java.nio ByteBuffer)
-   (java.util.concurrent TimeUnit)
    (java.util.concurrent.atomic AtomicBoolean AtomicLong)
    (javax.net.ssl SSLSocket)))
 
@@ -17,11 +18,6 @@
 ;; or taken something, of System/nanoTime.
 (deftype Connection [^Socket raw ^Socket socket remote local options
                      ^AtomicLong receive-by ^AtomicLong send-by ^AtomicBoolean cut])
-
-(defn in-ms
-  "Returns System/nanoTime in so many ms."
-  ^long [ms]
-  (+ (System/nanoTime) (.toNanos TimeUnit/MILLISECONDS (long ms))))
 
 (defn option
   "Returns an option of the connection's server."
@@ -97,7 +93,7 @@
 
 (defn- late? [^AtomicLong until ^long now]
   (let [until (.get until)]
-    (and (not= never until) (neg? (- until now)))))
+    (and (not= never until) (neg? (unchecked-subtract until now)))))
 
 (defn look!
   "Cuts the connection where its client has kept us waiting for too long."
@@ -141,7 +137,7 @@
   "Has receive-now! throw SocketTimeoutException, and leave the connection open, where the client
   sends nothing for so many ms."
   [^Connection c ms]
-  (.setSoTimeout ^Socket (.-raw c) (int ms)))
+  (.setSoTimeout ^Socket (.-raw c) (int (min (long ms) Integer/MAX_VALUE))))
 
 (def ^:private ^:const piece
   "How many bytes are written in one go: a slow client shows by then that it takes some."
@@ -155,7 +151,7 @@
     (loop [from 0]
       (when (< from n)
         (let [size (min (long piece) (- n from))]
-          (waiting c (.-send-by c) (in-ms (option c :idle-timeout-ms))
+          (waiting c (.-send-by c) (spi/deadline-in (option c :idle-timeout-ms))
                    #(.write out bytes (int from) (int size)))
           (recur (+ from size)))))))
 
@@ -163,7 +159,7 @@
   "Does the handshake of TLS, where there is TLS. Throws IOException where it fails."
   [^Connection c]
   (when-some [ssl (ssl-socket c)]
-    (receiving c (in-ms (option c :header-timeout-ms)) #(.startHandshake ssl))
+    (receiving c (spi/deadline-in (option c :header-timeout-ms)) #(.startHandshake ssl))
     ;; For the next handshake: on a connection of TLS 1.2, which alone can have one, it fails.
     (.setEnabledProtocols ssl (into-array String ["TLSv1.3"]))))
 
@@ -183,7 +179,7 @@
   [^Connection c]
   (try
     (when-not (cut? c)
-      (let [until (in-ms linger-ms)
+      (let [until (spi/deadline-in linger-ms)
             buffer (ByteBuffer/allocate 8192)]
         (expect! c until)
         (.shutdownOutput ^Socket (.-socket c))

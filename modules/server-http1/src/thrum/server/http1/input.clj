@@ -4,7 +4,8 @@
   (:require
    [thrum.server.http1.connection :as connection]
    [thrum.server.http1.head :as head]
-   [thrum.server.spi.flow :as flow])
+   [thrum.server.spi.flow :as flow]
+   [thrum.spi :as spi])
   (:import
    (java.io EOFException IOException)
    (java.nio ByteBuffer)
@@ -88,7 +89,7 @@
     (if (.hasRemaining buffer)
       buffer
       (let [idle-ms (connection/option (.-connection in) :idle-timeout-ms)]
-        (when-not (fill! in (connection/in-ms idle-ms))
+        (when-not (fill! in (spi/deadline-in idle-ms))
           (throw (EOFException. "The client has closed the connection")))
         (.buffer in)))))
 
@@ -164,8 +165,8 @@
   (let [connection (.-connection in)
         option #(connection/option connection %)]
     (try
-      (let [until (connection/in-ms (option :idle-timeout-ms))]
+      (let [until (spi/deadline-in (option :idle-timeout-ms))]
         (when (and (settle! in until) (await-first! in until))
           (receive-head! in (option :max-header-bytes)
-                         (connection/in-ms (option :header-timeout-ms)))))
+                         (spi/deadline-in (option :header-timeout-ms)))))
       (catch IOException _ nil))))

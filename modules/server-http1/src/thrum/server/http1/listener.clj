@@ -6,7 +6,6 @@
    [thrum.server.spi.watchdog :as watchdog]
    [thrum.spi :as spi])
   (:import
-   (java.io IOException)
    (java.net InetSocketAddress StandardSocketOptions)
    (java.nio.channels ClosedChannelException ServerSocketChannel)))
 
@@ -31,7 +30,7 @@
         (throw t)))))
 
 (def ^:private ^:const pause-ms
-  "How long nothing is accepted after a failure: there may be no descriptor left."
+  "How long nothing is accepted after a failure: there may be no descriptor left, or no memory."
   20)
 
 (defn- accept-all! [^ServerSocketChannel listener all serve]
@@ -39,8 +38,9 @@
     (try
       (try
         (take-connection! listener all serve)
+        (catch InterruptedException e (throw e))
         (catch ClosedChannelException _)
-        (catch IOException _ (Thread/sleep pause-ms)))
+        (catch Throwable _ (Thread/sleep pause-ms)))
       ;; The server stops.
       (catch InterruptedException _))))
 
@@ -59,15 +59,24 @@
     (watchdog/stop! watchdog))
   (native [_] listener))
 
+(defn- listening ^Listening [listener all serve upgrade]
+  (let [serve-one #(http1/serve! all % serve upgrade)
+        acceptor (spi/clean-thread "http1-accept" #(accept-all! listener all serve-one))]
+    (.start acceptor)
+    (Listening. listener
+                (.getPort ^InetSocketAddress (.getLocalAddress ^ServerSocketChannel listener))
+                all
+                acceptor
+                (http1/watch all))))
+
 (defn start
   "Listens on the options' :port, and calls (serve wire) for each request; upgrade: see
   thrum.server.http1/serve!. Returns a Running, whose native is a ServerSocketChannel."
   [options serve upgrade]
-  (let [listener (bound options)
-        all (http1/connections options)
-        acceptor (spi/clean-thread "http1-accept"
-                                   (fn [] (accept-all! listener all
-                                                       #(http1/serve! all % serve upgrade))))]
-    (.start acceptor)
-    (Listening. listener (.getPort ^InetSocketAddress (.getLocalAddress listener)) all acceptor
-                (http1/watch all))))
+  (let [all (http1/connections options)
+        listener (bound options)]
+    (try
+      (listening listener all serve upgrade)
+      (catch Throwable t
+        (.close listener)
+        (throw t)))))

@@ -84,7 +84,7 @@
       (when said-goodbye (throw (IOException. "The websocket is closed")))
       (when (= :close kind)
         (set! said-goodbye true)
-        (connection/expect! connection (connection/in-ms goodbye-ms)))
+        (connection/expect! connection (spi/deadline-in goodbye-ms)))
       (connection/write! connection (frame kind payload))
       (finally (.unlock writing))))
   (over [_] (set! over true))
@@ -105,7 +105,7 @@
   the request was watched, the first wait cuts a silent client."
   [connection in decode]
   (try
-    (if (input/settle! in (connection/in-ms (connection/option connection :ws-idle-timeout-ms)))
+    (if (input/settle! in (spi/deadline-in (connection/option connection :ws-idle-timeout-ms)))
       (loop []
         (cond
           (.hasRemaining (input/received in)) (or (decode (input/received in)) (recur))

@@ -1,0 +1,72 @@
+(ns thrum.server.http1.listener-test
+  "What a listener survives, and what a start that fails leaves behind."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.server.http1 :as http1]
+   [thrum.server.http1.listener :as listener]
+   [thrum.server.http1.sockets :as sockets]
+   [thrum.server.spi :as engine])
+  (:import
+   (java.io IOException)
+   (java.net InetAddress Socket)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private options
+  (assoc sockets/options :host "127.0.0.1" :port 0 :backlog 10 :max-connections 10))
+
+(defn- ok! [wire]
+  (engine/send! wire 200 (object-array 0) (byte-array 0)))
+
+(defn- served?
+  "Tells whether a client of its own is answered with 200."
+  [running]
+  (with-open [client (Socket. (InetAddress/getLoopbackAddress) (int (engine/port running)))]
+    (.setSoTimeout client 5000)
+    (.write (.getOutputStream client) (.getBytes "GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+    (try
+      (= "HTTP/1.1 200" (String. (.readNBytes (.getInputStream client) 12)))
+      (catch IOException _ false))))
+
+(defn- with-server [options f]
+  (let [running (listener/start options ok! nil)]
+    (try
+      (f running)
+      (finally (engine/stop! running)))))
+
+(defn- failing-once
+  "Returns a function that throws an Error at its first call, and is f after it."
+  [f]
+  (let [failed (atom false)]
+    (fn [& args]
+      (when (compare-and-set! failed false true) (throw (OutOfMemoryError. "for the test")))
+      (apply f args))))
+
+(deftest an-error-does-not-end-the-listener
+  (with-redefs [http1/accept! (failing-once http1/accept!)]
+    (with-server options
+      (fn [running]
+        (is (not (served? running)))
+        (is (served? running))))))
+
+(deftest a-connection-that-cannot-be-made-takes-no-place
+  (with-open [socket (Socket.)]
+    (let [all (http1/connections (assoc options :max-connections 1 :header-timeout-ms nil))
+          refused? #(try
+                      (http1/accept! all socket nil)
+                      (catch NullPointerException _ true))]
+      (is (= [true true] (deref (future [(refused?) (refused?)]) 5000 :waiting-for-a-place))))))
+
+(deftest the-largest-numbers-are-no-overflow
+  (with-server (assoc options
+                      :max-connections Long/MAX_VALUE
+                      :header-timeout-ms Long/MAX_VALUE
+                      :idle-timeout-ms Long/MAX_VALUE)
+    #(is (served? %))))
+
+(deftest a-start-that-fails-gives-the-port-back
+  (let [port (with-server options engine/port)
+        options (assoc options :port port)]
+    (with-redefs [http1/watch (failing-once http1/watch)]
+      (is (thrown? OutOfMemoryError (listener/start options ok! nil)))
+      (is (= port (with-server options engine/port))))))
