@@ -4,7 +4,7 @@
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-cut expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
-   (java.io FileNotFoundException OutputStream)))
+   (java.io FileNotFoundException IOException OutputStream)))
 
 (set! *warn-on-reflection* true)
 
@@ -48,6 +48,21 @@
   [env]
   (let [answer (scene/answer-of env (written (fn [_] (throw (ex-info "secret" {})))))]
     (expect= nil (scene/shows (expect-status 500 answer) scene/telltale))))
+
+(defcase ring-bodies-end-with-their-response "4.9"
+  "What a body that satisfies StreamableResponseBody writes after its response has ended reaches no
+  connection."
+  [env]
+  (let [outs (atom [])
+        keeping (written (fn [out] (write! out "some") (swap! outs conj out)))
+        handler (scene/routes {"/" (constantly keeping)})
+        c (scene/client env (scene/serve env handler {}))]
+    (expect= "some" (:body (expect-status 200 (wire/ask! c (wire/get "/")))))
+    (try
+      (write! (first @outs) "HTTP/1.1 418 I'm late\r\nContent-Length: 0\r\n\r\n")
+      (catch IOException _))
+    (expect= :silent (wire/after c wire/quiet-ms))
+    (expect= "ok" (:body (expect-status 200 (wire/ask! c (wire/get "/next")))))))
 
 (defcase ring-bodies-may-be-written-later "4.9"
   "In an async handler the stream may be written on another thread, until it is closed."

@@ -227,8 +227,9 @@
                      :nothing-is-inherited-on-a-kept-connection
                      :nothing-is-inherited-with-a-deadline]
    :reuses-a-thread-on-jetty [:h2-requests-inherit-nothing :ws-callbacks-inherit-nothing]
-   :ring-bodies-are-printed [:ring-bodies-failing-are-cut :ring-bodies-failing-at-once-are-500
-                             :ring-bodies-may-be-written-later :ring-bodies-write-themselves]
+   :ring-bodies-are-printed [:ring-bodies-end-with-their-response :ring-bodies-failing-are-cut
+                             :ring-bodies-failing-at-once-are-500 :ring-bodies-may-be-written-later
+                             :ring-bodies-write-themselves]
    :scopes-end-early [:a-lazy-body-may-be-computed-by-tasks]
    :send-swallows [:send-throws-when-the-client-has-gone]
    :seqs-are-joined [:seq-failing-half-way-is-cut :seq-is-flushed-by-element]

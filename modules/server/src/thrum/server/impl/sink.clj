@@ -24,7 +24,7 @@
   (begin-out! [sink] "Begins the response with what has been taken.")
   (write! [sink bytes offset n] "Takes n bytes from offset.")
   (flush! [sink] "Sends what has been taken.")
-  (finish! [sink] "The body is whole: sends the rest.")
+  (finish! [sink] "The body is whole: sends the rest, and takes no more.")
   (written [sink] "Returns how many bytes have been taken.")
   (close! [sink] "Takes no more.")
   (closed? [sink] "Tells whether close! has been called."))
@@ -91,6 +91,7 @@
         (reporting target (.flush out)))))
   (finish! [_]
     (holding lock
+      (set! closed true)
       (when (and length (not= (long length) written)) (throw (too-short length written)))
       (if out
         (end! target)
