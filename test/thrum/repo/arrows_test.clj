@@ -77,6 +77,7 @@
      [thrum.server.engine.jetty.http2-test thrum.server.impl.options]
      [thrum.dev.contract thrum.server.impl.engines]
      [thrum.dev.options thrum.server.impl.engines]
+     [thrum.dev.options thrum.server.impl.options]
      [thrum.repo.contract-doc-test thrum.server.impl.engines]})
 
 (def clojure-itself

@@ -2,6 +2,7 @@
   "The lists of options in docstrings and on their page are as the rows that check them."
   (:require
    [clojure.core.async :as async]
+   [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.async :as a]
    [thrum.async.executor :as executor]
@@ -42,6 +43,12 @@
   (is (= (set (keys asked)) (set (map first options/places))))
   (doseq [[section file definition] options/places]
     (is (= (known (asked section)) (set (options/listed (slurp file) definition))) definition)))
+
+(deftest an-error-lists-the-options-in-the-same-words
+  (doseq [[section _ _ rows] options/places
+          :let [e (try ((asked section)) (catch Exception e e))]
+          k (:known (ex-data e)) :let [{:keys [doc accepts]} (rows k)]]
+    (is (str/includes? (ex-message e) (str k " - " doc " (" accepts)) section)))
 
 (deftest a-list-is-replaced-where-it-stands
   (let [source (str "(defn f\n  \"Takes \\\"x\\\".\n\n  Options:\n"

@@ -7,8 +7,13 @@
   those that the function accepts."
   (:require
    [clojure.string :as str]
+   [thrum.async.executor :as executor]
+   [thrum.async.settings :as settings]
    [thrum.dev.page :as page]
-   [thrum.server.impl.engines :as engines])
+   [thrum.server :as server]
+   [thrum.server.impl.engines :as engines]
+   [thrum.server.impl.options :as server-options]
+   [thrum.spi.options :as options])
   (:import
    (java.util.regex Pattern)))
 
@@ -19,26 +24,26 @@
   "doc/reference/options.md")
 
 (def places
-  "By section of the page: the file and the definition whose docstring lists the options, and the
-  var of their rows."
-  (let [core "modules/core/src/thrum/core.clj", core-rows 'thrum.impl.options/rows
-        async "modules/async/src/thrum/async.clj", async-rows 'thrum.async.settings/rows
+  "By section of the page: the file and the definition whose docstring lists the options, and their
+  rows."
+  (let [core "modules/core/src/thrum/core.clj", core-rows options/rows
+        async "modules/async/src/thrum/async.clj"
         server "modules/server/src/thrum/server.clj"]
-    [["future-call" core "future-call" core-rows]
+    [["future-call" core "future-call" (options/rows-at :future)]
      ["with-executor" core "with-executor" core-rows]
      ["pmap" core "pmap" core-rows]
-     ["with-scope" core "with-scope" core-rows]
-     ["fork" core "fork" core-rows]
-     ["limiter" core "limiter" core-rows]
+     ["with-scope" core "with-scope" (options/rows-at :with-scope)]
+     ["fork" core "fork" (options/rows-at :fork)]
+     ["limiter" core "limiter" (options/rows-at :limiter)]
      ["retry" core "retry" core-rows]
-     ["run-server" server "run-server" 'thrum.server.impl.options/rows]
-     ["access-log" server "access-log" 'thrum.server/log-rows]
-     ["pipeline-blocking" async "pipeline-blocking" async-rows]
-     ["thread-call" async "thread-call" core-rows]
-     ["process" async "process" async-rows]
-     ["alts" async "alts!!" 'thrum.async.settings/alts-rows]
+     ["run-server" server "run-server" server-options/rows]
+     ["access-log" server "access-log" @#'server/log-rows]
+     ["pipeline-blocking" async "pipeline-blocking" @#'settings/pipeline-rows]
+     ["thread-call" async "thread-call" @#'settings/thread-rows]
+     ["process" async "process" @#'settings/process-rows]
+     ["alts" async "alts!!" @#'settings/alts-rows]
      ["factory" "modules/async/src/thrum/async/executor.clj" "factory"
-      'thrum.async.executor/rows]]))
+      @#'executor/rows]]))
 
 ;; Docstrings
 
@@ -98,16 +103,13 @@
           text
           (map engines/named engines/names)))
 
-(defn- rows-at [sym]
-  @(requiring-resolve sym))
-
 (defn page-text
   "Returns the text of the page with its tables as the rows have them."
   [text]
   (engine-sections
     (reduce (fn [text [section file definition rows]]
               (let [ks (listed (slurp file) definition)]
-                (page/section text section (rows-table (rows-at rows) ks))))
+                (page/section text section (rows-table rows ks))))
             text
             places)))
 
@@ -115,7 +117,7 @@
   "Returns path -> text of the sources, with their lists as the rows have them."
   []
   (reduce (fn [texts [_ file definition rows]]
-            (assoc texts file (with-list (or (texts file) (slurp file)) definition (rows-at rows))))
+            (assoc texts file (with-list (or (texts file) (slurp file)) definition rows)))
           {}
           places))
 

@@ -76,14 +76,12 @@
   threw, and closes; <?!! distinguishes the two. Throws :thrum/invalid.
 
   Options:
-    :name - the name of the threads, followed by a number for the call and one for the task;
-      the name of one task, or of a limiter, as it is (a string that is not blank)
+    :name - the name of the task and of its thread, as it is (a string that is not blank)
     :wrap - called on the starting thread with the body's thunk; returns the thunk that the
-      task runs (a function from thunk to thunk, or nil; default *wrap*)"
+      task runs (a function from thunk to thunk, or nil; default thrum.core/*wrap*)"
   ([f] (thread-call {} f))
   ([options f]
-   (let [{:keys [name wrap]} (merge {:wrap t/*wrap*}
-                                    (options/check options/rows options [:name :wrap]))]
+   (let [{:keys [name wrap]} (settings/thread options)]
      (process/detached {:name (or name (spi/unique-name "async")), :wrap wrap}
                        (options/function f)))))
 
@@ -116,8 +114,8 @@
   fork does.
 
   Options, where a map or a symbol comes first and more follows:
-    :name - the name of the threads, followed by a number for the call and one for the task;
-      the name of one task, or of a limiter, as it is (a string that is not blank)
+    :name - part of the thread's name, as poll in checkout-7/poll-0 (a string that is not
+      blank)
     :closes - the channels that are closed when the process has ended in any way (a sequential
       collection of channels; default none)"
   [scope & body]
@@ -159,13 +157,13 @@
       a function's value goes on in its place, as an ex-handler's (:report, :skip, :close or a
       function of the throwable; default :report)
     :window - how many tasks may have been started and not yet been consumed; that many
-      results are held in memory (an integer, not below the limit; default 8 x limit)
-    :name - the name of the threads, followed by a number for the call and one for the task;
-      the name of one task, or of a limiter, as it is (a string that is not blank)
+      results are held in memory (an integer, not below n; default 8 x n)
+    :name - the name of the threads, followed by a number for the call and one for the task (a
+      string that is not blank)
     :wrap - called on the starting thread with the body's thunk; returns the thunk that the
-      task runs (a function from thunk to thunk, or nil; default *wrap*)
-    :scoped-values - bound in each task to what they are bound to at the call, or at the fork
-      (a sequential collection of java.lang.ScopedValues, on JDK 25 or newer; default none)
+      task runs (a function from thunk to thunk, or nil; default thrum.core/*wrap*)
+    :scoped-values - bound in each task to what they are bound to at the call (a sequential
+      collection of java.lang.ScopedValues, on JDK 25 or newer; default none)
 
   Returns a channel that closes when all has ended. With a map of options it delivers before that
   the Throwable that ended it, by :on-error :close, or {:taken items, :put values, :dropped items

@@ -37,14 +37,15 @@
 
 ;; Tasks
 
+(defn ^:no-doc thread-call ^Thread [f]
+  (task/thread! (context/capture *wrap* nil) (task/unique-name "thread") f))
+
 (defmacro thread
   "Starts a virtual thread that runs the body, detached from any scope, in the caller's dynamic
   bindings. Returns the java.lang.Thread. A throwable goes to the thread's uncaught exception
   handler."
   [& body]
-  `(task/thread! (context/capture *wrap* nil)
-                 (task/unique-name "thread")
-                 (^{:once true} fn* [] ~@body)))
+  `(thread-call (^{:once true} fn* [] ~@body)))
 
 (defn future-call
   "Starts a task, f on a fresh virtual thread, detached from any scope, in the caller's dynamic
@@ -52,13 +53,13 @@
   or CancellationException; future-cancel interrupts the body. Throws :thrum/invalid.
 
   Options:
-    :name - the name of the threads, followed by a number for the call and one for the task;
-      the name of one task, or of a limiter, as it is (a string that is not blank)
+    :name - the name of the task and of its thread, as it is (a string that is not blank)
     :wrap - called on the starting thread with the body's thunk; returns the thunk that the
       task runs (a function from thunk to thunk, or nil; default *wrap*)"
   ([f] (future-call {} f))
   ([options f]
-   (let [{:keys [name wrap]} (merge {:wrap *wrap*} (options/check options [:name :wrap]))]
+   (let [options (options/check (options/rows-at :future) options [:name :wrap])
+         {:keys [name wrap]} (merge {:wrap *wrap*} options)]
      (task/future! (context/capture wrap nil)
                    (or name (task/unique-name "future"))
                    nil
@@ -89,8 +90,8 @@
   Options:
     :on-exit - whether the tasks that still run when the body has ended are joined, or
       cancelled and joined (:join or :cancel; default :join)
-    :name - the name of the threads, followed by a number for the call and one for the task;
-      the name of one task, or of a limiter, as it is (a string that is not blank)"
+    :name - the name of the threads, followed by a number for the call and one for the task (a
+      string that is not blank)"
   [binding & body]
   (let [[executor options] (options/binding-form "with-executor" binding 2)]
     `(with-executor-call ~(or options {})
@@ -150,15 +151,15 @@
   source's own chunks.
 
   limit: a positive integer, or a map of options:
-    :limit - how many tasks may run at once (a positive integer)
+    :limit - how many tasks may run at once; required (a positive integer)
     :window - how many tasks may have been started and not yet been consumed; that many
       results are held in memory (an integer, not below the limit; default 8 x limit)
-    :name - the name of the threads, followed by a number for the call and one for the task;
-      the name of one task, or of a limiter, as it is (a string that is not blank)
+    :name - the name of the threads, followed by a number for the call and one for the task (a
+      string that is not blank)
     :wrap - called on the starting thread with the body's thunk; returns the thunk that the
       task runs (a function from thunk to thunk, or nil; default *wrap*)
-    :scoped-values - bound in each task to what they are bound to at the call, or at the fork
-      (a sequential collection of java.lang.ScopedValues, on JDK 25 or newer; default none)
+    :scoped-values - bound in each task to what they are bound to at the call (a sequential
+      collection of java.lang.ScopedValues, on JDK 25 or newer; default none)
 
   If f fails, its element throws the original throwable, after the elements before it. The tasks
   after it are cancelled at once, and have ended when it throws. Other failures are suppressed on
@@ -280,7 +281,8 @@
 (defn ^:no-doc with-scope-call
   [options f]
   (scope/call (timed (merge {:name "scope", :wrap *wrap*}
-                       (options/check options
+                       (options/check (options/rows-at :with-scope)
+                                      options
                                       [:name :timeout-ms :on-error :wrap :scoped-values])))
     f))
 
@@ -300,16 +302,16 @@
   outlive the scope.
 
   Options:
-    :name - the name of the threads, followed by a number for the call and one for the task;
-      the name of one task, or of a limiter, as it is (a string that is not blank)
+    :name - the name of the threads, followed by a number for the call and one for the task (a
+      string that is not blank)
     :timeout-ms - how many ms the body and its forks may take, as with-timeout around them (an
       integer, not negative)
     :on-error - whether a failed fork cancels the others, or they run on; the first failure is
       thrown in either case (:cancel or :collect; default :cancel)
     :wrap - called on the starting thread with the body's thunk; returns the thunk that the
       task runs (a function from thunk to thunk, or nil; default *wrap*)
-    :scoped-values - bound in each task to what they are bound to at the call, or at the fork
-      (a sequential collection of java.lang.ScopedValues, on JDK 25 or newer; default none)"
+    :scoped-values - bound in each task to what they are bound to at the fork (a sequential
+      collection of java.lang.ScopedValues, on JDK 25 or newer; default none)"
   [binding & body]
   (let [[scope options] (options/binding-form "with-scope" binding 2)]
     `(with-scope-call ~(or options {}) (^{:once true} fn* [~scope] ~@body))))
@@ -318,8 +320,9 @@
   "Starts f as a task of the scope, with the options of fork; see there."
   ([scope f] (scope/fork! (scope/checked scope) nil (options/function f)))
   ([scope options f]
-   (let [scope (scope/checked scope)]
-     (scope/fork! scope (options/check options [:name :daemon?]) (options/function f)))))
+   (let [scope (scope/checked scope)
+         options (options/check (options/rows-at :fork) options [:name :daemon?])]
+     (scope/fork! scope options (options/function f)))))
 
 (defmacro fork
   "Starts a task of the scope that runs the body, and returns it. Options are a map, or a symbol
@@ -333,8 +336,8 @@
   scope's end every thread :thrum/closed.
 
   Options:
-    :name - the name of the threads, followed by a number for the call and one for the task;
-      the name of one task, or of a limiter, as it is (a string that is not blank)
+    :name - part of the thread's name, as poll in checkout-7/poll-0 (a string that is not
+      blank)
     :daemon? - whether the scope does not wait for this task, but cancels it when all else has
       ended (true or false; default false)"
   [scope & body]
@@ -529,8 +532,7 @@
   Options:
     :queue - how many may wait for a permit (an integer, not negative; default no bound)
     :wait-ms - how many ms a permit is waited for (an integer, not negative; default no bound)
-    :name - the name of the threads, followed by a number for the call and one for the task;
-      the name of one task, or of a limiter, as it is (a string that is not blank)"
+    :name - the limiter's name in its errors (a string that is not blank)"
   ([permits] (limiter permits {}))
   ([permits options] (limit/limiter permits options)))
 
@@ -600,8 +602,8 @@
   same instance, with the earlier ones suppressed, at most 16.
 
   Options:
-    :schedule - the waits before each further attempt; when it ends, there is none (a
-      sequential collection of ms; default (exponential 100 10000))
+    :schedule - the waits before each further attempt; when it ends, there is no further
+      attempt (a sequential collection of ms; default (exponential 100 10000))
     :attempts - how often the body is run at most (a positive integer; default 3)
     :retry? - whether a failure is worth another attempt (a predicate of the throwable;
       default every Exception)"

@@ -213,5 +213,5 @@
   (is (str/includes? (ex-message (thrown (t/map inc))) "(pmap limit f)")))
 
 (deftest the-rows-write-their-documentation
-  (is (= [":limit - how many tasks may run at once (a positive integer)"]
+  (is (= [":limit - how many tasks may run at once; required (a positive integer)"]
          (options/documented [:limit]))))

@@ -21,7 +21,7 @@
                                 "go block has a fresh virtual thread")}
    :wrap {:check #(or (nil? %) (ifn? %))
           :accepts "a function from thunk to thunk, or nil"
-          :default "*wrap* at that moment"
+          :default "thrum.core/*wrap* at that moment"
           :doc (str "called with a thunk on the thread that submits it; returns the thunk that is "
                     "run. A callback is submitted by the thread that takes or puts, a go block "
                     "that has parked by the one that wakes it")}})
@@ -98,8 +98,8 @@
       (a positive integer; default none)
     :wrap - called with a thunk on the thread that submits it; returns the thunk that is run.
       A callback is submitted by the thread that takes or puts, a go block that has parked by
-      the one that wakes it (a function from thunk to thunk, or nil; default *wrap* at that
-      moment)"
+      the one that wakes it (a function from thunk to thunk, or nil; default thrum.core/*wrap*
+      at that moment)"
   [options]
   (let [{:keys [dispatch-threads wrap]} (options/check rows options)
         current-wrap (if (contains? options :wrap)

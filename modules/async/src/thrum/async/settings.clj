@@ -9,16 +9,28 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private rows
-  (merge (select-keys options/rows [:window :name :wrap :scoped-values])
+(def ^:private words
+  {:wrap {:default "thrum.core/*wrap*"}
+   :window {:accepts "an integer, not below n", :default "8 x n"}})
+
+(def ^:private thread-rows
+  (merge-with merge
+              (select-keys (options/rows-at :future) [:name :wrap])
+              (select-keys words [:wrap])))
+
+(def ^:private process-rows
+  {:name (:name (options/rows-at :fork))
+   :closes {:check #(and (sequential? %) (every? (partial satisfies? impl/Channel) %))
+            :default "none"
+            :accepts "a sequential collection of channels"
+            :doc "the channels that are closed when the process has ended in any way"}})
+
+(def ^:private pipeline-rows
+  (merge (merge-with merge (select-keys options/rows [:window :name :wrap :scoped-values]) words)
          {:close? {:check boolean?
                    :accepts "true or false"
                    :default "true"
                    :doc "whether `to` is closed at the end"}
-          :closes {:check #(and (sequential? %) (every? (partial satisfies? impl/Channel) %))
-                   :default "none"
-                   :accepts "a sequential collection of channels"
-                   :doc "the channels that are closed when the process has ended in any way"}
           :on-error {:check #(if (keyword? %) (#{:report :skip :close} %) (ifn? %))
                      :default ":report"
                      :accepts ":report, :skip, :close or a function of the throwable"
@@ -46,7 +58,12 @@
 (defn process
   "Returns the options of a process."
   [options]
-  (options/check rows options [:name :closes]))
+  (options/check process-rows options))
+
+(defn thread
+  "Returns the options of a thread."
+  [options]
+  (merge {:wrap t/*wrap*} (options/check thread-rows options)))
 
 (defn port
   "Returns x if it is one that the protocol is for; throws :thrum/invalid otherwise."
@@ -72,7 +89,7 @@
         (next arguments) (throw (spi/invalid
                                   "An ex-handler beside a map of options: there it is :on-error"
                                   {:value ex-handler}))
-        :else (options/check rows
+        :else (options/check pipeline-rows
                              close?-or-options
                              [:close? :on-error :window :name :wrap :scoped-values])))
 

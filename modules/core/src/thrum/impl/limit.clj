@@ -123,7 +123,9 @@
     (throw (error/invalid
              (str "A limiter of " (show/text permits) " permits: it must be a positive integer")
              {:option :permits, :value permits, :accepts "a positive integer"})))
-  (let [{:keys [queue wait-ms name]} (options/check options [:queue :wait-ms :name])]
+  (let [{:keys [queue wait-ms name]} (options/check (options/rows-at :limiter)
+                                                    options
+                                                    [:queue :wait-ms :name])]
     (Limiter. name permits queue wait-ms (HashMap.) (LinkedHashSet.) 0 0)))
 
 ;; What is thrown when there is no permit

@@ -12,7 +12,9 @@
 
 (def rows
   "By key: an option's row."
-  {:limit {:check pos-int?, :accepts "a positive integer", :doc "how many tasks may run at once"}
+  {:limit {:check pos-int?
+           :accepts "a positive integer"
+           :doc "how many tasks may run at once; required"}
    :window {:check pos-int?
             :accepts "an integer, not below the limit"
             :default "8 x limit"
@@ -20,8 +22,7 @@
                       "that many results are held in memory")}
    :name {:check #(and (string? %) (not (str/blank? %)))
           :accepts "a string that is not blank"
-          :doc (str "the name of the threads, followed by a number for the call and one for the "
-                    "task; the name of one task, or of a limiter, as it is")}
+          :doc "the name of the threads, followed by a number for the call and one for the task"}
    :wrap {:check #(or (nil? %) (ifn? %))
           :accepts "a function from thunk to thunk, or nil"
           :default "*wrap*"
@@ -51,11 +52,12 @@
    :scoped-values {:check #(and (sequential? %) (every? jdk/scoped-value? %))
                    :accepts "a sequential collection of java.lang.ScopedValues, on JDK 25 or newer"
                    :default "none"
-                   :doc "bound in each task to what they are bound to at the call, or at the fork"}
+                   :doc "bound in each task to what they are bound to at the call"}
    :schedule {:check sequential?
               :accepts "a sequential collection of ms"
               :default "(exponential 100 10000)"
-              :doc "the waits before each further attempt; when it ends, there is none"}
+              :doc (str "the waits before each further attempt; "
+                        "when it ends, there is no further attempt")}
    :attempts {:check pos-int?
               :accepts "a positive integer"
               :default "3"
@@ -69,6 +71,15 @@
              :default ":join"
              :doc (str "whether the tasks that still run when the body has ended are joined, "
                        "or cancelled and joined")}})
+
+(def rows-at
+  "By place: the rows, with what the place says in its own words."
+  (update-vals
+    {:future {:name {:doc "the name of the task and of its thread, as it is"}}
+     :with-scope {:scoped-values {:doc "bound in each task to what they are bound to at the fork"}}
+     :fork {:name {:doc "part of the thread's name, as poll in checkout-7/poll-0"}}
+     :limiter {:name {:doc "the limiter's name in its errors"}}}
+    #(merge-with merge rows %)))
 
 (defn documented
   "Returns the lines of a docstring for these options; rows: another table than this one's."

@@ -17,6 +17,10 @@
   "The rows of thrum.core's options by key."
   options/rows)
 
+(def rows-at
+  "By place, :future, :with-scope, :fork or :limiter: the rows in the place's own words."
+  options/rows-at)
+
 (defn check
   "Returns the options, a map, when each key is one of ks (default: all of rows) and each value is
   accepted. Throws :thrum/invalid otherwise; an unknown key's message names the nearest known one."
