@@ -14,6 +14,26 @@
 
 (use-fixtures :each leak/no-leaks)
 
+(def ^:private uses-of-macros
+  '[(thrum.core/thread 1) (thrum.core/future 1) (thrum.core/with-executor [e] 1)
+    (thrum.core/future-via [e] 1) (thrum.core/for [x xs] 1) (thrum.core/pfor 1 [x xs] 1)
+    (thrum.core/pvalues 1) (thrum.core/with-scope [s] 1) (thrum.core/fork s 1) (thrum.core/all 1)
+    (thrum.core/plet [x 1] 1) (thrum.core/race 1) (thrum.core/any 1) (thrum.core/settle 1)
+    (thrum.core/with-timeout 1 1) (thrum.core/with-deadline i 1) (thrum.core/shield 1 1)
+    (thrum.core/with-permit l 1) (thrum.core/retry {} 1) (thrum.core/abandon-on-interrupt f 1)])
+
+(defn- namespaces-in [form]
+  (into #{} (comp (filter symbol?) (keep namespace)) (tree-seq coll? seq form)))
+
+(def ^:private macros
+  (into #{} (comp (filter (comp :macro meta)) (map symbol)) (vals (ns-publics 'thrum.core))))
+
+(deftest macros-expand-to-names-of-the-front-door
+  (is (= macros (set (map first uses-of-macros))))
+  (doseq [form uses-of-macros]
+    (is (empty? (disj (namespaces-in (macroexpand-1 form)) "thrum.core" "clojure.core"))
+        (first form))))
+
 (def ^:dynamic *tenant* :nobody)
 
 (defn- here ^Thread [] (Thread/currentThread))
