@@ -34,6 +34,14 @@
     (expect-status 503 @answer)
     (expect (<= 150 ms 1500) "an answer after about 200 ms" ms)))
 
+(defcase late-heads-have-no-body "4.5"
+  "The 503 at the deadline has no body where it answers a HEAD, and the connection ends behind it."
+  [env]
+  (let [handler (waits (scene/gate env) (promise))
+        c (scene/client env (scene/serve env handler limit))]
+    (expect-status 503 (wire/ask! c (wire/head-of "HEAD" "/")))
+    (expect-closed c)))
+
 (defcase late-handler-is-interrupted "4.6"
   "A handler that is not done at the deadline is interrupted."
   [env]

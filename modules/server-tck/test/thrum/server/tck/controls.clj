@@ -240,6 +240,7 @@
    (broken/wire #(str/replace % #"(\r\n\r\n)(abc|3\r\nabc\r\n0\r\n\r\n)$" "$1") identity)
    :keeps-draining-connections (says #"(?i)connection: close" "X-Was: close")
    :continues-within-responses (says "first" "HTTP/1.1 100 Continue\r\n\r\nfirst")
+   :sends-bodies-with-503 (says #"(?s)(HTTP/1.1 503.*\r\n\r\n)$" "$1service unavailable")
    :no-retry-after (says #"(?i)retry-after" "X-Was")
    :names-its-product (says #"(HTTP/1.1 [45].*\r\n)" "$1Server: jetty\r\n")
    :hangs-up (hangs-up-after 250)

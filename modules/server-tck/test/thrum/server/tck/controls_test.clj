@@ -232,6 +232,7 @@
                              :ring-bodies-write-themselves]
    :scopes-end-early [:a-lazy-body-may-be-computed-by-tasks]
    :send-swallows [:send-throws-when-the-client-has-gone]
+   :sends-bodies-with-503 [:late-heads-have-no-body]
    :seqs-are-joined [:seq-failing-half-way-is-cut :seq-is-flushed-by-element]
    :seven-bit-bodies [:body-of-a-length-arrives :body-of-chunks-arrives]
    :short-bodies [:large-body-arrives]

@@ -30,11 +30,23 @@
     (engine/abort! (.-wire x))
     (finally (settled-elsewhere! x))))
 
+(defn- write-unavailable!
+  "Sends 503 and its reason; to a HEAD no more than the reason's length."
+  [^Exchange x ^Head head]
+  (let [reason (body/text-bytes "service unavailable" "utf-8")
+        length (str (alength reason))]
+    (if (response/bodiless? (:request-method (exchange/request x)) 503)
+      (engine/send! (.-wire x)
+        503
+        (.-headers (response/with-header head "Content-Length" length))
+        nil)
+      (engine/send! (.-wire x) 503 (.-headers head) reason))))
+
 (defn- send-unavailable! [^Exchange x]
-  (let [^Head head (response/closing (response/head (response/plain 503 "Retry-After" "1")))]
+  (let [head (response/closing (response/head (response/plain 503 "Retry-After" "1")))]
     (try
       (engine/unwatch! (.-wire x))
-      (engine/send! (.-wire x) 503 (.-headers head) (body/text-bytes "service unavailable" "utf-8"))
+      (write-unavailable! x head)
       (exchange/finish! x 503 0)
       (catch Throwable _ (engine/abort! (.-wire x)))
       (finally (settled-elsewhere! x)))))
