@@ -59,8 +59,8 @@
   '{thrum.spi
     #{thrum.async thrum.async.executor thrum.async.job thrum.async.pipeline thrum.async.port
       thrum.async.process thrum.async.promised thrum.async.settings
-      thrum.server thrum.server.spi.flow thrum.server.impl.* thrum.server.http1.*
-      thrum.server.engine.*}
+      thrum.server thrum.server.spi.flow thrum.server.impl.* thrum.server.http1
+      thrum.server.http1.* thrum.server.engine.*}
     thrum.spi.fan-out
     #{thrum.async.pipeline}
     thrum.spi.options
