@@ -11,8 +11,8 @@
   (:import
    (java.io IOException)
    (java.net SocketTimeoutException)
-   (java.nio ByteBuffer)
-   (java.nio.charset StandardCharsets)
+   (java.nio ByteBuffer CharBuffer)
+   (java.nio.charset CodingErrorAction StandardCharsets)
    (java.util Arrays)
    (java.util.concurrent.locks ReentrantLock)))
 
@@ -47,15 +47,26 @@
   "What stands for a closing frame without a code (RFC 6455, 7.4.1)."
   1005)
 
-(defn- close-payload ^bytes [code ^String reason]
+(def ^:private ^:const most-in-control
+  "How many bytes a control frame's payload may have (RFC 6455, 5.5)."
+  125)
+
+(defn- encode!
+  "Adds the characters for which there is room, in UTF-8."
+  [^ByteBuffer to ^String text]
+  (-> (.newEncoder StandardCharsets/UTF_8)
+      (.onMalformedInput CodingErrorAction/REPLACE)
+      (.encode (CharBuffer/wrap text) to true)))
+
+(defn- close-payload
+  "Returns the payload of a closing frame; a reason that is too long is cut."
+  ^bytes [code reason]
   (if (= no-code (long code))
     (byte-array 0)
-    (let [text (.getBytes (str reason) StandardCharsets/UTF_8)
-          n (min 123 (alength text))
-          payload (ByteBuffer/allocate (+ 2 n))]
-      (.putShort payload (unchecked-short (long code)))
-      (.put payload text 0 n)
-      (.array payload))))
+    (bytes-in (doto (ByteBuffer/allocate most-in-control)
+                (.putShort (unchecked-short (long code)))
+                (encode! (str reason))
+                .flip))))
 
 (defn- close-said
   "Returns [code reason] of a closing frame's payload."

@@ -29,15 +29,22 @@
     \p [:ping (.getBytes "ping")]
     \c [:close (bytes-of 0x03 0xe8 (int \x))]
     \e [:close (bytes-of)]
+    \u [:text (.getBytes "close")]
     \! [:flaw 1009]
     \space nil))
+
+(def ^:private ^String long-reason
+  "A reason whose 123rd byte is in the middle of a character."
+  (apply str (repeat 100 "\u00e9")))
 
 (deftype Trail [events]
   engine/Listener
   (on-open [_ socket] (swap! events conj [:open (engine/open? socket)]))
   (on-text [_ socket message]
     (swap! events conj [:text message])
-    (engine/send-text! socket (str message "!")))
+    (if (= "close" message)
+      (engine/close! socket 1000 long-reason)
+      (engine/send-text! socket (str message "!"))))
   (on-binary [_ socket message]
     (swap! events conj [:binary (.remaining ^ByteBuffer message)])
     (engine/send-binary! socket message))
@@ -84,6 +91,10 @@
 (deftest a-goodbye-without-a-code-is-answered-without-one
   (is (= [[[:open true] [:close 1005 "" false]] (vec (bytes-of 0x88 0))]
          (converse options "e" (reads 2)))))
+
+(deftest a-long-reason-is-cut-at-a-character
+  (is (= (into (vec (bytes-of 0x88 124 0x03 0xe8)) (.getBytes (subs long-reason 0 61) "UTF-8"))
+         (second (converse options "ue" (reads 126))))))
 
 (deftest what-is-no-frame-ends-the-websocket
   (is (= [[[:open true] [:error] [:close 1009 "" false]] (vec (bytes-of 0x88 2 0x03 0xf1))]
