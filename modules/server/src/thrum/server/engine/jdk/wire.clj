@@ -98,6 +98,15 @@
                   (.startsWith ^String (aget headers (inc i)) "text/event-stream"))
              (recur (+ i 2))))))
 
+(defn- cut!
+  "Closes the connection, on a thread of its own: closing a response that has begun reads what is
+  left of the request's body, and waits for whoever writes. An interrupted read closes the channel."
+  [^HttpExchange exchange]
+  (.start (spi/clean-thread "http-cut"
+            #(do
+               (.interrupt (Thread/currentThread))
+               (.close exchange)))))
+
 (defprotocol Cut
   "A connection that may have been cut."
   (cut? [wire] "Tells whether abort! has been called."))
@@ -154,9 +163,9 @@
   ;; What is chunked ends properly when the exchange is closed: it is cut by what handle throws.
   (abort! [_]
     (set! cut true)
-    (when-not (= "chunked" (.getFirst (.getResponseHeaders exchange) "Transfer-encoding"))
-      (.close exchange))
     (.countDown done)
+    (when-not (= "chunked" (.getFirst (.getResponseHeaders exchange) "Transfer-encoding"))
+      (cut! exchange))
     nil)
   (watch! [_ _gone] false)
   (unwatch! [_] nil)
