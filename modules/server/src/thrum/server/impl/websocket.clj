@@ -6,6 +6,8 @@
    [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
+   (java.io IOException)
+   (java.lang System$Logger System$Logger$Level)
    (java.nio ByteBuffer)
    (java.util.concurrent ArrayBlockingQueue BlockingQueue CountDownLatch TimeUnit)))
 
@@ -155,10 +157,25 @@
 
 ;; The exchange's side
 
-(defn- fail! [listener ^WebSocket ws t]
+(def ^:private ^System$Logger logger (System/getLogger "thrum.server"))
+
+(defn- report! [listener ws t]
   (try
     (call! listener :on-error ws t)
-    (finally (close! ws 1011 "Internal error"))))
+    (catch InterruptedException e (throw e))
+    (catch Throwable e
+      (.log logger System$Logger$Level/ERROR "A websocket's :on-error failed" e))))
+
+(defn- fail!
+  "Reports what a callback threw, and closes the websocket; its :on-close follows."
+  [listener ws t]
+  (try
+    (report! listener ws t)
+    (finally
+      (try
+        (close! ws 1011 "Internal error")
+        ;; The client has gone.
+        (catch IOException _)))))
 
 (defn- deliver! [listener ^WebSocket ws callback args]
   (try

@@ -1,0 +1,57 @@
+(ns thrum.server.impl.websocket-test
+  "How a listener's callbacks are called when some of them throw."
+  (:require
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.server.impl.websocket :as websocket]
+   [thrum.server.spi :as engine]
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (java.io IOException)
+   (java.util.logging Level Logger)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- gone
+  "Returns a socket whose client has gone; closed: a promise of the code of a close."
+  [closed]
+  (reify engine/Socket
+    (open? [_] true)
+    (close! [_ code _]
+      (deliver closed code)
+      (throw (IOException. "Broken pipe")))
+    (disconnect! [_])))
+
+(defn- live!
+  "Attends to a websocket that opens, gets a message and ends. Returns the code of its close."
+  [listener]
+  (let [closed (promise), socket (gone closed), inbox (websocket/inbox listener)
+        events [#(engine/on-open inbox socket)
+                #(engine/on-text inbox socket "hi")
+                #(engine/on-close inbox socket 1006 "")]
+        engine (Thread/startVirtualThread (fn [] (run! #(%) events)))]
+    (websocket/attend! inbox identity)
+    (Thread/.join engine)
+    (deref closed 0 :never)))
+
+(defn- fails [& _]
+  (throw (IOException. "Broken pipe")))
+
+(deftest a-close-that-fails-keeps-no-on-close
+  (let [trail (atom [])
+        code (live! {:on-message fails
+                     :on-error (fn [_ t] (swap! trail conj (ex-message t)))
+                     :on-close (fn [_ code _] (swap! trail conj code))})]
+    (is (= 1011 code))
+    (is (= ["Broken pipe" 1006] @trail))))
+
+(deftest an-on-error-that-throws-keeps-no-on-close
+  (let [logger (Logger/getLogger "thrum.server"), level (.getLevel logger), closed (promise)]
+    (.setLevel logger Level/OFF)
+    (try
+      (is (= 1011 (live! {:on-message fails
+                          :on-error fails
+                          :on-close (fn [_ code _] (deliver closed code))})))
+      (finally (.setLevel logger level)))
+    (is (= 1006 (deref closed 0 :never)))))
