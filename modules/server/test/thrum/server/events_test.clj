@@ -79,6 +79,16 @@
 (deftest a-client-that-has-gone-is-an-exception
   (is (thrown? IOException (stream! #(events/send! % "x") {:heartbeat-ms nil} (gone) not-lost))))
 
+(deftest a-client-that-has-gone-at-the-head-is-reported
+  (let [reported (atom 0)
+        out (proxy [OutputStream] [] (flush [] (throw (IOException. "Broken pipe"))))
+        target (reify sink/Target
+                 (begin! [_ _] out)
+                 (gone! [_] (swap! reported inc)))
+        {:keys [body]} (events/response {:heartbeat-ms nil} (fn [_] (is false "It is not called")))]
+    (is (thrown? IOException (events/stream! body target {:opened identity})))
+    (is (= 1 @reported))))
+
 (deftest a-client-that-has-gone-ends-a-silent-stream
   (let [lost (promise)]
     (stream! (fn [_] (is (= :lost (deref lost 5000 :never))))

@@ -125,7 +125,7 @@
   [^Stream stream target {:keys [opened] :as exchange}]
   (let [out (sink/begin! target nil)
         events (Events. target out (ReentrantLock.) true false 0 nil)]
-    (.flush out)
+    (sink/reporting target (.flush out))
     (when-some [ms (.-heartbeat-ms stream)] (beat-later! events ms exchange))
     (opened events)
     (feed! stream events)
