@@ -126,11 +126,12 @@
   @(.-settled x))
 
 (defn finish!
-  "The last byte of a response has been sent; bytes: how many its body had."
+  "The last byte of a response has been sent; bytes: how many its body had. Another thread that has
+  ended the exchange settles it."
   [^Exchange x status bytes]
   (swap! (.-told x) assoc :status status :bytes bytes)
-  (step! x :finish)
-  (vreset! (.-settled x) true))
+  (when (allowed? x :finish)
+    (vreset! (.-settled x) true)))
 
 (defn upgraded!
   "The request has become a websocket."

@@ -31,7 +31,11 @@
 
 (defn- watch-client! [^Exchange x]
   (engine/watch! (.-wire x)
-    #(exchange/start-thread! x "http-gone" (fn [] (ending/end! x :disconnected)))))
+    #(exchange/start-thread! x "http-gone" (fn [] (ending/end! x :disconnected))))
+  ;; Ended since the check before: the thread that did so may have unwatched already.
+  (when (exchange/ended? x)
+    (engine/unwatch! (.-wire x))
+    (throw (exchange/over))))
 
 (defn- handle [x handler]
   (admission/admit-request! x)
@@ -91,7 +95,8 @@
   [x response]
   (try
     (respond/respond-with! x response)
-    (catch Throwable _ (ending/cut! x))))
+    (catch Throwable _
+      (when-not (exchange/ended? x) (ending/cut! x)))))
 
 (defn- refuse! [x status & {:as headers}]
   (answer-here! x (response/plain status (merge {"Connection" "close"} headers))))

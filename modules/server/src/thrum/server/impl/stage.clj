@@ -68,7 +68,7 @@
 (defn- finish [stage]
   (case stage
     (:committed :streaming) [:done []]
-    [stage []]))
+    [stage (if (ended? stage) [:refuse] [])]))
 
 (defn- failed [stage]
   [stage (case stage

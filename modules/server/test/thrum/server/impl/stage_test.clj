@@ -44,8 +44,8 @@
              :disconnected [:disconnected], :shutdown [:shutdown]}
    :finish {:open [:open], :reading [:reading], :committed [:done], :streaming [:done]
             :socket [:socket], :done [:done], :left [:left]
-            :thrum/timeout [:thrum/timeout], :slow [:slow]
-            :disconnected [:disconnected], :shutdown [:shutdown]}
+            :thrum/timeout [:thrum/timeout :refuse], :slow [:slow :refuse]
+            :disconnected [:disconnected :refuse], :shutdown [:shutdown :refuse]}
    :fail {:open [:open :answer], :reading [:reading :answer]
           :committed [:committed :cut :log], :streaming [:streaming :cut :log]
           :socket [:socket :log], :done [:done :log], :left [:left]

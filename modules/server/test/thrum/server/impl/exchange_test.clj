@@ -1,0 +1,61 @@
+(ns thrum.server.impl.exchange-test
+  "Whose matter the answer is when two threads are about to end an exchange."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.server.impl.ending :as ending]
+   [thrum.server.impl.exchange :as exchange]
+   [thrum.server.impl.respond :as respond]
+   [thrum.server.impl.serve :as serve]
+   [thrum.server.impl.traffic :as traffic]
+   [thrum.server.spi :as engine])
+  (:import
+   (java.io IOException)
+   (java.util.concurrent CancellationException)))
+
+(set! *warn-on-reflection* true)
+
+(defn- exchange
+  "Returns an exchange of a server; its wire notes the calls in trail, and calls (watched) while it
+  begins to watch."
+  [trail watched]
+  (exchange/exchange (traffic/traffic {})
+                     (reify engine/Wire
+                       (watch! [_ _] (swap! trail conj :watch) (watched) true)
+                       (unwatch! [_] (swap! trail conj :unwatch))
+                       (abort! [_] (swap! trail conj :abort)))))
+
+(deftest an-exchange-that-another-thread-ends-is-settled-there
+  (let [x (exchange (atom []) identity)]
+    (exchange/step! x :commit)
+    (exchange/step! x :shutdown)
+    (exchange/finish! x 200 0)
+    (is (not (exchange/settled? x)))
+    (ending/settled-elsewhere! x)
+    (is (exchange/settled? x))))
+
+(deftest an-exchange-that-has-finished-is-settled
+  (doseq [events [[:commit] [:commit :upgrade]]]
+    (let [x (exchange (atom []) identity)]
+      (run! #(exchange/step! x %) events)
+      (exchange/finish! x 200 0)
+      (is (exchange/settled? x)))))
+
+(deftest an-exchange-that-ends-as-it-is-watched-starts-no-handler
+  (let [trail (atom []), x (promise)]
+    (deliver x (exchange trail #(exchange/step! @x :shutdown)))
+    (is (thrown? CancellationException (#'serve/watch-client! @x)))
+    (is (= [:watch :unwatch] @trail))))
+
+(deftest an-answer-that-comes-too-late-cuts-nothing
+  (let [trail (atom []), x (exchange trail identity)]
+    (with-redefs [respond/respond-with! (fn [_ _]
+                                          (exchange/step! x :shutdown)
+                                          (throw (exchange/over)))]
+      (#'serve/answer-here! x {:status 413}))
+    (is (= [] @trail))))
+
+(deftest an-answer-that-fails-is-cut
+  (let [trail (atom []), x (exchange trail identity)]
+    (with-redefs [respond/respond-with! (fn [_ _] (throw (IOException. "Broken pipe")))]
+      (#'serve/answer-here! x {:status 413}))
+    (is (= [:abort] @trail))))
