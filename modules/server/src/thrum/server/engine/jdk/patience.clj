@@ -69,6 +69,33 @@
        ~@body
        (finally (leave! ~patience)))))
 
+(defn call-within
+  "Calls f, which blocks on the connection, on the calling thread for at most ms. An interrupt that
+  comes at its end does not outlive it."
+  [ms f]
+  (let [patience (Patience. (Thread/currentThread) nil false false)]
+    (enter! patience ms)
+    (let [alarm (spi/arm! (spi/deadline-in ms) #(look! patience))]
+      (try
+        (f)
+        (finally
+          (spi/disarm! alarm)
+          (leave! patience))))))
+
+(def ^:private ^:const piece
+  "How many bytes a client must take in the time that a silence may last."
+  65536)
+
+(defn write!
+  "Writes n bytes from offset to out. Each piece of them may take so long."
+  [^OutputStream out patience ms ^bytes b offset n]
+  (let [end (+ (long offset) (long n))]
+    (loop [from (long offset)]
+      (when (< from end)
+        (let [to (min end (+ from (long piece)))]
+          (in-time [patience ms] (.write out b (int from) (int (- to from))))
+          (recur to))))))
+
 (defn- read-in-time
   "Reads as in does. A chunk's size of more than 31 bits is negative for the JDK, which finds its
   own index out of bounds then."
@@ -93,16 +120,18 @@
     (close [])))
 
 (defn output
-  "Returns the stream, each write of which may take so long, and is preceded by (check!)."
+  "Returns the stream, each piece written to which may take so long; (check!) precedes a write."
   ^OutputStream [^OutputStream out check! patience ms]
   (proxy [OutputStream] []
     (write
       ([x]
        (check!)
-       (in-time [patience ms] (if (bytes? x) (.write out ^bytes x) (.write out (int x)))))
+       (if (bytes? x)
+         (write! out patience ms x 0 (alength ^bytes x))
+         (in-time [patience ms] (.write out (int x)))))
       ([b offset n]
        (check!)
-       (in-time [patience ms] (.write out ^bytes b (int offset) (int n)))))
+       (write! out patience ms b offset n)))
     (flush []
       (check!)
       (in-time [patience ms] (.flush out)))

@@ -70,23 +70,22 @@
   (.flush out)
   (if (nil? body)
     (.close out)
-    (let [thread (Thread/currentThread)
-          alarm (spi/arm! (spi/deadline-in linger-ms) #(.interrupt thread))]
-      (try
-        (.close out)
-        (finally
-          (spi/disarm! alarm)
-          ;; It may have come after all: what was sent is whole, and nobody else is to hear of it.
-          (Thread/interrupted))))))
+    (patience/call-within linger-ms #(.close out))))
 
-(defn- send-all! [^HttpExchange exchange request-body status headers ^bytes body]
+(defn- send-body!
+  [^HttpExchange exchange request-body patience idle-ms status ^bytes body]
+  (let [out (.getResponseBody exchange)]
+    (patience/in-time [patience idle-ms]
+      (.sendResponseHeaders exchange status (alength body)))
+    (patience/write! out patience idle-ms body 0 (alength body))
+    (patience/in-time [patience idle-ms] (close-out! request-body out))))
+
+(defn- send-all!
+  [^HttpExchange exchange request-body patience idle-ms status headers ^bytes body]
   (set-headers! exchange request-body headers)
   (if (or (nil? body) (zero? (alength body)))
-    (.sendResponseHeaders exchange status -1)
-    (let [out (.getResponseBody exchange)]
-      (.sendResponseHeaders exchange status (alength body))
-      (.write out body)
-      (close-out! request-body out))))
+    (patience/in-time [patience idle-ms] (.sendResponseHeaders exchange status -1))
+    (send-body! exchange request-body patience idle-ms status body)))
 
 (defn- events?
   "Tells whether the headers are those of a stream of events, whose client comes again wherever it
@@ -134,7 +133,7 @@
   (body [_] (when kind (patience/input (.getRequestBody exchange) patience idle-ms)))
   (send! [this status headers body]
     (check-cut! this)
-    (patience/in-time [patience idle-ms] (send-all! exchange kind status headers body)))
+    (send-all! exchange kind patience idle-ms status headers body))
   (begin! [this status headers length]
     (check-cut! this)
     (if (and (neg? length) (http-1-0? exchange) (not (events? headers)))
@@ -155,11 +154,10 @@
         (patience/output (.getResponseBody exchange) #(check-cut! this) patience idle-ms))))
   (end! [this]
     (check-cut! this)
-    (patience/in-time [patience idle-ms]
-      (if held
-        (send-all! exchange kind held-status held-headers
-          (.toByteArray ^ByteArrayOutputStream held))
-        (close-out! kind (.getResponseBody exchange)))))
+    (if held
+      (send-all! exchange kind patience idle-ms held-status held-headers
+        (.toByteArray ^ByteArrayOutputStream held))
+      (patience/in-time [patience idle-ms] (close-out! kind (.getResponseBody exchange)))))
   ;; What is chunked ends properly when the exchange is closed: it is cut by what handle throws.
   (abort! [_]
     (set! cut true)

@@ -1,0 +1,69 @@
+(ns thrum.server.engine.jdk.wire-test
+  "How long the JDK's server may block on a client, over an exchange without a connection."
+  (:require
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.server.engine.jdk.patience :as patience]
+   [thrum.server.engine.jdk.wire :as wire]
+   [thrum.server.spi :as engine]
+   [thrum.spi :as spi]
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (com.sun.net.httpserver Headers HttpExchange)
+   (java.io OutputStream)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- exchange
+  "Returns an exchange whose request has a body, and whose response is written to out."
+  [out]
+  (let [request (doto (Headers.) (.set "Content-length" "10")), response (Headers.)]
+    (proxy [HttpExchange] []
+      (getRequestHeaders [] request)
+      (getResponseHeaders [] response)
+      (getResponseBody [] out)
+      (sendResponseHeaders [_ _]))))
+
+(defn- guard
+  "Returns a guard that notes in trail what it is asked for."
+  [trail]
+  (reify patience/Guard
+    (enter! [_ _] (swap! trail conj :enter))
+    (leave! [_] (swap! trail conj :leave))))
+
+(defn- noting
+  "Returns a stream that notes in trail how much is written at once."
+  ^OutputStream [trail]
+  (proxy [OutputStream] []
+    (write
+      ([b] (swap! trail conj (alength ^bytes b)))
+      ([_ _ n] (swap! trail conj n)))))
+
+(def ^:private in-pieces
+  [:enter 65536 :leave :enter 65536 :leave :enter 1 :leave])
+
+(def ^:private large (byte-array 131073))
+
+(deftest each-piece-of-a-whole-body-has-its-own-time
+  (let [trail (atom [])
+        wire (wire/wire (exchange (noting trail)) (guard trail) 1000)]
+    (engine/send! wire 200 (object-array 0) large)
+    ;; Before it the head is sent, and after it the response is closed.
+    (is (= [[:enter :leave] in-pieces [:enter :leave]]
+           [(take 2 @trail) (drop-last 2 (drop 2 @trail)) (take-last 2 @trail)]))))
+
+(deftest each-piece-of-a-large-write-has-its-own-time
+  (let [trail (atom [])
+        out (patience/output (noting trail) (fn []) (guard trail) 1000)]
+    (.write out ^bytes large)
+    (is (= in-pieces @trail))))
+
+(deftest an-alarm-that-comes-after-the-response-interrupts-nobody
+  (let [alarm (atom nil)
+        wire (wire/wire (exchange (noting (atom []))) (guard (atom [])) 1000)]
+    (with-redefs [spi/arm! (fn [^long _ f] (reset! alarm f))
+                  spi/disarm! (fn [_])]
+      (engine/send! wire 200 (object-array 0) large))
+    (@alarm)
+    (is (not (Thread/interrupted)))))
