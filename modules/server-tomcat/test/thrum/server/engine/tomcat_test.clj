@@ -4,7 +4,9 @@
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
+   [thrum.server.engine.tomcat.websocket :as websocket]
    [thrum.server.tck.wire :as wire]
+   [thrum.server.tck.ws-client :as ws]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
@@ -103,6 +105,20 @@
     (deliver gate :open)
     (is (gate/eventually 5000 #(zero? (:in-flight (server/status s)))))
     (server/stop! s)))
+
+(deftest an-interrupt-after-the-handshake-leaves-no-websocket-open
+  (let [interrupt! (fn [_]
+                     (.interrupt (Thread/currentThread))
+                     true)
+        listener {:ring.websocket/listener {}}]
+    (with-redefs-fn {#'websocket/sent? interrupt!}
+      (fn []
+        (let [s (serve (constantly listener) {})
+              client (wire/send! (wire/connect (server/port s)) (ws/handshake))]
+          (is (= 101 (:status (wire/head client))))
+          (is (wire/closed? client))
+          (wire/close! client)
+          (server/stop! s))))))
 
 (deftest nobody-reads-the-body-of-the-next-request
   (let [body (promise)

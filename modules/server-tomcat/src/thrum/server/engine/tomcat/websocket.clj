@@ -196,8 +196,10 @@
               (long (min (long ws-idle-timeout-ms) most-close-ms))))
       (set! socket (TomcatSocket. session over #(.abort this)))
       (listen! session socket listener ws-max-message-bytes)
-      (.complete opened? nil)
-      (engine/on-open listener socket)))
+      (if (.complete opened? nil)
+        (engine/on-open listener socket)
+        ;; await-open! has given up.
+        (.abort this))))
   (pinged [_ data] (engine/on-ping listener socket data))
   (failed [this throwable] (when socket (.later this #(engine/on-error listener socket throwable))))
   (closed [this code reason]
@@ -283,9 +285,8 @@
 
 (defn accept!
   "Sends the handshake, and has Tomcat make the connection a websocket's when its thread goes on;
-  returns a CompletableFuture that is completed when it is open. options: the server's, and
-  :container."
-  ^CompletableFuture
+  returns the conversation, for await-open!. options: the server's, and :container."
+  ^Conversation
   [^Request request ^Response response endpoint protocol listener {:keys [container], :as options}]
   (let [conversation (Conversation. listener
                                     options
@@ -306,18 +307,31 @@
     (.action response ActionCode/CLIENT_FLUSH nil)
     (.action response ActionCode/CLOSE nil)
     (when-not (sent? response) (throw (IOException. "The handshake could not be sent")))
-    (.-opened? conversation)))
+    conversation))
 
 (def ^:private patience-s
   "How long Tomcat's thread may take to go on."
   10)
 
-(defn await-open!
-  "Waits until what accept! returned is completed; throws IOException when the connection has ended
-  before."
-  [^CompletableFuture opened]
+(defn- give-up!
+  "Closes the websocket, now or as soon as it is open: nobody attends to it."
+  [^Conversation conversation t]
+  (let [^CompletableFuture opened (.-opened? conversation)]
+    (when-not (or (.completeExceptionally opened t) (.isCompletedExceptionally opened))
+      (.abort conversation))))
+
+(defn- await-completed! [^CompletableFuture opened]
   (try
     (.get opened patience-s TimeUnit/SECONDS)
     (catch ExecutionException e (throw (.getCause e)))
     (catch TimeoutException e
       (throw (IOException. "The connection did not become a websocket" e)))))
+
+(defn await-open!
+  "Waits until the websocket is open; throws IOException when the connection has ended before."
+  [^Conversation conversation]
+  (try
+    (await-completed! (.-opened? conversation))
+    (catch Throwable t
+      (give-up! conversation t)
+      (throw t))))

@@ -133,9 +133,10 @@
     (websocket/await-open!
       (turns/inside [this]
         (response/set-head! response shared 101 headers)
-        (let [opened (websocket/accept! request response endpoint protocol listener options)]
+        (let [conversation
+              (websocket/accept! request response endpoint protocol listener options)]
           (turns/become! this :upgraded)
-          opened)))))
+          conversation)))))
 
 (defn wire
   "Returns the wire of a request of Tomcat's, nil where the client has gone already; endpoint: where
