@@ -57,14 +57,13 @@
   "By spi: which namespaces outside of its module may use it. A name that ends in .* stands for all
   below it."
   '{thrum.spi
-    #{thrum.async thrum.async.executor thrum.async.job thrum.async.pipeline thrum.async.port
-      thrum.async.process thrum.async.promised thrum.async.settings
+    #{thrum.async thrum.async.executor thrum.async.impl.*
       thrum.server thrum.server.spi.flow thrum.server.impl.* thrum.server.http1
       thrum.server.http1.* thrum.server.engine.*}
     thrum.spi.fan-out
-    #{thrum.async.pipeline}
+    #{thrum.async.impl.pipeline}
     thrum.spi.options
-    #{thrum.async thrum.async.executor thrum.async.settings
+    #{thrum.async thrum.async.executor thrum.async.impl.settings
       thrum.server thrum.server.impl.options
       thrum.lab.cli thrum.lab.experiments.own.work}
     thrum.server.spi
@@ -76,6 +75,7 @@
      [thrum.server.engine.jetty-test thrum.server.impl.handshake]
      [thrum.server.engine.jetty.http2-test thrum.server.impl.options]
      [thrum.dev.contract thrum.server.impl.engines]
+     [thrum.dev.options thrum.async.impl.settings]
      [thrum.dev.options thrum.server.impl.engines]
      [thrum.dev.options thrum.server.impl.options]
      [thrum.repo.contract-doc-test thrum.server.impl.engines]})

@@ -8,7 +8,7 @@
   (:require
    [clojure.string :as str]
    [thrum.async.executor :as executor]
-   [thrum.async.settings :as settings]
+   [thrum.async.impl.settings :as settings]
    [thrum.dev.page :as page]
    [thrum.server :as server]
    [thrum.server.impl.engines :as engines]

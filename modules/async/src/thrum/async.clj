@@ -7,11 +7,11 @@
   (:require
    [clojure.core.async :as async]
    [clojure.core.async.impl.protocols :as impl]
-   [thrum.async.pipeline :as pipeline]
-   [thrum.async.port :as port]
-   [thrum.async.process :as process]
-   [thrum.async.promised :as promised]
-   [thrum.async.settings :as settings]
+   [thrum.async.impl.pipeline :as pipeline]
+   [thrum.async.impl.port :as port]
+   [thrum.async.impl.process :as process]
+   [thrum.async.impl.promised :as promised]
+   [thrum.async.impl.settings :as settings]
    [thrum.core :as t]
    [thrum.spi :as spi]
    [thrum.spi.options :as options])

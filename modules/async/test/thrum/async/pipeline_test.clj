@@ -6,7 +6,7 @@
    [clojure.core.async.impl.protocols :as impl]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.async :as a]
-   [thrum.async.handler :as handler]
+   [thrum.async.impl.handler :as handler]
    [thrum.core :as t]
    [thrum.impl.jdk]
    [thrum.spi.fan-out]

@@ -1,10 +1,11 @@
-(ns thrum.async.port
+(ns thrum.async.impl.port
   "Takes and puts that block the calling thread. A cancel or an interrupt ends them and leaves
   nothing in the channel."
+  {:no-doc true}
   (:require
    [clojure.core.async.impl.dispatch :as dispatch]
    [clojure.core.async.impl.protocols :as impl]
-   [thrum.async.handler :as handler]
+   [thrum.async.impl.handler :as handler]
    [thrum.core :as t]
    [thrum.spi :as spi])
   (:import

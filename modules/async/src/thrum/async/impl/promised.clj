@@ -1,8 +1,9 @@
-(ns thrum.async.promised
+(ns thrum.async.impl.promised
   "The next value of a channel as a future. No thread waits for it: the channel settles it."
+  {:no-doc true}
   (:require
    [clojure.core.async.impl.protocols :as impl]
-   [thrum.async.handler :as handler]
+   [thrum.async.impl.handler :as handler]
    [thrum.spi :as spi])
   (:import
    (clojure.lang IBlockingDeref IDeref IFn IMeta IPending)

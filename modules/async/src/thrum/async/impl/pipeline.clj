@@ -1,13 +1,14 @@
-(ns thrum.async.pipeline
+(ns thrum.async.impl.pipeline
   "Pipelines: from one channel to another through a job, a task for every item. A pipeline holds
   no thread while it waits. An event starts a thread that takes the next steps and ends, or uses
   that of a task which has just ended. So nothing of an abandoned pipeline runs, and it can be
   collected."
+  {:no-doc true}
   (:require
    [clojure.core.async :as async]
    [clojure.core.async.impl.protocols :as impl]
-   [thrum.async.handler :as handler]
-   [thrum.async.job :as job]
+   [thrum.async.impl.handler :as handler]
+   [thrum.async.impl.job :as job]
    [thrum.spi :as spi]
    [thrum.spi.fan-out :as fanout])
   (:import

@@ -1,8 +1,9 @@
-(ns thrum.async.settings
+(ns thrum.async.impl.settings
   "The arguments of thrum.async, checked, and the options that they stand for."
+  {:no-doc true}
   (:require
    [clojure.core.async.impl.protocols :as impl]
-   [thrum.async.job :as job]
+   [thrum.async.impl.job :as job]
    [thrum.core :as t]
    [thrum.spi :as spi]
    [thrum.spi.options :as options]))

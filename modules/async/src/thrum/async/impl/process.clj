@@ -1,5 +1,6 @@
-(ns thrum.async.process
+(ns thrum.async.impl.process
   "Threads whose outcome a channel delivers: detached ones, and those of a scope."
+  {:no-doc true}
   (:require
    [clojure.core.async :as async]
    [thrum.spi :as spi]))

@@ -1,9 +1,10 @@
-(ns thrum.async.job
+(ns thrum.async.impl.job
   "The work of a pipeline on one item, on the item's own thread. A job returns the list of the
   item's outputs. The pipeline's rule for errors decides what a failure becomes."
+  {:no-doc true}
   (:require
    [clojure.core.async :as async]
-   [thrum.async.port :as port]
+   [thrum.async.impl.port :as port]
    [thrum.core :as t]
    [thrum.spi :as spi])
   (:import

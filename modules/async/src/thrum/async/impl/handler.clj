@@ -1,6 +1,7 @@
-(ns thrum.async.handler
+(ns thrum.async.impl.handler
   "The handlers that a channel calls when a take or a put is committed. Ours can be revoked until
   then: a thread that stops waiting leaves nothing in the channel's queue, and no value is lost."
+  {:no-doc true}
   (:require
    [clojure.core.async.impl.channels]
    [clojure.core.async.impl.protocols :as impl])
