@@ -6,6 +6,7 @@
    [clojure.core.async.impl.protocols :as impl]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.async :as a]
+   [thrum.async.impl.process :as process]
    [thrum.core :as t]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
@@ -169,22 +170,18 @@
     (is (impl/closed? ch))))
 
 (deftest a-failure-that-comes-during-a-cancel-goes-into-the-channel
-  (let [e (ex-info "x" {}), running (promise), interrupted (promise), gate (promise)
-        channel (promise)
-        slow #(try (deliver running true)
-                   (Thread/sleep 60000)
-                   (catch InterruptedException _
-                     (deliver interrupted true)
-                     (deref gate 5000 :late)))
-        f #(if % (slow) (do (deref running 5000 :late) (throw e)))]
+  (let [e (ex-info "x" {}), running (promise), channel (async/chan 1)
+        work #(try
+                (deliver running true)
+                (Thread/sleep 60000)
+                (catch InterruptedException _ (throw e)))]
     (is (thrown? CancellationException
           (t/with-scope [s]
-            (deliver channel (a/pmap->chan 2 f [false true]))
-            (is (true? (deref interrupted 5000 :late)) "the failure waits for its sibling")
+            (process/in-current-scope "work" channel work)
+            (is (true? (deref running 5000 :late)))
             (t/cancel! s)
-            (deliver gate true)
             (t/checkpoint))))
-    (is (= [e] (all @channel)))))
+    (is (= [e] (all channel)))))
 
 (deftest a-task-goes-into-a-channel
   (let [e (ex-info "x" {})]

@@ -59,15 +59,19 @@
     (watchdog/stop! watchdog))
   (native [_] listener))
 
+;; The acceptor last: the port of a listener that is closed while a thread accepts is free only when
+;; that thread has returned.
 (defn- listening ^Listening [listener all serve upgrade]
   (let [serve-one #(http1/serve! all % serve upgrade)
-        acceptor (spi/clean-thread "http1-accept" #(accept-all! listener all serve-one))]
-    (.start acceptor)
-    (Listening. listener
-                (.getPort ^InetSocketAddress (.getLocalAddress ^ServerSocketChannel listener))
-                all
-                acceptor
-                (http1/watch all))))
+        acceptor (spi/clean-thread "http1-accept" #(accept-all! listener all serve-one))
+        port (.getPort ^InetSocketAddress (.getLocalAddress ^ServerSocketChannel listener))
+        watchdog (http1/watch all)]
+    (try
+      (.start acceptor)
+      (Listening. listener port all acceptor watchdog)
+      (catch Throwable t
+        (watchdog/stop! watchdog)
+        (throw t)))))
 
 (defn start
   "Listens on the options' :port, and calls (serve wire) for each request; upgrade: see
