@@ -17,8 +17,7 @@
 ;; stage: see thrum.server.impl.stage. told: what observers are told, a map. scope: the request's,
 ;; while its handler runs. stream: the events or the websocket that the response is. permit: of the
 ;; limiter that the exchange holds one of. flaw: the client's, see below. settled: whether the
-;; client
-;; has been answered, as far as it will be.
+;; client has been answered, as far as it will be.
 (deftype Exchange [^Traffic traffic wire ^Thread thread ^ClassLoader loader ^long arrived
                    ^AtomicReference stage ^Atom told
                    ^Volatile scope ^Volatile stream ^Volatile permit
