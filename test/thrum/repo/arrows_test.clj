@@ -132,7 +132,7 @@
     [spi (parse/name-from-ns-decl ns-decl)]))
 
 (defn stands-for?
-  "Tells whether an entry of spi-users is the namespace's, or that of one above it."
+  "True if an entry of spi-users is the namespace's, or that of one above it."
   [entry namespace]
   (if-some [above (second (re-matches #"(.*\.)\*" (name entry)))]
     (str/starts-with? (name namespace) above)

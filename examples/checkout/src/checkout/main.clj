@@ -38,7 +38,7 @@
 ;; One service: several attempts, and a note of how they went
 
 (defn- passing?
-  "Tells whether a failure may be gone the next time: 503, a request that took too long, no permit
+  "True if a failure may be gone the next time: 503, a request that took too long, no permit
   in time."
   [e]
   (contains? #{::busy :thrum/timeout :thrum/rejected} (:type (ex-data e))))

@@ -56,7 +56,7 @@
      (testing kind# ~@body)))
 
 (defn- waits?
-  "Tells whether a put waits in the channel."
+  "True if a put waits in the channel."
   [^ManyToManyChannel ch]
   (pos? (count (.-puts ch))))
 

@@ -37,7 +37,7 @@
      outcome]))
 
 (defn- waits?
-  "Tells whether a take or a put waits in the channel that has not been called off."
+  "True if a take or a put waits in the channel that has not been called off."
   [^ManyToManyChannel ch]
   (let [^Lock mutex (.-mutex ch)]
     (.lock mutex)

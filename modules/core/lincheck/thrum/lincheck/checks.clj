@@ -66,7 +66,7 @@
     options))
 
 (defn- not-reproduced?
-  "Tells whether Lincheck has found something, and then could not run into it once more: hash codes
+  "True if Lincheck has found something, and then could not run into it once more: hash codes
   of threads differ each time."
   [e]
   (str/includes? (str (ex-message e)) "Reporting the first execution"))

@@ -141,7 +141,7 @@
         {:what what, :sent sent, :ms ms}))))
 
 (defn- refused?
-  "Tells whether it was cut off in time, after a bounded number of bytes. Of empty lines nothing is
+  "True if it was cut off in time, after a bounded number of bytes. Of empty lines nothing is
   held: only time bounds them."
   [{:keys [what sent ms]}]
   (and (< (long ms) (dec gives-up-ms))

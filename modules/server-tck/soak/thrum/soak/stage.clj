@@ -159,7 +159,7 @@
   (with-client [c port] (apply wire/ask! c texts)))
 
 (defn whole-200?
-  "Tells whether a response is a complete 200."
+  "True if a response is a complete 200."
   [answer]
   (and (= 200 (:status answer)) (wire/complete? answer)))
 
@@ -201,7 +201,7 @@
     (assoc figures :bystanders (reduce + (value-of visits)) :slowest-ms @slowest)))
 
 (defn bystander?
-  "Tells whether a request is a bystander's."
+  "True if a request is a bystander's."
   [request]
   (= "/bystander" (:uri request)))
 

@@ -93,7 +93,7 @@
 (defprotocol Socket
   "A websocket as the engine has it. What sends blocks until the frame is flushed, and throws
   IOException when that fails."
-  (open? [socket] "Tells whether messages can still be sent.")
+  (open? [socket] "True if messages can still be sent.")
   (send-text! [socket message] "Sends a CharSequence.")
   (send-binary! [socket message] "Sends a ByteBuffer.")
   (send-ping! [socket data] "Sends a ping with a ByteBuffer.")

@@ -58,7 +58,7 @@
 ;; This JVM
 
 (defn- wanted?
-  "Tells whether the options ask for this module."
+  "True if the options ask for this module."
   [{:keys [modules]} module]
   (or (nil? modules) (some #{module} modules)))
 

@@ -38,7 +38,7 @@
     (throw (broken "a chunk has no size"))))
 
 (defn- field?
-  "Tells whether the line is a header's: a token, a colon, a value without control characters."
+  "True if the line is a header's: a token, a colon, a value without control characters."
   [^String line]
   (let [colon (.indexOf line ":")]
     (and (pos? colon)
@@ -100,12 +100,12 @@
     (Body. in chunked? ask done most-trailers (if chunked? -1 length) :new)))
 
 (defn begun?
-  "Tells whether the client was asked for the body."
+  "True if the client was asked for the body."
   [^Body body]
   (not= :new (.state body)))
 
 (defn ended?
-  "Tells whether the body was read to its end."
+  "True if the body was read to its end."
   [^Body body]
   (= :ended (.state body)))
 

@@ -49,12 +49,12 @@
 ;; The end
 
 (defn cut?
-  "Tells whether this side has cut the connection."
+  "True if this side has cut the connection."
   [^Connection c]
   (.get ^AtomicBoolean (.-cut c)))
 
 (defn closed?
-  "Tells whether the socket is closed, by either side."
+  "True if the socket is closed, by either side."
   [^Connection c]
   (.isClosed ^Socket (.-raw c)))
 

@@ -38,7 +38,7 @@
     (head/http-1-0? head) ["Connection" "keep-alive"]))
 
 (defn- may-come?
-  "Tells whether the client may send its body or not: it waits to be asked, and was not."
+  "True if the client waits to be asked for its body, and was not asked."
   [head body]
   (and body (not (body/begun? body)) (head/waits? head)))
 

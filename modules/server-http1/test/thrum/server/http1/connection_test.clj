@@ -8,7 +8,7 @@
 (set! *warn-on-reflection* true)
 
 (defn- cut-at?
-  "Tells whether a look at that time cuts the connection."
+  "True if a look at that time cuts the connection."
   [c now]
   (connection/look! c now)
   (connection/cut? c))

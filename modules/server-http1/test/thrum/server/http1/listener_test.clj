@@ -19,7 +19,7 @@
   (engine/send! wire 200 (object-array 0) (byte-array 0)))
 
 (defn- served?
-  "Tells whether a client of its own is answered with 200."
+  "True if a client of its own is answered with 200."
   [running]
   (with-open [client (Socket. (InetAddress/getLoopbackAddress) (int (engine/port running)))]
     (.setSoTimeout client 5000)

@@ -435,7 +435,7 @@
     (scene/ok r)))
 
 (defn- refusal?
-  "Tells whether a frame is the head of a response that is no 200: on a machine that is busy a
+  "True if a frame is the head of a response that is no 200: on a machine that is busy a
   deadline comes before a response has begun."
   [{:keys [type text]}]
   (and (= 1 type) (not (str/includes? (subs text 0 (min 6 (count text))) "\u0088"))))

@@ -85,7 +85,7 @@
          (every? #(= (bit-of bytes %) (bit-of prefix %)) (range bits)))))
 
 (defn within?
-  "Tells whether the address is in one of the blocks."
+  "True if the address is in one of the blocks."
   [blocks ^InetAddress address]
   (let [bytes (.getAddress address)]
     (boolean (some #(in-block? bytes %) blocks))))

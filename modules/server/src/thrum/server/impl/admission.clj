@@ -28,7 +28,7 @@
                e)))))
 
 (defn overload?
-  "Tells whether e was thrown because the server is full."
+  "True if e was thrown because the server is full."
   [e]
   (= ::overload (spi/type-of e)))
 

@@ -28,7 +28,7 @@
                       (range 128))))
 
 (defn- plain-name?
-  "Tells whether s is made of letters, digits, dots and hyphens up to end: such a name needs no
+  "True if s is made of letters, digits, dots and hyphens up to end: such a name needs no
   second look."
   [^String s ^long end]
   (let [^booleans name-char name-char]
@@ -38,7 +38,7 @@
             (and (< c 128) (aget name-char c) (recur (inc i))))))))
 
 (defn- port?
-  "Tells whether s is a port from i on: nothing, or at most five digits of no more than 65535."
+  "True if s is a port from i on: nothing, or at most five digits of no more than 65535."
   [^String s ^long i]
   (let [n (.length s)]
     (and (<= (- n i) 5)
@@ -49,7 +49,7 @@
                (and (<= 0 digit) (<= digit 9) (recur (inc i) (+ (* 10 port) digit)))))))))
 
 (defn authority?
-  "Tells whether s is a host, with or without a port."
+  "True if s is a host, with or without a port."
   [^String s]
   (let [bracket (.indexOf s "]")
         colon (.indexOf s ":" (max 0 bracket))

@@ -21,8 +21,8 @@
     "Ends the stream from another thread: nothing more is sent. Calls (cancel), which ends the
     function, while nothing is written. Blocks as long as a write does.")
   (finish! [feed] "The function has returned.")
-  (ended? [feed] "Tells whether end! has ended the stream.")
-  (open? [feed] "Tells whether more can be sent.")
+  (ended? [feed] "True if end! has ended the stream.")
+  (open? [feed] "True if more can be sent.")
   (sent [feed] "Returns how many bytes have been sent."))
 
 ;; A body: f is called with what events are sent through.

@@ -57,14 +57,14 @@
   (.get ^AtomicReference (.-stage x)))
 
 (defn ended?
-  "Tells whether another thread has ended the exchange: the answer is that thread's matter."
+  "True if another thread has ended the exchange: the answer is that thread's matter."
   [x]
   (stage/ended? (stage x)))
 
 ;; What is known of it
 
 (defn here?
-  "Tells whether the calling thread is that of the exchange."
+  "True if the calling thread is that of the exchange."
   [^Exchange x]
   (identical? (.-thread x) (Thread/currentThread)))
 
@@ -120,7 +120,7 @@
   (LockSupport/unpark (.-thread x)))
 
 (defn settled?
-  "Tells whether the client has been answered, as far as it will be."
+  "True if the client has been answered, as far as it will be."
   [^Exchange x]
   @(.-settled x))
 

@@ -12,12 +12,12 @@
   (get-in request [:headers k]))
 
 (defn- listed?
-  "Tells whether a header that is a list of names has this one, in any case."
+  "True if a header that is a list of names has this one, in any case."
   [request k ^String name]
   (some #(.equalsIgnoreCase name (str/trim %)) (some-> (header request k) (str/split #","))))
 
 (defn- asks?
-  "Tells whether the request asks for a websocket of the version that there is (RFC 6455, 4.2.1)."
+  "True if the request asks for a websocket of the version that there is (RFC 6455, 4.2.1)."
   [request]
   (and (.equalsIgnoreCase "websocket" (header request "upgrade"))
        (listed? request "connection" "upgrade")
@@ -28,7 +28,7 @@
       (pos? (long (or content-length 0)))))
 
 (defn- well-formed?
-  "Tells whether the request that asks for a websocket may: a GET of HTTP/1.1 without a body, with a
+  "True if the request that asks for a websocket may: a GET of HTTP/1.1 without a body, with a
   key of 16 bytes in base64."
   [request]
   (and (= :get (:request-method request))

@@ -6,7 +6,7 @@
 (set! *warn-on-reflection* true)
 
 (defn paths?
-  "Tells whether x says where probes ask: a map of :live and :ready, or one of them, to paths."
+  "True if x says where probes ask: a map of :live and :ready, or one of them, to paths."
   [x]
   (and (map? x) (seq x)
        (every? #{:live :ready} (keys x))

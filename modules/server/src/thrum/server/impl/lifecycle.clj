@@ -168,7 +168,7 @@
   (.await ^CountDownLatch (.-stopped life)))
 
 (defn- serving?
-  "Tells whether the calling thread serves a request of the server."
+  "True if the calling thread serves a request of the server."
   [traffic]
   (some exchange/here? (traffic/in-flight traffic)))
 

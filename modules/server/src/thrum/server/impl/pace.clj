@@ -136,7 +136,7 @@
               (lane min-bytes-per-second rate-grace-ms true)))
 
 (defn late?
-  "Tells whether the client at this wire is waited for, and too slow."
+  "True if the client at this wire is waited for, and too slow."
   [wire]
   (and (instance? PacedWire wire)
        (.late ^PacedWire wire (System/nanoTime))))

@@ -18,12 +18,12 @@
 (set! *warn-on-reflection* true)
 
 (defn draining?
-  "Tells whether the server is about to stop."
+  "True if the server is about to stop."
   [^Exchange x]
   (not= :running (traffic/state (.-traffic x))))
 
 (defn- last-one?
-  "Tells whether the connection serves no other request after this response."
+  "True if the connection serves no other request after this response."
   [x]
   (or (draining? x) (= :broken (exchange/flaw x))))
 

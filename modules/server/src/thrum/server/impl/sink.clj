@@ -27,7 +27,7 @@
   (finish! [sink] "The body is whole: sends the rest, and takes no more.")
   (written [sink] "Returns how many bytes have been taken.")
   (close! [sink] "Takes no more.")
-  (closed? [sink] "Tells whether close! has been called."))
+  (closed? [sink] "True if close! has been called."))
 
 (defn- too-long [length]
   (IOException. (str "The body is longer than its Content-Length, " length " bytes")))

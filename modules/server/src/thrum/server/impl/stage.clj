@@ -27,7 +27,7 @@
   #{:thrum/timeout :slow :disconnected :shutdown})
 
 (defn ended?
-  "Tells whether another thread has ended the exchange."
+  "True if another thread has ended the exchange."
   [stage]
   (case stage
     (:thrum/timeout :slow :disconnected :shutdown) true

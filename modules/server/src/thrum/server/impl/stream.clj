@@ -32,12 +32,12 @@
 ;; When the server stops
 
 (defn open?
-  "Tells whether the response is a stream that is open."
+  "True if the response is a stream that is open."
   [x]
   (and (some? (stream-of x)) (not (exchange/settled? x))))
 
 (defn awaited?
-  "Tells whether the end of the server waits for the exchange: for a handler until it ends, for a
+  "True if the end of the server waits for the exchange: for a handler until it ends, for a
   stream's function until its client has been answered."
   [x]
   (or (nil? (stream-of x)) (not (exchange/settled? x))))

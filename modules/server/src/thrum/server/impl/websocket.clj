@@ -21,7 +21,7 @@
   (.write w (if (engine/open? (.-socket ws)) "#<websocket open>" "#<websocket closed>")))
 
 (defn open?
-  "Tells whether messages can still be sent."
+  "True if messages can still be sent."
   [^WebSocket ws]
   (engine/open? (.-socket ws)))
 

@@ -17,7 +17,7 @@
                         (range 128)))))
 
 (defn token?
-  "Tells whether s is a token, as a header's name must be."
+  "True if s is a token, as a header's name must be."
   [^String s]
   (let [n (.length s)
         ^booleans token-char token-char]
@@ -28,7 +28,7 @@
                  (and (< c 128) (aget token-char c) (recur (inc i)))))))))
 
 (defn clean?
-  "Tells whether s has no control character but tabs."
+  "True if s has no control character but tabs."
   [^String s]
   (let [n (.length s)]
     (loop [i 0]

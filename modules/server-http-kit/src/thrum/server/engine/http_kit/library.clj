@@ -38,7 +38,7 @@
            cause))
 
 (defn on-classpath?
-  "Tells whether there is an http-kit, of whatever release."
+  "True if there is an http-kit of any release."
   []
   (try
     (some? (class-named "HttpServer"))

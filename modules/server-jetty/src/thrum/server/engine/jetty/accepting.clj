@@ -31,7 +31,7 @@
     accepting))
 
 (defn- acceptor?
-  "Tells whether the thread accepts for the connector. Jetty says so in its name only."
+  "True if the thread accepts for the connector. Jetty says so in its name only."
   [connector ^Thread thread]
   (str/includes? (.getName thread)
                  (str "ServerConnector@"
@@ -42,7 +42,7 @@
           (keys (Thread/getAllStackTraces))))
 
 (defn- idle?
-  "Tells whether an acceptor waits: what it had accepted it has handed over."
+  "True if an acceptor waits: what it had accepted it has handed over."
   [^Thread acceptor]
   (contains? #{Thread$State/WAITING Thread$State/TIMED_WAITING Thread$State/TERMINATED}
              (.getState acceptor)))

@@ -23,7 +23,7 @@
       (quot (- (System/nanoTime) begun) 1000000))))
 
 (defn- agreed?
-  "Tells whether the connection's handshake has been completed once."
+  "True if the connection's handshake has been completed once."
   [^SslConnection connection]
   (not= "NONE" (.getProtocol (.getSession (.getSSLEngine connection)))))
 

@@ -78,13 +78,13 @@
     (getInvocationType [_] Invocable$InvocationType/NON_BLOCKING)))
 
 (defn- received?
-  "Tells whether the client has sent all of the request, and all of it has been read."
+  "True if the client has sent all of the request, and all of it has been read."
   [^HttpConnection connection]
   (let [parser (.getParser connection)]
     (or (.isComplete parser) (not (.hasContent parser)))))
 
 (defn- room?
-  "Tells whether what is read ahead finds room behind what is known of the next requests already."
+  "True if what is read ahead finds room behind what is known of the next requests already."
   [^HttpConnection connection]
   (or (.isRequestBufferEmpty connection)
       (let [known (.onUpgradeFrom connection)

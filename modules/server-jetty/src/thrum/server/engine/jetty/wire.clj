@@ -58,12 +58,12 @@
   (some-> (.getSslSessionData (end-point request)) .peerCertificates first))
 
 (defn- shared?
-  "Tells whether other requests are on the same connection at the same time."
+  "True if other requests are on the same connection at the same time."
   [^Request request]
   (identical? HttpVersion/HTTP_2 (.getHttpVersion (meta-data request))))
 
 (defn- body?
-  "Tells whether the request may have a body. HTTP/2 need not announce one."
+  "True if the request may have a body. HTTP/2 need not announce one."
   [^Request request shared?]
   (let [length (.getLength request)]
     (or (pos? length)
@@ -108,13 +108,13 @@
         (.put (.getHeaders response) HttpHeader/TRANSFER_ENCODING "chunked")))
 
 (defn- length-open?
-  "Tells whether neither the headers nor the status say how long the body is: Jetty would say 0."
+  "True if neither the headers nor the status say how long the body is: Jetty would say 0."
   [^Response response]
   (not (or (.contains (.getHeaders response) HttpHeader/CONTENT_LENGTH)
            (= 204 (.getStatus response)))))
 
 (defn- delimited-by-end?
-  "Tells whether the client takes the end of the connection for the end of the body."
+  "True if the client takes the end of the connection for the end of the body."
   [^Request request ^Response response]
   (and (= HttpVersion/HTTP_1_0 (.getHttpVersion (meta-data request)))
        (.isCommitted response)

@@ -17,7 +17,7 @@
 ;; HTTP/0.9
 
 (defn- nameless?
-  "Tells whether the request's line names no version: HTTP/0.9, which Tomcat serves, and whose
+  "True if the request's line names no version: HTTP/0.9, which Tomcat serves, and whose
   answers have no head."
   [^Request request]
   (.equals (.protocol request) ""))
@@ -47,7 +47,7 @@
     (first (str/split text #"\r?\n\r?\n" 2))))
 
 (defn- two-lengths?
-  "Tells whether a body in chunks came with a Content-Length too, which Tomcat drops without a
+  "True if a body in chunks came with a Content-Length too, which Tomcat drops without a
   word."
   [^Request request]
   (and (.equals (.protocol request) "HTTP/1.1")
@@ -73,7 +73,7 @@
     (or (= space c) (= tab c))))
 
 (defn- method-apart?
-  "Tells whether one space stands between the method and the target, whose path begins at start, and
+  "True if one space stands between the method and the target, whose path begins at start, and
   no user's name before that."
   [^bytes bytes ^long start]
   (loop [i (dec start)]
@@ -84,7 +84,7 @@
         :else (recur (dec i))))))
 
 (defn- version-apart?
-  "Tells whether one space stands between the target, whose path ends at end, and the version, and
+  "True if one space stands between the target, whose path ends at end, and the version, and
   no user's name before that."
   [^bytes bytes ^long end]
   (let [query? (= query (byte-at bytes end))]
@@ -96,7 +96,7 @@
           :else (recur (inc i)))))))
 
 (defn- lines-end-in-cr-lf?
-  "Tells whether each line, up to the empty one, ends so: for Tomcat LF alone ends a line too."
+  "True if each line, up to the empty one, ends so: for Tomcat LF alone ends a line too."
   [^bytes bytes ^long start]
   (loop [i start]
     (cond
@@ -106,7 +106,7 @@
       :else (recur (inc i)))))
 
 (defn- ambiguous?
-  "Tells whether the head of a request of HTTP/1 has blanks or ends of lines where they do not
+  "True if the head of a request of HTTP/1 has blanks or ends of lines where they do not
   belong, or a user's name in its target."
   [^Request request]
   (let [target (.getByteChunk (.requestURI request))

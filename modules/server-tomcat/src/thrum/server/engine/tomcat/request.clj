@@ -51,7 +51,7 @@
     all))
 
 (defn shared?
-  "Tells whether other requests are on the same connection at the same time."
+  "True if other requests are on the same connection at the same time."
   [^Request request]
   (.equals (.protocol request) "HTTP/2.0"))
 
@@ -69,20 +69,20 @@
     (catch IllegalArgumentException _ -1)))
 
 (defn body?
-  "Tells whether the request may have a body. HTTP/2 need not announce one."
+  "True if the request may have a body. HTTP/2 need not announce one."
   [^Request request]
   (and (not (zero? (length-of request)))
        (not (body-read? request))))
 
 (defn- reset?
-  "Tells whether the client has reset its stream of HTTP/2: to who reads the body Tomcat says that
+  "True if the client has reset its stream of HTTP/2: to who reads the body Tomcat says that
   it has ended, and to who asks whether more can be read, that it has not."
   [^Request request]
   (.action request ActionCode/NB_READ_INTEREST (AtomicBoolean.))
   (some? (.getAttribute request RequestDispatcher/ERROR_EXCEPTION)))
 
 (defn cut-off?
-  "Tells whether the body has ended after n bytes, and should not have."
+  "True if the body has ended after n bytes, and should not have."
   [^Request request shared n]
   (or (< (long n) (length-of request))
       (and shared (reset? request))))

@@ -10,7 +10,7 @@
 (set! *warn-on-reflection* true)
 
 (defn- connections-own?
-  "Tells whether a header is about the connection, of which HTTP/2 has its own ideas."
+  "True if a header is about the connection, of which HTTP/2 has its own ideas."
   [^String field]
   (or (.equalsIgnoreCase field "connection") (.equalsIgnoreCase field "upgrade")))
 
@@ -49,7 +49,7 @@
     (.equals (.protocol request) "HTTP/1.1") (.setTrailerFields response no-trailers)))
 
 (defn delimited-by-end?
-  "Tells whether the client takes the end of the connection for the end of the body."
+  "True if the client takes the end of the connection for the end of the body."
   [^Request request ^Response response]
   (and (.equals (.protocol request) "HTTP/1.0")
        (.isCommitted response)

@@ -42,7 +42,7 @@
   31)
 
 (defn- apart?
-  "Tells whether the exchange needs a thread of its own: the connection's has handled a request
+  "True if the exchange needs a thread of its own: the connection's has handled a request
   already, or must go on before the exchange is over, for it becomes a websocket, or its stream is
   reset."
   [^Request request]

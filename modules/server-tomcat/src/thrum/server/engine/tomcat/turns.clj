@@ -22,7 +22,7 @@
   (become! [turns state]
     "The exchange is over, as state says: :complete or :upgraded. Throws IOException when it was
     over before.")
-  (over? [turns] "Tells whether the exchange is over.")
+  (over? [turns] "True if the exchange is over.")
   (cut-stream! [turns] "Ends a stream of HTTP/2 under the threads that are inside.")
   (ended [turns]
     "Returns how the exchange ended, once nothing is inside any more; nil before. Beside the states

@@ -88,7 +88,7 @@
     (send-body! exchange request-body patience idle-ms status body)))
 
 (defn- events?
-  "Tells whether the headers are those of a stream of events, whose client comes again wherever it
+  "True if the headers are those of a stream of events, whose client comes again wherever it
   ends."
   [^objects headers]
   (loop [i 0]
@@ -108,7 +108,7 @@
 
 (defprotocol Cut
   "A connection that may have been cut."
-  (cut? [wire] "Tells whether abort! has been called."))
+  (cut? [wire] "True if abort! has been called."))
 
 (defn- check-cut! [wire]
   (when (cut? wire) (throw (IOException. "The connection has been cut"))))
