@@ -9,7 +9,9 @@
     :jobs     from :full or :quick to its jobs, maps of EDN
     :measure  the symbol of a function that is called in a child JVM: from a job to its figures, EDN
     :rows     from [{:job :runs}] to the rows of its table; ratios are taken here
-    :columns  see thrum.lab.table; or a function from the rows to them"
+    :columns  see thrum.lab.table; or a function from the rows to them
+    :figures  from those rows to the figures that it is judged by, if any; see thrum.lab.goals
+    :jvms     how many JVMs the medians are of, 5 unless given"
   (:require
    [clojure.string :as str]
    [thrum.lab.job :as job]
@@ -33,7 +35,8 @@
   {:contender (keyword (str "job-" i)), :name (pr-str job), :job job, :repeat jvms})
 
 (defn- plan [{:keys [title about jobs] :as benchmark} {:keys [quick jvms]}]
-  (let [size (if quick :quick :full), jvms (or jvms (if quick 1 5))]
+  (let [size (if quick :quick :full)
+        jvms (or jvms (if quick 1 (:jvms benchmark 5)))]
     {:experiment (:name benchmark)
      :title title
      :about about
@@ -68,6 +71,12 @@
 (defn- columns [{:keys [columns]} rows]
   (if (fn? columns) (columns rows) columns))
 
+(defn- figures
+  "Returns the figures of a part; none of the quick form, which measures nothing."
+  [{:keys [figures] :as benchmark} {:keys [size] :as part}]
+  (when (and figures (= :full size))
+    (some-> (rows benchmark part) figures)))
+
 (defn- conditions [{:keys [size jvms jvm-opts]}]
   (str (when (= :quick size) "QUICK FORM, NO MEASUREMENT. ")
        "Medians of " jvms (if (= 1 jvms) " JVM" " JVMs") " (lowest-highest). Flags: "
@@ -85,4 +94,5 @@
    :sample! (fn [_ part row _] (sample! benchmark part row))
    :conditions conditions
    :rows (partial rows benchmark)
-   :columns (fn [part] (columns benchmark (rows benchmark part)))})
+   :columns (fn [part] (columns benchmark (rows benchmark part)))
+   :figures (partial figures benchmark)})

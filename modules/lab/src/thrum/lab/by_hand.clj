@@ -66,6 +66,18 @@
     (let [submit (conveying executor f)]
       (into [] (mapcat #(all-of submit %)) (partition-all limit items)))))
 
+(defn in-chunks
+  "Returns a lazy seq of f of the items, as Virtuoso's pmap does: each chunk of limit items has an
+  executor of its own, without names, which is closed before the chunk's first result is handed
+  out."
+  [limit f items]
+  (lazy-seq
+    (when-let [chunk (seq (take limit items))]
+      (concat (map Future/.get
+                   (with-open [executor (Executors/newVirtualThreadPerTaskExecutor)]
+                     (mapv (conveying executor f) chunk)))
+              (in-chunks limit f (drop limit items))))))
+
 (defn together
   "Returns a vector of the numbers below n, each computed by a task of its own; when one fails, the
   others are cancelled."

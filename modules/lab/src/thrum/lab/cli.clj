@@ -62,8 +62,10 @@
             :parse-fn parse-benchmarks
             :validate [#(every? experiments/by-name %)
                        (str "is one or, with commas, several of: " known)]]
-           [nil "--jvms N" "how many JVMs the medians are of: 5, or 1 with --quick"
+           [nil "--jvms N" "how many JVMs the medians are of: by the benchmark, or 1 with --quick"
             :parse-fn parse-long, :validate work/positive]
+           [nil "--against FILE" "the figures of the last release, which the run is compared with"
+            :default "bench/results/latest.edn"]
            [nil "--out DIR" "where the results go" :default "target/bench"]]
           options-of-all)))
 

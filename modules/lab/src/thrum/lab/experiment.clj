@@ -23,6 +23,7 @@
     :columns    the columns of its tables, see thrum.lab.columns, or a function from a part to them
     :rows       (rows part) returns the rows of a table; its contenders unless given
     :label      (label row) returns the words at the end of a row's bar, nil for the usual ones
+    :figures    (figures part) returns the figures that a part is judged by; see thrum.lab.goals
     :headline   (headline rows) returns the sentence that a page opens with, or nil; rows are a
                 function from a part to its rows by contender
     :meaning    (meaning part busy?) returns sentences about what the figures of a part mean

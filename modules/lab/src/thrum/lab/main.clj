@@ -1,6 +1,7 @@
 (ns thrum.lab.main
   "The lab's front door: argv in, exit code out. It ends the JVM, or thrum.lab.ending does."
   (:require
+   [clojure.java.io :as io]
    [clojure.main :as main]
    [clojure.pprint :as pprint]
    [clojure.string :as str]
@@ -8,6 +9,7 @@
    [thrum.lab.compare :as compare]
    [thrum.lab.ending :as ending]
    [thrum.lab.experiments :as experiments]
+   [thrum.lab.goals :as goals]
    [thrum.lab.json :as json]
    [thrum.lab.machine :as machine]
    [thrum.lab.measure :as measure]
@@ -65,13 +67,23 @@
     (println (str "Not counted: " not-counted ".")))
   (print-skipped experiments))
 
+(defn- figures [result]
+  (goals/figures experiments/by-name result))
+
+(defn- write-figures!
+  "Writes the figures that a release keeps, and returns [path]; nothing where there are none."
+  [dir {:keys [machine started] :as result}]
+  (when-let [figures (not-empty (goals/by-name (figures result)))]
+    [(store/write! dir "latest.edn" {:machine machine, :started started, :figures figures})]))
+
 (defn- keep!
   "Writes the result and its page; returns {:paths}, or {:problem words} where they cannot be
   written."
   [dir result]
   (try
-    {:paths [(store/write! dir "result.edn" result)
-             (store/write-text! dir "report.html" (report.html/page result))]}
+    {:paths (into [(store/write! dir "result.edn" result)
+                   (store/write-text! dir "report.html" (report.html/page result))]
+                  (write-figures! dir result))}
     (catch Throwable t {:problem (trouble/sentence t)})))
 
 (defn- kept-words [dir {:keys [paths problem]}]
@@ -79,13 +91,20 @@
     (str "The results cannot be written into " dir ": " problem)
     (str "Written: " (text/commas paths))))
 
-(defn- print-result [{:keys [json markdown outcomes out]} result kept]
+(defn- goals-report [{:keys [against markdown]} result]
+  (when-let [figures (seq (figures result))]
+    (goals/report figures
+                  (when (.exists (io/file against)) (:figures (store/read! against)))
+                  :markdown? markdown)))
+
+(defn- print-result [{:keys [json markdown outcomes out] :as options} result kept]
   (if json
     (println (json/write result))
     (do (println (report.text/report result :markdown? markdown))
         (when outcomes (println (str "\n" (report.text/outcomes result))))))
   (binding [*out* (if json *err* *out*)]
-    (println (str "\n" (kept-words out kept)))))
+    (println (str "\n" (kept-words out kept)))
+    (some->> (goals-report options result) (str "\n") println)))
 
 (defn- prepared
   "Returns the plan with :started and the facts about the :machine. Makes a page of it for nothing:

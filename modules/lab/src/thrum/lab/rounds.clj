@@ -1,27 +1,42 @@
 (ns thrum.lab.rounds
-  "Takes the time of several ways of doing the same work, in turns, in one JVM. A way is [name
-  thunk].")
+  "Takes what several ways of doing the same work cost, in turns, in one JVM. A way is [name thunk]."
+  (:import
+   (com.sun.management OperatingSystemMXBean ThreadMXBean)
+   (java.lang.management ManagementFactory)))
 
 (set! *warn-on-reflection* true)
 
-(defn nanos
-  "Returns how long f takes, in ns, from a heap without garbage."
+(def ^:private ^OperatingSystemMXBean system (ManagementFactory/getOperatingSystemMXBean))
+(def ^:private ^ThreadMXBean threads (ManagementFactory/getThreadMXBean))
+
+(defn cost
+  "Returns what f costs from a heap without garbage: :ns of wall time, :cpu-ns that all threads of
+  the process took, :bytes that they allocated."
   [f]
   (System/gc)
-  (let [start (System/nanoTime)]
+  (let [bytes (.getTotalThreadAllocatedBytes threads)
+        cpu-ns (.getProcessCpuTime system)
+        ns (System/nanoTime)]
     (f)
-    (- (System/nanoTime) start)))
+    {:ns (- (System/nanoTime) ns)
+     :cpu-ns (- (.getProcessCpuTime system) cpu-ns)
+     :bytes (- (.getTotalThreadAllocatedBytes threads) bytes)}))
 
 (defn- rotated [n xs]
   (let [[before after] (split-at (mod n (count xs)) xs)]
     (concat after before)))
 
-(defn run
+(defn costs
   "Runs every way once in each round; each round begins with another way, and the first `warm-up`
-  rounds are dropped. Returns {name [ns, for each measured round]}."
+  rounds are dropped. Returns {name [cost, for each measured round]}."
   [warm-up measured ways]
   (->> (range (+ warm-up measured))
        (mapcat #(rotated % ways))
-       (mapv (fn [[way f]] [way (nanos f)]))
+       (mapv (fn [[way f]] [way (cost f)]))
        (drop (* warm-up (count ways)))
-       (reduce (fn [times [way t]] (update times way (fnil conj []) t)) {})))
+       (reduce (fn [costs [way cost]] (update costs way (fnil conj []) cost)) {})))
+
+(defn run
+  "As costs, of wall time alone: returns {name [ns, for each measured round]}."
+  [warm-up measured ways]
+  (update-vals (costs warm-up measured ways) #(mapv :ns %)))

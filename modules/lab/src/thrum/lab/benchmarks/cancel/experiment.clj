@@ -166,6 +166,14 @@
   (map #(row (:sizes job) runs %)
        [:pmapv-failing :pmapv-interrupted :pmap-failing :scope :executor]))
 
+(defn figures
+  "Returns the figures that the rows are judged by."
+  [rows]
+  (for [{:keys [way ms]} rows
+        :let [[n spread] (last (sort-by key ms))]
+        :when (not= :executor way)]
+    {:figure (str "cancel of " n ", " (name way) ": ms"), :value (:median spread), :at-most 1200}))
+
 (def ^:private names
   {:pmapv-failing "t/pmapv, one fails"
    :pmapv-interrupted "t/pmapv, its caller is interrupted"
@@ -193,4 +201,6 @@
      :jobs jobs
      :measure 'thrum.lab.benchmarks.cancel.experiment/measure
      :rows rows
+     :figures figures
+     :jvms 1
      :columns columns}))

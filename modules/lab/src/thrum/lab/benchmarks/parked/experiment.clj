@@ -115,6 +115,14 @@
      :rss (stats/spread (map :rss runs))
      :goal (when (#{:future :fmap :pmap} (:way job)) 1100)}))
 
+(defn figures
+  "Returns the figures that the rows are judged by."
+  [rows]
+  (for [{:keys [way tasks rss goal]} rows :when (and goal rss)]
+    {:figure (str "t/" (name way) ", " tasks " parked tasks: RSS, bytes each")
+     :value (:median rss)
+     :at-most goal}))
+
 (def ^:private names
   {:bare "bare virtual thread", :hand "executor's future, with name and bindings"
    :future "t/future", :fmap "t/fmap", :pmap "t/pmap"})
@@ -130,6 +138,8 @@
      :jobs jobs
      :measure 'thrum.lab.benchmarks.parked.experiment/measure
      :rows rows
+     :figures figures
+     :jvms 1
      :columns [{:heading "way", :left? true, :show (comp names :way)}
                {:heading "tasks", :show (comp text/whole :tasks)}
                {:heading "heap, B per task", :show #(text/spread 0 (:heap %))}

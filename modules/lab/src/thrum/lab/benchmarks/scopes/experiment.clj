@@ -11,11 +11,21 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private goal "The highest ratio to hand." 1.2)
+(def ^:private goals
+  "By way and number of forks: the highest ratio of CPU time to the same by hand."
+  {[:scope 0] 1.0, [:scope 2] 1.2, [:scope 8] 1.2, [:all 8] 1.0})
 
 (def ^:private sizes
-  {:full {:times 20000, :deadlines 1000000, :warm-up 3, :rounds 5, :consumers [:main :virtual]}
-   :quick {:times 200, :deadlines 2000, :warm-up 1, :rounds 3, :consumers [:main]}})
+  {:full {:times {0 300000, 2 20000, 8 10000}
+          :deadlines 300000
+          :warm-up 3
+          :rounds 5
+          :consumers [:main :virtual]}
+   :quick {:times {0 2000, 2 200, 8 200}
+           :deadlines 2000
+           :warm-up 1
+           :rounds 3
+           :consumers [:main]}})
 
 (defn jobs
   "Returns a job for each kind of calling thread."
@@ -41,7 +51,7 @@
 
 (defn- of-forks [times]
   (for [n [0 2 8], [way f] {:scope scope, :all all, :hand by-hand/together}]
-    [[way n] #(many times (vec (range n)) f n)]))
+    [[way n] #(many (times n) (vec (range n)) f n)]))
 
 (defn- of-deadlines [times]
   [[[:with-timeout 0] #(dotimes [_ times] (t/with-timeout 60000 nil))]
@@ -53,23 +63,34 @@
 (def ^:private consumers {:main identity, :virtual on-virtual-thread})
 
 (defn measure
-  "Returns {[way forks] [ns per call, for each round]}."
+  "Returns {[way forks] [cost per call, see thrum.lab.rounds/cost, for each round]}."
   [{:keys [times deadlines warm-up rounds consumer]}]
-  (let [calls #(if (#{:with-timeout :empty-scope} (first %)) deadlines times)
+  (let [calls (fn [[way n]] (if (#{:with-timeout :empty-scope} way) deadlines (times n)))
         ways (mapv (fn [[way f]] [way ((consumers consumer) f)])
                    (concat (of-forks times) (of-deadlines deadlines)))]
     (into {}
-          (map (fn [[way nanos]] [way (mapv #(/ (double %) (calls way)) nanos)]))
-          (rounds/run warm-up rounds ways))))
+          (map (fn [[way costs]]
+                 [way (mapv (fn [cost] (update-vals cost #(/ (double %) (calls way)))) costs)]))
+          (rounds/costs warm-up rounds ways))))
 
 ;; In the parent
 
-(defn- row [{:keys [consumer]} runs [way n]]
-  {:way way, :forks n, :consumer consumer
-   :ns (stats/spread (map #(stats/median (% [way n])) runs))
-   :to-hand (when (#{:scope :all} way)
-              (stats/spread (map #(stats/paired (% [way n]) (% [:hand n])) runs)))
-   :goal (when (#{:scope :all} way) goal)})
+(defn- each
+  "Returns the medians of a way's figure, by JVM."
+  [runs way figure]
+  (map #(stats/median (map figure (% way))) runs))
+
+(defn- to-hand [runs [_ n :as way] figure]
+  (stats/spread (map #(stats/paired (map figure (% way)) (map figure (% [:hand n]))) runs)))
+
+(defn- row [{:keys [consumer]} runs [way n :as both]]
+  (let [compared? (#{:scope :all} way)]
+    {:way way, :forks n, :consumer consumer
+     :ns (stats/spread (each runs both :ns))
+     :cpu-ns (stats/spread (each runs both :cpu-ns))
+     :to-hand (when compared? (to-hand runs both :ns))
+     :cpu-to-hand (when compared? (to-hand runs both :cpu-ns))
+     :goal (goals both)}))
 
 (defn- arming
   "Returns the row of what a deadline adds to an empty scope."
@@ -78,7 +99,7 @@
    :forks 0
    :consumer consumer
    :ns (stats/spread
-         (map #(- (stats/median (% [:with-timeout 0])) (stats/median (% [:empty-scope 0]))) runs))})
+         (map - (each runs [:with-timeout 0] :ns) (each runs [:empty-scope 0] :ns)))})
 
 (defn rows
   "Returns a row for each job, way and number of forks."
@@ -87,6 +108,16 @@
             (concat (for [n [0 2 8], way [:scope :all :hand]] (row job runs [way n]))
                     [(row job runs [:with-timeout 0]) (arming job runs)]))
           results))
+
+(defn figures
+  "Returns the figures that the rows are judged by."
+  [rows]
+  (for [{:keys [way forks consumer cpu-to-hand goal]} rows :when goal]
+    {:figure (str ({:scope "t/with-scope", :all "t/all"} way) " of " forks ", " (name consumer)
+                  " caller: CPU, x by hand")
+     :value (:median cpu-to-hand)
+     :at-most goal
+     :cpu? true}))
 
 (def ^:private names
   {:scope "t/with-scope"
@@ -104,12 +135,16 @@
                  "a thread-per-task executor whose threads have unique names and conveyed "
                  "bindings, its futures, and a cancel of them all when one fails.")
      :jvm-opts ["-Xms1g" "-Xmx1g" "-XX:+UseG1GC"]
+     :jvms 3
      :jobs jobs
      :measure 'thrum.lab.benchmarks.scopes.experiment/measure
      :rows rows
+     :figures figures
      :columns [{:heading "way", :left? true, :show (comp names :way)}
                {:heading "caller", :left? true, :show (comp name :consumer)}
                {:heading "forks", :show (comp text/whole :forks)}
                {:heading "ns", :show #(text/spread 0 (:ns %))}
+               {:heading "CPU ns", :show #(text/spread 0 (:cpu-ns %))}
                {:heading "x hand", :show #(text/spread 2 (:to-hand %))}
+               {:heading "CPU x hand", :show #(text/spread 2 (:cpu-to-hand %))}
                {:heading "goal", :show #(text/decimals 2 (:goal %))}]}))
