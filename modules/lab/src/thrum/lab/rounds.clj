@@ -1,5 +1,6 @@
 (ns thrum.lab.rounds
-  "Takes what several ways of doing the same work cost, in turns, in one JVM. A way is [name thunk]."
+  "Takes what several ways of doing the same work cost, in turns, in one JVM. A way is
+  [name thunk]."
   (:import
    (com.sun.management OperatingSystemMXBean ThreadMXBean)
    (java.lang.management ManagementFactory)))
