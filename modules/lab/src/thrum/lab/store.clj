@@ -53,12 +53,16 @@
       (finally (.delete half)))
     (str target)))
 
+(def ^:private trial
+  "As long as a short run's result and page: an empty file fits on a disk that is full."
+  (.repeat " " 400000))
+
 (defn problem
-  "Returns a sentence if no file can be written into the folder; nil if one can, which creates the
+  "Returns a sentence if no result can be written into the folder; nil if one can, which creates the
   folder."
   [dir]
   (try
-    (io/delete-file (write-text! dir "result.edn.probe" ""))
+    (io/delete-file (write-text! dir "result.edn.probe" trial))
     nil
     (catch IOException _
       (str
