@@ -2,6 +2,8 @@
   "The end of a run before its time, by Ctrl-C say. One state says that the run is over; one thread,
   a shutdown hook, sees to the rest: it wakes the runner, ends every process below this one, has
   what was measured written, and ends the JVM, whatever the runner does meanwhile."
+  (:require
+   [thrum.lab.temporary :as temporary])
   (:import
    (java.lang ProcessHandle)
    (java.util.concurrent.atomic AtomicInteger)
@@ -15,6 +17,7 @@
   it knows best what was measured." 500)
 (def ^:private alone-ms "How long it may take after its children have been killed." 300)
 (def ^:private write-ms "How long it may take to write the result without the runner." 1700)
+(def ^:private delete-ms "How long it may take to delete what the runner has not." 200)
 
 (defn state
   "Returns the state of a run: {:over :ended :write}. over, a promise, is delivered when the run is
@@ -52,6 +55,8 @@
     (when-not (deref ended alone-ms false)
       (when-let [write! @write] (in-time write-ms write!))))
   (flush)
+  (kill-descendants!)
+  (in-time delete-ms temporary/delete-all!)
   (halt!))
 
 (defn- on-signal

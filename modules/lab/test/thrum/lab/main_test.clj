@@ -4,23 +4,25 @@
    [clojure.edn :as edn]
    [clojure.java.io :as io]
    [clojure.string :as str]
-   [clojure.test :refer [deftest is]]
+   [clojure.test :refer [deftest is use-fixtures]]
    [thrum.lab.child :as child]
    [thrum.lab.main :as main]
    [thrum.lab.store :as store]
-   [thrum.lab.subject :as subject])
+   [thrum.lab.subject :as subject]
+   [thrum.lab.temporary :as temporary])
   (:import
    (java.io File StringWriter)
    (java.lang ProcessHandle)
    (java.nio.file Files)
-   (java.nio.file.attribute FileAttribute)
    (java.util List)
    (java.util.concurrent BlockingQueue TimeUnit)))
 
 (set! *warn-on-reflection* true)
 
+(use-fixtures :once (fn [tests] (tests) (temporary/delete-all!)))
+
 (defn- temp-dir []
-  (str (Files/createTempDirectory "thrum-lab" (make-array FileAttribute 0))))
+  (temporary/folder! "thrum-lab"))
 
 (defn- run
   "Returns [exit-code stdout stderr] of the lab in this process."

@@ -2,15 +2,16 @@
   "Results on disk."
   (:require
    [clojure.java.io :as io]
-   [clojure.test :refer [deftest is]]
-   [thrum.lab.store :as store])
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.lab.store :as store]
+   [thrum.lab.temporary :as temporary])
   (:import
-   (clojure.lang ExceptionInfo)
-   (java.nio.file Files)
-   (java.nio.file.attribute FileAttribute)))
+   (clojure.lang ExceptionInfo)))
+
+(use-fixtures :once (fn [tests] (tests) (temporary/delete-all!)))
 
 (defn- temp-dir []
-  (str (Files/createTempDirectory "thrum-lab" (make-array FileAttribute 0))))
+  (temporary/folder! "thrum-lab"))
 
 (deftest a-result-comes-back-as-it-was
   (let [result {:experiments [{:experiment :x

@@ -4,11 +4,12 @@
    [clojure.edn :as edn]
    [clojure.java.io :as io]
    [clojure.string :as str]
-   [clojure.test :refer [are deftest is]]
+   [clojure.test :refer [are deftest is use-fixtures]]
    [thrum.lab.checkout :as checkout]
    [thrum.lab.child :as child]
    [thrum.lab.subject :as subject]
-   [thrum.lab.subject.work :as work])
+   [thrum.lab.subject.work :as work]
+   [thrum.lab.temporary :as temporary])
   (:import
    (clojure.lang ExceptionInfo)
    (java.io File)
@@ -17,6 +18,8 @@
    (java.util.zip ZipEntry ZipOutputStream)))
 
 (set! *warn-on-reflection* true)
+
+(use-fixtures :once (fn [tests] (tests) (temporary/delete-all!)))
 
 (defn- with-server [job f]
   (let [server (subject/start! job)]
@@ -49,8 +52,11 @@
                         (slurp (subject/url server 1))))
                  (is (< 500 (subject/heap-per-sleeper server 300) 400000)
                      "more connections than Tomcat's default has threads")))
-  (with-server {:engine :tomcat, :way :bare, :pool 3}
-               (fn [server] (is (= work/greeting (slurp (subject/url server nil)))))))
+  (let [folder (temporary/folder! "thrum-lab")]
+    (with-redefs [subject/jvm-opts (conj subject/jvm-opts (str "-Djava.io.tmpdir=" folder))]
+      (with-server {:engine :tomcat, :way :bare, :pool 3}
+                   (fn [server] (is (= work/greeting (slurp (subject/url server nil)))))))
+    (is (empty? (.list (io/file folder))) "the server leaves nothing behind")))
 
 (deftest ^{:time-limit-ms 60000} helidon-alone-serves
   (with-server {:engine :helidon, :way :bare}
@@ -78,7 +84,7 @@
 ;; for it
 
 (defn- folder ^File []
-  (.toFile (Files/createTempDirectory "thrum-lab" (make-array FileAttribute 0))))
+  (io/file (temporary/folder! "thrum-lab")))
 
 (defn- write! [folder path content]
   (let [file (io/file folder path)]

@@ -1,12 +1,11 @@
 (ns thrum.lab.subject.tomcat
   "Tomcat, without Thrum: a servlet as one writes it in Java, on the threads that are asked for."
   (:require
-   [thrum.lab.subject.work :as work])
+   [thrum.lab.subject.work :as work]
+   [thrum.lab.temporary :as temporary])
   (:import
    (jakarta.servlet Servlet)
    (jakarta.servlet.http HttpServlet HttpServletRequest HttpServletResponse)
-   (java.nio.file Files)
-   (java.nio.file.attribute FileAttribute)
    (java.util.concurrent Executor Executors)
    (java.util.logging Level Logger)
    (org.apache.catalina.connector Connector)
@@ -46,20 +45,18 @@
       (.setProperty "address" "127.0.0.1")
       (.setPort 0))))
 
-(defn- folder
-  []
-  (str (doto (.toFile (Files/createTempDirectory "thrum-lab-tomcat" (make-array FileAttribute 0)))
-         .deleteOnExit)))
-
 (defn start!
   "Starts the server on a free port and returns that. Handlers run on a pool of platform threads,
   or, :pool nil, on virtual threads."
   [{:keys [pool backlog]}]
   (.setLevel logger Level/WARNING)
   (let [connector (connector pool backlog)
-        tomcat (doto (Tomcat.) (.setBaseDir (folder)) (.setConnector connector))
+        folder (temporary/folder! "thrum-lab-tomcat")
+        tomcat (doto (Tomcat.) (.setBaseDir folder) (.setConnector connector))
         context (.addContext tomcat "" nil)]
     (Tomcat/addServlet context "lab" (servlet))
     (.addServletMappingDecoded context "/*" "lab")
     (.start tomcat)
+    ;; Tomcat wants one to start, and this process is killed rather than stopped.
+    (temporary/delete! folder)
     (.getLocalPort connector)))
