@@ -11,7 +11,9 @@
 
 (set! *warn-on-reflection* true)
 
-(def exit-code "The exit code of a run that was interrupted." 130)
+(def ^:private exit-codes
+  "The exit codes of a run that a signal has ended: 128 and its number, as shells have it."
+  {"INT" 130, "TERM" 143, "HUP" 129})
 
 (def ^:private wake-ms "How long the runner may take to end by itself: its children still live, and
   it knows best what was measured." 500)
@@ -32,9 +34,9 @@
   (run! ProcessHandle/.destroyForcibly
         (iterator-seq (.iterator (.descendants (ProcessHandle/current))))))
 
-(defn- halt! []
+(defn- halt! [code]
   (kill-descendants!)
-  (.halt (Runtime/getRuntime) exit-code))
+  (.halt (Runtime/getRuntime) code))
 
 (defn- in-time
   "Calls f on a thread of its own and waits for it, no longer than ms."
@@ -47,7 +49,7 @@
 
 (defn- end!
   "Ends the run of a thread, and this JVM, within three seconds."
-  [^Thread runner {:keys [over ended write]}]
+  [^Thread runner {:keys [over ended write]} code]
   (deliver over true)
   (.interrupt runner)
   (when-not (deref ended wake-ms false)
@@ -57,7 +59,7 @@
   (flush)
   (kill-descendants!)
   (in-time delete-ms temporary/delete-all!)
-  (halt!))
+  (halt! code))
 
 (defn- on-signal
   "Handles a signal where that is possible: a JVM may have been told otherwise, and some systems do
@@ -72,8 +74,12 @@
   thread; a second Ctrl-C ends it at once."
   [{:keys [ended], :as state}]
   (let [runner (Thread/currentThread)
-        signals (AtomicInteger.)]
+        signals (AtomicInteger.)
+        code (AtomicInteger. (exit-codes "INT"))]
     (.addShutdownHook (Runtime/getRuntime)
-                      (Thread. #(when-not (realized? ended) (end! runner state))))
-    (doseq [name ["INT" "TERM" "HUP"]]
-      (on-signal name #(if (= 1 (.incrementAndGet signals)) (System/exit exit-code) (halt!))))))
+                      (Thread. #(when-not (realized? ended) (end! runner state (.get code)))))
+    (doseq [[name n] exit-codes]
+      (on-signal name
+                 #(if (= 1 (.incrementAndGet signals))
+                    (do (.set code n) (System/exit n))
+                    (halt! n))))))

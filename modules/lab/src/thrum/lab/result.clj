@@ -14,7 +14,7 @@
    [1 "a contender failed, or the results could not be written"]
    [2 "wrong arguments"]
    [3 "an experiment that was asked for by name was skipped"]
-   [130 "interrupted"]])
+   [130 "interrupted by Ctrl-C; 143 by SIGTERM, 129 by SIGHUP"]])
 
 (defn- failed? [{:keys [failed error deadline-passed?]}]
   (or (pos? (or failed 0)) (some? error) (true? deadline-passed?)))
