@@ -58,8 +58,8 @@
   below it."
   '{thrum.spi
     #{thrum.async thrum.async.executor thrum.async.impl.*
-      thrum.server thrum.server.spi.flow thrum.server.impl.* thrum.server.http1
-      thrum.server.http1.* thrum.server.engine.*}
+      thrum.server thrum.server.spi.exchanges thrum.server.spi.flow thrum.server.impl.*
+      thrum.server.http1 thrum.server.http1.* thrum.server.engine.*}
     thrum.spi.fan-out
     #{thrum.async.impl.pipeline}
     thrum.spi.options

@@ -3,6 +3,7 @@
   {:no-doc true}
   (:require
    [thrum.core :as t]
+   [thrum.server.impl.exchange]
    [thrum.spi :as spi])
   (:import
    (clojure.lang ExceptionInfo)

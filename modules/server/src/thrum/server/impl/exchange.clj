@@ -5,6 +5,7 @@
   (:require
    [thrum.server.impl.stage :as stage]
    [thrum.server.impl.traffic :as traffic]
+   [thrum.server.spi.exchanges :as exchanges]
    [thrum.spi :as spi])
   (:import
    (clojure.lang Atom Volatile)
@@ -17,19 +18,31 @@
 ;; stage: see thrum.server.impl.stage. told: what observers are told, a map. scope: the request's,
 ;; while its handler runs. stream: the events or the websocket that the response is. permit: of the
 ;; limiter that the exchange holds one of. flaw: the client's, see below. settled: whether the
-;; client has been answered, as far as it will be.
+;; client has been answered, as far as it will be. deadline: of its handler, or nil. observers: of
+;; thrum.server.spi.exchanges, nil where there are none.
 (deftype Exchange [^Traffic traffic wire ^Thread thread ^ClassLoader loader ^long arrived
                    ^AtomicReference stage ^Atom told
                    ^Volatile scope ^Volatile stream ^Volatile permit
-                   ^Volatile flaw ^Volatile settled])
+                   ^Volatile flaw ^Volatile settled deadline observers]
+  exchanges/Exchange
+  (facts [_]
+    (assoc @told
+           :engine (:engine (traffic/options traffic))
+           :thread thread
+           :began arrived
+           :nanos (- (System/nanoTime) arrived)
+           :deadline (when-not @stream deadline)
+           :stage (.get stage)
+           :scope @scope)))
 
 (defn exchange
   "Returns the exchange of this wire, on the calling thread."
   ^Exchange [traffic wire]
-  (let [thread (Thread/currentThread)]
+  (let [thread (Thread/currentThread), timeout-ms (:request-timeout-ms (traffic/options traffic))]
     (Exchange. traffic wire thread (.getContextClassLoader thread) (System/nanoTime)
                (AtomicReference. :open) (atom {:request nil, :status nil, :bytes 0})
-               (volatile! nil) (volatile! nil) (volatile! nil) (volatile! nil) (volatile! false))))
+               (volatile! nil) (volatile! nil) (volatile! nil) (volatile! nil) (volatile! false)
+               (some-> timeout-ms spi/deadline-in) (exchanges/observers))))
 
 (defn step!
   "Moves the exchange by an event. Returns the effects, which are the caller's to see to."

@@ -15,6 +15,7 @@
    [thrum.server.impl.slot :as slot]
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
+   [thrum.server.spi.exchanges :as exchanges]
    [thrum.spi :as spi])
   (:import
    (clojure.lang ExceptionInfo)
@@ -66,10 +67,6 @@
 
 ;; The deadline
 
-(defn- deadline [x]
-  (when-some [ms (exchange/option x :request-timeout-ms)]
-    (spi/deadline-in ms)))
-
 (defn- serve-in!
   "Runs observer and handler, and answers for what they throw: all of it within the scope's
   deadline."
@@ -80,10 +77,10 @@
     (converse! x handler)
     (catch Throwable t (failure/fail! x t))))
 
-(defn- run-handler! [x handler]
+(defn- run-handler! [^Exchange x handler]
   (try
     (spi/call-in-scope
-      {:name "request", :deadline (deadline x), :on-deadline #(ending/time-out! x)}
+      {:name "request", :deadline (.-deadline x), :on-deadline #(ending/time-out! x)}
       #(serve-in! x handler %))
     ;; Its deadline had come before it began, or what it forked has failed.
     (catch Throwable t (failure/fail! x t))))
@@ -173,6 +170,8 @@
 
 (defn- leave! [^Exchange x]
   (let [traffic (.-traffic x)]
+    ;; First, while the stage says how it has ended.
+    (some-> (.-observers x) (exchanges/ended! x))
     (when (seq (exchange/step! x :leave)) (traffic/add! traffic :overdue -1))
     (admission/release! x)
     (exchange/settle! x)
@@ -186,6 +185,7 @@
   [traffic handler wire]
   (let [x (exchange/exchange traffic wire)]
     (traffic/enter! traffic x)
+    (some-> (.-observers x) (exchanges/began! x))
     (try
       (when (receive! x) (accept! x handler))
       (when (exchange/ended? x) (exchange/await-settled! x))

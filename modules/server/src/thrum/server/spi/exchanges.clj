@@ -1,0 +1,72 @@
+(ns thrum.server.spi.exchanges
+  "Observers of every exchange in the process, of all servers: for monitoring. While there is none,
+  an exchange costs one more look at a variable.
+
+      (def stop! (observe! (reify Observer (began [_ x] ...) (ended [_ x] (count! (facts x))))))"
+  (:require
+   [thrum.spi :as spi])
+  (:import
+   (java.util.concurrent.atomic AtomicReference)))
+
+(set! *warn-on-reflection* true)
+
+(defprotocol Exchange
+  "A request and its response, which observers get: the same object at its begin and at its end."
+  (facts [exchange]
+    "Returns a map of what is known of the exchange now, on any thread:
+    :engine - the name of its server's engine
+    :thread - the thread that serves it
+    :began - when it began, of System/nanoTime
+    :nanos - how long ago that was, in ns
+    :deadline - when its handler's time is up, of System/nanoTime; nil: never
+    :stage - :open; :reading, its body; :committed, the response has begun; :streaming, events;
+      :socket, a websocket; :done, its last byte has been sent; :left, it has ended; or why another
+      thread has ended it: :thrum/timeout, :slow, :disconnected or :shutdown
+    :scope - that of its handler, or nil
+    :request - Ring's map; nil before it has been read; of a request that was refused less
+    :status - of the response that was sent whole, nil before, and where none was
+    :bytes - of its body
+    :throwable - what handler or body threw, or nil"))
+
+(defprotocol Observer
+  "Is called on the exchange's thread, which waits. What it throws goes to that thread's uncaught
+  exception handler."
+  (began [observer exchange] "An exchange has begun; nothing of its request has been read.")
+  (ended [observer exchange]
+    "It has ended, also for its client; called for each exchange of which began was, once."))
+
+;; nil, or a set.
+(def ^:private ^AtomicReference registered (AtomicReference.))
+
+(defn- register! [f observer]
+  (loop []
+    (let [before (.get registered)]
+      (when-not (.compareAndSet registered before (not-empty (f (or before #{}) observer)))
+        (recur)))))
+
+(defn observe!
+  "Has the observer called for every exchange that begins from now on. Returns a function that takes
+  it away; it still sees the end of those whose begin it has seen."
+  [observer]
+  (register! conj observer)
+  (fn [] (register! disj observer)))
+
+(defn observers
+  "Returns who observes an exchange that begins now, for began! and ended!; nil: nobody."
+  []
+  (.get registered))
+
+(defn- call! [f observer exchange]
+  (try
+    (f observer exchange)
+    (catch Throwable t (spi/uncaught! t))))
+
+(defn began!
+  "Calls began of the observers."
+  [observers exchange]
+  (run! #(call! began % exchange) observers))
+
+(defn ended!
+  "Calls ended of the observers."
+  [observers exchange]
+  (run! #(call! ended % exchange) observers))
