@@ -9,6 +9,7 @@
    [thrum.impl.group :as group]
    [thrum.impl.jdk :as jdk]
    [thrum.impl.place :as place]
+   [thrum.impl.registry :as registry]
    [thrum.impl.scope :as scope]
    [thrum.impl.show :as show]
    [thrum.impl.task :as task]
@@ -237,3 +238,19 @@
   already."
   [^Task latch {:keys [value error]}]
   (.settle latch (if error (Failed. error) (Done. value))))
+
+;; What can be shown
+
+(defn register!
+  "Makes a long-lived thing (a pool, a server, an item of a cluster) visible to thrum.watch as one
+  of that kind, a keyword, until unregister!, or until it is collected: it is held weakly. (describe
+  thing) - called by readers on any thread at any time, so it must not block; returns a map of plain
+  data: :name, :state, and facts under names of their own; :children, things that thrum.spi.watch/
+  facts knows. Returns what unregister! takes. Costs a microsecond."
+  [kind thing describe]
+  (registry/register! kind thing describe))
+
+(defn unregister!
+  "Takes a registration back."
+  [registration]
+  (registry/unregister! registration))

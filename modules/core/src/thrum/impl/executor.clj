@@ -7,6 +7,7 @@
    [thrum.impl.error :as error]
    [thrum.impl.group :as group]
    [thrum.impl.jdk :as jdk]
+   [thrum.impl.registry :as registry]
    [thrum.impl.task :as task])
   (:import
    (clojure.lang ExceptionInfo)
@@ -87,10 +88,10 @@
   :join, or were cancelled, :on-exit :cancel. When f throws or is interrupted, cancels and joins the
   tasks and rethrows."
   [{:keys [name on-exit]} f]
-  (let [crew (crew (task/unique-name name))]
+  (let [crew (crew (task/unique-name name)), entry (registry/begun! :executor crew)]
     (try
       (let [value (f (service crew))]
         (when (= :join on-exit) (join-all! crew))
         value)
       (finally
-        (cancel-and-join! crew)))))
+        (try (cancel-and-join! crew) (finally (registry/ended! entry)))))))

@@ -11,6 +11,7 @@
    [thrum.impl.group :as group]
    [thrum.impl.order :as order]
    [thrum.impl.place :as place]
+   [thrum.impl.registry :as registry]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
@@ -126,23 +127,24 @@
   ^FanOut [{:keys [order name limit window wrap on-ended]}]
   (let [group (group/group (task/unique-name name) (place/current-group))
         order ((orders order) group limit)]
-    (FanOut. (context/capture wrap group)
-             group
-             limit
-             window
-             order
-             (order/keeps? order)
-             (failures/failures)
-             (AtomicLong.)
-             on-ended
-             0
-             nil
-             true
-             nil
-             false
-             0
-             0
-             nil)))
+    (doto (FanOut. (context/capture wrap group)
+                   group
+                   limit
+                   window
+                   order
+                   (order/keeps? order)
+                   (failures/failures)
+                   (AtomicLong.)
+                   on-ended
+                   0
+                   nil
+                   true
+                   nil
+                   false
+                   0
+                   0
+                   nil)
+      (->> (registry/begun! :fan-out)))))
 
 (defn launch!
   "Starts the thunk, for which there is room."

@@ -41,6 +41,7 @@
   (ownOpener [])
   (cancellingParent [])
   (^long running [])
+  (^long started [])
   (^java.util.List children []))
 
 (defn- append! [^ArrayList children ^Child child]
@@ -137,6 +138,8 @@
     (locking this (= added (.get ended))))
   (running [this]
     (locking this (- added (.get ended))))
+  (started [this]
+    (locking this added))
   ;; Locks are taken from child to parent, two at most. A group is its parent's child only while
   ;; children of its own run, so that an abandoned one can be collected. It accepts a child only
   ;; while its parent holds it: then a cancel from further up reaches the child.
@@ -237,6 +240,21 @@
   "Returns how many children run."
   ^long [^Group group]
   (.running group))
+
+(defn started
+  "Returns how many children have been started."
+  [^Group group]
+  (.started group))
+
+(defn parent
+  "Returns the group that this one belongs to, or nil."
+  [^Group group]
+  (.parent group))
+
+(defn children
+  "Returns the children that run: tasks, groups and attachments."
+  [^Group group]
+  (.children group))
 
 (defn own-cancel-reason
   "Returns why this group itself was cancelled, or nil."

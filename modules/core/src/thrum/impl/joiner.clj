@@ -9,6 +9,7 @@
    [thrum.impl.failures :as failures]
    [thrum.impl.group :as group]
    [thrum.impl.place :as place]
+   [thrum.impl.registry :as registry]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
@@ -53,7 +54,8 @@
                 (task/unique-name name)
                 (some-> place .group)
                 {:opener (some-> place .task)})]
-    (Joiner. group (failures/failures) decides? (AtomicReference.))))
+    (doto (Joiner. group (failures/failures) decides? (AtomicReference.))
+      (->> (registry/begun! :joiner)))))
 
 (defn- decisive [^Joiner joiner]
   (.get ^AtomicReference (.-decisive joiner)))

@@ -7,6 +7,7 @@
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
    [thrum.impl.options :as options]
+   [thrum.impl.registry :as registry]
    [thrum.impl.show :as show]
    [thrum.impl.sync-point :as sync-point]
    [thrum.impl.wait :as wait])
@@ -29,7 +30,9 @@
   (giveBack [permit])               ; the next permit to be held, or :nobody; nil: it was not held
   (^boolean release [permit])       ; true if it was held
   (refused [])                      ; counts a refusal; returns the facts
-  (facts []))
+  (facts [])
+  (^java.util.List askers [])
+  (^java.util.Map owners []))
 
 (deftype Permit [limiter ^Thread asker own ^:volatile-mutable held]
   IPermit
@@ -111,6 +114,10 @@
         name (assoc :limiter name)
         queue (assoc :queue queue)
         wait-ms (assoc :wait-ms wait-ms))))
+  (askers [this]
+    (locking this (mapv #(.asker ^IPermit %) waiting)))
+  (owners [this]
+    (locking this (into {} (filter #(pos? (long (val %)))) owned)))
 
   protocols/Datafiable
   (datafy [this] (.facts this)))
@@ -126,7 +133,8 @@
   (let [{:keys [queue wait-ms name]} (options/check (options/rows-at :limiter)
                                                     options
                                                     [:queue :wait-ms :name])]
-    (Limiter. name permits queue wait-ms (HashMap.) (LinkedHashSet.) 0 0)))
+    (doto (Limiter. name permits queue wait-ms (HashMap.) (LinkedHashSet.) 0 0)
+      (as-> limiter (registry/register! :limiter limiter nil)))))
 
 ;; What is thrown when there is no permit
 
@@ -210,6 +218,12 @@
     (try
       (f)
       (finally (release! permit)))))
+
+(defn facts
+  "Returns what the limiter knows of itself; :askers - the threads that wait, in the order of
+  asking; :owners - by thread, how many permits it holds that only it can return."
+  [^Limiter limiter]
+  (assoc (.facts limiter) :askers (.askers limiter) :owners (.owners limiter)))
 
 (defmethod print-method Limiter [^Limiter limiter ^java.io.Writer w]
   (.write w "#<limiter ")

@@ -12,6 +12,7 @@
    [thrum.impl.jdk :as jdk]
    [thrum.impl.options :as options]
    [thrum.impl.place :as place]
+   [thrum.impl.registry :as registry]
    [thrum.impl.scope-body :as scope-body]
    [thrum.impl.sync-point :as sync-point]
    [thrum.impl.task :as task]
@@ -121,6 +122,15 @@
 
 (defn- scope-name [^Scope scope]
   (group/group-name (.-group scope)))
+
+(defn facts
+  "Returns what the scope knows of itself: :body-ended?, true where only forks are waited for;
+  :shield? and :timeout-ms, from its options."
+  [^Scope scope]
+  (let [{:keys [shield timeout-ms]} (.-options scope)]
+    (cond-> {:body-ended? (.isOver ^Place (.-body scope))}
+      shield (assoc :shield? true)
+      timeout-ms (assoc :timeout-ms timeout-ms))))
 
 (defmethod print-method Scope [^Scope scope ^java.io.Writer w]
   (let [group (.-group scope)]
@@ -409,6 +419,11 @@
         (value-of (conclude scope f))
         (finally (.disarm scope))))))
 
+(defn- run-watched [scope f]
+  (if-some [entry (registry/begun! :scope scope)]
+    (try (run scope f) (finally (registry/ended! entry)))
+    (run scope f)))
+
 (defn call
   "Calls f with a scope on the calling thread and returns its value when every fork has ended.
   Options: :name; :deadline; :timeout-ms - for its message; :fallback - a thunk, called instead of
@@ -416,9 +431,9 @@
   scope; :on-error; :wrap; :scoped-values."
   [options f]
   (wait/check-state!)
-  (run (scope options (place/current)) f))
+  (run-watched (scope options (place/current)) f))
 
 (defn shielded
   "As call, for a body that goes on where the calling thread's work is cancelled."
   [options f]
-  (wait/undisturbed #(run (scope (assoc options :shield true) (place/current)) f)))
+  (wait/undisturbed #(run-watched (scope (assoc options :shield true) (place/current)) f)))

@@ -10,13 +10,14 @@
    [thrum.impl.interrupt :as interrupt]
    [thrum.impl.jdk :as jdk]
    [thrum.impl.place :as place]
+   [thrum.impl.registry :as registry]
    [thrum.impl.sync-point :as sync-point]
    [thrum.impl.wait :as wait])
   (:import
    (clojure.lang IBlockingDeref IDeref IFn IPending)
    (java.util HashSet)
    (java.util.concurrent Future TimeoutException)
-   (java.util.concurrent.atomic AtomicLong)
+   (java.util.concurrent.atomic AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)
    (thrum.impl.context Context)
    (thrum.impl.interrupt InterruptFlag)
@@ -37,6 +38,8 @@
   (settleLocked [outcome])
   (^boolean addWaiter [^Thread waiter])
   (^Object removeWaiter [^Thread waiter])
+  (^Thread thread [])
+  (^long born [])
   (^Object setThread [^Thread thread])
   (^Object shareFlag [flag])
   (^Object leaveThread [flag outer])
@@ -91,6 +94,10 @@
 (defn- report! [^ITask task handler outcome]
   (when (and handler (instance? Failed outcome))
     (completion/failed handler task (.-throwable ^Failed outcome))))
+
+(defn- count! [outcome]
+  (registry/task-ended!
+    (condp instance? outcome Done 0, Failed 1, 2)))
 
 (defn- perform!
   "Runs the body, unless the task was cancelled first."
@@ -172,7 +179,8 @@
                ^:volatile-mutable successor
                ^:unsynchronized-mutable waiters
                ^:unsynchronized-mutable claimed
-               ^:unsynchronized-mutable ^long slot]
+               ^:unsynchronized-mutable ^long slot
+               ^long born]
   ITask
   (outcome [_] outcome)
   (ownCancelReason [_]
@@ -183,6 +191,8 @@
   (index [_] index)
   (successor [_] successor)
   (setSuccessor [_ task] (set! successor task))
+  (thread [_] thread)
+  (born [_] born)
   (setThread [_ t]
     (set! thread t)
     (when-not name (set! name (.getName t))))
@@ -288,6 +298,7 @@
         (perform! this context handler (.takeBody this))
         (finally
           (when-not outcome (.settle this lost))
+          (count! outcome)
           (.end this)))))
 
   Future
@@ -327,7 +338,8 @@
   "Returns a task that has not begun. Its body is what the context's wrap makes of f; handler: or
   nil. It takes the name of its thread."
   ^Task [context handler ^long index f]
-  (Task. context handler index (context/wrapped context f) nil nil nil false nil nil nil false -1))
+  (Task. context handler index (context/wrapped context f)
+         nil nil nil false nil nil nil false -1 (registry/now)))
 
 (defn named
   "Returns the task with a name that is not its thread's."
@@ -338,7 +350,7 @@
 (defn latch
   "Returns a task without a body: it ends when it is settled."
   ^Task [name]
-  (named (Task. nil nil 0 nil nil nil nil false nil nil nil false -1) name))
+  (named (Task. nil nil 0 nil nil nil nil false nil nil nil false -1 0) name))
 
 (defn start!
   "Starts the task on its thread, a fresh one that runs it. Returns the task."
@@ -355,16 +367,20 @@
     (doto (jdk/virtual-thread name (fn [] (context/enter! context nil) (body)))
       .start)))
 
-(deftype EndCallback [on-end]
+(deftype EndCallback [on-end ^AtomicReference entry]
   completion/CompletionHandler
   (failed [_ _ _])
-  (ended [_ task] (on-end task)))
+  (ended [_ task]
+    (some-> entry .get registry/ended!)
+    (when on-end (on-end task))))
 
 (defn future!
   "Starts f as a task in no group, on a virtual thread of that name. on-end: called with the task
   when it has ended, on its thread; or nil. Returns the task."
   [context name on-end f]
-  (let [task (task context (when on-end (EndCallback. on-end)) 0 f)]
+  (let [entry (registry/slot)
+        task (task context (when (or entry on-end) (EndCallback. on-end entry)) 0 f)]
+    (registry/begun-until-end! entry task name)
     (start! task (jdk/virtual-thread name task))))
 
 ;; How a task has ended, as data

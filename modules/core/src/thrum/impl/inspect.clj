@@ -1,0 +1,75 @@
+(ns thrum.impl.inspect
+  "What core's own things know of themselves, as maps: for the registry's readers."
+  {:no-doc true}
+  (:require
+   [thrum.impl.executor]
+   [thrum.impl.fanout]
+   [thrum.impl.group :as group]
+   [thrum.impl.joiner]
+   [thrum.impl.limit :as limit]
+   [thrum.impl.scope :as scope]
+   [thrum.impl.task :as task])
+  (:import
+   (thrum.impl.executor Crew)
+   (thrum.impl.fanout FanOut)
+   (thrum.impl.group Attachment Group)
+   (thrum.impl.joiner Joiner)
+   (thrum.impl.limit Limiter)
+   (thrum.impl.place Cancellable Place)
+   (thrum.impl.scope Scope)
+   (thrum.impl.task Task)))
+
+(set! *warn-on-reflection* true)
+
+(defn- group-of [x]
+  (condp instance? x
+    Scope (.-group ^Scope x)
+    FanOut (.-group ^FanOut x)
+    Joiner (.-group ^Joiner x)
+    Crew (.-group ^Crew x)
+    Group x
+    nil))
+
+(defn- group-state [^Group group]
+  (cond
+    (group/cancel-reason group) :cancelled
+    (group/end-reason group) :ended
+    :else :open))
+
+(defn- group-facts [^Group group]
+  {:name (group/group-name group)
+   :state (group-state group)
+   :group group
+   :parent (group/parent group)
+   :opener (.opener ^Cancellable group)
+   :deadline (group/deadline group)
+   :reason (or (group/cancel-reason group) (group/end-reason group))
+   :running (group/running group)
+   :started (group/started group)
+   :children (group/children group)})
+
+(def ^:private states {:value :done, :error :failed, :cancelled :cancelled})
+
+(defn- task-state [^Task task]
+  (if-some [outcome (task/outcome-data task)]
+    (states (key (first outcome)))
+    :running))
+
+(defn- task-facts [^Task task]
+  {:name (.taskName task)
+   :state (task-state task)
+   :parent (.group ^Place task)
+   :thread (.thread task)
+   :since (.born task)
+   :index (.index task)})
+
+(defn facts
+  "Returns what a scope, task, fan-out, joiner, executor, limiter or group knows of itself; nil for
+  anything else. See thrum.spi/facts."
+  [x]
+  (condp instance? x
+    Task (task-facts x)
+    Scope (merge (scope/facts x) (group-facts (group-of x)))
+    Limiter (limit/facts x)
+    Attachment {:name "attachment", :state :open, :parent (.-group ^Attachment x)}
+    (some-> (group-of x) group-facts)))

@@ -1,0 +1,173 @@
+(ns thrum.impl.registry
+  "The things of this process that can be shown. Long-lived ones are always kept. Scopes, fan-outs
+  and tasks, which come and go by the thousand, are kept only while somebody watches. All are held
+  weakly."
+  {:no-doc true}
+  (:import
+   (java.lang.ref WeakReference)
+   (java.util Set)
+   (java.util.concurrent ConcurrentHashMap)
+   (java.util.concurrent.atomic AtomicLong AtomicLongArray AtomicReference)))
+
+(set! *warn-on-reflection* true)
+
+;; describe: a function of the thing to a map, or nil. since: a value of System/nanoTime. thread:
+;; the one that made the thing. label: the name of a thing that ends before it is collected, unless
+;; it waits for ever; nil for others.
+(deftype Entry [kind ^WeakReference thing describe ^long since ^Thread thread label])
+
+(defn- entry ^Entry [kind thing describe since label]
+  (Entry. kind (WeakReference. thing) describe (long since) (Thread/currentThread) label))
+
+(defn- collected? [^Entry entry]
+  (nil? (.get ^WeakReference (.-thing entry))))
+
+;; crowd: with more entries, those whose thing was collected are removed.
+(deftype Entries [^Set all ^AtomicLong crowd])
+
+(defn- entries ^Entries []
+  (Entries. (ConcurrentHashMap/newKeySet) (AtomicLong. 1024)))
+
+(defn- forget-collected! [^Entries entries]
+  (let [^Set all (.-all entries)]
+    (run! #(when (and (collected? %) (nil? (.-label ^Entry %))) (.remove all %)) all)
+    (.set ^AtomicLong (.-crowd entries) (+ 1024 (* 2 (.size all))))))
+
+(defn- keep! [^Entries entries entry]
+  (let [^Set all (.-all entries)]
+    (.add all entry)
+    (when (< (.get ^AtomicLong (.-crowd entries)) (.size all)) (forget-collected! entries))
+    entry))
+
+(defn- keep-no-more! [^Entries entries entry]
+  (.remove ^Set (.-all entries) entry))
+
+;; Called for every task: a protocol's calls cost some ns more, of some 600 for an item of pmap.
+(definterface IWatch
+  (^long now [])
+  (^Object tick [])
+  (^Object count [^long how])
+  (^long total [^long how]))
+
+(def ^:private ^:const stripes 8)
+
+(defn- cell
+  "Returns the index of a count. Each stripe is a cache line."
+  ^long [^long stripe ^long how]
+  (+ (* 8 (bit-and stripe (dec (long stripes)))) how))
+
+;; time: that of the last tick.
+(deftype Watch [^Entries entries ^AtomicLongArray counts ^:volatile-mutable ^long time]
+  IWatch
+  (now [_] time)
+  (tick [_] (set! time (System/nanoTime)) nil)
+  (count [_ how]
+    (.getAndIncrement counts (cell (.threadId (Thread/currentThread)) how)))
+  (total [_ how]
+    (loop [stripe 0, sum 0]
+      (if (< stripe (long stripes))
+        (recur (inc stripe) (+ sum (.get counts (cell stripe how))))
+        sum))))
+
+(def ^:private ^Watch watch nil)
+
+(defn- new-watch []
+  (Watch. (entries) (AtomicLongArray. (* 8 (long stripes))) (System/nanoTime)))
+
+(defn watch!
+  "Keeps scopes, fan-outs and tasks from now on, or no more. Returns whether that is a change."
+  [on?]
+  (locking #'watch
+    (let [change? (not= on? (some? watch))]
+      (when change? (alter-var-root #'watch (constantly (when on? (new-watch)))))
+      change?)))
+
+(defn tick!
+  "Brings the time that things are stamped with up to date."
+  []
+  (when-some [^Watch w watch] (.tick w)))
+
+(defn now
+  "Returns the time of the last tick, a value of System/nanoTime; 0 where nobody watches. A call of
+  System/nanoTime for each task would cost 4 % of an item of pmap, and more on some machines."
+  ^long []
+  (if-some [^Watch w watch] (.now w) 0))
+
+(defn begun!
+  "Keeps a thing until ended!, or until it is collected. Returns what ended! takes; nil where nobody
+  watches."
+  ([kind thing] (begun! kind thing nil))
+  ([kind thing describe]
+   (when-some [^Watch w watch]
+     (keep! (.-entries w) (entry kind thing describe (.now w) nil)))))
+
+(defn slot
+  "Returns where a task's entry is to be kept; nil where nobody watches."
+  ^AtomicReference []
+  (when watch (AtomicReference.)))
+
+(defn begun-until-end!
+  "Keeps a task of that name until ended!: where it is collected before, see leaked!. Puts into the
+  slot (nil: none) what ended! takes."
+  [^AtomicReference slot task name]
+  (when slot
+    (when-some [^Watch w watch]
+      (.set slot (keep! (.-entries w) (entry :task task nil (.now w) name))))))
+
+(defn ended!
+  "Keeps a thing no more. nil has no effect."
+  [entry]
+  (when entry
+    (when-some [^Watch w watch] (keep-no-more! (.-entries w) entry))))
+
+(defn leaked!
+  "Returns the tasks that were collected before they ended, as maps of :name and :since, each once:
+  they waited for what nobody else held."
+  []
+  (when-some [^Watch w watch]
+    (into []
+          (comp (filter #(and (.-label ^Entry %) (collected? %)))
+                (filter #(keep-no-more! (.-entries w) %))
+                (map (fn [^Entry entry] {:name (.-label entry), :since (.-since entry)})))
+          (.-all ^Entries (.-entries w)))))
+
+(defn task-ended!
+  "Counts a task that has ended: 0, with a value; 1, failed; 2, cancelled."
+  [^long how]
+  (when-some [^Watch w watch] (.count w how)))
+
+(defn ended
+  "Returns how many tasks have ended since watch!, as {:done n, :failed n, :cancelled n}; nil where
+  nobody watches."
+  []
+  (when-some [^Watch w watch]
+    {:done (.total w 0), :failed (.total w 1), :cancelled (.total w 2)}))
+
+;; What is kept always
+
+(def ^:private ^Entries long-lived (entries))
+
+(defn register!
+  "Keeps the thing, weakly; describe: a function of it to a map. Returns what unregister! takes."
+  [kind thing describe]
+  (keep! long-lived (entry kind thing describe (System/nanoTime) nil)))
+
+(defn unregister!
+  "Takes a registration back."
+  [entry]
+  (keep-no-more! long-lived entry)
+  nil)
+
+;; What is shown
+
+(defn- shown [^Entry entry]
+  (when-some [thing (.get ^WeakReference (.-thing entry))]
+    {:kind (.-kind entry), :thing thing, :describe (.-describe entry)
+     :since (.-since entry), :thread (.-thread entry)}))
+
+(defn registered
+  "Returns all that is kept, as maps of :kind, :thing, :describe, :since and :thread."
+  []
+  (let [^Watch w watch]
+    (into [] (comp (mapcat #(.-all ^Entries %)) (keep shown))
+          (cond-> [long-lived] w (conj (.-entries w))))))

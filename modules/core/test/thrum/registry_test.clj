@@ -1,0 +1,152 @@
+(ns thrum.registry-test
+  "What runs, as those see it who show it."
+  (:require
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.core :as t]
+   [thrum.spi :as spi]
+   [thrum.spi.watch :as watch]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]))
+
+(set! *warn-on-reflection* true)
+
+(defn- watched [f]
+  (let [change? (watch/watch! true)]
+    (try (f) (finally (when change? (watch/watch! false))))))
+
+(use-fixtures :each leak/no-leaks watched)
+
+(defn- known
+  "Returns the facts of what is known of that kind and runs, of this name."
+  [kind prefix]
+  (->> (watch/registered)
+       (filter #(= kind (:kind %)))
+       (map #(merge % (watch/facts (:thing %))))
+       (filter #(and (.startsWith ^String (str (:name %)) prefix)
+                     (not (#{:ended :done :failed} (:state %)))))))
+
+(defn- names-of-children [{:keys [children]}]
+  (map #(:name (watch/facts %)) children))
+
+(defn- unwatched [f]
+  (watch/watch! false)
+  (try (f) (finally (watch/watch! true))))
+
+(deftest a-scope-and-its-forks-are-known-while-they-run
+  (let [gate (promise)]
+    (t/with-scope [s {:name "outer"}]
+      (t/fork s (deref gate 10000 nil))
+      (let [[{:keys [thread deadline body-ended? running] :as scope} & more] (known :scope "outer")]
+        (is (nil? more))
+        (is (= [(Thread/currentThread) nil false 1] [thread deadline body-ended? running]))
+        (is (= [(str (:name scope) "/0")] (names-of-children scope)))
+        (is (= [:running true]
+               (let [{:keys [state ^Thread thread]} (watch/facts (first (:children scope)))]
+                 [state (.isVirtual thread)]))))
+      (deliver gate :go))
+    (is (= [] (known :scope "outer")))))
+
+(deftest a-scope-inside-a-scope-names-the-one-around-it
+  (t/with-scope [_ {:name "outer"}]
+    (t/with-timeout [60000]
+      (let [[{:keys [parent deadline]}] (known :scope "timeout")]
+        (is (int? deadline))
+        (is (identical? (:group (first (known :scope "outer"))) parent))))))
+
+(deftest what-belongs-to-no-scope-is-known
+  (let [gate (promise), wait #(deref gate 10000 nil)]
+    (try
+      (let [results (t/pmap {:limit 2, :name "loose"} (fn [_] (wait)) [1 2])
+            puller (t/future (dorun results))
+            joined (t/future (t/all (wait) (wait)))]
+        (is (gate/eventually 5000 #(= 2 (:running (first (known :fan-out "loose"))))))
+        (is (gate/eventually 5000 #(= 2 (:running (first (known :joiner "all"))))))
+        (is (= 2 (count (known :task "future"))))
+        (t/with-executor [exe {:name "crew"}]
+          (t/future-via [exe] (wait))
+          (is (= 1 (:running (first (known :executor "crew")))))
+          (deliver gate :go))
+        @puller
+        @joined)
+      (finally (deliver gate :go)))))
+
+(deftest a-task-that-was-cancelled-and-runs-on-is-known
+  (let [gate (promise), began (promise)]
+    (t/with-scope [s {:name "deaf"}]
+      (let [fork (t/fork s (t/shield 20000 (deliver began true) (deref gate 10000 nil)))]
+        @began
+        (future-cancel fork)
+        (let [{:keys [state thread]} (watch/facts fork)]
+          (is (= :cancelled state))
+          (is (some? thread)))
+        (deliver gate :go)))))
+
+(deftest tasks-are-counted-by-how-they-end
+  (let [before (watch/ended), counted #(merge-with - (watch/ended) before)]
+    (t/prun! 2 identity (range 3))
+    (is (thrown? Exception @(t/future (throw (ex-info "x" {})))))
+    (let [began (promise), task (t/future (deliver began true) @(promise))]
+      @began
+      (future-cancel task))
+    (is (gate/eventually 5000 #(= {:done 3, :failed 1, :cancelled 1} (counted))) (counted))))
+
+(deftest a-task-knows-when-it-began
+  (watch/tick!)
+  (let [before (System/nanoTime)]
+    (watch/tick!)
+    (let [since (:since (watch/facts (t/future nil)))]
+      (is (<= before since (System/nanoTime)))
+      (is (zero? (long (unwatched #(:since (watch/facts (t/future nil))))))))))
+
+(deftest nothing-that-comes-and-goes-is-kept-where-nobody-watches
+  (unwatched
+    #(t/with-scope [_ {:name "unseen"}]
+       (t/with-executor [_ {:name "unseen"}]
+         (is (= [] (known :scope "unseen") (known :executor "unseen")))
+         (is (nil? (watch/ended)))
+         (is (nil? (watch/begun! :scope :x nil)))))))
+
+(deftest a-limiter-is-known-with-those-who-hold-and-wait
+  (let [limiter (unwatched #(t/limiter 1 {:name "db"})), gate (promise), held (promise)
+        holder (t/future (t/with-permit limiter
+                           (deliver held (Thread/currentThread))
+                           (deref gate 10000 nil)))
+        _ (deref held 5000 nil)
+        waiter (t/future (t/with-permit limiter nil))
+        facts #(watch/facts limiter)]
+    (is (gate/eventually 5000 #(= 1 (:waiting (facts)))))
+    (is (= {@held 1} (:owners (facts))))
+    (is (= [(:thread (watch/facts waiter))] (:askers (facts))))
+    (is (some #(identical? limiter (:thing %)) (watch/registered)))
+    (deliver gate :go)
+    @holder
+    @waiter
+    (is (= {} (:owners (facts))))))
+
+(defn- registered? [kind]
+  (boolean (some #(= kind (:kind %)) (watch/registered))))
+
+(defn- register-and-drop! [kind]
+  (spi/register! kind (Object.) (constantly {:name "dropped"})))
+
+(deftest a-registration-ends-with-its-thing-or-before
+  (let [pool (Object.), registration (spi/register! ::pool pool (constantly {:name "pool"}))]
+    (is (= [{:name "pool"}]
+           (for [{:keys [kind thing describe]} (watch/registered) :when (= ::pool kind)]
+             (describe thing))))
+    (is (nil? (spi/unregister! registration)))
+    (is (not (registered? ::pool))))
+  (register-and-drop! ::dropped)
+  (is (gate/eventually 20000 #(do (System/gc) (not (registered? ::dropped))))))
+
+(deftest what-is-dropped-is-not-kept-by-many-others
+  (dotimes [_ 5000] (t/pmap 1 identity [1]))
+  (is (gate/eventually 20000 #(do (System/gc) (empty? (known :fan-out "pmap"))))))
+
+(deftest a-task-that-the-jdk-keeps-is-no-leak
+  (let [gate (promise), task (t/future (deref gate 10000 nil))]
+    (System/gc)
+    (is (= [] (watch/leaked!)))
+    (deliver gate :go)
+    @task
+    (is (= [] (watch/leaked!)))))
