@@ -4,34 +4,32 @@
    [clojure.java.io :as io]
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
-   [clojure.xml :as xml])
+   [clojure.xml :as xml]
+   [thrum.build.artifacts :as artifacts]
+   [thrum.build.assemble :as assemble]
+   [thrum.build.jar :as jar]
+   [thrum.build.lock :as lock])
   (:import
    (java.io DataInputStream File)
    (java.nio.file Files)
    (java.nio.file.attribute FileAttribute)
+   (java.util TimeZone)
    (java.util.jar JarFile)))
 
 (set! *warn-on-reflection* true)
 
 (def ^:private ^:dynamic ^File *target* nil)
 
-(defn- build
-  "Returns the var of build.clj with this name."
-  [var-name]
-  (when-not (find-ns 'build)
-    (load-file "build.clj"))
-  (ns-resolve 'build var-name))
-
 (use-fixtures :once
   (fn [f]
     (binding [*target* (.toFile (Files/createTempDirectory "jars" (make-array FileAttribute 0)))]
-      (with-out-str ((build 'jars) {:target (str *target*)}))
+      (run! #(assemble/jar (str *target*) %) artifacts/published)
       (f)
       (run! io/delete-file (reverse (file-seq *target*))))))
 
 (defn- jar
   ^JarFile [artifact]
-  (JarFile. (io/file *target* (str artifact "-" @(build 'version) ".jar"))))
+  (JarFile. (io/file *target* (str artifact "-" artifacts/version ".jar"))))
 
 (defn- entries
   [artifact]
@@ -67,7 +65,7 @@
   (is (= #{["org.clojure" "clojure" "1.12.6"]} (dependencies "thrum"))))
 
 (deftest a-sibling-is-a-real-coordinate
-  (is (contains? (dependencies "thrum-lab") ["io.github.thrum-clj" "thrum" @(build 'version)]))
+  (is (contains? (dependencies "thrum-lab") ["io.github.thrum-clj" "thrum" artifacts/version]))
   (is (contains? (dependencies "thrum-lab") ["org.webjars.npm" "d3" "7.9.0"])))
 
 (deftest the-test-kit-is-in-no-pom
@@ -76,7 +74,7 @@
 
 (deftest poms-say-who-and-under-which-licence
   (doseq [artifact ["thrum" "thrum-lab" "thrum-java"] :let [pom (pom artifact)]]
-    (is (= ["io.github.thrum-clj" artifact @(build 'version)] (coordinate pom)))
+    (is (= ["io.github.thrum-clj" artifact artifacts/version] (coordinate pom)))
     (is (= "MIT" (text pom :licenses :license :name)))
     (is (= [] (at pom :repositories :repository)) "all is on Maven Central")
     (is (seq (text pom :description)))))
@@ -96,7 +94,7 @@
   (is (not-any? #(re-find #"tck" %) (entries "thrum-server"))))
 
 (deftest javas-jar-holds-classes-for-the-oldest-jdk
-  (is (contains? (dependencies "thrum-java") ["io.github.thrum-clj" "thrum" @(build 'version)]))
+  (is (contains? (dependencies "thrum-java") ["io.github.thrum-clj" "thrum" artifacts/version]))
   (is (= #{} (into #{} (filter #(re-find #"\.(?:java|clj)$|[Ss]amples" %)) (entries "thrum-java"))))
   (with-open [jar (jar "thrum-java")
               in (DataInputStream.
@@ -107,6 +105,26 @@
 (deftest core-exports-its-clj-kondo-configuration
   (is (contains? (entries "thrum") "clj-kondo.exports/io.github.thrum-clj/thrum/config.edn")))
 
+(deftest the-readme-names-every-artifact-and-this-version
+  (let [readme (slurp "README.md")]
+    (is (= (set (map :name artifacts/published))
+           (set (map second (re-seq #"(?m)^\| `(thrum[a-z0-9-]*)` \|" readme)))))
+    (is (= #{artifacts/version} (set (map second (re-seq #":mvn/version \"([^\"]+)\"" readme)))))))
+
 (deftest the-lock-file-names-the-tools-jars
-  (is (= (map #(last (str/split % #"/")) ((build 'tools-jars)))
-         (map #(last (str/split % #"/")) (str/split-lines (slurp "script/cljw/tools-deps.lock"))))))
+  (is (= (map #(last (str/split % #"/")) (lock/jars))
+         (map #(last (str/split % #"/")) (str/split-lines (slurp lock/path))))))
+
+(defn- bytes-of [folder modified zone]
+  (let [before (TimeZone/getDefault)]
+    (run! #(.setLastModified ^File % modified) (file-seq (io/file folder)))
+    (try
+      (TimeZone/setDefault (TimeZone/getTimeZone ^String zone))
+      (vec (Files/readAllBytes (.toPath (io/file (jar/write folder (str *target* "/again.jar"))))))
+      (finally
+        (TimeZone/setDefault before)))))
+
+(deftest a-jar-has-the-same-bytes-whenever-and-wherever-it-is-built
+  (let [folder (str *target* "/classes/java")]
+    (is (= (bytes-of folder 1000000000000 "Pacific/Kiritimati")
+           (bytes-of folder 1700000000000 "America/Lima")))))

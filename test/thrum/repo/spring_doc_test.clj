@@ -6,6 +6,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [clojure.xml :as xml]
+   [thrum.build.artifacts :as artifacts]
    [thrum.repo.files :as files]))
 
 (set! *warn-on-reflection* true)
@@ -44,9 +45,6 @@
        [(unindented (slurp (str "examples/spring-boot/src/main/resources/"
                                 "application-virtual-threads-property.properties")))])))
 
-(defn- this-version []
-  (second (re-find #"\(def version\s+\"[^\"]*\"\s+\"([^\"]+)\"\)" (slurp "build.clj"))))
-
 (defn- coordinates
   "Returns [artifact version] of the dependencies on Thrum in XML."
   [root]
@@ -58,8 +56,8 @@
     [artifactId version]))
 
 (deftest the-application-uses-this-version
-  (is (= [["thrum-java" (this-version)]]
+  (is (= [["thrum-java" artifacts/version]]
          (coordinates (xml/parse (io/file "examples/spring-boot/pom.xml")))))
-  (is (= [[["thrum-java" (this-version)]]]
+  (is (= [[["thrum-java" artifacts/version]]]
          (map #(coordinates (xml/parse (io/input-stream (.getBytes ^String %))))
               (blocks "xml" (slurp "doc/guides/java.md"))))))

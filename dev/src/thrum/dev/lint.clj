@@ -19,7 +19,7 @@
   (->> (.listFiles (io/file "modules"))
        (mapcat #(vector (io/file % "src") (io/file % "test")))
        (concat [(io/file "examples/checkout/src") (io/file "bench/src") (io/file "dev/src")
-                (io/file "test")])
+                (io/file "dev/build") (io/file "test")])
        (filter #(.isDirectory ^java.io.File %))))
 
 (defn- published?
