@@ -13,6 +13,7 @@
    [thrum.impl.jdk :as jdk]
    [thrum.impl.joiner :as joiner]
    [thrum.impl.limit :as limit]
+   [thrum.impl.on-cancel :as on-cancel]
    [thrum.impl.options :as options]
    [thrum.impl.place :as place]
    [thrum.impl.retry :as retry]
@@ -519,6 +520,31 @@
   when the thread was interrupted; for loops that compute. Costs a few ns."
   []
   (wait/check!))
+
+(defn ^:no-doc on-cancel-call [f body]
+  (on-cancel/call (options/function f) body))
+
+(defmacro on-cancel
+  "Runs the body on the calling thread, for work that has a way of its own to be stopped: a socket,
+  a process, a query. A cancel or deadline of the work around it calls f, a function of no
+  arguments, once, in place of an interrupt. f runs on a platform thread, in the caller's dynamic
+  bindings, and should make the body end.
+
+      (on-cancel [#(.close socket)] (.read (.getInputStream socket)))
+
+  Returns when the body has ended, and f too if it was called. A body that returned a value before f
+  could stop it has that value; the cancel then interrupts the thread. A body that threw an
+  Exception after f was called was stopped: CancellationException is thrown, with that exception in
+  its cause chain. What f throws is suppressed on what is thrown, or else goes to the thread's
+  uncaught exception handler.
+
+  Already cancelled, neither f nor the body runs: CancellationException is thrown. Forms inside the
+  body are cancelled as ever: their own deadlines interrupt it. Nested, each form's function is
+  called, at the same time. While the body is in a shield, f waits until that has ended. An
+  interrupt by other code reaches the body, and outlives it as it would without the form. Throws
+  :thrum/invalid unless f is a function."
+  [[f] & body]
+  `(on-cancel-call ~f (^{:once true} fn* [] ~@body)))
 
 ;; Limits
 

@@ -8,6 +8,7 @@
    [thrum.impl.error :as error]
    [thrum.impl.group :as group]
    [thrum.impl.jdk :as jdk]
+   [thrum.impl.on-cancel :as on-cancel]
    [thrum.impl.place :as place]
    [thrum.impl.registry :as registry]
    [thrum.impl.scope :as scope]
@@ -139,6 +140,29 @@
   thread dumps, see LockSupport/park. Throws CancellationException and InterruptedException."
   [blocker deadline ready?]
   (wait/until blocker deadline ready?))
+
+;; Interrupts
+
+(defn begin-on-cancel!
+  "Begins what thrum.core/on-cancel does around a body, for libraries that are called before and
+  after it, on the same thread. Returns a token for end-on-cancel!, which must be called: nil where
+  the thread works for nothing that could be cancelled. f: not checked. Throws
+  CancellationException, and there is nothing to end then."
+  [f]
+  (on-cancel/begin! f))
+
+(defn end-on-cancel!
+  "Ends it. error: what the body threw; nil where it returned. Waits for f, if it was called.
+  Returns what to throw in place of error, or nil: see thrum.core/on-cancel. Pairs end in the
+  reverse order of their beginnings."
+  [token error]
+  (on-cancel/end! token error))
+
+(defn undisturbed
+  "Returns the value of f, during which no cancel interrupts the calling thread; it goes on where
+  its work is cancelled. The thread is interrupted again afterwards if it was before or meanwhile."
+  [f]
+  (wait/undisturbed f))
 
 ;; Scopes
 

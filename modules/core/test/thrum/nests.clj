@@ -7,7 +7,7 @@
   (:import
    (java.time Duration)
    (java.util SplittableRandom)
-   (java.util.concurrent.atomic AtomicBoolean AtomicReference)
+   (java.util.concurrent.atomic AtomicBoolean AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
@@ -33,7 +33,9 @@
   with what cancels the form."
   {:scope (fn [_ f] (t/with-scope [s] (f #(t/cancel! s))))
    :fallback (fn [ms f] (t/with-timeout [ms :late] (f (last-alarm))))
-   :shield (fn [ms f] (t/shield ms (f (last-alarm))))})
+   :shield (fn [ms f] (t/shield ms (f (last-alarm))))
+   ;; Nothing cancels it but what is around it.
+   :on-cancel (fn [_ f] (t/on-cancel [(fn [])] (f (fn []))))})
 
 (defn in-nest
   "Calls f in the nest with the cancels of its forms, the outermost first."
@@ -62,11 +64,11 @@
 
 (def calm
   "Kinds of which none ends before its body does."
-  [:timeout :scope :all :pmapv :shield :settle])
+  [:timeout :scope :all :pmapv :shield :settle :on-cancel])
 
 (def wild
   "Kinds that interrupt their bodies as well."
-  (into calm [:late :late-scope :cleanup :cancelling :race]))
+  (into calm [:late :late-scope :cleanup :cancelling :race :stopped]))
 
 (defn plan
   "Returns a random nest of these kinds: [kind number nest nest]."
@@ -79,6 +81,41 @@
 (defn- sleep! [micros]
   (Thread/sleep (Duration/ofNanos (* 1000 (long micros)))))
 
+(def ^:private ^:dynamic *trial*
+  "The trial that runs: :foreign, and :wrong, an atom of what on-cancel did wrong."
+  {:wrong (atom #{})})
+
+(defn- wrong! [what]
+  (swap! (:wrong *trial*) conj what))
+
+(defn- wait-out!
+  "Waits without an end by interrupt until the function was called, for at most so many micros. Only
+  other code may interrupt the thread here."
+  [called micros]
+  (let [end (+ (System/nanoTime) (* 1000 (long micros)))]
+    (while (and (not @called) (neg? (- (System/nanoTime) end)))
+      (LockSupport/parkNanos 10000))
+    (when (and (not (:foreign *trial*)) (.isInterrupted (Thread/currentThread)))
+      (wrong! :interrupted))))
+
+(defn- guarded
+  "Calls f, after a wait, in an on-cancel whose function must be called once at most, and have ended
+  when the form ends."
+  [micros f]
+  (let [called (volatile! false), calls (AtomicLong.), running (AtomicLong.)]
+    (try
+      (t/on-cancel [#(do
+                       (.incrementAndGet running)
+                       (.incrementAndGet calls)
+                       (vreset! called true)
+                       (sleep! (quot (long micros) 2))
+                       (.decrementAndGet running))]
+        (wait-out! called micros)
+        (f))
+      (finally
+        (when-not (zero? (.get running)) (wrong! :running))
+        (when (< 1 (.get calls)) (wrong! :called-again))))))
+
 (defn run
   "Runs a planned nest."
   [[kind n a b]]
@@ -90,11 +127,13 @@
     :pmapv (t/pmapv 2 (fn [_] (run a)) [1 2 3])
     :shield (t/shield 100000 (run a))
     :settle (t/settle (run a))
+    :on-cancel (guarded 0 #(run a))
     :late (t/with-timeout [(mod n 2) :late] (run a))
     :late-scope (t/with-scope [s {:timeout-ms (mod n 2)}] (t/fork s (run a)) (run b))
     :cleanup (try (run a) (finally (t/shield 50 (run b))))
     :cancelling (t/with-scope [s] (t/fork s (sleep! n) (t/cancel! s)) (run a))
-    :race (t/race (run a) (run b))))
+    :race (t/race (run a) (run b))
+    :stopped (guarded n #(run a))))
 
 ;; Somebody else's interrupts
 
@@ -134,9 +173,11 @@
   (let [foreign (zero? (draw random 4))
         kinds (if (zero? (draw random 4)) calm wild)
         nest (plan random kinds (inc (draw random 3)))
-        seen (if foreign (interrupted-run nest slot) (signals #(run nest)))]
-    (when-not (sound? kinds foreign seen)
-      {:nest nest, :foreign foreign, :seen seen})))
+        trial {:foreign foreign, :wrong (atom #{})}
+        seen (binding [*trial* trial]
+               (if foreign (interrupted-run nest slot) (signals #(run nest))))]
+    (when-not (and (sound? kinds foreign seen) (empty? @(:wrong trial)))
+      {:nest nest, :foreign foreign, :seen seen, :wrong @(:wrong trial)})))
 
 (defn- trials!
   "Runs n random nests on the calling thread. Returns the faults."

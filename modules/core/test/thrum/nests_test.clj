@@ -53,7 +53,7 @@
                     (t/checkpoint)
                     (catch CancellationException _ (Thread/sleep 0) (t/checkpoint)))})
 
-(def ^:private nests (tuples 3 [:scope :fallback :shield]))
+(def ^:private nests (tuples 3 [:scope :fallback :shield :on-cancel]))
 
 (defn- signals-of [{:keys [nest order ending foreign]}]
   (nests/signals #(do

@@ -1,9 +1,17 @@
 (ns thrum.impl.interrupt
   "A thread's interrupt flag, and who set it: a cancel of Thrum's, or other code. The JVM has one
-  flag for both. All places of a thread share one record of it; a shield has a record of its own."
+  flag for both. All places of a thread share one record of it; a shield and a guard have a record
+  of their own."
   {:no-doc true})
 
 (set! *warn-on-reflection* true)
+
+;; Stands between a record and its thread: it is called in place of our interrupts.
+(definterface Withholder
+  (^boolean withholds [])
+  (^Object cancelled [])            ; called with the lock of the record
+  (^Object hold [])                 ; puts off what it does, and those around it, until a release
+  (^Object release []))
 
 ;; Any thread may send; the other methods are for the thread itself. Hold the lock of the record to
 ;; decide by more than its own state.
@@ -11,6 +19,10 @@
   (^Object send [])                 ; interrupts the thread for a cancel
   (^Object clear [])                ; drops our interrupt; a foreign one stays
   (^Object giveBack [])             ; sets the flag again for a foreign interrupt that was used up
+  (^Object withholdBy [withholder])
+  (^Object letGo [])                ; ends that; an interrupt that was withheld is sent
+  (^Object passOn [])               ; a cancel further out was withheld: asks the withholder here
+  (around [])                       ; the withholder whose body the record is for, or nil
   (masked [f])                      ; the value of f; our interrupts wait until f has ended
   (mask [])
   (^Object unmask [masked ^boolean interrupted]))   ; interrupted: the flag was set before
@@ -21,17 +33,20 @@
 (deftype InterruptFlag [^:unsynchronized-mutable ^Thread thread
                         ^:unsynchronized-mutable pending
                         ^:unsynchronized-mutable ours
-                        ^:unsynchronized-mutable foreign]
+                        ^:unsynchronized-mutable foreign
+                        ^:unsynchronized-mutable ^Withholder withholder
+                        around]
   IInterruptFlag
   (send [this]
     (locking this
-      (if thread
-        (do
-          (when-not ours
-            (set! ours true)
-            (set! foreign (.isInterrupted thread)))
-          (.interrupt thread))
-        (set! pending true))))
+      (cond
+        (nil? thread) (set! pending true)
+        (and withholder (.withholds withholder)) (do (set! pending true) (.cancelled withholder))
+        :else (do
+                (when-not ours
+                  (set! ours true)
+                  (set! foreign (.isInterrupted thread)))
+                (.interrupt thread)))))
   (clear [this]
     (locking this
       (set! pending false)
@@ -44,6 +59,24 @@
     (locking this
       (set! foreign true)
       (.interrupt (Thread/currentThread))))
+  (around [_] around)
+  (withholdBy [this w]
+    (locking this
+      (set! withholder w)
+      ;; One that the thread has not used up yet.
+      (when ours
+        (.clear this)
+        (.send this))))
+  (letGo [this]
+    (locking this
+      (set! withholder nil)
+      (when (and pending thread)
+        (set! pending false)
+        (.send this))))
+  (passOn [this]
+    (locking this
+      (when (and thread withholder (.withholds withholder))
+        (.cancelled withholder))))
   (masked [this f]
     (let [masked (.mask this)]
       (try
@@ -72,6 +105,17 @@
           (.send this))))))
 
 (defn interrupt-flag
-  "Returns the record of a thread that Thrum has not interrupted."
-  ^InterruptFlag [thread]
-  (InterruptFlag. thread false false false))
+  "Returns the record of a thread that Thrum has not interrupted. around: the withholder in whose
+  body the thread is, or nil."
+  (^InterruptFlag [thread] (interrupt-flag thread nil))
+  (^InterruptFlag [thread around] (InterruptFlag. thread false false false nil around)))
+
+(defn holding
+  "Returns the value of f, during which the withholders around the record do nothing."
+  [^InterruptFlag flag f]
+  (if-some [^Withholder around (.around flag)]
+    (try
+      (.hold around)
+      (f)
+      (finally (.release around)))
+    (f)))

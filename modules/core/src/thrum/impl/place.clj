@@ -20,6 +20,7 @@
   (task [])                         ; the task whose thread this is, or nil
   (cancelledTask [])                ; the same, but nil inside a shield
   (cancelReason [])                 ; why work here is cancelled, or nil
+  (^boolean interruptedByCancel []) ; true if a cancel of its own is to interrupt the thread
   (outer [])                        ; the thread's place before this one, or nil
   (^boolean isOver [])              ; true if it has ended, even if a full stack kept it here
   (interruptFlag [])                ; the record of the thread's interrupts
@@ -57,12 +58,24 @@
           (recur (.outer place))))
       (.clear flag))))
 
+(defn interrupted?
+  "True if a cancel of the place, or of one around it with the same flag, has interrupted the
+  thread or is to; nil: false."
+  [^Place place]
+  (when place
+    (let [flag (.interruptFlag place)]
+      (loop [^Place place place]
+        (and (some? place)
+             (identical? flag (.interruptFlag place))
+             (or (.interruptedByCancel place)
+                 (recur (.outer place))))))))
+
 (defn leave-cancelled!
   "Ends our interrupts as the calling thread leaves a cancelled place for an outer one (nil: none)
   with the same flag. Where the outer place is cancelled as well, its interrupt may have merged
   with the inner one's: it is sent again."
   [^InterruptFlag flag ^Place outer]
   (.clear flag)
-  (when (and outer (.cancelReason outer))
+  (when (interrupted? outer)
     (acknowledge-cancel! outer)
     (.send flag)))

@@ -344,12 +344,12 @@
 (defn- give-back-interrupt!
   "Sets the interrupt flag again for a foreign interrupt that ended the body, or the wait for the
   forks, and that the scope does not throw."
-  [^Scope scope outcome outer-reason final]
+  [^Scope scope outcome interrupted-further-out final]
   (let [t (throwable outcome)]
     (when (and (instance? InterruptedException t)
                (not (identical? t (throwable final)))
                (not (.wasInterrupted ^ScopeBody (.-body scope)))
-               (nil? outer-reason))
+               (not interrupted-further-out))
       (wait/give-back!))))
 
 (defn- concluded
@@ -360,10 +360,12 @@
         idle? (and (instance? Done outcome) (group/close-if-idle! group :ended))
         outcome (if idle? outcome (await-forks! scope outcome))
         own-reason (group/own-cancel-reason group)
-        outer-reason (when-not (:shield (.-options scope)) (wait/cancel-reason))]
+        shield (:shield (.-options scope))
+        outer-reason (when-not shield (wait/cancel-reason))
+        interrupted-further-out (and (not shield) (place/interrupted? (place/current)))]
     (when-not idle? (group/end! group :ended))
     (doto (after-closing scope (verdict scope outcome own-reason outer-reason))
-      (->> (give-back-interrupt! scope outcome outer-reason)))))
+      (->> (give-back-interrupt! scope outcome interrupted-further-out)))))
 
 (defn- end-anyway! [^Scope scope]
   (try
@@ -436,4 +438,4 @@
 (defn shielded
   "As call, for a body that goes on where the calling thread's work is cancelled."
   [options f]
-  (wait/undisturbed #(run-watched (scope (assoc options :shield true) (place/current)) f)))
+  (wait/shielded #(run-watched (scope (assoc options :shield true) (place/current)) f)))

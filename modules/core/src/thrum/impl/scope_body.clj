@@ -61,6 +61,9 @@
   (cancelReason [_]
     (or (.cancelReason group)
         (some-> cancelled-task .ownCancelReason)))
+  ;; A cancel of the work around it alone interrupts further out.
+  (interruptedByCancel [_]
+    (and cancelled (some? (.ownCancelReason group))))
   (outer [_] outer)
   (isOver [_] over)
   (interruptFlag [_] flag)

@@ -281,6 +281,8 @@
   (cancelReason [this]
     (or (.ownCancelReason this)
         (some-> ^Cancellable (.group this) .cancelReason)))
+  (interruptedByCancel [this]
+    (some? (.ownCancelReason this)))
   (outer [_])
   (isOver [_] false)
   ;; Made on demand: most tasks are never cancelled and hold no scope.

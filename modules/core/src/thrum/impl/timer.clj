@@ -2,10 +2,11 @@
   "Calls functions when they are due. All of the process share one timer: alarms in an ordered map,
   and one platform thread that sleeps until the first is due. Times are values of System/nanoTime."
   {:no-doc true}
+  (:require
+   [thrum.impl.callers :as callers])
   (:import
-   (java.lang Thread$Builder$OfPlatform)
    (java.lang.invoke VarHandle)
-   (java.util.concurrent ConcurrentSkipListMap ExecutorService Executors)
+   (java.util.concurrent ConcurrentSkipListMap)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)))
 
@@ -28,23 +29,11 @@
   [^long a ^long b]
   (neg? (unchecked-subtract a b)))
 
-(defn- daemon ^Thread$Builder$OfPlatform [name]
-  (-> (Thread/ofPlatform)
-      (.name ^String name)
-      (.daemon)
-      (.inheritInheritableThreadLocals false)))
-
-;; Platform threads: where virtual threads compute and keep every carrier, a virtual one would never
-;; run.
-(def ^:private callers
-  (delay
-    (Executors/newCachedThreadPool (.factory (daemon "thrum-alarm")))))
-
 (defn- go-off!
   "Runs the alarm on a thread of its own, so that a long one delays no other."
   [^Alarm alarm]
   (try
-    (.execute ^ExecutorService @callers ^Runnable (.-f alarm))
+    (callers/call! (.-f alarm))
     (catch Throwable _ (.run ^Runnable (.-f alarm)))))
 
 (defn- first-alarm ^Alarm []
@@ -77,7 +66,7 @@
 
 (def ^:private timer
   (delay
-    (.start (daemon "thrum-timer") serve-alarms!)))
+    (.start (callers/daemon "thrum-timer") serve-alarms!)))
 
 (defn- wakes-later? [^long nanos]
   (let [wake (.get wakes-at)]

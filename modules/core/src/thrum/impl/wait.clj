@@ -51,6 +51,13 @@
   [f]
   (.masked (current-flag) f))
 
+(defn shielded
+  "As undisturbed; nor does a cancel call a function of on-cancel around the calling thread's work,
+  until f has ended."
+  [f]
+  (let [flag (current-flag)]
+    (interrupt/holding flag #(.masked flag f))))
+
 (defn give-back!
   "Interrupts the calling thread again for a foreign interrupt that it has used up."
   []

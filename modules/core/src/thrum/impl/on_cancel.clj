@@ -1,0 +1,189 @@
+(ns thrum.impl.on-cancel
+  "A body whose thread is not interrupted by a cancel of the work around it: a function is called
+  instead, once, on another thread."
+  {:no-doc true}
+  (:require
+   [thrum.impl.callers :as callers]
+   [thrum.impl.context :as context]
+   [thrum.impl.error :as error]
+   [thrum.impl.interrupt :as interrupt]
+   [thrum.impl.jdk :as jdk]
+   [thrum.impl.place :as place]
+   [thrum.impl.sync-point :as sync-point]
+   [thrum.impl.wait :as wait])
+  (:import
+   (java.util.concurrent.locks LockSupport)
+   (thrum.impl.interrupt InterruptFlag Withholder)
+   (thrum.impl.place Place)))
+
+(set! *warn-on-reflection* true)
+
+(definterface IGuard
+  (^boolean begin [])               ; false: the work is cancelled already
+  (run [f])
+  (^Object over [])                 ; a cancel from now on interrupts the thread
+  (^Object callNow [])
+  (^Object callHasEnded [throwable])
+  (call [])                         ; nil, :due, :called, or :ended
+  (thrown []))                      ; what f threw, or nil
+
+;; held: how many shields in the body f has to wait for. call: see IGuard. All but what is volatile
+;; is under the lock of the outer record.
+(deftype Guard [^Place outer ^InterruptFlag outer-flag ^Thread thread context f
+                ^:unsynchronized-mutable flag
+                ^:unsynchronized-mutable ^long held
+                ^:volatile-mutable call
+                ^:unsynchronized-mutable thrown
+                ^:volatile-mutable over]
+  IGuard
+  ;; A cancel sets its state before it interrupts: one that is not seen here finds the guard.
+  (begin [this]
+    (locking outer-flag
+      (let [open (nil? (.cancelReason outer))]
+        (when open (.withholdBy outer-flag this))
+        open)))
+  (run [this f]
+    (try
+      (f)
+      (finally
+        (set! over true))))
+  (over [_]
+    (locking outer-flag
+      (set! over true)
+      (.letGo outer-flag)))
+  (callNow [this]
+    (set! call :called)
+    (try
+      (callers/call! #(.callHasEnded this (try
+                                            (context/enter! context nil)
+                                            (f)
+                                            nil
+                                            (catch Throwable t t))))
+      (catch Throwable t (.callHasEnded this t))))
+  (callHasEnded [_ t]
+    (set! thrown t)
+    (set! call :ended)
+    (LockSupport/unpark thread))
+  (call [_] call)
+  (thrown [_] thrown)
+
+  Withholder
+  (withholds [_] (not over))
+  (cancelled [this]
+    (when-not call
+      (if (zero? held)
+        (.callNow this)
+        (set! call :due)))
+    (when flag (.passOn ^InterruptFlag flag))
+    ;; A wait of ours looks at the state.
+    (LockSupport/unpark thread))
+  (hold [_]
+    (some-> ^Withholder (.around outer-flag) .hold)
+    (locking outer-flag
+      (set! held (inc held))))
+  (release [this]
+    (some-> ^Withholder (.around outer-flag) .release)
+    (locking outer-flag
+      (set! held (dec held))
+      (when (and (zero? held) (= :due call)) (.callNow this))))
+
+  Place
+  (group [_] (.group outer))
+  (task [_] (.task outer))
+  (cancelledTask [_] (.cancelledTask outer))
+  (cancelReason [_] (.cancelReason outer))
+  (interruptedByCancel [_] false)
+  (outer [_] outer)
+  (isOver [_] over)
+  (interruptFlag [this]
+    (locking outer-flag
+      (or flag (set! flag (interrupt/interrupt-flag thread this)))))
+  ;; The function is called although the body knows of its cancel.
+  (acknowledge [_]))
+
+(defn begin!
+  "Has f called by a cancel of the calling thread's work, in place of an interrupt. Returns what
+  end! takes: nil where the thread works for nothing that could be cancelled. Throws
+  CancellationException, without an effect, where the work is cancelled."
+  [f]
+  (when-some [outer (place/current)]
+    (let [guard (Guard. outer (.interruptFlag outer) (Thread/currentThread)
+                        (context/capture nil nil) f nil 0 nil nil false)]
+      (when-not (.begin guard) (wait/check-state!))
+      (place/enter! guard)
+      guard)))
+
+(defn- await-call!
+  "Waits until f has ended, however long that takes, if it was called. Interrupts stay for later."
+  [^Guard guard]
+  (when (contains? #{:called :ended} (.call guard))
+    (wait/undisturbed
+      #(loop [interrupted false]
+         (if (= :ended (.call guard))
+           (when interrupted (.interrupt (Thread/currentThread)))
+           (do
+             (LockSupport/park guard)
+             (recur (or (Thread/interrupted) interrupted))))))))
+
+(defn- leave! [^Guard guard]
+  (place/enter! (.-outer guard))
+  (.over guard)
+  (sync-point/reached :on-cancel/left)
+  (await-call! guard))
+
+(defn- called? [^Guard guard]
+  (= :ended (.call guard)))
+
+(defn- consequence
+  "Returns what stands for the body's throwable where the body was stopped, or nil."
+  [^Guard guard t]
+  (when-some [reason (.cancelReason ^Place (.-outer guard))]
+    (cond
+      (and (error/casualty? t) (not (instance? InterruptedException t))) t
+      (and (called? guard) (instance? Exception t)) (error/cancelled "This work" reason t))))
+
+(defn- suppress! [^Throwable t ^Throwable other]
+  (when-not (identical? t other) (.addSuppressed t other)))
+
+(defn- stopped!
+  "The calling thread knows of its cancel: no interrupt is needed any more. No interrupt of ours has
+  reached the body: an InterruptedException of the body's is foreign."
+  [^Guard guard t]
+  (place/acknowledge-cancel! (.-outer guard))
+  (when (instance? InterruptedException t) (wait/give-back!)))
+
+(defn- throwable ^Throwable [guard t]
+  (let [stands-for (consequence guard t)]
+    (when stands-for (stopped! guard t))
+    (or stands-for t)))
+
+(defn end!
+  "Ends what begin! began, on the same thread. Returns when f has ended, if it was called. t: what
+  the body threw, or nil. Returns what to throw in its place, with what f threw suppressed: the same
+  throwable, or a CancellationException around it where f was called and t is no Error. After a body
+  with a value, a cancel that has come interrupts the thread, and what f threw goes to the thread's
+  uncaught exception handler."
+  [^Guard guard t]
+  (when guard (leave! guard))
+  (let [thrown (when guard (.thrown guard))
+        t (if (and guard t) (throwable guard t) t)]
+    (when thrown
+      (if t (suppress! t thrown) (jdk/uncaught! thrown)))
+    t))
+
+(defn- attempt
+  "Returns the value of the body, or throws what stands for its throwable."
+  [^Guard guard body]
+  (let [value (try
+                (.run guard body)
+                (catch Throwable t
+                  (throw (end! guard t))))]
+    (end! guard nil)
+    value))
+
+(defn call
+  "Returns the value of the body, a function; see thrum.core/on-cancel."
+  [f body]
+  (if-some [guard (begin! f)]
+    (attempt guard body)
+    (body)))
