@@ -305,20 +305,18 @@
       (is (= [:thrum/timeout :outer] @trail)))))
 
 (deftest a-join-in-the-body-does-not-put-the-function-off
-  (let [latch (CountDownLatch. 1)]
-    (is (= :stopped
-           (gate/in-time 5000
-             (fn []
-               (let [seen (promise)]
-                 (cancelled-self
-                   (fn [cancel!]
-                     (t/on-cancel [#(.countDown latch)]
-                       (t/with-scope [s]
-                         (t/fork s (deliver seen (await! latch)))
-                         (t/fork s (cancel!))))))
-                 (deref seen 0 :nothing))))))))
+  (let [latch (CountDownLatch. 1), running (promise), seen (promise)]
+    (cancelled-self
+      (fn [cancel!]
+        (t/on-cancel [#(.countDown latch)]
+          (t/with-scope [s]
+            (t/fork s
+              (deliver running true)
+              (deliver seen (await! latch)))
+            (t/fork s @running (cancel!))))))
+    (is (= :stopped (deref seen 0 :nothing)))))
 
-        ;; Other code's interrupts
+;; Other code's interrupts
 
 (deftest somebody-elses-interrupt-reaches-the-body
   (is (= #{:thrown}
