@@ -13,7 +13,7 @@
 
 (set! *warn-on-reflection* true)
 
-(def deadline-ms "How long an order may take, whatever happens." 1000)
+(def deadline-ms "The longest that an order may take." 1000)
 (def ^:private price-ms "How long an order waits for today's price." 200)
 (def ^:private attempt-ms "How long one request may take." 250)
 (def ^:private list-price {:euros 21})

@@ -79,7 +79,7 @@
     (catch Compiler$CompilerException e (ex-message (ex-cause e)))
     (catch ExceptionInfo e (ex-message e))))
 
-(deftest a-wrong-shape-is-told-in-a-sentence
+(deftest a-wrong-shape-is-answered-in-a-sentence
   (doseq [[form message]
           '{(thrum.core/with-executor exe 1)
             "with-executor takes [name] or [name options], not exe"

@@ -12,7 +12,7 @@
     [(source/finding source nil (str "namespace " (ns-name ns) " has no docstring"))]))
 
 (defn- needs-doc?
-  "The compiler makes constructors of types, and proxy classes; a protocol tells of its methods."
+  "The compiler makes constructors of types, and proxy classes; a protocol documents its methods."
   [v]
   (let [{:keys [doc protocol no-doc] :as m} (meta v)]
     (not (or doc protocol no-doc (re-find #"^(?:map)?->[A-Z]|\$" (name (:name m)))))))

@@ -83,9 +83,9 @@
 
 (defn factory
   "Returns a function from a workload of core.async's (:io, :compute, :mixed or
-  :core-async-dispatch) to an ExecutorService, the same one each time, that runs whatever is
-  submitted on a fresh virtual thread with a unique name such as async-io-17. What is thrown there
-  goes to the thread's uncaught exception handler; what wrap throws, to the submitting thread.
+  :core-async-dispatch) to an ExecutorService, the same one each time, that runs each submitted
+  thunk on a fresh virtual thread with a unique name such as async-io-17. The thread's uncaught
+  exception handler gets what the thunk throws; the submitting thread gets what wrap throws.
   Bindings are conveyed by core.async itself. The executor cannot be shut down. Throws
   :thrum/invalid, at an unknown workload too.
 

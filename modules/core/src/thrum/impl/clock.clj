@@ -9,7 +9,7 @@
 (set! *warn-on-reflection* true)
 
 (defprotocol Clock
-  "Tells the time, parks threads, and calls functions later. Times are longs on a scale like that of
+  "Gives the time, parks threads, and calls functions later. Times are longs on a scale like that of
   System/nanoTime."
   (nanos [clock] "Returns the time now.")
   (park-nanos [clock blocker n]

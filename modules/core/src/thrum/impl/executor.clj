@@ -35,8 +35,8 @@
   (Crew. (group/group id nil) (AtomicLong.) (task/latch id) (fn [_])))
 
 (defn- without-futures
-  "Returns the same crew for work that nobody holds a future of: its failures go to the thread's
-  uncaught exception handler."
+  "Returns the same crew for work without a future: its failures go to the thread's uncaught
+  exception handler."
   [^Crew crew]
   (Crew. (.-group crew) (.-started crew) (.-terminated crew) jdk/uncaught!))
 

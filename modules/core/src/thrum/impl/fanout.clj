@@ -196,7 +196,7 @@
         (->> (.setThrown fan-out))))))
 
 (defmacro ^:private failing
-  "Runs the body for the consumer; whatever it throws ends the fan-out."
+  "Runs the body for the consumer; an exception of it ends the fan-out."
   [fan-out & body]
   `(try
      ~@body

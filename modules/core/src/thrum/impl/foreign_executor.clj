@@ -1,5 +1,5 @@
 (ns thrum.impl.foreign-executor
-  "Tasks on an executor that somebody else made."
+  "Tasks on an executor of the user's."
   {:no-doc true}
   (:require
    [thrum.impl.context :as context]

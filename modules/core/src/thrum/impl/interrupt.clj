@@ -29,7 +29,7 @@
 
 ;; thread: nil while it is masked. pending: an interrupt of ours waits for the end of the mask.
 ;; ours: one was sent and may not have been used up. foreign: the flag was set before ours. A
-;; foreign interrupt that comes after ours cannot be told from it.
+;; foreign interrupt that comes after ours cannot be distinguished from it.
 (deftype InterruptFlag [^:unsynchronized-mutable ^Thread thread
                         ^:unsynchronized-mutable pending
                         ^:unsynchronized-mutable ours

@@ -27,7 +27,7 @@
 (definterface ILimiter
   (ask [permit])                    ; nil: held, or waits; else :deadlock, or the full queue's facts
   (^boolean withdraw [permit])      ; takes it out of the queue; false: it was not there
-  (giveBack [permit])               ; the next permit to be held, or :nobody; nil: it was not held
+  (giveBack [permit])               ; the next permit to be held, or :none; nil: it was not held
   (^boolean release [permit])       ; true if it was held
   (refused [])                      ; counts a refusal; returns the facts
   (facts [])
@@ -71,7 +71,7 @@
     (.remove owned (.asker permit))))
 
 ;; owned: by thread, how many permits it holds that only it can return; 0 while it waits for the
-;; first. Nobody waits while a permit is free: a returned permit is handed over, not put back.
+;; first. No thread waits while a permit is free: a returned permit is handed over, not put back.
 (deftype Limiter [name ^long permits queue wait-ms ^HashMap owned ^LinkedHashSet waiting
                   ^:unsynchronized-mutable ^long in-use
                   ^:unsynchronized-mutable ^long rejected]
@@ -96,7 +96,7 @@
           (if heir
             (hold! owned heir true)
             (set! in-use (dec in-use)))
-          (or heir :nobody)))))
+          (or heir :none)))))
   (release [this permit]
     (let [heir (.giveBack this permit)]
       (when (instance? IPermit heir)

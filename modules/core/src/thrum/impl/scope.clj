@@ -374,8 +374,8 @@
       (when (.stopUse scope) (close-all! scope)))))
 
 (defn- conclude
-  "Runs the body and concludes the scope. Whatever throws, nothing runs any more and all is closed
-  when this returns or throws."
+  "Runs the body and concludes the scope. When this returns or throws, no task runs any more and all
+  resources are closed."
   [scope f]
   (try
     (concluded scope (attempt scope f))

@@ -202,7 +202,7 @@
         (set! outcome o)
         (let [woken waiters]
           (set! waiters nil)
-          (or woken :nobody)))))
+          (or woken :none)))))
   (settle [this o]
     (sync-point/reached :task/settle)
     (let [woken (.settleLocked this o)]

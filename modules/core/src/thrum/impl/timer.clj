@@ -12,7 +12,7 @@
 
 (set! *warn-on-reflection* true)
 
-;; id: tells alarms of the same time apart.
+;; id: orders alarms of the same time.
 (deftype Alarm [^long nanos ^long id ^Runnable f]
   Comparable
   (compareTo [_ other]

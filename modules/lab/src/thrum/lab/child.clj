@@ -52,8 +52,8 @@
     (finally (.put lines ::end))))
 
 (defn- pump
-  "Reads the child's output on a thread of its own, so that whoever waits for it can be interrupted.
-  Returns the queue of its lines, with ::end after the last."
+  "Reads the child's output on a thread of its own, so that a thread that waits for it can be
+  interrupted. Returns the queue of its lines, with ::end after the last."
   [out]
   (let [lines (LinkedBlockingQueue.)]
     (-> (Thread/ofVirtual) (.name "lab-child-output") (.start #(drain-into lines out)))
@@ -83,7 +83,7 @@
 (defn- ended-early []
   (ex-info "A process of the lab ended early" {:type :thrum/lab-child}))
 
-(defn tell!
+(defn send!
   "Sends the child one line of EDN. Throws ex-info when the child has ended."
   [{:keys [^Process process]} value]
   (try

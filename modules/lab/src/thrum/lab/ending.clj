@@ -1,7 +1,7 @@
 (ns thrum.lab.ending
-  "The end of a run before its time, by Ctrl-C say. One state says that the run is over; one thread,
-  a shutdown hook, sees to the rest: it wakes the runner, ends every process below this one, has
-  what was measured written, and ends the JVM, whatever the runner does meanwhile."
+  "The end of a run before its time, by Ctrl-C say. One state says that the run is over. One thread,
+  a shutdown hook, does the rest: it wakes the runner, ends every process below this one, has the
+  measurements written, and ends the JVM. It does not wait for the runner."
   (:require
    [thrum.lab.temporary :as temporary])
   (:import
@@ -62,8 +62,8 @@
   (halt! code))
 
 (defn- on-signal
-  "Handles a signal where that is possible: a JVM may have been told otherwise, and some systems do
-  not have it."
+  "Handles a signal where that is possible: a flag of the JVM may forbid it, and some systems lack
+  the signal."
   [name f]
   (try
     (Signal/handle (Signal. name) (reify SignalHandler (handle [_ _] (f))))

@@ -16,7 +16,7 @@
 
 (def jvm-opts
   "Flags of the server's JVM. The JDK's server closes idle connections beyond 200, which a client
-  sees as a reset, and delays small writes, unless told otherwise."
+  sees as a reset, and delays small writes, unless these flags are set."
   ["-Dsun.net.httpserver.maxIdleConnections=100000"
    "-Dsun.net.httpserver.idleInterval=600"
    "-Dsun.net.httpserver.nodelay=true"

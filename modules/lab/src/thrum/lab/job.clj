@@ -19,7 +19,7 @@
 (defn- do! [command job timeout-ms on-end]
   (let [jvm (child/start! command)]
     (try
-      (child/tell! jvm job)
+      (child/send! jvm job)
       (await-sample jvm timeout-ms on-end)
       (finally (child/stop! jvm)))))
 

@@ -37,7 +37,8 @@
   (.availableProcessors (Runtime/getRuntime)))
 
 (defn max-files
-  "Returns how many files and sockets this process may have open; nil where the OS does not tell."
+  "Returns how many files and sockets this process may have open; nil where the OS has no such
+  figure."
   []
   (let [bean (os-bean)]
     (when (instance? UnixOperatingSystemMXBean bean)

@@ -117,9 +117,10 @@
     plan))
 
 (defn- begin!
-  "Returns {:result :kept :emit! :close!} of a plan that is about to run. Two are delays, since the
-  run may end on either of two threads: the result, of what the journal holds when that is asked
-  for, and what became of writing it. emit! tells of progress on out, until close!."
+  "Returns {:result :kept :emit! :close!} of a plan that is about to run. :result and :kept are
+  delays, since the run may end on either of two threads. The result is made of what the journal
+  holds when it is first asked for; :kept is the outcome of writing it. emit! reports progress on
+  out, until close!."
   [{:keys [options], :as plan} journal out]
   (let [{:keys [emit! close!]}
         (progress/show! plan out (and (identical? out *out*) (progress/terminal?)))
@@ -134,7 +135,7 @@
     (println (str "\nInterrupted. " (kept-words out @kept)))))
 
 (defn- run-plan!
-  "Runs the plan, telling of it on out, writes and prints the result, and returns the exit code."
+  "Runs the plan with its progress on out, writes and prints the result; returns the exit code."
   [{:keys [options], :as plan} experiments out {:keys [over write]}]
   (let [journal (atom (:experiments plan))
         {:keys [result kept emit! close!], :as begun} (begin! plan journal out)]
@@ -182,8 +183,8 @@
          (throw e))))))
 
 (defn- report!
-  "Says what the lab itself could not do, once the run is not over: what an interrupt makes of it is
-  nobody's concern."
+  "Prints a failure of the lab itself, unless the run is over: an interrupt's consequences are not
+  reported."
   [t {:keys [over]}]
   (when-not (realized? over)
     (main/report-error t))

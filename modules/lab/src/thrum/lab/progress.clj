@@ -1,5 +1,5 @@
 (ns thrum.lab.progress
-  "Tells a waiting person how far a run is: a bar that moves on a terminal, plain lines in a pipe."
+  "Shows how far a run is: a bar that moves on a terminal, plain lines in a pipe."
   (:require
    [clojure.string :as str]
    [thrum.lab.experiment :as experiment]
@@ -55,7 +55,7 @@
     state))
 
 (defn fraction
-  "Returns how much of the work is done, 0 to 1; nil if nobody knows how much there is."
+  "Returns how much of the work is done, 0 to 1; nil if the total is unknown."
   [{:keys [estimate-ms spent-ms items part row]}]
   (when (and estimate-ms (pos? estimate-ms))
     (let [done (if (and row (:n part)) (/ items (:n part)) 0)]
@@ -85,7 +85,7 @@
              (str items " done, " (text/duration elapsed-ms)))
            (when row (str "  " (name (:part part)) ": " (:name row)))))))
 
-(defn- told [{:keys [interrupted? ms took-ms per-second error points row]}]
+(defn- outcome [{:keys [interrupted? ms took-ms per-second error points row]}]
   (cond
     (:skipped row) (str "skipped: " (:skipped row))
     points (str/join ", " (map (fn [[n ms]] (str n ": " (text/ms ms))) points))
@@ -95,7 +95,7 @@
     :else (text/ms (or ms took-ms))))
 
 (defn line
-  "Returns the line that tells of an event in a pipe, or nil."
+  "Returns the line for an event in a pipe, or nil."
   [{:keys [event plan part row sample reason]} state elapsed-ms]
   (case event
     :experiment-skipped (str "Skipped: " (:title plan) " (" reason ").")
@@ -104,7 +104,7 @@
                       ": "
                       (:name row)
                       " "
-                      (told sample)
+                      (outcome sample)
                       (when (pos? (or (:failed sample) 0)) (str ", " (:failed sample) " failed"))
                       (when-let [left (left-ms state elapsed-ms)]
                         (str " (" (text/duration left) " left)")))
@@ -134,12 +134,12 @@
 (defn- in-pipe [out state started]
   {:emit! (fn [event]
             (let [now (swap! state step event)]
-              (when-let [told (line event now (- (measure/now-ms) started))]
-                (say out told "\n"))))
+              (when-let [text (line event now (- (measure/now-ms) started))]
+                (say out text "\n"))))
    :close! (constantly nil)})
 
 (defn show!
-  "Starts telling of a plan on out. Returns {:emit! f :close! f}; emit! takes the events of
+  "Starts to show a plan's progress on out. Returns {:emit! f :close! f}; emit! takes the events of
   thrum.lab.run, on any thread."
   [plan out terminal?]
   ((if terminal? on-terminal in-pipe) out (atom (start plan)) (measure/now-ms)))

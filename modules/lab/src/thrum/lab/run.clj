@@ -1,6 +1,6 @@
 (ns thrum.lab.run
-  "Runs a plan and returns its result: the plan, with samples in its rows. Tells what happens while
-  it does. Whatever an experiment throws becomes a row that says so, and the run goes on."
+  "Runs a plan and returns its result: the plan, with samples in its rows. Emits events meanwhile.
+  An exception of an experiment becomes a row that says so, and the run goes on."
   (:refer-clojure :exclude [run!])
   (:require
    [thrum.lab.result :as result]
@@ -63,7 +63,7 @@
         :else sample))
 
 (defn- take-sample!
-  "Returns a sample, whatever becomes of it. Leaves no interrupt behind."
+  "Returns a sample, of a failure too. Leaves no interrupt behind."
   [experiment env part row {:keys [emit! over]}]
   (let [sample (try
                  ((:sample! experiment) env part row #(emit! {:event :items, :count %}))

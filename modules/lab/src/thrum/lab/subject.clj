@@ -19,7 +19,7 @@
 
 (def jvm-opts
   "The flags of every server's JVM, so that all have the same. The JDK's server closes idle
-  connections beyond 200, and delays small writes, unless told otherwise."
+  connections beyond 200, and delays small writes, unless these flags are set."
   ["-Xmx1g"
    "-Dsun.net.httpserver.maxIdleConnections=100000"
    "-Dsun.net.httpserver.idleInterval=600"
@@ -62,7 +62,7 @@
                                                  'thrum.lab.subject.child
                                                  (or class-path (child/class-path))))]
     (try
-      (child/tell! server (merge {:backlog backlog} (dissoc job :class-path)))
+      (child/send! server (merge {:backlog backlog} (dissoc job :class-path)))
       (let [{:keys [port problem]} (child/read-answer server start-ms)]
         (when problem
           (throw (ex-info (str "The server did not start: " problem)
@@ -71,12 +71,12 @@
       (catch Throwable t (child/stop! server) (throw t)))))
 
 (defn- ask! [server question]
-  (child/tell! server question)
+  (child/send! server question)
   (child/ask server answer-ms))
 
 (defn facts
   "Returns {:threads n :rss bytes}: the most platform threads that the server's JVM had, and its
-  resident memory now, nil where nobody tells."
+  resident memory now, nil where that is unknown."
   [server]
   (ask! server :facts))
 

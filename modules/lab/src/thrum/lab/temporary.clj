@@ -34,6 +34,6 @@
   (.remove folders folder))
 
 (defn delete-all!
-  "Deletes the folders that nobody has deleted."
+  "Deletes the folders that are still there."
   []
   (run! delete! folders))

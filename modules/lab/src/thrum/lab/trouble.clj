@@ -1,5 +1,5 @@
 (ns thrum.lab.trouble
-  "What went wrong, as data that a row of a result can keep, whatever was thrown."
+  "A throwable as data that a row of a result can keep."
   (:require
    [clojure.string :as str]))
 

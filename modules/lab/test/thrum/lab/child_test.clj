@@ -35,7 +35,7 @@
            (try
              (child/ask child 1)
              (catch ExceptionInfo e (ex-message e)))))
-    (child/tell! child {:a 1})
+    (child/send! child {:a 1})
     (is (= {:a 1} (child/ask child 10000)))
     (child/stop! child)
     (is (not (Process/.isAlive (:process child))))))
@@ -117,8 +117,8 @@
     (is (= [:thrum/lab-child "A process of the lab said what is no EDN: {:a"]
            (problem #(child/ask child 10000))))
     (is (= [:thrum/lab-child "the port is busy"] (problem #(child/ask child 10000))))
-    (child/tell! child :go-on)
+    (child/send! child :go-on)
     (.waitFor ^Process (:process child))
     (is (= [:thrum/lab-child "A process of the lab ended early"]
-           (problem #(dotimes [_ 2] (child/tell! child :more)))))
+           (problem #(dotimes [_ 2] (child/send! child :more)))))
     (child/stop! child)))

@@ -41,7 +41,7 @@
                    (is (or (nil? rss) (< 10000000 rss))))
                  (is (< 500 (subject/heap-per-sleeper server 200) 200000)
                      "a virtual thread's stack, buffers, an exchange")
-                 (child/tell! server :sleepers)
+                 (child/send! server :sleepers)
                  (is (= 0 (:sleepers (child/ask server 10000))) "and all were woken"))))
 
 (deftest ^{:time-limit-ms 60000} tomcat-alone-serves-from-a-pool-and-from-virtual-threads

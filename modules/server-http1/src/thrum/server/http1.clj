@@ -1,6 +1,6 @@
 (ns thrum.server.http1
-  "HTTP/1.1 and 1.0 on sockets that somebody else has accepted: what engines that bring no HTTP of
-  their own are made of.
+  "HTTP/1.1 and 1.0 on sockets that an engine has accepted, for engines without an HTTP of their
+  own.
 
   A place of :max-connections belongs to a connection from accept! until it is taken out of the set:
   by the thread that has served it, or by the watchdog, which finds its socket closed. So it is

@@ -18,7 +18,7 @@
 (def ^:private filler (str/join (repeat 3000 "f")))
 
 (defn- record
-  "Returns what a run is told by: :never, a promise that nobody delivers; :entered, how often each
+  "Returns the records of a run: :never, a promise that is not delivered; :entered, how often each
   request was handled; :gone, the requests whose client left, marked before it does; :strays and
   :interrupted, counters of interrupts."
   []
@@ -134,7 +134,7 @@
         :else [fates true]))))
 
 (defn- expect-silence
-  "Returns the fates, and one more if the server says what nobody asked for."
+  "Returns the fates, and one more if the server sends an answer to no request."
   [fates c]
   (cond-> fates (= :data (wire/after c 1)) (assoc :more {:more :data})))
 
@@ -190,7 +190,7 @@
        :disconnected disconnected})))
 
 (defn- with-strays
-  "Has each handler's thread interrupted by somebody else, a millisecond later."
+  "Has each handler's thread interrupted by a foreign thread, a millisecond later."
   [stage]
   (assoc stage :wrap (fn [handler]
                        (fn [& args]
@@ -211,14 +211,14 @@
                       more))))))
 
 (def ^:private controls
-  [["somebody else interrupts the handlers" with-strays]
+  [["a foreign thread interrupts the handlers" with-strays]
    ["requests get each other's ids" with-mixed-ids]])
 
 (def chaos
   "The ordeal of deadlines and disconnects at random."
   {:name "chaos"
    :sentence
-   (str "Whatever ends a request, its client gets one answer, its own, and no interrupt reaches "
+   (str "However a request ends, its client gets one answer, its own, and no interrupt reaches "
         "another request.")
    :controls controls
    :run #(chaos! % handle {})})

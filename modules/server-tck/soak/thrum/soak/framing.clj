@@ -67,8 +67,8 @@
          (post "Transfer-Encoding:" " chunked")]))
 
 (def ^:private unseen
-  "What the JDK's parser makes something else of before anybody can see it: control characters
-  around a value are dropped, and a CR ends a line."
+  "Inputs that the JDK's parser changes before an adapter can see them: it drops control characters
+  around a value, and ends a line at a CR."
   (into #{}
         (map #(str % hidden))
         [(post "Content-Length: \u000b3")

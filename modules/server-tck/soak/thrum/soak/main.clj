@@ -145,13 +145,13 @@
   (vec (for [engine engines, ordeal (chosen options) :when (fits? engine ordeal)]
          (run-one! engine ordeal options))))
 
-;; Held: java.util.logging forgets loggers that nobody holds.
+;; Held: java.util.logging forgets loggers without a reference.
 (def ^:private loggers
   (mapv #(Logger/getLogger %)
         ["thrum.server" "org.eclipse.jetty" "sun.net.httpserver" "org.apache" "io.helidon"]))
 
 (defn- silence!
-  "Keeps the servers from telling of each client that went away: thousands do."
+  "Keeps the servers from logging each client that went away: thousands do."
   []
   (run! #(.setLevel ^Logger % Level/OFF) loggers))
 

@@ -166,8 +166,7 @@
 ;; Bystanders: well-behaved clients
 
 (def ^:private in-time-ms
-  "How long a bystander's request may take on a small machine that others use too, whatever goes on
-  beside it."
+  "How long a bystander's request may take on a small and busy machine."
   5000)
 
 (defn- visit!

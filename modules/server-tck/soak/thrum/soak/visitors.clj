@@ -1,6 +1,6 @@
 (ns thrum.soak.visitors
-  "A crowd of clients in a process of its own: told by lines on its input what to do, it says on its
-  output what it did.
+  "A crowd of clients in a process of its own. Lines on its input are commands; lines on its output
+  report what it did.
 
   Arguments: the port, and how many connections to open. Every second one asks once and is kept, the
   others say nothing. `again` on the input has those who asked ask once more; the end of the input
@@ -35,7 +35,7 @@
   (flush))
 
 (defn -main
-  "Opens the connections, and does as it is told."
+  "Opens the connections, and follows the commands."
   [port n]
   (let [clients (arrive-all! (parse-long port) (parse-long n))
         asking (vec (take-nth 2 clients))]

@@ -95,7 +95,7 @@
 ;; Children
 
 (defn parse-closing-line
-  "Returns the totals that a closing line tells, or nil where line is none."
+  "Returns the totals in a closing line, or nil where line is none."
   [line]
   (when-let [[_ & counts] (re-matches #"(\d+) passed, (\d+) failed(?:, (\d+) skipped)?" (str line))]
     (zipmap [:passed :failed :skipped] (map #(parse-long (or % "0")) counts))))
@@ -113,7 +113,7 @@
 ;; A way to run a suite: a function that returns {:home file, :jvm-opts [option ...], :class-path
 ;; string, :environment map} of a child JVM, or {:totals totals, :why sentence} where there is none.
 
-;; The basis tells a child from where other releases can be had.
+;; The basis names the repositories of other releases to a child.
 (defn- as-users-run-it
   []
   {:home (jvm/this-home)
@@ -144,7 +144,7 @@
   {:totals {:passed 0, :failed 1, :skipped 0}, :why why})
 
 (defn- jdk-21
-  "A THRUM_JDK21 that names no Java 21 is a failure: somebody meant it to run."
+  "A THRUM_JDK21 that names no Java 21 is a failure: its run was asked for."
   []
   (let [named (System/getenv "THRUM_JDK21")
         home (if (str/blank? named) (jvm/find-home 21) (java.io.File. named))]

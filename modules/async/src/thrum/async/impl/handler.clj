@@ -74,8 +74,8 @@
   (Handler. once callback))
 
 (defn at-once?
-  "True if this handler committed; otherwise revokes the transfer. A closed channel answers false
-  to every put, so the answer alone does not tell."
+  "True if this handler committed; otherwise revokes the transfer. A closed channel answers false to
+  every put, so the answer alone does not decide this."
   [^Handler handler]
   (let [once (.-once handler)]
     (or (.closedBy ^Once once handler)

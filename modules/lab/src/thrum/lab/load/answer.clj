@@ -1,5 +1,5 @@
 (ns thrum.lab.load.answer
-  "Reads an HTTP/1.1 answer from a socket: no more of it than tells where it ends."
+  "Reads an HTTP/1.1 answer from a socket: only what is needed to find its end."
   (:import
    (java.io EOFException InputStream)))
 

@@ -24,7 +24,8 @@
 (def ^:private jvm-opts ["-Xmx512m" "-XX:+UseSerialGC"])
 (def ^:private start-ms "How long the generator's JVM may take beyond its load." 60000)
 (def ^:private pause-ms "How long a connection rests after it was refused, so as not to spin." 10)
-(def ^:private longest-us "The longest latency that is told apart from longer ones." 600000000)
+(def ^:private longest-us "The longest latency that is recorded; longer ones count as this."
+                          600000000)
 (def ^:private kinds [:connect :read :write :timeout :status])
 
 ;; What is counted: latencies in us, errors by kind, and the sockets to close at the end.
@@ -244,7 +245,7 @@
   [{:keys [seconds warm-up-seconds] :as job}]
   (let [generator (child/start! (child/java-command jvm-opts 'thrum.lab.load.built-in))]
     (try
-      (child/tell! generator job)
+      (child/send! generator job)
       (child/ask generator (+ start-ms (* 1000 (+ seconds (or warm-up-seconds 0)))))
       (finally (child/stop! generator)))))
 
@@ -254,6 +255,6 @@
   []
   (let [generator (child/start! (child/java-command jvm-opts 'thrum.lab.load.built-in))]
     {:burst! (fn [job]
-               (child/tell! generator job)
+               (child/send! generator job)
                (child/ask generator (+ start-ms (job/longest-ms job))))
      :close! #(child/stop! generator)}))

@@ -173,7 +173,7 @@
        "each has its own time axis."
        (when watch-ms
          (str " The dashed rule is the answer; what is in flight to its right runs on, " watch-ms
-              " ms after it, for nobody."))))
+              " ms after it, without a use."))))
 
 (defn- curve-caption [{:keys [limit-line-about]}]
   (str "Time until the last of so many requests at once has its answer, the median; both axes are "

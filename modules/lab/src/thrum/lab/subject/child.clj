@@ -1,7 +1,7 @@
 (ns thrum.lab.subject.child
-  "A server in a process of its own, with or without Thrum, and what it tells of itself when it is
-  asked. The first line of standard input is the job, {:engine :way :pool :handler :backlog}, every
-  further one a question; it ends when standard input does."
+  "A server in a process of its own, with or without Thrum, that answers questions about itself. The
+  first line of standard input is the job, {:engine :way :pool :handler :backlog}, every further one
+  a question. The process ends when standard input does."
   (:require
    [clojure.edn :as edn]
    [thrum.lab.in-child :as in-child]
@@ -50,7 +50,7 @@
     (start-thrum! job)
     ((requiring-resolve (bare engine)) job)))
 
-;; What it tells
+;; Answers to questions
 
 (defn- heap-bytes
   "Returns the heap in use after a full collection; the second one takes what the first has only

@@ -12,7 +12,8 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private ^Logger logger
-  "Told to say no more than warnings, and held, lest that is forgotten."
+  "The logger, with its level set to warnings. Held, since java.util.logging forgets the level
+  otherwise."
   (Logger/getLogger "io.helidon"))
 
 (def ^:private ^Handler handler

@@ -101,7 +101,7 @@
         "\"label\":\"201 ms · 1 still running\"" "\"ms\":251.0,\"end\":\"251 ms\",\"answer\":201.0"
         "allows: the deadline. "
         (str "The dashed rule is the answer; what is in flight to its right runs on, 50 ms after "
-             "it, for nobody.")]]
+             "it, without a use.")]]
       (is (str/includes? page text) text))
     (is (not (str/includes? page "scaled sizes")))))
 

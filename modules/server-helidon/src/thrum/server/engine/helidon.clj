@@ -32,8 +32,8 @@
   (.setLevel logger Level/WARNING))
 
 (defn- leave-deserialization-alone!
-  "Helidon would forbid all deserialization to the whole JVM, or refuse to start where somebody
-  allows some."
+  "Helidon would forbid all deserialization to the whole JVM, or refuse to start where some is
+  allowed."
   []
   (try
     (.configure (.build (doto (SerializationConfig/builder)
@@ -54,7 +54,8 @@
 (def ^:private ^Duration for-ever (Duration/ofDays 365))
 
 (defn- listener!
-  "Tells Helidon how to listen on this port; securing: what makes a socket one of TLS, or nil."
+  "Sets how Helidon listens on this port; securing: the function that makes a socket one of TLS, or
+  nil."
   [^ListenerConfig$BuilderBase builder port securing {:keys [all options serve timer]}]
   (doto builder
     (.protocolsDiscoverServices false)

@@ -37,7 +37,7 @@
       head (refuse! (.-connection ends) head))))
 
 (defn- serve-on-fresh-threads!
-  "The thread that has served a request starts the next one, and ends: so nobody has to be woken
+  "The thread that has served a request starts the next one, and ends: so no thread has to be woken
   when a request has been answered."
   [^Ends ends serve]
   (let [^CountDownLatch over (.-over ends)

@@ -3,8 +3,8 @@
   noticed.
 
   Jetty's few platform threads accept and select. A request is parsed on a virtual thread of Jetty's
-  and handled on another, fresh one: so its connection can go on when the request has been answered
-  by somebody else, and an interrupt that comes late meets a thread which nobody uses."
+  and handled on another, fresh one. So its connection can go on when another thread has answered
+  the request, and a late interrupt meets a thread that is out of use."
   (:require
    [thrum.server.engine.jetty.accepting :as accepting]
    [thrum.server.engine.jetty.connector :as connector]
@@ -84,7 +84,7 @@
     (handle [_ request response callback]
       (let [status (error-status request response)]
         (.setStatus response status)
-        ;; Whatever is behind a request that was refused is not looked at (HTTP/2 ignores this).
+        ;; Bytes behind a request that was refused are not read (HTTP/2 ignores this).
         (.put (.getHeaders response) HttpHeader/CONNECTION "close")
         (.succeeded ^Callback callback)
         (engine/refused! options status (.getRemoteSocketAddress (.getConnectionMetaData request)))

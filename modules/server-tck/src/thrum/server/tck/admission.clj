@@ -143,7 +143,7 @@
     (expect (#{:silent :eof :reset} (wire/after c wire/quiet-ms)) "no second answer" :data)))
 
 (defcase status-counts "4.4"
-  "The server's status tells what is in flight and what was shed."
+  "The server's status counts the requests in flight and those shed."
   {:uses #{:status}}
   [env]
   (let [{:keys [server]} (busy env 2 {:max-concurrent 2})]

@@ -70,7 +70,7 @@
   (expect-500 env (fn [_ respond _] (respond nil))))
 
 (defcase async-respond-does-not-throw "4.3"
-  "respond does not throw, whatever it is given: garbage is a 500."
+  "respond throws at no argument: garbage is a 500."
   [env]
   (let [thrown (promise)
         handler (fn [_ respond _]

@@ -12,7 +12,7 @@
 (def ^:private limit {:request-timeout-ms 200})
 
 (defn- waits
-  "Returns a handler that waits for the gate, and tells seen how the wait ended."
+  "Returns a handler that waits for the gate, and delivers to seen how the wait ended."
   [gate seen]
   (fn [request]
     (try (deref gate 8000 nil)
@@ -21,7 +21,7 @@
     (scene/ok request)))
 
 (defn- ignores
-  "Returns a handler that waits for the gate whatever interrupts it."
+  "Returns a handler that waits for the gate and ignores interrupts."
   [gate]
   (fn [request] (scene/stubborn gate) (scene/ok request)))
 

@@ -68,7 +68,7 @@
         (expect= "body" (:body (expect-status 200 (wire/response client))))))))
 
 (defcase disconnects-are-told "4.6"
-  "A disconnect is counted, and the observer is told of it."
+  "A disconnect is counted, and reported to the observer."
   {:needs #{:disconnect}, :refuses asked, :uses #{:status}}
   [env]
   (let [told (promise)

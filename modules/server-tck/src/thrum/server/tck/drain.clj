@@ -106,7 +106,7 @@
     (expect= false (ready))))
 
 (defcase state-is-told "4.7"
-  "The status tells :running, :draining and :stopped."
+  "The status says :running, :draining and :stopped."
   {:uses #{:status}}
   [env]
   (let [{:keys [server gate]} (waiting env {:shutdown-timeout-ms 5000})

@@ -103,7 +103,7 @@
   (expect-500-for env (scene/answering {:headers {"X-Key" :secret-7391}, :body "x"})))
 
 (defcase wrong-body-is-500 "4.3"
-  "A body of a type that nobody can write is a 500."
+  "A body of an unknown type is a 500."
   [env]
   (expect-500-for env (scene/answering {:body {:secret 7391}})))
 
@@ -287,6 +287,6 @@
                  (wire/get (str "/echoed" (str/join (repeat 8000 "x"))))]]
       (let [answer (scene/ask env server bad)]
         (expect (nil? (scene/shows answer (conj scene/telltale "echoed")))
-                "a page that tells nothing"
+                "a page that reveals nothing"
                 answer)
         (expect= nil (wire/header answer "server"))))))

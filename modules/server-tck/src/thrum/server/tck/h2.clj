@@ -287,7 +287,7 @@
     (expect= [(str "localhost:" (scene/tool env :ssl-port server)) "localhost"]
              [(get-in @seen [:headers "host"]) (:server-name @seen)])))
 
-(defn- told
+(defn- requests
   "Returns the requests that the handler sees when these headers are sent in HPACK as a request of a
   connection's first stream."
   [env headers]
@@ -306,7 +306,7 @@
   h2c
   [env]
   (let [host-of (fn [headers]
-                  (mapv (juxt #(get-in % [:headers "host"]) :server-name) (told env headers)))]
+                  (mapv (juxt #(get-in % [:headers "host"]) :server-name) (requests env headers)))]
     (expect= [["localhost" "localhost"]] (host-of (str get-headers (field "host" "localhost"))))
     (expect= [["example.org:8" "example.org"]]
              (host-of (str "\u0082\u0086\u0084" (field "host" "example.org:8"))))))
@@ -314,7 +314,7 @@
 (defn- expect-none
   "No handler sees the request with these headers in HPACK."
   [env headers]
-  (expect= [] (mapv #(dissoc % :body) (told env headers))))
+  (expect= [] (mapv #(dissoc % :body) (requests env headers))))
 
 (defcase h2-host-must-be-the-authority "4.8"
   "A host that is not the :authority is refused, and so is a request with neither, or with one that

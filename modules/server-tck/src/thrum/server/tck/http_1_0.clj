@@ -67,7 +67,7 @@
                                        (if (= 100 (:status answer)) (wire/response c) answer))))))))
 
 (defcase http-1-0-is-not-asked-to-go-on "4.2"
-  "HTTP/1.0 knows no 100 Continue: it gets none, whatever it expects."
+  "HTTP/1.0 knows no 100 Continue: it gets none, also where it expects one."
   {:needs #{:http-1.0}}
   [env]
   (let [c (wire/send! (scene/client env (scene/serve env read-all {}))

@@ -56,7 +56,7 @@
     (expect= false @realised)))
 
 (defcase no-content-has-no-body "4.2"
-  "204 has no body, whatever the handler says."
+  "204 has no body, also where the handler gives one."
   [env]
   (expect-nothing-more env {:status 204, :body "never"} (wire/get "/") 204))
 
@@ -66,7 +66,7 @@
   (expect= nil (wire/header (scene/answer-of env {:status 204, :body "never"}) "content-length")))
 
 (defcase not-modified-has-no-body "4.2"
-  "304 has no body, whatever the handler says."
+  "304 has no body, also where the handler gives one."
   [env]
   (expect-nothing-more env {:status 304, :body "never"} (wire/get "/") 304))
 
@@ -90,8 +90,8 @@
    :nil (constantly nil)})
 
 (defn- expect-bodiless
-  "Fails unless responses of this status to raw have no body, whatever their kind of body, and the
-  connection goes on behind each."
+  "Fails unless responses of this status to raw have no body, for every kind of body that the
+  handler gives, and the connection goes on behind each."
   [env status raw]
   (let [next-kind (atom nil)
         handler (fn [{:keys [uri]}]
@@ -110,7 +110,7 @@
       (expect= "next" (:body (wire/ask! c (wire/get "/next"))) kind))))
 
 (defcase head-has-no-body-of-any-kind "4.2"
-  "A HEAD has no body, whatever kind of body the handler gives, and the connection goes on."
+  "A HEAD has no body, for every kind of body that the handler gives, and the connection goes on."
   [env]
   (expect-bodiless env 200 (wire/head-of "HEAD" "/")))
 

@@ -1,5 +1,5 @@
 (ns thrum.server.tck.observer
-  "Chapter: what an observer is told."
+  "Chapter: the observer's events."
   (:require
    [clojure.string :as str]
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
@@ -29,7 +29,7 @@
     events))
 
 (defcase observer-hears-of-start-and-end "4.4"
-  "The observer is told of a request's start, then of its end, once each."
+  "The observer is called at a request's start, then at its end, once each."
   [env]
   (let [events (observed env scene/ok {} (wire/get "/seen"))]
     (event events :end)
@@ -62,7 +62,7 @@
     (expect (identical? boom (:throwable end)) "what the body threw" end)))
 
 (defcase observer-hears-of-shedding "4.4"
-  "The observer is told of a request that is shed, with the request."
+  "The observer is called when a request is shed, with the request."
   [env]
   (let [[observer events] (trail)
         gate (scene/gate env), entered (promise)
@@ -74,7 +74,7 @@
     (expect= "/shed" (:uri (:request (event events :shed))))))
 
 (defcase observer-hears-of-timeouts "4.5"
-  "The observer is told of a request that has reached its deadline."
+  "The observer is called when a request has reached its deadline."
   [env]
   (let [events
         (observed env (fn [_] (Thread/sleep 4000)) {:request-timeout-ms 100} (wire/get "/late"))]

@@ -35,8 +35,8 @@
       (expect (or (= 408 status) (#{:eof :reset} (:ended answer))) "408 or a cut" answer))))
 
 (defcase observers-hold-no-cut-up "4.4"
-  "An observer that blocks when it is told of a slow client does not keep the next slow client from
-  being cut."
+  "An observer that blocks when it is called for a slow client does not keep the next slow client
+  from being cut."
   [env]
   (let [gate (scene/gate env)
         slow {:min-bytes-per-second 1000

@@ -102,7 +102,7 @@
 ;; Aborts
 
 (defcase nothing-follows-a-cut "4.3"
-  "Behind a response that is cut nothing is sent, whatever was pipelined behind its request."
+  "Behind a response that is cut nothing is sent, also where requests were pipelined."
   [env]
   (let [body #(lazy-seq (cons "some" (lazy-seq (throw (ex-info "cut" {})))))
         cut (fn [_] {:status 200, :headers {}, :body (body)})

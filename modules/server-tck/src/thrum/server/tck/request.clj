@@ -146,12 +146,12 @@
           :another))
 
 (defcase scheme-is-http "4.2"
-  "The scheme of a plain connection is :http, whatever a header says."
+  "The scheme of a plain connection is :http, also where a header says otherwise."
   [env]
   (expect= :http (:scheme (scene/received env (wire/get "/" "X-Forwarded-Proto: https")))))
 
 (defcase protocol-is-told "4.2"
-  "The protocol is told as it stands on the request's line."
+  "The protocol is the one on the request's line."
   [env]
   (expect= "HTTP/1.1" (:protocol (scene/received env (wire/get "/")))))
 

@@ -16,7 +16,7 @@
     (expect-refused env #{400 426 505} (lines (str "GET /admin " version) "X-Other: 1"))))
 
 (defcase connect-is-refused "4.8"
-  "CONNECT is refused, whatever its target: a success would open a tunnel."
+  "CONNECT is refused with every target: a success would open a tunnel."
   [env]
   (doseq [target ["localhost:80" "/" "http://localhost/" "localhost" "*"]]
     (expect-refused env

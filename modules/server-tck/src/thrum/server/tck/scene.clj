@@ -191,7 +191,7 @@
   (.await latch wire/patience-ms TimeUnit/MILLISECONDS))
 
 (defn stubborn
-  "Waits for a gate whatever interrupts it; leaves no interrupt behind."
+  "Waits for a gate and ignores interrupts; leaves none behind."
   [gate]
   (let [end (+ (System/nanoTime) 8000000000)]
     (while (and (not (realized? gate)) (neg? (- (System/nanoTime) end)))

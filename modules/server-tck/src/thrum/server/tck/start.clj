@@ -107,7 +107,7 @@
     (expect (ex-cause e) "a cause" e)))
 
 (defcase port-zero-picks-one "4.10"
-  "Port 0 picks a free port, which the server tells."
+  "Port 0 picks a free port, which the server reports."
   [env]
   (let [server (scene/serve env scene/ok {:port 0})]
     (expect (pos-int? (scene/port-of env server)) "a port" (scene/port-of env server))

@@ -121,7 +121,7 @@
             {:with-20 few, :with-200 many})))
 
 (defcase bindings-do-not-leak-in "4.1"
-  "A handler does not see the dynamic bindings of whoever asks or of another request."
+  "A handler does not see the dynamic bindings of the client or of another request."
   [env]
   (let [seen (promise)
         server (scene/serve env (fn [r] (deliver seen *print-length*) (scene/ok r)) {})

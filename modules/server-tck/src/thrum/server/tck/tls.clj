@@ -148,8 +148,8 @@
   (expect= [:https nil] ((juxt :scheme :ssl-client-cert) (seen-by-handler env {} nil))))
 
 (defcase tls-serves-any-host "4.2"
-  "Over TLS a request is served whatever its Host, by an address too: whether the certificate names
-  it is the client's matter."
+  "Over TLS a request is served with every Host, an address too: the client checks the certificate's
+  name."
   tls
   [env]
   (let [server (scene/serve env scene/ok (keystore))]

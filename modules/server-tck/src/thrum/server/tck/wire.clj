@@ -1,6 +1,5 @@
 (ns thrum.server.tck.wire
-  "A client that hides nothing: it sends bytes, reads one response by its framing and tells how it
-  ended.
+  "A client that sends bytes, reads one response by its framing and returns how it ended.
 
   Text is one byte per char (ISO-8859-1). A response is a map of :status, :version, :headers
   (lower-case name -> vector of values), :framing (:none, :length, :chunked or :close), :chunks,

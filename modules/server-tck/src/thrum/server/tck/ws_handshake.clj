@@ -47,8 +47,8 @@
         (expect (<= 400 (or status 0) 599) "an error" answer)))))
 
 (defcase ws-handshakes-are-strict "4.8"
-  "A handshake without Connection: Upgrade, on HTTP/1.0, by another method, with a body, or a key
-  that is none, is an error; one of another version is told ours."
+  "A handshake without Connection: Upgrade, on HTTP/1.0, by another method, with a body, or an
+  invalid key, is an error; the answer to another version names ours."
   ws/needs
   [env]
   (let [server (ws/serve env (ws/echo env))
@@ -83,7 +83,7 @@
                     ["Sec-WebSocket-Protocol: super, chat"]]))))
 
 (defcase ws-subprotocol-is-told "4.9"
-  "The subprotocol that the handler has chosen is told."
+  "The answer names the subprotocol that the handler has chosen."
   ws/needs
   [env]
   (let [server (ws/serve env (ws/echo env) {} {:ring.websocket/protocol "chat"})

@@ -11,7 +11,7 @@
 (set! *warn-on-reflection* true)
 
 (defcase ws-close-is-answered "4.9"
-  "A close is answered with a close, and the listener hears of it, with its code, once."
+  "A close is answered with a close, and on-close is called once, with its code."
   ws/needs
   [env]
   (let [closes (atom [])
@@ -120,8 +120,8 @@
     (expect= [:text "still"] (ws/read-frame c))))
 
 (defcase ws-closes-with-the-server "4.7"
-  "When the server stops, an open websocket is closed with 1001, the listener hears of it, and the
-  stop is not delayed."
+  "When the server stops, an open websocket is closed with 1001, on-close is called, and the stop is
+  not delayed."
   ws/needs
   [env]
   (let [closes (atom 0)

@@ -125,7 +125,7 @@
    :gaps {:own-error-pages-tell-nothing
           "the JDK's own refusals carry a fixed phrase, as URISyntaxException thrown"
           :http-1-0-is-not-asked-to-go-on
-          "the JDK answers Expect: 100-continue whatever the version"
+          "the JDK answers Expect: 100-continue in every version"
           :refused-expectations-are-not-continued
           "the JDK answers Expect: 100-continue before its handler sees the request"
           :garbled-coding-is-refused "the JDK trims control characters around a header's value"

@@ -34,13 +34,13 @@
   (= ::overload (spi/type-of e)))
 
 (defn admit-request!
-  "Waits for a permit to handle a request. Throws what overload? tells."
+  "Waits for a permit to handle a request. Throws an exception for which overload? is true."
   [^Exchange x]
   (when-some [limiter (.-limiter ^Traffic (.-traffic x))]
     (admit! x limiter)))
 
 (defn admit-stream!
-  "Exchanges the permit for one of a stream. Throws what overload? tells."
+  "Exchanges the permit for one of a stream. Throws an exception for which overload? is true."
   [^Exchange x]
   (release! x)
   (admit! x (.-streams ^Traffic (.-traffic x))))

@@ -72,10 +72,10 @@
   (.close out))
 
 (defn write!
-  "Writes the body to the stream, and closes it when it is whole; not when it fails: so nobody takes
-  a part for the whole. A seq is flushed element by element. response: as the handler gave it;
-  length: the known one of its body, beyond which nothing is written. In an async handler Ring's own
-  implementations may return first, and close later."
+  "Writes the body to the stream, and closes the stream when the body is whole; not when it fails,
+  so that no client takes a part for the whole. A seq is flushed element by element. response: as
+  the handler gave it; length: the known one of its body, beyond which nothing is written. In an
+  async handler Ring's own implementations may return first, and close later."
   [{:keys [body] :as response} length charset ^OutputStream out]
   (cond
     (instance? File body) (write-file! body (or length Long/MAX_VALUE) out)
@@ -83,7 +83,7 @@
     :else (write-all! body charset out)))
 
 (defn discard!
-  "Closes a body that nobody will read, without realising it."
+  "Closes a body that will not be read, without realising it."
   [body]
   (when (instance? Closeable body)
     (.close ^Closeable body)))

@@ -72,7 +72,7 @@
     :answer (answer-instead! x)
     :cut (cut! x)
     :cancel (some-> (exchange/scope x) (t/cancel! reason))
-    :observe (exchange/tell! x (observed reason))))
+    :observe (exchange/observe! x (observed reason))))
 
 (defn end!
   "Ends the exchange for this reason, one of thrum.server.impl.stage/ends, if it has not ended: 503

@@ -15,18 +15,18 @@
 
 (set! *warn-on-reflection* true)
 
-;; stage: see thrum.server.impl.stage. told: what observers are told, a map. scope: the request's,
+;; stage: see thrum.server.impl.stage. known: the map that observers get. scope: the request's,
 ;; while its handler runs. stream: the events or the websocket that the response is. permit: of the
 ;; limiter that the exchange holds one of. flaw: the client's, see below. settled: whether the
 ;; client has been answered, as far as it will be. deadline: of its handler, or nil. observers: of
 ;; thrum.server.spi.exchanges, nil where there are none.
 (deftype Exchange [^Traffic traffic wire ^Thread thread ^ClassLoader loader ^long arrived
-                   ^AtomicReference stage ^Atom told
+                   ^AtomicReference stage ^Atom known
                    ^Volatile scope ^Volatile stream ^Volatile permit
                    ^Volatile flaw ^Volatile settled deadline observers]
   exchanges/Exchange
   (facts [_]
-    (assoc @told
+    (assoc @known
            :engine (:engine (traffic/options traffic))
            :thread thread
            :began arrived
@@ -89,17 +89,17 @@
 (defn received!
   "The request has been read."
   [^Exchange x request]
-  (swap! (.-told x) assoc :request request))
+  (swap! (.-known x) assoc :request request))
 
 (defn failed!
   "This was thrown."
   [^Exchange x throwable]
-  (swap! (.-told x) assoc :throwable throwable))
+  (swap! (.-known x) assoc :throwable throwable))
 
 (defn request
   "Returns the request, nil before it has been read."
   [^Exchange x]
-  (:request @(.-told x)))
+  (:request @(.-known x)))
 
 (defn flaw
   "Returns what the client has done wrong: :overlong or :broken, its body; :gone. nil: nothing."
@@ -111,11 +111,11 @@
   [^Exchange x]
   @(.-scope x))
 
-(defn tell!
+(defn observe!
   "Calls the server's observer for this event."
   [^Exchange x event]
-  (traffic/tell! (.-traffic x) event
-                 #(assoc @(.-told x) :nanos (- (System/nanoTime) (.-arrived x)))))
+  (traffic/observe! (.-traffic x) event
+    #(assoc @(.-known x) :nanos (- (System/nanoTime) (.-arrived x)))))
 
 (defn start-thread!
   "Calls f on a virtual thread of its own, which inherits nothing: what the handler has set on its
@@ -141,14 +141,14 @@
   "The last byte of a response has been sent; bytes: how many its body had. Another thread that has
   ended the exchange settles it."
   [^Exchange x status bytes]
-  (swap! (.-told x) assoc :status status :bytes bytes)
+  (swap! (.-known x) assoc :status status :bytes bytes)
   (when (allowed? x :finish)
     (vreset! (.-settled x) true)))
 
 (defn upgraded!
   "The request has become a websocket."
   [^Exchange x]
-  (swap! (.-told x) assoc :status 101)
+  (swap! (.-known x) assoc :status 101)
   (step! x :upgrade))
 
 (defn await-settled!
@@ -156,5 +156,5 @@
   [^Exchange x]
   (while (not (settled? x))
     (LockSupport/park x)
-    ;; With the flag set park returns at once; the interrupt is meant for nobody else.
+    ;; With the flag set park returns at once; the interrupt is meant for this thread only.
     (Thread/interrupted)))

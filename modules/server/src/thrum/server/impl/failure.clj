@@ -77,7 +77,7 @@
     nil))
 
 (defn fail!
-  "Answers for what was thrown, as far as nobody has answered yet. Never throws."
+  "Answers a request that failed, as far as it has not been answered yet. Never throws."
   [x t]
   (try
     (fail-at-stage! x t)

@@ -41,7 +41,7 @@
   #"[ \t]*([A-Za-z]+)=(?:\"([^\"\\]*)\"|([^\",;\s]+))[ \t]*([;,]|\z)")
 
 (defn- rfc-hops
-  "Returns the hops of Forwarded; :malformed where it is that, from whatever place on."
+  "Returns the hops of Forwarded, or :malformed where a part of it is."
   [headers]
   (when-some [value (get headers "forwarded")]
     (let [matcher (re-matcher pair value), end (count value)]
@@ -110,8 +110,8 @@
 
 (defn reader
   "Returns a function from a request as it arrived to the request as its client made it. trusted:
-  blocks of addresses; kind: :x-forwarded or :forwarded, which headers are read: of the other kind
-  nobody knows who wrote it. The function throws :thrum/refused where a trusted peer passes on a
+  blocks of addresses; kind: :x-forwarded or :forwarded, which headers are read: the other kind may
+  come from an untrusted writer. The function throws :thrum/refused where a trusted peer passes on a
   Forwarded that is malformed: what the client wrote could hide who wrote it."
   [trusted kind]
   (let [hops-of ({:x-forwarded x-hops, :forwarded rfc-hops} kind)]

@@ -57,7 +57,7 @@
 (defn- start-engine
   [{:keys [start], :as engine} options traffic handler]
   (try
-    (start (assoc options :on-refused #(traffic/tell! traffic :end (constantly %)))
+    (start (assoc options :on-refused #(traffic/observe! traffic :end (constantly %)))
            (server-of traffic handler))
     (catch Exception e
       (throw (if (= :thrum/invalid (spi/type-of e)) e (start-failed engine options e))))))
@@ -143,7 +143,7 @@
       (run! stream/cut! (traffic/in-flight traffic)))))
 
 (defn- stop-now!
-  "Stops, on a thread that nobody interrupts."
+  "Stops, on a thread that is never interrupted."
   [^Life life]
   (try
     (wait-ms! (:drain-delay-ms (.-options life)))
@@ -159,7 +159,7 @@
           (some-> ^Thread (.-pace life) (.interrupt))
           (remove-hook! life)
           (traffic/move! (.-traffic life) (traffic/state (.-traffic life)) :stopped)
-          (traffic/tell! (.-traffic life) :stop (constantly {}))
+          (traffic/observe! (.-traffic life) :stop (constantly {}))
           (.countDown ^CountDownLatch (.-stopped life)))))))
 
 (defn join
@@ -177,7 +177,7 @@
   which it would wait for."
   [^Life life]
   (when (traffic/move! (.-traffic life) :running :draining)
-    ;; A platform thread of its own: whoever calls may be interrupted, or be what is drained.
+    ;; A platform thread of its own: the caller may be interrupted, or be what is drained.
     (-> (Thread/ofPlatform) (.name "thrum-stopping") (.start #(stop-now! life))))
   (when-not (serving? (.-traffic life))
     (join life)))

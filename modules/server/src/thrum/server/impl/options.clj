@@ -158,7 +158,7 @@
   (into {} (keep (fn [[k row]] (when (contains? row :default) [k (:default row)]))) table))
 
 (def ^:private ^:const most-connections
-  "Where the operating system tells no bound."
+  "The bound where the operating system reports none."
   65536)
 
 (def ^:private websocket-defaults

@@ -20,8 +20,8 @@
   (^Object leave [^long now ^long n])   ; it is not any more, and n bytes have passed
   (^boolean late [^long now]))
 
-;; In ns. most: how much may be saved up. left: of the allowance, when nobody waits. since: when the
-;; wait began, or nil.
+;; In ns. most: how much may be saved up. left: of the allowance, when no thread waits. since: when
+;; the wait began, or nil.
 (deftype Lane [^double per-byte ^double most ^:unsynchronized-mutable ^double left
                ^:unsynchronized-mutable since]
   ILane

@@ -226,8 +226,8 @@
           :body body)
         (with-content fields length))))
 
-(defn told
-  "Returns what a request that is refused says of itself, unchecked, for who keeps a log:
+(defn unchecked
+  "Returns the facts of a request that is refused, as they came, for a log:
   :remote-addr, :uri, :protocol, and :request-method, nil for what is no method."
   [wire]
   (let [method (engine/method wire)]

@@ -128,7 +128,7 @@
     (with-header head "Connection" "close")))
 
 (defn bodiless?
-  "True if a response to this request has no body, whatever the handler gave (RFC 9110,
+  "True if a response to this request has no body, also where the handler gave one (RFC 9110,
   6.4.1)."
   [request-method ^long status]
   (or (= :head request-method) (= 204 status) (= 304 status)))

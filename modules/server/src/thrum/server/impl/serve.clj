@@ -50,7 +50,7 @@
   (check-unanswered! x)
   (let [answer (exchange/option x :on-overload)]
     (traffic/add! (.-traffic x) :shed 1)
-    (exchange/tell! x :shed)
+    (exchange/observe! x :shed)
     (if (int? answer)
       (response/plain answer "Retry-After" "1")
       (answer (exchange/request x)))))
@@ -73,7 +73,7 @@
   [x handler scope]
   (try
     (ending/begin! x scope)
-    (exchange/tell! x :start)
+    (exchange/observe! x :start)
     (converse! x handler)
     (catch Throwable t (failure/fail! x t))))
 
@@ -156,11 +156,11 @@
     (exchange/received! x (read-request x))
     true
     (catch ExceptionInfo e
-      (exchange/received! x (request/told (.-wire x)))
+      (exchange/received! x (request/unchecked (.-wire x)))
       (refuse! x (:status (ex-data e) 400))
       false)
     (catch Throwable t
-      (exchange/received! x (request/told (.-wire x)))
+      (exchange/received! x (request/unchecked (.-wire x)))
       (exchange/failed! x t)
       (failure/log! x t)
       (refuse! x 500)
@@ -176,7 +176,7 @@
     (admission/release! x)
     (exchange/settle! x)
     (traffic/add! traffic :served 1)
-    (exchange/tell! x :end)
+    (exchange/observe! x :end)
     (traffic/leave! traffic x)))
 
 (defn serve!

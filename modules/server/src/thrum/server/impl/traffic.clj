@@ -78,9 +78,9 @@
 
 ;; Watching
 
-(defn tell!
-  "Calls the observer's function for this event, if there is one, with what (facts) returns. What it
-  throws is counted."
+(defn observe!
+  "Calls the observer's function for this event, if there is one, with (facts). An exception of it
+  is counted."
   [^Traffic traffic event facts]
   (when-some [f (get (:observer (.-options traffic)) event)]
     (try
@@ -95,7 +95,7 @@
   (.add ^Set (.-exchanges traffic) exchange))
 
 (defn wake!
-  "Has who waits for the last exchange look again."
+  "Wakes the thread that waits for the last exchange."
   [^Traffic traffic]
   (when-some [thread (.get ^AtomicReference (.-drainer traffic))]
     (LockSupport/unpark thread)))

@@ -63,7 +63,7 @@
   nil)
 
 (defn abort!
-  "Cuts the connection; its listener is told of the end, as of any other."
+  "Cuts the connection; on-close is called, as at any other end."
   [^WebSocket ws]
   (engine/disconnect! (.-socket ws)))
 
@@ -103,7 +103,7 @@
 (defn- plain-map? [listener]
   (and (map? listener) (or (not (record? listener)) (not (listens? :Listener listener)))))
 
-(defn- hears? [listener callback]
+(defn- takes? [listener callback]
   (if (plain-map? listener)
     (some? (get listener callback))
     (or (not= :on-ping callback) (listens? :PingListener listener))))
@@ -111,14 +111,14 @@
 (defn- call!
   "Calls the listener's callback, if it has it, with the socket and what else there is."
   [listener callback & args]
-  (when (hears? listener callback)
+  (when (takes? listener callback)
     (if (plain-map? listener)
       (apply (get listener callback) args)
       (apply (get ring callback) listener args))))
 
 ;; The engine's side: each event is handed to the exchange's thread, which takes them one by one.
 
-(defn- tell!
+(defn- post!
   "Hands over an event, and does not wait for its callback."
   [^BlockingQueue events & event]
   (.put events [(CountDownLatch. 1) event])
@@ -134,17 +134,16 @@
 
 (deftype Inbox [listener ^BlockingQueue events]
   engine/Listener
-  (on-open [_ socket] (tell! events :on-open socket))
+  (on-open [_ socket] (post! events :on-open socket))
   (on-text [_ socket message] (hand-over! events :on-message socket message))
   (on-binary [_ socket message] (hand-over! events :on-message socket message))
   (on-ping [_ socket data] (hand-over! events :on-ping socket data))
   (on-pong [_ socket data] (hand-over! events :on-pong socket data))
-  (on-error [_ socket throwable] (tell! events :on-error socket throwable))
-  (on-close [_ socket code reason] (tell! events :on-close socket code reason)))
+  (on-error [_ socket throwable] (post! events :on-error socket throwable))
+  (on-close [_ socket code reason] (post! events :on-close socket code reason)))
 
 (defn inbox
-  "Returns what an engine tells of a websocket to, for this Ring listener. Throws :thrum/response
-  for what is none."
+  "Returns the engine's listener for this Ring listener. Throws :thrum/response for what is none."
   [listener]
   (when-not (or (map? listener) (listens? :Listener listener))
     (throw
@@ -179,7 +178,7 @@
 
 (defn- deliver! [listener ^WebSocket ws callback args]
   (try
-    (if (and (= :on-ping callback) (not (hears? listener :on-ping)))
+    (if (and (= :on-ping callback) (not (takes? listener :on-ping)))
       (pong! ws (first args))
       (apply call! listener callback ws args))
     (catch InterruptedException e (throw e))
@@ -199,11 +198,11 @@
       (when-not (= :on-close callback) (recur ws)))))
 
 (def ^:private patience-s
-  "How long an engine may take to tell of the end of a socket that was cut."
+  "How long an engine may take to report the end of a socket that was cut."
   5)
 
 (defn- discard-all!
-  "Takes what the engine still tells, so that it does not wait for somebody to take it."
+  "Takes the engine's remaining events, so that the engine does not wait for a taker."
   [^Inbox inbox]
   (loop []
     (let [[^CountDownLatch done [callback socket]]

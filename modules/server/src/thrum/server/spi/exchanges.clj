@@ -52,7 +52,7 @@
   (fn [] (register! disj observer)))
 
 (defn observers
-  "Returns who observes an exchange that begins now, for began! and ended!; nil: nobody."
+  "Returns the observers of an exchange that begins now, for began! and ended!; nil if none."
   []
   (.get registered))
 

@@ -21,8 +21,7 @@
     (.get future)
     (catch ExecutionException e (throw (io-exception (.getCause e))))
     (catch InterruptedException e
-      ;; With its cause it is told from a failure: a form that cancels takes it for what it asked
-      ;; for.
+      ;; The cause distinguishes it from a failure: a form that cancels expects this exception.
       (throw (.initCause (InterruptedIOException. "Interrupted while the client was waited for")
                          e)))))
 

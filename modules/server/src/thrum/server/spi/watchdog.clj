@@ -10,7 +10,7 @@
   (-> (long (reduce min timeouts-ms)) (quot 4) (max 5) (min 250)))
 
 (defn start
-  "Calls (look) every period-ms, whatever it throws. Returns the thread, which ends when it is
+  "Calls (look) every period-ms, also after it has thrown. Returns the thread, which ends when it is
   interrupted. It is no virtual one: it looks also where every carrier is stuck."
   ^Thread [^String thread-name period-ms look]
   (-> (Thread/ofPlatform) .daemon (.name thread-name) (.inheritInheritableThreadLocals false)

@@ -35,7 +35,7 @@
   (map (fn [i] (.incrementAndGet pulled) i) (iterate inc 0)))
 
 (defn- sleeping
-  "Returns the identity that takes 20 ms, for item 0 as long as told, and counts its calls."
+  "Returns the identity that takes 20 ms, for item 0 the given time, and counts its calls."
   [^AtomicLong called head-ms]
   (fn [i]
     (.incrementAndGet called)
@@ -127,7 +127,7 @@
      :doc "what is done beyond what was asked for, and left behind"
      :title "Over-realised, and left behind"
      :about (str "An endless source without chunks, calls of 20 ms, the seq abandoned. At most "
-                 "window - 1 calls beyond what was consumed, limit - 1 while nobody waits; "
+                 "window - 1 calls beyond what was consumed, limit - 1 while no consumer waits; "
                  "threads are counted when the calls have had the time to end (new ones: those "
                  "of clojure.core/pmap's pool stay for a minute).")
      :jvm-opts ["-Xms512m" "-Xmx512m" "-XX:+UseG1GC"]

@@ -38,9 +38,9 @@
    :deadline-ms 10000})
 
 (def full
-  "The published sizes. Part :files stays as it is in the quick form: it asks how many files are
-  open at once, whatever their size. One contender that nobody published is left out, since it
-  would take four minutes."
+  "The published sizes. Part :files stays as it is in the quick form: it counts the files open at
+  once, and their size does not matter. One contender without a published figure is left out, since
+  it would take four minutes."
   (-> quick
       (update :bytes merge (zipmap [:downloads :many :unlimited] (repeat published/bytes-each)))
       (update :rate merge (zipmap [:downloads :many] (repeat published/rate)))

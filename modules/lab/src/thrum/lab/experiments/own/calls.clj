@@ -53,7 +53,7 @@
   [[nil "--call NS/F" "call your own function on each input (with --inputs)" :parse-fn symbol
     :validate [qualified-symbol? "must be a name with its namespace, such as my.ns/f"]]
    [nil "--inputs FILE" "the inputs of --call: one vector or list, as EDN"]
-   [nil "--contenders A,B" "how to run your own work; t/pmap alone unless told otherwise"
+   [nil "--contenders A,B" "how to run your own work; default t/pmap alone"
     :parse-fn #(mapv keyword (str/split % #","))]
    [nil "--outcomes" "print what became of each URL or input"]])
 

@@ -1,6 +1,6 @@
 (ns thrum.lab.experiments.own.per-host
   "Gives out items host by host, so that no host has more than so many in flight and a slow one
-  holds up none but its own. The state is plain data; whoever consumes the source waits alone, never
+  holds up none but its own. The state is plain data; only the consumer of the source waits, never
   one thread for each item."
   (:import
    (clojure.lang PersistentQueue)

@@ -1,5 +1,5 @@
 (ns thrum.lab.experiments.own.urls
-  "The user's own URLs, downloaded: each one ends in an outcome, whatever becomes of it."
+  "Downloads the user's own URLs. Each ends in an outcome, a failure too."
   (:require
    [clojure.string :as str]
    [thrum.lab.download :as download]

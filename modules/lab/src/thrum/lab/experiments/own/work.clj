@@ -18,8 +18,8 @@
       (assoc :repeat 1, :own? true, :params {:limit limit, :pool pool, :cpus cpus})))
 
 (defn plan
-  "Returns the experiment's plan: one part with the contenders of the options, t/pmap alone unless
-  told otherwise."
+  "Returns the experiment's plan: one part with the contenders of the options, by default t/pmap
+  alone."
   [experiment part {:keys [contenders], :as options} facts]
   (assoc experiment
          :parts

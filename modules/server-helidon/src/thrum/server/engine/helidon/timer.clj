@@ -40,7 +40,7 @@
     (if (.isAnyLocalAddress address) (InetAddress/getLoopbackAddress) address)))
 
 (defn visit!
-  "Connects to the server where nobody ever did: for its timer to end, there must be a connection."
+  "Connects to a server that has had no connection: its timer only ends after one."
   [^CountDownLatch timer host port]
   (when (pos? (.getCount timer))
     (try

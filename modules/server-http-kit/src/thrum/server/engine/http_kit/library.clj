@@ -65,8 +65,8 @@
   "Returns the code for what http-kit's decoder has thrown, [:flaw code]: 1002 where it names none."
   [library ^Throwable t]
   (let [^Method status (:close-status library)
-        told? (instance? (.getDeclaringClass status) t)]
-    [:flaw (if told? (.invoke status t (object-array 0)) 1002)]))
+        stated? (instance? (.getDeclaringClass status) t)]
+    [:flaw (if stated? (.invoke status t (object-array 0)) 1002)]))
 
 (defn decoder
   "Returns a function of a ByteBuffer that takes a frame, or the beginning of one, from it, and

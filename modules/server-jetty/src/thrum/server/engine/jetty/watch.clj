@@ -1,9 +1,9 @@
 (ns thrum.server.engine.jetty.watch
   "Notices that a client goes while its request is handled.
 
-  On HTTP/1.1 the connection is read while nobody else reads it: an end of stream means that the
-  client has gone; bytes, which belong to its next request, are given back. On HTTP/2 the stream's
-  reset is told."
+  On HTTP/1.1 the connection is read while no other thread reads it. An end of stream means that the
+  client has gone; bytes belong to its next request and are given back. On HTTP/2 Jetty reports the
+  stream's reset."
   (:require
    [thrum.spi :as spi])
   (:import
@@ -47,7 +47,7 @@
       n)
     (catch IOException _ -1)))
 
-;; One lock for the end of the watch and for a read: when end returns nobody reads any more.
+;; One lock for the end of the watch and for a read: when end returns no thread reads any more.
 (deftype Http1Watch [^HttpConnection connection ^AbstractEndPoint end-point ^Runnable gone
                      ^:unsynchronized-mutable armed]
   IWatch
@@ -114,8 +114,8 @@
 ;; Either
 
 (defn watch
-  "Calls gone, on a virtual thread, when the client goes. Returns what end! takes, or nil where it
-  cannot be told."
+  "Calls gone, on a virtual thread, when the client goes. Returns the watch that end! takes, or nil
+  where a disconnect cannot be noticed."
   [^Request request gone]
   (let [connection (.getConnection (.getConnectionMetaData request))]
     (if (instance? HttpConnection connection)

@@ -20,7 +20,7 @@
 
 (defmacro ^:private flushed
   "Waits until the frame that the forms send, with done as their callback, is flushed. over: whether
-  the client has closed, which Jetty's session tells later."
+  the client has closed, which Jetty's session reports later."
   [[done ^AtomicBoolean over] & forms]
   `(let [~done (Callback$Completable.)]
      (when (.get ~over) (throw (IOException. "The websocket is closed")))
@@ -42,60 +42,60 @@
   ^ByteBuffer [^ByteBuffer payload]
   (-> (ByteBuffer/allocate (.remaining payload)) (.put payload) (.flip)))
 
-;; What the listener is told. Messages are told on Jetty's thread: while the listener is busy
-;; nothing more is read. The end is told on threads of its own, one after the other: Jetty must go
-;; on, and let a send fail that the listener may be in.
-(deftype Teller [listener ^Lock turn ^AtomicReference last-words])
+;; Calls of the listener. Messages are delivered on Jetty's thread: while the listener is busy
+;; nothing more is read. The end is delivered on threads of its own, one after the other: Jetty must
+;; go on, and let a send fail that the listener may be in.
+(deftype Caller [listener ^Lock turn ^AtomicReference last-call])
 
-(defn- tell!
+(defn- call!
   "Calls (f listener) when it is this thread's turn."
-  [^Teller teller f]
-  (let [^Lock turn (.-turn teller)]
+  [^Caller caller f]
+  (let [^Lock turn (.-turn caller)]
     (.lock turn)
     (try
-      (f (.-listener teller))
+      (f (.-listener caller))
       (finally (.unlock turn)))))
 
-(defn- tell-after
+(defn- call-after
   "Calls (f listener) on a thread of its own when before, a CompletableFuture or nil, is done;
   returns its own."
-  [teller ^CompletableFuture before f]
+  [caller ^CompletableFuture before f]
   (flow/elsewhere (fn []
                     (some-> before (.exceptionally (fn [_])) (.join))
-                    (tell! teller f))))
+                    (call! caller f))))
 
-(defn- tell-later!
-  "Calls (f listener) on a thread of its own, after what was told later before."
-  [^Teller teller f]
-  (let [^AtomicReference last-words (.-last-words teller)]
-    (locking teller
-      (.set last-words (tell-after teller (.get last-words) f)))))
+(defn- call-later!
+  "Calls (f listener) on a thread of its own, after the earlier calls of this kind."
+  [^Caller caller f]
+  (let [^AtomicReference last-call (.-last-call caller)]
+    (locking caller
+      (.set last-call (call-after caller (.get last-call) f)))))
 
 (defn- endpoint
-  "Returns what Jetty tells of the session, for listener; opened is completed when it is open."
+  "Returns Jetty's endpoint that calls the listener; opened is completed when the session is open."
   [listener ^CompletableFuture opened]
   (let [socket (promise)
         over (AtomicBoolean.)
-        teller (Teller. listener (ReentrantLock. true) (AtomicReference.))]
+        caller (Caller. listener (ReentrantLock. true) (AtomicReference.))]
     (reify
       Session$Listener$AutoDemanding
       (onWebSocketOpen [_ session]
         (deliver socket (JettySocket. session over))
         (.complete opened nil)
-        (tell! teller #(engine/on-open % @socket)))
-      (onWebSocketText [_ message] (tell! teller #(engine/on-text % @socket message)))
+        (call! caller #(engine/on-open % @socket)))
+      (onWebSocketText [_ message] (call! caller #(engine/on-text % @socket message)))
       (onWebSocketBinary [_ payload callback]
-        (let [message (copied payload)] (tell! teller #(engine/on-binary % @socket message)))
+        (let [message (copied payload)] (call! caller #(engine/on-binary % @socket message)))
         (.succeed callback))
-      (onWebSocketPing [_ payload] (tell! teller #(engine/on-ping % @socket payload)))
-      (onWebSocketPong [_ payload] (tell! teller #(engine/on-pong % @socket payload)))
+      (onWebSocketPing [_ payload] (call! caller #(engine/on-ping % @socket payload)))
+      (onWebSocketPong [_ payload] (call! caller #(engine/on-pong % @socket payload)))
       (onWebSocketError [_ cause]
         (.set over true)
-        (when (realized? socket) (tell-later! teller #(engine/on-error % @socket cause))))
+        (when (realized? socket) (call-later! caller #(engine/on-error % @socket cause))))
       (onWebSocketClose [_ code reason callback]
         (.set over true)
         (when (realized? socket)
-          (tell-later! teller #(engine/on-close % @socket code (or reason ""))))
+          (call-later! caller #(engine/on-close % @socket code (or reason ""))))
         (.succeed callback)))))
 
 (defn- creator
@@ -128,7 +128,7 @@
   (let [opened (CompletableFuture.)
         endpoint (endpoint listener opened)
         ;; The exchange that fails aborts Jetty's own. Jetty may have declined by an answer.
-        told (reify
+        sent (reify
                Callback
                (succeeded [_]
                  (when-not (= HttpStatus/SWITCHING_PROTOCOLS_101 (.getStatus response))
@@ -138,7 +138,7 @@
     ;; What follows the handshake runs on the thread that sent it.
     (flow/elsewhere
       #(try
-         (when-not (.upgrade container (creator endpoint protocol) request response told)
+         (when-not (.upgrade container (creator endpoint protocol) request response sent)
            (throw (declined)))
          (catch Throwable t (.completeExceptionally opened t))))
     (flow/await! opened)))

@@ -145,7 +145,7 @@
     (.close outer)))
 
 (defn- fail!
-  "Tells Jetty that the exchange is over; it answers nothing, and resets a stream of HTTP/2."
+  "Fails the exchange in Jetty, which then sends no answer, and resets a stream of HTTP/2."
   [^Request request ^Callback callback]
   (.fail request (EofException. "aborted"))
   (.failed callback (Request$Handler$AbortException.)))

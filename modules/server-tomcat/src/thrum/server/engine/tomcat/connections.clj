@@ -26,7 +26,7 @@
 (def ^:private ^Field socket-wrapper (opened AbstractProcessor "socketWrapper"))
 
 (defn processor
-  "Returns what Tomcat handles the request with, which it tells nobody."
+  "Returns Tomcat's processor of the request, which has no public accessor."
   [^Request request]
   (.get hook request))
 
@@ -43,7 +43,7 @@
   (some-> (.get socket-wrapper (processor request)) channel .getIOChannel f))
 
 (defn finish!
-  "Tells the client that nothing more will come, where Tomcat's thread cannot yet."
+  "Ends the response towards the client, where Tomcat's thread cannot yet."
   [request]
   (with-socket! request #(try (.shutdownOutput ^SocketChannel %) (catch IOException _))))
 

@@ -15,8 +15,9 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private loggers
-  "Tomcat tells when a connector starts and stops, and what of a bad request it did not like; unless
-  somebody asked for that, nobody hears it. Held, lest their levels are forgotten."
+  "Tomcat's loggers of a connector's start and stop, and of bad requests. They log
+  warnings only, unless the application has set their level. Held, since java.util.logging forgets
+  levels otherwise."
   (mapv #(Logger/getLogger %) ["org.apache.coyote" "org.apache.tomcat.util.net"]))
 
 (doseq [^Logger logger loggers :when (nil? (.getLevel logger))]

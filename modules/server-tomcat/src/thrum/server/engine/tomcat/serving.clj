@@ -51,8 +51,8 @@
       (some? (.getHeader request "upgrade"))))
 
 (defn- await-end!
-  "Waits until the exchange is over and nobody is inside of its objects; returns how it ended. An
-  interrupt is not meant for this wait."
+  "Waits until the exchange is over and no thread is inside of its objects; returns how it ended. An
+  interrupt does not end this wait."
   [wire]
   (loop []
     (or (turns/ended wire)
@@ -61,7 +61,7 @@
             (recur)))))
 
 (defn- conclude!
-  "Waits, on the connection's thread, until the exchange is over and its objects are free; tells
+  "Waits, on the connection's thread, until the exchange is over and its objects are free; passes to
   Tomcat how it ended. After serve has returned another thread may still be about to answer: that of
   a deadline."
   [^TomcatWire wire ^Response response]
@@ -85,7 +85,7 @@
         (engine/abort! wire)
         (throw t))
       (finally
-        ;; Whoever interrupted this thread meant the exchange.
+        ;; An interrupt of this thread was meant for the exchange.
         (Thread/interrupted)
         (conclude! wire response)))
     (.action ^Response response ActionCode/CLOSE_NOW nil)))

@@ -1,10 +1,11 @@
 (ns thrum.server.engine.tomcat.turns
-  "Who is inside of Tomcat's objects of a request, which are used again for the next one: they
-  belong to an exchange until it is over and its last thread has left them.
+  "Counts the threads inside of Tomcat's objects of a request. Tomcat uses those again for the next
+  request: they belong to an exchange until it is over and its last thread has left them.
 
   On HTTP/1 Tomcat's waits for a client swallow interrupts. On HTTP/2 an interrupt of a thread
-  inside Tomcat ends the connection, with all other streams. What may wait, and on HTTP/2 whatever
-  writes, is therefore done by a thread of its own, which the exchange's waits for."
+  inside Tomcat ends the connection, with all other streams. Calls that may wait, and on HTTP/2 all
+  that write, are therefore made by a thread of their own; the exchange's thread waits for that
+  one."
   (:require
    [thrum.server.spi :as engine]
    [thrum.server.spi.flow :as flow])

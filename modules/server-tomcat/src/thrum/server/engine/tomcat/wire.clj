@@ -21,9 +21,9 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private ^:const last-status
-  "What is answered at a deadline, by another thread than the handler's, which may go on; Tomcat
-  closes the connection after it, when that has ended. Nothing more is sent until then, and the
-  client is told so."
+  "The answer at a deadline. Another thread sends it while the handler may go on. Tomcat closes the
+  connection when the handler has ended; until then nothing more is sent, and the answer says
+  `Connection: close`."
   503)
 
 (def ^:private ^ThreadFactory cutting-threads

@@ -60,7 +60,7 @@
   (.equalsIgnoreCase "HTTP/1.0" (.getProtocol exchange)))
 
 (def ^:private ^:const linger-ms
-  "How long is waited, after the response, for the rest of a request's body that nobody has read."
+  "How long to wait, after the response, for the rest of a request's body that was not read."
   1000)
 
 (defn- close-out!
@@ -99,7 +99,8 @@
 
 (defn- cut!
   "Closes the connection, on a thread of its own: closing a response that has begun reads what is
-  left of the request's body, and waits for whoever writes. An interrupted read closes the channel."
+  left of the request's body, and waits for a thread that writes. An interrupted read closes the
+  channel."
   [^HttpExchange exchange]
   (.start (spi/clean-thread "http-cut"
             #(do

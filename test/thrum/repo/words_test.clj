@@ -1,0 +1,46 @@
+(ns thrum.repo.words-test
+  "Docstrings, comments, messages and pages use plain words: none of a list of words that hide the
+  subject of a sentence, or that make a metaphor of hearing and telling."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is]]
+   [thrum.repo.files :as files]))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private avoided
+  #"(?i)\b(?:(?:no|some|any|every)body|(?:who|what)ever|hear[sd]?|tell(?:s|ing)?|told)\b")
+
+(def ^:private prose
+  "Strings and comments of Clojure, after characters, which may be quotes."
+  #"(?s)\\.|(\"[^\"\\]*+(?:\\.[^\"\\]*+)*+\"|;[^\n]*)")
+
+(defn- words [text]
+  (re-seq avoided text))
+
+(defn in-source
+  "Returns the avoided words in the strings and comments of Clojure source."
+  [source]
+  (mapcat words (keep second (re-seq prose source))))
+
+(defn in-page
+  "Returns the avoided words of a page, outside of its code."
+  [markdown]
+  (words (str/replace markdown #"(?s)```.*?```|`[^`]*`" "")))
+
+(defn- findings []
+  (for [path (files/committed)
+        :let [found (cond
+                      (str/ends-with? path ".md") in-page
+                      (re-find #"(?:/src/|/soak/).*\.clj$" path) in-source)]
+        :when found
+        word (found (slurp path))]
+    [path word]))
+
+(deftest prose-has-a-subject-and-no-ears
+  (is (= [] (findings))))
+
+(deftest an-avoided-word-is-found
+  (is (= ["Whatever" "hears"]
+         (in-source "(def told \"Whatever.\") \\\" \\a ; nobodys, it hears\n(tell! :nobody)")))
+  (is (= ["Tells" "somebody"] (in-page "Tells `nobody`\n```clojure\n(tell!)\n```\nsomebody"))))
