@@ -62,5 +62,6 @@
   "Writes the file from the code."
   [& _]
   (spit path
-        (str ";; What users may call. Written by ./cljw -M:api; a change asks for a line in CHANGELOG.md.\n"
+        (str ";; What users may call. Written by ./cljw -M:api; "
+             "a change asks for a line in CHANGELOG.md.\n"
              (with-out-str (pprint/pprint (found))))))

@@ -1,6 +1,6 @@
 (ns thrum.impl.registry
   "The things of this process that can be shown. Long-lived ones are always kept. Scopes, fan-outs
-  and tasks, which come and go by the thousand, are kept only while somebody watches. All are held
+  and tasks, which come and go by the thousand, are kept only while watching is on. All are held
   weakly."
   {:no-doc true}
   (:import
@@ -88,21 +88,21 @@
   (when-some [^Watch w watch] (.tick w)))
 
 (defn now
-  "Returns the time of the last tick, a value of System/nanoTime; 0 where nobody watches. A call of
+  "Returns the time of the last tick, a value of System/nanoTime; 0 while watching is off. A call of
   System/nanoTime for each task would cost 4 % of an item of pmap, and more on some machines."
   ^long []
   (if-some [^Watch w watch] (.now w) 0))
 
 (defn begun!
-  "Keeps a thing until ended!, or until it is collected. Returns what ended! takes; nil where nobody
-  watches."
+  "Keeps a thing until ended!, or until it is collected. Returns what ended! takes; nil while
+  watching is off."
   ([kind thing] (begun! kind thing nil))
   ([kind thing describe]
    (when-some [^Watch w watch]
      (keep! (.-entries w) (entry kind thing describe (.now w) nil)))))
 
 (defn slot
-  "Returns where a task's entry is to be kept; nil where nobody watches."
+  "Returns where a task's entry is to be kept; nil while watching is off."
   ^AtomicReference []
   (when watch (AtomicReference.)))
 
@@ -122,7 +122,7 @@
 
 (defn leaked!
   "Returns the tasks that were collected before they ended, as maps of :name and :since, each once:
-  they waited for what nobody else held."
+  they waited for an object without another reference."
   []
   (when-some [^Watch w watch]
     (into []
@@ -137,8 +137,8 @@
   (when-some [^Watch w watch] (.count w how)))
 
 (defn ended
-  "Returns how many tasks have ended since watch!, as {:done n, :failed n, :cancelled n}; nil where
-  nobody watches."
+  "Returns how many tasks have ended since watch!, as {:done n, :failed n, :cancelled n}; nil while
+  watching is off."
   []
   (when-some [^Watch w watch]
     {:done (.total w 0), :failed (.total w 1), :cancelled (.total w 2)}))

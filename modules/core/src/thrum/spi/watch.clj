@@ -23,7 +23,7 @@
 
 (defn begun!
   "Keeps a short-lived thing of that kind until ended!, or until it is collected. Returns what
-  ended! takes; nil where nobody watches."
+  ended! takes; nil while watching is off."
   [kind thing describe]
   (registry/begun! kind thing describe))
 
@@ -33,15 +33,15 @@
   (registry/ended! token))
 
 (defn ended
-  "Returns how many tasks have ended since watch!, as {:done n, :failed n, :cancelled n}; nil where
-  nobody watches."
+  "Returns how many tasks have ended since watch!, as {:done n, :failed n, :cancelled n}; nil while
+  watching is off."
   []
   (registry/ended))
 
 (defn leaked!
   "Returns the detached tasks that were collected before they ended, as maps of :name and :since,
-  each once: they waited for what nobody else held. Only where the JDK does not keep every thread
-  itself, by -Djdk.trackAllThreads=false."
+  each once: they waited for an object without another reference. Only where the JDK does not keep
+  every thread itself, by -Djdk.trackAllThreads=false."
   []
   (registry/leaked!))
 
