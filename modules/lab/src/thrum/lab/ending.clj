@@ -16,8 +16,8 @@
   {"INT" 130, "TERM" 143, "HUP" 129})
 
 (def ^:private wake-ms "How long the runner may take to end by itself: its children still live, and
-  it knows best what was measured." 500)
-(def ^:private alone-ms "How long it may take after its children have been killed." 300)
+  it knows best what was measured." 400)
+(def ^:private alone-ms "How long it may take after its children have been killed." 200)
 (def ^:private write-ms "How long it may take to write the result without the runner." 1700)
 (def ^:private delete-ms "How long it may take to delete what the runner has not." 200)
 
@@ -57,7 +57,6 @@
     (when-not (deref ended alone-ms false)
       (when-let [write! @write] (in-time write-ms write!))))
   (flush)
-  (kill-descendants!)
   (in-time delete-ms temporary/delete-all!)
   (halt! code))
 
