@@ -4,6 +4,7 @@
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
+   [thrum.server.engine.tomcat.messages :as messages]
    [thrum.server.engine.tomcat.websocket :as websocket]
    [thrum.server.tck.wire :as wire]
    [thrum.server.tck.ws-client :as ws]
@@ -120,7 +121,20 @@
           (wire/close! client)
           (server/stop! s))))))
 
-(deftest nobody-reads-the-body-of-the-next-request
+(deftest a-websocket-that-has-ended-can-be-cut
+  (let [cut (promise), socket messages/socket]
+    (with-redefs-fn {#'messages/socket (fn [session over abort!]
+                                         (deliver cut abort!)
+                                         (socket session over abort!))}
+      (fn []
+        (let [s (serve (constantly {:ring.websocket/listener {}}) {})
+              client (wire/send! (wire/connect (server/port s)) (ws/handshake))
+              abort! (deref cut 5000 nil)]
+          (server/stop! s)
+          (wire/close! client)
+          (is (boolean? (abort!))))))))
+
+(deftest no-handler-reads-the-body-of-the-next-request
   (let [body (promise)
         keep-it (fn [{:keys [uri] :as r}] (when (= "/first" uri) (deliver body (:body r))) (ok r))
         s (serve keep-it {})

@@ -56,7 +56,7 @@
 (defn abandon!
   "Closes the connection of a websocket, with what Tomcat keeps of it."
   [^NioEndpoint endpoint wrapper]
-  (cut! (.getIOChannel (channel wrapper)) false)
+  (some-> (.getIOChannel (channel wrapper)) (cut! false))
   (.processSocket endpoint wrapper SocketEvent/ERROR true))
 
 ;; Slow clients
