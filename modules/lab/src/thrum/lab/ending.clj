@@ -19,7 +19,8 @@
   it knows best what was measured." 400)
 (def ^:private alone-ms "How long it may take after its children have been killed." 200)
 (def ^:private write-ms "How long it may take to write the result without the runner." 1700)
-(def ^:private delete-ms "How long it may take to delete what the runner has not." 200)
+(def ^:private delete-ms "How long it may take, at least, to delete what the runner has not." 200)
+(def ^:private in-all-ms "How long the end may take, where nothing of that takes longer." 2600)
 
 (defn state
   "Returns the state of a run: {:over :ended :write}. over, a promise, is delivered when the run is
@@ -50,15 +51,17 @@
 (defn- end!
   "Ends the run of a thread, and this JVM, within three seconds."
   [^Thread runner {:keys [over ended write]} code]
-  (deliver over true)
-  (.interrupt runner)
-  (when-not (deref ended wake-ms false)
-    (kill-descendants!)
-    (when-not (deref ended alone-ms false)
-      (when-let [write! @write] (in-time write-ms write!))))
-  (flush)
-  (in-time delete-ms temporary/delete-all!)
-  (halt! code))
+  (let [start (System/nanoTime)
+        left-ms #(- in-all-ms (quot (- (System/nanoTime) start) 1000000))]
+    (deliver over true)
+    (.interrupt runner)
+    (when-not (deref ended wake-ms false)
+      (kill-descendants!)
+      (when-not (deref ended alone-ms false)
+        (when-let [write! @write] (in-time write-ms write!))))
+    (flush)
+    (in-time (max delete-ms (left-ms)) temporary/delete-all!)
+    (halt! code)))
 
 (defn- on-signal
   "Handles a signal where that is possible: a flag of the JVM may forbid it, and some systems lack
