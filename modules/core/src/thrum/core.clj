@@ -6,6 +6,7 @@
    [thrum.impl.abandon :as abandon]
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
+   [thrum.impl.error :as error]
    [thrum.impl.executor :as executor]
    [thrum.impl.fanout :as fanout]
    [thrum.impl.foreign-executor :as foreign-executor]
@@ -37,6 +38,9 @@
   nil)
 
 ;; Tasks
+
+(defn- checked-task ^Task [x]
+  (options/instance Task "a task, as future and fork return it" x))
 
 (defn ^:no-doc thread-call ^Thread [f]
   (task/thread! (context/capture *wrap* nil) (task/unique-name "thread") f))
@@ -116,6 +120,28 @@
   [binding & body]
   (let [[executor] (options/binding-form "future-via" binding 1)]
     `(future-via-call ~executor (^{:once true} fn* [] ~@body))))
+
+(defn value
+  "Returns the value of a task when it has ended; with ms, the fallback if it has not ended within so
+  many ms. Throws what the task threw, the same instance, where deref wraps it in
+  ExecutionException:
+
+      (try (value task) (catch java.sql.SQLException e ...))
+
+  Throws CancellationException if the task, or the caller's work, was cancelled;
+  InterruptedException; :thrum/deadlock for a task that waits for itself; :thrum/invalid for what is
+  no task."
+  ([task] (task/awaited (checked-task task)))
+  ([task ms fallback]
+   (options/value :timeout-ms ms)
+   (task/awaited (checked-task task) ms fallback)))
+
+(defn error-type
+  "Returns the :type in the throwable's ex-data, or nil; for the ExecutionException or
+  CompletionException of a future, that of its cause. Every throwable of Thrum's own has one, of
+  any class: a CancellationException :thrum/cancelled for instance. Never throws."
+  [throwable]
+  (error/type-of (error/beneath throwable)))
 
 ;; The map family
 
@@ -494,9 +520,9 @@
   "Cancels a task or a scope: its state says so for good, with the reason (default, also for nil and
   false: :cancelled), and its threads are interrupted, each once. Returns true if it had an effect,
   false if x had ended or was cancelled already. Does not wait for the work to end. Every wait of
-  Thrum's in cancelled work throws java.util.concurrent.CancellationException, whose cause carries
-  {:type :thrum/cancelled, :reason reason}; a reason that is not small stands there as text. Throws
-  :thrum/invalid unless x is a task or a scope."
+  Thrum's in cancelled work throws java.util.concurrent.CancellationException, whose ex-data is
+  {:type :thrum/cancelled, :task name, :reason reason}; a reason that is not small stands there as
+  text. Throws :thrum/invalid unless x is a task or a scope."
   ([x] (cancel! x :cancelled))
   ([x reason]
    (let [reason (or reason :cancelled)]

@@ -44,8 +44,8 @@
   (error/invalid message data))
 
 (defn cancelled
-  "Returns the CancellationException for work of that name. Its cause carries
-  {:type :thrum/cancelled, :reason reason}."
+  "Returns the CancellationException for work of that name. Its ex-data is {:type :thrum/cancelled,
+  :task work-name, :reason reason}."
   [work-name reason]
   (error/cancelled work-name reason))
 

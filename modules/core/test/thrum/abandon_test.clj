@@ -141,7 +141,7 @@
     (group/join! scope)
     (let [t (deref seen 0 nil)]
       (is (instance? CancellationException t))
-      (is (= :stop (:reason (ex-data (ex-cause t))))))
+      (is (= :stop (:reason (ex-data t)))))
     (is (deref closed 5000 false))
     (is (= 1 (running)))
     (deliver gate :open)

@@ -26,7 +26,7 @@
   (= :thrum/timeout (type-of e)))
 
 (defn- reason-of [e]
-  (:reason (ex-data (ex-cause e))))
+  (:reason (ex-data e)))
 
 (defn- sleep-until-interrupted [ended]
   (try (Thread/sleep 60000) (finally (deliver ended true))))

@@ -537,8 +537,8 @@
           later (thrown (doall results))]
       (is (instance? InterruptedException interrupt))
       (is (instance? CancellationException later))
-      (is (= :interrupted (:reason (ex-data (ex-cause later)))))
-      (is (identical? interrupt (ex-cause (ex-cause later)))))))
+      (is (= :interrupted (:reason (ex-data later))))
+      (is (identical? interrupt (ex-cause later))))))
 
 (deftest an-interrupt-at-every-pull-of-the-source-loses-nothing
   (doseq [k (range 12)

@@ -440,7 +440,8 @@
   (instance? InterruptedException t))
 
 (defn- check-throws [cell {:keys [failure flag]}]
-  (is (= (second (re-find #"^`(\w+)`" cell)) (some-> failure class .getSimpleName)))
+  (is (= (second (re-find #"^`(\w+)`" cell))
+         (second (re-find #"^[\w.]*?(\w+)(?::|$)" (str failure)))))
   (when-some [[_ message] (re-find #"“(.+)”" cell)]
     (is (= message (ex-message failure))))
   (when failure
@@ -498,7 +499,7 @@
         (place/enter! place)
         (.send flag)
         (is (= {:type :thrum/cancelled, :reason :stop}
-               (select-keys (ex-data (ex-cause (thrown (t/checkpoint)))) [:type :reason])))
+               (select-keys (ex-data (thrown (t/checkpoint))) [:type :reason])))
         (is (not (Thread/interrupted)))
         (finally
           (place/enter! nil)

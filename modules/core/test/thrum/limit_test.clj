@@ -320,7 +320,7 @@
       (group/cancel! scope :over)
       (group/join! scope)
       (is (= {:type :thrum/cancelled, :reason :over}
-             (select-keys (ex-data (ex-cause @end)) [:type :reason]))))
+             (select-keys (ex-data @end) [:type :reason]))))
     (is (at-rest? limiter))))
 
 (defn- in-place

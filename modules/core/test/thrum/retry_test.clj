@@ -285,7 +285,7 @@
                                     (catch Throwable t (deliver seen t))))))
     (let [t (deref seen 0 nil)]
       (is (instance? CancellationException t))
-      (is (= :stop (:reason (ex-data (ex-cause t)))))
+      (is (= :stop (:reason (ex-data t))))
       (is (= [a] (suppressed t))))))
 
 (defn- tried-until

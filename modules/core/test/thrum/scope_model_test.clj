@@ -40,7 +40,7 @@
           (= :thrum/closed type) {:kind :closed}
           (instance? ExecutionException t) (recur (ex-cause t))
           (instance? CancellationException t) {:kind :cancelled
-                                               :reason (:reason (ex-data (ex-cause t)))}
+                                               :reason (:reason (ex-data t))}
           :else {:kind :unexpected, :throwable t})))
 
 (defn- actual

@@ -91,7 +91,7 @@
     (let [e (thrown @task)]
       (is (instance? CancellationException e))
       (is (= {:type :thrum/cancelled, :reason :future-cancel}
-             (select-keys (ex-data (ex-cause e)) [:type :reason]))))))
+             (select-keys (ex-data e) [:type :reason]))))))
 
 (deftest a-cancel-without-interrupt-lets-the-body-run-out
   (let [running (promise), gate (promise), end (promise)

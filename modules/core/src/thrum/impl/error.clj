@@ -5,10 +5,10 @@
    [clojure.string :as str]
    [thrum.impl.show :as show])
   (:import
-   (clojure.lang ExceptionInfo)
+   (clojure.lang IExceptionInfo)
    (java.net SocketException)
    (java.nio.channels ClosedByInterruptException)
-   (java.util.concurrent CancellationException ExecutionException RejectedExecutionException)))
+   (java.util.concurrent CancellationException CompletionException ExecutionException RejectedExecutionException TimeoutException)))
 
 (set! *warn-on-reflection* true)
 
@@ -32,6 +32,16 @@
   "Returns the throwable and its causes, the first 32 of them, as a lazy seq."
   [t]
   (take 32 (take-while some? (iterate cause-of t))))
+
+(defn- wrapper? [t]
+  (or (instance? ExecutionException t) (instance? CompletionException t)))
+
+(defn beneath
+  "Returns what a future's ExecutionException or CompletionException wraps; any other throwable as it
+  is."
+  ^Throwable [t]
+  (let [[wrappers [cause]] (split-with wrapper? (causes t))]
+    (or cause (last wrappers))))
 
 (defn- interruption? [^Throwable t]
   (or (= :thrum/closed (type-of t))
@@ -79,28 +89,43 @@
                 " A lazy result must be realised inside: with doall, or by pmapv instead of pmap.")
            {:type :thrum/closed, :scope scope-name, :reason reason}))
 
+(defmacro ^:private with-data
+  "Returns an exception of that class of the JDK's which is an ex-info as well."
+  [class message data]
+  `(let [data# ~data]
+     (proxy [~class IExceptionInfo] [~message]
+       (getData [] data#)
+       (toString [] (str ~(.getName ^Class (resolve class)) ": " (ex-message ~'this))))))
+
 (defn rejected
   "Returns what an executor throws for work after its end, for the :thrum/closed of its group; any
   other throwable as it is."
   ^Throwable [closed]
   (if (= :thrum/closed (type-of closed))
-    (RejectedExecutionException.
-      (str "The executor " (:scope (ex-data closed)) " has been shut down"))
+    (let [data (ex-data closed)]
+      (with-data RejectedExecutionException
+        (str "The executor " (:scope data) " has been shut down")
+        data))
     closed))
 
 (defn cancelled
-  "Returns what a wait for cancelled work throws. Its cause carries the reason."
+  "Returns what a wait for cancelled work throws. cause: what the cancelled work threw, or nil."
   (^CancellationException [work-name reason] (cancelled work-name reason nil))
-  (^CancellationException [work-name reason cause]
-   (doto (CancellationException. (str work-name " was cancelled"))
-     ;; ex-info walks its stack trace: too dear where many are cancelled at once.
-     (.initCause
-       (ExceptionInfo.
-         (str work-name " was cancelled: " (if (keyword? reason) reason (show/text reason)))
-         {:type :thrum/cancelled
-          :task work-name
-          :reason (if (keyword? reason) reason (show/datum reason))}
-         cause)))))
+  (^CancellationException [work-name reason ^Throwable cause]
+   (let [small (if (keyword? reason) reason (show/datum reason))
+         ^Throwable e (with-data CancellationException
+                        (str work-name " was cancelled: "
+                             (if (keyword? reason) reason (show/text reason)))
+                        {:type :thrum/cancelled, :task work-name, :reason small})]
+     (when cause (.initCause e cause))
+     e)))
+
+(defn late
+  "Returns what a wait for a task throws whose time is over."
+  ^TimeoutException [task-name]
+  (with-data TimeoutException
+    (str task-name " was not done in time")
+    {:type :thrum/timeout, :task task-name}))
 
 (defn execution
   "Returns what the deref of a task throws that failed with t."

@@ -139,9 +139,8 @@
 (defn- cancelled-inside
   "Returns {:cancelled reason} if the throwable is that of a cancel, or nil."
   [t]
-  (let [cause (error/cause-of t)]
-    (when (and (instance? CancellationException t) (= :thrum/cancelled (error/type-of cause)))
-      {:cancelled (:reason (ex-data cause))})))
+  (when (and (instance? CancellationException t) (= :thrum/cancelled (error/type-of t)))
+    {:cancelled (:reason (ex-data t))}))
 
 (defn- outcome-data [task]
   (let [{:keys [error], :as data} (task/outcome-data task)]

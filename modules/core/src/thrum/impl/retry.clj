@@ -12,7 +12,7 @@
    [thrum.impl.show :as show]
    [thrum.impl.wait :as wait])
   (:import
-   (java.util.concurrent ExecutionException ThreadLocalRandom)))
+   (java.util.concurrent ThreadLocalRandom)))
 
 (set! *warn-on-reflection* true)
 
@@ -99,12 +99,6 @@
     (catch Throwable t
       {:throwable t})))
 
-(defn- beneath
-  "Returns the failure of a task for the throwable of its deref; any other throwable as it is."
-  [t]
-  (let [[wrappers [cause]] (split-with #(instance? ExecutionException %) (error/causes t))]
-    (or cause (last wrappers))))
-
 (defn- passing?
   "True if the failure may be gone the next time: an Exception that is neither misuse nor an
   interruption. A timeout of the body's own counts, although its cause is an interruption."
@@ -137,7 +131,7 @@
   [throwable waits retry? failures]
   (try
     (and (seq waits)
-         (passing? (beneath throwable))
+         (passing? (error/beneath throwable))
          (wanted?)
          (retry? throwable)
          (sleep-before-deadline! (wait-ms (first waits))))

@@ -16,7 +16,7 @@
   (:import
    (clojure.lang IBlockingDeref IDeref IFn IPending)
    (java.util HashSet)
-   (java.util.concurrent Future TimeoutException)
+   (java.util.concurrent Future)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)
    (thrum.impl.context Context)
@@ -312,7 +312,7 @@
     (future-value this))
   (get [this n unit]
     (when-not (ended-by? this (deadline/in-nanos (.toNanos unit n)))
-      (throw (TimeoutException.)))
+      (throw (error/late name)))
     (future-value this))
 
   IDeref
@@ -384,6 +384,17 @@
         task (task context (when (or entry on-end) (EndCallback. on-end entry)) 0 f)]
     (registry/begun-until-end! entry task name)
     (start! task (jdk/virtual-thread name task))))
+
+;; How a task is waited for
+
+(defn awaited
+  "Returns the value of the task when it has ended, or the fallback after so many ms. Throws what
+  the task threw, the same instance; CancellationException and InterruptedException."
+  ([task]
+   (ended-by? task nil)
+   (value task))
+  ([task ms fallback]
+   (if (ended-by? task (deadline/in-ms ms)) (value task) fallback)))
 
 ;; How a task has ended, as data
 
