@@ -8,7 +8,8 @@
    [thrum.async.executor :as executor]
    [thrum.core :as t]
    [thrum.dev.options :as options]
-   [thrum.server :as server]))
+   [thrum.server :as server]
+   [thrum.spi.options :as spi-options]))
 
 (set! *warn-on-reflection* true)
 
@@ -25,6 +26,7 @@
    "pmap" #(t/pmap {:limit 1, :x 1} inc [])
    "with-scope" #(t/with-scope [_ {:x 1}])
    "fork" #(t/with-scope [s] (t/fork-call s {:x 1} +))
+   "all" #(t/all {:x 1} 1 2)
    "limiter" #(t/limiter 1 {:x 1})
    "retry" #(t/retry {:x 1} nil)
    "run-server" #(server/run-server identity {:x 1})
@@ -49,6 +51,35 @@
           :let [e (try ((asked section)) (catch Exception e e))]
           k (:known (ex-data e)) :let [{:keys [doc accepts]} (rows k)]]
     (is (str/includes? (ex-message e) (str k " - " doc " (" accepts)) section)))
+
+(def ^:private asked-of-forms
+  "By form of thrum.core: a call with an option that there is not."
+  {:future-call #(t/future-call {:x 1} +)
+   :with-executor #(t/with-executor [_ {:x 1}])
+   :pmap #(t/pmap {:limit 1, :x 1} inc [])
+   :upmap #(t/upmap {:limit 1, :x 1} inc [])
+   :fmap #(t/fmap {:limit 1, :x 1} inc [])
+   :pfor #(t/pfor {:limit 1, :x 1} [x [1]] x)
+   :pmapv #(t/pmapv {:limit 1, :x 1} inc [])
+   :prun! #(t/prun! {:limit 1, :x 1} inc [])
+   :with-scope #(t/with-scope [_ {:x 1}])
+   :fork #(t/with-scope [s] (t/fork s {:x 1} +))
+   :fork-call #(t/with-scope [s] (t/fork-call s {:x 1} +))
+   :all #(t/all {:x 1} 1 2)
+   :race #(t/race {:x 1} 1 2)
+   :any #(t/any {:x 1} 1 2)
+   :settle #(t/settle {:x 1} 1 2)
+   :all-call #(t/all-call {:x 1} [])
+   :race-call #(t/race-call {:x 1} [+])
+   :any-call #(t/any-call {:x 1} [+])
+   :settle-call #(t/settle-call {:x 1} [])
+   :limiter #(t/limiter 1 {:x 1})
+   :retry #(t/retry {:x 1} nil)})
+
+(deftest every-form-takes-the-options-of-the-table
+  (is (= (set (mapcat #(cons (:form %) (:as %)) spi-options/forms)) (set (keys asked-of-forms))))
+  (doseq [{:keys [form as options]} spi-options/forms, f (cons form as)]
+    (is (= (set options) (known (asked-of-forms f))) f)))
 
 (deftest a-list-is-replaced-where-it-stands
   (let [source (str "(defn f\n  \"Takes \\\"x\\\".\n\n  Options:\n"

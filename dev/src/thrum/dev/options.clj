@@ -34,6 +34,7 @@
      ["pmap" core "pmap" core-rows]
      ["with-scope" core "with-scope" (options/rows-at :with-scope)]
      ["fork" core "fork" (options/rows-at :fork)]
+     ["all" core "all" (options/rows-at :all)]
      ["limiter" core "limiter" (options/rows-at :limiter)]
      ["retry" core "retry" core-rows]
      ["run-server" server "run-server" server-options/rows]
@@ -103,6 +104,13 @@
           text
           (map engines/named engines/names)))
 
+(defn- forms-table []
+  (page/table ["form" "likewise" "options"]
+              (for [{:keys [written as options]} options/forms]
+                [(page/code written)
+                 (str/join ", " (map #(page/code (name %)) as))
+                 (str/join ", " (map page/code options))])))
+
 (defn page-text
   "Returns the text of the page with its tables as the rows have them."
   [text]
@@ -110,7 +118,7 @@
     (reduce (fn [text [section file definition rows]]
               (let [ks (listed (slurp file) definition)]
                 (page/section text section (rows-table rows ks))))
-            text
+            (page/section text "forms" (forms-table))
             places)))
 
 (defn sources

@@ -76,13 +76,14 @@
   threw, and closes; <?!! distinguishes the two. Throws :thrum/invalid.
 
   Options:
-    :name - the name of the task and of its thread, as it is (a string that is not blank)
+    :name - the name of the task and of its thread, followed by a number (a string that is not
+      blank)
     :wrap - called on the starting thread with the body's thunk; returns the thunk that the
       task runs (a function from thunk to thunk, or nil; default thrum.core/*wrap*)"
   ([f] (thread-call {} f))
   ([options f]
    (let [{:keys [name wrap]} (settings/thread options)]
-     (process/detached {:name (or name (spi/unique-name "async")), :wrap wrap}
+     (process/detached {:name (spi/unique-name (or name "async")), :wrap wrap}
                        (options/function f)))))
 
 (defmacro thread
@@ -114,8 +115,8 @@
   fork does.
 
   Options, where a map or a symbol comes first and more follows:
-    :name - part of the thread's name, as poll in checkout-7/poll-0 (a string that is not
-      blank)
+    :name - the name of the task, behind its scope's and followed by a number, as in
+      checkout-7/poll-0 (a string that is not blank)
     :closes - the channels that are closed when the process has ended in any way (a sequential
       collection of channels; default none)"
   [scope & body]

@@ -58,15 +58,16 @@
   or CancellationException; future-cancel interrupts the body. Throws :thrum/invalid.
 
   Options:
-    :name - the name of the task and of its thread, as it is (a string that is not blank)
+    :name - the name of the task and of its thread, followed by a number (a string that is not
+      blank)
     :wrap - called on the starting thread with the body's thunk; returns the thunk that the
       task runs (a function from thunk to thunk, or nil; default *wrap*)"
   ([f] (future-call {} f))
   ([options f]
-   (let [options (options/check (options/rows-at :future) options [:name :wrap])
-         {:keys [name wrap]} (merge {:wrap *wrap*} options)]
+   (let [{:keys [name wrap]} (merge {:name "future", :wrap *wrap*}
+                                    (options/checked :future-call options))]
      (task/future! (context/capture wrap nil)
-                   (or name (task/unique-name "future"))
+                   (task/unique-name name)
                    nil
                    (options/function f)))))
 
@@ -78,7 +79,7 @@
 (defn ^:no-doc with-executor-call
   [options f]
   (executor/call-with (merge {:on-exit :join, :name "executor"}
-                             (options/check options [:on-exit :name]))
+                             (options/checked :with-executor options))
                       f))
 
 (defmacro with-executor
@@ -122,8 +123,8 @@
     `(future-via-call ~executor (^{:once true} fn* [] ~@body))))
 
 (defn value
-  "Returns the value of a task when it has ended; with ms, the fallback if it has not ended within so
-  many ms. Throws what the task threw, the same instance, where deref wraps it in
+  "Returns the value of a task when it has ended; with ms, the fallback if it has not ended within
+  so many ms. Throws what the task threw, the same instance, where deref wraps it in
   ExecutionException:
 
       (try (value task) (catch java.sql.SQLException e ...))
@@ -155,11 +156,11 @@
 
 (defn- fan-out-options [order name limit-or-options]
   (merge {:order order, :name name}
-         (options/fan-out limit-or-options [:limit :window :name :wrap :scoped-values])))
+         (options/fan-out limit-or-options (options/keys-of :pmap))))
 
 (defn- eager-options [name limit-or-options]
   (in-context (merge {:name name}
-                     (options/fan-out limit-or-options [:limit :name :wrap :scoped-values]))))
+                     (options/fan-out limit-or-options (options/keys-of :pmapv)))))
 
 (defn- results [options f colls]
   (fanout/results (in-context options) (options/mapped f) colls))
@@ -308,9 +309,7 @@
 (defn ^:no-doc with-scope-call
   [options f]
   (scope/call (timed (merge {:name "scope", :wrap *wrap*}
-                       (options/check (options/rows-at :with-scope)
-                                      options
-                                      [:name :timeout-ms :on-error :wrap :scoped-values])))
+                            (options/checked :with-scope options)))
     f))
 
 (defmacro with-scope
@@ -348,7 +347,7 @@
   ([scope f] (scope/fork! (scope/checked scope) nil (options/function f)))
   ([scope options f]
    (let [scope (scope/checked scope)
-         options (options/check (options/rows-at :fork) options [:name :daemon?])]
+         options (options/checked :fork options)]
      (scope/fork! scope options (options/function f)))))
 
 (defmacro fork
@@ -363,8 +362,8 @@
   scope's end every thread :thrum/closed.
 
   Options:
-    :name - part of the thread's name, as poll in checkout-7/poll-0 (a string that is not
-      blank)
+    :name - the name of the task, behind its scope's and followed by a number, as in
+      checkout-7/poll-0 (a string that is not blank)
     :daemon? - whether the scope does not wait for this task, but cancels it when all else has
       ended (true or false; default false)"
   [scope & body]
@@ -383,38 +382,67 @@
          AutoCloseable/.close))
   ([scope x close] (scope/use! (scope/checked scope) x (options/function close))))
 
+(defn- joined
+  "Calls (join options fs), inside its :timeout-ms if there is one."
+  [join name options fs]
+  (let [options (in-context (merge {:name name} (options/checked :all options)))]
+    (if (:timeout-ms options)
+      (scope/call (timed options) (fn [_] (join options fs)))
+      (join options fs))))
+
 (defn all-call
   "As all, of a collection of functions without arguments; [] for none. Throws :thrum/invalid for
-  what is not a function."
-  [fs]
-  (joiner/all (in-context {:name "all"}) (options/functions "all" fs :or-none)))
+  what is not a function. Options as in all."
+  ([fs] (all-call {} fs))
+  ([options fs] (joined joiner/all "all" options (options/functions "all" fs :or-none))))
 
 (defn race-call
   "As race, of a collection of functions without arguments, at least one. Throws :thrum/invalid for
-  none, and for what is not a function."
-  [fs]
-  (joiner/race (in-context {:name "race"}) (options/functions "race" fs)))
+  none, and for what is not a function. Options as in all."
+  ([fs] (race-call {} fs))
+  ([options fs] (joined joiner/race "race" options (options/functions "race" fs))))
 
 (defn any-call
   "As any, of a collection of functions without arguments, at least one. Throws :thrum/invalid for
-  none, and for what is not a function."
-  [fs]
-  (joiner/any (in-context {:name "any"}) (options/functions "any" fs)))
+  none, and for what is not a function. Options as in all."
+  ([fs] (any-call {} fs))
+  ([options fs] (joined joiner/any "any" options (options/functions "any" fs))))
 
 (defn settle-call
   "As settle, of a collection of functions without arguments; [] for none. Throws :thrum/invalid for
-  what is not a function."
-  [fs]
-  (joiner/settle (in-context {:name "settle"}) (options/functions "settle" fs :or-none)))
+  what is not a function. Options as in all."
+  ([fs] (settle-call {} fs))
+  ([options fs] (joined joiner/settle "settle" options (options/functions "settle" fs :or-none))))
 
 (defn- as-functions [forms]
   (mapv (fn [form] `(^{:once true} fn* [] ~form)) forms))
 
+(defn- with-functions [call forms]
+  (let [[options forms] (options/literal forms)]
+    `(~call ~options ~(as-functions forms))))
+
 (defmacro all
   "Evaluates the forms at once, each in a task, and returns a vector of their values. The first
-  failure cancels and joins the others and is thrown."
+  failure cancels and joins the others and is thrown.
+
+      (all (user id) (cart id))
+      (all {:limit 2, :timeout-ms 500} (user id) (cart id) (offers id))
+
+  A literal map that stands before other forms is options; all-call takes any expression for them.
+
+  Options:
+    :limit - how many of the tasks may run at once; the others start later (a positive
+      integer; default all of them)
+    :timeout-ms - how many ms all of it may take, as with-timeout around it (an integer, not
+      negative)
+    :name - the name of the threads, followed by a number for the call and one for the task (a
+      string that is not blank)
+    :wrap - called on the starting thread with the body's thunk; returns the thunk that the
+      task runs (a function from thunk to thunk, or nil; default *wrap*)
+    :scoped-values - bound in each task to what they are bound to at the call (a sequential
+      collection of java.lang.ScopedValues, on JDK 25 or newer; default none)"
   [& forms]
-  `(all-call ~(as-functions forms)))
+  (with-functions `all-call forms))
 
 (defmacro plet
   "As let, with the bindings' values computed at once, as by all; none can refer to another. The
@@ -423,31 +451,32 @@
       (plet [u (user id) c (cart id)] (page u c))"
   [bindings & body]
   (options/pairs "plet" bindings)
-  `(let [[~@(take-nth 2 bindings)] (all ~@(take-nth 2 (rest bindings)))]
+  `(let [[~@(take-nth 2 bindings)] (all-call ~(as-functions (take-nth 2 (rest bindings))))]
      ~@body))
 
 (defmacro race
   "Evaluates the forms at once, each in a task; returns or throws what the first to end did. The
   other tasks are cancelled, and have ended when race returns. At least one form, else
-  :thrum/invalid."
+  :thrum/invalid. Options as in all."
   [& forms]
-  `(race-call ~(as-functions forms)))
+  (with-functions `race-call forms))
 
 (defmacro any
   "Evaluates the forms at once, each in a task, and returns the value of the first to succeed. The
   other tasks are cancelled, and have ended when any returns. When all have failed, the first
-  failure is thrown, with the others suppressed. At least one form, else :thrum/invalid."
+  failure is thrown, with the others suppressed. At least one form, else :thrum/invalid. Options as
+  in all."
   [& forms]
-  `(any-call ~(as-functions forms)))
+  (with-functions `any-call forms))
 
 (defmacro settle
   "Evaluates the forms at once, each in a task, and returns a vector of how they ended, in the order
   of the forms: {:value v}, {:error throwable} or {:cancelled reason}. A failure cancels nothing. If
   the caller's work is cancelled meanwhile, by a deadline for instance, the running tasks are
   cancelled, and the outcomes of the others stay; the caller's next wait throws. An interrupt is
-  thrown as InterruptedException."
+  thrown as InterruptedException. Options as in all; under :timeout-ms it returns what there is."
   [& forms]
-  `(settle-call ~(as-functions forms)))
+  (with-functions `settle-call forms))
 
 ;; Deadlines
 

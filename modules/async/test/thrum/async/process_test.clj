@@ -49,7 +49,9 @@
     (is (= [true :me] more))
     (is (every? #(re-matches #"async-\d+" %) [name-1 name-2]))
     (is (not= name-1 name-2))
-    (is (= ["mine" true :nobody] (a/<!! (a/thread-call {:name "mine"} facts))))
+    (let [[thread-name & others] (a/<!! (a/thread-call {:name "mine"} facts))]
+      (is (re-matches #"mine-\d+" thread-name))
+      (is (= [true :nobody] others)))
     (is (= [:wrapped] (binding [t/*wrap* (fn [_] (fn [] [:wrapped]))] (a/<!! (a/thread 1)))))))
 
 (deftest a-thread-belongs-to-no-scope

@@ -37,8 +37,8 @@
   (or (instance? ExecutionException t) (instance? CompletionException t)))
 
 (defn beneath
-  "Returns what a future's ExecutionException or CompletionException wraps; any other throwable as it
-  is."
+  "Returns what a future's ExecutionException or CompletionException wraps; any other throwable as
+  it is."
   ^Throwable [t]
   (let [[wrappers [cause]] (split-with wrapper? (causes t))]
     (or cause (last wrappers))))

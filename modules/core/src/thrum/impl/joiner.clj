@@ -61,33 +61,54 @@
   (.get ^AtomicReference (.-decisive joiner)))
 
 (defn- start-one!
-  "Returns the started task; nil if all has been decided."
+  "Returns the started task; nil if all has been decided, or the caller's work is cancelled."
   [^Joiner joiner context i thunk]
   (try
     (group/start! (.-group joiner) (task/task context joiner i thunk))
     (catch Throwable t
-      (when-not (decisive joiner) (throw t)))))
+      (when-not (or (decisive joiner) (wait/cancel-reason)) (throw t)))))
 
-(defn- start-all! [joiner wrap thunks]
-  (let [context (context/capture wrap (.-group ^Joiner joiner))]
+;; To await is a function of a group and (ready?).
+
+(defn- await-room! [^Joiner joiner {:keys [limit await!]}]
+  (when limit
+    (let [group (.-group joiner)]
+      (await! group #(or (decisive joiner) (< (group/running group) (long limit)))))))
+
+(defn- start-all!
+  "Starts the thunks until all is decided, or the caller's work is cancelled. Returns the tasks."
+  [^Joiner joiner {:keys [wrap], :as options} thunks]
+  (let [context (context/capture wrap (.-group joiner))]
     (into []
-          (comp (map-indexed #(start-one! joiner context %1 %2))
+          (comp (map-indexed (fn [i thunk]
+                               (await-room! joiner options)
+                               (start-one! joiner context i thunk)))
                 (take-while some?))
           thunks)))
 
-(defn- await-all! [^Joiner joiner]
+(defn- await-end! [^Joiner joiner {:keys [await!]}]
   (let [group (.-group joiner)]
-    (group/await! group #(group/empty-group? group))))
+    (await! group #(group/empty-group? group))))
 
 (defn- end! [^Joiner joiner]
   (group/end! (.-group joiner) :ended))
 
+(defn- check-all-started!
+  "Throws CancellationException where a cancel has kept thunks from being started."
+  [joiner tasks thunks]
+  (when (and (< (count tasks) (count thunks)) (not (decisive joiner)))
+    (wait/check-state!)))
+
 (defn- run-all!
-  "Starts the thunks, waits with await! and returns the tasks, none of which runs any more."
-  [^Joiner joiner {:keys [wrap]} await! thunks]
+  "Starts the thunks, waits and returns the tasks, none of which runs any more. They are fewer than
+  the thunks where a task has decided for all before; with :partial?, also where a cancel came.
+  options: :wrap, :limit, :await!, :partial?."
+  [^Joiner joiner options thunks]
   (try
-    (let [tasks (start-all! joiner wrap thunks)]
-      (await! joiner)
+    (let [options (merge {:await! group/await!} options)
+          tasks (start-all! joiner options thunks)]
+      (await-end! joiner options)
+      (when-not (:partial? options) (check-all-started! joiner tasks thunks))
       tasks)
     (catch Throwable t
       (end! joiner)
@@ -117,7 +138,7 @@
   "Returns a vector of the thunks' values; the first failure cancels the others and is thrown."
   [{:keys [name], :as options} thunks]
   (let [joiner (joiner name failed?)
-        tasks (run-all! joiner options await-all! thunks)]
+        tasks (run-all! joiner options thunks)]
     (throw-failure! joiner nil)
     (mapv task/value tasks)))
 
@@ -125,14 +146,14 @@
   "Returns or throws what the first to end did; the others are cancelled and joined."
   [{:keys [name], :as options} thunks]
   (let [joiner (joiner name (complement cancelled?))]
-    (winner joiner (run-all! joiner options await-all! thunks))))
+    (winner joiner (run-all! joiner options thunks))))
 
 (defn any
   "Returns the value of the first to succeed; the others are cancelled and joined. When all have
   failed, the first failure is thrown."
   [{:keys [name], :as options} thunks]
   (let [joiner (joiner name done?)]
-    (winner joiner (run-all! joiner options await-all! thunks))))
+    (winner joiner (run-all! joiner options thunks))))
 
 (def ^:private nothing (constantly false))
 
@@ -146,19 +167,24 @@
   (let [{:keys [error], :as data} (task/outcome-data task)]
     (or (some-> error cancelled-inside) data)))
 
-(defn- await-end!
-  "Waits for all. A cancel of the caller's work cancels them: each reports it as its outcome."
-  [^Joiner joiner]
+(defn- await-or-cancel!
+  "Waits. A cancel of the caller's work cancels the group: each task reports it as its outcome."
+  [group ready?]
   (try
-    (await-all! joiner)
+    (group/await! group ready?)
     (catch CancellationException _
-      (group/cancel! (.-group joiner) (wait/cancel-reason))
-      (group/join! (.-group joiner)))))
+      (group/cancel! group (wait/cancel-reason))
+      (group/join! group))))
+
+(defn- not-started [n]
+  (repeat n {:cancelled (wait/cancel-reason)}))
 
 (defn settle
   "Returns a vector of the thunks' outcomes as data: {:value v}, {:error e} or {:cancelled reason}."
   [{:keys [name], :as options} thunks]
-  (mapv outcome-data (run-all! (joiner name nothing) options await-end! thunks)))
+  (let [options (assoc options :await! await-or-cancel! :partial? true)
+        outcomes (mapv outcome-data (run-all! (joiner name nothing) options thunks))]
+    (into outcomes (not-started (- (count thunks) (count outcomes))))))
 
 (defn- values [tasks]
   (LazySeq.
@@ -177,7 +203,7 @@
   nothing."
   [{:keys [name], :as options} thunks]
   (let [joiner (joiner name nothing)
-        tasks (run-all! joiner options await-all! thunks)]
+        tasks (run-all! joiner options thunks)]
     (when (some #(cancelled? (.outcome ^ITask %)) tasks)
       (wait/check-state!))
     (suppress-others! joiner tasks)

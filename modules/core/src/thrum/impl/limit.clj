@@ -130,9 +130,7 @@
     (throw (error/invalid
              (str "A limiter of " (show/text permits) " permits: it must be a positive integer")
              {:option :permits, :value permits, :accepts "a positive integer"})))
-  (let [{:keys [queue wait-ms name]} (options/check (options/rows-at :limiter)
-                                                    options
-                                                    [:queue :wait-ms :name])]
+  (let [{:keys [queue wait-ms name]} (options/checked :limiter options)]
     (doto (Limiter. name permits queue wait-ms (HashMap.) (LinkedHashSet.) 0 0)
       (as-> limiter (registry/register! :limiter limiter nil)))))
 

@@ -75,11 +75,62 @@
 (def rows-at
   "By place: the rows, with what the place says in its own words."
   (update-vals
-    {:future {:name {:doc "the name of the task and of its thread, as it is"}}
+    {:future {:name {:doc "the name of the task and of its thread, followed by a number"}}
      :with-scope {:scoped-values {:doc "bound in each task to what they are bound to at the fork"}}
-     :fork {:name {:doc "part of the thread's name, as poll in checkout-7/poll-0"}}
+     :fork {:name {:doc (str "the name of the task, behind its scope's and followed by a number, "
+                             "as in checkout-7/poll-0")}}
+     :all {:limit {:doc "how many of the tasks may run at once; the others start later"
+                   :default "all of them"}
+           :timeout-ms {:doc "how many ms all of it may take, as with-timeout around it"}}
      :limiter {:name {:doc "the limiter's name in its errors"}}}
     #(merge-with merge rows %)))
+
+(def forms
+  "The functions and macros that take options, in groups: how one is written; :as - the others that
+  take the same in the same position; :options - the keys; :at - the place in rows-at, if any."
+  (let [task [:name :wrap :scoped-values]]
+    [{:form :future-call, :written "(future-call {..} f)", :options [:name :wrap], :at :future}
+     {:form :with-executor, :written "(with-executor [exe {..}] body)", :options [:on-exit :name]}
+     {:form :pmap
+      :written "(pmap {..} f coll)"
+      :as [:upmap :fmap :pfor]
+      :options (into [:limit :window] task)}
+     {:form :pmapv
+      :written "(pmapv {..} f coll)"
+      :as [:prun!]
+      :options (into [:limit] task)}
+     {:form :with-scope
+      :written "(with-scope [s {..}] body)"
+      :options [:name :timeout-ms :on-error :wrap :scoped-values]
+      :at :with-scope}
+     {:form :fork
+      :written "(fork s {..} body)"
+      :as [:fork-call]
+      :options [:name :daemon?]
+      :at :fork}
+     {:form :all
+      :written "(all {..} a b)"
+      :as [:race :any :settle :all-call :race-call :any-call :settle-call]
+      :options (into [:limit :timeout-ms] task)
+      :at :all}
+     {:form :limiter
+      :written "(limiter 20 {..})"
+      :options [:queue :wait-ms :name]
+      :at :limiter}
+     {:form :retry, :written "(retry {..} body)", :options [:schedule :attempts :retry?]}]))
+
+(def ^:private by-form
+  (into {} (map (juxt :form identity)) forms))
+
+(defn rows-of
+  "Returns the rows of a form, in its own words."
+  [form]
+  (rows-at (:at (by-form form)) rows))
+
+(defn keys-of
+  "Returns the keys of a form's options."
+  [form]
+  (:options (by-form form)))
 
 (defn documented
   "Returns the lines of a docstring for these options; rows: another table than this one's."
@@ -153,6 +204,11 @@
      (check-value k (rows k) v))
    options))
 
+(defn checked
+  "Returns the options of a form when it accepts them; throws :thrum/invalid otherwise."
+  [form options]
+  (check (rows-of form) options (keys-of form)))
+
 (defn function
   "Returns f if it can be called; throws :thrum/invalid otherwise. place: where it stands, for the
   message."
@@ -205,6 +261,12 @@
                                ", not " (show/text v))
                           {:value v, :accepts "a vector"})))
   v)
+
+(defn literal
+  "Returns the forms of a macro as [options forms]. Options are a literal map that stands before
+  other forms."
+  [[options & more :as forms]]
+  (if (and more (map? options)) [options more] [{} forms]))
 
 (defn leading
   "Returns the forms after a macro's first argument as [options body]. Options are a map or a symbol

@@ -160,7 +160,7 @@
   :thrum/invalid when it is reached, in the same way; wrong options do so at the call."
   [options f]
   (let [{:keys [schedule attempts retry?]}
-        (merge defaults (options/check options [:schedule :attempts :retry?]))
+        (merge defaults (options/checked :retry options))
         failures (failures/failures)]
     (loop [waits (take (dec attempts) schedule)]
       (let [{:keys [value throwable], :as outcome} (attempt f)]

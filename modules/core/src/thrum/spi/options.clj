@@ -18,8 +18,14 @@
   options/rows)
 
 (def rows-at
-  "By place, :future, :with-scope, :fork or :limiter: the rows in the place's own words."
+  "By place, :future, :with-scope, :fork, :all or :limiter: the rows in the place's own words."
   options/rows-at)
+
+(def forms
+  "What takes options in thrum.core: maps of :form, a keyword of its name; :written - as it is
+  written; :as - the others that take the same in the same position; :options - the keys; :at - the
+  place in rows-at, or nil."
+  options/forms)
 
 (defn check
   "Returns the options, a map, when each key is one of ks (default: all of rows) and each value is
@@ -47,7 +53,7 @@
   "Returns the options of thrum.core/pmap for its first argument, a limit or a map, with a :window.
   Throws :thrum/invalid."
   [limit-or-options]
-  (options/fan-out limit-or-options [:limit :window :name :wrap :scoped-values]))
+  (options/fan-out limit-or-options (options/keys-of :pmap)))
 
 (defn leading
   "Returns [options body] for a macro's forms. Options are a map or a symbol that stands before the
