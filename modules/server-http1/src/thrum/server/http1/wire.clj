@@ -20,12 +20,14 @@
 ;; upgrade: see serve!, or nil.
 (deftype Ends [connection input ^CountDownLatch over scheme certificate upgrade])
 
-(definterface IExchange
-  (^Object ask [])                   ; 100 Continue, unless the response has begun
-  (head [status headers framing])    ; its bytes, once it is decided whether the connection goes on
-  (^Object complete [])
-  (^boolean keep [])                 ; may the connection serve another request?
-  (^Object over []))                 ; serve has returned
+(defprotocol ^:private Exchange
+  "A request's part in the life of its connection."
+  (ask! [wire] "Sends 100 Continue where the client waits for it, unless the response has begun.")
+  (head-bytes [wire status headers framing]
+    "Decides whether the connection goes on, and returns the bytes of the response's head.")
+  (complete! [wire] "The response is whole.")
+  (keep? [wire] "True if the connection may serve another request.")
+  (over! [wire] "Aborts a response that is not whole, and skips the rest of the body."))
 
 (def ^:private ^{:tag 'bytes} go-on (.getBytes "HTTP/1.1 100 Continue\r\n\r\n"))
 
@@ -50,11 +52,11 @@
                     ^:volatile-mutable keep
                     ^:volatile-mutable unending
                     ^:volatile-mutable complete]
-  IExchange
-  (ask [_]
+  Exchange
+  (ask! [_]
     (when (and (nil? keep) (head/waits? head))
       (connection/write! (.-connection ends) go-on)))
-  (head [_ status headers framing]
+  (head-bytes [_ status headers framing]
     (when (connection/cut? (.-connection ends))
       (throw (IOException. "The connection has been cut")))
     (set! keep (not (or unending
@@ -62,12 +64,12 @@
                         (head/ends? head)
                         (may-come? head body))))
     (response/head status headers [framing (connection-header keep head headers)]))
-  (complete [_]
+  (complete! [_]
     (set! complete true)
     ;; A handler that was answered for and still runs does not keep the client waiting for the end.
     (when-not keep (.countDown ^CountDownLatch (.-over ends))))
-  (keep [_] (boolean keep))
-  (over [this]
+  (keep? [_] (boolean keep))
+  (over! [this]
     (Thread/interrupted)
     (when-not complete (engine/abort! this))
     (when (and keep body (not (body/skip-rest! body))) (set! keep false)))
@@ -85,7 +87,7 @@
   (body [this]
     (when-some [length (head/body-length head)]
       (set! body (body/body (.-input ends) length
-                            {:ask #(.ask this)
+                            {:ask #(ask! this)
                              :done #(when-some [f (.get gone)] (engine/watch! this f))
                              :most-trailers (connection/option (.-connection ends)
                                                                :max-header-bytes)}))
@@ -93,21 +95,21 @@
 
   (send! [this status headers bytes]
     (let [length (some-> ^bytes bytes alength)
-          head (.head this status headers (when length ["Content-Length" length]))]
+          head (head-bytes this status headers (when length ["Content-Length" length]))]
       (response/write-whole! (.-connection ends) head bytes)
-      (.complete this)))
+      (complete! this)))
   (begin! [this status headers length]
     (let [chunked? (and (neg? length) (not (head/http-1-0? head)))]
       (set! unending (and (neg? length) (not chunked?)))
       (let [framing (cond
                       chunked? ["Transfer-Encoding" "chunked"]
                       (not unending) ["Content-Length" length])
-            head (.head this status headers framing)]
+            head (head-bytes this status headers framing)]
         (set! begun (response/begun (.-connection ends) head chunked?))
         (response/stream begun))))
   (end! [this]
     (response/finish! begun)
-    (.complete this))
+    (complete! this))
   (abort! [_]
     (when-not complete
       (set! keep false)
@@ -130,7 +132,7 @@
                        :headers headers
                        :protocol protocol
                        :listener listener
-                       :end #(.complete this)})))
+                       :end #(complete! this)})))
 
 (defn serve!
   "Serves the request of this head; returns whether another may follow on the connection."
@@ -138,5 +140,5 @@
   (let [wire (Http1Wire. ends head (AtomicReference.) nil nil nil false false)]
     (try
       (serve wire)
-      (finally (.over wire)))
-    (and (.keep wire) (not (connection/cut? (.-connection ends))))))
+      (finally (over! wire)))
+    (and (keep? wire) (not (connection/cut? (.-connection ends))))))

@@ -15,24 +15,25 @@
 
 ;; One direction
 
-(definterface ILane
-  (^Object enter [^long now])           ; the client is waited for
-  (^Object leave [^long now ^long n])   ; it is not any more, and n bytes have passed
-  (^boolean late [^long now]))
+(defprotocol ^:private Timed
+  "A direction in which a client may be too slow; now: of System/nanoTime."
+  (enter! [lane now] "The wait for the client begins.")
+  (leave! [lane now n] "It ends; n bytes have passed.")
+  (late-at? [lane now] "True if the wait has taken too long."))
 
 ;; In ns. most: how much may be saved up. left: of the allowance, when no thread waits. since: when
 ;; the wait began, or nil.
 (deftype Lane [^double per-byte ^double most ^:unsynchronized-mutable ^double left
                ^:unsynchronized-mutable since]
-  ILane
-  (enter [this now] (locking this (set! since now)))
-  (leave [this now n]
+  Timed
+  (enter! [this now] (locking this (set! since now)))
+  (leave! [this now n]
     (locking this
       (when since
-        (set! left (min most (+ (- left (double (- now (long since)))) (* per-byte n))))
+        (set! left (min most (- (+ left (* per-byte (long n))) (double (- (long now) (long since))))))
         (set! since nil))))
-  (late [this now]
-    (locking this (boolean (and since (neg? (- left (double (- now (long since))))))))))
+  (late-at? [this now]
+    (locking this (boolean (and since (neg? (- left (double (- (long now) (long since))))))))))
 
 (defn lane
   "Returns a lane for so many bytes per second, on which a client may be grace-ms late. saves?:
@@ -46,13 +47,13 @@
   have returned."
   [[lane it n] & forms]
   `(do
-     (.enter ~lane (System/nanoTime))
+     (enter! ~lane (System/nanoTime))
      (let [passed# (volatile! 0)]
        (try
          (let [~it (do ~@forms)]
            (vreset! passed# ~n)
            ~it)
-         (finally (.leave ~lane (System/nanoTime) (long @passed#)))))))
+         (finally (leave! ~lane (System/nanoTime) @passed#))))))
 
 ;; Bodies
 
@@ -92,14 +93,7 @@
 
 ;; The wire
 
-(definterface IPaced
-  (^boolean late [^long now]))
-
 (deftype PacedWire [wire ^Lane in ^Lane out]
-  IPaced
-  (late [_ now]
-    (or (.late in now) (.late out now)))
-
   engine/Wire
   (method [_] (engine/method wire))
   (target [_] (engine/target wire))
@@ -138,5 +132,6 @@
 (defn late?
   "True if the client at this wire is waited for, and too slow."
   [wire]
-  (and (instance? PacedWire wire)
-       (.late ^PacedWire wire (System/nanoTime))))
+  (when (instance? PacedWire wire)
+    (let [^PacedWire wire wire, now (System/nanoTime)]
+      (or (late-at? (.-in wire) now) (late-at? (.-out wire) now)))))

@@ -53,9 +53,10 @@
   KiB, and cut the connection there."
   16000)
 
-(definterface IFields
-  (^Object field [name value])
-  (head []))
+(defprotocol ^:private HeadBuilder
+  "Collects the headers of a response, one after the other."
+  (add-field! [fields name value] "Adds a header. Throws :thrum/response for an invalid one.")
+  (built [fields] "Returns the Head."))
 
 (def ^:private ^Set connections-own
   "Headers that say how the connection is used, which is the engine's matter: HTTP/2 forbids them,
@@ -69,8 +70,8 @@
 ;; do.
 (deftype Fields [^long status ^ArrayList fields ^:unsynchronized-mutable length
                  ^:unsynchronized-mutable charset ^:unsynchronized-mutable ^long size]
-  IFields
-  (field [_ name value]
+  HeadBuilder
+  (add-field! [_ name value]
     (check-field name value)
     (let [^String name name]
       (cond
@@ -85,13 +86,13 @@
                   (throw (garbage (str "A response's headers have at most " most-bytes " bytes")
                                   {:header name})))
                 (doto fields (.add name) (.add value))))))
-  (head [_] (Head. status (.toArray fields) length (or charset "utf-8"))))
+  (built [_] (Head. status (.toArray fields) length (or charset "utf-8"))))
 
-(defn- add-header! [^Fields fields ^Map$Entry entry]
+(defn- add-header! [fields ^Map$Entry entry]
   (let [name (.getKey entry), value (.getValue entry)]
     (if (or (nil? value) (sequential? value))
-      (run! #(.field fields name %) value)
-      (.field fields name value))))
+      (run! #(add-field! fields name %) value)
+      (add-field! fields name value))))
 
 (defn head
   "Returns the Head of a response map. Throws :thrum/response for what no client could be sent: a
@@ -109,7 +110,7 @@
       (throw (garbage (str "A response's :headers are a map, not a " (.getName (class headers)))
                       {})))
     (run! #(add-header! fields %) headers)
-    (.head fields)))
+    (built fields)))
 
 (defn with-header
   "Returns the head with one more header."

@@ -82,14 +82,15 @@
   "How long a client may take to answer a closing frame."
   5000)
 
-(definterface IWebSocket
-  (^Object write [kind ^bytes payload])
-  (^Object over []))                 ; the client sends no more messages
+(defprotocol ^:private Frames
+  "The frames of a websocket."
+  (write! [socket kind payload] "Sends a frame. Throws IOException behind a closing one.")
+  (end-receiving! [socket] "The client sends no more messages."))
 
 (deftype WebSocket [connection ^ReentrantLock writing
                     ^:volatile-mutable said-goodbye ^:volatile-mutable over]
-  IWebSocket
-  (write [_ kind payload]
+  Frames
+  (write! [_ kind payload]
     (.lock writing)
     (try
       (when said-goodbye (throw (IOException. "The websocket is closed")))
@@ -98,15 +99,15 @@
         (connection/expect! connection (spi/deadline-in goodbye-ms)))
       (connection/write! connection (frame kind payload))
       (finally (.unlock writing))))
-  (over [_] (set! over true))
+  (end-receiving! [_] (set! over true))
   engine/Socket
   (open? [_] (not (or said-goodbye over)))
   (send-text! [this message]
-    (.write this :text (.getBytes (str message) StandardCharsets/UTF_8)))
-  (send-binary! [this message] (.write this :binary (bytes-in message)))
-  (send-ping! [this data] (.write this :ping (bytes-in data)))
-  (send-pong! [this data] (.write this :pong (bytes-in data)))
-  (close! [this code reason] (.write this :close (close-payload code reason)))
+    (write! this :text (.getBytes (str message) StandardCharsets/UTF_8)))
+  (send-binary! [this message] (write! this :binary (bytes-in message)))
+  (send-ping! [this data] (write! this :ping (bytes-in data)))
+  (send-pong! [this data] (write! this :pong (bytes-in data)))
+  (close! [this code reason] (write! this :close (close-payload code reason)))
   (disconnect! [_] (connection/reset!! connection)))
 
 ;; The client's frames
@@ -128,8 +129,8 @@
 
 (defn- finish!
   "Says goodbye where that was not said, has the connection ended, and reports it."
-  [{:keys [listener end]} ^WebSocket socket code reason]
-  (.over socket)
+  [{:keys [listener end]} socket code reason]
+  (end-receiving! socket)
   (try
     (engine/close! socket code reason)
     (catch IOException _))
@@ -142,8 +143,8 @@
     (IOException. (str "The client broke the protocol of websockets: " code)))
   (finish! parts socket code ""))
 
-(defn- lose! [{:keys [connection listener]} ^WebSocket socket]
-  (.over socket)
+(defn- lose! [{:keys [connection listener]} socket]
+  (end-receiving! socket)
   (connection/cut! connection)
   (engine/on-close listener socket 1006 ""))
 

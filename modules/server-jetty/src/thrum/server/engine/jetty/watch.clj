@@ -19,11 +19,12 @@
 
 (set! *warn-on-reflection* true)
 
-(definterface IWatch
-  (^boolean arm [])
-  (^Object fire [])     ; there is something to read
-  (^Object lose [])     ; there will be nothing more to read
-  (^Object end []))
+(defprotocol Watch
+  "Calls a function when the client goes."
+  (arm! [watch] "Begins. Returns whether the watch has begun.")
+  (fire! [watch] "There are bytes to read.")
+  (lose! [watch] "There will be no more bytes to read.")
+  (end! [watch] "Ends the watch: the function is not called any more, and writing may begin."))
 
 (defn- notify! [^Runnable gone]
   (.start (spi/clean-thread "jetty-gone" gone)))
@@ -50,31 +51,31 @@
 ;; One lock for the end of the watch and for a read: when end returns no thread reads any more.
 (deftype Http1Watch [^HttpConnection connection ^AbstractEndPoint end-point ^Runnable gone
                      ^:unsynchronized-mutable armed]
-  IWatch
-  (arm [this]
+  Watch
+  (arm! [this]
     (locking this
       (set! armed true)
       (set! armed (.tryFillInterested end-point (callback this)))
       armed))
-  (fire [this]
+  (fire! [this]
     (locking this
       (when armed
         (set! armed false)
         (let [n (long (read-ahead! connection end-point))]
           (cond (neg? n) (notify! gone)
                 ;; TLS may have had records without content.
-                (zero? n) (.arm this))))))
-  (lose [this] (locking this (when armed (set! armed false) (notify! gone))))
-  (end [this]
+                (zero? n) (arm! this))))))
+  (lose! [this] (locking this (when armed (set! armed false) (notify! gone))))
+  (end! [this]
     (locking this
       (when armed
         (set! armed false)
         (.onFail (.getFillInterest end-point) (CancellationException. "The watch is over"))))))
 
-(defn- callback ^Callback [^Http1Watch watch]
+(defn- callback ^Callback [watch]
   (reify Callback
-    (succeeded [_] (.fire watch))
-    (failed [_ _] (.lose watch))
+    (succeeded [_] (fire! watch))
+    (failed [_ _] (lose! watch))
     (getInvocationType [_] Invocable$InvocationType/NON_BLOCKING)))
 
 (defn- received?
@@ -95,20 +96,20 @@
 (defn- watch-connection [^HttpConnection connection gone]
   (when (and (received? connection) (room? connection))
     (let [watch (Http1Watch. connection (.getEndPoint connection) gone false)]
-      (when (.arm watch) watch))))
+      (when (arm! watch) watch))))
 
 ;; HTTP/2
 
 (deftype Http2Watch [^Runnable gone ^AtomicBoolean armed]
-  IWatch
-  (arm [_] true)
-  (fire [_] nil)
-  (lose [_] (when (.getAndSet armed false) (notify! gone)))
-  (end [_] (.set armed false)))
+  Watch
+  (arm! [_] true)
+  (fire! [_] nil)
+  (lose! [_] (when (.getAndSet armed false) (notify! gone)))
+  (end! [_] (.set armed false)))
 
 (defn- watch-stream [^Request request gone]
   (let [watch (Http2Watch. gone (AtomicBoolean. true))]
-    (.addFailureListener request (reify Consumer (accept [_ _] (.lose watch))))
+    (.addFailureListener request (reify Consumer (accept [_ _] (lose! watch))))
     watch))
 
 ;; Either
@@ -121,8 +122,3 @@
     (if (instance? HttpConnection connection)
       (watch-connection connection gone)
       (watch-stream request gone))))
-
-(defn end!
-  "Ends a watch: gone is not called any more, and the connection may be written to."
-  [^IWatch watch]
-  (.end watch))

@@ -152,10 +152,10 @@
 
 ;; The wire
 
-(definterface Completion
-  (^Object write [last bytes])
-  (^Object complete [])
-  (^boolean completed []))
+(defprotocol ^:private Completion
+  "How an exchange ends."
+  (write! [wire last? bytes] "Writes a ByteBuffer; where that fails, aborts and throws.")
+  (complete! [wire] "Ends the exchange well. Throws IOException where it was aborted."))
 
 (def ^:private ^Predicate patient
   "A handler may take longer than the connection may be idle; what it reads or writes may not."
@@ -165,14 +165,13 @@
 (deftype JettyWire [^Request request ^Response response ^Callback callback container shared
                     ^AtomicBoolean over ^:unsynchronized-mutable finish ^:volatile-mutable watched]
   Completion
-  (write [this last bytes]
+  (write! [this last? bytes]
     (try
-      (outgoing/write! response (boolean last) bytes)
+      (outgoing/write! response (boolean last?) bytes)
       (catch Throwable t (engine/abort! this) (throw t))))
-  (complete [_]
+  (complete! [_]
     (when-not (.compareAndSet over false true) (throw (IOException. "The exchange was aborted")))
     (.succeeded callback))
-  (completed [_] (.get over))
   engine/Wire
   (method [_] (.getMethod request))
   (target [_] (as-sent (target-of (.getHttpURI request))))
@@ -187,18 +186,18 @@
   (send! [this status headers body]
     (set-head! response status headers)
     (if body
-      (.write this true (ByteBuffer/wrap body))
+      (write! this true (ByteBuffer/wrap body))
       (do
-        (when (length-open? response) (.write this false BufferUtil/EMPTY_BUFFER))
-        (.write this true BufferUtil/EMPTY_BUFFER)))
-    (.complete this))
+        (when (length-open? response) (write! this false BufferUtil/EMPTY_BUFFER))
+        (write! this true BufferUtil/EMPTY_BUFFER)))
+    (complete! this))
   (begin! [this status headers length]
     (set-head! response status headers)
     (frame! request response length)
-    (let [[stream finish!] (outgoing/stream #(.write this %1 %2))]
+    (let [[stream finish!] (outgoing/stream #(write! this %1 %2))]
       (set! finish finish!)
       stream))
-  (end! [this] (finish) (.complete this))
+  (end! [this] (finish) (complete! this))
   (abort! [this]
     (when (.compareAndSet over false true)
       (engine/unwatch! this)
