@@ -1,5 +1,5 @@
 (ns thrum.dev.lab-doc
-  "Writes what the lab has into doc/lab.md: its experiments, engines, benchmarks and options.
+  "Writes what the lab has into doc/lab.md: its commands, experiments, engines, benchmarks, options.
   ./cljw -M:lab-doc rewrites the page."
   (:require
    [clojure.string :as str]
@@ -18,6 +18,9 @@
 (defn- experiment-row [{:keys [name doc parts]}]
   [(codes [name]) doc (codes (map first parts))])
 
+(defn- command-row [{:keys [usage doc]}]
+  [(page/code (str "./cljw -M:lab " usage)) doc])
+
 (defn- option-row [[_ option doc & {:keys [default]}]]
   [(page/code option) doc (cond
                             (keyword? default) (codes [default])
@@ -28,6 +31,8 @@
   "Returns the text of the page with its lists as they are."
   [text]
   (-> text
+      (page/section "commands" (page/table ["command" "what it does"]
+                                           (map command-row cli/commands)))
       (page/section "experiments" (page/table ["experiment" "what it is" "parts"]
                                               (map experiment-row experiments/all)))
       (page/section "benchmarks" (page/table ["benchmark" "what it measures"]

@@ -19,7 +19,7 @@
 
 (def ^:private experiment-names (map (comp name :name) experiments/all))
 
-(def ^:private commands
+(def commands
   "Every command: its name, how it is called, and what it does."
   [{:name "tour", :usage "tour", :doc "five published systems in 3 minutes; the default"}
    {:usage "EXPERIMENT", :doc (str/join ", " experiment-names)}
