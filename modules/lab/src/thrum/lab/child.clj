@@ -3,7 +3,8 @@
   does, so it never outlives its parent."
   (:require
    [clojure.edn :as edn]
-   [clojure.java.io :as io])
+   [clojure.java.io :as io]
+   [thrum.lab.temporary :as temporary])
   (:import
    (java.io BufferedReader IOException)
    (java.lang ProcessBuilder$Redirect ProcessHandle)
@@ -25,6 +26,7 @@
   ([jvm-opts main] (java-command jvm-opts main (class-path)))
   ([jvm-opts main class-path]
    (-> [(str (io/file (System/getProperty "java.home") "bin" "java"))]
+       (conj (temporary/jvm-opt))
        (into jvm-opts)
        (conj "-cp" class-path "clojure.main" "-m" (str main)))))
 

@@ -4,7 +4,7 @@
    [clojure.edn :as edn]
    [clojure.java.io :as io]
    [clojure.string :as str]
-   [clojure.test :refer [deftest is use-fixtures]]
+   [clojure.test :refer [deftest is]]
    [thrum.lab.child :as child]
    [thrum.lab.main :as main]
    [thrum.lab.store :as store]
@@ -18,8 +18,6 @@
    (java.util.concurrent BlockingQueue TimeUnit)))
 
 (set! *warn-on-reflection* true)
-
-(use-fixtures :once (fn [tests] (tests) (temporary/delete-all!)))
 
 (defn- temp-dir []
   (temporary/folder! "thrum-lab"))

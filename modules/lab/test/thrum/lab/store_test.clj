@@ -2,13 +2,11 @@
   "Results on disk."
   (:require
    [clojure.java.io :as io]
-   [clojure.test :refer [deftest is use-fixtures]]
+   [clojure.test :refer [deftest is]]
    [thrum.lab.store :as store]
    [thrum.lab.temporary :as temporary])
   (:import
    (clojure.lang ExceptionInfo)))
-
-(use-fixtures :once (fn [tests] (tests) (temporary/delete-all!)))
 
 (defn- temp-dir []
   (temporary/folder! "thrum-lab"))

@@ -4,7 +4,7 @@
    [clojure.edn :as edn]
    [clojure.java.io :as io]
    [clojure.string :as str]
-   [clojure.test :refer [are deftest is use-fixtures]]
+   [clojure.test :refer [are deftest is]]
    [thrum.lab.checkout :as checkout]
    [thrum.lab.child :as child]
    [thrum.lab.subject :as subject]
@@ -18,8 +18,6 @@
    (java.util.zip ZipEntry ZipOutputStream)))
 
 (set! *warn-on-reflection* true)
-
-(use-fixtures :once (fn [tests] (tests) (temporary/delete-all!)))
 
 (defn- with-server [job f]
   (let [server (subject/start! job)]

@@ -114,7 +114,7 @@
   on a free port, and returns it, a thrum.lab.child with its :url. Throws ex-info of :type
   :thrum/lab-child if it does not start."
   [{:keys [class-path]} configuration]
-  (let [app (child/start! (child/leashed (-> [(program "java")]
+  (let [app (child/start! (child/leashed (-> [(program "java") (temporary/jvm-opt)]
                                              (into jvm-opts)
                                              (conj "-cp" class-path main-class)
                                              (into (arguments configuration)))))]
