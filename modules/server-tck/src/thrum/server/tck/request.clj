@@ -28,6 +28,26 @@
   [env]
   (expect= "/a%2Fb%20c%c3%BC" (uri env "/a%2Fb%20c%c3%BC")))
 
+(defn- as-received
+  "Returns [status targets] of a request for the target; targets: those that the handler got."
+  [env target]
+  (let [targets (atom [])
+        note (fn [{:keys [uri query-string] :as request}]
+               (swap! targets conj (cond-> uri query-string (str "?" query-string)))
+               (scene/ok request))
+        {:keys [status]} (scene/ask env (scene/serve env note {}) (wire/get target))]
+    [status @targets]))
+
+(defcase uri-keeps-bytes-beyond-ascii "4.2"
+  "Bytes beyond ASCII reach the handler as they were sent, a character for each, or the request is
+  refused."
+  [env]
+  (doseq [target ["/\u00c3\u00a9" "/\u00ff" "/?q=\u00fe" "/\u00ef\u00bf\u00bd"]]
+    (let [found (as-received env target)]
+      (expect (contains? #{[200 [target]] [400 []]} found)
+              (str "the bytes of " (pr-str target) ", or 400")
+              found))))
+
 (defcase uri-keeps-double-slashes "4.2"
   "A path of two slashes is neither merged nor taken for a host."
   [env]

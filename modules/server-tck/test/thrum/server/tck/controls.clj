@@ -39,6 +39,8 @@
    (broken/request #(update % :request-method (fn [m] (if (#{:get :post :head} m) m :get))))
    :decodes-uris (broken/request
                    #(update % :uri (fn [uri] (URLDecoder/decode ^String uri "UTF-8"))))
+   :replaces-bytes-beyond-ascii
+   (broken/request #(update % :uri str/replace #"[^\x00-\x7f]" "?"))
    :merges-slashes (broken/request #(update % :uri str/replace #"/+" "/"))
    :resolves-dots
    (broken/request

@@ -42,11 +42,14 @@
           (and (< (int (.charAt s i)) 128) (recur (inc i)))))))
 
 (defn- as-sent
-  "Returns the target byte for byte: Jetty decodes what is beyond ASCII."
+  "Returns the target byte for byte: Jetty decodes what is beyond ASCII. Bytes that are no UTF-8 are
+  lost on that way: \"\" then, for the target to be refused."
   [^String target]
-  (if (ascii? target)
-    target
-    (String. (.getBytes target StandardCharsets/UTF_8) StandardCharsets/ISO_8859_1)))
+  (cond
+    (ascii? target) target
+    (neg? (.indexOf target 0xfffd))
+    (String. (.getBytes target StandardCharsets/UTF_8) StandardCharsets/ISO_8859_1)
+    :else ""))
 
 (defn- meta-data ^ConnectionMetaData [^Request request]
   (.getConnectionMetaData request))
