@@ -15,9 +15,11 @@
 
 ;; raw: the socket that was accepted. socket: raw, or one of TLS on top of it. remote, local: the
 ;; addresses, which a closed socket has no more. receive-by, send-by: when the client must have sent
-;; or taken something, of System/nanoTime.
+;; or taken something, of System/nanoTime. unending: whether what is sent goes on to the end of the
+;; connection.
 (deftype Connection [^Socket raw ^Socket socket remote local options
-                     ^AtomicLong receive-by ^AtomicLong send-by ^AtomicBoolean cut])
+                     ^AtomicLong receive-by ^AtomicLong send-by ^AtomicBoolean cut
+                     ^AtomicBoolean unending])
 
 (defn option
   "Returns an option of the connection's server."
@@ -29,7 +31,7 @@
   whose handshake has not begun."
   ^Connection [^Socket raw socket options]
   (Connection. raw socket (.getRemoteSocketAddress raw) (.getLocalSocketAddress raw) options
-               (AtomicLong. never) (AtomicLong. never) (AtomicBoolean.)))
+               (AtomicLong. never) (AtomicLong. never) (AtomicBoolean.) (AtomicBoolean.)))
 
 (defn remote
   "Returns the client's address."
@@ -74,12 +76,17 @@
     (catch SocketException _))
   (close! c))
 
+(defn unending!
+  "What is sent from now on goes on to the end of the connection."
+  [^Connection c]
+  (.set ^AtomicBoolean (.-unending c) true))
+
 (defn cut!
-  "Cuts the connection."
+  "Cuts the connection, with a reset where its client could take the cut for an end."
   [^Connection c]
   ;; An SSLSocket would wait for the thread that writes before it says goodbye; without a goodbye
   ;; a client may take the cut for an end.
-  (if (ssl-socket c)
+  (if (or (.get ^AtomicBoolean (.-unending c)) (ssl-socket c))
     (reset!! c)
     (do (.set ^AtomicBoolean (.-cut c) true)
         (close! c))))

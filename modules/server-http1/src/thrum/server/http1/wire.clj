@@ -101,6 +101,7 @@
   (begin! [this status headers length]
     (let [chunked? (and (neg? length) (not (head/http-1-0? head)))]
       (set! unending (and (neg? length) (not chunked?)))
+      (when unending (connection/unending! (.-connection ends)))
       (let [framing (cond
                       chunked? ["Transfer-Encoding" "chunked"]
                       (not unending) ["Content-Length" length])
@@ -113,8 +114,7 @@
   (abort! [_]
     (when-not complete
       (set! keep false)
-      (let [c (.-connection ends)]
-        (if unending (connection/reset!! c) (connection/cut! c)))
+      (connection/cut! (.-connection ends))
       (.countDown ^CountDownLatch (.-over ends))))
   (watch! [_ f]
     (.set gone f)

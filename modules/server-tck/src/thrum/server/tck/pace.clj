@@ -112,6 +112,19 @@
     (scene/within closed "the end of the body")
     (expect-cut (wire/response c))))
 
+(defcase silent-takers-of-http-1-0-are-reset "4.3"
+  "A body without a length whose client, of HTTP/1.0, takes nothing for :idle-timeout-ms ends in a
+  reset: the end of the connection would look like the end of the body."
+  {:needs #{:http-1.0}}
+  [env]
+  (let [[body closed] (endless)
+        server (scene/serve env (scene/answering {:body body}) {:idle-timeout-ms 200})
+        c (wire/send! (scene/client env server) "GET / HTTP/1.0\r\n\r\n")]
+    (scene/within closed "the end of the body")
+    (let [{:keys [status], :as answer} (wire/response c)]
+      ;; An engine that holds such a body has not begun to send it.
+      (when-not (= 500 status) (expect-cut answer)))))
+
 (defcase slow-takers-of-bytes-are-cut "4.4"
   "A response whose body is at hand ends where it is taken more slowly than :min-bytes-per-second."
   [env]

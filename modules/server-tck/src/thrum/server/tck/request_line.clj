@@ -24,10 +24,11 @@
       (lines (str "CONNECT " target " HTTP/1.1") "Host: localhost"))))
 
 (defcase foreign-targets-are-refused "4.8"
-  "An absolute target that is not http, or names a user, is refused."
+  "An absolute target that is not http, or names a user, is refused; so is a fragment."
   [env]
   (doseq [target ["ftp://localhost/" "file://localhost/x" "http://user@localhost/"
-                  "http://user:pw@localhost/" "http:///x" "http:localhost/"]]
+                  "http://user:pw@localhost/" "http:///x" "http:localhost/"
+                  "/a#b" "/a?b#c" "http://localhost/a#b"]]
     (expect-refused env #{400 :eof} (lines (str "GET " target " HTTP/1.1") "Host: localhost"))))
 
 (defcase garbled-request-lines-are-refused "4.8"

@@ -2,7 +2,7 @@
   "Chapter: how long a client may be silent."
   (:require
    [thrum.server.tck.clients :as clients]
-   [thrum.server.tck.scene :as scene :refer [defcase expect expect-closed expect-status]]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect-closed expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io IOException InputStream)))
@@ -59,16 +59,18 @@
                   (scene/serve env scene/ok {:idle-timeout-ms 200, :header-timeout-ms 200}))))
 
 (defcase silent-bodies-are-given-up "4.4"
-  "A body that falls silent for :idle-timeout-ms throws IOException where it is read, and the
-  connection ends."
+  "A body that falls silent for :idle-timeout-ms throws IOException where it is read, leaves no
+  interrupt behind, and the connection ends."
   [env]
   (let [thrown (promise)
         read-all (fn [{:keys [^InputStream body] :as r}]
                    (try (.readAllBytes body) (scene/ok r)
-                        (catch IOException e (deliver thrown e) (throw e))))
+                        (catch IOException e
+                          (deliver thrown {:interrupted? (Thread/interrupted)})
+                          (throw e))))
         c (scene/client env (scene/serve env read-all {:idle-timeout-ms 200}))]
     (wire/send! c (wire/head-of "POST" "/" "Content-Length: 100") "ten bytes.")
-    (scene/within thrown "an IOException from the body")
+    (expect= {:interrupted? false} (scene/within thrown "an IOException from the body"))
     (let [answer (wire/response c)]
       (expect (not= 200 (:status answer)) "no success" answer)
       (expect-closed c))))

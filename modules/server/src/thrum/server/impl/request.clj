@@ -132,14 +132,14 @@
     (if (str/starts-with? path "/") path (str "/" path))))
 
 (defn- check-target!
-  "Refuses a target with blanks or control characters."
+  "Refuses a target with blanks, control characters or a fragment."
   [^String target]
   (let [n (.length target)]
     (loop [i 0]
       (when (< i n)
         (let [c (int (.charAt target i))]
-          (when (or (<= c 32) (= 127 c))
-            (refusal/refuse! 400 "The target has a blank or a control character")))
+          (when (or (<= c 32) (= 127 c) (= 35 c))
+            (refusal/refuse! 400 "The target has a blank, a control character or a fragment")))
         (recur (inc i))))))
 
 (defn- origin-form

@@ -23,7 +23,7 @@
 (def ^:private once-a-jvm
   "The cases that set what the JDK's server has once for the whole JVM, in groups that agree."
   [[:idle-connections-are-closed :silent-connections-are-closed :silent-bodies-are-given-up
-    :handlers-may-be-slower-than-idle]
+    :handlers-may-be-slower-than-idle :silent-takers-of-http-1-0-are-reset]
    [:connections-are-bounded :lost-connections-give-their-places-back]])
 
 (defn- others []
