@@ -4,6 +4,7 @@
   (:refer-clojure :exclude [for future future-call map pcalls pmap pvalues])
   (:require
    [thrum.impl.abandon :as abandon]
+   [thrum.impl.completed :as completed]
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
@@ -19,6 +20,7 @@
    [thrum.impl.place :as place]
    [thrum.impl.retry :as retry]
    [thrum.impl.scope :as scope]
+   [thrum.impl.supervise :as supervise]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
@@ -324,6 +326,9 @@
   original throwable, with the others suppressed. Throwables that only the cancel caused are
   dropped.
 
+  With :on-error :keep the scope supervises: the failure of a fork stays with its task, for value,
+  deref and completions. A failure of the body is thrown, also one that it got by value of a fork.
+
   Work that ignores its interrupt delays the return. An interrupt that the scope has sent does not
   outlive the scope.
 
@@ -332,8 +337,9 @@
       string that is not blank)
     :timeout-ms - how many ms the body and its forks may take, as with-timeout around them (an
       integer, not negative)
-    :on-error - whether a failed fork cancels the others, or they run on; the first failure is
-      thrown in either case (:cancel or :collect; default :cancel)
+    :on-error - what a failed fork does: it cancels the others, or they run on, and the first
+      failure is thrown in either case; :keep, they run on, and none of their failures is thrown
+      (:cancel, :collect or :keep; default :cancel)
     :wrap - called on the starting thread with the body's thunk; returns the thunk that the
       task runs (a function from thunk to thunk, or nil; default *wrap*)
     :scoped-values - bound in each task to what they are bound to at the fork (a sequential
@@ -369,6 +375,37 @@
   [scope & body]
   (let [[options body] (options/leading body)]
     `(fork-call ~scope ~options (^{:once true} fn* [] ~@body))))
+
+(defn join!
+  "Waits until the forks of the scope that run now have ended, without its daemons; for the thread
+  of the scope's body. Returns nil. Throws CancellationException where the scope is cancelled, by a
+  failed fork for instance, InterruptedException, :thrum/closed, and :thrum/invalid on another
+  thread: a fork would wait for itself."
+  [scope]
+  (supervise/join! (scope/checked scope)))
+
+(defn completions
+  "Returns the forks of a scope with :on-error :keep as a lazy seq of tasks, in the order in which
+  they end, without daemons. Realising an element waits for the next to end; the seq ends when every
+  fork has ended. Each task is handed out once: a later call goes on with those that are left.
+
+      (with-scope [s {:on-error :keep}]
+        (run! #(fork s (fetch %)) urls)
+        (doseq [task (completions s)] ...))
+
+  For the thread of the scope's body. A scope holds up to 10 000 tasks that have ended while no
+  thread has asked for them, and all of them from the first call on: with more forks, call it before
+  them. Throws as join! does; :thrum/invalid for another scope, and where more tasks had ended
+  before."
+  [scope]
+  (supervise/completions (scope/checked scope)))
+
+(defn as-completed
+  "Returns the tasks, of any scope or none, as a lazy seq in the order in which their outcomes are
+  known. Realising an element waits for the next; that may be cancelled. Throws :thrum/invalid for
+  what is no task."
+  [tasks]
+  (completed/as-completed (mapv checked-task tasks)))
 
 (defn use!
   "Has x closed when the scope ends, by (close x), or without close by java.lang.AutoCloseable's.

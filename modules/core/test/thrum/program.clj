@@ -47,7 +47,7 @@
                    (op :scope
                        :pause weight
                        :deadline maybe-weight
-                       :on-error (gen/elements [:cancel :cancel :collect])
+                       :on-error (gen/elements [:cancel :cancel :collect :keep])
                        :body node)]
                   [2 (op :timeout :pause weight :deadline weight :fallback? gen/boolean :body node)]
                   [1 (op :shield :pause weight :deadline weight :body node)]

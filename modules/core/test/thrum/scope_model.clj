@@ -148,7 +148,7 @@
      (cond-> (conj (:events run)
                    (merge task
                           {:event :fork, :id id, :scope scope, :daemon? daemon?, :start start-at}))
-       (and failed (not cancelled) (not= :collect (on-error scope)))
+       (and failed (not cancelled) (not (#{:collect :keep} (on-error scope))))
        (conj (cut! scope at :sibling-failed)))]))
 
 (defmethod op :fork [{:keys [id scope] :as node} env at]
@@ -200,11 +200,11 @@
 
 (defn- verdict
   "Returns what the form answers, {:value v} or {:thrown x}."
-  [{:keys [id fallback? deadline]} {:keys [thrown casualty value], :as body}
+  [{:keys [id fallback? deadline on-error]} {:keys [thrown casualty value], :as body}
    {:keys [forks own-cut outer-cut fired?]}]
   (let [harmed (some #(and (:cancelled %) (not (:daemon? %))) forks)
         failures (map :failed
-                      (in-time-order (concat (filter :failed forks)
+                      (in-time-order (concat (when (not= :keep on-error) (filter :failed forks))
                                              (when thrown [(assoc body :failed thrown)]))))]
     (cond (seq failures) {:thrown (first failures)}
           (and fired? (or casualty harmed))

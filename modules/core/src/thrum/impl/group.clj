@@ -33,6 +33,7 @@
   (countEnd [])
   (leaveParent [])
   (^boolean remove [child])
+  (^boolean holds [child])
   (^Object close [reason])
   (^boolean closeIfIdle [reason])
   (^Object closeAll [reason])
@@ -160,6 +161,8 @@
           (set! in-parent (.accept parent this)))))
   (remove [this child]
     (locking this (take-out! children child)))
+  (holds [this child]
+    (locking this (<= 0 (.slot ^Child child))))
   ;; A child that ends takes no lock: many end at once. It may see too low a number of children,
   ;; never too high a one. Returns the parent where the group leaves it, and which has a child less.
   (countEnd [this]
@@ -255,6 +258,16 @@
   "Returns the children that run: tasks, groups and attachments."
   [^Group group]
   (.children group))
+
+(defn children
+  "Returns the children that run."
+  [^Group group]
+  (vec (.children group)))
+
+(defn holds?
+  "True if the child has not ended."
+  [^Group group child]
+  (.holds group child))
 
 (defn own-cancel-reason
   "Returns why this group itself was cancelled, or nil."

@@ -31,11 +31,12 @@
    :timeout-ms {:check nat-int?
                 :accepts "an integer, not negative"
                 :doc "how many ms the body and its forks may take, as with-timeout around them"}
-   :on-error {:check #{:cancel :collect}
-              :accepts ":cancel or :collect"
+   :on-error {:check #{:cancel :collect :keep}
+              :accepts ":cancel, :collect or :keep"
               :default ":cancel"
-              :doc (str "whether a failed fork cancels the others, or they run on; "
-                        "the first failure is thrown in either case")}
+              :doc (str "what a failed fork does: it cancels the others, or they run on, and the "
+                        "first failure is thrown in either case; :keep, they run on, and none of "
+                        "their failures is thrown")}
    :daemon? {:check boolean?
              :accepts "true or false"
              :default "false"

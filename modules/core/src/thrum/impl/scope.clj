@@ -3,6 +3,7 @@
   ended, then closes what they used. with-timeout and shield are scopes as well."
   {:no-doc true}
   (:require
+   [thrum.impl.completed :as completed]
    [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
@@ -50,9 +51,10 @@
 
 ;; options: of the call. pending: how many forks the scope waits for; its end cancels all others.
 ;; fork-cancelled: a cancel of the scope has ended a fork that it would have waited for. closing:
-;; true from when the scope closes what was used.
+;; true from when the scope closes what was used. completed: with :on-error :keep, the forks that
+;; have ended, for completions.
 (deftype Scope [^Group group ^ScopeBody body ^Failures failures options
-                ^AtomicLong forked ^AtomicLong pending
+                ^AtomicLong forked ^AtomicLong pending completed
                 ^:unsynchronized-mutable alarm
                 ^:volatile-mutable fork-cancelled
                 ^:unsynchronized-mutable ^ArrayDeque to-close
@@ -70,7 +72,8 @@
       (when first-time (.interrupt body))
       first-time))
   (forkEnded [this task]
-    (when (and (instance? Failed (.outcome ^ITask task)) (not= :collect (:on-error options)))
+    (when (and (instance? Failed (.outcome ^ITask task))
+               (not (#{:collect :keep} (:on-error options))))
       (.cancel this :sibling-failed)))
   (forkCancelled [_] fork-cancelled)
   (forksDone [_]
@@ -90,15 +93,17 @@
 
   completion/CompletionHandler
   (failed [_ task t]
-    (.record failures (failure task t)))
+    (when-not completed (.record failures (failure task t))))
   (ended [this task]
     (try
       (when (and (ended-by-cancel? task) (group/own-cancel-reason group))
         (set! fork-cancelled true))
       (.forkEnded this task)
+      (when completed (completed/put! completed task))
       (finally
         (.decrementAndGet pending)
-        (group/remove-child! group task)))))
+        (group/remove-child! group task)
+        (when completed (completed/wake! completed))))))
 
 ;; The handler of forks that the scope does not wait for.
 (deftype DaemonHandler [^Scope scope]
@@ -120,7 +125,25 @@
       (on-end task)
       (finally (completion/ended handler task)))))
 
-(defn- scope-name [^Scope scope]
+(defn- daemon? [handler]
+  (if (instance? CallingHandler handler)
+    (recur (.-handler ^CallingHandler handler))
+    (instance? DaemonHandler handler)))
+
+(defn awaited?
+  "True if the child is a fork that the scope waits for."
+  [child]
+  (and (instance? ITask child)
+       (not (daemon? (.handler ^ITask child)))))
+
+(defn forks-done?
+  "True if all forks have ended that the scope waits for."
+  [^Scope scope]
+  (.forksDone scope))
+
+(defn scope-name
+  "Returns the scope's name."
+  [^Scope scope]
   (group/group-name (.-group scope)))
 
 (defn facts
@@ -405,6 +428,7 @@
             (cond-> options own-deadline (assoc :own-deadline own-deadline))
             (AtomicLong.)
             (AtomicLong.)
+            (when (= :keep (:on-error options)) (completed/completed))
             nil
             false
             nil

@@ -14,7 +14,7 @@
    [thrum.impl.sync-point :as sync-point]
    [thrum.impl.wait :as wait])
   (:import
-   (clojure.lang IBlockingDeref IDeref IFn IPending)
+   (clojure.lang Fn IBlockingDeref IDeref IFn IPending)
    (java.util HashSet)
    (java.util.concurrent Future)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
@@ -36,8 +36,8 @@
   (ownCancelReason [])
   (^boolean settle [outcome])
   (settleLocked [outcome])
-  (^boolean addWaiter [^Thread waiter])
-  (^Object removeWaiter [^Thread waiter])
+  (^boolean addWaiter [waiter])
+  (^Object removeWaiter [waiter])
   (^Thread thread [])
   (^long born [])
   (^Object setThread [^Thread thread])
@@ -54,7 +54,8 @@
   (^Object setName [^String name])
   (^long index [])
   (successor [])
-  (^Object setSuccessor [task]))
+  (^Object setSuccessor [task])
+  (handler []))
 
 ;; How a task ended. An outcome never changes.
 
@@ -146,7 +147,8 @@
       (throw (error/execution (.-throwable ^Failed outcome)))
       (value task))))
 
-;; The waiters of a task: nil, one thread (the usual case), or a set of threads.
+;; The waiters of a task: nil, one thread (the usual case), or a set of threads and of functions
+;; without arguments, which are called when the outcome is known.
 
 (defn- with-waiter [waiters waiter]
   (cond
@@ -162,7 +164,8 @@
 (defn- wake! [waiters]
   (condp instance? waiters
     Thread (LockSupport/unpark waiters)
-    HashSet (run! #(LockSupport/unpark %) waiters)
+    HashSet (run! wake! waiters)
+    Fn (try (waiters) (catch Throwable t (jdk/uncaught! t)))
     nil))
 
 ;; context, handler, body, thread, flag: nil when the task has ended. A kept task then keeps only
@@ -191,6 +194,7 @@
   (index [_] index)
   (successor [_] successor)
   (setSuccessor [_ task] (set! successor task))
+  (handler [_] handler)
   (thread [_] thread)
   (born [_] born)
   (setThread [_ t]
@@ -386,6 +390,13 @@
     (start! task (jdk/virtual-thread name task))))
 
 ;; How a task is waited for
+
+(defn on-outcome!
+  "Has f, a function of no arguments, called once when the outcome is known: on the thread that ends
+  or cancels the task, or here if it is known already. f must be short; what it throws goes to the
+  uncaught exception handler."
+  [^ITask task f]
+  (when-not (.addWaiter task f) (f)))
 
 (defn awaited
   "Returns the value of the task when it has ended, or the fallback after so many ms. Throws what

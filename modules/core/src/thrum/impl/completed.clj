@@ -1,0 +1,90 @@
+(ns thrum.impl.completed
+  "Tasks in the order in which they have ended, handed out one after the other to a thread that waits
+  for them."
+  {:no-doc true}
+  (:require
+   [thrum.impl.task :as task]
+   [thrum.impl.wait :as wait])
+  (:import
+   (java.util ArrayDeque)
+   (java.util.concurrent.atomic AtomicReference)
+   (java.util.concurrent.locks LockSupport)))
+
+(set! *warn-on-reflection* true)
+
+(definterface ICompleted
+  (^Object put [task])
+  (poll [])
+  (^boolean isEmpty [])
+  (^boolean claim []))              ; keeps all tasks from now on; false: some were dropped
+
+(def ^:private ^:const most-unclaimed
+  "How many tasks are held while no thread has asked for them: a scope that is never asked may
+  live long."
+  10000)
+
+;; claimed: a thread has asked. dropped: too many tasks came before that. consumer: the thread that
+;; waits.
+(deftype Completed [^ArrayDeque tasks ^AtomicReference consumer
+                    ^:unsynchronized-mutable claimed
+                    ^:unsynchronized-mutable dropped]
+  ICompleted
+  (put [this task]
+    (locking this
+      (cond
+        (or claimed (and (not dropped) (< (.size tasks) (long most-unclaimed)))) (.add tasks task)
+        (not dropped) (do (set! dropped true) (.clear tasks)))
+      nil))
+  (poll [this]
+    (locking this (.poll tasks)))
+  (isEmpty [this]
+    (locking this (.isEmpty tasks)))
+  (claim [this]
+    (locking this
+      (when-not dropped (set! claimed true))
+      (not dropped))))
+
+(defn completed
+  "Returns a queue without tasks, for one consumer at a time."
+  ^Completed []
+  (Completed. (ArrayDeque.) (AtomicReference.) false false))
+
+(defn wake!
+  "Has the thread that waits look again."
+  [^Completed completed]
+  (when-some [thread (.getAndSet ^AtomicReference (.-consumer completed) nil)]
+    (LockSupport/unpark thread)))
+
+(defn put!
+  "Adds a task that has ended."
+  [^Completed completed task]
+  (.put completed task)
+  (wake! completed))
+
+(defn claim!
+  "Has all tasks held from now on. Returns false where too many have been dropped before."
+  [^Completed completed]
+  (.claim completed))
+
+(defn next!
+  "Waits for the next task and returns it; nil when (over?) is true and none is left. A thread that
+  makes (over?) true calls wake! afterwards. Throws CancellationException, InterruptedException."
+  [^Completed completed over?]
+  (let [^AtomicReference consumer (.-consumer completed)
+        ready? #(or (not (.isEmpty completed)) (over?))]
+    (wait/until completed nil #(or (ready?)
+                                   (do (.set consumer (Thread/currentThread)) (ready?))))
+    (.poll completed)))
+
+(defn- in-order [completed ^long n]
+  (lazy-seq
+    (when (pos? n)
+      (cons (next! completed (constantly false)) (in-order completed (dec n))))))
+
+(defn as-completed
+  "Returns the tasks as a lazy seq in the order in which their outcomes are known. Realising an
+  element waits for it."
+  [tasks]
+  (let [completed (doto (completed) claim!)]
+    (run! (fn [task] (task/on-outcome! task #(put! completed task))) tasks)
+    (in-order completed (count tasks))))
