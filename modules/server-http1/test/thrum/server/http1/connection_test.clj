@@ -3,7 +3,10 @@
   (:require
    [clojure.test :refer [deftest is]]
    [thrum.server.http1.connection :as connection]
-   [thrum.server.http1.sockets :as sockets]))
+   [thrum.server.http1.sockets :as sockets])
+  (:import
+   (java.net Socket)
+   (java.nio ByteBuffer)))
 
 (set! *warn-on-reflection* true)
 
@@ -35,3 +38,16 @@
     (connection/cut! c)
     (is (thrown? java.net.SocketException (connection/receiving c 1000 (constantly :waited))))
     (is (thrown? java.net.SocketException (connection/write! c (byte-array 1))))))
+
+(deftest what-a-client-still-sends-takes-no-answer-away
+  (sockets/call-with-client
+    nil
+    (fn [c ^Socket client]
+      (let [sent (future (.write (.getOutputStream client) (byte-array 3000000))
+                         (.shutdownOutput client)
+                         :all)]
+        (connection/receive-now! c (.limit (ByteBuffer/allocate 8192) 0))
+        (connection/write! c (.getBytes "answer"))
+        (connection/linger! c)
+        (connection/close! c)
+        (is (= [:all "answer"] [@sent (String. (.readAllBytes (.getInputStream client)))]))))))
