@@ -4,7 +4,8 @@
 
   An engine is a map: :name, a keyword; :capabilities, a subset of thrum.server.spi/capabilities;
   :rows, the option rows that :engine-options may hold; :gaps, the cases of the contract that it
-  fails, and why; :start, (start options serve), returns a Running.
+  fails, and why; :start, (start options serve), returns a Running; :clean-values?, true where it
+  refuses control characters in the values of HTTP/1's headers itself: they are not checked again.
 
   Options are checked. An engine honours :host, :port, :ssl-port, :backlog, :max-connections,
   :header-timeout-ms, :idle-timeout-ms and those of its :rows in :engine-options; with :tls also
@@ -54,7 +55,7 @@
   (^String authority [wire] "Returns HTTP/2's :authority, \"\" where it sends none; nil on HTTP/1.")
   (^objects headers [wire]
     "Returns the headers as sent, in the order of arrival, repeated ones too.")
-  (^InetSocketAddress remote [wire] "Returns the client's InetSocketAddress.")
+  (^String remote [wire] "Returns the client's address as text, neither a name nor a port.")
   (^InetSocketAddress local [wire] "Returns the server's InetSocketAddress.")
   (^X509Certificate certificate [wire] "Returns the client's own X509Certificate, or nil.")
   (^InputStream body [wire]
@@ -106,13 +107,18 @@
 
 (defn refused!
   "Reports a request that the engine has answered by itself, with this status, to the server's
-  observer as an :end; options: as start got them; remote: the client's address, or nil. Blocks as
-  long as the observer does. What the observer throws is counted, not thrown."
-  [{:keys [on-refused]} status ^InetSocketAddress remote]
+  observer as an :end; options: as start got them; remote: as that of a Wire, or nil. Blocks as long
+  as the observer does. What the observer throws is counted, not thrown."
+  [{:keys [on-refused]} status remote]
   (when on-refused
-    (on-refused {:request {:remote-addr (some-> remote .getAddress .getHostAddress)}
+    (on-refused {:request {:remote-addr remote}
                  :status status
                  :bytes 0})))
+
+(defn address
+  "Returns an address as remote of a Wire does."
+  ^String [^InetSocketAddress address]
+  (.getHostAddress (.getAddress address)))
 
 (defn given
   "Returns those of ks that the user has asked for, and that are no defaults; options: as start got

@@ -58,7 +58,7 @@
                (scheme [_] "http")
                (authority [_] nil)
                (headers [_] (object-array ["Host" "localhost"]))
-               (remote [_] local)
+               (remote [_] "127.0.0.1")
                (local [_] local)
                (certificate [_] nil)
                (body [_] nil)

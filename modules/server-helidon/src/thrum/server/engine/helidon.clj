@@ -148,5 +148,6 @@
   "Helidon 4 SE."
   {:name :helidon
    :capabilities #{:tls :client-certificates :disconnect :blocking-send :http-1.0}
+   :clean-values? true
    :rows {}
    :start start})

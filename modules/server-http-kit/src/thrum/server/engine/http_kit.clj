@@ -24,5 +24,6 @@
   "http-kit."
   {:name :http-kit
    :capabilities #{:http-1.0 :websockets :disconnect :blocking-send}
+   :clean-values? true
    :rows {}
    :start start})

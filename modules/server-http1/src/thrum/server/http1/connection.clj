@@ -1,6 +1,7 @@
 (ns thrum.server.http1.connection
   "One client's socket: how long the client may keep us waiting, and the ways to end it."
   (:require
+   [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
    (java.io IOException)
@@ -14,10 +15,12 @@
 (def ^:private ^:const never Long/MAX_VALUE)
 
 ;; raw: the socket that was accepted. socket: raw, or one of TLS on top of it. remote, local: the
-;; addresses, which a closed socket has no more. receive-by, send-by: when the client must have sent
-;; or taken something, of System/nanoTime. unending: whether what is sent goes on to the end of the
-;; connection.
-(deftype Connection [^Socket raw ^Socket socket remote local options
+;; addresses, which a closed socket has no more. client: the first as text. idle-ms, head-ms: how
+;; long a silence and a head may last. most-head: how many bytes a head may have. receive-by,
+;; send-by: when the client must have sent or taken something, of System/nanoTime. unending: whether
+;; what is sent goes on to the end of the connection.
+(deftype Connection [^Socket raw ^Socket socket remote client local options
+                     ^long idle-ms ^long head-ms ^long most-head
                      ^AtomicLong receive-by ^AtomicLong send-by ^AtomicBoolean cut
                      ^AtomicBoolean unending])
 
@@ -26,17 +29,30 @@
   [^Connection c k]
   (get (.-options c) k))
 
+(defn- client-of
+  "Returns the text of the client's address, nil where the socket is closed."
+  [^Socket raw]
+  (some-> (.getRemoteSocketAddress raw) engine/address))
+
 (defn connection
   "Returns the connection of an accepted socket; socket: raw itself, or an SSLSocket on top of it,
   whose handshake has not begun."
-  ^Connection [^Socket raw socket options]
-  (Connection. raw socket (.getRemoteSocketAddress raw) (.getLocalSocketAddress raw) options
+  ^Connection [^Socket raw socket
+               {:keys [idle-timeout-ms header-timeout-ms max-header-bytes] :as options}]
+  (Connection. raw socket (.getRemoteSocketAddress raw) (client-of raw)
+               (.getLocalSocketAddress raw) options
+               idle-timeout-ms header-timeout-ms max-header-bytes
                (AtomicLong. never) (AtomicLong. never) (AtomicBoolean.) (AtomicBoolean.)))
 
 (defn remote
   "Returns the client's address."
   ^InetSocketAddress [^Connection c]
   (.-remote c))
+
+(defn client
+  "Returns the client's address as text."
+  [^Connection c]
+  (.-client c))
 
 (defn local
   "Returns the address that the client has connected to."
@@ -112,10 +128,11 @@
   "Returns what (f) does, which blocks on the client; by: where to say until when, at the latest."
   [c ^AtomicLong by ^long until f]
   (when (cut? c) (throw (SocketException. "The connection has been cut")))
-  (.set by until)
+  ;; The watchdog need not see it at once.
+  (.lazySet by until)
   (try
     (f)
-    (finally (.set by never))))
+    (finally (.lazySet by never))))
 
 (defn receiving
   "Returns what (f) does, which waits for what the client sends, until then at the latest, of
@@ -158,7 +175,7 @@
     (loop [from 0]
       (when (< from n)
         (let [size (min (long piece) (- n from))]
-          (waiting c (.-send-by c) (spi/deadline-in (option c :idle-timeout-ms))
+          (waiting c (.-send-by c) (spi/deadline-in (.-idle-ms c))
                    #(.write out bytes (int from) (int size)))
           (recur (+ from size)))))))
 
@@ -166,7 +183,7 @@
   "Does the handshake of TLS, where there is TLS. Throws IOException where it fails."
   [^Connection c]
   (when-some [ssl (ssl-socket c)]
-    (receiving c (spi/deadline-in (option c :header-timeout-ms)) #(.startHandshake ssl))
+    (receiving c (spi/deadline-in (.-head-ms c)) #(.startHandshake ssl))
     ;; For the next handshake: on a connection of TLS 1.2, which alone can have one, it fails.
     (.setEnabledProtocols ssl (into-array String ["TLSv1.3"]))))
 

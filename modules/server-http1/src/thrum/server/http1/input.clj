@@ -9,6 +9,7 @@
   (:import
    (java.io EOFException IOException)
    (java.nio ByteBuffer)
+   (thrum.server.http1.connection Connection)
    (thrum.server.http1.head Head)))
 
 (set! *warn-on-reflection* true)
@@ -29,7 +30,7 @@
   (^Object watch [gone]))
 
 ;; ahead: a CompletableFuture of the fill that another thread does, or nil.
-(deftype Input [connection ^:unsynchronized-mutable ^ByteBuffer buffer
+(deftype Input [^Connection connection ^:unsynchronized-mutable ^ByteBuffer buffer
                 ^:unsynchronized-mutable ahead]
   IInput
   (buffer [_] buffer)
@@ -88,7 +89,7 @@
   (let [buffer (.buffer in)]
     (if (.hasRemaining buffer)
       buffer
-      (let [idle-ms (connection/option (.-connection in) :idle-timeout-ms)]
+      (let [idle-ms (.-idle-ms ^Connection (.-connection in))]
         (when-not (fill! in (spi/deadline-in idle-ms))
           (throw (EOFException. "The client has closed the connection")))
         (.buffer in)))))
@@ -140,33 +141,31 @@
 (defn- take-head!
   "Takes the head that ends there."
   [^ByteBuffer buffer ^long end]
-  (let [head (head/head (.array buffer) (.position buffer))]
+  (let [head (head/head buffer)]
     (.position buffer (int end))
     (or (when head (protocol-status head))
         head
         400)))
 
 (defn- receive-head! [^Input in most until]
-  (loop [seen 0]
+  (loop []
     (let [buffer (.buffer in)
           from (long (.position buffer))
-          end (head/end (.array buffer) from (+ from seen) (.limit buffer))
+          end (head/end buffer from (.limit buffer))
           size (- (if (neg? end) (long (.limit buffer)) end) from)]
       (cond
         (= head/garbled end) 400
         (< (long most) size) 431
         (not (neg? end)) (take-head! buffer end)
-        (fill! in until) (recur size)))))
+        (fill! in until) (recur)))))
 
 (defn head!
   "Returns the next request's Head, or the status to refuse it with; nil when the client sends none,
   or not in time."
   [^Input in]
-  (let [connection (.-connection in)
-        option #(connection/option connection %)]
+  (let [^Connection c (.-connection in)]
     (try
-      (let [until (spi/deadline-in (option :idle-timeout-ms))]
+      (let [until (spi/deadline-in (.-idle-ms c))]
         (when (and (settle! in until) (await-first! in until))
-          (receive-head! in (option :max-header-bytes)
-                         (spi/deadline-in (option :header-timeout-ms)))))
+          (receive-head! in (.-most-head c) (spi/deadline-in (.-head-ms c)))))
       (catch IOException _ nil))))

@@ -11,21 +11,21 @@
    [thrum.spi :as spi])
   (:import
    (java.io IOException)
-   (java.util.concurrent CountDownLatch)
-   (java.util.concurrent.atomic AtomicLong)
+   (java.util.concurrent CountDownLatch ThreadFactory)
    (thrum.server.http1.connection Connection)
    (thrum.server.http1.head Head)
    (thrum.server.http1.wire Ends)))
 
 (set! *warn-on-reflection* true)
 
-(def ^:private ^AtomicLong numbers (AtomicLong.))
+(def ^:private ^ThreadFactory threads
+  (spi/clean-threads "http-request"))
 
 (defn- refuse! [^Connection c status]
   (try
     (response/write-whole! c (response/refusal status) nil)
     (catch IOException _))
-  (engine/refused! (.-options c) status (connection/remote c))
+  (engine/refused! (.-options c) status (connection/client c))
   false)
 
 (defn- serve-next!
@@ -47,7 +47,7 @@
                    (serve-on-fresh-threads! ends serve)
                    (.countDown over))
                  (catch Throwable _ (.countDown over))))]
-    (.start (spi/clean-thread (str "http-" (.incrementAndGet numbers)) turn))))
+    (.start (.newThread threads turn))))
 
 (defn serve-all!
   "Serves one request after the other on this connection. Returns when the connection is to end; a

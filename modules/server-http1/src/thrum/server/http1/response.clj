@@ -9,7 +9,7 @@
    (java.nio.charset StandardCharsets)
    (java.time Instant ZoneOffset)
    (java.time.format DateTimeFormatter)
-   (java.util Arrays Locale)))
+   (java.util Arrays HashMap Locale Map)))
 
 (set! *warn-on-reflection* true)
 
@@ -35,18 +35,26 @@
   (-> (DateTimeFormatter/ofPattern "EEE, dd MMM yyyy HH:mm:ss 'GMT'" Locale/ENGLISH)
       (.withZone ZoneOffset/UTC)))
 
-(deftype Second [^long second ^String text])
+(deftype Second [^long second ^String line])
 
 (def ^:private this-second (volatile! (Second. 0 "")))
 
-(defn- date ^String []
+(defn- date-line
+  "Returns the line of Date, made once a second."
+  ^String []
   (let [now (quot (System/currentTimeMillis) 1000)
         ^Second last @this-second]
     (if (= now (.-second last))
-      (.-text last)
-      (let [text (.format http-date (Instant/ofEpochSecond now))]
-        (vreset! this-second (Second. now text))
-        text))))
+      (.-line last)
+      (let [line (str "Date: " (.format http-date (Instant/ofEpochSecond now)) "\r\n")]
+        (vreset! this-second (Second. now line))
+        line))))
+
+(defn- status-line ^String [status]
+  (str "HTTP/1.1 " status " " (phrases status "") "\r\n"))
+
+(def ^:private ^Map status-lines
+  (HashMap. ^Map (into {} (map (juxt identity status-line)) (keys phrases))))
 
 (defn- add-line! [^StringBuilder to ^String name ^String value]
   (doto to (.append name) (.append ": ") (.append value) (.append "\r\n")))
@@ -57,21 +65,21 @@
       (add-line! to (aget headers i) (aget headers (inc i)))
       (recur (+ i 2)))))
 
+(defn- add-pair! [to pair]
+  (when pair (add-line! to (nth pair 0) (str (nth pair 1))))
+  to)
+
 (defn head
   "Returns the bytes of a head: the headers, Date where they have none, and more, pairs of name and
   value, or nil. ? stands for what is not Latin-1."
   ^bytes [status ^objects headers more]
   (let [text (StringBuilder. 256)]
-    (doto text
-      (.append "HTTP/1.1 ")
-      (.append (long status))
-      (.append " ")
-      (.append ^String (phrases status ""))
-      (.append "\r\n"))
-    (when-not (head/value-of headers "date") (add-line! text "Date" (date)))
+    (.append text ^String (or (.get status-lines status) (status-line status)))
+    (when-not (head/value-of headers "date") (.append text (date-line)))
     (add-headers! text headers)
-    (doseq [pair more :when pair] (add-line! text (nth pair 0) (str (nth pair 1))))
-    (.getBytes (.toString (.append text "\r\n")) StandardCharsets/ISO_8859_1)))
+    (reduce add-pair! text more)
+    (.append text "\r\n")
+    (.getBytes (.toString text) StandardCharsets/ISO_8859_1)))
 
 (defn refusal
   "Returns the bytes of a refusal with this status, behind which the connection is closed."

@@ -12,6 +12,7 @@
    (java.util.concurrent CountDownLatch)
    (java.util.concurrent.atomic AtomicReference)
    (thrum.server.http1.body Body)
+   (thrum.server.http1.connection Connection)
    (thrum.server.http1.head Head)))
 
 (set! *warn-on-reflection* true)
@@ -81,7 +82,7 @@
   (scheme [_] (.-scheme ends))
   (authority [_] nil)
   (headers [_] (.-headers head))
-  (remote [_] (connection/remote (.-connection ends)))
+  (remote [_] (connection/client (.-connection ends)))
   (local [_] (connection/local (.-connection ends)))
   (certificate [_] (.-certificate ends))
   (body [this]
@@ -89,8 +90,7 @@
       (set! body (body/body (.-input ends) length
                             {:ask #(ask! this)
                              :done #(when-some [f (.get gone)] (engine/watch! this f))
-                             :most-trailers (connection/option (.-connection ends)
-                                                               :max-header-bytes)}))
+                             :most-trailers (.-most-head ^Connection (.-connection ends))}))
       (body/stream body)))
 
   (send! [this status headers bytes]

@@ -4,35 +4,42 @@
    [clojure.test :refer [deftest is]]
    [thrum.server.http1.head :as head])
   (:import
+   (java.nio ByteBuffer)
    (java.nio.charset StandardCharsets)
    (thrum.server.http1.head Head)))
 
 (set! *warn-on-reflection* true)
 
-(defn- bytes-of ^bytes [^String s]
-  (.getBytes s StandardCharsets/ISO_8859_1))
+(defn- received ^ByteBuffer [^String s]
+  (ByteBuffer/wrap (.getBytes s StandardCharsets/ISO_8859_1)))
 
 (def ^:private whole "GET /a?b HTTP/1.1\r\nHost: x\r\nX-Two: \t a b \t\r\nEmpty:\r\n\r\n")
 
 (defn- end [text]
-  (head/end (bytes-of text) 0 0 (count text)))
+  (head/end (received text) 0 (count text)))
 
 (defn- read-head [text]
-  (when-some [^Head h (head/head (bytes-of text) 0)]
+  (when-some [^Head h (head/head (received text))]
     (into [(.-method h) (.-target h) (.-protocol h)] (.-headers h))))
 
 (deftest a-head-ends-at-the-first-empty-line
   (is (= (count whole) (end whole)))
   (is (= (count whole) (end (str whole "\n\r body"))))
-  (is (= (+ 3 (count whole)) (head/end (bytes-of (str "ab\n" whole)) 3 3 (+ 3 (count whole))))))
+  (is (= (+ 3 (count whole)) (head/end (received (str "ab\n" whole)) 3 (+ 3 (count whole))))))
 
 (deftest a-head-that-is-cut-anywhere-is-unfinished
   (doseq [n (range (count whole))]
     (is (= head/unfinished (end (subs whole 0 n))) n)))
 
-(deftest a-head-in-two-pieces-is-looked-at-once
-  (doseq [n (range 1 (count whole))]
-    (is (= (count whole) (head/end (bytes-of whole) 0 n (count whole))) n)))
+(deftest a-control-character-anywhere-is-garbled
+  (doseq [c (concat (range 32) [127]), :when (not (#{9 10 13} c))
+          ;; Eight bytes are looked at together.
+          n (range 28 42)]
+    (is (= head/garbled (end (str (subs whole 0 n) (char c) (subs whole n)))) [c n])))
+
+(deftest other-characters-are-none
+  (doseq [c (concat (range 32 127) (range 128 256)), n (range 28 42)]
+    (is (= (inc (count whole)) (end (str (subs whole 0 n) (char c) (subs whole n)))) [c n])))
 
 (deftest a-lone-cr-or-lf-is-garbled
   (doseq [text ["GET / HTTP/1.1\nHost: x\r\n\r\n" "GET / HTTP/1.1\r\nX: a\rb" "\n"

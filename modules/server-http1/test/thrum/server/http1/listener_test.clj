@@ -3,6 +3,7 @@
   (:require
    [clojure.test :refer [deftest is]]
    [thrum.server.http1 :as http1]
+   [thrum.server.http1.connection :as connection]
    [thrum.server.http1.listener :as listener]
    [thrum.server.http1.sockets :as sockets]
    [thrum.server.spi :as engine])
@@ -51,11 +52,13 @@
 
 (deftest a-connection-that-cannot-be-made-takes-no-place
   (with-open [socket (Socket.)]
-    (let [all (http1/connections (assoc options :max-connections 1 :header-timeout-ms nil))
+    (let [all (http1/connections (assoc options :max-connections 1))
+          boom (fn [_ ^long _] (throw (OutOfMemoryError. "for the test")))
           refused? #(try
                       (http1/accept! all socket nil)
-                      (catch NullPointerException _ true))]
-      (is (= [true true] (deref (future [(refused?) (refused?)]) 5000 :waiting-for-a-place))))))
+                      (catch OutOfMemoryError _ true))]
+      (with-redefs [connection/expect! boom]
+        (is (= [true true] (deref (future [(refused?) (refused?)]) 5000 :waiting-for-a-place)))))))
 
 (deftest the-largest-numbers-are-no-overflow
   (with-server (assoc options

@@ -87,7 +87,7 @@
         ;; Bytes behind a request that was refused are not read (HTTP/2 ignores this).
         (.put (.getHeaders response) HttpHeader/CONNECTION "close")
         (.succeeded ^Callback callback)
-        (engine/refused! options status (.getRemoteSocketAddress (.getConnectionMetaData request)))
+        (engine/refused! options status (wire/remote-of request))
         true))))
 
 ;; The server

@@ -15,14 +15,14 @@
 (defn release!
   "Gives back the permit that the exchange holds, if it holds one."
   [^Exchange x]
-  (when-some [permit @(.-permit x)]
-    (vreset! (.-permit x) nil)
+  (when-some [permit (.permit x)]
+    (.setPermit x nil)
     (t/release! permit)))
 
 ;; A handler's own limiter that rejects is not the server's.
 (defn- admit! [^Exchange x limiter]
   (try
-    (vreset! (.-permit x) (t/acquire! limiter))
+    (.setPermit x (t/acquire! limiter))
     (catch ExceptionInfo e
       (throw (if (= :thrum/rejected (spi/type-of e))
                (ex-info "The server is full" {:type ::overload} e)

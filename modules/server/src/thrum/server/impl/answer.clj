@@ -41,7 +41,7 @@
     (sink/reporting this
       (engine/end! (.-wire x))))
   (gone! [_]
-    (vreset! (.-flaw x) :gone)))
+    (.setFlaw x :gone)))
 
 (defn answer
   "Returns the target of a response with this head; event: as for commit!."
@@ -82,6 +82,6 @@
   (let [length (body/known-length (:body response))
         sink (sink/sink (answer x head :commit) (or length (.-length head)))]
     (body/write! response length (.-charset head) (sink/stream sink))
-    (when (exchange/option x :async?) (spi/wait-until sink nil #(sink/closed? sink)))
+    (when (.-async? (exchange/settings x)) (spi/wait-until sink nil #(sink/closed? sink)))
     (sink/finish! sink)
     (exchange/finish! x (.-status head) (sink/written sink))))

@@ -1,17 +1,14 @@
 (ns thrum.server.impl.authority
   "Hosts with or without a port, as text (RFC 3986, 3.2)."
-  {:no-doc true}
-  (:require
-   [clojure.string :as str]))
+  {:no-doc true})
 
 (set! *warn-on-reflection* true)
 
 (defn host-name
   "Returns the host of an authority, without its port."
   [^String authority]
-  (let [end (if (str/starts-with? authority "[") (str/index-of authority "]") nil)
-        colon (str/index-of authority ":" (or end 0))]
-    (if colon (subs authority 0 colon) authority)))
+  (let [colon (.indexOf authority ":" (max 0 (.indexOf authority "]")))]
+    (if (neg? colon) authority (subs authority 0 colon))))
 
 (def ^:private host-form
   "A name, or an address in brackets (RFC 3986, 3.2.2; no comma)."

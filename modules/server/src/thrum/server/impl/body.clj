@@ -4,7 +4,8 @@
   {:no-doc true}
   (:import
    (clojure.lang ISeq)
-   (java.io Closeable File FileInputStream InputStream OutputStream)))
+   (java.io Closeable File FileInputStream InputStream OutputStream)
+   (java.nio.charset StandardCharsets)))
 
 (set! *warn-on-reflection* true)
 
@@ -23,7 +24,10 @@
 (defn text-bytes
   "Returns the bytes of a string in this charset."
   ^bytes [^String s ^String charset]
-  (.getBytes s charset))
+  ;; A charset that is named is looked up.
+  (if (identical? "utf-8" charset)
+    (.getBytes s StandardCharsets/UTF_8)
+    (.getBytes s charset)))
 
 (defn whole
   "Returns the bytes of a body that is at hand, nil for one that has to be written out: String,

@@ -84,7 +84,7 @@
 (defn begin!
   "The scope of the request has begun; it is cancelled where the exchange has been ended already."
   [^Exchange x scope]
-  (vreset! (.-scope x) scope)
+  (.setScope x scope)
   (run! #(perform! x (exchange/stage x) %) (exchange/step! x :begin)))
 
 (defn time-out!

@@ -8,56 +8,102 @@
    [thrum.server.spi.exchanges :as exchanges]
    [thrum.spi :as spi])
   (:import
-   (clojure.lang Atom Volatile)
    (java.util.concurrent.atomic AtomicReference)
    (java.util.concurrent.locks LockSupport)
-   (thrum.server.impl.traffic Traffic)))
+   (thrum.server.impl.traffic Settings Traffic)))
 
 (set! *warn-on-reflection* true)
 
-;; stage: see thrum.server.impl.stage. known: the map that observers get. scope: the request's,
-;; while its handler runs. stream: the events or the websocket that the response is. permit: of the
-;; limiter that the exchange holds one of. flaw: the client's, see below. settled: whether the
-;; client has been answered, as far as it will be. deadline: of its handler, or nil. observers: of
+;; As fields, in place of an atom and five volatiles: 0.3 us less of a request's 8 (JDK 25).
+(definterface IExchange
+  (request [])                      ; Ring's map, nil before it has been read
+  (status [])                       ; of the response that was sent, or nil
+  (^long bytes [])                  ; of its body
+  (throwable [])                    ; what handler or body threw, or nil
+  (scope [])                        ; the request's, nil before its handler runs
+  (stream [])                       ; the events or the websocket that the response is, or nil
+  (permit [])                       ; of the limiter that the exchange holds one of, or nil
+  (flaw [])                         ; what the client has done wrong, see below
+  (^boolean settled [])             ; has the client been answered, as far as it will be?
+  (^Object setRequest [x])
+  (^Object setSent [x ^long n])
+  (^Object setThrowable [x])
+  (^Object setScope [x])
+  (^Object setStream [x])
+  (^Object setPermit [x])
+  (^Object setFlaw [x])
+  (^Object settle []))
+
+(defn- facts-of [^IExchange x]
+  {:request (.request x), :status (.status x), :bytes (.bytes x), :throwable (.throwable x)})
+
+;; stage: see thrum.server.impl.stage. deadline: of the handler, or nil. observers: of
 ;; thrum.server.spi.exchanges, nil where there are none.
 (deftype Exchange [^Traffic traffic wire ^Thread thread ^ClassLoader loader ^long arrived
-                   ^AtomicReference stage ^Atom known
-                   ^Volatile scope ^Volatile stream ^Volatile permit
-                   ^Volatile flaw ^Volatile settled deadline observers]
+                   ^AtomicReference stage deadline observers
+                   ^:volatile-mutable request
+                   ^:volatile-mutable status
+                   ^:volatile-mutable ^long bytes
+                   ^:volatile-mutable throwable
+                   ^:volatile-mutable scope
+                   ^:volatile-mutable stream
+                   ^:volatile-mutable permit
+                   ^:volatile-mutable flaw
+                   ^:volatile-mutable settled]
+  IExchange
+  (request [_] request)
+  (status [_] status)
+  (bytes [_] bytes)
+  (throwable [_] throwable)
+  (scope [_] scope)
+  (stream [_] stream)
+  (permit [_] permit)
+  (flaw [_] flaw)
+  (settled [_] (boolean settled))
+  (setRequest [_ x] (set! request x))
+  (setSent [_ x n] (set! bytes n) (set! status x))
+  (setThrowable [_ x] (set! throwable x))
+  (setScope [_ x] (set! scope x))
+  (setStream [_ x] (set! stream x))
+  (setPermit [_ x] (set! permit x))
+  (setFlaw [_ x] (set! flaw x))
+  (settle [_] (set! settled true))
+
   exchanges/Exchange
-  (facts [_]
-    (assoc @known
+  (facts [this]
+    (assoc (facts-of this)
            :engine (:engine (traffic/options traffic))
            :thread thread
            :began arrived
            :nanos (- (System/nanoTime) arrived)
-           :deadline (when-not @stream deadline)
+           :deadline (when-not stream deadline)
            :stage (.get stage)
-           :scope @scope)))
+           :scope scope)))
 
 (defn exchange
   "Returns the exchange of this wire, on the calling thread."
-  ^Exchange [traffic wire]
-  (let [thread (Thread/currentThread), timeout-ms (:request-timeout-ms (traffic/options traffic))]
+  ^Exchange [^Traffic traffic wire]
+  (let [thread (Thread/currentThread), timeout-ms (.-timeout-ms (traffic/settings traffic))]
     (Exchange. traffic wire thread (.getContextClassLoader thread) (System/nanoTime)
-               (AtomicReference. :open) (atom {:request nil, :status nil, :bytes 0})
-               (volatile! nil) (volatile! nil) (volatile! nil) (volatile! nil) (volatile! false)
-               (some-> timeout-ms spi/deadline-in) (exchanges/observers))))
+               (AtomicReference. :open)
+               (when timeout-ms (spi/deadline-in timeout-ms))
+               (exchanges/observers)
+               nil nil 0 nil nil nil nil nil false)))
 
 (defn step!
   "Moves the exchange by an event. Returns the effects, which are the caller's to see to."
   [^Exchange x event]
   (let [^AtomicReference cell (.-stage x)]
     (loop []
-      (let [before (.get cell), [after effects] (stage/step before event)]
+      (let [before (.get cell), step (stage/step before event), after (nth step 0)]
         (if (or (identical? before after) (.compareAndSet cell before after))
-          effects
+          (nth step 1)
           (recur))))))
 
 (defn allowed?
   "Moves the exchange by an event. Returns whether it did not come too late."
   [x event]
-  (empty? (step! x event)))
+  (zero? (count (step! x event))))
 
 (defn over
   "Returns what is thrown on a thread that is too late to answer."
@@ -86,36 +132,51 @@
   [^Exchange x k]
   (get (traffic/options (.-traffic x)) k))
 
+(defn settings
+  "Returns the options of the server that each request looks at."
+  ^Settings [^Exchange x]
+  (traffic/settings (.-traffic x)))
+
 (defn received!
   "The request has been read."
   [^Exchange x request]
-  (swap! (.-known x) assoc :request request))
+  (.setRequest x request))
 
 (defn failed!
   "This was thrown."
   [^Exchange x throwable]
-  (swap! (.-known x) assoc :throwable throwable))
+  (.setThrowable x throwable))
 
 (defn request
   "Returns the request, nil before it has been read."
   [^Exchange x]
-  (:request @(.-known x)))
+  (.request x))
 
 (defn flaw
   "Returns what the client has done wrong: :overlong or :broken, its body; :gone. nil: nothing."
   [^Exchange x]
-  @(.-flaw x))
+  (.flaw x))
 
 (defn scope
   "Returns the scope that the handler runs in, nil outside of it."
   [^Exchange x]
-  @(.-scope x))
+  (.scope x))
+
+(defn- facts
+  "Returns what the server's observer gets."
+  [^Exchange x]
+  (cond-> {:request (.request x)
+           :status (.status x)
+           :bytes (.bytes x)
+           :nanos (- (System/nanoTime) (.-arrived x))}
+    (.throwable x) (assoc :throwable (.throwable x))))
 
 (defn observe!
   "Calls the server's observer for this event."
   [^Exchange x event]
-  (traffic/observe! (.-traffic x) event
-    #(assoc @(.-known x) :nanos (- (System/nanoTime) (.-arrived x)))))
+  (let [^Traffic traffic (.-traffic x)]
+    (when (.-observer (traffic/settings traffic))
+      (traffic/observe! traffic event #(facts x)))))
 
 (defn start-thread!
   "Calls f on a virtual thread of its own, which inherits nothing: what the handler has set on its
@@ -129,26 +190,26 @@
 (defn settle!
   "The client has been answered, as far as it will be."
   [^Exchange x]
-  (vreset! (.-settled x) true)
+  (.settle x)
   (LockSupport/unpark (.-thread x)))
 
 (defn settled?
   "True if the client has been answered, as far as it will be."
   [^Exchange x]
-  @(.-settled x))
+  (.settled x))
 
 (defn finish!
   "The last byte of a response has been sent; bytes: how many its body had. Another thread that has
   ended the exchange settles it."
   [^Exchange x status bytes]
-  (swap! (.-known x) assoc :status status :bytes bytes)
+  (.setSent x status (long bytes))
   (when (allowed? x :finish)
-    (vreset! (.-settled x) true)))
+    (.settle x)))
 
 (defn upgraded!
   "The request has become a websocket."
   [^Exchange x]
-  (swap! (.-known x) assoc :status 101)
+  (.setSent x 101 0)
   (step! x :upgrade))
 
 (defn await-settled!

@@ -1,81 +1,16 @@
 (ns thrum.server.impl.fields
-  "A request's headers: from an array of name, value, name, value ... as sent to Ring's map."
+  "A request's headers: from an array of name, value, name, value ... as sent to Ring's map, in one
+  pass."
   {:no-doc true}
   (:require
-   [clojure.string :as str]
    [thrum.server.impl.refusal :as refusal]
    [thrum.server.spi.http :as http])
   (:import
-   (clojure.lang PersistentArrayMap)
-   (java.util HashMap Locale Map)))
+   (clojure.lang IPersistentMap PersistentArrayMap)
+   (java.util Arrays)
+   (thrum.server.spi.http Name)))
 
 (set! *warn-on-reflection* true)
-
-(defn lower-case
-  "Returns s in lower case, alike in every locale."
-  ^String [^String s]
-  (.toLowerCase s Locale/ROOT))
-
-(defn- spellings
-  "Returns how clients spell a header's name: in lower case, and with capitals."
-  [name]
-  [name (str/join "-" (map str/capitalize (str/split name #"-")))])
-
-(def ^:private ^Map usual-names
-  "The names that most headers have, as sent, and in lower case: looking there costs a third of
-  checking and lowering each anew."
-  (let [names ["accept" "accept-charset" "accept-encoding" "accept-language" "authorization"
-               "cache-control" "connection" "content-length" "content-type" "cookie" "date" "dnt"
-               "expect" "forwarded" "from" "host" "if-match" "if-modified-since" "if-none-match"
-               "if-range" "if-unmodified-since" "keep-alive" "origin" "pragma" "priority" "range"
-               "referer" "sec-ch-ua" "sec-ch-ua-mobile" "sec-ch-ua-platform" "sec-fetch-dest"
-               "sec-fetch-mode" "sec-fetch-site" "sec-fetch-user" "te" "traceparent" "tracestate"
-               "transfer-encoding" "upgrade" "upgrade-insecure-requests" "user-agent" "via"
-               "x-forwarded-for" "x-forwarded-host" "x-forwarded-port" "x-forwarded-proto"
-               "x-real-ip" "x-request-id" "x-requested-with"]]
-    (HashMap. ^Map (into {} (for [name names spelling (spellings name)] [spelling name])))))
-
-(defn- lower-cased-name
-  "Returns the name in lower case, checked."
-  [name]
-  (or (.get usual-names name)
-      (if (http/token? name)
-        (lower-case name)
-        (refusal/refuse! 400 "A header's name is not a token"))))
-
-(defn lower-cased
-  "Returns the headers with names in lower case, all checked."
-  ^objects [^objects headers]
-  (let [n (alength headers)
-        lower (object-array n)]
-    (loop [i 0]
-      (when (< i n)
-        (let [name (aget headers i), value (aget headers (inc i))]
-          (when-not (http/clean? value)
-            (refusal/refuse! 400 "A header's value has control characters"))
-          (aset lower i (lower-cased-name name))
-          (aset lower (inc i) value)
-          (recur (+ i 2)))))
-    lower))
-
-(defn index-of
-  "Returns where the name stands among the headers from i on, -1 when it does not."
-  ^long [^objects headers ^String name ^long from]
-  (let [n (alength headers)]
-    (loop [i from]
-      (cond
-        (<= n i) -1
-        (.equals name (aget headers i)) i
-        :else (recur (+ i 2))))))
-
-(defn only
-  "Returns the value of a header that may stand there once; nil when it does not."
-  [headers name]
-  (let [i (index-of headers name 0)]
-    (when-not (neg? i)
-      (when-not (neg? (index-of headers name (+ i 2)))
-        (refusal/refuse! 400 (str "More than one " name)))
-      (aget ^objects headers (inc i)))))
 
 (defn- joined [^String name before value]
   (str before (if (= "cookie" name) ";" ",") value))
@@ -89,40 +24,89 @@
       (.equals name (aget fields i)) i
       :else (recur (+ i 2)))))
 
-(defn- joined-one-by-one
-  "Returns the headers with each name once, its values joined."
-  ^objects [^objects headers]
-  (let [n (alength headers)
-        fields (object-array n)]
-    (loop [i 0, used 0]
-      (if (= i n)
-        (if (= used n) fields (java.util.Arrays/copyOf fields used))
-        (let [name (aget headers i), value (aget headers (inc i))
-              place (place-of fields used name)]
-          (if (neg? place)
-            (do (aset fields used name)
-                (aset fields (inc used) value)
-                (recur (+ i 2) (+ used 2)))
-            (do (aset fields (inc place) (joined name (aget fields (inc place)) value))
-                (recur (+ i 2) used))))))))
+(defn- name-of
+  "Returns the Name of a header, checked."
+  ^Name [sent]
+  (or (http/known-name sent)
+      (if (http/token? sent)
+        (http/name-as sent)
+        (refusal/refuse! 400 "A header's name is not a token"))))
+
+(defn- check-value!
+  [^String value]
+  (when-not (http/clean? value)
+    (refusal/refuse! 400 "A header's value has control characters")))
+
+;; headers: Ring's map. known: the bits of the names in it, see thrum.server.spi.http/bit. size: of
+;; the lines, in bytes.
+(deftype Fields [headers ^long known ^long size])
+
+(def ^:private once
+  "The bits of names that may stand there once."
+  (reduce bit-or (map http/bit ["host" "content-length" "transfer-encoding"])))
+
+(def ^:private ^:const line-bytes
+  "What a header's line has beside name and value: a colon, a blank and its end."
+  4)
 
 (def ^:private ^:const most-in-an-array
   "How many elements a map has at most that is searched one by one."
   48)
 
-(defn- hashed
-  "Returns the map of many headers, whose names are looked up: among thousands a search one by one
-  would take the square of their number."
-  [^objects headers]
-  (loop [i 0, fields (transient {})]
-    (if (= i (alength headers))
-      (persistent! fields)
-      (let [name (aget headers i), value (aget headers (inc i)), before (get fields name)]
-        (recur (+ i 2) (assoc! fields name (if before (joined name before value) value)))))))
+(defn- in-array
+  "Returns the Fields of few headers. A name that is known, and was not there before, is not
+  searched for."
+  [^objects raw checked?]
+  (let [n (alength raw), once (long once), all (object-array n)]
+    (loop [i 0, used 0, known 0, size 0]
+      (if (= i n)
+        (Fields. (PersistentArrayMap. (if (= used n) all (Arrays/copyOf all used))) known size)
+        (let [^String sent (aget raw i), ^String value (aget raw (inc i))
+              name (name-of sent), lower (.-lower name), bit (.-bit name)
+              again? (not (zero? (bit-and bit known)))
+              place (if (or (zero? bit) again?) (place-of all used lower) -1)
+              size (+ size line-bytes (.length sent) (.length value))]
+          (when-not checked? (check-value! value))
+          (when-not (zero? (bit-and bit known once))
+            (refusal/refuse! 400 (str "More than one " lower)))
+          (if (neg? place)
+            (do (aset all used lower)
+                (aset all (inc used) value)
+                (recur (+ i 2) (+ used 2) (bit-or known bit) size))
+            (do (aset all (inc place) (joined lower (aget all (inc place)) value))
+                (recur (+ i 2) used (bit-or known bit) size))))))))
 
-(defn header-map
-  "Returns the headers as a map, each name once, its values joined."
-  [^objects headers]
-  (if (<= (alength headers) most-in-an-array)
-    (PersistentArrayMap. (joined-one-by-one headers))
-    (hashed headers)))
+(defn- in-hash-map
+  "Returns the Fields of many headers, whose names are looked up: among thousands a search one by
+  one would take the square of their number."
+  [^objects raw checked?]
+  (let [n (alength raw), once (long once)]
+    (loop [i 0, all (transient {}), known 0, size 0]
+      (if (= i n)
+        (Fields. (persistent! all) known size)
+        (let [^String sent (aget raw i), ^String value (aget raw (inc i))
+              name (name-of sent), lower (.-lower name), bit (.-bit name)
+              before (get all lower)]
+          (when-not checked? (check-value! value))
+          (when-not (zero? (bit-and bit known once))
+            (refusal/refuse! 400 (str "More than one " lower)))
+          (recur (+ i 2)
+                 (assoc! all lower (if before (joined lower before value) value))
+                 (bit-or known bit)
+                 (+ size line-bytes (.length sent) (.length value))))))))
+
+(defn fields
+  "Returns the Fields of an array of headers as sent. Throws :thrum/refused for a name that is none,
+  for a second Host, Content-Length or Transfer-Encoding, and, unless they have been checked, for
+  values with control characters."
+  ^Fields [^objects raw checked?]
+  (if (<= (alength raw) most-in-an-array)
+    (in-array raw checked?)
+    (in-hash-map raw checked?)))
+
+(defn value
+  "Returns the value of a header whose name, in lower case, and its bit these are; nil where it is
+  not there."
+  [^Fields fields ^String name ^long bit]
+  (when-not (zero? (bit-and bit (.-known fields)))
+    (.valAt ^IPersistentMap (.-headers fields) name)))

@@ -98,7 +98,9 @@
   "Returns the life of a server of this engine; the options are checked already. Throws
   :thrum/start-failed."
   [engine options handler]
-  (let [traffic (traffic/traffic (assoc options :as-asked (as-asked options)))
+  (let [traffic (traffic/traffic (assoc options
+                                        :as-asked (as-asked options)
+                                        :clean-values? (:clean-values? engine)))
         running (start-engine engine options traffic handler)
         life (Life. engine
                     options

@@ -7,45 +7,39 @@
    [thrum.server.impl.authority :as authority]
    [thrum.server.impl.fields :as fields]
    [thrum.server.impl.refusal :as refusal]
+   [thrum.server.impl.traffic]
    [thrum.server.spi :as engine]
    [thrum.server.spi.http :as http])
   (:import
    (clojure.lang PersistentArrayMap)
-   (java.net InetSocketAddress)))
+   (java.net InetSocketAddress)
+   (java.util HashMap Map)
+   (thrum.server.impl.fields Fields)
+   (thrum.server.impl.traffic Settings)))
 
 (set! *warn-on-reflection* true)
 
 ;; What two servers could read differently
 
 (defn- check-size!
-  "Refuses a request whose line and headers are longer than most bytes."
-  [wire ^objects headers most]
-  (let [n (alength headers)
-        ;; Each header has a colon, a space and a line's end; the line has two spaces and its end.
-        size
-        (long
-          (loop [i 0
-                 size
-                 (+ 4 (.length (engine/method wire)) (.length (engine/target wire))
-                   (.length (engine/protocol wire)))]
-            (if (< i n) (recur (inc i) (+ size 2 (.length ^String (aget headers i)))) size)))]
-    (when (< (long most) size) (refusal/refuse! 431 "The headers are too long"))))
-
-(defn- h2? [wire]
-  (some? (engine/authority wire)))
+  "Refuses a request whose line and headers are longer than most bytes. The line has two blanks and
+  its end."
+  [^Fields fields ^String method ^String target ^String protocol most]
+  (when (< (long most)
+           (+ 4 (.-size fields) (.length method) (.length target) (.length protocol)))
+    (refusal/refuse! 431 "The headers are too long")))
 
 (defn- check-protocol!
-  [wire]
-  (let [protocol (engine/protocol wire)]
-    (when-not (if (h2? wire)
-                (.equals "HTTP/2.0" protocol)
-                (or (.equals "HTTP/1.1" protocol) (.equals "HTTP/1.0" protocol)))
-      (refusal/refuse! 505 "Unknown protocol"))))
+  [^String protocol h2?]
+  (when-not (if h2?
+              (.equals "HTTP/2.0" protocol)
+              (or (.equals "HTTP/1.1" protocol) (.equals "HTTP/1.0" protocol)))
+    (refusal/refuse! 505 "Unknown protocol")))
 
 (defn- check-method!
   "A success of CONNECT would open a tunnel."
-  [wire]
-  (when (.equalsIgnoreCase "CONNECT" (engine/method wire))
+  [^String method]
+  (when (.equalsIgnoreCase "CONNECT" method)
     (refusal/refuse! 400 "There is no tunnel here")))
 
 ;; Framing (RFC 9112, 6)
@@ -57,69 +51,70 @@
          (or (= i (.length s))
              (and (Character/isDigit (.charAt s i)) (< (int (.charAt s i)) 128) (recur (inc i)))))))
 
+(def ^:private length-bit (http/bit "content-length"))
+(def ^:private coding-bit (http/bit "transfer-encoding"))
+(def ^:private type-bit (http/bit "content-type"))
+(def ^:private host-bit (http/bit "host"))
+
 (defn- content-length
   "Returns the length that is announced, or nil."
-  [headers]
-  (when-some [^String length (fields/only headers "content-length")]
+  [fields]
+  (when-some [^String length (fields/value fields "content-length" length-bit)]
     (when-not (digits? length) (refusal/refuse! 400 "Content-Length is not a number"))
     (Long/parseLong length)))
 
 (defn- check-transfer-encoding!
-  [headers protocol length]
-  (when-some [coding (fields/only headers "transfer-encoding")]
+  [fields protocol length]
+  (when-some [coding (fields/value fields "transfer-encoding" coding-bit)]
     (cond length (refusal/refuse! 400 "Content-Length beside Transfer-Encoding")
           (not= "HTTP/1.1" protocol) (refusal/refuse! 400 (str "Transfer-Encoding on " protocol))
           (.equalsIgnoreCase "chunked" ^String coding) nil
-          (str/includes? (fields/lower-case coding) "chunked")
+          (str/includes? (http/lower-case coding) "chunked")
           (refusal/refuse! 400 "Transfer-Encoding is not exactly chunked")
           :else (refusal/refuse! 501 "Unknown transfer coding"))))
 
 ;; Whom it is for
 
 (defn- authority-of
-  "Returns the authority that the request names, nil where HTTP/1.0 has none."
-  [wire headers]
-  (let [host (fields/only headers "host")
-        announced (engine/authority wire)
+  "Returns the authority that the request names, nil where HTTP/1.0 has none. announced: that of
+  HTTP/2, nil on HTTP/1."
+  [fields ^String announced protocol]
+  (let [host (fields/value fields "host" host-bit)
         authority (if (or (nil? announced) (.isEmpty announced)) host announced)]
-    (when (and (nil? authority) (not= "HTTP/1.0" (engine/protocol wire)))
+    (when (and (nil? authority) (not= "HTTP/1.0" protocol))
       (refusal/refuse! 400 "No Host"))
-    (when (and authority host (not (.equalsIgnoreCase ^String host authority)))
+    (when (and authority announced host (not (.equalsIgnoreCase ^String host authority)))
       (refusal/refuse! 400 "Host is not the authority"))
     (when-not (or (nil? authority) (authority/authority? authority))
       (refusal/refuse! 400 "Host is not an authority"))
     authority))
-
-(defn- with-host
-  "Returns the headers of a request of HTTP/2 with its authority as host, which most clients send in
-  that form alone (RFC 9113, 8.3.1)."
-  ^objects [^objects headers host]
-  (if (neg? (fields/index-of headers "host" 0))
-    (to-array (concat ["host" host] headers))
-    headers))
 
 ;; Headers that HTTP/2 has no use for: another server could take them for HTTP/1's (RFC 9113, 8.2.2)
 
 (defn- check-no-connection!
   [headers]
   (doseq [name ["connection" "keep-alive" "proxy-connection" "transfer-encoding" "upgrade"]]
-    (when-not (neg? (fields/index-of headers name 0))
+    (when (contains? headers name)
       (refusal/refuse! 400 (str "HTTP/2 has no " name))))
-  (when-not (contains? #{nil "trailers"} (fields/only headers "te"))
+  (when-not (contains? #{nil "trailers"} (get headers "te"))
     (refusal/refuse! 400 "HTTP/2 has no te but trailers")))
 
 (defn- without-upgrade
   "Returns the headers without those by which a request of HTTP/1.1 has become the first of HTTP/2
   (RFC 7540, 3.2)."
-  ^objects [^objects headers]
-  (if (and (= "h2c"
-              (some-> (fields/only headers "upgrade")
-                      fields/lower-case))
-           (fields/only headers "http2-settings"))
-    (to-array (mapcat (fn [[name value]]
-                        (when-not (#{"connection" "upgrade" "http2-settings"} name) [name value]))
-                (partition 2 headers)))
+  [headers]
+  (if (and (= "h2c" (some-> (get headers "upgrade") http/lower-case))
+           (get headers "http2-settings"))
+    (dissoc headers "connection" "upgrade" "http2-settings")
     headers))
+
+(defn- of-http-2
+  "Returns the headers of a request of HTTP/2, checked, with its authority as host, which most
+  clients send in that form alone (RFC 9113, 8.3.1)."
+  [headers authority]
+  (let [headers (without-upgrade headers)]
+    (check-no-connection! headers)
+    (if (contains? headers "host") headers (assoc headers "host" authority))))
 
 (defn- absolute
   "Returns the origin form, path and query, of a target in absolute form, whose authority must be
@@ -143,32 +138,29 @@
         (recur (inc i))))))
 
 (defn- origin-form
-  [wire host]
-  (let [target (engine/target wire)]
-    (check-target! target)
-    (cond (.startsWith target "/") target
-          (h2? wire) (if (and (= "*" target) (= "OPTIONS" (engine/method wire)))
-                       target
-                       (refusal/refuse! 400 "The target is not a path"))
-          (and (= "*" target) (= "OPTIONS" (engine/method wire))) target
-          :else (absolute target host))))
+  ^String [^String target method h2? host]
+  (check-target! target)
+  (cond (.startsWith target "/") target
+        (and (= "*" target) (= "OPTIONS" method)) target
+        h2? (refusal/refuse! 400 "The target is not a path")
+        :else (absolute target host)))
 
 ;; The map
 
-(def ^:private known-methods
-  {"GET" :get
-   "HEAD" :head
-   "POST" :post
-   "PUT" :put
-   "DELETE" :delete
-   "OPTIONS" :options
-   "PATCH" :patch
-   "TRACE" :trace})
+(def ^:private ^Map known-methods
+  (HashMap. {"GET" :get
+             "HEAD" :head
+             "POST" :post
+             "PUT" :put
+             "DELETE" :delete
+             "OPTIONS" :options
+             "PATCH" :patch
+             "TRACE" :trace}))
 
 (defn- method-keyword [^String method]
-  (or (known-methods method)
+  (or (.get known-methods method)
       (if (http/token? method)
-        (keyword (fields/lower-case method))
+        (keyword (http/lower-case method))
         (refusal/refuse! 400 "The method is not a token"))))
 
 (defn- charset [content-type]
@@ -176,15 +168,12 @@
 
 (defn- with-content
   "Returns the request with what it says of its content."
-  [request headers length]
-  (let [content-type (get headers "content-type")]
+  [request fields length]
+  (let [content-type (fields/value fields "content-type" type-bit)]
     (cond-> request
       content-type (assoc :content-type content-type)
       length (assoc :content-length length)
       (some-> content-type charset) (assoc :character-encoding (charset content-type)))))
-
-(defn- address [^InetSocketAddress remote]
-  (.getHostAddress (.getAddress remote)))
 
 (defmacro ^:private map-of
   "Returns a map of the keys and values, which is searched one by one, as is quickest for so few."
@@ -196,32 +185,34 @@
 
 (defn ->request
   "Returns the request map of the wire, with this :body. Throws :thrum/refused with the :status to
-  answer for what two servers could read differently, what is no HTTP, and headers of more than
-  most-header bytes."
-  [wire body most-header]
-  (let [raw (engine/headers wire)
-        _ (check-protocol! wire)
-        _ (check-method! wire)
-        _ (check-size! wire raw most-header)
-        headers (cond-> (fields/lower-cased raw) (h2? wire) without-upgrade)
-        _ (when (h2? wire) (check-no-connection! headers))
-        length (content-length headers)
-        host (authority-of wire headers)
-        headers (if (h2? wire) (with-host headers host) headers)
-        _ (check-transfer-encoding! headers (engine/protocol wire) length)
-        ^String target (origin-form wire host)
+  answer for what two servers could read differently, what is no HTTP, and headers of more bytes
+  than the settings allow."
+  [wire body ^Settings settings]
+  (let [method (engine/method wire)
+        target (engine/target wire)
+        protocol (engine/protocol wire)
+        announced (engine/authority wire)
+        h2? (some? announced)
+        _ (check-protocol! protocol h2?)
+        _ (check-method! method)
+        fields (fields/fields (engine/headers wire) (and (.-checked? settings) (not h2?)))
+        _ (check-size! fields method target protocol (.-max-header-bytes settings))
+        host (authority-of fields announced protocol)
+        headers (cond-> (.-headers fields) h2? (of-http-2 host))
+        length (content-length fields)
+        _ (check-transfer-encoding! fields protocol length)
+        target (origin-form target method h2? host)
         query (.indexOf target "?")
-        fields (fields/header-map headers)
         ^InetSocketAddress local (engine/local wire)]
     (-> (map-of :server-port (Long/valueOf (.getPort local))
-          :server-name (if host (authority/host-name host) (address local))
-          :remote-addr (address (engine/remote wire))
+          :server-name (if host (authority/host-name host) (engine/address local))
+          :remote-addr (engine/remote wire)
           :uri (if (neg? query) target (subs target 0 query))
           :query-string (when-not (neg? query) (subs target (inc query)))
-          :scheme (if (= "https" (engine/scheme wire)) :https :http)
-          :request-method (method-keyword (engine/method wire))
-          :protocol (engine/protocol wire)
-          :headers fields
+          :scheme (if (.equals "https" (engine/scheme wire)) :https :http)
+          :request-method (method-keyword method)
+          :protocol protocol
+          :headers headers
           :ssl-client-cert (engine/certificate wire)
           :body body)
         (with-content fields length))))
@@ -231,7 +222,7 @@
   :remote-addr, :uri, :protocol, and :request-method, nil for what is no method."
   [wire]
   (let [method (engine/method wire)]
-    {:remote-addr (address (engine/remote wire))
-     :request-method (when (http/token? method) (keyword (fields/lower-case method)))
+    {:remote-addr (engine/remote wire)
+     :request-method (when (http/token? method) (keyword (http/lower-case method)))
      :uri (first (str/split (engine/target wire) #"\?" 2))
      :protocol (engine/protocol wire)}))

@@ -20,12 +20,12 @@
 (defn draining?
   "True if the server is about to stop."
   [^Exchange x]
-  (not= :running (traffic/state (.-traffic x))))
+  (not (identical? :running (traffic/state (.-traffic x)))))
 
 (defn- last-one?
   "True if the connection serves no other request after this response."
   [x]
-  (or (draining? x) (= :broken (exchange/flaw x))))
+  (or (draining? x) (identical? :broken (exchange/flaw x))))
 
 (defn respond-with!
   "Sends a response that is no websocket."
@@ -54,6 +54,8 @@
   "Sends what the handler returned; 413 where it ignored that the request's body is too long."
   [x response]
   (cond
-    (= :overlong (exchange/flaw x)) (respond-with! x (response/plain 413 "Connection" "close"))
+    (identical? :overlong (exchange/flaw x))
+    (respond-with! x (response/plain 413 "Connection" "close"))
+
     (websocket? response) (respond-websocket! x response)
     :else (respond-with! x response)))

@@ -7,7 +7,7 @@
    [thrum.server.spi.http :as http]
    [thrum.spi :as spi])
   (:import
-   (java.util ArrayList Map$Entry Set TreeSet)))
+   (java.util ArrayList HashMap Map TreeMap)))
 
 (set! *warn-on-reflection* true)
 
@@ -28,10 +28,13 @@
 (defn- line-safe? [^String value]
   (and (neg? (.indexOf value 10)) (neg? (.indexOf value 13)) (neg? (.indexOf value 0))))
 
-(defn- check-field
-  [name value]
+(defn- check-name
+  [name]
   (when-not (and (string? name) (http/token? name))
-    (throw (garbage (str "A header's name is a token, not " (spi/text name)) {:header name})))
+    (throw (garbage (str "A header's name is a token, not " (spi/text name)) {:header name}))))
+
+(defn- check-value
+  [name value]
   (when-not (string? value)
     (throw (garbage (str "The header " name
                          " is a string, or a sequence of strings, not " (spi/text value))
@@ -46,7 +49,9 @@
                       {:header "Content-Length", :value value}))))
 
 (defn- charset-of [^String content-type]
-  (or (second (re-find #"(?i);\s*charset=\"?([^\s;\"]+)" content-type)) "utf-8"))
+  (if (or (neg? (.indexOf content-type ";")) (.endsWith content-type "; charset=utf-8"))
+    "utf-8"
+    (or (second (re-find #"(?i);\s*charset=\"?([^\s;\"]+)" content-type)) "utf-8")))
 
 (def ^:private ^:const most-bytes
   "How long the headers of a response may be. Engines have bounds of their own, the tightest of 16
@@ -56,13 +61,42 @@
 (defprotocol ^:private HeadBuilder
   "Collects the headers of a response, one after the other."
   (add-field! [fields name value] "Adds a header. Throws :thrum/response for an invalid one.")
+  (add-line! [fields name value] "The same for one that is valid, and is sent.")
   (built [fields] "Returns the Head."))
 
-(def ^:private ^Set connections-own
-  "Headers that say how the connection is used, which is the engine's matter: HTTP/2 forbids them,
-  and an engine may act on them."
-  (doto (TreeSet. String/CASE_INSENSITIVE_ORDER)
-    (.addAll ["Transfer-Encoding" "Trailer" "TE" "Keep-Alive" "Proxy-Connection"])))
+(def ^:private ^Map kinds
+  "What a header of a response needs beside a check of its value, by its name in any case. :own: it
+  says how the connection is used, which is the engine's matter: HTTP/2 forbids it, and an engine
+  may act on it."
+  (doto (TreeMap. String/CASE_INSENSITIVE_ORDER)
+    (.putAll {"Content-Length" :length
+              "Content-Type" :type
+              "Upgrade" :upgrade
+              "Connection" :connection
+              "Transfer-Encoding" :own
+              "Trailer" :own
+              "TE" :own
+              "Keep-Alive" :own
+              "Proxy-Connection" :own})))
+
+(def ^:private ^Map usual-kinds
+  "The same by the spellings that most handlers use, and of other usual names: there the tree is not
+  searched, nor the name checked."
+  (let [names ["Content-Length" "Content-Type" "Connection" "Cache-Control" "Content-Encoding"
+               "Content-Language" "Content-Disposition" "Date" "ETag" "Expires" "Last-Modified"
+               "Location" "Set-Cookie" "Vary" "Strict-Transport-Security" "X-Content-Type-Options"
+               "X-Frame-Options" "X-XSS-Protection" "Content-Security-Policy"
+               "Access-Control-Allow-Origin"]]
+    (HashMap. ^Map (into {}
+                         (for [^String name names, spelling [name (str/lower-case name)]]
+                           [spelling (.getOrDefault kinds name :other)])))))
+
+(defn- kind-of
+  "Returns what a header of this name needs. Throws where it is no token."
+  [name]
+  (or (when (string? name) (.get usual-kinds name))
+      (do (check-name name)
+          (.getOrDefault kinds name :other))))
 
 (def ^:private ^:const upgrade-required 426)
 
@@ -71,28 +105,32 @@
 (deftype Fields [^long status ^ArrayList fields ^:unsynchronized-mutable length
                  ^:unsynchronized-mutable charset ^:unsynchronized-mutable ^long size]
   HeadBuilder
-  (add-field! [_ name value]
-    (check-field name value)
-    (let [^String name name]
-      (cond
-        (.equalsIgnoreCase "content-length" name) (set! length (declared-length value))
-        (.contains connections-own name) nil
-        (and (.equalsIgnoreCase "upgrade" name) (not= upgrade-required status)) nil
-        (and (.equalsIgnoreCase "connection" name) (not (.equalsIgnoreCase "close" value))) nil
-        :else (do
-                (when (.equalsIgnoreCase "content-type" name) (set! charset (charset-of value)))
-                (set! size (+ size 4 (.length name) (.length ^String value)))
-                (when (< most-bytes size)
-                  (throw (garbage (str "A response's headers have at most " most-bytes " bytes")
-                                  {:header name})))
-                (doto fields (.add name) (.add value))))))
+  (add-field! [this name value]
+    (let [kind (kind-of name)]
+      (check-value name value)
+      (case kind
+        :other (add-line! this name value)
+        :type (do (set! charset (charset-of value)) (add-line! this name value))
+        :length (set! length (declared-length value))
+        :connection (when (.equalsIgnoreCase "close" value) (add-line! this name value))
+        :upgrade (when (= upgrade-required status) (add-line! this name value))
+        :own nil)))
+  (add-line! [_ name value]
+    (let [^String name name, ^String value value]
+      (set! size (+ size 4 (.length name) (.length value)))
+      (when (< most-bytes size)
+        (throw (garbage (str "A response's headers have at most " most-bytes " bytes")
+                        {:header name})))
+      (doto fields (.add name) (.add value))))
   (built [_] (Head. status (.toArray fields) length (or charset "utf-8"))))
 
-(defn- add-header! [fields ^Map$Entry entry]
-  (let [name (.getKey entry), value (.getValue entry)]
-    (if (or (nil? value) (sequential? value))
-      (run! #(add-field! fields name %) value)
-      (add-field! fields name value))))
+(defn- add-header!
+  "Adds the header; returns the fields."
+  [fields name value]
+  (if (and (not (string? value)) (or (nil? value) (sequential? value)))
+    (run! #(add-field! fields name %) value)
+    (add-field! fields name value))
+  fields)
 
 (defn head
   "Returns the Head of a response map. Throws :thrum/response for what no client could be sent: a
@@ -109,7 +147,7 @@
     (when-not (or (nil? headers) (map? headers))
       (throw (garbage (str "A response's :headers are a map, not a " (.getName (class headers)))
                       {})))
-    (run! #(add-header! fields %) headers)
+    (reduce-kv add-header! fields headers)
     (built fields)))
 
 (defn with-header
@@ -132,7 +170,7 @@
   "True if a response to this request has no body, also where the handler gave one (RFC 9110,
   6.4.1)."
   [request-method ^long status]
-  (or (= :head request-method) (= 204 status) (= 304 status)))
+  (or (identical? :head request-method) (= 204 status) (= 304 status)))
 
 (defn plain
   "Returns a response without any detail: the status, and its reason as text."

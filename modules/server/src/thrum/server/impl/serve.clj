@@ -41,10 +41,11 @@
 (defn- handle [x handler]
   (admission/admit-request! x)
   (check-unanswered! x)
-  (when (exchange/option x :interrupt-on-disconnect?) (watch-client! x))
-  (if (exchange/option x :async?)
-    (slot/call handler (exchange/request x))
-    (handler (exchange/request x))))
+  (let [settings (exchange/settings x)]
+    (when (.-interrupt? settings) (watch-client! x))
+    (if (.-async? settings)
+      (slot/call handler (exchange/request x))
+      (handler (exchange/request x)))))
 
 (defn- overload [^Exchange x]
   (check-unanswered! x)
@@ -99,18 +100,20 @@
   (answer-here! x (response/plain status (merge {"Connection" "close"} headers))))
 
 (defn- too-long? [x]
-  (let [most (exchange/option x :max-body-bytes)
-        length (:content-length (exchange/request x))]
-    (and most length (< (long most) (long length)))))
+  (when-some [most (.-max-body-bytes (exchange/settings x))]
+    (when-some [length (:content-length (exchange/request x))]
+      (< (long most) (long length)))))
 
 (defn- probed
   "Returns the answer to a probe, nil for any other request."
   [x]
-  (when-some [paths (exchange/option x :health)]
+  (when-some [paths (.-health (exchange/settings x))]
     (health/answer paths (exchange/request x) (not (respond/draining? x)))))
 
 (defn- closed? [^Exchange x]
-  (#{:closing :ending :stopped} (traffic/state (.-traffic x))))
+  (case (traffic/state (.-traffic x))
+    (:closing :ending :stopped) true
+    false))
 
 (defn- accept!
   "Runs the handler, unless the request is a probe, or is refused before."
@@ -125,7 +128,7 @@
 ;; The request
 
 (defn- note-flaw! [^Exchange x flaw]
-  (vreset! (.-flaw x) flaw))
+  (.setFlaw x flaw))
 
 (defn- reader [x]
   (reify input/Reader
@@ -138,16 +141,17 @@
 
 (defn- body-of ^InputStream [^Exchange x]
   (if-some [in (engine/body (.-wire x))]
-    (input/guarded in (reader x) (exchange/option x :max-body-bytes))
+    (input/guarded in (reader x) (.-max-body-bytes (exchange/settings x)))
     (InputStream/nullInputStream)))
 
 (defn- as-asked
   "Returns the request as its client made it."
   [x request]
-  (if-some [f (exchange/option x :as-asked)] (f request) request))
+  (if-some [f (.-as-asked (exchange/settings x))] (f request) request))
 
 (defn- read-request [^Exchange x]
-  (as-asked x (request/->request (.-wire x) (body-of x) (exchange/option x :max-header-bytes))))
+  (let [settings (exchange/settings x)]
+    (as-asked x (request/->request (.-wire x) (body-of x) settings))))
 
 (defn- receive!
   "Reads the request. Returns whether it is one that can be handled; any other has been answered."
@@ -172,7 +176,7 @@
   (let [traffic (.-traffic x)]
     ;; First, while the stage says how it has ended.
     (some-> (.-observers x) (exchanges/ended! x))
-    (when (seq (exchange/step! x :leave)) (traffic/add! traffic :overdue -1))
+    (when-not (exchange/allowed? x :leave) (traffic/add! traffic :overdue -1))
     (admission/release! x)
     (exchange/settle! x)
     (traffic/add! traffic :served 1)

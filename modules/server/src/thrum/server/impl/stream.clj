@@ -27,7 +27,7 @@
 (defn- stream-of
   "Returns the events or the websocket that the response is, nil for any other."
   [^Exchange x]
-  @(.-stream x))
+  (.stream x))
 
 ;; When the server stops
 
@@ -74,7 +74,7 @@
 (defn- opened!
   "Notes the stream. One that opens while the others are ended is ended at once."
   [^Exchange x stream]
-  (vreset! (.-stream x) stream)
+  (.setStream x stream)
   (when (= :ending (traffic/state (.-traffic x))) (end! x)))
 
 (defn- become-websocket! [^Exchange x websocket]

@@ -5,6 +5,7 @@
    [thrum.server :as server]
    [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.failure :as failure]
+   [thrum.server.impl.traffic :as traffic]
    [thrum.server.tck.wire :as wire]
    [thrum.test-kit.leak :as leak])
   (:import
@@ -52,7 +53,7 @@
 
 (deftest a-target-forges-nothing-in-the-log
   (let [logged (promise)
-        x (doto (exchange/exchange nil nil)
+        x (doto (exchange/exchange (traffic/traffic {}) nil)
             (exchange/received! {:request-method :get, :uri "/a\u009bb\n"}))]
     (logging (fn [^LogRecord record] (deliver logged (.getMessage record)))
              #(failure/log! x (ex-info "boom" {})))

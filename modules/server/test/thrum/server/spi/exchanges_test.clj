@@ -28,7 +28,7 @@
     (scheme [_] "http")
     (authority [_] nil)
     (headers [_] (object-array headers))
-    (remote [_] here)
+    (remote [_] "127.0.0.1")
     (local [_] here)
     (certificate [_] nil)
     (body [_] nil)

@@ -55,7 +55,10 @@
     (swap! events conj [:close code reason (engine/open? socket)])))
 
 (def ^:private options
-  {:header-timeout-ms 5000, :idle-timeout-ms 5000, :ws-idle-timeout-ms 5000})
+  {:header-timeout-ms 5000
+   :idle-timeout-ms 5000
+   :max-header-bytes 16384
+   :ws-idle-timeout-ms 5000})
 
 (defn- converse
   "Opens a websocket, whose client sends the text and is given to f; returns what the listener got

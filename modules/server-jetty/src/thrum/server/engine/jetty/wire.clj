@@ -60,6 +60,11 @@
 (defn- certificate-of [^Request request]
   (some-> (.getSslSessionData (end-point request)) .peerCertificates first))
 
+(defn remote-of
+  "Returns the client's address as text."
+  [request]
+  (engine/address (.getRemoteSocketAddress (meta-data request))))
+
 (defn- shared?
   "True if other requests are on the same connection at the same time."
   [^Request request]
@@ -182,7 +187,7 @@
   (scheme [_] (if (.isSecure (end-point request)) "https" "http"))
   (authority [_] (when shared (or (.getAuthority (.getHttpURI request)) "")))
   (headers [_] (fields->array (.getHeaders request)))
-  (remote [_] (.getRemoteSocketAddress (meta-data request)))
+  (remote [_] (remote-of request))
   (local [_] (.getLocalSocketAddress (meta-data request)))
   (certificate [_] (certificate-of request))
   (body [_] (when (body? request shared) (Content$Source/asInputStream request)))

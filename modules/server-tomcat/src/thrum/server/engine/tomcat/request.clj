@@ -87,25 +87,34 @@
   (or (< (long n) (length-of request))
       (and shared (reset? request))))
 
-(defn- address
-  "Returns the address, nil where the socket has been closed already."
-  ^InetSocketAddress [^MessageBytes host port]
-  (when-not (or (.isNull host) (neg? (long port)))
-    (InetSocketAddress. (InetAddress/getByName (text host)) (int port))))
-
 (defn remote-of
-  "Returns the client's address, nil where the socket has been closed already."
+  "Returns the client's address as text, nil where the socket has been closed already."
   [^Request request]
   (.action request ActionCode/REQ_HOST_ADDR_ATTRIBUTE request)
-  (.action request ActionCode/REQ_REMOTEPORT_ATTRIBUTE request)
-  (address (.remoteAddr request) (.getRemotePort request)))
+  (let [host (.remoteAddr request)]
+    (when-not (.isNull host) (text host))))
+
+;; An address, and the text that it was made of.
+(deftype Local [^String host ^long port address])
+
+(def ^:private ^:const note
+  "Where a request of Tomcat's, which is used again and again, keeps the address that was asked for
+  last: to make it of text takes 0.4 us."
+  30)
 
 (defn local-of
   "Returns the server's address, nil where the socket has been closed already."
-  [^Request request]
+  ^InetSocketAddress [^Request request]
   (.action request ActionCode/REQ_LOCAL_ADDR_ATTRIBUTE request)
   (.action request ActionCode/REQ_LOCALPORT_ATTRIBUTE request)
-  (address (.localAddr request) (.getLocalPort request)))
+  (let [host (.localAddr request), port (.getLocalPort request)]
+    (when-not (or (.isNull host) (neg? port))
+      (let [host (text host), ^Local before (.getNote request note)]
+        (if (and before (= port (.-port before)) (.equals host (.-host before)))
+          (.-address before)
+          (let [address (InetSocketAddress. (InetAddress/getByName host) port)]
+            (.setNote request note (Local. host port address))
+            address))))))
 
 (defn authority-of
   "Returns the :authority of HTTP/2."

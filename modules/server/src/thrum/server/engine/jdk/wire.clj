@@ -128,7 +128,7 @@
   (scheme [_] "http")
   (authority [_] nil)
   (headers [_] (header-array (.getRequestHeaders exchange)))
-  (remote [_] (.getRemoteAddress exchange))
+  (remote [_] (engine/address (.getRemoteAddress exchange)))
   (local [_] (.getLocalAddress exchange))
   (certificate [_] nil)
   (body [_] (when kind (patience/input (.getRequestBody exchange) patience idle-ms)))
