@@ -27,6 +27,8 @@
    "with-scope" #(t/with-scope [_ {:x 1}])
    "fork" #(t/with-scope [s] (t/fork-call s {:x 1} +))
    "all" #(t/all {:x 1} 1 2)
+   "hedge" #(t/hedge {:x 1} 1 2)
+   "every!" #(t/with-scope [s] (t/every! s {:x 1} +))
    "limiter" #(t/limiter 1 {:x 1})
    "retry" #(t/retry {:x 1} nil)
    "run-server" #(server/run-server identity {:x 1})
@@ -73,6 +75,9 @@
    :race-call #(t/race-call {:x 1} [+])
    :any-call #(t/any-call {:x 1} [+])
    :settle-call #(t/settle-call {:x 1} [])
+   :hedge #(t/hedge {:x 1} 1)
+   :hedge-call #(t/hedge-call {:x 1} [+])
+   :every! #(t/with-scope [s] (t/every! s {:x 1} +))
    :limiter #(t/limiter 1 {:x 1})
    :retry #(t/retry {:x 1} nil)})
 

@@ -35,6 +35,8 @@
      ["with-scope" core "with-scope" (options/rows-at :with-scope)]
      ["fork" core "fork" (options/rows-at :fork)]
      ["all" core "all" (options/rows-at :all)]
+     ["hedge" core "hedge" (options/rows-at :all)]
+     ["every!" core "every!" (options/rows-at :every)]
      ["limiter" core "limiter" (options/rows-at :limiter)]
      ["retry" core "retry" core-rows]
      ["run-server" server "run-server" server-options/rows]

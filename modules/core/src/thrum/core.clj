@@ -17,6 +17,7 @@
    [thrum.impl.limit :as limit]
    [thrum.impl.on-cancel :as on-cancel]
    [thrum.impl.options :as options]
+   [thrum.impl.periodic :as periodic]
    [thrum.impl.place :as place]
    [thrum.impl.retry :as retry]
    [thrum.impl.scope :as scope]
@@ -420,9 +421,10 @@
   ([scope x close] (scope/use! (scope/checked scope) x (options/function close))))
 
 (defn- joined
-  "Calls (join options fs), inside its :timeout-ms if there is one."
-  [join name options fs]
-  (let [options (in-context (merge {:name name} (options/checked :all options)))]
+  "Calls (join options fs) with the checked options of the form, inside their :timeout-ms if there
+  is one."
+  [form join options fs]
+  (let [options (in-context (merge {:name (name form)} (options/checked form options)))]
     (if (:timeout-ms options)
       (scope/call (timed options) (fn [_] (join options fs)))
       (join options fs))))
@@ -431,25 +433,25 @@
   "As all, of a collection of functions without arguments; [] for none. Throws :thrum/invalid for
   what is not a function. Options as in all."
   ([fs] (all-call {} fs))
-  ([options fs] (joined joiner/all "all" options (options/functions "all" fs :or-none))))
+  ([options fs] (joined :all joiner/all options (options/functions "all" fs :or-none))))
 
 (defn race-call
   "As race, of a collection of functions without arguments, at least one. Throws :thrum/invalid for
   none, and for what is not a function. Options as in all."
   ([fs] (race-call {} fs))
-  ([options fs] (joined joiner/race "race" options (options/functions "race" fs))))
+  ([options fs] (joined :race joiner/race options (options/functions "race" fs))))
 
 (defn any-call
   "As any, of a collection of functions without arguments, at least one. Throws :thrum/invalid for
   none, and for what is not a function. Options as in all."
   ([fs] (any-call {} fs))
-  ([options fs] (joined joiner/any "any" options (options/functions "any" fs))))
+  ([options fs] (joined :any joiner/any options (options/functions "any" fs))))
 
 (defn settle-call
   "As settle, of a collection of functions without arguments; [] for none. Throws :thrum/invalid for
   what is not a function. Options as in all."
   ([fs] (settle-call {} fs))
-  ([options fs] (joined joiner/settle "settle" options (options/functions "settle" fs :or-none))))
+  ([options fs] (joined :settle joiner/settle options (options/functions "settle" fs :or-none))))
 
 (defn- as-functions [forms]
   (mapv (fn [form] `(^{:once true} fn* [] ~form)) forms))
@@ -514,6 +516,60 @@
   thrown as InterruptedException. Options as in all; under :timeout-ms it returns what there is."
   [& forms]
   (with-functions `settle-call forms))
+
+(defn hedge-call
+  "As hedge, of a collection of functions without arguments, at least one. Throws :thrum/invalid for
+  none, and for what is not a function."
+  [options fs]
+  (joined :hedge joiner/any options (options/functions "hedge" fs)))
+
+(defmacro hedge
+  "Evaluates the first form in a task; if it has no value within :after-ms, the second too, and so
+  on. Where all that run have failed, the next begins at once. Returns the value of the first to
+  succeed. The other tasks are cancelled, and have ended when hedge returns. When all have failed,
+  the first failure is thrown, with the others suppressed. For calls that may be made twice.
+
+      (hedge {:after-ms 80} (call replica-1) (call replica-2))
+
+  The options are any expression.
+
+  Options:
+    :after-ms - how many ms a form waits for the value of those before it; required (an
+      integer, not negative)
+    :timeout-ms - how many ms all of it may take, as with-timeout around it (an integer, not
+      negative)
+    :name - the name of the threads, followed by a number for the call and one for the task (a
+      string that is not blank)
+    :wrap - called on the starting thread with the body's thunk; returns the thunk that the
+      task runs (a function from thunk to thunk, or nil; default *wrap*)
+    :scoped-values - bound in each task to what they are bound to at the call (a sequential
+      collection of java.lang.ScopedValues, on JDK 25 or newer; default none)"
+  [options & forms]
+  `(hedge-call ~options ~(as-functions forms)))
+
+(defn every!
+  "Starts a daemon of the scope that calls f, a function of no arguments, at once and then every so
+  many ms, one call after the other. Returns the task: cancel! ends it, as the end of the scope does
+  and the caller's deadline. A failure of f is that of a fork: it ends the task, and unless the
+  scope keeps failures, the scope.
+
+      (every! s {:ms 1000} #(send-heartbeat))
+
+  Throws as fork does.
+
+  Options:
+    :ms - how many ms lie between two calls; required (a positive integer)
+    :fixed - what the ms are counted from: the beginning of a call, or its end; with :rate,
+      times that a long call misses are left out (:rate or :delay; default :rate)
+    :name - the name of the task, behind its scope's and followed by a number (a string that
+      is not blank)"
+  [scope options f]
+  (let [{:keys [ms fixed name]} (merge {:fixed :rate, :name "every"}
+                                       (options/checked :every! options))
+        f (options/function f)]
+    (scope/fork! (scope/checked scope)
+                 {:name name, :daemon? true}
+                 #(periodic/run fixed ms f))))
 
 ;; Deadlines
 

@@ -16,9 +16,9 @@
 (def ^:private need-nothing
   "The macros whose arguments are plain expressions."
   '#{thrum.core/thread thrum.core/future thrum.core/pvalues thrum.core/fork thrum.core/all
-     thrum.core/race thrum.core/any thrum.core/settle thrum.core/with-timeout
+     thrum.core/hedge thrum.core/race thrum.core/any thrum.core/settle thrum.core/with-timeout
      thrum.core/with-deadline thrum.core/shield thrum.core/with-permit thrum.core/retry
-     thrum.core/abandon-on-interrupt})
+     thrum.core/abandon-on-interrupt thrum.core/on-cancel})
 
 (defn- config []
   (edn/read-string (slurp (io/resource (str folder "config.edn")))))

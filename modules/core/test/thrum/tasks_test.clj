@@ -21,7 +21,7 @@
     (thrum.core/plet [x 1] 1) (thrum.core/race 1) (thrum.core/any 1) (thrum.core/settle 1)
     (thrum.core/with-timeout 1 1) (thrum.core/with-deadline i 1) (thrum.core/shield 1 1)
     (thrum.core/with-permit l 1) (thrum.core/retry {} 1) (thrum.core/abandon-on-interrupt f 1)
-    (thrum.core/on-cancel [f] 1)])
+    (thrum.core/on-cancel [f] 1) (thrum.core/hedge {} 1)])
 
 (defn- namespaces-in [form]
   (into #{} (comp (filter symbol?) (keep namespace)) (tree-seq coll? seq form)))

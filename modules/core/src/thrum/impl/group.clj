@@ -398,11 +398,13 @@
 
 (defn await!
   "Waits until (ready?) is true; it is called again whenever a child has ended. Only one thread at a
-  time may wait. Throws CancellationException, InterruptedException."
-  [^Group group ready?]
-  (let [^AtomicReference waiter (.-waiter group), self (Thread/currentThread)]
-    (wait/until group nil #(or (ready?)
-                               (do (.set waiter self) (ready?))))))
+  time may wait. Returns false when the deadline (nil: none) comes first. Throws
+  CancellationException, InterruptedException."
+  ([group ready?] (await! group nil ready?))
+  ([^Group group deadline ready?]
+   (let [^AtomicReference waiter (.-waiter group), self (Thread/currentThread)]
+     (wait/until group deadline #(or (ready?)
+                                     (do (.set waiter self) (ready?)))))))
 
 (defn wake!
   "Has the thread that waits for the group call its (ready?) again."

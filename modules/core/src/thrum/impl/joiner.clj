@@ -5,6 +5,7 @@
   (:require
    [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
+   [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
    [thrum.impl.failures :as failures]
    [thrum.impl.group :as group]
@@ -75,6 +76,15 @@
     (let [group (.-group joiner)]
       (await! group #(or (decisive joiner) (< (group/running group) (long limit)))))))
 
+(defn- await-delay!
+  "Waits, before another thunk than the first, for so many ms, or until those before have failed."
+  [^Joiner joiner {:keys [after-ms]} i]
+  (when (and after-ms (pos? (long i)))
+    (let [group (.-group joiner)]
+      (group/await! group
+                    (deadline/in-ms after-ms)
+                    #(or (decisive joiner) (group/empty-group? group))))))
+
 (defn- start-all!
   "Starts the thunks until all is decided, or the caller's work is cancelled. Returns the tasks."
   [^Joiner joiner {:keys [wrap], :as options} thunks]
@@ -82,6 +92,7 @@
     (into []
           (comp (map-indexed (fn [i thunk]
                                (await-room! joiner options)
+                               (await-delay! joiner options i)
                                (start-one! joiner context i thunk)))
                 (take-while some?))
           thunks)))
@@ -102,7 +113,7 @@
 (defn- run-all!
   "Starts the thunks, waits and returns the tasks, none of which runs any more. They are fewer than
   the thunks where a task has decided for all before; with :partial?, also where a cancel came.
-  options: :wrap, :limit, :await!, :partial?."
+  options: :wrap, :limit, :after-ms, :await!, :partial?."
   [^Joiner joiner options thunks]
   (try
     (let [options (merge {:await! group/await!} options)
@@ -150,7 +161,7 @@
 
 (defn any
   "Returns the value of the first to succeed; the others are cancelled and joined. When all have
-  failed, the first failure is thrown."
+  failed, the first failure is thrown. :after-ms - how long each waits for those before it."
   [{:keys [name], :as options} thunks]
   (let [joiner (joiner name done?)]
     (winner joiner (run-all! joiner options thunks))))

@@ -46,6 +46,19 @@
            :accepts "an integer, not negative"
            :default "no bound"
            :doc "how many may wait for a permit"}
+   :after-ms {:check nat-int?
+              :accepts "an integer, not negative"
+              :required true
+              :doc "how many ms a form waits for the value of those before it; required"}
+   :ms {:check pos-int?
+        :accepts "a positive integer"
+        :required true
+        :doc "how many ms lie between two calls; required"}
+   :fixed {:check #{:rate :delay}
+           :accepts ":rate or :delay"
+           :default ":rate"
+           :doc (str "what the ms are counted from: the beginning of a call, or its end; with "
+                     ":rate, times that a long call misses are left out")}
    :wait-ms {:check nat-int?
              :accepts "an integer, not negative"
              :default "no bound"
@@ -83,6 +96,7 @@
      :all {:limit {:doc "how many of the tasks may run at once; the others start later"
                    :default "all of them"}
            :timeout-ms {:doc "how many ms all of it may take, as with-timeout around it"}}
+     :every {:name {:doc "the name of the task, behind its scope's and followed by a number"}}
      :limiter {:name {:doc "the limiter's name in its errors"}}}
     #(merge-with merge rows %)))
 
@@ -114,6 +128,12 @@
       :as [:race :any :settle :all-call :race-call :any-call :settle-call]
       :options (into [:limit :timeout-ms] task)
       :at :all}
+     {:form :hedge
+      :written "(hedge {..} a b)"
+      :as [:hedge-call]
+      :options (into [:after-ms :timeout-ms] task)
+      :at :all}
+     {:form :every!, :written "(every! s {..} f)", :options [:ms :fixed :name], :at :every}
      {:form :limiter
       :written "(limiter 20 {..})"
       :options [:queue :wait-ms :name]
@@ -121,7 +141,7 @@
      {:form :retry, :written "(retry {..} body)", :options [:schedule :attempts :retry?]}]))
 
 (def ^:private by-form
-  (into {} (map (juxt :form identity)) forms))
+  (into {} (for [{:keys [form as] :as row} forms, name (cons form as)] [name row])))
 
 (defn rows-of
   "Returns the rows of a form, in its own words."
@@ -206,9 +226,14 @@
    options))
 
 (defn checked
-  "Returns the options of a form when it accepts them; throws :thrum/invalid otherwise."
+  "Returns the options of a form when it accepts them, and none is missing that it requires; throws
+  :thrum/invalid otherwise."
   [form options]
-  (check (rows-of form) options (keys-of form)))
+  (let [rows (rows-of form)]
+    (check rows options (keys-of form))
+    (doseq [k (keys-of form) :when (:required (rows k))]
+      (check-value k (rows k) (options k)))
+    options))
 
 (defn function
   "Returns f if it can be called; throws :thrum/invalid otherwise. place: where it stands, for the
