@@ -31,6 +31,7 @@
    [thrum.server.tck.failure]
    [thrum.server.tck.fields]
    [thrum.server.tck.h2]
+   [thrum.server.tck.h2-frames]
    [thrum.server.tck.hosts]
    [thrum.server.tck.http-1-0]
    [thrum.server.tck.lengths]
@@ -66,7 +67,7 @@
        '[request proxies response no-body reuse response-head failure lengths request-line hosts
          fields chunks trailers pipelining early expect-continue http-1-0 admission sizes silence
          pace connections deadline async events drain observer threads start ring ws-handshake
-         ws-messages ws-life disconnect tls h2]))
+         ws-messages ws-life disconnect tls h2 h2-frames]))
 
 (def ^:private all-cases
   (into [] (mapcat scene/cases-in) chapters))

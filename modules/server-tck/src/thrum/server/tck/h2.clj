@@ -1,5 +1,5 @@
 (ns thrum.server.tck.h2
-  "Chapter: HTTP/2, by the JDK's client over TLS and by frames of our own without."
+  "Chapter: HTTP/2 by the JDK's client."
   (:require
    [clojure.string :as str]
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
@@ -7,7 +7,7 @@
    [thrum.server.tck.tls :as tls]
    [thrum.server.tck.wire :as wire])
   (:import
-   (java.io ByteArrayOutputStream DataOutputStream IOException InputStream)
+   (java.io IOException InputStream)
    (java.net URI)
    (java.net.http HttpClient HttpClient$Version HttpRequest HttpRequest$BodyPublishers HttpResponse HttpResponse$BodyHandlers)
    (java.time Duration)
@@ -17,11 +17,6 @@
 
 (def ^:private h2
   {:needs #{:h2 :tls}, :refuses {:h2? true}, :uses #{:ssl-port}})
-
-(def ^:private h2c
-  {:needs #{:h2}, :refuses {:h2c? true}})
-
-;; Over TLS
 
 (defn- http-client
   ^HttpClient [env]
@@ -64,6 +59,16 @@
     (expect= [:https "/a%2Fb" "q=1" "localhost"]
              ((juxt :scheme :uri :query-string :server-name) @seen))
     (expect (str/starts-with? (:protocol @seen) "HTTP/2") "HTTP/2" (:protocol @seen))))
+
+(defcase h2-requests-have-a-host "4.2"
+  "A request has a host among its headers: its :authority, where it sends none."
+  h2
+  [env]
+  (let [seen (promise)
+        server (serve env (fn [r] (deliver seen r) (scene/ok r)))]
+    (get! env server "/")
+    (expect= [(str "localhost:" (scene/tool env :ssl-port server)) "localhost"]
+             [(get-in @seen [:headers "host"]) (:server-name @seen)])))
 
 (defcase h2-body-arrives "4.2"
   "A body arrives whole, both ways."
@@ -218,161 +223,12 @@
     (expect= #{} (set (remove #{:answered :late :reset} (keys ends))) ends)
     (expect (every? ends [:answered :late]) "some that are answered, and some that are late" ends)))
 
-;; Frames
-
-(defn- frame [type flags stream payload]
-  (let [payload (wire/bytes-of payload)
-        all (ByteArrayOutputStream.)
-        out (DataOutputStream. all)]
-    (.writeByte out (bit-shift-right (alength payload) 16))
-    (.writeShort out (bit-and 0xffff (alength payload)))
-    (.writeByte out type)
-    (.writeByte out flags)
-    (.writeInt out stream)
-    (.write out payload)
-    (.toByteArray all)))
-
-(def ^:private get-headers
-  "GET http://localhost/ in HPACK: three indexed fields, and a literal one of an indexed name."
-  "\u0082\u0086\u0084\u0001\u0009localhost")
-
-(defn- headers-of
-  "Returns a request's headers in HPACK: method and scheme by their index, the others literal."
-  [method path]
-  (str ({:get "\u0082", :post "\u0083"} method)
-       "\u0086"
-       "\u0004"
-       (char (count path))
-       path
-       "\u0001\u0009localhost"))
-
-(defn- read-frame
-  "Returns the next frame as {:type :flags :stream :text}, or how the connection ended."
-  [c]
-  (let [head (wire/read-bytes c 9)]
-    (if (keyword? head)
-      head
-      (let [number #(reduce (fn [n b] (+ (* 256 (long n)) (bit-and 255 (int b)))) 0 %)
-            [length [type flags] stream] [(take 3 head) (subvec (vec head) 3 5) (drop 5 head)]
-            payload (wire/read-bytes c (number length))]
-        (if (keyword? payload)
-          payload
-          {:type type, :flags flags, :stream (number stream), :text (wire/text-of payload)})))))
-
-(defn- frames-until
-  "Returns the frames up to the first after which (enough? frames), or the connection's end."
-  [c enough?]
-  (loop [frames []]
-    (let [frames (conj frames (read-frame c))]
-      (if (or (enough? frames) (keyword? (peek frames))) frames (recur frames)))))
-
-(defn- opened [env server]
-  (wire/send! (scene/client env server) "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" (frame 4 0 0 "")))
-
-(defn- expect-served [env server]
-  (expect-status 200 (scene/ask env server (wire/get "/"))))
-
-(defn- field
-  "Returns a header in HPACK, its name and value literal."
-  [name value]
-  (str "\u0000" (char (count name)) name (char (count value)) value))
-
-(defcase h2-requests-have-a-host "4.2"
-  "A request has a host among its headers: its :authority, where it sends none."
-  h2
-  [env]
-  (let [seen (promise)
-        server (serve env (fn [r] (deliver seen r) (scene/ok r)))]
-    (get! env server "/")
-    (expect= [(str "localhost:" (scene/tool env :ssl-port server)) "localhost"]
-             [(get-in @seen [:headers "host"]) (:server-name @seen)])))
-
-(defn- requests
-  "Returns the requests that the handler sees when these headers are sent in HPACK as a request of a
-  connection's first stream."
-  [env headers]
-  (let [seen (atom [])
-        server (scene/serve env (fn [r] (swap! seen conj r) (scene/ok r)) {:h2c? true})
-        c (opened env server)
-        ended? (fn [{:keys [type flags stream]}]
-                 (or (#{3 7} type) (and (= 1 stream) (odd? flags))))]
-    (wire/send! c (frame 1 5 1 headers))
-    (expect (ended? (peek (frames-until c #(ended? (peek %))))) "an end of the stream" :another)
-    (expect-served env server)
-    (filterv #(str/starts-with? (:protocol %) "HTTP/2") @seen)))
-
-(defcase h2-host-in-place-of-authority "4.2"
-  "A request may name its host in a header instead, or in both alike."
-  h2c
-  [env]
-  (let [host-of (fn [headers]
-                  (mapv (juxt #(get-in % [:headers "host"]) :server-name) (requests env headers)))]
-    (expect= [["localhost" "localhost"]] (host-of (str get-headers (field "host" "localhost"))))
-    (expect= [["example.org:8" "example.org"]]
-             (host-of (str "\u0082\u0086\u0084" (field "host" "example.org:8"))))))
-
-(defn- expect-none
-  "No handler sees the request with these headers in HPACK."
-  [env headers]
-  (expect= [] (mapv #(dissoc % :body) (requests env headers))))
-
-(defcase h2-host-must-be-the-authority "4.8"
-  "A host that is not the :authority is refused, and so is a request with neither, or with one that
-  is no host."
-  h2c
-  [env]
-  (expect-none env (str get-headers (field "host" "elsewhere")))
-  (expect-none env "\u0082\u0086\u0084")
-  (expect-none env (str "\u0082\u0086\u0084" "\u0001\u0003a:b")))
-
-(defcase h2-connection-headers-are-refused "4.8"
-  "Headers that are about a connection of HTTP/1 are refused."
-  h2c
-  [env]
-  (doseq [[name value] [["connection" "close"] ["keep-alive" "timeout=5"]
-                        ["proxy-connection" "keep-alive"] ["transfer-encoding" "chunked"]
-                        ["upgrade" "websocket"] ["te" "gzip"]]]
-    (expect-none env (str get-headers (field name value)))))
-
-(defcase h2-paths-have-no-blanks "4.8"
-  "A :path with a blank or a control character, or that is no path, is refused."
-  h2c
-  [env]
-  (doseq [path ["/a b" "/a\tb" "/a\u007fb" "a" "http://localhost/"]]
-    (expect-none env (headers-of :get path))))
-
-(defcase h2-refused-streams-harm-no-neighbour "4.8"
-  "A request that is refused before its body has come leaves its connection to the others, and is
-  no failure of the server's."
-  h2c
-  [env]
-  (let [seen (atom [])
-        handler (fn [{:keys [uri], :as r}] (swap! seen conj uri) (scene/ok r))
-        statuses (atom #{})
-        observer {:end #(swap! statuses conj (:status %))}
-        c (opened env (scene/serve env handler {:h2c? true, :observer observer}))
-        length (field "content-length" "3")
-        answered? (fn [{:keys [stream text]}] (= [7 "ok"] [stream text]))]
-    (doseq [[stream fields] [[1 (field "host" "elsewhere")]
-                             [3 (field "content-length" "+3")]
-                             [5 (str length length)]]]
-      (wire/send! c (frame 1 4 stream (str (headers-of :post "/refused") fields))))
-    (wire/send! c (frame 1 5 7 (headers-of :get "/")))
-    (let [frames (frames-until c #(answered? (peek %)))]
-      (expect (answered? (peek frames)) "an answer to the last" frames))
-    (expect= [["/"] []] [@seen (remove #{200 400} @statuses)])))
-
-(defcase h2-connect-is-refused "4.8"
-  "CONNECT is refused."
-  h2c
-  [env]
-  (expect-none env (str (field ":method" "CONNECT") "\u0001\u000clocalhost:80"))
-  (expect-none env (str (field ":method" "CONNECT") "\u0086\u0084\u0001\u0009localhost")))
+;; Without TLS
 
 (defcase h2-by-upgrade "4.2"
   "A request of HTTP/1.1 that asks for HTTP/2 is answered in it, and its handler sees nothing of
   that."
-  (assoc h2c :uses #{})
+  {:needs #{:h2}, :refuses {:h2c? true}, :uses #{}}
   [env]
   (let [seen (promise)
         server (scene/serve env (fn [r] (deliver seen r) (scene/ok r)) {:h2c? true})
@@ -384,102 +240,3 @@
     (expect= [HttpClient$Version/HTTP_2 200 "ok"]
              [(.version answer) (.statusCode answer) (.body answer)])
     (expect= [] (filterv (:headers @seen) ["connection" "upgrade" "http2-settings"]))))
-
-(defcase h2-rapid-resets-are-survived "4.4"
-  "Streams that are reset as soon as they are opened do not pile up, and the other clients are
-  served."
-  h2c
-  [env]
-  (let [now (atom 0)
-        handler (fn [r]
-                  (swap! now inc)
-                  (try
-                    (Thread/sleep 5)
-                    (scene/ok r)
-                    (finally
-                      (swap! now dec))))
-        server (scene/serve env handler {:h2c? true, :max-concurrent 50})
-        c (opened env server)]
-    (doseq [streams (partition-all 100 (range 1 6001 2))]
-      (apply wire/try-send!
-             c
-             (mapcat #(vector (frame 1 5 % get-headers) (frame 3 0 % "\u0000\u0000\u0000\u0008"))
-               streams)))
-    (expect (scene/eventually 3000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
-            "200"
-            :none)
-    (expect (scene/eventually 3000 #(zero? (long @now))) "no request that is left" @now)))
-
-(defcase h2-endless-headers-are-cut "4.4"
-  "Headers that go on for ever in CONTINUATION frames end the connection, and the other clients are
-  served."
-  h2c
-  [env]
-  (let [server (scene/serve env scene/ok {:h2c? true})
-        c (opened env server)
-        field (str "\u0000\u0004x-xx\u007e" (str/join (repeat 126 "x")))]
-    (wire/try-send! c (frame 1 1 1 get-headers))
-    (loop [i 0]
-      (if (and (< i 20000) (wire/try-send! c (frame 9 0 1 (str/join (repeat 20 field)))))
-        (recur (inc i))
-        (expect (< i 20000) "a connection that ends" i)))
-    (expect-served env server)))
-
-(defn- read-or-write
-  "A handler that reads the body of a POST, and answers a GET of /big with more than a client takes
-  unasked."
-  [{:keys [uri ^InputStream body], :as r}]
-  (.readAllBytes body)
-  (if (= "/big" uri)
-    {:status 200, :headers {}, :body (repeat 100 (str/join (repeat 10000 "x")))}
-    (scene/ok r)))
-
-(defn- refusal?
-  "True if a frame is the head of a response that is no 200: on a machine that is busy a
-  deadline comes before a response has begun."
-  [{:keys [type text]}]
-  (and (= 1 type) (not (str/includes? (subs text 0 (min 6 (count text))) "\u0088"))))
-
-(defn- ended-streams
-  "Returns the streams that were reset, or refused."
-  [frames]
-  (set (keep #(when (or (= 3 (:type %)) (refusal? %)) (:stream %)) frames)))
-
-(defcase h2-late-streams-harm-no-neighbour "4.5"
-  "Streams that end at their deadline, because their body does not come or their answer is not
-  taken, leave the connection to the others."
-  h2c
-  [env]
-  (let [c (opened env (scene/serve env read-or-write {:h2c? true, :request-timeout-ms 300}))
-        late (range 1 321 2)
-        text-of (fn [frames]
-                  (str/join (keep #(when (= [0 321] [(:type %) (:stream %)]) (:text %)) frames)))]
-    (doseq [stream late]
-      (if (= 1 (rem stream 4))
-        (wire/send! c (frame 1 5 stream (headers-of :get "/big")))
-        (wire/send! c (frame 1 4 stream (headers-of :post "/")))))
-    (let [frames (frames-until c #(= (set late) (ended-streams %)))]
-      (expect= (set late) (ended-streams frames) (remove (comp #{0} :type) frames)))
-    (wire/send! c (frame 8 0 0 "\u0000\u0010\u0000\u0000") (frame 1 5 321 (headers-of :get "/")))
-    (expect= "ok" (text-of (frames-until c #(= "ok" (text-of %)))))))
-
-(defn- literal [name value]
-  (str "\u0000" (char (count name)) name (char (count value)) value))
-
-(defcase h2-websockets-are-refused "4.8"
-  "A websocket's handshake of HTTP/1.1 that comes over HTTP/2 is answered, or its stream reset: it
-  is not left open."
-  (assoc h2c :needs #{:h2 :websockets})
-  [env]
-  (let [server (scene/serve env (scene/answering {:ring.websocket/listener {}}) {:h2c? true})
-        handshake (str (headers-of :get "/")
-                       (literal "sec-websocket-version" "13")
-                       (literal "sec-websocket-key" "dGhlIHNhbXBsZSBub25jZQ=="))
-        ended? (fn [frames]
-                 (some #(and (= 1 (:stream %)) (or (= 3 (:type %)) (odd? (long (:flags %)))))
-                       (filter map? frames)))]
-    (doseq [headers [handshake (str handshake (literal "upgrade" "websocket"))]]
-      (let [c (opened env server)]
-        (wire/send! c (frame 1 5 1 headers))
-        (let [frames (frames-until c ended?)]
-          (expect (ended? frames) "an end of the stream" frames))))))

@@ -30,7 +30,8 @@
   (leave! [this now n]
     (locking this
       (when since
-        (set! left (min most (- (+ left (* per-byte (long n))) (double (- (long now) (long since))))))
+        (let [waited (double (- (long now) (long since)))]
+          (set! left (min most (- (+ left (* per-byte (long n))) waited))))
         (set! since nil))))
   (late-at? [this now]
     (locking this (boolean (and since (neg? (- left (double (- (long now) (long since))))))))))
