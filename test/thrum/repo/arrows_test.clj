@@ -47,7 +47,7 @@
                      :libraries #{}
                      :packages ["java." "javax." "clojure.lang." "io.helidon."]}
    "test-kit" {:modules #{}
-               :libraries #{'clojure.tools.namespace.find}
+               :libraries #{}
                :packages ["java." "javax." "clojure.lang." "jdk." "com.sun."]}})
 
 ;; Inner rooms, thrum.impl.* and the like, are for their own module alone. What siblings need stands

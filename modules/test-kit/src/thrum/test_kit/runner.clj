@@ -7,7 +7,6 @@
    [clojure.java.io :as io]
    [clojure.string :as str]
    [clojure.test :as test]
-   [clojure.tools.namespace.find :as find]
    [thrum.test-kit.dump :as dump]
    [thrum.test-kit.gate :as gate])
   (:import
@@ -34,10 +33,17 @@
   (let [parent (.getParentFile folder)]
     (if (= "modules" (.getName (.getParentFile parent))) (.getName parent) "root")))
 
+(defn- namespace-in
+  "Returns the symbol of the namespace that a file under folder holds by its path, or nil."
+  [^File folder ^File file]
+  (let [path (str (.relativize (.toPath folder) (.toPath file)))]
+    (when-let [[_ path] (re-matches #"(.+)\.cljc?" path)]
+      (symbol (str/replace (str/replace path File/separator ".") "_" "-")))))
+
 (defn find-namespaces
   "Returns the symbols of the namespaces under folders, sorted within each folder."
   [folders]
-  (mapcat #(sort (find/find-namespaces-in-dir %)) folders))
+  (mapcat (fn [folder] (sort (keep #(namespace-in folder %) (file-seq folder)))) folders))
 
 ;; Counting
 
