@@ -46,6 +46,9 @@
    "server-helidon" {:modules #{"core" "server" "server-http1"}
                      :libraries #{}
                      :packages ["java." "javax." "clojure.lang." "io.helidon."]}
+   "watch" {:modules #{"core" "server"}
+            :libraries #{'clojure.data.json}
+            :packages ["java." "javax." "clojure.lang." "com.sun." "jdk.jfr."]}
    "test-kit" {:modules #{}
                :libraries #{}
                :packages ["java." "javax." "clojure.lang." "jdk." "com.sun."]}})
@@ -57,13 +60,17 @@
   "By spi: which namespaces outside of its module may use it. A name that ends in .* stands for all
   below it."
   '{thrum.spi
-    #{thrum.async thrum.async.executor thrum.async.impl.*
+    #{thrum.async thrum.async.executor thrum.async.impl.* thrum.watch.impl.*
       thrum.server thrum.server.spi.exchanges thrum.server.spi.flow thrum.server.impl.*
       thrum.server.http1 thrum.server.http1.* thrum.server.engine.*}
     thrum.spi.fan-out
     #{thrum.async.impl.pipeline}
+    thrum.spi.watch
+    #{thrum.watch thrum.watch.impl.*}
+    thrum.server.spi.exchanges
+    #{thrum.watch.impl.exchanges}
     thrum.spi.options
-    #{thrum.async thrum.async.executor thrum.async.impl.settings
+    #{thrum.watch thrum.async thrum.async.executor thrum.async.impl.settings
       thrum.server thrum.server.impl.options
       thrum.lab.cli thrum.lab.experiments.own.work}
     thrum.server.spi

@@ -63,6 +63,16 @@
    :since (.born task)
    :index (.index task)})
 
+(defn title
+  "Returns the :kind and :name of one of core's own things, for a task also its :thread; nil for
+  anything else. See thrum.spi.watch/title."
+  [x]
+  (condp instance? x
+    Task {:kind :task, :name (.taskName ^Task x), :thread (.thread ^Task x)}
+    Limiter {:kind :permit, :name (or (.-name ^Limiter x) "limiter")}
+    (when-some [group (group-of x)]
+      {:kind :children, :name (group/group-name group)})))
+
 (defn facts
   "Returns what a scope, task, fan-out, joiner, executor, limiter or group knows of itself; nil for
   anything else. See thrum.spi/facts."

@@ -52,6 +52,13 @@
   []
   (registry/registered))
 
+(defn title
+  "Returns what a thread that is parked for one of core's own things waits for: its :kind, :task,
+  :permit or :children (the tasks of a scope, or of a fan-out), and :name; for a task also its
+  :thread. nil for anything else. Takes no lock."
+  [thing]
+  (inspect/title thing))
+
 (defn facts
   "Returns what one of core's own things knows of itself; nil for anything else. :name; :state -
   :open, :cancelled or :ended; for a task :running, :done, :failed or :cancelled, also where its

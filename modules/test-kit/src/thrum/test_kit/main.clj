@@ -189,6 +189,8 @@
    ["the engines" engines this-jvm]
    ["server-http-kit, with http-kit" ["server-http-kit"] with-http-kit]
    ["java" ["java"] this-jvm]
+   ["watch" ["watch"] this-jvm]
+   ["watch, on JDK 21" ["watch"] jdk-21]
    ["async" ["async"] this-jvm]
    ["async, with core.async 1.6.681" ["async"] (core-async "1.6.681")]
    ["async, with core.async 1.8.741" ["async"] (core-async "1.8.741")]

@@ -1,0 +1,168 @@
+(ns thrum.watch
+  "What runs in this process, and why it does not: scopes, tasks, limiters and what registered
+  itself, as data, sentences, metrics and a page. It reads, and changes nothing.
+
+  Watching begins when this namespace is loaded: what began before is seen only where something that
+  began later, a limiter or a registration leads to it."
+  (:require
+   [clojure.string :as str]
+   [thrum.spi.options :as options]
+   [thrum.spi.watch :as spi]
+   [thrum.watch.impl.access :as access]
+   [thrum.watch.impl.figures :as figures]
+   [thrum.watch.impl.groups :as groups]
+   [thrum.watch.impl.http :as http]
+   [thrum.watch.impl.sampler :as sampler]
+   [thrum.watch.impl.snapshot :as snapshot]
+   [thrum.watch.impl.tree :as tree])
+  (:import
+   (java.lang AutoCloseable)))
+
+(set! *warn-on-reflection* true)
+
+(spi/watch! true)
+(snapshot/watch-requests!)
+
+;; Data
+
+(defn tree
+  "Returns what runs as a vector of trees of maps: :kind (:scope, :task, :fan-out, :joiner,
+  :executor, :limiter, :request, or a registered one), :id, :name, :state, :age-ms (nil where it is
+  not known), :deadline-ms (from now; negative when it has passed), :thread (its id), :thread-state
+  (:runnable, :parked, :timed-parked, :blocked), :carrier, :waits-for, :children, and facts of its
+  kind. With {:stacks? true} also :stack, a vector of lines, innermost first: some 10 us a thread
+  more. With {:fold? true} ten or more alike siblings are one, the oldest, with their :count.
+
+  Ages are exact to 20 ms while a watch runs, see start!; otherwise to the last call of tree, groups
+  or lints."
+  ([] (tree {}))
+  ([{:keys [stacks? fold?] :as options}]
+   (cond-> (tree/tree (snapshot/take! (constantly (boolean stacks?))) options)
+     fold? tree/fold)))
+
+(def ^:private most-stacks 20000)
+
+(defn- at-most [n]
+  (let [left (volatile! n)]
+    (fn [_] (nat-int? (vswap! left dec)))))
+
+(defn groups
+  "Returns Thrum's threads by where they wait, the largest group first: maps of :count, :waits-at
+  (\"my.app/fetch -> SocketInputStream.read\"), :frame (the line to look at), :state, :oldest-ms,
+  :stack and :sample, up to five names. The stacks of 20 000 threads are read, or of :max-stacks;
+  further threads are counted with those of their state. Some 10 us a stack."
+  ([] (groups {}))
+  ([{:keys [max-stacks], :or {max-stacks most-stacks}}]
+   (groups/groups (snapshot/take! (at-most max-stacks)))))
+
+;; A watch that runs
+
+(deftype Watch [sampler server token]
+  AutoCloseable
+  (close [_]
+    (http/stop! server)
+    (sampler/stop! sampler)))
+
+(defn- with-sampler [on-lint f]
+  (let [sampler (sampler/start! on-lint)]
+    (try (f sampler) (finally (sampler/stop! sampler)))))
+
+(defn lints
+  "Returns what is wrong, as a vector of maps: :rule, :id, :sentence, :frame (the line to look at, or
+  nil), :since-ms and :data. Those of a watch are at hand; without one it looks for two seconds."
+  ([]
+   (with-sampler (fn [_]) (fn [sampler] (Thread/sleep 2000) (sampler/lints sampler))))
+  ([^Watch watch]
+   (sampler/lints (.-sampler watch))))
+
+(defn port
+  "Returns the port of a watch."
+  [^Watch watch]
+  (http/port (.-server watch)))
+
+(defn token
+  "Returns the token of a watch, for Authorization: Bearer, and to sign in on its page."
+  [^Watch watch]
+  (.-token watch))
+
+(def ^:private rows
+  {:port {:check #(and (int? %) (<= 0 % 65535))
+          :accepts "an integer from 0 to 65535"
+          :default "7777"
+          :doc "the port; 0: any that is free"}
+   :host {:check string?, :accepts "a string", :default "\"127.0.0.1\""
+          :doc "the address to listen on"}
+   :hosts {:check #(and (coll? %) (every? string? %))
+           :accepts "a collection of strings"
+           :default "none"
+           :doc "further names of this server, as a browser's Host header has them"}
+   :token {:check #(and (string? %) (<= 8 (count %))), :secret? true
+           :accepts "a string of at least 8 characters"
+           :default "a random one, see token"
+           :doc "what readers must show"}
+   :on-lint {:check ifn?, :accepts "a function", :default "none"
+             :doc "called with each new lint, on the watch's own thread"}})
+
+(defn- health [sampler]
+  (fn []
+    (if (some #(= :starved (:rule %)) (sampler/lints sampler))
+      (http/as-json 503 {:status :stuck})
+      (http/as-json 200 {:status :up}))))
+
+(defn- current-figures [sampler]
+  (figures/figures (sampler/latest sampler) (sampler/lints sampler)))
+
+(defn- flag? [query flag]
+  (boolean (some #{flag} (str/split (str query) #"&"))))
+
+(defn- routes [sampler]
+  {"/tree" #(http/as-json 200 (tree {:fold? (flag? % "fold"), :stacks? (flag? % "stacks")}))
+   "/groups" (fn [_] (http/as-json 200 (groups)))
+   "/lints" (fn [_] (http/as-json 200 (sampler/lints sampler)))
+   "/metrics" (fn [_]
+                {:status 200, :type "text/plain; version=0.0.4; charset=utf-8"
+                 :body (figures/prometheus (current-figures sampler))})})
+
+(defn start!
+  "Starts to watch, and serves what it sees on a port of its own, by platform threads: it answers
+  while no virtual thread can run. Returns the watch, an AutoCloseable: see port, token, lints.
+
+      /health   200 or 503, without a token and without names
+      /         the page, after signing in with the token
+      /tree /groups /lints /metrics   JSON, and Prometheus' text; with the token
+      /events   the figures and lints, once a second, as server-sent events
+
+  A sampler looks ten times a second within 1 % of one processor: many tasks are looked at less
+  often. Options:
+    :port - the port; 0: any that is free (an integer from 0 to 65535; default 7777)
+    :host - the address to listen on (a string; default \"127.0.0.1\")
+    :hosts - further names of this server, as a browser's Host header has them (a collection of
+      strings; default none)
+    :token - what readers must show (a string of at least 8 characters; default a random one, see
+      token)
+    :on-lint - called with each new lint, on the watch's own thread (a function; default none)
+
+  Throws :thrum/invalid, and :thrum/start-failed where it cannot listen."
+  ([] (start! {}))
+  ([options]
+   (let [{:keys [host hosts port on-lint], :as options}
+         (merge {:host "127.0.0.1", :port 7777, :on-lint (fn [_])} (options/check rows options))
+
+         token (or (:token options) (access/random-token))
+         sampler (sampler/start! on-lint)]
+     (try
+       (Watch. sampler
+               (http/start! {:host host
+                             :port port
+                             :hosts (access/hosts host hosts)
+                             :access {:token token, :session (access/random-token)}
+                             :health (health sampler)
+                             :routes (routes sampler)
+                             :event #(assoc (current-figures sampler) :sentences (sampler/lints sampler))})
+               token)
+       (catch Throwable t
+         (sampler/stop! sampler)
+         (throw t))))))
+
+(defmethod print-method Watch [watch ^java.io.Writer w]
+  (.write w (str "#<watch on port " (port watch) ">")))

@@ -1,0 +1,63 @@
+(ns thrum.watch.impl.access
+  "Who may read: a token, as Bearer or as the cookie that the page sets, and the Host that a browser
+  was sent to."
+  {:no-doc true}
+  (:require
+   [clojure.string :as str])
+  (:import
+   (java.nio.charset StandardCharsets)
+   (java.security MessageDigest SecureRandom)
+   (java.util HexFormat)))
+
+(set! *warn-on-reflection* true)
+
+(defn random-token
+  "Returns a token of 128 bits."
+  []
+  (let [bytes (byte-array 16)]
+    (.nextBytes (SecureRandom.) bytes)
+    (.formatHex (HexFormat/of) bytes)))
+
+(defn- bytes-of ^bytes [^String s]
+  (.getBytes s StandardCharsets/UTF_8))
+
+(defn same?
+  "Compares in a time that does not depend on where the two differ."
+  [a b]
+  (and (some? a) (MessageDigest/isEqual (bytes-of a) (bytes-of b))))
+
+(def ^:private cookie-name "thrum-watch")
+
+(defn cookie
+  "Returns the Set-Cookie of a session."
+  [session]
+  (str cookie-name "=" session "; HttpOnly; SameSite=Strict; Path=/"))
+
+(defn- cookie-value [header]
+  (some (fn [pair]
+          (let [[k v] (str/split (str/trim pair) #"=" 2)]
+            (when (= cookie-name k) v)))
+        (str/split (str header) #";")))
+
+(defn- bearer [header]
+  (second (re-matches #"(?i)bearer +(\S+)" (str header))))
+
+(defn allowed?
+  "True if the headers, a function from name to value, carry the token or the session."
+  [{:keys [token session]} header]
+  (or (same? (bearer (header "Authorization")) token)
+      (same? (cookie-value (header "Cookie")) session)))
+
+(defn- without-port [host]
+  (str/lower-case (str/replace (str host) #":\d*$" "")))
+
+(defn known-host?
+  "True if the Host header names this server: a page of another site, whose name was made to resolve
+  here, does not."
+  [hosts header]
+  (contains? hosts (without-port (header "Host"))))
+
+(defn hosts
+  "Returns the names that a server bound to this host answers to, and those that the user adds."
+  [host more]
+  (into #{} (map str/lower-case) (list* "localhost" "127.0.0.1" "[::1]" host more)))

@@ -1,0 +1,94 @@
+(ns thrum.watch.impl.environment
+  "What a JDK and the libraries on the class path are known for: rules of versions."
+  {:no-doc true}
+  (:require
+   [clojure.java.io :as io]
+   [clojure.string :as str]))
+
+(set! *warn-on-reflection* true)
+
+(defn version
+  "Returns the version in a text as a vector of numbers: [25 0 3] of \"25.0.3+9-LTS\"."
+  [text]
+  (mapv parse-long (re-seq #"\d+" (first (re-seq #"\d+(?:\.\d+)*" (str text))))))
+
+(defn- padded [v]
+  (vec (take 4 (concat v (repeat 0)))))
+
+(defn- within?
+  "True if the version is from first to before fixed."
+  [v [from fixed]]
+  (and (<= 0 (compare (padded v) (padded from)))
+       (neg? (compare (padded v) (padded fixed)))))
+
+(defn- jar-version
+  "Returns the version in the name of the jar that has the resource, or nil."
+  [resource jar]
+  (when-some [url (io/resource resource)]
+    (some-> (re-find (re-pattern (str jar "-(\\d[\\d.]*\\d)[^/]*\\.jar")) (str url)) second version)))
+
+(defn- named-version [class-path jar]
+  (some-> (re-find (re-pattern (str "[/\\\\]" jar "-(\\d[\\d.]*\\d)[^/\\\\:;]*\\.jar")) class-path)
+          second
+          version))
+
+(defn facts-of
+  "Returns the facts of a process with this version of Java and class path."
+  [java-version class-path]
+  {:jdk (version java-version)
+   :libraries (into {}
+                    (filter val)
+                    {"jackson-core" (named-version (str class-path) "jackson-core")
+                     "pgjdbc" (named-version (str class-path) "postgresql")})})
+
+(defn facts
+  "Returns {:jdk version, :libraries {name version}} of this process."
+  []
+  {:jdk (version (Runtime/version))
+   :libraries
+   (into {}
+         (filter val)
+         {"jackson-core" (jar-version "com/fasterxml/jackson/core/JsonFactory.class" "jackson-core")
+          "pgjdbc" (jar-version "org/postgresql/Driver.class" "postgresql")})})
+
+;; As the JDK's bugs say, and its update releases' pull requests.
+(def ^:private hangs
+  [{:bug "JDK-8369227", :what "a virtual thread may stay parked after its unpark"
+    :versions [[[25] [25 0 3]] [[26] [26 0 1]]]}
+   {:bug "JDK-8373120", :what "a virtual thread may stay blocked at a monitor that is free"
+    :versions [[[25] [25 0 4]] [[26] [26 0 1]]]}])
+
+(defn- condition [rule id data & sentence]
+  {:rule rule, :id id, :after-ms 0, :frame nil, :data data, :sentence (apply str sentence)})
+
+(defn- dotted [v]
+  (str/join "." v))
+
+(defn- hang-conditions [{:keys [jdk]}]
+  (for [{:keys [bug what versions]} hangs
+        [_ fixed :as range] versions
+        :when (within? jdk range)]
+    (condition :jdk-hang bug {:jdk jdk, :fixed fixed}
+      "JDK " (dotted jdk) " has a known hang of virtual threads, " bug ": " what "; fixed in "
+      (dotted fixed))))
+
+(defn- thread-local-pools
+  "jackson-core 2 pools its buffers by thread, but for 2.17.0; 3 does not."
+  [{:keys [libraries]}]
+  (when-some [v (libraries "jackson-core")]
+    (when (and (within? v [[2] [3]]) (not (within? v [[2 17 0] [2 17 1]])))
+      [(condition :thread-local-pool "jackson-core" {:version v}
+         "jackson-core " (dotted v) " pools its buffers in ThreadLocals: each virtual thread makes "
+         "its own; give its JsonFactory a RecyclerPool (2.16 and later)")])))
+
+(defn- old-pgjdbc [{:keys [jdk libraries]}]
+  (when-some [v (libraries "pgjdbc")]
+    (when (and (within? v [[0] [42 7 8]]) (within? jdk [[21] [24]]))
+      [(condition :pgjdbc "pgjdbc" {:version v, :jdk jdk}
+         "pgjdbc " (dotted v) " on JDK " (dotted jdk) " waits inside synchronized, which pins; "
+         "42.7.8 does not")])))
+
+(defn conditions
+  "Returns the conditions of the facts of a process."
+  [facts]
+  (vec (mapcat #(% facts) [hang-conditions thread-local-pools old-pgjdbc])))

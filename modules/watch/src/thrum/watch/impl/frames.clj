@@ -1,0 +1,99 @@
+(ns thrum.watch.impl.frames
+  "Frames of stacks as data, [class method file line], and what a reader wants of them: the line of
+  his own code, and the call that it waits in."
+  {:no-doc true}
+  (:require
+   [clojure.string :as str])
+  (:import
+   (clojure.lang Compiler)
+   (java.util.regex Matcher)))
+
+(set! *warn-on-reflection* true)
+
+(defn of-element
+  "Returns the frame of a StackTraceElement."
+  [^StackTraceElement e]
+  [(.getClassName e) (.getMethodName e) (.getFileName e) (.getLineNumber e)])
+
+(def ^:private dumped #"(?:[^/(]*/)*([^(]+)\.([^.(]+)\((?:([^:)]+)(?::(\d+))?)?\)")
+
+(defn of-text
+  "Returns the frame of a line of the JDK's dump, such as java.base/java.lang.Thread.run(Thread.java:9)."
+  [^String line]
+  (let [^Matcher m (re-matcher dumped line)]
+    (when (.matches m)
+      [(.group m 1) (.group m 2) (.group m 3) (or (some-> (.group m 4) parse-long) -1)])))
+
+(def ^:private calls-of-clojure
+  #{"invoke" "invokeStatic" "doInvoke" "invokePrim" "call" "run" "applyTo"})
+
+(defn- clojure-name
+  "Returns my.app/fetch for my.app$fetch$fn__123."
+  [class]
+  (-> (Compiler/demunge class)
+      (str/replace #"--\d+" "")
+      (str/replace #"(?:/fn)+$" "")
+      (str/replace #"^eval\d+$" "eval")))
+
+(defn- clojure-frame? [[class method file]]
+  (and (str/includes? class "$")
+       (if (str/includes? (str file) ".")
+         (some? (re-find #"\.cljc?$" file))
+         (calls-of-clojure method))))
+
+(defn call
+  "Returns what is called in the frame: my.app/fetch, or SocketInputStream.read."
+  [[class method :as frame]]
+  (if (clojure-frame? frame)
+    (clojure-name class)
+    (str (last (str/split class #"\.")) "." method)))
+
+(defn text
+  "Returns the frame as a reader looks for it: my.app/fetch (app.clj:12)."
+  [[_ _ file line :as frame]]
+  (when frame
+    (str (call frame)
+         (when file
+           (str " (" file (when (pos? (long line)) (str ":" line)) ")")))))
+
+(def ^:private plumbing
+  ["java." "javax." "jdk." "sun." "com.sun." "clojure." "thrum.impl." "thrum.core$" "thrum.spi"
+   "thrum.server$" "thrum.server.impl." "thrum.server.http1" "thrum.server.engine." "thrum.async$"
+   "thrum.async.impl." "thrum.watch$" "thrum.watch.impl."])
+
+(defn own?
+  "True if the frame is the application's: neither the JDK's nor Clojure's nor Thrum's."
+  [[^String class]]
+  (not-any? #(.startsWith class %) plumbing))
+
+(def ^:private parking
+  ["java.lang.VirtualThread" "java.lang.System$" "jdk.internal." "sun.nio.ch." "java.util.concurrent.locks.LockSupport"
+   "java.util.concurrent.locks.AbstractQueuedSynchronizer" "thrum.impl.wait" "thrum.impl.deadline"
+   "thrum.impl.clock" "thrum.impl.sync_point"])
+
+(defn- parks? [[^String class]]
+  (some #(.startsWith class %) parking))
+
+(defn app-frame
+  "Returns the application's innermost frame, or nil."
+  [stack]
+  (first (filter own? stack)))
+
+(defn leaf
+  "Returns the innermost frame that is not part of how a thread parks, or nil."
+  [stack]
+  (first (remove parks? stack)))
+
+(defn waits-at
+  "Returns where a stack is: my.app/fetch -> SocketInputStream.read."
+  [stack]
+  (let [app (app-frame stack), leaf (leaf stack)]
+    (cond
+      (nil? leaf) "(no frames)"
+      (or (nil? app) (= app leaf)) (call leaf)
+      :else (str (call app) " -> " (call leaf)))))
+
+(defn line
+  "Returns the line to look at: that of the application's innermost frame, or of the innermost."
+  [stack]
+  (text (or (app-frame stack) (leaf stack) (first stack))))

@@ -1,0 +1,249 @@
+(ns thrum.watch.impl.rules
+  "What is wrong in a snapshot, as conditions: {:rule, :id, :sentence, :frame, :data, :after-ms}. A
+  condition becomes a lint when it has held in every snapshot for :after-ms.
+
+  Beside what thrum.watch.impl.snapshot/take! returns a snapshot has :late-ms - how long the
+  scheduler has not started a thread that was given to it; :scheduler - {:parallelism, :mounted,
+  :queued}, or nil."
+  {:no-doc true}
+  (:require
+   [clojure.string :as str]
+   [thrum.watch.impl.frames :as frames]
+   [thrum.watch.impl.groups :as groups]
+   [thrum.watch.impl.tree :as tree]))
+
+(set! *warn-on-reflection* true)
+
+(defn- seconds [ms]
+  (let [ms (long ms)]
+    (if (< ms 10000)
+      (str (/ (Math/round (/ ms 100.0)) 10.0) " s")
+      (str (quot ms 1000) " s"))))
+
+(defn- many [n thing]
+  (str n " " thing (when (not= 1 n) "s")))
+
+(defn- lint [rule id after-ms stack data & sentence]
+  {:rule rule, :id (str id), :after-ms after-ms, :frame (frames/line stack), :data data
+   :sentence (apply str sentence)})
+
+(defn- seen-at [stack]
+  (if (seq stack) (str " at " (frames/line stack)) ""))
+
+;; Carriers
+
+(defn- mounted [threads]
+  (filter :carrier threads))
+
+(defn- pinned? [{:keys [state]}]
+  (not= :runnable state))
+
+(defn- carriers-held
+  "A thread that stays on its carrier; one that is parked there is pinned. :live - the thread, for a
+  look between two snapshots."
+  [_ threads]
+  (for [{:keys [tid name carrier state stack] :as thread} (mounted threads)]
+    (merge
+      (meta thread)
+      (if (pinned? thread)
+        (lint :pinned tid 500 stack {:thread tid, :carrier carrier, :state state}
+              name " is pinned: it waits on its carrier, " carrier "," (seen-at stack))
+        (lint :carrier-held tid 1000 stack {:thread tid, :carrier carrier}
+              name " holds its carrier, " carrier "," (seen-at stack))))))
+
+(defn- starved
+  "All carriers are mounted, and nothing that is queued starts."
+  [{:keys [late-ms scheduler]} threads]
+  (when (and late-ms (< 300 (long late-ms)))
+    (let [held (mounted threads), {:keys [parallelism queued]} scheduler]
+      [(lint :starved "scheduler" 500 (:stack (first held))
+             {:late-ms late-ms, :queued queued, :carriers parallelism, :held (mapv :tid held)}
+             "Virtual threads do not start: " (or parallelism "all") " carriers are held"
+             (when (seq held)
+               (str ", by " (str/join ", " (map #(str (:name %) (seen-at (:stack %))) (take 4 held)))))
+             (when queued (str "; " queued " threads are queued")))])))
+
+;; Scopes
+
+(defn- tasks-of [nodes]
+  (group-by :parent (filter #(= :task (:kind %)) nodes)))
+
+(defn- stuck-scopes
+  "A scope that was cancelled, or has ended, and waits for a task that goes on."
+  [{:keys [nodes at]} _]
+  (let [tasks (tasks-of nodes)]
+    (for [{:keys [id state reason deadline]} nodes
+          :when (and (#{:cancelled :ended} state) (not (and deadline (= :thrum/timeout reason))))
+          {:keys [name thread since]} (tasks id)
+          :let [{:keys [stack tid]} thread]]
+      (lint :stuck-scope (str id " " tid) 1000 stack
+            {:scope id, :task name, :thread tid, :reason reason
+             :age-ms (tree/ms-between since at)}
+            id " waits for " name ", which has not ended since its interrupt: uninterruptible"
+            (when (seq stack) (str " at " (frames/call (frames/leaf stack))))
+            (when-some [line (frames/line stack)] (str ", " line))))))
+
+(defn- deadlines-passed
+  "A deadline that passed while its body, or a task, goes on."
+  [{:keys [nodes at]} _]
+  (let [tasks (tasks-of nodes)]
+    (for [{:keys [id deadline thread shield?]} nodes
+          :when (and deadline (not shield?) (neg? (long (tree/ms-between at deadline))))
+          :let [{:keys [stack tid]} (or thread (:thread (first (tasks id))))]
+          :when tid]
+      (lint :deadline-passed id 500 stack
+            {:scope id, :thread tid, :late-ms (tree/ms-between deadline at)}
+            "The deadline of " id " has passed, and its "
+            (if thread "body" "task") " still runs" (seen-at stack)))))
+
+;; Limiters and pools
+
+(defn- holders [owners by-tid]
+  (let [held (keep (fn [[tid n]]
+                     (when-some [{:keys [name stack]} (by-tid tid)]
+                       (str name (when (< 1 (long n)) (str " (" n ")")) (seen-at stack))))
+                   owners)]
+    (if (seq held)
+      (str ", held by " (str/join ", " (take 3 held)))
+      "")))
+
+(defn- crowded
+  "A limiter, or what registered itself with the same facts, with more waiters than permits."
+  [{:keys [nodes]} threads]
+  (let [by-tid (into {} (map (juxt :tid identity)) threads)]
+    (for [{:keys [id kind name permits in-use waiting owners askers]} nodes
+          :when (and permits waiting (<= (long permits) (long in-use))
+                     (< (long permits) (long waiting)))]
+      (lint :crowded id 1000
+            (some #(:stack (by-tid %)) (concat (keys owners) askers))
+            {:id id, :permits permits, :in-use in-use, :waiting waiting, :holders (vec (keys owners))}
+            "The " (clojure.core/name kind) " " name " has " (many waiting "waiter") " for "
+            (many permits "permit") (holders owners by-tid)))))
+
+;; Cycles of derefs
+
+(defn- waits-of
+  "Returns what the thread waits for, as thread ids: a task, or the tasks of a scope."
+  [{:keys [waits-for]} tasks]
+  (case (:kind waits-for)
+    :task (some-> (:tid waits-for) list)
+    :children (keep (comp :tid :thread) (tasks (:name waits-for)))
+    nil))
+
+(defn- from-least [ids]
+  (let [n (count (take-while #(not= % (apply min ids)) ids))]
+    (into (subvec ids n) (subvec ids 0 n))))
+
+;; Depth first, without recursion: path - the ids on the way here; more - for each, where it leads
+;; besides. An id is left for good when all that it leads to has been seen.
+(defn- search [edges start seen]
+  (loop [path [start], more [(edges start)], seen (conj seen start), found []]
+    (if (empty? path)
+      [seen found]
+      (let [[id & others] (peek more), at (when id (.indexOf ^java.util.List path id))]
+        (cond
+          (nil? id) (recur (pop path) (pop more) seen found)
+          (<= 0 (long at)) (recur path (conj (pop more) others) seen
+                                  (conj found (from-least (subvec path at))))
+          (seen id) (recur path (conj (pop more) others) seen found)
+          :else (recur (conj path id) (conj (pop more) others (edges id)) (conj seen id) found))))))
+
+(defn cycles
+  "Returns the cycles among the edges, a map from id to ids, each once, as a vector that starts with
+  its least id. Of cycles that share an id at least one."
+  [edges]
+  (loop [[start & starts] (keys edges), seen #{}, found []]
+    (cond
+      (nil? start) (vec (distinct found))
+      (seen start) (recur starts seen found)
+      :else (let [[seen more] (search edges start seen)] (recur starts seen (into found more))))))
+
+(defn- deref-cycles [{:keys [nodes]} threads]
+  (let [by-tid (into {} (map (juxt :tid identity)) threads)
+        tasks (tasks-of nodes)
+        edges (into {}
+                    (keep (fn [{:keys [tid] :as thread}]
+                            (when-some [ids (seq (filter by-tid (waits-of thread tasks)))]
+                              [tid ids])))
+                    threads)]
+    (for [ids (cycles edges) :let [members (map by-tid ids)]]
+      (lint :cycle (str/join " " (sort ids)) 500 (:stack (first members)) {:threads (vec ids)}
+            "A cycle: " (str/join ", " (map #(str (:name %) " waits" (seen-at (:stack %))) members))
+            ", each for the next"))))
+
+;; Old tasks
+
+(defn- median [sorted]
+  (nth sorted (quot (count sorted) 2)))
+
+(def ^:private least-old-ms 5000)
+
+(defn- old-tasks
+  "A task that is ten times older than the median of those at the same stack, of twenty at least."
+  [{:keys [at]} threads]
+  (for [[stack alike] (group-by :stack (filter #(and (:stack %) (:since %)) threads))
+        :when (<= 20 (count alike))
+        :let [age #(long (tree/ms-between (:since %) at)), usual (median (sort (map age alike)))]
+        {:keys [tid name] :as thread} alike
+        :when (and (< (long least-old-ms) (long (age thread)))
+                   (< (* 10 (max 100 (long usual))) (long (age thread))))]
+    (lint :old tid 0 stack {:thread tid, :age-ms (age thread), :median-ms usual}
+          name " is " (seconds (age thread)) " old, ten times the median (" (seconds usual) ") of "
+          (count alike) " tasks" (seen-at stack))))
+
+;; Leaks
+
+(defn- leaked [{:keys [leaked]} _]
+  (for [{:keys [name stack]} leaked]
+    (lint :leaked name 0 stack {:task name}
+          name " waited for something that nothing else refers to, and was collected: it never ended"
+          (seen-at stack))))
+
+(def ^:private rules
+  [carriers-held starved stuck-scopes deadlines-passed crowded deref-cycles leaked])
+
+(defn old-tasks-in
+  "Returns the conditions of a snapshot with stacks: tasks ten times older than the median of their
+  stack."
+  [snapshot]
+  (vec (old-tasks snapshot (groups/threads snapshot))))
+
+(defn held-carriers
+  "Returns the conditions of threads that stay on their carriers."
+  [threads]
+  (vec (carriers-held nil threads)))
+
+(defn conditions
+  "Returns the conditions of a snapshot."
+  [snapshot]
+  (let [threads (groups/threads snapshot)]
+    (into [] (mapcat #(% snapshot threads)) rules)))
+
+;; From conditions to lints
+
+(defn advance
+  "Returns the state after one more snapshot's conditions, taken at this time: a map from rule and
+  id to the condition with :since, from when on it has held in every snapshot, and :seen, in how
+  many."
+  [state at conditions]
+  (into {}
+        (map (fn [{:keys [rule id] :as condition}]
+               (let [{:keys [since seen]} (state [rule id])]
+                 [[rule id]
+                  (assoc condition :since (or since at) :seen (inc (long (or seen 0))))])))
+        conditions))
+
+(defn- held? [at {:keys [since seen after-ms]}]
+  (and (<= (long after-ms) (long (tree/ms-between since at)))
+       (or (zero? (long after-ms)) (< 2 (long seen)))))
+
+(defn lints
+  "Returns the lints of a state at this time, in the order of rule and id."
+  [state at]
+  (->> (vals state)
+       (filter #(held? at %))
+       (map (fn [{:keys [since] :as condition}]
+              (-> (select-keys condition [:rule :id :sentence :frame :data])
+                  (assoc :since-ms (tree/ms-between since at)))))
+       (sort-by (juxt :rule :id))
+       vec))

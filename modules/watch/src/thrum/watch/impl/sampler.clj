@@ -1,0 +1,188 @@
+(ns thrum.watch.impl.sampler
+  "Takes snapshots time and again, on a platform thread of its own, within a budget of CPU time, and
+  keeps what they say."
+  {:no-doc true}
+  (:refer-clojure :exclude [run!])
+  (:require
+   [thrum.spi :as spi]
+   [thrum.spi.watch :as watch]
+   [thrum.watch.impl.dump :as dump]
+   [thrum.watch.impl.environment :as environment]
+   [thrum.watch.impl.locks :as locks]
+   [thrum.watch.impl.rules :as rules]
+   [thrum.watch.impl.scheduler :as scheduler]
+   [thrum.watch.impl.snapshot :as snapshot])
+  (:import
+   (java.lang.management ManagementFactory ThreadMXBean)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private ^:const tick-ms 20)
+(def ^:private ^:const sample-ms 100)
+(def ^:private ^:const slow-ms 1000)
+
+(defn- cpu-ms
+  "Returns the CPU time of the calling thread, in ms."
+  ^double []
+  (/ (.getCurrentThreadCpuTime ^ThreadMXBean (ManagementFactory/getThreadMXBean)) 1e6))
+
+;; The budget of each kind of sample: half a percent of the time, and once so much for the first,
+;; which are slow.
+(def ^:private ^:const share 0.005)
+(def ^:private ^:const allowance-ms 2000.0)
+
+(defn- affordable-at
+  "Returns when so much CPU time, in ms, is within the budget that began then."
+  ^long [begun spent-ms]
+  (+ (long begun) (long (* 1e6 (/ (max 0.0 (- (double spent-ms) allowance-ms)) share)))))
+
+;; Samples
+
+(defn- suspects
+  "Returns the ids of the threads that conditions name."
+  [conditions]
+  (into #{}
+        (mapcat (fn [{{:keys [thread held holders threads]} :data}]
+                  (concat (some-> thread list) held holders threads)))
+        conditions))
+
+(def ^:private no-stack (constantly false))
+
+(defn- with-figures [snapshot probe]
+  (assoc snapshot :late-ms (scheduler/late-ms probe) :scheduler (scheduler/figures)))
+
+(defn- fast-conditions
+  "Returns a snapshot and its conditions. The stacks of suspects are read in a second look."
+  [probe]
+  (let [first-look (with-figures (snapshot/take! no-stack) probe)
+        suspects (suspects (rules/conditions first-look))]
+    (if (empty? suspects)
+      [first-look (rules/conditions first-look)]
+      (let [second-look (with-figures (snapshot/take! #(contains? suspects (:tid %))) probe)
+            leaked (:leaked first-look)
+            second-look (update second-look :leaked into leaked)]
+        [second-look (rules/conditions second-look)]))))
+
+(def ^:private most-stacks 2000)
+
+(defn- some-stacks []
+  (let [left (volatile! most-stacks)]
+    (fn [_] (nat-int? (vswap! left dec)))))
+
+(defn- slow-conditions
+  "Returns the conditions that need all stacks, or the JDK's dump."
+  []
+  (into (rules/old-tasks-in (snapshot/take! (some-stacks)))
+        (locks/conditions (dump/take!))))
+
+;; What a running sampler knows
+
+(defn- new-state []
+  {:fast {}, :slow {}, :fixed {}, :lints [], :snapshot nil})
+
+(defn- lints-of [{:keys [fast slow fixed]} at]
+  (into [] (mapcat #(rules/lints % at)) [fixed slow fast]))
+
+(defn- with-conditions [state kind at conditions]
+  (let [state (update state kind rules/advance at conditions)]
+    (assoc state :lints (lints-of state at))))
+
+(defn- key-of [{:keys [rule id]}]
+  [rule id])
+
+(defn- report-new!
+  "Calls on-lint for every lint that was not there before. Its failure goes to the uncaught
+  exception handler."
+  [on-lint before after]
+  (let [known (into #{} (map key-of) before)]
+    (doseq [lint after :when (not (known (key-of lint)))]
+      (try (on-lint lint) (catch Throwable t (spi/uncaught! t))))))
+
+(defprotocol Sampling
+  (lints [sampler] "Returns the lints as of the last sample.")
+  (latest [sampler] "Returns the last snapshot, or nil before the first.")
+  (stop! [sampler] "Ends its thread. Blocks until it has ended."))
+
+;; sampling: {:state atom, :running atom, :probe probe, :on-lint f}
+
+(defn- sample! [{:keys [state on-lint]} kind conditions]
+  (let [before (:lints @state)
+        after (:lints (swap! state with-conditions kind (System/nanoTime) conditions))]
+    (report-new! on-lint before after)))
+
+(defn- fast! [{:keys [state probe] :as sampling}]
+  (let [[snapshot conditions] (fast-conditions probe)]
+    (swap! state assoc :snapshot snapshot)
+    (sample! sampling :fast conditions)))
+
+(defn- slow! [sampling]
+  (sample! sampling :slow (slow-conditions)))
+
+(defn- after ^long [nanos ms]
+  (+ (long nanos) (* 1000000 (long ms))))
+
+;; A plan: :begun; :fast and :slow, each {:due, a time, and :spent-ms, of CPU time}.
+
+(defn- due [{:keys [begun] :as plan} kind]
+  (let [{:keys [due spent-ms]} (kind plan)]
+    (max (long due) (affordable-at begun spent-ms))))
+
+(def ^:private kinds
+  {:fast [sample-ms fast!], :slow [slow-ms slow!]})
+
+(defn- sampled
+  "Takes one sample of that kind. Returns the plan after it."
+  [plan kind sampling]
+  (let [[ms f] (kinds kind), before (cpu-ms)]
+    ;; A failure goes to the uncaught exception handler, and is tried again.
+    (try (f sampling) (catch Throwable t (spi/uncaught! t)))
+    (assoc plan kind {:due (after (System/nanoTime) ms)
+                      :spent-ms (+ (double (:spent-ms (kind plan))) (- (cpu-ms) before))})))
+
+(defn- let-go?
+  "True if the condition is of a thread that was on its carrier, and is not now."
+  [{:keys [live data]}]
+  (and live (not= (:carrier data) (snapshot/carrier live))))
+
+(defn- look-again!
+  "Drops the conditions of threads that have left their carriers since the last sample."
+  [{:keys [state]}]
+  (let [gone (map key (filter (comp let-go? val) (:fast @state)))]
+    (when (seq gone)
+      (swap! state update :fast #(apply dissoc % gone)))))
+
+(defn- step!
+  "Does what is due. Returns the plan after it."
+  [plan sampling]
+  (watch/tick!)
+  (look-again! sampling)
+  (let [now (System/nanoTime)]
+    (if-some [kind (some #(when (<= (long (due plan %)) now) %) [:fast :slow])]
+      (sampled plan kind sampling)
+      plan)))
+
+(defn- run! [{:keys [running] :as sampling}]
+  (sample! sampling :fixed (environment/conditions (environment/facts)))
+  (let [now (System/nanoTime)]
+    (loop [plan {:begun now
+                 :fast {:due now, :spent-ms 0.0}
+                 :slow {:due (after now 300), :spent-ms 0.0}}]
+      (when @running
+        (Thread/sleep (long tick-ms))
+        (recur (step! plan sampling))))))
+
+(defn start!
+  "Starts a sampler. on-lint: called on its thread with every new lint."
+  [on-lint]
+  (let [{:keys [state running] :as sampling}
+        {:state (atom (new-state)), :running (atom true), :probe (scheduler/probe)
+         :on-lint on-lint}
+
+        thread (spi/platform-thread "thrum-watch-sampler" #(run! sampling))]
+    (.start thread)
+    (reify Sampling
+      (lints [_] (:lints @state))
+      (latest [_] (:snapshot @state))
+      (stop! [_]
+        (reset! running false)
+        (.join thread)))))

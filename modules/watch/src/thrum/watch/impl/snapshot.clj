@@ -1,0 +1,164 @@
+(ns thrum.watch.impl.snapshot
+  "Takes a picture of what runs: the only room that looks at live things. All others work on what it
+  returns, which is plain data.
+
+  A snapshot: :at - of System/nanoTime; :requests - ended, by status; :ended - as
+  thrum.spi.watch/ended; :leaked - as leaked!;
+  :nodes - a vector of maps:
+    :id; :kind - :task, :scope, :fan-out, :joiner, :executor, :group, :limiter, or a registered one;
+    :name; :state; :parent - an id, or nil; :since and :deadline - of System/nanoTime, or nil;
+    :thread - of a task, or of the body of a scope: {:tid, :state, :carrier, :waits-for, :stack};
+    and other facts of thrum.spi.watch/facts."
+  {:no-doc true}
+  (:require
+   [clojure.java.io :as io]
+   [thrum.spi.watch :as watch]
+   [thrum.watch.impl.frames :as frames])
+  (:import
+   (java.util LinkedHashMap)
+   (java.util.concurrent.locks LockSupport)))
+
+(set! *warn-on-reflection* true)
+
+;; Threads
+
+(def ^:private states
+  {Thread$State/NEW :new, Thread$State/RUNNABLE :runnable, Thread$State/BLOCKED :blocked
+   Thread$State/WAITING :parked, Thread$State/TIMED_WAITING :timed-parked
+   Thread$State/TERMINATED :ended})
+
+(defn carrier
+  "Returns the name of the carrier that a virtual thread is mounted on, or nil. Its toString is the
+  one public place that has it: VirtualThread[#9,name]/runnable@ForkJoinPool-1-worker-1."
+  [^Thread thread]
+  (when (.isVirtual thread)
+    (let [text (.toString thread)
+          at (.indexOf text "@" (inc (.lastIndexOf text "]/")))]
+      (when (pos? at) (subs text (inc at))))))
+
+(defn- waits-for
+  "Returns what the thread is parked for, as {:kind, :name, :tid}, or nil."
+  [^Thread thread]
+  (when-some [blocker (LockSupport/getBlocker thread)]
+    (if-some [{:keys [thread] :as title} (watch/title blocker)]
+      (cond-> (dissoc title :thread) thread (assoc :tid (.threadId ^Thread thread)))
+      {:kind :lock, :name (.getName (class blocker))})))
+
+(defn stack
+  "Returns the frames of a thread, innermost first."
+  [^Thread thread]
+  (mapv frames/of-element (.getStackTrace thread)))
+
+(defn thread-facts
+  "Returns what a live thread is doing; stack?: a function of these facts, true where the stack is
+  wanted."
+  [^Thread thread stack?]
+  (let [facts {:tid (.threadId thread), :state (states (.getState thread))
+               :carrier (carrier thread), :waits-for (waits-for thread)}]
+    (cond-> facts
+      (stack? facts) (assoc :stack (stack thread))
+      ;; For a second look, in metadata: a snapshot itself holds no live thing.
+      (:carrier facts) (with-meta {:live thread}))))
+
+;; Nodes
+
+(defn- known-since [^long since]
+  (when-not (zero? since) since))
+
+(defn- task-node [task parent stack?]
+  (let [{:keys [name state thread since index]} (watch/facts task)]
+    (when thread
+      {:id (str "#" (.threadId ^Thread thread))
+       :kind :task
+       :name name
+       :state state
+       :parent parent
+       :since (known-since since)
+       :index index
+       :thread (thread-facts thread stack?)})))
+
+(defn- over? [{:keys [running]} kind]
+  (and (not= :scope kind) (zero? (long running))))
+
+(defn- group-node [kind {:keys [parent opener] :as facts} since thread]
+  (-> (select-keys facts [:name :state :deadline :reason :running :started :body-ended? :shield?])
+      (assoc :id (:name facts)
+             :kind kind
+             :parent (or (some-> parent watch/facts :name)
+                         (some-> opener watch/facts :thread (as-> ^Thread t (str "#" (.threadId t)))))
+             :since (known-since since)
+             :thread thread)))
+
+(defn- limiter-node [limiter facts since]
+  (let [tid #(.threadId ^Thread %)]
+    (-> (dissoc facts :limiter)
+        (assoc :id (str "limiter@" (System/identityHashCode limiter))
+               :kind :limiter
+               :name (or (:limiter facts) "limiter")
+               :state (if (pos? (long (:waiting facts))) :crowded :open)
+               :since since
+               :askers (mapv tid (:askers facts))
+               :owners (update-keys (:owners facts) tid)))))
+
+(defn- other-node [{:keys [kind thing describe since]}]
+  (let [facts (try (describe thing) (catch Throwable t {:state :unknown, :error (str (class t))}))]
+    (merge {:name (name kind), :state :open}
+           (dissoc facts :children)
+           {:id (str (name kind) "@" (System/identityHashCode thing)), :kind kind, :since since})))
+
+(defn- children-nodes [{:keys [children name]} stack?]
+  (keep (fn [child]
+          (let [facts (watch/facts child)]
+            (cond
+              (contains? facts :thread) (task-node child name stack?)
+              (:group facts) (group-node :group facts 0 nil)
+              :else nil)))
+        children))
+
+(defn- thing-nodes [{:keys [kind thing since ^Thread thread] :as entry} stack?]
+  (let [facts (watch/facts thing)]
+    (case kind
+      :task (some-> (task-node thing nil stack?) list)
+      :limiter [(limiter-node thing facts since)]
+      (if (:group facts)
+        (when-not (over? facts kind)
+          (cons (group-node kind facts since
+                  (when (and (= :scope kind) (not (:body-ended? facts)) (.isAlive thread))
+                    (thread-facts thread stack?)))
+                (children-nodes facts stack?)))
+        [(other-node entry)]))))
+
+(defn- better
+  "Of two nodes with one id the registered one: a group that was met as a child knows less."
+  [a b]
+  (if (= :group (:kind a)) b a))
+
+(defn- unique [nodes]
+  (let [seen (LinkedHashMap.)]
+    (doseq [{:keys [id] :as node} nodes]
+      (.put seen id (if-some [other (.get seen id)] (better other node) node)))
+    (vec (.values seen))))
+
+;; Loaded only where thrum.server is on the class path: watching does not need it.
+(def ^:private requests
+  (delay
+    (if (io/resource "thrum/server/spi/exchanges.clj")
+      (do ((requiring-resolve 'thrum.watch.impl.exchanges/observe!))
+          (requiring-resolve 'thrum.watch.impl.exchanges/ended))
+      (constantly nil))))
+
+(defn watch-requests!
+  "Keeps the requests of thrum.server from now on, where it is on the class path."
+  []
+  @requests
+  nil)
+
+(defn take!
+  "Returns a snapshot. stack?: a function of a thread's facts, true where its stack is wanted."
+  [stack?]
+  (watch/tick!)
+  {:at (System/nanoTime)
+   :requests (@requests)
+   :ended (watch/ended)
+   :leaked (watch/leaked!)
+   :nodes (unique (mapcat #(thing-nodes % stack?) (watch/registered)))})

@@ -1,0 +1,32 @@
+(ns thrum.watch.exchanges-test
+  "The requests of thrum.server in the tree and in the metrics."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.server :as server]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.watch :as watch]
+   [thrum.watch.impl.exchanges :as exchanges]))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- request []
+  (first (filter #(= :request (:kind %)) (watch/tree))))
+
+(deftest a-request-is-seen-while-it-runs-and-counted-when-it-has-ended
+  (let [gate (promise), before (get (exchanges/ended) 204 0)
+        s (server/run-server (fn [_] @gate {:status 204}) {:port 0})]
+    (try
+      (let [[_ answer] (gate/start "client"
+                         #(slurp (str "http://127.0.0.1:" (server/port s) "/orders?id=secret")))]
+        (is (gate/eventually 5000 request))
+        (is (= "get /orders" (:name (request))))
+        (is (not (str/includes? (pr-str (request)) "secret")))
+        (deliver gate :go)
+        (is (= {:value ""} (deref answer 5000 :late))))
+      (is (gate/eventually 5000 #(= (inc (long before)) (get (exchanges/ended) 204))))
+      (is (nil? (request)))
+      (finally (server/stop! s)))))

@@ -1,0 +1,143 @@
+(ns thrum.watch.http-test
+  "Who may read what, and that it answers while no virtual thread can run."
+  (:require
+   [clojure.data.json :as json]
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [clojure.test :refer [are deftest is use-fixtures]]
+   [thrum.core :as t]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.watch :as watch])
+  (:import
+   (java.lang AutoCloseable)
+   (java.net Socket)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(def ^:private secret "a-token-of-tests")
+
+(defn- exchange
+  "Returns [status head body] of a request that is written as given."
+  [watch & lines]
+  (with-open [socket (Socket. "127.0.0.1" (int (watch/port watch)))]
+    (.setSoTimeout socket 20000)
+    (doto (.getOutputStream socket)
+      (.write (.getBytes (str (str/join "\r\n" lines) "\r\nConnection: close\r\n\r\n")))
+      (.flush))
+    (let [[head body] (str/split (slurp (.getInputStream socket)) #"\r\n\r\n" 2)]
+      [(parse-long (second (str/split head #" "))) head body])))
+
+(defn- request [watch path & headers]
+  (apply exchange watch (str "GET " path " HTTP/1.1")
+         (if (some #(str/starts-with? % "Host:") headers) headers (cons "Host: localhost" headers))))
+
+(def ^:private bearer (str "Authorization: Bearer " secret))
+
+(defn- read-json [watch path]
+  (let [[status _ body] (request watch path bearer)]
+    (is (= 200 status) path)
+    (json/read-str body :key-fn keyword)))
+
+(defmacro ^:private with-watch [[watch options] & body]
+  `(with-open [~(vary-meta watch assoc :tag `AutoCloseable)
+               (watch/start! (merge {:port 0, :token secret} ~options))]
+     ~@body))
+
+(deftest only-a-token-reads
+  (with-watch [w {}]
+    (are [headers status] (= status (first (apply request w "/tree" headers)))
+      [bearer] 200
+      [(str "Authorization: bearer  " secret)] 200
+      [] 401
+      ["Authorization: Bearer"] 401
+      ["Authorization: Bearer wrong-token"] 401
+      [(str "Authorization: Bearer " secret "x")] 401
+      [(str "Authorization: Basic " secret)] 401
+      [(str "Cookie: thrum-watch=" secret)] 401
+      [bearer "Host: evil.example"] 403
+      [bearer "Host: localhost.evil.example:80"] 403
+      [bearer (str "Host: 127.0.0.1:" (watch/port w))] 200
+      [bearer "Host: [::1]:9"] 200)
+    (doseq [path ["/groups" "/lints" "/metrics" "/events" "/nothing"]]
+      (is (= 401 (first (request w path))) path))))
+
+(deftest health-needs-no-token-and-says-no-more-than-a-word
+  (with-watch [w {}]
+    (let [[status _ body] (request w "/health" "Host: 10.0.0.7:7777")]
+      (is (= [200 "{\"status\":\"up\"}"] [status body])))))
+
+(deftest the-page-is-behind-a-sign-in
+  (with-watch [w {}]
+    (let [post #(exchange w "POST /sign-in HTTP/1.1" "Host: localhost"
+                  (str "Content-Length: " (+ 6 (count %))) "" (str "token=" %))
+          [status head _] (post secret)
+          cookie (second (re-find #"Set-cookie: (thrum-watch=[0-9a-f]{32}); HttpOnly; SameSite=Strict" head))]
+      (is (= [401 nil] [(first (post "wrong-token")) (re-find #"Set-cookie" (second (post "x")))]))
+      (is (= 303 status))
+      (is (= 401 (first (request w "/"))))
+      (is (str/includes? (peek (request w "/")) "<form"))
+      (let [[status head body] (request w "/" (str "Cookie: other=1; " cookie))]
+        (is (= 200 status))
+        (is (str/includes? body "EventSource"))
+        (is (str/includes? head "Content-security-policy: default-src 'none'"))
+        (is (not (re-find #"https?://" (str/replace body "http://www.w3.org/2000/svg" "")))
+          "self-contained")))))
+
+(deftest it-changes-nothing-and-says-what-there-is
+  (with-watch [w {}]
+    (is (= 405 (first (exchange w "DELETE /tree HTTP/1.1" "Host: localhost" bearer))))
+    (let [[status _ body] (request w "/nope" bearer)]
+      (is (= 404 status))
+      (is (str/includes? body "/tree"))
+      (is (not (str/includes? body "nope")) "nothing is echoed"))))
+
+(deftest what-it-reads-is-json
+  (with-watch [w {}]
+    (let [gate (promise), script "</script><b>\"\u2028"
+          named? #(str/starts-with? (str (:name %)) script)
+          tasks (mapv (fn [_] (t/future-call {:name script} #(deref gate 20000 nil))) (range 12))]
+      (is (gate/eventually 5000 #(= 12 (:count (first (read-json w "/groups"))))))
+      (is (= [true 12] ((juxt named? :count) (first (filter :count (read-json w "/tree?fold"))))))
+      (is (= 12 (count (filter named? (read-json w "/tree")))))
+      (is (vector? (read-json w "/lints")))
+      (is (gate/eventually 5000 #(str/includes? (peek (request w "/metrics" bearer))
+                                   "thrum_tasks_alive 12")))
+      (deliver gate :go)
+      (run! deref tasks))))
+
+(deftest events-come-each-second
+  (with-watch [w {}]
+    (with-open [socket (Socket. "127.0.0.1" (int (watch/port w)))]
+      (.setSoTimeout socket 20000)
+      (.write (.getOutputStream socket)
+              (.getBytes (str "GET /events HTTP/1.1\r\nHost: localhost\r\n" bearer "\r\n\r\n")))
+      (let [lines (line-seq (io/reader (.getInputStream socket)))
+            [one two] (map #(json/read-str (subs % 6) :key-fn keyword)
+                        (filter #(str/starts-with? % "data: ") lines))]
+        (is (every? :tasks-ended [one two]))
+        (is (every? vector? (map :sentences [one two])))))))
+
+(deftest it-answers-while-no-virtual-thread-can-run
+  (with-watch [w {}]
+    (let [gate (promise)
+          hogs (mapv (fn [_] (t/future (loop [] (when-not (realized? gate) (recur)))))
+                     (range (.availableProcessors (Runtime/getRuntime))))]
+      (is (gate/eventually 20000 #(= [503 "{\"status\":\"stuck\"}"]
+                                     ((juxt first peek) (request w "/health")))))
+      (is (some #{"starved"} (map :rule (read-json w "/lints"))))
+      (deliver gate :go)
+      (run! deref hogs)
+      (is (gate/eventually 20000 #(= 200 (first (request w "/health"))))))))
+
+(deftest what-cannot-start-is-said-in-a-sentence
+  (with-watch [w {}]
+    (is (thrown-with-msg? clojure.lang.ExceptionInfo #"port \d+: the port is in use"
+          (watch/start! {:port (watch/port w)}))))
+  (is (thrown-with-msg? clojure.lang.ExceptionInfo #"8 characters" (watch/start! {:token "short"})))
+  (is (thrown-with-msg? clojure.lang.ExceptionInfo #":prot.*:port" (watch/start! {:prot 1})))
+  (is (not (str/includes? (ex-message (try (watch/start! {:token "short"})
+                                        (catch Exception e e)))
+                          "short"))))

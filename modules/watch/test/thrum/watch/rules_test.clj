@@ -1,0 +1,187 @@
+(ns thrum.watch.rules-test
+  "Each rule over made snapshots: one that must raise it, and one that nearly does."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [are deftest is]]
+   [thrum.watch.impl.environment :as environment]
+   [thrum.watch.impl.frames :as frames]
+   [thrum.watch.impl.locks :as locks]
+   [thrum.watch.impl.rules :as rules]))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private now 1000000000000)
+
+(defn- ago [ms] (- (long now) (* 1000000 (long ms))))
+
+(def ^:private stack
+  (mapv frames/of-text
+        ["java.base/java.lang.VirtualThread.park(VirtualThread.java:742)"
+         "java.base/java.io.FileInputStream.read(FileInputStream.java:287)"
+         "my.shop$fetch$fn__12.invoke(shop.clj:31)"
+         "java.base/java.lang.VirtualThread.run(VirtualThread.java:460)"]))
+
+(defn- task [tid & {:keys [parent state] :as facts}]
+  (-> {:id (str "#" tid), :kind :task, :name (str "task-" tid), :state (or state :running)
+       :parent parent, :since (or (:since facts) (ago 100))
+       :thread (merge {:tid tid, :state :parked, :carrier nil, :stack stack} (:thread facts))}))
+
+(defn- scope [id & {:as facts}]
+  (merge {:id id, :kind :scope, :name id, :state :open, :parent nil, :since (ago 5000), :running 1}
+         facts))
+
+(defn- snapshot [nodes & {:as more}]
+  (merge {:at now, :nodes nodes, :late-ms 0, :scheduler {:parallelism 2}} more))
+
+(defn- raised [snapshot]
+  (map (juxt :rule :id) (rules/conditions snapshot)))
+
+(deftest a-thread-on-its-carrier-holds-it-and-a-parked-one-is-pinned
+  (are [thread expected] (= expected (raised (snapshot [(task 7 :thread thread)])))
+    {:carrier "worker-1", :state :runnable} [[:carrier-held "7"]]
+    {:carrier "worker-1", :state :parked} [[:pinned "7"]]
+    {:carrier "worker-1", :state :timed-parked} [[:pinned "7"]]
+    {:carrier "worker-1", :state :blocked} [[:pinned "7"]]
+    {:carrier nil, :state :runnable} []
+    {:carrier nil, :state :blocked} []))
+
+(deftest a-scheduler-that-starts-nothing-is-starved
+  (let [held (task 7 :thread {:carrier "worker-1", :state :runnable})
+        starved (fn [late-ms] (->> (rules/conditions (snapshot [held] :late-ms late-ms))
+                                   (filter #(= :starved (:rule %)))
+                                   first))]
+    (is (str/includes? (:sentence (starved 301)) "task-7 at my.shop/fetch (shop.clj:31)"))
+    (is (= "my.shop/fetch (shop.clj:31)" (:frame (starved 301))))
+    (is (nil? (starved 300)))))
+
+(deftest a-scope-that-waits-for-a-cancelled-task-is-stuck
+  (are [facts expected]
+    (= expected (raised (snapshot [(apply scope "pay-1" facts) (task 7 :parent "pay-1")])))
+    [:state :cancelled, :reason :sibling-failed] [[:stuck-scope "pay-1 7"]]
+    [:state :ended, :reason :ended] [[:stuck-scope "pay-1 7"]]
+    [:state :open] []))
+
+(deftest the-sentence-of-a-stuck-scope-names-the-call-and-the-line
+  (let [[{:keys [sentence frame]}]
+        (rules/conditions (snapshot [(scope "pay-1" :state :cancelled) (task 7 :parent "pay-1")]))]
+    (is (= (str "pay-1 waits for task-7, which has not ended since its interrupt: uninterruptible at"
+                " FileInputStream.read, my.shop/fetch (shop.clj:31)")
+           sentence))
+    (is (= "my.shop/fetch (shop.clj:31)" frame))))
+
+(deftest a-deadline-that-has-passed-while-the-body-runs
+  (let [body {:tid 3, :state :runnable, :stack stack}]
+    (are [facts expected] (= expected (raised (snapshot [(apply scope "t-1" facts)])))
+      [:deadline (ago 50), :thread body] [[:deadline-passed "t-1"]]
+      [:deadline (ago -50), :thread body] []
+      [:deadline (ago 50), :thread body, :shield? true] []
+      [:deadline nil, :thread body] []
+      [:deadline (ago 50), :thread nil] [])))
+
+(deftest a-limiter-with-more-waiters-than-permits-is-crowded
+  (let [limiter (fn [& {:as facts}]
+                  (merge {:id "l", :kind :limiter, :name "db", :permits 2, :in-use 2, :waiting 3
+                          :owners {7 2}, :askers [8]}
+                         facts))]
+    (are [facts expected] (= expected (raised (snapshot [(limiter facts) (task 7)])))
+      {} [[:crowded "l"]]
+      {:kind :pool, :owners nil, :askers nil} [[:crowded "l"]]
+      {:waiting 2} []
+      {:in-use 1} [])
+    (is (= (str "The limiter db has 3 waiters for 2 permits, held by task-7 (2) at my.shop/fetch"
+                " (shop.clj:31)")
+           (:sentence (first (rules/conditions (snapshot [(limiter) (task 7)]))))))))
+
+(defn- waits [tid on]
+  (task tid :thread {:tid tid, :waits-for {:kind :task, :name (str "task-" on), :tid on}}))
+
+(deftest a-cycle-of-derefs
+  (are [edges expected]
+    (= expected (raised (snapshot (map #(apply waits %) edges))))
+    [[1 2] [2 1]] [[:cycle "1 2"]]
+    [[1 2] [2 3] [3 1]] [[:cycle "1 2 3"]]
+    [[1 2] [2 3] [3 4]] []
+    [[4 1] [1 2] [2 1]] [[:cycle "1 2"]]
+    [[1 1]] [[:cycle "1"]]))
+
+(deftest a-cycle-through-a-scope-that-waits-for-its-task
+  (let [body {:tid 3, :state :parked, :stack stack, :waits-for {:kind :children, :name "s-1"}}
+        fork #(assoc (waits 7 %) :parent "s-1")
+        outer (task 3 :thread body)]
+    (is (= [[:cycle "3 7"]] (raised (snapshot [outer (scope "s-1" :thread body) (fork 3)]))))
+    (is (= [] (raised (snapshot [outer (scope "s-1" :thread body) (fork 4)]))))))
+
+(deftest cycles-are-found-among-many
+  (is (= [] (rules/cycles (into {} (for [i (range 10000)] [i [(inc i)]])))))
+  (is (= 1 (count (rules/cycles (into {} (for [i (range 100)] [i [(mod (inc i) 100)]])))))))
+
+(defn- crowd [n age-ms]
+  (for [i (range n)] (task (+ 100 (long i)) :since (ago age-ms))))
+
+(deftest a-task-ten-times-older-than-the-others-at-its-stack
+  (let [old (fn [n others-ms age-ms]
+              (map :id (rules/old-tasks-in
+                         (snapshot (conj (crowd n others-ms) (task 7 :since (ago age-ms)))))))]
+    (is (= ["7"] (old 20 500 6000)))
+    (is (= [] (old 20 500 4900)) "younger than five seconds")
+    (is (= [] (old 20 700 6900)) "nine times")
+    (is (= [] (old 18 500 6000)) "too few to compare with")))
+
+(deftest a-task-that-was-collected-is-a-leak
+  (is (= [[:leaked "future-1"]] (raised (snapshot [] :leaked [{:name "future-1"}]))))
+  (is (= [] (raised (snapshot [] :leaked [])))))
+
+;; Over time
+
+(defn- after [ms-and-conditions]
+  (reduce (fn [state [ms conditions]] (rules/advance state (ago (- 10000 (long ms))) conditions))
+          {}
+          ms-and-conditions))
+
+(deftest a-condition-is-a-lint-when-it-has-held-for-long-enough
+  (let [held {:rule :carrier-held, :id "7", :after-ms 1000, :sentence "x"}
+        at #(ago (- 10000 (long %)))
+        lints (fn [samples ms] (map :rule (rules/lints (after samples) (at ms))))]
+    (is (= [:carrier-held] (lints [[0 [held]] [500 [held]] [1000 [held]]] 1000)))
+    (is (= [] (lints [[0 [held]] [500 [held]] [999 [held]]] 999)))
+    (is (= [] (lints [[0 [held]] [500 []] [1000 [held]] [1400 [held]]] 1400)))
+    (is (= [] (lints [[0 [held]] [5000 [held]]] 5000)) "two samples prove little")))
+
+;; Monitors, from the JDK's dump
+
+(defn- holding [tid owned blocked-on & {:as facts}]
+  (merge {:tid tid, :name (str "t" tid), :virtual? true, :state (if blocked-on :blocked :parked)
+          :stack stack, :owned (set owned), :blocked-on blocked-on}
+         facts))
+
+(deftest monitors-held-in-a-circle-or-by-a-thread-that-does-not-run
+  (are [threads expected] (= expected (map (juxt :rule :id) (locks/conditions threads)))
+    [(holding 1 ["a"] "b") (holding 2 ["b"] "a")] [[:cycle "1 2"]]
+    [(holding 1 ["a"] "b") (holding 2 ["b"] nil)] [[:lock-holder "b"]]
+    [(holding 1 ["a"] "b") (holding 2 ["b"] nil :state :runnable)] []
+    [(holding 1 ["a"] "b") (holding 2 ["b"] nil :carrier "worker-1")] []
+    [(holding 1 ["a"] nil) (holding 2 ["b"] nil)] []
+    [(holding 1 ["a"] "a")] []))
+
+;; Versions
+
+(deftest versions-that-are-known-for-something
+  (are [facts expected] (= expected (map :id (environment/conditions (merge {:libraries {}} facts))))
+    {:jdk [25]} ["JDK-8369227" "JDK-8373120"]
+    {:jdk [25 0 2]} ["JDK-8369227" "JDK-8373120"]
+    {:jdk [25 0 3]} ["JDK-8373120"]
+    {:jdk [25 0 4]} []
+    {:jdk [21 0 8]} []
+    {:jdk [24 0 2]} []
+    {:jdk [21], :libraries {"pgjdbc" [42 7 7]}} ["pgjdbc"]
+    {:jdk [21], :libraries {"pgjdbc" [42 7 8]}} []
+    {:jdk [24], :libraries {"pgjdbc" [42 7 7]}} []
+    {:jdk [21], :libraries {"jackson-core" [2 15 2]}} ["jackson-core"]
+    {:jdk [21], :libraries {"jackson-core" [2 17]}} []
+    {:jdk [21], :libraries {"jackson-core" [3 0 1]}} []))
+
+(deftest a-version-is-read-from-its-text
+  (are [text expected] (= expected (environment/version text))
+    "25.0.3+9-LTS" [25 0 3]
+    "26+36" [26]
+    "42.7.8" [42 7 8]))

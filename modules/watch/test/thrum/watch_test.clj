@@ -1,0 +1,141 @@
+(ns thrum.watch-test
+  "What is seen of programs that run."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.core :as t]
+   [thrum.spi :as spi]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.watch :as watch]
+   [thrum.watch.impl.sampler :as sampler]))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- nodes []
+  (mapcat #(tree-seq :children :children %) (watch/tree {:stacks? true})))
+
+(defn- node-named [prefix]
+  (first (filter #(str/starts-with? (str (:name %)) prefix) (nodes))))
+
+(defn- tried [f]
+  (try (f) (catch Exception _)))
+
+(deftest the-tree-shows-what-belongs-to-what
+  (let [gate (promise), begun (promise)
+        task (t/future
+               (t/with-scope [s {:name "checkout"}]
+                 (t/fork s {:name "fetch"} (deliver begun true) @gate)
+                 (t/with-timeout [60000] (t/pmapv 2 (fn [_] @gate) [1 2 3]))))]
+    @begun
+    (is (gate/eventually 5000 #(= 2 (:running (node-named "pmapv")))))
+    (let [{:keys [name state children waits-for]} (node-named "checkout")
+          fetch (first (filter (comp #{:task} :kind) children))
+          {[fan-out] :children, :keys [deadline-ms]} (node-named "timeout")]
+      (is (= [:open (str name "/fetch-0")] [state (:name fetch)]))
+      (is (= [:task :running :parked] (map fetch [:kind :state :thread-state])))
+      (is (some #(str/includes? % "watch_test.clj") (:stack fetch)))
+      (is (< 0 deadline-ms 60001))
+      (is (= [:fan-out [:task :task]] [(:kind fan-out) (map :kind (:children fan-out))]))
+      (is (= (str "children " (:name fan-out)) waits-for))
+      (is (some #(= [:task name] [(:kind %) (:name (first (:children %)))]) (watch/tree))))
+    (deliver gate :go)
+    @task))
+
+(deftest groups-count-the-threads-at-a-line
+  (let [gate (promise)
+        tasks (mapv (fn [_] (t/future (deref gate 20000 nil))) (range 30))
+        group #(first (filter (comp #{[30 :timed-parked]} (juxt :count :state)) (watch/groups)))]
+    (is (gate/eventually 5000 group))
+    (let [{:keys [waits-at frame state sample stack]} (group)]
+      (is (= "thrum.watch-test -> CountDownLatch.await" waits-at))
+      (is (str/includes? frame "watch_test.clj"))
+      (is (= [:timed-parked 5] [state (count sample)]))
+      (is (some #(str/includes? % "watch_test.clj") stack)))
+    (is (= 30 (:count (first (watch/groups {:max-stacks 7})))) "those without a stack are counted")
+    (deliver gate :go)
+    (run! deref tasks)))
+
+;; Programs that are ill: each blocks until its gate is delivered, and is then well.
+
+(defn- hog [gate]
+  (t/future (loop [] (when-not (realized? gate) (recur)))))
+
+(defn- parks-often [gate]
+  (t/future (loop [] (when-not (realized? gate) (Thread/sleep 1) (recur)))))
+
+(defn- shielded-wait [begun gate]
+  (t/shield 60000 (deliver begun true) (deref gate 30000 nil)))
+
+(defn- stuck-scope [gate]
+  (let [begun (promise)]
+    (t/future
+      (tried #(t/with-scope [s {:name "stuck"}]
+                (t/fork s (shielded-wait begun gate))
+                @begun
+                (throw (ex-info "x" {})))))))
+
+(defn- patient-scope [gate]
+  (t/future (t/with-scope [s {:name "patient"}] (t/fork s (deref gate 30000 nil)))))
+
+(defn- late-body [gate]
+  (t/future (tried #(t/with-timeout [10] (shielded-wait (promise) gate)))))
+
+(defn- in-time [gate]
+  (t/future (t/with-timeout [60000] (deref gate 30000 nil))))
+
+(defn- permits [limiter n gate]
+  (mapv (fn [_] (t/future (t/with-permit limiter (deref gate 30000 nil)))) (range n)))
+
+(defn- deadlocked [gate]
+  (let [a (promise), b (promise), wait #(t/with-timeout [20000] (deref %))]
+    (deliver a (t/future (deref b) (when-not (realized? gate) (tried #(wait @b)))))
+    (deliver b (t/future (when-not (realized? gate) (tried #(wait @a)))))
+    [@a @b]))
+
+(defn- sampled
+  "Returns the value of f, called with a function that returns the lints of a sampler."
+  [f]
+  (let [sampler (sampler/start! (fn [_]))]
+    (try (f #(sampler/lints sampler)) (finally (sampler/stop! sampler)))))
+
+(defn- rules-of [lints]
+  (disj (into #{} (map :rule) lints) :jdk-hang))
+
+(deftest what-is-wrong-is-said-and-ends-when-it-is-well
+  (let [gate (promise), limiter (t/limiter 1 {:name "db"})
+        tasks (doall (flatten [(hog gate) (stuck-scope gate) (late-body gate)
+                               (permits limiter 4 gate)]))
+        expected #{:carrier-held :stuck-scope :deadline-passed :crowded}]
+    (sampled
+      (fn [lints]
+        (is (gate/eventually 15000 #(= expected (rules-of (lints)))) (mapv :sentence (lints)))
+        (is (every? #(str/includes? (str (:frame %)) "watch_test.clj")
+                    (remove (comp #{:jdk-hang} :rule) (lints)))
+          (mapv :frame (lints)))
+        (deliver gate :go)
+        (run! deref tasks)
+        (is (gate/eventually 15000 #(= #{} (rules-of (lints)))))))))
+
+(deftest what-is-well-raises-nothing
+  (let [gate (promise), limiter (t/limiter 2 {:name "db"}), seen (atom #{})
+        tasks (doall (flatten [(parks-often gate) (patient-scope gate) (in-time gate)
+                               (permits limiter 4 gate)]))
+        sampler (sampler/start! #(swap! seen conj (:rule %)))]
+    (try
+      (let [end (+ (System/nanoTime) 2500000000)]
+        (is (gate/eventually 10000 #(< end (System/nanoTime)))))
+      (is (= #{} (disj @seen :jdk-hang)))
+      (finally
+        (deliver gate :go)
+        (run! deref tasks)
+        (sampler/stop! sampler)))))
+
+(deftest what-registers-itself-is-shown
+  (let [pool (Object.)
+        registration (spi/register! :pool pool (fn [_] {:name "conns", :permits 1, :in-use 1, :waiting 0}))]
+    (is (= [:pool "conns" 1] ((juxt :kind :name :permits) (node-named "conns"))))
+    (spi/unregister! registration)
+    (is (nil? (node-named "conns")))))
