@@ -22,8 +22,10 @@
 (defn- rows
   "Returns the cells of each row of the tables, without the first, which says what is measured."
   [markdown]
-  (for [line (str/split-lines markdown) :when (re-find #"^\| [^-:]" line)]
-    (drop 1 (remove str/blank? (map str/trim (str/split (str/replace line #"`[^`]*`" "-") #"\|"))))))
+  (for [line (str/split-lines markdown)
+        :when (re-find #"^\| [^-:]" line)
+        :let [cells (str/split (str/replace line #"`[^`]*`" "-") #"\|")]]
+    (drop 1 (remove str/blank? (map str/trim cells)))))
 
 (defn- figures
   "Returns the numbers in the text, as they are written."
@@ -57,7 +59,11 @@
   (filter number? (tree-seq coll? seq (filter (comp benchmarks :name) run))))
 
 (defn- section [page heading]
-  (first (str/split (second (str/split page (re-pattern (str "\n## " heading "\n")))) #"\n## |\n<!--")))
+  (-> page
+      (str/split (re-pattern (str "\n## " heading "\n")))
+      second
+      (str/split #"\n## |\n<!--")
+      first))
 
 (deftest the-figures-are-those-that-were-measured
   (let [page (slurp "doc/performance.md"), run (newest-run)]

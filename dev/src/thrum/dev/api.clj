@@ -35,7 +35,9 @@
 (defn- publics [ns-sym]
   (require ns-sym)
   (into (sorted-map)
-        (for [[sym v] (ns-publics ns-sym) :let [{:keys [line no-doc]} (meta v)] :when (and line (not no-doc))]
+        (for [[sym v] (ns-publics ns-sym)
+              :let [{:keys [line no-doc]} (meta v)]
+              :when (and line (not no-doc))]
           [sym (face v)])))
 
 (defn- option-rows
@@ -48,7 +50,8 @@
                            [k (str (:default (rows k)))]))])))
 
 (defn found
-  "Returns what the code offers: {:namespaces {ns {name face}}, :options {section {option default}}}."
+  "Returns what the code offers: {:namespaces {ns {name face}}, :options {section {option
+  default}}}."
   []
   {:namespaces (into (sorted-map) (map (juxt identity publics)) namespaces)
    :options (option-rows)})

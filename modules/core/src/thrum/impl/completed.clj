@@ -1,6 +1,6 @@
 (ns thrum.impl.completed
-  "Tasks in the order in which they have ended, handed out one after the other to a thread that waits
-  for them."
+  "Tasks in the order in which they have ended, handed out one after the other to a thread that
+  waits for them."
   {:no-doc true}
   (:require
    [thrum.impl.task :as task]
