@@ -16,8 +16,8 @@
 (set! *warn-on-reflection* true)
 
 (defn- sign
-  "Returns the detached signature of a file, made by gpg with its default key or with the one that is
-  named. Throws where gpg fails."
+  "Returns the detached signature of a file, made by gpg with its default key or with the one that
+  is named. Throws where gpg fails."
   [key {:keys [file] :as row}]
   (let [signature (str file ".asc")
         args (concat ["gpg" "--batch" "--yes" "--armor"] (when key ["--local-user" (str key)])

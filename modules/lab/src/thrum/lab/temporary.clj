@@ -31,7 +31,7 @@
 (def ^:private ^:const pause-ms "How long a process that was killed may still write to it." 20)
 
 (defn delete-all!
-  "Deletes the folders that nobody has deleted. Blocks for half a second at most where one does not
+  "Deletes the folders that are still there. Blocks for half a second at most where one does not
   go."
   []
   (loop [left tries]

@@ -137,7 +137,7 @@
               garbled)))))))
 
 (defn- visible?
-  "Tells whether there is neither a blank among the bytes nor a DEL."
+  "True if there is neither a blank among the bytes nor a DEL."
   [^bytes bytes ^long from ^long to]
   (or (== from to)
       (let [b (aget bytes from)]
@@ -180,7 +180,7 @@
     (value-of (.-headers head) n)))
 
 (defn- connection-says?
-  "Tells whether a Connection header matches."
+  "True if a Connection header matches."
   [pattern ^objects headers]
   (loop [i 0]
     (when (< i (alength headers))
@@ -189,17 +189,17 @@
           (recur (+ i 2))))))
 
 (defn closes?
-  "Tells whether the headers end the connection."
+  "True if the headers end the connection."
   [headers]
   (connection-says? #"(?i)(?:^|[\s,])close(?:$|[\s,])" headers))
 
 (defn http-1-0?
-  "Tells whether the request is of HTTP/1.0: its client knows no chunks, nor 100 Continue."
+  "True if the request is of HTTP/1.0: its client knows no chunks, nor 100 Continue."
   [^Head head]
   (.equals "HTTP/1.0" (.-protocol head)))
 
 (defn ends?
-  "Tells whether the request ends its connection: one of HTTP/1.0 does, unless it says otherwise
+  "True if the request ends its connection: one of HTTP/1.0 does, unless it says otherwise
   (RFC 9112, 9.3)."
   [^Head head]
   (if (zero? (bit-and (long connection-bit) (.-known head)))
@@ -210,7 +210,7 @@
                (not (connection-says? #"(?i)(?:^|[\s,])keep-alive(?:$|[\s,])" headers)))))))
 
 (defn waits?
-  "Tells whether the client waits for 100 Continue before it sends the body."
+  "True if the client waits for 100 Continue before it sends the body."
   [^Head head]
   (and (.equalsIgnoreCase "100-continue" (known-value head "expect" expect-bit))
        (not (http-1-0? head))))
