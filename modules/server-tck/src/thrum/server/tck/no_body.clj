@@ -34,6 +34,11 @@
   [env]
   (expect= "10" (wire/header (head! env {:body "ten bytes."}) "content-length")))
 
+(defcase head-states-no-length-that-is-not-known "4.2"
+  "HEAD has no Content-Length where GET's body is chunked: 0 would say that it is empty."
+  [env]
+  (expect= nil (wire/header (head! env {:body (map str (range 3))}) "content-length")))
+
 (defcase head-keeps-a-stated-length "4.2"
   "The Content-Length that a handler states for HEAD is sent, even with a nil body."
   [env]

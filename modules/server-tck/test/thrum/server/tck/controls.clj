@@ -162,6 +162,10 @@
 (defn- open-when-silent [{:keys [request-method]} {:keys [status] :as response}]
   (cond-> response (or (= :head request-method) (= 204 status)) (dissoc :body)))
 
+(defn- empty-when-silent [{:keys [request-method]} {:keys [body] :as response}]
+  (cond-> response
+    (and (= :head request-method) (seq? body)) (assoc-in [:headers "Content-Length"] "0")))
+
 (defn- realise-elsewhere
   [{:keys [body], :as response}]
   (cond (stream? body)
@@ -188,6 +192,7 @@
    :forgets-lengths (headers-of #(dissoc % "Content-Length"))
    :strings-are-streamed (body string? list)
    :forgets-silent-bodies (broken/exchange open-when-silent)
+   :heads-are-of-nothing (broken/exchange empty-when-silent)
    :forgets-connection-close (headers-of #(dissoc % "Connection"))
    :names-itself (headers-of #(assoc % "Server" "Thrum/1.0"))
    :drops-server (headers-of #(dissoc % "Server"))

@@ -76,6 +76,7 @@
    :h2-swallows-body-failures [:h2-failing-body-is-cut]
    :hangs-up [:in-time-is-untouched :silent-handlers-are-not-slow-clients]
    :hangs-up-on-half-closed [:half-closed-clients-are-answered]
+   :heads-are-of-nothing [:head-states-no-length-that-is-not-known]
    :ignores-raise [:async-respond-after-raise-is-ignored]
    :impatient-on-jetty [:handlers-may-be-slower-than-idle]
    :interrupted-again [:one-interrupt-a-request]
