@@ -30,6 +30,7 @@
    "hedge" #(t/hedge {:x 1} 1 2)
    "every!" #(t/with-scope [s] (t/every! s {:x 1} +))
    "limiter" #(t/limiter 1 {:x 1})
+   "rate-limiter" #(t/rate-limiter 1 {:x 1})
    "retry" #(t/retry {:x 1} nil)
    "run-server" #(server/run-server identity {:x 1})
    "access-log" #(server/access-log *out* {:x 1})
@@ -79,6 +80,7 @@
    :hedge-call #(t/hedge-call {:x 1} [+])
    :every! #(t/with-scope [s] (t/every! s {:x 1} +))
    :limiter #(t/limiter 1 {:x 1})
+   :rate-limiter #(t/rate-limiter 1 {:x 1})
    :retry #(t/retry {:x 1} nil)})
 
 (deftest every-form-takes-the-options-of-the-table

@@ -38,6 +38,7 @@
      ["hedge" core "hedge" (options/rows-at :all)]
      ["every!" core "every!" (options/rows-at :every)]
      ["limiter" core "limiter" (options/rows-at :limiter)]
+     ["rate-limiter" core "rate-limiter" (options/rows-at :limiter)]
      ["retry" core "retry" core-rows]
      ["run-server" server "run-server" server-options/rows]
      ["access-log" server "access-log" @#'server/log-rows]

@@ -18,7 +18,9 @@
    [thrum.impl.on-cancel :as on-cancel]
    [thrum.impl.options :as options]
    [thrum.impl.periodic :as periodic]
+   [thrum.impl.permits :as permits]
    [thrum.impl.place :as place]
+   [thrum.impl.rate :as rate]
    [thrum.impl.retry :as retry]
    [thrum.impl.scope :as scope]
    [thrum.impl.supervise :as supervise]
@@ -27,6 +29,7 @@
   (:import
    (java.lang AutoCloseable)
    (thrum.impl.limit Limiter Permit)
+   (thrum.impl.rate Pass RateLimiter)
    (thrum.impl.scope Scope)
    (thrum.impl.task Task)))
 
@@ -710,34 +713,69 @@
   ([permits] (limiter permits {}))
   ([permits options] (limit/limiter permits options)))
 
+(defn rate-limiter
+  "Returns a limiter of how often something may happen: so many permits, a positive integer, in
+  :per-ms, shared by all its users. A permit is not returned: it is one start. Permits are granted
+  in the order of asking, evenly spread; after a pause, :burst of them at once. clojure.datafy/datafy
+  shows {:permits n, :per-ms n, :burst n, :waiting n, :rejected n, ...}. Uses no thread. Throws
+  :thrum/invalid.
+
+      (def api (rate-limiter 100 {:per-ms 1000, :burst 20}))
+      (with-permit api (call ...))
+
+  Options:
+    :per-ms - in how many ms so many permits are handed out (a positive integer; default 1000)
+    :burst - how many permits may be had at once after a pause; no more than so many together
+      (a positive integer; default 1)
+    :queue - how many may wait for a permit (an integer, not negative; default no bound)
+    :wait-ms - how many ms a permit is waited for (an integer, not negative; default no bound)
+    :name - the limiter's name in its errors (a string that is not blank)"
+  ([permits] (rate-limiter permits {}))
+  ([permits options] (rate/rate-limiter permits options)))
+
+(defn- checked-limiter [x]
+  (if (instance? RateLimiter x) x (options/instance Limiter "a limiter or a rate limiter" x)))
+
 (defn acquire!
-  "Returns a permit of the limiter, a java.lang.AutoCloseable. Waits where none is free. The caller
-  has to return the permit by release!, on any thread; with-permit does that by itself. Throws
-  :thrum/rejected when the queue is full or :wait-ms have passed; :thrum/deadlock when with-permits
-  around it hold all permits; CancellationException and InterruptedException, as every wait.
-  Waiting for a permit that acquire! gave to the same thread is no deadlock, since any thread may
-  return it: a dispatcher may acquire what its tasks release."
-  [limiter]
-  (limit/acquire! (options/instance Limiter "a limiter" limiter)))
+  "Returns a permit of the limiter, or n of them as one, a java.lang.AutoCloseable. Waits where they
+  are not free; no thread that asks later overtakes, also where it needs fewer. The caller has to
+  return a limiter's permit by release!, on any thread; with-permit does that by itself. A permit of
+  a rate limiter needs no return. Throws :thrum/rejected when the queue is full or :wait-ms have
+  passed; :thrum/deadlock when with-permits around it hold more than the others can return;
+  :thrum/invalid for more permits than there are, or than a burst; CancellationException and
+  InterruptedException, as every wait. Waiting for a permit that acquire! gave to the same thread is
+  no deadlock, since any thread may return it: a dispatcher may acquire what its tasks release."
+  ([limiter] (acquire! limiter 1))
+  ([limiter n] (permits/acquire! (checked-limiter limiter) n)))
+
+(defn try-acquire!
+  "Returns a permit of the limiter, or n of them as one, as acquire! does, where that needs no wait;
+  nil otherwise, also where other threads wait. Throws :thrum/invalid."
+  ([limiter] (try-acquire! limiter 1))
+  ([limiter n] (permits/try-acquire! (checked-limiter limiter) n)))
 
 (defn release!
   "Returns a permit to its limiter. Throws :thrum/invalid, without an effect, when it has been
-  returned before."
+  returned before. Has no effect on a permit of a rate limiter."
   [permit]
-  (limit/release! (options/instance Permit "a permit" permit)))
+  (when-not (instance? Pass permit)
+    (limit/release! (options/instance Permit "a permit" permit))))
 
-(defn ^:no-doc with-permit-call [limiter f]
-  (limit/call-with (options/instance Limiter "a limiter" limiter) f))
+(defn ^:no-doc with-permit-call
+  ([limiter f] (with-permit-call limiter 1 f))
+  ([limiter n f] (permits/call-with (checked-limiter limiter) n f)))
 
 (defmacro with-permit
-  "Runs the body on the calling thread while it holds a permit of the limiter; see acquire! for how
-  it waits and what it throws. Tasks that the body starts do not have the permit. Nested in itself
-  it takes another permit, and throws :thrum/deadlock if the thread's own permits are all there
-  are.
+  "Runs the body on the calling thread while it holds a permit of the limiter, or so many of them;
+  see acquire! for how it waits and what it throws. Tasks that the body starts do not have the
+  permit. Nested in itself it takes another permit, and throws :thrum/deadlock if the thread's own
+  permits leave too few. With a rate limiter, the permit is for the start of the body.
 
-      (with-permit db (query ...))"
+      (with-permit db (query ...))
+      (with-permit [db 3] (report ...))"
   [limiter & body]
-  `(with-permit-call ~limiter (^{:once true} fn* [] ~@body)))
+  (let [[limiter n] (if (vector? limiter) limiter [limiter 1])]
+    `(with-permit-call ~limiter ~n (^{:once true} fn* [] ~@body))))
 
 ;; Retries
 

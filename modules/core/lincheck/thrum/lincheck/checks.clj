@@ -38,7 +38,7 @@
 (def ^:private atomic
   ["clojure.lang.Keyword" "clojure.lang.KeywordLookupSite" "clojure.lang.KeywordLookupSite$1"
    "clojure.lang.PersistentArrayMap" "clojure.lang.RT" "clojure.lang.Var" "clojure.core$ex_info"
-   "thrum.impl.place$current" "thrum.impl.place$enter_BANG_" "thrum.impl.limit$rejected"
+   "thrum.impl.place$current" "thrum.impl.place$enter_BANG_" "thrum.impl.permits$rejected"
    "thrum.impl.error$cancelled" "thrum.impl.error$deadlock" "thrum.impl.error$invalid"])
 
 (defn- without-switches ^ManagedStrategyGuarantee [^"[Ljava.lang.String;" class-names]

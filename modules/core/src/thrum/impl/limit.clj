@@ -7,6 +7,7 @@
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
    [thrum.impl.options :as options]
+   [thrum.impl.permits :as permits]
    [thrum.impl.registry :as registry]
    [thrum.impl.show :as show]
    [thrum.impl.sync-point :as sync-point]
@@ -21,24 +22,34 @@
 (definterface IPermit
   (^Thread asker [])                ; the thread that asked for it
   (^boolean isOwn [])               ; true if only that thread returns it
+  (^long weight [])                 ; for how many permits it stands
   (^boolean isHeld [])
-  (^Object setHeld [^boolean held]))
+  (^Object setHeld [^boolean held])
+  (heir [])                         ; another that was granted with it, or nil
+  (^Object setHeir [permit]))
 
 ;; No protocols: with them a permit costs 1.4 x the CPU (decision 32).
 (definterface ILimiter
   (ask [permit])                    ; nil: held, or waits; else :deadlock, or the full queue's facts
-  (^boolean withdraw [permit])      ; takes it out of the queue; false: it was not there
-  (giveBack [permit])               ; the next permit to be held, or :none; nil: it was not held
+  (^boolean tryAsk [permit])        ; true: held
+  (grant [])                        ; under the lock: the permits to be held now, by heir, or nil
+  (leave [permit])                  ; as giveBack, out of the queue; nil: it was not there
+  (^boolean withdraw [permit])      ; true if it was in the queue
+  (giveBack [permit])               ; the permits to be held now, or :none; nil: it was not held
   (^boolean release [permit])       ; true if it was held
   (refused [])                      ; counts a refusal; returns the facts
   (facts [])
   (^java.util.List askers [])
   (^java.util.Map owners []))
 
-(deftype Permit [limiter ^Thread asker own ^:volatile-mutable held]
+(deftype Permit [limiter ^Thread asker own ^long weight ^:volatile-mutable held
+                 ^:unsynchronized-mutable heir]
   IPermit
   (asker [_] asker)
   (isOwn [_] own)
+  (weight [_] weight)
+  (heir [_] heir)
+  (setHeir [_ permit] (set! heir permit))
   (isHeld [_] held)
   (setHeld [_ h] (set! held h))
 
@@ -55,7 +66,9 @@
   "Records that the permit is held, or not any more."
   [^HashMap owned ^IPermit permit held]
   (when (.isOwn permit)
-    (let [thread (.asker permit), n (+ (own-permits owned thread) (if held 1 -1))]
+    (let [thread (.asker permit)
+          w (.weight permit)
+          n (+ (own-permits owned thread) (if held w (- w)))]
       (if (zero? n) (.remove owned thread) (.put owned thread n))))
   (.setHeld permit held))
 
@@ -71,8 +84,17 @@
   (when (zero? (own-permits owned (.asker permit)))
     (.remove owned (.asker permit))))
 
+(defn- wake! [heirs]
+  (loop [heirs heirs]
+    (when (instance? IPermit heirs)
+      (let [next-heir (.heir ^IPermit heirs)]
+        (.setHeir ^IPermit heirs nil)
+        (LockSupport/unpark (.asker ^IPermit heirs))
+        (recur next-heir)))))
+
 ;; owned: by thread, how many permits it holds that only it can return; 0 while it waits for the
-;; first. No thread waits while a permit is free: a returned permit is handed over, not put back.
+;; first. The first that waits needs more permits than are free: a returned permit is handed over,
+;; not put back.
 (deftype Limiter [name ^long permits queue wait-ms ^HashMap owned ^LinkedHashSet waiting
                   ^:unsynchronized-mutable ^long in-use
                   ^:unsynchronized-mutable ^long rejected]
@@ -80,31 +102,50 @@
   (ask [this permit]
     (locking this
       (cond
-        (< in-use permits) (do (hold! owned permit true) (set! in-use (inc in-use)) nil)
-        (= permits (own-permits owned (.asker ^IPermit permit))) :deadlock
+        (.tryAsk this permit) nil
+        (< (- permits (own-permits owned (.asker ^IPermit permit))) (.weight ^IPermit permit))
+        :deadlock
         (and queue (<= (long queue) (.size waiting))) (.refused this)
         :else (do (expect! owned permit) (.add waiting permit) nil))))
-  (withdraw [this permit]
+  (tryAsk [this permit]
+    (locking this
+      (let [w (.weight ^IPermit permit), free (and (.isEmpty waiting) (<= (+ in-use w) permits))]
+        (when free
+          (hold! owned permit true)
+          (set! in-use (+ in-use w)))
+        free)))
+  (grant [_]
+    (loop [heirs nil]
+      (let [^IPermit head (when-not (.isEmpty waiting) (.getFirst waiting))]
+        (if (and head (<= (+ in-use (.weight head)) permits))
+          (do
+            (.removeFirst waiting)
+            (hold! owned head true)
+            (set! in-use (+ in-use (.weight head)))
+            (.setHeir head heirs)
+            (recur head))
+          heirs))))
+  (leave [this permit]
     (locking this
       (let [waited (.remove waiting permit)]
         (drop-empty! owned permit)
-        waited)))
+        (when waited (or (.grant this) :none)))))
+  (withdraw [this permit]
+    (let [heirs (.leave this permit)]
+      (wake! heirs)
+      (some? heirs)))
   (giveBack [this permit]
     (locking this
       (when (.isHeld ^IPermit permit)
-        (let [heir (when-not (.isEmpty waiting) (.removeFirst waiting))]
-          (hold! owned permit false)
-          (if heir
-            (hold! owned heir true)
-            (set! in-use (dec in-use)))
-          (or heir :none)))))
+        (hold! owned permit false)
+        (set! in-use (- in-use (.weight ^IPermit permit)))
+        (or (.grant this) :none))))
   (release [this permit]
-    (let [heir (.giveBack this permit)]
-      (when (instance? IPermit heir)
-        (try
-          (sync-point/reached :limit/release)
-          (finally (LockSupport/unpark (.asker ^IPermit heir)))))
-      (some? heir)))
+    (let [heirs (.giveBack this permit)]
+      (try
+        (when (instance? IPermit heirs) (sync-point/reached :limit/release))
+        (finally (wake! heirs)))
+      (some? heirs)))
   (refused [this]
     (locking this
       (set! rejected (inc rejected))
@@ -137,32 +178,16 @@
 
 ;; What is thrown when there is no permit
 
-(defn- of-name [{:keys [limiter]}]
-  (when limiter (str " of " limiter)))
-
-(defn- rejected [why {:keys [permits in-use waiting], :as facts}]
-  (ex-info (str "No permit" (of-name facts) " " why
-                " (" in-use " of " permits " in use, " waiting " waiting)")
-           (assoc facts :type :thrum/rejected)))
-
-(defn- queue-full [{:keys [queue], :as facts}]
-  (rejected (str "without waiting, and the queue of " queue " is full") facts))
-
-(defn- too-late [{:keys [wait-ms], :as facts}]
-  (rejected (str "within " wait-ms " ms") facts))
-
-(defn- held-already [facts]
-  (error/deadlock
-    (str "This thread itself holds all permits" (of-name facts) ", and would wait for ever")
-    facts))
+(defn- state [{:keys [permits in-use waiting]}]
+  (str in-use " of " permits " in use, " waiting " waiting"))
 
 ;; Asking and returning
 
 (defn- ask! [^Limiter limiter permit]
   (when-some [refusal (.ask limiter permit)]
     (throw (if (= :deadlock refusal)
-             (held-already (.facts limiter))
-             (queue-full refusal)))))
+             (permits/held-already (.facts limiter))
+             (permits/queue-full (state refusal) refusal)))))
 
 (defn- deadline [^Limiter limiter]
   (some-> (.-wait-ms limiter) deadline/in-ms))
@@ -173,7 +198,8 @@
     (sync-point/reached :limit/withdraw)
     ;; Not in the queue: granted concurrently. Keep the permit.
     (when (.withdraw limiter permit)
-      (throw (too-late (.refused limiter)))))
+      (let [facts (.refused limiter)]
+        (throw (permits/too-late (state facts) facts)))))
   (sync-point/reached :limit/grant))
 
 (defn- give-up!
@@ -185,9 +211,13 @@
       (or (.withdraw limiter permit)
           (.release limiter permit)))))
 
-(defn- take! ^Permit [limiter own]
+(defn- permit ^Permit [^Limiter limiter own n]
+  (let [n (permits/checked-weight n (.-permits limiter))]
+    (Permit. limiter (Thread/currentThread) own n false nil)))
+
+(defn- take! ^Permit [limiter own n]
   (wait/check!)
-  (let [permit (Permit. limiter (Thread/currentThread) own false)]
+  (let [permit (permit limiter own n)]
     (try
       (ask! limiter permit)
       (when-not (.isHeld permit) (await-grant! limiter permit))
@@ -200,9 +230,14 @@
   "Returns a permit, a java.lang.AutoCloseable: at once if one is free, otherwise in the order of
   asking. Blocks for at most the limiter's :wait-ms. Throws :thrum/rejected when the queue is full
   or the time has passed; :thrum/deadlock when call-with further up on this thread holds all
-  permits; CancellationException and InterruptedException, even if a permit is free."
-  ^Permit [limiter]
-  (take! limiter false))
+  permits; CancellationException and InterruptedException, even if a permit is free. n: for how many
+  permits it stands, 1 by default."
+  (^Permit [limiter] (take! limiter false 1))
+  (^Permit [limiter n] (take! limiter false n)))
+
+(defn- try-acquire! [^Limiter limiter n]
+  (let [permit (permit limiter false n)]
+    (when (.tryAsk limiter permit) permit)))
 
 (defn release!
   "Returns the permit to its limiter, which grants it to the first waiter. Any thread may call this.
@@ -212,11 +247,18 @@
 
 (defn call-with
   "Returns the value of f, called while the thread holds a permit; see acquire!."
-  [limiter f]
-  (let [permit (take! limiter true)]
-    (try
-      (f)
-      (finally (release! permit)))))
+  ([limiter f] (call-with limiter 1 f))
+  ([limiter n f]
+   (let [permit (take! limiter true n)]
+     (try
+       (f)
+       (finally (release! permit))))))
+
+(extend-type Limiter
+  permits/Permits
+  (acquire! [limiter n] (acquire! limiter n))
+  (try-acquire! [limiter n] (try-acquire! limiter n))
+  (call-with [limiter n f] (call-with limiter n f)))
 
 (defn facts
   "Returns what the limiter knows of itself; :askers - the threads that wait, in the order of

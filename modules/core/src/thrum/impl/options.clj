@@ -63,6 +63,14 @@
              :accepts "an integer, not negative"
              :default "no bound"
              :doc "how many ms a permit is waited for"}
+   :per-ms {:check pos-int?
+            :accepts "a positive integer"
+            :default "1000"
+            :doc "in how many ms so many permits are handed out"}
+   :burst {:check pos-int?
+           :accepts "a positive integer"
+           :default "1"
+           :doc "how many permits may be had at once after a pause; no more than so many together"}
    :scoped-values {:check #(and (sequential? %) (every? jdk/scoped-value? %))
                    :accepts "a sequential collection of java.lang.ScopedValues, on JDK 25 or newer"
                    :default "none"
@@ -137,6 +145,10 @@
      {:form :limiter
       :written "(limiter 20 {..})"
       :options [:queue :wait-ms :name]
+      :at :limiter}
+     {:form :rate-limiter
+      :written "(rate-limiter 100 {..})"
+      :options [:per-ms :burst :queue :wait-ms :name]
       :at :limiter}
      {:form :retry, :written "(retry {..} body)", :options [:schedule :attempts :retry?]}]))
 
