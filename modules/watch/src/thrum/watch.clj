@@ -68,8 +68,8 @@
     (try (f sampler) (finally (sampler/stop! sampler)))))
 
 (defn lints
-  "Returns what is wrong, as a vector of maps: :rule, :id, :sentence, :frame (the line to look at, or
-  nil), :since-ms and :data. Those of a watch are at hand; without one it looks for two seconds."
+  "Returns what is wrong, as a vector of maps: :rule, :id, :sentence, :frame (the line to look at,
+  or nil), :since-ms and :data. Those of a watch are at hand; without one it looks for two seconds."
   ([]
    (with-sampler (fn [_]) (fn [sampler] (Thread/sleep 2000) (sampler/lints sampler))))
   ([^Watch watch]
@@ -111,6 +111,9 @@
 
 (defn- current-figures [sampler]
   (figures/figures (sampler/latest sampler) (sampler/lints sampler)))
+
+(defn- event [sampler]
+  (assoc (current-figures sampler) :sentences (sampler/lints sampler)))
 
 (defn- flag? [query flag]
   (boolean (some #{flag} (str/split (str query) #"&"))))
@@ -158,7 +161,7 @@
                              :access {:token token, :session (access/random-token)}
                              :health (health sampler)
                              :routes (routes sampler)
-                             :event #(assoc (current-figures sampler) :sentences (sampler/lints sampler))})
+                             :event #(event sampler)})
                token)
        (catch Throwable t
          (sampler/stop! sampler)

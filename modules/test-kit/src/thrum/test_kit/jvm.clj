@@ -10,9 +10,10 @@
 (set! *warn-on-reflection* true)
 
 (def exports
-  "The flags that the leak check needs, and core's machine for tests."
+  "The flags that the leak check, core's machine for tests and the doctor need."
   ["--add-exports=java.base/jdk.internal.vm=ALL-UNNAMED"
-   "--add-opens=java.base/java.lang=ALL-UNNAMED"])
+   "--add-opens=java.base/java.lang=ALL-UNNAMED"
+   "--add-exports=jdk.attach/sun.tools.attach=ALL-UNNAMED"])
 
 ;; Finding a JDK
 

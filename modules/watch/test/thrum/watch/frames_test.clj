@@ -32,5 +32,6 @@
     ["java.lang.Thread.sleep(Thread.java:1)"] "Thread.sleep"
     [] "(no frames)")
   (is (= "my.app/fetch (app.clj:1)"
-         (frames/line (stack "java.lang.Thread.sleep(Thread.java:1)" "my.app$fetch.invoke(app.clj:1)"))))
+         (frames/line (stack "java.lang.Thread.sleep(Thread.java:1)"
+                             "my.app$fetch.invoke(app.clj:1)"))))
   (is (nil? (frames/line []))))

@@ -64,8 +64,8 @@
 (deftest the-sentence-of-a-stuck-scope-names-the-call-and-the-line
   (let [[{:keys [sentence frame]}]
         (rules/conditions (snapshot [(scope "pay-1" :state :cancelled) (task 7 :parent "pay-1")]))]
-    (is (= (str "pay-1 waits for task-7, which has not ended since its interrupt: uninterruptible at"
-                " FileInputStream.read, my.shop/fetch (shop.clj:31)")
+    (is (= (str "pay-1 waits for task-7, which has not ended since its interrupt: uninterruptible"
+                " at FileInputStream.read, my.shop/fetch (shop.clj:31)")
            sentence))
     (is (= "my.shop/fetch (shop.clj:31)" frame))))
 
@@ -166,7 +166,8 @@
 ;; Versions
 
 (deftest versions-that-are-known-for-something
-  (are [facts expected] (= expected (map :id (environment/conditions (merge {:libraries {}} facts))))
+  (are [facts expected]
+    (= expected (map :id (environment/conditions (merge {:libraries {}} facts))))
     {:jdk [25]} ["JDK-8369227" "JDK-8373120"]
     {:jdk [25 0 2]} ["JDK-8369227" "JDK-8373120"]
     {:jdk [25 0 3]} ["JDK-8373120"]

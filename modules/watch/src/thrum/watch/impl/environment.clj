@@ -25,7 +25,9 @@
   "Returns the version in the name of the jar that has the resource, or nil."
   [resource jar]
   (when-some [url (io/resource resource)]
-    (some-> (re-find (re-pattern (str jar "-(\\d[\\d.]*\\d)[^/]*\\.jar")) (str url)) second version)))
+    (some-> (re-find (re-pattern (str jar "-(\\d[\\d.]*\\d)[^/]*\\.jar")) (str url))
+            second
+            version)))
 
 (defn- named-version [class-path jar]
   (some-> (re-find (re-pattern (str "[/\\\\]" jar "-(\\d[\\d.]*\\d)[^/\\\\:;]*\\.jar")) class-path)

@@ -14,8 +14,11 @@
 (def ^:private ^ConcurrentHashMap tokens (ConcurrentHashMap.))
 
 (defn- describe [exchange]
-  (let [{:keys [request stage nanos deadline status bytes engine thread]} (exchanges/facts exchange)]
-    {:name (str (some-> (:request-method request) name) " " (:uri request))
+  (let [{:keys [request stage nanos deadline status bytes engine thread]}
+        (exchanges/facts exchange)]
+    {:name (if request
+             (str (some-> (:request-method request) name) " " (:uri request))
+             "not read yet")
      :state stage
      :engine engine
      :age-nanos nanos

@@ -35,10 +35,13 @@
 (defn- escaped [x]
   (str/escape (str x) {\\ "\\\\", \" "\\\"", \newline "\\n"}))
 
+(defn- label [[k v]]
+  (str (name k) "=\"" (escaped v) "\""))
+
 (defn- sample [metric labels value]
   (str metric
        (when (seq labels)
-         (str "{" (str/join "," (map (fn [[k v]] (str (name k) "=\"" (escaped v) "\"")) labels)) "}"))
+         (str "{" (str/join "," (map label labels)) "}"))
        " " value "\n"))
 
 (defn- family [metric type help samples]

@@ -18,7 +18,7 @@
 (def ^:private dumped #"(?:[^/(]*/)*([^(]+)\.([^.(]+)\((?:([^:)]+)(?::(\d+))?)?\)")
 
 (defn of-text
-  "Returns the frame of a line of the JDK's dump, such as java.base/java.lang.Thread.run(Thread.java:9)."
+  "Returns the frame of a line of the JDK's dump: java.base/java.lang.Thread.run(Thread.java:9)."
   [^String line]
   (let [^Matcher m (re-matcher dumped line)]
     (when (.matches m)
@@ -67,7 +67,8 @@
   (not-any? #(.startsWith class %) plumbing))
 
 (def ^:private parking
-  ["java.lang.VirtualThread" "java.lang.System$" "jdk.internal." "sun.nio.ch." "java.util.concurrent.locks.LockSupport"
+  ["java.lang.VirtualThread" "java.lang.System$" "jdk.internal." "sun.nio.ch."
+   "java.util.concurrent.locks.LockSupport"
    "java.util.concurrent.locks.AbstractQueuedSynchronizer" "thrum.impl.wait" "thrum.impl.deadline"
    "thrum.impl.clock" "thrum.impl.sync_point"])
 

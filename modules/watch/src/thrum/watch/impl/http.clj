@@ -58,7 +58,9 @@
 ;; Signing in: the page's cookie
 
 (defn- page [file]
-  {:status 200, :type "text/html; charset=utf-8", :body (slurp (io/resource (str "thrum/watch/" file)))})
+  {:status 200
+   :type "text/html; charset=utf-8"
+   :body (slurp (io/resource (str "thrum/watch/" file)))})
 
 (def ^:private ^:const most-body 4096)
 
@@ -122,7 +124,7 @@
       (= "/events" path) (stream! exchange streams)
       route (route (.getQuery (.getRequestURI exchange)))
       :else (sentence 404
-                      (str "There are /, /health, /events, " (str/join ", " (sort (keys routes))))))))
+                      (str "There are /, /events, " (str/join ", " (sort (keys routes))))))))
 
 (defn- handle! [^HttpExchange exchange options]
   (try
@@ -142,13 +144,16 @@
     (reify ThreadFactory
       (newThread [_ f] (spi/platform-thread (str name "-" (.incrementAndGet n)) f)))))
 
+(defn- why [e]
+  (if (instance? BindException e)
+    "the port is in use, or the address is not this machine's"
+    (ex-message e)))
+
 (defn- bind [host port]
   (try
     (HttpServer/create (InetSocketAddress. (InetAddress/getByName host) (int port)) 0)
     (catch IOException e
-      (throw (ex-info (str "Cannot listen on " host ", port " port ": "
-                           (if (instance? BindException e) "the port is in use, or the address is not this machine's"
-                             (ex-message e)))
+      (throw (ex-info (str "Cannot listen on " host ", port " port ": " (why e))
                       {:type :thrum/start-failed, :host host, :port port}
                       e)))))
 

@@ -13,11 +13,16 @@
   is still shown as its owner: what it is blocked on is not its own."
   [threads]
   (into {}
-        (for [{:keys [owned blocked-on] :as thread} threads, lock owned :when (not= lock blocked-on)]
+        (for [{:keys [owned blocked-on] :as thread} threads
+              lock owned
+              :when (not= lock blocked-on)]
           [lock thread])))
 
 (defn- line [{:keys [stack]}]
   (frames/line stack))
+
+(defn- waits [{:keys [name blocked-on] :as thread}]
+  (str name " waits for " blocked-on " at " (line thread)))
 
 (defn- cycle-conditions [threads owners]
   (let [by-tid (into {} (map (juxt :tid identity)) threads)
@@ -32,8 +37,7 @@
        :frame (line (first members))
        :data {:threads ids, :locks (mapv :blocked-on members)}
        :sentence (str "A cycle of locks: "
-                      (str/join ", " (map #(str (:name %) " waits for " (:blocked-on %) " at " (line %))
-                                          members))
+                      (str/join ", " (map waits members))
                       ", each held by the next")})))
 
 (defn- unmounted? [{:keys [virtual? state carrier]}]
@@ -48,7 +52,8 @@
      :after-ms 1000
      :frame (line holder)
      :data {:lock lock, :holder tid, :threads (mapv :tid waiting)}
-     :sentence (str (count waiting) " threads wait for " lock ", held by " name ", which does not run: "
+     :sentence (str (count waiting) " threads wait for " lock ", held by " name
+                    ", which does not run: "
                     (clojure.core/name state) " at " (line holder))}))
 
 (defn conditions

@@ -51,6 +51,9 @@
         (lint :carrier-held tid 1000 stack {:thread tid, :carrier carrier}
               name " holds its carrier, " carrier "," (seen-at stack))))))
 
+(defn- name-and-line [{:keys [name stack]}]
+  (str name (seen-at stack)))
+
 (defn- starved
   "All carriers are mounted, and nothing that is queued starts."
   [{:keys [late-ms scheduler]} threads]
@@ -60,7 +63,7 @@
              {:late-ms late-ms, :queued queued, :carriers parallelism, :held (mapv :tid held)}
              "Virtual threads do not start: " (or parallelism "all") " carriers are held"
              (when (seq held)
-               (str ", by " (str/join ", " (map #(str (:name %) (seen-at (:stack %))) (take 4 held)))))
+               (str ", by " (str/join ", " (map name-and-line (take 4 held)))))
              (when queued (str "; " queued " threads are queued")))])))
 
 ;; Scopes
@@ -116,7 +119,8 @@
                      (< (long permits) (long waiting)))]
       (lint :crowded id 1000
             (some #(:stack (by-tid %)) (concat (keys owners) askers))
-            {:id id, :permits permits, :in-use in-use, :waiting waiting, :holders (vec (keys owners))}
+            {:id id, :permits permits, :in-use in-use, :waiting waiting
+             :holders (vec (keys owners))}
             "The " (clojure.core/name kind) " " name " has " (many waiting "waiter") " for "
             (many permits "permit") (holders owners by-tid)))))
 
@@ -196,7 +200,7 @@
 (defn- leaked [{:keys [leaked]} _]
   (for [{:keys [name stack]} leaked]
     (lint :leaked name 0 stack {:task name}
-          name " waited for something that nothing else refers to, and was collected: it never ended"
+          name " waited for something that nothing else refers to: it never ended"
           (seen-at stack))))
 
 (def ^:private rules

@@ -65,10 +65,13 @@
 (defn- known-since [^long since]
   (when-not (zero? since) since))
 
+(defn- task-id [^Thread thread]
+  (str "#" (.threadId thread)))
+
 (defn- task-node [task parent stack?]
   (let [{:keys [name state thread since index]} (watch/facts task)]
     (when thread
-      {:id (str "#" (.threadId ^Thread thread))
+      {:id (task-id thread)
        :kind :task
        :name name
        :state state
@@ -85,7 +88,7 @@
       (assoc :id (:name facts)
              :kind kind
              :parent (or (some-> parent watch/facts :name)
-                         (some-> opener watch/facts :thread (as-> ^Thread t (str "#" (.threadId t)))))
+                         (some-> opener watch/facts :thread task-id))
              :since (known-since since)
              :thread thread)))
 
