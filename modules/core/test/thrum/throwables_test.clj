@@ -268,11 +268,11 @@
    "nested" #(t/with-scope [s] (t/fork s (t/all 1 2)) (t/all 3 4))})
 
 (defn- failing-at
-  "Returns thrum.impl.jdk/virtual-thread, but its k-th call throws t; started counts them."
-  [start started k t]
+  "Returns the function that makes a thread, but its k-th call throws t; started counts them."
+  [make started k t]
   (fn [name body]
     (when (= k (swap! started inc)) (throw t))
-    (start name body)))
+    (make name body)))
 
 (defn- failed-start
   "Runs the form with a k-th thread that cannot start. Returns its result with the :failure, or nil
@@ -281,7 +281,9 @@
   (let [started (atom 0)
         failure (OutOfMemoryError. "no thread")
         result (run #(with-redefs [jdk/virtual-thread
-                                   (failing-at jdk/virtual-thread started k failure)]
+                                   (failing-at jdk/virtual-thread started k failure)
+                                   jdk/next-thread
+                                   (failing-at jdk/next-thread started k failure)]
                        (form)))]
     (when (<= (long k) (long @started)) (assoc result :failure failure))))
 

@@ -81,7 +81,7 @@
 
 (defn- join-all! [^Crew crew]
   (close! crew group/close!)
-  (group/await! (.-group crew) #(group/empty-group? (.-group crew))))
+  (group/await-idle! (.-group crew) #(group/empty-group? (.-group crew))))
 
 (defn call-with
   "Calls f with an open ExecutorService and returns its value after all tasks have ended, :on-exit

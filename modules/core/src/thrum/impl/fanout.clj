@@ -9,20 +9,22 @@
    [thrum.impl.error :as error]
    [thrum.impl.failures :as failures]
    [thrum.impl.group :as group]
+   [thrum.impl.jdk :as jdk]
    [thrum.impl.order :as order]
    [thrum.impl.place :as place]
    [thrum.impl.registry :as registry]
+   [thrum.impl.sync-point :as sync-point]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
    (clojure.lang IPending LazySeq)
    (java.util ArrayList)
    (java.util.concurrent Future)
-   (java.util.concurrent.atomic AtomicLong)
+   (java.util.concurrent.atomic AtomicLong AtomicReference)
    (thrum.impl.context Context)
    (thrum.impl.failures Failures)
-   (thrum.impl.group Group)
-   (thrum.impl.task Failed ITask)))
+   (thrum.impl.group Group Members)
+   (thrum.impl.task Failed ITask Task)))
 
 (set! *warn-on-reflection* true)
 
@@ -44,10 +46,56 @@
   (^Throwable thrown [])
   (^Object setThrown [^Throwable t]))
 
+;; The tasks, as their threads and those that cancel them see them. No field changes: threads that end
+;; share no cache line with the fields of FanOut, which the consumer writes for every item.
+(deftype Tasks [^Group group order ^Failures failures
+                ^AtomicLong started ^AtomicLong ended ^AtomicReference consumer on-ended]
+  Members
+  ;; What has ended first: a task that starts in between then counts as running.
+  (running [_]
+    (let [n (.get ended)]
+      (- (.get started) n)))
+  (added [_] (.get started))
+  (tasks [_] (order/tasks order))
+  (cancelAll [_ reason]
+    (order/cancel-all order reason))
+
+  completion/CompletionHandler
+  (failed [_ task t]
+    (.record failures
+             {:throwable t, :task (.taskName ^ITask task), :index (.index ^ITask task)}))
+  (ended [_ task]
+    (try
+      (order/ended order task)
+      (finally
+        (sync-point/reached :fan-out/task-ended)
+        (.incrementAndGet ended)
+        (group/signal! consumer)
+        (group/member-ended! group)
+        (when on-ended (on-ended task))))))
+
+(defn- begin!
+  "Runs the task on the thread, as the n-th of the fan-out. A cancel that does not find it yet is
+  seen here."
+  [^Tasks tasks ^Task task ^Thread thread ^long n]
+  (let [order (.-order tasks)
+        ^AtomicLong started (.-started tasks)]
+    (.setThread task thread)
+    (.lazySet started n)
+    (order/started order task)
+    (try
+      (group/admit-member! (.-group tasks))
+      (.start thread)
+      (catch Throwable t
+        (order/take-back order task)
+        (.lazySet started (dec n))
+        (group/member-ended! (.-group tasks))
+        (throw t)))))
+
 ;; The fields that only the consumer touches are not volatile: a LazySeq hands them from thread to
 ;; thread under its lock, a transducing process by its contract.
 (deftype FanOut [^Context context ^Group group ^long limit ^long window
-                 order keeps ^Failures failures ^AtomicLong ended on-ended
+                 order ^Tasks tasks threads ^AtomicLong ended
                  ^:unsynchronized-mutable ^long ended-seen
                  ^:unsynchronized-mutable source
                  ^:unsynchronized-mutable more
@@ -84,35 +132,21 @@
   (idle [_]
     (and (not more) (= started consumed)))
   (started [_] started)
-  (task [this thunk]
-    (task/task context this started thunk))
+  (task [_ thunk]
+    (task/task context tasks started thunk))
   (start [_ task]
-    (group/start! group task)
-    (set! started (inc started))
-    (order/started order task))
+    (begin! tasks task (jdk/next-thread threads task) (inc started))
+    (set! started (inc started)))
   (consume [_]
     (when-some [task (order/next-task order)]
       (set! consumed (inc consumed))
-      (when keeps (group/forget-child! group task))
       task))
   (leftEarly [_] left-early)
   (setLeftEarly [_] (set! left-early true))
   (sourceFailure [_] source-failure)
   (setSourceFailure [_ t] (set! source-failure t))
   (thrown [_] thrown)
-  (setThrown [_ t] (set! thrown t))
-
-  completion/CompletionHandler
-  (failed [_ task t]
-    (.record failures
-             {:throwable t, :task (.taskName ^ITask task), :index (.index ^ITask task)}))
-  (ended [_ task]
-    (try
-      (order/ended order task)
-      (finally
-        (.incrementAndGet ended)
-        (if keeps (group/child-ended! group) (group/remove-child! group task))
-        (when on-ended (on-ended task))))))
+  (setThrown [_ t] (set! thrown t)))
 
 (def ^:private orders
   "By name: a function of group and limit that makes an order."
@@ -120,22 +154,26 @@
    :as-completed (fn [group _] (order/completion-order group))
    :as-started (fn [_ limit] (order/start-order limit))})
 
+(defn- tasks ^Tasks [group order on-ended]
+  (Tasks. group order (failures/failures)
+          (AtomicLong.) (AtomicLong.) (AtomicReference.) on-ended))
+
 (defn fan-out
   "Returns a fan-out in the context of the calling thread that has started nothing yet. :on-ended -
   called with every task that has ended, on its thread and as the last thing there, for a consumer
   that does not wait."
   ^FanOut [{:keys [order name limit window wrap on-ended]}]
   (let [group (group/group (task/unique-name name) (place/current-group))
-        order ((orders order) group limit)]
+        order ((orders order) group limit)
+        tasks (tasks group order on-ended)]
     (doto (FanOut. (context/capture wrap group)
-                   group
+                   (group/with-members group tasks)
                    limit
                    window
                    order
-                   (order/keeps? order)
-                   (failures/failures)
-                   (AtomicLong.)
-                   on-ended
+                   tasks
+                   (jdk/numbered-threads (group/prefix group))
+                   (.-ended tasks)
                    0
                    nil
                    true
@@ -145,6 +183,9 @@
                    0
                    nil)
       (->> (registry/begun! :fan-out)))))
+
+(defn- failures-of ^Failures [^FanOut fan-out]
+  (.-failures ^Tasks (.-tasks fan-out)))
 
 (defn launch!
   "Starts the thunk, for which there is room."
@@ -166,7 +207,7 @@
   (let [broken (order/broken (.-order fan-out))]
     (if (or (nil? broken) (instance? InterruptedException (:throwable failure)))
       failure
-      (or (failures/root (.-failures fan-out))
+      (or (failures/root (failures-of fan-out))
           ;; There was no memory to record it.
           (failure-of broken)))))
 
@@ -192,7 +233,7 @@
     ;; A throwable passes here again on its way out.
     (if (identical? thrown (:throwable failure)) thrown (thrown-again fan-out thrown))
     (let [failure (try (failure-to-throw fan-out failure) (finally (end! fan-out :failed)))]
-      (doto (failures/merged failure (.-failures fan-out))
+      (doto (failures/merged failure (failures-of fan-out))
         (->> (.setThrown fan-out))))))
 
 (defmacro ^:private failing
@@ -221,7 +262,10 @@
 
 (defn- await! [^FanOut fan-out]
   (let [order (.-order fan-out)]
-    (group/await! (.-group fan-out) #(or (order/ready? order) (.room fan-out) (.idle fan-out)))))
+    (group/await-signal! (.-group fan-out)
+                         (.-consumer ^Tasks (.-tasks fan-out))
+                         nil
+                         #(or (order/ready? order) (.room fan-out) (.idle fan-out)))))
 
 (defn- leave!
   "Takes the next task to leave out of the order."
@@ -281,7 +325,7 @@
   "Returns the next task to leave, or nil at the end."
   [^FanOut fan-out f]
   (loop []
-    (condp identical? (decide fan-out)
+    (case (decide fan-out)
       :leave (do (keep-up! fan-out f) (leave! fan-out))
       :start (do (start-next! fan-out f) (recur))
       :end (some-> (.sourceFailure fan-out) throw)
@@ -319,7 +363,7 @@
     (loop [acc acc, thunk (unless-room fan-out thunk)]
       (if (reduced? acc)
         (do (leave-early! fan-out) acc)
-        (condp identical? (decide fan-out)
+        (case (decide fan-out)
           :leave (recur (rf acc (emit fan-out (leave! fan-out))) thunk)
           :start (if thunk (recur acc (unless-room fan-out thunk)) acc)
           :wait (if thunk (do (await! fan-out) (recur acc thunk)) acc))))))
@@ -330,7 +374,7 @@
     (loop [acc acc]
       (if (reduced? acc)
         (do (leave-early! fan-out) (unreduced acc))
-        (condp identical? (decide fan-out)
+        (case (decide fan-out)
           :leave (recur (rf acc (emit fan-out (leave! fan-out))))
           :end acc
           :wait (do (await! fan-out) (recur acc)))))))

@@ -17,21 +17,33 @@
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)
    (thrum.impl.place Cancellable)
-   (thrum.impl.task Child Task)))
+   (thrum.impl.task Child ITask Task)))
 
 (set! *warn-on-reflection* true)
 
-;; No protocol: with those of core a scope with a fork costs 1.2 x the CPU (decision 32).
+;; No protocols: with those of core a scope with a fork costs 1.2 x the CPU (decision 32).
+
+;; The tasks of a fan-out, which the group does not hold one by one.
+(definterface Members
+  (^long added [])
+  (^long running [])
+  (tasks [])
+  (^Object cancelAll [reason]))
+
 (definterface IGroup
   (^String groupName [])
   (endReason [])
   (deadline [])
   (^Object liftDeadline [])
   (parent [])
+  (^Object setMembers [members])
+  (members [])
   (^boolean isEmpty [])
   (^boolean accept [child])
+  (^boolean isReachable [])
   (^boolean enterParent [])
   (countEnd [])
+  (afterEnd [])
   (leaveParent [])
   (^boolean remove [child])
   (^boolean holds [child])
@@ -63,7 +75,9 @@
         (.setSlot child -1)))
     held))
 
-(defn- signal! [^AtomicReference waiter]
+(defn signal!
+  "Unparks the thread that waits, if one does."
+  [^AtomicReference waiter]
   (when-some [thread (.get waiter)]
     (when (.compareAndSet waiter thread nil)
       (LockSupport/unpark thread))))
@@ -90,6 +104,11 @@
     (when group
       (recur (.countEnd group)))))
 
+(defn member-ended!
+  "To be called when one of the members has ended."
+  [^IGroup group]
+  (child-ended! (.afterEnd group)))
+
 (defn- leave-parents!
   "Takes back what enter-parents! did, where nothing runs in the group."
   [group]
@@ -111,17 +130,25 @@
                        (.add groups child))
                    (.cancelFor ^Child child why)))]
     (while (not (.isEmpty groups))
-      (run! cancel (.children ^IGroup (.poll groups))))))
+      (let [^IGroup group (.poll groups)]
+        (some-> ^Members (.members group) (.cancelAll why))
+        (run! cancel (.children group))))))
+
+(defn- none-run? [^Members members]
+  (or (nil? members) (zero? (.running members))))
 
 ;; deadline: its own or its parent's, the earlier one. shielded: its parent's cancel does not reach
 ;; it. ended: how many of the added children have ended. waiter: the thread that waits for children.
+;; idle-waiter: the one that waits until nothing runs. members: the tasks of a fan-out, or nil.
 (deftype Group [^String name ^String prefix ^IGroup parent opener
                 ^:volatile-mutable deadline shielded
-                ^ArrayList children ^AtomicLong ended ^AtomicReference waiter
+                ^ArrayList children ^AtomicLong ended
+                ^AtomicReference waiter ^AtomicReference idle-waiter
                 ^:volatile-mutable end-reason
                 ^:volatile-mutable cancel-reason
                 ^:unsynchronized-mutable ^long added
-                ^:unsynchronized-mutable in-parent
+                ^:volatile-mutable in-parent
+                ^:unsynchronized-mutable members
                 ^:unsynchronized-mutable ^long slot]
   IGroup
   (groupName [_] name)
@@ -136,12 +163,17 @@
     (loop [^IGroup group this]
       (when group
         (or (.ownEndReason group) (recur (.cancellingParent group))))))
+  (setMembers [_ m] (set! members m))
+  (members [_] members)
   (isEmpty [this]
-    (locking this (= added (.get ended))))
+    (locking this
+      (and (= added (.get ended)) (boolean (none-run? members)))))
   (running [this]
-    (locking this (- added (.get ended))))
+    (locking this
+      (+ (- added (.get ended)) (if members (.running ^Members members) 0))))
   (started [this]
-    (locking this added))
+    (locking this
+      (+ added (if members (.added ^Members members) 0))))
   ;; Locks are taken from child to parent, two at most. A group is its parent's child only while
   ;; children of its own run, so that an abandoned one can be collected. It accepts a child only
   ;; while its parent holds it: then a cancel from further up reaches the child.
@@ -151,14 +183,16 @@
       (when end-reason (throw (error/closed name end-reason)))
       ;; What can fail for want of memory comes first.
       (.ensureCapacity children (inc (.size children)))
-      (let [reachable (or in-parent shielded (nil? parent))]
+      (let [reachable (.isReachable this)]
         (when reachable
           (append! children child)
           (set! added (inc added)))
-        (boolean reachable))))
+        reachable)))
+  (isReachable [_]
+    (boolean (or in-parent shielded (nil? parent))))
   (enterParent [this]
     (locking this
-      (or in-parent shielded (nil? parent)
+      (or (.isReachable this)
           (set! in-parent (.accept parent this)))))
   (remove [this child]
     (locking this (take-out! children child)))
@@ -168,22 +202,28 @@
   ;; never too high a one. Returns the parent where the group leaves it, and which has a child less.
   (countEnd [this]
     (sync-point/reached :group/child-ended)
-    (let [left (when (and (<= added (.incrementAndGet ended)) parent)
-                 (.leaveParent this))]
-      (signal! waiter)
-      left))
+    (.incrementAndGet ended)
+    (.afterEnd this))
+  (afterEnd [this]
+    (signal! waiter)
+    (when (and (or parent (.get idle-waiter)) (<= added (.get ended)) (none-run? members))
+      (let [left (when parent (.leaveParent this))]
+        (signal! idle-waiter)
+        left)))
+  ;; A member that starts sees that the group is out, or is seen to run here.
   (leaveParent [this]
     (locking this
-      (when (and in-parent (= added (.get ended)))
+      (when (and in-parent (.isEmpty this))
         (set! in-parent false)
-        (.remove parent this)
-        parent)))
+        (if (.isEmpty this)
+          (do (.remove parent this) parent)
+          (do (set! in-parent true) nil)))))
   (close [this why]
     (locking this
       (when-not end-reason (set! end-reason why))))
   (closeIfIdle [this why]
     (locking this
-      (let [idle (= added (.get ended))]
+      (let [idle (.isEmpty this)]
         (when (and idle (nil? end-reason)) (set! end-reason why))
         idle)))
   (closeAll [this why]
@@ -191,7 +231,7 @@
     (cancel-below! this why))
   (markCancelled [this why]
     (locking this
-      (let [over (and end-reason (= added (.get ended)))
+      (let [over (and end-reason (.isEmpty this))
             first-time (and (nil? cancel-reason) (not over))]
         (when first-time (set! cancel-reason why))
         first-time)))
@@ -227,7 +267,15 @@
    (let [inherited (when (and parent (not shield)) (.deadline parent))
          deadline (if (deadline/earlier? inherited deadline) inherited deadline)]
      (Group. name (.concat ^String name "/") parent opener deadline shield
-             (ArrayList.) (AtomicLong.) (AtomicReference.) nil nil 0 false -1))))
+             (ArrayList.) (AtomicLong.) (AtomicReference.) (AtomicReference.)
+             nil nil 0 false nil -1))))
+
+(defn with-members
+  "Has the group run these members too, before it has begun. Returns the group."
+  ^Group [^Group group members]
+  (.setMembers group members)
+  group)
+
 
 (defn check-parent-open!
   "Throws :thrum/closed when what the group belongs to has ended."
@@ -240,10 +288,18 @@
   ^String [^Group group]
   (.groupName group))
 
+(defn prefix
+  "Returns how the names of the group's threads begin."
+  ^String [^Group group]
+  (.-prefix group))
+
 (defn running
   "Returns how many children run."
   ^long [^Group group]
   (.running group))
+
+(defn- over? [child]
+  (and (instance? ITask child) (some? (.outcome ^ITask child)) (nil? (.thread ^ITask child))))
 
 (defn started
   "Returns how many children have been started."
@@ -258,12 +314,9 @@
 (defn children
   "Returns the children that run: tasks, groups and attachments."
   [^Group group]
-  (.children group))
-
-(defn children
-  "Returns the children that run."
-  [^Group group]
-  (vec (.children group)))
+  (into (vec (some-> ^Members (.members group) .tasks))
+        (remove over?)
+        (.children group)))
 
 (defn holds?
   "True if the child has not ended."
@@ -325,10 +378,13 @@
   [^Group group child]
   (when (.remove group child) (child-ended! group)))
 
-(defn forget-child!
-  "Takes a child out whose end has been counted."
-  [^Group group child]
-  (.remove group child))
+(defn admit-member!
+  "To be called when a member has been added, before it runs: makes sure that whatever cancels the
+  group finds it. Throws :thrum/closed."
+  [^Group group]
+  (check-open! group)
+  (when-not (.isReachable group)
+    (enter-parents! group)))
 
 (defn- thread-name [^Group group ^Task task]
   (or (.taskName task)
@@ -397,20 +453,32 @@
   [^Group group reason]
   (.cancelFor group reason))
 
+(defn await-signal!
+  "Waits until (ready?) is true; it is called again after each signal! of the waiter. Returns false
+  when the deadline (nil: none) comes first. Throws CancellationException, InterruptedException."
+  [blocker ^AtomicReference waiter deadline ready?]
+  (let [self (Thread/currentThread)]
+    (wait/until blocker deadline #(or (ready?)
+                                      (do (.set waiter self) (ready?))))))
+
 (defn await!
   "Waits until (ready?) is true; it is called again whenever a child has ended. Only one thread at a
   time may wait. Returns false when the deadline (nil: none) comes first. Throws
   CancellationException, InterruptedException."
   ([group ready?] (await! group nil ready?))
   ([^Group group deadline ready?]
-   (let [^AtomicReference waiter (.-waiter group), self (Thread/currentThread)]
-     (wait/until group deadline #(or (ready?)
-                                     (do (.set waiter self) (ready?)))))))
+   (await-signal! group (.-waiter group) deadline ready?)))
+
+(defn await-idle!
+  "As await!, but (ready?) is called again when nothing runs any more, and after wake!."
+  [^Group group ready?]
+  (await-signal! group (.-idle-waiter group) nil ready?))
 
 (defn wake!
   "Has the thread that waits for the group call its (ready?) again."
   [^Group group]
-  (signal! (.-waiter group)))
+  (signal! (.-waiter group))
+  (signal! (.-idle-waiter group)))
 
 (defn empty-group?
   "True if nothing runs in the group."
@@ -418,7 +486,7 @@
   (.isEmpty group))
 
 (defn- park-until-signal [^Group group]
-  (.set ^AtomicReference (.-waiter group) (Thread/currentThread))
+  (.set ^AtomicReference (.-idle-waiter group) (Thread/currentThread))
   (when-not (empty-group? group)
     (LockSupport/park group)))
 

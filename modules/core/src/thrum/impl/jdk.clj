@@ -5,7 +5,7 @@
   (:require
    [thrum.impl.error :as error])
   (:import
-   (java.lang ScopedValue ScopedValue$Carrier)
+   (java.lang ScopedValue ScopedValue$Carrier Thread$Builder)
    (java.lang.management ManagementFactory)
    (java.util.concurrent ThreadFactory)
    (javax.management ObjectName)))
@@ -22,6 +22,16 @@
   "Returns an unstarted virtual thread of that name (JEP 444)."
   ^Thread [^String name ^Runnable body]
   (-> (Thread/ofVirtual) (.name name) (.unstarted body)))
+
+(defn numbered-threads
+  "Returns what next-thread takes, for one thread at a time."
+  ^Thread$Builder [^String prefix]
+  (-> (Thread/ofVirtual) (.name prefix 0)))
+
+(defn next-thread
+  "Returns an unstarted virtual thread named prefix0, the next one prefix1, and so on."
+  ^Thread [^Thread$Builder threads ^Runnable body]
+  (.unstarted threads body))
 
 (defn clean-thread
   "Returns an unstarted virtual thread of that name that inherits nothing from its creator: no

@@ -44,7 +44,8 @@
     (try
       (when (and (decides? (.outcome ^ITask task)) (.compareAndSet decisive nil task))
         (group/cancel! group :decided))
-      (finally (group/remove-child! group task)))))
+      ;; The tasks are kept until all have ended: none is taken out.
+      (finally (group/child-ended! group)))))
 
 (defn- joiner
   "Returns a joiner of the calling thread, unless its work is cancelled."
@@ -69,12 +70,13 @@
     (catch Throwable t
       (when-not (or (decisive joiner) (wait/cancel-reason)) (throw t)))))
 
-;; To await is a function of a group and (ready?).
+;; :waiting - a function of the group and a thunk that waits, which calls the thunk.
 
-(defn- await-room! [^Joiner joiner {:keys [limit await!]}]
+(defn- await-room! [^Joiner joiner {:keys [limit waiting]}]
   (when limit
-    (let [group (.-group joiner)]
-      (await! group #(or (decisive joiner) (< (group/running group) (long limit)))))))
+    (let [group (.-group joiner)
+          room? #(or (decisive joiner) (< (group/running group) (long limit)))]
+      (waiting group #(group/await! group room?)))))
 
 (defn- await-delay!
   "Waits, before another thunk than the first, for so many ms, or until those before have failed."
@@ -97,9 +99,9 @@
                 (take-while some?))
           thunks)))
 
-(defn- await-end! [^Joiner joiner {:keys [await!]}]
+(defn- await-end! [^Joiner joiner {:keys [waiting]}]
   (let [group (.-group joiner)]
-    (await! group #(group/empty-group? group))))
+    (waiting group (fn [] (group/await-idle! group #(group/empty-group? group))))))
 
 (defn- end! [^Joiner joiner]
   (group/end! (.-group joiner) :ended))
@@ -113,10 +115,10 @@
 (defn- run-all!
   "Starts the thunks, waits and returns the tasks, none of which runs any more. They are fewer than
   the thunks where a task has decided for all before; with :partial?, also where a cancel came.
-  options: :wrap, :limit, :after-ms, :await!, :partial?."
+  options: :wrap, :limit, :after-ms, :waiting, :partial?."
   [^Joiner joiner options thunks]
   (try
-    (let [options (merge {:await! group/await!} options)
+    (let [options (merge {:waiting (fn [_ wait] (wait))} options)
           tasks (start-all! joiner options thunks)]
       (await-end! joiner options)
       (when-not (:partial? options) (check-all-started! joiner tasks thunks))
@@ -178,11 +180,11 @@
   (let [{:keys [error], :as data} (task/outcome-data task)]
     (or (some-> error cancelled-inside) data)))
 
-(defn- await-or-cancel!
+(defn- or-cancel!
   "Waits. A cancel of the caller's work cancels the group: each task reports it as its outcome."
-  [group ready?]
+  [group wait]
   (try
-    (group/await! group ready?)
+    (wait)
     (catch CancellationException _
       (group/cancel! group (wait/cancel-reason))
       (group/join! group))))
@@ -193,7 +195,7 @@
 (defn settle
   "Returns a vector of the thunks' outcomes as data: {:value v}, {:error e} or {:cancelled reason}."
   [{:keys [name], :as options} thunks]
-  (let [options (assoc options :await! await-or-cancel! :partial? true)
+  (let [options (assoc options :waiting or-cancel! :partial? true)
         outcomes (mapv outcome-data (run-all! (joiner name nothing) options thunks))]
     (into outcomes (not-started (- (count thunks) (count outcomes))))))
 

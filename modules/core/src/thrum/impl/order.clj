@@ -2,79 +2,103 @@
   "The orders in which results leave a fan-out, and which tasks a failure cancels in each."
   {:no-doc true}
   (:require
-   [thrum.impl.group :as group])
+   [thrum.impl.group :as group]
+   [thrum.impl.running :as running])
   (:import
    (java.util ArrayDeque)
-   (java.util.concurrent.atomic AtomicLong AtomicReference)
+   (java.util.concurrent.atomic AtomicLong AtomicReference AtomicReferenceArray)
    (java.util.function LongBinaryOperator)
+   (thrum.impl.running Running)
    (thrum.impl.task Done Failed ITask)))
 
 (set! *warn-on-reflection* true)
 
 (defprotocol Order
-  "Holds the tasks that were started and not yet consumed. The task's own thread calls ended; the
-  consumer calls the others."
-  (started [order task] "Adds a task that runs.")
+  "Holds the tasks that were started and not yet consumed, or at least those that run. The task's
+  own thread calls ended, any thread tasks and cancel-all; the consumer calls the others."
+  (started [order task] "Adds a task that is about to run; a cancel-all from then on finds it.")
+  (take-back [order task] "Takes out the task that was added last, which could not run.")
   (due? [order] "True if a task must leave before another starts.")
   (ready? [order] "True if a task can leave when no other can start.")
   (next-task [order] "Takes out the next task to leave; nil when a failure ended all.")
-  (keeps? [order]
-    "True: the group keeps a task until its result is handed out. False: only until it ends.")
   (ended [order task] "Called when a task has ended.")
+  (tasks [order] "Returns the tasks that run, as a vector.")
+  (cancel-all [order reason] "Cancels the tasks that run.")
   (stopped? [order] "True if nothing new may start.")
   (broken [order] "Returns the failed task that ended all, or nil."))
 
 (defn- failed? [^ITask task]
   (instance? Failed (.outcome task)))
 
-;; pmap: the order of the input, as a chain of tasks
+;; pmap: the order of the input, a ring in which the task of index i has slot i
+
+(defn- slot
+  "Returns the slot of an index in a ring, whose length is a power of two."
+  ^long [^AtomicReferenceArray ring ^long index]
+  (bit-and index (dec (.length ring))))
+
+(defn- task-at [^AtomicReferenceArray ring ^long index]
+  (.get ring (slot ring index)))
+
+(defn- doubled
+  "Returns a ring of twice the length with the tasks from head to tail."
+  ^AtomicReferenceArray [^AtomicReferenceArray ring ^long head ^long tail]
+  (let [more (AtomicReferenceArray. (* 2 (.length ring)))]
+    (loop [i head]
+      (when (< i tail)
+        (.setPlain more (slot more i) (task-at ring i))
+        (recur (inc i))))
+    more))
 
 (defn- lower!
   "Lowers the number to n if it is higher; returns its old value."
   ^long [^AtomicLong number ^long n]
   (.getAndAccumulate number n (reify LongBinaryOperator (applyAsLong [_ a b] (min a b)))))
 
-(defn- cancel-from!
-  "Cancels the tasks from this one on, up to the task of index end."
-  [^ITask task ^long end]
-  (loop [task task]
-    (when (and task (< (.index task) end))
-      (.cancelWith task :sibling-failed true)
-      (recur ^ITask (.successor task)))))
+(defn- cancel-between!
+  "Cancels the tasks of the indices after the first, up to the end."
+  [^AtomicReferenceArray ring ^long index ^long end]
+  (loop [i (inc index), left (.length ring)]
+    (when (and (< i end) (pos? left))
+      (when-some [^ITask task (task-at ring i)]
+        (when (< index (.index task))
+          (.cancelWith task :sibling-failed true)))
+      (recur (inc i) (dec left)))))
 
-(defn- cancel-later!
-  "Cancels the tasks after a failed one, up to the next failure: many failures together cost no more
-  than one."
-  [^AtomicLong first-failed ^ITask task]
-  (let [index (.index task)
-        end (lower! first-failed index)]
-    (when (< index end)
-      (cancel-from! (.successor task) end))))
-
-;; first-failed: an index. head, tail: of the chain.
+;; first-failed: an index. head, tail: the indices of the next task to leave and to start. The
+;; consumer alone writes the ring. A failure, or a cancel, sets its state before it reads the ring;
+;; the consumer reads that state after its volatile write: one of the two sees the other.
 (deftype InputOrder [^AtomicLong first-failed
-                     ^:unsynchronized-mutable ^ITask head
-                     ^:unsynchronized-mutable ^ITask tail]
+                     ^:volatile-mutable ^AtomicReferenceArray ring
+                     ^:unsynchronized-mutable ^long head
+                     ^:unsynchronized-mutable ^long tail]
   Order
   (started [_ task]
-    (if head (.setSuccessor tail task) (set! head task))
-    (set! tail task)
-    ;; A failure that came before the link was set has not seen this task.
+    (when (= (- tail head) (.length ring))
+      (set! ring (doubled ring head tail)))
+    (.set ring (slot ring tail) task)
+    (set! tail (inc tail))
     (when (< (.get first-failed) (.index ^ITask task))
       (.cancelWith ^ITask task :sibling-failed true)))
+  (take-back [_ _]
+    (set! tail (dec tail))
+    (.set ring (slot ring tail) nil))
   (due? [_]
-    (and (some? head) (some? (.outcome head))))
+    (and (< head tail) (some? (.outcome ^ITask (task-at ring head)))))
   (ready? [this] (due? this))
-  (keeps? [_] true)
   (next-task [_]
-    (let [task head]
-      (set! head (.successor task))
-      (when-not (failed? task)
-        (.setSuccessor task nil))
+    (let [task (task-at ring head)]
+      (.lazySet ring (slot ring head) nil)
+      (set! head (inc head))
       task))
+  ;; Up to the next failure: many failures together cost no more than one.
   (ended [_ task]
     (when (failed? task)
-      (cancel-later! first-failed task)))
+      (let [index (.index ^ITask task), end (lower! first-failed index)]
+        (cancel-between! ring index end))))
+  (tasks [_] (running/tasks ring))
+  (cancel-all [_ reason]
+    (running/cancel-all! ring reason))
   (stopped? [_]
     (< (.get first-failed) Long/MAX_VALUE))
   (broken [_] nil))
@@ -82,7 +106,7 @@
 (defn input-order
   "Results leave in the order of the input; a failure cancels the tasks after it."
   []
-  (InputOrder. (AtomicLong. Long/MAX_VALUE) nil nil))
+  (InputOrder. (AtomicLong. Long/MAX_VALUE) (AtomicReferenceArray. 16) 0 0))
 
 ;; upmap, pmapv, prun!: the order of completion
 
@@ -103,27 +127,32 @@
       chain)))
 
 ;; completed: a stack that the tasks' threads push on; the consumer takes all of it at once.
-(deftype CompletionOrder [group ^AtomicReference completed
+(deftype CompletionOrder [group ^Running running ^AtomicReference completed
                           ^:volatile-mutable failed
                           ^:unsynchronized-mutable ^ITask head]
   Order
-  (started [_ _])
+  (started [_ task] (.add running task))
+  (take-back [_ task] (.forget running task))
   (due? [this]
     (or (some? head) (some? (.get completed)) (stopped? this)))
   (ready? [this] (due? this))
-  (keeps? [_] true)
   (next-task [_]
     (when-not head
       (set! head (reversed (.getAndSet completed nil))))
     (when-some [task head]
       (set! head (.successor task))
       (.setSuccessor task nil)
+      (.forget running task)
       task))
   (ended [_ task]
-    (condp instance? (.outcome ^ITask task)
-      Done (push! completed task)
-      Failed (do (set! failed task) (group/cancel! group :sibling-failed))
-      nil))
+    (let [outcome (.outcome ^ITask task)]
+      (cond
+        (instance? Done outcome) (push! completed task)
+        (instance? Failed outcome) (do (set! failed task)
+                                       (group/cancel! group :sibling-failed)))))
+  (tasks [_] (.all running))
+  (cancel-all [_ reason]
+    (.cancelAll running reason))
   (stopped? [_]
     (or (some? failed) (some? (group/end-reason group))))
   (broken [_] failed))
@@ -131,18 +160,25 @@
 (defn completion-order
   "Results leave as they come; a failure cancels the group."
   [group]
-  (CompletionOrder. group (AtomicReference.) nil nil))
+  (CompletionOrder. group (running/running) (AtomicReference.) nil nil))
 
 ;; fmap: the tasks themselves
 
-(deftype StartOrder [^long ahead ^ArrayDeque tasks]
+(deftype StartOrder [^long ahead ^Running running ^ArrayDeque to-leave]
   Order
-  (started [_ task] (.add tasks task))
-  (due? [_] (<= ahead (.size tasks)))
-  (ready? [_] (not (.isEmpty tasks)))
-  (keeps? [_] false)
-  (next-task [_] (.poll tasks))
+  (started [_ task]
+    (.add running task)
+    (.add to-leave task))
+  (take-back [_ task]
+    (.removeLast to-leave)
+    (.forget running task))
+  (due? [_] (<= ahead (.size to-leave)))
+  (ready? [_] (not (.isEmpty to-leave)))
+  (next-task [_] (.poll to-leave))
   (ended [_ _])
+  (tasks [_] (.all running))
+  (cancel-all [_ reason]
+    (.cancelAll running reason))
   (stopped? [_] false)
   (broken [_] nil))
 
@@ -150,4 +186,4 @@
   "The tasks themselves leave, in the order of the input, as soon as `ahead` of them have started or
   no more can start; a failure cancels nothing."
   [ahead]
-  (StartOrder. ahead (ArrayDeque.)))
+  (StartOrder. ahead (running/running) (ArrayDeque.)))

@@ -102,9 +102,11 @@
       (.forkEnded this task)
       (when completed (completed/put! completed task))
       (finally
-        (.decrementAndGet pending)
-        (group/remove-child! group task)
-        (when completed (completed/wake! completed))))))
+        (let [last? (zero? (.decrementAndGet pending))]
+          (group/remove-child! group task)
+          ;; A daemon may still run in the group.
+          (when last? (group/wake! group))
+          (when completed (completed/wake! completed)))))))
 
 ;; The handler of forks that the scope does not wait for.
 (deftype DaemonHandler [^Scope scope]
@@ -286,7 +288,7 @@
   [^Scope scope outcome]
   (if (and (instance? Done outcome) (not (cancelled? scope)))
     (try
-      (group/await! (.-group scope) #(or (.forksDone scope) (cancelled? scope)))
+      (group/await-idle! (.-group scope) #(or (.forksDone scope) (cancelled? scope)))
       outcome
       (catch Throwable t
         (classified scope (Failed. t))))

@@ -99,7 +99,9 @@
 
 (defn- count! [outcome]
   (registry/task-ended!
-    (condp instance? outcome Done 0, Failed 1, 2)))
+    (cond (instance? Done outcome) 0
+          (instance? Failed outcome) 1
+          :else 2)))
 
 (defn- perform!
   "Runs the body, unless the task was cancelled first."
@@ -137,10 +139,10 @@
   "Returns the value of a task that has ended, or throws its failure or CancellationException."
   [^ITask task]
   (let [outcome (.outcome task)]
-    (condp instance? outcome
-      Done (.-value ^Done outcome)
-      Failed (throw (.-throwable ^Failed outcome))
-      Cancelled (throw (error/cancelled (.taskName task) (.-reason ^Cancelled outcome))))))
+    (cond
+      (instance? Done outcome) (.-value ^Done outcome)
+      (instance? Failed outcome) (throw (.-throwable ^Failed outcome))
+      :else (throw (error/cancelled (.taskName task) (.-reason ^Cancelled outcome))))))
 
 (defn- future-value [^ITask task]
   (let [outcome (.outcome task)]
@@ -171,6 +173,7 @@
 
 ;; context, handler, body, thread, flag: nil when the task has ended. A kept task then keeps only
 ;; its outcome and its name. no-interrupt: the task's interrupt was sent, or is not needed any more.
+;; successor: for the stack of an order, which publishes it.
 (deftype Task [^:unsynchronized-mutable ^Context context
                ^:unsynchronized-mutable handler
                ^long index
@@ -180,7 +183,7 @@
                ^:unsynchronized-mutable flag
                ^:unsynchronized-mutable no-interrupt
                ^:unsynchronized-mutable ^String name
-               ^:volatile-mutable successor
+               ^:unsynchronized-mutable successor
                ^:unsynchronized-mutable waiters
                ^:unsynchronized-mutable claimed
                ^:unsynchronized-mutable ^long slot
@@ -211,7 +214,7 @@
   (settle [this o]
     (sync-point/reached :task/settle)
     (let [woken (.settleLocked this o)]
-      (wake! woken)
+      (when-not (identical? :nobody woken) (wake! woken))
       (some? woken)))
   (addWaiter [this waiter]
     (locking this
@@ -257,13 +260,16 @@
     (try
       (when handler (completion/ended handler this))
       (finally (.release this))))
-  ;; The thread first: a flag that is made later must not be of it.
+  ;; The thread first: a flag that is made later must not be of it. None is made later unless a
+  ;; cancel came first.
   (release [this]
     (set! context nil)
     (set! handler nil)
     (set! body nil)
     (set! thread nil)
-    (.dropFlag this))
+    (if (instance? Cancelled outcome)
+      (.dropFlag this)
+      (set! flag nil)))
   (cancelWith [this reason interrupt]
     (let [work body]
       (and (.settle this (Cancelled. reason))
@@ -298,8 +304,9 @@
     (when (.ownCancelReason this) (set! no-interrupt true)))
 
   Runnable
+  ;; A task with a handler has a thread of its own, which runs it once.
   (run [this]
-    (when (.claim this)
+    (when (or handler (.claim this))
       (when-not thread (.setThread this (Thread/currentThread)))
       (try
         (perform! this context handler (.takeBody this))
