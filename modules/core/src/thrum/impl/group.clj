@@ -276,7 +276,6 @@
   (.setMembers group members)
   group)
 
-
 (defn check-parent-open!
   "Throws :thrum/closed when what the group belongs to has ended."
   [^Group group]

@@ -1,0 +1,81 @@
+(ns thrum.running-test
+  "The slots of a fan-out's tasks: a cancel finds all that run."
+  (:require
+   [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.core :as t]
+   [thrum.impl.jdk :as jdk]
+   [thrum.impl.running :as running]
+   [thrum.impl.task :as task]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.throwing :refer [thrown]])
+  (:import
+   (java.util Random)
+   (java.util.concurrent CountDownLatch)
+   (thrum.impl.running Running)
+   (thrum.impl.task Done Task)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- settled-at-random!
+  "Adds n latches, settles some of them meanwhile, and takes some of those out. Returns the latches."
+  [^Running running ^Random random n]
+  (reduce (fn [latches i]
+            (let [latch (task/latch (str i))]
+              (.add running latch)
+              (dotimes [_ (.nextInt random 3)]
+                (let [^Task ending (nth (conj latches latch) (.nextInt random (inc i)))]
+                  (.settle ending (Done. nil))
+                  (when (.nextBoolean random) (.forget running ending))))
+              (conj latches latch)))
+          [] (range n)))
+
+(deftest a-cancel-finds-all-that-run-and-no-other
+  (dotimes [seed 50]
+    (let [running (running/running)
+          latches (settled-at-random! running (Random. seed) 200)
+          open (filterv (complement realized?) latches)]
+      (.cancelAll running :enough)
+      (is (every? future-cancelled? open) seed)
+      (is (= (- 200 (count open)) (count (remove future-cancelled? latches)))))))
+
+(deftest many-that-run-for-long-cost-those-that-come-and-go-nothing
+  (testing "a slow item keeps its slot while others pass"
+    (let [gate (promise), cancelled (CountDownLatch. 3)
+          f (fn [i]
+              (if (< i 3)
+                (try
+                  (deref gate)
+                  (finally (.countDown cancelled)))
+                i))
+          results (t/upmap 4 f (range))]
+      (is (= (range 3 1003) (sort (take 1000 results))))
+      (is (= 3 (.getCount cancelled)))
+      (let [consumer (Thread/currentThread)
+            e (thrown (do (.interrupt consumer) (nth results 1100)))]
+        (is (instance? InterruptedException e)))
+      (is (= 0 (.getCount cancelled)) "all three were cancelled, and have ended"))))
+
+(def ^:private forms
+  {"pmap" #(doall (t/pmap 3 % (range 40)))
+   "upmap" #(doall (t/upmap 3 % (range 40)))
+   "fmap" #(run! deref (t/fmap 3 % (range 40)))
+   "pmapv" #(t/pmapv 3 % (range 40))
+   "prun!" #(t/prun! 3 % (range 40))
+   "transducer" #(into [] (t/pmap 3 %) (range 40))})
+
+(defn- thread-that-cannot-start []
+  (doto (Thread. (fn [])) .start .join))
+
+(deftest a-start-that-fails-counts-as-none
+  (doseq [[form run] forms, k [1 2 20]]
+    (testing [form k]
+      (let [made (atom 0), next-thread jdk/next-thread
+            e (with-redefs [jdk/next-thread (fn [threads body]
+                                              (if (= k (swap! made inc))
+                                                (thread-that-cannot-start)
+                                                (next-thread threads body)))]
+                (gate/in-time 5000 #(t/with-scope [_] (thrown (run identity)))))]
+        (is (instance? IllegalThreadStateException e))))))
