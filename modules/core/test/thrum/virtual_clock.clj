@@ -91,6 +91,12 @@
             (LockSupport/parkNanos 10000))
           (recur))))))
 
+(defn- numbered
+  "Returns a function of nothing to prefix0, then prefix1 and so on."
+  [prefix]
+  (let [n (atom -1)]
+    #(str prefix (swap! n inc))))
+
 (defn run
   "Calls f on a thread of a machine with this seed, until all threads have ended. Returns {:value v}
   or {:thrown t}, with :nanos - the time when f ended; :interrupted - the thread's flag then; :alive
@@ -108,7 +114,9 @@
                                          :alive (dec (count (.threads machine)))
                                          :planned (.planned machine)))))]
      (with-redefs [clock/clock machine
-                   jdk/virtual-thread (fn [name body] (on-thread name) (.thread machine name body))]
+                   jdk/virtual-thread (fn [name body] (on-thread name) (.thread machine name body))
+                   jdk/numbered-threads numbered
+                   jdk/next-thread (fn [next-name body] (jdk/virtual-thread (next-name) body))]
        (.start (.thread machine "root" body))
        (run-all! machine))
      @result)))

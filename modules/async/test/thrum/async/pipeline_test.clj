@@ -502,14 +502,13 @@
 (deftest a-thread-that-does-not-start-ends-it
   (each-kind
     start
-    (let [virtual-thread thrum.impl.jdk/virtual-thread
-          ids (atom 0)]
-      (with-redefs [thrum.impl.jdk/virtual-thread
-                    (fn [name body]
-                      (if (and (re-matches #"unstartable-\d+/\d+" name)
-                            (< 3 (long (swap! ids inc))))
+    (let [next-thread thrum.impl.jdk/next-thread
+          made (atom 0)]
+      (with-redefs [thrum.impl.jdk/next-thread
+                    (fn [threads body]
+                      (if (< 3 (long (swap! made inc)))
                         (throw (OutOfMemoryError. "unable to create native thread"))
-                        (virtual-thread name body)))]
+                        (next-thread threads body)))]
         (let [to (async/chan 10)
               done (start 1 to inc (async/to-chan! (range 9)) {:name "unstartable"})]
           (is (instance? OutOfMemoryError (end done)))

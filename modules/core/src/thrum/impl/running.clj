@@ -8,6 +8,7 @@
 
 (set! *warn-on-reflection* true)
 
+;; No protocol: it is called for every item, see decision 32.
 (definterface IRunning
   (^Object add [task])
   (^Object forget [task])
