@@ -32,6 +32,7 @@
    "limiter" #(t/limiter 1 {:x 1})
    "rate-limiter" #(t/rate-limiter 1 {:x 1})
    "retry" #(t/retry {:x 1} nil)
+   "retry-budget" #(t/retry-budget {:x 1})
    "run-server" #(server/run-server identity {:x 1})
    "access-log" #(server/access-log *out* {:x 1})
    "pipeline-blocking"
@@ -81,6 +82,7 @@
    :every! #(t/with-scope [s] (t/every! s {:x 1} +))
    :limiter #(t/limiter 1 {:x 1})
    :rate-limiter #(t/rate-limiter 1 {:x 1})
+   :retry-budget #(t/retry-budget {:x 1})
    :retry #(t/retry {:x 1} nil)})
 
 (deftest every-form-takes-the-options-of-the-table

@@ -40,6 +40,7 @@
      ["limiter" core "limiter" (options/rows-at :limiter)]
      ["rate-limiter" core "rate-limiter" (options/rows-at :limiter)]
      ["retry" core "retry" core-rows]
+     ["retry-budget" core "retry-budget" (options/rows-at :retry-budget)]
      ["run-server" server "run-server" server-options/rows]
      ["access-log" server "access-log" @#'server/log-rows]
      ["pipeline-blocking" async "pipeline-blocking" @#'settings/pipeline-rows]

@@ -22,6 +22,7 @@
    [thrum.impl.place :as place]
    [thrum.impl.rate :as rate]
    [thrum.impl.retry :as retry]
+   [thrum.impl.retry-after :as retry-after]
    [thrum.impl.scope :as scope]
    [thrum.impl.supervise :as supervise]
    [thrum.impl.task :as task]
@@ -801,13 +802,43 @@
   an integer, not negative, and the schedule sequential."
   retry/max-elapsed)
 
+(def ^:dynamic *attempt*
+  "The number of the attempt that runs, from 1, in the body of retry; nil elsewhere. Tasks have it
+  too, as any binding."
+  nil)
+
+(defn retry-budget
+  "Returns a budget of retries that callers share by the option :budget of retry: a call of retry
+  adds a part of a retry to it, and each further attempt takes one. So retries stay a part of the
+  calls where everything fails. clojure.datafy/datafy shows {:retries n, :refused n, ...}. Throws
+  :thrum/invalid.
+
+  Options:
+    :ratio - how many retries a call adds to the budget (a number from 0 to 1; default 0.1)
+    :burst - how many retries the budget begins with, and holds at most (a positive integer;
+      default 10)"
+  ([] (retry-budget {}))
+  ([options] (retry/retry-budget options)))
+
+(defn retry-after
+  "Returns how many ms the response in an HTTP client's exception asks to wait, by its header
+  Retry-After (RFC 9110), as a number of seconds or as a date: for :wait-of. Reads :headers in the
+  ex-data, with strings or keywords for names. nil where it does not say."
+  [throwable]
+  (retry-after/ms throwable (System/currentTimeMillis)))
+
 (defn ^:no-doc retry-call [options f]
-  (retry/call options f))
+  (retry/numbered options
+                  (fn [n]
+                    (binding [*attempt* n]
+                      (f)))))
 
 (defmacro retry
   "Returns the value of the body, which is run again when it has failed.
 
       (retry {:schedule (exponential 50 2000), :attempts 5, :retry? busy?} (query ...))
+
+  In the body, *attempt* is the number of the attempt.
 
   Never tried again: an Error, an interrupt, a cancel, :thrum/invalid, :thrum/deadlock,
   :thrum/closed. A wait that would reach the deadline is not begun. Throws the last failure, the
@@ -818,7 +849,13 @@
       attempt (a sequential collection of ms; default (exponential 100 10000))
     :attempts - how often the body is run at most (a positive integer; default 3)
     :retry? - whether a failure is worth another attempt (a predicate of the throwable;
-      default every Exception)"
+      default every Exception)
+    :on-retry - called before the wait for a further attempt with {:attempt 1, :wait-ms 50,
+      :throwable t} (a function of a map; default none)
+    :wait-of - how many ms the throwable asks to wait, in place of the schedule's; nil: as the
+      schedule says (a function from throwable to ms, or nil; default none)
+    :budget - how many retries all callers that share it may make (a budget, as retry-budget
+      returns it; default no bound)"
   [options & body]
   `(retry-call ~options (fn* [] ~@body)))
 

@@ -4,6 +4,7 @@
   {:no-doc true}
   (:require
    [clojure.string :as str]
+   [thrum.impl.budget :as budget]
    [thrum.impl.error :as error]
    [thrum.impl.jdk :as jdk]
    [thrum.impl.show :as show]))
@@ -88,6 +89,24 @@
             :accepts "a predicate of the throwable"
             :default "every Exception"
             :doc "whether a failure is worth another attempt"}
+   :on-retry {:check ifn?
+              :accepts "a function of a map"
+              :default "none"
+              :doc (str "called before the wait for a further attempt with {:attempt 1, :wait-ms 50, "
+                        ":throwable t}")}
+   :wait-of {:check ifn?
+             :accepts "a function from throwable to ms, or nil"
+             :default "none"
+             :doc (str "how many ms the throwable asks to wait, in place of the schedule's; nil: as "
+                       "the schedule says")}
+   :budget {:check budget/budget?
+            :accepts "a budget, as retry-budget returns it"
+            :default "no bound"
+            :doc "how many retries all callers that share it may make"}
+   :ratio {:check #(and (number? %) (<= 0 % 1))
+           :accepts "a number from 0 to 1"
+           :default "0.1"
+           :doc "how many retries a call adds to the budget"}
    :on-exit {:check #{:join :cancel}
              :accepts ":join or :cancel"
              :default ":join"
@@ -105,7 +124,9 @@
                    :default "all of them"}
            :timeout-ms {:doc "how many ms all of it may take, as with-timeout around it"}}
      :every {:name {:doc "the name of the task, behind its scope's and followed by a number"}}
-     :limiter {:name {:doc "the limiter's name in its errors"}}}
+     :limiter {:name {:doc "the limiter's name in its errors"}}
+     :retry-budget {:burst {:default "10"
+                            :doc "how many retries the budget begins with, and holds at most"}}}
     #(merge-with merge rows %)))
 
 (def forms
@@ -150,7 +171,13 @@
       :written "(rate-limiter 100 {..})"
       :options [:per-ms :burst :queue :wait-ms :name]
       :at :limiter}
-     {:form :retry, :written "(retry {..} body)", :options [:schedule :attempts :retry?]}]))
+     {:form :retry-budget
+      :written "(retry-budget {..})"
+      :options [:ratio :burst]
+      :at :retry-budget}
+     {:form :retry
+      :written "(retry {..} body)"
+      :options [:schedule :attempts :retry? :on-retry :wait-of :budget]}]))
 
 (def ^:private by-form
   (into {} (for [{:keys [form as] :as row} forms, name (cons form as)] [name row])))

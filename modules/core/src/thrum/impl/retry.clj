@@ -3,6 +3,7 @@
   and endless; when it ends, retrying ends. Schedules are pure; only `call` waits."
   {:no-doc true}
   (:require
+   [thrum.impl.budget :as budget]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
    [thrum.impl.failures :as failures]
@@ -93,9 +94,9 @@
 (def ^:private defaults
   {:schedule (exponential 100 10000), :attempts 3, :retry? (constantly true)})
 
-(defn- attempt [f]
+(defn- attempt [f n]
   (try
-    {:value (f)}
+    {:value (f n)}
     (catch Throwable t
       {:throwable t})))
 
@@ -117,36 +118,60 @@
 (defn- before-deadline? [time]
   (deadline/earlier? time (some-> (place/current-group) group/deadline)))
 
+(defn- wait-asked
+  "Returns how many ms to wait: as the throwable asks, or else as the schedule says."
+  ^long [throwable scheduled wait-of]
+  (if-some [asked (when wait-of (wait-of throwable))]
+    (ms "What :wait-of returned" asked)
+    (wait-ms scheduled)))
+
 (defn- sleep-before-deadline!
-  "Waits so many ms and returns true; returns false at once when the deadline comes first."
-  [wait]
+  "Waits and returns true; returns false at once when the deadline comes first, or the budget has
+  nothing left."
+  [attempt throwable wait {:keys [budget on-retry]}]
   (let [end (deadline/in-ms wait)]
-    (when (before-deadline? end)
+    (when (and (before-deadline? end) (or (nil? budget) (budget/retry? budget)))
+      (when on-retry (on-retry {:attempt attempt, :wait-ms wait, :throwable throwable}))
       (wait/sleep! end)
       true)))
 
 (defn- again?
-  "Waits for another attempt and returns true; returns false when there is none. A throwable
-  meanwhile, of the wait or of the user's functions, carries the failures."
-  [throwable waits retry? failures]
+  "Waits for another attempt and returns true; returns false when there is none. attempt: the number
+  of the one that failed. A throwable meanwhile, of the wait or of the user's functions, carries the
+  failures."
+  [attempt throwable waits {:keys [retry? wait-of], :as options} failures]
   (try
     (and (seq waits)
          (passing? (error/beneath throwable))
          (wanted?)
          (retry? throwable)
-         (sleep-before-deadline! (wait-ms (first waits))))
+         (sleep-before-deadline! attempt
+                                 throwable
+                                 (wait-asked throwable (first waits) wait-of)
+                                 options))
     (catch Throwable t
       (throw (failures/merged {:throwable t} failures)))))
 
-(defn call
-  "Returns the value of the first call of f that returns. After a call that throws, waits as the
-  schedule says and calls f again, until the attempts or the schedule are used up.
+(defn retry-budget
+  "Returns a budget of retries. Throws :thrum/invalid."
+  [options]
+  (let [{:keys [ratio burst]} (merge {:ratio 0.1, :burst 10}
+                                     (options/checked :retry-budget options))]
+    (budget/budget ratio burst)))
+
+(defn numbered
+  "Returns the value of the first call of f that returns. f is called with the number of the attempt,
+  from 1. After a call that throws, waits as the schedule says and calls f again, until the attempts
+  or the schedule are used up.
 
   Options:
     :schedule - the waits, default (exponential 100 10000); each call of this function walks it anew
     :attempts - how many calls of f there are at most, default 3
     :retry?   - a predicate of the throwable, asked where another attempt is left; default: every
                 Exception
+    :wait-of  - a function from throwable to ms, in place of the schedule's wait, or nil
+    :budget   - of retries; where it has none left, the failure is thrown
+    :on-retry - called before each wait
 
   Never retried, even if :retry? returns true: an Error, also a task's that deref has wrapped; a
   throwable with an interruption in its cause chain, unless it is the :thrum/timeout of a deadline
@@ -159,14 +184,20 @@
   InterruptedException, with the failures suppressed. A wrong wait in the schedule throws
   :thrum/invalid when it is reached, in the same way; wrong options do so at the call."
   [options f]
-  (let [{:keys [schedule attempts retry?]}
+  (let [{:keys [schedule attempts budget], :as options}
         (merge defaults (options/checked :retry options))
         failures (failures/failures)]
-    (loop [waits (take (dec attempts) schedule)]
-      (let [{:keys [value throwable], :as outcome} (attempt f)]
+    (when budget (budget/called! budget))
+    (loop [n 1, waits (take (dec attempts) schedule)]
+      (let [{:keys [value throwable], :as outcome} (attempt f n)]
         (cond (nil? throwable) value
               (do
                 (.record failures outcome)
-                (again? throwable waits retry? failures))
-              (recur (rest waits))
+                (again? n throwable waits options failures))
+              (recur (inc n) (rest waits))
               :else (throw (failures/merged outcome failures)))))))
+
+(defn call
+  "As numbered, for a function without arguments."
+  [options f]
+  (numbered options (fn [_] (f))))
