@@ -19,6 +19,7 @@
             :libraries #{'clojure.core.async 'clojure.core.async.impl.channels
                          'clojure.core.async.impl.dispatch 'clojure.core.async.impl.protocols}
             :packages ["java." "clojure.lang." "clojure.core.async.impl."]}
+   "jdbc" {:modules #{"core"}, :libraries #{}, :packages ["java." "javax.sql."]}
    "java"
    {:modules #{"core"}, :libraries #{}, :packages ["java." "clojure.lang." "clojure.java.api."]}
    "lab" {:modules #{"core" "async" "server" "server-jetty" "server-tomcat" "server-helidon"}
@@ -60,7 +61,7 @@
   "By spi: which namespaces outside of its module may use it. A name that ends in .* stands for all
   below it."
   '{thrum.spi
-    #{thrum.async thrum.async.executor thrum.async.impl.* thrum.watch.impl.*
+    #{thrum.async thrum.async.executor thrum.async.impl.* thrum.watch.impl.* thrum.jdbc.impl.*
       thrum.server thrum.server.spi.exchanges thrum.server.spi.flow thrum.server.impl.*
       thrum.server.http1 thrum.server.http1.* thrum.server.engine.*}
     thrum.spi.fan-out
@@ -70,7 +71,7 @@
     thrum.server.spi.exchanges
     #{thrum.watch.impl.exchanges}
     thrum.spi.options
-    #{thrum.watch thrum.async thrum.async.executor thrum.async.impl.settings
+    #{thrum.watch thrum.jdbc thrum.async thrum.async.executor thrum.async.impl.settings
       thrum.server thrum.server.impl.options
       thrum.lab.cli thrum.lab.experiments.own.work}
     thrum.server.spi

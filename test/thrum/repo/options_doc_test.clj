@@ -8,8 +8,11 @@
    [thrum.async.executor :as executor]
    [thrum.core :as t]
    [thrum.dev.options :as options]
+   [thrum.jdbc :as jdbc]
    [thrum.server :as server]
-   [thrum.spi.options :as spi-options]))
+   [thrum.spi.options :as spi-options])
+  (:import
+   (javax.sql DataSource)))
 
 (set! *warn-on-reflection* true)
 
@@ -40,6 +43,7 @@
    "thread-call" #(a/thread-call {:x 1} +)
    "process" #(t/with-scope [s] (a/process-call s {:x 1} +))
    "alts" #(a/alts!! [(async/chan)] :x 1)
+   "data-source" #(jdbc/data-source (reify DataSource) {:x 1})
    "factory" #(executor/factory {:x 1})})
 
 (defn- known [f]

@@ -10,6 +10,7 @@
    [thrum.async.executor :as executor]
    [thrum.async.impl.settings :as settings]
    [thrum.dev.page :as page]
+   [thrum.jdbc :as jdbc]
    [thrum.server :as server]
    [thrum.server.impl.engines :as engines]
    [thrum.server.impl.options :as server-options]
@@ -46,6 +47,7 @@
      ["pipeline-blocking" async "pipeline-blocking" @#'settings/pipeline-rows]
      ["thread-call" async "thread-call" @#'settings/thread-rows]
      ["process" async "process" @#'settings/process-rows]
+     ["data-source" "modules/jdbc/src/thrum/jdbc.clj" "data-source" @#'jdbc/rows]
      ["alts" async "alts!!" @#'settings/alts-rows]
      ["factory" "modules/async/src/thrum/async/executor.clj" "factory"
       @#'executor/rows]]))

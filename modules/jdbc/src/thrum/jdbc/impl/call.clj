@@ -1,0 +1,153 @@
+(ns thrum.jdbc.impl.call
+  "One call of a driver's method that may block, on the thread that makes it. A cancel stops it by
+  the driver's own cancel, after the grace by an abort of the connection, and never by an
+  interrupt."
+  {:no-doc true}
+  (:require
+   [thrum.jdbc.impl.session :as session]
+   [thrum.spi :as spi])
+  (:import
+   (java.sql BatchUpdateException Connection SQLException)
+   (java.util.concurrent CancellationException)
+   (java.util.concurrent.atomic AtomicReference)
+   (thrum.jdbc.impl.session Session)))
+
+(set! *warn-on-reflection* true)
+
+;; state: nil while the call runs; :stopping once a cancel has come; :aborted when the connection
+;; was given up for it; :ended. sent: how the driver's cancel ended, :done, :late or a throwable;
+;; nil: it was not called.
+(deftype Call [^Session session
+               ^AtomicReference state ^AtomicReference alarm ^AtomicReference sent])
+
+(defn- call ^Call [session]
+  (Call. session (AtomicReference.) (AtomicReference.) (AtomicReference.)))
+
+(defn- move? [^Call call from to]
+  (.compareAndSet ^AtomicReference (.-state call) from to))
+
+(defn- finish!
+  "Returns the state that the call had; from here on nothing stops it."
+  [^Call call]
+  (let [state (.getAndSet ^AtomicReference (.-state call) :ended)]
+    (some-> (.get ^AtomicReference (.-alarm call)) spi/disarm!)
+    state))
+
+(defn- grace-ends [^Call call]
+  (spi/deadline-in (.-grace-ms ^Session (.-session call))))
+
+(defn- expire!
+  "Gives the call the grace to end, from now on. Returns false if it has ended already."
+  [^Call call]
+  (let [runs (move? call nil :stopping)]
+    (when runs
+      (.set ^AtomicReference (.-alarm call)
+            (spi/arm! (grace-ends call)
+                      #(when (move? call :stopping :aborted) (session/abort! (.-session call))))))
+    runs))
+
+(defn- needed?
+  "True if the call still runs; only then is the driver's cancel called."
+  [^Call call]
+  (and (= :stopping (.get ^AtomicReference (.-state call)))
+       (not (session/closed? (.-session call)))))
+
+(defn- send!
+  "Calls the driver's cancel on a thread of its own, since it may block. Returns how that ended."
+  [^Call call cancel]
+  (let [end (promise)
+        send #(when (needed? call)
+                (try (cancel) :done (catch Throwable t t)))]
+    (spi/arm! (spi/deadline-in 0) #(deliver end (send)))
+    (deref end (.-grace-ms ^Session (.-session call)) :late)))
+
+(defn- stop! [^Call call cancel]
+  (when (and (expire! call) cancel)
+    (when-some [cancel (cancel)]
+      (.set ^AtomicReference (.-sent call) (send! call cancel)))))
+
+;; PostgreSQL, H2 and DB2; MySQL; SQL Server; Oracle.
+(def ^:private cancelled-states #{"57014" "70100" "HY008"})
+(def ^:private cancelled-codes #{57014 1013})
+
+(defn- answers-cancel? [^SQLException e]
+  (or (contains? cancelled-states (.getSQLState e))
+      (contains? cancelled-codes (.getErrorCode e))))
+
+(defn- answered?
+  "True if what the call threw says that a cancel has reached it: then it can reach nothing else."
+  [t]
+  (boolean
+    (some #(and (instance? SQLException %) (answers-cancel? %))
+          (cond->> (take 16 (take-while some? (iterate ex-cause t)))
+            (instance? BatchUpdateException t)
+            (cons (.getNextException ^SQLException t))))))
+
+(defn- valid? [^Session session]
+  (let [seconds (inc (quot (.-grace-ms session) 1000))]
+    (try (.isValid ^Connection (.-raw session) seconds) (catch Exception _ false))))
+
+(defn- pass-barrier!
+  "Has the connection answer, within the grace, before it is used again; or gives it up."
+  [session]
+  (let [call (call session)]
+    (expire! call)
+    (let [valid (try (valid? session) (finally (finish! call)))]
+      (when-not valid (session/abort! session)))))
+
+(defn- settle!
+  "Leaves the connection such that no cancel can reach what uses it next. A cancel that nothing has
+  answered may still come: the connection is given up."
+  [^Call call t]
+  (when-some [sent (.get ^AtomicReference (.-sent call))]
+    (if (and (= :done sent) (answered? t))
+      (pass-barrier! (.-session call))
+      (session/abort! (.-session call)))))
+
+(defn- end!
+  "Returns what to throw in place of t, what the call threw; nil: it returned."
+  [call token t]
+  (let [state (finish! call)
+        thrown (spi/end-on-cancel! token t)]
+    (case state
+      :stopping (spi/undisturbed #(settle! call t))
+      :aborted (session/abort! (.-session ^Call call))
+      nil)
+    thrown))
+
+(defn- within [call token f]
+  (let [value (try
+                (f)
+                (catch Throwable t
+                  (throw (end! call token t))))]
+    (end! call token nil)
+    value))
+
+(defn run
+  "Returns the value of f. A cancel of the thread's work calls what (cancel) returns, on another
+  thread; where that is nil, or f goes on, the connection is aborted after the grace. cancel may be
+  nil too. Throws CancellationException; f is not called where the work is cancelled already."
+  [session cancel f]
+  (let [call (call session)
+        f #(do (session/check-open! session) (f))]
+    (if-some [token (spi/begin-on-cancel! #(stop! call cancel))]
+      (within call token f)
+      (f))))
+
+(defn- in-cancelled-work [session f]
+  (let [call (call session)]
+    (expire! call)
+    (spi/undisturbed #(try (f) (finally (finish! call))))))
+
+(defn clean-up
+  "As run, without a cancel of the driver's, for what must be done in cancelled work too: there it
+  has the grace, and then the connection is aborted."
+  [session f]
+  (let [call (call session)
+        token (try
+                (spi/begin-on-cancel! #(stop! call nil))
+                (catch CancellationException _ :cancelled))]
+    (case token
+      nil (f)
+      :cancelled (in-cancelled-work session f)
+      (within call token f))))

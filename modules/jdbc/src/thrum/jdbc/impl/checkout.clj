@@ -1,0 +1,97 @@
+(ns thrum.jdbc.impl.checkout
+  "Waiting for a connection: for a permit of our own limiter, as many as the pool has connections,
+  and for what the pool then does."
+  {:no-doc true}
+  (:require
+   [clojure.datafy :as datafy]
+   [thrum.core :as t]
+   [thrum.jdbc.impl.session :as session]
+   [thrum.spi :as spi])
+  (:import
+   (java.sql Connection SQLNonTransientConnectionException)
+   (java.util Set)
+   (java.util.concurrent ConcurrentHashMap)
+   (java.util.concurrent.atomic AtomicReference)
+   (java.util.concurrent.locks LockSupport)
+   (thrum.jdbc.impl.session Session)))
+
+(set! *warn-on-reflection* true)
+
+(defn- outcome [f]
+  (try {:value (f)} (catch Throwable t {:thrown t})))
+
+(defn- left-alone!
+  "What the pool answers when nobody waits any more: the connection goes back."
+  [{:keys [^Connection value thrown]} release!]
+  (try
+    (some-> value .close)
+    (catch Throwable t (spi/uncaught! t))
+    (finally (release!))))
+
+(defn- start! [fetch answered]
+  (spi/start! {:name (spi/unique-name "jdbc-connection"), :wrap t/*wrap*}
+              #(answered (outcome fetch))))
+
+(defn- fetched
+  "Returns the outcome of fetch, called on a thread of its own, which no cancel reaches. A caller
+  that is cancelled leaves at once; what comes then goes back."
+  [fetch release!]
+  (let [answer (AtomicReference.), waiting (Thread/currentThread)]
+    (start! fetch
+            #(if (.compareAndSet answer nil %)
+               (LockSupport/unpark waiting)
+               (left-alone! % release!)))
+    (try
+      (spi/wait-until fetch nil #(some? (.get answer)))
+      (.get answer)
+      (catch Throwable t
+        (when-not (.compareAndSet answer nil {:thrown t})
+          (spi/undisturbed #(left-alone! (.get answer) release!)))
+        (throw t)))))
+
+(defn- connection-of [{:keys [value thrown]}]
+  (cond
+    thrown (throw thrown)
+    (nil? value) (throw (SQLNonTransientConnectionException.
+                          "The data source returned nil in place of a connection" "08001"))
+    :else value))
+
+;; limiter: nil where the pool has no bound. held: the sessions that users have.
+(defrecord Pool [limiter ^Set held options])
+
+(defn pool
+  "Returns the place where connections are waited for. Options: see thrum.jdbc/data-source."
+  [{:keys [name connections wait-ms] :as options}]
+  (->Pool (when connections
+            (t/limiter connections
+                       (cond-> {:name name} wait-ms (assoc :wait-ms wait-ms))))
+          (ConcurrentHashMap/newKeySet)
+          options))
+
+(defn session!
+  "Returns the session of a connection that (fetch) returns, when a permit is free. Throws what
+  fetch throws; CancellationException, InterruptedException; :thrum/rejected."
+  [{:keys [limiter ^Set held options]} fetch]
+  (t/checkpoint)
+  (let [permit (some-> limiter t/acquire!)
+        release! #(some-> permit t/release!)
+        answer (fetched fetch release!)]
+    (try
+      (let [session (session/session (connection-of answer) options
+                                     (fn [session] (.remove held session) (release!)))]
+        (.add held session)
+        session)
+      (catch Throwable t (release!) (throw t)))))
+
+(defn- holder [^Session session]
+  {:thread (.getName ^Thread (.-thread session))
+   :ms (quot (- (System/nanoTime) (.-since session)) 1000000)})
+
+(defn facts
+  "Returns how many connections there may be, are in use and are waited for, and who has them, the
+  longest first."
+  [{:keys [limiter held options]}]
+  (merge {:name (:name options), :held-by (vec (sort-by (comp - :ms) (map holder held)))}
+         (if limiter
+           (select-keys (datafy/datafy limiter) [:permits :in-use :waiting :rejected])
+           {:in-use (count held)})))

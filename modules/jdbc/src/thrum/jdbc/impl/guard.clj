@@ -1,0 +1,224 @@
+(ns thrum.jdbc.impl.guard
+  "What a connection hands out, each call of it guarded: proxies around connections, statements,
+  results and whatever else the driver answers with."
+  {:no-doc true}
+  (:require
+   [thrum.core :as t]
+   [thrum.jdbc.impl.call :as call]
+   [thrum.jdbc.impl.session :as session]
+   [thrum.jdbc.impl.streams :as streams]
+   [thrum.spi :as spi])
+  (:import
+   (java.lang.reflect InvocationHandler InvocationTargetException Method Proxy)
+   (java.sql Array Blob CallableStatement Clob Connection DatabaseMetaData NClob ParameterMetaData PreparedStatement Ref ResultSet ResultSetMetaData SQLException SQLFeatureNotSupportedException SQLXML Statement Struct)
+   (java.util.concurrent ConcurrentHashMap)
+   (java.util.concurrent.atomic AtomicReference)
+   (java.util.function Function)
+   (thrum.jdbc.impl.session Session)))
+
+(set! *warn-on-reflection* true)
+
+;; parent: the proxy of what handed it out, or nil. statement: the raw statement whose cancel stops
+;; it, or nil.
+(deftype Guard [^Session session raw parent ^Statement statement invocation]
+  InvocationHandler
+  (invoke [this proxy method args] (invocation this proxy method args)))
+
+(defn- guard-of ^Guard [x]
+  (when (and (some? x) (Proxy/isProxyClass (class x)))
+    (let [handler (Proxy/getInvocationHandler x)]
+      (when (instance? Guard handler) handler))))
+
+(defn raw
+  "Returns what is inside, where x is a proxy of ours; else x."
+  [x]
+  (if-some [guard (guard-of x)] (.-raw guard) x))
+
+(defn- call-raw [guard ^Method method args]
+  (try
+    (.invoke method (.-raw ^Guard guard) (when args (object-array (map raw args))))
+    (catch InvocationTargetException e
+      (throw (.getCause e)))))
+
+;; What is handed out. The first interface that a value has is its proxy's.
+
+(def ^:private interfaces
+  [CallableStatement PreparedStatement Statement ResultSet DatabaseMetaData ResultSetMetaData
+   ParameterMetaData Array NClob Clob Blob SQLXML Ref Struct])
+
+(declare invoke)
+
+(defn- proxied [^Class interface guard]
+  (Proxy/newProxyInstance (.getClassLoader Guard) (into-array Class [interface]) guard))
+
+(defn- statement-of
+  "Returns the statement whose cancel stops x."
+  [guard x]
+  (condp instance? x
+    Statement x
+    ResultSet (or (.-statement ^Guard guard)
+                  (try (.getStatement ^ResultSet x) (catch Exception _ nil)))
+    (.-statement ^Guard guard)))
+
+(defn- canceller-of
+  "Returns a function that returns what stops a call: for the execution of a statement, its cancel;
+  for what else reads from the server, the connection's, where the driver has it."
+  [^Guard guard]
+  (let [statement (.-statement guard)
+        by-statement (when statement #(.cancel ^Statement statement))]
+    (if (identical? statement (.-raw guard))
+      (constantly by-statement)
+      #(or (session/canceller (.-session guard)) by-statement))))
+
+(defn- guarded-call [^Guard guard method args]
+  (call/run (.-session guard) (canceller-of guard) #(call-raw guard method args)))
+
+(defn- plain? [x]
+  (or (nil? x) (string? x) (number? x) (boolean? x) (bytes? x)))
+
+(defn- handed-out
+  "Returns what the user gets for a value of the driver's."
+  [^Guard guard proxy x]
+  (cond
+    (plain? x) x
+    (instance? Connection x) (.get ^AtomicReference (.-proxy ^Session (.-session guard)))
+    (and (some? (.-parent guard)) (identical? x (raw (.-parent guard)))) (.-parent guard)
+    (streams/stream? x) (streams/guarded x #(call/run (.-session guard) (canceller-of guard) %))
+    :else (if-some [interface (some #(when (instance? % x) %) interfaces)]
+            (proxied interface (Guard. (.-session guard) x proxy (statement-of guard x) invoke))
+            x)))
+
+;; How a method is called
+
+(def ^:private in-cancelled-work-too
+  "What must be done, or may be asked, when the work is cancelled."
+  #{"close" "closeOnCompletion" "isClosed" "isCloseOnCompletion" "cancel" "free" "rollback"
+    "releaseSavepoint" "clearWarnings" "getWarnings" "setAutoCommit" "getAutoCommit" "setReadOnly"
+    "isReadOnly" "setTransactionIsolation" "getTransactionIsolation" "setHoldability"
+    "getHoldability" "setSchema" "getSchema" "setCatalog" "getCatalog" "setNetworkTimeout"
+    "getNetworkTimeout" "setClientInfo" "getClientInfo" "getConnection" "getStatement"})
+
+(defn- how [^Method method]
+  (let [name (.getName method)]
+    (cond
+      (= Object (.getDeclaringClass method)) :object
+      (#{"unwrap" "isWrapperFor" "abort" "commit"} name) (keyword name)
+      (in-cancelled-work-too name) :clean-up
+      (and (re-matches #"set.*|register.*|addBatch|clear.*" name)
+           (.isAssignableFrom Statement (.getDeclaringClass method))) :set
+      :else :read)))
+
+(def ^:private ^ConcurrentHashMap hows (ConcurrentHashMap.))
+(def ^:private ^Function compute-how (reify Function (apply [_ method] (how method))))
+
+(defn- object-method [^Guard guard proxy ^Method method args]
+  (case (.getName method)
+    "equals" (identical? proxy (first args))
+    "hashCode" (System/identityHashCode proxy)
+    (str "thrum.jdbc " (.-raw guard))))
+
+(defn- unguarded [^Class interface]
+  (SQLFeatureNotSupportedException.
+    (str (.getName interface)
+         " would go past the guard; thrum.jdbc/call-with calls a function with it")))
+
+(defn- driver-result
+  "Returns a value of a driver's own method: guarded, or nothing that could block."
+  [^Guard guard proxy ^Method method x]
+  (let [type (.getReturnType method), result (handed-out guard proxy x)]
+    (cond
+      (or (not (identical? x result)) (plain? x)) result
+      (re-find #"^(?:java\.|\[)" (.getName (class x))) x
+      (.isInterface type) (proxied type (Guard. (.-session guard) x proxy nil (.-invocation guard)))
+      :else (throw (unguarded type)))))
+
+(defn- invoke-driver [^Guard guard proxy ^Method method args]
+  (if (= Object (.getDeclaringClass method))
+    (object-method guard proxy method args)
+    (driver-result guard proxy method
+                   (guarded-call guard method args))))
+
+(defn- unwrap [^Guard guard proxy ^Class interface]
+  (cond
+    (.isInstance interface proxy) proxy
+    (not (.isInterface interface)) (throw (unguarded interface))
+    :else (let [x (.unwrap ^java.sql.Wrapper (.-raw guard) interface)]
+            (proxied interface (Guard. (.-session guard) x proxy nil invoke-driver)))))
+
+(defn- large? [x]
+  (and (not (plain? x))
+       (or (streams/stream? x) (instance? Blob x) (instance? Clob x))))
+
+(defn- read-guarded [guard proxy method args]
+  (handed-out guard proxy (guarded-call guard method args)))
+
+(defn- clean-up [^Guard guard proxy ^Method method args]
+  (if (and (session/aborted? (.-session guard)) (= Void/TYPE (.getReturnType method)))
+    nil
+    (handed-out guard proxy (call/clean-up (.-session guard) #(call-raw guard method args)))))
+
+(defn- invoke
+  "Calls the method: in the guard of its session, unless it can neither block nor hand out."
+  [^Guard guard proxy ^Method method args]
+  (case (.computeIfAbsent hows method compute-how)
+    :read (read-guarded guard proxy method args)
+    :set (if (some large? args) (read-guarded guard proxy method args) (call-raw guard method args))
+    :clean-up (clean-up guard proxy method args)
+    :object (object-method guard proxy method args)
+    :unwrap (unwrap guard proxy (first args))
+    :isWrapperFor (or (.isInstance ^Class (first args) proxy) (call-raw guard method args))
+    (read-guarded guard proxy method args)))
+
+;; Connections
+
+(defn- roll-back! [^Connection raw]
+  (when-not (.getAutoCommit raw) (.rollback raw)))
+
+(defn- close-raw! [session ^Connection raw]
+  (try
+    (.close raw)
+    ;; One that was given up need not close well.
+    (catch SQLException e
+      (when-not (session/aborted? session) (throw e)))))
+
+(defn- close! [^Guard guard]
+  (let [session (.-session guard), ^Connection raw (.-raw guard)]
+    (session/close! session
+      (fn []
+        (call/clean-up session
+          #(try
+             (when (and (t/cancelled?) (not (session/aborted? session))) (roll-back! raw))
+             (finally (close-raw! session raw))))))))
+
+(defn- invoke-connection [^Guard guard proxy ^Method method args]
+  (let [session (.-session guard), ^Connection raw (.-raw guard)]
+    (case (.getName method)
+      "close" (close! guard)
+      "abort" (session/abort! session)
+      "isClosed" (or (session/aborted? session) (session/closed? session) (.isClosed raw))
+      "isValid" (and (not (session/aborted? session)) (invoke guard proxy method args))
+      "commit" (call/run session nil #(.commit raw))
+      ;; The commit that it would bring is not the cancelled work's.
+      "setAutoCommit" (do
+                        (when (and (first args) (t/cancelled?) (not (session/aborted? session)))
+                          (call/clean-up session #(roll-back! raw)))
+                        (invoke guard proxy method args))
+      (invoke guard proxy method args))))
+
+(defn connection
+  "Returns the connection of the session for its user."
+  ^Connection [^Session session]
+  (let [guard (Guard. session (.-raw session) nil nil invoke-connection)
+        connection (proxied Connection guard)]
+    (.set ^AtomicReference (.-proxy session) connection)
+    connection))
+
+(defn call-with
+  "Calls f with what the guarded x unwraps to, as one call."
+  [x ^Class interface f]
+  (if-some [guard (guard-of x)]
+    (call/run (.-session guard)
+              (canceller-of guard)
+              #(f (.unwrap ^java.sql.Wrapper (.-raw guard) interface)))
+    (throw (spi/invalid "call-with takes a connection of a guarded data source"
+                        {:value x, :accepts "a guarded connection"}))))

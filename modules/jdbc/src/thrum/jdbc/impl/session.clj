@@ -1,0 +1,81 @@
+(ns thrum.jdbc.impl.session
+  "A connection while somebody has it: whether it may be used, and how it is given up."
+  {:no-doc true}
+  (:require
+   [thrum.spi :as spi])
+  (:import
+   (java.lang.reflect Method)
+   (java.sql Connection SQLNonTransientConnectionException)
+   (java.util.concurrent Executor)
+   (java.util.concurrent.atomic AtomicBoolean AtomicReference)))
+
+(set! *warn-on-reflection* true)
+
+;; raw: the connection as it came. grace-ms: how long a cancelled call may go on. evict: a function
+;; of raw that takes it out of its pool. proxy: what the user has. thread, since: who took it when.
+(deftype Session [^Connection raw ^long grace-ms evict on-close
+                  ^AtomicBoolean aborted ^AtomicBoolean closed ^AtomicReference proxy
+                  ^Thread thread ^long since])
+
+(defn session
+  "Returns the session of a connection that the calling thread has taken. on-close: called once when
+  it is closed."
+  ^Session [raw {:keys [grace-ms evict]} on-close]
+  (Session. raw grace-ms evict on-close (AtomicBoolean.) (AtomicBoolean.) (AtomicReference.)
+            (Thread/currentThread) (System/nanoTime)))
+
+(defn aborted?
+  "True if the connection was given up."
+  [^Session session]
+  (.get ^AtomicBoolean (.-aborted session)))
+
+(defn closed?
+  "True if the user has closed it."
+  [^Session session]
+  (.get ^AtomicBoolean (.-closed session)))
+
+(defn check-open!
+  "Throws where the connection was given up, or closed: it may be somebody else's by now."
+  [session]
+  (when-some [how (cond (aborted? session) "aborted, after a cancel"
+                        (closed? session) "closed")]
+    (throw (SQLNonTransientConnectionException. (str "This connection was " how) "08003"))))
+
+(def ^:private ^Executor on-own-thread
+  (reify
+    Executor
+    (execute [_ f] (.start (spi/platform-thread (spi/unique-name "jdbc-abort") f)))))
+
+(defn- or-uncaught [f]
+  (try (f) (catch Throwable t (spi/uncaught! t))))
+
+(defn abort!
+  "Gives the connection up, once: takes it out of its pool, and aborts it. Returns when that is
+  done, by whichever thread."
+  [^Session session]
+  (locking session
+    (when (.compareAndSet ^AtomicBoolean (.-aborted session) false true)
+      (let [^Connection raw (.-raw session)]
+        (or-uncaught #((.-evict session) raw))
+        (or-uncaught #(.abort raw on-own-thread))))))
+
+(defn close!
+  "Calls f, which closes the connection, and what is to be called then; only the first time."
+  [^Session session f]
+  (when (.compareAndSet ^AtomicBoolean (.-closed session) false true)
+    (try
+      (f)
+      (finally ((.-on-close session) session)))))
+
+(defn- cancel-query
+  "Returns the driver's method that cancels what a connection does, as PostgreSQL's has, or nil."
+  ^Method [driver]
+  (try (.getMethod (class driver) "cancelQuery" (make-array Class 0)) (catch Exception _ nil)))
+
+(defn canceller
+  "Returns a function that cancels what the connection does, or nil where its driver has none."
+  [^Session session]
+  (let [^Connection raw (.-raw session)
+        driver (try (.unwrap raw Connection) (catch Exception _ raw))]
+    (when-some [method (cancel-query driver)]
+      #(.invoke method driver (object-array 0)))))

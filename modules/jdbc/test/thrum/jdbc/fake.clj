@@ -1,0 +1,136 @@
+(ns thrum.jdbc.fake
+  "A database in memory whose statements last until they are let go, and whose cancels are as bad as
+  asked for. It knows which statement each cancel was meant for, and which it hit."
+  (:import
+   (java.sql Connection ResultSet SQLException Statement)
+   (java.util.concurrent LinkedBlockingQueue)
+   (java.util.concurrent.atomic AtomicLong)
+   (java.util.concurrent.locks LockSupport)
+   (javax.sql DataSource)))
+
+(set! *warn-on-reflection* true)
+
+;; A database: :cancel - how a cancel behaves, a function of a thunk that delivers it. :trail - an
+;; atom of what happened. A physical connection: :running - an atom of the statement that runs, nil,
+;; or :dead.
+
+(defn database
+  "Returns a database whose cancels are delivered by (deliver! thunk)."
+  [deliver!]
+  {:deliver! deliver!, :trail (atom []), :ids (AtomicLong.), :idle (LinkedBlockingQueue.)
+   :opened (AtomicLong.), :misses (AtomicLong.), :hits (AtomicLong.)})
+
+(defn note!
+  "Adds to the trail."
+  [db what]
+  (swap! (:trail db) conj what))
+
+(def at-once "Delivers a cancel before it returns." (fn [deliver!] (deliver!)))
+
+(defn- dead [] (SQLException. "dead" "08006"))
+
+(defn- run-statement
+  "Runs a statement until it is ended, by let-go! or after so many ns, a cancel or the death of its
+  connection. An interrupt kills the connection, as with a socket."
+  [{:keys [running]} statement nanos]
+  (when-not (compare-and-set! running nil statement) (throw (dead)))
+  ;; From here on a cancel hits it.
+  ((:on-begin statement))
+  (let [end (+ (System/nanoTime) (long nanos))]
+    (loop []
+      (let [now @running]
+        (cond
+          (= :dead now) (throw (dead))
+          (:cancelled now) (do (reset! running nil) (throw (SQLException. "cancelled" "57014")))
+          (.isInterrupted (Thread/currentThread)) (do
+                                                    (reset! running :dead)
+                                                    (throw (SQLException. "interrupted" "08006")))
+          (or @(:let-go statement) (neg? (- end (System/nanoTime))))
+          (when-not (compare-and-set! running now nil) (recur))
+          :else (do (LockSupport/parkNanos 20000) (recur)))))))
+
+(defn- deliver-cancel! [{:keys [running]} {:keys [^AtomicLong hits ^AtomicLong misses]} id]
+  (let [now @running]
+    (when (and (map? now)
+               (not (:cancelled now))
+               (compare-and-set! running now (assoc now :cancelled true)))
+      (.incrementAndGet hits)
+      (when-not (or (= id (:id now)) (:barrier now)) (.incrementAndGet misses)))))
+
+(defn- result-set ^ResultSet [physical db execute statement]
+  (reify
+    ResultSet
+    (next [_] (execute) true)
+    (getStatement [_] statement)
+    (^Object getObject [_ ^int _] 42)
+    (^java.io.InputStream getBinaryStream [_ ^int _]
+      (proxy [java.io.InputStream] []
+        (read [& _] (execute) -1)))
+    (close [_] (note! db :result-closed))))
+
+(defn- statement ^Statement [physical db connection {:keys [nanos on-execute]}]
+  (let [id (.incrementAndGet ^AtomicLong (:ids db))
+        execute (fn []
+                  (let [statement {:id id
+                                   :let-go (:let-go db (volatile! false))
+                                   :on-begin (fn []
+                                               (note! db :execute)
+                                               (on-execute))}]
+                    (run-statement physical statement (nanos))))]
+    (reify
+      Statement
+      (^boolean execute [_ ^String _] (execute) true)
+      (executeBatch [_] (execute) (int-array 0))
+      (executeQuery [this _] (result-set physical db execute this))
+      (getConnection [_] connection)
+      (cancel [_]
+        (note! db :cancel)
+        ((:deliver! db) #(deliver-cancel! physical db id)))
+      (close [_] (note! db :statement-closed)))))
+
+(defn- connection ^Connection [physical db options]
+  (let [auto-commit (atom true), closed (atom false)]
+    (reify
+      Connection
+      (createStatement [this] (statement physical db this options))
+      (getAutoCommit [_] @auto-commit)
+      (setAutoCommit [_ on]
+        (note! db [:auto-commit on])
+        (reset! auto-commit on))
+      (commit [_]
+        (run-statement physical
+                       {:id :commit, :let-go (volatile! false), :on-begin #(note! db :commit)}
+                       ((:nanos options))))
+      (rollback [_] (note! db :rollback))
+      (isValid [_ _]
+        (note! db :barrier)
+        (try
+          (run-statement physical {:barrier true, :let-go (volatile! true), :on-begin (fn [])} 0)
+          true
+          (catch SQLException _ false)))
+      (isClosed [_] @closed)
+      (isWrapperFor [_ _] false)
+      (unwrap [this interface]
+        (if (.isInstance ^Class interface this) this (throw (SQLException. "no wrapper"))))
+      (abort [_ _]
+        (note! db :abort)
+        (reset! (:running physical) :dead))
+      (close [_]
+        (when (compare-and-set! closed false true)
+          (note! db :closed)
+          (when-not (= :dead @(:running physical))
+            (.add ^LinkedBlockingQueue (:idle db) physical)))))))
+
+(defn data-source
+  "Returns a data source, a pool, of the database. :nanos - a function that returns how long the
+  next statement lasts; :on-execute - called as a statement begins."
+  ^DataSource [db options]
+  (let [options (merge {:nanos (constantly 10000000000), :on-execute (fn [])} options)]
+    (reify
+      DataSource
+      (getConnection [_]
+        (connection (or (.poll ^LinkedBlockingQueue (:idle db))
+                        (do
+                          (.incrementAndGet ^AtomicLong (:opened db))
+                          {:running (atom nil)}))
+                    db options)))))

@@ -1,0 +1,245 @@
+(ns thrum.jdbc.postgres-test
+  "Cancels against PostgreSQL, through HikariCP."
+  (:require
+   [clojure.datafy :as datafy]
+   [clojure.java.jdbc :as java-jdbc]
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.core :as t]
+   [thrum.jdbc :as jdbc]
+   [thrum.jdbc.server :as server]
+   [thrum.spi :as spi]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (com.zaxxer.hikari HikariConfig HikariDataSource)
+   (java.io ByteArrayInputStream StringWriter)
+   (java.sql Connection PreparedStatement ResultSet SQLException)
+   (java.time Duration)
+   (java.util.concurrent CancellationException ThreadLocalRandom)
+   (javax.sql DataSource)
+   (org.postgresql PGConnection)
+   (org.postgresql.copy CopyManager)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private ^:dynamic *url* nil)
+
+(defn- with-server [f]
+  (server/call-with #(binding [*url* %] (f))))
+
+(use-fixtures :once with-server)
+(use-fixtures :each leak/no-leaks)
+
+(def ^:private connections 4)
+
+(defn- pool ^HikariDataSource []
+  (HikariDataSource. (doto (HikariConfig.)
+                       (.setJdbcUrl *url*)
+                       (.setConnectionTimeout 10000)
+                       (.setMinimumIdle 0)
+                       (.setMaximumPoolSize connections))))
+
+(defn- call-with-source [options f]
+  (server/needed! *url*)
+  (with-open [inside (pool)]
+    (f (jdbc/data-source inside (merge {:grace-ms 5000} options)))))
+
+(defmacro ^:private with-source [[source options] & body]
+  `(call-with-source ~(or options {}) (fn [~(vary-meta source assoc :tag `DataSource)] ~@body)))
+
+(defn- open ^Connection [^DataSource source] (.getConnection source))
+
+(defn- query [^Connection connection sql]
+  (with-open [statement (.createStatement connection), rows (.executeQuery statement sql)]
+    (when (.next rows) (.getObject rows 1))))
+
+(defn- update! [^Connection connection sql]
+  (with-open [statement (.createStatement connection)] (.executeUpdate statement sql)))
+
+(defn- ask [source sql]
+  (with-open [connection (open source)] (query connection sql)))
+
+(defn- backends
+  "Returns the servers' process ids behind all connections of the pool, held at once."
+  [source]
+  (let [held (vec (repeatedly connections #(open source)))]
+    (try
+      (into #{} (map #(query % "select pg_backend_pid()")) held)
+      (finally (run! #(.close ^Connection %) held)))))
+
+(defn- active
+  "Returns how many queries run in the server, beside this one."
+  [source]
+  (ask source (str "select count(*) from pg_stat_activity where state = 'active' and"
+                   " backend_type = 'client backend' and pid <> pg_backend_pid()")))
+
+(defn- kept?
+  "True if f, at its deadline, leaves all connections as they were, and no query behind."
+  [source f]
+  (let [before (backends source)]
+    (is (= :late (t/with-timeout [60 :late] (f) :value)))
+    (is (= before (backends source)))
+    (is (zero? (long (active source))))))
+
+;; What a deadline ends
+
+(deftest a-deadline-ends-the-query-and-keeps-the-connection
+  (with-source [source]
+    (kept? source #(ask source "select pg_sleep(20)"))))
+
+(def ^:private slow-rows
+  "select i, case when i > 4 then pg_sleep(20) end from generate_series(1, 9) i")
+
+(deftest rows-that-come-in-portions-are-cancelled
+  (with-source [source]
+    (kept? source
+           #(with-open [connection (open source)]
+              (.setAutoCommit connection false)
+              (with-open [statement (.createStatement connection)]
+                (.setFetchSize statement 2)
+                (with-open [rows (.executeQuery statement slow-rows)]
+                  (while (.next rows))))))))
+
+(deftest a-batch-is-cancelled
+  (with-source [source]
+    (kept? source
+           #(with-open [connection (open source)
+                        statement (.prepareStatement connection "select pg_sleep(?)")]
+              (dotimes [_ 3]
+                (.setDouble ^PreparedStatement statement 1 20.0)
+                (.addBatch statement))
+              (.executeBatch statement)))))
+
+(deftest a-copy-is-cancelled
+  (with-source [source]
+    (kept? source
+           #(with-open [connection (open source)]
+              (jdbc/call-with connection PGConnection
+                              (fn [^PGConnection pg]
+                                (.copyOut ^CopyManager (.getCopyAPI pg)
+                                          "copy (select pg_sleep(20)) to stdout"
+                                          (StringWriter.))))))))
+
+(deftest a-wait-for-a-lock-is-cancelled
+  (with-source [source]
+    (with-open [holder (open source)]
+      (query holder "select pg_advisory_lock(1)")
+      (is (= :late
+             (t/with-timeout [60 :late] (ask source "select pg_advisory_lock(1)"))))
+      (query holder "select pg_advisory_unlock_all()"))
+    (is (zero? (long (active source))))))
+
+(deftest a-call-that-no-cancel-ends-is-aborted
+  (with-source [source {:grace-ms 50}]
+    (is (= :late
+           (t/with-timeout [60 :late]
+             (with-open [connection (open source)]
+               (.getNotifications ^PGConnection (.unwrap connection PGConnection) 20000)))))
+    (is (= connections (count (backends source))))))
+
+(deftest many-at-once-leave-the-pool-as-it-was
+  (with-source [source]
+    (let [before (backends source)]
+      (dotimes [_ 5]
+        (is (= :late
+               (t/with-timeout [30 :late]
+                 (t/pmapv 16 (fn [_] (ask source "select pg_sleep(20)")) (range 16))))))
+      (is (= before (backends source)))
+      (is (zero? (long (active source))))
+      (is (= {:in-use 0, :waiting 0} (select-keys (datafy/datafy source) [:in-use :waiting]))))))
+
+;; Transactions
+
+(defn- table! [source]
+  (with-open [connection (open source)]
+    (update! connection "drop table if exists orders")
+    (update! connection "create table orders (id int)")))
+
+(deftest a-transaction-is-rolled-back
+  (with-source [source]
+    (table! source)
+    (kept? source
+           #(with-open [connection (open source)]
+              (.setAutoCommit connection false)
+              (update! connection "insert into orders values (1)")
+              (query connection "select pg_sleep(20)")
+              (.commit connection)))
+    (is (zero? (long (ask source "select count(*) from orders"))))))
+
+(deftest java-jdbc-works-on-it
+  (with-source [source]
+    (table! source)
+    (let [db {:datasource source}]
+      (java-jdbc/with-db-transaction [tx db]
+        (java-jdbc/insert! tx :orders {:id 1})
+        (java-jdbc/insert-multi! tx :orders [{:id 2} {:id 3}]))
+      (kept? source
+             #(java-jdbc/with-db-transaction [tx db]
+                (java-jdbc/insert! tx :orders {:id 4})
+                (java-jdbc/query tx ["select pg_sleep(20)"])))
+      (is (= [1 2 3] (map :id (java-jdbc/query db ["select id from orders order by id"])))))))
+
+(deftest large-objects-are-read-and-written
+  (with-source [source]
+    (with-open [connection (open source)
+                statement (.prepareStatement connection "select ?::bytea, ?::text, array[1, 2]")]
+      (.setBinaryStream statement 1 (ByteArrayInputStream. (.getBytes "bytes")))
+      (.setObject statement 2 "text")
+      (with-open [rows (.executeQuery statement)]
+        (.next ^ResultSet rows)
+        (is (= "bytes" (slurp (.getBinaryStream rows 1))))
+        (is (= "text" (slurp (.getCharacterStream rows 2))))
+        (is (= [1 2] (seq (.getArray (.getArray rows 3)))))))))
+
+;; The pool
+
+(deftest a-pool-that-is-shut-down-says-so
+  (server/needed! *url*)
+  (let [inside (pool), source (jdbc/data-source inside)]
+    (.close inside)
+    (is (instance? SQLException (try (open source) (catch Throwable t t))))
+    (is (zero? (long (:in-use (datafy/datafy source)))))))
+
+(deftest the-pools-own-figures-are-the-bounds
+  (with-source [source]
+    (is (= connections (:permits (datafy/datafy source))))
+    (let [held (vec (repeatedly connections #(open source)))]
+      (is (= :late (t/with-timeout [20 :late] (open source))))
+      (run! #(.close ^Connection %) held))))
+
+(deftest a-server-that-is-gone-keeps-nobody
+  (server/needed! *url*)
+  (with-open [inside (HikariDataSource. (doto (HikariConfig.)
+                                          (.setJdbcUrl "jdbc:postgresql://127.0.0.1:1/none")
+                                          (.setInitializationFailTimeout -1)
+                                          (.setConnectionTimeout 5000)))]
+    (let [source (jdbc/data-source inside), start (System/nanoTime)]
+      (is (= :late (t/with-timeout [30 :late] (open source))))
+      (is (< (- (System/nanoTime) start) 3000000000))
+      (is (gate/eventually 8000 #(zero? (long (:in-use (datafy/datafy source)))))))))
+
+;; Races: as many as -Dthrum.jdbc.races.postgres says
+
+(defn- race!
+  "Runs a query that ends at about its cancel, behind it one on the same connection, by another
+  thread, that none was meant for. Returns what was wrong, or nil."
+  [source]
+  (let [random (ThreadLocalRandom/current), micros (.nextInt random 3000)]
+    (try
+      (t/with-scope [s]
+        (let [canceller (t/thread
+                          (Thread/sleep (Duration/ofNanos (* 1000 (.nextInt random 3000))))
+                          (t/cancel! s))]
+          (try
+            (ask source (str "select pg_sleep(" (/ micros 1e6) ")"))
+            (finally (t/shield 5000 (.join ^Thread canceller))))))
+      (catch CancellationException _))
+    (try
+      (ask source "select count(*) from generate_series(1, 1000)")
+      nil
+      (catch Throwable t (str (spi/type-of t) " " t)))))
+
+(deftest ^{:time-limit-ms 600000} no-cancel-hits-anothers-query
+  (let [n (Long/getLong "thrum.jdbc.races.postgres" 100)]
+    (with-source [source]
+      (is (= #{} (into #{} (keep identity) (t/pmapv 8 (fn [_] (race! source)) (range n))))))))

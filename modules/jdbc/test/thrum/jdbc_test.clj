@@ -1,0 +1,302 @@
+(ns thrum.jdbc-test
+  "What a cancel does to a call, over a driver of ours."
+  (:require
+   [clojure.datafy :as datafy]
+   [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.core :as t]
+   [thrum.jdbc :as jdbc]
+   [thrum.jdbc.fake :as fake]
+   [thrum.jdbc.races :as races]
+   [thrum.spi :as spi]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (java.sql Connection ResultSet SQLException SQLFeatureNotSupportedException Statement Wrapper)
+   (java.util.concurrent CancellationException)
+   (java.util.concurrent.atomic AtomicLong)
+   (javax.sql DataSource)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- thrown-by ^Throwable [f]
+  (try (f) (ex-info "returned" {}) (catch Throwable t t)))
+
+(defmacro ^:private thrown [& body]
+  `(thrown-by (fn [] ~@body)))
+
+(defn- sql-state [t]
+  (when (instance? SQLException t) (.getSQLState ^SQLException t)))
+
+(defn- causes [t]
+  (take-while some? (iterate ex-cause t)))
+
+(defn- cancelled-by-driver? [t]
+  (boolean (some #(= "57014" (sql-state %))
+                 (causes t))))
+
+(defn- open ^Connection [^DataSource source] (.getConnection source))
+
+(defn- guarded
+  ^DataSource [db options]
+  (jdbc/data-source (fake/data-source db (:fake options))
+                    (merge {:grace-ms 5000} (dissoc options :fake))))
+
+(defn- execute! [^Connection connection]
+  (with-open [statement (.createStatement connection)]
+    (.execute statement "wait")))
+
+(defn- query! [source]
+  (with-open [connection (open source)]
+    (execute! connection)))
+
+(defn- waits-in-database? [{:keys [trail]}]
+  (some #{:execute :commit} @trail))
+
+(defn- stopped
+  "Runs f, which waits in the database, and is cancelled as it does. Returns the trail."
+  [db f]
+  (thrown
+    (t/with-scope [s]
+      (t/thread (gate/eventually 5000 #(waits-in-database? db)) (t/cancel! s))
+      (f)))
+  (is (not (Thread/interrupted)))
+  @(:trail db))
+
+;; A cancel
+
+(deftest a-cancel-ends-the-statement-and-keeps-the-connection
+  (let [db (fake/database fake/at-once), source (guarded db {})]
+    (is (= [:execute :cancel :barrier :statement-closed :closed] (stopped db #(query! source))))
+    (is (= 1 (.size ^java.util.Collection (:idle db))))))
+
+(deftest the-drivers-exception-is-in-the-cause-chain
+  (let [db (fake/database fake/at-once), source (guarded db {})
+        t (thrown (t/with-timeout 200 (query! source)))]
+    (is (= :thrum/timeout (spi/type-of t)))
+    (is (instance? CancellationException (ex-cause t)))
+    (is (cancelled-by-driver? t))))
+
+(deftest a-task-that-is-cancelled-cancels-its-statement
+  (let [db (fake/database fake/at-once), executing (promise)
+        source (guarded db {:fake {:on-execute #(deliver executing true)}})
+        task (t/future (query! source))]
+    (deref executing 5000 nil)
+    (future-cancel task)
+    (is (gate/eventually 5000 #(= :closed (last @(:trail db)))))
+    (is (= [:execute :cancel :barrier :statement-closed :closed] @(:trail db)))))
+
+(deftest batches-and-rows-are-cancelled-too
+  (let [db (fake/database fake/at-once), source (guarded db {})]
+    (is (some #{:cancel}
+              (stopped db
+                #(with-open [c (open source), s (.createStatement c)] (.executeBatch s)))))
+    (reset! (:trail db) [])
+    (is (some #{:cancel}
+              (stopped db
+                #(with-open [c (open source), s (.createStatement c)]
+                   (.next (.executeQuery s ""))))))
+    (reset! (:trail db) [])
+    (is (some #{:cancel}
+              (stopped db
+                #(with-open [c (open source), s (.createStatement c)]
+                   (.read (.getBinaryStream (.executeQuery s "") 1))))))))
+
+(deftest outside-of-any-work-all-is-as-it-is
+  (let [db (fake/database fake/at-once), source (guarded db {:fake {:nanos (constantly 0)}})]
+    (is (true? (query! source)))
+    (is (= [:execute :statement-closed :closed] @(:trail db)))))
+
+;; Bad drivers
+
+(deftest a-cancel-that-does-not-work-ends-in-an-abort
+  (let [release (promise)]
+    (doseq [[how deliver!] {:ignores (fn [_])
+                            :throws (fn [_] (throw (SQLException. "no")))
+                            :blocks (fn [_] (deref release 10000 nil))}]
+      (testing how
+        (let [db (fake/database deliver!), source (guarded db {:grace-ms 30})]
+          (is (= [:execute :cancel :abort] (take 3 (stopped db #(query! source)))))
+          (is (empty? (:idle db)))
+          (is (true? (let [quick (guarded db {:fake {:nanos (constantly 0)}})] (query! quick)))))))
+    (deliver release true)))
+
+(deftest an-answer-that-nobody-asked-for-and-no-answer-are-no-proof
+  (testing "the statement ended well, as its cancel was on the way"
+    (let [db (assoc (fake/database (fn [_])) :let-go (volatile! false))
+          db (assoc db :deliver! (fn [_] (vreset! (:let-go db) true)))
+          source (guarded db {})]
+      (is (= [:execute :cancel :abort] (take 3 (stopped db #(query! source))))))))
+
+(deftest an-aborted-connection-says-so
+  (let [db (fake/database (fn [_])), source (guarded db {:grace-ms 10})
+        connection (open source)]
+    (stopped db #(execute! connection))
+    (is (= "08003" (sql-state (thrown (.createStatement connection)))))
+    (is (.isClosed connection))
+    (is (not (.isValid connection 1)))
+    (is (nil? (.rollback connection)))
+    (.close connection)
+    (is (= {:in-use 0, :held-by []} (select-keys (datafy/datafy source) [:in-use :held-by])))))
+
+;; Cancelled work
+
+(defn- in-cancelled-work [f]
+  (try
+    (t/with-scope [s] (t/cancel! s) (f))
+    (catch Throwable t t)))
+
+(deftest in-cancelled-work-nothing-begins-but-what-cleans-up
+  (let [db (fake/database fake/at-once), source (guarded db {:fake {:nanos (constantly 0)}})
+        connection (open source), statement (.createStatement connection)
+        refused (atom [])]
+    (.setAutoCommit connection false)
+    (.execute statement "")
+    (in-cancelled-work
+      #(do
+         (doseq [f [(fn [] (.execute statement "")) (fn [] (.commit connection))
+                    (fn [] (.createStatement connection)) (fn [] (open source))]]
+           (try (f) (catch CancellationException e (swap! refused conj (class e)))))
+         (.rollback connection)
+         (.close statement)
+         (.close connection)))
+    (is (= 4 (count @refused)))
+    (is (= [[:auto-commit false] :execute :rollback :statement-closed :rollback :closed]
+           @(:trail db)))
+    (is (not (Thread/interrupted)))))
+
+(deftest a-transaction-of-cancelled-work-is-not-committed-by-auto-commit
+  (let [db (fake/database fake/at-once), source (guarded db {})
+        connection (open source)]
+    (.setAutoCommit connection false)
+    (in-cancelled-work #(.setAutoCommit connection true))
+    (.close connection)
+    (is (= [[:auto-commit false] :rollback [:auto-commit true] :closed] @(:trail db)))))
+
+(deftest a-commit-is-never-cancelled-but-aborted-after-the-grace
+  (let [db (fake/database fake/at-once), source (guarded db {:grace-ms 20})]
+    (is (= [[:auto-commit false] :commit :abort :closed]
+           (stopped db
+             #(with-open [c (open source)] (.setAutoCommit c false) (.commit c)))))))
+
+(deftest a-shield-may-use-the-connection-after-the-cancel
+  (let [db (fake/database fake/at-once), slow (volatile! true)
+        source (guarded db {:fake {:nanos #(if @slow 10000000000 0)}})
+        connection (open source), trail (atom [])]
+    (stopped db
+             #(try
+                (execute! connection)
+                (finally
+                  (vreset! slow false)
+                  (t/shield 1000 (swap! trail conj (execute! connection))))))
+    (.close connection)
+    (is (= [true] @trail))
+    (is (= 1 (.size ^java.util.Collection (:idle db))))))
+
+;; Waiting for a connection
+
+(deftest a-connection-is-waited-for-until-the-deadline
+  (let [db (fake/database fake/at-once), source (guarded db {:connections 1})]
+    (with-open [_ (open source)]
+      (is (= {:permits 1, :in-use 1} (select-keys (datafy/datafy source) [:permits :in-use])))
+      (is (= [(.getName (Thread/currentThread))] (map :thread (:held-by (datafy/datafy source)))))
+      (is (= :late (t/with-timeout [20 :late] (open source)))))
+    (is (= 1 (.get ^AtomicLong (:opened db))))
+    (is (= {:in-use 0, :waiting 0, :held-by []}
+           (select-keys (datafy/datafy source) [:in-use :waiting :held-by])))))
+
+(deftest a-connection-that-nobody-has-returned-in-time-is-refused
+  (let [db (fake/database fake/at-once), source (guarded db {:connections 1, :wait-ms 5})]
+    (with-open [_ (open source)]
+      (is (= :thrum/rejected (spi/type-of (thrown (open source))))))))
+
+(defn- source-of ^DataSource [f]
+  (reify DataSource (getConnection [_] (f))))
+
+(deftest a-pool-that-hangs-is-left-and-its-connection-goes-back
+  (let [db (fake/database fake/at-once), inside (fake/data-source db {}), release (promise)
+        interrupted (promise), asked (promise)
+        source (jdbc/data-source
+                 (source-of (fn []
+                              (deliver asked true)
+                              (try
+                                (deref release 5000 nil)
+                                (catch InterruptedException _ (deliver interrupted true)))
+                              (.getConnection inside)))
+                 {:connections 1})]
+    (is (instance? CancellationException
+                   (thrown (t/with-scope [s] (t/thread @asked (t/cancel! s)) (open source)))))
+    (is (= 1 (:in-use (datafy/datafy source))))
+    (deliver release true)
+    (is (gate/eventually 5000 #(zero? (long (:in-use (datafy/datafy source))))))
+    (is (= [:closed] @(:trail db)))
+    (is (not (realized? interrupted)))))
+
+(deftest a-pool-that-has-none-is-asked-again
+  (let [answers (atom [nil (SQLException. "shut down")])
+        source (jdbc/data-source
+                 (source-of #(let [answer (first @answers)]
+                               (swap! answers rest)
+                               (if answer (throw answer) nil)))
+                 {:connections 1})]
+    (is (= "08001" (sql-state (thrown (open source)))))
+    (is (= "shut down" (ex-message (thrown (open source)))))
+    (is (zero? (long (:in-use (datafy/datafy source)))))))
+
+;; What is handed out
+
+(deftest nothing-unguarded-is-handed-out
+  (let [db (fake/database fake/at-once), source (guarded db {})]
+    (with-open [connection (open source)
+                statement (.createStatement connection)
+                result (.executeQuery statement "")]
+      (is (identical? connection (.getConnection statement)))
+      (is (identical? statement (.getStatement result)))
+      (is (identical? connection (.unwrap connection Connection)))
+      (is (.equals connection connection))
+      (is (re-find #"^thrum.jdbc " (str connection)))
+      (is (instance? SQLFeatureNotSupportedException (thrown (.unwrap connection String))))
+      (is (instance? SQLFeatureNotSupportedException (thrown (.unwrap source String))))
+      (is (identical? source (.unwrap source DataSource))))))
+
+(deftest what-was-closed-is-not-used
+  (let [db (fake/database fake/at-once), source (guarded db {:fake {:nanos (constantly 0)}})
+        connection (open source), statement (.createStatement connection)]
+    (.close connection)
+    (.close connection)
+    (is (= "08003" (sql-state (thrown (.execute statement "")))))
+    (is (= [:closed] @(:trail db)))))
+
+(deftest a-connection-closed-in-the-middle-is-not-cancelled
+  (let [db (fake/database fake/at-once), executing (promise)
+        source (guarded db {:grace-ms 20, :fake {:on-execute #(deliver executing true)}})
+        connection (open source)
+        task (t/future (execute! connection))]
+    (deref executing 5000 nil)
+    (.close connection)
+    (future-cancel task)
+    (is (gate/eventually 5000 #(some #{:abort} @(:trail db))))
+    (is (not-any? #{:cancel} @(:trail db)))))
+
+(deftest a-call-of-the-drivers-own-is-guarded-as-one
+  (let [db (fake/database (fn [_])), source (guarded db {:grace-ms 20})]
+    (with-open [connection (open source)]
+      (is (= 42 (jdbc/call-with connection Connection (fn [_] 42))))
+      (stopped db #(jdbc/call-with connection Connection execute!)))
+    (is (= :thrum/invalid (spi/type-of (thrown (jdbc/call-with 1 Connection identity)))))))
+
+(deftest misuse-is-answered-at-the-call
+  (let [source (fake/data-source (fake/database fake/at-once) {})]
+    (doseq [f [#(jdbc/data-source nil) #(jdbc/data-source source {:grace-ms -1})
+               #(jdbc/data-source source {:grace 1}) #(jdbc/data-source source {:connections 0})]]
+      (is (= :thrum/invalid (spi/type-of (thrown (f))))))))
+
+;; Races: as many as -Dthrum.jdbc.races says; the soak runs a million
+
+(deftest no-cancel-hits-anothers-statement
+  (let [n (Long/getLong "thrum.jdbc.races" 2000)]
+    (is (= {:misses 0, :lost []} (select-keys (races/run n) [:misses :lost])))))
+
+(deftest a-cancel-that-is-not-settled-would-hit-anothers
+  (is (pos? (long (races/misses-unsettled 1000)))))
