@@ -113,12 +113,17 @@
     (scene/within thrown "an exception from the body")))
 
 (defcase deadline-after-commit-cuts "4.5"
-  "At the deadline a response that has begun and is still being made is cut off."
+  "At the deadline a response that has begun and is still being made is cut off, also where that
+  does not react to its interrupt, or the request's body has not come."
   [env]
   (let [gate (scene/gate env)
-        body #(lazy-seq (cons "some" (lazy-seq (deref gate 8000 nil) ["more"])))
-        server (scene/serve env (fn [_] {:status 200, :headers {}, :body (body)}) limit)]
-    (expect= 200 (:status (expect-cut (scene/ask env server (wire/get "/")))))))
+        upload (wire/head-of "POST" "/" "Content-Length: 10")]
+    (doseq [[request headers wait!] [[(wire/get "/") {} #(deref gate 8000 nil)]
+                                     [(wire/get "/") {} #(scene/stubborn gate)]
+                                     [upload {"Content-Length" "100"} #(scene/stubborn gate)]]]
+      (let [body #(lazy-seq (cons "some" (lazy-seq (wait!) ["more"])))
+            server (scene/serve env (fn [_] {:status 200, :headers headers, :body (body)}) limit)]
+        (expect= 200 (:status (expect-cut (scene/ask env server request))))))))
 
 (defcase deadline-cuts-what-the-client-does-not-take "4.5"
   "At the deadline a response that its client does not read is cut off, and its permit comes back."
