@@ -18,6 +18,6 @@
 
 (run! #(java.util.logging.Logger/.setLevel % java.util.logging.Level/OFF) quiet)
 
-(deftest helidon-keeps-the-contract
+(deftest ^{:time-limit-ms 240000} helidon-keeps-the-contract
   (run! (partial check #{:passed :refused :skipped})
         (tck/run server/run-server {:options {:engine :helidon}})))

@@ -24,5 +24,5 @@
 (defn- check-outcome [{:keys [id], :as outcome}]
   (check (if (noticing id) #{:refused} #{:passed :skipped}) outcome))
 
-(deftest tomcat-keeps-the-contract
+(deftest ^{:time-limit-ms 240000} tomcat-keeps-the-contract
   (run! check-outcome (tck/run server/run-server {:options {:engine :tomcat}})))

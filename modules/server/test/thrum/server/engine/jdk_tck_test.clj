@@ -29,7 +29,7 @@
 (defn- others []
   (remove (set (flatten once-a-jvm)) (map :id (tck/cases))))
 
-(deftest the-jdk-engine-keeps-the-contract
+(deftest ^{:time-limit-ms 240000} the-jdk-engine-keeps-the-contract
   (run! (partial check #{:passed :refused :skipped :gap})
         (tck/run server/run-server {:only (others), :gaps (:gaps (engines/named :jdk))})))
 
