@@ -5,9 +5,7 @@
    [clojure.test.check :as check]
    [clojure.test.check.generators :as gen]
    [clojure.test.check.properties :as prop]
-   [thrum.server.impl.pace :as pace])
-  (:import
-   (thrum.server.impl.pace Lane)))
+   [thrum.server.impl.pace :as pace]))
 
 (set! *warn-on-reflection* true)
 
@@ -16,11 +14,11 @@
 (defn- pass!
   "Has n bytes pass after a wait of so many ms, from the moment on; returns [moment late], whether
   the client was late just then."
-  [^Lane lane now wait-ms n]
+  [lane now wait-ms n]
   (let [end (+ (long now) (* (long ms) (long wait-ms)))]
-    (.enter lane now)
-    (let [late (.late lane end)]
-      (.leave lane end n)
+    (pace/enter! lane now)
+    (let [late (pace/late-at? lane end)]
+      (pace/leave! lane end n)
       [end late])))
 
 (defn- late-at-some-time? [lane steps]
@@ -52,6 +50,6 @@
     (is (not (late-at-some-time? (pace/lane 1000 5000 true) steps)))))
 
 (deftest who-is-not-waited-for-is-not-late
-  (let [^Lane lane (pace/lane 1000 10 false)
+  (let [lane (pace/lane 1000 10 false)
         [now] (pass! lane 0 5 0)]
-    (is (not (.late lane (+ (long now) (* 100000 (long ms))))))))
+    (is (not (pace/late-at? lane (+ (long now) (* 100000 (long ms))))))))
