@@ -29,6 +29,16 @@
   ^long [{:keys [max-connections]}]
   (min (long max-connections) Integer/MAX_VALUE))
 
+(def rows
+  "The option rows that engines over this module have."
+  {:reuse-threads?
+   {:check boolean?
+    :accepts "true or false"
+    :default "false"
+    :doc
+    (str "whether a connection's requests are served on one thread, a "
+         "little quicker: what a handler leaves in ThreadLocals is there for the next request")}})
+
 (defn connections
   "Returns the connections of a server with these options: none yet."
   ^Connections [options]

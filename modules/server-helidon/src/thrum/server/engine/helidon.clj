@@ -149,5 +149,5 @@
   {:name :helidon
    :capabilities #{:tls :client-certificates :disconnect :blocking-send :http-1.0}
    :clean-values? true
-   :rows {}
+   :rows http1/rows
    :start start})

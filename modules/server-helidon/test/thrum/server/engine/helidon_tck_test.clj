@@ -21,3 +21,16 @@
 (deftest ^{:time-limit-ms 240000} helidon-keeps-the-contract
   (run! (partial check #{:passed :refused :skipped})
         (tck/run server/run-server {:options {:engine :helidon}})))
+
+(def ^:private thread-locals-stay
+  "The cases that ask for a thread without a ThreadLocal of the request before."
+  (zipmap [:every-request-has-a-thread-of-its-own :nothing-is-inherited-on-a-kept-connection
+           :nothing-is-inherited-in-a-pipeline :nothing-is-inherited-with-a-deadline]
+          (repeat "a connection has one thread")))
+
+(deftest on-one-thread-for-a-connection-nothing-but-thread-locals-stays
+  (run! (partial check #{:passed :refused :skipped :gap})
+        (tck/run server/run-server
+          {:options {:engine :helidon, :engine-options {:reuse-threads? true}}
+           :only (for [{:keys [id section]} (tck/cases) :when (= "4.1" section)] id)
+           :gaps thread-locals-stay})))

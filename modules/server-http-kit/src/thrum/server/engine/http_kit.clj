@@ -7,6 +7,7 @@
   (:require
    [thrum.server.engine.http-kit.library :as library]
    [thrum.server.engine.http-kit.websocket :as websocket]
+   [thrum.server.http1 :as http1]
    [thrum.server.http1.listener :as listener]
    [thrum.spi :as spi]))
 
@@ -25,5 +26,5 @@
   {:name :http-kit
    :capabilities #{:http-1.0 :websockets :disconnect :blocking-send}
    :clean-values? true
-   :rows {}
+   :rows http1/rows
    :start start})

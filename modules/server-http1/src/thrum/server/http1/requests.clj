@@ -1,5 +1,5 @@
 (ns thrum.server.http1.requests
-  "The requests of one connection, one after the other, each on a fresh thread."
+  "The requests of one connection, one after the other: each on a fresh thread, or all on one."
   (:require
    [thrum.server.http1.connection :as connection]
    [thrum.server.http1.head]
@@ -10,6 +10,7 @@
    [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
+   (clojure.lang Var)
    (java.io IOException)
    (java.util.concurrent CountDownLatch ThreadFactory)
    (thrum.server.http1.connection Connection)
@@ -49,15 +50,35 @@
                  (catch Throwable _ (.countDown over))))]
     (.start (.newThread threads turn))))
 
+(defn- serve-on-one-thread!
+  "Serves one request after the other on one fresh thread. Each begins without bindings; what a
+  handler leaves in ThreadLocals is there in the next."
+  [^Ends ends serve]
+  (let [turns (fn []
+                (let [no-bindings (Var/getThreadBindingFrame)]
+                  (try
+                    (while (serve-next! ends serve)
+                      (Var/resetThreadBindingFrame no-bindings))
+                    (catch Throwable _)
+                    (finally (.countDown ^CountDownLatch (.-over ends))))))]
+    (.start (.newThread threads turns))))
+
+(defn- server-of
+  "Returns how the requests of a connection are served."
+  [connection]
+  (if (:reuse-threads? (connection/option connection :engine-options))
+    serve-on-one-thread!
+    serve-on-fresh-threads!))
+
 (defn serve-all!
   "Serves one request after the other on this connection. Returns when the connection is to end; a
   handler may still run, whose client has been answered. upgrade: see thrum.server.http1/serve!."
   [connection serve upgrade]
   (let [over (CountDownLatch. 1)
         ssl (connection/ssl-socket connection)]
-    (serve-on-fresh-threads! (Ends. connection (input/input connection) over
-                                    (if ssl "https" "http")
-                                    (some-> ssl tls/certificate)
-                                    upgrade)
-                             serve)
+    ((server-of connection) (Ends. connection (input/input connection) over
+                                   (if ssl "https" "http")
+                                   (some-> ssl tls/certificate)
+                                   upgrade)
+                            serve)
     (.await over)))

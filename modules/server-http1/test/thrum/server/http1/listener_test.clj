@@ -1,6 +1,7 @@
 (ns thrum.server.http1.listener-test
   "What a listener survives, and what a start that fails leaves behind."
   (:require
+   [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.server.http1 :as http1]
    [thrum.server.http1.connection :as connection]
@@ -29,8 +30,8 @@
       (= "HTTP/1.1 200" (String. (.readNBytes (.getInputStream client) 12)))
       (catch IOException _ false))))
 
-(defn- with-server [options f]
-  (let [running (listener/start options ok! nil)]
+(defn- with-server [options f & {:keys [serve], :or {serve ok!}}]
+  (let [running (listener/start options serve nil)]
     (try
       (f running)
       (finally (engine/stop! running)))))
@@ -73,3 +74,30 @@
     (with-redefs [http1/watch (failing-once http1/watch)]
       (is (thrown? OutOfMemoryError (listener/start options ok! nil)))
       (is (= port (with-server options engine/port))))))
+
+(def ^:dynamic ^:private *left* :nothing)
+
+(defn- leaving!
+  "Serves a wire; notes in seen on which thread, and what is there of the request before."
+  [seen wire]
+  (let [thread (Thread/currentThread)]
+    (swap! seen conj [(.threadId thread) *left* (.isInterrupted thread)])
+    (push-thread-bindings {#'*left* :left})
+    (ok! wire)
+    (.interrupt thread)))
+
+(defn- ask-four-times! [running]
+  (with-open [client (Socket. (InetAddress/getLoopbackAddress) (int (engine/port running)))]
+    (.setSoTimeout client 5000)
+    (.write (.getOutputStream client)
+            (.getBytes (str/join (repeat 4 "GET / HTTP/1.1\r\nHost: x\r\n\r\n"))))
+    (.shutdownOutput client)
+    (.readAllBytes (.getInputStream client))))
+
+(deftest a-connection-may-have-one-thread-for-its-requests
+  (doseq [[reuse? threads] {true 1, false 4}]
+    (let [seen (atom [])]
+      (with-server (assoc options :engine-options {:reuse-threads? reuse?}) ask-four-times!
+        :serve #(leaving! seen %))
+      (is (= threads (count (set (map first @seen)))))
+      (is (= (repeat 4 [:nothing false]) (map rest @seen))))))

@@ -51,11 +51,10 @@
 (defn- executor
   "Returns what runs each request on a fresh virtual thread, and ends it when its headers do not
   come in time."
-  ^Executor [{:keys [header-timeout-ms idle-timeout-ms]} ^ThreadFactory threads]
+  ^Executor [{:keys [header-timeout-ms]} keeper ^ThreadFactory threads]
   (reify Executor
     (execute [_ task]
-      (.start (.newThread threads
-                          #(patience/run! task header-timeout-ms idle-timeout-ms))))))
+      (.start (.newThread threads #(patience/run! keeper task header-timeout-ms))))))
 
 ;; The server
 
@@ -69,7 +68,7 @@
   (-> (Thread/ofPlatform) (.daemon true) (.name "thrum-jdk-stop")
       (.start (fn [] (.stop server long-s)))))
 
-(deftype JdkServer [^HttpServer server ^AtomicReference stopping]
+(deftype JdkServer [^HttpServer server ^AtomicReference stopping keeper]
   engine/Running
   (port [_] (.getPort (.getAddress server)))
   (ssl-port [_] -1)
@@ -77,7 +76,8 @@
     (.set stopping (stop-slowly! server)))
   (stop! [_]
     (.stop server 0)
-    (some-> ^Thread (.get stopping) (.join)))
+    (some-> ^Thread (.get stopping) (.join))
+    (patience/close! keeper))
   (native [_] server))
 
 (defn- warn-of-pins!
@@ -110,11 +110,12 @@
   (fixed/fix! options)
   (warn-of-pins!)
   (let [threads (spi/clean-threads "http")
-        server (HttpServer/create (InetSocketAddress. ^String host (int port)) (int backlog))]
+        server (HttpServer/create (InetSocketAddress. ^String host (int port)) (int backlog))
+        keeper (patience/keeper [(:header-timeout-ms options) (:idle-timeout-ms options)])]
     (.createContext server "/" (handler serve options threads))
-    (.setExecutor server (executor options threads))
+    (.setExecutor server (executor options keeper threads))
     (.start server)
-    (JdkServer. server (AtomicReference.))))
+    (JdkServer. server (AtomicReference.) keeper)))
 
 (def engine
   "The JDK's own server."

@@ -3,10 +3,12 @@
   {:no-doc true}
   (:refer-clojure :exclude [run!])
   (:require
+   [thrum.server.spi.watchdog :as watchdog]
    [thrum.spi :as spi])
   (:import
    (java.io IOException InputStream OutputStream)
-   (java.util Objects)))
+   (java.util Objects Set)
+   (java.util.concurrent ConcurrentHashMap)))
 
 (set! *warn-on-reflection* true)
 
@@ -14,11 +16,10 @@
   "Bounds how long one thread blocks on its connection."
   (enter! [guard ms] "What blocks from now on may take so long.")
   (leave! [guard] "It blocks no more.")
-  (look! [guard] "Interrupts a thread that blocks for too long. Returns whether to look again.")
+  (look! [guard] "Interrupts a thread that blocks for too long.")
   (end! [guard] "The exchange is over."))
 
-;; due: when what blocks now must have ended, or nil. One alarm serves the whole exchange; an
-;; interrupt closes the JDK's channel.
+;; due: when what blocks now must have ended, or nil. An interrupt closes the JDK's channel.
 (deftype Patience [^Thread thread ^:unsynchronized-mutable due ^:unsynchronized-mutable fired
                    ^:unsynchronized-mutable over]
   Guard
@@ -29,16 +30,28 @@
       (when (and due (not over) (spi/passed? (long due)))
         (set! fired true)
         (set! over true)
-        (.interrupt thread))
-      (not over)))
+        (.interrupt thread))))
   (end! [this] (locking this (set! over true))))
 
-(defn- watch! [patience ms]
-  (spi/arm! (spi/deadline-in ms) #(when (look! patience) (watch! patience ms))))
+;; One thread looks at all exchanges from time to time: an alarm for each took 0.5 us of a request's
+;; 10.
+(deftype Keeper [^Set kept ^Thread watchdog])
+
+(defn keeper
+  "Starts to keep a server's exchanges within these timeouts, in ms. Returns what run! and close!
+  take."
+  ^Keeper [timeouts-ms]
+  (let [kept (ConcurrentHashMap/newKeySet)]
+    (Keeper. kept (watchdog/start "jdk-patience" (watchdog/period-ms timeouts-ms)
+                                  (fn [] (doseq [patience kept] (look! patience)))))))
+
+(defn close!
+  "Ends the keeper's thread."
+  [^Keeper keeper]
+  (watchdog/stop! (.-watchdog keeper)))
 
 ;; The JDK runs what it gives an executor, and in there calls the handler, on the same thread; it
-;; hands
-;; nothing of ours from one to the other. This is the one way round it.
+;; hands nothing of ours from one to the other. This is the one way round it.
 (def ^:private ^ThreadLocal on-this-thread (ThreadLocal.))
 
 (defn here
@@ -49,16 +62,17 @@
 (defn run!
   "Runs task, within which the JDK reads a request's head, for at most head-ms, and calls its
   handler."
-  [^Runnable task head-ms idle-ms]
-  (let [patience (Patience. (Thread/currentThread) nil false false)]
+  [^Keeper keeper ^Runnable task head-ms]
+  (let [patience (Patience. (Thread/currentThread) nil false false)
+        ^Set kept (.-kept keeper)]
     (enter! patience head-ms)
-    (let [alarm (watch! patience (min (long head-ms) (long idle-ms)))]
+    (.add kept patience)
+    (try
       (.set on-this-thread patience)
-      (try
-        (.run task)
-        (finally
-          (end! patience)
-          (spi/disarm! alarm))))))
+      (.run task)
+      (finally
+        (end! patience)
+        (.remove kept patience)))))
 
 (defmacro in-time
   "Runs the body, which blocks on the connection, for at most so long."
