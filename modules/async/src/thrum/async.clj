@@ -138,7 +138,7 @@
   with its arguments, or with a map of options after `from`.
 
   Exactly n calls run at once, as long as there are items and results are taken; an item is taken
-  only when its call can start. At most :window items, 8 n by default, as in pmap, have been taken
+  only when its call can start. At most :window items, 8 n by default, have been taken
   beyond the one whose results are being put. When `to` is closed, not one more item is taken, and
   the running calls are interrupted. When `from` is closed, the pipeline ends after the last
   result has been taken, and closes `to`. While no result is taken, it holds no thread. Called

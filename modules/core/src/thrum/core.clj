@@ -188,7 +188,8 @@
   limit: a positive integer, or a map of options:
     :limit - how many tasks may run at once; required (a positive integer)
     :window - how many tasks may have been started and not yet been consumed; that many
-      results are held in memory (an integer, not below the limit; default 8 x limit)
+      results are held in memory (an integer, not below the limit; default 8 x limit, at least
+      2048)
     :name - the name of the threads, followed by a number for the call and one for the task (a
       string that is not blank)
     :wrap - called on the starting thread with the body's thunk; returns the thunk that the

@@ -189,6 +189,25 @@
     (deliver gate :go)
     (is (= (range 50) @consumer))))
 
+(defn- started-behind-a-slow-item
+  "Returns how many tasks a fan-out with that limit starts while its first one runs."
+  [limit]
+  (let [gate (promise)
+        started (AtomicLong.)
+        f (fn [i] (.incrementAndGet started) (when (zero? i) (deref gate 10000 :late)) i)
+        consumer (future (first (t/pmap limit f (range))))]
+    (try
+      (gate/eventually 10000 #(<= (max 2048 (* 8 limit)) (.get started)))
+      (gate/eventually 50 #(< (max 2048 (* 8 limit)) (.get started)))
+      (.get started)
+      (finally
+        (deliver gate :go)
+        @consumer))))
+
+(deftest the-default-window-is-eight-limits-and-at-least-2048
+  (is (= 2048 (started-behind-a-slow-item 2)))
+  (is (= 2400 (started-behind-a-slow-item 300))))
+
 (deftest nothing-starts-while-nobody-waits
   (let [started (AtomicLong.), realised (atom 0), gates (vec (repeatedly 20 promise))
         results (t/pmap 3 (fn [i] (.incrementAndGet started) @(gates i) i) (counting realised))]

@@ -47,16 +47,16 @@
   (nil: no promise). head-ms is how long the first item takes."
   [{:id :first
     :text "(first (t/pmap 8 f src))"
-    :bound 63
+    :bound 2047
     :do (fn [f src _] (first (t/pmap 8 f src)))}
    {:id :first-slow
     :text "the same, the first item 20 times as slow"
     :head-ms 400
-    :bound 63
+    :bound 2047
     :do (fn [f src _] (first (t/pmap 8 f src)))}
    {:id :first-unordered
     :text "(first (t/upmap 8 f src))"
-    :bound 63
+    :bound 2047
     :do (fn [f src _] (first (t/upmap 8 f src)))}
    {:id :first-all
     :text "(first (t/map f src))"
@@ -65,7 +65,7 @@
    {:id :take
     :text "(take k (t/pmap 8 f src))"
     :k true
-    :bound 63
+    :bound 2047
     :do (fn [f src k] (run! identity (take k (t/pmap 8 f src))))}
    {:id :take-narrow
     :text "the same, :window 8"
