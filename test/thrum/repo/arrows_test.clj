@@ -79,7 +79,7 @@
 
 (def breaches
   "Which namespace goes through which wall all the same: tests and tools."
-  '#{[thrum.async.pipeline-test thrum.impl.jdk]
+  '#{[thrum.async.pipeline-failures-test thrum.impl.jdk]
      [thrum.server.engine.jetty-test thrum.server.impl.handshake]
      [thrum.server.engine.jetty.http2-test thrum.server.impl.options]
      [thrum.dev.contract thrum.server.impl.engines]

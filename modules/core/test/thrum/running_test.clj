@@ -20,7 +20,8 @@
 (use-fixtures :each leak/no-leaks)
 
 (defn- settled-at-random!
-  "Adds n latches, settles some of them meanwhile, and takes some of those out. Returns the latches."
+  "Adds n latches, settles some of them meanwhile, and takes some of those out. Returns the
+  latches."
   [^Running running ^Random random n]
   (reduce (fn [latches i]
             (let [latch (task/latch (str i))]

@@ -6,9 +6,11 @@
    [clojure.core.async :as async]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.async :as a]
+   [thrum.async.pipeline-failures-test]
    [thrum.async.pipeline-test]
    [thrum.async.port-test]
    [thrum.async.process-test]
+   [thrum.async.random-interrupts-test]
    [thrum.test-kit.leak :as leak]))
 
 (set! *warn-on-reflection* true)
@@ -21,13 +23,13 @@
           thrum.async.pipeline-test/a-take-that-waits-is-withdrawn-when-the-output-closes]
     "A3" [thrum.async.pipeline-test/an-abandoned-pipeline-holds-no-thread-and-is-garbage
           thrum.async.pipeline-test/what-runs-is-interrupted-when-the-output-closes]
-    "A4" [thrum.async.pipeline-test/a-failure-can-end-it
-          thrum.async.pipeline-test/a-failure-drops-its-item-and-is-reported
-          thrum.async.pipeline-test/an-asynchronous-function-that-throws-hangs-nothing
+    "A4" [thrum.async.pipeline-failures-test/a-failure-can-end-it
+          thrum.async.pipeline-failures-test/a-failure-drops-its-item-and-is-reported
+          thrum.async.pipeline-failures-test/an-asynchronous-function-that-throws-hangs-nothing
           thrum.async.process-test/a-thread-delivers-its-failure]
     "A5" [thrum.async.pipeline-test/exactly-n-run-at-once]
     "A6" [thrum.async.port-test/an-interrupted-take-leaves-nothing-behind
-          thrum.async.port-test/no-value-is-lost-to-random-interrupts]
+          thrum.async.random-interrupts-test/no-value-is-lost-to-random-interrupts]
     "P4" [thrum.async.process-test/a-process-that-ends-delivers-and-closes
           thrum.async.process-test/a-thread-delivers-its-value-and-closes]})
 

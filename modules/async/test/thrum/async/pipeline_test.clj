@@ -1,14 +1,13 @@
 (ns thrum.async.pipeline-test
-  "What a pipeline promises: exactly n at once, the order, the two ends, what becomes of failures,
-  and that nothing is left."
+  "What a pipeline promises: exactly n at once, the order, the two ends, and that nothing is left."
   (:require
    [clojure.core.async :as async]
    [clojure.core.async.impl.protocols :as impl]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.async :as a]
    [thrum.async.impl.handler :as handler]
+   [thrum.async.pipes :as pipes :refer [all each-kind end through]]
    [thrum.core :as t]
-   [thrum.impl.jdk]
    [thrum.spi.fan-out]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
@@ -22,39 +21,6 @@
 
 (use-fixtures :each leak/no-leaks)
 
-(defn- all
-  "Returns what the channel delivers until it is closed, which it is within 10 s."
-  [ch]
-  (gate/in-time 10000 #(into [] (a/chan->reducible ch))))
-
-(defn- end
-  "Returns what a pipeline's channel delivers; :late when that takes longer than 10 s."
-  [done]
-  (first (async/alts!! [done (async/go (async/<! (async/timeout 10000)) :late)])))
-
-(defn- through
-  "Returns [results end] of (start n to f from) over the items."
-  ([start n f items] (through start n f items {}))
-  ([start n f items options]
-   (let [to (async/chan)
-         done (start n to f (async/to-chan! items) options)]
-     [(all to) (end done)])))
-
-(def ^:private kinds
-  "By name: every kind of pipeline, with the same function, of an item."
-  {"pipeline-blocking" (fn [n to f from options] (a/pipeline-blocking n to (map f) from options))
-   "pipeline-fn" a/pipeline-fn
-   "upipeline" (fn [n to f from options] (a/upipeline n to (map f) from options))
-   "pipeline-async"
-   (fn [n to f from options]
-     (a/pipeline-async n to (fn [v ch] (async/put! ch (f v)) (async/close! ch)) from options))})
-
-(defmacro ^:private each-kind
-  "Runs the body with start bound to each kind of pipeline."
-  [start & body]
-  `(doseq [[kind# ~start] kinds]
-     (testing kind# ~@body)))
-
 (defn- waits?
   "True if a put waits in the channel."
   [^ManyToManyChannel ch]
@@ -66,7 +32,7 @@
   (each-kind start
     (let [[results totals] (through start 7 inc (range 500))]
       (is (= (range 1 501) (sort results)))
-      (when-not (identical? start (kinds "upipeline")) (is (= (range 1 501) results)))
+      (when-not (identical? start (pipes/kinds "upipeline")) (is (= (range 1 501) results)))
       (is (= {:taken 500, :put 500, :dropped 0, :failed 0} totals)))))
 
 (deftest a-slow-item-comes-in-its-place
@@ -75,7 +41,7 @@
                       (when (zero? (long %)) (deref gate 5000 :late))
                       (when (= 3 %) (deliver gate :go))
                       %)]
-    (is (= [0 1 2 3 4] (first (through (kinds "pipeline-blocking") 4 slow-first (range 5)))))))
+    (is (= [0 1 2 3 4] (first (through (pipes/kinds "pipeline-blocking") 4 slow-first (range 5)))))))
 
 (deftest upipeline-does-not-wait-for-a-slow-item
   (let [gate (promise)
@@ -313,207 +279,6 @@
       (end (a/pipeline-fn 1 to inc (async/to-chan! [1]) {:close? false})))
     (is (empty? (.getWatches ^clojure.lang.IRef (.-closed ^ManyToManyChannel to))))))
 
-;; Failures
-
-(defn- uncaught
-  "Returns [value messages]: of (f), and of what reached the default uncaught exception handler
-  meanwhile."
-  [f]
-  (let [seen (atom [])
-        before (Thread/getDefaultUncaughtExceptionHandler)]
-    (try
-      (Thread/setDefaultUncaughtExceptionHandler
-        (reify
-          Thread$UncaughtExceptionHandler
-          (uncaughtException [_ thread t]
-            (swap! seen conj [(.getName ^Thread thread) (ex-message t)]))))
-      [(f) @seen]
-      (finally
-        (Thread/setDefaultUncaughtExceptionHandler before)))))
-
-(defn- odd-fails [v]
-  (if (odd? (long v)) (throw (ex-info (str "no " v) {})) v))
-
-(deftest a-failure-drops-its-item-and-is-reported
-  (each-kind start
-             (let [[[results totals] reported]
-                   (uncaught #(through start 1 odd-fails (range 4) {:name "dropping"}))]
-               (is (= [0 2] results))
-               (is (= {:taken 4, :put 2, :dropped 0, :failed 2} totals))
-               (is (= ["no 1" "no 3"] (map second reported)))
-               (is (every? #(re-matches #"dropping-\d+/\d+" (first %)) reported)
-                   "on a thread that has a name")))
-  (testing "as core.async does, with its arguments"
-    (let [[results reported]
-          (uncaught #(let [to (async/chan)]
-                       (a/pipeline-blocking 1 to (map odd-fails) (async/to-chan! (range 4)))
-                       (all to)))]
-      (is (= [0 2] results))
-      (is (= 2 (count reported))))))
-
-(deftest a-failure-can-be-skipped-or-answered
-  (each-kind
-    start
-    (let [[[results totals] reported] (uncaught
-                                        #(through start 2 odd-fails (range 6) {:on-error :skip}))]
-      (is (= #{0 2 4} (set results)))
-      (is (= {:taken 6, :put 3, :dropped 0, :failed 3} totals))
-      (is (= [] reported)))
-    (is (= #{0 2 "no 1" "no 3"}
-           (set (first (through start 2 odd-fails (range 4) {:on-error ex-message})))))
-    (testing "by nil"
-      (is (= #{0 2} (set (first (through start 2 odd-fails (range 4) {:on-error (fn [_] nil)}))))))
-    (testing "by an answer that throws itself"
-      (let [[[results] reported]
-            (uncaught #(through start
-                                2
-                                odd-fails
-                                (range 3)
-                                {:on-error (fn [_] (throw (ex-info "worse" {})))}))]
-        (is (= [0 2] (sort results)))
-        (is (= ["worse"] (map second reported)))))))
-
-(deftest a-failure-can-end-it
-  (each-kind start
-             (let [[results thrown] (through start 1 odd-fails (range 9) {:on-error :close})]
-               (is (= [0] results))
-               (is (= "no 1" (ex-message thrown)))))
-  (testing "after the results before it, and what comes later is cancelled"
-    (let [gate (promise)
-          later (promise)
-          to (async/chan)
-          done (a/pipeline-blocking 3
-                                    to
-                                    (map #(case (long %)
-                                            0 (deref gate 5000 :late)
-                                            1 (do
-                                                @later
-                                                (throw (ex-info "one" {})))
-                                            (try
-                                              (deliver later :runs)
-                                              (Thread/sleep 60000)
-                                              (finally
-                                                (deliver gate :zero)))))
-                                    (async/to-chan! (range 9))
-                                    {:on-error :close})]
-      (is (= [:zero] (all to)))
-      (is (= "one" (ex-message (end done))))))
-  (testing "an Error is a failure as well"
-    (is (= "x"
-           (ex-message
-             (second
-               (through a/pipeline-fn 1 (fn [_] (throw (Error. "x"))) [1] {:on-error :close})))))))
-
-(deftest what-came-before-a-failure-in-the-same-item-goes-on
-  (doseq [pipeline [async/pipeline-blocking a/pipeline-blocking]]
-    (let [to (async/chan 10)
-          xf (comp (mapcat identity) (map #(/ 6 (long %))) (partition-all 2))]
-      (pipeline 1 to xf (async/to-chan! [[1 2 3 0 6] [6]]) true (constantly :failed))
-      (is (= [[6 3] :failed [2] [1]] (all to))))))
-
-(deftest a-failure-that-says-a-scope-has-ended-is-one-all-the-same
-  (each-kind start
-             (let [[_ ended] (through start
-                                      1
-                                      (fn [_] (throw (ex-info "mine" {:type :thrum/closed})))
-                                      [1]
-                                      {:on-error :close})]
-               (is (= "mine" (ex-message ended))))))
-
-(deftest a-nil-result-is-dropped-or-an-error
-  (is (= [[1 3] {:taken 4, :put 2, :dropped 2, :failed 0}]
-         (through a/pipeline-fn 2 #(when (odd? (long %)) %) (range 4))))
-  (is (= [[false] {:taken 1, :put 1, :dropped 0, :failed 0}]
-         (through a/pipeline-fn 2 (constantly false) [1])))
-  (doseq [start [a/pipeline-blocking a/upipeline]]
-    (let [[results thrown]
-          (through start 1 (map #(when (odd? (long %)) %)) [1 2 3] {:on-error :close})]
-      (is (= [1] results))
-      (is (= :thrum/invalid (:type (ex-data thrown)))))))
-
-(deftest a-transducer-that-cannot-even-begin-is-a-failure
-  (is
-    (=
-      [[] "broken"]
-      (update
-        (through a/pipeline-blocking 1 (fn [_] (throw (ex-info "broken" {}))) [1 2]
-          {:on-error :close})
-        1
-        ex-message))))
-
-(deftest an-asynchronous-function-that-throws-hangs-nothing
-  (let [channels (atom [])
-        [results totals] (through
-                           a/pipeline-async
-                           2
-                           (fn [v ch]
-                             (swap! channels conj ch)
-                             (async/put! ch v)
-                             (if (odd? (long v)) (throw (ex-info "no" {})) (async/close! ch)))
-                           (range 6)
-                           {:on-error :skip})]
-    (is (= [0 2 4] (filter even? results)))
-    (is (= 3 (:failed totals)))
-    (is (every? impl/closed? @channels))))
-
-(deftest a-channel-that-throws-ends-it
-  (let [to (reify
-             impl/Channel
-             (closed? [_] false)
-             (close! [_])
-             impl/WritePort
-             (put! [_ _ _] (throw (AssertionError. "no more than 1024"))))
-        [ended reported] (uncaught
-                           #(end (a/pipeline-blocking 2 to (map inc) (async/to-chan! (range 9)))))]
-    (is (= "no more than 1024" (ex-message ended)))
-    (is (= [] reported)))
-  (testing "a closed one that only says so at a put"
-    (let [to (reify
-               impl/Channel
-               (closed? [_] false)
-               (close! [_])
-               impl/WritePort
-               (put! [_ _ _] (volatile! false)))]
-      (is (= 0 (:put (end (a/pipeline-fn 2 to inc (async/to-chan! (range 9))))))))))
-
-(deftest a-channel-that-cannot-be-closed-ends-it
-  (let [to (reify
-             impl/Channel
-             (closed? [_] false)
-             (close! [_] (throw (ex-info "no end" {})))
-             impl/WritePort
-             (put! [_ _ _] (volatile! true)))
-        running (promise)
-        joined (promise)
-        ended (gate/in-time 10000
-                            #(t/with-scope [s]
-                               (t/fork s
-                                 {:daemon? true}
-                                 (try
-                                   (deliver running true)
-                                   (a/<!! (async/chan))
-                                   (finally
-                                     (deliver joined true))))
-                               @running
-                               (end (a/pipeline-fn 1 to inc (async/to-chan! [1])))))]
-    (is (= "no end" (ex-message ended)))
-    (is (realized? joined) "its scope has told it from the others")))
-
-(deftest a-thread-that-does-not-start-ends-it
-  (each-kind
-    start
-    (let [next-thread thrum.impl.jdk/next-thread
-          made (atom 0)]
-      (with-redefs [thrum.impl.jdk/next-thread
-                    (fn [threads body]
-                      (if (< 3 (long (swap! made inc)))
-                        (throw (OutOfMemoryError. "unable to create native thread"))
-                        (next-thread threads body)))]
-        (let [to (async/chan 10)
-              done (start 1 to inc (async/to-chan! (range 9)) {:name "unstartable"})]
-          (is (instance? OutOfMemoryError (end done)))
-          (is (<= (count (all to)) 3)))))))
-
 ;; Scopes, context
 
 (deftest a-scopes-end-ends-what-was-started-in-it
@@ -625,7 +390,7 @@
 
 (deftest a-channels-own-transducer-sees-the-callers-bindings-and-no-interrupt-of-an-item
   ;; whose take from the item's channel hears that interrupt
-  (doseq [[kind start] (dissoc kinds "pipeline-async")]
+  (doseq [[kind start] (dissoc pipes/kinds "pipeline-async")]
     (testing kind
       (let [seen (fn [_] [*who* (.isInterrupted (Thread/currentThread)) (t/cancelled?)])
             ;; Room for all, so that nothing is transformed by whoever takes.

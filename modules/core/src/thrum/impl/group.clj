@@ -378,8 +378,8 @@
   (when (.remove group child) (child-ended! group)))
 
 (defn admit-member!
-  "To be called when a member has been added, before it runs: makes sure that whatever cancels the
-  group finds it. Throws :thrum/closed."
+  "To be called when a member has been added, before it runs: makes sure that a cancel of the group
+  finds it. Throws :thrum/closed."
   [^Group group]
   (check-open! group)
   (when-not (.isReachable group)

@@ -21,7 +21,7 @@
   (try {:value (f)} (catch Throwable t {:thrown t})))
 
 (defn- left-alone!
-  "What the pool answers when nobody waits any more: the connection goes back."
+  "The pool's answer when no thread waits any more: the connection goes back."
   [{:keys [^Connection value thrown]} release!]
   (try
     (some-> value .close)

@@ -1,6 +1,6 @@
 (ns thrum.jdbc.impl.guard
-  "What a connection hands out, each call of it guarded: proxies around connections, statements,
-  results and whatever else the driver answers with."
+  "Guards every call of a connection's objects: proxies around connections, statements, results and
+  other objects that the driver returns."
   {:no-doc true}
   (:require
    [thrum.core :as t]

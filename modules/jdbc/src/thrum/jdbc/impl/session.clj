@@ -1,5 +1,5 @@
 (ns thrum.jdbc.impl.session
-  "A connection while somebody has it: whether it may be used, and how it is given up."
+  "A connection while it is in use: whether it may be used, and how it is given up."
   {:no-doc true}
   (:require
    [thrum.spi :as spi])
@@ -35,7 +35,7 @@
   (.get ^AtomicBoolean (.-closed session)))
 
 (defn check-open!
-  "Throws where the connection was given up, or closed: it may be somebody else's by now."
+  "Throws where the connection was given up, or closed: it may belong to another thread by now."
   [session]
   (when-some [how (cond (aborted? session) "aborted, after a cancel"
                         (closed? session) "closed")]
