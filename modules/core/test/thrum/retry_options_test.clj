@@ -64,7 +64,8 @@
         ms-of (comp :ms ex-data)]
     (is (= [5 30] (map :wait-ms (:calls (failing {:schedule [5 7], :wait-of ms-of} f)))))
     (is (= :thrum/invalid
-           (t/error-type (:thrown (failing {:wait-of (constantly -1)} #(throw (Exception. "no")))))))
+           (t/error-type (:thrown (failing {:wait-of (constantly -1)}
+                                           #(throw (Exception. "no")))))))
     (is (= [0 []]
            ((juxt :ms :calls)
             (failing {:attempts 1}
