@@ -160,9 +160,9 @@
     (budget/budget ratio burst)))
 
 (defn numbered
-  "Returns the value of the first call of f that returns. f is called with the number of the attempt,
-  from 1. After a call that throws, waits as the schedule says and calls f again, until the attempts
-  or the schedule are used up.
+  "Returns the value of the first call of f that returns. f is called with the number of the
+  attempt, from 1. After a call that throws, waits as the schedule says and calls f again, until the
+  attempts or the schedule are used up.
 
   Options:
     :schedule - the waits, default (exponential 100 10000); each call of this function walks it anew
