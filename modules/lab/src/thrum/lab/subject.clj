@@ -82,6 +82,11 @@
   [server]
   (ask! server :facts))
 
+(defn cpu-nanos
+  "Returns the CPU time that the server's JVM has used, in ns."
+  [server]
+  (:cpu-nanos (ask! server :cpu)))
+
 (defn url
   "Returns the URL of a request to a server whose handler sleeps for ms; nil: not at all."
   [server ms]

@@ -8,6 +8,7 @@
    [thrum.lab.memory :as memory]
    [thrum.lab.subject.work :as work])
   (:import
+   (com.sun.management OperatingSystemMXBean)
    (java.io PushbackReader)
    (java.lang.management ManagementFactory)
    (java.util.concurrent Callable ExecutorService Executors Future)))
@@ -60,11 +61,17 @@
   (System/gc)
   (.getUsed (.getHeapMemoryUsage (ManagementFactory/getMemoryMXBean))))
 
+(defn- cpu-nanos
+  "Returns the CPU time that the process has used."
+  []
+  (.getProcessCpuTime ^OperatingSystemMXBean (ManagementFactory/getOperatingSystemMXBean)))
+
 (def ^:private questions
   {:facts (fn []
             {:threads (.getPeakThreadCount (ManagementFactory/getThreadMXBean))
              :rss (memory/rss)})
    :heap (fn [] {:heap (heap-bytes)})
+   :cpu (fn [] {:cpu-nanos (cpu-nanos)})
    :sleepers (fn [] {:sleepers (work/sleepers-now)})
    :wake (fn [] (work/wake!) {})})
 

@@ -14,9 +14,12 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private questions
-  {:no-sleep {:connections 120}
-   :sleep {:connections 120, :sleep-ms 50}
-   :many {:connections 4000, :sleep-ms 50}})
+  "What is asked of each engine: what a request costs, with a browser's headers and with Host alone;
+  and what it does with connections whose handlers sleep."
+  [{:question :cost, :connections 120, :warm-up-seconds 8, :seconds 1, :rounds 7}
+   {:question :plain-cost, :connections 120, :warm-up-seconds 8, :seconds 1, :rounds 7}
+   {:question :sleep, :connections 120, :sleep-ms 50, :warm-up-seconds 4, :seconds 3, :rounds 1}
+   {:question :many, :connections 4000, :sleep-ms 50, :warm-up-seconds 8, :seconds 5, :rounds 2}])
 
 (def ^:private ways [:bare :thrum])
 
@@ -26,9 +29,8 @@
   (case size
     :full (for [engine [:jdk :jetty :tomcat :helidon :http-kit]
                 :when ((subject/engines) engine)
-                question [:no-sleep :sleep :many]]
-            (merge {:engine engine, :question question, :warm-up-seconds 10, :seconds 10, :rounds 2}
-                   (questions question)))
+                question questions]
+            (assoc question :engine engine))
     :quick [{:engine :jdk
              :question :many
              :connections 20
@@ -52,8 +54,12 @@
   [round]
   (if (even? round) ways (reverse ways)))
 
-(defn- turns [servers {:keys [rounds] :as job}]
-  (reduce (fn [taken way] (update taken way conj (server-sample/figures (servers way) job)))
+(def ^:private costs? #{:cost :plain-cost})
+
+(defn- turns [servers {:keys [rounds question] :as job}]
+  (reduce (fn [taken way]
+            (let [figures (if (costs? question) server-sample/costs server-sample/figures)]
+              (update taken way conj (figures (servers way) job))))
           {:bare [], :thrum []}
           (mapcat order (range rounds))))
 
@@ -68,7 +74,9 @@
   "Returns {:taken {way [figures, see thrum.lab.server-sample ...]}, :heap {way bytes}}, :heap nil
   where that is not asked."
   [job]
-  (let [job (assoc job :headers load/browser-headers), servers (started job)]
+  (let [job (cond-> job
+              (not= :plain-cost (:question job)) (assoc :headers load/browser-headers))
+        servers (started job)]
     (try
       (run! #(server-sample/warm-up! % job) (vals servers))
       (let [heap (heaps servers job)]
@@ -103,18 +111,34 @@
          :goal
          goal))
 
+(def ^:private most-cpu
+  "What a request may cost, by engine, x bare."
+  {:tomcat 1.25})
+
+(defn- best [figures] (apply min (map :cpu-us figures)))
+
+(defn- cpu
+  "Returns the row of what a request costs, of the medians, with the ratio of the :best rounds."
+  [{:keys [engine]} runs]
+  (let [most (most-cpu engine 1.12)]
+    (assoc (compared {:figure :cpu} (each runs :bare :cpu-us) (each runs :thrum :cpu-us))
+           :best (stats/spread (for [{:keys [taken]} runs]
+                                 (/ (best (:thrum taken)) (best (:bare taken)))))
+           :most most
+           :goal (str "<= " (text/decimals 2 most) " x bare"))))
+
 (defn- of-question
   "Returns the rows of one job."
   [{:keys [question], :as job} runs]
   (case question
-    :no-sleep [(requests runs ">= 0.90 x bare")]
+    (:cost :plain-cost) [(requests runs nil) (cpu job runs)]
     :sleep [(assoc (requests runs ">= 0.97 x limit") :of-limit (of-limit job runs))]
     :many
     [(assoc (requests runs nil) :of-limit (of-limit job runs))
      {:figure :errors, :bare (errors-of runs :bare), :thrum (errors-of runs :thrum), :goal "none"}
      (assoc (compared {:figure :p99} (each runs :bare :p99-ms) (each runs :thrum :p99-ms))
             :goal
-            "<= 1.00 x bare")
+            "<= 1.05 x bare")
      (assoc (compared {:figure :heap} (map (comp :bare :heap) runs) (map (comp :thrum :heap) runs))
             :goal
             "<= 1.20 x bare")]))
@@ -125,17 +149,47 @@
   (for [{:keys [job runs]} results, row (of-question job runs)]
     (merge (select-keys job [:engine :question :connections :sleep-ms]) row)))
 
-(def ^:private figures
+(def ^:private most-p99 "The p99 at 4 000 connections, x bare." 1.05)
+(def ^:private least-tomcat "The requests/s of :tomcat at 4 000 connections." 30000)
+
+(defn- judged
+  "Returns the figures that a row is judged by."
+  [{:keys [engine question figure ratio best thrum most]}]
+  (let [what (str (name engine) " " (name question))]
+    (case [question figure]
+      ([:cost :cpu] [:plain-cost :cpu])
+      [{:figure (str what ": CPU x bare, medians"), :value (:median ratio), :at-most most, :cpu? true}
+       {:figure (str what ": CPU x bare, best rounds"), :value (:median best), :at-most most}
+       {:figure (str what ": CPU, us a request"), :value (:median thrum), :cpu? true}]
+
+      [:many :p99]
+      [{:figure (str what ": p99 x bare"), :value (:median ratio), :at-most most-p99}]
+
+      [:many :requests]
+      [(cond-> {:figure (str what ": requests/s"), :value (:median thrum)}
+         (= :tomcat engine) (assoc :at-least least-tomcat))]
+
+      nil)))
+
+(defn figures
+  "Returns the figures that the rows are judged by."
+  [rows]
+  (mapcat judged rows))
+
+(def ^:private shown-as
   {:requests {:name "requests/s", :places 0}
+   :cpu {:name "CPU, us a request", :places 2}
    :errors {:name "errors and time-outs", :places 0}
    :p99 {:name "p99, ms", :places 1}
    :heap {:name "heap, B per sleeping connection", :places 0}})
 
-(defn- conditions [{:keys [connections sleep-ms]}]
-  (str (if sleep-ms (str sleep-ms " ms") "no sleep") ", " (text/whole connections) " connections"))
+(defn- conditions [{:keys [question connections sleep-ms]}]
+  (str (if sleep-ms (str sleep-ms " ms") "no sleep")
+       ", " (text/whole connections) " connections"
+       (when (= :plain-cost question) ", no headers")))
 
 (defn- shown [way]
-  (fn [{:keys [figure] :as row}] (text/spread (get-in figures [figure :places]) (way row))))
+  (fn [{:keys [figure] :as row}] (text/spread (get-in shown-as [figure :places]) (way row))))
 
 (def experiment
   (benchmark/experiment
@@ -143,17 +197,21 @@
      :doc "thrum.server on each engine, beside the engine alone"
      :title "Servers"
      :about (str "thrum.server against the same engine alone with a handler in its own API, both "
-                 "on virtual threads, a JVM each (-Xmx1g), a browser's twelve headers; load from "
+                 "on virtual threads, a JVM each (-Xmx1g), a browser's twelve headers or Host "
+                 "alone; load from "
                  "wrk where it is installed, in turns. The limit is connections / sleep.")
      :jvm-opts ["-Xmx512m"]
      :jobs jobs
      :measure 'thrum.lab.benchmarks.servers.experiment/measure
      :rows rows
+     :figures figures
+     :jvms 1
      :columns [{:heading "engine", :left? true, :show (comp name :engine)}
                {:heading "handler", :left? true, :show conditions}
-               {:heading "figure", :left? true, :show #(get-in figures [(:figure %) :name])}
+               {:heading "figure", :left? true, :show #(get-in shown-as [(:figure %) :name])}
                {:heading "bare", :show (shown :bare)}
                {:heading "thrum.server", :show (shown :thrum)}
                {:heading "x bare", :show #(text/spread 2 (:ratio %))}
+               {:heading "best rounds", :show #(text/spread 2 (:best %))}
                {:heading "x limit", :show #(text/spread 2 (:of-limit %))}
                {:heading "goal", :left? true, :show :goal}]}))

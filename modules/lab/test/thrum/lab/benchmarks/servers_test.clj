@@ -1,0 +1,29 @@
+(ns thrum.lab.benchmarks.servers-test
+  "What servers are judged by."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.lab.benchmarks.servers.experiment :as servers]))
+
+(set! *warn-on-reflection* true)
+
+(defn- rounds [& cpu-us]
+  (for [us cpu-us] {:cpu-us us, :per-second 1000, :p99-ms 10}))
+
+(def ^:private run
+  {:taken {:bare (rounds 5.0 4.0 9.0), :thrum (rounds 6.0 5.5 30.0)}, :heap {:bare 1, :thrum 1}})
+
+(deftest a-request-costs-cpu-beside-the-bare-engine
+  (let [[_ cpu] (servers/rows [{:job {:engine :tomcat, :question :cost}, :runs [run]}])]
+    (is (= [6.0 5.0 1.2 1.375]
+           (map :median [(:thrum cpu) (:bare cpu) (:ratio cpu) (:best cpu)])))
+    (is (= [["tomcat cost: CPU x bare, medians" 1.2 1.25]
+            ["tomcat cost: CPU x bare, best rounds" 1.375 1.25]
+            ["tomcat cost: CPU, us a request" 6.0 nil]]
+           (map (juxt :figure :value :at-most) (servers/figures [cpu]))))))
+
+(deftest many-connections-have-goals-too
+  (let [rows (servers/rows [{:job {:engine :tomcat, :question :many, :connections 4000
+                                   :sleep-ms 50}
+                             :runs [run]}])]
+    (is (= [["tomcat many: requests/s" 1000.0 30000 nil] ["tomcat many: p99 x bare" 1.0 nil 1.05]]
+           (map (juxt :figure :value :at-least :at-most) (servers/figures rows))))))
