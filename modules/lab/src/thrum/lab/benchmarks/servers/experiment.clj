@@ -158,7 +158,10 @@
   (let [what (str (name engine) " " (name question))]
     (case [question figure]
       ([:cost :cpu] [:plain-cost :cpu])
-      [{:figure (str what ": CPU x bare, medians"), :value (:median ratio), :at-most most, :cpu? true}
+      [{:figure (str what ": CPU x bare, medians")
+        :value (:median ratio)
+        :at-most most
+        :cpu? true}
        {:figure (str what ": CPU x bare, best rounds"), :value (:median best), :at-most most}
        {:figure (str what ": CPU, us a request"), :value (:median thrum), :cpu? true}]
 
