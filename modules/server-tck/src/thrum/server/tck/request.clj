@@ -122,6 +122,21 @@
   [env]
   (expect= "a=1;b=2" (without-blanks (header-of env "cookie" "Cookie: a=1" "Cookie: b=2"))))
 
+(defcase header-values-keep-their-case "4.2"
+  "A value reaches the handler in the case that it was sent in, also where an earlier request of the
+  connection had it in another."
+  [env]
+  (let [seen (atom [])
+        note (fn [{:keys [headers] :as request}]
+               (swap! seen conj (map headers ["user-agent" "cookie"]))
+               (scene/ok request))
+        c (scene/client env (scene/serve env note {}))
+        values ["k=value" "K=Value" "k=VALUE"]]
+    (doseq [value values]
+      (expect-status 200
+        (wire/ask! c (wire/get "/" (str "User-Agent: " value) (str "Cookie: " value)))))
+    (expect= (map #(list % %) values) @seen)))
+
 (defcase header-values-are-trimmed "4.2"
   "Blanks and tabs around a header's value do not belong to it; those inside do."
   [env]

@@ -54,6 +54,7 @@
                                                        (URLDecoder/decode "UTF-8")))))
    :invents-queries (broken/request #(update % :query-string str))
    :lower-cases-by-locale (header lower-by-locale)
+   :lower-cases-values (header #(update-vals % str/lower-case))
    :last-header-wins (header #(update-vals % (fn [v] (after v ","))))
    :joins-cookies-with-commas (header #(cond-> %
                                          (% "cookie") (update "cookie" str/replace ";" ",")))

@@ -107,6 +107,7 @@
    :loses-a-place [:lost-connections-give-their-places-back
                    :tls-lost-connections-give-their-places-back]
    :lower-cases-by-locale [:header-names-know-no-locale]
+   :lower-cases-values [:header-values-keep-their-case]
    :mends-responses [:missing-file-is-500 :nil-response-is-500 :no-map-is-500 :no-status-is-500
                      :wrong-body-is-500 :wrong-header-value-is-500 :wrong-status-is-500]
    :mends-what-has-no-message [:treacherous-throwables-are-500]
