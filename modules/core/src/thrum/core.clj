@@ -9,12 +9,12 @@
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
    [thrum.impl.executor :as executor]
-   [thrum.impl.fanout :as fanout]
    [thrum.impl.foreign-executor :as foreign-executor]
    [thrum.impl.group :as group]
    [thrum.impl.jdk :as jdk]
    [thrum.impl.joiner :as joiner]
    [thrum.impl.limit :as limit]
+   [thrum.impl.map-family :as map-family]
    [thrum.impl.on-cancel :as on-cancel]
    [thrum.impl.options :as options]
    [thrum.impl.periodic :as periodic]
@@ -170,10 +170,10 @@
                      (options/fan-out limit-or-options (options/keys-of :pmapv)))))
 
 (defn- results [options f colls]
-  (fanout/results (in-context options) (options/mapped f) colls))
+  (map-family/results (in-context options) (options/mapped f) colls))
 
 (defn- transducer [options f]
-  (fanout/transducer #(in-context options) (options/mapped f)))
+  (map-family/transducer #(in-context options) (options/mapped f)))
 
 (defn pmap
   "Returns a lazy seq of f of the items, in the order of the input, computed by at most `limit`
@@ -247,13 +247,13 @@
   returns or throws, none of its tasks runs. limit as in pmap, without :window. A single collection
   may be anything that can be reduced."
   [limit f coll & colls]
-  (fanout/vector-of-results (eager-options "pmapv" limit) (options/mapped f) (cons coll colls)))
+  (map-family/vector-of-results (eager-options "pmapv" limit) (options/mapped f) (cons coll colls)))
 
 (defn prun!
   "Calls f on every item for its effects, at most limit at once; returns nil. Otherwise as pmapv. A
   reduced result does not stop it."
   [limit f coll]
-  (fanout/run! (eager-options "prun" limit) (options/mapped f) coll))
+  (map-family/run! (eager-options "prun" limit) (options/mapped f) coll))
 
 (defn ^:no-doc one-at-a-time
   "Returns the items of coll as a lazy seq without chunks."
@@ -273,10 +273,10 @@
   `(clojure.core/for ~(unchunked-bindings bindings) (^{:once true} fn* [] ~body)))
 
 (defn ^:no-doc for-call [thunks]
-  (fanout/of-thunks (in-context (fan-out-options :ordered "for" all-at-once)) thunks))
+  (map-family/of-thunks (in-context (fan-out-options :ordered "for" all-at-once)) thunks))
 
 (defn ^:no-doc pfor-call [limit thunks]
-  (fanout/of-thunks (in-context (fan-out-options :ordered "pfor" limit)) thunks))
+  (map-family/of-thunks (in-context (fan-out-options :ordered "pfor" limit)) thunks))
 
 (defmacro for
   "As clojure.core/for, with a task for every body, all at once as in map. Bindings, :when, :while

@@ -3,6 +3,7 @@
   and tasks. For authors of libraries; applications need thrum.core alone. See also
   thrum.spi.options, for arguments, and thrum.spi.fan-out."
   (:require
+   [thrum.impl.attachment :as attachment]
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
@@ -18,7 +19,7 @@
    [thrum.impl.wait :as wait])
   (:import
    (java.util.concurrent ThreadFactory)
-   (thrum.impl.group Attachment)
+   (thrum.impl.attachment Attachment)
    (thrum.impl.task Done Failed Task)))
 
 (set! *warn-on-reflection* true)
@@ -195,13 +196,13 @@
   detach!. What (cancel!) throws goes to the uncaught exception handler of the thread that called
   it. Returns the attachment, or nil where there is no scope. Throws :thrum/closed."
   [cancel!]
-  (some-> (place/current-group) (group/attach! cancel!)))
+  (some-> (place/current-group) (attachment/attach! cancel!)))
 
 (defn detach!
   "Ends an attachment, on any thread. To be called when the child has ended: the end of the scope
   waits for it. nil, or an attachment that has ended, has no effect."
   [attachment]
-  (some-> attachment group/detach!))
+  (some-> attachment attachment/detach!))
 
 (defn scope-ended?
   "True if the attachment's scope has ended, or one around it and inside of the nearest shield."
@@ -228,9 +229,9 @@
   called before :on-end with what f threw, unless a cancel caused it: also where a cancel came first
   and is the outcome. Throws :thrum/closed where that scope has ended or is cancelled."
   [{:keys [name on-failed on-end]} f]
-  (group/start-alone! (task/unique-name name)
-                      {:on-failed on-failed, :on-end (with-outcome on-end)}
-                      f))
+  (attachment/start-alone! (task/unique-name name)
+    {:on-failed on-failed, :on-end (with-outcome on-end)}
+    f))
 
 (defn fork!
   "Starts f as a task of the scope, as thrum.core/fork-call does, but checks neither f nor the

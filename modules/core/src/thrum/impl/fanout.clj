@@ -1,8 +1,7 @@
 (ns thrum.impl.fanout
-  "The bounded parallel map: a task for every item, at most limit of them at once. The thread that
-  consumes the results starts the tasks, also while it waits for results."
+  "A task for every item, at most limit of them at once. The thread that consumes the results starts
+  the tasks, also while it waits for results: thrum.impl.map-family is that thread."
   {:no-doc true}
-  (:refer-clojure :exclude [run!])
   (:require
    [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
@@ -46,8 +45,8 @@
   (^Throwable thrown [])
   (^Object setThrown [^Throwable t]))
 
-;; The tasks, as their threads and those that cancel them see them. No field changes: threads that end
-;; share no cache line with the fields of FanOut, which the consumer writes for every item.
+;; The tasks, as their threads and those that cancel them see them. No field changes: threads that
+;; end share no cache line with the fields of FanOut, which the consumer writes for every item.
 (deftype Tasks [^Group group order ^Failures failures
                 ^AtomicLong started ^AtomicLong ended ^AtomicReference consumer on-ended]
   Members
@@ -70,7 +69,7 @@
       (finally
         (sync-point/reached :fan-out/task-ended)
         (.incrementAndGet ended)
-        (group/signal! consumer)
+        (wait/signal! consumer)
         (group/member-ended! group)
         (when on-ended (on-ended task))))))
 
@@ -167,12 +166,12 @@
         order ((orders order) group limit)
         tasks (tasks group order on-ended)]
     (doto (FanOut. (context/capture wrap group)
-                   (group/with-members group tasks)
+                   (doto group (.setMembers tasks))
                    limit
                    window
                    order
                    tasks
-                   (jdk/numbered-threads (group/prefix group))
+                   (jdk/numbered-threads (.-prefix group))
                    (.-ended tasks)
                    0
                    nil
@@ -218,7 +217,7 @@
     (group/cancel! (.-group fan-out) reason)
     (finally (group/join! (.-group fan-out)))))
 
-(defn- thrown-again
+(defn thrown-again
   "Returns what a fan-out throws that has failed before. An interrupt is not thrown again: it was
   another thread's, or is over."
   ^Throwable [^FanOut fan-out ^Throwable thrown]
@@ -226,7 +225,7 @@
     (error/cancelled (group/group-name (.-group fan-out)) :interrupted thrown)
     thrown))
 
-(defn- fail!
+(defn fail!
   "Ends the fan-out and returns what it throws from now on."
   ^Throwable [^FanOut fan-out failure]
   (if-some [thrown (.thrown fan-out)]
@@ -236,7 +235,7 @@
       (doto (failures/merged failure (failures-of fan-out))
         (->> (.setThrown fan-out))))))
 
-(defmacro ^:private failing
+(defmacro failing
   "Runs the body for the consumer; an exception of it ends the fan-out."
   [fan-out & body]
   `(try
@@ -246,7 +245,7 @@
 
 ;; The consumer's next step
 
-(defn- decide
+(defn decide
   "Returns :leave, :start, :end or :wait. A task that is due leaves before another starts, but for
   the one that take! starts where the next item is at hand, see keep-up!. So a due result waits for
   no lazy item."
@@ -260,14 +259,16 @@
       (.idle fan-out) :end
       :else :wait)))
 
-(defn- await! [^FanOut fan-out]
+(defn await!
+  "Waits until there is another step than to wait."
+  [^FanOut fan-out]
   (let [order (.-order fan-out)]
-    (group/await-signal! (.-group fan-out)
-                         (.-consumer ^Tasks (.-tasks fan-out))
-                         nil
-                         #(or (order/ready? order) (.room fan-out) (.idle fan-out)))))
+    (wait/await-signal! (.-group fan-out)
+      (.-consumer ^Tasks (.-tasks fan-out))
+      nil
+      #(or (order/ready? order) (.room fan-out) (.idle fan-out)))))
 
-(defn- leave!
+(defn leave!
   "Takes the next task to leave out of the order."
   [^FanOut fan-out]
   (or (.consume fan-out)
@@ -276,7 +277,7 @@
           (.consume fan-out))
       (group/check-open! (.-group fan-out))))
 
-(defn- result
+(defn result
   "Returns the value of a task that leaves. If it failed, so does the fan-out; if it was cancelled,
   the group was."
   [^FanOut fan-out ^ITask task]
@@ -285,110 +286,6 @@
   (when (.isCancelled ^Future task)
     (group/check-open! (.-group fan-out)))
   (task/value task))
-
-(defn- itself [_fan-out task]
-  task)
-
-;; Pulled by a lazy sequence
-
-(defn- on-item
-  "Returns the call of f on the item as a thunk to be called once. It does not hold the item while f
-  runs."
-  [f item]
-  (^{:once true} fn* [] (f item)))
-
-(defn- next-task!
-  "Returns the task for the next item, or nil. An interrupt is thrown; any other throwable of the
-  source or the wrap waits for its turn."
-  [^FanOut fan-out f]
-  (try
-    (when-some [items (.pull fan-out)]
-      (.task fan-out (on-item f (first items))))
-    (catch InterruptedException t
-      (throw t))
-    (catch Throwable t
-      (.setSourceFailure fan-out t)
-      (.exhaust fan-out))))
-
-(defn- start-next! [^FanOut fan-out f]
-  (when-some [task (next-task! fan-out f)]
-    (.start fan-out task)))
-
-(defn- keep-up!
-  "Starts one more task before one leaves, if the next item is at hand, so that work goes on beside
-  a slow consumer. The pull also calls rest on the source."
-  [^FanOut fan-out f]
-  (when (.behind fan-out)
-    (start-next! fan-out f)))
-
-(defn- take!
-  "Returns the next task to leave, or nil at the end."
-  [^FanOut fan-out f]
-  (loop []
-    (case (decide fan-out)
-      :leave (do (keep-up! fan-out f) (leave! fan-out))
-      :start (do (start-next! fan-out f) (recur))
-      :end (some-> (.sourceFailure fan-out) throw)
-      :wait (do (await! fan-out) (recur)))))
-
-(defn- lazily
-  "Returns the results as a lazy seq. Unlike lazy-seq's its thunks can run again: a failed seq
-  throws again."
-  [^FanOut fan-out f emit]
-  (LazySeq.
-    (fn []
-      (when-some [thrown (.thrown fan-out)]
-        (throw (thrown-again fan-out thrown)))
-      (failing fan-out
-        (when-some [task (take! fan-out f)]
-          (cons (emit fan-out task) (lazily fan-out f emit)))))))
-
-;; Pushed by a transducing process
-
-(defn- unless-room
-  "Starts the thunk if there is room for it; returns it if there is none."
-  [^FanOut fan-out thunk]
-  (if (.room fan-out)
-    (do (launch! fan-out thunk) nil)
-    thunk))
-
-(defn- leave-early! [^FanOut fan-out]
-  (.setLeftEarly fan-out)
-  (end! fan-out :reduced))
-
-(defn- push!
-  "Starts the thunk, as soon as there is room, and hands on what is ready."
-  [^FanOut fan-out emit rf acc thunk]
-  (failing fan-out
-    (loop [acc acc, thunk (unless-room fan-out thunk)]
-      (if (reduced? acc)
-        (do (leave-early! fan-out) acc)
-        (case (decide fan-out)
-          :leave (recur (rf acc (emit fan-out (leave! fan-out))) thunk)
-          :start (if thunk (recur acc (unless-room fan-out thunk)) acc)
-          :wait (if thunk (do (await! fan-out) (recur acc thunk)) acc))))))
-
-(defn- flush! [^FanOut fan-out emit rf acc]
-  (failing fan-out
-    (.exhaust fan-out)
-    (loop [acc acc]
-      (if (reduced? acc)
-        (do (leave-early! fan-out) (unreduced acc))
-        (case (decide fan-out)
-          :leave (recur (rf acc (emit fan-out (leave! fan-out))))
-          :end acc
-          :wait (do (await! fan-out) (recur acc)))))))
-
-(defn- feeding
-  "Returns the reducing function that starts f on its inputs and hands to rf what leaves the
-  fan-out."
-  [fan-out emit f rf]
-  (fn
-    ([] (rf))
-    ([acc] (rf (if (.leftEarly ^FanOut fan-out) acc (flush! fan-out emit rf acc))))
-    ([acc item] (push! fan-out emit rf acc (on-item f item)))
-    ([acc item & items]
-     (push! fan-out emit rf acc (^{:once true} fn* [] (apply f item items))))))
 
 ;; Polled by a consumer that does not wait
 
@@ -399,69 +296,3 @@
   (when (order/ready? (.-order fan-out))
     (failing fan-out
       (result fan-out (leave! fan-out)))))
-
-;; The map family
-
-(def ^:private emits
-  "By the name of the order: what is handed out for a task that leaves."
-  {:ordered result, :as-completed result, :as-started itself})
-
-(defn- zipped
-  "Returns the items of one or several collections, and f as a function of an item."
-  [f [coll & colls]]
-  (if colls
-    [(apply map vector coll colls) #(apply f %)]
-    [coll f]))
-
-(defn results
-  "Returns the results of f over the collections as a lazy seq, in the order that the options name."
-  [{:keys [order], :as options} f colls]
-  (let [fan-out (fan-out options)
-        [items f] (zipped f colls)]
-    (.setSource ^FanOut fan-out items)
-    (lazily fan-out f (emits order))))
-
-(defn- call [thunk]
-  (thunk))
-
-(defn of-thunks
-  "Returns the values of thunks as a lazy seq, as pmap does."
-  [options thunks]
-  (results options call [thunks]))
-
-(defn transducer
-  "Returns a transducer in the order that the options name. Each process that uses it takes the
-  context of the thread that starts it, and current-options, called there."
-  [current-options f]
-  (fn [rf]
-    (let [{:keys [order], :as options} (current-options)]
-      (feeding (fan-out options) (emits order) f rf))))
-
-(defn- eagerly
-  "Reduces the tasks over the items with rf, in order of completion. Nothing runs any more when this
-  returns or throws."
-  [options f colls rf]
-  (wait/check-state!)
-  (let [fan-out (fan-out (assoc options :order :as-completed :window Long/MAX_VALUE))
-        [items f] (zipped f colls)]
-    (try
-      (failing fan-out
-        (transduce #(feeding fan-out itself f %) rf nil items))
-      (finally (end! fan-out :ended)))))
-
-(defn- put! [^ArrayList results ^ITask task]
-  (while (<= (.size results) (.index task))
-    (.add results nil))
-  (.set results (.index task) (task/value task)))
-
-(defn vector-of-results
-  "Returns the results as a vector in the order of the input, when all have ended."
-  [options f colls]
-  (let [results (ArrayList.)]
-    (eagerly options f colls (fn ([_]) ([_ task] (put! results task))))
-    (vec (.toArray results))))
-
-(defn run!
-  "Calls f on every item, for its effects; returns nil when all have ended."
-  [options f coll]
-  (eagerly options f [coll] (fn ([_]) ([_ _]))))

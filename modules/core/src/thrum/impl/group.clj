@@ -3,8 +3,6 @@
   strongly, added before they start, cancelled once, and joined."
   {:no-doc true}
   (:require
-   [thrum.impl.completion :as completion]
-   [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
    [thrum.impl.jdk :as jdk]
@@ -14,6 +12,7 @@
    [thrum.impl.wait :as wait])
   (:import
    (java.util ArrayDeque ArrayList)
+   (java.util.concurrent Future)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)
    (thrum.impl.place Cancellable)
@@ -74,13 +73,6 @@
           (.setSlot last-child slot))
         (.setSlot child -1)))
     held))
-
-(defn signal!
-  "Unparks the thread that waits, if one does."
-  [^AtomicReference waiter]
-  (when-some [thread (.get waiter)]
-    (when (.compareAndSet waiter thread nil)
-      (LockSupport/unpark thread))))
 
 (defn check-open!
   "Throws :thrum/closed when the group, or one around it, has ended."
@@ -205,10 +197,10 @@
     (.incrementAndGet ended)
     (.afterEnd this))
   (afterEnd [this]
-    (signal! waiter)
+    (wait/signal! waiter)
     (when (and (or parent (.get idle-waiter)) (<= added (.get ended)) (none-run? members))
       (let [left (when parent (.leaveParent this))]
-        (signal! idle-waiter)
+        (wait/signal! idle-waiter)
         left)))
   ;; A member that starts sees that the group is out, or is seen to run here.
   (leaveParent [this]
@@ -270,35 +262,20 @@
              (ArrayList.) (AtomicLong.) (AtomicReference.) (AtomicReference.)
              nil nil 0 false nil -1))))
 
-(defn with-members
-  "Has the group run these members too, before it has begun. Returns the group."
-  ^Group [^Group group members]
-  (.setMembers group members)
-  group)
-
 (defn check-parent-open!
   "Throws :thrum/closed when what the group belongs to has ended."
   [^Group group]
-  (when-some [parent (.-parent group)]
-    (check-open! parent)))
+  (some-> (.-parent group) check-open!))
 
 (defn group-name
   "Returns the group's name."
   ^String [^Group group]
   (.groupName group))
 
-(defn prefix
-  "Returns how the names of the group's threads begin."
-  ^String [^Group group]
-  (.-prefix group))
-
 (defn running
   "Returns how many children run."
   ^long [^Group group]
   (.running group))
-
-(defn- over? [child]
-  (and (instance? ITask child) (some? (.outcome ^ITask child)) (nil? (.thread ^ITask child))))
 
 (defn started
   "Returns how many children have been started."
@@ -314,7 +291,7 @@
   "Returns the children that run: tasks, groups and attachments."
   [^Group group]
   (into (vec (some-> ^Members (.members group) .tasks))
-        (remove over?)
+        (remove #(and (instance? ITask %) (.isDone ^Future %) (nil? (.thread ^ITask %))))
         (.children group)))
 
 (defn holds?
@@ -402,43 +379,6 @@
       (remove-child! group task)
       (throw t))))
 
-;; A child that is not a task
-(deftype Attachment [^Group group cancel! ^:unsynchronized-mutable ^long slot]
-  Child
-  (slot [_] slot)
-  (setSlot [_ i] (set! slot i) nil)
-  (cancelFor [_ _]
-    (try (cancel!) (catch Throwable t (jdk/uncaught! t)))))
-
-(defn attach!
-  "Adds a child that (cancel!) cancels; what that throws goes to the uncaught exception handler.
-  Returns the child, for detach!. Throws :thrum/closed."
-  ^Attachment [group cancel!]
-  (doto (Attachment. group cancel! -1)
-    (->> (add-child! group))))
-
-(defn detach!
-  "Takes an attachment out, unless it is out."
-  [^Attachment attachment]
-  (remove-child! (.-group attachment) attachment))
-
-(deftype Remover [^Group group on-failed on-end]
-  completion/CompletionHandler
-  (failed [_ _ t]
-    (when on-failed (on-failed t)))
-  (ended [_ task]
-    (try
-      (when on-end (on-end task))
-      (finally (remove-child! group task)))))
-
-(defn start-alone!
-  "Starts f as the only task of a group of that name, below the calling thread's. Its failure
-  cancels nothing. Returns the task. :on-failed - called with what f threw, also where a cancel
-  came first; :on-end - called with the task when it has ended."
-  [name {:keys [on-failed on-end]} f]
-  (let [group (group name (place/current-group))]
-    (start! group (task/task (context/capture nil group) (Remover. group on-failed on-end) 0 f))))
-
 ;; Its end
 
 (defn close!
@@ -452,32 +392,24 @@
   [^Group group reason]
   (.cancelFor group reason))
 
-(defn await-signal!
-  "Waits until (ready?) is true; it is called again after each signal! of the waiter. Returns false
-  when the deadline (nil: none) comes first. Throws CancellationException, InterruptedException."
-  [blocker ^AtomicReference waiter deadline ready?]
-  (let [self (Thread/currentThread)]
-    (wait/until blocker deadline #(or (ready?)
-                                      (do (.set waiter self) (ready?))))))
-
 (defn await!
   "Waits until (ready?) is true; it is called again whenever a child has ended. Only one thread at a
   time may wait. Returns false when the deadline (nil: none) comes first. Throws
   CancellationException, InterruptedException."
   ([group ready?] (await! group nil ready?))
   ([^Group group deadline ready?]
-   (await-signal! group (.-waiter group) deadline ready?)))
+   (wait/await-signal! group (.-waiter group) deadline ready?)))
 
 (defn await-idle!
   "As await!, but (ready?) is called again when nothing runs any more, and after wake!."
   [^Group group ready?]
-  (await-signal! group (.-idle-waiter group) nil ready?))
+  (wait/await-signal! group (.-idle-waiter group) nil ready?))
 
 (defn wake!
   "Has the thread that waits for the group call its (ready?) again."
   [^Group group]
-  (signal! (.-waiter group))
-  (signal! (.-idle-waiter group)))
+  (wait/signal! (.-waiter group))
+  (wait/signal! (.-idle-waiter group)))
 
 (defn empty-group?
   "True if nothing runs in the group."
@@ -494,9 +426,8 @@
     (sync-point/reached :group/join)
     (if (empty-group? group)
       (when interrupted? (.interrupt (Thread/currentThread)))
-      (do
-        (park-until-signal group)
-        (recur (or (Thread/interrupted) interrupted?))))))
+      (do (park-until-signal group)
+          (recur (or (Thread/interrupted) interrupted?))))))
 
 (defn join!
   "Waits until nothing runs in the group, however long that takes. An interrupt meanwhile is kept

@@ -2,6 +2,7 @@
   "What core's own things know of themselves, as maps: for the registry's readers."
   {:no-doc true}
   (:require
+   [thrum.impl.attachment]
    [thrum.impl.executor]
    [thrum.impl.fanout]
    [thrum.impl.group :as group]
@@ -10,9 +11,10 @@
    [thrum.impl.scope :as scope]
    [thrum.impl.task :as task])
   (:import
+   (thrum.impl.attachment Attachment)
    (thrum.impl.executor Crew)
    (thrum.impl.fanout FanOut)
-   (thrum.impl.group Attachment Group)
+   (thrum.impl.group Group)
    (thrum.impl.joiner Joiner)
    (thrum.impl.limit Limiter)
    (thrum.impl.place Cancellable Place)

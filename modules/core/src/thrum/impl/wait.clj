@@ -9,6 +9,8 @@
    [thrum.impl.place :as place]
    [thrum.impl.sync-point :as sync-point])
   (:import
+   (java.util.concurrent.atomic AtomicReference)
+   (java.util.concurrent.locks LockSupport)
    (thrum.impl.interrupt InterruptFlag)
    (thrum.impl.place Place)))
 
@@ -81,3 +83,20 @@
   "Waits until the deadline."
   [deadline]
   (until nil deadline (constantly false)))
+
+;; A waiter: where the thread stands that waits for others, nil while none does
+
+(defn signal!
+  "Unparks the thread that waits, if one does."
+  [^AtomicReference waiter]
+  (when-some [thread (.get waiter)]
+    (when (.compareAndSet waiter thread nil)
+      (LockSupport/unpark thread))))
+
+(defn await-signal!
+  "Waits until (ready?) is true; it is called again after each signal! of the waiter. Returns false
+  when the deadline (nil: none) comes first. Throws CancellationException, InterruptedException."
+  [blocker ^AtomicReference waiter deadline ready?]
+  (let [self (Thread/currentThread)]
+    (until blocker deadline #(or (ready?)
+                                 (do (.set waiter self) (ready?))))))
