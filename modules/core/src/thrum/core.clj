@@ -4,8 +4,10 @@
   (:refer-clojure :exclude [for future future-call map pcalls pmap pvalues])
   (:require
    [thrum.impl.abandon :as abandon]
+   [thrum.impl.bridge :as bridge]
    [thrum.impl.completed :as completed]
    [thrum.impl.context :as context]
+   [thrum.impl.data]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
    [thrum.impl.executor :as executor]
@@ -29,6 +31,7 @@
    [thrum.impl.wait :as wait])
   (:import
    (java.lang AutoCloseable)
+   (java.util.concurrent CompletionStage)
    (thrum.impl.limit Limiter Permit)
    (thrum.impl.rate Pass RateLimiter)
    (thrum.impl.scope Scope)
@@ -150,6 +153,23 @@
   any class: a CancellationException :thrum/cancelled for instance. Never throws."
   [throwable]
   (error/type-of (error/beneath throwable)))
+
+(defn ->completable-future
+  "Returns a java.util.concurrent.CompletableFuture that ends as the task does: with its value, what
+  it threw, or its CancellationException. A cancel of the future cancels the task. What depends on
+  the future runs on a virtual thread that belongs to no scope. Throws :thrum/invalid for what is no
+  task."
+  [task]
+  (bridge/->completable-future (checked-task task)))
+
+(defn ->task
+  "Returns a task, detached and without a thread, that ends as the CompletionStage does, a
+  CompletableFuture for instance. A cancel of the task cancels the stage. A CompletionException is
+  unwrapped. Throws :thrum/invalid for what is no CompletionStage."
+  [stage]
+  (bridge/->task (options/instance CompletionStage
+                                   "a java.util.concurrent.CompletionStage"
+                                   stage)))
 
 ;; The map family
 
@@ -718,9 +738,9 @@
 (defn rate-limiter
   "Returns a limiter of how often something may happen: so many permits, a positive integer, in
   :per-ms, shared by all its users. A permit is not returned: it is one start. Permits are granted
-  in the order of asking, evenly spread; after a pause, :burst of them at once. clojure.datafy/datafy
-  shows {:permits n, :per-ms n, :burst n, :waiting n, :rejected n, ...}. Uses no thread. Throws
-  :thrum/invalid.
+  in the order of asking, evenly spread; after a pause, :burst of them at once. Uses no thread.
+  clojure.datafy/datafy shows {:permits n, :per-ms n, :burst n, :waiting n, :rejected n, ...}.
+  Throws :thrum/invalid.
 
       (def api (rate-limiter 100 {:per-ms 1000, :burst 20}))
       (with-permit api (call ...))

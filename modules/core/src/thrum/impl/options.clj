@@ -92,13 +92,13 @@
    :on-retry {:check ifn?
               :accepts "a function of a map"
               :default "none"
-              :doc (str "called before the wait for a further attempt with {:attempt 1, :wait-ms 50, "
-                        ":throwable t}")}
+              :doc (str "called before the wait for a further attempt with {:attempt 1, "
+                        ":wait-ms 50, :throwable t}")}
    :wait-of {:check ifn?
              :accepts "a function from throwable to ms, or nil"
              :default "none"
-             :doc (str "how many ms the throwable asks to wait, in place of the schedule's; nil: as "
-                       "the schedule says")}
+             :doc (str "how many ms the throwable asks to wait, in place of the schedule's; nil: "
+                       "as the schedule says")}
    :budget {:check budget/budget?
             :accepts "a budget, as retry-budget returns it"
             :default "no bound"
