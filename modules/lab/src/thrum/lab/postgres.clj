@@ -32,12 +32,16 @@
 
 ;; PostgreSQL refuses to run as root: another user does then, who owns the folder.
 
+(def ^:private user (name 'nobody))
+(def ^:private user-group "nogroup")
+
 (defn- root? []
   (= "root" (System/getProperty "user.name")))
 
 (defn- command [& words]
   (cond->> words
-    (root?) (concat ["setpriv" "--reuid=nobody" "--regid=nogroup" "--clear-groups"])))
+    (root?) (concat ["setpriv" (str "--reuid=" user) (str "--regid=" user-group)
+                     "--clear-groups"])))
 
 (defn- process-builder ^ProcessBuilder [words]
   (ProcessBuilder. ^java.util.List (mapv str words)))
@@ -62,7 +66,7 @@
 
 (defn- init! [programs folder log]
   (let [data (doto (io/file folder "data") .mkdir)]
-    (when (root?) (run-to-end! log ["chown" "nobody:nogroup" folder data]))
+    (when (root?) (run-to-end! log ["chown" (str user ":" user-group) folder data]))
     (run-to-end! log (command (io/file programs "initdb") "-D" data "-U" "thrum" "-A" "trust" "-N"
                        "--no-instructions" "-E" "UTF8" "--locale=C"))
     data))
