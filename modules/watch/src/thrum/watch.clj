@@ -110,7 +110,8 @@
       (http/as-json 200 {:status :up}))))
 
 (defn- current-figures [sampler]
-  (figures/figures (sampler/latest sampler) (sampler/lints sampler)))
+  (figures/figures (or (sampler/latest sampler) (snapshot/take! (constantly false)))
+                   (sampler/lints sampler)))
 
 (defn- event [sampler]
   (assoc (current-figures sampler) :sentences (sampler/lints sampler)))

@@ -48,20 +48,25 @@
 
 (def ^:private no-stack (constantly false))
 
-(defn- with-figures [snapshot probe]
-  (assoc snapshot :late-ms (scheduler/late-ms probe) :scheduler (scheduler/figures)))
+(defn- take-with-figures! [stack? probe]
+  (assoc (snapshot/take! stack?)
+         :late-ms (scheduler/late-ms probe)
+         :scheduler (scheduler/figures)))
+
+(defn- with-leaked [snapshot leaked stacks]
+  (assoc snapshot :leaked (mapv #(assoc % :stack (get stacks (:name %))) leaked)))
 
 (defn- fast-conditions
-  "Returns a snapshot and its conditions. The stacks of suspects are read in a second look."
-  [probe]
-  (let [first-look (with-figures (snapshot/take! no-stack) probe)
-        suspects (suspects (rules/conditions first-look))]
-    (if (empty? suspects)
-      [first-look (rules/conditions first-look)]
-      (let [second-look (with-figures (snapshot/take! #(contains? suspects (:tid %))) probe)
-            leaked (:leaked first-look)
-            second-look (update second-look :leaked into leaked)]
-        [second-look (rules/conditions second-look)]))))
+  "Returns a snapshot and its conditions. The stacks of suspects are read in a second look. stacks:
+  by name, those that leaked tasks were last seen with."
+  [probe stacks]
+  (let [{:keys [leaked] :as first-look} (take-with-figures! no-stack probe)
+        suspects (suspects (rules/conditions first-look))
+        snapshot (if (empty? suspects)
+                   first-look
+                   (take-with-figures! #(contains? suspects (:tid %)) probe))
+        snapshot (with-leaked snapshot (distinct (into (vec leaked) (:leaked snapshot))) stacks)]
+    [snapshot (rules/conditions snapshot)]))
 
 (def ^:private most-stacks 2000)
 
@@ -69,11 +74,23 @@
   (let [left (volatile! most-stacks)]
     (fn [_] (nat-int? (vswap! left dec)))))
 
+;; A dump costs some 50 us a thread, and nothing can stop it.
+(def ^:private most-dumped 5000)
+
 (defn- slow-conditions
-  "Returns the conditions that need all stacks, or the JDK's dump."
-  []
-  (into (rules/old-tasks-in (snapshot/take! (some-stacks)))
-        (locks/conditions (dump/take!))))
+  "Returns the conditions that need stacks, or the JDK's dump."
+  [{:keys [nodes] :as snapshot}]
+  (into (rules/old-tasks-in snapshot)
+        (when (<= (count nodes) (long most-dumped))
+          (locks/conditions (dump/take!)))))
+
+(defn- detached-stacks
+  "Returns by name the stacks of tasks without a scope: a leaked one has none any more."
+  [{:keys [nodes]}]
+  (into {}
+        (keep (fn [{:keys [kind parent name thread]}]
+                (when (and (= :task kind) (nil? parent) (:stack thread)) [name (:stack thread)])))
+        nodes))
 
 ;; What a running sampler knows
 
@@ -111,12 +128,14 @@
     (report-new! on-lint before after)))
 
 (defn- fast! [{:keys [state probe] :as sampling}]
-  (let [[snapshot conditions] (fast-conditions probe)]
+  (let [[snapshot conditions] (fast-conditions probe (:stacks @state))]
     (swap! state assoc :snapshot snapshot)
     (sample! sampling :fast conditions)))
 
-(defn- slow! [sampling]
-  (sample! sampling :slow (slow-conditions)))
+(defn- slow! [{:keys [state] :as sampling}]
+  (let [snapshot (snapshot/take! (some-stacks))]
+    (swap! state assoc :stacks (detached-stacks snapshot))
+    (sample! sampling :slow (slow-conditions snapshot))))
 
 (defn- after ^long [nanos ms]
   (+ (long nanos) (* 1000000 (long ms))))
