@@ -28,14 +28,26 @@
 ;; With -Djdk.reflect.useNativeAccessorOnly=true a call by reflection has a native frame below it.
 (defn- native-pin []
   (t/future
-    (.invoke (.getMethod Runnable "run" (make-array Class 0)) ^Runnable deaf-sleep (object-array 0))))
+    (.invoke (.getMethod Runnable "run" (make-array Class 0))
+             ^Runnable deaf-sleep
+             (object-array 0))))
 
 (defn- blocking-class
   "Returns the bytes of a class whose initialiser calls deaf-sleep."
   []
   (let [writer (ClassWriter. ClassWriter/COMPUTE_MAXS)]
-    (.visit writer Opcodes/V1_8 Opcodes/ACC_PUBLIC "thrum/faults/Blocking" nil "java/lang/Object" nil)
-    (doto (GeneratorAdapter. Opcodes/ACC_STATIC (Method/getMethod "void <clinit> ()") nil nil writer)
+    (.visit writer
+            Opcodes/V1_8
+            Opcodes/ACC_PUBLIC
+            "thrum/faults/Blocking"
+            nil
+            "java/lang/Object"
+            nil)
+    (doto (GeneratorAdapter. Opcodes/ACC_STATIC
+                             (Method/getMethod "void <clinit> ()")
+                             nil
+                             nil
+                             writer)
       (.push "thrum.faults.child")
       (.push "deaf-sleep")
       (.invokeStatic (Type/getType clojure.lang.RT)

@@ -1,8 +1,8 @@
 (ns thrum.faults.main
-  "Twelve seeded faults and a healthy control, each in a JVM of its own: what thrum.watch finds, after
-  how many ms and at which line, and what the doctor finds from outside. Prints a table.
+  "Twelve seeded faults and a healthy control, each in a JVM of its own: what thrum.watch finds,
+  after how many ms and at which line, and what the doctor finds from outside. Prints a table.
 
-      ./cljw -M:faults [JAVA_HOME]"
+      ./cljw -M:faults [JAVA_HOME [fault ...]]"
   (:require
    [clojure.edn :as edn]
    [clojure.java.io :as io]
@@ -16,10 +16,18 @@
 
 (def ^:private rules
   "In the order of the table: fault, and the rules that name it."
-  [["monitor pin" #{:pinned}] ["native pin" #{:pinned}] ["class initialiser" #{:pinned :carrier-held}]
-   ["FIFO read" #{:carrier-held}] ["CPU hog" #{:carrier-held}] ["cycle of locks" #{:cycle}]
-   ["pool exhausted" #{:crowded}] ["leaked take" #{:leaked}] ["stuck scope" #{:stuck-scope}]
-   ["deadline ignored" #{:deadline-passed}] ["known hang" #{:jdk-hang}] ["starved probe" #{:starved}]
+  [["monitor pin" #{:pinned}]
+   ["native pin" #{:pinned}]
+   ["class initialiser" #{:pinned :carrier-held}]
+   ["FIFO read" #{:carrier-held}]
+   ["CPU hog" #{:carrier-held}]
+   ["cycle of locks" #{:cycle}]
+   ["pool exhausted" #{:crowded}]
+   ["leaked take" #{:leaked}]
+   ["stuck scope" #{:stuck-scope}]
+   ["deadline ignored" #{:deadline-passed}]
+   ["known hang" #{:jdk-hang}]
+   ["starved probe" #{:starved}]
    ["healthy" #{}]])
 
 (def ^:private ^:const watched-ms 6000)
@@ -32,8 +40,10 @@
     (.start (doto (ProcessBuilder. command)
               (.redirectErrorStream true)))))
 
-(defn- read-form [line]
-  (when (re-find #"^[{:]" line)
+(defn- read-form
+  "Returns what a line says; nil for others, and for one that was cut off."
+  [line]
+  (when (re-find #"^(?::begun|\{.*\})$" line)
     (edn/read-string line)))
 
 (defn- collect!
@@ -85,11 +95,11 @@
          " | " (others expected (concat watch doctor)) " |")))
 
 (defn -main
-  "Prints the table for the JDK of this home, or of this process."
-  [& [home]]
+  "Prints the table for the JDK of this home, or of this process; of these faults, or of all."
+  [& [home & faults]]
   (let [home (or home (System/getProperty "java.home"))]
     (println (str "| fault | watch | doctor | besides |\n|---|---|---|---|"))
-    (doseq [r rules]
+    (doseq [r rules :when (or (empty? faults) (some #{(first r)} faults))]
       (println (row home r))
       (flush))
     (System/exit 0)))

@@ -138,19 +138,22 @@
   (let [n (count (take-while #(not= % (apply min ids)) ids))]
     (into (subvec ids n) (subvec ids 0 n))))
 
-;; Depth first, without recursion: path - the ids on the way here; more - for each, where it leads
-;; besides. An id is left for good when all that it leads to has been seen.
+;; Depth first, without recursion: path - the ids on the way here, at - their places in it; more -
+;; for each, where it leads besides. An id is left for good when all that it leads to has been seen.
 (defn- search [edges start seen]
-  (loop [path [start], more [(edges start)], seen (conj seen start), found []]
+  (loop [path [start], at {start 0}, more [(edges start)], seen (conj seen start), found []]
     (if (empty? path)
       [seen found]
-      (let [[id & others] (peek more), at (when id (.indexOf ^java.util.List path id))]
+      (let [[id & others] (peek more), rest-of-them (conj (pop more) others)]
         (cond
-          (nil? id) (recur (pop path) (pop more) seen found)
-          (<= 0 (long at)) (recur path (conj (pop more) others) seen
-                                  (conj found (from-least (subvec path at))))
-          (seen id) (recur path (conj (pop more) others) seen found)
-          :else (recur (conj path id) (conj (pop more) others (edges id)) (conj seen id) found))))))
+          (nil? id) (recur (pop path) (dissoc at (peek path)) (pop more) seen found)
+          (at id) (recur path at rest-of-them seen (conj found (from-least (subvec path (at id)))))
+          (seen id) (recur path at rest-of-them seen found)
+          :else (recur (conj path id)
+                       (assoc at id (count path))
+                       (conj rest-of-them (edges id))
+                       (conj seen id)
+                       found))))))
 
 (defn cycles
   "Returns the cycles among the edges, a map from id to ids, each once, as a vector that starts with

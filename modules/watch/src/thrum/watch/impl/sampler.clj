@@ -29,7 +29,7 @@
 ;; The budget of each kind of sample: half a percent of the time, and once so much for the first,
 ;; which are slow.
 (def ^:private ^:const share 0.005)
-(def ^:private ^:const allowance-ms 2000.0)
+(def ^:private ^:const allowance-ms 4000.0)
 
 (defn- affordable-at
   "Returns when so much CPU time, in ms, is within the budget that began then."
