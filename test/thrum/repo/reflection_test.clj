@@ -5,6 +5,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.repo.files :as files]
+   [thrum.test-kit.ahead :as ahead]
    [thrum.test-kit.jvm :as jvm]))
 
 (set! *warn-on-reflection* true)
@@ -19,7 +20,11 @@
 
 (deftest ^{:time-limit-ms 120000} only-the-control-reflects
   (let [{:keys [exit lines]}
-        (jvm/quietly (jvm/command (jvm/this-home) jvm/exports 'thrum.dev.reflection (folders))
+        (jvm/quietly (jvm/command (jvm/this-home)
+                                  jvm/exports
+                                  (ahead/sources-alone (System/getProperty "java.class.path"))
+                                  'thrum.dev.reflection
+                                  (folders))
                      110000)
         warnings (filter #(re-find #"Reflection warning, (thrum|control)/" %) lines)]
     (is (= 0 exit) (str/join "\n" lines))

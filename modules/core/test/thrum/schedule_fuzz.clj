@@ -251,10 +251,20 @@
     (run! prn (take 10 failures))
     (println (str (count outcomes) " runs, " (count failures) " failures"))))
 
+(defn- points?
+  "True if a point is reached, so that points were compiled in."
+  []
+  (let [reached (promise)]
+    (try
+      (reset! sync-point/listener #(deliver reached %))
+      (t/pmapv 1 identity [1])
+      (realized? reached)
+      (finally (reset! sync-point/listener nil)))))
+
 (defn -main
   "Arguments: how many seeds, and control for a library that joins nobody."
   [seeds & [control]]
-  (when-not (Boolean/getBoolean "thrum.sync-points")
+  (when-not (points?)
     (throw (ex-info "The points are not compiled in: -Dthrum.sync-points=true is missing" {})))
   (let [run #(report! (outcomes (parse-long seeds)))]
     (if (= "control" control)

@@ -2,15 +2,19 @@
   "thrum.schedule-fuzz, in a JVM that has Thrum's points."
   (:require
    [clojure.test :refer [deftest is testing]]
+   [thrum.test-kit.ahead :as ahead]
    [thrum.test-kit.jvm :as jvm]))
 
 (defn- fuzz
-  "Returns [runs failures], and the lines that were printed."
+  "Returns [runs failures], and the lines that were printed. Loads sources: classes that were
+  compiled ahead have no points."
   [jvm-opts & args]
-  (let [{:keys [lines]}
-        (jvm/quietly
-          (jvm/command (jvm/this-home) (into jvm/exports jvm-opts) 'thrum.schedule-fuzz args)
-          150000)
+  (let [command (jvm/command (jvm/this-home)
+                             (into jvm/exports jvm-opts)
+                             (ahead/sources-alone (System/getProperty "java.class.path"))
+                             'thrum.schedule-fuzz
+                             args)
+        {:keys [lines]} (jvm/quietly command 150000)
         [_ & counts] (re-matches #"(\d+) runs, (\d+) failures" (str (jvm/last-line lines)))]
     [(mapv parse-long counts) lines]))
 

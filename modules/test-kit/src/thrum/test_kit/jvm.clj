@@ -44,15 +44,21 @@
 
 ;; Running a child
 
+(defn clojure-main
+  "Returns the command line, up to the arguments of clojure.main, of the Java in home."
+  [home jvm-opts class-path]
+  (-> [(str (io/file home "bin" "java"))]
+      (into jvm-opts)
+      (conj "-cp" class-path "clojure.main")))
+
 (defn command
   "Returns the command line that calls the main function of ns-sym on the Java in home, with this
   JVM's classpath or another."
   ([home jvm-opts ns-sym args]
    (command home jvm-opts (System/getProperty "java.class.path") ns-sym args))
   ([home jvm-opts class-path ns-sym args]
-   (-> [(str (io/file home "bin" "java"))]
-       (into jvm-opts)
-       (into ["-cp" class-path "clojure.main" "-m" (str ns-sym)])
+   (-> (clojure-main home jvm-opts class-path)
+       (conj "-m" (str ns-sym))
        (into args))))
 
 (defn- echo-lines

@@ -28,7 +28,7 @@
                     (.redirectErrorStream true)
                     (.redirectOutput (file "keytool.log"))
                     (.start))]
-    (when-not (and (.waitFor process 30 TimeUnit/SECONDS) (zero? (.exitValue process)))
+    (when-not (and (.waitFor process 120 TimeUnit/SECONDS) (zero? (.exitValue process)))
       (throw (ex-info "keytool failed" {:args args, :said (slurp (file "keytool.log"))})))))
 
 (defn- make-key-store

@@ -1,18 +1,20 @@
 (ns thrum.test-kit.main
-  "What -M:test runs: the tests of every module, in child JVMs, as many at a time as there are
-  processors; those of core once more on a single carrier thread and on JDK 21, those of async with
-  older releases of core.async and on JDK 21, those of server-http-kit with http-kit where it can be
-  had.
+  "What -M:test runs: the tests of every module, in child JVMs, one more at a time than there are
+  processors, since tests also wait; those of core once more on a single carrier thread and on JDK
+  21, those of async with older releases of core.async and on JDK 21, those of server-http-kit with
+  http-kit where it can be had.
 
   The last line printed is `N passed, N failed`, `, N skipped` where some were; the exit code is 1
   if anything failed or nothing ran."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
+   [thrum.test-kit.ahead :as ahead]
    [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.release :as release]
    [thrum.test-kit.runner :as runner])
   (:import
+   (java.io File)
    (java.util.concurrent Callable ExecutorService Executors)))
 
 (set! *warn-on-reflection* true)
@@ -112,6 +114,7 @@
 
 ;; A way to run a suite: a function that returns {:home file, :jvm-opts [option ...], :class-path
 ;; string, :environment map} of a child JVM, or {:totals totals, :why sentence} where there is none.
+;; :ahead? is true where classes that were compiled ahead, with this JVM and its classpath, will do.
 
 ;; The basis names the repositories of other releases to a child.
 (defn- as-users-run-it
@@ -125,11 +128,13 @@
 
 (defn- this-jvm
   []
-  (assoc (as-users-run-it) :environment jvm/quick))
+  (assoc (as-users-run-it) :environment jvm/quick :ahead? true))
 
+;; From sources, as core is always loaded: classes that were compiled ahead are loaded one by one as
+;; code gets to them, and tests of core fill the stack.
 (defn- one-carrier
   []
-  (update (this-jvm)
+  (update (assoc (this-jvm) :ahead? false)
           :jvm-opts
           into
           ["-Djdk.virtualThreadScheduler.parallelism=1"
@@ -152,7 +157,7 @@
       (= 21 (.feature (Runtime/version))) (skipped "this JVM is a JDK 21")
       (nil? home) (skipped "no JDK 21 found; name one in THRUM_JDK21")
       (not= 21 (jvm/release home)) (failed (str "THRUM_JDK21 names no Java 21: " named))
-      :else (assoc (this-jvm) :home home))))
+      :else (assoc (this-jvm) :home home :ahead? false))))
 
 (defn- core-async
   "Returns the way to run a suite with this release of core.async."
@@ -162,7 +167,7 @@
       (let [path (release/class-path 'org.clojure/core.async
                                      version
                                      '[org.clojure/clojure org.clojure/tools.analyzer.jvm])]
-        (assoc (this-jvm) :class-path path))
+        (assoc (this-jvm) :class-path path :ahead? false))
       (catch Exception e (failed (str "no core.async " version " to be had: " e))))))
 
 (defn- with-http-kit
@@ -178,14 +183,14 @@
   ["server-http1" "server-jetty" "server-tomcat" "server-http-kit" "server-helidon"])
 
 (def ^:private shares
-  "What each child runs: [title modules way]. The longest come first, so that no processor is idle
-  at the end."
-  [["lab" ["lab"] this-jvm]
+  "What each child runs: [title modules way]. One that loads sources comes first, beside the
+  compilation; then the longest, so that no processor is idle at the end."
+  [["core, on JDK 21" ["core"] jdk-21]
+   ["lab" ["lab"] this-jvm]
    ["server" ["server" "server-tck"] this-jvm]
    ["the repository" ["root" "test-kit"] this-jvm]
    ["core" ["core"] as-users-run-it]
    ["core, on a single carrier thread" ["core"] one-carrier]
-   ["core, on JDK 21" ["core"] jdk-21]
    ["the engines" engines this-jvm]
    ["server-http-kit, with http-kit" ["server-http-kit"] with-http-kit]
    ["java" ["java"] this-jvm]
@@ -210,36 +215,48 @@
     (run! println (remove #(str/starts-with? % "NOTE: Picked up JDK_JAVA_OPTIONS") lines))
     (flush)))
 
+(defn- run-child
+  "Runs the tests of modules in a child JVM to its end; returns {:exit code, :lines strings}."
+  [modules classes {:keys [home jvm-opts class-path environment ahead?]}]
+  (let [classes (when ahead? @classes)
+        class-path (str/join File/pathSeparator (remove nil? [classes class-path]))
+        args (into ["--here"] (mapcat #(vector "--module" %)) modules)]
+    (-> (jvm/command home (into jvm/exports jvm-opts) class-path 'thrum.test-kit.main args)
+        (jvm/quietly child-limit-ms environment))))
+
 (defn- run-share
   "Runs a share to its end, prints what it printed, and returns its totals."
-  [title modules {:keys [home jvm-opts class-path environment totals why]}]
+  [title modules classes {:keys [totals why], :as way}]
   (let [start (System/nanoTime)
-        args (into ["--here"] (mapcat #(vector "--module" %)) modules)
-        {:keys [lines], :as child}
-        (when-not totals
-          (-> (jvm/command home (into jvm/exports jvm-opts) class-path 'thrum.test-kit.main args)
-              (jvm/quietly child-limit-ms environment)))]
+        {:keys [lines], :as child} (when-not totals (run-child modules classes way))]
     (print-share title (or lines [why]) (quot (- (System/nanoTime) start) 1000000000))
     (or totals (child-totals child))))
 
 (defn- in-lanes
-  "Returns the results of the thunks, as many at a time as there are processors."
+  "Returns the results of the thunks, one more at a time than there are processors."
   [thunks]
-  (let [^ExecutorService pool (Executors/newFixedThreadPool (.availableProcessors
-                                                              (Runtime/getRuntime)))]
+  (let [lanes (inc (.availableProcessors (Runtime/getRuntime)))
+        ^ExecutorService pool (Executors/newFixedThreadPool lanes)]
     (try
       (mapv deref (mapv #(.submit pool ^Callable %) thunks))
       (finally
         (.shutdown pool)))))
 
+(defn- classes
+  "Returns a delay of the folder of classes for a whole run, nil for a part of it: to compile takes
+  longer than what it saves there."
+  [{:keys [modules]}]
+  (delay (when-not modules (ahead/folder! (System/getProperty "java.class.path")))))
+
 ;; The ways are found before anything runs: several processes that download the same jar at once
 ;; fail.
 (defn- run-children
   [opts]
-  (in-lanes (doall (for [[title modules way] shares
-                         :let [modules (filter #(wanted? opts %) modules)]
-                         :when (seq modules)]
-                     (partial run-share title modules (way))))))
+  (let [classes (classes opts)]
+    (in-lanes (doall (for [[title modules way] shares
+                           :let [modules (filter #(wanted? opts %) modules)]
+                           :when (seq modules)]
+                       (partial run-share title modules classes (way)))))))
 
 ;; All of it
 

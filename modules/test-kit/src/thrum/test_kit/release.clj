@@ -4,7 +4,8 @@
   (:require
    [clojure.java.basis :as basis]
    [clojure.java.io :as io]
-   [clojure.string :as str])
+   [clojure.string :as str]
+   [thrum.test-kit.ahead :as ahead])
   (:import
    (java.io File)))
 
@@ -53,7 +54,9 @@
       (str/join File/pathSeparator [(System/getProperty "java.class.path") jar]))))
 
 (defn class-path
-  "Returns the classpath of this JVM with another release of the library. exclusions: libraries that
-  it need not bring, because this classpath has them."
+  "Returns the classpath of this JVM with another release of the library, and without classes that
+  were compiled ahead with this one. exclusions: libraries that it need not bring, because this
+  classpath has them."
   [lib version exclusions]
-  (replaced (System/getProperty "java.class.path") lib (jar lib version exclusions)))
+  (-> (ahead/sources-alone (System/getProperty "java.class.path"))
+      (replaced lib (jar lib version exclusions))))
