@@ -19,6 +19,8 @@
             :libraries #{'clojure.core.async 'clojure.core.async.impl.channels
                          'clojure.core.async.impl.dispatch 'clojure.core.async.impl.protocols}
             :packages ["java." "clojure.lang." "clojure.core.async.impl."]}
+   "context"
+   {:modules #{"core"}, :libraries #{}, :packages ["java." "org.slf4j." "io.opentelemetry."]}
    "jdbc" {:modules #{"core"}, :libraries #{}, :packages ["java." "javax.sql."]}
    "java"
    {:modules #{"core"}, :libraries #{}, :packages ["java." "clojure.lang." "clojure.java.api."]}

@@ -14,7 +14,8 @@
 
 (def ^:private namespaces
   "The namespaces that doc/reference/stability.md speaks of."
-  '[thrum.core thrum.async thrum.async.executor thrum.jdbc thrum.server thrum.server.tck
+  '[thrum.core thrum.async thrum.async.executor thrum.jdbc thrum.context.mdc thrum.context.otel
+    thrum.server thrum.server.tck
     thrum.spi thrum.spi.fan-out thrum.spi.options thrum.server.spi])
 
 (defn- arity

@@ -88,7 +88,7 @@
 
 (defn ^:no-doc with-executor-call
   [options f]
-  (executor/call-with (merge {:on-exit :join, :name "executor"}
+  (executor/call-with (merge {:on-exit :join, :name "executor", :wrap (fn [] *wrap*)}
                              (options/checked :with-executor options))
                       f))
 
@@ -883,7 +883,7 @@
 ;; Calls that no interrupt ends
 
 (defn ^:no-doc abandon-call [on-abandon f]
-  (abandon/call on-abandon f))
+  (abandon/call *wrap* on-abandon f))
 
 (defmacro abandon-on-interrupt
   "Runs the body, a call that no interrupt ends (a file read, old JDBC), on a platform thread of its

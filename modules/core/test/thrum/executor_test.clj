@@ -169,3 +169,35 @@
     (binding [*tenant* :acme]
       (is (= :acme @(t/future-via [here] *tenant*)))
       (is (= :acme *tenant*)))))
+
+;; The wrap
+
+(def ^:dynamic ^:private *seen* nil)
+
+(defn- wrap [seen]
+  (fn [thunk]
+    #(binding [*seen* seen] (thunk))))
+
+(deftest every-task-is-wrapped-those-of-submit-too
+  (binding [t/*wrap* (wrap :here)]
+    (is (= [:here :here :here]
+           (t/with-executor [exe]
+             (let [executed (promise)]
+               (.execute ^Executor exe #(deliver executed *seen*))
+               [(.get (.submit exe ^Callable (fn [] *seen*)))
+                @(t/future-via [exe] *seen*)
+                (deref executed 5000 :late)]))))
+    (is (= :here (t/abandon-on-interrupt (fn []) *seen*)))))
+
+(deftest a-wrapped-future-is-cancelled-with-its-task
+  (let [running (promise)]
+    (binding [t/*wrap* (wrap :here)]
+      (is (= [true true]
+             (t/with-executor [exe]
+               (let [sleep #(do
+                              (deliver running true)
+                              (Thread/sleep 10000))
+                     future (.submit exe ^Runnable sleep)]
+                 (deref running 5000 nil)
+                 (.shutdownNow exe)
+                 [(.isCancelled future) (.isDone future)])))))))

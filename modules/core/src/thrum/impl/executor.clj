@@ -12,7 +12,7 @@
   (:import
    (clojure.lang ExceptionInfo)
    (java.util List Objects)
-   (java.util.concurrent AbstractExecutorService ExecutorService TimeoutException)
+   (java.util.concurrent AbstractExecutorService ExecutorService Future TimeoutException)
    (java.util.concurrent.atomic AtomicLong)
    (thrum.impl.group Group)
    (thrum.impl.task Done Task)))
@@ -58,16 +58,36 @@
     (catch ExceptionInfo e
       (throw (error/rejected e)))))
 
+(defn- with-cancel
+  "Returns what runs the thunk, and whose cancel is the future's."
+  [thunk ^Future future]
+  (reify
+    Runnable
+    (run [_] (thunk))
+    Future
+    (cancel [_ interrupt] (.cancel future interrupt))))
+
+(defn- wrapped
+  "Returns what a task runs for the runnable: what wrap (nil: none) makes of it. It has a future's
+  cancel where the runnable is one."
+  [wrap ^Runnable runnable]
+  (if wrap
+    (let [thunk (context/wrapped (context/capture wrap nil) #(.run runnable))]
+      (if (instance? Future runnable) (with-cancel thunk runnable) thunk))
+    runnable))
+
 (defn- service
-  "Returns the crew's ExecutorService. A task from submit or execute runs without a wrap, in the
-  caller's bindings."
-  ^ExecutorService [^Crew crew]
+  "Returns the crew's ExecutorService. A task from submit or execute runs in the caller's bindings,
+  wrapped by what (wrap) returns there."
+  ^ExecutorService [^Crew crew wrap]
   (let [group (.-group crew)
         without-futures (without-futures crew)]
     (proxy [AbstractExecutorService Launcher] []
       (launch [context f] (launch! crew context f))
       (execute [runnable]
-        (launch! without-futures (context/capture nil nil) (Objects/requireNonNull runnable)))
+        (launch! without-futures
+                 (context/capture nil nil)
+                 (wrapped (wrap) (Objects/requireNonNull runnable))))
       (shutdown [] (close! crew group/close!))
       (shutdownNow [] (close! crew group/cancel!) (List/of))
       (isShutdown [] (some? (group/end-reason group)))
@@ -86,11 +106,11 @@
 (defn call-with
   "Calls f with an open ExecutorService and returns its value after all tasks have ended, :on-exit
   :join, or were cancelled, :on-exit :cancel. When f throws or is interrupted, cancels and joins the
-  tasks and rethrows."
-  [{:keys [name on-exit]} f]
+  tasks and rethrows. wrap: a function that returns the wrap of a task from submit or execute."
+  [{:keys [name on-exit wrap]} f]
   (let [crew (crew (task/unique-name name)), entry (registry/begun! :executor crew)]
     (try
-      (let [value (f (service crew))]
+      (let [value (f (service crew wrap))]
         (when (= :join on-exit) (join-all! crew))
         value)
       (finally

@@ -196,7 +196,7 @@
    ["java" ["java"] this-jvm]
    ["watch" ["watch"] this-jvm]
    ["watch, on JDK 21" ["watch"] jdk-21]
-   ["jdbc" ["jdbc"] this-jvm]
+   ["jdbc, context" ["jdbc" "context"] this-jvm]
    ["async" ["async"] this-jvm]
    ["async, with core.async 1.6.681" ["async"] (core-async "1.6.681")]
    ["async, with core.async 1.8.741" ["async"] (core-async "1.8.741")]

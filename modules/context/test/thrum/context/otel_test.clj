@@ -1,0 +1,144 @@
+(ns thrum.context.otel-test
+  "Spans through random programs of tasks, and around requests."
+  (:require
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.context.otel :as otel]
+   [thrum.core :as t]
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (io.opentelemetry.api.trace SpanKind StatusCode Tracer)
+   (io.opentelemetry.api.trace.propagation W3CTraceContextPropagator)
+   (io.opentelemetry.context Context)
+   (io.opentelemetry.sdk.testing.exporter InMemorySpanExporter)
+   (io.opentelemetry.sdk.trace SdkTracerProvider)
+   (io.opentelemetry.sdk.trace.data SpanData)
+   (io.opentelemetry.sdk.trace.export SimpleSpanProcessor)
+   (java.util SplittableRandom)
+   (java.util.concurrent Callable ExecutorService Executors)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(def ^:private ^:dynamic ^Tracer *tracer* nil)
+
+(defn- spans-of
+  "Returns the spans that f makes."
+  [f]
+  (let [exporter (InMemorySpanExporter/create)]
+    (with-open [provider (-> (SdkTracerProvider/builder)
+                             (.addSpanProcessor (SimpleSpanProcessor/create exporter))
+                             (.build))]
+      (binding [*tracer* (.get provider "test")] (f))
+      (vec (.getFinishedSpanItems exporter)))))
+
+;; Random programs: {:id n, :kind how the children are run, :children [program ...]}
+
+(def ^:private kinds
+  [:here :pmapv :upmap :all :fork :future :via :submit :pool :retry :abandon])
+
+(defn- draw ^long [^SplittableRandom random n] (.nextInt random (int n)))
+
+(defn- program [random ids depth]
+  {:id (str (vswap! ids inc))
+   :kind (nth kinds (draw random (count kinds)))
+   :children (when (pos? (long depth))
+               (vec (repeatedly (draw random 4) #(program random ids (dec (long depth))))))})
+
+(defn- parents-by-id
+  "Returns by id of a program the id of its parent, of those that run."
+  [parent {:keys [id kind children]}]
+  (into {id parent}
+        (mapcat #(parents-by-id id %))
+        (if (= :pool kind) (take 1 children) children)))
+
+(defn- programs
+  "Returns random programs with at least n spans."
+  [random n]
+  (let [ids (volatile! 0)]
+    (loop [all [], spans 0]
+      (if (< spans (long n))
+        (let [more (program random ids 4)]
+          (recur (conj all more) (+ spans (count (parents-by-id nil more)))))
+        all))))
+
+(declare run)
+
+(defn- run-children [kind ^ExecutorService pool children]
+  (case kind
+    (:here) (run! run children)
+    :pmapv (t/pmapv 2 run children)
+    :upmap (dorun (t/upmap 2 run children))
+    :all (t/all-call (mapv (fn [child] #(run child)) children))
+    :fork (t/with-scope [s] (run! #(t/fork s (run %)) children))
+    :future (run! deref (mapv #(t/future (run %)) children))
+    :via (t/with-executor [e] (run! #(t/future-via [e] (run %)) children))
+    :submit (t/with-executor [e]
+              (run! #(.submit ^ExecutorService e ^Callable (fn [] (run %))) children))
+    :pool (run! (fn [child] @(t/future-via [pool] (run child))) (take 1 children))
+    :retry (run! #(t/retry {} (run %)) children)
+    :abandon (run! #(t/abandon-on-interrupt (fn []) (run %)) children)))
+
+(def ^:private ^:dynamic *pool* nil)
+
+(defn- run [{:keys [id kind children]}]
+  (otel/call-in-span id {:tracer *tracer*} (fn [_] (run-children kind *pool* children)))
+  id)
+
+(defn- parents-seen [spans]
+  (let [names (into {} (map (juxt #(.getSpanId ^SpanData %) #(.getName ^SpanData %))) spans)]
+    (into {} (map (juxt #(.getName ^SpanData %) #(names (.getParentSpanId ^SpanData %)))) spans)))
+
+(deftest ^{:time-limit-ms 120000} every-parent-is-right-and-nothing-is-left
+  (let [seed (System/nanoTime), all (programs (SplittableRandom. seed) 10000)
+        left (atom #{})]
+    (with-open [pool (Executors/newCachedThreadPool)]
+      (let [spans (spans-of #(binding [*pool* pool, t/*wrap* otel/wrap] (run! run all)))]
+        (is (<= 10000 (count spans)))
+        (is (= (into {} (mapcat #(parents-by-id nil %)) all) (parents-seen spans))
+            (str "seed " seed)))
+      (run! #(.get (.submit pool ^Callable (fn [] (swap! left conj (Context/current)) %)))
+            (range 20)))
+    (is (= #{(Context/root)} (conj @left (Context/current))))))
+
+(deftest without-the-wrap-a-span-has-no-parent
+  (let [spans (spans-of (fn []
+                          (otel/call-in-span "a" {:tracer *tracer*}
+                            (fn [_]
+                              @(t/future
+                                 (otel/call-in-span "b" {:tracer *tracer*} (constantly nil)))))))]
+    (is (= {"a" nil, "b" nil} (parents-seen spans)))))
+
+;; Requests
+
+(defn- request-span ^SpanData [handler request]
+  (first
+    (spans-of
+      #(try
+         ((otel/handler handler
+                        {:tracer *tracer*, :propagator (W3CTraceContextPropagator/getInstance)})
+          request)
+         (catch Exception _)))))
+
+(deftest a-request-has-a-span
+  (let [span (request-span (constantly {:status 200, :thrum/route "/orders/:id"})
+                           {:request-method :get, :uri "/orders/7"})]
+    (is (= "GET /orders/:id" (.getName span)))
+    (is (= SpanKind/SERVER (.getKind span)))
+    (is (= StatusCode/UNSET (.getStatusCode (.getStatus span))))
+    (is (= {"http.request.method" "GET", "url.path" "/orders/7", "http.route" "/orders/:id"
+            "http.response.status_code" 200}
+           (into {} (map (fn [[k v]] [(str k) v])) (.asMap (.getAttributes span))))))
+  (is (= "POST" (.getName (request-span (constantly {:status 204}) {:request-method :post})))))
+
+(deftest a-request-that-fails-says-so
+  (doseq [handler [(constantly {:status 503}) (fn [_] (throw (ex-info "no" {})))]]
+    (is (= StatusCode/ERROR
+           (.getStatusCode (.getStatus (request-span handler {:request-method :get})))))))
+
+(deftest the-clients-span-is-the-parent
+  (let [trace "0af7651916cd43dd8448eb211c80319c"
+        span (request-span (constantly {:status 200})
+                           {:request-method :get
+                            :headers {"traceparent" (str "00-" trace "-b7ad6b7169203331-01")}})]
+    (is (= [trace "b7ad6b7169203331"] [(.getTraceId span) (.getParentSpanId span)]))))
