@@ -21,8 +21,8 @@
 (def ^:const unfinished -1)
 (def ^:const garbled -2)
 
-;; Eight bytes at once: each byte of each head is looked at. One by one took 1 us more of a
-;; request's 8.
+;; Eight bytes at once: each byte of each head is looked at. One by one a head of twelve lines took
+;; twice as long (JDK 25).
 
 (def ^:private ^:const ones 0x0101010101010101)
 (def ^:private ^:const highs -0x7f7f7f7f7f7f7f80)

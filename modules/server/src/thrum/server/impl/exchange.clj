@@ -14,7 +14,8 @@
 
 (set! *warn-on-reflection* true)
 
-;; As fields, in place of an atom and five volatiles: 0.3 us less of a request's 8 (JDK 25).
+;; An interface over fields, not a protocol over an atom and five volatiles: seven objects less for
+;; each request, whose cost ./cljw -M:request-cost measures.
 (definterface IExchange
   (request [])                      ; Ring's map, nil before it has been read
   (status [])                       ; of the response that was sent, or nil

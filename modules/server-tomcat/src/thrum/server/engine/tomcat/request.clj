@@ -99,7 +99,7 @@
 
 (def ^:private ^:const note
   "Where a request of Tomcat's, which is used again and again, keeps the address that was asked for
-  last: to make it of text takes 0.4 us."
+  last: it is made of text, and mostly the same again."
   30)
 
 (defn local-of
