@@ -13,9 +13,9 @@
 
 (set! *warn-on-reflection* true)
 
-;; The options that each request looks at, as fields: there are nine of
-;; them, and a look in the map of all fifty costs more. observer: its functions by event, or nil. checked?: whether the engine lets no
-;; control character through in a header's value.
+;; The options that each request looks at, as fields: a look in the map of all fifty costs more.
+;; observer: its functions by event, or nil. checked?: whether the engine lets no control character
+;; through in a header's value.
 (deftype Settings [async? interrupt? health max-body-bytes max-header-bytes as-asked timeout-ms
                    observer checked?])
 
