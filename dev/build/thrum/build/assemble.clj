@@ -16,7 +16,10 @@
            [(str "modules/" module "/src") (str "modules/" module "/resources")]))
 
 (defn- java-sources [module]
-  (sort (filter #(str/ends-with? % ".java") (map str (mapcat (comp file-seq io/file) (paths module))))))
+  (->> (mapcat (comp file-seq io/file) (paths module))
+       (map str)
+       (filter #(str/ends-with? % ".java"))
+       sort))
 
 (defn- compile-java
   "Compiles a module's Java for the oldest JDK that Thrum runs on. Needs a JDK; a JRE has no
@@ -52,7 +55,10 @@
         path (str/join ":" (keys (:classpath (artifacts/basis module))))
         args (into ["-quiet" "-notimestamp" "-Xdoclint:all,-missing" "-d" folder "-cp" path]
                    (java-sources module))]
-    (when-not (zero? (.run tool System/out System/err ^"[Ljava.lang.String;" (into-array String args)))
+    (when-not (zero? (.run tool
+                           System/out
+                           System/err
+                           ^"[Ljava.lang.String;" (into-array String args)))
       (throw (ex-info (str "javadoc fails for " module) {:module module})))))
 
 (defn- documents

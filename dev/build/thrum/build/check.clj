@@ -146,10 +146,12 @@
 (def ^:private dependencies-path "doc/reference/dependencies.edn")
 
 (def ^:private dependencies-head
-  ";; By artifact: all that a project gets which names it alone. Written by -T:build check-release :write true.\n")
+  (str ";; By artifact: all that a project gets which names it alone.\n"
+       ";; Written by -T:build check-release :write true.\n"))
 
 (defn- write-dependencies [found]
-  (spit dependencies-path (str dependencies-head (binding [*print-namespace-maps* false] (with-out-str (pprint/pprint found))))))
+  (binding [*print-namespace-maps* false]
+    (spit dependencies-path (str dependencies-head (with-out-str (pprint/pprint found))))))
 
 (defn- dependency-faults [found]
   (let [written (edn/read-string (slurp dependencies-path))]

@@ -41,7 +41,8 @@
                       (when (zero? (long %)) (deref gate 5000 :late))
                       (when (= 3 %) (deliver gate :go))
                       %)]
-    (is (= [0 1 2 3 4] (first (through (pipes/kinds "pipeline-blocking") 4 slow-first (range 5)))))))
+    (is (= [0 1 2 3 4]
+           (first (through (pipes/kinds "pipeline-blocking") 4 slow-first (range 5)))))))
 
 (deftest upipeline-does-not-wait-for-a-slow-item
   (let [gate (promise)

@@ -33,8 +33,8 @@
         (.interrupt thread))))
   (end! [this] (locking this (set! over true))))
 
-;; One thread looks at all exchanges from time to time: an alarm for each would go into the process's
-;; one ordered map, and out again.
+;; One thread looks at all exchanges from time to time: an alarm for each would go into the one
+;; ordered map of the process, and out again.
 (deftype Keeper [^Set kept ^Thread watchdog])
 
 (defn keeper
