@@ -66,6 +66,7 @@
    :with-executor #(t/with-executor [_ {:x 1}])
    :pmap #(t/pmap {:limit 1, :x 1} inc [])
    :upmap #(t/upmap {:limit 1, :x 1} inc [])
+   :pmap-tasks #(t/pmap-tasks {:limit 1, :x 1} inc [])
    :fmap #(t/fmap {:limit 1, :x 1} inc [])
    :pfor #(t/pfor {:limit 1, :x 1} [x [1]] x)
    :pmapv #(t/pmapv {:limit 1, :x 1} inc [])

@@ -241,15 +241,19 @@
   ([limit f coll & colls]
    (results (fan-out-options :as-completed "upmap" limit) f (cons coll colls))))
 
-(defn fmap
+(defn pmap-tasks
   "As pmap, but the elements are the tasks themselves, in the order of the input, at most limit of
   them running. Realising an element starts up to limit - 1 tasks after it. A failure cancels
   nothing: each task's outcome is the caller's to handle. As a transducer whose process stops early
   it cancels running tasks, also ones you already hold."
   ([limit f]
-   (transducer (fan-out-options :as-started "fmap" limit) f))
+   (transducer (fan-out-options :as-started "pmap-tasks" limit) f))
   ([limit f coll & colls]
-   (results (fan-out-options :as-started "fmap" limit) f (cons coll colls))))
+   (results (fan-out-options :as-started "pmap-tasks" limit) f (cons coll colls))))
+
+(def ^{:arglists '([limit f] [limit f coll & colls]), :deprecated "0.1.0"} fmap
+  "The old name of pmap-tasks, for those who come from Virtuoso. It will be gone in 1.0."
+  pmap-tasks)
 
 (defn map
   "Returns a lazy seq of f of the items, in the order of the input, all at once: pmap with a limit

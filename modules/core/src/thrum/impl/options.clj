@@ -137,7 +137,7 @@
      {:form :with-executor, :written "(with-executor [exe {..}] body)", :options [:on-exit :name]}
      {:form :pmap
       :written "(pmap {..} f coll)"
-      :as [:upmap :fmap :pfor]
+      :as [:upmap :pmap-tasks :fmap :pfor]
       :options (into [:limit :window] task)}
      {:form :pmapv
       :written "(pmapv {..} f coll)"

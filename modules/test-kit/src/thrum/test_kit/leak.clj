@@ -13,7 +13,8 @@
 
 (def prefixes
   "What the names of Thrum's threads start with, before a dash and a number."
-  ["future" "thread" "executor" "map" "pmap" "upmap" "fmap" "pmapv" "prun" "for" "pfor" "pvalues"
+  ["future" "thread" "executor" "map" "pmap" "upmap" "pmap-tasks" "pmapv" "prun" "for" "pfor"
+   "pvalues"
    "pcalls" "scope" "async" "pipeline" "pipeline-async" "pipeline-fn" "upipeline" "pmap->chan"])
 
 (def ^:private our-name
