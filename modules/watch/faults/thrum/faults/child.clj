@@ -123,7 +123,7 @@
     [(t/future (t/with-scope [s] (dotimes [_ 50] (t/fork s (Thread/sleep 60000)))))
      (t/future (loop [] (Thread/sleep 1) (recur)))
      (t/future (t/with-timeout [60000] (deaf-sleep)))
-     (t/future (dorun (t/pmap 8 (fn [_] (t/with-permit db (Thread/sleep 2))) (range 100000))))]))
+     (t/future (dorun (t/pmap 3 (fn [_] (t/with-permit db (Thread/sleep 2))) (range 100000))))]))
 
 (def faults
   "By name: the function that makes the fault."
