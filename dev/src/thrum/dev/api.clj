@@ -15,8 +15,8 @@
 (def ^:private namespaces
   "The namespaces that doc/reference/stability.md speaks of."
   '[thrum.core thrum.async thrum.async.executor thrum.jdbc thrum.context.mdc thrum.context.otel
-    thrum.server thrum.server.tck
-    thrum.spi thrum.spi.fan-out thrum.spi.options thrum.server.spi])
+    thrum.server thrum.server.tck thrum.watch
+    thrum.spi thrum.spi.fan-out thrum.spi.options thrum.spi.watch thrum.server.spi])
 
 (defn- arity
   "Returns how many arguments a list takes: 2, or [:from 2]."

@@ -11,7 +11,7 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
-   (java.sql Connection ResultSet SQLException SQLFeatureNotSupportedException Statement Wrapper)
+   (java.sql Connection SQLException SQLFeatureNotSupportedException)
    (java.util.concurrent CancellationException)
    (java.util.concurrent.atomic AtomicLong)
    (javax.sql DataSource)))

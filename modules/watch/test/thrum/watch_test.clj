@@ -89,12 +89,6 @@
 (defn- permits [limiter n gate]
   (mapv (fn [_] (t/future (t/with-permit limiter (deref gate 30000 nil)))) (range n)))
 
-(defn- deadlocked [gate]
-  (let [a (promise), b (promise), wait #(t/with-timeout [20000] (deref %))]
-    (deliver a (t/future (deref b) (when-not (realized? gate) (tried #(wait @b)))))
-    (deliver b (t/future (when-not (realized? gate) (tried #(wait @a)))))
-    [@a @b]))
-
 (defn- sampled
   "Returns the value of f, called with a function that returns the lints of a sampler."
   [f]

@@ -16,8 +16,7 @@
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
-   (clojure.lang IPending LazySeq)
-   (java.util ArrayList)
+   (clojure.lang IPending)
    (java.util.concurrent Future)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (thrum.impl.context Context)

@@ -6,7 +6,6 @@
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
    [thrum.impl.jdk :as jdk]
-   [thrum.impl.place :as place]
    [thrum.impl.sync-point :as sync-point]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])

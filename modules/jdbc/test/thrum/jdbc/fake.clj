@@ -57,7 +57,7 @@
       (.incrementAndGet hits)
       (when-not (or (= id (:id now)) (:barrier now)) (.incrementAndGet misses)))))
 
-(defn- result-set ^ResultSet [physical db execute statement]
+(defn- result-set ^ResultSet [db execute statement]
   (reify
     ResultSet
     (next [_] (execute) true)
@@ -81,7 +81,7 @@
       Statement
       (^boolean execute [_ ^String _] (execute) true)
       (executeBatch [_] (execute) (int-array 0))
-      (executeQuery [this _] (result-set physical db execute this))
+      (executeQuery [this _] (result-set db execute this))
       (getConnection [_] connection)
       (cancel [_]
         (note! db :cancel)

@@ -22,7 +22,7 @@
 
 (defn- left-alone!
   "The pool's answer when no thread waits any more: the connection goes back."
-  [{:keys [^Connection value thrown]} release!]
+  [{:keys [^Connection value]} release!]
   (try
     (some-> value .close)
     (catch Throwable t (spi/uncaught! t))

@@ -2,7 +2,7 @@
   "Chapter: HTTP/2 by the JDK's client."
   (:require
    [clojure.string :as str]
-   [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect=]]
    [thrum.server.tck.threads :as threads]
    [thrum.server.tck.tls :as tls]
    [thrum.server.tck.wire :as wire])

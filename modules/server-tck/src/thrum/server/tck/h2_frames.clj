@@ -5,8 +5,7 @@
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
-   (java.io ByteArrayOutputStream DataOutputStream InputStream)
-   (java.util.concurrent CountDownLatch)))
+   (java.io ByteArrayOutputStream DataOutputStream InputStream)))
 
 (set! *warn-on-reflection* true)
 
