@@ -232,7 +232,7 @@
   (let [{[{:keys [parts]} :as plans] :experiments, :as plan} (bench-plan "--only" "overhead,cancel")
         [{:keys [contenders jvm-opts in-turns?]}] parts]
     (is (= [:bench/overhead :bench/cancel] (map :experiment plans)))
-    (is (= [4 #{5} true] [(count contenders) (set (map :repeat contenders)) in-turns?]))
+    (is (= [4 #{3} true] [(count contenders) (set (map :repeat contenders)) in-turns?]))
     (is (not-any? #{"-XX:TieredStopAtLevel=1"} jvm-opts))
     (is (= plan (edn/read-string (pr-str plan))))))
 

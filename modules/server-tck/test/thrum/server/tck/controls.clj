@@ -189,6 +189,7 @@
    :files-are-cut (body #(instance? java.io.File %)
                         #(at-most 1000 (java.io.FileInputStream. ^java.io.File %)))
    :streams-stay-open (body stream? open-stream)
+   :streams-end-early (body stream? #(with-open [^InputStream in %] (at-most 100000 in)))
    :nil-is-a-word (body nil? (constantly "nil"))
    :forgets-lengths (headers-of #(dissoc % "Content-Length"))
    :strings-are-streamed (body string? list)

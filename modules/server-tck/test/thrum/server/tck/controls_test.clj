@@ -120,8 +120,7 @@
            :header-names-are-tokens :http-1-0-is-not-asked-to-go-on :idle-connections-are-closed
            :line-ends-in-values-are-refused :lost-clients-of-http-1-0-end-long-bodies
            :no-content-has-no-length :silent-bodies-are-given-up :silent-connections-are-closed
-           :silent-takers-of-http-1-0-are-reset :stated-length-is-kept :upgrade-is-the-servers
-           :wide-chars-in-values-are-no-line-ends]
+           :stated-length-is-kept :upgrade-is-the-servers :wide-chars-in-values-are-no-line-ends]
    :naive-any-coding [:two-codings-are-refused]
    :naive-chunk-end [:chunks-end-with-a-line :swallowed-bad-chunks-end-the-connection]
    :naive-chunk-size [:garbled-chunk-sizes-are-refused :overflowing-chunk-sizes-are-refused]
@@ -251,6 +250,7 @@
    :stop-throws-twice [:stop-is-idempotent]
    :streams-hold-the-stop [:streams-end-with-the-server :stubborn-streams-are-cut
                            :stuck-streams-are-cut]
+   :streams-end-early [:silent-takers-of-http-1-0-are-reset]
    :streams-stay-open [:body-is-closed-when-the-client-goes :failing-stream-is-closed
                        :stream-is-sent-and-closed]
    :strings-are-latin-1 [:string-is-utf-8]
