@@ -52,10 +52,11 @@
     (locking this
       (set! pending false)
       (when ours
-        (set! ours false)
         (if foreign
           (.interrupt (Thread/currentThread))
-          (Thread/interrupted)))))
+          (Thread/interrupted))
+        ;; Last: a clear that a full stack broke off can be done again.
+        (set! ours false))))
   (giveBack [this]
     (locking this
       (set! foreign true)
