@@ -83,7 +83,7 @@
 
 (deftest what-was-cut-is-overdue-until-it-leaves-though-it-became-a-websocket
   (let [traffic (traffic/traffic {})
-        x (exchange/exchange traffic (reify engine/Wire (abort! [_])))]
+        x (exchange/exchange traffic (reify engine/Wire (unwatch! [_]) (abort! [_])))]
     (exchange/step! x :commit)
     (ending/end! x :disconnected)
     (exchange/upgraded! x)

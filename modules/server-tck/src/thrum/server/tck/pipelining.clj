@@ -102,15 +102,19 @@
 ;; Aborts
 
 (defcase nothing-follows-a-cut "4.3"
-  "Behind a response that is cut nothing is sent, also where requests were pipelined."
+  "Behind a response that is cut nothing is sent and nothing is handled, also where requests were
+  pipelined."
   [env]
-  (let [body #(lazy-seq (cons "some" (lazy-seq (throw (ex-info "cut" {})))))
+  (let [last-one (promise)
+        body #(lazy-seq (cons "some" (lazy-seq (throw (ex-info "cut" {})))))
         cut (fn [_] {:status 200, :headers {}, :body (body)})
-        c (scene/client env (scene/serve env (scene/routes {"/cut" cut}) {}))]
+        handled (fn [r] (deliver last-one :handled) (scene/ok r))
+        c (scene/client env (scene/serve env (scene/routes {"/cut" cut, "/last" handled}) {}))]
     (wire/send! c (wire/get "/first") (wire/get "/cut") (wire/get "/last"))
     (expect-status 200 (wire/response c))
     (scene/expect-cut (wire/response c))
-    (expect-closed c)))
+    (expect-closed c)
+    (expect= :not-handled (deref last-one wire/quiet-ms :not-handled))))
 
 (defcase nothing-follows-a-refusal "4.8"
   "Of a pipeline with a bad request what stands before it is answered, what stands behind it never

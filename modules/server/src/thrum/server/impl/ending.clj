@@ -27,6 +27,7 @@
   "Cuts the connection."
   [^Exchange x]
   (try
+    (exchange/unwatch! x)
     (engine/abort! (.-wire x))
     (finally (settled-elsewhere! x))))
 
@@ -45,7 +46,7 @@
 (defn- send-unavailable! [^Exchange x]
   (let [head (response/closing (response/head (response/plain 503 "Retry-After" "1")))]
     (try
-      (engine/unwatch! (.-wire x))
+      (exchange/unwatch! x)
       (write-unavailable! x head)
       (exchange/finish! x 503 0)
       (catch Throwable _ (engine/abort! (.-wire x)))

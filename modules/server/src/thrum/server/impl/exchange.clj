@@ -5,6 +5,7 @@
   (:require
    [thrum.server.impl.stage :as stage]
    [thrum.server.impl.traffic :as traffic]
+   [thrum.server.spi :as engine]
    [thrum.server.spi.exchanges :as exchanges]
    [thrum.spi :as spi])
   (:import
@@ -178,6 +179,22 @@
   (let [^Traffic traffic (.-traffic x)]
     (when (.-observer (traffic/settings traffic))
       (traffic/observe! traffic event #(facts x)))))
+
+(defn watch!
+  "Has (gone) called when the client goes. Throws CancellationException where another thread has
+  ended the exchange. A lock, shared with unwatch!: an engine that began to watch behind the answer
+  would read what belongs to the next request."
+  [^Exchange x gone]
+  (locking x
+    (when-not (allowed? x :handle)
+      (throw (over)))
+    (engine/watch! (.-wire x) gone)))
+
+(defn unwatch!
+  "Watches no more, nor begins to: for a thread that has ended the exchange."
+  [^Exchange x]
+  (locking x
+    (engine/unwatch! (.-wire x))))
 
 (defn start-thread!
   "Calls f on a virtual thread of its own, which inherits nothing: what the handler has set on its

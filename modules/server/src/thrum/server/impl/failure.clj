@@ -39,13 +39,19 @@
     (f (exchange/request x) t)
     (do (log! x t) (response/plain 500))))
 
+(defn- cut-off!
+  "Cuts the connection, and logs why; a client that has gone is counted as such instead."
+  [x t]
+  (if (= :gone (exchange/flaw x))
+    (ending/end! x :disconnected)
+    (do (ending/cut! x) (log! x t))))
+
 (defn- answer-plainly!
   "Answers for what was thrown while an answer was tried: 500, or a cut where that had begun."
   [x t]
-  (when-not (exchange/ended? x) (log! x t))
   (case (first (exchange/step! x :fail))
-    :answer (respond/respond! x (response/plain 500))
-    (:cut :log) (ending/cut! x)
+    :answer (do (log! x t) (respond/respond! x (response/plain 500)))
+    (:cut :log) (cut-off! x t)
     nil))
 
 (defn- answer-failure! [x t]
@@ -62,11 +68,8 @@
     :else (do (count! x) (answer-failure! x t))))
 
 (defn- cut! [x t]
-  (if (= :gone (exchange/flaw x))
-    (ending/end! x :disconnected)
-    (do (ending/cut! x)
-        (when-not (exchange/flaw x) (count! x))
-        (log! x t))))
+  (when-not (exchange/flaw x) (count! x))
+  (cut-off! x t))
 
 (defn- fail-at-stage! [x t]
   (exchange/failed! x t)

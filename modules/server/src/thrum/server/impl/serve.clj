@@ -30,12 +30,10 @@
   (when-not (exchange/allowed? x :handle)
     (throw (exchange/over))))
 
-(defn- watch-client! [^Exchange x]
-  (engine/watch! (.-wire x)
-    #(exchange/start-thread! x "http-gone" (fn [] (ending/end! x :disconnected))))
-  ;; Ended since the check before: the thread that did so may have unwatched already.
+(defn- watch-client! [x]
+  (exchange/watch! x #(exchange/start-thread! x "http-gone" (fn [] (ending/end! x :disconnected))))
   (when (exchange/ended? x)
-    (engine/unwatch! (.-wire x))
+    (exchange/unwatch! x)
     (throw (exchange/over))))
 
 (defn- handle [x handler]

@@ -46,6 +46,26 @@
     (is (thrown? CancellationException (#'serve/watch-client! @x)))
     (is (= [:watch :unwatch] @trail))))
 
+(deftest no-answer-is-sent-while-an-engine-begins-to-watch
+  (let [trail (atom []), x (promise), sent (promise)
+        wire (reify engine/Wire
+               (watch! [_ _]
+                 (ending/end! @x :thrum/timeout)
+                 (swap! trail conj (deref sent 100 :watched)))
+               (unwatch! [_] (swap! trail conj :unwatched))
+               (send! [_ status _ _] (swap! trail conj status) (deliver sent :sent)))]
+    (deliver x (doto (exchange/exchange (traffic/traffic {}) wire)
+                 (exchange/received! {:request-method :get})))
+    (is (thrown? CancellationException (#'serve/watch-client! @x)))
+    (is (= :sent (deref sent 5000 :silent)))
+    (is (= [:watched :unwatched] (take 2 @trail)))))
+
+(deftest an-engine-does-not-begin-to-watch-behind-the-end
+  (let [trail (atom []), x (exchange trail identity)]
+    (exchange/step! x :shutdown)
+    (is (thrown? CancellationException (#'serve/watch-client! x)))
+    (is (= [] @trail))))
+
 (deftest an-answer-that-comes-too-late-cuts-nothing
   (let [trail (atom []), x (exchange trail identity)]
     (with-redefs [respond/respond-with! (fn [_ _]
@@ -58,4 +78,4 @@
   (let [trail (atom []), x (exchange trail identity)]
     (with-redefs [respond/respond-with! (fn [_ _] (throw (IOException. "Broken pipe")))]
       (#'serve/answer-here! x {:status 413}))
-    (is (= [:abort] @trail))))
+    (is (= [:unwatch :abort] @trail))))

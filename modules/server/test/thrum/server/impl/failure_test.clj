@@ -6,6 +6,7 @@
    [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.failure :as failure]
    [thrum.server.impl.traffic :as traffic]
+   [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
    [thrum.test-kit.leak :as leak])
   (:import
@@ -61,3 +62,19 @@
 
 (deftest a-log-that-fails-changes-no-answer
   (is (= 500 (logging (fn [_] (throw (Error. "No log"))) #(status-of (ex-info "boom" {}))))))
+
+(deftest a-client-that-goes-before-the-answer-to-a-failure-is-not-logged
+  (let [entered (promise), gone (promise), logged (atom [])
+        handler (fn [_] (deliver entered true) (deref gone 5000 nil) (throw (ex-info "boom" {})))]
+    (logging #(swap! logged conj (.getMessage ^LogRecord %))
+             #(with-open [^java.lang.AutoCloseable s
+                          (server/run-server handler
+                                             {:port 0
+                                              :stop-on-shutdown? false
+                                              :error-handler (fn [_ _] {:status 500, :body "no"})})]
+                (let [c (wire/send! (wire/connect (server/port s)) (wire/get "/"))]
+                  (deref entered 5000 nil)
+                  (wire/reset!! c)
+                  (deliver gone true)
+                  (is (scene/eventually 5000 (fn [] (= 1 (:disconnected (server/status s)))))))))
+    (is (= [] @logged))))
