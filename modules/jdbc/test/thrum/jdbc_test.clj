@@ -116,11 +116,18 @@
                             :throws (fn [_] (throw (SQLException. "no")))
                             :blocks (fn [_] (deref release 10000 nil))}]
       (testing how
-        (let [db (fake/database deliver!), source (guarded db {:grace-ms 30})]
-          (is (= [:execute :cancel :abort] (take 3 (stopped db #(query! source)))))
+        (let [db (fake/database deliver!), source (guarded db {:grace-ms 100})]
+          (is (= [:execute :cancel :abort] (take 3 (dedupe (stopped db #(query! source))))))
           (is (empty? (:idle db)))
           (is (true? (let [quick (guarded db {:fake {:nanos (constantly 0)}})] (query! quick)))))))
     (deliver release true)))
+
+(deftest a-cancel-that-came-too-early-is-sent-again
+  (let [sent (atom 0), db (fake/database #(when (< 1 (swap! sent inc)) (%)))
+        source (guarded db {:grace-ms 200})]
+    (is (= [:execute :cancel :cancel :abort] (take 4 (stopped db #(query! source)))))
+    (testing "and, since one of the two may come late, the connection is given up"
+      (is (empty? (:idle db))))))
 
 (deftest an-answer-that-nobody-asked-for-and-no-answer-are-no-proof
   (testing "the statement ended well, as its cancel was on the way"

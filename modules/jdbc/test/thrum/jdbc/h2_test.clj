@@ -22,7 +22,7 @@
 (deftest a-deadline-ends-the-query-and-keeps-the-connection
   (with-open [connection (.getConnection (source)), statement (.createStatement connection)]
     (.execute statement "create table orders (id int)")
-    (is (= :late (t/with-timeout [60 :late] (.executeQuery statement long-query) :value)))
+    (is (= :late (t/with-timeout [150 :late] (.executeQuery statement long-query) :value)))
     (with-open [rows (.executeQuery statement "select count(*) from orders")]
       (is (.next rows))
       (is (zero? (.getLong rows 1))))))

@@ -33,18 +33,8 @@
     (some-> (.get ^AtomicReference (.-alarm call)) spi/disarm!)
     state))
 
-(defn- grace-ends [^Call call]
-  (spi/deadline-in (.-grace-ms ^Session (.-session call))))
-
-(defn- expire!
-  "Gives the call the grace to end, from now on. Returns false if it has ended already."
-  [^Call call]
-  (let [runs (move? call nil :stopping)]
-    (when runs
-      (.set ^AtomicReference (.-alarm call)
-            (spi/arm! (grace-ends call)
-                      #(when (move? call :stopping :aborted) (session/abort! (.-session call))))))
-    runs))
+(defn- grace-ms ^long [^Call call]
+  (.-grace-ms ^Session (.-session call)))
 
 (defn- needed?
   "True if the call still runs; only then is the driver's cancel called."
@@ -52,19 +42,44 @@
   (and (= :stopping (.get ^AtomicReference (.-state call)))
        (not (session/closed? (.-session call)))))
 
+(def ^:private patience-ms
+  "How long a call may end by itself before a cancel is sent: most calls, of rows that are there
+  already, or of a statement that is made, take some micros."
+  1)
+
 (defn- send!
-  "Calls the driver's cancel on a thread of its own, since it may block. Returns how that ended."
-  [^Call call cancel]
+  "Calls the driver's cancel, if the call still runs, on a thread of its own, since it may block.
+  Returns how that ended; nil: it was not called."
+  [call cancel]
   (let [end (promise)
         send #(when (needed? call)
                 (try (cancel) :done (catch Throwable t t)))]
-    (spi/arm! (spi/deadline-in 0) #(deliver end (send)))
-    (deref end (.-grace-ms ^Session (.-session call)) :late)))
+    (spi/arm! (spi/deadline-in patience-ms) #(deliver end (send)))
+    (deref end (grace-ms call) :late)))
+
+(defn- give-up!
+  "Has the connection aborted. The cancel is sent once more before that: one that came before the
+  driver, or the database, had begun the statement was lost, and an abort alone leaves it running
+  there."
+  [^Call call cancel]
+  (when (= :done (.get ^AtomicReference (.-sent call)))
+    (.set ^AtomicReference (.-sent call) :late)
+    (send! call @cancel))
+  (when (move? call :stopping :aborted) (session/abort! (.-session call))))
+
+(defn- expire!
+  "Gives the call the grace to end, from now on. Returns false if it has ended already."
+  [^Call call cancel]
+  (let [runs (move? call nil :stopping)]
+    (when runs
+      (.set ^AtomicReference (.-alarm call)
+            (spi/arm! (spi/deadline-in (grace-ms call)) #(give-up! call cancel))))
+    runs))
 
 (defn- stop! [^Call call cancel]
-  (when (and (expire! call) cancel)
-    (when-some [cancel (cancel)]
-      (.set ^AtomicReference (.-sent call) (send! call cancel)))))
+  (let [cancel (delay (when cancel (cancel)))]
+    (when (and (expire! call cancel) @cancel)
+      (.set ^AtomicReference (.-sent call) (send! call @cancel)))))
 
 ;; PostgreSQL, H2 and DB2; MySQL; SQL Server; Oracle.
 (def ^:private cancelled-states #{"57014" "70100" "HY008"})
@@ -91,7 +106,7 @@
   "Has the connection answer, within the grace, before it is used again; or gives it up."
   [session]
   (let [call (call session)]
-    (expire! call)
+    (expire! call nil)
     (let [valid (try (valid? session) (finally (finish! call)))]
       (when-not valid (session/abort! session)))))
 
@@ -136,7 +151,7 @@
 
 (defn- in-cancelled-work [session f]
   (let [call (call session)]
-    (expire! call)
+    (expire! call nil)
     (spi/undisturbed #(try (f) (finally (finish! call))))))
 
 (defn clean-up
