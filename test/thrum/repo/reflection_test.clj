@@ -14,7 +14,8 @@
   []
   (->> (concat (map files/source-folder (files/modules))
                (map io/file
-                    ["dev/src" "examples/checkout/src" "modules/test-kit/control"]))
+                    ["dev/src" "examples/checkout/src" "examples/orders/src"
+                     "modules/test-kit/control"]))
        (filter #(.isDirectory ^java.io.File %))
        (mapv str)))
 
@@ -26,7 +27,8 @@
                                   'thrum.dev.reflection
                                   (folders))
                      110000)
-        warnings (filter #(re-find #"Reflection warning, (thrum|control)/" %) lines)]
+        warnings (filter #(re-find #"Reflection warning, (thrum|control|checkout|orders)/" %)
+                         lines)]
     (is (= 0 exit) (str/join "\n" lines))
     (is (= [] (remove #(str/includes? % "control/reflects.clj") warnings)))
     (is (= 1 (count (filter #(str/includes? % "control/reflects.clj") warnings))))))

@@ -18,7 +18,8 @@
   []
   (->> (.listFiles (io/file "modules"))
        (mapcat #(vector (io/file % "src") (io/file % "test")))
-       (concat [(io/file "examples/checkout/src") (io/file "bench/src") (io/file "dev/src")
+       (concat [(io/file "examples/checkout/src") (io/file "examples/orders/src")
+                (io/file "bench/src") (io/file "dev/src")
                 (io/file "dev/build") (io/file "test")])
        (filter #(.isDirectory ^java.io.File %))))
 

@@ -1,9 +1,8 @@
 (ns thrum.lab.postgres
-  "A PostgreSQL of our own on loopback, in a folder of its own, for as long as it is needed. Uses
-  the programs of an installation on this machine."
+  "A PostgreSQL of our own on loopback, in a folder of its own, for as long as it is needed."
   (:require
    [clojure.java.io :as io]
-   [clojure.string :as str]
+   [thrum.lab.postgres.programs :as programs]
    [thrum.lab.temporary :as temporary])
   (:import
    (java.io File)
@@ -12,23 +11,6 @@
    (java.util.concurrent TimeUnit)))
 
 (set! *warn-on-reflection* true)
-
-(defn- executable? [^File folder program]
-  (.canExecute (io/file folder program)))
-
-(defn- complete? [folder]
-  (and (executable? folder "initdb") (executable? folder "postgres")))
-
-(defn- folders []
-  (concat (some-> (System/getenv "THRUM_POSTGRES") io/file list)
-          (map #(io/file % "bin") (reverse (sort (.listFiles (io/file "/usr/lib/postgresql")))))
-          (map io/file (str/split (str (System/getenv "PATH")) (re-pattern File/pathSeparator)))))
-
-(defn programs
-  "Returns the folder of PostgreSQL's programs, initdb and postgres: the one that THRUM_POSTGRES
-  names, Debian's newest, or one of PATH. nil where there is none."
-  ^File []
-  (first (filter complete? (folders))))
 
 ;; PostgreSQL refuses to run as root: another user does then, who owns the folder.
 
@@ -94,25 +76,35 @@
   (.waitFor (.start (process-builder ["kill" "-INT" (.pid process)])))
   (when-not (.waitFor process 10 TimeUnit/SECONDS) (.destroyForcibly process)))
 
-(defn- in-folder [programs folder f]
+(defn- unhook! [^Thread hook]
+  (try
+    (.removeShutdownHook (Runtime/getRuntime) hook)
+    ;; The process ends.
+    (catch IllegalStateException _)))
+
+(defn- start-in [programs folder]
   (let [log (io/file folder "log"), data (init! programs folder log), port (free-port)
         url (str "jdbc:postgresql://127.0.0.1:" port "/postgres?user=thrum")
         process (serve programs data log port)
-        hook (Thread. #(stop! process))]
+        hook (Thread. #(stop! process))
+        close! #(do (stop! process) (unhook! hook) (temporary/delete! folder))]
     (.addShutdownHook (Runtime/getRuntime) hook)
     (try
       (await-start! process url log)
-      (f url)
-      (finally
-        (stop! process)
-        (try (.removeShutdownHook (Runtime/getRuntime) hook) (catch IllegalStateException _))))))
+      {:url url, :close! close!}
+      (catch Throwable t
+        (close!)
+        (throw t)))))
 
-(defn call-with
-  "Calls f with the JDBC URL of a new PostgreSQL whose programs are in the folder, and stops it
-  afterwards. Its driver has to be on the class path. Throws what f throws, and ex-info where it
-  does not start."
-  [programs f]
-  (let [folder (temporary/folder! "thrum-postgres")]
-    (try
-      (in-folder programs folder f)
-      (finally (temporary/delete! folder)))))
+(defn start!
+  "Starts a new PostgreSQL, and returns {:url its JDBC URL, :close! a function that stops it and
+  deletes what it has written}; nil where its programs are not to be had. Its driver has to be on
+  the class path. Takes some seconds. Throws ex-info where it does not start."
+  []
+  (when-some [programs (programs/folder)]
+    (let [folder (temporary/folder! "thrum-postgres")]
+      (try
+        (start-in programs folder)
+        (catch Throwable t
+          (temporary/delete! folder)
+          (throw t))))))
