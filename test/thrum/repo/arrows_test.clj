@@ -22,6 +22,9 @@
    "context"
    {:modules #{"core"}, :libraries #{}, :packages ["java." "org.slf4j." "io.opentelemetry."]}
    "jdbc" {:modules #{"core"}, :libraries #{}, :packages ["java." "javax.sql."]}
+   "cluster" {:modules #{"core"}
+              :libraries #{'clojure.data.fressian}
+              :packages ["java." "javax.crypto." "clojure.lang." "org.fressian." "org.infinispan."]}
    "java"
    {:modules #{"core"}, :libraries #{}, :packages ["java." "clojure.lang." "clojure.java.api."]}
    "lab" {:modules #{"core" "async" "server" "server-jetty" "server-tomcat" "server-helidon"}
@@ -65,7 +68,8 @@
   '{thrum.spi
     #{thrum.async thrum.async.executor thrum.async.impl.* thrum.watch.impl.* thrum.jdbc.impl.*
       thrum.server thrum.server.spi.exchanges thrum.server.spi.flow thrum.server.impl.*
-      thrum.server.http1 thrum.server.http1.* thrum.server.engine.*}
+      thrum.server.http1 thrum.server.http1.* thrum.server.engine.*
+      thrum.cluster.impl.*}
     thrum.spi.fan-out
     #{thrum.async.impl.pipeline}
     thrum.spi.watch
@@ -74,7 +78,7 @@
     #{thrum.watch.impl.exchanges}
     thrum.spi.options
     #{thrum.watch thrum.jdbc thrum.async thrum.async.executor thrum.async.impl.settings
-      thrum.server thrum.server.impl.options
+      thrum.server thrum.server.impl.options thrum.cluster.impl.*
       thrum.lab.cli thrum.lab.experiments.own.work}
     thrum.server.spi
     #{thrum.server.http1.* thrum.server.engine.*}})
@@ -86,6 +90,8 @@
      [thrum.server.engine.jetty.http2-test thrum.server.impl.options]
      [thrum.dev.contract thrum.server.impl.engines]
      [thrum.dev.options thrum.async.impl.settings]
+     [thrum.dev.options thrum.cluster.impl.batch]
+     [thrum.dev.options thrum.cluster.impl.settings]
      [thrum.dev.options thrum.server.impl.engines]
      [thrum.dev.options thrum.server.impl.options]
      [thrum.repo.contract-doc-test thrum.server.impl.engines]})

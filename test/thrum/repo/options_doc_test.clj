@@ -6,6 +6,7 @@
    [clojure.test :refer [deftest is]]
    [thrum.async :as a]
    [thrum.async.executor :as executor]
+   [thrum.cluster :as cluster]
    [thrum.core :as t]
    [thrum.dev.options :as options]
    [thrum.jdbc :as jdbc]
@@ -44,6 +45,8 @@
    "process" #(t/with-scope [s] (a/process-call s {:x 1} +))
    "alts" #(a/alts!! [(async/chan)] :x 1)
    "data-source" #(jdbc/data-source (reify DataSource) {:x 1})
+   "join" #(cluster/join! {:x 1})
+   "cluster-pmap" #(cluster/pmap nil {:limit 1, :x 1} #'inc [])
    "factory" #(executor/factory {:x 1})})
 
 (defn- known [f]

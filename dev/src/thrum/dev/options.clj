@@ -9,6 +9,8 @@
    [clojure.string :as str]
    [thrum.async.executor :as executor]
    [thrum.async.impl.settings :as settings]
+   [thrum.cluster.impl.batch :as batch]
+   [thrum.cluster.impl.settings :as cluster-settings]
    [thrum.dev.page :as page]
    [thrum.jdbc :as jdbc]
    [thrum.server :as server]
@@ -29,7 +31,8 @@
   rows."
   (let [core "modules/core/src/thrum/core.clj", core-rows options/rows
         async "modules/async/src/thrum/async.clj"
-        server "modules/server/src/thrum/server.clj"]
+        server "modules/server/src/thrum/server.clj"
+        cluster "modules/cluster/src/thrum/cluster.clj"]
     [["future-call" core "future-call" (options/rows-at :future)]
      ["with-executor" core "with-executor" core-rows]
      ["pmap" core "pmap" core-rows]
@@ -48,6 +51,8 @@
      ["thread-call" async "thread-call" @#'settings/thread-rows]
      ["process" async "process" @#'settings/process-rows]
      ["data-source" "modules/jdbc/src/thrum/jdbc.clj" "data-source" @#'jdbc/rows]
+     ["join" cluster "join!" cluster-settings/rows]
+     ["cluster-pmap" cluster "pmap" batch/rows]
      ["alts" async "alts!!" @#'settings/alts-rows]
      ["factory" "modules/async/src/thrum/async/executor.clj" "factory"
       @#'executor/rows]]))

@@ -193,7 +193,7 @@
    ["core, on a single carrier thread" ["core"] one-carrier]
    ["the engines" engines this-jvm]
    ["server-http-kit, with http-kit" ["server-http-kit"] with-http-kit]
-   ["java" ["java"] this-jvm]
+   ["java, cluster" ["java" "cluster"] this-jvm]
    ["watch" ["watch"] this-jvm]
    ["watch, on JDK 21" ["watch"] jdk-21]
    ["jdbc, context" ["jdbc" "context"] this-jvm]

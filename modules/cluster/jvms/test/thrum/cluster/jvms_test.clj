@@ -1,0 +1,211 @@
+(ns thrum.cluster.jvms-test
+  "The map over members that are JVMs of their own: killed, stopped, replaced, out of memory."
+  (:require
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.cluster :as cluster]
+   [thrum.cluster.history :as history]
+   [thrum.cluster.jvm-work :as work]
+   [thrum.cluster.processes :as processes]
+   [thrum.core :as t])
+  (:import
+   (java.nio.file Files)
+   (java.nio.file.attribute FileAttribute)
+   (java.util.logging Level Logger)))
+
+(set! *warn-on-reflection* true)
+
+;; Members live from test to test; each test has as many as it asks for.
+
+(def ^:private ports (processes/free-ports 4))
+(def ^:private seeds (mapv #(str "127.0.0.1:" %) ports))
+(def ^:private members (atom {}))
+(def ^:private caller (atom nil))
+
+(def ^:private heartbeat ["--heartbeat-ms" "3000"])
+
+(def ^:private quiet
+  (mapv #(doto (Logger/getLogger %) (.setLevel Level/SEVERE)) ["org.infinispan" "org.jgroups"]))
+
+(defn- join-as-caller! [& {:as options}]
+  (cluster/join! (merge {:cluster "jvms", :seeds seeds, :heartbeat-ms 3000} options)))
+
+(defn- start-on! [port]
+  (swap! members assoc port (processes/start-member! port seeds heartbeat)))
+
+(defn- seen []
+  (count (:members (cluster/status @caller))))
+
+(defn- ensure!
+  "Has exactly n members up and seen by the caller."
+  [n]
+  (let [wanted (take n ports)]
+    (doseq [port (drop n ports)] (some-> (@members port) processes/kill!))
+    (doseq [port wanted :when (not (some-> (@members port) processes/alive?))] (start-on! port))
+    (doseq [port wanted] (processes/await-line! (@members port) "joined"))
+    (when-not (processes/await! #(= n (seen)))
+      (throw (ex-info (str "not " n " members: " (cluster/status @caller)) {})))))
+
+(defn- with-caller [f]
+  (processes/compile! '[thrum.cluster.main thrum.cluster.engine.infinispan thrum.cluster.jvm-work])
+  (reset! caller (join-as-caller!))
+  (try
+    (f)
+    (finally
+      (cluster/close! @caller)
+      (run! processes/kill! (vals @members)))))
+
+(use-fixtures :once with-caller)
+
+(defn- folder []
+  (str (Files/createTempDirectory "thrum-cluster" (make-array FileAttribute 0))))
+
+(defn- trail
+  "Returns what the members have noted, [event item pid] each."
+  [folder]
+  (for [file (.listFiles (io/file folder)), line (str/split-lines (slurp file))]
+    (let [[event item pid] (str/split line #" ")] [(keyword event) (parse-long item) pid])))
+
+(defn- noted [folder event] (count (filter #(= event (first %)) (trail folder))))
+
+(defn- items [folder n ms] (mapv #(vector folder % ms) (range n)))
+
+(defn- check!
+  [folder n results losses]
+  (is (empty? (history/violations {:trail (trail folder), :items (range n), :results results
+                                   :expected (mapv #(* 10 %) (range n)), :losses losses}))))
+
+(defn- gap-ms
+  "Realises the results, calls f when so many are there, and returns [results longest gap in ms]."
+  [n f results]
+  (loop [done [], left results, before (System/nanoTime), longest 0]
+    (if-some [left (seq left)]
+      (let [done (conj done (first left)), now (System/nanoTime)]
+        (when (= n (count done)) (f))
+        (recur done (rest left) now (max longest (- now before))))
+      [done (quot longest 1000000)])))
+
+(defn- member [i] (@members (nth ports i)))
+
+(deftest a-member-is-killed
+  (ensure! 3)
+  (let [folder (folder)
+        [results gap] (gap-ms 100
+                              #(processes/signal! (member 1) "-9")
+                              (cluster/pmap @caller 32 #'work/nap (items folder 400 50)))]
+    (check! folder 400 results 1)
+    (is (< gap 2000))
+    (println "  kill -9: longest gap" gap "ms," (- (noted folder :start) 400) "run again")))
+
+(deftest the-coordinator-is-killed
+  (ensure! 3)
+  (let [folder (folder)
+        ;; The caller was there first: the first member is the coordinator only where it left.
+        second-caller (join-as-caller!)
+        _ (cluster/close! @caller)
+        _ (reset! caller second-caller)
+        [results gap] (gap-ms 100
+                              #(processes/signal! (member 0) "-9")
+                              (cluster/pmap @caller 32 #'work/nap (items folder 400 50)))]
+    (check! folder 400 results 1)
+    (is (< gap 2000))
+    (println "  coordinator: longest gap" gap "ms")))
+
+(deftest a-member-is-stopped-and-goes-on
+  (ensure! 3)
+  (let [folder (folder)
+        victim (member 2)
+        [results gap] (gap-ms 100
+                              #(processes/signal! victim "-STOP")
+                              (cluster/pmap @caller 32 #'work/nap (items folder 400 50)))]
+    (check! folder 400 results 1)
+    (processes/signal! victim "-CONT")
+    (is (processes/await! #(= 3 (seen))))
+    (is (= (range 50) (cluster/pmap @caller 8 #'work/nothing (range 50))))
+    (println "  SIGSTOP: longest gap" gap "ms")))
+
+(deftest a-member-joins-while-it-runs
+  (ensure! 2)
+  (let [newcomer (nth ports 2)
+        _ (some-> (@members newcomer) processes/kill!)
+        pids (atom #{})
+        end (+ (System/nanoTime) 50000000000)
+        inputs (take-while (fn [_] (and (< (count @pids) 3) (< (System/nanoTime) end))) (range))]
+    (run! #(swap! pids conj %) (cluster/upmap @caller 8 #'work/where (range 50)))
+    (is (= 2 (count @pids)))
+    (start-on! newcomer)
+    (run! #(swap! pids conj %) (cluster/upmap @caller {:limit 2, :window 2} #'work/where inputs))
+    (is (= 3 (count @pids)))))
+
+(deftest a-culprit-is-named-and-one-member-is-left
+  (ensure! 4)
+  (let [folder (folder)
+        results (cluster/pmap @caller 8 #'work/halt (items folder 40 50))]
+    (is (= [0 10 20 30 40] (take 5 results)))
+    (let [data (try (nth results 5) (catch clojure.lang.ExceptionInfo e (ex-data e)))]
+      (is (= :thrum/poison (:type data)))
+      (is (= 3 (count (distinct (:members data))))))
+    (is (= 1 (count (filter processes/alive? (vals @members)))))
+    (is (= 3 (count (filter #(= [:start 5] (take 2 %)) (trail folder)))))))
+
+(deftest a-member-runs-out-of-memory
+  (ensure! 4)
+  (let [folder (folder)
+        tasks (doall (cluster/pmap-tasks @caller 40 #'work/hoard (items folder 40 50)))
+        outcomes (mapv #(try @% (catch java.util.concurrent.ExecutionException e
+                                  (:type (ex-data (ex-cause e)))))
+                       tasks)]
+    (is (= :thrum/poison (nth outcomes 5)))
+    (is (= (map #(* 10 %) (remove #{5} (range 40))) (map outcomes (remove #{5} (range 40)))))
+    (is (= 1 (count (filter processes/alive? (vals @members)))))))
+
+(defn- start-caller! [folder options]
+  (processes/start!
+    ["-e"
+     (pr-str `(do (require 'thrum.cluster 'thrum.cluster.jvm-work)
+                  (thrum.cluster/pmapv (thrum.cluster/join! ~options)
+                                       9
+                                       (resolve 'thrum.cluster.jvm-work/nap)
+                                       ~(items folder 100 60000))))]))
+
+(defn- caller-ends! [signal within-ms]
+  (ensure! 3)
+  (let [folder (folder)
+        child (start-caller! folder {:cluster "jvms", :seeds seeds, :heartbeat-ms 3000})]
+    (try
+      (is (processes/await! #(= 9 (noted folder :start))) (slurp (:output child)))
+      (processes/signal! child signal)
+      (let [begin (System/nanoTime)]
+        (is (processes/await! #(= 9 (noted folder :interrupted))))
+        (let [ms (quot (- (System/nanoTime) begin) 1000000)]
+          (println " " signal "to the caller: nothing runs after" ms "ms")
+          (is (< ms within-ms))))
+      (is (= 9 (noted folder :start)))
+      (finally (processes/kill! child)))))
+
+(deftest a-killed-caller-leaves-nothing-running
+  (caller-ends! "-9" 2000))
+
+(deftest a-stopped-caller-leaves-nothing-running
+  (caller-ends! "-STOP" 10000))
+
+(deftest a-cancel-reaches-every-member
+  (ensure! 3)
+  (let [folder (folder)
+        job (t/future (cluster/pmapv @caller 9 #'work/nap (items folder 100 60000)))]
+    (is (processes/await! #(= 9 (noted folder :start))))
+    (t/cancel! job)
+    (is (processes/await! #(= 9 (noted folder :interrupted))))
+    (is (= 9 (noted folder :start)))))
+
+(deftest a-member-drains-at-sigterm
+  (ensure! 3)
+  (let [folder (folder)
+        victim (member 1)
+        [results _] (gap-ms 50
+                            #(processes/signal! victim "-TERM")
+                            (cluster/pmap @caller 16 #'work/nap (items folder 300 30)))]
+    (check! folder 300 results 0)
+    (is (processes/await! #(not (processes/alive? victim))))
+    (is (str/includes? (slurp (:output victim)) "left"))))

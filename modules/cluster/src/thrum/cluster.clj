@@ -1,0 +1,178 @@
+(ns thrum.cluster
+  "Core's bounded map over the members of a cluster: the same window, order, laziness, errors and
+  cancellation, with each call of the function on one member. Use it as
+  (require '[thrum.cluster :as cluster])."
+  (:refer-clojure :exclude [pmap])
+  (:require
+   [thrum.cluster.impl.batch :as batch]
+   [thrum.cluster.impl.function :as function]
+   [thrum.cluster.impl.node :as node]
+   [thrum.core :as t]))
+
+(set! *warn-on-reflection* true)
+
+(defn join!
+  "Joins a cluster and returns this node of it, a java.lang.AutoCloseable.
+
+      (join! {:allow #{my.ns}})        ; a member: runs the functions of these namespaces
+      (join! {})                       ; a caller: runs nothing
+
+  Options:
+    :cluster - the name of the cluster; nodes of another name are not seen (a string that is
+      not blank; default thrum)
+    :name - the name of this node (letters, digits, dots and dashes; default the host's with
+      the process's id)
+    :allow - the namespaces whose functions this node runs; they are loaded here. Without them
+      the node is a caller (a set of symbols that name namespaces; default none)
+    :host - the address to bind. Any that is not loopback needs :tls and a :secret (an
+      address; default 127.0.0.1)
+    :port - the port to bind; the one 10000 above it is for the detection of failures (an
+      integer from 1 to 55535; default 7800 for a member, the first free one from 7900 for a
+      caller)
+    :seeds - where members are (a vector of addresses, [\"host:port\" ...]; default this
+      host's port 7800)
+    :dns - a name whose addresses are the members' (a host name)
+    :secret - what all nodes share: it seals each request and answer (a string that is not
+      blank)
+    :tls - the keys of this node, and the certificates that it trusts (a map with :key-store,
+      :key-password, :trust-store and :trust-password)
+    :wrap - on a member: as thrum.core/*wrap*, around each request that it runs (a function
+      from thunk to thunk, or nil; default none)
+    :lease-ms - what a member runs for a caller is stopped when nothing has come from the
+      caller for so many ms (a positive integer; default 10000)
+    :heartbeat-ms - a node is lost when nothing has come from it for so many ms (a positive
+      integer; default 10000)
+    :members-timeout-ms - how many ms a call waits where no member takes it (a positive
+      integer; default 30000)
+    :drain-timeout-ms - how many ms close! waits for what runs here (an integer, not negative;
+      default 10000)
+    :engine - what starts the engine, see thrum.cluster.spi (a function of the settings;
+      default Infinispan's)
+
+  The port 10000 above :port is for the detection of failures. :tls is {:key-store path,
+  :key-password s, :trust-store path, :trust-password s}, PKCS12, asked of both sides.
+
+  Throws :thrum/invalid, and what the engine throws; nothing is left behind then."
+  [options]
+  (node/join! options))
+
+(defn close!
+  "Leaves the cluster: takes no new work, waits up to :drain-timeout-ms for what runs here, stops
+  the rest. What this node has called fails with :thrum/closed. Idempotent; .close does the same."
+  [cluster]
+  (node/close! cluster))
+
+(defn drain!
+  "Takes no new work from now on, and stays in the cluster. Returns whether all that ran here has
+  ended within timeout-ms."
+  [cluster timeout-ms]
+  (node/drain! cluster timeout-ms))
+
+(defn status
+  "Returns {:node name, :members [{:member name, :in-flight n, :running n, ...} ...], :re-runs n}.
+  in-flight: of this node's calls; :running, :finished and :draining? as the member says, absent
+  where it does not answer within a second."
+  [cluster]
+  (node/status cluster))
+
+;; The map family
+
+(defn- lazily [core-form form cluster limit v colls]
+  (let [{:keys [options batch]} (batch/options form limit)
+        caller (node/caller cluster)
+        function (function/reference v)]
+    (if batch
+      (batch/expanded
+        (core-form options (batch/of-batch caller function) (batch/batches batch colls)))
+      (apply core-form options (batch/of-one caller function) colls))))
+
+(defn- transducer [core-form form cluster limit v]
+  (let [caller (node/caller cluster)
+        function (function/reference v)
+        {:keys [options batch]} (batch/options form limit)]
+    (if batch
+      (comp (map vector)
+            (partition-all batch)
+            (core-form options (batch/of-whole-batch caller function))
+            cat)
+      (core-form options (batch/of-one caller function)))))
+
+(defn pmap
+  "As thrum.core/pmap, over the cluster: calls the function that the var holds on the members, at
+  most `limit` calls at once.
+
+      (with-open [c (cluster/join! {})]
+        (run! store (cluster/pmap c 512 #'my.ns/download urls)))
+
+  v: a public var of a namespace that the members allow. Its arguments and results are data. The
+  members have the same source. Dynamic bindings do not travel; what is left of the caller's
+  deadline does, and a cancel does.
+
+  limit: a positive integer, or a map of options:
+    :limit - how many tasks may run at once; required (a positive integer)
+    :window - how many tasks may have been started and not yet been consumed; that many
+      results are held in memory (an integer, not below the limit; default 8 x limit, at least
+      2048)
+    :batch - how many items travel together and are called one after the other, for small
+      items; limit and window then count batches (a positive integer; default 1)
+    :name - the name of the threads, followed by a number for the call and one for the task (a
+      string that is not blank)
+    :wrap - called on the starting thread with the body's thunk; returns the thunk that the
+      task runs (a function from thunk to thunk, or nil; default *wrap*)
+    :scoped-values - bound in each task to what they are bound to at the call (a sequential
+      collection of java.lang.ScopedValues, on JDK 25 or newer; default none)
+
+  :name, :wrap and :scoped-values are of the caller's tasks, which wait for the members.
+
+  Each input has exactly one result. The function is called at least once for it: where a member is
+  lost, what it ran is run again on another, at most 3 times, so it must be idempotent. An item with
+  which two members were lost runs alone; if the third is lost too, the item fails with
+  :thrum/poison. Where no member takes work for :members-timeout-ms, :thrum/no-members is thrown.
+  What a member refuses is :thrum/refused. What the function throws arrives as the same class where
+  it can be made, with its message, data, causes and trace."
+  ([cluster limit v] (transducer t/pmap :pmap cluster limit v))
+  ([cluster limit v coll & colls]
+   (lazily t/pmap :pmap cluster limit v (cons coll colls))))
+
+(defn upmap
+  "As pmap, in the order of completion."
+  ([cluster limit v] (transducer t/upmap :upmap cluster limit v))
+  ([cluster limit v coll & colls]
+   (lazily t/upmap :upmap cluster limit v (cons coll colls))))
+
+(defn pmap-tasks
+  "As thrum.core/pmap-tasks over the cluster: the elements are tasks, each of which waits for its
+  call; see pmap. Without :batch."
+  ([cluster limit v]
+   (t/pmap-tasks (batch/options-without-batch :pmap-tasks limit)
+                 (batch/of-one (node/caller cluster) (function/reference v))))
+  ([cluster limit v coll & colls]
+   (apply t/pmap-tasks
+          (batch/options-without-batch :pmap-tasks limit)
+          (batch/of-one (node/caller cluster) (function/reference v))
+          coll
+          colls)))
+
+(defn pmapv
+  "As thrum.core/pmapv over the cluster; limit as in pmap, without :window. When it returns or throws, nothing of its own is
+  running on any member that can be reached."
+  [cluster limit v coll & colls]
+  (let [caller (node/caller cluster)
+        function (function/reference v)
+        {:keys [options batch]} (batch/options :pmapv limit)
+        colls (cons coll colls)]
+    (if batch
+      (into []
+            cat
+            (t/pmapv options (batch/of-whole-batch caller function) (batch/batches batch colls)))
+      (apply t/pmapv options (batch/of-one caller function) colls))))
+
+(defn prun!
+  "As thrum.core/prun! over the cluster; limit as in pmapv. The results stay on the members."
+  [cluster limit v coll]
+  (let [caller (node/caller cluster)
+        function (assoc (function/reference v) :drop? true)
+        {:keys [options batch]} (batch/options :prun! limit)]
+    (t/prun! options
+             (batch/of-whole-batch caller function)
+             (batch/batches (or batch 1) [coll]))))

@@ -1,0 +1,73 @@
+(ns thrum.cluster.engine.jgroups
+  "The JGroups stack of a node, as XML."
+  {:no-doc true}
+  (:require
+   [clojure.string :as str]))
+
+(set! *warn-on-reflection* true)
+
+(defn- escaped [x]
+  (str/escape (str x) {\< "&lt;", \> "&gt;", \& "&amp;", \" "&quot;"}))
+
+(defn- element [[tag attributes]]
+  (str "<" tag (apply str (for [[k v] attributes] (str " " k "=\"" (escaped v) "\""))) "/>"))
+
+(defn- tls [{:keys [key-store key-password trust-store trust-password] :as tls}]
+  (when tls
+    {"tls.enabled" true
+     "tls.client_auth" "NEED"
+     "tls.keystore_path" key-store
+     "tls.keystore_password" key-password
+     "tls.truststore_path" trust-store
+     "tls.truststore_password" trust-password}))
+
+(defn- discovery [{:keys [seeds dns]}]
+  (if dns
+    ["dns.DNS_PING" {"dns_query" dns, "num_discovery_runs" 2}]
+    ["TCPPING" {"initial_hosts" (str/join "," (map #(str/replace % #":(\d+)$" "[$1]") seeds))
+                "port_range" 0
+                "num_discovery_runs" 2}]))
+
+(def ^:private first-caller-port 7900)
+
+(defn- ports
+  "A caller takes the first free port of a range. JGroups has no use for any free port: the port for
+  failure detection is found by its distance."
+  [{:keys [port]}]
+  (if port
+    {"bind_port" port, "port_range" 0}
+    {"bind_port" first-caller-port, "port_range" 999}))
+
+(defn- protocols [{:keys [host heartbeat-ms] :as settings}]
+  [["TCP"
+    (merge {"bind_addr" host
+            "diag.enabled" false
+            "thread_naming_pattern" "pl"
+            "send_buf_size" "640k"
+            "sock_conn_timeout" "1s"
+            "bundler_type" "transfer-queue"
+            "thread_pool.min_threads" 0
+            "thread_pool.max_threads" 200
+            "use_vthreads" true}
+           (ports settings)
+           (tls (:tls settings)))]
+   ["RED" {}]
+   (discovery settings)
+   ["MERGE3" {"min_interval" "1s", "max_interval" "4s"}]
+   ["FD_SOCK2" {"bind_addr" host, "offset" 10000}]
+   ["FD_ALL3" {"timeout" heartbeat-ms, "interval" (max 100 (quot heartbeat-ms 4))}]
+   ["VERIFY_SUSPECT2" {"timeout" "500ms"}]
+   ["pbcast.NAKACK2" {"use_mcast_xmit" false, "xmit_interval" "200ms", "resend_last_seqno" true}]
+   ["UNICAST3" {"conn_close_timeout" "5s", "xmit_interval" "200ms"}]
+   ["pbcast.STABLE" {"desired_avg_gossip" "5s", "max_bytes" "1M"}]
+   ["pbcast.GMS" {"print_local_addr" false, "join_timeout" "1s"}]
+   ["UFC" {"max_credits" "4m", "min_threshold" "0.40"}]
+   ["MFC" {"max_credits" "4m", "min_threshold" "0.40"}]
+   ["FRAG4" {"frag_size" "60k"}]])
+
+(defn stack
+  "Returns the stack for the settings of a node: TCP, members found by :seeds or :dns, TLS with
+  certificates on both sides where there is :tls."
+  [settings]
+  (str "<config xmlns=\"urn:org:jgroups\">" (apply str (map element (protocols settings)))
+       "</config>"))

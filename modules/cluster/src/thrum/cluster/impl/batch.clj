@@ -1,0 +1,120 @@
+(ns thrum.cluster.impl.batch
+  "Items that travel together: one call of core's map is one batch."
+  {:no-doc true}
+  (:require
+   [clojure.string :as str]
+   [thrum.cluster.impl.caller :as caller]
+   [thrum.spi.options :as options])
+  (:import
+   (clojure.lang ExceptionInfo LazySeq)))
+
+(set! *warn-on-reflection* true)
+
+;; Options
+
+(def rows
+  "The options of the map family over a cluster: core's, and :batch."
+  (assoc options/rows
+         :batch {:check pos-int?
+                 :accepts "a positive integer"
+                 :default "1"
+                 :doc (str "how many items travel together and are called one after the other, for "
+                           "small items; limit and window then count batches")}))
+
+(defn- cores-keys [form]
+  (some #(when (some #{form} (cons (:form %) (:as %))) (:options %)) options/forms))
+
+(defn- named [form limit-or-options]
+  (let [name (str "cluster-" (str/replace (name form) "!" ""))]
+    (cond
+      (map? limit-or-options) (merge {:name name} limit-or-options)
+      (pos-int? limit-or-options) {:name name, :limit limit-or-options}
+      :else limit-or-options)))
+
+(defn options
+  "Returns {:options of core's, :batch n or nil} from a limit or a map; form: its name in core, a
+  keyword. Throws :thrum/invalid."
+  [form limit-or-options]
+  (if (map? limit-or-options)
+    (let [known (conj (cores-keys form) :batch)
+          {:keys [batch]} (options/check rows limit-or-options known)]
+      {:options (named form (dissoc limit-or-options :batch))
+       :batch (when (and batch (< 1 batch)) batch)})
+    {:options (named form limit-or-options)}))
+
+(defn options-without-batch
+  "Returns core's options from a limit or a map; a :batch is unknown there, and core says so."
+  [form limit-or-options]
+  (named form limit-or-options))
+
+;; Batches
+
+(defn batches
+  "Returns the items of the collections, vectors of arguments, n at a time, as a lazy seq."
+  [n colls]
+  (partition-all n (apply map vector colls)))
+
+(defn of-one
+  "Returns the function for core's map that calls the cluster for one item."
+  [caller function]
+  (fn [& arguments]
+    (let [{:keys [results thrown]} (caller/call! caller function [(vec arguments)])]
+      (when thrown (throw thrown))
+      (first results))))
+
+(defn of-whole-batch
+  "Returns the function for core's map that calls the cluster for a batch: its results, or what its
+  first failing item has thrown."
+  [caller function]
+  (fn [items]
+    (let [{:keys [results thrown]} (caller/call! caller function (vec items))]
+      (when thrown (throw thrown))
+      results)))
+
+(defn of-batch
+  "As of-whole-batch; what it throws carries the results of the items before the failing one."
+  [caller function]
+  (fn [items]
+    (let [{:keys [results thrown]} (caller/call! caller function (vec items))]
+      (when thrown (throw (ex-info "An item of a batch has failed" {::before results} thrown)))
+      results)))
+
+;; Back to items
+
+(defn- as-item
+  "Returns what the failing item has thrown, with what core has attached to the batch's."
+  ^Throwable [^Throwable of-batch]
+  (let [thrown (ex-cause of-batch)
+        known (set (.getSuppressed thrown))]
+    (run! #(.addSuppressed thrown %) (remove known (.getSuppressed of-batch)))
+    thrown))
+
+(defn- realised
+  "Returns [batches nil], or [nil failure] where a batch has failed."
+  [batches]
+  (try
+    [(seq batches) nil]
+    (catch ExceptionInfo e
+      (if (::before (ex-data e)) [nil e] (throw e)))))
+
+;; Unlike lazy-seq's the thunks here can run again, and return no lazy seq that could throw when it
+;; is too late: a failed seq throws again, it never ends early instead.
+
+(defn- followed-by
+  "Returns the items, then what more returns, realised up to the next item."
+  [items more]
+  (if-some [items (seq items)]
+    (cons (first items) (LazySeq. (fn [] (followed-by (rest items) more))))
+    (more)))
+
+(defn- from [batches]
+  (let [[batches failure] (realised batches)]
+    (cond
+      failure (followed-by (::before (ex-data failure)) #(throw (as-item failure)))
+      batches (followed-by (first batches) #(from (rest batches))))))
+
+(defn expanded
+  "Returns the results of the batches as a lazy seq of those of the items. Where an item failed, it
+  throws after those before it."
+  [batches]
+  (LazySeq. (fn [] (from batches))))

@@ -1,0 +1,307 @@
+(ns thrum.cluster.impl.caller
+  "The caller's side: one call of the map is one request to one member, waited for. Where the member
+  is lost it is sent to another."
+  {:no-doc true}
+  (:require
+   [thrum.cluster.impl.crew :as crew]
+   [thrum.cluster.impl.failure :as failure]
+   [thrum.cluster.impl.function :as function]
+   [thrum.cluster.impl.member :as member]
+   [thrum.cluster.impl.rerun :as rerun]
+   [thrum.cluster.impl.seal :as seal]
+   [thrum.cluster.impl.wire :as wire]
+   [thrum.cluster.spi :as engine]
+   [thrum.core :as t])
+  (:import
+   (java.util Set)
+   (java.util.concurrent CompletableFuture ConcurrentHashMap ExecutionException)
+   (java.util.concurrent.atomic AtomicBoolean AtomicLong)))
+
+(set! *warn-on-reflection* true)
+
+(deftype Caller [engine
+                 node
+                 member                       ; this node's own, or nil
+                 crew
+                 trial                        ; the permit of work that runs alone
+                 ^Set explained               ; members whose loss is the fault of a known item
+                 secret
+                 members-timeout-ms
+                 ^ConcurrentHashMap pending   ; run -> Pending
+                 ^AtomicLong runs
+                 ^AtomicLong re-runs
+                 ^AtomicBoolean closed])
+
+(deftype Pending [worker ^CompletableFuture answer ^AtomicBoolean cancelled])
+
+(defn caller
+  "Returns a caller that has called nothing yet."
+  [{:keys [engine node member secret members-timeout-ms]}]
+  (Caller. engine
+           node
+           member
+           (crew/crew)
+           (t/limiter 1)
+           (ConcurrentHashMap/newKeySet)
+           secret
+           members-timeout-ms
+           (ConcurrentHashMap.)
+           (AtomicLong.)
+           (AtomicLong.)
+           (AtomicBoolean.)))
+
+;; One request
+
+(defn- locally [member request]
+  (let [answer (CompletableFuture.)]
+    (t/thread (.complete answer (member/handle! member request)))
+    answer))
+
+(defn- opened [^Caller caller worker answer]
+  (or (seal/open (.-secret caller) answer)
+      (throw (function/refused-secret worker))))
+
+(defn- remotely [^Caller caller worker request]
+  (-> ^CompletableFuture
+      (engine/invoke (.-engine caller) worker (seal/seal (.-secret caller) request))
+      (.thenApply (fn [answer] (opened caller worker answer)))))
+
+(defn send!
+  "Sends the request to the member. Returns a CompletableFuture of the answer, which fails with
+  :thrum/refused where the member has another secret."
+  ^CompletableFuture [^Caller caller worker request]
+  (if (= worker (.-node caller))
+    (locally (.-member caller) request)
+    (try
+      (remotely caller worker request)
+      (catch InterruptedException e (throw e))
+      (catch Exception e (CompletableFuture/failedFuture e)))))
+
+(defn send-cancel!
+  "Asks the member to stop the run."
+  [^Caller caller run ^Pending pending]
+  (send! caller (.-worker pending) (wire/cancel (.-node caller) run)))
+
+;; The run has ended when the answer is there: joined, as core's tasks are.
+(defn- cancel-and-join! [caller run ^Pending pending]
+  (.set ^AtomicBoolean (.-cancelled pending) true)
+  (send-cancel! caller run pending)
+  (try
+    (.join ^CompletableFuture (.-answer pending))
+    (catch java.util.concurrent.CompletionException _)
+    (catch java.util.concurrent.CancellationException _)))
+
+(defn- await-answer! [caller run ^Pending pending]
+  (try
+    (.get ^CompletableFuture (.-answer pending))
+    (catch InterruptedException e
+      (cancel-and-join! caller run pending)
+      (throw e))))
+
+(defn- unanswered [cause]
+  (if (= :thrum/refused (:type (ex-data cause)))
+    [:refused (failure/data cause)]
+    [:unanswered]))
+
+(defn- exchange!
+  "Returns [status x], or [:unanswered]."
+  [^Caller caller worker run request]
+  (let [pending (Pending. worker (send! caller worker request) (AtomicBoolean.))]
+    (.put ^ConcurrentHashMap (.-pending caller) run pending)
+    (try
+      (wire/answered (await-answer! caller run pending))
+      (catch ExecutionException e (unanswered (ex-cause e)))
+      (catch java.util.concurrent.CancellationException _ [:unanswered])
+      (finally (.remove ^ConcurrentHashMap (.-pending caller) run)))))
+
+;; Which member
+
+(defn- check-open! [^Caller caller]
+  (when (.get ^AtomicBoolean (.-closed caller))
+    (throw (ex-info "The cluster has been left, nothing can run on it any more"
+                    {:type :thrum/closed, :scope (.-node caller)}))))
+
+(defn- await-member! [^Caller caller look sentence]
+  (or (crew/await! (.-crew caller) (.-members-timeout-ms caller) #(do (check-open! caller) (look)))
+      (throw (ex-info (str sentence " for " (.-members-timeout-ms caller) " ms")
+                      {:type :thrum/no-members, :waited-ms (.-members-timeout-ms caller)}))))
+
+(defn- workers [^Caller caller]
+  (engine/workers (.-engine caller)))
+
+(defn- take-member! [^Caller caller avoid]
+  (let [look #(crew/take! (.-crew caller) (workers caller) avoid)]
+    (check-open! caller)
+    (or (look) (await-member! caller look "No member has taken work"))))
+
+(defn- decision [^Caller caller history]
+  (rerun/decision history #(.contains ^Set (.-explained caller) %)))
+
+(defn- cleared
+  "Returns :cleared where the work is no suspect any more: what it is suspected of is explained."
+  [caller history]
+  (when-not (= :alone (decision caller history)) :cleared))
+
+(defn- reserve! [^Caller caller history]
+  (await-member! caller
+                 #(or (cleared caller history)
+                      (crew/reserve! (.-crew caller) (workers caller) (:last history)))
+                 (str "Two members were lost with this work, so it is not risked on the last one;"
+                      " no other has come")))
+
+(defn- gone? [^Caller caller member]
+  (and (not= member (.-node caller)) (engine/lost? (.-engine caller) member)))
+
+(defn- await-empty!
+  "Returns :empty when nothing of this caller's runs on the member, which is reserved, or :gone."
+  [^Caller caller member]
+  (await-member! caller
+                 #(cond (gone? caller member) :gone
+                        (crew/empty-handed? (.-crew caller) member) :empty)
+                 "No member was free to run this work alone"))
+
+(defn- reserve-empty!
+  "Returns a member that runs nothing of this caller's, reserved, or :cleared."
+  [^Caller caller history]
+  (let [member (reserve! caller history), crew (.-crew caller)]
+    (if (or (= :cleared member)
+            (= :empty (try (await-empty! caller member)
+                           (catch Throwable e (crew/free! crew member) (throw e)))))
+      member
+      (do (crew/free! crew member) (recur caller history)))))
+
+(defn- with-member [^Caller caller avoid f]
+  (let [member (take-member! caller avoid)]
+    (try (f member) (finally (crew/give-back! (.-crew caller) member)))))
+
+(defn- on-reserved [^Caller caller member f]
+  (let [crew (.-crew caller)]
+    (try
+      (crew/take-reserved! crew member)
+      (try (f member) (finally (crew/give-back! crew member)))
+      (finally (crew/free! crew member)))))
+
+(defn- with-member-alone [^Caller caller history f]
+  (t/with-permit (.-trial caller)
+    (let [member (reserve-empty! caller history)]
+      (if (= :cleared member)
+        {:history history}
+        (on-reserved caller member f)))))
+
+;; What an answer means
+
+(def ^:private ^:const suspect-ms
+  "How long a member that has not answered may take to be missed by the engine."
+  1000)
+
+(defn- after-silence
+  "Returns the history after a request without an answer."
+  [^Caller caller worker history]
+  (if (crew/await! (.-crew caller) suspect-ms #(when (gone? caller worker) true))
+    (rerun/lost history)
+    (do (crew/rest! (.-crew caller) worker suspect-ms) history)))
+
+(defn- on-member [^Throwable t node]
+  (doto t
+    (.addSuppressed (ex-info (str "It was thrown on the member " node)
+                             {:type :thrum/remote, :member node}))))
+
+;; The member's clock came first: the caller's own deadline cancels this thread in a moment.
+(defn- late! []
+  (Thread/sleep 1000)
+  (throw (ex-info "The deadline has passed on the member" {:type :thrum/timeout})))
+
+(defn- step
+  "Returns {:results [...], :thrown t} where the answer ends the matter, else the {:history h} to go
+  on with. before: the history without this start."
+  [^Caller caller worker before history [status x]]
+  (case status
+    :done {:results x}
+    :failed (let [[results failure node] x]
+              {:results results, :thrown (on-member (failure/throwable failure) node)})
+    :refused {:results [], :thrown (failure/throwable x)}
+    :draining (do (crew/drains! (.-crew caller) worker) {:history before})
+    :stopped (if (= :late x) (late!) {:history history})
+    :unanswered {:history (after-silence caller worker history)}))
+
+(defn- attempt!
+  [^Caller caller {:keys [function code drop?]} items before worker]
+  (let [run (.incrementAndGet ^AtomicLong (.-runs caller))
+        request (wire/run {:from (.-node caller), :run run, :function function, :code code
+                           :items items, :drop? drop?, :remaining-ms (t/remaining-ms)})]
+    (when (pos? (long (:starts before))) (.incrementAndGet ^AtomicLong (.-re-runs caller)))
+    (step caller
+          worker
+          before
+          (rerun/started before worker)
+          (exchange! caller worker run request))))
+
+(declare call!)
+
+(defn- one-by-one!
+  "Calls the items each for itself, until one throws."
+  [caller function items history]
+  (reduce (fn [acc item]
+            (let [{:keys [results thrown]} (call! caller function [item] history)
+                  acc (update acc :results into results)]
+              (if thrown (reduced (assoc acc :thrown thrown)) acc)))
+          {:results []}
+          items))
+
+(defn- convict!
+  "The losses are explained by this work: other suspects are cleared of them."
+  [^Caller caller function items {:keys [lost] :as history}]
+  (.addAll ^Set (.-explained caller) lost)
+  (crew/wake! (.-crew caller))
+  {:results [], :thrown (rerun/poison history (:function function) items)})
+
+(defn- next-step!
+  [caller function items history]
+  (let [attempt #(attempt! caller function items history %)]
+    (case (decision caller history)
+      (:run :elsewhere) (with-member caller (:last history) attempt)
+      :alone (if (next items)
+               (one-by-one! caller function items history)
+               (with-member-alone caller history attempt))
+      :poison (convict! caller function items history)
+      :give-up {:results [], :thrown (rerun/given-up history (:function function) items)})))
+
+(defn call!
+  "Calls the function, {:function name, :code fingerprint, :drop? b}, on each of the items, vectors
+  of arguments, on a member. Returns {:results [...]}, and :thrown where an item has failed: those
+  after it were not called. Throws :thrum/no-members, :thrum/closed, and :thrum/invalid where an
+  argument cannot be carried."
+  ([caller function items] (call! caller function items rerun/fresh))
+  ([caller function items history]
+   (let [{:keys [history] :as outcome} (next-step! caller function items history)]
+     (if history
+       (recur caller function items history)
+       outcome))))
+
+;; The end
+
+(def ^:private ^:const stop-ms "How long what runs on the members may take to end." 1000)
+
+(defn- stop! [^Caller caller [run ^Pending pending]]
+  (.set ^AtomicBoolean (.-cancelled pending) true)
+  (send-cancel! caller run pending))
+
+(defn fail-pending!
+  "Ends the wait for the answer."
+  [^Pending pending sentence]
+  (.completeExceptionally ^CompletableFuture (.-answer pending)
+                          (ex-info sentence {:member (.-worker pending)})))
+
+(defn- await-no-pending! [^Caller caller]
+  (crew/await! (.-crew caller)
+               stop-ms
+               #(when (.isEmpty ^ConcurrentHashMap (.-pending caller)) true)))
+
+(defn close!
+  "Has what waits fail with :thrum/closed, when what runs for it was stopped."
+  [^Caller caller]
+  (.set ^AtomicBoolean (.-closed caller) true)
+  (run! #(stop! caller %) (.-pending caller))
+  (crew/wake! (.-crew caller))
+  (when-not (await-no-pending! caller)
+    (run! #(fail-pending! % "The cluster has been left") (vals (.-pending caller)))))

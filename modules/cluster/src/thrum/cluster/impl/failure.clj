@@ -1,0 +1,75 @@
+(ns thrum.cluster.impl.failure
+  "Throwables as data, and back: class, message, ex-data, causes and the top of the stack trace."
+  {:no-doc true}
+  (:import
+   (clojure.lang ExceptionInfo)
+   (java.lang ReflectiveOperationException)
+   (java.lang.reflect Constructor)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private ^:const frames "How many lines of a stack trace travel." 24)
+
+(def ^:private ^:const depth "How many causes travel." 8)
+
+(defn- frame->data [^StackTraceElement frame]
+  [(.getClassName frame) (.getMethodName frame) (.getFileName frame) (.getLineNumber frame)])
+
+(defn- data->frame [[class method file line]]
+  (StackTraceElement. class method file (int line)))
+
+(defn data
+  "Returns the throwable as data. Its ex-data stays as it is."
+  ([t] (data t depth))
+  ([^Throwable t ^long depth]
+   {:class (.getName (class t))
+    :message (ex-message t)
+    :data (ex-data t)
+    :trace (mapv frame->data (take frames (.getStackTrace t)))
+    :cause (when (pos? depth) (some-> (ex-cause t) (data (dec depth))))}))
+
+(defn plain
+  "Returns the data of a throwable with every part for which carried? is false in its ex-data given
+  as text."
+  [failure carried?]
+  (-> failure
+      (update :data (fn [d] (when d (update-vals d #(if (carried? %) % (pr-str %))))))
+      (update :cause #(some-> % (plain carried?)))))
+
+;; Back
+
+(defn- constructor ^Constructor [^Class class parameters]
+  (try (.getConstructor class (into-array Class parameters))
+       (catch ReflectiveOperationException _ nil)))
+
+(defn- with-cause ^Throwable [^Throwable t cause]
+  (try (cond-> t cause (.initCause cause))
+       (catch IllegalStateException _ t)))
+
+(defn- of-class
+  "Returns a throwable of that class, or nil where it cannot be made from a message."
+  ^Throwable [{:keys [class message]} cause]
+  (try
+    (let [found (Class/forName class false (clojure.lang.RT/baseLoader))]
+      (when (.isAssignableFrom Throwable found)
+        (some-> (constructor found [String])
+                (.newInstance (object-array [message]))
+                (with-cause cause))))
+    (catch ReflectiveOperationException _ nil)
+    (catch LinkageError _ nil)))
+
+(defn- stand-in
+  "Returns what stands for a throwable whose class cannot be made here."
+  [{:keys [class message]} cause]
+  (ex-info (str class ": " message) {:type :thrum/remote, :class (symbol class)} cause))
+
+(defn throwable
+  "Returns the throwable that the data is of: of the same class where that is here and can be made
+  from a message, else an ex-info of type :thrum/remote that names the class."
+  ^Throwable [{:keys [class message data trace cause] :as failure}]
+  (let [cause (some-> cause throwable)
+        t (cond
+            data (ExceptionInfo. message data cause)
+            :else (or (of-class failure cause) (stand-in failure cause)))]
+    (doto ^Throwable t
+      (.setStackTrace (into-array StackTraceElement (map data->frame trace))))))

@@ -1,0 +1,107 @@
+(ns thrum.cluster.impl.function
+  "Functions travel as the names of vars, with a fingerprint of the source that they come from. A
+  member runs only what its allow-list names."
+  {:no-doc true}
+  (:require
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [thrum.spi :as spi])
+  (:import
+   (java.security MessageDigest)
+   (java.util HexFormat)
+   (java.util.concurrent ConcurrentHashMap)))
+
+(set! *warn-on-reflection* true)
+
+;; The fingerprint
+
+(defn- source [ns-name]
+  (let [path (str/replace (namespace-munge ns-name) "." "/")]
+    (some #(io/resource (str path %)) [".clj" ".cljc"])))
+
+(defn- hash-of [url]
+  (with-open [in (io/input-stream url)]
+    (.formatHex (HexFormat/of)
+                (.digest (MessageDigest/getInstance "SHA-256") (.readAllBytes in))
+                0 8)))
+
+(defn fingerprint
+  "Returns a short hash of the source of the namespace, or \"\" where there is no source to read."
+  [ns-name]
+  (or (some-> (source ns-name) hash-of) ""))
+
+;; On the caller
+
+(defn reference
+  "Returns {:function name, :code fingerprint} for a var that holds a function. Throws
+  :thrum/invalid for anything else."
+  [v]
+  (when-not (and (var? v) (fn? @v) (not (:macro (meta v))) (not (:private (meta v))))
+    (throw (spi/invalid (str "What runs on a cluster is a var that holds a function, as in"
+                          " (cluster/pmap c 8 #'my.ns/f coll); not " (spi/text v)
+                          (when (fn? v) ": a function alone cannot travel")
+                          (when (and (var? v) (:private (meta v))) ": it is private"))
+             {:value v, :accepts "a public var that holds a function"})))
+  {:function (str (symbol v)), :code (fingerprint (ns-name (:ns (meta v))))})
+
+;; On the member
+
+(defn- refused [node function reason message]
+  (ex-info message
+           {:type :thrum/refused, :reason reason, :member node, :function (symbol function)}))
+
+(defn refused-version
+  "Returns the answer to a request in another version of the protocol."
+  [node theirs ours]
+  (ex-info (str "The member " node " speaks version " ours
+                " of the cluster's protocol, the caller version " theirs)
+           {:type :thrum/refused, :reason :version, :member node}))
+
+(defn refused-secret
+  "Returns the answer to a node with another secret."
+  [node]
+  (ex-info (str "The member " node " has another secret than this node, or one of them has none")
+           {:type :thrum/refused, :reason :secret, :member node}))
+
+(defn registry
+  "Returns what a member may run: the namespaces of the set, which are loaded here and now. Throws
+  what their loading throws."
+  [node allow]
+  (run! require allow)
+  {:node node
+   :codes (into {} (map (juxt str fingerprint)) allow)
+   :known (ConcurrentHashMap.)})
+
+(defn- check-allowed! [{:keys [node codes]} function ns-name]
+  (when-not (contains? codes ns-name)
+    (throw (refused node function :not-allowed
+                    (str "The member " node " does not run " function
+                         ": its namespace is not among the allowed: "
+                         (str/join ", " (sort (keys codes))))))))
+
+(defn- look-up [{:keys [node] :as registry} function]
+  (let [sym (symbol function)
+        v (do (check-allowed! registry function (namespace sym)) (find-var sym))]
+    (when-not (and v (fn? @v) (not (:macro (meta v))) (not (:private (meta v))))
+      (throw (refused node function :missing
+                      (str "The member " node " has no public function " function
+                           ": it runs other code than the caller"))))
+    v))
+
+(defn- check-code! [{:keys [node codes]} function code]
+  (let [ours (codes (namespace (symbol function)))]
+    (when-not (or (= code ours) (= "" code) (= "" ours))
+      (throw (refused node function :differs
+                      (str "The member " node " has another version of " function
+                           ": the source of its namespace is " ours ", the caller's " code))))))
+
+(defn resolve!
+  "Returns the var of that name. Throws :thrum/refused, which names the member, where it is not
+  allowed, not there, or comes from another source."
+  [registry function code]
+  (let [^ConcurrentHashMap known (:known registry)]
+    (or (.get known [function code])
+        (let [v (look-up registry function)]
+          (check-code! registry function code)
+          (.put known [function code] v)
+          v))))

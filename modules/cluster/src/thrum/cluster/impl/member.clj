@@ -1,0 +1,202 @@
+(ns thrum.cluster.impl.member
+  "The member's side: runs what callers ask for, stops it when they cancel or are gone, and drains."
+  {:no-doc true}
+  (:require
+   [thrum.cluster.impl.codec :as codec]
+   [thrum.cluster.impl.failure :as failure]
+   [thrum.cluster.impl.function :as function]
+   [thrum.cluster.impl.wire :as wire]
+   [thrum.core :as t])
+  (:import
+   (java.util.concurrent ConcurrentHashMap)
+   (java.util.concurrent.atomic AtomicBoolean AtomicLong AtomicReference)))
+
+(set! *warn-on-reflection* true)
+
+(deftype Member [node registry wrap
+                 ^ConcurrentHashMap runs         ; [caller run] -> Run
+                 ^ConcurrentHashMap callers      ; caller -> nanoTime of its last request
+                 ^AtomicBoolean draining
+                 ^AtomicLong finished])
+
+;; stopped: nil, or why; scope: nil until it is open.
+(deftype Run [caller ^AtomicReference stopped ^AtomicReference scope])
+
+(defn member
+  "Returns a member that runs functions of the namespaces in allow, which it loads."
+  [{:keys [node allow wrap]}]
+  (Member. node
+           (function/registry node allow)
+           (or wrap identity)
+           (ConcurrentHashMap.)
+           (ConcurrentHashMap.)
+           (AtomicBoolean.)
+           (AtomicLong.)))
+
+;; Stopping
+
+(defn- stop! [^Run run reason]
+  (when (.compareAndSet ^AtomicReference (.-stopped run) nil reason)
+    (some-> (.get ^AtomicReference (.-scope run)) (t/cancel! reason))))
+
+(defn- open! [^Run run scope]
+  (.set ^AtomicReference (.-scope run) scope)
+  (when-some [reason (.get ^AtomicReference (.-stopped run))]
+    (t/cancel! scope reason)))
+
+(defn stop-caller!
+  "Stops all runs of the caller."
+  [^Member member caller reason]
+  (doseq [^Run run (vals (.-runs member)) :when (= caller (.-caller run))]
+    (stop! run reason)))
+
+(defn stop-all!
+  "Stops all runs."
+  [^Member member reason]
+  (run! #(stop! % reason) (vals (.-runs member))))
+
+;; Running
+
+(def ^:private scope-name "cluster-run")
+
+(defn- late? [t]
+  (let [{:keys [type scope]} (ex-data t)]
+    (and (= :thrum/timeout type) (= scope-name scope))))
+
+(defn- call-each
+  "Returns {:results [...]} and, where one of the calls has thrown, {:thrown t}. drop?: the results
+  are nil."
+  [f drop? items]
+  (reduce (fn [acc item]
+            (try
+              (let [result (apply f item)]
+                (update acc :results conj (when-not drop? result)))
+              (catch Throwable t (reduced (assoc acc :thrown t)))))
+          {:results []}
+          items))
+
+(defn- in-scope
+  "Calls the thunk in a scope that the run's stop cancels, and that has the caller's deadline."
+  [run remaining-ms thunk]
+  (t/with-scope [scope (cond-> {:name scope-name} remaining-ms (assoc :timeout-ms remaining-ms))]
+    (open! run scope)
+    (thunk)))
+
+(defn- carried? [x]
+  (try (codec/->bytes "a part" x) true (catch Exception _ false)))
+
+(defn- failed [node results t]
+  (wire/answer :failed
+               "the failure"
+               [results
+                (-> (failure/data t) (failure/plain carried?))
+                node]))
+
+(defn- done
+  "Returns the answer with the results. Where one cannot be carried, that is the failure of its
+  item."
+  [node function results]
+  (try
+    (wire/answer :done "the results" results)
+    (catch Exception _
+      (let [good (vec (take-while carried? results))]
+        (try
+          (wire/answer :done (str "the result of " function) (nth results (count good)))
+          (catch Exception e (failed node good e)))))))
+
+(defn- outcome [^Member member ^Run run {:keys [remaining-ms drop? function code] :as request}]
+  (let [f (function/resolve! (.-registry member) function code)
+        items (wire/items request)
+        thunk ((.-wrap member) #(call-each f drop? items))
+        {:keys [results thrown]} (in-scope run remaining-ms thunk)]
+    (cond
+      (some? (.get ^AtomicReference (.-stopped run))) (throw (InterruptedException.))
+      thrown (failed (.-node member) results thrown)
+      :else (done (.-node member) function results))))
+
+(defn- answer-to-run [^Member member ^Run run request]
+  (try
+    (outcome member run request)
+    (catch Throwable t
+      (let [reason (.get ^AtomicReference (.-stopped run))]
+        (cond
+          reason (wire/answer :stopped "the reason" reason)
+          (late? t) (wire/answer :stopped "the reason" :late)
+          (= :thrum/refused (:type (ex-data t))) (wire/answer :refused "it" (failure/data t))
+          :else (failed (.-node member) [] t))))))
+
+(defn- run-request! [^Member member {:keys [from run] :as request}]
+  (let [^ConcurrentHashMap runs (.-runs member)
+        entry (Run. from (AtomicReference.) (AtomicReference.))]
+    (.put runs [from run] entry)
+    (try
+      (if (.get ^AtomicBoolean (.-draining member))
+        (wire/answer :draining "it" nil)
+        (answer-to-run member entry request))
+      (finally
+        (.remove runs [from run])
+        (.incrementAndGet ^AtomicLong (.-finished member))))))
+
+;; Requests
+
+(defn status
+  "Returns {:member name, :running n, :finished n, :draining? b}."
+  [^Member member]
+  {:member (.-node member)
+   :running (.size ^ConcurrentHashMap (.-runs member))
+   :finished (.get ^AtomicLong (.-finished member))
+   :draining? (.get ^AtomicBoolean (.-draining member))})
+
+(defn- cancel-request! [^Member member {:keys [from run]}]
+  (some-> ^Run (.get ^ConcurrentHashMap (.-runs member) [from run]) (stop! :cancelled))
+  (wire/answer :done "it" nil))
+
+(defn handle!
+  "Returns the answer to a request, both bytes. Blocks while it runs."
+  [^Member member ^bytes bs]
+  (let [{:keys [op from] :as request} (wire/request bs)]
+    (when from (.put ^ConcurrentHashMap (.-callers member) from (System/nanoTime)))
+    (case op
+      :run (run-request! member request)
+      :cancel (cancel-request! member request)
+      :alive (wire/answer :done "it" nil)
+      :status (wire/answer :done "it" (status member))
+      :version (wire/answer :refused
+                            "it"
+                            (failure/data (function/refused-version (.-node member)
+                                                                    (:theirs request)
+                                                                    wire/version))))))
+
+;; Callers that are gone
+
+(defn- expired? [^Member member caller lease-ms]
+  (< (* 1000000 (long lease-ms))
+     (- (System/nanoTime) (long (.getOrDefault ^ConcurrentHashMap (.-callers member) caller 0)))))
+
+(defn callers
+  "Returns the callers that have work here."
+  [^Member member]
+  (into #{} (map #(.-caller ^Run %)) (vals (.-runs member))))
+
+(defn expire!
+  "Stops the work of callers from which nothing has come for lease-ms, and forgets callers without
+  work."
+  [^Member member lease-ms]
+  (let [working (callers member)]
+    (doseq [caller working :when (expired? member caller lease-ms)]
+      (stop-caller! member caller :lease))
+    (.removeIf (.keySet ^ConcurrentHashMap (.-callers member))
+               #(and (not (working %)) (expired? member % lease-ms)))))
+
+;; Draining
+
+(defn drain!
+  "Takes no new work from now on. Returns whether all has ended within timeout-ms."
+  [^Member member timeout-ms]
+  (.set ^AtomicBoolean (.-draining member) true)
+  (let [end (+ (System/nanoTime) (* 1000000 (long timeout-ms)))]
+    (loop []
+      (cond
+        (.isEmpty ^ConcurrentHashMap (.-runs member)) true
+        (neg? (- end (System/nanoTime))) false
+        :else (do (Thread/sleep 10) (recur))))))

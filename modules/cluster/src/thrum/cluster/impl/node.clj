@@ -1,0 +1,148 @@
+(ns thrum.cluster.impl.node
+  "A node of the cluster: its engine, what it runs for others, what it calls, and its beat; how it
+  joins and leaves."
+  {:no-doc true}
+  (:require
+   [thrum.cluster.impl.caller :as caller]
+   [thrum.cluster.impl.crew :as crew]
+   [thrum.cluster.impl.failure :as failure]
+   [thrum.cluster.impl.function :as function]
+   [thrum.cluster.impl.member :as member]
+   [thrum.cluster.impl.pulse :as pulse]
+   [thrum.cluster.impl.seal :as seal]
+   [thrum.cluster.impl.settings :as settings]
+   [thrum.cluster.impl.wire :as wire]
+   [thrum.cluster.spi :as engine]
+   [thrum.core :as t]
+   [thrum.spi :as spi])
+  (:import
+   (java.lang AutoCloseable)
+   (java.util.concurrent ExecutionException TimeUnit TimeoutException)
+   (java.util.concurrent.atomic AtomicBoolean AtomicLong)
+   (thrum.cluster.impl.caller Caller)))
+
+(set! *warn-on-reflection* true)
+
+(declare close!)
+
+(deftype Node [name engine member caller stop-pulse drain-timeout-ms ^AtomicBoolean closed]
+  AutoCloseable
+  (close [this] (close! this))
+  Object
+  (toString [_] (str "#<cluster node " name ">")))
+
+(defmethod print-method Node [node ^java.io.Writer w]
+  (.write w (str node)))
+
+;; Joining
+
+(defn- unique-name [{:keys [name allow]}]
+  (let [unique (str name "-" (Long/toString (rand-int 1679616) 36))]
+    (if (seq allow) unique (engine/caller-name unique))))
+
+(defn- handler
+  "Returns the function from sealed request to sealed answer."
+  [member node secret]
+  (let [member (or member (member/member {:node node, :allow #{}}))]
+    (fn [sealed]
+      (let [request (seal/open secret sealed)]
+        (seal/seal secret
+                   (if request
+                     (member/handle! member request)
+                     (wire/answer :refused "it" (failure/data (function/refused-secret node)))))))))
+
+(defn- start! [{:keys [node engine allow lease-ms drain-timeout-ms secret] :as settings}]
+  (let [member (when (seq allow) (member/member settings))
+        engine (engine (assoc settings :handler (handler member node secret)))
+        caller (caller/caller (assoc settings :engine engine, :member member))
+        stop-pulse (pulse/start! {:caller caller, :member member, :lease-ms lease-ms})]
+    (Node. node engine member caller stop-pulse drain-timeout-ms (AtomicBoolean.))))
+
+(declare asked)
+
+(defn- check-welcome!
+  "Throws :thrum/refused where a member has another secret or version."
+  [^Node node]
+  (when-some [other (first (remove #{(.-name node)} (engine/workers (.-engine node))))]
+    (asked (.-caller node) other)))
+
+(defn join!
+  "Returns the node of these options; see thrum.cluster/join!."
+  [options]
+  (let [settings (settings/checked options)
+        node (start! (assoc settings :node (unique-name settings)))]
+    (try
+      (check-welcome! node)
+      node
+      (catch Throwable t (close! node) (throw t)))))
+
+(defn- node ^Node [x]
+  (if (instance? Node x)
+    x
+    (throw (spi/invalid (str "What is expected here is a node, as cluster/join! returns it, not "
+                          (spi/text x))
+             {:value x, :accepts "a node of a cluster"}))))
+
+(defn caller
+  "Returns the calling side of the node. Throws :thrum/invalid for anything that is no node."
+  [x]
+  (.-caller (node x)))
+
+;; Leaving
+
+(defn drain!
+  "See thrum.cluster/drain!."
+  [x timeout-ms]
+  (if-some [member (.-member (node x))]
+    (member/drain! member timeout-ms)
+    true))
+
+(def ^:private ^:const stop-ms "How long work that is stopped may take to end." 1000)
+
+(defn- leave! [^Node node]
+  (caller/close! (.-caller node))
+  (when-some [member (.-member node)]
+    (when-not (member/drain! member (.-drain-timeout-ms node))
+      (member/stop-all! member :closing)
+      (member/drain! member stop-ms)))
+  ((.-stop-pulse node))
+  (engine/close! (.-engine node)))
+
+(defn close!
+  "See thrum.cluster/close!."
+  [x]
+  (let [node (node x)]
+    (when (.compareAndSet ^AtomicBoolean (.-closed node) false true)
+      (leave! node))
+    nil))
+
+;; Status
+
+(def ^:private ^:const answer-ms "How long a member may take to say how it is." 1000)
+
+(defn- asked
+  "Returns what the member says of itself, or nil where it says nothing. Throws :thrum/refused."
+  [^Caller caller member]
+  (let [request (wire/plain :status (.-node caller))
+        [status x] (try
+                     (wire/answered (.get (caller/send! caller member request)
+                                          answer-ms
+                                          TimeUnit/MILLISECONDS))
+                     (catch TimeoutException _)
+                     (catch ExecutionException e
+                       (when (= :thrum/refused (:type (ex-data (ex-cause e))))
+                         (throw (ex-cause e)))))]
+    (case status
+      :refused (throw (failure/throwable x))
+      x)))
+
+(defn status
+  "See thrum.cluster/status."
+  [x]
+  (let [^Caller caller (caller x)
+        loads (crew/loads (.-crew caller))]
+    {:node (.-node caller)
+     :members (t/pmapv 16
+                       #(merge {:member %, :in-flight (get loads % 0)} (asked caller %))
+                       (sort (engine/workers (.-engine caller))))
+     :re-runs (.get ^AtomicLong (.-re-runs caller))}))

@@ -1,0 +1,103 @@
+(ns thrum.cluster.impl.wire
+  "Requests and answers as bytes. A request is :run, :cancel, :alive or :status; an answer :done,
+  :failed, :draining, :stopped or :refused."
+  {:no-doc true}
+  (:require
+   [thrum.cluster.impl.codec :as codec])
+  (:import
+   (java.io ByteArrayInputStream ByteArrayOutputStream DataInputStream DataOutputStream)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:const version "Of the protocol: the first byte of every request." 1)
+
+(def ^:private ops [:run :cancel :alive :status])
+
+(def ^:private statuses [:done :failed :draining :stopped :refused])
+
+(defn- head [op from]
+  (let [bytes (ByteArrayOutputStream. 256)
+        out (DataOutputStream. bytes)]
+    (.writeByte out version)
+    (.writeByte out (.indexOf ^java.util.List ops op))
+    (.writeUTF out from)
+    [bytes out]))
+
+(defn- end ^bytes [^DataOutputStream out ^ByteArrayOutputStream bytes]
+  (.flush out)
+  (.toByteArray bytes))
+
+;; Requests
+
+(defn run
+  "Returns the request to call the function on each of the items, vectors of arguments, one after
+  the other. remaining-ms: until the deadline, or nil; drop?: the results are not wanted. Throws
+  :thrum/invalid where an argument cannot be carried."
+  [{:keys [from run function code items remaining-ms drop?]}]
+  (let [[bytes ^DataOutputStream out] (head :run from)]
+    (.writeLong out run)
+    (.writeLong out (or remaining-ms -1))
+    (.writeBoolean out (boolean drop?))
+    (.writeUTF out function)
+    (.writeUTF out code)
+    (codec/write! out (str "the arguments of " function) items)
+    (end out bytes)))
+
+(defn cancel
+  "Returns the request to stop a run."
+  [from run]
+  (let [[bytes ^DataOutputStream out] (head :cancel from)]
+    (.writeLong out run)
+    (end out bytes)))
+
+(defn plain
+  "Returns the request :alive, which extends the caller's lease, or :status."
+  [op from]
+  (let [[bytes out] (head op from)]
+    (end out bytes)))
+
+(defn- rest-of-run [^DataInputStream in]
+  (let [run (.readLong in), remaining-ms (.readLong in)]
+    {:run run
+     :remaining-ms (when-not (neg? remaining-ms) remaining-ms)
+     :drop? (.readBoolean in)
+     :function (.readUTF in)
+     :code (.readUTF in)
+     :items in}))
+
+(defn request
+  "Returns the request that the bytes are, as {:op op, :from node, ...}; of a :run the :items are a
+  stream for `items`. Of another version it returns {:op :version, :theirs n}."
+  [^bytes bs]
+  (let [in (DataInputStream. (ByteArrayInputStream. bs))
+        theirs (.readByte in)]
+    (if (not= version theirs)
+      {:op :version, :theirs theirs}
+      (let [op (nth ops (.readByte in))]
+        (merge {:op op, :from (.readUTF in)}
+               (case op
+                 :run (rest-of-run in)
+                 :cancel {:run (.readLong in)}
+                 nil))))))
+
+(defn items
+  "Returns the items of a :run."
+  [request]
+  (codec/read! (:items request)))
+
+;; Answers
+
+(defn answer
+  "Returns the answer as bytes; x: what belongs to it. Throws :thrum/invalid where it cannot be
+  carried; what: a name for it."
+  ^bytes [status what x]
+  (let [out (ByteArrayOutputStream. 256)]
+    (.write out (int (.indexOf ^java.util.List statuses status)))
+    (codec/write! out what x)
+    (.toByteArray out)))
+
+(defn answered
+  "Returns [status x] for the bytes of an answer."
+  [^bytes bs]
+  (let [in (ByteArrayInputStream. bs)]
+    [(nth statuses (.read in)) (codec/read! in)]))

@@ -1,0 +1,117 @@
+(ns thrum.cluster.main
+  "The command line of a cluster: a member of its own process, and the status of the members."
+  (:require
+   [clojure.edn :as edn]
+   [clojure.string :as str]
+   [thrum.cluster :as cluster])
+  (:import
+   (java.util.logging Level Logger)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private usage
+  "Usage:
+  member --allow NS[,NS ...]   start a member that runs the functions of these namespaces; SIGTERM
+                               drains it
+  status                       print the members, what they run and have run
+
+Options: --cluster NAME  --name NAME  --host ADDRESS  --port N  --seeds HOST:PORT[,HOST:PORT ...]
+  --dns NAME  --lease-ms N  --heartbeat-ms N  --drain-timeout-ms N
+  --options FILE   an EDN map of options of thrum.cluster/join!, for :tls and the :secret too
+  THRUM_CLUSTER_SECRET in the environment is the :secret")
+
+;; Arguments
+
+(defn- refuse [message]
+  (throw (ex-info message {:type ::arguments})))
+
+(defn- listed [text] (str/split text #","))
+
+(defn- number [text]
+  (or (parse-long text) (refuse (str "A number is expected, not " text))))
+
+(def ^:private readers
+  {"--allow" [:allow #(into #{} (map symbol) (listed %))]
+   "--seeds" [:seeds listed]
+   "--cluster" [:cluster str]
+   "--name" [:name str]
+   "--host" [:host str]
+   "--dns" [:dns str]
+   "--port" [:port number]
+   "--lease-ms" [:lease-ms number]
+   "--heartbeat-ms" [:heartbeat-ms number]
+   "--drain-timeout-ms" [:drain-timeout-ms number]})
+
+(defn- read-options [file]
+  (try
+    (edn/read-string (slurp file))
+    (catch Exception e (refuse (str "The file " file " holds no options: " (ex-message e))))))
+
+(defn parse
+  "Returns [command options] for the arguments. Throws an ex-info of type ::arguments."
+  [[command & arguments]]
+  (when-not (#{"member" "status"} command) (refuse (str "No command " (pr-str command))))
+  (loop [options {}, [flag value & more :as arguments] arguments]
+    (cond
+      (empty? arguments) [command options]
+      (nil? value) (refuse (str flag " needs a value"))
+      (= "--options" flag) (recur (merge options (read-options value)) more)
+      (readers flag) (let [[k parse] (readers flag)] (recur (assoc options k (parse value)) more))
+      :else (refuse (str "Unknown option " flag)))))
+
+;; Commands
+
+(defn- member! [options]
+  (when-not (seq (:allow options)) (refuse "A member needs --allow: the namespaces that it runs"))
+  (let [node (cluster/join! options)
+        line (fn [text] (println text) (flush))]
+    (.addShutdownHook (Runtime/getRuntime)
+                      (Thread. (fn []
+                                 (line "draining")
+                                 (cluster/close! node)
+                                 (line "left"))))
+    (line (str "joined " node))
+    @(promise)))
+
+(defn table
+  "Returns the lines of a status."
+  [{:keys [members]}]
+  (cons (format "%-40s %8s %9s  %s" "member" "running" "finished" "state")
+        (for [{:keys [member running finished draining?]} members]
+          (format "%-40s %8s %9s  %s"
+                  member
+                  (or running "-")
+                  (or finished "-")
+                  (cond (nil? running) "no answer" draining? "draining" :else "up")))))
+
+(defn- status! [options]
+  (with-open [^java.lang.AutoCloseable node (cluster/join! (dissoc options :allow))]
+    (run! println (table (cluster/status node)))))
+
+;; JBoss's logging goes to the JDK's, which prints every step of a join.
+(def ^:private loggers
+  (delay
+    (mapv #(doto (Logger/getLogger %) (.setLevel Level/WARNING)) ["org.infinispan" "org.jgroups"])))
+
+(defn- secret []
+  (when-some [secret (System/getenv "THRUM_CLUSTER_SECRET")] {:secret secret}))
+
+(defn- run-command [arguments]
+  (let [[command options] (parse arguments)
+        options (merge (secret) options)]
+    @loggers
+    (case command
+      "member" (member! options)
+      "status" (status! options))))
+
+(defn -main
+  "Runs the command; exits with 1 and a sentence where it cannot."
+  [& arguments]
+  (try
+    (run-command arguments)
+    (System/exit 0)
+    (catch clojure.lang.ExceptionInfo e
+      (binding [*out* *err*]
+        (println (ex-message e))
+        (when (= ::arguments (:type (ex-data e))) (println usage)))
+      (System/exit 1))))

@@ -1,0 +1,90 @@
+(ns thrum.cluster.codec-test
+  "What is carried comes back equal and of its kind; what cannot be is refused with its path."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [clojure.test.check :as check]
+   [clojure.test.check.generators :as gen]
+   [clojure.test.check.properties :as prop]
+   [thrum.cluster.impl.codec :as codec])
+  (:import
+   (clojure.lang PersistentQueue)
+   (java.time Duration Instant LocalDate LocalDateTime ZonedDateTime)))
+
+(set! *warn-on-reflection* true)
+
+(defrecord Parcel [id content])
+
+(defn- there-and-back [x]
+  (codec/<-bytes (codec/->bytes "the value" x)))
+
+(defn- kind [x]
+  (cond (record? x) (class x)
+        (sorted? x) :sorted
+        (vector? x) :vector
+        (map? x) :map
+        (set? x) :set
+        (seq? x) :seq
+        (instance? PersistentQueue x) :queue
+        :else (class x)))
+
+(def ^:private samples
+  [nil true 1 -7 1.5 1N 2M 2/3 \a "text" :k :a/k 's 'a/s [] [1 [2]] () '(1 2) {} {:a {:b [1]}} #{}
+   #{1 :a} (sorted-map 2 :b 1 :a) (sorted-set 3 1 2) (into PersistentQueue/EMPTY [1 2])
+   (->Parcel 1 {:a [1]}) [(->Parcel 2 nil)] (map inc [1 2]) (range 40) (zipmap (range 40) (range))
+   (first {:a 1}) #inst "2026-01-01" #uuid "00000000-0000-0000-0000-000000000001"
+   (Instant/parse "2026-01-01T00:00:00.123456789Z") (LocalDate/parse "2026-01-01")
+   (LocalDateTime/parse "2026-01-01T10:00") (Duration/ofMillis 1500)
+   (ZonedDateTime/parse "2026-01-01T10:00+01:00[Europe/Berlin]") (java.net.URI. "http://a/b")])
+
+(deftest what-is-carried-comes-back-equal-and-of-its-kind
+  (doseq [x samples]
+    (is (= x (there-and-back x)))
+    (is (= (kind x) (kind (there-and-back x))) (pr-str x))))
+
+(deftest arrays-and-patterns-come-back
+  (is (= [1 2 -3] (vec (there-and-back (byte-array [1 2 -3])))))
+  (is (bytes? (:b (there-and-back {:b (byte-array 3)}))))
+  (is (= [1.5] (vec (there-and-back (double-array [1.5])))))
+  (is (= "a+" (str (there-and-back #"a+")))))
+
+(deftest metadata-comes-back-at-every-depth
+  (is (= {:a 1} (meta (there-and-back (with-meta [1] {:a 1})))))
+  (is (= {:tag 'String} (meta (:x (there-and-back {:x (with-meta 'y {:tag 'String})})))))
+  (is (= {:m 1} (meta (there-and-back (with-meta (->Parcel 1 2) {:m 1}))))))
+
+(deftest any-data-comes-back
+  (let [property (prop/for-all [x gen/any-equatable]
+                   (let [y (there-and-back x)] (and (= x y) (= (kind x) (kind y)))))
+        outcome (check/quick-check 300 property :max-size 40)]
+    (is (:pass? outcome) (pr-str (:shrunk outcome)))))
+
+(deftest an-exception-comes-back-with-class-message-data-and-causes
+  (let [t (there-and-back (ex-info "late" {:type :shop/late, :ids #{1}}
+                                   (java.io.IOException. "reset")))]
+    (is (= ["late" {:type :shop/late, :ids #{1}}] [(ex-message t) (ex-data t)]))
+    (is (instance? java.io.IOException (ex-cause t)))
+    (is (= "reset" (ex-message (ex-cause t))))
+    (is (some #(.contains (.getClassName ^StackTraceElement %) "codec_test")
+              (.getStackTrace ^Throwable t))))
+  (let [t (there-and-back (java.io.UncheckedIOException. "no such constructor"
+                                                         (java.io.IOException. "x")))]
+    (is (= :thrum/remote (:type (ex-data t))))
+    (is (= 'java.io.UncheckedIOException (:class (ex-data t))))))
+
+(defn- refusal [x]
+  (try (codec/->bytes "the value" x) :carried
+       (catch clojure.lang.ExceptionInfo e (ex-data e))))
+
+(deftest what-cannot-be-carried-is-refused-with-its-path
+  (doseq [[x path] [[inc []]
+                    [[1 (Object.)] [1]]
+                    [{:a [1 {:b (atom 1)}]} [:a 1 :b]]
+                    [{:a (list 1 #'inc)} [:a 1]]
+                    [(->Parcel 1 {:c (java.util.ArrayList.)}) [:content :c]]
+                    [{:s (sorted-map-by > 1 2)} [:s]]
+                    [(object-array [1 (Object.)]) [1]]
+                    [(with-meta [1] {:f inc}) [:metadata :f]]]]
+    (is (= [:thrum/invalid path] ((juxt :type :path) (refusal x))) (pr-str x))))
+
+(deftest an-endless-sequence-is-refused
+  (is (= :thrum/invalid (:type (refusal (repeat nil))))))

@@ -1,0 +1,35 @@
+(ns thrum.cluster.main-test
+  "The command line: arguments, and the table of a status."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is]]
+   [thrum.cluster.main :as main])
+  (:import
+   (java.io File)))
+
+(set! *warn-on-reflection* true)
+
+(deftest arguments-become-options-of-join
+  (is (= ["member" {:allow #{'a.b 'c}, :port 7801, :seeds ["h:1" "i:2"], :cluster "x"}]
+         (main/parse ["member" "--allow" "a.b,c" "--port" "7801" "--seeds" "h:1,i:2"
+                      "--cluster" "x"])))
+  (let [file (doto (File/createTempFile "options" ".edn") (spit "{:secret \"s\"}"))]
+    (is (= ["status" {:secret "s", :name "n"}]
+           (main/parse ["status" "--options" (str file) "--name" "n"])))))
+
+(deftest what-is-no-argument-is-refused-with-a-sentence
+  (doseq [[arguments part] [[[] "No command nil"]
+                            [["membr"] "No command \"membr\""]
+                            [["member" "--alow" "x"] "Unknown option --alow"]
+                            [["member" "--port"] "--port needs a value"]
+                            [["member" "--port" "x"] "A number is expected, not x"]
+                            [["status" "--options" "/nowhere.edn"] "holds no options"]]]
+    (is (str/includes? (try (main/parse arguments) "parsed"
+                            (catch clojure.lang.ExceptionInfo e (ex-message e)))
+                       part))))
+
+(deftest a-status-is-a-table
+  (is (= ["a-1" "3" "40" "up"]
+         (str/split (second (main/table {:members [{:member "a-1", :running 3, :finished 40}]}))
+                    #"\s+")))
+  (is (str/includes? (last (main/table {:members [{:member "a-1"}]})) "no answer")))

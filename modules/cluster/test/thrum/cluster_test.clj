@@ -1,0 +1,464 @@
+(ns thrum.cluster-test
+  "The map over a cluster of nodes in this JVM: results, re-runs, suspects, batches, cancel,
+  deadlines, drain."
+  (:require
+   [clojure.test :refer [deftest is use-fixtures]]
+   [clojure.test.check :as check]
+   [clojure.test.check.generators :as gen]
+   [clojure.test.check.properties :as prop]
+   [thrum.cluster :as cluster]
+   [thrum.cluster.history :as history]
+   [thrum.cluster.stand-in :as stand-in]
+   [thrum.cluster.work :as work]
+   [thrum.core :as t])
+  (:import
+   (java.util.concurrent ExecutionException)
+   (java.util.concurrent.atomic AtomicLong)
+   (thrum.cluster.impl.node Node)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each (fn [f] (reset! work/trail []) (reset! work/hook (fn [_ _])) (f)))
+
+(defn- member! [network name & {:as options}]
+  (stand-in/join! network
+                  (merge {:name name, :allow #{'thrum.cluster.work}, :wrap (work/on-node name)
+                          :drain-timeout-ms 1000}
+                         options)))
+
+(defn- caller! [network & {:as options}]
+  (stand-in/join! network (merge {:name "caller", :members-timeout-ms 1000} options)))
+
+(defn- close-all! [nodes] (run! cluster/close! (reverse nodes)))
+
+(defmacro with-cluster
+  "Runs the body with a caller and so many members, m0, m1, ..., on a network."
+  [[network caller n & {:as options}] & body]
+  `(let [~network (stand-in/network)
+         members# (mapv #(member! ~network (str "m" %)) (range ~n))
+         ~caller (caller! ~network ~@(mapcat identity options))]
+     (try ~@body (finally (close-all! (conj members# ~caller))))))
+
+(defn- thrown [f]
+  (try (f) :nothing-was-thrown (catch Throwable t t)))
+
+(defn- type-of [f]
+  (let [t (thrown f)] (or (:type (ex-data t)) (class t) t)))
+
+(defn- full-name [network short]
+  (some #(when (.startsWith ^String % (str short "-")) %) (keys @(:nodes network))))
+
+(defn- kill! [network short] (stand-in/kill! network (full-name network short)))
+
+(defn- started? [item] (some #(= [:start item] (take 2 %)) @work/trail))
+
+(defn- await! [pred]
+  (let [end (+ (System/nanoTime) 5000000000)]
+    (while (and (not (pred)) (< (System/nanoTime) end)) (Thread/sleep 1))
+    (is (pred))))
+
+(deftest results-come-in-order-from-all-members
+  (with-cluster [network c 3]
+    (is (= (map #(* 10 %) (range 200)) (cluster/pmap c 8 #'work/brief (range 200))))
+    (is (= #{"m0" "m1" "m2"} (into #{} (map last) @work/trail)))))
+
+(deftest every-form-of-the-family-gives-what-cores-gives
+  (with-cluster [network c 2]
+    (let [items (range 20), tens (map #(* 10 %) items)]
+      (is (= tens (cluster/pmapv c 4 #'work/times-ten items)))
+      (is (= (set tens) (set (cluster/upmap c 4 #'work/times-ten items))))
+      (is (= tens (map deref (cluster/pmap-tasks c 4 #'work/times-ten items))))
+      (is (nil? (cluster/prun! c 4 #'work/object items)))
+      (is (= tens (into [] (cluster/pmap c 4 #'work/times-ten) items)))
+      (is (= [[1 :a] [2 :b]] (cluster/pmap c 4 #'work/two [1 2] [:a :b :c])))
+      (is (= [] (cluster/pmapv c 4 #'work/times-ten []))))))
+
+(deftest the-input-is-not-pulled-beyond-the-window
+  (with-cluster [network c 2]
+    (let [pulled (atom 0)
+          source (map #(do (swap! pulled inc) %) (iterate inc 0))]
+      (is (= [0 10 20] (take 3 (cluster/pmap c {:limit 2, :window 4} #'work/times-ten source))))
+      (is (<= 3 @pulled 8)))))
+
+(deftest batches-give-the-same-results
+  (with-cluster [network c 2]
+    (let [items (range 50), tens (map #(* 10 %) items)]
+      (is (= tens (cluster/pmap c {:limit 3, :batch 7} #'work/brief items)))
+      (is (= tens (cluster/pmapv c {:limit 3, :batch 7} #'work/brief items)))
+      (is (= (set tens) (set (cluster/upmap c {:limit 3, :batch 7} #'work/brief items))))
+      (is (= tens (into [] (cluster/pmap c {:limit 3, :batch 7} #'work/brief) items)))
+      (is (= [[1 :a] [2 :b]] (cluster/pmap c {:limit 3, :batch 7} #'work/two [1 2] [:a :b]))))))
+
+(deftest a-failure-comes-after-the-results-before-it
+  (with-cluster [network c 2]
+    (doseq [limit [{:limit 2} {:limit 2, :batch 3} {:limit 2, :batch 20}]]
+      (let [results (cluster/pmap c limit #'work/failing-at-three (range 20))]
+        (is (= [0 10 20] (take 3 results)) (str limit))
+        (is (= :work/three (type-of #(nth results 3))) (str limit))
+        (is (= :work/three (type-of #(count results))) (str limit)))
+      (is (= :work/three
+             (type-of #(cluster/pmapv c limit #'work/failing-at-three (range 20))))))))
+
+(deftest a-failure-names-its-member
+  (with-cluster [network c 1]
+    (let [t (thrown #(cluster/pmapv c 1 #'work/failing-at-three [3]))
+          riders (map ex-data (.getSuppressed ^Throwable t))]
+      (is (= {:type :work/three, :item 3} (ex-data t)))
+      (is (= [(full-name network "m0")] (keep :member riders)))
+      (is (some #(= "thrum.cluster.work$failing_at_three" (.getClassName ^StackTraceElement %))
+                (.getStackTrace ^Throwable t))))))
+
+(deftest what-is-no-public-var-of-a-function-is-refused
+  (with-cluster [network c 1]
+    (doseq [f [inc :a #'work/trail #'work/hidden 'inc nil]]
+      (is (= :thrum/invalid (type-of #(cluster/pmap c 2 f [1])))))))
+
+(deftest a-namespace-that-is-not-allowed-is-refused
+  (with-cluster [network c 1]
+    (let [t (thrown #(cluster/pmapv c 1 #'clojure.core/identity [1]))]
+      (is (= [:thrum/refused :not-allowed (full-name network "m0")]
+             ((juxt :type :reason :member) (ex-data t)))))))
+
+(deftest another-source-is-refused
+  (with-cluster [network c 1]
+    (with-redefs [thrum.cluster.impl.function/fingerprint (constantly "0123")]
+      (let [t (thrown #(cluster/pmapv c 1 #'work/times-ten [1]))]
+        (is (= [:thrum/refused :differs (full-name network "m0")]
+               ((juxt :type :reason :member) (ex-data t))))))))
+
+(deftest another-version-of-the-protocol-is-refused
+  (with-cluster [network c 1]
+    (with-redefs [thrum.cluster.impl.wire/head
+                  (let [head @#'thrum.cluster.impl.wire/head]
+                    (fn [op from]
+                      (let [[^java.io.ByteArrayOutputStream bytes out] (head op from)
+                            ours (.toByteArray bytes)]
+                        (aset-byte ours 0 9)
+                        (.reset bytes)
+                        (.write bytes ours)
+                        [bytes out])))]
+      (let [t (thrown #(cluster/pmapv c 1 #'work/times-ten [1]))]
+        (is (= [:thrum/refused :version] ((juxt :type :reason) (ex-data t))))))))
+
+(deftest another-secret-is-refused
+  (let [network (stand-in/network), m (member! network "m0" :secret "one")]
+    (try
+      (doseq [options [{:secret "two"} {}]]
+        (let [t (thrown #(stand-in/join! network (merge {:name "c"} options)))]
+          (is (= [:thrum/refused :secret] ((juxt :type :reason) (ex-data t))))
+          (is (= 1 (count @(:nodes network))) "the node has left")))
+      (let [c (caller! network :secret "one")]
+        (try (is (= [10] (cluster/pmapv c 1 #'work/times-ten [1]))) (finally (cluster/close! c))))
+      (finally (cluster/close! m)))))
+
+(deftest a-member-without-a-secret-takes-no-sealed-request
+  (with-cluster [network c 1]
+    (is (= :thrum/refused (type-of #(stand-in/join! network {:name "d", :secret "x"}))))))
+
+(deftest what-cannot-be-carried-names-its-path
+  (with-cluster [network c 1]
+    (doseq [limit [1 {:limit 1, :batch 4}]]
+      (let [argument (thrown #(cluster/pmapv c limit #'work/times-ten [{:a (Object.)}]))
+            result (thrown #(cluster/pmapv c limit #'work/object [1]))]
+        (is (= :thrum/invalid (:type (ex-data argument))))
+        (is (= :a (last (:path (ex-data argument)))))
+        (is (= [:thrum/invalid [1 :a]] ((juxt :type :path) (ex-data result))))))))
+
+;; Losses
+
+(deftest what-ran-on-a-dead-member-runs-again-on-another
+  (with-cluster [network c 3]
+    (reset! work/hook (fn [item node]
+                        (when (and (= 40 item)
+                                   (= 1 (count (filter #{[:start 40 node]} @work/trail)))
+                                   (= 3 (count (stand-in/members-up network))))
+                          (kill! network node)
+                          (Thread/sleep 60000))))
+    (let [results (cluster/pmapv c 12 #'work/hooked (range 100))]
+      (is (empty? (history/violations {:trail @work/trail, :items (range 100), :results results
+                                       :expected (map #(* 10 %) (range 100)), :losses 1})))
+      (is (= 2 (count (filter #(= [:start 40] (take 2 %)) @work/trail)))))))
+
+(deftest the-culprit-fails-and-the-innocent-do-not
+  (with-cluster [network c 4]
+    (reset! work/hook (fn [item node]
+                        (when (= 5 item) (kill! network node) (Thread/sleep 60000))
+                        (Thread/sleep 5)))
+    (let [tasks (doall (cluster/pmap-tasks c 16 #'work/hooked (range 16)))
+          outcomes (mapv #(try @% (catch ExecutionException e (ex-cause e))) tasks)
+          culprit (nth outcomes 5)
+          [a b last] (:members (ex-data culprit))]
+      (is (= :thrum/poison (:type (ex-data culprit))))
+      (is (= 3 (count (distinct [a b last]))))
+      (is (= (map #(* 10 %) (remove #{5} (range 16))) (map outcomes (remove #{5} (range 16)))))
+      (is (= 1 (count (stand-in/members-up network)))))))
+
+(deftest the-last-member-is-not-risked
+  (with-cluster [network c 3 :members-timeout-ms 400]
+    (reset! work/hook (fn [item node]
+                        (when (= 5 item) (kill! network node) (Thread/sleep 60000))))
+    (is (= :thrum/no-members (type-of #(cluster/pmapv c 1 #'work/hooked [5]))))
+    (is (= 1 (count (stand-in/members-up network))))
+    (is (= [10] (cluster/pmapv c 1 #'work/hooked [1])))))
+
+(deftest a-batch-with-a-culprit-loses-the-culprit-alone
+  (with-cluster [network c 4]
+    (reset! work/hook (fn [item node]
+                        (when (= 5 item) (kill! network node) (Thread/sleep 60000))))
+    (let [results (cluster/pmap c {:limit 2, :batch 4} #'work/hooked (range 12))]
+      (is (= [0 10 20 30 40] (take 5 results)))
+      (let [t (thrown #(nth results 5))]
+        (is (= :thrum/poison (:type (ex-data t))))
+        (is (= [[5]] (:items (ex-data t))))))))
+
+(deftest a-cut-off-member-s-late-answers-are-dropped
+  (with-cluster [network c 2]
+    (let [cut (promise), gate (promise)]
+      (reset! work/hook (fn [item node]
+                          (when (and (= 0 item) (deliver cut node))
+                            (stand-in/cut! network (full-name network node))
+                            (deref gate 5000 :late)
+                            (stand-in/heal! network (full-name network node)))))
+      (is (= [0 10 20] (cluster/pmapv c 3 #'work/hooked [0 1 2])))
+      (deliver gate :go)
+      (await! #(= 2 (count (stand-in/members-up network))))
+      (is (= [30 40] (cluster/pmapv c 2 #'work/hooked [3 4]))))))
+
+(deftest without-members-a-call-waits-for-one
+  (let [network (stand-in/network)
+        c (caller! network)]
+    (try
+      (is (= :thrum/no-members (type-of #(cluster/pmapv c 1 #'work/times-ten [1]))))
+      (let [waiting (t/future (cluster/pmapv c 1 #'work/times-ten [1 2]))
+            m (member! network "late")]
+        (try (is (= [10 20] (deref waiting 5000 :late))) (finally (cluster/close! m))))
+      (finally (cluster/close! c)))))
+
+;; Cancel and deadlines
+
+(defn- running []
+  (let [{:keys [start interrupted end]} (group-by first @work/trail)]
+    (- (count start) (count interrupted) (count end))))
+
+(deftest a-cancel-stops-what-runs-on-the-members-and-starts-nothing
+  (with-cluster [network c 3]
+    (let [job (t/future (cluster/pmapv c 6 #'work/endless (range 100)))]
+      (await! #(= 6 (running)))
+      (is (t/cancel! job))
+      (await! #(zero? (running)))
+      (is (= 6 (count (filter (comp #{:start} first) @work/trail)))))))
+
+(deftest when-a-form-has-thrown-nothing-of-it-runs
+  (with-cluster [network c 3]
+    (is (= :thrum/timeout
+           (type-of #(t/with-timeout 100 (cluster/pmapv c 6 #'work/endless (range 100))))))
+    (is (zero? (running)))
+    (let [n (count @work/trail)]
+      (is (= :late (t/with-timeout [50 :late] (cluster/pmapv c 2 #'work/endless (range 100)))))
+      (is (empty? (history/violations {:losses 0, :after-cancel (drop (+ 4 n) @work/trail)}))))))
+
+(deftest a-failure-is-thrown-when-what-else-ran-has-ended
+  (with-cluster [network c 3]
+    (reset! work/hook (fn [item _]
+                        (if (zero? item)
+                          (do (await! #(= 6 (running))) (throw (ex-info "zero" {:type :zero})))
+                          (try
+                            (Thread/sleep 60000)
+                            (catch InterruptedException e (Thread/sleep 30) (throw e))))))
+    (is (= :zero (type-of #(cluster/pmapv c 6 #'work/hooked (range 6)))))
+    (is (= 5 (count (filter (comp #{:interrupted} first) @work/trail))))))
+
+(deftest what-is-left-of-the-deadline-travels
+  (with-cluster [network c 1]
+    (is (= [nil] (cluster/pmapv c 1 #'work/remaining [1])))
+    (let [[left] (t/with-timeout 5000 (cluster/pmapv c 1 #'work/remaining [1]))]
+      (is (<= 1 left 5000)))))
+
+(deftest bindings-do-not-travel
+  (with-cluster [network c 1]
+    (is (= ["m0"] (binding [work/*node* "mine"] (cluster/pmapv c 1 #'work/node [1]))))))
+
+;; Leaving
+
+(deftest a-member-that-drains-finishes-what-it-runs-and-takes-nothing
+  (let [network (stand-in/network)
+        m0 (member! network "m0"), m1 (member! network "m1"), c (caller! network)
+        gate (promise)]
+    (try
+      (reset! work/hook (fn [item _] (when (< item 4) (deref gate 5000 :late))))
+      (let [job (t/future (cluster/pmapv c 4 #'work/hooked (range 20)))]
+        (await! #(= 4 (running)))
+        (let [closing (t/future (cluster/close! m0))
+              before (count @work/trail)]
+          (await! #(:draining? (first (:members (cluster/status c)))))
+          (deliver gate :go)
+          (is (= (map #(* 10 %) (range 20)) (deref job 5000 :late)))
+          (is (nil? (deref closing 5000 :late)))
+          (is (not-any? #(and (= :start (first %)) (= "m0" (last %))) (drop before @work/trail)))
+          (is (= 20 (count (filter (comp #{:start} first) @work/trail))))))
+      (finally (deliver gate :go) (close-all! [m0 m1 c])))))
+
+(deftest a-member-that-must-leave-hands-its-work-to-another
+  (let [network (stand-in/network)
+        m0 (member! network "m0" :drain-timeout-ms 0), c (caller! network)]
+    (reset! work/hook (fn [_ node] (when (= "m0" node) (Thread/sleep 60000))))
+    (let [job (t/future (cluster/pmapv c 1 #'work/hooked [1]))]
+      (await! #(started? 1))
+      (let [m1 (member! network "m1")]
+        (try
+          (cluster/close! m0)
+          (is (= [10] (deref job 5000 :late)))
+          (is (= 1 (count (filter (comp #{:interrupted} first) @work/trail))))
+          (finally (close-all! [m1 c])))))))
+
+(deftest members-that-all-drain-are-no-members
+  (let [network (stand-in/network)
+        m (member! network "m0"), c (caller! network)]
+    (try
+      (is (cluster/drain! m 0))
+      (let [job (t/future (type-of #(cluster/pmapv c 1 #'work/times-ten [1])))]
+        (is (= :thrum/no-members (deref job 5000 :late)))
+        (t/cancel! job))
+      (finally (close-all! [m c])))))
+
+(deftest a-dead-caller-leaves-nothing-running
+  (with-cluster [network c 2]
+    (let [job (t/future (cluster/pmapv c 4 #'work/endless (range 4)))]
+      (await! #(= 4 (running)))
+      (stand-in/kill! network (.-name ^Node c))
+      (await! #(zero? (running)))
+      (t/cancel! job))))
+
+(deftest a-silent-caller-leaves-nothing-running-after-its-lease
+  (let [network (stand-in/network)
+        m (member! network "m0" :lease-ms 300), c (caller! network)
+        job (t/future (cluster/pmapv c 4 #'work/endless (range 4)))]
+    (try
+      (await! #(= 4 (running)))
+      (stand-in/mute! network (.-name ^Node c))
+      (await! #(<= 4 (count (filter (comp #{:interrupted} first) @work/trail))))
+      (finally
+        (swap! (:nodes network) assoc-in [(.-name ^Node c) :muted?] false)
+        (t/cancel! job)
+        (close-all! [m c])))))
+
+(deftest a-lease-is-extended-while-its-caller-is-there
+  (let [network (stand-in/network)
+        m (member! network "m0" :lease-ms 500), c (caller! network :lease-ms 500)]
+    (try
+      (reset! work/hook (fn [_ _] (Thread/sleep 1200)))
+      (is (= [10] (cluster/pmapv c 1 #'work/hooked [1])))
+      (is (= 1 (count (filter (comp #{:start} first) @work/trail))))
+      (finally (close-all! [m c])))))
+
+(deftest a-closed-node-calls-nothing
+  (with-cluster [network c 2]
+    (let [job (t/future (cluster/pmapv c 2 #'work/endless (range 4)))]
+      (await! #(= 2 (running)))
+      (cluster/close! c)
+      (is (= :thrum/closed (type-of #(try @job (catch ExecutionException e
+                                                 (throw (ex-cause e)))))))
+      (is (zero? (running)))
+      (is (= :thrum/closed (type-of #(cluster/pmapv c 1 #'work/times-ten [1]))))
+      (is (nil? (cluster/close! c))))))
+
+(deftest a-member-calls-others-and-itself
+  (let [network (stand-in/network)
+        m0 (member! network "m0"), m1 (member! network "m1")]
+    (try
+      (is (= #{"m0" "m1"} (set (cluster/pmapv m0 4 #'work/node (range 40)))))
+      (finally (close-all! [m0 m1])))))
+
+(deftest status-shows-members-and-what-they-run
+  (with-cluster [network c 2]
+    (let [gate (promise)]
+      (reset! work/hook (fn [_ _] (deref gate 5000 :late)))
+      (let [job (t/future (cluster/pmapv c 4 #'work/hooked (range 4)))]
+        (await! #(= 4 (running)))
+        (let [{:keys [members re-runs]} (cluster/status c)]
+          (is (= [2 2] (map :in-flight members) (map :running members)))
+          (is (= 0 re-runs)))
+        (deliver gate :go)
+        (is (= [0 10 20 30] (deref job 5000 :late)))))))
+
+;; Random schedules
+
+(def ^:private schedules
+  "What befalls the members after so many starts: a vector of [starts event]."
+  (gen/vector (gen/tuple (gen/choose 1 250) (gen/elements [:kill :kill :cut :drain :join])) 0 4))
+
+(defn- apart
+  "Returns the events far enough from each other that one item is not in flight at three of them."
+  [events]
+  (reduce (fn [kept [n _ :as event]]
+            (if (some #(< (abs (- n (first %))) 60) kept) kept (conj kept event)))
+          []
+          events))
+
+(defn- befall! [network nodes event]
+  (let [ups (stand-in/members-up network)
+        victim (when (< 2 (count ups)) (rand-nth ups))]
+    (case event
+      :join (swap! nodes conj (member! network (str "j" (count @nodes))))
+      :kill (some->> victim (stand-in/kill! network))
+      :cut (some->> victim (stand-in/cut! network))
+      :drain (when victim
+               (some #(when (= victim (.-name ^Node %)) (t/future (cluster/drain! % 1000)))
+                     @nodes)))))
+
+(defn- outcome-of
+  "Runs a form of the family over 250 items while the schedule's events befall the members."
+  [form events]
+  (reset! work/trail [])
+  (let [network (stand-in/network)
+        nodes (atom (mapv #(member! network (str "m" %)) (range 4)))
+        c (caller! network)
+        by-start (into {} events)
+        n (AtomicLong.)]
+    (reset! work/hook (fn [item _]
+                        (some->> (by-start (.incrementAndGet n)) (befall! network nodes))
+                        (Thread/sleep (long (mod (hash item) 4)))))
+    (try
+      {:items (range 250), :results (vec (form c (range 250)))
+       :expected (mapv #(* 10 %) (range 250)), :losses (count events)}
+      (finally (close-all! (conj @nodes c))))))
+
+(def ^:private forms
+  [#(cluster/pmap %1 16 #'work/hooked %2)
+   #(cluster/pmapv %1 16 #'work/hooked %2)
+   #(sort (cluster/upmap %1 16 #'work/hooked %2))
+   #(cluster/pmap %1 {:limit 4, :batch 5} #'work/hooked %2)])
+
+(deftest every-input-has-one-result-under-random-losses
+  (let [property (prop/for-all [events (gen/fmap apart schedules), form (gen/elements forms)]
+                   (empty? (history/violations
+                             (assoc (outcome-of form events) :trail @work/trail))))
+        outcome (check/quick-check 40 property)]
+    (is (:pass? outcome) (pr-str (:shrunk outcome)))))
+
+(deftest the-checker-sees-what-is-wrong
+  (let [fine {:trail [[:start 1 "a"] [:end 1 "a"]], :items [1], :results [10], :expected [10]
+              :losses 0}]
+    (is (empty? (history/violations fine)))
+    (doseq [wrong [(assoc fine :results [])
+                   (assoc fine :results [10 10])
+                   (update fine :trail into [[:start 1 "b"]])
+                   (assoc fine :trail [])
+                   (assoc fine :after-cancel [[:start 1 "a"]])]]
+      (is (seq (history/violations wrong))))))
+
+(deftest a-thousand-calls-at-once
+  (with-cluster [network c 3]
+    (is (= (repeat 1000 [0 10 20])
+           (t/pmapv 1000 (fn [_] (cluster/pmapv c 3 #'work/times-ten [0 1 2])) (range 1000))))))
+
+(deftest misuse-is-answered-at-the-call
+  (is (= :thrum/invalid (type-of #(cluster/join! {:prot 1}))))
+  (is (= :thrum/invalid (type-of #(cluster/join! {:host "192.0.2.1"}))))
+  (is (= :thrum/invalid (type-of #(cluster/join! {:host "0.0.0.0", :secret "s"}))))
+  (is (= :thrum/invalid (type-of #(cluster/join! {:allow '[a]}))))
+  (is (= :thrum/invalid (type-of #(cluster/pmap :no-node 2 #'work/times-ten [1]))))
+  (is (not (.contains ^String (ex-message (thrown #(cluster/join! {:secret 'hunter2}))) "hunter2")))
+  (with-cluster [network c 1]
+    (doseq [limit [0 {:limit 2, :batch 0} {:limt 2} nil]]
+      (is (= :thrum/invalid (type-of #(cluster/pmap c limit #'work/times-ten [1])))))))
