@@ -14,6 +14,7 @@
   "What the lab measures, in the order of a run."
   (load-all '[thrum.lab.experiments.fan-out.experiment/experiment
               thrum.lab.experiments.scope.experiment/experiment
+              thrum.lab.experiments.jdbc.experiment/experiment
               thrum.lab.experiments.ring.experiment/experiments
               thrum.lab.experiments.spring-tomcat.experiment/experiment
               thrum.lab.experiments.go-blocks.experiment/experiment

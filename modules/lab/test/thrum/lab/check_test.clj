@@ -31,6 +31,11 @@
   [part-name & answers]
   {:part part-name, :n 4, :contenders (mapv #(apply answering %) answers)})
 
+(defn- querying
+  "A row of the experiment jdbc."
+  [contender left lost]
+  (row contender 1100 :params nil :samples [{:left left, :lost lost}]))
+
 (defn- requesting
   "A row of the experiment go-blocks."
   [contender threads]
@@ -126,6 +131,10 @@
     (piping :thrum-pipeline-fn 50 nothing-left 3)
     (piping :thrum-upipeline 50 nothing-left 0)))
 
+(def ^:private databases
+  (channels-part :jdbc
+    (querying :interrupt 100 150) (querying :query-timeout 50 0) (querying :thrum 0 0)))
+
 (def ^:private sane
   {:thrum.lab/version 1
    :machine {:cpus 2}
@@ -153,6 +162,7 @@
     (experiment :spring-tomcat (published spring :ms :platform-20-warm :virtual-warm 5) curve
       {:part :spring-ab, :skipped "no ab"})
     (experiment :go-blocks (published go-blocks :threads :go :go-factory 4))
+    (experiment :jdbc databases)
     (experiment :pipelines pipelines)]})
 
 (defn- doctored
@@ -190,13 +200,18 @@
            [8 0 6 [:over-limit] 2.1] ":pmap should stay within 2"
            [8 0 2 [:samples 0 :threads] 99]
            ":go should have a platform thread for each request: [99]"
-           [9 0 1 [:over-limit] 4.1] ":thrum-pipeline-blocking should stay within 4"
-           [9 0 1 [:samples 0 :peak] 51]
+           [9 0 2 [:samples 0 :left] 1] ":thrum left queries running: [1]"
+           [9 0 2 [:samples 0 :lost] 101] ":thrum lost connections: [101]"
+           [9 0 0 [:samples 0 :left] 0] ":interrupt should have left queries running: [0]"
+           [9 0 1 [:samples 0 :left] 0] ":query-timeout should have left queries running: [0]"
+           [9 0 0 [:samples 0 :lost] 0] ":interrupt should have lost connections: [0]"
+           [10 0 1 [:over-limit] 4.1] ":thrum-pipeline-blocking should stay within 4"
+           [10 0 1 [:samples 0 :peak] 51]
            ":thrum-pipeline-blocking should have had 50 items at once: [51]"
-           [9 0 2 [:samples 0 :closed :virtual] 1]
+           [10 0 2 [:samples 0 :closed :virtual] 1]
            ":thrum-pipeline-fn left threads, platform and virtual: [[0 1]]"
-           [9 0 3 [:samples 0 :closed :taken] 51] ":thrum-upipeline took on from its source: [51]"
-           [9 0 3 [:samples] []] ":thrum-upipeline should have had 50 items at once: []"}]
+           [10 0 3 [:samples 0 :closed :taken] 51] ":thrum-upipeline took on from its source: [51]"
+           [10 0 3 [:samples] []] ":thrum-upipeline should have had 50 items at once: []"}]
     (is (str/includes? (str (first (doctored change))) text))))
 
 (deftest a-part-that-is-missing-is-said
