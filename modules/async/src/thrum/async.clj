@@ -157,7 +157,7 @@
       with the throwable, after the results of the items before it, and cancels the later ones;
       a function's value goes on in its place, as an ex-handler's (:report, :skip, :close or a
       function of the throwable; default :report)
-    :window - how many tasks may have been started and not yet been consumed; that many
+    :window - how many items may have been started and not yet been consumed; that many
       results are held in memory (an integer, not below n; default 8 x n)
     :name - the name of the threads, followed by a number for the call and one for the task (a
       string that is not blank)

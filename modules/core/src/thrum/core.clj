@@ -181,9 +181,11 @@
 (def ^:private all-at-once
   {:limit 100000, :window 100000})
 
-(defn- fan-out-options [order name limit-or-options]
-  (merge {:order order, :name name}
-         (options/fan-out limit-or-options (options/keys-of :pmap))))
+(defn- fan-out-options
+  ([order name limit-or-options] (fan-out-options :pmap order name limit-or-options))
+  ([form order name limit-or-options]
+   (merge {:order order, :name name}
+          (options/fan-out limit-or-options (options/keys-of form)))))
 
 (defn- eager-options [name limit-or-options]
   (in-context (merge {:name name}
@@ -207,9 +209,13 @@
 
   limit: a positive integer, or a map of options:
     :limit - how many tasks may run at once; required (a positive integer)
-    :window - how many tasks may have been started and not yet been consumed; that many
-      results are held in memory (an integer, not below the limit; default 8 x limit, at least
-      2048)
+    :window - how many items may have been started and not yet been consumed; that many
+      results are held in memory (an integer, not below limit x batch; default 8 x limit x
+      batch, at least 2048)
+    :batch - how many items share a task, which calls f on one after the other; limit and
+      window still count calls and items (a positive integer; default 1)
+    :item-timeout-ms - how many ms one call of f may take, as with-timeout around it; a late
+      one fails with :thrum/timeout (an integer, not negative; default no bound)
     :name - the name of the threads, followed by a number for the call and one for the task (a
       string that is not blank)
     :wrap - called on the starting thread with the body's thunk; returns the thunk that the
@@ -223,6 +229,14 @@
   consumer cancels and joins the tasks and is thrown as InterruptedException. After the end of the
   scope in which pmap was called, realising further throws :thrum/closed. An abandoned seq starts
   nothing more; running tasks end by themselves. Wrong arguments throw :thrum/invalid at the call.
+
+  With :batch n, each n items of the input have one task, the last ones fewer. It calls f on one
+  after the other on one thread, whose ThreadLocals they share; :wrap is called once for all. A
+  batch starts when it is full, or the source ends. At most `limit` batches run, so as many calls of
+  f; started never exceeds consumed + window items, and while no consumer waits, consumed + limit x
+  n - 1. The results of a batch are ready when all of it has ended. A failure ends its batch, as a
+  cancel or deadline does: what follows in it is not called; pmap still delivers what precedes it.
+  For items that take microseconds.
 
   The transducer takes the context of the thread that starts the process. Results leave on the next
   input or at completion. When a downstream step returns reduced or throws, or f fails, the running
@@ -242,14 +256,14 @@
    (results (fan-out-options :as-completed "upmap" limit) f (cons coll colls))))
 
 (defn pmap-tasks
-  "As pmap, but the elements are the tasks themselves, in the order of the input, at most limit of
-  them running. Realising an element starts up to limit - 1 tasks after it. A failure cancels
-  nothing: each task's outcome is the caller's to handle. As a transducer whose process stops early
-  it cancels running tasks, also ones you already hold."
+  "As pmap without :batch, but the elements are the tasks themselves, in the order of the input, at
+  most limit of them running. Realising an element starts up to limit - 1 tasks after it. A failure
+  cancels nothing: each task's outcome is the caller's to handle. As a transducer whose process
+  stops early it cancels running tasks, also ones you already hold."
   ([limit f]
-   (transducer (fan-out-options :as-started "pmap-tasks" limit) f))
+   (transducer (fan-out-options :pmap-tasks :as-started "pmap-tasks" limit) f))
   ([limit f coll & colls]
-   (results (fan-out-options :as-started "pmap-tasks" limit) f (cons coll colls))))
+   (results (fan-out-options :pmap-tasks :as-started "pmap-tasks" limit) f (cons coll colls))))
 
 (def ^{:arglists '([limit f] [limit f coll & colls]), :deprecated "0.1.0"} fmap
   "The old name of pmap-tasks, for those who come from Virtuoso. It will be gone in 1.0."

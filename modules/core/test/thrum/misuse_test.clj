@@ -36,7 +36,8 @@
   (let [e (thrown (t/pmap {:limit 4, :windw 8} inc [1]))]
     (is (str/includes? (ex-message e) "did you mean :window?"))
     (is (= :windw (:option (ex-data e))))
-    (is (= [:limit :window :name :wrap :scoped-values] (:known (ex-data e)))))
+    (is (= [:limit :window :batch :item-timeout-ms :name :wrap :scoped-values]
+           (:known (ex-data e)))))
   (is (= :window (options/nearest :widnow [:limit :window :name])))
   (is (str/includes? (ex-message (thrown (t/pmapv {:limit 2, :window 4} inc [1])))
                      "Unknown option :window")))

@@ -74,6 +74,12 @@
                      (later 5 3)))}
    :settle {:outcome [{:value 1} {:value 2}], :f (fn [_] (t/settle (later 2 1) (later 1 2)))}
    :pmapv {:outcome [0 1 2 3], :f (fn [_] (t/pmapv 2 #(later (- 5 (long %)) %) (range 4)))}
+   :item-late {:outcome :thrum/timeout
+               :own-interrupt true
+               :f (fn [_]
+                    (try
+                      (t/pmapv {:limit 2, :item-timeout-ms 5} #(later % %) [3 50 4])
+                      (catch clojure.lang.ExceptionInfo e (t/error-type e))))}
    :nested {:outcome [:late 2]
             :own-interrupt true
             :f (fn [_]

@@ -1,8 +1,10 @@
 (ns thrum.impl.fanout
-  "A task for every item, at most limit of them at once. The thread that consumes the results starts
-  the tasks, also while it waits for results: thrum.impl.map-family is that thread."
+  "A task for every item, or batch of items, at most limit of them at once. The thread that consumes
+  the results starts the tasks, also while it waits for results: thrum.impl.map-family is that
+  thread."
   {:no-doc true}
   (:require
+   [thrum.impl.batch :as batch]
    [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.error :as error]
@@ -19,6 +21,7 @@
    (clojure.lang IPending)
    (java.util.concurrent Future)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
+   (thrum.impl.batch Batch Batches)
    (thrum.impl.context Context)
    (thrum.impl.failures Failures)
    (thrum.impl.group Group Members)
@@ -31,8 +34,9 @@
   (pull [])
   (^boolean room [])
   (^boolean idle [])
+  (^boolean more [])
   (^long started [])
-  (task [thunk])
+  (task [work])
   (^Object start [task])
   (sourceFailure [])
   (^Object setSourceFailure [t])
@@ -91,9 +95,10 @@
         (throw t)))))
 
 ;; The fields that only the consumer touches are not volatile: a LazySeq hands them from thread to
-;; thread under its lock, a transducing process by its contract.
+;; thread under its lock, a transducing process by its contract. batches: nil, or limit, window,
+;; started and consumed count batches.
 (deftype FanOut [^Context context ^Group group ^long limit ^long window
-                 order ^Tasks tasks threads ^AtomicLong ended
+                 order ^Tasks tasks threads ^AtomicLong ended ^Batches batches
                  ^:unsynchronized-mutable ^long ended-seen
                  ^:unsynchronized-mutable source
                  ^:unsynchronized-mutable more
@@ -129,9 +134,14 @@
          (.room this)))
   (idle [_]
     (and (not more) (= started consumed)))
+  (more [_] (boolean more))
   (started [_] started)
-  (task [_ thunk]
-    (task/task context tasks started thunk))
+  ;; work: a thunk, or a batch.
+  (task [_ work]
+    (if (instance? Batch work)
+      (doto (task/task context work started #(batch/call-all work))
+        (as-> task (batch/started! batches task work)))
+      (task/task context tasks started work)))
   (start [_ task]
     (begin! tasks task (jdk/next-thread threads task) (inc started))
     (set! started (inc started)))
@@ -159,19 +169,20 @@
 (defn fan-out
   "Returns a fan-out in the context of the calling thread that has started nothing yet. :on-ended -
   called with every task that has ended, on its thread and as the last thing there, for a consumer
-  that does not wait."
-  ^FanOut [{:keys [order name limit window wrap on-ended]}]
+  that does not wait. :batch - how many items share a task, or nil; :window counts items."
+  ^FanOut [{:keys [order name limit window batch wrap on-ended]}]
   (let [group (group/group (task/unique-name name) (place/current-group))
         order ((orders order) group limit)
         tasks (tasks group order on-ended)]
     (doto (FanOut. (context/capture wrap group)
                    (doto group (.setMembers tasks))
                    limit
-                   window
+                   (quot window (or batch 1))
                    order
                    tasks
                    (jdk/numbered-threads (.-prefix group))
                    (.-ended tasks)
+                   (batch/batches batch)
                    0
                    nil
                    true
@@ -185,17 +196,44 @@
 (defn- failures-of ^Failures [^FanOut fan-out]
   (.-failures ^Tasks (.-tasks fan-out)))
 
-(defn launch!
-  "Starts the thunk, for which there is room."
+;; What a task runs: a thunk, or a batch of thunks
+
+(defn gathered
+  "Returns the batch of the thunks that wait for others, or nil."
+  [^FanOut fan-out]
+  (when-some [batches (.-batches fan-out)]
+    (batch/gathered batches (.started fan-out) (failures-of fan-out) (.-tasks fan-out))))
+
+(defn gather!
+  "Returns the next work, now that there is one more thunk; nil where the thunk waits for others."
   [^FanOut fan-out thunk]
-  (.start fan-out (.task fan-out thunk)))
+  (if-some [batches (.-batches fan-out)]
+    (when (batch/gather! batches thunk) (gathered fan-out))
+    thunk))
+
+(defn launch!
+  "Starts the work, for which there is room."
+  [^FanOut fan-out work]
+  (.start fan-out (.task fan-out work)))
+
+(defn batch-of
+  "Returns the batch of a task that leaves, or nil."
+  ^Batch [^FanOut fan-out task]
+  (batch/of-task (.-batches fan-out) task))
 
 ;; How it ends
 
-(defn- failure-of [^ITask task]
+(defn- index-of ^long [fan-out ^ITask task]
+  (if-some [batch (batch-of fan-out task)]
+    (batch/index-of-failure batch)
+    (.index task)))
+
+(defn- failure-of [fan-out ^ITask task]
   (let [outcome (.outcome task)]
     (when (instance? Failed outcome)
-      {:throwable (.-throwable ^Failed outcome), :task (.taskName task), :index (.index task)})))
+      {:throwable (.-throwable ^Failed outcome)
+       :task (.taskName task)
+       :index (index-of fan-out task)})))
 
 (defn- failure-to-throw
   "Returns the failure to throw. If a failed task has already stopped the fan-out, as in upmap,
@@ -207,7 +245,7 @@
       failure
       (or (failures/root (failures-of fan-out))
           ;; There was no memory to record it.
-          (failure-of broken)))))
+          (failure-of fan-out broken)))))
 
 (defn end!
   "Cancels what runs and waits until it has ended."
@@ -280,11 +318,28 @@
   "Returns the value of a task that leaves. If it failed, so does the fan-out; if it was cancelled,
   the group was."
   [^FanOut fan-out ^ITask task]
-  (when-some [failure (failure-of task)]
+  (when-some [failure (failure-of fan-out task)]
     (throw (fail! fan-out failure)))
   (when (.isCancelled ^Future task)
     (group/check-open! (.-group fan-out)))
   (task/value task))
+
+(defn end-of-batch!
+  "Lets go of the batch of a task that leaves. Unless each of its thunks has a value, throws as
+  result does."
+  [^FanOut fan-out batch task]
+  (when-not (batch/whole? batch task)
+    (result fan-out task)
+    (throw (batch/not-called batch)))
+  (batch/left! (.-batches fan-out) task))
+
+(defn reduce-batch
+  "Reduces the values of a batch that leaves with (f acc index value). Its failure is thrown after
+  those before it."
+  [fan-out batch task f acc]
+  (let [acc (batch/reduce-values batch task f acc)]
+    (when-not (reduced? acc) (end-of-batch! fan-out batch task))
+    acc))
 
 ;; Polled by a consumer that does not wait
 

@@ -4,7 +4,10 @@
   {:no-doc true}
   (:refer-clojure :exclude [run!])
   (:require
+   [thrum.impl.batch :as batch]
+   [thrum.impl.deadline :as deadline]
    [thrum.impl.fanout :as fanout]
+   [thrum.impl.scope :as scope]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
@@ -15,9 +18,6 @@
 
 (set! *warn-on-reflection* true)
 
-(defn- itself [_fan-out task]
-  task)
-
 ;; Pulled by a lazy sequence
 
 (defn- on-item
@@ -26,29 +26,38 @@
   [f item]
   (^{:once true} fn* [] (f item)))
 
-(defn- next-task!
-  "Returns the task for the next item, or nil. An interrupt is thrown; any other throwable of the
-  source or the wrap waits for its turn."
-  [^FanOut fan-out f]
-  (try
-    (when-some [items (.pull fan-out)]
-      (.task fan-out (on-item f (first items))))
-    (catch InterruptedException t
-      (throw t))
-    (catch Throwable t
-      (.setSourceFailure fan-out t)
-      (.exhaust fan-out))))
+(defmacro ^:private in-turn
+  "Returns the value of the body. An interrupt is thrown; any other throwable, of the source or the
+  wrap, waits for its turn, and nil is returned."
+  [fan-out & body]
+  `(try
+     ~@body
+     (catch InterruptedException t#
+       (throw t#))
+     (catch Throwable t#
+       (.setSourceFailure ~fan-out t#)
+       (.exhaust ~fan-out))))
 
-(defn- start-next! [^FanOut fan-out f]
-  (when-some [task (next-task! fan-out f)]
-    (.start fan-out task)))
+(defn- pull!
+  "Pulls an item. Returns what a task is to run now, or nil."
+  [^FanOut fan-out f]
+  (when-some [items (in-turn fan-out (.pull fan-out))]
+    (fanout/gather! fan-out (on-item f (first items)))))
+
+(defn- start-next!
+  "Pulls an item, and starts a task if one is to run now. Returns nil if there is none."
+  [^FanOut fan-out f]
+  (when-some [work (or (pull! fan-out f)
+                       (when-not (.more fan-out) (fanout/gathered fan-out)))]
+    (when-some [task (in-turn fan-out (.task fan-out work))]
+      (.start fan-out task))))
 
 (defn- keep-up!
-  "Starts one more task before one leaves, if the next item is at hand, so that work goes on beside
-  a slow consumer. The pull also calls rest on the source."
+  "Starts one more task before one leaves, if its items are at hand, so that work goes on beside a
+  slow consumer. The pull also calls rest on the source."
   [^FanOut fan-out f]
   (when (.behind fan-out)
-    (start-next! fan-out f)))
+    (when-not (start-next! fan-out f) (recur fan-out f))))
 
 (defn- take!
   "Returns the next task to leave, or nil at the end."
@@ -61,69 +70,110 @@
       :wait (do (fanout/await! fan-out) (recur)))))
 
 (defn- lazily
-  "Returns the results as a lazy seq. Unlike lazy-seq's its thunks can run again: a failed seq
-  throws again."
-  [^FanOut fan-out f emit]
+  "Returns what step returns, in the end, as a lazy seq. Unlike lazy-seq's its thunks can run again:
+  a failed seq throws again."
+  [^FanOut fan-out step]
   (LazySeq.
     (fn []
       (when-some [thrown (.thrown fan-out)]
         (throw (fanout/thrown-again fan-out thrown)))
-      (fanout/failing fan-out
-        (when-some [task (take! fan-out f)]
-          (cons (emit fan-out task) (lazily fan-out f emit)))))))
+      (fanout/failing fan-out (step)))))
+
+(defn- task-first [_fan-out task more]
+  (cons task more))
+
+(defn- batch-first
+  "Its failure is thrown after the values before it."
+  [fan-out batch task more]
+  (let [end #(fanout/end-of-batch! fan-out batch task)]
+    (if (or (batch/whole? batch task) (zero? (batch/count-values batch task)))
+      (do (end) (batch/onto batch task more))
+      (batch/onto batch task (lazily fan-out end)))))
+
+(defn- results-first [fan-out task more]
+  (if-some [batch (fanout/batch-of fan-out task)]
+    (batch-first fan-out batch task more)
+    (cons (fanout/result fan-out task) more)))
+
+(defn- pulled
+  "Returns as a lazy seq what leaves; (onto fan-out task more) - what a task stands for, in front of
+  more."
+  [^FanOut fan-out f onto]
+  (lazily fan-out
+          #(when-some [task (take! fan-out f)]
+             (onto fan-out task (pulled fan-out f onto)))))
 
 ;; Pushed by a transducing process
 
 (defn- unless-room
-  "Starts the thunk if there is room for it; returns it if there is none."
-  [^FanOut fan-out thunk]
+  "Starts the work if there is room for it; returns it if there is none."
+  [^FanOut fan-out work]
   (if (.room fan-out)
-    (do (fanout/launch! fan-out thunk) nil)
-    thunk))
+    (do (fanout/launch! fan-out work) nil)
+    work))
 
 (defn- leave-early! [^FanOut fan-out]
   (.setLeftEarly fan-out)
   (fanout/end! fan-out :reduced))
 
 (defn- push!
-  "Starts the thunk, as soon as there is room, and hands on what is ready."
-  [^FanOut fan-out emit rf acc thunk]
+  "Starts the work (nil: none), as soon as there is room, and hands on what is ready."
+  [^FanOut fan-out emit rf acc work]
   (fanout/failing fan-out
-    (loop [acc acc, thunk (unless-room fan-out thunk)]
+    (loop [acc acc, work (some->> work (unless-room fan-out))]
       (if (reduced? acc)
         (do (leave-early! fan-out) acc)
         (case (fanout/decide fan-out)
-          :leave (recur (rf acc (emit fan-out (fanout/leave! fan-out))) thunk)
-          :start (if thunk (recur acc (unless-room fan-out thunk)) acc)
-          :wait (if thunk (do (fanout/await! fan-out) (recur acc thunk)) acc))))))
+          :leave (recur (emit fan-out rf acc (fanout/leave! fan-out)) work)
+          :start (if work (recur acc (unless-room fan-out work)) acc)
+          :wait (if work (do (fanout/await! fan-out) (recur acc work)) acc))))))
 
-(defn- flush! [^FanOut fan-out emit rf acc]
+(defn- drain! [^FanOut fan-out emit rf acc]
   (fanout/failing fan-out
     (.exhaust fan-out)
     (loop [acc acc]
       (if (reduced? acc)
         (do (leave-early! fan-out) (unreduced acc))
         (case (fanout/decide fan-out)
-          :leave (recur (rf acc (emit fan-out (fanout/leave! fan-out))))
+          :leave (recur (emit fan-out rf acc (fanout/leave! fan-out)))
           :end acc
           :wait (do (fanout/await! fan-out) (recur acc)))))))
 
+(defn- flush!
+  "Starts the last work, and hands on all that is still to come."
+  [fan-out emit rf acc]
+  (let [acc (push! fan-out emit rf acc (fanout/gathered fan-out))]
+    (if (reduced? acc) (unreduced acc) (drain! fan-out emit rf acc))))
+
 (defn- feeding
   "Returns the reducing function that starts f on its inputs and hands to rf what leaves the
-  fan-out."
+  fan-out, by (emit fan-out rf acc task)."
   [fan-out emit f rf]
-  (fn
-    ([] (rf))
-    ([acc] (rf (if (.leftEarly ^FanOut fan-out) acc (flush! fan-out emit rf acc))))
-    ([acc item] (push! fan-out emit rf acc (on-item f item)))
-    ([acc item & items]
-     (push! fan-out emit rf acc (^{:once true} fn* [] (apply f item items))))))
+  (let [push #(push! fan-out emit rf %1 (fanout/gather! fan-out %2))]
+    (fn
+      ([] (rf))
+      ([acc] (rf (if (.leftEarly ^FanOut fan-out) acc (flush! fan-out emit rf acc))))
+      ([acc item] (push acc (on-item f item)))
+      ([acc item & items] (push acc (^{:once true} fn* [] (apply f item items)))))))
+
+(defn- emit-task [_fan-out rf acc task]
+  (rf acc task))
+
+(defn- emit-results [fan-out rf acc task]
+  (if-some [batch (fanout/batch-of fan-out task)]
+    (fanout/reduce-batch fan-out batch task (fn [acc _ value] (rf acc value)) acc)
+    (rf acc (fanout/result fan-out task))))
 
 ;; The map family
 
-(def ^:private emits
-  "By the name of the order: what is handed out for a task that leaves."
-  {:ordered fanout/result, :as-completed fanout/result, :as-started itself})
+(defn- in-time
+  "Returns f with a deadline for each call of it, so many ms later; f itself for nil."
+  [{ms :item-timeout-ms} f]
+  (if ms
+    (fn [& args]
+      (scope/call {:name "item", :timeout-ms ms, :deadline (deadline/in-ms ms)}
+        (^{:once true} fn* [_] (apply f args))))
+    f))
 
 (defn- zipped
   "Returns the items of one or several collections, and f as a function of an item."
@@ -136,9 +186,9 @@
   "Returns the results of f over the collections as a lazy seq, in the order that the options name."
   [{:keys [order], :as options} f colls]
   (let [fan-out (fanout/fan-out options)
-        [items f] (zipped f colls)]
+        [items f] (zipped (in-time options f) colls)]
     (.setSource ^FanOut fan-out items)
-    (lazily fan-out f (emits order))))
+    (pulled fan-out f (if (= :as-started order) task-first results-first))))
 
 (defn- call [thunk]
   (thunk))
@@ -154,33 +204,41 @@
   [current-options f]
   (fn [rf]
     (let [{:keys [order], :as options} (current-options)]
-      (feeding (fanout/fan-out options) (emits order) f rf))))
+      (feeding (fanout/fan-out options)
+               (if (= :as-started order) emit-task emit-results)
+               (in-time options f)
+               rf))))
 
 (defn- eagerly
-  "Reduces the tasks over the items with rf, in order of completion. Nothing runs any more when this
-  returns or throws."
-  [options f colls rf]
+  "Calls (on-value index value) for each item, in order of completion. Nothing runs any more when
+  this returns or throws."
+  [options f colls on-value]
   (wait/check-state!)
   (let [fan-out (fanout/fan-out (assoc options :order :as-completed :window Long/MAX_VALUE))
-        [items f] (zipped f colls)]
+        [items f] (zipped (in-time options f) colls)
+        emit (fn [fan-out _ _ ^ITask task]
+               (if-some [batch (fanout/batch-of fan-out task)]
+                 (fanout/reduce-batch fan-out batch task (fn [_ i value] (on-value i value)) nil)
+                 (on-value (.index task) (task/value task))))]
     (try
       (fanout/failing fan-out
-        (transduce #(feeding fan-out itself f %) rf nil items))
+        (transduce #(feeding fan-out emit f %) (constantly nil) nil items))
       (finally (fanout/end! fan-out :ended)))))
 
-(defn- put! [^ArrayList results ^ITask task]
-  (while (<= (.size results) (.index task))
+(defn- put! [^ArrayList results ^long index value]
+  (while (<= (.size results) index)
     (.add results nil))
-  (.set results (.index task) (task/value task)))
+  (.set results index value)
+  nil)
 
 (defn vector-of-results
   "Returns the results as a vector in the order of the input, when all have ended."
   [options f colls]
   (let [results (ArrayList.)]
-    (eagerly options f colls (fn ([_]) ([_ task] (put! results task))))
+    (eagerly options f colls #(put! results %1 %2))
     (vec (.toArray results))))
 
 (defn run!
   "Calls f on every item, for its effects; returns nil when all have ended."
   [options f coll]
-  (eagerly options f [coll] (fn ([_]) ([_ _]))))
+  (eagerly options f [coll] (fn [_ _])))

@@ -17,10 +17,15 @@
            :accepts "a positive integer"
            :doc "how many tasks may run at once; required"}
    :window {:check pos-int?
-            :accepts "an integer, not below the limit"
-            :default "8 x limit, at least 2048"
-            :doc (str "how many tasks may have been started and not yet been consumed; "
+            :accepts "an integer, not below limit x batch"
+            :default "8 x limit x batch, at least 2048"
+            :doc (str "how many items may have been started and not yet been consumed; "
                       "that many results are held in memory")}
+   :batch {:check pos-int?
+           :accepts "a positive integer"
+           :default "1"
+           :doc (str "how many items share a task, which calls f on one after the other; limit "
+                     "and window still count calls and items")}
    :name {:check #(and (string? %) (not (str/blank? %)))
           :accepts "a string that is not blank"
           :doc "the name of the threads, followed by a number for the call and one for the task"}
@@ -32,6 +37,11 @@
    :timeout-ms {:check nat-int?
                 :accepts "an integer, not negative"
                 :doc "how many ms the body and its forks may take, as with-timeout around them"}
+   :item-timeout-ms {:check nat-int?
+                     :accepts "an integer, not negative"
+                     :default "no bound"
+                     :doc (str "how many ms one call of f may take, as with-timeout around it; a "
+                               "late one fails with :thrum/timeout")}
    :on-error {:check #{:cancel :collect :keep}
               :accepts ":cancel, :collect or :keep"
               :default ":cancel"
@@ -137,12 +147,16 @@
      {:form :with-executor, :written "(with-executor [exe {..}] body)", :options [:on-exit :name]}
      {:form :pmap
       :written "(pmap {..} f coll)"
-      :as [:upmap :pmap-tasks :fmap :pfor]
-      :options (into [:limit :window] task)}
+      :as [:upmap :pfor]
+      :options (into [:limit :window :batch :item-timeout-ms] task)}
+     {:form :pmap-tasks
+      :written "(pmap-tasks {..} f coll)"
+      :as [:fmap]
+      :options (into [:limit :window :item-timeout-ms] task)}
      {:form :pmapv
       :written "(pmapv {..} f coll)"
       :as [:prun!]
-      :options (into [:limit] task)}
+      :options (into [:limit :batch :item-timeout-ms] task)}
      {:form :with-scope
       :written "(with-scope [s {..}] body)"
       :options [:name :timeout-ms :on-error :wrap :scoped-values]
@@ -361,19 +375,16 @@
     {:value f, :accepts "a function and one or more collections"}))
 
 (defn- checked-window
-  [{:keys [limit window], :as options}]
-  (when (< window limit)
+  [{:keys [limit window batch], :as options}]
+  (when (< window (*' limit (or batch 1)))
     (throw
       (error/invalid
-        (str "The window is "
-             window
-             ", below the limit "
-             limit
-             "; it must be an integer, not below the limit")
+        (str "The window is " window ", below the limit " limit (when batch (str " x batch " batch))
+             "; it must be an integer, not below " (if batch "limit x batch" "the limit"))
         {:option :window
          :value window
          :limit limit
-         :accepts "an integer, not below the limit"})))
+         :accepts (str "an integer, not below " (if batch "limit x batch" "the limit"))})))
   options)
 
 (def ^:private ^:const least-window
@@ -381,13 +392,13 @@
   100 times as long 3 000 items took 3.3 x the best time, with this window 1.4 x."
   2048)
 
-(defn- default-window ^long [limit]
-  (long (min Long/MAX_VALUE (max (long least-window) (*' 8 limit)))))
+(defn- default-window ^long [limit batch]
+  (long (min Long/MAX_VALUE (max (long least-window) (*' 8 limit (or batch 1))))))
 
 (defn- limited [options ks]
-  (let [{:keys [limit] :as options} (check options ks)]
+  (let [{:keys [limit batch] :as options} (check options ks)]
     (when-not limit (throw (limit-error limit)))
-    (checked-window (merge {:window (default-window limit)} options))))
+    (checked-window (merge {:window (default-window limit batch)} options))))
 
 (defn fan-out
   "Returns the options of a fan-out, all of ks present that have a default, from its first argument,
