@@ -10,6 +10,7 @@
    [clojure.java.io :as io]
    [clojure.string :as str]
    [thrum.test-kit.ahead :as ahead]
+   [thrum.test-kit.cpu :as cpu]
    [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.release :as release]
    [thrum.test-kit.runner :as runner])
@@ -271,7 +272,7 @@
   [opts]
   (runner/catch-strays!)
   (let [totals (run (check-modules opts (map runner/module (runner/test-folders))))]
-    (println)
+    (println (format "\nCPU time: %.1f s" (/ (cpu/ms) 1000.0)))
     (println (runner/closing-line totals))
     (runner/exit-code totals)))
 

@@ -7,6 +7,7 @@
    [clojure.java.io :as io]
    [clojure.string :as str]
    [clojure.test :as test]
+   [thrum.test-kit.cpu :as cpu]
    [thrum.test-kit.dump :as dump]
    [thrum.test-kit.gate :as gate])
   (:import
@@ -228,10 +229,10 @@
     (run-tests ns-sym (tests-of ns-sym opts) opts)))
 
 (defn- print-namespace
-  [ns-sym outcomes]
+  [ns-sym outcomes cpu-ms]
   (println
-    (format "%-48s %s, %d ms" ns-sym (closing-line (totals outcomes))
-      (reduce + (map :ms outcomes))))
+    (format "%-48s %s, %d ms, %d ms of CPU time" ns-sym (closing-line (totals outcomes))
+      (reduce + (map :ms outcomes)) cpu-ms))
   (doseq [{:keys [test outcome why]} outcomes
           :when (not= :passed outcome)]
     (println "   " (name outcome) (str test) "-" why))
@@ -244,6 +245,7 @@
 
 (defn run
   "Runs the tests in folders that opts selects, prints how they went, and returns their outcomes.
+  The CPU time of a namespace is that of loading and running it.
 
   :ns a part of the namespace's name · :var a qualified symbol · :times how often each · :limit-ms
   for one test, which the metadata :time-limit-ms of a test overrides."
@@ -251,7 +253,9 @@
   (->> (find-namespaces folders)
        (filter #(wanted? opts %))
        (mapcat (fn [ns-sym]
-                 (let [outcomes (run-namespace ns-sym opts)]
-                   (when (seq outcomes) (print-namespace ns-sym outcomes))
+                 (let [before (cpu/ms)
+                       outcomes (run-namespace ns-sym opts)]
+                   (when (seq outcomes)
+                     (print-namespace ns-sym outcomes (- (cpu/ms) before)))
                    outcomes)))
        vec))
