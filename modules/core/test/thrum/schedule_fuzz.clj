@@ -251,7 +251,7 @@
       (or (real-failure program seed) :ok))))
 
 (defn- report!
-  "Prints the failures, at most ten, and as the last line how many there were."
+  "Prints the failures, at most ten, and then a line of how many there were."
   [outcomes]
   (let [failures (remove #{:ok} outcomes)]
     (run! prn (take 10 failures))
@@ -267,14 +267,18 @@
       (realized? reached)
       (finally (reset! sync-point/listener nil)))))
 
-(defn -main
-  "Arguments: how many seeds, and control for a library that joins nobody."
-  [seeds & [control]]
+(defn run
+  "Prints what so many schedules found, and then what two found of a library that joins nobody: the
+  control. Throws ex-info where the points are not compiled in."
+  [seeds]
   (when-not (points?)
     (throw (ex-info "The points are not compiled in: -Dthrum.sync-points=true is missing" {})))
-  (let [run #(report! (outcomes (parse-long seeds)))]
-    (if (= "control" control)
-      (with-redefs [group/join! (fn [_])] (run))
-      (run)))
+  (report! (outcomes seeds))
+  (with-redefs [group/join! (fn [_])] (report! (outcomes 2))))
+
+(defn -main
+  "Argument: how many seeds."
+  [seeds]
+  (run (parse-long seeds))
   (flush)
   (System/exit 0))
