@@ -54,7 +54,7 @@
                      :packages ["java." "javax." "clojure.lang." "io.helidon."]}
    "watch" {:modules #{"core" "server"}
             :libraries #{'clojure.data.json}
-            :packages ["java." "javax." "clojure.lang." "com.sun." "jdk.jfr."]}
+            :packages ["java." "javax." "clojure.lang." "com.sun." "jdk.jfr." "io.micrometer."]}
    "test-kit" {:modules #{}
                :libraries #{}
                :packages ["java." "javax." "clojure.lang." "jdk." "com.sun."]}})

@@ -5,6 +5,7 @@
   Watching begins when this namespace is loaded: what began before is seen only where something that
   began later, a limiter or a registration leads to it."
   (:require
+   [clojure.java.io :as io]
    [clojure.string :as str]
    [thrum.spi.options :as options]
    [thrum.spi.watch :as spi]
@@ -57,10 +58,12 @@
 
 ;; A watch that runs
 
-(deftype Watch [sampler server token]
+;; exporter: that of thrum.watch.impl.prometheus, or nil.
+(deftype Watch [sampler server exporter token]
   AutoCloseable
   (close [_]
     (http/stop! server)
+    (when exporter ((:close exporter)))
     (sampler/stop! sampler)))
 
 (defn- with-sampler [on-lint f]
@@ -119,13 +122,24 @@
 (defn- flag? [query flag]
   (boolean (some #{flag} (str/split (str query) #"&"))))
 
-(defn- routes [sampler]
+(defn- new-exporter
+  "Returns that of thrum.watch.impl.prometheus, or nil where its library is not on the class path."
+  [sampler]
+  (when (io/resource "io/micrometer/prometheusmetrics/PrometheusMeterRegistry.class")
+    ((requiring-resolve 'thrum.watch.impl.prometheus/exporter) sampler)))
+
+(defn- metrics [{:keys [text]}]
+  (if text
+    {:status 200, :type "text/plain; version=0.0.4; charset=utf-8", :body (text)}
+    (http/as-json 501 {:error (str "Metrics are Micrometer's text: add "
+                                   "io.micrometer/micrometer-registry-prometheus to the class "
+                                   "path")})))
+
+(defn- routes [sampler exporter]
   {"/tree" #(http/as-json 200 (tree {:fold? (flag? % "fold"), :stacks? (flag? % "stacks")}))
    "/groups" (fn [_] (http/as-json 200 (groups)))
    "/lints" (fn [_] (http/as-json 200 (sampler/lints sampler)))
-   "/metrics" (fn [_]
-                {:status 200, :type "text/plain; version=0.0.4; charset=utf-8"
-                 :body (figures/prometheus (current-figures sampler))})})
+   "/metrics" (fn [_] (metrics exporter))})
 
 (defn start!
   "Starts to watch, and serves what it sees on a port of its own, by platform threads: it answers
@@ -133,7 +147,9 @@
 
       /health   200 or 503, without a token and without names
       /         the page, after signing in with the token
-      /tree /groups /lints /metrics   JSON, and Prometheus' text; with the token
+      /tree /groups /lints   JSON; with the token
+      /metrics  Prometheus' text, where io.micrometer/micrometer-registry-prometheus is on the class
+                path, a 501 elsewhere; with the token
       /events   the figures and lints, once a second, as server-sent events
 
   A sampler looks ten times a second within 1 % of one processor: many tasks are looked at less
@@ -153,7 +169,8 @@
          (merge {:host "127.0.0.1", :port 7777, :on-lint (fn [_])} (options/check rows options))
 
          token (or (:token options) (access/random-token))
-         sampler (sampler/start! on-lint)]
+         sampler (sampler/start! on-lint)
+         exporter (new-exporter sampler)]
      (try
        (Watch. sampler
                (http/start! {:host host
@@ -161,10 +178,12 @@
                              :hosts (access/hosts host hosts)
                              :access {:token token, :session (access/random-token)}
                              :health (health sampler)
-                             :routes (routes sampler)
+                             :routes (routes sampler exporter)
                              :event #(event sampler)})
+               exporter
                token)
        (catch Throwable t
+         (when exporter ((:close exporter)))
          (sampler/stop! sampler)
          (throw t))))))
 

@@ -110,6 +110,13 @@
       (deliver gate :go)
       (run! deref tasks))))
 
+(deftest metrics-need-micrometer
+  (with-redefs-fn {#'watch/new-exporter (constantly nil)}
+    #(with-watch [w {}]
+       (let [[status _ body] (request w "/metrics" bearer)]
+         (is (= 501 status))
+         (is (str/includes? body "io.micrometer/micrometer-registry-prometheus"))))))
+
 (deftest events-come-each-second
   (with-watch [w {}]
     (with-open [socket (Socket. "127.0.0.1" (int (watch/port w)))]

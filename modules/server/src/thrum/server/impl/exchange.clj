@@ -25,6 +25,7 @@
   (scope [])                        ; the request's, nil before its handler runs
   (stream [])                       ; the events or the websocket that the response is, or nil
   (permit [])                       ; of the limiter that the exchange holds one of, or nil
+  (queued [])                       ; how long it waited for it, in ns; nil without observers
   (flaw [])                         ; what the client has done wrong, see below
   (^boolean settled [])             ; has the client been answered, as far as it will be?
   (^Object setRequest [x])
@@ -33,6 +34,7 @@
   (^Object setScope [x])
   (^Object setStream [x])
   (^Object setPermit [x])
+  (^Object setQueued [nanos])
   (^Object setFlaw [x])
   (^Object settle []))
 
@@ -50,6 +52,7 @@
                    ^:volatile-mutable scope
                    ^:volatile-mutable stream
                    ^:volatile-mutable permit
+                   ^:volatile-mutable queued
                    ^:volatile-mutable flaw
                    ^:volatile-mutable settled]
   IExchange
@@ -60,6 +63,7 @@
   (scope [_] scope)
   (stream [_] stream)
   (permit [_] permit)
+  (queued [_] queued)
   (flaw [_] flaw)
   (settled [_] (boolean settled))
   (setRequest [_ x] (set! request x))
@@ -68,6 +72,7 @@
   (setScope [_ x] (set! scope x))
   (setStream [_ x] (set! stream x))
   (setPermit [_ x] (set! permit x))
+  (setQueued [_ nanos] (set! queued nanos))
   (setFlaw [_ x] (set! flaw x))
   (settle [_] (set! settled true))
 
@@ -78,6 +83,7 @@
            :thread thread
            :began arrived
            :nanos (- (System/nanoTime) arrived)
+           :queued-nanos queued
            :deadline (when-not stream deadline)
            :stage (.get stage)
            :scope scope)))
@@ -90,7 +96,7 @@
                (AtomicReference. :open)
                (when timeout-ms (spi/deadline-in timeout-ms))
                (exchanges/observers)
-               nil nil 0 nil nil nil nil nil false)))
+               nil nil 0 nil nil nil nil nil nil false)))
 
 (defn step!
   "Moves the exchange by an event. Returns the effects, which are the caller's to see to."

@@ -36,8 +36,15 @@
     (exchange/unwatch! x)
     (throw (exchange/over))))
 
-(defn- handle [x handler]
-  (admission/admit-request! x)
+(defn- admit! [^Exchange x]
+  (if (.-observers x)
+    (let [start (System/nanoTime)]
+      (admission/admit-request! x)
+      (.setQueued x (- (System/nanoTime) start)))
+    (admission/admit-request! x)))
+
+(defn- handle [^Exchange x handler]
+  (admit! x)
   (check-unanswered! x)
   (let [settings (exchange/settings x)]
     (when (.-interrupt? settings) (watch-client! x))

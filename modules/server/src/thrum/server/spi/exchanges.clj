@@ -18,6 +18,8 @@
     :thread - the thread that serves it
     :began - when it began, of System/nanoTime
     :nanos - how long ago that was, in ns
+    :queued-nanos - how long it waited for its server's permit, in ns; nil where no handler was
+      called
     :deadline - when its handler's time is up, of System/nanoTime; nil: never
     :stage - :open; :reading, its body; :committed, the response has begun; :streaming, events;
       :socket, a websocket; :done, its last byte has been sent; :left, it has ended; or why another

@@ -38,6 +38,15 @@
   []
   (into {} (map (fn [[status ^LongAdder n]] [status (.sum n)])) by-status))
 
+(defn on-end!
+  "Calls f with the facts of every exchange that ends, on its thread. Returns a function that ends
+  this."
+  [f]
+  (exchanges/observe!
+    (reify exchanges/Observer
+      (began [_ _])
+      (ended [_ exchange] (f (exchanges/facts exchange))))))
+
 (defn observe!
   "Keeps and counts the requests that begin from now on. Returns a function that ends this."
   []

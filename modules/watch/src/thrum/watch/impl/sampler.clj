@@ -118,19 +118,26 @@
 (defprotocol Sampling
   (lints [sampler] "Returns the lints as of the last sample.")
   (latest [sampler] "Returns the last snapshot, or nil before the first.")
+  (listen! [sampler f]
+    "Calls f with each snapshot from now on, on the sampler's thread. Returns a function that ends
+    this.")
   (stop! [sampler] "Ends its thread. Blocks until it has ended."))
 
-;; sampling: {:state atom, :running atom, :probe probe, :on-lint f}
+;; sampling: {:state atom, :listeners atom, :running atom, :probe probe, :on-lint f}
+
+(defn- run-all! [listeners snapshot]
+  (doseq [f listeners] (f snapshot)))
 
 (defn- sample! [{:keys [state on-lint]} kind conditions]
   (let [before (:lints @state)
         after (:lints (swap! state with-conditions kind (System/nanoTime) conditions))]
     (report-new! on-lint before after)))
 
-(defn- fast! [{:keys [state probe] :as sampling}]
+(defn- fast! [{:keys [state probe listeners] :as sampling}]
   (let [[snapshot conditions] (fast-conditions probe (:stacks @state))]
     (swap! state assoc :snapshot snapshot)
-    (sample! sampling :fast conditions)))
+    (sample! sampling :fast conditions)
+    (run-all! @listeners snapshot)))
 
 (defn- slow! [{:keys [state] :as sampling}]
   (let [snapshot (snapshot/take! (some-stacks))]
@@ -193,15 +200,18 @@
 (defn start!
   "Starts a sampler. on-lint: called on its thread with every new lint."
   [on-lint]
-  (let [{:keys [state running] :as sampling}
-        {:state (atom (new-state)), :running (atom true), :probe (scheduler/probe)
-         :on-lint on-lint}
+  (let [{:keys [state listeners running] :as sampling}
+        {:state (atom (new-state)), :listeners (atom #{}), :running (atom true)
+         :probe (scheduler/probe), :on-lint on-lint}
 
         thread (spi/platform-thread "thrum-watch-sampler" #(run! sampling))]
     (.start thread)
     (reify Sampling
       (lints [_] (:lints @state))
       (latest [_] (:snapshot @state))
+      (listen! [_ f]
+        (swap! listeners conj f)
+        #(swap! listeners disj f))
       (stop! [_]
         (reset! running false)
         (.join thread)))))

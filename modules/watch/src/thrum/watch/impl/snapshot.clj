@@ -143,18 +143,27 @@
     (vec (.values seen))))
 
 ;; Loaded only where thrum.server is on the class path: watching does not need it.
+(defn- of-exchanges [symbol]
+  (when (io/resource "thrum/server/spi/exchanges.clj") (requiring-resolve symbol)))
+
 (def ^:private requests
   (delay
-    (if (io/resource "thrum/server/spi/exchanges.clj")
-      (do ((requiring-resolve 'thrum.watch.impl.exchanges/observe!))
-          (requiring-resolve 'thrum.watch.impl.exchanges/ended))
-      (constantly nil))))
+    (when-some [observe! (of-exchanges 'thrum.watch.impl.exchanges/observe!)] (observe!))
+    (or (of-exchanges 'thrum.watch.impl.exchanges/ended) (constantly nil))))
 
 (defn watch-requests!
   "Keeps the requests of thrum.server from now on, where it is on the class path."
   []
   @requests
   nil)
+
+(defn on-request-end!
+  "Calls f with the facts of each request of thrum.server that ends; see thrum.server.spi.exchanges.
+  Returns a function that ends this."
+  [f]
+  (if-some [on-end! (of-exchanges 'thrum.watch.impl.exchanges/on-end!)]
+    (on-end! f)
+    (fn [])))
 
 (defn take!
   "Returns a snapshot. stack?: a function of a thread's facts, true where its stack is wanted."

@@ -1,0 +1,159 @@
+(ns thrum.watch.impl.meters
+  "The figures of a sampler as meters of a registry of Micrometer's. Loaded only where Micrometer is
+  on the class path."
+  {:no-doc true}
+  (:require
+   [thrum.watch.impl.figures :as figures]
+   [thrum.watch.impl.sampler :as sampler]
+   [thrum.watch.impl.snapshot :as snapshot])
+  (:import
+   (io.micrometer.core.instrument FunctionCounter Gauge Meter MeterRegistry Timer)
+   (java.time Duration)
+   (java.util.concurrent ConcurrentHashMap TimeUnit)
+   (java.util.function Supplier ToDoubleFunction)))
+
+(set! *warn-on-reflection* true)
+
+;; meters: {:registry; :sampler; :known - a ConcurrentHashMap from [name tags] to a Meter; :cache -
+;; an atom, [snapshot figures]}
+
+(defn- current
+  "Returns the figures of the last snapshot, each computed once; nil before the first."
+  [{:keys [sampler cache]}]
+  (when-some [snapshot (sampler/latest sampler)]
+    (let [[seen found] @cache]
+      (if (identical? seen snapshot)
+        found
+        (let [found (figures/figures snapshot (sampler/lints sampler))]
+          (reset! cache [snapshot found])
+          found)))))
+
+(defn- value [meters read]
+  (double (or (some-> (current meters) read) ##NaN)))
+
+(defn- once!
+  "Registers what (make) makes, unless there is a meter of that name and these tags."
+  [{:keys [^ConcurrentHashMap known]} name tags make]
+  (when-not (.containsKey known [name tags])
+    (.put known [name tags] (make))))
+
+(defn- tags-array ^"[Ljava.lang.String;" [tags]
+  (into-array String (mapcat (fn [[k v]] [(name k) (str v)]) tags)))
+
+(defn- gauge!
+  "Registers a gauge of what read returns for figures; NaN for nil."
+  [{:keys [^MeterRegistry registry] :as meters} name help tags read]
+  (once! meters name tags
+    #(-> (Gauge/builder ^String name ^Supplier (reify Supplier (get [_] (value meters read))))
+         (.description help)
+         (.tags (tags-array tags))
+         (.register registry))))
+
+(defn- rising
+  "Returns a function of figures that never falls: two parts of a snapshot are not of one moment."
+  [read]
+  (let [most (atom 0)]
+    (fn [figures] (swap! most max (or (read figures) 0)))))
+
+(defn- counter!
+  "Registers a counter of what read returns for figures."
+  [{:keys [^MeterRegistry registry] :as meters} name help tags read]
+  (let [read (rising read)
+        f (reify ToDoubleFunction
+            (applyAsDouble [_ meters] (double (or (some-> (current meters) read) 0))))]
+    (once! meters name tags
+      #(-> (FunctionCounter/builder ^String name meters ^ToDoubleFunction f)
+           (.description help)
+           (.tags (tags-array tags))
+           (.register registry)))))
+
+(def ^:private rules
+  [:carrier-held :pinned :starved :lock-holder :cycle :stuck-scope :deadline-passed :crowded :old
+   :leaked :jdk-hang :thread-local-pool :pgjdbc])
+
+(def ^:private states [:runnable :parked :timed-parked :blocked])
+
+(defn- bind-tasks! [meters]
+  (gauge! meters "thrum.tasks.alive" "Tasks whose thread has not ended." {} :tasks-alive)
+  (counter! meters "thrum.tasks.started" "Tasks started." {} :tasks-started)
+  (doseq [how [:done :failed :cancelled]]
+    (counter! meters "thrum.tasks.ended" "Tasks ended." {:how (name how)}
+      #(get-in % [:tasks-ended how])))
+  (doseq [state states]
+    (gauge! meters "thrum.threads" "Threads of tasks and scopes." {:state (name state)}
+      #(get-in % [:threads (name state)] 0))))
+
+(defn- bind-scheduler! [meters]
+  (doseq [[k help] {:parallelism "Carriers, at most."
+                    :mounted "Virtual threads on carriers; JDK 24 and newer."
+                    :queued "Virtual threads that could run, and wait for a carrier; JDK 24 and newer."}]
+    (gauge! meters (str "thrum.scheduler." (name k)) help {} #(get-in % [:scheduler k])))
+  (gauge! meters "thrum.scheduler.late" "For how many ms no virtual thread has started." {}
+    :late-ms)
+  (doseq [rule rules]
+    (gauge! meters "thrum.lints" "Lints." {:rule (name rule)} #(get-in % [:lints (name rule)] 0))))
+
+;; Limiters may share a name, and a meter has one value.
+(defn- of-limiters [limiter k]
+  (fn [{:keys [limiters]}]
+    (when-some [alike (seq (filter #(= limiter (:name %)) limiters))]
+      (reduce + (map #(get % k 0) alike)))))
+
+(defn- bind-limiter! [meters limiter]
+  (let [tags {:limiter limiter}]
+    (gauge! meters "thrum.limiter.permits" "Permits." tags (of-limiters limiter :permits))
+    (gauge! meters "thrum.limiter.in.use" "Permits in use." tags (of-limiters limiter :in-use))
+    (gauge! meters "thrum.limiter.waiting" "Waiters." tags (of-limiters limiter :waiting))
+    (counter! meters "thrum.limiter.rejected" "Refused." tags (of-limiters limiter :rejected))))
+
+(defn- bind-status! [meters status]
+  (counter! meters "thrum.requests.ended" "Requests ended; status 0: without a whole response."
+            {:status status}
+            #(get-in % [:requests status])))
+
+(defn- bind-new!
+  "Registers the meters of what a snapshot is the first to have."
+  [meters {:keys [nodes requests]}]
+  (run! #(bind-status! meters %) (keys requests))
+  (run! #(bind-limiter! meters (:name %)) (filter #(= :limiter (:kind %)) nodes)))
+
+(defn- timer! ^Timer [{:keys [^MeterRegistry registry] :as meters} ^String name ^String help]
+  (once! meters name {}
+    #(-> (Timer/builder name)
+         (.description help)
+         (.publishPercentiles (double-array [0.5 0.99]))
+         (.register registry)))
+  (.get ^ConcurrentHashMap (:known meters) [name {}]))
+
+(defn- record! [^Timer timer nanos]
+  (when nanos (.record timer (long nanos) TimeUnit/NANOSECONDS)))
+
+(defn- time-requests!
+  "Returns a function that ends this."
+  [meters]
+  (let [all (timer! meters "thrum.requests" "From a request's first line to its last byte.")
+        queue (timer! meters "thrum.requests.queue" "How long requests waited for a permit.")]
+    (snapshot/on-request-end!
+      (fn [{:keys [nanos queued-nanos]}]
+        (record! all nanos)
+        (record! queue queued-nanos)))))
+
+(defn- remove-all! [{:keys [^MeterRegistry registry ^ConcurrentHashMap known]}]
+  (run! #(.remove registry ^Meter %) (.values known))
+  (.clear known))
+
+(defn bind!
+  "Registers the meters of what the sampler sees, and those of what appears later. Returns a
+  function that takes all of them out."
+  [sampler registry]
+  (let [meters {:sampler sampler, :registry registry, :known (ConcurrentHashMap.)
+                :cache (atom nil)}
+        end-timing! (time-requests! meters)]
+    (bind-tasks! meters)
+    (bind-scheduler! meters)
+    (some->> (sampler/latest sampler) (bind-new! meters))
+    (let [end-listening! (sampler/listen! sampler #(bind-new! meters %))]
+      (fn []
+        (end-listening!)
+        (end-timing!)
+        (remove-all! meters)))))

@@ -1,0 +1,116 @@
+(ns thrum.watch.micrometer-test
+  "What a watch sees, as meters of a registry of Micrometer's."
+  (:require
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.core :as t]
+   [thrum.server :as server]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.watch :as watch]
+   [thrum.watch.impl.meters :as meters]
+   [thrum.watch.impl.sampler :as sampler]
+   [thrum.watch.micrometer :as micrometer])
+  (:import
+   (io.micrometer.core.instrument Meter MeterRegistry Statistic Tag Timer)
+   (io.micrometer.core.instrument.binder MeterBinder)
+   (io.micrometer.core.instrument.distribution ValueAtPercentile)
+   (io.micrometer.core.instrument.simple SimpleMeterRegistry)
+   (java.lang AutoCloseable)
+   (java.util.concurrent TimeUnit)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- tags [^Meter meter]
+  (into {} (map (fn [^Tag tag] [(keyword (.getKey tag)) (.getValue tag)])) (.getTags (.getId meter))))
+
+(defn- meter-of ^Meter [^MeterRegistry registry name wanted]
+  (first (filter #(and (= name (.getName (.getId ^Meter %))) (= wanted (tags %)))
+                 (.getMeters registry))))
+
+(defn- value
+  "Returns the value of a gauge or counter, nil where there is none."
+  ([registry name] (value registry name {}))
+  ([registry name tags]
+   (some-> (meter-of registry name tags) .measure first
+           (as-> measurement (.getValue ^io.micrometer.core.instrument.Measurement measurement)))))
+
+(defmacro ^:private with-registry [[registry] & body]
+  `(with-open [watch# ^AutoCloseable (watch/start! {:port 0})
+               binder# ^AutoCloseable (micrometer/binder watch#)]
+     (let [~registry (SimpleMeterRegistry.)]
+       (.bindTo ^MeterBinder binder# ~registry)
+       ~@body)))
+
+(defn- permits [limiter n gate]
+  (mapv (fn [_] (t/future (t/with-permit limiter (deref gate 20000 nil)))) (range n)))
+
+(deftest tasks-and-limiters-are-meters
+  (with-registry [registry]
+    (let [gate (promise), db (str (gensym "db-")), limiter (t/limiter 2 {:name db})
+          read (fn [name] (value registry (str "thrum.limiter." name) {:limiter db}))
+          ended #(value registry "thrum.tasks.ended" {:how %})
+          tasks (permits limiter 5 gate)]
+      (is (gate/eventually 5000 #(= [2.0 2.0 3.0] (map read ["permits" "in.use" "waiting"]))))
+      (is (= 5.0 (value registry "thrum.tasks.alive")))
+      (is (gate/eventually 5000 #(= 1.0 (value registry "thrum.lints" {:rule "crowded"}))))
+      (is (= 0.0 (value registry "thrum.lints" {:rule "starved"})))
+      (let [done (ended "done"), failed (ended "failed")]
+        (deliver gate :go)
+        (run! deref tasks)
+        (t/settle (throw (ex-info "x" {})))
+        (is (gate/eventually 5000 #(= [(+ 5.0 done) (+ 1.0 failed)]
+                                      [(ended "done") (ended "failed")])))
+        (is (gate/eventually 5000 #(= 0.0 (value registry "thrum.tasks.alive"))))))))
+
+(defn- percentiles [^Timer timer]
+  (mapv #(.percentile ^ValueAtPercentile %) (.percentileValues (.takeSnapshot timer))))
+
+(defn- get! [s]
+  (second (gate/start "client" #(slurp (str "http://127.0.0.1:" (server/port s) "/")))))
+
+(deftest requests-and-their-wait-for-a-permit-are-timed
+  (with-registry [registry]
+    (let [gate (promise), entered (promise)
+          s (server/run-server (fn [_] (deliver entered true) @gate {:status 200, :body "x"})
+              {:port 0, :max-concurrent 1, :max-queued 5, :queue-timeout-ms 20000})
+          all ^Timer (meter-of registry "thrum.requests" {})
+          queue ^Timer (meter-of registry "thrum.requests.queue" {})]
+      (try
+        (let [one (get! s)]
+          @entered
+          (let [two (get! s), queued? #(= 1 (:queued (server/status s)))]
+            (is (gate/eventually 5000 queued?))
+            (let [start (System/nanoTime)]
+              (is (gate/eventually 5000 #(< 20e6 (- (System/nanoTime) start)))))
+            (deliver gate :go)
+            (is (= ["x" "x"] (map #(:value (deref % 5000 :late)) [one two])))))
+        (is (gate/eventually 5000 #(= 2 (.count all) (.count queue))))
+        (is (< 19.0 (.max queue TimeUnit/MILLISECONDS)) "the second waited for the first")
+        (is (<= (.max queue TimeUnit/MILLISECONDS) (.max all TimeUnit/MILLISECONDS)))
+        (is (= [0.5 0.99] (percentiles all) (percentiles queue)))
+        (is (gate/eventually 5000 #(<= 2.0 (or (value registry "thrum.requests.ended" {:status "200"})
+                                               0.0))))
+        (finally (server/stop! s))))))
+
+(deftest what-was-bound-is-taken-out
+  (let [registry (SimpleMeterRegistry.), sampler (sampler/start! (fn [_]))]
+    (try
+      (let [unbind! (meters/bind! sampler registry)]
+        (is (meter-of registry "thrum.tasks.alive" {}))
+        (unbind!)
+        (is (empty? (.getMeters registry))))
+      (finally (sampler/stop! sampler)))))
+
+(deftest a-counter-never-falls
+  (let [read (#'meters/rising :n)]
+    (is (= [0 3 3 4] (map #(read {:n %}) [nil 3 2 4])))))
+
+(deftest the-text-has-the-names-of-prometheus
+  (with-open [w ^AutoCloseable (watch/start! {:port 0})]
+    (let [text ((:text (.-exporter ^thrum.watch.Watch w)))]
+      (doseq [line ["# TYPE thrum_tasks_started_total counter" "thrum_tasks_ended_total{how=\"done\"}"
+                    "thrum_lints{rule=\"pinned\"}" "thrum_requests_seconds{quantile=\"0.99\"}"]]
+        (is (str/includes? text line))))))
