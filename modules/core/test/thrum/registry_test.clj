@@ -90,6 +90,35 @@
       (future-cancel task))
     (is (gate/eventually 5000 #(= {:done 3, :failed 1, :cancelled 1} (counted))) (counted))))
 
+(defn- trail-of
+  "Returns [event kind name state] for what an observer is called with while f runs, in order."
+  [f]
+  (let [trail (atom [])
+        note! (fn [event kind thing]
+                (let [{:keys [name state]} (watch/facts thing)]
+                  (swap! trail conj [event kind name state (Thread/currentThread)])))]
+    (try
+      (watch/observe! (fn [kind thing] (note! :begins kind thing) #(note! :ends kind %)))
+      (f)
+      (finally (watch/observe! nil)))
+    @trail))
+
+(deftest an-observer-is-called-at-the-begin-and-the-end-on-the-threads-themselves
+  (let [thread (promise), here (Thread/currentThread)
+        fork #(t/fork % {:name "f"} (deliver thread (Thread/currentThread)))
+        [[_ _ scope-name] :as trail] (trail-of #(t/with-scope [s {:name "s"}] (fork s) nil))
+        fork-name (str scope-name "/f-0")]
+    (is (= [[:begins :scope scope-name :open here] [:begins :task fork-name :running @thread]
+            [:ends :task fork-name :done @thread] [:ends :scope scope-name :ended here]]
+           trail))))
+
+(deftest an-observer-that-returns-nil-is-not-called-at-the-end
+  (let [called (atom [])]
+    (watch/observe! (fn [kind _] (swap! called conj kind) nil))
+    (try @(t/future nil) (finally (watch/observe! nil)))
+    @(t/future nil)
+    (is (= [:task] @called))))
+
 (deftest a-task-knows-when-it-began
   (watch/tick!)
   (let [before (System/nanoTime)]

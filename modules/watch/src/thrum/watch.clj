@@ -13,6 +13,7 @@
    [thrum.watch.impl.figures :as figures]
    [thrum.watch.impl.groups :as groups]
    [thrum.watch.impl.http :as http]
+   [thrum.watch.impl.recorder :as recorder]
    [thrum.watch.impl.sampler :as sampler]
    [thrum.watch.impl.snapshot :as snapshot]
    [thrum.watch.impl.tree :as tree])
@@ -23,6 +24,7 @@
 
 (spi/watch! true)
 (snapshot/watch-requests!)
+(recorder/observe!)
 
 ;; Data
 

@@ -46,6 +46,8 @@
 (definterface IWatch
   (^long now [])
   (^Object tick [])
+  (observer [])
+  (^Object observe [f])
   (^Object count [^long how])
   (^long total [^long how]))
 
@@ -56,10 +58,13 @@
   ^long [^long stripe ^long how]
   (+ (* 8 (bit-and stripe (dec (long stripes)))) how))
 
-;; time: that of the last tick.
-(deftype Watch [^Entries entries ^AtomicLongArray counts ^:volatile-mutable ^long time]
+;; time: that of the last tick. observer: nil, or see observe!.
+(deftype Watch [^Entries entries ^AtomicLongArray counts ^:volatile-mutable ^long time
+                ^:volatile-mutable observer]
   IWatch
   (now [_] time)
+  (observer [_] observer)
+  (observe [_ f] (set! observer f) nil)
   (tick [_] (set! time (System/nanoTime)) nil)
   (count [_ how]
     (.getAndIncrement counts (cell (.threadId (Thread/currentThread)) how)))
@@ -72,7 +77,7 @@
 (def ^:private ^Watch watch nil)
 
 (defn- new-watch []
-  (Watch. (entries) (AtomicLongArray. (* 8 (long stripes))) (System/nanoTime)))
+  (Watch. (entries) (AtomicLongArray. (* 8 (long stripes))) (System/nanoTime) nil))
 
 (defn watch!
   "Keeps scopes, fan-outs and tasks from now on, or no more. Returns whether that is a change."
@@ -135,6 +140,23 @@
   "Counts a task that has ended: 0, with a value; 1, failed; 2, cancelled."
   [^long how]
   (when-some [^Watch w watch] (.count w how)))
+
+(defn observe!
+  "Has f called, (f kind thing), on the thread of each task and scope that begins from now on; see
+  thrum.spi.watch/observe!. nil: none. No effect while watching is off."
+  [f]
+  (when-some [^Watch w watch] (.observe w f)))
+
+(defn begins
+  "Calls the observer. Returns its function of the end, or nil."
+  [kind thing]
+  (when-some [^Watch w watch]
+    (when-some [f (.observer w)] (f kind thing))))
+
+(defn ends
+  "Calls what begins returned with the thing that has ended."
+  [f thing]
+  (when f (f thing)))
 
 (defn ended
   "Returns how many tasks have ended since watch!, as {:done n, :failed n, :cancelled n}; nil while

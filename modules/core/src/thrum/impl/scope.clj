@@ -458,7 +458,12 @@
 
 (defn- run-watched [scope f]
   (if-some [entry (registry/begun! :scope scope)]
-    (try (run scope f) (finally (registry/ended! entry)))
+    (let [on-end (registry/begins :scope scope)]
+      (try
+        (run scope f)
+        (finally
+          (registry/ended! entry)
+          (registry/ends on-end scope))))
     (run scope f)))
 
 (defn call

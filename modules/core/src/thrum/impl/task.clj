@@ -308,12 +308,14 @@
   (run [this]
     (when (or handler (.claim this))
       (when-not thread (.setThread this (Thread/currentThread)))
-      (try
-        (perform! this context handler (.takeBody this))
-        (finally
-          (when-not outcome (.settle this lost))
-          (count! outcome)
-          (.end this)))))
+      (let [on-end (registry/begins :task this)]
+        (try
+          (perform! this context handler (.takeBody this))
+          (finally
+            (when-not outcome (.settle this lost))
+            (count! outcome)
+            (registry/ends on-end this)
+            (.end this))))))
 
   Future
   (isDone [_] (some? outcome))

@@ -32,6 +32,14 @@
   [token]
   (registry/ended! token))
 
+(defn observe!
+  "Has f called, (f kind thing), for each :task and :scope that begins from now on, on its thread,
+  which waits. f returns nil, or a function of the thing that is called, also on that thread, when
+  it has ended: see facts. Neither may throw. There is one observer; nil takes it away. No effect
+  while watching is off. Without an observer a task costs some ns more while watched."
+  [f]
+  (registry/observe! f))
+
 (defn ended
   "Returns how many tasks have ended since watch!, as {:done n, :failed n, :cancelled n}; nil while
   watching is off."

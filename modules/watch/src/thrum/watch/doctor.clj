@@ -10,7 +10,8 @@
    [thrum.watch.doctor.examine :as examine]
    [thrum.watch.doctor.process :as process])
   (:import
-   (com.sun.tools.attach VirtualMachine)))
+   (com.sun.tools.attach VirtualMachine)
+   (java.io IOException)))
 
 (set! *warn-on-reflection* true)
 
@@ -114,8 +115,15 @@ Exit codes: 0 done, 1 the process could not be examined, 2 wrong arguments.")
                         (escaped (str/join "\n" stack)) "</pre></details>")))
        "</html>\n"))
 
+(defn- write-out!
+  "Calls (write! file). A failure is a sentence, not an exception of Java's."
+  [out write!]
+  (try
+    (write! (io/file out))
+    (catch IOException e (process/refuse "Cannot write " out ": " (ex-message e)))))
+
 (defn- print-report! [report {:keys [json out]}]
-  (when out (spit out (html report)))
+  (when out (write-out! out #(spit % (html report))))
   (if json
     (json/write report *out* :key-fn name :escape-slash false)
     (run! println (lines report)))
@@ -125,14 +133,14 @@ Exit codes: 0 done, 1 the process could not be examined, 2 wrong arguments.")
 
 (defn- record! [{:keys [pid seconds out]}]
   (let [vm (process/attach! pid)
-        file (io/file (or out (str "thrum-" pid ".jfr")))
-        name "thrum-doctor-record"]
+        out (or out (str "thrum-" pid ".jfr"))
+        write! (fn [file] (write-out! out #(io/copy file %)) true)]
     (try
-      (process/start-recording! vm name)
-      (try
-        (Thread/sleep (* 1000 (long (or seconds 30))))
-        (finally (process/stop-recording! vm name file)))
-      (println (str file))
+      ;; Before the wait: a file that cannot be written is said at once.
+      (write-out! out #(spit % ""))
+      (or (process/recorded vm #(Thread/sleep (* 1000 (long (or seconds 30)))) write!)
+          (process/refuse "Process " pid " has no Flight Recorder, or could not start it"))
+      (println out)
       0
       (finally (.detach ^VirtualMachine vm)))))
 
@@ -145,6 +153,10 @@ Exit codes: 0 done, 1 the process could not be examined, 2 wrong arguments.")
         help (do (println usage) 0)
         record (record! options)
         :else (print-report! (examine pid options) options)))
+    ;; It ended meanwhile, or stopped to answer.
+    (catch IOException e
+      (println (str "The process does not answer: " (ex-message e)))
+      1)
     (catch clojure.lang.ExceptionInfo e
       (case (:type (ex-data e))
         ::arguments (do (println (str (ex-message e) "\n\n" usage)) 2)

@@ -90,5 +90,8 @@
         (let [{:keys [threads groups jdk]} (doctor/examine (.pid jvm) {:no-recording true})]
           (is (= [0 0 []] [(:virtual threads) (:mounted threads) groups]))
           (is (pos? (long (:platform threads))))
-          (is (str/starts-with? (str (Runtime/version)) jdk))))
+          (is (str/starts-with? (str (Runtime/version)) jdk)))
+        (is (= [1 "Cannot write /no/such/file: /no/such/file (No such file or directory)"]
+               (printed (str (.pid jvm)) "--no-recording" "--out" "/no/such/file")
+               (printed "record" (str (.pid jvm)) "--out" "/no/such/file"))))
       (finally (.destroy jvm)))))

@@ -134,14 +134,14 @@
     (environment/facts-of (.getProperty properties "java.version")
                           (.getProperty properties "java.class.path"))))
 
-(defn start-recording!
-  "Starts a recording of that name."
-  [vm name]
-  (run-command vm (str "JFR.start name=" name " settings=default")))
+(def ^:private own-events
+  "Thrum's own, which are off by default; + also for a JVM that does not know them yet."
+  (str/join " " (map #(str "+thrum." % "#enabled=true") ["Task" "Scope" "Request"])))
 
-(defn stop-recording!
-  "Ends a recording and writes it to the file."
-  [vm name ^File file]
+(defn- start-recording! [vm name]
+  (run-command vm (str "JFR.start name=" name " settings=default " own-events)))
+
+(defn- stop-recording! [vm name ^File file]
   (run-command vm (str "JFR.stop name=" name " filename=" (.getAbsolutePath file))))
 
 (defn- recording?
@@ -153,13 +153,14 @@
     (catch IOException _ false)))
 
 (defn recorded
-  "Calls during, and returns the value of (f file), where the file has what was recorded meanwhile;
-  nil where nothing could be recorded."
+  "Calls during, and returns the value of (f file), where the file has what was recorded meanwhile,
+  of Thrum's own events too; nil where nothing could be recorded. The file is then deleted."
   [vm during f]
   (with-file ".jfr"
     (fn [^File file]
-      (let [recording (recording? vm "thrum-doctor")]
+      (let [name (str "thrum-doctor-" (.pid (ProcessHandle/current)))
+            recording (recording? vm name)]
         (try
           (during)
-          (finally (when recording (stop-recording! vm "thrum-doctor" file))))
+          (finally (when recording (stop-recording! vm name file))))
         (when (pos? (.length file)) (f file))))))

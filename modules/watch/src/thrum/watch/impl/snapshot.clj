@@ -143,7 +143,9 @@
     (vec (.values seen))))
 
 ;; Loaded only where thrum.server is on the class path: watching does not need it.
-(defn- of-exchanges [symbol]
+(defn of-exchanges
+  "Returns the var of that name, of a namespace about requests; nil where there is no thrum.server."
+  [symbol]
   (when (io/resource "thrum/server/spi/exchanges.clj") (requiring-resolve symbol)))
 
 (def ^:private requests
