@@ -75,7 +75,7 @@
     thrum.spi.watch
     #{thrum.watch thrum.watch.impl.*}
     thrum.server.spi.exchanges
-    #{thrum.watch.impl.exchanges}
+    #{thrum.watch.impl.exchanges thrum.watch.impl.flight-requests}
     thrum.spi.options
     #{thrum.watch thrum.jdbc thrum.async thrum.async.executor thrum.async.impl.settings
       thrum.server thrum.server.impl.options thrum.cluster.impl.*

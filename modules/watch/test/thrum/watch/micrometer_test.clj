@@ -12,7 +12,7 @@
    [thrum.watch.impl.sampler :as sampler]
    [thrum.watch.micrometer :as micrometer])
   (:import
-   (io.micrometer.core.instrument Meter MeterRegistry Statistic Tag Timer)
+   (io.micrometer.core.instrument Meter MeterRegistry Tag Timer)
    (io.micrometer.core.instrument.binder MeterBinder)
    (io.micrometer.core.instrument.distribution ValueAtPercentile)
    (io.micrometer.core.instrument.simple SimpleMeterRegistry)

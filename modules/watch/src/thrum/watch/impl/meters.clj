@@ -8,7 +8,6 @@
    [thrum.watch.impl.snapshot :as snapshot])
   (:import
    (io.micrometer.core.instrument FunctionCounter Gauge Meter MeterRegistry Timer)
-   (java.time Duration)
    (java.util.concurrent ConcurrentHashMap TimeUnit)
    (java.util.function Supplier ToDoubleFunction)))
 
