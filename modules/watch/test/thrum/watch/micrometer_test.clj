@@ -9,6 +9,7 @@
    [thrum.test-kit.leak :as leak]
    [thrum.watch :as watch]
    [thrum.watch.impl.meters :as meters]
+   [thrum.watch.impl.prometheus :as prometheus]
    [thrum.watch.impl.sampler :as sampler]
    [thrum.watch.micrometer :as micrometer])
   (:import
@@ -91,8 +92,8 @@
         (is (< 19.0 (.max queue TimeUnit/MILLISECONDS)) "the second waited for the first")
         (is (<= (.max queue TimeUnit/MILLISECONDS) (.max all TimeUnit/MILLISECONDS)))
         (is (= [0.5 0.99] (percentiles all) (percentiles queue)))
-        (is (gate/eventually 5000 #(<= 2.0 (or (value registry "thrum.requests.ended" {:status "200"})
-                                               0.0))))
+        (let [ended #(value registry "thrum.requests.ended" {:status "200"})]
+          (is (gate/eventually 5000 #(<= 2.0 (or (ended) 0.0)))))
         (finally (server/stop! s))))))
 
 (deftest what-was-bound-is-taken-out
@@ -109,8 +110,13 @@
     (is (= [0 3 3 4] (map #(read {:n %}) [nil 3 2 4])))))
 
 (deftest the-text-has-the-names-of-prometheus
-  (with-open [w ^AutoCloseable (watch/start! {:port 0})]
-    (let [text ((:text (.-exporter ^thrum.watch.Watch w)))]
-      (doseq [line ["# TYPE thrum_tasks_started_total counter" "thrum_tasks_ended_total{how=\"done\"}"
-                    "thrum_lints{rule=\"pinned\"}" "thrum_requests_seconds{quantile=\"0.99\"}"]]
-        (is (str/includes? text line))))))
+  (let [sampler (sampler/start! (fn [_]))]
+    (try
+      (let [{:keys [text close]} (prometheus/exporter sampler), text (text)]
+        (doseq [line ["# TYPE thrum_tasks_started_total counter"
+                      "thrum_tasks_ended_total{how=\"done\"}"
+                      "thrum_lints{rule=\"pinned\"}"
+                      "thrum_requests_seconds{quantile=\"0.99\"}"]]
+          (is (str/includes? text line)))
+        (close))
+      (finally (sampler/stop! sampler)))))

@@ -79,7 +79,7 @@
           :when (and (#{:cancelled :ended} state) (not (and deadline (= :thrum/timeout reason))))
           {:keys [name thread since]} (tasks id)
           :let [{:keys [stack tid]} thread]]
-      (lint :stuck-scope (str id " " tid) 1000 stack
+      (lint :stuck-scope (str id " " tid) 500 stack
             {:scope id, :task name, :thread tid, :reason reason
              :age-ms (tree/ms-between since at)}
             id " waits for " name ", which has not ended since its interrupt: uninterruptible"
@@ -117,7 +117,7 @@
     (for [{:keys [id kind name permits in-use waiting owners askers]} nodes
           :when (and permits waiting (<= (long permits) (long in-use))
                      (< (long permits) (long waiting)))]
-      (lint :crowded id 1000
+      (lint :crowded id 500
             (some #(:stack (by-tid %)) (concat (keys owners) askers))
             {:id id, :permits permits, :in-use in-use, :waiting waiting
              :holders (vec (keys owners))}

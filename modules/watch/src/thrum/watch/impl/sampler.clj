@@ -19,7 +19,7 @@
 
 (def ^:private ^:const tick-ms 20)
 (def ^:private ^:const sample-ms 100)
-(def ^:private ^:const slow-ms 1000)
+(def ^:private ^:const slow-ms 500)
 
 (defn- cpu-ms
   "Returns the CPU time of the calling thread, in ms."
