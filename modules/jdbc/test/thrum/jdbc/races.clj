@@ -24,6 +24,12 @@
       (deliver!)
       (.schedule later ^Runnable deliver! (draw 300) TimeUnit/MICROSECONDS))))
 
+(defn- about-a-patience
+  "Returns how many ns a statement lasts: it ends at about the time of its cancel, which waits for a
+  millisecond."
+  []
+  (+ 800000 (draw 800000)))
+
 (defn- race!
   "Runs a statement that ends at about the time of its cancel. Returns how it ended."
   [^DataSource source]
@@ -47,7 +53,7 @@
   [n]
   (with-open [later (ScheduledThreadPoolExecutor. 1)]
     (let [db (assoc (fake/database (late later)) :trail (atom ()))
-          source (jdbc/data-source (fake/data-source db {:nanos #(draw 600000)})
+          source (jdbc/data-source (fake/data-source db {:nanos about-a-patience})
                                    {:connections 8, :grace-ms 5000})
           answers (with-redefs [fake/note! (fn [_ _])]
                     (frequencies (t/pmapv 8 (fn [_] (race! source)) (range n))))]
