@@ -161,8 +161,9 @@
       results are held in memory (an integer, not below n; default 8 x n)
     :name - the name of the threads, followed by a number for the call and one for the task (a
       string that is not blank)
-    :wrap - called on the starting thread with the body's thunk; returns the thunk that the
-      task runs (a function from thunk to thunk, or nil; default thrum.core/*wrap*)
+    :wrap - called once, on the calling thread, with a thunk; what it returns is run by each
+      task, with its body as the thunk (a function from thunk to thunk, or nil; default
+      thrum.core/*wrap*)
     :scoped-values - bound in each task to what they are bound to at the call (a sequential
       collection of java.lang.ScopedValues, on JDK 25 or newer; default none)
 
@@ -219,7 +220,9 @@
         ch (async/chan (:limit options))
         f (options/function f)
         put (fn ([_]) ([_ v] (when-not (or (nil? v) (>!! ch v)) (reduced nil))))]
-    (process/in-current-scope "pmap->chan" ch #(transduce (t/pmap options f) put nil coll))
+    (process/in-current-scope "pmap->chan"
+                              ch
+                              (spi/wrapped t/*wrap* #(transduce (t/pmap options f) put nil coll)))
     ch))
 
 (defn task->chan

@@ -27,6 +27,53 @@
 (defn- refused [f]
   (:type (ex-data (thrown-by f))))
 
+;; What is carried
+
+(def ^:private ^ThreadLocal here (ThreadLocal.))
+
+(defn- carry
+  "A wrap that carries what is here, as those of logs and traces do."
+  [thunk]
+  (let [there (.get here)]
+    (fn []
+      (.set here there)
+      (try (thunk) (finally (.remove here))))))
+
+(defn- in-tasks
+  "Returns what the tasks of each form have here."
+  []
+  (let [look (fn [_] (str (.get here)))
+        af (fn [_ out] (async/put! out (look 1)) (async/close! out))
+        through (fn [pipeline f]
+                  (let [out (async/chan 3)]
+                    (pipeline 2 out f (async/to-chan! [1 2 3]))
+                    (all out)))]
+    {:blocking (through a/pipeline-blocking (map look))
+     :async (through a/pipeline-async af)
+     :fn (through a/pipeline-fn look)
+     :unordered (through a/upipeline (map look))
+     :pmap (all (a/pmap->chan 2 look [1 2 3]))
+     :thread [(a/<!! (a/thread (look 1)))]
+     :process (t/with-scope [s] [(a/<!! (a/process s (look 1)))])}))
+
+(deftest what-the-caller-has-is-in-every-task
+  (.set here "the caller's")
+  (try
+    (let [seen (binding [t/*wrap* carry] (in-tasks))]
+      (is (= [3 3 3 3 3 1 1]
+             (map (comp count seen) [:blocking :async :fn :unordered :pmap :thread :process])))
+      (is (= #{"the caller's"} (into #{} (mapcat val) seen)) (pr-str seen)))
+    (is (= "the caller's" (.get here)))
+    (finally (.remove here))))
+
+(deftest a-pipelines-wrap-is-called-once
+  (let [calls (atom 0), wrap (fn [thunk] (swap! calls inc) thunk), out (async/chan 3)]
+    (a/pipeline-fn 2 out inc (async/to-chan! [1 2 3]) {:wrap wrap})
+    (is (= [2 3 4] (all out)))
+    (is (= 1 @calls)))
+  (is (= :thrum/invalid
+         (refused #(a/pipeline-fn 1 (async/chan) inc (async/chan) {:wrap (constantly nil)})))))
+
 ;; thread
 
 (deftest a-thread-delivers-its-value-and-closes

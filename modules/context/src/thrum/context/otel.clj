@@ -29,9 +29,26 @@
 (defn- global-tracer ^Tracer []
   (.getTracer (GlobalOpenTelemetry/get) "thrum"))
 
-(defn- failed! [^Span span ^Throwable t]
+(defn- start-span ^Span [^String span-name {:keys [^Tracer tracer kind]} ^Context parent]
+  (-> (or tracer (global-tracer))
+      (.spanBuilder span-name)
+      (.setParent parent)
+      (.setSpanKind (or kind SpanKind/INTERNAL))
+      (.startSpan)))
+
+(defn- fail!
+  "Ends the span with what was thrown."
+  [^Span span ^Throwable t]
   (.setStatus span StatusCode/ERROR)
-  (.recordException span t))
+  (.recordException span t)
+  (.end span))
+
+(defn- within
+  "Returns the value of (f span), called in the span as a child of parent. Ends it where f throws."
+  [^Span span ^Context parent f]
+  (try
+    (in-context (.with parent span) #(f span))
+    (catch Throwable t (fail! span t) (throw t))))
 
 (defn call-in-span
   "Returns the value of (f span), called in a new span of that name, which ends with it. What f
@@ -39,16 +56,12 @@
   :parent - a Context, default the current one.
 
       (retry {:attempts 3} (otel/call-in-span \"attempt\" {} (fn [_] (query ...))))"
-  [^String span-name {:keys [^Tracer tracer kind parent]} f]
-  (let [span (-> (or tracer (global-tracer))
-                 (.spanBuilder span-name)
-                 (.setParent (or parent (Context/current)))
-                 (.setSpanKind (or kind SpanKind/INTERNAL))
-                 (.startSpan))]
-    (try
-      (in-context (.with (Context/current) span) #(f span))
-      (catch Throwable t (failed! span t) (throw t))
-      (finally (.end span)))))
+  [span-name {:keys [parent] :as options} f]
+  (let [parent (or parent (Context/current))
+        span (start-span span-name options parent)
+        value (within span parent f)]
+    (.end span)
+    value))
 
 ;; Requests
 
@@ -67,28 +80,44 @@
 (defn- method-of ^String [{:keys [request-method]}]
   (str/upper-case (name (or request-method :unknown))))
 
-(defn- answered! [^Span span method {:keys [status] :as response}]
+(defn- begin!
+  "Names the method and the path in a request's span."
+  [^Span span ^String method request]
+  (.setAttribute span "http.request.method" method)
+  (.setAttribute span "url.path" (str (:uri request))))
+
+(defn- answer!
+  "Ends a request's span with its response. Returns that."
+  [^Span span method {:keys [status] :as response}]
   (when-some [route (:thrum/route response)]
     (.updateName span (str method " " route))
     (.setAttribute span "http.route" (str route)))
   (when status
     (.setAttribute span "http.response.status_code" (long status))
     (when (<= 500 (long status)) (.setStatus span StatusCode/ERROR)))
+  (.end span)
   response)
 
 (defn handler
-  "Returns the Ring handler with a span around each request: named by its method, and by the route
-  where the response has one as :thrum/route; of kind SERVER; with the status. Its parent is the
-  client's span, if the headers name one. options: :tracer; :propagator - a TextMapPropagator;
-  both default to the global ones. For handlers of one argument."
+  "Returns the Ring handler, of one argument or of three, with a span around each request: named by
+  its method, and by the route where the response has one as :thrum/route; of kind SERVER; with the
+  status. Its parent is the client's span, if the headers name one. It ends with the response,
+  before the body is sent. options: :tracer; :propagator - a TextMapPropagator; both default to the
+  global ones."
   ([handler] (thrum.context.otel/handler handler {}))
   ([handler {:keys [tracer propagator]}]
-   (fn [request]
-     (let [method (method-of request)
-           propagator (or propagator (global-propagator))]
-       (call-in-span method
-                     {:tracer tracer, :kind SpanKind/SERVER, :parent (parent-of propagator request)}
-                     (fn [^Span span]
-                       (.setAttribute span "http.request.method" ^String method)
-                       (.setAttribute span "url.path" (str (:uri request)))
-                       (answered! span method (handler request))))))))
+   (let [in-span (fn [request f]
+                   (let [method (method-of request)
+                         parent (parent-of (or propagator (global-propagator)) request)
+                         span (start-span method {:tracer tracer, :kind SpanKind/SERVER} parent)]
+                     (begin! span method request)
+                     (within span parent #(f % method))))]
+     (fn
+       ([request]
+        (in-span request (fn [span method] (answer! span method (handler request)))))
+       ([request respond raise]
+        (in-span request
+                 (fn [span method]
+                   (handler request
+                            #(respond (answer! span method %))
+                            #(do (fail! span %) (raise %))))))))))

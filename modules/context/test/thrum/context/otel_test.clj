@@ -1,12 +1,14 @@
 (ns thrum.context.otel-test
   "Spans through random programs of tasks, and around requests."
   (:require
+   [clojure.core.async :as async]
    [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.async :as a]
    [thrum.context.otel :as otel]
    [thrum.core :as t]
    [thrum.test-kit.leak :as leak])
   (:import
-   (io.opentelemetry.api.trace SpanKind StatusCode Tracer)
+   (io.opentelemetry.api.trace Span SpanKind StatusCode Tracer)
    (io.opentelemetry.api.trace.propagation W3CTraceContextPropagator)
    (io.opentelemetry.context Context)
    (io.opentelemetry.sdk.testing.exporter InMemorySpanExporter)
@@ -35,7 +37,8 @@
 ;; Random programs: {:id n, :kind how the children are run, :children [program ...]}
 
 (def ^:private kinds
-  [:here :pmapv :upmap :all :fork :future :via :submit :pool :retry :abandon])
+  [:here :pmapv :upmap :all :fork :future :via :submit :pool :retry :abandon :pipeline :upipeline
+   :pmap->chan :handler])
 
 (defn- draw ^long [^SplittableRandom random n] (.nextInt random (int n)))
 
@@ -45,11 +48,18 @@
    :children (when (pos? (long depth))
                (vec (repeatedly (draw random 4) #(program random ids (dec (long depth))))))})
 
+(defn- request-of
+  "Returns the name of the span of the request that runs a program."
+  [{:keys [id]}]
+  (str "GET request-" id))
+
 (defn- parents-by-id
   "Returns by id of a program the id of its parent, of those that run."
   [parent {:keys [id kind children]}]
   (into {id parent}
-        (mapcat #(parents-by-id id %))
+        (mapcat #(if (= :handler kind)
+                   (assoc (parents-by-id (request-of %) %) (request-of %) id)
+                   (parents-by-id id %)))
         (if (= :pool kind) (take 1 children) children)))
 
 (defn- programs
@@ -64,6 +74,29 @@
 
 (declare run)
 
+(defn- drain! [out] (while (some? (a/<!! out))))
+
+(defn- through! [pipeline children]
+  (let [out (async/chan 8)]
+    (pipeline 2 out (async/to-chan! children))
+    (drain! out)))
+
+(defn- request!
+  "Runs a program in an async handler, which answers from another thread."
+  [child]
+  (let [answered (promise)
+        handler (fn [_ respond raise]
+                  (t/future
+                    (try
+                      (run child)
+                      (respond {:status 200, :thrum/route (subs (request-of child) 4)})
+                      (catch Throwable t (raise t)))))]
+    ((otel/handler handler {:tracer *tracer*})
+     {:request-method :get, :uri "/"}
+     #(deliver answered %)
+     #(deliver answered %))
+    (when-not (map? (deref answered 60000 nil)) (throw (ex-info "no answer" {})))))
+
 (defn- run-children [kind ^ExecutorService pool children]
   (case kind
     (:here) (run! run children)
@@ -77,6 +110,10 @@
               (run! #(.submit ^ExecutorService e ^Callable (fn [] (run %))) children))
     :pool (run! (fn [child] @(t/future-via [pool] (run child))) (take 1 children))
     :retry (run! #(t/retry {} (run %)) children)
+    :pipeline (through! #(a/pipeline-fn %1 %2 run %3) children)
+    :upipeline (through! #(a/upipeline %1 %2 (map run) %3) children)
+    :pmap->chan (drain! (a/pmap->chan 2 run children))
+    :handler (run! request! children)
     :abandon (run! #(t/abandon-on-interrupt (fn []) (run %)) children)))
 
 (def ^:private ^:dynamic *pool* nil)
@@ -100,6 +137,19 @@
       (run! #(.get (.submit pool ^Callable (fn [] (swap! left conj (Context/current)) %)))
             (range 20)))
     (is (= #{(Context/root)} (conj @left (Context/current))))))
+
+(deftest an-attempt-has-a-span-where-it-is-asked-for
+  (let [attempts (atom 0)
+        attempt (fn [_] (when (< (long (swap! attempts inc)) 3) (throw (ex-info "not yet" {}))))
+        spans (spans-of
+                #(otel/call-in-span "all" {:tracer *tracer*}
+                   (fn [_]
+                     (t/retry {:schedule (t/constant 0)}
+                       (otel/call-in-span "attempt" {:tracer *tracer*} attempt)))))
+        status (fn [span] (.getStatusCode (.getStatus ^SpanData span)))]
+    (is (= [StatusCode/ERROR StatusCode/ERROR StatusCode/UNSET StatusCode/UNSET]
+           (map status spans)))
+    (is (= {"all" nil, "attempt" "all"} (parents-seen spans)))))
 
 (deftest without-the-wrap-a-span-has-no-parent
   (let [spans (spans-of (fn []
@@ -135,6 +185,26 @@
   (doseq [handler [(constantly {:status 503}) (fn [_] (throw (ex-info "no" {})))]]
     (is (= StatusCode/ERROR
            (.getStatusCode (.getStatus (request-span handler {:request-method :get})))))))
+
+(defn- async-span ^SpanData [handler]
+  (first
+    (spans-of
+      #(try
+         ((otel/handler handler {:tracer *tracer*}) {:request-method :get} identity identity)
+         (catch Exception _)))))
+
+(deftest an-async-request-has-a-span-that-ends-with-its-answer
+  (let [current (atom nil)
+        span (async-span (fn [_ respond _]
+                           (reset! current (.getSpanId (.getSpanContext (Span/current))))
+                           (respond {:status 503, :thrum/route "/a"})))]
+    (is (= ["GET /a" StatusCode/ERROR @current]
+           [(.getName span) (.getStatusCode (.getStatus span)) (.getSpanId span)])))
+  (doseq [handler [(fn [_ _ raise] (raise (ex-info "no" {})))
+                   (fn [_ _ _] (throw (ex-info "no" {})))]]
+    (let [span (async-span handler)]
+      (is (= [StatusCode/ERROR 1]
+             [(.getStatusCode (.getStatus span)) (count (.getEvents span))])))))
 
 (deftest the-clients-span-is-the-parent
   (let [trace "0af7651916cd43dd8448eb211c80319c"

@@ -27,7 +27,11 @@
             :doc "the channels that are closed when the process has ended in any way"}})
 
 (def ^:private pipeline-rows
-  (merge (merge-with merge (select-keys options/rows [:window :name :wrap :scoped-values]) words)
+  (merge (merge-with merge
+                     (select-keys options/rows [:window :name :wrap :scoped-values])
+                     words
+                     {:wrap {:doc (str "called once, on the calling thread, with a thunk; what it "
+                                       "returns is run by each task, with its body as the thunk")}})
          {:close? {:check boolean?
                    :accepts "true or false"
                    :default "true"
@@ -107,6 +111,18 @@
              (str "The window is " window ", below n, " n)
              {:option :window, :value window, :limit n, :accepts "an integer, not below n"}))))
 
+(defn- captured
+  "Returns a wrap for any number of tasks, made by one call of wrap (nil: none) here and now: tasks
+  are started by threads on which there is nothing to capture."
+  [wrap]
+  (when wrap
+    (let [body (ThreadLocal.)
+          run (spi/wrapped wrap
+                           #(let [thunk (.get body)]
+                              (.remove body)
+                              (thunk)))]
+      (fn [thunk] (fn [] (.set body thunk) (run))))))
+
 (defn pipeline
   "Returns the options of a pipeline of this kind. arguments: those after `from`."
   [kind n arguments]
@@ -122,4 +138,4 @@
                                                                 kind
                                                                 (given arguments))]
     (check-window window n)
-    (assoc options :wrap (spi/with-scoped-values wrap scoped-values) :silent? silent?)))
+    (assoc options :wrap (spi/with-scoped-values (captured wrap) scoped-values) :silent? silent?)))
