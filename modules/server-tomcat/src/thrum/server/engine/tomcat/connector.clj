@@ -41,6 +41,12 @@
   "Each request's processor holds as much."
   16384)
 
+(def ^:private ^:const most-idle-processors
+  "What Tomcat serves a request with is kept for another: some 57 kB. Tomcat keeps 200 by default,
+  and with thousands of requests in flight throws most of them away. Measured with 4 000 of 50 ms: a
+  request takes twice the CPU then."
+  4096)
+
 (def ^:private ^String relaxed
   "Handlers get what was sent."
   "\"<>[\\]^`{|}")
@@ -57,6 +63,7 @@
       (.setMaxHttpRequestHeaderSize (int (int-of max-header-bytes)))
       (.setMaxHttpResponseHeaderSize most-response-header-bytes)
       (.setMaxHeaderCount -1)
+      (.setProcessorCache most-idle-processors)
       (.setMaxKeepAliveRequests -1)
       (.setConnectionTimeout idle)
       (.setKeepAliveTimeout idle))))
