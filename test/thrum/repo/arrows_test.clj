@@ -90,7 +90,6 @@
      [thrum.server.engine.jetty.http2-test thrum.server.impl.options]
      [thrum.dev.contract thrum.server.impl.engines]
      [thrum.dev.options thrum.async.impl.settings]
-     [thrum.dev.options thrum.cluster.impl.batch]
      [thrum.dev.options thrum.cluster.impl.settings]
      [thrum.dev.options thrum.server.impl.engines]
      [thrum.dev.options thrum.server.impl.options]

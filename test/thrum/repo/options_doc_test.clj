@@ -46,7 +46,6 @@
    "alts" #(a/alts!! [(async/chan)] :x 1)
    "data-source" #(jdbc/data-source (reify DataSource) {:x 1})
    "join" #(cluster/join! {:x 1})
-   "cluster-pmap" #(cluster/pmap nil {:limit 1, :x 1} #'inc [])
    "factory" #(executor/factory {:x 1})})
 
 (defn- known [f]

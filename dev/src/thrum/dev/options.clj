@@ -9,7 +9,6 @@
    [clojure.string :as str]
    [thrum.async.executor :as executor]
    [thrum.async.impl.settings :as settings]
-   [thrum.cluster.impl.batch :as batch]
    [thrum.cluster.impl.settings :as cluster-settings]
    [thrum.dev.page :as page]
    [thrum.jdbc :as jdbc]
@@ -52,7 +51,6 @@
      ["process" async "process" @#'settings/process-rows]
      ["data-source" "modules/jdbc/src/thrum/jdbc.clj" "data-source" @#'jdbc/rows]
      ["join" cluster "join!" cluster-settings/rows]
-     ["cluster-pmap" cluster "pmap" batch/rows]
      ["alts" async "alts!!" @#'settings/alts-rows]
      ["factory" "modules/async/src/thrum/async/executor.clj" "factory"
       @#'executor/rows]]))

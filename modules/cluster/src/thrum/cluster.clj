@@ -108,21 +108,9 @@
   members have the same source. Dynamic bindings do not travel; what is left of the caller's
   deadline does, and a cancel does.
 
-  limit: a positive integer, or a map of options:
-    :limit - how many tasks may run at once; required (a positive integer)
-    :window - how many tasks may have been started and not yet been consumed; that many
-      results are held in memory (an integer, not below the limit; default 8 x limit, at least
-      2048)
-    :batch - how many items travel together and are called one after the other, for small
-      items; limit and window then count batches (a positive integer; default 1)
-    :name - the name of the threads, followed by a number for the call and one for the task (a
-      string that is not blank)
-    :wrap - called on the starting thread with the body's thunk; returns the thunk that the
-      task runs (a function from thunk to thunk, or nil; default *wrap*)
-    :scoped-values - bound in each task to what they are bound to at the call (a sequential
-      collection of java.lang.ScopedValues, on JDK 25 or newer; default none)
-
-  :name, :wrap and :scoped-values are of the caller's tasks, which wait for the members.
+  limit: as in thrum.core/pmap, a positive integer or the map of its options, which are those of
+  the caller's tasks: each waits for a member. With :batch n, n items travel together, and the
+  member calls the function on one after the other; :item-timeout-ms goes without it.
 
   Each input has exactly one result. The function is called at least once for it: where a member is
   lost, what it ran is run again on another, at most 3 times, so it must be idempotent. An item with
@@ -154,8 +142,8 @@
           colls)))
 
 (defn pmapv
-  "As thrum.core/pmapv over the cluster; limit as in pmap, without :window. When it returns or throws, nothing of its own is
-  running on any member that can be reached."
+  "As thrum.core/pmapv over the cluster; limit as there. When it returns or throws, nothing of its
+  own is running on any member that can be reached."
   [cluster limit v coll & colls]
   (let [caller (node/caller cluster)
         function (function/reference v)
@@ -168,7 +156,7 @@
       (apply t/pmapv options (batch/of-one caller function) colls))))
 
 (defn prun!
-  "As thrum.core/prun! over the cluster; limit as in pmapv. The results stay on the members."
+  "As thrum.core/prun! over the cluster; limit as there. The results stay on the members."
   [cluster limit v coll]
   (let [caller (node/caller cluster)
         function (assoc (function/reference v) :drop? true)

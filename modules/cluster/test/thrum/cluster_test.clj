@@ -8,9 +8,13 @@
    [clojure.test.check.properties :as prop]
    [thrum.cluster :as cluster]
    [thrum.cluster.history :as history]
+   [thrum.cluster.impl.function :as function]
+   [thrum.cluster.impl.member :as member]
+   [thrum.cluster.impl.wire :as wire]
    [thrum.cluster.stand-in :as stand-in]
    [thrum.cluster.work :as work]
-   [thrum.core :as t])
+   [thrum.core :as t]
+   [thrum.spi.watch :as watch])
   (:import
    (java.util.concurrent ExecutionException)
    (java.util.concurrent.atomic AtomicLong)
@@ -274,6 +278,16 @@
     (let [[left] (t/with-timeout 5000 (cluster/pmapv c 1 #'work/remaining [1]))]
       (is (<= 1 left 5000)))))
 
+(deftest a-deadline-that-passes-on-the-member-first-is-no-failure
+  (let [m (member/member {:node "m", :allow #{'thrum.cluster.work}})
+        run (fn [v]
+              (wire/answered
+                (member/handle! m (wire/run (assoc (function/reference v)
+                                                   :from "~c", :run 1, :items [[1]]
+                                                   :remaining-ms 50)))))]
+    (is (= [:stopped :late] (run #'work/endless)))
+    (is (= [:done [10]] (run #'work/times-ten)))))
+
 (deftest bindings-do-not-travel
   (with-cluster [network c 1]
     (is (= ["m0"] (binding [work/*node* "mine"] (cluster/pmapv c 1 #'work/node [1]))))))
@@ -369,6 +383,23 @@
       (is (= #{"m0" "m1"} (set (cluster/pmapv m0 4 #'work/node (range 40)))))
       (finally (close-all! [m0 m1])))))
 
+(deftest what-is-waited-for-is-shown-with-its-member
+  (with-cluster [network c 2]
+    (let [gate (promise)
+          shown (fn [] (into #{}
+                             (comp (filter #(= :cluster-call (:kind %)))
+                                   (map #((:describe %) (:thing %))))
+                             (watch/registered)))
+          _ (reset! work/hook (fn [_ _] (deref gate 5000 :late)))
+          job (t/future (cluster/pmapv c 2 #'work/hooked [1 2]))]
+      (await! #(= 2 (running)))
+      (is (= #{"m0" "m1"} (into #{} (map #(subs (:member %) 0 2)) (shown))))
+      (is (every? #(and (= :running (:state %)) (.contains ^String (:name %) "work/hooked on m"))
+                  (shown)))
+      (deliver gate :go)
+      (is (= [10 20] (deref job 5000 :late)))
+      (is (= #{} (shown))))))
+
 (deftest status-shows-members-and-what-they-run
   (with-cluster [network c 2]
     (let [gate (promise)]
@@ -457,8 +488,11 @@
   (is (= :thrum/invalid (type-of #(cluster/join! {:host "192.0.2.1"}))))
   (is (= :thrum/invalid (type-of #(cluster/join! {:host "0.0.0.0", :secret "s"}))))
   (is (= :thrum/invalid (type-of #(cluster/join! {:allow '[a]}))))
+  (is (= {:type :thrum/invalid, :option :allow, :value 'no.such.namespace}
+         (ex-data (thrown #(cluster/join! {:allow '#{no.such.namespace}})))))
   (is (= :thrum/invalid (type-of #(cluster/pmap :no-node 2 #'work/times-ten [1]))))
   (is (not (.contains ^String (ex-message (thrown #(cluster/join! {:secret 'hunter2}))) "hunter2")))
   (with-cluster [network c 1]
-    (doseq [limit [0 {:limit 2, :batch 0} {:limt 2} nil]]
+    (doseq [limit [0 nil {:limit 2, :batch 0} {:limt 2} {:limit 2, :batch 4, :window 7}
+                   {:limit 2, :batch 4, :item-timeout-ms 9}]]
       (is (= :thrum/invalid (type-of #(cluster/pmap c limit #'work/times-ten [1])))))))

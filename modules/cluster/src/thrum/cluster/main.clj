@@ -61,9 +61,19 @@ Options: --cluster NAME  --name NAME  --host ADDRESS  --port N  --seeds HOST:POR
 
 ;; Commands
 
+;; JBoss's logging goes to the JDK's, which prints every step of a join, and the stack of one that
+;; fails. What fails is thrown too.
+(def ^:private loggers (mapv #(Logger/getLogger %) ["org.infinispan" "org.jgroups"]))
+
+(defn- join! [options]
+  (run! #(.setLevel ^Logger % Level/OFF) loggers)
+  (let [node (cluster/join! options)]
+    (run! #(.setLevel ^Logger % Level/WARNING) loggers)
+    node))
+
 (defn- member! [options]
   (when-not (seq (:allow options)) (refuse "A member needs --allow: the namespaces that it runs"))
-  (let [node (cluster/join! options)
+  (let [node (join! options)
         line (fn [text] (println text) (flush))]
     (.addShutdownHook (Runtime/getRuntime)
                       (Thread. (fn []
@@ -85,13 +95,8 @@ Options: --cluster NAME  --name NAME  --host ADDRESS  --port N  --seeds HOST:POR
                   (cond (nil? running) "no answer" draining? "draining" :else "up")))))
 
 (defn- status! [options]
-  (with-open [^java.lang.AutoCloseable node (cluster/join! (dissoc options :allow))]
+  (with-open [^java.lang.AutoCloseable node (join! (dissoc options :allow))]
     (run! println (table (cluster/status node)))))
-
-;; JBoss's logging goes to the JDK's, which prints every step of a join.
-(def ^:private loggers
-  (delay
-    (mapv #(doto (Logger/getLogger %) (.setLevel Level/WARNING)) ["org.infinispan" "org.jgroups"])))
 
 (defn- secret []
   (when-some [secret (System/getenv "THRUM_CLUSTER_SECRET")] {:secret secret}))
@@ -99,7 +104,6 @@ Options: --cluster NAME  --name NAME  --host ADDRESS  --port N  --seeds HOST:POR
 (defn- run-command [arguments]
   (let [[command options] (parse arguments)
         options (merge (secret) options)]
-    @loggers
     (case command
       "member" (member! options)
       "status" (status! options))))

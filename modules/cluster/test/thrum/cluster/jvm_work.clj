@@ -26,14 +26,19 @@
       (note! folder :interrupted item)
       (throw e))))
 
+(defn nap-at
+  "As nap; on the process slow it takes slow-ms."
+  [[folder item ms slow slow-ms]]
+  (nap [folder item (if (= slow (str (pid))) slow-ms ms)]))
+
 (defn nothing [item] item)
 
-(defn halt [[folder item ms :as arguments]]
+(defn halt [[folder item :as arguments]]
   (if (= item 5)
     (do (note! folder :start item) (.halt (Runtime/getRuntime) 3))
     (nap arguments)))
 
-(defn hoard [[folder item ms :as arguments]]
+(defn hoard [[folder item :as arguments]]
   (if (= item 5)
     (do (note! folder :start item)
         (loop [held []] (recur (conj held (long-array 4000000)))))

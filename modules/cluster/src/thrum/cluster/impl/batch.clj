@@ -4,6 +4,7 @@
   (:require
    [clojure.string :as str]
    [thrum.cluster.impl.caller :as caller]
+   [thrum.spi :as spi]
    [thrum.spi.options :as options])
   (:import
    (clojure.lang ExceptionInfo LazySeq)))
@@ -11,15 +12,6 @@
 (set! *warn-on-reflection* true)
 
 ;; Options
-
-(def rows
-  "The options of the map family over a cluster: core's, and :batch."
-  (assoc options/rows
-         :batch {:check pos-int?
-                 :accepts "a positive integer"
-                 :default "1"
-                 :doc (str "how many items travel together and are called one after the other, for "
-                           "small items; limit and window then count batches")}))
 
 (defn- cores-keys [form]
   (some #(when (some #{form} (cons (:form %) (:as %))) (:options %)) options/forms))
@@ -31,15 +23,30 @@
       (pos-int? limit-or-options) {:name name, :limit limit-or-options}
       :else limit-or-options)))
 
+(defn- checked [form given]
+  (let [ks (cores-keys form)]
+    (if (some #{:window} ks)
+      (options/fan-out given)
+      (options/check options/rows given ks))))
+
+(defn- of-batches
+  "Returns the options of a map over batches for those of a map over items."
+  [{:keys [batch window item-timeout-ms] :as options}]
+  (when item-timeout-ms
+    (throw (spi/invalid "Over a cluster :item-timeout-ms goes without :batch"
+             {:option :item-timeout-ms, :value item-timeout-ms, :accepts "no :batch beside it"})))
+  (cond-> (dissoc options :batch)
+    window (assoc :window (quot window batch))))
+
 (defn options
   "Returns {:options of core's, :batch n or nil} from a limit or a map; form: its name in core, a
   keyword. Throws :thrum/invalid."
   [form limit-or-options]
   (if (map? limit-or-options)
-    (let [known (conj (cores-keys form) :batch)
-          {:keys [batch]} (options/check rows limit-or-options known)]
-      {:options (named form (dissoc limit-or-options :batch))
-       :batch (when (and batch (< 1 batch)) batch)})
+    (let [{:keys [batch] :as checked} (checked form limit-or-options)]
+      (if (and batch (< 1 batch))
+        {:options (named form (of-batches checked)), :batch batch}
+        {:options (named form (dissoc checked :batch))}))
     {:options (named form limit-or-options)}))
 
 (defn options-without-batch

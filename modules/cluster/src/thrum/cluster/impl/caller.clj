@@ -11,7 +11,8 @@
    [thrum.cluster.impl.seal :as seal]
    [thrum.cluster.impl.wire :as wire]
    [thrum.cluster.spi :as engine]
-   [thrum.core :as t])
+   [thrum.core :as t]
+   [thrum.spi :as spi])
   (:import
    (java.util Set)
    (java.util.concurrent CompletableFuture ConcurrentHashMap ExecutionException)
@@ -32,7 +33,7 @@
                  ^AtomicLong re-runs
                  ^AtomicBoolean closed])
 
-(deftype Pending [worker ^CompletableFuture answer ^AtomicBoolean cancelled])
+(deftype Pending [worker function ^CompletableFuture answer ^AtomicBoolean cancelled])
 
 (defn caller
   "Returns a caller that has called nothing yet."
@@ -103,16 +104,26 @@
     [:refused (failure/data cause)]
     [:unanswered]))
 
+(defn- shown
+  "Returns what thrum.watch shows of a request that is waited for."
+  [^Pending pending]
+  {:name (str (.-function pending) " on " (.-worker pending))
+   :state (if (.get ^AtomicBoolean (.-cancelled pending)) :cancelled :running)
+   :member (.-worker pending)})
+
 (defn- exchange!
   "Returns [status x], or [:unanswered]."
-  [^Caller caller worker run request]
-  (let [pending (Pending. worker (send! caller worker request) (AtomicBoolean.))]
+  [^Caller caller worker function run request]
+  (let [pending (Pending. worker function (send! caller worker request) (AtomicBoolean.))
+        registration (spi/register! :cluster-call pending shown)]
     (.put ^ConcurrentHashMap (.-pending caller) run pending)
     (try
       (wire/answered (await-answer! caller run pending))
       (catch ExecutionException e (unanswered (ex-cause e)))
       (catch java.util.concurrent.CancellationException _ [:unanswered])
-      (finally (.remove ^ConcurrentHashMap (.-pending caller) run)))))
+      (finally
+        (.remove ^ConcurrentHashMap (.-pending caller) run)
+        (spi/unregister! registration)))))
 
 ;; Which member
 
@@ -234,7 +245,7 @@
           worker
           before
           (rerun/started before worker)
-          (exchange! caller worker run request))))
+          (exchange! caller worker function run request))))
 
 (declare call!)
 

@@ -66,7 +66,7 @@
 (defn throwable
   "Returns the throwable that the data is of: of the same class where that is here and can be made
   from a message, else an ex-info of type :thrum/remote that names the class."
-  ^Throwable [{:keys [class message data trace cause] :as failure}]
+  ^Throwable [{:keys [message data trace cause] :as failure}]
   (let [cause (some-> cause throwable)
         t (cond
             data (ExceptionInfo. message data cause)

@@ -63,11 +63,19 @@
   (ex-info (str "The member " node " has another secret than this node, or one of them has none")
            {:type :thrum/refused, :reason :secret, :member node}))
 
+(defn- load! [ns-name]
+  (try
+    (require ns-name)
+    (catch Exception e
+      (throw (ex-info (str "The namespace " ns-name " of :allow cannot be loaded: " (ex-message e))
+                      {:type :thrum/invalid, :option :allow, :value ns-name}
+                      e)))))
+
 (defn registry
   "Returns what a member may run: the namespaces of the set, which are loaded here and now. Throws
-  what their loading throws."
+  :thrum/invalid where one cannot be loaded."
   [node allow]
-  (run! require allow)
+  (run! load! allow)
   {:node node
    :codes (into {} (map (juxt str fingerprint)) allow)
    :known (ConcurrentHashMap.)})

@@ -2,6 +2,7 @@
   "The member's side: runs what callers ask for, stops it when they cancel or are gone, and drains."
   {:no-doc true}
   (:require
+   [clojure.string :as str]
    [thrum.cluster.impl.codec :as codec]
    [thrum.cluster.impl.failure :as failure]
    [thrum.cluster.impl.function :as function]
@@ -61,17 +62,22 @@
 
 (defn- late? [t]
   (let [{:keys [type scope]} (ex-data t)]
-    (and (= :thrum/timeout type) (= scope-name scope))))
+    (and (= :thrum/timeout type) (str/starts-with? (str scope) (str scope-name "-")))))
+
+(defn- overdue? []
+  (some-> (t/remaining-ms) zero?))
 
 (defn- call-each
   "Returns {:results [...]} and, where one of the calls has thrown, {:thrown t}. drop?: the results
-  are nil."
+  are nil. Throws what a call throws after the deadline, for the scope to judge."
   [f drop? items]
   (reduce (fn [acc item]
             (try
               (let [result (apply f item)]
                 (update acc :results conj (when-not drop? result)))
-              (catch Throwable t (reduced (assoc acc :thrown t)))))
+              (catch Throwable t
+                (when (overdue?) (throw t))
+                (reduced (assoc acc :thrown t)))))
           {:results []}
           items))
 

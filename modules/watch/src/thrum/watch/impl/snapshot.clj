@@ -103,9 +103,10 @@
                :askers (mapv tid (:askers facts))
                :owners (update-keys (:owners facts) tid)))))
 
-(defn- other-node [{:keys [kind thing describe since]}]
+;; What a task makes belongs to that task: ids of threads that run none are no nodes.
+(defn- other-node [{:keys [kind thing describe since thread]}]
   (let [facts (try (describe thing) (catch Throwable t {:state :unknown, :error (str (class t))}))]
-    (merge {:name (name kind), :state :open}
+    (merge {:name (name kind), :state :open, :parent (task-id thread)}
            (dissoc facts :children)
            {:id (str (name kind) "@" (System/identityHashCode thing)), :kind kind, :since since})))
 
