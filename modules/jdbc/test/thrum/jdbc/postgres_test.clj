@@ -9,10 +9,11 @@
    [thrum.jdbc.server :as server]
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
-   [thrum.test-kit.leak :as leak])
+   [thrum.test-kit.leak :as leak]
+   [thrum.test-kit.runner :as runner])
   (:import
    (com.zaxxer.hikari HikariConfig HikariDataSource)
-   (java.io ByteArrayInputStream StringWriter)
+   (java.io ByteArrayInputStream FileNotFoundException StringWriter)
    (java.sql Connection PreparedStatement ResultSet SQLException)
    (java.time Duration)
    (java.util.concurrent CancellationException ThreadLocalRandom)
@@ -178,6 +179,29 @@
                 (java-jdbc/insert! tx :orders {:id 4})
                 (java-jdbc/query tx ["select pg_sleep(20)"])))
       (is (= [1 2 3] (map :id (java-jdbc/query db ["select id from orders order by id"])))))))
+
+(defn- next-jdbc
+  "Returns next.jdbc's function of that name; ends the running test where it is not on the class
+  path."
+  [function-name]
+  (try
+    (requiring-resolve (symbol "next.jdbc" function-name))
+    (catch FileNotFoundException _
+      (runner/skip! "next.jdbc is on Clojars: ./cljw -M:next-jdbc:test --module jdbc --here"))))
+
+(deftest next-jdbc-works-on-it
+  (let [execute! (next-jdbc "execute!"), transact (next-jdbc "transact")]
+    (with-source [source]
+      (table! source)
+      (transact source #(execute! % ["insert into orders values (?), (?)" 1 2]))
+      (kept? source
+             (fn []
+               (transact source
+                         #(do
+                            (execute! % ["insert into orders values (3)"])
+                            (execute! % ["select pg_sleep(20)"])))))
+      (is (= [1 2] (map (comp first vals)
+                        (execute! source ["select id from orders order by id"])))))))
 
 (deftest large-objects-are-read-and-written
   (with-source [source]
