@@ -9,6 +9,7 @@
    [thrum.jdbc.impl.streams :as streams]
    [thrum.spi :as spi])
   (:import
+   (java.lang ClassValue)
    (java.lang.reflect InvocationHandler InvocationTargetException Method Proxy)
    (java.sql Array Blob CallableStatement Clob Connection DatabaseMetaData NClob ParameterMetaData PreparedStatement Ref ResultSet ResultSetMetaData SQLException SQLFeatureNotSupportedException SQLXML Statement Struct)
    (java.util.concurrent ConcurrentHashMap)
@@ -25,7 +26,7 @@
   (invoke [this proxy method args] (invocation this proxy method args)))
 
 (defn- guard-of ^Guard [x]
-  (when (and (some? x) (Proxy/isProxyClass (class x)))
+  (when (instance? Proxy x)
     (let [handler (Proxy/getInvocationHandler x)]
       (when (instance? Guard handler) handler))))
 
@@ -34,9 +35,17 @@
   [x]
   (if-some [guard (guard-of x)] (.-raw guard) x))
 
+(defn- raw-all!
+  "Returns the array of a call's arguments (nil: none) with what is inside of each in its place."
+  [^objects args]
+  (when args
+    (dotimes [i (alength args)]
+      (when (guard-of (aget args i)) (aset args i (raw (aget args i))))))
+  args)
+
 (defn- call-raw [guard ^Method method args]
   (try
-    (.invoke method (.-raw ^Guard guard) (when args (object-array (map raw args))))
+    (.invoke method (.-raw ^Guard guard) (raw-all! args))
     (catch InvocationTargetException e
       (throw (.getCause e)))))
 
@@ -48,8 +57,25 @@
 
 (declare invoke)
 
-(defn- proxied [^Class interface guard]
-  (Proxy/newProxyInstance (.getClassLoader Guard) (into-array Class [interface]) guard))
+(defn- one [^Class interface] (into-array Class [interface]))
+
+(defn- proxied [interfaces guard]
+  (Proxy/newProxyInstance (.getClassLoader Guard) interfaces guard))
+
+(defn- kind
+  "Returns what is done with values of a class: :plain and :other are handed out as they are,
+  :connection and :stream as ours; else the interface of their proxies, in an array."
+  [^Class c]
+  (let [a? (fn [^Class of] (.isAssignableFrom of c))]
+    (cond
+      (some a? [String Number Boolean byte/1]) :plain
+      (a? Connection) :connection
+      (some a? streams/classes) :stream
+      :else (if-some [interface (some #(when (a? %) %) interfaces)]
+              (one interface)
+              :other))))
+
+(def ^:private ^ClassValue kinds (proxy [ClassValue] [] (computeValue [c] (kind c))))
 
 (defn- statement-of
   "Returns the statement whose cancel stops x."
@@ -73,20 +99,20 @@
 (defn- guarded-call [^Guard guard method args]
   (call/run (.-session guard) (canceller-of guard) #(call-raw guard method args)))
 
-(defn- plain? [x]
-  (or (nil? x) (string? x) (number? x) (boolean? x) (bytes? x)))
+(defn- kind-of [x]
+  (if (nil? x) :plain (.get kinds (class x))))
 
 (defn- handed-out
   "Returns what the user gets for a value of the driver's."
   [^Guard guard proxy x]
-  (cond
-    (plain? x) x
-    (instance? Connection x) (.get ^AtomicReference (.-proxy ^Session (.-session guard)))
-    (and (some? (.-parent guard)) (identical? x (raw (.-parent guard)))) (.-parent guard)
-    (streams/stream? x) (streams/guarded x #(call/run (.-session guard) (canceller-of guard) %))
-    :else (if-some [interface (some #(when (instance? % x) %) interfaces)]
-            (proxied interface (Guard. (.-session guard) x proxy (statement-of guard x) invoke))
-            x)))
+  (let [kind (kind-of x)]
+    (case kind
+      (:plain :other) x
+      :connection (.get ^AtomicReference (.-proxy ^Session (.-session guard)))
+      :stream (streams/guarded x #(call/run (.-session guard) (canceller-of guard) %))
+      (if (and (some? (.-parent guard)) (identical? x (raw (.-parent guard))))
+        (.-parent guard)
+        (proxied kind (Guard. (.-session guard) x proxy (statement-of guard x) invoke))))))
 
 ;; How a method is called
 
@@ -127,9 +153,10 @@
   [^Guard guard proxy ^Method method x]
   (let [type (.getReturnType method), result (handed-out guard proxy x)]
     (cond
-      (or (not (identical? x result)) (plain? x)) result
+      (or (not (identical? x result)) (= :plain (kind-of x))) result
       (re-find #"^(?:java\.|\[)" (.getName (class x))) x
-      (.isInterface type) (proxied type (Guard. (.-session guard) x proxy nil (.-invocation guard)))
+      (.isInterface type) (proxied (one type)
+                                   (Guard. (.-session guard) x proxy nil (.-invocation guard)))
       :else (throw (unguarded type)))))
 
 (defn- invoke-driver [^Guard guard proxy ^Method method args]
@@ -143,11 +170,10 @@
     (.isInstance interface proxy) proxy
     (not (.isInterface interface)) (throw (unguarded interface))
     :else (let [x (.unwrap ^java.sql.Wrapper (.-raw guard) interface)]
-            (proxied interface (Guard. (.-session guard) x proxy nil invoke-driver)))))
+            (proxied (one interface) (Guard. (.-session guard) x proxy nil invoke-driver)))))
 
 (defn- large? [x]
-  (and (not (plain? x))
-       (or (streams/stream? x) (instance? Blob x) (instance? Clob x))))
+  (or (= :stream (kind-of x)) (instance? Blob x) (instance? Clob x)))
 
 (defn- read-guarded [guard proxy method args]
   (handed-out guard proxy (guarded-call guard method args)))
@@ -209,7 +235,7 @@
   "Returns the connection of the session for its user."
   ^Connection [^Session session]
   (let [guard (Guard. session (.-raw session) nil nil invoke-connection)
-        connection (proxied Connection guard)]
+        connection (proxied (one Connection) guard)]
     (.set ^AtomicReference (.-proxy session) connection)
     connection))
 

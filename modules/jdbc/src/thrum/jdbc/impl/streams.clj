@@ -45,10 +45,7 @@
     (flush [] (run #(.flush out)))
     (close [] (run #(.close out)))))
 
-(defn stream?
-  "True if x is a stream, a reader or a writer."
-  [x]
-  (some #(instance? % x) [InputStream OutputStream Reader Writer]))
+(def classes "Streams, readers and writers." [InputStream OutputStream Reader Writer])
 
 (defn guarded
   "Returns the stream with every call made by (run f)."
