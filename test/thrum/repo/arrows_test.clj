@@ -27,10 +27,12 @@
               :packages ["java." "javax.crypto." "clojure.lang." "org.fressian." "org.infinispan."]}
    "java"
    {:modules #{"core"}, :libraries #{}, :packages ["java." "clojure.lang." "clojure.java.api."]}
-   "lab" {:modules #{"core" "async" "jdbc" "server" "server-jetty" "server-tomcat" "server-helidon"}
+   "lab" {:modules #{"core" "async" "context" "jdbc" "server" "server-jetty" "server-tomcat"
+                     "server-helidon"}
           :libraries #{'clojure.tools.cli 'clojure.core.async 'clojure.data.json}
           :packages ["java." "javax." "clojure.lang." "jdk." "com.sun." "sun.misc."
-                     "com.zaxxer.hikari." "org.HdrHistogram." "org.eclipse.jetty." "jakarta.servlet."
+                     "com.zaxxer.hikari." "io.opentelemetry." "org.slf4j." "org.HdrHistogram."
+                     "org.eclipse.jetty." "jakarta.servlet."
                      "org.apache.catalina." "org.apache.coyote." "io.helidon."]}
    "server" {:modules #{"core"}
              :libraries #{}

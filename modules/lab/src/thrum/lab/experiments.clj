@@ -37,6 +37,8 @@
               thrum.lab.benchmarks.laziness.experiment/experiment
               thrum.lab.benchmarks.stream.experiment/experiment
               thrum.lab.benchmarks.pipelines.experiment/experiment
+              thrum.lab.benchmarks.statement.experiment/experiment
+              thrum.lab.benchmarks.context.experiment/experiment
               thrum.lab.benchmarks.servers.experiment/experiment]))
 
 (def by-name

@@ -1,0 +1,91 @@
+(ns thrum.lab.benchmarks.context.experiment
+  "What it adds to a task that SLF4J's MDC, or OpenTelemetry's context, travels with it."
+  (:require
+   [thrum.context.mdc :as mdc]
+   [thrum.context.otel :as otel]
+   [thrum.core :as t]
+   [thrum.lab.benchmark :as benchmark]
+   [thrum.lab.rounds :as rounds]
+   [thrum.lab.stats :as stats]
+   [thrum.lab.text :as text])
+  (:import
+   (io.opentelemetry.context Context ContextKey)
+   (java.lang.reflect Field)
+   (org.slf4j MDC)
+   (org.slf4j.helpers BasicMDCAdapter)))
+
+(set! *warn-on-reflection* true)
+
+(defn jobs
+  "Returns the only job: all ways in one JVM."
+  [size]
+  ({:full [{:items 200000, :warm-up 3, :rounds 7}], :quick [{:items 2000, :warm-up 1, :rounds 3}]}
+   size))
+
+;; In the child
+
+(def ^:private wraps
+  {:none nil, :mdc mdc/wrap, :otel otel/wrap, :both (comp mdc/wrap otel/wrap)})
+
+(defn- with-adapter!
+  "Gives SLF4J, which has no provider here, an MDC that works, with two values in it."
+  []
+  (.set ^Field (doto (.getDeclaredField MDC "MDC_ADAPTER") (.setAccessible true))
+        nil
+        (BasicMDCAdapter.))
+  (MDC/put "request" "17")
+  (MDC/put "user" "ada"))
+
+(defn- tasks! [wrap items]
+  (t/prun! {:limit 64, :wrap wrap} identity items))
+
+(defn measure
+  "Returns {way [cost of an item, see thrum.lab.rounds/cost, for each round]}."
+  [{:keys [items warm-up rounds]}]
+  (with-adapter!)
+  (with-open [_ (.makeCurrent (.with (Context/root) (ContextKey/named "request") "17"))]
+    (let [all (vec (range items))
+          ways (mapv (fn [[way wrap]] [way #(tasks! wrap all)]) wraps)]
+      (update-vals (rounds/costs warm-up rounds ways)
+                   (fn [costs] (mapv #(update-vals % (fn [x] (/ (double x) items))) costs))))))
+
+;; In the parent
+
+(defn- added
+  "Returns by how much more of a figure an item costs in this way than without a wrap, paired by
+  round; the median of each JVM."
+  [runs way figure]
+  (for [run runs]
+    (stats/median (map - (map figure (run way)) (map figure (run :none))))))
+
+(defn rows
+  "Returns a row for each way, of what it adds."
+  [[{:keys [runs]}]]
+  (for [way [:mdc :otel :both], :let [of #(stats/spread (added runs way %))]]
+    {:way way, :ns (of :ns), :cpu-ns (of :cpu-ns), :bytes (of :bytes)}))
+
+(def ^:private names {:mdc "mdc/wrap, two values", :otel "otel/wrap", :both "both"})
+
+(defn figures
+  "Returns the figures of the rows. They have no goals."
+  [rows]
+  (for [{:keys [way cpu-ns]} rows]
+    {:figure (str (names way) ": CPU ns a task more"), :value (:median cpu-ns), :cpu? true}))
+
+(def experiment
+  (benchmark/experiment
+    {:name :bench/context
+     :doc "what the MDC and OpenTelemetry's context add to a task"
+     :title "Logs and traces"
+     :about (str "t/prun! over items that do nothing, 64 at once, with :wrap, less the same without "
+                 "it.")
+     :jvm-opts ["-Xms512m" "-Xmx512m" "-XX:+UseG1GC" "-Dslf4j.internal.verbosity=ERROR"]
+     :jvms 3
+     :jobs jobs
+     :measure 'thrum.lab.benchmarks.context.experiment/measure
+     :rows rows
+     :figures figures
+     :columns [{:heading "wrap", :left? true, :show (comp names :way)}
+               {:heading "ns more", :show #(text/spread 0 (:ns %))}
+               {:heading "CPU ns more", :show #(text/spread 0 (:cpu-ns %))}
+               {:heading "bytes more", :show #(text/spread 0 (:bytes %))}]}))
