@@ -1,34 +1,35 @@
 (ns thrum.repo.reflection-test
-  "No source reflects: all are loaded in a JVM of their own, together with a control that does."
+  "No source reflects: the compilation ahead has compiled all, and printed where one does."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.repo.files :as files]
    [thrum.test-kit.ahead :as ahead]
-   [thrum.test-kit.jvm :as jvm]))
+   [thrum.test-kit.runner :as runner]))
 
 (set! *warn-on-reflection* true)
 
 (defn- folders
   []
   (->> (concat (map files/source-folder (files/modules))
-               (map io/file
-                    ["dev/src" "examples/checkout/src" "examples/orders/src"
-                     "modules/test-kit/control"]))
-       (filter #(.isDirectory ^java.io.File %))
-       (mapv str)))
+               (map io/file ["dev/src" "examples/checkout/src" "examples/orders/src"]))
+       (filter #(.isDirectory ^java.io.File %))))
 
-(deftest ^{:time-limit-ms 120000} only-the-control-reflects
-  (let [{:keys [exit lines]}
-        (jvm/quietly (jvm/command (jvm/this-home)
-                                  jvm/exports
-                                  (ahead/sources-alone (System/getProperty "java.class.path"))
-                                  'thrum.dev.reflection
-                                  (folders))
-                     110000)
-        warnings (filter #(re-find #"Reflection warning, (thrum|control|checkout|orders)/" %)
-                         lines)]
-    (is (= 0 exit) (str/join "\n" lines))
-    (is (= [] (remove #(str/includes? % "control/reflects.clj") warnings)))
-    (is (= 1 (count (filter #(str/includes? % "control/reflects.clj") warnings))))))
+(defn- reflecting [printed]
+  (vec (re-seq #"Reflection warning, (?:thrum|control|checkout|orders)/.*" printed)))
+
+(defn- compiled? [classes ns-sym]
+  (let [file (str (str/replace (munge ns-sym) "." "/") "__init.class")]
+    (some #(.isFile (io/file classes % file)) ["ours" "tools"])))
+
+(deftest ^{:time-limit-ms 240000} no-source-reflects
+  (let [classes (ahead/own-folder!)]
+    (is (= [] (reflecting (slurp (io/file classes "printed")))))
+    (is (= [] (remove #(compiled? classes %) (runner/find-namespaces (folders)))))))
+
+(deftest the-control-reflects
+  (let [printed (java.io.StringWriter.)]
+    (binding [*err* printed, *warn-on-reflection* true]
+      (require 'control.reflects :reload))
+    (is (= 1 (count (reflecting (str printed)))) (str printed))))

@@ -1,6 +1,7 @@
 (ns thrum.test-kit.ahead
   "Compiles the sources on a classpath once, for all child JVMs: each would take seconds to load
-  them. The classes are in a folder whose name is a hash of all that they are made of."
+  them. Two folders hold the classes, tools and ours, of one whose name is a hash of all that they
+  are made of. Those of the tools become a jar too, and an archive that a JVM maps when it starts."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -10,8 +11,11 @@
    (java.io File)
    (java.lang ProcessHandle)
    (java.nio.file Files)
+   (java.nio.file.attribute FileTime)
    (java.security MessageDigest)
-   (java.util HexFormat)))
+   (java.util HexFormat)
+   (java.util.jar JarOutputStream)
+   (java.util.zip ZipEntry)))
 
 (set! *warn-on-reflection* true)
 
@@ -50,32 +54,94 @@
 
 ;; The classes
 
-(defn- source-folders
-  "Returns the folders of a classpath that are named src or test. What is in others is for tests to
-  load, and need not even compile."
-  [class-path]
-  (filter #(and (.isDirectory ^File %) (#{"src" "test"} (.getName ^File %))) (entries class-path)))
+(def ^:private tools
+  "The namespaces that run tests and compile for them, and that no test is about: their classes
+  serve any JDK, and beside any release of core.async."
+  '[clojure.tools.analyzer.jvm thrum.test-kit.leak thrum.test-kit.main])
 
-;; A form for a JVM that has loaded nothing of what is to be compiled.
+(defn- source-folders
+  "Returns the folders of a classpath that are named src. One JVM alone loads most tests: to compile
+  them ahead would not pay. What is in others is for tests to load, and need not even compile."
+  [class-path]
+  (filter #(and (.isDirectory ^File %) (= "src" (.getName ^File %))) (entries class-path)))
+
+(defn- into-folder [folder & forms]
+  `(binding [*compile-path* ~(str folder), *compile-files* true, *warn-on-reflection* true]
+     ~@forms))
+
+;; For a JVM that has loaded nothing of what is to be compiled.
 (defn- compiling
-  "Returns the form that compiles namespaces, and all that they need, into folder."
-  [folder namespaces]
-  `(binding [*compile-path* ~(str folder), *compile-files* true]
-     (require 'clojure.core.specs.alpha :reload)
-     (run! require '~namespaces)
+  "Returns the form that compiles the tools, and namespaces, with all that they need."
+  [folder tools namespaces]
+  `(do
+     ~(into-folder (io/file folder "tools")
+        '(require 'clojure.core.specs.alpha :reload)
+        `(run! require '~tools))
+     ~(into-folder (io/file folder "ours") `(run! require '~namespaces))
      (shutdown-agents)))
+
+(defn- clojures-jars [class-path]
+  (filter #(re-matches #"(clojure|spec\.alpha|core\.specs\.alpha)-\d.*\.jar" (.getName ^File %))
+          (entries class-path)))
+
+(defn- path [entries]
+  (str/join File/pathSeparator entries))
+
+;; An archive serves each classpath that begins with the one it was made with, of jars alone.
+(defn- archived-path [folder class-path]
+  (path (concat (clojures-jars class-path) [(io/file folder "tools.jar")])))
+
+(defn in-front
+  "Returns a classpath with the classes in folder before it: the :tools' alone, or :all."
+  [folder kind class-path]
+  (path (remove nil?
+          [(archived-path folder class-path) (when (= :all kind) (io/file folder "ours"))
+           class-path])))
 
 (defn- compile!
   "Compiles the sources of a classpath into folder, in a JVM of its own; throws ex-info where they
   do not compile."
-  [^File folder class-path]
-  (.mkdirs folder)
-  (let [form (compiling folder (runner/find-namespaces (source-folders class-path)))
-        class-path (str folder File/pathSeparator class-path)
+  [^File folder tools class-path]
+  (run! #(.mkdirs (io/file folder %)) ["tools" "ours"])
+  (let [form (compiling folder tools (runner/find-namespaces (source-folders class-path)))
+        class-path (path [(io/file folder "tools") (io/file folder "ours") class-path])
         command (conj (jvm/clojure-main (jvm/this-home) jvm/exports class-path) "-e" (pr-str form))
         {:keys [exit lines]} (jvm/quietly command limit-ms jvm/quick)]
     (when-not (= 0 exit)
-      (throw (ex-info (str "exit code " exit ": " (str/join "\n" lines)) {:exit exit})))))
+      (throw (ex-info (str "exit code " exit ": " (str/join "\n" lines)) {:exit exit})))
+    (spit (io/file folder "printed") (str/join "\n" lines))))
+
+;; The archive
+
+(defn- jar!
+  "Makes a jar of the files below folder; they keep their times, which Clojure compares."
+  [^File folder jar]
+  (with-open [out (JarOutputStream. (io/output-stream jar))]
+    (doseq [^File file (files folder)]
+      (.putNextEntry out
+        (doto (ZipEntry. (str (.relativize (.toURI folder) (.toURI file))))
+          (.setLastModifiedTime (FileTime/fromMillis (.lastModified file)))))
+      (io/copy file out))))
+
+(defn- archive!
+  "Makes the archive of what a JVM has loaded that has the tools. Where there is none, JVMs load
+  the classes one by one."
+  [folder tools class-path]
+  (let [part (str (io/file folder (str "tools-" (.pid (ProcessHandle/current)) ".jsa")))
+        options [(str "-XX:ArchiveClassesAtExit=" part) "-Xlog:disable"]
+        class-path (archived-path folder class-path)]
+    (-> (jvm/clojure-main (jvm/this-home) (into options jvm/exports) class-path)
+        (conj "-e" (pr-str `(run! require '~tools)))
+        (jvm/quietly limit-ms jvm/quick))
+    (.renameTo (io/file part) (io/file folder "tools.jsa"))))
+
+(defn environment
+  "Returns the environment of JVMs that use the archive in folder where their classpath allows it."
+  [folder environment]
+  (update environment
+          "JDK_JAVA_OPTIONS"
+          str
+          (format " -XX:SharedArchiveFile=\"%s\" -Xlog:cds*=off" (io/file folder "tools.jsa"))))
 
 (defn- delete! [folder]
   (run! #(io/delete-file % true) (reverse (file-seq folder))))
@@ -89,10 +155,11 @@
 (defn- build!
   "Fills folder with the classes. Where another run builds it at the same time, the first is in
   time."
-  [^File folder class-path]
+  [^File folder tools class-path]
   (let [part (io/file (str folder "-" (.pid (ProcessHandle/current))))]
     (try
-      (compile! part class-path)
+      (compile! part tools class-path)
+      (jar! (io/file part "tools") (io/file part "tools.jar"))
       (when-not (or (.renameTo part folder) (.isDirectory folder))
         (throw (ex-info (str part " cannot be renamed") {:folder folder})))
       (delete-others! folder)
@@ -100,19 +167,33 @@
 
 (defn folder!
   "Returns the path of the folder with the classes of a classpath, below cache, and compiles them if
-  they are not there. Where that fails it prints a sentence and returns nil."
-  ([class-path] (folder! cache class-path))
-  ([^File cache class-path]
+  they are not there; see in-front. Its file printed has what the compiler printed, of reflection
+  too. Where that fails it prints a sentence and returns nil."
+  ([class-path] (folder! cache tools class-path))
+  ([^File cache tools class-path]
    (try
      (let [folder (io/file (.getAbsoluteFile cache) (hash-of class-path))]
-       (when-not (.isDirectory folder) (build! folder class-path))
+       (when-not (.isDirectory folder)
+         (build! folder tools class-path)
+         (archive! folder tools class-path))
        (str folder))
      (catch Exception e
        (println "Sources are loaded, since compiling them ahead failed:" (ex-message e))))))
 
+(defn- ours? [entry]
+  (let [file (io/file entry)]
+    (and (= "ours" (.getName file))
+         (= (.getAbsoluteFile cache) (some-> (.getParentFile file) .getParentFile)))))
+
+(defn own-folder!
+  "Returns the folder! of this JVM's classpath, also where its classes are in front of it."
+  []
+  (let [class-path (System/getProperty "java.class.path")]
+    (if-let [ours (first (filter ours? (entries class-path)))]
+      (.getParent (io/file ours))
+      (folder! class-path))))
+
 (defn sources-alone
-  "Returns a classpath without the classes that were compiled ahead."
+  "Returns a classpath without our classes that were compiled ahead; those of the tools stay."
   [class-path]
-  (->> (str/split class-path (re-pattern File/pathSeparator))
-       (remove #(= (.getAbsoluteFile cache) (.getParentFile (io/file %))))
-       (str/join File/pathSeparator)))
+  (path (remove ours? (str/split class-path (re-pattern File/pathSeparator)))))

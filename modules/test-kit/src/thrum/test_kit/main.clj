@@ -15,7 +15,6 @@
    [thrum.test-kit.release :as release]
    [thrum.test-kit.runner :as runner])
   (:import
-   (java.io File)
    (java.util.concurrent Callable ExecutorService Executors)))
 
 (set! *warn-on-reflection* true)
@@ -115,7 +114,7 @@
 
 ;; A way to run a suite: a function that returns {:home file, :jvm-opts [option ...], :class-path
 ;; string, :environment map} of a child JVM, or {:totals totals, :why sentence} where there is none.
-;; :ahead? is true where classes that were compiled ahead, with this JVM and its classpath, will do.
+;; :ahead is which classes that were compiled ahead will do, see ahead/in-front; nil: none.
 
 ;; The basis names the repositories of other releases to a child.
 (defn- as-users-run-it
@@ -129,13 +128,13 @@
 
 (defn- this-jvm
   []
-  (assoc (as-users-run-it) :environment jvm/quick :ahead? true))
+  (assoc (as-users-run-it) :environment jvm/quick :ahead :all))
 
 ;; From sources, as core is always loaded: classes that were compiled ahead are loaded one by one as
 ;; code gets to them, and tests of core fill the stack.
 (defn- one-carrier
   []
-  (update (assoc (this-jvm) :ahead? false)
+  (update (dissoc (this-jvm) :ahead)
           :jvm-opts
           into
           ["-Djdk.virtualThreadScheduler.parallelism=1"
@@ -158,7 +157,10 @@
       (= 21 (.feature (Runtime/version))) (skipped "this JVM is a JDK 21")
       (nil? home) (skipped "no JDK 21 found; name one in THRUM_JDK21")
       (not= 21 (jvm/release home)) (failed (str "THRUM_JDK21 names no Java 21: " named))
-      :else (assoc (this-jvm) :home home :ahead? false))))
+      :else (assoc (dissoc (this-jvm) :ahead) :home home))))
+
+(defn- with-tools [way]
+  #(assoc (way) :ahead :tools))
 
 (defn- core-async
   "Returns the way to run a suite with this release of core.async."
@@ -168,7 +170,7 @@
       (let [path (release/class-path 'org.clojure/core.async
                                      version
                                      '[org.clojure/clojure org.clojure/tools.analyzer.jvm])]
-        (assoc (this-jvm) :class-path path :ahead? false))
+        (assoc (this-jvm) :class-path path :ahead :tools))
       (catch Exception e (failed (str "no core.async " version " to be had: " e))))))
 
 (defn- with-http-kit
@@ -184,25 +186,25 @@
   ["server-http1" "server-jetty" "server-tomcat" "server-http-kit" "server-helidon"])
 
 (def ^:private shares
-  "What each child runs: [title modules way]. One that loads sources comes first, beside the
+  "What each child runs: [title modules way]. Two that load sources come first, beside the
   compilation; then the longest, so that no processor is idle at the end."
   [["core, on JDK 21" ["core"] jdk-21]
-   ["lab" ["lab"] this-jvm]
-   ["server" ["server" "server-tck"] this-jvm]
-   ["the repository" ["root" "test-kit"] this-jvm]
    ["core" ["core"] as-users-run-it]
-   ["core, on a single carrier thread" ["core"] one-carrier]
+   ["lab" ["lab"] this-jvm]
+   ["the repository" ["root" "test-kit"] this-jvm]
    ["the engines" engines this-jvm]
-   ["server-http-kit, with http-kit" ["server-http-kit"] with-http-kit]
-   ["java, cluster" ["java" "cluster"] this-jvm]
-   ["watch" ["watch"] this-jvm]
-   ["watch, on JDK 21" ["watch"] jdk-21]
-   ["jdbc, context" ["jdbc" "context"] this-jvm]
+   ["server" ["server" "server-tck"] this-jvm]
+   ["core, on a single carrier thread" ["core"] one-carrier]
+   ["async, with core.async 1.8.741" ["async"] (core-async "1.8.741")]
    ["async" ["async"] this-jvm]
    ["async, with core.async 1.6.681" ["async"] (core-async "1.6.681")]
-   ["async, with core.async 1.8.741" ["async"] (core-async "1.8.741")]
    ["async, with core.async 1.9.829-alpha2" ["async"] (core-async "1.9.829-alpha2")]
-   ["async, on JDK 21" ["async"] jdk-21]])
+   ["async, on JDK 21" ["async"] (with-tools jdk-21)]
+   ["jdbc, context" ["jdbc" "context"] this-jvm]
+   ["watch, on JDK 21" ["watch"] (with-tools jdk-21)]
+   ["watch" ["watch"] this-jvm]
+   ["java, cluster" ["java" "cluster"] this-jvm]
+   ["server-http-kit, with http-kit" ["server-http-kit"] with-http-kit]])
 
 (defn unshared
   "Returns the modules among these that no child runs."
@@ -218,9 +220,10 @@
 
 (defn- run-child
   "Runs the tests of modules in a child JVM to its end; returns {:exit code, :lines strings}."
-  [modules classes {:keys [home jvm-opts class-path environment ahead?]}]
-  (let [classes (when ahead? @classes)
-        class-path (str/join File/pathSeparator (remove nil? [classes class-path]))
+  [modules classes {:keys [home jvm-opts class-path environment ahead]}]
+  (let [classes (when ahead @classes)
+        class-path (if classes (ahead/in-front classes ahead class-path) class-path)
+        environment (if classes (ahead/environment classes environment) environment)
         args (into ["--here"] (mapcat #(vector "--module" %)) modules)]
     (-> (jvm/command home (into jvm/exports jvm-opts) class-path 'thrum.test-kit.main args)
         (jvm/quietly child-limit-ms environment))))

@@ -54,9 +54,10 @@
       (str/join File/pathSeparator [(System/getProperty "java.class.path") jar]))))
 
 (defn class-path
-  "Returns the classpath of this JVM with another release of the library, and without classes that
-  were compiled ahead with this one. exclusions: libraries that it need not bring, because this
-  classpath has them."
+  "Returns the classpath of this JVM with this release of the library; where it is another one,
+  without classes that were compiled ahead with its own. exclusions: libraries that it need not
+  bring, because this classpath has them."
   [lib version exclusions]
-  (-> (ahead/sources-alone (System/getProperty "java.class.path"))
-      (replaced lib (jar lib version exclusions))))
+  (let [own (System/getProperty "java.class.path")
+        path (replaced own lib (jar lib version exclusions))]
+    (if (= own path) path (ahead/sources-alone path))))

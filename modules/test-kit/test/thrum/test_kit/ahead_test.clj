@@ -3,7 +3,7 @@
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
-   [clojure.test :refer [deftest is]]
+   [clojure.test :refer [deftest is testing]]
    [thrum.test-kit.ahead :as ahead]
    [thrum.test-kit.jvm :as jvm])
   (:import
@@ -54,22 +54,40 @@
     (is (not= before (hash-now)) "another file")
     (delete! (.getParentFile sources))))
 
-(defn- mark-with
-  "Returns the mark, as a JVM with these properties has it that loads a.b-c by this classpath."
-  [properties class-path]
-  (let [command (into (jvm/clojure-main (jvm/this-home) properties class-path)
-                      ["-e" "(require 'a.b-c) (println a.b-c/mark)"])]
-    (jvm/last-line (:lines (jvm/quietly command 60000 jvm/quick)))))
+(defn- load-both
+  "Returns the lines of a JVM that loads the tool and our source and prints where each class comes
+  from, and the mark as it has it."
+  [classes class-path]
+  (let [class-path (ahead/in-front classes :all class-path)
+        options ["-Dmark=x" "-Xlog:class+load"]
+        command (into (jvm/clojure-main (jvm/this-home) options class-path)
+                      ["-e" "(require 'a.tool 'a.b-c) (println \"mark:\" a.b-c/mark)"])]
+    (:lines (jvm/quietly command 60000 (ahead/environment classes jvm/quick)))))
+
+(defn- source-of [class-name lines]
+  (some #(second (re-find (re-pattern (str " " class-name " source: (.*)")) %)) lines))
+
+(defn- compiled? [classes folder file]
+  (.isFile (io/file classes folder "a" (str file "__init.class"))))
 
 (deftest ^{:time-limit-ms 120000} what-was-compiled-is-loaded
   (let [top (folder)
         cache (io/file top "cache")
         sources (io/file top "src")
-        class-path (do (source! sources '(System/getProperty "mark")) (class-path sources))
-        classes (ahead/folder! cache class-path)]
-    (is (= classes (ahead/folder! cache class-path)))
+        class-path (do
+                     (source! sources '(System/getProperty "mark"))
+                     (spit (io/file sources "a" "tool.clj") "(ns a.tool)")
+                     (class-path sources))
+        classes (ahead/folder! cache '[a.tool] class-path)
+        lines (load-both classes class-path)]
+    (is (= classes (ahead/folder! cache '[a.tool] class-path)))
     (is (= [(.getName (io/file classes))] (seq (.list cache))))
-    (is (= "nil" (mark-with ["-Dmark=x"] (str classes File/pathSeparator class-path))))
+    (is (some #{"mark: nil"} lines) "as the JVM had it that compiled")
+    (is (= "shared objects file (top)" (source-of "a.tool__init" lines)) "in the archive")
+    (is (str/includes? (source-of "a.b_c__init" lines) "/ours"))
+    (testing "a tool and our source are compiled apart"
+      (is (= [true false] (map #(compiled? classes "tools" %) ["tool" "b_c"])))
+      (is (= [false true] (map #(compiled? classes "ours" %) ["tool" "b_c"]))))
     (delete! top)))
 
 (deftest ^{:time-limit-ms 60000} what-does-not-compile-is-a-sentence
@@ -78,14 +96,15 @@
         sources (io/file top "src")
         said (do
                (source! sources '(throw (Exception. "on purpose")))
-               (with-out-str (is (nil? (ahead/folder! cache (class-path sources))))))]
+               (with-out-str (is (nil? (ahead/folder! cache [] (class-path sources))))))]
     (is (re-find #"^Sources are loaded, since compiling them ahead failed: exit code 1: " said))
     (is (str/includes? said "on purpose"))
     (is (empty? (.list cache)))
     (delete! top)))
 
 (deftest a-classpath-of-sources-has-no-classes-of-ours
-  (is (= (str/join File/pathSeparator ["src" "a.jar"])
-         (ahead/sources-alone
-           (str/join File/pathSeparator
-                     [(.getAbsolutePath (io/file "target" "ahead" "0123")) "src" "a.jar"])))))
+  (let [classes (io/file (.getAbsoluteFile (io/file "target")) "ahead" "0123")
+        sources (str/join File/pathSeparator ["src" "a.jar"])]
+    (is (= (ahead/in-front classes :tools sources)
+           (ahead/sources-alone (ahead/in-front classes :all sources))))
+    (is (= sources (ahead/sources-alone sources)))))
