@@ -19,6 +19,8 @@
             :libraries #{'clojure.core.async 'clojure.core.async.impl.channels
                          'clojure.core.async.impl.dispatch 'clojure.core.async.impl.protocols}
             :packages ["java." "clojure.lang." "clojure.core.async.impl."]}
+   "adaptive"
+   {:modules #{"core"}, :libraries #{}, :packages ["java." "com.netflix.concurrency.limits."]}
    "context"
    {:modules #{"core"}, :libraries #{}, :packages ["java." "org.slf4j." "io.opentelemetry."]}
    "jdbc" {:modules #{"core"}, :libraries #{}, :packages ["java." "javax.sql."]}
@@ -79,7 +81,8 @@
     thrum.server.spi.exchanges
     #{thrum.watch.impl.exchanges thrum.watch.impl.flight-requests}
     thrum.spi.options
-    #{thrum.watch thrum.jdbc thrum.async thrum.async.executor thrum.async.impl.settings
+    #{thrum.adaptive thrum.watch thrum.jdbc
+      thrum.async thrum.async.executor thrum.async.impl.settings
       thrum.server thrum.server.impl.options thrum.cluster.impl.*
       thrum.lab.cli thrum.lab.experiments.own.work}
     thrum.server.spi

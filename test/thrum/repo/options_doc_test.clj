@@ -4,6 +4,7 @@
    [clojure.core.async :as async]
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
+   [thrum.adaptive :as adaptive]
    [thrum.async :as a]
    [thrum.async.executor :as executor]
    [thrum.cluster :as cluster]
@@ -45,6 +46,9 @@
    "process" #(t/with-scope [s] (a/process-call s {:x 1} +))
    "alts" #(a/alts!! [(async/chan)] :x 1)
    "data-source" #(jdbc/data-source (reify DataSource) {:x 1})
+   "gradient2" #(adaptive/gradient2 {:x 1})
+   "vegas" #(adaptive/vegas {:x 1})
+   "aimd" #(adaptive/aimd {:x 1})
    "join" #(cluster/join! {:x 1})
    "factory" #(executor/factory {:x 1})})
 

@@ -14,7 +14,7 @@
 
 (def ^:private namespaces
   "The namespaces that doc/reference/stability.md speaks of."
-  '[thrum.core thrum.async thrum.async.executor thrum.jdbc thrum.cluster
+  '[thrum.core thrum.adaptive thrum.async thrum.async.executor thrum.jdbc thrum.cluster
     thrum.context.mdc thrum.context.otel
     thrum.server thrum.server.tck thrum.watch thrum.watch.micrometer
     thrum.spi thrum.spi.fan-out thrum.spi.options thrum.spi.watch thrum.server.spi

@@ -7,6 +7,7 @@
   those that the function accepts."
   (:require
    [clojure.string :as str]
+   [thrum.adaptive :as adaptive]
    [thrum.async.executor :as executor]
    [thrum.async.impl.settings :as settings]
    [thrum.cluster.impl.settings :as cluster-settings]
@@ -29,6 +30,7 @@
   "By section of the page: the file and the definition whose docstring lists the options, and their
   rows."
   (let [core "modules/core/src/thrum/core.clj", core-rows options/rows
+        adaptive "modules/adaptive/src/thrum/adaptive.clj"
         async "modules/async/src/thrum/async.clj"
         server "modules/server/src/thrum/server.clj"
         cluster "modules/cluster/src/thrum/cluster.clj"]
@@ -50,6 +52,9 @@
      ["thread-call" async "thread-call" @#'settings/thread-rows]
      ["process" async "process" @#'settings/process-rows]
      ["data-source" "modules/jdbc/src/thrum/jdbc.clj" "data-source" @#'jdbc/rows]
+     ["gradient2" adaptive "gradient2" @#'adaptive/rows]
+     ["vegas" adaptive "vegas" @#'adaptive/rows]
+     ["aimd" adaptive "aimd" @#'adaptive/rows]
      ["join" cluster "join!" cluster-settings/rows]
      ["alts" async "alts!!" @#'settings/alts-rows]
      ["factory" "modules/async/src/thrum/async/executor.clj" "factory"

@@ -4,6 +4,7 @@
   (:refer-clojure :exclude [for future future-call map pcalls pmap pvalues])
   (:require
    [thrum.impl.abandon :as abandon]
+   [thrum.impl.adaptive :as adaptive]
    [thrum.impl.bridge :as bridge]
    [thrum.impl.completed :as completed]
    [thrum.impl.context :as context]
@@ -32,6 +33,7 @@
   (:import
    (java.lang AutoCloseable)
    (java.util.concurrent CompletionStage)
+   (thrum.impl.adaptive AdaptiveLimiter AdaptivePermit)
    (thrum.impl.limit Limiter Permit)
    (thrum.impl.rate Pass RateLimiter)
    (thrum.impl.scope Scope)
@@ -746,12 +748,31 @@
 
       (def db (limiter 20 {:queue 100, :wait-ms 50}))
 
+  With :adaptive the number of permits follows the function, which sees each use when it ends: how
+  long the permit was held; how many were in use when it began, it among them; whether it was
+  dropped: with-permit's body threw :thrum/timeout or :thrum/rejected, or was cancelled. A body that
+  threw something else is not shown; a permit that release! returned counts as not dropped. permits
+  is the limit to begin with, 20 if it is left out. Permits are had one at a time; where the limit
+  falls, those in use stay. What the function throws goes to the uncaught exception handler, and the
+  limit stays. thrum.adaptive has such functions.
+
+      (def api (limiter {:adaptive (thrum.adaptive/vegas), :queue 100}))
+
   Options:
     :queue - how many may wait for a permit (an integer, not negative; default no bound)
     :wait-ms - how many ms a permit is waited for (an integer, not negative; default no bound)
+    :adaptive - what the limit is from now on, asked after each use with {:latency-ns n,
+      :in-flight n, :dropped? b}, by one thread at a time (a function of a map to a positive
+      integer; default none: the limit stays)
     :name - the limiter's name in its errors (a string that is not blank)"
-  ([permits] (limiter permits {}))
-  ([permits options] (limit/limiter permits options)))
+  ([permits]
+   (if (and (map? permits) (:adaptive permits))
+     (limiter nil permits)
+     (limiter permits {})))
+  ([permits options]
+   (if-some [f (:adaptive (options/checked :limiter options))]
+     (adaptive/limiter permits f options)
+     (limit/limiter permits options))))
 
 (defn rate-limiter
   "Returns a limiter of how often something may happen: so many permits, a positive integer, in
@@ -774,7 +795,9 @@
   ([permits options] (rate/rate-limiter permits options)))
 
 (defn- checked-limiter [x]
-  (if (instance? RateLimiter x) x (options/instance Limiter "a limiter or a rate limiter" x)))
+  (if (or (instance? RateLimiter x) (instance? AdaptiveLimiter x))
+    x
+    (options/instance Limiter "a limiter or a rate limiter" x)))
 
 (defn acquire!
   "Returns a permit of the limiter, or n of them as one, a java.lang.AutoCloseable. Waits where they
@@ -798,7 +821,9 @@
   "Returns a permit to its limiter. Throws :thrum/invalid, without an effect, when it has been
   returned before. Has no effect on a permit of a rate limiter."
   [permit]
-  (when-not (instance? Pass permit)
+  (condp instance? permit
+    Pass nil
+    AdaptivePermit (adaptive/release! permit false)
     (limit/release! (options/instance Permit "a permit" permit))))
 
 (defn ^:no-doc with-permit-call

@@ -3,6 +3,7 @@
   and tasks. For authors of libraries; applications need thrum.core alone. See also
   thrum.spi.options, for arguments, and thrum.spi.fan-out."
   (:require
+   [thrum.impl.adaptive]
    [thrum.impl.attachment :as attachment]
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
@@ -19,7 +20,9 @@
    [thrum.impl.wait :as wait])
   (:import
    (java.util.concurrent ThreadFactory)
+   (thrum.impl.adaptive AdaptiveLimiter)
    (thrum.impl.attachment Attachment)
+   (thrum.impl.limit Limiter)
    (thrum.impl.task Done Failed Task)))
 
 (set! *warn-on-reflection* true)
@@ -252,6 +255,11 @@
   bound here, around what it makes. Throws :thrum/invalid before JDK 25."
   [wrap scoped-values]
   (jdk/with-scoped wrap scoped-values))
+
+(defn limiter?
+  "True if x is a limiter, as thrum.core/limiter returns it."
+  [x]
+  (or (instance? Limiter x) (instance? AdaptiveLimiter x)))
 
 (defn latch
   "Returns a future that nothing computes; settle! ends it."

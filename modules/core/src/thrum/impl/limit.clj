@@ -37,6 +37,9 @@
   (^boolean withdraw [permit])      ; true if it was in the queue
   (giveBack [permit])               ; the permits to be held now, or :none; nil: it was not held
   (^boolean release [permit])       ; true if it was held
+  (^long permits [])
+  (^long inUse [])
+  (^Object setPermits [^long n])    ; returns the permits to be held now, by heir, or nil
   (refused [])                      ; counts a refusal; returns the facts
   (facts [])
   (^java.util.List askers [])
@@ -95,7 +98,8 @@
 ;; owned: by thread, how many permits it holds that only it can return; 0 while it waits for the
 ;; first. The first that waits needs more permits than are free: a returned permit is handed over,
 ;; not put back.
-(deftype Limiter [name ^long permits queue wait-ms ^HashMap owned ^LinkedHashSet waiting
+(deftype Limiter [name ^:volatile-mutable ^long permits queue wait-ms
+                  ^HashMap owned ^LinkedHashSet waiting
                   ^:unsynchronized-mutable ^long in-use
                   ^:unsynchronized-mutable ^long rejected]
   ILimiter
@@ -146,6 +150,13 @@
         (when (instance? IPermit heirs) (sync-point/reached :limit/release))
         (finally (wake! heirs)))
       (some? heirs)))
+  (permits [_] permits)
+  (inUse [this]
+    (locking this in-use))
+  (setPermits [this n]
+    (locking this
+      (set! permits n)
+      (.grant this)))
   (refused [this]
     (locking this
       (set! rejected (inc rejected))
@@ -166,7 +177,7 @@
 
 (defn limiter
   "Returns a limiter with so many permits. Options: :queue - how many may wait; :wait-ms - how long,
-  at most; :name - for its errors. Throws :thrum/invalid."
+  at most; :name - for its errors. :adaptive is for thrum.impl.adaptive. Throws :thrum/invalid."
   ^Limiter [permits options]
   (when-not (pos-int? permits)
     (throw (error/invalid
@@ -212,7 +223,7 @@
           (.release limiter permit)))))
 
 (defn- permit ^Permit [^Limiter limiter own n]
-  (let [n (permits/checked-weight n (.-permits limiter))]
+  (let [n (permits/checked-weight n (.permits limiter))]
     (Permit. limiter (Thread/currentThread) own n false nil)))
 
 (defn- take! ^Permit [limiter own n]
@@ -244,6 +255,22 @@
   Never blocks. Throws :thrum/invalid when the permit has been returned already."
   [^Permit permit]
   (.close permit))
+
+(defn acquire-own!
+  "As acquire!, for a permit that only the calling thread will return: where it holds all of them
+  so, it would wait for ever."
+  ^Permit [limiter]
+  (take! limiter true 1))
+
+(defn resize!
+  "Makes the number of permits another, from now on: permits in use beyond it are not taken back."
+  [^Limiter limiter ^long n]
+  (wake! (.setPermits limiter n)))
+
+(defn in-use
+  "Returns how many permits are held."
+  ^long [^Limiter limiter]
+  (.inUse limiter))
 
 (defn call-with
   "Returns the value of f, called while the thread holds a permit; see acquire!."

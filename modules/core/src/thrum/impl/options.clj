@@ -70,6 +70,11 @@
            :default ":rate"
            :doc (str "what the ms are counted from: the beginning of a call, or its end; with "
                      ":rate, times that a long call misses are left out")}
+   :adaptive {:check ifn?
+              :accepts "a function of a map to a positive integer"
+              :default "none: the limit stays"
+              :doc (str "what the limit is from now on, asked after each use with {:latency-ns n, "
+                        ":in-flight n, :dropped? b}, by one thread at a time")}
    :wait-ms {:check nat-int?
              :accepts "an integer, not negative"
              :default "no bound"
@@ -179,7 +184,7 @@
      {:form :every!, :written "(every! s {..} f)", :options [:ms :fixed :name], :at :every}
      {:form :limiter
       :written "(limiter 20 {..})"
-      :options [:queue :wait-ms :name]
+      :options [:queue :wait-ms :adaptive :name]
       :at :limiter}
      {:form :rate-limiter
       :written "(rate-limiter 100 {..})"

@@ -200,7 +200,7 @@
    ["async, with core.async 1.6.681" ["async"] (core-async "1.6.681")]
    ["async, with core.async 1.9.829-alpha2" ["async"] (core-async "1.9.829-alpha2")]
    ["async, on JDK 21" ["async"] (with-tools jdk-21)]
-   ["jdbc, context" ["jdbc" "context"] this-jvm]
+   ["jdbc, context, adaptive" ["jdbc" "context" "adaptive"] this-jvm]
    ["watch, on JDK 21" ["watch"] (with-tools jdk-21)]
    ["watch" ["watch"] this-jvm]
    ["java, cluster" ["java" "cluster"] this-jvm]

@@ -56,7 +56,11 @@
    (row flag :async? false "whether the handler takes (request respond raise)")])
 
 (def ^:private bounds
-  [(row positive :max-concurrent nil "how many requests may be handled at once; none: no bound")
+  [(row {:check #(or (pos-int? %) (spi/limiter? %))
+         :accepts "a positive integer, or a limiter, as thrum.core/limiter returns it"}
+        :max-concurrent nil
+        (str "how many requests may be handled at once; none: no bound; a limiter, of several "
+             "servers or an adaptive one, has its own queue and wait"))
    (row natural :max-queued 0 "how many requests may wait for their turn")
    (row natural :queue-timeout-ms 1000 "how many ms a request may wait for its turn")
    (row {:check #(or (status? %) (and (ifn? %) (not (number? %))))
@@ -177,7 +181,7 @@
 
 (defn- check-together
   "Throws where options contradict each other."
-  [{:keys [port ssl-port ssl-context keystore h2? client-auth truststore]}]
+  [{:keys [port ssl-port ssl-context keystore h2? client-auth truststore max-concurrent]} given]
   (let [secured (or ssl-context keystore)]
     (doseq [[wrong? option message]
             [[(not (or port ssl-port)) :port
@@ -193,7 +197,10 @@
              [(and (#{:need :want} client-auth) (not ssl-port)) :client-auth
               "A client's certificate comes over TLS: give an :ssl-port"]
              [(and truststore (not ssl-port)) :truststore
-              "A :truststore is for TLS: give an :ssl-port"]]]
+              "A :truststore is for TLS: give an :ssl-port"]
+             [(and (spi/limiter? max-concurrent) (some given [:max-queued :queue-timeout-ms]))
+              :max-concurrent
+              "A limiter has a :queue and :wait-ms: give no :max-queued or :queue-timeout-ms"]]]
       (when wrong? (throw (spi/invalid message {:option option}))))))
 
 (defn- without-nils [options]
@@ -210,7 +217,8 @@
         (merge defaults
                (when (contains? (:capabilities engine) :websockets) websocket-defaults)
                {:max-connections (spi/spare-descriptors most-connections)}
-               (without-nils options))]
-    (check-together all)
+               (without-nils options))
+        given (set (keys (without-nils options)))]
+    (check-together all given)
     (options/check (:rows engine) engine-options (keys (:rows engine)))
-    (with-meta all {:given (set (keys (without-nils options)))})))
+    (with-meta all {:given given})))

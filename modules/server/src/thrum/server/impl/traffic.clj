@@ -33,9 +33,12 @@
 (def ^:private counted
   [:shed :timed-out :disconnected :served :failed :overdue :observer-errors])
 
-(defn- limited [permits queue wait-ms name]
-  (when permits
-    (t/limiter permits {:queue queue, :wait-ms wait-ms, :name name})))
+(defn- limited
+  "Returns a limiter of so many permits; permits itself where it is a limiter, or nil."
+  [permits queue wait-ms name]
+  (if (int? permits)
+    (t/limiter permits {:queue queue, :wait-ms wait-ms, :name name})
+    permits))
 
 (defn traffic
   "Returns the traffic of a server with these options."

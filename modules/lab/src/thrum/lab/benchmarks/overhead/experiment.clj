@@ -13,8 +13,9 @@
 
 (def ^:private goals
   "By consumer and way: the highest ratio of CPU time to the hand-written loop's."
-  {:virtual {:prun! 1.2, :pmapv 1.2, :upmap 1.3, :pmap 1.4}
-   :main {:prun! 1.3, :pmapv 1.4, :upmap 1.4, :pmap 1.6}})
+  (let [batches {:pmap-16 0.48, :pmap-64 0.48, :prun!-64 0.48}]
+    {:virtual (merge batches {:prun! 1.2, :pmapv 1.2, :upmap 1.3, :pmap 1.4})
+     :main (merge batches {:prun! 1.3, :pmapv 1.4, :upmap 1.4, :pmap 1.6})}))
 
 (def ^:private most-bytes "The highest ratio of allocated bytes to the hand-written loop's." 1.15)
 
@@ -58,7 +59,10 @@
   [[:pmap #(sum (t/pmap limit trivial items))]
    [:upmap #(sum (t/upmap limit trivial items))]
    [:pmapv #(sum (t/pmapv limit trivial items))]
-   [:prun! #(do (t/prun! limit trivial items) expected)]])
+   [:prun! #(do (t/prun! limit trivial items) expected)]
+   [:pmap-16 #(sum (t/pmap {:limit limit, :batch 16} trivial items))]
+   [:pmap-64 #(sum (t/pmap {:limit limit, :batch 64} trivial items))]
+   [:prun!-64 #(do (t/prun! {:limit limit, :batch 64} trivial items) expected)]])
 
 (defn- own-ways [limit items]
   [[:bare #(by-hand/bare limit trivial items)]
@@ -117,11 +121,24 @@
   "Returns a row for each job and way."
   [results]
   (for [{:keys [job runs]} results
-        way [:pmap :upmap :pmapv :prun! :hand :chunks :bare :core/pmap]]
+        way [:pmap :upmap :pmapv :prun! :pmap-16 :pmap-64 :prun!-64
+             :hand :chunks :bare :core/pmap]]
     (row job runs way)))
 
+(def ^:private names
+  {:pmap-16 "t/pmap, batches of 16"
+   :pmap-64 "t/pmap, batches of 64"
+   :prun!-64 "t/prun!, batches of 64"
+   :hand "hand-written loop"
+   :bare "bare executor"
+   :chunks "Virtuoso's pmap"
+   :core/pmap "clojure.core/pmap"})
+
+(defn- way-name [way]
+  (names way (str "t/" (name way))))
+
 (defn- words [{:keys [way limit consumer]}]
-  (str "t/" (name way) " " limit ", " (name consumer) " consumer"))
+  (str (way-name way) " " limit ", " (name consumer) " consumer"))
 
 (defn figures
   "Returns the figures that the rows are judged by."
@@ -143,12 +160,6 @@
         :when figure]
     figure))
 
-(def ^:private names
-  {:hand "hand-written loop"
-   :bare "bare executor"
-   :chunks "Virtuoso's pmap"
-   :core/pmap "clojure.core/pmap"})
-
 (def experiment
   (benchmark/experiment
     {:name :bench/overhead
@@ -164,7 +175,7 @@
      :measure 'thrum.lab.benchmarks.overhead.experiment/measure
      :rows rows
      :figures figures
-     :columns [{:heading "way", :left? true, :show #(names (:way %) (str "t/" (name (:way %))))}
+     :columns [{:heading "way", :left? true, :show (comp way-name :way)}
                {:heading "consumer", :left? true, :show (comp name :consumer)}
                {:heading "limit", :show #(if (= :core/pmap (:way %)) "" (text/whole (:limit %)))}
                {:heading "items", :show (comp text/whole :items)}
