@@ -34,11 +34,11 @@
 (def ^:private class-path (atom (System/getProperty "java.class.path")))
 
 (defn start!
-  "Starts a JVM with the tests' class path; returns {:process p, :output file}."
-  [arguments]
+  "Starts a JVM with the tests' class path; returns {:process p, :output file}. prefix: the command
+  that runs it, if any."
+  [arguments & {:keys [prefix]}]
   (let [output (doto (File/createTempFile "thrum-cluster" ".log") (.deleteOnExit))
-        command (concat [java] quick ["-cp" @class-path "clojure.main"]
-                        arguments)
+        command (concat prefix [java] quick ["-cp" @class-path "clojure.main"] arguments)
         builder (doto (ProcessBuilder. ^java.util.List (vec command))
                   (.redirectErrorStream true)
                   (.redirectOutput (ProcessBuilder$Redirect/to output)))]
@@ -49,9 +49,9 @@
 (defn pid [{:keys [^Process process]}] (.pid process))
 
 (defn await!
-  "Waits until the predicate holds, at most 50 s; returns what it returned."
+  "Waits until the predicate holds, at most 100 s; returns what it returned."
   [pred]
-  (let [end (+ (System/nanoTime) 50000000000)]
+  (let [end (+ (System/nanoTime) 100000000000)]
     (loop []
       (or (pred)
           (when (< (System/nanoTime) end) (Thread/sleep 20) (recur))))))
@@ -74,10 +74,10 @@
   (.destroyForcibly process)
   (.waitFor process 10 TimeUnit/SECONDS))
 
-(defn compile!
-  "Compiles the namespaces into a folder that the JVMs to come have on their class path: they start
-  in a third of the time."
-  [namespaces]
+(def ^:private namespaces
+  '[thrum.cluster.main thrum.cluster.engine.infinispan thrum.cluster.jvm-work])
+
+(defn- compile-namespaces! []
   (let [folder (str (Files/createTempDirectory "thrum-classes" (make-array FileAttribute 0)))
         {:keys [^Process process output]}
         (start! ["-e" (pr-str `(binding [*compile-path* ~folder] (run! compile '~namespaces)))])]
@@ -85,6 +85,14 @@
       (.destroyForcibly process)
       (throw (ex-info (str "Not compiled:\n" (slurp output)) {})))
     (swap! class-path #(str folder File/pathSeparator %))))
+
+(def ^:private compiled (delay (compile-namespaces!)))
+
+(defn compile!
+  "Compiles, once, what members need into a folder that the JVMs to come have on their class path:
+  they start in a third of the time."
+  []
+  @compiled)
 
 (defn start-member!
   "Starts a member on the port; does not wait until it has joined."

@@ -1,17 +1,14 @@
 (ns thrum.cluster.jvms-test
   "The map over members that are JVMs of their own: killed, stopped, replaced, out of memory."
   (:require
-   [clojure.java.io :as io]
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.cluster :as cluster]
-   [thrum.cluster.history :as history]
    [thrum.cluster.jvm-work :as work]
    [thrum.cluster.processes :as processes]
+   [thrum.cluster.trail :as trail]
    [thrum.core :as t])
   (:import
-   (java.nio.file Files)
-   (java.nio.file.attribute FileAttribute)
    (java.util.logging Level Logger)))
 
 (set! *warn-on-reflection* true)
@@ -48,7 +45,7 @@
       (throw (ex-info (str "not " n " members: " (cluster/status @caller)) {})))))
 
 (defn- with-caller [f]
-  (processes/compile! '[thrum.cluster.main thrum.cluster.engine.infinispan thrum.cluster.jvm-work])
+  (processes/compile!)
   (reset! caller (join-as-caller!))
   (try
     (f)
@@ -58,31 +55,14 @@
 
 (use-fixtures :once with-caller)
 
-(defn- folder []
-  (str (Files/createTempDirectory "thrum-cluster" (make-array FileAttribute 0))))
-
-(defn- trail
-  "Returns what the members have noted, [event item pid] each."
-  [folder]
-  (for [file (.listFiles (io/file folder)), line (str/split-lines (slurp file))]
-    (let [[event item pid] (str/split line #" ")] [(keyword event) (parse-long item) pid])))
-
-(defn- noted [folder event] (count (filter #(= event (first %)) (trail folder))))
-
-(defn- items [folder n ms] (mapv #(vector folder % ms) (range n)))
-
-(defn- check!
-  [folder n results losses]
-  (is (empty? (history/violations {:trail (trail folder), :items (range n), :results results
-                                   :expected (mapv #(* 10 %) (range n)), :losses losses}))))
-
 (defn- gap-ms
-  "Realises the results, calls f when so many are there, and returns [results longest gap in ms]."
-  [n f results]
+  "Realises the results; at each count among the keys of steps it calls that step. Returns [results
+  longest gap in ms]."
+  [steps results]
   (loop [done [], left results, before (System/nanoTime), longest 0]
     (if-some [left (seq left)]
       (let [done (conj done (first left)), now (System/nanoTime)]
-        (when (= n (count done)) (f))
+        (when-some [step (steps (count done))] (step))
         (recur done (rest left) now (max longest (- now before))))
       [done (quot longest 1000000)])))
 
@@ -90,36 +70,33 @@
 
 (deftest a-member-is-killed
   (ensure! 3)
-  (let [folder (folder)
-        [results gap] (gap-ms 100
-                              #(processes/signal! (member 1) "-9")
-                              (cluster/pmap @caller 32 #'work/nap (items folder 400 50)))]
-    (check! folder 400 results 1)
+  (let [folder (trail/folder)
+        [results gap] (gap-ms {100 #(processes/signal! (member 1) "-9")}
+                              (cluster/pmap @caller 32 #'work/nap (trail/items folder 400 50)))]
+    (trail/check! folder 400 results 1)
     (is (< gap 2000))
-    (println "  kill -9: longest gap" gap "ms," (- (noted folder :start) 400) "run again")))
+    (println "  kill -9: longest gap" gap "ms," (- (trail/noted folder :start) 400) "run again")))
 
 (deftest the-coordinator-is-killed
   (ensure! 3)
-  (let [folder (folder)
+  (let [folder (trail/folder)
         ;; The caller was there first: the first member is the coordinator only where it left.
         second-caller (join-as-caller!)
         _ (cluster/close! @caller)
         _ (reset! caller second-caller)
-        [results gap] (gap-ms 100
-                              #(processes/signal! (member 0) "-9")
-                              (cluster/pmap @caller 32 #'work/nap (items folder 400 50)))]
-    (check! folder 400 results 1)
+        [results gap] (gap-ms {100 #(processes/signal! (member 0) "-9")}
+                              (cluster/pmap @caller 32 #'work/nap (trail/items folder 400 50)))]
+    (trail/check! folder 400 results 1)
     (is (< gap 2000))
     (println "  coordinator: longest gap" gap "ms")))
 
 (deftest a-member-is-stopped-and-goes-on
   (ensure! 3)
-  (let [folder (folder)
+  (let [folder (trail/folder)
         victim (member 2)
-        [results gap] (gap-ms 100
-                              #(processes/signal! victim "-STOP")
-                              (cluster/pmap @caller 32 #'work/nap (items folder 400 50)))]
-    (check! folder 400 results 1)
+        [results gap] (gap-ms {100 #(processes/signal! victim "-STOP")}
+                              (cluster/pmap @caller 32 #'work/nap (trail/items folder 400 50)))]
+    (trail/check! folder 400 results 1)
     (processes/signal! victim "-CONT")
     (is (processes/await! #(= 3 (seen))))
     (is (= (range 50) (cluster/pmap @caller 8 #'work/nothing (range 50))))
@@ -140,19 +117,19 @@
 
 (deftest a-culprit-is-named-and-one-member-is-left
   (ensure! 4)
-  (let [folder (folder)
-        results (cluster/pmap @caller 8 #'work/halt (items folder 40 50))]
+  (let [folder (trail/folder)
+        results (cluster/pmap @caller 8 #'work/halt (trail/items folder 40 50))]
     (is (= [0 10 20 30 40] (take 5 results)))
     (let [data (try (nth results 5) (catch clojure.lang.ExceptionInfo e (ex-data e)))]
       (is (= :thrum/poison (:type data)))
       (is (= 3 (count (distinct (:members data))))))
     (is (= 1 (count (filter processes/alive? (vals @members)))))
-    (is (= 3 (count (filter #(= [:start 5] (take 2 %)) (trail folder)))))))
+    (is (= 3 (count (filter #(= [:start 5] (take 2 %)) (trail/events folder)))))))
 
 (deftest a-member-runs-out-of-memory
   (ensure! 4)
-  (let [folder (folder)
-        tasks (doall (cluster/pmap-tasks @caller 40 #'work/hoard (items folder 40 50)))
+  (let [folder (trail/folder)
+        tasks (doall (cluster/pmap-tasks @caller 40 #'work/hoard (trail/items folder 40 50)))
         outcomes (mapv #(try @% (catch java.util.concurrent.ExecutionException e
                                   (:type (ex-data (ex-cause e)))))
                        tasks)]
@@ -167,21 +144,21 @@
                   (thrum.cluster/pmapv (thrum.cluster/join! ~options)
                                        9
                                        (resolve 'thrum.cluster.jvm-work/nap)
-                                       ~(items folder 100 60000))))]))
+                                       ~(trail/items folder 100 60000))))]))
 
 (defn- caller-ends! [signal within-ms]
   (ensure! 3)
-  (let [folder (folder)
+  (let [folder (trail/folder)
         child (start-caller! folder {:cluster "jvms", :seeds seeds, :heartbeat-ms 3000})]
     (try
-      (is (processes/await! #(= 9 (noted folder :start))) (slurp (:output child)))
+      (is (processes/await! #(= 9 (trail/noted folder :start))) (slurp (:output child)))
       (processes/signal! child signal)
       (let [begin (System/nanoTime)]
-        (is (processes/await! #(= 9 (noted folder :interrupted))))
+        (is (processes/await! #(= 9 (trail/noted folder :interrupted))))
         (let [ms (quot (- (System/nanoTime) begin) 1000000)]
           (println " " signal "to the caller: nothing runs after" ms "ms")
           (is (< ms within-ms))))
-      (is (= 9 (noted folder :start)))
+      (is (= 9 (trail/noted folder :start)))
       (finally (processes/kill! child)))))
 
 (deftest a-killed-caller-leaves-nothing-running
@@ -192,20 +169,72 @@
 
 (deftest a-cancel-reaches-every-member
   (ensure! 3)
-  (let [folder (folder)
-        job (t/future (cluster/pmapv @caller 9 #'work/nap (items folder 100 60000)))]
-    (is (processes/await! #(= 9 (noted folder :start))))
+  (let [folder (trail/folder)
+        job (t/future (cluster/pmapv @caller 9 #'work/nap (trail/items folder 100 60000)))]
+    (is (processes/await! #(= 9 (trail/noted folder :start))))
     (t/cancel! job)
-    (is (processes/await! #(= 9 (noted folder :interrupted))))
-    (is (= 9 (noted folder :start)))))
+    (is (processes/await! #(= 9 (trail/noted folder :interrupted))))
+    (is (= 9 (trail/noted folder :start)))))
 
 (deftest a-member-drains-at-sigterm
   (ensure! 3)
-  (let [folder (folder)
+  (let [folder (trail/folder)
         victim (member 1)
-        [results _] (gap-ms 50
-                            #(processes/signal! victim "-TERM")
-                            (cluster/pmap @caller 16 #'work/nap (items folder 300 30)))]
-    (check! folder 300 results 0)
+        [results _] (gap-ms {50 #(processes/signal! victim "-TERM")}
+                            (cluster/pmap @caller 16 #'work/nap (trail/items folder 300 30)))]
+    (trail/check! folder 300 results 0)
     (is (processes/await! #(not (processes/alive? victim))))
     (is (str/includes? (slurp (:output victim)) "left"))))
+
+(defn- replace! [i]
+  (let [old (member i)]
+    (processes/signal! old "-TERM")
+    (is (processes/await! #(not (processes/alive? old))))
+    (start-on! (nth ports i))
+    (processes/await-line! (member i) "joined")))
+
+(deftest members-are-replaced-one-after-the-other
+  (ensure! 3)
+  (let [folder (trail/folder)
+        [results _] (gap-ms {50 #(replace! 0), 150 #(replace! 1), 250 #(replace! 2)}
+                            (cluster/pmap @caller 16 #'work/nap (trail/items folder 400 30)))]
+    (trail/check! folder 400 results 0)))
+
+(deftest a-slow-member-gets-less
+  (ensure! 3)
+  (let [folder (trail/folder)
+        slow (str (processes/pid (member 1)))
+        results (cluster/pmapv @caller 12 #'work/nap-at (map #(vector folder % 20 slow 500)
+                                                             (range 400)))
+        runs (frequencies (for [[event _ pid] (trail/events folder), :when (= :end event)] pid))]
+    (trail/check! folder 400 results 0)
+    (is (= 3 (count runs)))
+    (is (every? #(< (* 3 (long (runs slow))) (long %)) (vals (dissoc runs slow))) (str runs))))
+
+(deftest a-thousand-calls-at-once
+  (ensure! 3)
+  (is (= (map #(vector % (inc %) (+ 2 %)) (range 1000))
+         (t/pmapv 1000
+                  #(cluster/pmapv @caller 3 #'work/nothing [% (inc %) (+ 2 %)])
+                  (range 1000)))))
+
+;; -J-Dthrum.cluster.items=100000 for the long run.
+(def ^:private many (Long/getLong "thrum.cluster.items" 1000))
+(def ^:private kills (if (< many 10000) 2 10))
+
+(defn- kill-and-start-another! []
+  (run! #(processes/await-line! % "joined") (map member (range 3)))
+  (let [i (rand-int 3)]
+    (processes/kill! (member i))
+    (start-on! (nth ports i))))
+
+(deftest ^{:time-limit-ms 1800000} every-input-has-one-result-under-random-kills-and-joins
+  (ensure! 3)
+  (let [folder (trail/folder)
+        counts (map #(quot (* many (inc %)) (inc kills)) (range kills))
+        [results gap] (gap-ms (zipmap counts (repeat kill-and-start-another!))
+                              (cluster/pmap @caller 64 #'work/nap
+                                            (map #(vector folder % (rand-int 5)) (range many))))]
+    (trail/check! folder many results kills)
+    (println " " many "items," kills "kills and joins: longest gap" gap "ms,"
+             (- (trail/noted folder :start) many) "run again")))
