@@ -56,10 +56,15 @@
       (or (pred)
           (when (< (System/nanoTime) end) (Thread/sleep 20) (recur))))))
 
+(defn printed?
+  "Returns whether the process has printed the text."
+  [{:keys [output]} text]
+  (str/includes? (slurp output) text))
+
 (defn await-line!
   "Waits until the process has printed the text. Throws with its output where it has not."
   [{:keys [output] :as started} text]
-  (when-not (= :printed (await! #(cond (str/includes? (slurp output) text) :printed
+  (when-not (= :printed (await! #(cond (printed? started text) :printed
                                        (not (alive? started)) :dead)))
     (throw (ex-info (str "Not printed: " text "\n" (slurp output)) {}))))
 
@@ -69,8 +74,7 @@
   (.waitFor (.start (ProcessBuilder. ^"[Ljava.lang.String;"
                                      (into-array ["kill" signal (str (pid started))])))))
 
-(defn kill! [{:keys [^Process process] :as started}]
-  (signal! started "-CONT")
+(defn kill! [{:keys [^Process process]}]
   (.destroyForcibly process)
   (.waitFor process 10 TimeUnit/SECONDS))
 
