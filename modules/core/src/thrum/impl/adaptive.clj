@@ -10,6 +10,8 @@
    [thrum.impl.permits :as permits])
   (:import
    (java.lang AutoCloseable)
+   (java.util.concurrent ConcurrentLinkedQueue)
+   (java.util.concurrent.atomic AtomicLong)
    (thrum.impl.limit Limiter Permit)))
 
 (set! *warn-on-reflection* true)
@@ -18,8 +20,9 @@
   "Where the limit begins, unless it is given."
   20)
 
-;; f: called by one thread at a time.
-(deftype AdaptiveLimiter [^Limiter limiter f])
+;; f: called by one thread at a time, with what stands in uses. pending: how many uses it has not
+;; been called with. No lock: threads that return a permit would wait for it, and overtake others.
+(deftype AdaptiveLimiter [^Limiter limiter f ^ConcurrentLinkedQueue uses ^AtomicLong pending])
 
 (defn- new-limit [f use]
   (let [n (f use)]
@@ -32,10 +35,20 @@
   "Makes the limit what f says. A failure of f leaves it as it is."
   [^AdaptiveLimiter adaptive use]
   (try
-    (locking adaptive
-      (limit/resize! (.-limiter adaptive) (new-limit (.-f adaptive) use)))
+    (limit/resize! (.-limiter adaptive) (new-limit (.-f adaptive) use))
     (catch Throwable t
       (jdk/uncaught! t))))
+
+(defn- used!
+  "Adapts the limit to the use, here or on the thread that is adapting it to another."
+  [^AdaptiveLimiter adaptive use]
+  (let [^ConcurrentLinkedQueue uses (.-uses adaptive)
+        ^AtomicLong pending (.-pending adaptive)]
+    (.add uses use)
+    (when (zero? (.getAndIncrement pending))
+      (loop []
+        (adapt! adaptive (.poll uses))
+        (when (pos? (.decrementAndGet pending)) (recur))))))
 
 (declare release!)
 
@@ -50,10 +63,10 @@
   [^AdaptivePermit permit dropped?]
   (limit/release! (.-permit permit))
   (when (some? dropped?)
-    (adapt! (.-limiter permit)
-            {:latency-ns (- (deadline/nanos-until (.-since permit)))
-             :in-flight (.-among permit)
-             :dropped? dropped?})))
+    (used! (.-limiter permit)
+           {:latency-ns (- (deadline/nanos-until (.-since permit)))
+            :in-flight (.-among permit)
+            :dropped? dropped?})))
 
 (defn- had ^AdaptivePermit [^AdaptiveLimiter adaptive permit]
   (AdaptivePermit. adaptive permit (deadline/now) (limit/in-use (.-limiter adaptive))))
@@ -95,7 +108,10 @@
   "Returns a limiter of one permit at a time, whose limit begins at permits (nil: 20) and is what f
   makes of each use. Options as of thrum.impl.limit/limiter."
   [permits f options]
-  (AdaptiveLimiter. (limit/limiter (or permits first-permits) options) f))
+  (AdaptiveLimiter. (limit/limiter (or permits first-permits) options)
+                    f
+                    (ConcurrentLinkedQueue.)
+                    (AtomicLong.)))
 
 (defmethod print-method AdaptiveLimiter [^AdaptiveLimiter adaptive ^java.io.Writer w]
   (print-method (.-limiter adaptive) w))
