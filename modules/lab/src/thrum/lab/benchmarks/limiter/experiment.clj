@@ -26,13 +26,21 @@
 ;; In the child. A way is a map: :enter and :leave around the work, :waiting says how many wait,
 ;; :hold takes all permits and returns a function that gives them back.
 
+(defn- way-of [limiter acquire!]
+  {:enter #(acquire! limiter)
+   :leave t/release!
+   :waiting #(:waiting (datafy/datafy limiter))
+   :hold #(let [held (t/pmapv permits (fn [_] (acquire! limiter)) (range permits))]
+            (fn [] (run! t/release! held)))})
+
 (defn- limiter-way []
-  (let [limiter (t/limiter permits)]
-    {:enter #(t/acquire! limiter)
-     :leave t/release!
-     :waiting #(:waiting (datafy/datafy limiter))
-     :hold #(let [held (t/pmapv permits (fn [_] (t/acquire! limiter)) (range permits))]
-              (fn [] (run! t/release! held)))}))
+  (way-of (t/limiter permits) t/acquire!))
+
+(defn- weighted-way []
+  (way-of (t/limiter (* 2 permits)) #(t/acquire! % 2)))
+
+(defn- adaptive-way []
+  (way-of (t/limiter permits {:adaptive (constantly permits)}) t/acquire!))
 
 (defn- semaphore-way [fair]
   (let [semaphore (Semaphore. permits fair)]
@@ -43,7 +51,11 @@
                 (fn [] (.release semaphore permits)))}))
 
 (def ^:private ways
-  {:limiter limiter-way, :fair #(semaphore-way true), :unfair #(semaphore-way false)})
+  {:limiter limiter-way
+   :weighted weighted-way
+   :adaptive adaptive-way
+   :fair #(semaphore-way true)
+   :unfair #(semaphore-way false)})
 
 (defn- await-waiting [{:keys [waiting]} n]
   (while (< (long (waiting)) (long n))
@@ -131,7 +143,7 @@
   {:way way
    :ns (figure-of runs [:handed-over way] :ns)
    :evenness (figure-of runs [:handed-over way] :evenness)
-   :cancel-ms (when-not (= :unfair way)
+   :cancel-ms (when (#{:limiter :fair} way)
                 (into {}
                       (map (fn [n] [n (figure-of runs [:cancelled way n] #(/ (double %) 1e6))]))
                       cancelled))})
@@ -139,10 +151,14 @@
 (defn rows
   "Returns a row for each way."
   [[{:keys [job runs]}]]
-  (map #(row job runs %) [:limiter :fair :unfair]))
+  (map #(row job runs %) [:limiter :weighted :adaptive :fair :unfair]))
 
 (def ^:private names
-  {:limiter "t/limiter", :fair "Semaphore, fair", :unfair "Semaphore, unfair"})
+  {:limiter "t/limiter"
+   :weighted "t/limiter, 2 of 16 permits each"
+   :adaptive "t/limiter, adaptive"
+   :fair "Semaphore, fair"
+   :unfair "Semaphore, unfair"})
 
 (defn columns
   "Returns the columns for the sizes that were run."
