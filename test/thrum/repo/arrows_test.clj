@@ -30,12 +30,13 @@
    "java"
    {:modules #{"core"}, :libraries #{}, :packages ["java." "clojure.lang." "clojure.java.api."]}
    "lab" {:modules #{"core" "async" "context" "jdbc" "server" "server-jetty" "server-tomcat"
-                     "server-helidon"}
+                     "server-helidon" "watch"}
           :libraries #{'clojure.tools.cli 'clojure.core.async 'clojure.data.json}
           :packages ["java." "javax." "clojure.lang." "jdk." "com.sun." "sun.misc."
                      "com.zaxxer.hikari." "io.opentelemetry." "org.slf4j." "org.HdrHistogram."
                      "org.eclipse.jetty." "jakarta.servlet."
-                     "org.apache.catalina." "org.apache.coyote." "io.helidon."]}
+                     "org.apache.catalina." "org.apache.coyote." "io.helidon."
+                     "io.micrometer." "clojure.asm."]}
    "server" {:modules #{"core"}
              :libraries #{}
              :packages ["java." "javax." "clojure.lang." "com.sun.net.httpserver."]}
@@ -94,6 +95,7 @@
      [thrum.server.engine.jetty-test thrum.server.impl.handshake]
      [thrum.server.engine.jetty.http2-test thrum.server.impl.options]
      [thrum.dev.contract thrum.server.impl.engines]
+     [thrum.lab.benchmarks.faults.child thrum.watch.impl.environment]
      [thrum.dev.options thrum.async.impl.settings]
      [thrum.dev.options thrum.cluster.impl.settings]
      [thrum.dev.options thrum.server.impl.engines]

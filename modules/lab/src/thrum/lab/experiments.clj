@@ -39,7 +39,8 @@
               thrum.lab.benchmarks.pipelines.experiment/experiment
               thrum.lab.benchmarks.statement.experiment/experiment
               thrum.lab.benchmarks.context.experiment/experiment
-              thrum.lab.benchmarks.servers.experiment/experiment]))
+              thrum.lab.benchmarks.servers.experiment/experiment
+              thrum.lab.benchmarks.faults.experiment/experiment]))
 
 (def by-name
   "All of them by their names."

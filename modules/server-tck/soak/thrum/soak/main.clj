@@ -17,6 +17,7 @@
    [thrum.soak.slow :as slow]
    [thrum.soak.stage :as stage]
    [thrum.soak.tls :as tls]
+   [thrum.soak.watched :as watched]
    [thrum.soak.websockets :as websockets]
    [thrum.test-kit.dump :as dump]
    [thrum.test-kit.gate :as gate]
@@ -28,11 +29,11 @@
 
 (def ^:private ordeals
   (vec (concat slow/ordeals framing/ordeals broken/ordeals tls/ordeals h2/ordeals websockets/ordeals
-               restarts/ordeals chaos/ordeals crowd/ordeals)))
+               restarts/ordeals chaos/ordeals crowd/ordeals watched/ordeals)))
 
 ;; One ordeal
 
-(def ^:private ^:const longest-ms 90000)
+(def ^:private ^:const longest-ms "Beside its seconds under load." 90000)
 
 (def ^:private ^:const more-threads
   "How many platform threads an ordeal may add at most at one time: an engine's own, and alarms that
@@ -76,10 +77,10 @@
 
 (defn- outcome
   "Returns {:figures map} or {:failed message} of an ordeal; change: what breaks the stage."
-  [ordeal stage change]
+  [ordeal {:keys [seconds] :as stage} change]
   (let [stage (change stage)]
     (try
-      {:figures (gate/in-time longest-ms #(play ordeal stage))}
+      {:figures (gate/in-time (+ longest-ms (* 1000 (long seconds))) #(play ordeal stage))}
       (catch Throwable t
         (when (= :thrum.test-kit/late (:type (ex-data t)))
           (dump/print! (:name ordeal) (Thread/currentThread)))
@@ -130,7 +131,11 @@
   (let [args (cond-> ["--engine" (clojure.core/name engine) "--only" name "--seconds" (str seconds)
                       "--child"]
                controls (conj "--controls"))]
-    (zero? (long (:exit (jvm/run (jvm/command (jvm/this-home) [] 'thrum.soak.main args) 180000))))))
+    (-> (jvm/command (jvm/this-home) [] 'thrum.soak.main args)
+        (jvm/run (+ 180000 (* 1000 (long seconds))))
+        :exit
+        long
+        zero?)))
 
 (defn- run-one! [engine ordeal {:keys [controls child] :as options}]
   (cond

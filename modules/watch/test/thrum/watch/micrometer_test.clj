@@ -25,7 +25,9 @@
 (use-fixtures :each leak/no-leaks)
 
 (defn- tags [^Meter meter]
-  (into {} (map (fn [^Tag tag] [(keyword (.getKey tag)) (.getValue tag)])) (.getTags (.getId meter))))
+  (into {}
+        (map (fn [^Tag tag] [(keyword (.getKey tag)) (.getValue tag)]))
+        (.getTags (.getId meter))))
 
 (defn- meter-of ^Meter [^MeterRegistry registry name wanted]
   (first (filter #(and (= name (.getName (.getId ^Meter %))) (= wanted (tags %)))

@@ -86,7 +86,7 @@
   (let [task (task), scope (scope)]
     (fn [k _]
       (try
-        (if (= :task k)
+        (if (identical? :task k)
           (some-> (begin! task) (at-end task-values))
           (some-> (begin! scope) (at-end scope-values)))
         (catch Throwable t (spi/uncaught! t))))))

@@ -85,7 +85,7 @@
 (defn- bind-scheduler! [meters]
   (doseq [[k help] {:parallelism "Carriers, at most."
                     :mounted "Virtual threads on carriers; JDK 24 and newer."
-                    :queued "Virtual threads that could run, and wait for a carrier; JDK 24 and newer."}]
+                    :queued "Virtual threads that wait for a carrier; JDK 24 and newer."}]
     (gauge! meters (str "thrum.scheduler." (name k)) help {} #(get-in % [:scheduler k])))
   (gauge! meters "thrum.scheduler.late" "For how many ms no virtual thread has started." {}
     :late-ms)

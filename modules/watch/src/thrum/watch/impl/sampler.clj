@@ -19,17 +19,22 @@
 
 (def ^:private ^:const tick-ms 20)
 (def ^:private ^:const sample-ms 100)
-(def ^:private ^:const slow-ms 500)
+(def ^:private ^:const slow-ms 1000)
+
+;; Of looks for locks: while a thread of Thrum's is blocked, and else. No other sample is taken
+;; during a dump.
+(def ^:private ^:const blocked-ms 300)
+(def ^:private ^:const unblocked-ms 3000)
 
 (defn- cpu-ms
   "Returns the CPU time of the calling thread, in ms."
   ^double []
   (/ (.getCurrentThreadCpuTime ^ThreadMXBean (ManagementFactory/getThreadMXBean)) 1e6))
 
-;; The budget of each kind of sample: half a percent of the time, and once so much for the first,
-;; which are slow.
-(def ^:private ^:const share 0.005)
-(def ^:private ^:const allowance-ms 4000.0)
+;; The budget of each of the three kinds of sample: a third of a percent of the time, and once so
+;; much for the first, which are slow.
+(def ^:private ^:const share (/ 0.01 3))
+(def ^:private ^:const allowance-ms 1500.0)
 
 (defn- affordable-at
   "Returns when so much CPU time, in ms, is within the budget that began then."
@@ -77,12 +82,18 @@
 ;; A dump costs some 50 us a thread, and nothing can stop it.
 (def ^:private most-dumped 5000)
 
-(defn- slow-conditions
-  "Returns the conditions that need stacks, or the JDK's dump."
-  [{:keys [nodes] :as snapshot}]
-  (into (rules/old-tasks-in snapshot)
-        (when (<= (count nodes) (long most-dumped))
-          (locks/conditions (dump/take!)))))
+;; Before JDK 25 a dump has neither states nor locks.
+(def ^:private locks-in-dump? (delay (boolean (some :state (dump/take!)))))
+
+(defn- lock-conditions
+  "Returns the conditions that need the JDK's dump."
+  [{:keys [nodes]}]
+  (if (and (<= (count nodes) (long most-dumped)) @locks-in-dump?)
+    (locks/conditions (dump/take!))
+    []))
+
+(defn- blocked? [{:keys [nodes]}]
+  (boolean (some #(= :blocked (:state (:thread %))) nodes)))
 
 (defn- detached-stacks
   "Returns by name the stacks of tasks without a scope: a leaked one has none any more."
@@ -95,10 +106,10 @@
 ;; What a running sampler knows
 
 (defn- new-state []
-  {:fast {}, :slow {}, :fixed {}, :lints [], :snapshot nil})
+  {:fast {}, :slow {}, :locks {}, :fixed {}, :lints [], :snapshot nil, :blocked? false})
 
-(defn- lints-of [{:keys [fast slow fixed]} at]
-  (into [] (mapcat #(rules/lints % at)) [fixed slow fast]))
+(defn- lints-of [{:keys [fast slow locks fixed]} at]
+  (into [] (mapcat #(rules/lints % at)) [fixed slow locks fast]))
 
 (defn- with-conditions [state kind at conditions]
   (let [state (update state kind rules/advance at conditions)]
@@ -135,34 +146,43 @@
 
 (defn- fast! [{:keys [state probe listeners] :as sampling}]
   (let [[snapshot conditions] (fast-conditions probe (:stacks @state))]
-    (swap! state assoc :snapshot snapshot)
+    (swap! state assoc :snapshot snapshot :blocked? (blocked? snapshot))
     (sample! sampling :fast conditions)
     (run-all! @listeners snapshot)))
 
 (defn- slow! [{:keys [state] :as sampling}]
   (let [snapshot (snapshot/take! (some-stacks))]
     (swap! state assoc :stacks (detached-stacks snapshot))
-    (sample! sampling :slow (slow-conditions snapshot))))
+    (sample! sampling :slow (rules/old-tasks-in snapshot))))
+
+(defn- locks! [{:keys [state] :as sampling}]
+  (sample! sampling :locks (lock-conditions (:snapshot @state))))
 
 (defn- after ^long [nanos ms]
   (+ (long nanos) (* 1000000 (long ms))))
 
-;; A plan: :begun; :fast and :slow, each {:due, a time, and :spent-ms, of CPU time}.
+;; A plan: :begun; :fast, :slow and :locks, each {:last, a time, and :spent-ms, of CPU time}.
 
-(defn- due [{:keys [begun] :as plan} kind]
-  (let [{:keys [due spent-ms]} (kind plan)]
-    (max (long due) (affordable-at begun spent-ms))))
+(defn- interval-ms [kind {:keys [state]}]
+  (case kind
+    :fast sample-ms
+    :slow slow-ms
+    :locks (if (:blocked? @state) blocked-ms unblocked-ms)))
+
+(defn- due [{:keys [begun] :as plan} kind sampling]
+  (let [{:keys [last spent-ms]} (kind plan)]
+    (max (after last (interval-ms kind sampling)) (affordable-at begun spent-ms))))
 
 (def ^:private kinds
-  {:fast [sample-ms fast!], :slow [slow-ms slow!]})
+  {:fast fast!, :slow slow!, :locks locks!})
 
 (defn- sampled
   "Takes one sample of that kind. Returns the plan after it."
   [plan kind sampling]
-  (let [[ms f] (kinds kind), before (cpu-ms)]
+  (let [f (kinds kind), before (cpu-ms)]
     ;; A failure goes to the uncaught exception handler, and is tried again.
     (try (f sampling) (catch Throwable t (spi/uncaught! t)))
-    (assoc plan kind {:due (after (System/nanoTime) ms)
+    (assoc plan kind {:last (System/nanoTime)
                       :spent-ms (+ (double (:spent-ms (kind plan))) (- (cpu-ms) before))})))
 
 (defn- let-go?
@@ -183,7 +203,7 @@
   (watch/tick!)
   (look-again! sampling)
   (let [now (System/nanoTime)]
-    (if-some [kind (some #(when (<= (long (due plan %)) now) %) [:fast :slow])]
+    (if-some [kind (some #(when (<= (long (due plan % sampling)) now) %) [:fast :locks :slow])]
       (sampled plan kind sampling)
       plan)))
 
@@ -191,8 +211,9 @@
   (sample! sampling :fixed (environment/conditions (environment/facts)))
   (let [now (System/nanoTime)]
     (loop [plan {:begun now
-                 :fast {:due now, :spent-ms 0.0}
-                 :slow {:due (after now 300), :spent-ms 0.0}}]
+                 :fast {:last (after now (- sample-ms)), :spent-ms 0.0}
+                 :slow {:last (after now (- slow-ms)), :spent-ms 0.0}
+                 :locks {:last now, :spent-ms 0.0}}]
       (when @running
         (Thread/sleep (long tick-ms))
         (recur (step! plan sampling))))))

@@ -1,6 +1,7 @@
-(ns thrum.faults.child
+(ns thrum.lab.benchmarks.faults.child
   "A JVM with one fault, and a watch that looks at it. Prints, as EDN, a line when the fault has
-  begun and one for each lint, and ends with its standard input."
+  begun, one for each lint, and, asked by a line, the meters of Micrometer's own binder for virtual
+  threads. Ends with its standard input."
   (:require
    [clojure.java.io :as io]
    [thrum.core :as t]
@@ -39,7 +40,7 @@
     (.visit writer
             Opcodes/V1_8
             Opcodes/ACC_PUBLIC
-            "thrum/faults/Blocking"
+            "thrum/lab/benchmarks/faults/Blocking"
             nil
             "java/lang/Object"
             nil)
@@ -48,7 +49,7 @@
                              nil
                              nil
                              writer)
-      (.push "thrum.faults.child")
+      (.push "thrum.lab.benchmarks.faults.child")
       (.push "deaf-sleep")
       (.invokeStatic (Type/getType clojure.lang.RT)
                      (Method/getMethod "clojure.lang.Var var(String, String)"))
@@ -61,8 +62,8 @@
 
 (defn- class-initialiser []
   (let [loader (doto (DynamicClassLoader.)
-                 (.defineClass "thrum.faults.Blocking" (blocking-class) nil))]
-    [(t/future (Class/forName "thrum.faults.Blocking" true loader))]))
+                 (.defineClass "thrum.lab.benchmarks.faults.Blocking" (blocking-class) nil))]
+    [(t/future (Class/forName "thrum.lab.benchmarks.faults.Blocking" true loader))]))
 
 (defn- fifo-read []
   (let [fifo (File/createTempFile "fault" ".fifo")
@@ -139,10 +140,24 @@
                 :ms (quot (- (System/nanoTime) (long @begun)) 1000000)))
     (flush)))
 
+(defn- binder
+  "Returns Micrometer's binder, bound to a registry, and that; nil where it is not on the class
+  path."
+  []
+  (when (io/resource "io/micrometer/java21/instrument/binder/jdk/VirtualThreadMetrics.class")
+    ((requiring-resolve 'thrum.lab.benchmarks.faults.meters/binder))))
+
+(defn- answer!
+  "Prints the meters for each line of the standard input, until it ends."
+  [{:keys [read]}]
+  (while (read-line)
+    (prn {:meters (when read (read))})
+    (flush)))
+
 (defn -main
   "Makes the fault of that name."
   [fault]
-  (let [begun (promise), on-lint (print-lint begun)]
+  (let [begun (promise), on-lint (print-lint begun), binder (binder)]
     (with-open [_ ^java.lang.AutoCloseable (watch/start! {:port 0, :on-lint on-lint})]
       ;; The first samples load classes.
       (Thread/sleep 1500)
@@ -150,6 +165,6 @@
       (let [kept ((faults fault))]
         (prn :begun)
         (flush)
-        (read-line)
+        (answer! binder)
         (prn (some? kept))))
-    (System/exit 0)))
+    (.halt (Runtime/getRuntime) 0)))

@@ -1,0 +1,185 @@
+(ns thrum.bench.watch
+  "What watching costs: CPU time of the process for an item of pmapv, by what is on, in interleaved
+  rounds; a tree of 100 000 tasks; the sampler's CPU time; the health check while every carrier is
+  held. Some two minutes.
+
+      ./cljw -M:watch-cost"
+  (:require
+   [clojure.string :as str]
+   [thrum.core :as t]
+   [thrum.spi.watch :as spi]
+   [thrum.watch :as watch]
+   [thrum.watch.impl.flight :as flight])
+  (:import
+   (com.sun.management OperatingSystemMXBean)
+   (java.io BufferedReader InputStreamReader)
+   (java.lang AutoCloseable)
+   (java.lang.management ManagementFactory ThreadInfo ThreadMXBean)
+   (java.net Socket)
+   (jdk.jfr FlightRecorder Recording)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private ^OperatingSystemMXBean system (ManagementFactory/getOperatingSystemMXBean))
+(def ^:private ^ThreadMXBean threads (ManagementFactory/getThreadMXBean))
+
+(defn- median [xs]
+  (nth (sort xs) (quot (count xs) 2)))
+
+;; CPU time of an item
+
+;; The CPU time of a process comes in grains of 10 ms.
+(def ^:private ^:const items 500000)
+
+(defn- item-ns
+  "Returns the process's CPU time for an item that does nothing, in ns."
+  []
+  (let [before (.getProcessCpuTime system)]
+    (t/prun! 64 identity (range items))
+    (/ (- (.getProcessCpuTime system) before) (double items))))
+
+(defn- print-row [what nanos base]
+  (println (format "| %s | %.0f | %.0f | %.3f | %.3f |"
+                   what (apply min nanos) (median nanos)
+                   (/ (apply min nanos) (apply min base)) (median (map / nanos base)))))
+
+(defn- compare!
+  "Measures in interleaved rounds, behind two that are not counted, and prints a row for each of
+  [what begin!], where begin! returns a function that ends it."
+  [rounds variants]
+  (let [round (fn [] (mapv (fn [[_ begin!]]
+                             (let [end! (begin!)]
+                               (try (item-ns) (finally (end!)))))
+                           variants))
+        taken (do (dotimes [_ 2] (round)) (doall (repeatedly rounds round)))
+        columns (apply map vector taken)]
+    (println "| prun!, 64 at once | best, ns | median, ns | best / first | median of ratios |")
+    (println "|---|--:|--:|--:|--:|")
+    (doseq [[[what _] nanos] (map vector variants columns)]
+      (print-row what nanos (first columns)))))
+
+(defn- unwatched! []
+  (spi/watch! false)
+  (fn []))
+
+(defn- watched! []
+  (spi/watch! true)
+  #(spi/watch! false))
+
+(defn- ready! []
+  (let [end! (watched!)]
+    (spi/observe! (#'flight/observer))
+    end!))
+
+(defn- recording! []
+  (let [end! (ready!)
+        recording (doto (Recording.) (.enable "thrum.Task") .start)]
+    (fn []
+      (.close recording)
+      (end!))))
+
+(defn- items! []
+  (FlightRecorder/getFlightRecorder)
+  (compare! 7 [["not watched" unwatched!] ["watched" watched!]
+               ["watched, the recorder in use, thrum.Task off" ready!]
+               ["watched, thrum.Task recorded" recording!]]))
+
+;; A hundred thousand tasks alive
+
+(def ^:private ^:const crowd 100000)
+
+(defn- crowd!
+  "Starts so many tasks, which park. Returns a function that ends them."
+  []
+  (let [gate (promise), ready (promise)
+        scope (t/future
+                (t/with-scope [s]
+                  (dotimes [_ crowd] (t/fork s (deref gate)))
+                  (deliver ready true)))]
+    @ready
+    (fn []
+      (deliver gate true)
+      @scope)))
+
+(defn- crowded! []
+  (let [end! (unwatched!), end-crowd! (crowd!)]
+    (fn []
+      (end-crowd!)
+      (end!))))
+
+(defn- crowded-and-watched! []
+  (let [end! (watched!), end-crowd! (crowd!)]
+    (fn []
+      (end-crowd!)
+      (end!))))
+
+(defn- crowds! []
+  (compare! 5 [["100 000 others alive, not watched" crowded!]
+               ["100 000 others alive, watched" crowded-and-watched!]]))
+
+(defn- timed
+  "Returns [wall CPU] of f on this thread, in ms."
+  [f]
+  (let [wall (System/nanoTime), cpu (.getCurrentThreadCpuTime threads)]
+    (f)
+    [(/ (- (System/nanoTime) wall) 1e6) (/ (- (.getCurrentThreadCpuTime threads) cpu) 1e6)]))
+
+(defn- tree! []
+  (let [taken (doall (repeatedly 7 #(timed watch/tree)))]
+    (println (format "tree of 100 000 tasks: wall %.0f ms best, %.0f ms median; CPU %.0f, %.0f ms"
+                     (apply min (map first taken)) (median (map first taken))
+                     (apply min (map second taken)) (median (map second taken))))))
+
+(defn- sampler-ms
+  "Returns the CPU time of the sampler so far, in ms."
+  []
+  (let [sampler? (fn [^ThreadInfo info]
+                   (and info (= "thrum-watch-sampler" (.getThreadName info))))
+        [^ThreadInfo info] (filter sampler? (.getThreadInfo threads (.getAllThreadIds threads)))]
+    (/ (.getThreadCpuTime threads (.getThreadId info)) 1e6)))
+
+(defn- share!
+  "Prints what the sampler takes, in windows of ten seconds: the first have its allowance."
+  []
+  (with-open [_ ^AutoCloseable (watch/start! {:port 0})]
+    (println "sampler, CPU in ms of each 10 s:"
+             (str/join ", " (loop [before 0.0, windows []]
+                              (if (= 6 (count windows))
+                                windows
+                                (do (Thread/sleep 10000)
+                                    (let [now (double (sampler-ms))]
+                                      (recur now (conj windows (Math/round (- now before))))))))))))
+
+;; Every carrier held
+
+(defn- health-ms [port]
+  (first (timed #(with-open [socket (Socket. "127.0.0.1" (int port))]
+                   (.setSoTimeout socket 10000)
+                   (.write (.getOutputStream socket)
+                           (.getBytes (str "GET /health HTTP/1.1\r\nHost: x\r\n"
+                                           "Connection: close\r\n\r\n")))
+                   (.readLine (BufferedReader. (InputStreamReader. (.getInputStream socket))))))))
+
+(defn- health! []
+  (with-open [w ^AutoCloseable (watch/start! {:port 0})]
+    (let [gate (volatile! false), hog #(t/future (while (not @gate)))
+          hogs (doall (repeatedly (* 2 (.availableProcessors (Runtime/getRuntime))) hog))]
+      (Thread/sleep 1500)
+      (let [taken (sort (doall (repeatedly 300 #(health-ms (watch/port w)))))]
+        (println (format "/health, every carrier held, 300 times: p50 %.1f ms, p99 %.1f ms"
+                         (nth taken 150) (nth taken 297))))
+      (vreset! gate true)
+      (run! deref hogs))))
+
+(defn -main
+  "Prints the figures."
+  [& _]
+  (items!)
+  (crowds!)
+  (spi/watch! true)
+  (let [end! (crowd!)]
+    (tree!)
+    (share!)
+    (end!))
+  (health!)
+  (System/exit 0))
