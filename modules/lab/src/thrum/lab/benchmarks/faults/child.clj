@@ -15,6 +15,13 @@
 
 (set! *warn-on-reflection* true)
 
+(defn- say!
+  "Prints a line of EDN. Main thread and sampler both do."
+  [x]
+  (locking #'say!
+    (println (pr-str x))
+    (flush)))
+
 (defn deaf-sleep
   "Sleeps for ever, and goes on after an interrupt."
   []
@@ -114,7 +121,7 @@
 ;; The rule is given a version: no JDK can be made to hang at will.
 (defn- known-hang []
   (let [[{:keys [rule sentence]}] (environment/conditions {:jdk [25 0 1], :libraries {}})]
-    (prn {:rule rule, :ms 0, :sentence sentence, :frame nil})))
+    (say! {:rule rule, :ms 0, :sentence sentence, :frame nil})))
 
 (defn- starved-probe []
   (mapv (fn [_] (t/future (spin))) (range (* 2 (.availableProcessors (Runtime/getRuntime))))))
@@ -136,9 +143,8 @@
 
 (defn- print-lint [begun]
   (fn [lint]
-    (prn (assoc (select-keys lint [:rule :frame :sentence])
-                :ms (quot (- (System/nanoTime) (long @begun)) 1000000)))
-    (flush)))
+    (say! (assoc (select-keys lint [:rule :frame :sentence])
+                 :ms (quot (- (System/nanoTime) (long @begun)) 1000000)))))
 
 (defn- binder
   "Returns Micrometer's binder, bound to a registry, and that; nil where it is not on the class
@@ -151,8 +157,7 @@
   "Prints the meters for each line of the standard input, until it ends."
   [{:keys [read]}]
   (while (read-line)
-    (prn {:meters (when read (read))})
-    (flush)))
+    (say! {:meters (when read (read))})))
 
 (defn -main
   "Makes the fault of that name."
@@ -163,8 +168,7 @@
       (Thread/sleep 1500)
       (deliver begun (System/nanoTime))
       (let [kept ((faults fault))]
-        (prn :begun)
-        (flush)
+        (say! :begun)
         (answer! binder)
         (prn (some? kept))))
     (.halt (Runtime/getRuntime) 0)))

@@ -81,7 +81,7 @@
   (doto ^Writer (io/writer (.getOutputStream process))
     (.write "\n")
     (.flush))
-  (:meters (await-printed printed :meters)))
+  (await-printed printed :meters))
 
 (defn- examined [^Process process]
   (try
@@ -135,14 +135,17 @@
     (str/join ", " (remove nil? ["yes" (when ms (str ms " ms")) (when-not frame "no line")]))
     "no"))
 
+;; Where nothing is wrong too.
+(def ^:private always
+  (into #{} (map #(str "jvm.threads.virtual." %)) ["live" "parallelism" "pool.size"]))
+
 (defn- moved
-  "Returns the meters that are not 0, without how many are alive, which says nothing of a fault."
+  "Returns the meters that are not 0, without those that never are."
   [meters]
   (if meters
     (str/join ", " (for [[name value] (sort meters)
                          :when (and (pos? (double value))
-                                    (not (#{"jvm.threads.virtual.live"
-                                            "jvm.threads.virtual.parallelism"} name)))]
+                                    (not (always name)))]
                      (str (str/replace name "jvm.threads.virtual." "") " " (long value))))
     "not on the class path"))
 
