@@ -1,7 +1,7 @@
 (ns thrum.test-kit.ahead
   "Compiles the sources on a classpath once, for all child JVMs: each would take seconds to load
-  them. Two folders hold the classes, tools and ours, of one whose name is a hash of all that they
-  are made of. Those of the tools become a jar too, and an archive that a JVM maps when it starts."
+  them. A folder whose name is a hash of all that they are made of has them in two jars, tools and
+  ours, and those of the tools in an archive that a JVM maps when it starts."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -95,7 +95,7 @@
   "Returns a classpath with the classes in folder before it: the :tools' alone, or :all."
   [folder kind class-path]
   (path (remove nil?
-          [(archived-path folder class-path) (when (= :all kind) (io/file folder "ours"))
+          [(archived-path folder class-path) (when (= :all kind) (io/file folder "ours.jar"))
            class-path])))
 
 (defn- compile!
@@ -116,7 +116,7 @@
 (defn- jar!
   "Makes a jar of the files below folder; they keep their times, which Clojure compares."
   [^File folder jar]
-  (with-open [out (JarOutputStream. (io/output-stream jar))]
+  (with-open [out (doto (JarOutputStream. (io/output-stream jar)) (.setLevel 0))]
     (doseq [^File file (files folder)]
       (.putNextEntry out
         (doto (ZipEntry. (str (.relativize (.toURI folder) (.toURI file))))
@@ -159,7 +159,7 @@
   (let [part (io/file (str folder "-" (.pid (ProcessHandle/current))))]
     (try
       (compile! part tools class-path)
-      (jar! (io/file part "tools") (io/file part "tools.jar"))
+      (run! #(jar! (io/file part %) (io/file part (str % ".jar"))) ["tools" "ours"])
       (when-not (or (.renameTo part folder) (.isDirectory folder))
         (throw (ex-info (str part " cannot be renamed") {:folder folder})))
       (delete-others! folder)
@@ -182,7 +182,7 @@
 
 (defn- ours? [entry]
   (let [file (io/file entry)]
-    (and (= "ours" (.getName file))
+    (and (= "ours.jar" (.getName file))
          (= (.getAbsoluteFile cache) (some-> (.getParentFile file) .getParentFile)))))
 
 (defn own-folder!
