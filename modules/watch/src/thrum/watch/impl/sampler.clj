@@ -21,10 +21,12 @@
 (def ^:private ^:const sample-ms 100)
 (def ^:private ^:const slow-ms 1000)
 
-;; Of looks for locks: while a thread of Thrum's is blocked, and else. No other sample is taken
-;; during a dump.
-(def ^:private ^:const blocked-ms 300)
-(def ^:private ^:const unblocked-ms 3000)
+;; Of looks for locks.
+(def ^:private ^:const locks-ms 300)
+
+;; A dump is taken only while a thread has been blocked for so long: JDK 25.0.3 has crashed in a dump
+;; of a busy server, in Continuation::is_continuation_entry_frame.
+(def ^:private ^:const stuck-ms 500)
 
 (defn- cpu-ms
   "Returns the CPU time of the calling thread, in ms."
@@ -92,8 +94,19 @@
     (locks/conditions (dump/take!))
     []))
 
-(defn- blocked? [{:keys [nodes]}]
-  (boolean (some #(= :blocked (:state (:thread %))) nodes)))
+(defn- still-blocked
+  "Returns by thread's id since when it is blocked, as far as the samples say."
+  [before {:keys [at nodes]}]
+  (into {}
+        (keep (fn [{{:keys [tid state]} :thread}]
+                (when (= :blocked state) [tid (before tid at)])))
+        nodes))
+
+(defn- stuck?
+  "True if a thread has been blocked for long."
+  [{:keys [blocked]}]
+  (let [long-ago (- (System/nanoTime) (* 1000000 (long stuck-ms)))]
+    (boolean (some #(neg? (- (long %) long-ago)) (vals blocked)))))
 
 (defn- detached-stacks
   "Returns by name the stacks of tasks without a scope: a leaked one has none any more."
@@ -106,7 +119,7 @@
 ;; What a running sampler knows
 
 (defn- new-state []
-  {:fast {}, :slow {}, :locks {}, :fixed {}, :lints [], :snapshot nil, :blocked? false})
+  {:fast {}, :slow {}, :locks {}, :fixed {}, :lints [], :snapshot nil, :blocked {}})
 
 (defn- lints-of [{:keys [fast slow locks fixed]} at]
   (into [] (mapcat #(rules/lints % at)) [fixed slow locks fast]))
@@ -146,7 +159,7 @@
 
 (defn- fast! [{:keys [state probe listeners] :as sampling}]
   (let [[snapshot conditions] (fast-conditions probe (:stacks @state))]
-    (swap! state assoc :snapshot snapshot :blocked? (blocked? snapshot))
+    (swap! state #(assoc % :snapshot snapshot :blocked (still-blocked (:blocked %) snapshot)))
     (sample! sampling :fast conditions)
     (run-all! @listeners snapshot)))
 
@@ -156,22 +169,20 @@
     (sample! sampling :slow (rules/old-tasks-in snapshot))))
 
 (defn- locks! [{:keys [state] :as sampling}]
-  (sample! sampling :locks (lock-conditions (:snapshot @state))))
+  (let [{:keys [snapshot] :as now} @state]
+    (sample! sampling :locks (if (stuck? now) (lock-conditions snapshot) []))))
 
 (defn- after ^long [nanos ms]
   (+ (long nanos) (* 1000000 (long ms))))
 
 ;; A plan: :begun; :fast, :slow and :locks, each {:last, a time, and :spent-ms, of CPU time}.
 
-(defn- interval-ms [kind {:keys [state]}]
-  (case kind
-    :fast sample-ms
-    :slow slow-ms
-    :locks (if (:blocked? @state) blocked-ms unblocked-ms)))
+(def ^:private interval-ms
+  {:fast sample-ms, :slow slow-ms, :locks locks-ms})
 
-(defn- due [{:keys [begun] :as plan} kind sampling]
+(defn- due [{:keys [begun] :as plan} kind]
   (let [{:keys [last spent-ms]} (kind plan)]
-    (max (after last (interval-ms kind sampling)) (affordable-at begun spent-ms))))
+    (max (after last (interval-ms kind)) (affordable-at begun spent-ms))))
 
 (def ^:private kinds
   {:fast fast!, :slow slow!, :locks locks!})
@@ -203,7 +214,7 @@
   (watch/tick!)
   (look-again! sampling)
   (let [now (System/nanoTime)]
-    (if-some [kind (some #(when (<= (long (due plan % sampling)) now) %) [:fast :locks :slow])]
+    (if-some [kind (some #(when (<= (long (due plan %)) now) %) [:fast :locks :slow])]
       (sampled plan kind sampling)
       plan)))
 
