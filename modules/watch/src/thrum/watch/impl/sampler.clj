@@ -24,8 +24,8 @@
 ;; Of looks for locks.
 (def ^:private ^:const locks-ms 300)
 
-;; A dump is taken only while a thread has been blocked for so long: JDK 25.0.3 has crashed in a dump
-;; of a busy server, in Continuation::is_continuation_entry_frame.
+;; A dump is taken only while a thread has been blocked for so long: JDK 25.0.3 has crashed in a
+;; dump of a busy server, in Continuation::is_continuation_entry_frame.
 (def ^:private ^:const stuck-ms 500)
 
 (defn- cpu-ms
