@@ -48,11 +48,12 @@
   (.toNanos (.getDuration event)))
 
 (defn- checkout []
-  (try
-    (t/with-scope [s {:name "checkout"}]
-      (t/fork s {:name "fails"} (throw (ex-info "x" {})))
-      (t/fork s {:name "waits"} (deref (promise))))
-    (catch clojure.lang.ExceptionInfo _)))
+  (let [both-run (promise)]
+    (try
+      (t/with-scope [s {:name "checkout"}]
+        (t/fork s {:name "fails"} (deref both-run) (throw (ex-info "x" {})))
+        (t/fork s {:name "waits"} (deliver both-run true) (deref (promise))))
+      (catch clojure.lang.ExceptionInfo _))))
 
 (deftest tasks-and-scopes-are-recorded-where-a-recording-asks-for-them
   (let [events (recorded ["thrum.Task" "thrum.Scope"] checkout)
