@@ -77,8 +77,8 @@
     {:name :bench/context
      :doc "what the MDC and OpenTelemetry's context add to a task"
      :title "Logs and traces"
-     :about (str "t/prun! over items that do nothing, 64 at once, with :wrap, less the same without "
-                 "it.")
+     :about
+     "t/prun! over items that do nothing, 64 at once, with :wrap, less the same without it."
      :jvm-opts ["-Xms512m" "-Xmx512m" "-XX:+UseG1GC" "-Dslf4j.internal.verbosity=ERROR"]
      :jvms 3
      :jobs jobs
