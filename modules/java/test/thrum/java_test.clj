@@ -113,6 +113,15 @@
 (deftest a-handled-failure-still-fails-the-scope
   (is (= "handled in vain" (sample "handledFailure"))))
 
+;; hedge
+
+(deftest a-slow-call-is-made-a-second-time
+  (is (= ["second" "interrupted"] (sample "hedgeReturnsTheSecond")))
+  (is (= "first" (sample "hedgeReturnsTheFirst"))))
+
+(deftest where-both-fail-the-first-failure-is-thrown
+  (is (= ["item -1" true] (sample "hedgeThrowsTheFirst"))))
+
 ;; withTimeout
 
 (deftest a-body-in-time-returns-its-value

@@ -30,6 +30,7 @@ import clojure.lang.RT;
  *   <li>{@link #pmap} calls a function on many items, so many at once.</li>
  *   <li>{@link #scope} starts different things at once, and ends when all of them have ended.</li>
  *   <li>{@link #withTimeout} bounds the time of what happens inside, also of the two above.</li>
+ *   <li>{@link #hedge} makes a second call when the first is slow.</li>
  * </ul>
  *
  * <p>Every piece of work runs on a fresh virtual thread. When a method of this class returns or throws, nothing that was started
@@ -250,6 +251,38 @@ public final class Thrum {
     }
 
     /**
+     * Returns the value of the first of two bodies that has one. The first runs at once, the second when the first has none after that
+     * time, or has failed. The other one is cancelled, and has ended when this method returns.
+     *
+     * <pre>{@code
+     * Price price = Thrum.hedge(Duration.ofMillis(80), () -> nearby.price(item), () -> faraway.price(item));
+     * }</pre>
+     *
+     * <p>For calls that may be made twice. Each body runs on a fresh virtual thread.
+     *
+     * @param after how long the second waits for the first, not negative; rounded up to a millisecond
+     * @throws X                        what the first body to fail threw, when both have; the other's is suppressed on it
+     * @throws NullPointerException     if an argument is null
+     * @throws IllegalArgumentException if the time is negative
+     * @throws InterruptedException     if the caller was interrupted
+     */
+    @SuppressWarnings("unchecked")
+    public static <R, X extends Exception> R hedge(
+            Duration after, Body<? extends R, ? extends X> first, Body<? extends R, ? extends X> second)
+            throws X, InterruptedException {
+        given(after, "after");
+        given(first, "first");
+        given(second, "second");
+        if (after.isNegative()) {
+            throw new IllegalArgumentException("after must not be negative, but is " + after);
+        }
+        Boundary boundary = new Boundary();
+        return (R) Thrum.<X>call(boundary, core -> core.hedge().invoke(
+                RT.map(Keyword.intern(null, "after-ms"), wholeMillis(after)),
+                List.of(boundary.function(ignored -> first.run()), boundary.function(ignored -> second.run()))));
+    }
+
+    /**
      * Loads what the other methods need, if that has not happened yet: a second or more of computing, better spent at the start of an
      * application than in its first request.
      */
@@ -259,7 +292,7 @@ public final class Thrum {
 
     // Loading Clojure
 
-    private record Core(IFn pmapv, IFn scope, IFn fork, IFn timeout) {
+    private record Core(IFn pmapv, IFn scope, IFn fork, IFn timeout, IFn hedge) {
     }
 
     // A lock, not a class initialiser: a virtual thread that waits for one of those keeps its carrier.
@@ -290,7 +323,7 @@ public final class Thrum {
         thread.setContextClassLoader(Thrum.class.getClassLoader());
         try {
             Clojure.var("clojure.core", "require").invoke(Clojure.read("thrum.core"));
-            return new Core(named("pmapv"), named("with-scope-call"), named("fork-call"), named("with-timeout-call"));
+            return new Core(named("pmapv"), named("with-scope-call"), named("fork-call"), named("with-timeout-call"), named("hedge-call"));
         } finally {
             thread.setContextClassLoader(before);
         }

@@ -392,6 +392,36 @@ public final class Samples {
 
     // withTimeout
 
+    // hedge
+
+    /** The one that is not needed is interrupted, and has ended when the value is returned. */
+    public static List<Object> hedgeReturnsTheSecond() throws InterruptedException {
+        AtomicReference<String> first = new AtomicReference<>("runs");
+        String value = Thrum.hedge(Duration.ofMillis(1), () -> {
+            try {
+                pass(new CountDownLatch(1));
+            } catch (InterruptedException e) {
+                first.set("interrupted");
+                throw e;
+            }
+            return "first";
+        }, () -> "second");
+        return List.of(value, first.get());
+    }
+
+    public static String hedgeReturnsTheFirst() throws InterruptedException {
+        return Thrum.hedge(LONG, () -> "first", () -> "second");
+    }
+
+    /** The failure of the first, at once, though the second was to begin much later. */
+    public static List<Object> hedgeThrowsTheFirst() throws InterruptedException {
+        try {
+            return List.of(Thrum.hedge(LONG, () -> price(new Item(-1)), () -> price(new Item(-2))));
+        } catch (SoldOut e) {
+            return List.of(e.getMessage(), Arrays.stream(e.getSuppressed()).anyMatch(s -> s.getMessage().equals("item -2")));
+        }
+    }
+
     public static String inTime() throws IOException, TimeoutException, InterruptedException {
         return Thrum.withTimeout(LONG, () -> user(1));
     }
