@@ -394,6 +394,14 @@ public final class Samples {
 
     // hedge
 
+    interface Shop {
+        Price price(Item item) throws SoldOut;
+    }
+
+    static Price price(Shop nearby, Shop faraway, Item item) throws SoldOut, InterruptedException {
+        return Thrum.hedge(Duration.ofMillis(80), () -> nearby.price(item), () -> faraway.price(item));
+    }
+
     /** The one that is not needed is interrupted, and has ended when the value is returned. */
     public static List<Object> hedgeReturnsTheSecond() throws InterruptedException {
         AtomicReference<String> first = new AtomicReference<>("runs");
