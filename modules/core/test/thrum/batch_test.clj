@@ -90,7 +90,7 @@
 
 (deftest what-is-started-and-pulled-is-bounded
   (holds 30
-    (prop/for-all [{:keys [limit batch window] :as options} sizes, n (gen/choose 1 60)]
+    (prop/for-all [{:keys [window] :as options} sizes, n (gen/choose 1 60)]
       (let [realised (atom 0), started (AtomicLong.)
             results (t/pmap options (fn [i] (.incrementAndGet started) i) (counting n realised))]
         (and (zero? @realised)
