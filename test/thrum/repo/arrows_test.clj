@@ -29,8 +29,8 @@
               :packages ["java." "javax.crypto." "clojure.lang." "org.fressian." "org.infinispan."]}
    "java"
    {:modules #{"core"}, :libraries #{}, :packages ["java." "clojure.lang." "clojure.java.api."]}
-   "lab" {:modules #{"core" "async" "context" "jdbc" "server" "server-jetty" "server-tomcat"
-                     "server-helidon" "watch"}
+   "lab" {:modules #{"core" "adaptive" "async" "context" "jdbc" "server" "server-jetty"
+                     "server-tomcat" "server-helidon" "watch"}
           :libraries #{'clojure.tools.cli 'clojure.core.async 'clojure.data.json}
           :packages ["java." "javax." "clojure.lang." "jdk." "com.sun." "sun.misc."
                      "com.zaxxer.hikari." "io.opentelemetry." "org.slf4j." "org.HdrHistogram."

@@ -34,6 +34,7 @@
               thrum.lab.benchmarks.parked.experiment/experiment
               thrum.lab.benchmarks.cancel.experiment/experiment
               thrum.lab.benchmarks.limiter.experiment/experiment
+              thrum.lab.benchmarks.overload.experiment/experiment
               thrum.lab.benchmarks.laziness.experiment/experiment
               thrum.lab.benchmarks.stream.experiment/experiment
               thrum.lab.benchmarks.pipelines.experiment/experiment
