@@ -2,7 +2,7 @@
   "A backend whose capacity halves and comes back, under three times the load that it can take: how
   many clients are answered in time, with which limit in front of it?
 
-  Load comes at an even pace, whatever becomes of it. A client waits so long and no longer, which
+  Load comes at an even pace, also while nobody is answered. A client waits so long and no longer, which
   the backend does not notice: it works for it all the same."
   (:require
    [thrum.adaptive :as adaptive]
@@ -210,7 +210,7 @@
                  "each second, and each client waits for 200 ms. How many are answered in time, "
                  "and the p99 of all answers, from the third second of each phase of 8 s; after "
                  "how many seconds of whole capacity is it as before? Goal: an adaptive limit "
-                 "reaches 0.9 of the best fixed one, whatever the capacity, and is back after 5 s.")
+                 "reaches 0.9 of the best fixed one at either capacity, and is back after 5 s.")
      :jvm-opts ["-Xms1g" "-Xmx1g" "-Dslf4j.internal.verbosity=ERROR"]
      :jvms 1
      :jobs jobs
