@@ -2,8 +2,8 @@
   "A backend whose capacity halves and comes back, under three times the load that it can take: how
   many clients are answered in time, with which limit in front of it?
 
-  Load comes at an even pace, also while nobody is answered. A client waits so long and no longer, which
-  the backend does not notice: it works for it all the same."
+  Load comes at an even pace, also while no client is answered. A client waits for a time and then
+  leaves. The backend does not notice that, and works for it all the same."
   (:require
    [thrum.adaptive :as adaptive]
    [thrum.core :as t]
