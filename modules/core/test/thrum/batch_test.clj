@@ -270,3 +270,7 @@
                #(t/pmap-tasks {:limit 2, :batch 3} inc [1])]]
     (is (= :thrum/invalid (t/error-type (thrown (run))))))
   (is (= [2] (t/pmap {:limit 2, :batch 3, :window 6} inc [1]))))
+
+(deftest a-batch-may-be-larger-than-any-window
+  (doseq [form [t/pmap t/pmapv]]
+    (is (= [2 3] (form {:limit 2, :batch Long/MAX_VALUE} inc [1 2])))))

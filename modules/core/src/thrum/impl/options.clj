@@ -403,7 +403,9 @@
 (defn- limited [options ks]
   (let [{:keys [limit batch] :as options} (check options ks)]
     (when-not limit (throw (limit-error limit)))
-    (checked-window (merge {:window (default-window limit batch)} options))))
+    (if (:window options)
+      (checked-window options)
+      (assoc options :window (default-window limit batch)))))
 
 (defn fan-out
   "Returns the options of a fan-out, all of ks present that have a default, from its first argument,
