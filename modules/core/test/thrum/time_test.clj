@@ -115,6 +115,10 @@
   (is (= [0 30 60 90] (calls {:ms 30, :fixed :delay} [])))
   (is (= [0 40 71] (calls {:ms 30, :fixed :delay} [10 1]))))
 
+(deftest a-period-may-be-longer-than-time
+  (doseq [fixed [:rate :delay]]
+    (is (= [0] (calls {:ms Long/MAX_VALUE, :fixed fixed} [10])))))
+
 (deftest a-periodic-task-ends-with-its-scope
   (let [ended (promise)]
     (is (= :body

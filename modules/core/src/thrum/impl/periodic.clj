@@ -14,6 +14,10 @@
   ^long [^long nanos ^long period]
   (max 1 (quot (+ nanos (dec period)) period)))
 
+(def ^:private ^:const longest
+  "The ns of the longest period, 146 years: ends of longer ones cannot be computed."
+  (quot Long/MAX_VALUE 2))
+
 (defn- next-start
   "Returns when the call after one that began at start, and has ended now, is to begin."
   ^long [fixed ^long start ^long period]
@@ -26,7 +30,7 @@
   from start to start, where the times that a long call misses are left out; :delay, from end to
   start."
   [fixed ms f]
-  (let [period (.toNanos TimeUnit/MILLISECONDS (long ms))]
+  (let [period (min (long longest) (.toNanos TimeUnit/MILLISECONDS (long ms)))]
     (loop [start (deadline/now)]
       (f)
       (let [start (next-start fixed start period)]
