@@ -5,6 +5,7 @@
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
    [thrum.impl.deadline :as deadline]
+   [thrum.impl.jdk :as jdk]
    [thrum.impl.wait :as wait]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
@@ -123,6 +124,46 @@
   (let [[limiter] (following (atom 1) {})]
     (is (= :thrum/deadlock
            (t/error-type (thrown (t/with-permit limiter (t/with-permit limiter 1))))))))
+
+(deftest who-waits-for-more-than-a-limit-that-fell-is-refused
+  (let [limit (atom 3)
+        [limiter] (following limit {})
+        [a b] (repeatedly 2 #(t/acquire! limiter))
+        waiting? (fn [n] (gate/eventually 5000 #(= n (:waiting (datafy limiter)))))
+        inside (promise), go-on (promise)
+        nested (second (gate/start "nested" #(t/with-permit limiter
+                                               (deliver inside true)
+                                               @go-on
+                                               (t/with-permit limiter :never))))
+        _ (is (deref inside 5000 nil))
+        first-waiter (second (gate/start "first" #(t/acquire! limiter)))]
+    (is (waiting? 1))
+    (deliver go-on true)
+    (is (waiting? 2))
+    (reset! limit 1)
+    (run! t/release! [a b])
+    (t/release! (:value (deref first-waiter 5000 nil)))
+    (is (= :thrum/deadlock (t/error-type (:thrown (deref nested 5000 nil)))))
+    (is (= {:permits 1, :in-use 0, :waiting 0} (counts limiter)))))
+
+(deftest a-function-that-uses-up-an-interrupt-does-not-lose-it
+  (let [limiter (t/limiter 2 {:adaptive (fn [_] (Thread/sleep 1) 2)})]
+    (is (= [true false]
+           (gate/in-time 5000
+             (fn []
+               (.setUncaughtExceptionHandler (Thread/currentThread)
+                 (reify Thread$UncaughtExceptionHandler (uncaughtException [_ _ _])))
+               (t/with-permit limiter (.interrupt (Thread/currentThread)))
+               [(Thread/interrupted) (Thread/interrupted)]))))))
+
+(deftest a-full-stack-does-not-end-the-adapting
+  (let [uses (atom 0)
+        f (fn [_] (if (= 1 (swap! uses inc)) (throw (StackOverflowError.)) 2))
+        limiter (t/limiter 2 {:adaptive f})]
+    (with-redefs [jdk/uncaught! (fn [_] (throw (StackOverflowError.)))]
+      (is (instance? StackOverflowError (thrown (t/release! (t/acquire! limiter))))))
+    (dotimes [_ 3] (t/with-permit limiter :used))
+    (is (= 4 @uses))))
 
 (deftest under-a-crowd-no-permit-is-lost-and-f-is-called-by-one-thread-at-a-time
   (let [inside (AtomicLong.), overlaps (AtomicLong.), uses (AtomicLong.)

@@ -7,7 +7,8 @@
    [thrum.impl.error :as error]
    [thrum.impl.jdk :as jdk]
    [thrum.impl.limit :as limit]
-   [thrum.impl.permits :as permits])
+   [thrum.impl.permits :as permits]
+   [thrum.impl.wait :as wait])
   (:import
    (java.lang AutoCloseable)
    (java.util.concurrent ConcurrentLinkedQueue)
@@ -37,18 +38,32 @@
   (try
     (limit/resize! (.-limiter adaptive) (new-limit (.-f adaptive) use))
     (catch Throwable t
+      ;; It has used up the caller's interrupt.
+      (when (and (instance? InterruptedException t) (not (wait/cancel-reason)))
+        (wait/give-back!))
       (jdk/uncaught! t))))
+
+(defn- adapt-to-all!
+  "Adapts the limit to all uses, also to those that are added meanwhile."
+  [^AdaptiveLimiter adaptive]
+  (loop [n 1]
+    (if-some [use (.poll ^ConcurrentLinkedQueue (.-uses adaptive))]
+      (do (adapt! adaptive use) (recur n))
+      (let [more (.addAndGet ^AtomicLong (.-pending adaptive) (- n))]
+        (when (pos? more) (recur more))))))
 
 (defn- used!
   "Adapts the limit to the use, here or on the thread that is adapting it to another."
   [^AdaptiveLimiter adaptive use]
-  (let [^ConcurrentLinkedQueue uses (.-uses adaptive)
-        ^AtomicLong pending (.-pending adaptive)]
-    (.add uses use)
+  (let [^AtomicLong pending (.-pending adaptive)]
+    (.add ^ConcurrentLinkedQueue (.-uses adaptive) use)
     (when (zero? (.getAndIncrement pending))
-      (loop []
-        (adapt! adaptive (.poll uses))
-        (when (pos? (.decrementAndGet pending)) (recur))))))
+      (try
+        (adapt-to-all! adaptive)
+        ;; A full stack: the next use finds the others.
+        (catch Throwable t
+          (.set pending 0)
+          (throw t))))))
 
 (declare release!)
 

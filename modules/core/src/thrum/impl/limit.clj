@@ -23,6 +23,8 @@
   (^Thread asker [])                ; the thread that asked for it
   (^boolean isOwn [])               ; true if only that thread returns it
   (^long weight [])                 ; for how many permits it stands
+  (^long least [])                  ; how many there must be, for it to be granted
+  (^Object setLeast [^long n])
   (^boolean isHeld [])
   (^Object setHeld [^boolean held])
   (heir [])                         ; another that was granted with it, or nil
@@ -46,11 +48,13 @@
   (^java.util.Map owners []))
 
 (deftype Permit [limiter ^Thread asker own ^long weight ^:volatile-mutable held
-                 ^:unsynchronized-mutable heir]
+                 ^:unsynchronized-mutable ^long least ^:unsynchronized-mutable heir]
   IPermit
   (asker [_] asker)
   (isOwn [_] own)
   (weight [_] weight)
+  (least [_] least)
+  (setLeast [_ n] (set! least n))
   (heir [_] heir)
   (setHeir [_ permit] (set! heir permit))
   (isHeld [_] held)
@@ -75,9 +79,15 @@
       (if (zero? n) (.remove owned thread) (.put owned thread n))))
   (.setHeld permit held))
 
+(defn- least-for
+  "Returns how many permits there must be, for this one to be granted while its thread waits."
+  ^long [^HashMap owned ^IPermit permit]
+  (+ (.weight permit) (own-permits owned (.asker permit))))
+
 (defn- expect!
   "Makes the entry for a permit that waits: granting it must not need memory."
   [^HashMap owned ^IPermit permit]
+  (.setLeast permit (least-for owned permit))
   (when (.isOwn permit)
     (.put owned (.asker permit) (own-permits owned (.asker permit)))))
 
@@ -86,6 +96,12 @@
   [^HashMap owned ^IPermit permit]
   (when (zero? (own-permits owned (.asker permit)))
     (.remove owned (.asker permit))))
+
+(defn- wake-stuck!
+  "Wakes those that wait for more than so many permits leave them: they would wait for ever."
+  [waiting ^long permits]
+  (doseq [^IPermit permit waiting]
+    (when (< permits (.least permit)) (LockSupport/unpark (.asker permit)))))
 
 (defn- wake! [heirs]
   (loop [heirs heirs]
@@ -107,8 +123,7 @@
     (locking this
       (cond
         (.tryAsk this permit) nil
-        (< (- permits (own-permits owned (.asker ^IPermit permit))) (.weight ^IPermit permit))
-        :deadlock
+        (< permits (least-for owned permit)) :deadlock
         (and queue (<= (long queue) (.size waiting))) (.refused this)
         :else (do (expect! owned permit) (.add waiting permit) nil))))
   (tryAsk [this permit]
@@ -155,7 +170,9 @@
     (locking this in-use))
   (setPermits [this n]
     (locking this
-      (set! permits n)
+      (let [fewer (< n permits)]
+        (set! permits n)
+        (when fewer (wake-stuck! waiting n)))
       (.grant this)))
   (refused [this]
     (locking this
@@ -205,12 +222,15 @@
 
 (defn- await-grant! [^Limiter limiter ^Permit permit]
   (sync-point/reached :limit/enqueue)
-  (when-not (wait/until limiter (deadline limiter) #(.isHeld permit))
-    (sync-point/reached :limit/withdraw)
-    ;; Not in the queue: granted concurrently. Keep the permit.
-    (when (.withdraw limiter permit)
-      (let [facts (.refused limiter)]
-        (throw (permits/too-late (state facts) facts)))))
+  (let [stuck? #(< (.permits limiter) (.least permit))]
+    (when-not (wait/until limiter (deadline limiter) #(or (.isHeld permit) (stuck?)))
+      (sync-point/reached :limit/withdraw)
+      ;; Not in the queue: granted concurrently. Keep the permit.
+      (when (.withdraw limiter permit)
+        (let [facts (.refused limiter)]
+          (throw (permits/too-late (state facts) facts)))))
+    (when-not (.isHeld permit)
+      (throw (permits/held-already (.facts limiter)))))
   (sync-point/reached :limit/grant))
 
 (defn- give-up!
@@ -224,7 +244,7 @@
 
 (defn- permit ^Permit [^Limiter limiter own n]
   (let [n (permits/checked-weight n (.permits limiter))]
-    (Permit. limiter (Thread/currentThread) own n false nil)))
+    (Permit. limiter (Thread/currentThread) own n false 0 nil)))
 
 (defn- take! ^Permit [limiter own n]
   (wait/check!)
