@@ -2,6 +2,7 @@
   "Functions for the option :adaptive of thrum.core/limiter, on the algorithms of Netflix's
   concurrency-limits. Use it as (require '[thrum.adaptive :as adaptive])."
   (:require
+   [thrum.spi :as spi]
    [thrum.spi.options :as options])
   (:import
    (com.netflix.concurrency.limits Limit)
@@ -31,8 +32,17 @@
              :doc "what a dropped use multiplies the limit by"}
    :slow-ms (integer 5000 "a longer use counts as dropped")})
 
+(defn- within-bounds
+  "Returns the options with an :initial between :min and :max: where it begins beyond them, an
+  algorithm may stay there."
+  [{:keys [initial], lowest :min, highest :max, :or {lowest 1}, :as options}]
+  (when (< highest lowest)
+    (throw (spi/invalid (str "The option :min is " lowest ", above :max, " highest)
+                        {:option :min, :value lowest, :accepts "a positive integer, up to :max"})))
+  (assoc options :initial (-> initial (max lowest) (min highest))))
+
 (defn- checked [ks defaults options]
-  (merge defaults (options/check rows options ks)))
+  (within-bounds (merge defaults (options/check rows options ks))))
 
 (defn- following
   "Returns the function of a use to the limit."

@@ -49,9 +49,16 @@
   (doseq [make [adaptive/gradient2 adaptive/vegas adaptive/aimd]]
     (is (pos-int? ((make) {:latency-ns 0, :in-flight 1, :dropped? false})))))
 
+(deftest the-limit-stays-between-min-and-max
+  (let [use {:latency-ns 1000000, :in-flight 2, :dropped? false}]
+    (doseq [make [adaptive/gradient2 adaptive/vegas adaptive/aimd]]
+      (is (= 5 ((make {:max 5}) use)) "also where :initial is more by default"))
+    (doseq [make [adaptive/gradient2 adaptive/aimd]]
+      (is (= 30 ((make {:min 30}) use))))))
+
 (deftest wrong-options-are-refused
   (doseq [make [#(adaptive/gradient2 {:initial 0}) #(adaptive/gradient2 {:slow-ms 1})
                 #(adaptive/vegas {:min 1}) #(adaptive/aimd {:backoff 1})
                 #(adaptive/aimd {:max (inc Integer/MAX_VALUE)})
-                #(adaptive/gradient2 {:tolerance 0.5})]]
+                #(adaptive/gradient2 {:tolerance 0.5}) #(adaptive/aimd {:min 201})]]
     (is (= :thrum/invalid (try (make) (catch Exception e (t/error-type e)))))))
