@@ -71,9 +71,10 @@
     :backlog - how many connections the operating system may hold before they are accepted (a
       positive integer; default 4096)
     :async? - whether the handler takes (request respond raise) (true or false; default false)
-    :max-concurrent - how many requests may be handled at once; none: no bound; a limiter, of
-      several servers or an adaptive one, has its own queue and wait (a positive integer, or a
-      limiter, as thrum.core/limiter returns it)
+    :max-concurrent - how many requests may be handled at once; none: no bound; :adaptive:
+      from 20 to 10000, as latency allows, by thrum-adaptive's gradient2; a limiter, of several
+      servers or of another function, has its own queue and wait (a positive integer, :adaptive,
+      or a limiter, as thrum.core/limiter returns it)
     :max-queued - how many requests may wait for their turn (an integer, not negative; default
       0)
     :queue-timeout-ms - how many ms a request may wait for its turn (an integer, not negative;

@@ -4,10 +4,15 @@
    [clojure.datafy :refer [datafy]]
    [clojure.test :refer [deftest is testing]]
    [thrum.core :as t]
-   [thrum.server :as server])
+   [thrum.server :as server]
+   [thrum.server.impl.traffic :as traffic]
+   [thrum.server.tck.scene :as scene])
   (:import
+   (clojure.lang ExceptionInfo)
+   (java.io FileNotFoundException)
    (java.net URI)
-   (java.net.http HttpClient HttpRequest HttpResponse$BodyHandlers)))
+   (java.net.http HttpClient HttpRequest HttpResponse$BodyHandlers)
+   (thrum.server.impl.traffic Traffic)))
 
 (set! *warn-on-reflection* true)
 
@@ -31,6 +36,7 @@
       (fn [request]
         (is (= 200 (request)))
         (is (= 1 @seen))
+        (scene/eventually 5000 #(= 0 (:in-use (datafy limiter))))
         (t/with-permit limiter
           (is (= 503 (request))))
         (is (= 200 (request)))))
@@ -42,10 +48,34 @@
     (with-server limiter
       (constantly {:status 200})
       (fn [request]
-        (is (= [200 200] [(request) (request)]))))
+        (is (= 200 (request)))
+        ;; A permit goes back when the answer has been sent.
+        (scene/eventually 5000 #(= 1 (count @uses)))
+        (is (= 200 (request)))))
     (is (= [{:in-flight 1, :dropped? false} {:in-flight 1, :dropped? false}]
            (map #(dissoc % :latency-ns) @uses)))
     (is (= {:permits 1, :in-use 0} (select-keys (datafy limiter) [:permits :in-use])))))
+
+(defn- limiter-of [^Traffic traffic]
+  (.-limiter traffic))
+
+(deftest an-adaptive-bound-begins-in-the-middle-and-keeps-the-servers-queue
+  (let [options {:max-concurrent :adaptive, :max-queued 3, :queue-timeout-ms 50}
+        limiter (limiter-of (traffic/traffic options))]
+    (is (= {:permits 100, :queue 3, :wait-ms 50}
+           (select-keys (datafy limiter) [:permits :queue :wait-ms])))
+    (dotimes [_ 200]
+      (t/with-permit limiter nil))
+    (is (<= 20 (:permits (datafy limiter)) 10000)))
+  (with-server :adaptive
+    (constantly {:status 200})
+    (fn [request] (is (= 200 (request))))))
+
+(deftest an-adaptive-bound-names-the-artifact-that-it-needs
+  (with-redefs [requiring-resolve (fn [_] (throw (FileNotFoundException.)))]
+    (let [e (try (traffic/traffic {:max-concurrent :adaptive}) (catch ExceptionInfo e e))]
+      (is (= {:type :thrum/invalid, :option :max-concurrent, :value :adaptive} (ex-data e)))
+      (is (re-find #"thrum-adaptive" (ex-message e))))))
 
 (deftest a-limiter-has-its-own-queue
   (doseq [more [{:max-queued 1} {:queue-timeout-ms 1}]]

@@ -56,11 +56,12 @@
    (row flag :async? false "whether the handler takes (request respond raise)")])
 
 (def ^:private bounds
-  [(row {:check #(or (pos-int? %) (spi/limiter? %))
-         :accepts "a positive integer, or a limiter, as thrum.core/limiter returns it"}
+  [(row {:check #(or (pos-int? %) (= :adaptive %) (spi/limiter? %))
+         :accepts "a positive integer, :adaptive, or a limiter, as thrum.core/limiter returns it"}
         :max-concurrent nil
-        (str "how many requests may be handled at once; none: no bound; a limiter, of several "
-             "servers or an adaptive one, has its own queue and wait"))
+        (str "how many requests may be handled at once; none: no bound; :adaptive: from 20 to "
+             "10000, as latency allows, by thrum-adaptive's gradient2; a limiter, of several "
+             "servers or of another function, has its own queue and wait"))
    (row natural :max-queued 0 "how many requests may wait for their turn")
    (row natural :queue-timeout-ms 1000 "how many ms a request may wait for its turn")
    (row {:check #(or (status? %) (and (ifn? %) (not (number? %))))

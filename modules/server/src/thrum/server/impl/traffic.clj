@@ -6,6 +6,7 @@
    [thrum.core :as t]
    [thrum.spi :as spi])
   (:import
+   (java.io FileNotFoundException)
    (java.util Map Set)
    (java.util.concurrent ConcurrentHashMap)
    (java.util.concurrent.atomic AtomicReference LongAdder)
@@ -33,12 +34,31 @@
 (def ^:private counted
   [:shed :timed-out :disconnected :served :failed :overdue :observer-errors])
 
+(def ^:private latency-bounds
+  "The limit that follows latency, at the start and at its ends."
+  {:initial 100, :min 20, :max 10000})
+
+(defn- latency-limit
+  "Returns the function that a limit follows, of thrum-adaptive. Throws :thrum/invalid where that is
+  not on the classpath."
+  []
+  (try
+    ((requiring-resolve 'thrum.adaptive/gradient2) latency-bounds)
+    (catch FileNotFoundException _
+      (throw (spi/invalid
+               ":max-concurrent :adaptive needs io.github.thrum-clj/thrum-adaptive on the classpath"
+               {:option :max-concurrent, :value :adaptive})))))
+
 (defn- limited
-  "Returns a limiter of so many permits; permits itself where it is a limiter, or nil."
+  "Returns a limiter of so many permits, or of as many as latency allows for :adaptive; permits
+  itself where it is a limiter, or nil."
   [permits queue wait-ms name]
-  (if (int? permits)
-    (t/limiter permits {:queue queue, :wait-ms wait-ms, :name name})
-    permits))
+  (let [options {:queue queue, :wait-ms wait-ms, :name name}]
+    (cond
+      (int? permits) (t/limiter permits options)
+      (= :adaptive permits)
+      (t/limiter (:initial latency-bounds) (assoc options :adaptive (latency-limit)))
+      :else permits)))
 
 (defn traffic
   "Returns the traffic of a server with these options."
