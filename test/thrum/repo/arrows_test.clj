@@ -71,7 +71,8 @@
   "By spi: which namespaces outside of its module may use it. A name that ends in .* stands for all
   below it."
   '{thrum.spi
-    #{thrum.async thrum.async.executor thrum.async.impl.* thrum.watch.impl.* thrum.jdbc.impl.*
+    #{thrum.adaptive
+      thrum.async thrum.async.executor thrum.async.impl.* thrum.watch.impl.* thrum.jdbc.impl.*
       thrum.server thrum.server.spi.exchanges thrum.server.spi.flow thrum.server.impl.*
       thrum.server.http1 thrum.server.http1.* thrum.server.engine.*
       thrum.cluster.impl.*}
