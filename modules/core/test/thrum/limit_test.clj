@@ -176,7 +176,7 @@
           refusal (gate/in-time 5000 (fn [] (nested limiter n #(thrown (ask limiter)))))]
       (is (= {:type :thrum/deadlock, :limiter "db", :permits n, :in-use n, :waiting 0}
              (dissoc (facts refusal) :queue :wait-ms)))
-      (is (= "This thread itself holds all permits of db, and would wait for ever"
+      (is (= "This thread itself holds too many permits of db, and would wait for ever"
              (ex-message refusal)))
       (is (at-rest? limiter))
       (is (= 0 (:rejected (datafy limiter)))))))

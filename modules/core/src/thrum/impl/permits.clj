@@ -50,5 +50,5 @@
   "Returns the exception for a thread that waits for permits of its own."
   [facts]
   (error/deadlock
-    (str "This thread itself holds all permits" (of-name facts) ", and would wait for ever")
+    (str "This thread itself holds too many permits" (of-name facts) ", and would wait for ever")
     facts))
