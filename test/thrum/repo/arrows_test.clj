@@ -169,6 +169,32 @@
   [decls]
   (into {} (for [[module ns-decls] decls, decl ns-decls] [(parse/name-from-ns-decl decl) module])))
 
+(defn- loaded-by
+  "Returns the namespaces that are loaded before this one; requires: from a namespace to those that
+  it requires."
+  [requires namespace]
+  (loop [loaded #{}, [more & others] (seq (requires namespace))]
+    (cond
+      (nil? more) loaded
+      (loaded more) (recur loaded others)
+      :else (recur (conj loaded more) (concat (requires more) others)))))
+
+(defn imported-unmade
+  "Returns [namespace maker] for each class of ours that a namespace imports, where nothing that it
+  requires loads the namespace that makes the class."
+  [decls]
+  (let [requires (into {} (map (juxt parse/name-from-ns-decl parse/deps-from-ns-decl)) decls)]
+    (for [decl decls
+          :let [importer (parse/name-from-ns-decl decl), loaded (loaded-by requires importer)]
+          maker (into (sorted-set) (map namespace-of) (imports decl))
+          :when (and (requires maker) (not= maker importer) (not (loaded maker)))]
+      [importer maker])))
+
+(deftest what-is-imported-has-been-made
+  (is (= [] (imported-unmade (mapcat val (decls-by-module)))))
+  (is (= '[[a c]]
+         (imported-unmade '[(ns a (:require [b]) (:import (b B) (c C))) (ns b) (ns c)]))))
+
 (deftest every-module-is-in-the-picture
   (is (= (set (files/modules)) (set (keys arrows)))))
 

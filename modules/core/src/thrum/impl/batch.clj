@@ -4,7 +4,9 @@
   (:require
    [thrum.impl.completion :as completion]
    [thrum.impl.error :as error]
+   [thrum.impl.failures]
    [thrum.impl.place :as place]
+   [thrum.impl.task]
    [thrum.impl.wait :as wait])
   (:import
    (java.util ArrayList HashMap)

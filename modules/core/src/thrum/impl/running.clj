@@ -2,6 +2,8 @@
   "The tasks of a fan-out that run, in no order, so that a cancel finds them. One thread, the
   consumer, adds tasks and takes them out; any thread may cancel them."
   {:no-doc true}
+  (:require
+   [thrum.impl.task])
   (:import
    (java.util.concurrent.atomic AtomicReferenceArray)
    (thrum.impl.task ITask)))
