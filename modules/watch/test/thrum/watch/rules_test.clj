@@ -160,8 +160,23 @@
     [(holding 1 ["a"] "b") (holding 2 ["b"] nil)] [[:lock-holder "b"]]
     [(holding 1 ["a"] "b") (holding 2 ["b"] nil :state :runnable)] []
     [(holding 1 ["a"] "b") (holding 2 ["b"] nil :carrier "worker-1")] []
+    [(holding 1 ["a"] "b") (holding 2 ["b"] "c") (holding 3 ["c"] nil :state :runnable)]
+    [[:lock-holder "b"]]
     [(holding 1 ["a"] nil) (holding 2 ["b"] nil)] []
     [(holding 1 ["a"] "a")] []))
+
+(deftest a-thread-in-object-wait-has-left-a-monitor-that-another-holds
+  (let [in-wait (frames/of-text "java.base/java.lang.Object.wait0(Native Method)")
+        waits (holding 1 ["a"] nil :stack [in-wait])
+        blocked (holding 3 [] "a")]
+    (are [holder expected]
+      (= expected
+         (mapcat #(map :sentence (locks/conditions %))
+                 [[waits holder blocked] [holder waits blocked]]))
+      (holding 2 ["a"] nil :state :runnable) []
+      (holding 2 ["a"] nil)
+      (repeat 2 (str "1 threads wait for a, held by t2, which does not run: parked at my.shop/fetch"
+                     " (shop.clj:31)")))))
 
 ;; Versions
 

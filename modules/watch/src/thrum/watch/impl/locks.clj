@@ -8,12 +8,16 @@
 
 (set! *warn-on-reflection* true)
 
+(defn- in-object-wait? [{:keys [stack]}]
+  (= "java.lang.Object" (ffirst stack)))
+
 (defn- owners
   "Returns by monitor the thread that holds it. A thread that waits on a monitor, and has left it,
-  is still shown as its owner: what it is blocked on is not its own."
+  is still shown as its owner: what it is blocked on is not its own, and a thread that is not in
+  Object.wait goes before it."
   [threads]
   (into {}
-        (for [{:keys [owned blocked-on] :as thread} threads
+        (for [{:keys [owned blocked-on] :as thread} (sort-by (complement in-object-wait?) threads)
               lock owned
               :when (not= lock blocked-on)]
           [lock thread])))
