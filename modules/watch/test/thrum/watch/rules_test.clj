@@ -187,14 +187,31 @@
     {:jdk [25 0 2]} ["JDK-8369227" "JDK-8373120"]
     {:jdk [25 0 3]} ["JDK-8373120"]
     {:jdk [25 0 4]} []
+    {:jdk [26]} ["JDK-8369227" "JDK-8373120"]
+    {:jdk [26 0 1]} []
     {:jdk [21 0 8]} []
     {:jdk [24 0 2]} []
     {:jdk [21], :libraries {"pgjdbc" [42 7 7]}} ["pgjdbc"]
     {:jdk [21], :libraries {"pgjdbc" [42 7 8]}} []
+    {:jdk [23 0 2], :libraries {"pgjdbc" [42 7]}} ["pgjdbc"]
     {:jdk [24], :libraries {"pgjdbc" [42 7 7]}} []
     {:jdk [21], :libraries {"jackson-core" [2 15 2]}} ["jackson-core"]
+    {:jdk [21], :libraries {"jackson-core" [2 17 1]}} ["jackson-core"]
     {:jdk [21], :libraries {"jackson-core" [2 17]}} []
+    {:jdk [21], :libraries {"jackson-core" [2 17 0]}} []
     {:jdk [21], :libraries {"jackson-core" [3 0 1]}} []))
+
+(deftest libraries-are-found-on-a-class-path
+  (are [class-path expected]
+    (= expected (map :id (environment/conditions (environment/facts-of "21.0.8" class-path))))
+    "/m2/postgresql-42.7.7.jar" ["pgjdbc"]
+    "lib/a.jar:postgresql-42.2.29.jre7.jar" ["pgjdbc"]
+    "C:\\lib\\a.jar;C:\\lib\\postgresql-42.7.7.jar" ["pgjdbc"]
+    "postgresql-42.7.7.jar:jackson-core-2.15.2.jar" ["jackson-core" "pgjdbc"]
+    "/m2/postgresql-42.7.8.jar" []
+    "/m2/my-postgresql-42.7.7.jar:/m2/postgresql-embedded-2.1.jar" []
+    "/m2/jackson-core-3.0.1.jar:/m2/jackson-core-asl-1.9.13.jar" []
+    nil []))
 
 (deftest a-version-is-read-from-its-text
   (are [text expected] (= expected (environment/version text))

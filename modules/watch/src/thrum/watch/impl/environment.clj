@@ -30,7 +30,8 @@
             version)))
 
 (defn- named-version [class-path jar]
-  (some-> (re-find (re-pattern (str "[/\\\\]" jar "-(\\d[\\d.]*\\d)[^/\\\\:;]*\\.jar")) class-path)
+  (some-> (re-pattern (str "(?:^|[/\\\\:;])" jar "-(\\d[\\d.]*\\d)[^/\\\\:;]*\\.jar"))
+          (re-find class-path)
           second
           version))
 
