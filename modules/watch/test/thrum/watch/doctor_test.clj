@@ -4,8 +4,10 @@
    [clojure.java.io :as io]
    [clojure.string :as str]
    [clojure.test :refer [are deftest is]]
+   [thrum.test-kit.gate :as gate]
    [thrum.watch.doctor :as doctor]
    [thrum.watch.doctor.examine :as examine]
+   [thrum.watch.doctor.process :as process]
    [thrum.watch.impl.dump :as dump])
   (:import
    (java.io StringReader)
@@ -66,32 +68,97 @@
 
 (defn- at [ms] (* 1000000 (long ms)))
 
+(defn- queued
+  "Returns the threads with the queued one as that of this id."
+  [threads tid]
+  (mapv #(cond-> % (= 31 (:tid %)) (assoc :tid tid)) threads))
+
 (deftest dumps-one-after-the-other-show-what-stays
   (let [threads (parsed of-jdk-25), healthy (mapv #(dissoc % :carrier) threads)
         rules (fn [dumps] (map :rule (examine/lints dumps)))]
     (is (= [:carrier-held :starved] (rules (for [ms [0 500 1000]] [(at ms) threads]))))
-    (is (= [] (rules [[(at 0) threads] [(at 500) healthy] [(at 1000) threads]])))))
+    (is (= [] (rules [[(at 0) threads] [(at 500) healthy] [(at 1000) threads]])))
+    (is (= [:carrier-held] (rules (for [ms [0 500 1000]] [(at ms) (queued threads (+ 40 ms))])))
+      "the queue moves")))
 
-(defn- sleeping-jvm
-  "Starts a JVM that reads its standard input, and ends when that is closed."
+(defn- start-jvm
+  "Starts a JVM that evaluates each line of its standard input, and ends when that is closed."
   ^Process []
   (let [java (str (System/getProperty "java.home") "/bin/java")
-        code "(println :ready) (flush) (read-line)"
-        ^List command [java "-XX:TieredStopAtLevel=1" "-cp" (System/getProperty "java.class.path")
-                       "clojure.main" "-e" code]]
+        code '(loop []
+                (when-some [line (read-line)]
+                  (prn :value (eval (read-string line)))
+                  (flush)
+                  (recur)))
+        ^List command [java "-XX:TieredStopAtLevel=1" "-Djdk.trackAllThreads=false"
+                       "-cp" (System/getProperty "java.class.path")
+                       "clojure.main" "-e" (pr-str code)]]
     (.start (doto (ProcessBuilder. command)
               (.redirectErrorStream true)))))
 
-(deftest a-jvm-is-examined
-  (let [jvm (sleeping-jvm)]
+(defn- with-jvm
+  "Returns the value of f, called with a JVM's process and a function that evaluates a form there:
+  it returns the value, printed."
+  [f]
+  (let [jvm (start-jvm)]
     (try
-      (with-open [lines (io/reader (.getInputStream jvm))]
-        (is (some #{":ready"} (line-seq lines)))
-        (let [{:keys [threads groups jdk]} (doctor/examine (.pid jvm) {:no-recording true})]
-          (is (= [0 0 []] [(:virtual threads) (:mounted threads) groups]))
-          (is (pos? (long (:platform threads))))
-          (is (str/starts-with? (str (Runtime/version)) jdk)))
-        (is (= [1 "Cannot write /no/such/file: /no/such/file (No such file or directory)"]
-               (printed (str (.pid jvm)) "--no-recording" "--out" "/no/such/file")
-               (printed "record" (str (.pid jvm)) "--out" "/no/such/file"))))
+      (with-open [out (io/reader (.getInputStream jvm)), in (io/writer (.getOutputStream jvm))]
+        (f jvm
+           (fn [form]
+             (doto in (.write (str (pr-str form) "\n")) .flush)
+             (some #(second (re-find #"^:value (.*)" %)) (line-seq out)))))
       (finally (.destroy jvm)))))
+
+(defn- examined [^Process jvm]
+  (let [pid (str (.pid jvm))
+        {:keys [threads groups jdk]} (doctor/examine (.pid jvm) {:no-recording true})]
+    (is (= [0 0 []] [(:virtual threads) (:mounted threads) groups]))
+    (is (pos? (long (:platform threads))))
+    (is (str/starts-with? (str (Runtime/version)) jdk))
+    (is (= [1 "Cannot write /no/such/file: /no/such/file (No such file or directory)"]
+           (printed pid "--no-recording" "--out" "/no/such/file")
+           (printed "record" pid "--out" "/no/such/file")))))
+
+;; Of two takes one is of what nothing else refers to. It needs -Djdk.trackAllThreads=false.
+(def ^:private takes
+  '(do
+     (require '[thrum.core :as t] '[thrum.spi.watch :as watch])
+     (watch/watch! true)
+     (def kept (promise))
+     (t/future-call {:name "kept"} (fn [] @kept))
+     (t/future-call {:name "alone"} (fn [] @(promise)))
+     (loop [tries 1000]
+       (System/gc)
+       (or (seq (map :name (watch/leaked!)))
+           (when (pos? tries) (Thread/sleep 5) (recur (dec tries)))))))
+
+(def ^:private deadlock
+  '(let [a (Object.), b (Object.), both (java.util.concurrent.CyclicBarrier. 2)
+         executor (java.util.concurrent.Executors/newVirtualThreadPerTaskExecutor)
+         lock (fn [x y] (.execute executor (fn [] (locking x (.await both) (locking y :never)))))]
+     (lock a b)
+     (lock b a)))
+
+(defn- cycles
+  "Returns the cycles of monitors in a JVM's dump, which has monitors from JDK 25 on."
+  [^Process jvm]
+  (let [vm (process/attach! (.pid jvm))]
+    (try
+      (filter #(= :cycle (:rule %)) (examine/conditions (process/threads vm)))
+      (finally (.detach vm)))))
+
+(defn- locked-for-ever [jvm ask]
+  (is (empty? (cycles jvm)))
+  (ask deadlock)
+  (when (<= 25 (.feature (Runtime/version)))
+    (let [[{:keys [sentence data]}] (gate/eventually 10000 #(seq (cycles jvm)))
+          waits (re-seq #" waits for java.lang.Object@" (str sentence))]
+      (is (= 2 (count (:threads data)) (count waits)) sentence))))
+
+(deftest a-jvm-is-examined-well-and-ill
+  (with-jvm
+    (fn [jvm ask]
+      (is (= ":ready" (ask :ready)))
+      (examined jvm)
+      (is (re-matches #"\(\"alone-\d+\"\)" (str (ask takes))))
+      (locked-for-ever jvm ask))))

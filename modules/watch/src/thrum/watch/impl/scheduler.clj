@@ -33,17 +33,18 @@
   []
   (Probe. (AtomicLong.) (AtomicLong.)))
 
-(defn- send! [^Probe probe]
-  (.set ^AtomicLong (.-begun probe) (System/nanoTime))
+(defn- send! [^Probe probe at]
+  (.set ^AtomicLong (.-begun probe) (long at))
   (-> (Thread/ofVirtual)
       (.name "thrum-watch-probe")
       (.start (fn [] (.set ^AtomicLong (.-started probe) (System/nanoTime))))))
 
 (defn late-ms
   "Returns for how many ms the scheduler has not started the probe's thread; 0 where it has, and
-  then sends another."
-  ^long [^Probe probe]
-  (let [begun (.get ^AtomicLong (.-begun probe)), started (.get ^AtomicLong (.-started probe))]
-    (if (or (zero? begun) (<= begun started))
-      (do (send! probe) 0)
-      (quot (- (System/nanoTime) begun) 1000000))))
+  then sends another. at: now, a value of System/nanoTime."
+  ([probe] (late-ms probe (System/nanoTime)))
+  ([^Probe probe at]
+   (let [begun (.get ^AtomicLong (.-begun probe)), started (.get ^AtomicLong (.-started probe))]
+     (if (or (zero? begun) (<= begun started))
+       (do (send! probe at) 0)
+       (quot (- (long at) begun) 1000000)))))

@@ -1,0 +1,203 @@
+(ns thrum.watch.programs-test
+  "Rules over programs that run: one that must raise the rule, and one that nearly does, each looked
+  at once its threads are where they are to be."
+  (:require
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [clojure.test :refer [are deftest is use-fixtures]]
+   [thrum.core :as t]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.watch]
+   [thrum.watch.doctor.examine :as examine]
+   [thrum.watch.impl.dump :as dump]
+   [thrum.watch.impl.groups :as groups]
+   [thrum.watch.impl.locks :as locks]
+   [thrum.watch.impl.rules :as rules]
+   [thrum.watch.impl.scheduler :as scheduler]
+   [thrum.watch.impl.snapshot :as snapshot])
+  (:import
+   (java.io File)
+   (java.time Duration)
+   (jdk.internal.vm Continuation)
+   (jdk.jfr Recording)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- looked
+  "Returns a snapshot in which the threads are in these states, by [state kind-of-wait]: how many."
+  [states]
+  (gate/eventually 10000
+    (fn []
+      (let [snapshot (snapshot/take! (constantly true))
+            state (juxt :state (comp :kind :waits-for))]
+        (when (= states (frequencies (map state (groups/threads snapshot)))) snapshot)))))
+
+(defn- at-line? [{:keys [frame]}]
+  (str/includes? (str frame) "programs_test.clj"))
+
+(defn- rules-of
+  "Returns the rules of conditions, each of which must have a line of this file."
+  [conditions]
+  (is (every? at-line? conditions) (mapv :sentence conditions))
+  (mapv :rule conditions))
+
+(defn- ended! [task]
+  (future-cancel task)
+  (try @task (catch Exception _)))
+
+(defn- seen
+  "Returns the value of (f snapshot) while the program runs, a function of a gate to tasks, with its
+  threads in these states; then opens the gate, and ends them."
+  [program states f]
+  (let [gate (promise), tasks (program gate)]
+    (try
+      (if-some [snapshot (looked states)] (f snapshot) :not-in-these-states)
+      (finally
+        (deliver gate :go)
+        (run! ended! tasks)))))
+
+(defn- of-snapshot [snapshot]
+  (rules-of (rules/conditions snapshot)))
+
+;; Carriers
+
+(defn- pinned-call
+  "Returns (f), called as below a native frame: its waits do not leave the carrier."
+  [f]
+  (Continuation/pin)
+  (try (f) (finally (Continuation/unpin))))
+
+(defn- waits [gate] [(t/future @gate)])
+
+(defn- waits-for-a-time [gate] [(t/future (deref gate 60000 nil))])
+
+(defn- pinned [gate] [(t/future (pinned-call #(deref gate)))])
+
+(defn- pinned-for-a-time [gate] [(t/future (pinned-call #(deref gate 60000 nil)))])
+
+(deftest a-wait-that-does-not-leave-its-carrier-is-pinned
+  (are [program state expected] (= expected (seen program {[state :lock] 1} of-snapshot))
+    pinned :parked [:pinned]
+    pinned-for-a-time :timed-parked [:pinned]
+    waits :parked []
+    waits-for-a-time :timed-parked []))
+
+(defn- recorded
+  "Returns the doctor's lints of a recording of the program."
+  [program]
+  (let [file (File/createTempFile "pinned" ".jfr")]
+    (try
+      (with-open [recording (Recording.)]
+        (.withThreshold (.enable recording "jdk.VirtualThreadPinned") Duration/ZERO)
+        (.start recording)
+        (seen program {[:parked :lock] 1} (constantly nil))
+        (gate/eventually 10000 #(empty? (leak/threads)))
+        (.stop recording)
+        (.dump recording (.toPath file))
+        (examine/of-recording file))
+      (finally (io/delete-file file)))))
+
+(deftest what-was-pinned-is-recorded
+  (let [lints (recorded pinned), one (re-pattern (str "^A thread waited on its carrier \\d+ times, "
+                                                      "\\d+ ms in all, at thrum.watch.programs"))]
+    (is (= #{:pinned} (into #{} (map :rule) lints)))
+    (is (every? #(re-find one (:sentence %)) lints) (mapv :sentence lints)))
+  (is (= [] (recorded waits))))
+
+(defn- pinned-on
+  "Returns a program that holds so many carriers."
+  [n]
+  (fn [gate] (into [] (mapcat (fn [_] (pinned gate))) (range n))))
+
+(defn- starved-with
+  "Returns whether, with so many carriers held, a probe is starved half a second later by its clock,
+  when it had so many real ms to start."
+  [carriers ms]
+  (seen (pinned-on carriers) (if (zero? carriers) {} {[:parked :lock] carriers})
+    (fn [snapshot]
+      (let [probe (scheduler/probe), begun (System/nanoTime), later (+ begun 500000000)
+            late-ms #(scheduler/late-ms probe later)]
+        (scheduler/late-ms probe begun)
+        (gate/eventually ms #(zero? (long (late-ms))))
+        (some? (some #{:starved} (of-snapshot (assoc snapshot :late-ms (late-ms)))))))))
+
+(deftest a-scheduler-whose-carriers-are-all-held-is-starved
+  (let [{:keys [parallelism]} (scheduler/figures)]
+    (is (true? (starved-with parallelism 10)))
+    (is (false? (starved-with (dec (long parallelism)) 10000)))))
+
+;; Derefs
+
+(defn- cycle-of-derefs [_]
+  (let [second-task (promise), first-task (t/future @@second-task)]
+    (deliver second-task (t/future @first-task))
+    [first-task @second-task]))
+
+(defn- chain-of-derefs [gate]
+  (let [first-task (t/future @gate)]
+    [first-task (t/future @first-task)]))
+
+(deftest tasks-that-deref-each-other-are-a-cycle
+  (is (= [:cycle] (seen cycle-of-derefs {[:parked :task] 2} of-snapshot)))
+  (is (= [] (seen chain-of-derefs {[:parked :task] 1, [:parked :lock] 1} of-snapshot))))
+
+;; Ages
+
+(defn- twenty-and [f]
+  (fn [gate] (into [(f gate)] (mapcat (fn [_] (waits gate))) (range 20))))
+
+(defn- aged
+  "Returns the snapshot ten seconds later, with all but the first task a tenth of a second old."
+  [{:keys [nodes at] :as snapshot}]
+  (let [later (+ (long at) 10000000000), oldest (first (sort-by (comp :tid :thread) nodes))
+        young #(assoc % :since (- later 100000000))]
+    (assoc snapshot :at later, :nodes (mapv #(if (= oldest %) % (young %)) nodes))))
+
+(deftest a-task-that-is-older-than-twenty-at-its-line
+  (are [f expected] (= expected (seen (twenty-and f) {[:parked :lock] 21}
+                                  (comp rules-of rules/old-tasks-in aged)))
+    (comp first waits) [:old]
+    #(t/future (deref %)) []))
+
+;; Monitors, where the JDK's dump has them
+
+(def ^:private monitors-in-dump? (delay (boolean (some :state (dump/take!)))))
+
+(defn- of-dump [_]
+  (rules-of (locks/conditions (dump/take!))))
+
+(defn- holds [lock held f]
+  (locking lock (deliver held true) (f)))
+
+(defn- held-by
+  "f is called with the gate in a monitor that another task waits for."
+  [f]
+  (fn [gate]
+    (let [lock (Object.), held (promise), holder (t/future (holds lock held #(f gate)))]
+      @held
+      [holder (t/future (locking lock :free))])))
+
+(defn- left-and-held-by
+  "As held-by, and a third task waits on the monitor, and so has left it. It comes after the holder
+  in the dump."
+  [f]
+  (fn [gate]
+    (let [lock (Object.), left (promise), held (promise)
+          holder (t/future @left (holds lock held #(f gate)))
+          waits (t/future (holds lock left #(.wait lock)))]
+      @held
+      [holder waits (t/future (locking lock :free))])))
+
+(defn- spin [gate]
+  (when-not (realized? gate) (recur gate)))
+
+(deftest a-monitor-whose-holder-does-not-run
+  (when @monitors-in-dump?
+    (are [program states expected] (= expected (seen program states of-dump))
+      (held-by deref) {[:parked :lock] 1, [:blocked nil] 1} [:lock-holder]
+      (held-by #(pinned-call (fn [] @%))) {[:parked :lock] 1, [:blocked nil] 1} []
+      (held-by spin) {[:runnable nil] 1, [:blocked nil] 1} []
+      (left-and-held-by spin) {[:parked nil] 1, [:runnable nil] 1, [:blocked nil] 1} [])))
