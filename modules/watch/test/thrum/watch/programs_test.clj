@@ -91,7 +91,9 @@
   (let [file (File/createTempFile "pinned" ".jfr")]
     (try
       (with-open [recording (Recording.)]
-        (.withThreshold (.enable recording "jdk.VirtualThreadPinned") Duration/ZERO)
+        (-> (.enable recording "jdk.VirtualThreadPinned")
+            (.withThreshold Duration/ZERO)
+            .withStackTrace)
         (.start recording)
         (seen program {[:parked :lock] 1} (constantly nil))
         (gate/eventually 10000 #(empty? (leak/threads)))
