@@ -154,7 +154,9 @@
 (defn- aged
   "Returns the snapshot ten seconds later, with all but the first task a tenth of a second old."
   [{:keys [nodes at] :as snapshot}]
-  (let [later (+ (long at) 10000000000), oldest (first (sort-by (comp :tid :thread) nodes))
+  (let [later (+ (long at) 10000000000)
+        ;; What has no thread may be of an earlier test.
+        oldest (first (sort-by (comp :tid :thread) (filter :thread nodes)))
         young #(assoc % :since (- later 100000000))]
     (assoc snapshot :at later, :nodes (mapv #(if (= oldest %) % (young %)) nodes))))
 
