@@ -94,7 +94,8 @@
 (defn- goals-report [{:keys [against markdown]} result]
   (when-let [figures (seq (figures result))]
     (goals/report figures
-                  (when (.exists (io/file against)) (:figures (store/read! against)))
+                  (when (and against (.exists (io/file against)))
+                    (:figures (store/read! against)))
                   :markdown? markdown)))
 
 (defn- print-result [{:keys [json markdown outcomes out] :as options} result kept]

@@ -6,6 +6,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.lab.child :as child]
+   [thrum.lab.goals :as goals]
    [thrum.lab.main :as main]
    [thrum.lab.store :as store]
    [thrum.lab.subject :as subject]
@@ -161,3 +162,7 @@
         (is (str/includes? (slurp (io/file dir "report.html")) "Interrupted:")))
       (finally
         (.destroyForcibly process)))))
+
+(deftest figures-are-judged-without-a-last-release-too
+  (with-redefs [goals/figures (constantly [{:figure "left running", :value 0, :at-most 0}])]
+    (is (re-find #"left running +0.00 +<= 0.00 +met" (#'main/goals-report {} {})))))
