@@ -214,7 +214,7 @@
   (settle [this o]
     (sync-point/reached :task/settle)
     (let [woken (.settleLocked this o)]
-      (when-not (identical? :nobody woken) (wake! woken))
+      (when-not (identical? :none woken) (wake! woken))
       (some? woken)))
   (addWaiter [this waiter]
     (locking this
