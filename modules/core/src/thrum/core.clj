@@ -33,9 +33,6 @@
   (:import
    (java.lang AutoCloseable)
    (java.util.concurrent CompletionStage)
-   (thrum.impl.adaptive AdaptiveLimiter AdaptivePermit)
-   (thrum.impl.limit Limiter Permit)
-   (thrum.impl.rate Pass RateLimiter)
    (thrum.impl.scope Scope)
    (thrum.impl.task Task)))
 
@@ -794,11 +791,6 @@
   ([permits] (rate-limiter permits {}))
   ([permits options] (rate/rate-limiter permits options)))
 
-(defn- checked-limiter [x]
-  (if (or (instance? RateLimiter x) (instance? AdaptiveLimiter x))
-    x
-    (options/instance Limiter "a limiter or a rate limiter" x)))
-
 (defn acquire!
   "Returns a permit of the limiter, or n of them as one, a java.lang.AutoCloseable. Waits where they
   are not free; no thread that asks later overtakes, also where it needs fewer. The caller has to
@@ -809,26 +801,23 @@
   InterruptedException, as every wait. Waiting for a permit that acquire! gave to the same thread is
   no deadlock, since any thread may return it: a dispatcher may acquire what its tasks release."
   ([limiter] (acquire! limiter 1))
-  ([limiter n] (permits/acquire! (checked-limiter limiter) n)))
+  ([limiter n] (permits/acquire! limiter n)))
 
 (defn try-acquire!
   "Returns a permit of the limiter, or n of them as one, as acquire! does, where that needs no wait;
   nil otherwise, also where other threads wait. Throws :thrum/invalid."
   ([limiter] (try-acquire! limiter 1))
-  ([limiter n] (permits/try-acquire! (checked-limiter limiter) n)))
+  ([limiter n] (permits/try-acquire! limiter n)))
 
 (defn release!
   "Returns a permit to its limiter. Throws :thrum/invalid, without an effect, when it has been
   returned before. Has no effect on a permit of a rate limiter."
   [permit]
-  (condp instance? permit
-    Pass nil
-    AdaptivePermit (adaptive/release! permit false)
-    (limit/release! (options/instance Permit "a permit" permit))))
+  (permits/release! permit))
 
 (defn ^:no-doc with-permit-call
   ([limiter f] (with-permit-call limiter 1 f))
-  ([limiter n f] (permits/call-with (checked-limiter limiter) n f)))
+  ([limiter n f] (permits/call-with limiter n f)))
 
 (defmacro with-permit
   "Runs the body on the calling thread while it holds a permit of the limiter, or so many of them;

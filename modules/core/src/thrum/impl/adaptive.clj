@@ -69,6 +69,9 @@
 
 ;; since: when it was had. among: how many permits were in use then, it among them.
 (deftype AdaptivePermit [^AdaptiveLimiter limiter ^Permit permit ^long since ^long among]
+  permits/Permit
+  (release! [this] (.close this))
+
   AutoCloseable
   (close [this] (release! this false)))
 

@@ -60,6 +60,9 @@
   (isHeld [_] held)
   (setHeld [_ h] (set! held h))
 
+  permits/Permit
+  (release! [this] (.close this))
+
   AutoCloseable
   (close [this]
     (when-not (.release ^ILimiter limiter this)

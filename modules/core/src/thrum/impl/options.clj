@@ -308,12 +308,15 @@
   [f]
   (function "after the limit, as in (pmap 8 f coll)" f))
 
+(defn unexpected
+  "Returns the exception for an x that is not what was expected."
+  [expected x]
+  (error/invalid (str "Expected " expected ", not " (show/text x)) {:value x, :accepts expected}))
+
 (defn instance
   "Returns x if it is of the class; throws :thrum/invalid otherwise."
   [^Class class expected x]
-  (when-not (.isInstance class x)
-    (throw (error/invalid (str "Expected " expected ", not " (show/text x))
-                          {:value x, :accepts expected})))
+  (when-not (.isInstance class x) (throw (unexpected expected x)))
   x)
 
 (defn functions

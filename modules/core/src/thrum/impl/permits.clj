@@ -3,6 +3,7 @@
   {:no-doc true}
   (:require
    [thrum.impl.error :as error]
+   [thrum.impl.options :as options]
    [thrum.impl.show :as show]))
 
 (set! *warn-on-reflection* true)
@@ -10,11 +11,26 @@
 (defprotocol Permits
   "Hands out permits, in the order of asking. n: how many at once."
   (acquire! [limiter n]
-    "Waits for n permits and returns them as one java.lang.AutoCloseable.")
+    "Waits for n permits and returns them as one Permit, a java.lang.AutoCloseable.")
   (try-acquire! [limiter n]
     "Returns n permits as one if they are free and no thread waits; nil otherwise.")
   (call-with [limiter n f]
     "Returns the value of f, called while the thread has n permits."))
+
+(defprotocol Permit
+  "What is handed out."
+  (release! [permit]
+    "Returns it to its limiter; see thrum.core/release!."))
+
+(defn- refusing [expected]
+  (fn [x & _] (throw (options/unexpected expected x))))
+
+;; What is neither a limiter nor a permit.
+(let [no-limiter (refusing "a limiter or a rate limiter"), no-permit (refusing "a permit")]
+  (doseq [anything [nil Object]]
+    (extend anything
+      Permits {:acquire! no-limiter, :try-acquire! no-limiter, :call-with no-limiter}
+      Permit {:release! no-permit})))
 
 (defn checked-weight
   "Returns n if it is an integer from 1 to most; throws :thrum/invalid otherwise."

@@ -35,6 +35,8 @@
 
 ;; A permit of a rate: there is nothing to return.
 (deftype Pass []
+  permits/Permit
+  (release! [_])
   AutoCloseable
   (close [_]))
 
