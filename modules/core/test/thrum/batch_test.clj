@@ -193,6 +193,14 @@
            (t/pmap {:limit 2, :batch 3, :wrap (fn [thunk] (fn [] (thunk) :other))}
                    identity
                    (range 7)))))
+  (testing "one that calls its thunk twice throws at the last item, behind the values before it"
+    (let [calls (atom 0)
+          wrap (fn [thunk] (fn [] (thunk) (thunk)))
+          f (fn [i] #(do (swap! calls inc) i))
+          results (t/pmap {:limit 1, :batch 3, :wrap wrap} f [1 2 3])]
+      (is (= [1 2] (map #(%) (take 2 results))))
+      (is (= 2 @calls))
+      (is (instance? NullPointerException (thrown (doall results))))))
   (testing "one that throws at the start throws at the first item of its batch"
     (let [failure (ex-info "wrap" {}), wraps (atom 0)
           wrap (fn [thunk] (if (= 2 (swap! wraps inc)) (throw failure) thunk))

@@ -17,15 +17,15 @@
 
 (set! *warn-on-reflection* true)
 
+(declare index-of-failure)
+
 ;; The handler of its task. slots: the thunks, each replaced by its value. called: how many have
 ;; one; the task's outcome publishes it. index: that of the first among all thunks of the fan-out.
 (deftype Batch [^objects slots ^AtomicLong called ^long index ^Failures failures handler]
   completion/CompletionHandler
-  (failed [_ task t]
+  (failed [this task t]
     (.record failures
-             {:throwable t
-              :task (.taskName ^ITask task)
-              :index (+ index (min (.get called) (dec (alength slots))))}))
+             {:throwable t, :task (.taskName ^ITask task), :index (index-of-failure this)}))
   (ended [_ task]
     (completion/ended handler task)))
 

@@ -139,7 +139,7 @@
   ;; work: a thunk, or a batch.
   (task [_ work]
     (if (instance? Batch work)
-      (doto (task/task context work started #(batch/call-all work))
+      (doto (task/task context work started (^{:once true} fn* [] (batch/call-all work)))
         (as-> task (batch/started! batches task work)))
       (task/task context tasks started work)))
   (start [_ task]
