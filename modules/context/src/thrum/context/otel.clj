@@ -37,11 +37,14 @@
       (.startSpan)))
 
 (defn- fail!
-  "Ends the span with what was thrown."
+  "Ends the span with what was thrown. That may throw when it is asked for its message: it is left
+  out then."
   [^Span span ^Throwable t]
-  (.setStatus span StatusCode/ERROR)
-  (.recordException span t)
-  (.end span))
+  (try
+    (.setStatus span StatusCode/ERROR)
+    (.recordException span t)
+    (catch Throwable _)
+    (finally (.end span))))
 
 (defn- within
   "Returns the value of (f span), called in the span as a child of parent. Ends it where f throws."

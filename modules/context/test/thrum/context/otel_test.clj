@@ -206,6 +206,22 @@
       (is (= [StatusCode/ERROR 1]
              [(.getStatusCode (.getStatus span)) (count (.getEvents span))])))))
 
+(deftest a-throwable-that-cannot-be-read-is-handed-on-and-ends-the-span
+  (let [failure (proxy [RuntimeException] [] (getMessage [] (throw (Error. "No message"))))
+        handed-on (atom nil)
+        fail! (fn [handler & args]
+                (spans-of #(reset! handed-on
+                                   (try
+                                     (apply (otel/handler handler {:tracer *tracer*})
+                                       {:request-method :get}
+                                       args)
+                                     (catch Throwable t t)))))]
+    (is (= [StatusCode/ERROR]
+           (map #(.getStatusCode (.getStatus ^SpanData %)) (fail! (fn [_] (throw failure))))))
+    (is (true? (identical? failure @handed-on)))
+    (is (= 1 (count (fail! (fn [_ _ raise] (raise failure)) identity identity))))
+    (is (true? (identical? failure @handed-on)))))
+
 (deftest the-clients-span-is-the-parent
   (let [trace "0af7651916cd43dd8448eb211c80319c"
         span (request-span (constantly {:status 200})
