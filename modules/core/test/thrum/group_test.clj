@@ -12,7 +12,7 @@
    [thrum.throwing :refer [thrown]])
   (:import
    (java.util.concurrent CountDownLatch)
-   (thrum.impl.group Group)))
+   (thrum.impl.group Group Members)))
 
 (set! *warn-on-reflection* true)
 
@@ -64,6 +64,30 @@
     (is (group/empty-group? group))
     (is (empty? (.children group)))
     (group/join! group)))
+
+(defn- members
+  "Returns so many members that run."
+  [n]
+  (reify Members
+    (added [_] n)
+    (running [_] n)
+    (tasks [_] [])
+    (cancelAll [_ _])))
+
+(deftest a-child-or-a-member-that-comes-too-late-leaves-no-group-in-its-parents
+  (doseq [[kind come!] {:child #(fork! % (fn [])), :member group/admit-member!}]
+    (let [outer (group/group "outer" nil)
+          middle (group/group "middle" outer)
+          ^Group inner (doto (group/group "inner" middle)
+                         (.setMembers (when (= :member kind) (members 1))))
+          append! @#'group/append!]
+      ;; Closed once it is a child of its parent, and before the inner one is a child of it.
+      (with-redefs [group/append! (fn [children child]
+                                    (append! children child)
+                                    (when (identical? middle child)
+                                      (group/close! middle :late)))]
+        (is (= :thrum/closed (:type (ex-data (thrown (come! inner))))) kind))
+      (is (group/empty-group? outer) kind))))
 
 (deftest the-end-of-a-parent-cancels-what-its-children-run
   (let [^Group parent (group/group "parent" nil)

@@ -332,6 +332,19 @@
 
 ;; Children come and go
 
+(defn- enter-until!
+  "Makes the group a child of its parents until (accepted?) is true; of none of them where that
+  throws."
+  [group accepted?]
+  (try
+    (loop []
+      (enter-parents! group)
+      ;; A child that has ended since may have taken the group out again.
+      (when-not (accepted?) (recur)))
+    (catch Throwable t
+      (leave-parents! group)
+      (throw t))))
+
 (defn add-child!
   "Makes the child part of the group until it leaves: the end of the group cancels it and waits for
   it. Throws :thrum/closed."
@@ -339,14 +352,7 @@
   ;; A group around this one may be closed without having closed this one; a cancel closes both.
   (check-open! group)
   (when-not (.accept group child)
-    (try
-      (loop []
-        (enter-parents! group)
-        ;; A child that has ended since may have taken the group out again.
-        (when-not (.accept group child) (recur)))
-      (catch Throwable t
-        (leave-parents! group)
-        (throw t)))))
+    (enter-until! group #(.accept group child))))
 
 (defn remove-child!
   "Takes a child out that has ended, unless it is out."
@@ -359,7 +365,7 @@
   [^Group group]
   (check-open! group)
   (when-not (.isReachable group)
-    (enter-parents! group)))
+    (enter-until! group #(.isReachable group))))
 
 (defn- thread-name [^Group group ^Task task]
   (or (.taskName task)
