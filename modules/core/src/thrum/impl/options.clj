@@ -199,12 +199,17 @@
       :options [:schedule :attempts :retry? :on-retry :wait-of :budget]}]))
 
 (def ^:private by-form
-  (into {} (for [{:keys [form as] :as row} forms, name (cons form as)] [name row])))
+  (into {}
+        (for [{:keys [form as options at]} forms
+              :let [rows (rows-at at rows)
+                    required (filter (comp :required val) (select-keys rows options))]
+              name (cons form as)]
+          [name {:options options, :rows rows, :required required}])))
 
 (defn rows-of
   "Returns the rows of a form, in its own words."
   [form]
-  (rows-at (:at (by-form form)) rows))
+  (:rows (by-form form)))
 
 (defn keys-of
   "Returns the keys of a form's options."
@@ -287,10 +292,10 @@
   "Returns the options of a form when it accepts them, and none is missing that it requires; throws
   :thrum/invalid otherwise."
   [form options]
-  (let [rows (rows-of form)]
-    (check rows options (keys-of form))
-    (doseq [k (keys-of form) :when (:required (rows k))]
-      (check-value k (rows k) (options k)))
+  (let [{ks :options, :keys [rows required]} (by-form form)]
+    (check rows options ks)
+    (doseq [[k row] required]
+      (check-value k row (options k)))
     options))
 
 (defn function
