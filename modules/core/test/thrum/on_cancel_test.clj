@@ -4,6 +4,7 @@
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
    [thrum.impl.place :as place]
+   [thrum.impl.wait :as wait]
    [thrum.nests :as nests]
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
@@ -303,6 +304,22 @@
                     (throw (ex-info "stopped" {}))))
                 (catch Exception e (swap! trail conj (spi/type-of e))))))))
       (is (= [:thrum/timeout :outer] @trail)))))
+
+(deftest a-body-that-knows-of-its-cancel-waits-for-no-lock-of-the-cancel
+  (t/with-scope [_]
+    (let [around (wait/current-flag), held (promise), known (promise), free (promise)
+          ;; As a cancel, that then asks for the lock of the body's own record.
+          cancel (Thread. #(locking around
+                             (deliver held true)
+                             (deliver free (deref known 5000 false))))]
+      (t/on-cancel [identity]
+        (t/with-scope [_]
+          (.start cancel)
+          @held
+          (place/acknowledge-cancel! (place/current))
+          (deliver known true)))
+      (.join cancel)
+      (is @free))))
 
 (deftest a-join-in-the-body-does-not-put-the-function-off
   (let [latch (CountDownLatch. 1), running (promise), seen (promise)]

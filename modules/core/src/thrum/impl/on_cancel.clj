@@ -27,10 +27,11 @@
   (call [])                         ; nil, :due, :called, or :ended
   (thrown []))                      ; what f threw, or nil
 
-;; held: how many shields in the body f has to wait for. call: see IGuard. All but what is volatile
-;; is under the lock of the outer record.
+;; flag: the record of the body; its lock is taken under that of the outer one, never the other way
+;; round. held: how many shields in the body f has to wait for. call: see IGuard. All but what is
+;; volatile is under the lock of the outer record.
 (deftype Guard [^Place outer ^InterruptFlag outer-flag ^Thread thread context f
-                ^:unsynchronized-mutable flag
+                ^:volatile-mutable flag
                 ^:unsynchronized-mutable ^long held
                 ^:volatile-mutable call
                 ^:unsynchronized-mutable thrown
@@ -96,8 +97,9 @@
   (outer [_] outer)
   (isOver [_] over)
   (interruptFlag [this]
-    (locking outer-flag
-      (or flag (set! flag (interrupt/interrupt-flag thread this)))))
+    (or flag
+        (locking outer-flag
+          (or flag (set! flag (interrupt/interrupt-flag thread this))))))
   ;; The function is called although the body knows of its cancel.
   (acknowledge [_]))
 
