@@ -390,8 +390,6 @@ public final class Samples {
         }
     }
 
-    // withTimeout
-
     // hedge
 
     interface Shop {
@@ -429,6 +427,8 @@ public final class Samples {
             return List.of(e.getMessage(), Arrays.stream(e.getSuppressed()).anyMatch(s -> s.getMessage().equals("item -2")));
         }
     }
+
+    // withTimeout
 
     public static String inTime() throws IOException, TimeoutException, InterruptedException {
         return Thrum.withTimeout(LONG, () -> user(1));
