@@ -107,6 +107,11 @@
     (dotimes [_ 20] (call (constantly 1)))
     (is (= 1 (:retries (datafy budget))) "no more than its burst")))
 
+(deftest no-burst-is-too-large
+  (let [budget (t/retry-budget {:ratio 1, :burst Long/MAX_VALUE})]
+    (is (= 1 (t/retry {:budget budget} 1)))
+    (is (pos? (long (:retries (datafy budget)))))))
+
 (deftest what-is-not-tried-again-costs-nothing
   (let [budget (t/retry-budget)]
     (doseq [options [{:retry? (constantly false)} {:schedule []} {:attempts 1}]]

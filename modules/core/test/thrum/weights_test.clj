@@ -38,6 +38,16 @@
         (t/release! (t/try-acquire! limiter))))
     (is (at-rest? limiter))))
 
+(deftest no-weight-is-too-large-for-a-limiter-that-has-as-many
+  (let [most Long/MAX_VALUE, limiter (t/limiter most {:wait-ms 0})]
+    (t/with-permit [limiter 5]
+      (is (nil? (t/try-acquire! limiter most)))
+      (is (= :thrum/deadlock (t/error-type (thrown (t/acquire! limiter most))))))
+    (let [permit (t/acquire! limiter most)]
+      (is (= :thrum/rejected (t/error-type (thrown (t/acquire! limiter)))))
+      (t/release! permit))
+    (is (at-rest? limiter))))
+
 (deftest a-small-one-does-not-overtake-a-large-one
   (let [limiter (t/limiter 3)
         held (t/acquire! limiter 2)

@@ -12,6 +12,8 @@
 
 (def ^:private ^:const token "Parts of a token." 1000000)
 
+(def ^:private largest "More parts cannot be added up." (quot Long/MAX_VALUE 2))
+
 (defn- update! ^long [^AtomicLong number ^LongUnaryOperator f]
   (.getAndUpdate number f))
 
@@ -28,7 +30,7 @@
   "Returns a budget that begins with a burst of retries, and holds no more of them. ratio: retries
   for a call, from 0 to 1."
   ^Budget [ratio burst]
-  (let [most (* (long burst) (long token))]
+  (let [most (long (min (long largest) (*' burst (long token))))]
     (Budget. ratio (long (* (double ratio) (long token))) most (AtomicLong. most) (AtomicLong.))))
 
 (defn budget?

@@ -82,17 +82,12 @@
       (if (zero? n) (.remove owned thread) (.put owned thread n))))
   (.setHeld permit held))
 
-(defn- least-for
-  "Returns how many permits there must be, for this one to be granted while its thread waits."
-  ^long [^HashMap owned ^IPermit permit]
-  (+ (.weight permit) (own-permits owned (.asker permit))))
-
 (defn- expect!
   "Makes the entry for a permit that waits: granting it must not need memory."
   [^HashMap owned ^IPermit permit]
-  (.setLeast permit (least-for owned permit))
-  (when (.isOwn permit)
-    (.put owned (.asker permit) (own-permits owned (.asker permit)))))
+  (let [own (own-permits owned (.asker permit))]
+    (.setLeast permit (+ (.weight permit) own))
+    (when (.isOwn permit) (.put owned (.asker permit) own))))
 
 (defn- drop-empty!
   "Drops the entry of a thread that holds nothing."
@@ -126,12 +121,13 @@
     (locking this
       (cond
         (.tryAsk this permit) nil
-        (< permits (least-for owned permit)) :deadlock
+        (< (- permits (own-permits owned (.asker ^IPermit permit))) (.weight ^IPermit permit))
+        :deadlock
         (and queue (<= (long queue) (.size waiting))) (.refused this)
         :else (do (expect! owned permit) (.add waiting permit) nil))))
   (tryAsk [this permit]
     (locking this
-      (let [w (.weight ^IPermit permit), free (and (.isEmpty waiting) (<= (+ in-use w) permits))]
+      (let [w (.weight ^IPermit permit), free (and (.isEmpty waiting) (<= w (- permits in-use)))]
         (when free
           (hold! owned permit true)
           (set! in-use (+ in-use w)))
@@ -139,7 +135,7 @@
   (grant [_]
     (loop [heirs nil]
       (let [^IPermit head (when-not (.isEmpty waiting) (.getFirst waiting))]
-        (if (and head (<= (+ in-use (.weight head)) permits))
+        (if (and head (<= (.weight head) (- permits in-use)))
           (do
             (.removeFirst waiting)
             (hold! owned head true)
