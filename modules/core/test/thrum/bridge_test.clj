@@ -8,6 +8,7 @@
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
+   (clojure.lang IExceptionInfo)
    (java.util.concurrent CancellationException CompletableFuture CompletionException)
    (java.util.function Function)))
 
@@ -90,6 +91,13 @@
         there-and-back (t/->task (t/->completable-future task))]
     (t/cancel! task :enough)
     (is (= :enough (:reason (ex-data (thrown (t/value there-and-back 5000 :late))))))))
+
+(deftest a-stage-whose-cancellation-cannot-be-read-ends-its-task-all-the-same
+  (let [future (CompletableFuture.), task (t/->task future)]
+    (.completeExceptionally
+      future
+      (proxy [CancellationException IExceptionInfo] [] (getData [] (throw (Error. "No data")))))
+    (is (= :future-cancel (:reason (ex-data (thrown (t/value task 5000 :late))))))))
 
 (deftest what-is-neither-is-refused
   (is (= :thrum/invalid (t/error-type (thrown (t/->completable-future 1)))))

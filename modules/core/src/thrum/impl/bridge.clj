@@ -49,7 +49,7 @@
   (let [t (some-> throwable error/beneath)]
     (cond
       (nil? t) (Done. value)
-      (instance? CancellationException t) (Cancelled. (or (:reason (ex-data t)) :future-cancel))
+      (instance? CancellationException t) (Cancelled. (or (error/reason-of t) :future-cancel))
       :else (Failed. t))))
 
 (defn ->task

@@ -23,6 +23,11 @@
   [t]
   (readable (:type (ex-data t))))
 
+(defn reason-of
+  "Returns the :reason in the throwable's ex-data, or nil."
+  [t]
+  (readable (:reason (ex-data t))))
+
 (defn cause-of
   "Returns the throwable's cause, or nil."
   ^Throwable [t]

@@ -174,7 +174,7 @@
   "Returns {:cancelled reason} if the throwable is that of a cancel, or nil."
   [t]
   (when (and (instance? CancellationException t) (= :thrum/cancelled (error/type-of t)))
-    {:cancelled (:reason (ex-data t))}))
+    {:cancelled (error/reason-of t)}))
 
 (defn- outcome-data [task]
   (let [{:keys [error], :as data} (task/outcome-data task)]
