@@ -8,15 +8,18 @@
    [clojure.test.check.properties :as prop]
    [thrum.cluster :as cluster]
    [thrum.cluster.history :as history]
+   [thrum.cluster.impl.caller :as caller]
    [thrum.cluster.impl.function :as function]
    [thrum.cluster.impl.member :as member]
+   [thrum.cluster.impl.silence :as silence]
    [thrum.cluster.impl.wire :as wire]
+   [thrum.cluster.spi :as engine]
    [thrum.cluster.stand-in :as stand-in]
    [thrum.cluster.work :as work]
    [thrum.core :as t]
    [thrum.spi.watch :as watch])
   (:import
-   (java.util.concurrent ExecutionException)
+   (java.util.concurrent CompletableFuture ExecutionException)
    (java.util.concurrent.atomic AtomicLong)
    (thrum.cluster.impl.node Node)))
 
@@ -228,6 +231,32 @@
       (await! #(= 2 (count (stand-in/members-up network))))
       (is (= [30 40] (cluster/pmapv c 2 #'work/hooked [3 4]))))))
 
+;; An engine has one view for all; a member that this caller alone cannot reach stays in it.
+(deftest a-member-that-no-engine-misses-is-lost-when-it-is-silent
+  (with-cluster [network c 2 :heartbeat-ms 1]
+    (reset! work/hook (fn [item node]
+                        (when (and (= 3 item) (= "m0" node))
+                          (stand-in/isolate! network (full-name network "m0")))))
+    (dotimes [_ 20]
+      (is (= (map #(* 10 %) (range 8)) (cluster/pmapv c 4 #'work/hooked (range 8)))))
+    (let [members #(mapv :member (:members (cluster/status c)))]
+      (is (= [(full-name network "m1")] (members)))
+      (stand-in/heal! network (full-name network "m0"))
+      (await! #(= 2 (count (members))))
+      (is (= #{"m0" "m1"} (set (cluster/pmapv c 4 #'work/node (range 40))))))))
+
+(deftest a-member-that-answers-nothing-and-shows-that-it-is-there-is-not-lost
+  (with-cluster [network c 1 :heartbeat-ms 1]
+    (with-redefs [caller/send! (let [send! caller/send!]
+                                 (fn [from to request]
+                                   (if (and (= :alive (:op (wire/request request)))
+                                            (engine/worker? to))
+                                     (CompletableFuture.)
+                                     (send! from to request))))]
+      (reset! work/hook (fn [_ _] (Thread/sleep 1600)))
+      (is (= [10] (cluster/pmapv c 1 #'work/hooked [1])))
+      (is (= [:start :end] (map first @work/trail))))))
+
 (deftest without-members-a-call-waits-for-one
   (let [network (stand-in/network)
         c (caller! network)]
@@ -279,7 +308,8 @@
       (is (<= 1 left 5000)))))
 
 (deftest a-deadline-that-passes-on-the-member-first-is-no-failure
-  (let [m (member/member {:node "m", :allow #{'thrum.cluster.work}})
+  (let [m (member/member {:node "m", :allow #{'thrum.cluster.work}
+                          :silence (silence/silence 1000 200)})
         run (fn [v]
               (wire/answered
                 (member/handle! m (wire/run (assoc (function/reference v)

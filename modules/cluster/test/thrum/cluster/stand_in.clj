@@ -1,6 +1,6 @@
 (ns thrum.cluster.stand-in
-  "An engine whose network is an atom: its nodes live in this JVM and can be killed, cut off and
-  muted."
+  "An engine whose network is an atom: its nodes live in this JVM and can be killed, cut off, muted
+  and isolated."
   (:require
    [thrum.cluster :as cluster]
    [thrum.cluster.spi :as engine])
@@ -9,8 +9,8 @@
 
 (set! *warn-on-reflection* true)
 
-;; A network: {node {:handler f, :state :up, :cut or :dead, :muted? b}}; beside it the calls under
-;; way.
+;; A network: {node {:handler f, :state :up, :cut or :dead, :muted? b, :isolated? b}}; beside it the
+;; calls under way.
 
 (defn network []
   {:nodes (atom {}), :calls (atom {})})
@@ -21,13 +21,16 @@
 (defn- up? [network node]
   (= :up (state network node)))
 
+(defn- isolated? [network & nodes]
+  (boolean (some #(:isolated? (@(:nodes network) %)) nodes)))
+
 (defn- fail! [^CompletableFuture answer message]
   (.completeExceptionally answer (ex-info message {:type ::silence})))
 
 (defn- deliver!
   "The answer arrives where both ends are there, else never."
   [network {:keys [from to ^CompletableFuture answer]} bytes]
-  (when (and (up? network from) (up? network to))
+  (when (and (up? network from) (up? network to) (not (isolated? network from to)))
     (.complete answer bytes)))
 
 (defn- serve! [network {:keys [to] :as call} request]
@@ -53,6 +56,7 @@
       (cond
         (not (and (up? network node) (up? network to))) (fail! answer "unreachable")
         (:muted? (@(:nodes network) node)) nil
+        (isolated? network node to) nil
         :else (start-call! network call request))
       answer))
   (lost? [_ other] (not (up? network other)))
@@ -88,10 +92,15 @@
   [network node]
   (silence! network node :cut))
 
+(defn isolate!
+  "What the node sends, and what is sent to it, does not arrive from now on; no engine misses it."
+  [network node]
+  (swap! (:nodes network) assoc-in [node :isolated?] true))
+
 (defn heal!
   "The node is back."
   [network node]
-  (swap! (:nodes network) assoc-in [node :state] :up))
+  (swap! (:nodes network) update node assoc :state :up, :isolated? false))
 
 (defn mute!
   "What the node sends from now on does not arrive; no node misses it."

@@ -41,6 +41,8 @@
 (defn- protocols [{:keys [host heartbeat-ms] :as settings}]
   [["TCP"
     (merge {"bind_addr" host
+            ;; Connections to others come from it too: what cuts an address off cuts all of them.
+            "client_bind_addr" host
             "diag.enabled" false
             "thread_naming_pattern" "pl"
             "send_buf_size" "640k"
@@ -48,7 +50,8 @@
             "bundler_type" "transfer-queue"
             "thread_pool.min_threads" 0
             "thread_pool.max_threads" 200
-            "use_vthreads" true}
+            ;; Heartbeats go on where all carriers compute.
+            "use_vthreads" false}
            (ports settings)
            (tls (:tls settings)))]
    ["RED" {}]

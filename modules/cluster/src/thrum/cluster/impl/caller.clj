@@ -9,6 +9,7 @@
    [thrum.cluster.impl.member :as member]
    [thrum.cluster.impl.rerun :as rerun]
    [thrum.cluster.impl.seal :as seal]
+   [thrum.cluster.impl.silence :as silence]
    [thrum.cluster.impl.wire :as wire]
    [thrum.cluster.spi :as engine]
    [thrum.core :as t]
@@ -26,6 +27,7 @@
                  crew
                  trial                        ; the permit of work that runs alone
                  ^Set explained               ; members whose loss is the fault of a known item
+                 silence
                  secret
                  members-timeout-ms
                  ^ConcurrentHashMap pending   ; run -> Pending
@@ -37,13 +39,14 @@
 
 (defn caller
   "Returns a caller that has called nothing yet."
-  [{:keys [engine node member secret members-timeout-ms]}]
+  [{:keys [engine node member silence secret members-timeout-ms]}]
   (Caller. engine
            node
            member
            (crew/crew)
            (t/limiter 1)
            (ConcurrentHashMap/newKeySet)
+           silence
            secret
            members-timeout-ms
            (ConcurrentHashMap.)
@@ -59,6 +62,7 @@
     answer))
 
 (defn- opened [^Caller caller worker answer]
+  (silence/broken! (.-silence caller) worker)
   (or (seal/open (.-secret caller) answer)
       (throw (function/refused-secret worker))))
 
@@ -137,8 +141,10 @@
       (throw (ex-info (str sentence " for " (.-members-timeout-ms caller) " ms")
                       {:type :thrum/no-members, :waited-ms (.-members-timeout-ms caller)}))))
 
-(defn- workers [^Caller caller]
-  (engine/workers (.-engine caller)))
+(defn workers
+  "Returns the names of the members that the engine has and that are not silent."
+  [^Caller caller]
+  (silence/answering (.-silence caller) (engine/workers (.-engine caller))))
 
 (defn- take-member! [^Caller caller avoid]
   (let [look #(crew/take! (.-crew caller) (workers caller) avoid)]
@@ -161,7 +167,9 @@
                       " no other has come")))
 
 (defn- gone? [^Caller caller member]
-  (and (not= member (.-node caller)) (engine/lost? (.-engine caller) member)))
+  (and (not= member (.-node caller))
+       (or (engine/lost? (.-engine caller) member)
+           (silence/silent? (.-silence caller) member))))
 
 (defn- await-empty!
   "Returns :empty when nothing of this caller's runs on the member, which is reserved, or :gone."
@@ -202,7 +210,7 @@
 ;; What an answer means
 
 (def ^:private ^:const suspect-ms
-  "How long a member that has not answered may take to be missed by the engine."
+  "How long a member that has not answered may take to be missed."
   1000)
 
 (defn- after-silence

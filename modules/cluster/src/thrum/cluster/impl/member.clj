@@ -6,6 +6,7 @@
    [thrum.cluster.impl.codec :as codec]
    [thrum.cluster.impl.failure :as failure]
    [thrum.cluster.impl.function :as function]
+   [thrum.cluster.impl.silence :as silence]
    [thrum.cluster.impl.wire :as wire]
    [thrum.core :as t])
   (:import
@@ -14,7 +15,7 @@
 
 (set! *warn-on-reflection* true)
 
-(deftype Member [node registry wrap
+(deftype Member [node registry wrap silence
                  ^ConcurrentHashMap runs         ; [caller run] -> Run
                  ^ConcurrentHashMap callers      ; caller -> nanoTime of its last request
                  ^AtomicBoolean draining
@@ -25,10 +26,11 @@
 
 (defn member
   "Returns a member that runs functions of the namespaces in allow, which it loads."
-  [{:keys [node allow wrap]}]
+  [{:keys [node allow wrap silence]}]
   (Member. node
            (function/registry node allow)
            (or wrap identity)
+           silence
            (ConcurrentHashMap.)
            (ConcurrentHashMap.)
            (AtomicBoolean.)
@@ -161,7 +163,9 @@
   "Returns the answer to a request, both bytes. Blocks while it runs."
   [^Member member ^bytes bs]
   (let [{:keys [op from] :as request} (wire/request bs)]
-    (when from (.put ^ConcurrentHashMap (.-callers member) from (System/nanoTime)))
+    (when from
+      (.put ^ConcurrentHashMap (.-callers member) from (System/nanoTime))
+      (silence/broken! (.-silence member) from))
     (case op
       :run (run-request! member request)
       :cancel (cancel-request! member request)
@@ -175,8 +179,10 @@
 
 ;; Callers that are gone
 
-(defn- expired? [^Member member caller lease-ms]
-  (< (* 1000000 (long lease-ms))
+(defn expired?
+  "Returns whether nothing has come from the caller for so many ms."
+  [^Member member caller ms]
+  (< (* 1000000 (long ms))
      (- (System/nanoTime) (long (.getOrDefault ^ConcurrentHashMap (.-callers member) caller 0)))))
 
 (defn callers

@@ -11,6 +11,7 @@
    [thrum.cluster.impl.pulse :as pulse]
    [thrum.cluster.impl.seal :as seal]
    [thrum.cluster.impl.settings :as settings]
+   [thrum.cluster.impl.silence :as silence]
    [thrum.cluster.impl.wire :as wire]
    [thrum.cluster.spi :as engine]
    [thrum.core :as t]
@@ -43,20 +44,25 @@
 (defn- handler
   "Returns the function from sealed request to sealed answer."
   [member node secret]
-  (let [member (or member (member/member {:node node, :allow #{}}))]
-    (fn [sealed]
-      (let [request (seal/open secret sealed)]
-        (seal/seal secret
-                   (if request
-                     (member/handle! member request)
-                     (wire/answer :refused "it" (failure/data (function/refused-secret node)))))))))
+  (fn [sealed]
+    (let [request (seal/open secret sealed)]
+      (seal/seal secret
+                 (if request
+                   (member/handle! member request)
+                   (wire/answer :refused "it" (failure/data (function/refused-secret node))))))))
 
-(defn- start! [{:keys [node engine allow lease-ms drain-timeout-ms secret] :as settings}]
-  (let [member (when (seq allow) (member/member settings))
+;; A caller has a member too, which allows nothing and takes no part: requests come to it as well.
+(defn- start!
+  [{:keys [node engine allow heartbeat-ms lease-ms drain-timeout-ms secret] :as settings}]
+  (let [silence (silence/silence heartbeat-ms pulse/beat-ms)
+        settings (assoc settings :silence silence)
+        member (member/member settings)
         engine (engine (assoc settings :handler (handler member node secret)))
-        caller (caller/caller (assoc settings :engine engine, :member member))
-        stop-pulse (pulse/start! {:caller caller, :member member, :lease-ms lease-ms})]
-    (Node. node engine member caller stop-pulse drain-timeout-ms (AtomicBoolean.))))
+        worker (when (seq allow) member)
+        caller (caller/caller (assoc settings :engine engine, :member worker))
+        stop-pulse (pulse/start! {:caller caller, :member member, :silence silence
+                                  :lease-ms lease-ms})]
+    (Node. node engine worker caller stop-pulse drain-timeout-ms (AtomicBoolean.))))
 
 (declare asked)
 
@@ -144,5 +150,5 @@
     {:node (.-node caller)
      :members (t/pmapv 16
                        #(merge {:member %, :in-flight (get loads % 0)} (asked caller %))
-                       (sort (engine/workers (.-engine caller))))
+                       (sort (caller/workers caller)))
      :re-runs (.get ^AtomicLong (.-re-runs caller))}))

@@ -1,12 +1,14 @@
 (ns thrum.cluster.impl.pulse
-  "The beat of a node, five times a second: it ends waits for members that are lost, repeats
-  cancels, extends its leases, and stops the work of callers that are gone. On a platform thread: a
-  node whose carriers all compute still has its leases."
+  "The beat of a node, five times a second: it ends waits for members that are lost or silent,
+  repeats cancels, extends its leases, shows callers that it is there, and stops the work of callers
+  that are gone. On a platform thread: a node whose carriers all compute still has its leases, and
+  is not silent."
   {:no-doc true}
   (:require
    [thrum.cluster.impl.caller :as caller]
    [thrum.cluster.impl.crew :as crew]
    [thrum.cluster.impl.member :as member]
+   [thrum.cluster.impl.silence :as silence]
    [thrum.cluster.impl.wire :as wire]
    [thrum.cluster.spi :as engine])
   (:import
@@ -15,7 +17,7 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private ^:const beat-ms 200)
+(def ^:const beat-ms "How long a beat takes." 200)
 
 (defn- gone
   "Returns the set of those nodes that are not in the cluster."
@@ -34,29 +36,47 @@
           :when (.get ^AtomicBoolean (.-cancelled pending))]
     (caller/send-cancel! caller run pending)))
 
-(defn- extend-leases! [^Caller caller]
-  (doseq [worker (workers-with-work caller) :when (not= worker (.-node caller))]
-    (caller/send! caller worker (wire/plain :alive (.-node caller)))))
+(defn- show-alive! [^Caller caller nodes]
+  (doseq [node nodes :when (not= node (.-node caller))]
+    (caller/send! caller node (wire/plain :alive (.-node caller)))))
+
+(defn- count-silence!
+  "Counts a beat for the members with work of ours, and for those that are silent. Returns them."
+  [^Caller caller silence with-work]
+  (let [silent? #(silence/silent? silence %)
+        watched (-> (into #{} (filter silent?) (engine/workers (.-engine caller)))
+                    (into with-work)
+                    (disj (.-node caller)))]
+    (silence/beat! silence watched)
+    watched))
+
+(def ^:private ^:const quiet-ms
+  "A caller that the engine does not have, and that has sent something since, is not gone: another
+  node may have been cut off from it, and have put it out."
+  1500)
 
 (defn- stop-lost! [member lost]
-  (run! #(member/stop-caller! member % :caller-lost) lost))
+  (run! #(member/stop-caller! member % :caller-lost)
+        (filter #(member/expired? member % quiet-ms) lost)))
 
-;; A view may be behind for a moment: gone is what was gone at two beats.
+;; A view may be behind for a moment: gone is what was gone at two beats. It may also never change:
+;; an engine has one view for all, and a member that this node alone cannot reach stays in it.
 (defn- beat!
   "Returns what the next beat takes."
-  [{:keys [^Caller caller member lease-ms before n] :as state}]
+  [{:keys [^Caller caller member silence lease-ms before n] :as state}]
   (let [engine (.-engine caller)
-        nodes (into (workers-with-work caller) (some-> member member/callers))
-        gone (gone engine (.-node caller) nodes)
-        lost (into #{} (filter gone) before)]
-    (crew/retain! (.-crew caller) (set (engine/workers engine)))
-    (end-lost! caller lost)
+        with-work (workers-with-work caller)
+        served (member/callers member)
+        gone (gone engine (.-node caller) (into with-work served))
+        lost (into #{} (filter gone) before)
+        watched (count-silence! caller silence with-work)]
+    (crew/retain! (.-crew caller) (set (caller/workers caller)))
+    (end-lost! caller (into lost (filter #(silence/silent? silence %)) watched))
     (repeat-cancels! caller)
-    (when (zero? (rem (long n) (max 1 (quot (long lease-ms) (* 4 (long beat-ms))))))
-      (extend-leases! caller))
-    (when member
-      (stop-lost! member lost)
-      (member/expire! member lease-ms))
+    (when (even? n)
+      (show-alive! caller (into watched served)))
+    (stop-lost! member lost)
+    (member/expire! member lease-ms)
     (crew/wake! (.-crew caller))
     (assoc state :before gone, :n (inc (long n)))))
 
@@ -70,7 +90,7 @@
   "Starts the beat of a node; returns a function that stops it."
   [{:keys [^Caller caller] :as state}]
   (let [stopped (AtomicBoolean.)
-        run #(try (beat-until-stopped! stopped (merge {:before #{}, :n 0} state))
+        run #(try (beat-until-stopped! stopped (assoc state :before #{}, :n 0))
                   (catch InterruptedException _))
         thread (-> (Thread/ofPlatform)
                    (.name (str "thrum-cluster-" (.-node caller)))
