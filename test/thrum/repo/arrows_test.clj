@@ -27,6 +27,8 @@
    "cluster" {:modules #{"core"}
               :libraries #{'clojure.data.fressian}
               :packages ["java." "javax.crypto." "clojure.lang." "org.fressian." "org.infinispan."]}
+   "cluster-hazelcast"
+   {:modules #{"core" "cluster"}, :libraries #{}, :packages ["java." "com.hazelcast."]}
    "java"
    {:modules #{"core"}, :libraries #{}, :packages ["java." "clojure.lang." "clojure.java.api."]}
    "lab" {:modules #{"core" "adaptive" "async" "context" "jdbc" "server" "server-jetty"
@@ -75,7 +77,7 @@
       thrum.async thrum.async.executor thrum.async.impl.* thrum.watch.impl.* thrum.jdbc.impl.*
       thrum.server thrum.server.spi.exchanges thrum.server.spi.flow thrum.server.impl.*
       thrum.server.http1 thrum.server.http1.* thrum.server.engine.*
-      thrum.cluster.impl.*}
+      thrum.cluster.impl.* thrum.cluster.engine.hazelcast}
     thrum.spi.fan-out
     #{thrum.async.impl.pipeline}
     thrum.spi.watch

@@ -17,6 +17,7 @@
 
 Options: --cluster NAME  --name NAME  --host ADDRESS  --port N  --seeds HOST:PORT[,HOST:PORT ...]
   --dns NAME  --lease-ms N  --heartbeat-ms N  --drain-timeout-ms N
+  --engine NS/NAME  what starts the engine (default Infinispan's)
   --options FILE   an EDN map of options of thrum.cluster/join!, for :tls and the :secret too
   THRUM_CLUSTER_SECRET in the environment is the :secret")
 
@@ -30,6 +31,12 @@ Options: --cluster NAME  --name NAME  --host ADDRESS  --port N  --seeds HOST:POR
 (defn- number [text]
   (or (parse-long text) (refuse (str "A number is expected, not " text))))
 
+(defn- function [text]
+  (try
+    @(requiring-resolve (symbol text))
+    (catch Exception e
+      (throw (ex-info (str "No function " text ": " (ex-message e)) {:type ::arguments} e)))))
+
 (def ^:private readers
   {"--allow" [:allow #(into #{} (map symbol) (listed %))]
    "--seeds" [:seeds listed]
@@ -37,6 +44,7 @@ Options: --cluster NAME  --name NAME  --host ADDRESS  --port N  --seeds HOST:POR
    "--name" [:name str]
    "--host" [:host str]
    "--dns" [:dns str]
+   "--engine" [:engine function]
    "--port" [:port number]
    "--lease-ms" [:lease-ms number]
    "--heartbeat-ms" [:heartbeat-ms number]

@@ -44,4 +44,11 @@
         (loop [held []] (recur (conj held (long-array 4000000)))))
     (nap arguments)))
 
+(defn compute
+  "Holds a processor for so many ms."
+  [ms]
+  (let [end (+ (System/nanoTime) (* 1000000 (long ms)))]
+    (while (< (System/nanoTime) end))
+    ms))
+
 (defn where [_] (pid))

@@ -13,6 +13,7 @@
   (is (= ["member" {:allow #{'a.b 'c}, :port 7801, :seeds ["h:1" "i:2"], :cluster "x"}]
          (main/parse ["member" "--allow" "a.b,c" "--port" "7801" "--seeds" "h:1,i:2"
                       "--cluster" "x"])))
+  (is (= ["status" {:engine str/trim}] (main/parse ["status" "--engine" "clojure.string/trim"])))
   (let [file (doto (File/createTempFile "options" ".edn") (spit "{:secret \"s\"}"))]
     (is (= ["status" {:secret "s", :name "n"}]
            (main/parse ["status" "--options" (str file) "--name" "n"])))))
@@ -23,6 +24,7 @@
                             [["member" "--alow" "x"] "Unknown option --alow"]
                             [["member" "--port"] "--port needs a value"]
                             [["member" "--port" "x"] "A number is expected, not x"]
+                            [["member" "--engine" "no.such/start"] "No function no.such/start"]
                             [["status" "--options" "/nowhere.edn"] "holds no options"]]]
     (is (str/includes? (try (main/parse arguments) "parsed"
                             (catch clojure.lang.ExceptionInfo e (ex-message e)))

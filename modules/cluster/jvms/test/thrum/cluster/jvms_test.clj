@@ -20,16 +20,22 @@
 (def ^:private members (atom {}))
 (def ^:private caller (atom nil))
 
-(def ^:private heartbeat ["--heartbeat-ms" "3000"])
+;; Another engine: -J-Dthrum.cluster.engine=thrum.cluster.engine.hazelcast/start
+(def ^:private engine
+  (System/getProperty "thrum.cluster.engine" "thrum.cluster.engine.infinispan/start"))
+
+(def ^:private arguments ["--heartbeat-ms" "3000", "--engine" engine])
 
 (def ^:private quiet
-  (mapv #(doto (Logger/getLogger %) (.setLevel Level/SEVERE)) ["org.infinispan" "org.jgroups"]))
+  (mapv #(doto (Logger/getLogger %) (.setLevel Level/SEVERE))
+        ["org.infinispan" "org.jgroups" "com.hazelcast"]))
 
-(defn- join-as-caller! [& {:as options}]
-  (cluster/join! (merge {:cluster "jvms", :seeds seeds, :heartbeat-ms 3000} options)))
+(defn- join-as-caller! []
+  (cluster/join! {:cluster "jvms", :seeds seeds, :heartbeat-ms 3000
+                  :engine @(requiring-resolve (symbol engine))}))
 
 (defn- start-on! [port]
-  (swap! members assoc port (processes/start-member! port seeds heartbeat)))
+  (swap! members assoc port (processes/start-member! port seeds arguments)))
 
 (defn- seen []
   (count (:members (cluster/status @caller))))
@@ -141,7 +147,9 @@
   (processes/start!
     ["-e"
      (pr-str `(do (require 'thrum.cluster 'thrum.cluster.jvm-work)
-                  (thrum.cluster/pmapv (thrum.cluster/join! ~options)
+                  (thrum.cluster/pmapv (thrum.cluster/join!
+                                         (assoc ~options
+                                           :engine @(requiring-resolve '~(symbol engine))))
                                        9
                                        (resolve 'thrum.cluster.jvm-work/nap)
                                        ~(trail/items folder 100 60000))))]))
@@ -210,6 +218,15 @@
     (trail/check! folder 400 results 0)
     (is (= 3 (count runs)))
     (is (every? #(< (* 3 (long (runs slow))) (long %)) (vals (dissoc runs slow))) (str runs))))
+
+;; Longer than the heartbeat, on as many virtual threads as a member has processors.
+(deftest members-that-compute-on-all-processors-are-not-lost
+  (ensure! 2)
+  (let [n (* 2 (.availableProcessors (Runtime/getRuntime)))
+        re-runs #(:re-runs (cluster/status @caller))
+        before (re-runs)]
+    (is (= (repeat n 8000) (cluster/pmapv @caller n #'work/compute (repeat n 8000))))
+    (is (= before (re-runs)))))
 
 (deftest a-thousand-calls-at-once
   (ensure! 3)

@@ -1,0 +1,214 @@
+(ns thrum.cluster.engine.hazelcast
+  "Hazelcast, embedded, as the engine of a cluster, on loopback alone: its edition without a licence
+  has no TLS. A caller is a lite member. Use it as {:engine thrum.cluster.engine.hazelcast/start}.
+
+  A request is a message to the member, and its answer another one back, so that no thread of
+  Hazelcast's waits for what a virtual thread runs."
+  (:require
+   [clojure.string :as str]
+   [thrum.cluster.spi :as engine]
+   [thrum.spi :as spi])
+  (:import
+   (com.hazelcast.cluster Member MembershipEvent MembershipListener)
+   (com.hazelcast.config Config JoinConfig SerializerConfig)
+   (com.hazelcast.core ExecutionCallback Hazelcast HazelcastInstance IExecutorService)
+   (com.hazelcast.nio ObjectDataInput ObjectDataOutput)
+   (com.hazelcast.nio.serialization StreamSerializer)
+   (java.net InetAddress)
+   (java.util.concurrent Callable CompletableFuture ConcurrentHashMap)
+   (java.util.concurrent.atomic AtomicLong)))
+
+(set! *warn-on-reflection* true)
+
+;; Messages. receive!: what the node that reads one does with it.
+
+(deftype Message [receive! request? from id ^bytes content]
+  Callable
+  (call [this] (receive! this) nil))
+
+(def ^:private ^:const message-type "Any number of our own." 7001)
+
+(defn- serializer
+  "Returns what carries messages, and nothing else: no class is loaded by name."
+  [receive!]
+  (reify StreamSerializer
+    (getTypeId [_] message-type)
+    (write [_ out x]
+      (let [^Message message x]
+        (doto ^ObjectDataOutput out
+          (.writeBoolean (.-request? message))
+          (.writeString (.-from message))
+          (.writeLong (.-id message))
+          (.writeByteArray (.-content message)))))
+    (read [_ in]
+      (let [^ObjectDataInput in in]
+        (Message. receive! (.readBoolean in) (.readString in) (.readLong in) (.readByteArray in))))
+    (destroy [_])))
+
+;; The configuration
+
+(def ^:private executor-name "thrum")
+(def ^:private node-attribute "thrum.node")
+(def ^:private first-caller-port 7900)
+
+(defn- properties [{:keys [heartbeat-ms]}]
+  {"hazelcast.phone.home.enabled" false
+   "hazelcast.socket.bind.any" false
+   "hazelcast.socket.client.bind.any" false
+   "hazelcast.shutdownhook.enabled" false
+   "hazelcast.wait.seconds.before.join" 0
+   "hazelcast.heartbeat.interval.seconds" 1
+   "hazelcast.max.no.heartbeat.seconds" (max 2 (quot (+ 999 (long heartbeat-ms)) 1000))
+   "hazelcast.merge.first.run.delay.seconds" 5
+   "hazelcast.merge.next.run.delay.seconds" 5})
+
+(defn- join-by-seeds! [^JoinConfig join seeds]
+  (-> join .getAutoDetectionConfig (.setEnabled false))
+  (-> join .getMulticastConfig (.setEnabled false))
+  (doto (.getTcpIpConfig join)
+    (.setEnabled true)
+    (.setConnectionTimeoutSeconds 1)
+    (.setMembers (java.util.ArrayList. ^java.util.Collection seeds))))
+
+(defn- network! [^Config config {:keys [host port seeds]}]
+  (let [network (.getNetworkConfig config)]
+    (.setPort network (or port first-caller-port))
+    (.setPortAutoIncrement network (nil? port))
+    (.setPortCount network 999)
+    (-> network .getInterfaces (.setEnabled true) (.addInterface host))
+    (join-by-seeds! (.getJoin network) seeds)))
+
+(defn- configuration
+  ^Config [{:keys [cluster node host] :as settings} receive!]
+  (let [config (doto (Config.)
+                 (.setClusterName cluster)
+                 (.setLiteMember (not (engine/worker? node)))
+                 (network! (update settings :host #(.getHostAddress (InetAddress/getByName %)))))]
+    (doseq [[k v] (properties settings)] (.setProperty config k (str v)))
+    (-> config .getMemberAttributeConfig (.setAttribute node-attribute node))
+    (-> config .getMetricsConfig (.setEnabled false))
+    (-> config
+        .getSerializationConfig
+        (.addSerializerConfig (doto (SerializerConfig.)
+                                (.setTypeClass Message)
+                                (.setImplementation (serializer receive!)))))
+    config))
+
+;; The members
+
+(defn- nodes
+  "Returns the member by node."
+  [^HazelcastInstance instance]
+  (into {} (map (juxt #(.getAttribute ^Member % node-attribute) identity))
+        (.getMembers (.getCluster instance))))
+
+(defn- view [nodes]
+  {:nodes nodes, :workers (filterv engine/worker? (keys nodes))})
+
+(defn- lost [node]
+  (ex-info (str "The node " node " is not in the cluster") {:type :thrum/lost, :member node}))
+
+;; waiting: id -> [node, CompletableFuture of its answer]
+(defn- fail-all! [^ConcurrentHashMap waiting node]
+  (doseq [[id [to ^CompletableFuture answer]] waiting :when (or (nil? node) (= node to))]
+    (.remove waiting id)
+    (.completeExceptionally answer (lost to))))
+
+(defn- follow!
+  "Keeps the view as the members come and go, and fails the waits for those that have gone."
+  [^HazelcastInstance instance current waiting]
+  (let [look! #(reset! current (view (nodes instance)))]
+    (-> instance
+        .getCluster
+        (.addMembershipListener
+          (reify MembershipListener
+            (memberAdded [_ _] (look!))
+            (memberRemoved [_ event]
+              (look!)
+              (fail-all! waiting (.getAttribute (.getMember ^MembershipEvent event)
+                                                node-attribute))))))
+    (look!)))
+
+;; The engine
+
+(defn- send! [^HazelcastInstance instance member message on-failure]
+  (.submitToMember (.getExecutorService instance executor-name)
+                   ^Callable message
+                   ^Member member
+                   (reify ExecutionCallback
+                     (onResponse [_ _])
+                     (onFailure [_ t] (on-failure t)))))
+
+(deftype Hz [^HazelcastInstance instance node current ^ConcurrentHashMap waiting ^AtomicLong ids]
+  engine/Engine
+  (workers [_] (:workers @current))
+  (invoke [_ to request]
+    (let [answer (CompletableFuture.), id (.incrementAndGet ids)]
+      (if-some [member (get-in @current [:nodes to])]
+        (do
+          (.put waiting id [to answer])
+          (.whenComplete answer (fn [_ _] (.remove waiting id)))
+          (send! instance
+                 member
+                 (Message. nil true node id request)
+                 #(.completeExceptionally answer %)))
+        (.completeExceptionally answer (lost to)))
+      answer))
+  (lost? [_ other] (not (contains? (:nodes @current) other)))
+  (close! [_]
+    (.terminate (.getLifecycleService instance))
+    (fail-all! waiting nil)))
+
+(defn- answer!
+  "Serves the request on a virtual thread of its own, and sends the answer."
+  [instance current handler ^Message message node]
+  (Thread/startVirtualThread
+    (fn []
+      (let [answer (handler (.-content message))]
+        (when-some [member (get-in @current [:nodes (.-from message)])]
+          (send! @instance
+                 member
+                 (Message. nil false node (.-id message) answer)
+                 identity))))))
+
+(defn- receiver [{:keys [node handler]} instance current ^ConcurrentHashMap waiting]
+  (fn [^Message message]
+    (if (.-request? message)
+      (answer! instance current handler message node)
+      (when-some [[_ ^CompletableFuture answer] (.remove waiting (.-id message))]
+        (.complete answer (.-content message))))))
+
+;; Joining
+
+(defn- check! [{:keys [host tls dns]}]
+  (when (or tls (not (.isLoopbackAddress (InetAddress/getByName host))))
+    (throw (spi/invalid (str "Hazelcast has TLS in its Enterprise edition alone, so a cluster on it"
+                             " stays on loopback, without :tls; off loopback use Infinispan")
+             {:option (if tls :tls :host), :value (if tls :tls host)
+              :accepts "a loopback address, without :tls"})))
+  (when dns
+    (throw (spi/invalid "Members of a cluster on Hazelcast are found by :seeds, not by :dns"
+             {:option :dns, :value dns, :accepts "nothing, with Hazelcast"}))))
+
+(defn- not-joined [{:keys [host port]} ^Throwable t]
+  (let [message (str (ex-message t))]
+    (ex-info (str "The cluster could not be joined at " host ":" port ": "
+                  (if (str/includes? message "is already in use")
+                    "the port is in use"
+                    message))
+             {:type :thrum/not-joined, :host host, :port port}
+             t)))
+
+(defn start
+  "Starts the engine; see thrum.cluster.spi. Throws :thrum/invalid off loopback, with :tls or with
+  :dns, and :thrum/not-joined."
+  [settings]
+  (check! settings)
+  (let [instance (promise), current (atom (view {})), waiting (ConcurrentHashMap.)
+        receive! (receiver settings instance current waiting)]
+    (try
+      (deliver instance (Hazelcast/newHazelcastInstance (configuration settings receive!)))
+      (follow! @instance current waiting)
+      (Hz. @instance (:node settings) current waiting (AtomicLong.))
+      (catch RuntimeException e
+        (throw (not-joined settings e))))))
