@@ -21,9 +21,15 @@
 
 ;; Keys
 
+(def ^:private few-iterations
+  "A store is read with each context that is made, and 10 000 iterations take tens of ms each time."
+  (for [what ["certPbe" "keyPbe" "mac"]]
+    (str "-J-Dkeystore.pkcs12." what "IterationCount=1")))
+
 (defn- keytool
   [& args]
-  (let [command (into [(str (io/file (System/getProperty "java.home") "bin" "keytool"))] args)
+  (let [tool (str (io/file (System/getProperty "java.home") "bin" "keytool"))
+        command (concat [tool] args few-iterations)
         process (.start (doto (ProcessBuilder. ^java.util.List command)
                           (.redirectErrorStream true)))
         said (slurp (.getInputStream process))]
@@ -102,14 +108,17 @@
       (.startHandshake ^SSLSocket client)
       (scene/within accepted "a handshake"))))
 
+(def ^:private ready
+  (delay (try
+           (run! deref [server-file client-file])
+           (shake-hands!)
+           (catch Exception _))))
+
 (defn make-keys!
-  "Makes the keys, and does a handshake, which takes seconds, before a case needs them; each says
-  itself where that fails."
+  "Makes the keys, and does a handshake, which takes seconds, once a JVM and before a case needs
+  them; each says itself where that fails."
   []
-  (try
-    (run! deref [server-file client-file])
-    (shake-hands!)
-    (catch Exception _)))
+  @ready)
 
 (defn- secure
   "Returns a client over TLS, which waits for so many ms; throws IOException."
