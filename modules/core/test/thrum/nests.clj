@@ -139,7 +139,7 @@
 
 (defn- interrupter
   "Returns a thread that interrupts, once each time, the thread which it finds in the slot, some
-  micros later, and empties the slot."
+  micros later, and empties the slot. It must be unparked."
   ^Thread [^AtomicReference slot ^AtomicBoolean stop seed]
   (let [random (SplittableRandom. seed)]
     (Thread. #(while (not (.get stop))
@@ -147,16 +147,17 @@
                   (do (LockSupport/parkNanos (* 1000 (draw random 800)))
                       (.interrupt target)
                       (.set slot nil))
-                  (Thread/yield))))))
+                  (LockSupport/park))))))
 
 (defn- interrupted-run
-  "Runs the nest while the slot's owner interrupts this thread. Returns the signals."
-  [nest ^AtomicReference slot]
+  "Runs the nest while the interrupter interrupts this thread. Returns the signals."
+  [nest ^AtomicReference slot ^Thread interrupter]
   (signals #(try
               (.set slot (Thread/currentThread))
+              (LockSupport/unpark interrupter)
               (run nest)
               (finally
-                (while (.get slot) (Thread/yield))))))
+                (while (.get slot) (LockSupport/parkNanos 10000))))))
 
 (defn- sound?
   "A foreign interrupt is never seen twice; it is seen where nothing of ours can have become one
@@ -169,25 +170,30 @@
 
 (defn- trial!
   "Runs one random nest. Returns what was wrong, or nil."
-  [random slot]
+  [random slot interrupter]
   (let [foreign (zero? (draw random 4))
         kinds (if (zero? (draw random 4)) calm wild)
         nest (plan random kinds (inc (draw random 3)))
         trial {:foreign foreign, :wrong (atom #{})}
         seen (binding [*trial* trial]
-               (if foreign (interrupted-run nest slot) (signals #(run nest))))]
+               (if foreign
+                 (interrupted-run nest slot interrupter)
+                 (signals #(run nest))))]
     (when-not (and (sound? kinds foreign seen) (empty? @(:wrong trial)))
       {:nest nest, :foreign foreign, :seen seen, :wrong @(:wrong trial)})))
 
 (defn- trials!
-  "Runs n random nests on the calling thread. Returns the faults."
-  [n seed]
+  "Runs n random nests on the calling thread, and calls (done! fault) after each. Returns the
+  faults."
+  [n seed done!]
   (let [random (SplittableRandom. seed), slot (AtomicReference.), stop (AtomicBoolean.)
-        interrupter (doto (interrupter slot stop seed) (.setDaemon true) (.start))]
+        interrupter (doto (interrupter slot stop seed) (.setDaemon true) (.start))
+        trial! (fn [_] (doto (trial! random slot interrupter) (done!)))]
     (try
-      (into [] (keep (fn [_] (trial! random slot))) (range n))
+      (into [] (keep trial!) (range n))
       (finally
         (.set stop true)
+        (LockSupport/unpark interrupter)
         (.join ^Thread interrupter)))))
 
 (defn- on-thread [^long i f]
@@ -198,9 +204,25 @@
       (.start (Thread/ofVirtual) body))
     faults))
 
+(defn- progress
+  "Returns a function of the fault of a nest, or nil, which prints the faults; and of a long run, a
+  hundred times, how far it is."
+  [n]
+  (let [done (AtomicLong.), start (System/nanoTime), step (quot (long n) 100)]
+    (fn [fault]
+      (let [i (.incrementAndGet done)]
+        (when fault (println "A fault:" (pr-str fault)))
+        (when (and (<= 1000 step) (zero? (rem i step)))
+          (println i "nests," (quot (- (System/nanoTime) start) 1000000000) "s")
+          (flush))))))
+
+(def ^:private lanes
+  "More than processors, since nests mostly sleep."
+  16)
+
 (defn faults
-  "Runs n random nests on four threads, platform and virtual ones. Returns what was wrong."
+  "Runs n random nests on platform threads and virtual ones. Returns what was wrong."
   [n seed]
-  (let [seed (long seed)]
-    (into [] (mapcat deref)
-          (mapv (fn [i] (on-thread i #(trials! (quot n 4) (+ seed i)))) (range 4)))))
+  (let [seed (long seed), done! (progress n)
+        lane (fn [i] (on-thread i #(trials! (quot n lanes) (+ seed (long i)) done!)))]
+    (into [] (mapcat deref) (mapv lane (range lanes)))))
