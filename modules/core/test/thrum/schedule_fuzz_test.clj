@@ -15,7 +15,7 @@
                              (ahead/sources-alone (System/getProperty "java.class.path"))
                              'thrum.schedule-fuzz
                              [seeds])
-        {:keys [lines]} (jvm/quietly command 150000)
+        {:keys [lines]} (jvm/quietly command 150000 jvm/quick)
         counts (keep #(re-matches #"(\d+) runs, (\d+) failures" %) lines)]
     [(mapv #(mapv parse-long (rest %)) counts) lines]))
 
