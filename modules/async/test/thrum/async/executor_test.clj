@@ -5,6 +5,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing]]
    [thrum.async.executor :as executor]
+   [thrum.async.guide :as guide]
    [thrum.async.probe :as probe]
    [thrum.async.release :as release]
    [thrum.core :as t]
@@ -140,8 +141,8 @@
 
 (defn- probed [factory]
   ;; 1.9.829-alpha2 alone reads vthreads: unless it avoids them, its go blocks are io-threads.
-  (probe/of [(str "-Dclojure.core.async.executor-factory=thrum.async.executor/" factory)
-             "-Dclojure.core.async.vthreads=avoid" "-Dclojure.core.async.pool-size=3"]
+  (probe/of [(guide/factory factory) "-Dclojure.core.async.vthreads=avoid"
+             "-Dclojure.core.async.pool-size=3"]
             (System/getProperty "java.class.path")))
 
 (def ^:private virtual-places
@@ -170,6 +171,12 @@
     (is (= virtual-places (:places everything)))
     (is (= (merge virtual-places dispatch-places) (:places all-but-dispatch)))
     (is (= [0 3] (map :dispatch-threads [everything all-but-dispatch])))
+    (testing "the guide, where it has rows for them"
+      (doseq [[factory {:keys [places]}] {"everything" everything
+                                          "all-but-dispatch" all-but-dispatch}
+              :let [told (guide/of-this-release (guide/factory factory))]
+              :when told]
+        (is (= told (select-keys places guide/uses)))))
     (doseq [{:keys [uses]} [everything all-but-dispatch]]
       (testing "bindings, which core.async conveys itself, and the wrap are there"
         (is (= {[:acme true true] 7}

@@ -82,11 +82,16 @@
   (binding [*tenant* :acme, t/*wrap* marking]
     (into {} (map (fn [[use observe]] [use (observe)])) observations)))
 
+(defn places
+  "Returns {use place}, as this JVM is."
+  ([] (places (observed)))
+  ([uses] (merge {"io-thread" "none"} (update-vals uses place))))
+
 (defn -main
   "Prints {:places {use place}, :uses {use observation}, :dispatch-threads n}."
   [& _]
   (let [uses (observed)]
-    (prn {:places (merge {"io-thread" "none"} (update-vals uses place))
+    (prn {:places (places uses)
           :uses uses
           :dispatch-threads (dispatch-threads)})
     (flush)

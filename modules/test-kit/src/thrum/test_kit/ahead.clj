@@ -1,7 +1,7 @@
 (ns thrum.test-kit.ahead
   "Compiles the sources on a classpath once, for all child JVMs: each would take seconds to load
-  them. A folder whose name is a hash of all that they are made of has them in two jars, tools and
-  ours, and those of the tools in an archive that a JVM maps when it starts."
+  them. A folder whose name is a hash of all that they are made of has them in three jars, tools,
+  core and ours, and those of the tools in an archive that a JVM maps when it starts."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -65,19 +65,24 @@
   [class-path]
   (filter #(and (.isDirectory ^File %) (= "src" (.getName ^File %))) (entries class-path)))
 
+(defn- core? [^File folder]
+  (= "core" (runner/module (.getAbsoluteFile folder))))
+
 (defn- into-folder [folder & forms]
   `(binding [*compile-path* ~(str folder), *compile-files* true, *warn-on-reflection* true]
      ~@forms))
 
 ;; For a JVM that has loaded nothing of what is to be compiled.
 (defn- compiling
-  "Returns the form that compiles the tools, and namespaces, with all that they need."
-  [folder tools namespaces]
+  "Returns the form that compiles the tools, core and the namespaces in the other folders, with all
+  that they need."
+  [folder tools {core true, others false}]
   `(do
      ~(into-folder (io/file folder "tools")
         '(require 'clojure.core.specs.alpha :reload)
         `(run! require '~tools))
-     ~(into-folder (io/file folder "ours") `(run! require '~namespaces))
+     ~(into-folder (io/file folder "core") `(run! require '~(runner/find-namespaces core)))
+     ~(into-folder (io/file folder "ours") `(run! require '~(runner/find-namespaces others)))
      (shutdown-agents)))
 
 (defn- clojures-jars [class-path]
@@ -91,20 +96,27 @@
 (defn- archived-path [folder class-path]
   (path (concat (clojures-jars class-path) [(io/file folder "tools.jar")])))
 
+(def ^:private kinds ["tools" "core" "ours"])
+
+(def ^:private jars
+  "Those of our classes, by what they are made for."
+  {:tools [], :core ["core.jar"], :all ["core.jar" "ours.jar"]})
+
 (defn in-front
-  "Returns a classpath with the classes in folder before it: the :tools' alone, or :all."
+  "Returns a classpath with classes in folder before it: the :tools' alone; also those of :core,
+  which needs Clojure alone; or :all."
   [folder kind class-path]
-  (path (remove nil?
-          [(archived-path folder class-path) (when (= :all kind) (io/file folder "ours.jar"))
-           class-path])))
+  (path (concat [(archived-path folder class-path)]
+                (map #(io/file folder %) (jars kind))
+                [class-path])))
 
 (defn- compile!
   "Compiles the sources of a classpath into folder, in a JVM of its own; throws ex-info where they
   do not compile."
   [^File folder tools class-path]
-  (run! #(.mkdirs (io/file folder %)) ["tools" "ours"])
-  (let [form (compiling folder tools (runner/find-namespaces (source-folders class-path)))
-        class-path (path [(io/file folder "tools") (io/file folder "ours") class-path])
+  (run! #(.mkdirs (io/file folder %)) kinds)
+  (let [form (compiling folder tools (group-by core? (source-folders class-path)))
+        class-path (path (concat (map #(io/file folder %) kinds) [class-path]))
         command (conj (jvm/clojure-main (jvm/this-home) jvm/exports class-path) "-e" (pr-str form))
         {:keys [exit lines]} (jvm/quietly command limit-ms jvm/quick)]
     (when-not (= 0 exit)
@@ -159,7 +171,7 @@
   (let [part (io/file (str folder "-" (.pid (ProcessHandle/current))))]
     (try
       (compile! part tools class-path)
-      (run! #(jar! (io/file part %) (io/file part (str % ".jar"))) ["tools" "ours"])
+      (run! #(jar! (io/file part %) (io/file part (str % ".jar"))) kinds)
       (when-not (or (.renameTo part folder) (.isDirectory folder))
         (throw (ex-info (str part " cannot be renamed") {:folder folder})))
       (delete-others! folder)
@@ -180,20 +192,30 @@
      (catch Exception e
        (println "Sources are loaded, since compiling them ahead failed:" (ex-message e))))))
 
-(defn- ours? [entry]
+(defn- compiled-ahead
+  "Returns the name of the jar in the cache that an entry of a classpath is, or nil."
+  [entry]
   (let [file (io/file entry)]
-    (and (= "ours.jar" (.getName file))
-         (= (.getAbsoluteFile cache) (some-> (.getParentFile file) .getParentFile)))))
+    (when (= (.getAbsoluteFile cache) (some-> (.getParentFile file) .getParentFile))
+      (.getName file))))
 
 (defn own-folder!
   "Returns the folder! of this JVM's classpath, also where its classes are in front of it."
   []
   (let [class-path (System/getProperty "java.class.path")]
-    (if-let [ours (first (filter ours? (entries class-path)))]
+    (if-let [ours (first (filter #(= "ours.jar" (compiled-ahead %)) (entries class-path)))]
       (.getParent (io/file ours))
       (folder! class-path))))
+
+(defn- without [jars class-path]
+  (path (remove (comp (set jars) compiled-ahead) (entries class-path))))
 
 (defn sources-alone
   "Returns a classpath without our classes that were compiled ahead; those of the tools stay."
   [class-path]
-  (path (remove ours? (str/split class-path (re-pattern File/pathSeparator)))))
+  (without ["core.jar" "ours.jar"] class-path))
+
+(defn core-alone
+  "Returns a classpath without our classes that were compiled ahead, but for those of core."
+  [class-path]
+  (without ["ours.jar"] class-path))

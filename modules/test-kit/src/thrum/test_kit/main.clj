@@ -170,7 +170,7 @@
       (let [path (release/class-path 'org.clojure/core.async
                                      version
                                      '[org.clojure/clojure org.clojure/tools.analyzer.jvm])]
-        (assoc (this-jvm) :class-path path :ahead :tools))
+        (assoc (this-jvm) :class-path path :ahead :core))
       (catch Exception e (failed (str "no core.async " version " to be had: " e))))))
 
 (defn- with-http-kit
@@ -205,6 +205,11 @@
    ["watch" ["watch"] this-jvm]
    ["java, cluster" ["java" "cluster"] this-jvm]
    ["server-http-kit, with http-kit" ["server-http-kit"] with-http-kit]])
+
+(defn titles
+  "Returns those of the children."
+  []
+  (map first shares))
 
 (defn unshared
   "Returns the modules among these that no child runs."

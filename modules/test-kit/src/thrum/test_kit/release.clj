@@ -55,9 +55,9 @@
 
 (defn class-path
   "Returns the classpath of this JVM with this release of the library; where it is another one,
-  without classes that were compiled ahead with its own. exclusions: libraries that it need not
-  bring, because this classpath has them."
+  without classes that were compiled ahead with its own, but for core's. exclusions: libraries that
+  it need not bring, because this classpath has them."
   [lib version exclusions]
   (let [own (System/getProperty "java.class.path")
         path (replaced own lib (jar lib version exclusions))]
-    (if (= own path) path (ahead/sources-alone path))))
+    (if (= own path) path (ahead/core-alone path))))

@@ -106,7 +106,8 @@
 
 (deftest a-classpath-of-sources-has-no-classes-of-ours
   (let [classes (io/file (.getAbsoluteFile (io/file "target")) "ahead" "0123")
-        sources (str/join File/pathSeparator ["src" "a.jar"])]
-    (is (= (ahead/in-front classes :tools sources)
-           (ahead/sources-alone (ahead/in-front classes :all sources))))
-    (is (= sources (ahead/sources-alone sources)))))
+        sources (str/join File/pathSeparator ["src" "a.jar"])
+        ahead #(ahead/in-front classes % sources)]
+    (is (= (ahead :tools) (ahead/sources-alone (ahead :core)) (ahead/sources-alone (ahead :all))))
+    (is (= (ahead :core) (ahead/core-alone (ahead :all))))
+    (is (= sources (ahead/sources-alone sources) (ahead/core-alone sources)))))
