@@ -165,6 +165,13 @@
     (dotimes [_ 3] (t/with-permit limiter :used))
     (is (= 4 @uses))))
 
+(deftest a-full-stack-loses-no-permit
+  (let [limiter (t/limiter 2 {:adaptive (constantly 2)})]
+    (with-redefs [deadline/now (fn ^long [] (throw (StackOverflowError.)))]
+      (doseq [ask [#(t/with-permit limiter 1) #(t/acquire! limiter) #(t/try-acquire! limiter)]]
+        (is (instance? StackOverflowError (thrown (ask))))))
+    (is (= {:permits 2, :in-use 0, :waiting 0} (counts limiter)))))
+
 (deftest under-a-crowd-no-permit-is-lost-and-f-is-called-by-one-thread-at-a-time
   (let [inside (AtomicLong.), overlaps (AtomicLong.), uses (AtomicLong.)
         f (fn [_]

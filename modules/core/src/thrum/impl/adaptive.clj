@@ -13,7 +13,7 @@
    (java.lang AutoCloseable)
    (java.util.concurrent ConcurrentLinkedQueue)
    (java.util.concurrent.atomic AtomicLong)
-   (thrum.impl.limit Limiter Permit)))
+   (thrum.impl.limit Limiter)))
 
 (set! *warn-on-reflection* true)
 
@@ -65,60 +65,76 @@
           (.set pending 0)
           (throw t))))))
 
-(declare release!)
+(defn- use-of
+  "Returns what f is called with for a use that ends now. since: when its permit was had; among: how
+  many were in use then."
+  [since among dropped?]
+  {:latency-ns (- (deadline/nanos-until since)), :in-flight among, :dropped? dropped?})
 
-;; since: when it was had. among: how many permits were in use then, it among them.
-(deftype AdaptivePermit [^AdaptiveLimiter limiter ^Permit permit ^long since ^long among]
+(defn- release! [^AdaptiveLimiter adaptive permit since among]
+  (limit/release! permit)
+  (used! adaptive (use-of since among false)))
+
+(deftype AdaptivePermit [limiter permit ^long since ^long among]
   permits/Permit
   (release! [this] (.close this))
 
   AutoCloseable
-  (close [this] (release! this false)))
+  (close [_] (release! limiter permit since among)))
 
-(defn release!
-  "Returns the permit. dropped?: whether what it was for was refused, or took too long; nil: its use
-  says nothing of the limit."
-  [^AdaptivePermit permit dropped?]
-  (limit/release! (.-permit permit))
-  (when (some? dropped?)
-    (used! (.-limiter permit)
-           {:latency-ns (- (deadline/nanos-until (.-since permit)))
-            :in-flight (.-among permit)
-            :dropped? dropped?})))
+(defn- had
+  "Returns the permit that acquire returns as one of the adaptive limiter's, or nil."
+  [^AdaptiveLimiter adaptive acquire]
+  (let [^Limiter limiter (.-limiter adaptive)]
+    (when-some [permit (acquire limiter)]
+      (try
+        (AdaptivePermit. adaptive permit (deadline/now) (limit/in-use limiter))
+        ;; Where the stack is full, it had room to take the permit, and has it to return it.
+        (catch Throwable t
+          (limit/release! permit)
+          (throw t))))))
 
-(defn- had ^AdaptivePermit [^AdaptiveLimiter adaptive permit]
-  (AdaptivePermit. adaptive permit (deadline/now) (limit/in-use (.-limiter adaptive))))
-
-(defn- too-much
-  "Returns true for a throwable of too much to do: a deadline, a cancel or a refusal; nil for
-  another, that says nothing of it."
+(defn- too-much?
+  "True for a throwable of too much to do: a deadline, a cancel or a refusal."
   [t]
-  (when (or (#{:thrum/timeout :thrum/rejected} (error/type-of (error/beneath t)))
-            (error/casualty? t))
-    true))
+  (or (#{:thrum/timeout :thrum/rejected} (error/type-of (error/beneath t)))
+      (error/casualty? t)))
 
-(defn- call-holding [permit f]
-  (let [dropped? (volatile! nil)]
+(defn- noted
+  "Returns the value of f. note!: called with its use; not for a failure that says nothing of the
+  limit."
+  [^AdaptiveLimiter adaptive note! f]
+  (let [since (deadline/now)
+        among (limit/in-use (.-limiter adaptive))
+        note! #(note! (use-of since among %))]
     (try
       (let [value (f)]
-        (vreset! dropped? false)
+        (note! false)
         value)
       (catch Throwable t
-        (vreset! dropped? (too-much t))
-        (throw t))
-      (finally (release! permit @dropped?)))))
+        (when (too-much? t) (note! true))
+        (throw t)))))
+
+(defn- call-holding [^AdaptiveLimiter adaptive f]
+  (let [use (volatile! nil)
+        permit (limit/acquire-own! (.-limiter adaptive))]
+    (try
+      (noted adaptive #(vreset! use %) f)
+      (finally
+        (limit/release! permit)
+        (some->> @use (used! adaptive))))))
 
 (extend-type AdaptiveLimiter
   permits/Permits
   (acquire! [adaptive n]
     (permits/checked-weight n 1)
-    (had adaptive (limit/acquire! (.-limiter adaptive))))
+    (had adaptive limit/acquire!))
   (try-acquire! [adaptive n]
     (permits/checked-weight n 1)
-    (some->> (permits/try-acquire! (.-limiter adaptive) 1) (had adaptive)))
+    (had adaptive #(permits/try-acquire! % 1)))
   (call-with [adaptive n f]
     (permits/checked-weight n 1)
-    (call-holding (had adaptive (limit/acquire-own! (.-limiter adaptive))) f))
+    (call-holding adaptive f))
   protocols/Datafiable
   (datafy [adaptive] (protocols/datafy (.-limiter adaptive))))
 
