@@ -147,6 +147,25 @@
     (.close connection)
     (is (= {:in-use 0, :held-by []} (select-keys (datafy/datafy source) [:in-use :held-by])))))
 
+;; HikariCP throws a NullPointerException at such a close.
+(deftest a-connection-that-was-given-up-closes-whatever-its-pool-throws
+  (let [db (fake/database (fn [_]))
+        source (guarded db
+                        {:grace-ms 10
+                         :fake {:on-close-dead #(throw (NullPointerException. "evicted"))}})]
+    (is (= :thrum/timeout (t/error-type (thrown (t/with-timeout 50 (query! source))))))
+    (is (= [:abort :closed] (take-last 2 @(:trail db))))))
+
+(deftest clean-up-that-is-given-up-in-the-middle-hides-no-cancel
+  (doseq [clean-up [(fn [_]) Connection/.rollback #(Connection/.setAutoCommit % true)]]
+    (let [db (fake/database fake/at-once), aborted? (fn [] (some #{:abort} @(:trail db)))
+          source (guarded db {:grace-ms 10, :fake {:on-rollback #(gate/eventually 5000 aborted?)}})
+          transaction! #(with-open [c (open source)]
+                          (.setAutoCommit c false)
+                          (try (execute! c) (finally (clean-up c))))]
+      (is (= :thrum/timeout (t/error-type (thrown (t/with-timeout 50 (transaction!))))))
+      (is (= [:rollback :abort :closed] (take-last 3 @(:trail db)))))))
+
 ;; Cancelled work
 
 (defn- in-cancelled-work [f]

@@ -101,7 +101,10 @@
         (run-statement physical
                        {:id :commit, :let-go (volatile! false), :on-begin #(note! db :commit)}
                        ((:nanos options))))
-      (rollback [_] (note! db :rollback))
+      (rollback [_]
+        (note! db :rollback)
+        ((:on-rollback options))
+        (when (= :dead @(:running physical)) (throw (dead))))
       (isValid [_ _]
         (note! db :barrier)
         (try
@@ -118,14 +121,20 @@
       (close [_]
         (when (compare-and-set! closed false true)
           (note! db :closed)
-          (when-not (= :dead @(:running physical))
+          (if (= :dead @(:running physical))
+            ((:on-close-dead options))
             (.add ^LinkedBlockingQueue (:idle db) physical)))))))
 
 (defn data-source
   "Returns a data source, a pool, of the database. :nanos - a function that returns how long the
-  next statement lasts; :on-execute - called as a statement begins."
+  next statement lasts; :on-execute - called as a statement begins; :on-rollback - in a rollback;
+  :on-close-dead - as a connection is closed that was aborted."
   ^DataSource [db options]
-  (let [options (merge {:nanos (constantly 10000000000), :on-execute (fn [])} options)]
+  (let [options (merge {:nanos (constantly 10000000000)
+                        :on-execute (fn [])
+                        :on-rollback (fn [])
+                        :on-close-dead (fn [])}
+                       options)]
     (reify
       DataSource
       (getConnection [_]

@@ -12,7 +12,7 @@
    (java.lang ClassValue)
    (java.lang.reflect InvocationHandler InvocationTargetException Method Proxy)
    (java.sql Array Blob CallableStatement Clob Connection DatabaseMetaData NClob ParameterMetaData PreparedStatement Ref ResultSet ResultSetMetaData SQLException SQLFeatureNotSupportedException SQLXML Statement Struct)
-   (java.util.concurrent ConcurrentHashMap)
+   (java.util.concurrent CancellationException ConcurrentHashMap)
    (java.util.concurrent.atomic AtomicReference)
    (java.util.function Function)
    (thrum.jdbc.impl.session Session)))
@@ -178,10 +178,21 @@
 (defn- read-guarded [guard proxy method args]
   (handed-out guard proxy (guarded-call guard method args)))
 
+(defn- unless-given-up
+  "Calls f, which need not end well where the connection is given up, before or meanwhile: what it
+  would throw then hides the cancel. Returns its value, or nil."
+  [session f]
+  (when-not (session/aborted? session)
+    (try
+      (f)
+      (catch CancellationException e (throw e))
+      (catch Exception e
+        (when-not (session/aborted? session) (throw e))))))
+
 (defn- clean-up [^Guard guard proxy ^Method method args]
-  (if (and (session/aborted? (.-session guard)) (= Void/TYPE (.getReturnType method)))
-    nil
-    (handed-out guard proxy (call/clean-up (.-session guard) #(call-raw guard method args)))))
+  (let [session (.-session guard)
+        f #(handed-out guard proxy (call/clean-up session (fn [] (call-raw guard method args))))]
+    (if (= Void/TYPE (.getReturnType method)) (unless-given-up session f) (f))))
 
 (defn- invoke
   "Calls the method: in the guard of its session, unless it can neither block nor hand out."
@@ -197,14 +208,14 @@
 
 ;; Connections
 
-(defn- roll-back! [^Connection raw]
-  (when-not (.getAutoCommit raw) (.rollback raw)))
+(defn- roll-back! [session ^Connection raw]
+  (unless-given-up session #(when-not (.getAutoCommit raw) (.rollback raw))))
 
 (defn- close-raw! [session ^Connection raw]
   (try
     (.close raw)
-    ;; One that was given up need not close well.
-    (catch SQLException e
+    ;; HikariCP's throws a NullPointerException.
+    (catch Exception e
       (when-not (session/aborted? session) (throw e)))))
 
 (defn- close! [^Guard guard]
@@ -213,7 +224,7 @@
       (fn []
         (call/clean-up session
           #(try
-             (when (and (t/cancelled?) (not (session/aborted? session))) (roll-back! raw))
+             (when (t/cancelled?) (roll-back! session raw))
              (finally (close-raw! session raw))))))))
 
 (defn- invoke-connection [^Guard guard proxy ^Method method args]
@@ -226,8 +237,8 @@
       "commit" (call/run session nil #(.commit raw))
       ;; The commit that it would bring is not the cancelled work's.
       "setAutoCommit" (do
-                        (when (and (first args) (t/cancelled?) (not (session/aborted? session)))
-                          (call/clean-up session #(roll-back! raw)))
+                        (when (and (first args) (t/cancelled?))
+                          (call/clean-up session #(roll-back! session raw)))
                         (invoke guard proxy method args))
       (invoke guard proxy method args))))
 
