@@ -81,7 +81,7 @@
 
 (def ^:private interrupts
   "How many; .ci/run has more, by -Dthrum.interrupts. 1 000 000 take some minutes."
-  (Long/getLong "thrum.interrupts" 3000))
+  (Long/getLong "thrum.interrupts" 900))
 
 (deftest no-value-is-lost-to-random-interrupts
   (let [idle (async/chan)
@@ -96,4 +96,4 @@
           (is (= {:lost 0, :spurious 0, :twice 0} (dissoc found :ended))))))))
 
 (deftest the-hunt-finds-what-core-async-loses
-  (is (pos? (:lost (hunt 1000 (async/chan) async/<!! async/>!!)))))
+  (is (pos? (:lost (hunt 300 (async/chan) async/<!! async/>!!)))))

@@ -88,7 +88,7 @@
     (is (<= 20 (:platform more) 40) "30, and the same")))
 
 (deftest ^{:time-limit-ms 120000} what-is-compiled-ahead-is-what-the-jobs-load
-  (let [sources (ahead/sources-alone (child/class-path))
+  (let [sources (ahead/core-alone (child/class-path))
         folder (with-redefs [child/class-path (constantly sources)] (channels/compile-ahead!))]
     (try
       (is (.isFile (io/file folder "thrum" "lab" "channels" "pipeline__init.class")))
