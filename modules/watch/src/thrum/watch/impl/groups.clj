@@ -3,22 +3,26 @@
   {:no-doc true}
   (:require
    [thrum.watch.impl.frames :as frames]
-   [thrum.watch.impl.tree :as tree]))
+   [thrum.watch.impl.tree :as tree])
+  (:import
+   (java.util HashSet)))
 
 (set! *warn-on-reflection* true)
+
+(defn- with-name [{:keys [thread name since state kind]}]
+  (assoc thread :name name :since since :task-state state :kind kind))
 
 (defn threads
   "Returns the threads of a snapshot, each once, with the :name and :since of its task or scope."
   [{:keys [nodes]}]
-  (let [with-name (fn [{:keys [thread name since state kind]}]
-                    (assoc thread :name name :since since :task-state state :kind kind))]
-    (vals (reduce (fn [m {:keys [thread kind] :as node}]
-                    (let [{:keys [tid]} thread]
-                      (if (and tid (or (= :task kind) (not (m tid))))
-                        (assoc m tid (with-name node))
-                        m)))
-                  {}
-                  nodes))))
+  (let [seen (HashSet.)
+        task? #(= :task (:kind %))
+        first-seen? #(some->> % :thread :tid (.add seen))
+        xf (comp (filter first-seen?) (map with-name))]
+    ;; A task's thread may also be that of a scope's body.
+    (into (into [] (comp (filter task?) xf) nodes)
+          (comp (remove task?) xf)
+          nodes)))
 
 (defn- oldest-ms [at threads]
   (reduce max 0 (keep #(tree/ms-between (:since %) at) threads)))

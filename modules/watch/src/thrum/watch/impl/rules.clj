@@ -68,31 +68,42 @@
 
 ;; Scopes
 
-(defn- tasks-of [nodes]
-  (group-by :parent (filter #(= :task (:kind %)) nodes)))
+;; There may be a hundred thousand tasks: of most rules none is meant.
+(defn- tasks-of
+  "Returns the tasks among the nodes that belong to one of these ids, by id."
+  [ids nodes]
+  (when (seq ids)
+    (group-by :parent (filter #(and (= :task (:kind %)) (contains? ids (:parent %))) nodes))))
+
+(defn- with-tasks
+  "Returns [node tasks] for each of the nodes that (wanted node) is true of."
+  [wanted nodes]
+  (let [wanted (filterv wanted nodes)
+        tasks (tasks-of (into #{} (map :id) wanted) nodes)]
+    (map (juxt identity (comp tasks :id)) wanted)))
+
+(defn- cancelled? [{:keys [state reason deadline]}]
+  (and (#{:cancelled :ended} state) (not (and deadline (= :thrum/timeout reason)))))
 
 (defn- stuck-scopes
   "A scope that was cancelled, or has ended, and waits for a task that goes on."
   [{:keys [nodes at]} _]
-  (let [tasks (tasks-of nodes)]
-    (for [{:keys [id state reason deadline]} nodes
-          :when (and (#{:cancelled :ended} state) (not (and deadline (= :thrum/timeout reason))))
-          {:keys [name thread since]} (tasks id)
-          :let [{:keys [stack tid]} thread]]
-      (lint :stuck-scope (str id " " tid) 500 stack
-            {:scope id, :task name, :thread tid, :reason reason
-             :age-ms (tree/ms-between since at)}
-            id " waits for " name ", which has not ended since its interrupt: uninterruptible"
-            (when (seq stack) (str " at " (frames/call (frames/leaf stack))))
-            (when-some [line (frames/line stack)] (str ", " line))))))
+  (for [[{:keys [id reason]} tasks] (with-tasks cancelled? nodes)
+        {:keys [name thread since]} tasks
+        :let [{:keys [stack tid]} thread]]
+    (lint :stuck-scope (str id " " tid) 500 stack
+          {:scope id, :task name, :thread tid, :reason reason, :age-ms (tree/ms-between since at)}
+          id " waits for " name ", which has not ended since its interrupt: uninterruptible"
+          (when (seq stack) (str " at " (frames/call (frames/leaf stack))))
+          (when-some [line (frames/line stack)] (str ", " line)))))
 
 (defn- deadlines-passed
   "A deadline that passed while its body, or a task, goes on."
   [{:keys [nodes at]} _]
-  (let [tasks (tasks-of nodes)]
-    (for [{:keys [id deadline thread shield?]} nodes
-          :when (and deadline (not shield?) (neg? (long (tree/ms-between at deadline))))
-          :let [{:keys [stack tid]} (or thread (:thread (first (tasks id))))]
+  (let [passed? (fn [{:keys [deadline shield?]}]
+                  (and deadline (not shield?) (neg? (long (tree/ms-between at deadline)))))]
+    (for [[{:keys [id deadline thread]} tasks] (with-tasks passed? nodes)
+          :let [{:keys [stack tid]} (or thread (:thread (first tasks)))]
           :when tid]
       (lint :deadline-passed id 500 stack
             {:scope id, :thread tid, :late-ms (tree/ms-between deadline at)}
@@ -110,29 +121,36 @@
       (str ", held by " (str/join ", " (take 3 held)))
       "")))
 
+(defn- crowded? [{:keys [permits in-use waiting]}]
+  (and permits waiting (<= (long permits) (long in-use)) (< (long permits) (long waiting))))
+
+(defn- by-tid [threads]
+  (into {} (map (juxt :tid identity)) threads))
+
 (defn- crowded
   "A limiter, or what registered itself with the same facts, with more waiters than permits."
-  [{:keys [nodes]} threads]
-  (let [by-tid (into {} (map (juxt :tid identity)) threads)]
-    (for [{:keys [id kind name permits in-use waiting owners askers]} nodes
-          :when (and permits waiting (<= (long permits) (long in-use))
-                     (< (long permits) (long waiting)))]
-      (lint :crowded id 500
-            (some #(:stack (by-tid %)) (concat (keys owners) askers))
-            {:id id, :permits permits, :in-use in-use, :waiting waiting
-             :holders (vec (keys owners))}
-            "The " (clojure.core/name kind) " " name " has " (many waiting "waiter") " for "
-            (many permits "permit") (holders owners by-tid)))))
+  [{:keys [nodes] :as snapshot} _]
+  (when-some [limiters (seq (filter crowded? nodes))]
+    (let [by-tid (by-tid (groups/threads snapshot))]
+      (for [{:keys [id kind name permits in-use waiting owners askers]} limiters]
+        (lint :crowded id 500
+              (some #(:stack (by-tid %)) (concat (keys owners) askers))
+              {:id id, :permits permits, :in-use in-use, :waiting waiting
+               :holders (vec (keys owners))}
+              "The " (clojure.core/name kind) " " name " has " (many waiting "waiter") " for "
+              (many permits "permit") (holders owners by-tid))))))
 
 ;; Cycles of derefs
+
+(defn- waits-in-thrum? [{:keys [waits-for]}]
+  (contains? #{:task :children} (:kind waits-for)))
 
 (defn- waits-of
   "Returns what the thread waits for, as thread ids: a task, or the tasks of a scope."
   [{:keys [waits-for]} tasks]
-  (case (:kind waits-for)
-    :task (some-> (:tid waits-for) list)
-    :children (keep (comp :tid :thread) (tasks (:name waits-for)))
-    nil))
+  (if (= :task (:kind waits-for))
+    (some-> (:tid waits-for) list)
+    (keep (comp :tid :thread) (tasks (:name waits-for)))))
 
 (defn- from-least [ids]
   (let [n (count (take-while #(not= % (apply min ids)) ids))]
@@ -165,14 +183,17 @@
       (seen start) (recur starts seen found)
       :else (let [[seen more] (search edges start seen)] (recur starts seen (into found more))))))
 
-(defn- deref-cycles [{:keys [nodes]} threads]
-  (let [by-tid (into {} (map (juxt :tid identity)) threads)
-        tasks (tasks-of nodes)
+(defn- deref-cycles
+  "Threads that wait for anything else are in no cycle."
+  [{:keys [nodes]} threads]
+  (let [by-tid (by-tid (filter waits-in-thrum? threads))
+        waited-for (into #{} (keep (comp :name :waits-for)) (vals by-tid))
+        tasks (tasks-of waited-for (filter #(waits-in-thrum? (:thread %)) nodes))
         edges (into {}
-                    (keep (fn [{:keys [tid] :as thread}]
+                    (keep (fn [[tid thread]]
                             (when-some [ids (seq (filter by-tid (waits-of thread tasks)))]
                               [tid ids])))
-                    threads)]
+                    by-tid)]
     (for [ids (cycles edges) :let [members (map by-tid ids)]]
       (lint :cycle (str/join " " (sort ids)) 500 (:stack (first members)) {:threads (vec ids)}
             "A cycle: " (str/join ", " (map #(str (:name %) " waits" (seen-at (:stack %))) members))
@@ -220,10 +241,15 @@
   [threads]
   (vec (carriers-held nil threads)))
 
+(defn- matters?
+  "False for a thread that none of the rules looks at for its own sake."
+  [{{:keys [carrier] :as thread} :thread}]
+  (or carrier (waits-in-thrum? thread)))
+
 (defn conditions
   "Returns the conditions of a snapshot."
   [snapshot]
-  (let [threads (groups/threads snapshot)]
+  (let [threads (groups/threads (update snapshot :nodes (partial filter matters?)))]
     (into [] (mapcat #(% snapshot threads)) rules)))
 
 ;; From conditions to lints
