@@ -136,7 +136,7 @@
                      (range (.availableProcessors (Runtime/getRuntime))))]
       (is (gate/eventually 20000 #(= [503 "{\"status\":\"stuck\"}"]
                                      ((juxt first peek) (request w "/health")))))
-      (is (some #{"starved"} (map :rule (read-json w "/lints"))))
+      (is (gate/eventually 20000 #(some #{"starved"} (map :rule (read-json w "/lints")))))
       (deliver gate :go)
       (run! deref hogs)
       (is (gate/eventually 20000 #(= 200 (first (request w "/health"))))))))

@@ -12,12 +12,7 @@
 (defn- by [f xs]
   (update-keys (frequencies (map f xs)) #(if % (name %) "unknown")))
 
-(defn figures
-  "Returns the figures of a snapshot and its lints: :tasks-alive; :tasks-started and :tasks-ended,
-  since watching began, the latter by :done, :failed, :cancelled; :threads, by state; :things, by
-  kind; :requests, ended, by status; :limiters, a vector of maps; :scheduler; :late-ms; :lints, by
-  rule."
-  [{:keys [nodes ended requests scheduler late-ms] :as snapshot} lints]
+(defn- of-snapshot [{:keys [nodes ended requests scheduler late-ms] :as snapshot}]
   (let [alive (alive nodes)]
     {:tasks-alive alive
      :tasks-started (reduce + alive (vals ended))
@@ -28,5 +23,17 @@
      :limiters (mapv #(select-keys % [:name :permits :in-use :waiting :rejected])
                  (filter #(= :limiter (:kind %)) nodes))
      :scheduler scheduler
-     :late-ms late-ms
-     :lints (by :rule lints)}))
+     :late-ms late-ms}))
+
+(defn remembering
+  "Returns a function of a snapshot and lints that returns their figures: :tasks-alive;
+  :tasks-started and :tasks-ended, since watching began, the latter by :done, :failed, :cancelled;
+  :threads, by state; :things, by kind; :requests, ended, by status; :limiters, a vector of maps;
+  :scheduler; :late-ms; :lints, by rule. Those of the last snapshot are kept."
+  []
+  (let [last-seen (atom nil)]
+    (fn [snapshot lints]
+      (let [[seen found] @last-seen
+            found (if (identical? seen snapshot) found (of-snapshot snapshot))]
+        (reset! last-seen [snapshot found])
+        (assoc found :lints (by :rule lints))))))

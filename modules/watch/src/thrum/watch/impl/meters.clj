@@ -13,19 +13,14 @@
 
 (set! *warn-on-reflection* true)
 
-;; meters: {:registry; :sampler; :known - a ConcurrentHashMap from [name tags] to a Meter; :cache -
-;; an atom, [snapshot figures]}
+;; meters: {:registry; :sampler; :known - a ConcurrentHashMap from [name tags] to a Meter;
+;; :figures - as thrum.watch.impl.figures/remembering}
 
 (defn- current
-  "Returns the figures of the last snapshot, each computed once; nil before the first."
-  [{:keys [sampler cache]}]
+  "Returns the figures of the last snapshot; nil before the first."
+  [{:keys [sampler figures]}]
   (when-some [snapshot (sampler/latest sampler)]
-    (let [[seen found] @cache]
-      (if (identical? seen snapshot)
-        found
-        (let [found (figures/figures snapshot (sampler/lints sampler))]
-          (reset! cache [snapshot found])
-          found)))))
+    (figures snapshot (sampler/lints sampler))))
 
 (defn- value [meters read]
   (double (or (some-> (current meters) read) ##NaN)))
@@ -146,7 +141,7 @@
   function that takes all of them out."
   [sampler registry]
   (let [meters {:sampler sampler, :registry registry, :known (ConcurrentHashMap.)
-                :cache (atom nil)}
+                :figures (figures/remembering)}
         end-timing! (time-requests! meters)]
     (bind-tasks! meters)
     (bind-scheduler! meters)

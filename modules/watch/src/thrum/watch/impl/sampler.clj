@@ -18,10 +18,13 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private ^:const tick-ms 20)
-(def ^:private ^:const sample-ms 100)
-(def ^:private ^:const slow-ms 1000)
 
-;; Of looks for locks.
+;; Between samples, where no condition holds, and where one does.
+(def ^:private ^:const calm-ms 250)
+(def ^:private ^:const sample-ms 100)
+
+;; Between looks at stacks, and for locks.
+(def ^:private ^:const slow-ms 1000)
 (def ^:private ^:const locks-ms 300)
 
 ;; A dump is taken only while a thread has been blocked for so long: JDK 25.0.3 has crashed in a
@@ -33,15 +36,16 @@
   ^double []
   (/ (.getCurrentThreadCpuTime ^ThreadMXBean (ManagementFactory/getThreadMXBean)) 1e6))
 
-;; The budget of each of the three kinds of sample: a third of a percent of the time, and once so
-;; much for the first, which are slow.
-(def ^:private ^:const share (/ 0.01 3))
-(def ^:private ^:const allowance-ms 1500.0)
+;; The budget: so much of the time of one processor is credited as CPU time, and what is not used is
+;; saved, up to a bound. The first samples, which load classes, have an allowance.
+(def ^:private ^:const share 0.01)
+(def ^:private ^:const saved-ms 100.0)
+(def ^:private ^:const allowance-ms 2000.0)
 
-(defn- affordable-at
-  "Returns when so much CPU time, in ms, is within the budget that began then."
-  ^long [begun spent-ms]
-  (+ (long begun) (long (* 1e6 (/ (max 0.0 (- (double spent-ms) allowance-ms)) share)))))
+(defn- topped-up
+  "Returns the credit, in ms of CPU time, so many ms later."
+  ^double [^double credit ^double ms]
+  (max credit (min (double saved-ms) (+ credit (* (double share) ms)))))
 
 ;; Samples
 
@@ -53,33 +57,32 @@
                   (concat (some-> thread list) held holders threads)))
         conditions))
 
-(def ^:private no-stack (constantly false))
-
-(defn- take-with-figures! [stack? probe]
-  (assoc (snapshot/take! stack?)
-         :late-ms (scheduler/late-ms probe)
-         :scheduler (scheduler/figures)))
-
-(defn- with-leaked [snapshot leaked stacks]
-  (assoc snapshot :leaked (mapv #(assoc % :stack (get stacks (:name %))) leaked)))
-
-(defn- fast-conditions
-  "Returns a snapshot and its conditions. The stacks of suspects are read in a second look. stacks:
-  by name, those that leaked tasks were last seen with."
-  [probe stacks]
-  (let [{:keys [leaked] :as first-look} (take-with-figures! no-stack probe)
-        suspects (suspects (rules/conditions first-look))
-        snapshot (if (empty? suspects)
-                   first-look
-                   (take-with-figures! #(contains? suspects (:tid %)) probe))
-        snapshot (with-leaked snapshot (distinct (into (vec leaked) (:leaked snapshot))) stacks)]
-    [snapshot (rules/conditions snapshot)]))
+(defn- with-stacks-of-leaked
+  "Adds to leaked tasks the stack that they were last seen with, by this sample or by one before."
+  [snapshot {:keys [stacks] :as state}]
+  (let [known (into {} (map (juxt :name :stack)) (:leaked (:snapshot state)))]
+    (update snapshot :leaked
+            (partial mapv (fn [{:keys [name] :as task}]
+                            (assoc task :stack (or (known name) (get stacks name))))))))
 
 (def ^:private most-stacks 2000)
 
-(defn- some-stacks []
+(defn- some-stacks
+  "Returns a function that is true for the first of the threads, and for these ids."
+  [suspects]
   (let [left (volatile! most-stacks)]
-    (fn [_] (nat-int? (vswap! left dec)))))
+    (fn [{:keys [tid]}] (or (contains? suspects tid) (nat-int? (vswap! left dec))))))
+
+(defn- fast-snapshot
+  "Returns a snapshot with the stacks of the threads that conditions of the last one name; where
+  slow? also those of others, and the figures of the scheduler, which cost more than all else."
+  [{:keys [probe state]} slow?]
+  (let [{:keys [suspects] before :snapshot :as state} @state
+        stack? (if slow? (some-stacks suspects) #(contains? suspects (:tid %)))
+        late-ms (scheduler/late-ms probe)]
+    (assoc (with-stacks-of-leaked (snapshot/take! stack?) state)
+           :late-ms late-ms
+           :scheduler (if (or slow? (pos? late-ms)) (scheduler/figures) (:scheduler before)))))
 
 ;; A dump costs some 50 us a thread, and nothing can stop it.
 (def ^:private most-dumped 5000)
@@ -116,10 +119,14 @@
                 (when (and (= :task kind) (nil? parent) (:stack thread)) [name (:stack thread)])))
         nodes))
 
+(defn- after ^long [nanos ms]
+  (+ (long nanos) (long (* 1e6 (double ms)))))
+
 ;; What a running sampler knows
 
 (defn- new-state []
-  {:fast {}, :slow {}, :locks {}, :fixed {}, :lints [], :snapshot nil, :blocked {}})
+  {:fast {}, :slow {}, :locks {}, :fixed {}, :lints [], :snapshot nil, :suspects #{}
+   :blocked {}, :stacks {}, :stacks-at nil})
 
 (defn- lints-of [{:keys [fast slow locks fixed]} at]
   (into [] (mapcat #(rules/lints % at)) [fixed slow locks fast]))
@@ -142,10 +149,11 @@
 (defprotocol Sampling
   (lints [sampler] "Returns the lints as of the last sample.")
   (latest [sampler] "Returns the last snapshot, or nil before the first.")
+  (late-ms [sampler] "Returns for how many ms no virtual thread has started, as of now.")
   (listen! [sampler f]
     "Calls f with each snapshot from now on, on the sampler's thread. Returns a function that ends
     this.")
-  (stop! [sampler] "Ends its thread. Blocks until it has ended."))
+  (stop! [sampler] "Ends its thread. Blocks until it has ended, but for a call on it."))
 
 ;; sampling: {:state atom, :listeners atom, :running atom, :probe probe, :on-lint f}
 
@@ -157,44 +165,64 @@
         after (:lints (swap! state with-conditions kind (System/nanoTime) conditions))]
     (report-new! on-lint before after)))
 
-(defn- fast! [{:keys [state probe listeners] :as sampling}]
-  (let [[snapshot conditions] (fast-conditions probe (:stacks @state))]
-    (swap! state #(assoc % :snapshot snapshot :blocked (still-blocked (:blocked %) snapshot)))
-    (sample! sampling :fast conditions)
-    (run-all! @listeners snapshot)))
+(defn- slow!
+  "Looks at the stacks of a snapshot."
+  [{:keys [state] :as sampling} {:keys [at] :as snapshot}]
+  (swap! state assoc :stacks (detached-stacks snapshot) :stacks-at at)
+  (sample! sampling :slow (rules/old-tasks-in snapshot)))
 
-(defn- slow! [{:keys [state] :as sampling}]
-  (let [snapshot (snapshot/take! (some-stacks))]
-    (swap! state assoc :stacks (detached-stacks snapshot))
-    (sample! sampling :slow (rules/old-tasks-in snapshot))))
+(defn- slow? [{:keys [stacks-at]}]
+  (or (nil? stacks-at) (<= (after stacks-at slow-ms) (System/nanoTime))))
+
+;; Both return in how many ms they are to be called again.
+
+(defn- fast! [{:keys [state listeners] :as sampling}]
+  (let [slow? (slow? @state)
+        snapshot (fast-snapshot sampling slow?)
+        conditions (rules/conditions snapshot)]
+    (swap! state #(assoc % :snapshot snapshot
+                         :suspects (suspects conditions)
+                         :blocked (still-blocked (:blocked %) snapshot)))
+    (sample! sampling :fast conditions)
+    (when slow? (slow! sampling snapshot))
+    (run-all! @listeners snapshot)
+    (if (empty? conditions) calm-ms sample-ms)))
 
 (defn- locks! [{:keys [state] :as sampling}]
   (let [{:keys [snapshot] :as now} @state]
-    (sample! sampling :locks (if (stuck? now) (lock-conditions snapshot) []))))
+    (sample! sampling :locks (if (stuck? now) (lock-conditions snapshot) []))
+    locks-ms))
 
-(defn- after ^long [nanos ms]
-  (+ (long nanos) (* 1000000 (long ms))))
-
-;; A plan: :begun; :fast, :slow and :locks, each {:last, a time, and :spent-ms, of CPU time}.
-
-(def ^:private interval-ms
-  {:fast sample-ms, :slow slow-ms, :locks locks-ms})
-
-(defn- due [{:keys [begun] :as plan} kind]
-  (let [{:keys [last spent-ms]} (kind plan)]
-    (max (after last (interval-ms kind)) (affordable-at begun spent-ms))))
+;; A plan: :due, by kind, when it is to be sampled; :credit, ms of CPU time that were left; :at and
+;; :cpu, as of when, and of how much CPU time of this thread; :not-before, when there is credit
+;; again.
 
 (def ^:private kinds
-  {:fast fast!, :slow slow!, :locks locks!})
+  {:fast fast!, :locks locks!})
+
+(defn- charged
+  "Returns the plan as of this time, with the CPU time that this thread has used since."
+  [{:keys [credit at cpu] :as plan} now cpu-now]
+  (let [ms (/ (- (long now) (long at)) 1e6), used (- (double cpu-now) (double cpu))
+        credit (- (topped-up credit ms) used)]
+    (assoc plan
+           :credit credit
+           :at now
+           :cpu cpu-now
+           :not-before (after now (/ (max 0.0 (- credit)) (double share))))))
+
+(defn- due-kind
+  "Returns the kind that has been due for longest; nil where none is, or there is no credit."
+  [{:keys [due not-before]} now]
+  (let [[kind at] (apply min-key val due)]
+    (when (<= (max (long not-before) (long at)) (long now)) kind)))
 
 (defn- sampled
   "Takes one sample of that kind. Returns the plan after it."
   [plan kind sampling]
-  (let [f (kinds kind), before (cpu-ms)]
-    ;; A failure goes to the uncaught exception handler, and is tried again.
-    (try (f sampling) (catch Throwable t (spi/uncaught! t)))
-    (assoc plan kind {:last (System/nanoTime)
-                      :spent-ms (+ (double (:spent-ms (kind plan))) (- (cpu-ms) before))})))
+  ;; A failure goes to the uncaught exception handler, and is tried again.
+  (let [ms (try ((kinds kind) sampling) (catch Throwable t (spi/uncaught! t) calm-ms))]
+    (assoc-in plan [:due kind] (after (System/nanoTime) ms))))
 
 (defn- let-go?
   "True if the condition is of a thread that was on its carrier, and is not now."
@@ -210,40 +238,46 @@
 
 (defn- step!
   "Does what is due. Returns the plan after it."
-  [plan sampling]
+  [plan {:keys [probe] :as sampling}]
   (watch/tick!)
+  (scheduler/late-ms probe)
   (look-again! sampling)
   (let [now (System/nanoTime)]
-    (if-some [kind (some #(when (<= (long (due plan %)) now) %) [:fast :locks :slow])]
-      (sampled plan kind sampling)
+    (if-some [kind (due-kind plan now)]
+      (let [{:keys [not-before] :as plan} (charged plan now (cpu-ms))]
+        (if (<= (long not-before) now) (sampled plan kind sampling) plan))
       plan)))
 
-(defn- run! [{:keys [running] :as sampling}]
-  (sample! sampling :fixed (environment/conditions (environment/facts)))
+(defn- new-plan [allowance-ms]
   (let [now (System/nanoTime)]
-    (loop [plan {:begun now
-                 :fast {:last (after now (- sample-ms)), :spent-ms 0.0}
-                 :slow {:last (after now (- slow-ms)), :spent-ms 0.0}
-                 :locks {:last now, :spent-ms 0.0}}]
-      (when @running
-        (Thread/sleep (long tick-ms))
-        (recur (step! plan sampling))))))
+    {:due {:fast now, :locks now}
+     :credit allowance-ms, :at now, :cpu (cpu-ms), :not-before now}))
+
+(defn- run! [{:keys [running] :as sampling} allowance-ms]
+  (sample! sampling :fixed (environment/conditions (environment/facts)))
+  (loop [plan (new-plan allowance-ms)]
+    (when @running
+      (Thread/sleep (long tick-ms))
+      (recur (step! plan sampling)))))
 
 (defn start!
-  "Starts a sampler. on-lint: called on its thread with every new lint."
-  [on-lint]
-  (let [{:keys [state listeners running] :as sampling}
-        {:state (atom (new-state)), :listeners (atom #{}), :running (atom true)
-         :probe (scheduler/probe), :on-lint on-lint}
+  "Starts a sampler. on-lint: called on its thread with every new lint. allowance: ms of CPU time
+  for its first samples; they and all that follow then keep the budget."
+  ([on-lint] (start! on-lint allowance-ms))
+  ([on-lint allowance]
+   (let [{:keys [state listeners running probe] :as sampling}
+         {:state (atom (new-state)), :listeners (atom #{}), :running (atom true)
+          :probe (scheduler/probe), :on-lint on-lint}
 
-        thread (spi/platform-thread "thrum-watch-sampler" #(run! sampling))]
-    (.start thread)
-    (reify Sampling
-      (lints [_] (:lints @state))
-      (latest [_] (:snapshot @state))
-      (listen! [_ f]
-        (swap! listeners conj f)
-        #(swap! listeners disj f))
-      (stop! [_]
-        (reset! running false)
-        (.join thread)))))
+         thread (spi/platform-thread "thrum-watch-sampler" #(run! sampling allowance))]
+     (.start thread)
+     (reify Sampling
+       (lints [_] (:lints @state))
+       (latest [_] (:snapshot @state))
+       (late-ms [_] (scheduler/late-ms probe))
+       (listen! [_ f]
+         (swap! listeners conj f)
+         #(swap! listeners disj f))
+       (stop! [_]
+         (reset! running false)
+         (when-not (identical? thread (Thread/currentThread)) (.join thread)))))))

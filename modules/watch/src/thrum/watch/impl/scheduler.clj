@@ -33,18 +33,21 @@
   []
   (Probe. (AtomicLong.) (AtomicLong.)))
 
-(defn- send! [^Probe probe at]
-  (.set ^AtomicLong (.-begun probe) (long at))
+(def ^:private ^:const probe-ns 100000000)
+
+(defn- send! [^Probe probe]
   (-> (Thread/ofVirtual)
       (.name "thrum-watch-probe")
       (.start (fn [] (.set ^AtomicLong (.-started probe) (System/nanoTime))))))
 
 (defn late-ms
   "Returns for how many ms the scheduler has not started the probe's thread; 0 where it has, and
-  then sends another. at: now, a value of System/nanoTime."
+  then sends another, at most ten a second. at: now, a value of System/nanoTime."
   ([probe] (late-ms probe (System/nanoTime)))
-  ([^Probe probe at]
-   (let [begun (.get ^AtomicLong (.-begun probe)), started (.get ^AtomicLong (.-started probe))]
-     (if (or (zero? begun) (<= begun started))
-       (do (send! probe at) 0)
-       (quot (- (long at) begun) 1000000)))))
+  ([^Probe probe ^long at]
+   (let [^AtomicLong begun (.-begun probe)
+         last-begun (.get begun), started (.get ^AtomicLong (.-started probe))]
+     (cond
+       (neg? (- started last-begun)) (quot (- at last-begun) 1000000)
+       (and (pos? last-begun) (< (- at last-begun) (long probe-ns))) 0
+       :else (do (when (.compareAndSet begun last-begun at) (send! probe)) 0)))))

@@ -3,7 +3,7 @@
   returns, which is plain data.
 
   A snapshot: :at - of System/nanoTime; :requests - ended, by status; :ended - as
-  thrum.spi.watch/ended; :leaked - as leaked!;
+  thrum.spi.watch/ended; :leaked - the last hundred, as leaked!;
   :nodes - a vector of maps:
     :id; :kind - :task, :scope, :fan-out, :joiner, :executor, :group, :limiter, or a registered one;
     :name; :state; :parent - an id, or nil; :since and :deadline - of System/nanoTime, or nil;
@@ -168,6 +168,13 @@
     (on-end! f)
     (fn [])))
 
+;; Core says each but once, and there may be several readers.
+(def ^:private ^:const most-leaked 100)
+(def ^:private leaked-tasks (atom []))
+
+(defn- leaked []
+  (swap! leaked-tasks #(into [] (take-last most-leaked (into % (watch/leaked!))))))
+
 (defn take!
   "Returns a snapshot. stack?: a function of a thread's facts, true where its stack is wanted."
   [stack?]
@@ -175,5 +182,5 @@
   {:at (System/nanoTime)
    :requests (@requests)
    :ended (watch/ended)
-   :leaked (watch/leaked!)
+   :leaked (leaked)
    :nodes (unique (mapcat #(thing-nodes % stack?) (watch/registered)))})

@@ -1,0 +1,122 @@
+(ns thrum.watch.sampler-test
+  "How much a sampler looks, and what it keeps of what it saw."
+  (:require
+   [clojure.test :refer [are deftest is use-fixtures]]
+   [thrum.core :as t]
+   [thrum.spi.watch :as spi]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak]
+   [thrum.watch :as watch]
+   [thrum.watch.impl.sampler :as sampler]
+   [thrum.watch.impl.scheduler :as scheduler]
+   [thrum.watch.impl.snapshot :as snapshot])
+  (:import
+   (java.lang AutoCloseable)
+   (java.lang.management ManagementFactory ThreadInfo ThreadMXBean)
+   (java.util.concurrent.atomic AtomicLong)
+   (thrum.watch.impl.scheduler Probe)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+;; The budget
+
+(deftest credit-grows-by-a-hundredth-of-the-time-up-to-a-bound
+  (are [credit ms expected] (= expected (#'sampler/topped-up credit ms))
+    0.0 1000.0 10.0
+    -30.0 1000.0 -20.0
+    95.0 1000.0 100.0
+    100.0 3600000.0 100.0
+    -30.0 3600000.0 100.0
+    2000.0 1000.0 2000.0))
+
+(def ^:private ^ThreadMXBean threads (ManagementFactory/getThreadMXBean))
+
+(defn- sampler-cpu-ms
+  "Returns the CPU time of the one sampler that runs, in ms."
+  []
+  (let [sampler? (fn [^ThreadInfo info]
+                   (and info (= "thrum-watch-sampler" (.getThreadName info))))
+        [^ThreadInfo info] (filter sampler? (.getThreadInfo threads (.getAllThreadIds threads)))]
+    (/ (.getThreadCpuTime threads (.getThreadId info)) 1e6)))
+
+(defn- with-parked
+  "Calls f while n tasks are parked."
+  [n f]
+  (let [gate (promise), ready (promise)
+        crowd (t/future (t/with-scope [s]
+                          (dotimes [_ n] (t/fork s @gate))
+                          (deliver ready true)))]
+    @ready
+    (try (f) (finally (deliver gate true) @crowd))))
+
+(defn- used-in
+  "Returns how many ms of CPU time the sampler uses in so many ms, which pass."
+  [ms]
+  (let [before (sampler-cpu-ms), end (+ (System/nanoTime) (* 1000000 (long ms)))]
+    (gate/eventually (* 10 (long ms)) #(< end (System/nanoTime)))
+    (- (sampler-cpu-ms) before)))
+
+(deftest a-sampler-of-a-hundred-thousand-tasks-keeps-its-budget
+  (with-parked 100000
+    (fn []
+      (let [sampler (sampler/start! (fn [_]) 1.0), sampled (promise)]
+        (try
+          (sampler/listen! sampler #(deliver sampled %))
+          (is (deref sampled 60000 false))
+          (is (< 100000 (count (:nodes @sampled))))
+          ;; A hundredth. The first sample has used up what may be saved: another would be 100 ms.
+          (is (< (used-in 3000) (+ 30 50)))
+          (finally (sampler/stop! sampler)))))))
+
+;; Leaks
+
+(deftest what-has-leaked-is-kept-by-every-reader
+  (let [tasks (atom [{:name "ask-1", :since 0}])
+        leaks @#'snapshot/leaked-tasks
+        leaked? (fn [sampler] (some #(= [:leaked "ask-1"] ((juxt :rule :id) %))
+                                    (sampler/lints sampler)))]
+    (try
+      (with-redefs [spi/leaked! #(first (reset-vals! tasks []))]
+        (watch/tree)
+        (let [sampler (sampler/start! (fn [_]))]
+          (try
+            (is (gate/eventually 10000 #(leaked? sampler)))
+            (let [{:keys [at]} (sampler/latest sampler)]
+              (is (gate/eventually 10000 #(< at (:at (sampler/latest sampler)))))
+              (is (leaked? sampler)))
+            (finally (sampler/stop! sampler)))))
+      (finally (reset! leaks [])))))
+
+(deftest no-more-leaks-are-kept-than-a-hundred
+  (let [leaks @#'snapshot/leaked-tasks]
+    (try
+      (with-redefs [spi/leaked! #(mapv (fn [i] {:name i}) (range 250))]
+        (is (= (range 150 250) (map :name (:leaked (snapshot/take! (constantly false)))))))
+      (finally (reset! leaks [])))))
+
+;; The probe
+
+(deftest a-probe-says-how-late-the-scheduler-is-at-most-ten-times-a-second
+  (let [probe (scheduler/probe), begun (System/nanoTime)
+        later #(scheduler/late-ms probe (+ begun (* 1000000 (long %))))
+        sent (atom 0)]
+    (with-redefs-fn {#'scheduler/send! (fn [_] (swap! sent inc))}
+      (fn []
+        (is (= [0 50 700] (mapv later [0 50 700])) "it has not started")
+        (is (= 1 @sent))
+        (.set ^AtomicLong (.-started ^Probe probe) (+ begun 1000000))
+        (is (= [0 1] [(later 50) @sent]))
+        (is (= [0 2] [(later 150) @sent]))
+        (is (= 100 (later 250)))))))
+
+;; Its end
+
+(deftest a-watch-may-be-closed-by-what-it-calls
+  (let [watch (promise), closed (promise)
+        close! (fn [_] (.close ^AutoCloseable @watch) (deliver closed true))]
+    (with-redefs [thrum.watch.impl.environment/conditions
+                  (constantly [{:rule :jdk-hang, :id "x", :after-ms 0, :sentence "x"}])]
+      (deliver watch (watch/start! {:port 0, :on-lint close!}))
+      (is (true? (deref closed 10000 :late))))))
