@@ -1,7 +1,7 @@
 (ns thrum.bench.watch
   "What watching costs: CPU time of the process for an item of pmapv, by what is on, in interleaved
   rounds; a tree of 100 000 tasks; the sampler's CPU time; the health check while every carrier is
-  held. Some two minutes.
+  held. Some four minutes.
 
       ./cljw -M:watch-cost"
   (:require
@@ -28,8 +28,9 @@
 
 ;; CPU time of an item
 
-;; The CPU time of a process comes in grains of 10 ms.
-(def ^:private ^:const items 500000)
+;; Short blocks in many rounds: other work changes what an item costs by tens of percent from one
+;; second to the next. The CPU time of a process comes in grains of 10 ms, which the mean evens out.
+(def ^:private ^:const items 100000)
 
 (defn- item-ns
   "Returns the process's CPU time for an item that does nothing, in ns."
@@ -38,22 +39,34 @@
     (t/prun! 64 identity (range items))
     (/ (- (.getProcessCpuTime system) before) (double items))))
 
+(defn- middle-mean
+  "Returns the mean of the middle half."
+  [xs]
+  (let [n (quot (count xs) 4), middle (drop-last n (drop n (sort xs)))]
+    (/ (reduce + middle) (count middle))))
+
 (defn- print-row [what nanos base]
   (println (format "| %s | %.0f | %.0f | %.3f | %.3f |"
                    what (apply min nanos) (median nanos)
-                   (/ (apply min nanos) (apply min base)) (median (map / nanos base)))))
+                   (median (map / nanos base)) (middle-mean (map / nanos base)))))
+
+(defn- round
+  "Returns what each of the variants takes, measured in a random order."
+  [variants]
+  (let [taken (into {} (for [[what begin!] (shuffle variants)]
+                         (let [end! (begin!)]
+                           [what (try (item-ns) (finally (end!)))])))]
+    (mapv (comp taken first) variants)))
 
 (defn- compare!
-  "Measures in interleaved rounds, behind two that are not counted, and prints a row for each of
-  [what begin!], where begin! returns a function that ends it."
+  "Measures in interleaved rounds, behind some that are not counted, and prints a row for each of
+  [what begin!], where begin! returns a function that ends it. The first is what the others are
+  compared with; a variant that is the same shows the noise."
   [rounds variants]
-  (let [round (fn [] (mapv (fn [[_ begin!]]
-                             (let [end! (begin!)]
-                               (try (item-ns) (finally (end!)))))
-                           variants))
-        taken (do (dotimes [_ 2] (round)) (doall (repeatedly rounds round)))
+  (let [taken (do (dotimes [_ 5] (round variants))
+                  (doall (repeatedly rounds #(round variants))))
         columns (apply map vector taken)]
-    (println "| prun!, 64 at once | best, ns | median, ns | best / first | median of ratios |")
+    (println "| prun!, 64 at once | best, ns | median, ns | median of ratios | mean, middle half |")
     (println "|---|--:|--:|--:|--:|")
     (doseq [[[what _] nanos] (map vector variants columns)]
       (print-row what nanos (first columns)))))
@@ -80,9 +93,9 @@
 
 (defn- items! []
   (FlightRecorder/getFlightRecorder)
-  (compare! 7 [["not watched" unwatched!] ["watched" watched!]
-               ["watched, the recorder in use, thrum.Task off" ready!]
-               ["watched, thrum.Task recorded" recording!]]))
+  (compare! 60 [["not watched" unwatched!] ["not watched, again" unwatched!] ["watched" watched!]
+                ["watched, the recorder in use, thrum.Task off" ready!]])
+  (compare! 10 [["not watched" unwatched!] ["watched, thrum.Task recorded" recording!]]))
 
 ;; A hundred thousand tasks alive
 
@@ -114,8 +127,9 @@
       (end!))))
 
 (defn- crowds! []
-  (compare! 5 [["100 000 others alive, not watched" crowded!]
-               ["100 000 others alive, watched" crowded-and-watched!]]))
+  (compare! 20 [["100 000 others alive, not watched" crowded!]
+                ["the same, again" crowded!]
+                ["100 000 others alive, watched" crowded-and-watched!]]))
 
 (defn- timed
   "Returns [wall CPU] of f on this thread, in ms."
