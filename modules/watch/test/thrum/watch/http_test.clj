@@ -70,6 +70,24 @@
     (let [[status _ body] (request w "/health" "Host: 10.0.0.7:7777")]
       (is (= [200 "{\"status\":\"up\"}"] [status body])))))
 
+(defn- half-request
+  "Returns a socket on which these lines were written, and no more."
+  ^Socket [watch & lines]
+  (let [socket (Socket. "127.0.0.1" (int (watch/port watch)))]
+    (doto (.getOutputStream socket)
+      (.write (.getBytes ^String (str/join "\r\n" lines)))
+      (.flush))
+    socket))
+
+(deftest slow-clients-hold-no-thread-for-long
+  (with-watch [w {}]
+    (let [slow (into (vec (repeatedly 12 #(half-request w "GET /health HTTP/1.1" "Host")))
+                     (repeatedly 12 #(half-request w "POST /sign-in HTTP/1.1" "Host: localhost"
+                                       "Content-Length: 99" "" "token")))]
+      (try
+        (is (= 200 (first (request w "/health"))))
+        (finally (run! #(.close ^Socket %) slow))))))
+
 (deftest the-page-is-behind-a-sign-in
   (with-watch [w {}]
     (let [post #(exchange w "POST /sign-in HTTP/1.1" "Host: localhost"
@@ -77,6 +95,7 @@
           [status head _] (post secret)
           cookie (second (re-find #"Set-cookie: (thrum-watch=[0-9a-f]{32}); HttpOnly; SameSite"
                                   head))]
+      (is (= 401 (first (post "%zz"))))
       (is (= [401 nil] [(first (post "wrong-token")) (re-find #"Set-cookie" (second (post "x")))]))
       (is (= 303 status))
       (is (= 401 (first (request w "/"))))

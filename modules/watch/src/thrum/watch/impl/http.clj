@@ -13,7 +13,7 @@
    (java.io IOException OutputStream)
    (java.net BindException InetAddress InetSocketAddress URLDecoder)
    (java.nio.charset StandardCharsets)
-   (java.util.concurrent ConcurrentHashMap ExecutorService Executors ScheduledExecutorService ThreadFactory TimeUnit)
+   (java.util.concurrent ConcurrentHashMap Executor ExecutorService Executors ScheduledExecutorService ThreadFactory TimeUnit)
    (java.util.concurrent.atomic AtomicInteger)))
 
 (set! *warn-on-reflection* true)
@@ -55,6 +55,37 @@
       (.write (.getResponseBody exchange) bytes))
     (.close exchange)))
 
+;; Slow clients: the JDK's server reads a request on a thread of the pool, for as long as it takes.
+;; An interrupt closes the connection.
+
+(def ^:private ^:const reading-ms 2000)
+(def ^:private ^:const answering-ms 30000)
+
+(defn- allow!
+  "Gives this thread so many ms from now on."
+  [^ConcurrentHashMap deadlines ms]
+  (.put deadlines (Thread/currentThread) (+ (System/nanoTime) (* 1000000 (long ms)))))
+
+(defn- in-time!
+  "Calls f, which is interrupted after so many ms, or when allow! says."
+  [^ConcurrentHashMap deadlines ms f]
+  (allow! deadlines ms)
+  (try
+    (f)
+    (finally
+      (.remove deadlines (Thread/currentThread))
+      (Thread/interrupted))))
+
+(defn- interrupt-late!
+  "Interrupts the threads whose time is over."
+  [^ConcurrentHashMap deadlines]
+  ;; A thread that leaves takes its entry out first, and waits there while it is interrupted.
+  (let [when-late (fn [^Thread thread deadline]
+                    (if (neg? (- (System/nanoTime) (long deadline)))
+                      deadline
+                      (.interrupt thread)))]
+    (run! #(.computeIfPresent deadlines % when-late) (.keySet deadlines))))
+
 ;; Signing in: the page's cookie
 
 (defn- page [file]
@@ -64,10 +95,13 @@
 
 (def ^:private ^:const most-body 4096)
 
+(defn- decoded [^String text]
+  (try (URLDecoder/decode text StandardCharsets/UTF_8) (catch IllegalArgumentException _)))
+
 (defn- posted-token [^HttpExchange exchange]
   (let [body (String. (.readNBytes (.getRequestBody exchange) most-body) StandardCharsets/UTF_8)]
     (when-some [[_ token] (re-matches #"token=([^&]*)" body)]
-      (URLDecoder/decode ^String token StandardCharsets/UTF_8))))
+      (decoded token))))
 
 (defn- sign-in [exchange {:keys [token session]}]
   (if (access/same? (posted-token exchange) token)
@@ -94,11 +128,13 @@
       (.remove streams exchange)
       (.close exchange))))
 
-(defn- events! [^ConcurrentHashMap streams event]
+(defn- events! [{:keys [^ConcurrentHashMap streams deadlines event]}]
   (when-not (.isEmpty streams)
     (try
       (let [text (:body (as-json 200 (event)))]
-        (run! #(event! streams % text) (.keySet streams)))
+        (run! (fn [exchange]
+                (in-time! deadlines reading-ms #(event! streams exchange text)))
+              (.keySet streams)))
       (catch Throwable t (spi/uncaught! t)))))
 
 ;; Routes
@@ -126,8 +162,9 @@
       :else (sentence 404
                       (str "There are /, /events, " (str/join ", " (sort (keys routes))))))))
 
-(defn- handle! [^HttpExchange exchange options]
+(defn- handle! [^HttpExchange exchange {:keys [deadlines] :as options}]
   (try
+    (when-not (= "POST" (.getRequestMethod exchange)) (allow! deadlines answering-ms))
     (when-some [response (answer exchange options)]
       (when (:status response) (send! exchange response)))
     (catch IOException _ (.close exchange))
@@ -138,6 +175,8 @@
         (catch Throwable _ (.close exchange))))))
 
 ;; Starting and stopping
+
+(def ^:private ^:const most-threads 16)
 
 (defn- threads ^ThreadFactory [name]
   (let [n (AtomicInteger.)]
@@ -170,16 +209,21 @@
   :health - a function that returns a response; :routes - by path, functions of the query; :event -
   a function that returns the data of an event, called once a second while there are readers. Throws
   :thrum/start-failed."
-  [{:keys [host port event] :as options}]
+  [{:keys [host port] :as options}]
   (let [^HttpServer server (bind host port)
-        streams (ConcurrentHashMap.)
-        options (assoc options :streams streams)
-        pool (Executors/newFixedThreadPool 4 (threads "thrum-watch-http"))
-        ^ScheduledExecutorService ticker (Executors/newSingleThreadScheduledExecutor
+        deadlines (ConcurrentHashMap.)
+        options (assoc options :streams (ConcurrentHashMap.) :deadlines deadlines)
+        pool (Executors/newFixedThreadPool most-threads (threads "thrum-watch-http"))
+        ^ScheduledExecutorService ticker (Executors/newScheduledThreadPool
+                                           2
                                            (threads "thrum-watch-events"))]
     (.createContext server "/" (reify HttpHandler (handle [_ exchange] (handle! exchange options))))
-    (.setExecutor server pool)
-    (.scheduleWithFixedDelay ticker #(events! streams event) 0 1 TimeUnit/SECONDS)
+    (.setExecutor server
+                  (reify Executor
+                    (execute [_ task]
+                      (.execute pool #(in-time! deadlines reading-ms (fn [] (.run task)))))))
+    (.scheduleWithFixedDelay ticker #(events! options) 0 1 TimeUnit/SECONDS)
+    (.scheduleWithFixedDelay ticker #(interrupt-late! deadlines) 0 200 TimeUnit/MILLISECONDS)
     (.start server)
     (reify Server
       (port [_] (.getPort (.getAddress server)))
