@@ -40,7 +40,7 @@
 ;; saved, up to a bound. The first samples, which load classes, have an allowance.
 (def ^:private ^:const share 0.01)
 (def ^:private ^:const saved-ms 100.0)
-(def ^:private ^:const allowance-ms 2000.0)
+(def ^:private ^:const allowance-ms 5000.0)
 
 (defn- topped-up
   "Returns the credit, in ms of CPU time, so many ms later."

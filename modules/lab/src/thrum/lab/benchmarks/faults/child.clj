@@ -6,12 +6,14 @@
    [clojure.java.io :as io]
    [thrum.core :as t]
    [thrum.watch :as watch]
-   [thrum.watch.impl.environment :as environment])
+   [thrum.watch.impl.environment :as environment]
+   [thrum.watch.impl.sampler :as sampler])
   (:import
    (clojure.asm ClassWriter Opcodes Type)
    (clojure.asm.commons GeneratorAdapter Method)
    (clojure.lang DynamicClassLoader)
-   (java.io File FileInputStream)))
+   (java.io File FileInputStream)
+   (thrum.watch Watch)))
 
 (set! *warn-on-reflection* true)
 
@@ -165,13 +167,22 @@
   (while (read-line)
     (say! {:meters (when read (read))})))
 
+(defn- await-samples!
+  "Waits for so many samples of the watch, at most half a minute: the first ones load classes."
+  [^Watch watch n]
+  (let [end (+ (System/nanoTime) 30000000000), sampler (.-sampler watch)]
+    (loop [n n, before nil]
+      (when (and (pos? (long n)) (neg? (- (System/nanoTime) end)))
+        (Thread/sleep 50)
+        (let [{:keys [at]} (sampler/latest sampler)]
+          (recur (if (= at before) n (dec (long n))) at))))))
+
 (defn -main
   "Makes the fault of that name."
   [fault]
   (let [begun (promise), on-lint (print-lint begun), binder (binder)]
-    (with-open [_ ^java.lang.AutoCloseable (watch/start! {:port 0, :on-lint on-lint})]
-      ;; The first samples load classes.
-      (Thread/sleep 3000)
+    (with-open [watch ^java.lang.AutoCloseable (watch/start! {:port 0, :on-lint on-lint})]
+      (await-samples! watch 20)
       (when (= "FIFO read" fault) (force fifo))
       (deliver begun (System/nanoTime))
       (let [kept ((faults fault))]
