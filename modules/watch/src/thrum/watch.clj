@@ -106,7 +106,7 @@
            :default "a random one, see token"
            :doc "what readers must show"}
    :on-lint {:check ifn?, :accepts "a function", :default "none"
-             :doc "called with each new lint, on the watch's own thread"}})
+             :doc "called with each new lint, on the watch's own thread, which waits"}})
 
 ;; As long as the lint :starved needs, with a look more.
 (def ^:private ^:const stuck-ms 1000)
@@ -171,7 +171,8 @@
       strings; default none)
     :token - what readers must show (a string of at least 8 characters; default a random one, see
       token)
-    :on-lint - called with each new lint, on the watch's own thread (a function; default none)
+    :on-lint - called with each new lint, on the watch's own thread, which waits (a function; default
+      none)
 
   Throws :thrum/invalid, and :thrum/start-failed where it cannot listen."
   ([] (start! {}))

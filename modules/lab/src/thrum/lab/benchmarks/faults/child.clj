@@ -149,10 +149,13 @@
    "deadline ignored" deadline-ignored, "known hang" known-hang, "starved probe" starved-probe
    "healthy" healthy})
 
-(defn- print-lint [begun]
+(defn- print-lint
+  "Prints what is said once the fault has begun. Waits for nothing: the watch would wait with it."
+  [begun]
   (fn [lint]
-    (say! (assoc (select-keys lint [:rule :frame :sentence])
-                 :ms (quot (- (System/nanoTime) (long @begun)) 1000000)))))
+    (when (realized? begun)
+      (say! (assoc (select-keys lint [:rule :frame :sentence])
+                   :ms (quot (- (System/nanoTime) (long @begun)) 1000000))))))
 
 (defn- binder
   "Returns Micrometer's binder, bound to a registry, and that; nil where it is not on the class
