@@ -171,8 +171,8 @@
       strings; default none)
     :token - what readers must show (a string of at least 8 characters; default a random one, see
       token)
-    :on-lint - called with each new lint, on the watch's own thread, which waits (a function; default
-      none)
+    :on-lint - called with each new lint, on the watch's own thread, which waits (a function;
+      default none)
 
   Throws :thrum/invalid, and :thrum/start-failed where it cannot listen."
   ([] (start! {}))
