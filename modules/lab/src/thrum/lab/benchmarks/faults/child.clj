@@ -6,14 +6,12 @@
    [clojure.java.io :as io]
    [thrum.core :as t]
    [thrum.watch :as watch]
-   [thrum.watch.impl.environment :as environment]
-   [thrum.watch.impl.sampler :as sampler])
+   [thrum.watch.impl.environment :as environment])
   (:import
    (clojure.asm ClassWriter Opcodes Type)
    (clojure.asm.commons GeneratorAdapter Method)
    (clojure.lang DynamicClassLoader)
-   (java.io File FileInputStream)
-   (thrum.watch Watch)))
+   (java.io File FileInputStream)))
 
 (set! *warn-on-reflection* true)
 
@@ -170,22 +168,13 @@
   (while (read-line)
     (say! {:meters (when read (read))})))
 
-(defn- await-samples!
-  "Waits for so many samples of the watch, at most half a minute: the first ones load classes."
-  [^Watch watch n]
-  (let [end (+ (System/nanoTime) 30000000000), sampler (.-sampler watch)]
-    (loop [n n, before nil]
-      (when (and (pos? (long n)) (neg? (- (System/nanoTime) end)))
-        (Thread/sleep 50)
-        (let [{:keys [at]} (sampler/latest sampler)]
-          (recur (if (= at before) n (dec (long n))) at))))))
-
 (defn -main
   "Makes the fault of that name."
   [fault]
   (let [begun (promise), on-lint (print-lint begun), binder (binder)]
-    (with-open [watch ^java.lang.AutoCloseable (watch/start! {:port 0, :on-lint on-lint})]
-      (await-samples! watch 20)
+    (with-open [_ ^java.lang.AutoCloseable (watch/start! {:port 0, :on-lint on-lint})]
+      ;; The first samples load classes.
+      (Thread/sleep 3000)
       (when (= "FIFO read" fault) (force fifo))
       (deliver begun (System/nanoTime))
       (let [kept ((faults fault))]
