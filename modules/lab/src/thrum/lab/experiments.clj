@@ -18,7 +18,8 @@
               thrum.lab.experiments.ring.experiment/experiments
               thrum.lab.experiments.spring-tomcat.experiment/experiment
               thrum.lab.experiments.go-blocks.experiment/experiment
-              thrum.lab.experiments.pipelines.experiment/experiment]))
+              thrum.lab.experiments.pipelines.experiment/experiment
+              thrum.lab.experiments.cluster.experiment/experiment]))
 
 (def own
   "What runs the user's own work."

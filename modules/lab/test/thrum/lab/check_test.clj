@@ -135,6 +135,12 @@
   (channels-part :jdbc
     (querying :interrupt 100 150) (querying :query-timeout 50 0) (querying :thrum 0 0)))
 
+(def ^:private members
+  (channels-part :cluster
+    (row :one 2100 :params nil :samples [{:cpu-ms 700.0}])
+    (row :two 2100 :params nil :samples [{:results 1000}])
+    (row :three 2100 :params nil :samples [{:results 1000}])))
+
 (def ^:private sane
   {:thrum.lab/version 1
    :machine {:cpus 2}
@@ -163,7 +169,8 @@
       {:part :spring-ab, :skipped "no ab"})
     (experiment :go-blocks (published go-blocks :threads :go :go-factory 4))
     (experiment :jdbc databases)
-    (experiment :pipelines pipelines)]})
+    (experiment :pipelines pipelines)
+    (experiment :cluster members)]})
 
 (defn- doctored
   "Returns the complaints about the sane result with a value of one row replaced."
@@ -211,11 +218,12 @@
            [10 0 2 [:samples 0 :closed :virtual] 1]
            ":thrum-pipeline-fn left threads, platform and virtual: [[0 1]]"
            [10 0 3 [:samples 0 :closed :taken] 51] ":thrum-upipeline took on from its source: [51]"
-           [10 0 3 [:samples] []] ":thrum-upipeline should have had 50 items at once: []"}]
+           [10 0 3 [:samples] []] ":thrum-upipeline should have had 50 items at once: []"
+           [11 0 1 [:samples 0 :results] 999] ":two lost results: [999]"}]
     (is (str/includes? (str (first (doctored change))) text))))
 
 (deftest a-part-that-is-missing-is-said
-  (is (= ["the part :pipelines is missing"] (check/complaints (update sane :experiments pop))))
+  (is (= ["the part :cluster is missing"] (check/complaints (update sane :experiments pop))))
   (is (= ["the part :many is missing"]
          (check/complaints (update-in sane [:experiments 0 :parts]
                              #(into [(first %)] (drop 2) %)))))

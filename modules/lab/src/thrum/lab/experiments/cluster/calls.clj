@@ -1,0 +1,132 @@
+(ns thrum.lab.experiments.cluster.calls
+  "Calls over a cluster on loopback, whose members are JVMs of their own. Where thrum.cluster is not
+  on the class path, nothing of it is needed until a sample is taken."
+  (:require
+   [clojure.string :as str]
+   [thrum.core :as t]
+   [thrum.lab.child :as child]
+   [thrum.lab.experiments.cluster.work :as work]
+   [thrum.lab.measure :as measure])
+  (:import
+   (java.io IOException)
+   (java.lang AutoCloseable Process)
+   (java.net InetAddress ServerSocket)
+   (java.util.logging Level Logger)))
+
+(set! *warn-on-reflection* true)
+
+(def jvm-opts
+  "The flags of every JVM: those of one that is soon ready."
+  ["-Xmx256m" "-XX:+UseSerialGC" "-XX:TieredStopAtLevel=1"])
+(def ^:private joined-ms "How long a member may take to join." 60000)
+(def ^:private warm-ups "How many short naps come before anything counts." 500)
+
+(def ^:private quiet
+  (mapv #(doto (Logger/getLogger %) (.setLevel Level/OFF)) ["org.infinispan" "org.jgroups"]))
+
+(defn- cluster [name]
+  (requiring-resolve (symbol "thrum.cluster" name)))
+
+;; Members
+
+(defn- free? [port]
+  (try
+    (with-open [_ (ServerSocket. (int port) 1 (InetAddress/getLoopbackAddress))] true)
+    (catch IOException _ false)))
+
+(defn- free-ports
+  "Returns n ports that are free, with those 10000 above them, which members use too."
+  [n]
+  (into []
+        (comp (filter #(and (free? %) (free? (+ 10000 (long %))))) (take n))
+        (repeatedly #(+ 10000 (rand-int 20000)))))
+
+(defn quietly
+  "Returns command, without its standard error: engines write much there."
+  [command]
+  (into ["/bin/sh" "-c" "exec \"$0\" \"$@\" 2>/dev/null"] command))
+
+(defn- start-member! [seeds port]
+  (-> (child/java-command jvm-opts 'thrum.cluster.main)
+      (into ["member" "--allow" "thrum.lab.experiments.cluster.work" "--cluster" "lab"
+             "--port" (str port) "--seeds" (str/join "," seeds)])
+      quietly
+      child/leashed
+      child/start!))
+
+;; A child on a leash is killed, by signal 9, when its standard input ends.
+(defn- kill! [{:keys [^Process process]}]
+  (.close (.getOutputStream process)))
+
+(defn- with-members
+  "Calls f with a node that calls n members, and the members."
+  [n f]
+  (let [ports (free-ports n)
+        seeds (mapv #(str "127.0.0.1:" %) ports)
+        members (mapv #(start-member! seeds %) ports)]
+    (try
+      (run! #(child/await-match % #"joined" joined-ms) members)
+      (with-open [^AutoCloseable node ((cluster "join!") {:cluster "lab", :seeds seeds})]
+        (while (< (count (:members ((cluster "status") node))) n)
+          (Thread/sleep 20))
+        (f node members))
+      (finally (run! child/stop! members)))))
+
+;; Figures
+
+(defn- ms-of [f]
+  (let [start (measure/now-ms)]
+    (f)
+    (- (measure/now-ms) start)))
+
+(defn- longest-gap-ms
+  "Takes all results; calls at-third! after a third of n. Returns the longest wait for one of those
+  that follow."
+  [results n at-third!]
+  (loop [i 1, left (seq results), before (double (measure/now-ms)), longest 0.0]
+    (if left
+      (let [now (double (measure/now-ms)), third (long (quot n 3))]
+        (when (= i third) (at-third!))
+        (recur (inc i) (next left) now (if (< third i) (max longest (- now before)) longest)))
+      longest)))
+
+(defn- killed [{:keys [limit n nap-ms]} node members]
+  (let [results ((cluster "pmap") node limit #'work/nap (repeat n nap-ms))
+        gap (longest-gap-ms results n #(kill! (peek members)))]
+    {:gap-ms gap, :again (:re-runs ((cluster "status") node)), :results (count results)}))
+
+(defn- steps-of
+  "Returns how many steps of `compute` take about so many ms here."
+  [ms]
+  (let [n 2000000]
+    (dotimes [_ 20] (work/compute n))
+    (long (/ (* n ms) (ms-of #(work/compute n))))))
+
+(defn- computed [{:keys [computes compute-ms]} pmapv]
+  (let [items (repeat computes (steps-of compute-ms))
+        limit (* 2 (.availableProcessors (Runtime/getRuntime)))]
+    (pmapv limit #'work/compute items)
+    {:local-ms (ms-of #(t/pmapv limit work/compute items))
+     :cpu-ms (ms-of #(pmapv limit #'work/compute items))}))
+
+(defn- figures [{:keys [limit n nap-ms] :as job} pmapv]
+  (pmapv limit #'work/nap (repeat warm-ups 5))
+  (let [{:keys [local-ms cpu-ms]} (computed job pmapv)]
+    {:ms (ms-of #(pmapv limit #'work/nap (repeat n nap-ms)))
+     :cpu-ms cpu-ms
+     :cpu-times (/ cpu-ms local-ms)}))
+
+(defn sample
+  "Makes n calls, limit at once, that each sleep nap-ms, over so many members, 0 for core's map in
+  this JVM; computes calls, two for a processor at once, that each take a processor about compute-ms;
+  and, over several members, the n calls once more, with one member killed after a third of the
+  results. Returns the sample: :ms of the sleeps; :cpu-ms, and :cpu-times that of the same work in
+  this JVM; :gap-ms, the longest wait for a result after the kill, :again, how many calls ran again,
+  and :results, how many came."
+  [{:keys [members] :as job}]
+  (if (zero? (long members))
+    (figures job t/pmapv)
+    (with-members members
+      (fn [node processes]
+        (merge (figures job (partial (cluster "pmapv") node))
+               (when (< 1 (long members)) (killed job node processes)))))))

@@ -1,0 +1,140 @@
+(ns thrum.lab.experiments.cluster.experiment
+  "Calls over one, two and three members of a cluster on loopback: what do they cost beyond what
+  they wait for, and how long is the gap when a member is killed?"
+  (:require
+   [thrum.lab.checkout :as checkout]
+   [thrum.lab.columns :as columns]
+   [thrum.lab.experiments.cluster.calls :as calls]
+   [thrum.lab.job :as job]
+   [thrum.lab.limit-line :as limit-line]
+   [thrum.lab.sanity :as sanity]
+   [thrum.lab.stats :as stats]
+   [thrum.lab.temporary :as temporary]
+   [thrum.lab.text :as text])
+  (:import
+   (java.io File)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private open-ms "How long it usually takes to compile, for the estimate." 15000)
+(def ^:private jvm-ms "How long a JVM usually takes to start, and to join." 4000)
+(def ^:private work-ms "What the parts of a sample usually take." 7000)
+(def ^:private answer-ms "How long a sample may take, the start of its JVMs included." 180000)
+(def ^:private download-ms "How long it may take to download what is on the class path." 180000)
+
+(def ^:private size
+  {:n 1000, :limit 64, :nap-ms 125, :computes 60, :compute-ms 20})
+
+(def ^:private ways
+  [{:contender :local, :name "t/pmapv", :about "in one JVM, without a cluster", :members 0}
+   {:contender :one, :name "one member", :members 1}
+   {:contender :two, :name "two members", :members 2}
+   {:contender :three, :name "three members", :members 3}])
+
+;; Plan
+
+(def ^:private no-checkout "Infinispan comes by ./cljw of a checkout of Thrum, and this is none")
+
+(defn- row [full? {:keys [members] :as way}]
+  (let [{:keys [n limit nap-ms]} size
+        repeats (if full? 3 1)]
+    (-> (dissoc way :members)
+        (assoc :thrum? true
+               :virtual? true
+               :job {:members members}
+               :limit-line-ms (limit-line/ms (limit-line/bounded n limit) nap-ms)
+               :repeat repeats
+               :estimate-ms (* repeats (+ work-ms (* jvm-ms (inc members))))))))
+
+(defn- part-plan [{:keys [full]} {:keys [folder]}]
+  (cond-> (assoc size
+                 :part :cluster
+                 :title "1 000 sleeps of 125 ms, 64 at once, over members of a cluster"
+                 :about (str "Each call runs on one member, a JVM of its own on this machine, and "
+                             "the caller is another. Then work for the processors, which the JVMs "
+                             "share, against the same in one JVM: what is above 1 is the cost of "
+                             "the calls. Then the sleeps again, with one member killed by signal 9 "
+                             "after a third of the results.")
+                 :in-turns? true
+                 :limit-line-about "rounds × the sleep"
+                 :contenders (mapv #(row full %) ways))
+    (nil? folder) (assoc :skipped no-checkout)))
+
+(defn- plan [options {:keys [cluster]}]
+  {:experiment :cluster
+   :title "The map over a cluster"
+   :start-ms open-ms
+   :not-counted (when (:folder cluster) "the download of Infinispan, the first time")
+   :about "The same map over JVMs of their own, on loopback."
+   :parts [(part-plan options cluster)]})
+
+;; Run
+
+(defn- do-job! [class-path job]
+  (job/sample! {:jvm-opts calls/jvm-opts
+                :class-path class-path
+                :timeout-ms answer-ms
+                :around calls/quietly}
+               job))
+
+(defn- compiled! [class-path]
+  (let [classes (temporary/folder! "thrum-lab-classes")
+        class-path (str classes File/pathSeparator class-path)]
+    (do-job! class-path {:call 'thrum.lab.experiments.cluster.aot/sample, :folder classes})
+    {:class-path class-path, :close! #(temporary/delete! classes)}))
+
+(defn- open! [_]
+  (let [folder (checkout/folder)
+        {:keys [class-path problem]} (checkout/class-path! folder "-A:cluster" download-ms)]
+    (if problem
+      {:skipped (str "Infinispan could not be had: " problem)}
+      (compiled! class-path))))
+
+(defn- sample! [{:keys [class-path]} part {:keys [job]} on-end]
+  (let [job (assoc (merge (select-keys part (keys size)) job)
+              :call 'thrum.lab.experiments.cluster.calls/sample)
+        sample (do-job! class-path job)]
+    (on-end (:n job))
+    sample))
+
+;; Report
+
+(def ^:private gap
+  {:heading "gap at a kill -9", :show (partial columns/of-samples text/ms :gap-ms)})
+(def ^:private again {:heading "run again", :show (partial columns/each-sample :again)})
+
+(defn- label [{:keys [median-ms samples] :as row}]
+  (when median-ms
+    (cond-> (text/ms median-ms)
+      (some :gap-ms samples) (str " · gap " ((:show gap) row)))))
+
+(defn- figures [{:keys [contenders]}]
+  (let [{:keys [samples limit-line-ms]} (first (filter (comp #{:three} :contender) contenders))
+        times-limit #(some-> (:ms %) (/ limit-line-ms))]
+    (for [[words figure goal] [["sleeps, x limit line" times-limit 1.15]
+                               ["ms without a result at a kill -9" :gap-ms 2000]]
+          :let [median (stats/median (keep figure samples))]
+          :when median]
+      {:figure (str "thrum.cluster, three members: " words)
+       :value (double median)
+       :at-most goal})))
+
+(defn- complaints [{rows :cluster} _]
+  (when rows
+    (sanity/every-sample rows :results #{(:n size)} "lost results" [:two :three])))
+
+(def experiment
+  {:name :cluster
+   :doc "the same map over one, two and three JVMs, on loopback"
+   :parts [[:cluster "What does a call cost over members of a cluster, and a member that is killed?"]]
+   :facts (fn [] {:cluster {:folder (checkout/folder)}})
+   :plan plan
+   :open! open!
+   :sample! sample!
+   :columns [columns/median columns/samples columns/limit-line columns/times-limit
+             {:heading "CPU work", :show (partial columns/of-samples text/ms :cpu-ms)}
+             {:heading "x in one JVM", :show (partial columns/of-samples text/ratio :cpu-times)}
+             gap again]
+   :label label
+   :figures figures
+   :complaints complaints})
