@@ -11,7 +11,7 @@
   (:import
    (com.hazelcast.cluster Member MembershipEvent MembershipListener)
    (com.hazelcast.config Config JoinConfig SerializerConfig)
-   (com.hazelcast.core ExecutionCallback Hazelcast HazelcastInstance IExecutorService)
+   (com.hazelcast.core ExecutionCallback Hazelcast HazelcastInstance)
    (com.hazelcast.nio ObjectDataInput ObjectDataOutput)
    (com.hazelcast.nio.serialization StreamSerializer)
    (java.net InetAddress)
@@ -79,7 +79,7 @@
     (join-by-seeds! (.getJoin network) seeds)))
 
 (defn- configuration
-  ^Config [{:keys [cluster node host] :as settings} receive!]
+  ^Config [{:keys [cluster node] :as settings} receive!]
   (let [config (doto (Config.)
                  (.setClusterName cluster)
                  (.setLiteMember (not (engine/worker? node)))

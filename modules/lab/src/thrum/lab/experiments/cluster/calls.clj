@@ -21,8 +21,7 @@
 (def ^:private joined-ms "How long a member may take to join." 60000)
 (def ^:private warm-ups "How many short naps come before anything counts." 500)
 
-(def ^:private quiet
-  (mapv #(doto (Logger/getLogger %) (.setLevel Level/OFF)) ["org.infinispan" "org.jgroups"]))
+(def ^:private loggers (mapv #(Logger/getLogger %) ["org.infinispan" "org.jgroups"]))
 
 (defn- cluster [name]
   (requiring-resolve (symbol "thrum.cluster" name)))
@@ -64,6 +63,7 @@
   (let [ports (free-ports n)
         seeds (mapv #(str "127.0.0.1:" %) ports)
         members (mapv #(start-member! seeds %) ports)]
+    (run! #(.setLevel ^Logger % Level/OFF) loggers)
     (try
       (run! #(child/await-match % #"joined" joined-ms) members)
       (with-open [^AutoCloseable node ((cluster "join!") {:cluster "lab", :seeds seeds})]
