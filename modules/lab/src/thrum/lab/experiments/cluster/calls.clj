@@ -118,7 +118,7 @@
 
 (defn sample
   "Makes n calls, limit at once, that each sleep nap-ms, over so many members, 0 for core's map in
-  this JVM; computes calls, two for a processor at once, that each take a processor about compute-ms;
+  this JVM; computes calls, two for a processor at once, that each need one for about compute-ms;
   and, over several members, the n calls once more, with one member killed after a third of the
   results. Returns the sample: :ms of the sleeps; :cpu-ms, and :cpu-times that of the same work in
   this JVM; :gap-ms, the longest wait for a result after the kill, :again, how many calls ran again,

@@ -126,7 +126,7 @@
 (def experiment
   {:name :cluster
    :doc "the same map over one, two and three JVMs, on loopback"
-   :parts [[:cluster "What does a call cost over members of a cluster, and a member that is killed?"]]
+   :parts [[:cluster "What does a call cost over members of a cluster, and a killed member?"]]
    :facts (fn [] {:cluster {:folder (checkout/folder)}})
    :plan plan
    :open! open!
