@@ -11,7 +11,7 @@
   (:import
    (java.lang ClassValue)
    (java.lang.reflect InvocationHandler InvocationTargetException Method Proxy)
-   (java.sql Array Blob CallableStatement Clob Connection DatabaseMetaData NClob ParameterMetaData PreparedStatement Ref ResultSet ResultSetMetaData SQLException SQLFeatureNotSupportedException SQLXML Statement Struct)
+   (java.sql Array Blob CallableStatement Clob Connection DatabaseMetaData NClob ParameterMetaData PreparedStatement Ref ResultSet ResultSetMetaData SQLFeatureNotSupportedException SQLXML Statement Struct)
    (java.util.concurrent CancellationException ConcurrentHashMap)
    (java.util.concurrent.atomic AtomicReference)
    (java.util.function Function)
