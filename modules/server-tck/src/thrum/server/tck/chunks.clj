@@ -25,7 +25,8 @@
 (defcase garbled-chunk-sizes-are-refused "4.8"
   "A chunk whose size is no hexadecimal number is refused, and never a success."
   [env]
-  (run! #(expect-bad-chunks env (str % "\r\nabc\r\n0\r\n\r\n")) ["x" "-3" "+3" "0x3" "" "3 3"]))
+  (run! #(expect-bad-chunks env (str % "\r\nabc\r\n0\r\n\r\n"))
+        ["x" "-3" "+3" "0x3" "" "3 3" " 3"]))
 
 (defcase overflowing-chunk-sizes-are-refused "4.8"
   "A chunk size that no long can hold is refused."

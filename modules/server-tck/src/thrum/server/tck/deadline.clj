@@ -35,10 +35,11 @@
     (expect (<= 150 ms 1500) "an answer after about 200 ms" ms)))
 
 (defcase late-heads-have-no-body "4.5"
-  "The 503 at the deadline has no body where it answers a HEAD, and the connection ends behind it."
+  "The 503 at the deadline has no body where it answers a HEAD, and the connection ends behind it,
+  also while the handler still runs."
   [env]
-  (let [handler (waits (scene/gate env) (promise))
-        c (scene/client env (scene/serve env handler limit))]
+  (doseq [handler [(waits (scene/gate env) (promise)) (ignores (scene/gate env))]
+          :let [c (scene/client env (scene/serve env handler limit))]]
     (expect-status 503 (wire/ask! c (wire/head-of "HEAD" "/")))
     (expect-closed c)))
 
