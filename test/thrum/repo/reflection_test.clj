@@ -21,7 +21,7 @@
 
 (defn- compiled? [classes ns-sym]
   (let [file (str (str/replace (munge ns-sym) "." "/") "__init.class")]
-    (some #(.isFile (io/file classes % file)) ["ours" "tools"])))
+    (some #(.isFile (io/file classes % file)) ["ours" "core" "tools"])))
 
 (deftest ^{:time-limit-ms 240000} no-source-reflects
   (let [classes (ahead/own-folder!)]
