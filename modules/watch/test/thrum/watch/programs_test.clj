@@ -132,6 +132,13 @@
     (is (true? (starved-with parallelism 10)))
     (is (false? (starved-with (dec (long parallelism)) 10000)))))
 
+(deftest a-thread-that-waits-for-a-carrier-is-queued
+  (let [{:keys [parallelism]} (scheduler/figures)
+        program (fn [gate] (conj ((pinned-on parallelism) gate) (t/future :queued)))
+        queued #(map (juxt :state :queued?) (filter :queued? (groups/threads %)))]
+    (is (= [[:runnable true]]
+           (seen program {[:parked :lock] parallelism, [:runnable nil] 1} queued)))))
+
 ;; Derefs
 
 (defn- cycle-of-derefs [_]

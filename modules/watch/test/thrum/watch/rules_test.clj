@@ -61,6 +61,14 @@
     [:state :ended, :reason :ended] [[:stuck-scope "pay-1 7"]]
     [:state :open] []))
 
+(deftest a-thread-that-waits-for-a-carrier-ignores-nothing
+  (let [queued {:tid 7, :state :runnable, :queued? true, :stack stack}]
+    (are [nodes] (= [] (raised (snapshot nodes)))
+      [(scope "pay-1" :state :cancelled, :reason :sibling-failed)
+       (task 7 :parent "pay-1", :thread queued)]
+      [(scope "t-1" :deadline (ago 50), :thread queued)]
+      [(scope "t-1" :deadline (ago 50)) (task 7 :parent "t-1", :thread queued)])))
+
 (deftest the-sentence-of-a-stuck-scope-names-the-call-and-the-line
   (let [[{:keys [sentence frame]}]
         (rules/conditions (snapshot [(scope "pay-1" :state :cancelled) (task 7 :parent "pay-1")]))]

@@ -82,6 +82,8 @@
         tasks (tasks-of (into #{} (map :id) wanted) nodes)]
     (map (juxt identity (comp tasks :id)) wanted)))
 
+;; A thread that waits for a carrier ignores nothing: that carriers are held is another rule.
+
 (defn- cancelled? [{:keys [state reason deadline]}]
   (and (#{:cancelled :ended} state) (not (and deadline (= :thrum/timeout reason)))))
 
@@ -90,7 +92,8 @@
   [{:keys [nodes at]} _]
   (for [[{:keys [id reason]} tasks] (with-tasks cancelled? nodes)
         {:keys [name thread since]} tasks
-        :let [{:keys [stack tid]} thread]]
+        :let [{:keys [stack tid queued?]} thread]
+        :when (not queued?)]
     (lint :stuck-scope (str id " " tid) 500 stack
           {:scope id, :task name, :thread tid, :reason reason, :age-ms (tree/ms-between since at)}
           id " waits for " name ", which has not ended since its interrupt: uninterruptible"
@@ -103,8 +106,8 @@
   (let [passed? (fn [{:keys [deadline shield?]}]
                   (and deadline (not shield?) (neg? (long (tree/ms-between at deadline)))))]
     (for [[{:keys [id deadline thread]} tasks] (with-tasks passed? nodes)
-          :let [{:keys [stack tid]} (or thread (:thread (first tasks)))]
-          :when tid]
+          :let [{:keys [stack tid queued?]} (or thread (:thread (first tasks)))]
+          :when (and tid (not queued?))]
       (lint :deadline-passed id 500 stack
             {:scope id, :thread tid, :late-ms (tree/ms-between deadline at)}
             "The deadline of " id " has passed, and its "

@@ -7,7 +7,8 @@
   :nodes - a vector of maps:
     :id; :kind - :task, :scope, :fan-out, :joiner, :executor, :group, :limiter, or a registered one;
     :name; :state; :parent - an id, or nil; :since and :deadline - of System/nanoTime, or nil;
-    :thread - of a task, or of the body of a scope: {:tid, :state, :carrier, :waits-for, :stack};
+    :thread - of a task, or of the body of a scope: {:tid, :state, :carrier, :waits-for, :stack},
+      and :queued?, true where it waits for a carrier;
     and other facts of thrum.spi.watch/facts."
   {:no-doc true}
   (:require
@@ -53,10 +54,12 @@
   "Returns what a live thread is doing; stack?: a function of these facts, true where the stack is
   wanted."
   [^Thread thread stack?]
-  (let [facts {:tid (.threadId thread), :state (states (.getState thread))
-               :carrier (carrier thread), :waits-for (waits-for thread)}]
+  (let [{:keys [state carrier] :as facts}
+        {:tid (.threadId thread), :state (states (.getState thread))
+         :carrier (carrier thread), :waits-for (waits-for thread)}]
     (cond-> facts
       (stack? facts) (assoc :stack (stack thread))
+      (and (.isVirtual thread) (= :runnable state) (nil? carrier)) (assoc :queued? true)
       ;; For a second look, in metadata: a snapshot itself holds no live thing.
       (:carrier facts) (with-meta {:live thread}))))
 
