@@ -828,7 +828,7 @@
       (with-permit db (query ...))
       (with-permit [db 3] (report ...))"
   [limiter & body]
-  (let [[limiter n] (if (vector? limiter) limiter [limiter 1])]
+  (let [[limiter n] (options/weighed limiter)]
     `(with-permit-call ~limiter ~n (^{:once true} fn* [] ~@body))))
 
 ;; Retries

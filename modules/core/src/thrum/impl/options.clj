@@ -354,6 +354,17 @@
                           {:value v, :accepts "a vector"})))
   v)
 
+(defn weighed
+  "Returns [limiter n] of the first argument of with-permit: a limiter, or a vector of both. Throws
+  :thrum/invalid for another vector."
+  [limiter]
+  (cond
+    (not (vector? limiter)) [limiter 1]
+    (= 2 (count limiter)) limiter
+    :else (throw (error/invalid (str "with-permit takes a limiter or [limiter n] first, not "
+                                     (show/text limiter))
+                                {:value limiter, :accepts "a limiter, or [limiter n]"}))))
+
 (defn literal
   "Returns the forms of a macro as [options forms]. Options are a literal map that stands before
   other forms."
