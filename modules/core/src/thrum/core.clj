@@ -647,7 +647,7 @@
   earliest wins. If an outer deadline comes first, the fallback is not used and the outer form
   throws :thrum/timeout or returns its own fallback. A body that returns a value is not late, and a
   failure of the body's own is thrown as it is. 0 ms never runs the body. Realise a lazy seq of
-  pmap's inside. Costs well below a microsecond more than the body. Throws :thrum/invalid."
+  pmap's inside. Costs about a microsecond more than the body. Throws :thrum/invalid."
   [ms & body]
   (within `with-timeout-call ms body))
 
