@@ -7,7 +7,8 @@
    [thrum.cluster :as cluster]
    [thrum.cluster.processes :as processes]
    [thrum.cluster.spi :as engine]
-   [thrum.cluster.work :as work])
+   [thrum.cluster.work :as work]
+   [thrum.test-kit.gate :as gate])
   (:import
    (java.io File IOException)
    (java.lang ProcessBuilder)
@@ -32,9 +33,7 @@
             :seeds (mapv #(str "127.0.0.1:" %) ports), :heartbeat-ms 3000})))
 
 (defn- await! [pred]
-  (let [end (+ (System/nanoTime) 20000000000)]
-    (while (and (not (pred)) (< (System/nanoTime) end)) (Thread/sleep 5))
-    (is (pred))))
+  (is (gate/eventually 20000 pred)))
 
 (defn- with-nodes
   "Calls f with engines of these names, that see each other; handle: from the node that serves a
