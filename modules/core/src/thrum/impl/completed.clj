@@ -12,6 +12,7 @@
 
 (set! *warn-on-reflection* true)
 
+;; No protocol: it is called for every task that ends, see decision 32.
 (definterface ICompleted
   (^Object put [task])
   (poll [])

@@ -19,6 +19,7 @@
 
 (set! *warn-on-reflection* true)
 
+;; No protocol: it is called for every task of an executor, see decision 32.
 (definterface Launcher
   (launch [context f]))
 

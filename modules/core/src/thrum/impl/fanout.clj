@@ -29,6 +29,7 @@
 
 (set! *warn-on-reflection* true)
 
+;; No protocol: it is called for every item, see decision 32.
 (definterface IFanOut
   (^Object setSource [coll])
   (pull [])

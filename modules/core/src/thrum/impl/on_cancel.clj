@@ -18,6 +18,7 @@
 
 (set! *warn-on-reflection* true)
 
+;; No protocol: each JDBC call that runs on a database goes through one, see decision 32.
 (definterface IGuard
   (^boolean begin [])               ; false: the work is cancelled already
   (run [f])

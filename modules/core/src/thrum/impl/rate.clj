@@ -19,6 +19,7 @@
 
 (set! *warn-on-reflection* true)
 
+;; No protocol: with them a permit costs 1.4 x the CPU (decision 32).
 (definterface IRate
   (^boolean free [^long n])         ; true if n permits are to be had now; under the lock
   (^Object take [^long n])          ; under the lock

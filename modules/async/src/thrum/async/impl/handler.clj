@@ -13,6 +13,7 @@
 
 (set! *warn-on-reflection* true)
 
+;; No protocol: each take and put goes through one, see decision 32.
 (definterface IOnce
   (^boolean open [])
   (^boolean close [by])

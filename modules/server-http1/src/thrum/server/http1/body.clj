@@ -59,6 +59,7 @@
 
 ;; The body
 
+;; No protocol: take is called for every read of a body, with primitives, see decision 32.
 (definterface IBody
   (^Object state [])
   (^long take [^bytes to ^long offset ^long most])) ; as InputStream's read

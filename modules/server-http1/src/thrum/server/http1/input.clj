@@ -23,6 +23,7 @@
     (pos? (.position buffer)) (.flip (.compact buffer))
     :else (.flip (.put (ByteBuffer/allocate (* 2 (.capacity buffer))) buffer))))
 
+;; No protocol: it is called for every head and read of a body, see decision 32.
 (definterface IInput
   (^java.nio.ByteBuffer buffer [])  ; what has been received and not been taken
   (^boolean fill [until])           ; see fill!
