@@ -284,9 +284,9 @@
 ;; The consumer's next step
 
 (defn decide
-  "Returns :leave, :start, :end or :wait. A task that is due leaves before another starts, but for
-  the one that take! starts where the next item is at hand, see keep-up!. So a due result waits for
-  no lazy item."
+  "Returns :leave, :start, :end or :wait. A task that is due leaves before the source is pulled
+  again, so a due result waits for no lazy item. One exception: thrum.impl.map-family/keep-up!
+  starts one more task first, if the next item is at hand."
   [^FanOut fan-out]
   (let [order (.-order fan-out)]
     (group/check-parent-open! (.-group fan-out))

@@ -1,5 +1,6 @@
 (ns thrum.impl.permits
-  "What a limiter and a rate limiter have in common."
+  "The protocols and the errors that a limiter and a rate limiter share. The queue of a limiter, and
+  its order, are in thrum.impl.limit."
   {:no-doc true}
   (:require
    [thrum.impl.error :as error]

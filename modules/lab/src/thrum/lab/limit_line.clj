@@ -1,6 +1,7 @@
 (ns thrum.lab.limit-line
   "The best that arithmetic allows: how many rounds of equal tasks a way of working needs.
-  A round lasts as long as one task; the limit line is rounds x duration.")
+  A round lasts as long as one task; the limit line is rounds x duration. Other limit lines stand in
+  the rows of each experiment's plan: :limit-line-ms or :limit-line-per-second.")
 
 (set! *warn-on-reflection* true)
 
