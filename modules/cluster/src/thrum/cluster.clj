@@ -49,8 +49,7 @@
     :engine - what starts the engine, see thrum.cluster.spi (a function of the settings;
       default Infinispan's)
 
-  The port 10000 above :port is for the detection of failures. :tls is {:key-store path,
-  :key-password s, :trust-store path, :trust-password s}, PKCS12, asked of both sides.
+  The stores of :tls are paths of PKCS12 files. Both sides are asked for a certificate.
 
   Throws :thrum/invalid, and what the engine throws; nothing is left behind then."
   [options]
@@ -58,7 +57,7 @@
 
 (defn close!
   "Leaves the cluster: takes no new work, waits up to :drain-timeout-ms for what runs here, stops
-  the rest. What this node has called fails with :thrum/closed. Idempotent; .close does the same."
+  the rest. Calls of this node fail with :thrum/closed. Idempotent; .close does the same."
   [cluster]
   (node/close! cluster))
 
@@ -116,8 +115,8 @@
   lost, what it ran is run again on another, at most 3 times, so it must be idempotent. An item with
   which two members were lost runs alone; if the third is lost too, the item fails with
   :thrum/poison. Where no member takes work for :members-timeout-ms, :thrum/no-members is thrown.
-  What a member refuses is :thrum/refused. What the function throws arrives as the same class where
-  it can be made, with its message, data, causes and trace."
+  A refusal of a member is :thrum/refused. A throwable of the function arrives as the same class
+  where that can be made, with its message, data, causes and trace."
   ([cluster limit v] (transducer t/pmap :pmap cluster limit v))
   ([cluster limit v coll & colls]
    (lazily t/pmap :pmap cluster limit v (cons coll colls))))

@@ -155,8 +155,8 @@
 
 (defn ->completable-future
   "Returns a java.util.concurrent.CompletableFuture that ends as the task does: with its value, what
-  it threw, or its CancellationException. A cancel of the future cancels the task. What depends on
-  the future runs on a virtual thread that belongs to no scope. Throws :thrum/invalid for what is no
+  it threw, or its CancellationException. A cancel of the future cancels the task. Dependents of
+  the future run on a virtual thread that belongs to no scope. Throws :thrum/invalid for what is no
   task."
   [task]
   (bridge/->completable-future (checked-task task)))
@@ -725,7 +725,7 @@
   Returns when the body has ended, and f too if it was called. A body that returned a value before f
   could stop it has that value; the cancel then interrupts the thread. A body that threw an
   Exception after f was called was stopped: CancellationException is thrown, with that exception in
-  its cause chain. What f throws is suppressed on what is thrown, or else goes to the thread's
+  its cause chain. A throwable of f is suppressed on what is thrown, or else goes to the thread's
   uncaught exception handler.
 
   Already cancelled, neither f nor the body runs: CancellationException is thrown. Forms inside the
@@ -750,8 +750,8 @@
   dropped: with-permit's body threw :thrum/timeout or :thrum/rejected, or was cancelled. A body that
   threw something else is not shown; a permit that release! returned counts as not dropped. permits
   is the limit to begin with, 20 if it is left out. Permits are had one at a time; where the limit
-  falls, those in use stay. What the function throws goes to the uncaught exception handler, and the
-  limit stays. thrum.adaptive has such functions.
+  falls, those in use stay. A throwable of the function goes to the uncaught exception handler, and
+  the limit stays. thrum.adaptive has such functions.
 
       (def api (limiter {:adaptive (thrum.adaptive/vegas), :queue 100}))
 
@@ -793,10 +793,10 @@
 
 (defn acquire!
   "Returns a permit of the limiter, or n of them as one, a java.lang.AutoCloseable. Waits where they
-  are not free; no thread that asks later overtakes, also where it needs fewer. The caller has to
+  are not free. No thread that asks later overtakes, even if it needs fewer. The caller has to
   return a limiter's permit by release!, on any thread; with-permit does that by itself. A permit of
   a rate limiter needs no return. Throws :thrum/rejected when the queue is full or :wait-ms have
-  passed; :thrum/deadlock when with-permits around it hold more than the others can return;
+  passed; :thrum/deadlock when the with-permits around it leave fewer than n;
   :thrum/invalid for more permits than there are, or than a burst; CancellationException and
   InterruptedException, as every wait. Waiting for a permit that acquire! gave to the same thread is
   no deadlock, since any thread may return it: a dispatcher may acquire what its tasks release."

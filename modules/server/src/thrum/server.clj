@@ -3,7 +3,7 @@
   an orderly end.
 
   Every request runs on a virtual thread of its own, inside a scope of Thrum: what its handler forks
-  ends with it. The functions of a server, or of a websocket, throw :thrum/invalid for anything
+  ends with it. A function that takes a server, or a websocket, throws :thrum/invalid for anything
   else."
   (:require
    [clojure.core.protocols :as protocols]

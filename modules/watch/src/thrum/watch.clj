@@ -1,9 +1,9 @@
 (ns thrum.watch
-  "What runs in this process, and why it does not: scopes, tasks, limiters and what registered
-  itself, as data, sentences, metrics and a page. It reads, and changes nothing.
+  "Shows what runs in this process, and why it waits: scopes, tasks, limiters and registered things,
+  as data, sentences, metrics and a page. It reads, and changes nothing.
 
-  Watching begins when this namespace is loaded: what began before is seen only where something that
-  began later, a limiter or a registration leads to it."
+  Watching begins when this namespace is loaded. Older work is seen only where newer work, a limiter
+  or a registration leads to it."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
