@@ -5,7 +5,8 @@
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
-   (java.io ByteArrayOutputStream DataOutputStream InputStream)))
+   (java.io ByteArrayOutputStream DataOutputStream IOException InputStream)
+   (java.util.concurrent CountDownLatch)))
 
 (set! *warn-on-reflection* true)
 
@@ -59,6 +60,9 @@
   (loop [frames []]
     (let [frames (conj frames (read-frame c))]
       (if (or (enough? frames) (keyword? (peek frames))) frames (recur frames)))))
+
+(defn- reset-of [stream]
+  (frame 3 0 stream "\u0000\u0000\u0000\u0008"))
 
 (defn- opened [env server]
   (wire/send! (scene/client env server) "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" (frame 4 0 0 "")))
@@ -146,6 +150,35 @@
       (expect (answered? (peek frames)) "an answer to the last" frames))
     (expect= [["/"] []] [@seen (remove #{200 400} @statuses)])))
 
+(defcase h2-reset-bodies-are-no-bodies "4.8"
+  "A body whose stream is reset before its end throws where it is read, and where it is read later;
+  the handler never takes it for whole."
+  h2c
+  [env]
+  (let [begun (scene/latch env 2)
+        reset (scene/gate env)
+        ;; Short pieces are an attack for some.
+        begin (str/join (repeat 4000 "x"))
+        ends {"/now" (promise), "/later" (promise)}
+        handler (fn [{:keys [uri ^InputStream body], :as r}]
+                  (when-let [end (ends uri)]
+                    (.read body)
+                    (CountDownLatch/.countDown begun)
+                    (when (= "/later" uri) (deref reset wire/patience-ms nil))
+                    (deliver end (try (.readAllBytes body) :whole (catch IOException _ :cut))))
+                  (scene/ok r))
+        server (scene/serve env handler {:h2c? true})
+        c (opened env server)]
+    (doseq [[stream path] [[1 "/now"] [3 "/later"]]]
+      (wire/send! c (frame 1 4 stream (headers-of :post path)) (frame 0 0 stream begin)))
+    (expect (scene/await-latch begun) "two bodies that have begun" :fewer)
+    ;; A ping is answered when what comes before it has been read.
+    (wire/send! c (reset-of 1) (reset-of 3) (frame 6 0 0 "12345678"))
+    (frames-until c #(= [6 1] ((juxt :type :flags) (peek %))))
+    (deliver reset true)
+    (expect= {"/now" :cut, "/later" :cut} (update-vals ends #(scene/within % "an end of a body")))
+    (expect-served env server)))
+
 (defcase h2-connect-is-refused "4.8"
   "CONNECT is refused."
   h2c
@@ -171,8 +204,7 @@
     (doseq [streams (partition-all 100 (range 1 6001 2))]
       (apply wire/try-send!
              c
-             (mapcat #(vector (frame 1 5 % get-headers) (frame 3 0 % "\u0000\u0000\u0000\u0008"))
-               streams)))
+             (mapcat #(vector (frame 1 5 % get-headers) (reset-of %)) streams)))
     (expect (scene/eventually 3000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
             "200"
             :none)

@@ -72,7 +72,8 @@
    :h2-no-host [:h2-host-in-place-of-authority :h2-requests-have-a-host]
    :h2-no-max-concurrent [:h2-overload-is-503]
    :h2-no-request-timeout [:h2-deadline-is-503]
-   :h2-short-bodies [:h2-body-arrives :h2-deadlines-race-with-answers]
+   :h2-short-bodies [:h2-body-arrives :h2-deadlines-race-with-answers
+                     :h2-reset-bodies-are-no-bodies]
    :h2-swallows-body-failures [:h2-failing-body-is-cut]
    :hangs-up [:in-time-is-untouched :silent-handlers-are-not-slow-clients]
    :hangs-up-on-half-closed [:half-closed-clients-are-answered]
