@@ -4,8 +4,7 @@
   (:require
    [thrum.server.engine.jdk.held :as held]
    [thrum.server.engine.jdk.patience :as patience]
-   [thrum.server.spi :as engine]
-   [thrum.spi :as spi])
+   [thrum.server.spi :as engine])
   (:import
    (com.sun.net.httpserver Headers HttpExchange)
    (java.io ByteArrayOutputStream IOException OutputStream)
@@ -97,16 +96,6 @@
                   (.startsWith ^String (aget headers (inc i)) "text/event-stream"))
              (recur (+ i 2))))))
 
-(defn- cut!
-  "Closes the connection, on a thread of its own: closing a response that has begun reads what is
-  left of the request's body, and waits for a thread that writes. An interrupted read closes the
-  channel."
-  [^HttpExchange exchange]
-  (.start (spi/clean-thread "http-cut"
-            #(do
-               (.interrupt (Thread/currentThread))
-               (.close exchange)))))
-
 (defprotocol Cut
   "A connection that may have been cut."
   (cut? [wire] "True if abort! has been called."))
@@ -159,13 +148,11 @@
       (send-all! exchange kind patience idle-ms held-status held-headers
         (.toByteArray ^ByteArrayOutputStream held))
       (patience/in-time [patience idle-ms] (close-out! kind (.getResponseBody exchange)))))
-  ;; What is chunked ends properly when the exchange is closed: it is cut by what handle throws.
+  ;; What handle throws closes the connection: closing the exchange would end what is chunked
+  ;; properly, and read what is left of the request's body first.
   (abort! [_]
     (set! cut true)
-    (.countDown done)
-    (when-not (= "chunked" (.getFirst (.getResponseHeaders exchange) "Transfer-encoding"))
-      (cut! exchange))
-    nil)
+    (.countDown done))
   (watch! [_ _gone] false)
   (unwatch! [_] nil)
   (upgrade! [_ _headers _protocol _listener]
