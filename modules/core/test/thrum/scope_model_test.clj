@@ -94,8 +94,12 @@
                       (nil? (mismatch program seed)))
                   :max-size 60))
 
+(def ^:private programs
+  "How many; .ci/run has more, by -Dthrum.programs."
+  (Long/getLong "thrum.programs" 300))
+
 (deftest ^{:time-limit-ms 120000} scopes-do-what-their-model-says
-  (let [{:keys [pass? shrunk seed]} (check 1000)
+  (let [{:keys [pass? shrunk seed]} (check programs)
         [program machine-seed :as smallest] (:smallest shrunk)]
     (is pass?
         (pr-str {:seed seed
