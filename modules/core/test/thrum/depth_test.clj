@@ -27,7 +27,7 @@
   (let [outcome (promise)
         body (bound-fn [] (deliver outcome (try {:value (f)} (catch Throwable t {:thrown t}))))
         thread (doto (Thread. nil body "stack" (* 1024 (long kb))) (.setDaemon true) (.start))
-        {:keys [value thrown] :as ended} (deref outcome 30000 nil)]
+        {:keys [value thrown] :as ended} (deref outcome 60000 nil)]
     (when-not ended (throw (ex-info "It hangs" {:stack (vec (take 20 (.getStackTrace thread)))})))
     (if thrown (throw thrown) value)))
 
@@ -88,7 +88,7 @@
     (f)
     (t/with-scope [s] @(t/fork s (nest-through-tasks (dec (long n)) f)))))
 
-(deftest forms-nest-as-deep-as-the-stack
+(deftest ^{:time-limit-ms 120000} forms-nest-as-deep-as-the-stack
   (let [stack (* 256 1024)]
     (is (= :ok (on-stack stack #(nest 6000 (fn [] (t/with-scope [s] @(t/fork s :ok)))))))
     (is (= :late
@@ -157,7 +157,7 @@
       place (conj :place)
       (try (Thread/sleep 80) false (catch InterruptedException _ true)) (conj :interrupt))))
 
-(deftest an-overflow-at-the-brink-of-a-form-leaves-nothing-behind
+(deftest ^{:time-limit-ms 240000} an-overflow-at-the-brink-of-a-form-leaves-nothing-behind
   (doseq [[what form] forms]
     (testing what
       (on-stack 512
