@@ -134,7 +134,7 @@
 ;; code gets to them, and tests of core fill the stack.
 (defn- one-carrier
   []
-  (update (dissoc (this-jvm) :ahead)
+  (update (assoc (this-jvm) :ahead :tools)
           :jvm-opts
           into
           ["-Djdk.virtualThreadScheduler.parallelism=1"
@@ -186,10 +186,10 @@
   ["server-http1" "server-jetty" "server-tomcat" "server-http-kit" "server-helidon"])
 
 (def ^:private shares
-  "What each child runs: [title modules way]. Two that load sources come first, beside the
+  "What each child runs: [title modules way]. One that loads sources comes first, beside the
   compilation; then the longest, so that no processor is idle at the end."
   [["core, on JDK 21" ["core"] jdk-21]
-   ["core" ["core"] as-users-run-it]
+   ["core" ["core"] (with-tools as-users-run-it)]
    ["lab" ["lab"] this-jvm]
    ["the repository" ["root" "test-kit"] this-jvm]
    ["the engines" engines this-jvm]
