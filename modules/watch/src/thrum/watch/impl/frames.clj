@@ -6,23 +6,10 @@
    [clojure.string :as str])
   (:import
    (clojure.lang Compiler)
+   (java.util.concurrent ConcurrentHashMap)
    (java.util.regex Matcher)))
 
 (set! *warn-on-reflection* true)
-
-(defn of-element
-  "Returns the frame of a StackTraceElement."
-  [^StackTraceElement e]
-  [(.getClassName e) (.getMethodName e) (.getFileName e) (.getLineNumber e)])
-
-(def ^:private dumped #"(?:[^/(]*/)*([^(]+)\.([^.(]+)\((?:([^:)]+)(?::(\d+))?)?\)")
-
-(defn of-text
-  "Returns the frame of a line of the JDK's dump: java.base/java.lang.Thread.run(Thread.java:9)."
-  [^String line]
-  (let [^Matcher m (re-matcher dumped line)]
-    (when (.matches m)
-      [(.group m 1) (.group m 2) (.group m 3) (or (some-> (.group m 4) parse-long) -1)])))
 
 (def ^:private calls-of-clojure
   #{"invoke" "invokeStatic" "doInvoke" "invokePrim" "call" "run" "applyTo"})
@@ -41,30 +28,19 @@
          (some? (re-find #"\.cljc?$" file))
          (calls-of-clojure method))))
 
-(defn call
-  "Returns what is called in the frame: my.app/fetch, or SocketInputStream.read."
-  [[class method :as frame]]
+(defn- called [[class method :as frame]]
   (if (clojure-frame? frame)
     (clojure-name class)
     (str (last (str/split class #"\.")) "." method)))
 
-(defn text
-  "Returns the frame as a reader looks for it: my.app/fetch (app.clj:12)."
-  [[_ _ file line :as frame]]
-  (when frame
-    (str (call frame)
-         (when file
-           (str " (" file (when (pos? (long line)) (str ":" line)) ")")))))
+(defn- place [[_ _ file line]]
+  (when file
+    (str " (" file (when (pos? (long line)) (str ":" line)) ")")))
 
 (def ^:private plumbing
   ["java." "javax." "jdk." "sun." "com.sun." "clojure." "thrum.impl." "thrum.core$" "thrum.spi"
    "thrum.server$" "thrum.server.impl." "thrum.server.http1" "thrum.server.engine." "thrum.async$"
    "thrum.async.impl." "thrum.watch$" "thrum.watch.impl."])
-
-(defn own?
-  "True if the frame is the application's: neither the JDK's nor Clojure's nor Thrum's."
-  [[^String class]]
-  (not-any? #(.startsWith class %) plumbing))
 
 (def ^:private parking
   ["java.lang.VirtualThread" "java.lang.System$" "jdk.internal." "sun.nio.ch."
@@ -72,18 +48,68 @@
    "java.util.concurrent.locks.AbstractQueuedSynchronizer" "thrum.impl.wait" "thrum.impl.deadline"
    "thrum.impl.clock" "thrum.impl.sync_point"])
 
-(defn- parks? [[^String class]]
-  (some #(.startsWith class %) parking))
+(defn- within? [[^String class] prefixes]
+  (boolean (some #(.startsWith class %) prefixes)))
+
+(defn- looks-of
+  "Returns what a reader wants of a frame: :call, :text, :own? and :parks?."
+  [frame]
+  (let [call (called frame)]
+    {:call call, :text (str call (place frame))
+     :own? (not (within? frame plumbing)), :parks? (within? frame parking)}))
+
+;; Ten thousand stacks have some hundred frames: each is looked at once, and has its looks as
+;; metadata. By StackTraceElement, or line of a dump.
+(def ^:private ^ConcurrentHashMap known (ConcurrentHashMap.))
+(def ^:private ^:const most-known 10000)
+
+(defn- know! [source frame]
+  (let [frame (with-meta frame (looks-of frame))]
+    (when (<= (long most-known) (.size known)) (.clear known))
+    (.put known source frame)
+    frame))
+
+(defn of-element
+  "Returns the frame of a StackTraceElement."
+  [^StackTraceElement e]
+  (or (.get known e)
+      (know! e [(.getClassName e) (.getMethodName e) (.getFileName e) (.getLineNumber e)])))
+
+(def ^:private dumped #"(?:[^/(]*/)*([^(]+)\.([^.(]+)\((?:([^:)]+)(?::(\d+))?)?\)")
+
+(defn- parsed [line]
+  (let [^Matcher m (re-matcher dumped line)]
+    (when (.matches m)
+      [(.group m 1) (.group m 2) (.group m 3) (or (some-> (.group m 4) parse-long) -1)])))
+
+(defn of-text
+  "Returns the frame of a line of the JDK's dump: java.base/java.lang.Thread.run(Thread.java:9)."
+  [^String line]
+  (or (.get known line)
+      (some->> (parsed line) (know! line))))
+
+(defn- looks [frame]
+  (or (meta frame) (looks-of frame)))
+
+(defn call
+  "Returns what is called in the frame: my.app/fetch, or SocketInputStream.read."
+  [frame]
+  (:call (looks frame)))
+
+(defn text
+  "Returns the frame as a reader looks for it: my.app/fetch (app.clj:12)."
+  [frame]
+  (when frame (:text (looks frame))))
 
 (defn app-frame
-  "Returns the application's innermost frame, or nil."
+  "Returns the application's innermost frame, neither the JDK's nor Clojure's nor Thrum's; or nil."
   [stack]
-  (first (filter own? stack)))
+  (some #(when (:own? (looks %)) %) stack))
 
 (defn leaf
   "Returns the innermost frame that is not part of how a thread parks, or nil."
   [stack]
-  (first (remove parks? stack)))
+  (some #(when-not (:parks? (looks %)) %) stack))
 
 (defn waits-at
   "Returns where a stack is: my.app/fetch -> SocketInputStream.read."
