@@ -8,7 +8,9 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.watch :as watch]
-   [thrum.watch.impl.sampler :as sampler]))
+   [thrum.watch.impl.rules :as rules]
+   [thrum.watch.impl.sampler :as sampler]
+   [thrum.watch.impl.snapshot :as snapshot]))
 
 (set! *warn-on-reflection* true)
 
@@ -137,6 +139,25 @@
     (is (= [:pool "conns" 1] ((juxt :kind :name :permits) (node-named "conns"))))
     (spi/unregister! registration)
     (is (nil? (node-named "conns")))))
+
+(deftest what-registers-nonsense-blinds-nobody
+  (doseq [facts ["no map" [1] {:permits "8", :in-use 9, :waiting 40} {:permits 1, :waiting 40}
+                 {:deadline "soon"} {:permits 1, :in-use 1, :waiting 3, :owners [1], :askers 4}]]
+    (let [pool (Object.), registration (spi/register! :pool pool (constantly facts))]
+      (try
+        (is (some #{:pool} (map :kind (nodes))) (pr-str facts))
+        (is (vector? (rules/conditions (snapshot/take! (constantly true)))) (pr-str facts))
+        (finally (spi/unregister! registration))))))
+
+(deftest a-reason-that-is-a-value-is-not-shown
+  (let [gate (promise), scope (promise)
+        task (t/future (tried #(t/with-scope [s {:name "told"}]
+                                 (deliver scope s)
+                                 (shielded-wait (promise) gate))))]
+    (t/cancel! @scope {:password "secret"})
+    (is (= "clojure.lang.PersistentArrayMap" (:reason (node-named "told"))))
+    (deliver gate :go)
+    @task))
 
 (defn- children-of [trees kind]
   (for [tree (mapcat #(tree-seq :children :children %) trees), :when (= kind (:kind tree))]

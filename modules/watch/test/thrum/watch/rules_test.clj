@@ -84,7 +84,12 @@
       [:deadline (ago -50), :thread body] []
       [:deadline (ago 50), :thread body, :shield? true] []
       [:deadline nil, :thread body] []
-      [:deadline (ago 50), :thread nil] [])))
+      [:deadline (ago 50), :thread nil] []))
+  (is (= [[:deadline-passed "t-1"]]
+         (raised (snapshot [(scope "t-1" :deadline (ago 50))
+                            (task 7 :parent "t-1" :thread {:state :runnable, :queued? true})
+                            (task 8 :parent "t-1")])))
+    "the first task waits for a carrier, the second does not"))
 
 (deftest a-limiter-with-more-waiters-than-permits-is-crowded
   (let [limiter (fn [& {:as facts}]

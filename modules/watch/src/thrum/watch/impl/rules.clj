@@ -106,8 +106,9 @@
   (let [passed? (fn [{:keys [deadline shield?]}]
                   (and deadline (not shield?) (neg? (long (tree/ms-between at deadline)))))]
     (for [[{:keys [id deadline thread]} tasks] (with-tasks passed? nodes)
-          :let [{:keys [stack tid queued?]} (or thread (:thread (first tasks)))]
-          :when (and tid (not queued?))]
+          :let [threads (if thread [thread] (map :thread tasks))
+                {:keys [stack tid]} (first (remove :queued? threads))]
+          :when tid]
       (lint :deadline-passed id 500 stack
             {:scope id, :thread tid, :late-ms (tree/ms-between deadline at)}
             "The deadline of " id " has passed, and its "
@@ -125,7 +126,7 @@
       "")))
 
 (defn- crowded? [{:keys [permits in-use waiting]}]
-  (and permits waiting (<= (long permits) (long in-use)) (< (long permits) (long waiting))))
+  (and permits in-use waiting (<= (long permits) (long in-use)) (< (long permits) (long waiting))))
 
 (defn- by-tid [threads]
   (into {} (map (juxt :tid identity)) threads))

@@ -86,9 +86,15 @@
 (defn- over? [{:keys [running]} kind]
   (and (not= :scope kind) (zero? (long running))))
 
+;; A reason may be any object, and values are not shown.
+(defn- reason-shown [reason]
+  (when (some? reason)
+    (if (or (keyword? reason) (string? reason)) reason (.getName (class reason)))))
+
 (defn- group-node [kind {:keys [parent opener] :as facts} since thread]
-  (-> (select-keys facts [:name :state :deadline :reason :running :started :body-ended? :shield?])
+  (-> (select-keys facts [:name :state :deadline :running :started :body-ended? :shield?])
       (assoc :id (:name facts)
+             :reason (reason-shown (:reason facts))
              :kind kind
              :parent (or (some-> parent watch/facts :name)
                          (some-> opener watch/facts :thread task-id))
@@ -106,11 +112,20 @@
                :askers (mapv tid (:askers facts))
                :owners (update-keys (:owners facts) tid)))))
 
+;; Foreign facts: rules count with these, and must go on where they are nothing to count with.
+(def ^:private numbers [:permits :in-use :waiting :deadline])
+
+(defn- described [describe thing]
+  (try
+    (let [facts (dissoc (describe thing) :children :thread :askers :owners)]
+      (reduce (fn [facts k] (if (int? (get facts k 0)) facts (dissoc facts k))) facts numbers))
+    (catch Throwable t {:state :unknown, :error (str (class t))})))
+
 ;; What a task makes belongs to that task: ids of threads that run none are no nodes.
 (defn- other-node [{:keys [kind thing describe since thread]}]
-  (let [facts (try (describe thing) (catch Throwable t {:state :unknown, :error (str (class t))}))]
+  (let [facts (described describe thing)]
     (merge {:name (name kind), :state :open, :parent (task-id thread)}
-           (dissoc facts :children)
+           facts
            {:id (str (name kind) "@" (System/identityHashCode thing)), :kind kind, :since since})))
 
 (defn- children-nodes [{:keys [children name]} stack?]
