@@ -60,13 +60,21 @@
 
 ;; A watch that runs
 
+(defn- end!
+  "Ends what is not nil; an interrupt of before stays, and ends no wait."
+  [sampler exporter server]
+  (let [interrupted? (Thread/interrupted)]
+    (try
+      (when server (http/stop! server))
+      (finally
+        (when exporter ((:close exporter)))
+        (sampler/stop! sampler)
+        (when interrupted? (.interrupt (Thread/currentThread)))))))
+
 ;; exporter: that of thrum.watch.impl.prometheus, or nil.
 (deftype Watch [sampler server exporter token]
   AutoCloseable
-  (close [_]
-    (http/stop! server)
-    (when exporter ((:close exporter)))
-    (sampler/stop! sampler)))
+  (close [_] (end! sampler exporter server)))
 
 (defn- with-sampler [on-lint f]
   (let [sampler (sampler/start! on-lint)]
@@ -101,8 +109,8 @@
            :accepts "a collection of strings"
            :default "none"
            :doc "further names of this server, as a browser's Host header has them"}
-   :token {:check #(and (string? %) (<= 8 (count %))), :secret? true
-           :accepts "a string of at least 8 characters"
+   :token {:check #(and (string? %) (re-matches #"[!-~]{8,}" %)), :secret? true
+           :accepts "a string of at least 8 characters of ASCII, without spaces"
            :default "a random one, see token"
            :doc "what readers must show"}
    :on-lint {:check ifn?, :accepts "a function", :default "none"
@@ -169,8 +177,8 @@
     :host - the address to listen on (a string; default \"127.0.0.1\")
     :hosts - further names of this server, as a browser's Host header has them (a collection of
       strings; default none)
-    :token - what readers must show (a string of at least 8 characters; default a random one, see
-      token)
+    :token - what readers must show (a string of at least 8 characters of ASCII, without spaces;
+      default a random one, see token)
     :on-lint - called with each new lint, on the watch's own thread, which waits (a function;
       default none)
 
@@ -182,21 +190,21 @@
 
          token (or (:token options) (access/random-token))
          sampler (sampler/start! on-lint)
-         exporter (new-exporter sampler)]
+         exporter (volatile! nil)]
      (try
+       (vreset! exporter (new-exporter sampler))
        (Watch. sampler
                (http/start! {:host host
                              :port port
                              :hosts (access/hosts host hosts)
                              :access {:token token, :session (access/random-token)}
                              :health (health sampler)
-                             :routes (routes sampler exporter)
+                             :routes (routes sampler @exporter)
                              :event (event sampler)})
-               exporter
+               @exporter
                token)
        (catch Throwable t
-         (when exporter ((:close exporter)))
-         (sampler/stop! sampler)
+         (end! sampler @exporter nil)
          (throw t))))))
 
 (defmethod print-method Watch [watch ^java.io.Writer w]

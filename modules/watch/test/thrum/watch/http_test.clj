@@ -8,10 +8,12 @@
    [thrum.core :as t]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
-   [thrum.watch :as watch])
+   [thrum.watch :as watch]
+   [thrum.watch.impl.http :as http])
   (:import
    (java.lang AutoCloseable)
-   (java.net Socket)))
+   (java.net Socket)
+   (java.util.concurrent CountDownLatch)))
 
 (set! *warn-on-reflection* true)
 
@@ -81,12 +83,27 @@
 
 (deftest slow-clients-hold-no-thread-for-long
   (with-watch [w {}]
-    (let [slow (into (vec (repeatedly 12 #(half-request w "GET /health HTTP/1.1" "Host")))
-                     (repeatedly 12 #(half-request w "POST /sign-in HTTP/1.1" "Host: localhost"
-                                       "Content-Length: 99" "" "token")))]
+    (let [slow (into (vec (repeatedly 150 #(half-request w "GET /health HTTP/1.1" "Host")))
+                     (repeatedly 150 #(half-request w "POST /sign-in HTTP/1.1" "Host: localhost"
+                                        "Content-Length: 99" "" "token")))]
       (try
         (is (= 200 (first (request w "/health"))))
         (finally (run! #(.close ^Socket %) slow))))))
+
+(deftest few-readers-at-a-time-are-answered-at-length
+  (let [gate (promise), begun (CountDownLatch. 4)
+        slow (fn [_]
+               (.countDown begun)
+               @gate
+               (http/as-json 200 []))]
+    (with-redefs-fn {#'watch/routes (constantly {"/slow" slow})}
+      #(with-watch [w {}]
+         (let [readers (mapv (fn [_] (future (first (request w "/slow" bearer)))) (range 4))]
+           (.await begun)
+           (is (= 503 (first (request w "/slow" bearer))))
+           (is (= 200 (first (request w "/health"))))
+           (deliver gate :go)
+           (is (= [200 200 200 200] (map deref readers))))))))
 
 (deftest the-page-is-behind-a-sign-in
   (with-watch [w {}]
@@ -129,6 +146,15 @@
       (deliver gate :go)
       (run! deref tasks))))
 
+(deftest json-is-what-the-library-writes
+  (let [line "a\"</b>\u2028\u00e9 (a.clj:1)"
+        data [{:name :a/b, :stack [line "x" line], :more {"k" [1 2.5 nil true], :stack []}}
+              {:stack nil} {:stack "s"}]]
+    (is (= (json/write-str data :key-fn name :escape-slash false)
+           (:body (http/as-json 200 data)))))
+  (is (= "{\"x\":\"NaN\",\"y\":\"java.lang.Object\"}"
+         (:body (http/as-json 200 (array-map :x ##NaN :y (Object.))))) "no form: no failure"))
+
 (deftest metrics-need-micrometer
   (with-redefs-fn {#'watch/new-exporter (constantly nil)}
     #(with-watch [w {}]
@@ -160,11 +186,21 @@
       (run! deref hogs)
       (is (gate/eventually 20000 #(= 200 (first (request w "/health"))))))))
 
+(deftest a-watch-ends-on-an-interrupted-thread
+  (let [w (watch/start! {:port 0}), port (watch/port w)]
+    (.interrupt (Thread/currentThread))
+    (.close ^AutoCloseable w)
+    (is (Thread/interrupted) "still")
+    (with-open [again ^AutoCloseable (watch/start! {:port port})]
+      (is (= port (watch/port again))))))
+
 (deftest what-cannot-start-is-said-in-a-sentence
   (with-watch [w {}]
     (is (thrown-with-msg? clojure.lang.ExceptionInfo #"port \d+: the port is in use"
           (watch/start! {:port (watch/port w)}))))
-  (is (thrown-with-msg? clojure.lang.ExceptionInfo #"8 characters" (watch/start! {:token "short"})))
+  (doseq [token ["short" "no header has it" "of a file\n"]]
+    (is (thrown-with-msg? clojure.lang.ExceptionInfo #"8 characters"
+          (watch/start! {:token token}))))
   (is (thrown-with-msg? clojure.lang.ExceptionInfo #":prot.*:port" (watch/start! {:prot 1})))
   (is (not (str/includes? (ex-message (try (watch/start! {:token "short"})
                                         (catch Exception e e)))

@@ -13,18 +13,58 @@
    (java.io IOException OutputStream)
    (java.net BindException InetAddress InetSocketAddress URLDecoder)
    (java.nio.charset StandardCharsets)
-   (java.util.concurrent ConcurrentHashMap Executor ExecutorService Executors ScheduledExecutorService ThreadFactory TimeUnit)
+   (java.util HashMap)
+   (java.util.concurrent ConcurrentHashMap Executor ExecutorService Executors LinkedBlockingQueue ScheduledExecutorService Semaphore ThreadFactory ThreadPoolExecutor TimeUnit)
    (java.util.concurrent.atomic AtomicInteger)))
 
 (set! *warn-on-reflection* true)
 
 ;; Responses: maps of :status, :type, :body (a string) and :headers
 
+;; Lines of stacks recur by the thousand: each is escaped once in a response.
+(deftype ^:private Stack [lines escaped]
+  json/JSONWriter
+  (-write [_ out _]
+    (.append ^Appendable out \[)
+    (reduce (fn [separator line]
+              (doto ^Appendable out (.append ^String separator) (.append ^String (escaped line)))
+              ",")
+            ""
+            lines)
+    (.append ^Appendable out \])))
+
+(defn- remembering-map
+  "Returns f, which remembers what it has returned. For one thread."
+  [f]
+  (let [known (HashMap.)]
+    (fn [x] (or (.get known x) (let [y (f x)] (.put known x y) y)))))
+
+(defn- writable
+  "Returns a function of a key and its value to what is written. JSON has no number that is not
+  finite."
+  []
+  (let [escaped (remembering-map #(json/write-str % :escape-slash false))]
+    (fn [k v]
+      (cond
+        (and (= :stack k) (vector? v)) (Stack. v escaped)
+        (and (float? v) (not (Double/isFinite (double v)))) (str v)
+        :else v))))
+
+(defn- write-class
+  "Writes the class of what JSON has no form for."
+  [x ^Appendable out _]
+  (.append out (str \" (.getName (class x)) \")))
+
 (defn as-json
-  "Returns the response with data as JSON; keywords without their colon."
+  "Returns the response with data as JSON; keywords without their colon. Of what has no form there:
+  its class."
   [status data]
   {:status status, :type "application/json; charset=utf-8"
-   :body (json/write-str data :key-fn #(if (keyword? %) (name %) (str %)) :escape-slash false)})
+   :body (json/write-str data
+                         :key-fn #(if (keyword? %) (name %) (str %))
+                         :value-fn (writable)
+                         :default-write-fn write-class
+                         :escape-slash false)})
 
 (defn- sentence [status text]
   (as-json status {:error text}))
@@ -56,10 +96,13 @@
     (.close exchange)))
 
 ;; Slow clients: the JDK's server reads a request on a thread of the pool, for as long as it takes.
-;; An interrupt closes the connection.
+;; An interrupt closes the connection. Where all threads are taken, a request waits: whoever has
+;; been read for the grace gives way to it.
 
 (def ^:private ^:const reading-ms 2000)
+(def ^:private ^:const grace-ms 200)
 (def ^:private ^:const answering-ms 30000)
+(def ^:private ^:const most-threads 256)
 
 (defn- allow!
   "Gives this thread so many ms from now on."
@@ -77,14 +120,19 @@
       (Thread/interrupted))))
 
 (defn- interrupt-late!
-  "Interrupts the threads whose time is over."
-  [^ConcurrentHashMap deadlines]
+  "Interrupts the threads whose time is over, or will be in so many ms."
+  [^ConcurrentHashMap deadlines ms]
   ;; A thread that leaves takes its entry out first, and waits there while it is interrupted.
-  (let [when-late (fn [^Thread thread deadline]
-                    (if (neg? (- (System/nanoTime) (long deadline)))
-                      deadline
-                      (.interrupt thread)))]
+  (let [over (+ (System/nanoTime) (* 1000000 (long ms)))
+        when-late (fn [^Thread thread deadline]
+                    (if (neg? (- over (long deadline))) deadline (.interrupt thread)))]
     (run! #(.computeIfPresent deadlines % when-late) (.keySet deadlines))))
+
+(defn- make-room!
+  "Interrupts the threads whose time is over; while requests wait for a thread, at the grace."
+  [^ThreadPoolExecutor pool deadlines]
+  (interrupt-late! deadlines
+                   (if (.isEmpty (.getQueue pool)) 0 (- (long reading-ms) (long grace-ms)))))
 
 ;; Signing in: the page's cookie
 
@@ -117,7 +165,8 @@
     (send! exchange (sentence 503 (str "There are " most-streams " readers of events already")))
     (do
       (send-headers! exchange {:status 200, :type "text/event-stream"} 0)
-      (.put streams exchange true))))
+      (.put streams exchange true)))
+  nil)
 
 (defn- event! [^ConcurrentHashMap streams ^HttpExchange exchange ^String text]
   (try
@@ -139,9 +188,22 @@
 
 ;; Routes
 
+;; A tree of a hundred thousand tasks has some 20 MB, which a slow reader holds.
+(def ^:private ^:const most-readers 4)
+(def ^:private ^:const turn-ms 1000)
+
+(defn- send-route! [^HttpExchange exchange route {:keys [deadlines ^Semaphore readers]}]
+  (allow! deadlines answering-ms)
+  (if (.tryAcquire readers turn-ms TimeUnit/MILLISECONDS)
+    (try
+      (send! exchange (route (.getQuery (.getRequestURI exchange))))
+      (finally (.release readers)))
+    (send! exchange (sentence 503 (str "There are " most-readers " slow readers already"))))
+  nil)
+
 (defn- answer
-  "Returns the response, or nil where the exchange has become a stream."
-  [^HttpExchange exchange {:keys [access hosts health routes streams]}]
+  "Returns the response, or nil where it has been sent, or the exchange has become a stream."
+  [^HttpExchange exchange {:keys [access hosts health routes streams] :as options}]
   (let [path (.getPath (.getRequestURI exchange))
         method (.getRequestMethod exchange)
         header (header exchange)
@@ -157,16 +219,17 @@
         (assoc (sentence 401 "A token is needed: Authorization: Bearer ...")
                :headers {"WWW-Authenticate" "Bearer"}))
       (= "/" path) (page "page.html")
-      (= "/events" path) (stream! exchange streams)
-      route (route (.getQuery (.getRequestURI exchange)))
+      (= "/events" path) (if (= "HEAD" method)
+                           {:status 200, :type "text/event-stream", :body ""}
+                           (stream! exchange streams))
+      route (send-route! exchange route options)
       :else (sentence 404
                       (str "There are /, /events, " (str/join ", " (sort (keys routes))))))))
 
-(defn- handle! [^HttpExchange exchange {:keys [deadlines] :as options}]
+(defn- handle! [^HttpExchange exchange options]
   (try
-    (when-not (= "POST" (.getRequestMethod exchange)) (allow! deadlines answering-ms))
     (when-some [response (answer exchange options)]
-      (when (:status response) (send! exchange response)))
+      (send! exchange response))
     (catch IOException _ (.close exchange))
     (catch Throwable t
       (spi/uncaught! t)
@@ -175,8 +238,6 @@
         (catch Throwable _ (.close exchange))))))
 
 ;; Starting and stopping
-
-(def ^:private ^:const most-threads 16)
 
 (defn- threads ^ThreadFactory [name]
   (let [n (AtomicInteger.)]
@@ -200,6 +261,11 @@
   (port [server] "Returns its port.")
   (stop! [server] "Ends it. Blocks until its threads have ended."))
 
+(defn- new-pool ^ThreadPoolExecutor []
+  (doto (ThreadPoolExecutor. most-threads most-threads 10 TimeUnit/SECONDS (LinkedBlockingQueue.)
+                             (threads "thrum-watch-http"))
+    (.allowCoreThreadTimeOut true)))
+
 (defn- end! [^ExecutorService pool]
   (.shutdownNow pool)
   (.awaitTermination pool 10 TimeUnit/SECONDS))
@@ -212,8 +278,11 @@
   [{:keys [host port] :as options}]
   (let [^HttpServer server (bind host port)
         deadlines (ConcurrentHashMap.)
-        options (assoc options :streams (ConcurrentHashMap.) :deadlines deadlines)
-        pool (Executors/newFixedThreadPool most-threads (threads "thrum-watch-http"))
+        options (assoc options
+                       :streams (ConcurrentHashMap.)
+                       :deadlines deadlines
+                       :readers (Semaphore. most-readers))
+        pool (new-pool)
         ^ScheduledExecutorService ticker (Executors/newScheduledThreadPool
                                            2
                                            (threads "thrum-watch-events"))]
@@ -223,11 +292,13 @@
                     (execute [_ task]
                       (.execute pool #(in-time! deadlines reading-ms (fn [] (.run task)))))))
     (.scheduleWithFixedDelay ticker #(events! options) 0 1 TimeUnit/SECONDS)
-    (.scheduleWithFixedDelay ticker #(interrupt-late! deadlines) 0 200 TimeUnit/MILLISECONDS)
+    (.scheduleWithFixedDelay ticker #(make-room! pool deadlines) 0 100 TimeUnit/MILLISECONDS)
     (.start server)
     (reify Server
       (port [_] (.getPort (.getAddress server)))
       (stop! [_]
-        (end! ticker)
-        (.stop server 0)
-        (end! pool)))))
+        (try
+          (.shutdownNow ticker)
+          (.stop server 0)
+          (end! ticker)
+          (finally (end! pool)))))))
