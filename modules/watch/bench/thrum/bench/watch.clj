@@ -1,21 +1,25 @@
 (ns thrum.bench.watch
-  "What watching costs: CPU time of the process for an item of pmapv, by what is on, in interleaved
-  rounds; a tree of 100 000 tasks; the sampler's CPU time; the health check while every carrier is
-  held. Some four minutes.
+  "What watching costs: CPU time of the process for an item of prun!, by what is on, and for an item
+  and a request beside 100 000 tasks, in interleaved rounds; a tree of 100 000 tasks; the sampler's
+  CPU time; the health check while every carrier is held. Some eight minutes; the second four.
 
-      ./cljw -M:watch-cost"
+      ./cljw -M:watch-cost
+      ./cljw -M:watch-cost crowd"
   (:require
    [clojure.string :as str]
    [thrum.core :as t]
+   [thrum.server :as server]
+   [thrum.server.spi.exchanges :as exchanges]
    [thrum.spi.watch :as spi]
    [thrum.watch :as watch]
    [thrum.watch.impl.flight :as flight])
   (:import
    (com.sun.management OperatingSystemMXBean)
-   (java.io BufferedReader InputStreamReader)
+   (java.io BufferedReader InputStream InputStreamReader)
    (java.lang AutoCloseable)
    (java.lang.management ManagementFactory ThreadInfo ThreadMXBean)
    (java.net Socket)
+   (java.util.concurrent.atomic AtomicReference)
    (jdk.jfr FlightRecorder Recording)))
 
 (set! *warn-on-reflection* true)
@@ -32,12 +36,44 @@
 ;; second to the next. The CPU time of a process comes in grains of 10 ms, which the mean evens out.
 (def ^:private ^:const items 100000)
 
+(defn- each-ns
+  "Returns [CPU wall] of the process for each of n things that f does, in ns."
+  [n f]
+  (let [before (.getProcessCpuTime system), begun (System/nanoTime)]
+    (f)
+    [(/ (- (.getProcessCpuTime system) before) (double n))
+     (/ (- (System/nanoTime) begun) (double n))]))
+
 (defn- item-ns
-  "Returns the process's CPU time for an item that does nothing, in ns."
+  "Returns what an item costs that does nothing."
   []
-  (let [before (.getProcessCpuTime system)]
-    (t/prun! 64 identity (range items))
-    (/ (- (.getProcessCpuTime system) before) (double items))))
+  (each-ns items #(t/prun! 64 identity (range items))))
+
+;; Requests: of clients in this process, whose CPU time is in every figure
+
+(def ^:private ^:const clients 8)
+(def ^:private ^:const requests-each 2500)
+
+(def ^:private get-request
+  (.getBytes "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+
+(defn- ask!
+  "Sends that many requests on one connection, each after the response to the one before."
+  [port]
+  (with-open [socket (Socket. "127.0.0.1" (int port))]
+    (.setTcpNoDelay socket true)
+    (let [out (.getOutputStream socket), ^InputStream in (.getInputStream socket)]
+      (dotimes [_ requests-each]
+        (.write out ^bytes get-request)
+        ;; The body is the only place with a !.
+        (loop [] (when-not (= 33 (.read in)) (recur)))))))
+
+(defn- request-ns
+  "Returns a function that returns what a request costs."
+  [port]
+  (fn []
+    (each-ns (* (long clients) (long requests-each))
+      #(run! deref (doall (repeatedly clients (fn [] (future (ask! port)))))))))
 
 (defn- middle-mean
   "Returns the mean of the middle half."
@@ -45,31 +81,34 @@
   (let [n (quot (count xs) 4), middle (drop-last n (drop n (sort xs)))]
     (/ (reduce + middle) (count middle))))
 
-(defn- print-row [what nanos base]
-  (println (format "| %s | %.0f | %.0f | %.3f | %.3f |"
-                   what (apply min nanos) (median nanos)
-                   (median (map / nanos base)) (middle-mean (map / nanos base)))))
+(defn- print-row [what taken base]
+  (let [cpu (map first taken), wall (map second taken)
+        ratios (map / cpu (map first base))]
+    (println (format "| %s | %.0f | %.0f | %.3f | %.3f | %.3f |"
+                     what (apply min cpu) (median cpu) (median ratios) (middle-mean ratios)
+                     (median (map / wall (map second base)))))))
 
 (defn- round
   "Returns what each of the variants takes, measured in a random order."
-  [variants]
+  [measure variants]
   (let [taken (into {} (for [[what begin!] (shuffle variants)]
                          (let [end! (begin!)]
-                           [what (try (item-ns) (finally (end!)))])))]
+                           [what (try (measure) (finally (end!)))])))]
     (mapv (comp taken first) variants)))
 
 (defn- compare!
   "Measures in interleaved rounds, behind some that are not counted, and prints a row for each of
   [what begin!], where begin! returns a function that ends it. The first is what the others are
   compared with; a variant that is the same shows the noise."
-  [rounds variants]
-  (let [taken (do (dotimes [_ 5] (round variants))
-                  (doall (repeatedly rounds #(round variants))))
+  [title measure rounds variants]
+  (let [taken (do (dotimes [_ 5] (round measure variants))
+                  (doall (repeatedly rounds #(round measure variants))))
         columns (apply map vector taken)]
-    (println "| prun!, 64 at once | best, ns | median, ns | median of ratios | mean, middle half |")
-    (println "|---|--:|--:|--:|--:|")
-    (doseq [[[what _] nanos] (map vector variants columns)]
-      (print-row what nanos (first columns)))))
+    (println (str "| " title
+                  " | best CPU ns | median | median of CPU ratios | mean, middle half | of wall |"))
+    (println "|---|--:|--:|--:|--:|--:|")
+    (doseq [[[what _] costs] (map vector variants columns)]
+      (print-row what costs (first columns)))))
 
 (defn- unwatched! []
   (spi/watch! false)
@@ -93,9 +132,11 @@
 
 (defn- items! []
   (FlightRecorder/getFlightRecorder)
-  (compare! 60 [["not watched" unwatched!] ["not watched, again" unwatched!] ["watched" watched!]
-                ["watched, the recorder in use, thrum.Task off" ready!]])
-  (compare! 10 [["not watched" unwatched!] ["watched, thrum.Task recorded" recording!]]))
+  (compare! "prun!, 64 at once" item-ns 60
+            [["not watched" unwatched!] ["not watched, again" unwatched!] ["watched" watched!]
+             ["watched, the recorder in use, thrum.Task off" ready!]])
+  (compare! "prun!, 64 at once" item-ns 10
+            [["not watched" unwatched!] ["watched, thrum.Task recorded" recording!]]))
 
 ;; A hundred thousand tasks alive
 
@@ -126,10 +167,26 @@
       (end-crowd!)
       (end!))))
 
+(defn- without-observers
+  "Returns a variant as it is where thrum.watch was never loaded: its observer of requests is gone."
+  [begin!]
+  (fn []
+    (let [^AtomicReference registered @#'exchanges/registered
+          observers (.getAndSet registered nil), end! (begin!)]
+      (fn []
+        (end!)
+        (.set registered observers)))))
+
+(def ^:private crowds
+  (let [bare (without-observers crowded!)]
+    [["100 000 others alive, not watched" bare] ["the same, again" bare]
+     ["100 000 others alive, watched" crowded-and-watched!]]))
+
 (defn- crowds! []
-  (compare! 20 [["100 000 others alive, not watched" crowded!]
-                ["the same, again" crowded!]
-                ["100 000 others alive, watched" crowded-and-watched!]]))
+  (compare! "prun!, 64 at once" item-ns 20 crowds)
+  (with-open [server ^AutoCloseable (server/run-server (constantly {:status 200, :body "!"})
+                                      {:engine :helidon, :port 0})]
+    (compare! "request" (request-ns (server/port server)) 20 crowds)))
 
 (defn- timed
   "Returns [wall CPU] of f on this thread, in ms."
@@ -186,14 +243,14 @@
       (run! deref hogs))))
 
 (defn -main
-  "Prints the figures."
-  [& _]
-  (items!)
+  "Prints the figures; crowd: those of 100 000 tasks alone."
+  [& [only]]
+  (when-not only (items!))
   (crowds!)
   (spi/watch! true)
   (let [end! (crowd!)]
     (tree!)
-    (share!)
+    (when-not only (share!))
     (end!))
-  (health!)
+  (when-not only (health!))
   (System/exit 0))
