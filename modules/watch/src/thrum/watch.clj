@@ -114,7 +114,9 @@
            :default "a random one, see token"
            :doc "what readers must show"}
    :on-lint {:check ifn?, :accepts "a function", :default "none"
-             :doc "called with each new lint, on the watch's own thread, which waits"}})
+             :doc "called with each new lint, on the watch's own thread, which waits"}
+   :monitors? {:check boolean?, :accepts "a boolean", :default "false"
+               :doc "whether lints say who holds a monitor (JDK 25), by the JDK's dump"}})
 
 ;; As long as the lint :starved needs, with a look more.
 (def ^:private ^:const stuck-ms 1000)
@@ -172,7 +174,8 @@
       /events   the figures and lints, once a second, as server-sent events
 
   A sampler looks four to ten times a second within 1 % of one processor: many tasks are looked at
-  less often. Options:
+  less often. With :monitors? it takes the JDK's dump while a task has been blocked at a monitor for
+  half a second: a dump of a busy server has crashed JDK 25.0.3 twice. Options:
     :port - the port; 0: any that is free (an integer from 0 to 65535; default 7777)
     :host - the address to listen on (a string; default \"127.0.0.1\")
     :hosts - further names of this server, as a browser's Host header has them (a collection of
@@ -181,15 +184,17 @@
       default a random one, see token)
     :on-lint - called with each new lint, on the watch's own thread, which waits (a function;
       default none)
+    :monitors? - whether lints say who holds a monitor (JDK 25), by the JDK's dump (a boolean;
+      default false)
 
   Throws :thrum/invalid, and :thrum/start-failed where it cannot listen."
   ([] (start! {}))
   ([options]
-   (let [{:keys [host hosts port on-lint], :as options}
+   (let [{:keys [host hosts port on-lint monitors?], :as options}
          (merge {:host "127.0.0.1", :port 7777, :on-lint (fn [_])} (options/check rows options))
 
          token (or (:token options) (access/random-token))
-         sampler (sampler/start! on-lint)
+         sampler (sampler/start! on-lint {:monitors? monitors?})
          exporter (volatile! nil)]
      (try
        (vreset! exporter (new-exporter sampler))

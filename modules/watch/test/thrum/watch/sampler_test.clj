@@ -7,6 +7,7 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.watch :as watch]
+   [thrum.watch.impl.dump :as dump]
    [thrum.watch.impl.sampler :as sampler]
    [thrum.watch.impl.scheduler :as scheduler]
    [thrum.watch.impl.snapshot :as snapshot])
@@ -69,7 +70,7 @@
   (warm-up!)
   (with-parked 100000
     (fn []
-      (let [sampler (sampler/start! (fn [_]) 5.0), sampled (promise)]
+      (let [sampler (sampler/start! (fn [_]) {:allowance 5.0}), sampled (promise)]
         (try
           (sampler/listen! sampler #(deliver sampled %))
           (is (deref sampled 60000 false))
@@ -118,6 +119,19 @@
         (is (= [0 1] [(later 50) @sent]))
         (is (= [0 2] [(later 150) @sent]))
         (is (= 100 (later 250)))))))
+
+;; The JDK's dump
+
+(deftest a-dump-is-taken-only-where-it-is-asked-for
+  (let [dumps (atom 0)
+        blocked {:blocked {7 (- (System/nanoTime) 1000000000)}, :snapshot {:nodes []}}
+        look! #(#'sampler/locks! {:state (atom (merge (#'sampler/new-state) blocked))
+                                  :on-lint (fn [_]), :monitors? %})]
+    (with-redefs [dump/take! (fn [] (swap! dumps inc) [{:state :runnable}])]
+      (look! false)
+      (is (= 0 @dumps))
+      (look! true)
+      (is (pos? @dumps)))))
 
 ;; Its end
 

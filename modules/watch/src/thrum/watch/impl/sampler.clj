@@ -27,8 +27,9 @@
 (def ^:private ^:const slow-ms 1000)
 (def ^:private ^:const locks-ms 300)
 
-;; A dump is taken only while a thread has been blocked for so long: JDK 25.0.3 has crashed in a
-;; dump of a busy server, in Continuation::is_continuation_entry_frame.
+;; A dump is taken only where it is wanted, and while a thread has been blocked for so long: JDK
+;; 25.0.3 has crashed twice in a dump of a busy server, in Continuation::is_continuation_entry_frame
+;; and in GetThreadSnapshotClosure::do_thread.
 (def ^:private ^:const stuck-ms 500)
 
 (defn- cpu-ms
@@ -155,7 +156,7 @@
     this.")
   (stop! [sampler] "Ends its thread. Blocks until it has ended, but for a call on it."))
 
-;; sampling: {:state atom, :listeners atom, :running atom, :probe probe, :on-lint f}
+;; sampling: {:state atom, :listeners atom, :running atom, :probe probe, :on-lint f, :monitors? b}
 
 (defn- run-all! [listeners snapshot]
   (doseq [f listeners] (f snapshot)))
@@ -188,9 +189,9 @@
     (run-all! @listeners snapshot)
     (if (empty? conditions) calm-ms sample-ms)))
 
-(defn- locks! [{:keys [state] :as sampling}]
+(defn- locks! [{:keys [state monitors?] :as sampling}]
   (let [{:keys [snapshot] :as now} @state]
-    (sample! sampling :locks (if (stuck? now) (lock-conditions snapshot) []))
+    (sample! sampling :locks (if (and monitors? (stuck? now)) (lock-conditions snapshot) []))
     locks-ms))
 
 ;; A plan: :due, by kind, when it is to be sampled; :credit, ms of CPU time that were left; :at and
@@ -261,13 +262,14 @@
       (recur (step! plan sampling)))))
 
 (defn start!
-  "Starts a sampler. on-lint: called on its thread with every new lint. allowance: ms of CPU time
-  for its first samples; they and all that follow then keep the budget."
-  ([on-lint] (start! on-lint allowance-ms))
-  ([on-lint allowance]
+  "Starts a sampler. on-lint: called on its thread with every new lint. :allowance - ms of CPU time
+  for its first samples; they and all that follow then keep the budget. :monitors? - whether it
+  takes dumps to see who holds a monitor."
+  ([on-lint] (start! on-lint {}))
+  ([on-lint {:keys [allowance monitors?], :or {allowance allowance-ms}}]
    (let [{:keys [state listeners running probe] :as sampling}
          {:state (atom (new-state)), :listeners (atom #{}), :running (atom true)
-          :probe (scheduler/probe), :on-lint on-lint}
+          :probe (scheduler/probe), :on-lint on-lint, :monitors? monitors?}
 
          thread (spi/platform-thread "thrum-watch-sampler" #(run! sampling allowance))]
      (.start thread)

@@ -172,7 +172,8 @@
   "Makes the fault of that name."
   [fault]
   (let [begun (promise), on-lint (print-lint begun), binder (binder)]
-    (with-open [_ ^java.lang.AutoCloseable (watch/start! {:port 0, :on-lint on-lint})]
+    (with-open [_ ^java.lang.AutoCloseable
+                (watch/start! {:port 0, :on-lint on-lint, :monitors? true})]
       ;; The first samples load classes.
       (Thread/sleep 3000)
       (when (= "FIFO read" fault) (force fifo))
