@@ -96,7 +96,7 @@
     (.close exchange)))
 
 ;; Slow clients: the JDK's server reads a request on a thread of the pool, for as long as it takes.
-;; An interrupt closes the connection. Where all threads are taken, a request waits: whoever has
+;; An interrupt closes the connection. Where all threads are taken, a request waits: one that has
 ;; been read for the grace gives way to it.
 
 (def ^:private ^:const reading-ms 2000)
