@@ -34,7 +34,8 @@
   not known), :deadline-ms (from now; negative when it has passed), :thread (its id), :thread-state
   (:runnable, :parked, :timed-parked, :blocked), :carrier, :waits-for, :children, and facts of its
   kind. With {:stacks? true} also :stack, a vector of lines, innermost first: some 10 us a thread
-  more. With {:fold? true} ten or more alike siblings are one, the oldest, with their :count.
+  more. With {:fold? true} ten or more alike siblings are one, the oldest, with their :count. Below
+  200 levels :left-out is how many children are not shown.
 
   Ages are exact to 20 ms while a watch runs, see start!; otherwise to the last call of tree, groups
   or lints."

@@ -10,7 +10,8 @@
    [thrum.watch :as watch]
    [thrum.watch.impl.rules :as rules]
    [thrum.watch.impl.sampler :as sampler]
-   [thrum.watch.impl.snapshot :as snapshot]))
+   [thrum.watch.impl.snapshot :as snapshot]
+   [thrum.watch.impl.tree :as tree]))
 
 (set! *warn-on-reflection* true)
 
@@ -45,6 +46,14 @@
       (is (some #(= [:task name] [(:kind %) (:name (first (:children %)))]) (watch/tree))))
     (deliver gate :go)
     @task))
+
+(deftest a-tree-of-a-recursion-that-has-run-away-has-an-end
+  (let [chain (for [i (range 20000)]
+                {:id i, :kind :scope, :name i, :parent (when (pos? i) (dec i))})
+        levels (take-while some? (iterate (comp first :children)
+                                          (first (tree/tree {:at 0, :nodes chain} {}))))]
+    (is (= 200 (count levels)))
+    (is (= [199 1] ((juxt :name :left-out) (last levels))))))
 
 (deftest groups-count-the-threads-at-a-line
   (let [gate (promise)

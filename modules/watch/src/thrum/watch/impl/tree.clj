@@ -37,17 +37,22 @@
       deadline (assoc :deadline-ms (ms-between at deadline))
       thread (with-thread thread stacks?))))
 
+;; Readers of a tree call themselves for each level: a recursion that has run away is met here too.
+(def ^:private ^:const most-levels 200)
+
 (defn tree
   "Returns the snapshot's nodes as a vector of trees. See thrum.watch/tree."
   [{:keys [at nodes]} {:keys [stacks?]}]
   (let [ids (into #{} (map :id) nodes)
         parent #(when (not= (:id %) (:parent %)) (ids (:parent %)))
         below (group-by parent nodes)
-        grow (fn grow [node]
-               (let [children (below (:id node))]
-                 (cond-> (shown node at stacks?)
-                   children (assoc :children (mapv grow children)))))]
-    (mapv grow (below nil))))
+        grow (fn grow [level node]
+               (let [children (below (:id node)), shown (shown node at stacks?)]
+                 (cond
+                   (nil? children) shown
+                   (= level (long most-levels)) (assoc shown :left-out (count children))
+                   :else (assoc shown :children (mapv #(grow (inc (long level)) %) children)))))]
+    (mapv #(grow 1 %) (below nil))))
 
 (defn- folded [children]
   (->> children
