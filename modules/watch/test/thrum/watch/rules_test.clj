@@ -188,7 +188,7 @@
                  [[waits holder blocked] [holder waits blocked]]))
       (holding 2 ["a"] nil :state :runnable) []
       (holding 2 ["a"] nil)
-      (repeat 2 (str "1 threads wait for a, held by t2, which does not run: parked at my.shop/fetch"
+      (repeat 2 (str "A thread waits for a, held by t2, which does not run: parked at my.shop/fetch"
                      " (shop.clj:31)")))))
 
 ;; Versions

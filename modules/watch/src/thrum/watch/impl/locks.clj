@@ -56,7 +56,8 @@
      :after-ms 1000
      :frame (line holder)
      :data {:lock lock, :holder tid, :threads (mapv :tid waiting)}
-     :sentence (str (count waiting) " threads wait for " lock ", held by " name
+     :sentence (str (if (next waiting) (str (count waiting) " threads wait") "A thread waits")
+                    " for " lock ", held by " name
                     ", which does not run: "
                     (clojure.core/name state) " at " (line holder))}))
 
