@@ -57,7 +57,8 @@
 
 (defn close!
   "Leaves the cluster: takes no new work, waits up to :drain-timeout-ms for what runs here, stops
-  the rest. Calls of this node fail with :thrum/closed. Idempotent; .close does the same."
+  the rest. Calls of this node fail with :thrum/closed. An interrupt does not cut it short.
+  Idempotent; .close does the same."
   [cluster]
   (node/close! cluster))
 

@@ -13,6 +13,7 @@
    [thrum.cluster.impl.member :as member]
    [thrum.cluster.impl.silence :as silence]
    [thrum.cluster.impl.wire :as wire]
+   [thrum.cluster.nodes :as nodes :refer [await! caller! close-all! member! type-of with-cluster]]
    [thrum.cluster.spi :as engine]
    [thrum.cluster.stand-in :as stand-in]
    [thrum.cluster.work :as work]
@@ -26,43 +27,6 @@
 (set! *warn-on-reflection* true)
 
 (use-fixtures :each (fn [f] (reset! work/trail []) (reset! work/hook (fn [_ _])) (f)))
-
-(defn- member! [network name & {:as options}]
-  (stand-in/join! network
-                  (merge {:name name, :allow #{'thrum.cluster.work}, :wrap (work/on-node name)
-                          :drain-timeout-ms 1000}
-                         options)))
-
-(defn- caller! [network & {:as options}]
-  (stand-in/join! network (merge {:name "caller", :members-timeout-ms 1000} options)))
-
-(defn- close-all! [nodes] (run! cluster/close! (reverse nodes)))
-
-(defmacro with-cluster
-  "Runs the body with a caller and so many members, m0, m1, ..., on a network."
-  [[network caller n & {:as options}] & body]
-  `(let [~network (stand-in/network)
-         members# (mapv #(member! ~network (str "m" %)) (range ~n))
-         ~caller (caller! ~network ~@(mapcat identity options))]
-     (try ~@body (finally (close-all! (conj members# ~caller))))))
-
-(defn- thrown [f]
-  (try (f) :nothing-was-thrown (catch Throwable t t)))
-
-(defn- type-of [f]
-  (let [t (thrown f)] (or (:type (ex-data t)) (class t) t)))
-
-(defn- full-name [network short]
-  (some #(when (.startsWith ^String % (str short "-")) %) (keys @(:nodes network))))
-
-(defn- kill! [network short] (stand-in/kill! network (full-name network short)))
-
-(defn- started? [item] (some #(= [:start item] (take 2 %)) @work/trail))
-
-(defn- await! [pred]
-  (let [end (+ (System/nanoTime) 5000000000)]
-    (while (and (not (pred)) (< (System/nanoTime) end)) (Thread/sleep 1))
-    (is (pred))))
 
 (deftest results-come-in-order-from-all-members
   (with-cluster [network c 3]
@@ -108,10 +72,10 @@
 
 (deftest a-failure-names-its-member
   (with-cluster [network c 1]
-    (let [t (thrown #(cluster/pmapv c 1 #'work/failing-at-three [3]))
+    (let [t (nodes/thrown #(cluster/pmapv c 1 #'work/failing-at-three [3]))
           riders (map ex-data (.getSuppressed ^Throwable t))]
       (is (= {:type :work/three, :item 3} (ex-data t)))
-      (is (= [(full-name network "m0")] (keep :member riders)))
+      (is (= [(nodes/full-name network "m0")] (keep :member riders)))
       (is (some #(= "thrum.cluster.work$failing_at_three" (.getClassName ^StackTraceElement %))
                 (.getStackTrace ^Throwable t))))))
 
@@ -122,15 +86,15 @@
 
 (deftest a-namespace-that-is-not-allowed-is-refused
   (with-cluster [network c 1]
-    (let [t (thrown #(cluster/pmapv c 1 #'clojure.core/identity [1]))]
-      (is (= [:thrum/refused :not-allowed (full-name network "m0")]
+    (let [t (nodes/thrown #(cluster/pmapv c 1 #'clojure.core/identity [1]))]
+      (is (= [:thrum/refused :not-allowed (nodes/full-name network "m0")]
              ((juxt :type :reason :member) (ex-data t)))))))
 
 (deftest another-source-is-refused
   (with-cluster [network c 1]
     (with-redefs [thrum.cluster.impl.function/fingerprint (constantly "0123")]
-      (let [t (thrown #(cluster/pmapv c 1 #'work/times-ten [1]))]
-        (is (= [:thrum/refused :differs (full-name network "m0")]
+      (let [t (nodes/thrown #(cluster/pmapv c 1 #'work/times-ten [1]))]
+        (is (= [:thrum/refused :differs (nodes/full-name network "m0")]
                ((juxt :type :reason :member) (ex-data t))))))))
 
 (deftest another-version-of-the-protocol-is-refused
@@ -144,14 +108,14 @@
                         (.reset bytes)
                         (.write bytes ours)
                         [bytes out])))]
-      (let [t (thrown #(cluster/pmapv c 1 #'work/times-ten [1]))]
+      (let [t (nodes/thrown #(cluster/pmapv c 1 #'work/times-ten [1]))]
         (is (= [:thrum/refused :version] ((juxt :type :reason) (ex-data t))))))))
 
 (deftest another-secret-is-refused
   (let [network (stand-in/network), m (member! network "m0" :secret "one")]
     (try
       (doseq [options [{:secret "two"} {}]]
-        (let [t (thrown #(stand-in/join! network (merge {:name "c"} options)))]
+        (let [t (nodes/thrown #(stand-in/join! network (merge {:name "c"} options)))]
           (is (= [:thrum/refused :secret] ((juxt :type :reason) (ex-data t))))
           (is (= 1 (count @(:nodes network))) "the node has left")))
       (let [c (caller! network :secret "one")]
@@ -165,8 +129,8 @@
 (deftest what-cannot-be-carried-names-its-path
   (with-cluster [network c 1]
     (doseq [limit [1 {:limit 1, :batch 4}]]
-      (let [argument (thrown #(cluster/pmapv c limit #'work/times-ten [{:a (Object.)}]))
-            result (thrown #(cluster/pmapv c limit #'work/object [1]))]
+      (let [argument (nodes/thrown #(cluster/pmapv c limit #'work/times-ten [{:a (Object.)}]))
+            result (nodes/thrown #(cluster/pmapv c limit #'work/object [1]))]
         (is (= :thrum/invalid (:type (ex-data argument))))
         (is (= :a (last (:path (ex-data argument)))))
         (is (= [:thrum/invalid [1 :a]] ((juxt :type :path) (ex-data result))))))))
@@ -179,7 +143,7 @@
                         (when (and (= 40 item)
                                    (= 1 (count (filter #{[:start 40 node]} @work/trail)))
                                    (= 3 (count (stand-in/members-up network))))
-                          (kill! network node)
+                          (nodes/kill! network node)
                           (Thread/sleep 60000))))
     (let [results (cluster/pmapv c 12 #'work/hooked (range 100))]
       (is (empty? (history/violations {:trail @work/trail, :items (range 100), :results results
@@ -189,7 +153,7 @@
 (deftest the-culprit-fails-and-the-innocent-do-not
   (with-cluster [network c 4]
     (reset! work/hook (fn [item node]
-                        (when (= 5 item) (kill! network node) (Thread/sleep 60000))
+                        (when (= 5 item) (nodes/kill! network node) (Thread/sleep 60000))
                         (Thread/sleep 5)))
     (let [tasks (doall (cluster/pmap-tasks c 16 #'work/hooked (range 16)))
           outcomes (mapv #(try @% (catch ExecutionException e (ex-cause e))) tasks)
@@ -203,7 +167,7 @@
 (deftest the-last-member-is-not-risked
   (with-cluster [network c 3 :members-timeout-ms 400]
     (reset! work/hook (fn [item node]
-                        (when (= 5 item) (kill! network node) (Thread/sleep 60000))))
+                        (when (= 5 item) (nodes/kill! network node) (Thread/sleep 60000))))
     (is (= :thrum/no-members (type-of #(cluster/pmapv c 1 #'work/hooked [5]))))
     (is (= 1 (count (stand-in/members-up network))))
     (is (= [10] (cluster/pmapv c 1 #'work/hooked [1])))))
@@ -211,10 +175,10 @@
 (deftest a-batch-with-a-culprit-loses-the-culprit-alone
   (with-cluster [network c 4]
     (reset! work/hook (fn [item node]
-                        (when (= 5 item) (kill! network node) (Thread/sleep 60000))))
+                        (when (= 5 item) (nodes/kill! network node) (Thread/sleep 60000))))
     (let [results (cluster/pmap c {:limit 2, :batch 4} #'work/hooked (range 12))]
       (is (= [0 10 20 30 40] (take 5 results)))
-      (let [t (thrown #(nth results 5))]
+      (let [t (nodes/thrown #(nth results 5))]
         (is (= :thrum/poison (:type (ex-data t))))
         (is (= [[5]] (:items (ex-data t))))))))
 
@@ -223,9 +187,9 @@
     (let [cut (promise), gate (promise)]
       (reset! work/hook (fn [item node]
                           (when (and (= 0 item) (deliver cut node))
-                            (stand-in/cut! network (full-name network node))
+                            (stand-in/cut! network (nodes/full-name network node))
                             (deref gate 5000 :late)
-                            (stand-in/heal! network (full-name network node)))))
+                            (stand-in/heal! network (nodes/full-name network node)))))
       (is (= [0 10 20] (cluster/pmapv c 3 #'work/hooked [0 1 2])))
       (deliver gate :go)
       (await! #(= 2 (count (stand-in/members-up network))))
@@ -236,12 +200,12 @@
   (with-cluster [network c 2 :heartbeat-ms 1]
     (reset! work/hook (fn [item node]
                         (when (and (= 3 item) (= "m0" node))
-                          (stand-in/isolate! network (full-name network "m0")))))
+                          (stand-in/isolate! network (nodes/full-name network "m0")))))
     (dotimes [_ 20]
       (is (= (map #(* 10 %) (range 8)) (cluster/pmapv c 4 #'work/hooked (range 8)))))
     (let [members #(mapv :member (:members (cluster/status c)))]
-      (is (= [(full-name network "m1")] (members)))
-      (stand-in/heal! network (full-name network "m0"))
+      (is (= [(nodes/full-name network "m1")] (members)))
+      (stand-in/heal! network (nodes/full-name network "m0"))
       (await! #(= 2 (count (members))))
       (is (= #{"m0" "m1"} (set (cluster/pmapv c 4 #'work/node (range 40))))))))
 
@@ -269,23 +233,19 @@
 
 ;; Cancel and deadlines
 
-(defn- running []
-  (let [{:keys [start interrupted end]} (group-by first @work/trail)]
-    (- (count start) (count interrupted) (count end))))
-
 (deftest a-cancel-stops-what-runs-on-the-members-and-starts-nothing
   (with-cluster [network c 3]
     (let [job (t/future (cluster/pmapv c 6 #'work/endless (range 100)))]
-      (await! #(= 6 (running)))
+      (await! #(= 6 (nodes/running)))
       (is (t/cancel! job))
-      (await! #(zero? (running)))
+      (await! #(zero? (nodes/running)))
       (is (= 6 (count (filter (comp #{:start} first) @work/trail)))))))
 
 (deftest when-a-form-has-thrown-nothing-of-it-runs
   (with-cluster [network c 3]
     (is (= :thrum/timeout
            (type-of #(t/with-timeout 100 (cluster/pmapv c 6 #'work/endless (range 100))))))
-    (is (zero? (running)))
+    (is (zero? (nodes/running)))
     (let [n (count @work/trail)]
       (is (= :late (t/with-timeout [50 :late] (cluster/pmapv c 2 #'work/endless (range 100)))))
       (is (empty? (history/violations {:losses 0, :after-cancel (drop (+ 4 n) @work/trail)}))))))
@@ -294,7 +254,8 @@
   (with-cluster [network c 3]
     (reset! work/hook (fn [item _]
                         (if (zero? item)
-                          (do (await! #(= 6 (running))) (throw (ex-info "zero" {:type :zero})))
+                          (do (await! #(= 6 (nodes/running)))
+                              (throw (ex-info "zero" {:type :zero})))
                           (try
                             (Thread/sleep 60000)
                             (catch InterruptedException e (Thread/sleep 30) (throw e))))))
@@ -331,7 +292,7 @@
     (try
       (reset! work/hook (fn [item _] (when (< item 4) (deref gate 5000 :late))))
       (let [job (t/future (cluster/pmapv c 4 #'work/hooked (range 20)))]
-        (await! #(= 4 (running)))
+        (await! #(= 4 (nodes/running)))
         (let [closing (t/future (cluster/close! m0))
               before (count @work/trail)]
           (await! #(:draining? (first (:members (cluster/status c)))))
@@ -347,7 +308,7 @@
         m0 (member! network "m0" :drain-timeout-ms 0), c (caller! network)]
     (reset! work/hook (fn [_ node] (when (= "m0" node) (Thread/sleep 60000))))
     (let [job (t/future (cluster/pmapv c 1 #'work/hooked [1]))]
-      (await! #(started? 1))
+      (await! #(nodes/started? 1))
       (let [m1 (member! network "m1")]
         (try
           (cluster/close! m0)
@@ -368,9 +329,9 @@
 (deftest a-dead-caller-leaves-nothing-running
   (with-cluster [network c 2]
     (let [job (t/future (cluster/pmapv c 4 #'work/endless (range 4)))]
-      (await! #(= 4 (running)))
+      (await! #(= 4 (nodes/running)))
       (stand-in/kill! network (.-name ^Node c))
-      (await! #(zero? (running)))
+      (await! #(zero? (nodes/running)))
       (t/cancel! job))))
 
 (deftest a-silent-caller-leaves-nothing-running-after-its-lease
@@ -378,7 +339,7 @@
         m (member! network "m0" :lease-ms 300), c (caller! network)
         job (t/future (cluster/pmapv c 4 #'work/endless (range 4)))]
     (try
-      (await! #(= 4 (running)))
+      (await! #(= 4 (nodes/running)))
       (stand-in/mute! network (.-name ^Node c))
       (await! #(<= 4 (count (filter (comp #{:interrupted} first) @work/trail))))
       (finally
@@ -398,11 +359,11 @@
 (deftest a-closed-node-calls-nothing
   (with-cluster [network c 2]
     (let [job (t/future (cluster/pmapv c 2 #'work/endless (range 4)))]
-      (await! #(= 2 (running)))
+      (await! #(= 2 (nodes/running)))
       (cluster/close! c)
       (is (= :thrum/closed (type-of #(try @job (catch ExecutionException e
                                                  (throw (ex-cause e)))))))
-      (is (zero? (running)))
+      (is (zero? (nodes/running)))
       (is (= :thrum/closed (type-of #(cluster/pmapv c 1 #'work/times-ten [1]))))
       (is (nil? (cluster/close! c))))))
 
@@ -422,7 +383,7 @@
                              (watch/registered)))
           _ (reset! work/hook (fn [_ _] (deref gate 5000 :late)))
           job (t/future (cluster/pmapv c 2 #'work/hooked [1 2]))]
-      (await! #(= 2 (running)))
+      (await! #(= 2 (nodes/running)))
       (is (= #{"m0" "m1"} (into #{} (map #(subs (:member %) 0 2)) (shown))))
       (is (every? #(and (= :running (:state %)) (.contains ^String (:name %) "work/hooked on m"))
                   (shown)))
@@ -435,7 +396,7 @@
     (let [gate (promise)]
       (reset! work/hook (fn [_ _] (deref gate 5000 :late)))
       (let [job (t/future (cluster/pmapv c 4 #'work/hooked (range 4)))]
-        (await! #(= 4 (running)))
+        (await! #(= 4 (nodes/running)))
         (let [{:keys [members re-runs]} (cluster/status c)]
           (is (= [2 2] (map :in-flight members) (map :running members)))
           (is (= 0 re-runs)))
@@ -519,9 +480,10 @@
   (is (= :thrum/invalid (type-of #(cluster/join! {:host "0.0.0.0", :secret "s"}))))
   (is (= :thrum/invalid (type-of #(cluster/join! {:allow '[a]}))))
   (is (= {:type :thrum/invalid, :option :allow, :value 'no.such.namespace}
-         (ex-data (thrown #(cluster/join! {:allow '#{no.such.namespace}})))))
+         (ex-data (nodes/thrown #(cluster/join! {:allow '#{no.such.namespace}})))))
   (is (= :thrum/invalid (type-of #(cluster/pmap :no-node 2 #'work/times-ten [1]))))
-  (is (not (.contains ^String (ex-message (thrown #(cluster/join! {:secret 'hunter2}))) "hunter2")))
+  (let [message (ex-message (nodes/thrown #(cluster/join! {:secret 'hunter2})))]
+    (is (not (.contains ^String message "hunter2"))))
   (with-cluster [network c 1]
     (doseq [limit [0 nil {:limit 2, :batch 0} {:limt 2} {:limit 2, :batch 4, :window 7}
                    {:limit 2, :batch 4, :item-timeout-ms 9}]]

@@ -16,7 +16,8 @@
     every run: it must be cheap.")
   (invoke [engine node request]
     "Sends the request, bytes, to another node. Returns a CompletableFuture of the answer, bytes. It
-    fails when no answer can come any more: the node has died, has left or does not take it.")
+    fails when no answer can come any more: the node has died, has left or does not take it. Does
+    not wait for the node, and leaves the calling thread's interrupt as it is.")
   (lost? [engine node]
     "Returns whether the node, a member or a caller, is not, or no longer, in the cluster.")
   (close! [engine]

@@ -33,6 +33,8 @@
 
 (defn nothing [item] item)
 
+(defn index [[item _bytes]] item)
+
 (defn halt [[folder item :as arguments]]
   (if (= item 5)
     (do (note! folder :start item) (.halt (Runtime/getRuntime) 3))

@@ -15,6 +15,7 @@
    (java.net InetSocketAddress NetworkInterface Socket)
    (java.nio.file Files)
    (java.nio.file.attribute FileAttribute)
+   (java.util Arrays)
    (java.util.concurrent CompletableFuture CountDownLatch ExecutionException TimeUnit)
    (java.util.logging Level Logger)))
 
@@ -87,6 +88,18 @@
         (let [futures (mapv #(engine/invoke c1 "m0" (byte-array [(mod % 100)])) (range n))]
           (is (= (map #(mod % 100) (range n)) (map #(first (answer %)) futures)))
           (is @virtual?))))))
+
+;; A caller that is cancelled while it sends must not lose its cancel.
+(defn- an-interrupt-is-left-to-the-sender [contender]
+  (with-nodes contender ["m0" "~c1"] (constantly #(Arrays/copyOf ^bytes % 1))
+    (fn [_ c1]
+      (let [sent (mapv (fn [_]
+                         (.interrupt (Thread/currentThread))
+                         (let [future (engine/invoke c1 "m0" (byte-array 3000000))]
+                           (is (Thread/interrupted))
+                           future))
+                       (range 8))]
+        (is (= (repeat 8 1) (map #(alength ^bytes (answer %)) sent)))))))
 
 (defn- what-is-waited-for-fails-when-either-end-leaves [contender]
   (doseq [leaves [0 1]]
@@ -245,6 +258,7 @@
   {'members-work-and-callers-do-not members-work-and-callers-do-not
    'a-request-has-its-answer-from-its-node a-request-has-its-answer-from-its-node
    'every-request-has-a-virtual-thread every-request-has-a-virtual-thread
+   'an-interrupt-is-left-to-the-sender an-interrupt-is-left-to-the-sender
    'what-is-waited-for-fails-when-either-end-leaves what-is-waited-for-fails-when-either-end-leaves
    'another-cluster-is-not-seen another-cluster-is-not-seen
    'loopback-alone-is-bound loopback-alone-is-bound

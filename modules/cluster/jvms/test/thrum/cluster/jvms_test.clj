@@ -108,6 +108,22 @@
     (is (= (range 50) (cluster/pmap @caller 8 #'work/nothing (range 50))))
     (println "  SIGSTOP: longest gap" gap "ms")))
 
+(defn- re-runs [] (:re-runs (cluster/status @caller)))
+
+(deftest a-stopped-member-that-is-sent-megabytes-holds-up-no-other
+  (ensure! 3)
+  (let [victim (member 1), before (re-runs)
+        [results gap] (gap-ms {100 #(processes/signal! victim "-STOP")}
+                              (cluster/upmap @caller 32 #'work/index
+                                             (map #(vector % (byte-array 300000)) (range 600))))]
+    (is (= (range 600) (sort results)))
+    ;; What the stopped one had, and nothing of the others'.
+    (is (<= (- (re-runs) before) 32))
+    (is (< gap 6000))
+    (processes/signal! victim "-CONT")
+    (is (processes/await! #(= 3 (seen))))
+    (println "  SIGSTOP under megabytes: longest gap" gap "ms")))
+
 (deftest a-member-joins-while-it-runs
   (ensure! 2)
   (let [newcomer (nth ports 2)
@@ -223,7 +239,6 @@
 (deftest members-that-compute-on-all-processors-are-not-lost
   (ensure! 2)
   (let [n (* 2 (.availableProcessors (Runtime/getRuntime)))
-        re-runs #(:re-runs (cluster/status @caller))
         before (re-runs)]
     (is (= (repeat n 8000) (cluster/pmapv @caller n #'work/compute (repeat n 8000))))
     (is (= before (re-runs)))))

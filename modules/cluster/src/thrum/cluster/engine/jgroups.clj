@@ -48,6 +48,9 @@
             "send_buf_size" "640k"
             "sock_conn_timeout" "1s"
             "bundler_type" "transfer-queue"
+            ;; A node that reads nothing holds up what is sent to it, and to no other.
+            "non_blocking_sends" true
+            "max_send_queue" 16384
             "thread_pool.min_threads" 0
             "thread_pool.max_threads" 200
             ;; Heartbeats go on where all carriers compute.
@@ -64,7 +67,8 @@
    ["UNICAST3" {"conn_close_timeout" "5s", "xmit_interval" "200ms"}]
    ["pbcast.STABLE" {"desired_avg_gossip" "5s", "max_bytes" "1M"}]
    ["pbcast.GMS" {"print_local_addr" false, "join_timeout" "1s"}]
-   ["UFC" {"max_credits" "4m", "min_threshold" "0.40"}]
+   ;; No flow control of unicasts: it blocks the sender, and swallows interrupts. A map's window
+   ;; bounds what is on its way.
    ["MFC" {"max_credits" "4m", "min_threshold" "0.40"}]
    ["FRAG4" {"frag_size" "60k"}]])
 

@@ -159,10 +159,12 @@
   [caller history]
   (when-not (= :alone (decision caller history)) :cleared))
 
-(defn- reserve! [^Caller caller history]
+(defn- await-second!
+  "Waits until two members take work, or until what the work is suspected of is explained."
+  [^Caller caller history]
   (await-member! caller
                  #(or (cleared caller history)
-                      (crew/reserve! (.-crew caller) (workers caller) (:last history)))
+                      (next (crew/available (.-crew caller) (workers caller))))
                  (str "Two members were lost with this work, so it is not risked on the last one;"
                       " no other has come")))
 
@@ -174,20 +176,22 @@
 (defn- await-empty!
   "Returns :empty when nothing of this caller's runs on the member, which is reserved, or :gone."
   [^Caller caller member]
-  (await-member! caller
-                 #(cond (gone? caller member) :gone
-                        (crew/empty-handed? (.-crew caller) member) :empty)
-                 "No member was free to run this work alone"))
+  (or (crew/await! (.-crew caller)
+                   (.-members-timeout-ms caller)
+                   #(do (check-open! caller)
+                        (cond (gone? caller member) :gone
+                              (crew/empty-handed? (.-crew caller) member) :empty)))
+      (recur caller member)))
 
 (defn- reserve-empty!
-  "Returns a member that runs nothing of this caller's, reserved, or :cleared."
+  "Returns a member that runs nothing of this caller's, reserved; nil where none is left for it."
   [^Caller caller history]
-  (let [member (reserve! caller history), crew (.-crew caller)]
-    (if (or (= :cleared member)
-            (= :empty (try (await-empty! caller member)
-                           (catch Throwable e (crew/free! crew member) (throw e)))))
-      member
-      (do (crew/free! crew member) (recur caller history)))))
+  (let [crew (.-crew caller)]
+    (when-some [member (crew/reserve! crew (workers caller) (:last history))]
+      (if (= :empty (try (await-empty! caller member)
+                         (catch Throwable e (crew/free! crew member) (throw e))))
+        member
+        (crew/free! crew member)))))
 
 (defn- with-member [^Caller caller avoid f]
   (let [member (take-member! caller avoid)]
@@ -200,12 +204,13 @@
       (try (f member) (finally (crew/give-back! crew member)))
       (finally (crew/free! crew member)))))
 
+;; The permit is held by work that has a member: what waits for members waits without.
 (defn- with-member-alone [^Caller caller history f]
+  (await-second! caller history)
   (t/with-permit (.-trial caller)
-    (let [member (reserve-empty! caller history)]
-      (if (= :cleared member)
-        {:history history}
-        (on-reserved caller member f)))))
+    (if-some [member (when-not (cleared caller history) (reserve-empty! caller history))]
+      (on-reserved caller member f)
+      {:history history})))
 
 ;; What an answer means
 
@@ -230,6 +235,19 @@
   (Thread/sleep 1000)
   (throw (ex-info "The deadline has passed on the member" {:type :thrum/timeout})))
 
+(defn- foreign?
+  "Returns whether the refusal is that of a node with another secret."
+  [refusal]
+  (= :secret (:reason (:data refusal))))
+
+(defn- without
+  "Returns how to go on without the member, or nil where there is no other."
+  [^Caller caller worker before]
+  (let [crew (.-crew caller)]
+    (crew/drains! crew worker)
+    (when (seq (crew/available crew (workers caller)))
+      {:history before})))
+
 (defn- step
   "Returns {:results [...], :thrown t} where the answer ends the matter, else the {:history h} to go
   on with. before: the history without this start."
@@ -238,7 +256,8 @@
     :done {:results x}
     :failed (let [[results failure node] x]
               {:results results, :thrown (on-member (failure/throwable failure) node)})
-    :refused {:results [], :thrown (failure/throwable x)}
+    :refused (or (when (foreign? x) (without caller worker before))
+                 {:results [], :thrown (failure/throwable x)})
     :draining (do (crew/drains! (.-crew caller) worker) {:history before})
     :stopped (if (= :late x) (late!) {:history history})
     :unanswered {:history (after-silence caller worker history)}))

@@ -111,10 +111,11 @@
   (locking crew (add! crew member 1)))
 
 (defn free!
-  "The member is not reserved any more."
+  "The member is not reserved any more. Returns nil."
   [^Crew crew member]
   (locking crew (.remove ^Set (.-reserved crew) member))
-  (wake! crew))
+  (wake! crew)
+  nil)
 
 (defn loads
   "Returns how many runs each member has."

@@ -18,7 +18,7 @@
    [thrum.spi :as spi])
   (:import
    (java.lang AutoCloseable)
-   (java.util.concurrent ExecutionException TimeUnit TimeoutException)
+   (java.util.concurrent CompletableFuture ExecutionException Executor TimeUnit TimeoutException)
    (java.util.concurrent.atomic AtomicBoolean AtomicLong)
    (thrum.cluster.impl.caller Caller)))
 
@@ -114,12 +114,17 @@
   ((.-stop-pulse node))
   (engine/close! (.-engine node)))
 
+(def ^:private on-a-thread
+  (reify Executor
+    (execute [_ task] (.start (.unstarted (Thread/ofPlatform) task)))))
+
 (defn close!
   "See thrum.cluster/close!."
   [x]
   (let [node (node x)]
     (when (.compareAndSet ^AtomicBoolean (.-closed node) false true)
-      (leave! node))
+      ;; On a thread that is not interrupted: else a node could stay half-closed.
+      (.join (CompletableFuture/runAsync #(leave! node) on-a-thread)))
     nil))
 
 ;; Status

@@ -84,7 +84,8 @@
   (loop [state state]
     (when-not (.get stopped)
       (Thread/sleep (long beat-ms))
-      (recur (try (beat! state) (catch Exception _ state))))))
+      ;; Without its beat a node is lost: an Error does not end it either.
+      (recur (try (beat! state) (catch Throwable _ state))))))
 
 (defn start!
   "Starts the beat of a node; returns a function that stops it."

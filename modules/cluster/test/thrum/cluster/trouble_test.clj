@@ -1,0 +1,104 @@
+(ns thrum.cluster.trouble-test
+  "What must not spread: the suspicion of innocent work, a node with another secret, an interrupt of
+  close!, an error in a beat."
+  (:require
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.cluster :as cluster]
+   [thrum.cluster.impl.crew :as crew]
+   [thrum.cluster.nodes :as nodes :refer [await! caller! close-all! member! type-of with-cluster]]
+   [thrum.cluster.stand-in :as stand-in]
+   [thrum.cluster.work :as work]
+   [thrum.core :as t])
+  (:import
+   (java.util.concurrent ExecutionException)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each (fn [f] (reset! work/trail []) (reset! work/hook (fn [_ _])) (f)))
+
+(defn- calls
+  "Returns the tasks of n calls of one item each."
+  [c n]
+  (mapv #(t/future (first (cluster/pmapv c 1 #'work/hooked [%]))) (range n)))
+
+(defn- starts [] (count (filter (comp #{:start} first) @work/trail)))
+
+(defn- outcome [task]
+  (try (deref task 20000 :late) (catch ExecutionException e (:type (ex-data (ex-cause e))))))
+
+;; The members die one after the other, each with all items that it runs.
+(deftest suspects-wait-for-another-member-at-the-same-time
+  (let [network (stand-in/network), timeout-ms 300
+        m0 (member! network "m0"), m1 (member! network "m1")
+        c (caller! network :members-timeout-ms timeout-ms)]
+    (reset! work/hook (fn [_ node] (when (#{"m0" "m1"} node) (Thread/sleep 60000))))
+    (let [tasks (calls c 20)]
+      (await! #(= 20 (starts)))
+      (nodes/kill! network "m0")
+      (await! #(= 30 (starts)))
+      (let [m2 (member! network "m2"), begin (System/nanoTime)]
+        (try
+          (nodes/kill! network "m1")
+          (is (= {:thrum/no-members 10} (select-keys (frequencies (map outcome tasks))
+                                                     [:thrum/no-members :late])))
+          (is (< (- (System/nanoTime) begin) (* 5 timeout-ms 1000000)))
+          (finally (close-all! [m0 m1 m2 c])))))))
+
+;; Two members die with item 0, on which it has no part; the others run for longer than a call
+;; waits for members.
+(deftest an-innocent-suspect-outwaits-the-work-of-others
+  (with-cluster [network c 4 :members-timeout-ms 200]
+    (let [gate (promise), deaths (atom 0)]
+      (reset! work/hook (fn [item node]
+                          (cond
+                            (pos? (long item)) (deref gate 5000 :late)
+                            (<= (long (swap! deaths inc)) 2)
+                            (do (await! #(every? nodes/started? (range 12)))
+                                (nodes/kill! network node)
+                                (Thread/sleep 60000)))))
+      (let [tasks (calls c 12)]
+        (await! #(= 2 (count (stand-in/members-up network))))
+        (is (= :waits (deref (first tasks) 600 :waits)))
+        (deliver gate :go)
+        (is (= (map #(* 10 %) (range 12)) (map outcome tasks)))))))
+
+(deftest a-node-with-another-secret-harms-no-call
+  (let [network (stand-in/network)
+        members (mapv #(member! network % :secret "one") ["m0" "m1"])
+        c (caller! network :secret "one")]
+    (try
+      (reset! work/hook (fn [_ _] (Thread/sleep 1)))
+      (let [job (t/future (cluster/pmapv c 8 #'work/hooked (range 400)))]
+        (dotimes [_ 10]
+          (is (= :thrum/refused (type-of #(member! network "other" :secret "two")))))
+        (is (= (map #(* 10 %) (range 400)) (outcome job))))
+      (finally (close-all! (conj members c))))))
+
+(deftest an-interrupt-does-not-leave-a-node-half-closed
+  (with-cluster [network c 1]
+    (let [m (member! network "leaving" :drain-timeout-ms 300), gate (promise)]
+      (reset! work/hook (fn [_ _] (deref gate 20000 :late)))
+      (let [job (t/future (cluster/pmapv c 4 #'work/hooked (range 4)))]
+        (await! #(= 4 (nodes/running)))
+        (let [interrupted? (promise)
+              closing (Thread/startVirtualThread
+                        #(do (cluster/close! m)
+                             (deliver interrupted? (.isInterrupted (Thread/currentThread)))))]
+          (await! #(#{Thread$State/WAITING Thread$State/TIMED_WAITING} (.getState closing)))
+          (.interrupt closing)
+          (is (true? (deref interrupted? 5000 :late)))
+          (is (nil? (nodes/full-name network "leaving"))))
+        (deliver gate :go)
+        (is (= [0 10 20 30] (outcome job)))))))
+
+(deftest an-error-in-a-beat-does-not-end-the-beats
+  (let [network (stand-in/network), errors (atom 0)
+        retain! crew/retain!]
+    (with-redefs [crew/retain! (fn [crew members]
+                                 (if (< (long (swap! errors inc)) 3)
+                                   (throw (OutOfMemoryError. "of the test"))
+                                   (retain! crew members)))]
+      (let [c (caller! network :members-timeout-ms 5000)]
+        (try
+          (await! #(<= 4 (long @errors)))
+          (finally (cluster/close! c)))))))
