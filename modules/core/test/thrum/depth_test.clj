@@ -2,6 +2,7 @@
   "Scopes nest as deep as memory allows: nothing recurses along them. And a stack that overflows at
   the brink of a form leaves nothing of the form behind."
   (:require
+   [clojure.datafy :as datafy]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
    [thrum.impl.completion :as completion]
@@ -9,6 +10,7 @@
    [thrum.impl.group :as group]
    [thrum.impl.place :as place]
    [thrum.impl.task :as task]
+   [thrum.impl.wait :as wait]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
@@ -200,3 +202,10 @@
     (is (instance? StackOverflowError e))
     (is (= [true true] (mapv realized? [ended closed])))
     (is (nil? (place/current)))))
+
+(deftest a-full-stack-does-not-enter-the-queue-of-a-rate
+  (let [rate (t/rate-limiter 1 {:per-ms 60000, :wait-ms 0})]
+    (t/acquire! rate)
+    (with-redefs [wait/room (fn ^long [^long _] (throw (StackOverflowError.)))]
+      (is (instance? StackOverflowError (thrown (t/acquire! rate))))
+      (is (= 0 (:waiting (datafy/datafy rate)))))))

@@ -3,6 +3,8 @@
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
+   [thrum.impl.group :as group]
+   [thrum.impl.scope :as scope]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
@@ -174,6 +176,27 @@
       (dotimes [_ 100] (dotimes [_ 101] (t/fork s nil)) (t/join! s))
       (is (= 10100 (count tasks))))))
 
+(defn- start-or-run-out
+  "Returns a group/start! that starts daemons alone: for other tasks it delivers that they count,
+  and has no memory left once the promised thread waits."
+  [start! counted waiting]
+  (fn [group task]
+    (if (scope/awaited? task)
+      (let [_ (deliver counted true), ^Thread thread (deref waiting 5000 nil)]
+        (gate/eventually 5000 #(= Thread$State/WAITING (.getState thread)))
+        (throw (OutOfMemoryError. "no thread")))
+      (start! group task))))
+
+(deftest a-fork-that-cannot-start-is-waited-for-no-more
+  (let [counted (promise), waiting (promise)
+        wait #(t/with-scope [s {:on-error :keep}]
+                (t/fork s {:daemon? true} (t/fork s :never))
+                (deref counted 5000 nil)
+                (deliver waiting (Thread/currentThread))
+                (doall (t/completions s)))]
+    (with-redefs [group/start! (start-or-run-out group/start! counted waiting)]
+      (is (= [] (gate/in-time 10000 wait))))))
+
 (deftest completions-of-another-scope-is-refused
   (t/with-scope [s] (is (= :thrum/invalid (t/error-type (thrown (t/completions s))))))
   (let [[tasks s] (t/with-scope [s {:on-error :keep}] [(t/completions s) s])]
@@ -193,8 +216,9 @@
     (deliver (gates 0) true)
     (is (= [(tasks 1) (tasks 2) (tasks 0)] seq))
     (is (= (set tasks) (set (t/as-completed tasks))) "they had all ended"))
-  (is (= [] (t/as-completed [])))
-  (is (= :thrum/invalid (t/error-type (thrown (t/as-completed [1]))))))
+  (is (= [] (t/as-completed []) (t/as-completed nil)))
+  (doseq [tasks [[1] 5]]
+    (is (= :thrum/invalid (t/error-type (thrown (t/as-completed tasks)))))))
 
 (deftest a-wait-for-any-task-has-an-end
   (let [gate (promise), task (t/future (deref gate))]

@@ -66,7 +66,8 @@
       (cond
         (.tryTake this (.-n ^Waiter waiter)) nil
         (and queue (<= (long queue) (.size waiting))) (.refused this)
-        :else (do (.add waiting waiter) :waits))))
+        ;; With room for leaving the queue, which no full stack may prevent.
+        :else (do (wait/room 100) (.add waiting waiter) :waits))))
   (first [this waiter]
     (locking this (identical? waiter (.getFirst waiting))))
   (due [this n]
@@ -120,23 +121,26 @@
     (sync-point/reached :rate/leave)
     (finally (wake! (.leave rate waiter)))))
 
-(defn- await! [^RateLimiter rate waiter deadline]
-  (try
-    (sync-point/reached :rate/wait)
-    (await-turn! rate waiter deadline)
-    (wake! (.pass rate waiter))
-    (catch Throwable t
-      (give-up! rate waiter)
-      (throw t))))
+(defn- waits?
+  "Asks for the waiter's permits. Returns true where it has to wait for them; throws :thrum/rejected
+  where the queue is full."
+  [^RateLimiter rate waiter]
+  (when-some [answer (.ask rate waiter)]
+    (when-not (= :waits answer) (throw (permits/queue-full (state answer) answer)))
+    true))
 
 (defn- acquire [^RateLimiter rate n]
   (wait/check!)
   (let [waiter (Waiter. (Thread/currentThread) (permits/checked-weight n (.-burst rate)))
         deadline (some-> (.-wait-ms rate) deadline/in-ms)]
-    (when-some [answer (.ask rate waiter)]
-      (if (= :waits answer)
-        (await! rate waiter deadline)
-        (throw (permits/queue-full (state answer) answer))))
+    (try
+      (when (waits? rate waiter)
+        (sync-point/reached :rate/wait)
+        (await-turn! rate waiter deadline)
+        (wake! (.pass rate waiter)))
+      (catch Throwable t
+        (give-up! rate waiter)
+        (throw t)))
     pass))
 
 (extend-type RateLimiter

@@ -236,7 +236,8 @@
       (catch Throwable t
         (when-not daemon?
           (.decrementAndGet ^AtomicLong (.-pending scope))
-          (group/wake! (.-group scope)))
+          (group/wake! (.-group scope))
+          (some-> (.-completed scope) completed/wake!))
         (throw t)))))
 
 (defn use!
@@ -254,16 +255,11 @@
 
 ;; The body
 
-(defn- room
-  "Overflows a stack that has less room than so many frames; returns n otherwise."
-  ^long [^long n]
-  (if (pos? n) (inc (long (room (dec n)))) 0))
-
 ;; Armed in the body: the alarm of a scope whose body never began would hit the thread's later work.
 ;; With room for the end of the scope: it takes the alarm's interrupt back, also on a stack that the
 ;; body has filled.
 (defn- begin! [^Scope scope f]
-  (when (:own-deadline (.-options scope)) (room 100))
+  (when (:own-deadline (.-options scope)) (wait/room 100))
   (.arm scope)
   (f scope))
 

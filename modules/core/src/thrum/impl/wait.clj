@@ -84,6 +84,11 @@
   [deadline]
   (until nil deadline (constantly false)))
 
+(defn room
+  "Overflows a stack that has less room than so many frames; returns n otherwise."
+  ^long [^long n]
+  (if (pos? n) (inc (long (room (dec n)))) 0))
+
 ;; A waiter: where the thread stands that waits for others, nil while none does
 
 (defn signal!
