@@ -446,9 +446,9 @@
 (defn as-completed
   "Returns the tasks, of any scope or none, as a lazy seq in the order in which their outcomes are
   known. Realising an element waits for the next; that may be cancelled. Throws :thrum/invalid for
-  what is no task."
+  what is no collection, or no task."
   [tasks]
-  (completed/as-completed (mapv checked-task tasks)))
+  (completed/as-completed (mapv checked-task (options/collection "tasks" tasks))))
 
 (defn use!
   "Has x closed when the scope ends, by (close x), or without close by java.lang.AutoCloseable's.

@@ -65,6 +65,9 @@
     (t/pmapv 2 3 [1])
     (t/prun! 2 3 [1])
     (t/pcalls 3)
+    (t/all-call 3)
+    (t/race-call 3)
+    (t/hedge-call {:after-ms 1} 3)
     (t/future-call 3)
     (t/future-call {:wrap (constantly nil)} (fn []))))
 

@@ -324,11 +324,18 @@
   (when-not (.isInstance class x) (throw (unexpected expected x)))
   x)
 
+(defn collection
+  "Returns x, whose elements are of that kind, if it is a collection or nil; throws :thrum/invalid
+  otherwise."
+  [elements x]
+  (when-not (seqable? x) (throw (unexpected (str "a collection of " elements) x)))
+  x)
+
 (defn functions
   "Returns fs as a vector if it is one or more functions, or, :or-none, no function at all; throws
   :thrum/invalid otherwise."
   [caller fs & [or-none]]
-  (when-not (or (seq fs) or-none)
+  (when-not (or (seq (collection "functions" fs)) or-none)
     (throw (error/invalid (str caller
                                " needs at least one branch: without any there is nothing to return")
                           {:value (vec fs)})))
