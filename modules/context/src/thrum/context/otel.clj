@@ -90,12 +90,13 @@
   (.setAttribute span "url.path" (str (:uri request))))
 
 (defn- answer!
-  "Ends a request's span with its response. Returns that."
+  "Ends a request's span with its response, whose status is left out where it is no integer. Returns
+  the response."
   [^Span span method {:keys [status] :as response}]
   (when-some [route (:thrum/route response)]
     (.updateName span (str method " " route))
     (.setAttribute span "http.route" (str route)))
-  (when status
+  (when (int? status)
     (.setAttribute span "http.response.status_code" (long status))
     (when (<= 500 (long status)) (.setStatus span StatusCode/ERROR)))
   (.end span)

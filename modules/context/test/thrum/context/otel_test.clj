@@ -222,6 +222,14 @@
     (is (= 1 (count (fail! (fn [_ _ raise] (raise failure)) identity identity))))
     (is (true? (identical? failure @handed-on)))))
 
+(deftest a-response-whose-status-is-no-number-reaches-the-server
+  (doseq [status ["200" nil :ok]]
+    (let [response {:status status}, responded (atom nil)
+          handler (otel/handler (fn [_ respond _] (respond response)) {:tracer *tracer*})
+          serve #(handler {:request-method :get} (partial reset! responded) identity)]
+      (is (= 1 (count (spans-of serve))))
+      (is (= response @responded)))))
+
 (deftest the-clients-span-is-the-parent
   (let [trace "0af7651916cd43dd8448eb211c80319c"
         span (request-span (constantly {:status 200})
