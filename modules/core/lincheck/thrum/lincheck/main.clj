@@ -59,7 +59,7 @@
                      "-Dclojure.compiler.direct-linking=true"]
                     "clojure.lang.Compile"
                     "thrum.lincheck.operations")
-           60000))
+           300000))
 
 (defn- check!
   [names]
@@ -72,7 +72,7 @@
            "thrum.lincheck.checks"
            classes
            names)
-    180000))
+    900000))
 
 (defn- check-all! [names]
   (let [{:keys [exit]} (compile!)]

@@ -100,8 +100,7 @@
     `(operations
        ~class-name
        (let [~'limiter (~(in-ns "limiter") 1 {:wait-ms 0})
-             shared# (~(in-ns "->Permit") ~'limiter (Thread. "somebody else") false 1 false nil)]
-         (.ask ~(with-meta 'limiter {:tag (symbol (str (munge limit-ns) ".ILimiter"))}) shared#)
+             shared# (~(in-ns "acquire!") ~'limiter)]
          {:limiter ~'limiter, :shared shared#, :own (AtomicReferenceArray. 8)})
        (~'acquire
          [state# ~'thread]
