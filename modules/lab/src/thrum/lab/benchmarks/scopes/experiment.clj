@@ -1,13 +1,15 @@
 (ns thrum.lab.benchmarks.scopes.experiment
-  "What a scope costs, against the same written by hand over an executor and its futures; and a
-  deadline."
+  "What a scope costs, against the same written by hand over an executor and its futures; and forms
+  that stand alone: a deadline, a hedge, a permit, a periodic call."
   (:require
    [thrum.core :as t]
    [thrum.lab.benchmark :as benchmark]
    [thrum.lab.by-hand :as by-hand]
    [thrum.lab.rounds :as rounds]
    [thrum.lab.stats :as stats]
-   [thrum.lab.text :as text]))
+   [thrum.lab.text :as text])
+  (:import
+   (java.util.concurrent CountDownLatch Executors ScheduledExecutorService Semaphore TimeUnit)))
 
 (set! *warn-on-reflection* true)
 
@@ -22,7 +24,7 @@
           :rounds 5
           :consumers [:main :virtual]}
    :quick {:times {0 2000, 2 200, 8 200}
-           :deadlines 2000
+           :calls {:deadline 2000, :permit 2000, :hedge 200, :tick 5}
            :warm-up 1
            :rounds 3
            :consumers [:main]}})
@@ -53,9 +55,58 @@
   (for [n [0 2 8], [way f] {:scope scope, :all all, :hand by-hand/together}]
     [[way n] #(many (times n) (vec (range n)) f n)]))
 
-(defn- of-deadlines [times]
-  [[[:with-timeout 0] #(dotimes [_ times] (t/with-timeout 60000 nil))]
-   [[:empty-scope 0] #(dotimes [_ times] (t/with-scope [_s] nil))]])
+(defn- permit [limiter]
+  #(t/release! (t/acquire! limiter)))
+
+(defn- semaphores-permit []
+  (let [semaphore (Semaphore. 1 true)]
+    #(do (.acquire semaphore) (.release semaphore))))
+
+(def ^:private alone
+  "By way: which of :calls says how often it is called, and a function that returns it."
+  {:with-timeout [:deadline (constantly #(t/with-timeout 60000 nil))]
+   :empty-scope [:deadline (constantly #(t/with-scope [_s] nil))]
+   :hedge [:hedge (constantly #(t/hedge {:after-ms 60000} 1 2))]
+   :race [:hedge (constantly #(t/race 1 2))]
+   :limiter [:permit #(permit (t/limiter 1))]
+   :rate-limiter [:permit #(permit (t/rate-limiter 1000000 {:per-ms 1, :burst 1000}))]
+   :semaphore [:permit semaphores-permit]})
+
+(defn- repeated [n f]
+  (dotimes [_ n] (f)))
+
+(defn- of-calls [calls]
+  (for [[way [kind make]] alone, :let [f (make)]]
+    [[way 0] #(repeated (calls kind) f)]))
+
+;; A tick every ms
+
+(defn- every! [n]
+  (let [left (CountDownLatch. n)]
+    (t/with-scope [s]
+      (t/every! s {:ms 1} #(.countDown left))
+      (.await left))))
+
+(defn- scheduled [n]
+  (let [left (CountDownLatch. n)]
+    (with-open [^ScheduledExecutorService pool (Executors/newScheduledThreadPool 1)]
+      (.scheduleAtFixedRate pool #(.countDown left) 0 1 TimeUnit/MILLISECONDS)
+      (.await left)
+      (.shutdownNow pool))))
+
+(def ^:private ticking {:every! every!, :scheduled scheduled})
+
+(defn- of-ticks [{:keys [tick]}]
+  (for [[way f] ticking]
+    [[way 0] #(f tick)]))
+
+(defn- calls-of
+  "Returns how many calls a way makes in a round."
+  [{:keys [times calls]} [way n]]
+  (cond
+    (ticking way) (:tick calls)
+    (alone way) (calls (first (alone way)))
+    :else (times n)))
 
 (defn- on-virtual-thread [f]
   (fn [] (.join (Thread/startVirtualThread f))))
@@ -64,13 +115,12 @@
 
 (defn measure
   "Returns {[way forks] [cost per call, see thrum.lab.rounds/cost, for each round]}."
-  [{:keys [times deadlines warm-up rounds consumer]}]
-  (let [calls (fn [[way n]] (if (#{:with-timeout :empty-scope} way) deadlines (times n)))
-        ways (mapv (fn [[way f]] [way ((consumers consumer) f)])
-                   (concat (of-forks times) (of-deadlines deadlines)))]
+  [{:keys [times calls warm-up rounds consumer] :as job}]
+  (let [ways (mapv (fn [[way f]] [way ((consumers consumer) f)])
+                   (concat (of-forks times) (of-calls calls) (of-ticks calls)))
+        per-call (fn [way cost] (update-vals cost #(/ (double %) (calls-of job way))))]
     (into {}
-          (map (fn [[way costs]]
-                 [way (mapv (fn [cost] (update-vals cost #(/ (double %) (calls way)))) costs)]))
+          (map (fn [[way costs]] [way (mapv #(per-call way %) costs)]))
           (rounds/costs warm-up rounds ways))))
 
 ;; In the parent
@@ -80,17 +130,22 @@
   [runs way figure]
   (map #(stats/median (map figure (% way))) runs))
 
-(defn- to-hand [runs [_ n :as way] figure]
-  (stats/spread (map #(stats/paired (map figure (% way)) (map figure (% [:hand n]))) runs)))
+(def ^:private beside
+  "By way: what it is compared with."
+  {:scope :hand, :all :hand, :hedge :race, :limiter :semaphore, :rate-limiter :semaphore
+   :every! :scheduled})
+
+(defn- ratio [runs [way n :as both] figure]
+  (when-some [other (beside way)]
+    (stats/spread (map #(stats/paired (map figure (% both)) (map figure (% [other n]))) runs))))
 
 (defn- row [{:keys [consumer]} runs [way n :as both]]
-  (let [compared? (#{:scope :all} way)]
-    {:way way, :forks n, :consumer consumer
-     :ns (stats/spread (each runs both :ns))
-     :cpu-ns (stats/spread (each runs both :cpu-ns))
-     :to-hand (when compared? (to-hand runs both :ns))
-     :cpu-to-hand (when compared? (to-hand runs both :cpu-ns))
-     :goal (goals both)}))
+  {:way way, :forks n, :consumer consumer
+   :ns (stats/spread (each runs both :ns))
+   :cpu-ns (stats/spread (each runs both :cpu-ns))
+   :to-hand (ratio runs both :ns)
+   :cpu-to-hand (ratio runs both :cpu-ns)
+   :goal (goals both)})
 
 (defn- arming
   "Returns the row of what a deadline adds to an empty scope."
@@ -106,7 +161,9 @@
   [results]
   (mapcat (fn [{:keys [job runs]}]
             (concat (for [n [0 2 8], way [:scope :all :hand]] (row job runs [way n]))
-                    [(row job runs [:with-timeout 0]) (arming job runs)]))
+                    [(row job runs [:with-timeout 0]) (arming job runs)]
+                    (for [way [:hedge :race :limiter :rate-limiter :semaphore :every! :scheduled]]
+                      (row job runs [way 0]))))
           results))
 
 (defn figures
@@ -124,16 +181,25 @@
    :all "t/all"
    :hand "executor and futures by hand"
    :with-timeout "t/with-timeout, empty"
-   :arming "the same, less an empty scope"})
+   :arming "the same, less an empty scope"
+   :hedge "t/hedge of two, the first in time"
+   :race "t/race of two"
+   :limiter "t/limiter, a free permit"
+   :rate-limiter "t/rate-limiter, a free permit"
+   :semaphore "Semaphore, fair, a free permit"
+   :every! "t/every!, a tick"
+   :scheduled "ScheduledExecutorService, a tick"})
 
 (def experiment
   (benchmark/experiment
     {:name :bench/scopes
-     :doc "a scope, beside executors by hand; a deadline"
+     :doc "a scope, beside executors by hand; a deadline, a hedge, a permit, a periodic call"
      :title "A scope"
      :about (str "Opened, with so many forks of no work, their values taken, and ended. By hand: "
                  "a thread-per-task executor whose threads have unique names and conveyed "
-                 "bindings, its futures, and a cancel of them all when one fails.")
+                 "bindings, its futures, and a cancel of them all when one fails. A hedge is "
+                 "compared with race, a permit with Semaphore's, a tick every ms with the JDK's "
+                 "pool.")
      :jvm-opts ["-Xms1g" "-Xmx1g" "-XX:+UseG1GC"]
      :jvms 3
      :jobs jobs
@@ -145,6 +211,6 @@
                {:heading "forks", :show (comp text/whole :forks)}
                {:heading "ns", :show #(text/spread 0 (:ns %))}
                {:heading "CPU ns", :show #(text/spread 0 (:cpu-ns %))}
-               {:heading "x hand", :show #(text/spread 2 (:to-hand %))}
-               {:heading "CPU x hand", :show #(text/spread 2 (:cpu-to-hand %))}
+               {:heading "x other", :show #(text/spread 2 (:to-hand %))}
+               {:heading "CPU x other", :show #(text/spread 2 (:cpu-to-hand %))}
                {:heading "goal", :show #(text/decimals 2 (:goal %))}]}))
