@@ -65,10 +65,11 @@
 (defn- start-one!
   "Returns the started task; nil if all has been decided, or the caller's work is cancelled."
   [^Joiner joiner context i thunk]
-  (try
-    (group/start! (.-group joiner) (task/task context joiner i thunk))
-    (catch Throwable t
-      (when-not (or (decisive joiner) (wait/cancel-reason)) (throw t)))))
+  (when-not (decisive joiner)
+    (try
+      (group/start! (.-group joiner) (task/task context joiner i thunk))
+      (catch Throwable t
+        (when-not (or (decisive joiner) (wait/cancel-reason)) (throw t))))))
 
 ;; :waiting - a function of the group and a thunk that waits, which calls the thunk.
 
