@@ -325,8 +325,8 @@
   x)
 
 (defn collection
-  "Returns x, whose elements are of that kind, if it is a collection or nil; throws :thrum/invalid
-  otherwise."
+  "Returns x if it is a collection or nil; throws :thrum/invalid otherwise. elements: of what, for
+  the message."
   [elements x]
   (when-not (seqable? x) (throw (unexpected (str "a collection of " elements) x)))
   x)
