@@ -225,8 +225,10 @@
 (deftest a-response-whose-status-is-no-number-reaches-the-server
   (doseq [status ["200" nil :ok]]
     (let [response {:status status}, responded (atom nil)
-          handler (otel/handler (fn [_ respond _] (respond response)) {:tracer *tracer*})
-          serve #(handler {:request-method :get} (partial reset! responded) identity)]
+          serve #((otel/handler (fn [_ respond _] (respond response)) {:tracer *tracer*})
+                  {:request-method :get}
+                  (partial reset! responded)
+                  identity)]
       (is (= 1 (count (spans-of serve))))
       (is (= response @responded)))))
 
