@@ -6,7 +6,9 @@
    [thrum.spi :as spi]
    [thrum.spi.watch :as watch]
    [thrum.test-kit.gate :as gate]
-   [thrum.test-kit.leak :as leak]))
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (java.lang.ref WeakReference)))
 
 (set! *warn-on-reflection* true)
 
@@ -167,6 +169,17 @@
     (is (not (registered? ::pool))))
   (register-and-drop! ::dropped)
   (is (gate/eventually 20000 #(do (System/gc) (not (registered? ::dropped))))))
+
+(defn- limiter-of-a-thread
+  "Returns a weak reference to a limiter that only the ended thread's function refers to."
+  []
+  (let [made (object-array 1)]
+    (.join (Thread/startVirtualThread (fn [] (aset made 0 (t/limiter 1)))))
+    (WeakReference. (aget made 0))))
+
+(deftest a-thing-is-not-kept-by-the-thread-that-made-it
+  (let [^WeakReference limiter (limiter-of-a-thread)]
+    (is (gate/eventually 20000 #(do (System/gc) (nil? (.get limiter)))))))
 
 (deftest what-is-dropped-is-not-kept-by-many-others
   (dotimes [_ 5000] (t/pmap 1 identity [1]))

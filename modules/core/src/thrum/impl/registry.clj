@@ -12,12 +12,14 @@
 (set! *warn-on-reflection* true)
 
 ;; describe: a function of the thing to a map, or nil. since: a value of System/nanoTime. thread:
-;; the one that made the thing. label: the name of a thing that ends before it is collected, unless
+;; the one that made the thing, weakly: also when it has ended it holds its function, and what that
+;; holds, the thing for instance. label: the name of a thing that ends before it is collected, unless
 ;; it waits for ever; nil for others.
-(deftype Entry [kind ^WeakReference thing describe ^long since ^Thread thread label])
+(deftype Entry [kind ^WeakReference thing describe ^long since ^WeakReference thread label])
 
 (defn- entry ^Entry [kind thing describe since label]
-  (Entry. kind (WeakReference. thing) describe (long since) (Thread/currentThread) label))
+  (Entry. kind (WeakReference. thing) describe (long since) (WeakReference. (Thread/currentThread))
+    label))
 
 (defn- collected? [^Entry entry]
   (nil? (.get ^WeakReference (.-thing entry))))
@@ -185,10 +187,11 @@
 (defn- shown [^Entry entry]
   (when-some [thing (.get ^WeakReference (.-thing entry))]
     {:kind (.-kind entry), :thing thing, :describe (.-describe entry)
-     :since (.-since entry), :thread (.-thread entry)}))
+     :since (.-since entry), :thread (.get ^WeakReference (.-thread entry))}))
 
 (defn registered
-  "Returns all that is kept, as maps of :kind, :thing, :describe, :since and :thread."
+  "Returns all that is kept, as maps of :kind, :thing, :describe, :since and :thread, nil where that
+  was collected."
   []
   (let [^Watch w watch]
     (into [] (comp (mapcat #(.-all ^Entries %)) (keep shown))

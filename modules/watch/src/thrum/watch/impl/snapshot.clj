@@ -124,7 +124,7 @@
 ;; What a task makes belongs to that task: ids of threads that run none are no nodes.
 (defn- other-node [{:keys [kind thing describe since thread]}]
   (let [facts (described describe thing)]
-    (merge {:name (name kind), :state :open, :parent (task-id thread)}
+    (merge {:name (name kind), :state :open, :parent (some-> thread task-id)}
            facts
            {:id (str (name kind) "@" (System/identityHashCode thing)), :kind kind, :since since})))
 
@@ -145,7 +145,7 @@
       (if (:group facts)
         (when-not (over? facts kind)
           (cons (group-node kind facts since
-                  (when (and (= :scope kind) (not (:body-ended? facts)) (.isAlive thread))
+                  (when (and (= :scope kind) (not (:body-ended? facts)) (some-> thread .isAlive))
                     (thread-facts thread stack?)))
                 (children-nodes facts stack?)))
         [(other-node entry)]))))
