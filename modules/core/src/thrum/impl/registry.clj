@@ -13,8 +13,8 @@
 
 ;; describe: a function of the thing to a map, or nil. since: a value of System/nanoTime. thread:
 ;; the one that made the thing, weakly: also when it has ended it holds its function, and what that
-;; holds, the thing for instance. label: the name of a thing that ends before it is collected, unless
-;; it waits for ever; nil for others.
+;; holds, the thing for instance. label: the name of a thing that ends before it is collected,
+;; unless it waits for ever; nil for others.
 (deftype Entry [kind ^WeakReference thing describe ^long since ^WeakReference thread label])
 
 (defn- entry ^Entry [kind thing describe since label]

@@ -55,8 +55,8 @@
 
 (defn registered
   "Returns all that is known, as maps of :kind, :thing, :describe (a function of the thing to a map,
-  or nil: see facts), :since (a value of System/nanoTime) and :thread, the one that made it, nil where
-  that was collected. A thing that has ended may be among them until it is collected."
+  or nil: see facts), :since (a value of System/nanoTime) and :thread, the one that made it, nil
+  where that was collected. A thing that has ended may be among them until it is collected."
   []
   (registry/registered))
 
