@@ -261,17 +261,21 @@
             experiments)
       (str/join ", " (map :title experiments))))
 
+(defn- sizes
+  "Returns of which sizes the parts are; nil where nothing is scaled, or was asked for in full."
+  [{:keys [form full]} scaled?]
+  (cond
+    full (str "the published sizes" (when scaled? ", where a part does not say otherwise"))
+    scaled? (str (if (= :tour form) "the tour" "quick form")
+                 ": scaled sizes, nothing extrapolated")))
+
 (defn- header [{:keys [started options experiments machine] :as result}]
   [:header
    [:p {:class "brand"} "Thrum lab"]
    [:h1 (headline result)]
    [:p {:class "about"}
     (str/join " · " (remove nil? [started
-                                  (cond
-                                    (some :scaled (mapcat :parts experiments))
-                                    (str (if (= :tour (:form options)) "the tour" "quick form")
-                                         ": scaled sizes, nothing extrapolated")
-                                    (:full options) "the published sizes")
+                                  (sizes options (some :scaled (mapcat :parts experiments)))
                                   (str (:cpu machine) ", " (:cpus machine) " CPUs")
                                   (str "JDK " (get-in machine [:jdk :version]))]))]
    (for [sentence (keep #(% result) [words/interrupted words/busy])]

@@ -168,3 +168,10 @@
 
 (deftest an-empty-result-is-a-page-too
   (is (str/includes? (report.html/page {:machine samples/machine, :experiments []}) "<h1>")))
+
+(deftest the-sizes-of-a-run-are-told
+  (are [text options] (str/includes? (report.html/page (assoc samples/result :options options))
+                                     text)
+    "the tour: scaled sizes" {:form :tour}
+    "quick form: scaled sizes" {:form :quick}
+    "the published sizes, where a part does not say otherwise" {:form :full, :full true}))
