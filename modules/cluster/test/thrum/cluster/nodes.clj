@@ -3,7 +3,6 @@
   (:require
    [clojure.test :refer [is]]
    [thrum.cluster :as cluster]
-   [thrum.cluster.spi :as engine]
    [thrum.cluster.stand-in :as stand-in]
    [thrum.cluster.work :as work]))
 
