@@ -19,7 +19,7 @@
 
 (def ^:private sizes
   {:full {:times {0 300000, 2 20000, 8 10000}
-          :deadlines 300000
+          :calls {:deadline 300000, :permit 300000, :hedge 10000, :tick 200}
           :warm-up 3
           :rounds 5
           :consumers [:main :virtual]}
