@@ -6,7 +6,8 @@
    [thrum.core :as t]
    [thrum.lab.child :as child]
    [thrum.lab.experiments.cluster.work :as work]
-   [thrum.lab.measure :as measure])
+   [thrum.lab.measure :as measure]
+   [thrum.lab.stats :as stats])
   (:import
    (java.io IOException)
    (java.lang AutoCloseable Process)
@@ -109,6 +110,35 @@
     {:local-ms (ms-of #(t/pmapv limit work/compute items))
      :cpu-ms (ms-of #(pmapv limit #'work/compute items))}))
 
+(defn- us-each
+  "Returns the µs of one of n calls that do nothing, the median of three rounds after one that does
+  not count. options: the limit, or the map of its options."
+  [prun! options n]
+  (let [us #(/ (* 1000 (ms-of (fn [] (prun! options #'work/nothing (range n))))) n)]
+    (us)
+    (stats/median (repeatedly 3 us))))
+
+(defn- items [{:keys [nothings]} prun!]
+  {:item-us (us-each prun! 512 nothings)
+   :batch-us (us-each prun! {:limit 64, :batch 64} (* 10 nothings))})
+
+(defn- held-kb []
+  (dotimes [_ 3] (System/gc))
+  (let [runtime (Runtime/getRuntime)]
+    (quot (- (.totalMemory runtime) (.freeMemory runtime)) 1024)))
+
+(defn- growth
+  "Returns how many kB the caller holds more after all of these results than after a tenth of them."
+  [{:keys [nothings]} pmap]
+  (let [n (* 10 nothings)
+        held (reduce (fn [held [i _]]
+                       (cond-> held (#{nothings (dec n)} i) (conj (held-kb))))
+                     []
+                     (map-indexed vector (pmap {:limit 64, :window 256, :batch 4}
+                                               #'work/nothing
+                                               (range n))))]
+    {:growth-kb (- (peek held) (first held))}))
+
 (defn- figures [{:keys [limit n nap-ms] :as job} pmapv]
   (pmapv limit #'work/nap (repeat warm-ups 5))
   (let [{:keys [local-ms cpu-ms]} (computed job pmapv)]
@@ -121,12 +151,16 @@
   this JVM; computes calls, two for a processor at once, that each need one for about compute-ms;
   and, over several members, the n calls once more, with one member killed after a third of the
   results. Returns the sample: :ms of the sleeps; :cpu-ms, and :cpu-times that of the same work in
-  this JVM; :gap-ms, the longest wait for a result after the kill, :again, how many calls ran again,
-  and :results, how many came."
+  this JVM; :item-us and :batch-us of a call that does nothing, alone and 64 at a time; :growth-kb,
+  what the caller's heap grows by over many results; :gap-ms, the longest wait for a result after
+  the kill, :again, how many calls ran again, and :results, how many came."
   [{:keys [members] :as job}]
   (if (zero? (long members))
     (figures job t/pmapv)
     (with-members members
       (fn [node processes]
-        (merge (figures job (partial (cluster "pmapv") node))
+        ;; What does nothing comes first: it warms the JVMs up for what sleeps.
+        (merge (items job (partial (cluster "prun!") node))
+               (figures job (partial (cluster "pmapv") node))
+               (growth job (partial (cluster "pmap") node))
                (when (< 1 (long members)) (killed job node processes)))))))

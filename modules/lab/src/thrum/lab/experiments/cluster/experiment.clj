@@ -18,12 +18,12 @@
 
 (def ^:private open-ms "How long it usually takes to compile, for the estimate." 15000)
 (def ^:private jvm-ms "How long a JVM usually takes to start, and to join." 4000)
-(def ^:private work-ms "What the parts of a sample usually take." 7000)
+(def ^:private work-ms "What the parts of a sample usually take." 15000)
 (def ^:private answer-ms "How long a sample may take, the start of its JVMs included." 180000)
 (def ^:private download-ms "How long it may take to download what is on the class path." 180000)
 
 (def ^:private size
-  {:n 1000, :limit 64, :nap-ms 125, :computes 60, :compute-ms 20})
+  {:n 1000, :limit 64, :nap-ms 125, :computes 60, :compute-ms 20, :nothings 5000})
 
 (def ^:private ways
   [{:contender :local, :name "t/pmapv", :about "in one JVM, without a cluster", :members 0}
@@ -53,7 +53,8 @@
                  :about (str "Each call runs on one member, a JVM of its own on this machine, and "
                              "the caller is another. Then work for the processors, which the JVMs "
                              "share, against the same in one JVM: what is above 1 is the cost of "
-                             "the calls. Then the sleeps again, with one member killed by signal 9 "
+                             "the calls. Items that do nothing, alone and 64 at a time, show that "
+                             "cost too. Then the sleeps again, with one member killed by signal 9 "
                              "after a third of the results.")
                  :in-turns? true
                  :limit-line-about "rounds × the sleep"
@@ -101,6 +102,11 @@
 
 (def ^:private gap
   {:heading "gap at a kill -9", :show (partial columns/of-samples text/ms :gap-ms)})
+(defn- us [x]
+  (str (text/decimals 1 x) " µs"))
+
+(def ^:private item {:heading "an item", :show (partial columns/of-samples us :item-us)})
+(def ^:private batch {:heading "in batches", :show (partial columns/of-samples us :batch-us)})
 (def ^:private again {:heading "run again", :show (partial columns/each-sample :again)})
 
 (defn- label [{:keys [median-ms samples] :as row}]
@@ -112,6 +118,9 @@
   (let [{:keys [samples limit-line-ms]} (first (filter (comp #{:three} :contender) contenders))
         times-limit #(some-> (:ms %) (/ limit-line-ms))]
     (for [[words figure goal] [["sleeps, x limit line" times-limit 1.15]
+                               ["µs an item that does nothing" :item-us 60]
+                               ["µs an item of a batch of 64" :batch-us 10]
+                               ["kB that its caller grows by" :growth-kb 4096]
                                ["ms without a result at a kill -9" :gap-ms 2000]]
           :let [median (stats/median (keep figure samples))]
           :when median]
@@ -134,7 +143,7 @@
    :columns [columns/median columns/samples columns/limit-line columns/times-limit
              {:heading "CPU work", :show (partial columns/of-samples text/ms :cpu-ms)}
              {:heading "x in one JVM", :show (partial columns/of-samples text/ratio :cpu-times)}
-             gap again]
+             item batch gap again]
    :label label
    :figures figures
    :complaints complaints})

@@ -1,5 +1,5 @@
 (ns thrum.lab.experiments.cluster.work
-  "What the members of a cluster run: waits, and computes.")
+  "What the members of a cluster run: waits, computes, does nothing.")
 
 (set! *warn-on-reflection* true)
 
@@ -8,6 +8,11 @@
   [ms]
   (Thread/sleep (long ms))
   ms)
+
+(defn nothing
+  "Returns nil."
+  [_item]
+  nil)
 
 (defn compute
   "Returns the last of n steps of a generator of numbers."
