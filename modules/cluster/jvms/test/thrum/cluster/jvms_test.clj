@@ -63,14 +63,16 @@
 
 (defn- gap-ms
   "Realises the results; at each count among the keys of steps it calls that step. Returns [results
-  longest gap in ms]."
+  longest gap in ms since the first step]."
   [steps results]
-  (loop [done [], left results, before (System/nanoTime), longest 0]
-    (if-some [left (seq left)]
-      (let [done (conj done (first left)), now (System/nanoTime)]
-        (when-some [step (steps (count done))] (step))
-        (recur done (rest left) now (max longest (- now before))))
-      [done (quot longest 1000000)])))
+  (let [first-step (apply min (keys steps))]
+    (loop [done [], left results, before (System/nanoTime), longest 0]
+      (if-some [left (seq left)]
+        (let [now (System/nanoTime), gap (if (< (count done) first-step) 0 (- now before))
+              done (conj done (first left))]
+          (when-some [step (steps (count done))] (step))
+          (recur done (rest left) now (max longest gap)))
+        [done (quot longest 1000000)]))))
 
 (defn- member [i] (@members (nth ports i)))
 
