@@ -4,7 +4,8 @@
    [clojure.test :refer [is]]
    [thrum.cluster :as cluster]
    [thrum.cluster.stand-in :as stand-in]
-   [thrum.cluster.work :as work]))
+   [thrum.cluster.work :as work]
+   [thrum.test-kit.gate :as gate]))
 
 (set! *warn-on-reflection* true)
 
@@ -41,9 +42,7 @@
 (defn started? [item] (some #(= [:start item] (take 2 %)) @work/trail))
 
 (defn await! [pred]
-  (let [end (+ (System/nanoTime) 5000000000)]
-    (while (and (not (pred)) (< (System/nanoTime) end)) (Thread/sleep 1))
-    (is (pred))))
+  (is (gate/eventually 5000 pred)))
 
 (defn running []
   (let [{:keys [start interrupted end]} (group-by first @work/trail)]
