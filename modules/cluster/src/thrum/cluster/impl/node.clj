@@ -18,7 +18,8 @@
    [thrum.spi :as spi])
   (:import
    (java.lang AutoCloseable)
-   (java.util.concurrent CompletableFuture ExecutionException Executor TimeUnit TimeoutException)
+   (java.util.concurrent CompletableFuture CompletionException ExecutionException Executor TimeUnit
+                         TimeoutException)
    (java.util.concurrent.atomic AtomicBoolean AtomicLong)
    (thrum.cluster.impl.caller Caller)))
 
@@ -124,7 +125,9 @@
   (let [node (node x)]
     (when (.compareAndSet ^AtomicBoolean (.-closed node) false true)
       ;; On a thread that is not interrupted: else a node could stay half-closed.
-      (.join (CompletableFuture/runAsync #(leave! node) on-a-thread)))
+      (try
+        (.join (CompletableFuture/runAsync #(leave! node) on-a-thread))
+        (catch CompletionException e (throw (ex-cause e)))))
     nil))
 
 ;; Status
