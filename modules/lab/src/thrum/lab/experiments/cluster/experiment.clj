@@ -102,6 +102,7 @@
 
 (def ^:private gap
   {:heading "gap at a kill -9", :show (partial columns/of-samples text/ms :gap-ms)})
+
 (defn- us [x]
   (str (text/decimals 1 x) " µs"))
 
