@@ -124,17 +124,16 @@
     (is (= 0 @consumer))))
 
 (deftest a-ready-result-waits-for-one-pull-at-most
-  (let [gate (promise), pulls (atom 0), done (promise)
+  (let [pulls (atom 0), thread (promise)
         source (letfn [(from [i]
                              (lazy-seq
                                (swap! pulls inc)
-                               (when (= 3 i) (deref done 5000 nil))
+                               (when (= 3 i) (.join ^Thread (deref thread 5000 nil)))
                                (cons i (from (inc i)))))]
                  (from 0))
-        f (fn [i] (when (= 1 i) (deliver done true)) i)]
+        f (fn [i] (when (= 1 i) (deliver thread (Thread/currentThread))) i)]
     (is (= [0 1] (take 2 (t/pmap {:limit 2, :batch 2} f source))))
-    (is (<= @pulls 4) "the second batch was not full when the first left")
-    (deliver gate true)))
+    (is (<= @pulls 4) "the second batch was not full when the first left")))
 
 (deftest a-failing-source-throws-behind-all-items-before-it
   (let [failure (ex-info "source" {})]
