@@ -18,8 +18,7 @@
    [thrum.spi :as spi])
   (:import
    (java.lang AutoCloseable)
-   (java.util.concurrent CompletableFuture CompletionException ExecutionException Executor TimeUnit
-                         TimeoutException)
+   (java.util.concurrent CompletableFuture CompletionException ExecutionException Executor TimeUnit TimeoutException)
    (java.util.concurrent.atomic AtomicBoolean AtomicLong)
    (thrum.cluster.impl.caller Caller)))
 
