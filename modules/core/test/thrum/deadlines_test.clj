@@ -3,8 +3,8 @@
   really runs."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.alarms :as alarms]
    [thrum.core :as t]
-   [thrum.impl.deadline :as deadline]
    [thrum.impl.timer :as timer]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
@@ -31,15 +31,6 @@
 (defn- sleep-until-interrupted [ended]
   (try (Thread/sleep 60000) (finally (deliver ended true))))
 
-(defn- ring-by-hand
-  "Calls (f alarms) where no deadline is ever reached by the clock: alarms is an atom of what has
-  been armed, in order, and a test rings it."
-  [f]
-  (let [alarms (atom [])]
-    (with-redefs [deadline/arm! (fn [^long _ alarm] (swap! alarms conj alarm) alarm)
-                  deadline/disarm! (fn [_])]
-      (f alarms))))
-
 ;; Answers
 
 (deftest a-body-in-time-returns-its-value
@@ -49,22 +40,37 @@
   (is (identical? (here) (t/with-timeout 60000 (here))))
   (is (= :value (t/with-deadline (.plusSeconds (Instant/now) 60) :value))))
 
+(defn- until-its-deadline
+  "Returns a body, for deadlines by hand, that comes to its own and is interrupted there."
+  [alarms ended]
+  #(do
+     (alarms/ring! alarms)
+     (sleep-until-interrupted ended)))
+
 (deftest at-the-deadline-the-body-is-stopped-and-the-timeout-thrown-with-its-cause
-  (let [ended (promise), e (thrown (t/with-timeout 20 (sleep-until-interrupted ended)))]
-    (is (timeout? e))
-    (is (= 20 (:timeout-ms (ex-data e))))
-    (is (re-find #"20 ms" (ex-message e)))
-    (is (instance? InterruptedException (ex-cause e)))
-    (is (realized? ended))
-    (is (not (Thread/interrupted)))))
+  (alarms/by-hand
+    (fn [alarms]
+      (let [ended (promise), body (until-its-deadline alarms ended)
+            e (thrown (t/with-timeout 20 (body)))]
+        (is (timeout? e))
+        (is (= 20 (:timeout-ms (ex-data e))))
+        (is (re-find #"20 ms" (ex-message e)))
+        (is (instance? InterruptedException (ex-cause e)))
+        (is (realized? ended))
+        (is (not (Thread/interrupted))))))
+  (testing "which the clock reaches"
+    (is (timeout? (thrown (t/with-timeout 20 (Thread/sleep 60000)))))))
 
 (deftest a-fallback-answers-instead
-  (let [ended (promise)]
-    (is (= :late (t/with-timeout [20 :late] (sleep-until-interrupted ended))))
-    (is (realized? ended))
-    (is (nil? (t/with-timeout [1 nil] (Thread/sleep 60000))))
-    (is (= :late (t/with-deadline [(.plusMillis (Instant/now) 20) :late] (Thread/sleep 60000))))
-    (is (not (Thread/interrupted)))))
+  (alarms/by-hand
+    (fn [alarms]
+      (let [ended (promise), body (until-its-deadline alarms ended)]
+        (is (= :late (t/with-timeout [20 :late] (body))))
+        (is (realized? ended))
+        (is (not (Thread/interrupted))))))
+  (is (nil? (t/with-timeout [1 nil] (Thread/sleep 60000))))
+  (is (= :late (t/with-deadline [(.plusMillis (Instant/now) 20) :late] (Thread/sleep 60000))))
+  (is (not (Thread/interrupted))))
 
 (deftest a-fallback-is-evaluated-only-when-it-is-needed-and-may-throw
   (let [evaluated (atom 0)]
@@ -88,26 +94,24 @@
   (is (= 1 (t/with-deadline Instant/MAX 1))))
 
 (deftest a-body-that-returns-late-returns-its-value
-  (ring-by-hand
+  (alarms/by-hand
     (fn [alarms]
       (is (= :value (t/with-timeout [60000 :late]
-                      ((peek @alarms))
+                      (alarms/ring! alarms)
                       (is (t/cancelled?))
                       :value)))
       (is (not (Thread/interrupted))))))
 
 (deftest a-true-failure-after-the-deadline-is-thrown
-  (let [failure (ex-info "cleanup failed" {})]
-    (is (identical? failure
-                    (thrown (t/with-timeout 10
-                                            (try
-                                              (Thread/sleep 60000)
-                                              (catch InterruptedException _ (throw failure)))))))
-    (is (identical? failure
-                    (thrown (t/with-timeout [10 :late]
-                                            (try
-                                              (Thread/sleep 60000)
-                                              (catch InterruptedException _ (throw failure)))))))))
+  (alarms/by-hand
+    (fn [alarms]
+      (let [failure (ex-info "cleanup failed" {})
+            body #(try
+                    (alarms/ring! alarms)
+                    (Thread/sleep 60000)
+                    (catch InterruptedException _ (throw failure)))]
+        (is (identical? failure (thrown (t/with-timeout 60000 (body)))))
+        (is (identical? failure (thrown (t/with-timeout [60000 :late] (body)))))))))
 
 (deftest misuse-is-answered-at-the-call
   (doseq [f [#(t/with-timeout -1 1) #(t/with-timeout nil 1) #(t/with-timeout "20" 1)
@@ -129,7 +133,7 @@
                               (t/with-timeout [20 :inner] (Thread/sleep 60000)))))))
   (testing "an interrupt from outside is none"
     (is (instance? InterruptedException
-                   (gate/in-time 2000
+                   (gate/in-time 10000
                                  #(thrown (t/with-timeout [60000 :inner]
                                                           (.interrupt (here))
                                                           (Thread/sleep 60000))))))))
@@ -139,20 +143,20 @@
     (doseq [[kind within] {:fallback #(t/with-timeout [60000 :late] (%) (Thread/sleep 60000))
                            :thrown #(thrown (t/with-timeout 60000 (%) (Thread/sleep 60000)))}]
       (testing kind
-        (ring-by-hand (fn [alarms]
-                        (let [trail (atom [])]
-                          (is (= :enough
-                                 (reason-of (thrown (t/with-scope [s]
-                                                      (within #(do
-                                                                 (t/cancel! s :enough)
-                                                                 ((peek @alarms))))
-                                                      (swap! trail conj :inner-has-ended)
-                                                      (try
-                                                        (Thread/sleep 2000)
-                                                        (catch InterruptedException e
-                                                          (swap! trail conj :interrupted)
-                                                          (throw e))))))))
-                          (is (= [:inner-has-ended :interrupted] @trail)))))))))
+        (alarms/by-hand (fn [alarms]
+                          (let [trail (atom [])]
+                            (is (= :enough
+                                   (reason-of (thrown (t/with-scope [s]
+                                                        (within #(do
+                                                                   (t/cancel! s :enough)
+                                                                   (alarms/ring! alarms)))
+                                                        (swap! trail conj :inner-has-ended)
+                                                        (try
+                                                          (Thread/sleep 2000)
+                                                          (catch InterruptedException e
+                                                            (swap! trail conj :interrupted)
+                                                            (throw e))))))))
+                            (is (= [:inner-has-ended :interrupted] @trail)))))))))
 
 ;; Inheritance
 
@@ -166,21 +170,21 @@
                       :prun! #(t/prun! 2 (fn [_] (%)) [1])
                       :pvalues #(doall (t/pvalues (%)))}]
     (testing kind
-      (ring-by-hand
+      (alarms/by-hand
         (fn [alarms]
           (let [ended (promise)]
             (is (timeout? (thrown (t/with-timeout 60000
                                                   (run #(do
-                                                          ((peek @alarms))
+                                                          (alarms/ring! alarms)
                                                           (sleep-until-interrupted ended)))))))
             (is (realized? ended))))))))
 
 (deftest a-scopes-own-timeout-counts-for-its-forks
-  (ring-by-hand
+  (alarms/by-hand
     (fn [alarms]
       (let [ended (promise)
             e (thrown (t/with-scope [s {:timeout-ms 60000}]
-                        (t/fork s ((peek @alarms)) (sleep-until-interrupted ended))
+                        (t/fork s (alarms/ring! alarms) (sleep-until-interrupted ended))
                         :body))]
         (is (timeout? e))
         (is (= 60000 (:timeout-ms (ex-data e))))
@@ -200,15 +204,13 @@
         (is (nil? @(t/future (t/remaining-ms))))))))
 
 (deftest a-fork-has-the-deadline-of-its-caller
-  (ring-by-hand
+  (alarms/by-hand
     (fn [alarms]
       (let [ended (promise)]
         (is (timeout?
               (thrown (t/with-scope [s]
-                        (let [task (t/with-timeout
-                                     60000
-                                     (t/fork s ((peek @alarms)) (sleep-until-interrupted ended)))]
-                          @task)))))
+                        @(t/with-timeout 60000
+                           (t/fork s (alarms/ring! alarms) (sleep-until-interrupted ended)))))))
         (is (= 2 (count @alarms)))
         (is (realized? ended))))))
 
@@ -275,11 +277,14 @@
                                 (t/cancel! s :enough)
                                 (is (= [:clean] (t/shield 60000 (clean-up))))
                                 (t/checkpoint))))))
-    (is (timeout? (thrown (t/with-timeout 10
-                                          (try
-                                            (Thread/sleep 60000)
-                                            (finally
-                                              (t/shield 60000 (clean-up))))))))
+    (alarms/by-hand
+      (fn [alarms]
+        (is (timeout? (thrown (t/with-timeout 60000
+                                (try
+                                  (alarms/ring! alarms)
+                                  (Thread/sleep 60000)
+                                  (finally
+                                    (t/shield 60000 (clean-up))))))))))
     (let [running (promise)
           task (t/future (deliver running true)
                          (try
@@ -288,7 +293,7 @@
                              (t/shield 60000 (clean-up)))))]
       @running
       (future-cancel task)
-      (is (gate/eventually 2000 #(= 3 (count @trail)))))))
+      (is (gate/eventually 10000 #(= 3 (count @trail)))))))
 
 (deftest a-shield-has-a-time-of-its-own
   (let [e (thrown (t/shield 10 (Thread/sleep 60000)))]
@@ -301,13 +306,13 @@
 
 (deftest a-pending-interrupt-is-there-again-after-the-shield
   (is (= [false true]
-         (gate/in-time 2000
+         (gate/in-time 10000
                        #(do
                           (.interrupt (here))
                           [(t/shield 60000 (.isInterrupted (here))) (Thread/interrupted)]))))
   (testing "also when it failed"
     (is (= ["x" true]
-           (gate/in-time 2000
+           (gate/in-time 10000
                          #(do
                             (.interrupt (here))
                             [(ex-message (thrown (t/shield 60000 (throw (ex-info "x" {})))))
@@ -337,7 +342,7 @@
           ended (promise)
           task (t/future (t/shield 60000
                                    (deliver in-shield true)
-                                   (swap! trail conj (deref cancelled 2000 :late) :shielded))
+                                   (swap! trail conj (deref cancelled 10000 :late) :shielded))
                          (try
                            (Thread/sleep 60000)
                            (finally
@@ -346,7 +351,7 @@
       @in-shield
       (is (future-cancel task))
       (deliver cancelled true)
-      (is (= true (deref ended 2000 :running)))
+      (is (= true (deref ended 10000 :running)))
       (is (= [true :shielded :interrupted] @trail)))))
 
 (deftest no-interrupt-slips-into-a-shield-at-its-door
@@ -364,7 +369,7 @@
                                                 (catch InterruptedException e e)))))]
         @running
         (future-cancel task)
-        (is (= :undisturbed (deref seen 2000 :late))))))
+        (is (= :undisturbed (deref seen 10000 :late))))))
   (testing "nor from a scope's"
     (dotimes [_ 100]
       (let [seen (promise)]
@@ -377,7 +382,7 @@
                                        (Thread/sleep 1)
                                        :undisturbed
                                        (catch InterruptedException e e))))))
-        (is (= :undisturbed (deref seen 2000 :late)))))))
+        (is (= :undisturbed (deref seen 10000 :late)))))))
 
 (deftest what-a-shield-starts-ends-with-it
   (let [running (CountDownLatch. 1)

@@ -2,6 +2,7 @@
   "A deadline for each call of f in the map family. Times are a virtual clock's."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.alarms :as alarms]
    [thrum.core :as t]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.wait :as wait]
@@ -124,23 +125,30 @@
       (is (= 1 @attempts)))))
 
 (deftest an-item-that-ignores-its-deadline-delays-the-form
-  (let [running (promise), gate (promise)
-        stubborn (fn [_]
-                   (deliver running true)
-                   (loop []
-                     (or (try (deref gate 5000 :late) (catch InterruptedException _)) (recur))))
-        [_ outcome] (gate/start "caller"
-                                #(t/pmapv {:limit 1, :item-timeout-ms 1} stubborn [1]))]
-    (is (deref running 5000 nil))
-    (is (= ::waits (deref outcome 20 ::waits)))
-    (deliver gate :done)
-    (testing "and its value counts: it is not late once it has returned"
-      (is (= {:value [:done]} (deref outcome 5000 nil))))))
+  (alarms/by-hand
+    (fn [alarms]
+      (let [interrupted (promise), gate (promise)
+            stubborn (fn [_]
+                       (alarms/ring! alarms)
+                       (loop []
+                         (or (try
+                               (deref gate 5000 :late)
+                               (catch InterruptedException _ (deliver interrupted true) nil))
+                             (recur))))
+            [_ outcome] (gate/start "caller"
+                                    #(t/pmapv {:limit 1, :item-timeout-ms 60000} stubborn [1]))]
+        (is (deref interrupted 5000 nil))
+        (is (= ::waits (deref outcome 20 ::waits)))
+        (deliver gate :done)
+        (testing "and its value counts: it is not late once it has returned"
+          (is (= {:value [:done]} (deref outcome 5000 nil))))))))
 
 (deftest an-interrupt-of-a-deadline-does-not-reach-the-next-item
-  (let [flags (t/pmapv {:limit 1, :item-timeout-ms 1}
-                       (fn [_]
-                         (try (Thread/sleep 5000) (catch InterruptedException _))
-                         (.isInterrupted (Thread/currentThread)))
-                       (range 3))]
-    (is (= [false false false] flags))))
+  (alarms/by-hand
+    (fn [alarms]
+      (let [late (fn [_]
+                   (alarms/ring! alarms)
+                   [(try (Thread/sleep 5000) (catch InterruptedException _ :interrupted))
+                    (.isInterrupted (Thread/currentThread))])]
+        (is (= (repeat 3 [:interrupted false])
+               (t/pmapv {:limit 1, :item-timeout-ms 60000} late (range 3))))))))

@@ -6,6 +6,7 @@
    [clojure.test.check.clojure-test :refer [defspec]]
    [clojure.test.check.generators :as gen]
    [clojure.test.check.properties :as prop]
+   [thrum.alarms :as alarms]
    [thrum.core :as t]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
@@ -50,8 +51,13 @@
   (is (= :thrum/timeout (t/error-type (thrown (t/race {:timeout-ms 0} 1 2)))))
   (is (= [1 2] (t/all {:timeout-ms 60000} 1 2)))
   (testing "of which settle reports what there is, also what had not been started"
-    (is (= [{:value 1} {:cancelled :thrum/timeout} {:cancelled :thrum/timeout}]
-           (t/settle {:timeout-ms 20, :limit 1} 1 (Thread/sleep 60000) 3)))))
+    (alarms/by-hand
+      (fn [alarms]
+        (is (= [{:value 1} {:cancelled :thrum/timeout} {:cancelled :thrum/timeout}]
+               (t/settle {:timeout-ms 60000, :limit 1}
+                         1
+                         (do (alarms/ring! alarms) (Thread/sleep 60000))
+                         3)))))))
 
 (deftest a-name-and-a-wrap-are-those-of-the-tasks
   (is (every? #(re-matches #"load-\d+/\d" %) (t/all {:name "load"} (my-name) (my-name))))

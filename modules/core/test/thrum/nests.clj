@@ -2,8 +2,8 @@
   "Nests of forms, for tests of whose interrupt is whose: given ones, on one thread, and random
   ones, in real time, that somebody else may interrupt."
   (:require
-   [thrum.core :as t]
-   [thrum.impl.deadline :as deadline])
+   [thrum.alarms :as alarms]
+   [thrum.core :as t])
   (:import
    (java.time Duration)
    (java.util SplittableRandom)
@@ -20,10 +20,7 @@
 (defmacro with-alarms
   "Runs the body with deadlines that come when they are called."
   [& body]
-  `(binding [*alarms* (atom [])]
-     (with-redefs [deadline/arm! (fn [^long _# alarm#] (swap! @#'*alarms* conj alarm#) alarm#)
-                   deadline/disarm! (fn [_#])]
-       ~@body)))
+  `(alarms/by-hand (fn [alarms#] (binding [*alarms* alarms#] ~@body))))
 
 (defn- last-alarm []
   (peek @*alarms*))

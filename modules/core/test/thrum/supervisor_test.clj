@@ -2,6 +2,7 @@
   "Scopes that keep the failures of their forks with the forks, and waits for forks before the end."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.alarms :as alarms]
    [thrum.core :as t]
    [thrum.impl.group :as group]
    [thrum.impl.scope :as scope]
@@ -62,11 +63,13 @@
     (is (realized? ended))))
 
 (deftest a-deadline-ends-a-supervisor
-  (is (= :thrum/timeout
-         (t/error-type (thrown (t/with-scope [s {:on-error :keep, :timeout-ms 10}]
-                                 (t/fork s (throw (Exception. "no")))
-                                 (t/fork s (Thread/sleep 60000))
-                                 :body))))))
+  (alarms/by-hand
+    (fn [alarms]
+      (is (= :thrum/timeout
+             (t/error-type (thrown (t/with-scope [s {:on-error :keep, :timeout-ms 60000}]
+                                     (t/fork s (throw (Exception. "no")))
+                                     (t/fork s (alarms/ring! alarms) (Thread/sleep 60000))
+                                     :body))))))))
 
 ;; join!
 
