@@ -16,7 +16,7 @@
   (let [gate (scene/gate env)
         entered (CountDownLatch. n)
         handler (scene/routes {"/wait"
-                               (fn [r] (.countDown entered) (deref gate 8000 nil) (scene/ok r))})
+                               (fn [r] (.countDown entered) (deref gate 30000 nil) (scene/ok r))})
         server (scene/serve env handler options)
         waiting (vec (repeatedly n #(scene/asked env server (wire/get "/wait"))))]
     (expect (scene/await-latch entered) (str n " requests in the handler") (.getCount entered))
@@ -50,7 +50,7 @@
     (expect-status 503 (scene/ask env server (wire/get "/")))
     (deliver gate :open)
     (run! status-of waiting)
-    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+    (expect (scene/eventually #(= 200 (:status (scene/ask env server (wire/get "/")))))
             "200"
             :none)))
 
@@ -75,7 +75,7 @@
   say."
   [env server n]
   (let [asked (scene/asked env server (wire/get "/"))]
-    (scene/eventually 2000 #(= n (:queued (scene/tool env :status server))))
+    (scene/eventually #(= n (:queued (scene/tool env :status server))))
     asked))
 
 (defcase queued-requests-are-served "4.4"
@@ -130,7 +130,7 @@
     (expect (#{500 503} (:status answer)) "500 or 503" answer)
     (expect= nil (scene/shows answer scene/telltale))
     (deliver gate :open)
-    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+    (expect (scene/eventually #(= 200 (:status (scene/ask env server (wire/get "/")))))
             "200"
             :none)))
 
@@ -148,8 +148,7 @@
   [env]
   (let [{:keys [server]} (busy env 2 {:max-concurrent 2})]
     (scene/ask env server (wire/get "/"))
-    (expect (scene/eventually 2000
-                              #(= [2 1]
+    (expect (scene/eventually #(= [2 1]
                                   ((juxt :in-flight :shed) (scene/tool env :status server))))
             "2 in flight, 1 shed"
             (scene/tool env :status server))))

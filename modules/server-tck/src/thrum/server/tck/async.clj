@@ -104,7 +104,7 @@
   "The body of an async response may be made after the handler has returned."
   [env]
   (let [gate (scene/gate env)
-        body (lazy-seq (cons "some" (lazy-seq (deref gate 8000 nil) ["more"])))
+        body (lazy-seq (cons "some" (lazy-seq (deref gate 30000 nil) ["more"])))
         returned (promise)
         handler (fn [_ respond _] (scene/start #(respond (with-body body))) (deliver returned true))
         c (wire/send! (scene/client env (serve env handler)) (wire/get "/"))]
@@ -139,7 +139,7 @@
     (expect-status 503 (scene/ask env server (wire/get "/")))
     (respond (with-body "ok"))
     (expect-status 200 (:value (scene/within waiting "a response")))
-    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+    (expect (scene/eventually #(= 200 (:status (scene/ask env server (wire/get "/")))))
             "200"
             :none)))
 

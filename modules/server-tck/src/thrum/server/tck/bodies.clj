@@ -31,6 +31,6 @@
 (defn expect-trail
   "Fails unless the trail comes to hold what is wanted, and never the unwanted."
   [wanted unwanted trail]
-  (scene/eventually 2000 #(some #{wanted} @trail))
+  (scene/eventually #(some #{wanted} @trail))
   (expect (some #{wanted} @trail) wanted @trail)
   (expect (not-any? #{unwanted} @trail) (str "no " unwanted) @trail))

@@ -18,7 +18,7 @@
       (expect (not= :data (wire/after fourth wire/quiet-ms)) "that the fourth is not served"
         :served)
       (run! wire/close! (conj served fourth))
-      (expect (scene/eventually wire/patience-ms #(clients/served? (scene/client env server)))
+      (expect (scene/eventually #(clients/served? (scene/client env server)))
               "room for another"
               :none))))
 
@@ -31,6 +31,6 @@
     (clients/hit-often! port
       ["" "GET" "GET / HTTP/1.1\r\nHost: local"
        (wire/head-of "POST" "/" "Content-Length: 9") "\u0016\u0003\u0001" (wire/get "/")])
-    (expect (scene/eventually wire/patience-ms (fn [] (clients/all-served? 3 #(wire/connect port))))
+    (expect (scene/eventually (fn [] (clients/all-served? 3 #(wire/connect port))))
             "room for three"
             :less)))

@@ -15,7 +15,7 @@
   "Returns a handler that waits for the gate, and delivers to seen how the wait ended."
   [gate seen]
   (fn [request]
-    (try (deref gate 8000 nil)
+    (try (deref gate 30000 nil)
          (deliver seen :opened)
          (catch InterruptedException e (deliver seen :interrupted) (throw e)))
     (scene/ok request)))
@@ -32,7 +32,7 @@
         answer (promise)
         ms (scene/elapsed-ms #(deliver answer (scene/ask env server (wire/get "/"))))]
     (expect-status 503 @answer)
-    (expect (<= 150 ms 1500) "an answer after about 200 ms" ms)))
+    (expect (<= 150 ms wire/patience-ms) "an answer after about 200 ms" ms)))
 
 (defcase late-heads-have-no-body "4.5"
   "The 503 at the deadline has no body where it answers a HEAD, and the connection ends behind it,
@@ -68,7 +68,7 @@
     ;; More than once: a permit that is given back too early may be so a moment after the answer.
     (dotimes [_ 20] (expect-status 503 (scene/ask env server (wire/get "/"))))
     (deliver gate :open)
-    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+    (expect (scene/eventually #(= 200 (:status (scene/ask env server (wire/get "/")))))
             "200"
             :none)))
 
@@ -80,9 +80,9 @@
         server (scene/serve env (ignores gate) limit)
         counts #((juxt :overdue :timed-out) (scene/tool env :status server))]
     (scene/ask env server (wire/get "/"))
-    (expect (scene/eventually 2000 #(= [1 1] (counts))) "1 overdue, 1 timed out" (counts))
+    (expect (scene/eventually #(= [1 1] (counts))) "1 overdue, 1 timed out" (counts))
     (deliver gate :open)
-    (expect (scene/eventually 2000 #(= [0 1] (counts))) "0 overdue, 1 timed out" (counts))))
+    (expect (scene/eventually #(= [0 1] (counts))) "0 overdue, 1 timed out" (counts))))
 
 (defcase queue-time-counts "4.5"
   "The time in the queue counts: the deadline strikes a request that still waits."
@@ -119,7 +119,7 @@
   [env]
   (let [gate (scene/gate env)
         upload (wire/head-of "POST" "/" "Content-Length: 10")]
-    (doseq [[request headers wait!] [[(wire/get "/") {} #(deref gate 8000 nil)]
+    (doseq [[request headers wait!] [[(wire/get "/") {} #(deref gate 30000 nil)]
                                      [(wire/get "/") {} #(scene/stubborn gate)]
                                      [upload {"Content-Length" "100"} #(scene/stubborn gate)]]]
       (let [body #(lazy-seq (cons "some" (lazy-seq (wait!) ["more"])))
@@ -138,7 +138,7 @@
         served? #(= 200 (:status (scene/ask env server (wire/get "/"))))]
     (doseq [request [(wire/get "/large") (wire/head-of "POST" "/large" "Content-Length: 10")]]
       (wire/send! (scene/client env server) request)
-      (expect (scene/eventually 3000 served?) "a permit that comes back" request))))
+      (expect (scene/eventually served?) "a permit that comes back" request))))
 
 (defcase in-time-is-untouched "4.5"
   "A request that is done before its deadline is served, and so are the ones after it on the
@@ -159,10 +159,10 @@
                             handler
                             (assoc limit :max-concurrent 1 :max-queued 1 :queue-timeout-ms 8000))]
     (scene/asked env server (wire/get "/first"))
-    (expect (scene/eventually 2000 #(= ["/first"] @uris)) "a call of the handler" @uris)
+    (expect (scene/eventually #(= ["/first"] @uris)) "a call of the handler" @uris)
     (expect-status 503 (scene/ask env server (wire/get "/queued")))
     (deliver gate :open)
-    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/last")))))
+    (expect (scene/eventually #(= 200 (:status (scene/ask env server (wire/get "/last")))))
             "200"
             :none)
     (expect (not-any? #{"/queued"} @uris) "that /queued never starts" @uris)))
@@ -194,7 +194,7 @@
   (let [gate (scene/gate env)]
     (fn [& _]
       (try
-        (deref gate 8000 nil)
+        (deref gate 30000 nil)
         (deliver seen :opened)
         (catch InterruptedException e (deliver seen :interrupted) (throw e))))))
 
@@ -257,14 +257,14 @@
                  (reset! uris [])
                  (reset! gate (scene/gate env))
                  (let [first-one (scene/asked env server (wire/get "/first"))]
-                   (scene/eventually 2000 #(or (seq @uris) (realized? first-one))))
+                   (scene/eventually #(or (seq @uris) (realized? first-one))))
                  (= ["/first"] @uris))
         last-one #(= 200 (asks "/last"))]
     (dotimes [_ 20]
-      (expect (scene/eventually 4000 begun?) "a call of the handler" @uris)
+      (expect (scene/eventually begun?) "a call of the handler" @uris)
       (expect= 503 (asks "/queued"))
       (deliver @gate :open)
-      (expect (scene/eventually 4000 last-one) "200" :none)
+      (expect (scene/eventually last-one) "200" :none)
       (expect (not-any? #{"/queued"} @uris) "that /queued never starts" @uris))))
 
 ;; The interrupt
@@ -358,7 +358,7 @@
         task (fn [i] (if (zero? (long i))
                        (deref begun 4000 nil)
                        (try (deliver begun true)
-                            (deref gate 8000 nil) (deliver seen :opened)
+                            (deref gate 30000 nil) (deliver seen :opened)
                             (catch InterruptedException e (deliver seen :interrupted) (throw e)))))
         handler (fn [r] (first (scene/tool env :pmap 3 task (range 3))) (scene/ok r))]
     (expect-status 200 (scene/ask env (scene/serve env handler {}) (wire/get "/")))

@@ -14,7 +14,7 @@
   [env options]
   (let [gate (scene/gate env), entered (promise), seen (promise)
         wait (fn [r] (deliver entered true)
-               (try (deref gate 8000 nil) (deliver seen :opened)
+               (try (deref gate 30000 nil) (deliver seen :opened)
                     (catch InterruptedException e (deliver seen :interrupted) (throw e)))
                (scene/ok r))
         server (scene/serve env (scene/routes {"/wait" wait}) options)
@@ -55,7 +55,7 @@
   [env]
   (let [gates (atom ())
         handler (scene/routes
-                  {"/wait" (fn [r] (deref (first @gates) 8000 nil) (scene/ok r))
+                  {"/wait" (fn [r] (deref (first @gates) 30000 nil) (scene/ok r))
                    "/second" (fn [r] {:status 200, :headers {}, :body (slurp (:body r))})})
         client (scene/client env (scene/serve env handler asked))]
     (dotimes [_ 20]
@@ -76,7 +76,7 @@
         (waiting env (assoc asked :observer {:disconnect #(deliver told (:uri (:request %)))}))]
     (wire/close! client)
     (expect= "/wait" (scene/within told "a call of the observer"))
-    (expect (scene/eventually 2000 #(= 1 (:disconnected (scene/tool env :status server))))
+    (expect (scene/eventually #(= 1 (:disconnected (scene/tool env :status server))))
             "1 disconnected"
             (scene/tool env :status server))))
 

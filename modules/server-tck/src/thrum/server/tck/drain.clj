@@ -27,7 +27,7 @@
   (let [gate (scene/gate env), entered (promise), seen (promise)
         wait (fn [r]
                (deliver entered true)
-               (try (deref gate 8000 nil) (deliver seen :opened)
+               (try (deref gate 30000 nil) (deliver seen :opened)
                     (catch InterruptedException e (deliver seen :interrupted) (throw e)))
                (scene/ok r))
         server (scene/serve env (scene/routes {"/wait" wait}) options)
@@ -54,8 +54,8 @@
   [env]
   (let [server (scene/serve env scene/ok {})
         port (scene/port-of env server)]
-    (expect (< (long (scene/elapsed-ms #((:stop (:tools env)) server))) 2000)
-            "a stop within 2 s"
+    (expect (< (long (scene/elapsed-ms #((:stop (:tools env)) server))) wire/patience-ms)
+            "a stop at once"
             :later)
     (expect (try
               (wire/close! (wire/connect port))
@@ -84,10 +84,10 @@
 (defcase idle-connections-end-with-the-server "4.7"
   "Kept connections that are idle are closed, and do not delay the stop."
   [env]
-  (let [server (scene/serve env scene/ok {:shutdown-timeout-ms 8000})
+  (let [server (scene/serve env scene/ok {:shutdown-timeout-ms 9000})
         c (kept env server)]
-    (expect (< (long (scene/elapsed-ms #((:stop (:tools env)) server))) 3000)
-            "a stop within 3 s"
+    (expect (< (long (scene/elapsed-ms #((:stop (:tools env)) server))) wire/patience-ms)
+            "a stop at once"
             :later)
     (expect-closed c)))
 
@@ -100,7 +100,7 @@
         before (ready)
         stopping (stop! env server)]
     (expect= true before)
-    (expect (scene/eventually 2000 #(not (ready))) "not ready while it drains" (ready))
+    (expect (scene/eventually #(not (ready))) "not ready while it drains" (ready))
     (deliver gate :open)
     (expect-stopped stopping)
     (expect= false (ready))))
@@ -114,7 +114,7 @@
         before (state)
         stopping (stop! env server)]
     (expect= :running before)
-    (expect (scene/eventually 2000 #(= :draining (state))) ":draining" (state))
+    (expect (scene/eventually #(= :draining (state))) ":draining" (state))
     (deliver gate :open)
     (expect-stopped stopping)
     (expect= :stopped (state))))
@@ -123,11 +123,11 @@
   "As waiting, while stop! waits in its :drain-delay-ms."
   [env options]
   (let [{:keys [server], :as scene}
-        (waiting env (merge {:drain-delay-ms 1500, :shutdown-timeout-ms 5000} options))
+        (waiting env (merge {:drain-delay-ms 3000, :shutdown-timeout-ms 5000} options))
         connection (kept env server)
         stopping (stop! env server)]
     (if (get-in env [:tools :ready?])
-      (scene/eventually 1000 #(not (scene/tool env :ready? server)))
+      (scene/eventually #(not (scene/tool env :ready? server)))
       (Thread/sleep 100))
     (assoc scene :stopping stopping :kept connection)))
 
@@ -157,7 +157,7 @@
   [env]
   (let [{:keys [server gate]} (waiting env {:shutdown-timeout-ms 5000})]
     (stop! env server)
-    (expect (scene/eventually 2000 #(refused? env server)) "a closed listener" :open)
+    (expect (scene/eventually #(refused? env server)) "a closed listener" :open)
     (expect (not (realized? gate)) "that the request is still in flight" :ended)))
 
 (defcase kept-connections-get-503 "4.7"
@@ -168,14 +168,14 @@
         gate (scene/gate env)
         entered (promise)
         handler (scene/routes {"/wait"
-                               (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
+                               (fn [r] (deliver entered true) (deref gate 30000 nil) (scene/ok r))
                                "/late" (fn [r] (.incrementAndGet calls) (scene/ok r))})
         server (scene/serve env handler {:shutdown-timeout-ms 5000})
         c (kept env server)]
     (wire/send! (scene/client env server) (wire/get "/wait"))
     (scene/within entered "a call of the handler")
     (stop! env server)
-    (scene/eventually 2000 #(refused? env server))
+    (scene/eventually #(refused? env server))
     (let [answer (wire/ask! c (wire/get "/late"))]
       (expect (or (= 503 (:status answer)) (#{:eof :reset} (:ended answer)))
               "503 or a closed connection"
@@ -188,7 +188,7 @@
   [env]
   (let [{:keys [server gate client seen]} (waiting env {:shutdown-timeout-ms 6000})
         stopping (stop! env server)]
-    (expect (scene/eventually 2000 #(refused? env server)) "a closed listener" :open)
+    (expect (scene/eventually #(refused? env server)) "a closed listener" :open)
     (expect (not (realized? stopping)) "a stop that waits" :returned)
     (deliver gate :open)
     (let [answer (expect-status 200 (wire/response client))]
@@ -202,7 +202,7 @@
   (let [gate (scene/gate env)
         cut (promise)
         wait! #(try
-                 (deref gate 8000 nil)
+                 (deref gate 30000 nil)
                  (catch InterruptedException e (deliver cut true) (throw e)))
         body (lazy-seq (cons "some" (lazy-seq (wait!) ["more"])))
         server (scene/serve env (scene/answering {:body body}) {:shutdown-timeout-ms 6000})
@@ -210,7 +210,7 @@
     (wire/head c)
     (expect= "some" (wire/chunk c))
     (let [stopping (stop! env server)]
-      (expect (scene/eventually 2000 #(refused? env server)) "a closed listener" :open)
+      (expect (scene/eventually #(refused? env server)) "a closed listener" :open)
       ;; A server that gives up what is in flight does so now.
       (deref cut 200 nil)
       (deliver gate :open)
@@ -235,7 +235,7 @@
       (let [entered (promise), seen (promise)
             callback (fn [& _]
                        (deliver entered true)
-                       (try (deref gate 8000 nil) (deliver seen :opened)
+                       (try (deref gate 30000 nil) (deliver seen :opened)
                             (catch InterruptedException e (deliver seen :interrupted) (throw e))))
             server (scene/serve env boom (assoc (options-of callback) :shutdown-timeout-ms 100))
             client (wire/send! (scene/client env server) (wire/get "/"))]
@@ -251,7 +251,7 @@
   (let [gate (scene/gate env)
         cut (promise)
         wait! #(try
-                 (deref gate 8000 nil)
+                 (deref gate 30000 nil)
                  (catch InterruptedException e (deliver cut true) (throw e)))
         body (lazy-seq (cons "some" (lazy-seq (wait!) ["more"])))
         server (scene/serve env (scene/answering {:body body}) {:shutdown-timeout-ms 200})
@@ -287,7 +287,7 @@
     (let [c (wire/send! (scene/client env @server) (wire/get "/"))]
       (scene/within returned "that stop! returns")
       (expect= "ok" (:body (expect-status 200 (wire/response c)))))
-    (expect (scene/eventually 3000 #(refused? env @server)) "a closed listener" :open)))
+    (expect (scene/eventually #(refused? env @server)) "a closed listener" :open)))
 
 (defcase no-accepted-request-is-lost "4.7"
   "Under a stop every request whose handler was entered is answered, once."
@@ -305,11 +305,11 @@
                            (if (= 200 (:status answer)) (recur (inc served)) served))))
         clients (vec (repeatedly 12 #(scene/client env server)))
         served (mapv (fn [c] (scene/start #(ask-on c))) clients)]
-    (expect (scene/eventually 3000 #(< 50 (.get entered))) "fifty requests" (.get entered))
+    (expect (scene/eventually #(< 50 (.get entered))) "fifty requests" (.get entered))
     (reset! stopping true)
-    (expect (scene/eventually 3000 #(pos? (.get held))) "a request in flight" :none)
+    (expect (scene/eventually #(pos? (.get held))) "a request in flight" :none)
     (let [stopped (stop! env server)]
-      (scene/eventually 3000 #(refused? env server))
+      (scene/eventually #(refused? env server))
       ;; A server that gives up what is in flight does so now.
       (deref cut 200 nil)
       (.countDown gate)

@@ -55,7 +55,7 @@
   [env]
   (let [gate (scene/gate env)
         handler
-        (streaming env {} (fn [send!] (send! "first") (deref gate 8000 nil) (send! "second")))
+        (streaming env {} (fn [send!] (send! "first") (deref gate 30000 nil) (send! "second")))
         c (wire/send! (scene/client env (scene/serve env handler {})) (wire/get "/"))]
     (wire/head c)
     (expect-event c "first")
@@ -67,7 +67,7 @@
   {:uses #{:sse}, :needs #{:http-1.0}}
   [env]
   (let [gate (scene/gate env)
-        handler (streaming env {} (fn [send!] (send! "first") (deref gate 8000 nil)))
+        handler (streaming env {} (fn [send!] (send! "first") (deref gate 30000 nil)))
         c (wire/send! (scene/client env (scene/serve env handler {})) "GET / HTTP/1.0\r\n\r\n")
         answer (wire/head c)
         first-event (wire/bytes-of "data: first\n\n")]
@@ -114,7 +114,7 @@
   {:uses #{:sse}}
   [env]
   (let [gate (scene/gate env)
-        handler (streaming env {:heartbeat-ms 50} (fn [_] (deref gate 8000 nil)))
+        handler (streaming env {:heartbeat-ms 50} (fn [_] (deref gate 30000 nil)))
         c (wire/send! (scene/client env (scene/serve env handler {})) (wire/get "/"))]
     (wire/head c)
     (let [chunk (wire/chunk c)]
@@ -130,7 +130,7 @@
 
 (defn- long-streams [env options]
   (let [gate (scene/gate env)
-        feed (fn [send!] (send! "first") (deref gate 8000 nil) (send! "last"))
+        feed (fn [send!] (send! "first") (deref gate 30000 nil) (send! "last"))
         server (scene/serve env (scene/routes {"/stream" (streaming env {} feed)}) options)]
     {:server server, :gate gate}))
 
@@ -140,7 +140,7 @@
   [env]
   (let [{:keys [server]} (long-streams env {:max-concurrent 1})]
     (open-stream env server)
-    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+    (expect (scene/eventually #(= 200 (:status (scene/ask env server (wire/get "/")))))
             "200"
             :none)))
 
@@ -153,7 +153,7 @@
     (open-stream env server)
     (expect= 503 (asked))
     (deliver gate :open)
-    (expect (scene/eventually 2000 #(= 200 (asked))) "200" :none)))
+    (expect (scene/eventually #(= 200 (asked))) "200" :none)))
 
 (defcase streams-outlive-the-deadline "4.5"
   "An open stream is not cut at :request-timeout-ms."
@@ -174,7 +174,7 @@
         wait (fn [send!]
                (send! "first")
                (try
-                 (deref gate 8000 nil)
+                 (deref gate 30000 nil)
                  (deliver ended :opened)
                  (catch InterruptedException e (deliver ended :interrupted) (throw e))))
         server
@@ -183,8 +183,7 @@
     (leave! c)
     (expect= :interrupted (scene/within ended "an interrupt"))
     (expect
-      (scene/eventually 2000
-                        #(= [0 0] ((juxt :in-flight :streams) (scene/tool env :status server))))
+      (scene/eventually #(= [0 0] ((juxt :in-flight :streams) (scene/tool env :status server))))
       "nothing in flight, no stream"
       (scene/tool env :status server))))
 

@@ -81,13 +81,12 @@
   [env]
   (let [entered (promise)
         gate (scene/gate env)
-        wait (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
+        wait (fn [r] (deliver entered true) (deref gate 30000 nil) (scene/ok r))
         server (scene/serve env
                             (scene/routes {"/wait" wait})
                             {:max-body-bytes 100, :max-concurrent 1})]
     (expect= 413 (:status (scene/ask env server (expecting 1000))))
-    (expect (scene/eventually 2000
-                              #(do (scene/asked env server (wire/get "/wait"))
+    (expect (scene/eventually #(do (scene/asked env server (wire/get "/wait"))
                                    (deref entered 100 nil)))
             "a request in the handler"
             :none)

@@ -272,7 +272,7 @@
                                "/nil" (constantly nil)})
         server (scene/serve env handler {:max-concurrent 1})]
     (doseq [uri ["/throw" "/body" "/nil" "/throw" "/body"]] (scene/ask env server (wire/get uri)))
-    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+    (expect (scene/eventually #(= 200 (:status (scene/ask env server (wire/get "/")))))
             "200"
             :none)))
 

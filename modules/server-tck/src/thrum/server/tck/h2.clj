@@ -132,7 +132,7 @@
   [env]
   (let [gate (scene/gate env)
         server (serve env
-                      (scene/routes {"/late" (fn [r] (deref gate 8000 nil) (scene/ok r))})
+                      (scene/routes {"/late" (fn [r] (deref gate 30000 nil) (scene/ok r))})
                       {:request-timeout-ms 300})
         client (http-client env)
         late (send-async client (request env server "/late"))]
@@ -146,7 +146,7 @@
   [env]
   (let [gate (scene/gate env)
         entered (promise)
-        wait (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
+        wait (fn [r] (deliver entered true) (deref gate 30000 nil) (scene/ok r))
         server (serve env (scene/routes {"/wait" wait}) {:max-concurrent 1})
         client (http-client env)
         waiting (send-async client (request env server "/wait"))]

@@ -20,7 +20,7 @@
   "Returns the map of the first event of this name; fails when it does not come."
   [events k]
   (let [of-name (fn [] (some (fn [[name m]] (when (= k name) m)) @events))]
-    (expect (scene/eventually 3000 of-name) (str k) (mapv first @events))))
+    (expect (scene/eventually of-name) (str k) (mapv first @events))))
 
 (defn- observed [env handler options & parts]
   (let [[observer events] (trail)
@@ -66,7 +66,7 @@
   [env]
   (let [[observer events] (trail)
         gate (scene/gate env), entered (promise)
-        handler (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
+        handler (fn [r] (deliver entered true) (deref gate 30000 nil) (scene/ok r))
         server (scene/serve env handler {:max-concurrent 1, :observer observer})]
     (scene/asked env server (wire/get "/"))
     (scene/within entered "a call of the handler")
@@ -95,7 +95,7 @@
   (let [boom (fn [_] (throw (ex-info "secret" {})))
         server (scene/serve env scene/ok {:observer {:end boom}})]
     (dotimes [_ 2] (scene/ask env server (wire/get "/")))
-    (expect (scene/eventually 2000 #(= 2 (:observer-errors (scene/tool env :status server))))
+    (expect (scene/eventually #(= 2 (:observer-errors (scene/tool env :status server))))
             "2 errors" (scene/tool env :status server))))
 
 (defcase served-and-failed-are-counted "4.4"
@@ -107,7 +107,7 @@
         counts #(select-keys (scene/tool env :status server) [:failed :in-flight])]
     (scene/ask env server (wire/get "/"))
     (scene/ask env server (wire/get "/boom"))
-    (expect (scene/eventually 2000 #(= {:failed 1, :in-flight 0} (counts)))
+    (expect (scene/eventually #(= {:failed 1, :in-flight 0} (counts)))
             "1 failed, 0 in flight"
             (counts))))
 
@@ -123,7 +123,7 @@
                  scene/ok
                  (assoc options :observer (scene/tool env :access-log out {:format format})))
         answer (apply scene/ask env server parts)]
-    [answer (scene/eventually 3000 #(first (re-seq #".+(?=\n)" (str out))))]))
+    [answer (scene/eventually #(first (re-seq #".+(?=\n)" (str out))))]))
 
 (defn- logged
   "Returns the line that the access log writes for these bytes; nil where the request is refused."

@@ -41,7 +41,7 @@
   (let [gate (scene/gate env)
         slow {:min-bytes-per-second 1000
               :rate-grace-ms 100
-              :observer {:timeout (fn [_] (deref gate 8000 nil))}}
+              :observer {:timeout (fn [_] (deref gate 30000 nil))}}
         server (scene/serve env reading-all slow)]
     (dotimes [_ 2]
       (let [c (wire/send! (scene/client env server)

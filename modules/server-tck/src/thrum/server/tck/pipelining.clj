@@ -92,7 +92,7 @@
   "A client that has sent its FIN behind the request is answered."
   [env]
   (let [gate (scene/gate env)
-        server (scene/serve env (fn [r] (deref gate 8000 nil) (scene/ok r)) {})
+        server (scene/serve env (fn [r] (deref gate 30000 nil) (scene/ok r)) {})
         c (wire/send! (scene/client env server) (wire/get "/"))]
     (wire/finish! c)
     (expect= :silent (wire/after c wire/quiet-ms))
@@ -137,13 +137,13 @@
   [env]
   (let [entered (promise)
         gate (scene/gate env)
-        wait (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
+        wait (fn [r] (deliver entered true) (deref gate 30000 nil) (scene/ok r))
         server (scene/serve env (scene/routes {"/wait" wait}) {:max-concurrent 1})
         c (wire/send! (scene/client env server)
                       (wire/get "/wait") (wire/get "/second") (wire/post "/third" "abc"))]
     (scene/within entered "a call of the handler")
     (wire/reset!! c)
     (deliver gate :open)
-    (expect (scene/eventually 3000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+    (expect (scene/eventually #(= 200 (:status (scene/ask env server (wire/get "/")))))
             "200"
             :none)))

@@ -74,7 +74,7 @@
   (let [gate (scene/gate env)
         server (scene/serve env
                             (scene/answering {:body (lazy-seq (cons "first"
-                                                                    (lazy-seq (deref gate 8000 nil)
+                                                                    (lazy-seq (deref gate 30000 nil)
                                                                               ["second"])))})
                             {})
         c (wire/send! (scene/client env server) (wire/get "/"))

@@ -84,15 +84,16 @@
 ;; Waiting
 
 (defn eventually
-  "Returns the first truthy value of (f), looked at every 2 ms for at most ms; its last, falsy one
-  when there is none."
-  [ms f]
-  (let [end (+ (System/nanoTime) (* 1000000 (long ms)))]
-    (loop []
-      (or (f)
-          (if (neg? (- (System/nanoTime) end))
-            (do (Thread/sleep 2) (recur))
-            (f))))))
+  "Returns the first truthy value of (f), looked at every 2 ms for at most ms, those of a client's
+  patience where none are given; its last, falsy one when there is none."
+  ([f] (eventually wire/patience-ms f))
+  ([ms f]
+   (let [end (+ (System/nanoTime) (* 1000000 (long ms)))]
+     (loop []
+       (or (f)
+           (if (neg? (- (System/nanoTime) end))
+             (do (Thread/sleep 2) (recur))
+             (f)))))))
 
 (defn throughout
   "Calls (f) again and again for so many ms, at least once."
@@ -193,7 +194,7 @@
 (defn stubborn
   "Waits for a gate and ignores interrupts; leaves none behind."
   [gate]
-  (let [end (+ (System/nanoTime) 8000000000)]
+  (let [end (+ (System/nanoTime) 30000000000)]
     (while (and (not (realized? gate)) (neg? (- (System/nanoTime) end)))
       (try (deref gate 50 nil) (catch InterruptedException _ nil)))))
 

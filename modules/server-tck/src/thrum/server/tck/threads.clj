@@ -69,7 +69,7 @@
   (let [seen (promise)
         entered (promise)
         gate (scene/gate env)
-        handler (fn [r] (deliver entered true) (deref gate 8000 nil) (scene/ok r))
+        handler (fn [r] (deliver entered true) (deref gate 30000 nil) (scene/ok r))
         options {:max-concurrent 1
                  :on-overload (fn [_] (note-thread! seen) {:status 503, :headers {}})}
         server (scene/serve env handler options)]
@@ -106,11 +106,11 @@
   [env]
   (let [entered (CountDownLatch. 200)
         gate (scene/gate env)
-        handler (fn [r] (.countDown entered) (deref gate 8000 nil) (scene/ok r))
+        handler (fn [r] (.countDown entered) (deref gate 30000 nil) (scene/ok r))
         server (scene/serve env handler {})
         crowd (fn [n left]
                 (dotimes [_ n] (wire/send! (scene/client env server) (wire/get "/")))
-                (expect (scene/eventually 4000 #(<= (.getCount entered) (long left)))
+                (expect (scene/eventually #(<= (.getCount entered) (long left)))
                         "all in the handler"
                         (.getCount entered))
                 (platform-threads))

@@ -231,8 +231,7 @@
       (try
         (wire/reset!! (secure env server nil))
         (catch IOException _)))
-    (expect (scene/eventually wire/patience-ms
-                              (fn [] (clients/all-served? 3 #(secure env server nil 2000))))
+    (expect (scene/eventually (fn [] (clients/all-served? 3 #(secure env server nil 2000))))
             "room for three"
             :less)))
 

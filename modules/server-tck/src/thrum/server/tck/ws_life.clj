@@ -19,7 +19,7 @@
     (wire/send! c (ws/frame :close (ws/code-text 1000)))
     (expect= 1000 (ws/close-code (ws/read-frame c)))
     (expect-closed c)
-    (expect (scene/eventually 2000 #(= [1000] @closes)) "one :on-close with 1000" @closes)))
+    (expect (scene/eventually #(= [1000] @closes)) "one :on-close with 1000" @closes)))
 
 (defcase ws-callbacks-inherit-nothing "4.1"
   "Callbacks find nothing of what the requests before have left on their threads, in an
@@ -60,7 +60,7 @@
                :on-close (fn [_ _ _] (swap! closes inc))}))]
     (scene/within opened "an :on-open")
     (wire/reset!! c)
-    (expect (scene/eventually 3000 #(= 1 @closes)) "one :on-close" @closes)))
+    (expect (scene/eventually #(= 1 @closes)) "one :on-close" @closes)))
 
 (defcase ws-send-throws-when-closed "4.9"
   "send! throws IOException on a websocket that is closed, which says so."
@@ -92,7 +92,7 @@
                   :on-close (fn [_ _ _] (note! :close))}
         c (ws/open env (ws/serve env listener))]
     (wire/send! c (ws/frame :text "x") (ws/frame :pong "") (ws/frame :close (ws/code-text 1000)))
-    (expect (scene/eventually 3000 #(= {:open true, :message true, :pong true, :close true} @seen))
+    (expect (scene/eventually #(= {:open true, :message true, :pong true, :close true} @seen))
             "four virtual threads"
             @seen)))
 
@@ -105,7 +105,7 @@
         ;; The one before may hold its permit a moment longer than its client waits.
         server (scene/serve env handler {:max-concurrent 1, :max-queued 1, :max-streams 1})]
     (ws/open env server)
-    (expect (scene/eventually 2000 #(= 200 (:status (scene/ask env server (wire/get "/")))))
+    (expect (scene/eventually #(= 200 (:status (scene/ask env server (wire/get "/")))))
             "200"
             :none)
     (expect= 503 (:status (wire/head (wire/send! (scene/client env server) (ws/handshake)))))))
@@ -132,7 +132,7 @@
     (expect= 1001 (ws/close-code (ws/read-frame c)))
     (wire/try-send! c (ws/frame :close (ws/code-text 1001)))
     (scene/within stopping "the end of stop!")
-    (expect (scene/eventually 2000 #(= 1 @closes)) "one :on-close" @closes)))
+    (expect (scene/eventually #(= 1 @closes)) "one :on-close" @closes)))
 
 (defcase ws-silent-clients-do-not-stop-the-stop "4.7"
   "A websocket whose client does not answer that close is cut."

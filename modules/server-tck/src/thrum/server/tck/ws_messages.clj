@@ -114,5 +114,5 @@
                                 (swap! inside dec))}
         c (ws/open env (ws/serve env listener))]
     (apply wire/send! c (map #(ws/frame :text (str %)) (range 20)))
-    (expect (scene/eventually 3000 #(= 20 (count @seen))) "20 messages" @seen)
+    (expect (scene/eventually #(= 20 (count @seen))) "20 messages" @seen)
     (expect= (map #(vector (str %) 1) (range 20)) @seen)))
