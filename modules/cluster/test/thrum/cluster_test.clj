@@ -349,9 +349,9 @@
 
 (deftest a-lease-is-extended-while-its-caller-is-there
   (let [network (stand-in/network)
-        m (member! network "m0" :lease-ms 500), c (caller! network :lease-ms 500)]
+        m (member! network "m0" :lease-ms 1500), c (caller! network :lease-ms 1500)]
     (try
-      (reset! work/hook (fn [_ _] (Thread/sleep 1200)))
+      (reset! work/hook (fn [_ _] (Thread/sleep 3000)))
       (is (= [10] (cluster/pmapv c 1 #'work/hooked [1])))
       (is (= 1 (count (filter (comp #{:start} first) @work/trail))))
       (finally (close-all! [m c])))))

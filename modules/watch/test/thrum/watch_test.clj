@@ -92,7 +92,7 @@
   (t/future (t/with-scope [s {:name "patient"}] (t/fork s (deref gate 30000 nil)))))
 
 (defn- late-body [gate]
-  (t/future (tried #(t/with-timeout [10] (shielded-wait (promise) gate)))))
+  (t/future (tried #(t/with-timeout [300] (shielded-wait (promise) gate)))))
 
 (defn- in-time [gate]
   (t/future (t/with-timeout [60000] (deref gate 30000 nil))))

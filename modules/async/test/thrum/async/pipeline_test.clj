@@ -319,7 +319,7 @@
   (testing "and a deadline"
     (let [to (async/chan)]
       (is (= :late
-             (t/with-timeout [20 :late]
+             (t/with-timeout [300 :late]
                              (a/pipeline-fn 2 to (fn [_] (Thread/sleep 60000)) (async/to-chan! [1]))
                              (a/<!! (async/chan)))))
       (is (impl/closed? to)))))

@@ -42,7 +42,7 @@
 (defn started? [item] (some #(= [:start item] (take 2 %)) @work/trail))
 
 (defn await! [pred]
-  (is (gate/eventually 5000 pred)))
+  (is (gate/eventually 20000 pred)))
 
 (defn running []
   (let [{:keys [start interrupted end]} (group-by first @work/trail)]

@@ -28,7 +28,7 @@
 
 ;; The members die one after the other, each with all items that it runs.
 (deftest suspects-wait-for-another-member-at-the-same-time
-  (let [network (stand-in/network), timeout-ms 300
+  (let [network (stand-in/network), timeout-ms 1000
         m0 (member! network "m0"), m1 (member! network "m1")
         c (caller! network :members-timeout-ms timeout-ms)]
     (reset! work/hook (fn [_ node] (when (#{"m0" "m1"} node) (Thread/sleep 60000))))
@@ -51,7 +51,7 @@
     (let [gate (promise), deaths (atom 0)]
       (reset! work/hook (fn [item node]
                           (cond
-                            (pos? (long item)) (deref gate 5000 :late)
+                            (pos? (long item)) (deref gate 20000 :late)
                             (<= (long (swap! deaths inc)) 2)
                             (do (await! #(every? nodes/started? (range 12)))
                                 (nodes/kill! network node)
@@ -76,7 +76,7 @@
 
 (deftest an-interrupt-does-not-leave-a-node-half-closed
   (with-cluster [network c 1]
-    (let [m (member! network "leaving" :drain-timeout-ms 300), gate (promise)]
+    (let [m (member! network "leaving" :drain-timeout-ms 1000), gate (promise)]
       (reset! work/hook (fn [_ _] (deref gate 20000 :late)))
       (let [job (t/future (cluster/pmapv c 4 #'work/hooked (range 4)))]
         (await! #(= 4 (nodes/running)))
