@@ -20,7 +20,7 @@
   (let [gate (promise), trail (atom [])]
     (is (= :body
            (t/with-executor [exe]
-             (t/future-via [exe] (deref gate 1000 :late) (swap! trail conj :task))
+             (t/future-via [exe] (deref gate 10000 :late) (swap! trail conj :task))
              (swap! trail conj :body)
              (deliver gate :go)
              :body)))
@@ -72,7 +72,7 @@
                                   (try (Thread/sleep 60000) (finally (deliver ended true))))))]
     @running
     (.interrupt caller)
-    (is (instance? InterruptedException (:thrown (deref outcome 2000 :stuck))))
+    (is (instance? InterruptedException (:thrown (deref outcome 10000 :stuck))))
     (is (realized? ended))))
 
 (deftest a-failing-task-is-no-matter-of-the-others
@@ -128,7 +128,7 @@
                     (reify Thread$UncaughtExceptionHandler
                       (uncaughtException [_ _ t] (deliver seen t))))
                   (throw failure))))
-    (is (identical? failure (deref seen 1000 :lost)))
+    (is (identical? failure (deref seen 10000 :lost)))
     (is (instance? NullPointerException (thrown (t/with-executor [exe] (.execute exe nil)))))))
 
 (deftest closing-it-by-hand-is-fine

@@ -75,7 +75,7 @@
   (let [gate (promise)]
     (is (=
           [0 1 2 3]
-          (t/pmap 4 (fn [i] (if (= i 3) (deliver gate :go) (deref gate 1000 :late)) i)
+          (t/pmap 4 (fn [i] (if (= i 3) (deliver gate :go) (deref gate 10000 :late)) i)
             (range 4))))))
 
 (deftest completion-is-the-order-of-upmap
@@ -167,10 +167,10 @@
   (let [gate (promise)
         done (CountDownLatch. 30)
         results
-        (t/pmap 4 (fn [i] (if (zero? i) (deref gate 2000 :late) (.countDown done)) i) (range 31))
+        (t/pmap 4 (fn [i] (if (zero? i) (deref gate 30000 :late) (.countDown done)) i) (range 31))
         consumer (future (doall results))]
     (testing "while the first item runs, the thirty after it come and go"
-      (is (.await done 2 java.util.concurrent.TimeUnit/SECONDS)))
+      (is (.await done 10 java.util.concurrent.TimeUnit/SECONDS)))
     (deliver gate :go)
     (is (= (range 31) @consumer))))
 
@@ -181,9 +181,9 @@
         (future
           (doall
             (t/pmap {:limit 2, :window 6}
-                    (fn [i] (.incrementAndGet started) (when (zero? i) (deref gate 2000 :late)) i)
+                    (fn [i] (.incrementAndGet started) (when (zero? i) (deref gate 10000 :late)) i)
                     (range 50))))]
-    (is (gate/eventually 1000 #(= 6 (.get started))))
+    (is (gate/eventually 10000 #(= 6 (.get started))))
     (testing "and the sixth is the last, however long the first takes"
       (is (not (gate/eventually 100 #(< 6 (.get started))))))
     (deliver gate :go)
@@ -225,7 +225,7 @@
           f (fn [i] (when (= i 4) (.countDown busy)) i)]
       (doseq [i (t/pmap 4 f (vec (range 6)))]
         (when (= i 3)
-          (when (.await busy 1 java.util.concurrent.TimeUnit/SECONDS) (swap! both inc))))
+          (when (.await busy 10 java.util.concurrent.TimeUnit/SECONDS) (swap! both inc))))
       (is (= 1 @both)))))
 
 (deftest errors-in-the-bookkeeping-do-not-hang
@@ -288,7 +288,7 @@
 
 (deftest the-first-element-does-not-wait-for-the-slowest
   (let [gate (promise)
-        results (t/map #(if (= 1 %) (deref gate 2000 :late) %) [0 1])]
+        results (t/map #(if (= 1 %) (deref gate 10000 :late) %) [0 1])]
     (is (= 0 (first results)))
     (deliver gate :done)
     (is (= [0 :done] results))))
@@ -299,7 +299,7 @@
     (is
       (= 0
          (first (t/pmap 3
-                        (fn [i] (.incrementAndGet started) (when (pos? i) (deref gate 2000 :late))
+                        (fn [i] (.incrementAndGet started) (when (pos? i) (deref gate 10000 :late))
                           i)
                         (range)))))
     (is (<= (.get started) 3))
@@ -356,7 +356,7 @@
         results (t/pmap 2
                         (fn [i]
                           (if (zero? i)
-                            (deref gate 2000 :late)
+                            (deref gate 10000 :late)
                             (do
                               (deliver failed true)
                               (throw (ex-info "1" {})))))
@@ -364,7 +364,7 @@
         consumer (future (first results))]
     @failed
     (deliver gate :delivered)
-    (is (= :delivered (deref consumer 1000 :stuck)))
+    (is (= :delivered (deref consumer 10000 :stuck)))
     (is (= "1" (ex-message (thrown (second results)))))))
 
 (deftest the-lowest-of-many-failures-is-thrown-and-the-others-ride
@@ -430,7 +430,7 @@
                          (fn [i]
                            (if (= i 0)
                              (do
-                               (deref gate 2000 :late)
+                               (deref gate 10000 :late)
                                (throw failure))
                              i))
                          [0 1 2])]
@@ -449,10 +449,10 @@
 
 (deftest fmap-starts-limit-tasks-at-the-first-touch
   (let [gate (promise), started (AtomicLong.)
-        tasks (t/fmap 3 (fn [i] (.incrementAndGet started) (deref gate 2000 :late) i) (range 10))]
+        tasks (t/fmap 3 (fn [i] (.incrementAndGet started) (deref gate 10000 :late) i) (range 10))]
     (is (zero? (.get started)))
     (is (future? (first tasks)))
-    (is (gate/eventually 1000 #(= 3 (.get started))))
+    (is (gate/eventually 10000 #(= 3 (.get started))))
     (deliver gate :go)
     (is (= (range 10) (map deref tasks)))))
 
@@ -501,7 +501,7 @@
     @failed
     (is (= :waiting (deref consumer 20 :waiting)))
     (.countDown gate)
-    (is (= "x" (ex-message (deref consumer 1000 :stuck))))))
+    (is (= "x" (ex-message (deref consumer 10000 :stuck))))))
 
 (deftest failures-in-reverse-order-cost-no-more-than-one
   (let [n 20000, all-in (CountDownLatch. n), turn (atom (dec n))
@@ -543,7 +543,7 @@
             [^Thread consumer outcome] (gate/start "consumer" #(run f))]
         (.await running)
         (.interrupt consumer)
-        (is (instance? InterruptedException (:thrown (deref outcome 2000 :stuck))))
+        (is (instance? InterruptedException (:thrown (deref outcome 10000 :stuck))))
         (is (= 2 (.get ended)))))))
 
 (deftest who-comes-after-an-interrupted-consumer-is-not-interrupted
@@ -613,7 +613,7 @@
 
 (deftest a-detached-future-survives-the-form-that-started-it
   (let [gate (promise)
-        task (first (t/pmapv 1 (fn [_] (t/future (deref gate 2000 :late))) [:outer]))]
+        task (first (t/pmapv 1 (fn [_] (t/future (deref gate 10000 :late))) [:outer]))]
     (deliver gate :alive)
     (is (= :alive @task))))
 

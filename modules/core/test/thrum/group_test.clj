@@ -40,7 +40,7 @@
   (let [^Group group (group/group "s" nil), gate (promise)]
     (dotimes [_ 20] (fork! group (fn [] @gate)))
     (dotimes [_ 500] @(fork! group (fn [] 1)))
-    (is (gate/eventually 1000 #(= 20 (count (.children group)))))
+    (is (gate/eventually 10000 #(= 20 (count (.children group)))))
     (deliver gate true)
     (group/join! group)
     (is (empty? (.children group)))))
@@ -143,4 +143,4 @@
       (.interrupt joiner)
       (is (= :joining (deref outcome 20 :joining)))
       (deliver gate true)
-      (is (= {:value true} (deref outcome 1000 :stuck))))))
+      (is (= {:value true} (deref outcome 10000 :stuck))))))

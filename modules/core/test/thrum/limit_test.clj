@@ -35,7 +35,7 @@
       (->> (group/start! scope)))))
 
 (defn- waiting? [limiter n]
-  (gate/eventually 2000 #(= n (:waiting (datafy limiter)))))
+  (gate/eventually 10000 #(= n (:waiting (datafy limiter)))))
 
 (defn- waiter
   "Starts a thread that asks for a permit and keeps it; returns [thread outcome] when it waits as
@@ -46,10 +46,10 @@
     started))
 
 (defn- permit-of [[_ outcome]]
-  (:value (deref outcome 2000 {:value :late})))
+  (:value (deref outcome 10000 {:value :late})))
 
 (defn- failure-of [[_ outcome]]
-  (:thrown (deref outcome 2000 {:thrown :late})))
+  (:thrown (deref outcome 10000 {:thrown :late})))
 
 (defn- at-rest? [limiter]
   (let [{:keys [in-use waiting]} (datafy limiter)]
@@ -79,7 +79,7 @@
                           outcome))
                       (range 20))]
     (limit/release! first-permit)
-    (run! #(deref % 2000 :late) waiters)
+    (run! #(deref % 10000 :late) waiters)
     (is (= (range 20) @order))
     (is (at-rest? limiter))))
 
@@ -109,7 +109,7 @@
 
 (deftest any-thread-may-return-a-permit
   (let [limiter (limit/limiter 1 {}), permit (limit/acquire! limiter)]
-    (gate/in-time 1000 #(limit/release! permit))
+    (gate/in-time 10000 #(limit/release! permit))
     (is (at-rest? limiter))
     (testing "and its first holder may ask again"
       (with-open [_ (limit/acquire! limiter)]
@@ -145,7 +145,7 @@
   (let [limiter (limit/limiter 2 {:wait-ms 5})
         held (limit/acquire! limiter)
         [_ other] (gate/start "other" #(limit/acquire! limiter))
-        _ (deref other 1000 :late)
+        _ (deref other 10000 :late)
         refusal (failure-of (gate/start "late" #(limit/acquire! limiter)))]
     (is (= {:type :thrum/rejected, :permits 2, :in-use 2, :waiting 0, :wait-ms 5} (facts refusal)))
     (is (= "No permit within 5 ms (2 of 2 in use, 0 waiting)" (ex-message refusal)))
@@ -207,7 +207,7 @@
                                            (limit/release! (limit/acquire! limiter))
                                            (run! limit/release! (rest others))
                                            :value)))))]
-      (is (vector? (deref handed-over 2000 :late)))
+      (is (vector? (deref handed-over 10000 :late)))
       (is (waiting? limiter 1))
       (run! limit/release! (take 1 (deref handed-over 0 nil)))
       (is (= :value (permit-of asking)))
@@ -390,7 +390,7 @@
           seed (System/nanoTime)]
       (is (pos? (long (gate/in-time 20000 #(stress limiter 16 200 seed))))
           (str options " seed " seed))
-      (is (gate/eventually 1000 #(at-rest? limiter)) (str options " " limiter " seed " seed)))))
+      (is (gate/eventually 10000 #(at-rest? limiter)) (str options " " limiter " seed " seed)))))
 
 (defn- interrupting-at
   "Returns a listener that interrupts the thread which is the k-th to reach a point of the limiter,
@@ -410,7 +410,7 @@
         inside (promise)
         gate (promise)]
     (fork! scope (fn [] (limit/call-with limiter (fn [] (deliver inside true) @gate))))
-    (deref inside 1000 :late)
+    (deref inside 10000 :late)
     (let [cancelled (fork! scope (fn [] (limit/call-with limiter (constantly :late))))]
       (fork! scope (fn [] (limit/call-with limiter (constantly :value))))
       (gate/eventually 100 #(= 2 (:waiting (datafy limiter))))

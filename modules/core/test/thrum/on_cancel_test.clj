@@ -404,7 +404,7 @@
                        (dotimes [_ (mod (* 7 i) 50)] (Thread/onSpinWait)))
                      (vreset! ended @calls)
                      (while (not (t/cancelled? s)) (Thread/onSpinWait))
-                     (Thread/sleep 1000)
+                     (Thread/sleep 10000)
                      :missed))
                  (catch CancellationException _ :cancelled))]
     (when-not (and (= :cancelled answer)

@@ -165,7 +165,7 @@
                   tasks))]
     (is (every? future-done? tasks))
     (is (every? #(instance? java.util.concurrent.CancellationException
-                            (thrown (deref % 1000 :stuck)))
+                            (thrown (deref % 10000 :stuck)))
                 tasks))))
 
 ;; The map family
@@ -179,7 +179,7 @@
                         (range)))]
     (.await three)
     (future-cancel task)
-    (is (gate/eventually 2000 #(empty? (leak/threads))))
+    (is (gate/eventually 10000 #(empty? (leak/threads))))
     (is (= 3 (.get started)))))
 
 (deftest ^{:peer ["V17"]} the-tasks-of-for-belong-to-the-scope-they-are-asked-in
@@ -201,7 +201,7 @@
   (dotimes [_ 20]
     (is (= 0 (first (t/pmap 5 identity (range 100)))))
     (is (= 0 (first (sequence (t/pmap 5 identity) (range 100))))))
-  (is (gate/eventually 2000 #(empty? (leak/threads)))))
+  (is (gate/eventually 10000 #(empty? (leak/threads)))))
 
 (deftest ^{:peer ["T6" "P5"]} a-failure-stops-the-siblings-of-every-form
   (doseq [[kind run] {:pfor #(doall (t/pfor 3 [i (range 3)] (% i)))
@@ -248,10 +248,10 @@
 (deftest ^{:peer ["T3"]} a-task-interrupted-while-it-waits-for-a-permit-ends
   (let [db (t/limiter 1), permit (t/acquire! db)
         task (t/future (t/with-permit db :never))]
-    (is (gate/eventually 2000 #(re-find #":waiting 1" (pr-str db))))
+    (is (gate/eventually 10000 #(re-find #":waiting 1" (pr-str db))))
     (is (future-cancel task))
-    (is (instance? java.util.concurrent.CancellationException (thrown (deref task 2000 :stuck))))
-    (is (gate/eventually 2000 #(re-find #":waiting 0" (pr-str db))))
+    (is (instance? java.util.concurrent.CancellationException (thrown (deref task 10000 :stuck))))
+    (is (gate/eventually 10000 #(re-find #":waiting 0" (pr-str db))))
     (t/release! permit)
     (is (= :free (t/with-permit db :free)))))
 
@@ -261,12 +261,12 @@
         arm! deadline/arm!
         f (fn [i]
             (t/with-timeout 60000
-                            (when (zero? i) (deref gate 2000 :late))
+                            (when (zero? i) (deref gate 10000 :late))
                             (swap! trail conj [:done i])))]
     (with-redefs [deadline/arm!
                   (fn [^long moment alarm] (swap! trail conj :armed) (arm! moment alarm))]
       (let [[_ outcome] (gate/start "caller" #(t/pmapv 1 f [0 1]))]
-        (is (gate/eventually 2000 #(= [:armed] @trail)))
+        (is (gate/eventually 10000 #(= [:armed] @trail)))
         (deliver gate :go)
-        (is (some? (:value (deref outcome 2000 nil))))))
+        (is (some? (:value (deref outcome 10000 nil))))))
     (is (= [:armed [:done 0] :armed [:done 1]] @trail))))

@@ -163,7 +163,7 @@
     @won
     (is (= :waiting (deref outcome 20 :waiting)))
     (.countDown gate)
-    (is (= {:value :won} (deref outcome 2000 :stuck)))))
+    (is (= {:value :won} (deref outcome 10000 :stuck)))))
 
 (deftest a-losers-cleanup-has-run-when-a-race-is-over
   (let [running (promise)
@@ -217,7 +217,7 @@
                             (throw (ex-info "x" {}))
                             (finally
                               (deliver failed true)))
-                          (deref failed 2000 :late)))))))
+                          (deref failed 10000 :late)))))))
 
 (deftest settle-keeps-what-had-ended-when-the-deadline-came
   (let [alarm (promise)
@@ -277,7 +277,7 @@
             [^Thread caller outcome] (gate/start "caller" #(run branch))]
         (.await running)
         (.interrupt caller)
-        (is (instance? InterruptedException (:thrown (deref outcome 2000 :stuck))))
+        (is (instance? InterruptedException (:thrown (deref outcome 10000 :stuck))))
         (is (zero? (.getCount ended)))))))
 
 (deftest a-cancel-of-the-caller-cancels-joins-and-is-thrown
@@ -297,7 +297,7 @@
             task (t/future (deliver seen (thrown (run branch))))]
         (.await running)
         (future-cancel task)
-        (is (instance? CancellationException (deref seen 2000 nil)))
+        (is (instance? CancellationException (deref seen 10000 nil)))
         (is (zero? (.getCount ended)))))))
 
 (deftest races-nest

@@ -50,7 +50,7 @@
 (deftest it-returns-the-bodys-value-after-every-fork-has-ended
   (let [gate (promise), trail (atom [])]
     (is (= :body (t/with-scope [s]
-                   (t/fork s (deref gate 2000 :late) (swap! trail conj :fork))
+                   (t/fork s (deref gate 10000 :late) (swap! trail conj :fork))
                    (swap! trail conj :body)
                    (deliver gate :go)
                    :body)))
@@ -180,7 +180,7 @@
         ^Throwable e
         (thrown (t/with-scope [s {:on-error :collect}]
                   (let [task (t/fork s (throw a))]
-                    (t/fork s @failed (deref gate 2000 :late) (swap! trail conj :ran-on) (throw b))
+                    (t/fork s @failed (deref gate 10000 :late) (swap! trail conj :ran-on) (throw b))
                     (is (instance? ExecutionException (thrown @task)))
                     (deliver failed true)
                     (deliver gate :go)
@@ -201,10 +201,10 @@
                                         (deliver failing true)
                                         (throw (ex-info "boom" {}))))]
     @failing
-    (is (gate/eventually 2000 #(parked? thread)))
+    (is (gate/eventually 10000 #(parked? thread)))
     (is (not (realized? outcome)))
     (.countDown gate)
-    (is (= "boom" (ex-message (:thrown (deref outcome 2000 :stuck)))))))
+    (is (= "boom" (ex-message (:thrown (deref outcome 10000 :stuck)))))))
 
 (deftest a-start-that-fails-leaves-a-scope-that-works
   (let [failure (OutOfMemoryError. "no thread"), start jdk/virtual-thread
@@ -230,7 +230,7 @@
                                                 (Thread/sleep 60000)))]
     @in-body
     (.interrupt caller)
-    (is (instance? InterruptedException (:thrown (deref outcome 2000 :stuck))))
+    (is (instance? InterruptedException (:thrown (deref outcome 10000 :stuck))))
     (is (realized? ended))))
 
 (deftest an-interrupt-during-the-join-cancels-joins-and-is-thrown
@@ -240,26 +240,26 @@
         (gate/start "caller"
                     #(t/with-scope [s] (t/fork s (sleep-until-interrupted running ended)) :body))]
     @running
-    (is (gate/eventually 2000 #(parked? caller)))
+    (is (gate/eventually 10000 #(parked? caller)))
     (.interrupt caller)
-    (is (instance? InterruptedException (:thrown (deref outcome 2000 :stuck))))
+    (is (instance? InterruptedException (:thrown (deref outcome 10000 :stuck))))
     (is (realized? ended))))
 
 (deftest a-foreign-interrupt-outlives-the-form
   (testing "one that came before"
     (is (= [:body true]
-           (gate/in-time 2000
+           (gate/in-time 10000
                          #(do
                             (.interrupt (here))
                             [(t/with-scope [_s] :body) (Thread/interrupted)])))))
   (testing "one that came inside and that nobody noticed"
     (is (= [:body true]
-           (gate/in-time 2000
+           (gate/in-time 10000
                          #(vector (t/with-scope [_s] (.interrupt (here)) :body)
                                   (Thread/interrupted))))))
   (testing "one that came before the scope's own"
     (is (= [:boom true]
-           (gate/in-time 2000
+           (gate/in-time 10000
                          #(do
                             (.interrupt (here))
                             (thrown (t/with-scope [s]
@@ -292,7 +292,7 @@
                                    (Thread/sleep 60000)
                                    (catch InterruptedException _ (.incrementAndGet interrupts)))
                                  (await-anyway all-ended)
-                                 (gate/eventually 1000 #(= "0" (re-find #"\d+(?=\}>)" (pr-str s))))
+                                 (gate/eventually 10000 #(= "0" (re-find #"\d+(?=\}>)" (pr-str s))))
                                  (when (Thread/interrupted) (.incrementAndGet interrupts)))))))
     (is (= 1 (.get interrupts)))))
 
@@ -303,7 +303,7 @@
     (is (= :body (t/with-scope [s]
                    (t/fork s
                      (t/fork s
-                       (t/fork s (deref gate 2000 :late) (swap! trail conj :grandchild))))
+                       (t/fork s (deref gate 10000 :late) (swap! trail conj :grandchild))))
                    (deliver gate :go)
                    :body)))
     (is (= [:grandchild] @trail))))
@@ -317,7 +317,7 @@
             (first (t/all @(t/fork s 5)))]))))
 
 (deftest a-foreign-thread-is-refused
-  (let [e (t/with-scope [s] (thrown (gate/in-time 2000 #(t/fork s 1))))]
+  (let [e (t/with-scope [s] (thrown (gate/in-time 10000 #(t/fork s 1))))]
     (is (= :thrum/invalid (type-of e)))
     (is (re-find #"does not work for the scope" (ex-message e))))
   (testing "a detached future is one as well"
@@ -359,7 +359,7 @@
         daemon (t/with-scope [s]
                  (let [daemon (t/fork s {:daemon? true} (sleep-until-interrupted running ended))]
                    @running
-                   (t/fork s (deref gate 2000 :late) (swap! trail conj (future-done? daemon)))
+                   (t/fork s (deref gate 10000 :late) (swap! trail conj (future-done? daemon)))
                    (deliver gate :go)
                    daemon))]
     (is (realized? ended))
@@ -399,7 +399,7 @@
                                                    (with-redefs [group/start! start-late!]
                                                      (t/fork s {:daemon? true} 1)))
                                                  :body))]
-    (is (gate/eventually 2000 #(parked? caller)))
+    (is (gate/eventually 10000 #(parked? caller)))
     (deliver body-ended true)
     (is (= {:value :body} (deref outcome 5000 :stuck)))
     (is (= [false] @trail))))
@@ -418,7 +418,7 @@
              (is (= :second (t/use! s :second #(swap! trail conj %))))
              (t/fork s
                (t/use! s (closing trail :of-fork))
-               (deref gate 2000 :late)
+               (deref gate 10000 :late)
                (swap! trail conj :fork))
              (deliver gate :go)
              :body)))
@@ -462,7 +462,7 @@
     (testing "and after an interrupt, which is there again when it has ended"
       (is (= [:body true]
              (gate/in-time
-               2000
+               10000
                #(vector (t/with-scope [s] (t/use! s :x wait-a-little) (.interrupt (here)) :body)
                         (Thread/interrupted))))))
     (is (= [:closed :closed :closed] @trail))))
@@ -543,7 +543,7 @@
                                           (t/fork s (sleep-until-interrupted running ended))))))]
     @running
     (is (future-cancel task))
-    (is (= :future-cancel (reason-of (deref seen 2000 nil))))
+    (is (= :future-cancel (reason-of (deref seen 10000 nil))))
     (is (realized? ended))))
 
 ;; Cancel
@@ -594,7 +594,7 @@
     @running
     (is (true? (t/cancel! task :not-needed)))
     (is (= :not-needed (reason-of (thrown @task))))
-    (is (= true (deref ended 2000 :running)))))
+    (is (= true (deref ended 10000 :running)))))
 
 (deftest cancelling-one-fork-leaves-the-others-alone
   (is (= [true 2]
@@ -666,9 +666,9 @@
                                                   (deliver failed true))))]
                                 [t (Thread/interrupted)]))]
     @failed
-    (is (gate/eventually 2000 (fn [] (= Thread$State/WAITING (.getState caller)))))
+    (is (gate/eventually 10000 (fn [] (= Thread$State/WAITING (.getState caller)))))
     (.interrupt caller)
-    (is (= [failure true] (:value (deref outcome 2000 :stuck))))
+    (is (= [failure true] (:value (deref outcome 10000 :stuck))))
     (deliver release true)))
 
 (deftest what-cannot-be-closed-is-refused-at-the-call

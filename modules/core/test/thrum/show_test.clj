@@ -54,13 +54,13 @@
 (deftest any-value-is-shown-at-once-and-in-short
   (doseq [[what value] values]
     (let [value (value)]
-      (is (<= 1 (count (gate/in-time 2000 #(show/text value))) most) what))))
+      (is (<= 1 (count (gate/in-time 10000 #(show/text value))) most) what))))
 
 (deftest what-stands-for-a-value-can-be-printed
   (doseq [[what value] (dissoc values "a throwable without a message")]
     (let [datum (show/datum (value))]
       (is (string? datum) what)
-      (is (<= (count (gate/in-time 2000 #(pr-str datum))) most) what))))
+      (is (<= (count (gate/in-time 10000 #(pr-str datum))) most) what))))
 
 (deftest a-value-is-shown-as-clojure-prints-it
   (are [value] (= (pr-str value) (show/text value))

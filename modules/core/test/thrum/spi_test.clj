@@ -61,6 +61,6 @@
       (is (= 1 @(spi/start! {:name "started"} (fn [] 1))))
       (is (= 2 (t/with-scope [_] @(spi/start-in-scope! {:name "started"} (fn [] 2)))))
       (is (= 3 (t/with-scope [s] @(spi/fork! s {:name "started"} (fn [] 3)))))
-      (is (gate/eventually 1000 #(empty? (leak/threads))))
+      (is (gate/eventually 10000 #(empty? (leak/threads))))
       (is (= [] @uncaught))
       (finally (Thread/setDefaultUncaughtExceptionHandler before)))))

@@ -55,7 +55,7 @@
     (is (= :late (deref task 1 :late)))
     (is (instance? TimeoutException (thrown (.get ^Future task 1 TimeUnit/MILLISECONDS))))
     (deliver gate 42)
-    (is (= 42 @task (deref task 1000 :late) (.get ^Future task)))
+    (is (= 42 @task (deref task 10000 :late) (.get ^Future task)))
     (is (realized? task))
     (is (future-done? task))
     (is (false? (future-cancel task)))
@@ -63,7 +63,7 @@
 
 (deftest nil-and-false-are-values
   (is (nil? @(t/future nil)))
-  (is (nil? (deref (t/future nil) 1000 :late)))
+  (is (nil? (deref (t/future nil) 10000 :late)))
   (is (false? @(t/future false))))
 
 (deftest a-deref-throws-the-failure-as-the-cause
@@ -84,7 +84,7 @@
                          (catch InterruptedException e (deliver seen e) (throw e))))]
     @running
     (is (true? (future-cancel task)))
-    (is (instance? InterruptedException (deref seen 1000 :not-interrupted)))
+    (is (instance? InterruptedException (deref seen 10000 :not-interrupted)))
     (is (future-cancelled? task))
     (is (future-done? task))
     (is (false? (future-cancel task)))
@@ -99,7 +99,7 @@
     @running
     (is (.cancel ^Future task false))
     (deliver gate :go)
-    (is (= :reached (deref end 1000 :not-reached)))
+    (is (= :reached (deref end 10000 :not-reached)))
     (is (future-cancelled? task))))
 
 (deftest waiters-wake-up-together
@@ -107,15 +107,15 @@
         task (t/future @gate)
         waiters (doall (repeatedly 50 #(t/future @task)))]
     (deliver gate :value)
-    (is (every? #{:value} (map #(deref % 1000 :asleep) waiters)))))
+    (is (every? #{:value} (map #(deref % 10000 :asleep) waiters)))))
 
 (deftest an-interrupted-wait-leaves-the-task-alone
   (let [gate (promise)
         waiting (promise)
         task (t/future @gate)
         waiter (t/future (deliver waiting (here)) @task)]
-    (is (gate/eventually 1000
-                         #(= Thread$State/WAITING (.getState ^Thread (deref waiting 1000 nil)))))
+    (is (gate/eventually 10000
+                         #(= Thread$State/WAITING (.getState ^Thread (deref waiting 10000 nil)))))
     (.interrupt ^Thread @waiting)
     (is (instance? InterruptedException (ex-cause (thrown @waiter))))
     (deliver gate :value)
@@ -150,7 +150,7 @@
     (is (.isVirtual ^Thread thread))
     (is (re-matches #"thread-\d+" (.getName ^Thread thread)))
     (deliver gate true)
-    (is (.join ^Thread thread (java.time.Duration/ofSeconds 1)))))
+    (is (.join ^Thread thread (java.time.Duration/ofSeconds 10)))))
 
 (deftest a-future-call-takes-a-name-and-a-wrap
   (let [trail (atom [])

@@ -119,10 +119,10 @@
            (first
              (sequence
                (t/pmap 3
-                 (fn [i] (when (< 40 (.incrementAndGet started)) (deref gate 2000 :late)) i))
+                 (fn [i] (when (< 40 (.incrementAndGet started)) (deref gate 10000 :late)) i))
                (range)))))
     (deliver gate :go)
-    (is (gate/eventually 1000 #(pos? (.get started))))))
+    (is (gate/eventually 10000 #(pos? (.get started))))))
 
 (deftest an-inner-process-never-mistakes-the-outer-end-for-its-own
   (let [inner (promise), running (promise)
@@ -134,7 +134,7 @@
               @running
               (deliver inner (thrown (into [] (t/pmap 8 inc) source)))))]
     (is (= [true] (into [] (comp (t/pmap 2 f) (take 1)) [0 1])))
-    (is (= :thrum/closed (:type (ex-data (deref inner 1000 :stuck)))))))
+    (is (= :thrum/closed (:type (ex-data (deref inner 10000 :stuck)))))))
 
 (deftest reduced-is-the-end-also-where-a-sibling-has-failed
   (let [failed (promise)

@@ -20,7 +20,7 @@
 (deftest a-value-is-returned-when-the-task-has-ended
   (doseq [v [:value nil false]]
     (is (= v (t/value (t/future v))))
-    (is (= v (t/value (t/future v) 2000 :late)))
+    (is (= v (t/value (t/future v) 10000 :late)))
     (is (= v (t/with-scope [s] (t/value (t/fork s v)))))))
 
 (deftest a-failure-is-thrown-as-it-is
@@ -29,7 +29,7 @@
                    (CancellationException. "by hand") (ExecutionException. (Exception. "no"))]]
     (let [task (t/future (throw failure))]
       (is (identical? failure (thrown (t/value task))))
-      (is (identical? failure (thrown (t/value task 2000 :late)))))))
+      (is (identical? failure (thrown (t/value task 10000 :late)))))))
 
 (deftest a-catch-of-the-failures-class-matches
   (is (= :caught
@@ -46,15 +46,15 @@
     (is (= :late (t/value task 1 :late)))
     (is (nil? (t/value task 0 nil)))
     (deliver gate :value)
-    (is (= :value (t/value task 2000 :late)))))
+    (is (= :value (t/value task 10000 :late)))))
 
 (deftest an-interrupt-ends-the-wait-and-not-the-task
   (let [gate (promise)
         task (t/future @gate)
         [^Thread thread outcome] (gate/start "waiter" #(t/value task))]
-    (is (gate/eventually 2000 #(= Thread$State/WAITING (.getState thread))))
+    (is (gate/eventually 10000 #(= Thread$State/WAITING (.getState thread))))
     (.interrupt thread)
-    (is (instance? InterruptedException (:thrown (deref outcome 2000 nil))))
+    (is (instance? InterruptedException (:thrown (deref outcome 10000 nil))))
     (is (not (realized? task)))
     (deliver gate :value)
     (is (= :value (t/value task)))))

@@ -29,7 +29,7 @@
   (let [running (atom 0), most (atom 0), gate (promise)
         f (fn [_]
             (when (= expected (swap! most max (swap! running inc))) (deliver gate :full))
-            (deref gate 2000 :late)
+            (deref gate 10000 :late)
             (swap! running dec))]
     (dorun (pmap f coll))
     @most))

@@ -72,6 +72,6 @@
   (some-> (seq (fresh-leaks)) blame!))
 
 (defn no-leaks
-  "A fixture: the test fails if a thread of Thrum's is still alive two seconds after it."
+  "A fixture: the test fails if a thread of Thrum's is still alive ten seconds after it."
   [f]
-  (try (f) (finally (check! 2000))))
+  (try (f) (finally (check! 10000))))

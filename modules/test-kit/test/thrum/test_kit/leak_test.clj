@@ -53,4 +53,4 @@
   (let [gate (promise)
         thread (start "pmap-1/1" #(deref gate))]
     (is (= [] (reports #(leak/no-leaks (fn [] (deliver gate :go))))))
-    (is (gate/eventually 1000 #(not (.isAlive thread))))))
+    (is (gate/eventually 10000 #(not (.isAlive thread))))))

@@ -89,7 +89,7 @@
     (try
       (serve! {} (fn [r] (t/with-scope [_] (deliver seen (exchanges/facts @x))) (answer r))
               (wire "Host" "a"))
-      (is (= [:open "/a"] ((juxt :stage (comp :uri :request)) (deref seen 1000 nil))))
+      (is (= [:open "/a"] ((juxt :stage (comp :uri :request)) (deref seen 10000 nil))))
       (finally (stop!)))))
 
 (deftest an-observer-that-throws-changes-nothing
