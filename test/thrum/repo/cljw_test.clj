@@ -124,7 +124,7 @@
     (doto (.environment builder) (.clear) (.putAll (environment env)))
     (write (at "log"))
     (let [process (.start builder)]
-      (when-not (.waitFor process 20 TimeUnit/SECONDS)
+      (when-not (.waitFor process 120 TimeUnit/SECONDS)
         (.destroyForcibly process)
         (throw (ex-info "cljw did not end" {:args args})))
       {:exit (.exitValue process)

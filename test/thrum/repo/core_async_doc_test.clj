@@ -43,7 +43,7 @@
                                  '[org.clojure/clojure org.clojure/tools.analyzer.jvm])]
     {row (probe/of jvm-opts path)}))
 
-(deftest ^{:time-limit-ms 240000} the-table-tells-what-is-so
+(deftest the-table-tells-what-is-so
   (doseq [[row {:keys [places]}] (into {} (t/pmapv 2 in-a-jvm of-other-jvms))]
     (testing (str/join " " row)
       (is (= (get @guide/told row) (select-keys places guide/uses)))

@@ -21,12 +21,12 @@
 
 (defn- check-page
   [path]
-  (let [result (gate/in-time 60000 #(doctest/run (slurp path) '[(require '[thrum.core :as t])]))]
+  (let [result (gate/in-time 240000 #(doctest/run (slurp path) '[(require '[thrum.core :as t])]))]
     (when (pos? (+ (:forms result) (count (:skipped result))))
       (print-skipped path result))
     (is (= [] (:complaints result)) path)))
 
-(deftest ^{:time-limit-ms 240000} every-block-of-the-docs-runs
+(deftest every-block-of-the-docs-runs
   (is (some? (io/resource "thrum/core.clj")))
   (run! check-page (pages)))
 

@@ -23,7 +23,7 @@
   (let [file (str (str/replace (munge ns-sym) "." "/") "__init.class")]
     (some #(.isFile (io/file classes % file)) ["ours" "core" "tools"])))
 
-(deftest ^{:time-limit-ms 240000} no-source-reflects
+(deftest no-source-reflects
   (let [classes (ahead/own-folder!)]
     (is (= [] (reflecting (slurp (io/file classes "printed")))))
     (is (= [] (remove #(compiled? classes %) (runner/find-namespaces (folders)))))))

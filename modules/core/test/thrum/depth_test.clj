@@ -90,7 +90,7 @@
     (f)
     (t/with-scope [s] @(t/fork s (nest-through-tasks (dec (long n)) f)))))
 
-(deftest ^{:time-limit-ms 120000} forms-nest-as-deep-as-the-stack
+(deftest forms-nest-as-deep-as-the-stack
   (let [stack (* 256 1024)]
     (is (= :ok (on-stack stack #(nest 6000 (fn [] (t/with-scope [s] @(t/fork s :ok)))))))
     (is (= :late
@@ -159,7 +159,7 @@
       place (conj :place)
       (try (Thread/sleep 80) false (catch InterruptedException _ true)) (conj :interrupt))))
 
-(deftest ^{:time-limit-ms 240000} an-overflow-at-the-brink-of-a-form-leaves-nothing-behind
+(deftest an-overflow-at-the-brink-of-a-form-leaves-nothing-behind
   (doseq [[what form] forms]
     (testing what
       (on-stack 512

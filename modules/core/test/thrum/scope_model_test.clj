@@ -98,7 +98,7 @@
   "How many; .ci/run has more, by -Dthrum.programs."
   (Long/getLong "thrum.programs" 300))
 
-(deftest ^{:time-limit-ms 120000} scopes-do-what-their-model-says
+(deftest scopes-do-what-their-model-says
   (let [{:keys [pass? shrunk seed]} (check programs)
         [program machine-seed :as smallest] (:smallest shrunk)]
     (is pass?
@@ -107,7 +107,7 @@
                  :mismatch (when-not pass? (mismatch program machine-seed))}))
     (is (zero? (timer/scheduled)))))
 
-(deftest ^{:time-limit-ms 120000} a-library-that-breaks-its-rules-is-found-out
+(deftest a-library-that-breaks-its-rules-is-found-out
   (testing "control: a consequence of a cancel counts as a failure"
     (with-redefs [error/casualty? (constantly false)]
       (is (not (:pass? (check 300)))))))

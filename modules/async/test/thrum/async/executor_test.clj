@@ -166,7 +166,7 @@
     (str/includes? release/version "alpha") "probed for doc/guides/channels.md"
     (= 21 (.feature (Runtime/version))) "probed on newer JDKs"))
 
-(deftest ^{:skip elsewhere, :time-limit-ms 120000} core-async-runs-on-them
+(deftest ^{:skip elsewhere} core-async-runs-on-them
   (let [[everything all-but-dispatch] (t/pmapv 2 probed ["everything" "all-but-dispatch"])]
     (is (= virtual-places (:places everything)))
     (is (= (merge virtual-places dispatch-places) (:places all-but-dispatch)))

@@ -32,9 +32,9 @@
      :wrapped? (true? (.get inside))}))
 
 (defn- within
-  "Returns what comes out of the channel, :late after 10 s."
+  "Returns what comes out of the channel, :late after 60 s."
   [channel]
-  (let [[value port] (a/alts!! [channel (a/timeout 10000)])]
+  (let [[value port] (a/alts!! [channel (a/timeout 60000)])]
     (if (= port channel) value :late)))
 
 (defn- through [pipeline n xf]
@@ -105,7 +105,7 @@
         {:keys [exit lines]}
         (jvm/quietly
           (jvm/command (jvm/this-home) (into quick jvm-opts) class-path 'thrum.async.probe [])
-          100000)]
+          280000)]
     (when-not (zero? exit)
       (throw (ex-info (str "The probe ended with " exit) {:exit exit, :lines lines})))
     (edn/read-string (jvm/last-line lines))))

@@ -126,7 +126,7 @@
   (let [names (into {} (map (juxt #(.getSpanId ^SpanData %) #(.getName ^SpanData %))) spans)]
     (into {} (map (juxt #(.getName ^SpanData %) #(names (.getParentSpanId ^SpanData %)))) spans)))
 
-(deftest ^{:time-limit-ms 120000} every-parent-is-right-and-nothing-is-left
+(deftest every-parent-is-right-and-nothing-is-left
   (let [seed (System/nanoTime), all (programs (SplittableRandom. seed) 10000)
         left (atom #{})]
     (with-open [pool (Executors/newCachedThreadPool)]

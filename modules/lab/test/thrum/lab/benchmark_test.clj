@@ -91,7 +91,7 @@
                           [((:plan experiment) {:quick true} {})]
                           (constantly nil))})
 
-(deftest ^{:time-limit-ms 180000} a-benchmark-is-a-table-of-what-its-jvms-measured
+(deftest a-benchmark-is-a-table-of-what-its-jvms-measured
   (let [result (quick-run stream/experiment), report (report.text/report result)]
     (is (= 0 (result/exit-code result)))
     (is (str/includes? report (str "QUICK FORM, NO MEASUREMENT. Medians of 1 JVM "
@@ -100,7 +100,7 @@
     (is (str/includes? (report.text/report result :markdown? true) "| way "))
     (is (str/includes? (report.html/page result) "<th scope=\"row\">t/pmap</th>"))))
 
-(deftest ^{:time-limit-ms 180000} a-benchmark-that-fails-is-a-row-that-says-so
+(deftest a-benchmark-that-fails-is-a-row-that-says-so
   (let [broken (benchmark/experiment {:name :bench/laziness
                                       :title "Broken"
                                       :about "It throws."

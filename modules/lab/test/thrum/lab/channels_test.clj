@@ -24,7 +24,7 @@
                        :wait-ms 2
                        :items 200}))
 
-(deftest ^{:time-limit-ms 120000} a-pipeline-has-n-in-work-and-leaves-nothing
+(deftest a-pipeline-has-n-in-work-and-leaves-nothing
   (let [{:keys [ms peak threads closed unread error]} (pipeline :thrum-pipeline-blocking)]
     (is (nil? error))
     (is (= 4 peak))
@@ -33,7 +33,7 @@
     (is (= [0 0] ((juxt :platform :virtual) closed)))
     (is (every? nat-int? ((juxt :platform :virtual :taken) unread)))))
 
-(deftest ^{:time-limit-ms 120000} what-core-async-does-is-seen
+(deftest what-core-async-does-is-seen
   (is (= 6 (:peak (pipeline :core-pipeline-async))) "two more than it was told")
   (is (= 4 (:platform (:unread (pipeline :core-pipeline-blocking))))
       "a thread for each item that nobody takes"))
@@ -46,7 +46,7 @@
    :url url
    :short-url url})
 
-(deftest ^{:time-limit-ms 60000} requests-are-sent-at-once-and-threads-counted
+(deftest requests-are-sent-at-once-and-threads-counted
   (servers/with-server [url (file-server/start!)]
                        (let [{:keys [ms cold-ms peak threads error]}
                              (channels/sample {} (asking (str url (file-server/path 1000 5000))))]
@@ -68,7 +68,7 @@
                                                (asking (str url
                                                          (file-server/path 999 :unlimited))))))))
 
-(deftest ^{:time-limit-ms 60000} a-job-that-fails-is-told
+(deftest a-job-that-fails-is-told
   (is (= {:class "job", :message "40 of 40 requests failed: Connection refused"}
          (:error (channels/sample {} (asking "http://127.0.0.1:1/"))))))
 
@@ -87,7 +87,7 @@
     (is (<= 50 (:virtual more) 70) "60, and what the rest of this JVM does")
     (is (<= 20 (:platform more) 40) "30, and the same")))
 
-(deftest ^{:time-limit-ms 120000} what-is-compiled-ahead-is-what-the-jobs-load
+(deftest what-is-compiled-ahead-is-what-the-jobs-load
   (let [sources (ahead/core-alone (child/class-path))
         folder (with-redefs [child/class-path (constantly sources)] (channels/compile-ahead!))]
     (try

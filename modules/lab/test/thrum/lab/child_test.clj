@@ -17,7 +17,7 @@
     (try
       (is (pos-int? (:port (child/ask server 50000))))
       (.close (.getOutputStream process))
-      (is (.waitFor process 10 TimeUnit/SECONDS))
+      (is (.waitFor process 30 TimeUnit/SECONDS))
       (is (= 0 (.exitValue process)) "it was not killed")
       (finally
         (.destroyForcibly process)))))
@@ -46,7 +46,7 @@
     (child/stop! child)))
 
 (defn- ended? [^ProcessHandle handle]
-  (.get (.onExit handle) 10 TimeUnit/SECONDS)
+  (.get (.onExit handle) 30 TimeUnit/SECONDS)
   (not (.isAlive handle)))
 
 (deftest a-leash-ends-a-program-that-does-not-watch-its-parent
@@ -58,7 +58,7 @@
       (is (.isAlive program))
       (.close (.getOutputStream process))
       (is (ended? program))
-      (is (.waitFor process 10 TimeUnit/SECONDS))
+      (is (.waitFor process 30 TimeUnit/SECONDS))
       (finally
         (child/stop! child)
         (.destroyForcibly program)))))

@@ -144,7 +144,7 @@
 (defn- on-each-generator [f]
   (run! f (distinct [@load/generator :built-in])))
 
-(deftest ^{:time-limit-ms 60000} a-generator-runs-in-a-process-of-its-own-and-says-which-it-was
+(deftest a-generator-runs-in-a-process-of-its-own-and-says-which-it-was
   (servers/with-server
     [url (servers/answering 200 {} 3)]
     (on-each-generator (fn [generator]
@@ -155,7 +155,7 @@
                            (is (< (* 0.5 per-second) requests (* 2 per-second)) "in about a second")
                            (is (<= 0 p50-ms p99-ms)))))))
 
-(deftest ^{:time-limit-ms 60000} no-answer-at-all-is-an-error
+(deftest no-answer-at-all-is-an-error
   (let [gone (url (doto (serving (fn [_])) .close))]
     (on-each-generator (fn [generator]
                          (is (= :thrum/lab-load
@@ -221,7 +221,7 @@
     (let [{:keys [close!] :as bursts} (load/open-bursts! generator)]
       (try (f bursts) (finally (close!))))))
 
-(deftest ^{:time-limit-ms 60000} bursts-come-from-a-process-of-their-own-one-after-the-other
+(deftest bursts-come-from-a-process-of-their-own-one-after-the-other
   (servers/with-server
     [address (servers/answering 200 {} 3)]
     (on-each-burst-generator
@@ -235,7 +235,7 @@
             (is (pos? seconds))
             (is (<= 0 p50-ms p99-ms))))))))
 
-(deftest ^{:time-limit-ms 60000} a-burst-in-which-a-request-fails-is-an-error
+(deftest a-burst-in-which-a-request-fails-is-an-error
   (let [asked (atom 0)]
     (with-open [server (serving (fn [socket]
                                   (read-head socket)

@@ -45,7 +45,7 @@
          ((juxt first (comp #(subs % (.lastIndexOf ^String % "The ")) peek))
           (run "handler" "nowhere/handler" "--out" (temp-dir))))))
 
-(deftest ^{:time-limit-ms 120000} an-engine-asked-for-by-name-that-cannot-be-had-exits-3
+(deftest an-engine-asked-for-by-name-that-cannot-be-had-exits-3
   (when-not (contains? (subject/engines) :http-kit)
     (with-redefs [subject/http-kit-class-path!
                   (constantly {:problem "http-kit could not be had: no repository"})]
@@ -132,7 +132,7 @@
   (vec (iterator-seq (.iterator (.descendants process)))))
 
 (defn- ended? [^ProcessHandle handle]
-  (.get (.onExit handle) 10 TimeUnit/SECONDS)
+  (.get (.onExit handle) 30 TimeUnit/SECONDS)
   (not (.isAlive handle)))
 
 (deftest a-folder-that-cannot-be-written-into-is-wrong-arguments-before-the-run
@@ -152,7 +152,7 @@
       (await-line lab #"^downloads: clojure.core/map ")
       (let [servers (below process)]
         (signal! process)
-        (is (.waitFor process 20 TimeUnit/SECONDS))
+        (is (.waitFor process 60 TimeUnit/SECONDS))
         (is (= (if (ignores-interrupt?) 143 130) (.exitValue process)))
         (is (seq servers))
         (is (every? ended? servers))

@@ -6,7 +6,7 @@
 
 (def ^:private short-visit {:connections 5, :sleep-ms 50, :seconds 1, :warm-up-seconds 1})
 
-(deftest ^{:time-limit-ms 60000} a-visit-measures-and-asks
+(deftest a-visit-measures-and-asks
   (let [{:keys [per-second p50-ms errors threads heap-each generator]}
         (server-sample/sample {:engine :jdk, :way :bare} short-visit)]
     (is (< 0 per-second 101) "5 connections, 50 ms")
@@ -16,7 +16,7 @@
     (is (number? heap-each))
     (is (#{:wrk :built-in} generator))))
 
-(deftest ^{:time-limit-ms 60000} a-pool-smaller-than-the-connections-cannot-hold-them-all-asleep
+(deftest a-pool-smaller-than-the-connections-cannot-hold-them-all-asleep
   (let [{:keys [per-second error], :as sample} (server-sample/sample
                                                  {:engine :jetty, :way :bare, :pool 2}
                                                  short-visit)]
@@ -24,7 +24,7 @@
     (is (< 0 per-second 41) "2 threads, 50 ms")
     (is (not (contains? sample :heap-each)))))
 
-(deftest ^{:time-limit-ms 60000} a-server-that-does-not-start-is-the-samples-error
+(deftest a-server-that-does-not-start-is-the-samples-error
   (is
     (re-find #"^The server did not start"
              (:message (:error (server-sample/sample

@@ -28,7 +28,7 @@
     "/sleep/50" 50
     "/" nil))
 
-(deftest ^{:time-limit-ms 60000} a-server-greets-and-tells-what-it-uses
+(deftest a-server-greets-and-tells-what-it-uses
   (with-server {:engine :jdk, :way :bare}
                (fn [server]
                  (is (= work/greeting
@@ -42,7 +42,7 @@
                  (child/send! server :sleepers)
                  (is (= 0 (:sleepers (child/ask server 10000))) "and all were woken"))))
 
-(deftest ^{:time-limit-ms 60000} tomcat-alone-serves-from-a-pool-and-from-virtual-threads
+(deftest tomcat-alone-serves-from-a-pool-and-from-virtual-threads
   (with-server {:engine :tomcat, :way :bare}
                (fn [server]
                  (is (= work/greeting
@@ -56,13 +56,13 @@
                    (fn [server] (is (= work/greeting (slurp (subject/url server nil)))))))
     (is (empty? (.list (io/file folder))) "the server leaves nothing behind")))
 
-(deftest ^{:time-limit-ms 60000} helidon-alone-serves
+(deftest helidon-alone-serves
   (with-server {:engine :helidon, :way :bare}
     (fn [server]
       (is (= work/greeting (slurp (subject/url server nil)) (slurp (subject/url server 1))))
       (is (< 500 (subject/heap-per-sleeper server 300) 400000)))))
 
-(deftest ^{:time-limit-ms 60000} the-users-handler-runs-on-the-threads-that-are-asked-for
+(deftest the-users-handler-runs-on-the-threads-that-are-asked-for
   (doseq [[pool virtual?] [[nil "true"] [2 "false"]]]
     (with-server
       {:engine :jdk
@@ -71,7 +71,7 @@
        :pool pool}
       (fn [server] (is (= virtual? (slurp (:url server))))))))
 
-(deftest ^{:time-limit-ms 60000} a-server-that-cannot-start-says-why
+(deftest a-server-that-cannot-start-says-why
   (let [failure (try
                   (subject/start! {:engine :jdk, :way :thrum, :handler 'nowhere/handler})
                   (catch ExceptionInfo e e))]
@@ -142,7 +142,7 @@
                               (make-array FileAttribute 0))
     (str folder)))
 
-(deftest ^{:time-limit-ms 180000} http-kit-comes-from-the-local-repository-without-a-network
+(deftest http-kit-comes-from-the-local-repository-without-a-network
   (let [repository (folder)]
     (local-repository! repository)
     (let [{:keys [class-path problem]} (subject/http-kit-class-path! (checkout! repository))]
@@ -152,7 +152,7 @@
         (fn [server]
           (is (= work/greeting (slurp (subject/url server nil)))))))))
 
-(deftest ^{:time-limit-ms 120000} http-kit-that-cannot-be-had-is-one-sentence
+(deftest http-kit-that-cannot-be-had-is-one-sentence
   (is
     (re-find
       (re-pattern (str "^http-kit could not be had: no repository "

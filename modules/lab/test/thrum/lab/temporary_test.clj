@@ -45,7 +45,7 @@
   (prn (full-folder!))
   (shutdown-agents))
 
-(deftest ^{:time-limit-ms 60000} nothing-outlives-the-process-that-created-it
+(deftest nothing-outlives-the-process-that-created-it
   (let [flags ["-XX:TieredStopAtLevel=1" "-XX:+UseSerialGC"]
         command (child/java-command flags 'thrum.lab.temporary-test)
         {:keys [output exit]} (child/run-to-end! command {:errors-apart? true} 50000)

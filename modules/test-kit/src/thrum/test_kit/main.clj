@@ -26,7 +26,7 @@
   --module NAME    only the tests of this module (core, lab, ...; root for the repository's own);
                    may be repeated
   --times N        every test N times, to hunt for one that fails now and then
-  --limit-s N      how long one test may take (60)
+  --limit-s N      how long one test may take (300)
   --here           in this JVM alone; --ns, --var and --times imply it
   --help           print this")
 
@@ -110,7 +110,7 @@
     (cond-> totals
       (and (not= 0 exit) (zero? (:failed totals))) (update :failed inc))))
 
-(def ^:private child-limit-ms 900000)
+(def ^:private child-limit-ms "For a JVM that hangs, on a starved machine too." 3600000)
 
 ;; A way to run a suite: a function that returns {:home file, :jvm-opts [option ...], :class-path
 ;; string, :environment map} of a child JVM, or {:totals totals, :why sentence} where there is none.

@@ -70,7 +70,7 @@
 (defn- compiled? [classes folder file]
   (.isFile (io/file classes folder "a" (str file "__init.class"))))
 
-(deftest ^{:time-limit-ms 120000} what-was-compiled-is-loaded
+(deftest what-was-compiled-is-loaded
   (let [top (folder)
         cache (io/file top "cache")
         sources (io/file top "src")
@@ -92,7 +92,7 @@
       (is (= [false true] (map #(compiled? classes "ours" %) ["tool" "b_c"]))))
     (delete! top)))
 
-(deftest ^{:time-limit-ms 60000} what-does-not-compile-is-a-sentence
+(deftest what-does-not-compile-is-a-sentence
   (let [top (folder)
         cache (io/file top "cache")
         sources (io/file top "src")

@@ -31,7 +31,7 @@
   (requests/sample {:url url, :way way, :n 20, :at-once 4, :deadline-ms 50, :sleep-s 10
                     :watch-ms 100}))
 
-(deftest ^{:time-limit-ms 180000} interrupts-leave-queries-and-guarded-calls-none
+(deftest interrupts-leave-queries-and-guarded-calls-none
   (when-not (programs/to-be-had?) (runner/skip! "no PostgreSQL on this machine"))
   (let [{:keys [url close!]} (postgres/start!)]
     (try

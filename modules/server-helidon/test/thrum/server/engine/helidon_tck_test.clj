@@ -18,11 +18,11 @@
 
 (run! #(java.util.logging.Logger/.setLevel % java.util.logging.Level/OFF) quiet)
 
-(deftest ^{:time-limit-ms 240000} helidon-keeps-the-contract
+(deftest ^{:time-limit-ms 600000} helidon-keeps-the-contract
   ;; The first start loads Helidon: on a busy machine that takes longer than a case may.
   (server/stop! (server/run-server identity {:engine :helidon, :port 0, :stop-on-shutdown? false}))
   (run! (partial check #{:passed :refused :skipped})
-        (tck/run server/run-server {:options {:engine :helidon}})))
+        (tck/run server/run-server {:options {:engine :helidon}, :limit-ms 60000})))
 
 (def ^:private thread-locals-stay
   "The cases that ask for a thread without a ThreadLocal of the request before."

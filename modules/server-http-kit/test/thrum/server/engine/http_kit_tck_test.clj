@@ -19,7 +19,7 @@
 
 (.setLevel ^java.util.logging.Logger quiet java.util.logging.Level/OFF)
 
-(deftest ^{:time-limit-ms 240000} http-kit-keeps-the-contract
+(deftest ^{:time-limit-ms 600000} http-kit-keeps-the-contract
   (when-not (library/on-classpath?) (runner/skip! "http-kit is not on the classpath"))
   (run! (partial check #{:passed :refused :skipped})
         (tck/run server/run-server {:options {:engine :http-kit}})))

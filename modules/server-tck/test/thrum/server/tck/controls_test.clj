@@ -350,7 +350,7 @@
 
 (.setLevel ^java.util.logging.Logger quiet java.util.logging.Level/OFF)
 
-(deftest ^{:time-limit-ms 240000} every-control-makes-its-cases-fail
+(deftest ^{:time-limit-ms 600000} every-control-makes-its-cases-fail
   ;; The first case on an engine takes seconds on a busy machine.
   (run! outcomes [:allows-one :tls-is-http])
   ;; What never comes need not be waited for as long as what should; what must not come does.

@@ -24,5 +24,6 @@
 (defn- check-outcome [{:keys [id], :as outcome}]
   (check (if (noticing id) #{:refused} #{:passed :skipped}) outcome))
 
-(deftest ^{:time-limit-ms 240000} tomcat-keeps-the-contract
-  (run! check-outcome (tck/run server/run-server {:options {:engine :tomcat}})))
+(deftest ^{:time-limit-ms 600000} tomcat-keeps-the-contract
+  (run! check-outcome
+        (tck/run server/run-server {:options {:engine :tomcat}, :limit-ms 60000})))

@@ -29,21 +29,23 @@
 (defn- others []
   (remove (set (flatten once-a-jvm)) (map :id (tck/cases))))
 
-(deftest ^{:time-limit-ms 240000} the-jdk-engine-keeps-the-contract
+(deftest ^{:time-limit-ms 600000} the-jdk-engine-keeps-the-contract
   (run! (partial check #{:passed :refused :skipped :gap})
-        (tck/run server/run-server {:only (others), :gaps (:gaps (engines/named :jdk))})))
+        (tck/run server/run-server
+          {:only (others), :gaps (:gaps (engines/named :jdk)), :limit-ms 60000})))
 
 (defn -main
   "What a child JVM runs: prints the outcomes of the cases of these names; exits with how many did
   not pass."
   [& names]
-  (let [outcomes (tck/run server/run-server {:only (map keyword names)})]
+  (let [outcomes (tck/run server/run-server
+                   {:only (map keyword names), :limit-ms 60000})]
     (run! #(prn (select-keys % [:id :outcome :detail])) outcomes)
     (System/exit (count (remove #(= :passed (:outcome %)) outcomes)))))
 
-(deftest ^{:time-limit-ms 170000} the-jdk-engine-keeps-what-it-has-once-a-jvm
+(deftest ^{:time-limit-ms 600000} the-jdk-engine-keeps-what-it-has-once-a-jvm
   (doseq [ids once-a-jvm]
     (let [command (jvm/command (jvm/this-home) jvm/exports 'thrum.server.engine.jdk-tck-test
                                (map name ids))
-          {:keys [exit lines]} (jvm/quietly command 80000)]
+          {:keys [exit lines]} (jvm/quietly command 280000)]
       (is (= 0 exit) (str/join "\n" lines)))))

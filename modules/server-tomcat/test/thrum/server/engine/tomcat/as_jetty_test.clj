@@ -33,18 +33,18 @@
     (is (seq tests))
     (run! #(%) tests)))
 
-(deftest ^{:time-limit-ms 120000} threads-starts-and-slow-clients
+(deftest threads-starts-and-slow-clients
   (binding [jetty/*engine* :tomcat]
     (jetty/among-others #(run-all! 'thrum.server.engine.jetty-test))))
 
-(deftest ^{:time-limit-ms 120000} websockets
+(deftest websockets
   (binding [websocket/*engine* :tomcat]
     (run-all! 'thrum.server.engine.jetty.websocket-test)))
 
-(deftest ^{:time-limit-ms 120000} tls
+(deftest tls
   (binding [tls/*engine* :tomcat]
     (run-all! 'thrum.server.engine.jetty.tls-test)))
 
-(deftest ^{:time-limit-ms 120000} http-2
+(deftest http-2
   (binding [http2/*engine* :tomcat]
     (run-all! 'thrum.server.engine.jetty.http2-test)))
