@@ -167,7 +167,7 @@
   (doseq [clean-up [(fn [_]) Connection/.rollback #(Connection/.setAutoCommit % true)]]
     (let [aborted? (fn [db] (some #{:abort} @(:trail db)))
           options-of (fn [db]
-                       {:grace-ms 10
+                       {:grace-ms 200
                         :fake {:on-rollback #(gate/eventually 5000 (fn [] (aborted? db)))}})
           transaction! #(with-open [c (open %)]
                           (.setAutoCommit c false)
