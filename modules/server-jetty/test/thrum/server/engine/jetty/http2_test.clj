@@ -120,7 +120,7 @@
   (with-client [c
                 #(if (= "/big" (:uri %))
                    {:status 200, :headers {}, :body (apply str (repeat 100000 "x"))}
-                   {:status 204, :headers {}}) {:request-timeout-ms 500} no-window]
+                   {:status 204, :headers {}}) {:request-timeout-ms 1000} no-window]
                (warm-up! c)
                (frames/get! c 3 "/big")
                (is (= :reset (:kind (answer c 3))))
@@ -131,7 +131,7 @@
   (with-client [c
                 (fn [{:keys [uri ^InputStream body], :as r}]
                   (when (= "/upload" uri) (.readAllBytes body))
-                  (ok r)) {:request-timeout-ms 500}]
+                  (ok r)) {:request-timeout-ms 1000}]
                (warm-up! c)
                (frames/frame! c :headers 4 3 (frames/head "POST" "/upload"))
                (frames/frame! c :data 0 3 (byte-array 10))
