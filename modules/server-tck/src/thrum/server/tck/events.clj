@@ -159,9 +159,9 @@
   "An open stream is not cut at :request-timeout-ms."
   {:uses #{:sse}}
   [env]
-  (let [{:keys [server gate]} (long-streams env {:request-timeout-ms 100})
+  (let [{:keys [server gate]} (long-streams env {:request-timeout-ms 500})
         c (open-stream env server)]
-    (expect= :silent (wire/after c 300))
+    (expect= :silent (wire/after c 800))
     (deliver gate :open)
     (expect-event c "last")))
 
@@ -197,9 +197,9 @@
   "So is one that has outlived its deadline."
   {:uses #{:sse :status}}
   [env]
-  (expect-cancelled env {:request-timeout-ms 100, :max-concurrent 1, :max-streams 1}
+  (expect-cancelled env {:request-timeout-ms 500, :max-concurrent 1, :max-streams 1}
                     (fn [c]
-                      (dotimes [_ 8] (expect-event c ":"))
+                      (dotimes [_ 30] (expect-event c ":"))
                       (wire/reset!! c))))
 
 (defcase failing-streams-are-cut "4.3"

@@ -133,7 +133,7 @@
   (let [gate (scene/gate env)
         server (serve env
                       (scene/routes {"/late" (fn [r] (deref gate 30000 nil) (scene/ok r))})
-                      {:request-timeout-ms 300})
+                      {:request-timeout-ms 1000})
         client (http-client env)
         late (send-async client (request env server "/late"))]
     (expect= [503 200]

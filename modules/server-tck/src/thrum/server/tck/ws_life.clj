@@ -114,8 +114,8 @@
   "An open websocket is not cut at :request-timeout-ms."
   ws/needs
   [env]
-  (let [c (ws/open env (ws/serve env (ws/echo env) {:request-timeout-ms 100}))]
-    (expect= :silent (wire/after c 250))
+  (let [c (ws/open env (ws/serve env (ws/echo env) {:request-timeout-ms 500}))]
+    (expect= :silent (wire/after c 800))
     (wire/send! c (ws/frame :text "still"))
     (expect= [:text "still"] (ws/read-frame c))))
 
