@@ -134,8 +134,7 @@
     #(t/with-scope [_ {:name "unseen"}]
        (t/with-executor [_ {:name "unseen"}]
          (is (= [] (known :scope "unseen") (known :executor "unseen")))
-         (is (nil? (watch/ended)))
-         (is (nil? (watch/begun! :scope :x nil)))))))
+         (is (nil? (watch/ended)))))))
 
 (deftest a-limiter-is-known-with-those-who-hold-and-wait
   (let [limiter (unwatched #(t/limiter 1 {:name "db"})), gate (promise), held (promise)

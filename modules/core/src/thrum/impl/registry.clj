@@ -103,10 +103,9 @@
 (defn begun!
   "Keeps a thing until ended!, or until it is collected. Returns what ended! takes; nil while
   watching is off."
-  ([kind thing] (begun! kind thing nil))
-  ([kind thing describe]
-   (when-some [^Watch w watch]
-     (keep! (.-entries w) (entry kind thing describe (.now w) nil)))))
+  [kind thing]
+  (when-some [^Watch w watch]
+    (keep! (.-entries w) (entry kind thing nil (.now w) nil))))
 
 (defn slot
   "Returns where a task's entry is to be kept; nil while watching is off."

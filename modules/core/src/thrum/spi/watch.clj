@@ -21,17 +21,6 @@
   []
   (registry/tick!))
 
-(defn begun!
-  "Keeps a short-lived thing of that kind until ended!, or until it is collected. Returns what
-  ended! takes; nil while watching is off."
-  [kind thing describe]
-  (registry/begun! kind thing describe))
-
-(defn ended!
-  "Keeps a thing no more. nil has no effect."
-  [token]
-  (registry/ended! token))
-
 (defn observe!
   "Has f called, (f kind thing), for each :task and :scope that begins from now on, on its thread,
   which waits. f returns nil, or a function of the thing that is called, also on that thread, when

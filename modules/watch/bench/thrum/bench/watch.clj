@@ -1,13 +1,14 @@
 (ns thrum.bench.watch
   "What watching costs: CPU time of the process for an item of prun!, by what is on, and for an item
   and a request beside 100 000 tasks, in interleaved rounds; a tree of 100 000 tasks; the sampler's
-  CPU time; the health check while every carrier is held. Some eight minutes; the second four.
+  CPU time; the health check while every carrier is held. Some twelve minutes; the second eight.
 
       ./cljw -M:watch-cost
       ./cljw -M:watch-cost crowd"
   (:require
    [clojure.string :as str]
    [thrum.core :as t]
+   [thrum.impl.registry :as registry]
    [thrum.server :as server]
    [thrum.server.spi.exchanges :as exchanges]
    [thrum.spi.watch :as spi]
@@ -15,7 +16,7 @@
    [thrum.watch.impl.flight :as flight])
   (:import
    (com.sun.management OperatingSystemMXBean)
-   (java.io BufferedReader InputStream InputStreamReader)
+   (java.io BufferedReader EOFException InputStreamReader)
    (java.lang AutoCloseable)
    (java.lang.management ManagementFactory ThreadInfo ThreadMXBean)
    (java.net Socket)
@@ -49,43 +50,24 @@
   []
   (each-ns items #(t/prun! 64 identity (range items))))
 
-;; Requests: of clients in this process, whose CPU time is in every figure
-
-(def ^:private ^:const clients 8)
-(def ^:private ^:const requests-each 2500)
-
-(def ^:private get-request
-  (.getBytes "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))
-
-(defn- ask!
-  "Sends that many requests on one connection, each after the response to the one before."
-  [port]
-  (with-open [socket (Socket. "127.0.0.1" (int port))]
-    (.setTcpNoDelay socket true)
-    (let [out (.getOutputStream socket), ^InputStream in (.getInputStream socket)]
-      (dotimes [_ requests-each]
-        (.write out ^bytes get-request)
-        ;; The body is the only place with a !.
-        (loop [] (when-not (= 33 (.read in)) (recur)))))))
-
-(defn- request-ns
-  "Returns a function that returns what a request costs."
-  [port]
-  (fn []
-    (each-ns (* (long clients) (long requests-each))
-      #(run! deref (doall (repeatedly clients (fn [] (future (ask! port)))))))))
+(defn- mean [xs]
+  (/ (reduce + xs) (double (count xs))))
 
 (defn- middle-mean
-  "Returns the mean of the middle half."
+  "Returns [mean error]: the mean of the middle half, and its standard error, by the deviation of
+  all where those outside count as the nearest within."
   [xs]
-  (let [n (quot (count xs) 4), middle (drop-last n (drop n (sort xs)))]
-    (/ (reduce + middle) (count middle))))
+  (let [n (quot (count xs) 4), middle (drop-last n (drop n (sort xs)))
+        near (map #(max (first middle) (min (last middle) %)) xs), middle-of-near (mean near)
+        deviation (Math/sqrt (mean (map #(Math/pow (- % middle-of-near) 2) near)))]
+    [(mean middle) (* 2 (/ deviation (Math/sqrt (count xs))))]))
 
 (defn- print-row [what taken base]
   (let [cpu (map first taken), wall (map second taken)
-        ratios (map / cpu (map first base))]
-    (println (format "| %s | %.0f | %.0f | %.3f | %.3f | %.3f |"
-                     what (apply min cpu) (median cpu) (median ratios) (middle-mean ratios)
+        ratios (map / cpu (map first base)), [middle error] (middle-mean ratios)]
+    (println (format "| %s | %.0f | %.0f | %.3f | %.4f ± %.4f | %.3f | %.3f |"
+                     what (apply min cpu) (median cpu) (median ratios) middle error
+                     (/ (reduce + cpu) (reduce + (map first base)))
                      (median (map / wall (map second base)))))))
 
 (defn- round
@@ -101,12 +83,13 @@
   [what begin!], where begin! returns a function that ends it. The first is what the others are
   compared with; a variant that is the same shows the noise."
   [title measure rounds variants]
-  (let [taken (do (dotimes [_ 5] (round measure variants))
+  (let [taken (do (dotimes [_ 10] (round measure variants))
                   (doall (repeatedly rounds #(round measure variants))))
         columns (apply map vector taken)]
     (println (str "| " title
-                  " | best CPU ns | median | median of CPU ratios | mean, middle half | of wall |"))
-    (println "|---|--:|--:|--:|--:|--:|")
+                  " | best CPU ns | median | median of CPU ratios | mean of their middle half"
+                  " | ratio of sums | of wall |"))
+    (println "|---|--:|--:|--:|--:|--:|--:|")
     (doseq [[[what _] costs] (map vector variants columns)]
       (print-row what costs (first columns)))))
 
@@ -138,55 +121,67 @@
   (compare! "prun!, 64 at once" item-ns 10
             [["not watched" unwatched!] ["watched, thrum.Task recorded" recording!]]))
 
-;; A hundred thousand tasks alive
-
+;; A hundred thousand tasks alive, and kept in the registry: all the while, because to make and end
+;; them costs more than what is measured. What varies is whether that which begins now is watched.
 (def ^:private ^:const crowd 100000)
 
 (defn- crowd!
   "Starts so many tasks, which park. Returns a function that ends them."
   []
-  (let [gate (promise), ready (promise)
-        scope (t/future
-                (t/with-scope [s]
-                  (dotimes [_ crowd] (t/fork s (deref gate)))
-                  (deliver ready true)))]
-    @ready
+  (let [gate (promise), tasks (doall (repeatedly crowd #(t/future @gate)))]
     (fn []
       (deliver gate true)
-      @scope)))
+      (run! deref tasks))))
 
-(defn- crowded! []
-  (let [end! (unwatched!), end-crowd! (crowd!)]
-    (fn []
-      (end-crowd!)
-      (end!))))
+(defn- switch!
+  "Watches what begins from now on, with this registry and these observers of requests; given nil,
+  does not."
+  [registry observers]
+  (alter-var-root #'registry/watch (constantly registry))
+  (.set ^AtomicReference @#'exchanges/registered observers))
 
-(defn- crowded-and-watched! []
-  (let [end! (watched!), end-crowd! (crowd!)]
-    (fn []
-      (end-crowd!)
-      (end!))))
+(defn- begun-unwatched! []
+  (let [registry @#'registry/watch, observers (exchanges/observers)]
+    (switch! nil nil)
+    #(switch! registry observers)))
 
-(defn- without-observers
-  "Returns a variant as it is where thrum.watch was never loaded: its observer of requests is gone."
-  [begin!]
-  (fn []
-    (let [^AtomicReference registered @#'exchanges/registered
-          observers (.getAndSet registered nil), end! (begin!)]
-      (fn []
-        (end!)
-        (.set registered observers)))))
+(def ^:private beside-the-crowd
+  [["not watched" begun-unwatched!] ["not watched, again" begun-unwatched!]
+   ["watched" (constantly (fn []))]])
 
-(def ^:private crowds
-  (let [bare (without-observers crowded!)]
-    [["100 000 others alive, not watched" bare] ["the same, again" bare]
-     ["100 000 others alive, watched" crowded-and-watched!]]))
+;; Clients of this process, whose CPU time is in every figure, on connections that last.
 
-(defn- crowds! []
-  (compare! "prun!, 64 at once" item-ns 20 crowds)
+(def ^:private ^:const clients 8)
+(def ^:private ^:const requests-each 500)
+
+(def ^:private get-request
+  (.getBytes "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+
+(defn- ask!
+  "Sends that many requests, each after the response to the one before, which ends with a !."
+  [^Socket socket]
+  (let [out (.getOutputStream socket), in (.getInputStream socket), answer (byte-array 1024)]
+    (dotimes [_ requests-each]
+      (.write out ^bytes get-request)
+      (loop []
+        (let [n (.read in answer)]
+          (when (neg? n) (throw (EOFException.)))
+          (when-not (= 33 (aget answer (dec n))) (recur)))))))
+
+(defn- client ^Socket [port]
+  (doto (Socket. "127.0.0.1" (int port)) (.setTcpNoDelay true)))
+
+(defn- request-ns [sockets]
+  (each-ns (* (long clients) (long requests-each))
+    #(run! deref (mapv (fn [socket] (future (ask! socket))) sockets))))
+
+(defn- crowds! [rounds]
+  (compare! "prun!, 64 at once" item-ns rounds beside-the-crowd)
   (with-open [server ^AutoCloseable (server/run-server (constantly {:status 200, :body "!"})
                                       {:engine :helidon, :port 0})]
-    (compare! "request" (request-ns (server/port server)) 20 crowds)))
+    (let [sockets (doall (repeatedly clients #(client (server/port server))))]
+      (compare! "request" #(request-ns sockets) rounds beside-the-crowd)
+      (run! #(.close ^Socket %) sockets))))
 
 (defn- timed
   "Returns [wall CPU] of f on this thread, in ms."
@@ -243,12 +238,12 @@
       (run! deref hogs))))
 
 (defn -main
-  "Prints the figures; crowd: those of 100 000 tasks alone."
-  [& [only]]
+  "Prints the figures. crowd: those of 100 000 tasks alone, of so many rounds."
+  [& [only rounds]]
   (when-not only (items!))
-  (crowds!)
   (spi/watch! true)
   (let [end! (crowd!)]
+    (crowds! (parse-long (or rounds "300")))
     (tree!)
     (when-not only (share!))
     (end!))

@@ -86,7 +86,8 @@
            :queued-nanos queued
            :deadline (when-not stream deadline)
            :stage (.get stage)
-           :scope scope)))
+           :scope scope))
+  (sent-status [_] status))
 
 (defn exchange
   "Returns the exchange of this wire, on the calling thread."

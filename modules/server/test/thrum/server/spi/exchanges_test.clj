@@ -68,7 +68,8 @@
     (is (<= 0 (:nanos before) (:nanos after)))
     (is (= [:done "/a" :get 201 7 nil]
            [(:stage after) (:uri (:request after)) (:request-method (:request after))
-            (:status after) (:bytes after) (:throwable after)]))))
+            (:status after) (:bytes after) (:throwable after)]))
+    (is (= 201 (exchanges/sent-status x)))))
 
 (deftest a-request-that-is-refused-begins-and-ends-too
   (let [[_ [_ _ after]] (trail-of (serve! {} answer (wire "Host" "a" "Host" "b")))]

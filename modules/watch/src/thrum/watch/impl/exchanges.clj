@@ -1,36 +1,44 @@
 (ns thrum.watch.impl.exchanges
-  "The requests of thrum.server, as things of the registry, and their figures. Loaded only where
+  "The requests of thrum.server: those that run, and how many have ended. Loaded only where
   thrum.server is on the class path."
   {:no-doc true}
   (:require
-   [thrum.server.spi.exchanges :as exchanges]
-   [thrum.spi.watch :as watch])
+   [thrum.server.spi.exchanges :as exchanges])
   (:import
+   (java.util Set)
    (java.util.concurrent ConcurrentHashMap)
    (java.util.concurrent.atomic LongAdder)))
 
 (set! *warn-on-reflection* true)
 
-(def ^:private ^ConcurrentHashMap tokens (ConcurrentHashMap.))
+;; Each leaves it at its end: observers see the end of all that they saw begin.
+(def ^:private ^Set under-way (ConcurrentHashMap/newKeySet))
 
-(defn- describe [exchange]
-  (let [{:keys [request stage nanos deadline status bytes engine thread]}
-        (exchanges/facts exchange)]
-    {:name (if request
-             (str (some-> (:request-method request) name) " " (:uri request))
-             "not read yet")
-     :state stage
-     :engine engine
-     :age-nanos nanos
-     :deadline deadline
-     :status status
-     :bytes bytes
-     :served-by (some-> ^Thread thread .threadId)}))
+(defn- shown [{:keys [request stage nanos deadline status bytes engine thread]}]
+  {:name (if request
+           (str (some-> (:request-method request) name) " " (:uri request))
+           "not read yet")
+   :state stage
+   :engine engine
+   :age-nanos nanos
+   :deadline deadline
+   :status status
+   :bytes bytes
+   :served-by (some-> ^Thread thread .threadId)})
+
+(defn registered
+  "Returns the requests that run, as thrum.spi.watch/registered returns things."
+  []
+  (mapv (fn [exchange]
+          (let [{:keys [began thread] :as facts} (exchanges/facts exchange)]
+            {:kind :request, :thing exchange, :since began, :thread thread
+             :describe (fn [_] (shown facts))}))
+        under-way))
 
 (def ^:private ^ConcurrentHashMap by-status (ConcurrentHashMap.))
 
 (defn- count! [exchange]
-  (let [status (or (:status (exchanges/facts exchange)) 0)]
+  (let [status (or (exchanges/sent-status exchange) 0)]
     (.increment ^LongAdder (.computeIfAbsent by-status status (fn [_] (LongAdder.))))))
 
 (defn ended
@@ -52,9 +60,7 @@
   []
   (exchanges/observe!
     (reify exchanges/Observer
-      (began [_ exchange]
-        (when-some [token (watch/begun! :request exchange describe)]
-          (.put tokens exchange token)))
+      (began [_ exchange] (.add under-way exchange))
       (ended [_ exchange]
-        (watch/ended! (.remove tokens exchange))
+        (.remove under-way exchange)
         (count! exchange)))))

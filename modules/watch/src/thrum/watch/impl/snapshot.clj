@@ -170,7 +170,8 @@
 (def ^:private requests
   (delay
     (when-some [observe! (of-exchanges 'thrum.watch.impl.exchanges/observe!)] (observe!))
-    (or (of-exchanges 'thrum.watch.impl.exchanges/ended) (constantly nil))))
+    {:running (or (of-exchanges 'thrum.watch.impl.exchanges/registered) (constantly nil))
+     :ended (or (of-exchanges 'thrum.watch.impl.exchanges/ended) (constantly nil))}))
 
 (defn watch-requests!
   "Keeps the requests of thrum.server from now on, where it is on the class path."
@@ -198,7 +199,8 @@
   [stack?]
   (watch/tick!)
   {:at (System/nanoTime)
-   :requests (@requests)
+   :requests ((:ended @requests))
    :ended (watch/ended)
    :leaked (leaked)
-   :nodes (unique (mapcat #(thing-nodes % stack?) (watch/registered)))})
+   :nodes (unique (mapcat #(thing-nodes % stack?)
+                          (concat (watch/registered) ((:running @requests)))))})
