@@ -68,9 +68,11 @@
     (try
       (when server (http/stop! server))
       (finally
-        (when exporter ((:close exporter)))
-        (sampler/stop! sampler)
-        (when interrupted? (.interrupt (Thread/currentThread)))))))
+        (try
+          (when exporter ((:close exporter)))
+          (finally
+            (sampler/stop! sampler)
+            (when interrupted? (.interrupt (Thread/currentThread)))))))))
 
 ;; exporter: that of thrum.watch.impl.prometheus, or nil.
 (deftype Watch [sampler server exporter token]
@@ -176,7 +178,8 @@
 
   A sampler looks four to ten times a second within 1 % of one processor: many tasks are looked at
   less often. With :monitors? it takes the JDK's dump while a task has been blocked at a monitor for
-  half a second: a dump of a busy server has crashed JDK 25.0.3 twice. Options:
+  half a second, and says who holds it: a dump of a busy server has crashed JDK 25.0.3 twice.
+  Without, it says at which line tasks have been blocked for a second. Options:
     :port - the port; 0: any that is free (an integer from 0 to 65535; default 7777)
     :host - the address to listen on (a string; default \"127.0.0.1\")
     :hosts - further names of this server, as a browser's Host header has them (a collection of

@@ -20,6 +20,8 @@
   (:import
    (java.io File)
    (java.time Duration)
+   (java.util.concurrent Semaphore)
+   (java.util.concurrent.locks ReentrantLock)
    (jdk.internal.vm Continuation)
    (jdk.jfr Recording)))
 
@@ -191,6 +193,41 @@
     (let [lock (Object.), held (promise), holder (t/future (holds lock held #(f gate)))]
       @held
       [holder (t/future (locking lock :free))])))
+
+;; Seen by state, without the dump, where a blocked thread leaves its carrier: JDK 24 and newer.
+
+(def ^:private blocked-leaves-carrier? (delay (<= 24 (.feature (Runtime/version)))))
+
+(defn- waits-for-a-lock [^ReentrantLock lock held f]
+  (fn [gate]
+    (let [holder (t/future (.lock lock) (deliver held true) (try (f gate) (finally (.unlock lock))))]
+      @held
+      [holder (t/future (.lock lock) (.unlock lock))])))
+
+(deftest a-task-that-is-blocked-at-a-monitor
+  (when-not @blocked-leaves-carrier? (runner/skip! "on this JDK a blocked thread is pinned"))
+  (are [program states expected] (= expected (seen program states of-snapshot))
+    (held-by deref) {[:parked :lock] 1, [:blocked nil] 1} [:blocked]
+    (held-by #(pinned-call (fn [] @%))) {[:parked :lock] 1, [:blocked nil] 1} [:pinned :blocked]
+    (waits-for-a-lock (ReentrantLock.) (promise) deref) {[:parked :lock] 2} []))
+
+(defn- one-after-the-other
+  "Each of n tasks, in turn, holds a monitor until it takes a turn, while the others are blocked."
+  [turns n]
+  (fn [_]
+    (let [lock (Object.)]
+      (vec (repeatedly n #(t/future (locking lock (.acquire ^Semaphore turns))))))))
+
+(deftest tasks-that-are-blocked-in-turn-are-not-blocked-for-long
+  (when-not @blocked-leaves-carrier? (runner/skip! "on this JDK a blocked thread is pinned"))
+  (let [turns (Semaphore. 0)
+        still? (fn [snapshot] (:still? (first (rules/conditions snapshot))))]
+    (is (= [true true]
+           (seen (one-after-the-other turns 20) {[:parked :lock] 1, [:blocked nil] 19}
+             (fn [snapshot]
+               (let [still? (still? snapshot), before (still?)]
+                 (.release turns)
+                 [before (gate/eventually 10000 #(not (still?)))])))))))
 
 (defn- left-and-held-by
   "As held-by, and a third task waits on the monitor, and so has left it. It comes after the holder

@@ -43,7 +43,22 @@
     {:carrier "worker-1", :state :timed-parked} [[:pinned "7"]]
     {:carrier "worker-1", :state :blocked} [[:pinned "7"]]
     {:carrier nil, :state :runnable} []
-    {:carrier nil, :state :blocked} []))
+    {:carrier nil, :state :parked} []))
+
+(deftest tasks-that-are-blocked-at-a-line
+  (let [blocked-task (fn [tid & {:as facts}]
+                       (task tid :thread (merge {:state :blocked, :carrier nil} facts)))
+        at-line [[:blocked "my.shop/fetch (shop.clj:31)"]]]
+    (are [expected nodes] (= expected (raised (snapshot nodes)))
+      at-line [(blocked-task 7)]
+      at-line [(blocked-task 7) (blocked-task 8) (task 9)]
+      [] [(task 7 :thread {:state :runnable, :carrier nil})]
+      [] [(blocked-task 7 :stack nil)])
+    (is (= [[:starved "scheduler"]] (raised (snapshot [(blocked-task 7)] :late-ms 301))))
+    (is (= (str "2 tasks have been blocked at a monitor for a second, one of them task-7 at "
+                "my.shop/fetch (shop.clj:31); {:monitors? true} or the doctor names its holder "
+                "(JDK 25)")
+           (:sentence (first (rules/conditions (snapshot [(blocked-task 7) (blocked-task 8)]))))))))
 
 (deftest a-scheduler-that-starts-nothing-is-starved
   (let [held (task 7 :thread {:carrier "worker-1", :state :runnable})

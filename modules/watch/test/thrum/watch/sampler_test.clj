@@ -133,7 +133,39 @@
       (look! true)
       (is (pos? @dumps)))))
 
+(deftest where-dumps-are-taken-they-say-who-is-blocked
+  (let [thread {:tid 7, :state :blocked, :carrier nil, :stack [["my.Shop" "save" "Shop.java" 50]]}
+        snapshot {:at 0, :late-ms 0, :nodes [{:id "#7", :kind :task, :name "a", :thread thread}]}]
+    (are [monitors? expected]
+      (= expected (map :rule (#'sampler/conditions-of snapshot monitors?)))
+      false [:blocked]
+      true [])))
+
+;; Between two samples
+
+(deftest a-condition-that-holds-no-more-is-dropped
+  (let [holds? (volatile! true)
+        state (atom {:fast {:a {:still? #(deref holds?)}, :b {}}})
+        look! #(do (#'sampler/look-again! {:state state}) (set (keys (:fast @state))))]
+    (is (= #{:a :b} (look!)))
+    (vreset! holds? false)
+    (is (= #{:b} (look!)))))
+
 ;; Its end
+
+(defn- samplers []
+  (into #{}
+        (filter #(= "thrum-watch-sampler" (.getName ^Thread %)))
+        (keys (Thread/getAllStackTraces))))
+
+(deftest a-sampler-ends-with-its-watch-also-when-its-metrics-do-not-close
+  (let [exporter {:close #(throw (IllegalStateException. "broken"))}, before (samplers)]
+    (with-redefs-fn {#'watch/new-exporter (constantly exporter)}
+      (fn []
+        (let [w (watch/start! {:port 0})]
+          (is (= (inc (count before)) (count (samplers))))
+          (is (thrown-with-msg? IllegalStateException #"broken" (.close ^AutoCloseable w)))
+          (is (= before (samplers))))))))
 
 (deftest a-watch-may-be-closed-by-what-it-calls
   (let [watch (promise), closed (promise)

@@ -1,6 +1,7 @@
 (ns thrum.watch.impl.rules
   "What is wrong in a snapshot, as conditions: {:rule, :id, :sentence, :frame, :data, :after-ms}. A
-  condition becomes a lint when it has held in every snapshot for :after-ms.
+  condition becomes a lint when it has held in every snapshot for :after-ms. Some have :still?, a
+  function that says between two snapshots whether it holds.
 
   Beside what thrum.watch.impl.snapshot/take! returns a snapshot has :late-ms - how long the
   scheduler has not started a thread that was given to it; :scheduler - {:parallelism, :mounted,
@@ -39,8 +40,7 @@
   (not= :runnable state))
 
 (defn- carriers-held
-  "A thread that stays on its carrier; one that is parked there is pinned. :live - the thread, for a
-  look between two snapshots."
+  "A thread that stays on its carrier; one that is parked there is pinned."
   [_ threads]
   (for [{:keys [tid name carrier state stack] :as thread} (mounted threads)]
     (merge
@@ -65,6 +65,38 @@
              (when (seq held)
                (str ", by " (str/join ", " (map name-and-line (take 4 held)))))
              (when queued (str "; " queued " threads are queued")))])))
+
+;; Monitors
+
+(defn- blocked? [{{:keys [state carrier stack]} :thread}]
+  (and (= :blocked state) (nil? carrier) (seq stack)))
+
+;; Looked at so often, a lock that goes from hand to hand is seen to do so.
+(def ^:private ^:const most-looked-at 100)
+
+(defn- still-blocked? [nodes]
+  (let [still (keep (comp :still? meta :thread) (take most-looked-at nodes))]
+    (fn [] (every? #(%) still))))
+
+(defn- blocked-at [line [{:keys [name thread]} :as nodes]]
+  (assoc (lint :blocked line 1000 (:stack thread)
+               {:waiting (mapv (comp :tid :thread) (take most-looked-at nodes))
+                :count (count nodes)}
+               (many (count nodes) "task")
+               (if (next nodes) " have" " has")
+               " been blocked at a monitor for a second, "
+               (when (next nodes) "one of them ")
+               name (seen-at (:stack thread))
+               "; {:monitors? true} or the doctor names its holder (JDK 25)")
+         :still? (still-blocked? nodes)))
+
+(defn- blocked
+  "Tasks at the same line that wait for monitors, none of which has gone on. Where the scheduler is
+  late, the holder may wait for a carrier."
+  [{:keys [nodes late-ms]} _]
+  (when-not (and late-ms (< 300 (long late-ms)))
+    (for [[line alike] (group-by (comp frames/line :stack :thread) (filter blocked? nodes))]
+      (blocked-at line alike))))
 
 ;; Scopes
 
@@ -232,7 +264,7 @@
           (seen-at stack))))
 
 (def ^:private rules
-  [carriers-held starved stuck-scopes deadlines-passed crowded deref-cycles leaked])
+  [carriers-held starved blocked stuck-scopes deadlines-passed crowded deref-cycles leaked])
 
 (defn old-tasks-in
   "Returns the conditions of a snapshot with stacks: tasks ten times older than the median of their

@@ -68,20 +68,25 @@
 
 (def ^:private most-stacks 2000)
 
-(defn- some-stacks
-  "Returns a function that is true for the first of the threads, and for these ids."
-  [suspects]
-  (let [left (volatile! most-stacks)]
-    (fn [{:keys [tid]}] (or (contains? suspects tid) (nat-int? (vswap! left dec))))))
+(def ^:private most-blocked 200)
+
+(defn- stacks-of
+  "Returns a function that is true for the threads of these ids, for the first that are blocked, and
+  for the first of all where slow?."
+  [suspects slow?]
+  (let [left (volatile! (if slow? most-stacks 0)), blocked-left (volatile! most-blocked)]
+    (fn [{:keys [tid state]}]
+      (or (contains? suspects tid)
+          (and (= :blocked state) (nat-int? (vswap! blocked-left dec)))
+          (nat-int? (vswap! left dec))))))
 
 (defn- fast-snapshot
-  "Returns a snapshot with the stacks of the threads that conditions of the last one name; where
-  slow? also those of others, and the figures of the scheduler, which cost more than all else."
+  "Returns a snapshot with the stacks of the threads that conditions of the last one name, and of
+  those that are blocked; where slow? also those of others, and the figures of the scheduler, which cost more than all else."
   [{:keys [probe state]} slow?]
   (let [{:keys [suspects] before :snapshot :as state} @state
-        stack? (if slow? (some-stacks suspects) #(contains? suspects (:tid %)))
         late-ms (scheduler/late-ms probe)]
-    (assoc (with-stacks-of-leaked (snapshot/take! stack?) state)
+    (assoc (with-stacks-of-leaked (snapshot/take! (stacks-of suspects slow?)) state)
            :late-ms late-ms
            :scheduler (if (or slow? (pos? late-ms)) (scheduler/figures) (:scheduler before)))))
 
@@ -177,10 +182,16 @@
 
 ;; Both return in how many ms they are to be called again.
 
-(defn- fast! [{:keys [state listeners] :as sampling}]
+(defn- conditions-of
+  "Returns the conditions of a snapshot. Where dumps are taken, they say who is blocked, and by whom."
+  [snapshot monitors?]
+  (cond->> (rules/conditions snapshot)
+    monitors? (remove #(= :blocked (:rule %)))))
+
+(defn- fast! [{:keys [state listeners monitors?] :as sampling}]
   (let [slow? (slow? @state)
         snapshot (fast-snapshot sampling slow?)
-        conditions (rules/conditions snapshot)]
+        conditions (conditions-of snapshot monitors?)]
     (swap! state #(assoc % :snapshot snapshot
                          :suspects (suspects conditions)
                          :blocked (still-blocked (:blocked %) snapshot)))
@@ -225,15 +236,13 @@
   (let [ms (try ((kinds kind) sampling) (catch Throwable t (spi/uncaught! t) calm-ms))]
     (assoc-in plan [:due kind] (after (System/nanoTime) ms))))
 
-(defn- let-go?
-  "True if the condition is of a thread that was on its carrier, and is not now."
-  [{:keys [live data]}]
-  (and live (not= (:carrier data) (snapshot/carrier live))))
+(defn- over? [{:keys [still?]}]
+  (and still? (not (still?))))
 
 (defn- look-again!
-  "Drops the conditions of threads that have left their carriers since the last sample."
+  "Drops the conditions that have been seen to hold no more since the last sample."
   [{:keys [state]}]
-  (let [gone (map key (filter (comp let-go? val) (:fast @state)))]
+  (let [gone (map key (filter (comp over? val) (:fast @state)))]
     (when (seq gone)
       (swap! state update :fast #(apply dissoc % gone)))))
 

@@ -28,7 +28,7 @@
    Thread$State/WAITING :parked, Thread$State/TIMED_WAITING :timed-parked
    Thread$State/TERMINATED :ended})
 
-(defn carrier
+(defn- carrier-of
   "Returns the name of the carrier that a virtual thread is mounted on, or nil. Its toString is the
   one public place that has it: VirtualThread[#9,name]/runnable@ForkJoinPool-1-worker-1."
   [^Thread thread]
@@ -52,16 +52,17 @@
 
 (defn thread-facts
   "Returns what a live thread is doing; stack?: a function of these facts, true where the stack is
-  wanted."
+  wanted. Of one that is on a carrier, or blocked, :still? in its metadata says whether it is."
   [^Thread thread stack?]
   (let [{:keys [state carrier] :as facts}
         {:tid (.threadId thread), :state (states (.getState thread))
-         :carrier (carrier thread), :waits-for (waits-for thread)}]
+         :carrier (carrier-of thread), :waits-for (waits-for thread)}]
     (cond-> facts
       (stack? facts) (assoc :stack (stack thread))
       (and (.isVirtual thread) (= :runnable state) (nil? carrier)) (assoc :queued? true)
-      ;; For a second look, in metadata: a snapshot itself holds no live thing.
-      (:carrier facts) (with-meta {:live thread}))))
+      ;; In metadata: a snapshot itself holds no live thing.
+      (= :blocked state) (with-meta {:still? #(= Thread$State/BLOCKED (.getState thread))})
+      carrier (with-meta {:still? #(= carrier (carrier-of thread))}))))
 
 ;; Nodes
 
