@@ -97,6 +97,7 @@
   '#{[thrum.async.pipeline-failures-test thrum.impl.jdk]
      [thrum.server.engine.jetty-test thrum.server.impl.handshake]
      [thrum.server.engine.jetty.http2-test thrum.server.impl.options]
+     [thrum.bench.watch thrum.impl.registry]
      [thrum.dev.contract thrum.server.impl.engines]
      [thrum.lab.benchmarks.faults.child thrum.watch.impl.environment]
      [thrum.dev.options thrum.async.impl.settings]

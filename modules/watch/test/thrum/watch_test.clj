@@ -47,6 +47,11 @@
     (deliver gate :go)
     @task))
 
+(deftest what-begins-while-it-is-looked-at-is-no-younger-than-new
+  (let [node {:id "a", :kind :scope, :name "a", :since 9000000, :deadline 3000000}
+        [shown] (tree/tree {:at 5000000, :nodes [node]} {})]
+    (is (= [0 -2] ((juxt :age-ms :deadline-ms) shown)))))
+
 (deftest a-tree-of-a-recursion-that-has-run-away-has-an-end
   (let [chain (for [i (range 20000)]
                 {:id i, :kind :scope, :name i, :parent (when (pos? i) (dec i))})

@@ -200,7 +200,10 @@
 
 (defn- waits-for-a-lock [^ReentrantLock lock held f]
   (fn [gate]
-    (let [holder (t/future (.lock lock) (deliver held true) (try (f gate) (finally (.unlock lock))))]
+    (let [holder (t/future
+                   (.lock lock)
+                   (deliver held true)
+                   (try (f gate) (finally (.unlock lock))))]
       @held
       [holder (t/future (.lock lock) (.unlock lock))])))
 

@@ -64,7 +64,8 @@
              "Virtual threads do not start: " (or parallelism "all") " carriers are held"
              (when (seq held)
                (str ", by " (str/join ", " (map name-and-line (take 4 held)))))
-             (when queued (str "; " queued " threads are queued")))])))
+             (when queued
+               (str "; " (many queued "thread") (if (= 1 queued) " is" " are") " queued")))])))
 
 ;; Monitors
 
@@ -127,7 +128,7 @@
         :let [{:keys [stack tid queued?]} thread]
         :when (not queued?)]
     (lint :stuck-scope (str id " " tid) 500 stack
-          {:scope id, :task name, :thread tid, :reason reason, :age-ms (tree/ms-between since at)}
+          {:scope id, :task name, :thread tid, :reason reason, :age-ms (tree/age-ms since at)}
           id " waits for " name ", which has not ended since its interrupt: uninterruptible"
           (when (seq stack) (str " at " (frames/call (frames/leaf stack))))
           (when-some [line (frames/line stack)] (str ", " line)))))

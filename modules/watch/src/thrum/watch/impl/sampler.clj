@@ -82,7 +82,8 @@
 
 (defn- fast-snapshot
   "Returns a snapshot with the stacks of the threads that conditions of the last one name, and of
-  those that are blocked; where slow? also those of others, and the figures of the scheduler, which cost more than all else."
+  those that are blocked; where slow? also those of others, and the figures of the scheduler,
+  which cost more than all else."
   [{:keys [probe state]} slow?]
   (let [{:keys [suspects] before :snapshot :as state} @state
         late-ms (scheduler/late-ms probe)]
@@ -183,7 +184,8 @@
 ;; Both return in how many ms they are to be called again.
 
 (defn- conditions-of
-  "Returns the conditions of a snapshot. Where dumps are taken, they say who is blocked, and by whom."
+  "Returns the conditions of a snapshot. Where dumps are taken, they say who is blocked, and
+  by whom."
   [snapshot monitors?]
   (cond->> (rules/conditions snapshot)
     monitors? (remove #(= :blocked (:rule %)))))

@@ -12,6 +12,13 @@
   (when (and from to)
     (quot (unchecked-subtract (long to) (long from)) 1000000)))
 
+;; A thing may begin after its snapshot did.
+(defn age-ms
+  "Returns the ms from the begin of a thing to a time, 0 where it came later; nil where it is not
+  known."
+  [since at]
+  (some-> (ms-between since at) (max 0)))
+
 (def ^:private own-keys
   [:reason :running :started :body-ended? :shield? :index :permits :in-use :waiting :queue
    :rejected])
@@ -32,7 +39,7 @@
 
 ;; There may be a hundred thousand tasks: their facts are few, and known.
 (defn- shown [{:keys [id kind name state since deadline thread index] :as node} at stacks?]
-  (let [shown {:id id, :kind kind, :name name, :state state, :age-ms (ms-between since at)}]
+  (let [shown {:id id, :kind kind, :name name, :state state, :age-ms (age-ms since at)}]
     (cond-> (if (= :task kind) (assoc shown :index index) (with-facts shown node))
       deadline (assoc :deadline-ms (ms-between at deadline))
       thread (with-thread thread stacks?))))

@@ -10,7 +10,7 @@
    [thrum.lab.benchmarks.faults.tools :as tools]
    [thrum.watch.doctor :as doctor])
   (:import
-   (java.io Writer)
+   (java.io IOException Writer)
    (java.util List)
    (java.util.concurrent TimeUnit)))
 
@@ -63,10 +63,13 @@
     (edn/read-string line)))
 
 (defn- collect!
-  "Adds what the process prints to the atom, until its output ends."
+  "Adds what the process prints to the atom, until its output ends, or the process is destroyed."
   [^Process process printed]
   (with-open [lines (io/reader (.getInputStream process))]
-    (run! #(swap! printed conj %) (keep read-form (line-seq lines)))))
+    (try
+      (run! #(swap! printed conj %) (keep read-form (line-seq lines)))
+      ;; Its streams are closed when it is destroyed.
+      (catch IOException _))))
 
 (defn- await-printed
   "Returns the first of what was printed that f takes; nil after a minute."
