@@ -99,7 +99,7 @@
 ;; thread under its lock, a transducing process by its contract. batches: nil, or limit, window,
 ;; started and consumed count batches.
 (deftype FanOut [^Context context ^Group group ^long limit ^long window
-                 order ^Tasks tasks threads ^AtomicLong ended ^Batches batches
+                 order ^Tasks tasks threads ^AtomicLong ended ^Batches batches on-done
                  ^:unsynchronized-mutable ^long ended-seen
                  ^:unsynchronized-mutable source
                  ^:unsynchronized-mutable more
@@ -134,7 +134,7 @@
          (not (and (instance? IPending source) (not (.isRealized ^IPending source))))
          (.room this)))
   (idle [_]
-    (and (not more) (= started consumed)))
+    (and (not more) (= started (if on-done (.get ended) consumed))))
   (more [_] (boolean more))
   (started [_] started)
   ;; work: a thunk, or a batch.
@@ -145,7 +145,8 @@
       (task/task context tasks started work)))
   (start [_ task]
     (begin! tasks task (jdk/next-thread threads task) (inc started))
-    (set! started (inc started)))
+    (set! started (inc started))
+    task)
   (consume [_]
     (when-some [task (order/next-task order)]
       (set! consumed (inc consumed))
@@ -158,10 +159,10 @@
   (setThrown [_ t] (set! thrown t)))
 
 (def ^:private orders
-  "By name: a function of group and limit that makes an order."
+  "By name: a function of the group and of what fan-out takes that makes an order."
   {:ordered (fn [_ _] (order/input-order))
-   :as-completed (fn [group _] (order/completion-order group))
-   :as-started (fn [_ limit] (order/start-order limit))})
+   :as-completed (fn [group {:keys [on-done]}] (order/completion-order group on-done))
+   :as-started (fn [_ {:keys [limit]}] (order/start-order limit))})
 
 (defn- tasks ^Tasks [group order on-ended]
   (Tasks. group order (failures/failures)
@@ -170,10 +171,11 @@
 (defn fan-out
   "Returns a fan-out in the context of the calling thread that has started nothing yet. :on-ended -
   called with every task that has ended, on its thread and as the last thing there, for a consumer
-  that does not wait. :batch - how many items share a task, or nil; :window counts items."
-  ^FanOut [{:keys [order name limit window batch wrap on-ended]}]
+  that does not wait. :on-done - for :as-completed without batches, see order/completion-order.
+  :batch - how many items share a task, or nil; :window counts items."
+  ^FanOut [{:keys [order name limit window batch wrap on-ended on-done], :as options}]
   (let [group (group/group (task/unique-name name) (place/current-group))
-        order ((orders order) group limit)
+        order ((orders order) group options)
         tasks (tasks group order on-ended)]
     (doto (FanOut. (context/capture wrap group)
                    (doto group (.setMembers tasks))
@@ -184,6 +186,7 @@
                    (jdk/numbered-threads (.-prefix group))
                    (.-ended tasks)
                    (batch/batches batch)
+                   on-done
                    0
                    nil
                    true

@@ -7,13 +7,14 @@
    [thrum.impl.batch :as batch]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.fanout :as fanout]
+   [thrum.impl.results :as results]
    [thrum.impl.scope :as scope]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
    (clojure.lang LazySeq)
-   (java.util ArrayList)
    (thrum.impl.fanout FanOut)
+   (thrum.impl.results Results)
    (thrum.impl.task ITask)))
 
 (set! *warn-on-reflection* true)
@@ -209,36 +210,48 @@
                (in-time options f)
                rf))))
 
+(defn- reserving
+  "Returns a transducer that makes room in the results for each item; results: or nil."
+  [^Results results]
+  (if results
+    (map (fn [item] (.reserve results) item))
+    identity))
+
+(defn- put! [^Results results ^long index value]
+  (when results (.put results index value)))
+
 (defn- eagerly
-  "Calls (on-value index value) for each item, in order of completion. Nothing runs any more when
-  this returns or throws."
-  [options f colls on-value]
+  "Calls f on each item and puts its value into the results, or nowhere for nil. Nothing runs any
+  more when this returns or throws. The thread of a task puts its value there itself: handing over
+  each task to the consumer costs as much as all else."
+  [{:keys [batch], :as options} results f colls]
   (wait/check-state!)
-  (let [fan-out (fanout/fan-out (assoc options :order :as-completed :window Long/MAX_VALUE))
+  (let [on-done (fn [^ITask task] (put! results (.index task) (task/value task)))
+        fan-out (fanout/fan-out (assoc options
+                                  :order :as-completed
+                                  :window Long/MAX_VALUE
+                                  :on-done (when (< (long (or batch 1)) 2) on-done)))
         [items f] (zipped (in-time options f) colls)
-        emit (fn [fan-out _ _ ^ITask task]
-               (if-some [batch (fanout/batch-of fan-out task)]
-                 (fanout/reduce-batch fan-out batch task (fn [_ i value] (on-value i value)) nil)
-                 (on-value (.index task) (task/value task))))]
+        emit (fn [fan-out _ _ task]
+               (fanout/reduce-batch fan-out (fanout/batch-of fan-out task) task
+                                    (fn [_ i value] (put! results i value))
+                                    nil))]
     (try
       (fanout/failing fan-out
-        (transduce #(feeding fan-out emit f %) (constantly nil) nil items))
+        (transduce (comp (reserving results) #(feeding fan-out emit f %))
+                   (constantly nil)
+                   nil
+                   items))
       (finally (fanout/end! fan-out :ended)))))
-
-(defn- put! [^ArrayList results ^long index value]
-  (while (<= (.size results) index)
-    (.add results nil))
-  (.set results index value)
-  nil)
 
 (defn vector-of-results
   "Returns the results as a vector in the order of the input, when all have ended."
   [options f colls]
-  (let [results (ArrayList.)]
-    (eagerly options f colls #(put! results %1 %2))
+  (let [results (results/results)]
+    (eagerly options results f colls)
     (vec (.toArray results))))
 
 (defn run!
   "Calls f on every item, for its effects; returns nil when all have ended."
   [options f coll]
-  (eagerly options f [coll] (fn [_ _])))
+  (eagerly options nil f [coll]))

@@ -126,8 +126,9 @@
         (recur below task))
       chain)))
 
-;; completed: a stack that the tasks' threads push on; the consumer takes all of it at once.
-(deftype CompletionOrder [group ^Running running ^AtomicReference completed
+;; on-done: takes the tasks in the consumer's place, or nil. completed: a stack that the tasks'
+;; threads push on; the consumer takes all of it at once.
+(deftype CompletionOrder [group ^Running running on-done ^AtomicReference completed
                           ^:volatile-mutable failed
                           ^:unsynchronized-mutable ^ITask head]
   Order
@@ -147,7 +148,7 @@
   (ended [_ task]
     (let [outcome (.outcome ^ITask task)]
       (cond
-        (instance? Done outcome) (push! completed task)
+        (instance? Done outcome) (if on-done (on-done task) (push! completed task))
         (instance? Failed outcome) (do (set! failed task)
                                        (group/cancel! group :sibling-failed)))))
   (tasks [_] (.all running))
@@ -158,9 +159,10 @@
   (broken [_] failed))
 
 (defn completion-order
-  "Results leave as they come; a failure cancels the group."
-  [group]
-  (CompletionOrder. group (running/running) (AtomicReference.) nil nil))
+  "Results leave as they come; a failure cancels the group. on-done: called with each task that has
+  a value, on its thread, and then none leaves; nil: the consumer takes them."
+  [group on-done]
+  (CompletionOrder. group (running/running) on-done (AtomicReference.) nil nil))
 
 ;; fmap: the tasks themselves
 
