@@ -27,5 +27,5 @@
         (deliver gate :go)
         (is (= {:value ""} (deref answer 5000 :late))))
       (is (gate/eventually 5000 #(= (inc (long before)) (get (exchanges/ended) 204))))
-      (is (nil? (request)))
+      (is (gate/eventually 5000 #(nil? (request))))
       (finally (server/stop! s)))))

@@ -4,6 +4,7 @@
   (:require
    [clojure.datafy :as datafy]
    [thrum.core :as t]
+   [thrum.server.spi.exchanges :as exchanges]
    [thrum.spi :as spi])
   (:import
    (java.io FileNotFoundException)
@@ -60,8 +61,7 @@
       (t/limiter (:initial latency-bounds) (assoc options :adaptive (latency-limit)))
       :else permits)))
 
-(defn traffic
-  "Returns the traffic of a server with these options."
+(defn- new-traffic
   [{:keys [max-concurrent max-queued queue-timeout-ms max-streams] :as options}]
   (Traffic. options
             (settings-of options)
@@ -71,6 +71,17 @@
             (into {} (map (fn [k] [k (LongAdder.)])) counted)
             (AtomicReference. :running)
             (AtomicReference.)))
+
+(defn in-flight
+  "Returns the exchanges that have not ended."
+  [^Traffic traffic]
+  (vec (.-exchanges traffic)))
+
+(defn traffic
+  "Returns the traffic of a server with these options."
+  [options]
+  (doto (new-traffic options)
+    (exchanges/serves! in-flight)))
 
 (defn options
   "Returns the options of the server."
@@ -146,11 +157,6 @@
   [^Traffic traffic exchange]
   (.remove ^Set (.-exchanges traffic) exchange)
   (wake! traffic))
-
-(defn in-flight
-  "Returns the exchanges that have not ended."
-  [^Traffic traffic]
-  (vec (.-exchanges traffic)))
 
 (defn await-quiet!
   "Waits until no exchange is left for which (counts? exchange), or the deadline has come. Returns

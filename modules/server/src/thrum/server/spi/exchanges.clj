@@ -6,6 +6,7 @@
   (:require
    [thrum.spi :as spi])
   (:import
+   (java.util Collections Map WeakHashMap)
    (java.util.concurrent.atomic AtomicReference)))
 
 (set! *warn-on-reflection* true)
@@ -37,6 +38,23 @@
   (began [observer exchange] "An exchange has begun; nothing of its request has been read.")
   (ended [observer exchange]
     "It has ended, also for its client; called for each exchange of which began was, once."))
+
+;; By what serves, weakly, a function of it. A server keeps its exchanges anyway: to keep them here
+;; too would cost each of them 150 ns.
+(def ^:private ^Map serving (Collections/synchronizedMap (WeakHashMap.)))
+
+(defn serves!
+  "Has under-way ask (exchanges-of server), a function of the server to its exchanges that have not
+  ended, until the server is collected."
+  [server exchanges-of]
+  (.put serving server exchanges-of)
+  nil)
+
+(defn under-way
+  "Returns the exchanges in the process that have not ended, of all servers."
+  []
+  (into [] (mapcat (fn [[server exchanges-of]] (exchanges-of server)))
+    (locking serving (into {} serving))))
 
 ;; nil, or a vector, which is walked faster than a set.
 (def ^:private ^AtomicReference registered (AtomicReference.))

@@ -93,6 +93,16 @@
       (is (= [:open "/a"] ((juxt :stage (comp :uri :request)) (deref seen 10000 nil))))
       (finally (stop!)))))
 
+(deftest what-is-under-way-is-known-until-it-has-ended
+  (let [x (atom nil), running? #(boolean (some #{@x} (exchanges/under-way))), seen (atom nil)
+        stop! (exchanges/observe! (reify exchanges/Observer
+                                    (began [_ exchange] (reset! x exchange))
+                                    (ended [_ _])))]
+    (try
+      (serve! {} (fn [r] (reset! seen (running?)) (answer r)) (wire "Host" "a"))
+      (is (= [true false] [@seen (running?)]))
+      (finally (stop!)))))
+
 (deftest an-observer-that-throws-changes-nothing
   (let [thrown (atom 0)
         thread (Thread/currentThread)

@@ -5,14 +5,10 @@
   (:require
    [thrum.server.spi.exchanges :as exchanges])
   (:import
-   (java.util Set)
    (java.util.concurrent ConcurrentHashMap)
    (java.util.concurrent.atomic LongAdder)))
 
 (set! *warn-on-reflection* true)
-
-;; Each leaves it at its end: observers see the end of all that they saw begin.
-(def ^:private ^Set under-way (ConcurrentHashMap/newKeySet))
 
 (defn- shown [{:keys [request stage nanos deadline status bytes engine thread]}]
   {:name (if request
@@ -33,7 +29,7 @@
           (let [{:keys [began thread] :as facts} (exchanges/facts exchange)]
             {:kind :request, :thing exchange, :since began, :thread thread
              :describe (fn [_] (shown facts))}))
-        under-way))
+        (exchanges/under-way)))
 
 (def ^:private ^ConcurrentHashMap by-status (ConcurrentHashMap.))
 
@@ -56,11 +52,9 @@
       (ended [_ exchange] (f (exchanges/facts exchange))))))
 
 (defn observe!
-  "Keeps and counts the requests that begin from now on. Returns a function that ends this."
+  "Counts the requests that begin from now on. Returns a function that ends this."
   []
   (exchanges/observe!
     (reify exchanges/Observer
-      (began [_ exchange] (.add under-way exchange))
-      (ended [_ exchange]
-        (.remove under-way exchange)
-        (count! exchange)))))
+      (began [_ _])
+      (ended [_ exchange] (count! exchange)))))

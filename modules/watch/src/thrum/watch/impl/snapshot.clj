@@ -175,7 +175,7 @@
      :ended (or (of-exchanges 'thrum.watch.impl.exchanges/ended) (constantly nil))}))
 
 (defn watch-requests!
-  "Keeps the requests of thrum.server from now on, where it is on the class path."
+  "Counts the requests of thrum.server from now on, where it is on the class path."
   []
   @requests
   nil)
