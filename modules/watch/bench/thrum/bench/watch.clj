@@ -1,7 +1,7 @@
 (ns thrum.bench.watch
   "What watching costs: CPU time of the process for an item of prun!, by what is on, and for an item
   and a request beside 100 000 tasks, in interleaved rounds; a tree of 100 000 tasks; the sampler's
-  CPU time; the health check while every carrier is held. Some twelve minutes; the second eight.
+  CPU time; the health check while every carrier is held. Some eight minutes; the second four.
 
       ./cljw -M:watch-cost
       ./cljw -M:watch-cost crowd"
@@ -152,7 +152,7 @@
 ;; Clients of this process, whose CPU time is in every figure, on connections that last.
 
 (def ^:private ^:const clients 8)
-(def ^:private ^:const requests-each 500)
+(def ^:private ^:const requests-each 1000)
 
 (def ^:private get-request
   (.getBytes "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))
