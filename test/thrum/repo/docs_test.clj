@@ -6,7 +6,9 @@
    [clojure.test :refer [deftest is testing]]
    [thrum.dev.doctest :as doctest]
    [thrum.repo.files :as files]
-   [thrum.test-kit.gate :as gate]))
+   [thrum.test-kit.gate :as gate])
+  (:import
+   (java.net ServerSocket)))
 
 (set! *warn-on-reflection* true)
 
@@ -19,9 +21,16 @@
   (println (format "%s: %d forms, %d claims, %d blocks skipped%s" path forms claims (count skipped)
                    (if (seq skipped) (str " (" (str/join "; " (distinct skipped)) ")") ""))))
 
+(defn- with-own-port
+  "Returns the page with another port in place of the guides': two runs may be side by side."
+  [text]
+  (with-open [socket (ServerSocket. 0)]
+    (str/replace text "7871" (str (.getLocalPort socket)))))
+
 (defn- check-page
   [path]
-  (let [result (gate/in-time 240000 #(doctest/run (slurp path) '[(require '[thrum.core :as t])]))]
+  (let [page (with-own-port (slurp path))
+        result (gate/in-time 240000 #(doctest/run page '[(require '[thrum.core :as t])]))]
     (when (pos? (+ (:forms result) (count (:skipped result))))
       (print-skipped path result))
     (is (= [] (:complaints result)) path)))
