@@ -15,7 +15,8 @@
    (clojure.core.async.impl.channels ManyToManyChannel)
    (java.lang.ref WeakReference)
    (java.util.concurrent CancellationException CountDownLatch Semaphore TimeUnit)
-   (java.util.concurrent.atomic AtomicLong)))
+   (java.util.concurrent.atomic AtomicLong)
+   (java.util.concurrent.locks Lock)))
 
 (set! *warn-on-reflection* true)
 
@@ -214,7 +215,13 @@
              (let [from (async/chan)
                    to (async/chan)
                    done (start 3 to inc from {})
-                   takes #(count (filter impl/active? (vec (.-takes ^ManyToManyChannel from))))]
+                   ^Lock mutex (.-mutex ^ManyToManyChannel from)
+                   takes #(do (.lock mutex)
+                              (try
+                                (->> (vec (.-takes ^ManyToManyChannel from))
+                                     (filter impl/active?)
+                                     count)
+                                (finally (.unlock mutex))))]
                (is (gate/eventually 5000 #(= 1 (takes))))
                (async/close! to)
                (is (zero? (takes)) "at once, not some time later")
