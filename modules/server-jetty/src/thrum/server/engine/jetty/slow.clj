@@ -15,11 +15,14 @@
 
 (defn- head-begun-ms
   "Returns how many ms ago the head began that is being received, nil where none is."
-  [^HttpConnection connection]
-  (let [^HttpParser parser (.getParser connection)
-        begun (.getBeginNanoTime parser)]
-    ;; The state is looked at last: a time that belongs to an earlier request is out of use by then.
-    (when (and (.inHeaderState parser) (not (.isStart parser)))
+  [^HttpParser parser]
+  (let [begun (.getBeginNanoTime parser)]
+    ;; The parser goes on meanwhile. Between two requests its time is 0; one that belongs to an
+    ;; earlier head has changed behind the state.
+    (when (and (.inHeaderState parser)
+               (not (.isStart parser))
+               (not (zero? begun))
+               (= begun (.getBeginNanoTime parser)))
       (quot (- (System/nanoTime) begun) 1000000))))
 
 (defn- agreed?
@@ -33,7 +36,7 @@
   [^EndPoint end-point]
   (let [connection (.getConnection end-point)]
     (condp instance? connection
-      HttpConnection (head-begun-ms connection)
+      HttpConnection (head-begun-ms (.getParser ^HttpConnection connection))
       SslConnection (if (agreed? connection)
                       (recur (.getSslEndPoint ^SslConnection connection))
                       (- (System/currentTimeMillis) (.getCreatedTimeStamp end-point)))
