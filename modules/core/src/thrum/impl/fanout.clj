@@ -159,10 +159,10 @@
   (setThrown [_ t] (set! thrown t)))
 
 (def ^:private orders
-  "By name: a function of the group and of what fan-out takes that makes an order."
-  {:ordered (fn [_ _] (order/input-order))
-   :as-completed (fn [group {:keys [on-done]}] (order/completion-order group on-done))
-   :as-started (fn [_ {:keys [limit]}] (order/start-order limit))})
+  "By name: a function of the group, the limit and on-done that makes an order."
+  {:ordered (fn [_ _ _] (order/input-order))
+   :as-completed (fn [group _ on-done] (order/completion-order group on-done))
+   :as-started (fn [_ limit _] (order/start-order limit))})
 
 (defn- tasks ^Tasks [group order on-ended]
   (Tasks. group order (failures/failures)
@@ -171,11 +171,13 @@
 (defn fan-out
   "Returns a fan-out in the context of the calling thread that has started nothing yet. :on-ended -
   called with every task that has ended, on its thread and as the last thing there, for a consumer
-  that does not wait. :on-done - for :as-completed without batches, see order/completion-order.
-  :batch - how many items share a task, or nil; :window counts items."
-  ^FanOut [{:keys [order name limit window batch wrap on-ended on-done], :as options}]
+  that does not wait. :on-done - for :as-completed, see order/completion-order; batches leave to the
+  consumer all the same. :batch - how many items share a task, or nil; :window counts items."
+  ^FanOut [{:keys [order name limit window batch wrap on-ended on-done]}]
   (let [group (group/group (task/unique-name name) (place/current-group))
-        order ((orders order) group options)
+        batches (batch/batches batch)
+        on-done (when-not batches on-done)
+        order ((orders order) group limit on-done)
         tasks (tasks group order on-ended)]
     (doto (FanOut. (context/capture wrap group)
                    (doto group (.setMembers tasks))
@@ -185,7 +187,7 @@
                    tasks
                    (jdk/numbered-threads (.-prefix group))
                    (.-ended tasks)
-                   (batch/batches batch)
+                   batches
                    on-done
                    0
                    nil

@@ -224,13 +224,13 @@
   "Calls f on each item and puts its value into the results, or nowhere for nil. Nothing runs any
   more when this returns or throws. The thread of a task puts its value there itself: handing over
   each task to the consumer costs as much as all else."
-  [{:keys [batch], :as options} results f colls]
+  [options results f colls]
   (wait/check-state!)
-  (let [on-done (fn [^ITask task] (put! results (.index task) (task/value task)))
+  (let [put-value (fn [^ITask task] (put! results (.index task) (task/value task)))
         fan-out (fanout/fan-out (assoc options
                                   :order :as-completed
                                   :window Long/MAX_VALUE
-                                  :on-done (when (< (long (or batch 1)) 2) on-done)))
+                                  :on-done put-value))
         [items f] (zipped (in-time options f) colls)
         emit (fn [fan-out _ _ task]
                (fanout/reduce-batch fan-out (fanout/batch-of fan-out task) task
