@@ -6,7 +6,7 @@
   (:import
    (java.lang.ref WeakReference)
    (java.util Set)
-   (java.util.concurrent ConcurrentHashMap)
+   (java.util.concurrent ConcurrentHashMap ThreadLocalRandom)
    (java.util.concurrent.atomic AtomicLong AtomicLongArray AtomicReference)))
 
 (set! *warn-on-reflection* true)
@@ -14,12 +14,15 @@
 ;; describe: a function of the thing to a map, or nil. since: a value of System/nanoTime. thread:
 ;; the one that made the thing, weakly: also when it has ended it holds its function, and what that
 ;; holds, the thing for instance. label: the name of a thing that ends before it is collected,
-;; unless it waits for ever; nil for others.
-(deftype Entry [kind ^WeakReference thing describe ^long since ^WeakReference thread label])
+;; unless it waits for ever; nil for others. hash: the JVM's own costs 24 ns more.
+(deftype Entry [kind ^WeakReference thing describe ^long since ^WeakReference thread label
+                ^long hash]
+  Object
+  (hashCode [_] (unchecked-int hash)))
 
 (defn- entry ^Entry [kind thing describe since label]
   (Entry. kind (WeakReference. thing) describe (long since) (WeakReference. (Thread/currentThread))
-    label))
+    label (.nextInt (ThreadLocalRandom/current))))
 
 (defn- collected? [^Entry entry]
   (nil? (.get ^WeakReference (.-thing entry))))

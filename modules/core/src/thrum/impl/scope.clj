@@ -452,21 +452,21 @@
         (value-of (conclude scope f))
         (finally (.disarm scope))))))
 
-(defn- run-watched [scope f]
-  (if-some [entry (registry/begun! :scope scope)]
-    (let [on-end (registry/begins :scope scope)]
-      (try
-        (run scope f)
-        (finally
-          (registry/ended! entry)
-          (registry/ends on-end scope))))
+(defn- run-registered [^Scope scope f]
+  (if-some [entry (when-not (:unregistered? (.-options scope)) (registry/begun! :scope scope))]
+    (try (run scope f) (finally (registry/ended! entry)))
     (run scope f)))
+
+(defn- run-watched [scope f]
+  (if-some [on-end (registry/begins :scope scope)]
+    (try (run-registered scope f) (finally (registry/ends on-end scope)))
+    (run-registered scope f)))
 
 (defn call
   "Calls f with a scope on the calling thread and returns its value when every fork has ended.
   Options: :name; :deadline; :timeout-ms - for its message; :fallback - a thunk, called instead of
   throwing at the deadline; :on-deadline - a thunk, called at the deadline instead of cancelling the
-  scope; :on-error; :wrap; :scoped-values."
+  scope; :on-error; :wrap; :scoped-values; :unregistered? - see thrum.spi/call-in-scope."
   [options f]
   (wait/check-state!)
   (run-watched (scope options (place/current)) f))

@@ -3,6 +3,7 @@
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.core :as t]
    [thrum.server :as server]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
@@ -15,6 +16,24 @@
 
 (defn- request []
   (first (filter #(= :request (:kind %)) (watch/tree))))
+
+;; The scope of a handler is registered by nobody: its request shows it.
+(deftest what-a-handler-does-is-below-its-request
+  (let [gate (promise)
+        handler (fn [_]
+                  (t/with-scope [s {:name "orders"}] (t/fork s {:name "fetch"} @gate))
+                  {:status 204})
+        s (server/run-server handler {:port 0})]
+    (try
+      (let [[_ answer] (gate/start "client"
+                         #(slurp (str "http://127.0.0.1:" (server/port s) "/orders")))
+            kinds #(iterate (comp first :children) (request))
+            shown? #(= [:request :scope :scope :task nil] (map :kind (take 5 (kinds))))]
+        (is (gate/eventually 5000 shown?) (request))
+        (is (str/starts-with? (:name (second (kinds))) "request"))
+        (deliver gate :go)
+        (is (= {:value ""} (deref answer 5000 :late))))
+      (finally (server/stop! s)))))
 
 (deftest a-request-is-seen-while-it-runs-and-counted-when-it-has-ended
   (let [gate (promise), before (get (exchanges/ended) 204 0)

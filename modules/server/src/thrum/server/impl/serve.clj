@@ -86,7 +86,8 @@
 (defn- run-handler! [^Exchange x handler]
   (try
     (spi/call-in-scope
-      {:name "request", :deadline (.-deadline x), :on-deadline #(ending/time-out! x)}
+      {:name "request", :deadline (.-deadline x), :on-deadline #(ending/time-out! x)
+       :unregistered? true}
       #(serve-in! x handler %))
     ;; Its deadline had come before it began, or what it forked has failed.
     (catch Throwable t (failure/fail! x t))))

@@ -22,14 +22,20 @@
    :bytes bytes
    :served-by (some-> ^Thread thread .threadId)})
 
+(defn- things
+  "Returns a request, and the scope of its handler, if that has begun."
+  [exchange]
+  (let [{:keys [began thread scope] :as facts} (exchanges/facts exchange)
+        request {:kind :request, :thing exchange, :since began, :thread thread
+                 :describe (fn [_] (shown facts))}]
+    (cond-> [request]
+      scope (conj {:kind :scope, :thing scope, :since began, :thread thread, :within request}))))
+
 (defn registered
-  "Returns the requests that run, as thrum.spi.watch/registered returns things."
+  "Returns the requests that run, and their scopes, as thrum.spi.watch/registered returns things;
+  :within - of a scope: that of its request."
   []
-  (mapv (fn [exchange]
-          (let [{:keys [began thread] :as facts} (exchanges/facts exchange)]
-            {:kind :request, :thing exchange, :since began, :thread thread
-             :describe (fn [_] (shown facts))}))
-        (exchanges/under-way)))
+  (into [] (mapcat things) (exchanges/under-way)))
 
 (def ^:private ^ConcurrentHashMap by-status (ConcurrentHashMap.))
 

@@ -84,21 +84,27 @@
        :index index
        :thread (thread-facts thread stack?)})))
 
-(defn- over? [{:keys [running]} kind]
-  (and (not= :scope kind) (zero? (long running))))
+(defn- over? [{:keys [running body-ended?]} kind]
+  (and (zero? (long running)) (or body-ended? (not= :scope kind))))
 
 ;; A reason may be any object, and values are not shown.
 (defn- reason-shown [reason]
   (when (some? reason)
     (if (or (keyword? reason) (string? reason)) reason (.getName (class reason)))))
 
-(defn- group-node [kind {:keys [parent opener] :as facts} since thread]
+(defn- id-of [{:keys [kind thing]}]
+  (str (name kind) "@" (System/identityHashCode thing)))
+
+(defn- group-node
+  "Returns the node of a group; within: the thing that it belongs to, or nil."
+  [kind {:keys [parent opener] :as facts} since thread within]
   (-> (select-keys facts [:name :state :deadline :running :started :body-ended? :shield?])
       (assoc :id (:name facts)
              :reason (reason-shown (:reason facts))
              :kind kind
              :parent (or (some-> parent watch/facts :name)
-                         (some-> opener watch/facts :thread task-id))
+                         (some-> opener watch/facts :thread task-id)
+                         (some-> within id-of))
              :since (known-since since)
              :thread thread)))
 
@@ -123,22 +129,22 @@
     (catch Throwable t {:state :unknown, :error (str (class t))})))
 
 ;; What a task makes belongs to that task: ids of threads that run none are no nodes.
-(defn- other-node [{:keys [kind thing describe since thread]}]
+(defn- other-node [{:keys [kind thing describe since thread] :as entry}]
   (let [facts (described describe thing)]
     (merge {:name (name kind), :state :open, :parent (some-> thread task-id)}
            facts
-           {:id (str (name kind) "@" (System/identityHashCode thing)), :kind kind, :since since})))
+           {:id (id-of entry), :kind kind, :since since})))
 
 (defn- children-nodes [{:keys [children name]} stack?]
   (keep (fn [child]
           (let [facts (watch/facts child)]
             (cond
               (contains? facts :thread) (task-node child name stack?)
-              (:group facts) (group-node :group facts 0 nil)
+              (:group facts) (group-node :group facts 0 nil nil)
               :else nil)))
         children))
 
-(defn- thing-nodes [{:keys [kind thing since ^Thread thread] :as entry} stack?]
+(defn- thing-nodes [{:keys [kind thing since within ^Thread thread] :as entry} stack?]
   (let [facts (watch/facts thing)]
     (case kind
       :task (some-> (task-node thing nil stack?) list)
@@ -147,7 +153,8 @@
         (when-not (over? facts kind)
           (cons (group-node kind facts since
                   (when (and (= :scope kind) (not (:body-ended? facts)) (some-> thread .isAlive))
-                    (thread-facts thread stack?)))
+                    (thread-facts thread stack?))
+                  within)
                 (children-nodes facts stack?)))
         [(other-node entry)]))))
 
