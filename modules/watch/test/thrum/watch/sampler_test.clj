@@ -126,7 +126,7 @@
   (let [dumps (atom 0)
         blocked {:blocked {7 (- (System/nanoTime) 1000000000)}, :snapshot {:nodes []}}
         look! #(#'sampler/locks! {:state (atom (merge (#'sampler/new-state) blocked))
-                                  :on-lint (fn [_]), :monitors? %})]
+                                  :on-lint (fn [_]), :monitors? %, :lost (volatile! 0)})]
     (with-redefs [dump/take! (fn [] (swap! dumps inc) [{:state :runnable}])]
       (look! false)
       (is (= 0 @dumps))
@@ -150,6 +150,23 @@
     (is (= #{:a :b} (look!)))
     (vreset! holds? false)
     (is (= #{:b} (look!)))))
+
+;; A machine too busy for the sampler
+
+(deftest what-a-sleep-lasts-beyond-a-tick-is-lost
+  (is (= [0 0 500000000] (mapv #(#'sampler/lost-in 7 (+ 7 (* 1000000 (long %)))) [19 20 520]))))
+
+(deftest a-condition-is-timed-by-a-clock-that-stands-while-the-sampler-does-not-run
+  (let [lost (volatile! 70000000000), raised (atom [])
+        sampling {:state (atom (#'sampler/new-state)), :on-lint #(swap! raised conj (:rule %))
+                  :lost lost}
+        sample! #(#'sampler/sample! sampling :fast
+                   [{:rule :carrier-held, :id 7, :after-ms 60000, :sentence "x"}])]
+    (dotimes [_ 3] (sample!))
+    (is (= [] @raised))
+    (vreset! lost 0)
+    (sample!)
+    (is (= [:carrier-held] @raised))))
 
 ;; Its end
 

@@ -162,14 +162,35 @@
     this.")
   (stop! [sampler] "Ends its thread. Blocks until it has ended, but for a call on it."))
 
-;; sampling: {:state atom, :listeners atom, :running atom, :probe probe, :on-lint f, :monitors? b}
+;; sampling: {:state atom, :listeners atom, :running atom, :probe probe, :on-lint f, :monitors? b,
+;; :lost volatile}
+
+;; How long a condition holds is told by a clock that stands while the sampler itself does not run:
+;; where a machine is too busy for it, or stops the whole process, other threads do not run either.
+
+(defn- running-time
+  "Returns the time of that clock, in ns."
+  [{:keys [lost]}]
+  (- (System/nanoTime) (long @lost)))
+
+(defn- lost-in
+  "Returns how much longer than a tick a sleep was that began and ended at these times, in ns."
+  [begun ended]
+  (max 0 (- (long ended) (after begun tick-ms))))
+
+(defn- doze!
+  "Sleeps for a tick. What it sleeps beyond that is lost."
+  [{:keys [lost]}]
+  (let [begun (System/nanoTime)]
+    (Thread/sleep (long tick-ms))
+    (vswap! lost + (lost-in begun (System/nanoTime)))))
 
 (defn- run-all! [listeners snapshot]
   (doseq [f listeners] (f snapshot)))
 
-(defn- sample! [{:keys [state on-lint]} kind conditions]
+(defn- sample! [{:keys [state on-lint] :as sampling} kind conditions]
   (let [before (:lints @state)
-        after (:lints (swap! state with-conditions kind (System/nanoTime) conditions))]
+        after (:lints (swap! state with-conditions kind (running-time sampling) conditions))]
     (report-new! on-lint before after)))
 
 (defn- slow!
@@ -269,7 +290,7 @@
   (sample! sampling :fixed (environment/conditions (environment/facts)))
   (loop [plan (new-plan allowance-ms)]
     (when @running
-      (Thread/sleep (long tick-ms))
+      (doze! sampling)
       (recur (step! plan sampling)))))
 
 (defn start!
@@ -280,7 +301,7 @@
   ([on-lint {:keys [allowance monitors?], :or {allowance allowance-ms}}]
    (let [{:keys [state listeners running probe] :as sampling}
          {:state (atom (new-state)), :listeners (atom #{}), :running (atom true)
-          :probe (scheduler/probe), :on-lint on-lint, :monitors? monitors?}
+          :probe (scheduler/probe), :on-lint on-lint, :monitors? monitors?, :lost (volatile! 0)}
 
          thread (spi/platform-thread "thrum-watch-sampler" #(run! sampling allowance))]
      (.start thread)
