@@ -33,9 +33,10 @@
   (when (and (up? network from) (up? network to) (not (isolated? network from to)))
     (.complete answer bytes)))
 
-(defn- serve! [network {:keys [to] :as call} request]
-  (let [handler (:handler (@(:nodes network) to))]
-    (deliver! network call (handler request))))
+(defn- serve! [network {:keys [to answer] :as call} request]
+  (if-some [handler (:handler (@(:nodes network) to))]
+    (deliver! network call (handler request))
+    (fail! answer (str to " has left"))))
 
 (defn- start-call! [{:keys [calls] :as network} {:keys [id] :as call} request]
   (let [thread (.unstarted (Thread/ofVirtual)

@@ -74,6 +74,23 @@
         (is (= (map #(* 10 %) (range 400)) (outcome job))))
       (finally (close-all! (conj members c))))))
 
+(defn- dies-unheard!
+  "Adds a node that dies at the first request, without an answer to any."
+  [network name]
+  (let [handler (fn [_] (stand-in/kill! network name) (byte-array 0))]
+    (swap! (:nodes network) assoc name {:handler handler, :state :up})))
+
+(deftest members-that-are-lost-before-they-answer-make-no-work-a-suspect
+  (let [network (stand-in/network), c (caller! network :members-timeout-ms 20000)]
+    (run! #(dies-unheard! network %) ["x0" "x1" "x2" "x3" "x4"])
+    (let [[task] (calls c 1)]
+      (await! #(empty? (stand-in/members-up network)))
+      (let [m (member! network "m0")]
+        (try
+          (is (= 0 (outcome task)))
+          (is (= 0 (:re-runs (cluster/status c))))
+          (finally (close-all! [m c])))))))
+
 (deftest an-interrupt-does-not-leave-a-node-half-closed
   (with-cluster [network c 1]
     (let [m (member! network "leaving" :drain-timeout-ms 1000), gate (promise)]

@@ -218,12 +218,11 @@
   "How long a member that has not answered may take to be missed."
   1000)
 
-(defn- after-silence
-  "Returns the history after a request without an answer."
-  [^Caller caller worker history]
-  (if (crew/await! (.-crew caller) suspect-ms #(when (gone? caller worker) true))
-    (rerun/lost history)
-    (do (crew/rest! (.-crew caller) worker suspect-ms) history)))
+(defn- missed?
+  "Returns whether a member that has not answered is gone. One that is not is spared for a while."
+  [^Caller caller worker]
+  (or (crew/await! (.-crew caller) suspect-ms #(when (gone? caller worker) true))
+      (do (crew/rest! (.-crew caller) worker suspect-ms) false)))
 
 (defn- on-member [^Throwable t node]
   (doto t
@@ -260,11 +259,14 @@
                  {:results [], :thrown (failure/throwable x)})
     :draining (do (crew/drains! (.-crew caller) worker) {:history before})
     :stopped (if (= :late x) (late!) {:history history})
-    :unanswered {:history (after-silence caller worker history)}))
+    :unanswered {:history (if (missed? caller worker) (rerun/lost history) history)}))
 
-(defn- attempt!
+(defn- next-run! [^Caller caller]
+  (.incrementAndGet ^AtomicLong (.-runs caller)))
+
+(defn- send-work!
   [^Caller caller {:keys [function code drop?]} items before worker]
-  (let [run (.incrementAndGet ^AtomicLong (.-runs caller))
+  (let [run (next-run! caller)
         request (wire/run {:from (.-node caller), :run run, :function function, :code code
                            :items items, :drop? drop?, :remaining-ms (t/remaining-ms)})]
     (when (pos? (long (:starts before))) (.incrementAndGet ^AtomicLong (.-re-runs caller)))
@@ -273,6 +275,24 @@
           before
           (rerun/started before worker)
           (exchange! caller worker function run request))))
+
+(defn- greet!
+  "Has the member answer. Returns nil when it has; otherwise as step does."
+  [^Caller caller before worker]
+  (let [[status :as answer] (exchange! caller worker "a greeting" (next-run! caller)
+                              (wire/plain :status (.-node caller)))]
+    (case status
+      :done (do (crew/met! (.-crew caller) worker) nil)
+      :unanswered {:history (if (missed? caller worker) before (rerun/started before worker))}
+      (step caller worker before before answer))))
+
+(defn- attempt!
+  "Has the member run the items, when it has answered this caller before: were it lost without an
+  answer, as a node with another secret that leaves again, innocent work would be suspected."
+  [^Caller caller function items before worker]
+  (or (when-not (or (= worker (.-node caller)) (crew/met? (.-crew caller) worker))
+        (greet! caller before worker))
+      (send-work! caller function items before worker)))
 
 (declare call!)
 

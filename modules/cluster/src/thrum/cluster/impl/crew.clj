@@ -13,12 +13,14 @@
                ^Set draining
                ^Map resting                  ; member -> nanoTime until which it is spared
                ^Set reserved                 ; for work that runs alone
+               ^Set met                      ; those that have answered this caller
                ^Set waiters])
 
 (defn crew
   "Returns a crew that has given out nothing yet."
   []
-  (Crew. (HashMap.) (HashSet.) (HashMap.) (HashSet.) (ConcurrentHashMap/newKeySet)))
+  (Crew. (HashMap.) (HashSet.) (HashMap.) (HashSet.) (ConcurrentHashMap/newKeySet)
+         (ConcurrentHashMap/newKeySet)))
 
 (defn- load-of ^long [^Crew crew member]
   (long (.getOrDefault ^Map (.-loads crew) member 0)))
@@ -72,6 +74,16 @@
   [^Crew crew member]
   (locking crew (.add ^Set (.-draining crew) member)))
 
+(defn met!
+  "The member has answered this caller."
+  [^Crew crew member]
+  (.add ^Set (.-met crew) member))
+
+(defn met?
+  "Returns whether it has."
+  [^Crew crew member]
+  (.contains ^Set (.-met crew) member))
+
 (defn rest!
   "The member is spared for so many ms: it could not be reached."
   [^Crew crew member ms]
@@ -83,6 +95,7 @@
   (locking crew
     (let [gone? #(not (contains? members %))]
       (.removeIf ^Set (.-draining crew) gone?)
+      (.removeIf ^Set (.-met crew) gone?)
       (.removeIf (.keySet ^Map (.-resting crew)) gone?)
       (.removeIf (.entrySet ^Map (.-loads crew))
                  #(and (zero? (long (val %))) (gone? (key %)))))))
