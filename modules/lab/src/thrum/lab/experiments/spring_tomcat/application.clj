@@ -26,7 +26,7 @@
   "How long it may take to resolve the class path, and to download what is on it."
   300000)
 
-(def ^:private compile-ms "How long it may take to compile." 60000)
+(def ^:private compile-ms "How long it may take to compile." 180000)
 (def ^:private start-ms "How long the application may take to start." 90000)
 
 (def ^:private backlog
