@@ -6,6 +6,7 @@
    [thrum.core :as t]
    [thrum.jdbc :as jdbc]
    [thrum.jdbc.fake :as fake]
+   [thrum.jdbc.impl.call :as call]
    [thrum.jdbc.races :as races]
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
@@ -41,7 +42,7 @@
 (defn- guarded
   ^DataSource [db options]
   (jdbc/data-source (fake/data-source db (:fake options))
-                    (merge {:grace-ms 5000} (dissoc options :fake))))
+                    (merge {:grace-ms 60000} (dissoc options :fake))))
 
 (defn- execute! [^Connection connection]
   (with-open [statement (.createStatement connection)]
@@ -59,7 +60,7 @@
   [db f]
   (thrown
     (t/with-scope [s]
-      (t/thread (gate/eventually 5000 #(waits-in-database? db)) (t/cancel! s))
+      (t/thread (gate/eventually 60000 #(waits-in-database? db)) (t/cancel! s))
       (f)))
   (is (not (Thread/interrupted)))
   @(:trail db))
@@ -72,14 +73,18 @@
     (is (= 1 (.size ^java.util.Collection (:idle db))))))
 
 (defn- timed-out
-  "Returns [trail throwable] of (f source) that its deadline finds in the database: on a busy
-  machine it may come before. options-of is given the database."
+  "Returns [trail throwable] of (f source) that its deadline finds in the database: where it came
+  before, the next one is twice as long. options-of is given the database."
   [deliver! options-of f]
-  (let [run (fn []
+  (let [run (fn [deadline-ms]
               (let [db (fake/database deliver!), source (guarded db (options-of db))
-                    t (thrown (t/with-timeout 50 (f source)))]
+                    t (thrown (t/with-timeout deadline-ms (f source)))]
                 [@(:trail db) t]))]
-    (first (filter (fn [[trail]] (some #{:execute} trail)) (repeatedly 50 run)))))
+    (->> (iterate #(* 2 %) 20)
+         (take 12)
+         (map run)
+         (filter (fn [[trail]] (some #{:execute} trail)))
+         first)))
 
 (deftest the-drivers-exception-is-in-the-cause-chain
   (let [[_ t] (timed-out fake/at-once (constantly {}) query!)]
@@ -91,9 +96,9 @@
   (let [db (fake/database fake/at-once), executing (promise)
         source (guarded db {:fake {:on-execute #(deliver executing true)}})
         task (t/future (query! source))]
-    (deref executing 5000 nil)
+    (deref executing 60000 nil)
     (future-cancel task)
-    (is (gate/eventually 5000 #(= :closed (last @(:trail db)))))
+    (is (gate/eventually 60000 #(= :closed (last @(:trail db)))))
     (is (= [:execute :cancel :barrier :statement-closed :closed] @(:trail db)))))
 
 (deftest batches-and-rows-are-cancelled-too
@@ -119,24 +124,40 @@
 
 ;; Bad drivers
 
+(defn- with-grace-in-hand
+  "Returns (f end!). No grace ends by itself: (end!) ends that of the call that was cancelled last."
+  [f]
+  (let [give-up (atom nil)
+        expire! (fn [call cancel]
+                  (let [runs (#'call/move? call nil :stopping)]
+                    (when runs (reset! give-up #(#'call/give-up! call cancel)))
+                    runs))]
+    (with-redefs [call/expire! expire!]
+      (f #(gate/start "grace" @give-up)))))
+
 (deftest a-cancel-that-does-not-work-ends-in-an-abort
   (let [release (promise)]
     (doseq [[how deliver!] {:ignores (fn [_])
                             :throws (fn [_] (throw (SQLException. "no")))
                             :blocks (fn [_] (deref release 10000 nil))}]
       (testing how
-        (let [db (fake/database deliver!), source (guarded db {:grace-ms 300})]
-          (is (= [:execute :cancel :abort] (take 3 (dedupe (stopped db #(query! source))))))
-          (is (empty? (:idle db)))
-          (is (true? (let [quick (guarded db {:fake {:nanos (constantly 0)}})] (query! quick)))))))
+        (with-grace-in-hand
+          (fn [end!]
+            (let [db (fake/database #(do (end!) (deliver! %))), source (guarded db {:grace-ms 100})]
+              (is (= [:execute :cancel :abort] (take 3 (dedupe (stopped db #(query! source))))))
+              (is (empty? (:idle db)))
+              (is (true? (query! (guarded db {:fake {:nanos (constantly 0)}})))))))))
     (deliver release true)))
 
 (deftest a-cancel-that-came-too-early-is-sent-again
-  (let [sent (atom 0), db (fake/database #(when (< 1 (swap! sent inc)) (%)))
-        source (guarded db {:grace-ms 500})]
-    (is (= [:execute :cancel :cancel :abort] (take 4 (stopped db #(query! source)))))
-    (testing "and, since one of the two may come late, the connection is given up"
-      (is (empty? (:idle db))))))
+  (with-grace-in-hand
+    (fn [end!]
+      (let [sent (atom 0), db (fake/database #(when (< 1 (swap! sent inc)) (%)))
+            source (guarded db {}), stop! @#'call/stop!]
+        (with-redefs [call/stop! (fn [call cancel] (stop! call cancel) (end!))]
+          (is (= [:execute :cancel :cancel :abort] (take 4 (stopped db #(query! source))))))
+        (testing "and, since one of the two may come late, the connection is given up"
+          (is (empty? (:idle db))))))))
 
 (deftest an-answer-that-nobody-asked-for-and-no-answer-are-no-proof
   (testing "the statement ended well, as its cancel was on the way"
@@ -165,16 +186,17 @@
 
 (deftest clean-up-that-is-given-up-in-the-middle-hides-no-cancel
   (doseq [clean-up [(fn [_]) Connection/.rollback #(Connection/.setAutoCommit % true)]]
-    (let [aborted? (fn [db] (some #{:abort} @(:trail db)))
-          options-of (fn [db]
-                       {:grace-ms 200
-                        :fake {:on-rollback #(gate/eventually 5000 (fn [] (aborted? db)))}})
-          transaction! #(with-open [c (open %)]
-                          (.setAutoCommit c false)
-                          (try (execute! c) (finally (clean-up c))))
-          [trail t] (timed-out fake/at-once options-of transaction!)]
-      (is (= :thrum/timeout (t/error-type t)))
-      (is (= [:rollback :abort :closed] (take-last 3 trail))))))
+    (with-grace-in-hand
+      (fn [end!]
+        (let [aborted? (fn [db] (some #{:abort} @(:trail db)))
+              give-up! (fn [db] (end!) (gate/eventually 60000 #(aborted? db)))
+              options-of (fn [db] {:fake {:on-rollback #(give-up! db)}})
+              transaction! #(with-open [c (open %)]
+                              (.setAutoCommit c false)
+                              (try (execute! c) (finally (clean-up c))))
+              [trail t] (timed-out fake/at-once options-of transaction!)]
+          (is (= :thrum/timeout (t/error-type t)))
+          (is (= [:rollback :abort :closed] (take-last 3 trail))))))))
 
 ;; Cancelled work
 
@@ -225,7 +247,7 @@
                 (execute! connection)
                 (finally
                   (vreset! slow false)
-                  (t/shield 1000 (swap! trail conj (execute! connection))))))
+                  (t/shield 60000 (swap! trail conj (execute! connection))))))
     (.close connection)
     (is (= [true] @trail))
     (is (= 1 (.size ^java.util.Collection (:idle db))))))
@@ -257,7 +279,7 @@
                  (source-of (fn []
                               (deliver asked true)
                               (try
-                                (deref release 5000 nil)
+                                (deref release 60000 nil)
                                 (catch InterruptedException _ (deliver interrupted true)))
                               (.getConnection inside)))
                  {:connections 1})]
@@ -265,7 +287,7 @@
                    (thrown (t/with-scope [s] (t/thread @asked (t/cancel! s)) (open source)))))
     (is (= 1 (:in-use (datafy/datafy source))))
     (deliver release true)
-    (is (gate/eventually 5000 #(zero? (long (:in-use (datafy/datafy source))))))
+    (is (gate/eventually 60000 #(zero? (long (:in-use (datafy/datafy source))))))
     (is (= [:closed] @(:trail db)))
     (is (not (realized? interrupted)))))
 
@@ -309,17 +331,20 @@
         source (guarded db {:grace-ms 20, :fake {:on-execute #(deliver executing true)}})
         connection (open source)
         task (t/future (execute! connection))]
-    (deref executing 5000 nil)
+    (deref executing 60000 nil)
     (.close connection)
     (future-cancel task)
-    (is (gate/eventually 5000 #(some #{:abort} @(:trail db))))
+    (is (gate/eventually 60000 #(some #{:abort} @(:trail db))))
     (is (not-any? #{:cancel} @(:trail db)))))
 
 (deftest a-call-of-the-drivers-own-is-guarded-as-one
   (let [db (fake/database (fn [_])), source (guarded db {:grace-ms 20})]
     (with-open [connection (open source)]
       (is (= 42 (jdbc/call-with connection Connection (fn [_] 42))))
-      (stopped db #(jdbc/call-with connection Connection execute!)))
+      (is (= [:execute :abort]
+             (stopped db #(jdbc/call-with connection Connection
+                                          (fn [^Connection c]
+                                            (.execute (.createStatement c) "")))))))
     (is (= :thrum/invalid (spi/type-of (thrown (jdbc/call-with 1 Connection identity)))))))
 
 (deftest misuse-is-answered-at-the-call

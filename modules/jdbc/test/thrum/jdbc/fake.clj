@@ -41,7 +41,9 @@
       (let [now @running]
         (cond
           (= :dead now) (throw (dead))
-          (:cancelled now) (do (reset! running nil) (throw (SQLException. "cancelled" "57014")))
+          (:cancelled now) (if (compare-and-set! running now nil)
+                             (throw (SQLException. "cancelled" "57014"))
+                             (recur))
           (.isInterrupted (Thread/currentThread)) (do
                                                     (reset! running :dead)
                                                     (throw (SQLException. "interrupted" "08006")))
@@ -116,8 +118,8 @@
       (unwrap [this interface]
         (if (.isInstance ^Class interface this) this (throw (SQLException. "no wrapper"))))
       (abort [_ _]
-        (note! db :abort)
-        (reset! (:running physical) :dead))
+        (reset! (:running physical) :dead)
+        (note! db :abort))
       (close [_]
         (when (compare-and-set! closed false true)
           (note! db :closed)

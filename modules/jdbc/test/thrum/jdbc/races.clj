@@ -43,7 +43,7 @@
           (try
             (.execute statement "")
             :done
-            (finally (t/shield 5000 (.join ^Thread canceller)))))))
+            (finally (t/shield 60000 (.join ^Thread canceller)))))))
     (catch CancellationException _ :cancelled)
     (catch SQLException e (.getMessage e))))
 
@@ -54,7 +54,7 @@
   (with-open [later (ScheduledThreadPoolExecutor. 1)]
     (let [db (assoc (fake/database (late later)) :trail (atom ()))
           source (jdbc/data-source (fake/data-source db {:nanos about-a-patience})
-                                   {:connections 8, :grace-ms 5000})
+                                   {:connections 8, :grace-ms 60000})
           answers (with-redefs [fake/note! (fn [_ _])]
                     (frequencies (t/pmapv 8 (fn [_] (race! source)) (range n))))]
       {:misses (.get ^AtomicLong (:misses db))
