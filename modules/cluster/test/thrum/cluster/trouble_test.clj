@@ -74,7 +74,7 @@
         (is (= (map #(* 10 %) (range 400)) (outcome job))))
       (finally (close-all! (conj members c))))))
 
-(defn- dies-unheard!
+(defn- dies-unanswered!
   "Adds a node that dies at the first request, without an answer to any."
   [network name]
   (let [handler (fn [_] (stand-in/kill! network name) (byte-array 0))]
@@ -82,7 +82,7 @@
 
 (deftest members-that-are-lost-before-they-answer-make-no-work-a-suspect
   (let [network (stand-in/network), c (caller! network :members-timeout-ms 20000)]
-    (run! #(dies-unheard! network %) ["x0" "x1" "x2" "x3" "x4"])
+    (run! #(dies-unanswered! network %) ["x0" "x1" "x2" "x3" "x4"])
     (let [[task] (calls c 1)]
       (await! #(empty? (stand-in/members-up network)))
       (let [m (member! network "m0")]

@@ -165,8 +165,8 @@
 ;; sampling: {:state atom, :listeners atom, :running atom, :probe probe, :on-lint f, :monitors? b,
 ;; :lost volatile}
 
-;; How long a condition holds is told by a clock that stands while the sampler itself does not run:
-;; where a machine is too busy for it, or stops the whole process, other threads do not run either.
+;; A condition is timed by a clock that stands while the sampler itself does not run: where a
+;; machine is too busy for it, or stops the whole process, other threads do not run either.
 
 (defn- running-time
   "Returns the time of that clock, in ns."
