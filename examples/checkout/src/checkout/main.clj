@@ -16,6 +16,7 @@
 (def deadline-ms "The longest that an order may take." 1000)
 (def ^:private price-ms "How long an order waits for today's price." 200)
 (def ^:private attempt-ms "How long one request may take." 250)
+(def ^:private permit-ms "How long a request waits for a permit." 100)
 (def ^:private list-price {:euros 21})
 
 ;; One request
@@ -120,7 +121,7 @@
         service #(t/use! scope (services/start! % mood) services/stop!)]
     {:services {:user (service :user), :stock (service :stock), :price (service :price)}
      :client (t/use! scope (client executor) close-client!)
-     :stock-limit (t/limiter 2 {:name "stock", :queue 4, :wait-ms 100})}))
+     :stock-limit (t/limiter 2 {:name "stock", :queue 4, :wait-ms permit-ms})}))
 
 (defn run
   "Checks out so many orders, four at a time, with services in these moods; returns {:orders [...]
