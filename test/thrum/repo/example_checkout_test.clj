@@ -71,7 +71,8 @@
         (is (<= (least-attempts mood service id) attempts) (str service " " id))))))
 
 (deftest quick-services-answer-every-order
-  (let [{:keys [orders] :as shop} (run-without-hurry {#'checkout/price-ms 50000} (constantly :quick) 4)]
+  (let [{:keys [orders] :as shop}
+        (run-without-hurry {#'checkout/price-ms 50000} (constantly :quick) 4)]
     (check-bounds shop)
     (is (= [:accepted] (distinct (map :outcome orders))))
     (is (= #{"Ada"} (set (map (comp :to :bill) orders))))))

@@ -116,7 +116,8 @@
   [source deadline-ms]
   (with-open [outside (outside)]
     (let [before (backends source), deadline (spi/deadline-in deadline-ms)
-          in-time (t/future (and (gate/eventually deadline-ms #(= 1 (how-many outside before begun)))
+          begun? #(= 1 (how-many outside before begun))
+          in-time (t/future (and (gate/eventually deadline-ms begun?)
                               (not (spi/passed? deadline))))]
       (is (= :late (t/with-timeout [deadline-ms :late] (ask source "select pg_sleep(60)"))))
       (when @in-time
