@@ -297,7 +297,8 @@
     (group/check-parent-open! (.-group fan-out))
     (cond
       (order/due? order) :leave
-      (.room fan-out) :start
+      ;; A consumer that never has to wait sees its cancel and its interrupt here.
+      (.room fan-out) (do (wait/check!) :start)
       (order/ready? order) :leave
       (.idle fan-out) :end
       :else :wait)))
