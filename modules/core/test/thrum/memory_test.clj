@@ -192,3 +192,18 @@
       (is (every? collected? (vals (dissoc @references 0))) what)
       (is (some? (.get ^WeakReference (@references 0))) what)
       (Reference/reachabilityFence task))))
+
+(deftest prun!-lets-go-of-the-values-of-items-that-have-ended
+  (let [values (atom []), last-begun (promise), gate (promise)
+        call (fn [i]
+               (if (= i 40)
+                 (do (deliver last-begun true) @gate)
+                 (let [value (Object.)]
+                   (swap! values conj (WeakReference. value))
+                   value)))
+        run (t/future (t/prun! 8 call (range 41)))]
+    @last-begun
+    (is (gate/eventually 5000 #(= 40 (count @values))))
+    (is (every? collected? @values))
+    (deliver gate :go)
+    (is (nil? @run))))

@@ -148,7 +148,9 @@
   (ended [_ task]
     (let [outcome (.outcome ^ITask task)]
       (cond
-        (instance? Done outcome) (if on-done (on-done task) (push! completed task))
+        (instance? Done outcome) (if on-done
+                                   (do (on-done task) (.forget running task))
+                                   (push! completed task))
         (instance? Failed outcome) (do (set! failed task)
                                        (group/cancel! group :sibling-failed)))))
   (tasks [_] (.all running))

@@ -1,6 +1,6 @@
 (ns thrum.impl.running
   "The tasks of a fan-out that run, in no order, so that a cancel finds them. One thread, the
-  consumer, adds tasks and takes them out; any thread may cancel them."
+  consumer, adds tasks; any thread may take them out, and cancel them."
   {:no-doc true}
   (:require
    [thrum.impl.task])
@@ -69,11 +69,9 @@
         (do (set! hand (inc slot))
             (.setSlot ^thrum.impl.task.Child task slot)
             (.set slots slot task)))))
+  ;; Another task may have the slot by now.
   (forget [_ task]
-    (let [slot (.slot ^thrum.impl.task.Child task)]
-      ;; Another task may have the slot by now.
-      (when (identical? task (.get slots slot))
-        (.lazySet slots slot nil))))
+    (.compareAndSet slots (.slot ^thrum.impl.task.Child task) task nil))
   (all [_] (tasks slots))
   (cancelAll [_ reason]
     (cancel-all! slots reason)))
