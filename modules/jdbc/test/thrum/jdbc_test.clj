@@ -6,6 +6,7 @@
    [thrum.core :as t]
    [thrum.jdbc :as jdbc]
    [thrum.jdbc.fake :as fake]
+   [thrum.jdbc.grace :as grace]
    [thrum.jdbc.impl.call :as call]
    [thrum.jdbc.races :as races]
    [thrum.spi :as spi]
@@ -124,24 +125,13 @@
 
 ;; Bad drivers
 
-(defn- with-grace-in-hand
-  "Returns (f end!). No grace ends by itself: (end!) ends that of the call that was cancelled last."
-  [f]
-  (let [give-up (atom nil)
-        expire! (fn [call cancel]
-                  (let [runs (#'call/move? call nil :stopping)]
-                    (when runs (reset! give-up #(#'call/give-up! call cancel)))
-                    runs))]
-    (with-redefs [call/expire! expire!]
-      (f #(gate/start "grace" @give-up)))))
-
 (deftest a-cancel-that-does-not-work-ends-in-an-abort
   (let [release (promise)]
     (doseq [[how deliver!] {:ignores (fn [_])
                             :throws (fn [_] (throw (SQLException. "no")))
                             :blocks (fn [_] (deref release 10000 nil))}]
       (testing how
-        (with-grace-in-hand
+        (grace/in-hand
           (fn [end!]
             (let [db (fake/database #(do (end!) (deliver! %))), source (guarded db {:grace-ms 100})]
               (is (= [:execute :cancel :abort] (take 3 (dedupe (stopped db #(query! source))))))
@@ -150,7 +140,7 @@
     (deliver release true)))
 
 (deftest a-cancel-that-came-too-early-is-sent-again
-  (with-grace-in-hand
+  (grace/in-hand
     (fn [end!]
       (let [sent (atom 0), db (fake/database #(when (< 1 (swap! sent inc)) (%)))
             source (guarded db {}), stop! @#'call/stop!]
@@ -186,7 +176,7 @@
 
 (deftest clean-up-that-is-given-up-in-the-middle-hides-no-cancel
   (doseq [clean-up [(fn [_]) Connection/.rollback #(Connection/.setAutoCommit % true)]]
-    (with-grace-in-hand
+    (grace/in-hand
       (fn [end!]
         (let [aborted? (fn [db] (some #{:abort} @(:trail db)))
               give-up! (fn [db] (end!) (gate/eventually 60000 #(aborted? db)))

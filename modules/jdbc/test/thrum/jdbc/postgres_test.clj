@@ -7,6 +7,8 @@
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
    [thrum.jdbc :as jdbc]
+   [thrum.jdbc.grace :as grace]
+   [thrum.jdbc.impl.call :as call]
    [thrum.jdbc.server :as server]
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
@@ -17,6 +19,7 @@
    (java.io ByteArrayInputStream FileNotFoundException StringWriter)
    (java.sql Connection DriverManager PreparedStatement ResultSet SQLException)
    (java.time Duration)
+   (java.util List)
    (java.util.concurrent CancellationException ThreadLocalRandom)
    (javax.sql DataSource)
    (org.postgresql PGConnection)
@@ -177,13 +180,41 @@
   (with-source [source {:grace-ms 50}]
     (let [before (backends source), self (Thread/currentThread)]
       (is (= :thrum/cancelled
-             (cancelled #(within? self "getNotifications")
+             (cancelled #(within? self "processNotifies")
                         #(with-open [connection (open source)]
                            (.getNotifications ^PGConnection (.unwrap connection PGConnection)
                                               60000)))))
       (let [after (backends source)]
         (is (= connections (count after)))
         (is (= 1 (count (remove after before))))))))
+
+(defn- signal! [name pids]
+  (doseq [pid pids]
+    (.waitFor (.start (ProcessBuilder. ^List (list "kill" (str "-" name) (str pid)))))))
+
+;; A server that is stopped has not read the query: the first cancel is lost.
+(deftest a-cancel-that-was-lost-is-sent-again
+  (grace/in-hand
+    (fn [end!]
+      (with-source [source]
+        (with-open [outside (outside)]
+          (let [before (backends source), self (Thread/currentThread), stop! @#'call/stop!
+                begun? #(= 1 (how-many outside before begun))
+                lost (promise)
+                stop-and-lose! (fn [call cancel]
+                                 (stop! call cancel)
+                                 (signal! "CONT" before)
+                                 (deliver lost (gate/eventually 60000 begun?))
+                                 (end!))]
+            (with-redefs [call/stop! stop-and-lose!]
+              (is (= :thrum/cancelled
+                     (cancelled #(within? self "processResults")
+                                #(with-open [connection (open source)]
+                                   (signal! "STOP" before)
+                                   (query connection "select pg_sleep(600)"))))))
+            (is (true? @lost))
+            (is (gate/eventually 60000 #(zero? (how-many outside before active))))
+            (is (= 1 (count (remove (backends source) before))))))))))
 
 (deftest many-at-once-leave-the-pool-as-it-was
   (with-source [source]
