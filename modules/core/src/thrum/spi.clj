@@ -171,15 +171,14 @@
 ;; Scopes
 
 (defn call-in-scope
-  "Calls f with a new scope on the calling thread, and returns its value when every fork has
-  ended: as with-scope, with other options, which are not checked. :name - of its threads,
-  required; :deadline - or nil; :on-deadline - a function of no arguments that is called at the
-  deadline, in place of a cancel of the scope, unless a scope around it has an earlier one; :wrap
-  - or nil, see thrum.core/*wrap*, which is not read; :unregistered? - true for one that
-  thrum.spi.watch/registered need not know, since what it belongs to shows it. Throws as with-
-  scope does; CancellationException, without a call of f, where the calling thread's work is
-  cancelled; :thrum/timeout, also without a call of f or :on-deadline, where the deadline has
-  passed already."
+  "Calls f with a new scope on the calling thread, and returns its value when every fork has ended:
+  as with-scope, with other options, which are not checked. :name - of its threads, required;
+  :deadline - or nil; :on-deadline - a function of no arguments that is called at the deadline, in
+  place of a cancel of the scope, unless a scope around it has an earlier one; :wrap - or nil, see
+  thrum.core/*wrap*, which is not read; :unregistered? - true for one that
+  thrum.spi.watch/registered need not know, since what it belongs to shows it. Throws as with-scope
+  does; CancellationException, without a call of f, where the calling thread's work is cancelled;
+  :thrum/timeout, also without a call of f or :on-deadline, where the deadline has passed already."
   [options f]
   (scope/call options f))
 
