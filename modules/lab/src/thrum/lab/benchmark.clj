@@ -11,9 +11,11 @@
     :rows     from [{:job :runs}] to the rows of its table; ratios are taken here
     :columns  see thrum.lab.table; or a function from the rows to them
     :figures  from those rows to the figures that it is judged by, if any; see thrum.lab.goals
-    :jvms     how many JVMs the medians are of, 5 unless given"
+    :jvms     how many JVMs the medians are of, 5 unless given
+    :only-by-name? it is no part of a run of all"
   (:require
    [clojure.string :as str]
+   [thrum.lab.cpu-time :as cpu-time]
    [thrum.lab.job :as job]
    [thrum.lab.measure :as measure]))
 
@@ -27,9 +29,10 @@
   "Returns the flags of a benchmark's JVMs. The quick form measures nothing: it does without the
   optimising compiler, and takes the collector that there is."
   [{:keys [jvm-opts]} size]
-  (if (= :quick size)
-    (conj (filterv (complement collector?) jvm-opts) "-XX:TieredStopAtLevel=1")
-    jvm-opts))
+  (into (if (= :quick size)
+          (conj (filterv (complement collector?) jvm-opts) "-XX:TieredStopAtLevel=1")
+          jvm-opts)
+        cpu-time/jvm-opts))
 
 (defn- row [i job jvms]
   {:contender (keyword (str "job-" i)), :name (pr-str job), :job job, :repeat jvms})
@@ -84,9 +87,10 @@
 
 (defn experiment
   "Returns the experiment, see thrum.lab.experiment, of a benchmark."
-  [{:keys [doc about] :as benchmark}]
+  [{:keys [doc about only-by-name?] :as benchmark}]
   {:name (:name benchmark)
    :benchmark? true
+   :only-by-name? only-by-name?
    :doc doc
    :parts [[(keyword (name (:name benchmark))) about]]
    :plan (fn [options _] (plan benchmark options))

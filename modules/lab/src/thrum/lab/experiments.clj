@@ -64,7 +64,7 @@
   "Returns the experiments that the options ask for."
   [{:keys [urls call handler bench only]}]
   (cond
-    bench (if only (mapv by-name only) benchmarks)
+    bench (if only (mapv by-name only) (remove :only-by-name? benchmarks))
     urls [(by-name :urls)]
     call [(by-name :calls)]
     handler [(by-name :handler)]

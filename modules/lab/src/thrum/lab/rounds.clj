@@ -1,13 +1,14 @@
 (ns thrum.lab.rounds
   "Takes what several ways of doing the same work cost, in turns, in one JVM. A way is
   [name thunk]."
+  (:require
+   [thrum.lab.cpu-time :as cpu-time])
   (:import
-   (com.sun.management OperatingSystemMXBean ThreadMXBean)
+   (com.sun.management ThreadMXBean)
    (java.lang.management ManagementFactory)))
 
 (set! *warn-on-reflection* true)
 
-(def ^:private ^OperatingSystemMXBean system (ManagementFactory/getOperatingSystemMXBean))
 (def ^:private ^ThreadMXBean threads (ManagementFactory/getThreadMXBean))
 
 (defn cost
@@ -16,11 +17,11 @@
   [f]
   (System/gc)
   (let [bytes (.getTotalThreadAllocatedBytes threads)
-        cpu-ns (.getProcessCpuTime system)
+        cpu-ns (cpu-time/process-ns)
         ns (System/nanoTime)]
     (f)
     {:ns (- (System/nanoTime) ns)
-     :cpu-ns (- (.getProcessCpuTime system) cpu-ns)
+     :cpu-ns (- (cpu-time/process-ns) cpu-ns)
      :bytes (- (.getTotalThreadAllocatedBytes threads) bytes)}))
 
 (defn- rotated [n xs]

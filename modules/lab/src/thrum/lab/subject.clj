@@ -6,6 +6,7 @@
    [clojure.string :as str]
    [thrum.lab.checkout :as checkout]
    [thrum.lab.child :as child]
+   [thrum.lab.cpu-time :as cpu-time]
    [thrum.lab.load :as load]
    [thrum.lab.measure :as measure]
    [thrum.lab.subject.work :as work])
@@ -21,11 +22,12 @@
   "The flags of every server's JVM, so that all have the same. The JDK's server closes idle
   connections beyond 200, and delays small writes, unless these flags are set. Jetty logs by SLF4J,
   which would complain about a missing provider."
-  ["-Xmx1g"
-   "-Dslf4j.internal.verbosity=ERROR"
-   "-Dsun.net.httpserver.maxIdleConnections=100000"
-   "-Dsun.net.httpserver.idleInterval=600"
-   "-Dsun.net.httpserver.nodelay=true"])
+  (into ["-Xmx1g"
+         "-Dslf4j.internal.verbosity=ERROR"
+         "-Dsun.net.httpserver.maxIdleConnections=100000"
+         "-Dsun.net.httpserver.idleInterval=600"
+         "-Dsun.net.httpserver.nodelay=true"]
+        cpu-time/jvm-opts))
 
 (def ^:private http-kit "The alias of the checkout that names http-kit. It is on Clojars, which not
   every machine can reach." "-T:http-kit")

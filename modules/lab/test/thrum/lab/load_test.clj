@@ -11,7 +11,7 @@
   (:import
    (clojure.lang ExceptionInfo)
    (java.io IOException)
-   (java.net InetAddress ServerSocket Socket)))
+   (java.net InetAddress InetSocketAddress ServerSocket Socket)))
 
 (set! *warn-on-reflection* true)
 
@@ -31,8 +31,18 @@
          (catch IOException _)))
     server))
 
-(defn- url [^ServerSocket server]
-  (str "http://127.0.0.1:" (.getLocalPort server) "/"))
+(defn- nobody
+  "Returns the owner of a port where nobody listens, and which no other process takes meanwhile."
+  ^Socket []
+  (doto (Socket.) (.bind (InetSocketAddress. (InetAddress/getLoopbackAddress) 0))))
+
+(defn- url
+  "Returns the URL of a server, or of nobody."
+  [socket]
+  (let [port (if (instance? Socket socket)
+               (.getLocalPort ^Socket socket)
+               (.getLocalPort ^ServerSocket socket))]
+    (str "http://127.0.0.1:" port "/")))
 
 (defn- read-head [^Socket socket]
   (let [in (.getInputStream socket)]
@@ -96,10 +106,10 @@
             "a request line and a browser's twelve headers")))))
 
 (deftest a-refused-connection-is-counted
-  (let [gone (doto (serving (fn [_])) .close)
-        {:keys [requests errors]} (run-until troubled? (url gone) {})]
-    (is (= [0 [:connect]] [requests (keys errors)]))
-    (is (<= 1 (:connect errors) 200) "it rests between two attempts")))
+  (with-open [nobody (nobody)]
+    (let [{:keys [requests errors]} (run-until troubled? (url nobody) {})]
+      (is (= [0 [:connect]] [requests (keys errors)]))
+      (is (<= 1 (:connect errors) 200) "it rests between two attempts"))))
 
 (deftest a-server-that-hangs-up-is-counted
   (with-open [server (serving
@@ -156,11 +166,11 @@
                            (is (<= 0 p50-ms p99-ms)))))))
 
 (deftest no-answer-at-all-is-an-error
-  (let [gone (url (doto (serving (fn [_])) .close))]
+  (with-open [nobody (nobody)]
     (on-each-generator (fn [generator]
                          (is (= :thrum/lab-load
                                 (try
-                                  (load/drive! generator (job gone))
+                                  (load/drive! generator (job (url nobody)))
                                   (catch ExceptionInfo e (:type (ex-data e)))))
                              (str generator))))))
 
@@ -200,9 +210,9 @@
       (is (nil? @early) "the second request came when the first was answered"))))
 
 (deftest a-burst-is-over-although-requests-fail
-  (let [gone (doto (serving (fn [_])) .close)]
+  (with-open [nobody (nobody)]
     (is (= [0 {:connect 5}]
-           ((juxt :requests :errors) (gate/in-time 30000 #(built-in/burst (burst-job gone 5 2)))))))
+           ((juxt :requests :errors) (gate/in-time 30000 #(built-in/burst (burst-job nobody 5 2)))))))
   (with-open [server (serving (fn [socket] (read-head socket)))]
     (is (= [0 {:read 5}]
            ((juxt :requests :errors)
@@ -251,10 +261,10 @@
                                    (is (= :thrum/lab-load (:type (ex-data e))) (str generator))
                                    (is (= 4 (:status (:errors (ex-data e)))))
                                    (is (str/includes? (ex-message e) "4 status")))))))
-  (let [gone (doto (serving (fn [_])) .close)]
+  (with-open [nobody (nobody)]
     (on-each-burst-generator (fn [{:keys [generator], :as bursts}]
                                (is (= :thrum/lab-load
                                       (try
-                                        (load/burst! bursts (burst-job gone 5 5))
+                                        (load/burst! bursts (burst-job nobody 5 5))
                                         (catch ExceptionInfo e (:type (ex-data e)))))
                                    (str generator))))))

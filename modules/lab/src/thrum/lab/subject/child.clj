@@ -4,11 +4,11 @@
   a question. The process ends when standard input does."
   (:require
    [clojure.edn :as edn]
+   [thrum.lab.cpu-time :as cpu-time]
    [thrum.lab.in-child :as in-child]
    [thrum.lab.memory :as memory]
    [thrum.lab.subject.work :as work])
   (:import
-   (com.sun.management OperatingSystemMXBean)
    (java.io PushbackReader)
    (java.lang.management ManagementFactory)
    (java.util.concurrent Callable ExecutorService Executors Future)))
@@ -61,17 +61,12 @@
   (System/gc)
   (.getUsed (.getHeapMemoryUsage (ManagementFactory/getMemoryMXBean))))
 
-(defn- cpu-nanos
-  "Returns the CPU time that the process has used."
-  []
-  (.getProcessCpuTime ^OperatingSystemMXBean (ManagementFactory/getOperatingSystemMXBean)))
-
 (def ^:private questions
   {:facts (fn []
             {:threads (.getPeakThreadCount (ManagementFactory/getThreadMXBean))
              :rss (memory/rss)})
    :heap (fn [] {:heap (heap-bytes)})
-   :cpu (fn [] {:cpu-nanos (cpu-nanos)})
+   :cpu (fn [] {:cpu-nanos (cpu-time/process-ns)})
    :sleepers (fn [] {:sleepers (work/sleepers-now)})
    :wake (fn [] (work/wake!) {})})
 

@@ -12,8 +12,13 @@
 (def ^:private run
   {:taken {:bare (rounds 5.0 4.0 9.0), :thrum (rounds 6.0 5.5 30.0)}, :heap {:bare 1, :thrum 1}})
 
+(defn- asked
+  "Returns the rows of one question, asked of Tomcat."
+  [{:keys [question] :as asked}]
+  (servers/rows [{:job {:engine :tomcat, :questions [asked]}, :runs [{question run}]}]))
+
 (deftest a-request-costs-cpu-beside-the-bare-engine
-  (let [[_ cpu] (servers/rows [{:job {:engine :tomcat, :question :cost}, :runs [run]}])]
+  (let [[_ cpu] (asked {:question :cost})]
     (is (= [6.0 5.0 1.2 1.375]
            (map :median [(:thrum cpu) (:bare cpu) (:ratio cpu) (:best cpu)])))
     (is (= [["tomcat cost: CPU x bare, medians" 1.2 1.25]
@@ -22,8 +27,6 @@
            (map (juxt :figure :value :at-most) (servers/figures [cpu]))))))
 
 (deftest many-connections-have-goals-too
-  (let [rows (servers/rows [{:job {:engine :tomcat, :question :many, :connections 4000
-                                   :sleep-ms 50}
-                             :runs [run]}])]
+  (let [rows (asked {:question :many, :connections 4000, :sleep-ms 50})]
     (is (= [["tomcat many: requests/s" 1000.0 30000 nil] ["tomcat many: p99 x bare" 1.0 nil 1.05]]
            (map (juxt :figure :value :at-least :at-most) (servers/figures rows))))))

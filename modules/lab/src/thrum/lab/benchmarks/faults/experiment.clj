@@ -174,6 +174,7 @@
      :jvm-opts ["-Xmx512m" "--add-exports=jdk.attach/sun.tools.attach=ALL-UNNAMED"]
      :jobs jobs
      :jvms 1
+     :only-by-name? true
      :measure `measure
      :rows rows
      :columns columns}))

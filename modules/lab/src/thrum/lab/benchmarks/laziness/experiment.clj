@@ -132,6 +132,7 @@
                  "of clojure.core/pmap's pool stay for a minute).")
      :jvm-opts ["-Xms512m" "-Xmx512m" "-XX:+UseG1GC"]
      :jobs jobs
+     :jvms 1
      :measure 'thrum.lab.benchmarks.laziness.experiment/measure
      :rows rows
      :columns [{:heading "what was asked for", :left? true, :show :text}

@@ -20,7 +20,7 @@
   "Returns the only job: all ways in one JVM."
   [size]
   (case size
-    :full [{:waiters 10000, :grants 400000, :cancelled [10000 20000 40000], :rounds 3}]
+    :full [{:waiters 10000, :grants 400000, :cancelled [10000 20000], :rounds 3}]
     :quick [{:waiters 100, :grants 2000, :cancelled [100 200], :rounds 1}]))
 
 ;; In the child. A way is a map: :enter and :leave around the work, :waiting says how many wait,
@@ -180,6 +180,7 @@
                  "000 below 500 ms, and linear.")
      :jvm-opts ["-Xms2g" "-Xmx2g" "-XX:+UseG1GC"]
      :jobs jobs
+     :jvms 1
      :measure 'thrum.lab.benchmarks.limiter.experiment/measure
      :rows rows
      :columns columns}))

@@ -19,17 +19,16 @@
 
 (def ^:private most-bytes "The highest ratio of allocated bytes to the hand-written loop's." 1.15)
 
-(def ^:private full {:items 200000, :warm-up 10, :rounds 5})
-(def ^:private quick {:items 2000, :warm-up 1, :rounds 3})
+(def ^:private full {:items 50000, :warm-up 4, :rounds 5, :limits [64 512]})
+(def ^:private quick {:items 2000, :warm-up 1, :rounds 3, :limits [64]})
 
 (defn jobs
-  "Returns the jobs: limits times consumers."
+  "Returns a job for each kind of calling thread."
   [size]
   (let [counts ({:full full, :quick quick} size)
-        consumers ({:full [:main :virtual], :quick [:main]} size)
-        limits ({:full [64 512], :quick [64]} size)]
-    (for [consumer consumers, limit limits]
-      (assoc counts :limit limit :consumer consumer))))
+        consumers ({:full [:main :virtual], :quick [:main]} size)]
+    (for [consumer consumers]
+      (assoc counts :consumer consumer))))
 
 ;; In the child
 
@@ -72,7 +71,7 @@
 (defn- core-way [items]
   [:core/pmap (checked (sum (map trivial items)) #(sum (clojure.core/pmap trivial items)))])
 
-(defn- ways [{:keys [limit consumer items]}]
+(defn- ways [{:keys [consumer items]} limit]
   (let [all (vec (range items))
         expected (sum (map trivial all))
         on-consumer (consumers consumer)]
@@ -84,14 +83,17 @@
 (defn- per-item [n cost]
   (update-vals cost #(/ (double %) n)))
 
-(defn measure
-  "Returns {way [cost per item, see thrum.lab.rounds/cost, for each round]}."
-  [{:keys [items warm-up rounds] :as job}]
+(defn- measure-at [{:keys [items warm-up rounds] :as job} limit]
   (into {}
         (map (fn [[way costs]]
                (let [n (if (= :core/pmap way) (few items) items)]
                  [way (mapv #(per-item n %) costs)])))
-        (rounds/costs warm-up rounds (ways job))))
+        (rounds/costs warm-up rounds (ways job limit))))
+
+(defn measure
+  "Returns {limit {way [cost per item, see thrum.lab.rounds/cost, for each round]}}."
+  [{:keys [limits] :as job}]
+  (into {} (map (juxt identity #(measure-at job %))) limits))
 
 ;; In the parent
 
@@ -105,7 +107,7 @@
   [runs way other figure]
   (stats/spread (map #(stats/paired (map figure (way %)) (map figure (other %))) runs)))
 
-(defn- row [{:keys [limit consumer items]} runs way]
+(defn- row [{:keys [consumer items]} limit runs way]
   {:way way, :limit limit, :consumer consumer
    :items (if (= :core/pmap way) (few items) items)
    :ns (stats/spread (each runs way :ns))
@@ -118,12 +120,13 @@
    :goal (get-in goals [consumer way])})
 
 (defn rows
-  "Returns a row for each job and way."
+  "Returns a row for each job, limit and way."
   [results]
   (for [{:keys [job runs]} results
+        limit (:limits job)
         way [:pmap :upmap :pmapv :prun! :pmap-16 :pmap-64 :prun!-64
              :hand :chunks :bare :core/pmap]]
-    (row job runs way)))
+    (row job limit (map #(get % limit) runs) way)))
 
 (def ^:private names
   {:pmap-16 "t/pmap, batches of 16"
@@ -170,7 +173,6 @@
                  "that of the whole process, its collector and compiler too. Virtuoso's pmap is "
                  "a loop in its shape: an executor for each chunk of limit items.")
      :jvm-opts ["-Xms1g" "-Xmx1g" "-XX:+UseG1GC"]
-     :jvms 3
      :jobs jobs
      :measure 'thrum.lab.benchmarks.overhead.experiment/measure
      :rows rows

@@ -213,6 +213,7 @@
                  "reaches 0.9 of the best fixed one at either capacity, and is back after 5 s.")
      :jvm-opts ["-Xms1g" "-Xmx1g" "-Dslf4j.internal.verbosity=ERROR"]
      :jvms 1
+     :only-by-name? true
      :jobs jobs
      :measure 'thrum.lab.benchmarks.overload.experiment/measure
      :rows rows

@@ -18,10 +18,10 @@
   {[:scope 0] 1.0, [:scope 2] 1.2, [:scope 8] 1.2, [:all 8] 1.0})
 
 (def ^:private sizes
-  {:full {:times {0 300000, 2 20000, 8 10000}
-          :calls {:deadline 300000, :permit 300000, :hedge 10000, :tick 200}
-          :warm-up 3
-          :rounds 5
+  {:full {:times {0 50000, 2 5000, 8 2000}
+          :calls {:deadline 50000, :permit 50000, :hedge 3000, :tick 200}
+          :warm-up 2
+          :rounds 4
           :consumers [:main :virtual]}
    :quick {:times {0 2000, 2 200, 8 200}
            :calls {:deadline 2000, :permit 2000, :hedge 200, :tick 5}

@@ -16,28 +16,23 @@
 (def ^:private questions
   "What is asked of each engine: what a request costs, with a browser's headers and with Host alone;
   and what it does with connections whose handlers sleep."
-  [{:question :cost, :connections 120, :warm-up-seconds 8, :seconds 1, :rounds 7}
-   {:question :plain-cost, :connections 120, :warm-up-seconds 8, :seconds 1, :rounds 7}
-   {:question :sleep, :connections 120, :sleep-ms 50, :warm-up-seconds 4, :seconds 3, :rounds 1}
-   {:question :many, :connections 4000, :sleep-ms 50, :warm-up-seconds 8, :seconds 5, :rounds 2}])
+  [{:question :cost, :connections 120, :seconds 1, :rounds 7}
+   {:question :plain-cost, :connections 120, :seconds 1, :rounds 7}
+   {:question :sleep, :connections 120, :sleep-ms 50, :seconds 2, :rounds 1}
+   {:question :many, :connections 4000, :sleep-ms 50, :seconds 3, :rounds 2}])
 
 (def ^:private ways [:bare :thrum])
 
 (defn jobs
-  "Returns a job for each engine on the class path and each question."
+  "Returns a job for each engine on the class path: its servers are asked all questions."
   [size]
   (case size
     :full (for [engine [:jdk :jetty :tomcat :helidon :http-kit]
-                :when ((subject/engines) engine)
-                question questions]
-            (assoc question :engine engine))
+                :when ((subject/engines) engine)]
+            {:engine engine, :warm-up-seconds 5, :questions questions})
     :quick [{:engine :jdk
-             :question :many
-             :connections 20
-             :sleep-ms 50
              :warm-up-seconds 1
-             :seconds 1
-             :rounds 1}]))
+             :questions [{:question :many, :connections 20, :sleep-ms 50, :seconds 1, :rounds 1}]}]))
 
 ;; In the child
 
@@ -70,17 +65,27 @@
   (when (= :many question)
     (update-vals servers #(subject/heap-per-sleeper % connections))))
 
-(defn measure
+(defn- with-headers
+  "Returns the question as the load takes it."
+  [{:keys [question] :as asked}]
+  (cond-> asked
+    (not= :plain-cost question) (assoc :headers load/browser-headers)))
+
+(defn- answer
   "Returns {:taken {way [figures, see thrum.lab.server-sample ...]}, :heap {way bytes}}, :heap nil
   where that is not asked."
-  [job]
-  (let [job (cond-> job
-              (not= :plain-cost (:question job)) (assoc :headers load/browser-headers))
-        servers (started job)]
+  [servers asked]
+  (let [asked (with-headers asked), heap (heaps servers asked)]
+    {:taken (turns servers asked), :heap heap}))
+
+(defn measure
+  "Returns the answers, question -> answer. The servers have compiled their code before the first."
+  [{:keys [warm-up-seconds questions] :as job}]
+  (let [servers (started job)
+        warm-up (assoc (with-headers (first questions)) :warm-up-seconds warm-up-seconds)]
     (try
-      (run! #(server-sample/warm-up! % job) (vals servers))
-      (let [heap (heaps servers job)]
-        {:taken (turns servers job), :heap heap})
+      (run! #(server-sample/warm-up! % warm-up) (vals servers))
+      (into {} (map (juxt :question #(answer servers %))) questions)
       (finally (run! child/stop! (vals servers))))))
 
 ;; In the parent
@@ -128,7 +133,7 @@
            :goal (str "<= " (text/decimals 2 most) " x bare"))))
 
 (defn- of-question
-  "Returns the rows of one job."
+  "Returns the rows of one question, asked of an engine."
   [{:keys [question], :as job} runs]
   (case question
     (:cost :plain-cost) [(requests runs nil) (cpu job runs)]
@@ -144,10 +149,13 @@
             "<= 1.20 x bare")]))
 
 (defn rows
-  "Returns a row for each figure of each job."
+  "Returns a row for each figure of each question of each job."
   [results]
-  (for [{:keys [job runs]} results, row (of-question job runs)]
-    (merge (select-keys job [:engine :question :connections :sleep-ms]) row)))
+  (for [{:keys [job runs]} results
+        {:keys [question] :as asked} (:questions job)
+        :let [asked (assoc asked :engine (:engine job))]
+        row (of-question asked (map question runs))]
+    (merge (select-keys asked [:engine :question :connections :sleep-ms]) row)))
 
 (def ^:private most-p99 "The p99 at 4 000 connections, x bare." 1.05)
 (def ^:private least-tomcat "The requests/s of :tomcat at 4 000 connections." 30000)
@@ -201,8 +209,8 @@
      :title "Servers"
      :about (str "thrum.server against the same engine alone with a handler in its own API, both "
                  "on virtual threads, a JVM each (-Xmx1g), a browser's twelve headers or Host "
-                 "alone; load from "
-                 "wrk where it is installed, in turns. The limit is connections / sleep.")
+                 "alone; load from wrk where it is installed, in turns. The limit is "
+                 "connections / sleep.")
      :jvm-opts ["-Xmx512m"]
      :jobs jobs
      :measure 'thrum.lab.benchmarks.servers.experiment/measure

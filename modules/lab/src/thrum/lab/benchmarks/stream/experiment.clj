@@ -68,6 +68,7 @@
                  "left by one.")
      :jvm-opts ["-Xmx256m" "-XX:+UseG1GC" "-XX:+ExitOnOutOfMemoryError"]
      :jobs jobs
+     :jvms 1
      :measure 'thrum.lab.benchmarks.stream.experiment/measure
      :rows rows
      :columns [{:heading "way", :left? true, :show #(str "t/" (name (:way %)))}

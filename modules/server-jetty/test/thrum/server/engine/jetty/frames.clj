@@ -25,7 +25,7 @@
 
 (defn frame
   "Returns the next frame as {:kind :flags :stream :payload}; {:kind :end} where the connection has
-  ended, {:kind :silent} after 5 s."
+  ended, {:kind :silent} after 30 s."
   [{:keys [^DataInputStream in]}]
   (try
     (let [n (bit-or (bit-shift-left (.readUnsignedByte in) 16) (.readUnsignedShort in))
@@ -54,7 +54,7 @@
   "Returns a client that knows that the port speaks HTTP/2. settings: the payload of its SETTINGS."
   [port & [settings]]
   (let [socket (doto (Socket. (InetAddress/getByName "127.0.0.1") (int port))
-                 (.setSoTimeout 5000)
+                 (.setSoTimeout 30000)
                  (.setTcpNoDelay true))
         client {:socket socket
                 :in (DataInputStream. (.getInputStream socket))
