@@ -1,10 +1,9 @@
 (ns thrum.lab.cpu-time
-  "The CPU time of this JVM's process. On Linux the JDK tells it in steps of 10 ms, the kernel in
+  "The CPU time of this JVM's process. On Linux the JDK knows it in steps of 10 ms, the kernel in
   ns."
   (:import
    (com.sun.management OperatingSystemMXBean)
-   (java.lang.foreign Arena FunctionDescriptor Linker Linker$Option MemoryLayout MemorySegment
-    ValueLayout ValueLayout$OfLong)
+   (java.lang.foreign Arena FunctionDescriptor Linker Linker$Option MemoryLayout MemorySegment ValueLayout ValueLayout$OfLong)
    (java.lang.invoke MethodHandle)
    (java.lang.management ManagementFactory)))
 

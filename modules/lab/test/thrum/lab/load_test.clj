@@ -212,7 +212,8 @@
 (deftest a-burst-is-over-although-requests-fail
   (with-open [nobody (nobody)]
     (is (= [0 {:connect 5}]
-           ((juxt :requests :errors) (gate/in-time 30000 #(built-in/burst (burst-job nobody 5 2)))))))
+           ((juxt :requests :errors)
+            (gate/in-time 30000 #(built-in/burst (burst-job nobody 5 2)))))))
   (with-open [server (serving (fn [socket] (read-head socket)))]
     (is (= [0 {:read 5}]
            ((juxt :requests :errors)

@@ -232,13 +232,15 @@
   (let [{[{:keys [parts]} :as plans] :experiments, :as plan} (bench-plan "--only" "overhead,cancel")
         [{:keys [contenders jvm-opts in-turns?]}] parts]
     (is (= [:bench/overhead :bench/cancel] (map :experiment plans)))
-    (is (= [4 #{3} true] [(count contenders) (set (map :repeat contenders)) in-turns?]))
+    (is (= [2 #{5} true] [(count contenders) (set (map :repeat contenders)) in-turns?]))
     (is (not-any? #{"-XX:TieredStopAtLevel=1"} jvm-opts))
     (is (= plan (edn/read-string (pr-str plan))))))
 
 (deftest the-quick-form-of-benchmarks-is-one-jvm-without-the-optimising-compiler
   (let [plans (:experiments (bench-plan "--quick"))]
-    (is (= (map :name experiments/benchmarks) (map :experiment plans)))
+    (is (= (remove #{:bench/overload :bench/faults} (map :name experiments/benchmarks))
+           (map :experiment plans))
+        "those that measure no cost run only by their names")
     (doseq [{[{:keys [contenders jvm-opts]}] :parts} plans]
-      (is (= "-XX:TieredStopAtLevel=1" (peek jvm-opts)))
+      (is (some #{"-XX:TieredStopAtLevel=1"} jvm-opts))
       (is (= #{1} (set (map :repeat contenders)))))))

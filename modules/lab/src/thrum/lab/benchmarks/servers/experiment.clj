@@ -32,7 +32,8 @@
             {:engine engine, :warm-up-seconds 5, :questions questions})
     :quick [{:engine :jdk
              :warm-up-seconds 1
-             :questions [{:question :many, :connections 20, :sleep-ms 50, :seconds 1, :rounds 1}]}]))
+             :questions
+             [{:question :many, :connections 20, :sleep-ms 50, :seconds 1, :rounds 1}]}]))
 
 ;; In the child
 
