@@ -3,7 +3,7 @@
   ns."
   (:import
    (com.sun.management OperatingSystemMXBean)
-   (java.lang.foreign Arena FunctionDescriptor Linker Linker$Option MemoryLayout MemorySegment ValueLayout ValueLayout$OfLong)
+   (java.lang.foreign Arena FunctionDescriptor Linker Linker$Option MemoryLayout ValueLayout)
    (java.lang.invoke MethodHandle)
    (java.lang.management ManagementFactory)))
 
@@ -32,10 +32,10 @@
   (when (= "Linux" (System/getProperty "os.name"))
     (try
       (let [f (clock-gettime)
-            ^ValueLayout$OfLong long-layout ValueLayout/JAVA_LONG]
+            ^java.lang.foreign.ValueLayout$OfLong long-layout ValueLayout/JAVA_LONG]
         (fn []
           (with-open [arena (Arena/ofConfined)]
-            (let [^MemorySegment timespec (.allocate arena 16 8)]
+            (let [^java.lang.foreign.MemorySegment timespec (.allocate arena 16 8)]
               (.invokeWithArguments f (object-array [clock-process-cputime-id timespec]))
               (+ (* 1000000000 (.get timespec long-layout 0)) (.get timespec long-layout 8))))))
       (catch Throwable _))))
