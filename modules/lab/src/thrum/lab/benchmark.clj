@@ -7,6 +7,7 @@
     :title, :about  for its table
     :jvm-opts the flags of its JVMs
     :jobs     from :full or :quick to its jobs, maps of EDN
+    :asked    from that and the options of the command line to more jobs, if any
     :measure  the symbol of a function that is called in a child JVM: from a job to its figures, EDN
     :rows     from [{:job :runs}] to the rows of its table; ratios are taken here
     :columns  see thrum.lab.table; or a function from the rows to them
@@ -37,8 +38,10 @@
 (defn- row [i job jvms]
   {:contender (keyword (str "job-" i)), :name (pr-str job), :job job, :repeat jvms})
 
-(defn- plan [{:keys [title about jobs] :as benchmark} {:keys [quick jvms]}]
+(defn- plan
+  [{:keys [title about jobs asked] :as benchmark} {:keys [quick jvms] :as options}]
   (let [size (if quick :quick :full)
+        jobs (cond-> (jobs size) asked (concat (asked size options)))
         jvms (or jvms (if quick 1 (:jvms benchmark 5)))]
     {:experiment (:name benchmark)
      :title title
@@ -50,7 +53,7 @@
               :jvms jvms
               :jvm-opts (flags benchmark size)
               :in-turns? true
-              :contenders (vec (map-indexed #(row %1 %2 jvms) (jobs size)))}]}))
+              :contenders (vec (map-indexed #(row %1 %2 jvms) jobs))}]}))
 
 (defn- sample! [{:keys [measure]} {:keys [size jvm-opts]} {:keys [job]}]
   (let [start (measure/now-ms)

@@ -52,6 +52,9 @@
 
 (def ^:private benchmark-names (map (comp name :name) experiments/benchmarks))
 
+(defn- parse-peers [s]
+  (mapv symbol (str/split s #",")))
+
 (defn- parse-benchmarks [s]
   (mapv #(keyword "bench" %) (str/split s #",")))
 
@@ -64,6 +67,11 @@
                        (str "is one or, with commas, several of: " known)]]
            [nil "--jvms N" "how many JVMs the medians are of: by the benchmark, or 1 with --quick"
             :parse-fn parse-long, :validate work/positive]
+           [nil "--peers NS/F"
+            (str "other servers, for servers: one or, with commas, several functions, each from "
+                 "a Ring handler to the port of the server that it has started")
+            :parse-fn parse-peers
+            :validate [#(every? qualified-symbol? %) "is a function's name: my.peers/jetty"]]
            [nil "--against FILE" "the figures of the last release, which the run is compared with"
             :default "bench/results/latest.edn"]
            [nil "--out DIR" "where the results go" :default "target/bench"]]

@@ -143,6 +143,7 @@
   (are [argv sentence] (str/starts-with? (:error (cli/parse (cons "bench" argv))) sentence)
     ["--quik"] "There is no option --quik; the nearest one is --quick."
     ["--jvms" "0"] "--jvms 0: must be a whole number, 1 or more."
+    ["--peers" "my.peers/f,g"] "--peers my.peers/f,g: is a function's name: my.peers/jetty"
     ["--only" "scope"] "--only scope: is one or, with commas, several of: overhead, scopes, "
     ["overhead"] "There is one word too many: overhead."))
 

@@ -62,6 +62,10 @@
       (is (= work/greeting (slurp (subject/url server nil)) (slurp (subject/url server 1))))
       (is (< 500 (subject/heap-per-sleeper server 300) 400000)))))
 
+(deftest a-peer-serves-the-labs-handler
+  (with-server {:way :peer, :peer 'thrum.lab.users-handler/peer}
+               (fn [server] (is (= work/greeting (slurp (subject/url server 1)))))))
+
 (deftest the-users-handler-runs-on-the-threads-that-are-asked-for
   (doseq [[pool virtual?] [[nil "true"] [2 "false"]]]
     (with-server

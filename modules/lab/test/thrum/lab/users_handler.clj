@@ -1,5 +1,7 @@
 (ns thrum.lab.users-handler
-  "The user's Ring handler of the tests.")
+  "The user's Ring handler of the tests, and another server of the user's."
+  (:require
+   [thrum.server :as server]))
 
 (set! *warn-on-reflection* true)
 
@@ -7,3 +9,8 @@
   "Answers whether it runs on a virtual thread."
   [_]
   {:status 200, :headers {}, :body (str (.isVirtual (Thread/currentThread)))})
+
+(defn peer
+  "Serves the handler and returns the port."
+  [handler]
+  (server/port (server/run-server handler {:port 0, :stop-on-shutdown? false})))

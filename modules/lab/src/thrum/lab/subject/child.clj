@@ -1,7 +1,7 @@
 (ns thrum.lab.subject.child
   "A server in a process of its own, with or without Thrum, that answers questions about itself. The
-  first line of standard input is the job, {:engine :way :pool :handler :backlog}, every further one
-  a question. The process ends when standard input does."
+  first line of standard input is the job, {:engine :way :pool :handler :peer :backlog}, every
+  further one a question. The process ends when standard input does."
   (:require
    [clojure.edn :as edn]
    [thrum.lab.cpu-time :as cpu-time]
@@ -44,12 +44,14 @@
                       {:engine engine, :port 0, :backlog backlog, :stop-on-shutdown? false}))))
 
 (defn start!
-  "Starts the server of a job in this process and returns its port. :way is :bare or :thrum; with
-  :pool, handlers run on so many platform threads; :handler names a Ring handler of the user's."
-  [{:keys [engine way] :as job}]
-  (if (= :thrum way)
-    (start-thrum! job)
-    ((requiring-resolve (bare engine)) job)))
+  "Starts the server of a job in this process and returns its port. :way is :bare, :thrum or :peer;
+  with :pool, handlers run on so many platform threads; :handler names a Ring handler of the user's,
+  :peer a function from a Ring handler to the port of the server that it has started."
+  [{:keys [engine way peer] :as job}]
+  (case way
+    :thrum (start-thrum! job)
+    :bare ((requiring-resolve (bare engine)) job)
+    :peer ((requiring-resolve peer) (handler-of job))))
 
 ;; Answers to questions
 

@@ -30,3 +30,16 @@
   (let [rows (asked {:question :many, :connections 4000, :sleep-ms 50})]
     (is (= [["tomcat many: requests/s" 1000.0 30000 nil] ["tomcat many: p99 x bare" 1.0 nil 1.05]]
            (map (juxt :figure :value :at-least :at-most) (servers/figures rows))))))
+
+(deftest the-best-engine-stands-beside-the-best-peer
+  (let [asked {:question :cost}
+        peer {:taken {:peer (rounds 4.0 5.0 3.0)}}
+        rows (servers/rows [{:job {:engine :tomcat, :questions [asked]}, :runs [{:cost run}]}
+                            {:job {:peer 'my/slow, :questions [asked]}
+                             :runs [{:cost {:taken {:peer (rounds 50.0)}}}]}
+                            {:job {:peer 'my/fast, :questions [asked]}, :runs [{:cost peer}]}])]
+    (is (= [['my/fast :cpu 4.0]]
+           (for [{:keys [peer figure bare]} rows :when (= ['my/fast :cpu] [peer figure])]
+             [peer figure (:median bare)])))
+    (is (= ["cost: CPU, the best x the best peer's" 1.5 1.1]
+           ((juxt :figure :value :at-most) (last (servers/figures rows)))))))

@@ -1,7 +1,7 @@
 (ns thrum.lab.benchmarks.servers.experiment
   "What thrum.server costs on each engine, against the same engine alone with a handler in its own
   API, both on virtual threads. The servers are the lab's, each in a JVM of its own, and take the
-  load in turns."
+  load in turns. Other servers, peers, are measured where the user names them."
   (:require
    [thrum.lab.benchmark :as benchmark]
    [thrum.lab.child :as child]
@@ -21,8 +21,6 @@
    {:question :sleep, :connections 120, :sleep-ms 50, :seconds 2, :rounds 1}
    {:question :many, :connections 4000, :sleep-ms 50, :seconds 3, :rounds 2}])
 
-(def ^:private ways [:bare :thrum])
-
 (defn jobs
   "Returns a job for each engine on the class path: its servers are asked all questions."
   [size]
@@ -35,20 +33,31 @@
              :questions
              [{:question :many, :connections 20, :sleep-ms 50, :seconds 1, :rounds 1}]}]))
 
+(defn- peer-jobs
+  "Returns a job for each peer that the command line names. Its servers are asked what the first job
+  asks."
+  [size {:keys [peers]}]
+  (for [peer peers]
+    (-> (first (jobs size))
+        (dissoc :engine)
+        (assoc :peer peer))))
+
 ;; In the child
 
 (defn- started
   "Returns the servers by way; stops the first when the second does not start."
-  [{:keys [engine]}]
-  (let [bare (subject/start! {:engine engine, :way :bare})]
-    (try
-      {:bare bare, :thrum (subject/start! {:engine engine, :way :thrum})}
-      (catch Throwable t (child/stop! bare) (throw t)))))
+  [{:keys [engine peer]}]
+  (if peer
+    {:peer (subject/start! {:peer peer, :way :peer})}
+    (let [bare (subject/start! {:engine engine, :way :bare})]
+      (try
+        {:bare bare, :thrum (subject/start! {:engine engine, :way :thrum})}
+        (catch Throwable t (child/stop! bare) (throw t))))))
 
 (defn- order
   "Returns the ways in the order of a round, which is another in the next."
-  [round]
-  (if (even? round) ways (reverse ways)))
+  [servers round]
+  (if (even? round) (keys servers) (reverse (keys servers))))
 
 (def ^:private costs? #{:cost :plain-cost})
 
@@ -56,14 +65,14 @@
   (reduce (fn [taken way]
             (let [figures (if (costs? question) server-sample/costs server-sample/figures)]
               (update taken way conj (figures (servers way) job))))
-          {:bare [], :thrum []}
-          (mapcat order (range rounds))))
+          (update-vals servers (constantly []))
+          (mapcat #(order servers %) (range rounds))))
 
 (defn- heaps
   "Returns the bytes of heap for each connection whose handler sleeps, by way; for few connections
-  the figure is noise."
+  the figure is noise. Not of a peer: it may have too few threads for so many sleepers."
   [servers {:keys [question connections]}]
-  (when (= :many question)
+  (when (and (= :many question) (:thrum servers))
     (update-vals servers #(subject/heap-per-sleeper % connections))))
 
 (defn- with-headers
@@ -149,14 +158,26 @@
             :goal
             "<= 1.20 x bare")]))
 
+(defn- of-peer
+  "Returns the rows of one question, asked of a peer: its figures stand with those of bare engines."
+  [{:keys [question]} runs]
+  (let [spread #(stats/spread (each runs :peer %))
+        requests {:figure :requests, :bare (spread :per-second)}]
+    (case question
+      (:cost :plain-cost) [requests {:figure :cpu, :bare (spread :cpu-us)}]
+      :sleep [requests]
+      :many [requests
+             {:figure :errors, :bare (errors-of runs :peer)}
+             {:figure :p99, :bare (spread :p99-ms)}])))
+
 (defn rows
   "Returns a row for each figure of each question of each job."
   [results]
-  (for [{:keys [job runs]} results
-        {:keys [question] :as asked} (:questions job)
-        :let [asked (assoc asked :engine (:engine job))]
-        row (of-question asked (map question runs))]
-    (merge (select-keys asked [:engine :question :connections :sleep-ms]) row)))
+  (for [{{:keys [engine peer questions]} :job, runs :runs} results
+        {:keys [question] :as asked} questions
+        :let [asked (merge asked (if peer {:peer peer} {:engine engine}))]
+        row ((if peer of-peer of-question) asked (map question runs))]
+    (merge (select-keys asked [:engine :peer :question :connections :sleep-ms]) row)))
 
 (def ^:private most-p99 "The p99 at 4 000 connections, x bare." 1.05)
 (def ^:private least-tomcat "The requests/s of :tomcat at 4 000 connections." 30000)
@@ -183,10 +204,25 @@
 
       nil)))
 
+(defn- beside-peers
+  "Returns the figures of the best engine beside the best peer; none without peers."
+  [rows]
+  (for [[[question figure] words best goal]
+        [[[:cost :cpu] "CPU" min {:at-most 1.1}] [[:plain-cost :cpu] "CPU" min {:at-most 1.1}]
+         [[:many :requests] "requests/s" max {:at-least 1.0}]
+         [[:many :p99] "p99" min {:at-most 1.0}]]
+        :let [asked (filter #(= [question figure] ((juxt :question :figure) %)) rows)
+              {peers true, ours false} (group-by (comp some? :peer) asked)]
+        :when (and (seq peers) (seq ours))]
+    (merge {:figure (str (name question) ": " words ", the best x the best peer's")
+            :value (/ (apply best (map (comp :median :thrum) ours))
+                      (apply best (map (comp :median :bare) peers)))}
+           goal)))
+
 (defn figures
   "Returns the figures that the rows are judged by."
   [rows]
-  (mapcat judged rows))
+  (concat (mapcat judged (filter :engine rows)) (beside-peers rows)))
 
 (def ^:private shown-as
   {:requests {:name "requests/s", :places 0}
@@ -200,6 +236,9 @@
        ", " (text/whole connections) " connections"
        (when (= :plain-cost question) ", no headers")))
 
+(defn- subject-name [{:keys [engine peer]}]
+  (if peer (str peer) (name engine)))
+
 (defn- shown [way]
   (fn [{:keys [figure] :as row}] (text/spread (get-in shown-as [figure :places]) (way row))))
 
@@ -211,14 +250,17 @@
      :about (str "thrum.server against the same engine alone with a handler in its own API, both "
                  "on virtual threads, a JVM each (-Xmx1g), a browser's twelve headers or Host "
                  "alone; load from wrk where it is installed, in turns. The limit is "
-                 "connections / sleep.")
+                 "connections / sleep. Other servers: --peers. Measured once, on two processors, "
+                 "CPU time of a request with Host alone, :helidon = 1: http-kit 0.76, enso 0.78, "
+                 "hirundo 0.98, Go's net/http 1.02, ring-jetty-adapter 1.61.")
      :jvm-opts ["-Xmx512m"]
      :jobs jobs
+     :asked peer-jobs
      :measure 'thrum.lab.benchmarks.servers.experiment/measure
      :rows rows
      :figures figures
      :jvms 1
-     :columns [{:heading "engine", :left? true, :show (comp name :engine)}
+     :columns [{:heading "engine", :left? true, :show subject-name}
                {:heading "handler", :left? true, :show conditions}
                {:heading "figure", :left? true, :show #(get-in shown-as [(:figure %) :name])}
                {:heading "bare", :show (shown :bare)}
