@@ -228,22 +228,6 @@
     (is (deref ended 5000 nil))
     (is (= [0 1] @calls))))
 
-;; With so high a limit it waits for nothing before the source ends.
-(deftest a-caller-that-never-waits-sees-its-interrupt-and-its-cancel
-  (doseq [[thrown-then stop!] {InterruptedException (fn [_] (.interrupt (Thread/currentThread)))
-                               CancellationException #(do (t/cancel! %) (Thread/interrupted))}
-          options [{:limit 200000}, {:limit 200000, :batch 10}]]
-    (let [self (promise), ended (promise), pulled (volatile! 0)
-          source (map (fn [i]
-                        (vreset! pulled i)
-                        (when (= 50 i) (stop! @self)))
-                      (range 100000))
-          task (t/future
-                 (deliver ended (thrown (t/prun! options identity source))))]
-      (deliver self task)
-      (is (instance? thrown-then (deref ended 10000 :late)))
-      (is (< @pulled 1000)))))
-
 (deftest an-interrupt-that-an-item-leaves-behind-does-not-reach-the-next
   (is (= [false false false]
          (t/pmapv {:limit 1, :batch 3}

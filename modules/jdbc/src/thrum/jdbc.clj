@@ -36,9 +36,9 @@
       (def db (jdbc/data-source (HikariDataSource. config) {:grace-ms 500}))
 
   A cancel or deadline of the calling thread's work (scope, task, request, pmap) stops what its
-  connections do: an executing statement by Statement.cancel, on another thread, or what else reads
-  from the server by the driver's cancel of a connection, where it has one; after the grace by that
-  cancel again and Connection.abort; never by an interrupt. The call throws CancellationException,
+  connections do, on another thread: by the driver's cancel of a connection, where it has one, as
+  PostgreSQL's, else by Statement.cancel; after the grace by that again and Connection.abort; never
+  by an interrupt. The call throws CancellationException,
   with the driver's exception in its cause chain. In cancelled work nothing begins but what cleans
   up: close, rollback, the settings of a connection; these have the grace. commit is never
   cancelled, only aborted.

@@ -8,7 +8,8 @@
    [thrum.cluster.nodes :as nodes :refer [await! caller! close-all! member! type-of with-cluster]]
    [thrum.cluster.stand-in :as stand-in]
    [thrum.cluster.work :as work]
-   [thrum.core :as t])
+   [thrum.core :as t]
+   [thrum.test-kit.gate :as gate])
   (:import
    (java.util.concurrent ExecutionException)))
 
@@ -74,11 +75,15 @@
         (is (= (map #(* 10 %) (range 400)) (outcome job))))
       (finally (close-all! (conj members c))))))
 
+(defn- add!
+  "Adds a node with that handler; nil: it refuses each request."
+  [network name handler]
+  (swap! (:nodes network) assoc name {:handler handler, :state :up}))
+
 (defn- dies-unanswered!
   "Adds a node that dies at the first request, without an answer to any."
   [network name]
-  (let [handler (fn [_] (stand-in/kill! network name) (byte-array 0))]
-    (swap! (:nodes network) assoc name {:handler handler, :state :up})))
+  (add! network name (fn [_] (stand-in/kill! network name) (byte-array 0))))
 
 (deftest members-that-are-lost-before-they-answer-make-no-work-a-suspect
   (let [network (stand-in/network), c (caller! network :members-timeout-ms 20000)]
@@ -90,6 +95,25 @@
           (is (= 0 (outcome task)))
           (is (= 0 (:re-runs (cluster/status c))))
           (finally (close-all! [m c])))))))
+
+(deftest a-greeting-without-an-answer-holds-up-no-deadline
+  (let [network (stand-in/network), c (caller! network), gate (promise), asked (atom 0)]
+    (add! network "hung" (fn [_] (swap! asked inc) (deref gate 20000 nil) (byte-array 0)))
+    (try
+      (is (= :late
+             (gate/in-time 10000
+                           #(t/with-timeout [300 :late] (cluster/pmapv c 1 #'work/brief [1])))))
+      (is (< @asked 10) "no cancel is sent to who runs nothing")
+      (finally (deliver gate :open) (cluster/close! c)))))
+
+(deftest work-that-no-member-was-sent-was-not-started
+  (let [network (stand-in/network), c (caller! network :members-timeout-ms 2500)]
+    (add! network "busy" nil)
+    (try
+      (let [t (gate/in-time 20000 #(nodes/thrown (fn [] (cluster/pmapv c 1 #'work/brief [1]))))]
+        (is (= {:type :thrum/no-members, :waited-ms 2500} (ex-data t)))
+        (is (= 0 (:re-runs (cluster/status c)))))
+      (finally (cluster/close! c)))))
 
 (deftest an-interrupt-does-not-leave-a-node-half-closed
   (with-cluster [network c 1]

@@ -297,8 +297,7 @@
     (group/check-parent-open! (.-group fan-out))
     (cond
       (order/due? order) :leave
-      ;; A consumer that never has to wait sees its cancel and its interrupt here.
-      (.room fan-out) (do (wait/check!) :start)
+      (.room fan-out) :start
       (order/ready? order) :leave
       (.idle fan-out) :end
       :else :wait)))

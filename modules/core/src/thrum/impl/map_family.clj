@@ -45,9 +45,12 @@
   (when-some [items (in-turn fan-out (.pull fan-out))]
     (fanout/gather! fan-out (on-item f (first items)))))
 
+;; A consumer that never has to wait sees its cancel and its interrupt before each start.
+
 (defn- start-next!
   "Pulls an item, and starts a task if one is to run now. Returns nil if there is none."
   [^FanOut fan-out f]
+  (wait/check!)
   (when-some [work (or (pull! fan-out f)
                        (when-not (.more fan-out) (fanout/gathered fan-out)))]
     (when-some [task (in-turn fan-out (.task fan-out work))]
@@ -110,7 +113,9 @@
   "Starts the work if there is room for it; returns it if there is none."
   [^FanOut fan-out work]
   (if (.room fan-out)
-    (do (fanout/launch! fan-out work) nil)
+    (do (wait/check!)
+        (fanout/launch! fan-out work)
+        nil)
     work))
 
 (defn- leave-early! [^FanOut fan-out]

@@ -17,6 +17,7 @@
   (:import
    (com.zaxxer.hikari HikariConfig HikariDataSource)
    (java.io ByteArrayInputStream FileNotFoundException StringWriter)
+   (java.lang ProcessHandle)
    (java.sql Connection DriverManager PreparedStatement ResultSet SQLException)
    (java.time Duration)
    (java.util List)
@@ -215,6 +216,26 @@
             (is (true? @lost))
             (is (gate/eventually 60000 #(zero? (how-many outside before active))))
             (is (= 1 (count (remove (backends source) before))))))))))
+
+(defn- parent [pid]
+  (let [^ProcessHandle backend (.get (ProcessHandle/of (long pid)))
+        ^ProcessHandle server (.get (.parent backend))]
+    (.pid server)))
+
+;; Stopped as a whole it takes no cancel either: a statement's own would keep the thread for 10 s.
+(deftest a-server-that-does-not-answer-keeps-no-caller
+  (with-source [source {:grace-ms 300}]
+    (let [before (backends source)
+          server (into [(parent (first before))] before)
+          task (t/future
+                 (with-open [connection (open source)]
+                   (signal! "STOP" server)
+                   (t/with-timeout [100 :late] (query connection "select 1"))))]
+      (try
+        (is (= :late (deref task 8000 :still-waits)))
+        (finally
+          (signal! "CONT" server)
+          (deref task 20000 nil))))))
 
 (deftest many-at-once-leave-the-pool-as-it-was
   (with-source [source]

@@ -96,11 +96,11 @@
     (catch java.util.concurrent.CompletionException _)
     (catch java.util.concurrent.CancellationException _)))
 
-(defn- await-answer! [caller run ^Pending pending]
+(defn- await-answer! [^Pending pending on-interrupt]
   (try
     (.get ^CompletableFuture (.-answer pending))
     (catch InterruptedException e
-      (cancel-and-join! caller run pending)
+      (on-interrupt pending)
       (throw e))))
 
 (defn- unanswered [cause]
@@ -116,13 +116,14 @@
    :member (.-worker pending)})
 
 (defn- exchange!
-  "Returns [status x], or [:unanswered]."
-  [^Caller caller worker function run request]
+  "Returns [status x], or [:unanswered]. on-interrupt: called with the Pending when this thread is
+  interrupted."
+  [^Caller caller worker function run request on-interrupt]
   (let [pending (Pending. worker function (send! caller worker request) (AtomicBoolean.))
         registration (spi/register! :cluster-call pending shown)]
     (.put ^ConcurrentHashMap (.-pending caller) run pending)
     (try
-      (wire/answered (await-answer! caller run pending))
+      (wire/answered (await-answer! pending on-interrupt))
       (catch ExecutionException e (unanswered (ex-cause e)))
       (catch java.util.concurrent.CancellationException _ [:unanswered])
       (finally
@@ -136,10 +137,13 @@
     (throw (ex-info "The cluster has been left, nothing can run on it any more"
                     {:type :thrum/closed, :scope (.-node caller)}))))
 
+(defn- no-members [^Caller caller sentence]
+  (ex-info (str sentence " for " (.-members-timeout-ms caller) " ms")
+           {:type :thrum/no-members, :waited-ms (.-members-timeout-ms caller)}))
+
 (defn- await-member! [^Caller caller look sentence]
   (or (crew/await! (.-crew caller) (.-members-timeout-ms caller) #(do (check-open! caller) (look)))
-      (throw (ex-info (str sentence " for " (.-members-timeout-ms caller) " ms")
-                      {:type :thrum/no-members, :waited-ms (.-members-timeout-ms caller)}))))
+      (throw (no-members caller sentence))))
 
 (defn workers
   "Returns the names of the members that the engine has and that are not silent."
@@ -274,16 +278,27 @@
           worker
           before
           (rerun/started before worker)
-          (exchange! caller worker function run request))))
+          (exchange! caller worker function run request #(cancel-and-join! caller run %)))))
+
+(defn- unmet
+  "Returns the history of work whose member is there and has not answered a greeting. Throws where
+  that has been so for too long."
+  [^Caller caller before]
+  (let [now (System/nanoTime), since (:unmet-since before now)]
+    (when (<= (.-members-timeout-ms caller) (quot (- now (long since)) 1000000))
+      (throw (no-members caller "No member has answered")))
+    (assoc before :unmet-since since)))
 
 (defn- greet!
   "Has the member answer. Returns nil when it has; otherwise as step does."
   [^Caller caller before worker]
-  (let [[status :as answer] (exchange! caller worker "a greeting" (next-run! caller)
-                              (wire/plain :status (.-node caller)))]
+  (let [greeting (wire/plain :status (.-node caller))
+        ;; Nothing runs there for it: an interrupt has nothing to wait for.
+        [status :as answer]
+        (exchange! caller worker "a greeting" (next-run! caller) greeting (constantly nil))]
     (case status
       :done (do (crew/met! (.-crew caller) worker) nil)
-      :unanswered {:history (if (missed? caller worker) before (rerun/started before worker))}
+      :unanswered {:history (if (missed? caller worker) before (unmet caller before))}
       (step caller worker before before answer))))
 
 (defn- attempt!

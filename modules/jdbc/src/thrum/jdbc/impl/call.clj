@@ -60,11 +60,11 @@
 (defn- give-up!
   "Has the connection aborted. The cancel is sent once more before that: one that came before the
   driver, or the database, had begun the statement was lost, and an abort alone leaves it running
-  there. By the connection, where its driver can: a statement of PostgreSQL's sends one cancel."
+  there."
   [^Call call cancel]
   (when (= :done (.get ^AtomicReference (.-sent call)))
     (.set ^AtomicReference (.-sent call) :late)
-    (send! call (or (session/canceller (.-session call)) @cancel)))
+    (send! call @cancel))
   (when (move? call :stopping :aborted) (session/abort! (.-session call))))
 
 (defn- expire!

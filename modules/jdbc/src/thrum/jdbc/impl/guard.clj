@@ -87,14 +87,13 @@
     (.-statement ^Guard guard)))
 
 (defn- canceller-of
-  "Returns a function that returns what stops a call: for the execution of a statement, its cancel;
-  for what else reads from the server, the connection's, where the driver has it."
+  "Returns a function that returns what stops a call: the connection's cancel, where the driver has
+  it, else the statement's. PostgreSQL's statement waits for its own cancel to return, also where
+  the server does not answer, and sends but one."
   [^Guard guard]
-  (let [statement (.-statement guard)
-        by-statement (when statement #(.cancel ^Statement statement))]
-    (if (identical? statement (.-raw guard))
-      (constantly by-statement)
-      #(or (session/canceller (.-session guard)) by-statement))))
+  (let [statement (.-statement guard)]
+    #(or (session/canceller (.-session guard))
+         (when statement (fn [] (.cancel ^Statement statement))))))
 
 (defn- guarded-call [^Guard guard method args]
   (call/run (.-session guard) (canceller-of guard) #(call-raw guard method args)))
