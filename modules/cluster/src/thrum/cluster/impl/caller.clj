@@ -277,7 +277,7 @@
     (step caller
           worker
           before
-          (rerun/started before worker)
+          (rerun/started (dissoc before :unmet-since) worker)
           (exchange! caller worker function run request #(cancel-and-join! caller run %)))))
 
 (defn- unmet

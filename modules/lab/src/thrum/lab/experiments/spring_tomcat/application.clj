@@ -27,7 +27,7 @@
   300000)
 
 (def ^:private compile-ms "How long it may take to compile." 180000)
-(def ^:private start-ms "How long the application may take to start." 90000)
+(def ^:private start-ms "How long the application may take to start." 180000)
 
 (def ^:private backlog
   "As Thrum's default: with less, a burst of connections waits for retransmission."
