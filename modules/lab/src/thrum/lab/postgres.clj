@@ -2,11 +2,11 @@
   "A PostgreSQL of our own on loopback, in a folder of its own, for as long as it is needed."
   (:require
    [clojure.java.io :as io]
+   [thrum.lab.ports :as ports]
    [thrum.lab.postgres.programs :as programs]
    [thrum.lab.temporary :as temporary])
   (:import
    (java.io File)
-   (java.net ServerSocket)
    (java.sql DriverManager SQLException)
    (java.util.concurrent TimeUnit)))
 
@@ -42,9 +42,6 @@
     (when-not (and (.waitFor process 60 TimeUnit/SECONDS) (zero? (.exitValue process)))
       (.destroyForcibly process)
       (throw (ex-info (str (first words) " failed: " (slurp log)) {:command words})))))
-
-(defn- free-port []
-  (with-open [socket (ServerSocket. 0)] (.getLocalPort socket)))
 
 (defn- init! [programs folder log]
   (let [data (doto (io/file folder "data") .mkdir)]
@@ -83,7 +80,7 @@
     (catch IllegalStateException _)))
 
 (defn- start-in [programs folder]
-  (let [log (io/file folder "log"), data (init! programs folder log), port (free-port)
+  (let [log (io/file folder "log"), data (init! programs folder log), [port] (ports/free 1)
         url (str "jdbc:postgresql://127.0.0.1:" port "/postgres?user=thrum")
         process (serve programs data log port)
         hook (Thread. #(stop! process))

@@ -16,7 +16,8 @@
    [thrum.watch.impl.locks :as locks]
    [thrum.watch.impl.rules :as rules]
    [thrum.watch.impl.scheduler :as scheduler]
-   [thrum.watch.impl.snapshot :as snapshot])
+   [thrum.watch.impl.snapshot :as snapshot]
+   [thrum.watch.impl.tree :as tree])
   (:import
    (java.io File)
    (java.time Duration)
@@ -170,9 +171,15 @@
         young #(assoc % :since (- later 100000000))]
     (assoc snapshot :at later, :nodes (mapv #(if (= oldest %) % (young %)) nodes))))
 
+(defn- old-in [{:keys [at nodes] :as snapshot}]
+  (let [ages (into {}
+                   (map (fn [{:keys [since thread]}] [(:tid thread) (tree/ms-between since at)]))
+                   nodes)]
+    (rules/old-tasks-in snapshot ages)))
+
 (deftest a-task-that-is-older-than-twenty-at-its-line
   (are [f expected] (= expected (seen (twenty-and f) {[:parked :lock] 21}
-                                  (comp rules-of rules/old-tasks-in aged)))
+                                  (comp rules-of old-in aged)))
     (comp first waits) [:old]
     #(t/future (deref %)) []))
 

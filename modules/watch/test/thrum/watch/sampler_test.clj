@@ -126,7 +126,7 @@
   (let [dumps (atom 0)
         blocked {:blocked {7 (- (System/nanoTime) 1000000000)}, :snapshot {:nodes []}}
         look! #(#'sampler/locks! {:state (atom (merge (#'sampler/new-state) blocked))
-                                  :on-lint (fn [_]), :monitors? %, :lost (volatile! 0)})]
+                                  :on-lint (fn [_]), :monitors? %, :dozed (volatile! 0)})]
     (with-redefs [dump/take! (fn [] (swap! dumps inc) [{:state :runnable}])]
       (look! false)
       (is (= 0 @dumps))
@@ -153,20 +153,44 @@
 
 ;; A machine too busy for the sampler
 
-(deftest what-a-sleep-lasts-beyond-a-tick-is-lost
-  (is (= [0 0 500000000] (mapv #(#'sampler/lost-in 7 (+ 7 (* 1000000 (long %)))) [19 20 520]))))
-
 (deftest a-condition-is-timed-by-a-clock-that-stands-while-the-sampler-does-not-run
-  (let [lost (volatile! 70000000000), raised (atom [])
+  (let [dozed (volatile! 0), raised (atom [])
         sampling {:state (atom (#'sampler/new-state)), :on-lint #(swap! raised conj (:rule %))
-                  :lost lost}
+                  :dozed dozed}
         sample! #(#'sampler/sample! sampling :fast
                    [{:rule :carrier-held, :id 7, :after-ms 60000, :sentence "x"}])]
     (dotimes [_ 3] (sample!))
     (is (= [] @raised))
-    (vreset! lost 0)
+    (vreset! dozed 70000000000)
     (sample!)
     (is (= [:carrier-held] @raised))))
+
+(deftest a-sleep-counts-as-a-tick-and-what-is-done-as-its-cpu-time
+  (let [sampling {:dozed (volatile! 0)}, before (#'sampler/running-time sampling)
+        cpu (.getCurrentThreadCpuTime threads)]
+    (#'sampler/doze! sampling)
+    (let [took (- (#'sampler/running-time sampling) before)]
+      (is (<= 20000000 took))
+      (is (<= took (+ 20000000 (- (.getCurrentThreadCpuTime threads) cpu)
+                      ;; before cpu was read
+                      1000000))))))
+
+(deftest a-task-is-old-that-has-been-seen-for-as-long
+  (let [at 1000000000000
+        task (fn [age-ms tid]
+               {:id (str tid), :kind :task, :name (str tid), :since (- at (* 1000000 (long age-ms)))
+                :thread {:tid tid, :state :parked, :stack [["my.Shop" "fetch" "Shop.java" 50]]}})
+        ;; A task of an hour, and thirty that have just begun.
+        young #(map (partial task 10) (range % (+ 30 (long %))))
+        snapshot (fn [tid] {:at at, :nodes (into [(task 3600000 7)] (young tid))})
+        dozed (volatile! 0)
+        sampling {:state (atom (#'sampler/new-state)), :on-lint (fn [_]), :dozed dozed}
+        raised #(do (vreset! dozed (* 1000000 (long %)))
+                    (#'sampler/slow! sampling (snapshot (+ 100 (long %))))
+                    (map :id (:lints @(:state sampling))))]
+    (is (= [] (raised 0)) "it may have been stopped for that hour")
+    (is (= [] (raised 4000)))
+    (is (= ["7"] (raised 6000)))))
 
 ;; Its end
 

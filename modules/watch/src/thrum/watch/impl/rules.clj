@@ -244,14 +244,15 @@
 (def ^:private least-old-ms 5000)
 
 (defn- old-tasks
-  "A task that is ten times older than the median of those at the same stack, of twenty at least."
-  [{:keys [at]} threads]
+  "A task that has been seen for ten times the median age of those at the same stack, of twenty at
+  least."
+  [{:keys [at]} threads seen-ms]
   (for [[stack alike] (group-by :stack (filter #(and (:stack %) (:since %)) threads))
         :when (<= 20 (count alike))
-        :let [age #(long (tree/ms-between (:since %) at)), usual (median (sort (map age alike)))]
+        :let [age #(long (tree/ms-between (:since %) at)), usual (median (sort (map age alike)))
+              least (max (long least-old-ms) (* 10 (max 100 (long usual))))]
         {:keys [tid name] :as thread} alike
-        :when (and (< (long least-old-ms) (long (age thread)))
-                   (< (* 10 (max 100 (long usual))) (long (age thread))))]
+        :when (< least (long (seen-ms tid)))]
     (lint :old tid 0 stack {:thread tid, :age-ms (age thread), :median-ms usual}
           name " is " (seconds (age thread)) " old, ten times the median (" (seconds usual) ") of "
           (count alike) " tasks" (seen-at stack))))
@@ -269,9 +270,9 @@
 
 (defn old-tasks-in
   "Returns the conditions of a snapshot with stacks: tasks ten times older than the median of their
-  stack."
-  [snapshot]
-  (vec (old-tasks snapshot (groups/threads snapshot))))
+  stack. seen-ms: says by a thread's id for how many ms its task has been seen."
+  [snapshot seen-ms]
+  (vec (old-tasks snapshot (groups/threads snapshot) seen-ms)))
 
 (defn held-carriers
   "Returns the conditions of threads that stay on their carriers."

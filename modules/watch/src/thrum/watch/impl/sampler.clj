@@ -11,7 +11,8 @@
    [thrum.watch.impl.locks :as locks]
    [thrum.watch.impl.rules :as rules]
    [thrum.watch.impl.scheduler :as scheduler]
-   [thrum.watch.impl.snapshot :as snapshot])
+   [thrum.watch.impl.snapshot :as snapshot]
+   [thrum.watch.impl.tree :as tree])
   (:import
    (java.lang.management ManagementFactory ThreadMXBean)))
 
@@ -32,10 +33,10 @@
 ;; and in GetThreadSnapshotClosure::do_thread.
 (def ^:private ^:const stuck-ms 500)
 
-(defn- cpu-ms
-  "Returns the CPU time of the calling thread, in ms."
-  ^double []
-  (/ (.getCurrentThreadCpuTime ^ThreadMXBean (ManagementFactory/getThreadMXBean)) 1e6))
+(defn- cpu-ns
+  "Returns the CPU time of the calling thread."
+  ^long []
+  (.getCurrentThreadCpuTime ^ThreadMXBean (ManagementFactory/getThreadMXBean)))
 
 ;; The budget: so much of the time of one processor is credited as CPU time, and what is not used is
 ;; saved, up to a bound. The first samples, which load classes, have an allowance.
@@ -133,7 +134,7 @@
 
 (defn- new-state []
   {:fast {}, :slow {}, :locks {}, :fixed {}, :lints [], :snapshot nil, :suspects #{}
-   :blocked {}, :stacks {}, :stacks-at nil})
+   :blocked {}, :first-seen {}, :stacks {}, :stacks-at nil})
 
 (defn- lints-of [{:keys [fast slow locks fixed]} at]
   (into [] (mapcat #(rules/lints % at)) [fixed slow locks fast]))
@@ -163,27 +164,22 @@
   (stop! [sampler] "Ends its thread. Blocks until it has ended, but for a call on it."))
 
 ;; sampling: {:state atom, :listeners atom, :running atom, :probe probe, :on-lint f, :monitors? b,
-;; :lost volatile}
+;; :dozed volatile, ns}
 
 ;; A condition is timed by a clock that stands while the sampler itself does not run: where a
-;; machine is too busy for it, or stops the whole process, other threads do not run either.
+;; machine is too busy for it, or stops the whole process, other threads do not run either. It
+;; counts the CPU time of the sampler's thread, and of each of its sleeps a tick.
 
 (defn- running-time
   "Returns the time of that clock, in ns."
-  [{:keys [lost]}]
-  (- (System/nanoTime) (long @lost)))
-
-(defn- lost-in
-  "Returns how much longer than a tick a sleep was that began and ended at these times, in ns."
-  [begun ended]
-  (max 0 (- (long ended) (after begun tick-ms))))
+  ^long [{:keys [dozed]}]
+  (+ (long @dozed) (cpu-ns)))
 
 (defn- doze!
-  "Sleeps for a tick. What it sleeps beyond that is lost."
-  [{:keys [lost]}]
-  (let [begun (System/nanoTime)]
-    (Thread/sleep (long tick-ms))
-    (vswap! lost + (lost-in begun (System/nanoTime)))))
+  "Sleeps for a tick."
+  [{:keys [dozed]}]
+  (Thread/sleep (long tick-ms))
+  (vswap! dozed + (* 1000000 (long tick-ms))))
 
 (defn- run-all! [listeners snapshot]
   (doseq [f listeners] (f snapshot)))
@@ -193,11 +189,20 @@
         after (:lints (swap! state with-conditions kind (running-time sampling) conditions))]
     (report-new! on-lint before after)))
 
+(defn- first-seen
+  "Returns by thread's id at which running time a stack of it was first seen."
+  [before {:keys [nodes]} now]
+  (into {}
+        (keep (fn [{{:keys [tid stack]} :thread}]
+                (when (or stack (before tid)) [tid (before tid now)])))
+        nodes))
+
 (defn- slow!
   "Looks at the stacks of a snapshot."
   [{:keys [state] :as sampling} {:keys [at] :as snapshot}]
-  (swap! state assoc :stacks (detached-stacks snapshot) :stacks-at at)
-  (sample! sampling :slow (rules/old-tasks-in snapshot)))
+  (let [now (running-time sampling), seen (first-seen (:first-seen @state) snapshot now)]
+    (swap! state assoc :first-seen seen, :stacks (detached-stacks snapshot), :stacks-at at)
+    (sample! sampling :slow (rules/old-tasks-in snapshot #(tree/ms-between (seen % now) now)))))
 
 (defn- slow? [{:keys [stacks-at]}]
   (or (nil? stacks-at) (<= (after stacks-at slow-ms) (System/nanoTime))))
@@ -229,8 +234,8 @@
     locks-ms))
 
 ;; A plan: :due, by kind, when it is to be sampled; :credit, ms of CPU time that were left; :at and
-;; :cpu, as of when, and of how much CPU time of this thread; :not-before, when there is credit
-;; again.
+;; :cpu, as of when, and of how many ns of CPU time of this thread; :not-before, when there is
+;; credit again.
 
 (def ^:private kinds
   {:fast fast!, :locks locks!})
@@ -238,7 +243,7 @@
 (defn- charged
   "Returns the plan as of this time, with the CPU time that this thread has used since."
   [{:keys [credit at cpu] :as plan} now cpu-now]
-  (let [ms (/ (- (long now) (long at)) 1e6), used (- (double cpu-now) (double cpu))
+  (let [ms (/ (- (long now) (long at)) 1e6), used (/ (- (long cpu-now) (long cpu)) 1e6)
         credit (- (topped-up credit ms) used)]
     (assoc plan
            :credit credit
@@ -277,14 +282,14 @@
   (look-again! sampling)
   (let [now (System/nanoTime)]
     (if-some [kind (due-kind plan now)]
-      (let [{:keys [not-before] :as plan} (charged plan now (cpu-ms))]
+      (let [{:keys [not-before] :as plan} (charged plan now (cpu-ns))]
         (if (<= (long not-before) now) (sampled plan kind sampling) plan))
       plan)))
 
 (defn- new-plan [allowance-ms]
   (let [now (System/nanoTime)]
     {:due {:fast now, :locks now}
-     :credit allowance-ms, :at now, :cpu (cpu-ms), :not-before now}))
+     :credit allowance-ms, :at now, :cpu (cpu-ns), :not-before now}))
 
 (defn- run! [{:keys [running] :as sampling} allowance-ms]
   (sample! sampling :fixed (environment/conditions (environment/facts)))
@@ -301,7 +306,7 @@
   ([on-lint {:keys [allowance monitors?], :or {allowance allowance-ms}}]
    (let [{:keys [state listeners running probe] :as sampling}
          {:state (atom (new-state)), :listeners (atom #{}), :running (atom true)
-          :probe (scheduler/probe), :on-lint on-lint, :monitors? monitors?, :lost (volatile! 0)}
+          :probe (scheduler/probe), :on-lint on-lint, :monitors? monitors?, :dozed (volatile! 0)}
 
          thread (spi/platform-thread "thrum-watch-sampler" #(run! sampling allowance))]
      (.start thread)

@@ -15,7 +15,7 @@
 (defn jobs
   "Returns the only job."
   [size]
-  [({:full {:k 1000, :settle-ms 600}, :quick {:k 20, :settle-ms 100}} size)])
+  [({:full {:k 500, :settle-ms 600}, :quick {:k 20, :settle-ms 100}} size)])
 
 ;; Threads alive
 

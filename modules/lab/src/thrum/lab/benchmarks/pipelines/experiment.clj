@@ -16,7 +16,7 @@
 (defn jobs
   "Returns the only job: all ways in one JVM."
   [size]
-  [({:full {:items 20000, :warm-up 2, :rounds 5}, :quick {:items 2000, :warm-up 1, :rounds 3}}
+  [({:full {:items 20000, :warm-up 2, :rounds 3}, :quick {:items 2000, :warm-up 1, :rounds 3}}
     size)])
 
 ;; In the child

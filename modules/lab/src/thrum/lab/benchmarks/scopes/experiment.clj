@@ -21,7 +21,7 @@
   {:full {:times {0 50000, 2 5000, 8 2000}
           :calls {:deadline 50000, :permit 50000, :hedge 3000, :tick 200}
           :warm-up 2
-          :rounds 4
+          :rounds 3
           :consumers [:main :virtual]}
    :quick {:times {0 2000, 2 200, 8 200}
            :calls {:deadline 2000, :permit 2000, :hedge 200, :tick 5}

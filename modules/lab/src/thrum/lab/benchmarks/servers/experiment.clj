@@ -27,7 +27,7 @@
   (case size
     :full (for [engine [:jdk :jetty :tomcat :helidon :http-kit]
                 :when ((subject/engines) engine)]
-            {:engine engine, :warm-up-seconds 5, :questions questions})
+            {:engine engine, :warm-up-seconds 4, :questions questions})
     :quick [{:engine :jdk
              :warm-up-seconds 1
              :questions

@@ -7,11 +7,10 @@
    [thrum.lab.child :as child]
    [thrum.lab.experiments.cluster.work :as work]
    [thrum.lab.measure :as measure]
+   [thrum.lab.ports :as ports]
    [thrum.lab.stats :as stats])
   (:import
-   (java.io IOException)
    (java.lang AutoCloseable Process)
-   (java.net InetAddress ServerSocket)
    (java.util.logging Level Logger)))
 
 (set! *warn-on-reflection* true)
@@ -28,18 +27,6 @@
   (requiring-resolve (symbol "thrum.cluster" name)))
 
 ;; Members
-
-(defn- free? [port]
-  (try
-    (with-open [_ (ServerSocket. (int port) 1 (InetAddress/getLoopbackAddress))] true)
-    (catch IOException _ false)))
-
-(defn- free-ports
-  "Returns n ports that are free, with those 10000 above them, which members use too."
-  [n]
-  (into []
-        (comp (filter #(and (free? %) (free? (+ 10000 (long %))))) (take n))
-        (repeatedly #(+ 10000 (rand-int 20000)))))
 
 (defn quietly
   "Returns command, without its standard error: engines write much there."
@@ -61,7 +48,7 @@
 (defn- with-members
   "Calls f with a node that calls n members, and the members."
   [n f]
-  (let [ports (free-ports n)
+  (let [ports (ports/free n)
         seeds (mapv #(str "127.0.0.1:" %) ports)
         members (mapv #(start-member! seeds %) ports)]
     (run! #(.setLevel ^Logger % Level/OFF) loggers)
