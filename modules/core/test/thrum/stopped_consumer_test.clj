@@ -61,6 +61,21 @@
         (is (instance? expected (in-task #(thrown (consume %)))))
         (is (<= (called) (+ 4 @at-stop)) "what had been started")))))
 
+(deftest an-item-that-the-consumer-was-stopped-in-pulling-is-not-started
+  (doseq [[name form] (merge lazy-forms eager-forms), [expected stop!] stops, limit [1 8]]
+    (testing name
+      (let [started (volatile! 0)
+            wrap (fn [f] (vswap! started inc) f)
+            pulled (fn [task i]
+                     (when (= 50 i) (stop! task))
+                     i)
+            consume (fn [task]
+                      (dorun (form {:limit limit, :wrap wrap}
+                                   identity
+                                   (map #(pulled task %) (iterate inc 0)))))]
+        (is (instance? expected (in-task #(thrown (consume %)))))
+        (is (= 50 @started))))))
+
 ;; The task of each item is over before the next item is pulled, so the consumer never waits.
 (deftest a-slow-source-starts-no-other-item
   (doseq [[name form] eager-forms, [expected stop!] stops]

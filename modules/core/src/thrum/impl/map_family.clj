@@ -50,9 +50,9 @@
 (defn- start-next!
   "Pulls an item, and starts a task if one is to run now. Returns nil if there is none."
   [^FanOut fan-out f]
-  (wait/check!)
   (when-some [work (or (pull! fan-out f)
                        (when-not (.more fan-out) (fanout/gathered fan-out)))]
+    (wait/check!)
     (when-some [task (in-turn fan-out (.task fan-out work))]
       (.start fan-out task))))
 

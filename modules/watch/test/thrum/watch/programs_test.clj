@@ -171,11 +171,8 @@
         young #(assoc % :since (- later 100000000))]
     (assoc snapshot :at later, :nodes (mapv #(if (= oldest %) % (young %)) nodes))))
 
-(defn- old-in [{:keys [at nodes] :as snapshot}]
-  (let [ages (into {}
-                   (map (fn [{:keys [since thread]}] [(:tid thread) (tree/ms-between since at)]))
-                   nodes)]
-    (rules/old-tasks-in snapshot ages)))
+(defn- old-in [{:keys [at] :as snapshot}]
+  (rules/old-tasks-in snapshot #(tree/ms-between (:since %) at)))
 
 (deftest a-task-that-is-older-than-twenty-at-its-line
   (are [f expected] (= expected (seen (twenty-and f) {[:parked :lock] 21}

@@ -150,7 +150,7 @@
   (let [old (fn [n others-ms age-ms]
               (map :id (rules/old-tasks-in
                          (snapshot (conj (crowd n others-ms) (task 7 :since (ago age-ms))))
-                         #(if (= 7 %) age-ms others-ms))))]
+                         #(if (= 7 (:tid %)) age-ms others-ms))))]
     (is (= ["7"] (old 20 500 6000)))
     (is (= [] (old 20 500 4900)) "younger than five seconds")
     (is (= [] (old 20 700 6900)) "nine times")

@@ -180,17 +180,24 @@
         task (fn [age-ms tid]
                {:id (str tid), :kind :task, :name (str tid), :since (- at (* 1000000 (long age-ms)))
                 :thread {:tid tid, :state :parked, :stack [["my.Shop" "fetch" "Shop.java" 50]]}})
-        ;; A task of an hour, and thirty that have just begun.
         young #(map (partial task 10) (range % (+ 30 (long %))))
-        snapshot (fn [tid] {:at at, :nodes (into [(task 3600000 7)] (young tid))})
+        snapshot (fn [age-ms tid] {:at at, :nodes (into [(task age-ms 7)] (young tid))})
         dozed (volatile! 0)
         sampling {:state (atom (#'sampler/new-state)), :on-lint (fn [_]), :dozed dozed}
-        raised #(do (vreset! dozed (* 1000000 (long %)))
-                    (#'sampler/slow! sampling (snapshot (+ 100 (long %))))
-                    (map :id (:lints @(:state sampling))))]
-    (is (= [] (raised 0)) "it may have been stopped for that hour")
-    (is (= [] (raised 4000)))
-    (is (= ["7"] (raised 6000)))))
+        raised (fn [ms age-ms]
+                 (vreset! dozed (* 1000000 (long ms)))
+                 (#'sampler/slow! sampling (snapshot age-ms (+ 100 (long ms))))
+                 (map :id (:lints @(:state sampling))))]
+    (is (= [] (raised 0 3600000)) "it may have been stopped for that hour")
+    (is (= [] (raised 4000 3600000)))
+    (is (= ["7"] (raised 6000 3600000)))
+    (is (= [] (raised 7000 6500)) "the thread's next task")
+    (is (= ["7"] (raised 13000 6500)))))
+
+(deftest a-sampler-goes-on-after-a-call-that-left-its-thread-interrupted
+  (.interrupt (Thread/currentThread))
+  (is (= 20000000 (#'sampler/doze! {:dozed (volatile! 0)})))
+  (is (not (Thread/interrupted))))
 
 ;; Its end
 

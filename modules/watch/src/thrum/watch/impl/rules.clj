@@ -252,7 +252,7 @@
         :let [age #(long (tree/ms-between (:since %) at)), usual (median (sort (map age alike)))
               least (max (long least-old-ms) (* 10 (max 100 (long usual))))]
         {:keys [tid name] :as thread} alike
-        :when (< least (long (seen-ms tid)))]
+        :when (< least (long (seen-ms thread)))]
     (lint :old tid 0 stack {:thread tid, :age-ms (age thread), :median-ms usual}
           name " is " (seconds (age thread)) " old, ten times the median (" (seconds usual) ") of "
           (count alike) " tasks" (seen-at stack))))
@@ -270,7 +270,7 @@
 
 (defn old-tasks-in
   "Returns the conditions of a snapshot with stacks: tasks ten times older than the median of their
-  stack. seen-ms: says by a thread's id for how many ms its task has been seen."
+  stack. seen-ms: says of a thread for how many ms its task has been seen."
   [snapshot seen-ms]
   (vec (old-tasks snapshot (groups/threads snapshot) seen-ms)))
 

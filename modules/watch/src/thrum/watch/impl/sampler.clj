@@ -178,7 +178,10 @@
 (defn- doze!
   "Sleeps for a tick."
   [{:keys [dozed]}]
-  (Thread/sleep (long tick-ms))
+  (try
+    (Thread/sleep (long tick-ms))
+    ;; What is called on this thread may leave it interrupted.
+    (catch InterruptedException _))
   (vswap! dozed + (* 1000000 (long tick-ms))))
 
 (defn- run-all! [listeners snapshot]
@@ -190,19 +193,22 @@
     (report-new! on-lint before after)))
 
 (defn- first-seen
-  "Returns by thread's id at which running time a stack of it was first seen."
+  "Returns by [tid since] at which running time a stack of that task was first seen: a thread of a
+  pool runs many."
   [before {:keys [nodes]} now]
   (into {}
-        (keep (fn [{{:keys [tid stack]} :thread}]
-                (when (or stack (before tid)) [tid (before tid now)])))
+        (keep (fn [{{:keys [tid stack]} :thread, :keys [since]}]
+                (let [task [tid since]]
+                  (when (or stack (before task)) [task (before task now)]))))
         nodes))
 
 (defn- slow!
   "Looks at the stacks of a snapshot."
   [{:keys [state] :as sampling} {:keys [at] :as snapshot}]
-  (let [now (running-time sampling), seen (first-seen (:first-seen @state) snapshot now)]
+  (let [now (running-time sampling), seen (first-seen (:first-seen @state) snapshot now)
+        seen-ms (fn [{:keys [tid since]}] (tree/ms-between (seen [tid since] now) now))]
     (swap! state assoc :first-seen seen, :stacks (detached-stacks snapshot), :stacks-at at)
-    (sample! sampling :slow (rules/old-tasks-in snapshot #(tree/ms-between (seen % now) now)))))
+    (sample! sampling :slow (rules/old-tasks-in snapshot seen-ms))))
 
 (defn- slow? [{:keys [stacks-at]}]
   (or (nil? stacks-at) (<= (after stacks-at slow-ms) (System/nanoTime))))
