@@ -5,6 +5,8 @@
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.cluster :as cluster]
    [thrum.cluster.impl.crew :as crew]
+   [thrum.cluster.impl.seal :as seal]
+   [thrum.cluster.impl.wire :as wire]
    [thrum.cluster.nodes :as nodes :refer [await! caller! close-all! member! type-of with-cluster]]
    [thrum.cluster.stand-in :as stand-in]
    [thrum.cluster.work :as work]
@@ -104,6 +106,23 @@
              (gate/in-time 10000
                            #(t/with-timeout [300 :late] (cluster/pmapv c 1 #'work/brief [1])))))
       (is (< @asked 10) "no cancel is sent to who runs nothing")
+      (finally (deliver gate :open) (cluster/close! c)))))
+
+(defn- alive-only!
+  "Adds a node that answers all but greetings, and those when gate opens."
+  [network name gate]
+  (add! network name
+        (fn [request]
+          (when (= :status (:op (wire/request (seal/open nil request)))) (deref gate 20000 nil))
+          (seal/seal nil (wire/answer :done name nil)))))
+
+(deftest a-member-that-lives-and-answers-no-greeting-is-waited-for-no-longer-than-any
+  (let [network (stand-in/network), gate (promise)
+        c (caller! network :members-timeout-ms 1500)]
+    (alive-only! network "half" gate)
+    (try
+      (is (= :thrum/no-members
+             (gate/in-time 20000 #(type-of (fn [] (cluster/pmapv c 1 #'work/brief [1]))))))
       (finally (deliver gate :open) (cluster/close! c)))))
 
 (deftest work-that-no-member-was-sent-was-not-started

@@ -18,6 +18,7 @@
    (com.zaxxer.hikari HikariConfig HikariDataSource)
    (java.io ByteArrayInputStream FileNotFoundException StringWriter)
    (java.lang ProcessHandle)
+   (java.lang.reflect InvocationHandler InvocationTargetException Method Proxy)
    (java.sql Connection DriverManager PreparedStatement ResultSet SQLException)
    (java.time Duration)
    (java.util List)
@@ -222,20 +223,42 @@
         ^ProcessHandle server (.get (.parent backend))]
     (.pid server)))
 
+(defn- opaque
+  "Returns the connection in a wrapper that unwraps to itself, as some pools' do, but for the
+  driver's own interface."
+  ^Connection [^Connection inside]
+  (let [call (fn [wrapper ^Method method arguments]
+               (if (and (= "unwrap" (.getName method)) (= Connection (first arguments)))
+                 wrapper
+                 (try
+                   (.invoke method inside arguments)
+                   (catch InvocationTargetException e (throw (.getCause e))))))]
+    (Proxy/newProxyInstance (.getClassLoader (class call))
+                            (into-array Class [Connection])
+                            (reify InvocationHandler (invoke [_ wrapper method arguments]
+                                                       (call wrapper method arguments))))))
+
+(defn- opaque-source ^DataSource [options]
+  (jdbc/data-source (reify DataSource (getConnection [_] (opaque (outside)))) options))
+
 ;; Stopped as a whole it takes no cancel either: a statement's own would keep the thread for 10 s.
 (deftest a-server-that-does-not-answer-keeps-no-caller
-  (with-source [source {:grace-ms 300}]
-    (let [before (backends source)
-          server (into [(parent (first before))] before)
-          task (t/future
-                 (with-open [connection (open source)]
-                   (signal! "STOP" server)
-                   (t/with-timeout [100 :late] (query connection "select 1"))))]
-      (try
-        (is (= :late (deref task 8000 :still-waits)))
-        (finally
-          (signal! "CONT" server)
-          (deref task 20000 nil))))))
+  (with-source [pooled {:grace-ms 300}]
+    (doseq [source [pooled (opaque-source {:grace-ms 300, :connections 1})]]
+      (let [open? (promise), stopped (promise)
+            task (t/future
+                   (with-open [connection (open source)]
+                     (deliver open? (query connection "select pg_backend_pid()"))
+                     @stopped
+                     (t/with-timeout [100 :late] (query connection "select 1"))))
+            server [(parent @open?) @open?]]
+        (signal! "STOP" server)
+        (deliver stopped true)
+        (try
+          (is (= :late (deref task 8000 :still-waits)))
+          (finally
+            (signal! "CONT" server)
+            (deref task 20000 nil)))))))
 
 (deftest many-at-once-leave-the-pool-as-it-was
   (with-source [source]

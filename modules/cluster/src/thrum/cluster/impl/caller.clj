@@ -16,7 +16,7 @@
    [thrum.spi :as spi])
   (:import
    (java.util Set)
-   (java.util.concurrent CompletableFuture ConcurrentHashMap ExecutionException)
+   (java.util.concurrent CompletableFuture ConcurrentHashMap ExecutionException TimeUnit)
    (java.util.concurrent.atomic AtomicBoolean AtomicLong)))
 
 (set! *warn-on-reflection* true)
@@ -116,10 +116,10 @@
    :member (.-worker pending)})
 
 (defn- exchange!
-  "Returns [status x], or [:unanswered]. on-interrupt: called with the Pending when this thread is
-  interrupted."
-  [^Caller caller worker function run request on-interrupt]
-  (let [pending (Pending. worker function (send! caller worker request) (AtomicBoolean.))
+  "Returns [status x], or [:unanswered]. answer: the CompletableFuture of what was sent.
+  on-interrupt: called with the Pending when this thread is interrupted."
+  [^Caller caller worker function run answer on-interrupt]
+  (let [pending (Pending. worker function answer (AtomicBoolean.))
         registration (spi/register! :cluster-call pending shown)]
     (.put ^ConcurrentHashMap (.-pending caller) run pending)
     (try
@@ -278,27 +278,41 @@
           worker
           before
           (rerun/started (dissoc before :unmet-since) worker)
-          (exchange! caller worker function run request #(cancel-and-join! caller run %)))))
+          (exchange! caller worker function run (send! caller worker request)
+                     #(cancel-and-join! caller run %)))))
+
+(def ^:private ^:const greeting-ms
+  "How long a member may take to answer a greeting, before another is asked."
+  5000)
+
+(defn- left-ms
+  "Returns for how many ms work still waits that no member has answered."
+  ^long [^Caller caller {:keys [unmet-since]}]
+  (- (long (.-members-timeout-ms caller))
+     (quot (- (System/nanoTime) (long unmet-since)) 1000000)))
 
 (defn- unmet
   "Returns the history of work whose member is there and has not answered a greeting. Throws where
   that has been so for too long."
-  [^Caller caller before]
-  (let [now (System/nanoTime), since (:unmet-since before now)]
-    (when (<= (.-members-timeout-ms caller) (quot (- now (long since)) 1000000))
-      (throw (no-members caller "No member has answered")))
-    (assoc before :unmet-since since)))
+  [caller history]
+  (when-not (pos? (left-ms caller history))
+    (throw (no-members caller "No member has answered")))
+  history)
+
+(defn- ask-status! ^CompletableFuture [^Caller caller worker ms]
+  (.orTimeout (send! caller worker (wire/plain :status (.-node caller))) ms TimeUnit/MILLISECONDS))
 
 (defn- greet!
   "Has the member answer. Returns nil when it has; otherwise as step does."
   [^Caller caller before worker]
-  (let [greeting (wire/plain :status (.-node caller))
+  (let [waiting (update before :unmet-since #(or % (System/nanoTime)))
+        answer (ask-status! caller worker (max 1 (min (long greeting-ms) (left-ms caller waiting))))
         ;; Nothing runs there for it: an interrupt has nothing to wait for.
         [status :as answer]
-        (exchange! caller worker "a greeting" (next-run! caller) greeting (constantly nil))]
+        (exchange! caller worker "a greeting" (next-run! caller) answer (constantly nil))]
     (case status
       :done (do (crew/met! (.-crew caller) worker) nil)
-      :unanswered {:history (if (missed? caller worker) before (unmet caller before))}
+      :unanswered {:history (if (missed? caller worker) before (unmet caller waiting))}
       (step caller worker before before answer))))
 
 (defn- attempt!

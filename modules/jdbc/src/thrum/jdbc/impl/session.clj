@@ -67,6 +67,17 @@
       (f)
       (finally ((.-on-close session) session)))))
 
+(def ^:private postgres
+  "The interface of PostgreSQL's connections, nil without its driver."
+  (delay (try (Class/forName "org.postgresql.PGConnection") (catch ClassNotFoundException _ nil))))
+
+(defn- drivers
+  "Returns what the connection may be in truth. A pool's wrapper may unwrap to itself for
+  Connection, and to the driver's for the driver's interface."
+  [^Connection raw]
+  (map #(try (.unwrap raw %) (catch Exception _ raw))
+       (remove nil? [Connection @postgres])))
+
 (defn- cancel-query
   "Returns the driver's method that cancels what a connection does, as PostgreSQL's has, or nil."
   ^Method [driver]
@@ -75,7 +86,7 @@
 (defn canceller
   "Returns a function that cancels what the connection does, or nil where its driver has none."
   [^Session session]
-  (let [^Connection raw (.-raw session)
-        driver (try (.unwrap raw Connection) (catch Exception _ raw))]
-    (when-some [method (cancel-query driver)]
-      #(.invoke method driver (object-array 0)))))
+  (some (fn [driver]
+          (when-some [method (cancel-query driver)]
+            #(.invoke method driver (object-array 0))))
+        (drivers (.-raw session))))

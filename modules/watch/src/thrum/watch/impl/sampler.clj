@@ -193,13 +193,13 @@
     (report-new! on-lint before after)))
 
 (defn- first-seen
-  "Returns by [tid since] at which running time a stack of that task was first seen: a thread of a
-  pool runs many."
+  "Returns by [tid since] at which running time a task was first seen: a thread of a pool runs
+  many."
   [before {:keys [nodes]} now]
   (into {}
-        (keep (fn [{{:keys [tid stack]} :thread, :keys [since]}]
-                (let [task [tid since]]
-                  (when (or stack (before task)) [task (before task now)]))))
+        (keep (fn [{{:keys [tid]} :thread, :keys [since]}]
+                (when tid
+                  (let [task [tid since]] [task (before task now)]))))
         nodes))
 
 (defn- slow!
