@@ -38,7 +38,7 @@
 (defn- nested
   "Returns n scopes, each in the one before, the innermost last."
   [n opener]
-  (vec (take n (iterate #(group/group "inner" %) (group/group "outer" nil {:opener opener})))))
+  (vec (take n (iterate #(group/group "inner" %) (group/unique-group "outer" nil nil opener nil)))))
 
 (defn- fork! [scope f]
   (let [owner (reify completion/CompletionHandler

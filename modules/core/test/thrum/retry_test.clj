@@ -293,7 +293,7 @@
   [ms options throwables]
   (let [calls (atom 0)]
     (assoc (on-virtual-time (fn []
-                              (in-scope (group/group "s" nil {:deadline (deadline/in-ms ms)})
+                              (in-scope (group/unique-group "s" nil (deadline/in-ms ms) nil nil)
                                         #(retry/call options (failing calls throwables)))))
            :calls @calls)))
 

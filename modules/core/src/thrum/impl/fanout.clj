@@ -174,7 +174,7 @@
   that does not wait. :on-done - for :as-completed, see order/completion-order; batches leave to the
   consumer all the same. :batch - how many items share a task, or nil; :window counts items."
   ^FanOut [{:keys [order name limit window batch wrap on-ended on-done]}]
-  (let [group (group/group (task/unique-name name) (place/current-group))
+  (let [group (group/unique-group name (place/current-group) nil nil nil)
         batches (batch/batches batch)
         on-done (when-not batches on-done)
         order ((orders order) group limit on-done)
@@ -185,7 +185,7 @@
                    (quot window (or batch 1))
                    order
                    tasks
-                   (jdk/numbered-threads (.-prefix group))
+                   (jdk/numbered-threads (group/thread-prefix group))
                    (.-ended tasks)
                    batches
                    on-done

@@ -30,6 +30,7 @@
 
 (definterface IGroup
   (^String groupName [])
+  (^String threadPrefix [])
   (endReason [])
   (deadline [])
   (^Object liftDeadline [])
@@ -128,10 +129,11 @@
 (defn- none-run? [^Members members]
   (or (nil? members) (zero? (.running members))))
 
-;; deadline: its own or its parent's, the earlier one. shielded: its parent's cancel does not reach
+;; kind, number: what its name is made of, when it is first asked for: most scopes have none that do.
+;; A number of 0 belongs to no name. deadline: its own or its parent's, the earlier one. shielded: its parent's cancel does not reach
 ;; it. ended: how many of the added children have ended. waiter: the thread that waits for children.
 ;; idle-waiter: the one that waits until nothing runs. members: the tasks of a fan-out, or nil.
-(deftype Group [^String name ^String prefix ^IGroup parent opener
+(deftype Group [^String kind ^long number ^IGroup parent opener
                 ^:volatile-mutable deadline shielded
                 ^ArrayList children ^AtomicLong ended
                 ^AtomicReference waiter ^AtomicReference idle-waiter
@@ -140,9 +142,16 @@
                 ^:unsynchronized-mutable ^long added
                 ^:volatile-mutable in-parent
                 ^:unsynchronized-mutable members
-                ^:unsynchronized-mutable ^long slot]
+                ^:unsynchronized-mutable ^long slot
+                ^:unsynchronized-mutable ^String name
+                ^:unsynchronized-mutable ^String prefix]
   IGroup
-  (groupName [_] name)
+  (groupName [_]
+    (or name
+        (set! name (if (zero? number) kind (task/numbered kind number)))))
+  (threadPrefix [this]
+    (or prefix
+        (set! prefix (.concat (.groupName this) "/"))))
   (deadline [_] deadline)
   (liftDeadline [_] (set! deadline nil))
   (parent [_] parent)
@@ -171,7 +180,7 @@
   (accept [this child]
     (sync-point/reached :group/add)
     (locking this
-      (when end-reason (throw (error/closed name end-reason)))
+      (when end-reason (throw (error/closed (.groupName this) end-reason)))
       ;; What can fail for want of memory comes first.
       (.ensureCapacity children (inc (.size children)))
       (let [reachable (.isReachable this)]
@@ -249,17 +258,24 @@
       (when group
         (or (.ownOpener group) (recur (.parent group)))))))
 
+(defn- new-group ^Group [kind number ^Group parent deadline opener shield]
+  (let [inherited (when (and parent (not shield)) (.deadline parent))
+        deadline (if (deadline/earlier? inherited deadline) inherited deadline)]
+    (Group. kind (long number) parent opener deadline shield
+            (ArrayList.) (AtomicLong.) (AtomicReference.) (AtomicReference.)
+            nil nil 0 false nil -1 nil nil)))
+
 (defn group
-  "Returns an open group without children. It belongs to the parent (nil: to none): a cancel of the
-  parent cancels it, unless :shield. :deadline - its own; :opener - the task whose thread opened it
-  and waits for its end."
-  (^Group [name parent] (group name parent nil))
-  (^Group [name ^Group parent {:keys [deadline opener shield]}]
-   (let [inherited (when (and parent (not shield)) (.deadline parent))
-         deadline (if (deadline/earlier? inherited deadline) inherited deadline)]
-     (Group. name (.concat ^String name "/") parent opener deadline shield
-             (ArrayList.) (AtomicLong.) (AtomicReference.) (AtomicReference.)
-             nil nil 0 false nil -1))))
+  "Returns an open group of that name, without children. It belongs to the parent (nil: to none): a
+  cancel of the parent cancels it."
+  ^Group [name parent]
+  (new-group name 0 parent nil nil nil))
+
+(defn unique-group
+  "As group, with a name that no other has, kind-n. deadline: its own; opener: the task whose thread
+  opened it and waits for its end; shield: true if a cancel of the parent does not reach it."
+  ^Group [kind parent deadline opener shield]
+  (new-group kind (task/next-number) parent deadline opener shield))
 
 (defn check-parent-open!
   "Throws :thrum/closed when what the group belongs to has ended."
@@ -270,6 +286,11 @@
   "Returns the group's name."
   ^String [^Group group]
   (.groupName group))
+
+(defn thread-prefix
+  "Returns what the names of its tasks' threads begin with."
+  ^String [^Group group]
+  (.threadPrefix group))
 
 (defn running
   "Returns how many children run."
@@ -369,7 +390,7 @@
 
 (defn- thread-name [^Group group ^Task task]
   (or (.taskName task)
-      (.concat ^String (.-prefix group) (Long/toString (.index task)))))
+      (.concat (.threadPrefix group) (Long/toString (.index task)))))
 
 (defn start!
   "Starts a task of the group on a fresh virtual thread and returns the task. The thread is named

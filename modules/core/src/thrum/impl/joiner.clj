@@ -52,10 +52,7 @@
   ^Joiner [name decides?]
   (wait/check-state!)
   (let [place (place/current)
-        group (group/group
-                (task/unique-name name)
-                (some-> place .group)
-                {:opener (some-> place .task)})]
+        group (group/unique-group name (some-> place .group) nil (some-> place .task) nil)]
     (doto (Joiner. group (failures/failures) decides? (AtomicReference.))
       (->> (registry/begun! :joiner)))))
 

@@ -425,10 +425,7 @@
   (let [parent (some-> outer .group)
         inherited (when-not shield (some-> parent group/deadline))
         own-deadline (when (deadline/earlier? deadline inherited) deadline)
-        group (group/group
-                (task/unique-name name)
-                parent
-                {:deadline deadline, :opener (some-> outer .task), :shield shield})]
+        group (group/unique-group name parent deadline (some-> outer .task) shield)]
     (Scope. group
             (scope-body/scope-body group outer shield)
             (failures/failures)
