@@ -129,10 +129,11 @@
 (defn- none-run? [^Members members]
   (or (nil? members) (zero? (.running members))))
 
-;; kind, number: what its name is made of, when it is first asked for: most scopes have none that do.
-;; A number of 0 belongs to no name. deadline: its own or its parent's, the earlier one. shielded: its parent's cancel does not reach
-;; it. ended: how many of the added children have ended. waiter: the thread that waits for children.
-;; idle-waiter: the one that waits until nothing runs. members: the tasks of a fan-out, or nil.
+;; kind, number: what its name is made of, when it is first asked for: of most scopes it never is.
+;; With a number of 0 the kind is the name. deadline: its own or its parent's, the earlier one.
+;; shielded: its parent's cancel does not reach it. ended: how many of the added children have
+;; ended. waiter: the thread that waits for children. idle-waiter: the one that waits until nothing
+;; runs. members: the tasks of a fan-out, or nil.
 (deftype Group [^String kind ^long number ^IGroup parent opener
                 ^:volatile-mutable deadline shielded
                 ^ArrayList children ^AtomicLong ended

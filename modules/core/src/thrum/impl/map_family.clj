@@ -73,26 +73,26 @@
       :end (some-> (.sourceFailure fan-out) throw)
       :wait (do (fanout/await! fan-out) (recur)))))
 
-(defn- lazily
-  "Returns what step returns, in the end, as a lazy seq. Unlike lazy-seq's its thunks can run again:
-  a failed seq throws again."
-  [^FanOut fan-out step]
-  (LazySeq.
-    (fn []
-      (when-some [thrown (.thrown fan-out)]
-        (throw (fanout/thrown-again fan-out thrown)))
-      (fanout/failing fan-out (step)))))
+(defmacro ^:private lazily
+  "Returns what the body returns, in the end, as a lazy seq. Unlike lazy-seq's its thunks can run
+  again: a failed seq throws again."
+  [fan-out & body]
+  `(LazySeq.
+     (fn []
+       (when-some [thrown# (.thrown ~fan-out)]
+         (throw (fanout/thrown-again ~fan-out thrown#)))
+       (fanout/failing ~fan-out ~@body))))
 
 (defn- task-first [_fan-out task more]
   (cons task more))
 
 (defn- batch-first
   "Its failure is thrown after the values before it."
-  [fan-out batch task more]
+  [^FanOut fan-out batch task more]
   (let [end #(fanout/end-of-batch! fan-out batch task)]
     (if (or (batch/whole? batch task) (zero? (batch/count-values batch task)))
       (do (end) (batch/onto batch task more))
-      (batch/onto batch task (lazily fan-out end)))))
+      (batch/onto batch task (lazily fan-out (end))))))
 
 (defn- results-first [fan-out task more]
   (if-some [batch (fanout/batch-of fan-out task)]
@@ -104,8 +104,8 @@
   more."
   [^FanOut fan-out f onto]
   (lazily fan-out
-          #(when-some [task (take! fan-out f)]
-             (onto fan-out task (pulled fan-out f onto)))))
+    (when-some [task (take! fan-out f)]
+      (onto fan-out task (pulled fan-out f onto)))))
 
 ;; Pushed by a transducing process
 
