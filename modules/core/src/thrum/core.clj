@@ -73,8 +73,8 @@
       task runs (a function from thunk to thunk, or nil; default *wrap*)"
   ([f] (future-call {} f))
   ([options f]
-   (let [{:keys [name wrap]} (merge {:name "future", :wrap *wrap*}
-                                    (options/checked :future-call options))]
+   (let [defaults {:name "future", :wrap *wrap*}
+         {:keys [name wrap]} (options/with-defaults defaults :future-call options)]
      (task/future! (context/capture wrap nil)
                    (task/unique-name name)
                    nil
@@ -87,9 +87,8 @@
 
 (defn ^:no-doc with-executor-call
   [options f]
-  (executor/call-with (merge {:on-exit :join, :name "executor", :wrap (fn [] *wrap*)}
-                             (options/checked :with-executor options))
-                      f))
+  (let [defaults {:on-exit :join, :name "executor", :wrap (fn [] *wrap*)}]
+    (executor/call-with (options/with-defaults defaults :with-executor options) f)))
 
 (defmacro with-executor
   "Runs the body with an ExecutorService bound to the symbol, and returns the body's value when all
@@ -175,7 +174,7 @@
 (defn- in-context
   "Returns the options with what each task runs in, taken here and now."
   [{:keys [scoped-values] :as options}]
-  (update (merge {:wrap *wrap*} options) :wrap jdk/with-scoped scoped-values))
+  (assoc options :wrap (jdk/with-scoped (:wrap options *wrap*) scoped-values)))
 
 (def ^:private all-at-once
   {:limit 100000, :window 100000})
@@ -183,12 +182,12 @@
 (defn- fan-out-options
   ([order name limit-or-options] (fan-out-options :pmap order name limit-or-options))
   ([form order name limit-or-options]
-   (merge {:order order, :name name}
-          (options/fan-out limit-or-options (options/keys-of form)))))
+   (conj {:order order, :name name}
+     (options/fan-out limit-or-options (options/keys-of form)))))
 
 (defn- eager-options [name limit-or-options]
-  (in-context (merge {:name name}
-                     (options/fan-out limit-or-options (options/keys-of :pmapv)))))
+  (in-context (conj {:name name}
+                (options/fan-out limit-or-options (options/keys-of :pmapv)))))
 
 (defn- results [options f colls]
   (map-family/results (in-context options) (options/mapped f) colls))
@@ -353,9 +352,7 @@
 
 (defn ^:no-doc with-scope-call
   [options f]
-  (scope/call (timed (merge {:name "scope", :wrap *wrap*}
-                            (options/checked :with-scope options)))
-    f))
+  (scope/call (timed (options/with-defaults {:name "scope", :wrap *wrap*} :with-scope options)) f))
 
 (defmacro with-scope
   "Runs the body on the calling thread, with a scope bound to the symbol, and returns the body's
@@ -466,7 +463,7 @@
   "Calls (join options fs) with the checked options of the form, inside their :timeout-ms if there
   is one."
   [form join options fs]
-  (let [options (in-context (merge {:name (name form)} (options/checked form options)))]
+  (let [options (in-context (options/with-defaults {:name (name form)} form options))]
     (if (:timeout-ms options)
       (scope/call (timed options) (fn [_] (join options fs)))
       (join options fs))))
@@ -606,8 +603,8 @@
     :name - the name of the task, behind its scope's and followed by a number (a string that
       is not blank)"
   [scope options f]
-  (let [{:keys [ms fixed name]} (merge {:fixed :rate, :name "every"}
-                                       (options/checked :every! options))
+  (let [defaults {:fixed :rate, :name "every"}
+        {:keys [ms fixed name]} (options/with-defaults defaults :every! options)
         f (options/function f)]
     (scope/fork! (scope/checked scope)
                  {:name name, :daemon? true}

@@ -70,7 +70,10 @@
 
 ;; :waiting - a function of the group and a thunk that waits, which calls the thunk.
 
-(defn- await-room! [^Joiner joiner {:keys [limit waiting]}]
+(defn- plainly [_ wait]
+  (wait))
+
+(defn- await-room! [^Joiner joiner {:keys [limit waiting], :or {waiting plainly}}]
   (when limit
     (let [group (.-group joiner)
           room? #(or (decisive joiner) (< (group/running group) (long limit)))]
@@ -97,7 +100,7 @@
                 (take-while some?))
           thunks)))
 
-(defn- await-end! [^Joiner joiner {:keys [waiting]}]
+(defn- await-end! [^Joiner joiner {:keys [waiting], :or {waiting plainly}}]
   (let [group (.-group joiner)]
     (waiting group (fn [] (group/await-idle! group #(group/empty-group? group))))))
 
@@ -116,8 +119,7 @@
   options: :wrap, :limit, :after-ms, :waiting, :partial?."
   [^Joiner joiner options thunks]
   (try
-    (let [options (merge {:waiting (fn [_ wait] (wait))} options)
-          tasks (start-all! joiner options thunks)]
+    (let [tasks (start-all! joiner options thunks)]
       (await-end! joiner options)
       (when-not (:partial? options) (check-all-started! joiner tasks thunks))
       tasks)
@@ -133,8 +135,9 @@
   (let [failures (.-failures joiner)
         its? #(or (nil? task)
                   (identical? (:throwable %) (.-throwable ^Failed (.outcome task))))]
-    (when-some [failure (first (filter its? (.kept ^Failures failures)))]
-      (throw (failures/merged failure failures)))))
+    (when (pos? (.total ^Failures failures))
+      (when-some [failure (first (filter its? (.kept ^Failures failures)))]
+        (throw (failures/merged failure failures))))))
 
 (defn- winner
   "Returns the value of the task that decided. Without one, throws the first failure, or what

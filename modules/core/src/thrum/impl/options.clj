@@ -298,6 +298,12 @@
       (check-value k row (options k)))
     options))
 
+(defn with-defaults
+  "Returns the checked options of a form, and the defaults of those that are missing. merge would
+  cost a sixth of an empty scope."
+  [defaults form options]
+  (conj defaults (checked form options)))
+
 (defn function
   "Returns f if it can be called; throws :thrum/invalid otherwise. place: where it stands, for the
   message."

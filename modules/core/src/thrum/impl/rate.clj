@@ -174,7 +174,7 @@
   ^RateLimiter [permits options]
   (let [n (positive "A rate" permits)
         {:keys [per-ms burst queue wait-ms name]}
-        (merge {:per-ms 1000, :burst 1} (options/checked :rate-limiter options))
+        (options/with-defaults {:per-ms 1000, :burst 1} :rate-limiter options)
         nanos (*' per-ms 1000000)
         interval (max 1 (quot (+' nanos (dec (long n))) n))
         span (checked-span burst interval)]

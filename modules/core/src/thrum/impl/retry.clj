@@ -155,8 +155,7 @@
 (defn retry-budget
   "Returns a budget of retries. Throws :thrum/invalid."
   [options]
-  (let [{:keys [ratio burst]} (merge {:ratio 0.1, :burst 10}
-                                     (options/checked :retry-budget options))]
+  (let [{:keys [ratio burst]} (options/with-defaults {:ratio 0.1, :burst 10} :retry-budget options)]
     (budget/budget ratio burst)))
 
 (defn numbered
@@ -185,7 +184,7 @@
   :thrum/invalid when it is reached, in the same way; wrong options do so at the call."
   [options f]
   (let [{:keys [schedule attempts budget], :as options}
-        (merge defaults (options/checked :retry options))
+        (options/with-defaults defaults :retry options)
         failures (failures/failures)]
     (when budget (budget/called! budget))
     (loop [n 1, waits (take (dec attempts) schedule)]
