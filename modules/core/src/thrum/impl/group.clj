@@ -259,10 +259,10 @@
       (when group
         (or (.ownOpener group) (recur (.parent group)))))))
 
-(defn- new-group ^Group [kind number ^Group parent deadline opener shield]
+(defn- new-group ^Group [kind unique? ^Group parent deadline opener shield]
   (let [inherited (when (and parent (not shield)) (.deadline parent))
         deadline (if (deadline/earlier? inherited deadline) inherited deadline)]
-    (Group. kind (long number) parent opener deadline shield
+    (Group. kind (if unique? (task/next-number) 0) parent opener deadline shield
             (ArrayList.) (AtomicLong.) (AtomicReference.) (AtomicReference.)
             nil nil 0 false nil -1 nil nil)))
 
@@ -270,13 +270,13 @@
   "Returns an open group of that name, without children. It belongs to the parent (nil: to none): a
   cancel of the parent cancels it."
   ^Group [name parent]
-  (new-group name 0 parent nil nil nil))
+  (new-group name false parent nil nil nil))
 
 (defn unique-group
   "As group, with a name that no other has, kind-n. deadline: its own; opener: the task whose thread
   opened it and waits for its end; shield: true if a cancel of the parent does not reach it."
   ^Group [kind parent deadline opener shield]
-  (new-group kind (task/next-number) parent deadline opener shield))
+  (new-group kind true parent deadline opener shield))
 
 (defn check-parent-open!
   "Throws :thrum/closed when what the group belongs to has ended."

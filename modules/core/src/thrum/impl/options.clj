@@ -202,7 +202,7 @@
   (into {}
         (for [{:keys [form as options at]} forms
               :let [rows (rows-at at rows)
-                    required (filter (comp :required val) (select-keys rows options))]
+                    required (not-empty (filterv (comp :required val) (select-keys rows options)))]
               name (cons form as)]
           [name {:options options, :rows rows, :required required}])))
 
@@ -292,10 +292,12 @@
   "Returns the options of a form when it accepts them, and none is missing that it requires; throws
   :thrum/invalid otherwise."
   [form options]
-  (let [{ks :options, :keys [rows required]} (by-form form)]
-    (check rows options ks)
-    (doseq [[k row] required]
-      (check-value k row (options k)))
+  (let [{:keys [required], :as accepted} (by-form form)]
+    ;; Most calls have none.
+    (when-not (and (identical? {} options) (nil? required))
+      (check (:rows accepted) options (:options accepted))
+      (doseq [[k row] required]
+        (check-value k row (options k))))
     options))
 
 (defn with-defaults
