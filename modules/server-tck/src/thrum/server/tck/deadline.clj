@@ -133,11 +133,13 @@
 (defcase deadline-cuts-what-the-client-does-not-take "4.5"
   "At the deadline a response that its client does not read is cut off, and its permit comes back."
   [env]
-  (let [handler (scene/routes {"/large" (scene/answering {:body (byte-array 30000000)})})
-        server (scene/serve env handler (assoc limit :max-concurrent 1))
-        served? #(= 200 (:status (scene/ask env server (wire/get "/"))))]
-    (doseq [request [(wire/get "/large") (wire/head-of "POST" "/large" "Content-Length: 10")]]
+  (doseq [request [(wire/get "/large") (wire/head-of "POST" "/large" "Content-Length: 10")]]
+    (let [entered (promise)
+          large (fn [_] (deliver entered true) {:status 200, :headers {}, :body (byte-array 30000000)})
+          server (scene/serve env (scene/routes {"/large" large}) (assoc limit :max-concurrent 1))
+          served? #(= 200 (:status (scene/ask env server (wire/get "/"))))]
       (wire/send! (scene/client env server) request)
+      (scene/within entered "a call of the handler")
       (expect (scene/eventually served?) "a permit that comes back" request))))
 
 (defn- served-for?
