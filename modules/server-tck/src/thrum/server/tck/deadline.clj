@@ -135,7 +135,8 @@
   [env]
   (doseq [request [(wire/get "/large") (wire/head-of "POST" "/large" "Content-Length: 10")]]
     (let [entered (promise)
-          large (fn [_] (deliver entered true) {:status 200, :headers {}, :body (byte-array 30000000)})
+          answer {:status 200, :headers {}, :body (byte-array 30000000)}
+          large (fn [_] (deliver entered true) answer)
           server (scene/serve env (scene/routes {"/large" large}) (assoc limit :max-concurrent 1))
           served? #(= 200 (:status (scene/ask env server (wire/get "/"))))]
       (wire/send! (scene/client env server) request)

@@ -154,7 +154,8 @@
    :naive-no-connect [:connect-is-refused]
    :naive-no-content-is-silent [:no-content-has-no-body :not-modified-has-no-body
                                 :silent-statuses-have-no-body-of-any-kind]
-   :naive-no-control [:control-chars-in-a-value-are-refused :garbled-coding-is-refused]
+   :naive-no-control [:control-chars-in-a-value-are-refused
+                      :control-chars-around-a-value-are-refused :garbled-coding-is-refused]
    :naive-no-cr [:bare-cr-in-a-value-is-refused]
    :naive-no-nul [:nul-in-a-value-is-refused]
    :naive-one-at-a-time [:pipelined-requests-are-answered-in-order

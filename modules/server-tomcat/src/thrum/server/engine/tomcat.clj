@@ -82,5 +82,6 @@
   "What thrum.server.spi says an engine is."
   {:name :tomcat
    :capabilities #{:websockets :h2 :tls :client-certificates :http-1.0 :blocking-send}
+   :clean-values? true
    :rows rows
    :start start})

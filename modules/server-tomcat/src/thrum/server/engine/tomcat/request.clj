@@ -1,5 +1,7 @@
 (ns thrum.server.engine.tomcat.request
   "What a request of Tomcat's says, as it arrived."
+  (:require
+   [thrum.server.spi.http :as http])
   (:import
    (jakarta.servlet RequestDispatcher)
    (java.net InetAddress InetSocketAddress)
@@ -7,7 +9,8 @@
    (java.util.concurrent.atomic AtomicBoolean)
    (org.apache.coyote ActionCode Request)
    (org.apache.tomcat.util.buf MessageBytes)
-   (org.apache.tomcat.util.http MimeHeaders)))
+   (org.apache.tomcat.util.http MimeHeaders)
+   (thrum.server.spi.http Name)))
 
 (set! *warn-on-reflection* true)
 
@@ -20,9 +23,18 @@
       (String. (.getBytes bytes) (.getStart bytes) (.getLength bytes) StandardCharsets/ISO_8859_1))
     (or (.toString field) "")))
 
+(defn- name-of
+  "Returns the name of a header as it arrived; of a usual one a string that is there already."
+  ^String [^MessageBytes field]
+  (let [bytes (.getByteChunk field), from (.getStart bytes), to (.getEnd bytes)]
+    (if-some [^Name usual (when (and (= MessageBytes/T_BYTES (.getType field)) (< from to))
+                            (http/name-at (.getBytes bytes) from to))]
+      (.-sent usual)
+      (text field))))
+
 (defn- before
   "Returns what stands before the path in an absolute target, which Tomcat takes off: scheme and
-  authority; \"\" where there is nothing."
+  authority; nil where there is nothing."
   ^String [^MessageBytes path]
   (let [bytes (.getByteChunk path)
         ^bytes buffer (.getBytes bytes)
@@ -30,14 +42,17 @@
     (loop [start end]
       (if (and (pos? start) (< 32 (aget buffer (dec start))))
         (recur (dec start))
-        (String. buffer (int start) (int (- end start)) StandardCharsets/ISO_8859_1)))))
+        (when (< start end)
+          (String. buffer (int start) (int (- end start)) StandardCharsets/ISO_8859_1))))))
 
 (defn target-of
   "Returns path and query as they arrived."
   [^Request request]
-  (let [path (.requestURI request), query (.queryString request)]
-    (cond-> (str (before path) (text path))
-      (not (.isNull query)) (str "?" (text query)))))
+  (let [path (.requestURI request)
+        query (.queryString request)
+        before (before path)
+        target (cond->> (text path) before (str before))]
+    (if (.isNull query) target (str target "?" (text query)))))
 
 (defn headers-of
   "Returns the headers as name, value, name, value ..."
@@ -46,7 +61,7 @@
         n (.size fields)
         all (object-array (* 2 n))]
     (dotimes [i n]
-      (aset all (* 2 i) (text (.getName fields i)))
+      (aset all (* 2 i) (name-of (.getName fields i)))
       (aset all (inc (* 2 i)) (text (.getValue fields i))))
     all))
 
@@ -127,5 +142,6 @@
 (defn certificate-of
   "Returns the client's certificate, or nil."
   [^Request request]
-  (.action request ActionCode/REQ_SSL_ATTRIBUTE request)
-  (first (.getAttribute request certificates)))
+  (when (.equals (.scheme request) "https")
+    (.action request ActionCode/REQ_SSL_ATTRIBUTE request)
+    (first (.getAttribute request certificates))))
