@@ -130,7 +130,8 @@
           :refused-expectations-are-not-continued
           "the JDK answers Expect: 100-continue before its handler sees the request"
           :garbled-coding-is-refused "the JDK trims control characters around a header's value"
-          :control-chars-around-a-value-are-refused "the same"
+          :control-chars-around-a-value-are-refused
+          "the JDK trims control characters around a header's value"
           :chunk-sizes-may-exceed-32-bits
           "the JDK counts a chunk's size in 32 bits, and keeps it to itself"
           :handlers-date-is-sent "the JDK puts its own Date in its place"
