@@ -13,6 +13,7 @@
    [thrum.virtual-clock :as virtual-clock])
   (:import
    (java.util Random)
+   (java.util.concurrent CancellationException)
    (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
@@ -20,6 +21,9 @@
 (defn- later [ms x]
   (wait/sleep! (deadline/in-ms ms))
   x)
+
+(defn- await-cancel []
+  (while (not (t/cancelled?)) (Thread/yield)))
 
 (defn- fail [x]
   (throw (ex-info "failed" {:failed x})))
@@ -74,6 +78,23 @@
                      (later 5 3)))}
    :settle {:outcome [{:value 1} {:value 2}], :f (fn [_] (t/settle (later 2 1) (later 1 2)))}
    :pmapv {:outcome [0 1 2 3], :f (fn [_] (t/pmapv 2 #(later (- 5 (long %)) %) (range 4)))}
+   :pmapv-failing {:outcome 1, :f (fn [_] (t/pmapv 2 #(later % (fail %)) [1]))}
+   :prun!-failing
+   {:outcome 3
+    :f (fn [_] (t/prun! 2 #(do (later % nil) (when (= 3 %) (fail %))) [1 2 3]))}
+   :pmapv-late {:outcome :late
+                :own-interrupt true
+                :f (fn [_] (t/with-timeout [5 :late] (t/pmapv 2 #(later % %) [1 50])))}
+   ;; An item that knows of the cancel before the fan-out is closed.
+   :prun!-cancelled
+   {:outcome :thrum/cancelled
+    :own-interrupt true
+    :f (fn [_]
+         (try
+           (t/with-scope [s]
+             (t/fork s (t/cancel! s :enough))
+             (t/prun! 1 (fn [_] (await-cancel) (throw (InterruptedException.))) [1]))
+           (catch CancellationException e (t/error-type e))))}
    :item-late {:outcome :thrum/timeout
                :own-interrupt true
                :f (fn [_]

@@ -91,6 +91,14 @@
             (LockSupport/parkNanos 10000))
           (recur))))))
 
+(defn- others
+  "Returns the other threads that are alive; but for those of alarms, which may still be at what no
+  one waits for: a cancel that has found everything ended."
+  [^Machine machine]
+  (remove (fn [^Thread thread]
+            (or (identical? thread (Thread/currentThread)) (= "alarm" (.getName thread))))
+          (.threads machine)))
+
 (defn- numbered
   "Returns a function of nothing to prefix0, then prefix1 and so on."
   [prefix]
@@ -100,8 +108,8 @@
 (defn run
   "Calls f on a thread of a machine with this seed, until all threads have ended. Returns {:value v}
   or {:thrown t}, with :nanos - the time when f ended; :interrupted - the thread's flag then; :alive
-  - how many other threads were alive; :planned - how many alarms were armed. on-thread is told of
-  every new thread; it may throw."
+  - how many others were alive, see others; :planned - how many alarms were armed. on-thread is told
+  of every new thread; it may throw."
   ([seed f] (run seed (fn [_]) f))
   ([seed on-thread f]
    (let [machine (Machine. (Random. seed) (ArrayList.) (TreeMap.) (ArrayList.) 0 0)
@@ -111,7 +119,7 @@
                   (deliver result (assoc outcome
                                          :nanos (clock/nanos machine)
                                          :interrupted (Thread/interrupted)
-                                         :alive (dec (count (.threads machine)))
+                                         :alive (count (others machine))
                                          :planned (.planned machine)))))]
      (with-redefs [clock/clock machine
                    jdk/virtual-thread (fn [name body] (on-thread name) (.thread machine name body))

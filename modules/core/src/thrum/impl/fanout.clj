@@ -133,8 +133,13 @@
     (and (< (- started consumed) limit)
          (not (and (instance? IPending source) (not (.isRealized ^IPending source))))
          (.room this)))
+  ;; With on-done a task without a value ends as the others do. It stops the order first: whoever
+  ;; reads its end sees that.
   (idle [_]
-    (and (not more) (= started (if on-done (.get ended) consumed))))
+    (and (not more)
+         (if on-done
+           (and (= started (.get ended)) (not (order/stopped? order)))
+           (= started consumed))))
   (more [_] (boolean more))
   (started [_] started)
   ;; work: a thunk, or a batch.
@@ -299,7 +304,7 @@
       (order/due? order) :leave
       (.room fan-out) :start
       (order/ready? order) :leave
-      (.idle fan-out) :end
+      (do (sync-point/reached :fan-out/not-ready) (.idle fan-out)) :end
       :else :wait)))
 
 (defn await!

@@ -245,6 +245,7 @@
   (cancelFor [this why]
     (sync-point/reached :group/cancel)
     (let [first-time (.markCancelled this why)]
+      (sync-point/reached :group/marked)
       (.closeAll this why)
       first-time))
 

@@ -9,7 +9,7 @@
    (java.util.concurrent.atomic AtomicLong AtomicReference AtomicReferenceArray)
    (java.util.function LongBinaryOperator)
    (thrum.impl.running Running)
-   (thrum.impl.task Done Failed ITask)))
+   (thrum.impl.task Cancelled Done Failed ITask)))
 
 (set! *warn-on-reflection* true)
 
@@ -152,7 +152,9 @@
                                    (do (on-done task) (.forget running task))
                                    (push! completed task))
         (instance? Failed outcome) (do (set! failed task)
-                                       (group/cancel! group :sibling-failed)))))
+                                       (group/cancel! group :sibling-failed))
+        ;; It may know of a cancel that has not closed the group yet.
+        :else (group/close! group (.-reason ^Cancelled outcome)))))
   (tasks [_] (.all running))
   (cancel-all [_ reason]
     (.cancelAll running reason))
