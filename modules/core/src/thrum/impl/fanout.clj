@@ -133,8 +133,8 @@
     (and (< (- started consumed) limit)
          (not (and (instance? IPending source) (not (.isRealized ^IPending source))))
          (.room this)))
-  ;; With on-done a task without a value ends as the others do. It stops the order first: whoever
-  ;; reads its end sees that.
+  ;; With on-done a task without a value is counted as the others are. It has stopped the order
+  ;; before that.
   (idle [_]
     (and (not more)
          (if on-done
