@@ -85,6 +85,16 @@
    :pmapv-late {:outcome :late
                 :own-interrupt true
                 :f (fn [_] (t/with-timeout [5 :late] (t/pmapv 2 #(later % %) [1 50])))}
+   ;; A fork that knows of the cancel further out before its scope is marked.
+   :nested-cancelled
+   {:outcome :thrum/cancelled
+    :own-interrupt true
+    :f (fn [_]
+         (try
+           (t/with-scope [outer]
+             (t/fork outer (t/cancel! outer :enough))
+             (t/with-scope [s] (t/fork s (await-cancel) (t/checkpoint)) :body))
+           (catch CancellationException e (t/error-type e))))}
    ;; An item that knows of the cancel before the fan-out is closed.
    :prun!-cancelled
    {:outcome :thrum/cancelled

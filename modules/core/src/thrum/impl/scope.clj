@@ -51,9 +51,9 @@
   (instance? Cancelled (.outcome task)))
 
 ;; options: of the call. pending: how many forks the scope waits for; its end cancels all others.
-;; fork-cancelled: a cancel of the scope has ended a fork that it would have waited for. closing:
-;; true from when the scope closes what was used. completed: with :on-error :keep, the forks that
-;; have ended, for completions.
+;; fork-cancelled: a cancel, of the scope or of work around it, has ended a fork that the scope
+;; would have waited for. closing: true from when the scope closes what was used. completed: with
+;; :on-error :keep, the forks that have ended, for completions.
 (deftype Scope [^Group group ^ScopeBody body ^Failures failures options
                 ^AtomicLong forked ^AtomicLong pending completed
                 ^:unsynchronized-mutable alarm
@@ -97,7 +97,7 @@
     (when-not completed (.record failures (failure task t))))
   (ended [this task]
     (try
-      (when (and (ended-by-cancel? task) (group/own-cancel-reason group))
+      (when (and (ended-by-cancel? task) (group/cancel-reason group))
         (set! fork-cancelled true))
       (.forkEnded this task)
       (when completed (completed/put! completed task))
@@ -266,7 +266,8 @@
 (defn- attempt [^Scope scope f]
   (let [^ScopeBody body (.-body scope)]
     (try
-      (Done. (.run body begin! scope f))
+      (let [value (.run body begin! scope f)]
+        (Done. value))
       (catch Throwable t
         (Failed. t))
       (finally
