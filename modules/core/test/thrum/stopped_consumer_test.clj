@@ -114,3 +114,15 @@
       (deliver self task)
       (is (instance? thrown-then (deref ended 10000 :late)))
       (is (< @pulled 1000)))))
+
+(deftest a-caller-whose-scope-is-cancelled-is-told-of-the-cancel
+  (doseq [[name form] (merge eager-forms (update-vals lazy-forms #(comp doall %)))]
+    (testing name
+      (let [inside (promise)]
+        (t/with-scope [s]
+          (let [running (promise)
+                f (fn [_] (deliver running true) (Thread/sleep 10000))]
+            (t/fork s @running (t/cancel! s :enough))
+            (deliver inside (thrown (form 2 f (range 4))))))
+        (is (instance? CancellationException @inside))
+        (is (= :thrum/cancelled (t/error-type @inside)))))))

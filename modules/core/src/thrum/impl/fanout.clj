@@ -299,7 +299,7 @@
   starts one more task first, if the next item is at hand."
   [^FanOut fan-out]
   (let [order (.-order fan-out)]
-    (group/check-parent-open! (.-group fan-out))
+    (group/check-going-on! (group/parent (.-group fan-out)))
     (cond
       (order/due? order) :leave
       (.room fan-out) :start
@@ -323,7 +323,7 @@
       ;; A failure ended all. A task may have finished without publishing its result yet.
       (do (end! fan-out :failed)
           (.consume fan-out))
-      (group/check-open! (.-group fan-out))))
+      (group/check-going-on! (.-group fan-out))))
 
 (defn result
   "Returns the value of a task that leaves. If it failed, so does the fan-out; if it was cancelled,
@@ -332,7 +332,7 @@
   (when-some [failure (failure-of fan-out task)]
     (throw (fail! fan-out failure)))
   (when (.isCancelled ^Future task)
-    (group/check-open! (.-group fan-out)))
+    (group/check-going-on! (.-group fan-out)))
   (task/value task))
 
 (defn end-of-batch!

@@ -80,6 +80,14 @@
   (when-some [reason (.endReason group)]
     (throw (error/closed (.groupName group) reason))))
 
+(defn check-going-on!
+  "Throws when the group (nil: none), or one around it, has ended: CancellationException where the
+  calling thread's work is cancelled, :thrum/closed otherwise."
+  [^IGroup group]
+  (when (and group (.endReason group))
+    (wait/check-state!)
+    (check-open! group)))
+
 (defn- enter-parents!
   "Makes the group a child of its parent, and so on upwards, as far as that is not so yet."
   [group]
@@ -279,11 +287,6 @@
   ^Group [kind parent deadline opener shield]
   (new-group kind true parent deadline opener shield))
 
-(defn check-parent-open!
-  "Throws :thrum/closed when what the group belongs to has ended."
-  [^Group group]
-  (some-> (.-parent group) check-open!))
-
 (defn group-name
   "Returns the group's name."
   ^String [^Group group]
@@ -384,9 +387,9 @@
 
 (defn admit-member!
   "To be called when a member has been added, before it runs: makes sure that a cancel of the group
-  finds it. Throws :thrum/closed."
+  finds it. Throws as check-going-on! does."
   [^Group group]
-  (check-open! group)
+  (check-going-on! group)
   (when-not (.isReachable group)
     (enter-until! group #(.isReachable group))))
 

@@ -50,7 +50,8 @@
 (defn poll!
   "Returns the next result, or nil when none is ready: a nil result looks the same, so thunks should
   return something else. Does not wait, but for a failure: it cancels and joins what runs, then
-  throws the failure. Throws :thrum/closed where the end of its scope has cancelled tasks."
+  throws the failure. Where the end of its scope has cancelled tasks, throws CancellationException
+  if the calling thread's work is cancelled, :thrum/closed otherwise."
   [^FanOut fan-out]
   (fanout/poll! fan-out))
 

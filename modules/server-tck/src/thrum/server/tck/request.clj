@@ -61,8 +61,17 @@
 (defcase uri-of-an-absolute-form "4.2"
   "An absolute-form target is reduced to its path and query."
   [env]
-  (let [request (scene/received env (wire/get "http://localhost/x/y?q=1"))]
-    (expect= ["/x/y" "q=1"] ((juxt :uri :query-string) request))))
+  (doseq [[target path query] [["http://localhost/x/y?q=1" "/x/y" "q=1"]
+                               ["http://localhost//x?a=http://b" "//x" "a=http://b"]]]
+    (expect= [path query]
+             ((juxt :uri :query-string) (scene/received env (wire/get target))))))
+
+(defcase absolute-form-without-a-path "4.2"
+  "An absolute-form target without a path has the path /."
+  [env]
+  (doseq [[target query] [["http://localhost" nil] ["http://localhost?q=1" "q=1"]]]
+    (expect= ["/" query]
+             ((juxt :uri :query-string) (scene/received env (wire/get target))))))
 
 (defcase absolute-form-must-equal-host "4.2"
   "An absolute-form target whose authority is not the Host's is refused."

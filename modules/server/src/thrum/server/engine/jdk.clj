@@ -123,7 +123,8 @@
    :capabilities #{:http-1.0 :blocking-send}
    :rows {}
    ;; What the JDK's parser does before we see anything, and keeps to itself.
-   :gaps {:own-error-pages-tell-nothing
+   :gaps {:absolute-form-without-a-path "the JDK has no context for a target without a path"
+          :own-error-pages-tell-nothing
           "the JDK's own refusals carry a fixed phrase, as URISyntaxException thrown"
           :http-1-0-is-not-asked-to-go-on
           "the JDK answers Expect: 100-continue in every version"

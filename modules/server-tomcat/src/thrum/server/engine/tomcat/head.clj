@@ -96,7 +96,8 @@
           :else (recur (inc i)))))))
 
 (defn- lines-end-in-cr-lf?
-  "True if each line, up to the empty one, ends so: for Tomcat LF alone ends a line too."
+  "True if each line, up to the empty one, ends so: for Tomcat LF alone ends a line too. A header
+  that goes on on the next line is one line by now: Tomcat has moved its parts together."
   [^bytes bytes ^long start]
   (loop [i start]
     (cond

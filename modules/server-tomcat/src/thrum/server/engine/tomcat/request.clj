@@ -32,27 +32,29 @@
       (.-sent usual)
       (text field))))
 
-(defn- before
-  "Returns what stands before the path in an absolute target, which Tomcat takes off: scheme and
-  authority; nil where there is nothing."
+(defn- in-word?
+  "True unless a space, or what separates as well, is there."
+  [^bytes buffer ^long i]
+  (< 32 (bit-and 255 (aget buffer i))))
+
+(defn- absolute
+  "Returns the whole target where it is absolute, nil otherwise: Tomcat takes off what is before the
+  path, and has a path of its own where there is none."
   ^String [^MessageBytes path]
-  (let [bytes (.getByteChunk path)
-        ^bytes buffer (.getBytes bytes)
-        end (if (= MessageBytes/T_BYTES (.getType path)) (.getStart bytes) 0)]
-    (loop [start end]
-      (if (and (pos? start) (< 32 (aget buffer (dec start))))
-        (recur (dec start))
-        (when (< start end)
-          (String. buffer (int start) (int (- end start)) StandardCharsets/ISO_8859_1))))))
+  (let [bytes (.getByteChunk path), ^bytes buffer (.getBytes bytes), at (.getStart bytes)]
+    (when (and (= MessageBytes/T_BYTES (.getType path)) (pos? at) (in-word? buffer (dec at)))
+      (let [start (loop [i at] (if (and (pos? i) (in-word? buffer (dec i))) (recur (dec i)) i))
+            end (loop [i at] (if (in-word? buffer i) (recur (inc i)) i))]
+        (String. buffer (int start) (int (- (long end) (long start)))
+                 StandardCharsets/ISO_8859_1)))))
 
 (defn target-of
   "Returns path and query as they arrived."
   [^Request request]
-  (let [path (.requestURI request)
-        query (.queryString request)
-        before (before path)
-        target (cond->> (text path) before (str before))]
-    (if (.isNull query) target (str target "?" (text query)))))
+  (let [path (.requestURI request), query (.queryString request)]
+    (or (absolute path)
+        (cond-> (text path)
+          (not (.isNull query)) (str "?" (text query))))))
 
 (defn headers-of
   "Returns the headers as name, value, name, value ..."

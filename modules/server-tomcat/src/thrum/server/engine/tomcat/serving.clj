@@ -73,6 +73,13 @@
       (stream/absolve! (.-request wire)))
     (.action response ActionCode/CLOSE_NOW nil)))
 
+(defn- let-others-run!
+  "Lets other threads run, unless the connection is about to be closed: a client may wait for that."
+  [^Response response]
+  (let [connection (.getValue (.getMimeHeaders response) "Connection")]
+    (when-not (and connection (.equalsIgnoreCase connection "close"))
+      (Thread/yield))))
+
 (defn handle!
   "Has the request served on a fresh virtual thread, and waits until it is: on this one, the
   connection's, where that is fresh."
@@ -90,5 +97,5 @@
         ;; An interrupt of this thread was meant for the exchange.
         (Thread/interrupted)
         (conclude! wire response)
-        (Thread/yield)))
+        (let-others-run! response)))
     (.action ^Response response ActionCode/CLOSE_NOW nil)))
