@@ -461,12 +461,13 @@
 
 (defn- joined
   "Calls (join options fs) with the checked options of the form, inside their :timeout-ms if there
-  is one."
-  [form join options fs]
-  (let [options (in-context (options/with-defaults {:name (name form)} form options))]
-    (if (:timeout-ms options)
-      (scope/call (timed options) (fn [_] (join options fs)))
-      (join options fs))))
+  is one. late: a thunk, called where that time was over before anything began, or nil."
+  ([form join options fs] (joined form join options fs nil))
+  ([form join options fs late]
+   (let [options (in-context (options/with-defaults {:name (name form)} form options))]
+     (if (:timeout-ms options)
+       (scope/call (assoc (timed options) :fallback late) (fn [_] (join options fs)))
+       (join options fs)))))
 
 (defn all-call
   "As all, of a collection of functions without arguments; [] for none. Throws :thrum/invalid for
@@ -490,7 +491,9 @@
   "As settle, of a collection of functions without arguments; [] for none. Throws :thrum/invalid for
   what is not a function. Options as in all."
   ([fs] (settle-call {} fs))
-  ([options fs] (joined :settle joiner/settle options (options/functions "settle" fs :or-none))))
+  ([options fs]
+   (let [fs (options/functions "settle" fs :or-none)]
+     (joined :settle joiner/settle options fs #(joiner/none-settled fs)))))
 
 (defn- as-functions [forms]
   (mapv (fn [form] `(^{:once true} fn* [] ~form)) forms))

@@ -57,7 +57,10 @@
                (t/settle {:timeout-ms 60000, :limit 1}
                          1
                          (do (alarms/ring! alarms) (Thread/sleep 60000))
-                         3)))))))
+                         3))))))
+  (testing "also where the time was over at once"
+    (is (= [{:cancelled :thrum/timeout}] (t/settle {:timeout-ms 0} 1)))
+    (is (= [] (t/settle-call {:timeout-ms 0} [])))))
 
 (deftest a-name-and-a-wrap-are-those-of-the-tasks
   (is (every? #(re-matches #"load-\d+/\d" %) (t/all {:name "load"} (my-name) (my-name))))

@@ -200,6 +200,11 @@
         outcomes (mapv outcome-data (run-all! (joiner name nothing) options thunks))]
     (into outcomes (not-started (- (count thunks) (count outcomes))))))
 
+(defn none-settled
+  "Returns what settle does where a deadline came before it began."
+  [thunks]
+  (vec (repeat (count thunks) {:cancelled :thrum/timeout})))
+
 (defn- values [tasks]
   (LazySeq.
     (fn []
