@@ -63,7 +63,9 @@
   answered in order."
   [env]
   (let [server
-        (scene/serve env (fn [r] (update (read-all r) :body #(str (:uri r) (wire/text-of %)))) {})
+        (scene/serve env
+                     (fn [r] (update (read-all r) :body #(str (:uri r) (wire/text-of %))))
+                     {:header-timeout-ms 60000}) ; on a slow machine the bytes take their time
         first-one (wire/chunked "/1" "ab" "c")
         bytewise (fn [c text]
                    (run! #(do
