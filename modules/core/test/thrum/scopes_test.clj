@@ -266,22 +266,7 @@
                                       (let [f (t/fork s (throw (ex-info "boom" {})))]
                                         (while (not (realized? f)) (Thread/onSpinWait))
                                         (while (not (t/cancelled? s)) (Thread/onSpinWait)))))
-                            [:boom (Thread/interrupted)])))))
-  (testing "one that ended the body, which the scope's own met on its way out"
-    (is (= ["boom" true]
-           (gate/in-time 10000
-                         #(let [unwinding (promise)
-                                t (thrown
-                                    (t/with-scope [s]
-                                      (t/fork s @unwinding (throw (ex-info "boom" {})))
-                                      (.interrupt (here))
-                                      (try
-                                        (Thread/sleep 10000)
-                                        (finally
-                                          (deliver unwinding true)
-                                          (while (not (.isInterrupted (here)))
-                                            (Thread/onSpinWait))))))]
-                            [(ex-message t) (Thread/interrupted)]))))))
+                            [:boom (Thread/interrupted)]))))))
 
 (deftest an-interrupt-of-the-scopes-own-does-not-outlive-it
   (dotimes [_ 50]

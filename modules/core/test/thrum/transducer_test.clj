@@ -134,7 +134,7 @@
               @running
               (deliver inner (thrown (into [] (t/pmap 8 inc) source)))))]
     (is (= [true] (into [] (comp (t/pmap 2 f) (take 1)) [0 1])))
-    (is (= :thrum/closed (:type (ex-data (deref inner 10000 :stuck)))))))
+    (is (= :thrum/cancelled (t/error-type (deref inner 10000 :stuck))))))
 
 (deftest reduced-is-the-end-also-where-a-sibling-has-failed
   (let [failed (promise)

@@ -18,7 +18,7 @@
 ;; No protocol: with those of core a scope with a fork costs 1.2 x the CPU (decision 32).
 (definterface IInterruptFlag
   (^Object send [])                 ; interrupts the thread for a cancel
-  (^boolean clear [])               ; drops our interrupt, a foreign one stays; true: it was unused
+  (^Object clear [])                ; drops our interrupt; a foreign one stays
   (^Object giveBack [])             ; sets the flag again for a foreign interrupt that was used up
   (^Object withholdBy [withholder])
   (^Object letGo [])                ; ends that; an interrupt that was withheld is sent
@@ -51,12 +51,12 @@
   (clear [this]
     (locking this
       (set! pending false)
-      (let [unused (and ours (not foreign) (Thread/interrupted))]
-        (when (and ours foreign)
-          (.interrupt (Thread/currentThread)))
+      (when ours
+        (if foreign
+          (.interrupt (Thread/currentThread))
+          (Thread/interrupted))
         ;; Last: a clear that a full stack broke off can be done again.
-        (set! ours false)
-        (boolean unused))))
+        (set! ours false))))
   (giveBack [this]
     (locking this
       (set! foreign true)

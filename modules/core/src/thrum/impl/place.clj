@@ -73,10 +73,9 @@
 (defn leave-cancelled!
   "Ends our interrupts as the calling thread leaves a cancelled place for an outer one (nil: none)
   with the same flag. Where the outer place is cancelled as well, its interrupt may have merged
-  with the inner one's: it is sent again. Returns true if an interrupt of ours was there, unused."
+  with the inner one's: it is sent again."
   [^InterruptFlag flag ^Place outer]
-  (let [unused (.clear flag)]
-    (when (interrupted? outer)
-      (acknowledge-cancel! outer)
-      (.send flag))
-    unused))
+  (.clear flag)
+  (when (interrupted? outer)
+    (acknowledge-cancel! outer)
+    (.send flag)))

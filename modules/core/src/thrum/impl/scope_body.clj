@@ -18,13 +18,13 @@
 (definterface IScopeBody
   (^Object expectCancel [])
   (^Object interrupt [])
-  (^boolean wasInterrupted [])      ; by the scope, so that the body knew? For after finish
+  (^boolean wasInterrupted [])      ; by the scope? For the thread itself, after finish
   (run [f scope x])
   (^Object finish []))
 
 ;; cancelled: the scope is cancelled, or is about to be. no-interrupt: its interrupt has been sent,
-;; or is not needed any more. interrupted: it has been sent, and may have been used up. over:
-;; assigned where nothing is called, so that it is set even on a full stack.
+;; or is not needed any more. interrupted: it has been sent. over: assigned where nothing is called,
+;; so that it is set even on a full stack.
 (deftype ScopeBody [^Cancellable group ^Place outer shielded task ^ITask cancelled-task
                     ^InterruptFlag flag
                     ^:volatile-mutable cancelled
@@ -52,8 +52,8 @@
   (finish [_]
     (locking flag
       (set! no-interrupt true)
-      (when (and cancelled (place/leave-cancelled! flag (when-not shielded outer)))
-        (set! interrupted false))))
+      (when cancelled
+        (place/leave-cancelled! flag (when-not shielded outer)))))
 
   Place
   (group [_] group)

@@ -47,6 +47,8 @@
      #(update % :uri (fn [uri] (if (re-find #"\.\." uri) (str (.normalize (URI. uri))) uri))))
    :keeps-absolute-forms (broken/request
                            #(cond-> % (= "/x/y" (:uri %)) (assoc :uri "http://localhost/x/y")))
+   :leaves-paths-empty (broken/request
+                         #(cond-> % (= ["/" "q=1"] [(:uri %) (:query-string %)]) (assoc :uri "")))
    :decodes-queries (broken/request #(update %
                                              :query-string
                                              (fn [q]

@@ -86,6 +86,7 @@
    :invents-queries [:query-may-be-absent]
    :joins-cookies-with-commas [:cookies-are-joined-with-semicolons]
    :keeps-absolute-forms [:uri-of-an-absolute-form]
+   :leaves-paths-empty [:absolute-form-without-a-path]
    :keeps-blanks [:header-names-are-lower-case :header-values-are-trimmed]
    :keeps-draining-connections [:draining-closes-connections :draining-closes-new-connections
                                 :in-flight-is-finished]
