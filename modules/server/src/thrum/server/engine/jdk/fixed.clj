@@ -43,10 +43,13 @@
 
 (defn fix!
   "Sets the properties for these options, once for the JVM. Throws :thrum/invalid for what they
-  cannot be any more."
+  cannot be any more. Of two servers that start at once the second waits: the JDK reads the
+  properties when the first is made."
   [options]
-  (when (.compareAndSet fixed nil (select-keys options [:idle-timeout-ms :max-connections]))
-    (set-properties! options))
+  (locking fixed
+    (when-not (.get fixed)
+      (set-properties! options)
+      (.set fixed (select-keys options [:idle-timeout-ms :max-connections]))))
   ;; What was not asked for is not missed.
   (check-fixed! (select-keys options
                              (conj (engine/given options [:max-connections]) :idle-timeout-ms))))

@@ -1,0 +1,31 @@
+(ns thrum.server.engine.jdk.fixed-test
+  "What the JDK's server reads once for the JVM, where two servers start at once."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.server.engine.jdk.fixed :as fixed]
+   [thrum.test-kit.gate :as gate])
+  (:import
+   (java.util.concurrent.atomic AtomicReference)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private ^String property "thrum.server.engine.jdk.fixed-test")
+
+(defn- read-after-fix! []
+  (fixed/fix! {:idle-timeout-ms 1000, :max-connections 3})
+  (System/getProperty property))
+
+(deftest no-server-starts-before-the-first-has-set-the-properties
+  (let [setting (promise), go (promise)]
+    (try
+      (with-redefs [fixed/fixed (AtomicReference.)
+                    fixed/properties (fn [_] (deliver setting true) @go {property "set"})]
+        (let [[_ one] (gate/start "one" read-after-fix!)
+              _ (is (true? (deref setting 10000 :late)))
+              [^Thread thread another] (gate/start "another" read-after-fix!)]
+          (is (gate/eventually 10000 #(or (realized? another)
+                                          (= Thread$State/BLOCKED (.getState thread)))))
+          (deliver go true)
+          (is (= [{:value "set"} {:value "set"}]
+                 [(deref one 10000 :late) (deref another 10000 :late)]))))
+      (finally (System/clearProperty property)))))
