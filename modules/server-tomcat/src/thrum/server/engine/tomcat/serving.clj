@@ -62,23 +62,26 @@
             (Thread/interrupted)
             (recur)))))
 
+(defn- let-others-run!
+  "Lets other threads run where Tomcat will look for the connection's next request: not where it
+  closes the connection, which a client may wait for, nor on HTTP/2."
+  [^TomcatWire wire ^Response response]
+  (let [connection (.getValue (.getMimeHeaders response) "Connection")]
+    (when-not (or (.-shared wire) (and connection (.equalsIgnoreCase connection "close")))
+      (Thread/yield))))
+
 (defn- conclude!
   "Waits, on the connection's thread, until the exchange is over and its objects are free; passes to
   Tomcat how it ended. After serve has returned another thread may still be about to answer: that of
   a deadline."
   [^TomcatWire wire ^Response response]
-  (when (= :aborted (await-end! wire))
-    (when (.-shared wire)
-      (.setTrailerFields response response/reset)
-      (stream/absolve! (.-request wire)))
-    (.action response ActionCode/CLOSE_NOW nil)))
-
-(defn- let-others-run!
-  "Lets other threads run, unless the connection is about to be closed: a client may wait for that."
-  [^Response response]
-  (let [connection (.getValue (.getMimeHeaders response) "Connection")]
-    (when-not (and connection (.equalsIgnoreCase connection "close"))
-      (Thread/yield))))
+  (if (= :aborted (await-end! wire))
+    (do
+      (when (.-shared wire)
+        (.setTrailerFields response response/reset)
+        (stream/absolve! (.-request wire)))
+      (.action response ActionCode/CLOSE_NOW nil))
+    (let-others-run! wire response)))
 
 (defn handle!
   "Has the request served on a fresh virtual thread, and waits until it is: on this one, the
@@ -96,6 +99,5 @@
       (finally
         ;; An interrupt of this thread was meant for the exchange.
         (Thread/interrupted)
-        (conclude! wire response)
-        (let-others-run! response)))
+        (conclude! wire response)))
     (.action ^Response response ActionCode/CLOSE_NOW nil)))
