@@ -190,20 +190,20 @@
       (group/cancel! group (wait/cancel-reason))
       (group/join! group))))
 
-(defn- not-started [n]
-  (repeat n {:cancelled (wait/cancel-reason)}))
+(defn- not-started [n reason]
+  (repeat n {:cancelled reason}))
 
 (defn settle
   "Returns a vector of the thunks' outcomes as data: {:value v}, {:error e} or {:cancelled reason}."
   [{:keys [name], :as options} thunks]
   (let [options (assoc options :waiting or-cancel! :partial? true)
         outcomes (mapv outcome-data (run-all! (joiner name nothing) options thunks))]
-    (into outcomes (not-started (- (count thunks) (count outcomes))))))
+    (into outcomes (not-started (- (count thunks) (count outcomes)) (wait/cancel-reason)))))
 
 (defn none-settled
   "Returns what settle does where a deadline came before it began."
   [thunks]
-  (vec (repeat (count thunks) {:cancelled :thrum/timeout})))
+  (vec (not-started (count thunks) :thrum/timeout)))
 
 (defn- values [tasks]
   (LazySeq.

@@ -267,7 +267,7 @@
   (let [^ScopeBody body (.-body scope)]
     (try
       (let [value (.run body begin! scope f)]
-        (Done. value))
+        (Done. value))                  ; see thrum.impl.task/attempt
       (catch Throwable t
         (Failed. t))
       (finally

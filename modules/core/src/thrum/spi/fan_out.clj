@@ -32,7 +32,7 @@
 
 (defn launch!
   "Starts the thunk in a task. To be called only where there is room: this is not checked. Throws
-  :thrum/closed where the fan-out or its scope has ended, and :thrum/invalid for a :wrap that
+  as poll! does where the fan-out or its scope has ended, and :thrum/invalid for a :wrap that
   returns no function."
   [^FanOut fan-out thunk]
   (fanout/launch! fan-out thunk))

@@ -28,7 +28,7 @@
     (expect-refused-value env (str "a" (char c) "b"))))
 
 (defcase control-chars-around-a-value-are-refused "4.8"
-  "So are they where the value begins or ends with them."
+  "A header's value that begins or ends with a control character is refused."
   [env]
   (doseq [c [1 11 127]]
     (expect-refused-value env (str (char c) "a"))
