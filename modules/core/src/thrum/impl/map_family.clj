@@ -73,15 +73,14 @@
       :end (some-> (.sourceFailure fan-out) throw)
       :wait (do (fanout/await! fan-out) (recur)))))
 
-(defmacro ^:private lazily
-  "Returns what the body returns, in the end, as a lazy seq. Unlike lazy-seq's its thunks can run
-  again: a failed seq throws again."
+(defmacro ^:private pulling
+  "Evaluates the body in the thunk of a lazy seq. The thunk can run again, unlike lazy-seq's: a
+  failed seq throws again, and the thunk of all can serve for the rest."
   [fan-out & body]
-  `(LazySeq.
-     (fn []
-       (when-some [thrown# (.thrown ~fan-out)]
-         (throw (fanout/thrown-again ~fan-out thrown#)))
-       (fanout/failing ~fan-out ~@body))))
+  `(do
+     (when-some [thrown# (.thrown ~fan-out)]
+       (throw (fanout/thrown-again ~fan-out thrown#)))
+     (fanout/failing ~fan-out ~@body)))
 
 (defn- task-first [_fan-out task more]
   (cons task more))
@@ -92,7 +91,7 @@
   (let [end #(fanout/end-of-batch! fan-out batch task)]
     (if (or (batch/whole? batch task) (zero? (batch/count-values batch task)))
       (do (end) (batch/onto batch task more))
-      (batch/onto batch task (lazily fan-out (end))))))
+      (batch/onto batch task (LazySeq. (fn [] (pulling fan-out (end))))))))
 
 (defn- results-first [fan-out task more]
   (if-some [batch (fanout/batch-of fan-out task)]
@@ -103,9 +102,11 @@
   "Returns as a lazy seq what leaves; (onto fan-out task more) - what a task stands for, in front of
   more."
   [^FanOut fan-out f onto]
-  (lazily fan-out
-    (when-some [task (take! fan-out f)]
-      (onto fan-out task (pulled fan-out f onto)))))
+  (LazySeq.
+    (fn pull []
+      (pulling fan-out
+        (when-some [task (take! fan-out f)]
+          (onto fan-out task (LazySeq. pull)))))))
 
 ;; Pushed by a transducing process
 

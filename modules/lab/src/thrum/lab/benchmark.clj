@@ -16,6 +16,7 @@
     :only-by-name? it is no part of a run of all"
   (:require
    [clojure.string :as str]
+   [thrum.lab.compiled :as compiled]
    [thrum.lab.cpu-time :as cpu-time]
    [thrum.lab.job :as job]
    [thrum.lab.measure :as measure]))
@@ -55,9 +56,28 @@
               :in-turns? true
               :contenders (vec (map-indexed #(row %1 %2 jvms) jobs))}]}))
 
-(defn- sample! [{:keys [measure]} {:keys [size jvm-opts]} {:keys [job]}]
+;; Its JVMs, those of servers too, are warm sooner when they have nothing to compile from source.
+
+(def ^:private namespaces
+  '[thrum.lab.job.child thrum.core thrum.lab.rounds thrum.lab.by-hand thrum.lab.server-sample
+    thrum.lab.subject.child thrum.lab.subject.jdk thrum.lab.subject.jetty thrum.lab.subject.tomcat
+    thrum.lab.subject.helidon thrum.server thrum.server.engine.jdk thrum.server.engine.jetty
+    thrum.server.engine.tomcat thrum.server.engine.helidon])
+
+(def ^:private classes
+  "The folder of the compiled namespaces, which ends with this process."
+  (delay (compiled/folder! {:timeout-ms (:quick timeout-ms)} namespaces)))
+
+(defn- open!
+  "Returns {:classes folder}, nil for the quick form, which has few JVMs."
+  [{:keys [parts]}]
+  {:classes (when (some #(= :full (:size %)) parts) @classes)})
+
+(defn- sample! [{:keys [measure]} {:keys [classes]} {:keys [size jvm-opts]} {:keys [job]}]
   (let [start (measure/now-ms)
-        options {:jvm-opts jvm-opts, :timeout-ms (timeout-ms size)}
+        options {:jvm-opts jvm-opts
+                 :class-path (compiled/class-path classes)
+                 :timeout-ms (timeout-ms size)}
         {:keys [error interrupted?] :as sample} (job/sample! options (assoc job :call measure))]
     (assoc (if (or error interrupted?) sample {:figures sample})
            :took-ms (- (measure/now-ms) start))))
@@ -97,8 +117,8 @@
    :doc doc
    :parts [[(keyword (name (:name benchmark))) about]]
    :plan (fn [options _] (plan benchmark options))
-   :open! (constantly {})
-   :sample! (fn [_ part row _] (sample! benchmark part row))
+   :open! open!
+   :sample! (fn [env part row _] (sample! benchmark env part row))
    :conditions conditions
    :rows (partial rows benchmark)
    :columns (fn [part] (columns benchmark (rows benchmark part)))

@@ -2,13 +2,10 @@
   "Work with channels, each sample in a JVM of its own: which flags and which class path it has,
   what is compiled ahead for it, and what became of its job."
   (:require
-   [clojure.string :as str]
    [thrum.lab.checkout :as checkout]
    [thrum.lab.child :as child]
-   [thrum.lab.job :as job]
-   [thrum.lab.temporary :as temporary])
-  (:import
-   (java.io File)))
+   [thrum.lab.compiled :as compiled]
+   [thrum.lab.job :as job]))
 
 (set! *warn-on-reflection* true)
 
@@ -50,22 +47,19 @@
   :flags; :classes, a folder of compile-ahead!'s; and another :class-path than this one, where they
   are given."
   [{:keys [flags classes class-path]} job]
-  (let [class-path (remove nil? [classes (or class-path (child/class-path))])]
-    (job/sample! {:jvm-opts (into jvm-opts flags)
-                  :class-path (str/join File/pathSeparator class-path)
-                  :timeout-ms answer-ms}
-                 job)))
+  (job/sample! {:jvm-opts (into jvm-opts flags)
+                :class-path (compiled/class-path classes (or class-path (child/class-path)))
+                :timeout-ms answer-ms}
+               job))
 
 ;; Compiled ahead, since to load core.async from its source takes longer than most samples
 
+(def ^:private namespaces
+  '[thrum.lab.job.child thrum.lab.experiments.go-blocks.requests thrum.lab.experiments.go-blocks.go
+    thrum.lab.channels.pipeline thrum.lab.contender thrum.async.executor])
+
 (defn compile-ahead!
   "Compiles what the jobs are made of, with core.async and Thrum, into a folder of its own and
-  returns its path; temporary/delete! it. Takes some seconds. What cannot be compiled is left to be
-  loaded from its source. Throws InterruptedException."
+  returns its path; see compiled/folder!."
   []
-  (let [folder (temporary/folder! "thrum-lab-classes")
-        job {:call 'thrum.lab.channels.aot/sample, :folder folder}]
-    (when (:interrupted? (sample {:classes folder} job))
-      (temporary/delete! folder)
-      (throw (InterruptedException.)))
-    folder))
+  (compiled/folder! {:jvm-opts jvm-opts, :timeout-ms answer-ms} namespaces))

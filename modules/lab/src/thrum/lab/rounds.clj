@@ -30,13 +30,14 @@
 
 (defn costs
   "Runs every way once in each round; each round begins with another way, and the first `warm-up`
-  rounds are dropped. Returns {name [cost, for each measured round]}."
+  rounds are not measured. Returns {name [cost, for each measured round]}."
   [warm-up measured ways]
-  (->> (range (+ warm-up measured))
-       (mapcat #(rotated % ways))
-       (mapv (fn [[way f]] [way (cost f)]))
-       (drop (* warm-up (count ways)))
-       (reduce (fn [costs [way cost]] (update costs way (fnil conj []) cost)) {})))
+  (let [rounds (map #(rotated % ways) (range (+ warm-up measured)))
+        [before counted] (split-at warm-up rounds)]
+    (run! (fn [[_ f]] (f)) (apply concat before))
+    (reduce (fn [costs [way f]] (update costs way (fnil conj []) (cost f)))
+            {}
+            (apply concat counted))))
 
 (defn run
   "As costs, of wall time alone: returns {name [ns, for each measured round]}."

@@ -20,8 +20,8 @@
 (def ^:private sizes
   {:full {:times {0 50000, 2 5000, 8 2000}
           :calls {:deadline 50000, :permit 50000, :hedge 3000, :tick 200}
-          :warm-up 2
-          :rounds 3
+          :warm-up 6
+          :rounds 5
           :consumers [:main :virtual]}
    :quick {:times {0 2000, 2 200, 8 200}
            :calls {:deadline 2000, :permit 2000, :hedge 200, :tick 5}
