@@ -434,6 +434,7 @@
 (defn await-idle!
   "As await!, but (ready?) is called again when nothing runs any more, and after wake!."
   [^Group group ready?]
+  (wait/look! ready?)
   (wait/await-signal! group (.-idle-waiter group) nil ready?))
 
 (defn wake!

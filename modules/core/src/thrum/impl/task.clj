@@ -130,11 +130,13 @@
   constant time."
   [^ITask task deadline]
   (or (some? (.outcome task))
-      (let [self (Thread/currentThread)]
+      (let [self (Thread/currentThread)
+            ended? #(some? (.outcome task))]
         (when-not deadline (check-deadlock! task))
+        (when-not (and deadline (deadline/passed? deadline)) (wait/look! ended?))
         (or (not (.addWaiter task self))
             (try
-              (wait/until task deadline #(some? (.outcome task)))
+              (wait/until task deadline ended?)
               (finally (when-not (.outcome task) (.removeWaiter task self))))))))
 
 (defn value

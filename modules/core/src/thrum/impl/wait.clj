@@ -67,33 +67,33 @@
     (.giveBack ^InterruptFlag (.interruptFlag place))
     (.interrupt (Thread/currentThread))))
 
-;; To park a platform thread and to wake it costs more than most forks that do little.
+;; To park a platform thread and to wake it costs more than a fork that does little.
 
-(def ^:private ^:const spins "How often a platform thread looks before it parks: some 5 us." 128)
+(def ^:private ^:const looks "Some 4 us." 128)
 
 (def ^:private alone? (= 1 (.availableProcessors (Runtime/getRuntime))))
 
-(defn- parks-at-once? []
-  (or alone? (.isVirtual (Thread/currentThread))))
-
-(defn- spin! [ready?]
-  (loop [left (long spins)]
-    (when (and (pos? left) (not (ready?)))
-      (Thread/onSpinWait)
-      (recur (dec left)))))
+(defn look!
+  "Calls (ready?) for a moment, until it is true, on a platform thread. For a wait that is often
+  short, before it parks; see decision 52."
+  [ready?]
+  (when-not (or alone? (.isVirtual (Thread/currentThread)))
+    (loop [left (long looks)]
+      (when (and (pos? left) (not (ready?)))
+        (Thread/onSpinWait)
+        (recur (dec left))))))
 
 (defn until
   "Parks the calling thread until (ready?) is true, and then returns true; returns false when the
   deadline (nil: none) comes first. The thread that makes it ready unparks this one. Throws
   CancellationException, InterruptedException."
   [blocker deadline ready?]
-  (loop [park? (parks-at-once?)]
+  (loop []
     (sync-point/reached :wait)
     (cond
       (ready?) true
       (do (check!) (and (some? deadline) (deadline/passed? deadline))) false
-      park? (do (deadline/park-until blocker deadline) (recur true))
-      :else (do (spin! ready?) (recur true)))))
+      :else (do (deadline/park-until blocker deadline) (recur)))))
 
 (defn sleep!
   "Waits until the deadline."
