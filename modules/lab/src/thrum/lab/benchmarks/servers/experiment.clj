@@ -19,7 +19,7 @@
   [{:question :cost, :connections 120, :seconds 1, :rounds 7}
    {:question :plain-cost, :connections 120, :seconds 1, :rounds 7}
    {:question :sleep, :connections 120, :sleep-ms 50, :seconds 2, :rounds 1}
-   {:question :many, :connections 4000, :sleep-ms 50, :seconds 3, :rounds 3}])
+   {:question :many, :connections 4000, :sleep-ms 50, :seconds 2, :rounds 3}])
 
 (defn jobs
   "Returns a job for each engine on the class path: its servers are asked all questions."
