@@ -47,7 +47,7 @@
   for."
   ^long [heap]
   (let [grown #(- (stage/used-heap) (long heap))]
-    (scene/eventually 10000 #(< (long (grown)) more-heap))
+    (scene/eventually 6000 #(< (long (grown)) more-heap))
     (long (grown))))
 
 (defn- expect-flat

@@ -49,7 +49,7 @@
 
 (def ^:private ^:const idle-processors-ms
   "How long, at most, a processor is kept that no request needs: after a crowd they held 170 MB."
-  5000)
+  3000)
 
 (def ^:private ^String relaxed
   "Handlers get what was sent."
