@@ -257,6 +257,48 @@
                                                          [0 1])))))))
     (is (realized? ended))))
 
+(defn- chunks
+  "Returns how many elements each step of a walk through the seq hands out at once."
+  [results]
+  (loop [sizes [], results (seq results)]
+    (cond
+      (nil? results) sizes
+      (chunked-seq? results) (recur (conj sizes (count (chunk-first results)))
+                                    (chunk-next results))
+      :else (recur (conj sizes 1) (next results)))))
+
+(deftest what-is-ready-leaves-together-where-the-source-has-chunks
+  (doseq [[kind start] {:pmap t/pmap, :upmap t/upmap}
+          [limit most] {64 8, 512 32, 15 1}
+          :let [sizes #(chunks (start limit identity (vec (range 1000))))]]
+    (testing [kind limit]
+      (is (gate/eventually 10000 #(= most (reduce max (sizes)))))
+      (is (= 1000 (reduce + (sizes))))
+      (is (every? #(<= % most) (sizes))))
+    (testing "but not otherwise"
+      (is (= #{1} (set (chunks (start limit identity (apply list (range 1000))))))))))
+
+(deftest no-ready-result-waits-for-its-neighbour
+  (doseq [n [1 3 8 9 20]
+          [kind start before] [[:pmap t/pmap (range n)]
+                               [:upmap t/upmap (remove #{n} (range 40))]]]
+    (testing [kind n]
+      (let [gate (promise)
+            results (start 64 #(if (= n %) (deref gate 10000 :late) %) (vec (range 40)))]
+        (try
+          (is (= before (sort (gate/in-time 5000 #(doall (take (count before) results))))))
+          (finally (deliver gate n)))
+        (is (= (range 40) (sort results)))))))
+
+(deftest no-more-starts-than-the-window-allows-where-results-leave-together
+  (doseq [[kind start] {:pmap t/pmap, :upmap t/upmap}]
+    (let [started (AtomicLong.)
+          f (fn [i] (.incrementAndGet started) i)
+          results (start {:limit 64, :window 64} f (vec (range 2000)))]
+      (testing [kind "beyond the element that the consumer has"]
+        (is (empty? (keep-indexed (fn [i _] (when (< (+ i 64) (.get started)) [i (.get started)]))
+                                  (take-while some? (iterate next (seq results))))))))))
+
 (deftest the-source-is-touched-by-the-consumer-alone
   (let [threads (atom #{})
         source (map (fn [i] (swap! threads conj (Thread/currentThread)) i) (range 100))]
@@ -458,9 +500,10 @@
 
 (deftest a-source-throws-at-its-own-position
   (let [failure (ex-info "source" {})
-        source (fn [] (concat [0 1 2] (lazy-seq (throw failure))))]
+        source (fn [] (concat [0 1 2] (lazy-seq (throw failure))))
+        counted (fn [] (iterate #(if (= 2 %) (throw failure) (inc %)) 0))]
     (doseq [results [(t/pmap 4 identity (source)) (t/map identity (source))
-                     (t/upmap 2 identity (source))]]
+                     (t/upmap 2 identity (source)) (t/pmap 4 identity (counted))]]
       (is (= #{0 1 2} (set (take 3 results))))
       (is (identical? failure (thrown (nth results 3))))
       (is (identical? failure (thrown (doall results)))))

@@ -16,10 +16,17 @@
 (use-fixtures :each leak/no-leaks)
 
 (def ^:private items
-  (gen/vector (gen/one-of [gen/small-integer (gen/return nil) gen/boolean (gen/return :fail)])))
+  "Of which many fail, or few."
+  (gen/let [others (gen/elements [3 60])]
+    (gen/vector (gen/frequency [[others (gen/one-of [gen/small-integer (gen/return nil)
+                                                     gen/boolean])]
+                                [1 (gen/return :fail)]]))))
 
 (def ^:private options
-  (gen/let [limit (gen/choose 1 8), batch (gen/choose 1 5), more (gen/choose 0 20)]
+  "From a limit of 16 on, results may leave several at a time."
+  (gen/let [limit (gen/one-of [(gen/choose 1 8) (gen/choose 16 300)])
+            batch (gen/choose 1 5)
+            more (gen/choose 0 20)]
     {:limit limit, :batch batch, :window (+ (* limit batch) more)}))
 
 (def ^:private sources

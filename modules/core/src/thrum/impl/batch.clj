@@ -9,6 +9,7 @@
    [thrum.impl.task]
    [thrum.impl.wait :as wait])
   (:import
+   (clojure.lang ArrayChunk)
    (java.util ArrayList HashMap)
    (java.util.concurrent.atomic AtomicLong)
    (thrum.impl.failures Failures)
@@ -126,11 +127,7 @@
 (defn onto
   "Returns the values in front of the seq."
   [^Batch batch task more]
-  (let [^objects slots (.-slots batch)]
-    (loop [i (dec (count-values batch task)), values more]
-      (if (neg? i)
-        values
-        (recur (dec i) (cons (aget slots i) values))))))
+  (chunk-cons (ArrayChunk. (.-slots batch) 0 (count-values batch task)) more))
 
 (defn reduce-values
   "Reduces the values with (f acc index value)."

@@ -18,7 +18,7 @@
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
-   (clojure.lang IPending)
+   (clojure.lang IChunk IPending)
    (java.util.concurrent Future)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (thrum.impl.batch Batch Batches)
@@ -42,6 +42,8 @@
   (sourceFailure [])
   (^Object setSourceFailure [t])
   (consume [])
+  (^boolean valueReady [])
+  (^long together [])
   (^Object exhaust [])
   (^boolean behind [])
   (^boolean leftEarly [])
@@ -95,13 +97,20 @@
         (group/member-ended! (.-group tasks))
         (throw t)))))
 
+(def ^:private ^:const most-together
+  "As many items as a chunk of Clojure's own."
+  32)
+
 ;; The fields that only the consumer touches are not volatile: a LazySeq hands them from thread to
 ;; thread under its lock, a transducing process by its contract. batches: nil, or limit, window,
 ;; started and consumed count batches.
+;; chunk: the source's last one, of which `pulled` items are pulled; nil while it has none.
 (deftype FanOut [^Context context ^Group group ^long limit ^long window
                  order ^Tasks tasks threads ^AtomicLong ended ^Batches batches on-done
                  ^:unsynchronized-mutable ^long ended-seen
                  ^:unsynchronized-mutable source
+                 ^:unsynchronized-mutable ^IChunk chunk
+                 ^:unsynchronized-mutable ^long pulled
                  ^:unsynchronized-mutable more
                  ^:unsynchronized-mutable ^Throwable source-failure
                  ^:unsynchronized-mutable left-early
@@ -110,10 +119,23 @@
                  ^:unsynchronized-mutable ^Throwable thrown]
   IFanOut
   (setSource [_ coll] (set! source coll))
+  ;; Returns the next item; nil also at the end, where more is false from then on.
   (pull [this]
-    (if-some [items (seq source)]
-      (do (set! source (rest items)) items)
-      (.exhaust this)))
+    (if (and chunk (< pulled (.count chunk)))
+      (let [item (.nth chunk pulled)]
+        (set! pulled (inc pulled))
+        item)
+      (let [items (seq source)]
+        (cond
+          (nil? items) (.exhaust this)
+          (chunked-seq? items) (do (set! chunk (chunk-first items))
+                                   (set! source (chunk-rest items))
+                                   (set! pulled 0)
+                                   (recur))
+          :else (let [item (first items)]
+                  (set! chunk nil)
+                  (set! source (rest items))
+                  item)))))
   (exhaust [_]
     (set! source nil)
     (set! more false)
@@ -131,7 +153,8 @@
   ;; is at hand: not in a lazy part of the source that is still to be computed.
   (behind [this]
     (and (< (- started consumed) limit)
-         (not (and (instance? IPending source) (not (.isRealized ^IPending source))))
+         (or (and (some? chunk) (< pulled (.count chunk)))
+             (not (and (instance? IPending source) (not (.isRealized ^IPending source)))))
          (.room this)))
   ;; With on-done a task without a value is counted as the others are. It has stopped the order
   ;; before that.
@@ -156,6 +179,12 @@
     (when-some [task (order/next-task order)]
       (set! consumed (inc consumed))
       task))
+  (valueReady [_] (order/value-ready? order))
+  ;; Few enough that the others keep the limit busy while the consumer is at work on them.
+  (together [_]
+    (if (and chunk (nil? batches))
+      (max 1 (min most-together (quot limit 8)))
+      1))
   (leftEarly [_] left-early)
   (setLeftEarly [_] (set! left-early true))
   (sourceFailure [_] source-failure)
@@ -196,6 +225,8 @@
                    on-done
                    0
                    nil
+                   nil
+                   0
                    true
                    nil
                    false
@@ -296,13 +327,14 @@
 (defn decide
   "Returns :leave, :start, :end or :wait. A task that is due leaves before the source is pulled
   again, so a due result waits for no lazy item. One exception: thrum.impl.map-family/keep-up!
-  starts one more task first, if the next item is at hand."
+  starts tasks first, for items that are at hand."
   [^FanOut fan-out]
   (let [order (.-order fan-out)]
     (group/check-going-on! (group/parent (.-group fan-out)))
     (cond
       (order/due? order) :leave
-      (.room fan-out) :start
+      ;; It may have ended since, and made the room.
+      (.room fan-out) (if (order/due? order) :leave :start)
       (order/ready? order) :leave
       (do (sync-point/reached :fan-out/not-ready) (.idle fan-out)) :end
       :else :wait)))

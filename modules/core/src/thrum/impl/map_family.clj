@@ -40,10 +40,11 @@
        (.exhaust ~fan-out))))
 
 (defn- pull!
-  "Pulls an item. Returns what a task is to run now, or nil."
+  "Pulls an item, if there is one. Returns what a task is to run now, or nil."
   [^FanOut fan-out f]
-  (when-some [items (in-turn fan-out (.pull fan-out))]
-    (fanout/gather! fan-out (on-item f (first items)))))
+  (let [item (in-turn fan-out (.pull fan-out))]
+    (when (.more fan-out)
+      (fanout/gather! fan-out (on-item f item)))))
 
 ;; A consumer that never has to wait sees its cancel and its interrupt before each start.
 
@@ -57,11 +58,12 @@
       (.start fan-out task))))
 
 (defn- keep-up!
-  "Starts one more task before one leaves, if its items are at hand, so that work goes on beside a
-  slow consumer. The pull also calls rest on the source."
+  "Starts a task for each that may leave now, if its items are at hand, so that work goes on beside
+  a slow consumer. The pull also calls rest on the source."
   [^FanOut fan-out f]
-  (when (.behind fan-out)
-    (when-not (start-next! fan-out f) (recur fan-out f))))
+  (loop [n 0]
+    (when (and (< n (.together fan-out)) (.behind fan-out))
+      (recur (if (start-next! fan-out f) (inc n) n)))))
 
 (defn- take!
   "Returns the next task to leave, or nil at the end."
@@ -93,10 +95,22 @@
       (do (end) (batch/onto batch task more))
       (batch/onto batch task (LazySeq. (fn [] (pulling fan-out (end))))))))
 
+(defn- value-first
+  "With the value leave those that are ready after it."
+  [^FanOut fan-out value more]
+  (let [most (.together fan-out)]
+    (if (and (< 1 most) (.valueReady fan-out))
+      (let [values (chunk-buffer most)]
+        (chunk-append values value)
+        (while (and (< (count values) most) (.valueReady fan-out))
+          (chunk-append values (task/value (.consume fan-out))))
+        (chunk-cons (chunk values) more))
+      (cons value more))))
+
 (defn- results-first [fan-out task more]
   (if-some [batch (fanout/batch-of fan-out task)]
     (batch-first fan-out batch task more)
-    (cons (fanout/result fan-out task) more)))
+    (value-first fan-out (fanout/result fan-out task) more)))
 
 (defn- pulled
   "Returns as a lazy seq what leaves; (onto fan-out task more) - what a task stands for, in front of

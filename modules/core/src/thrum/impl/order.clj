@@ -20,6 +20,7 @@
   (take-back [order task] "Takes out the task that was added last, which could not run.")
   (due? [order] "True if a task must leave before another starts.")
   (ready? [order] "True if a task can leave when no other can start.")
+  (value-ready? [order] "True if a task with a value can leave.")
   (next-task [order] "Takes out the next task to leave; nil when a failure ended all.")
   (ended [order task] "Called when a task has ended.")
   (tasks [order] "Returns the tasks that run, as a vector.")
@@ -86,6 +87,8 @@
   (due? [_]
     (and (< head tail) (some? (.outcome ^ITask (task-at ring head)))))
   (ready? [this] (due? this))
+  (value-ready? [_]
+    (and (< head tail) (instance? Done (.outcome ^ITask (task-at ring head)))))
   (next-task [_]
     (let [task (task-at ring head)]
       (.lazySet ring (slot ring head) nil)
@@ -137,6 +140,8 @@
   (due? [this]
     (or (some? head) (some? (.get completed)) (stopped? this)))
   (ready? [this] (due? this))
+  (value-ready? [_]
+    (or (some? head) (some? (.get completed))))
   (next-task [_]
     (when-not head
       (set! head (reversed (.getAndSet completed nil))))
@@ -180,6 +185,7 @@
     (.forget running task))
   (due? [_] (<= ahead (.size to-leave)))
   (ready? [_] (not (.isEmpty to-leave)))
+  (value-ready? [_] false)
   (next-task [_] (.poll to-leave))
   (ended [_ _])
   (tasks [_] (.all running))
