@@ -258,25 +258,31 @@
     (is (realized? ended))))
 
 (defn- chunks
-  "Returns how many elements each step of a walk through the seq hands out at once."
-  [results]
-  (loop [sizes [], results (seq results)]
-    (cond
-      (nil? results) sizes
-      (chunked-seq? results) (recur (conj sizes (count (chunk-first results)))
-                                    (chunk-next results))
-      :else (recur (conj sizes 1) (next results)))))
+  "Returns how many elements each step of a walk through the seq hands out at once. Works for so
+  many us after each."
+  [^long us results]
+  (letfn [(work [] (let [start (System/nanoTime)]
+                     (while (< (- (System/nanoTime) start) (* 1000 us)))))]
+    (loop [sizes [], results (seq results)]
+      (work)
+      (cond
+        (nil? results) sizes
+        (chunked-seq? results) (recur (conj sizes (count (chunk-first results)))
+                                      (chunk-next results))
+        :else (recur (conj sizes 1) (next results))))))
 
 (deftest what-is-ready-leaves-together-where-the-source-has-chunks
   (doseq [[kind start] {:pmap t/pmap, :upmap t/upmap}
-          [limit most] {64 8, 512 32, 15 1}
-          :let [sizes #(chunks (start limit identity (vec (range 1000))))]]
+          [limit most] {64 16, 512 32, 7 1}
+          :let [sizes #(chunks % (start limit identity %2))
+                items (vec (range 1000))]]
     (testing [kind limit]
-      (is (gate/eventually 10000 #(= most (reduce max (sizes)))))
-      (is (= 1000 (reduce + (sizes))))
-      (is (every? #(<= % most) (sizes))))
-    (testing "but not otherwise"
-      (is (= #{1} (set (chunks (start limit identity (apply list (range 1000))))))))))
+      (is (gate/eventually 10000 #(= most (reduce max (sizes 0 items)))))
+      (is (= 1000 (reduce + (sizes 0 items))))
+      (is (every? #(<= % most) (sizes 0 items)))
+      (testing "but not where it has none, or the consumer takes his time"
+        (is (= #{1} (set (sizes 0 (apply list items)))))
+        (is (= #{1} (set (sizes 60 items))))))))
 
 (deftest no-ready-result-waits-for-its-neighbour
   (doseq [n [1 3 8 9 20]

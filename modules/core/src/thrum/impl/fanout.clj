@@ -43,6 +43,8 @@
   (^Object setSourceFailure [t])
   (consume [])
   (^boolean valueReady [])
+  (^Object consumerBack [])
+  (^Object consumerGone [])
   (^long together [])
   (^Object exhaust [])
   (^boolean behind [])
@@ -98,19 +100,27 @@
         (throw t)))))
 
 (def ^:private ^:const most-together
-  "As many items as a chunk of Clojure's own."
+  "As many as an element of Clojure's own chunks has."
   32)
+
+(def ^:private ^:const quick-ns
+  "The longest absence of a consumer who gets several results at a time. No task is started
+  meanwhile."
+  50000)
 
 ;; The fields that only the consumer touches are not volatile: a LazySeq hands them from thread to
 ;; thread under its lock, a transducing process by its contract. batches: nil, or limit, window,
 ;; started and consumed count batches.
-;; chunk: the source's last one, of which `pulled` items are pulled; nil while it has none.
+;; chunk: the source's last one, of which `pulled` items are pulled; nil while it has none. together:
+;; how many results may leave at a time. gone: when the consumer left with the last ones.
 (deftype FanOut [^Context context ^Group group ^long limit ^long window
                  order ^Tasks tasks threads ^AtomicLong ended ^Batches batches on-done
                  ^:unsynchronized-mutable ^long ended-seen
                  ^:unsynchronized-mutable source
                  ^:unsynchronized-mutable ^IChunk chunk
                  ^:unsynchronized-mutable ^long pulled
+                 ^:unsynchronized-mutable ^long together
+                 ^:unsynchronized-mutable ^long gone
                  ^:unsynchronized-mutable more
                  ^:unsynchronized-mutable ^Throwable source-failure
                  ^:unsynchronized-mutable left-early
@@ -180,11 +190,14 @@
       (set! consumed (inc consumed))
       task))
   (valueReady [_] (order/value-ready? order))
-  ;; Few enough that the others keep the limit busy while the consumer is at work on them.
-  (together [_]
-    (if (and chunk (nil? batches))
-      (max 1 (min most-together (quot limit 8)))
-      1))
+  (consumerBack [_]
+    (set! together
+          (if (and chunk (< (- (System/nanoTime) gone) (long quick-ns)))
+            (max 1 (min (* 2 together) (long most-together) (quot limit 4)))
+            1)))
+  (consumerGone [_]
+    (when chunk (set! gone (System/nanoTime))))
+  (together [_] together)
   (leftEarly [_] left-early)
   (setLeftEarly [_] (set! left-early true))
   (sourceFailure [_] source-failure)
@@ -226,6 +239,8 @@
                    0
                    nil
                    nil
+                   0
+                   1
                    0
                    true
                    nil

@@ -68,6 +68,7 @@
 (defn- take!
   "Returns the next task to leave, or nil at the end."
   [^FanOut fan-out f]
+  (.consumerBack fan-out)
   (loop []
     (case (fanout/decide fan-out)
       :leave (do (keep-up! fan-out f) (fanout/leave! fan-out))
@@ -96,7 +97,8 @@
       (batch/onto batch task (LazySeq. (fn [] (pulling fan-out (end))))))))
 
 (defn- value-first
-  "With the value leave those that are ready after it."
+  "With the value leave those that are ready after it, if the consumer is quick: to start a task
+  for each one costs him less at once."
   [^FanOut fan-out value more]
   (let [most (.together fan-out)]
     (if (and (< 1 most) (.valueReady fan-out))
@@ -107,10 +109,12 @@
         (chunk-cons (chunk values) more))
       (cons value more))))
 
-(defn- results-first [fan-out task more]
+(defn- results-first [^FanOut fan-out task more]
   (if-some [batch (fanout/batch-of fan-out task)]
     (batch-first fan-out batch task more)
-    (value-first fan-out (fanout/result fan-out task) more)))
+    (let [elements (value-first fan-out (fanout/result fan-out task) more)]
+      (.consumerGone fan-out)
+      elements)))
 
 (defn- pulled
   "Returns as a lazy seq what leaves; (onto fan-out task more) - what a task stands for, in front of
