@@ -30,13 +30,13 @@
 
 (defn- adapter
   "Returns what Tomcat hands its requests to."
-  ^Adapter [endpoint options serve]
+  ^Adapter [endpoint {:keys [readers] :as options} serve]
   (reify Adapter
     (service [_ request response]
       (if-some [status (head/refused request response)]
         (do (head/refuse! request response status)
             (engine/refused! options status (request/remote-of request)))
-        (serving/handle! request response endpoint options serve)))
+        (serving/handle! request response endpoint readers options serve)))
     (prepare [_ _ _] true)
     (asyncDispatch [_ _ _ _] false)
     (log [_ _ _ _])
@@ -45,14 +45,14 @@
 
 ;; The server
 
-(deftype TomcatRunning [connectors ports threads ^Thread heads]
+(deftype TomcatRunning [connectors ports readers threads ^Thread heads]
   engine/Running
   (port [_] (:port ports -1))
   (ssl-port [_] (:ssl-port ports -1))
   (close-listeners! [_] (run! connector/close-listener! connectors))
   (stop! [_]
     (.interrupt heads)
-    (connector/stop! connectors threads))
+    (connector/stop! connectors readers threads))
   (native [_] (mapv :protocol connectors)))
 
 (defn- warn-of-pins!
@@ -71,11 +71,12 @@
   [{:keys [header-timeout-ms] :as options} serve]
   (warn-of-pins!)
   (let [threads (connector/threads)
-        options (assoc options :container (websocket/container))
+        readers (connector/readers)
+        options (assoc options :container (websocket/container), :readers readers)
         ports (connector/ports options threads #(adapter % options serve))
         connectors (vals ports)]
-    (connector/start! connectors threads)
-    (TomcatRunning. connectors (update-vals ports connector/port-of) threads
+    (connector/start! connectors readers threads)
+    (TomcatRunning. connectors (update-vals ports connector/port-of) readers threads
                     (connections/start-looking (map :endpoint connectors) header-timeout-ms))))
 
 (def engine

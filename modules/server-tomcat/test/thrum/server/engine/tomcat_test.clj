@@ -13,6 +13,8 @@
   (:import
    (clojure.lang ExceptionInfo)
    (java.io InputStream)
+   (java.net URI)
+   (java.net.http HttpClient HttpRequest HttpRequest$BodyPublishers HttpResponse$BodyHandlers)
    (org.apache.coyote.http11 Http11NioProtocol)))
 
 (set! *warn-on-reflection* true)
@@ -57,7 +59,38 @@
     (wire/close! client)
     (server/stop! s)))
 
+;; The end
+
+(deftest a-stop-waits-for-no-rest-of-a-body
+  (let [connection (promise)
+        s (serve (fn [request] (deliver connection (Thread/currentThread)) (ok request)) {})
+        client (wire/connect (server/port s))
+        alive? #(.isAlive ^Thread (deref connection 0 nil))]
+    (is (= 200 (:status (wire/ask! client (str "POST / HTTP/1.1\r\nHost: localhost\r\n"
+                                               "Content-Length: 100000\r\n\r\nabc")))))
+    (is (gate/eventually 5000 #(zero? (:in-flight (server/status s)))))
+    (is (alive?))
+    (server/stop! s)
+    (is (gate/eventually 5000 (complement alive?)))
+    (wire/close! client)))
+
 ;; Requests
+
+(deftest a-body-that-cannot-be-kept-keeps-http-1
+  (let [s (serve (fn [{:keys [body]}] {:status 200, :body (str (count (slurp body)))}) {:h2c? true})
+        post (fn [n]
+               (with-open [client (HttpClient/newHttpClient)]
+                 (let [response (.send client
+                                       (-> (HttpRequest/newBuilder
+                                             (URI. (str "http://localhost:" (server/port s) "/")))
+                                           (.POST (HttpRequest$BodyPublishers/ofByteArray
+                                                    (byte-array n)))
+                                           .build)
+                                       (HttpResponse$BodyHandlers/ofString))]
+                   [(.statusCode response) (str (.version response)) (.body response)])))]
+    (is (= [200 "HTTP_2" "4096"] (post 4096)))
+    (is (= [200 "HTTP_1_1" "4097"] (post 4097)))
+    (server/stop! s)))
 
 (deftest two-blanks-in-the-line-are-refused
   (let [s (serve ok {})

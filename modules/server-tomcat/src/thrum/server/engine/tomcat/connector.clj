@@ -6,8 +6,11 @@
    [thrum.spi :as spi])
   (:import
    (java.net InetAddress)
-   (java.util.concurrent Executor Executors ScheduledExecutorService ThreadFactory TimeUnit)
+   (java.util Set)
+   (java.util.concurrent ConcurrentHashMap Executor Executors ScheduledExecutorService
+                         ThreadFactory TimeUnit)
    (java.util.logging Level Logger)
+   (org.apache.coyote Request)
    (org.apache.coyote.http11 Http11NioProtocol)
    (org.apache.coyote.http2 Http2Protocol)
    (org.apache.tomcat.util.net NioEndpoint)))
@@ -25,10 +28,23 @@
 
 ;; Threads
 
-(def ^:private ^Executor virtual
-  (let [^ThreadFactory factory (spi/clean-threads "tomcat")]
-    (reify Executor
-      (execute [_ task] (.start (.newThread factory task))))))
+(defn readers
+  "Returns an empty set of threads that read what handlers have left of bodies: a stop interrupts
+  them. Tomcat does not, and each would wait for its client until that is late."
+  ^Set []
+  (ConcurrentHashMap/newKeySet))
+
+(def ^:private ^ThreadFactory virtual
+  (spi/clean-threads "tomcat"))
+
+(defn- executor ^Executor [^Set readers]
+  (reify Executor
+    (execute [_ task]
+      (.start (.newThread virtual
+                (fn []
+                  (try
+                    (.run task)
+                    (finally (.remove readers (Thread/currentThread))))))))))
 
 (defn threads
   "Returns the executor of what Tomcat does from time to time."
@@ -73,12 +89,13 @@
       (.setKeepAliveTimeout idle))))
 
 (defn- protocol
-  ^Http11NioProtocol [^NioEndpoint endpoint port adapter threads {:keys [^String host] :as options}]
+  ^Http11NioProtocol [^NioEndpoint endpoint port adapter threads
+                      {:keys [^String host readers] :as options}]
   (doto (Http11NioProtocol. endpoint)
     (.setAddress (InetAddress/getByName host))
     (.setPort (int port))
     (bound! options)
-    (.setExecutor virtual)
+    (.setExecutor (executor readers))
     (.setUtilityExecutor threads)
     (.setContinueResponseTiming "onRead")
     (.setUseKeepAliveResponseHeader false)
@@ -86,9 +103,27 @@
     (.setRelaxedQueryChars relaxed)
     (.setAdapter adapter)))
 
-(defn- http2 ^Http2Protocol [{:keys [idle-timeout-ms engine-options]}]
+(def ^:private ^:const most-kept-bytes
+  "Tomcat keeps a request's body when it leaves HTTP/1.1, and answers 413 to a longer one."
+  4096)
+
+(defn- kept? [^Request request]
+  (let [n (.getContentLengthLong request)]
+    (if (neg? n)
+      (nil? (.getHeader request "transfer-encoding"))
+      (<= n (long most-kept-bytes)))))
+
+(defn- upgrading
+  "Returns a Http2Protocol for connections that begin with HTTP/1.1, and go on with it where the
+  request has too long a body."
+  ^Http2Protocol []
+  (let [plain (Http2Protocol.)]
+    (proxy [Http2Protocol] []
+      (accept [request] (and (kept? request) (.accept plain request))))))
+
+(defn- http2 ^Http2Protocol [secure? {:keys [idle-timeout-ms engine-options]}]
   (let [idle (long idle-timeout-ms)]
-    (doto (Http2Protocol.)
+    (doto (if secure? (Http2Protocol.) (upgrading))
       (.setMaxConcurrentStreams (long (:h2-max-streams engine-options 256)))
       (.setReadTimeout idle)
       (.setWriteTimeout idle)
@@ -110,7 +145,7 @@
   (let [endpoint (endpoint)
         protocol (protocol endpoint port (adapter-of endpoint) threads options)]
     (when secure? (tls/secure! protocol options))
-    (when (if secure? (not (false? h2?)) h2c?) (.addUpgradeProtocol protocol (http2 options)))
+    (when (if secure? (not (false? h2?)) h2c?) (.addUpgradeProtocol protocol (http2 secure? options)))
     (when-some [configure (:configurator engine-options)] (configure protocol))
     {:endpoint endpoint, :protocol protocol}))
 
@@ -136,10 +171,11 @@
 
 (defn stop!
   "Ends the connectors, their connections and threads."
-  [connectors ^ScheduledExecutorService threads]
+  [connectors ^Set readers ^ScheduledExecutorService threads]
   (doseq [{:keys [^Http11NioProtocol protocol]} connectors]
     (.stop protocol)
     (.destroy protocol))
+  (run! #(.interrupt ^Thread %) readers)
   (.shutdownNow threads))
 
 (defn- let-processors-go!
@@ -151,12 +187,12 @@
 
 (defn start!
   "Starts the connectors, all or none."
-  [connectors threads]
+  [connectors readers threads]
   (try
     (doseq [{:keys [^Http11NioProtocol protocol endpoint]} connectors]
       (.init protocol)
       (.start protocol)
       (let-processors-go! endpoint threads))
     (catch Throwable t
-      (stop! connectors threads)
+      (stop! connectors readers threads)
       (throw t))))

@@ -72,7 +72,9 @@
   [^Request request]
   (.equals (.protocol request) "HTTP/2.0"))
 
-(defn- body-read? [^Request request]
+(defn body-read?
+  "True if all of the request's body has been read, also where it has none."
+  [^Request request]
   (let [read (AtomicBoolean.)]
     (.action request ActionCode/REQUEST_BODY_FULLY_READ read)
     (.get read)))

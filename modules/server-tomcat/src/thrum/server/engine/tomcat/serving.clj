@@ -21,6 +21,7 @@
    [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
+   (java.util Set)
    (java.util.concurrent ThreadFactory)
    (java.util.concurrent.locks LockSupport)
    (org.apache.coyote ActionCode Request Response)
@@ -83,10 +84,17 @@
       (.action response ActionCode/CLOSE_NOW nil))
     (let-others-run! wire response)))
 
+(defn- note-rest!
+  "Adds this thread, the connection's, to those that read what a handler has left of a body: Tomcat
+  does, before the next request."
+  [^Request request ^Set readers]
+  (when-not (or (request/shared? request) (request/body-read? request))
+    (.add readers (Thread/currentThread))))
+
 (defn handle!
   "Has the request served on a fresh virtual thread, and waits until it is: on this one, the
-  connection's, where that is fresh."
-  [^Request request response endpoint options serve]
+  connection's, where that is fresh. readers: see thrum.server.engine.tomcat.connector/readers."
+  [^Request request response endpoint readers options serve]
   (if-some [wire (wire/wire request response endpoint options)]
     (try
       (if (apart? request)
@@ -99,5 +107,6 @@
       (finally
         ;; An interrupt of this thread was meant for the exchange.
         (Thread/interrupted)
-        (conclude! wire response)))
+        (conclude! wire response)
+        (note-rest! request readers)))
     (.action ^Response response ActionCode/CLOSE_NOW nil)))
