@@ -100,7 +100,7 @@
         (throw t)))))
 
 (def ^:private ^:const most-together
-  "As many as an element of Clojure's own chunks has."
+  "As many as a chunk of Clojure's own has."
   32)
 
 (def ^:private ^:const quick-ns
@@ -111,8 +111,8 @@
 ;; The fields that only the consumer touches are not volatile: a LazySeq hands them from thread to
 ;; thread under its lock, a transducing process by its contract. batches: nil, or limit, window,
 ;; started and consumed count batches.
-;; chunk: the source's last one, of which `pulled` items are pulled; nil while it has none. together:
-;; how many results may leave at a time. gone: when the consumer left with the last ones.
+;; chunk: the source's last one, of which `pulled` items are pulled; nil while it has none.
+;; together: how many results may leave at a time. gone: when the consumer left with the last ones.
 (deftype FanOut [^Context context ^Group group ^long limit ^long window
                  order ^Tasks tasks threads ^AtomicLong ended ^Batches batches on-done
                  ^:unsynchronized-mutable ^long ended-seen

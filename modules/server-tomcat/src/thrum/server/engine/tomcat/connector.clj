@@ -7,8 +7,7 @@
   (:import
    (java.net InetAddress)
    (java.util Set)
-   (java.util.concurrent ConcurrentHashMap Executor Executors ScheduledExecutorService
-                         ThreadFactory TimeUnit)
+   (java.util.concurrent ConcurrentHashMap Executor Executors ScheduledExecutorService ThreadFactory TimeUnit)
    (java.util.logging Level Logger)
    (org.apache.coyote Request)
    (org.apache.coyote.http11 Http11NioProtocol)
@@ -145,7 +144,8 @@
   (let [endpoint (endpoint)
         protocol (protocol endpoint port (adapter-of endpoint) threads options)]
     (when secure? (tls/secure! protocol options))
-    (when (if secure? (not (false? h2?)) h2c?) (.addUpgradeProtocol protocol (http2 secure? options)))
+    (when (if secure? (not (false? h2?)) h2c?)
+      (.addUpgradeProtocol protocol (http2 secure? options)))
     (when-some [configure (:configurator engine-options)] (configure protocol))
     {:endpoint endpoint, :protocol protocol}))
 
