@@ -204,7 +204,7 @@
   before it. Taking a ready element starts at most one task, and only if its item is at hand.
   Between takes nothing starts. Only the consumer touches the source, one item at a time beyond the
   source's own chunks. Where the source has chunks, a consumer that is back within 50 us takes
-  several ready elements at once, as a chunk of at most limit / 4 and 32.
+  several ready elements at once, as a chunk of at most limit / 2 and 32.
 
   limit: a positive integer, or a map of options:
     :limit - how many tasks may run at once; required (a positive integer)

@@ -273,7 +273,7 @@
 
 (deftest what-is-ready-leaves-together-where-the-source-has-chunks
   (doseq [[kind start] {:pmap t/pmap, :upmap t/upmap}
-          [limit most] {64 16, 512 32, 7 1}
+          [limit most] {16 8, 512 32, 3 1}
           :let [sizes #(chunks % (start limit identity %2))
                 items (vec (range 1000))]]
     (testing [kind limit]

@@ -23,7 +23,7 @@
                                 [1 (gen/return :fail)]]))))
 
 (def ^:private options
-  "From a limit of 16 on, results may leave several at a time."
+  "From a limit of 4 on, results may leave several at a time."
   (gen/let [limit (gen/one-of [(gen/choose 1 8) (gen/choose 16 300)])
             batch (gen/choose 1 5)
             more (gen/choose 0 20)]

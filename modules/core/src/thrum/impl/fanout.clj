@@ -193,7 +193,7 @@
   (consumerBack [_]
     (set! together
           (if (and chunk (< (- (System/nanoTime) gone) (long quick-ns)))
-            (max 1 (min (* 2 together) (long most-together) (quot limit 4)))
+            (max 1 (min (* 2 together) (long most-together) (quot limit 2)))
             1)))
   (consumerGone [_]
     (when chunk (set! gone (System/nanoTime))))

@@ -12,7 +12,7 @@
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
-   (clojure.lang LazySeq)
+   (clojure.lang ArrayChunk LazySeq)
    (thrum.impl.fanout FanOut)
    (thrum.impl.results Results)
    (thrum.impl.task ITask)))
@@ -102,11 +102,12 @@
   [^FanOut fan-out value more]
   (let [most (.together fan-out)]
     (if (and (< 1 most) (.valueReady fan-out))
-      (let [values (chunk-buffer most)]
-        (chunk-append values value)
-        (while (and (< (count values) most) (.valueReady fan-out))
-          (chunk-append values (task/value (.consume fan-out))))
-        (chunk-cons (chunk values) more))
+      (let [values (doto (object-array most) (aset 0 value))]
+        (loop [n 1]
+          (if (and (< n most) (.valueReady fan-out))
+            (do (aset values n (task/value (.consume fan-out)))
+                (recur (inc n)))
+            (chunk-cons (ArrayChunk. values 0 n) more))))
       (cons value more))))
 
 (defn- results-first [^FanOut fan-out task more]
