@@ -19,7 +19,7 @@
 
 (def ^:private most-bytes "The highest ratio of allocated bytes to the hand-written loop's." 1.15)
 
-(def ^:private full {:items 50000, :warm-up 4, :rounds 7, :limits [64 512]})
+(def ^:private full {:items 50000, :warm-up 4, :rounds 5, :limits [64 512]})
 (def ^:private quick {:items 2000, :warm-up 1, :rounds 3, :limits [64]})
 
 (defn jobs

@@ -19,7 +19,7 @@
 
 (def ^:private sizes
   {:full {:times {0 50000, 2 5000, 8 2000}
-          :calls {:deadline 50000, :permit 50000, :hedge 3000, :tick 200}
+          :calls {:deadline 50000, :permit 50000, :hedge 3000, :tick 100}
           :warm-up 6
           :rounds 5
           :consumers [:main :virtual]}
