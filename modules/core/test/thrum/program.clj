@@ -109,13 +109,24 @@
         (update :task resolved {:scopes outer, :tasks (filter #(some #{(:scope %)} outer) tasks)})
         (update :then resolved (update sight :tasks #(cons {:id id, :scope scope} %))))))
 
-(defn- without-fallback
-  "A fork from inside a timeout into a scope around it fails at the same instant as the fallback is
-  given: then nobody can say what comes first."
-  [{:keys [body], :as node} scopes]
+(defn- forks-into? [scopes node]
+  (some #(and (= :fork (:op %)) (some #{(:scope %)} scopes)) (nodes node)))
+
+;; A fork keeps the deadline of the form that it is forked in, and fails at the same instant as the
+;; form throws. If the scope of the fork gets something else than that timeout from inside, nobody
+;; can say what comes first.
+
+(defn- without-fallback [{:keys [body], :as node} scopes]
   (cond-> node
-    (some #(and (= :fork (:op %)) (some #{(:scope %)} scopes)) (nodes body)) (assoc :fallback?
-                                                                                    false)))
+    (forks-into? scopes body) (assoc :fallback? false)))
+
+(defn- without-collecting
+  "A scope that collects failures throws an earlier one instead of the timeout."
+  [{:keys [on-error], :as node} scopes]
+  (cond-> node
+    (and (= :collect on-error)
+         (some #(and (:deadline %) (forks-into? scopes %)) (nodes node))) (assoc :on-error
+                                                                                 :cancel)))
 
 (defn- resolved [{:keys [id op] :as node} {:keys [scopes tasks] :as sight}]
   (case op
@@ -124,7 +135,9 @@
     (:cancel :use) (assoc node :scope (pick scopes (:to node)))
     :do (update node :nodes (partial mapv #(resolved % sight)))
     :fork (resolved-fork node sight)
-    :scope (update node :body resolved (update sight :scopes #(cons id %)))
+    :scope (-> node
+               (update :body resolved (update sight :scopes #(cons id %)))
+               (without-collecting scopes))
     :timeout (-> node (update :body resolved sight) (without-fallback scopes))
     :shield (update node :body resolved sight)
     :finally (-> node (update :body resolved sight) (update :cleanup resolved sight))))
