@@ -30,13 +30,13 @@
 
 (defn- adapter
   "Returns what Tomcat hands its requests to."
-  ^Adapter [endpoint {:keys [readers] :as options} serve]
+  ^Adapter [endpoint options serve]
   (reify Adapter
     (service [_ request response]
       (if-some [status (head/refused request response)]
         (do (head/refuse! request response status)
             (engine/refused! options status (request/remote-of request)))
-        (serving/handle! request response endpoint readers options serve)))
+        (serving/handle! request response endpoint options serve)))
     (prepare [_ _ _] true)
     (asyncDispatch [_ _ _ _] false)
     (log [_ _ _ _])

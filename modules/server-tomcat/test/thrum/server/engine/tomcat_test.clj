@@ -92,6 +92,27 @@
     (is (= [200 "HTTP_1_1" "4097"] (post 4097)))
     (server/stop! s)))
 
+(deftest a-bad-length-is-refused-also-where-http-2-is-asked-for
+  (let [s (serve ok {:h2c? true})
+        status (fn [lengths]
+                 (let [client (wire/connect (server/port s))]
+                   (try
+                     (:status (wire/ask! client
+                                         (str "POST / HTTP/1.1\r\nHost: localhost\r\n"
+                                              "Connection: Upgrade, HTTP2-Settings\r\n"
+                                              "Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+                                              lengths
+                                              "\r\n0\r\n\r\n")))
+                     (finally
+                       (wire/close! client)))))]
+    (doseq [lengths ["Content-Length: x\r\n" "Content-Length: -1\r\n" "Content-Length:\r\n"
+                     "Content-Length: 5\r\nContent-Length: 6\r\n"
+                     "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"]]
+      (is (= 400 (status lengths)) (pr-str lengths)))
+    (is (= 200 (status "Transfer-Encoding: chunked\r\n")))
+    (is (= 101 (status "Content-Length: 5\r\n")))
+    (server/stop! s)))
+
 (deftest two-blanks-in-the-line-are-refused
   (let [s (serve ok {})
         status (fn [text]

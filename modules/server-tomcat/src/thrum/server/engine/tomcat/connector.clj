@@ -1,6 +1,7 @@
 (ns thrum.server.engine.tomcat.connector
   "Tomcat's connectors for the options: which protocols a port speaks, and within which bounds."
   (:require
+   [thrum.server.engine.tomcat.request :as request]
    [thrum.server.engine.tomcat.stream :as stream]
    [thrum.server.engine.tomcat.tls :as tls]
    [thrum.spi :as spi])
@@ -9,7 +10,6 @@
    (java.util Set)
    (java.util.concurrent ConcurrentHashMap Executor Executors ScheduledExecutorService ThreadFactory TimeUnit)
    (java.util.logging Level Logger)
-   (org.apache.coyote Request)
    (org.apache.coyote.http11 Http11NioProtocol)
    (org.apache.coyote.http2 Http2Protocol)
    (org.apache.tomcat.util.net NioEndpoint)))
@@ -106,19 +106,14 @@
   "Tomcat keeps a request's body when it leaves HTTP/1.1, and answers 413 to a longer one."
   4096)
 
-(defn- kept? [^Request request]
-  (let [n (.getContentLengthLong request)]
-    (if (neg? n)
-      (nil? (.getHeader request "transfer-encoding"))
-      (<= n (long most-kept-bytes)))))
-
 (defn- upgrading
   "Returns a Http2Protocol for connections that begin with HTTP/1.1, and go on with it where the
-  request has too long a body."
+  request has too long a body, or one of unknown length."
   ^Http2Protocol []
   (let [plain (Http2Protocol.)]
     (proxy [Http2Protocol] []
-      (accept [request] (and (kept? request) (.accept plain request))))))
+      (accept [request]
+        (and (request/body-within? request most-kept-bytes) (.accept plain request))))))
 
 (defn- http2 ^Http2Protocol [secure? {:keys [idle-timeout-ms engine-options]}]
   (let [idle (long idle-timeout-ms)]

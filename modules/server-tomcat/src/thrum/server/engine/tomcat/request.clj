@@ -93,6 +93,13 @@
   (and (not (zero? (length-of request)))
        (not (body-read? request))))
 
+(defn body-within?
+  "True if the head says that there is no body, or one of at most n bytes."
+  [^Request request n]
+  (and (nil? (.getHeader request "transfer-encoding"))
+       (or (nil? (.getHeader request "content-length"))
+           (<= 0 (length-of request) (long n)))))
+
 (defn- reset?
   "True if the client has reset its stream of HTTP/2: to who reads the body Tomcat says that
   it has ended, and to who asks whether more can be read, that it has not."

@@ -86,15 +86,15 @@
 
 (defn- note-rest!
   "Adds this thread, the connection's, to those that read what a handler has left of a body: Tomcat
-  does, before the next request."
-  [^Request request ^Set readers]
+  does, before the next request. readers: see thrum.server.engine.tomcat.connector/readers."
+  [^Request request {:keys [^Set readers]}]
   (when-not (or (request/shared? request) (request/body-read? request))
     (.add readers (Thread/currentThread))))
 
 (defn handle!
   "Has the request served on a fresh virtual thread, and waits until it is: on this one, the
-  connection's, where that is fresh. readers: see thrum.server.engine.tomcat.connector/readers."
-  [^Request request response endpoint readers options serve]
+  connection's, where that is fresh."
+  [^Request request response endpoint options serve]
   (if-some [wire (wire/wire request response endpoint options)]
     (try
       (if (apart? request)
@@ -108,5 +108,5 @@
         ;; An interrupt of this thread was meant for the exchange.
         (Thread/interrupted)
         (conclude! wire response)
-        (note-rest! request readers)))
+        (note-rest! request options)))
     (.action ^Response response ActionCode/CLOSE_NOW nil)))
