@@ -14,24 +14,24 @@
    [thrum.impl.order :as order]
    [thrum.impl.place :as place]
    [thrum.impl.registry :as registry]
+   [thrum.impl.source :as source]
    [thrum.impl.sync-point :as sync-point]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
-   (clojure.lang IChunk IPending)
    (java.util.concurrent Future)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (thrum.impl.batch Batch Batches)
    (thrum.impl.context Context)
    (thrum.impl.failures Failures)
    (thrum.impl.group Group Members)
+   (thrum.impl.source Source)
    (thrum.impl.task Failed ITask Task)))
 
 (set! *warn-on-reflection* true)
 
 ;; No protocol: it is called for every item, see decision 32.
 (definterface IFanOut
-  (^Object setSource [coll])
   (pull [])
   (^boolean room [])
   (^boolean idle [])
@@ -110,15 +110,12 @@
 
 ;; The fields that only the consumer touches are not volatile: a LazySeq hands them from thread to
 ;; thread under its lock, a transducing process by its contract. batches: nil, or limit, window,
-;; started and consumed count batches.
-;; chunk: the source's last one, of which `pulled` items are pulled; nil while it has none.
-;; together: how many results may leave at a time. gone: when the consumer left with the last ones.
+;; started and consumed count batches. together: how many results may leave at a time. gone: when
+;; the consumer left with the last ones.
 (deftype FanOut [^Context context ^Group group ^long limit ^long window
                  order ^Tasks tasks threads ^AtomicLong ended ^Batches batches on-done
+                 ^Source source
                  ^:unsynchronized-mutable ^long ended-seen
-                 ^:unsynchronized-mutable source
-                 ^:unsynchronized-mutable ^IChunk chunk
-                 ^:unsynchronized-mutable ^long pulled
                  ^:unsynchronized-mutable ^long together
                  ^:unsynchronized-mutable ^long gone
                  ^:unsynchronized-mutable more
@@ -128,26 +125,12 @@
                  ^:unsynchronized-mutable ^long consumed
                  ^:unsynchronized-mutable ^Throwable thrown]
   IFanOut
-  (setSource [_ coll] (set! source coll))
   ;; Returns the next item; nil also at the end, where more is false from then on.
   (pull [this]
-    (if (and chunk (< pulled (.count chunk)))
-      (let [item (.nth chunk pulled)]
-        (set! pulled (inc pulled))
-        item)
-      (let [items (seq source)]
-        (cond
-          (nil? items) (.exhaust this)
-          (chunked-seq? items) (do (set! chunk (chunk-first items))
-                                   (set! source (chunk-rest items))
-                                   (set! pulled 0)
-                                   (recur))
-          :else (let [item (first items)]
-                  (set! chunk nil)
-                  (set! source (rest items))
-                  item)))))
+    (let [item (.pull source)]
+      (if (identical? source item) (.exhaust this) item)))
   (exhaust [_]
-    (set! source nil)
+    (.close source)
     (set! more false)
     nil)
   ;; All carriers share the count of ended tasks: it is read only when the limit seems to be
@@ -160,11 +143,10 @@
          (< (- started consumed) window)
          (not (order/stopped? order))))
   ;; True if fewer than limit tasks are started and not consumed, there is room, and the next item
-  ;; is at hand: not in a lazy part of the source that is still to be computed.
+  ;; is at hand.
   (behind [this]
     (and (< (- started consumed) limit)
-         (or (and (some? chunk) (< pulled (.count chunk)))
-             (not (and (instance? IPending source) (not (.isRealized ^IPending source)))))
+         (.atHand source)
          (.room this)))
   ;; With on-done a task without a value is counted as the others are. It has stopped the order
   ;; before that.
@@ -192,11 +174,11 @@
   (valueReady [_] (order/value-ready? order))
   (consumerBack [_]
     (set! together
-          (if (and chunk (< (- (System/nanoTime) gone) (long quick-ns)))
+          (if (and (.chunked source) (< (- (System/nanoTime) gone) (long quick-ns)))
             (max 1 (min (* 2 together) (long most-together) (quot limit 2)))
             1)))
   (consumerGone [_]
-    (when chunk (set! gone (System/nanoTime))))
+    (when (.chunked source) (set! gone (System/nanoTime))))
   (together [_] together)
   (leftEarly [_] left-early)
   (setLeftEarly [_] (set! left-early true))
@@ -219,8 +201,9 @@
   "Returns a fan-out in the context of the calling thread that has started nothing yet. :on-ended -
   called with every task that has ended, on its thread and as the last thing there, for a consumer
   that does not wait. :on-done - for :as-completed, see order/completion-order; batches leave to the
-  consumer all the same. :batch - how many items share a task, or nil; :window counts items."
-  ^FanOut [{:keys [order name limit window batch wrap on-ended on-done]}]
+  consumer all the same. :batch - how many items share a task, or nil; :window counts items. items:
+  what its consumer pulls, where it does."
+  ^FanOut [{:keys [order name limit window batch wrap on-ended on-done]} items]
   (let [group (group/unique-group name (place/current-group) nil nil nil)
         batches (batch/batches batch)
         on-done (when-not batches on-done)
@@ -236,12 +219,10 @@
                    (.-ended tasks)
                    batches
                    on-done
-                   0
-                   nil
-                   nil
+                   (source/source items)
                    0
                    1
-                   0
+                   (- (System/nanoTime) (long quick-ns))
                    true
                    nil
                    false

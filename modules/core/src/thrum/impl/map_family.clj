@@ -211,10 +211,10 @@
 (defn results
   "Returns the results of f over the collections as a lazy seq, in the order that the options name."
   [{:keys [order], :as options} f colls]
-  (let [fan-out (fanout/fan-out options)
-        [items f] (zipped (in-time options f) colls)]
-    (.setSource ^FanOut fan-out items)
-    (pulled fan-out f (if (= :as-started order) task-first results-first))))
+  (let [[items f] (zipped (in-time options f) colls)]
+    (pulled (fanout/fan-out options items)
+            f
+            (if (= :as-started order) task-first results-first))))
 
 (defn- call [thunk]
   (thunk))
@@ -230,7 +230,7 @@
   [current-options f]
   (fn [rf]
     (let [{:keys [order], :as options} (current-options)]
-      (feeding (fanout/fan-out options)
+      (feeding (fanout/fan-out options nil)
                (if (= :as-started order) emit-task emit-results)
                (in-time options f)
                rf))))
@@ -255,7 +255,8 @@
         fan-out (fanout/fan-out (assoc options
                                   :order :as-completed
                                   :window Long/MAX_VALUE
-                                  :on-done put-value))
+                                  :on-done put-value)
+                                nil)
         [items f] (zipped (in-time options f) colls)
         emit (fn [fan-out _ _ task]
                (fanout/reduce-batch fan-out (fanout/batch-of fan-out task) task

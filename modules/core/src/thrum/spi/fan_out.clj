@@ -18,7 +18,7 @@
   - as in thrum.core/pmap; :on-ended - called with every task that has ended, on its thread and as
   the last thing there."
   ^FanOut [options]
-  (fanout/fan-out options))
+  (fanout/fan-out options nil))
 
 (defn id
   "Returns the fan-out's name with its number."
