@@ -8,6 +8,7 @@
    [thrum.core :as t]
    [thrum.deadlines-test]
    [thrum.executor-test]
+   [thrum.fan-out-failures-test]
    [thrum.fan-out-test]
    [thrum.impl.deadline :as deadline]
    [thrum.limit-test]
@@ -56,9 +57,9 @@
           thrum.tasks-test/a-task-prints-itself]
     "V7" [thrum.executor-test/a-throwing-body-cancels-joins-and-rethrows
           thrum.executor-test/an-interrupt-while-it-waits-cancels-joins-and-is-thrown]
-    "V8" [thrum.fan-out-test/a-failure-cancels-and-joins-what-comes-after
-          thrum.fan-out-test/the-first-failure-in-time-is-that-of-the-eager-forms]
-    "V9" [thrum.fan-out-test/an-interrupt-of-the-consumer-cancels-joins-and-is-thrown]
+    "V8" [thrum.fan-out-failures-test/a-failure-cancels-and-joins-what-comes-after
+          thrum.fan-out-failures-test/the-first-failure-in-time-is-that-of-the-eager-forms]
+    "V9" [thrum.fan-out-failures-test/an-interrupt-of-the-consumer-cancels-joins-and-is-thrown]
     "V10" [thrum.misuse-test/wrong-limits-throw-at-the-call]
     "V11" [thrum.fan-out-test/every-item-has-a-thread-with-a-name-of-its-own
            thrum.tasks-test/a-future-runs-on-a-virtual-thread-of-its-own]
@@ -70,10 +71,10 @@
     "C1" [thrum.fan-out-test/exactly-limit-run-while-somebody-waits]
     "C4" [thrum.fan-out-test/a-recursion-of-fan-outs-ends]
     "C5" [thrum.fan-out-test/an-abandoned-seq-lets-at-most-limit-calls-run-out]
-    "C6" [thrum.fan-out-test/a-failure-cancels-and-joins-what-comes-after
-          thrum.fan-out-test/a-failing-eager-form-leaves-nothing-running]
+    "C6" [thrum.fan-out-failures-test/a-failure-cancels-and-joins-what-comes-after
+          thrum.fan-out-failures-test/a-failing-eager-form-leaves-nothing-running]
     "C7" [thrum.misuse-test/wrong-limits-throw-at-the-call thrum.misuse-test/values-are-checked]
-    "C8" [thrum.fan-out-test/an-element-throws-where-its-item-failed]
+    "C8" [thrum.fan-out-failures-test/an-element-throws-where-its-item-failed]
     "C9" [thrum.model-test/upmap-is-map-in-some-order
           thrum.fan-out-test/f-is-called-exactly-once-per-item
           thrum.fan-out-test/the-source-is-touched-by-the-consumer-alone]
@@ -90,9 +91,9 @@
     "A3" [thrum.scopes-test/what-is-left-of-a-lazy-seq-ends-with-the-scope
           thrum.transducer-test/an-abandoned-sequence-lets-at-most-limit-calls-run-out]
     "A4" [thrum.executor-test/a-failure-that-nobody-can-ask-for-is-reported
-          thrum.fan-out-test/an-element-throws-where-its-item-failed]
+          thrum.fan-out-failures-test/an-element-throws-where-its-item-failed]
     "A5" [thrum.fan-out-test/exactly-limit-run-while-somebody-waits]
-    "A6" [thrum.fan-out-test/an-interrupt-at-every-pull-of-the-source-loses-nothing
+    "A6" [thrum.fan-out-failures-test/an-interrupt-at-every-pull-of-the-source-loses-nothing
           thrum.tasks-test/an-interrupted-wait-leaves-the-task-alone]
     "T1" [thrum.scopes-test/a-failing-fork-cancels-its-siblings-which-have-ended-when-it-is-thrown]
     "T2" [thrum.fan-out-test/a-recursion-of-fan-outs-ends
@@ -101,7 +102,7 @@
           thrum.tasks-test/cancel-interrupts-the-body-and-is-remembered]
     "E1" [thrum.tasks-test/bindings-travel
           thrum.fan-out-test/several-collections-end-with-the-shortest
-          thrum.fan-out-test/a-failure-cancels-and-joins-what-comes-after
+          thrum.fan-out-failures-test/a-failure-cancels-and-joins-what-comes-after
           thrum.executor-test/a-throwing-body-cancels-joins-and-rethrows]
     "S1" [thrum.races-test/the-result-may-be-any-value thrum.races-test/a-race-of-nobody-is-refused
           thrum.races-test/every-branch-has-a-virtual-thread-a-name-and-the-bindings]
