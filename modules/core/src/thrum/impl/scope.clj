@@ -50,11 +50,12 @@
 (defn- ended-by-cancel? [^ITask task]
   (instance? Cancelled (.outcome task)))
 
-;; options: of the call. pending: how many forks the scope waits for; its end cancels all others.
+;; options: of the call. own-deadline: its deadline where that is earlier than the inherited one, or
+;; nil. pending: how many forks the scope waits for; its end cancels all others.
 ;; fork-cancelled: a cancel, of the scope or of work around it, has ended a fork that the scope
 ;; would have waited for. closing: true from when the scope closes what was used. completed: with
 ;; :on-error :keep, the forks that have ended, for completions.
-(deftype Scope [^Group group ^ScopeBody body ^Failures failures options
+(deftype Scope [^Group group ^ScopeBody body ^Failures failures options own-deadline shield
                 ^AtomicLong forked ^AtomicLong pending completed
                 ^:unsynchronized-mutable alarm
                 ^:volatile-mutable fork-cancelled
@@ -62,9 +63,9 @@
                 ^:volatile-mutable closing]
   IScope
   (arm [this]
-    (when-some [deadline (:own-deadline options)]
+    (when own-deadline
       (set! alarm
-            (deadline/arm! deadline (or (:on-deadline options) #(.cancel this timed-out))))))
+            (deadline/arm! own-deadline (or (:on-deadline options) #(.cancel this timed-out))))))
   (disarm [_]
     (when alarm (deadline/disarm! alarm)))
   (cancel [_ reason]
@@ -153,9 +154,9 @@
   "Returns what the scope knows of itself: :body-ended?, true where only forks are waited for;
   :shield? and :timeout-ms, from its options."
   [^Scope scope]
-  (let [{:keys [shield timeout-ms]} (.-options scope)]
+  (let [{:keys [timeout-ms]} (.-options scope)]
     (cond-> {:body-ended? (.isOver ^Place (.-body scope))}
-      shield (assoc :shield? true)
+      (.-shield scope) (assoc :shield? true)
       timeout-ms (assoc :timeout-ms timeout-ms))))
 
 (defmethod print-method Scope [^Scope scope ^java.io.Writer w]
@@ -259,7 +260,7 @@
 ;; With room for the end of the scope: it takes the alarm's interrupt back, also on a stack that the
 ;; body has filled.
 (defn- begin! [^Scope scope f]
-  (when (:own-deadline (.-options scope)) (wait/room 100))
+  (when (.-own-deadline scope) (wait/room 100))
   (.arm scope)
   (f scope))
 
@@ -302,7 +303,7 @@
 ;; The outcome
 
 (defn- own-timeout? [^Scope scope reason]
-  (and (:own-deadline (.-options scope)) (identical? timed-out reason)))
+  (and (.-own-deadline scope) (identical? timed-out reason)))
 
 (defn- timeout [^Scope scope cause]
   (error/timeout (scope-name scope) (select-keys (.-options scope) [:timeout-ms]) cause))
@@ -367,10 +368,9 @@
     outcome))
 
 (defn- throwable [outcome]
-  (condp instance? outcome
-    Failed (.-throwable ^Failed outcome)
-    Cancelled (.-reason ^Cancelled outcome)
-    nil))
+  (cond
+    (instance? Failed outcome) (.-throwable ^Failed outcome)
+    (instance? Cancelled outcome) (.-reason ^Cancelled outcome)))
 
 (defn- give-back-interrupt!
   "Sets the interrupt flag again for a foreign interrupt that ended the body, or the wait for the
@@ -391,7 +391,7 @@
         idle? (and (instance? Done outcome) (group/close-if-idle! group :ended))
         outcome (if idle? outcome (await-forks! scope outcome))
         own-reason (group/own-cancel-reason group)
-        shield (:shield (.-options scope))
+        shield (.-shield scope)
         outer-reason (when-not shield (wait/cancel-reason))
         interrupted-further-out (and (not shield) (place/interrupted? (place/current)))]
     (when-not idle? (group/end! group :ended))
@@ -422,7 +422,7 @@
 ;; A whole scope
 
 (defn- scope
-  ^Scope [{:keys [name deadline shield], :as options} ^Place outer]
+  ^Scope [{:keys [name deadline], :as options} ^Place outer shield]
   (let [parent (some-> outer .group)
         inherited (when-not shield (some-> parent group/deadline))
         own-deadline (when (deadline/earlier? deadline inherited) deadline)
@@ -430,7 +430,9 @@
     (Scope. group
             (scope-body/scope-body group outer shield)
             (failures/failures)
-            (cond-> options own-deadline (assoc :own-deadline own-deadline))
+            options
+            own-deadline
+            shield
             (AtomicLong.)
             (AtomicLong.)
             (when (= :keep (:on-error options)) (completed/completed))
@@ -443,7 +445,7 @@
   "Runs f in the scope and returns or throws the scope's outcome. A deadline that has passed already
   lets nothing run."
   [^Scope scope f]
-  (let [{:keys [own-deadline]} (.-options scope)]
+  (let [own-deadline (.-own-deadline scope)]
     (if (and own-deadline (deadline/passed? own-deadline))
       (value-of (after-deadline scope nil))
       (try
@@ -467,9 +469,9 @@
   scope; :on-error; :wrap; :scoped-values; :unregistered? - see thrum.spi/call-in-scope."
   [options f]
   (wait/check-state!)
-  (run-watched (scope options (place/current)) f))
+  (run-watched (scope options (place/current) false) f))
 
 (defn shielded
   "As call, for a body that goes on where the calling thread's work is cancelled."
   [options f]
-  (wait/shielded #(run-watched (scope (assoc options :shield true) (place/current)) f)))
+  (wait/shielded #(run-watched (scope options (place/current) true) f)))
