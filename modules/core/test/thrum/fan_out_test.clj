@@ -7,6 +7,8 @@
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
+   (clojure.lang IteratorSeq)
+   (java.util Enumeration Iterator)
    (java.util.concurrent CountDownLatch)
    (java.util.concurrent.atomic AtomicLong)))
 
@@ -267,6 +269,37 @@
            (first
              (t/pmap 4 (fn [i] (when (zero? i) (deliver head (Thread/currentThread))) i) source))))
     (is (<= @pulled 2) "the head ended during the second pull at the latest")))
+
+(defn- iterated
+  "Returns sources of 0, 1, 2 ... whose iterators wait for the gate when they are asked for 3."
+  [gate]
+  (let [n (AtomicLong.)
+        more? #(do (when (= 3 (.get n)) (deref gate 10000 :late)) true)
+        next-one #(.getAndIncrement n)]
+    {"IteratorSeq" #(IteratorSeq/create
+                      (reify Iterator (hasNext [_] (more?)) (next [_] (next-one))))
+     "EnumerationSeq" #(enumeration-seq
+                         (reify
+                           Enumeration
+                           (hasMoreElements [_] (more?))
+                           (nextElement [_] (next-one))))}))
+
+(deftest a-finished-element-leaves-before-an-iterator-is-asked
+  (doseq [kind (keys (iterated nil))]
+    (let [gate (promise), taken (promise), second-thread (promise)
+          f (fn [i]
+              (case (long i)
+                0 (deref second-thread 10000 :late)
+                1 (do (deliver second-thread (Thread/currentThread)) (deref taken 10000 :late))
+                nil)
+              i)
+          results (t/pmap 2 f (((iterated gate) kind)))]
+      (testing kind
+        (is (= 0 (first results)))
+        (deliver taken true)
+        (.join ^Thread @second-thread)
+        (is (= 1 (gate/in-time 5000 #(second results)))))
+      (deliver gate true))))
 
 (deftest the-first-of-an-infinite-input-answers
   (is (= 0 (first (t/map identity (range)))))

@@ -2,7 +2,7 @@
   "What a fan-out pulls its items from, one at a time: a chunk's without a seq for each."
   {:no-doc true}
   (:import
-   (clojure.lang IChunk IPending)))
+   (clojure.lang EnumerationSeq IChunk IPending IteratorSeq)))
 
 (set! *warn-on-reflection* true)
 
@@ -40,10 +40,13 @@
                   (set! items (rest found))
                   (set! chunked false)
                   item)))))
-  ;; True if the next item, or the end, is there: not in a lazy part that is still to be computed.
+  ;; True if the next item, or the end, is there: not in a lazy part that is still to be computed,
+  ;; nor behind an iterator.
   (atHand [_]
     (or (some? chunk)
-        (not (and (instance? IPending items) (not (.isRealized ^IPending items))))))
+        (not (or (and (instance? IPending items) (not (.isRealized ^IPending items)))
+                 (instance? IteratorSeq items)
+                 (instance? EnumerationSeq items)))))
   ;; True if the last item was in a chunk.
   (chunked [_] (boolean chunked))
   (close [_]

@@ -37,9 +37,11 @@
   (and (.isVirtual thread) (.isAlive thread) (re-matches our-name (.getName thread))))
 
 (defn threads
-  "Returns all live virtual threads that bear one of Thrum's names."
-  []
-  (filterv ours? (mapcat (fn [^ThreadContainer c] (stream->vec (.threads c))) (containers))))
+  "Returns all live virtual threads that bear one of Thrum's names; or all threads for which
+  (wanted? thread) is true."
+  ([] (threads ours?))
+  ([wanted?]
+   (filterv wanted? (mapcat (fn [^ThreadContainer c] (stream->vec (.threads c))) (containers)))))
 
 (defn describe
   "Returns the name of thread and the top of its stack, as lines."

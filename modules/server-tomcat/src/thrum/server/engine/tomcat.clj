@@ -35,6 +35,7 @@
     (service [_ request response]
       (if-some [status (head/refused request response)]
         (do (head/refuse! request response status)
+            (serving/note-rest! request options)
             (engine/refused! options status (request/remote-of request)))
         (serving/handle! request response endpoint options serve)))
     (prepare [_ _ _] true)

@@ -1,6 +1,7 @@
 (ns thrum.server.engine.tomcat.connector
   "Tomcat's connectors for the options: which protocols a port speaks, and within which bounds."
   (:require
+   [thrum.server.engine.tomcat.head :as head]
    [thrum.server.engine.tomcat.request :as request]
    [thrum.server.engine.tomcat.stream :as stream]
    [thrum.server.engine.tomcat.tls :as tls]
@@ -28,7 +29,7 @@
 ;; Threads
 
 (defn readers
-  "Returns an empty set of threads that read what handlers have left of bodies: a stop interrupts
+  "Returns an empty set of threads that read what no handler has read of bodies: a stop interrupts
   them. Tomcat does not, and each would wait for its client until that is late."
   ^Set []
   (ConcurrentHashMap/newKeySet))
@@ -102,18 +103,15 @@
     (.setRelaxedQueryChars relaxed)
     (.setAdapter adapter)))
 
-(def ^:private ^:const most-kept-bytes
-  "Tomcat keeps a request's body when it leaves HTTP/1.1, and answers 413 to a longer one."
-  4096)
-
 (defn- upgrading
-  "Returns a Http2Protocol for connections that begin with HTTP/1.1, and go on with it where the
-  request has too long a body, or one of unknown length."
+  "Returns a Http2Protocol for connections that begin with HTTP/1.1. They go on with it where the
+  request has a body: Tomcat would read it first, with no bound of ours on its time, and refuse one
+  of more than 4 kB."
   ^Http2Protocol []
   (let [plain (Http2Protocol.)]
     (proxy [Http2Protocol] []
       (accept [request]
-        (and (request/body-within? request most-kept-bytes) (.accept plain request))))))
+        (and (request/no-body? request) (head/may-upgrade? request) (.accept plain request))))))
 
 (defn- http2 ^Http2Protocol [secure? {:keys [idle-timeout-ms engine-options]}]
   (let [idle (long idle-timeout-ms)]

@@ -116,6 +116,13 @@
               (version-apart? bytes (.getEnd target))
               (lines-end-in-cr-lf? bytes (.getEnd target))))))
 
+(defn may-upgrade?
+  "True if a request of HTTP/1 may be served as one of HTTP/2. What is wrong with its head cannot be
+  seen any more then."
+  [^Request request]
+  (and (.equals (.protocol request) "HTTP/1.1")
+       (not (ambiguous? request))))
+
 (defn- http-1? [^Request request]
   (not (.equals (.protocol request) "HTTP/2.0")))
 
@@ -141,5 +148,7 @@
   (if (nameless? request)
     (.doWrite response (refusal-in-full status))
     (do (.setStatus response status)
+        ;; Otherwise the answer ends with the connection, and that only after the request's body.
+        (.setContentLength response 0)
         (.setString (.setValue (.getMimeHeaders response) "Connection") "close")))
   (.action response ActionCode/CLOSE nil))

@@ -1,9 +1,9 @@
 (ns thrum.server.engine.tomcat.request
   "What a request of Tomcat's says, as it arrived."
   (:require
+   [thrum.server.engine.tomcat.stream :as stream]
    [thrum.server.spi.http :as http])
   (:import
-   (jakarta.servlet RequestDispatcher)
    (java.net InetAddress InetSocketAddress)
    (java.nio.charset StandardCharsets)
    (java.util.concurrent.atomic AtomicBoolean)
@@ -88,30 +88,25 @@
     (catch IllegalArgumentException _ -1)))
 
 (defn body?
-  "True if the request may have a body. HTTP/2 need not announce one."
-  [^Request request]
+  "True if the request may have a body. HTTP/2 need not announce one, and a body that was reset must
+  not look like none."
+  [^Request request shared]
   (and (not (zero? (length-of request)))
-       (not (body-read? request))))
+       (or (not (body-read? request))
+           (and shared (stream/reset? request)))))
 
-(defn body-within?
-  "True if the head says that there is no body, or one of at most n bytes."
-  [^Request request n]
+(defn no-body?
+  "True if the head says that there is no body."
+  [^Request request]
   (and (nil? (.getHeader request "transfer-encoding"))
        (or (nil? (.getHeader request "content-length"))
-           (<= 0 (length-of request) (long n)))))
-
-(defn- reset?
-  "True if the client has reset its stream of HTTP/2: to who reads the body Tomcat says that
-  it has ended, and to who asks whether more can be read, that it has not."
-  [^Request request]
-  (.action request ActionCode/NB_READ_INTEREST (AtomicBoolean.))
-  (some? (.getAttribute request RequestDispatcher/ERROR_EXCEPTION)))
+           (zero? (length-of request)))))
 
 (defn cut-off?
   "True if the body has ended after n bytes, and should not have."
   [^Request request shared n]
   (or (< (long n) (length-of request))
-      (and shared (reset? request))))
+      (and shared (stream/reset? request))))
 
 (defn remote-of
   "Returns the client's address as text, nil where the socket has been closed already."

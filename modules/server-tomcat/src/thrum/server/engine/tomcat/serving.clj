@@ -84,9 +84,9 @@
       (.action response ActionCode/CLOSE_NOW nil))
     (let-others-run! wire response)))
 
-(defn- note-rest!
-  "Adds this thread, the connection's, to those that read what a handler has left of a body: Tomcat
-  does, before the next request. readers: see thrum.server.engine.tomcat.connector/readers."
+(defn note-rest!
+  "Adds this thread, the connection's, to those that read what is left of a body: Tomcat does,
+  before the next request. readers: see thrum.server.engine.tomcat.connector/readers."
   [^Request request {:keys [^Set readers]}]
   (when-not (or (request/shared? request) (request/body-read? request))
     (.add readers (Thread/currentThread))))

@@ -6,9 +6,11 @@
   ends a stream so when a frame of its client's is wrong, by methods that are its own package's;
   they are looked up when this namespace is loaded."
   (:require
+   [clojure.string :as str]
    [thrum.server.engine.tomcat.connections :as connections])
   (:import
-   (java.lang.reflect AccessibleObject Constructor Field Method)
+   (java.lang.reflect AccessibleObject Constructor Field InvocationTargetException Method)
+   (java.util.concurrent RejectedExecutionException)
    (java.util.concurrent.atomic AtomicLong)))
 
 (set! *warn-on-reflection* true)
@@ -28,6 +30,9 @@
 (def ^:private ^Field stream (field (class-named "StreamProcessor") "stream"))
 (def ^:private ^Field connection (field (class-named "Stream") "handler"))
 (def ^:private ^Field charged (field (class-named "Http2UpgradeHandler") "overheadCount"))
+(def ^:private ^Field states (field (class-named "AbstractNonZeroStream") "state"))
+(def ^:private ^Method state-name
+  (method (class-named "StreamStateMachine") "getCurrentStateName"))
 (def ^:private ^Method number (method (class-named "AbstractStream") "getIdAsInt"))
 (def ^:private ^Method close (method (class-named "Stream") "close" (class-named "Http2Exception")))
 (def ^:private internal-error (Enum/valueOf (class-named "Http2Error") "INTERNAL_ERROR"))
@@ -38,6 +43,13 @@
 
 (defn- stream-of [request]
   (.get stream (connections/processor request)))
+
+(defn reset?
+  "True if the request's stream has been reset, by either side, or its connection has ended. To who
+  reads the body Tomcat then says that it has ended."
+  [request]
+  (let [state (.invoke state-name (.get states (stream-of request)) (object-array 0))]
+    (str/includes? state "_RST_")))
 
 (def ^:const reset-charge
   "What Tomcat charges a connection for each RST_STREAM, the client's and its own; one that is
@@ -57,6 +69,11 @@
   (let [stream (stream-of request)
         n (.invoke number stream (object-array 0))]
     (absolve! request)
-    (.invoke close
-             stream
-             (object-array [(.newInstance failure (object-array ["aborted" internal-error n]))]))))
+    (try
+      (.invoke close
+               stream
+               (object-array [(.newInstance failure (object-array ["aborted" internal-error n]))]))
+      (catch InvocationTargetException e
+        ;; Its connector has been stopped.
+        (when-not (instance? RejectedExecutionException (.getCause e))
+          (throw (.getCause e)))))))

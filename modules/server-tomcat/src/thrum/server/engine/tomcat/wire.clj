@@ -90,7 +90,7 @@
   (remote [_] remote)
   (local [_] local)
   (certificate [_] (request/certificate-of request))
-  (body [this] (when (request/body? request) (body/input this request shared)))
+  (body [this] (when (request/body? request shared) (body/input this request shared)))
   (send! [this status headers body]
     (if shared
       (turns/waiting [this]

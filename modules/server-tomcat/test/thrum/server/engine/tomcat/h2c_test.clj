@@ -1,0 +1,144 @@
+(ns thrum.server.engine.tomcat.h2c-test
+  "HTTP/2 without TLS: which requests of HTTP/1.1 are upgraded to it, and how its streams end."
+  (:require
+   [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.server :as server]
+   [thrum.server.spi.exchanges :as exchanges]
+   [thrum.server.tck.wire :as wire]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (java.io IOException)
+   (java.net URI)
+   (java.net.http HttpClient HttpRequest HttpRequest$BodyPublishers HttpResponse$BodyHandlers)
+   (java.nio ByteBuffer)
+   (org.apache.coyote.http11 Http11NioProtocol)))
+
+(set! *warn-on-reflection* true)
+
+(use-fixtures :each leak/no-leaks)
+
+(defn- serve [handler options]
+  (server/run-server handler
+                     (merge {:engine :tomcat, :port 0, :h2c? true, :stop-on-shutdown? false}
+                            options)))
+
+(defn- length [{:keys [body]}]
+  {:status 200, :headers {}, :body (str (count (some-> body slurp)))})
+
+;; Upgrades
+
+(deftest a-request-with-a-body-keeps-http-1
+  (let [s (serve length {})
+        uri (URI. (str "http://localhost:" (server/port s) "/"))
+        post (fn [n]
+               (with-open [client (HttpClient/newHttpClient)]
+                 (let [body (HttpRequest$BodyPublishers/ofByteArray (byte-array n))
+                       response (.send client
+                                       (-> (HttpRequest/newBuilder uri) (.POST body) .build)
+                                       (HttpResponse$BodyHandlers/ofString))]
+                   [(.statusCode response) (str (.version response)) (.body response)])))]
+    (is (= [200 "HTTP_2" "0"] (post 0)))
+    (is (= [200 "HTTP_1_1" "1"] (post 1)))
+    (is (= [200 "HTTP_1_1" "4097"] (post 4097)))
+    (server/stop! s)))
+
+(def ^:private asks
+  (str "Host: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+       "HTTP2-Settings: AAMAAABk\r\n"))
+
+(defn- status-of [s & parts]
+  (let [client (wire/connect (server/port s))]
+    (try
+      (:status (wire/ask! client (apply str parts)))
+      (finally
+        (wire/close! client)))))
+
+(deftest a-bad-length-is-refused-also-where-http-2-is-asked-for
+  (let [s (serve length {})
+        post #(status-of s "POST / HTTP/1.1\r\n" asks % "\r\n0\r\n\r\n")]
+    (doseq [lengths ["Content-Length: x\r\n" "Content-Length: -1\r\n" "Content-Length:\r\n"
+                     "Content-Length: 5\r\nContent-Length: 6\r\n"
+                     "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"]]
+      (is (= 400 (post lengths)) (pr-str lengths)))
+    (is (= 200 (post "Transfer-Encoding: chunked\r\n")))
+    (is (= 200 (post "Content-Length: 5\r\n")))
+    (server/stop! s)))
+
+(deftest a-head-that-can-be-read-differently-is-refused-also-where-http-2-is-asked-for
+  (let [s (serve length {})]
+    (doseq [head ["GET  / HTTP/1.1\r\n" "GET /\tHTTP/1.1\r\n" "GET / HTTP/1.1\n"
+                  "GET / HTTP/1.1\r\nA: 1\nB: 2\r\n"]]
+      (is (= 400 (status-of s head asks "\r\n")) (pr-str head)))
+    (is (= 101 (status-of s "GET / HTTP/1.1\r\n" asks "\r\n")))
+    (is (= 200 (status-of s "GET / HTTP/1.0\r\n" asks "\r\n")) "HTTP/1.0 has no upgrades")
+    (server/stop! s)))
+
+;; Streams
+
+(defn- frame
+  "Returns the bytes of a frame; type: 0, DATA; 1, HEADERS; 4, SETTINGS."
+  [type flags stream & parts]
+  (let [payload (wire/bytes-of (apply str parts))
+        n (alength payload)]
+    (.array (doto (ByteBuffer/allocate (+ 9 n))
+              (.putInt (bit-or (bit-shift-left n 8) (int type)))
+              (.put (byte flags))
+              (.putInt (int stream))
+              (.put payload)))))
+
+(defn- post-frames
+  "Returns the frames of a POST whose body goes on after this text, or has not begun."
+  [stream text]
+  ;; By their indices: :method POST, :scheme http, :path / and :authority.
+  (cond-> [(frame 1 4 stream "\u0083\u0086\u0084\u0001\u0009localhost")]
+    text (conj (frame 0 0 stream text))))
+
+(defn- posting
+  "Returns a client that has begun so many requests on one connection."
+  [s n text]
+  (let [begin (concat ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" (frame 4 0 0)]
+                      (mapcat #(post-frames (inc (* 2 (long %))) text) (range n)))]
+    (apply wire/send! (wire/connect (server/port s)) begin)))
+
+(deftest a-body-that-is-cut-off-before-it-is-asked-for-is-not-an-empty-one
+  (let [begun (promise), body (promise), protocol (promise)
+        s (serve (fn [request]
+                   (deliver body (try (slurp (:body request)) (catch IOException _ :cut-off)))
+                   {:status 200, :headers {}})
+                 {:engine-options {:configurator #(deliver protocol %)}})
+        ;; Tomcat counts the connection that it waits for too.
+        cut-off? #(= 1 (.getConnectionCount ^Http11NioProtocol @protocol))
+        stop-observing! (exchanges/observe!
+                          (reify
+                            exchanges/Observer
+                            (began [_ _]
+                              (deliver begun true)
+                              (gate/eventually 5000 cut-off?))
+                            (ended [_ _])))]
+    (try
+      (let [client (posting s 1 nil)]
+        (is (deref begun 5000 false))
+        (wire/close! client)
+        (is (= :cut-off (deref body 5000 :never))))
+      (finally
+        (stop-observing!)
+        (server/stop! s)))))
+
+(deftest a-stop-ends-streams-that-wait-for-their-bodies-in-silence
+  (let [uncaught (atom [])
+        before (Thread/getDefaultUncaughtExceptionHandler)
+        s (serve length {:shutdown-timeout-ms 100})
+        clients (vec (repeatedly 5 #(posting s 5 (apply str (repeat 2000 "x")))))]
+    (Thread/setDefaultUncaughtExceptionHandler
+      (reify
+        Thread$UncaughtExceptionHandler
+        (uncaughtException [_ _ t] (swap! uncaught conj t))))
+    (try
+      (is (gate/eventually 5000 #(= 25 (:in-flight (server/status s)))))
+      (server/stop! s)
+      (is (not (gate/eventually 500 #(seq @uncaught))) (pr-str @uncaught))
+      (is (zero? (:in-flight (server/status s))))
+      (finally
+        (Thread/setDefaultUncaughtExceptionHandler before)
+        (run! wire/close! clients)))))
