@@ -178,9 +178,10 @@
 
 (deftest a-source-throws-at-its-own-position
   (let [failure (ex-info "source" {})
-        source (fn [] (concat [0 1 2] (lazy-seq (throw failure))))]
+        source (fn [] (concat [0 1 2] (lazy-seq (throw failure))))
+        counted (iterate #(if (= 2 %) (throw failure) (inc %)) 0)]
     (doseq [results [(t/pmap 4 identity (source)) (t/map identity (source))
-                     (t/upmap 2 identity (source))]]
+                     (t/upmap 2 identity (source)) (t/pmap 4 identity counted)]]
       (is (= #{0 1 2} (set (take 3 results))))
       (is (identical? failure (thrown (nth results 3))))
       (is (identical? failure (thrown (doall results)))))

@@ -202,7 +202,7 @@
   called with every task that has ended, on its thread and as the last thing there, for a consumer
   that does not wait. :on-done - for :as-completed, see order/completion-order; batches leave to the
   consumer all the same. :batch - how many items share a task, or nil; :window counts items. items:
-  what its consumer pulls, where it does."
+  the collection that its consumer pulls from; nil where it is handed the items."
   ^FanOut [{:keys [order name limit window batch wrap on-ended on-done]} items]
   (let [group (group/unique-group name (place/current-group) nil nil nil)
         batches (batch/batches batch)

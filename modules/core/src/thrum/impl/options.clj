@@ -301,11 +301,10 @@
     options))
 
 (defn with-defaults
-  "Returns the checked options of a form, and the defaults of those that are missing. merge would
-  cost a sixth of an empty scope, and so would conj."
+  "Returns the checked options of a form, and the defaults of those that are missing. Where there
+  are none, merge or conj would cost a sixth of an empty scope."
   [defaults form options]
   (let [options (checked form options)]
-    ;; Most calls have none.
     (if (identical? {} options) defaults (conj defaults options))))
 
 (defn function

@@ -13,6 +13,14 @@
   (^boolean chunked [])
   (^Object close []))
 
+(defn- may-block?
+  "True if what to ask for the first of the items may do: it is still to be computed, or comes from
+  an iterator."
+  [items]
+  (or (and (instance? IPending items) (not (.isRealized ^IPending items)))
+      (instance? IteratorSeq items)
+      (instance? EnumerationSeq items)))
+
 ;; For one thread at a time, as thrum.impl.fanout/FanOut is. items: what comes after the chunk.
 ;; chunk: nil, or one that is not pulled to its end: up to `pulled`.
 (deftype Source [^:unsynchronized-mutable items
@@ -40,13 +48,8 @@
                   (set! items (rest found))
                   (set! chunked false)
                   item)))))
-  ;; True if the next item, or the end, is there: not in a lazy part that is still to be computed,
-  ;; nor behind an iterator.
-  (atHand [_]
-    (or (some? chunk)
-        (not (or (and (instance? IPending items) (not (.isRealized ^IPending items)))
-                 (instance? IteratorSeq items)
-                 (instance? EnumerationSeq items)))))
+  ;; True if the next item, or the end, is there.
+  (atHand [_] (or (some? chunk) (not (may-block? items))))
   ;; True if the last item was in a chunk.
   (chunked [_] (boolean chunked))
   (close [_]

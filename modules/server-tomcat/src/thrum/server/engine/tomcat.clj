@@ -34,8 +34,8 @@
   (reify Adapter
     (service [_ request response]
       (if-some [status (head/refused request response)]
-        (do (head/refuse! request response status)
-            (serving/note-rest! request options)
+        (do (serving/note-rest! request endpoint options)
+            (head/refuse! request response status)
             (engine/refused! options status (request/remote-of request)))
         (serving/handle! request response endpoint options serve)))
     (prepare [_ _ _] true)

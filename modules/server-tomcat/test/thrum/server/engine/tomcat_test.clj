@@ -2,6 +2,7 @@
   "Tomcat as an engine, beside what it has in common with Jetty: its options, its connections, and
   handlers that are late."
   (:require
+   [clojure.set :as set]
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
    [thrum.server.engine.tomcat.messages :as messages]
@@ -59,17 +60,18 @@
 
 ;; The end
 
-(defn- reading?
-  "True for a thread that Tomcat serves a connection on."
-  [^Thread thread]
-  (and (.isVirtual thread) (.isAlive thread) (= "tomcat" (.getName thread))))
+(defn- connection-threads
+  "Returns the threads that Tomcat serves connections on, as a set."
+  []
+  (set (leak/threads #(and (.isVirtual ^Thread %) (= "tomcat" (.getName ^Thread %))))))
 
 (deftest a-stop-waits-for-no-rest-of-a-body
   (doseq [[status head] {200 "POST / HTTP/1.1\r\nContent-Length: 100000\r\n"
                          400 "POST  / HTTP/1.1\r\nContent-Length: 100000\r\n"}]
-    (let [s (serve ok {})
+    (let [before (connection-threads)
+          s (serve ok {})
           client (wire/connect (server/port s))
-          left #(count (leak/threads reading?))]
+          left #(count (set/difference (connection-threads) before))]
       (is (= status (:status (wire/ask! client (str head "Host: localhost\r\n\r\nabc")))))
       (is (gate/eventually 5000 #(zero? (:in-flight (server/status s)))))
       (is (gate/eventually 5000 #(= 1 (left))))

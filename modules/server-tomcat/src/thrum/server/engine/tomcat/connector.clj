@@ -111,7 +111,9 @@
   (let [plain (Http2Protocol.)]
     (proxy [Http2Protocol] []
       (accept [request]
-        (and (request/no-body? request) (head/may-upgrade? request) (.accept plain request))))))
+        (and (head/may-upgrade? request)
+             (not (request/announces-body? request))
+             (.accept plain request))))))
 
 (defn- http2 ^Http2Protocol [secure? {:keys [idle-timeout-ms engine-options]}]
   (let [idle (long idle-timeout-ms)]

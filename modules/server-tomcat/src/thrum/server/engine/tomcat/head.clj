@@ -120,7 +120,8 @@
   "True if a request of HTTP/1 may be served as one of HTTP/2. What is wrong with its head cannot be
   seen any more then."
   [^Request request]
-  (and (.equals (.protocol request) "HTTP/1.1")
+  (and (not (.isError (.getResponse request)))
+       (.equals (.protocol request) "HTTP/1.1")
        (not (ambiguous? request))))
 
 (defn- http-1? [^Request request]

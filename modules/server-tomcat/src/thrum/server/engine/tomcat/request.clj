@@ -88,19 +88,19 @@
     (catch IllegalArgumentException _ -1)))
 
 (defn body?
-  "True if the request may have a body. HTTP/2 need not announce one, and a body that was reset must
-  not look like none."
+  "True if the request may have a body. HTTP/2 need not announce one. One whose stream was reset
+  counts as cut off, also where it had ended: its client has gone."
   [^Request request shared]
   (and (not (zero? (length-of request)))
        (or (not (body-read? request))
            (and shared (stream/reset? request)))))
 
-(defn no-body?
-  "True if the head says that there is no body."
+(defn announces-body?
+  "True unless the head says that there is no body."
   [^Request request]
-  (and (nil? (.getHeader request "transfer-encoding"))
-       (or (nil? (.getHeader request "content-length"))
-           (zero? (length-of request)))))
+  (or (some? (.getHeader request "transfer-encoding"))
+      (and (some? (.getHeader request "content-length"))
+           (not (zero? (length-of request))))))
 
 (defn cut-off?
   "True if the body has ended after n bytes, and should not have."

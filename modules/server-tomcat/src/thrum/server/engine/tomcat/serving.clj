@@ -25,6 +25,7 @@
    (java.util.concurrent ThreadFactory)
    (java.util.concurrent.locks LockSupport)
    (org.apache.coyote ActionCode Request Response)
+   (org.apache.tomcat.util.net NioEndpoint)
    (thrum.server.engine.tomcat.wire TomcatWire)))
 
 (set! *warn-on-reflection* true)
@@ -87,9 +88,12 @@
 (defn note-rest!
   "Adds this thread, the connection's, to those that read what is left of a body: Tomcat does,
   before the next request. readers: see thrum.server.engine.tomcat.connector/readers."
-  [^Request request {:keys [^Set readers]}]
+  [^Request request ^NioEndpoint endpoint {:keys [^Set readers]}]
   (when-not (or (request/shared? request) (request/body-read? request))
-    (.add readers (Thread/currentThread))))
+    (let [self (Thread/currentThread)]
+      (.add readers self)
+      ;; A stop may have looked before.
+      (when-not (.isRunning endpoint) (.interrupt self)))))
 
 (defn handle!
   "Has the request served on a fresh virtual thread, and waits until it is: on this one, the
@@ -108,5 +112,5 @@
         ;; An interrupt of this thread was meant for the exchange.
         (Thread/interrupted)
         (conclude! wire response)
-        (note-rest! request options)))
+        (note-rest! request endpoint options)))
     (.action ^Response response ActionCode/CLOSE_NOW nil)))

@@ -1,12 +1,11 @@
 (ns thrum.server.engine.tomcat.stream
   "Ends one stream of HTTP/2 from any thread: its client gets a RST_STREAM, and those who wait
-  inside Tomcat for the stream go on.
+  inside Tomcat for the stream go on. And says whether a stream has been ended so, by either side.
 
   An interrupt would do the second, and end the connection with all its other streams. Tomcat itself
   ends a stream so when a frame of its client's is wrong, by methods that are its own package's;
   they are looked up when this namespace is loaded."
   (:require
-   [clojure.string :as str]
    [thrum.server.engine.tomcat.connections :as connections])
   (:import
    (java.lang.reflect AccessibleObject Constructor Field InvocationTargetException Method)
@@ -44,12 +43,17 @@
 (defn- stream-of [request]
   (.get stream (connections/processor request)))
 
+(def ^:private reset-states
+  (into #{}
+        (map #(str (Enum/valueOf (class-named "StreamStateMachine$State") %)))
+        ["CLOSED_RST_RX" "CLOSED_RST_TX"]))
+
 (defn reset?
   "True if the request's stream has been reset, by either side, or its connection has ended. To who
   reads the body Tomcat then says that it has ended."
   [request]
-  (let [state (.invoke state-name (.get states (stream-of request)) (object-array 0))]
-    (str/includes? state "_RST_")))
+  (contains? reset-states
+             (.invoke state-name (.get states (stream-of request)) (object-array 0))))
 
 (def ^:const reset-charge
   "What Tomcat charges a connection for each RST_STREAM, the client's and its own; one that is
@@ -74,6 +78,6 @@
                stream
                (object-array [(.newInstance failure (object-array ["aborted" internal-error n]))]))
       (catch InvocationTargetException e
-        ;; Its connector has been stopped.
+        ;; The connector has been stopped, and runs nothing any more.
         (when-not (instance? RejectedExecutionException (.getCause e))
           (throw (.getCause e)))))))

@@ -24,6 +24,7 @@
     "The exchange is over, as state says: :complete or :upgraded. Throws IOException when it was
     over before.")
   (over? [turns] "True if the exchange is over.")
+  (wake! [turns] "Interrupts the threads that are inside.")
   (cut-stream! [turns] "Ends a stream of HTTP/2 under the threads that are inside.")
   (ended [turns]
     "Returns how the exchange ended, once nothing is inside any more; nil before. Beside the states

@@ -1,6 +1,7 @@
 (ns thrum.server.engine.tomcat.wire
   "One request of Tomcat's connector as a Wire. An abort closes the socket under the threads that
-  are inside of Tomcat, and wakes them; of HTTP/2 it resets the stream, and interrupts no thread."
+  are inside of Tomcat, and wakes them; of HTTP/2 it resets the stream, and interrupts no thread
+  while the connector runs."
   (:require
    [thrum.server.engine.tomcat.body :as body]
    [thrum.server.engine.tomcat.connections :as connections]
@@ -16,7 +17,8 @@
    (java.util ArrayList List)
    (java.util.concurrent ThreadFactory)
    (java.util.concurrent.locks Lock LockSupport ReentrantLock)
-   (org.apache.coyote Request Response)))
+   (org.apache.coyote Request Response)
+   (org.apache.tomcat.util.net NioEndpoint)))
 
 (set! *warn-on-reflection* true)
 
@@ -72,10 +74,19 @@
       (some? over)
       (finally
         (.unlock lock))))
+  (wake! [_]
+    (.lock lock)
+    (try
+      (set! woken (ArrayList. threads))
+      (run! #(.interrupt ^Thread %) threads)
+      (finally
+        (.unlock lock))))
   (cut-stream! [this]
     (let [cutting (.newThread cutting-threads
                               #(try
                                  (stream/cut! request)
+                                 ;; A connector that was stopped does not wake them.
+                                 (when-not (.isRunning ^NioEndpoint endpoint) (turns/wake! this))
                                  (finally
                                    (turns/leave! this))))]
       (.add threads cutting)
@@ -120,8 +131,7 @@
         (cond (not shared) (do
                              (connections/close! request
                                (response/delimited-by-end? request response))
-                             (set! woken (ArrayList. threads))
-                             (run! #(.interrupt ^Thread %) threads))
+                             (turns/wake! this))
               ;; Otherwise the connection's thread resets the stream.
               (not (.isEmpty threads)) (turns/cut-stream! this))
         (LockSupport/unpark owner))

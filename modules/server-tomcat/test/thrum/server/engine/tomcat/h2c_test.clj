@@ -1,6 +1,8 @@
 (ns thrum.server.engine.tomcat.h2c-test
   "HTTP/2 without TLS: which requests of HTTP/1.1 are upgraded to it, and how its streams end."
   (:require
+   [clojure.set :as set]
+   [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
    [thrum.server.spi.exchanges :as exchanges]
@@ -70,6 +72,8 @@
     (doseq [head ["GET  / HTTP/1.1\r\n" "GET /\tHTTP/1.1\r\n" "GET / HTTP/1.1\n"
                   "GET / HTTP/1.1\r\nA: 1\nB: 2\r\n"]]
       (is (= 400 (status-of s head asks "\r\n")) (pr-str head)))
+    (is (= 400 (status-of s "GET / HTTP/1.1\r\n" asks "A\u0000\r\n")) "not at its end")
+    (is (= 431 (status-of s "GET / HTTP/1.1\r\n" asks "A: " (str/join (repeat 20000 "a")))))
     (is (= 101 (status-of s "GET / HTTP/1.1\r\n" asks "\r\n")))
     (is (= 200 (status-of s "GET / HTTP/1.0\r\n" asks "\r\n")) "HTTP/1.0 has no upgrades")
     (server/stop! s)))
@@ -102,7 +106,7 @@
     (apply wire/send! (wire/connect (server/port s)) begin)))
 
 (deftest a-body-that-is-cut-off-before-it-is-asked-for-is-not-an-empty-one
-  (let [begun (promise), body (promise), protocol (promise)
+  (let [begun (promise), late (promise), body (promise), protocol (promise)
         s (serve (fn [request]
                    (deliver body (try (slurp (:body request)) (catch IOException _ :cut-off)))
                    {:status 200, :headers {}})
@@ -114,31 +118,41 @@
                             exchanges/Observer
                             (began [_ _]
                               (deliver begun true)
-                              (gate/eventually 5000 cut-off?))
+                              (deliver late (gate/eventually 5000 cut-off?)))
                             (ended [_ _])))]
     (try
       (let [client (posting s 1 nil)]
         (is (deref begun 5000 false))
         (wire/close! client)
+        (is (true? (deref late 10000 :never)) "the body is asked for when it has been cut off")
         (is (= :cut-off (deref body 5000 :never))))
       (finally
         (stop-observing!)
         (server/stop! s)))))
 
+(defn- tomcats-threads
+  "Returns the threads that serve streams of Tomcat's, or end them, as a set."
+  []
+  (set (leak/threads #(#{"tomcat" "tomcat-reset" "http-request" "http-elsewhere"}
+                       (.getName ^Thread %)))))
+
 (deftest a-stop-ends-streams-that-wait-for-their-bodies-in-silence
   (let [uncaught (atom [])
         before (Thread/getDefaultUncaughtExceptionHandler)
+        others (tomcats-threads)
         s (serve length {:shutdown-timeout-ms 100})
-        clients (vec (repeatedly 5 #(posting s 5 (apply str (repeat 2000 "x")))))]
+        clients (vec (repeatedly 5 #(posting s 5 (str/join (repeat 2000 "x")))))]
     (Thread/setDefaultUncaughtExceptionHandler
       (reify
         Thread$UncaughtExceptionHandler
-        (uncaughtException [_ _ t] (swap! uncaught conj t))))
+        (uncaughtException [_ thread t]
+          (when (= "tomcat-reset" (.getName thread)) (swap! uncaught conj t)))))
     (try
       (is (gate/eventually 5000 #(= 25 (:in-flight (server/status s)))))
       (server/stop! s)
-      (is (not (gate/eventually 500 #(seq @uncaught))) (pr-str @uncaught))
-      (is (zero? (:in-flight (server/status s))))
+      (is (gate/eventually 5000 #(zero? (:in-flight (server/status s)))))
+      (is (gate/eventually 5000 #(empty? (set/difference (tomcats-threads) others))))
+      (is (= [] @uncaught))
       (finally
         (Thread/setDefaultUncaughtExceptionHandler before)
         (run! wire/close! clients)))))
