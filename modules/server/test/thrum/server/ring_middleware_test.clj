@@ -50,10 +50,6 @@
                                              options))]
          (f (server/port s)))))))
 
-(defn- ask [port & texts]
-  (let [c (wire/connect port)]
-    (try (apply wire/ask! c texts) (finally (wire/close! c)))))
-
 (defn- ok [body]
   {:status 200, :headers {"Content-Type" "text/plain; charset=utf-8"}, :body body})
 
@@ -65,16 +61,19 @@
     (wrapped (fn [{:keys [params]}] (ok (pr-str (into (sorted-map) params))))
              'ring.middleware.params/wrap-params)
     (fn [port]
-      (is (= (pr-str {"a" "1", "b" ["x y" "2"]}) (:body (ask port (wire/get "/?a=1&b=x+y&b=2")))))
+      (is (= (pr-str {"a" "1", "b" ["x y" "2"]})
+             (:body (wire/ask-once! port (wire/get "/?a=1&b=x+y&b=2")))))
       (is (= (pr-str {"a" "form", "c" "&", "q" "query"})
-             (:body (ask port (form "a=form&c=%26"))))))))
+             (:body (wire/ask-once! port (form "a=form&c=%26"))))))))
 
 (deftest asynchronous-handlers-get-params-too
   (on-each-engine
     (wrapped (fn [{:keys [params]} respond _] (respond (ok (pr-str (into (sorted-map) params)))))
              'ring.middleware.params/wrap-params)
     {:async? true}
-    (fn [port] (is (= (pr-str {"a" "form", "q" "query"}) (:body (ask port (form "a=form"))))))))
+    (fn [port]
+      (is (= (pr-str {"a" "form", "q" "query"})
+             (:body (wire/ask-once! port (form "a=form"))))))))
 
 (deftest cookies-are-read-and-set
   (on-each-engine
@@ -83,7 +82,7 @@
                       :cookies {"a" {:value "x y", :http-only true}, "b" {:value "2", :path "/"}}))
              'ring.middleware.cookies/wrap-cookies)
     (fn [port]
-      (let [answer (ask port (wire/get "/" "Cookie: one=1; two=2" "Cookie: three=3"))]
+      (let [answer (wire/ask-once! port (wire/get "/" "Cookie: one=1; two=2" "Cookie: three=3"))]
         (is (= "1,2,3" (:body answer)))
         (is (= ["a=x+y;HttpOnly" "b=2;Path=/"] (sort (get-in answer [:headers "set-cookie"]))))))))
 
@@ -95,12 +94,14 @@
   (on-each-engine
     (wrapped count-visits 'ring.middleware.session/wrap-session)
     (fn [port]
-      (let [answer (ask port (wire/get "/"))
+      (let [answer (wire/ask-once! port (wire/get "/"))
             cookie (first (str/split (first (get-in answer [:headers "set-cookie"])) #";"))]
         (is (= ["1" "2" "3"]
                (into [(:body answer)]
-                     (repeatedly 2 #(:body (ask port (wire/get "/" (str "Cookie: " cookie))))))))
-        (is (= "1" (:body (ask port (wire/get "/")))))))))
+                     (repeatedly
+                       2
+                       #(:body (wire/ask-once! port (wire/get "/" (str "Cookie: " cookie))))))))
+        (is (= "1" (:body (wire/ask-once! port (wire/get "/")))))))))
 
 (defn- part [header & body]
   (str "--limit\r\nContent-Disposition: form-data; " header "\r\n\r\n" (str/join body) "\r\n"))
@@ -125,7 +126,7 @@
         (is (= (pr-str "a title"
                        {:filename "a.txt", :content-type "text/plain", :size (count content)}
                        (hash content))
-               (:body (ask port (upload content)))))))))
+               (:body (wire/ask-once! port (upload content)))))))))
 
 (defn- temporary-folder
   ^File []
@@ -149,22 +150,22 @@
     (on-each-engine
       (file-server folder)
       (fn [port]
-        (let [{:keys [status body headers]} (ask port (wire/get "/a.css"))
+        (let [{:keys [status body headers]} (wire/ask-once! port (wire/get "/a.css"))
               since (str "If-Modified-Since: " (first (headers "last-modified")))]
           (is (= [200 true] [status (= content body)]))
           (is (= [["text/css"] ["90000"]] (map headers ["content-type" "content-length"])))
-          (is (= [304 ""] ((juxt :status :body) (ask port (wire/get "/a.css" since)))))
+          (is (= [304 ""] ((juxt :status :body) (wire/ask-once! port (wire/get "/a.css" since)))))
           (is (= [200 ["90000"] ""]
                  ((juxt :status #(get-in % [:headers "content-length"]) :body)
-                  (ask port (wire/head-of "HEAD" "/a.css")))))
-          (is (= 404 (:status (ask port (wire/get "/b.css"))))))))))
+                  (wire/ask-once! port (wire/head-of "HEAD" "/a.css")))))
+          (is (= 404 (:status (wire/ask-once! port (wire/get "/b.css"))))))))))
 
 (deftest resources-in-jars-are-served
   (let [path "clojure/core.clj"
         resource-response (ring 'ring.util.response/resource-response)]
     (on-each-engine (fn [_] (resource-response path))
                     (fn [port]
-                      (let [answer (ask port (wire/get "/"))]
+                      (let [answer (wire/ask-once! port (wire/get "/"))]
                         (is (= [200 :length] ((juxt :status :framing) answer)))
                         (is (= (hash (slurp (io/resource path)))
                                (hash (String. (wire/bytes-of (:body answer)) "utf-8")))))))))

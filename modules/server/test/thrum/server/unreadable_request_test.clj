@@ -21,8 +21,7 @@
   (doto (Logger/getLogger "thrum.server") (.setLevel Level/OFF)))
 
 (defn- get! [server]
-  (let [c (wire/connect (server/port server))]
-    (try (wire/ask! c (wire/get "/echoed")) (finally (wire/close! c)))))
+  (wire/ask-once! (server/port server) (wire/get "/echoed")))
 
 (deftest a-failure-while-the-request-is-read-is-a-500
   (is (some? logger))

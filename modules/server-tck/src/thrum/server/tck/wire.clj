@@ -308,3 +308,11 @@
   [client & parts]
   (apply try-send! client parts)
   (response client (method-of (first parts))))
+
+(defn ask-once!
+  "Sends on a connection of its own, and returns the response. Throws IOException."
+  [port & parts]
+  (let [client (connect port)]
+    (try
+      (apply ask! client parts)
+      (finally (close! client)))))

@@ -36,11 +36,7 @@
   [t]
   (with-open [^java.lang.AutoCloseable s (server/run-server (fn [_] (throw t))
                                                             {:port 0, :stop-on-shutdown? false})]
-    (let [c (wire/connect (server/port s))]
-      (try
-        (:status (wire/ask! c (wire/get "/")))
-        (finally
-          (wire/close! c))))))
+    (:status (wire/ask-once! (server/port s) (wire/get "/")))))
 
 (deftest what-cannot-be-printed-is-logged-by-its-class
   (let [logged (promise)

@@ -32,7 +32,7 @@
   (spi/clean-threads "tomcat-reset"))
 
 ;; owner: the connection's thread. over: nil, :complete, :aborted or :upgraded. threads: those
-;; inside. woken: those inside that the abort has interrupted.
+;; inside. woken: those inside that wake! has interrupted.
 (deftype TomcatWire [^Request request ^Response response endpoint options shared remote local
                      ^Thread owner ^Lock lock ^:unsynchronized-mutable over ^List threads
                      ^:unsynchronized-mutable ^List woken
@@ -85,9 +85,10 @@
     (let [cutting (.newThread cutting-threads
                               #(try
                                  (stream/cut! request)
-                                 ;; A connector that was stopped does not wake them.
-                                 (when-not (.isRunning ^NioEndpoint endpoint) (turns/wake! this))
                                  (finally
+                                   ;; A connector that was stopped does not wake them.
+                                   (when-not (.isRunning ^NioEndpoint endpoint)
+                                     (turns/wake! this))
                                    (turns/leave! this))))]
       (.add threads cutting)
       (.start cutting)))

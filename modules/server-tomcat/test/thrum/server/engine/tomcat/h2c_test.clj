@@ -50,11 +50,7 @@
        "HTTP2-Settings: AAMAAABk\r\n"))
 
 (defn- status-of [s & parts]
-  (let [client (wire/connect (server/port s))]
-    (try
-      (:status (wire/ask! client (apply str parts)))
-      (finally
-        (wire/close! client)))))
+  (:status (apply wire/ask-once! (server/port s) parts)))
 
 (deftest a-bad-length-is-refused-also-where-http-2-is-asked-for
   (let [s (serve length {})
