@@ -91,8 +91,9 @@
       answered (an integer, not negative)
     :max-header-bytes - how long a request's line and headers may be; beyond it 431 is
       answered (a positive integer; default 16384)
-    :header-timeout-ms - how many ms a client may take to send the headers; then 408, or the
-      connection is closed (a positive integer; default 10000)
+    :header-timeout-ms - how many ms a client may take to send the headers, and what is left
+      of a body after its answer; then 408, or the connection is closed (a positive integer;
+      default 10000)
     :idle-timeout-ms - how many ms a connection may be silent; then it is closed (a positive
       integer; default 60000)
     :trusted-proxies - the peers whose headers say where a request comes from; none: headers

@@ -127,13 +127,16 @@
   65536)
 
 (defn skip-rest!
-  "Reads what is left of the body. Returns whether that was little enough to keep the connection."
-  [^Body body]
+  "Reads what is left of the body, until then, of System/nanoTime, at the latest. Returns whether
+  that was little enough to keep the connection."
+  [^Body body until]
   (let [nowhere (byte-array 8192)]
     (try
+      (input/limit-body! (.-in body) until)
       (loop [left most-unread]
         (cond
           (ended? body) true
           (pos? left) (recur (- left (.take body nowhere 0 8192)))
           :else false))
-      (catch IOException _ false))))
+      (catch IOException _ false)
+      (finally (input/limit-body! (.-in body) nil)))))

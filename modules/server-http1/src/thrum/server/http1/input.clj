@@ -28,13 +28,17 @@
   (^java.nio.ByteBuffer buffer [])  ; what has been received and not been taken
   (^boolean fill [until])           ; see fill!
   (^boolean settle [until])         ; see settle!
-  (^Object watch [gone]))
+  (^Object watch [gone])
+  (^Object setBodyUntil [until])    ; see limit-body!
+  (bodyUntil []))
 
 ;; ahead: a CompletableFuture of the fill that another thread does, or nil.
 (deftype Input [^Connection connection ^:unsynchronized-mutable ^ByteBuffer buffer
-                ^:unsynchronized-mutable ahead]
+                ^:unsynchronized-mutable ahead ^:unsynchronized-mutable body-until]
   IInput
   (buffer [_] buffer)
+  (setBodyUntil [_ until] (set! body-until until))
+  (bodyUntil [_] body-until)
   (fill [_ until]
     (set! buffer (roomy buffer))
     (connection/receive! connection buffer until))
@@ -55,7 +59,7 @@
 (defn input
   "Returns the input of a connection."
   ^Input [connection]
-  (Input. connection (.limit (ByteBuffer/allocate 8192) 0) nil))
+  (Input. connection (.limit (ByteBuffer/allocate 8192) 0) nil nil))
 
 (defn watch!
   "Calls gone, on another thread, when the client goes before it has sent anything more. Before the
@@ -71,6 +75,12 @@
   (.settle in until))
 
 ;; Bytes
+
+(defn limit-body!
+  "Bytes are waited for until then, of System/nanoTime, and no longer; nil: for each as long as a
+  client may be silent. Heads have their own limit."
+  [^Input in until]
+  (.setBodyUntil in until))
 
 (defn received
   "Returns a buffer of the bytes that were received and not taken. What is taken from it is taken."
@@ -91,7 +101,7 @@
     (if (.hasRemaining buffer)
       buffer
       (let [idle-ms (.-idle-ms ^Connection (.-connection in))]
-        (when-not (fill! in (spi/deadline-in idle-ms))
+        (when-not (fill! in (or (.bodyUntil in) (spi/deadline-in idle-ms)))
           (throw (EOFException. "The client has closed the connection")))
         (.buffer in)))))
 

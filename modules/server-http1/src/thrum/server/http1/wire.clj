@@ -6,7 +6,8 @@
    [thrum.server.http1.head :as head]
    [thrum.server.http1.input :as input]
    [thrum.server.http1.response :as response]
-   [thrum.server.spi :as engine])
+   [thrum.server.spi :as engine]
+   [thrum.spi :as spi])
   (:import
    (java.io IOException)
    (java.util.concurrent CountDownLatch)
@@ -73,7 +74,9 @@
   (over! [this]
     (Thread/interrupted)
     (when-not complete (engine/abort! this))
-    (when (and keep body (not (body/skip-rest! body))) (set! keep false)))
+    (let [head-ms (.-head-ms ^Connection (.-connection ends))]
+      (when (and keep body (not (body/skip-rest! body (spi/deadline-in head-ms))))
+        (set! keep false))))
 
   engine/Wire
   (method [_] (.-method head))

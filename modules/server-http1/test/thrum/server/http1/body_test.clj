@@ -4,7 +4,8 @@
    [clojure.test :refer [deftest is]]
    [thrum.server.http1.body :as body]
    [thrum.server.http1.input :as input]
-   [thrum.server.http1.sockets :as sockets])
+   [thrum.server.http1.sockets :as sockets]
+   [thrum.spi :as spi])
   (:import
    (java.io IOException)
    (thrum.server.http1.body Body)))
@@ -15,6 +16,9 @@
   (body/body in length {:ask #(swap! calls conj :ask)
                         :done #(swap! calls conj :done)
                         :most-trailers 100}))
+
+(defn- in-a-minute []
+  (spi/deadline-in 60000))
 
 (defn- rest-of
   "Returns the bytes that are left, as text, up to the client's end."
@@ -34,7 +38,7 @@
           (is (= [[:ask :done] true true] [@calls (body/begun? body) (body/ended? body)]))
           [read (rest-of in)])
         (catch IOException _
-          (is (= [[:ask] false] [@calls (body/skip-rest! body)]))
+          (is (= [[:ask] false] [@calls (body/skip-rest! body (in-a-minute))]))
           :broken)))))
 
 (deftest a-body-ends-where-its-length-says
@@ -75,5 +79,5 @@
 (deftest a-long-body-is-not-skipped
   (sockets/with-client [c (apply str (repeat 200000 "x"))]
     (let [in (input/input c)]
-      (is (body/skip-rest! (body-of in 60000 (atom []))))
-      (is (not (body/skip-rest! (body-of in 140000 (atom []))))))))
+      (is (body/skip-rest! (body-of in 60000 (atom [])) (in-a-minute)))
+      (is (not (body/skip-rest! (body-of in 140000 (atom [])) (in-a-minute)))))))

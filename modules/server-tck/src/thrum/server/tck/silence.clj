@@ -24,15 +24,32 @@
   (let [c (scene/client env (scene/serve env scene/ok {:header-timeout-ms 200}))]
     (expect-408-or-close (wire/send! c "GET / HTTP/1.1\r\nHost: loc"))))
 
+(defn- expect-end-of-trickle
+  "Sends a byte now and then, until the connection ends."
+  [c]
+  (let [end (+ (System/nanoTime) (* 1000000 (long wire/patience-ms)))
+        early? #(neg? (- (System/nanoTime) end))]
+    (while (and (= :silent (wire/after c 40)) (early?) (wire/try-send! c "x")))
+    (expect (early?) "an end long before the client's patience" :none)))
+
 (defcase trickled-headers-are-given-up "4.4"
   "A client that sends a byte now and then cannot stretch :header-timeout-ms."
   [env]
-  (let [c (scene/client env (scene/serve env scene/ok {:header-timeout-ms 200}))
-        end (+ (System/nanoTime) (* 1000000 (long wire/patience-ms)))
-        early? #(neg? (- (System/nanoTime) end))]
+  (let [c (scene/client env (scene/serve env scene/ok {:header-timeout-ms 200}))]
     (wire/send! c "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
-    (while (and (= :silent (wire/after c 40)) (early?) (wire/try-send! c "x")))
-    (expect (early?) "an end long before the client's patience" :none)))
+    (expect-end-of-trickle c)))
+
+(defcase trickled-rests-are-given-up "4.4"
+  "A client that sends a byte now and then of a body that has been answered unread cannot stretch
+  :header-timeout-ms."
+  [env]
+  (let [server (scene/serve env scene/ok {:header-timeout-ms 200})]
+    (doseq [[framing begun] {"Content-Length: 1000" "begun"
+                             "Transfer-Encoding: chunked" "3e8\r\nbegun"}
+            :let [c (scene/client env server)]]
+      (wire/send! c (wire/head-of "POST" "/" framing) begun)
+      (expect-status 200 (wire/response c))
+      (expect-end-of-trickle c))))
 
 (defcase slow-headers-hold-nobody-up "4.4"
   "Fifty clients that are slow with their headers do not delay another's request."

@@ -9,9 +9,11 @@
    [thrum.server.engine.tomcat.connector :as connector]
    [thrum.server.engine.tomcat.head :as head]
    [thrum.server.engine.tomcat.request :as request]
+   [thrum.server.engine.tomcat.rests :as rests]
    [thrum.server.engine.tomcat.serving :as serving]
    [thrum.server.engine.tomcat.websocket :as websocket]
    [thrum.server.spi :as engine]
+   [thrum.server.spi.watchdog :as watchdog]
    [thrum.spi :as spi])
   (:import
    (java.lang System$Logger$Level)
@@ -30,11 +32,12 @@
 
 (defn- adapter
   "Returns what Tomcat hands its requests to."
-  ^Adapter [endpoint options serve]
+  ^Adapter [endpoint {:keys [rests] :as options} serve]
   (reify Adapter
     (service [_ request response]
+      (rests/end! rests)
       (if-some [status (head/refused request response)]
-        (do (serving/note-rest! request endpoint options)
+        (do (rests/begin! rests request endpoint)
             (head/refuse! request response status)
             (engine/refused! options status (request/remote-of request)))
         (serving/handle! request response endpoint options serve)))
@@ -46,14 +49,14 @@
 
 ;; The server
 
-(deftype TomcatRunning [connectors ports readers threads ^Thread heads]
+(deftype TomcatRunning [connectors ports rests threads ^Thread watchdog]
   engine/Running
   (port [_] (:port ports -1))
   (ssl-port [_] (:ssl-port ports -1))
   (close-listeners! [_] (run! connector/close-listener! connectors))
   (stop! [_]
-    (.interrupt heads)
-    (connector/stop! connectors readers threads))
+    (.interrupt watchdog)
+    (connector/stop! connectors rests threads))
   (native [_] (mapv :protocol connectors)))
 
 (defn- warn-of-pins!
@@ -67,18 +70,29 @@
         "to take the answer, keeps a carrier "
         "thread, and a few of them stop every virtual thread. Use JDK 24 or newer, or :jetty"))))
 
+(defn- look-after!
+  "Closes, from time to time, the connections of clients that are too slow with a handshake, with a
+  head, or with the rest of a body before it. Returns the thread, which ends when it is
+  interrupted."
+  ^Thread [endpoints rests most-ms]
+  (let [close-slow! (connections/slow-closer most-ms)]
+    (watchdog/start "tomcat-slow" (watchdog/period-ms [most-ms])
+      (fn []
+        (run! close-slow! endpoints)
+        (rests/close-slow! rests most-ms)))))
+
 (defn- start
   "Starts Tomcat's connectors; returns them as Running."
   [{:keys [header-timeout-ms] :as options} serve]
   (warn-of-pins!)
   (let [threads (connector/threads)
-        readers (connector/readers)
-        options (assoc options :container (websocket/container), :readers readers)
+        rests (rests/rests)
+        options (assoc options :container (websocket/container), :rests rests)
         ports (connector/ports options threads #(adapter % options serve))
         connectors (vals ports)]
-    (connector/start! connectors readers threads)
-    (TomcatRunning. connectors (update-vals ports connector/port-of) readers threads
-                    (connections/start-looking (map :endpoint connectors) header-timeout-ms))))
+    (connector/start! connectors rests threads)
+    (TomcatRunning. connectors (update-vals ports connector/port-of) rests threads
+                    (look-after! (map :endpoint connectors) rests header-timeout-ms))))
 
 (def engine
   "What thrum.server.spi says an engine is."

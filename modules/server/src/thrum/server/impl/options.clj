@@ -79,7 +79,8 @@
    (row positive :max-header-bytes 16384
         "how long a request's line and headers may be; beyond it 431 is answered")
    (row positive :header-timeout-ms 10000
-        "how many ms a client may take to send the headers; then 408, or the connection is closed")
+        (str "how many ms a client may take to send the headers, and what is left of a body after "
+             "its answer; then 408, or the connection is closed"))
    (row positive :idle-timeout-ms 60000
         "how many ms a connection may be silent; then it is closed")])
 

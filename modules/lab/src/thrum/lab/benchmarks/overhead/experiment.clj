@@ -19,8 +19,11 @@
 
 (def ^:private most-bytes "The highest ratio of allocated bytes to the hand-written loop's." 1.15)
 
-(def ^:private full {:items 50000, :warm-up 4, :rounds 5, :limits [64 512]})
-(def ^:private quick {:items 2000, :warm-up 1, :rounds 3, :limits [64]})
+;; :warm-up - how many rounds are not measured, for each limit: the second one finds the code
+;; compiled. Before the 20th round the compilers' threads take some of the CPU time, and more for a
+;; way with more code: in the 11th t/pmap costs up to 3.5 times the loop, on two processors.
+(def ^:private full {:items 50000, :limits [64 512], :warm-up [20 4], :rounds 5})
+(def ^:private quick {:items 2000, :limits [64], :warm-up [1], :rounds 3})
 
 (defn jobs
   "Returns a job for each kind of calling thread."
@@ -87,7 +90,7 @@
 (defn- per-item [n cost]
   (update-vals cost #(/ (double %) n)))
 
-(defn- measure-at [{:keys [items warm-up rounds] :as job} limit]
+(defn- measure-at [{:keys [items rounds] :as job} limit warm-up]
   (into {}
         (map (fn [[way costs]]
                (let [n (if (= :core/pmap way) (few items) items)]
@@ -96,8 +99,8 @@
 
 (defn measure
   "Returns {limit {way [cost per item, see thrum.lab.rounds/cost, for each round]}}."
-  [{:keys [limits] :as job}]
-  (into {} (map (juxt identity #(measure-at job %))) limits))
+  [{:keys [limits warm-up] :as job}]
+  (into {} (map (fn [limit n] [limit (measure-at job limit n)]) limits warm-up)))
 
 ;; In the parent
 

@@ -1,8 +1,6 @@
 (ns thrum.server.engine.tomcat.connections
   "Tomcat's open connections: that of a request is cut, and those are closed whose clients take too
   long to send a request's head, or to agree on TLS, however steadily they do so."
-  (:require
-   [thrum.server.spi.watchdog :as watchdog])
   (:import
    (java.io IOException)
    (java.lang.reflect Field)
@@ -30,28 +28,33 @@
   [^Request request]
   (.get hook request))
 
-(defn- cut! [^SocketChannel socket reset?]
+(defn cut!
+  "Closes the socket; reset?: with a RST."
+  [^SocketChannel socket reset?]
   (try
     (when reset? (.setOption socket StandardSocketOptions/SO_LINGER (Integer/valueOf 0)))
     (.close socket)
     ;; It is closed already.
     (catch IOException _)))
 
-(defn- with-socket!
-  "Calls f with the socket that the request came over, if it is still there."
-  [request f]
-  (some-> (.get socket-wrapper (processor request)) channel .getIOChannel f))
+(defn socket
+  "Returns the socket that the request came over, nil where it is there no more."
+  ^SocketChannel [request]
+  (some-> (.get socket-wrapper (processor request)) channel .getIOChannel))
 
 (defn finish!
   "Ends the response towards the client, where Tomcat's thread cannot yet."
   [request]
-  (with-socket! request #(try (.shutdownOutput ^SocketChannel %) (catch IOException _))))
+  (when-some [socket (socket request)]
+    (try
+      (.shutdownOutput socket)
+      (catch IOException _))))
 
 (defn close!
   "Closes the socket that the request came over, under Tomcat, whose thread finds out; reset?: with
   a RST, where a FIN would look like the end of the body."
   [request reset?]
-  (with-socket! request #(cut! % reset?)))
+  (some-> (socket request) (cut! reset?)))
 
 (defn abandon!
   "Closes the connection of a websocket, with what Tomcat keeps of it."
@@ -96,9 +99,9 @@
     ;; As Tomcat does itself when a client is silent for too long.
     (.processSocket endpoint wrapper SocketEvent/ERROR true)))
 
-(defn start-looking
-  "Starts to look after the connections; returns the thread, which ends when it is interrupted."
-  ^Thread [endpoints most-ms]
+(defn slow-closer
+  "Returns a function of an endpoint, to be called from time to time. It closes the connections of
+  clients that have kept it waiting for more than so many ms."
+  [most-ms]
   (let [seen (WeakHashMap.)]
-    (watchdog/start "tomcat-heads" (watchdog/period-ms [most-ms])
-      (fn [] (run! #(close-slow! % seen most-ms) endpoints)))))
+    (fn [endpoint] (close-slow! endpoint seen most-ms))))

@@ -3,13 +3,13 @@
   (:require
    [thrum.server.engine.tomcat.head :as head]
    [thrum.server.engine.tomcat.request :as request]
+   [thrum.server.engine.tomcat.rests :as rests]
    [thrum.server.engine.tomcat.stream :as stream]
    [thrum.server.engine.tomcat.tls :as tls]
    [thrum.spi :as spi])
   (:import
    (java.net InetAddress)
-   (java.util Set)
-   (java.util.concurrent ConcurrentHashMap Executor Executors ScheduledExecutorService ThreadFactory TimeUnit)
+   (java.util.concurrent Executor Executors ScheduledExecutorService ThreadFactory TimeUnit)
    (java.util.logging Level Logger)
    (org.apache.coyote.http11 Http11NioProtocol)
    (org.apache.coyote.http2 Http2Protocol)
@@ -28,23 +28,17 @@
 
 ;; Threads
 
-(defn readers
-  "Returns an empty set of threads that read what no handler has read of bodies: a stop interrupts
-  them. Tomcat does not, and each would wait for its client until that is late."
-  ^Set []
-  (ConcurrentHashMap/newKeySet))
-
 (def ^:private ^ThreadFactory virtual
   (spi/clean-threads "tomcat"))
 
-(defn- executor ^Executor [^Set readers]
+(defn- executor ^Executor [rests]
   (reify Executor
     (execute [_ task]
       (.start (.newThread virtual
                 (fn []
                   (try
                     (.run task)
-                    (finally (.remove readers (Thread/currentThread))))))))))
+                    (finally (rests/end! rests)))))))))
 
 (defn threads
   "Returns the executor of what Tomcat does from time to time."
@@ -90,12 +84,12 @@
 
 (defn- protocol
   ^Http11NioProtocol [^NioEndpoint endpoint port adapter threads
-                      {:keys [^String host readers] :as options}]
+                      {:keys [^String host rests] :as options}]
   (doto (Http11NioProtocol. endpoint)
     (.setAddress (InetAddress/getByName host))
     (.setPort (int port))
     (bound! options)
-    (.setExecutor (executor readers))
+    (.setExecutor (executor rests))
     (.setUtilityExecutor threads)
     (.setContinueResponseTiming "onRead")
     (.setUseKeepAliveResponseHeader false)
@@ -166,11 +160,11 @@
 
 (defn stop!
   "Ends the connectors, their connections and threads."
-  [connectors ^Set readers ^ScheduledExecutorService threads]
+  [connectors rests ^ScheduledExecutorService threads]
   (doseq [{:keys [^Http11NioProtocol protocol]} connectors]
     (.stop protocol)
     (.destroy protocol))
-  (run! #(.interrupt ^Thread %) readers)
+  (rests/stop! rests)
   (.shutdownNow threads))
 
 (defn- let-processors-go!
@@ -182,12 +176,12 @@
 
 (defn start!
   "Starts the connectors, all or none."
-  [connectors readers threads]
+  [connectors rests threads]
   (try
     (doseq [{:keys [^Http11NioProtocol protocol endpoint]} connectors]
       (.init protocol)
       (.start protocol)
       (let-processors-go! endpoint threads))
     (catch Throwable t
-      (stop! connectors readers threads)
+      (stop! connectors rests threads)
       (throw t))))

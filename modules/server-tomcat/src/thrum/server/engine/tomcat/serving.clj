@@ -15,17 +15,16 @@
   (:require
    [thrum.server.engine.tomcat.request :as request]
    [thrum.server.engine.tomcat.response :as response]
+   [thrum.server.engine.tomcat.rests :as rests]
    [thrum.server.engine.tomcat.stream :as stream]
    [thrum.server.engine.tomcat.turns :as turns]
    [thrum.server.engine.tomcat.wire :as wire]
    [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
-   (java.util Set)
    (java.util.concurrent ThreadFactory)
    (java.util.concurrent.locks LockSupport)
    (org.apache.coyote ActionCode Request Response)
-   (org.apache.tomcat.util.net NioEndpoint)
    (thrum.server.engine.tomcat.wire TomcatWire)))
 
 (set! *warn-on-reflection* true)
@@ -85,20 +84,10 @@
       (.action response ActionCode/CLOSE_NOW nil))
     (let-others-run! wire response)))
 
-(defn note-rest!
-  "Adds this thread, the connection's, to those that read what is left of a body: Tomcat does,
-  before the next request. readers: see thrum.server.engine.tomcat.connector/readers."
-  [^Request request ^NioEndpoint endpoint {:keys [^Set readers]}]
-  (when-not (or (request/shared? request) (request/body-read? request))
-    (let [self (Thread/currentThread)]
-      (.add readers self)
-      ;; A stop may have looked before.
-      (when-not (.isRunning endpoint) (.interrupt self)))))
-
 (defn handle!
   "Has the request served on a fresh virtual thread, and waits until it is: on this one, the
   connection's, where that is fresh."
-  [^Request request response endpoint options serve]
+  [^Request request response endpoint {:keys [rests] :as options} serve]
   (if-some [wire (wire/wire request response endpoint options)]
     (try
       (if (apart? request)
@@ -112,5 +101,5 @@
         ;; An interrupt of this thread was meant for the exchange.
         (Thread/interrupted)
         (conclude! wire response)
-        (note-rest! request endpoint options)))
+        (rests/begin! rests request endpoint)))
     (.action ^Response response ActionCode/CLOSE_NOW nil)))
