@@ -147,6 +147,16 @@
     (is (contains? #{a b c} e))
     (is (= #{a b c} (into #{e} (filter #{a b c}) (.getSuppressed e))))))
 
+(deftest a-failure-is-not-thrown-in-place-of-a-cancel
+  (doseq [[call any] {"any" #(t/any (throw (ex-info "boom" {}))
+                                    (Thread/sleep 60000))
+                      "hedge" #(t/hedge {:after-ms 0}
+                                        (throw (ex-info "boom" {}))
+                                        (Thread/sleep 60000))}]
+    (testing call
+      (is (= #{:thrum/timeout}
+             (set (repeatedly 100 #(type-of (thrown (t/with-timeout 2 (any)))))))))))
+
 (deftest a-loser-who-ignores-its-interrupt-delays-the-answer
   (let [running (promise)
         gate (CountDownLatch. 1)

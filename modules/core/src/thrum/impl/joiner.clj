@@ -107,10 +107,13 @@
 (defn- end! [^Joiner joiner]
   (group/end! (.-group joiner) :ended))
 
-(defn- check-all-started!
-  "Throws CancellationException where a cancel has kept thunks from being started."
+(defn- check-not-cut-off!
+  "Throws CancellationException where a cancel of the caller's work has ended tasks, or has kept
+  thunks from being started, before a task decided."
   [joiner tasks thunks]
-  (when (and (< (count tasks) (count thunks)) (not (decisive joiner)))
+  (when (and (not (decisive joiner))
+             (or (< (count tasks) (count thunks))
+                 (some #(cancelled? (.outcome ^ITask %)) tasks)))
     (wait/check-state!)))
 
 (defn- run-all!
@@ -121,7 +124,7 @@
   (try
     (let [tasks (start-all! joiner options thunks)]
       (await-end! joiner options)
-      (when-not (:partial? options) (check-all-started! joiner tasks thunks))
+      (when-not (:partial? options) (check-not-cut-off! joiner tasks thunks))
       tasks)
     (catch Throwable t
       (end! joiner)
@@ -223,7 +226,5 @@
   [{:keys [name], :as options} thunks]
   (let [joiner (joiner name nothing)
         tasks (run-all! joiner options thunks)]
-    (when (some #(cancelled? (.outcome ^ITask %)) tasks)
-      (wait/check-state!))
     (suppress-others! joiner tasks)
     (values tasks)))
