@@ -13,11 +13,24 @@
 (defn- row [cells]
   (str "| " (str/join " | " (map #(str/replace (str %) "|" "\\|") cells)) " |"))
 
+(defn- lines [heads rules rows]
+  (str/join "\n" (list* (row heads) (str "|" (str/join "|" rules) "|") (map row rows))))
+
 (defn table
   "Returns a table of Markdown."
   [heads rows]
-  (let [rule (str "|" (str/join (repeat (count heads) "---|")))]
-    (str/join "\n" (list* (row heads) rule (map row rows)))))
+  (lines heads (repeat (count heads) "---") rows))
+
+(defn- figure? [cell]
+  (re-matches #"[\d .()-]*( ms)?" (str cell)))
+
+(defn figures
+  "Returns a table of Markdown whose columns of figures stand at the right."
+  [heads rows]
+  (lines heads
+         (for [i (range (count heads))]
+           (if (every? #(figure? (nth % i)) rows) "--:" "---"))
+         rows))
 
 (defn section
   "Returns text with what stands between the markers of that name replaced by content."
