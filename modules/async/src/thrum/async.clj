@@ -57,8 +57,9 @@
   "Completes at most one of the operations, each a port to take from or [port value] to put,
   blocking until one can be. Returns [value port]; the value of a put is true, or false when the
   port is closed, or [v :default] of the option. A cancel or an interrupt withdraws all of them
-  and throws, as <!! does. Throws :thrum/invalid, before it begins any, for no operations, a put
-  of nil, or an unknown option.
+  and throws, as <!! does. So does a port that throws; where another operation has been committed
+  before, its throwable goes to the uncaught exception handler instead. Throws :thrum/invalid,
+  before it begins any, for no operations, a put of nil, or an unknown option.
 
   Options, behind the operations:
     :priority - whether the operations are tried in their order, and not in any (true or

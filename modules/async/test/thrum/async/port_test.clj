@@ -286,6 +286,46 @@
                              (wrong)
                              (catch Exception e e))))))))
 
+(defn- throwing-port
+  "Returns a port that throws e at every take and put, after (prepare! handler)."
+  [e prepare!]
+  (let [throw! #(do
+                  (prepare! %)
+                  (throw e))]
+    (reify
+      impl/ReadPort (take! [_ handler] (throw! handler))
+      impl/WritePort (put! [_ _ handler] (throw! handler)))))
+
+(defn- commit! [^Lock handler]
+  (.lock handler)
+  (try
+    (impl/commit handler)
+    (finally (.unlock handler))))
+
+(deftest what-a-port-throws-is-thrown
+  (doseq [[title prepare!] {"uncommitted" (fn [_])
+                            "committed" commit!
+                            "committed, with its callback called" #((commit! %) :v)}
+          wait [#(a/<!! %) #(a/>!! % 1) #(a/alts!! [%]) #(a/alts!! [[% 1]])
+                #(a/alts!! [%] :default 1)]]
+    (testing title
+      (let [e (Error. "broken"), port (throwing-port e prepare!)]
+        (is (identical? e (gate/in-time 5000 #(try (wait port) (catch Throwable t t)))))))))
+
+(deftest a-port-that-throws-loses-no-value-of-another
+  (let [x (async/chan)
+        y (throwing-port (Error. "broken") (fn [_] (async/offer! x :v)))
+        reported (promise)
+        thread (.unstarted (Thread/ofVirtual) #(deliver reported (a/alts!! [x y] :priority true)))
+        uncaught (promise)]
+    (.setUncaughtExceptionHandler thread
+                                  (reify
+                                    Thread$UncaughtExceptionHandler
+                                    (uncaughtException [_ _ t] (deliver uncaught (ex-message t)))))
+    (.start thread)
+    (is (= [:v x] (deref reported 5000 :late)))
+    (is (= "broken" (deref uncaught 5000 :late)))))
+
 (deftest alternatives-that-cannot-all-begin-withdraw
   (let [x (async/chan)
         y (reify

@@ -65,17 +65,33 @@
           (LockSupport/park ports)
           (recur))))))
 
+(defn- begun
+  "Returns what (begin!) returns. Where that throws, revokes the transfer at these ports."
+  [once ports begin!]
+  (try
+    (begin!)
+    (catch Throwable t
+      (handler/revoke! once)
+      (run! handler/sweep! ports)
+      (throw t))))
+
+(defn- refused-wait
+  "Where the thread may not wait, takes the transfer back; nil elsewhere."
+  [once arrival ports]
+  (try
+    (dispatch/check-blocking-in-dispatch)
+    nil
+    (catch Throwable t
+      (volatile! (take-back! once arrival ports #(throw t))))))
+
 (defn- transfer
   "Returns the value in the box that (begin! once arrival) returns for a transfer at once, or else
   waits for the value."
   [ports begin!]
   (let [once (handler/once)
         arrival (arrival)]
-    (if-some [box (try
-                    (or (begin! once arrival)
-                        (dispatch/check-blocking-in-dispatch))
-                    (catch Throwable t
-                      (volatile! (take-back! once arrival ports #(throw t)))))]
+    (if-some [box (or (begun once ports #(begin! once arrival))
+                      (refused-wait once arrival ports))]
       @box
       (await! once arrival ports))))
 
@@ -106,18 +122,27 @@
 (defn- port-of [operation]
   (if (vector? operation) (first operation) operation))
 
+(defn- begin-operation [operation handler]
+  (if (vector? operation)
+    (impl/put! (first operation) (second operation) handler)
+    (impl/take! operation handler)))
+
 (defn- begin-one
   "Begins a take or a put. Returns a box of [value port] when it, or another meanwhile, is
-  committed at once; else nil."
+  committed at once; else nil. What the port throws after another is committed goes to the uncaught
+  exception handler: the other's value is not lost."
   [once arrival operation]
   (let [port (port-of operation)
         handler (handler/handler once (Branch. arrival port))]
-    (when-some [box (if (vector? operation)
-                      (impl/put! port (second operation) handler)
-                      (impl/take! port handler))]
-      (volatile! (if (handler/at-once? handler)
-                   [@box port]
-                   (await-callback arrival))))))
+    (try
+      (when-some [box (begin-operation operation handler)]
+        (volatile! (if (handler/at-once? handler)
+                     [@box port]
+                     (await-callback arrival))))
+      (catch Throwable t
+        (when (handler/at-once? handler) (throw t))
+        (spi/uncaught! t)
+        (volatile! (await-callback arrival))))))
 
 (defn- begin-first [operations {:keys [default] :as options}]
   (fn [once arrival]
