@@ -264,6 +264,59 @@
     (is (map? (end done)))
     (is (= [1 nil] [(a/<!! to) (a/<!! to)]))))
 
+(deftest a-cancelled-pipeline-withdraws-what-it-offers
+  (each-kind start
+    (let [to (async/chan)
+          done (t/with-scope [_s]
+                 (let [done (start 2 to inc (async/to-chan! (range 9)) {:close? false})]
+                   (is (gate/eventually 5000 #(waits? to)))
+                   done))]
+      (is (not (waits? to)))
+      (is (nil? (async/poll! to)))
+      (is (= 0 (:put (end done))))
+      (async/close! to)
+      (is (nil? (a/<!! to))))))
+
+(defn- throwing-later
+  "Returns [from go-on!]: a port whose first value is 1, whose second is 2 when (go-on!) is called,
+  and whose third take throws."
+  []
+  (let [takes (atom 0)
+        second-take (promise)]
+    [(reify
+       impl/ReadPort
+       (take! [_ handler]
+         (case (long (swap! takes inc))
+           1 (do (impl/commit handler) (volatile! 1))
+           2 (do (deliver second-take handler) nil)
+           (throw (ex-info "no third" {})))))
+     #((impl/commit (deref second-take 5000 nil)) 2)]))
+
+(deftest a-failed-pipeline-withdraws-what-it-offers
+  (each-kind start
+    (let [[from go-on!] (throwing-later)
+          to (async/chan)
+          done (start 2 to inc from {:close? false})]
+      (is (gate/eventually 5000 #(waits? to)))
+      (go-on!)
+      (is (= "no third" (ex-message (end done))))
+      (is (not (waits? to)))
+      (is (nil? (async/poll! to)))
+      (async/close! to)
+      (is (nil? (a/<!! to))))))
+
+(deftest each-value-that-a-cancelled-pipeline-has-put-is-counted
+  (each-kind start
+    (dotimes [i 50]
+      (let [to (async/chan (when (odd? i) 2))
+            taken (rem i 5)
+            done (t/with-scope [_s]
+                   (let [done (start 3 to inc (async/to-chan! (range 20)) {})]
+                     (dotimes [_ taken] (a/<!! to))
+                     done))
+            more (count (all to))]
+        (is (= (+ taken more) (:put (end done))))))))
+
 ;; Abandoned
 
 (defn- alive [prefix]

@@ -50,6 +50,11 @@
   [^Once once]
   (.close once nil))
 
+(defn committed?
+  "True if the transfer has been committed."
+  [^Once once]
+  (not (.closedBy once nil)))
+
 (deftype Handler [^Once once callback]
   Lock
   (lock [_] (.lock ^ReentrantLock (.-lock once)))

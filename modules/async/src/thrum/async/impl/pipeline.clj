@@ -14,7 +14,8 @@
   (:import
    (clojure.lang IFn IMeta)
    (java.util Iterator List)
-   (java.util.concurrent.atomic AtomicLong AtomicReference)))
+   (java.util.concurrent.atomic AtomicLong AtomicReference)
+   (thrum.async.impl.handler Once)))
 
 (set! *warn-on-reflection* true)
 
@@ -22,9 +23,9 @@
 
 ;; events: how many events the thread that takes the steps has not seen. called-off: why the
 ;; pipeline ends before its input does; :over at the end. taking: the take that waits at `from`,
-;; or whose value is in taken. putting: :waiting for an answer of `to`, or the answer. outputs:
-;; those of an item that are still to be put. put: how many values `to` accepted. done: the
-;; channel that delivers the totals.
+;; or whose value is in taken. putting: the put that waits for an answer of `to`, or the answer.
+;; outputs: those of an item that are still to be put. put: how many values `to` accepted. done:
+;; the channel that delivers the totals.
 (deftype Pipeline [fan-out options from to job counts done ^AtomicReference attachment
                    ^AtomicLong events ^AtomicReference called-off
                    ^AtomicReference taking ^AtomicReference taken
@@ -86,11 +87,12 @@
 
 (defn- put-output!
   [^Pipeline pipeline v]
-  (let [^AtomicReference putting (.-putting pipeline)]
-    (.set putting :waiting)
-    (when-some [box
-                (impl/put! (.-to pipeline) v (handler/handler (handler/once) (Answered. pipeline)))]
-      (.set putting (boolean @box)))))
+  (let [once (handler/once), ^AtomicReference putting (.-putting pipeline)]
+    (.set putting once)
+    ;; A concurrent call-off! revokes this put, or is seen here.
+    (when-not (called-off pipeline)
+      (when-some [box (impl/put! (.-to pipeline) v (handler/handler once (Answered. pipeline)))]
+        (.set putting (boolean @box))))))
 
 (defn- next-outputs!
   "Makes the outputs of the next due item current. Returns whether there is one."
@@ -110,7 +112,7 @@
           (.set putting nil)
           (.incrementAndGet ^AtomicLong (.-put pipeline)))
         (cond
-          (identical? :waiting answer) nil
+          (instance? Once answer) nil
           (false? answer) (call-off! pipeline :to-closed)
           (nil? outputs) (when (next-outputs! pipeline) (recur))
           (.hasNext outputs) (do (put-output! pipeline (.next outputs)) (recur))
@@ -157,10 +159,19 @@
   (spi/detach! (attachment pipeline))
   (handler/sweep! (.-from pipeline)))
 
+(defn- count-last-put!
+  "Counts the put of a pipeline that was called off, if it came about."
+  [^Pipeline pipeline]
+  (let [answer (.get ^AtomicReference (.-putting pipeline))]
+    (when (if (instance? Once answer) (handler/committed? answer) answer)
+      (.incrementAndGet ^AtomicLong (.-put pipeline)))))
+
 (defn- wind-up!
   "Cancels what runs, waits until it has ended, and ends the pipeline."
   [^Pipeline pipeline t]
   (fanout/end! (.-fan-out pipeline) :pipeline-ended)
+  (count-last-put! pipeline)
+  (handler/sweep! (.-to pipeline))
   (complete! pipeline t))
 
 (defn- cancelled? [^Pipeline pipeline t]
@@ -228,11 +239,17 @@
   (when (first-event? pipeline)
     (take-steps-after! pipeline task)))
 
+(defn- revoke-put! [^Pipeline pipeline]
+  (let [answer (.get ^AtomicReference (.-putting pipeline))]
+    (when (instance? Once answer) (handler/revoke! answer))))
+
 (defn- call-off!
-  "Ends the pipeline for this reason. From now on it takes nothing from `from`."
+  "Ends the pipeline for this reason. From now on it takes nothing from `from`, and offers nothing
+  to `to`, but for what waits there when that is closed: as in core.async, it can still be taken."
   [^Pipeline pipeline reason]
   (when (.compareAndSet ^AtomicReference (.-called-off pipeline) nil reason)
     (some-> (.get ^AtomicReference (.-taking pipeline)) handler/revoke!)
+    (when-not (= :to-closed reason) (revoke-put! pipeline))
     (signal! pipeline)))
 
 ;; How it begins
