@@ -156,6 +156,14 @@
     (is (= 3 (:failed totals)))
     (is (every? impl/closed? @channels))))
 
+(deftest a-wrap-that-drops-or-replaces-the-outputs-ends-it
+  (each-kind start
+    (doseq [instead [nil 5]]
+      (let [[results ended]
+            (through start 2 inc (range 9) {:wrap (fn [thunk] #(do (thunk) instead))})]
+        (is (= [] results))
+        (is (= [:thrum/invalid instead] ((juxt :type :value) (ex-data ended))))))))
+
 (deftest a-channel-that-throws-ends-it
   (let [to (reify
              impl/Channel

@@ -383,9 +383,10 @@
 ;; Polled by a consumer that does not wait
 
 (defn poll!
-  "Returns the next result, nil when none is ready. Throws the failure that ended the fan-out, when
-  nothing runs any more. See thrum.spi.fan-out/poll!."
-  [^FanOut fan-out]
-  (when (order/ready? (.-order fan-out))
+  "Returns the next result, or none when none is ready. Throws the failure that ended the fan-out,
+  when nothing runs any more. See thrum.spi.fan-out/poll!."
+  [^FanOut fan-out none]
+  (if (order/ready? (.-order fan-out))
     (failing fan-out
-      (result fan-out (leave! fan-out)))))
+      (result fan-out (leave! fan-out)))
+    none))

@@ -48,12 +48,12 @@
   (.exhaust fan-out))
 
 (defn poll!
-  "Returns the next result, or nil when none is ready: a nil result looks the same, so thunks should
-  return something else. Does not wait, but for a failure: it cancels and joins what runs, then
-  throws the failure. Where the end of its scope has cancelled tasks, throws CancellationException
-  if the calling thread's work is cancelled, :thrum/closed otherwise."
-  [^FanOut fan-out]
-  (fanout/poll! fan-out))
+  "Returns the next result, or none, any value, when none is ready. Does not wait, but for a
+  failure: it cancels and joins what runs, then throws the failure. Where the end of its scope has
+  cancelled tasks, throws CancellationException if the calling thread's work is cancelled,
+  :thrum/closed otherwise."
+  [^FanOut fan-out none]
+  (fanout/poll! fan-out none))
 
 (defn idle?
   "True if all that was started has been polled, and nothing more will be started."

@@ -94,12 +94,20 @@
       (when-some [box (impl/put! (.-to pipeline) v (handler/handler once (Answered. pipeline)))]
         (.set putting (boolean @box))))))
 
+(defn- check-outputs [outputs]
+  (when-not (instance? List outputs)
+    (throw (spi/invalid (str "A pipeline's :wrap must return what its thunk returns, a list, not "
+                             (spi/text outputs))
+             {:option :wrap, :value outputs, :accepts "a list"}))))
+
 (defn- next-outputs!
   "Makes the outputs of the next due item current. Returns whether there is one."
   [^Pipeline pipeline]
-  (when-some [^List outputs (fanout/poll! (.-fan-out pipeline))]
-    (.set ^AtomicReference (.-outputs pipeline) (.iterator outputs))
-    true))
+  (let [outputs (fanout/poll! (.-fan-out pipeline) ::none)]
+    (when-not (identical? ::none outputs)
+      (check-outputs outputs)
+      (.set ^AtomicReference (.-outputs pipeline) (.iterator ^List outputs))
+      true)))
 
 (defn- put-outputs!
   "Puts due outputs into `to`, as long as it accepts them at once."
