@@ -143,7 +143,8 @@
   beyond the one whose results are being put. When `to` is closed, not one more item is taken, and
   the running calls are interrupted. When `from` is closed, the pipeline ends after the last
   result has been taken, and closes `to`. While no result is taken, it holds no thread. Called
-  inside a scope, it belongs to the scope, whose end cancels it.
+  inside a scope, it belongs to the scope, whose end cancels it. Its threads have the caller's
+  bindings and context class loader, and inherit no InheritableThreadLocal.
 
   xf is applied to each item by itself: it may have several results or none. Early termination
   ends the item, not the pipeline. A nil result is an error. If xf throws, the throwable goes to

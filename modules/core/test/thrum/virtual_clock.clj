@@ -101,7 +101,7 @@
 
 (defn- numbered
   "Returns a function of nothing to prefix0, then prefix1 and so on."
-  [prefix]
+  [prefix _inherit?]
   (let [n (atom -1)]
     #(str prefix (swap! n inc))))
 

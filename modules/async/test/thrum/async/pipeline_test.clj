@@ -462,6 +462,50 @@
         (is (= #{[:me false false]} (set (all to))))
         (is (map? (end done)))))))
 
+(defn- with-class-loader
+  "Returns (f), called with that context class loader."
+  [loader f]
+  (let [thread (Thread/currentThread), before (.getContextClassLoader thread)]
+    (.setContextClassLoader thread loader)
+    (try
+      (f)
+      (finally (.setContextClassLoader thread before)))))
+
+(defn- new-class-loader []
+  (clojure.lang.DynamicClassLoader.))
+
+(deftest items-inherit-nothing-but-the-callers-class-loader
+  (each-kind start
+    (let [local (InheritableThreadLocal.)
+          look (fn [_]
+                 (let [thread (Thread/currentThread)
+                       seen [(.get local) (.getContextClassLoader thread)]]
+                   (.set local :item)
+                   (.setContextClassLoader thread (new-class-loader))
+                   seen))
+          loader (new-class-loader)
+          from (async/chan)
+          to (async/chan)]
+      (try
+        (.set local :caller)
+        (with-class-loader loader #(start 1 to look from {}))
+        (.set local :putter)
+        (with-class-loader (new-class-loader)
+          #(dotimes [_ 9]
+             (a/>!! from 1)
+             (is (= [nil loader] (a/<!! to)))))
+        (async/close! from)
+        (finally (.remove local)))))
+  (testing "nor does a channel's transducer have an item's class loader"
+    (let [loader (new-class-loader)
+          ;; Room for all, so that no taker transforms anything.
+          to (async/chan 50 (map (fn [_] (.getContextClassLoader (Thread/currentThread)))))
+          replace-loader #(do
+                            (.setContextClassLoader (Thread/currentThread) (new-class-loader))
+                            %)]
+      (with-class-loader loader #(a/pipeline-fn 2 to replace-loader (async/to-chan! (range 50))))
+      (is (= #{loader} (set (all to)))))))
+
 ;; Misuse
 
 (defn- refused [f]

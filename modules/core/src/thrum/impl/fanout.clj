@@ -201,9 +201,10 @@
   "Returns a fan-out in the context of the calling thread that has started nothing yet. :on-ended -
   called with every task that has ended, on its thread and as the last thing there, for a consumer
   that does not wait. :on-done - for :as-completed, see order/completion-order; batches leave to the
-  consumer all the same. :batch - how many items share a task, or nil; :window counts items. items:
-  the collection that its consumer pulls from; nil where it is handed the items."
-  ^FanOut [{:keys [order name limit window batch wrap on-ended on-done]} items]
+  consumer all the same. :batch - how many items share a task, or nil; :window counts items.
+  :clean-threads? - see thrum.spi.fan-out/fan-out. items: the collection that its consumer pulls
+  from; nil where it is handed the items."
+  ^FanOut [{:keys [order name limit window batch wrap clean-threads? on-ended on-done]} items]
   (let [group (group/unique-group name (place/current-group) nil nil nil)
         batches (batch/batches batch)
         on-done (when-not batches on-done)
@@ -215,7 +216,7 @@
                    (quot window (or batch 1))
                    order
                    tasks
-                   (jdk/numbered-threads (group/thread-prefix group))
+                   (jdk/numbered-threads (group/thread-prefix group) (not clean-threads?))
                    (.-ended tasks)
                    batches
                    on-done

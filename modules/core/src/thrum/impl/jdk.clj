@@ -24,9 +24,10 @@
   (-> (Thread/ofVirtual) (.name name) (.unstarted body)))
 
 (defn numbered-threads
-  "Returns what next-thread takes, for one thread at a time."
-  ^Thread$Builder [^String prefix]
-  (-> (Thread/ofVirtual) (.name prefix 0)))
+  "Returns what next-thread takes, for one thread at a time. inherit?: whether the threads inherit
+  from their creator, or are as clean-thread's."
+  ^Thread$Builder [^String prefix inherit?]
+  (-> (Thread/ofVirtual) (.name prefix 0) (.inheritInheritableThreadLocals (boolean inherit?))))
 
 (defn next-thread
   "Returns an unstarted virtual thread named prefix0, the next one prefix1, and so on."

@@ -15,7 +15,8 @@
 (defn fan-out
   "Returns a fan-out in the calling thread's bindings and scope that has started nothing yet. :order
   - :ordered or :as-completed; :name - of its threads, followed by a number; :limit, :window, :wrap
-  - as in thrum.core/pmap; :on-ended - called with every task that has ended, on its thread and as
+  - as in thrum.core/pmap; :clean-threads? - whether its threads inherit nothing, as
+  thrum.spi/clean-thread's; :on-ended - called with every task that has ended, on its thread and as
   the last thing there."
   ^FanOut [options]
   (fanout/fan-out options nil))

@@ -25,8 +25,9 @@
 ;; pipeline ends before its input does; :over at the end. taking: the take that waits at `from`,
 ;; or whose value is in taken. putting: the put that waits for an answer of `to`, or the answer.
 ;; outputs: those of an item that are still to be put. put: how many values `to` accepted. done:
-;; the channel that delivers the totals.
-(deftype Pipeline [fan-out options from to job counts done ^AtomicReference attachment
+;; the channel that delivers the totals. loader: the caller's context class loader.
+(deftype Pipeline [fan-out options from to job counts done ^ClassLoader loader
+                   ^AtomicReference attachment
                    ^AtomicLong events ^AtomicReference called-off
                    ^AtomicReference taking ^AtomicReference taken
                    ^AtomicReference putting ^AtomicReference outputs ^AtomicLong put])
@@ -64,11 +65,22 @@
       (do (handler/revoke! once) nil)
       (impl/take! (.-from pipeline) (handler/handler once (Taken. pipeline))))))
 
+(defn- load-with!
+  "Sets the calling thread's context class loader."
+  [loader]
+  (.setContextClassLoader (Thread/currentThread) loader))
+
+(defn- launch! [^Pipeline pipeline v]
+  (let [job (.-job pipeline), loader (.-loader pipeline)]
+    (fanout/launch! (.-fan-out pipeline)
+                    (^{:once true} fn* []
+                      (load-with! loader)
+                      (job v)))))
+
 (defn- accept! [^Pipeline pipeline v]
-  (let [job (.-job pipeline)]
-    (if (identical? ::closed v)
-      (fanout/exhaust! (.-fan-out pipeline))
-      (fanout/launch! (.-fan-out pipeline) (^{:once true} fn* [] (job v))))))
+  (if (identical? ::closed v)
+    (fanout/exhaust! (.-fan-out pipeline))
+    (launch! pipeline v)))
 
 (defn- take-items!
   "Starts a task for every item that is at hand, as long as there is room."
@@ -218,14 +230,15 @@
   "Has the calling thread take the next steps after the task that has ended on it (nil: none)."
   [^Pipeline pipeline task]
   (fanout/go-on! (.-fan-out pipeline) task)
+  (load-with! (.-loader pipeline))
   (take-steps! pipeline))
 
 (defn- go-on!
   "Starts a thread that takes the next steps."
   [^Pipeline pipeline]
   (try
-    (.start (spi/virtual-thread (fanout/id (.-fan-out pipeline))
-                                #(take-steps-after! pipeline nil)))
+    (.start (spi/clean-thread (fanout/id (.-fan-out pipeline))
+                              #(take-steps-after! pipeline nil)))
     (catch Throwable _
       ;; No memory for a thread.
       (take-steps! pipeline))))
@@ -268,7 +281,9 @@
   item; :close? - whether `to` is closed; :silent? - whether the channel delivers no totals."
   [{:keys [job on-error], :as options} from to f]
   (let [self (AtomicReference.)
-        fan-out (fanout/fan-out (assoc options :on-ended #(ended! (.get self) %)))
+        fan-out (fanout/fan-out (assoc options
+                                  :clean-threads? true
+                                  :on-ended #(ended! (.get self) %)))
         counts (job/counts)
         pipeline (Pipeline. fan-out
                             options
@@ -277,6 +292,7 @@
                             (job counts (job/rule on-error) f)
                             counts
                             (async/chan 1)
+                            (.getContextClassLoader (Thread/currentThread))
                             (AtomicReference.)
                             (AtomicLong. 1)
                             (AtomicReference.)
