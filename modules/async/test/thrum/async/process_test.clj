@@ -167,6 +167,28 @@
       (finally
         (Thread/setDefaultUncaughtExceptionHandler reported)))))
 
+(deftest all-channels-are-closed-though-some-throw
+  (let [failures (mapv #(ex-info (str "no end " %) {}) (range 2))
+        stuck (mapv #(reify
+                       impl/Channel
+                       (closed? [_] false)
+                       (close! [_] (throw %)))
+                    failures)
+        others (vec (repeatedly 20000 async/chan))
+        reported (promise)
+        before (Thread/getDefaultUncaughtExceptionHandler)]
+    (try
+      (Thread/setDefaultUncaughtExceptionHandler
+        (reify
+          Thread$UncaughtExceptionHandler
+          (uncaughtException [_ _ t] (deliver reported t))))
+      (is (= [:v] (t/with-scope [s] (all (a/process s {:closes (into stuck others)} :v)))))
+      (is (every? impl/closed? others))
+      (is (identical? (first failures) (deref reported 5000 :late)))
+      (is (= (rest failures) (vec (.getSuppressed ^Throwable (first failures)))))
+      (finally
+        (Thread/setDefaultUncaughtExceptionHandler before)))))
+
 (deftest wrong-arguments-of-a-process-throw
   (is (= :thrum/invalid (refused #(a/process :no-scope 1))))
   (t/with-scope [s]

@@ -22,13 +22,21 @@
     (spi/start! (assoc options :on-end #(deliver! channel %)) f)
     channel))
 
+(defn- close-one!
+  "Closes the channel. Returns the throwable of a close before, or else its own, or nil."
+  [^Throwable thrown channel]
+  (try
+    (async/close! channel)
+    thrown
+    (catch Throwable t
+      (when-not (or (nil? thrown) (identical? thrown t)) (.addSuppressed thrown t))
+      (or thrown t))))
+
 (defn- close-all!
-  "Closes each channel, even if another cannot be closed."
+  "Closes each channel, even if another cannot be closed. The first throwable is thrown, with the
+  others as suppressed."
   [channels]
-  (when-some [[channel & more] (seq channels)]
-    (try
-      (async/close! channel)
-      (finally (close-all! more)))))
+  (some-> (reduce close-one! nil channels) throw))
 
 (defn of-scope
   "Starts f as a daemon of the scope. Returns a channel of its value or its throwable. :closes - the
