@@ -130,7 +130,9 @@
   (let [options (settings/pipeline kind n arguments)]
     (pipeline/start! options
                      (settings/port impl/ReadPort "a channel to take from" from)
-                     (settings/port impl/WritePort "a channel to put into" to)
+                     (->> to
+                          (settings/port impl/WritePort "a channel to put into")
+                          (settings/port impl/Channel "a channel to put into, with a close!"))
                      (options/function f))))
 
 (defn pipeline-blocking

@@ -184,6 +184,20 @@
                (put! [_ _ _] (volatile! false)))]
       (is (= 0 (:put (end (a/pipeline-fn 2 to inc (async/to-chan! (range 9))))))))))
 
+(deftest a-channel-that-cannot-be-asked-whether-it-is-closed-starts-nothing
+  (let [to (reify
+             impl/Channel
+             (closed? [_] (throw (ex-info "no answer" {})))
+             (close! [_])
+             impl/WritePort
+             (put! [_ _ _] (volatile! true)))
+        from (async/chan)
+        thrown (gate/in-time 10000
+                             #(t/with-scope [_]
+                                (try (a/pipeline-fn 1 to inc from) (catch Exception e e))))]
+    (is (= "no answer" (ex-message thrown)))
+    (is (nil? (async/offer! from 1)) "nothing waits there")))
+
 (deftest a-channel-that-cannot-be-closed-ends-it
   (let [to (reify
              impl/Channel

@@ -522,6 +522,10 @@
                                 {:close? 1} {:name ""}]]
                  (is (= :thrum/invalid (refused #(start 2 to inc from options)))))
                (is (= :thrum/invalid (refused #(start 2 :to inc from {}))))
+               (testing "a port that cannot be closed"
+                 (let [put-only (reify impl/WritePort (put! [_ _ _] (volatile! true)))]
+                   (doseq [options [{} {:close? false}]]
+                     (is (= :thrum/invalid (refused #(start 2 put-only inc from options)))))))
                (is (= :thrum/invalid (refused #(start 2 to inc [1 2 3] {})))))
     (is (= :thrum/invalid (refused #(a/pipeline-fn 2 to 3 from))))
     (is (= :thrum/invalid (refused #(a/pipeline-blocking 2 to (map inc) from true 3))))

@@ -280,7 +280,8 @@
   closes when it has ended. Options: those of a fan-out; :job, :on-error - what is done with an
   item; :close? - whether `to` is closed; :silent? - whether the channel delivers no totals."
   [{:keys [job on-error], :as options} from to f]
-  (let [self (AtomicReference.)
+  (let [closed? (impl/closed? to)
+        self (AtomicReference.)
         fan-out (fanout/fan-out (assoc options
                                   :clean-threads? true
                                   :on-ended #(ended! (.get self) %)))
@@ -304,7 +305,7 @@
     (.set self pipeline)
     (.set ^AtomicReference (.-attachment pipeline) (spi/attach! #(call-off! pipeline :cancelled)))
     (handler/watch-close! to pipeline #(call-off! pipeline :to-closed))
-    (when (impl/closed? to) (call-off! pipeline :to-closed))
+    (when closed? (call-off! pipeline :to-closed))
     ;; The first event is the start itself: the pipeline cannot be over before it is watched.
     (go-on! pipeline)
     (.-done pipeline)))
