@@ -216,9 +216,10 @@
 (defn pmap->chan
   "Returns a channel of the results of thrum.core/pmap over coll, in order, with room for limit of
   them, that closes after the last. nil results are left out. A failure is delivered as its
-  Throwable before the end, see <?!!. Closing the channel ends it at the next result and cancels
-  the running calls. It belongs to the scope in which it was called. Its thread waits until the
-  results are taken or the channel is closed. limit: as in pmap, an integer or a map of options."
+  Throwable before the end, see <?!!. Closing the channel ends it and cancels the running calls;
+  what is in the channel can still be taken. It belongs to the scope in which it was called. Its
+  thread waits until the results are taken or the channel is closed. limit: as in pmap, an integer
+  or a map of options."
   [limit f coll]
   (let [options (options/fan-out limit)
         ch (async/chan (:limit options))

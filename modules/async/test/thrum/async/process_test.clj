@@ -232,6 +232,27 @@
     (deliver gate :first)
     (is (.await interrupted 5 TimeUnit/SECONDS))))
 
+(deftest closing-the-channel-interrupts-what-runs-without-waiting-for-a-result
+  (let [running (CountDownLatch. 2), interrupted (CountDownLatch. 2)
+        sleeper (fn [_]
+                  (try
+                    (.countDown running)
+                    (Thread/sleep 60000)
+                    (finally (.countDown interrupted))))
+        ch (a/pmap->chan 2 sleeper (range 9))]
+    (is (.await running 5 TimeUnit/SECONDS))
+    (async/close! ch)
+    (is (.await interrupted 5 TimeUnit/SECONDS))))
+
+(deftest closing-the-full-channel-ends-the-pmap
+  (doseq [limit [1 3]]
+    (let [ch (a/pmap->chan limit identity (range 100))]
+      (is (gate/eventually 5000 #(seq (.-puts ^ManyToManyChannel ch))))
+      (is (seq (leak/threads)) "its put waits")
+      (async/close! ch)
+      (is (gate/eventually 5000 #(empty? (leak/threads))))
+      (is (= (range limit) (all ch)) "what was in the channel can be taken"))))
+
 (deftest a-scopes-end-ends-the-pmap-that-goes-into-a-channel
   (let [running (CountDownLatch. 2)
         ch (t/with-scope [_]

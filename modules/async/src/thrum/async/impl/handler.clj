@@ -138,10 +138,10 @@
       (when (instance? IRef flag) flag))))
 
 (defn watch-close!
-  "Calls f when the channel is closed, or at once if it is closed already. f is called on the closing
-  thread and under the channel's lock, and maybe twice: it does little, takes no lock of another
-  channel and does not throw. k is the watch's key. Does nothing for a port that is not core.async's
-  own channel."
+  "Calls f when the channel is closed, or at once if it is closed already. f is called on the
+  closing thread and under the channel's lock, and maybe twice: it does little, takes no lock of
+  another channel and does not throw. k is the watch's key. Does nothing for a port that is not
+  core.async's own channel."
   [port k f]
   (when-some [^IRef flag (closed-flag port)]
     (.addWatch flag k (fn [_ _ _ _] (f)))

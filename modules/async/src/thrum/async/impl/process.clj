@@ -3,6 +3,7 @@
   {:no-doc true}
   (:require
    [clojure.core.async :as async]
+   [thrum.async.impl.handler :as handler]
    [thrum.spi :as spi]))
 
 (set! *warn-on-reflection* true)
@@ -50,11 +51,23 @@
     (spi/fork! scope (-> options (dissoc :closes) (assoc :daemon? true, :on-end end!)) f)
     channel))
 
+(defn- cancel-elsewhere!
+  "Cancels the task, unless it has ended, on a thread of its own: the calling one holds a lock."
+  [task]
+  (when-not (future-done? task)
+    (try
+      (.start (spi/clean-thread "async-cancel" #(future-cancel task)))
+      (catch Throwable _
+        ;; No memory for a thread.
+        (future-cancel task)))))
+
 (defn in-current-scope
   "Starts f on a virtual thread that belongs to the calling thread's scope, if there is one. When f
-  has ended, puts what it threw, unless a cancel caused it, into the channel and closes it."
+  has ended, puts what it threw, unless a cancel caused it, into the channel and closes it. The
+  close of the channel cancels f."
   [name channel f]
-  (spi/start-in-scope! {:name name
-                        :on-failed #(async/put! channel %)
-                        :on-end (fn [_] (async/close! channel))}
-                       f))
+  (let [task (spi/start-in-scope! {:name name
+                                   :on-failed #(async/put! channel %)
+                                   :on-end (fn [_] (async/close! channel))}
+                                  f)]
+    (handler/watch-close! channel task #(cancel-elsewhere! task))))
