@@ -209,7 +209,8 @@
   "Returns the channel's values, up to its close, as something that can be reduced, or be a seq
   without chunks: for transduce, into, doseq and the map family. It takes as <!! does, one value
   at a time and on demand: a reduction that ends early leaves the rest in the channel. Values are
-  taken once: a second reduction gets only what is left."
+  taken once: a second reduction gets only what is left. It is not sequential?: = and flatten take
+  nothing."
   [ch]
   (port/reducible ch))
 

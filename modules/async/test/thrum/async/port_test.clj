@@ -403,6 +403,16 @@
 
 ;; Channel to reducible
 
+(deftest a-reducible-that-is-only-looked-at-takes-nothing
+  (let [ch (async/to-chan! (range 3))
+        values (a/chan->reducible ch)]
+    (is (not (sequential? values)))
+    (is (not= [0 1 2] values))
+    (is (= [values] (flatten [values])))
+    (is (string? (pr-str values)))
+    (is (= [0 1 2] (vec values)))
+    (is (= [] (vec values)) "taken once")))
+
 (deftest a-channel-is-reduced-one-value-at-a-time
   (is (= [0 1 2] (into [] (a/chan->reducible (async/to-chan! (range 3))))))
   (is (= [] (into [] (a/chan->reducible (async/to-chan! [])))))

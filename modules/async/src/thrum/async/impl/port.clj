@@ -9,7 +9,7 @@
    [thrum.core :as t]
    [thrum.spi :as spi])
   (:import
-   (clojure.lang IDeref IFn IMeta IReduce Seqable Sequential)
+   (clojure.lang IDeref IFn IMeta IReduce Seqable)
    (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
@@ -187,12 +187,12 @@
     (when-some [v (take!! port)]
       (cons v (seq-of port)))))
 
+;; Not Sequential, though an eduction is: = and flatten would take the values, and wait for them.
 (defn reducible
   "Returns the port's values as something that can be reduced, or be a seq, once; see
   thrum.async/chan->reducible."
   [port]
   (reify
-    Sequential
     IReduce
     (reduce [_ f]
       (if-some [v (take!! port)]
