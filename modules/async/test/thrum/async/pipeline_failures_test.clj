@@ -104,6 +104,32 @@
              (second
                (through a/pipeline-fn 1 (fn [_] (throw (Error. "x"))) [1] {:on-error :close})))))))
 
+(deftest a-failure-that-would-end-it-is-counted-once
+  (each-kind start
+    (let [failed (promise)
+          f (fn [v]
+              (if (zero? (long v))
+                v
+                (do
+                  (deliver failed true)
+                  (throw (ex-info "no" {})))))
+          from (async/chan)
+          ;; Each result of 0 waits here, so the failure after it is not due yet.
+          to (async/chan)
+          done (start 1 to f from {:on-error :close})]
+      (a/>!! from 0)
+      (a/>!! from 1)
+      (is (true? (deref failed 5000 :late)))
+      (is (gate/eventually 5000 #(empty? (leak/threads))) "and has ended")
+      (async/close! to)
+      (is (= {:taken 2, :put 0, :dropped 0, :failed 1} (end done))))))
+
+(deftest a-transducer-that-makes-no-function-is-a-failure
+  (let [[results totals] (through a/upipeline 1 inc [1 2] {:on-error :skip})]
+    (is (= [[] 2] [results (:failed totals)])))
+  (let [[results thrown] (through a/pipeline-blocking 1 (constantly nil) [1] {:on-error :close})]
+    (is (= [[] :thrum/invalid] [results (:type (ex-data thrown))]))))
+
 (deftest what-came-before-a-failure-in-the-same-item-goes-on
   (doseq [pipeline [async/pipeline-blocking a/pipeline-blocking]]
     (let [to (async/chan 10)

@@ -6,7 +6,8 @@
    [clojure.core.async :as async]
    [thrum.async.impl.port :as port]
    [thrum.core :as t]
-   [thrum.spi :as spi])
+   [thrum.spi :as spi]
+   [thrum.spi.options :as options])
   (:import
    (java.util ArrayList List)
    (java.util.concurrent.atomic AtomicLong)))
@@ -43,15 +44,17 @@
         (catch Throwable other (spi/uncaught! other))))))
 
 (defn- answer!
-  "Applies the rule to t. A casualty of the pipeline's cancel is rethrown."
+  "Applies the rule to t and returns nil. A casualty of the pipeline's cancel is rethrown."
   [^Counts counts rule ^List outputs t]
   (when (and (t/cancelled?) (spi/casualty? t))
     (throw t))
   (.incrementAndGet ^AtomicLong (.-failed counts))
   (when-some [v (rule t)]
-    (.add outputs v)))
+    (.add outputs v))
+  nil)
 
 (defmacro ^:private answering
+  "Returns the value of the body, or nil where it throws and the rule has an answer."
   [counts rule outputs & body]
   `(try
      ~@body
@@ -74,10 +77,9 @@
   [counts rule xf]
   (fn [v]
     (let [outputs (ArrayList.)]
-      (answering counts rule outputs
-        (let [rf (xf add!)]
-          (answering counts rule outputs (rf outputs v))
-          (rf outputs)))
+      (when-some [rf (answering counts rule outputs (options/function (xf add!)))]
+        (answering counts rule outputs (rf outputs v))
+        (answering counts rule outputs (rf outputs)))
       outputs)))
 
 (defn calling
