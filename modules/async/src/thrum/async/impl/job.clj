@@ -6,8 +6,7 @@
    [clojure.core.async :as async]
    [thrum.async.impl.port :as port]
    [thrum.core :as t]
-   [thrum.spi :as spi]
-   [thrum.spi.options :as options])
+   [thrum.spi :as spi])
   (:import
    (java.util ArrayList List)
    (java.util.concurrent.atomic AtomicLong)))
@@ -71,13 +70,20 @@
               {:value nil})))
    (doto outputs (.add v))))
 
+(defn- reducing [xf]
+  (let [rf (xf add!)]
+    (when-not (ifn? rf)
+      (throw (spi/invalid (str "A pipeline's transducer made no function, but " (spi/text rf))
+               {:value rf, :accepts "a function"})))
+    rf))
+
 (defn transducing
   "Applies xf to each item by itself, with its completion. Outputs before a throw are kept, and so
   are those of the completion after one, as in a channel with a transducer."
   [counts rule xf]
   (fn [v]
     (let [outputs (ArrayList.)]
-      (when-some [rf (answering counts rule outputs (options/function (xf add!)))]
+      (when-some [rf (answering counts rule outputs (reducing xf))]
         (answering counts rule outputs (rf outputs v))
         (answering counts rule outputs (rf outputs)))
       outputs)))
