@@ -59,7 +59,8 @@
   port is closed, or [v :default] of the option. A cancel or an interrupt withdraws all of them
   and throws, as <!! does. So does a port that throws; where another operation has been committed
   before, its throwable goes to the uncaught exception handler instead. Throws :thrum/invalid,
-  before it begins any, for no operations, a put of nil, or an unknown option.
+  before it begins any, for no collection of operations, an empty one, a put of nil, or an unknown
+  option.
 
   Options, behind the operations:
     :priority - whether the operations are tried in their order, and not in any (true or
@@ -210,9 +211,9 @@
   without chunks: for transduce, into, doseq and the map family. It takes as <!! does, one value
   at a time and on demand: a reduction that ends early leaves the rest in the channel. Values are
   taken once: a second reduction gets only what is left. It is not sequential?: = and flatten take
-  nothing."
+  nothing. Throws :thrum/invalid for what is no channel."
   [ch]
-  (port/reducible ch))
+  (port/reducible (settings/port impl/ReadPort "a channel to take from" ch)))
 
 (defn pmap->chan
   "Returns a channel of the results of thrum.core/pmap over coll, in order, with room for limit of

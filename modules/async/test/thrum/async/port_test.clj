@@ -279,7 +279,8 @@
     (is (= [0 0] [(queued x) (queued y)]))))
 
 (deftest no-alternative-and-an-unknown-option-are-errors
-  (doseq [wrong [#(a/alts!! []) #(a/alts!! [(async/chan)] :prioritise true)
+  (doseq [wrong [#(a/alts!! []) #(a/alts!! nil) #(a/alts!! 5) #(a/alts!! {(async/chan) 1})
+                 #(a/alts!! (async/chan)) #(a/alts!! [(async/chan)] :prioritise true)
                  #(a/alts!! [(async/chan)] :priority 1)]]
     (is (= :thrum/invalid
            (:type (ex-data (try
@@ -412,6 +413,13 @@
     (is (string? (pr-str values)))
     (is (= [0 1 2] (vec values)))
     (is (= [] (vec values)) "taken once")))
+
+(deftest what-is-no-channel-is-not-reducible
+  (doseq [wrong [nil 5 [1]]]
+    (is (= :thrum/invalid
+           (:type (ex-data (try
+                             (a/chan->reducible wrong)
+                             (catch Exception e e))))))))
 
 (deftest a-channel-is-reduced-one-value-at-a-time
   (is (= [0 1 2] (into [] (a/chan->reducible (async/to-chan! (range 3))))))

@@ -10,6 +10,7 @@
    [thrum.spi :as spi])
   (:import
    (clojure.lang IDeref IFn IMeta IReduce Seqable)
+   (java.util Collection)
    (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
@@ -157,6 +158,9 @@
 
 (defn- check-operations!
   [operations]
+  (when-not (or (nil? operations) (instance? Collection operations))
+    (throw (spi/invalid (str "alts!! needs a collection of operations, not " (spi/text operations))
+             {:value operations, :accepts "a collection of ports and [port value]"})))
   (when (empty? operations)
     (throw (spi/invalid "alts!! needs at least one port, or one [port value]"
              {:value operations})))
