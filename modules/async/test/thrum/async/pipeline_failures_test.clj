@@ -73,6 +73,25 @@
         (is (= [0 2] (sort results)))
         (is (= ["worse"] (map second reported)))))))
 
+(deftest an-answer-that-the-pipelines-end-interrupts-is-not-reported
+  (each-kind start
+    (let [answering (promise)
+          answer (fn [_]
+                   (deliver answering true)
+                   (Thread/sleep 60000))
+          to (async/chan)
+          [totals reported] (uncaught
+                              #(let [done (start 1
+                                                 to
+                                                 (fn [_] (throw (ex-info "no" {})))
+                                                 (async/to-chan! [1])
+                                                 {:on-error answer})]
+                                 (is (true? (deref answering 5000 :late)))
+                                 (async/close! to)
+                                 (end done)))]
+      (is (= {:taken 1, :put 0, :dropped 0, :failed 1} totals))
+      (is (= [] reported)))))
+
 (deftest a-failure-can-end-it
   (each-kind start
              (let [[results thrown] (through start 1 odd-fails (range 9) {:on-error :close})]

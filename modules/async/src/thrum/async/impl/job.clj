@@ -26,12 +26,18 @@
   [^Counts counts]
   {:dropped (.get ^AtomicLong (.-dropped counts)), :failed (.get ^AtomicLong (.-failed counts))})
 
+(defn- check-casualty
+  "Rethrows a casualty of the pipeline's cancel."
+  [t]
+  (when (and (t/cancelled?) (spi/casualty? t))
+    (throw t)))
+
 ;; The rule for errors: a function of the throwable. Its value is an output in the item's place,
 ;; unless it is nil.
 
 (defn rule
   "Returns the rule of this name, or for this function. If the function throws, that goes to the
-  uncaught exception handler and the item is dropped."
+  uncaught exception handler, unless the pipeline's cancel caused it, and the item is dropped."
   [on-error]
   (case on-error
     :report spi/uncaught!
@@ -40,13 +46,14 @@
     (fn [t]
       (try
         (on-error t)
-        (catch Throwable other (spi/uncaught! other))))))
+        (catch Throwable other
+          (check-casualty other)
+          (spi/uncaught! other))))))
 
 (defn- answer!
   "Applies the rule to t and returns nil. A casualty of the pipeline's cancel is rethrown."
   [^Counts counts rule ^List outputs t]
-  (when (and (t/cancelled?) (spi/casualty? t))
-    (throw t))
+  (check-casualty t)
   (.incrementAndGet ^AtomicLong (.-failed counts))
   (when-some [v (rule t)]
     (.add outputs v))
