@@ -209,6 +209,16 @@
         (is (= [] results))
         (is (= [:thrum/invalid instead] ((juxt :type :value) (ex-data ended))))))))
 
+(deftest a-wrap-that-runs-its-thunk-elsewhere-or-twice-is-refused
+  (doseq [wrap [(fn [thunk] #(deref (future (thunk))))
+                (fn [thunk]
+                  #(do
+                     (thunk)
+                     (thunk)))]]
+    (let [[_ ended] (through a/pipeline-fn 1 inc [1] {:wrap wrap})]
+      (is (= [:thrum/invalid :wrap]
+             ((juxt :type :option) (ex-data (or (ex-cause ended) ended))))))))
+
 (deftest a-channel-that-throws-ends-it
   (let [to (reify
              impl/Channel

@@ -111,6 +111,10 @@
              (str "The window is " window ", below n, " n)
              {:option :window, :value window, :limit n, :accepts "an integer, not below n"}))))
 
+(defn- misplaced-call []
+  (spi/invalid "A pipeline's :wrap must call its thunk once, on the thread that it is called on"
+    {:option :wrap}))
+
 (defn- captured
   "Returns a wrap for any number of tasks, made by one call of wrap (nil: none) here and now: tasks
   are started by threads on which there is nothing to capture."
@@ -120,6 +124,7 @@
           run (spi/wrapped wrap
                            #(let [thunk (.get body)]
                               (.remove body)
+                              (when-not thunk (throw (misplaced-call)))
                               (thunk)))]
       (fn [thunk] (fn [] (.set body thunk) (run))))))
 
