@@ -32,6 +32,10 @@
   (is (= (range 100) (t/map identity (range 100))))
   (is (= (vec (range 100)) (t/pmapv 7 identity (range 100)))))
 
+(deftest a-vector-has-each-result-at-its-index-at-any-length
+  (doseq [n [0 1 15 16 17 255 256 257 1023 1024 1025 2500]]
+    (is (= (vec (range n)) (t/pmapv 64 identity (range n))) n)))
+
 (deftest an-input-that-ends-late-comes-out-in-order
   (let [gate (promise)]
     (is (=

@@ -5,6 +5,7 @@
   {:no-doc true}
   (:require
    [thrum.impl.batch :as batch]
+   [thrum.impl.cache-line :as cache-line]
    [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.error :as error]
@@ -20,7 +21,7 @@
    [thrum.impl.wait :as wait])
   (:import
    (java.util.concurrent Future)
-   (java.util.concurrent.atomic AtomicLong AtomicReference)
+   (java.util.concurrent.atomic AtomicLongArray AtomicReference)
    (thrum.impl.batch Batch Batches)
    (thrum.impl.context Context)
    (thrum.impl.failures Failures)
@@ -53,16 +54,20 @@
   (^Throwable thrown [])
   (^Object setThrown [^Throwable t]))
 
+(def ^:private ^:const started-at cache-line/place)
+(def ^:private ^:const ended-at cache-line/other-place)
+
 ;; The tasks, as their threads and those that cancel them see them. No field changes: threads that
 ;; end share no cache line with the fields of FanOut, which the consumer writes for every item.
+;; counts: how many have started, which the consumer writes, and how many have ended.
 (deftype Tasks [^Group group order ^Failures failures
-                ^AtomicLong started ^AtomicLong ended ^AtomicReference consumer on-ended]
+                ^AtomicLongArray counts ^AtomicReference consumer on-ended]
   Members
   ;; What has ended first: a task that starts in between then counts as running.
   (running [_]
-    (let [n (.get ended)]
-      (- (.get started) n)))
-  (added [_] (.get started))
+    (let [n (.get counts ended-at)]
+      (- (.get counts started-at) n)))
+  (added [_] (.get counts started-at))
   (tasks [_] (order/tasks order))
   (cancelAll [_ reason]
     (order/cancel-all order reason))
@@ -76,7 +81,7 @@
       (order/ended order task)
       (finally
         (sync-point/reached :fan-out/task-ended)
-        (.incrementAndGet ended)
+        (.incrementAndGet counts ended-at)
         (wait/signal! consumer)
         (group/member-ended! group)
         (when on-ended (on-ended task))))))
@@ -86,16 +91,16 @@
   seen here."
   [^Tasks tasks ^Task task ^Thread thread ^long n]
   (let [order (.-order tasks)
-        ^AtomicLong started (.-started tasks)]
+        ^AtomicLongArray counts (.-counts tasks)]
     (.setThread task thread)
-    (.lazySet started n)
+    (.lazySet counts started-at n)
     (order/started order task)
     (try
       (group/admit-member! (.-group tasks))
       (.start thread)
       (catch Throwable t
         (order/take-back order task)
-        (.lazySet started (dec n))
+        (.lazySet counts started-at (dec n))
         (group/member-ended! (.-group tasks))
         (throw t)))))
 
@@ -113,7 +118,7 @@
 ;; started and consumed count batches. together: how many results may leave at a time. gone: when
 ;; the consumer left with the last ones.
 (deftype FanOut [^Context context ^Group group ^long limit ^long window
-                 order ^Tasks tasks threads ^AtomicLong ended ^Batches batches on-done
+                 order ^Tasks tasks threads ^AtomicLongArray counts ^Batches batches on-done
                  ^Source source
                  ^:unsynchronized-mutable ^long ended-seen
                  ^:unsynchronized-mutable ^long together
@@ -138,7 +143,7 @@
   (room [_]
     (and more
          (or (< (- started ended-seen) limit)
-             (do (set! ended-seen (.get ended))
+             (do (set! ended-seen (.get counts ended-at))
                  (< (- started ended-seen) limit)))
          (< (- started consumed) window)
          (not (order/stopped? order))))
@@ -153,7 +158,7 @@
   (idle [_]
     (and (not more)
          (if on-done
-           (and (= started (.get ended)) (not (order/stopped? order)))
+           (and (= started (.get counts ended-at)) (not (order/stopped? order)))
            (= started consumed))))
   (more [_] (boolean more))
   (started [_] started)
@@ -195,7 +200,7 @@
 
 (defn- tasks ^Tasks [group order on-ended]
   (Tasks. group order (failures/failures)
-          (AtomicLong.) (AtomicLong.) (AtomicReference.) on-ended))
+          (cache-line/atomic-numbers) (AtomicReference.) on-ended))
 
 (defn fan-out
   "Returns a fan-out in the context of the calling thread that has started nothing yet. :on-ended -
@@ -217,7 +222,7 @@
                    order
                    tasks
                    (jdk/numbered-threads (group/thread-prefix group) (not clean-threads?))
-                   (.-ended tasks)
+                   (.-counts tasks)
                    batches
                    on-done
                    (source/source items)

@@ -2,6 +2,7 @@
   "The orders in which results leave a fan-out, and which tasks a failure cancels in each."
   {:no-doc true}
   (:require
+   [thrum.impl.cache-line :as cache-line]
    [thrum.impl.group :as group]
    [thrum.impl.running :as running])
   (:import
@@ -130,23 +131,24 @@
       chain)))
 
 ;; on-done: takes the tasks in the consumer's place, or nil. completed: a stack that the tasks'
-;; threads push on; the consumer takes all of it at once.
+;; threads push on; the consumer takes all of it at once. head: at its place, the first of
+;; what it took.
 (deftype CompletionOrder [group ^Running running on-done ^AtomicReference completed
                           ^:volatile-mutable failed
-                          ^:unsynchronized-mutable ^ITask head]
+                          ^objects head]
   Order
   (started [_ task] (.add running task))
   (take-back [_ task] (.forget running task))
   (due? [this]
-    (or (some? head) (some? (.get completed)) (stopped? this)))
+    (or (some? (aget head cache-line/place)) (some? (.get completed)) (stopped? this)))
   (ready? [this] (due? this))
   (value-ready? [_]
-    (or (some? head) (some? (.get completed))))
+    (or (some? (aget head cache-line/place)) (some? (.get completed))))
   (next-task [_]
-    (when-not head
-      (set! head (reversed (.getAndSet completed nil))))
-    (when-some [task head]
-      (set! head (.successor task))
+    (when-not (aget head cache-line/place)
+      (aset head cache-line/place (reversed (.getAndSet completed nil))))
+    (when-some [^ITask task (aget head cache-line/place)]
+      (aset head cache-line/place (.successor task))
       (.setSuccessor task nil)
       (.forget running task)
       task))
@@ -171,7 +173,7 @@
   "Results leave as they come; a failure cancels the group. on-done: called with each task that has
   a value, on its thread, and then none leaves; nil: the consumer takes them."
   [group on-done]
-  (CompletionOrder. group (running/running) on-done (AtomicReference.) nil nil))
+  (CompletionOrder. group (running/running) on-done (AtomicReference.) nil (cache-line/object)))
 
 ;; fmap: the tasks themselves
 

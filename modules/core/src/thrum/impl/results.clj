@@ -1,12 +1,26 @@
 (ns thrum.impl.results
   "The results of a fan-out by index. One thread makes room for them, many threads put them there."
   {:no-doc true}
+  (:require
+   [thrum.impl.cache-line :as cache-line])
   (:import
    (java.util Arrays)))
 
 (set! *warn-on-reflection* true)
 
-(def ^:private ^:const segment-size 64)
+(def ^:private ^:const segment-size "16 cache lines of 16 results." 256)
+
+(defn- segment
+  "Returns the number of the segment that has the result of that index."
+  ^long [^long index]
+  (quot index (long segment-size)))
+
+(defn- slot
+  "Returns where the segment has it. Results that follow each other, which several carriers put at
+  about the same time, lie in different cache lines."
+  ^long [^long index]
+  (bit-or (bit-shift-left (bit-and index 15) 4)
+          (bit-and (bit-shift-right index 4) 15)))
 
 ;; No protocol: it is called for every item, see decision 32.
 (definterface IResults
@@ -15,32 +29,29 @@
   (toArray []))
 
 ;; segments: arrays, of which the last ones may be nil. They never move: a result that is put while
-;; another segment is added is not lost.
-(deftype Results [^:volatile-mutable ^objects segments ^:unsynchronized-mutable ^long size]
+;; another segment is added is not lost. size: a number, at its place.
+(deftype Results [^:volatile-mutable ^objects segments ^longs size]
   IResults
   (reserve [_]
-    (let [n (quot size (long segment-size))]
-      (when (= n (alength segments))
-        (set! segments (Arrays/copyOf segments (int (* 2 n)))))
-      (when (zero? (rem size (long segment-size)))
-        (aset segments n (object-array segment-size)))
-      (set! size (inc size))
+    (let [index (aget size cache-line/place), i (segment index)]
+      (when (= i (alength segments))
+        (set! segments (Arrays/copyOf segments (int (* 2 i)))))
+      (when (nil? (aget segments i))
+        (aset segments i (object-array segment-size)))
+      (aset size cache-line/place (inc index))
       nil))
   (put [_ index value]
-    (aset ^objects (aget segments (quot index (long segment-size)))
-          (rem index (long segment-size))
-          value))
+    (aset ^objects (aget segments (segment index)) (slot index) value))
   (toArray [_]
-    (let [all (object-array size)]
-      (loop [from 0]
-        (when (< from size)
-          (System/arraycopy (aget segments (quot from (long segment-size))) 0 all from
-                            (min (long segment-size) (- size from)))
-          (recur (+ from (long segment-size)))))
+    (let [n (aget size cache-line/place), all (object-array n)]
+      (loop [i 0]
+        (when (< i n)
+          (aset all i (aget ^objects (aget segments (segment i)) (slot i)))
+          (recur (inc i))))
       all)))
 
 (defn results
   "Returns one without room. Its thread reserves one place for each index from 0 on, before another
   thread can put a result there."
   ^Results []
-  (Results. (object-array 4) 0))
+  (Results. (object-array 4) (cache-line/numbers)))

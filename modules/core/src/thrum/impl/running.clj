@@ -3,6 +3,7 @@
   consumer, adds tasks; any thread may take them out, and cancel them."
   {:no-doc true}
   (:require
+   [thrum.impl.cache-line :as cache-line]
    [thrum.impl.task])
   (:import
    (java.util.concurrent.atomic AtomicReferenceArray)
@@ -40,6 +41,10 @@
       (.setPlain more i (.get slots i)))
     more))
 
+;; Tasks that begin one after the other end at about the same time: their slots lie in cache lines
+;; of their own. An odd step meets every slot.
+(def ^:private ^:const step 17)
+
 (defn- free-slot
   "Returns the first slot from the hand on whose task is gone or has ended; -1 where half of all
   slots have none."
@@ -48,25 +53,25 @@
     (loop [i 0]
       (if (<= mask (* 2 i))
         -1
-        (let [slot (bit-and (+ hand i) mask), ^ITask task (.get slots slot)]
+        (let [slot (bit-and (+ hand (* (long step) i)) mask), ^ITask task (.get slots slot)]
           (if (or (nil? task) (some? (.outcome task)))
             slot
             (recur (inc i))))))))
 
-;; slots: a power of two. hand: where the search for a free one begins. It goes round, so that a
-;; search is short: at most half of the slots have tasks that run.
+;; slots: a power of two. hand: at its place, where the search for a free one begins. It goes round,
+;; so that a search is short: at most half of the slots have tasks that run.
 (deftype Running [^:volatile-mutable ^AtomicReferenceArray slots
-                  ^:unsynchronized-mutable ^long hand]
+                  ^longs hand]
   IRunning
   ;; A cancel sets its state before it reads the slots, and the consumer reads that state after this
   ;; volatile write: one of the two sees the other.
   (add [this task]
-    (let [slot (free-slot slots hand)]
+    (let [slot (free-slot slots (aget hand cache-line/place))]
       (if (neg? slot)
-        (do (set! hand (long (.length slots)))
+        (do (aset hand cache-line/place (long (.length slots)))
             (set! slots (doubled slots))
             (.add this task))
-        (do (set! hand (inc slot))
+        (do (aset hand cache-line/place (+ slot (long step)))
             (.setSlot ^thrum.impl.task.Child task slot)
             (.set slots slot task)))))
   ;; Another task may have the slot by now.
@@ -79,4 +84,4 @@
 (defn running
   "Returns an empty one."
   ^Running []
-  (Running. (AtomicReferenceArray. 16) 0))
+  (Running. (AtomicReferenceArray. 16) (cache-line/numbers)))
