@@ -9,7 +9,9 @@
    [thrum.core :as t]
    [thrum.impl.jdk]
    [thrum.test-kit.gate :as gate]
-   [thrum.test-kit.leak :as leak]))
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (clojure.core.async.impl.channels ManyToManyChannel)))
 
 (set! *warn-on-reflection* true)
 
@@ -218,6 +220,33 @@
     (let [[_ ended] (through a/pipeline-fn 1 inc [1] {:wrap wrap})]
       (is (= [:thrum/invalid :wrap]
              ((juxt :type :option) (ex-data (or (ex-cause ended) ended))))))))
+
+(deftest what-an-item-still-puts-waits-for-no-pipeline-that-has-ended
+  (testing "after the end of the pipeline"
+    (let [ended (promise)
+          putting (promise)
+          to (async/chan)
+          af (fn [_ ch]
+               (a/thread
+                 (a/>!! ch 1)
+                 (deliver putting ch)
+                 (deliver ended (vec (repeatedly 4 #(a/>!! ch 2)))))
+               (deref (promise)))
+          done (a/pipeline-async 1 to af (async/to-chan! [1]) {})]
+      (is (gate/eventually 5000
+                           #(and (realized? putting)
+                                 (seq (.-puts ^ManyToManyChannel @putting)))))
+      (async/close! to)
+      (is (map? (end done)))
+      (is (= [true false false false] (deref ended 5000 :late)))))
+  (testing "after a throw"
+    (let [ended (promise)
+          af (fn [_ ch]
+               (a/thread (deliver ended (last (repeatedly 4 #(a/>!! ch 2)))))
+               (is (gate/eventually 5000 #(seq (.-puts ^ManyToManyChannel ch))))
+               (throw (ex-info "no" {})))]
+      (through a/pipeline-async 1 af [1] {:on-error :skip})
+      (is (false? (deref ended 5000 :late))))))
 
 (deftest a-channel-that-throws-ends-it
   (let [to (reify

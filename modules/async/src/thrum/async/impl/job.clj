@@ -107,6 +107,12 @@
             (.add outputs result))))
       outputs)))
 
+(defn- discard!
+  "Closes the channel and frees the puts that wait there: a close does not."
+  [channel]
+  (async/close! channel)
+  (while (some? (async/poll! channel))))
+
 (defn asynchronous
   "Calls af with each item and a channel, and takes values from the channel until it is closed."
   [counts rule af]
@@ -116,5 +122,5 @@
         (try
           (af v results)
           (run! #(.add outputs %) (port/reducible results))
-          (finally (async/close! results))))
+          (finally (discard! results))))
       outputs)))
