@@ -185,8 +185,8 @@
   "As pipeline-blocking, for a function af of an item and a channel that starts something which puts
   results into that channel and then closes it, as core.async's pipeline-async. An item is open
   until its channel is closed, then its results go on; n items are open at a time. An af that throws
-  has its channel closed, and is answered as an xf is. What is put there then, or when the pipeline
-  is cancelled, is dropped, and the put does not wait. af may block."
+  has its channel closed, and is answered as an xf is. A put into an item's channel does not
+  wait; what is put there after the end of the item is dropped. af may block, and put by itself."
   ([n to af from] (pipeline-async n to af from true))
   ([n to af from close?-or-options] (pipeline :async n to af from [close?-or-options])))
 

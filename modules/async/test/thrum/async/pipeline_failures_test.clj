@@ -9,9 +9,7 @@
    [thrum.core :as t]
    [thrum.impl.jdk]
    [thrum.test-kit.gate :as gate]
-   [thrum.test-kit.leak :as leak])
-  (:import
-   (clojure.core.async.impl.channels ManyToManyChannel)))
+   [thrum.test-kit.leak :as leak]))
 
 (set! *warn-on-reflection* true)
 
@@ -221,32 +219,32 @@
       (is (= [:thrum/invalid :wrap]
              ((juxt :type :option) (ex-data (or (ex-cause ended) ended))))))))
 
-(deftest what-an-item-still-puts-waits-for-no-pipeline-that-has-ended
-  (testing "after the end of the pipeline"
-    (let [ended (promise)
-          putting (promise)
-          to (async/chan)
-          af (fn [_ ch]
-               (a/thread
-                 (a/>!! ch 1)
-                 (deliver putting ch)
-                 (deliver ended (vec (repeatedly 4 #(a/>!! ch 2)))))
-               (deref (promise)))
-          done (a/pipeline-async 1 to af (async/to-chan! [1]) {})]
-      (is (gate/eventually 5000
-                           #(and (realized? putting)
-                                 (seq (.-puts ^ManyToManyChannel @putting)))))
-      (async/close! to)
-      (is (map? (end done)))
-      (is (= [true false false false] (deref ended 5000 :late)))))
-  (testing "after a throw"
-    (let [ended (promise)
-          af (fn [_ ch]
-               (a/thread (deliver ended (last (repeatedly 4 #(a/>!! ch 2)))))
-               (is (gate/eventually 5000 #(seq (.-puts ^ManyToManyChannel ch))))
-               (throw (ex-info "no" {})))]
-      (through a/pipeline-async 1 af [1] {:on-error :skip})
-      (is (false? (deref ended 5000 :late))))))
+(deftest what-still-puts-for-an-item-ends-with-it
+  (let [putter (fn [ended]
+                 (fn [_ ch]
+                   (a/thread
+                     (dotimes [_ 100] (a/>!! ch 1))
+                     (deliver ended true))))]
+    (testing "that is cancelled"
+      (let [begun (promise)
+            ended (promise)
+            to (async/chan)
+            af (fn [v ch]
+                 ((putter ended) v ch)
+                 (deliver begun true)
+                 (deref (promise)))
+            done (a/pipeline-async 1 to af (async/to-chan! [1]) {})]
+        (is (true? (deref begun 5000 :late)))
+        (async/close! to)
+        (is (map? (end done)))
+        (is (true? (deref ended 5000 :late)))))
+    (testing "that throws"
+      (let [ended (promise)
+            af (fn [v ch]
+                 ((putter ended) v ch)
+                 (throw (ex-info "no" {})))]
+        (is (= [] (first (through a/pipeline-async 1 af [1] {:on-error :skip}))))
+        (is (true? (deref ended 5000 :late)))))))
 
 (deftest a-channel-that-throws-ends-it
   (let [to (reify

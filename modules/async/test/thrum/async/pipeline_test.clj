@@ -90,6 +90,18 @@
     (is (= [1 2 2 3 3 3 4 4 4 4] (all to)))
     (is (nil? (end done)))))
 
+(deftest an-asynchronous-function-may-put-by-itself
+  (let [to (async/chan)
+        done (a/pipeline-async 3
+                               to
+                               (fn [v ch]
+                                 (dotimes [i 40] (a/>!! ch [v i]))
+                                 (async/close! ch))
+                               (async/to-chan! (range 5))
+                               {})]
+    (is (= (for [v (range 5), i (range 40)] [v i]) (all to)))
+    (is (= {:taken 5, :put 200, :dropped 0, :failed 0} (end done)))))
+
 ;; How wide
 
 (defn- counting

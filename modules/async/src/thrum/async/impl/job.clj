@@ -107,20 +107,16 @@
             (.add outputs result))))
       outputs)))
 
-(defn- discard!
-  "Closes the channel and frees the puts that wait there: a close does not."
-  [channel]
-  (async/close! channel)
-  (while (some? (async/poll! channel))))
-
 (defn asynchronous
-  "Calls af with each item and a channel, and takes values from the channel until it is closed."
+  "Calls af with each item and a channel, and takes values from the channel until it is closed. The
+  channel has room for all, as the list of outputs has: af may put by itself, before any are taken,
+  and no put still waits when the channel is closed."
   [counts rule af]
   (fn [v]
-    (let [outputs (ArrayList.), results (async/chan 1)]
+    (let [outputs (ArrayList.), results (async/chan Integer/MAX_VALUE)]
       (answering counts rule outputs
         (try
           (af v results)
           (run! #(.add outputs %) (port/reducible results))
-          (finally (discard! results))))
+          (finally (async/close! results))))
       outputs)))
