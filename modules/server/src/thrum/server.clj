@@ -68,8 +68,8 @@
     :host - the name or address to listen on (a string; default 127.0.0.1)
     :port - where HTTP is served; 0 picks a free port, nil serves none, beside an :ssl-port
       (an integer from 0 to 65535, or nil; default 3000)
-    :backlog - how many connections the operating system may hold before they are accepted (a
-      positive integer; default 4096)
+    :backlog - how many connections the operating system may hold before they are accepted (an
+      integer from 1 to 2147483647; default 4096)
     :async? - whether the handler takes (request respond raise) (true or false; default false)
     :max-concurrent - how many requests may be handled at once; none: no bound; :adaptive:
       from 20 to 10000, as latency allows, by thrum-adaptive's gradient2; a limiter, of several
@@ -82,20 +82,20 @@
     :on-overload - the answer beyond the bounds: a status, or the response that a function
       returns (a status from 400 to 599, or a function of the request; default 503)
     :max-streams - how many server-sent event streams and websockets may be open; none: no
-      bound (a positive integer)
+      bound (an integer from 1 to 2147483647)
     :max-connections - how many sockets may be open; none: what the limit of file descriptors
-      allows (a positive integer)
+      allows (an integer from 1 to 2147483647)
     :request-timeout-ms - how many ms a request may take, its time in the queue counted; none:
-      no bound (a positive integer)
+      no bound (an integer from 1 to 2147483647)
     :max-body-bytes - how long a request's body may be; none: no bound; beyond it 413 is
       answered (an integer, not negative)
     :max-header-bytes - how long a request's line and headers may be; beyond it 431 is
-      answered (a positive integer; default 16384)
+      answered (an integer from 1 to 2147483647; default 16384)
     :header-timeout-ms - how many ms a client may take to send the headers, and what is left
-      of a body after its answer; then 408, or the connection is closed (a positive integer;
-      default 10000)
-    :idle-timeout-ms - how many ms a connection may be silent; then it is closed (a positive
-      integer; default 60000)
+      of a body after its answer; then 408, or the connection is closed (an integer from 1 to
+      2147483647; default 10000)
+    :idle-timeout-ms - how many ms a connection may be silent; then it is closed (an integer
+      from 1 to 2147483647; default 60000)
     :trusted-proxies - the peers whose headers say where a request comes from; none: headers
       say nothing (a collection of addresses, blocks such as \"10.0.0.0/8\", :loopback and
       :private)
@@ -107,9 +107,9 @@
     :health - where probes ask, as {:live \"/livez\", :ready \"/readyz\"}; answered by the
       server, outside :max-concurrent (a map of :live and :ready to paths)
     :min-bytes-per-second - how fast a client must send a body, and take a response, while it
-      is waited for; none: no bound (a positive integer)
+      is waited for; none: no bound (an integer from 1 to 2147483647)
     :rate-grace-ms - how many ms a client may be behind :min-bytes-per-second; then its
-      connection is cut (a positive integer; default 5000)
+      connection is cut (an integer from 1 to 2147483647; default 5000)
     :drain-delay-ms - how many ms stop! goes on serving, while ready? is false already (an
       integer, not negative; default 0)
     :drain-streams-ms - how many ms longer streams and websockets stay open, within
@@ -139,10 +139,10 @@
       false; default false)
     :ws-origins - which pages may open a websocket; none: those whose Origin is the Host (a
       collection of origins, or :any)
-    :ws-max-message-bytes - how long a websocket's message may be (default 1048576) (a
-      positive integer)
-    :ws-idle-timeout-ms - how many ms a websocket may be silent (default 300000) (a positive
-      integer)
+    :ws-max-message-bytes - how long a websocket's message may be (default 1048576) (an
+      integer from 1 to 2147483647)
+    :ws-idle-timeout-ms - how many ms a websocket may be silent (default 300000) (an integer
+      from 1 to 2147483647)
     :engine-options - what only one engine has; see doc/reference/options.md (a map; default
       {})"
   ([handler] (run-server handler {}))
@@ -251,9 +251,10 @@
 
 (defn send!
   "Sends to the events of sse: a string, or a map of :event, :data, :id, :retry; or to a websocket:
-  a CharSequence as text, bytes or a ByteBuffer as binary. Blocks until it is written, and returns
-  nil. Throws IOException when the client has gone or the stream has ended, and :thrum/invalid for a
-  message of another kind, or a line break in :event, :id or :retry."
+  a CharSequence as text, bytes or a ByteBuffer as binary. Blocks until it is written, after what
+  other threads send, and returns nil. Throws IOException when the client has gone or the stream has
+  ended, and :thrum/invalid for a message of another kind, a line break in :event, :id or :retry, or
+  half of a surrogate pair in a websocket's text."
   [to message]
   (cond (instance? Events to) (events/send! to message)
         (instance? WebSocket to) (websocket/send! to message)
@@ -266,8 +267,9 @@
   (core-options/instance WebSocket "a websocket" x))
 
 (defn ping!
-  "Sends a websocket's ping, with bytes, a ByteBuffer or nothing. Blocks until it is written, and
-  returns nil. Throws IOException when the websocket is closed."
+  "Sends a websocket's ping, with bytes or a ByteBuffer, at most 125, or nothing. Blocks until it is
+  written, and returns nil. Throws IOException when the websocket is closed, and :thrum/invalid for
+  other data."
   ([ws] (ping! ws nil))
   ([ws data] (websocket/ping! (socket ws) data)))
 
@@ -278,9 +280,10 @@
   ([ws data] (websocket/pong! (socket ws) data)))
 
 (defn close!
-  "Closes a websocket, with a code, an integer, and a reason, a string (RFC 6455, 7.4; 1000 and none
-  when not given). Returns nil; does nothing when it is closed already. Throws IOException when the
-  closing frame cannot be sent. The listener's :on-close follows."
+  "Closes a websocket, with a code, one of RFC 6455, 7.4, or from 3000 to 4999, and a reason, a
+  string of at most 123 bytes (1000 and none when not given). Returns nil; does nothing when it is
+  closed already. Throws IOException when the closing frame cannot be sent, and :thrum/invalid for
+  another code or reason. The listener's :on-close follows."
   ([ws] (close! ws 1000 ""))
   ([ws code reason] (websocket/close! (socket ws) code reason)))
 

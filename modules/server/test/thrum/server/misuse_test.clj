@@ -47,4 +47,4 @@
     (server/access-log (endless))
     (server/sse (endless))
     (server/send! (endless) "x")
-    (websocket/send! (WebSocket. nil) (endless))))
+    (websocket/send! (WebSocket. nil nil) (endless))))

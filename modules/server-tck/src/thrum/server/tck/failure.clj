@@ -112,6 +112,13 @@
   [env]
   (expect-500-for env (scene/answering {:body (File. "secret-7391.txt")})))
 
+(defcase missing-file-is-500-to-head-too "4.3"
+  "A File that does not exist, and a folder, are no success for HEAD, as for GET."
+  [env]
+  (doseq [file [(File. "secret-7391.txt") (File. ".")]
+          :let [server (scene/serve env (scene/answering {:body file}) {})]]
+    (expect-status 500 (scene/ask env server (wire/head-of "HEAD" "/")))))
+
 (defn- failing-stream ^InputStream []
   (proxy [InputStream] []
     (read ([] (throw (IOException. "secret-7391"))) ([_] (throw (IOException. "secret-7391")))

@@ -1,5 +1,5 @@
 (ns thrum.server.tck.no-body
-  "Chapter: responses without a body, to HEAD and of 204 and 304."
+  "Chapter: responses without a body, to HEAD and of 204, 205 and 304."
   (:require
    [thrum.server.tck.bodies :as bodies]
    [thrum.server.tck.scene :as scene :refer [defcase expect-status expect=]]
@@ -108,8 +108,8 @@
       (reset! next-kind make)
       (let [answer (wire/ask! c raw)]
         (expect= [status :whole] [(:status answer) (:ended answer)] [kind answer])
-        (when (= 204 status)
-          (expect= [nil nil]
+        (when-some [framing ({204 [nil nil], 205 ["0" nil]} status)]
+          (expect= framing
                    (map #(wire/header answer %) ["content-length" "transfer-encoding"])
                    kind)))
       (expect= "next" (:body (wire/ask! c (wire/get "/next"))) kind))))
@@ -124,3 +124,9 @@
   [env]
   (doseq [status [204 304], method ["GET" "HEAD"]]
     (expect-bodiless env status (wire/head-of method "/"))))
+
+(defcase reset-content-has-no-body "4.2"
+  "205 has no body either, and says so by a Content-Length of 0, to HEAD too."
+  [env]
+  (doseq [method ["GET" "HEAD"]]
+    (expect-bodiless env 205 (wire/head-of method "/"))))

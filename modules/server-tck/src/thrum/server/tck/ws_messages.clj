@@ -116,3 +116,42 @@
     (apply wire/send! c (map #(ws/frame :text (str %)) (range 20)))
     (expect (scene/eventually #(= 20 (count @seen))) "20 messages" @seen)
     (expect= (map #(vector (str %) 1) (range 20)) @seen)))
+
+(defn- thrown? [f]
+  (try
+    (f)
+    false
+    (catch Exception _ true)))
+
+(defcase ws-arguments-are-checked "4.9"
+  "Text with half of a surrogate pair, a pong of 126 bytes, a code that no close may carry and a
+  reason of 124 bytes are refused with an exception, and the websocket goes on."
+  (assoc ws/needs :uses #{:send! :pong! :close!})
+  [env]
+  (let [listener {:on-message
+                  (fn [socket _]
+                    (let [refused? (fn [k & args] (thrown? #(apply scene/tool env k socket args)))
+                          refusals [(refused? :send! (str (char 0xd83d)))
+                                    (refused? :pong! (byte-array 126))
+                                    (refused? :close! 1005 "")
+                                    (refused? :close! 1000 (str/join (repeat 124 "x")))]]
+                      (scene/tool env :send! socket (pr-str refusals))))}
+        c (ws/open env (ws/serve env listener))]
+    (wire/send! c (ws/frame :text "now"))
+    (expect= [:text "[true true true true]"] (ws/read-frame c))))
+
+(defcase ws-sends-wait-their-turn "4.9"
+  "Messages that several threads send at once all arrive, each whole."
+  ws/needs
+  [env]
+  (let [of #(str/join (repeat 4000 %))
+        send-all! (fn [socket _]
+                    (->> "abcdefgh"
+                         (mapv #(scene/start (fn [] (scene/tool env :send! socket (of %)))))
+                         (run! deref)))
+        c (ws/open env (ws/serve env {:on-message send-all!}))]
+    (wire/send! c (ws/frame :text "now"))
+    (expect= (set (map #(vector :text #{%} 4000) "abcdefgh"))
+             (into #{}
+                   (map (fn [[kind text]] [kind (set text) (count text)]))
+                   (take-while vector? (repeatedly 8 #(ws/read-frame c)))))))

@@ -540,6 +540,17 @@
 (defn- frames [from to]
   (broken/wire #(str/replace % from to) identity))
 
+(def ^:private sending (atom #{}))
+
+(defn- one-at-a-time
+  "Drops a message while another one is sent."
+  [ws message]
+  (when-not (@sending ws)
+    (swap! sending conj ws)
+    (try
+      (server/send! ws message)
+      (finally (swap! sending disj ws)))))
+
 (def ^:private websockets
   {:ws-wrong-accept (says #"(?i)(sec-websocket-accept: )...." "$1evil")
    :ws-changes-text (heard :on-message (fn [f] #(f %1 (if (string? %2) (str %2 "!") %2))))
@@ -554,6 +565,11 @@
                                 (f %1 %2 %3))))
    :ws-closes-with-1000 (broken/tools {:close! (fn [ws _ _] (server/close! ws))
                                        :open? server/open?})
+   :ws-checks-nothing (broken/tools {:pong! (fn [ws data]
+                                              (when (< (count data) 126) (server/pong! ws data)))
+                                     :send! server/send!
+                                     :close! server/close!})
+   :ws-drops-what-meets (broken/tools {:send! one-at-a-time})
    :ws-any-size (broken/without :ws-max-message-bytes)
    :ws-masks-frames (frames "\u0081\u0005hello" "\u0081\u0085\u0000\u0000\u0000\u0000hello")
    :ws-mends-text (frames "\u00c3(" "ok")

@@ -110,8 +110,9 @@
                    :tls-lost-connections-give-their-places-back]
    :lower-cases-by-locale [:header-names-know-no-locale]
    :lower-cases-values [:header-values-keep-their-case]
-   :mends-responses [:missing-file-is-500 :nil-response-is-500 :no-map-is-500 :no-status-is-500
-                     :wrong-body-is-500 :wrong-header-value-is-500 :wrong-status-is-500]
+   :mends-responses [:missing-file-is-500 :missing-file-is-500-to-head-too :nil-response-is-500
+                     :no-map-is-500 :no-status-is-500 :wrong-body-is-500 :wrong-header-value-is-500
+                     :wrong-status-is-500]
    :mends-what-has-no-message [:treacherous-throwables-are-500]
    :merges-slashes [:uri-keeps-double-slashes]
    :naive [:bare-lf-does-not-end-a-header :bare-line-ends-end-no-trailers
@@ -121,9 +122,9 @@
            :garbled-trailers-are-refused :handlers-own-interrupt-does-not-leak
            :header-names-are-tokens :http-1-0-is-not-asked-to-go-on :idle-connections-are-closed
            :line-ends-in-values-are-refused :lost-clients-of-http-1-0-end-long-bodies
-           :no-content-has-no-length :silent-bodies-are-given-up :silent-connections-are-closed
-           :stated-length-is-kept :trickled-rests-are-given-up :upgrade-is-the-servers
-           :wide-chars-in-values-are-no-line-ends]
+           :no-content-has-no-length :reset-content-has-no-body :silent-bodies-are-given-up
+           :silent-connections-are-closed :stated-length-is-kept :trickled-rests-are-given-up
+           :upgrade-is-the-servers :wide-chars-in-values-are-no-line-ends]
    :naive-any-coding [:two-codings-are-refused]
    :naive-chunk-end [:chunks-end-with-a-line :swallowed-bad-chunks-end-the-connection]
    :naive-chunk-size [:garbled-chunk-sizes-are-refused :overflowing-chunk-sizes-are-refused]
@@ -297,6 +298,8 @@
    :ws-calls-all-at-once [:ws-messages-come-one-at-a-time]
    :ws-calls-elsewhere [:ws-callbacks-run-on-virtual-threads]
    :ws-changes-text [:ws-text]
+   :ws-checks-nothing [:ws-arguments-are-checked]
+   :ws-drops-what-meets [:ws-sends-wait-their-turn]
    :ws-closes-twice [:ws-close-is-answered :ws-lost-clients-are-closed]
    :ws-closes-with-1000 [:ws-server-may-close]
    :ws-forgets-the-protocol [:ws-subprotocol-is-offered :ws-subprotocol-is-told]

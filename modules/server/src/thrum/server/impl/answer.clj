@@ -58,12 +58,16 @@
   [^Head head body]
   (cond
     (= 204 (.-status head)) nil
+    ;; The client would wait for a body of the length that is stated.
+    (= 205 (.-status head)) 0
     (nil? body) (or (.-length head) (when-not (= 304 (.-status head)) 0))
     :else (or (whole-length body head) (body/known-length body) (.-length head))))
 
 (defn send-head!
-  "Sends a response whose body the client does not get; closes the body."
+  "Sends a response whose body the client does not get; closes the body. A HEAD fails where a GET
+  would."
   [x ^Head head body]
+  (when (identical? :head (:request-method (exchange/request x))) (body/check-there! body))
   (let [length (length-without-body head body)
         head (if length (response/with-header head "Content-Length" (str length)) head)]
     (body/discard! body)

@@ -4,7 +4,7 @@
   {:no-doc true}
   (:import
    (clojure.lang ISeq)
-   (java.io Closeable File FileInputStream InputStream OutputStream)
+   (java.io Closeable File FileInputStream FileNotFoundException InputStream OutputStream)
    (java.nio.charset StandardCharsets)))
 
 (set! *warn-on-reflection* true)
@@ -85,6 +85,15 @@
     (instance? File body) (write-file! body (or length Long/MAX_VALUE) out)
     ring-write (ring-write body response out)
     :else (write-all! body charset out)))
+
+(defn check-there!
+  "Throws FileNotFoundException for a File that cannot be read. Opens none: a FIFO's might not come
+  back."
+  [body]
+  (when (instance? File body)
+    (let [^File file body]
+      (when (or (.isDirectory file) (not (.canRead file)))
+        (throw (FileNotFoundException. (str file)))))))
 
 (defn discard!
   "Closes a body that will not be read, without realising it."

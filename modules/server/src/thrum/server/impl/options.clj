@@ -14,7 +14,9 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private positive {:check pos-int?, :accepts "a positive integer"})
+(def ^:private positive
+  {:check #(and (pos-int? %) (<= (long %) Integer/MAX_VALUE))
+   :accepts "an integer from 1 to 2147483647"})
 (def ^:private natural {:check nat-int?, :accepts "an integer, not negative"})
 (def ^:private flag {:check boolean?, :accepts "true or false"})
 (def ^:private secret {:check string?, :accepts "a string", :secret? true})

@@ -167,10 +167,10 @@
     (with-header head "Connection" "close")))
 
 (defn bodiless?
-  "True if a response to this request has no body, also where the handler gave one (RFC 9110,
-  6.4.1)."
+  "True if a response to this request has no body, also where the handler gave one (RFC 9110, 6.4.1
+  and 15.3.6)."
   [request-method ^long status]
-  (or (identical? :head request-method) (= 204 status) (= 304 status)))
+  (or (identical? :head request-method) (= 204 status) (= 205 status) (= 304 status)))
 
 (defn plain
   "Returns a response without any detail: the status, and its reason as text."

@@ -9,13 +9,16 @@
    (java.io IOException)
    (java.lang System$Logger System$Logger$Level)
    (java.nio ByteBuffer)
-   (java.util.concurrent ArrayBlockingQueue BlockingQueue CountDownLatch TimeUnit)))
+   (java.nio.charset StandardCharsets)
+   (java.util.concurrent ArrayBlockingQueue BlockingQueue CountDownLatch TimeUnit)
+   (java.util.concurrent.locks ReentrantLock)))
 
 (set! *warn-on-reflection* true)
 
 ;; The socket that callbacks get
 
-(deftype WebSocket [socket])
+;; turn: of those that send messages. Not every engine sends one after the other by itself.
+(deftype WebSocket [socket ^ReentrantLock turn])
 
 (defmethod print-method WebSocket [^WebSocket ws ^java.io.Writer w]
   (.write w (if (engine/open? (.-socket ws)) "#<websocket open>" "#<websocket closed>")))
@@ -34,32 +37,89 @@
                                     (spi/text (class data)))
                        {:value data}))))
 
+(defn- whole-characters?
+  "True if the text has no half of a surrogate pair, which UTF-8 cannot say."
+  [^String text]
+  (let [n (.length text)]
+    (loop [i 0]
+      (or (= i n)
+          (let [c (.codePointAt text i)]
+            (and (not (<= 0xd800 c 0xdfff))
+                 (recur (+ i (Character/charCount c)))))))))
+
+(defn- text ^String [message]
+  (let [text (str message)]
+    (when-not (whole-characters? text)
+      (throw (spi/invalid "A websocket's text has half of a surrogate pair, which is no character"
+               {:value text})))
+    text))
+
+(defn- in-turn [^WebSocket ws f]
+  (let [^ReentrantLock turn (.-turn ws)]
+    (.lockInterruptibly turn)
+    (try
+      (f (.-socket ws))
+      (finally (.unlock turn)))))
+
 (defn send!
   "Sends a message: a CharSequence as text, bytes or a ByteBuffer as binary. Blocks until it is
   flushed; throws IOException when that fails."
   [^WebSocket ws message]
   (if (instance? CharSequence message)
-    (engine/send-text! (.-socket ws) message)
-    (engine/send-binary! (.-socket ws) (buffer message)))
+    (let [text (text message)] (in-turn ws #(engine/send-text! % text)))
+    (let [buffer (buffer message)] (in-turn ws #(engine/send-binary! % buffer))))
   nil)
+
+(def ^:private ^:const most-bytes
+  "How long the data of a control frame may be (RFC 6455, 5.5)."
+  125)
+
+(defn- control-data ^ByteBuffer [data]
+  (let [buffer (buffer data)]
+    (when (< most-bytes (.remaining buffer))
+      (throw (spi/invalid (str "A ping or a pong has at most " most-bytes " bytes, not "
+                               (.remaining buffer))
+               {:value data})))
+    buffer))
 
 (defn ping!
   "Sends a ping, with data or without."
   [^WebSocket ws data]
-  (engine/send-ping! (.-socket ws) (buffer data))
+  (engine/send-ping! (.-socket ws) (control-data data))
   nil)
 
 (defn pong!
   "Sends a pong, with data or without."
   [^WebSocket ws data]
-  (engine/send-pong! (.-socket ws) (buffer data))
+  (engine/send-pong! (.-socket ws) (control-data data))
   nil)
+
+(defn- check-code [code]
+  (when-not (and (int? code)
+                 (or (<= 3000 (long code) 4999)
+                     (and (<= 1000 (long code) 1014) (not (<= 1004 (long code) 1006)))))
+    (throw (spi/invalid (str "A websocket's code is one of RFC 6455 or from 3000 to 4999, not "
+                             (spi/text code))
+             {:value code, :accepts "1000 to 1003, 1007 to 1014 or 3000 to 4999"}))))
+
+(defn- checked-reason ^String [reason]
+  (when-not (or (nil? reason) (string? reason))
+    (throw (spi/invalid (str "The reason of a close is a string, not " (spi/text reason))
+             {:value reason, :accepts "a string"})))
+  (let [reason (text reason), n (alength (.getBytes reason StandardCharsets/UTF_8))]
+    (when (< (- most-bytes 2) n)
+      (throw (spi/invalid (str "The reason of a close has at most " (- most-bytes 2)
+                               " bytes, not " n)
+               {:value reason})))
+    reason))
 
 (defn close!
   "Closes with this code (RFC 6455, 7.4) and reason; nothing where it is closed already."
   [^WebSocket ws code reason]
-  (when (open? ws)
-    (engine/close! (.-socket ws) (int code) reason))
+  (check-code code)
+  (let [reason (checked-reason reason)]
+    (when (open? ws)
+      (engine/close! (.-socket ws) (int code) reason)))
   nil)
 
 (defn abort!
@@ -191,7 +251,7 @@
   [^Inbox inbox opened]
   (loop [ws nil]
     (let [[^CountDownLatch done [callback socket & args]] (.take ^BlockingQueue (.-events inbox))
-          ws (or ws (doto (WebSocket. socket) (opened)))]
+          ws (or ws (doto (WebSocket. socket (ReentrantLock.)) (opened)))]
       (try
         (deliver! (.-listener inbox) ws callback args)
         (finally (.countDown done)))

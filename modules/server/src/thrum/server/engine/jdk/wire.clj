@@ -62,14 +62,22 @@
   "How long to wait, after the response, for the rest of a request's body that was not read."
   1000)
 
-(defn- close-out!
-  "Ends the response. Closing it reads what is left of the request's body, which may never come:
-  where there is one, not for long."
-  [body ^OutputStream out]
-  (.flush out)
+(defn- end-with!
+  "Calls end, which ends the response. The JDK reads then what is left of the request's body, which
+  may never come: where there is one, not for long."
+  [body end]
   (if (nil? body)
-    (.close out)
-    (patience/call-within linger-ms #(.close out))))
+    (end)
+    (patience/call-within linger-ms end)))
+
+(defn- close-out! [body ^OutputStream out]
+  (.flush out)
+  (end-with! body #(.close out)))
+
+(defn- send-head!
+  "Sends a response without a body."
+  [^HttpExchange exchange request-body status]
+  (end-with! request-body #(.sendResponseHeaders exchange status -1)))
 
 (defn- send-body!
   [^HttpExchange exchange request-body patience idle-ms status ^bytes body]
@@ -83,7 +91,7 @@
   [^HttpExchange exchange request-body patience idle-ms status headers ^bytes body]
   (set-headers! exchange request-body headers)
   (if (or (nil? body) (zero? (alength body)))
-    (patience/in-time [patience idle-ms] (.sendResponseHeaders exchange status -1))
+    (patience/in-time [patience idle-ms] (send-head! exchange request-body status))
     (send-body! exchange request-body patience idle-ms status body)))
 
 (defn- events?
@@ -134,13 +142,11 @@
         (held/stream held))
       (do
         (set-headers! exchange kind headers)
-        ;; For the JDK 0 says that the length is not known, and -1 that it is 0.
-        (.sendResponseHeaders exchange
-                              status
-                              (case (long length)
-                                -1 0
-                                0 -1
-                                length))
+        ;; For the JDK 0 says that the length is not known.
+        (case (long length)
+          0 (send-head! exchange kind status)
+          -1 (.sendResponseHeaders exchange status 0)
+          (.sendResponseHeaders exchange status length))
         (patience/output (.getResponseBody exchange) #(check-cut! this) patience idle-ms))))
   (end! [this]
     (check-cut! this)
