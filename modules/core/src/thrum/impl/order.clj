@@ -67,33 +67,40 @@
           (.cancelWith task :sibling-failed true)))
       (recur (inc i) (dec left)))))
 
-;; first-failed: an index. head, tail: the indices of the next task to leave and to start. The
+(def ^:private ^:const head-at cache-line/place)
+(def ^:private ^:const tail-at (inc head-at))
+
+;; first-failed: an index. ends: those of the next task to leave and to start, at their places. The
 ;; consumer alone writes the ring. A failure, or a cancel, sets its state before it reads the ring;
 ;; the consumer reads that state after its volatile write: one of the two sees the other.
 (deftype InputOrder [^AtomicLong first-failed
                      ^:volatile-mutable ^AtomicReferenceArray ring
-                     ^:unsynchronized-mutable ^long head
-                     ^:unsynchronized-mutable ^long tail]
+                     ^longs ends]
   Order
   (started [_ task]
-    (when (= (- tail head) (.length ring))
-      (set! ring (doubled ring head tail)))
-    (.set ring (slot ring tail) task)
-    (set! tail (inc tail))
-    (when (< (.get first-failed) (.index ^ITask task))
-      (.cancelWith ^ITask task :sibling-failed true)))
+    (let [head (aget ends head-at), tail (aget ends tail-at)]
+      (when (= (- tail head) (.length ring))
+        (set! ring (doubled ring head tail)))
+      (.set ring (slot ring tail) task)
+      (aset ends tail-at (inc tail))
+      (when (< (.get first-failed) (.index ^ITask task))
+        (.cancelWith ^ITask task :sibling-failed true))))
   (take-back [_ _]
-    (set! tail (dec tail))
-    (.set ring (slot ring tail) nil))
+    (let [tail (dec (aget ends tail-at))]
+      (aset ends tail-at tail)
+      (.set ring (slot ring tail) nil)))
   (due? [_]
-    (and (< head tail) (some? (.outcome ^ITask (task-at ring head)))))
+    (let [head (aget ends head-at)]
+      (and (< head (aget ends tail-at)) (some? (.outcome ^ITask (task-at ring head))))))
   (ready? [this] (due? this))
   (value-ready? [_]
-    (and (< head tail) (instance? Done (.outcome ^ITask (task-at ring head)))))
+    (let [head (aget ends head-at)]
+      (and (< head (aget ends tail-at))
+           (instance? Done (.outcome ^ITask (task-at ring head))))))
   (next-task [_]
-    (let [task (task-at ring head)]
+    (let [head (aget ends head-at), task (task-at ring head)]
       (.lazySet ring (slot ring head) nil)
-      (set! head (inc head))
+      (aset ends head-at (inc head))
       task))
   ;; Up to the next failure: many failures together cost no more than one.
   (ended [_ task]
@@ -110,7 +117,7 @@
 (defn input-order
   "Results leave in the order of the input; a failure cancels the tasks after it."
   []
-  (InputOrder. (AtomicLong. Long/MAX_VALUE) (AtomicReferenceArray. 16) 0 0))
+  (InputOrder. (AtomicLong. Long/MAX_VALUE) (AtomicReferenceArray. 16) (cache-line/numbers)))
 
 ;; upmap, pmapv, prun!: the order of completion
 
