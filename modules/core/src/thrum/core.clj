@@ -190,7 +190,7 @@
                 (options/fan-out limit-or-options (options/keys-of :pmapv)))))
 
 (defn- results [options f colls]
-  (map-family/results (in-context options) (options/mapped f) colls))
+  (map-family/results (in-context options) (options/mapped f) (options/collections colls)))
 
 (defn- transducer [options f]
   (map-family/transducer #(in-context options) (options/mapped f)))
@@ -285,13 +285,17 @@
   returns or throws, none of its tasks runs. limit as in pmap, without :window. A single collection
   may be anything that can be reduced."
   [limit f coll & colls]
-  (map-family/vector-of-results (eager-options "pmapv" limit) (options/mapped f) (cons coll colls)))
+  (map-family/vector-of-results (eager-options "pmapv" limit)
+                                (options/mapped f)
+                                (options/reducibles (cons coll colls))))
 
 (defn prun!
   "Calls f on every item for its effects, at most limit at once; returns nil. Otherwise as pmapv. A
   reduced result does not stop it."
   [limit f coll]
-  (map-family/run! (eager-options "prun" limit) (options/mapped f) coll))
+  (map-family/run! (eager-options "prun" limit)
+                   (options/mapped f)
+                   (first (options/reducibles [coll]))))
 
 (defn ^:no-doc one-at-a-time
   "Returns the items of coll as a lazy seq without chunks."
@@ -735,8 +739,9 @@
   called, at the same time. While the body is in a shield, f waits until that has ended. An
   interrupt by other code reaches the body, and outlives it as it would without the form. Throws
   :thrum/invalid unless f is a function."
-  [[f] & body]
-  `(on-cancel-call ~f (^{:once true} fn* [] ~@body)))
+  [binding & body]
+  (let [[f] (options/one-form "on-cancel" "[f]" binding)]
+    `(on-cancel-call ~f (^{:once true} fn* [] ~@body))))
 
 ;; Limits
 
@@ -912,7 +917,7 @@
     :budget - how many retries all callers that share it may make (a budget, as retry-budget
       returns it; default no bound)"
   [options & body]
-  `(retry-call ~options (fn* [] ~@body)))
+  `(retry-call ~options (fn* [] ~@(options/body "(retry {} (query))" body))))
 
 ;; Calls that no interrupt ends
 

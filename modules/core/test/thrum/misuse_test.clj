@@ -6,7 +6,10 @@
    [thrum.core :as t]
    [thrum.impl.options :as options]
    [thrum.test-kit.gate :as gate]
-   [thrum.throwing :refer [thrown]]))
+   [thrum.throwing :refer [thrown]])
+  (:import
+   (clojure.lang IReduceInit)
+   (java.util ArrayList)))
 
 (set! *warn-on-reflection* true)
 
@@ -70,6 +73,29 @@
     (t/hedge-call {:after-ms 1} 3)
     (t/future-call 3)
     (t/future-call {:wrap (constantly nil)} (fn []))))
+
+(deftest what-is-no-collection-is-refused-at-the-call
+  (are [form] (= :thrum/invalid (:type (ex-data (thrown form))))
+    (t/pmap 2 inc 3)
+    (t/pmap 2 [1] inc)
+    (t/pmap 2 + [1] 3)
+    (t/upmap 2 inc :items)
+    (t/pmap-tasks 2 inc 3)
+    (t/map inc 3)
+    (t/pmapv 2 inc 3)
+    (t/pmapv 2 + [1] 3)
+    (t/prun! 2 inc 3)))
+
+(deftest what-can-be-a-seq-or-be-reduced-is-a-collection
+  (let [numbers (reify IReduceInit
+                  (reduce [_ f init] (f (f init 1) 2)))]
+    (is (= [2 3] (t/pmapv 2 inc numbers)))
+    (is (nil? (t/prun! 2 inc numbers))))
+  (are [coll] (= [2 3] (t/pmap 2 inc coll) (t/pmapv 2 inc coll))
+    (eduction (map inc) [0 1])
+    (ArrayList. [1 2])
+    (long-array [1 2]))
+  (is (= [] (t/pmap 2 inc nil) (t/pmapv 2 inc nil))))
 
 (defn- endless
   "Returns a lazy seq that has no end, but does not let itself be walked far."
@@ -211,7 +237,12 @@
     '(thrum.core/future-via exe 1)
     '(thrum.core/future-via [a b] 1)
     '(thrum.core/with-executor exe 1)
-    '(thrum.core/with-executor [exe {} x] 1)))
+    '(thrum.core/with-executor [exe {} x] 1)
+    '(thrum.core/retry {})
+    '(thrum.core/retry (query))
+    '(thrum.core/on-cancel f 1)
+    '(thrum.core/on-cancel [] 1)
+    '(thrum.core/on-cancel [f g] 1)))
 
 (deftest the-largest-limit-is-a-limit
   (is (= [2] (t/pmap Long/MAX_VALUE inc [1]) (t/pmapv Long/MAX_VALUE inc [1]))))

@@ -28,6 +28,8 @@
 
 ;; Data
 
+(def ^:private flag {:check #(or (nil? %) (boolean? %)), :accepts "true or false"})
+
 (defn tree
   "Returns what runs as a vector of trees of maps: :kind (:scope, :task, :fan-out, :joiner,
   :executor, :limiter, :request, or a registered one), :id, :name, :state, :age-ms (nil where it is
@@ -41,6 +43,7 @@
   or lints."
   ([] (tree {}))
   ([{:keys [stacks? fold?] :as options}]
+   (options/check {:stacks? flag, :fold? flag} options)
    (cond-> (tree/tree (snapshot/take! (constantly (boolean stacks?))) options)
      fold? tree/fold)))
 
@@ -56,7 +59,8 @@
   :stack and :sample, up to five names. The stacks of 20 000 threads are read, or of :max-stacks;
   further threads are counted with those of their state. Some 10 us a stack."
   ([] (groups {}))
-  ([{:keys [max-stacks], :or {max-stacks most-stacks}}]
+  ([{:keys [max-stacks], :or {max-stacks most-stacks}, :as options}]
+   (options/check {:max-stacks {:check nat-int?, :accepts "an integer, not negative"}} options)
    (groups/groups (snapshot/take! (at-most max-stacks)))))
 
 ;; A watch that runs

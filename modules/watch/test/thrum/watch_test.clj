@@ -26,6 +26,11 @@
 (defn- tried [f]
   (try (f) (catch Exception _)))
 
+(defn- tried-to [f]
+  (try
+    (f)
+    (catch Exception e e)))
+
 (deftest the-tree-shows-what-belongs-to-what
   (let [gate (promise), begun (promise)
         task (t/future
@@ -46,6 +51,13 @@
       (is (some #(= [:task name] [(:kind %) (:name (first (:children %)))]) (watch/tree))))
     (deliver gate :go)
     @task))
+
+(deftest wrong-options-are-refused
+  (doseq [[read options] [[watch/tree {:fold true}]
+                          [watch/tree {:fold? 1}]
+                          [watch/groups {:stacks 7}]
+                          [watch/groups {:max-stacks -1}]]]
+    (is (= :thrum/invalid (t/error-type (tried-to #(read options)))) options)))
 
 (deftest what-begins-while-it-is-looked-at-is-no-younger-than-new
   (let [node {:id "a", :kind :scope, :name "a", :since 9000000, :deadline 3000000}

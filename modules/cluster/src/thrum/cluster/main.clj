@@ -13,7 +13,8 @@
   "Usage:
   member --allow NS[,NS ...]   start a member that runs the functions of these namespaces; SIGTERM
                                drains it
-  status                       print the members, what they run and have run
+  status                       print the members, what they run and have run; where none answers,
+                               exit with 1
 
 Options: --cluster NAME  --name NAME  --host ADDRESS  --port N  --seeds HOST:PORT[,HOST:PORT ...]
   --dns NAME  --lease-ms N  --heartbeat-ms N  --drain-timeout-ms N
@@ -102,9 +103,17 @@ Options: --cluster NAME  --name NAME  --host ADDRESS  --port N  --seeds HOST:POR
                   (or finished "-")
                   (cond (nil? running) "no answer" draining? "draining" :else "up")))))
 
+(defn check-answers
+  "Throws where no member has answered."
+  [{:keys [members]}]
+  (when-not (some :running members)
+    (throw (ex-info "No member has answered" {:type ::no-member}))))
+
 (defn- status! [options]
   (with-open [^java.lang.AutoCloseable node (join! (dissoc options :allow))]
-    (run! println (table (cluster/status node)))))
+    (let [status (cluster/status node)]
+      (run! println (table status))
+      (check-answers status))))
 
 (defn- secret []
   (when-some [secret (System/getenv "THRUM_CLUSTER_SECRET")] {:secret secret}))

@@ -35,3 +35,9 @@
          (str/split (second (main/table {:members [{:member "a-1", :running 3, :finished 40}]}))
                     #"\s+")))
   (is (str/includes? (last (main/table {:members [{:member "a-1"}]})) "no answer")))
+
+(deftest a-status-without-an-answer-is-a-failure
+  (is (nil? (main/check-answers {:members [{:member "a-1"} {:member "a-2", :running 0}]})))
+  (doseq [members [[] [{:member "a-1"}]]]
+    (is (thrown-with-msg? clojure.lang.ExceptionInfo #"No member has answered"
+          (main/check-answers {:members members})))))

@@ -3,11 +3,14 @@
   checks an option also documents it."
   {:no-doc true}
   (:require
+   [clojure.core.protocols :as protocols]
    [clojure.string :as str]
    [thrum.impl.budget :as budget]
    [thrum.impl.error :as error]
    [thrum.impl.jdk :as jdk]
-   [thrum.impl.show :as show]))
+   [thrum.impl.show :as show])
+  (:import
+   (clojure.lang IReduceInit)))
 
 (set! *warn-on-reflection* true)
 
@@ -340,6 +343,25 @@
   (when-not (seqable? x) (throw (unexpected (str "a collection of " elements) x)))
   x)
 
+(defn collections
+  "Returns what follows f if each is a collection or nil; throws :thrum/invalid otherwise."
+  [colls]
+  (doseq [coll colls]
+    (when-not (seqable? coll) (throw (unexpected "a collection after the function" coll))))
+  colls)
+
+(defn- reducible? [x]
+  (or (seqable? x)
+      (instance? IReduceInit x)
+      ;; The protocol has a function for every class, which calls seq.
+      (not (identical? (find-protocol-impl protocols/CollReduce x)
+                       (get-in protocols/CollReduce [:impls Object])))))
+
+(defn reducibles
+  "As collections; a single one may be anything that can be reduced."
+  [[coll & more :as colls]]
+  (if (and (nil? more) (reducible? coll)) colls (collections colls)))
+
 (defn functions
   "Returns fs as a vector if it is one or more functions, or, :or-none, no function at all; throws
   :thrum/invalid otherwise."
@@ -357,6 +379,22 @@
     (throw (error/invalid (str macro " takes a vector of names and values, not " (show/text v))
                           {:value v, :accepts "a vector of pairs"})))
   v)
+
+(defn one-form
+  "Returns the vector of a macro if it has one element; throws :thrum/invalid otherwise. written:
+  how it is written."
+  [macro written v]
+  (when-not (and (vector? v) (= 1 (count v)))
+    (throw (error/invalid (str macro " takes " written " first, not " (show/text v))
+                          {:value v, :accepts written})))
+  v)
+
+(defn body
+  "Returns the body of a macro if it has forms; throws :thrum/invalid otherwise."
+  [written forms]
+  (when (empty? forms)
+    (throw (error/invalid (str "A body is missing: it is written " written) {:value forms})))
+  forms)
 
 (defn binding-form
   "Returns the binding vector of a macro if it has one to n elements, the first of two a symbol;

@@ -4,6 +4,7 @@
   (:require
    [clojure.test :refer [are deftest]]
    [thrum.server :as server]
+   [thrum.server.impl.events :as events]
    [thrum.server.impl.response :as response]
    [thrum.server.impl.websocket :as websocket]
    [thrum.test-kit.gate :as gate])
@@ -48,3 +49,11 @@
     (server/sse (endless))
     (server/send! (endless) "x")
     (websocket/send! (WebSocket. nil nil) (endless))))
+
+(deftest wrong-options-and-events-of-a-stream-are-refused
+  (are [form] (= :thrum/invalid (answer (fn [] form)))
+    (server/sse {:heartbeat 100} identity)
+    (server/sse {:heartbeat-ms 0} identity)
+    (server/sse {:status 99} identity)
+    (server/sse [] identity)
+    (events/send! nil {:dat "x"})))

@@ -5,7 +5,8 @@
   (:require
    [clojure.string :as str]
    [thrum.server.impl.sink :as sink]
-   [thrum.spi :as spi])
+   [thrum.spi :as spi]
+   [thrum.spi.options :as options])
   (:import
    (java.io IOException OutputStream)
    (java.nio.charset StandardCharsets)
@@ -71,10 +72,13 @@
 (defn- data-lines [data]
   (str/join (map #(str "data: " % "\n") (str/split (str data) #"\r\n|\r|\n" -1))))
 
+(def ^:private event-rows
+  (zipmap [:id :event :data :retry] (repeat {:check any?, :accepts "anything"})))
+
 (defn- formatted
   ^String [event]
   (cond (string? event) (str (data-lines event) "\n")
-        (map? event) (let [{:keys [id event data retry]} event]
+        (map? event) (let [{:keys [id event data retry]} (options/check event-rows event)]
                        (str (field :id id)
                             (field :event event)
                             (field :retry retry)
@@ -136,9 +140,15 @@
    "Cache-Control" "no-store"
    "X-Accel-Buffering" "no"})
 
+(def ^:private rows
+  {:heartbeat-ms {:check #(or (nil? %) (pos-int? %)), :accepts "a positive integer, or nil"}
+   :status {:check #(and (int? %) (<= 200 % 599)), :accepts "a status from 200 to 599"}
+   :headers {:check #(or (nil? %) (map? %)), :accepts "a map"}})
+
 (defn response
-  "Returns a response whose body calls f with events."
+  "Returns a response whose body calls f with events. Throws :thrum/invalid for wrong options."
   [{:keys [heartbeat-ms status] :or {heartbeat-ms 15000, status 200} :as options} f]
+  (options/check rows options)
   {:status status
    :headers (merge headers (:headers options))
    :body (Stream. f heartbeat-ms)})
