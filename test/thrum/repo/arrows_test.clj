@@ -87,7 +87,7 @@
     thrum.spi.options
     #{thrum.adaptive thrum.watch thrum.jdbc
       thrum.async thrum.async.executor thrum.async.impl.settings
-      thrum.server thrum.server.impl.options thrum.cluster.impl.*
+      thrum.server thrum.server.impl.events thrum.server.impl.options thrum.cluster.impl.*
       thrum.lab.cli thrum.lab.experiments.own.work}
     thrum.server.spi
     #{thrum.server.http1.* thrum.server.engine.*}})
