@@ -257,8 +257,9 @@
     (is (= #{(Thread/currentThread)} @threads))))
 
 (deftest a-chunked-source-is-realised-by-its-own-chunks-only
-  (let [realised (atom 0)]
-    (first (t/pmap 2 identity (map (fn [i] (swap! realised inc) i) (range 1000))))
+  (let [realised (atom 0), source (map (fn [i] (swap! realised inc) i) (range 1000))]
+    ;; With a larger window one that waits for the head may reach the next chunk.
+    (first (t/pmap {:limit 2, :window 2} identity source))
     (is (= 32 @realised))))
 
 (deftest a-finished-head-leaves-before-the-source-is-pulled-again
