@@ -2,12 +2,14 @@
   "What the soak has found once, told without chance."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.server :as server]
    [thrum.server.impl.ending :as ending]
    [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.lifecycle :as lifecycle]
    [thrum.server.impl.serve :as serve]
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
+   [thrum.server.tck.wire :as wire]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
@@ -90,3 +92,51 @@
     (is (= 1 (:overdue (traffic/status traffic))))
     (#'serve/leave! x)
     (is (= 0 (:overdue (traffic/status traffic))))))
+
+;; An observer
+
+(defn- stopped-inside
+  "Returns whether stop! returns inside the observer's function for this event, while a handler that
+  takes no interrupt runs; sent: the request."
+  [event sent]
+  (let [s (promise)
+        gate (promise)
+        returned (promise)
+        handler (fn [{:keys [uri]}]
+                  (when (= "/wait" uri)
+                    (while (= :closed (try
+                                        (deref gate 10000 :late)
+                                        (catch InterruptedException _ :closed)))))
+                  {:status 200, :headers {}, :body "ok"})]
+    (deliver s (server/run-server handler
+                                  {:port 0
+                                   :stop-on-shutdown? false
+                                   :request-timeout-ms 200
+                                   :observer {event (fn [_]
+                                                      (server/stop! @s)
+                                                      (deliver returned true))}}))
+    (try
+      (let [c (wire/send! (wire/connect (server/port @s)) sent)]
+        (when (= :stop event)
+          (wire/response c)
+          (.start (Thread/ofVirtual) #(server/stop! @s)))
+        (deref returned 5000 false))
+      (finally
+        (deliver gate :open)
+        (gate/in-time 20000 #(server/stop! @s))))))
+
+(deftest stop-returns-inside-an-observer
+  (doseq [[event sent] {:start (wire/get "/")
+                        :end (wire/get "/")
+                        :timeout (wire/get "/wait")
+                        :stop (wire/get "/")}]
+    (is (true? (stopped-inside event sent)) (str event))))
+
+(deftest a-dropped-of-the-observer-that-throws-is-counted
+  (let [s (server/run-server identity
+                             {:port 0
+                              :stop-on-shutdown? false
+                              :observer {:dropped #(throw (ex-info "secret" {}))}})]
+    (try
+      (is (= [0 1] ((juxt :observer-dropped :observer-errors) (server/status s))))
+      (finally (server/stop! s)))))

@@ -170,13 +170,14 @@
   (.await ^CountDownLatch (.-stopped life)))
 
 (defn- serving?
-  "True if the calling thread serves a request of the server."
+  "True if the calling thread serves a request of the server, or runs its observer."
   [traffic]
-  (some exchange/here? (traffic/in-flight traffic)))
+  (or (traffic/observing? traffic)
+      (some exchange/here? (traffic/in-flight traffic))))
 
 (defn stop!
-  "Drains and stops. Blocks until that is done, but from inside one of the server's own handlers,
-  which it would wait for."
+  "Drains and stops. Blocks until that is done, but from inside one of the server's own handlers or
+  its observer, which it would wait for."
   [^Life life]
   (when (traffic/move! (.-traffic life) :running :draining)
     ;; A platform thread of its own: the caller may be interrupted, or be what is drained.

@@ -28,9 +28,10 @@
              request-timeout-ms observer clean-values?))
 
 ;; state: :running, :draining, :closing, when kept connections get 503, :ending, when streams end
-;; too, :stopped. drainer: the thread that waits for the last one.
+;; too, :stopped. drainer: the thread that waits for the last one. observing: the threads that run
+;; a function of the observer.
 (deftype Traffic [options ^Settings settings limiter streams ^Set exchanges ^Map counters
-                  ^AtomicReference state ^AtomicReference drainer])
+                  ^AtomicReference state ^AtomicReference drainer ^Set observing])
 
 (def ^:private counted
   [:shed :timed-out :disconnected :served :failed :overdue :observer-errors])
@@ -70,7 +71,8 @@
             (ConcurrentHashMap/newKeySet)
             (into {} (map (fn [k] [k (LongAdder.)])) counted)
             (AtomicReference. :running)
-            (AtomicReference.)))
+            (AtomicReference.)
+            (ConcurrentHashMap/newKeySet)))
 
 (defn in-flight
   "Returns the exchanges that have not ended."
@@ -113,8 +115,39 @@
 (defn- in-use [limiter k]
   (if limiter (k (datafy/datafy limiter)) 0))
 
-(defn- dropped [{:keys [observer]}]
-  (if-some [f (:dropped observer)] (f) 0))
+;; Watching
+
+(defn- observing
+  "Returns what (f) does, a call of the observer; `otherwise` where it throws, which is counted."
+  [^Traffic traffic otherwise f]
+  (let [^Set threads (.-observing traffic)
+        thread (Thread/currentThread)
+        outermost? (.add threads thread)]
+    (try
+      (f)
+      (catch Throwable _
+        (add! traffic :observer-errors 1)
+        otherwise)
+      (finally (when outermost? (.remove threads thread))))))
+
+(defn observing?
+  "True if the calling thread runs a function of the observer."
+  [^Traffic traffic]
+  (.contains ^Set (.-observing traffic) (Thread/currentThread)))
+
+(defn observe!
+  "Calls the observer's function for this event, if there is one, with (facts). An exception of it
+  is counted."
+  [^Traffic traffic event facts]
+  (when-some [f (get (:observer (.-options traffic)) event)]
+    (observing traffic nil #(f (facts)))))
+
+(defn- dropped [^Traffic traffic]
+  (if-some [f (:dropped (:observer (.-options traffic)))]
+    (observing traffic 0 f)
+    0))
+
+;; The counts
 
 (defn status
   "Returns the counts of the server: what is under way now (:in-flight :queued :streams :overdue),
@@ -124,20 +157,9 @@
          :in-flight (.size ^Set (.-exchanges traffic))
          :queued (in-use (.-limiter traffic) :waiting)
          :streams (in-use (.-streams traffic) :in-use)
-         :observer-dropped (dropped (.-options traffic))}
+         :observer-dropped (dropped traffic)}
         (map (fn [[k adder]] [k (.sum ^LongAdder adder)]))
         (.-counters traffic)))
-
-;; Watching
-
-(defn observe!
-  "Calls the observer's function for this event, if there is one, with (facts). An exception of it
-  is counted."
-  [^Traffic traffic event facts]
-  (when-some [f (get (:observer (.-options traffic)) event)]
-    (try
-      (f (facts))
-      (catch Throwable _ (add! traffic :observer-errors 1)))))
 
 ;; What is in flight
 
