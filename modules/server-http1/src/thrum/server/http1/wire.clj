@@ -46,6 +46,12 @@
   [head body]
   (and body (not (body/begun? body)) (head/waits? head)))
 
+(defn- watch-input!
+  "Calls what gone holds, once, when the client goes. Whether it is still to be called is decided
+  then: another thread may have taken it out meanwhile."
+  [input ^AtomicReference gone]
+  (input/watch! input #(some-> ^Runnable (.getAndSet gone nil) .run)))
+
 ;; gone: what to call when the client goes, until then. keep: whether another request may follow;
 ;; nil until the response has a head. unending: whether its body goes on to the connection's end.
 (deftype Http1Wire [^Ends ends ^Head head ^AtomicReference gone
@@ -92,7 +98,7 @@
     (when-some [length (head/body-length head)]
       (set! body (body/body (.-input ends) length
                             {:ask #(ask! this)
-                             :done #(when-some [f (.get gone)] (engine/watch! this f))
+                             :done #(when (.get gone) (watch-input! (.-input ends) gone))
                              :most-trailers (.-most-head ^Connection (.-connection ends))}))
       (body/stream body)))
 
@@ -122,7 +128,7 @@
   (watch! [_ f]
     (.set gone f)
     (when (or (nil? body) (body/ended? body))
-      (input/watch! (.-input ends) #(some-> ^Runnable (.getAndSet gone nil) .run)))
+      (watch-input! (.-input ends) gone))
     true)
   (unwatch! [_] (.set gone nil))
   (upgrade! [this headers protocol listener]
