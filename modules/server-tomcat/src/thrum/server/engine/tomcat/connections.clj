@@ -1,6 +1,7 @@
 (ns thrum.server.engine.tomcat.connections
   "Tomcat's open connections: that of a request is cut, and those are closed whose clients take too
-  long to send a request's head, or to agree on TLS, however steadily they do so."
+  long to send a request's head or a frame of HTTP/2, or to agree on TLS, however steadily they do
+  so."
   (:import
    (java.io IOException)
    (java.lang.reflect Field)
@@ -77,21 +78,40 @@
   (or (not (instance? SecureNioChannel channel))
       (.isHandshakeComplete ^SecureNioChannel channel)))
 
-(defn- handshake-begun-ms
-  "Returns for how many ms the connection has been seen without an agreement on TLS; seen: when each
-  was first, in ns."
-  [^Map seen wrapper]
+(defn- seen-ms
+  "Returns for how many ms x has been seen, a connection without an agreement on TLS or a read;
+  seen: when each was first, in ns."
+  [^Map seen x]
   (let [now (System/nanoTime)]
-    (.putIfAbsent seen wrapper now)
-    (quot (- now (long (.get seen wrapper))) 1000000)))
+    (.putIfAbsent seen x now)
+    (quot (- now (long (.get seen x))) 1000000)))
+
+;; A read of HTTP/2 ends with its frame, or with the client's preface.
+(def ^:private ^Field read-operation (opened SocketWrapperBase "readOperation"))
+(def ^:private operation-class
+  (Class/forName "org.apache.tomcat.util.net.SocketWrapperBase$OperationState"))
+(def ^:private ^Field received (opened operation-class "nBytes"))
+(def ^:private ^Field completion (opened operation-class "handler"))
+(def ^:private ^Class preface
+  (Class/forName "org.apache.coyote.http2.Http2AsyncParser$PrefaceCompletionHandler"))
+
+(defn- frame-begun-ms
+  "Returns for how many ms a frame of HTTP/2, or the client's preface, has been seen unfinished, nil
+  where none is. A connection waits for its next frame with a read that has got nothing."
+  [seen wrapper]
+  (when-some [operation (.get read-operation wrapper)]
+    (when (or (pos? (.getLong received operation))
+              (.isInstance preface (.get completion operation)))
+      (seen-ms seen operation))))
 
 (defn- waited-ms
-  "Returns for how many ms the client has kept the server waiting for a head or a handshake; nil: it
-  has not."
+  "Returns for how many ms the client has kept the server waiting for a head, a frame or a
+  handshake; nil: it has not."
   [seen ^SocketWrapperBase wrapper]
   (if (agreed? (channel wrapper))
-    (head-begun-ms (.getCurrentProcessor wrapper))
-    (handshake-begun-ms seen wrapper)))
+    (or (frame-begun-ms seen wrapper)
+        (head-begun-ms (.getCurrentProcessor wrapper)))
+    (seen-ms seen wrapper)))
 
 (defn- close-slow! [^NioEndpoint endpoint seen most-ms]
   (doseq [^SocketWrapperBase wrapper (.getConnections endpoint)

@@ -10,10 +10,11 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
-   (java.io IOException)
+   (java.io IOException InputStream)
    (java.net URI)
    (java.net.http HttpClient HttpRequest HttpRequest$BodyPublishers HttpResponse$BodyHandlers)
    (java.nio ByteBuffer)
+   (java.util Arrays)
    (org.apache.coyote.http11 Http11NioProtocol)))
 
 (set! *warn-on-reflection* true)
@@ -152,3 +153,51 @@
       (finally
         (Thread/setDefaultUncaughtExceptionHandler before)
         (run! wire/close! clients)))))
+
+;; Clients that are too slow
+
+(defn- ends?
+  "True if the server ends, within so many ms, the connection of a client that sends these, then x
+  now and then, or nothing where x is nil."
+  [ms s x & parts]
+  (let [client (apply wire/send! (wire/connect (server/port s)) parts)
+        end (+ (System/nanoTime) (* 1000000 (long ms)))]
+    (try
+      (loop []
+        (let [after (wire/after client 40)]
+          (cond
+            (#{:eof :reset} after) true
+            (pos? (- (System/nanoTime) end)) false
+            (= :silent after) (if (or (nil? x) (wire/try-send! client x)) (recur) true)
+            :else (do (.read ^InputStream (:in client))
+                      (recur)))))
+      (finally (wire/close! client)))))
+
+(def ^:private begun ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" (frame 4 0 0)])
+
+(deftest a-client-that-is-slow-with-its-preface-is-closed
+  (let [s (serve length {:header-timeout-ms 200})]
+    (try
+      (is (ends? 4000 s nil "GET / HTTP/1.1\r\n" asks "\r\n") "silent behind an upgrade")
+      (is (ends? 4000 s nil "PRI * HTTP/2.0\r\n\r\n") "silent in the preface")
+      (is (ends? 4000 s nil "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") "silent before its settings")
+      (finally (server/stop! s)))))
+
+(deftest a-client-that-trickles-a-frame-is-closed
+  (let [s (serve length {:header-timeout-ms 200})
+        most-of (fn [^bytes frame] (Arrays/copyOf frame 12))]
+    (try
+      (is (apply ends? 4000 s "x" (conj begun (most-of (frame 1 4 1 (str/join (repeat 9000 "x"))))))
+          "a header block")
+      (is (apply ends? 4000 s "x"
+                 (concat begun
+                         (post-frames 1 nil)
+                         [(most-of (frame 0 0 1 (str/join (repeat 9000 "x"))))]))
+          "a body")
+      (finally (server/stop! s)))))
+
+(deftest a-connection-that-waits-for-its-next-frame-is-not-slow
+  (let [s (serve length {:header-timeout-ms 200})]
+    (try
+      (is (not (apply ends? 1500 s nil begun)))
+      (finally (server/stop! s)))))
