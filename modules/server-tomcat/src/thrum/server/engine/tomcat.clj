@@ -72,18 +72,19 @@
 
 (defn- look-after!
   "Closes, from time to time, the connections of clients that are too slow with a handshake, with a
-  head, or with the rest of a body before it. Returns the thread, which ends when it is
-  interrupted."
-  ^Thread [endpoints rests most-ms]
-  (let [close-slow! (connections/slow-closer most-ms)]
-    (watchdog/start "tomcat-slow" (watchdog/period-ms [most-ms])
+  head, with the rest of a body before it, or with a frame. Returns the thread, which ends when it
+  is interrupted."
+  ^Thread [endpoints rests {:keys [header-timeout-ms idle-timeout-ms]}]
+  (let [close-slow! (connections/slow-closer {:head-ms header-timeout-ms
+                                              :frame-ms idle-timeout-ms})]
+    (watchdog/start "tomcat-slow" (watchdog/period-ms [header-timeout-ms idle-timeout-ms])
       (fn []
         (run! close-slow! endpoints)
-        (rests/close-slow! rests most-ms)))))
+        (rests/close-slow! rests header-timeout-ms)))))
 
 (defn- start
   "Starts Tomcat's connectors; returns them as Running."
-  [{:keys [header-timeout-ms] :as options} serve]
+  [options serve]
   (warn-of-pins!)
   (let [threads (connector/threads)
         rests (rests/rests)
@@ -92,7 +93,7 @@
         connectors (vals ports)]
     (connector/start! connectors rests threads)
     (TomcatRunning. connectors (update-vals ports connector/port-of) rests threads
-                    (look-after! (map :endpoint connectors) rests header-timeout-ms))))
+                    (look-after! (map :endpoint connectors) rests options))))
 
 (def engine
   "What thrum.server.spi says an engine is."

@@ -95,33 +95,34 @@
 (def ^:private ^Class preface
   (Class/forName "org.apache.coyote.http2.Http2AsyncParser$PrefaceCompletionHandler"))
 
-(defn- frame-begun-ms
-  "Returns for how many ms a frame of HTTP/2, or the client's preface, has been seen unfinished, nil
-  where none is. A connection waits for its next frame with a read that has got nothing."
-  [seen wrapper]
+(defn- frame-overdue?
+  "True if the client's preface, or a frame of HTTP/2 that has begun, takes too long. A connection
+  waits for its next frame with a read that has got nothing."
+  [seen {:keys [head-ms frame-ms]} wrapper]
   (when-some [operation (.get read-operation wrapper)]
-    (when (or (pos? (.getLong received operation))
-              (.isInstance preface (.get completion operation)))
-      (seen-ms seen operation))))
+    (if (.isInstance preface (.get completion operation))
+      (< (long head-ms) (long (seen-ms seen operation)))
+      (and (pos? (.getLong received operation))
+           (< (long frame-ms) (long (seen-ms seen operation)))))))
 
-(defn- waited-ms
-  "Returns for how many ms the client has kept the server waiting for a head, a frame or a
-  handshake; nil: it has not."
-  [seen ^SocketWrapperBase wrapper]
+(defn- overdue?
+  "True if the client has kept the server waiting for too long, for a head, a frame or a handshake."
+  [seen {:keys [head-ms] :as most} ^SocketWrapperBase wrapper]
   (if (agreed? (channel wrapper))
-    (or (frame-begun-ms seen wrapper)
-        (head-begun-ms (.getCurrentProcessor wrapper)))
-    (seen-ms seen wrapper)))
+    (or (frame-overdue? seen most wrapper)
+        (some->> (head-begun-ms (.getCurrentProcessor wrapper)) long (< (long head-ms))))
+    (< (long head-ms) (long (seen-ms seen wrapper)))))
 
-(defn- close-slow! [^NioEndpoint endpoint seen most-ms]
+(defn- close-slow! [^NioEndpoint endpoint seen most]
   (doseq [^SocketWrapperBase wrapper (.getConnections endpoint)
-          :when (< (long most-ms) (long (or (waited-ms seen wrapper) 0)))]
+          :when (overdue? seen most wrapper)]
     ;; As Tomcat does itself when a client is silent for too long.
     (.processSocket endpoint wrapper SocketEvent/ERROR true)))
 
 (defn slow-closer
   "Returns a function of an endpoint, to be called from time to time. It closes the connections of
-  clients that have kept it waiting for more than so many ms."
-  [most-ms]
+  clients that have kept it waiting for more than :head-ms for a head, a handshake or the preface of
+  HTTP/2, or more than :frame-ms for the rest of a frame."
+  [most]
   (let [seen (WeakHashMap.)]
-    (fn [endpoint] (close-slow! endpoint seen most-ms))))
+    (fn [endpoint] (close-slow! endpoint seen most))))

@@ -184,7 +184,7 @@
       (finally (server/stop! s)))))
 
 (deftest a-client-that-trickles-a-frame-is-closed
-  (let [s (serve length {:header-timeout-ms 200})
+  (let [s (serve length {:idle-timeout-ms 200})
         most-of (fn [^bytes frame] (Arrays/copyOf frame 12))]
     (try
       (is (apply ends? 4000 s "x" (conj begun (most-of (frame 1 4 1 (str/join (repeat 9000 "x"))))))
