@@ -6,7 +6,8 @@
    [thrum.impl.error :as error])
   (:import
    (java.util ArrayList)
-   (java.util.concurrent ExecutionException)))
+   (java.util.concurrent ExecutionException)
+   (java.util.concurrent.atomic AtomicLong)))
 
 (set! *warn-on-reflection* true)
 
@@ -30,23 +31,25 @@
   (let [t (:throwable failure)]
     (some #(or (identical? t (:throwable %)) (wrapper-of? t (:throwable %))) kept)))
 
-(deftype Failures [^ArrayList kept ^:volatile-mutable ^long total]
+;; kept: nil before the first, for most calls have none.
+(deftype Failures [^:unsynchronized-mutable ^ArrayList kept ^AtomicLong total]
   IFailures
   (record [this failure]
     (locking this
+      (when-not kept (set! kept (ArrayList.)))
       (when-not (known? failure kept)
-        (set! total (inc total))
+        (.incrementAndGet total)
         (when (<= (.size kept) (long most-suppressed))
           (.add kept failure)))))
   (kept [this]
-    (locking this (ArrayList. kept)))
-  (total [_] total))
+    (locking this (if kept (ArrayList. kept) (ArrayList.))))
+  (total [_] (.get total)))
 
 (defn failures
   "Returns an empty record, in the order of time. It keeps the first few failures and counts the
   others."
   ^Failures []
-  (Failures. (ArrayList.) 0))
+  (Failures. nil (AtomicLong.)))
 
 (defn root
   "Returns the earliest failure on record, or nil. A scope throws it; a fan-out may throw another,

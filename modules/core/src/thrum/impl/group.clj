@@ -38,6 +38,8 @@
   (^Object setMembers [members])
   (members [])
   (^boolean isEmpty [])
+  (childrenNow [])
+  (madeChildren [])
   (^boolean accept [child])
   (^boolean isReachable [])
   (^boolean enterParent [])
@@ -60,6 +62,15 @@
 (defn- append! [^ArrayList children ^Child child]
   (.setSlot child (.size children))
   (.add children child))
+
+;; What a group has from its first child, or its first wait, on: most scopes have neither. ended:
+;; how many of the added children have ended. waiter: the thread that waits for children.
+;; idle-waiter: the one that waits until nothing runs.
+(deftype Children [^ArrayList held ^AtomicLong ended
+                   ^AtomicReference waiter ^AtomicReference idle-waiter])
+
+(defn- no-children ^Children []
+  (Children. (ArrayList.) (AtomicLong.) (AtomicReference.) (AtomicReference.)))
 
 (defn- take-out!
   "Takes a child out in constant time: the last child moves to its slot. Returns false for a child
@@ -137,15 +148,13 @@
 (defn- none-run? [^Members members]
   (or (nil? members) (zero? (.running members))))
 
-;; kind, number: what its name is made of, when it is first asked for: of most scopes it never is.
-;; With a number of 0 the kind is the name. deadline: its own or its parent's, the earlier one.
-;; shielded: its parent's cancel does not reach it. ended: how many of the added children have
-;; ended. waiter: the thread that waits for children. idle-waiter: the one that waits until nothing
-;; runs. members: the tasks of a fan-out, or nil.
-(deftype Group [^String kind ^long number ^IGroup parent opener
+;; kind: its name, where it is unique? with a number behind it that it gets when it is first asked
+;; for its name: most scopes never are. deadline: its own or its parent's, the earlier one. shielded:
+;; its parent's cancel does not reach it. children: nil before the first. members: the tasks of a
+;; fan-out, or nil.
+(deftype Group [^String kind unique? ^IGroup parent opener
                 ^:volatile-mutable deadline shielded
-                ^ArrayList children ^AtomicLong ended
-                ^AtomicReference waiter ^AtomicReference idle-waiter
+                ^:volatile-mutable ^Children children
                 ^:volatile-mutable end-reason
                 ^:volatile-mutable cancel-reason
                 ^:unsynchronized-mutable ^long added
@@ -155,9 +164,12 @@
                 ^:unsynchronized-mutable ^String name
                 ^:unsynchronized-mutable ^String prefix]
   IGroup
-  (groupName [_]
+  ;; With the lock: two threads must not get two numbers.
+  (groupName [this]
     (or name
-        (set! name (if (zero? number) kind (task/numbered kind number)))))
+        (locking this
+          (or name
+              (set! name (if unique? (task/unique-name kind) kind))))))
   (threadPrefix [this]
     (or prefix
         (set! prefix (.concat (.groupName this) "/"))))
@@ -174,12 +186,19 @@
         (or (.ownEndReason group) (recur (.cancellingParent group))))))
   (setMembers [_ m] (set! members m))
   (members [_] members)
+  (childrenNow [_] children)
+  (madeChildren [this]
+    (or children
+        (locking this
+          (or children (set! children (no-children))))))
   (isEmpty [this]
     (locking this
-      (and (= added (.get ended)) (boolean (none-run? members)))))
+      (and (or (zero? added) (= added (.get ^AtomicLong (.-ended children))))
+           (boolean (none-run? members)))))
   (running [this]
     (locking this
-      (+ (- added (.get ended)) (if members (.running ^Members members) 0))))
+      (+ (if (zero? added) 0 (- added (.get ^AtomicLong (.-ended children))))
+         (if members (.running ^Members members) 0))))
   (started [this]
     (locking this
       (+ added (if members (.added ^Members members) 0))))
@@ -191,10 +210,11 @@
     (locking this
       (when end-reason (throw (error/closed (.groupName this) end-reason)))
       ;; What can fail for want of memory comes first.
-      (.ensureCapacity children (inc (.size children)))
-      (let [reachable (.isReachable this)]
+      (let [^ArrayList held (.-held ^Children (.madeChildren this))
+            _ (.ensureCapacity held (inc (.size held)))
+            reachable (.isReachable this)]
         (when reachable
-          (append! children child)
+          (append! held child)
           (set! added (inc added)))
         reachable)))
   (isReachable [_]
@@ -204,21 +224,25 @@
       (or (.isReachable this)
           (set! in-parent (.accept parent this)))))
   (remove [this child]
-    (locking this (take-out! children child)))
+    (locking this
+      (and (some? children) (take-out! (.-held children) child))))
   (holds [this child]
     (locking this (<= 0 (.slot ^Child child))))
   ;; A child that ends takes no lock: many end at once. It may see too low a number of children,
   ;; never too high a one. Returns the parent where the group leaves it, and which has a child less.
   (countEnd [this]
     (sync-point/reached :group/child-ended)
-    (.incrementAndGet ended)
+    (.incrementAndGet ^AtomicLong (.-ended children))
     (.afterEnd this))
   (afterEnd [this]
-    (wait/signal! waiter)
-    (when (and (or parent (.get idle-waiter)) (<= added (.get ended)) (none-run? members))
-      (let [left (when parent (.leaveParent this))]
-        (wait/signal! idle-waiter)
-        left)))
+    (let [children children]
+      (when children (wait/signal! (.-waiter children)))
+      (when (and (or parent (and children (.get ^AtomicReference (.-idle-waiter children))))
+                 (or (nil? children) (<= added (.get ^AtomicLong (.-ended children))))
+                 (none-run? members))
+        (let [left (when parent (.leaveParent this))]
+          (when children (wait/signal! (.-idle-waiter children)))
+          left))))
   ;; A member that starts sees that the group is out, or is seen to run here.
   (leaveParent [this]
     (locking this
@@ -245,7 +269,8 @@
         (when first-time (set! cancel-reason why))
         first-time)))
   (children [this]
-    (locking this (ArrayList. children)))
+    (locking this
+      (if children (ArrayList. ^ArrayList (.-held children)) (ArrayList.))))
 
   Child
   (slot [_] slot)
@@ -271,9 +296,8 @@
 (defn- new-group ^Group [kind unique? ^Group parent deadline opener shield]
   (let [inherited (when (and parent (not shield)) (.deadline parent))
         deadline (if (deadline/earlier? inherited deadline) inherited deadline)]
-    (Group. kind (if unique? (task/next-number) 0) parent opener deadline shield
-            (ArrayList.) (AtomicLong.) (AtomicReference.) (AtomicReference.)
-            nil nil 0 false nil -1 nil nil)))
+    (Group. kind unique? parent opener deadline shield
+            nil nil nil 0 false nil -1 nil nil)))
 
 (defn group
   "Returns an open group of that name, without children. It belongs to the parent (nil: to none): a
@@ -412,6 +436,9 @@
 
 ;; Its end
 
+(defn- made-children ^Children [^Group group]
+  (.madeChildren group))
+
 (defn close!
   "Lets nothing more start in the group; what runs goes on. The first reason stays."
   [^Group group reason]
@@ -429,19 +456,20 @@
   CancellationException, InterruptedException."
   ([group ready?] (await! group nil ready?))
   ([^Group group deadline ready?]
-   (wait/await-signal! group (.-waiter group) deadline ready?)))
+   (wait/await-signal! group (.-waiter (made-children group)) deadline ready?)))
 
 (defn await-idle!
   "As await!, but (ready?) is called again when nothing runs any more, and after wake!."
   [^Group group ready?]
   (wait/look! ready?)
-  (wait/await-signal! group (.-idle-waiter group) nil ready?))
+  (wait/await-signal! group (.-idle-waiter (made-children group)) nil ready?))
 
 (defn wake!
   "Has the thread that waits for the group call its (ready?) again."
   [^Group group]
-  (wait/signal! (.-waiter group))
-  (wait/signal! (.-idle-waiter group)))
+  (when-some [^Children children (.childrenNow group)]
+    (wait/signal! (.-waiter children))
+    (wait/signal! (.-idle-waiter children))))
 
 (defn empty-group?
   "True if nothing runs in the group."
@@ -449,7 +477,7 @@
   (.isEmpty group))
 
 (defn- park-until-signal [^Group group]
-  (.set ^AtomicReference (.-idle-waiter group) (Thread/currentThread))
+  (.set ^AtomicReference (.-idle-waiter (made-children group)) (Thread/currentThread))
   (when-not (empty-group? group)
     (LockSupport/park group)))
 

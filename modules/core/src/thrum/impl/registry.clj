@@ -92,6 +92,11 @@
       (when change? (alter-var-root #'watch (constantly (when on? (new-watch)))))
       change?)))
 
+(defn watching?
+  "True while watching is on."
+  []
+  (some? watch))
+
 (defn tick!
   "Brings the time that things are stamped with up to date."
   []

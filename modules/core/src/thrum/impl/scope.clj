@@ -53,14 +53,15 @@
 ;; options: of the call. own-deadline: its deadline where that is earlier than the inherited one, or
 ;; nil. pending: how many forks the scope waits for; its end cancels all others.
 ;; fork-cancelled: a cancel, of the scope or of work around it, has ended a fork that the scope
-;; would have waited for. closing: true from when the scope closes what was used. completed: with
-;; :on-error :keep, the forks that have ended, for completions.
+;; would have waited for; read when all have ended. closing: true from when the scope closes what was
+;; used; all forks have ended by then. completed: with :on-error :keep, the forks that have ended, for
+;; completions. No field is volatile: most scopes live for less time than a fence takes.
 (deftype Scope [^Group group ^ScopeBody body ^Failures failures options own-deadline shield
                 ^AtomicLong forked ^AtomicLong pending completed
                 ^:unsynchronized-mutable alarm
-                ^:volatile-mutable fork-cancelled
+                ^:unsynchronized-mutable fork-cancelled
                 ^:unsynchronized-mutable ^ArrayDeque to-close
-                ^:volatile-mutable closing]
+                ^:unsynchronized-mutable closing]
   IScope
   (arm [this]
     (when own-deadline
@@ -392,8 +393,9 @@
         outcome (if idle? outcome (await-forks! scope outcome))
         own-reason (group/own-cancel-reason group)
         shield (.-shield scope)
-        outer-reason (when-not shield (wait/cancel-reason))
-        interrupted-further-out (and (not shield) (place/interrupted? (place/current)))]
+        outer (when-not shield (.outer ^Place (.-body scope)))
+        outer-reason (some-> ^Place outer .cancelReason)
+        interrupted-further-out (place/interrupted? outer)]
     (when-not idle? (group/end! group :ended))
     (doto (after-closing scope (verdict scope outcome own-reason outer-reason))
       (->> (give-back-interrupt! scope outcome interrupted-further-out)))))
@@ -435,7 +437,7 @@
             shield
             (AtomicLong.)
             (AtomicLong.)
-            (when (= :keep (:on-error options)) (completed/completed))
+            (when (identical? :keep (:on-error options)) (completed/completed))
             nil
             false
             nil
@@ -457,10 +459,13 @@
     (try (run scope f) (finally (registry/ended! entry)))
     (run scope f)))
 
-(defn- run-watched [scope f]
+(defn- run-observed [scope f]
   (if-some [on-end (registry/begins :scope scope)]
     (try (run-registered scope f) (finally (registry/ends on-end scope)))
     (run-registered scope f)))
+
+(defn- run-watched [scope f]
+  (if (registry/watching?) (run-observed scope f) (run scope f)))
 
 (defn call
   "Calls f with a scope on the calling thread and returns its value when every fork has ended.
@@ -468,8 +473,9 @@
   throwing at the deadline; :on-deadline - a thunk, called at the deadline instead of cancelling the
   scope; :on-error; :wrap; :scoped-values; :unregistered? - see thrum.spi/call-in-scope."
   [options f]
-  (wait/check-state!)
-  (run-watched (scope options (place/current) false) f))
+  (let [outer (place/current)]
+    (wait/check-state! outer)
+    (run-watched (scope options outer false) f)))
 
 (defn shielded
   "As call, for a body that goes on where the calling thread's work is cancelled."

@@ -22,12 +22,13 @@
   (run [f scope x])
   (^Object finish []))
 
-;; cancelled: the scope is cancelled, or is about to be. no-interrupt: its interrupt has been sent,
-;; or is not needed any more. interrupted: it has been sent. over: assigned where nothing is called,
-;; so that it is set even on a full stack.
+;; cancelled: the scope is cancelled, or is about to be; assigned before the group's reason, or the
+;; flag's lock, which its readers ask first. no-interrupt: its interrupt has been sent, or is not
+;; needed any more. interrupted: it has been sent. over: assigned where nothing is called, so that it
+;; is set even on a full stack.
 (deftype ScopeBody [^Cancellable group ^Place outer shielded task ^ITask cancelled-task
                     ^InterruptFlag flag
-                    ^:volatile-mutable cancelled
+                    ^:unsynchronized-mutable cancelled
                     ^:unsynchronized-mutable no-interrupt
                     ^:unsynchronized-mutable interrupted
                     ^:unsynchronized-mutable over]
@@ -64,7 +65,7 @@
         (some-> cancelled-task .ownCancelReason)))
   ;; A cancel of the work around it alone interrupts further out.
   (interruptedByCancel [_]
-    (and cancelled (some? (.ownCancelReason group))))
+    (and (some? (.ownCancelReason group)) cancelled))
   (outer [_] outer)
   (isOver [_] over)
   (interruptFlag [_] flag)

@@ -350,20 +350,10 @@
 
 (def ^:private ^AtomicLong names (AtomicLong.))
 
-(defn next-number
-  "Returns a number that no other name in this process has."
-  ^long []
-  (.incrementAndGet names))
-
-(defn numbered
-  "Returns kind-n."
-  ^String [^String kind ^long n]
-  (.concat (.concat kind "-") (Long/toString n)))
-
 (defn unique-name
   "Returns kind-n, with an n that no other name in this process has."
-  ^String [kind]
-  (numbered kind (next-number)))
+  ^String [^String kind]
+  (.concat (.concat kind "-") (Long/toString (.incrementAndGet names))))
 
 (defn task
   "Returns a task that has not begun. Its body is what the context's wrap makes of f; handler: or

@@ -23,12 +23,14 @@
     (.cancelReason place)))
 
 (defn check-state!
-  "Throws CancellationException when the calling thread's work is cancelled."
-  []
-  (when-some [^Place place (place/current)]
-    (when-some [reason (.cancelReason place)]
-      (place/acknowledge-cancel! place)
-      (throw (error/cancelled "This work" reason)))))
+  "Throws CancellationException when the calling thread's work is cancelled. place: the thread's, or
+  nil, where it is known."
+  ([] (check-state! (place/current)))
+  ([^Place place]
+   (when place
+     (when-some [reason (.cancelReason place)]
+       (place/acknowledge-cancel! place)
+       (throw (error/cancelled "This work" reason))))))
 
 (defn check!
   "Throws CancellationException when the calling thread's work is cancelled, InterruptedException
