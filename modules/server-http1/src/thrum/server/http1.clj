@@ -9,6 +9,7 @@
    [thrum.server.http1.connection :as connection]
    [thrum.server.http1.requests :as requests]
    [thrum.server.http1.tls :as tls]
+   [thrum.server.spi :as engine]
    [thrum.server.spi.watchdog :as watchdog]
    [thrum.spi :as spi])
   (:import
@@ -31,13 +32,7 @@
 
 (def rows
   "The option rows that engines over this module have."
-  {:reuse-threads?
-   {:check boolean?
-    :accepts "true or false"
-    :default "false"
-    :doc
-    (str "whether a connection's requests are served on one thread, a "
-         "little quicker: what a handler leaves in ThreadLocals is there for the next request")}})
+  {:reuse-threads? engine/reuse-threads})
 
 (defn connections
   "Returns the connections of a server with these options: none yet."

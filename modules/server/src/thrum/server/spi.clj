@@ -28,6 +28,15 @@
   "What an engine may lack; everything else each engine has."
   #{:websockets :h2 :tls :client-certificates :disconnect :http-1.0 :blocking-send})
 
+(def reuse-threads
+  "The row of the engine option by which a thread serves several requests of a connection."
+  {:check boolean?
+   :accepts "true or false"
+   :default "false"
+   :doc (str "whether a connection's requests are served on one thread, where they come one after "
+             "the other: quicker, and what a handler leaves in ThreadLocals is there for the next "
+             "request")})
+
 (defprotocol Running
   "An engine that has been started."
   (port [running] "Returns the port of the plain listener, -1 where there is none.")

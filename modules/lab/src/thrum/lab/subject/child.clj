@@ -1,7 +1,7 @@
 (ns thrum.lab.subject.child
   "A server in a process of its own, with or without Thrum, that answers questions about itself. The
-  first line of standard input is the job, {:engine :way :pool :handler :peer :backlog}, every
-  further one a question. The process ends when standard input does."
+  first line of standard input is the job, {:engine :engine-options :way :pool :handler :peer
+  :backlog}, every further one a question. The process ends when standard input does."
   (:require
    [clojure.edn :as edn]
    [thrum.lab.cpu-time :as cpu-time]
@@ -37,11 +37,12 @@
     pool (on-platform-threads pool)))
 
 (defn- start-thrum!
-  [{:keys [engine backlog], :as job}]
+  [{:keys [engine engine-options backlog], :as job}]
   (let [run-server (requiring-resolve 'thrum.server/run-server)
         port (requiring-resolve 'thrum.server/port)]
     (port (run-server (handler-of job)
-                      {:engine engine, :port 0, :backlog backlog, :stop-on-shutdown? false}))))
+                      (cond-> {:engine engine, :port 0, :backlog backlog, :stop-on-shutdown? false}
+                        engine-options (assoc :engine-options engine-options))))))
 
 (defn start!
   "Starts the server of a job in this process and returns its port. :way is :bare, :thrum or :peer;

@@ -26,6 +26,16 @@
             ["tomcat cost: CPU, us a request" 6.0 nil]]
            (map (juxt :figure :value :at-most) (servers/figures [cpu]))))))
 
+(deftest one-thread-for-a-connection-stands-beside-a-fresh-one-for-each-request
+  (let [both (assoc-in run [:taken :reuse] (rounds 4.0 4.5 8.0))
+        rows (servers/rows [{:job {:engine :tomcat, :questions [{:question :cost}]}
+                             :runs [{:cost both}]}])]
+    (is (= [[:cpu nil 6.0 1.2] [:cpu true 4.5 0.9]]
+           (for [{:keys [figure reuse? thrum ratio]} rows :when (= :cpu figure)]
+             [figure reuse? (:median thrum) (:median ratio)])))
+    (is (= ["tomcat cost: CPU x bare, medians" "tomcat, reused threads, cost: CPU x bare, medians"]
+           (filter #(re-find #"medians" %) (map :figure (servers/figures rows)))))))
+
 (deftest many-connections-have-goals-too
   (let [rows (asked {:question :many, :connections 4000, :sleep-ms 50})]
     (is (= [["tomcat many: requests/s" 1000.0 30000 nil] ["tomcat many: p99 x bare" 1.0 nil 1.05]]

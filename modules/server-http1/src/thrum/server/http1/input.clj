@@ -158,8 +158,10 @@
         head
         400)))
 
-(defn- receive-head! [^Input in most until]
-  (loop []
+(defn- receive-head!
+  "Takes the next head, which has begun and may take so many ms."
+  [^Input in most head-ms]
+  (loop [until nil]
     (let [buffer (.buffer in)
           from (long (.position buffer))
           end (head/end buffer from (.limit buffer))
@@ -168,7 +170,9 @@
         (= head/garbled end) 400
         (< (long most) size) 431
         (not (neg? end)) (take-head! buffer end)
-        (fill! in until) (recur)))))
+        ;; Most heads come whole: they need no look at the clock.
+        :else (let [until (or until (spi/deadline-in head-ms))]
+                (when (fill! in until) (recur until)))))))
 
 (defn head!
   "Returns the next request's Head, or the status to refuse it with; nil when the client sends none,
@@ -178,5 +182,5 @@
     (try
       (let [until (spi/deadline-in (.-idle-ms c))]
         (when (and (settle! in until) (await-first! in until))
-          (receive-head! in (.-most-head c) (spi/deadline-in (.-head-ms c)))))
+          (receive-head! in (.-most-head c) (.-head-ms c))))
       (catch IOException _ nil))))

@@ -24,7 +24,8 @@
 (def ^:private positive {:check pos-int?, :accepts "a positive integer"})
 
 (def ^:private rows
-  {:h2-max-streams
+  {:reuse-threads? engine/reuse-threads
+   :h2-max-streams
    (assoc positive :default "256" :doc "how many requests an HTTP/2 connection may have at once")
    :configurator {:check ifn?
                   :accepts "a function of an org.apache.coyote.http11.Http11NioProtocol"

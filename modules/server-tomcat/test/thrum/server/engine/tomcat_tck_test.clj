@@ -27,3 +27,16 @@
 (deftest ^{:time-limit-ms 600000} tomcat-keeps-the-contract
   (run! check-outcome
         (tck/run server/run-server {:options {:engine :tomcat}, :limit-ms 60000})))
+
+(def ^:private mostly-fresh
+  "The cases that pass where Tomcat finds the next request with its poller: on another thread."
+  #{:every-request-has-a-thread-of-its-own :nothing-is-inherited-on-a-kept-connection
+    :nothing-is-inherited-with-a-deadline})
+
+(deftest ^{:time-limit-ms 600000} on-reused-threads-nothing-but-thread-locals-stays
+  (run! (partial check #{:passed :refused :skipped :gap})
+        (tck/run server/run-server
+          {:options {:engine :tomcat, :engine-options {:reuse-threads? true}}
+           :limit-ms 60000
+           :only (remove mostly-fresh (map :id (tck/cases)))
+           :gaps {:nothing-is-inherited-in-a-pipeline "its requests have one thread"}})))

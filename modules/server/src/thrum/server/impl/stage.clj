@@ -21,6 +21,8 @@
 
 (set! *warn-on-reflection* true)
 
+;; What most requests go through is written out: vectors of constants are made once.
+
 (def ends
   "Why another thread ends an exchange: its deadline, a client that is too slow or has gone, the
   end of the server."
@@ -34,12 +36,15 @@
     false))
 
 (defn- begin [stage]
-  [stage (if (ended? stage) [:cancel] [])])
+  (case stage
+    :open [:open []]
+    [stage (if (ended? stage) [:cancel] [])]))
 
 ;; An exchange that has been answered never starts its handler.
 (defn- handle [stage]
   (case stage
-    (:open :reading) [stage []]
+    :open [:open []]
+    :reading [:reading []]
     [stage [:refuse]]))
 
 (defn- read-body [stage]
@@ -78,7 +83,7 @@
            [])])
 
 (defn- leave [stage]
-  [:left (if (ended? stage) [:not-overdue] [])])
+  (if (ended? stage) [:left [:not-overdue]] [:left []]))
 
 (defn- unanswered
   "Returns the effect that ends an exchange before its response has begun: no answer reaches a

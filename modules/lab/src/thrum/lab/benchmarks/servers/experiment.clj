@@ -1,7 +1,9 @@
 (ns thrum.lab.benchmarks.servers.experiment
   "What thrum.server costs on each engine, against the same engine alone with a handler in its own
-  API, both on virtual threads. The servers are the lab's, each in a JVM of its own, and take the
-  load in turns. Other servers, peers, are measured where the user names them."
+  API, both on virtual threads; and where the engine can serve a connection's requests on one
+  thread, as it may be asked to and the engine alone does, also that. The servers are the lab's,
+  each in a JVM of its own, and take the load in turns. Other servers, peers, are measured where the
+  user names them."
   (:require
    [thrum.lab.benchmark :as benchmark]
    [thrum.lab.child :as child]
@@ -21,13 +23,16 @@
    {:question :sleep, :connections 120, :sleep-ms 50, :seconds 2, :rounds 1}
    {:question :many, :connections 4000, :sleep-ms 50, :seconds 2, :rounds 3}])
 
+(def ^:private reusing "The engines with :reuse-threads?." #{:tomcat :helidon :http-kit})
+
 (defn jobs
   "Returns a job for each engine on the class path: its servers are asked all questions."
   [size]
   (case size
     :full (for [engine [:jdk :jetty :tomcat :helidon :http-kit]
                 :when ((subject/engines) engine)]
-            {:engine engine, :warm-up-seconds 10, :questions questions})
+            (cond-> {:engine engine, :warm-up-seconds 10, :questions questions}
+              (reusing engine) (assoc :reuse? true)))
     :quick [{:engine :jdk
              :warm-up-seconds 1
              :questions
@@ -44,15 +49,26 @@
 
 ;; In the child
 
-(defn- started
-  "Returns the servers by way; stops the first when the second does not start."
-  [{:keys [engine peer]}]
+(defn- subjects
+  "Returns the servers to start, as pairs of way and job."
+  [{:keys [engine peer reuse?]}]
   (if peer
-    {:peer (subject/start! {:peer peer, :way :peer})}
-    (let [bare (subject/start! {:engine engine, :way :bare})]
-      (try
-        {:bare bare, :thrum (subject/start! {:engine engine, :way :thrum})}
-        (catch Throwable t (child/stop! bare) (throw t))))))
+    [[:peer {:peer peer, :way :peer}]]
+    (cond-> [[:bare {:engine engine, :way :bare}]
+             [:thrum {:engine engine, :way :thrum}]]
+      reuse?
+      (conj [:reuse {:engine engine, :way :thrum, :engine-options {:reuse-threads? true}}]))))
+
+(defn- started
+  "Returns the servers by way; stops those that have started when one does not."
+  [job]
+  (reduce (fn [servers [way subject]]
+            (try
+              (assoc servers way (subject/start! subject))
+              (catch Throwable t
+                (run! child/stop! (vals servers))
+                (throw t))))
+          {} (subjects job)))
 
 (defn- order
   "Returns the ways in the order of a round, which is another in the next."
@@ -84,8 +100,10 @@
 (defn- answer
   "Returns {:taken {way [figures, see thrum.lab.server-sample ...]}, :heap {way bytes}}, :heap nil
   where that is not asked."
-  [servers asked]
-  (let [asked (with-headers asked), heap (heaps servers asked)]
+  [servers {:keys [question] :as asked}]
+  (let [servers (cond-> servers (not (costs? question)) (dissoc :reuse))
+        asked (with-headers asked)
+        heap (heaps servers asked)]
     {:taken (turns servers asked), :heap heap}))
 
 (defn measure
@@ -106,11 +124,12 @@
   (map #(stats/median (map figure (get-in % [:taken way]))) runs))
 
 (defn- compared
-  "Returns a row that compares both ways; xs and ys are their figures, run by run."
-  [row bare thrum]
-  (assoc row
-         :bare (stats/spread bare), :thrum (stats/spread thrum)
-         :ratio (stats/spread (map / thrum bare))))
+  "Returns a row that compares the figures of a way, run by run, with those of the bare engine."
+  [row runs way figure]
+  (let [bare (each runs :bare figure), ours (each runs way figure)]
+    (assoc row
+           :bare (stats/spread bare), :thrum (stats/spread ours)
+           :ratio (stats/spread (map / ours bare)))))
 
 (defn- errors-of
   [runs way]
@@ -120,11 +139,8 @@
 (defn- of-limit [{:keys [connections sleep-ms]} runs]
   (stats/spread (map #(/ % (/ (* 1000.0 connections) sleep-ms)) (each runs :thrum :per-second))))
 
-(defn- requests
-  [runs goal]
-  (assoc (compared {:figure :requests} (each runs :bare :per-second) (each runs :thrum :per-second))
-         :goal
-         goal))
+(defn- requests [runs way]
+  (compared {:figure :requests} runs way :per-second))
 
 (def ^:private most-cpu
   "What a request may cost, by engine, x bare."
@@ -134,29 +150,42 @@
 
 (defn- cpu
   "Returns the row of what a request costs, of the medians, with the ratio of the :best rounds."
-  [{:keys [engine]} runs]
+  [{:keys [engine]} runs way]
   (let [most (most-cpu engine 1.12)]
-    (assoc (compared {:figure :cpu} (each runs :bare :cpu-us) (each runs :thrum :cpu-us))
+    (assoc (compared {:figure :cpu} runs way :cpu-us)
            :best (stats/spread (for [{:keys [taken]} runs]
-                                 (/ (best (:thrum taken)) (best (:bare taken)))))
+                                 (/ (best (way taken)) (best (:bare taken)))))
            :most most
            :goal (str "<= " (text/decimals 2 most) " x bare"))))
+
+(defn- of-cost
+  "Returns the rows of a question about costs. p99 says how evenly connections are served that ask
+  again at once."
+  [job runs way]
+  (for [row [(requests runs way)
+             (cpu job runs way)
+             (compared {:figure :p99} runs way :p99-ms)]]
+    (cond-> row (= :reuse way) (assoc :reuse? true))))
+
+(defn- of-heap [runs]
+  (let [bare (map (comp :bare :heap) runs), ours (map (comp :thrum :heap) runs)]
+    {:figure :heap
+     :bare (stats/spread bare), :thrum (stats/spread ours)
+     :ratio (stats/spread (map / ours bare))
+     :goal "<= 1.20 x bare"}))
 
 (defn- of-question
   "Returns the rows of one question, asked of an engine."
   [{:keys [question], :as job} runs]
   (case question
-    (:cost :plain-cost) [(requests runs nil) (cpu job runs)]
-    :sleep [(assoc (requests runs ">= 0.97 x limit") :of-limit (of-limit job runs))]
+    (:cost :plain-cost) (mapcat #(of-cost job runs %)
+                                (filter (:taken (first runs)) [:thrum :reuse]))
+    :sleep [(assoc (requests runs :thrum) :goal ">= 0.97 x limit" :of-limit (of-limit job runs))]
     :many
-    [(assoc (requests runs nil) :of-limit (of-limit job runs))
+    [(assoc (requests runs :thrum) :of-limit (of-limit job runs))
      {:figure :errors, :bare (errors-of runs :bare), :thrum (errors-of runs :thrum), :goal "none"}
-     (assoc (compared {:figure :p99} (each runs :bare :p99-ms) (each runs :thrum :p99-ms))
-            :goal
-            "<= 1.05 x bare")
-     (assoc (compared {:figure :heap} (map (comp :bare :heap) runs) (map (comp :thrum :heap) runs))
-            :goal
-            "<= 1.20 x bare")]))
+     (assoc (compared {:figure :p99} runs :thrum :p99-ms) :goal "<= 1.05 x bare")
+     (of-heap runs)]))
 
 (defn- of-peer
   "Returns the rows of one question, asked of a peer: its figures stand with those of bare engines."
@@ -164,7 +193,9 @@
   (let [spread #(stats/spread (each runs :peer %))
         requests {:figure :requests, :bare (spread :per-second)}]
     (case question
-      (:cost :plain-cost) [requests {:figure :cpu, :bare (spread :cpu-us)}]
+      (:cost :plain-cost) [requests
+                           {:figure :cpu, :bare (spread :cpu-us)}
+                           {:figure :p99, :bare (spread :p99-ms)}]
       :sleep [requests]
       :many [requests
              {:figure :errors, :bare (errors-of runs :peer)}
@@ -184,8 +215,8 @@
 
 (defn- judged
   "Returns the figures that a row is judged by."
-  [{:keys [engine question figure ratio best thrum most]}]
-  (let [what (str (name engine) " " (name question))]
+  [{:keys [engine question figure ratio best thrum most reuse?]}]
+  (let [what (str (name engine) (when reuse? ", reused threads,") " " (name question))]
     (case [question figure]
       ([:cost :cpu] [:plain-cost :cpu])
       [{:figure (str what ": CPU x bare, medians")
@@ -231,10 +262,11 @@
    :p99 {:name "p99, ms", :places 1}
    :heap {:name "heap, B per sleeping connection", :places 0}})
 
-(defn- conditions [{:keys [question connections sleep-ms]}]
+(defn- conditions [{:keys [question connections sleep-ms reuse?]}]
   (str (if sleep-ms (str sleep-ms " ms") "no sleep")
        ", " (text/whole connections) " connections"
-       (when (= :plain-cost question) ", no headers")))
+       (when (= :plain-cost question) ", no headers")
+       (when reuse? ", :reuse-threads?")))
 
 (defn- subject-name [{:keys [engine peer]}]
   (if peer (str peer) (name engine)))
@@ -249,7 +281,8 @@
      :title "Servers"
      :about (str "thrum.server against the same engine alone with a handler in its own API, both "
                  "on virtual threads, a JVM each (-Xmx1g), a browser's twelve headers or Host "
-                 "alone; load from wrk where it is installed, in turns. The limit is "
+                 "alone; load from wrk where it is installed, in turns. With :reuse-threads? a "
+                 "connection's requests have one thread, as on the bare engine. The limit is "
                  "connections / sleep. Other servers: --peers. Measured once, on two processors, "
                  "CPU time of a request with Host alone, :helidon = 1: http-kit 0.76, enso 0.78, "
                  "hirundo 0.98, Go's net/http 1.02, ring-jetty-adapter 1.61.")

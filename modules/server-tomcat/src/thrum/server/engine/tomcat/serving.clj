@@ -4,14 +4,15 @@
   Tomcat reads a connection on a fresh virtual thread whenever something has arrived, and the
   exchange runs there. It gets a thread of its own in three cases:
 
-  - the connection's thread has handled a request already
+  - the connection's thread has handled a request already, unless :reuse-threads? is true
   - the request asks for an upgrade, such as to a websocket
   - the request is a stream of HTTP/2
 
   The connection's thread waits until the exchange is over, and Tomcat's objects of the request are
-  free for the next one. Then it lets other threads run before Tomcat looks for the next request: a
-  client that asks again at once has done so by then. Otherwise half of all requests go through
-  Tomcat's poller, with four system calls more and another thread: a third of a request's CPU time."
+  free for the next one. If the next one is for another thread, it lets others run before Tomcat
+  looks for that: a client that asks again at once has done so by then. Otherwise half of all
+  requests go through Tomcat's poller, with four system calls more and another thread: a third of a
+  request's CPU time."
   (:require
    [thrum.server.engine.tomcat.request :as request]
    [thrum.server.engine.tomcat.response :as response]
@@ -22,6 +23,7 @@
    [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
+   (clojure.lang Var)
    (java.util.concurrent ThreadFactory)
    (java.util.concurrent.locks LockSupport)
    (org.apache.coyote ActionCode Request Response)
@@ -36,6 +38,17 @@
       (engine/abort! wire)
       (throw t))))
 
+(defn- reuses? [options]
+  (boolean (:reuse-threads? (:engine-options options))))
+
+(defn- serve-here!
+  "Serves on the connection's thread, whose bindings are its own again behind it."
+  [wire serve]
+  (let [bindings (Var/getThreadBindingFrame)]
+    (try
+      (serve! wire serve)
+      (finally (Var/resetThreadBindingFrame bindings)))))
+
 (def ^:private ^ThreadFactory request-threads
   (spi/clean-threads "http-request"))
 
@@ -48,9 +61,9 @@
   "True if the exchange needs a thread of its own: the connection's has handled a request
   already, or must go on before the exchange is over, for it becomes a websocket, or its stream is
   reset."
-  [^Request request]
+  [^Request request options]
   (or (request/shared? request)
-      (identical? (Thread/currentThread) (.getNote request note))
+      (and (identical? (Thread/currentThread) (.getNote request note)) (not (reuses? options)))
       (some? (.getHeader request "upgrade"))))
 
 (defn- await-end!
@@ -64,11 +77,13 @@
             (recur)))))
 
 (defn- let-others-run!
-  "Lets other threads run where Tomcat will look for the connection's next request: not where it
-  closes the connection, which a client may wait for, nor on HTTP/2."
+  "Lets other threads run where Tomcat will look for the connection's next request, for another
+  thread: not where it closes the connection, which a client may wait for, nor on HTTP/2."
   [^TomcatWire wire ^Response response]
   (let [connection (.getValue (.getMimeHeaders response) "Connection")]
-    (when-not (or (.-shared wire) (and connection (.equalsIgnoreCase connection "close")))
+    (when-not (or (.-shared wire)
+                  (reuses? (.-options wire))
+                  (and connection (.equalsIgnoreCase connection "close")))
       (Thread/yield))))
 
 (defn- conclude!
@@ -86,14 +101,14 @@
 
 (defn handle!
   "Has the request served on a fresh virtual thread, and waits until it is: on this one, the
-  connection's, where that is fresh."
+  connection's, where that is fresh, or is reused."
   [^Request request response endpoint {:keys [rests] :as options} serve]
   (if-some [wire (wire/wire request response endpoint options)]
     (try
-      (if (apart? request)
+      (if (apart? request options)
         (.start (.newThread request-threads #(serve! wire serve)))
         (do (.setNote request note (Thread/currentThread))
-            (serve! wire serve)))
+            (serve-here! wire serve)))
       (catch Throwable t
         (engine/abort! wire)
         (throw t))
