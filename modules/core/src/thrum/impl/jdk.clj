@@ -108,7 +108,7 @@
   returns the wrap itself. Throws :thrum/invalid
   before JDK 25."
   [wrap scoped-values]
-  (if (empty? scoped-values)
+  (if (or (nil? scoped-values) (empty? scoped-values))
     wrap
     (let [rebind (rebinding scoped-values)]
       (fn [thunk]

@@ -190,20 +190,22 @@
 
 ;; For the body and the forks
 
-(defn- works-for? [^Scope scope]
-  (group/within? (place/current-group) (.-group scope)))
-
-(defn- check-works-for! [^Scope scope]
-  (group/check-open! (.-group scope))
-  (when-not (works-for? scope)
-    (throw (error/foreign (scope-name scope)))))
+(defn- check-works-for!
+  "Throws unless the calling thread works for the scope, which is open. Returns the group that its
+  work belongs to."
+  [^Scope scope]
+  (let [group (.-group scope), callers-group (place/current-group)]
+    (group/check-open! group)
+    (when-not (group/within? callers-group group)
+      (throw (error/foreign (scope-name scope))))
+    callers-group))
 
 (declare call)
 
 (defn- in-time
-  "Returns f; inside the caller's deadline, where the scope has none or a later one."
-  [^Scope scope f]
-  (let [deadline (some-> (place/current-group) group/deadline)]
+  "Returns f; inside the deadline of the caller's group, where the scope has none or a later one."
+  [^Scope scope callers-group f]
+  (let [deadline (group/deadline callers-group)]
     (if (deadline/earlier? deadline (group/deadline (.-group scope)))
       (fn [] (call {:name "deadline", :deadline deadline} (fn [_] (f))))
       f)))
@@ -214,13 +216,13 @@
 
 (defn- fork
   "Returns the task of a fork that has not begun."
-  [^Scope scope {:keys [name daemon? on-end]} f]
+  [^Scope scope callers-group {:keys [name daemon? on-end]} f]
   (let [{:keys [wrap scoped-values]} (.-options scope)
         group (.-group scope)
         task (task/task (context/capture (jdk/with-scoped wrap scoped-values) group)
                (handler scope daemon? on-end)
                (.getAndIncrement ^AtomicLong (.-forked scope))
-               (in-time scope f))]
+               (in-time scope callers-group f))]
     (if name
       (task/named task (str (group/group-name group) "/" name "-" (.index ^ITask task)))
       task)))
@@ -230,8 +232,7 @@
   :on-end - called with the task, on its thread, when it has ended, also where it was cancelled
   before f began."
   [^Scope scope {:keys [daemon?] :as options} f]
-  (check-works-for! scope)
-  (let [task (fork scope options f)]
+  (let [task (fork scope (check-works-for! scope) options f)]
     (when-not daemon? (.incrementAndGet ^AtomicLong (.-pending scope)))
     (try
       (group/start! (.-group scope) task)

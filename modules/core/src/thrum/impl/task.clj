@@ -271,7 +271,7 @@
     (set! context nil)
     (set! handler nil)
     (set! body nil)
-    (set! thread nil)
+    (when thread (set! thread nil))
     (if (instance? Cancelled outcome)
       (.dropFlag this)
       (set! flag nil)))
