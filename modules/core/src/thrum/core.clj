@@ -352,9 +352,10 @@
 
 (defn- timed
   "Returns the options with the :deadline that its :timeout-ms gives from now on."
-  [{:keys [timeout-ms] :as options}]
-  (cond-> options
-    timeout-ms (assoc :deadline (deadline/in-ms timeout-ms))))
+  [options]
+  (if-some [timeout-ms (:timeout-ms options)]
+    (assoc options :deadline (deadline/in-ms timeout-ms))
+    options))
 
 (defn ^:no-doc with-scope-call
   [options f]

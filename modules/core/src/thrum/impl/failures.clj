@@ -6,8 +6,7 @@
    [thrum.impl.error :as error])
   (:import
    (java.util ArrayList)
-   (java.util.concurrent ExecutionException)
-   (java.util.concurrent.atomic AtomicLong)))
+   (java.util.concurrent ExecutionException)))
 
 (set! *warn-on-reflection* true)
 
@@ -31,25 +30,27 @@
   (let [t (:throwable failure)]
     (some #(or (identical? t (:throwable %)) (wrapper-of? t (:throwable %))) kept)))
 
-;; kept: nil before the first, for most calls have none.
-(deftype Failures [^:unsynchronized-mutable ^ArrayList kept ^AtomicLong total]
+;; kept: nil before the first, for most calls have none. Not volatile, as most end before a fence has:
+;; a failure is recorded before its task has an outcome, and who asks has seen the outcomes.
+(deftype Failures [^:unsynchronized-mutable ^ArrayList kept
+                   ^:unsynchronized-mutable ^long total]
   IFailures
   (record [this failure]
     (locking this
       (when-not kept (set! kept (ArrayList.)))
       (when-not (known? failure kept)
-        (.incrementAndGet total)
+        (set! total (inc total))
         (when (<= (.size kept) (long most-suppressed))
           (.add kept failure)))))
   (kept [this]
     (locking this (if kept (ArrayList. kept) (ArrayList.))))
-  (total [_] (.get total)))
+  (total [_] total))
 
 (defn failures
   "Returns an empty record, in the order of time. It keeps the first few failures and counts the
   others."
   ^Failures []
-  (Failures. nil (AtomicLong.)))
+  (Failures. nil 0))
 
 (defn root
   "Returns the earliest failure on record, or nil. A scope throws it; a fan-out may throw another,

@@ -10,7 +10,8 @@
    [thrum.impl.jdk :as jdk]
    [thrum.impl.show :as show])
   (:import
-   (clojure.lang IReduceInit)))
+   (clojure.lang IReduceInit)
+   (java.util Collection HashSet Set)))
 
 (set! *warn-on-reflection* true)
 
@@ -291,17 +292,20 @@
      (check-value k (rows k) v))
    options))
 
+(def ^:private ^Set without-required
+  "The forms that may be called without options, as most calls are: looked up at each of them."
+  (HashSet. ^Collection (keep (fn [[form {:keys [required]}]] (when-not required form)) by-form)))
+
 (defn checked
   "Returns the options of a form when it accepts them, and none is missing that it requires; throws
   :thrum/invalid otherwise."
   [form options]
-  (let [{:keys [required], :as accepted} (by-form form)]
-    ;; Most calls have none.
-    (when-not (and (identical? {} options) (nil? required))
+  (when-not (and (identical? {} options) (.contains without-required form))
+    (let [{:keys [required], :as accepted} (by-form form)]
       (check (:rows accepted) options (:options accepted))
       (doseq [[k row] required]
-        (check-value k row (options k))))
-    options))
+        (check-value k row (options k)))))
+  options)
 
 (defn with-defaults
   "Returns the checked options of a form, and the defaults of those that are missing. Where there
