@@ -85,17 +85,31 @@
         (Thread/onSpinWait)
         (recur (dec left))))))
 
+;; A waiter: where the thread stands that waits for others, nil while none does
+
+(defn- ready-now?
+  "Returns what (ready?) does; where it is false, once more with the calling thread as the waiter
+  (nil: none)."
+  [^AtomicReference waiter ready?]
+  (or (ready?)
+      (and (some? waiter)
+           (do (.set waiter (Thread/currentThread))
+               (ready?)))))
+
+(defn- until-ready [blocker waiter deadline ready?]
+  (loop []
+    (sync-point/reached :wait)
+    (cond
+      (ready-now? waiter ready?) true
+      (do (check!) (and (some? deadline) (deadline/passed? deadline))) false
+      :else (do (deadline/park-until blocker deadline) (recur)))))
+
 (defn until
   "Parks the calling thread until (ready?) is true, and then returns true; returns false when the
   deadline (nil: none) comes first. The thread that makes it ready unparks this one. Throws
   CancellationException, InterruptedException."
   [blocker deadline ready?]
-  (loop []
-    (sync-point/reached :wait)
-    (cond
-      (ready?) true
-      (do (check!) (and (some? deadline) (deadline/passed? deadline))) false
-      :else (do (deadline/park-until blocker deadline) (recur)))))
+  (until-ready blocker nil deadline ready?))
 
 (defn sleep!
   "Waits until the deadline."
@@ -107,8 +121,6 @@
   ^long [^long n]
   (if (pos? n) (inc (long (room (dec n)))) 0))
 
-;; A waiter: where the thread stands that waits for others, nil while none does
-
 (defn signal!
   "Unparks the thread that waits, if one does."
   [^AtomicReference waiter]
@@ -119,7 +131,5 @@
 (defn await-signal!
   "Waits until (ready?) is true; it is called again after each signal! of the waiter. Returns false
   when the deadline (nil: none) comes first. Throws CancellationException, InterruptedException."
-  [blocker ^AtomicReference waiter deadline ready?]
-  (let [self (Thread/currentThread)]
-    (until blocker deadline #(or (ready?)
-                                 (do (.set waiter self) (ready?))))))
+  [blocker waiter deadline ready?]
+  (until-ready blocker waiter deadline ready?))
