@@ -30,8 +30,8 @@
   (let [t (:throwable failure)]
     (some #(or (identical? t (:throwable %)) (wrapper-of? t (:throwable %))) kept)))
 
-;; kept: nil before the first, for most calls have none. Not volatile, as most end before a fence has:
-;; a failure is recorded before its task has an outcome, and who asks has seen the outcomes.
+;; kept: nil before the first, for most calls have none. No field is volatile, which would cost a
+;; fence: a failure is recorded before its task has an outcome, and asked for after that.
 (deftype Failures [^:unsynchronized-mutable ^ArrayList kept
                    ^:unsynchronized-mutable ^long total]
   IFailures

@@ -148,10 +148,10 @@
 (defn- none-run? [^Members members]
   (or (nil? members) (zero? (.running members))))
 
-;; kind: its name, where it is unique? with a number behind it that it gets when it is first asked
-;; for its name: most scopes never are. deadline: its own or its parent's, the earlier one. shielded:
-;; its parent's cancel does not reach it. children: nil before the first. members: the tasks of a
-;; fan-out, or nil.
+;; kind: its name, where it is unique? with a number behind it, which it gets when it is first asked
+;; for its name: most scopes never are. deadline: its own or its parent's, the earlier one.
+;; shielded: its parent's cancel does not reach it. children: nil before the first. members: the
+;; tasks of a fan-out, or nil.
 (deftype Group [^String kind unique? ^IGroup parent opener
                 ^:volatile-mutable deadline shielded
                 ^:volatile-mutable ^Children children

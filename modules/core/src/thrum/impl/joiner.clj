@@ -83,10 +83,10 @@
   "Waits, before another thunk than the first, for so many ms, or until those before have failed."
   [^Joiner joiner {:keys [after-ms]} i]
   (when (and after-ms (pos? (long i)))
-    (let [group (.-group joiner)]
-      (group/await! group
-                    (deadline/in-ms after-ms)
-                    #(or (decisive joiner) (group/empty-group? group))))))
+    (let [group (.-group joiner)
+          ready? #(or (decisive joiner) (group/empty-group? group))]
+      (wait/look! ready?)
+      (group/await! group (deadline/in-ms after-ms) ready?))))
 
 (defn- start-all!
   "Starts the thunks until all is decided, or the caller's work is cancelled. Returns the tasks."

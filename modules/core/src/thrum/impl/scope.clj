@@ -53,9 +53,9 @@
 ;; options: of the call. own-deadline: its deadline where that is earlier than the inherited one, or
 ;; nil. pending: how many forks the scope waits for; its end cancels all others.
 ;; fork-cancelled: a cancel, of the scope or of work around it, has ended a fork that the scope
-;; would have waited for; read when all have ended. closing: true from when the scope closes what was
-;; used; all forks have ended by then. completed: with :on-error :keep, the forks that have ended, for
-;; completions. No field is volatile: most scopes live for less time than a fence takes.
+;; would have waited for; read when all have ended. closing: true from when the scope closes what
+;; was used; all forks have ended by then. completed: with :on-error :keep, the forks that have
+;; ended, for completions. No field is volatile, which would cost each scope a fence.
 (deftype Scope [^Group group ^ScopeBody body ^Failures failures options own-deadline shield
                 ^AtomicLong forked ^AtomicLong pending completed
                 ^:unsynchronized-mutable alarm

@@ -24,8 +24,8 @@
 
 ;; cancelled: the scope is cancelled, or is about to be; assigned before the group's reason, or the
 ;; flag's lock, which its readers ask first. no-interrupt: its interrupt has been sent, or is not
-;; needed any more. interrupted: it has been sent. over: assigned where nothing is called, so that it
-;; is set even on a full stack.
+;; needed any more. interrupted: it has been sent. over: assigned where nothing is called, so that
+;; it is set even on a full stack.
 (deftype ScopeBody [^Cancellable group ^Place outer shielded task ^ITask cancelled-task
                     ^InterruptFlag flag
                     ^:unsynchronized-mutable cancelled

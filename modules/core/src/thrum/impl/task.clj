@@ -177,8 +177,8 @@
 
 ;; context, handler, body, thread, flag: nil when the task has ended. A kept task then keeps only
 ;; its outcome and its name. no-interrupt: the task's interrupt was sent, or is not needed any more.
-;; waiters: once the outcome is there, the task's successor on the stack of an order, which publishes
-;; it. born: a stamp of thrum.impl.registry. An object takes 64 bytes, a cache line.
+;; waiters: once the outcome is there, the task's successor on the stack of an order, which
+;; publishes it. born: a stamp of thrum.impl.registry. An object takes 64 bytes, a cache line.
 (deftype Task [^:unsynchronized-mutable ^Context context
                ^:unsynchronized-mutable handler
                ^long index

@@ -18,6 +18,7 @@
   uses, and that inherits nothing; serve returns when the exchange is over. What the engine refuses
   by itself it answers without message, product, version or echoed input, and reports by refused!."
   (:import
+   (clojure.lang Var)
    (java.io InputStream OutputStream)
    (java.net InetSocketAddress)
    (java.security.cert X509Certificate)))
@@ -34,8 +35,20 @@
    :accepts "true or false"
    :default "false"
    :doc (str "whether a connection's requests are served on one thread, where they come one after "
-             "the other: quicker, and what a handler leaves in ThreadLocals is there for the next "
-             "request")})
+             "the other: quicker, and what a handler leaves on its thread, in ThreadLocals above "
+             "all, is there for the next request")})
+
+(defn on-reused-thread
+  "Calls f, which serves a request on the calling thread, and returns its value. Behind it the
+  thread has the bindings and the name that it had before."
+  [f]
+  (let [thread (Thread/currentThread), thread-name (.getName thread)
+        bindings (Var/getThreadBindingFrame)]
+    (try
+      (f)
+      (finally
+        (Var/resetThreadBindingFrame bindings)
+        (when-not (identical? thread-name (.getName thread)) (.setName thread thread-name))))))
 
 (defprotocol Running
   "An engine that has been started."

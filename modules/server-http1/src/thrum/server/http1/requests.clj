@@ -10,7 +10,6 @@
    [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
-   (clojure.lang Var)
    (java.io IOException)
    (java.util.concurrent CountDownLatch ThreadFactory)
    (thrum.server.http1.connection Connection)
@@ -51,16 +50,14 @@
     (.start (.newThread threads turn))))
 
 (defn- serve-on-one-thread!
-  "Serves one request after the other on one fresh thread. Each begins without bindings; what a
-  handler leaves in ThreadLocals is there in the next."
+  "Serves one request after the other on one fresh thread. What a handler leaves in ThreadLocals is
+  there in the next."
   [^Ends ends serve]
   (let [turns (fn []
-                (let [no-bindings (Var/getThreadBindingFrame)]
-                  (try
-                    (while (serve-next! ends serve)
-                      (Var/resetThreadBindingFrame no-bindings))
-                    (catch Throwable _)
-                    (finally (.countDown ^CountDownLatch (.-over ends))))))]
+                (try
+                  (while (engine/on-reused-thread #(serve-next! ends serve)))
+                  (catch Throwable _)
+                  (finally (.countDown ^CountDownLatch (.-over ends)))))]
     (.start (.newThread threads turns))))
 
 (defn- server-of

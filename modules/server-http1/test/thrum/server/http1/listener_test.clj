@@ -81,8 +81,9 @@
   "Serves a wire; notes in seen on which thread, and what is there of the request before."
   [seen wire]
   (let [thread (Thread/currentThread)]
-    (swap! seen conj [(.threadId thread) *left* (.isInterrupted thread)])
+    (swap! seen conj [(.threadId thread) *left* (.isInterrupted thread) (.getName thread)])
     (push-thread-bindings {#'*left* :left})
+    (.setName thread "left")
     (ok! wire)
     (.interrupt thread)))
 
@@ -100,4 +101,4 @@
       (with-server (assoc options :engine-options {:reuse-threads? reuse?}) ask-four-times!
         :serve #(leaving! seen %))
       (is (= threads (count (set (map first @seen)))))
-      (is (= (repeat 4 [:nothing false]) (map rest @seen))))))
+      (is (= (repeat 4 [:nothing false "http-request"]) (map rest @seen))))))

@@ -5,6 +5,7 @@
    [clojure.set :as set]
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
+   [thrum.server.engine.tomcat.connections :as connections]
    [thrum.server.engine.tomcat.messages :as messages]
    [thrum.server.engine.tomcat.websocket :as websocket]
    [thrum.server.tck.wire :as wire]
@@ -81,6 +82,58 @@
       (wire/close! client))))
 
 ;; Requests
+
+;; A reused thread
+
+(def ^:private reusing {:engine-options {:reuse-threads? true}})
+
+(deftest a-reused-thread-has-its-name-again
+  (let [seen (atom [])
+        s (serve (fn [_]
+                   (let [thread (Thread/currentThread)]
+                     (swap! seen conj [(.threadId thread) (.getName thread)])
+                     (.setName thread "left"))
+                   (ok nil))
+                 reusing)
+        client (wire/connect (server/port s))]
+    (wire/send! client (apply str (repeat 4 (wire/get "/"))))
+    (dotimes [_ 4] (wire/response client))
+    (is (= [1 #{"tomcat"}] [(count (set (map first @seen))) (set (map second @seen))]))
+    (wire/close! client)
+    (server/stop! s)))
+
+(defn- interrupted-late?
+  "Returns whether the handler of a request is interrupted for the rest of the body before it, which
+  ends while its connection is about to be cut for it."
+  [options]
+  (let [late (promise), go (promise), entered (promise), answer (promise), cut! connections/cut!
+        s (serve (fn [{:keys [uri]}]
+                   (when (= "/next" uri)
+                     (deliver entered true)
+                     (deliver answer (try (deref go 3000 nil)
+                                          (deref (promise) 300 false)
+                                          (catch InterruptedException _ true))))
+                   (ok nil))
+                 (assoc options :header-timeout-ms 200))
+        client (wire/connect (server/port s))]
+    (with-redefs [connections/cut! (fn [socket end?]
+                                     (deliver late true)
+                                     (deref go 3000 nil)
+                                     (cut! socket end?))]
+      (wire/send! client "POST /first HTTP/1.1\r\nHost: x\r\nContent-Length: 10000\r\n\r\n")
+      (wire/response client)
+      (is (deref late 5000 false))
+      (wire/send! client (apply str (repeat 10000 "x")) (wire/get "/next"))
+      ;; Nothing enters where the thread waits for the cut.
+      (deref entered 500 nil)
+      (deliver go true)
+      (let [interrupted (deref answer 5000 :not-called)]
+        (wire/close! client)
+        (server/stop! s)
+        interrupted))))
+
+(deftest the-rest-of-a-body-interrupts-no-later-request
+  (is (= [false false] (map interrupted-late? [{} reusing]))))
 
 (deftest two-blanks-in-the-line-are-refused
   (let [s (serve ok {})

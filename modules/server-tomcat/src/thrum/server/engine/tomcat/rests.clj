@@ -14,11 +14,30 @@
 
 (set! *warn-on-reflection* true)
 
+(defprotocol ^:private Reading
+  "A thread that reads a rest. It is woken while it does, and at no later time: with the lock, which
+  the end of the rest waits for."
+  (wake! [rest cut?] "Interrupts the thread, once; cut?: closes the connection before.")
+  (over! [rest] "For the thread itself: it reads no more. Takes back the interrupt."))
+
 ;; began: of System/nanoTime. socket: nil where it is closed already.
-(deftype Rest [^long began ^SocketChannel socket])
+(deftype Rest [^long began ^Thread thread ^SocketChannel socket
+               ^:unsynchronized-mutable woken ^:unsynchronized-mutable over]
+  Reading
+  (wake! [this cut?]
+    (locking this
+      (when-not (or over woken)
+        (set! woken true)
+        (when (and cut? socket) (connections/cut! socket false))
+        ;; Tomcat's poller does not see the cut, and would let the thread wait.
+        (.interrupt thread))))
+  (over! [this]
+    (locking this
+      (set! over true)
+      (when woken (Thread/interrupted)))))
 
 (defn rests
-  "Returns an empty map of the threads that read a rest."
+  "Returns an empty map of the rests that are read, by thread."
   ^Map []
   (ConcurrentHashMap.))
 
@@ -27,29 +46,27 @@
   [^Map rests]
   ;; Mostly there is none at all, and a fresh thread has no hash yet.
   (when-not (.isEmpty rests)
-    (.remove rests (Thread/currentThread))))
+    (some-> (.remove rests (Thread/currentThread)) over!)))
 
 (defn begin!
   "The calling thread, the connection's, reads the rest of the request's body, if there is one."
   [^Map rests ^Request request ^NioEndpoint endpoint]
   (when-not (or (request/shared? request) (request/body-read? request))
-    (let [self (Thread/currentThread)]
-      (.put rests self (Rest. (System/nanoTime) (connections/socket request)))
+    (let [self (Thread/currentThread)
+          rest (Rest. (System/nanoTime) self (connections/socket request) false false)]
+      (.put rests self rest)
       ;; A stop may have looked before.
-      (when-not (.isRunning endpoint) (.interrupt self)))))
+      (when-not (.isRunning endpoint) (wake! rest false)))))
 
 (defn stop!
   "Interrupts the threads that read."
   [^Map rests]
-  (run! #(.interrupt ^Thread %) (.keySet rests)))
+  (run! #(wake! % false) (.values rests)))
 
 (defn close-slow!
   "Closes the connections on which a rest has been read for more than so many ms."
   [^Map rests most-ms]
   (let [now (System/nanoTime)]
-    (doseq [[^Thread thread ^Rest rest] rests]
-      (when (and (< (* 1000000 (long most-ms)) (- now (.-began rest)))
-                 (.remove rests thread rest))
-        (some-> (.-socket rest) (connections/cut! false))
-        ;; Tomcat's poller does not see that, and would let it wait.
-        (.interrupt thread)))))
+    (doseq [^Rest rest (.values rests)]
+      (when (< (* 1000000 (long most-ms)) (- now (.-began rest)))
+        (wake! rest true)))))

@@ -23,7 +23,6 @@
    [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
-   (clojure.lang Var)
    (java.util.concurrent ThreadFactory)
    (java.util.concurrent.locks LockSupport)
    (org.apache.coyote ActionCode Request Response)
@@ -40,14 +39,6 @@
 
 (defn- reuses? [options]
   (boolean (:reuse-threads? (:engine-options options))))
-
-(defn- serve-here!
-  "Serves on the connection's thread, whose bindings are its own again behind it."
-  [wire serve]
-  (let [bindings (Var/getThreadBindingFrame)]
-    (try
-      (serve! wire serve)
-      (finally (Var/resetThreadBindingFrame bindings)))))
 
 (def ^:private ^ThreadFactory request-threads
   (spi/clean-threads "http-request"))
@@ -108,7 +99,7 @@
       (if (apart? request options)
         (.start (.newThread request-threads #(serve! wire serve)))
         (do (.setNote request note (Thread/currentThread))
-            (serve-here! wire serve)))
+            (engine/on-reused-thread #(serve! wire serve))))
       (catch Throwable t
         (engine/abort! wire)
         (throw t))
