@@ -90,7 +90,7 @@
       thrum.server thrum.server.impl.events thrum.server.impl.options thrum.cluster.impl.*
       thrum.lab.cli thrum.lab.experiments.own.work}
     thrum.server.spi
-    #{thrum.server.http1.* thrum.server.engine.*}})
+    #{thrum.server.http1 thrum.server.http1.* thrum.server.engine.*}})
 
 (def breaches
   "Which namespace goes through which wall all the same: tests and tools."

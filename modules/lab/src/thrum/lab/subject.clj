@@ -60,7 +60,8 @@
 (defn start!
   "Starts the server of a job, {:engine :engine-options :way :pool :handler :peer}, in a JVM of its
   own and returns it, a thrum.lab.child with its :url. The JVM has the :class-path of the job, where
-  it has one, otherwise that of this one. Throws ex-info of :type :thrum/lab-child if it does not start."
+  it has one, otherwise that of this one. Throws ex-info of :type :thrum/lab-child if it does not
+  start."
   [{:keys [class-path], :as job}]
   (let [server (child/start! (child/java-command jvm-opts
                                                  'thrum.lab.subject.child
