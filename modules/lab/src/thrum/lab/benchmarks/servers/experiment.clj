@@ -284,8 +284,9 @@
                  "alone; load from wrk where it is installed, in turns. With :reuse-threads? a "
                  "connection's requests have one thread, as on the bare engine. The limit is "
                  "connections / sleep. Other servers: --peers. Measured once, on two processors, "
-                 "CPU time of a request with Host alone, :helidon = 1: http-kit 0.76, enso 0.78, "
-                 "hirundo 0.98, Go's net/http 1.02, ring-jetty-adapter 1.61.")
+                 "CPU time of a request with Host alone, :helidon = 1: :helidon with "
+                 ":reuse-threads? 0.82, enso 0.86, hirundo 0.94, Go's net/http 1.25, http-kit "
+                 "1.29, ring-jetty-adapter 2.88.")
      :jvm-opts ["-Xmx512m"]
      :jobs jobs
      :asked peer-jobs
