@@ -60,7 +60,7 @@
 
 (defn casualty?
   "True if the throwable, thrown after a cancel, is only its consequence: there is an interruption
-  in its cause chain."
+  in its cause chain, or an InterruptedIOException that is no SocketTimeoutException."
   [t]
   (error/casualty? t))
 

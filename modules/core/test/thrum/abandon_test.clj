@@ -61,7 +61,7 @@
   (doto (task/task (context/capture nil scope)
                    (reify completion/CompletionHandler
                      (failed [_ _ _])
-                     (ended [_ task] (group/remove-child! scope task)))
+                     (ended [_ task] (group/child-left! (group/children-of scope) task)))
                    0 f)
     (->> (group/start! scope))))
 

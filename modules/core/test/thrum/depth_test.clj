@@ -38,12 +38,12 @@
 (defn- nested
   "Returns n scopes, each in the one before, the innermost last."
   [n opener]
-  (vec (take n (iterate #(group/group "inner" %) (group/unique-group "outer" nil nil opener nil)))))
+  (vec (take n (iterate #(group/group "inner" %) (group/opened-group "outer" nil nil opener nil)))))
 
 (defn- fork! [scope f]
   (let [owner (reify completion/CompletionHandler
                 (failed [_ _ _])
-                (ended [_ task] (group/remove-child! scope task)))]
+                (ended [_ task] (group/child-left! (group/children-of scope) task)))]
     (group/start! scope (task/task (context/capture nil scope) owner 0 f))))
 
 (deftest a-fork-a-hundred-thousand-scopes-deep-starts-is-joined-and-cancelled

@@ -1,5 +1,5 @@
 (ns thrum.group-test
-  "The mechanism that owns tasks: its ring of slots, its end, its parent."
+  "The mechanism that owns tasks: its slots, its end, its parent."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.impl.completion :as completion]
@@ -21,7 +21,7 @@
 (defn- handler [group]
   (reify completion/CompletionHandler
     (failed [_ _ _])
-    (ended [_ task] (group/remove-child! group task))))
+    (ended [_ task] (group/child-left! (group/children-of group) task))))
 
 (defn- fork! [group f]
   (doto (task/task (context/capture nil group) (handler group) 0 f)
@@ -44,6 +44,39 @@
     (deliver gate true)
     (group/join! group)
     (is (empty? (.children group)))))
+
+(deftest a-child-is-held-until-its-handler-knows-of-its-end
+  (let [group (group/group "s" nil), gate (promise)
+        slow (reify completion/CompletionHandler
+               (failed [_ _ _])
+               (ended [_ task] @gate (group/child-left! (group/children-of group) task)))
+        task (task/task (context/capture nil group) slow 0 (fn []))]
+    (group/start! group task)
+    @task
+    (dotimes [_ 100] @(fork! group (fn [])))
+    (is (group/holds? group task))
+    (deliver gate true)
+    (group/join! group)
+    (is (not (group/holds? group task)))))
+
+(deftest a-child-ends-without-the-groups-lock
+  (let [^Group group (group/group "s" nil), gate (promise)]
+    (dotimes [_ 3] (fork! group (fn [] @gate)))
+    (locking group
+      (deliver gate true)
+      (is (gate/eventually 5000 #(zero? (group/running group))))
+      (is (empty? (.children group))))))
+
+(deftest an-opened-group-stays-its-parents-child-until-it-is-ended
+  (let [^Group parent (group/group "parent" nil)
+        opened (group/opened-group "opened" parent nil nil nil)]
+    (is (empty? (.children parent)) "not before it has children")
+    @(fork! opened (fn []))
+    (is (gate/eventually 5000 #(zero? (group/running opened))))
+    (is (= [opened] (.children parent)))
+    (group/end! opened :ended)
+    (is (empty? (.children parent)))
+    (is (= 0 (group/running parent)))))
 
 (deftest a-closed-group-takes-nobody-and-lets-its-children-run
   (let [group (group/group "checkout" nil)

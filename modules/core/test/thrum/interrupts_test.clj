@@ -83,6 +83,13 @@
                                      :wait #(.put ^BlockingQueue % 2)
                                      :in "Queue.put"
                                      :free #(.poll ^BlockingQueue %)}]
+   "`PipedInputStream`, `PipedReader`"
+   [{:open #(java.io.PipedInputStream. (java.io.PipedOutputStream.))
+     :wait #(.read ^java.io.PipedInputStream %)
+     :in "PipedInputStream.read"}
+    {:open #(java.io.PipedReader. (java.io.PipedWriter.))
+     :wait #(.read ^java.io.PipedReader %)
+     :in "PipedReader.read"}]
    "`CountDownLatch`, `Semaphore`" [{:open #(CountDownLatch. 1)
                                      :wait #(.await ^CountDownLatch %)
                                      :in "CountDownLatch.await"
@@ -442,7 +449,7 @@
 ;; What must be so
 
 (defn- clears-the-flag? [t]
-  (instance? InterruptedException t))
+  (or (instance? InterruptedException t) (instance? java.io.InterruptedIOException t)))
 
 (defn- check-throws [cell {:keys [failure flag]}]
   (is (= (second (re-find #"^`(\w+)`" cell))

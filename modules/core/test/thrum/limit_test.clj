@@ -30,7 +30,7 @@
 (defn- fork! [scope f]
   (let [owner (reify completion/CompletionHandler
                 (failed [_ _ _])
-                (ended [_ task] (group/remove-child! scope task)))]
+                (ended [_ task] (group/child-left! (group/children-of scope) task)))]
     (doto (task/task (context/capture nil scope) owner 0 f)
       (->> (group/start! scope)))))
 

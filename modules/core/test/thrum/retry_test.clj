@@ -211,6 +211,7 @@
              (ex-info "no" {})
              (java.io.IOException. "reset")
              (java.net.SocketTimeoutException.)
+             (java.io.InterruptedIOException. "a client's own timeout")
              (ExecutionException. (ex-info "in a task" {}))
              (ex-info "full" {:type :thrum/rejected})
              (error/timeout "with-timeout" {:timeout-ms 5} (InterruptedException.))]]
@@ -293,7 +294,7 @@
   [ms options throwables]
   (let [calls (atom 0)]
     (assoc (on-virtual-time (fn []
-                              (in-scope (group/unique-group "s" nil (deadline/in-ms ms) nil nil)
+                              (in-scope (group/opened-group "s" nil (deadline/in-ms ms) nil nil)
                                         #(retry/call options (failing calls throwables)))))
            :calls @calls)))
 

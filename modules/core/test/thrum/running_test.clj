@@ -1,5 +1,5 @@
 (ns thrum.running-test
-  "The slots of a fan-out's tasks: a cancel finds all that run."
+  "The slots of children: a cancel finds all that run."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
@@ -11,7 +11,7 @@
    [thrum.throwing :refer [thrown]])
   (:import
    (java.util Random)
-   (java.util.concurrent CountDownLatch)
+   (java.util.concurrent CountDownLatch LinkedBlockingQueue)
    (thrum.impl.running Running)
    (thrum.impl.task Done Task)))
 
@@ -41,6 +41,24 @@
       (.cancelAll running :enough)
       (is (every? future-cancelled? open) seed)
       (is (= (- 200 (count open)) (count (remove future-cancelled? latches)))))))
+
+(defn- forget-as-they-come!
+  "Takes out each of n children that the queue hands out. Returns how many were in."
+  [^Running running ^LinkedBlockingQueue added n]
+  (count (filterv (fn [_] (.forget running (.take added))) (range n))))
+
+(deftest a-child-that-leaves-while-the-slots-are-doubled-is-out
+  (dotimes [_ 300]
+    (let [running (running/running)
+          added (LinkedBlockingQueue.)
+          n 40
+          [_ outs] (gate/start "leaver" #(forget-as-they-come! running added n))]
+      (dotimes [i n]
+        (let [latch (task/latch (str i))]
+          (.add running latch)
+          (.put added latch)))
+      (is (= {:value n} (deref outs 5000 :stuck)) "each was in, once")
+      (is (empty? (.children running))))))
 
 (deftest a-task-that-runs-for-long-keeps-its-slot-while-others-come-and-go
   (let [gate (promise), cancelled (CountDownLatch. 3)

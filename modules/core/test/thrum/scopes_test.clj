@@ -350,7 +350,16 @@
       (is
         (= :thrum/deadlock
            (type-of (thrown (t/with-scope [s]
-                              (deliver self (t/fork s (t/with-scope [i] (t/fork i @@self))))))))))))
+                              (deliver self (t/fork s (t/with-scope [i] (t/fork i @@self)))))))))))
+  (testing "also from an item of an eager fan-out"
+    (doseq [fan-out [#(t/pmapv 1 % [1]) #(t/prun! 1 % [1]) #(t/pmapv {:limit 1, :batch 2} % [1])]]
+      (let [self (promise), waits (fn [_] @@self)]
+        (is (= :thrum/deadlock
+               (type-of (gate/in-time
+                          5000
+                          (fn []
+                            (thrown (t/with-scope [s]
+                                      (deliver self (t/fork s (fan-out waits))))))))))))))
 
 ;; Daemons
 

@@ -98,7 +98,7 @@
   "True for a throwable of too much to do: a deadline, a cancel or a refusal."
   [t]
   (or (#{:thrum/timeout :thrum/rejected} (error/type-of (error/beneath t)))
-      (error/casualty? t)))
+      (error/interruption? t)))
 
 (defn- noted
   "Returns the value of f. note!: called with its use; not for a failure that says nothing of the

@@ -16,10 +16,11 @@
 (set! *warn-on-reflection* true)
 
 ;; A child that is not a task
-(deftype Attachment [^Group group cancel! ^:unsynchronized-mutable ^long slot]
+(deftype Attachment [^Group group cancel! ^:volatile-mutable ^long slot]
   Child
   (slot [_] slot)
   (setSlot [_ i] (set! slot i) nil)
+  (isGone [_] false)
   (cancelFor [_ _]
     (try (cancel!) (catch Throwable t (jdk/uncaught! t)))))
 
@@ -33,7 +34,7 @@
 (defn detach!
   "Takes an attachment out, unless it is out."
   [^Attachment attachment]
-  (group/remove-child! (.-group attachment) attachment))
+  (group/child-left! (group/children-of (.-group attachment)) attachment))
 
 (deftype Remover [^Group group on-failed on-end]
   completion/CompletionHandler
@@ -42,7 +43,7 @@
   (ended [_ task]
     (try
       (when on-end (on-end task))
-      (finally (group/remove-child! group task)))))
+      (finally (group/child-left! (group/children-of group) task)))))
 
 (defn start-alone!
   "Starts f as the only task of a group of that name, below the calling thread's. Its failure

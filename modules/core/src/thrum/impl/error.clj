@@ -6,7 +6,8 @@
    [thrum.impl.show :as show])
   (:import
    (clojure.lang IExceptionInfo)
-   (java.net SocketException)
+   (java.io InterruptedIOException)
+   (java.net SocketException SocketTimeoutException)
    (java.nio.channels ClosedByInterruptException)
    (java.util.concurrent CancellationException CompletionException ExecutionException RejectedExecutionException TimeoutException)))
 
@@ -48,7 +49,7 @@
   (let [[wrappers [cause]] (split-with wrapper? (causes t))]
     (or cause (last wrappers))))
 
-(defn- interruption? [^Throwable t]
+(defn- interruption-itself? [^Throwable t]
   (or (= :thrum/closed (type-of t))
       (instance? InterruptedException t)
       (instance? CancellationException t)
@@ -56,11 +57,19 @@
       (and (instance? SocketException t)
            (readable (str/includes? (ex-message t) "Closed by interrupt")))))
 
-(defn casualty?
-  "True if the throwable, thrown after a cancel, is only its consequence: there is an interruption
-  in its cause chain."
+(defn interruption?
+  "True if there is an interruption in the throwable's cause chain."
   [throwable]
-  (boolean (some interruption? (causes throwable))))
+  (boolean (some interruption-itself? (causes throwable))))
+
+;; What a pipe throws that was interrupted; but also what many clients throw at their own timeouts.
+(defn- interrupted-io? [t]
+  (and (instance? InterruptedIOException t) (not (instance? SocketTimeoutException t))))
+
+(defn casualty?
+  "True if the throwable, thrown after a cancel, is only its consequence."
+  [throwable]
+  (boolean (some #(or (interruption-itself? %) (interrupted-io? %)) (causes throwable))))
 
 ;; What Thrum throws
 

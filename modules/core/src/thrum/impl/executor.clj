@@ -28,7 +28,7 @@
   completion/CompletionHandler
   (failed [_ _ t] (on-failure t))
   (ended [_ task]
-    (group/remove-child! group task)
+    (group/child-left! (group/children-of group) task)
     (when (and (group/end-reason group) (group/empty-group? group))
       (.settle terminated (Done. nil)))))
 

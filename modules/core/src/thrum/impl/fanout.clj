@@ -202,15 +202,23 @@
   (Tasks. group order (failures/failures)
           (cache-line/atomic-numbers) (AtomicReference.) on-ended))
 
+(defn- new-group
+  "Returns the group of a fan-out. eager?: the calling thread ends it."
+  ^Group [name eager?]
+  (let [place (place/current), parent (some-> place .group)]
+    (if eager?
+      (group/opened-group name parent nil (some-> place .task) nil)
+      (group/unique-group name parent))))
+
 (defn fan-out
   "Returns a fan-out in the context of the calling thread that has started nothing yet. :on-ended -
   called with every task that has ended, on its thread and as the last thing there, for a consumer
-  that does not wait. :on-done - for :as-completed, see order/completion-order; batches leave to the
-  consumer all the same. :batch - how many items share a task, or nil; :window counts items.
-  :clean-threads? - see thrum.spi.fan-out/fan-out. items: the collection that its consumer pulls
-  from; nil where it is handed the items."
+  that does not wait. :on-done - for :as-completed, on a thread that calls end! in any case; see
+  order/completion-order. Batches leave to the consumer all the same. :batch - how many items share
+  a task, or nil; :window counts items. :clean-threads? - see thrum.spi.fan-out/fan-out. items: the
+  collection that its consumer pulls from; nil where it is handed the items."
   ^FanOut [{:keys [order name limit window batch wrap clean-threads? on-ended on-done]} items]
-  (let [group (group/unique-group name (place/current-group) nil nil nil)
+  (let [group (new-group name (some? on-done))
         batches (batch/batches batch)
         on-done (when-not batches on-done)
         order ((orders order) group limit on-done)
@@ -296,7 +304,9 @@
   [^FanOut fan-out reason]
   (try
     (group/cancel! (.-group fan-out) reason)
-    (finally (group/join! (.-group fan-out)))))
+    (finally
+      (group/join! (.-group fan-out))
+      (group/leave! (.-group fan-out)))))
 
 (defn thrown-again
   "Returns what a fan-out throws that has failed before. An interrupt is not thrown again: it was

@@ -1,20 +1,24 @@
 (ns thrum.impl.group
   "A group of tasks and other children: it ends only when all of them have ended. Children are held
-  strongly, added before they start, cancelled once, and joined."
+  strongly, added before they start, cancelled once, and joined. A child that ends takes no lock and
+  touches nothing that the next one's start writes."
   {:no-doc true}
   (:require
+   [thrum.impl.cache-line :as cache-line]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
    [thrum.impl.jdk :as jdk]
+   [thrum.impl.running :as running]
    [thrum.impl.sync-point :as sync-point]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
    (java.util ArrayDeque ArrayList)
    (java.util.concurrent Future)
-   (java.util.concurrent.atomic AtomicLong AtomicReference)
+   (java.util.concurrent.atomic AtomicLongArray AtomicReference)
    (java.util.concurrent.locks LockSupport)
    (thrum.impl.place Cancellable)
+   (thrum.impl.running Running)
    (thrum.impl.task Child ITask Task)))
 
 (set! *warn-on-reflection* true)
@@ -43,11 +47,8 @@
   (^boolean accept [child])
   (^boolean isReachable [])
   (^boolean enterParent [])
-  (countEnd [])
   (afterEnd [])
   (leaveParent [])
-  (^boolean remove [child])
-  (^boolean holds [child])
   (^Object close [reason])
   (^boolean closeIfIdle [reason])
   (^Object closeAll [reason])
@@ -55,35 +56,46 @@
   (ownEndReason [])
   (ownOpener [])
   (cancellingParent [])
+  (^boolean leaves [])
   (^long running [])
   (^long started [])
   (^java.util.List children []))
 
-(defn- append! [^ArrayList children ^Child child]
-  (.setSlot child (.size children))
-  (.add children child))
+;; Places of the numbers of Running that are a group's. Threads that start children write those of
+;; the first cache line, children that end those of the other.
+(def ^:private ^:const added-at (inc cache-line/place))
+(def ^:private ^:const ended-at cache-line/other-place)
+(def ^:const starters-place "The first of two that are free." (inc added-at))
+(def ^:const enders-place "One that is free." (inc ended-at))
 
-;; What a group has from its first child, or its first wait, on: most scopes have neither. ended:
-;; how many of the added children have ended. waiter: the thread that waits for children.
-;; idle-waiter: the one that waits until nothing runs.
-(deftype Children [^ArrayList held ^AtomicLong ended
+;; What a group has from its first child, or its first wait, on: most scopes have neither. No field
+;; changes. leaves: the group leaves its parent when the last child has ended. numbers: how many
+;; children have been added, under the lock of the group, and how many of them have ended. waiter:
+;; the thread that waits for children. idle-waiter: the one that waits until nothing runs.
+(deftype Children [^IGroup group leaves ^Running held ^AtomicLongArray numbers
                    ^AtomicReference waiter ^AtomicReference idle-waiter])
 
-(defn- no-children ^Children []
-  (Children. (ArrayList.) (AtomicLong.) (AtomicReference.) (AtomicReference.)))
+(defn- no-children ^Children [^IGroup group]
+  (let [running (running/running)]
+    (Children. group (.leaves group) running (.-numbers running)
+               (AtomicReference.) (AtomicReference.))))
 
-(defn- take-out!
-  "Takes a child out in constant time: the last child moves to its slot. Returns false for a child
-  that is out."
-  [^ArrayList children ^Child child]
-  (let [slot (.slot child), held (<= 0 slot)]
-    (when held
-      (let [^Child last-child (.removeLast children)]
-        (when-not (identical? child last-child)
-          (.set children slot last-child)
-          (.setSlot last-child slot))
-        (.setSlot child -1)))
-    held))
+(defn- count-added ^long [^Children children]
+  (if children (.get ^AtomicLongArray (.-numbers children) added-at) 0))
+
+(defn- count-running
+  "Returns how many children run, or more where some end or come meanwhile; nil: 0."
+  ^long [^Children children]
+  (if children
+    ;; What has ended first: a child that comes in between then counts as running.
+    (let [n (.get ^AtomicLongArray (.-numbers children) ended-at)]
+      (- (.get ^AtomicLongArray (.-numbers children) added-at) n))
+    0))
+
+(defn- append! [^Children children child]
+  (.add ^Running (.-held children) child)
+  (let [^AtomicLongArray numbers (.-numbers children)]
+    (.lazySet numbers added-at (inc (.get numbers added-at)))))
 
 (defn check-open!
   "Throws :thrum/closed when the group, or one around it, has ended."
@@ -107,27 +119,48 @@
       (not (.enterParent group)) (recur (.parent group) (cons group below))
       below (recur (first below) (next below)))))
 
+(defn idle-awaited?
+  "True if a thread waits in await-idle!."
+  [^Children children]
+  (some? (.get ^AtomicReference (.-idle-waiter children))))
+
+(defn- count-end!
+  "Counts the end of a child, on its thread. Returns the parent where the group leaves it, and which
+  has a child less."
+  [^Children children]
+  (sync-point/reached :group/child-ended)
+  (.incrementAndGet ^AtomicLongArray (.-numbers children) ended-at)
+  (wait/signal! (.-waiter children))
+  (when (or (.-leaves children) (idle-awaited? children))
+    (.afterEnd ^IGroup (.-group children))))
+
 (defn child-ended!
-  "Counts the end of a child, which the group still holds. Where the group leaves its parent for
-  that, the parent counts the end of the group."
-  [group]
-  (loop [^IGroup group group]
-    (when group
-      (recur (.countEnd group)))))
+  "Counts the end of a child, which its group still holds."
+  [children]
+  (loop [children children]
+    (when-some [^IGroup left (count-end! children)]
+      (recur (.childrenNow left)))))
+
+(defn leave!
+  "Takes the group out of its parent, unless something runs in it. Returns true if it was in."
+  [^IGroup group]
+  (when-some [^IGroup left (.leaveParent group)]
+    (child-ended! (.childrenNow left))
+    true))
 
 (defn member-ended!
   "To be called when one of the members has ended."
   [^IGroup group]
-  (child-ended! (.afterEnd group)))
+  (when (or (.leaves group) (some-> (.childrenNow group) idle-awaited?))
+    (when-some [^IGroup left (.afterEnd group)]
+      (child-ended! (.childrenNow left)))))
 
 (defn- leave-parents!
   "Takes back what enter-parents! did, where nothing runs in the group."
   [group]
   (loop [^IGroup group group]
-    (when group
-      (if-some [left (.leaveParent group)]
-        (child-ended! left)
-        (recur (.cancellingParent group))))))
+    (when-not (or (nil? group) (leave! group))
+      (recur (.cancellingParent group)))))
 
 (defn- cancel-below!
   "Cancels the children of the group, and theirs: in a loop, since groups may nest as deep as tasks
@@ -150,14 +183,14 @@
 
 ;; kind: its name, where it is unique? with a number behind it, which it gets when it is first asked
 ;; for its name: most scopes never are. deadline: its own or its parent's, the earlier one.
-;; shielded: its parent's cancel does not reach it. children: nil before the first. members: the
-;; tasks of a fan-out, or nil.
+;; shielded: its parent's cancel does not reach it. stays: whoever opened it ends it in any case,
+;; and until then it is its parent's child. children: nil before the first. members: the tasks of a
+;; fan-out, or nil.
 (deftype Group [^String kind unique? ^IGroup parent opener
-                ^:volatile-mutable deadline shielded
+                ^:volatile-mutable deadline shielded stays
                 ^:volatile-mutable ^Children children
                 ^:volatile-mutable end-reason
                 ^:volatile-mutable cancel-reason
-                ^:unsynchronized-mutable ^long added
                 ^:volatile-mutable in-parent
                 ^:unsynchronized-mutable members
                 ^:unsynchronized-mutable ^long slot
@@ -180,6 +213,8 @@
   (ownOpener [_] opener)
   (cancellingParent [_]
     (when-not shielded parent))
+  (leaves [_]
+    (and (some? parent) (not stays)))
   (endReason [this]
     (loop [^IGroup group this]
       (when group
@@ -190,32 +225,28 @@
   (madeChildren [this]
     (or children
         (locking this
-          (or children (set! children (no-children))))))
+          (or children (set! children (no-children this))))))
+  (running [_]
+    (+ (count-running children)
+       (if members (.running ^Members members) 0)))
+  (started [_]
+    (+ (count-added children)
+       (if members (.added ^Members members) 0)))
+  ;; With the lock: none is added meanwhile.
   (isEmpty [this]
     (locking this
-      (and (or (zero? added) (= added (.get ^AtomicLong (.-ended children))))
-           (boolean (none-run? members)))))
-  (running [this]
-    (locking this
-      (+ (if (zero? added) 0 (- added (.get ^AtomicLong (.-ended children))))
-         (if members (.running ^Members members) 0))))
-  (started [this]
-    (locking this
-      (+ added (if members (.added ^Members members) 0))))
+      (and (zero? (count-running children))
+           (none-run? members))))
   ;; Locks are taken from child to parent, two at most. A group is its parent's child only while
-  ;; children of its own run, so that an abandoned one can be collected. It accepts a child only
-  ;; while its parent holds it: then a cancel from further up reaches the child.
+  ;; children of its own run, so that an abandoned one can be collected; one that stays, until it
+  ;; ends. It accepts a child only while its parent holds it: then a cancel from further up reaches
+  ;; the child.
   (accept [this child]
     (sync-point/reached :group/add)
     (locking this
       (when end-reason (throw (error/closed (.groupName this) end-reason)))
-      ;; What can fail for want of memory comes first.
-      (let [^ArrayList held (.-held ^Children (.madeChildren this))
-            _ (.ensureCapacity held (inc (.size held)))
-            reachable (.isReachable this)]
-        (when reachable
-          (append! held child)
-          (set! added (inc added)))
+      (let [reachable (.isReachable this)]
+        (when reachable (append! (.madeChildren this) child))
         reachable)))
   (isReachable [_]
     (boolean (or in-parent shielded (nil? parent))))
@@ -223,34 +254,23 @@
     (locking this
       (or (.isReachable this)
           (set! in-parent (.accept parent this)))))
-  (remove [this child]
-    (locking this
-      (and (some? children) (take-out! (.-held children) child))))
-  (holds [this child]
-    (locking this (<= 0 (.slot ^Child child))))
-  ;; A child that ends takes no lock: many end at once. It may see too low a number of children,
-  ;; never too high a one. Returns the parent where the group leaves it, and which has a child less.
-  (countEnd [this]
-    (sync-point/reached :group/child-ended)
-    (.incrementAndGet ^AtomicLong (.-ended children))
-    (.afterEnd this))
+  ;; A child that ends takes no lock: many end at once. Returns the parent where the group leaves
+  ;; it, and which has a child less.
   (afterEnd [this]
-    (let [children children]
-      (when children (wait/signal! (.-waiter children)))
-      (when (and (or parent (and children (.get ^AtomicReference (.-idle-waiter children))))
-                 (or (nil? children) (<= added (.get ^AtomicLong (.-ended children))))
-                 (none-run? members))
-        (let [left (when parent (.leaveParent this))]
+    (let [^Children children children]
+      (when (and (zero? (count-running children)) (none-run? members))
+        (let [left (when (.leaves this) (.leaveParent this))]
           (when children (wait/signal! (.-idle-waiter children)))
           left))))
   ;; A member that starts sees that the group is out, or is seen to run here.
   (leaveParent [this]
-    (locking this
-      (when (and in-parent (.isEmpty this))
-        (set! in-parent false)
-        (if (.isEmpty this)
-          (do (.remove parent this) parent)
-          (do (set! in-parent true) nil)))))
+    (when in-parent
+      (locking this
+        (when (and in-parent (.isEmpty this))
+          (set! in-parent false)
+          (if (.isEmpty this)
+            (do (.forget ^Running (.-held ^Children (.childrenNow parent)) this) parent)
+            (do (set! in-parent true) nil))))))
   (close [this why]
     (locking this
       (when-not end-reason (set! end-reason why))))
@@ -268,13 +288,13 @@
             first-time (and (nil? cancel-reason) (not over))]
         (when first-time (set! cancel-reason why))
         first-time)))
-  (children [this]
-    (locking this
-      (if children (ArrayList. ^ArrayList (.-held children)) (ArrayList.))))
+  (children [_]
+    (if children (.children ^Running (.-held children)) (ArrayList.)))
 
   Child
   (slot [_] slot)
   (setSlot [_ i] (set! slot i) nil)
+  (isGone [_] false)
   (cancelFor [this why]
     (sync-point/reached :group/cancel)
     (let [first-time (.markCancelled this why)]
@@ -293,23 +313,28 @@
       (when group
         (or (.ownOpener group) (recur (.parent group)))))))
 
-(defn- new-group ^Group [kind unique? ^Group parent deadline opener shield]
+(defn- new-group ^Group [kind unique? ^Group parent deadline opener shield stays]
   (let [inherited (when (and parent (not shield)) (.deadline parent))
         deadline (if (deadline/earlier? inherited deadline) inherited deadline)]
-    (Group. kind unique? parent opener deadline shield
-            nil nil nil 0 false nil -1 nil nil)))
+    (Group. kind unique? parent opener deadline shield stays
+            nil nil nil false nil -1 nil nil)))
 
 (defn group
   "Returns an open group of that name, without children. It belongs to the parent (nil: to none): a
   cancel of the parent cancels it."
   ^Group [name parent]
-  (new-group name false parent nil nil nil))
+  (new-group name false parent nil nil nil false))
 
 (defn unique-group
-  "As group, with a name that no other has, kind-n. deadline: its own; opener: the task whose thread
-  opened it and waits for its end; shield: true if a cancel of the parent does not reach it."
+  "As group, with a name that no other has, kind-n."
+  ^Group [kind parent]
+  (new-group kind true parent nil nil nil false))
+
+(defn opened-group
+  "As unique-group, for a thread that ends the group in any case. deadline: its own; opener: the
+  task of that thread, or nil; shield: true if a cancel of the parent does not reach it."
   ^Group [kind parent deadline opener shield]
-  (new-group kind true parent deadline opener shield))
+  (new-group kind true parent deadline opener shield true))
 
 (defn group-name
   "Returns the group's name."
@@ -346,7 +371,8 @@
 (defn holds?
   "True if the child has not ended."
   [^Group group child]
-  (.holds group child))
+  (let [^Children children (.childrenNow group)]
+    (and (some? children) (.holds ^Running (.-held children) child))))
 
 (defn own-cancel-reason
   "Returns why this group itself was cancelled, or nil."
@@ -404,10 +430,16 @@
   (when-not (.accept group child)
     (enter-until! group #(.accept group child))))
 
-(defn remove-child!
+(defn children-of
+  "Returns what child-left! and child-ended! take: the group's children."
+  ^Children [^Group group]
+  (.madeChildren group))
+
+(defn child-left!
   "Takes a child out that has ended, unless it is out."
-  [^Group group child]
-  (when (.remove group child) (child-ended! group)))
+  [^Children children child]
+  (when (.forget ^Running (.-held children) child)
+    (child-ended! children)))
 
 (defn admit-member!
   "To be called when a member has been added, before it runs: makes sure that a cancel of the group
@@ -431,13 +463,10 @@
   (try
     (task/start! task (jdk/virtual-thread (thread-name group task) task))
     (catch Throwable t
-      (remove-child! group task)
+      (child-left! (children-of group) task)
       (throw t))))
 
 ;; Its end
-
-(defn- made-children ^Children [^Group group]
-  (.madeChildren group))
 
 (defn close!
   "Lets nothing more start in the group; what runs goes on. The first reason stays."
@@ -456,13 +485,13 @@
   CancellationException, InterruptedException."
   ([group ready?] (await! group nil ready?))
   ([^Group group deadline ready?]
-   (wait/await-signal! group (.-waiter (made-children group)) deadline ready?)))
+   (wait/await-signal! group (.-waiter (children-of group)) deadline ready?)))
 
 (defn await-idle!
   "As await!, but (ready?) is called again when nothing runs any more, and after wake!."
   [^Group group ready?]
   (wait/look! ready?)
-  (wait/await-signal! group (.-idle-waiter (made-children group)) nil ready?))
+  (wait/await-signal! group (.-idle-waiter (children-of group)) nil ready?))
 
 (defn wake!
   "Has the thread that waits for the group call its (ready?) again."
@@ -477,7 +506,7 @@
   (.isEmpty group))
 
 (defn- park-until-signal [^Group group]
-  (.set ^AtomicReference (.-idle-waiter (made-children group)) (Thread/currentThread))
+  (.set ^AtomicReference (.-idle-waiter (children-of group)) (Thread/currentThread))
   (when-not (empty-group? group)
     (LockSupport/park group)))
 
@@ -499,12 +528,16 @@
 (defn close-if-idle!
   "Closes the group if nothing runs in it. Returns whether nothing does."
   [^Group group reason]
-  (.closeIfIdle group reason))
+  (let [idle (.closeIfIdle group reason)]
+    (when idle (leave! group))
+    idle))
 
 (defn end!
   "Closes the group, cancels what still runs in it, and waits until that has ended."
   [^Group group reason]
-  (when-not (.closeIfIdle group reason)
+  (when-not (close-if-idle! group reason)
     (try
       (.closeAll group reason)
-      (finally (join! group)))))
+      (finally
+        (join! group)
+        (leave! group)))))

@@ -36,7 +36,7 @@
   {:throwable t, :task (.taskName task), :index (.index task)})
 
 ;; decides?: a predicate of outcomes. decisive: the first task whose outcome decides for all.
-(deftype Joiner [^Group group ^Failures failures decides? ^AtomicReference decisive]
+(deftype Joiner [^Group group children ^Failures failures decides? ^AtomicReference decisive]
   completion/CompletionHandler
   (failed [_ task t]
     (.record failures (failure task t)))
@@ -45,15 +45,15 @@
       (when (and (decides? (.outcome ^ITask task)) (.compareAndSet decisive nil task))
         (group/cancel! group :decided))
       ;; The tasks are kept until all have ended: none is taken out.
-      (finally (group/child-ended! group)))))
+      (finally (group/child-ended! children)))))
 
 (defn- joiner
   "Returns a joiner of the calling thread, unless its work is cancelled."
   ^Joiner [name decides?]
   (wait/check-state!)
   (let [place (place/current)
-        group (group/unique-group name (some-> place .group) nil (some-> place .task) nil)]
-    (doto (Joiner. group (failures/failures) decides? (AtomicReference.))
+        group (group/opened-group name (some-> place .group) nil (some-> place .task) nil)]
+    (doto (Joiner. group (group/children-of group) (failures/failures) decides? (AtomicReference.))
       (->> (registry/begun! :joiner)))))
 
 (defn- decisive [^Joiner joiner]

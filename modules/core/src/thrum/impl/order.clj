@@ -169,7 +169,7 @@
                                        (group/cancel! group :sibling-failed))
         ;; It may know of a cancel that has not closed the group yet.
         :else (group/close! group (.-reason ^Cancelled outcome)))))
-  (tasks [_] (.all running))
+  (tasks [_] (.tasks running))
   (cancel-all [_ reason]
     (.cancelAll running reason))
   (stopped? [_]
@@ -197,7 +197,7 @@
   (value-ready? [_] false)
   (next-task [_] (.poll to-leave))
   (ended [_ _])
-  (tasks [_] (.all running))
+  (tasks [_] (.tasks running))
   (cancel-all [_ reason]
     (.cancelAll running reason))
   (stopped? [_] false)

@@ -107,7 +107,7 @@
   (let [type (error/type-of t)]
     (and (instance? Exception t)
          (not (#{:thrum/invalid :thrum/deadlock :thrum/closed} type))
-         (or (= :thrum/timeout type) (not (error/casualty? t))))))
+         (or (= :thrum/timeout type) (not (error/interruption? t))))))
 
 (defn- wanted?
   "True if the calling thread's work should go on."

@@ -1,22 +1,26 @@
 (ns thrum.impl.running
-  "The tasks of a fan-out that run, in no order, so that a cancel finds them. One thread, the
-  consumer, adds tasks; any thread may take them out, and cancel them."
+  "The children that run, in no order, so that a cancel finds them. One thread at a time adds some:
+  the consumer of a fan-out, or one that holds the lock of a group. Any thread may take them out,
+  and cancel them, without a lock."
   {:no-doc true}
   (:require
    [thrum.impl.cache-line :as cache-line]
    [thrum.impl.task])
   (:import
-   (java.util.concurrent.atomic AtomicReferenceArray)
-   (thrum.impl.task ITask)))
+   (java.util ArrayList)
+   (java.util.concurrent.atomic AtomicLongArray AtomicReferenceArray)
+   (thrum.impl.task Child ITask)))
 
 (set! *warn-on-reflection* true)
 
 ;; No protocol: it is called for every item, see decision 32.
 (definterface IRunning
-  (^Object add [task])
-  (^Object forget [task])
-  (all [])
-  (^Object cancelAll [reason]))
+  (^Object add [child])
+  (^boolean forget [child])           ; false: it is out
+  (^boolean holds [child])
+  (tasks [])
+  (^Object cancelAll [reason])
+  (children []))
 
 (defn cancel-all!
   "Cancels the tasks in the slots."
@@ -33,55 +37,85 @@
               (filter #(and (some? %) (some? (.thread ^ITask %)))))
         (range (.length slots))))
 
+(defn children
+  "Returns the children in the slots, as a list."
+  ^ArrayList [^AtomicReferenceArray slots]
+  (let [all (ArrayList.)]
+    (dotimes [i (.length slots)]
+      (when-some [child (.get slots i)] (.add all child)))
+    all))
+
 (defn doubled
-  "Returns slots of twice the length, with the same tasks in the same places."
+  "Returns slots of twice the length, with the same children in the same places."
   ^AtomicReferenceArray [^AtomicReferenceArray slots]
   (let [more (AtomicReferenceArray. (* 2 (.length slots)))]
     (dotimes [i (.length slots)]
       (.setPlain more i (.get slots i)))
     more))
 
+(defn- forget-again!
+  "Takes out of the new slots what has left the old ones since they were copied."
+  [^AtomicReferenceArray old ^AtomicReferenceArray new]
+  (dotimes [i (.length old)]
+    (when-not (.get old i) (.set new i nil))))
+
+(def ^:private ^:const hand-at cache-line/place)
+
 ;; Tasks that begin one after the other end at about the same time: their slots lie in cache lines
 ;; of their own. An odd step meets every slot.
 (def ^:private ^:const step 17)
 
 (defn- free-slot
-  "Returns the first slot from the hand on whose task is gone or has ended; -1 where half of all
-  slots have none."
+  "Returns the first slot from the hand on whose child is gone; -1 where half of all slots have
+  none."
   ^long [^AtomicReferenceArray slots ^long hand]
   (let [mask (dec (.length slots))]
     (loop [i 0]
       (if (<= mask (* 2 i))
         -1
-        (let [slot (bit-and (+ hand (* (long step) i)) mask), ^ITask task (.get slots slot)]
-          (if (or (nil? task) (some? (.outcome task)))
+        (let [slot (bit-and (+ hand (* (long step) i)) mask), ^Child child (.get slots slot)]
+          (if (or (nil? child) (.isGone child))
             slot
             (recur (inc i))))))))
 
-;; slots: a power of two. hand: at its place, where the search for a free one begins. It goes round,
-;; so that a search is short: at most half of the slots have tasks that run.
+;; slots: a power of two. numbers: see thrum.impl.cache-line; the first is the hand, where the
+;; search for a free slot begins. It goes round, so that a search is short: at most half of the
+;; slots have children that run. All others are for whoever made this.
 (deftype Running [^:volatile-mutable ^AtomicReferenceArray slots
-                  ^longs hand]
+                  ^AtomicLongArray numbers]
   IRunning
-  ;; A cancel sets its state before it reads the slots, and the consumer reads that state after this
-  ;; volatile write: one of the two sees the other.
-  (add [this task]
-    (let [slot (free-slot slots (aget hand cache-line/place))]
+  ;; A cancel sets its state before it reads the slots, and the thread that adds reads that state
+  ;; after this volatile write: one of the two sees the other.
+  (add [this child]
+    (let [slot (free-slot slots (.getPlain numbers hand-at))]
       (if (neg? slot)
-        (do (aset hand cache-line/place (long (.length slots)))
-            (set! slots (doubled slots))
-            (.add this task))
-        (do (aset hand cache-line/place (+ slot (long step)))
-            (.setSlot ^thrum.impl.task.Child task slot)
-            (.set slots slot task)))))
-  ;; Another task may have the slot by now.
-  (forget [_ task]
-    (.compareAndSet slots (.slot ^thrum.impl.task.Child task) task nil))
-  (all [_] (tasks slots))
+        (let [old slots]
+          (.setPlain numbers hand-at (.length old))
+          (set! slots (doubled old))
+          (forget-again! old slots)
+          (.add this child))
+        (do (.setPlain numbers hand-at (+ slot (long step)))
+            (.setSlot ^Child child slot)
+            (.set slots slot child)))))
+  ;; The slots may be doubled meanwhile: the child leaves both. Another may have its slot by now.
+  (forget [_ child]
+    (let [slot (.slot ^Child child)]
+      (and (<= 0 slot)
+           (loop [left slots, was-in false]
+             (let [was-in (or (.compareAndSet left slot child nil) was-in)]
+               (if (identical? left slots) was-in (recur slots was-in)))))))
+  (holds [_ child]
+    (let [slot (.slot ^Child child)]
+      (and (<= 0 slot)
+           (identical? child (.get slots slot)))))
+  (tasks [_] (tasks slots))
   (cancelAll [_ reason]
-    (cancel-all! slots reason)))
+    (cancel-all! slots reason))
+  (children [_] (children slots)))
 
 (defn running
   "Returns an empty one."
   ^Running []
-  (Running. (AtomicReferenceArray. 16) (cache-line/numbers)))
+  ;; The slots first: the numbers, whose ends nobody writes, lie between them and what all read.
+  (let [slots (AtomicReferenceArray. 16)]
+    (Running. slots (cache-line/atomic-numbers))))

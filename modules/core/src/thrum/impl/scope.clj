@@ -21,9 +21,9 @@
   (:import
    (java.util ArrayDeque)
    (java.util.concurrent CancellationException)
-   (java.util.concurrent.atomic AtomicLong)
+   (java.util.concurrent.atomic AtomicLongArray)
    (thrum.impl.failures Failures)
-   (thrum.impl.group Group)
+   (thrum.impl.group Children Group)
    (thrum.impl.place Place)
    (thrum.impl.scope_body ScopeBody)
    (thrum.impl.task Cancelled Done Failed ITask)))
@@ -35,6 +35,7 @@
   (^Object arm [])
   (^Object disarm [])
   (^Object cancel [reason])
+  (children [])
   (^Object forkEnded [task])
   (^boolean forkCancelled [])
   (^boolean forksDone [])
@@ -44,6 +45,13 @@
 
 (def ^:private timed-out :thrum/timeout)
 
+;; Of the numbers of a group's children
+(def ^:private ^:const forked-at group/starters-place)
+(def ^:private ^:const awaited-at (inc forked-at))
+
+(defn- numbers ^AtomicLongArray [^Children children]
+  (.-numbers children))
+
 (defn- failure [^ITask task t]
   {:throwable t, :task (.taskName task), :index (.index task)})
 
@@ -51,13 +59,15 @@
   (instance? Cancelled (.outcome task)))
 
 ;; options: of the call. own-deadline: its deadline where that is earlier than the inherited one, or
-;; nil. pending: how many forks the scope waits for; its end cancels all others.
-;; fork-cancelled: a cancel, of the scope or of work around it, has ended a fork that the scope
-;; would have waited for; read when all have ended. closing: true from when the scope closes what
-;; was used; all forks have ended by then. completed: with :on-error :keep, the forks that have
-;; ended, for completions. No field is volatile, which would cost each scope a fence.
+;; nil. children: of the group, nil before the first fork. Among their numbers are how many forks
+;; there were, and how many of those that the scope waits for have begun and ended; its end cancels
+;; all others. fork-cancelled: a cancel, of the scope or of work around it, has ended a fork that
+;; the scope would have waited for; read when all have ended. closing: true from when the scope
+;; closes what was used; all forks have ended by then. completed: with :on-error :keep, the forks
+;; that have ended, for completions. No field is volatile, which would cost each scope a fence.
 (deftype Scope [^Group group ^ScopeBody body ^Failures failures options own-deadline shield
-                ^AtomicLong forked ^AtomicLong pending completed
+                completed
+                ^:unsynchronized-mutable children
                 ^:unsynchronized-mutable alarm
                 ^:unsynchronized-mutable fork-cancelled
                 ^:unsynchronized-mutable ^ArrayDeque to-close
@@ -79,8 +89,16 @@
                (not (#{:collect :keep} (:on-error options))))
       (.cancel this :sibling-failed)))
   (forkCancelled [_] fork-cancelled)
+  ;; Those that have ended first: one that begins in between is then waited for. Another thread than
+  ;; the body's may have made the children.
   (forksDone [_]
-    (zero? (.get pending)))
+    (if-some [^Children children (.childrenNow group)]
+      (let [ended (.get (numbers children) group/enders-place)]
+        (= ended (.get (numbers children) awaited-at)))
+      true))
+  (children [_]
+    (or children
+        (set! children (group/children-of group))))
   (addClose [this close]
     (locking this
       (when-not closing
@@ -104,11 +122,11 @@
       (.forkEnded this task)
       (when completed (completed/put! completed task))
       (finally
-        (let [last? (zero? (.decrementAndGet pending))]
-          (group/remove-child! group task)
-          ;; A daemon may still run in the group.
-          (when last? (group/wake! group))
-          (when completed (completed/wake! completed)))))))
+        (.incrementAndGet (numbers children) group/enders-place)
+        (group/child-left! children task)
+        ;; A daemon may still run in the group.
+        (when (and (group/idle-awaited? children) (.forksDone this)) (group/wake! group))
+        (when completed (completed/wake! completed))))))
 
 ;; The handler of forks that the scope does not wait for.
 (deftype DaemonHandler [^Scope scope]
@@ -118,7 +136,7 @@
   (ended [_ task]
     (try
       (.forkEnded scope task)
-      (finally (group/remove-child! (.-group scope) task)))))
+      (finally (group/child-left! (.children scope) task)))))
 
 ;; A handler that calls (on-end task) first.
 (deftype CallingHandler [handler on-end]
@@ -221,7 +239,7 @@
         group (.-group scope)
         task (task/task (context/capture (jdk/with-scoped wrap scoped-values) group)
                (handler scope daemon? on-end)
-               (.getAndIncrement ^AtomicLong (.-forked scope))
+               (.getAndIncrement (numbers (.children scope)) forked-at)
                (in-time scope callers-group f))]
     (if name
       (task/named task (str (group/group-name group) "/" name "-" (.index ^ITask task)))
@@ -233,12 +251,12 @@
   before f began."
   [^Scope scope {:keys [daemon?] :as options} f]
   (let [task (fork scope (check-works-for! scope) options f)]
-    (when-not daemon? (.incrementAndGet ^AtomicLong (.-pending scope)))
+    (when-not daemon? (.incrementAndGet (numbers (.children scope)) awaited-at))
     (try
       (group/start! (.-group scope) task)
       (catch Throwable t
         (when-not daemon?
-          (.decrementAndGet ^AtomicLong (.-pending scope))
+          (.decrementAndGet (numbers (.children scope)) awaited-at)
           (group/wake! (.-group scope))
           (some-> (.-completed scope) completed/wake!))
         (throw t)))))
@@ -429,16 +447,15 @@
   (let [parent (some-> outer .group)
         inherited (when-not shield (some-> parent group/deadline))
         own-deadline (when (deadline/earlier? deadline inherited) deadline)
-        group (group/unique-group name parent deadline (some-> outer .task) shield)]
+        group (group/opened-group name parent deadline (some-> outer .task) shield)]
     (Scope. group
             (scope-body/scope-body group outer shield)
             (failures/failures)
             options
             own-deadline
             shield
-            (AtomicLong.)
-            (AtomicLong.)
             (when (identical? :keep (:on-error options)) (completed/completed))
+            nil
             nil
             false
             nil

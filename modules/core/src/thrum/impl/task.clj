@@ -25,11 +25,13 @@
 
 (set! *warn-on-reflection* true)
 
-;; What a group holds. slot: its index in the group's list.
+;; What a group holds. slot: see thrum.impl.running. isGone: true if it has ended, and its
+;; handler knows.
 (definterface Child
   (^Object cancelFor [reason])
   (^long slot [])
-  (^Object setSlot [^long i]))
+  (^Object setSlot [^long i])
+  (^boolean isGone []))
 
 ;; No protocol: with those of core a scope with a fork costs 1.2 x the CPU (decision 32).
 (definterface ITask
@@ -287,6 +289,8 @@
   Child
   (slot [_] slot)
   (setSlot [_ i] (set! slot (int i)) nil)
+  (isGone [_]
+    (and (some? outcome) (nil? handler)))
   (cancelFor [this reason] (.cancelWith this reason true))
 
   Place

@@ -69,21 +69,26 @@
     (.giveBack ^InterruptFlag (.interruptFlag place))
     (.interrupt (Thread/currentThread))))
 
-;; To park a platform thread and to wake it costs more than a fork that does little.
+;; To park a platform thread and to wake it costs more than a fork that does little. A virtual
+;; thread that yields comes back after those that wait to begin, and often finds what it wants.
 
 (def ^:private ^:const looks "Some 4 us." 128)
 
 (def ^:private alone? (= 1 (.availableProcessors (Runtime/getRuntime))))
 
+(defn- spin! [ready?]
+  (loop [left (long looks)]
+    (when (and (pos? left) (not (ready?)))
+      (Thread/onSpinWait)
+      (recur (dec left)))))
+
 (defn look!
-  "Calls (ready?) for a moment, until it is true, on a platform thread. For a wait that is often
-  short, before it parks; see decision 52."
+  "Before a wait that is often short. A platform thread calls (ready?) for a moment, until it is
+  true; a virtual one lets others run once, unless it is true. See decision 52."
   [ready?]
-  (when-not (or alone? (.isVirtual (Thread/currentThread)))
-    (loop [left (long looks)]
-      (when (and (pos? left) (not (ready?)))
-        (Thread/onSpinWait)
-        (recur (dec left))))))
+  (cond
+    (.isVirtual (Thread/currentThread)) (when-not (ready?) (Thread/yield))
+    (not alone?) (spin! ready?)))
 
 ;; A waiter: where the thread stands that waits for others, nil while none does
 
