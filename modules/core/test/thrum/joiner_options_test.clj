@@ -32,6 +32,18 @@
       (is (= 50 (count (call {:limit 3} (repeat 50 f)))))
       (is (<= 1 @most 3)))))
 
+(deftest a-scope-in-a-task-takes-no-others-place
+  (doseq [call [t/all-call t/settle-call]]
+    (let [opened (promise), third (promise)
+          values (call {:limit 2}
+                   [#(t/with-scope [s]
+                       @(t/fork s 1)
+                       (deliver opened true)
+                       (deref third 5000 :never-ran))
+                    #(deref opened 5000 :never-opened)
+                    #(deliver third :ran)])]
+      (is (#{:ran {:value :ran}} (first values))))))
+
 (deftest the-values-stay-in-the-order-of-the-forms
   (is (= [1 2 3] (t/all {:limit 1} 1 2 3)))
   (is (= [{:value 1} {:value 2} {:value 3}] (t/settle {:limit 2} 1 2 3)))

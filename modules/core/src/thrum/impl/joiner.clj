@@ -16,9 +16,9 @@
   (:import
    (clojure.lang LazySeq)
    (java.util.concurrent CancellationException)
-   (java.util.concurrent.atomic AtomicReference)
+   (java.util.concurrent.atomic AtomicLongArray AtomicReference)
    (thrum.impl.failures Failures)
-   (thrum.impl.group Group)
+   (thrum.impl.group Children Group)
    (thrum.impl.task Cancelled Done Failed ITask)))
 
 (set! *warn-on-reflection* true)
@@ -35,6 +35,13 @@
 (defn- failure [^ITask task t]
   {:throwable t, :task (.taskName task), :index (.index task)})
 
+;; How many tasks have ended is among the numbers of the group's children, which also are scopes of
+;; the tasks.
+(def ^:private ^:const ended-at group/enders-place)
+
+(defn- numbers ^AtomicLongArray [^Children children]
+  (.-numbers children))
+
 ;; decides?: a predicate of outcomes. decisive: the first task whose outcome decides for all.
 (deftype Joiner [^Group group children ^Failures failures decides? ^AtomicReference decisive]
   completion/CompletionHandler
@@ -45,7 +52,9 @@
       (when (and (decides? (.outcome ^ITask task)) (.compareAndSet decisive nil task))
         (group/cancel! group :decided))
       ;; The tasks are kept until all have ended: none is taken out.
-      (finally (group/child-ended! children)))))
+      (finally
+        (.incrementAndGet (numbers children) ended-at)
+        (group/child-ended! children)))))
 
 (defn- joiner
   "Returns a joiner of the calling thread, unless its work is cancelled."
@@ -73,11 +82,13 @@
 (defn- plainly [_ wait]
   (wait))
 
-(defn- await-room! [^Joiner joiner {:keys [limit waiting], :or {waiting plainly}}]
+(defn- await-room!
+  "Waits until fewer than :limit of the i tasks run that were started, or all is decided."
+  [^Joiner joiner {:keys [limit waiting], :or {waiting plainly}} i]
   (when limit
-    (let [group (.-group joiner)
-          room? #(or (decisive joiner) (< (group/running group) (long limit)))]
-      (waiting group #(group/await! group room?)))))
+    (let [running #(- (long i) (.get (numbers (.-children joiner)) ended-at))
+          room? #(or (decisive joiner) (< (long (running)) (long limit)))]
+      (waiting (.-group joiner) #(group/await! (.-group joiner) room?)))))
 
 (defn- await-delay!
   "Waits, before another thunk than the first, for so many ms, or until those before have failed."
@@ -94,7 +105,7 @@
   (let [context (context/capture wrap (.-group joiner))]
     (into []
           (comp (map-indexed (fn [i thunk]
-                               (await-room! joiner options)
+                               (await-room! joiner options i)
                                (await-delay! joiner options i)
                                (start-one! joiner context i thunk)))
                 (take-while some?))
