@@ -25,11 +25,11 @@
     (expect-408-or-close (wire/send! c "GET / HTTP/1.1\r\nHost: loc"))))
 
 (defn- expect-end-of-trickle
-  "Sends a byte now and then, until the connection ends."
-  [c]
+  "Sends a byte, or other text, now and then, until the connection ends."
+  [c & [text]]
   (let [end (+ (System/nanoTime) (* 1000000 (long wire/patience-ms)))
         early? #(neg? (- (System/nanoTime) end))]
-    (while (and (= :silent (wire/after c 40)) (early?) (wire/try-send! c "x")))
+    (while (and (= :silent (wire/after c 40)) (early?) (wire/try-send! c (or text "x"))))
     (expect (early?) "an end long before the client's patience" :none)))
 
 (defcase trickled-headers-are-given-up "4.4"
@@ -38,6 +38,15 @@
   (let [c (scene/client env (scene/serve env scene/ok {:header-timeout-ms 200}))]
     (wire/send! c "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
     (expect-end-of-trickle c)))
+
+(defcase trickled-empty-lines-are-given-up "4.4"
+  "A client that sends empty lines in place of a request cannot stretch :header-timeout-ms, on a new
+  connection or after a request."
+  [env]
+  (let [server (scene/serve env scene/ok {:header-timeout-ms 200})]
+    (doseq [requests [0 1], :let [c (scene/client env server)]]
+      (dotimes [_ requests] (expect-status 200 (wire/response (wire/send! c (wire/get "/")))))
+      (expect-end-of-trickle c "\r\n"))))
 
 (defcase trickled-rests-are-given-up "4.4"
   "A client that sends a byte now and then of a body that has been answered unread, with a body or

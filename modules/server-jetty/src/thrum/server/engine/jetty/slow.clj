@@ -4,7 +4,7 @@
   (:require
    [thrum.server.spi.watchdog :as watchdog])
   (:import
-   (java.util Collection)
+   (java.util Collection Map WeakHashMap)
    (org.eclipse.jetty.http HttpParser)
    (org.eclipse.jetty.io EndPoint)
    (org.eclipse.jetty.io.ssl SslConnection)
@@ -25,6 +25,26 @@
                (= begun (.getBeginNanoTime parser)))
       (quot (- (System/nanoTime) begun) 1000000))))
 
+(defn- no-request-ms
+  "Returns for how many ms the client has sent bytes that are no request, empty lines; nil where it
+  has not. seen: by connection, how many requests and bytes had come, and since when there are more
+  bytes, in ns."
+  [^Map seen ^HttpConnection connection]
+  (let [requests (.getMessagesIn connection)
+        bytes (.getBytesIn connection)
+        now (System/nanoTime)
+        [requests-then bytes-then since] (.get seen connection)]
+    (cond
+      (not= requests requests-then) (do (.put seen connection [requests bytes nil]) nil)
+      since (quot (- now (long since)) 1000000)
+      (< (long bytes-then) bytes) (do (.put seen connection [requests bytes now]) 0))))
+
+(defn- kept-waiting-ms [seen ^HttpConnection connection]
+  (let [parser (.getParser connection)]
+    (if (.isStart parser)
+      (no-request-ms seen connection)
+      (head-begun-ms parser))))
+
 (defn- agreed?
   "True if the connection's handshake has been completed once."
   [^SslConnection connection]
@@ -33,24 +53,25 @@
 (defn- waited-ms
   "Returns for how many ms the client at the end point has kept the server waiting for a head or a
   handshake; nil: it has not."
-  [^EndPoint end-point]
+  [seen ^EndPoint end-point]
   (let [connection (.getConnection end-point)]
     (condp instance? connection
-      HttpConnection (head-begun-ms (.getParser ^HttpConnection connection))
+      HttpConnection (kept-waiting-ms seen connection)
       SslConnection (if (agreed? connection)
-                      (recur (.getSslEndPoint ^SslConnection connection))
+                      (recur seen (.getSslEndPoint ^SslConnection connection))
                       (- (System/currentTimeMillis) (.getCreatedTimeStamp end-point)))
       nil)))
 
-(defn- close-slow! [^EndPoint end-point most-ms]
-  (when (< (long most-ms) (long (or (waited-ms end-point) 0)))
+(defn- close-slow! [seen ^EndPoint end-point most-ms]
+  (when (< (long most-ms) (long (or (waited-ms seen end-point) 0)))
     (.close end-point)))
 
-(defn- close-all-slow! [^ServerConnector connector most-ms]
-  (run! #(close-slow! % most-ms) ^Collection (.getConnectedEndPoints connector)))
+(defn- close-all-slow! [seen ^ServerConnector connector most-ms]
+  (run! #(close-slow! seen % most-ms) ^Collection (.getConnectedEndPoints connector)))
 
 (defn start
   "Starts to look after the connectors; returns the thread, which ends when it is interrupted."
   ^Thread [connectors most-ms]
-  (watchdog/start "jetty-heads" (watchdog/period-ms [most-ms])
-    (fn [] (run! #(close-all-slow! % most-ms) connectors))))
+  (let [seen (WeakHashMap.)]
+    (watchdog/start "jetty-heads" (watchdog/period-ms [most-ms])
+      (fn [] (run! #(close-all-slow! seen % most-ms) connectors)))))

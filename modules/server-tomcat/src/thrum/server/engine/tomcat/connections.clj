@@ -8,8 +8,9 @@
    (java.net StandardSocketOptions)
    (java.nio.channels SocketChannel)
    (java.util Map WeakHashMap)
+   (java.util.concurrent.locks Lock)
    (org.apache.coyote AbstractProcessor Processor Request)
-   (org.apache.tomcat.util.net NioChannel NioEndpoint SecureNioChannel SocketEvent SocketWrapperBase)))
+   (org.apache.tomcat.util.net NioChannel NioEndpoint NioEndpoint$NioSocketWrapper SecureNioChannel SocketEvent SocketWrapperBase)))
 
 (set! *warn-on-reflection* true)
 
@@ -86,6 +87,30 @@
     (.putIfAbsent seen x now)
     (quot (- now (long (.get seen x))) 1000000)))
 
+;; Tomcat keeps nothing of a connection that has sent empty lines in place of a request. It writes a
+;; response to each request, and holds the lock while it reads one and calls its handler.
+
+(defn- idle? [^SocketWrapperBase wrapper]
+  (let [^Lock lock (.getLock wrapper)]
+    (and (.tryLock lock)
+         (try
+           (nil? (.getCurrentProcessor wrapper))
+           (finally (.unlock lock))))))
+
+(defn- no-request-ms
+  "Returns for how many ms an idle connection has sent bytes that are no request; nil where it has
+  not. seen: by connection, when it was last written to and read from, and since when it has been
+  read from again, in ns."
+  [^Map seen ^NioEndpoint$NioSocketWrapper wrapper]
+  (let [written (.getLastWrite wrapper)
+        read (.getLastRead wrapper)
+        now (System/nanoTime)
+        [written-then read-then since] (.get seen wrapper)]
+    (cond
+      (not= written written-then) (do (.put seen wrapper [written read nil]) nil)
+      since (quot (- now (long since)) 1000000)
+      (< (long read-then) read) (do (.put seen wrapper [written read now]) 0))))
+
 ;; A read of HTTP/2 ends with its frame, or with the client's preface.
 (def ^:private ^Field read-operation (opened SocketWrapperBase "readOperation"))
 (def ^:private operation-class
@@ -107,11 +132,13 @@
 
 (defn- overdue?
   "True if the client has kept the server waiting for too long, for a head, a frame or a handshake."
-  [seen {:keys [head-ms] :as most} ^SocketWrapperBase wrapper]
-  (if (agreed? (channel wrapper))
-    (or (frame-overdue? seen most wrapper)
-        (some->> (head-begun-ms (.getCurrentProcessor wrapper)) long (< (long head-ms))))
-    (< (long head-ms) (long (seen-ms seen wrapper)))))
+  [{:keys [seen idle]} {:keys [head-ms] :as most} ^SocketWrapperBase wrapper]
+  (let [overdue? #(and (some? %) (< (long head-ms) (long %)))]
+    (if (agreed? (channel wrapper))
+      (or (frame-overdue? seen most wrapper)
+          (overdue? (head-begun-ms (.getCurrentProcessor wrapper)))
+          (and (idle? wrapper) (overdue? (no-request-ms idle wrapper))))
+      (overdue? (seen-ms seen wrapper)))))
 
 (defn- close-slow! [^NioEndpoint endpoint seen most]
   (doseq [^SocketWrapperBase wrapper (.getConnections endpoint)
@@ -124,5 +151,5 @@
   clients that have kept it waiting for more than :head-ms for a head, a handshake or the preface of
   HTTP/2, or more than :frame-ms for the rest of a frame."
   [most]
-  (let [seen (WeakHashMap.)]
+  (let [seen {:seen (WeakHashMap.), :idle (WeakHashMap.)}]
     (fn [endpoint] (close-slow! endpoint seen most))))
