@@ -6,11 +6,15 @@
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
    [thrum.java.compiler :as compiler]
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.leak :as leak])
   (:import
-   (java.io IOException)
+   (clojure.lang RT)
+   (java.io File IOException)
    (java.lang.reflect Executable Field InvocationTargetException Method Modifier Type)
-   (java.util.concurrent CancellationException CompletionException ExecutionException TimeoutException)))
+   (java.util.concurrent CancellationException CompletionException ExecutionException TimeoutException)
+   (java.util.regex Pattern)))
 
 (set! *warn-on-reflection* true)
 
@@ -190,6 +194,34 @@
 
 (deftest a-fork-that-waits-for-itself-is-told
   (is (re-matches #"IllegalStateException: .* waits for itself" (sample "waitsForItself"))))
+
+;; Loading
+
+(defn- first-call
+  "Returns the last line that the sample prints in a JVM of its own, with the parts of this
+  classpath that match the pattern."
+  [pattern]
+  (let [parts (str/split (System/getProperty "java.class.path")
+                         (re-pattern (Pattern/quote File/pathSeparator)))
+        class-path (str/join File/pathSeparator
+                             (cons (str *classes*) (filter #(re-find pattern %) parts)))
+        java (str (io/file (jvm/this-home) "bin" "java"))]
+    (jvm/last-line
+      (:lines (jvm/quietly [java "-cp" class-path "io.github.thrumclj.samples.FirstCall"]
+                           60000
+                           jvm/quick)))))
+
+(deftest the-first-call-waits-for-another-load-and-keeps-the-interrupt
+  (is (= "works, flag: true, #'thrum.core/with-scope-call" (first-call #""))))
+
+(deftest what-cannot-be-loaded-is-told-in-javas-terms
+  (is (= "IllegalStateException of a FileNotFoundException" (first-call #"org.clojure"))))
+
+(deftest a-namespace-that-is-being-loaded-may-call
+  (let [face (Class/forName "io.github.thrumclj.Thrum" true (compiler/loader *classes*))
+        ^Method load-method (.getMethod face "load" (make-array Class 0))
+        none (object-array 0)]
+    (is (nil? (gate/in-time 20000 #(locking RT/REQUIRE_LOCK (.invoke load-method nil none)))))))
 
 ;; Types
 

@@ -7,12 +7,14 @@ import java.util.List;
 import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Supplier;
 
 import clojure.java.api.Clojure;
 import clojure.lang.AFn;
@@ -285,6 +287,11 @@ public final class Thrum {
     /**
      * Loads what the other methods need, if that has not happened yet: a second or more of computing, better spent at the start of an
      * application than in its first request.
+     *
+     * <p>Clojure's {@code require} takes no lock: code that loads namespaces on another thread at that time does so by
+     * {@code requiring-resolve}, as Clojure asks for.
+     *
+     * @throws IllegalStateException if it cannot be loaded; every other method throws it as well
      */
     public static void load() {
         core();
@@ -295,7 +302,8 @@ public final class Thrum {
     private record Core(IFn pmapv, IFn scope, IFn fork, IFn timeout, IFn hedge) {
     }
 
-    // A lock, not a class initialiser: a virtual thread that waits for one of those keeps its carrier.
+    // Locks, not class initialisers: a virtual thread that waits for one of those keeps its carrier.
+    private static final ReentrantLock INITIALISING = new ReentrantLock();
     private static final ReentrantLock LOADING = new ReentrantLock();
     private static volatile Core core;
 
@@ -305,28 +313,50 @@ public final class Thrum {
     }
 
     private static Core loadOnce() {
-        LOADING.lock();
         try {
-            if (core == null) {
-                core = loadCore();
-            }
-            return core;
+            Object clojures = alone(INITIALISING, Thrum::initialise);
+            // A caller that holds it, since it loads a namespace, would wait for ever for another thread that wants it.
+            return Thread.holdsLock(clojures) ? loadCore() : alone(LOADING, () -> loadCore(clojures));
+        } catch (Throwable t) {
+            throw new IllegalStateException("Thrum could not be loaded", t instanceof CompletionException ? t.getCause() : t);
+        }
+    }
+
+    /** Returns the result of a part of the loading, on a thread of its own: Clojure's transactions would take a caller's interrupt. */
+    private static <A> A alone(ReentrantLock lock, Supplier<A> part) {
+        lock.lock();
+        try {
+            return CompletableFuture.supplyAsync(part, Thrum::startLoader).join();
         } finally {
-            LOADING.unlock();
+            lock.unlock();
         }
     }
 
     // Clojure looks for its sources through the thread's class loader, which on a server's thread may be any.
-    private static Core loadCore() {
-        Thread thread = Thread.currentThread();
-        ClassLoader before = thread.getContextClassLoader();
-        thread.setContextClassLoader(Thrum.class.getClassLoader());
-        try {
-            Clojure.var("clojure.core", "require").invoke(Clojure.read("thrum.core"));
-            return new Core(named("pmapv"), named("with-scope-call"), named("fork-call"), named("with-timeout-call"), named("hedge-call"));
-        } finally {
-            thread.setContextClassLoader(before);
+    private static void startLoader(Runnable part) {
+        Thread loader = Thread.ofPlatform().name("thrum-load").daemon().inheritInheritableThreadLocals(false).unstarted(part);
+        loader.setContextClassLoader(Thrum.class.getClassLoader());
+        loader.start();
+    }
+
+    /** Returns the lock that requiring-resolve holds while it loads. */
+    private static Object initialise() {
+        RT.init();
+        return RT.REQUIRE_LOCK;
+    }
+
+    private static Core loadCore(Object clojures) {
+        synchronized (clojures) {
+            return loadCore();
         }
+    }
+
+    private static Core loadCore() {
+        if (core == null) {
+            Clojure.var("clojure.core", "require").invoke(Clojure.read("thrum.core"));
+            core = new Core(named("pmapv"), named("with-scope-call"), named("fork-call"), named("with-timeout-call"), named("hedge-call"));
+        }
+        return core;
     }
 
     private static IFn named(String name) {
@@ -387,7 +417,7 @@ public final class Thrum {
             };
         }
 
-        private <A> A iterating(java.util.function.Supplier<A> step) {
+        private <A> A iterating(Supplier<A> step) {
             try {
                 return step.get();
             } catch (Throwable t) {
