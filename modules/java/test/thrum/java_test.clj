@@ -10,7 +10,7 @@
    [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.leak :as leak])
   (:import
-   (clojure.lang RT)
+   (clojure.lang ExceptionInfo RT)
    (java.io File IOException)
    (java.lang.reflect Executable Field InvocationTargetException Method Modifier Type)
    (java.util.concurrent CancellationException CompletionException ExecutionException TimeoutException)
@@ -114,6 +114,17 @@
 (deftest what-get-throws-is-no-second-failure
   (is (= [true 0] (sample "nothingRidesOnTheOriginal"))))
 
+(deftest a-fork-is-late-by-the-deadline-it-was-started-in
+  (is (= ["CompletionException" "TimeoutException" 1 true "TimeoutException"]
+         (sample "lateForkOfAnOuterScope"))))
+
+(deftest what-get-throws-is-suppressed-as-one-of-the-jdks
+  (is (= ["first" "java.util.concurrent.ExecutionException" true]
+         (sample "getOfFailedIsSuppressed"))))
+
+(deftest get-needs-no-text-of-the-failure
+  (is (= [true true] (sample "getOfUnprintable"))))
+
 (deftest a-handled-failure-still-fails-the-scope
   (is (= "handled in vain" (sample "handledFailure"))))
 
@@ -136,6 +147,9 @@
   (let [[all-ended message] (sample "late")]
     (is (true? all-ended))
     (is (str/ends-with? message "was not done in time, within 50 ms"))))
+
+(deftest what-is-late-can-be-written-to-a-stream
+  (is (= "CancellationException" (sample "lateIsSerializable"))))
 
 (deftest the-earliest-deadline-wins
   (is (= ["outer" "CancellationException"] (sample "nestedDeadlines"))))
@@ -187,6 +201,14 @@
     (= (repeat 2
                "IllegalStateException: The scope has ended, nothing can be forked into it any more")
        (sample "closedScope"))))
+
+(deftest a-cancelled-scope-takes-no-fork
+  (is (= "IllegalStateException: The scope is cancelled, nothing can be forked into it any more"
+         (sample "cancelledScope"))))
+
+(deftest a-wrong-wrap-is-no-wrong-thread
+  (is (thrown-with-msg? ExceptionInfo #"The wrap of a task's body is 42"
+        (binding [t/*wrap* 42] (sample "scopeOfUnchecked")))))
 
 (deftest a-foreign-thread-may-not-fork
   (is (str/starts-with? (sample "foreignThread")

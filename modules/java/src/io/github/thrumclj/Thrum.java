@@ -4,8 +4,8 @@ import java.time.Duration;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
-import java.util.Set;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
@@ -21,6 +21,7 @@ import clojure.lang.AFn;
 import clojure.lang.IDeref;
 import clojure.lang.IExceptionInfo;
 import clojure.lang.IFn;
+import clojure.lang.IPersistentMap;
 import clojure.lang.IReduceInit;
 import clojure.lang.Keyword;
 import clojure.lang.RT;
@@ -41,8 +42,11 @@ import clojure.lang.RT;
  * <p>The first failure in time cancels the rest, by an interrupt, and is thrown: the same instance, whatever its class, checked
  * exceptions included. Other true failures are {@linkplain Throwable#getSuppressed() suppressed} on it, at most 16, with the
  * number of the item that failed; throwables that only the cancel caused are dropped. An interrupt of the caller is thrown as
- * {@link InterruptedException} when the work has ended. In work that is cancelled already, every method throws
- * {@link CancellationException}.
+ * {@link InterruptedException} when the work has ended. In work that is cancelled already, every static method throws
+ * {@link CancellationException}, and {@link Scope#fork} {@link IllegalStateException}.
+ *
+ * <p>Every lambda returns a value: where there is none, {@code return null}. Of one that throws two checked exceptions the compiler
+ * infers a class above both, often {@code Exception}.
  *
  * <p>Misuse is answered at the call: {@link NullPointerException} and {@link IllegalArgumentException} name the argument.
  *
@@ -92,7 +96,7 @@ public final class Thrum {
     /**
      * Owns forks; see {@link Thrum#scope}.
      *
-     * @param <X> what its forks may throw
+     * @param <X> what its body and its forks may throw
      */
     public static final class Scope<X extends Exception> {
         private final Object scope;
@@ -113,7 +117,7 @@ public final class Thrum {
         public <R> Fork<R> fork(Body<? extends R, ? extends X> body) {
             given(body, "body");
             try {
-                return new Fork<>((Future<?>) core().fork().invoke(scope, boundary.function(ignored -> body.run())));
+                return new Fork<>((Future<?>) core().fork().invoke(scope, boundary.function(ignored -> body.run())), boundary);
             } catch (Throwable t) {
                 throw Thrum.<RuntimeException>asItIs(translated(t));
             }
@@ -127,15 +131,18 @@ public final class Thrum {
      */
     public static final class Fork<R> {
         private final Future<?> task;
+        private final Boundary boundary;
 
-        private Fork(Future<?> task) {
+        private Fork(Future<?> task, Boundary boundary) {
             this.task = task;
+            this.boundary = boundary;
         }
 
         /**
          * Waits for the result and returns it. In the body of the scope a failure needs no handling: the scope throws its cause.
          *
-         * @throws CompletionException   if the fork has failed; the cause is what it threw
+         * @throws CompletionException   if the fork has failed; the cause is what it threw, or a {@link TimeoutException}: see
+         *                               {@link Thrum#scope}
          * @throws CancellationException if the fork, or the caller's work, was cancelled
          * @throws IllegalStateException if the fork could never end, because it waits for itself
          * @throws InterruptedException  if the caller was interrupted
@@ -145,13 +152,13 @@ public final class Thrum {
             try {
                 return (R) task.get();
             } catch (ExecutionException e) {
-                throw new ForkFailed(e.getCause());
+                throw new ForkFailed(e, boundary.out(e.getCause()));
             } catch (Throwable t) {
                 throw Thrum.<RuntimeException>asItIs(translated(t));
             }
         }
 
-        /** Returns true if the fork has ended in any way. */
+        /** Returns true if the fork has a result, has failed, or was cancelled; a cancelled one may still run. */
         public boolean isDone() {
             return task.isDone();
         }
@@ -167,7 +174,8 @@ public final class Thrum {
      * List<Price> prices = Thrum.pmap(8, items, item -> shop.price(item));
      * }</pre>
      *
-     * <p>The items are iterated by the calling thread, one after the other as there is room. Items and results may be null.
+     * <p>The items are iterated by the calling thread, one after the other as there is room. A failure is seen when the iterator
+     * returns: where that may wait, put {@link #withTimeout} around the call. Items and results may be null.
      *
      * @param limit how many calls may run at once, at least 1
      * @return a list that cannot be changed
@@ -185,7 +193,7 @@ public final class Thrum {
         }
         given(items, "items");
         given(mapper, "mapper");
-        Boundary boundary = new Boundary();
+        Boundary boundary = new Boundary(false);
         Object results = Thrum.<X>call(boundary, core -> core.pmapv().invoke(
                 (long) limit, boundary.function(item -> mapper.map((T) item)), boundary.source(items)));
         return (List<R>) Collections.unmodifiableList(Arrays.asList(((List<?>) results).toArray()));
@@ -205,16 +213,20 @@ public final class Thrum {
      * <p>A fork that fails cancels the others and the body; so does a body that throws. When all have ended, the first failure is thrown.
      *
      * <p>Where forks throw checked exceptions, say so at the lambda's parameter, and the compiler holds the caller to it:
-     * {@code Thrum.scope((Scope<IOException> scope) -> ...)}.
+     * {@code Thrum.scope((Scope<IOException> scope) -> ...)}. That type covers what the body throws as well.
+     *
+     * <p>A fork that is started inside of {@link #withTimeout}, in a scope around it, keeps that deadline. When it comes, the fork and
+     * the scope fail.
      *
      * @throws X                    what the body or the first failing fork threw
+     * @throws CompletionException  if a fork was not done by such a deadline; the cause is a {@link TimeoutException}
      * @throws NullPointerException if the body is null
      * @throws InterruptedException if the caller was interrupted
      */
     @SuppressWarnings("unchecked")
     public static <R, X extends Exception> R scope(ScopeBody<R, X> body) throws X, InterruptedException {
         given(body, "body");
-        Boundary boundary = new Boundary();
+        Boundary boundary = new Boundary(false);
         return (R) Thrum.<X>call(boundary, core -> core.scope().invoke(
                 RT.map(), boundary.function(scope -> body.run(new Scope<>(scope, boundary)))));
     }
@@ -247,7 +259,7 @@ public final class Thrum {
         if (!timeout.isPositive()) {
             throw new IllegalArgumentException("timeout must be positive, not " + timeout);
         }
-        Boundary boundary = new Boundary();
+        Boundary boundary = new Boundary(true);
         return (R) Thrum.<X>call(boundary, core -> core.timeout().invoke(
                 wholeMillis(timeout), null, boundary.function(ignored -> body.run())));
     }
@@ -278,9 +290,9 @@ public final class Thrum {
         if (after.isNegative()) {
             throw new IllegalArgumentException("after must not be negative, but is " + after);
         }
-        Boundary boundary = new Boundary();
+        Boundary boundary = new Boundary(false);
         return (R) Thrum.<X>call(boundary, core -> core.hedge().invoke(
-                RT.map(Keyword.intern(null, "after-ms"), wholeMillis(after)),
+                RT.map(keyword("after-ms"), wholeMillis(after)),
                 List.of(boundary.function(ignored -> first.run()), boundary.function(ignored -> second.run()))));
     }
 
@@ -371,7 +383,7 @@ public final class Thrum {
         try {
             return use.of(core());
         } catch (Throwable t) {
-            throw Thrum.<X>asItIs(boundary.out(t));
+            throw Thrum.<X>asItIs(boundary.declared(t));
         }
     }
 
@@ -381,8 +393,14 @@ public final class Thrum {
 
     /** Passes the throwables of the user's code through one call unchanged, and puts those of Thrum in Java's terms. */
     private static final class Boundary {
-        // The user's throwable may look like one of Thrum's.
-        private final Set<Throwable> theirs = ConcurrentHashMap.newKeySet();
+        // By what Thrum is given. The user's throwable may look like one of Thrum's.
+        private final Map<Throwable, Throwable> theirs = new ConcurrentHashMap<>();
+        private final boolean timed;
+
+        /** timed: whether the method declares TimeoutException. */
+        Boundary(boolean timed) {
+            this.timed = timed;
+        }
 
         IFn function(Code code) {
             return new AFn() {
@@ -425,18 +443,25 @@ public final class Thrum {
             }
         }
 
+        /** Returns what Thrum is to be given in place of what the user's code threw. */
         private Throwable in(Throwable t) {
-            if (t instanceof IExceptionInfo) {
-                theirs.add(t);
+            // The scope knows its own fork's failure by an ExecutionException: that is no second failure.
+            Throwable given = t instanceof ForkFailed failed ? failed.asThrown() : t;
+            if (given instanceof IExceptionInfo || given != t) {
+                theirs.put(given, t);
             }
-            return t instanceof ForkFailed failed ? new Wrapper(failed) : t;
+            return given;
         }
 
         Throwable out(Throwable t) {
-            if (t instanceof Wrapper wrapper) {
-                return wrapper.unwrapped();
-            }
-            return theirs.contains(t) ? t : translated(t);
+            Throwable own = theirs.get(t);
+            return own == null ? translated(t) : withSuppressed(own, t);
+        }
+
+        Throwable declared(Throwable t) {
+            Throwable out = out(t);
+            boolean undeclared = !timed && out != t && out instanceof TimeoutException;
+            return undeclared ? withSuppressed(new CompletionException("A fork was not done in time", out), out) : out;
         }
     }
 
@@ -445,43 +470,54 @@ public final class Thrum {
     /** The exception of get() for a failed fork. */
     private static final class ForkFailed extends CompletionException {
         private static final long serialVersionUID = 1;
+        private final ExecutionException thrown;
 
-        ForkFailed(Throwable cause) {
-            super(cause);
-        }
-    }
-
-    /** The same as the scope knows it: a wrapper of its own fork's failure is no second failure. */
-    private static final class Wrapper extends ExecutionException {
-        private static final long serialVersionUID = 1;
-        private final ForkFailed failed;
-
-        Wrapper(ForkFailed failed) {
-            super(failed.getCause());
-            this.failed = failed;
+        ForkFailed(ExecutionException thrown, Throwable cause) {
+            super(cause == thrown.getCause() ? thrown.getMessage() : cause.toString(), cause);
+            this.thrown = thrown;
         }
 
-        Throwable unwrapped() {
-            for (Throwable other : getSuppressed()) {
-                failed.addSuppressed(other);
-            }
-            return failed;
+        /** Returns a new one: what is suppressed on it stays with one call. */
+        ExecutionException asThrown() {
+            return new ExecutionException(thrown.getMessage(), thrown.getCause());
         }
     }
 
     /** Returns the exception to throw in place of Thrum's own; any other throwable as it is. */
     private static Throwable translated(Throwable t) {
-        if (!(t instanceof IExceptionInfo info)) {
-            return t;
-        }
-        return switch (String.valueOf(info.getData().valAt(Keyword.intern(null, "type")))) {
+        return t instanceof IExceptionInfo info ? withSuppressed(inJavasTerms(t, info.getData()), t) : t;
+    }
+
+    private static Throwable inJavasTerms(Throwable t, IPersistentMap data) {
+        return switch (String.valueOf(value(data, "type"))) {
             case ":thrum/timeout" -> new TimeoutException(t.getMessage()).initCause(t.getCause());
-            case ":thrum/closed" -> new IllegalStateException("The scope has ended, nothing can be forked into it any more", t);
+            case ":thrum/cancelled" -> new CancellationException(t.getMessage()).initCause(t.getCause());
+            case ":thrum/closed" -> new IllegalStateException("The scope "
+                    + (value(data, "reason") == keyword("ended") ? "has ended" : "is cancelled")
+                    + ", nothing can be forked into it any more", t);
             case ":thrum/deadlock" -> new IllegalStateException(t.getMessage(), t);
-            case ":thrum/invalid" ->
-                new WrongThreadException("This thread does not work for the scope: only its body and its forks may fork", t);
+            case ":thrum/invalid" -> value(data, "thread") == null ? t
+                    : new WrongThreadException("This thread does not work for the scope: only its body and its forks may fork", t);
             default -> t;
         };
+    }
+
+    private static Object value(IPersistentMap data, String key) {
+        return data.valAt(keyword(key));
+    }
+
+    private static Keyword keyword(String name) {
+        return Keyword.intern(null, name);
+    }
+
+    /** Returns the throwable, with what is suppressed on the other one suppressed on it, once. */
+    private static Throwable withSuppressed(Throwable t, Throwable other) {
+        for (Throwable failure : other.getSuppressed()) {
+            if (t != other && Arrays.stream(t.getSuppressed()).noneMatch(there -> there == failure)) {
+                t.addSuppressed(failure);
+            }
+        }
+        return t;
     }
 
     @SuppressWarnings("unchecked")

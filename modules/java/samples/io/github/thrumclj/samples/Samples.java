@@ -2,6 +2,8 @@ package io.github.thrumclj.samples;
 
 import java.io.FileNotFoundException;
 import java.io.IOException;
+import java.io.ObjectOutputStream;
+import java.io.OutputStream;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -372,6 +374,84 @@ public final class Samples {
         }
     }
 
+    /** A fork of an outer scope has the deadline of the withTimeout that it is started in. The sibling's failure comes later. */
+    public static List<Object> lateForkOfAnOuterScope() throws InterruptedException {
+        CountDownLatch waiting = new CountDownLatch(1);
+        CountDownLatch never = new CountDownLatch(1);
+        IOException sibling = new IOException("sibling");
+        AtomicReference<Throwable> told = new AtomicReference<>();
+        try {
+            Thrum.scope((Scope<IOException> scope) -> {
+                scope.fork(() -> {
+                    waiting.countDown();
+                    try {
+                        pass(never);
+                    } catch (InterruptedException e) {
+                        throw sibling;
+                    }
+                    return "late";
+                });
+                pass(waiting);
+                AtomicReference<Fork<String>> late = new AtomicReference<>();
+                try {
+                    Thrum.withTimeout(Duration.ofMillis(20), () -> {
+                        late.set(scope.fork(() -> {
+                            pass(never);
+                            return "late";
+                        }));
+                        return "in time";
+                    });
+                } catch (TimeoutException e) {
+                    throw new AssertionError(e);
+                }
+                told.set(outcome(() -> getWhenDone(late.get())));
+                return "body";
+            });
+            return List.of("no exception");
+        } catch (IOException | CompletionException e) {
+            return List.of(e.getClass().getSimpleName(), e.getCause().getClass().getSimpleName(),
+                    Arrays.stream(e.getSuppressed()).filter(t -> t == sibling).count(),
+                    told.get() instanceof CompletionException, told.get().getCause().getClass().getSimpleName());
+        }
+    }
+
+    private static Fork<Integer> failedFork(RuntimeException thrown) throws InterruptedException {
+        AtomicReference<Fork<Integer>> failed = new AtomicReference<>();
+        outcome(() -> Thrum.scope(scope -> {
+            failed.set(scope.fork(() -> {
+                throw thrown;
+            }));
+            return 0;
+        }));
+        return failed.get();
+    }
+
+    /** What get() threw is suppressed as an exception of the JDK's. */
+    public static List<Object> getOfFailedIsSuppressed() throws InterruptedException {
+        RuntimeException thrown = new RuntimeException("fork");
+        Fork<Integer> failed = failedFork(thrown);
+        Throwable first = outcome(() -> Thrum.hedge(LONG, () -> {
+            throw new IOException("first");
+        }, failed::get));
+        Throwable other = first.getSuppressed()[0];
+        return List.of(first.getMessage(), other.getClass().getName(), other.getCause() == thrown);
+    }
+
+    static final class Unprintable extends RuntimeException {
+        private static final long serialVersionUID = 1;
+
+        @Override
+        public String toString() {
+            throw new IllegalStateException("toString");
+        }
+    }
+
+    public static List<Object> getOfUnprintable() throws InterruptedException {
+        Unprintable thrown = new Unprintable();
+        Throwable told = outcome(failedFork(thrown)::get);
+        return List.of(told instanceof CompletionException, told.getCause() == thrown);
+    }
+
     /** A body that handles a failed fork cannot save its scope. */
     public static String handledFailure() throws InterruptedException {
         try {
@@ -455,9 +535,18 @@ public final class Samples {
         }
     }
 
-    /** Thrum's own CancellationException is of a subclass, which carries data for Clojure. */
-    private static String kind(Throwable t) {
-        return t instanceof CancellationException ? "CancellationException" : t.getClass().getSimpleName();
+    /** What Thrum throws consists of the JDK's classes, and can be written to a stream. */
+    public static String lateIsSerializable() throws IOException, InterruptedException {
+        CountDownLatch never = new CountDownLatch(1);
+        try {
+            return Thrum.withTimeout(Duration.ofMillis(20), () -> Thrum.pmap(1, List.of(1), item -> {
+                pass(never);
+                return "in time";
+            }).get(0));
+        } catch (TimeoutException e) {
+            new ObjectOutputStream(OutputStream.nullOutputStream()).writeObject(e);
+            return e.getCause().getClass().getSimpleName();
+        }
     }
 
     /** The deadline of the caller holds inside a scope, and the inner, later one does not fire. */
@@ -472,7 +561,7 @@ public final class Samples {
                         return 1;
                     });
                 } catch (Exception e) {
-                    inner.set(kind(e));
+                    inner.set(e.getClass().getSimpleName());
                     throw e;
                 }
             });
@@ -617,6 +706,24 @@ public final class Samples {
                 told(() -> Thrum.scope(another -> leaked.get().fork(() -> 1))));
     }
 
+    /** A fork has failed, so the body is interrupted; then it forks once more. */
+    public static String cancelledScope() throws InterruptedException {
+        CountDownLatch never = new CountDownLatch(1);
+        AtomicReference<String> then = new AtomicReference<>("nothing");
+        outcome(() -> Thrum.scope(scope -> {
+            scope.fork(() -> {
+                throw new IllegalArgumentException("cancels");
+            });
+            try {
+                pass(never);
+            } catch (InterruptedException e) {
+                then.set(told(() -> scope.fork(() -> 1)));
+            }
+            return 0;
+        }));
+        return then.get();
+    }
+
     /** A thread that works for nobody forks into a scope that is open. */
     public static String foreignThread() throws InterruptedException {
         Exchanger<Scope<RuntimeException>> handed = new Exchanger<>();
@@ -652,7 +759,7 @@ public final class Samples {
                 try {
                     pass(never);
                 } catch (InterruptedException e) {
-                    then.set(kind(outcome(() -> Thrum.pmap(1, List.of(1), item -> item))));
+                    then.set(outcome(() -> Thrum.pmap(1, List.of(1), item -> item)).getClass().getSimpleName());
                 }
                 throw new CancellationException();
             });
