@@ -81,6 +81,9 @@
 (deftest what-a-thread-local-holds-stays-with-the-caller
   (is (= [nil "caller"] (sample "threadLocals"))))
 
+(deftest the-context-class-loader-is-inherited
+  (is (true? (sample "contextClassLoader"))))
+
 (deftest so-many-calls-run-at-once
   (is (= 3 (sample "limit")) "two run, one item waits for room"))
 

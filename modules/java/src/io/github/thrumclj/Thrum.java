@@ -36,8 +36,8 @@ import clojure.lang.RT;
  *   <li>{@link #hedge} makes a second call when the first is slow.</li>
  * </ul>
  *
- * <p>Every piece of work runs on a fresh virtual thread. When a method of this class returns or throws, nothing that was started
- * inside is running any more; work that ignores its interrupt delays the return.
+ * <p>Items, forks and hedged calls run on fresh virtual threads; the bodies of scope and withTimeout on the calling one. When a method
+ * of this class returns or throws, nothing that was started inside is running any more; work that ignores its interrupt delays the return.
  *
  * <p>The first failure in time cancels the rest, by an interrupt, and is thrown: the same instance, whatever its class, checked
  * exceptions included. Other true failures are {@linkplain Throwable#getSuppressed() suppressed} on it, at most 16, with the

@@ -123,6 +123,18 @@ public final class Samples {
         return threads.stream().allMatch(Thread::isVirtual) && threads.stream().distinct().count() == 3;
     }
 
+    public static boolean contextClassLoader() throws InterruptedException {
+        ClassLoader callers = Thread.currentThread().getContextClassLoader();
+        ClassLoader another = new ClassLoader(callers) {
+        };
+        Thread.currentThread().setContextClassLoader(another);
+        try {
+            return Thrum.pmap(1, List.of(1), item -> Thread.currentThread().getContextClassLoader() == another).get(0);
+        } finally {
+            Thread.currentThread().setContextClassLoader(callers);
+        }
+    }
+
     /** What a ThreadLocal holds stays with the caller; what an InheritableThreadLocal does is inherited. */
     public static List<String> threadLocals() throws InterruptedException {
         ThreadLocal<String> plain = new ThreadLocal<>();
