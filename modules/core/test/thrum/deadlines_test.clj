@@ -396,3 +396,17 @@
                                                   (.await running)
                                                   (throw (ex-info "boom" {})))))))))
     (is (realized? ended))))
+
+(deftest anothers-cancel-is-no-deadline-of-ones-own-whatever-its-reason
+  (let [inside (promise), gate (promise), cancelled (promise), inner (promise)]
+    (thrown (t/with-scope [s]
+              (t/fork s (deliver inner (thrown (t/with-timeout 60000
+                                                 (t/all 1 2)
+                                                 (deliver inside true)
+                                                 (try
+                                                   @gate
+                                                   (finally (deref cancelled 5000 nil)))))))
+              @inside
+              (t/cancel! s :thrum/timeout)
+              (deliver cancelled true)))
+    (is (= :thrum/cancelled (type-of @inner)))))

@@ -4,6 +4,7 @@
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
+   [thrum.impl.task :as task]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
@@ -201,3 +202,12 @@
                  (deref running 5000 nil)
                  (.shutdownNow exe)
                  [(.isCancelled future) (.isDone future)])))))))
+
+(deftest a-start-that-fails-while-others-shut-down-keeps-nobody-waiting
+  (t/with-executor [exe]
+    (let [failure (OutOfMemoryError. "no thread")]
+      (with-redefs [task/start! (fn [_ _]
+                                  (.shutdown ^ExecutorService exe)
+                                  (throw failure))]
+        (is (identical? failure (thrown (.execute ^ExecutorService exe (fn []))))))
+      (is (.awaitTermination ^ExecutorService exe 5 TimeUnit/SECONDS)))))

@@ -11,7 +11,7 @@
    [thrum.throwing :refer [thrown]])
   (:import
    (java.util Random)
-   (java.util.concurrent CountDownLatch LinkedBlockingQueue)
+   (java.util.concurrent CountDownLatch)
    (thrum.impl.running Running)
    (thrum.impl.task Done Task)))
 
@@ -42,23 +42,40 @@
       (is (every? future-cancelled? open) seed)
       (is (= (- 200 (count open)) (count (remove future-cancelled? latches)))))))
 
-(defn- forget-as-they-come!
-  "Takes out each of n children that the queue hands out. Returns how many were in."
-  [^Running running ^LinkedBlockingQueue added n]
-  (count (filterv (fn [_] (.forget running (.take added))) (range n))))
+(defn- forget-all!
+  "Takes out the children, the last first. Returns how many were in."
+  [^Running running children]
+  (count (filterv #(.forget running %) (rseq children))))
 
-(deftest a-child-that-leaves-while-the-slots-are-doubled-is-out
-  (dotimes [_ 300]
+(deftest children-that-leave-while-the-slots-are-doubled-are-out-once
+  (dotimes [_ 100]
     (let [running (running/running)
-          added (LinkedBlockingQueue.)
-          n 40
-          [_ outs] (gate/start "leaver" #(forget-as-they-come! running added n))]
-      (dotimes [i n]
-        (let [latch (task/latch (str i))]
-          (.add running latch)
-          (.put added latch)))
-      (is (= {:value n} (deref outs 5000 :stuck)) "each was in, once")
-      (is (empty? (.children running))))))
+          latches (mapv #(task/latch (str %)) (range 512))
+          _ (run! #(.add running %) latches)
+          leavers (mapv (fn [_] (second (gate/start "leaver" #(forget-all! running latches))))
+                        (range 2))]
+      (dotimes [i 600] (.add running (task/latch (str i))))
+      (is (= 512 (transduce (map #(:value (deref % 5000 {:value -1}))) + leavers)))
+      (is (= 600 (count (.children running)))))))
+
+(deftest a-child-leaves-once-wherever-it-has-moved-to
+  (let [running (running/running)
+        move! @#'running/move!
+        first-of-all (task/latch "first")
+        outs (atom [])]
+    (.add running first-of-all)
+    (with-redefs [running/move! (fn [slots more i]
+                                  (move! slots more i)
+                                  ;; It has moved, and the new slots are not yet to be seen.
+                                  (when (= i (.slot first-of-all))
+                                    (is (.holds running first-of-all))
+                                    (is (= 16 (count (.children running))))
+                                    (dotimes [_ 2]
+                                      (swap! outs conj (.forget running first-of-all)))))]
+      (dotimes [i 20] (.add running (task/latch (str i)))))
+    (is (= [true false] @outs))
+    (is (not (.holds running first-of-all)))
+    (is (= 20 (count (.children running))))))
 
 (deftest a-task-that-runs-for-long-keeps-its-slot-while-others-come-and-go
   (let [gate (promise), cancelled (CountDownLatch. 3)
@@ -92,3 +109,15 @@
                                                 (next-thread threads body)))]
                 (gate/in-time 5000 #(t/with-scope [_] (thrown (run identity)))))]
         (is (instance? IllegalThreadStateException e))))))
+
+(deftest slots-without-memory-fail-the-fan-out
+  (doseq [[form run] {"upmap" #(doall (t/upmap 64 % (range 40)))
+                      "fmap" #(run! deref (t/fmap 64 % (range 40)))
+                      "pmapv" #(t/pmapv 64 % (range 40))}]
+    (testing form
+      (let [failure (OutOfMemoryError. "no slots"), gate (promise)]
+        (with-redefs [running/move! (fn [_ _ _] (throw failure))]
+          (is (identical? failure
+                          (gate/in-time 5000
+                                        #(t/with-scope [_]
+                                           (thrown (run (fn [_] @gate))))))))))))

@@ -363,6 +363,20 @@
 
 ;; Daemons
 
+(deftest a-daemon-that-begins-work-as-the-scope-ends-fails-nothing
+  (doseq [work [(fn [s] (t/fork s 1)) (fn [_] (t/pmapv 2 inc [1 2])) (fn [_] (t/all 1 2))
+                (fn [_] (t/with-scope [i] (t/fork i 1)))]]
+    (let [closed (promise), daemon (promise), cancel-below! @#'group/cancel-below!]
+      (with-redefs [group/cancel-below! (fn [group why]
+                                          (when (deliver closed true)
+                                            (is (gate/eventually 5000 #(realized? @daemon))))
+                                          (cancel-below! group why))]
+        (is (= :value
+               (t/with-scope [s]
+                 (deliver daemon (t/fork s {:daemon? true} @closed (work s)))
+                 :value)))
+        (is (future-cancelled? @daemon))))))
+
 (deftest a-daemon-is-cancelled-when-body-and-forks-have-ended
   (let [running (promise), ended (promise), gate (promise), trail (atom [])
         daemon (t/with-scope [s]

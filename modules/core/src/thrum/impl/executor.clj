@@ -23,14 +23,17 @@
 (definterface Launcher
   (launch [context f]))
 
+(defn- settle-if-over! [group ^Task terminated]
+  (when (and (group/end-reason group) (group/empty-group? group))
+    (.settle terminated (Done. nil))))
+
 ;; The handler of an executor's tasks: a failure cancels nothing. terminated: a latch.
 (deftype Crew [^Group group ^AtomicLong started ^Task terminated on-failure]
   completion/CompletionHandler
   (failed [_ _ t] (on-failure t))
   (ended [_ task]
     (group/child-left! (group/children-of group) task)
-    (when (and (group/end-reason group) (group/empty-group? group))
-      (.settle terminated (Done. nil)))))
+    (settle-if-over! group terminated)))
 
 (defn- crew [id]
   (Crew. (group/group id nil) (AtomicLong.) (task/latch id) (fn [_])))
@@ -43,8 +46,7 @@
 
 (defn- close! [^Crew crew end!]
   (end! (.-group crew) :shutdown)
-  (when (group/empty-group? (.-group crew))
-    (.settle ^Task (.-terminated crew) (Done. nil))))
+  (settle-if-over! (.-group crew) (.-terminated crew)))
 
 (defn- terminated-within? [^Crew crew n unit]
   (try
@@ -56,8 +58,10 @@
   (try
     (group/start! (.-group crew)
                   (task/task context crew (.getAndIncrement ^AtomicLong (.-started crew)) f))
-    (catch ExceptionInfo e
-      (throw (error/rejected e)))))
+    (catch Throwable t
+      ;; A shutdown may have come since the task was added, and waited for it.
+      (settle-if-over! (.-group crew) (.-terminated crew))
+      (throw (if (instance? ExceptionInfo t) (error/rejected t) t)))))
 
 (defn- with-cancel
   "Returns what runs the thunk, and whose cancel is the future's."

@@ -86,20 +86,27 @@
         (group/member-ended! group)
         (when on-ended (on-ended task))))))
 
+(defn- start-added!
+  "Starts the thread of a task that a cancel may not have found yet: it is seen here."
+  [^Tasks tasks task ^Thread thread]
+  (try
+    (group/admit-member! (.-group tasks))
+    (.start thread)
+    (catch Throwable t
+      (order/take-back (.-order tasks) task)
+      (throw t))))
+
 (defn- begin!
-  "Runs the task on the thread, as the n-th of the fan-out. A cancel that does not find it yet is
-  seen here."
+  "Runs the task on the thread, as the n-th of the fan-out."
   [^Tasks tasks ^Task task ^Thread thread ^long n]
-  (let [order (.-order tasks)
-        ^AtomicLongArray counts (.-counts tasks)]
+  (let [^AtomicLongArray counts (.-counts tasks)]
     (.setThread task thread)
     (.lazySet counts started-at n)
-    (order/started order task)
     (try
-      (group/admit-member! (.-group tasks))
-      (.start thread)
+      ;; It may have no memory for it.
+      (order/started (.-order tasks) task)
+      (start-added! tasks task thread)
       (catch Throwable t
-        (order/take-back order task)
         (.lazySet counts started-at (dec n))
         (group/member-ended! (.-group tasks))
         (throw t)))))

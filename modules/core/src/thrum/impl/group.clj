@@ -35,7 +35,6 @@
 (definterface IGroup
   (^String groupName [])
   (^String threadPrefix [])
-  (endReason [])
   (deadline [])
   (^Object liftDeadline [])
   (parent [])
@@ -100,13 +99,13 @@
 (defn check-open!
   "Throws :thrum/closed when the group, or one around it, has ended."
   [^IGroup group]
-  (when-some [reason (.endReason group)]
+  (when-some [reason (.endReason ^Cancellable group)]
     (throw (error/closed (.groupName group) reason))))
 
 (defn check-going-on!
   "Throws when the group (nil: none), or one around it, has ended: CancellationException where the
   calling thread's work is cancelled, :thrum/closed otherwise."
-  [^IGroup group]
+  [^Cancellable group]
   (when (and group (.endReason group))
     (wait/check-state!)
     (check-open! group)))
@@ -215,10 +214,6 @@
     (when-not shielded parent))
   (leaves [_]
     (and (some? parent) (not stays)))
-  (endReason [this]
-    (loop [^IGroup group this]
-      (when group
-        (or (.ownEndReason group) (recur (.cancellingParent group))))))
   (setMembers [_ m] (set! members m))
   (members [_] members)
   (childrenNow [_] children)
@@ -308,6 +303,10 @@
     (loop [^IGroup group this]
       (when group
         (or (.ownCancelReason ^Cancellable group) (recur (.cancellingParent group))))))
+  (endReason [this]
+    (loop [^IGroup group this]
+      (when group
+        (or (.ownEndReason group) (recur (.cancellingParent group))))))
   (opener [this]
     (loop [^IGroup group this]
       (when group

@@ -13,6 +13,7 @@
 (definterface Cancellable
   (ownCancelReason [])              ; why it is cancelled itself, or nil
   (cancelReason [])                 ; the same, or why what it belongs to is cancelled
+  (endReason [])                    ; why it, or what it belongs to, has ended, or nil
   (opener []))                      ; the task that cannot end before it, or nil
 
 (definterface Place

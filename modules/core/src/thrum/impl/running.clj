@@ -5,6 +5,7 @@
   {:no-doc true}
   (:require
    [thrum.impl.cache-line :as cache-line]
+   [thrum.impl.sync-point :as sync-point]
    [thrum.impl.task])
   (:import
    (java.util ArrayList)
@@ -22,42 +23,53 @@
   (^Object cancelAll [reason])
   (children []))
 
+(defn- held
+  "Returns the child in the slot, or nil. A slot whose child has moved has the slots where it is
+  now, at the same place."
+  [^AtomicReferenceArray slots ^long i]
+  (let [x (.get slots i)]
+    (if (instance? AtomicReferenceArray x) (recur x i) x)))
+
 (defn cancel-all!
   "Cancels the tasks in the slots."
   [^AtomicReferenceArray slots reason]
   (dotimes [i (.length slots)]
-    (when-some [^ITask task (.get slots i)]
+    (when-some [^ITask task (held slots i)]
       (.cancelWith task reason true))))
 
 (defn tasks
   "Returns the tasks in the slots that have not ended, as a vector."
   [^AtomicReferenceArray slots]
   (into []
-        (comp (map #(.get slots (int %)))
+        (comp (map #(held slots %))
               (filter #(and (some? %) (some? (.thread ^ITask %)))))
         (range (.length slots))))
 
-(defn children
+(defn- children
   "Returns the children in the slots, as a list."
   ^ArrayList [^AtomicReferenceArray slots]
   (let [all (ArrayList.)]
     (dotimes [i (.length slots)]
-      (when-some [child (.get slots i)] (.add all child)))
+      (when-some [child (held slots i)] (.add all child)))
     all))
 
-(defn doubled
-  "Returns slots of twice the length, with the same children in the same places."
+(defn- move!
+  "Moves the child of a slot, unless it leaves first: whoever finds it in the one or the other
+  decides."
+  [^AtomicReferenceArray slots ^AtomicReferenceArray more i]
+  (let [child (.get slots i)]
+    (.set more i child)
+    (sync-point/reached :running/move)
+    (when-not (.compareAndSet slots i child more)
+      (recur slots more i))))
+
+(defn- doubled
+  "Returns slots of twice the length, to which the children have moved."
   ^AtomicReferenceArray [^AtomicReferenceArray slots]
   (let [more (AtomicReferenceArray. (* 2 (.length slots)))]
     (dotimes [i (.length slots)]
-      (.setPlain more i (.get slots i)))
+      (move! slots more i))
     more))
-
-(defn- forget-again!
-  "Takes out of the new slots what has left the old ones since they were copied."
-  [^AtomicReferenceArray old ^AtomicReferenceArray new]
-  (dotimes [i (.length old)]
-    (when-not (.get old i) (.set new i nil))))
 
 (def ^:private ^:const hand-at cache-line/place)
 
@@ -89,25 +101,25 @@
   (add [this child]
     (let [slot (free-slot slots (.getPlain numbers hand-at))]
       (if (neg? slot)
-        (let [old slots]
-          (.setPlain numbers hand-at (.length old))
-          (set! slots (doubled old))
-          (forget-again! old slots)
-          (.add this child))
+        (do (.setPlain numbers hand-at (.length slots))
+            (set! slots (doubled slots))
+            (.add this child))
         (do (.setPlain numbers hand-at (+ slot (long step)))
             (.setSlot ^Child child slot)
             (.set slots slot child)))))
-  ;; The slots may be doubled meanwhile: the child leaves both. Another may have its slot by now.
+  ;; Another may have its slot by now.
   (forget [_ child]
     (let [slot (.slot ^Child child)]
       (and (<= 0 slot)
-           (loop [left slots, was-in false]
-             (let [was-in (or (.compareAndSet left slot child nil) was-in)]
-               (if (identical? left slots) was-in (recur slots was-in)))))))
+           (loop [slots slots]
+             (or (.compareAndSet slots slot child nil)
+                 (let [x (.get slots slot)]
+                   (and (instance? AtomicReferenceArray x)
+                        (recur ^AtomicReferenceArray x))))))))
   (holds [_ child]
     (let [slot (.slot ^Child child)]
       (and (<= 0 slot)
-           (identical? child (.get slots slot)))))
+           (identical? child (held slots slot)))))
   (tasks [_] (tasks slots))
   (cancelAll [_ reason]
     (cancel-all! slots reason))

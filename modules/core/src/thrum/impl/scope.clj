@@ -35,6 +35,8 @@
   (^Object arm [])
   (^Object disarm [])
   (^Object cancel [reason])
+  (^Object expire [])
+  (^boolean hasExpired [])
   (children [])
   (^Object forkEnded [task])
   (^boolean forkCancelled [])
@@ -69,6 +71,7 @@
                 completed
                 ^:unsynchronized-mutable children
                 ^:unsynchronized-mutable alarm
+                ^:unsynchronized-mutable expired
                 ^:unsynchronized-mutable fork-cancelled
                 ^:unsynchronized-mutable ^ArrayDeque to-close
                 ^:unsynchronized-mutable closing]
@@ -76,7 +79,7 @@
   (arm [this]
     (when own-deadline
       (set! alarm
-            (deadline/arm! own-deadline (or (:on-deadline options) #(.cancel this timed-out))))))
+            (deadline/arm! own-deadline (or (:on-deadline options) #(.expire this))))))
   (disarm [_]
     (when alarm (deadline/disarm! alarm)))
   (cancel [_ reason]
@@ -84,6 +87,11 @@
     (let [first-time (group/cancel! group reason)]
       (when first-time (.interrupt body))
       first-time))
+  ;; Another may cancel for that reason too.
+  (expire [this]
+    (set! expired true)
+    (.cancel this timed-out))
+  (hasExpired [_] expired)
   (forkEnded [this task]
     (when (and (instance? Failed (.outcome ^ITask task))
                (not (#{:collect :keep} (:on-error options))))
@@ -323,7 +331,7 @@
 ;; The outcome
 
 (defn- own-timeout? [^Scope scope reason]
-  (and (.-own-deadline scope) (identical? timed-out reason)))
+  (and (.hasExpired scope) (identical? timed-out reason)))
 
 (defn- timeout [^Scope scope cause]
   (error/timeout (scope-name scope) (select-keys (.-options scope) [:timeout-ms]) cause))
@@ -457,6 +465,7 @@
             (when (identical? :keep (:on-error options)) (completed/completed))
             nil
             nil
+            false
             false
             nil
             false)))

@@ -86,14 +86,22 @@
     (catch Throwable t
       (failed t))))
 
+(defn- reason-behind
+  "Returns why the task's work was cancelled, where what it threw is only the consequence; or why
+  its group has ended, where it has begun something too late: the cancel is still to come. Or nil."
+  [^Place task throwable]
+  (cond
+    (.cancelReason task) (when (error/casualty? throwable) (.cancelReason task))
+    (= :thrum/closed (error/type-of throwable)) (some-> ^Cancellable (.group task) .endReason)))
+
 (defn- ended-as
   "Returns the outcome that counts: a casualty of a cancel is no failure."
-  [^Place task outcome]
+  [task outcome]
   (try
-    (let [reason (when (instance? Failed outcome) (.cancelReason task))]
-      (if (and reason (error/casualty? (.-throwable ^Failed outcome)))
-        (Cancelled. reason)
-        outcome))
+    (if-some [reason (when (instance? Failed outcome)
+                       (reason-behind task (.-throwable ^Failed outcome)))]
+      (Cancelled. reason)
+      outcome)
     ;; Not enough memory to find out.
     (catch Throwable _ outcome)))
 
