@@ -297,6 +297,17 @@
     (is (= "shut down" (ex-message (thrown (open source)))))
     (is (zero? (long (:in-use (datafy/datafy source)))))))
 
+(deftest a-wrap-that-fails-keeps-no-connection
+  (doseq [[wrap error] {42 :thrum/invalid
+                        (fn [_] (fn [] (throw (ex-info "" {:type :broken})))) :broken
+                        (fn [_] (fn [])) nil}]
+    (let [db (fake/database fake/at-once), source (guarded db {:connections 1})]
+      (is (= error
+             (spi/type-of (thrown (gate/in-time 10000
+                                                #(binding [t/*wrap* wrap] (open source)))))))
+      (gate/in-time 10000 #(.close (open source)))
+      (is (zero? (long (:in-use (datafy/datafy source))))))))
+
 ;; What is handed out
 
 (deftest nothing-unguarded-is-handed-out

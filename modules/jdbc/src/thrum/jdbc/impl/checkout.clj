@@ -28,19 +28,27 @@
     (catch Throwable t (spi/uncaught! t))
     (finally (release!))))
 
-(defn- start! [fetch answered]
-  (spi/start! {:name (spi/unique-name "jdbc-connection"), :wrap t/*wrap*}
-              #(answered (outcome fetch))))
+(defn- start!
+  "Calls fetch on a thread of its own, and (answered outcome) once, at its end: also where the wrap
+  throws, or does not call what it wraps. Throws :thrum/invalid for a wrap that is no function."
+  [fetch answered]
+  (let [fetched (AtomicReference.)]
+    (spi/start! {:name (spi/unique-name "jdbc-connection")
+                 :wrap t/*wrap*
+                 :on-end #(answered (or (.get fetched) {:thrown (:error %)}))}
+                #(.set fetched (outcome fetch)))))
 
 (defn- fetched
   "Returns the outcome of fetch, called on a thread of its own, which no cancel reaches. A caller
   that is cancelled leaves at once; what comes then goes back."
   [fetch release!]
   (let [answer (AtomicReference.), waiting (Thread/currentThread)]
-    (start! fetch
-            #(if (.compareAndSet answer nil %)
-               (LockSupport/unpark waiting)
-               (left-alone! % release!)))
+    (try
+      (start! fetch
+              #(if (.compareAndSet answer nil %)
+                 (LockSupport/unpark waiting)
+                 (left-alone! % release!)))
+      (catch Throwable t (release!) (throw t)))
     (try
       (spi/wait-until fetch nil #(some? (.get answer)))
       (.get answer)
