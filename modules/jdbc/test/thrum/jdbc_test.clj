@@ -16,7 +16,8 @@
    (java.sql Connection SQLException SQLFeatureNotSupportedException)
    (java.util.concurrent CancellationException)
    (java.util.concurrent.atomic AtomicLong)
-   (javax.sql DataSource)))
+   (javax.sql DataSource)
+   (thrum.jdbc.fake DriverConnection DriverStatement)))
 
 (set! *warn-on-reflection* true)
 
@@ -323,6 +324,35 @@
       (is (instance? SQLFeatureNotSupportedException (thrown (.unwrap connection String))))
       (is (instance? SQLFeatureNotSupportedException (thrown (.unwrap source String))))
       (is (identical? source (.unwrap source DataSource))))))
+
+(deftest what-java-sql-declares-goes-the-same-way-on-an-unwrapped-connection
+  (let [db (fake/database fake/at-once), source (guarded db {:fake {:nanos (constantly 0)}})
+        connection (open source), ^DriverConnection unwrapped (.unwrap connection DriverConnection)]
+    (.setAutoCommit unwrapped false)
+    (in-cancelled-work
+      #(do
+         (.rollback unwrapped)
+         (.setReadOnly unwrapped true)
+         (is (instance? CancellationException (thrown (.work unwrapped))))
+         (.close unwrapped)))
+    (is (.isClosed connection))
+    (is (zero? (long (:in-use (datafy/datafy source)))))
+    (is (= [[:auto-commit false] :rollback [:read-only true] :rollback :closed] @(:trail db)))))
+
+(deftest a-call-of-an-unwrapped-statement-is-cancelled-by-the-statements-cancel
+  (let [db (fake/database fake/at-once), source (guarded db {})]
+    (is (= [:execute :cancel :barrier :statement-closed :closed]
+           (stopped db
+             #(with-open [c (open source), s (.createStatement c)]
+                (.work ^DriverStatement (.unwrap s DriverStatement))))))))
+
+(deftest a-class-that-is-not-unwrapped-is-not-promised
+  (with-open [connection (open (guarded (fake/database fake/at-once) {}))
+              statement (.createStatement connection)]
+    (is (.isWrapperFor connection DriverConnection))
+    (is (.isWrapperFor statement DriverStatement))
+    (is (not (.isWrapperFor statement String)))
+    (is (instance? SQLFeatureNotSupportedException (thrown (.unwrap statement String))))))
 
 (deftest what-was-closed-is-not-used
   (let [db (fake/database fake/at-once), source (guarded db {:fake {:nanos (constantly 0)}})

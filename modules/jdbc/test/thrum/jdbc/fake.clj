@@ -10,6 +10,12 @@
 
 (set! *warn-on-reflection* true)
 
+;; A driver's own interfaces. The second declares a method of java.sql's again.
+(definterface DriverStatement (^boolean work []))
+(gen-interface :name thrum.jdbc.fake.DriverConnection
+               :extends [java.sql.Connection]
+               :methods [[work [] Object] [setReadOnly [boolean] void]])
+
 ;; A database: :cancel - how a cancel behaves, a function of a thunk that delivers it. :trail - an
 ;; atom of what happened. A physical connection: :running - an atom of the statement that runs, nil,
 ;; or :dead.
@@ -88,12 +94,21 @@
       (cancel [_]
         (note! db :cancel)
         ((:deliver! db) #(deliver-cancel! physical db id)))
-      (close [_] (note! db :statement-closed)))))
+      (isWrapperFor [_ _] true)
+      (unwrap [this _] this)
+      (close [_] (note! db :statement-closed))
+
+      DriverStatement
+      (work [_] (execute) true))))
 
 (defn- connection ^Connection [physical db options]
   (let [auto-commit (atom true), closed (atom false)]
     (reify
-      Connection
+      thrum.jdbc.fake.DriverConnection
+      (work [this]
+        (.execute (statement physical db this options) ""))
+      (setReadOnly [_ on]
+        (note! db [:read-only on]))
       (createStatement [this] (statement physical db this options))
       (getAutoCommit [_] @auto-commit)
       (setAutoCommit [_ on]
@@ -114,7 +129,7 @@
           true
           (catch SQLException _ false)))
       (isClosed [_] @closed)
-      (isWrapperFor [_ _] false)
+      (isWrapperFor [this interface] (.isInstance ^Class interface this))
       (unwrap [this interface]
         (if (.isInstance ^Class interface this) this (throw (SQLException. "no wrapper"))))
       (abort [_ _]

@@ -25,7 +25,8 @@
    (java.util.concurrent CancellationException ThreadLocalRandom)
    (javax.sql DataSource)
    (org.postgresql PGConnection)
-   (org.postgresql.copy CopyManager)))
+   (org.postgresql.copy CopyManager)
+   (org.postgresql.core BaseConnection)))
 
 (set! *warn-on-reflection* true)
 
@@ -217,6 +218,33 @@
             (is (true? @lost))
             (is (gate/eventually 60000 #(zero? (how-many outside before active))))
             (is (= 1 (count (remove (backends source) before))))))))))
+
+(defn- slow-commits!
+  "Makes a table for which a commit takes a minute."
+  [source]
+  (with-open [connection (open source)]
+    (run! #(update! connection %)
+          ["create or replace function slow() returns trigger language plpgsql
+            as 'begin perform pg_sleep(60); return null; end'"
+           "drop table if exists deferred"
+           "create table deferred (id int)"
+           "create constraint trigger slow after insert on deferred
+            deferrable initially deferred for each row execute function slow()"])))
+
+(deftest a-commit-of-an-unwrapped-connection-is-not-cancelled
+  (with-source [source {:grace-ms 50}]
+    (slow-commits! source)
+    (with-open [outside (outside)]
+      (let [before (backends source)]
+        (is (= :thrum/cancelled
+               (cancelled #(= 1 (how-many outside before begun))
+                          #(with-open [connection (open source)]
+                             (.setAutoCommit connection false)
+                             (update! connection "insert into deferred values (1)")
+                             (.commit ^Connection (.unwrap connection BaseConnection))))))
+        (let [aborted (remove (backends source) before)]
+          (is (= 1 (count aborted)) "after the grace")
+          (run! #(query outside (str "select pg_terminate_backend(" % ")")) aborted))))))
 
 (defn- parent [pid]
   (let [^ProcessHandle backend (.get (ProcessHandle/of (long pid)))

@@ -55,7 +55,7 @@
   [CallableStatement PreparedStatement Statement ResultSet DatabaseMetaData ResultSetMetaData
    ParameterMetaData Array NClob Clob Blob SQLXML Ref Struct])
 
-(declare invoke)
+(declare invoke invoke-driver)
 
 (defn- one [^Class interface] (into-array Class [interface]))
 
@@ -155,7 +155,8 @@
       (or (not (identical? x result)) (= :plain (kind-of x))) result
       (re-find #"^(?:java\.|\[)" (.getName (class x))) x
       (.isInterface type) (proxied (one type)
-                                   (Guard. (.-session guard) x proxy nil (.-invocation guard)))
+                                   (Guard. (.-session guard) x proxy (.-statement guard)
+                                           invoke-driver))
       :else (throw (unguarded type)))))
 
 (defn- invoke-driver [^Guard guard proxy ^Method method args]
@@ -164,12 +165,38 @@
     (driver-result guard proxy method
                    (guarded-call guard method args))))
 
+(defn- inherited
+  "Returns the method as the proxy's interface has it, or nil. A driver's interface may extend that
+  one, and declare its methods again."
+  ^Method [proxy ^Method method]
+  (if (.isInstance (.getDeclaringClass method) proxy)
+    method
+    (try
+      (let [^Class interface (first (.getInterfaces (class proxy)))
+            own (.getMethod interface (.getName method) (.getParameterTypes method))]
+        (when (= (.getReturnType own) (.getReturnType method)) own))
+      (catch NoSuchMethodException _ nil))))
+
+(defn- invoke-unwrapped
+  "Calls a method of the driver's; what java.sql has, as on the object that was unwrapped."
+  [^Guard guard proxy ^Method method args]
+  (let [parent (.-parent guard)]
+    (if-some [own (when-not (= Object (.getDeclaringClass method)) (inherited parent method))]
+      (.invoke (guard-of parent) parent own args)
+      (invoke-driver guard proxy method args))))
+
 (defn- unwrap [^Guard guard proxy ^Class interface]
   (cond
     (.isInstance interface proxy) proxy
     (not (.isInterface interface)) (throw (unguarded interface))
     :else (let [x (.unwrap ^java.sql.Wrapper (.-raw guard) interface)]
-            (proxied (one interface) (Guard. (.-session guard) x proxy nil invoke-driver)))))
+            (proxied (one interface)
+                     (Guard. (.-session guard) x proxy (.-statement guard) invoke-unwrapped)))))
+
+(defn- wrapper-for? [guard proxy method args]
+  (let [^Class interface (first args)]
+    (or (.isInstance interface proxy)
+        (and (.isInterface interface) (call-raw guard method args)))))
 
 (defn- large? [x]
   (or (= :stream (kind-of x)) (instance? Blob x) (instance? Clob x)))
@@ -202,7 +229,7 @@
     :clean-up (clean-up guard proxy method args)
     :object (object-method guard proxy method args)
     :unwrap (unwrap guard proxy (first args))
-    :isWrapperFor (or (.isInstance ^Class (first args) proxy) (call-raw guard method args))
+    :isWrapperFor (wrapper-for? guard proxy method args)
     (read-guarded guard proxy method args)))
 
 ;; Connections
