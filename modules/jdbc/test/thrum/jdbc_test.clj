@@ -9,6 +9,7 @@
    [thrum.jdbc.grace :as grace]
    [thrum.jdbc.impl.call :as call]
    [thrum.jdbc.races :as races]
+   [thrum.jdbc.uncaught :as uncaught]
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
@@ -193,6 +194,22 @@
               [trail t] (timed-out fake/at-once options-of transaction!)]
           (is (= :thrum/timeout (t/error-type t)))
           (is (= [:rollback :abort :closed] (take-last 3 trail))))))))
+
+(deftest clean-up-that-fails-gives-the-connection-up-and-hides-no-cancel
+  (let [gone (SQLException. "gone" "08006"), fail #(throw gone)]
+    (doseq [[clean-up fake end]
+            [[(fn [_]) {:on-rollback fail} [:rollback :abort :closed]]
+             [Connection/.rollback {:on-rollback fail} [:rollback :abort :closed]]
+             [#(Connection/.setAutoCommit % true) {:on-rollback fail} [:rollback :abort :closed]]
+             [(fn [_]) {:on-close fail} [:rollback :closed :abort]]]]
+      (let [transaction! #(with-open [c (open %)]
+                            (.setAutoCommit c false)
+                            (try (execute! c) (finally (clean-up c))))
+            [[trail t] seen] (uncaught/during
+                               #(timed-out fake/at-once (constantly {:fake fake}) transaction!))]
+        (is (= :thrum/timeout (t/error-type t)))
+        (is (= end (take-last 3 trail)))
+        (is (= #{gone} (set seen)))))))
 
 ;; Cancelled work
 

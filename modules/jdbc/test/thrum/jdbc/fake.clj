@@ -138,6 +138,7 @@
       (close [_]
         (when (compare-and-set! closed false true)
           (note! db :closed)
+          ((:on-close options))
           (if (= :dead @(:running physical))
             ((:on-close-dead options))
             (.add ^LinkedBlockingQueue (:idle db) physical)))))))
@@ -145,11 +146,12 @@
 (defn data-source
   "Returns a data source, a pool, of the database. :nanos - a function that returns how long the
   next statement lasts; :on-execute - called as a statement begins; :on-rollback - in a rollback;
-  :on-close-dead - as a connection is closed that was aborted."
+  :on-close - as a connection is closed; :on-close-dead - as one is that was aborted."
   ^DataSource [db options]
   (let [options (merge {:nanos (constantly 10000000000)
                         :on-execute (fn [])
                         :on-rollback (fn [])
+                        :on-close (fn [])
                         :on-close-dead (fn [])}
                        options)]
     (reify

@@ -10,6 +10,7 @@
    [thrum.jdbc.grace :as grace]
    [thrum.jdbc.impl.call :as call]
    [thrum.jdbc.server :as server]
+   [thrum.jdbc.uncaught :as uncaught]
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
@@ -312,6 +313,20 @@
               (query connection "select pg_sleep(60)")
               (.commit connection)))
     (is (zero? (long (ask source "select count(*) from orders"))))))
+
+(deftest a-server-that-dies-in-a-transaction-hides-no-cancel
+  (with-source [source]
+    (let [dead (promise)
+          transaction! #(with-open [connection (open source), outside (outside)]
+                          (.setAutoCommit connection false)
+                          (let [pid (query connection "select pg_backend_pid()")]
+                            (query outside (str "select pg_terminate_backend(" pid ")")))
+                          (try (query connection "select 1") (catch SQLException _))
+                          (deliver dead true)
+                          (deref (promise) 60000 :late))
+          [thrown seen] (uncaught/during #(cancelled (fn [] (realized? dead)) transaction!))]
+      (is (= :thrum/cancelled thrown))
+      (is (every? #(instance? SQLException %) seen)))))
 
 (deftest java-jdbc-works-on-it
   (with-source [source]

@@ -234,8 +234,25 @@
 
 ;; Connections
 
+(defn- or-given-up
+  "Calls f in cancelled work. Where it throws the connection is given up: the exception would hide
+  the cancel."
+  [session f]
+  (try
+    (f)
+    (catch Exception e
+      (when-not (session/aborted? session)
+        (session/abort! session)
+        (spi/uncaught! e)))))
+
 (defn- roll-back! [session ^Connection raw]
-  (unless-given-up session #(when-not (.getAutoCommit raw) (.rollback raw))))
+  (when-not (session/aborted? session)
+    (or-given-up session #(when-not (.getAutoCommit raw) (.rollback raw)))))
+
+(defn- close-cancelled! [session ^Connection raw]
+  (try
+    (roll-back! session raw)
+    (finally (or-given-up session #(.close raw)))))
 
 (defn- close-raw! [session ^Connection raw]
   (try
@@ -245,26 +262,34 @@
       (when-not (session/aborted? session) (throw e)))))
 
 (defn- close! [^Guard guard]
-  (let [session (.-session guard), ^Connection raw (.-raw guard)]
+  (let [session (.-session guard), raw (.-raw guard)]
     (session/close! session
       (fn []
         (call/clean-up session
-          #(try
-             (when (t/cancelled?) (roll-back! session raw))
-             (finally (close-raw! session raw))))))))
+          #(if (t/cancelled?) (close-cancelled! session raw) (close-raw! session raw)))))))
+
+(defn- roll-back-cancelled!
+  "Returns true, the transaction rolled back, where the work is cancelled."
+  [^Guard guard]
+  (when (t/cancelled?)
+    (call/clean-up (.-session guard) #(roll-back! (.-session guard) (.-raw guard)))
+    true))
 
 (defn- invoke-connection [^Guard guard proxy ^Method method args]
   (let [session (.-session guard), ^Connection raw (.-raw guard)]
     (case (.getName method)
       "close" (close! guard)
       "abort" (session/abort! session)
-      "isClosed" (or (session/aborted? session) (session/closed? session) (.isClosed raw))
+      "isClosed" (or (session/aborted? session)
+                     (session/closed? session)
+                     (invoke guard proxy method args))
       "isValid" (and (not (session/aborted? session)) (invoke guard proxy method args))
       "commit" (call/run session nil #(.commit raw))
+      "rollback" (when (or (first args) (not (roll-back-cancelled! guard)))
+                   (invoke guard proxy method args))
       ;; The commit that it would bring is not the cancelled work's.
       "setAutoCommit" (do
-                        (when (and (first args) (t/cancelled?))
-                          (call/clean-up session #(roll-back! session raw)))
+                        (when (first args) (roll-back-cancelled! guard))
                         (invoke guard proxy method args))
       (invoke guard proxy method args))))
 
