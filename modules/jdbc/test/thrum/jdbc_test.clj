@@ -156,6 +156,58 @@
         (testing "and, since one of the two may come late, the connection is given up"
           (is (empty? (:idle db))))))))
 
+(deftest a-cancel-is-sent-however-short-the-grace-is
+  (doseq [grace-ms [0 1]]
+    (let [db (fake/database fake/at-once), source (guarded db {:grace-ms grace-ms})]
+      (is (= [:execute :cancel] (take 2 (stopped db #(query! source))))))))
+
+(deftest a-second-cancel-that-blocks-holds-no-abort-up
+  (grace/in-hand
+    (fn [end!]
+      (let [sent (atom 0), release (promise)
+            db (fake/database (fn [_] (when (= 2 (swap! sent inc)) (deref release 60000 nil))))
+            source (guarded db {}), stop! @#'call/stop!]
+        (with-redefs [call/stop! (fn [call cancel] (stop! call cancel) (end!))]
+          (is (= [:execute :cancel :cancel :abort]
+                 (take 4 (gate/in-time 10000 (fn [] (stopped db #(query! source))))))))
+        (deliver release true)))))
+
+(deftest a-driver-that-blocks-elsewhere-keeps-no-caller
+  (doseq [where [:on-abort :on-abort-end :on-unwrap]]
+    (testing where
+      (let [release (promise), db (fake/database (fn [_]))
+            source (guarded db {:grace-ms 20, :fake {where #(deref release 60000 nil)}})]
+        (try
+          (is (some #{:abort} (gate/in-time 10000 (fn [] (stopped db #(query! source))))))
+          (finally (deliver release true)))))))
+
+(deftest a-connection-goes-back-when-its-abort-has-ended
+  (grace/in-hand
+    (fn [end!]
+      (let [ended (promise), db (fake/database (fn [_] (end!)))
+            closed? #(some #{:closed} @(:trail db))
+            on-abort #(do (gate/eventually 200 closed?) (deliver ended true))
+            on-close #(fake/note! db (realized? ended))
+            source (guarded db {:fake {:on-abort on-abort, :on-close on-close}})]
+        (is (= [:abort :closed true] (take-last 3 (stopped db #(query! source)))))))))
+
+(deftest a-driver-without-a-check-costs-the-connection
+  (let [error (AbstractMethodError. "isValid")
+        options {:fake {:on-valid #(throw error)}}
+        [[trail t] seen] (uncaught/during #(timed-out fake/at-once (constantly options) query!))]
+    (is (= :thrum/timeout (t/error-type t)))
+    (is (= [:execute :cancel :barrier :abort :closed] trail))
+    (is (every? #{error} seen))))
+
+(deftest an-answer-to-anothers-cancel-is-no-proof
+  (let [other (fake/database (fn [_])), cancelled? #(some #{:cancel} @(:trail other))
+        db (fake/database #(do (gate/eventually 10000 cancelled?) (%)))
+        source (guarded db {}), other-source (guarded other {})]
+    (stopped db
+             #(with-open [connection (open other-source), statement (.createStatement connection)]
+                (jdbc/call-with statement DriverStatement (fn [_] (query! source)))))
+    (is (= [:cancel :abort :closed] @(:trail other)))))
+
 (deftest an-answer-that-nobody-asked-for-and-no-answer-are-no-proof
   (testing "the statement ended well, as its cancel was on the way"
     (let [db (assoc (fake/database (fn [_])) :let-go (volatile! false))

@@ -124,6 +124,7 @@
         (when (= :dead @(:running physical)) (throw (dead))))
       (isValid [_ _]
         (note! db :barrier)
+        ((:on-valid options))
         (try
           (run-statement physical {:barrier true, :let-go (volatile! true), :on-begin (fn [])} 0)
           true
@@ -131,10 +132,15 @@
       (isClosed [_] @closed)
       (isWrapperFor [this interface] (.isInstance ^Class interface this))
       (unwrap [this interface]
+        ((:on-unwrap options))
         (if (.isInstance ^Class interface this) this (throw (SQLException. "no wrapper"))))
-      (abort [_ _]
-        (reset! (:running physical) :dead)
-        (note! db :abort))
+      (abort [_ executor]
+        (.execute executor
+                  (fn []
+                    (reset! (:running physical) :dead)
+                    (note! db :abort)
+                    ((:on-abort options))))
+        ((:on-abort-end options)))
       (close [_]
         (when (compare-and-set! closed false true)
           (note! db :closed)
@@ -145,15 +151,14 @@
 
 (defn data-source
   "Returns a data source, a pool, of the database. :nanos - a function that returns how long the
-  next statement lasts; :on-execute - called as a statement begins; :on-rollback - in a rollback;
-  :on-close - as a connection is closed; :on-close-dead - as one is that was aborted."
+  next statement lasts; :on-execute - called as a statement begins; :on-rollback, :on-valid,
+  :on-unwrap - in these calls; :on-abort - by the abort's executor, when the connection is dead;
+  :on-abort-end - as abort returns; :on-close - as a connection is closed; :on-close-dead - as one
+  is that was aborted."
   ^DataSource [db options]
-  (let [options (merge {:nanos (constantly 10000000000)
-                        :on-execute (fn [])
-                        :on-rollback (fn [])
-                        :on-close (fn [])
-                        :on-close-dead (fn [])}
-                       options)]
+  (let [hooks [:on-execute :on-rollback :on-valid :on-unwrap :on-abort :on-abort-end :on-close
+               :on-close-dead]
+        options (merge (zipmap hooks (repeat (fn []))) {:nanos (constantly 10000000000)} options)]
     (reify
       DataSource
       (getConnection [_]

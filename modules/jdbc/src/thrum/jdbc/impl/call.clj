@@ -15,8 +15,8 @@
 (set! *warn-on-reflection* true)
 
 ;; state: nil while the call runs; :stopping once a cancel has come; :aborted when the connection
-;; was given up for it; :ended. sent: how the driver's cancel ended, :done, :late or a throwable;
-;; nil: it was not called.
+;; was given up for it; :ended. sent: what became of the driver's cancel: nil: it was not called;
+;; :begun; :done; :twice, where it was called once more; a throwable; :over: it is called no more.
 (deftype Call [^Session session
                ^AtomicReference state ^AtomicReference alarm ^AtomicReference sent])
 
@@ -47,24 +47,37 @@
   already, or of a statement that is made, take some micros."
   1)
 
+(def ^:private last-cancel-ms
+  "How long an abort waits for the cancel that is sent before it."
+  100)
+
+(defn- call-cancel!
+  "Calls the driver's cancel, if the call still runs, and nothing has become of a cancel since."
+  [^Call call was cancel]
+  (let [^AtomicReference sent (.-sent call)]
+    (when (and (needed? call) (.compareAndSet sent was :begun))
+      (.compareAndSet sent :begun
+                      (try (cancel) (if was :twice :done) (catch Throwable t t))))))
+
 (defn- send!
-  "Calls the driver's cancel, if the call still runs, on a thread of its own, since it may block.
-  Returns how that ended; nil: it was not called."
-  [call cancel]
-  (let [end (promise)
-        send #(when (needed? call)
-                (try (cancel) :done (catch Throwable t t)))]
-    (spi/arm! (spi/deadline-in patience-ms) #(deliver end (send)))
-    (deref end (grace-ms call) :late)))
+  "As call-cancel!, with what is found to cancel by, on a thread of its own, since both may block.
+  Returns when that has ended, or after so many ms."
+  [call cancel was ms]
+  (let [end (promise)]
+    (spi/arm! (spi/deadline-in patience-ms)
+              #(try
+                 (some->> @cancel (call-cancel! call was))
+                 (finally (deliver end true))))
+    (deref end ms nil)))
 
 (defn- give-up!
-  "Has the connection aborted. The cancel is sent once more before that: one that came before the
-  driver, or the database, had begun the statement was lost, and an abort alone leaves it running
-  there."
+  "Has the connection aborted. The cancel is sent before that where it was not, and once more where
+  it was: one that came before the driver, or the database, had begun the statement was lost, and an
+  abort alone leaves it running there."
   [^Call call cancel]
-  (when (= :done (.get ^AtomicReference (.-sent call)))
-    (.set ^AtomicReference (.-sent call) :late)
-    (send! call @cancel))
+  (let [sent (.get ^AtomicReference (.-sent call))]
+    (when (and cancel (contains? #{nil :done} sent))
+      (send! call cancel sent last-cancel-ms)))
   (when (move? call :stopping :aborted) (session/abort! (.-session call))))
 
 (defn- expire!
@@ -77,9 +90,10 @@
     runs))
 
 (defn- stop! [^Call call cancel]
-  (let [cancel (delay (when cancel (cancel)))]
-    (when (and (expire! call cancel) @cancel)
-      (.set ^AtomicReference (.-sent call) (send! call @cancel)))))
+  (let [cancel (when cancel (delay (cancel)))]
+    ;; A shorter grace has no room for a cancel: the one before the abort is the first.
+    (when (and (expire! call cancel) cancel (< patience-ms (grace-ms call)))
+      (send! call cancel nil (grace-ms call)))))
 
 ;; PostgreSQL, H2 and DB2; MySQL; SQL Server; Oracle.
 (def ^:private cancelled-states #{"57014" "70100" "HY008"})
@@ -89,18 +103,29 @@
   (or (contains? cancelled-states (.getSQLState e))
       (contains? cancelled-codes (.getErrorCode e))))
 
+(defn- own-causes
+  "Returns the throwable and its causes, without those of a CancellationException: these are another
+  call's."
+  [t]
+  (take 16 (take-while #(and (some? %) (not (instance? CancellationException %)))
+                       (iterate ex-cause t))))
+
 (defn- answered?
   "True if what the call threw says that a cancel has reached it: then it can reach nothing else."
   [t]
   (boolean
     (some #(and (instance? SQLException %) (answers-cancel? %))
-          (cond->> (take 16 (take-while some? (iterate ex-cause t)))
+          (cond->> (own-causes t)
             (instance? BatchUpdateException t)
             (cons (.getNextException ^SQLException t))))))
 
 (defn- valid? [^Session session]
-  (let [seconds (inc (quot (.-grace-ms session) 1000))]
-    (try (.isValid ^Connection (.-raw session) seconds) (catch Exception _ false))))
+  (let [seconds (min Integer/MAX_VALUE (inc (quot (.-grace-ms session) 1000)))]
+    (try
+      (.isValid ^Connection (.-raw session) seconds)
+      (catch Exception _ false)
+      ;; An AbstractMethodError, of a driver from before JDBC 4.
+      (catch Error e (spi/uncaught! e) false))))
 
 (defn- pass-barrier!
   "Has the connection answer, within the grace, before it is used again; or gives it up."
@@ -114,7 +139,7 @@
   "Leaves the connection such that no cancel can reach what uses it next. A cancel that nothing has
   answered may still come: the connection is given up."
   [^Call call t]
-  (when-some [sent (.get ^AtomicReference (.-sent call))]
+  (when-some [sent (.getAndSet ^AtomicReference (.-sent call) :over)]
     (if (and (= :done sent) (answered? t))
       (pass-barrier! (.-session call))
       (session/abort! (.-session call)))))

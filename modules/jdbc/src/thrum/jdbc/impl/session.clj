@@ -12,17 +12,18 @@
 (set! *warn-on-reflection* true)
 
 ;; raw: the connection as it came. grace-ms: how long a cancelled call may go on. evict: a function
-;; of raw that takes it out of its pool. proxy: what the user has. thread, since: who took it when.
+;; of raw that takes it out of its pool. gone: a promise, delivered when the abort has ended. proxy:
+;; what the user has. thread, since: who took it when.
 (deftype Session [^Connection raw ^long grace-ms evict on-close
-                  ^AtomicBoolean aborted ^AtomicBoolean closed ^AtomicReference proxy
+                  ^AtomicBoolean aborted gone ^AtomicBoolean closed ^AtomicReference proxy
                   ^Thread thread ^long since])
 
 (defn session
   "Returns the session of a connection that the calling thread has taken. on-close: called once when
   it is closed."
   ^Session [raw {:keys [grace-ms evict]} on-close]
-  (Session. raw grace-ms evict on-close (AtomicBoolean.) (AtomicBoolean.) (AtomicReference.)
-            (Thread/currentThread) (System/nanoTime)))
+  (Session. raw grace-ms evict on-close (AtomicBoolean.) (promise) (AtomicBoolean.)
+            (AtomicReference.) (Thread/currentThread) (System/nanoTime)))
 
 (defn aborted?
   "True if the connection was given up."
@@ -41,23 +42,33 @@
                         (closed? session) "closed")]
     (throw (SQLNonTransientConnectionException. (str "This connection was " how) "08003"))))
 
-(def ^:private ^Executor on-own-thread
-  (reify
-    Executor
-    (execute [_ f] (.start (spi/platform-thread (spi/unique-name "jdbc-abort") f)))))
+(def ^:private ^Executor here (reify Executor (execute [_ f] (.run f))))
 
 (defn- or-uncaught [f]
   (try (f) (catch Throwable t (spi/uncaught! t))))
 
-(defn abort!
-  "Gives the connection up, once: takes it out of its pool, and aborts it. Returns when that is
-  done, by whichever thread."
+(defn- leave-pool-and-abort! [^Session session]
+  (let [^Connection raw (.-raw session)]
+    (or-uncaught #((.-evict session) raw))
+    (or-uncaught #(.abort raw here))
+    (deliver (.-gone session) true)))
+
+(defn- await-gone!
+  "Waits until the abort has ended: a pool would lend the connection before that. An abort that
+  blocks is waited for as long as the grace, and not less than 100 ms."
   [^Session session]
-  (locking session
-    (when (.compareAndSet ^AtomicBoolean (.-aborted session) false true)
-      (let [^Connection raw (.-raw session)]
-        (or-uncaught #((.-evict session) raw))
-        (or-uncaught #(.abort raw on-own-thread))))))
+  (spi/undisturbed
+    #(try
+       (deref (.-gone session) (max 100 (.-grace-ms session)) nil)
+       (catch InterruptedException _ (.interrupt (Thread/currentThread))))))
+
+(defn abort!
+  "Gives the connection up, once: takes it out of its pool, and aborts it, on a thread of its own,
+  since both may block. Returns when that has ended, by whichever thread, or has taken the grace."
+  [^Session session]
+  (when (.compareAndSet ^AtomicBoolean (.-aborted session) false true)
+    (.start (spi/platform-thread (spi/unique-name "jdbc-abort") #(leave-pool-and-abort! session))))
+  (await-gone! session))
 
 (defn close!
   "Calls f, which closes the connection, and what is to be called then; only the first time."
