@@ -14,7 +14,9 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
-   (java.sql Connection SQLException SQLFeatureNotSupportedException)
+   (java.io InputStream Reader)
+   (java.nio CharBuffer)
+   (java.sql Connection ResultSet SQLException SQLFeatureNotSupportedException)
    (java.util.concurrent CancellationException)
    (java.util.concurrent.atomic AtomicLong)
    (javax.sql DataSource)
@@ -124,6 +126,37 @@
               (stopped db
                 #(with-open [c (open source), s (.createStatement c)]
                    (.read (.getBinaryStream (.executeQuery s "") 1))))))))
+
+(deftest every-call-of-a-stream-is-cancelled
+  (doseq [[open-stream calls]
+          {#(ResultSet/.getBinaryStream % (int 1))
+           [^[] InputStream/.read InputStream/.available InputStream/.reset
+            #(InputStream/.skip % 1) #(InputStream/.mark % 1)]
+           #(ResultSet/.getCharacterStream % (int 1))
+           [^[] Reader/.read Reader/.ready Reader/.reset #(Reader/.skip % 1) #(Reader/.mark % 1)
+            #(.read ^Reader % (CharBuffer/allocate 1))]}
+          call calls]
+    (let [db (fake/database fake/at-once), source (guarded db {})]
+      (is (= [:execute :cancel :barrier]
+             (take 3 (stopped db
+                       #(with-open [c (open source), s (.createStatement c)]
+                          (call (open-stream (.executeQuery s "")))))))))))
+
+(deftest a-stream-is-closed-in-cancelled-work-and-the-drivers-exception-stays
+  (let [read! #(with-open [c (open %), s (.createStatement c), rows (.executeQuery s "")
+                           in (.getBinaryStream rows 1)]
+                 (.read in))
+        [trail t] (timed-out fake/at-once (constantly {}) read!)]
+    (is (cancelled-by-driver? t))
+    (is (= [:execute :cancel :barrier :stream-closed :result-closed :statement-closed :closed]
+           trail))))
+
+(deftest a-stream-may-be-closed-after-its-connection
+  (let [db (fake/database fake/at-once), connection (open (guarded db {}))
+        in (.getBinaryStream (.executeQuery (.createStatement connection) "") 1)]
+    (.close connection)
+    (is (nil? (.close in)))
+    (is (= [:closed :stream-closed] @(:trail db)))))
 
 (deftest outside-of-any-work-all-is-as-it-is
   (let [db (fake/database fake/at-once), source (guarded db {:fake {:nanos (constantly 0)}})]

@@ -2,6 +2,7 @@
   "A database in memory whose statements last until they are let go, and whose cancels are as bad as
   asked for. It knows which statement each cancel was meant for, and which it hit."
   (:import
+   (java.io InputStream Reader)
    (java.sql Connection ResultSet SQLException Statement)
    (java.util.concurrent LinkedBlockingQueue)
    (java.util.concurrent.atomic AtomicLong)
@@ -65,15 +66,32 @@
       (.incrementAndGet hits)
       (when-not (or (= id (:id now)) (:barrier now)) (.incrementAndGet misses)))))
 
+(defn- input [db execute]
+  (proxy [InputStream] []
+    (read [& _] (execute) -1)
+    (skip [_] (execute) 0)
+    (available [] (execute) 0)
+    (mark [_] (execute))
+    (reset [] (execute))
+    (close [] (note! db :stream-closed))))
+
+(defn- reader [db execute]
+  (proxy [Reader] []
+    (read [& _] (execute) -1)
+    (skip [_] (execute) 0)
+    (ready [] (execute) false)
+    (mark [_] (execute))
+    (reset [] (execute))
+    (close [] (note! db :stream-closed))))
+
 (defn- result-set ^ResultSet [db execute statement]
   (reify
     ResultSet
     (next [_] (execute) true)
     (getStatement [_] statement)
     (^Object getObject [_ ^int _] 42)
-    (^java.io.InputStream getBinaryStream [_ ^int _]
-      (proxy [java.io.InputStream] []
-        (read [& _] (execute) -1)))
+    (^InputStream getBinaryStream [_ ^int _] (input db execute))
+    (^Reader getCharacterStream [_ ^int _] (reader db execute))
     (close [_] (note! db :result-closed))))
 
 (defn- statement ^Statement [physical db connection {:keys [nanos on-execute]}]

@@ -8,6 +8,7 @@
    [thrum.test-kit.leak :as leak])
   (:import
    (java.sql Connection DriverManager)
+   (java.util Scanner)
    (javax.sql DataSource)
    (org.h2.jdbcx JdbcDataSource)))
 
@@ -53,4 +54,5 @@
     (with-open [rows (.executeQuery statement "select cast('text' as clob), cast('00ff' as blob)")]
       (.next rows)
       (is (= "text" (slurp (.getCharacterStream (.getClob rows 1)))))
+      (is (= "text" (.next (Scanner. (.getCharacterStream (.getClob rows 1))))))
       (is (pos? (.length (.getBlob rows 2)))))))

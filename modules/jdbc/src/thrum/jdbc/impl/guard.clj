@@ -98,8 +98,25 @@
 (defn- guarded-call [^Guard guard method args]
   (call/run (.-session guard) (canceller-of guard) #(call-raw guard method args)))
 
+(defn- unless-given-up
+  "Calls f, which need not end well where the connection is given up, before or meanwhile: what it
+  would throw then hides the cancel. Returns its value, or nil."
+  [session f]
+  (when-not (session/aborted? session)
+    (try
+      (f)
+      (catch CancellationException e (throw e))
+      (catch Exception e
+        (when-not (session/aborted? session) (throw e))))))
+
 (defn- kind-of [x]
   (if (nil? x) :plain (.get kinds (class x))))
+
+(defn- guarded-stream [^Guard guard x]
+  (let [session (.-session guard)]
+    (streams/guarded x
+                     #(call/run session (canceller-of guard) %)
+                     #(unless-given-up session (fn [] (call/clean-up session %))))))
 
 (defn- handed-out
   "Returns what the user gets for a value of the driver's."
@@ -108,7 +125,7 @@
     (case kind
       (:plain :other) x
       :connection (.get ^AtomicReference (.-proxy ^Session (.-session guard)))
-      :stream (streams/guarded x #(call/run (.-session guard) (canceller-of guard) %))
+      :stream (guarded-stream guard x)
       (if (and (some? (.-parent guard)) (identical? x (raw (.-parent guard))))
         (.-parent guard)
         (proxied kind (Guard. (.-session guard) x proxy (statement-of guard x) invoke))))))
@@ -203,17 +220,6 @@
 
 (defn- read-guarded [guard proxy method args]
   (handed-out guard proxy (guarded-call guard method args)))
-
-(defn- unless-given-up
-  "Calls f, which need not end well where the connection is given up, before or meanwhile: what it
-  would throw then hides the cancel. Returns its value, or nil."
-  [session f]
-  (when-not (session/aborted? session)
-    (try
-      (f)
-      (catch CancellationException e (throw e))
-      (catch Exception e
-        (when-not (session/aborted? session) (throw e))))))
 
 (defn- clean-up [^Guard guard proxy ^Method method args]
   (let [session (.-session guard)
