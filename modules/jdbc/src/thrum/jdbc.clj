@@ -5,6 +5,7 @@
    [thrum.jdbc.impl.guard :as guard]
    [thrum.jdbc.impl.pools :as pools]
    [thrum.jdbc.impl.source :as source]
+   [thrum.spi :as spi]
    [thrum.spi.options :as options])
   (:import
    (javax.sql DataSource)))
@@ -23,7 +24,7 @@
    :wait-ms {:check nat-int?
              :accepts "an integer, not negative"
              :default "the pool's own, where it is HikariCP; else no bound"
-             :doc "how many ms a connection is waited for"}
+             :doc "how many ms a permit is waited for; what the pool then takes is not counted"}
    :name {:check #(and (string? %) (re-find #"\S" %))
           :accepts "a string that is not blank"
           :default "jdbc"
@@ -48,11 +49,12 @@
   is cancelled, a transaction is rolled back before its connection is closed or put back into
   auto-commit.
 
-  getConnection waits in a limiter of this data source, where there is a bound: the deadline
-  counts, a cancel ends it, and it throws :thrum/rejected after :wait-ms. The pool is called on a
-  thread of its own: a caller that is cancelled leaves at once, and the connection, when it comes,
-  goes back. clojure.datafy/datafy shows {:permits n, :in-use n, :waiting n, :held-by [{:thread
-  name, :ms n}]}.
+  getConnection waits in a limiter of this data source, where there is a bound, and throws
+  :thrum/rejected after :wait-ms. Then the pool is called on a thread of its own. In both the
+  deadline counts, and a caller that is cancelled leaves at once; the connection, when it comes,
+  goes back. Where the thread is interrupted for another reason, an SQLException is thrown, and the
+  interrupt stays set. clojure.datafy/datafy shows {:permits n, :in-use n, :waiting n, :held-by
+  [{:thread name, :ms n}]}.
 
   unwrap hands out guarded interfaces, and nothing else: see call-with. Outside of scopes and tasks
   all is as the other data source has it. Throws :thrum/invalid.
@@ -62,23 +64,29 @@
       integer, not negative; default 500)
     :connections - how many connections may be in use at once: as many as the pool has (a
       positive integer; default the pool's own maximum, where it is HikariCP; else no bound)
-    :wait-ms - how many ms a connection is waited for (an integer, not negative; default the
-      pool's own, where it is HikariCP; else no bound)
+    :wait-ms - how many ms a permit is waited for; what the pool then takes is not counted (an
+      integer, not negative; default the pool's own, where it is HikariCP; else no bound)
     :name - the data source's name in errors and in what shows it (a string that is not blank;
       default jdbc)"
   (^DataSource [data-source] (thrum.jdbc/data-source data-source {}))
   (^DataSource [data-source options]
    (let [inside (options/instance DataSource "a javax.sql.DataSource" data-source)
-         options (merge {:grace-ms 500, :name "jdbc"} (pools/options inside)
-                   (options/check rows options))]
+         given (options/check rows options)
+         options (merge {:grace-ms 500, :name "jdbc"} (pools/options inside) given)]
+     (when (and (:wait-ms given) (not (:connections options)))
+       (throw (spi/invalid ":wait-ms needs :connections: without them no permit is waited for"
+                           {:option :wait-ms, :value (:wait-ms given)})))
      (source/source inside options))))
 
 (defn call-with
   "Calls f with what a connection, or what one handed out, is for its driver: an interface or class
   of the driver's, for calls that java.sql has no name for. Returns the value of f. The call as a
   whole is guarded, as one: by the driver's cancel of a connection, where it has one (PostgreSQL's
-  has), or an abort after the grace. f must keep nothing of what it is given.
+  has), or an abort after the grace. f must keep nothing of what it is given. Throws :thrum/invalid,
+  and what f throws.
 
       (jdbc/call-with connection PGConnection #(.copyIn (.getCopyAPI ^PGConnection %) sql in))"
   [connection ^Class driver-class f]
-  (guard/call-with connection driver-class (options/function f)))
+  (guard/call-with connection
+                   (options/instance Class "an interface or class of the driver's" driver-class)
+                   (options/function f)))

@@ -367,6 +367,22 @@
     (with-open [_ (open source)]
       (is (= :thrum/rejected (spi/type-of (thrown (open source))))))))
 
+(deftest an-interrupt-is-thrown-as-declared-and-stays
+  (let [db (fake/database fake/at-once), source (guarded db {:connections 1})
+        attempt #(do
+                   (when % (.interrupt (Thread/currentThread)))
+                   [(thrown (open source)) (Thread/interrupted)])]
+    (with-open [_ (open source)]
+      (let [[^Thread thread outcome] (gate/start "waits" #(attempt false))]
+        (is (gate/eventually 10000 #(= 1 (:waiting (datafy/datafy source)))))
+        (.interrupt thread)
+        (doseq [[t interrupted] [(:value (deref outcome 10000 nil)) (attempt true)
+                                 (t/with-scope [_] (attempt true))]]
+          (is (instance? SQLException t))
+          (is (instance? InterruptedException (ex-cause t)))
+          (is (true? interrupted)))))
+    (is (= {:in-use 0, :waiting 0} (select-keys (datafy/datafy source) [:in-use :waiting])))))
+
 (defn- source-of ^DataSource [f]
   (reify DataSource (getConnection [_] (f))))
 
@@ -488,8 +504,17 @@
 (deftest misuse-is-answered-at-the-call
   (let [source (fake/data-source (fake/database fake/at-once) {})]
     (doseq [f [#(jdbc/data-source nil) #(jdbc/data-source source {:grace-ms -1})
-               #(jdbc/data-source source {:grace 1}) #(jdbc/data-source source {:connections 0})]]
-      (is (= :thrum/invalid (spi/type-of (thrown (f))))))))
+               #(jdbc/data-source source {:grace 1}) #(jdbc/data-source source {:connections 0})
+               #(jdbc/data-source source {:wait-ms 1})]]
+      (is (= :thrum/invalid (spi/type-of (thrown (f))))))
+    (with-open [connection (open (jdbc/data-source source))]
+      (doseq [[driver-class f] [[nil identity] ["text" identity] [Connection nil] [Connection 42]]]
+        (is (= :thrum/invalid
+               (spi/type-of (thrown (jdbc/call-with connection driver-class f)))))))))
+
+(deftest the-longest-grace-is-no-more-than-a-check-may-take
+  (let [db (fake/database fake/at-once), source (guarded db {:grace-ms Long/MAX_VALUE})]
+    (is (= [:execute :cancel :barrier :statement-closed :closed] (stopped db #(query! source))))))
 
 ;; Races: as many as -Dthrum.jdbc.races says; the soak runs a million
 

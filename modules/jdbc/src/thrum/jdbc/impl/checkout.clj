@@ -8,7 +8,7 @@
    [thrum.jdbc.impl.session :as session]
    [thrum.spi :as spi])
   (:import
-   (java.sql Connection SQLNonTransientConnectionException)
+   (java.sql Connection SQLException SQLNonTransientConnectionException)
    (java.util Set)
    (java.util.concurrent ConcurrentHashMap)
    (java.util.concurrent.atomic AtomicReference)
@@ -76,14 +76,24 @@
           (ConcurrentHashMap/newKeySet)
           options))
 
+(defn- waiting
+  "Returns the value of f, which waits. An interrupt is thrown as getConnection declares it, and
+  stays set, as with HikariCP."
+  [f]
+  (try
+    (f)
+    (catch InterruptedException e
+      (.interrupt (Thread/currentThread))
+      (throw (SQLException. "Interrupted while a connection was waited for" e)))))
+
 (defn session!
   "Returns the session of a connection that (fetch) returns, when a permit is free. Throws what
-  fetch throws; CancellationException, InterruptedException; :thrum/rejected."
+  fetch throws; CancellationException; an SQLException where the thread is interrupted for another
+  reason; :thrum/rejected."
   [{:keys [limiter ^Set held options]} fetch]
-  (t/checkpoint)
-  (let [permit (some-> limiter t/acquire!)
+  (let [permit (waiting #(do (t/checkpoint) (some-> limiter t/acquire!)))
         release! #(some-> permit t/release!)
-        answer (fetched fetch release!)]
+        answer (waiting #(fetched fetch release!))]
     (try
       (let [session (session/session (connection-of answer) options
                                      (fn [session] (.remove held session) (release!)))]
