@@ -5,7 +5,6 @@
    [thrum.jdbc.impl.guard :as guard]
    [thrum.jdbc.impl.pools :as pools]
    [thrum.jdbc.impl.source :as source]
-   [thrum.spi :as spi]
    [thrum.spi.options :as options])
   (:import
    (javax.sql DataSource)))
@@ -71,12 +70,9 @@
   (^DataSource [data-source] (thrum.jdbc/data-source data-source {}))
   (^DataSource [data-source options]
    (let [inside (options/instance DataSource "a javax.sql.DataSource" data-source)
-         given (options/check rows options)
-         options (merge {:grace-ms 500, :name "jdbc"} (pools/options inside) given)]
-     (when (and (:wait-ms given) (not (:connections options)))
-       (throw (spi/invalid ":wait-ms needs :connections: without them no permit is waited for"
-                           {:option :wait-ms, :value (:wait-ms given)})))
-     (source/source inside options))))
+         given (options/check rows options)]
+     (source/source inside
+                    (merge {:grace-ms 500, :name "jdbc"} (pools/options inside given) given)))))
 
 (defn call-with
   "Calls f with what a connection, or what one handed out, is for its driver: an interface or class

@@ -316,17 +316,18 @@
 
 (deftest a-server-that-dies-in-a-transaction-hides-no-cancel
   (with-source [source]
-    (let [dead (promise)
-          transaction! #(with-open [connection (open source), outside (outside)]
-                          (.setAutoCommit connection false)
-                          (let [pid (query connection "select pg_backend_pid()")]
-                            (query outside (str "select pg_terminate_backend(" pid ")")))
-                          (try (query connection "select 1") (catch SQLException _))
-                          (deliver dead true)
-                          (deref (promise) 60000 :late))
-          [thrown seen] (uncaught/during #(cancelled (fn [] (realized? dead)) transaction!))]
-      (is (= :thrum/cancelled thrown))
-      (is (every? #(instance? SQLException %) seen)))))
+    (with-open [outside (outside)]
+      (let [dead (promise)
+            transaction! #(with-open [connection (open source)]
+                            (.setAutoCommit connection false)
+                            (let [pid (query connection "select pg_backend_pid()")]
+                              (query outside (str "select pg_terminate_backend(" pid ")")))
+                            (try (query connection "select 1") (catch SQLException _))
+                            (deliver dead true)
+                            (deref (promise) 60000 :late))
+            [thrown seen] (uncaught/during #(cancelled (fn [] (realized? dead)) transaction!))]
+        (is (= :thrum/cancelled thrown))
+        (is (every? #(instance? SQLException %) seen))))))
 
 (deftest java-jdbc-works-on-it
   (with-source [source]

@@ -1,6 +1,8 @@
 (ns thrum.jdbc.impl.pools
   "What a pool says of itself: HikariCP's methods, found by name, so that it is no dependency."
   {:no-doc true}
+  (:require
+   [thrum.spi :as spi])
   (:import
    (java.lang.reflect Method)
    (java.sql Connection)))
@@ -22,9 +24,13 @@
 
 (defn options
   "Returns the options that the data source knows: :connections, :wait-ms; and :evict, a function
-  that takes a connection out of it."
-  [data-source]
-  (into {:evict (evicting data-source)}
-        (filter val)
-        {:connections (figure data-source "getMaximumPoolSize")
-         :wait-ms (figure data-source "getConnectionTimeout")}))
+  that takes a connection out of it. Throws :thrum/invalid where a :wait-ms was given and there is
+  no bound."
+  [data-source given]
+  (let [connections (figure data-source "getMaximumPoolSize")]
+    (when (and (:wait-ms given) (not (or connections (:connections given))))
+      (throw (spi/invalid ":wait-ms needs :connections: without them no permit is waited for"
+                          {:option :wait-ms, :value (:wait-ms given)})))
+    (into {:evict (evicting data-source)}
+          (filter val)
+          {:connections connections, :wait-ms (figure data-source "getConnectionTimeout")})))
