@@ -73,13 +73,22 @@
   [threads tid]
   (mapv #(cond-> % (= 31 (:tid %)) (assoc :tid tid)) threads))
 
+(defn- held
+  "Returns the threads with the one that is on a carrier as that of this id, or on this carrier."
+  [threads tid-or-carrier]
+  (mapv #(cond-> % (:carrier %) (assoc (if (int? tid-or-carrier) :tid :carrier) tid-or-carrier))
+        threads))
+
 (deftest dumps-one-after-the-other-show-what-stays
   (let [threads (parsed of-jdk-25), healthy (mapv #(dissoc % :carrier) threads)
         rules (fn [dumps] (map :rule (examine/lints dumps)))]
     (is (= [:carrier-held :starved] (rules (for [ms [0 500 1000]] [(at ms) threads]))))
     (is (= [] (rules [[(at 0) threads] [(at 500) healthy] [(at 1000) threads]])))
     (is (= [:carrier-held] (rules (for [ms [0 500 1000]] [(at ms) (queued threads (+ 40 ms))])))
-      "the queue moves")))
+      "the queue moves")
+    (doseq [change [#(held threads (+ 40 %)) #(held threads (str "worker-" %))]]
+      (is (= [] (rules (for [ms [0 500 1000 1500]] [(at ms) (change ms)])))
+        "another thread, or carrier, each time"))))
 
 (defn- start-jvm
   "Starts a JVM that evaluates each line of its standard input, and ends when that is closed."

@@ -186,6 +186,24 @@
       (run! deref hogs)
       (is (gate/eventually 20000 #(= 200 (first (request w "/health"))))))))
 
+(defn- queue-of-work
+  "Starts tasks that keep all carriers busy for some 1.5 s, each for 5 ms."
+  []
+  (let [end #(+ (System/nanoTime) 5000000)
+        spin #(let [end (end)] (loop [] (when (neg? (- (System/nanoTime) (long end))) (recur))))]
+    (vec (repeatedly (* 300 (.availableProcessors (Runtime/getRuntime))) #(t/future (spin))))))
+
+(deftest a-long-queue-that-moves-is-healthy
+  (let [lints (atom #{})]
+    (with-watch [w {:on-lint #(swap! lints conj (:rule %))}]
+      (let [begun (System/nanoTime), tasks (queue-of-work), statuses (atom #{})]
+        (is (gate/eventually 60000
+              #(do (swap! statuses conj (first (request w "/health")))
+                   (every? realized? tasks))))
+        (is (< 1200000000 (- (System/nanoTime) begun)) "the probe waits for so long")
+        (is (= #{200} @statuses))
+        (is (not (@lints :starved)))))))
+
 (deftest a-watch-ends-on-an-interrupted-thread
   (let [w (watch/start! {:port 0}), port (watch/port w)]
     (.interrupt (Thread/currentThread))

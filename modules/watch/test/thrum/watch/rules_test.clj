@@ -38,12 +38,16 @@
 
 (deftest a-thread-on-its-carrier-holds-it-and-a-parked-one-is-pinned
   (are [thread expected] (= expected (raised (snapshot [(task 7 :thread thread)])))
-    {:carrier "worker-1", :state :runnable} [[:carrier-held "7"]]
-    {:carrier "worker-1", :state :parked} [[:pinned "7"]]
-    {:carrier "worker-1", :state :timed-parked} [[:pinned "7"]]
-    {:carrier "worker-1", :state :blocked} [[:pinned "7"]]
+    {:carrier "worker-1", :state :runnable} [[:carrier-held "7 worker-1"]]
+    {:carrier "worker-1", :state :parked} [[:pinned "7 worker-1"]]
+    {:carrier "worker-1", :state :timed-parked} [[:pinned "7 worker-1"]]
+    {:carrier "worker-1", :state :blocked} [[:pinned "7 worker-1"]]
     {:carrier nil, :state :runnable} []
-    {:carrier nil, :state :parked} []))
+    {:carrier nil, :state :parked} [])
+  (is (= "task-7 was on its carrier, worker-1, at every look, last at my.shop/fetch (shop.clj:31)"
+         (:sentence (first (rules/conditions
+                             (snapshot [(task 7 :thread {:carrier "worker-1"
+                                                         :state :runnable})])))))))
 
 (deftest tasks-that-are-blocked-at-a-line
   (let [blocked-task (fn [tid & {:as facts}]

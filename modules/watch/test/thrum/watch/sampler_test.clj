@@ -118,7 +118,32 @@
         (.set ^AtomicLong (.-started ^Probe probe) (+ begun 1000000))
         (is (= [0 1] [(later 50) @sent]))
         (is (= [0 2] [(later 150) @sent]))
-        (is (= 100 (later 250)))))))
+        (is (= 100 (later 250)))
+        (.set ^AtomicLong (.-went-on ^Probe probe) (+ begun 240000000))
+        (is (= [10 1000] (mapv later [250 1240])) "others have started")))))
+
+(defn- watched
+  "Returns a new part of a sampling, which has looked once."
+  []
+  (doto {:mounted (atom []), :ended (volatile! nil)} (@#'sampler/went-on?)))
+
+(deftest the-scheduler-has-gone-on-when-a-task-ends
+  (let [sampling (watched), went-on? #(#'sampler/went-on? sampling)]
+    (is (not (went-on?)))
+    @(t/future :done)
+    (is (gate/eventually 5000 went-on?))
+    (is (not (went-on?)))))
+
+(deftest the-scheduler-has-gone-on-when-a-thread-leaves-its-carrier
+  (let [gate (promise), hog (t/future (loop [] (when-not (realized? gate) (recur))) @(promise))
+        mounted #(seq (#'sampler/still-mounted (snapshot/take! (constantly false))))
+        sampling (watched), went-on? #(#'sampler/went-on? sampling)]
+    (reset! (:mounted sampling) (vec (gate/eventually 5000 mounted)))
+    (is (not (went-on?)))
+    (deliver gate :go)
+    (is (gate/eventually 5000 went-on?))
+    (is (not (went-on?)) "once")
+    (future-cancel hog)))
 
 ;; The JDK's dump
 
@@ -198,6 +223,20 @@
   (.interrupt (Thread/currentThread))
   (is (= 20000000 (#'sampler/doze! {:dozed (volatile! 0)})))
   (is (not (Thread/interrupted))))
+
+(deftest the-time-of-what-begins-goes-on-while-on-lint-is-called
+  (let [gate (promise), called (promise), begins #(:since (spi/facts (t/future @gate)))]
+    (with-redefs [thrum.watch.impl.environment/conditions
+                  (constantly [{:rule :jdk-hang, :id "x", :after-ms 0, :sentence "x"}])]
+      (let [sampler (sampler/start! (fn [_] (deliver called true) @gate))]
+        (try
+          (is (deref called 10000 false))
+          (let [first-since (long (begins))
+                later? #(< 200000000 (- (long (begins)) first-since))]
+            (is (gate/eventually 5000 later?)))
+          (finally
+            (deliver gate :go)
+            (sampler/stop! sampler)))))))
 
 ;; Its end
 

@@ -22,13 +22,13 @@
   (str name " at " (frames/line stack)))
 
 (defn- starved
-  "Threads that could run do not, while others hold the carriers."
+  "Threads that could run do not, while the same others hold the same carriers."
   [threads]
   (let [held (filter :carrier threads)]
     (when (seq held)
       (for [{:keys [tid name]} (take 1 (filter queued? threads))]
         {:rule :starved
-         :id (str tid)
+         :id (str/join " " (cons tid (sort (map #(str (:tid %) "@" (:carrier %)) held))))
          :after-ms 900
          :frame (frames/line (:stack (first held)))
          :data {:queued (count (filter queued? threads)), :held (mapv :tid held)}

@@ -40,16 +40,18 @@
   (not= :runnable state))
 
 (defn- carriers-held
-  "A thread that stays on its carrier; one that is parked there is pinned."
+  "A thread that stays on its carrier, as far as looks say; one that is parked there is pinned."
   [_ threads]
-  (for [{:keys [tid name carrier state stack] :as thread} (mounted threads)]
+  (for [{:keys [tid name carrier state stack] :as thread} (mounted threads)
+        :let [id (str tid " " carrier)]]
     (merge
       (meta thread)
       (if (pinned? thread)
-        (lint :pinned tid 500 stack {:thread tid, :carrier carrier, :state state}
+        (lint :pinned id 500 stack {:thread tid, :carrier carrier, :state state}
               name " is pinned: it waits on its carrier, " carrier "," (seen-at stack))
-        (lint :carrier-held tid 1000 stack {:thread tid, :carrier carrier}
-              name " holds its carrier, " carrier "," (seen-at stack))))))
+        (lint :carrier-held id 1000 stack {:thread tid, :carrier carrier}
+              name " was on its carrier, " carrier ", at every look"
+              (when (seq stack) ", last") (seen-at stack))))))
 
 (defn- name-and-line [{:keys [name stack]}]
   (str name (seen-at stack)))

@@ -164,7 +164,7 @@
   (stop! [sampler] "Ends its thread. Blocks until it has ended, but for a call on it."))
 
 ;; sampling: {:state atom, :listeners atom, :running atom, :probe probe, :on-lint f, :monitors? b,
-;; :dozed volatile, ns}
+;; :dozed volatile, ns; :mounted atom, see went-on?; :ended volatile, tasks}
 
 ;; A condition is timed by a clock that stands while the sampler itself does not run: where a
 ;; machine is too busy for it, or stops the whole process, other threads do not run either. It
@@ -175,13 +175,16 @@
   ^long [{:keys [dozed]}]
   (+ (long @dozed) (cpu-ns)))
 
-(defn- doze!
-  "Sleeps for a tick."
-  [{:keys [dozed]}]
+(defn- sleep-a-tick! []
   (try
     (Thread/sleep (long tick-ms))
     ;; What is called on this thread may leave it interrupted.
-    (catch InterruptedException _))
+    (catch InterruptedException _)))
+
+(defn- doze!
+  "Sleeps for a tick."
+  [{:keys [dozed]}]
+  (sleep-a-tick!)
   (vswap! dozed + (* 1000000 (long tick-ms))))
 
 (defn- run-all! [listeners snapshot]
@@ -222,10 +225,16 @@
   (cond->> (rules/conditions snapshot)
     monitors? (remove #(= :blocked (:rule %)))))
 
-(defn- fast! [{:keys [state listeners monitors?] :as sampling}]
+(defn- still-mounted
+  "Returns functions that say whether the threads that were on carriers still are."
+  [{:keys [nodes]}]
+  (into [] (comp (map :thread) (filter :carrier) (keep (comp :still? meta))) nodes))
+
+(defn- fast! [{:keys [state listeners monitors? mounted] :as sampling}]
   (let [slow? (slow? @state)
         snapshot (fast-snapshot sampling slow?)
         conditions (conditions-of snapshot monitors?)]
+    (reset! mounted (still-mounted snapshot))
     (swap! state #(assoc % :snapshot snapshot
                          :suspects (suspects conditions)
                          :blocked (still-blocked (:blocked %) snapshot)))
@@ -282,9 +291,7 @@
 
 (defn- step!
   "Does what is due. Returns the plan after it."
-  [plan {:keys [probe] :as sampling}]
-  (watch/tick!)
-  (scheduler/late-ms probe)
+  [plan sampling]
   (look-again! sampling)
   (let [now (System/nanoTime)]
     (if-some [kind (due-kind plan now)]
@@ -304,6 +311,36 @@
       (doze! sampling)
       (recur (step! plan sampling)))))
 
+;; The time, on a thread of its own: a look may take long, and on-lint longer.
+
+(defn- left-carrier?
+  "True if a thread that the last sample saw on a carrier has left it; each is seen to do so once."
+  [{:keys [mounted]}]
+  (let [before @mounted, still (filterv #(%) before)]
+    (when (< (count still) (count before))
+      (compare-and-set! mounted before still)
+      true)))
+
+(defn- tasks-ended? [{:keys [ended]}]
+  (let [now (vals (watch/ended)), before @ended]
+    (vreset! ended now)
+    (not= before now)))
+
+(defn- went-on?
+  "True if the scheduler has gone on since the last call, as far as Thrum's threads show it."
+  [sampling]
+  (let [ended? (tasks-ended? sampling)]
+    (or (left-carrier? sampling) ended?)))
+
+(defn- keep-time! [{:keys [running probe] :as sampling}]
+  (while @running
+    (try
+      (watch/tick!)
+      (when (went-on? sampling) (scheduler/went-on! probe))
+      (scheduler/late-ms probe)
+      (catch Throwable t (spi/uncaught! t)))
+    (sleep-a-tick!)))
+
 (defn start!
   "Starts a sampler. on-lint: called on its thread with every new lint. :allowance - ms of CPU time
   for its first samples; they and all that follow then keep the budget. :monitors? - whether it
@@ -312,9 +349,12 @@
   ([on-lint {:keys [allowance monitors?], :or {allowance allowance-ms}}]
    (let [{:keys [state listeners running probe] :as sampling}
          {:state (atom (new-state)), :listeners (atom #{}), :running (atom true)
-          :probe (scheduler/probe), :on-lint on-lint, :monitors? monitors?, :dozed (volatile! 0)}
+          :probe (scheduler/probe), :on-lint on-lint, :monitors? monitors?, :dozed (volatile! 0)
+          :mounted (atom []), :ended (volatile! nil)}
 
-         thread (spi/platform-thread "thrum-watch-sampler" #(run! sampling allowance))]
+         thread (spi/platform-thread "thrum-watch-sampler" #(run! sampling allowance))
+         clock (spi/platform-thread "thrum-watch-clock" #(keep-time! sampling))]
+     (.start clock)
      (.start thread)
      (reify Sampling
        (lints [_] (:lints @state))
@@ -325,4 +365,5 @@
          #(swap! listeners disj f))
        (stop! [_]
          (reset! running false)
+         (.join clock)
          (when-not (identical? thread (Thread/currentThread)) (.join thread)))))))

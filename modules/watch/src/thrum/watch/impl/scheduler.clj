@@ -25,13 +25,14 @@
       {:parallelism (or (Long/getLong "jdk.virtualThreadScheduler.parallelism")
                         (.availableProcessors (Runtime/getRuntime)))})))
 
-;; One thread at a time is under way: while the scheduler is stuck, none is added.
-(deftype Probe [^AtomicLong begun ^AtomicLong started])
+;; One thread at a time is under way: while the scheduler is stuck, none is added. went-on: when
+;; other threads were last seen to start or end.
+(deftype Probe [^AtomicLong begun ^AtomicLong started ^AtomicLong went-on])
 
 (defn probe
   "Returns a probe of the scheduler: a virtual thread that notes when it starts, time and again."
   []
-  (Probe. (AtomicLong.) (AtomicLong.)))
+  (Probe. (AtomicLong.) (AtomicLong.) (AtomicLong. (System/nanoTime))))
 
 (def ^:private ^:const probe-ns 100000000)
 
@@ -40,14 +41,24 @@
       (.name "thrum-watch-probe")
       (.start (fn [] (.set ^AtomicLong (.-started probe) (System/nanoTime))))))
 
+(defn went-on!
+  "Notes that a carrier has become free by now: what is queued starts, if not yet the probe's
+  thread, which waits behind the others."
+  [^Probe probe]
+  (.set ^AtomicLong (.-went-on probe) (System/nanoTime)))
+
 (defn late-ms
-  "Returns for how many ms the scheduler has not started the probe's thread; 0 where it has, and
-  then sends another, at most ten a second. at: now, a value of System/nanoTime."
+  "Returns for how many ms the scheduler has started neither the probe's thread nor, as far as
+  went-on! says, another; 0 where the probe's has started, and then sends another, at most ten a
+  second. at: now, a value of System/nanoTime."
   ([probe] (late-ms probe (System/nanoTime)))
   ([^Probe probe ^long at]
    (let [^AtomicLong begun (.-begun probe)
          last-begun (.get begun), started (.get ^AtomicLong (.-started probe))]
      (cond
-       (neg? (- started last-begun)) (quot (- at last-begun) 1000000)
+       (neg? (- started last-begun))
+       (let [went-on (.get ^AtomicLong (.-went-on probe))]
+         (quot (max 0 (min (- at last-begun) (- at went-on))) 1000000))
+
        (and (pos? last-begun) (< (- at last-begun) (long probe-ns))) 0
        :else (do (when (.compareAndSet begun last-begun at) (send! probe)) 0)))))
