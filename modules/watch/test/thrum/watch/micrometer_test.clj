@@ -1,6 +1,7 @@
 (ns thrum.watch.micrometer-test
   "What a watch sees, as meters of a registry of Micrometer's."
   (:require
+   [clojure.java.io :as io]
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
@@ -10,6 +11,7 @@
    [thrum.watch :as watch]
    [thrum.watch.impl.meters :as meters]
    [thrum.watch.impl.prometheus :as prometheus]
+   [thrum.watch.impl.rules :as rules]
    [thrum.watch.impl.sampler :as sampler]
    [thrum.watch.micrometer :as micrometer])
   (:import
@@ -97,6 +99,18 @@
         (let [ended #(value registry "thrum.requests.ended" {:status "200"})]
           (is (gate/eventually 5000 #(<= 2.0 (or (ended) 0.0)))))
         (finally (server/stop! s))))))
+
+(defn- rules-of-the-guide []
+  (let [[_ table] (str/split (slurp (first (filter #(.exists (io/file %))
+                                             ["doc/guides/watch.md" "../../doc/guides/watch.md"])))
+                             #"## The rules")]
+    (mapv (comp keyword second) (re-seq #"(?m)^\| `:([a-z-]+)`" table))))
+
+(deftest every-rule-has-a-meter-and-is-in-the-guide
+  (is (= rules/all (rules-of-the-guide)))
+  (with-registry [registry]
+    (doseq [rule rules/all]
+      (is (value registry "thrum.lints" {:rule (name rule)}) rule))))
 
 (deftest what-was-bound-is-taken-out
   (let [registry (SimpleMeterRegistry.), sampler (sampler/start! (fn [_]))]

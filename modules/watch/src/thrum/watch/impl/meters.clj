@@ -4,6 +4,7 @@
   {:no-doc true}
   (:require
    [thrum.watch.impl.figures :as figures]
+   [thrum.watch.impl.rules :as rules]
    [thrum.watch.impl.sampler :as sampler]
    [thrum.watch.impl.snapshot :as snapshot])
   (:import
@@ -61,10 +62,6 @@
            (.tags (tags-array tags))
            (.register registry)))))
 
-(def ^:private rules
-  [:carrier-held :pinned :starved :lock-holder :cycle :stuck-scope :deadline-passed :crowded :old
-   :leaked :jdk-hang :thread-local-pool :pgjdbc])
-
 (def ^:private states [:runnable :parked :timed-parked :blocked])
 
 (defn- bind-tasks! [meters]
@@ -84,7 +81,7 @@
     (gauge! meters (str "thrum.scheduler." (name k)) help {} #(get-in % [:scheduler k])))
   (gauge! meters "thrum.scheduler.late" "For how many ms no virtual thread has started." {}
     :late-ms)
-  (doseq [rule rules]
+  (doseq [rule rules/all]
     (gauge! meters "thrum.lints" "Lints." {:rule (name rule)} #(get-in % [:lints (name rule)] 0))))
 
 ;; Limiters may share a name, and a meter has one value.

@@ -15,6 +15,11 @@
 
 (set! *warn-on-reflection* true)
 
+(def all
+  "The rules, also those of thrum.watch.impl.locks and environment, in the order of the guide."
+  [:carrier-held :pinned :starved :blocked :lock-holder :cycle :stuck-scope :deadline-passed
+   :crowded :old :leaked :jdk-hang :thread-local-pool :pgjdbc])
+
 (defn- seconds [ms]
   (let [ms (long ms)]
     (if (< ms 10000)
