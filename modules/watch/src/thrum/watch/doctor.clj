@@ -11,7 +11,7 @@
    [thrum.watch.doctor.process :as process])
   (:import
    (com.sun.tools.attach VirtualMachine)
-   (java.io IOException)))
+   (java.io File IOException)))
 
 (set! *warn-on-reflection* true)
 
@@ -57,6 +57,8 @@ Exit codes: 0 done, 1 the process could not be examined, 2 wrong arguments.")
 
 (def ^:private ^:const dumps 4)
 
+(def ^:private ^:const most-seconds "For the dumps of very many threads." 60)
+
 (def ^:private ^:const between-ms 500)
 
 (defn- take-dumps! [vm]
@@ -74,7 +76,7 @@ Exit codes: 0 done, 1 the process could not be examined, 2 wrong arguments.")
       (let [dumps (volatile! nil), look! #(vreset! dumps (take-dumps! vm))
             recorded (if no-recording
                        (do (look!) [])
-                       (process/recorded vm look! examine/of-recording))
+                       (process/recorded vm most-seconds look! examine/of-recording))
             facts (process/environment vm)
             threads (second (peek @dumps))]
         {:pid pid
@@ -100,6 +102,10 @@ Exit codes: 0 done, 1 the process could not be examined, 2 wrong arguments.")
       (map #(str (name (:rule %)) ": " (:sentence %)) lints)
       ["Nothing is wrong."])))
 
+;; A thread may have any name.
+(defn- printable [line]
+  (str/replace line #"\p{Cntrl}" "?"))
+
 (defn- escaped [x]
   (str/escape (str x) {\< "&lt;", \> "&gt;", \& "&amp;", \" "&quot;"}))
 
@@ -108,7 +114,7 @@ Exit codes: 0 done, 1 the process could not be examined, 2 wrong arguments.")
        "content=\"width=device-width\"><title>Doctor</title><style>:root{color-scheme:light dark}"
        "body{font:15px/1.5 system-ui;max-width:70rem;margin:2rem auto;padding:0 1rem}"
        "pre{white-space:pre-wrap;overflow-wrap:anywhere}</style><h1>Doctor</h1><pre>"
-       (escaped (str/join "\n" (lines report)))
+       (escaped (str/join "\n" (map printable (lines report))))
        "</pre>"
        (str/join (for [{:keys [count waits-at stack]} (:groups report)]
                    (str "<details><summary>" count " " (escaped waits-at) "</summary><pre>"
@@ -126,19 +132,29 @@ Exit codes: 0 done, 1 the process could not be examined, 2 wrong arguments.")
   (when out (write-out! out #(spit % (html report))))
   (if json
     (json/write report *out* :key-fn name :escape-slash false)
-    (run! println (lines report)))
+    (run! println (map printable (lines report))))
   0)
 
 ;; Recording
 
+(defn- check-writable!
+  "Leaves no file where there was none."
+  [out]
+  (write-out! out
+              (fn [^File file]
+                (let [new? (not (.exists file))]
+                  (spit file "" :append true)
+                  (when new? (.delete file))))))
+
 (defn- record! [{:keys [pid seconds out]}]
   (let [vm (process/attach! pid)
+        seconds (or seconds 30)
         out (or out (str "thrum-" pid ".jfr"))
         write! (fn [file] (write-out! out #(io/copy file %)) true)]
     (try
       ;; Before the wait: a file that cannot be written is said at once.
-      (write-out! out #(spit % ""))
-      (or (process/recorded vm #(Thread/sleep (* 1000 (long (or seconds 30)))) write!)
+      (check-writable! out)
+      (or (process/recorded vm seconds #(Thread/sleep (* 1000 (long seconds))) write!)
           (process/refuse "Process " pid " has no Flight Recorder, or could not start it"))
       (println out)
       0
@@ -155,7 +171,8 @@ Exit codes: 0 done, 1 the process could not be examined, 2 wrong arguments.")
         :else (print-report! (examine pid options) options)))
     ;; It ended meanwhile, or stopped to answer.
     (catch IOException e
-      (println (str "The process does not answer: " (ex-message e)))
+      (println (str "The process does not answer, or has ended"
+                    (some->> (ex-message e) (str ": "))))
       1)
     (catch clojure.lang.ExceptionInfo e
       (case (:type (ex-data e))

@@ -10,8 +10,10 @@
    [thrum.watch.doctor.process :as process]
    [thrum.watch.impl.dump :as dump])
   (:import
-   (java.io StringReader)
-   (java.util List)))
+   (java.io File StringReader)
+   (java.lang ProcessHandle)
+   (java.util List)
+   (java.util.concurrent TimeUnit)))
 
 (set! *warn-on-reflection* true)
 
@@ -171,3 +173,92 @@
       (examined jvm)
       (is (re-matches #"\(\"alone-\d+\"\)" (str (ask takes))))
       (locked-for-ever jvm ask))))
+
+(deftest a-process-that-ends-while-it-is-examined-is-said-in-a-sentence
+  (let [attach! process/attach!
+        attach-and-end! (fn [pid]
+                          (let [vm (attach! pid), ^ProcessHandle process (.get (ProcessHandle/of (long pid)))]
+                            (.destroy process)
+                            (is (.get (.onExit process) 20 TimeUnit/SECONDS))
+                            vm))]
+    (doseq [arguments [[] ["--no-recording"]]]
+      (with-jvm
+        (fn [^Process jvm ask]
+          (is (= ":ready" (ask :ready)))
+          (with-redefs [process/attach! attach-and-end!]
+            (let [[code text] (apply printed (str (.pid jvm)) arguments)]
+              (is (= 1 code))
+              (is (str/starts-with? text "The process does not answer, or has ended")))))))))
+
+;; The folder of the doctor's files, of this user's processes.
+(defn- folders []
+  (into #{} (filter #(str/starts-with? % "thrum-doctor")) (.list (io/file "/tmp"))))
+
+(defn- start-doctor ^Process [& argv]
+  (let [^List command (into [(str (System/getProperty "java.home") "/bin/java")
+                             "-XX:TieredStopAtLevel=1"
+                             "--add-exports=jdk.attach/sun.tools.attach=ALL-UNNAMED"
+                             "-cp" (System/getProperty "java.class.path")
+                             "clojure.main" "-m" "thrum.watch.doctor"]
+                            argv)]
+    (.start (doto (ProcessBuilder. command) .inheritIO))))
+
+(def ^:private recordings
+  "Those of a JVM: for how long each."
+  '(mapv (fn [^jdk.jfr.Recording recording] (str (.getDuration recording)))
+         (.getRecordings (jdk.jfr.FlightRecorder/getFlightRecorder))))
+
+(deftest a-doctor-that-is-ended-by-a-signal-leaves-nothing
+  (with-jvm
+    (fn [^Process jvm ask]
+      (let [before (folders), out (io/file (System/getProperty "java.io.tmpdir") (str (random-uuid) ".jfr"))
+            doctor (start-doctor "record" (str (.pid jvm)) "--seconds" "60" "--out" (str out))]
+        (try
+          (is (gate/eventually 60000 #(= "[\"PT1M10S\"]" (ask recordings)))
+            "it ends by itself where the doctor is killed")
+          (is (= 1 (count (remove before (folders)))))
+          (.destroy doctor)
+          (is (.waitFor doctor 20 TimeUnit/SECONDS))
+          (is (= "[]" (ask recordings)))
+          (is (= before (folders)))
+          (is (not (.exists out)))
+          (finally (.destroyForcibly doctor)))))))
+
+(deftest a-file-that-is-there-is-not-emptied-before-there-is-a-recording
+  (let [file (File/createTempFile "thrum" ".jfr"), absent (io/file (str file "-2"))]
+    (try
+      (spit file "an older recording")
+      (run! #(#'doctor/check-writable! (str %)) [file absent])
+      (is (= "an older recording" (slurp file)))
+      (is (not (.exists absent)))
+      (finally (.delete file)))))
+
+(deftest a-name-that-the-jdks-dump-fails-at-is-said-in-a-sentence
+  (with-jvm
+    (fn [^Process jvm ask]
+      (ask '(let [threads (.factory (.name (Thread/ofVirtual) "x\u001b[2J"))]
+              (.execute (java.util.concurrent.Executors/newThreadPerTaskExecutor threads)
+                        (fn [] @(promise)))))
+      (let [[code text] (printed (str (.pid jvm)) "--no-recording")]
+        (is (not (str/includes? text "\u001b")))
+        (is (= (= 1 code) (str/includes? text "a thread whose name has a control character"))
+          text)))))
+
+(deftest a-name-writes-no-line-of-its-own
+  (let [report {:pid 1, :jdk "25", :threads {:virtual 1, :mounted 1, :platform 1}, :groups []
+                :lints [{:rule :pinned, :sentence "x\n\nNothing is wrong.\u001b[2J is pinned"}]}
+        lines (str/split-lines (with-out-str (#'doctor/print-report! report {})))]
+    (is (= "pinned: x??Nothing is wrong.?[2J is pinned" (last lines)))))
+
+(deftest a-file-of-the-process-is-read-below-its-root
+  (with-jvm
+    (fn [^Process jvm ask]
+      (is (= ":ready" (ask :ready)))
+      (let [vm (process/attach! (.pid jvm))]
+        (try
+          (is (= "in its /tmp"
+                 (#'process/with-file vm ".txt" (fn [])
+                   (fn [^File file path]
+                     (ask (list 'spit (read-string path) "in its /tmp"))
+                     (slurp file)))))
+          (finally (.detach vm)))))))

@@ -11,7 +11,7 @@
    (com.sun.tools.attach VirtualMachine)
    (java.io File IOException InputStream)
    (java.lang ProcessHandle)
-   (java.lang.reflect Method)
+   (java.lang.reflect InvocationTargetException Method)
    (java.nio.file Files Path)
    (java.nio.file.attribute FileAttribute)))
 
@@ -33,8 +33,8 @@
   (.isDirectory (io/file "/proc/self")))
 
 (defn- owner [pid]
-  (let [user (.user (.info ^ProcessHandle (.get (ProcessHandle/of (long pid)))))]
-    (.orElse user nil)))
+  (let [^ProcessHandle process (.orElse (ProcessHandle/of (long pid)) nil)]
+    (some-> process .info .user (.orElse nil))))
 
 ;; An attach sends SIGQUIT, which ends a process that is no JVM: it is found out before.
 (defn- check-jvm! [pid]
@@ -52,9 +52,12 @@
     (.setAccessible true)))
 
 (defn- run-command
-  "Has the JVM run a command of jcmd; returns what it printed."
+  "Has the JVM run a command of jcmd; returns what it printed. Throws IOException where it does not
+  answer."
   [vm text]
-  (with-open [^InputStream in (.invoke (command vm) vm (object-array [text]))]
+  (with-open [^InputStream in (try
+                                (.invoke (command vm) vm (object-array [text]))
+                                (catch InvocationTargetException e (throw (ex-cause e))))]
     (slurp in)))
 
 (defn- check-version! [pid vm]
@@ -76,14 +79,42 @@
     (check-version! pid vm)
     vm))
 
-(defn- with-file [suffix f]
-  (let [folder (.toFile (Files/createTempDirectory "thrum-doctor" (make-array FileAttribute 0)))
-        file (io/file folder (str "file" suffix))]
+(defn- at-exit
+  "Returns the value of (f). Where this JVM is to end meanwhile, by a signal, (end!) is called."
+  [^Runnable end! f]
+  (let [hook (Thread. end!), runtime (Runtime/getRuntime)]
+    (.addShutdownHook runtime hook)
     (try
-      (f file)
+      (f)
       (finally
-        (io/delete-file file true)
-        (io/delete-file folder true)))))
+        (try (.removeShutdownHook runtime hook) (catch IllegalStateException _))))))
+
+;; The process may have another /tmp than this one: a container, or PrivateTmp of systemd. On Linux
+;; each has a /tmp, by which it is attached to, and it is seen here below /proc.
+(defn- root [vm]
+  (let [root (str "/proc/" (.id ^VirtualMachine vm) "/root")]
+    (if (Files/isWritable (Path/of root (into-array ["tmp"]))) root "")))
+
+(defn- new-folder ^File [root]
+  (let [attributes (make-array FileAttribute 0)]
+    (.toFile (if (= "" root)
+               (Files/createTempDirectory "thrum-doctor" attributes)
+               (Files/createTempDirectory (Path/of root (into-array ["tmp"])) "thrum-doctor"
+                                          attributes)))))
+
+(defn- with-file
+  "Returns the value of (f file path), where the process can write a file at that path, in quotes,
+  which is read here as file. It is then deleted; where this JVM is to end before, (end!) is called
+  first."
+  [vm suffix end! f]
+  (let [root (root vm)
+        folder (new-folder root)
+        file (io/file folder (str "file" suffix))
+        delete! #(do (io/delete-file file true) (io/delete-file folder true))]
+    (at-exit #(try (end!) (finally (delete!)))
+             #(try
+                (f file (str \" (subs (.getPath file) (count root)) \"))
+                (finally (delete!))))))
 
 (defn- carrying
   "Returns by virtual thread's id the name of its carrier, of what Thread.print says before JDK 25."
@@ -116,12 +147,20 @@
                               :else :parked)))))
         threads))
 
+(defn- check-dump! [vm text]
+  (when-not (str/starts-with? text "Created")
+    (refuse "Process " (.id ^VirtualMachine vm) " cannot write its dump: " (str/trim text)
+            (when (str/includes? text "IllegalFormatConversionException")
+              "; the JDK fails so at a thread whose name has a control character"))))
+
 (defn threads
-  "Returns the threads of the JVM; see thrum.watch.impl.dump/parse."
+  "Returns the threads of the JVM; see thrum.watch.impl.dump/parse. Throws ::refused where the JDK's
+  dump fails."
   [vm]
-  (let [threads (with-file ".json"
-                  (fn [^File file]
-                    (run-command vm (str "Thread.dump_to_file -format=json " (.getPath file)))
+  (let [threads (with-file vm ".json" (fn [])
+                  (fn [file path]
+                    (check-dump! vm
+                                 (run-command vm (str "Thread.dump_to_file -format=json " path)))
                     (with-open [reader (io/reader file)] (dump/parse reader))))]
     (if (some :state threads)
       threads
@@ -138,29 +177,39 @@
   "Thrum's own, which are off by default; + also for a JVM that does not know them yet."
   (str/join " " (map #(str "+thrum." % "#enabled=true") ["Task" "Scope" "Request"])))
 
-(defn- start-recording! [vm name]
-  (run-command vm (str "JFR.start name=" name " settings=default " own-events)))
+(def ^:private recording-name
+  (delay (str "thrum-doctor-" (.pid (ProcessHandle/current)))))
 
-(defn- stop-recording! [vm name ^File file]
-  (run-command vm (str "JFR.stop name=" name " filename=" (.getAbsolutePath file))))
+;; It ends by itself where this JVM is killed, and cannot end it.
+(def ^:private ^:const grace-seconds 10)
+
+(defn- start-recording! [vm seconds path]
+  (run-command vm (str "JFR.start name=" @recording-name " settings=default duration="
+                       (+ (long seconds) (long grace-seconds)) "s filename=" path " " own-events)))
+
+(defn- stop-recording! [vm]
+  (run-command vm (str "JFR.stop name=" @recording-name)))
 
 (defn- recording?
   "Starts a recording. Returns false where the JVM has no recorder."
-  [vm name]
+  [vm seconds path]
   (try
-    (start-recording! vm name)
+    (start-recording! vm seconds path)
     true
     (catch IOException _ false)))
 
+(defn- stop-if-recording! [vm]
+  (try (stop-recording! vm) (catch IOException _)))
+
 (defn recorded
-  "Calls during, and returns the value of (f file), where the file has what was recorded meanwhile,
-  of Thrum's own events too; nil where nothing could be recorded. The file is then deleted."
-  [vm during f]
-  (with-file ".jfr"
-    (fn [^File file]
-      (let [name (str "thrum-doctor-" (.pid (ProcessHandle/current)))
-            recording (recording? vm name)]
+  "Calls during, which takes so many seconds at most, and returns the value of (f file), where the
+  file has what was recorded meanwhile, of Thrum's own events too; nil where nothing could be
+  recorded. The file is then deleted. Nothing is left in the JVM, also where this one is ended."
+  [vm seconds during f]
+  (with-file vm ".jfr" #(stop-if-recording! vm)
+    (fn [^File file path]
+      (let [recording (recording? vm seconds path)]
         (try
           (during)
-          (finally (when recording (stop-recording! vm name file))))
+          (finally (when recording (stop-recording! vm))))
         (when (pos? (.length file)) (f file))))))
