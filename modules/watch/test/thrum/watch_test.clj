@@ -5,6 +5,7 @@
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
    [thrum.spi :as spi]
+   [thrum.spi.watch :as spi-watch]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.watch :as watch]
@@ -174,6 +175,36 @@
         (is (some #{:pool} (map :kind (nodes))) (pr-str facts))
         (is (vector? (rules/conditions (snapshot/take! (constantly true)))) (pr-str facts))
         (finally (spi/unregister! registration))))))
+
+(deftest what-registers-itself-as-a-kind-of-core-is-shown
+  (doseq [kind [:limiter :task :scope]]
+    (let [mine (Object.)
+          registration (spi/register! kind mine (constantly {:name "mine", :permits 1}))]
+      (try
+        (is (= [kind 1] ((juxt :kind :permits) (node-named "mine"))))
+        (is (vector? (rules/conditions (snapshot/take! (constantly true)))))
+        (finally (spi/unregister! registration))))))
+
+(deftest one-thing-that-cannot-be-looked-at-does-not-end-the-look
+  (let [bad (Object.), facts spi-watch/facts, limiter (t/limiter 1 {:name "well"})
+        registration (spi/register! :pool bad (constantly {}))]
+    (try
+      (with-redefs [spi-watch/facts #(if (identical? bad %) (throw (ArithmeticException.)) (facts %))]
+        (is (= [:pool :unknown "class java.lang.ArithmeticException"]
+               ((juxt :kind :state :error) (node-named "pool"))))
+        (is (= 1 (:permits (node-named "well")))))
+      (finally (spi/unregister! registration)))
+    (is (some? limiter))))
+
+(deftest what-is-folded-keeps-what-is-below-the-oldest
+  (let [task (fn [age] {:kind :task, :name (str "fetch-" age), :state :running, :age-ms age})
+        scope (fn [age] (assoc (task age) :kind :scope, :children (mapv task (range age))))
+        named (fn [n] {:kind :limiter, :name (str "db-" n), :state :open})
+        folded (tree/fold (concat (map scope (range 1 21)) (map named (range 12))))
+        {[oldest] :scope, limiters :limiter} (group-by :kind folded)]
+    (is (= [20 20 1] [(:age-ms oldest) (:count oldest) (count (:children oldest))]))
+    (is (= [20 19] ((juxt :count :age-ms) (first (:children oldest)))))
+    (is (= (set (map named (range 12))) (set limiters)) "each has a name of its own")))
 
 (deftest a-reason-that-is-a-value-is-not-shown
   (let [gate (promise), scope (promise)

@@ -67,6 +67,13 @@
     (is (<= (nanos waits) (nanos scope)) "a scope lasts longer than its tasks")
     (is (.isVirtual (.getThread ^RecordedEvent fails)))))
 
+(deftest a-reason-that-is-no-name-is-recorded-as-its-class
+  (let [end (fn [reason]
+              (try (t/with-scope [s {:name "told"}] (t/cancel! s reason)) (catch Exception _)))
+        reason #(some-> (named (recorded ["thrum.Scope"] (partial end %)) "Scope" "told")
+                        (value "reason"))]
+    (is (= ["done" "in words" "java.lang.Long"] (map reason [:done "in words" 42])))))
+
 (deftest they-are-off-by-default
   (is (= [] (recorded [] checkout))))
 

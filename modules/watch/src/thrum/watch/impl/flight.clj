@@ -8,7 +8,8 @@
   (:require
    [clojure.string :as str]
    [thrum.spi :as spi]
-   [thrum.spi.watch :as watch])
+   [thrum.spi.watch :as watch]
+   [thrum.watch.impl.snapshot :as snapshot])
   (:import
    (jdk.jfr AnnotationElement Category Description Enabled Event EventFactory EventType FlightRecorder FlightRecorderListener Label Name StackTrace ValueDescriptor)))
 
@@ -74,7 +75,7 @@
 
 (defn- scope-values [thing]
   (let [{:keys [name state reason started] :as facts} (watch/facts thing)]
-    [name (parent-name facts) (word state) (word reason) (long started)]))
+    [name (parent-name facts) (word state) (word (snapshot/reason-shown reason)) (long started)]))
 
 (defn- at-end [event values]
   (fn [thing]

@@ -13,6 +13,7 @@
   {:no-doc true}
   (:require
    [clojure.java.io :as io]
+   [clojure.walk :as walk]
    [thrum.spi.watch :as watch]
    [thrum.watch.impl.frames :as frames])
   (:import
@@ -87,8 +88,9 @@
 (defn- over? [{:keys [running body-ended?]} kind]
   (and (zero? (long running)) (or body-ended? (not= :scope kind))))
 
-;; A reason may be any object, and values are not shown.
-(defn- reason-shown [reason]
+(defn reason-shown
+  "Returns a keyword or string: a reason may be any object, and values are not shown."
+  [reason]
   (when (some? reason)
     (if (or (keyword? reason) (string? reason)) reason (.getName (class reason)))))
 
@@ -120,13 +122,21 @@
                :owners (update-keys (:owners facts) tid)))))
 
 ;; Foreign facts: rules count with these, and must go on where they are nothing to count with.
-(def ^:private numbers [:permits :in-use :waiting :deadline])
+(def ^:private numbers [:permits :in-use :waiting :rejected :deadline])
 
+(defn- finite [x]
+  (if (and (float? x) (not (Double/isFinite (double x)))) (str x) x))
+
+(defn- unknown [t]
+  {:state :unknown, :error (str (class t))})
+
+;; What is not realized yet may throw: here, and not where it is read.
 (defn- described [describe thing]
   (try
-    (let [facts (dissoc (describe thing) :children :thread :askers :owners)]
+    (let [facts (walk/postwalk finite
+                  (dissoc (describe thing) :children :thread :askers :owners))]
       (reduce (fn [facts k] (if (int? (get facts k 0)) facts (dissoc facts k))) facts numbers))
-    (catch Throwable t {:state :unknown, :error (str (class t))})))
+    (catch Throwable t (unknown t))))
 
 ;; What a task makes belongs to that task: ids of threads that run none are no nodes.
 (defn- other-node [{:keys [kind thing describe since thread] :as entry}]
@@ -144,19 +154,29 @@
               :else nil)))
         children))
 
-(defn- thing-nodes [{:keys [kind thing since within ^Thread thread] :as entry} stack?]
+(defn- group-nodes [{:keys [kind since within ^Thread thread]} facts stack?]
+  (when-not (over? facts kind)
+    (cons (group-node kind facts since
+            (when (and (= :scope kind) (not (:body-ended? facts)) (some-> thread .isAlive))
+              (thread-facts thread stack?))
+            within)
+          (children-nodes facts stack?))))
+
+(defn- nodes-of [{:keys [kind thing since] :as entry} stack?]
   (let [facts (watch/facts thing)]
-    (case kind
-      :task (some-> (task-node thing nil stack?) list)
-      :limiter [(limiter-node thing facts since)]
-      (if (:group facts)
-        (when-not (over? facts kind)
-          (cons (group-node kind facts since
-                  (when (and (= :scope kind) (not (:body-ended? facts)) (some-> thread .isAlive))
-                    (thread-facts thread stack?))
-                  within)
-                (children-nodes facts stack?)))
-        [(other-node entry)]))))
+    (cond
+      (nil? facts) [(other-node entry)]
+      (:group facts) (doall (group-nodes entry facts stack?))
+      (= :task kind) (some-> (task-node thing nil stack?) list)
+      (= :limiter kind) [(limiter-node thing facts since)]
+      :else [(other-node entry)])))
+
+;; One thing that cannot be looked at does not end the look.
+(defn- thing-nodes [{:keys [kind since] :as entry} stack?]
+  (try
+    (nodes-of entry stack?)
+    (catch Throwable t
+      [(assoc (unknown t) :id (id-of entry) :kind kind :name (name kind) :since since)])))
 
 (defn- better
   "Of two nodes with one id the registered one: a group that was met as a child knows less."
@@ -200,7 +220,8 @@
 (def ^:private leaked-tasks (atom []))
 
 (defn- leaked []
-  (swap! leaked-tasks #(into [] (take-last most-leaked (into % (watch/leaked!))))))
+  (let [more (watch/leaked!)]
+    (swap! leaked-tasks #(into [] (take-last most-leaked (into % more))))))
 
 (defn take!
   "Returns a snapshot. stack?: a function of a thread's facts, true where its stack is wanted."

@@ -40,7 +40,7 @@
 ;; There may be a hundred thousand tasks: their facts are few, and known.
 (defn- shown [{:keys [id kind name state since deadline thread index] :as node} at stacks?]
   (let [shown {:id id, :kind kind, :name name, :state state, :age-ms (age-ms since at)}]
-    (cond-> (if (= :task kind) (assoc shown :index index) (with-facts shown node))
+    (cond-> (if (and (= :task kind) thread) (assoc shown :index index) (with-facts shown node))
       deadline (assoc :deadline-ms (ms-between at deadline))
       thread (with-thread thread stacks?))))
 
@@ -61,18 +61,25 @@
                    :else (assoc shown :children (mapv #(grow (inc (long level)) %) children)))))]
     (mapv #(grow 1 %) (below nil))))
 
+;; Of these each has a name with a number, or a path.
+(def ^:private many-named #{:task :scope :fan-out :joiner :executor :group :request})
+
+(defn- name-that-matters [{:keys [kind name]}]
+  (when-not (many-named kind) name))
+
 (defn- folded [children]
   (->> children
-       (group-by (juxt :kind :state :thread-state :waits-for))
+       (group-by (juxt :kind :state :thread-state :waits-for name-that-matters))
        (mapcat (fn [[_ alike]]
                  (if (< (count alike) 10)
                    alike
                    (let [oldest (apply max-key #(long (or (:age-ms %) 0)) alike)]
-                     [(assoc (dissoc oldest :children) :count (count alike))]))))
+                     [(assoc oldest :count (count alike))]))))
        vec))
 
 (defn fold
-  "Returns the trees with ten or more alike siblings as one, the oldest, with their :count."
+  "Returns the trees with ten or more alike siblings as one, the oldest, with its children and their
+  :count."
   [trees]
   (let [below (fn [node]
                 (cond-> node (:children node) (update :children fold)))]
