@@ -14,7 +14,8 @@
 
 (defn binder
   "Returns a MeterBinder of what the watch, of thrum.watch/start!, sees; an AutoCloseable, which
-  takes its meters out of every registry that it was bound to. Close it before the watch.
+  takes its meters out of every registry that it was bound to. Close it before the watch. A registry
+  takes one binder at a time: a second one's meters are those of the first.
 
       (.bindTo (binder watch) registry)
 

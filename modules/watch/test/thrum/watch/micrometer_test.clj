@@ -20,7 +20,7 @@
    (io.micrometer.core.instrument.distribution ValueAtPercentile)
    (io.micrometer.core.instrument.simple SimpleMeterRegistry)
    (java.lang AutoCloseable)
-   (java.util.concurrent TimeUnit)))
+   (java.util.concurrent ConcurrentHashMap TimeUnit)))
 
 (set! *warn-on-reflection* true)
 
@@ -124,6 +124,24 @@
 (deftest a-counter-never-falls
   (let [read (#'meters/rising :n)]
     (is (= [0 3 3 4] (map #(read {:n %}) [nil 3 2 4])))))
+
+(deftest the-refusals-of-limiters-that-are-gone-are-counted-on
+  (let [read (#'meters/summed identity)]
+    (is (= [0 10 12 17 17 18] (mapv read [{} {1 10} {1 10, 2 2} {2 7} {} {3 1}])))))
+
+(defn- limiters-of [& named]
+  {:nodes (mapv (fn [limiter] {:kind :limiter, :name limiter}) named), :requests {}})
+
+(deftest the-meters-of-a-limiter-end-when-it-is-gone
+  (let [registry (SimpleMeterRegistry.)
+        meters {:registry registry, :known (ConcurrentHashMap.)}
+        there? #(some? (meter-of registry "thrum.limiter.permits" {:limiter %}))]
+    (#'meters/bind-new! meters (limiters-of "a" "b"))
+    (is (= [true true] (map there? ["a" "b"])))
+    (#'meters/bind-new! meters (limiters-of "b"))
+    (is (= [false true] (map there? ["a" "b"])))
+    (#'meters/bind-new! meters (limiters-of "a"))
+    (is (= [true false] (map there? ["a" "b"])))))
 
 (deftest the-text-has-the-names-of-prometheus
   (let [sampler (sampler/start! (fn [_]))]

@@ -20,7 +20,7 @@
      :threads (by :state (groups/threads snapshot))
      :things (by :kind nodes)
      :requests requests
-     :limiters (mapv #(select-keys % [:name :permits :in-use :waiting :rejected])
+     :limiters (mapv #(select-keys % [:id :name :permits :in-use :waiting :rejected])
                  (filter #(= :limiter (:kind %)) nodes))
      :scheduler scheduler
      :late-ms late-ms}))

@@ -50,11 +50,23 @@
   (let [most (atom 0)]
     (fn [figures] (swap! most max (or (read figures) 0)))))
 
+(defn- summed
+  "Returns a function of figures to the sum of the counts that read returns for them, by id, and of
+  those that have been there before: an id that is gone is counted on."
+  [read]
+  (let [seen (atom {})]
+    (fn [figures]
+      (let [now (read figures)
+            {:keys [gone counts]}
+            (swap! seen (fn [{:keys [gone counts]}]
+                          {:gone (reduce + (or gone 0) (vals (reduce dissoc counts (keys now))))
+                           :counts (merge-with max (select-keys counts (keys now)) now)}))]
+        (reduce + gone (vals counts))))))
+
 (defn- counter!
-  "Registers a counter of what read returns for figures."
+  "Registers a counter of what read, which never falls, returns for figures."
   [{:keys [^MeterRegistry registry] :as meters} name help tags read]
-  (let [read (rising read)
-        f (reify ToDoubleFunction
+  (let [f (reify ToDoubleFunction
             (applyAsDouble [_ meters] (double (or (some-> (current meters) read) 0))))]
     (once! meters name tags
       #(-> (FunctionCounter/builder ^String name meters ^ToDoubleFunction f)
@@ -66,10 +78,10 @@
 
 (defn- bind-tasks! [meters]
   (gauge! meters "thrum.tasks.alive" "Tasks whose thread has not ended." {} :tasks-alive)
-  (counter! meters "thrum.tasks.started" "Tasks started." {} :tasks-started)
+  (counter! meters "thrum.tasks.started" "Tasks started." {} (rising :tasks-started))
   (doseq [how [:done :failed :cancelled]]
     (counter! meters "thrum.tasks.ended" "Tasks ended." {:how (name how)}
-      #(get-in % [:tasks-ended how])))
+      (rising #(get-in % [:tasks-ended how]))))
   (doseq [state states]
     (gauge! meters "thrum.threads" "Threads of tasks and scopes." {:state (name state)}
       #(get-in % [:threads (name state)] 0))))
@@ -87,26 +99,44 @@
 ;; Limiters may share a name, and a meter has one value.
 (defn- of-limiters [limiter k]
   (fn [{:keys [limiters]}]
-    (when-some [alike (seq (filter #(= limiter (:name %)) limiters))]
-      (reduce + (map #(get % k 0) alike)))))
+    (into {}
+          (keep (fn [{:keys [id name] :as facts}] (when (= limiter name) [id (get facts k 0)])))
+          limiters)))
+
+(defn- sum-of-limiters [limiter k]
+  (let [read (of-limiters limiter k)]
+    #(some->> (vals (read %)) (reduce +))))
 
 (defn- bind-limiter! [meters limiter]
   (let [tags {:limiter limiter}]
-    (gauge! meters "thrum.limiter.permits" "Permits." tags (of-limiters limiter :permits))
-    (gauge! meters "thrum.limiter.in.use" "Permits in use." tags (of-limiters limiter :in-use))
-    (gauge! meters "thrum.limiter.waiting" "Waiters." tags (of-limiters limiter :waiting))
-    (counter! meters "thrum.limiter.rejected" "Refused." tags (of-limiters limiter :rejected))))
+    (gauge! meters "thrum.limiter.permits" "Permits." tags (sum-of-limiters limiter :permits))
+    (gauge! meters "thrum.limiter.in.use" "Permits in use." tags (sum-of-limiters limiter :in-use))
+    (gauge! meters "thrum.limiter.waiting" "Waiters." tags (sum-of-limiters limiter :waiting))
+    (counter! meters "thrum.limiter.rejected" "Refused." tags
+      (summed (of-limiters limiter :rejected)))))
+
+(defn- remove-gone!
+  "Takes out the meters of limiters of other names than these."
+  [{:keys [^MeterRegistry registry ^ConcurrentHashMap known]} limiters]
+  (doseq [[k meter] known
+          :let [[_ {:keys [limiter]}] k]
+          :when (and limiter (not (contains? limiters limiter)))]
+    (.remove registry ^Meter meter)
+    (.remove known k)))
 
 (defn- bind-status! [meters status]
   (counter! meters "thrum.requests.ended" "Requests ended; status 0: without a whole response."
             {:status status}
-            #(get-in % [:requests status])))
+            (rising #(get-in % [:requests status]))))
 
 (defn- bind-new!
-  "Registers the meters of what a snapshot is the first to have."
+  "Registers the meters of what a snapshot is the first to have, and takes out those of limiters
+  that are gone."
   [meters {:keys [nodes requests]}]
-  (run! #(bind-status! meters %) (keys requests))
-  (run! #(bind-limiter! meters (:name %)) (filter #(= :limiter (:kind %)) nodes)))
+  (let [limiters (into #{} (comp (filter #(= :limiter (:kind %))) (map :name)) nodes)]
+    (run! #(bind-status! meters %) (keys requests))
+    (remove-gone! meters limiters)
+    (run! #(bind-limiter! meters %) limiters)))
 
 (defn- timer! ^Timer [{:keys [^MeterRegistry registry] :as meters} ^String name ^String help]
   (once! meters name {}
