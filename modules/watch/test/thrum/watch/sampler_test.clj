@@ -1,11 +1,14 @@
 (ns thrum.watch.sampler-test
   "How much a sampler looks, and what it keeps of what it saw."
   (:require
+   [clojure.string :as str]
    [clojure.test :refer [are deftest is use-fixtures]]
    [thrum.core :as t]
+   [thrum.spi :as core-spi]
    [thrum.spi.watch :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
+   [thrum.test-kit.runner :as runner]
    [thrum.watch :as watch]
    [thrum.watch.impl.dump :as dump]
    [thrum.watch.impl.sampler :as sampler]
@@ -98,6 +101,18 @@
             (finally (sampler/stop! sampler)))))
       (finally (reset! leaks [])))))
 
+(deftest a-leak-that-one-reader-takes-while-another-does-is-kept
+  (let [leaks @#'snapshot/leaked-tasks, given (atom [[{:name "one"}]])
+        leaked! (fn []
+                  (let [[[mine]] (swap-vals! given rest)]
+                    (when mine (swap! leaks conj {:name "other"}))
+                    mine))]
+    (try
+      (with-redefs [spi/leaked! leaked!]
+        (is (= #{"one" "other"}
+               (into #{} (map :name) (:leaked (snapshot/take! (constantly false)))))))
+      (finally (reset! leaks [])))))
+
 (deftest no-more-leaks-are-kept-than-a-hundred
   (let [leaks @#'snapshot/leaked-tasks]
     (try
@@ -157,6 +172,38 @@
       (is (= 0 @dumps))
       (look! true)
       (is (pos? @dumps)))))
+
+(deftest a-dump-that-fails-is-reported-once-and-another-is-tried
+  (let [reports (atom []), fails? (atom true)
+        state (atom (merge (#'sampler/new-state)
+                      {:blocked {7 (- (System/nanoTime) 1000000000)}, :snapshot {:nodes []}}))
+        look! #(do (#'sampler/locks! {:state state, :on-lint (fn [_]), :monitors? true
+                                      :dozed (volatile! 0)})
+                   (:dump-fails? @state))]
+    (with-redefs [dump/take! #(if @fails? (throw (ArithmeticException.)) [{:state :runnable}])
+                  core-spi/uncaught! #(swap! reports conj %)]
+      (is (= [true true] [(look!) (look!)]))
+      (is (= 1 (count @reports)))
+      (is (str/includes? (ex-message (first @reports)) ":blocked takes the place of :lock-holder"))
+      (reset! fails? false)
+      (is (= [false] [(look!)])))))
+
+(deftest where-the-dump-fails-blocked-tasks-are-still-said
+  (when (core-spi/monitors-pin?) (runner/skip! "on this JDK a blocked thread is pinned"))
+  (let [gate (promise), lock (Object.), held (promise), reports (atom [])
+        holder (t/future (locking lock (deliver held true) @gate))
+        blocked (delay (t/future (locking lock :free)))]
+    (with-redefs [dump/take! #(throw (ArithmeticException.)), core-spi/uncaught! #(swap! reports conj %)]
+      (let [sampler (sampler/start! (fn [_]) {:monitors? true})]
+        (try
+          @held
+          @blocked
+          (is (gate/eventually 20000 #(some #{:blocked} (map :rule (sampler/lints sampler)))))
+          (is (= 1 (count @reports)))
+          (finally
+            (deliver gate :go)
+            (run! deref [holder @blocked])
+            (sampler/stop! sampler)))))))
 
 (deftest where-dumps-are-taken-they-say-who-is-blocked
   (let [thread {:tid 7, :state :blocked, :carrier nil, :stack [["my.Shop" "save" "Shop.java" 50]]}

@@ -95,14 +95,32 @@
 ;; A dump costs some 50 us a thread, and nothing can stop it.
 (def ^:private most-dumped 5000)
 
-;; Before JDK 25 a dump has neither states nor locks.
-(def ^:private locks-in-dump? (delay (boolean (some :state (dump/take!)))))
+;; Before JDK 25 a dump has neither states nor locks: one is enough.
+(def ^:private locks-in-dump? (atom true))
+
+(defn- dumped []
+  (let [threads (dump/take!)]
+    (reset! locks-in-dump? (boolean (some :state threads)))
+    threads))
 
 (defn- lock-conditions
-  "Returns the conditions that need the JDK's dump."
-  [{:keys [nodes]}]
+  "Returns the conditions that need the JDK's dump. Where that fails, the first failure goes to the
+  uncaught exception handler."
+  [state {:keys [nodes]}]
   (if (and (<= (count nodes) (long most-dumped)) @locks-in-dump?)
-    (locks/conditions (dump/take!))
+    (try
+      (let [threads (dumped)]
+        (swap! state assoc :dump-fails? false)
+        (locks/conditions threads))
+      (catch Throwable t
+        (when-not (:dump-fails? @state)
+          (spi/uncaught! (ex-info (str "The JDK's dump fails, as it does at a thread whose name has "
+                                       "a control character: meanwhile :blocked takes the place of "
+                                       ":lock-holder")
+                                  {}
+                                  t)))
+        (swap! state assoc :dump-fails? true)
+        []))
     []))
 
 (defn- still-blocked
@@ -134,7 +152,7 @@
 
 (defn- new-state []
   {:fast {}, :slow {}, :locks {}, :fixed {}, :lints [], :snapshot nil, :suspects #{}
-   :blocked {}, :first-seen {}, :stacks {}, :stacks-at nil})
+   :blocked {}, :first-seen {}, :stacks {}, :stacks-at nil, :dump-fails? false})
 
 (defn- lints-of [{:keys [fast slow locks fixed]} at]
   (into [] (mapcat #(rules/lints % at)) [fixed slow locks fast]))
@@ -219,11 +237,11 @@
 ;; Both return in how many ms they are to be called again.
 
 (defn- conditions-of
-  "Returns the conditions of a snapshot. Where dumps are taken, they say who is blocked, and
-  by whom."
-  [snapshot monitors?]
+  "Returns the conditions of a snapshot. Where dumps are taken, and do not fail, they say who is
+  blocked, and by whom."
+  [snapshot dumps?]
   (cond->> (rules/conditions snapshot)
-    monitors? (remove #(= :blocked (:rule %)))))
+    dumps? (remove #(= :blocked (:rule %)))))
 
 (defn- still-mounted
   "Returns functions that say whether the threads that were on carriers still are."
@@ -233,7 +251,7 @@
 (defn- fast! [{:keys [state listeners monitors? mounted] :as sampling}]
   (let [slow? (slow? @state)
         snapshot (fast-snapshot sampling slow?)
-        conditions (conditions-of snapshot monitors?)]
+        conditions (conditions-of snapshot (and monitors? (not (:dump-fails? @state))))]
     (reset! mounted (still-mounted snapshot))
     (swap! state #(assoc % :snapshot snapshot
                          :suspects (suspects conditions)
@@ -245,7 +263,8 @@
 
 (defn- locks! [{:keys [state monitors?] :as sampling}]
   (let [{:keys [snapshot] :as now} @state]
-    (sample! sampling :locks (if (and monitors? (stuck? now)) (lock-conditions snapshot) []))
+    (sample! sampling :locks
+      (if (and monitors? (stuck? now)) (lock-conditions state snapshot) []))
     locks-ms))
 
 ;; A plan: :due, by kind, when it is to be sampled; :credit, ms of CPU time that were left; :at and
