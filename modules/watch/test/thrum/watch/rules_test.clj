@@ -91,7 +91,7 @@
 (deftest the-sentence-of-a-stuck-scope-names-the-call-and-the-line
   (let [[{:keys [sentence frame]}]
         (rules/conditions (snapshot [(scope "pay-1" :state :cancelled) (task 7 :parent "pay-1")]))]
-    (is (= (str "pay-1 waits for task-7, which has not ended since its interrupt: uninterruptible"
+    (is (= (str "pay-1 waits for task-7, which has not ended since its interrupt,"
                 " at FileInputStream.read, my.shop/fetch (shop.clj:31)")
            sentence))
     (is (= "my.shop/fetch (shop.clj:31)" frame))))
@@ -134,7 +134,9 @@
     [[1 2] [2 3] [3 1]] [[:cycle "1 2 3"]]
     [[1 2] [2 3] [3 4]] []
     [[4 1] [1 2] [2 1]] [[:cycle "1 2"]]
-    [[1 1]] [[:cycle "1"]]))
+    [[1 1]] [[:cycle "1"]])
+  (is (= [] (raised (snapshot [(waits 1 2) (assoc-in (waits 2 1) [:thread :state] :timed-parked)])))
+    "one waits for a time"))
 
 (deftest a-cycle-through-a-scope-that-waits-for-its-task
   (let [body {:tid 3, :state :parked, :stack stack, :waits-for {:kind :children, :name "s-1"}}

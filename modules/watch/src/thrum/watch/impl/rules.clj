@@ -136,8 +136,8 @@
         :when (not queued?)]
     (lint :stuck-scope (str id " " tid) 500 stack
           {:scope id, :task name, :thread tid, :reason reason, :age-ms (tree/age-ms since at)}
-          id " waits for " name ", which has not ended since its interrupt: uninterruptible"
-          (when (seq stack) (str " at " (frames/call (frames/leaf stack))))
+          id " waits for " name ", which has not ended since its interrupt"
+          (when (seq stack) (str ", at " (frames/call (frames/leaf stack))))
           (when-some [line (frames/line stack)] (str ", " line)))))
 
 (defn- deadlines-passed
@@ -228,9 +228,9 @@
       :else (let [[seen more] (search edges start seen)] (recur starts seen (into found more))))))
 
 (defn- deref-cycles
-  "Threads that wait for anything else are in no cycle."
+  "Threads that wait for anything else, or for a time, are in no cycle."
   [{:keys [nodes]} threads]
-  (let [by-tid (by-tid (filter waits-in-thrum? threads))
+  (let [by-tid (by-tid (filter #(and (waits-in-thrum? %) (not= :timed-parked (:state %))) threads))
         waited-for (into #{} (keep (comp :name :waits-for)) (vals by-tid))
         tasks (tasks-of waited-for (filter #(waits-in-thrum? (:thread %)) nodes))
         edges (into {}
