@@ -57,7 +57,8 @@
   "Returns Thrum's threads by where they wait, the largest group first: maps of :count, :waits-at
   (\"my.app/fetch -> SocketInputStream.read\"), :frame (the line to look at), :state, :oldest-ms,
   :stack and :sample, up to five names. The stacks of 20 000 threads are read, or of :max-stacks;
-  further threads are counted with those of their state. Some 10 us a stack."
+  further threads are counted with those of their state, but are neither in :oldest-ms nor in
+  :sample. Ages are as exact as those of tree. Some 10 us a stack."
   ([] (groups {}))
   ([{:keys [max-stacks], :or {max-stacks most-stacks}, :as options}]
    (options/check {:max-stacks {:check nat-int?, :accepts "an integer, not negative"}} options)
@@ -117,7 +118,8 @@
            :default "none"
            :doc "further names of this server, as a browser's Host header has them"}
    :token {:check #(and (string? %) (re-matches #"[!-~]{8,}" %)), :secret? true
-           :accepts "a string of at least 8 characters of ASCII, without spaces"
+           :accepts (str "a string of at least 8 characters of ASCII, without spaces; not nil, as of "
+                         "a variable that is not set")
            :default "a random one, see token"
            :doc "what readers must show"}
    :on-lint {:check ifn?, :accepts "a function", :default "none"
@@ -171,7 +173,8 @@
 
 (defn start!
   "Starts to watch, and serves what it sees on a port of its own, by platform threads: it answers
-  while no virtual thread can run. Returns the watch, an AutoCloseable: see port, token, lints.
+  while no virtual thread can run. They are daemons: a program may end without close. Returns the
+  watch, an AutoCloseable: see port, token, lints.
 
       /health   200 or 503, without a token and without names
       /         the page, after signing in with the token

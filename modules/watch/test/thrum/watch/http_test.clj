@@ -6,13 +6,15 @@
    [clojure.string :as str]
    [clojure.test :refer [are deftest is use-fixtures]]
    [thrum.core :as t]
+   [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.watch :as watch]
+   [thrum.watch.impl.access :as access]
    [thrum.watch.impl.http :as http])
   (:import
    (java.lang AutoCloseable)
-   (java.net Socket)
+   (java.net InetAddress Socket)
    (java.util.concurrent CountDownLatch)))
 
 (set! *warn-on-reflection* true)
@@ -59,13 +61,53 @@
       ["Authorization: Bearer wrong-token"] 401
       [(str "Authorization: Bearer " secret "x")] 401
       [(str "Authorization: Basic " secret)] 401
-      [(str "Cookie: thrum-watch=" secret)] 401
+      [(str "Cookie: thrum-watch-" (watch/port w) "=" secret)] 401
       [bearer "Host: evil.example"] 403
       [bearer "Host: localhost.evil.example:80"] 403
       [bearer (str "Host: 127.0.0.1:" (watch/port w))] 200
       [bearer "Host: [::1]:9"] 200)
     (doseq [path ["/groups" "/lints" "/metrics" "/events" "/nothing"]]
       (is (= 401 (first (request w path))) path))))
+
+(deftest the-address-that-a-server-is-reached-at-is-its-name
+  (are [reached-at host known?]
+    (= known? (boolean (access/known-host? #{"localhost"} (InetAddress/getByName reached-at)
+                         {"Host" host})))
+    "10.0.0.7" "10.0.0.7:7777" true
+    "10.0.0.7" "10.0.0.8:7777" false
+    "10.0.0.7" "evil.example" false
+    "fd00::7" "[fd00::7]:7777" true
+    "fd00::7" "[FD00:0::7]" true
+    "fd00::7" "[fd00::8]:7777" false
+    "fd00::7" "[::::]" false
+    "10.0.0.7" "" false)
+  (with-redefs [access/hosts (constantly #{})]
+    (with-watch [w {:host "0.0.0.0"}]
+      (is (= 200 (first (request w "/tree" bearer "Host: 127.0.0.1"))))
+      (is (= 403 (first (request w "/tree" bearer "Host: 127.0.0.2")))))))
+
+(deftest a-watch-keeps-no-program-alive
+  (let [kept (fn [] (into #{} (remove #(.isDaemon ^Thread %)) (keys (Thread/getAllStackTraces))))
+        before (kept), watch (promise)
+        main (doto (Thread. ^Runnable #(deliver watch (watch/start! {:port 0})))
+               (.setDaemon false)
+               (.start))]
+    (with-open [w ^AutoCloseable @watch]
+      (.join main)
+      (is (= 200 (first (request w "/health"))))
+      (is (empty? (remove before (kept)))))))
+
+(deftest what-registers-no-json-is-shown
+  (with-watch [w {}]
+    (doseq [[facts shown] [[{:loads [1.0 ##NaN {:a #{##Inf}}]} {:loads [1.0 "NaN" {:a ["Infinity"]}]}]
+                           [{:load ##-Inf} {:load "-Infinity"}]
+                           [{:x (map #(quot 1 %) [1 0])}
+                            {:state "unknown", :error "class java.lang.ArithmeticException"}]]]
+      (let [pool (Object.), registration (spi/register! :pool pool (constantly facts))]
+        (try
+          (let [node (first (filter #(= "pool" (:kind %)) (read-json w "/tree")))]
+            (is (= shown (select-keys node (keys shown)))))
+          (finally (spi/unregister! registration)))))))
 
 (deftest health-needs-no-token-and-says-no-more-than-a-word
   (with-watch [w {}]
@@ -110,8 +152,8 @@
     (let [post #(exchange w "POST /sign-in HTTP/1.1" "Host: localhost"
                   (str "Content-Length: " (+ 6 (count %))) "" (str "token=" %))
           [status head _] (post secret)
-          cookie (second (re-find #"Set-cookie: (thrum-watch=[0-9a-f]{32}); HttpOnly; SameSite"
-                                  head))]
+          named (str "Set-cookie: (thrum-watch-" (watch/port w) "=[0-9a-f]{32}); HttpOnly; SameSite")
+          cookie (second (re-find (re-pattern named) head))]
       (is (= 401 (first (post "%zz"))))
       (is (= [401 nil] [(first (post "wrong-token")) (re-find #"Set-cookie" (second (post "x")))]))
       (is (= 303 status))
@@ -216,6 +258,8 @@
   (with-watch [w {}]
     (is (thrown-with-msg? clojure.lang.ExceptionInfo #"port \d+: the port is in use"
           (watch/start! {:port (watch/port w)}))))
+  (is (thrown-with-msg? clojure.lang.ExceptionInfo #":token .* a variable that is not set"
+        (watch/start! {:token nil})))
   (doseq [token ["short" "no header has it" "of a file\n"]]
     (is (thrown-with-msg? clojure.lang.ExceptionInfo #"8 characters"
           (watch/start! {:token token}))))

@@ -5,6 +5,7 @@
   (:require
    [clojure.string :as str])
   (:import
+   (java.net InetAddress UnknownHostException)
    (java.nio.charset StandardCharsets)
    (java.security MessageDigest SecureRandom)
    (java.util HexFormat)))
@@ -26,17 +27,19 @@
   [a b]
   (and (some? a) (MessageDigest/isEqual (bytes-of a) (bytes-of b))))
 
-(def ^:private cookie-name "thrum-watch")
+;; A browser sends the cookies of a host to all its ports.
+(defn- cookie-name [port]
+  (str "thrum-watch-" port))
 
 (defn cookie
-  "Returns the Set-Cookie of a session."
-  [session]
-  (str cookie-name "=" session "; HttpOnly; SameSite=Strict; Path=/"))
+  "Returns the Set-Cookie of a session with the server on this port."
+  [{:keys [session port]}]
+  (str (cookie-name port) "=" session "; HttpOnly; SameSite=Strict; Path=/"))
 
-(defn- cookie-value [header]
+(defn- cookie-value [header port]
   (some (fn [pair]
           (let [[k v] (str/split (str/trim pair) #"=" 2)]
-            (when (= cookie-name k) v)))
+            (when (= (cookie-name port) k) v)))
         (str/split (str header) #";")))
 
 (defn- bearer [header]
@@ -44,18 +47,26 @@
 
 (defn allowed?
   "True if the headers, a function from name to value, carry the token or the session."
-  [{:keys [token session]} header]
+  [{:keys [token session port]} header]
   (or (same? (bearer (header "Authorization")) token)
-      (same? (cookie-value (header "Cookie")) session)))
+      (same? (cookie-value (header "Cookie") port) session)))
 
 (defn- without-port [host]
   (str/lower-case (str/replace (str host) #":\d*$" "")))
 
+(defn- is-address?
+  "True if a host, as a Host header has it, is that address. No name is looked up."
+  [host ^InetAddress address]
+  (or (= host (.getHostAddress address))
+      (and (re-matches #"\[[\da-f:.%]+\]" host)
+           (= address (try (InetAddress/getByName host) (catch UnknownHostException _))))))
+
 (defn known-host?
-  "True if the Host header names this server: a page of another site, whose name was made to resolve
-  here, does not."
-  [hosts header]
-  (contains? hosts (without-port (header "Host"))))
+  "True if the Host header names this server, or is the address that it was reached at: a page of
+  another site, whose name was made to resolve here, does neither."
+  [hosts reached-at header]
+  (let [host (without-port (header "Host"))]
+    (or (contains? hosts host) (is-address? host reached-at))))
 
 (defn hosts
   "Returns the names that a server bound to this host answers to, and those that the user adds."

@@ -14,7 +14,7 @@
    (java.net BindException InetAddress InetSocketAddress URLDecoder)
    (java.nio.charset StandardCharsets)
    (java.util HashMap)
-   (java.util.concurrent ConcurrentHashMap Executor ExecutorService Executors LinkedBlockingQueue ScheduledExecutorService Semaphore ThreadFactory ThreadPoolExecutor TimeUnit)
+   (java.util.concurrent CompletableFuture ConcurrentHashMap Executor ExecutorService Executors LinkedBlockingQueue ScheduledExecutorService Semaphore ThreadFactory ThreadPoolExecutor TimeUnit)
    (java.util.concurrent.atomic AtomicInteger)))
 
 (set! *warn-on-reflection* true)
@@ -151,9 +151,9 @@
     (when-some [[_ token] (re-matches #"token=([^&]*)" body)]
       (decoded token))))
 
-(defn- sign-in [exchange {:keys [token session]}]
+(defn- sign-in [exchange {:keys [token] :as access}]
   (if (access/same? (posted-token exchange) token)
-    {:status 303, :body "", :headers {"Location" "/", "Set-Cookie" (access/cookie session)}}
+    {:status 303, :body "", :headers {"Location" "/", "Set-Cookie" (access/cookie access)}}
     (assoc (page "sign-in.html") :status 401)))
 
 ;; Server-sent events
@@ -210,7 +210,8 @@
         route (routes path)]
     (cond
       (= "/health" path) (health)
-      (not (access/known-host? hosts header)) (sentence 403 "This server has another name")
+      (not (access/known-host? hosts (.getAddress (.getLocalAddress exchange)) header))
+      (sentence 403 "This server has another name")
       (= ["POST" "/sign-in"] [method path]) (sign-in exchange access)
       (not (#{"GET" "HEAD"} method)) (sentence 405 "Only GET and HEAD: this server changes nothing")
       (not (access/allowed? access header))
@@ -279,6 +280,7 @@
   (let [^HttpServer server (bind host port)
         deadlines (ConcurrentHashMap.)
         options (assoc options
+                       :access (assoc (:access options) :port (.getPort (.getAddress server)))
                        :streams (ConcurrentHashMap.)
                        :deadlines deadlines
                        :readers (Semaphore. most-readers))
@@ -293,7 +295,8 @@
                       (.execute pool #(in-time! deadlines reading-ms (fn [] (.run task)))))))
     (.scheduleWithFixedDelay ticker #(events! options) 0 1 TimeUnit/SECONDS)
     (.scheduleWithFixedDelay ticker #(make-room! pool deadlines) 0 100 TimeUnit/MILLISECONDS)
-    (.start server)
+    ;; Its own thread is a daemon where the one that starts it is: else no program would end.
+    (.join (CompletableFuture/runAsync #(.start server) ticker))
     (reify Server
       (port [_] (.getPort (.getAddress server)))
       (stop! [_]
