@@ -189,7 +189,8 @@
   (let [bad (Object.), facts spi-watch/facts, limiter (t/limiter 1 {:name "well"})
         registration (spi/register! :pool bad (constantly {}))]
     (try
-      (with-redefs [spi-watch/facts #(if (identical? bad %) (throw (ArithmeticException.)) (facts %))]
+      (with-redefs [spi-watch/facts
+                    #(if (identical? bad %) (throw (ArithmeticException.)) (facts %))]
         (is (= [:pool :unknown "class java.lang.ArithmeticException"]
                ((juxt :kind :state :error) (node-named "pool"))))
         (is (= 1 (:permits (node-named "well")))))

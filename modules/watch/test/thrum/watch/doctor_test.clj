@@ -177,7 +177,8 @@
 (deftest a-process-that-ends-while-it-is-examined-is-said-in-a-sentence
   (let [attach! process/attach!
         attach-and-end! (fn [pid]
-                          (let [vm (attach! pid), ^ProcessHandle process (.get (ProcessHandle/of (long pid)))]
+                          (let [vm (attach! pid)
+                                ^ProcessHandle process (.get (ProcessHandle/of (long pid)))]
                             (.destroy process)
                             (is (.get (.onExit process) 20 TimeUnit/SECONDS))
                             vm))]
@@ -211,7 +212,8 @@
 (deftest a-doctor-that-is-ended-by-a-signal-leaves-nothing
   (with-jvm
     (fn [^Process jvm ask]
-      (let [before (folders), out (io/file (System/getProperty "java.io.tmpdir") (str (random-uuid) ".jfr"))
+      (let [before (folders)
+            out (io/file (System/getProperty "java.io.tmpdir") (str (random-uuid) ".jfr"))
             doctor (start-doctor "record" (str (.pid jvm)) "--seconds" "60" "--out" (str out))]
         (try
           (is (gate/eventually 60000 #(= "[\"PT1M10S\"]" (ask recordings)))

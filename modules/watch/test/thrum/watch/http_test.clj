@@ -99,7 +99,8 @@
 
 (deftest what-registers-no-json-is-shown
   (with-watch [w {}]
-    (doseq [[facts shown] [[{:loads [1.0 ##NaN {:a #{##Inf}}]} {:loads [1.0 "NaN" {:a ["Infinity"]}]}]
+    (doseq [[facts shown] [[{:loads [1.0 ##NaN {:a #{##Inf}}]}
+                            {:loads [1.0 "NaN" {:a ["Infinity"]}]}]
                            [{:load ##-Inf} {:load "-Infinity"}]
                            [{:x (map #(quot 1 %) [1 0])}
                             {:state "unknown", :error "class java.lang.ArithmeticException"}]]]
@@ -152,7 +153,8 @@
     (let [post #(exchange w "POST /sign-in HTTP/1.1" "Host: localhost"
                   (str "Content-Length: " (+ 6 (count %))) "" (str "token=" %))
           [status head _] (post secret)
-          named (str "Set-cookie: (thrum-watch-" (watch/port w) "=[0-9a-f]{32}); HttpOnly; SameSite")
+          named (str "Set-cookie: (thrum-watch-" (watch/port w)
+                     "=[0-9a-f]{32}); HttpOnly; SameSite")
           cookie (second (re-find (re-pattern named) head))]
       (is (= 401 (first (post "%zz"))))
       (is (= [401 nil] [(first (post "wrong-token")) (re-find #"Set-cookie" (second (post "x")))]))

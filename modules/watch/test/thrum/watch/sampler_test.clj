@@ -193,7 +193,8 @@
   (let [gate (promise), lock (Object.), held (promise), reports (atom [])
         holder (t/future (locking lock (deliver held true) @gate))
         blocked (delay (t/future (locking lock :free)))]
-    (with-redefs [dump/take! #(throw (ArithmeticException.)), core-spi/uncaught! #(swap! reports conj %)]
+    (with-redefs [dump/take! #(throw (ArithmeticException.))
+                  core-spi/uncaught! #(swap! reports conj %)]
       (let [sampler (sampler/start! (fn [_]) {:monitors? true})]
         (try
           @held

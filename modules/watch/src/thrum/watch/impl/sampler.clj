@@ -103,6 +103,10 @@
     (reset! locks-in-dump? (boolean (some :state threads)))
     threads))
 
+(def ^:private dump-fails
+  (str "The JDK's dump fails, as it does at a thread whose name has a control character: meanwhile "
+       ":blocked takes the place of :lock-holder"))
+
 (defn- lock-conditions
   "Returns the conditions that need the JDK's dump. Where that fails, the first failure goes to the
   uncaught exception handler."
@@ -114,11 +118,7 @@
         (locks/conditions threads))
       (catch Throwable t
         (when-not (:dump-fails? @state)
-          (spi/uncaught! (ex-info (str "The JDK's dump fails, as it does at a thread whose name has "
-                                       "a control character: meanwhile :blocked takes the place of "
-                                       ":lock-holder")
-                                  {}
-                                  t)))
+          (spi/uncaught! (ex-info dump-fails {} t)))
         (swap! state assoc :dump-fails? true)
         []))
     []))
