@@ -2,9 +2,10 @@
   "What a cluster asks of its engine: the members that are there, and bytes to one of them and back.
 
   An engine is started by a function of one map: {:node name, :handler f, ...} and the options of
-  join! that say where. handler: a function from a request to its answer, both bytes. It blocks and
-  does not throw; the engine calls it on a virtual thread of its own for every request. What the
-  function returns satisfies Engine. It throws, with nothing left behind, where it cannot start."
+  join! that say where. handler: a function from a request to its answer, both bytes. It blocks; the
+  engine calls it on a virtual thread of its own for every request. Where it throws, the invoke that
+  waits for the answer fails. What the function returns satisfies Engine. It throws, with nothing
+  left behind, where it cannot start."
   (:require
    [clojure.string :as str]))
 

@@ -35,7 +35,9 @@
 
 (defn- serve! [network {:keys [to answer] :as call} request]
   (if-some [handler (:handler (@(:nodes network) to))]
-    (deliver! network call (handler request))
+    (if-some [bytes (try (handler request) (catch Throwable _))]
+      (deliver! network call bytes)
+      (fail! answer (str to " could not answer")))
     (fail! answer (str to " has left"))))
 
 (defn- start-call! [{:keys [calls] :as network} {:keys [id] :as call} request]

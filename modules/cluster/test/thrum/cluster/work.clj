@@ -58,3 +58,13 @@
 (defn- hidden [_] :hidden)
 
 (defn call-hidden [x] (hidden x))
+
+(defn unreadable
+  "Throws an exception whose message cannot be read."
+  [_]
+  (throw (proxy [RuntimeException] [] (getMessage [] (throw this)))))
+
+(defn failing-with
+  "Throws with the ex-data that the hook returns for the item."
+  [item]
+  (throw (ex-info "the message" (@hook item *node*))))

@@ -20,7 +20,8 @@
 
 (set! *warn-on-reflection* true)
 
-;; Messages. receive!: what the node that reads one does with it.
+;; Messages. receive!: what the node that reads one does with it; content: nil where the node could
+;; not answer.
 
 (deftype Message [receive! request? from id ^bytes content]
   Callable
@@ -108,6 +109,9 @@
 (defn- lost [node]
   (ex-info (str "The node " node " is not in the cluster") {:type :thrum/lost, :member node}))
 
+(defn- unanswered [node]
+  (ex-info (str "The node " node " could not answer") {:type :thrum/lost, :member node}))
+
 ;; waiting: id -> [node, CompletableFuture of its answer]
 (defn- fail-all! [^ConcurrentHashMap waiting node]
   (doseq [[id [to ^CompletableFuture answer]] waiting :when (or (nil? node) (= node to))]
@@ -164,7 +168,7 @@
   [instance current handler ^Message message node]
   (Thread/startVirtualThread
     (fn []
-      (let [answer (handler (.-content message))]
+      (let [answer (try (handler (.-content message)) (catch Throwable _))]
         (when-some [member (get-in @current [:nodes (.-from message)])]
           (send! @instance
                  member
@@ -176,7 +180,9 @@
     (if (.-request? message)
       (answer! instance current handler message node)
       (when-some [[_ ^CompletableFuture answer] (.remove waiting (.-id message))]
-        (.complete answer (.-content message))))))
+        (if-some [content (.-content message)]
+          (.complete answer content)
+          (.completeExceptionally answer (unanswered (.-from message))))))))
 
 ;; Joining
 

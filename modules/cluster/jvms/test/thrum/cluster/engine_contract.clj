@@ -115,6 +115,16 @@
               (await! #(engine/lost? m0 "~c1")))
             (deliver never (byte-array 0))))))))
 
+(defn- where-the-handler-throws-the-wait-fails [contender]
+  (let [thrower (fn [node]
+                  (fn [^bytes request]
+                    (when (= 1 (aget request 0)) (work/unreadable nil))
+                    (.getBytes ^String node)))]
+    (with-nodes contender ["m0" "~c1"] thrower
+      (fn [_ c1]
+        (is (fails? (engine/invoke c1 "m0" (byte-array [1]))))
+        (is (= "m0" (String. ^bytes (answer (engine/invoke c1 "m0" (byte-array [2]))))))))))
+
 (defn- another-cluster-is-not-seen [contender]
   (let [ports (processes/free-ports 2)
         nodes (mapv #(start! contender %1 ports %2 (echo %2)) ["one" "two"] ["m0" "m1"])]
@@ -260,6 +270,7 @@
    'every-request-has-a-virtual-thread every-request-has-a-virtual-thread
    'an-interrupt-is-left-to-the-sender an-interrupt-is-left-to-the-sender
    'what-is-waited-for-fails-when-either-end-leaves what-is-waited-for-fails-when-either-end-leaves
+   'where-the-handler-throws-the-wait-fails where-the-handler-throws-the-wait-fails
    'another-cluster-is-not-seen another-cluster-is-not-seen
    'loopback-alone-is-bound loopback-alone-is-bound
    'a-large-argument-and-result-travel a-large-argument-and-result-travel

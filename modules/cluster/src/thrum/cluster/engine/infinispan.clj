@@ -21,34 +21,44 @@
 
 (set! *warn-on-reflection* true)
 
-;; A request, as Infinispan carries it: a function of the manager, run on the member.
+;; A request, as Infinispan carries it: a function of the manager, run on the member. A throwable
+;; would not be carried back, so no answer, ::none, is one too.
 
 (deftype Request [handler ^bytes content]
   Function
-  (apply [_ _manager] (handler content)))
+  (apply [_ _manager] (try (handler content) (catch Throwable _ ::none))))
 
 (def ^:private predictor
   (reify BufferSizePredictor
     (nextSize [_ _] 512)
     (recordSize [_ _])))
 
-(def ^:private request-mark (byte 1))
+(def ^:private ^:const answer-mark 0)
+(def ^:private ^:const request-mark 1)
+(def ^:private ^:const none-mark 2)
+
+(defn- marked ^bytes [mark ^bytes content]
+  (let [bytes (byte-array (inc (alength content)))]
+    (aset bytes 0 (byte mark))
+    (System/arraycopy content 0 bytes 1 (alength content))
+    bytes))
 
 (defn- bytes-of
   "Returns a request, or an answer, as bytes."
   ^bytes [x]
-  (let [request? (instance? Request x)
-        ^bytes content (if request? (.-content ^Request x) x)
-        bytes (byte-array (inc (alength content)))]
-    (aset bytes 0 (byte (if request? request-mark 0)))
-    (System/arraycopy content 0 bytes 1 (alength content))
-    bytes))
+  (cond
+    (instance? Request x) (marked request-mark (.-content ^Request x))
+    (= ::none x) (marked none-mark (byte-array 0))
+    :else (marked answer-mark x)))
 
 (defn- of-bytes
   "Returns the request, which the handler serves, or the answer."
   [handler ^bytes bytes from length]
   (let [content (java.util.Arrays/copyOfRange bytes (int (inc from)) (int (+ from length)))]
-    (if (= request-mark (aget bytes from)) (Request. handler content) content)))
+    (condp = (long (aget bytes from))
+      request-mark (Request. handler content)
+      none-mark ::none
+      content)))
 
 (defn- marshaller
   "Returns what carries requests and answers, and nothing else: no class is loaded by name."
@@ -59,7 +69,7 @@
     (objectToBuffer [_ x] (ByteBufferImpl/create (bytes-of x)))
     (objectFromByteBuffer [_ bs] (of-bytes handler bs 0 (alength ^bytes bs)))
     (objectFromByteBuffer [_ bs offset length] (of-bytes handler bs offset length))
-    (isMarshallable [_ x] (or (instance? Request x) (bytes? x)))
+    (isMarshallable [_ x] (or (instance? Request x) (bytes? x) (= ::none x)))
     (getBufferSizePredictor [_ _] predictor)
     (mediaType [_] MediaType/APPLICATION_OCTET_STREAM)))
 
@@ -111,14 +121,19 @@
 (defn- no-such-node [node]
   (ex-info (str "The node " node " is not in the cluster") {:type :thrum/lost, :member node}))
 
+(defn- unanswered [^Address address]
+  (let [node (.getMachineId address)]
+    (ex-info (str "The node " node " could not answer") {:type :thrum/lost, :member node})))
+
 (defn- hand-over
   "Returns what completes the future with a member's answer."
   [^CompletableFuture answer]
   (reify TriConsumer
-    (accept [_ _address result failure]
-      (if failure
-        (.completeExceptionally answer failure)
-        (.complete answer result)))))
+    (accept [_ address result failure]
+      (cond
+        failure (.completeExceptionally answer failure)
+        (= ::none result) (.completeExceptionally answer (unanswered address))
+        :else (.complete answer result)))))
 
 (defn- submit! [^ClusterExecutor executor ^Address address request]
   (let [answer (CompletableFuture.)]

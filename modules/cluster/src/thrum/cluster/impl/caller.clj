@@ -58,7 +58,10 @@
 
 (defn- locally [member request]
   (let [answer (CompletableFuture.)]
-    (t/thread (.complete answer (member/handle! member request)))
+    (t/thread
+      (try
+        (.complete answer (member/handle! member request))
+        (catch Throwable t (.completeExceptionally answer t))))
     answer))
 
 (defn- opened [^Caller caller worker answer]
@@ -169,8 +172,8 @@
   (await-member! caller
                  #(or (cleared caller history)
                       (next (crew/available (.-crew caller) (workers caller))))
-                 (str "Two members were lost with this work, so it is not risked on the last one;"
-                      " no other has come")))
+                 (str "Two members were lost with this work, so it runs only where two members"
+                      " take work; they were not there")))
 
 (defn- gone? [^Caller caller member]
   (and (not= member (.-node caller))

@@ -18,22 +18,49 @@
 (defn- data->frame [[class method file line]]
   (StackTraceElement. class method file (int line)))
 
+(defn bare
+  "Returns the throwable as data without what its own code says of it: what can be said of any."
+  [t]
+  {:class (.getName (class t)), :message "The exception's message could not be read", :trace []})
+
+;; Reading from a throwable may run user code, which may throw.
+(defmacro ^:private read-or [default form]
+  `(try ~form (catch Throwable _# ~default)))
+
 (defn data
-  "Returns the throwable as data. Its ex-data stays as it is."
+  "Returns the throwable as data. Its ex-data stays as it is. A part that cannot be read is absent,
+  and a message is a sentence that says so."
   ([t] (data t depth))
   ([^Throwable t ^long depth]
-   {:class (.getName (class t))
-    :message (ex-message t)
-    :data (ex-data t)
-    :trace (mapv frame->data (take frames (.getStackTrace t)))
-    :cause (when (pos? depth) (some-> (ex-cause t) (data (dec depth))))}))
+   (let [{:keys [class message]} (bare t)]
+     {:class class
+      :message (read-or message (ex-message t))
+      :data (read-or nil (ex-data t))
+      :trace (read-or [] (mapv frame->data (take frames (.getStackTrace t))))
+      :cause (when (pos? depth) (some-> (read-or nil (ex-cause t)) (data (dec depth))))})))
+
+;; The printing stops at an endless seq, and its text is no longer than a message.
+
+(def ^:private ^:const longest-text 1000)
+
+(defn- text [x]
+  (try
+    (let [s (binding [*print-length* 20, *print-level* 5] (pr-str x))]
+      (if (< (long longest-text) (count s)) (str (subs s 0 longest-text) "...") s))
+    (catch Throwable _ (str "#<" (.getName (class x)) ">"))))
+
+(defn- plain-data [data carried?]
+  (let [part #(if (carried? %) % (text %))
+        metadata (meta data)]
+    (with-meta (into {} (map (fn [[k v]] [(part k) (part v)])) data)
+               (when (carried? metadata) metadata))))
 
 (defn plain
-  "Returns the data of a throwable with every part for which carried? is false in its ex-data given
-  as text."
+  "Returns the data of a throwable. Where carried? is false for its ex-data, each key and value for
+  which it is false is given as text, and such metadata is left out."
   [failure carried?]
   (-> failure
-      (update :data (fn [d] (when d (update-vals d #(if (carried? %) % (pr-str %))))))
+      (update :data #(if (carried? %) % (plain-data % carried?)))
       (update :cause #(some-> % (plain carried?)))))
 
 ;; Back

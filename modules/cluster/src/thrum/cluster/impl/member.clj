@@ -8,8 +8,10 @@
    [thrum.cluster.impl.function :as function]
    [thrum.cluster.impl.silence :as silence]
    [thrum.cluster.impl.wire :as wire]
-   [thrum.core :as t])
+   [thrum.core :as t]
+   [thrum.spi :as spi])
   (:import
+   (java.io OutputStream)
    (java.util.concurrent ConcurrentHashMap)
    (java.util.concurrent.atomic AtomicBoolean AtomicLong AtomicReference)))
 
@@ -63,8 +65,8 @@
 (def ^:private scope-name "cluster-run")
 
 (defn- late? [t]
-  (let [{:keys [type scope]} (ex-data t)]
-    (and (= :thrum/timeout type) (str/starts-with? (str scope) (str scope-name "-")))))
+  (and (= :thrum/timeout (spi/type-of t))
+       (str/starts-with? (str (:scope (ex-data t))) (str scope-name "-"))))
 
 (defn- overdue? []
   (some-> (t/remaining-ms) zero?))
@@ -91,14 +93,18 @@
     (thunk)))
 
 (defn- carried? [x]
-  (try (codec/->bytes "a part" x) true (catch Exception _ false)))
+  (try (codec/write! (OutputStream/nullOutputStream) "a part" x) true (catch Throwable _ false)))
 
-(defn- failed [node results t]
-  (wire/answer :failed
-               "the failure"
-               [results
-                (-> (failure/data t) (failure/plain carried?))
-                node]))
+(defn- plain [t]
+  (-> (failure/data t) (failure/plain carried?)))
+
+(defn- failed
+  "Returns the answer with the results before the failure. A failure that cannot be written is given
+  by its class: the caller waits for an answer."
+  [node results t]
+  (try
+    (wire/answer :failed "the failure" [results (plain t) node])
+    (catch Throwable _ (wire/answer :failed "the failure" [results (failure/bare t) node]))))
 
 (defn- done
   "Returns the answer with the results. Where one cannot be carried, that is the failure of its
@@ -130,7 +136,7 @@
         (cond
           reason (wire/answer :stopped "the reason" reason)
           (late? t) (wire/answer :stopped "the reason" :late)
-          (= :thrum/refused (:type (ex-data t))) (wire/answer :refused "it" (failure/data t))
+          (= :thrum/refused (spi/type-of t)) (wire/answer :refused "it" (plain t))
           :else (failed (.-node member) [] t))))))
 
 (defn- run-request! [^Member member {:keys [from run] :as request}]
