@@ -277,7 +277,7 @@
                                                    :from "~c", :run 1, :items [[1]]
                                                    :remaining-ms 50)))))]
     (is (= [:stopped :late] (run #'work/endless)))
-    (is (= [:done [10]] (run #'work/times-ten)))))
+    (is (= [:done [10]] (update (run #'work/times-ten) 1 wire/results)))))
 
 (deftest bindings-do-not-travel
   (with-cluster [network c 1]

@@ -6,9 +6,10 @@
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.cluster :as cluster]
    [thrum.cluster.impl.caller :as caller]
-   [thrum.cluster.nodes :as nodes :refer [close-all! member! with-cluster]]
+   [thrum.cluster.nodes :as nodes :refer [await! close-all! member! with-cluster]]
    [thrum.cluster.stand-in :as stand-in]
    [thrum.cluster.work :as work]
+   [thrum.core :as t]
    [thrum.test-kit.gate :as gate])
   (:import
    (java.util.concurrent ExecutionException TimeUnit)
@@ -75,3 +76,46 @@
       (let [answer (caller/send! (.-caller m) (.-name m) (byte-array 0))]
         (is (thrown? ExecutionException (.get answer 20 TimeUnit/SECONDS))))
       (finally (close-all! [m])))))
+
+;; Lazy results
+
+(deftest a-lazy-result-is-realised-within-the-deadline-and-a-cancel
+  (with-cluster [network c 1]
+    (reset! work/hook (fn [_ _] (Thread/sleep 60000)))
+    (is (= :late (gate/in-time 20000 (fn [] (t/with-timeout [100 :late]
+                                              (cluster/pmapv c 1 #'work/lazy [1]))))))
+    (await! #(some #{[:interrupted 1 "m0"]} @work/trail))
+    (let [job (t/future (cluster/pmapv c 1 #'work/lazy [2]))]
+      (await! #(nodes/started? 2))
+      (is (t/cancel! job))
+      (await! #(some #{[:interrupted 2 "m0"]} @work/trail)))))
+
+(deftest a-lazy-result-is-realised-inside-of-wrap
+  (with-cluster [network c 1]
+    (reset! work/hook (fn [_ node] node))
+    (is (= [["m0"]] (cluster/pmapv c 1 #'work/lazy [1])))))
+
+(deftest a-lazy-result-that-throws-is-realised-once
+  (with-cluster [network c 1]
+    (reset! work/hook (fn [_ _] (throw (java.io.FileNotFoundException. "the file"))))
+    (doseq [limit [1 {:limit 1, :batch 2}]]
+      (reset! work/trail [])
+      (let [t (nodes/thrown #(cluster/pmapv c limit #'work/lazy [1]))]
+        (is (= [java.io.FileNotFoundException "the file"] ((juxt class ex-message) t)))
+        (is (= [[:start 1 "m0"]] @work/trail))))))
+
+(deftest an-error-in-a-lazy-result-comes-after-the-results-before-it
+  (with-cluster [network c 1]
+    (reset! work/hook (fn [item _] (assert (not= 2 item) "two") item))
+    (let [results (cluster/pmap c {:limit 1, :batch 4} #'work/lazy (range 4))]
+      (is (= [[0] [1]] (take 2 results)))
+      (is (= [AssertionError "Assert failed: two\n(not= 2 item)"]
+             ((juxt class ex-message) (nodes/thrown #(nth results 2))))))))
+
+(deftest a-wrap-that-drops-the-answer-is-a-failure
+  (let [network (stand-in/network), c (nodes/caller! network)
+        m (member! network "m0" :wrap (fn [thunk] (fn [] (thunk) nil)))]
+    (try
+      (is (= {:type :thrum/invalid, :option :wrap}
+             (select-keys (ex-data (failure c #'work/times-ten 1)) [:type :option])))
+      (finally (close-all! [m c])))))

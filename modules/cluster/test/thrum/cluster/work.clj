@@ -68,3 +68,12 @@
   "Throws with the ex-data that the hook returns for the item."
   [item]
   (throw (ex-info "the message" (@hook item *node*))))
+
+(defn lazy
+  "Returns a lazy seq of what the hook returns for the item."
+  [item]
+  (lazy-seq
+    (note! :start item)
+    (try
+      [(@hook item *node*)]
+      (catch InterruptedException e (note! :interrupted item) (throw e)))))

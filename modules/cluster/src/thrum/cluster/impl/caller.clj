@@ -259,9 +259,10 @@
   on with. before: the history without this start."
   [^Caller caller worker before history [status x]]
   (case status
-    :done {:results x}
-    :failed (let [[results failure node] x]
-              {:results results, :thrown (on-member (failure/throwable failure) node)})
+    :done {:results (wire/results x)}
+    :failed (let [[parts failure node] x]
+              {:results (wire/results parts)
+               :thrown (on-member (failure/throwable failure) node)})
     :refused (or (when (foreign? x) (without caller worker before))
                  {:results [], :thrown (failure/throwable x)})
     :draining (do (crew/drains! (.-crew caller) worker) {:history before})

@@ -9,7 +9,7 @@
    [thrum.cluster.impl.failure :as failure]
    [thrum.spi :as spi])
   (:import
-   (clojure.lang IObj IRecord LazilyPersistentVector PersistentArrayMap PersistentHashMap RT Sorted)
+   (clojure.lang ExceptionInfo IObj IRecord LazilyPersistentVector PersistentArrayMap PersistentHashMap RT Sorted)
    (java.io ByteArrayInputStream ByteArrayOutputStream InputStream OutputStream)
    (java.math BigDecimal BigInteger)
    (java.net URI)
@@ -201,9 +201,9 @@
       (str "A part of "
            what
            " cannot be carried to another JVM: "
-           (cond (some? part) (str (.getName (class part)) " at the path " (spi/text path))
-                 (::too-long (ex-data cause)) (str "a sequence of " longest " elements or more")
-                 :else (ex-message cause))
+           (if (some? part)
+             (str (.getName (class part)) " at the path " (spi/text path))
+             (str "a sequence of " longest " elements or more"))
            ". Data can be: numbers, strings, keywords, collections, records, dates, byte arrays")
       {:path path, :class (some-> part class .getName symbol)})))
 
@@ -252,13 +252,16 @@
 
 ;; The two ways
 
+(defn- ours? [e]
+  (some #(contains? (ex-data e) %) [::refused ::too-long]))
+
 (defn write!
   "Writes the value to the stream. Throws :thrum/invalid, with the :path, where it cannot be
-  carried."
+  carried, and what the realisation of a lazy part throws."
   [^OutputStream out what x]
   (try
     (put! (FressianWriter. out) x)
-    (catch Exception e (throw (refusal what x e)))
+    (catch ExceptionInfo e (throw (if (ours? e) (refusal what x e) e)))
     (catch StackOverflowError e
       (throw (spi/invalid (str "A part of " what " is nested too deeply to be carried")
                {:cause (ex-message e)})))))

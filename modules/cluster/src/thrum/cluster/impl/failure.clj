@@ -74,14 +74,17 @@
        (catch IllegalStateException _ t)))
 
 (defn- of-class
-  "Returns a throwable of that class, or nil where it cannot be made from a message."
+  "Returns a throwable of that class, or nil where it cannot be made from a message, or a message
+  and a cause."
   ^Throwable [{:keys [class message]} cause]
   (try
     (let [found (Class/forName class false (clojure.lang.RT/baseLoader))]
       (when (.isAssignableFrom Throwable found)
-        (some-> (constructor found [String])
-                (.newInstance (object-array [message]))
-                (with-cause cause))))
+        (or (some-> (constructor found [String])
+                    (.newInstance (object-array [message]))
+                    (with-cause cause))
+            (some-> (constructor found [String Throwable])
+                    (.newInstance (object-array [message cause]))))))
     (catch ReflectiveOperationException _ nil)
     (catch LinkageError _ nil)))
 

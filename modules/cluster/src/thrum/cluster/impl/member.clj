@@ -71,26 +71,14 @@
 (defn- overdue? []
   (some-> (t/remaining-ms) zero?))
 
-(defn- call-each
-  "Returns {:results [...]} and, where one of the calls has thrown, {:thrown t}. drop?: the results
-  are nil. Throws what a call throws after the deadline, for the scope to judge."
-  [f drop? items]
-  (reduce (fn [acc item]
-            (try
-              (let [result (apply f item)]
-                (update acc :results conj (when-not drop? result)))
-              (catch Throwable t
-                (when (overdue?) (throw t))
-                (reduced (assoc acc :thrown t)))))
-          {:results []}
-          items))
-
 (defn- in-scope
   "Calls the thunk in a scope that the run's stop cancels, and that has the caller's deadline."
   [run remaining-ms thunk]
   (t/with-scope [scope (cond-> {:name scope-name} remaining-ms (assoc :timeout-ms remaining-ms))]
     (open! run scope)
     (thunk)))
+
+;; Answers
 
 (defn- carried? [x]
   (try (codec/write! (OutputStream/nullOutputStream) "a part" x) true (catch Throwable _ false)))
@@ -106,27 +94,45 @@
     (wire/answer :failed "the failure" [results (plain t) node])
     (catch Throwable _ (wire/answer :failed "the failure" [results (failure/bare t) node]))))
 
-(defn- done
-  "Returns the answer with the results. Where one cannot be carried, that is the failure of its
-  item."
-  [node function results]
-  (try
-    (wire/answer :done "the results" results)
-    (catch Exception _
-      (let [good (vec (take-while carried? results))]
-        (try
-          (wire/answer :done (str "the result of " function) (nth results (count good)))
-          (catch Exception e (failed node good e)))))))
+;; A result is written as soon as it is there: one that is lazy does its work here.
+(defn- call-one [f item {:keys [function drop?]}]
+  (let [result (apply f item)]
+    (when-not drop? (wire/result function result))))
 
-(defn- outcome [^Member member ^Run run {:keys [remaining-ms drop? function code] :as request}]
-  (let [f (function/resolve! (.-registry member) function code)
+(defn- call-each
+  "Calls f on each of the items, and returns the answer. Where a call throws, or its result cannot
+  be written, that is the failure of its item. Throws what is thrown after the deadline, for the
+  scope to judge."
+  [node f items request]
+  (let [results (reduce (fn [results item]
+                          (try
+                            (conj results (call-one f item request))
+                            (catch Throwable t
+                              (when (overdue?) (throw t))
+                              (reduced (failed node results t)))))
+                        []
+                        items)]
+    (if (vector? results)
+      (wire/answer :done "the results" results)
+      results)))
+
+(defn- answered
+  "Returns what the :wrap's thunk has returned, if it is an answer."
+  [node x]
+  (if (bytes? x)
+    x
+    (throw (spi/invalid (str "The :wrap of the member " node " returned a thunk that returns "
+                          (spi/text x) "; it must return what the thunk given to it returns")
+             {:option :wrap, :value x, :accepts "a function from thunk to thunk"}))))
+
+(defn- outcome [^Member member ^Run run {:keys [remaining-ms function code] :as request}]
+  (let [node (.-node member)
+        f (function/resolve! (.-registry member) function code)
         items (wire/items request)
-        thunk ((.-wrap member) #(call-each f drop? items))
-        {:keys [results thrown]} (in-scope run remaining-ms thunk)]
-    (cond
-      (some? (.get ^AtomicReference (.-stopped run))) (throw (InterruptedException.))
-      thrown (failed (.-node member) results thrown)
-      :else (done (.-node member) function results))))
+        thunk ((.-wrap member) #(call-each node f items request))
+        answer (in-scope run remaining-ms thunk)]
+    (when (.get ^AtomicReference (.-stopped run)) (throw (InterruptedException.)))
+    (answered node answer)))
 
 (defn- answer-to-run [^Member member ^Run run request]
   (try

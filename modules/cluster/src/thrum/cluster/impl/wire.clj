@@ -87,6 +87,17 @@
 
 ;; Answers
 
+(defn result
+  "Returns the result of a call of the function as bytes, a part of an answer. Throws :thrum/invalid
+  where it cannot be carried, and what its realisation throws."
+  ^bytes [function x]
+  (codec/->bytes (str "the result of " function) x))
+
+(defn results
+  "Returns the results whose bytes an answer has; nil for one that was not wanted."
+  [parts]
+  (mapv #(some-> % codec/<-bytes) parts))
+
 (defn answer
   "Returns the answer as bytes; x: what belongs to it. Throws :thrum/invalid where it cannot be
   carried; what: a name for it."
