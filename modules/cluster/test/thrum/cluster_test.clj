@@ -281,7 +281,11 @@
 
 (deftest bindings-do-not-travel
   (with-cluster [network c 1]
-    (is (= ["m0"] (binding [work/*node* "mine"] (cluster/pmapv c 1 #'work/node [1]))))))
+    (is (= [:root] (binding [work/*bound* :mine] (cluster/pmapv c 1 #'work/bound [1])))))
+  (let [m (member! (stand-in/network) "itself")]
+    (try
+      (is (= [:root] (binding [work/*bound* :mine] (cluster/pmapv m 1 #'work/bound [1]))))
+      (finally (cluster/close! m)))))
 
 ;; Leaving
 

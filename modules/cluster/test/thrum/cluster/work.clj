@@ -7,6 +7,8 @@
 
 (def ^:dynamic *node* "The member that runs the call." nil)
 
+(def ^:dynamic *bound* "What only a caller of the tests binds." :root)
+
 (def trail "What happened: [event item node]." (atom []))
 
 (def hook "Called with the item and the node in `hooked`." (atom (fn [_ _])))
@@ -50,6 +52,8 @@
 (defn remaining [_] (t/remaining-ms))
 
 (defn node [_] *node*)
+
+(defn bound [_] *bound*)
 
 (defn object [_] [1 {:a (Object.)}])
 

@@ -56,12 +56,13 @@
 
 ;; One request
 
+;; On a thread without this one's bindings: it is the same as on another node.
 (defn- locally [member request]
-  (let [answer (CompletableFuture.)]
-    (t/thread
-      (try
-        (.complete answer (member/handle! member request))
-        (catch Throwable t (.completeExceptionally answer t))))
+  (let [answer (CompletableFuture.)
+        run #(try
+               (.complete answer (member/handle! member request))
+               (catch Throwable t (.completeExceptionally answer t)))]
+    (.start (spi/clean-thread (spi/unique-name "cluster-itself") run))
     answer))
 
 (defn- opened [^Caller caller worker answer]
