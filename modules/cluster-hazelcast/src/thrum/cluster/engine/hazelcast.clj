@@ -163,17 +163,22 @@
     (.terminate (.getLifecycleService instance))
     (fail-all! waiting nil)))
 
+(defn- member-of
+  "Returns the node's member, or nil where it is not in the cluster; the view may be behind it."
+  [instance current node]
+  (or (get-in @current [:nodes node]) (get (nodes instance) node)))
+
+;; A request may come while this node's instance still starts: its answer waits for that. There is
+;; none for a node that has left, nor where the start has failed.
 (defn- answer!
   "Serves the request on a virtual thread of its own, and sends the answer."
   [instance current handler ^Message message node]
   (Thread/startVirtualThread
     (fn []
-      (let [answer (try (handler (.-content message)) (catch Throwable _))]
-        (when-some [member (get-in @current [:nodes (.-from message)])]
-          (send! @instance
-                 member
-                 (Message. nil false node (.-id message) answer)
-                 identity))))))
+      (let [answer (try (handler (.-content message)) (catch Throwable _))
+            instance @instance]
+        (when-some [member (some-> instance (member-of current (.-from message)))]
+          (send! instance member (Message. nil false node (.-id message) answer) identity))))))
 
 (defn- receiver [{:keys [node handler]} instance current ^ConcurrentHashMap waiting]
   (fn [^Message message]
@@ -217,4 +222,5 @@
       (follow! @instance current waiting)
       (Hz. @instance (:node settings) current waiting (AtomicLong.))
       (catch RuntimeException e
-        (throw (not-joined settings e))))))
+        (throw (not-joined settings e)))
+      (finally (deliver instance nil)))))

@@ -16,7 +16,7 @@
    (java.nio.file Files)
    (java.nio.file.attribute FileAttribute)
    (java.util Arrays)
-   (java.util.concurrent CompletableFuture CountDownLatch ExecutionException TimeUnit)
+   (java.util.concurrent CompletableFuture CountDownLatch ExecutionException TimeUnit TimeoutException)
    (java.util.logging Level Logger)))
 
 (set! *warn-on-reflection* true)
@@ -114,6 +114,23 @@
               (await! #(engine/lost? c1 "m0"))
               (await! #(engine/lost? m0 "~c1")))
             (deliver never (byte-array 0))))))))
+
+(defn- ends? [future]
+  (try (answer future) true (catch ExecutionException _ true) (catch TimeoutException _ false)))
+
+(defn- a-request-to-a-node-that-still-starts-is-answered-or-fails [contender]
+  (let [ports (processes/free-ports 2)
+        start #(start! contender "starts" ports % (echo %))
+        nodes (mapv start ["m0" "~c2"])
+        c (peek nodes), sent (atom [])
+        ask! #(when (some #{"m1"} (engine/workers c))
+                (swap! sent conj (engine/invoke c "m1" (byte-array 1))))
+        [_ m1] (gate/start "starts" #(start "m1"))]
+    (try
+      (await! #(do (ask!) (and (seq @sent) (realized? m1))))
+      (is (true? (every? ends? @sent)))
+      (is (= "m1 a" (ask c "m1" "a")))
+      (finally (run! engine/close! (conj nodes (:value @m1)))))))
 
 (defn- where-the-handler-throws-the-wait-fails [contender]
   (let [thrower (fn [node]
@@ -270,6 +287,8 @@
    'every-request-has-a-virtual-thread every-request-has-a-virtual-thread
    'an-interrupt-is-left-to-the-sender an-interrupt-is-left-to-the-sender
    'what-is-waited-for-fails-when-either-end-leaves what-is-waited-for-fails-when-either-end-leaves
+   'a-request-to-a-node-that-still-starts-is-answered-or-fails
+   a-request-to-a-node-that-still-starts-is-answered-or-fails
    'where-the-handler-throws-the-wait-fails where-the-handler-throws-the-wait-fails
    'another-cluster-is-not-seen another-cluster-is-not-seen
    'loopback-alone-is-bound loopback-alone-is-bound
