@@ -49,7 +49,8 @@
     :engine - what starts the engine, see thrum.cluster.spi (a function of the settings;
       default Infinispan's)
 
-  The stores of :tls are paths of PKCS12 files. Both sides are asked for a certificate.
+  The stores of :tls are paths of PKCS12 files, which are read at the join. Both sides are asked for
+  a certificate.
 
   Throws :thrum/invalid, and what the engine throws; nothing is left behind then."
   [options]

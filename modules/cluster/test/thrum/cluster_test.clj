@@ -20,8 +20,11 @@
    [thrum.core :as t]
    [thrum.spi.watch :as watch])
   (:import
+   (java.io File FileOutputStream)
+   (java.security KeyStore KeyStore$PasswordProtection KeyStore$SecretKeyEntry)
    (java.util.concurrent CompletableFuture ExecutionException)
    (java.util.concurrent.atomic AtomicLong)
+   (javax.crypto.spec SecretKeySpec)
    (thrum.cluster.impl.node Node)))
 
 (set! *warn-on-reflection* true)
@@ -477,6 +480,32 @@
   (with-cluster [network c 3]
     (is (= (repeat 1000 [0 10 20])
            (t/pmapv 1000 (fn [_] (cluster/pmapv c 3 #'work/times-ten [0 1 2])) (range 1000))))))
+
+(defn- store!
+  "Writes a PKCS12 store with a key and no certificate, and returns its path."
+  [^String password]
+  (let [file (doto (File/createTempFile "store" ".p12") (.deleteOnExit))
+        chars (.toCharArray password)
+        key (KeyStore$SecretKeyEntry. (SecretKeySpec. (byte-array 16) "AES"))]
+    (with-open [out (FileOutputStream. file)]
+      (doto (KeyStore/getInstance "PKCS12")
+        (.load nil chars)
+        (.setEntry "key" key (KeyStore$PasswordProtection. chars))
+        (.store out chars)))
+    (str file)))
+
+(deftest stores-of-tls-that-cannot-be-used-are-refused
+  (let [network (stand-in/network), store (store! "secret1")]
+    (doseq [[path password parts] [["/nowhere.p12" "secret1" [":key-store" "No such file"]]
+                                   [store "secret2" [":key-store" "cannot be used"]]
+                                   [store "secret1" [":trust-store" "it holds no certificate"]]]]
+      (let [tls {:key-store path, :key-password password
+                 :trust-store path, :trust-password password}
+            t (nodes/thrown #(member! network "m0" :tls tls, :secret "s"))]
+        (is (= [:thrum/invalid :tls] ((juxt :type :option) (ex-data t))))
+        (is (= [] (remove #(.contains ^String (ex-message t) %) (conj parts path))))
+        (is (not (.contains (str (ex-message t) (ex-data t)) ^String password)))))
+    (is (empty? @(:nodes network)))))
 
 (deftest misuse-is-answered-at-the-call
   (is (= :thrum/invalid (type-of #(cluster/join! {:prot 1}))))

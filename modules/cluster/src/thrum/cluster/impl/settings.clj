@@ -6,8 +6,10 @@
    [thrum.spi :as spi]
    [thrum.spi.options :as options])
   (:import
+   (java.io FileInputStream)
    (java.lang ProcessHandle)
-   (java.net InetAddress UnknownHostException)))
+   (java.net InetAddress UnknownHostException)
+   (java.security KeyStore)))
 
 (set! *warn-on-reflection* true)
 
@@ -79,6 +81,32 @@
                   " it run functions. There :tls and a :secret are needed")
              {:option :host, :value host, :accepts "a loopback address, or :tls and a :secret"}))))
 
+(defn- unusable [k path why]
+  (spi/invalid (str "The " k " " path " of :tls cannot be used: " why)
+    {:option :tls, :accepts "PKCS12 files, with their passwords"}))
+
+(defn- check-store!
+  "Throws :thrum/invalid unless the store can be read, and has an entry for which holds? is true."
+  [tls k password-key holds? what]
+  (let [path (k tls)
+        password (.toCharArray ^String (password-key tls))
+        store (KeyStore/getInstance "PKCS12")
+        found (try
+                (with-open [in (FileInputStream. ^String path)] (.load store in password))
+                (some #(holds? store % password) (enumeration-seq (.aliases store)))
+                (catch Exception e (throw (unusable k path (ex-message e)))))]
+    (when-not found (throw (unusable k path (str "it holds no " what))))))
+
+;; Without its stores an engine would start, reach no other node, and say nothing.
+(defn- check-tls! [{:keys [tls]}]
+  (when tls
+    (check-store! tls :key-store :key-password
+      (fn [^KeyStore store alias password] (.getKey store alias password))
+      "key")
+    (check-store! tls :trust-store :trust-password
+      (fn [^KeyStore store alias _] (.getCertificate store alias))
+      "certificate")))
+
 (defn- process-name []
   (str (try (.getHostName (InetAddress/getLocalHost)) (catch UnknownHostException _ "host"))
        "-"
@@ -102,4 +130,5 @@
   [options]
   (let [options (options/check rows options (keys rows))]
     (doto (merge (defaults options) options)
-      (check-exposure!))))
+      (check-exposure!)
+      (check-tls!))))
