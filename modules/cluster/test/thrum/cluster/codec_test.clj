@@ -1,13 +1,16 @@
 (ns thrum.cluster.codec-test
   "What is carried comes back equal and of its kind; what cannot be is refused with its path."
   (:require
+   [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [clojure.test.check :as check]
    [clojure.test.check.generators :as gen]
    [clojure.test.check.properties :as prop]
-   [thrum.cluster.impl.codec :as codec])
+   [thrum.cluster.impl.codec :as codec]
+   [thrum.cluster.nodes :as nodes]
+   [thrum.cluster.work :as work])
   (:import
-   (clojure.lang PersistentQueue)
+   (clojure.lang BigInt PersistentQueue)
    (java.time Duration Instant LocalDate LocalDateTime ZonedDateTime)))
 
 (set! *warn-on-reflection* true)
@@ -40,6 +43,12 @@
   (doseq [x samples]
     (is (= x (there-and-back x)))
     (is (= (kind x) (kind (there-and-back x))) (pr-str x))))
+
+(deftest a-few-come-back-as-a-close-relative
+  (doseq [x [(int 7) (short 7) (byte -7)]]
+    (is (= [(long x) Long] ((juxt identity class) (there-and-back x)))))
+  (is (= [7N BigInt] ((juxt identity class) (there-and-back (biginteger 7)))))
+  (is (= ["a"] (vec (there-and-back (into-array String ["a"]))))))
 
 (deftest arrays-and-patterns-come-back
   (is (= [1 2 -3] (vec (there-and-back (byte-array [1 2 -3])))))
@@ -74,6 +83,10 @@
 (defn- refusal [x]
   (try (codec/->bytes "the value" x) :carried
        (catch clojure.lang.ExceptionInfo e (ex-data e))))
+
+(deftest an-exception-whose-message-cannot-be-read-comes-back-all-the-same
+  (let [t (there-and-back [(nodes/thrown #(work/unreadable 1))])]
+    (is (str/includes? (ex-message (first t)) "could not be read"))))
 
 (deftest what-cannot-be-carried-is-refused-with-its-path
   (doseq [[x path] [[inc []]

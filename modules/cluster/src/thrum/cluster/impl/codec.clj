@@ -1,7 +1,7 @@
 (ns thrum.cluster.impl.codec
   "Values as bytes, by Fressian. What comes back equals what was sent and has its kind: a vector is
-  a vector, a set a set, a record that record; metadata, dates and exceptions are kept. What cannot
-  be carried is refused, with the path to it."
+  a vector, a set a set, a record that record; metadata, dates and exceptions are kept. The guide of
+  clusters has the exceptions. What cannot be carried is refused, with the path to it."
   {:no-doc true}
   (:require
    [clojure.data.fressian :as fressian]
@@ -26,7 +26,7 @@
 
 (def ^:private native
   "The classes that Fressian carries by itself."
-  #{String Boolean Long Integer Short Byte Double Float BigInteger BigDecimal Date UUID URI Pattern
+  #{String Boolean Long Integer Short Double Float BigInteger BigDecimal Date UUID URI Pattern
     (class (byte-array 0)) (class (int-array 0)) (class (long-array 0)) (class (float-array 0))
     (class (double-array 0)) (class (boolean-array 0))})
 
@@ -112,6 +112,9 @@
   (put! w (numerator x))
   (put! w (denominator x)))
 
+(defn- write-byte! [^Writer w b]
+  (.writeInt w (long b)))
+
 (defn- write-char! [^Writer w c]
   (.writeInt w (int c)))
 
@@ -132,6 +135,7 @@
    [clojure.lang.PersistentQueue (with-metadata (tagged "queue" write-items!))]
    [clojure.lang.ISeq (with-metadata (tagged "seq" write-items!))]
    [(class (object-array 0)) (tagged "array" write-items!)]
+   [Byte write-byte!]
    [Character (tagged "char" write-char!)]
    [clojure.lang.Ratio write-ratio!]
    [clojure.lang.BigInt (tagged "bigint" write-bigint!)]
