@@ -40,8 +40,8 @@
       from thunk to thunk, or nil; default none)
     :lease-ms - what a member runs for a caller is stopped when nothing has come from the
       caller for so many ms (a positive integer; default 10000)
-    :heartbeat-ms - a node is lost when nothing has come from it for so many ms (a positive
-      integer; default 10000)
+    :heartbeat-ms - a node is lost when nothing has come from it for so many ms (an integer
+      from 200; default 10000)
     :members-timeout-ms - how many ms a call waits where no member takes it (a positive
       integer; default 30000)
     :drain-timeout-ms - how many ms close! waits for what runs here (an integer, not negative;
@@ -59,20 +59,20 @@
 (defn close!
   "Leaves the cluster: takes no new work, waits up to :drain-timeout-ms for what runs here, stops
   the rest. Calls of this node fail with :thrum/closed. An interrupt does not cut it short.
-  Idempotent; .close does the same."
+  Idempotent: any call returns when the node has left. .close does the same."
   [cluster]
   (node/close! cluster))
 
 (defn drain!
   "Takes no new work from now on, and stays in the cluster. Returns whether all that ran here has
-  ended within timeout-ms."
+  ended within timeout-ms, an integer, not negative. Throws :thrum/invalid."
   [cluster timeout-ms]
   (node/drain! cluster timeout-ms))
 
 (defn status
   "Returns {:node name, :members [{:member name, :in-flight n, :running n, ...} ...], :re-runs n}.
   in-flight: of this node's calls; :running, :finished and :draining? as the member says, absent
-  where it does not answer within a second."
+  where it does not answer within a second. Throws :thrum/closed."
   [cluster]
   (node/status cluster))
 

@@ -200,7 +200,7 @@
 
 ;; An engine has one view for all; a member that this caller alone cannot reach stays in it.
 (deftest a-member-that-no-engine-misses-is-lost-when-it-is-silent
-  (with-cluster [network c 2 :heartbeat-ms 1]
+  (with-cluster [network c 2 :heartbeat-ms 200]
     (reset! work/hook (fn [item node]
                         (when (and (= 3 item) (= "m0" node))
                           (stand-in/isolate! network (nodes/full-name network "m0")))))
@@ -213,7 +213,7 @@
       (is (= #{"m0" "m1"} (set (cluster/pmapv c 4 #'work/node (range 40))))))))
 
 (deftest a-member-that-answers-nothing-and-shows-that-it-is-there-is-not-lost
-  (with-cluster [network c 1 :heartbeat-ms 1]
+  (with-cluster [network c 1 :heartbeat-ms 200]
     (with-redefs [caller/send! (let [send! caller/send!]
                                  (fn [from to request]
                                    (if (and (= :alive (:op (wire/request request)))
@@ -333,6 +333,21 @@
         (t/cancel! job))
       (finally (close-all! [m c])))))
 
+(deftest a-second-close-waits-for-the-first
+  (let [network (stand-in/network), m (member! network "m0" :drain-timeout-ms 20000)
+        c (caller! network), gate (promise)]
+    (try
+      (reset! work/hook (fn [_ _] (deref gate 20000 :late)))
+      (let [job (t/future (cluster/pmapv c 1 #'work/hooked [1]))
+            _ (await! #(nodes/started? 1))
+            closing (mapv (fn [_] (Thread/startVirtualThread #(cluster/close! m))) (range 2))]
+        (await! (fn [] (every? #(= Thread$State/WAITING (.getState ^Thread %)) closing)))
+        (deliver gate :go)
+        (run! #(.join ^Thread %) closing)
+        (is (= [10] (deref job 5000 :late)))
+        (is (nil? (nodes/full-name network "m0"))))
+      (finally (deliver gate :go) (close-all! [m c])))))
+
 (deftest a-dead-caller-leaves-nothing-running
   (with-cluster [network c 2]
     (let [job (t/future (cluster/pmapv c 4 #'work/endless (range 4)))]
@@ -372,6 +387,7 @@
                                                  (throw (ex-cause e)))))))
       (is (zero? (nodes/running)))
       (is (= :thrum/closed (type-of #(cluster/pmapv c 1 #'work/times-ten [1]))))
+      (is (= :thrum/closed (type-of #(cluster/status c))))
       (is (nil? (cluster/close! c))))))
 
 (deftest a-member-calls-others-and-itself
@@ -512,12 +528,18 @@
   (is (= :thrum/invalid (type-of #(cluster/join! {:host "192.0.2.1"}))))
   (is (= :thrum/invalid (type-of #(cluster/join! {:host "0.0.0.0", :secret "s"}))))
   (is (= :thrum/invalid (type-of #(cluster/join! {:allow '[a]}))))
+  (doseq [[k values] {:seeds [["a"] ["a:0"] ["a:65536"] ["127.0.0.1:99999"]], :heartbeat-ms [199]}
+          value values
+          :let [t (nodes/thrown #(cluster/join! {k value}))]]
+    (is (= [:thrum/invalid k] ((juxt :type :option) (ex-data t)))))
   (is (= {:type :thrum/invalid, :option :allow, :value 'no.such.namespace}
          (ex-data (nodes/thrown #(cluster/join! {:allow '#{no.such.namespace}})))))
   (is (= :thrum/invalid (type-of #(cluster/pmap :no-node 2 #'work/times-ten [1]))))
   (let [message (ex-message (nodes/thrown #(cluster/join! {:secret 'hunter2})))]
     (is (not (.contains ^String message "hunter2"))))
   (with-cluster [network c 1]
+    (doseq [timeout [nil -1 1.5]]
+      (is (= :thrum/invalid (type-of #(cluster/drain! c timeout)))))
     (doseq [limit [0 nil {:limit 2, :batch 0} {:limt 2} {:limit 2, :batch 4, :window 7}
                    {:limit 2, :batch 4, :item-timeout-ms 9}]]
       (is (= :thrum/invalid (type-of #(cluster/pmap c limit #'work/times-ten [1])))))))

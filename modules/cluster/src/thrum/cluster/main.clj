@@ -52,9 +52,13 @@ Options: --cluster NAME  --name NAME  --host ADDRESS  --port N  --seeds HOST:POR
    "--drain-timeout-ms" [:drain-timeout-ms number]})
 
 (defn- read-options [file]
-  (try
-    (edn/read-string (slurp file))
-    (catch Exception e (refuse (str "The file " file " holds no options: " (ex-message e))))))
+  (let [options (try
+                  (edn/read-string (slurp file))
+                  (catch Exception e
+                    (refuse (str "The file " file " holds no options: " (ex-message e)))))]
+    (if (map? options)
+      options
+      (refuse (str "The file " file " holds no options: they are a map")))))
 
 (defn parse
   "Returns [command options] for the arguments. Throws an ex-info of type ::arguments."

@@ -30,6 +30,11 @@
                             (catch clojure.lang.ExceptionInfo e (ex-message e)))
                        part))))
 
+(deftest a-file-without-a-map-holds-no-options
+  (let [file (doto (File/createTempFile "options" ".edn") (spit "[:secret]"))]
+    (is (thrown-with-msg? clojure.lang.ExceptionInfo #"holds no options"
+          (main/parse ["status" "--options" (str file)])))))
+
 (deftest a-status-is-a-table
   (is (= ["a-1" "3" "40" "up"]
          (str/split (second (main/table {:members [{:member "a-1", :running 3, :finished 40}]}))

@@ -136,7 +136,9 @@
 
 ;; Which member
 
-(defn- check-open! [^Caller caller]
+(defn check-open!
+  "Throws :thrum/closed where the caller's node has left the cluster."
+  [^Caller caller]
   (when (.get ^AtomicBoolean (.-closed caller))
     (throw (ex-info "The cluster has been left, nothing can run on it any more"
                     {:type :thrum/closed, :scope (.-node caller)}))))

@@ -18,15 +18,16 @@
    [thrum.spi :as spi])
   (:import
    (java.lang AutoCloseable)
-   (java.util.concurrent CompletableFuture CompletionException ExecutionException Executor TimeUnit TimeoutException)
-   (java.util.concurrent.atomic AtomicBoolean AtomicLong)
+   (java.util.concurrent CompletableFuture CompletionException ExecutionException TimeUnit TimeoutException)
+   (java.util.concurrent.atomic AtomicLong AtomicReference)
    (thrum.cluster.impl.caller Caller)))
 
 (set! *warn-on-reflection* true)
 
 (declare close!)
 
-(deftype Node [name engine member caller stop-pulse drain-timeout-ms ^AtomicBoolean closed]
+;; left: nil, or the CompletableFuture of its leaving.
+(deftype Node [name engine member caller stop-pulse drain-timeout-ms ^AtomicReference left]
   AutoCloseable
   (close [this] (close! this))
   Object
@@ -62,7 +63,7 @@
         caller (caller/caller (assoc settings :engine engine, :member worker))
         stop-pulse (pulse/start! {:caller caller, :member member, :silence silence
                                   :lease-ms lease-ms})]
-    (Node. node engine worker caller stop-pulse drain-timeout-ms (AtomicBoolean.))))
+    (Node. node engine worker caller stop-pulse drain-timeout-ms (AtomicReference.))))
 
 (declare asked)
 
@@ -99,6 +100,10 @@
 (defn drain!
   "See thrum.cluster/drain!."
   [x timeout-ms]
+  (when-not (nat-int? timeout-ms)
+    (throw (spi/invalid (str "The timeout of drain! is " (spi/text timeout-ms)
+                          "; it must be an integer of ms, not negative")
+             {:option :timeout-ms, :value timeout-ms, :accepts "an integer, not negative"})))
   (if-some [member (.-member (node x))]
     (member/drain! member timeout-ms)
     true))
@@ -114,19 +119,22 @@
   ((.-stop-pulse node))
   (engine/close! (.-engine node)))
 
-(def ^:private on-a-thread
-  (reify Executor
-    (execute [_ task] (.start (.unstarted (Thread/ofPlatform) task)))))
+;; On a thread that is not interrupted: else a node could stay half-closed.
+(defn- leave-on-a-thread! [node ^CompletableFuture end]
+  (.start (.unstarted (Thread/ofPlatform)
+                      #(try
+                         (leave! node)
+                         (.complete end nil)
+                         (catch Throwable t (.completeExceptionally end t))))))
 
 (defn close!
   "See thrum.cluster/close!."
   [x]
-  (let [node (node x)]
-    (when (.compareAndSet ^AtomicBoolean (.-closed node) false true)
-      ;; On a thread that is not interrupted: else a node could stay half-closed.
-      (try
-        (.join (CompletableFuture/runAsync #(leave! node) on-a-thread))
-        (catch CompletionException e (throw (ex-cause e)))))
+  (let [node (node x), end (CompletableFuture.), ^AtomicReference left (.-left node)]
+    (when (.compareAndSet left nil end) (leave-on-a-thread! node end))
+    (try
+      (.join ^CompletableFuture (.get left))
+      (catch CompletionException e (throw (ex-cause e))))
     nil))
 
 ;; Status
@@ -152,7 +160,7 @@
 (defn status
   "See thrum.cluster/status."
   [x]
-  (let [^Caller caller (caller x)
+  (let [^Caller caller (doto (caller x) (caller/check-open!))
         loads (crew/loads (.-crew caller))]
     {:node (.-node caller)
      :members (t/pmapv 16

@@ -15,7 +15,9 @@
 
 (defn- text? [x] (and (string? x) (not (str/blank? x))))
 
-(defn- address? [x] (and (string? x) (some? (re-matches #".+:\d{1,5}" x))))
+(defn- address? [x]
+  (when-some [[_ port] (when (string? x) (re-matches #".+:(\d{1,5})" x))]
+    (<= 1 (parse-long port) 65535)))
 
 (def ^:private millis
   {:check pos-int?, :accepts "a positive integer"})
@@ -58,8 +60,9 @@
    :lease-ms (assoc millis :default "10000"
                :doc (str "what a member runs for a caller is stopped when nothing has "
                          "come from the caller for so many ms"))
-   :heartbeat-ms (assoc millis :default "10000"
-                   :doc "a node is lost when nothing has come from it for so many ms")
+   :heartbeat-ms {:check #(and (int? %) (<= 200 %)), :accepts "an integer from 200"
+                  :default "10000"
+                  :doc "a node is lost when nothing has come from it for so many ms"}
    :members-timeout-ms (assoc millis :default "30000"
                          :doc "how many ms a call waits where no member takes it")
    :drain-timeout-ms {:check nat-int?, :accepts "an integer, not negative", :default "10000"
