@@ -44,6 +44,7 @@
   (^Object setSourceFailure [t])
   (consume [])
   (^boolean valueReady [])
+  (goesOn [])
   (^Object consumerBack [])
   (^Object consumerGone [])
   (^long together [])
@@ -123,7 +124,7 @@
 ;; The fields that only the consumer touches are not volatile: a LazySeq hands them from thread to
 ;; thread under its lock, a transducing process by its contract. batches: nil, or limit, window,
 ;; started and consumed count batches. together: how many results may leave at a time. gone: when
-;; the consumer left with the last ones.
+;; the consumer left with the last ones. goes-on: see goesOn; nil before the first wait.
 (deftype FanOut [^Context context ^Group group ^long limit ^long window
                  order ^Tasks tasks threads ^AtomicLongArray counts ^Batches batches on-done
                  ^Source source
@@ -135,6 +136,7 @@
                  ^:unsynchronized-mutable left-early
                  ^:unsynchronized-mutable ^long started
                  ^:unsynchronized-mutable ^long consumed
+                 ^:unsynchronized-mutable goes-on
                  ^:unsynchronized-mutable ^Throwable thrown]
   IFanOut
   ;; Returns the next item; nil also at the end, where more is false from then on.
@@ -184,6 +186,10 @@
       (set! consumed (inc consumed))
       task))
   (valueReady [_] (order/value-ready? order))
+  ;; Made once: a consumer waits for most items.
+  (goesOn [this]
+    (or goes-on
+        (set! goes-on #(or (order/ready? order) (.room this) (.idle this)))))
   (consumerBack [_]
     (set! together
           (if (and (.chunked source) (< (- (System/nanoTime) gone) (long quick-ns)))
@@ -249,6 +255,7 @@
                    false
                    0
                    0
+                   nil
                    nil)
       (->> (registry/begun! :fan-out)))))
 
@@ -361,11 +368,10 @@
 (defn await!
   "Waits until there is another step than to wait."
   [^FanOut fan-out]
-  (let [order (.-order fan-out)]
-    (wait/await-signal! (.-group fan-out)
-      (.-consumer ^Tasks (.-tasks fan-out))
-      nil
-      #(or (order/ready? order) (.room fan-out) (.idle fan-out)))))
+  (wait/await-signal! (.-group fan-out)
+    (.-consumer ^Tasks (.-tasks fan-out))
+    nil
+    (.goesOn fan-out)))
 
 (defn leave!
   "Takes the next task to leave out of the order."
