@@ -182,8 +182,8 @@
 
 ;; kind: its name, where it is unique? with a number behind it, which it gets when it is first asked
 ;; for its name: most scopes never are. deadline: its own or its parent's, the earlier one.
-;; shielded: its parent's cancel does not reach it. stays: whoever opened it ends it in any case,
-;; and until then it is its parent's child. children: nil before the first. members: the tasks of a
+;; shielded: its parent's cancel does not reach it. stays: its opener ends it in any case, and
+;; until then it is its parent's child. children: nil before the first. members: the tasks of a
 ;; fan-out, or nil.
 (deftype Group [^String kind unique? ^IGroup parent opener
                 ^:volatile-mutable deadline shielded stays

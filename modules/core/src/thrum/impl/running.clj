@@ -54,8 +54,7 @@
     all))
 
 (defn- move!
-  "Moves the child of a slot, unless it leaves first: whoever finds it in the one or the other
-  decides."
+  "Moves the child of a slot, unless it leaves first: one compare-and-set in the old slot decides."
   [^AtomicReferenceArray slots ^AtomicReferenceArray more i]
   (let [child (.get slots i)]
     (.set more i child)
@@ -92,7 +91,7 @@
 
 ;; slots: a power of two. numbers: see thrum.impl.cache-line; the first is the hand, where the
 ;; search for a free slot begins. It goes round, so that a search is short: at most half of the
-;; slots have children that run. All others are for whoever made this.
+;; slots have children that run. All others are for the owner.
 (deftype Running [^:volatile-mutable ^AtomicReferenceArray slots
                   ^AtomicLongArray numbers]
   IRunning
@@ -128,6 +127,6 @@
 (defn running
   "Returns an empty one."
   ^Running []
-  ;; The slots first: the numbers, whose ends nobody writes, lie between them and what all read.
+  ;; The slots first: the numbers, whose ends are not written, lie between them and what all read.
   (let [slots (AtomicReferenceArray. 16)]
     (Running. slots (cache-line/atomic-numbers))))
