@@ -59,8 +59,9 @@
 
 (defn- one [^Class interface] (into-array Class [interface]))
 
+;; A driver may have a class loader that ours does not see.
 (defn- proxied [interfaces guard]
-  (Proxy/newProxyInstance (.getClassLoader Guard) interfaces guard))
+  (Proxy/newProxyInstance (.getClassLoader ^Class (first interfaces)) interfaces guard))
 
 (defn- kind
   "Returns what is done with values of a class: :plain and :other are handed out as they are,

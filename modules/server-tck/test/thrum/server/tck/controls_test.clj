@@ -187,7 +187,8 @@
    :no-empty-seqs [:empty-seq-is-empty :head-does-not-realise-a-seq]
    :no-forwarded-headers [:malformed-forwarded-is-refused]
    :no-grace [:steady-bodies-are-served]
-   :no-header-timeout-ms [:slow-headers-are-given-up :trickled-headers-are-given-up]
+   :no-header-timeout-ms [:slow-headers-are-given-up :trickled-empty-lines-are-given-up
+                          :trickled-headers-are-given-up]
    :no-health [:other-methods-are-no-probes :probes-are-answered-when-the-server-is-full
                :readiness-ends-with-the-drain]
    :no-heartbeat [:silent-streams-have-a-heartbeat]
