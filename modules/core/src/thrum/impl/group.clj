@@ -74,6 +74,11 @@
 (deftype Children [^IGroup group leaves ^Running held ^AtomicLongArray numbers
                    ^AtomicReference waiter ^AtomicReference idle-waiter])
 
+(defn numbers
+  "Returns the numbers of the children, for what starters-place and enders-place name."
+  ^AtomicLongArray [^Children children]
+  (.-numbers children))
+
 (defn- no-children ^Children [^IGroup group]
   (let [running (running/running)]
     (Children. group (.leaves group) running (.-numbers running)

@@ -16,9 +16,9 @@
   (:import
    (clojure.lang LazySeq)
    (java.util.concurrent CancellationException)
-   (java.util.concurrent.atomic AtomicLongArray AtomicReference)
+   (java.util.concurrent.atomic AtomicReference)
    (thrum.impl.failures Failures)
-   (thrum.impl.group Children Group)
+   (thrum.impl.group Group)
    (thrum.impl.task Cancelled Done Failed ITask)))
 
 (set! *warn-on-reflection* true)
@@ -39,9 +39,6 @@
 ;; the tasks.
 (def ^:private ^:const ended-at group/enders-place)
 
-(defn- numbers ^AtomicLongArray [^Children children]
-  (.-numbers children))
-
 ;; decides?: a predicate of outcomes. decisive: the first task whose outcome decides for all.
 (deftype Joiner [^Group group children ^Failures failures decides? ^AtomicReference decisive]
   completion/CompletionHandler
@@ -53,7 +50,7 @@
         (group/cancel! group :decided))
       ;; The tasks are kept until all have ended: none is taken out.
       (finally
-        (.incrementAndGet (numbers children) ended-at)
+        (.incrementAndGet (group/numbers children) ended-at)
         (group/child-ended! children)))))
 
 (defn- joiner
@@ -86,7 +83,7 @@
   "Waits until fewer than :limit of the i tasks run that were started, or all is decided."
   [^Joiner joiner {:keys [limit waiting], :or {waiting plainly}} i]
   (when limit
-    (let [running #(- (long i) (.get (numbers (.-children joiner)) ended-at))
+    (let [running #(- (long i) (.get (group/numbers (.-children joiner)) ended-at))
           room? #(or (decisive joiner) (< (long (running)) (long limit)))]
       (waiting (.-group joiner) #(group/await! (.-group joiner) room?)))))
 

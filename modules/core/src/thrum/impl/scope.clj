@@ -21,7 +21,6 @@
   (:import
    (java.util ArrayDeque)
    (java.util.concurrent CancellationException)
-   (java.util.concurrent.atomic AtomicLongArray)
    (thrum.impl.failures Failures)
    (thrum.impl.group Children Group)
    (thrum.impl.place Place)
@@ -50,9 +49,6 @@
 ;; Of the numbers of a group's children
 (def ^:private ^:const forked-at group/starters-place)
 (def ^:private ^:const awaited-at (inc forked-at))
-
-(defn- numbers ^AtomicLongArray [^Children children]
-  (.-numbers children))
 
 (defn- failure [^ITask task t]
   {:throwable t, :task (.taskName task), :index (.index task)})
@@ -101,8 +97,8 @@
   ;; the body's may have made the children.
   (forksDone [_]
     (if-some [^Children children (.childrenNow group)]
-      (let [ended (.get (numbers children) group/enders-place)]
-        (= ended (.get (numbers children) awaited-at)))
+      (let [ended (.get (group/numbers children) group/enders-place)]
+        (= ended (.get (group/numbers children) awaited-at)))
       true))
   (children [_]
     (or children
@@ -130,7 +126,7 @@
       (.forkEnded this task)
       (when completed (completed/put! completed task))
       (finally
-        (.incrementAndGet (numbers children) group/enders-place)
+        (.incrementAndGet (group/numbers children) group/enders-place)
         (group/child-left! children task)
         ;; A daemon may still run in the group.
         (when (and (group/idle-awaited? children) (.forksDone this)) (group/wake! group))
@@ -247,7 +243,7 @@
         group (.-group scope)
         task (task/task (context/capture (jdk/with-scoped wrap scoped-values) group)
                (handler scope daemon? on-end)
-               (.getAndIncrement (numbers (.children scope)) forked-at)
+               (.getAndIncrement (group/numbers (.children scope)) forked-at)
                (in-time scope callers-group f))]
     (if name
       (task/named task (str (group/group-name group) "/" name "-" (.index ^ITask task)))
@@ -259,12 +255,12 @@
   before f began."
   [^Scope scope {:keys [daemon?] :as options} f]
   (let [task (fork scope (check-works-for! scope) options f)]
-    (when-not daemon? (.incrementAndGet (numbers (.children scope)) awaited-at))
+    (when-not daemon? (.incrementAndGet (group/numbers (.children scope)) awaited-at))
     (try
       (group/start! (.-group scope) task)
       (catch Throwable t
         (when-not daemon?
-          (.decrementAndGet (numbers (.children scope)) awaited-at)
+          (.decrementAndGet (group/numbers (.children scope)) awaited-at)
           (group/wake! (.-group scope))
           (some-> (.-completed scope) completed/wake!))
         (throw t)))))
