@@ -32,21 +32,21 @@
 (defn- serve-apart!
   "Serves on another thread, so that this one can end the connection where the handler does not
   listen to its interrupt."
-  [serve ^JdkWire wire ^ThreadFactory threads]
-  (let [^CountDownLatch done (.-done wire)]
-    (.start (.newThread threads #(try (serve wire) (finally (.countDown done)))))
-    (.await done)
-    (end-exchange! wire)))
+  [serve ^JdkWire wire ^CountDownLatch done ^ThreadFactory threads]
+  (.start (.newThread threads #(try (serve wire) (finally (.countDown done)))))
+  (.await done)
+  (end-exchange! wire))
 
 (defn- handler
-  ^HttpHandler [serve {:keys [idle-timeout-ms request-timeout-ms]} threads]
+  ^HttpHandler [serve {:keys [idle-timeout-ms request-timeout-ms]} keeper threads]
   (reify HttpHandler
     (handle [_ exchange]
-      (let [patience (patience/here)]
-        (patience/leave! patience)
-        (if request-timeout-ms
-          (serve-apart! serve (wire/wire exchange patience idle-timeout-ms) threads)
-          (serve-here! serve (wire/wire exchange patience idle-timeout-ms)))))))
+      (let [patience (doto (patience/here keeper) patience/leave!)
+            done (when request-timeout-ms (CountDownLatch. 1))
+            wire (wire/wire exchange patience idle-timeout-ms done)]
+        (if done
+          (serve-apart! serve wire done threads)
+          (serve-here! serve wire))))))
 
 (defn- executor
   "Returns what runs each request on a fresh virtual thread, and ends it when its headers do not
@@ -112,7 +112,7 @@
   (let [threads (spi/clean-threads "http")
         server (HttpServer/create (InetSocketAddress. ^String host (int port)) (int backlog))
         keeper (patience/keeper [(:header-timeout-ms options) (:idle-timeout-ms options)])]
-    (.createContext server "/" (handler serve options threads))
+    (.createContext server "/" (handler serve options keeper threads))
     (.setExecutor server (executor options keeper threads))
     (.start server)
     (JdkServer. server (AtomicReference.) keeper)))

@@ -1,5 +1,7 @@
 (ns thrum.server.spi.watchdog
-  "A thread that looks after clients: the one timer for all that are silent or slow.")
+  "A thread that looks after clients: the one timer for all that are silent or slow."
+  (:import
+   (java.util Map)))
 
 (set! *warn-on-reflection* true)
 
@@ -29,3 +31,17 @@
   [^Thread watchdog]
   (.interrupt watchdog)
   (.join watchdog))
+
+(defn unanswered-ms
+  "Returns for how many ms the connection's client has sent what is no request, empty lines; nil
+  where it has not. answered: a number that changes with each request. received: one that grows as
+  bytes come. seen: a map of this function's, by connection: both, and since when there are more
+  bytes, in ns."
+  [^Map seen connection answered received]
+  (let [now (System/nanoTime)
+        [answered-then received-then since] (.get seen connection)]
+    (cond
+      (not= answered answered-then) (do (.put seen connection [answered received nil]) nil)
+      since (quot (- now (long since)) 1000000)
+      (< (long received-then) (long received))
+      (do (.put seen connection [answered received now]) 0))))

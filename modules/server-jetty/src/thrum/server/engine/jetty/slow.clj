@@ -4,7 +4,7 @@
   (:require
    [thrum.server.spi.watchdog :as watchdog])
   (:import
-   (java.util Collection Map WeakHashMap)
+   (java.util Collection WeakHashMap)
    (org.eclipse.jetty.http HttpParser)
    (org.eclipse.jetty.io EndPoint)
    (org.eclipse.jetty.io.ssl SslConnection)
@@ -25,24 +25,11 @@
                (= begun (.getBeginNanoTime parser)))
       (quot (- (System/nanoTime) begun) 1000000))))
 
-(defn- no-request-ms
-  "Returns for how many ms the client has sent bytes that are no request, empty lines; nil where it
-  has not. seen: by connection, how many requests and bytes had come, and since when there are more
-  bytes, in ns."
-  [^Map seen ^HttpConnection connection]
-  (let [requests (.getMessagesIn connection)
-        bytes (.getBytesIn connection)
-        now (System/nanoTime)
-        [requests-then bytes-then since] (.get seen connection)]
-    (cond
-      (not= requests requests-then) (do (.put seen connection [requests bytes nil]) nil)
-      since (quot (- now (long since)) 1000000)
-      (< (long bytes-then) bytes) (do (.put seen connection [requests bytes now]) 0))))
-
 (defn- kept-waiting-ms [seen ^HttpConnection connection]
   (let [parser (.getParser connection)]
     (if (.isStart parser)
-      (no-request-ms seen connection)
+      (watchdog/unanswered-ms seen connection (.getMessagesIn connection)
+                              (.getBytesIn connection))
       (head-begun-ms parser))))
 
 (defn- agreed?

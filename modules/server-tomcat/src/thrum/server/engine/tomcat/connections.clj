@@ -2,6 +2,8 @@
   "Tomcat's open connections: that of a request is cut, and those are closed whose clients take too
   long to send a request's head or a frame of HTTP/2, or to agree on TLS, however steadily they do
   so."
+  (:require
+   [thrum.server.spi.watchdog :as watchdog])
   (:import
    (java.io IOException)
    (java.lang.reflect Field)
@@ -99,17 +101,9 @@
 
 (defn- no-request-ms
   "Returns for how many ms an idle connection has sent bytes that are no request; nil where it has
-  not. seen: by connection, when it was last written to and read from, and since when it has been
-  read from again, in ns."
-  [^Map seen ^NioEndpoint$NioSocketWrapper wrapper]
-  (let [written (.getLastWrite wrapper)
-        read (.getLastRead wrapper)
-        now (System/nanoTime)
-        [written-then read-then since] (.get seen wrapper)]
-    (cond
-      (not= written written-then) (do (.put seen wrapper [written read nil]) nil)
-      since (quot (- now (long since)) 1000000)
-      (< (long read-then) read) (do (.put seen wrapper [written read now]) 0))))
+  not."
+  [seen ^NioEndpoint$NioSocketWrapper wrapper]
+  (watchdog/unanswered-ms seen wrapper (.getLastWrite wrapper) (.getLastRead wrapper)))
 
 ;; A read of HTTP/2 ends with its frame, or with the client's preface.
 (def ^:private ^Field read-operation (opened SocketWrapperBase "readOperation"))

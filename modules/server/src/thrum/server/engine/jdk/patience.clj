@@ -7,7 +7,7 @@
    [thrum.spi :as spi])
   (:import
    (java.io IOException InputStream OutputStream)
-   (java.util Objects Set)
+   (java.util Objects)
    (java.util.concurrent ConcurrentHashMap)))
 
 (set! *warn-on-reflection* true)
@@ -16,63 +16,66 @@
   "Bounds how long one thread blocks on its connection."
   (enter! [guard ms] "What blocks from now on may take so long.")
   (leave! [guard] "It blocks no more.")
-  (look! [guard] "Interrupts a thread that blocks for too long.")
-  (end! [guard] "The exchange is over."))
+  (look! [guard] "Interrupts a thread that blocks for too long."))
 
 ;; due: when what blocks now must have ended, or nil. An interrupt closes the JDK's channel.
-(deftype Patience [^Thread thread ^:unsynchronized-mutable due ^:unsynchronized-mutable fired
-                   ^:unsynchronized-mutable over]
+(deftype Patience [^Thread thread ^:unsynchronized-mutable due ^:unsynchronized-mutable fired]
   Guard
   (enter! [this ms] (locking this (set! due (spi/deadline-in ms))))
-  (leave! [this] (locking this (set! due nil) (when fired (Thread/interrupted))))
+  (leave! [this]
+    (locking this
+      (set! due nil)
+      (when fired
+        (set! fired false)
+        (Thread/interrupted))))
   (look! [this]
     (locking this
-      (when (and due (not over) (spi/passed? (long due)))
+      (when (and due (spi/passed? (long due)))
+        (set! due nil)
         (set! fired true)
-        (set! over true)
-        (.interrupt thread))))
-  (end! [this] (locking this (set! over true))))
+        (.interrupt thread)))))
+
+(defn- within
+  "Returns the patience of the calling thread, which ends in so many ms."
+  ^Patience [ms]
+  (Patience. (Thread/currentThread) (spi/deadline-in ms) false))
 
 ;; One thread looks at all exchanges from time to time: an alarm for each would go into the one
 ;; ordered map of the process, and out again.
-(deftype Keeper [^Set kept ^Thread watchdog])
+;; kept: by thread. The JDK runs what it gives an executor, and in there calls the handler, on the
+;; same thread; it hands nothing of ours from one to the other.
+(deftype Keeper [^ConcurrentHashMap kept ^Thread watchdog])
 
 (defn keeper
   "Starts to keep a server's exchanges within these timeouts, in ms. Returns what run! and close!
   take."
   ^Keeper [timeouts-ms]
-  (let [kept (ConcurrentHashMap/newKeySet)]
+  (let [kept (ConcurrentHashMap.)]
     (Keeper. kept (watchdog/start "jdk-patience" (watchdog/period-ms timeouts-ms)
-                                  (fn [] (doseq [patience kept] (look! patience)))))))
+                                  (fn [] (doseq [patience (.values kept)] (look! patience)))))))
 
 (defn close!
   "Ends the keeper's thread."
   [^Keeper keeper]
   (watchdog/stop! (.-watchdog keeper)))
 
-;; The JDK runs what it gives an executor, and in there calls the handler, on the same thread; it
-;; hands nothing of ours from one to the other. This is the one way round it.
-(def ^:private ^ThreadLocal on-this-thread (ThreadLocal.))
-
 (defn here
   "Returns the patience that run! has given the calling thread."
-  []
-  (.get on-this-thread))
+  [^Keeper keeper]
+  (.get ^ConcurrentHashMap (.-kept keeper) (Thread/currentThread)))
 
 (defn run!
   "Runs task, within which the JDK reads a request's head, for at most head-ms, and calls its
   handler."
   [^Keeper keeper ^Runnable task head-ms]
-  (let [patience (Patience. (Thread/currentThread) nil false false)
-        ^Set kept (.-kept keeper)]
-    (enter! patience head-ms)
-    (.add kept patience)
+  (let [patience (within head-ms)
+        ^ConcurrentHashMap kept (.-kept keeper)]
+    (.put kept (Thread/currentThread) patience)
     (try
-      (.set on-this-thread patience)
       (.run task)
       (finally
-        (end! patience)
-        (.remove kept patience)))))
+        (leave! patience)
+        (.remove kept (Thread/currentThread))))))
 
 (defmacro in-time
   "Runs the body, which blocks on the connection, for at most so long."
@@ -87,27 +90,27 @@
   "Calls f, which blocks on the connection, on the calling thread for at most ms. An interrupt that
   comes at its end does not outlive it."
   [ms f]
-  (let [patience (Patience. (Thread/currentThread) nil false false)]
-    (enter! patience ms)
-    (let [alarm (spi/arm! (spi/deadline-in ms) #(look! patience))]
-      (try
-        (f)
-        (finally
-          (spi/disarm! alarm)
-          (leave! patience))))))
+  (let [patience (within ms)
+        alarm (spi/arm! (spi/deadline-in ms) #(look! patience))]
+    (try
+      (f)
+      (finally
+        (spi/disarm! alarm)
+        (leave! patience)))))
 
 (def ^:private ^:const piece
   "How many bytes a client must take in the time that a silence may last."
   65536)
 
 (defn write!
-  "Writes n bytes from offset to out. Each piece of them may take so long."
+  "Writes n bytes from offset to out, within in-time: each piece of them may take so long."
   [^OutputStream out patience ms ^bytes b offset n]
   (let [end (+ (long offset) (long n))]
     (loop [from (long offset)]
-      (when (< from end)
-        (let [to (min end (+ from (long piece)))]
-          (in-time [patience ms] (.write out b (int from) (int (- to from))))
+      (let [to (min end (+ from (long piece)))]
+        (.write out b (int from) (int (- to from)))
+        (when (< to end)
+          (enter! patience ms)
           (recur to))))))
 
 (defn- read-in-time
@@ -140,12 +143,13 @@
     (write
       ([x]
        (check!)
-       (if (bytes? x)
-         (write! out patience ms x 0 (alength ^bytes x))
-         (in-time [patience ms] (.write out (int x)))))
+       (in-time [patience ms]
+         (if (bytes? x)
+           (write! out patience ms x 0 (alength ^bytes x))
+           (.write out (int x)))))
       ([b offset n]
        (check!)
-       (write! out patience ms b offset n)))
+       (in-time [patience ms] (write! out patience ms b offset n))))
     (flush []
       (check!)
       (in-time [patience ms] (.flush out)))

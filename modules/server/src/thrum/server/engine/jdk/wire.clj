@@ -36,13 +36,18 @@
     (.replaceAll value "[^\\x00-\\xff]" "?")))
 
 (defn- body-kind
-  "Returns how the request's body is framed: :chunked, :length, or nil where there is none."
-  [^HttpExchange exchange]
-  (let [headers (.getRequestHeaders exchange)]
-    (if (.containsKey headers "Transfer-encoding")
-      :chunked
-      (let [length (.getFirst headers "Content-length")]
-        (when-not (or (nil? length) (= "0" length)) :length)))))
+  "Returns how the request's body is framed: :chunked, :length, or nil where there is none. The
+  names are spelled as the JDK spells them."
+  [^objects headers]
+  (loop [i 0, kind nil]
+    (if (< i (alength headers))
+      (let [name (aget headers i)]
+        (cond
+          (.equals "Transfer-encoding" name) :chunked
+          (and (.equals "Content-length" name) (not= "0" (aget headers (inc i))))
+          (recur (+ i 2) :length)
+          :else (recur (+ i 2) kind)))
+      kind)))
 
 (defn- set-headers! [^HttpExchange exchange body headers]
   (let [^objects headers headers
@@ -62,37 +67,37 @@
   "How long to wait, after the response, for the rest of a request's body that was not read."
   1000)
 
-(defn- end-with!
-  "Calls end, which ends the response. The JDK reads then what is left of the request's body, which
+(defmacro ^:private ending
+  "Runs form, which ends the response. The JDK reads then what is left of the request's body, which
   may never come: where there is one, not for long."
-  [body end]
-  (if (nil? body)
-    (end)
-    (patience/call-within linger-ms end)))
+  [body form]
+  `(if (nil? ~body)
+     ~form
+     (patience/call-within linger-ms (fn [] ~form))))
 
 (defn- close-out! [body ^OutputStream out]
-  (.flush out)
-  (end-with! body #(.close out)))
+  (when body (.flush out))
+  (ending body (.close out)))
 
 (defn- send-head!
   "Sends a response without a body."
   [^HttpExchange exchange request-body status]
-  (end-with! request-body #(.sendResponseHeaders exchange status -1)))
+  (ending request-body (.sendResponseHeaders exchange status -1)))
 
 (defn- send-body!
   [^HttpExchange exchange request-body patience idle-ms status ^bytes body]
   (let [out (.getResponseBody exchange)]
-    (patience/in-time [patience idle-ms]
-      (.sendResponseHeaders exchange status (alength body)))
+    (.sendResponseHeaders exchange status (alength body))
     (patience/write! out patience idle-ms body 0 (alength body))
-    (patience/in-time [patience idle-ms] (close-out! request-body out))))
+    (close-out! request-body out)))
 
 (defn- send-all!
   [^HttpExchange exchange request-body patience idle-ms status headers ^bytes body]
   (set-headers! exchange request-body headers)
-  (if (or (nil? body) (zero? (alength body)))
-    (patience/in-time [patience idle-ms] (send-head! exchange request-body status))
-    (send-body! exchange request-body patience idle-ms status body)))
+  (patience/in-time [patience idle-ms]
+    (if (or (nil? body) (zero? (alength body)))
+      (send-head! exchange request-body status)
+      (send-body! exchange request-body patience idle-ms status body))))
 
 (defn- events?
   "True if the headers are those of a stream of events, whose client comes again wherever it
@@ -111,9 +116,10 @@
 (defn- check-cut! [wire]
   (when (cut? wire) (throw (IOException. "The connection has been cut"))))
 
-;; kind: of the request's body. held: the body of a response on HTTP/1.0 without a length: its end
-;; would be that of the connection, and a cut look like it.
-(deftype JdkWire [^HttpExchange exchange kind patience ^long idle-ms ^CountDownLatch done
+;; request: its headers, as name, value, name, value ... kind: of its body. held: the body of a
+;; response on HTTP/1.0 without a length: its end would be that of the connection, and a cut look
+;; like it.
+(deftype JdkWire [^HttpExchange exchange request kind patience ^long idle-ms ^CountDownLatch done
                   ^:unsynchronized-mutable held ^:unsynchronized-mutable ^objects held-headers
                   ^:unsynchronized-mutable ^int held-status ^:volatile-mutable cut]
   Cut
@@ -124,7 +130,7 @@
   (protocol [_] (.getProtocol exchange))
   (scheme [_] "http")
   (authority [_] nil)
-  (headers [_] (header-array (.getRequestHeaders exchange)))
+  (headers [_] request)
   (remote [_] (engine/address (.getRemoteAddress exchange)))
   (local [_] (.getLocalAddress exchange))
   (certificate [_] nil)
@@ -158,13 +164,15 @@
   ;; properly, and read what is left of the request's body first.
   (abort! [_]
     (set! cut true)
-    (.countDown done))
+    (some-> done .countDown))
   (watch! [_ _gone] false)
   (unwatch! [_] nil)
   (upgrade! [_ _headers _protocol _listener]
     (throw (UnsupportedOperationException. "The JDK's server has no websockets"))))
 
 (defn wire
-  "Returns the wire of an exchange of the JDK's."
-  ^JdkWire [exchange patience idle-ms]
-  (JdkWire. exchange (body-kind exchange) patience idle-ms (CountDownLatch. 1) nil nil 0 false))
+  "Returns the wire of an exchange of the JDK's. done: counted down when the exchange is cut, or
+  nil."
+  ^JdkWire [^HttpExchange exchange patience idle-ms done]
+  (let [headers (header-array (.getRequestHeaders exchange))]
+    (JdkWire. exchange headers (body-kind headers) patience idle-ms done nil nil 0 false)))
