@@ -90,8 +90,8 @@
     (is (= [:outer 5]
            (in-virtual-time #(t/with-timeout [5 :outer] (t/pmapv at-10 sleep! [50 60]))))))
   (testing "an item's is a failure inside the outer form"
-    (is (= [{:type :thrum/timeout, :index 0} 10]
-           (in-virtual-time #(t/with-timeout [20 :outer] (t/pmapv at-10 sleep! [50 60]))))))
+    (is (= [{:type :thrum/timeout, :index 1} 10]
+           (in-virtual-time #(t/with-timeout [20 :outer] (t/pmapv at-10 sleep! [5 60]))))))
   (testing "an inner one is the item's own"
     (is (= [[:inner] 5]
            (in-virtual-time
