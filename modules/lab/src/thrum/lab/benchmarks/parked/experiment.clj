@@ -27,7 +27,8 @@
 ;; In the child
 
 ;; The frames that a parked thread holds are larger while its code is interpreted, so the code is
-;; warmed up by tasks that are let go again.
+;; warmed up: by tasks that are let go again, and by some that are not, as those that are measured.
+;; A branch that had not been taken before would send all of them back to the interpreter.
 (deftype Gate [^AtomicBoolean shut ^LongAdder parked ^ConcurrentLinkedQueue passing])
 
 (defn- gate
@@ -77,16 +78,25 @@
   (while (not (.isEmpty ^ConcurrentLinkedQueue (.-passing gate)))
     (LockSupport/unpark (.poll ^ConcurrentLinkedQueue (.-passing gate)))))
 
+(defn- park!
+  "Starts n tasks, which wait at the gate. Returns what keeps them reachable."
+  [start n gate]
+  (let [held (start n (waiting gate))]
+    (await-sum (.-parked ^Gate gate) n)
+    held))
+
 (defn- warm-up!
-  "Parks n tasks and lets them go again, some times."
+  "Parks n tasks at a time, and lets most of them go again. Returns what keeps the others
+  reachable."
   [start n]
   (dotimes [_ 10]
     (let [gate (gate false)
-          held (start n (waiting gate))]
-      (await-sum (.-parked ^Gate gate) n)
+          held (park! start n gate)]
       (let-go! gate)
       (Reference/reachabilityFence held)))
-  (Thread/sleep 500))
+  (let [held (vec (repeatedly 5 #(park! start n (gate true))))]
+    (Thread/sleep 500)
+    held))
 
 (defn- growth [tasks before after]
   (when (and before after)
@@ -95,14 +105,13 @@
 (defn measure
   "Returns {:heap bytes per task, :rss bytes per task or nil}."
   [{:keys [way tasks warm-up]}]
-  (warm-up! (ways way) warm-up)
-  (let [gate (gate true)
+  (let [start (ways way)
+        warm (warm-up! start warm-up)
         before (memory/settled)
-        held ((ways way) tasks (waiting gate))]
-    (await-sum (.-parked ^Gate gate) tasks)
-    (let [after (memory/settled)]
-      (Reference/reachabilityFence held)
-      (into {} (map (fn [k] [k (growth tasks (k before) (k after))])) [:heap :rss]))))
+        held (park! start tasks (gate true))
+        after (memory/settled)]
+    (Reference/reachabilityFence [warm held])
+    (into {} (map (fn [k] [k (growth tasks (k before) (k after))])) [:heap :rss])))
 
 ;; In the parent
 
