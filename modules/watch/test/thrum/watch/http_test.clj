@@ -14,8 +14,10 @@
    [thrum.watch.impl.http :as http])
   (:import
    (java.lang AutoCloseable)
-   (java.net InetAddress Socket)
-   (java.util.concurrent CountDownLatch)))
+   (java.lang.management ManagementFactory)
+   (java.net InetAddress Socket SocketException)
+   (java.util.concurrent CountDownLatch)
+   (javax.management ObjectName)))
 
 (set! *warn-on-reflection* true)
 
@@ -132,6 +134,48 @@
       (try
         (is (= 200 (first (request w "/health"))))
         (finally (run! #(.close ^Socket %) slow))))))
+
+(deftest a-body-that-is-not-read-closes-its-connection
+  (let [failures (atom [])]
+    (with-redefs [spi/uncaught! #(swap! failures conj %)]
+      (with-watch [w {}]
+        (doseq [body [["Transfer-Encoding: chunked" "" "ffffffff" ""]
+                      ["Transfer-Encoding: chunked" "" "5" "token" "0" "" ""]
+                      ["Content-Length: 9999" "" (str/join (repeat 9999 "x"))]]
+                line ["POST /health HTTP/1.1" "POST /sign-in HTTP/1.1" "GET /tree HTTP/1.1"]]
+          (with-open [socket ^Socket (apply half-request w line "Host: localhost" bearer body)]
+            (.setSoTimeout socket 20000)
+            (is (= "" (try
+                        (slurp (.getInputStream socket))
+                        ;; The server closes with bytes that it has not read.
+                        (catch SocketException _ "")))
+                [line body])))
+        (is (= 405 (first (exchange w "POST /tree HTTP/1.1" "Host: localhost" bearer
+                            "Content-Length: 5" "" "x"))))
+        (is (= [] @failures))))))
+
+(defn- connections-known
+  "Returns how many connections the JDK's servers of this process refer to."
+  []
+  (let [histogram (.invoke (ManagementFactory/getPlatformMBeanServer)
+                           (ObjectName. "com.sun.management:type=DiagnosticCommand")
+                           "gcClassHistogram"
+                           (object-array [(make-array String 0)])
+                           (into-array String [(.getName (class (make-array String 0)))]))
+        line #"(\d+) +\d+ +sun\.net\.httpserver\.HttpConnection\b"]
+    (parse-long (get (re-find line histogram) 1 "0"))))
+
+(deftest a-connection-that-has-ended-is-not-kept
+  (with-watch [w {}]
+    (let [before (connections-known)]
+      (dotimes [_ 20]
+        (.close (half-request w "POST /health HTTP/1.1" "Host: x" "Content-Length: 99" "" "x"))
+        (.close (half-request w "POST /sign-in HTTP/1.1" "Host: x" "Content-Length: 99" "" "x"))
+        (doto (half-request w "GET /health HTTP/1.1" "Host: x" "" "")
+          (.setSoLinger true 0)
+          (.close)))
+      ;; The threads and the selector that had the last ones may refer to a few.
+      (is (gate/eventually 20000 #(<= (connections-known) (+ before 10))) (connections-known)))))
 
 (deftest few-readers-at-a-time-are-answered-at-length
   (let [gate (promise), begun (CountDownLatch. 4)

@@ -92,7 +92,8 @@
         head? (= "HEAD" (.getRequestMethod exchange))]
     (send-headers! exchange response (if (or head? (zero? (alength bytes))) -1 (alength bytes)))
     (when-not (or head? (zero? (alength bytes)))
-      (.write (.getResponseBody exchange) bytes))
+      ;; The JDK's close swallows a failure of its own flush, and forgets the connection then.
+      (doto (.getResponseBody exchange) (.write bytes) .flush))
     (.close exchange)))
 
 ;; Slow clients: the JDK's server reads a request on a thread of the pool, for as long as it takes.
@@ -141,18 +142,15 @@
    :type "text/html; charset=utf-8"
    :body (slurp (io/resource (str "thrum/watch/" file)))})
 
-(def ^:private ^:const most-body 4096)
-
 (defn- decoded [^String text]
   (try (URLDecoder/decode text StandardCharsets/UTF_8) (catch IllegalArgumentException _)))
 
-(defn- posted-token [^HttpExchange exchange]
-  (let [body (String. (.readNBytes (.getRequestBody exchange) most-body) StandardCharsets/UTF_8)]
-    (when-some [[_ token] (re-matches #"token=([^&]*)" body)]
-      (decoded token))))
+(defn- posted-token [body]
+  (when-some [[_ token] (re-matches #"token=([^&]*)" body)]
+    (decoded token)))
 
-(defn- sign-in [exchange {:keys [token] :as access}]
-  (if (access/same? (posted-token exchange) token)
+(defn- sign-in [body {:keys [token] :as access}]
+  (if (access/same? (posted-token body) token)
     {:status 303, :body "", :headers {"Location" "/", "Set-Cookie" (access/cookie access)}}
     (assoc (page "sign-in.html") :status 401)))
 
@@ -203,7 +201,7 @@
 
 (defn- answer
   "Returns the response, or nil where it has been sent, or the exchange has become a stream."
-  [^HttpExchange exchange {:keys [access hosts health routes streams] :as options}]
+  [^HttpExchange exchange body {:keys [access hosts health routes streams] :as options}]
   (let [path (.getPath (.getRequestURI exchange))
         method (.getRequestMethod exchange)
         header (header exchange)
@@ -212,7 +210,7 @@
       (= "/health" path) (health)
       (not (access/known-host? hosts (.getAddress (.getLocalAddress exchange)) header))
       (sentence 403 "This server has another name")
-      (= ["POST" "/sign-in"] [method path]) (sign-in exchange access)
+      (= ["POST" "/sign-in"] [method path]) (sign-in body access)
       (not (#{"GET" "HEAD"} method)) (sentence 405 "Only GET and HEAD: this server changes nothing")
       (not (access/allowed? access header))
       (if (= "/" path)
@@ -227,16 +225,33 @@
       :else (sentence 404
                       (str "There are /, /events, " (str/join ", " (sort (keys routes))))))))
 
+;; What handle! throws closes the connection. Closing the exchange does less: the JDK reads what is
+;; left of the request's body first, which may throw, of a chunk of more than 31 bits an
+;; IndexOutOfBoundsException, and leave the connection open; and where it fails to read or write,
+;; the JDK closes the connection, but refers to it for good. So no body is left, and none is
+;; chunked.
+
+(def ^:private ^:const most-body 4096)
+
+(defn- body-of
+  "Returns the body of the request, as a string. Throws where it is chunked, too long, or ends
+  early."
+  [^HttpExchange exchange]
+  (when ((header exchange) "Transfer-Encoding") (throw (IOException. "A chunked body")))
+  (let [bytes (.readNBytes (.getRequestBody exchange) (inc (long most-body)))]
+    (when (< (long most-body) (alength bytes)) (throw (IOException. "The body is too long")))
+    (String. bytes StandardCharsets/UTF_8)))
+
 (defn- handle! [^HttpExchange exchange options]
   (try
-    (when-some [response (answer exchange options)]
+    (when-some [response (answer exchange (body-of exchange) options)]
       (send! exchange response))
-    (catch IOException _ (.close exchange))
+    (catch IOException e (throw e))
     (catch Throwable t
       (spi/uncaught! t)
       (try
         (send! exchange (sentence 500 "This could not be read now"))
-        (catch Throwable _ (.close exchange))))))
+        (catch Throwable t (throw (IOException. t)))))))
 
 ;; Starting and stopping
 
