@@ -12,7 +12,9 @@
    [thrum.watch.impl.rules :as rules]
    [thrum.watch.impl.sampler :as sampler]
    [thrum.watch.impl.snapshot :as snapshot]
-   [thrum.watch.impl.tree :as tree]))
+   [thrum.watch.impl.tree :as tree])
+  (:import
+   (java.util IdentityHashMap)))
 
 (set! *warn-on-reflection* true)
 
@@ -52,6 +54,31 @@
       (is (some #(= [:task name] [(:kind %) (:name (first (:children %)))]) (watch/tree))))
     (deliver gate :go)
     @task))
+
+(defn- most-often-asked
+  "Returns how often, at most, one thing was asked for its facts while f ran."
+  [f]
+  (let [asked (IdentityHashMap.), facts spi-watch/facts]
+    (with-redefs [spi-watch/facts (fn [thing]
+                                    (locking asked
+                                      (.put asked thing (inc (long (.getOrDefault asked thing 0)))))
+                                    (facts thing))]
+      (f))
+    (reduce max 0 (.values asked))))
+
+(deftest a-look-asks-each-thing-once-however-many-belong-to-it
+  (let [gate (promise), n 100
+        siblings (t/future
+                   (t/pmapv n
+                            (fn [_] (t/with-scope [s {:name "sibling"}] @(t/fork s @gate)))
+                            (range n)))
+        forks #(count (filter (fn [{:keys [kind name]}]
+                                (and (= :task kind) (str/starts-with? name "sibling")))
+                              (nodes)))]
+    (is (gate/eventually 20000 #(= n (forks))))
+    (is (= [1 1] (map most-often-asked [watch/tree watch/groups])))
+    (deliver gate :go)
+    @siblings))
 
 (deftest wrong-options-are-refused
   (doseq [[read options] [[watch/tree {:fold true}]

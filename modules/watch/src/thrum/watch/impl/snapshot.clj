@@ -73,17 +73,16 @@
 (defn- task-id [^Thread thread]
   (str "#" (.threadId thread)))
 
-(defn- task-node [task parent stack?]
-  (let [{:keys [name state thread since index]} (watch/facts task)]
-    (when thread
-      {:id (task-id thread)
-       :kind :task
-       :name name
-       :state state
-       :parent parent
-       :since (known-since since)
-       :index index
-       :thread (thread-facts thread stack?)})))
+(defn- task-node [{:keys [name state thread since index]} parent stack?]
+  (when thread
+    {:id (task-id thread)
+     :kind :task
+     :name name
+     :state state
+     :parent parent
+     :since (known-since since)
+     :index index
+     :thread (thread-facts thread stack?)}))
 
 (defn- over? [{:keys [running body-ended?]} kind]
   (and (zero? (long running)) (or body-ended? (not= :scope kind))))
@@ -104,8 +103,9 @@
       (assoc :id (:name facts)
              :reason (reason-shown (:reason facts))
              :kind kind
-             :parent (or (some-> parent watch/facts :name)
-                         (some-> opener watch/facts :thread task-id)
+             ;; The facts of a parent take as long as it has children, which come here each.
+             :parent (or (some-> parent watch/title :name)
+                         (some-> opener watch/title :thread task-id)
                          (some-> within id-of))
              :since (known-since since)
              :thread thread)))
@@ -149,7 +149,7 @@
   (keep (fn [child]
           (let [facts (watch/facts child)]
             (cond
-              (contains? facts :thread) (task-node child name stack?)
+              (contains? facts :thread) (task-node facts name stack?)
               (:group facts) (group-node :group facts 0 nil nil)
               :else nil)))
         children))
@@ -167,7 +167,7 @@
     (cond
       (nil? facts) [(other-node entry)]
       (:group facts) (doall (group-nodes entry facts stack?))
-      (= :task kind) (some-> (task-node thing nil stack?) list)
+      (= :task kind) (some-> (task-node facts nil stack?) list)
       (= :limiter kind) [(limiter-node thing facts since)]
       :else [(other-node entry)])))
 
