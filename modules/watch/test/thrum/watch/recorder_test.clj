@@ -5,11 +5,13 @@
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
    [thrum.server :as server]
+   [thrum.spi.watch :as spi-watch]
    [thrum.test-kit.leak :as leak]
    [thrum.watch])
   (:import
    (java.nio.file Files Path)
    (java.nio.file.attribute FileAttribute)
+   (java.util.concurrent CountDownLatch)
    (jdk.jfr Recording)
    (jdk.jfr.consumer RecordedEvent RecordingFile)))
 
@@ -66,6 +68,16 @@
     (is (= "cancelled" (value waits "state")))
     (is (<= (nanos waits) (nanos scope)) "a scope lasts longer than its tasks")
     (is (.isVirtual (.getThread ^RecordedEvent fails)))))
+
+(deftest the-end-of-a-task-asks-only-the-task
+  (let [asked (atom #{}), facts spi-watch/facts, all-run (CountDownLatch. 20)
+        run #(t/pmapv 20 (fn [_] (.countDown all-run) (.await all-run)) (range 20))]
+    (with-redefs [spi-watch/facts (fn [thing]
+                                    (let [known (facts thing)]
+                                      (swap! asked conj (contains? known :children))
+                                      known))]
+      (is (= 20 (count (recorded ["thrum.Task"] run)))))
+    (is (= #{false} @asked) "the facts of a fan-out take as long as it has children")))
 
 (deftest a-reason-that-is-no-name-is-recorded-as-its-class
   (let [end (fn [reason]

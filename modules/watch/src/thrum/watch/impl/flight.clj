@@ -66,8 +66,9 @@
 (defn- word [x]
   (some-> x name))
 
+;; The facts of a parent take as long as it has children, which come here each.
 (defn- parent-name [{:keys [parent]}]
-  (some-> parent watch/facts :name))
+  (some-> parent watch/title :name))
 
 (defn- task-values [thing]
   (let [{:keys [name state] :as facts} (watch/facts thing)]
