@@ -15,7 +15,7 @@
   (:import
    (java.lang AutoCloseable)
    (java.lang.management ManagementFactory)
-   (java.net InetAddress Socket SocketException)
+   (java.net InetAddress InetSocketAddress Socket SocketException)
    (java.util.concurrent CountDownLatch)
    (javax.management ObjectName)))
 
@@ -261,6 +261,66 @@
                         (filter #(str/starts-with? % "data: ") lines))]
         (is (every? :tasks-ended [one two]))
         (is (every? vector? (map :sentences [one two])))))))
+
+(defn- ask-for-events!
+  "Connects the socket, and asks for events. Returns the socket."
+  ^Socket [watch ^Socket socket]
+  (.connect socket (InetSocketAddress. "127.0.0.1" (int (watch/port watch))))
+  (.write (.getOutputStream socket)
+          (.getBytes (str "GET /events HTTP/1.1\r\nHost: localhost\r\n" bearer "\r\n\r\n")))
+  socket)
+
+(defn- reader-of-events ^Socket [watch]
+  (ask-for-events! watch (Socket.)))
+
+(defn- silent-reader [watch]
+  (ask-for-events! watch (doto (Socket.) (.setReceiveBufferSize 4096))))
+
+(defn- events-read
+  "Reads so many events. Returns how many there were."
+  [n ^Socket socket]
+  (count (take n (filter #(str/starts-with? % "data: ")
+                   (line-seq (io/reader (.getInputStream socket)))))))
+
+(defn- may-read-events? [watch]
+  (with-open [socket (reader-of-events watch)]
+    (= "HTTP/1.1 200 OK" (first (line-seq (io/reader (.getInputStream socket)))))))
+
+(deftest a-reader-of-events-does-not-wait-for-those-that-read-nothing
+  (let [all-there (promise), begun (CountDownLatch. 16), send-headers! @#'http/send-headers!
+        ;; The first one is more than a socket buffers.
+        texts (atom (cons (str/join (repeat 8000000 "x")) (repeat "x")))
+        event (fn []
+                (deref all-there 20000 nil)
+                {:text (ffirst (swap-vals! texts rest))})]
+    (with-redefs-fn {#'watch/event (constantly event)
+                     #'http/send-headers! (fn [& args]
+                                            (apply send-headers! args)
+                                            (.countDown begun))}
+      #(with-watch [w {}]
+         (let [silent (vec (repeatedly 15 (fn [] (silent-reader w))))]
+           (try
+             (with-open [reader (reader-of-events w)]
+               (.await begun)
+               (deliver all-there true)
+               ;; The silent ones are given up two seconds each after they were first written to.
+               (is (= 2 (gate/in-time 20000 (fn [] (events-read 2 reader))))))
+             (finally (run! (fn [socket] (.close ^Socket socket)) silent))))))))
+
+(deftest no-more-than-sixteen-read-events
+  (let [begun (CountDownLatch. 16), send-headers! @#'http/send-headers!]
+    (with-redefs-fn {#'http/send-headers! (fn [& args]
+                                            (apply send-headers! args)
+                                            (.countDown begun))}
+      #(with-watch [w {}]
+         (let [readers (vec (repeatedly 16 (fn [] (reader-of-events w))))]
+           (try
+             (.await begun)
+             (is (not (may-read-events? w)))
+             (is (= [1 1] (map (partial events-read 1) (take 2 readers))))
+             (finally (run! (fn [socket] (.close ^Socket socket)) readers)))
+           (is (gate/eventually 20000 (fn [] (may-read-events? w)))
+             "one that has left makes room"))))))
 
 (deftest it-answers-while-no-virtual-thread-can-run
   (with-watch [w {}]

@@ -10,11 +10,11 @@
    [thrum.watch.impl.access :as access])
   (:import
    (com.sun.net.httpserver HttpExchange HttpHandler HttpServer)
-   (java.io IOException OutputStream)
+   (java.io IOException)
    (java.net BindException InetAddress InetSocketAddress URLDecoder)
    (java.nio.charset StandardCharsets)
    (java.util HashMap)
-   (java.util.concurrent CompletableFuture ConcurrentHashMap Executor ExecutorService Executors LinkedBlockingQueue ScheduledExecutorService Semaphore ThreadFactory ThreadPoolExecutor TimeUnit)
+   (java.util.concurrent ArrayBlockingQueue BlockingQueue CompletableFuture ConcurrentHashMap Executor ExecutorService Executors LinkedBlockingQueue ScheduledExecutorService Semaphore ThreadFactory ThreadPoolExecutor TimeUnit)
    (java.util.concurrent.atomic AtomicInteger)))
 
 (set! *warn-on-reflection* true)
@@ -154,34 +154,41 @@
     {:status 303, :body "", :headers {"Location" "/", "Set-Cookie" (access/cookie access)}}
     (assoc (page "sign-in.html") :status 401)))
 
-;; Server-sent events
+;; Server-sent events: each reader keeps a thread of the pool, so that none waits for another.
 
 (def ^:private ^:const most-streams 16)
 
-(defn- stream! [^HttpExchange exchange ^ConcurrentHashMap streams]
-  (if (<= (long most-streams) (.size streams))
-    (send! exchange (sentence 503 (str "There are " most-streams " readers of events already")))
-    (do
-      (send-headers! exchange {:status 200, :type "text/event-stream"} 0)
-      (.put streams exchange true)))
-  nil)
+(defn- send-events!
+  "Sends what the queue has, each within its time, until that fails, or the thread is interrupted."
+  [^HttpExchange exchange ^BlockingQueue events ^ConcurrentHashMap deadlines]
+  (send-headers! exchange {:status 200, :type "text/event-stream"} 0)
+  (let [out (.getResponseBody exchange)]
+    (loop []
+      (.remove deadlines (Thread/currentThread))
+      (let [^bytes event (.take events)]
+        (allow! deadlines reading-ms)
+        (doto out (.write event) .flush))
+      (recur))))
 
-(defn- event! [^ConcurrentHashMap streams ^HttpExchange exchange ^String text]
-  (try
-    (let [^OutputStream out (.getResponseBody exchange)]
-      (.write out (.getBytes (str "data: " text "\n\n") StandardCharsets/UTF_8))
-      (.flush out))
-    (catch IOException _
-      (.remove streams exchange)
-      (.close exchange))))
+(defn- stream!
+  "Keeps the thread as long as there is the reader, and throws then; or returns a response."
+  [exchange {:keys [^ConcurrentHashMap streams deadlines]}]
+  ;; A reader that still takes an event misses the next.
+  (let [events (ArrayBlockingQueue. 1)]
+    (try
+      (.put streams events true)
+      (if (< (long most-streams) (.size streams))
+        (sentence 503 (str "There are " most-streams " readers of events already"))
+        (send-events! exchange events deadlines))
+      (catch InterruptedException e (throw (IOException. e)))
+      (finally (.remove streams events)))))
 
-(defn- events! [{:keys [^ConcurrentHashMap streams deadlines event]}]
+(defn- events! [{:keys [^ConcurrentHashMap streams event]}]
   (when-not (.isEmpty streams)
     (try
-      (let [text (:body (as-json 200 (event)))]
-        (run! (fn [exchange]
-                (in-time! deadlines reading-ms #(event! streams exchange text)))
-              (.keySet streams)))
+      (let [text (:body (as-json 200 (event)))
+            bytes (.getBytes (str "data: " text "\n\n") StandardCharsets/UTF_8)]
+        (run! #(.offer ^BlockingQueue % bytes) (.keySet streams)))
       (catch Throwable t (spi/uncaught! t)))))
 
 ;; Routes
@@ -200,8 +207,8 @@
   nil)
 
 (defn- answer
-  "Returns the response, or nil where it has been sent, or the exchange has become a stream."
-  [^HttpExchange exchange body {:keys [access hosts health routes streams] :as options}]
+  "Returns the response, or nil where it has been sent. Throws where it was a stream."
+  [^HttpExchange exchange body {:keys [access hosts health routes] :as options}]
   (let [path (.getPath (.getRequestURI exchange))
         method (.getRequestMethod exchange)
         header (header exchange)
@@ -220,7 +227,7 @@
       (= "/" path) (page "page.html")
       (= "/events" path) (if (= "HEAD" method)
                            {:status 200, :type "text/event-stream", :body ""}
-                           (stream! exchange streams))
+                           (stream! exchange options))
       route (send-route! exchange route options)
       :else (sentence 404
                       (str "There are /, /events, " (str/join ", " (sort (keys routes))))))))
