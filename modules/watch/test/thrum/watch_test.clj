@@ -194,6 +194,25 @@
     (spi/unregister! registration)
     (is (nil? (node-named "conns")))))
 
+(defn- two-of-one-hash
+  "Returns two objects of the same identity hash, which has 31 bits."
+  []
+  (loop [seen {}]
+    (let [object (Object.), other (get seen (System/identityHashCode object))]
+      (if other
+        [other object]
+        (recur (assoc seen (System/identityHashCode object) object))))))
+
+(deftest things-of-the-same-hash-are-both-shown
+  (let [[a _ :as things] (two-of-one-hash)
+        registrations (mapv #(spi/register! :twin % (fn [thing] {:name (if (= a thing) "a" "b")}))
+                        things)
+        twins (fn [k] (into #{} (comp (filter #(= :twin (:kind %))) (map k)) (watch/tree)))
+        ids (twins :id)]
+    (is (= #{"a" "b"} (twins :name)))
+    (is (= [2 ids] [(count ids) (twins :id)]) "an id stays")
+    (run! spi/unregister! registrations)))
+
 (deftest what-registers-nonsense-blinds-nobody
   (doseq [facts ["no map" [1] {:permits "8", :in-use 9, :waiting 40} {:permits 1, :waiting 40}
                  {:deadline "soon"} {:permits 1, :in-use 1, :waiting 3, :owners [1], :askers 4}]]

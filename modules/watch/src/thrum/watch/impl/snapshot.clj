@@ -93,8 +93,9 @@
   (when (some? reason)
     (if (or (keyword? reason) (string? reason)) reason (.getName (class reason)))))
 
-(defn- id-of [{:keys [kind thing]}]
-  (str (name kind) "@" (System/identityHashCode thing)))
+;; Among 50 000 things two are likely to have one hash.
+(defn- id-of [{:keys [kind thing since]}]
+  (str (name kind) "@" (System/identityHashCode thing) "/" since))
 
 (defn- group-node
   "Returns the node of a group; within: the thing that it belongs to, or nil."
@@ -110,10 +111,10 @@
              :since (known-since since)
              :thread thread)))
 
-(defn- limiter-node [limiter facts since]
+(defn- limiter-node [{:keys [since] :as entry} facts]
   (let [tid #(.threadId ^Thread %)]
     (-> (dissoc facts :limiter)
-        (assoc :id (str "limiter@" (System/identityHashCode limiter))
+        (assoc :id (id-of entry)
                :kind :limiter
                :name (or (:limiter facts) "limiter")
                :state (if (pos? (long (:waiting facts))) :crowded :open)
@@ -162,13 +163,13 @@
             within)
           (children-nodes facts stack?))))
 
-(defn- nodes-of [{:keys [kind thing since] :as entry} stack?]
+(defn- nodes-of [{:keys [kind thing] :as entry} stack?]
   (let [facts (watch/facts thing)]
     (cond
       (nil? facts) [(other-node entry)]
       (:group facts) (doall (group-nodes entry facts stack?))
       (= :task kind) (some-> (task-node facts nil stack?) list)
-      (= :limiter kind) [(limiter-node thing facts since)]
+      (= :limiter kind) [(limiter-node entry facts)]
       :else [(other-node entry)])))
 
 ;; One thing that cannot be looked at does not end the look.
