@@ -290,6 +290,24 @@
       (is (= [:root] (binding [work/*bound* :mine] (cluster/pmapv m 1 #'work/bound [1]))))
       (finally (cluster/close! m)))))
 
+;; The first item notes nothing of the cancel, and leaves no interrupt behind.
+(deftest a-batch-that-is-stopped-calls-no-further-item
+  (with-cluster [network c 1]
+    (doseq [stop! [(fn [job] (t/cancel! job)) (fn [_])]
+            :let [limit {:limit 1, :batch 20}, swallowed (promise)]]
+      (reset! work/trail [])
+      (reset! work/hook (fn [_ _]
+                          (try
+                            (Thread/sleep 20000)
+                            (catch InterruptedException _ (deliver swallowed true)))))
+      (let [job (t/future (t/with-timeout [(if (= 0 0) 500 0) :late]
+                            (doall (cluster/pmap c limit #'work/hooked (range 20)))))]
+        (await! #(nodes/started? 0))
+        (stop! job)
+        (is (deref swallowed 20000 false))
+        (is (= :late (deref job 20000 :hangs)))
+        (is (= [[:start 0 "m0"] [:end 0 "m0"]] @work/trail))))))
+
 ;; Leaving
 
 (deftest a-member-that-drains-finishes-what-it-runs-and-takes-nothing
@@ -377,6 +395,19 @@
       (is (= [10] (cluster/pmapv c 1 #'work/hooked [1])))
       (is (= 1 (count (filter (comp #{:start} first) @work/trail))))
       (finally (close-all! [m c])))))
+
+;; A lease is for callers of other nodes: nothing comes from a node to itself while it waits.
+(deftest what-a-node-calls-of-itself-has-no-lease
+  (let [network (stand-in/network), ^Node m (member! network "itself"), gate (promise)]
+    (try
+      (reset! work/hook (fn [_ _] (deref gate 20000 :late)))
+      (let [job (t/future (cluster/pmapv m 1 #'work/hooked [1]))]
+        (await! #(nodes/started? 1))
+        (member/expire! (.-member m) 0)
+        (deliver gate :go)
+        (is (= [10] (deref job 20000 :late)))
+        (is (= [[:start 1 "itself"] [:end 1 "itself"]] @work/trail)))
+      (finally (deliver gate :go) (cluster/close! m)))))
 
 (deftest a-closed-node-calls-nothing
   (with-cluster [network c 2]

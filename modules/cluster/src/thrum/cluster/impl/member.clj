@@ -204,10 +204,10 @@
 
 (defn expire!
   "Stops the work of callers from which nothing has come for lease-ms, and forgets callers without
-  work."
+  work. This node's own calls have no lease: it shows itself nothing."
   [^Member member lease-ms]
   (let [working (callers member)]
-    (doseq [caller working :when (expired? member caller lease-ms)]
+    (doseq [caller (disj working (.-node member)) :when (expired? member caller lease-ms)]
       (stop-caller! member caller :lease))
     (.removeIf (.keySet ^ConcurrentHashMap (.-callers member))
                #(and (not (working %)) (expired? member % lease-ms)))))
