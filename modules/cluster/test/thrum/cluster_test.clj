@@ -290,23 +290,29 @@
       (is (= [:root] (binding [work/*bound* :mine] (cluster/pmapv m 1 #'work/bound [1]))))
       (finally (cluster/close! m)))))
 
-;; The first item notes nothing of the cancel, and leaves no interrupt behind.
+(defn- swallows-an-interrupt-at-zero [item _]
+  (when (zero? (long item))
+    (try (Thread/sleep 60000) (catch InterruptedException _))))
+
 (deftest a-batch-that-is-stopped-calls-no-further-item
   (with-cluster [network c 1]
-    (doseq [stop! [(fn [job] (t/cancel! job)) (fn [_])]
-            :let [limit {:limit 1, :batch 20}, swallowed (promise)]]
-      (reset! work/trail [])
-      (reset! work/hook (fn [_ _]
-                          (try
-                            (Thread/sleep 20000)
-                            (catch InterruptedException _ (deliver swallowed true)))))
-      (let [job (t/future (t/with-timeout [(if (= 0 0) 500 0) :late]
-                            (doall (cluster/pmap c limit #'work/hooked (range 20)))))]
-        (await! #(nodes/started? 0))
-        (stop! job)
-        (is (deref swallowed 20000 false))
-        (is (= :late (deref job 20000 :hangs)))
+    (reset! work/hook swallows-an-interrupt-at-zero)
+    (let [call #(cluster/pmapv c {:limit 1, :batch 20} #'work/hooked (range 20))
+          idle? #(= 0 (:running (first (:members (cluster/status c)))))]
+      (doseq [stopped [#(is (= :late (t/with-timeout [100 :late] (call))))
+                       #(let [job (t/future (call))]
+                          (await! (fn [] (nodes/started? 0)))
+                          (is (t/cancel! job)))]]
+        (reset! work/trail [])
+        (stopped)
+        (await! idle?)
         (is (= [[:start 0 "m0"] [:end 0 "m0"]] @work/trail))))))
+
+(deftest an-interrupt-that-an-item-leaves-behind-does-not-meet-the-next
+  (with-cluster [network c 1]
+    (reset! work/hook (fn [item _]
+                        (if (= 0 item) (.interrupt (Thread/currentThread)) (Thread/sleep 1))))
+    (is (= [0 10 20] (cluster/pmap c {:limit 1, :batch 3} #'work/hooked (range 3))))))
 
 ;; Leaving
 

@@ -99,12 +99,20 @@
   (let [result (apply f item)]
     (when-not drop? (wire/result function result))))
 
+(defn- between-items!
+  "Throws where the run was stopped or is late; drops an interrupt that an item has left behind: the
+  next must not meet it."
+  []
+  (Thread/interrupted)
+  (t/checkpoint))
+
 (defn- call-each
-  "Calls f on each of the items, and returns the answer. Where a call throws, or its result cannot
-  be written, that is the failure of its item. Throws what is thrown after the deadline, for the
-  scope to judge."
+  "Calls f on each of the items, until the run is stopped, and returns the answer. Where a call
+  throws, or its result cannot be written, that is the failure of its item. Throws what is thrown
+  after the deadline, for the scope to judge."
   [node f items request]
   (let [results (reduce (fn [results item]
+                          (when (seq results) (between-items!))
                           (try
                             (conj results (call-one f item request))
                             (catch Throwable t
