@@ -58,8 +58,9 @@
 
 (defn close!
   "Leaves the cluster: takes no new work, waits up to :drain-timeout-ms for what runs here, stops
-  the rest. Calls of this node fail with :thrum/closed. An interrupt does not cut it short.
-  Idempotent: any call returns when the node has left. .close does the same."
+  the rest. Then calls of this node fail with :thrum/closed; until then what runs here may call the
+  cluster through it. An interrupt does not cut it short. Idempotent: any call returns when the node
+  has left. .close does the same."
   [cluster]
   (node/close! cluster))
 

@@ -334,6 +334,27 @@
           (is (= 20 (count (filter (comp #{:start} first) @work/trail))))))
       (finally (deliver gate :go) (close-all! [m0 m1 c])))))
 
+(deftest a-member-that-drains-finishes-work-that-calls-the-cluster-through-its-node
+  (let [network (stand-in/network)
+        m0 (member! network "m0" :drain-timeout-ms 20000), m1 (member! network "m1")
+        c (caller! network), gate (promise)]
+    (try
+      (cluster/drain! m1 0)
+      (reset! work/hook (fn [item node]
+                          (when (= [0 "m0"] [item node])
+                            (cluster/pmapv m0 1 #'work/hooked [1]))
+                          (when (= 1 item) (deref gate 20000 :late))))
+      (let [job (t/future (cluster/pmapv c 1 #'work/hooked [0]))
+            _ (await! #(nodes/started? 1))
+            closing (t/future (cluster/close! m0))]
+        (await! #(every? :draining? (:members (cluster/status c))))
+        (is (= :waits (deref job 0 :waits)))
+        (deliver gate :go)
+        (is (= [0] (deref job 20000 :late)))
+        (is (nil? (deref closing 20000 :late)))
+        (is (= :thrum/closed (type-of #(cluster/status m0)))))
+      (finally (deliver gate :go) (close-all! [m0 m1 c])))))
+
 (deftest a-member-that-must-leave-hands-its-work-to-another
   (let [network (stand-in/network)
         m0 (member! network "m0" :drain-timeout-ms 0), c (caller! network)]

@@ -110,12 +110,14 @@
 
 (def ^:private ^:const stop-ms "How long work that is stopped may take to end." 1000)
 
+;; What runs here may call the cluster through this node, so the caller's side closes after it. Work
+;; that must be stopped is stopped first: it is for another member, and has not failed.
 (defn- leave! [^Node node]
-  (caller/close! (.-caller node))
-  (when-some [member (.-member node)]
-    (when-not (member/drain! member (.-drain-timeout-ms node))
-      (member/stop-all! member :closing)
-      (member/drain! member stop-ms)))
+  (let [member (.-member node)
+        ended? (or (nil? member) (member/drain! member (.-drain-timeout-ms node)))]
+    (when-not ended? (member/stop-all! member :closing))
+    (caller/close! (.-caller node))
+    (when-not ended? (member/drain! member stop-ms)))
   ((.-stop-pulse node))
   (engine/close! (.-engine node)))
 
