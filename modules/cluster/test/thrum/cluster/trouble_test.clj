@@ -8,6 +8,7 @@
    [thrum.cluster.impl.seal :as seal]
    [thrum.cluster.impl.wire :as wire]
    [thrum.cluster.nodes :as nodes :refer [await! caller! close-all! member! type-of with-cluster]]
+   [thrum.cluster.spi :as engine]
    [thrum.cluster.stand-in :as stand-in]
    [thrum.cluster.work :as work]
    [thrum.core :as t]
@@ -162,3 +163,27 @@
         (try
           (await! #(<= 4 (long @errors)))
           (finally (cluster/close! c)))))))
+
+(defn- forgetful
+  "Returns the engine, which answers no question once it is closed, as Infinispan answers none."
+  [engine]
+  (let [closed? (atom false)
+        check! #(when @closed? (throw (IllegalStateException. "of the test: it is closed")))]
+    (reify engine/Engine
+      (workers [_] (check!) (engine/workers engine))
+      (invoke [_ node request] (check!) (engine/invoke engine node request))
+      (lost? [_ node] (check!) (engine/lost? engine node))
+      (close! [_] (reset! closed? true) (engine/close! engine)))))
+
+(deftest a-caller-that-closes-while-a-function-does-not-end-throws-that-it-is-closed
+  (let [network (stand-in/network), m (member! network "m0"), gate (promise)
+        c (cluster/join! {:name "c", :engine (comp forgetful (stand-in/starter network))})]
+    (try
+      (reset! work/hook (fn [_ _]
+                          (while (= :shut (try (deref gate 20000 :late)
+                                               (catch InterruptedException _ :shut))))))
+      (let [job (t/future (type-of #(cluster/pmapv c 1 #'work/hooked [1])))]
+        (await! #(nodes/started? 1))
+        (cluster/close! c)
+        (is (= :thrum/closed (deref job 20000 :late))))
+      (finally (deliver gate :open) (close-all! [m])))))

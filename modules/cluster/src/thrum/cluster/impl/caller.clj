@@ -151,10 +151,17 @@
   (or (crew/await! (.-crew caller) (.-members-timeout-ms caller) #(do (check-open! caller) (look)))
       (throw (no-members caller sentence))))
 
+(defn- ask-engine
+  "Returns (question engine). Throws :thrum/closed where the engine has no answer: it is closed."
+  [^Caller caller question]
+  (try
+    (question (.-engine caller))
+    (catch Exception e (check-open! caller) (throw e))))
+
 (defn workers
   "Returns the names of the members that the engine has and that are not silent."
   [^Caller caller]
-  (silence/answering (.-silence caller) (engine/workers (.-engine caller))))
+  (silence/answering (.-silence caller) (ask-engine caller engine/workers)))
 
 (defn- take-member! [^Caller caller avoid]
   (let [look #(crew/take! (.-crew caller) (workers caller) avoid)]
@@ -180,7 +187,7 @@
 
 (defn- gone? [^Caller caller member]
   (and (not= member (.-node caller))
-       (or (engine/lost? (.-engine caller) member)
+       (or (ask-engine caller #(engine/lost? % member))
            (silence/silent? (.-silence caller) member))))
 
 (defn- await-empty!
@@ -231,7 +238,9 @@
 (defn- missed?
   "Returns whether a member that has not answered is gone. One that is not is spared for a while."
   [^Caller caller worker]
-  (or (crew/await! (.-crew caller) suspect-ms #(when (gone? caller worker) true))
+  (or (crew/await! (.-crew caller)
+                   suspect-ms
+                   #(do (check-open! caller) (when (gone? caller worker) true)))
       (do (crew/rest! (.-crew caller) worker suspect-ms) false)))
 
 (defn- on-member [^Throwable t node]
