@@ -8,7 +8,8 @@
    [clojure.test.check.properties :as prop]
    [thrum.cluster.impl.codec :as codec]
    [thrum.cluster.nodes :as nodes]
-   [thrum.cluster.work :as work])
+   [thrum.cluster.work :as work]
+   [thrum.test-kit.gate :as gate])
   (:import
    (clojure.lang BigInt PersistentQueue)
    (java.time Duration Instant LocalDate LocalDateTime ZonedDateTime)))
@@ -100,4 +101,22 @@
     (is (= [:thrum/invalid path] ((juxt :type :path) (refusal x))) (pr-str x))))
 
 (deftest an-endless-sequence-is-refused
-  (is (= :thrum/invalid (:type (refusal (repeat nil))))))
+  (doseq [x [(repeat nil) (repeat (range)) (repeat (repeat 1000 nil))
+             ;; The walk to what is refused meets the endless part first.
+             [(with-meta [1] {:f inc}) (repeat (repeat 1000 nil))]]]
+    (is (= :thrum/invalid (:type (gate/in-time 60000 #(refusal x)))))))
+
+(deftest what-is-no-sequence-may-have-more-elements
+  (doseq [x [(vec (repeat 1000001 nil)) (object-array 1000001)]]
+    (is (= (count x) (count (there-and-back x)))))
+  (is (= 1000000 (count (there-and-back (repeat 1000000 nil)))))
+  (is (= :thrum/invalid (:type (refusal (repeat 1000001 nil))))))
+
+(deftest an-interrupt-ends-the-work-on-a-long-sequence
+  (let [interrupt! #(when (= 100 %) (.interrupt (Thread/currentThread)))
+        interrupting #(map interrupt! (range))]
+    (doseq [x [(interrupting)
+               {:a [(repeat (interrupting))]}
+               [(with-meta [1] {:f inc}) (interrupting)]]]
+      (is (instance? InterruptedException
+                     (gate/in-time 20000 (fn [] (nodes/thrown #(codec/->bytes "it" x)))))))))

@@ -50,19 +50,21 @@
 
 (deftest what-cannot-be-carried-of-an-exception-s-data-is-text
   (with-cluster [network c 1]
-    (let [[message {:keys [user endless deep object long] :as data}]
+    (let [[message {:keys [user endless nested deep object long] :as data}]
           (data-of c {:user 7
                       :endless (range)
+                      :nested (repeat (repeat 1000 nil))
                       :deep (atom [[[[[[[1]]]]]]])
                       :object (type-that-cannot-be-printed)
                       :long (atom (apply str (repeat 100000 "x")))
                       (Object.) 1})]
       (is (= ["the message" 7] [message user]))
       (is (= "(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 ...)" endless))
+      (is (str/starts-with? nested "((nil nil"))
       (is (str/includes? deep "#"))
       (is (re-matches #"#<.*Object.*>" object))
       (is (<= (count long) 1010))
-      (is (= [1] (vals (dissoc data :user :endless :deep :object :long)))))))
+      (is (= [1] (vals (dissoc data :user :endless :nested :deep :object :long)))))))
 
 (deftest metadata-that-cannot-be-carried-is-left-out-of-an-exception-s-data
   (with-cluster [network c 1]

@@ -47,16 +47,36 @@
   "How many elements a sequence may have: an endless one ends the attempt, not the memory."
   1000000)
 
+(def ^:private ^:const most
+  "How many elements the sequences of a message may have in all."
+  10000000)
+
+(def ^:private ^:dynamic *left*
+  "How many elements the sequences may still have: an array of one long."
+  nil)
+
+(defn- check-length!
+  "Called before the nth element of a sequence. Throws where it is one too many, or the thread is
+  interrupted: its elements may be the work of the caller's own code."
+  [^longs left ^long n]
+  (when (Thread/interrupted) (throw (InterruptedException.)))
+  (when (or (< longest n) (neg? (aset left 0 (dec (aget left 0)))))
+    (throw (ex-info "too many elements" {::too-long true}))))
+
 ;; Writing
 
 (declare put!)
 
 (defn- write-items! [^StreamingWriter w items]
   (.beginClosedList w)
-  (let [n (reduce (fn [^long n x] (put! w x) (inc n)) 0 (take longest items))]
-    (when (= n longest)
-      (throw (ex-info "too many elements" {::too-long true}))))
+  (reduce (fn [_ x] (put! w x)) nil items)
   (.endList w))
+
+(defn- write-sequence! [^StreamingWriter w items]
+  (let [^longs left *left*]
+    (.beginClosedList w)
+    (reduce (fn [^long n x] (check-length! left n) (put! w x) (inc n)) 1 items)
+    (.endList w)))
 
 (defn- write-entries! [^StreamingWriter w m]
   (.beginClosedList w)
@@ -133,7 +153,7 @@
    [clojure.lang.IPersistentMap (with-metadata (unless-sorted "map" "sorted-map" write-entries!))]
    [clojure.lang.IPersistentSet (with-metadata (unless-sorted "set" "sorted-set" write-items!))]
    [clojure.lang.PersistentQueue (with-metadata (tagged "queue" write-items!))]
-   [clojure.lang.ISeq (with-metadata (tagged "seq" write-items!))]
+   [clojure.lang.ISeq (with-metadata (tagged "seq" write-sequence!))]
    [(class (object-array 0)) (tagged "array" write-items!)]
    [Byte write-byte!]
    [Character (tagged "char" write-char!)]
@@ -187,27 +207,36 @@
     (map? x) (among (mapcat (fn [[k v]] [[k k] [k v]]) x))
     (set? x) (among (map (juxt identity identity) x))
     (instance? Throwable x) (path-to-refused (failure/data x))
-    (or (sequential? x) (instance? (class (object-array 0)) x))
-    (among (map-indexed vector (take longest x)))))
+    (seq? x) (among (let [^longs left *left*]
+                      (map-indexed (fn [i y] (check-length! left (inc (long i))) [i y]) x)))
+    (or (sequential? x) (instance? (class (object-array 0)) x)) (among (map-indexed vector x))))
 
 (defn- path-with-metadata [x]
   (or (path-to-refused x)
       (when (instance? IObj x)
         (some->> (path-to-refused (meta x)) (cons :metadata)))))
 
+(defn- found-path
+  "Returns the path to the first part that cannot be carried, as far as it was looked for."
+  [x]
+  (try
+    (binding [*left* (long-array [most])] (vec (path-with-metadata x)))
+    (catch ExceptionInfo e (if (::too-long (ex-data e)) [] (throw e)))))
+
 (defn refusal
   "Returns the answer to a value that cannot be carried. what: a name for it, as in \"the
-  argument\"."
+  argument\". Throws InterruptedException where the thread is interrupted meanwhile."
   [what x ^Throwable cause]
-  (let [path (vec (path-with-metadata x))
-        part (::refused (ex-data cause))]
+  (let [part (::refused (ex-data cause))
+        path (if (some? part) (found-path x) [])]
     (spi/invalid
       (str "A part of "
            what
            " cannot be carried to another JVM: "
            (if (some? part)
              (str (.getName (class part)) " at the path " (spi/text path))
-             (str "a sequence of " longest " elements or more"))
+             (str "a sequence of more than " longest " elements, or sequences of more than "
+                  most " in all"))
            ". Data can be: numbers, strings, keywords, collections, records, dates, byte arrays")
       {:path path, :class (some-> part class .getName symbol)})))
 
@@ -261,10 +290,11 @@
 
 (defn write!
   "Writes the value to the stream. Throws :thrum/invalid, with the :path, where it cannot be
-  carried, and what the realisation of a lazy part throws."
+  carried, InterruptedException where the thread is interrupted during a sequence, and what the
+  realisation of a lazy part throws."
   [^OutputStream out what x]
   (try
-    (put! (FressianWriter. out) x)
+    (binding [*left* (long-array [most])] (put! (FressianWriter. out) x))
     (catch ExceptionInfo e (throw (if (ours? e) (refusal what x e) e)))
     (catch StackOverflowError e
       (throw (spi/invalid (str "A part of " what " is nested too deeply to be carried")

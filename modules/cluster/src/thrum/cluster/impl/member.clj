@@ -81,7 +81,11 @@
 ;; Answers
 
 (defn- carried? [x]
-  (try (codec/write! (OutputStream/nullOutputStream) "a part" x) true (catch Throwable _ false)))
+  (try
+    (codec/write! (OutputStream/nullOutputStream) "a part" x)
+    true
+    (catch InterruptedException e (throw e))
+    (catch Throwable _ false)))
 
 (defn- plain [t]
   (-> (failure/data t) (failure/plain carried?)))
