@@ -95,10 +95,40 @@
 
 (deftest another-source-is-refused
   (with-cluster [network c 1]
-    (with-redefs [thrum.cluster.impl.function/fingerprint (constantly "0123")]
-      (let [t (nodes/thrown #(cluster/pmapv c 1 #'work/times-ten [1]))]
-        (is (= [:thrum/refused :differs (nodes/full-name network "m0")]
-               ((juxt :type :reason :member) (ex-data t))))))))
+    (let [reference function/reference]
+      (with-redefs [function/reference #(assoc (reference %) :code "0123")]
+        (let [t (nodes/thrown #(cluster/pmapv c 1 #'work/times-ten [1]))]
+          (is (= [:thrum/refused :differs (nodes/full-name network "m0")]
+                 ((juxt :type :reason :member) (ex-data t)))))))))
+
+(defn- on-disk
+  "Calls f with a function that writes the source of a namespace, and one that loads it."
+  [ns-name f]
+  (let [file (File/createTempFile "source" ".clj")
+        write! #(spit file (str "(ns " ns-name ")\n(defn f [x] [" % " x])\n"))]
+    (try
+      (with-redefs [function/source (constantly (.toURL (.toURI file)))]
+        (f write! #(load-file (str file))))
+      (finally (remove-ns ns-name) (.delete file)))))
+
+(deftest a-source-that-changes-on-disk-is-another-when-it-is-loaded
+  (on-disk 'thrum.cluster.edited
+    (fn [write! load!]
+      (write! 1)
+      (load!)
+      (let [f #(ns-resolve 'thrum.cluster.edited 'f)
+            code #(:code (function/reference (f)))
+            member (function/registry "m" '#{thrum.cluster.edited})
+            resolved? #(try
+                         (= (f) (function/resolve! member "thrum.cluster.edited/f" %))
+                         (catch clojure.lang.ExceptionInfo e (:reason (ex-data e))))
+            first-code (code)]
+        (is (true? (resolved? first-code)))
+        (write! 2)
+        (is (= [first-code true] [(code) (resolved? first-code)]))
+        (load!)
+        (is (not= first-code (code)))
+        (is (= [true :differs] [(resolved? (code)) (resolved? first-code)]))))))
 
 (deftest another-version-of-the-protocol-is-refused
   (with-cluster [network c 1]

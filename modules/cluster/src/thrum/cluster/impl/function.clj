@@ -7,6 +7,7 @@
    [clojure.string :as str]
    [thrum.spi :as spi])
   (:import
+   (clojure.lang Var)
    (java.security MessageDigest)
    (java.util HexFormat)
    (java.util.concurrent ConcurrentHashMap)))
@@ -25,10 +26,34 @@
                 (.digest (MessageDigest/getInstance "SHA-256") (.readAllBytes in))
                 0 8)))
 
+;; A source may change on disk while the code that was loaded from it runs. So it is read once, and
+;; again when a function is another object than it was then: its namespace has been loaded anew.
+
+(def ^:private ^ConcurrentHashMap loaded "By namespace name: {:code hash, :functions {var f}}."
+  (ConcurrentHashMap.))
+
+(defn- read-now [ns]
+  {:code (or (some-> (source (ns-name ns)) hash-of) "")
+   :functions (into {} (map (fn [^Var v] [v (.getRawRoot v)])) (vals (ns-publics ns)))})
+
+(defn- current? [known ^Var v]
+  (identical? (.getRawRoot v) (get (:functions known) v)))
+
+(defn remember!
+  "Reads the source of the namespace, which was loaded just now, unless it is known."
+  [ns]
+  (.computeIfAbsent loaded (ns-name ns) (fn [_] (read-now ns))))
+
 (defn fingerprint
-  "Returns a short hash of the source of the namespace, or \"\" where there is no source to read."
-  [ns-name]
-  (or (some-> (source ns-name) hash-of) ""))
+  "Returns a short hash of the source of the var's namespace, or \"\" where there is no source to
+  read: as it was when it was read first since the namespace was loaded."
+  [^Var v]
+  (let [ns (.ns v), known (.get loaded (ns-name ns))]
+    (:code (if (current? known v)
+             known
+             (.compute loaded
+                       (ns-name ns)
+                       (fn [_ known] (if (current? known v) known (read-now ns))))))))
 
 ;; On the caller
 
@@ -42,7 +67,7 @@
                           (when (fn? v) ": a function alone cannot travel")
                           (when (and (var? v) (:private (meta v))) ": it is private"))
              {:value v, :accepts "a public var that holds a function"})))
-  {:function (str (symbol v)), :code (fingerprint (ns-name (:ns (meta v))))})
+  {:function (str (symbol v)), :code (fingerprint v)})
 
 ;; On the member
 
@@ -76,16 +101,15 @@
   :thrum/invalid where one cannot be loaded."
   [node allow]
   (run! load! allow)
-  {:node node
-   :codes (into {} (map (juxt str fingerprint)) allow)
-   :known (ConcurrentHashMap.)})
+  (run! #(some-> (find-ns %) remember!) allow)
+  {:node node, :allowed (into #{} (map str) allow)})
 
-(defn- check-allowed! [{:keys [node codes]} function ns-name]
-  (when-not (contains? codes ns-name)
+(defn- check-allowed! [{:keys [node allowed]} function ns-name]
+  (when-not (contains? allowed ns-name)
     (throw (refused node function :not-allowed
                     (str "The member " node " does not run " function
                          ": its namespace is not among the allowed: "
-                         (str/join ", " (sort (keys codes))))))))
+                         (str/join ", " (sort allowed)))))))
 
 (defn- look-up [{:keys [node] :as registry} function]
   (let [sym (symbol function)
@@ -96,8 +120,8 @@
                            ": it runs other code than the caller"))))
     v))
 
-(defn- check-code! [{:keys [node codes]} function code]
-  (let [ours (codes (namespace (symbol function)))]
+(defn- check-code! [{:keys [node]} function code v]
+  (let [ours (fingerprint v)]
     (when-not (or (= code ours) (= "" code) (= "" ours))
       (throw (refused node function :differs
                       (str "The member " node " has another version of " function
@@ -107,9 +131,5 @@
   "Returns the var of that name. Throws :thrum/refused, which names the member, where it is not
   allowed, not there, or comes from another source."
   [registry function code]
-  (let [^ConcurrentHashMap known (:known registry)]
-    (or (.get known [function code])
-        (let [v (look-up registry function)]
-          (check-code! registry function code)
-          (.put known [function code] v)
-          v))))
+  (doto (look-up registry function)
+    (->> (check-code! registry function code))))
