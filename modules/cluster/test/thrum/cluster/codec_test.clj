@@ -81,6 +81,18 @@
     (is (= :thrum/remote (:type (ex-data t))))
     (is (= 'java.io.UncheckedIOException (:class (ex-data t))))))
 
+(deftest a-record-of-a-namespace-with-an-underscore-comes-back
+  (doseq [ns-name '[thrum.cluster.with_underscore thrum.cluster.with-dash_and_underscore]]
+    (let [ns (create-ns ns-name)]
+      (try
+        (let [x ((binding [*ns* ns]
+                   (refer-clojure)
+                   (eval '(defrecord Crate [id]))
+                   (eval '->Crate))
+                 7)]
+          (is (= [x (class x)] ((juxt identity class) (there-and-back x)))))
+        (finally (remove-ns ns-name))))))
+
 (defn- refusal [x]
   (try (codec/->bytes "the value" x) :carried
        (catch clojure.lang.ExceptionInfo e (ex-data e))))

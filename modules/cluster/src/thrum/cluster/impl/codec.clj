@@ -251,11 +251,17 @@
     (PersistentArrayMap. entries)
     (PersistentHashMap/create entries)))
 
+;; The class's package has an underscore for each dash of the namespace, and for each underscore.
+(defn- namespaces
+  "Returns the namespaces whose classes are in the package, as a lazy seq."
+  [package]
+  (lazy-cat (keep find-ns [(symbol (str/replace package "_" "-")) (symbol package)])
+            (filter #(= package (namespace-munge (ns-name %))) (all-ns))))
+
 (defn- record-of [class-name fields]
   (let [[_ package simple] (re-matches #"(.+)\.([^.]+)" class-name)
         constructor (when package
-                      (some-> (find-ns (symbol (str/replace package "_" "-")))
-                              (ns-resolve (symbol (str "map->" simple)))))]
+                      (some #(ns-resolve % (symbol (str "map->" simple))) (namespaces package)))]
     (if (and constructor (.isAssignableFrom IRecord (RT/classForNameNonLoading class-name)))
       (constructor fields)
       (throw (spi/invalid (str "The record " class-name " is not loaded here")
