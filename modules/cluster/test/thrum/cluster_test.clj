@@ -616,7 +616,9 @@
   (is (= :thrum/invalid (type-of #(cluster/join! {:host "192.0.2.1"}))))
   (is (= :thrum/invalid (type-of #(cluster/join! {:host "0.0.0.0", :secret "s"}))))
   (is (= :thrum/invalid (type-of #(cluster/join! {:allow '[a]}))))
-  (doseq [[k values] {:seeds [["a"] ["a:0"] ["a:65536"] ["127.0.0.1:99999"]], :heartbeat-ms [199]}
+  (doseq [[k values] {:seeds [["a"] ["a:0"] ["a:65536"] ["127.0.0.1:99999"] ["[::1:7800"]
+                              ["a[1]:7800"] ["a,b:7800"] ["a b:7800"]]
+                      :heartbeat-ms [199]}
           value values
           :let [t (nodes/thrown #(cluster/join! {k value}))]]
     (is (= [:thrum/invalid k] ((juxt :type :option) (ex-data t)))))

@@ -27,16 +27,19 @@ Options: --cluster NAME  --name NAME  --host ADDRESS  --port N  --seeds HOST:POR
 (defn- refuse [message]
   (throw (ex-info message {:type ::arguments})))
 
-(defn- listed [text] (str/split text #","))
+(defn- listed [text] (mapv str/trim (str/split text #",")))
 
 (defn- number [text]
   (or (parse-long text) (refuse (str "A number is expected, not " text))))
 
 (defn- function [text]
-  (try
-    @(requiring-resolve (symbol text))
-    (catch Exception e
-      (throw (ex-info (str "No function " text ": " (ex-message e)) {:type ::arguments} e)))))
+  (let [f (try
+            (some-> (requiring-resolve (symbol text)) deref)
+            (catch Exception e
+              (throw (ex-info (str "No function " text ": " (ex-message e))
+                              {:type ::arguments}
+                              e))))]
+    (if (fn? f) f (refuse (str "No function " text)))))
 
 (def ^:private readers
   {"--allow" [:allow #(into #{} (map symbol) (listed %))]
@@ -80,7 +83,11 @@ Options: --cluster NAME  --name NAME  --host ADDRESS  --port N  --seeds HOST:POR
 
 (defn- join! [options]
   (run! #(.setLevel ^Logger % Level/OFF) loggers)
-  (let [node (cluster/join! options)]
+  (let [node (try
+               (cluster/join! options)
+               (catch clojure.lang.ExceptionInfo e (throw e))
+               (catch Exception e
+                 (throw (ex-info (str "The engine could not be started: " e) {} e))))]
     (run! #(.setLevel ^Logger % Level/WARNING) loggers)
     node))
 
@@ -129,14 +136,19 @@ Options: --cluster NAME  --name NAME  --host ADDRESS  --port N  --seeds HOST:POR
       "member" (member! options)
       "status" (status! options))))
 
-(defn -main
-  "Runs the command; exits with 1 and a sentence where it cannot."
-  [& arguments]
+(defn run
+  "Runs the command. Returns the code to exit with: 1, after a sentence, where it cannot run."
+  [arguments]
   (try
     (run-command arguments)
-    (System/exit 0)
+    0
     (catch clojure.lang.ExceptionInfo e
       (binding [*out* *err*]
         (println (ex-message e))
         (when (= ::arguments (:type (ex-data e))) (println usage)))
-      (System/exit 1))))
+      1)))
+
+(defn -main
+  "Runs the command; exits with 1 and a sentence where it cannot."
+  [& arguments]
+  (System/exit (run arguments)))

@@ -13,6 +13,8 @@
   (is (= ["member" {:allow #{'a.b 'c}, :port 7801, :seeds ["h:1" "i:2"], :cluster "x"}]
          (main/parse ["member" "--allow" "a.b,c" "--port" "7801" "--seeds" "h:1,i:2"
                       "--cluster" "x"])))
+  (is (= ["member" {:allow #{'a.b 'c}, :seeds ["h:1" "i:2"]}]
+         (main/parse ["member" "--allow" "a.b, c" "--seeds" "h:1, i:2"])))
   (is (= ["status" {:engine str/trim}] (main/parse ["status" "--engine" "clojure.string/trim"])))
   (let [file (doto (File/createTempFile "options" ".edn") (spit "{:secret \"s\"}"))]
     (is (= ["status" {:secret "s", :name "n"}]
@@ -25,10 +27,29 @@
                             [["member" "--port"] "--port needs a value"]
                             [["member" "--port" "x"] "A number is expected, not x"]
                             [["member" "--engine" "no.such/start"] "No function no.such/start"]
+                            [["member" "--engine" "clojure.core/nope"]
+                             "No function clojure.core/nope"]
+                            [["member" "--engine" "clojure.core/*ns*"]
+                             "No function clojure.core/*ns*"]
+                            [["member" "--engine" "inc"] "No function inc"]
                             [["status" "--options" "/nowhere.edn"] "holds no options"]]]
     (is (str/includes? (try (main/parse arguments) "parsed"
                             (catch clojure.lang.ExceptionInfo e (ex-message e)))
                        part))))
+
+(defn- sentence
+  "Returns what the command line says where the command does not run."
+  [& arguments]
+  (let [err (java.io.StringWriter.)]
+    (binding [*err* err] [(main/run arguments) (str/trim (str err))])))
+
+(deftest what-is-no-engine-is-refused-with-a-sentence
+  (doseq [[engine part] [["clojure.core/inc" "The engine could not be started: java.lang.ClassCast"]
+                         ["clojure.core/identity" "The :engine returned"]]
+          :let [[code sentence] (sentence "status" "--engine" engine)]]
+    (is (= 1 code))
+    (is (str/includes? sentence part))
+    (is (= 1 (count (str/split-lines sentence))))))
 
 (deftest a-file-without-a-map-holds-no-options
   (let [file (doto (File/createTempFile "options" ".edn") (spit "[:secret]"))]

@@ -21,10 +21,15 @@
      "tls.truststore_path" trust-store
      "tls.truststore_password" trust-password}))
 
+(defn- initial-host
+  "Returns an address, host:port or [IPv6 address]:port, as JGroups writes it."
+  [address]
+  (str/replace address #"^\[?(.+?)\]?:(\d+)$" "$1[$2]"))
+
 (defn- discovery [{:keys [seeds dns]}]
   (if dns
     ["dns.DNS_PING" {"dns_query" dns, "num_discovery_runs" 2}]
-    ["TCPPING" {"initial_hosts" (str/join "," (map #(str/replace % #":(\d+)$" "[$1]") seeds))
+    ["TCPPING" {"initial_hosts" (str/join "," (map initial-host seeds))
                 "port_range" 0
                 "num_discovery_runs" 2}]))
 

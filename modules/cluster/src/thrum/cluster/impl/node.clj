@@ -52,13 +52,23 @@
                    (member/handle! member request)
                    (wire/answer :refused "it" (failure/data (function/refused-secret node))))))))
 
+(defn- started
+  "Returns the engine, started."
+  [start settings]
+  (let [started (start settings)]
+    (if (satisfies? engine/Engine started)
+      started
+      (throw (spi/invalid (str "The :engine returned " (spi/text started)
+                            "; it must return an Engine of thrum.cluster.spi")
+               {:option :engine, :value started, :accepts "a function of the settings"})))))
+
 ;; A caller has a member too, which allows nothing and takes no part: requests come to it as well.
 (defn- start!
   [{:keys [node engine allow heartbeat-ms lease-ms drain-timeout-ms secret] :as settings}]
   (let [silence (silence/silence heartbeat-ms pulse/beat-ms)
         settings (assoc settings :silence silence)
         member (member/member settings)
-        engine (engine (assoc settings :handler (handler member node secret)))
+        engine (started engine (assoc settings :handler (handler member node secret)))
         worker (when (seq allow) member)
         caller (caller/caller (assoc settings :engine engine, :member worker))
         stop-pulse (pulse/start! {:caller caller, :member member, :silence silence

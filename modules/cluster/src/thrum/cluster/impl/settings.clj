@@ -15,8 +15,10 @@
 
 (defn- text? [x] (and (string? x) (not (str/blank? x))))
 
+(def ^:private address #"(?:\[[^\[\]\s,]+\]|[^\[\]\s,]+):(\d{1,5})")
+
 (defn- address? [x]
-  (when-some [[_ port] (when (string? x) (re-matches #".+:(\d{1,5})" x))]
+  (when-some [[_ port] (when (string? x) (re-matches address x))]
     (<= 1 (parse-long port) 65535)))
 
 (def ^:private millis
