@@ -5,7 +5,12 @@
    [clojure.test :refer [deftest is]]
    [thrum.cluster.engine-contract :as contract]
    [thrum.cluster.engine.infinispan :as infinispan]
-   [thrum.cluster.engine.jgroups :as jgroups]))
+   [thrum.cluster.engine.jgroups :as jgroups]
+   [thrum.cluster.processes :as processes]
+   [thrum.cluster.spi :as engine]
+   [thrum.test-kit.gate :as gate])
+  (:import
+   (java.net Socket)))
 
 (set! *warn-on-reflection* true)
 
@@ -14,3 +19,26 @@
 (deftest seeds-are-addresses-of-both-protocols
   (is (str/includes? (jgroups/stack {:seeds ["h:7800" "[::1]:7801"], :heartbeat-ms 3000})
                      "\"h[7800],::1[7801]\"")))
+
+;; A stranger's connections
+
+(defn- start! [node port]
+  (infinispan/start {:cluster "strangers", :node node, :handler identity, :host "127.0.0.1"
+                     :port (when (engine/worker? node) port)
+                     :seeds [(str "127.0.0.1:" port)], :heartbeat-ms 3000}))
+
+(defn- connect ^Socket [port]
+  (doto (Socket. "127.0.0.1" (int port)) (.setSoTimeout 20000)))
+
+;; Ten of them held up a join by 2 s each.
+(deftest silent-connections-hold-up-no-join
+  (let [[port] (processes/free-ports 1), m (start! "m0" port)
+        silent (mapv (fn [_] (connect port)) (range 10))]
+    (try
+      (let [c (gate/in-time 10000 #(start! "~c1" port))]
+        (try
+          (is (gate/eventually 10000 #(not (engine/lost? c "m0"))))
+          (finally (engine/close! c))))
+      (finally
+        (run! #(.close ^Socket %) silent)
+        (engine/close! m)))))

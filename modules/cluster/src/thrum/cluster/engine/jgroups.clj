@@ -52,6 +52,9 @@
             "thread_naming_pattern" "pl"
             "send_buf_size" "640k"
             "sock_conn_timeout" "1s"
+            ;; One thread accepts all connections, and waits for the first bytes of each. With TLS
+            ;; it shakes hands meanwhile, which may take a slow node longer.
+            "peer_addr_read_timeout" (if (:tls settings) "2s" "200ms")
             "bundler_type" "transfer-queue"
             ;; A node that reads nothing holds up what is sent to it, and to no other.
             "non_blocking_sends" true
