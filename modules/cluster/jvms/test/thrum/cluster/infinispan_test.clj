@@ -10,7 +10,9 @@
    [thrum.cluster.spi :as engine]
    [thrum.test-kit.gate :as gate])
   (:import
-   (java.net Socket)))
+   (java.io DataOutputStream)
+   (java.net Socket)
+   (org.jgroups Version)))
 
 (set! *warn-on-reflection* true)
 
@@ -29,6 +31,30 @@
 
 (defn- connect ^Socket [port]
   (doto (Socket. "127.0.0.1" (int port)) (.setSoTimeout 20000)))
+
+(defn- announce!
+  "Sends what a node sends first, its address, and the length of a message that does not follow."
+  [^Socket socket length]
+  (doto (DataOutputStream. (.getOutputStream socket))
+    (.write (.getBytes "bela"))
+    (.writeShort Version/version)
+    (.writeShort 7)
+    (.write (byte-array [4 127 0 0 1]))
+    (.writeShort 8013)
+    (.writeInt length)
+    (.flush)))
+
+(defn- closed-by-the-other-end? [^Socket socket]
+  (neg? (.read (.getInputStream socket))))
+
+;; With a limit the connection is closed at once; else the memory is taken and the message awaited.
+(deftest a-length-from-a-stranger-takes-no-memory-at-the-port-for-failures
+  (let [[port] (processes/free-ports 1), m (start! "m0" port)]
+    (try
+      (with-open [socket (connect (+ 10000 (long port)))]
+        (announce! socket 100000000)
+        (is (true? (closed-by-the-other-end? socket))))
+      (finally (engine/close! m)))))
 
 ;; Ten of them held up a join by 2 s each.
 (deftest silent-connections-hold-up-no-join
