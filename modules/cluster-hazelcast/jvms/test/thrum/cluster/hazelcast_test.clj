@@ -8,17 +8,25 @@
    [thrum.cluster.spi :as engine]
    [thrum.test-kit.gate :as gate])
   (:import
-   (java.util.concurrent CompletableFuture TimeUnit)))
+   (com.hazelcast.client HazelcastClient)
+   (com.hazelcast.client.config ClientConfig)
+   (com.hazelcast.cluster Member)
+   (com.hazelcast.config Config)
+   (com.hazelcast.core Hazelcast HazelcastInstance)
+   (java.util.concurrent Callable CompletableFuture ExecutionException Future TimeUnit)))
 
 (set! *warn-on-reflection* true)
 
 (contract/deftests {:start hazelcast/start, :gaps #{:tls :dns}})
 
+(defn- start! [cluster node port]
+  (hazelcast/start {:cluster cluster, :node node, :handler identity, :host "127.0.0.1"
+                    :port (when (engine/worker? node) port)
+                    :seeds [(str "127.0.0.1:" port)], :heartbeat-ms 3000}))
+
 (deftest an-answer-finds-its-node-where-the-view-is-behind
   (let [[port] (processes/free-ports 1)
-        start #(hazelcast/start {:cluster "behind", :node %, :handler identity, :host "127.0.0.1"
-                                 :port (when (engine/worker? %) port)
-                                 :seeds [(str "127.0.0.1:" port)], :heartbeat-ms 3000})
+        start #(start! "behind" % port)
         m (with-redefs [hazelcast/follow! (fn [_ _ _])] (start "m"))
         c (start "~c")]
     (try
@@ -26,3 +34,56 @@
       (let [^CompletableFuture answer (engine/invoke c "m" (byte-array [7]))]
         (is (= [7] (vec (.get answer 20 TimeUnit/SECONDS)))))
       (finally (run! engine/close! [c m])))))
+
+;; Strangers: processes with Hazelcast and the cluster's name, and without its secret
+
+(def ^:private code "What a stranger wants to have run."
+  (partial load-string "(System/setProperty \"thrum.stranger\" \"has run\")"))
+
+(defn- runs?
+  "Returns whether a member runs the stranger's code."
+  [^HazelcastInstance stranger ^Member member]
+  (System/clearProperty "thrum.stranger")
+  (let [executor (.getExecutorService stranger "thrum")
+        ^Future answer (.submitToMember executor ^Callable code member)]
+    (try (.get answer 20 TimeUnit/SECONDS) (catch ExecutionException _))
+    (some? (System/getProperty "thrum.stranger"))))
+
+(defn- stranger ^HazelcastInstance [cluster address]
+  (let [config (doto (Config.) (.setClusterName cluster)
+                 (.setProperty "hazelcast.phone.home.enabled" "false"))
+        network (doto (.getNetworkConfig config) (.setPort 9700))
+        join (.getJoin network)]
+    (-> network .getInterfaces (.setEnabled true) (.addInterface "127.0.0.1"))
+    (-> join .getAutoDetectionConfig (.setEnabled false))
+    (-> join .getTcpIpConfig (.setEnabled true) (.addMember address))
+    (Hazelcast/newHazelcastInstance config)))
+
+(deftest ^{:time-limit-ms 120000} no-member-runs-the-code-of-a-stranger-that-joins
+  (let [[port] (processes/free-ports 1), m (start! "strangers" "m0" port)
+        stranger (stranger "strangers" (str "127.0.0.1:" port))
+        members (.getMembers (.getCluster stranger))
+        c (start! "strangers" "~c1" port)]
+    (try
+      (is (= 2 (count members)))
+      (is (false? (runs? stranger (first (remove #(.localMember ^Member %) members)))))
+      (is (= [["m0"] ["m0"]] (mapv engine/workers [m c])))
+      (finally (run! engine/close! [c m]) (.terminate (.getLifecycleService stranger))))))
+
+(deftest ^{:time-limit-ms 120000} no-client-connects
+  (let [[port] (processes/free-ports 1), m (start! "clients" "m0" port)
+        config (doto (ClientConfig.) (.setClusterName "clients"))]
+    (-> config .getNetworkConfig (.addAddress (into-array [(str "127.0.0.1:" port)])))
+    (-> config
+        .getConnectionStrategyConfig
+        .getConnectionRetryConfig
+        (.setClusterConnectTimeoutMillis 1000))
+    (try
+      (is (= :no-connection
+             (try
+               (let [client (HazelcastClient/newHazelcastClient config)]
+                 (try
+                   (runs? client (first (.getMembers (.getCluster client))))
+                   (finally (.shutdown client))))
+               (catch IllegalStateException _ :no-connection))))
+      (finally (engine/close! m)))))

@@ -10,7 +10,7 @@
    [thrum.spi :as spi])
   (:import
    (com.hazelcast.cluster Member MembershipEvent MembershipListener)
-   (com.hazelcast.config Config JoinConfig SerializerConfig)
+   (com.hazelcast.config ClassFilter Config JavaSerializationFilterConfig JoinConfig SerializerConfig ServerSocketEndpointConfig)
    (com.hazelcast.core ExecutionCallback Hazelcast HazelcastInstance)
    (com.hazelcast.nio ObjectDataInput ObjectDataOutput)
    (com.hazelcast.nio.serialization StreamSerializer)
@@ -71,13 +71,23 @@
     (.setConnectionTimeoutSeconds 1)
     (.setMembers (java.util.ArrayList. ^java.util.Collection seeds))))
 
+;; The advanced network has a port for members, and none for clients, for REST or for memcache.
 (defn- network! [^Config config {:keys [host port seeds]}]
-  (let [network (.getNetworkConfig config)]
-    (.setPort network (or port first-caller-port))
-    (.setPortAutoIncrement network (nil? port))
-    (.setPortCount network 999)
-    (-> network .getInterfaces (.setEnabled true) (.addInterface host))
+  (let [members (ServerSocketEndpointConfig.), network (.getAdvancedNetworkConfig config)]
+    (.setPort members (or port first-caller-port))
+    (.setPortAutoIncrement members (nil? port))
+    (.setPortCount members 999)
+    (-> members .getInterfaces (.setEnabled true) (.addInterface host))
+    (.setEnabled network true)
+    (.setMemberEndpointConfig network members)
     (join-by-seeds! (.getJoin network) seeds)))
+
+;; Functions of Clojure are java.io.Serializable, and what an executor is sent it calls: reading one
+;; would be running it.
+(def ^:private no-java-serialization
+  (doto (JavaSerializationFilterConfig.)
+    (.setDefaultsDisabled true)
+    (.setBlacklist (doto (ClassFilter.) (.addPrefixes (into-array [""]))))))
 
 (defn- configuration
   ^Config [{:keys [cluster node] :as settings} receive!]
@@ -88,19 +98,19 @@
     (doseq [[k v] (properties settings)] (.setProperty config k (str v)))
     (-> config .getMemberAttributeConfig (.setAttribute node-attribute node))
     (-> config .getMetricsConfig (.setEnabled false))
-    (-> config
-        .getSerializationConfig
-        (.addSerializerConfig (doto (SerializerConfig.)
-                                (.setTypeClass Message)
-                                (.setImplementation (serializer receive!)))))
+    (doto (.getSerializationConfig config)
+      (.setJavaSerializationFilterConfig no-java-serialization)
+      (.addSerializerConfig (doto (SerializerConfig.)
+                              (.setTypeClass Message)
+                              (.setImplementation (serializer receive!)))))
     config))
 
 ;; The members
 
 (defn- nodes
-  "Returns the member by node."
+  "Returns the member by node. A member of Hazelcast that has no name of ours is none."
   [^HazelcastInstance instance]
-  (into {} (map (juxt #(.getAttribute ^Member % node-attribute) identity))
+  (into {} (keep #(when-some [node (.getAttribute ^Member % node-attribute)] [node %]))
         (.getMembers (.getCluster instance))))
 
 (defn- view [nodes]
