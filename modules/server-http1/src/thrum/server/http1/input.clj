@@ -131,13 +131,19 @@
               (= 10 (.get buffer (inc (.position buffer)))))
     (.position buffer (+ 2 (.position buffer)))))
 
+(defn- begun?
+  "True if there are bytes of a request: a CR alone may be the half of an empty line."
+  [^ByteBuffer buffer]
+  (and (.hasRemaining buffer)
+       (not (and (= 13 (.get buffer (.position buffer))) (= 1 (.remaining buffer))))))
+
 (defn- await-first!
   "Waits until a request begins; returns whether one does."
   [^Input in until]
   (loop [skipped 0]
     (skip-empty-lines! (.buffer in))
     (cond
-      (.hasRemaining (.buffer in)) true
+      (begun? (.buffer in)) true
       (< most-empty-lines skipped) false
       (fill! in until) (recur (inc skipped))
       :else false)))

@@ -30,6 +30,20 @@
   (is (= ["/1" "/2" "/3" nil] (targets 4 (str/join (map get-of ["/1" "/2" "/3"])))))
   (is (= ["/1" "/2" nil] (targets 3 (str "\r\n\r\n" (get-of "/1") "\r\n" (get-of "/2"))))))
 
+(deftest an-empty-line-may-come-in-two-pieces
+  (sockets/call-with-client
+    nil
+    (fn [c ^Socket client]
+      (let [in (input/input c)]
+        (.write (.getOutputStream client) 13)
+        (is (input/fill! in nil))
+        (sockets/send-and-finish! client (str "\n" (get-of "/1")))
+        (is (= ["/1" nil] (vec (repeatedly 2 #(target (input/head! in))))))))))
+
+(deftest a-cr-alone-is-no-request
+  (is (= [nil] (targets 1 "\r")))
+  (is (= [400] (targets 1 "\rx"))))
+
 (deftest heads-larger-than-the-buffer-arrive-whole
   (let [long-ones (map #(str "/" % (apply str (repeat 9000 "x"))) (range 5))]
     (is (= long-ones (targets 5 (str/join (map get-of long-ones)))))))

@@ -81,6 +81,18 @@
         (bytewise c (wire/post "/2" "xyz"))
         (expect= "/2xyz" (:body (expect-status 200 (wire/response c))))))))
 
+(defcase empty-lines-before-a-request-are-skipped "4.8"
+  "An empty line in front of a request is skipped, also where its CR and LF come apart."
+  [env]
+  (let [server (scene/serve env scene/ok {})]
+    (doseq [pieces [["\r\n"] ["\r" "\n"]], :let [c (scene/client env server)]]
+      (doseq [piece (butlast pieces)]
+        (wire/send! c piece)
+        ;; So that the pieces do not arrive as one.
+        (expect= :silent (wire/after c 20)))
+      (wire/send! c (last pieces) (wire/get "/"))
+      (expect-status 200 (wire/response c)))))
+
 (defcase nothing-behind-a-close-is-served "4.8"
   "What is sent behind a request with Connection: close, together with it or later, never runs."
   [env]

@@ -262,6 +262,7 @@
                                                     #"(?s)Host: localhost(.*)\r\nHost: elsewhere"
                                                     "Host: elsewhere$1\r\nX: y")
                                       identity)
+   :knows-no-empty-lines (broken/wire #(str/replace % #"^[\r\n]+" " ") identity)
    :knows-no-zeros (broken/wire #(str/replace % "\r\n0003" "\r\nz003") identity)
    :knows-few-spellings (broken/wire #(str/replace % #"cONTENT|tRANSFER|hOST" "X-Odd") identity)
    :knows-no-extensions (broken/wire #(str/replace % ";a=b" "x") identity)})

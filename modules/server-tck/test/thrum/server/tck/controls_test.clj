@@ -94,6 +94,7 @@
    :knows-few-spellings [:names-are-checked-in-any-spelling :names-are-known-in-any-spelling]
    :knows-no-capitals [:coding-is-chunked-in-any-case]
    :knows-no-deadline [:deadline-is-inherited]
+   :knows-no-empty-lines [:empty-lines-before-a-request-are-skipped]
    :knows-no-extensions [:chunk-extensions-are-ignored]
    :knows-no-framing [:garbled-lengths-are-not-sent]
    :knows-no-zeros [:chunk-sizes-may-begin-with-zeros]
