@@ -109,11 +109,19 @@
     (watchdog/start "thrum-http1" (watchdog/period-ms [header-timeout-ms idle-timeout-ms])
                     #(look-at-all! all))))
 
+(def ^:private ^:const end-ms
+  "How long end-all! waits for the connections to end: their threads may find no carrier to end on."
+  2000)
+
 (defn end-all!
-  "Cuts all connections behind close!, and returns when they have ended."
+  "Cuts all connections behind close!, and returns when they have ended, or are not to be waited for
+  any longer."
   [^Connections all]
   (let [^Semaphore room (.-room all)
-        places (int (places (.-options all)))]
-    (while (not (.tryAcquire room places 20 TimeUnit/MILLISECONDS))
-      (run! connection/cut! (.-open all)))
-    (.release room places)))
+        places (int (places (.-options all)))
+        until (spi/deadline-in end-ms)]
+    (loop []
+      (cond
+        (.tryAcquire room places 20 TimeUnit/MILLISECONDS) (.release room places)
+        (not (spi/passed? until)) (do (run! connection/cut! (.-open all))
+                                      (recur))))))

@@ -111,6 +111,16 @@
     (http1/close! all)
     (.start stopping)))
 
+(def ^:private ^Duration patience
+  "How long the threads of connections that were cut may take to end: they may find no carrier."
+  (Duration/ofSeconds 1))
+
+(defn- await-end!
+  "Waits until the server has stopped. Where that takes too long the threads of its connections are
+  left behind, interrupted, and the listeners are closed all the same."
+  [^Thread stopping]
+  (when-not (.join stopping patience) (.interrupt stopping)))
+
 (deftype HelidonServer [^WebServer server parts ports watchdog ^Thread stopping]
   engine/Running
   (port [_] (int (:port ports)))
@@ -120,7 +130,7 @@
   (stop! [_]
     (stop-soon! parts ports stopping)
     (http1/end-all! (:all parts))
-    (.join stopping)
+    (await-end! stopping)
     (watchdog/stop! watchdog))
   (native [_] server))
 

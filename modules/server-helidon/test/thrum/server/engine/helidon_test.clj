@@ -4,9 +4,11 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.server :as server]
+   [thrum.server.engine.helidon.starved :as starved]
    [thrum.server.tck.tls :as tls]
    [thrum.server.tck.wire :as wire]
    [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.leak :as leak]
    [thrum.test-kit.runner :as runner])
   (:import
@@ -115,6 +117,18 @@
   (when-not (listenable? another-loopback) (runner/skip! "There is one loopback address"))
   (server/stop! (start ok {:host another-loopback}))
   (is (gate/eventually 10000 #(empty? (helidon-threads)))))
+
+(defn- in-a-starved-jvm
+  "Returns the exit code of a child JVM, and the last line that it has printed: see starved."
+  [scene]
+  (let [{:keys [exit lines]} (jvm/quietly (jvm/command (jvm/this-home) starved/jvm-options
+                                                       'thrum.server.engine.helidon.starved [scene])
+                                          60000
+                                          jvm/quick)]
+    [exit (jvm/last-line lines)]))
+
+(deftest a-server-stops-where-handlers-hold-every-carrier
+  (is (= [0 "{:state :stopped, :overdue 1}"] (in-a-starved-jvm "stops"))))
 
 (defn- copied [x]
   (let [out (ByteArrayOutputStream.)]

@@ -63,7 +63,8 @@
 ;; that thread has returned.
 (defn- listening ^Listening [listener all serve upgrade]
   (let [serve-one #(http1/serve! all % serve upgrade)
-        acceptor (spi/clean-thread "http1-accept" #(accept-all! listener all serve-one))
+        ;; No virtual one: stop! waits for it, also where every carrier is held.
+        acceptor (spi/platform-thread "http1-accept" #(accept-all! listener all serve-one))
         port (.getPort ^InetSocketAddress (.getLocalAddress ^ServerSocketChannel listener))
         watchdog (http1/watch all)]
     (try

@@ -7,10 +7,12 @@
    [thrum.server.http1.connection :as connection]
    [thrum.server.http1.listener :as listener]
    [thrum.server.http1.sockets :as sockets]
-   [thrum.server.spi :as engine])
+   [thrum.server.spi :as engine]
+   [thrum.test-kit.gate :as gate])
   (:import
    (java.io IOException)
-   (java.net InetAddress Socket)))
+   (java.net InetAddress ServerSocket Socket)
+   (thrum.server.http1.listener Listening)))
 
 (set! *warn-on-reflection* true)
 
@@ -74,6 +76,23 @@
     (with-redefs [http1/watch (failing-once http1/watch)]
       (is (thrown? OutOfMemoryError (listener/start options ok! nil)))
       (is (= port (with-server options engine/port))))))
+
+(deftest the-thread-that-a-stop-waits-for-needs-no-carrier
+  (let [^Listening running (listener/start options ok! nil)
+        ^Thread acceptor (.-acceptor running)]
+    (is (not (.isVirtual acceptor)))
+    (engine/stop! running)
+    (is (not (.isAlive acceptor)))))
+
+(deftest an-end-does-not-wait-for-ever-for-a-connection
+  (with-open [listener (ServerSocket. 0 1 (InetAddress/getLoopbackAddress))
+              _client (Socket. (InetAddress/getLoopbackAddress) (.getLocalPort listener))]
+    (let [all (http1/connections options)
+          c (http1/accept! all (.accept listener) nil)]
+      ;; It is neither served nor watched: nothing gives its place back.
+      (http1/close! all)
+      (is (nil? (gate/in-time 20000 #(http1/end-all! all))))
+      (is (connection/cut? c)))))
 
 (def ^:dynamic ^:private *left* :nothing)
 

@@ -55,8 +55,11 @@
   (let [c (inherited context)]
     (reify ServerConnection
       (^void handle [_ ^Limit _]
-        (http1/serve! all c serve nil)
-        (timer/await-end! timer))
+        (try
+          (http1/serve! all c serve nil)
+          (timer/await-end! timer)
+          ;; A stop no longer waits for this thread. Helidon would log it.
+          (catch InterruptedException _)))
       (idleTime [_] (timer/end! timer))
       ;; Connections are ended one by one, when their time has come.
       (close [_ _interrupt]))))
