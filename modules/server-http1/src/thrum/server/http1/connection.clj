@@ -7,7 +7,7 @@
    (java.io IOException)
    (java.net InetSocketAddress Socket SocketException)
    (java.nio ByteBuffer)
-   (java.util.concurrent.atomic AtomicBoolean AtomicLong)
+   (java.util.concurrent.atomic AtomicBoolean AtomicLong AtomicReference)
    (javax.net.ssl SSLSocket)))
 
 (set! *warn-on-reflection* true)
@@ -18,11 +18,11 @@
 ;; addresses, which a closed socket has no more. client: the first as text. idle-ms, head-ms: how
 ;; long a silence and a head may last. most-head: how many bytes a head may have. receive-by,
 ;; send-by: when the client must have sent or taken something, of System/nanoTime. unending: whether
-;; what is sent goes on to the end of the connection.
+;; what is sent goes on to the end of the connection. again: the thread that looks again, or nil.
 (deftype Connection [^Socket raw ^Socket socket remote client local options
                      ^long idle-ms ^long head-ms ^long most-head
                      ^AtomicLong receive-by ^AtomicLong send-by ^AtomicBoolean cut
-                     ^AtomicBoolean unending])
+                     ^AtomicBoolean unending ^AtomicReference again])
 
 (defn option
   "Returns an option of the connection's server."
@@ -42,7 +42,8 @@
   (Connection. raw socket (.getRemoteSocketAddress raw) (client-of raw)
                (.getLocalSocketAddress raw) options
                idle-timeout-ms header-timeout-ms max-header-bytes
-               (AtomicLong. never) (AtomicLong. never) (AtomicBoolean.) (AtomicBoolean.)))
+               (AtomicLong. never) (AtomicLong. never) (AtomicBoolean.) (AtomicBoolean.)
+               (AtomicReference.)))
 
 (defn remote
   "Returns the client's address."
@@ -118,11 +119,38 @@
   (let [until (.get until)]
     (and (not= never until) (neg? (unchecked-subtract until now)))))
 
+(defn- unread?
+  "True if the client has sent what was not received: it may be the server that is late."
+  [^Connection c]
+  (try
+    (pos? (.available (.getInputStream ^Socket (.-raw c))))
+    (catch IOException _ false)))
+
+(def ^:private ^:const again-ms
+  "How long a thread has to receive what is there, once there are carriers."
+  1000)
+
+(defn- look-again!
+  "Cuts the connection a moment later, unless a thread has received the client's bytes by then. On
+  a virtual thread: a moment in which there is no carrier does not count."
+  [^Connection c]
+  (let [^AtomicReference again (.-again c), ^Thread looking (.get again)]
+    (when-not (and looking (.isAlive looking))
+      (let [^AtomicLong by (.-receive-by c), until (.get by)
+            looking (spi/clean-thread "http1-look"
+                                      (fn []
+                                        (Thread/sleep again-ms)
+                                        (when (= until (.get by)) (cut! c))))]
+        (.set again looking)
+        (.start looking)))))
+
 (defn look!
-  "Cuts the connection where its client has kept us waiting for too long."
+  "Cuts the connection where its client has kept us waiting for too long; not where a thread has had
+  no carrier to receive on. Whether the client would take more cannot be asked."
   [^Connection c now]
-  (when (or (late? (.-receive-by c) now) (late? (.-send-by c) now))
-    (cut! c)))
+  (cond
+    (late? (.-send-by c) now) (cut! c)
+    (late? (.-receive-by c) now) (if (unread? c) (look-again! c) (cut! c))))
 
 (defn- waiting
   "Returns what (f) does, which blocks on the client; by: where to say until when, at the latest."

@@ -3,10 +3,13 @@
   (:require
    [clojure.test :refer [deftest is]]
    [thrum.server.http1.connection :as connection]
-   [thrum.server.http1.sockets :as sockets])
+   [thrum.server.http1.sockets :as sockets]
+   [thrum.test-kit.gate :as gate])
   (:import
    (java.net Socket)
-   (java.nio ByteBuffer)))
+   (java.nio ByteBuffer)
+   (java.util.concurrent.atomic AtomicReference)
+   (thrum.server.http1.connection Connection)))
 
 (set! *warn-on-reflection* true)
 
@@ -26,6 +29,26 @@
     (connection/receiving c 1000 (constantly nil))
     (is (not (cut-at? c Long/MAX_VALUE)))
     (is (not (cut-at? c Long/MIN_VALUE)))))
+
+(defn- doubted
+  "Returns whether a look cuts the connection of a client that is late, and whose bytes were not
+  received, and whether it is cut in the end; (f c) is called in between."
+  [f]
+  (sockets/with-client [c "G"]
+    (is (gate/eventually 5000 #(pos? (.available (.getInputStream ^Socket (.-raw ^Connection c))))))
+    (connection/expect! c 1000)
+    (let [at-once (cut-at? c 1001)]
+      (f c)
+      (.join ^Thread (.get ^AtomicReference (.-again ^Connection c)))
+      [at-once (connection/cut? c)])))
+
+(deftest a-client-whose-bytes-are-not-received-is-cut-later
+  (is (= [false true] (doubted (constantly nil))))
+  (is (= [false true] (doubted #(connection/look! % 2000)))))
+
+(deftest a-client-whose-bytes-are-received-late-is-not-cut
+  (is (= [false false]
+         (doubted #(connection/receive! % (.limit (ByteBuffer/allocate 10) 0) 2000)))))
 
 (deftest a-client-that-takes-bytes-must-send-some-all-the-same
   (sockets/with-client [c nil]

@@ -40,7 +40,21 @@
              (server/stop! s)
              (prn (select-keys (server/status s) [:state :overdue])))))
 
-(def ^:private scenes {"stops" stops})
+(defn- asks
+  "Sends a whole request while the carrier is held, and prints its status when it has been answered.
+  The carrier is released when a silent client, which has come later, has been cut: so the request
+  has waited for longer than a client may."
+  []
+  (starved {:header-timeout-ms 300}
+           (fn [s release!]
+             (let [whole (wire/send! (wire/connect (server/port s)) (wire/get "/"))
+                   silent (wire/connect (server/port s))]
+               (prn (wire/closed? silent))
+               (release!)
+               (prn (:status (wire/response whole)))
+               (server/stop! s)))))
+
+(def ^:private scenes {"stops" stops, "asks" asks})
 
 (defn -main
   "What the child runs."
