@@ -23,6 +23,7 @@
    (thrum.impl.adaptive AdaptiveLimiter)
    (thrum.impl.attachment Attachment)
    (thrum.impl.limit Limiter)
+   (thrum.impl.scope Scope)
    (thrum.impl.task Done Failed Task)))
 
 (set! *warn-on-reflection* true)
@@ -193,6 +194,13 @@
   "Returns why the scope is cancelled, or nil."
   [scope]
   (scope/cancel-reason scope))
+
+(defn works-for?
+  "True if the calling thread works for the scope: it runs the body, a task of the scope, or one of
+  what began inside of them. The scope does not end before that. A task of thrum.core/future belongs
+  to no scope."
+  [^Scope scope]
+  (group/within? (place/current-group) (.-group scope)))
 
 (defn attach!
   "Makes something that is not a task a child of the calling thread's scope: the end or a cancel of

@@ -156,8 +156,10 @@
   :drain-delay-ms the listener closes and kept connections get 503. Streams of events end then, or
   :drain-streams-ms later, and websockets are closed with 1001; what else is in flight has
   :shutdown-timeout-ms, then it is interrupted. Blocks until all that is done, and returns nil; from
-  inside one of the server's own handlers, or its observer, it returns at once. A second call waits
-  for the first.
+  inside one of the server's own handlers, a task of the request's scope, or the observer, it
+  returns at once. On another thread that a request waits for (of a future, or the one that calls
+  respond) it cannot know that: both wait until :shutdown-timeout-ms. A second call waits for the
+  first.
   Throws InterruptedException where the wait is interrupted; the server stops all the same."
   [server]
   (lifecycle/stop! (life server)))

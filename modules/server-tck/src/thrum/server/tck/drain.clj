@@ -290,6 +290,18 @@
       (expect= "ok" (:body (expect-status 200 (wire/response c)))))
     (expect (scene/eventually #(refused? env @server)) "a closed listener" :open)))
 
+(defcase stop-inside-a-handlers-task "4.7"
+  "Inside a task of a handler, which the handler waits for, stop! returns at once too."
+  {:uses #{:pmap}}
+  [env]
+  (let [server (promise), returned (promise)
+        stop! (fn [_] ((:stop (:tools env)) @server) (deliver returned true))
+        handler (fn [r] (run! identity (scene/tool env :pmap 2 stop! [1])) (scene/ok r))]
+    (deliver server (scene/serve env handler {:shutdown-timeout-ms 3000}))
+    (let [c (wire/send! (scene/client env @server) (wire/get "/"))]
+      (scene/within returned "that stop! returns")
+      (expect= "ok" (:body (expect-status 200 (wire/response c)))))))
+
 (defcase no-accepted-request-is-lost "4.7"
   "Under a stop every request whose handler was entered is answered, once."
   [env]

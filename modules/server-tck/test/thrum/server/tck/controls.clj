@@ -510,7 +510,7 @@
 (def ^:private tools
   {:stop-does-nothing (broken/tools {:stop (fn [_])})
    :stop-throws-twice (broken/tools {:stop stop-once})
-   :stop-joins (broken/tools {:stop (fn [s] (server/stop! s) (server/join s))})
+   :stop-joins (broken/tools {:stop (fn [s] (server/stop! s) (server/join s)), :pmap t/pmap})
    :always-ready (broken/tools {:ready? (constantly true)})
    :counts-nothing (broken/tools {:status (constantly {:state :running, :in-flight 0, :shed 0})})
    :no-port (broken/tools {:port (constantly 0)})

@@ -253,7 +253,7 @@
    :starts-what-it-answered [:answered-requests-never-start :queued-too-long-never-starts]
    :stop-does-nothing [:idle-connections-end-with-the-server :kept-connections-get-503
                        :listener-closes-after-the-delay :port-is-free-after-stop :stop-returns]
-   :stop-joins [:stop-inside-a-handler]
+   :stop-joins [:stop-inside-a-handler :stop-inside-a-handlers-task]
    :stop-throws-twice [:stop-is-idempotent]
    :streams-hold-the-stop [:streams-end-with-the-server :stubborn-streams-are-cut
                            :stuck-streams-are-cut]

@@ -140,6 +140,13 @@
   [^Exchange x]
   (identical? (.-thread x) (Thread/currentThread)))
 
+(defn inside?
+  "True if the calling thread is that of the exchange, or runs a task of its scope: the exchange
+  does not end before it."
+  [^Exchange x]
+  (or (here? x)
+      (when-some [scope (.scope x)] (spi/works-for? scope))))
+
 (defn option
   "Returns an option of the server."
   [^Exchange x k]

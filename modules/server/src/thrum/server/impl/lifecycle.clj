@@ -170,14 +170,14 @@
   (.await ^CountDownLatch (.-stopped life)))
 
 (defn- serving?
-  "True if the calling thread serves a request of the server, or runs its observer."
+  "True if the calling thread works for a request of the server, or runs its observer."
   [traffic]
   (or (traffic/observing? traffic)
-      (some exchange/here? (traffic/in-flight traffic))))
+      (some exchange/inside? (traffic/in-flight traffic))))
 
 (defn stop!
-  "Drains and stops. Blocks until that is done, but from inside one of the server's own handlers or
-  its observer, which it would wait for."
+  "Drains and stops. Blocks until that is done, but from inside one of the server's own handlers,
+  a task of theirs, or its observer, which it would wait for."
   [^Life life]
   (when (traffic/move! (.-traffic life) :running :draining)
     ;; A platform thread of its own: the caller may be interrupted, or be what is drained.
