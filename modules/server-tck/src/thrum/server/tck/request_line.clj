@@ -38,6 +38,12 @@
                 "GET /\u0001 HTTP/1.1" "GET x HTTP/1.1"]]
     (expect-refused env #{400 404 405 501 505} (lines line "Host: localhost"))))
 
+(defcase request-lines-without-a-method-are-refused "4.8"
+  "A request's line that begins with a blank, and so has no method, is refused."
+  [env]
+  (doseq [line [" / HTTP/1.1" "\t/ HTTP/1.1" "\r\n / HTTP/1.1" " http://localhost/ HTTP/1.1"]]
+    (expect-refused env #{400 404 501} (lines line "Host: localhost"))))
+
 (defcase tabs-in-the-request-line-are-refused "4.8"
   "A tab in the request's line is refused."
   [env]

@@ -169,6 +169,7 @@
                       :two-lengths-are-refused]
    :naive-one-thread-each [:slow-headers-hold-nobody-up :within-max-concurrent-all-are-served]
    :naive-request-line [:foreign-targets-are-refused :garbled-request-lines-are-refused
+                        :request-lines-without-a-method-are-refused
                         :tabs-in-the-request-line-are-refused :versions-are-1-0-or-1-1]
    :naive-skips-unread-body [:bare-lf-does-not-end-the-headers
                              :bodies-answered-early-are-no-requests :continue-keeps-the-framing

@@ -73,13 +73,14 @@
     (or (= space c) (= tab c))))
 
 (defn- method-apart?
-  "True if one space stands between the method and the target, whose path begins at start, and
-  no user's name before that."
+  "True if there is a method, one space stands between it and the target, whose path begins at
+  start, and no user's name before that."
   [^bytes bytes ^long start]
   (loop [i (dec start)]
     (let [c (byte-at bytes i)]
       (cond
-        (= space c) (not (blank-at? bytes (dec i)))
+        ;; No blank before it, nor the end of an empty line: for Tomcat a method may be empty.
+        (= space c) (and (pos? i) (< space (byte-at bytes (dec i))))
         (or (= tab c) (= at c)) false
         :else (recur (dec i))))))
 
@@ -97,7 +98,8 @@
 
 (defn- lines-end-in-cr-lf?
   "True if each line, up to the empty one, ends so: for Tomcat LF alone ends a line too. A header
-  that goes on on the next line is one line by now: Tomcat has moved its parts together."
+  that goes on on the next line is one line by now: Tomcat has moved its parts together. start: in a
+  line with a method before it."
   [^bytes bytes ^long start]
   (loop [i start]
     (cond
