@@ -48,6 +48,24 @@
         [name payload :as found] (ws/read-frame c)]
     (expect= [:close 4001 "enough"] [name (ws/close-code found) (subs (str payload) 2)])))
 
+(defcase ws-servers-close-is-told "4.9"
+  "A close of the server's side that the client answers at once is one :on-close, with its code and
+  reason."
+  (assoc ws/needs :uses #{:send! :close!})
+  [env]
+  (let [closes (atom [])
+        server (ws/serve env
+                         {:on-open (fn [socket] (scene/tool env :close! socket 4001 "enough"))
+                          :on-close (fn [_ code reason] (swap! closes conj [code reason]))})]
+    (dotimes [_ 20]
+      (let [c (ws/open env server)
+            [_ payload] (ws/read-frame c)]
+        (wire/send! c (ws/frame :close payload))
+        (expect-closed c)))
+    (expect (scene/eventually #(= (repeat 20 [4001 "enough"]) @closes))
+            "twenty times :on-close with 4001"
+            @closes)))
+
 (defcase ws-lost-clients-are-closed "4.9"
   "A client that vanishes is an :on-close, once."
   ws/needs

@@ -303,7 +303,7 @@
    :ws-changes-text [:ws-text]
    :ws-checks-nothing [:ws-arguments-are-checked]
    :ws-closes-twice [:ws-close-is-answered :ws-lost-clients-are-closed]
-   :ws-closes-with-1000 [:ws-server-may-close]
+   :ws-closes-with-1000 [:ws-server-may-close :ws-servers-close-is-told]
    :ws-forgets-the-protocol [:ws-subprotocol-is-offered :ws-subprotocol-is-told]
    :ws-hangs-up [:ws-outlives-the-deadline]
    :ws-holds-the-stop [:ws-silent-clients-do-not-stop-the-stop]

@@ -14,6 +14,7 @@
    [thrum.test-kit.leak :as leak])
   (:import
    (clojure.lang ExceptionInfo)
+   (jakarta.websocket Endpoint)
    (java.io InputStream)
    (org.apache.coyote.http11 Http11NioProtocol)))
 
@@ -194,9 +195,9 @@
 
 (deftest a-websocket-that-has-ended-can-be-cut
   (let [cut (promise), socket messages/socket]
-    (with-redefs-fn {#'messages/socket (fn [session over abort!]
+    (with-redefs-fn {#'messages/socket (fn [session over closing abort!]
                                          (deliver cut abort!)
-                                         (socket session over abort!))}
+                                         (socket session over closing abort!))}
       (fn []
         (let [s (serve (constantly {:ring.websocket/listener {}}) {})
               client (wire/send! (wire/connect (server/port s)) (ws/handshake))
@@ -204,6 +205,35 @@
           (server/stop! s)
           (wire/close! client)
           (is (boolean? (abort!))))))))
+
+(defn- reporting-late
+  "Returns Tomcat's endpoint for a conversation, whose closes are reported when the gate is open."
+  [endpoint gate conversation]
+  (let [^Endpoint plain (endpoint conversation)]
+    (proxy [Endpoint] []
+      (onOpen [session config] (.onOpen plain session config))
+      (onClose [session reason]
+        (deref gate 10000 nil)
+        (.onClose plain session reason))
+      (onError [session throwable] (.onError plain session throwable)))))
+
+(deftest a-close-that-is-answered-at-once-keeps-its-code
+  (let [gate (promise), closed (promise)
+        listener {:on-open (fn [ws] (server/close! ws 4000 "bye"))
+                  :on-close (fn [_ code reason] (deliver closed [code reason]))}
+        endpoint @#'websocket/endpoint]
+    (with-redefs-fn {#'websocket/endpoint (partial reporting-late endpoint gate)}
+      (fn []
+        (let [s (serve (constantly {:ring.websocket/listener listener}) {})
+              client (wire/send! (wire/connect (server/port s)) (ws/handshake))]
+          (is (= 101 (:status (wire/head client))))
+          (is (= 4000 (ws/close-code (ws/read-frame client))))
+          (wire/send! client (ws/frame :close (ws/code-text 4000)))
+          (is (wire/closed? client))
+          (deliver gate :open)
+          (is (= [4000 "bye"] (deref closed 5000 :late)))
+          (wire/close! client)
+          (server/stop! s))))))
 
 (deftest no-handler-reads-the-body-of-the-next-request
   (let [body (promise)

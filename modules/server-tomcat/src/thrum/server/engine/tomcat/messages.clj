@@ -10,7 +10,7 @@
    (java.io ByteArrayOutputStream IOException)
    (java.nio ByteBuffer)
    (java.nio.charset StandardCharsets)
-   (java.util.concurrent.atomic AtomicBoolean)
+   (java.util.concurrent.atomic AtomicBoolean AtomicReference)
    (org.apache.tomcat.websocket Constants MessagePart Transformation TransformationResult WsSession)))
 
 (set! *warn-on-reflection* true)
@@ -33,14 +33,17 @@
      (catch IllegalStateException e#
        (throw (IOException. "The websocket is closed" e#)))))
 
-(deftype TomcatSocket [^WsSession session ^AtomicBoolean over abort!]
+(deftype TomcatSocket [^WsSession session ^AtomicBoolean over ^AtomicReference closing abort!]
   engine/Socket
   (open? [_] (and (not (.get over)) (.isOpen session)))
   (send-text! [_ message] (flushed over (.sendText (.getBasicRemote session) (str message))))
   (send-binary! [_ message] (flushed over (.sendBinary (.getBasicRemote session) message)))
   (send-ping! [_ data] (flushed over (.sendPing (.getBasicRemote session) data)))
   (send-pong! [_ data] (flushed over (.sendPong (.getBasicRemote session) data)))
-  (close! [_ code text] (flushed over (.close session (reason code text))))
+  (close! [_ code text]
+    (let [reason (reason code text)]
+      (.compareAndSet closing nil reason)
+      (flushed over (.close session reason))))
   (disconnect! [_] (abort!)))
 
 ;; Receiving
@@ -130,7 +133,7 @@
       (.addMessageHandler PongMessage pong))))
 
 (defn socket
-  "Returns the session as a socket. over: true once the websocket has ended; abort!: cuts the
-  connection."
-  [session over abort!]
-  (TomcatSocket. session over abort!))
+  "Returns the session as a socket. over: true once the websocket has ended; closing: gets the
+  CloseReason that the server's side closes with; abort!: cuts the connection."
+  [session over closing abort!]
+  (TomcatSocket. session over closing abort!))

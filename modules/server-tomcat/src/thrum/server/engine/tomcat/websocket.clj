@@ -9,12 +9,12 @@
   (:import
    (jakarta.servlet Filter FilterRegistration$Dynamic ServletContext)
    (jakarta.servlet.http HttpServletRequest)
-   (jakarta.websocket CloseReason Endpoint)
+   (jakarta.websocket CloseReason CloseReason$CloseCodes Endpoint)
    (jakarta.websocket.server ServerEndpointConfig ServerEndpointConfig$Builder ServerEndpointConfig$Configurator)
    (java.io IOException)
    (java.util Collections EventListener)
    (java.util.concurrent CompletableFuture ExecutionException Executor TimeUnit TimeoutException)
-   (java.util.concurrent.atomic AtomicBoolean)
+   (java.util.concurrent.atomic AtomicBoolean AtomicReference)
    (org.apache.coyote ActionCode Request Response UpgradeToken)
    (org.apache.coyote.http11.upgrade InternalHttpUpgradeHandler)
    (org.apache.tomcat.util.net AbstractEndpoint$Handler$SocketState)
@@ -54,20 +54,26 @@
 (def ^:private ^Executor elsewhere
   (reify Executor (execute [_ task] (.start (spi/clean-thread "tomcat-websocket" task)))))
 
+(def ^:private ^CloseReason cut-off
+  "How a websocket has ended that neither side has closed."
+  (CloseReason. CloseReason$CloseCodes/CLOSED_ABNORMALLY nil))
+
 (defprotocol Life
   "What comes about in a websocket."
   (opened [life session] "The session is open.")
   (pinged [life data] "A ping has come.")
   (failed [life throwable] "The session has failed.")
-  (closed [life code reason] "The websocket has ended; later calls change nothing.")
+  (closed [life reason] "The websocket has ended; later calls change nothing.")
+  (gone [life] "The connection has ended, and with it the websocket.")
   (later [life f] "Calls (f) on a thread of its own, after the earlier ones have returned.")
   (abort [life] "Cuts the connection."))
 
 ;; The end is delivered on threads of its own: a send that fails ends the session, and the listener
 ;; may be in it. opened?: completed when the session is open. wrapper: a promise of the connection.
-;; last-call: completed when all later calls have returned.
+;; closing: the reason that the server's side closes with, or nil. last-call: completed when all
+;; later calls have returned.
 (deftype Conversation [listener options endpoint ^CompletableFuture opened? wrapper
-                       ^AtomicBoolean over ^:volatile-mutable socket
+                       ^AtomicBoolean over ^AtomicReference closing ^:volatile-mutable socket
                        ^:unsynchronized-mutable ^CompletableFuture last-call]
   Life
   (opened [this session]
@@ -77,7 +83,7 @@
         (.put Constants/BLOCKING_SEND_TIMEOUT_PROPERTY (long ws-idle-timeout-ms))
         (.put Constants/SESSION_CLOSE_TIMEOUT_PROPERTY
               (long (min (long ws-idle-timeout-ms) most-close-ms))))
-      (set! socket (messages/socket session over #(abort this)))
+      (set! socket (messages/socket session over closing #(abort this)))
       (messages/listen! session socket listener ws-max-message-bytes)
       (if (.complete opened? nil)
         (engine/on-open listener socket)
@@ -85,10 +91,13 @@
         (abort this))))
   (pinged [_ data] (engine/on-ping listener socket data))
   (failed [this throwable] (when socket (later this #(engine/on-error listener socket throwable))))
-  (closed [this code reason]
+  (closed [this reason]
     (.completeExceptionally opened? (IOException. "The websocket is closed"))
     (when (and socket (.compareAndSet over false true))
-      (later this #(engine/on-close listener socket code (or reason "")))))
+      (let [^CloseReason reason reason, code (.getCode (.getCloseCode reason))]
+        (later this #(engine/on-close listener socket code (or (.getReasonPhrase reason) ""))))))
+  ;; A client may answer a close before Tomcat, on the thread that has sent it, reports it.
+  (gone [this] (closed this (or (.get closing) cut-off)))
   (later [this f] (locking this (set! last-call (.thenRunAsync last-call ^Runnable f elsewhere))))
   (abort [_] (connections/abandon! endpoint @wrapper)))
 
@@ -97,10 +106,7 @@
   ^Endpoint [^Conversation conversation]
   (proxy [Endpoint] []
     (onOpen [session _] (opened conversation session))
-    (onClose [_ reason]
-      (closed conversation
-        (.getCode (.getCloseCode ^CloseReason reason))
-        (.getReasonPhrase ^CloseReason reason)))
+    (onClose [_ reason] (closed conversation reason))
     (onError [_ throwable] (failed conversation throwable))))
 
 (defn- configuration
@@ -145,7 +151,7 @@
     (init [_ connection] (.init tomcats connection))
     (upgradeDispatch [_ event]
       (let [state (.upgradeDispatch tomcats event)]
-        (when (= AbstractEndpoint$Handler$SocketState/CLOSED state) (closed conversation 1006 ""))
+        (when (= AbstractEndpoint$Handler$SocketState/CLOSED state) (gone conversation))
         state))
     (timeoutAsync [_ now] (.timeoutAsync tomcats now))
     (setSocketWrapper [_ wrapper]
@@ -157,7 +163,7 @@
     (getUpgradeInfo [_] (.getUpgradeInfo tomcats))
     (destroy [_]
       (.destroy tomcats)
-      (closed conversation 1006 ""))))
+      (gone conversation))))
 
 ;; Handshakes
 
@@ -177,6 +183,7 @@
                                     (CompletableFuture.)
                                     (promise)
                                     (AtomicBoolean.)
+                                    (AtomicReference.)
                                     nil
                                     (CompletableFuture/completedFuture nil))
         handler (handler
