@@ -12,7 +12,7 @@
    (com.sun.net.httpserver.spi HttpServerProvider)
    (java.io IOException)
    (java.lang System$Logger$Level)
-   (java.net InetSocketAddress)
+   (java.net InetAddress InetSocketAddress)
    (java.util.concurrent CountDownLatch Executor ThreadFactory)
    (java.util.concurrent.atomic AtomicReference)
    (thrum.server.engine.jdk.wire JdkWire)))
@@ -105,17 +105,43 @@
           "com.sun.net.httpserver.HttpServerProvider: take that away, or choose another engine")
         {:option :engine, :value :jdk, :provider (.getName (class provider))}))))
 
-(defn- start [{:keys [host port backlog] :as options} serve]
+(defn- let-go!
+  "Closes what a server holds that could not be bound: the JDK does so where a server ends that was
+  started, and starts only one that is bound."
+  [^HttpServer server]
+  (.bind server (InetSocketAddress. (InetAddress/getLoopbackAddress) 0) 1)
+  (.start server)
+  (.stop server 0))
+
+(defn- bound
+  "Returns a server that listens. Made with its address it would keep a channel open where that is
+  in use."
+  ^HttpServer [{:keys [host port backlog]}]
+  (let [server (HttpServer/create)]
+    (try
+      (.bind server (InetSocketAddress. ^String host (int port)) (int backlog))
+      server
+      (catch Throwable t
+        (try
+          (let-go! server)
+          (catch Throwable other (.addSuppressed t other)))
+        (throw t)))))
+
+(defn- start [options serve]
   (check-provider! (HttpServerProvider/provider))
   (fixed/fix! options)
   (warn-of-pins!)
   (let [threads (spi/clean-threads "http")
-        server (HttpServer/create (InetSocketAddress. ^String host (int port)) (int backlog))
         keeper (patience/keeper [(:header-timeout-ms options) (:idle-timeout-ms options)])]
-    (.createContext server "/" (handler serve options keeper threads))
-    (.setExecutor server (executor options keeper threads))
-    (.start server)
-    (JdkServer. server (AtomicReference.) keeper)))
+    (try
+      (let [server (bound options)]
+        (.createContext server "/" (handler serve options keeper threads))
+        (.setExecutor server (executor options keeper threads))
+        (.start server)
+        (JdkServer. server (AtomicReference.) keeper))
+      (catch Throwable t
+        (patience/close! keeper)
+        (throw t)))))
 
 (def engine
   "The JDK's own server."

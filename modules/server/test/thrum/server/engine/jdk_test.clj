@@ -1,12 +1,18 @@
 (ns thrum.server.engine.jdk-test
-  "What stands in the place of the JDK's own server is refused."
+  "What stands in the place of the JDK's own server is refused; what a start that fails leaves
+  behind."
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
-   [thrum.server.engine.jdk :as jdk])
+   [thrum.server :as server]
+   [thrum.server.engine.jdk :as jdk]
+   [thrum.test-kit.gate :as gate])
   (:import
    (clojure.lang ExceptionInfo)
-   (com.sun.net.httpserver.spi HttpServerProvider)))
+   (com.sun.management UnixOperatingSystemMXBean)
+   (com.sun.net.httpserver.spi HttpServerProvider)
+   (java.lang.management ManagementFactory)
+   (java.net InetAddress ServerSocket)))
 
 (set! *warn-on-reflection* true)
 
@@ -21,3 +27,33 @@
     (is (= [:thrum/invalid :engine (.getName (class another))]
            ((juxt :type :option :provider) (ex-data e))))
     (is (str/includes? (ex-message e) (.getName (class another))))))
+
+(defn- start-failure [port]
+  (try
+    (server/stop! (server/run-server (fn [_]) {:engine :jdk, :port port, :stop-on-shutdown? false}))
+    (catch ExceptionInfo e (:type (ex-data e)))))
+
+(defn- open-files
+  "Returns how many file descriptors are open, nil where the system does not say."
+  []
+  (let [system (ManagementFactory/getOperatingSystemMXBean)]
+    (when (instance? UnixOperatingSystemMXBean system)
+      (.getOpenFileDescriptorCount ^UnixOperatingSystemMXBean system))))
+
+(defn- threads
+  "Returns the threads of the JDK's servers, and of ours, as a set."
+  []
+  (into #{}
+        (filter #(#{"HTTP-Dispatcher" "idle-timeout-task" "jdk-patience"} (.getName ^Thread %)))
+        (keys (Thread/getAllStackTraces))))
+
+(deftest a-start-on-a-port-in-use-leaves-nothing-open
+  (with-open [taken (ServerSocket. 0 5 (InetAddress/getByName "127.0.0.1"))]
+    (let [fail! #(start-failure (.getLocalPort taken))
+          ;; The first loads classes, from files.
+          _ (fail!)
+          before (threads), open (open-files)]
+      (is (= (repeat 50 :thrum/start-failed) (repeatedly 50 fail!)))
+      (is (gate/eventually 5000 #(every? before (threads))))
+      ;; What else runs in this JVM opens a few.
+      (is (gate/eventually 5000 #(< (- (or (open-files) 0) (or open 0)) 25))))))
