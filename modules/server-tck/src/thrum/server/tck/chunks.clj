@@ -111,6 +111,26 @@
     (wire/finish! c)
     (scene/within thrown "an IOException from the body")))
 
+(defn- expect-400
+  "Fails unless a handler that reads this body is answered for with 400, and the observer is given
+  that status."
+  [env text]
+  (let [ended (promise)
+        server (scene/serve env read-all {:observer {:end #(deliver ended (:status %))}})
+        c (wire/send! (scene/client env server) text)]
+    (wire/finish! c)
+    (let [answer (wire/response c)]
+      (expect= 400 (:status answer) [text answer]))
+    (expect-closed c)
+    (expect= 400 (scene/within ended "a call of :end"))))
+
+(defcase broken-bodies-are-400 "4.8"
+  "Where a read of the body throws because that is broken, or cut off by a FIN, the answer is 400,
+  also for the observer, and the connection is closed."
+  [env]
+  (expect-400 env (str (wire/head-of "POST" "/" "Content-Length: 10") "abc"))
+  (run! #(expect-400 env (chunks %)) ["3\r\nabc\r\n" "zz\r\nabc\r\n0\r\n\r\n"]))
+
 (defcase chunk-extensions-are-ignored "4.8"
   "Chunk extensions are skipped."
   [env]

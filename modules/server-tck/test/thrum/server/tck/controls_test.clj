@@ -135,7 +135,8 @@
    :naive-coding-is-chunked [:coding-list-is-refused :empty-coding-is-refused
                              :unknown-coding-is-501]
    :naive-continue [:continue-is-sent-for-chunks :continue-is-sent-when-the-body-is-read]
-   :naive-cut-body-throws [:truncated-chunks-are-no-body :truncated-length-is-no-body]
+   :naive-cut-body-throws [:broken-bodies-are-400 :truncated-chunks-are-no-body
+                           :truncated-length-is-no-body]
    :naive-events [:events-are-sent-at-once :events-cannot-be-injected :events-have-fields
                   :events-have-their-type :events-reach-http-1-0 :failing-streams-are-cut
                   :streams-leave-max-concurrent :streams-outlive-the-deadline]

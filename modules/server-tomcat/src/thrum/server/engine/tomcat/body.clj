@@ -6,7 +6,7 @@
   (:import
    (java.io BufferedOutputStream EOFException IOException InputStream OutputStream)
    (java.nio ByteBuffer)
-   (org.apache.coyote ActionCode Request Response)
+   (org.apache.coyote ActionCode BadRequestException Request Response)
    (org.apache.tomcat.util.net ApplicationBufferHandler)))
 
 (set! *warn-on-reflection* true)
@@ -26,8 +26,14 @@
     (.get piece ^bytes bytes (int offset) (int n))
     n))
 
+(defn- answerable?
+  "True if the body is broken, or was cut off, but its client may still take a response."
+  [e shared]
+  (and (not shared) (or (instance? BadRequestException e) (instance? EOFException e))))
+
 (defn input
-  "Returns the stream of the request's body; shared: whether its connection is of HTTP/2."
+  "Returns the stream of the request's body; shared: whether its connection is of HTTP/2. What a
+  read throws ends the exchange, except where the client can be answered with 400."
   ^InputStream [wire ^Request request shared]
   (let [piece (volatile! (ByteBuffer/allocate 0))
         read (volatile! 0)
@@ -35,12 +41,20 @@
         there? #(do
                   (.action request ActionCode/AVAILABLE false)
                   (pos? (.getAvailable request)))
-        fill #(let [n (.doRead request handler)]
-                (if (neg? n)
-                  (when (or (turns/over? wire) (request/cut-off? request shared @read))
-                    (throw (EOFException. "The body was cut off")))
-                  (vswap! read + n))
-                n)
+        next-piece #(let [n (.doRead request handler)]
+                      (if (neg? n)
+                        (when (or (turns/over? wire) (request/cut-off? request shared @read))
+                          (throw (EOFException. "The body was cut off")))
+                        (vswap! read + n))
+                      n)
+        ;; Nothing is read behind what is broken: Tomcat would.
+        fill #(or (.getErrorException request)
+                  (try
+                    (next-piece)
+                    (catch IOException e
+                      (when-not (answerable? e shared) (throw e))
+                      (.setErrorException request e)
+                      e)))
         read!
         (fn [bytes offset n]
           (cond (zero? (long n)) 0
@@ -49,7 +63,9 @@
                 :else (let [got (if (and (not shared) (turns/inside [wire] (there?)))
                                   (turns/inside [wire] (fill))
                                   (turns/waiting [wire] (fill)))]
-                        (if (neg? (long got)) -1 (recur bytes offset n)))))]
+                        (cond (instance? IOException got) (throw got)
+                              (neg? (long got)) -1
+                              :else (recur bytes offset n)))))]
     (proxy [InputStream] []
       (read ([]
              (let [one (byte-array 1)]

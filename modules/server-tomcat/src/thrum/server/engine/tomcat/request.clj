@@ -108,6 +108,11 @@
   (or (< (long n) (length-of request))
       (and shared (stream/reset? request))))
 
+(defn body-broken?
+  "True if the body could not be read to its end."
+  [^Request request]
+  (some? (.getErrorException request)))
+
 (defn remote-of
   "Returns the client's address as text, nil where the socket has been closed already."
   [^Request request]

@@ -88,7 +88,10 @@
         (.setTrailerFields response response/reset)
         (stream/absolve! (.-request wire)))
       (.action response ActionCode/CLOSE_NOW nil))
-    (let-others-run! wire response)))
+    (do
+      (when (request/body-broken? (.-request wire))
+        (.action response ActionCode/DISABLE_SWALLOW_INPUT nil))
+      (let-others-run! wire response))))
 
 (defn handle!
   "Has the request served on a fresh virtual thread, and waits until it is: on this one, the
