@@ -33,6 +33,22 @@
     (expect-status 200 (wire/ask! c (wire/get "/" "Connection: close")))
     (scene/expect-closed c)))
 
+(defcase close-may-stand-among-others "4.2"
+  "A client's close is obeyed among other options of Connection too, in any case and in several
+  headers: the connection is closed, and nothing behind it is served."
+  [env]
+  (doseq [connection [["keep-alive, close"] ["foo,CLOSE"] ["close , keep-alive"]
+                      ["foo" "close"]]]
+    (let [uris (atom [])
+          handler (fn [r] (swap! uris conj (:uri r)) (scene/ok r))
+          c (scene/client env (scene/serve env handler {}))]
+      (expect-status 200
+                     (wire/ask! c
+                       (apply wire/get "/" (map #(str "Connection: " %) connection))
+                       (wire/get "/next")))
+      (scene/expect-closed c)
+      (expect= ["/"] @uris connection))))
+
 (defcase handler-may-close "4.2"
   "A handler's Connection: close is sent, and obeyed."
   [env]

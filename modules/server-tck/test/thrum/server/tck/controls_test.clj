@@ -130,8 +130,8 @@
    :naive-chunk-end [:chunks-end-with-a-line :swallowed-bad-chunks-end-the-connection]
    :naive-chunk-size [:garbled-chunk-sizes-are-refused :overflowing-chunk-sizes-are-refused]
    :naive-chunks-on-1-0 [:http-1-0-closes :http-1-0-is-kept-or-closed]
-   :naive-closes [:client-may-close :http-1-0-without-keep-alive-closes
-                  :nothing-behind-a-close-is-served]
+   :naive-closes [:client-may-close :close-may-stand-among-others
+                  :http-1-0-without-keep-alive-closes :nothing-behind-a-close-is-served]
    :naive-coding-is-chunked [:coding-list-is-refused :empty-coding-is-refused
                              :unknown-coding-is-501]
    :naive-continue [:continue-is-sent-for-chunks :continue-is-sent-when-the-body-is-read]

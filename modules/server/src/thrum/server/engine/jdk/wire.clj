@@ -35,21 +35,13 @@
     value
     (.replaceAll value "[^\\x00-\\xff]" "?")))
 
-(defn- body-kind
-  "Returns how the request's body is framed: :chunked, :length, or nil where there is none. The
-  names are spelled as the JDK spells them."
-  [^objects headers]
-  (loop [i 0, kind nil]
-    (if (< i (alength headers))
-      (let [name (aget headers i)]
-        (cond
-          (.equals "Transfer-encoding" name) :chunked
-          (and (.equals "Content-length" name) (not= "0" (aget headers (inc i))))
-          (recur (+ i 2) :length)
-          :else (recur (+ i 2) kind)))
-      kind)))
+(defn- closing?
+  "True if close is among the options of a Connection header. The JDK obeys it where it is the only
+  one."
+  [^String value]
+  (boolean (some #(.equalsIgnoreCase "close" (String/.trim %)) (.split value ","))))
 
-(defn- set-headers! [^HttpExchange exchange body headers]
+(defn- set-headers! [^HttpExchange exchange last? headers]
   (let [^objects headers headers
         to (.getResponseHeaders exchange)
         n (alength headers)]
@@ -57,8 +49,7 @@
       (when (< i n)
         (.add to (aget headers i) (latin (aget headers (inc i))))
         (recur (+ i 2))))
-    ;; The JDK leaves trailers unread, and would take them for the next request.
-    (when (= :chunked body) (.set to "Connection" "close"))))
+    (when last? (.set to "Connection" "close"))))
 
 (defn- http-1-0? [^HttpExchange exchange]
   (.equalsIgnoreCase "HTTP/1.0" (.getProtocol exchange)))
@@ -71,9 +62,9 @@
   "Runs form, which ends the response. The JDK reads then what is left of the request's body, which
   may never come: where there is one, not for long."
   [body form]
-  `(if (nil? ~body)
-     ~form
-     (patience/call-within linger-ms (fn [] ~form))))
+  `(if ~body
+     (patience/call-within linger-ms (fn [] ~form))
+     ~form))
 
 (defn- close-out! [body ^OutputStream out]
   (when body (.flush out))
@@ -92,8 +83,8 @@
     (close-out! request-body out)))
 
 (defn- send-all!
-  [^HttpExchange exchange request-body patience idle-ms status headers ^bytes body]
-  (set-headers! exchange request-body headers)
+  [^HttpExchange exchange request-body last? patience idle-ms status headers ^bytes body]
+  (set-headers! exchange last? headers)
   (patience/in-time [patience idle-ms]
     (if (or (nil? body) (zero? (alength body)))
       (send-head! exchange request-body status)
@@ -116,11 +107,12 @@
 (defn- check-cut! [wire]
   (when (cut? wire) (throw (IOException. "The connection has been cut"))))
 
-;; request: its headers, as name, value, name, value ... kind: of its body. held: the body of a
-;; response on HTTP/1.0 without a length: its end would be that of the connection, and a cut look
-;; like it.
-(deftype JdkWire [^HttpExchange exchange request kind patience ^long idle-ms ^CountDownLatch done
-                  ^:unsynchronized-mutable held ^:unsynchronized-mutable ^objects held-headers
+;; request: its headers, as name, value, name, value ... request-body: whether it has one. last?:
+;; whether its connection serves no other. held: the body of a response on HTTP/1.0 without a
+;; length: its end would be that of the connection, and a cut look like it.
+(deftype JdkWire [^HttpExchange exchange request request-body last? patience ^long idle-ms
+                  ^CountDownLatch done ^:unsynchronized-mutable held
+                  ^:unsynchronized-mutable ^objects held-headers
                   ^:unsynchronized-mutable ^int held-status ^:volatile-mutable cut]
   Cut
   (cut? [_] (boolean cut))
@@ -134,10 +126,10 @@
   (remote [_] (engine/address (.getRemoteAddress exchange)))
   (local [_] (.getLocalAddress exchange))
   (certificate [_] nil)
-  (body [_] (when kind (patience/input (.getRequestBody exchange) patience idle-ms)))
+  (body [_] (when request-body (patience/input (.getRequestBody exchange) patience idle-ms)))
   (send! [this status headers body]
     (check-cut! this)
-    (send-all! exchange kind patience idle-ms status headers body))
+    (send-all! exchange request-body last? patience idle-ms status headers body))
   (begin! [this status headers length]
     (check-cut! this)
     (if (and (neg? length) (http-1-0? exchange) (not (events? headers)))
@@ -147,19 +139,19 @@
         (set! held-status (int status))
         (held/stream held))
       (do
-        (set-headers! exchange kind headers)
+        (set-headers! exchange last? headers)
         ;; For the JDK 0 says that the length is not known.
         (case (long length)
-          0 (send-head! exchange kind status)
+          0 (send-head! exchange request-body status)
           -1 (.sendResponseHeaders exchange status 0)
           (.sendResponseHeaders exchange status length))
         (patience/output (.getResponseBody exchange) #(check-cut! this) patience idle-ms))))
   (end! [this]
     (check-cut! this)
     (if held
-      (send-all! exchange kind patience idle-ms held-status held-headers
+      (send-all! exchange request-body last? patience idle-ms held-status held-headers
         (.toByteArray ^ByteArrayOutputStream held))
-      (patience/in-time [patience idle-ms] (close-out! kind (.getResponseBody exchange)))))
+      (patience/in-time [patience idle-ms] (close-out! request-body (.getResponseBody exchange)))))
   ;; What handle throws closes the connection: closing the exchange would end what is chunked
   ;; properly, and read what is left of the request's body first.
   (abort! [_]
@@ -170,9 +162,28 @@
   (upgrade! [_ _headers _protocol _listener]
     (throw (UnsupportedOperationException. "The JDK's server has no websockets"))))
 
+(defn- framed ^JdkWire [exchange headers body? last? patience idle-ms done]
+  (JdkWire. exchange headers body? last? patience idle-ms done nil nil 0 false))
+
 (defn wire
   "Returns the wire of an exchange of the JDK's. done: counted down when the exchange is cut, or
   nil."
   ^JdkWire [^HttpExchange exchange patience idle-ms done]
   (let [headers (header-array (.getRequestHeaders exchange))]
-    (JdkWire. exchange headers (body-kind headers) patience idle-ms done nil nil 0 false)))
+    ;; The names are spelled as the JDK spells them.
+    (loop [i 0, body? false, last? false]
+      (if (< i (alength headers))
+        (let [name (aget headers i)]
+          (cond
+            ;; The JDK leaves trailers unread, and would take them for the next request.
+            (.equals "Transfer-encoding" name)
+            (framed exchange headers true true patience idle-ms done)
+
+            (.equals "Content-length" name)
+            (recur (+ i 2) (or body? (not= "0" (aget headers (inc i)))) last?)
+
+            (.equals "Connection" name)
+            (recur (+ i 2) body? (or last? (closing? (aget headers (inc i)))))
+
+            :else (recur (+ i 2) body? last?)))
+        (framed exchange headers body? last? patience idle-ms done)))))
