@@ -2,7 +2,7 @@
   "Chapter: Expect: 100-continue."
   (:require
    [thrum.server.tck.refusal :refer [hidden read-all]]
-   [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect-closed expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io InputStream)))
@@ -11,6 +11,9 @@
 
 (defn- expecting [n]
   (wire/head-of "POST" "/" (str "Content-Length: " n) "Expect: 100-continue"))
+
+(defn- expecting-by-chunks [& headers]
+  (apply wire/head-of "POST" "/" "Transfer-Encoding: chunked" headers))
 
 (defcase continue-is-sent-when-the-body-is-read "4.2"
   "100 Continue is sent when the handler reads the body, and the final response after it."
@@ -49,8 +52,18 @@
     (wire/after c wire/quiet-ms)
     (expect= ["/"] @uris)))
 
-(defn- expecting-by-chunks [& headers]
-  (apply wire/head-of "POST" "/" "Transfer-Encoding: chunked" headers))
+(defcase unread-expected-bodies-close "4.8"
+  "A final response in place of 100 Continue says Connection: close, and the connection ends: what a
+  client sends next may be the body, or another request."
+  [env]
+  (let [server (scene/serve env scene/ok {})]
+    (doseq [head [(expecting 3) (expecting-by-chunks "Expect: 100-continue")]]
+      (let [c (scene/client env server)
+            answer (wire/ask! c head)]
+        ;; Where the server has asked for the body it may read that.
+        (when-not (= 100 (:status answer))
+          (expect= "close" (wire/header (expect-status 200 answer) "connection"))
+          (expect-closed c))))))
 
 (defcase continue-is-sent-for-chunks "4.2"
   "100 Continue is sent for a chunked body too, however the expectation is spelt."

@@ -125,7 +125,8 @@
            :line-ends-in-values-are-refused :lost-clients-of-http-1-0-end-long-bodies
            :no-content-has-no-length :reset-content-has-no-body :silent-bodies-are-given-up
            :silent-connections-are-closed :stated-length-is-kept :trickled-rests-are-given-up
-           :upgrade-is-the-servers :wide-chars-in-values-are-no-line-ends]
+           :unread-expected-bodies-close :upgrade-is-the-servers
+           :wide-chars-in-values-are-no-line-ends]
    :naive-any-coding [:two-codings-are-refused]
    :naive-chunk-end [:chunks-end-with-a-line :swallowed-bad-chunks-end-the-connection]
    :naive-chunk-size [:garbled-chunk-sizes-are-refused :overflowing-chunk-sizes-are-refused]

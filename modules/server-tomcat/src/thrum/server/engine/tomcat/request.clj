@@ -113,6 +113,20 @@
   [^Request request]
   (some? (.getErrorException request)))
 
+(defn unasked?
+  "True if the client waits to be asked for its body, and nothing has: it may send that next, or
+  another request."
+  [^Request request]
+  (and (.hasExpectation request)
+       (zero? (.getBytesRead request))
+       (not (body-read? request))))
+
+(defn arrived?
+  "True if there is something to read on the connection."
+  [^Request request]
+  (.action request ActionCode/AVAILABLE true)
+  (pos? (.getAvailable request)))
+
 (defn remote-of
   "Returns the client's address as text, nil where the socket has been closed already."
   [^Request request]

@@ -21,8 +21,9 @@
     (.setBytes field bytes 0 (alength bytes))))
 
 (defn set-head!
-  "Sets status and headers, past Tomcat's own ideas about some of them."
-  [^Response response shared status ^objects headers]
+  "Sets status and headers, past Tomcat's own ideas about some of them. shared: whether the
+  connection is of HTTP/2; last?: whether it is closed after the response, which says so."
+  [^Response response shared last? status ^objects headers]
   (.setStatus response status)
   (let [fields (.getMimeHeaders response)]
     (loop [i 0]
@@ -30,7 +31,8 @@
         (let [field ^String (aget headers i)]
           (when-not (and shared (connections-own? field))
             (set-value! (.addValue fields field) (aget headers (inc i)))))
-        (recur (+ i 2))))))
+        (recur (+ i 2))))
+    (when last? (set-value! (.setValue fields "Connection") "close"))))
 
 (def ^:private no-trailers
   "With trailers, which may be none, a body is sent in chunks also where the connection closes after
@@ -61,9 +63,9 @@
   (.action response ActionCode/CLOSE nil))
 
 (defn send-all!
-  "Sends a whole response; shared: whether the connection is of HTTP/2."
-  [^Response response shared status headers ^bytes body]
-  (set-head! response shared status headers)
+  "Sends a whole response; shared, last?: as for set-head!."
+  [^Response response shared last? status headers ^bytes body]
+  (set-head! response shared last? status headers)
   (when body
     (.setContentLength response (alength body))
     (when (pos? (alength body)) (.doWrite response (ByteBuffer/wrap body))))

@@ -77,6 +77,15 @@
                   (and connection (.equalsIgnoreCase connection "close")))
       (Thread/yield))))
 
+(defn- rest-unwanted?
+  "True if the connection is closed at once, and not after the rest of the request's body: that is
+  broken, or its client waits to be asked for it."
+  [^TomcatWire wire]
+  (let [request (.-request wire)]
+    (and (not (.-shared wire))
+         (or (request/body-broken? request)
+             (and (request/unasked? request) (not (request/arrived? request)))))))
+
 (defn- conclude!
   "Waits, on the connection's thread, until the exchange is over and its objects are free; passes to
   Tomcat how it ended. After serve has returned another thread may still be about to answer: that of
@@ -89,7 +98,7 @@
         (stream/absolve! (.-request wire)))
       (.action response ActionCode/CLOSE_NOW nil))
     (do
-      (when (request/body-broken? (.-request wire))
+      (when (rest-unwanted? wire)
         (.action response ActionCode/DISABLE_SWALLOW_INPUT nil))
       (let-others-run! wire response))))
 

@@ -106,16 +106,20 @@
   (send! [this status headers body]
     (if shared
       (turns/waiting [this]
-        (response/send-all! response true status headers body)
+        (response/send-all! response true false status headers body)
         (turns/become! this :complete))
       (turns/inside [this]
-        (response/send-all! response false status headers body)
+        (response/send-all! response false (request/unasked? request) status headers body)
         (when (and (= last-status status) (not (identical? owner (Thread/currentThread))))
           (connections/finish! request))
         (turns/become! this :complete))))
   (begin! [this status headers length]
     (turns/inside [this]
-      (response/set-head! response shared status headers)
+      (response/set-head! response
+        shared
+        (and (not shared) (request/unasked? request))
+        status
+        headers)
       (response/frame! request response length))
     (set! begun (body/output this response))
     begun)
@@ -143,7 +147,7 @@
   (upgrade! [this headers protocol listener]
     (websocket/await-open!
       (turns/inside [this]
-        (response/set-head! response shared 101 headers)
+        (response/set-head! response shared false 101 headers)
         (let [conversation
               (websocket/accept! request response endpoint protocol listener options)]
           (turns/become! this :upgraded)
