@@ -2,6 +2,8 @@
   "Platform threads, kept for a while, for calls that may block. Where virtual threads compute and
   keep every carrier, a virtual one would never run."
   {:no-doc true}
+  (:require
+   [thrum.impl.jdk])
   (:import
    (java.lang Thread$Builder$OfPlatform)
    (java.util.concurrent ExecutorService Executors)))

@@ -5,12 +5,27 @@
   (:require
    [thrum.impl.error :as error])
   (:import
-   (java.lang ScopedValue ScopedValue$Carrier Thread$Builder)
    (java.lang.management ManagementFactory)
    (java.util.concurrent ThreadFactory)
    (javax.management ObjectName)))
 
 (set! *warn-on-reflection* true)
+
+(defn- check-jdk!
+  "Throws :thrum/invalid before JDK 21. Every namespace of Thrum that needs a newer JDK loads this
+  one first."
+  []
+  (let [version (System/getProperty "java.specification.version")]
+    (when (< (or (parse-long version) 8) 21)
+      (throw (error/invalid (str "Thrum needs JDK 21 or newer; this is "
+                                 (System/getProperty "java.version")
+                                 " (" (System/getProperty "java.home") ")")
+                            {:value version, :accepts "JDK 21 or newer"})))))
+
+(check-jdk!)
+
+;; Not in the ns form: classes that an older JDK lacks would fail before the sentence.
+(import '(java.lang ScopedValue ScopedValue$Carrier Thread$Builder))
 
 (defn monitors-pin?
   "True if a virtual thread that blocks inside synchronized keeps its carrier, as before JDK 24

@@ -1,0 +1,38 @@
+(ns thrum.jdk-test
+  "A JDK that is too old is refused in a sentence, before a class is loaded that it lacks."
+  (:require
+   [clojure.java.io :as io]
+   [clojure.string :as str]
+   [clojure.test :refer [deftest is testing]]
+   [thrum.throwing :refer [thrown]])
+  (:import
+   (java.io PushbackReader Reader)))
+
+(set! *warn-on-reflection* true)
+
+(defn- source ^Reader [path]
+  (io/reader (io/resource path)))
+
+(defn- load-as-on
+  "Loads thrum.impl.jdk while the JDK says that it is of that version, up to where it throws."
+  [version]
+  (let [property "java.specification.version", own (System/getProperty property)]
+    (System/setProperty property version)
+    (try
+      (with-open [in (source "thrum/impl/jdk.clj")] (load-reader in))
+      (finally (System/setProperty property own)))))
+
+(deftest a-jdk-before-21-is-refused-in-a-sentence
+  (doseq [version ["1.8" "17" "20"] :let [e (ex-cause (thrown (load-as-on version)))]]
+    (testing version
+      (is (= [:thrum/invalid version "JDK 21 or newer"]
+             ((juxt :type :value :accepts) (ex-data e))))
+      (is (str/starts-with? (str (ex-message e)) "Thrum needs JDK 21 or newer; this is "))
+      (is (str/includes? (str (ex-message e)) (System/getProperty "java.home"))))))
+
+(defn- ns-form [path]
+  (with-open [in (PushbackReader. (source path))] (pr-str (read in))))
+
+(deftest no-class-that-an-older-jdk-lacks-is-imported-before-the-version-is-checked
+  (is (str/includes? (ns-form "thrum/impl/callers.clj") "thrum.impl.jdk"))
+  (is (not (str/includes? (ns-form "thrum/impl/jdk.clj") "(java.lang "))))
