@@ -45,6 +45,47 @@
   (is (str/includes? (ex-message (thrown (t/pmapv {:limit 2, :window 4} inc [1])))
                      "Unknown option :window")))
 
+(defn- hint
+  "Returns what the message for an unknown option suggests, without its last question mark, or nil."
+  [options k]
+  (let [rows (zipmap options (repeat {:doc ""}))
+        message (ex-message (thrown (options/check rows {k 1} options)))]
+    (second (re-find #"did you mean (.*)\? Known" message))))
+
+(deftest a-key-is-suggested-where-it-is-spelled-alike-or-has-the-word
+  (let [limiter (options/keys-of :limiter), pmap (options/keys-of :pmap)
+        server [:host :port :ssl-port :ssl-context :keystore :max-queued :h2? :h2c?]]
+    (are [options k suggested] (= suggested (hint options k))
+      limiter :wait ":wait-ms"
+      limiter :nmae ":name"
+      limiter :max nil
+      limiter :timeout nil
+      pmap :timeout ":item-timeout-ms"
+      pmap :time ":item-timeout-ms"
+      pmap :limt ":limit"
+      server :prot ":port"
+      server :ssl? ":ssl-port or :ssl-context"
+      server :max ":max-queued"
+      server :h2 ":h2"
+      server :h2d? ":h2? or :h2c"
+      server :join? nil
+      server :thread nil
+      server :ip nil
+      server :worker-pool nil
+      server :p nil)))
+
+(deftest no-message-ends-in-two-question-marks
+  (is (not (str/includes? (ex-message (thrown (options/check {:h2c? {}} {:h2c 1} [:h2c?]))) "??"))))
+
+(deftest many-known-options-are-named-on-few-lines
+  (let [ks (mapv #(keyword (str "option-" %)) (range 40))
+        e (thrown (options/check (zipmap ks (repeat {:doc "x"})) {:port 1} ks))]
+    (is (= ks (:known (ex-data e))))
+    (is (every? #(str/includes? (ex-message e) (str %)) ks))
+    (is (str/includes? (ex-message e) "doc/reference/options.md"))
+    (is (<= (count (str/split-lines (ex-message e))) 12))
+    (is (every? #(<= (count %) 100) (str/split-lines (ex-message e))))))
+
 (deftest values-are-checked
   (are [options option] (= [:thrum/invalid option]
                            ((juxt :type :option) (ex-data (thrown (t/pmap options inc [1])))))
@@ -253,3 +294,28 @@
 (deftest the-rows-write-their-documentation
   (is (= [":limit - how many tasks may run at once; required (a positive integer)"]
          (options/documented [:limit]))))
+
+(defn- at-expansion
+  "Returns what the expansion of a form of this namespace's throws, or nil."
+  [form]
+  (binding [*ns* (the-ns 'thrum.misuse-test)]
+    (try
+      (macroexpand form)
+      nil
+      (catch clojure.lang.Compiler$CompilerException e (ex-cause e)))))
+
+(deftest a-form-behind-a-fallback-is-refused
+  (doseq [form '[(t/with-timeout [50 :late :x] 1)
+                 (t/with-timeout [] 1)
+                 (t/with-deadline [at :late :x] 1)]
+          :let [e (at-expansion form)]]
+    (is (= :thrum/invalid (:type (ex-data e))))
+    (is (str/includes? (str (ex-message e)) "fallback]")))
+  (is (nil? (at-expansion '(t/with-timeout [50] 1)))))
+
+(deftest options-that-future-would-drop-are-refused
+  (let [e (at-expansion '(t/future {:name "x"} 1))]
+    (is (= :thrum/invalid (:type (ex-data e))))
+    (is (str/includes? (str (ex-message e)) "future-call")))
+  (doseq [form '[(t/future {:name "x"}) (t/future {:id 7} 1) (t/future {} 1) (t/future)]]
+    (is (nil? (at-expansion form)) form)))

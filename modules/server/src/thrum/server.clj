@@ -147,7 +147,10 @@
       {})"
   ([handler] (run-server handler {}))
   ([handler options]
-   (core-options/function handler)
+   (when-not (ifn? handler)
+     (throw (spi/invalid (str "run-server takes a Ring handler first, a function of a request map; "
+                              "not " (spi/text handler))
+              {:value handler, :accepts "a function"})))
    (let [engine (engines/named (:engine options :jdk))]
      (Server. (lifecycle/start engine (options/checked engine options) handler)))))
 

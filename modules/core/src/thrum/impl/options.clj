@@ -229,17 +229,28 @@
 
 ;; Checks
 
+(defn- next-row
+  "Returns the row of distances for the character of a at i. above: the row before it; higher: the
+  one before that."
+  [a b i above higher]
+  (reduce (fn [row j]
+            (let [x (nth a i)
+                  y (nth b j)
+                  least (min (inc (peek row)) (inc (above (inc j))) (+ (above j) (if (= x y) 0 1)))]
+              (conj row
+                    (if (and (pos? i) (pos? j) (= x (nth b (dec j))) (= y (nth a (dec i))))
+                      (min least (inc (higher (dec j))))
+                      least))))
+          [(inc i)]
+          (range (count b))))
+
 (defn- distance
-  "Returns the edit distance of two strings (Levenshtein)."
+  "Returns the edit distance of two strings; two neighbours that change places are one edit."
   [a b]
-  (last
-    (reduce (fn [above [i x]]
-              (reductions (fn [left [up-left up y]]
-                            (min (inc left) (inc up) (if (= x y) up-left (inc up-left))))
-                          (inc i)
-                          (map vector above (rest above) b)))
-            (vec (range (inc (count b))))
-            (map-indexed vector a))))
+  (loop [i 0, above (vec (range (inc (count b)))), higher nil]
+    (if (= i (count a))
+      (peek above)
+      (recur (inc i) (next-row a b i above higher) above))))
 
 (defn nearest
   "Returns the key among ks that is spelled most like k."
@@ -250,17 +261,51 @@
   "A longer key resembles no option, and its distance takes long."
   40)
 
+(defn- plain [k]
+  (str/replace (name k) #"\?$" ""))
+
+(defn- spelled-alike
+  "Returns those of ks whose distance from k is least, if it is 1 or at most a third of k's length."
+  [k ks]
+  (let [given (plain k)
+        from (group-by #(distance given (plain %)) ks)
+        least (apply min (keys from))]
+    (when (<= least (max 1 (quot (count given) 3)))
+      (from least))))
+
+(defn- with-its-word
+  "Returns those of ks that have a word which begins as k does, or that k begins with. Two letters
+  are too few for it."
+  [k ks]
+  (let [given (plain k)]
+    (when (< 2 (count given))
+      (filter #(or (str/includes? (str "-" (plain %)) (str "-" given))
+                   (str/starts-with? given (str (plain %) "-")))
+              ks))))
+
 (defn- hint [k ks]
   (when (and (keyword? k) (<= (count (name k)) (long longest-name)) (seq ks))
-    (str ", did you mean " (nearest k ks) "?")))
+    (when-let [alike (seq (or (seq (spelled-alike k ks)) (with-its-word k ks)))]
+      (str ", did you mean "
+           (str/join " or " (remove empty? [(str/join ", " (butlast alike)) (str (last alike))]))
+           (when-not (str/ends-with? (name (last alike)) "?") "?")))))
+
+(def ^:private ^:const most-documented
+  "More options than so many are named in a message, and not described."
+  12)
+
+(defn- known
+  "Returns the lines of a message that say which options there are."
+  [rows ks]
+  (if (<= (count ks) (long most-documented))
+    (cons "Known here:" (documented rows ks))
+    (cons "Known here, and described in doc/reference/options.md:"
+          (map #(str/join " " %) (partition-all 4 ks)))))
 
 (defn- unknown
   [k rows ks]
-  (error/invalid (str "Unknown option "
-                      (show/text k)
-                      (hint k ks)
-                      " Known here:\n"
-                      (str/join "\n" (documented rows ks)))
+  (error/invalid (str "Unknown option " (show/text k) (or (hint k ks) ".") " "
+                      (str/join "\n" (known rows ks)))
                  {:option k, :known (vec ks)}))
 
 ;; A secret's value is not shown.
@@ -392,6 +437,26 @@
     (throw (error/invalid (str macro " takes " written " first, not " (show/text v))
                           {:value v, :accepts written})))
   v)
+
+(defn with-fallback
+  "Returns the first argument of a macro with a deadline as [limit] or [limit fallback]; throws
+  :thrum/invalid for another vector. written: how it is written."
+  [macro written x]
+  (cond
+    (not (vector? x)) [x]
+    (<= 1 (count x) 2) x
+    :else (throw (error/invalid (str macro " takes " written " first, not " (show/text x))
+                                {:value x, :accepts written}))))
+
+(defn without-options
+  "Returns the body of a macro that takes no options; throws :thrum/invalid where it begins with a
+  literal map of the form's options, which would do nothing there."
+  [macro form [options & more :as body]]
+  (when (and more (map? options) (seq options) (every? (set (keys-of form)) (keys options)))
+    (throw (error/invalid (str macro " takes no options; " (name form) " does, as in ("
+                               (name form) " " (show/text options) " (fn [] ...))")
+                          {:value options, :accepts "a body"})))
+  body)
 
 (defn body
   "Returns the body of a macro if it has forms; throws :thrum/invalid otherwise."

@@ -29,7 +29,7 @@
 
 (defn check
   "Returns the options, a map, when each key is one of ks (default: all of rows) and each value is
-  accepted. Throws :thrum/invalid otherwise; an unknown key's message names the nearest known one."
+  accepted. Throws :thrum/invalid otherwise; an unknown key's message names the known ones."
   ([rows options] (options/check rows options (keys rows)))
   ([rows options ks] (options/check rows options ks)))
 

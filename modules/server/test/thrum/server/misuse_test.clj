@@ -2,7 +2,8 @@
   "What a handler or a caller gives by mistake may be endless: it is answered at once, in a short
   sentence."
   (:require
-   [clojure.test :refer [are deftest]]
+   [clojure.string :as str]
+   [clojure.test :refer [are deftest is]]
    [thrum.server :as server]
    [thrum.server.impl.events :as events]
    [thrum.server.impl.response :as response]
@@ -18,10 +19,13 @@
   []
   (map #(if (< % 100) % (throw (AssertionError. "An endless seq was walked"))) (iterate inc 0)))
 
+(defn- thrown [f]
+  (try (f) nil (catch clojure.lang.ExceptionInfo e e)))
+
 (defn- answer
   "Returns the :type of what f throws, if its message and data are short."
   [f]
-  (let [e (gate/in-time 5000 #(try (f) nil (catch clojure.lang.ExceptionInfo e e)))]
+  (let [e (gate/in-time 5000 #(thrown f))]
     (when (and (< (count (ex-message e)) 20000)
                (< (count (pr-str (dissoc (ex-data e) :known))) 1000))
       (:type (ex-data e)))))
@@ -49,6 +53,11 @@
     (server/sse (endless))
     (server/send! (endless) "x")
     (websocket/send! (WebSocket. nil nil) (endless))))
+
+(deftest what-is-no-handler-is-answered-with-what-is-expected
+  (doseq [handler [nil 7 "handler"] :let [e (thrown #(server/run-server handler {:port 0}))]]
+    (is (= [:thrum/invalid handler] ((juxt :type :value) (ex-data e))))
+    (is (str/includes? (ex-message e) "a Ring handler"))))
 
 (deftest wrong-options-and-events-of-a-stream-are-refused
   (are [form] (= :thrum/invalid (answer (fn [] form)))

@@ -212,8 +212,8 @@
 
 (defn checked
   "Returns the options for this engine, defaults filled in; an option that is nil is taken for one
-  that is not given, but :port. Throws :thrum/invalid for an unknown one (its nearest neighbour is
-  named), a wrong value, what the engine lacks."
+  that is not given, but :port. Throws :thrum/invalid for an unknown one, whose message
+  names the known ones, a wrong value, what the engine lacks."
   [engine options]
   (options/check rows (if (map? options) (without-nils options) options) order)
   (run! (fn [[k v]] (check-capability engine k v)) options)
