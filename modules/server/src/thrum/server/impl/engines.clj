@@ -2,6 +2,7 @@
   "The engines that there are, found by name when they are asked for."
   {:no-doc true}
   (:require
+   [clojure.string :as str]
    [thrum.spi :as spi]))
 
 (set! *warn-on-reflection* true)
@@ -24,6 +25,12 @@
            {:type :thrum/invalid, :option :engine, :value engine, :accepts names}
            cause))
 
+(defn- not-found?
+  "True if the exception says no more than that the namespace itself is not there."
+  [home e]
+  (let [path (str/replace (munge (name home)) "." "/")]
+    (str/includes? (str (ex-message e)) (str path "__init.class"))))
+
 (defn named
   "Returns the engine of that name, loading its namespace. Throws :thrum/invalid when there is none,
   or it is not on the classpath."
@@ -34,5 +41,7 @@
                {:option :engine, :value engine, :accepts names})))
     (try
       @(requiring-resolve (symbol (name home) "engine"))
-      (catch java.io.FileNotFoundException e (throw (missing engine what e)))
+      (catch java.io.FileNotFoundException e
+        ;; A REPL prints the last cause in place of the sentence.
+        (throw (missing engine what (when-not (not-found? home e) e))))
       (catch ClassNotFoundException e (throw (missing engine what e))))))

@@ -26,10 +26,9 @@
    :data (.getField (class-named "Frame") "data")
    :close-status (method "WebSocketException" "getCloseStatus")})
 
-(defn- absent [^Throwable cause]
+(defn- absent []
   (ex-info (str "The engine :http-kit needs http-kit on the classpath: add " coordinate)
-           {:type :thrum/invalid, :option :engine, :value :http-kit, :needs coordinate}
-           cause))
+           {:type :thrum/invalid, :option :engine, :value :http-kit, :needs coordinate}))
 
 (defn- unknown [^Throwable cause]
   (ex-info (str "The engine :http-kit needs http-kit 2.9.0 or a release like it; the one on the"
@@ -50,7 +49,7 @@
   []
   (try
     (class-named "HttpServer")
-    (catch ClassNotFoundException e (throw (absent e))))
+    (catch ClassNotFoundException _ (throw (absent))))
   (try
     (handles)
     (catch ReflectiveOperationException e (throw (unknown e)))))
