@@ -13,7 +13,8 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
-   (java.net InetSocketAddress)
+   (java.io IOException)
+   (java.net BindException InetSocketAddress)
    (thrum.server.impl.lifecycle Life)))
 
 (set! *warn-on-reflection* true)
@@ -32,6 +33,17 @@
               (close-listeners! [_] (close-listeners))
               (stop! [_] nil)
               (native [_] nil)))})
+
+(deftest a-port-that-is-in-use-is-answered-in-the-same-words-by-each-engine
+  (doseq [thrown [(BindException. "Address already in use")
+                  (IOException. "Failed to bind" (BindException. "Address already in use"))]
+          :let [engine {:name :test, :start (fn [_ _] (throw thrown))}
+                options {:host "127.0.0.1", :port 1, :max-header-bytes 16384}
+                e (try (lifecycle/start engine options identity) (catch Exception e e))]]
+    (is (= :thrum/start-failed (:type (ex-data e))))
+    (is (identical? thrown (ex-cause e)))
+    (is (= "The engine :test could not start on 127.0.0.1:1: Address already in use"
+           (ex-message e)))))
 
 (deftest no-handler-is-given-a-request-once-the-listener-closes
   (let [life (promise)

@@ -15,6 +15,7 @@
    [thrum.server.spi.watchdog :as watchdog]
    [thrum.spi :as spi])
   (:import
+   (java.net BindException)
    (java.util.concurrent CountDownLatch)
    (java.util.concurrent.atomic AtomicReference)))
 
@@ -32,12 +33,19 @@
 
 ;; Start
 
+(defn- why
+  "Returns the message of the cause, or of the BindException beneath it: engines wrap that one, and
+  name the address once more."
+  [^Throwable cause]
+  (let [causes (take-while some? (iterate ex-cause cause))]
+    (ex-message (or (first (filter #(instance? BindException %) causes)) cause))))
+
 (defn- start-failed
   [{:keys [name]} {:keys [host port ssl-port]} ^Throwable cause]
   (ex-info (str "The engine " name
                 " could not start on " host
                 ":" (or port ssl-port)
-                ": " (.getMessage cause))
+                ": " (why cause))
            {:type :thrum/start-failed, :engine name, :host host, :port port, :ssl-port ssl-port}
            cause))
 
