@@ -37,7 +37,7 @@
                                               (map experiment-row experiments/all)))
       (page/section "benchmarks" (page/table ["benchmark" "what it measures"]
                                              (map (juxt (comp codes vector :name) :doc)
-                                                  experiments/benchmarks)))
+                                                  @experiments/benchmarks)))
       (page/section "engines" (str "Engines: " (codes ring/engines) "."))
       (page/section "options" (page/table ["option" "what it does" "unless given"]
                                           (map option-row cli/options)))))

@@ -43,7 +43,7 @@
     :else (str x)))
 
 (defn- benchmark [date {:keys [experiment parts]}]
-  (let [rows (:rows (first (filter #(= experiment (:name %)) experiments/benchmarks)))
+  (let [rows (:rows (first (filter #(= experiment (:name %)) @experiments/benchmarks)))
         [{:keys [jvms jvm-opts] :as part}] parts]
     {:name (keyword (name experiment))
      :date date

@@ -50,7 +50,8 @@
   "Every option of the lab, those of experiments too."
   (into options-of-lab (mapcat :options) (concat experiments/all experiments/own)))
 
-(def ^:private benchmark-names (map (comp name :name) experiments/benchmarks))
+(defn- benchmark-names []
+  (str/join ", " (map (comp name :name) @experiments/benchmarks)))
 
 (defn- parse-peers [s]
   (mapv symbol (str/split s #",")))
@@ -58,8 +59,8 @@
 (defn- parse-benchmarks [s]
   (mapv #(keyword "bench" %) (str/split s #",")))
 
-(def ^:private options-of-bench
-  (let [known (str/join ", " benchmark-names)]
+(defn- options-of-bench []
+  (let [known (benchmark-names)]
     (into [[nil "--quick" "tiny sizes in one JVM each: shows that it works, measures nothing"]
            [nil "--only NAME" (str "one or, with commas, several of: " known)
             :parse-fn parse-benchmarks
@@ -205,9 +206,10 @@
                 (assoc :options (merge values (:options command)))))))
 
 (defn- parse-bench [argv]
-  (let [{:keys [options arguments errors]} (tools.cli/parse-opts argv options-of-bench)]
+  (let [rows (options-of-bench)
+        {:keys [options arguments errors]} (tools.cli/parse-opts argv rows)]
     (cond
-      errors {:error (sentence (first errors) options-of-bench)}
+      errors {:error (sentence (first errors) rows)}
       (seq arguments) {:error (one-too-many arguments)}
       (:help options) {:command :help, :topic :bench}
       :else {:command :run, :options (assoc options :bench true)})))
@@ -278,8 +280,8 @@
 (defn- bench-page []
   (concat ["./cljw -M:bench, or ./cljw -M:lab bench: what Thrum itself costs." ""]
           (section "Benchmarks, by --only NAME"
-                   (table (map (juxt (comp name :name) :doc) experiments/benchmarks)))
-          (section "Options" (option-table options-of-bench))))
+                   (table (map (juxt (comp name :name) :doc) @experiments/benchmarks)))
+          (section "Options" (option-table (options-of-bench)))))
 
 (defn help
   "Returns the text of --help, or of help on a topic: the name of an experiment, :handler or

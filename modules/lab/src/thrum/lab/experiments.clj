@@ -28,25 +28,37 @@
               thrum.lab.experiments.own.handler/experiment]))
 
 (def benchmarks
-  "What Thrum itself costs, in the order of a run."
-  (load-all '[thrum.lab.benchmarks.overhead.experiment/experiment
-              thrum.lab.benchmarks.scopes.experiment/experiment
-              thrum.lab.benchmarks.sleeps.experiment/experiment
-              thrum.lab.benchmarks.parked.experiment/experiment
-              thrum.lab.benchmarks.cancel.experiment/experiment
-              thrum.lab.benchmarks.limiter.experiment/experiment
-              thrum.lab.benchmarks.overload.experiment/experiment
-              thrum.lab.benchmarks.laziness.experiment/experiment
-              thrum.lab.benchmarks.stream.experiment/experiment
-              thrum.lab.benchmarks.pipelines.experiment/experiment
-              thrum.lab.benchmarks.statement.experiment/experiment
-              thrum.lab.benchmarks.context.experiment/experiment
-              thrum.lab.benchmarks.servers.experiment/experiment
-              thrum.lab.benchmarks.faults.experiment/experiment]))
+  "What Thrum itself costs, in the order of a run. A delay, since they take longer to load than all
+  else together, and most runs need none of them."
+  (delay
+    (load-all '[thrum.lab.benchmarks.overhead.experiment/experiment
+                thrum.lab.benchmarks.scopes.experiment/experiment
+                thrum.lab.benchmarks.sleeps.experiment/experiment
+                thrum.lab.benchmarks.parked.experiment/experiment
+                thrum.lab.benchmarks.cancel.experiment/experiment
+                thrum.lab.benchmarks.limiter.experiment/experiment
+                thrum.lab.benchmarks.overload.experiment/experiment
+                thrum.lab.benchmarks.laziness.experiment/experiment
+                thrum.lab.benchmarks.stream.experiment/experiment
+                thrum.lab.benchmarks.pipelines.experiment/experiment
+                thrum.lab.benchmarks.statement.experiment/experiment
+                thrum.lab.benchmarks.context.experiment/experiment
+                thrum.lab.benchmarks.servers.experiment/experiment
+                thrum.lab.benchmarks.faults.experiment/experiment])))
 
-(def by-name
-  "All of them by their names."
-  (into {} (map (juxt :name identity)) (concat all own benchmarks)))
+(defn- indexed [experiments]
+  (into {} (map (juxt :name identity)) experiments))
+
+(def ^:private experiments-by-name (indexed (concat all own)))
+
+(def ^:private benchmarks-by-name (delay (indexed @benchmarks)))
+
+(defn by-name
+  "Returns the experiment or benchmark of that name, or nil."
+  [named]
+  (if (= "bench" (some-> named namespace))
+    (@benchmarks-by-name named)
+    (experiments-by-name named)))
 
 (def toured
   "The parts whose figures were published, in the order of a run."
@@ -64,7 +76,7 @@
   "Returns the experiments that the options ask for."
   [{:keys [urls call handler bench only]}]
   (cond
-    bench (if only (mapv by-name only) (remove :only-by-name? benchmarks))
+    bench (if only (mapv by-name only) (remove :only-by-name? @benchmarks))
     urls [(by-name :urls)]
     call [(by-name :calls)]
     handler [(by-name :handler)]

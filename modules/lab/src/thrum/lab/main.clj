@@ -13,6 +13,7 @@
    [thrum.lab.json :as json]
    [thrum.lab.machine :as machine]
    [thrum.lab.measure :as measure]
+   [thrum.lab.other-work :as other-work]
    [thrum.lab.plan :as plan]
    [thrum.lab.progress :as progress]
    [thrum.lab.report.html :as report.html]
@@ -55,8 +56,8 @@
   (cond
     (:bench options) "How long this takes is not estimated."
     (nil? estimate-ms) "How long this takes is up to your own work."
-    (= :tour form) (str "A tour of what was published takes about " (text/duration estimate-ms)
-                        ", at most 3 minutes on two idle processors.")
+    (= :tour form) (str "A tour of what was published takes 3 minutes on two idle processors, "
+                        "5 on busy ones.")
     :else (str "This takes about " (text/duration estimate-ms) " in all.")))
 
 (defn- announce [{:keys [experiments], {:keys [form]} :options, :as plan} longer]
@@ -125,7 +126,11 @@
   [{:keys [options], :as plan} journal out]
   (let [{:keys [emit! close!]}
         (progress/show! plan out (and (identical? out *out*) (progress/terminal?)))
-        result (delay (assoc plan :experiments @journal :ended (measure/now)))]
+        before (other-work/reading)
+        result (delay (assoc plan
+                             :experiments @journal
+                             :ended (measure/now)
+                             :other-work (other-work/share before (other-work/reading))))]
     {:result result, :kept (delay (keep! (:out options) @result)), :emit! emit!, :close! close!}))
 
 (defn- end-without-runner!

@@ -115,7 +115,7 @@
     (is (re-find #"\{:k 1\} FAILED: job: .*cannot be cast" (report.text/report result)))))
 
 (deftest every-benchmark-measures-in-a-namespace-that-is-there
-  (doseq [{:keys [name]} experiments/benchmarks
+  (doseq [{:keys [name]} @experiments/benchmarks
           :let [sym (symbol (str "thrum.lab.benchmarks." (clojure.core/name name) ".experiment")
                             "measure")]]
     (is (ifn? @(requiring-resolve sym)) name)))

@@ -133,7 +133,7 @@
   (let [help (cli/help :bench)]
     (is (every? #(<= (count %) 80) (str/split-lines help)))
     (doseq [words (concat ["--quick" "--only" "--jvms" "--out" "--markdown"]
-                          (mapcat (juxt (comp name :name) :doc) experiments/benchmarks))]
+                          (mapcat (juxt (comp name :name) :doc) @experiments/benchmarks))]
       (is (str/includes? (one-line help) words)))))
 
 (deftest benchmarks-have-a-command-line-of-their-own

@@ -10,7 +10,8 @@
    [thrum.lab.main :as main]
    [thrum.lab.store :as store]
    [thrum.lab.subject :as subject]
-   [thrum.lab.temporary :as temporary])
+   [thrum.lab.temporary :as temporary]
+   [thrum.test-kit.jvm :as jvm])
   (:import
    (java.io File StringWriter)
    (java.lang ProcessHandle)
@@ -55,6 +56,18 @@
 
 (deftest help-exits-0
   (is (= [0 ""] ((juxt first peek) (run "--help")))))
+
+(deftest what-is-not-asked-for-is-not-loaded
+  (let [home (jvm/this-home)
+        classes (System/getProperty "java.class.path")
+        code (pr-str '(do (require 'thrum.lab.main)
+                          ((resolve 'thrum.lab.main/run) ["help"])
+                          ((resolve 'thrum.lab.main/run) ["fan-uot"])
+                          (println (keep #(re-find #"^(?:thrum.lab.benchmarks|clojure.core.async).*"
+                                                   (str (ns-name %)))
+                                         (all-ns)))))
+        command (into (jvm/clojure-main home [] classes) ["-e" code])]
+    (is (= "()" (jvm/last-line (:lines (jvm/quietly command 120000 jvm/quick)))))))
 
 (deftest print-plan-prints-edn-and-runs-nothing
   (let [[code out] (run "--only" "many" "--print-plan")]

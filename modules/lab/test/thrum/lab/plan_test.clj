@@ -238,7 +238,7 @@
 
 (deftest the-quick-form-of-benchmarks-is-one-jvm-without-the-optimising-compiler
   (let [plans (:experiments (bench-plan "--quick"))]
-    (is (= (remove #{:bench/overload :bench/faults} (map :name experiments/benchmarks))
+    (is (= (remove #{:bench/overload :bench/faults} (map :name @experiments/benchmarks))
            (map :experiment plans))
         "those that measure no cost run only by their names")
     (doseq [{[{:keys [contenders jvm-opts]}] :parts} plans]

@@ -121,10 +121,16 @@
   (when (result/interrupted? result)
     "Interrupted: what follows was measured before that; the rest has not run."))
 
+(def ^:private much "From this share of the processors' time on, other work spoils figures." 0.25)
+
 (defn busy
   "Returns the sentence that says that the machine had other work, or nil."
-  [{{:keys [load cpus]} :machine}]
-  (when (and load cpus (< cpus load))
+  [{:keys [other-work], {:keys [load cpus]} :machine}]
+  (cond
+    (and other-work (< much other-work))
+    (str "Other work took " (text/whole (* 100 other-work)) " % of the processors' time during the "
+         "run. Run it again before you conclude anything.")
+    (and load cpus (< cpus load))
     (str "Other work ran on this machine: its load was " (text/decimals 1 load)
          " before the run, on " cpus " processors. Left alone, it does better.")))
 

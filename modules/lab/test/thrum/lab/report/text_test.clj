@@ -131,6 +131,15 @@
     (is (str/includes? (report.html/page result) "<p class=\"note\">Other work ran")))
   (is (not (str/includes? (report.text/report samples/result) "Other work"))))
 
+(deftest other-work-during-the-run-is-told
+  (let [report #(report.text/report (assoc samples/result :other-work %))]
+    (is (str/starts-with?
+          (report 0.41)
+          (str "Other work took 41 % of the processors' time during the run. Run it again before "
+               "you conclude anything.")))
+    (is (not (str/includes? (report 0.1) "Other work")))
+    (is (not (str/includes? (report nil) "Other work")))))
+
 (deftest outcomes-are-lines
   (let [outcomes [{:line 2, :url "http://a/", :status 200, :bytes 1000}
                   {:line 3, :url "x", :kind :bad-url, :message "no URL"}]]

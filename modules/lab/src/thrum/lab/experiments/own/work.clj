@@ -75,13 +75,21 @@
   "The columns of the user's own work."
   [columns/median columns/samples columns/in-flight columns/ok columns/failed])
 
+(defn- took
+  "Returns how long n calls took, in a sentence or two."
+  [name n {:keys [ms busy-ms longest-ms peak]}]
+  (str name ": " (text/thousands n) " took "
+       (if (= 1 peak)
+         (str (text/ms ms) ", one after the other. The longest took " (text/ms longest-ms) ".")
+         (str (text/ms busy-ms) " together, and " (text/ms ms) " side by side: "
+              (text/ratio (/ busy-ms ms)) ". The longest took " (text/ms longest-ms)
+              ", and nothing can be faster than that."))))
+
 (defn- row-meaning
-  [{:keys [name params] [{:keys [ms busy-ms longest-ms peak ok failed]}] :samples}]
+  [{:keys [name params] [{:keys [ms busy-ms peak ok failed] :as sample}] :samples}]
   (when (and ms busy-ms (pos? ms) (pos? busy-ms))
     (let [n (+ (or ok 0) (or failed 0))]
-      [(str name ": " (text/thousands n) " took " (text/ms busy-ms) " together, and " (text/ms ms)
-            " side by side: " (text/ratio (/ busy-ms ms)) ". The longest took "
-            (text/ms longest-ms) ", and nothing can be faster than that.")
+      [(took name n sample)
        (when (and peak (= peak (:limit params)) (< peak n))
          (str name ": all " (text/thousands peak)
               " places were taken at once; a larger --limit might be faster."))])))

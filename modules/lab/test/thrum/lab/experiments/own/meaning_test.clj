@@ -48,6 +48,15 @@
   (is (empty? (handler/meaning (under-load 2213.0) false)))
   (is (empty? (work/meaning {:contenders [{:name "t/pmap", :samples [{}]}]} false))))
 
+(deftest calls-one-after-the-other-are-not-said-to-run-side-by-side
+  (is (= ["map: 5 took 102 ms, one after the other. The longest took 21.0 ms."]
+         (plain (work/meaning {:part :calls
+                               :contenders [{:name "map"
+                                             :params {:limit 512}
+                                             :samples [{:ms 102.0, :busy-ms 101.0, :longest-ms 21.0
+                                                        :peak 1, :ok 5, :failed 0}]}]}
+                              false)))))
+
 (deftest calls-side-by-side
   (let
     [sample {:ms 2000.0, :busy-ms 9000.0, :longest-ms 1900.0, :peak 8, :ok 19, :failed 1}
