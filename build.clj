@@ -32,6 +32,8 @@
                 :basis (if repository
                          {:mvn/local-repo (.getAbsolutePath (io/file (str repository)))}
                          {})}))
+  (println (count artifacts/published) "artifacts," (str artifacts/version ",") "installed into"
+           (if repository (str repository) "~/.m2/repository"))
   opts)
 
 (defn- folder-url [folder]

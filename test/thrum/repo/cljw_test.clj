@@ -333,6 +333,7 @@
   (is (= (str "src:" (at "fake.jar") "\n") (:out (cljw {} "-Spath"))))
   (is (str/includes? (:out (cljw {} "-Sdescribe")) ":java-version \"25\""))
   (is (str/includes? (:out (cljw {} "--help")) "-Sdeps EDN"))
+  (is (= (cljw {} "--help") (cljw {} "help")))
   (is (re-find #"^cljw \d+ \(tools.deps [\d.]+\)\n$" (:out (cljw {} "--version")))))
 
 (deftest wrong-arguments-are-refused
