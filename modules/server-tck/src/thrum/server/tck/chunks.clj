@@ -76,7 +76,7 @@
   (run! #(expect-not-whole env %) ["80000003" "80000000" "ffffffff"]))
 
 (defcase chunk-sizes-may-exceed-32-bits "4.8"
-  "Nor is one of 4 GiB and more."
+  "A chunk of 4 GiB and more, of which less comes, is no whole body."
   [env]
   (run! #(expect-not-whole env %) ["100000003" "100000000" "7fffffff00000003" "00100000003"]))
 
