@@ -63,6 +63,27 @@
     (is (nil? (t/prun! {:limit 2, :batch 2} identity xs)))
     (is (= () (t/pmap {:limit 2, :batch 2} identity nil)))))
 
+(deftest a-reduced-result-is-a-result-like-any-other
+  (let [calls (atom 0), stop (reduced :stop)
+        f (fn [i] (swap! calls inc) (if (= 1 i) stop i))
+        expected (replace {1 stop} (range 12))]
+    (doseq [options [{:limit 1} {:limit 1, :batch 4} {:limit 3, :batch 2}]
+            [name run in-order?] [["pmap" #(doall (t/pmap options f %)) true]
+                                  ["pmapv" #(t/pmapv options f %) true]
+                                  ["into" #(into [] (t/pmap options f) %) true]
+                                  ["upmap" #(doall (t/upmap options f %)) false]
+                                  ["into, upmap" #(into [] (t/upmap options f) %) false]]]
+      (testing [name options]
+        (reset! calls 0)
+        (let [results (run (range 12))]
+          (is (= (frequencies expected) (frequencies results)))
+          (is (or (not in-order?) (= expected results)))
+          (is (= 12 @calls)))))
+    (doseq [options [{:limit 1} {:limit 1, :batch 4}]]
+      (reset! calls 0)
+      (is (nil? (t/prun! options f (range 12))))
+      (is (= 12 @calls) options))))
+
 (deftest each-item-is-called-once-and-no-more-than-limit-at-once
   (holds 30
     (prop/for-all [{:keys [limit] :as options} sizes, n (gen/choose 0 40)]

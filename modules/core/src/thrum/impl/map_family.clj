@@ -242,8 +242,11 @@
     (map (fn [item] (.reserve results) item))
     identity))
 
-(defn- put! [^Results results ^long index value]
-  (when results (.put results index value)))
+(defn- put!
+  "Returns nil: a batch is reduced with this, and a result may be a Reduced."
+  [^Results results ^long index value]
+  (when results (.put results index value))
+  nil)
 
 (defn- eagerly
   "Calls f on each item and puts its value into the results, or nowhere for nil. Nothing runs any
