@@ -729,7 +729,8 @@
   "Runs the body on the calling thread, for work that has a way of its own to be stopped: a socket,
   a process, a query. A cancel or deadline of the work around it calls f, a function of no
   arguments, once, in place of an interrupt. f runs on a platform thread, in the caller's dynamic
-  bindings, and should make the body end.
+  bindings, and should make the body end. Where no such thread can be started, the body is
+  interrupted instead.
 
       (on-cancel [#(.close socket)] (.read (.getInputStream socket)))
 

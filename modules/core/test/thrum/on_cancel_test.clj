@@ -3,6 +3,7 @@
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
+   [thrum.impl.callers :as callers]
    [thrum.impl.place :as place]
    [thrum.impl.wait :as wait]
    [thrum.nests :as nests]
@@ -201,6 +202,98 @@
     (deref running 5000 nil)
     (future-cancel task)
     (is (false? (deref seen 5000 :late)))))
+
+;; No thread for the function
+
+(def ^:private no-thread (OutOfMemoryError. "unable to create native thread"))
+
+(defn- with-calls
+  "Calls f in a thread of its own, where (call! f) gives a function of on-cancel a thread. Returns
+  what f returned or threw, whether that thread is still interrupted, and what its uncaught
+  exception handler got."
+  [call! f]
+  (let [uncaught (atom []), handler (reify
+                                      Thread$UncaughtExceptionHandler
+                                      (uncaughtException [_ _ t] (swap! uncaught conj t)))]
+    (with-redefs [callers/call! call!]
+      (gate/in-time 5000
+        (fn []
+          (.setUncaughtExceptionHandler (Thread/currentThread) handler)
+          [(try (f) (catch Throwable t t)) (Thread/interrupted) @uncaught])))))
+
+(defn- without-threads [f]
+  (with-calls (fn [_] (throw no-thread)) f))
+
+(deftest where-no-thread-can-be-started-the-body-is-interrupted
+  (let [calls (atom 0), call #(swap! calls inc)]
+    (testing "by a cancel"
+      (let [[thrown & others] (without-threads
+                                (fn []
+                                  (cancelled-self
+                                    (fn [cancel!]
+                                      (t/on-cancel [call]
+                                        (cancel!)
+                                        (Thread/sleep 60000))))))]
+        (is (instance? CancellationException thrown))
+        (is (= [no-thread] (seq (.getSuppressed ^Throwable thrown))))
+        (is (= [false []] others))))
+    (testing "at a deadline"
+      (is (= [:late false []]
+             (without-threads
+               #(t/with-timeout [5 :late]
+                  (t/on-cancel [call] (Thread/sleep 60000)))))))
+    (testing "when a shield inside it has ended"
+      (let [trail (atom [])
+            [thrown & others] (without-threads
+                                (fn []
+                                  (cancelled-self
+                                    (fn [cancel!]
+                                      (t/on-cancel [call]
+                                        (t/shield 5000
+                                          (cancel!)
+                                          (swap! trail conj (interrupted?)))
+                                        (swap! trail conj (interrupted?))
+                                        (Thread/sleep 60000))))))]
+        (is (instance? CancellationException thrown))
+        (is (= [false true] @trail))
+        (is (= [false []] others))))
+    (testing "also within another"
+      (is (= [:late false []]
+             (without-threads
+               #(t/with-timeout [5 :late]
+                  (t/on-cancel [call]
+                    (t/on-cancel [call] (Thread/sleep 60000))))))))
+    (testing "and a value is kept all the same"
+      (let [value (atom nil)
+            [thrown & others] (without-threads
+                                (fn []
+                                  (cancelled-self
+                                    (fn [cancel!]
+                                      (reset! value (t/on-cancel [call] (cancel!) :value))
+                                      (Thread/sleep 60000)))))]
+        (is (= :value @value))
+        (is (instance? CancellationException thrown))
+        (is (= [false [no-thread]] others))))
+    (is (zero? @calls))))
+
+(deftest where-only-an-inner-function-finds-no-thread-nothing-is-left-over
+  (let [call! callers/call!, sleep #(Thread/sleep 60000), nothing (fn [])]
+    (doseq [[inside behind] [[sleep nothing] [nothing sleep] [nothing nothing]]]
+      (let [turn (atom 0), called (promise)
+            [thrown interrupted?]
+            (with-calls #(if (= 2 (swap! turn inc)) (throw no-thread) (call! %))
+                        (fn []
+                          (cancelled-self
+                            (fn [cancel!]
+                              (t/on-cancel [#(deliver called true)]
+                                (t/on-cancel [identity]
+                                  (cancel!)
+                                  (inside))
+                                (behind))
+                              (t/checkpoint)))))]
+        (is (deref called 5000 nil))
+        (is (instance? CancellationException thrown))
+        (is (false? interrupted?))))))
 
 ;; Forms in forms
 

@@ -22,6 +22,8 @@
   (^Object giveBack [])             ; sets the flag again for a foreign interrupt that was used up
   (^Object withholdBy [withholder])
   (^Object letGo [])                ; ends that; an interrupt that was withheld is sent
+  (^Object overrule [])             ; ends that, and sends one
+  (^boolean hasSent [])             ; true from an interrupt of ours on, until it is dropped
   (^Object passOn [])               ; a cancel further out was withheld: asks the withholder here
   (around [])                       ; the withholder whose body the record is for, or nil
   (masked [f])                      ; the value of f; our interrupts wait until f has ended
@@ -75,6 +77,13 @@
       (when (and pending thread)
         (set! pending false)
         (.send this))))
+  (overrule [this]
+    (locking this
+      (set! withholder nil)
+      (set! pending false)
+      (.send this)))
+  (hasSent [this]
+    (locking this (boolean ours)))
   (passOn [this]
     (locking this
       (when (and thread withholder (.withholds withholder))

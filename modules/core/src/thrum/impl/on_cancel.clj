@@ -22,11 +22,12 @@
 (definterface IGuard
   (^boolean begin [])               ; false: the work is cancelled already
   (run [f])
-  (^Object over [])                 ; a cancel from now on interrupts the thread
+  (^boolean over [])                ; a cancel from now on interrupts; true: one may have before
   (^Object callNow [])
   (^Object callHasEnded [throwable])
-  (call [])                         ; nil, :due, :called, or :ended
-  (thrown []))                      ; what f threw, or nil
+  (^Object interruptInstead [throwable])
+  (call [])                         ; nil, :due, :called, :ended, or :interrupted in its place
+  (thrown []))                      ; what f, or the start of its thread, threw, or nil
 
 ;; flag: the record of the body; its lock is taken under that of the outer one, never the other way
 ;; round. held: how many shields in the body f has to wait for. call: see IGuard. All but what is
@@ -52,7 +53,12 @@
   (over [_]
     (locking outer-flag
       (set! over true)
-      (.letGo outer-flag)))
+      ;; A guard inside that found no thread leaves an interrupt in our record.
+      (let [interrupted (or (= :interrupted call)
+                            (and (some? flag) (.hasSent ^InterruptFlag flag)))]
+        (when flag (.clear ^InterruptFlag flag))
+        (.letGo outer-flag)
+        (boolean interrupted))))
   (callNow [this]
     (set! call :called)
     (try
@@ -61,11 +67,17 @@
                                             (f)
                                             nil
                                             (catch Throwable t t))))
-      (catch Throwable t (.callHasEnded this t))))
+      (catch Throwable t (.interruptInstead this t))))
   (callHasEnded [_ t]
     (set! thrown t)
     (set! call :ended)
     (LockSupport/unpark thread))
+  ;; No thread can be started. This one is the timer's or a canceller's and holds a lock, and f may
+  ;; block.
+  (interruptInstead [_ t]
+    (set! thrown t)
+    (set! call :interrupted)
+    (.overrule outer-flag))
   (call [_] call)
   (thrown [_] thrown)
 
@@ -128,14 +140,17 @@
              (LockSupport/park guard)
              (recur (or (Thread/interrupted) interrupted))))))))
 
-(defn- leave! [^Guard guard]
+(defn- leave!
+  "Returns true if an interrupt of ours may have reached the body."
+  [^Guard guard]
   (place/enter! (.-outer guard))
-  (.over guard)
-  (sync-point/reached :on-cancel/left)
-  (await-call! guard))
+  (let [interrupted (.over guard)]
+    (sync-point/reached :on-cancel/left)
+    (await-call! guard)
+    interrupted))
 
-(defn- called? [^Guard guard]
-  (= :ended (.call guard)))
+(defn- stopped? [^Guard guard]
+  (contains? #{:ended :interrupted} (.call guard)))
 
 (defn- consequence
   "Returns what stands for the body's throwable where the body was stopped, or nil."
@@ -143,21 +158,21 @@
   (when-some [reason (.cancelReason ^Place (.-outer guard))]
     (cond
       (and (error/casualty? t) (not (instance? InterruptedException t))) t
-      (and (called? guard) (instance? Exception t)) (error/cancelled "This work" reason t))))
+      (and (stopped? guard) (instance? Exception t)) (error/cancelled "This work" reason t))))
 
 (defn- suppress! [^Throwable t ^Throwable other]
   (when-not (identical? t other) (.addSuppressed t other)))
 
 (defn- stopped!
-  "The calling thread knows of its cancel: no interrupt is needed any more. No interrupt of ours has
-  reached the body: an InterruptedException of the body's is foreign."
-  [^Guard guard t]
+  "The calling thread knows of its cancel: no interrupt is needed any more. An InterruptedException
+  of the body's is foreign, unless an interrupt of ours may have reached the body."
+  [^Guard guard t interrupted]
   (place/acknowledge-cancel! (.-outer guard))
-  (when (instance? InterruptedException t) (wait/give-back!)))
+  (when (and (instance? InterruptedException t) (not interrupted)) (wait/give-back!)))
 
-(defn- throwable ^Throwable [guard t]
+(defn- throwable ^Throwable [guard t interrupted]
   (let [stands-for (consequence guard t)]
-    (when stands-for (stopped! guard t))
+    (when stands-for (stopped! guard t interrupted))
     (or stands-for t)))
 
 (defn end!
@@ -165,11 +180,12 @@
   the body threw, or nil. Returns what to throw in its place, with what f threw suppressed: the same
   throwable, or a CancellationException around it where f was called and t is no Error. After a body
   with a value, a cancel that has come interrupts the thread, and what f threw goes to the thread's
-  uncaught exception handler."
+  uncaught exception handler. Where f found no thread, its interrupt counts as the call, and the
+  reason as what f threw."
   [^Guard guard t]
-  (when guard (leave! guard))
-  (let [thrown (when guard (.thrown guard))
-        t (if (and guard t) (throwable guard t) t)]
+  (let [interrupted (when guard (leave! guard))
+        thrown (when guard (.thrown guard))
+        t (if (and guard t) (throwable guard t interrupted) t)]
     (when thrown
       (if t (suppress! t thrown) (jdk/uncaught! thrown)))
     t))
