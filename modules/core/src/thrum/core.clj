@@ -450,8 +450,10 @@
 
 (defn as-completed
   "Returns the tasks, of any scope or none, as a lazy seq in the order in which their outcomes are
-  known. Realising an element waits for the next; that may be cancelled. Throws :thrum/invalid for
-  what is no collection, or no task."
+  known. Realising an element waits for the next. Where that wait throws, by a cancel or an
+  interrupt, it can be repeated; what ended meanwhile then comes in any order. A seq that is not
+  realised to its end is held by those of the tasks that run. Throws :thrum/invalid for what is no
+  collection, or no task."
   [tasks]
   (completed/as-completed (mapv checked-task (options/collection "tasks" tasks))))
 

@@ -4,10 +4,13 @@
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
    [thrum.test-kit.gate :as gate]
-   [thrum.test-kit.leak :as leak])
+   [thrum.test-kit.leak :as leak]
+   [thrum.throwing :refer [thrown]])
   (:import
    (java.lang.ref Reference WeakReference)
-   (java.util.concurrent Callable Executor ExecutorService)))
+   (java.util HashSet)
+   (java.util.concurrent Callable CompletableFuture Executor ExecutorService)
+   (thrum.impl.task Task)))
 
 (set! *warn-on-reflection* true)
 
@@ -207,3 +210,38 @@
     (is (every? collected? @values))
     (deliver gate :go)
     (is (nil? @run))))
+
+;; What waits for a task
+
+(defn- waiters
+  "Returns how many threads and functions wait for the task."
+  [task]
+  (let [waiters (.get (doto (.getDeclaredField Task "waiters") (.setAccessible true)) task)]
+    (cond
+      (nil? waiters) 0
+      (instance? HashSet waiters) (.size ^HashSet waiters)
+      :else 1)))
+
+(defn- wait-in-vain
+  "Realises the seq on an interrupted thread."
+  [tasks]
+  (.interrupt (Thread/currentThread))
+  (is (instance? InterruptedException (thrown (first tasks)))))
+
+(deftest a-running-task-does-not-hold-what-waits-for-it-no-more
+  (let [gate (promise), task (t/future @gate), other (t/future @gate)
+        begin (fn [] [(t/as-completed [task other]) (t/->completable-future task)])]
+    (let [[tasks ^CompletableFuture future] (begin)]
+      (is (= 2 (waiters task)))
+      (wait-in-vain tasks)
+      (is (= 1 (waiters task)))
+      (is (.complete future :other))
+      (is (= [0 0] (map waiters [task other]))))
+    (dotimes [_ 10]
+      (let [[tasks ^CompletableFuture future] (begin)]
+        (thrown (t/with-scope [s] (t/cancel! s) (first tasks)))
+        (.completeExceptionally future (Exception. "no"))))
+    (is (= [0 0] (map waiters [task other])))
+    (deliver gate true)
+    (is (true? (t/value task 5000 :late)))
+    (is (true? (t/value other 5000 :late)))))

@@ -229,6 +229,24 @@
     (deliver gate true)
     (is (= [task] (t/as-completed [task])))))
 
+(deftest a-wait-that-has-thrown-can-be-repeated
+  (let [gates (vec (repeatedly 4 promise))
+        tasks (mapv (fn [gate] (t/future (deref gate 5000 :late))) gates)
+        end! #(do (deliver (gates %) %) (is (= % (t/value (tasks %)))))
+        seq (t/as-completed (conj tasks (tasks 3)))
+        interrupted #(do (.interrupt (Thread/currentThread)) (thrown (first %)))]
+    (is (instance? InterruptedException (interrupted seq)))
+    (end! 2)
+    (is (instance? InterruptedException (interrupted (rest seq))) "the first had ended meanwhile")
+    (end! 1)
+    (end! 0)
+    (is (= (set (take 3 tasks)) (set (take 3 seq))))
+    (is (instance? InterruptedException (interrupted (drop 3 seq))))
+    (is (instance? InterruptedException (interrupted (drop 3 seq))))
+    (end! 3)
+    (is (= [(tasks 3) (tasks 3)] (drop 3 seq)) "as often as it was given")
+    (is (= 5 (count seq)))))
+
 (deftest many-tasks-come-in-linear-time
   (let [gate (promise), n 5000
         tasks (mapv (fn [_] (t/future (deref gate))) (range n))

@@ -36,11 +36,13 @@
 (defn ->completable-future
   "Returns a future that ends as the task does. Its cancel cancels the task."
   ^CompletableFuture [^Task task]
-  (let [future (CompletableFuture.)]
+  (let [future (CompletableFuture.)
+        on-end #(complete-elsewhere! future task)]
     (on-completion! future
                     (fn [_ _]
+                      (task/off-outcome! task on-end)
                       (when (.isCancelled future) (.cancelWith task :future-cancel true))))
-    (task/on-outcome! task #(complete-elsewhere! future task))
+    (task/on-outcome! task on-end)
     future))
 
 ;; A stage's end as a task's

@@ -7,7 +7,8 @@
    [thrum.impl.wait :as wait])
   (:import
    (java.util ArrayDeque)
-   (java.util.concurrent.atomic AtomicReference)
+   (java.util.concurrent ConcurrentHashMap)
+   (java.util.concurrent.atomic AtomicBoolean AtomicReference)
    (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
@@ -77,15 +78,39 @@
                                    (do (.set consumer (Thread/currentThread)) (ready?))))
     (.poll completed)))
 
-(defn- in-order [completed ^long n]
+;; Of any tasks. Each holds a function of the queue's. A wait that throws may be the last one: the
+;; tasks then let go of the queue, until there is another.
+
+(defn- waiter
+  "Returns the function of a task, which puts it into the queue. pending: the tasks that are still
+  to come, by function."
+  [completed ^ConcurrentHashMap pending task]
+  (fn put-once! []
+    (when (.remove pending put-once!) (put! completed task))))
+
+(defn- next-of!
+  "Waits as next! does. left: true while the tasks do not hold the queue."
+  [completed pending ^AtomicBoolean left]
+  (try
+    (when (.getAndSet left false)
+      (doseq [[f task] pending] (task/on-outcome! task f)))
+    (next! completed (constantly false))
+    (catch Throwable t
+      (.set left true)
+      (doseq [[f task] pending] (task/off-outcome! task f))
+      (throw t))))
+
+(defn- in-order [next-task ^long n]
   (lazy-seq
     (when (pos? n)
-      (cons (next! completed (constantly false)) (in-order completed (dec n))))))
+      (cons (next-task) (in-order next-task (dec n))))))
 
 (defn as-completed
   "Returns the tasks as a lazy seq in the order in which their outcomes are known. Realising an
   element waits for it."
   [tasks]
-  (let [completed (doto (completed) claim!)]
-    (run! (fn [task] (task/on-outcome! task #(put! completed task))) tasks)
-    (in-order completed (count tasks))))
+  (let [completed (doto (completed) claim!), pending (ConcurrentHashMap.), left (AtomicBoolean.)]
+    (doseq [task tasks, :let [f (waiter completed pending task)]]
+      (.put pending f task)
+      (task/on-outcome! task f))
+    (in-order #(next-of! completed pending left) (count tasks))))

@@ -425,6 +425,12 @@
   [^ITask task f]
   (when-not (.addWaiter task f) (f)))
 
+(defn off-outcome!
+  "Takes f back, the same function, which the task then holds no more. It may be called all the same
+  where the task ends meanwhile."
+  [^ITask task f]
+  (.removeWaiter task f))
+
 (defn awaited
   "Returns the value of the task when it has ended, or the fallback after so many ms. Throws what
   the task threw, the same instance; CancellationException and InterruptedException."
