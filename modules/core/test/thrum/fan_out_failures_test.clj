@@ -62,6 +62,25 @@
     (is (identical? failure (thrown (doall (t/upmap 2 (fn [_] (throw failure)) [1])))))
     (is (identical? failure (thrown (t/pmapv 2 (fn [_] (throw failure)) [1]))))))
 
+(deftest an-items-own-interrupt-is-thrown-each-time-as-any-failure
+  (let [failure (InterruptedException. "from f"), f (fn [i] (if (= 1 i) (throw failure) i))]
+    (doseq [[what results] {"pmap" (t/pmap 2 f [0 1 2])
+                            "upmap" (t/upmap 1 f [0 1 2])
+                            "batches" (t/pmap {:limit 2, :batch 3} f [0 1 2])
+                            "for" (t/for [i [0 1 2]] (f i))}]
+      (is (= 0 (first results)) what)
+      (dotimes [_ 3]
+        (is (identical? failure (thrown (doall results))) what)
+        (is (identical? failure (thrown (nth results 1))) what)))))
+
+(deftest an-interrupt-from-the-source-counts-as-the-consumers
+  (let [failure (InterruptedException. "source")
+        results (t/pmap 2 identity (cons 0 (lazy-seq (throw failure))))
+        _ (is (identical? failure (thrown (doall results))))
+        later (thrown (doall results))]
+    (is (= [:thrum/cancelled :interrupted] ((juxt :type :reason) (ex-data later))))
+    (is (identical? failure (ex-cause later)))))
+
 (deftest a-failure-cancels-and-joins-what-comes-after
   (let [ended (vec (repeatedly 3 promise))
         running (CountDownLatch. 3)

@@ -53,7 +53,8 @@
   (^boolean leftEarly [])
   (^Object setLeftEarly [])
   (^Throwable thrown [])
-  (^Object setThrown [^Throwable t]))
+  (^boolean interrupted [])
+  (^Object setThrown [^Throwable t ^boolean interrupt]))
 
 (def ^:private ^:const started-at cache-line/place)
 (def ^:private ^:const ended-at cache-line/other-place)
@@ -124,7 +125,8 @@
 ;; The fields that only the consumer touches are not volatile: a LazySeq hands them from thread to
 ;; thread under its lock, a transducing process by its contract. batches: nil, or limit, window,
 ;; started and consumed count batches. together: how many results may leave at a time. gone: when
-;; the consumer left with the last ones. goes-on: see goesOn; nil before the first wait.
+;; the consumer left with the last ones. goes-on: see goesOn; nil before the first wait. thrown:
+;; what ended it; interrupted: whether that was an interrupt of the consumer.
 (deftype FanOut [^Context context ^Group group ^long limit ^long window
                  order ^Tasks tasks threads ^AtomicLongArray counts ^Batches batches on-done
                  ^Source source
@@ -137,7 +139,8 @@
                  ^:unsynchronized-mutable ^long started
                  ^:unsynchronized-mutable ^long consumed
                  ^:unsynchronized-mutable goes-on
-                 ^:unsynchronized-mutable ^Throwable thrown]
+                 ^:unsynchronized-mutable ^Throwable thrown
+                 ^:unsynchronized-mutable interrupted]
   IFanOut
   ;; Returns the next item; nil also at the end, where more is false from then on.
   (pull [this]
@@ -203,7 +206,10 @@
   (sourceFailure [_] source-failure)
   (setSourceFailure [_ t] (set! source-failure t))
   (thrown [_] thrown)
-  (setThrown [_ t] (set! thrown t)))
+  (interrupted [_] (boolean interrupted))
+  (setThrown [_ t interrupt]
+    (set! interrupted interrupt)
+    (set! thrown t)))
 
 (def ^:private orders
   "By name: a function of the group, the limit and on-done that makes an order."
@@ -256,7 +262,8 @@
                    0
                    0
                    nil
-                   nil)
+                   nil
+                   false)
       (->> (registry/begun! :fan-out)))))
 
 (defn- failures-of ^Failures [^FanOut fan-out]
@@ -301,13 +308,19 @@
        :task (.taskName task)
        :index (index-of fan-out task)})))
 
+(defn- interrupt?
+  "True if the failure is an interrupt of the consumer, not what an item threw. The source runs on
+  the consumer's thread: what it throws counts as the consumer's."
+  [{:keys [throwable index]}]
+  (and (nil? index) (instance? InterruptedException throwable)))
+
 (defn- failure-to-throw
   "Returns the failure to throw. If a failed task has already stopped the fan-out, as in upmap,
   pmapv and prun!, the earliest recorded one; otherwise the one just met. An interrupt is always
   thrown itself."
   [^FanOut fan-out failure]
   (let [broken (order/broken (.-order fan-out))]
-    (if (or (nil? broken) (instance? InterruptedException (:throwable failure)))
+    (if (or (nil? broken) (interrupt? failure))
       failure
       (or (failures/root (failures-of fan-out))
           ;; There was no memory to record it.
@@ -323,10 +336,10 @@
       (group/leave! (.-group fan-out)))))
 
 (defn thrown-again
-  "Returns what a fan-out throws that has failed before. An interrupt is not thrown again: it was
-  another thread's, or is over."
+  "Returns what a fan-out throws that has failed before. An interrupt of the consumer is not thrown
+  again: it was another thread's, or is over."
   ^Throwable [^FanOut fan-out ^Throwable thrown]
-  (if (instance? InterruptedException thrown)
+  (if (.interrupted fan-out)
     (error/cancelled (group/group-name (.-group fan-out)) :interrupted thrown)
     thrown))
 
@@ -338,7 +351,7 @@
     (if (identical? thrown (:throwable failure)) thrown (thrown-again fan-out thrown))
     (let [failure (try (failure-to-throw fan-out failure) (finally (end! fan-out :failed)))]
       (doto (failures/merged failure (failures-of fan-out))
-        (->> (.setThrown fan-out))))))
+        (as-> thrown (.setThrown fan-out thrown (interrupt? failure)))))))
 
 (defmacro failing
   "Runs the body for the consumer; an exception of it ends the fan-out."
