@@ -564,7 +564,8 @@
   "Evaluates the forms at once, each in a task, and returns a vector of how they ended, in the order
   of the forms: {:value v}, {:error throwable} or {:cancelled reason}. A failure cancels nothing. If
   the caller's work is cancelled meanwhile, by a deadline for instance, the running tasks are
-  cancelled, and the outcomes of the others stay; the caller's next wait throws. An interrupt is
+  cancelled, and the outcomes of the others stay; the caller's next wait throws. A form that waited
+  for work that others had cancelled has failed, with its CancellationException. An interrupt is
   thrown as InterruptedException. Options as in all; under :timeout-ms it returns what there is."
   [& forms]
   (with-functions `settle-call forms))

@@ -268,6 +268,21 @@
     (is (= [{:cancelled :enough}] (deref outcomes 0 nil)))
     (is (realized? ended))))
 
+(deftest a-branch-of-settle-that-was-not-cancelled-itself-has-failed
+  (let [gate (promise), foreign (doto (t/future @gate) (t/cancel! :foreign))]
+    (doseq [branch [#(t/value foreign)
+                    #(deref foreign)
+                    #(t/with-scope [s] (t/cancel! s :enough) (t/checkpoint))]]
+      (let [[{:keys [error]} other] (t/settle-call [branch (constantly 1)])
+            task (t/future (branch))]
+        (is (instance? CancellationException error))
+        (is (= {:value 1} other))
+        (is (= (t/error-type error)
+               (t/error-type (thrown (t/value task)))
+               (t/error-type (thrown (t/race (branch))))))
+        (is (not (t/cancelled? task)) "as any task")))
+    (deliver gate true)))
+
 ;; The caller
 
 (deftest an-interrupt-of-the-caller-cancels-joins-and-is-thrown

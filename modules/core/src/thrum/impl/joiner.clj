@@ -6,7 +6,6 @@
    [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
-   [thrum.impl.error :as error]
    [thrum.impl.failures :as failures]
    [thrum.impl.group :as group]
    [thrum.impl.place :as place]
@@ -182,16 +181,6 @@
 
 (def ^:private nothing (constantly false))
 
-(defn- cancelled-inside
-  "Returns {:cancelled reason} if the throwable is that of a cancel, or nil."
-  [t]
-  (when (and (instance? CancellationException t) (= :thrum/cancelled (error/type-of t)))
-    {:cancelled (error/reason-of t)}))
-
-(defn- outcome-data [task]
-  (let [{:keys [error], :as data} (task/outcome-data task)]
-    (or (some-> error cancelled-inside) data)))
-
 (defn- or-cancel!
   "Waits. A cancel of the caller's work cancels the group: each task reports it as its outcome."
   [group wait]
@@ -208,7 +197,7 @@
   "Returns a vector of the thunks' outcomes as data: {:value v}, {:error e} or {:cancelled reason}."
   [{:keys [name], :as options} thunks]
   (let [options (assoc options :waiting or-cancel! :partial? true)
-        outcomes (mapv outcome-data (run-all! (joiner name nothing) options thunks))]
+        outcomes (mapv task/outcome-data (run-all! (joiner name nothing) options thunks))]
     (into outcomes (not-started (- (count thunks) (count outcomes)) (wait/cancel-reason)))))
 
 (defn none-settled
