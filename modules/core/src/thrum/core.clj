@@ -163,7 +163,8 @@
 
 (defn ->task
   "Returns a task, detached and without a thread, that ends as the CompletionStage does, a
-  CompletableFuture for instance. A cancel of the task cancels the stage. A CompletionException is
+  CompletableFuture for instance. A cancel of the task cancels the stage, where that is a
+  CompletableFuture; a minimalCompletionStage cannot be cancelled. A CompletionException is
   unwrapped. Throws :thrum/invalid for what is no CompletionStage."
   [stage]
   (bridge/->task (options/instance CompletionStage

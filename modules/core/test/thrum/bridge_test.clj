@@ -80,7 +80,11 @@
 (deftest a-cancel-of-the-task-cancels-the-stage
   (let [future (CompletableFuture.)]
     (is (t/cancel! (t/->task future)))
-    (is (.isCancelled future))))
+    (is (.isCancelled future)))
+  (let [future (CompletableFuture.), task (t/->task (.minimalCompletionStage future))]
+    (is (t/cancel! task))
+    (is (t/cancelled? task))
+    (is (not (.isDone future)) "a minimal stage cannot be cancelled")))
 
 (deftest a-cancel-of-the-stage-cancels-the-task
   (let [future (CompletableFuture.), task (t/->task future)]

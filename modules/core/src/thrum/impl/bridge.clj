@@ -55,7 +55,8 @@
       :else (Failed. t))))
 
 (defn ->task
-  "Returns a task that ends as the stage does. Its cancel cancels the stage."
+  "Returns a task that ends as the stage does. Its cancel cancels what the stage's
+  toCompletableFuture returns: a CompletableFuture itself, a copy of a minimal stage."
   ^Task [^CompletionStage stage]
   (let [task (task/latch (task/unique-name "stage"))]
     (task/on-outcome! task #(when (.isCancelled task)
