@@ -41,9 +41,9 @@
 (def ^:dynamic *wrap*
   "A function from thunk to thunk, called on the starting thread for every task: the place for
   logging contexts, OpenTelemetry and the like. The task runs the thunk that it returns. The
-  returned thunk may call the given one only once, since that drops its item when it starts. nil,
-  the default, wraps nothing. Anything else that is not a function, and a wrap that does not return
-  a function, is :thrum/invalid where a task is to start."
+  returned thunk may call the given one only once, since that drops its item when it starts: a
+  second call throws :thrum/invalid. nil, the default, wraps nothing. Anything else that is not a
+  function, and a wrap that does not return a function, is :thrum/invalid where a task is to start."
   nil)
 
 ;; Tasks

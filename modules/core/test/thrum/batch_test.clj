@@ -220,7 +220,7 @@
           results (t/pmap {:limit 1, :batch 3, :wrap wrap} f [1 2 3])]
       (is (= [1 2] (map #(%) (take 2 results))))
       (is (= 2 @calls))
-      (is (instance? NullPointerException (thrown (doall results))))))
+      (is (= [:thrum/invalid :wrap] ((juxt :type :option) (ex-data (thrown (doall results))))))))
   (testing "one that throws at the start throws at the first item of its batch"
     (let [failure (ex-info "wrap" {}), wraps (atom 0)
           wrap (fn [thunk] (if (= 2 (swap! wraps inc)) (throw failure) thunk))

@@ -205,6 +205,37 @@
   (is (str/includes? (ex-message (thrown (t/pmap [1 2] inc 8)))
                      "The limit is [1 2]: the limit comes first")))
 
+(defn- reported
+  "Returns what goes to the uncaught exception handler of a thread on which (start! f) has f
+  called."
+  [start!]
+  (let [uncaught (promise)
+        handler (reify
+                  Thread$UncaughtExceptionHandler
+                  (uncaughtException [_ _ t] (deliver uncaught t)))]
+    (start! #(.setUncaughtExceptionHandler (Thread/currentThread) handler))
+    (deref uncaught 5000 (ex-info "nothing" {}))))
+
+(deftest a-wrap-must-call-its-thunk-no-more-than-once
+  (let [calls (atom 0), call #(swap! calls inc)
+        twice (fn [thunk] #(do (thunk) (thunk)))]
+    (binding [t/*wrap* twice]
+      (are [form] (= [:thrum/invalid :wrap 1]
+                    (do
+                      (reset! calls 0)
+                      (let [{:keys [type option]} (ex-data (thrown form))]
+                        [type option @calls])))
+        (t/value (t/future (call)))
+        (t/value (t/future-call call))
+        (t/with-scope [s] (t/fork s (call)))
+        (doall (t/pmap 1 (fn [_] (call)) [1]))
+        (t/pmapv {:limit 1, :batch 2} (fn [_] (call)) [1])
+        (t/all (call))
+        (t/abandon-on-interrupt (fn []) (call))
+        (t/with-executor [e] (t/value (t/future-via [e] (call))))
+        (throw (reported #(t/thread (%) (call))))
+        (throw (reported #(t/with-executor [e] (.execute e (fn [] (%) (call))))))))))
+
 (deftest a-wrap-must-be-a-function-that-returns-one
   (let [returns-42 (constantly 42)]
     (are [form] (= {:type :thrum/invalid, :option :wrap, :value 42}

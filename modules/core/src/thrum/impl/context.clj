@@ -6,7 +6,8 @@
    [thrum.impl.error :as error]
    [thrum.impl.place :as place])
   (:import
-   (clojure.lang Var)))
+   (clojure.lang Var)
+   (java.util.concurrent.atomic AtomicReference)))
 
 (set! *warn-on-reflection* true)
 
@@ -28,6 +29,20 @@
     (let [thunk (wrap body)]
       (if (ifn? thunk) thunk (throw (error/no-thunk thunk))))
     body))
+
+(defn- once
+  "Returns a thunk that calls the body and lets go of it; it throws :thrum/invalid from then on."
+  [body]
+  (let [body (AtomicReference. body)]
+    (fn []
+      (if-some [body (.getAndSet body nil)]
+        (body)
+        (throw (error/called-again))))))
+
+(defn wrapped-once
+  "As wrapped, where the wrap may call the body once: that may let go of what it closed over."
+  [^Context context body]
+  (if (.-wrap context) (wrapped context (once body)) body))
 
 (defn enter!
   "Gives the calling thread the context's bindings and this place."

@@ -96,6 +96,11 @@
                 "; it must return the thunk that the task runs, a function of no arguments")
            {:option :wrap, :value thunk, :accepts "a function from thunk to thunk, or nil"}))
 
+(defn called-again
+  "Returns the exception for a :wrap or *wrap* that calls its thunk a second time."
+  []
+  (invalid "The :wrap has called its thunk a second time; it must call it once" {:option :wrap}))
+
 (defn closed
   "Returns the exception for work in a scope that has ended."
   [scope-name reason]

@@ -77,7 +77,7 @@
   cancel where the runnable is one."
   [wrap ^Runnable runnable]
   (if wrap
-    (let [thunk (context/wrapped (context/capture wrap nil) #(.run runnable))]
+    (let [thunk (context/wrapped-once (context/capture wrap nil) #(.run runnable))]
       (if (instance? Future runnable) (with-cancel thunk runnable) thunk))
     runnable))
 

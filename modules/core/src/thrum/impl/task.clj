@@ -371,7 +371,7 @@
   "Returns a task that has not begun. Its body is what the context's wrap makes of f; handler: or
   nil. It takes the name of its thread."
   ^Task [context handler ^long index f]
-  (Task. context handler index (context/wrapped context f)
+  (Task. context handler index (context/wrapped-once context f)
          nil nil nil false nil nil false (int -1) (int (registry/stamp))))
 
 (defn named
@@ -396,7 +396,7 @@
   "Starts a virtual thread of that name which runs f in the context, and returns the thread. A
   failure goes to the thread's uncaught exception handler."
   ^Thread [context name f]
-  (let [body (context/wrapped context f)]
+  (let [body (context/wrapped-once context f)]
     (doto (jdk/virtual-thread name (fn [] (context/enter! context nil) (body)))
       .start)))
 
