@@ -133,8 +133,8 @@
 
 (defn value
   "Returns the value of a task when it has ended; with ms, the fallback if it has not ended within
-  so many ms. Throws what the task threw, the same instance, where deref wraps it in
-  ExecutionException:
+  so many ms, for 0 and below at once. Throws what the task threw, the same instance, where deref
+  wraps it in ExecutionException:
 
       (try (value task) (catch java.sql.SQLException e ...))
 
@@ -143,7 +143,7 @@
   no task."
   ([task] (task/awaited (checked-task task)))
   ([task ms fallback]
-   (options/value :timeout-ms ms)
+   (options/value :timeout-ms (if (neg-int? ms) 0 ms))
    (task/awaited (checked-task task) ms fallback)))
 
 (defn error-type

@@ -69,8 +69,17 @@
   (doseq [x [nil 1 (promise) (clojure.core/future 1)]]
     (is (= :thrum/invalid (t/error-type (thrown (t/value x))))))
   (let [task (t/future 1)]
-    (is (= :thrum/invalid (t/error-type (thrown (t/value task -1 nil)))))
+    (doseq [ms [nil 1.5 "1"]]
+      (is (= :thrum/invalid (t/error-type (thrown (t/value task ms nil))))))
     (is (= 1 (t/value task)))))
+
+(deftest a-time-below-zero-is-over-as-for-deref
+  (let [gate (promise), task (t/future @gate)]
+    (doseq [ms [0 -5 Long/MIN_VALUE]]
+      (is (= :late (t/value task ms :late) (deref task ms :late))))
+    (deliver gate :value)
+    (is (= :value (t/value task)))
+    (is (= :value (t/value task -5 :late) (deref task -5 :late)))))
 
 ;; What is read from an exception
 
