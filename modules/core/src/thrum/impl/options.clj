@@ -15,6 +15,11 @@
 
 (set! *warn-on-reflection* true)
 
+(defn- keyword-of
+  "Returns a predicate of the set's keywords. It calls no code of another value, as hash does."
+  [keywords]
+  #(and (keyword? %) (contains? keywords %)))
+
 (def rows
   "By key: an option's row."
   {:limit {:check pos-int?
@@ -46,7 +51,7 @@
                      :default "no bound"
                      :doc (str "how many ms one call of f may take, as with-timeout around it; a "
                                "late one fails with :thrum/timeout")}
-   :on-error {:check #{:cancel :collect :keep}
+   :on-error {:check (keyword-of #{:cancel :collect :keep})
               :accepts ":cancel, :collect or :keep"
               :default ":cancel"
               :doc (str "what a failed fork does: it cancels the others, or they run on, and the "
@@ -69,7 +74,7 @@
         :accepts "a positive integer"
         :required true
         :doc "how many ms lie between two calls; required"}
-   :fixed {:check #{:rate :delay}
+   :fixed {:check (keyword-of #{:rate :delay})
            :accepts ":rate or :delay"
            :default ":rate"
            :doc (str "what the ms are counted from: the beginning of a call, or its end; with "
@@ -126,7 +131,7 @@
            :accepts "a number from 0 to 1"
            :default "0.1"
            :doc "how many retries a call adds to the budget"}
-   :on-exit {:check #{:join :cancel}
+   :on-exit {:check (keyword-of #{:join :cancel})
              :accepts ":join or :cancel"
              :default ":join"
              :doc (str "whether the tasks that still run when the body has ended are joined, "
