@@ -151,7 +151,7 @@
   CompletionException of a future, that of its cause. Every throwable of Thrum's own has one, of
   any class: a CancellationException :thrum/cancelled for instance. Never throws."
   [throwable]
-  (error/type-of (error/beneath throwable)))
+  (error/any-type (error/beneath throwable)))
 
 (defn ->completable-future
   "Returns a java.util.concurrent.CompletableFuture that ends as the task does: with its value, what

@@ -55,7 +55,7 @@
   (error/cancelled work-name reason))
 
 (defn type-of
-  "Returns the :type in the throwable's ex-data, or nil. Never throws."
+  "Returns the :type in the throwable's ex-data where that is a keyword, or nil. Never throws."
   [t]
   (error/type-of t))
 

@@ -106,6 +106,7 @@
                                (hashCode [_] (hash :type))
                                (equals [_ _] (fail!)))
                              1})
+    :throwing-type (ex-info "user" {:type (lazy-seq (fail!))})
     :throwing-cause (proxy [RuntimeException] ["user"] (getCause [] (fail!)))
     :endless-cause (proxy [RuntimeException] ["user"] (getCause [] (hostile :endless-cause)))
     :own-cause (proxy [ExecutionException] ["user"] (getCause [] this))
@@ -118,8 +119,9 @@
     :no-suppression (proxy [RuntimeException] ["user" nil false false])))
 
 (def ^:private hostile-kinds
-  [:odd-data :throwing-data :throwing-keys :throwing-cause :endless-cause :own-cause :deep-cause
-   :throwing-message :throwing-string :throwing-trace :unequal :no-suppression])
+  [:odd-data :throwing-data :throwing-keys :throwing-type :throwing-cause :endless-cause
+   :own-cause :deep-cause :throwing-message :throwing-string :throwing-trace :unequal
+   :no-suppression])
 
 (defn- after-interrupt
   "Waits for ever, and throws t when it is interrupted."

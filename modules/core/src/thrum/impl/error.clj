@@ -19,10 +19,17 @@
 (defmacro ^:private readable [& body]
   `(try ~@body (catch Throwable _# nil)))
 
-(defn type-of
+(defn any-type
   "Returns the :type in the throwable's ex-data, or nil."
   [t]
   (readable (:type (ex-data t))))
+
+(defn type-of
+  "Returns the :type in the throwable's ex-data where that is a keyword, or nil: to compare another
+  one may run user code as well."
+  [t]
+  (let [type (any-type t)]
+    (when (keyword? type) type)))
 
 (defn reason-of
   "Returns the :reason in the throwable's ex-data, or nil."
