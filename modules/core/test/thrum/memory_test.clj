@@ -211,6 +211,18 @@
     (deliver gate :go)
     (is (nil? @run))))
 
+;; The head of a schedule
+
+(deftest the-waits-of-a-schedule-that-are-over-are-not-held
+  (let [head (promise), calls (atom 0)
+        schedule #(let [waits (map (fn [_] 0) (iterate inc 0))]
+                    (deliver head (WeakReference. waits))
+                    waits)]
+    (is (true? (t/retry {:schedule (schedule), :attempts 9}
+                 (if (= 3 (swap! calls inc))
+                   (collected? @head)
+                   (throw (Exception. "again"))))))))
+
 ;; What waits for a task
 
 (defn- waiters

@@ -185,6 +185,8 @@
   [options f]
   (let [{:keys [schedule attempts budget], :as options}
         (options/with-defaults defaults :retry options)
+        ;; The head of the schedule would hold each wait.
+        options (dissoc options :schedule)
         failures (failures/failures)]
     (when budget (budget/called! budget))
     (loop [n 1, waits (take (dec attempts) schedule)]
