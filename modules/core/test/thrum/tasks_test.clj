@@ -179,6 +179,41 @@
       (t/with-executor [exe] @(t/future-via [exe] 1)))
     (is (= (+ 1 1 2 2 2 2 2 2 1) @wrapped))))
 
+(defn- loader ^ClassLoader []
+  (.getContextClassLoader (here)))
+
+(defn- with-loader
+  "Calls f where the thread has another context class loader. Returns that loader and what f
+  returned."
+  [f]
+  (let [before (loader), another (clojure.lang.DynamicClassLoader. before)]
+    (try
+      (.setContextClassLoader (here) another)
+      [another (f)]
+      (finally (.setContextClassLoader (here) before)))))
+
+(deftest the-context-class-loader-is-that-of-the-thread-that-starts-the-task
+  (doseq [run [#(t/value (t/future (loader)))
+               #(t/with-scope [s] (t/value (t/fork s (loader))))
+               #(first (t/all (loader)))
+               #(first (t/pmapv 1 (fn [_] (loader)) [1]))
+               #(t/with-executor [e] (t/value (t/future-via [e] (loader))))
+               #(t/abandon-on-interrupt (fn []) (loader))]]
+    (let [[expected found] (with-loader run)]
+      (is (identical? expected found))))
+  (let [[maker results] (with-loader #(t/pmap 1 (fn [_] (loader)) [1]))
+        [consumer found] (with-loader #(first results))]
+    (is (identical? consumer found))
+    (is (not (identical? maker found))))
+  (let [found (promise)]
+    (with-loader
+      #(thrown (t/with-scope [s]
+                 (t/on-cancel [(fn [] (deliver found (loader)))]
+                   (t/cancel! s)
+                   (deref found 5000 nil)
+                   (throw (Exception. "stopped"))))))
+    (is (identical? (ClassLoader/getSystemClassLoader) (deref found 0 nil)))))
+
 (deftest a-wrap-that-throws-is-a-failure-of-the-call
   (let [failure (ex-info "no context" {})]
     (binding [t/*wrap* (fn [_] (throw failure))]
