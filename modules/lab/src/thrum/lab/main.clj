@@ -127,10 +127,10 @@
   (let [{:keys [emit! close!]}
         (progress/show! plan out (and (identical? out *out*) (progress/terminal?)))
         before (other-work/reading)
-        result (delay (assoc plan
-                             :experiments @journal
-                             :ended (measure/now)
-                             :other-work (other-work/share before (other-work/reading))))]
+        other-work #(other-work/share before (other-work/reading))
+        result (delay (-> plan
+                          (assoc :experiments @journal :ended (measure/now))
+                          (assoc-in [:machine :other-work] (other-work))))]
     {:result result, :kept (delay (keep! (:out options) @result)), :emit! emit!, :close! close!}))
 
 (defn- end-without-runner!

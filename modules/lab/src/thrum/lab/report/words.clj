@@ -125,7 +125,7 @@
 
 (defn busy
   "Returns the sentence that says that the machine had other work, or nil."
-  [{:keys [other-work], {:keys [load cpus]} :machine}]
+  [{{:keys [load cpus other-work]} :machine}]
   (cond
     (and other-work (< much other-work))
     (str "Other work took " (text/whole (* 100 other-work)) " % of the processors' time during the "

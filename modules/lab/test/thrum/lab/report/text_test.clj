@@ -132,7 +132,7 @@
   (is (not (str/includes? (report.text/report samples/result) "Other work"))))
 
 (deftest other-work-during-the-run-is-told
-  (let [report #(report.text/report (assoc samples/result :other-work %))]
+  (let [report #(report.text/report (assoc-in samples/result [:machine :other-work] %))]
     (is (str/starts-with?
           (report 0.41)
           (str "Other work took 41 % of the processors' time during the run. Run it again before "
