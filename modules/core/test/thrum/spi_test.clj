@@ -1,9 +1,11 @@
 (ns thrum.spi-test
-  "The spi: attachments, and tasks that nobody is called for."
+  "The spi: attachments, tasks that nobody is called for, and
+  fan-outs that are polled."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
    [thrum.spi :as spi]
+   [thrum.spi.fan-out :as fan-out]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]))
 
@@ -64,3 +66,29 @@
       (is (gate/eventually 10000 #(empty? (leak/threads))))
       (is (= [] @uncaught))
       (finally (Thread/setDefaultUncaughtExceptionHandler before)))))
+
+(defn- polled
+  "Returns [values end]: what a fan-out hands over, and true when it is idle, or what it throws."
+  [fan-out]
+  (let [values (atom [])
+        poll-all! #(while (fan-out/poll! fan-out (partial swap! values conj)))
+        end (try
+              (gate/eventually 5000 #(do (poll-all!) (fan-out/idle? fan-out)))
+              (catch Exception e e))]
+    [@values end]))
+
+(defn- of-threes [& thunks]
+  (let [fan-out (fan-out/fan-out
+                  {:order :ordered, :name "polled", :limit 2, :window 12, :batch 3})]
+    (run! #(fan-out/launch! fan-out %) thunks)
+    fan-out))
+
+(deftest a-fan-out-with-batches-can-be-polled
+  (let [fan-out (of-threes (fn [] 0) (fn [] nil) (fn [] 2) (fn [] 3))]
+    (is (= 1 (fan-out/started fan-out)) "the fourth waits for others")
+    (fan-out/exhaust! fan-out)
+    (is (= 2 (fan-out/started fan-out)))
+    (is (= [[0 nil 2 3] true] (polled fan-out))))
+  (let [e (ex-info "x" {}), fan-out (of-threes (fn [] 0) (fn [] (throw e)) (fn [] 2))]
+    (fan-out/exhaust! fan-out)
+    (is (= [[0] e] (polled fan-out)))))

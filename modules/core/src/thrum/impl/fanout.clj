@@ -425,10 +425,14 @@
 ;; Polled by a consumer that does not wait
 
 (defn poll!
-  "Returns the next result, or none when none is ready. Throws the failure that ended the fan-out,
-  when nothing runs any more. See thrum.spi.fan-out/poll!."
-  [^FanOut fan-out none]
-  (if (order/ready? (.-order fan-out))
-    (failing fan-out
-      (result fan-out (leave! fan-out)))
-    none))
+  "Calls f with the next result, or each of the next batch; returns whether there was one. Throws
+  the failure that ended the fan-out, when nothing runs any more. See thrum.spi.fan-out/poll!."
+  [^FanOut fan-out f]
+  (let [ready (order/ready? (.-order fan-out))]
+    (when ready
+      (failing fan-out
+        (let [task (leave! fan-out)]
+          (if-some [batch (batch-of fan-out task)]
+            (reduce-batch fan-out batch task (fn [_ _ value] (f value) nil) nil)
+            (f (result fan-out task))))))
+    ready))

@@ -14,8 +14,8 @@
 
 (defn fan-out
   "Returns a fan-out in the calling thread's bindings and scope that has started nothing yet. :order
-  - :ordered or :as-completed; :name - of its threads, followed by a number; :limit, :window, :wrap
-  - as in thrum.core/pmap; :clean-threads? - whether its threads inherit nothing, as
+  - :ordered or :as-completed; :name - of its threads, followed by a number; :limit, :window,
+  :batch, :wrap - as in thrum.core/pmap; :clean-threads? - whether its threads inherit nothing, as
   thrum.spi/clean-thread's; :on-ended - called with every task that has ended, on its thread and as
   the last thing there."
   ^FanOut [options]
@@ -32,11 +32,11 @@
   (.room fan-out))
 
 (defn launch!
-  "Starts the thunk in a task. To be called only where there is room: this is not checked. Throws
-  as poll! does where the fan-out or its scope has ended, and :thrum/invalid for a :wrap that
-  returns no function."
+  "Starts the thunk in a task, with :batch when there are as many as share one. To be called only
+  where there is room: this is not checked. Throws as poll! does where the fan-out or its scope has
+  ended, and :thrum/invalid for a :wrap that returns no function."
   [^FanOut fan-out thunk]
-  (fanout/launch! fan-out thunk))
+  (some->> (fanout/gather! fan-out thunk) (fanout/launch! fan-out)))
 
 (defn started
   "Returns how many tasks have been started."
@@ -44,17 +44,20 @@
   (.started fan-out))
 
 (defn exhaust!
-  "States that nothing more will be started."
+  "States that nothing more will be started. Before that it starts the thunks that wait for others
+  of their batch: to be called only where there is room, and throws, as launch!."
   [^FanOut fan-out]
+  (some->> (fanout/gathered fan-out) (fanout/launch! fan-out))
   (.exhaust fan-out))
 
 (defn poll!
-  "Returns the next result, or none, any value, when none is ready. Does not wait, but for a
-  failure: it cancels and joins what runs, then throws the failure. Where the end of its scope has
-  cancelled tasks, throws CancellationException if the calling thread's work is cancelled,
+  "Calls f with the next result, with :batch with those of the next batch, and returns true; returns
+  false when none is ready. Does not wait, but for a failure: it cancels and joins what runs, then
+  throws the failure; the results before it in its batch have been handed to f. Where the end of its
+  scope has cancelled tasks, throws CancellationException if the calling thread's work is cancelled,
   :thrum/closed otherwise."
-  [^FanOut fan-out none]
-  (fanout/poll! fan-out none))
+  [^FanOut fan-out f]
+  (fanout/poll! fan-out f))
 
 (defn idle?
   "True if all that was started has been polled, and nothing more will be started."

@@ -24,13 +24,15 @@
 ;; events: how many events the thread that takes the steps has not seen. called-off: why the
 ;; pipeline ends before its input does; :over at the end. taking: the take that waits at `from`,
 ;; or whose value is in taken. putting: the put that waits for an answer of `to`, or the answer.
-;; outputs: those of an item that are still to be put. put: how many values `to` accepted. done:
-;; the channel that delivers the totals. loader: the caller's context class loader.
+;; outputs: those of an item, or a batch, that are still to be put. failure: what comes after them,
+;; or nil. put: how many values `to` accepted. done: the channel that delivers the totals. loader:
+;; the caller's context class loader.
 (deftype Pipeline [fan-out options from to job counts done ^ClassLoader loader
                    ^AtomicReference attachment
                    ^AtomicLong events ^AtomicReference called-off
                    ^AtomicReference taking ^AtomicReference taken
-                   ^AtomicReference putting ^AtomicReference outputs ^AtomicLong put])
+                   ^AtomicReference putting ^AtomicReference outputs ^AtomicReference failure
+                   ^AtomicLong put])
 
 ;; Callbacks of the channels: on any thread, sometimes under a channel's lock
 
@@ -112,14 +114,31 @@
                              (spi/text outputs))
              {:option :wrap, :value outputs, :accepts "a list"}))))
 
+(defn- poll-outputs!
+  "Returns the outputs of the next due item, or batch; nil where none is due. A failure is thrown,
+  but where it comes after outputs of its batch: then it waits for them."
+  ^List [^Pipeline pipeline]
+  (let [due (volatile! nil)
+        add! (fn [outputs]
+               (check-outputs outputs)
+               (if-some [before @due]
+                 (.addAll ^List before outputs)
+                 (vreset! due outputs)))]
+    (try
+      (fanout/poll! (.-fan-out pipeline) add!)
+      (catch Throwable t
+        (when-not @due (throw t))
+        (.set ^AtomicReference (.-failure pipeline) t)))
+    @due))
+
 (defn- next-outputs!
-  "Makes the outputs of the next due item current. Returns whether there is one."
+  "Makes the outputs that are due next current. Returns whether there are any. Throws the failure
+  that waited for its turn."
   [^Pipeline pipeline]
-  (let [outputs (fanout/poll! (.-fan-out pipeline) ::none)]
-    (when-not (identical? ::none outputs)
-      (check-outputs outputs)
-      (.set ^AtomicReference (.-outputs pipeline) (.iterator ^List outputs))
-      true)))
+  (some-> ^Throwable (.get ^AtomicReference (.-failure pipeline)) throw)
+  (when-some [outputs (poll-outputs! pipeline)]
+    (.set ^AtomicReference (.-outputs pipeline) (.iterator outputs))
+    true))
 
 (defn- put-outputs!
   "Puts due outputs into `to`, as long as it accepts them at once."
@@ -296,6 +315,7 @@
                             (.getContextClassLoader (Thread/currentThread))
                             (AtomicReference.)
                             (AtomicLong. 1)
+                            (AtomicReference.)
                             (AtomicReference.)
                             (AtomicReference.)
                             (AtomicReference.)
