@@ -7,12 +7,12 @@
   (:require
    [clojure.core.async :as async]
    [clojure.core.async.impl.protocols :as impl]
+   [thrum.async.impl.mapped :as mapped]
    [thrum.async.impl.pipeline :as pipeline]
    [thrum.async.impl.port :as port]
    [thrum.async.impl.process :as process]
    [thrum.async.impl.promised :as promised]
    [thrum.async.impl.settings :as settings]
-   [thrum.core :as t]
    [thrum.spi :as spi]
    [thrum.spi.options :as options])
   (:import
@@ -218,19 +218,23 @@
 
 (defn pmap->chan
   "Returns a channel of the results of thrum.core/pmap over coll, in order, with room for limit of
-  them, that closes after the last. nil results are left out. A failure is delivered as its
-  Throwable before the end, see <?!!. Closing the channel ends it and cancels the running calls;
-  what is in the channel can still be taken. It belongs to the scope in which it was called. Its
-  thread waits until the results are taken or the channel is closed. limit: as in pmap, an integer
-  or a map of options."
+  them, that closes after the last. nil results are left out. A thread of its own reads coll, at
+  most one item ahead: a result that is due leaves also while coll waits for its next item. While a
+  result waits for room in the channel, no call starts.
+
+  A failure, of f or of coll, is delivered as its Throwable after the results before it, see <?!!.
+  By then the calls after it have been cancelled and have ended, and so has the reading of coll.
+  Closing the channel ends it and cancels the running calls; what is in the channel can still be
+  taken. It belongs to the scope in which it was called. Two threads wait until the results are
+  taken or the channel is closed.
+
+  limit: as in pmap, an integer or a map of options, but :wrap is called once, on the calling
+  thread, as a pipeline's; coll is read inside it too."
   [limit f coll]
-  (let [options (options/fan-out limit)
-        ch (async/chan (:limit options))
-        f (options/function f)
-        put (fn ([_]) ([_ v] (when-not (or (nil? v) (>!! ch v)) (reduced nil))))]
-    (process/in-current-scope "pmap->chan"
-                              ch
-                              (spi/wrapped t/*wrap* #(transduce (t/pmap options f) put nil coll)))
+  (let [f (options/function f)
+        options (settings/mapping limit)
+        ch (async/chan (:limit options))]
+    (process/in-current-scope "pmap->chan" ch (mapped/mapping options ch f coll))
     ch))
 
 (defn task->chan

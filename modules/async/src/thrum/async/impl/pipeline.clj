@@ -84,20 +84,24 @@
     (fanout/exhaust! (.-fan-out pipeline))
     (launch! pipeline v)))
 
-(defn- take-items!
-  "Starts a task for every item that is at hand, as long as there is room."
+(defn- take-item!
+  "Starts a task for the next item, if it is at hand and there is room. Returns whether it was."
   [^Pipeline pipeline]
   (let [^AtomicReference taken (.-taken pipeline)
         ^AtomicReference taking (.-taking pipeline)]
-    (loop []
-      (when-some [v (.getAndSet taken nil)]
-        (.set taking nil)
-        (accept! pipeline v))
-      (when (and (nil? (.get taking)) (fanout/room? (.-fan-out pipeline)))
-        (when-some [box (begin-take! pipeline)]
-          (let [v @box]
-            (.set taken (if (nil? v) ::closed v))
-            (recur)))))))
+    (when (and (nil? (.get taking)) (fanout/room? (.-fan-out pipeline)))
+      (when-some [box (begin-take! pipeline)]
+        (let [v @box]
+          (.set taken (if (nil? v) ::closed v)))))
+    (when-some [v (.getAndSet taken nil)]
+      (.set taking nil)
+      (accept! pipeline v)
+      true)))
+
+(defn- take-items!
+  "Starts a task for every item that is at hand, as long as there is room."
+  [pipeline]
+  (while (take-item! pipeline)))
 
 (defn- put-output!
   [^Pipeline pipeline v]
@@ -156,6 +160,22 @@
           (nil? outputs) (when (next-outputs! pipeline) (recur))
           (.hasNext outputs) (do (put-output! pipeline (.next outputs)) (recur))
           :else (do (.set current nil) (recur)))))))
+
+(defn- put-before-take!
+  "As put-outputs!, and starts tasks as long as no output waits at `to`."
+  [^Pipeline pipeline]
+  (put-outputs! pipeline)
+  (when (and (nil? (.get ^AtomicReference (.-putting pipeline)))
+             (take-item! pipeline))
+    (recur pipeline)))
+
+(defn- take-and-put!
+  "As put-outputs!, and starts tasks also while an output waits at `to`."
+  [pipeline]
+  ;; An ended task makes room for a call before its result has been put.
+  (take-items! pipeline)
+  (put-outputs! pipeline)
+  (take-items! pipeline))
 
 (defn- finished? [^Pipeline pipeline]
   (and (fanout/idle? (.-fan-out pipeline))
@@ -224,10 +244,9 @@
 (defn- step! [^Pipeline pipeline]
   (case (called-off pipeline)
     nil (when (try
-                ;; An ended task makes room for a call before its result has been put.
-                (take-items! pipeline)
-                (put-outputs! pipeline)
-                (take-items! pipeline)
+                (if (:on-demand? (.-options pipeline))
+                  (put-before-take! pipeline)
+                  (take-and-put! pipeline))
                 (finished? pipeline)
                 (catch Throwable t
                   (fail! pipeline t)
@@ -283,13 +302,20 @@
   (let [answer (.get ^AtomicReference (.-putting pipeline))]
     (when (instance? Once answer) (handler/revoke! answer))))
 
+(defn- withdraws?
+  "True if what waits at `to` is withdrawn when the pipeline ends for this reason."
+  [^Pipeline pipeline reason]
+  (or (:on-demand? (.-options pipeline))
+      (not= :to-closed reason)))
+
 (defn- call-off!
   "Ends the pipeline for this reason. From now on it takes nothing from `from`, and offers nothing
-  to `to`, but for what waits there when that is closed: as in core.async, it can still be taken."
+  to `to`, but for what waits there when that is closed: as in core.async, it can still be taken,
+  unless the pipeline is :on-demand?."
   [^Pipeline pipeline reason]
   (when (.compareAndSet ^AtomicReference (.-called-off pipeline) nil reason)
     (some-> (.get ^AtomicReference (.-taking pipeline)) handler/revoke!)
-    (when-not (= :to-closed reason) (revoke-put! pipeline))
+    (when (withdraws? pipeline reason) (revoke-put! pipeline))
     (signal! pipeline)))
 
 ;; How it begins
@@ -297,7 +323,9 @@
 (defn start!
   "Starts a pipeline in the calling thread's scope, if there is one, and returns a channel that
   closes when it has ended. Options: those of a fan-out; :job, :on-error - what is done with an
-  item; :close? - whether `to` is closed; :silent? - whether the channel delivers no totals."
+  item; :close? - whether `to` is closed; :silent? - whether the channel delivers no totals;
+  :on-demand? - whether no task starts while an output waits at `to`, which is withdrawn when that
+  is closed."
   [{:keys [job on-error], :as options} from to f]
   (let [closed? (impl/closed? to)
         self (AtomicReference.)

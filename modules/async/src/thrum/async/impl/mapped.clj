@@ -1,0 +1,53 @@
+(ns thrum.async.impl.mapped
+  "The results of a function over a collection, in a channel: a pipeline whose input is the
+  collection. A thread of its own reads the collection, so no result waits for the next item."
+  {:no-doc true}
+  (:require
+   [clojure.core.async :as async]
+   [thrum.async.impl.pipeline :as pipeline]
+   [thrum.async.impl.port :as port]
+   [thrum.core :as t]
+   [thrum.spi :as spi]))
+
+(set! *warn-on-reflection* true)
+
+(defn- call [thunk]
+  (thunk))
+
+(defn- on-item
+  "Returns the call of f on the item as a thunk to be called once. It does not hold the item while f
+  runs. No channel could carry the item itself if it is nil."
+  [f item]
+  (^{:once true} fn* [] (f item)))
+
+(defn- in-time
+  "Returns f with a deadline for each call of it, so many ms later; f itself for nil."
+  [ms f]
+  (if ms
+    (fn [item]
+      (spi/call-in-scope {:name "item", :timeout-ms ms, :deadline (spi/deadline-in ms)}
+                         (^{:once true} fn* [_] (f item))))
+    f))
+
+(defn- feed!
+  "Puts a thunk for each item of coll into the channel."
+  [from f coll]
+  (reduce (fn [_ item] (port/put!! from (on-item f item)) nil) nil coll))
+
+(defn mapping
+  "Returns a thunk, to be called once, that puts the results of f over coll into the channel. When
+  it returns or throws, nothing of that runs any more. It throws the failure of f, or of coll, that
+  is the first in the order of the items. Options: see thrum.async.impl.settings/mapping."
+  [{:keys [name wrap item-timeout-ms], :as options} to f coll]
+  (let [f (in-time item-timeout-ms f)]
+    (^{:once true} fn* []
+      (spi/call-in-scope {:name name}
+        (^{:once true} fn* [_]
+          (let [from (async/chan)
+                done (pipeline/start! options from to call)
+                feed (spi/wrapped wrap (^{:once true} fn* [] (feed! from f coll)))
+                source (spi/start-in-scope! {:name name, :on-end (fn [_] (async/close! from))}
+                                            feed)]
+            (some-> ^Throwable (port/take!! done) throw)
+            ;; A failure of coll has waited for the results before it.
+            (t/value source)))))))
