@@ -229,9 +229,11 @@
   taken or the channel is closed.
 
   limit: as in pmap, an integer or a map of options, but :wrap is called once, on the calling
-  thread, as a pipeline's; coll is read inside it too."
+  thread, as a pipeline's; coll is read inside it too. coll: as in pmap, or anything else that can
+  be reduced. Wrong arguments throw :thrum/invalid, a scope that has ended :thrum/closed."
   [limit f coll]
   (let [f (options/function f)
+        coll (options/reducible coll)
         options (settings/mapping limit)
         ch (async/chan (:limit options))]
     (process/in-current-scope "pmap->chan" ch (mapped/mapping options ch f coll))

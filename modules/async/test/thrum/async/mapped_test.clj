@@ -117,6 +117,11 @@
                                   (reify protocols/CollReduce
                                     (coll-reduce [_ f init] (reduce f init [0 1]))))))))
 
+(deftest what-cannot-be-reduced-is-refused-at-the-call
+  (doseq [coll [5 :k inc (Object.)]]
+    (let [refused (try (a/pmap->chan 2 inc coll) (catch Exception e e))]
+      (is (= :thrum/invalid (:type (ex-data refused)))))))
+
 (deftest a-call-may-have-a-deadline
   (is (= [:thrum/timeout]
          (map (comp :type ex-data)

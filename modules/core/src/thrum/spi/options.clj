@@ -49,6 +49,11 @@
   [class expected x]
   (options/instance class expected x))
 
+(defn reducible
+  "Returns x if it can be reduced or be a seq, or is nil; throws :thrum/invalid otherwise."
+  [x]
+  (first (options/reducibles [x])))
+
 (defn fan-out
   "Returns the options of thrum.core/pmap for its first argument, a limit or a map, with a :window.
   Throws :thrum/invalid."
