@@ -63,8 +63,8 @@
   option.
 
   Options, behind the operations:
-    :priority - whether the operations are tried in their order, and not in any (true or
-      false; default false)
+    :priority - whether the operations are tried in their order, and not in any (true, false
+      or nil; default false)
     :default - the v of [v :default], returned when no operation can be completed at once
       (anything; default none)"
   [operations & {:as options}]

@@ -264,6 +264,9 @@
       (a/>!! y :y)
       (is (= [[:x x] [:y y]]
              [(a/alts!! [x y] :priority true) (a/alts!! [x y] :priority true :default 1)])))
+    (testing "nil is no order, as in core.async"
+      (doseq [alts!! [async/alts!! a/alts!!]]
+        (is (= [:given :default] (alts!! [(async/chan)] :priority nil :default :given)))))
     (testing "without an order both come first at times"
       (is (= #{x y}
              (set (repeatedly 50

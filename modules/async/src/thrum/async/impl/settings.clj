@@ -46,8 +46,8 @@
                                "function's value goes on in its place, as an ex-handler's")}}))
 
 (def ^:private alts-rows
-  {:priority {:check boolean?
-              :accepts "true or false"
+  {:priority {:check #(or (nil? %) (boolean? %))
+              :accepts "true, false or nil"
               :default "false"
               :doc "whether the operations are tried in their order, and not in any"}
    :default {:check any?
