@@ -249,10 +249,12 @@
                   (.get ^Future task)
                   (catch ExecutionException e (throw (or (ex-cause e) e))))))
 
-(defn chan->task
+(defn chan->future
   "Returns a future of the channel's next value, nil when the channel is closed. deref of a
   Throwable throws ExecutionException with it as the cause. The future takes the value as soon as
   there is one, and holds no thread. future-cancel withdraws it from the channel, or returns
-  false: a cancelled future loses no value."
+  false: a cancelled future loses no value. It is no task of thrum.core, whose cancel cannot be
+  refused: value, cancel! and as-completed throw :thrum/invalid for it. Throws :thrum/invalid for
+  what is no channel."
   [ch]
   (promised/next-value (settings/port impl/ReadPort "a channel to take from" ch)))

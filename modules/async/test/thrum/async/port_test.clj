@@ -183,7 +183,7 @@
     (is (zero? (queued ch)))))
 
 (deftest a-cancelled-task-takes-nothing
-  (let [ch (async/chan), task (a/chan->task ch)]
+  (let [ch (async/chan), task (a/chan->future ch)]
     (is (gate/eventually 5000 #(= 1 (queued ch))))
     (is (future-cancel task))
     (is (gate/eventually 5000 #(zero? (queued ch))))

@@ -287,23 +287,26 @@
       (is (instance? CancellationException (a/<!! ch))))
     (is (= :thrum/invalid (refused #(a/task->chan 1))))))
 
-(deftest a-channel-becomes-a-task
+(deftest a-channel-becomes-a-future
   (let [e (ex-info "x" {}), ch (async/to-chan! [1 e])]
-    (is (= 1 @(a/chan->task ch)))
-    (is (identical? e (ex-cause (thrown-by #(deref (a/chan->task ch))))))
-    (is (nil? @(a/chan->task ch)))
-    (is (future? (a/chan->task ch)))
-    (is (= :thrum/invalid (refused #(a/chan->task 1)))))
-  (let [ch (async/chan), task (a/chan->task ch)]
+    (is (= 1 @(a/chan->future ch)))
+    (is (identical? e (ex-cause (thrown-by #(deref (a/chan->future ch))))))
+    (is (nil? @(a/chan->future ch)))
+    (is (future? (a/chan->future ch)))
+    (testing "which is no task, and is not called one"
+      (is (= :thrum/invalid (refused #(t/value (a/chan->future ch)))))
+      (is (nil? (ns-resolve 'thrum.async 'chan->task))))
+    (is (= :thrum/invalid (refused #(a/chan->future 1)))))
+  (let [ch (async/chan), task (a/chan->future ch)]
     (is (= [false false :late] [(realized? task) (future-done? task) (deref task 1 :late)]))
     (is (empty? (leak/threads)) "no thread waits")
     (is (true? (async/offer! ch 1)))
     (is (= [1 false false] [@task (future-cancel task) (future-cancelled? task)]))))
 
-(deftest no-value-is-lost-to-a-cancelled-chan->task
+(deftest no-value-is-lost-to-a-cancelled-chan->future
   (dotimes [i 5000]
     (let [ch (async/chan 1)
-          task (a/chan->task ch)
+          task (a/chan->future ch)
           together (CountDownLatch. 1)
           put (future (.await together) (async/put! ch i))]
       (.countDown together)

@@ -19,7 +19,8 @@
   IMeta
   (meta [_] handler/on-caller))
 
-;; The latch, but for cancel: only a transfer that can still be revoked can be cancelled.
+;; The latch, but for cancel: only a transfer that can still be revoked can be cancelled. A task
+;; itself is cancelled before anything else learns of it: what had just been taken would be lost.
 (deftype Promised [once port ^Future latch]
   Future
   (isDone [_] (.isDone latch))
@@ -38,9 +39,9 @@
   (isRealized [_] (realized? latch)))
 
 (defn next-value
-  "Returns a future of the port's next value; see thrum.async/chan->task."
+  "Returns a future of the port's next value; see thrum.async/chan->future."
   [port]
-  (let [latch (spi/latch (spi/unique-name "chan->task"))
+  (let [latch (spi/latch (spi/unique-name "chan->future"))
         once (handler/once)
         arrival (Arrival. latch)]
     (when-some [box (impl/take! port (handler/handler once arrival))]
