@@ -123,7 +123,7 @@
   [scene]
   (let [{:keys [exit lines]} (jvm/quietly (jvm/command (jvm/this-home) starved/jvm-options
                                                        'thrum.server.engine.helidon.starved [scene])
-                                          60000
+                                          120000
                                           jvm/quick)]
     (into [exit] (remove #(str/starts-with? % "NOTE")) lines)))
 
