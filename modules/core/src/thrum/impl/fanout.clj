@@ -45,6 +45,7 @@
   (consume [])
   (^boolean valueReady [])
   (goesOn [])
+  (^Object letOthersRun [])
   (^Object consumerBack [])
   (^Object consumerGone [])
   (^long together [])
@@ -117,6 +118,18 @@
   "As many as a chunk of Clojure's own has."
   32)
 
+;; Where the consumer's carrier alone runs virtual threads, others being busy, a consumer that parks
+;; is woken by each task, and served first; one that yields comes back when all of them have run.
+;; Where other carriers run the tasks, it comes back to none that has ended, and parks.
+
+(def ^:private ^:const worth-it
+  "How many tasks must end in a yield for the next wait to yield too, or limit of them."
+  64)
+
+(def ^:private ^:const parks-between
+  "How many waits park at once before the next one yields."
+  63)
+
 (def ^:private ^:const quick-ns
   "The longest absence of a consumer who gets several results at a time. No task is started
   meanwhile."
@@ -139,6 +152,7 @@
                  ^:unsynchronized-mutable ^long started
                  ^:unsynchronized-mutable ^long consumed
                  ^:unsynchronized-mutable goes-on
+                 ^:unsynchronized-mutable ^long parks
                  ^:unsynchronized-mutable ^Throwable thrown
                  ^:unsynchronized-mutable interrupted]
   IFanOut
@@ -193,6 +207,14 @@
   (goesOn [this]
     (or goes-on
         (set! goes-on #(or (order/ready? order) (.room this) (.idle this)))))
+  (letOthersRun [_]
+    (if (pos? parks)
+      (set! parks (dec parks))
+      (let [ended (.get counts ended-at)]
+        (Thread/yield)
+        (when (< (- (.get counts ended-at) ended) (min limit (long worth-it)))
+          (set! parks (long parks-between)))))
+    nil)
   (consumerBack [_]
     (set! together
           (if (and (.chunked source) (< (- (System/nanoTime) gone) (long quick-ns)))
@@ -262,6 +284,7 @@
                    0
                    0
                    nil
+                   0
                    nil
                    false)
       (->> (registry/begun! :fan-out)))))
@@ -381,6 +404,7 @@
 (defn await!
   "Waits until there is another step than to wait."
   [^FanOut fan-out]
+  (when (.isVirtual (Thread/currentThread)) (.letOthersRun fan-out))
   (wait/await-signal! (.-group fan-out)
     (.-consumer ^Tasks (.-tasks fan-out))
     nil

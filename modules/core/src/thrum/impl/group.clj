@@ -494,7 +494,7 @@
 (defn await-idle!
   "As await!, but (ready?) is called again when nothing runs any more, and after wake!."
   [^Group group ready?]
-  (wait/spin! ready?)
+  (wait/look! ready?)
   (wait/await-signal! group (.-idle-waiter (children-of group)) nil ready?))
 
 (defn wake!

@@ -92,7 +92,7 @@
   (when (and after-ms (pos? (long i)))
     (let [group (.-group joiner)
           ready? #(or (decisive joiner) (group/empty-group? group))]
-      (wait/spin! ready?)
+      (wait/look! ready?)
       (group/await! group (deadline/in-ms after-ms) ready?))))
 
 (defn- start-all!

@@ -69,34 +69,26 @@
     (.giveBack ^InterruptFlag (.interruptFlag place))
     (.interrupt (Thread/currentThread))))
 
-;; Before a wait that may be short: to park a platform thread and to wake it costs more than a fork
-;; that does little. A virtual thread that yields comes back after those that wait to begin, and
-;; often finds what it wants. See decision 52.
+;; To park a platform thread and to wake it costs more than a fork that does little. A virtual
+;; thread that yields comes back after those that wait to begin, and often finds what it wants.
 
 (def ^:private ^:const looks "Some 4 us." 128)
 
 (def ^:private alone? (= 1 (.availableProcessors (Runtime/getRuntime))))
 
-(defn spin!
-  "Has a platform thread call (ready?) for a moment, until it is true."
-  [ready?]
-  (when-not (or alone? (.isVirtual (Thread/currentThread)))
-    (loop [left (long looks)]
-      (when (and (pos? left) (not (ready?)))
-        (Thread/onSpinWait)
-        (recur (dec left))))))
-
-(defn- let-others-run!
-  "Has a virtual thread let others run once, unless (ready?) is true."
-  [ready?]
-  (when (and (.isVirtual (Thread/currentThread)) (not (ready?)))
-    (Thread/yield)))
+(defn- spin! [ready?]
+  (loop [left (long looks)]
+    (when (and (pos? left) (not (ready?)))
+      (Thread/onSpinWait)
+      (recur (dec left)))))
 
 (defn look!
-  "To be called before until, where the wait is often short."
+  "Before a wait that is often short. A platform thread calls (ready?) for a moment, until it is
+  true; a virtual one lets others run once, unless it is true. See decision 52."
   [ready?]
-  (spin! ready?)
-  (let-others-run! ready?))
+  (cond
+    (.isVirtual (Thread/currentThread)) (when-not (ready?) (Thread/yield))
+    (not alone?) (spin! ready?)))
 
 ;; A waiter: where the thread stands that waits for others, nil while none does
 
@@ -145,5 +137,4 @@
   "Waits until (ready?) is true; it is called again after each signal! of the waiter. Returns false
   when the deadline (nil: none) comes first. Throws CancellationException, InterruptedException."
   [blocker waiter deadline ready?]
-  (let-others-run! ready?)
   (until-ready blocker waiter deadline ready?))
