@@ -5,6 +5,7 @@
    [clojure.test :refer [are deftest is]]
    [thrum.core :as t]
    [thrum.impl.options :as options]
+   [thrum.impl.spelling :as spelling]
    [thrum.test-kit.gate :as gate]
    [thrum.throwing :refer [thrown]])
   (:import
@@ -41,7 +42,7 @@
     (is (= :windw (:option (ex-data e))))
     (is (= [:limit :window :batch :item-timeout-ms :name :wrap :scoped-values]
            (:known (ex-data e)))))
-  (is (= :window (options/nearest :widnow [:limit :window :name])))
+  (is (= :window (spelling/nearest :widnow [:limit :window :name])))
   (is (str/includes? (ex-message (thrown (t/pmapv {:limit 2, :window 4} inc [1])))
                      "Unknown option :window")))
 

@@ -9,7 +9,8 @@
     :secret? - true if messages and ex-data must not show the value
     :needs   - in run-server's table, the capability that the engine must have for it"
   (:require
-   [thrum.impl.options :as options]))
+   [thrum.impl.options :as options]
+   [thrum.impl.spelling :as spelling]))
 
 (set! *warn-on-reflection* true)
 
@@ -36,7 +37,7 @@
 (defn nearest
   "Returns the key among ks that is spelled most like k."
   [k ks]
-  (options/nearest k ks))
+  (spelling/nearest k ks))
 
 (defn function
   "Returns f if it can be called; throws :thrum/invalid otherwise."
