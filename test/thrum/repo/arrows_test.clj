@@ -79,7 +79,7 @@
       thrum.server.http1 thrum.server.http1.* thrum.server.engine.*
       thrum.cluster.impl.* thrum.cluster.engine.hazelcast}
     thrum.spi.fan-out
-    #{thrum.async.impl.pipeline}
+    #{thrum.async.impl.mapped thrum.async.impl.pipeline}
     thrum.spi.watch
     #{thrum.watch thrum.watch.impl.*}
     thrum.server.spi.exchanges

@@ -192,8 +192,9 @@
 
 ;; The map family
 
-(defn- in-time
-  "Returns f with a deadline for each call of it, so many ms later; f itself for nil."
+(defn in-time
+  "Returns f with a deadline for each call of it, :item-timeout-ms later; f itself without that
+  option."
   [{ms :item-timeout-ms} f]
   (if ms
     (fn [& args]

@@ -4,7 +4,8 @@
   (:require
    [thrum.impl.context :as context]
    [thrum.impl.fanout :as fanout]
-   [thrum.impl.group :as group])
+   [thrum.impl.group :as group]
+   [thrum.impl.map-family :as map-family])
   (:import
    (thrum.impl.fanout FanOut)
    (thrum.impl.place Place)
@@ -79,3 +80,9 @@
     (.leaveThread task (.interruptFlag ^Place task) nil)
     (Thread/interrupted))
   (context/enter! (.-context fan-out) nil))
+
+(defn in-time
+  "Returns f with a deadline for each call of it, as the :item-timeout-ms of thrum.core/pmap; f
+  itself where the options have none."
+  [options f]
+  (map-family/in-time options f))

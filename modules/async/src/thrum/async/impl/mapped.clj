@@ -7,7 +7,8 @@
    [thrum.async.impl.pipeline :as pipeline]
    [thrum.async.impl.port :as port]
    [thrum.core :as t]
-   [thrum.spi :as spi]))
+   [thrum.spi :as spi]
+   [thrum.spi.fan-out :as fan-out]))
 
 (set! *warn-on-reflection* true)
 
@@ -20,15 +21,6 @@
   [f item]
   (^{:once true} fn* [] (f item)))
 
-(defn- in-time
-  "Returns f with a deadline for each call of it, so many ms later; f itself for nil."
-  [ms f]
-  (if ms
-    (fn [item]
-      (spi/call-in-scope {:name "item", :timeout-ms ms, :deadline (spi/deadline-in ms)}
-                         (^{:once true} fn* [_] (f item))))
-    f))
-
 (defn- feed!
   "Puts a thunk for each item of coll into the channel."
   [from f coll]
@@ -38,8 +30,8 @@
   "Returns a thunk, to be called once, that puts the results of f over coll into the channel. When
   it returns or throws, nothing of that runs any more. It throws the failure of f, or of coll, that
   is the first in the order of the items. Options: see thrum.async.impl.settings/mapping."
-  [{:keys [name wrap item-timeout-ms], :as options} to f coll]
-  (let [f (in-time item-timeout-ms f)]
+  [{:keys [name wrap], :as options} to f coll]
+  (let [f (fan-out/in-time options f)]
     (^{:once true} fn* []
       (spi/call-in-scope {:name name}
         (^{:once true} fn* [_]
