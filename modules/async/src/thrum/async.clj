@@ -219,7 +219,7 @@
 (defn pmap->chan
   "Returns a channel of the results of thrum.core/pmap over coll, in order, with room for limit of
   them, that closes after the last. nil results are left out. A thread of its own reads coll, at
-  most one item ahead: a result that is due leaves also while coll waits for its next item. While a
+  most two items ahead: a result that is due leaves also while coll waits for its next item. While a
   result waits for room in the channel, no call starts.
 
   A failure, of f or of coll, is delivered as its Throwable after the results before it, see <?!!.
@@ -228,9 +228,10 @@
   taken. It belongs to the scope in which it was called. Two threads wait until the results are
   taken or the channel is closed.
 
-  limit: as in pmap, an integer or a map of options, but :wrap is called once, on the calling
-  thread, as a pipeline's; coll is read inside it too. coll: as in pmap, or anything else that can
-  be reduced. Wrong arguments throw :thrum/invalid, a scope that has ended :thrum/closed."
+  limit: as in pmap, an integer or a map of options. :wrap is called on the calling thread for the
+  reading of coll, and inside that for each item, also with :batch. coll: as in pmap, or anything
+  else that can be reduced. Wrong arguments throw :thrum/invalid, a scope that has ended
+  :thrum/closed."
   [limit f coll]
   (let [f (options/function f)
         coll (options/reducible coll)

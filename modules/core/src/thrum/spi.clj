@@ -259,6 +259,11 @@
   [wrap thunk]
   (context/wrapped (context/capture wrap nil) thunk))
 
+(defn wrapped-once
+  "As wrapped, for a thunk that is called once: a second call throws :thrum/invalid."
+  [wrap thunk]
+  (context/wrapped-once (context/capture wrap nil) thunk))
+
 (defn with-scoped-values
   "Returns the wrap (nil: none) together with a binding of the java.lang.ScopedValues, as they are
   bound here, around what it makes. Throws :thrum/invalid before JDK 25."

@@ -137,12 +137,47 @@
                  (try (thunk) (finally (.remove local)))))
         source (map (fn [_] (.get local)) (range 3))]
     (is (= (repeat 3 [:wrapped :wrapped])
-           (all (a/pmap->chan {:limit 2, :wrap wrap} (fn [seen] [seen (.get local)]) source)))))
-  (testing "which may do without either"
+           (all (a/pmap->chan {:limit 2, :wrap wrap} (fn [seen] [seen (.get local)]) source))))))
+
+(deftest a-wrap-may-do-what-it-may-around-pmap
+  (let [done (fn [thunk] #(do (thunk) :done))
+        caught (fn [thunk] #(try (thunk) (catch Exception _ :failed)))
+        elsewhere (fn [thunk] #(deref (future (thunk))))
+        f (fn [i] (if (= 2 i) (throw (ex-info "x" {})) i))]
+    (doseq [batch [nil 2]
+            :let [options (fn [wrap] (cond-> {:limit 2, :wrap wrap} batch (assoc :batch batch)))]]
+      (is (= [:done :done :done] (all (a/pmap->chan (options done) inc (range 3)))))
+      (is (= [0 1 :failed 3 4] (all (a/pmap->chan (options caught) f (range 5)))))
+      (is (= [1 2 3] (all (a/pmap->chan (options elsewhere) inc (range 3))))))
+    (is (= [] (all (a/pmap->chan {:limit 2, :wrap (fn [thunk] #(do (thunk) nil))} inc [1]))))))
+
+(deftest a-wrap-swallows-no-failure-of-the-source
+  (let [e (ex-info "src" {})]
+    (is (= [0 1 2 e]
+           (all (a/pmap->chan {:limit 2, :wrap (fn [thunk] #(try (thunk) (catch Exception _ nil)))}
+                              identity
+                              (failing-source 3 e (promise)))))))
+  (testing "nor the source itself"
     (is (= [:thrum/invalid]
            (map (comp :type ex-data)
-                (all (a/pmap->chan {:limit 2, :wrap (fn [thunk] #(do (thunk) nil))} inc [1])))))
-    (is (= [] (all (a/pmap->chan {:limit 2, :wrap (fn [_] (fn []))} inc [1]))))))
+                (all (a/pmap->chan {:limit 2, :wrap (fn [_] (fn []))} inc [1])))))))
+
+(deftest a-wrap-calls-each-thunk-once
+  (is (= [[:thrum/invalid :wrap]]
+         (map (comp (juxt :type :option) ex-data)
+              (all (a/pmap->chan {:limit 2, :wrap (fn [thunk] #(do (thunk) (thunk)))} inc [1]))))))
+
+(deftest the-source-is-read-two-items-ahead-at-most
+  (dotimes [_ 20]
+    (let [gate (promise), read (AtomicLong.), started (AtomicLong.)
+          source (concat [0 1 2]
+                         (lazy-seq (deref gate 5000 :late)
+                           (map (fn [i] (.incrementAndGet read) i) (iterate inc 3))))
+          ^ManyToManyChannel out (a/pmap->chan 2 (fn [i] (.incrementAndGet started) i) source)]
+      (is (gate/eventually 5000 #(= 3 (.get started))))
+      (deliver gate :go)
+      (is (not (gate/eventually 10 #(< 2 (- (+ 3 (.get read)) (.get started))))))
+      (async/close! out))))
 
 ;; Batches
 

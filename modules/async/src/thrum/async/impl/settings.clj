@@ -128,18 +128,13 @@
                               (thunk)))]
       (fn [thunk] (fn [] (.set body thunk) (run))))))
 
-(defn- in-context
-  "Returns the options with a :wrap that is made here and now."
-  [{:keys [wrap scoped-values] :as options}]
-  (assoc options :wrap (spi/with-scoped-values (captured wrap) scoped-values)))
-
 (defn pipeline
   "Returns the options of a pipeline of this kind. arguments: those after `from`."
   [kind n arguments]
   (check-n n)
   (let [{:keys [drop-in?], :as kind} (kinds kind)
         silent? (and drop-in? (not (map? (first arguments))))
-        {:keys [window], :as options} (merge {:close? true
+        {:keys [window wrap scoped-values], :as options} (merge {:close? true
                                               :on-error :report
                                               :window (long (min Long/MAX_VALUE
                                                                  (*' 8 n)))
@@ -148,16 +143,19 @@
                                         kind
                                         (given arguments))]
     (check-window window n)
-    (assoc (in-context options) :silent? silent?)))
+    (assoc options :wrap (spi/with-scoped-values (captured wrap) scoped-values) :silent? silent?)))
 
 (defn mapping
-  "Returns the options of the pipeline of a pmap->chan with this first argument."
+  "Returns the options of the pipeline of a pmap->chan with this first argument. Its :wrap is called
+  for each item, as pmap's, where there is something to capture."
   [limit]
-  (in-context (merge {:name "pmap->chan", :wrap t/*wrap*}
-                     (options/fan-out limit)
-                     {:job job/calling
-                      :order :ordered
-                      :on-error :close
-                      :close? false
-                      :silent? true
-                      :on-demand? true})))
+  (let [{:keys [wrap scoped-values], :as options} (merge {:wrap t/*wrap*} (options/fan-out limit))]
+    (merge {:name "pmap->chan"}
+           options
+           {:wrap (spi/with-scoped-values wrap scoped-values)
+            :job job/calling
+            :order :ordered
+            :on-error :close
+            :close? false
+            :silent? true
+            :on-demand? true})))
