@@ -135,13 +135,13 @@
   (let [{:keys [drop-in?], :as kind} (kinds kind)
         silent? (and drop-in? (not (map? (first arguments))))
         {:keys [window wrap scoped-values], :as options} (merge {:close? true
-                                              :on-error :report
-                                              :window (long (min Long/MAX_VALUE
-                                                                 (*' 8 n)))
-                                              :wrap t/*wrap*
-                                              :limit n}
-                                        kind
-                                        (given arguments))]
+                                                                 :on-error :report
+                                                                 :window (long (min Long/MAX_VALUE
+                                                                                    (*' 8 n)))
+                                                                 :wrap t/*wrap*
+                                                                 :limit n}
+                                                           kind
+                                                           (given arguments))]
     (check-window window n)
     (assoc options :wrap (spi/with-scoped-values (captured wrap) scoped-values) :silent? silent?)))
 
