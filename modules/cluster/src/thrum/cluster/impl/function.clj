@@ -27,17 +27,37 @@
                 0 8)))
 
 ;; A source may change on disk while the code that was loaded from it runs. So it is read once, and
-;; again when a function is another object than it was then: its namespace has been loaded anew.
+;; again when a function of the namespace is another object than it was then, and still of a class
+;; named after its var: the namespace has been loaded anew. What with-redefs or a tracer puts in a
+;; function's place is of another class.
 
-(def ^:private ^ConcurrentHashMap loaded "By namespace name: {:code hash, :functions {var f}}."
+(def ^:private ^ConcurrentHashMap loaded
+  "By namespace name: {:ns namespace, :code hash, :functions {var f}}."
   (ConcurrentHashMap.))
 
-(defn- read-now [ns]
-  {:code (or (some-> (source (ns-name ns)) hash-of) "")
-   :functions (into {} (map (fn [^Var v] [v (.getRawRoot v)])) (vals (ns-publics ns)))})
+(defn- own-function
+  "Returns [var function] if the var holds what a defn of its name made; nil otherwise."
+  [^Var v]
+  (let [f (.getRawRoot v)]
+    (when (= (some-> (class f) .getName)
+             (str (namespace-munge (ns-name (.ns v))) "$" (munge (name (.sym v)))))
+      [v f])))
 
-(defn- current? [known ^Var v]
-  (identical? (.getRawRoot v) (get (:functions known) v)))
+(defn- read-now [ns]
+  {:ns ns
+   :code (or (some-> (source (ns-name ns)) hash-of) "")
+   :functions (into {} (keep own-function) (vals (ns-publics ns)))})
+
+(defn- replaced?
+  "True if the var has got another function of its own than f."
+  [^Var v f]
+  (and (not (identical? f (.getRawRoot v)))
+       (some? (own-function v))))
+
+(defn- current? [{:keys [ns functions]} ^Var v]
+  (and (identical? ns (.ns v))
+       (not-any? (fn [[v f]] (replaced? v f)) functions)
+       (or (contains? functions v) (nil? (own-function v)))))
 
 (defn remember!
   "Reads the source of the namespace, which was loaded just now, unless it is known."
