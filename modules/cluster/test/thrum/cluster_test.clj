@@ -130,6 +130,24 @@
         (is (not= first-code (code)))
         (is (= [true :differs] [(resolved? (code)) (resolved? first-code)]))))))
 
+(deftest only-a-load-has-a-source-read-again
+  (on-disk 'thrum.cluster.edited
+    (fn [write! load!]
+      (write! "1]) (def alias inc) (defonce once (fn [x] x)) (comment [")
+      (load!)
+      (let [codes #(mapv (fn [s] (:code (function/reference (ns-resolve 'thrum.cluster.edited s))))
+                         '[alias once f])
+            f (ns-resolve 'thrum.cluster.edited 'f)
+            [code :as before] (codes)]
+        (is (= [code code code] before))
+        (write! "2]) (def alias inc) (defonce once (fn [x] x)) (comment [")
+        (alter-var-root f (fn [f] (fn [x] (f x))))
+        (is (= before (codes)) "a tracer loads nothing")
+        (load!)
+        (let [[code :as after] (codes)]
+          (is (= [code code code] after) "whatever var is asked for first")
+          (is (not= before after)))))))
+
 (deftest another-version-of-the-protocol-is-refused
   (with-cluster [network c 1]
     (with-redefs [thrum.cluster.impl.wire/head
@@ -343,6 +361,18 @@
     (reset! work/hook (fn [item _]
                         (if (= 0 item) (.interrupt (Thread/currentThread)) (Thread/sleep 1))))
     (is (= [0 10 20] (cluster/pmap c {:limit 1, :batch 3} #'work/hooked (range 3))))))
+
+(deftest an-interrupt-that-a-call-leaves-behind-is-no-failure
+  (with-cluster [_ c 1]
+    (doseq [batch [nil 2]]
+      (is (= [[[1] '(1)] [[2] '(2)]]
+             (cluster/pmap c (cond-> {:limit 1} batch (assoc :batch batch)) #'work/interrupting
+                           [1 2]))))))
+
+(deftest what-the-data-of-an-exception-throws-is-no-stop
+  (with-cluster [_ c 1]
+    (let [^Throwable e (nodes/thrown #(cluster/pmapv c 1 #'work/failing-with-interrupt [1]))]
+      (is (= "boom" (ex-message e))))))
 
 ;; Leaving
 

@@ -49,6 +49,13 @@
   (note! :start item)
   (if (= 3 item) (throw (ex-info "three" {:type :work/three, :item item})) (* 10 item)))
 
+(defn interrupting [item]
+  (.interrupt (Thread/currentThread))
+  [[item] (list item)])
+
+(defn failing-with-interrupt [_]
+  (throw (ex-info "boom" {:a (lazy-seq (throw (InterruptedException. "mine")))})))
+
 (defn remaining [_] (t/remaining-ms))
 
 (defn node [_] *node*)

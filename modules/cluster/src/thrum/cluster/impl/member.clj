@@ -84,8 +84,10 @@
   (try
     (codec/write! (OutputStream/nullOutputStream) "a part" x)
     true
-    (catch InterruptedException e (throw e))
-    (catch Throwable _ false)))
+    (catch Throwable t
+      ;; What the run's stop interrupts ends it; what the data itself throws is a part of the data.
+      (when (and (instance? InterruptedException t) (t/cancelled?)) (throw t))
+      false)))
 
 (defn- plain [t]
   (-> (failure/data t) (failure/plain carried?)))
@@ -98,17 +100,20 @@
     (wire/answer :failed "the failure" [results (plain t) node])
     (catch Throwable _ (wire/answer :failed "the failure" [results (failure/bare t) node]))))
 
-;; A result is written as soon as it is there: one that is lazy does its work here.
-(defn- call-one [f item {:keys [function drop?]}]
-  (let [result (apply f item)]
-    (when-not drop? (wire/result function result))))
-
-(defn- between-items!
-  "Throws where the run was stopped or is late; drops an interrupt that an item has left behind: the
-  next must not meet it."
+(defn- drop-interrupt!
+  "Drops an interrupt that a call has left behind: neither the writing of its result nor the next
+  item must meet it. That of a stop stays: it comes after the stop itself can be seen."
   []
-  (Thread/interrupted)
-  (t/checkpoint))
+  (when (and (Thread/interrupted) (t/cancelled?))
+    (.interrupt (Thread/currentThread))))
+
+;; A result is written as soon as it is there: one that is lazy does its work here, and may leave an
+;; interrupt behind too.
+(defn- call-one [f item {:keys [function drop?]}]
+  (try
+    (let [result (try (apply f item) (finally (drop-interrupt!)))]
+      (when-not drop? (wire/result function result)))
+    (finally (drop-interrupt!))))
 
 (defn- call-each
   "Calls f on each of the items, until the run is stopped, and returns the answer. Where a call
@@ -116,7 +121,7 @@
   after the deadline, for the scope to judge."
   [node f items request]
   (let [results (reduce (fn [results item]
-                          (when (seq results) (between-items!))
+                          (when (seq results) (t/checkpoint))
                           (try
                             (conj results (call-one f item request))
                             (catch Throwable t
