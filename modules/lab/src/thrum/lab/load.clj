@@ -3,10 +3,11 @@
   next one.
 
   A job is EDN: {:url :connections :seconds :headers [[name value] …] :timeout-ms}, a plain http
-  URL; and :warm-up-seconds for which the same load comes before, and is not counted. What comes of
-  it: {:generator :wrk or :built-in, :requests n :seconds :per-second :p50-ms :p99-ms :max-ms
-  :errors {:connect n :read n :write n :timeout n :status n}}, of errors those that occurred.
-  :requests and :per-second count every answer, one with a bad status too.
+  URL; :warm-up-seconds for which the same load comes before, and is not counted; and :processors,
+  the numbers of those that wrk runs on. What comes of it: {:generator :wrk or :built-in, :requests
+  n :seconds :per-second :p50-ms :p99-ms :max-ms :errors {:connect n :read n :write n :timeout n
+  :status n}}, of errors those that occurred. :requests and :per-second count every answer, one with
+  a bad status too.
 
   A burst is another job: {:url :requests :connections :headers :timeout-ms}, so many requests, so
   many at once, a connection for each. What comes of it is the same, :seconds being the time until

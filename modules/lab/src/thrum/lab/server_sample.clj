@@ -26,7 +26,7 @@
   (if path (str (:url server) path) (subject/url server sleep-ms)))
 
 (defn- load-job [server plan]
-  (-> (select-keys plan [:connections :seconds :headers])
+  (-> (select-keys plan [:connections :seconds :headers :processors])
       (assoc :url (url-of server plan), :timeout-ms timeout-ms, :warm-up-seconds 1)))
 
 (defn warm-up!

@@ -5,7 +5,8 @@
   (:require
    [clojure.string :as str]
    [thrum.lab.child :as child]
-   [thrum.lab.load.job :as job])
+   [thrum.lab.load.job :as job]
+   [thrum.lab.processors :as processors])
   (:import
    (java.io IOException)
    (java.util List)
@@ -29,14 +30,15 @@
 
 (defn command
   "Returns the command line of a job."
-  [{:keys [url connections seconds headers timeout-ms]}]
-  (-> ["wrk" "--latency"
-       "-t" (str (min most-threads connections))
-       "-c" (str connections)
-       "-d" (str seconds "s")
-       "--timeout" (str (quot (+ timeout-ms 999) 1000) "s")]
-      (into (mapcat (fn [[name value]] ["-H" (str name ": " value)])) headers)
-      (conj url)))
+  [{:keys [url connections seconds headers timeout-ms], only :processors}]
+  (cond->> (-> ["wrk" "--latency"
+                "-t" (str (min most-threads connections))
+                "-c" (str connections)
+                "-d" (str seconds "s")
+                "--timeout" (str (quot (+ timeout-ms 999) 1000) "s")]
+               (into (mapcat (fn [[name value]] ["-H" (str name ": " value)])) headers)
+               (conj url))
+    only (processors/on only)))
 
 (def ^:private unit-ms
   {"us" 0.001, "ms" 1.0, "s" 1000.0, "m" 60000.0, "h" 3600000.0})

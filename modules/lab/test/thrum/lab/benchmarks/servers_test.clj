@@ -36,6 +36,13 @@
     (is (= ["tomcat cost: CPU x bare, medians" "tomcat, reused threads, cost: CPU x bare, medians"]
            (filter #(re-find #"medians" %) (map :figure (servers/figures rows)))))))
 
+(deftest a-load-on-processors-of-its-own-has-the-same-goals
+  (let [[_ cpu] (asked {:question :apart, :halves [[0] [1]]})]
+    (is (= [["tomcat apart: CPU x bare, medians" 1.2 1.25]
+            ["tomcat apart: CPU x bare, best rounds" 1.375 1.25]
+            ["tomcat apart: CPU, us a request" 6.0 nil]]
+           (map (juxt :figure :value :at-most) (servers/figures [cpu]))))))
+
 (deftest many-connections-have-goals-too
   (let [rows (asked {:question :many, :connections 4000, :sleep-ms 50})]
     (is (= [["tomcat many: requests/s" 1000.0 30000 nil] ["tomcat many: p99 x bare" 1.0 nil 1.05]]

@@ -50,4 +50,8 @@
                        :timeout-ms 10000
                        :headers [["Accept" "*/*"]]})))
   (is (= "3" (nth (wrk/command {:url "http://h/", :connections 3, :seconds 1, :timeout-ms 1}) 3))
-      "not more threads than connections"))
+      "not more threads than connections")
+  (is (= ["taskset" "-c" "1" "wrk"]
+         (take 4 (wrk/command {:url "http://h/", :connections 3, :seconds 1, :timeout-ms 1
+                               :processors [1]})))
+      "on a part of the processors"))

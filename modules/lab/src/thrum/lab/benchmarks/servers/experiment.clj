@@ -3,11 +3,16 @@
   API, both on virtual threads; and where the engine can serve a connection's requests on one
   thread, as it may be asked to and the engine alone does, also that. The servers are the lab's,
   each in a JVM of its own, and take the load in turns. Other servers, peers, are measured where the
-  user names them."
+  user names them.
+
+  What a request costs is asked twice: with the load on the server's own processors, and apart, with
+  the server on one half of the machine's processors and the load on the other, as if it came from
+  elsewhere. The two differ a lot (doc/decisions/0055)."
   (:require
    [thrum.lab.benchmark :as benchmark]
    [thrum.lab.child :as child]
    [thrum.lab.load :as load]
+   [thrum.lab.processors :as processors]
    [thrum.lab.server-sample :as server-sample]
    [thrum.lab.stats :as stats]
    [thrum.lab.subject :as subject]
@@ -20,8 +25,23 @@
   and what it does with connections whose handlers sleep."
   [{:question :cost, :connections 120, :seconds 1, :rounds 7}
    {:question :plain-cost, :connections 120, :seconds 1, :rounds 7}
+   {:question :apart, :connections 120, :seconds 1, :rounds 3}
+   {:question :plain-apart, :connections 120, :seconds 1, :rounds 3}
    {:question :sleep, :connections 120, :sleep-ms 50, :seconds 2, :rounds 1}
    {:question :many, :connections 4000, :sleep-ms 50, :seconds 2, :rounds 3}])
+
+(def ^:private costs? #{:cost :plain-cost :apart :plain-apart})
+(def ^:private plain? #{:plain-cost :plain-apart})
+(def ^:private apart? #{:apart :plain-apart})
+
+(defn- askable
+  "Returns the questions that this machine can be asked: apart, the server and the load have a half
+  of the processors each, :halves."
+  []
+  (let [halves (when (= :wrk @load/generator) (processors/halves))]
+    (for [{:keys [question] :as asked} questions
+          :when (or halves (not (apart? question)))]
+      (cond-> asked (apart? question) (assoc :halves halves)))))
 
 (def ^:private reusing "The engines with :reuse-threads?." #{:tomcat :helidon :http-kit})
 
@@ -29,10 +49,11 @@
   "Returns a job for each engine on the class path: its servers are asked all questions."
   [size]
   (case size
-    :full (for [engine [:jdk :jetty :tomcat :helidon :http-kit]
-                :when ((subject/engines) engine)]
-            (cond-> {:engine engine, :warm-up-seconds 10, :questions questions}
-              (reusing engine) (assoc :reuse? true)))
+    :full (let [questions (askable)]
+            (for [engine [:jdk :jetty :tomcat :helidon :http-kit]
+                  :when ((subject/engines) engine)]
+              (cond-> {:engine engine, :warm-up-seconds 10, :questions questions}
+                (reusing engine) (assoc :reuse? true))))
     :quick [{:engine :jdk
              :warm-up-seconds 1
              :questions
@@ -75,14 +96,21 @@
   [servers round]
   (if (even? round) (keys servers) (reverse (keys servers))))
 
-(def ^:private costs? #{:cost :plain-cost})
-
 (defn- turns [servers {:keys [rounds question] :as job}]
   (reduce (fn [taken way]
             (let [figures (if (costs? question) server-sample/costs server-sample/figures)]
               (update taken way conj (figures (servers way) job))))
           (update-vals servers (constantly []))
           (mapcat #(order servers %) (range rounds))))
+
+(defn- apart-turns
+  "As turns, with the servers on one half of the processors and the load on the other."
+  [servers {[ours theirs] :halves, :as job}]
+  (let [move! (fn [processors] (run! #(processors/move! % processors) (vals servers)))]
+    (move! ours)
+    (try
+      (turns servers (assoc job :processors theirs))
+      (finally (move! (concat ours theirs))))))
 
 (defn- heaps
   "Returns the bytes of heap for each connection whose handler sleeps, by way; for few connections
@@ -95,16 +123,16 @@
   "Returns the question as the load takes it."
   [{:keys [question] :as asked}]
   (cond-> asked
-    (not= :plain-cost question) (assoc :headers load/browser-headers)))
+    (not (plain? question)) (assoc :headers load/browser-headers)))
 
 (defn- answer
   "Returns {:taken {way [figures, see thrum.lab.server-sample ...]}, :heap {way bytes}}, :heap nil
   where that is not asked."
-  [servers {:keys [question] :as asked}]
-  (let [servers (cond-> servers (not (costs? question)) (dissoc :reuse))
+  [servers {:keys [question halves] :as asked}]
+  (let [servers (cond-> servers (not (#{:cost :plain-cost} question)) (dissoc :reuse))
         asked (with-headers asked)
         heap (heaps servers asked)]
-    {:taken (turns servers asked), :heap heap}))
+    {:taken ((if halves apart-turns turns) servers asked), :heap heap}))
 
 (defn measure
   "Returns the answers, question -> answer. The servers have compiled their code before the first."
@@ -178,8 +206,8 @@
   "Returns the rows of one question, asked of an engine."
   [{:keys [question], :as job} runs]
   (case question
-    (:cost :plain-cost) (mapcat #(of-cost job runs %)
-                                (filter (:taken (first runs)) [:thrum :reuse]))
+    (:cost :plain-cost :apart :plain-apart) (mapcat #(of-cost job runs %)
+                                                    (filter (:taken (first runs)) [:thrum :reuse]))
     :sleep [(assoc (requests runs :thrum) :goal ">= 0.97 x limit" :of-limit (of-limit job runs))]
     :many
     [(assoc (requests runs :thrum) :of-limit (of-limit job runs))
@@ -193,9 +221,9 @@
   (let [spread #(stats/spread (each runs :peer %))
         requests {:figure :requests, :bare (spread :per-second)}]
     (case question
-      (:cost :plain-cost) [requests
-                           {:figure :cpu, :bare (spread :cpu-us)}
-                           {:figure :p99, :bare (spread :p99-ms)}]
+      (:cost :plain-cost :apart :plain-apart) [requests
+                                               {:figure :cpu, :bare (spread :cpu-us)}
+                                               {:figure :p99, :bare (spread :p99-ms)}]
       :sleep [requests]
       :many [requests
              {:figure :errors, :bare (errors-of runs :peer)}
@@ -218,7 +246,7 @@
   [{:keys [engine question figure ratio best thrum most reuse?]}]
   (let [what (str (name engine) (when reuse? ", reused threads,") " " (name question))]
     (case [question figure]
-      ([:cost :cpu] [:plain-cost :cpu])
+      ([:cost :cpu] [:plain-cost :cpu] [:apart :cpu] [:plain-apart :cpu])
       [{:figure (str what ": CPU x bare, medians")
         :value (:median ratio)
         :at-most most
@@ -265,7 +293,8 @@
 (defn- conditions [{:keys [question connections sleep-ms reuse?]}]
   (str (if sleep-ms (str sleep-ms " ms") "no sleep")
        ", " (text/whole connections) " connections"
-       (when (= :plain-cost question) ", no headers")
+       (when (plain? question) ", no headers")
+       (when (apart? question) ", apart")
        (when reuse? ", :reuse-threads?")))
 
 (defn- subject-name [{:keys [engine peer]}]
@@ -281,10 +310,11 @@
      :title "Servers"
      :about (str "thrum.server against the same engine alone with a handler in its own API, both "
                  "on virtual threads, a JVM each (-Xmx1g), a browser's twelve headers or Host "
-                 "alone; load from wrk where it is installed, in turns. With :reuse-threads? a "
-                 "connection's requests have one thread, as on the bare engine. The limit is "
-                 "connections / sleep. Other servers: --peers. Measured once, on two processors, "
-                 "CPU time of a request with Host alone, :helidon = 1: :helidon with "
+                 "alone; load from wrk where it is installed, in turns, on the same processors; "
+                 "apart: the server on one half of them, the load on the other. With "
+                 ":reuse-threads? a connection's requests have one thread, as on the bare engine. "
+                 "The limit is connections / sleep. Other servers: --peers. Measured once, on two "
+                 "processors, CPU time of a request with Host alone, :helidon = 1: :helidon with "
                  ":reuse-threads? 0.82, enso 0.86, hirundo 0.94, Go's net/http 1.25, http-kit "
                  "1.29, ring-jetty-adapter 2.88.")
      :jvm-opts ["-Xmx512m"]
