@@ -242,8 +242,9 @@
 
   The transducer takes the context of the thread that starts the process. Results leave on the next
   input or at completion. When a downstream step returns reduced or throws, or f fails, the running
-  tasks are cancelled and joined. A process that just stops, by a throwing source or an abandoned
-  sequence, leaves at most `limit` calls to run out."
+  tasks are cancelled and joined. A process that goes on after a failure gets it again at each step.
+  One that just stops, by a throwing source or an abandoned sequence, leaves at most `limit` calls
+  to run out."
   ([limit f]
    (transducer (fan-out-options :ordered "pmap" limit) f))
   ([limit f coll & colls]

@@ -161,3 +161,19 @@
     (is (instance? InterruptedException (:thrown (deref first-outcome 5000 nil))))
     (is (instance? CancellationException (thrown (rf [] 3))))
     (is (instance? CancellationException (thrown (rf []))))))
+
+;; As the process of a channel with an ex-handler does.
+(deftest a-process-that-goes-on-after-a-failure-gets-it-again-and-does-not-wait
+  (doseq [limit [1 4 {:limit 1, :batch 2}]
+          xf [t/pmap t/upmap]
+          by [:f :step]]
+    (testing (pr-str limit by)
+      (let [failure (ex-info "failed" {})
+            fail #(if (= by %) (throw failure) %2)
+            rf ((xf limit #(fail :f %)) (completing #(fail :step (conj %1 %2))))
+            outcome (fn [& args] (try (apply rf [] args) (catch Exception e e)))]
+        (gate/in-time 5000
+          (fn []
+            (is (gate/eventually 5000 #(identical? failure (outcome :item))))
+            (is (every? #(identical? failure %)
+                        (conj (vec (repeatedly 5 #(outcome :item))) (outcome))))))))))

@@ -19,6 +19,12 @@
 
 (set! *warn-on-reflection* true)
 
+(defn- check-not-failed!
+  "Throws again what has ended the fan-out."
+  [^FanOut fan-out]
+  (when-some [thrown (.thrown fan-out)]
+    (throw (fanout/thrown-again fan-out thrown))))
+
 ;; Pulled by a lazy sequence
 
 (defn- on-item
@@ -81,8 +87,7 @@
   failed seq throws again, and the thunk of all can serve for the rest."
   [fan-out & body]
   `(do
-     (when-some [thrown# (.thrown ~fan-out)]
-       (throw (fanout/thrown-again ~fan-out thrown#)))
+     (check-not-failed! ~fan-out)
      (fanout/failing ~fan-out ~@body)))
 
 (defn- task-first [_fan-out task more]
@@ -143,8 +148,10 @@
   (fanout/end! fan-out :reduced))
 
 (defn- push!
-  "Starts the work (nil: none), as soon as there is room, and hands on what is ready."
+  "Starts the work (nil: none), as soon as there is room, and hands on what is ready. A process may
+  go on after a failure, as that of a channel with an ex-handler does."
   [^FanOut fan-out emit rf acc work]
+  (check-not-failed! fan-out)
   (fanout/failing fan-out
     (loop [acc acc, work (some->> work (unless-room fan-out))]
       (if (reduced? acc)
