@@ -11,7 +11,8 @@
    [thrum.throwing :refer [thrown]])
   (:import
    (java.time Instant)
-   (java.util.concurrent CancellationException CountDownLatch)))
+   (java.util.concurrent CancellationException CountDownLatch)
+   (java.util.concurrent.atomic AtomicReference)))
 
 (set! *warn-on-reflection* true)
 
@@ -410,3 +411,19 @@
               (t/cancel! s :thrum/timeout)
               (deliver cancelled true)))
     (is (= :thrum/cancelled (type-of @inner)))))
+
+;; No thread for the timer
+
+(deftest deadlines-come-again-when-the-timers-thread-can-be-started-again
+  (t/with-timeout 60000)                ; starts the real one
+  (let [no-thread (OutOfMemoryError. "unable to create native thread")
+        real (.get ^AtomicReference @#'timer/timer)
+        starts (atom 0)
+        start! #(if (= 1 (swap! starts inc)) (throw no-thread) real)]
+    (with-redefs-fn {#'timer/timer (AtomicReference.), #'timer/start-timer! start!}
+      (fn []
+        (is (identical? no-thread (thrown (t/with-timeout 60000 :never))))
+        (is (zero? (timer/scheduled)))
+        (is (= :late (gate/in-time 5000 #(t/with-timeout [5 :late] (Thread/sleep 60000)))))
+        (is (= :value (t/with-timeout 60000 :value)))
+        (is (= 2 @starts))))))

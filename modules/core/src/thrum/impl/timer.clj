@@ -64,21 +64,32 @@
           (sleep-until-next!)))
       (catch Throwable _))))
 
-(def ^:private timer
-  (delay
-    (.start (callers/daemon "thrum-timer") serve-alarms!)))
+(def ^:private ^AtomicReference timer "The timer's thread, or nil." (AtomicReference.))
+
+(defn- start-timer! ^Thread []
+  (.start (callers/daemon "thrum-timer") serve-alarms!))
+
+;; No delay: one that has thrown, where no thread could be started, throws for ever.
+(defn- timer-thread
+  "Returns the timer's thread, which the first call starts. Throws where none can be started."
+  ^Thread []
+  (or (.get timer)
+      (locking timer
+        (or (.get timer)
+            (doto (start-timer!) (->> (.set timer)))))))
 
 (defn- wakes-later? [^long nanos]
   (let [wake (.get wakes-at)]
     (or (nil? wake) (before? nanos (long wake)))))
 
 (defn schedule!
-  "Calls f at the time, on a platform thread of its own. Returns the alarm."
+  "Calls f at the time, on a platform thread of its own. Returns the alarm. Throws, and there is no
+  alarm, where the timer's thread cannot be started."
   ^Alarm [^long nanos ^Runnable f]
-  (let [alarm (Alarm. nanos (.incrementAndGet ids) f)]
+  (let [thread (timer-thread), alarm (Alarm. nanos (.incrementAndGet ids) f)]
     (.put alarms alarm true)
     (when (wakes-later? nanos)
-      (LockSupport/unpark @timer))
+      (LockSupport/unpark thread))
     alarm))
 
 (defn cancel!
