@@ -192,6 +192,18 @@
             (await! latch)))))
     (is (= 7 (deref seen 0 nil)))))
 
+(deftest its-thread-which-other-alarms-use-keeps-none-of-them
+  (let [latch (CountDownLatch. 1), left (promise)
+        call! (fn [f] (.start (Thread. #(do (f) (deliver left *request*)))))]
+    (with-redefs [callers/call! call!]
+      (binding [*request* 7]
+        (cancelled-self
+          (fn [cancel!]
+            (t/on-cancel [#(.countDown latch)]
+              (cancel!)
+              (await! latch))))))
+    (is (nil? (deref left 5000 :late)))))
+
 (deftest a-task-is-cancelled-in-the-same-way
   (let [latch (CountDownLatch. 1), running (promise), seen (promise)
         task (t/future

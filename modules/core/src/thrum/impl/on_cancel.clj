@@ -63,8 +63,8 @@
     (set! call :called)
     (try
       (callers/call! #(.callHasEnded this (try
-                                            (context/enter! context nil)
-                                            (f)
+                                            (context/on-borrowed-thread
+                                              (fn [] (context/enter! context nil) (f)))
                                             nil
                                             (catch Throwable t t))))
       (catch Throwable t (.interruptInstead this t))))
