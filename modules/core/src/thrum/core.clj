@@ -604,9 +604,9 @@
 
 (defn every!
   "Starts a daemon of the scope that calls f, a function of no arguments, at once and then every so
-  many ms, one call after the other. Returns the task: cancel! ends it, as the end of the scope does
-  and the caller's deadline. A failure of f is that of a fork: it ends the task, and unless the
-  scope keeps failures, the scope.
+  many ms, one call after the other. Returns the task: cancel! ends it, as the end of the scope
+  does. A failure of f is that of a fork: it ends the task, and unless the scope keeps failures, the
+  scope. So does a deadline of its caller's that comes before the scope's end.
 
       (every! s {:ms 1000} #(send-heartbeat))
 
@@ -792,9 +792,10 @@
 (defn rate-limiter
   "Returns a limiter of how often something may happen: so many permits, a positive integer, in
   :per-ms, shared by all its users. A permit is not returned: it is one start. Permits are granted
-  in the order of asking, evenly spread; after a pause, :burst of them at once. Uses no thread.
-  clojure.datafy/datafy shows {:permits n, :per-ms n, :burst n, :waiting n, :rejected n, ...}.
-  Throws :thrum/invalid.
+  in the order of asking, evenly spread; after a pause, :burst of them at once. A :burst also makes
+  up for threads that wake late from their waits: without it fewer permits are granted on a busy
+  machine. Uses no thread. clojure.datafy/datafy shows {:permits n, :per-ms n, :burst n, :waiting n,
+  :rejected n, ...}. Throws :thrum/invalid.
 
       (def api (rate-limiter 100 {:per-ms 1000, :burst 20}))
       (with-permit api (call ...))
