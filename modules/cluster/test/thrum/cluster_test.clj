@@ -11,6 +11,7 @@
    [thrum.cluster.impl.caller :as caller]
    [thrum.cluster.impl.function :as function]
    [thrum.cluster.impl.member :as member]
+   [thrum.cluster.impl.seal :as seal]
    [thrum.cluster.impl.silence :as silence]
    [thrum.cluster.impl.wire :as wire]
    [thrum.cluster.nodes :as nodes :refer [await! caller! close-all! member! type-of with-cluster]]
@@ -393,6 +394,26 @@
           (is (not-any? #(and (= :start (first %)) (= "m0" (last %))) (drop before @work/trail)))
           (is (= 20 (count (filter (comp #{:start} first) @work/trail))))))
       (finally (deliver gate :go) (close-all! [m0 m1 c])))))
+
+(deftest a-member-leaves-when-its-answers-have-arrived
+  (let [network (stand-in/network)
+        m0 (member! network "m0" :drain-timeout-ms 20000), c (caller! network)
+        item (apply str (repeat 5000 "x")), sends (promise), asks (promise), gate (promise)]
+    (try
+      (reset! (:hold network)
+              (fn [_ ^bytes answer]
+                (cond
+                  (< 5000 (alength answer)) (do (deliver sends true) (deref gate 20000 :late))
+                  (= [:done true] (wire/answered (seal/open nil answer))) (deliver asks true))))
+      (let [job (t/future (cluster/pmapv c 1 #'work/two [item] [1]))
+            _ (is (deref sends 20000 false))
+            closing (t/future (cluster/close! m0))]
+        (await! #(or (realized? asks) (nil? (nodes/full-name network "m0"))))
+        (deliver gate :go)
+        (is (= [[item 1]] (try (deref job 20000 :late) (catch ExecutionException e (ex-cause e)))))
+        (is (nil? (deref closing 20000 :late)))
+        (is (= 0 (:re-runs (cluster/status c)))))
+      (finally (deliver gate :go) (close-all! [m0 c])))))
 
 (deftest a-member-that-drains-finishes-work-that-calls-the-cluster-through-its-node
   (let [network (stand-in/network)

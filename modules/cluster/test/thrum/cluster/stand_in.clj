@@ -1,6 +1,6 @@
 (ns thrum.cluster.stand-in
   "An engine whose network is an atom: its nodes live in this JVM and can be killed, cut off, muted
-  and isolated."
+  and isolated, and their answers held up."
   (:require
    [thrum.cluster :as cluster]
    [thrum.cluster.spi :as engine])
@@ -10,10 +10,10 @@
 (set! *warn-on-reflection* true)
 
 ;; A network: {node {:handler f, :state :up, :cut or :dead, :muted? b, :isolated? b}}; beside it the
-;; calls under way.
+;; calls under way, and what is called before an answer is sent, with the node and the answer.
 
 (defn network []
-  {:nodes (atom {}), :calls (atom {})})
+  {:nodes (atom {}), :calls (atom {}), :hold (atom (fn [_ _]))})
 
 (defn- state [network node]
   (:state (@(:nodes network) node)))
@@ -36,7 +36,8 @@
 (defn- serve! [network {:keys [to answer] :as call} request]
   (if-some [handler (:handler (@(:nodes network) to))]
     (if-some [bytes (try (handler request) (catch Throwable _))]
-      (deliver! network call bytes)
+      (do (@(:hold network) to bytes)
+          (deliver! network call bytes))
       (fail! answer (str to " could not answer")))
     (fail! answer (str to " has left"))))
 

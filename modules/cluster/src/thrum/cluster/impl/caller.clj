@@ -38,8 +38,8 @@
 (deftype Pending [worker function ^CompletableFuture answer ^AtomicBoolean cancelled])
 
 (defn caller
-  "Returns a caller that has called nothing yet."
-  [{:keys [engine node member silence secret members-timeout-ms]}]
+  "Returns a caller that has called nothing yet. pending: an empty ConcurrentHashMap."
+  [{:keys [engine node member silence secret members-timeout-ms pending]}]
   (Caller. engine
            node
            member
@@ -49,10 +49,15 @@
            silence
            secret
            members-timeout-ms
-           (ConcurrentHashMap.)
+           pending
            (AtomicLong.)
            (AtomicLong.)
            (AtomicBoolean.)))
+
+(defn waits-for?
+  "Returns whether one of those that are pending is for the member."
+  [^ConcurrentHashMap pending member]
+  (boolean (some #(= member (.-worker ^Pending %)) (.values pending))))
 
 ;; One request
 
@@ -119,14 +124,21 @@
    :state (if (.get ^AtomicBoolean (.-cancelled pending)) :cancelled :running)
    :member (.-worker pending)})
 
+(defn- complete-from! [^CompletableFuture answer ^CompletableFuture sent]
+  (.whenComplete sent (fn [bytes t]
+                        (if t (.completeExceptionally answer t) (.complete answer bytes)))))
+
+;; Pending before it is sent: a member that leaves asks who waits for it.
 (defn- exchange!
-  "Returns [status x], or [:unanswered]. answer: the CompletableFuture of what was sent.
-  on-interrupt: called with the Pending when this thread is interrupted."
-  [^Caller caller worker function run answer on-interrupt]
-  (let [pending (Pending. worker function answer (AtomicBoolean.))
+  "Returns [status x], or [:unanswered]. send: sends, and returns the CompletableFuture of the
+  answer. on-interrupt: called with the Pending when this thread is interrupted."
+  [^Caller caller worker function run send on-interrupt]
+  (let [answer (CompletableFuture.)
+        pending (Pending. worker function answer (AtomicBoolean.))
         registration (spi/register! :cluster-call pending shown)]
     (.put ^ConcurrentHashMap (.-pending caller) run pending)
     (try
+      (complete-from! answer (send))
       (wire/answered (await-answer! pending on-interrupt))
       (catch ExecutionException e (unanswered (ex-cause e)))
       (catch java.util.concurrent.CancellationException _ [:unanswered])
@@ -294,7 +306,8 @@
           worker
           before
           (rerun/started (dissoc before :unmet-since) worker)
-          (exchange! caller worker function run (send! caller worker request)
+          (exchange! caller worker function run
+                     #(send! caller worker request)
                      #(cancel-and-join! caller run %)))))
 
 (def ^:private ^:const greeting-ms
@@ -322,10 +335,12 @@
   "Has the member answer. Returns nil when it has; otherwise as step does."
   [^Caller caller before worker]
   (let [waiting (update before :unmet-since #(or % (System/nanoTime)))
-        answer (ask-status! caller worker (max 1 (min (long greeting-ms) (left-ms caller waiting))))
+        ms (max 1 (min (long greeting-ms) (left-ms caller waiting)))
         ;; Nothing runs there for it: an interrupt has nothing to wait for.
         [status :as answer]
-        (exchange! caller worker "a greeting" (next-run! caller) answer (constantly nil))]
+        (exchange! caller worker "a greeting" (next-run! caller)
+                   #(ask-status! caller worker ms)
+                   (constantly nil))]
     (case status
       :done (do (crew/met! (.-crew caller) worker) nil)
       :unanswered {:history (if (missed? caller worker) before (unmet caller waiting))}

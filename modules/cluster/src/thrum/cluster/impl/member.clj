@@ -18,6 +18,7 @@
 (set! *warn-on-reflection* true)
 
 (deftype Member [node registry wrap silence
+                 waits?                          ; whether this node waits for an answer of another
                  ^ConcurrentHashMap runs         ; [caller run] -> Run
                  ^ConcurrentHashMap callers      ; caller -> nanoTime of its last request
                  ^AtomicBoolean draining
@@ -28,11 +29,12 @@
 
 (defn member
   "Returns a member that runs functions of the namespaces in allow, which it loads."
-  [{:keys [node allow wrap silence]}]
+  [{:keys [node allow wrap silence waits?]}]
   (Member. node
            (function/registry node allow)
            (or wrap identity)
            silence
+           waits?
            (ConcurrentHashMap.)
            (ConcurrentHashMap.)
            (AtomicBoolean.)
@@ -200,6 +202,7 @@
       :cancel (cancel-request! member request)
       :alive (wire/answer :done "it" nil)
       :status (wire/answer :done "it" (status member))
+      :waits (wire/answer :done "it" ((.-waits? member) from))
       :version (wire/answer :refused
                             "it"
                             (failure/data (function/refused-version (.-node member)
@@ -218,6 +221,11 @@
   "Returns the callers that have work here."
   [^Member member]
   (into #{} (map #(.-caller ^Run %)) (vals (.-runs member))))
+
+(defn recent
+  "Returns the callers from which something has come in the last ms."
+  [^Member member ms]
+  (into [] (remove #(expired? member % ms)) (keys (.-callers member))))
 
 (defn expire!
   "Stops the work of callers from which nothing has come for lease-ms, and forgets callers without

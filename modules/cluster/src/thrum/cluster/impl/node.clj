@@ -18,7 +18,7 @@
    [thrum.spi :as spi])
   (:import
    (java.lang AutoCloseable)
-   (java.util.concurrent CompletableFuture CompletionException ExecutionException TimeUnit TimeoutException)
+   (java.util.concurrent CompletableFuture CompletionException ConcurrentHashMap ExecutionException TimeUnit TimeoutException)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (thrum.cluster.impl.caller Caller)))
 
@@ -66,7 +66,11 @@
 (defn- start!
   [{:keys [node engine allow heartbeat-ms lease-ms drain-timeout-ms secret] :as settings}]
   (let [silence (silence/silence heartbeat-ms pulse/beat-ms)
-        settings (assoc settings :silence silence)
+        pending (ConcurrentHashMap.)
+        settings (assoc settings
+                   :silence silence
+                   :pending pending
+                   :waits? #(caller/waits-for? pending %))
         member (member/member settings)
         engine (started engine (assoc settings :handler (handler member node secret)))
         worker (when (seq allow) member)
@@ -74,6 +78,8 @@
         stop-pulse (pulse/start! {:caller caller, :member member, :silence silence
                                   :lease-ms lease-ms})]
     (Node. node engine worker caller stop-pulse drain-timeout-ms (AtomicReference.))))
+
+(def ^:private ^:const answer-ms "How long a node may take to say how it is." 1000)
 
 (declare asked)
 
@@ -120,14 +126,44 @@
 
 (def ^:private ^:const stop-ms "How long work that is stopped may take to end." 1000)
 
+(def ^:private ^:const quiet-ms
+  "A caller that waits has shown that it is there in the last so many ms."
+  1500)
+
+(defn- ms-from-now ^long [^long ms]
+  (+ (System/nanoTime) (* 1000000 ms)))
+
+(defn- waits?
+  "Returns whether the caller waits for an answer of this node; true where it does not say so soon."
+  [^Node node caller]
+  (try
+    (let [request (wire/plain :waits (.-name node))
+          answer (.get (caller/send! (.-caller node) caller request)
+                       answer-ms
+                       TimeUnit/MILLISECONDS)]
+      (= [:done true] (wire/answered answer)))
+    (catch TimeoutException _ true)
+    (catch ExecutionException _ false)))
+
+;; What has ended here has its answer on the way, which an engine that leaves may not have sent.
+(defn- await-received!
+  "Waits until no caller that is there waits for an answer of this node, or until the end."
+  [^Node node end]
+  (while (and (neg? (- (System/nanoTime) (long end)))
+              (some #(waits? node %)
+                    (remove #{(.-name node)} (member/recent (.-member node) quiet-ms))))
+    (Thread/sleep 10)))
+
 ;; What runs here may call the cluster through this node, so the caller's side closes after it. Work
 ;; that must be stopped is stopped first: it is for another member, and has not failed.
 (defn- leave! [^Node node]
-  (let [member (.-member node)
-        ended? (or (nil? member) (member/drain! member (.-drain-timeout-ms node)))]
+  (let [member (.-member node), drain-ms (long (.-drain-timeout-ms node))
+        end (ms-from-now drain-ms)
+        ended? (or (nil? member) (member/drain! member drain-ms))]
     (when-not ended? (member/stop-all! member :closing))
     (caller/close! (.-caller node))
-    (when-not ended? (member/drain! member stop-ms)))
+    (when (and member (or ended? (member/drain! member stop-ms)))
+      (await-received! node (max end (ms-from-now stop-ms)))))
   ((.-stop-pulse node))
   (engine/close! (.-engine node)))
 
@@ -150,8 +186,6 @@
     nil))
 
 ;; Status
-
-(def ^:private ^:const answer-ms "How long a member may take to say how it is." 1000)
 
 (defn- asked
   "Returns what the member says of itself, or nil where it says nothing. Throws :thrum/refused."

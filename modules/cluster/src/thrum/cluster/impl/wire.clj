@@ -1,6 +1,6 @@
 (ns thrum.cluster.impl.wire
-  "Requests and answers as bytes. A request is :run, :cancel, :alive or :status; an answer :done,
-  :failed, :draining, :stopped or :refused."
+  "Requests and answers as bytes. A request is :run, :cancel, :alive, :status or :waits; an answer
+  :done, :failed, :draining, :stopped or :refused."
   {:no-doc true}
   (:require
    [thrum.cluster.impl.codec :as codec])
@@ -11,7 +11,7 @@
 
 (def ^:const version "Of the protocol: the first byte of every request." 1)
 
-(def ^:private ops [:run :cancel :alive :status])
+(def ^:private ops [:run :cancel :alive :status :waits])
 
 (def ^:private statuses [:done :failed :draining :stopped :refused])
 
@@ -51,7 +51,8 @@
     (end out bytes)))
 
 (defn plain
-  "Returns the request :alive, which extends the caller's lease, or :status."
+  "Returns the request :alive, which extends the caller's lease, :status, or :waits, which asks a
+  caller whether it waits for an answer of this node."
   [op from]
   (let [[bytes out] (head op from)]
     (end out bytes)))
