@@ -155,7 +155,9 @@
     (if batch
       (into []
             cat
-            (t/pmapv options (batch/of-whole-batch caller function) (batch/batches batch colls)))
+            (t/pmapv options
+                     (batch/of-whole-batch caller function)
+                     (batch/eager-batches batch colls)))
       (apply t/pmapv options (batch/of-one caller function) colls))))
 
 (defn prun!
@@ -166,4 +168,4 @@
         {:keys [options batch]} (batch/options :prun! limit)]
     (t/prun! options
              (batch/of-whole-batch caller function)
-             (batch/batches (or batch 1) [coll]))))
+             (batch/eager-batches (or batch 1) [coll]))))

@@ -74,6 +74,41 @@
       (is (= :work/three
              (type-of #(cluster/pmapv c limit #'work/failing-at-three (range 20))))))))
 
+(defn- source-of
+  "Returns the numbers below n as a lazy seq that then throws once, and ends where asked again."
+  [n]
+  (let [thrown? (atom false)
+        from (fn from [i]
+               (lazy-seq
+                 (cond
+                   (< i n) (cons i (from (inc i)))
+                   (compare-and-set! thrown? false true) (throw (ex-info "" {:type ::source})))))]
+    (from 0)))
+
+(deftest a-failure-of-the-source-comes-after-the-results-of-the-items-before-it
+  (with-cluster [network c 2]
+    (doseq [form [cluster/pmap cluster/upmap]
+            limit [2 {:limit 2, :batch 3} {:limit 2, :batch 5} {:limit 2, :batch 20}]]
+      (let [results (form c limit #'work/times-ten (source-of 5))]
+        (is (= #{0 10 20 30 40} (set (take 5 results))) (str limit))
+        (is (= ::source (type-of #(nth results 5))) (str limit))
+        (is (= ::source (type-of #(count results))) (str limit))))))
+
+(deftest eager-forms-take-what-can-be-reduced
+  (with-cluster [network c 2]
+    (doseq [limit [2 {:limit 2, :batch 3}]]
+      (let [items (reify clojure.lang.IReduceInit (reduce [_ f init] (reduce f init (range 5))))]
+        (is (= [0 10 20 30 40] (cluster/pmapv c limit #'work/times-ten items)))
+        (reset! work/trail [])
+        (is (nil? (cluster/prun! c limit #'work/brief items)))
+        (is (= (set (range 5)) (into #{} (map second) @work/trail)))
+        (is (= :thrum/invalid (type-of #(cluster/prun! c limit #'work/brief 5))))))))
+
+(deftest what-is-no-collection-is-refused-at-the-call
+  (with-cluster [network c 1]
+    (doseq [form [cluster/pmap cluster/upmap cluster/pmapv], limit [2 {:limit 2, :batch 3}]]
+      (is (= :thrum/invalid (type-of #(form c limit #'work/times-ten 5)))))))
+
 (deftest a-failure-names-its-member
   (with-cluster [network c 1]
     (let [t (nodes/thrown #(cluster/pmapv c 1 #'work/failing-at-three [3]))

@@ -56,10 +56,39 @@
 
 ;; Batches
 
+(defn- gathered
+  "Returns [batch rest]: the first n of the items; fewer where the items end, or where the next one
+  throws: then the rest throws it. Returns nil for no items."
+  [n items]
+  (loop [batch [], items items]
+    (let [[found failure] (when (< (count batch) n)
+                            (try
+                              [(seq items)]
+                              (catch InterruptedException e (throw e))
+                              (catch Throwable t [nil t])))]
+      (cond
+        found (recur (conj batch (first found)) (rest found))
+        (seq batch) [batch (if failure (LazySeq. (fn [] (throw failure))) items)]
+        failure (throw failure)))))
+
+(defn- in-batches [n items]
+  (LazySeq. (fn []
+              (when-some [[batch more] (gathered n items)]
+                (cons batch (in-batches n more))))))
+
 (defn batches
-  "Returns the items of the collections, vectors of arguments, n at a time, as a lazy seq."
+  "Returns the items of the collections, vectors of arguments, n at a time, as a lazy seq. A failure
+  of a collection comes after the items before it. Throws :thrum/invalid for what is none."
   [n colls]
-  (partition-all n (apply map vector colls)))
+  (run! options/reducible colls)
+  (in-batches n (apply map vector colls)))
+
+(defn eager-batches
+  "As batches, to be reduced; a single collection may be anything that can be reduced."
+  [n [coll & more :as colls]]
+  (if more
+    (batches n colls)
+    (eduction (map vector) (partition-all n) (options/reducible coll))))
 
 (defn of-one
   "Returns the function for core's map that calls the cluster for one item."
