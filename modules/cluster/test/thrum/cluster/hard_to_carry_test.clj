@@ -6,6 +6,7 @@
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.cluster :as cluster]
    [thrum.cluster.impl.caller :as caller]
+   [thrum.cluster.impl.codec :as codec]
    [thrum.cluster.nodes :as nodes :refer [await! close-all! member! with-cluster]]
    [thrum.cluster.stand-in :as stand-in]
    [thrum.cluster.work :as work]
@@ -71,6 +72,16 @@
     (doseq [[metadata arrives] [[{:request (Object.)} nil] [{:line 1} {:line 1}]]]
       (let [[message data] (data-of c (with-meta {:user 7} metadata))]
         (is (= ["the message" {:user 7} arrives] [message data (meta data)]))))))
+
+(defrecord Parcel [id])
+
+(deftest a-record-that-the-caller-has-not-loaded-hides-no-failure
+  (with-cluster [network c 1]
+    (with-redefs [codec/namespaces (constantly nil)]
+      (doseq [[data arrives] [[{:a [(->Parcel 1)]} {:a [{:id 1}]}]
+                              [{:a (with-meta (->Parcel 1) {:line 1})} {:a {:id 1}}]
+                              [(->Parcel 1) {:id 1}]]]
+        (is (= ["the message" arrives] (data-of c data)))))))
 
 (deftest a-request-that-a-node-cannot-read-of-itself-fails
   (let [network (stand-in/network), ^Node m (member! network "m0")]

@@ -258,21 +258,28 @@
   (lazy-cat (keep find-ns [(symbol (str/replace package "_" "-")) (symbol package)])
             (filter #(= package (namespace-munge (ns-name %))) (all-ns))))
 
-(defn- record-of [class-name fields]
+(defn- record-of
+  "Returns the record, or what (absent class-name fields) returns where its class is not loaded."
+  [class-name fields absent]
   (let [[_ package simple] (re-matches #"(.+)\.([^.]+)" class-name)
         constructor (when package
                       (some #(ns-resolve % (symbol (str "map->" simple))) (namespaces package)))]
     (if (and constructor (.isAssignableFrom IRecord (RT/classForNameNonLoading class-name)))
       (constructor fields)
-      (throw (spi/invalid (str "The record " class-name " is not loaded here")
-               {:class (symbol class-name)})))))
+      (absent class-name fields))))
 
-(def ^:private readers
+(defn- not-loaded! [class-name _]
+  (throw (spi/invalid (str "The record " class-name " is not loaded here")
+           {:class (symbol class-name)})))
+
+(defn- readers
+  "absent: what stands for a record whose class is not loaded, of its name and its fields."
+  [absent]
   (let [next! #(.readObject ^FressianReader %)
         items! (fn ^objects [r] (.toArray ^java.util.List (next! r)))
         by-tag {"key" (reader-of #(keyword (next! %) (next! %)))
                 "sym" (reader-of #(symbol (next! %) (next! %)))
-                "record" (reader-of #(record-of (next! %) (next! %)))
+                "record" (reader-of #(record-of (next! %) (next! %) absent))
                 "meta" (reader-of #(let [metadata (next! %)] (with-meta (next! %) metadata)))
                 "map" (reader-of #(->map (items! %)))
                 "sorted-map" (reader-of #(apply sorted-map (next! %)))
@@ -288,6 +295,10 @@
                 "bigint" (reader-of #(bigint (BigInteger. ^bytes (next! %))))
                 "throwable" (reader-of #(failure/throwable (next! %)))}]
     (fressian/associative-lookup by-tag)))
+
+(def ^:private strict (readers not-loaded!))
+
+(def ^:private lenient (readers (fn [_ fields] fields)))
 
 ;; The two ways
 
@@ -309,7 +320,12 @@
 (defn read!
   "Returns the next value of the stream."
   [^InputStream in]
-  (.readObject (FressianReader. in readers false)))
+  (.readObject (FressianReader. in strict false)))
+
+(defn read-leniently!
+  "As read!; a record that is not loaded here is given as a map of its fields."
+  [^InputStream in]
+  (.readObject (FressianReader. in lenient false)))
 
 (defn ->bytes
   "Returns the value as bytes."
