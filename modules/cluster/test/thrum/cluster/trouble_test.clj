@@ -135,6 +135,39 @@
         (is (= 0 (:re-runs (cluster/status c)))))
       (finally (cluster/close! c)))))
 
+(defn- cancels
+  "Returns [n ms]: how many cancels of a run were sent, and for how long, when eight beats have
+  passed since cancelled? was true of n. answer: called with n and the gate of the test."
+  [cancelled? answer]
+  (let [network (stand-in/network), beats (atom 0), retain! crew/retain!
+        sent (atom 0), started (promise), gate (promise)]
+    (add! network "m0"
+          (fn [request]
+            (seal/seal nil
+                       (case (:op (wire/request (seal/open nil request)))
+                         :run (do (deliver started true)
+                                  (deref gate 20000 nil)
+                                  (wire/answer :stopped "it" :cancelled))
+                         :cancel (wire/answer :done "it" (answer (swap! sent inc) gate))
+                         (wire/answer :done "it" nil)))))
+    (with-redefs [crew/retain! (fn [crew members] (swap! beats inc) (retain! crew members))]
+      (let [c (caller! network), job (t/future (cluster/pmapv c 1 #'work/brief [1]))]
+        (try
+          (is (deref started 20000 false))
+          (t/cancel! job)
+          (let [begin (System/nanoTime)]
+            (await! #(cancelled? @sent))
+            (let [before @beats] (await! #(< (+ 8 before) @beats)))
+            [@sent (quot (- (System/nanoTime) begin) 1000000)])
+          (finally (deliver gate :open) (cluster/close! c)))))))
+
+(deftest a-cancel-is-repeated-until-the-member-has-the-run
+  (is (= 2 (first (cancels #(<= 2 %) (fn [n _] (<= 2 n)))))))
+
+(deftest a-cancel-without-an-answer-is-not-repeated-at-each-beat
+  (let [[n ms] (cancels pos? (fn [_ gate] (deref gate 20000 nil)))]
+    (is (<= n (inc (quot ms 2000))))))
+
 (deftest an-interrupt-does-not-leave-a-node-half-closed
   (with-cluster [network c 1]
     (let [m (member! network "leaving" :drain-timeout-ms 1000), gate (promise)]

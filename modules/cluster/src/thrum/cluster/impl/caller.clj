@@ -16,8 +16,8 @@
    [thrum.spi :as spi])
   (:import
    (java.util Set)
-   (java.util.concurrent CompletableFuture ConcurrentHashMap ExecutionException TimeUnit)
-   (java.util.concurrent.atomic AtomicBoolean AtomicLong)))
+   (java.util.concurrent CompletableFuture ConcurrentHashMap ExecutionException Future$State TimeUnit)
+   (java.util.concurrent.atomic AtomicBoolean AtomicLong AtomicReference)))
 
 (set! *warn-on-reflection* true)
 
@@ -35,7 +35,8 @@
                  ^AtomicLong re-runs
                  ^AtomicBoolean closed])
 
-(deftype Pending [worker function ^CompletableFuture answer ^AtomicBoolean cancelled])
+;; cancel: nil, or a CompletableFuture of whether the member has stopped the run.
+(deftype Pending [worker function ^CompletableFuture answer ^AtomicReference cancel])
 
 (defn caller
   "Returns a caller that has called nothing yet. pending: an empty ConcurrentHashMap."
@@ -91,14 +92,25 @@
       (catch InterruptedException e (throw e))
       (catch Exception e (CompletableFuture/failedFuture e)))))
 
+(def ^:private ^:const cancel-ms "For how long a cancel is not sent again without an answer." 2000)
+
 (defn send-cancel!
   "Asks the member to stop the run."
   [^Caller caller run ^Pending pending]
-  (send! caller (.-worker pending) (wire/cancel (.-node caller) run)))
+  (.set ^AtomicReference (.-cancel pending)
+        (-> (send! caller (.-worker pending) (wire/cancel (.-node caller) run))
+            (.thenApply (fn [answer] (second (wire/answered answer))))
+            (.orTimeout cancel-ms TimeUnit/MILLISECONDS))))
+
+(defn cancel-again?
+  "Returns whether the run was cancelled, and the member had no such run then, or has not answered."
+  [^Pending pending]
+  (when-some [^CompletableFuture cancel (.get ^AtomicReference (.-cancel pending))]
+    (and (.isDone cancel)
+         (not (and (= Future$State/SUCCESS (.state cancel)) (.resultNow cancel))))))
 
 ;; The run has ended when the answer is there: joined, as core's tasks are.
 (defn- cancel-and-join! [caller run ^Pending pending]
-  (.set ^AtomicBoolean (.-cancelled pending) true)
   (send-cancel! caller run pending)
   (try
     (.join ^CompletableFuture (.-answer pending))
@@ -121,7 +133,7 @@
   "Returns what thrum.watch shows of a request that is waited for."
   [^Pending pending]
   {:name (str (.-function pending) " on " (.-worker pending))
-   :state (if (.get ^AtomicBoolean (.-cancelled pending)) :cancelled :running)
+   :state (if (.get ^AtomicReference (.-cancel pending)) :cancelled :running)
    :member (.-worker pending)})
 
 (defn- complete-from! [^CompletableFuture answer ^CompletableFuture sent]
@@ -134,7 +146,7 @@
   answer. on-interrupt: called with the Pending when this thread is interrupted."
   [^Caller caller worker function run send on-interrupt]
   (let [answer (CompletableFuture.)
-        pending (Pending. worker function answer (AtomicBoolean.))
+        pending (Pending. worker function answer (AtomicReference.))
         registration (spi/register! :cluster-call pending shown)]
     (.put ^ConcurrentHashMap (.-pending caller) run pending)
     (try
@@ -400,8 +412,7 @@
 
 (def ^:private ^:const stop-ms "How long what runs on the members may take to end." 1000)
 
-(defn- stop! [^Caller caller [run ^Pending pending]]
-  (.set ^AtomicBoolean (.-cancelled pending) true)
+(defn- stop! [caller [run pending]]
   (send-cancel! caller run pending))
 
 (defn fail-pending!

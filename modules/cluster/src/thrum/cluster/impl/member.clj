@@ -186,9 +186,11 @@
    :finished (.get ^AtomicLong (.-finished member))
    :draining? (.get ^AtomicBoolean (.-draining member))})
 
+;; The cancel may come before the run. Then the caller sends it again.
 (defn- cancel-request! [^Member member {:keys [from run]}]
-  (some-> ^Run (.get ^ConcurrentHashMap (.-runs member) [from run]) (stop! :cancelled))
-  (wire/answer :done "it" nil))
+  (let [run (.get ^ConcurrentHashMap (.-runs member) [from run])]
+    (some-> run (stop! :cancelled))
+    (wire/answer :done "it" (some? run))))
 
 (defn handle!
   "Returns the answer to a request, both bytes. Blocks while it runs."

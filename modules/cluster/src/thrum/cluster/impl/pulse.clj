@@ -32,8 +32,7 @@
     (caller/fail-pending! pending "The member was lost")))
 
 (defn- repeat-cancels! [^Caller caller]
-  (doseq [[run ^Pending pending] (.-pending caller)
-          :when (.get ^AtomicBoolean (.-cancelled pending))]
+  (doseq [[run pending] (.-pending caller) :when (caller/cancel-again? pending)]
     (caller/send-cancel! caller run pending)))
 
 (defn- show-alive! [^Caller caller nodes]
