@@ -39,7 +39,7 @@
     :wrap - on a member: as thrum.core/*wrap*, around each request that it runs (a function
       from thunk to thunk, or nil; default none)
     :lease-ms - what a member runs for a caller is stopped when nothing has come from the
-      caller for so many ms (a positive integer; default 10000)
+      caller for so many ms (an integer from 1000; default 10000)
     :heartbeat-ms - a node is lost when nothing has come from it for so many ms (an integer
       from 200; default 10000)
     :members-timeout-ms - how many ms a call waits where no member takes it (a positive

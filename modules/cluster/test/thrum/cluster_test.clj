@@ -519,7 +519,7 @@
 
 (deftest a-silent-caller-leaves-nothing-running-after-its-lease
   (let [network (stand-in/network)
-        m (member! network "m0" :lease-ms 300), c (caller! network)
+        m (member! network "m0" :lease-ms 1000), c (caller! network)
         job (t/future (cluster/pmapv c 4 #'work/endless (range 4)))]
     (try
       (await! #(= 4 (nodes/running)))
@@ -704,7 +704,8 @@
   (is (= :thrum/invalid (type-of #(cluster/join! {:allow '[a]}))))
   (doseq [[k values] {:seeds [["a"] ["a:0"] ["a:65536"] ["127.0.0.1:99999"] ["[::1:7800"]
                               ["a[1]:7800"] ["a,b:7800"] ["a b:7800"]]
-                      :heartbeat-ms [199]}
+                      :heartbeat-ms [199]
+                      :lease-ms [1 999]}
           value values
           :let [t (nodes/thrown #(cluster/join! {k value}))]]
     (is (= [:thrum/invalid k] ((juxt :type :option) (ex-data t)))))

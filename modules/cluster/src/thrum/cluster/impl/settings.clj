@@ -59,9 +59,11 @@
    :wrap (assoc (:wrap options/rows)
            :default "none"
            :doc "on a member: as thrum.core/*wrap*, around each request that it runs")
-   :lease-ms (assoc millis :default "10000"
-               :doc (str "what a member runs for a caller is stopped when nothing has "
-                         "come from the caller for so many ms"))
+   ;; A caller shows that it is there 2.5 times a second.
+   :lease-ms {:check #(and (int? %) (<= 1000 %)), :accepts "an integer from 1000"
+              :default "10000"
+              :doc (str "what a member runs for a caller is stopped when nothing has "
+                        "come from the caller for so many ms")}
    :heartbeat-ms {:check #(and (int? %) (<= 200 %)), :accepts "an integer from 200"
                   :default "10000"
                   :doc "a node is lost when nothing has come from it for so many ms"}
