@@ -697,6 +697,12 @@
         (is (not (.contains (str (ex-message t) (ex-data t)) ^String password)))))
     (is (empty? @(:nodes network)))))
 
+(deftest an-engine-may-be-a-var
+  (let [network (stand-in/network)]
+    (with-local-vars [start (stand-in/starter network)]
+      (cluster/close! (cluster/join! {:engine start})))
+    (is (= :thrum/invalid (type-of #(cluster/join! {:engine :keyword}))))))
+
 (deftest misuse-is-answered-at-the-call
   (is (= :thrum/invalid (type-of #(cluster/join! {:prot 1}))))
   (is (= :thrum/invalid (type-of #(cluster/join! {:host "192.0.2.1"}))))

@@ -71,7 +71,7 @@
                          :doc "how many ms a call waits where no member takes it")
    :drain-timeout-ms {:check nat-int?, :accepts "an integer, not negative", :default "10000"
                       :doc "how many ms close! waits for what runs here"}
-   :engine {:check fn?, :accepts "a function of the settings", :default "Infinispan's"
+   :engine {:check ifn?, :accepts "a function of the settings", :default "Infinispan's"
             :doc "what starts the engine, see thrum.cluster.spi"}})
 
 (defn- loopback? [host]
