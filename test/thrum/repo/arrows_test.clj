@@ -26,7 +26,8 @@
    "jdbc" {:modules #{"core"}, :libraries #{}, :packages ["java." "javax.sql."]}
    "cluster" {:modules #{"core"}
               :libraries #{'clojure.data.fressian}
-              :packages ["java." "javax.crypto." "clojure.lang." "org.fressian." "org.infinispan."]}
+              :packages ["java." "javax.crypto." "clojure.lang." "org.fressian." "org.infinispan."
+                         "org.jgroups."]}
    "cluster-hazelcast"
    {:modules #{"core" "cluster"}, :libraries #{}, :packages ["java." "com.hazelcast."]}
    "java"

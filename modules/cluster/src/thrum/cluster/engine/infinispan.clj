@@ -5,7 +5,6 @@
    [thrum.cluster.engine.jgroups :as jgroups]
    [thrum.cluster.spi :as engine])
   (:import
-   (clojure.lang Reflector)
    (java.net BindException)
    (java.util Collections)
    (java.util.concurrent CompletableFuture TimeUnit)
@@ -86,7 +85,7 @@
         (.nodeName node)
         ;; A part of the address: known wherever the address is.
         (.machineId node)
-        (.addProperty JGroupsTransport/CONFIGURATION_XML (jgroups/stack settings)))
+        (.addProperty JGroupsTransport/CHANNEL_CONFIGURATOR (jgroups/configurator settings)))
     (-> builder .serialization (.marshaller (marshaller handler)))
     (-> builder .jmx .disable)
     (-> builder
@@ -155,22 +154,8 @@
   (lost? [_ node] (not (contains? (:nodes (view transport cache)) node)))
   (close! [_] (.close manager)))
 
-;; FD_SOCK2's server takes the memory for a message of any length, from any process that connects,
-;; TLS or not; its own are some hundred bytes. JGroups has no option for it.
-(def ^:private ^:const longest-frame 100000)
-
-(defn- limit-frames!
-  "Sets a limit to the messages to the port for the detection of failures."
-  [^JGroupsTransport transport]
-  (let [detection (.findProtocol (.getProtocolStack (.getChannel transport)) "FD_SOCK2")
-        server (-> (.getDeclaredField (class detection) "srv")
-                   (doto (.setAccessible true))
-                   (.get detection))]
-    (Reflector/invokeInstanceMethod server "setMaxLength" (object-array [longest-frame]))))
-
 (defn- started [^DefaultCacheManager manager]
   (.start manager)
-  (limit-frames! (GlobalComponentRegistry/componentOf manager Transport))
   (Infinispan. manager
                (GlobalComponentRegistry/componentOf manager Transport)
                (-> (.executor manager) .singleNodeSubmission (.timeout 365 TimeUnit/DAYS))

@@ -1,8 +1,15 @@
 (ns thrum.cluster.engine.jgroups
-  "The JGroups stack of a node, as XML."
+  "The JGroups channel of a node."
   {:no-doc true}
   (:require
-   [clojure.string :as str]))
+   [clojure.string :as str]
+   [thrum.cluster.engine.detection :as detection])
+  (:import
+   (java.io ByteArrayInputStream)
+   (org.infinispan.remoting.transport.jgroups JGroupsChannelConfigurator)
+   (org.jgroups JChannel)
+   (org.jgroups.protocols MERGE3)
+   (org.jgroups.stack ProtocolStack$Position)))
 
 (set! *warn-on-reflection* true)
 
@@ -68,7 +75,6 @@
    ["RED" {}]
    (discovery settings)
    ["MERGE3" {"min_interval" "1s", "max_interval" "4s"}]
-   ["FD_SOCK2" {"bind_addr" host, "offset" 10000}]
    ["FD_ALL3" {"timeout" heartbeat-ms, "interval" (max 100 (quot heartbeat-ms 4))}]
    ["VERIFY_SUSPECT2" {"timeout" "500ms"}]
    ["pbcast.NAKACK2" {"use_mcast_xmit" false, "xmit_interval" "200ms", "resend_last_seqno" true}]
@@ -80,9 +86,31 @@
    ["MFC" {"max_credits" "4m", "min_threshold" "0.40"}]
    ["FRAG4" {"frag_size" "60k"}]])
 
+;; FD_SOCK2 is not among them: `channel` puts it above MERGE3.
 (defn stack
-  "Returns the stack for the settings of a node: TCP, members found by :seeds or :dns, TLS with
-  certificates on both sides where there is :tls."
-  [settings]
+  "Returns the stack for the settings of a node as XML: TCP, members found by :seeds or :dns, TLS
+  with certificates on both sides where there is :tls."
+  ^String [settings]
   (str "<config xmlns=\"urn:org:jgroups\">" (apply str (map element (protocols settings)))
        "</config>"))
+
+(def ^:private ^:const detection-offset 10000)
+
+(defn- channel [{:keys [host] :as settings}]
+  (let [channel (JChannel. (ByteArrayInputStream. (.getBytes (stack settings))))
+        stack (.getProtocolStack channel)
+        detection (detection/protocol host detection-offset)]
+    (.insertProtocol stack detection ProtocolStack$Position/ABOVE ^Class MERGE3)
+    (.setProtocolStack detection stack)
+    channel))
+
+(defn configurator
+  "Returns what makes the channel for the settings of a node."
+  [settings]
+  (reify JGroupsChannelConfigurator
+    (getName [_] "thrum")
+    (getProtocolStackString [_] (stack settings))
+    (getProtocolStack [_] nil)
+    (createChannel [_ _] (channel settings))
+    (setSocketFactory [_ _])
+    (setDataSource [_ _])))
