@@ -1,18 +1,20 @@
 (ns thrum.server.engine.jdk-test
   "What stands in the place of the JDK's own server is refused; what a start that fails leaves
-  behind."
+  behind; how a request ends whose thread waits for another that blocks on the connection."
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.server :as server]
    [thrum.server.engine.jdk :as jdk]
+   [thrum.server.spi.exchanges :as exchanges]
    [thrum.test-kit.gate :as gate])
   (:import
    (clojure.lang ExceptionInfo)
    (com.sun.management UnixOperatingSystemMXBean)
    (com.sun.net.httpserver.spi HttpServerProvider)
+   (java.io InputStream)
    (java.lang.management ManagementFactory)
-   (java.net InetAddress ServerSocket)))
+   (java.net InetAddress ServerSocket Socket)))
 
 (set! *warn-on-reflection* true)
 
@@ -57,3 +59,42 @@
       (is (gate/eventually 5000 #(every? before (threads))))
       ;; What else runs in this JVM opens a few.
       (is (gate/eventually 5000 #(< (- (or (open-files) 0) (or open 0)) 25))))))
+
+(defn- ends?
+  "True if a request ends whose client sends this text, and nothing more, and reads nothing, while
+  it must be faster."
+  [handler options ^String text]
+  (let [server (server/run-server handler (merge {:engine :jdk, :port 0, :stop-on-shutdown? false
+                                                  :shutdown-timeout-ms 0}
+                                                 options))]
+    (try
+      (with-open [client (Socket. "127.0.0.1" (int (server/port server)))]
+        (.write (.getOutputStream client) (.getBytes text))
+        (gate/eventually 10000 #(= [1 0] ((juxt :served :in-flight) (server/status server)))))
+      (finally (server/stop! server)))))
+
+(defn- apart!
+  "Calls f on another thread, which nothing interrupts."
+  [f]
+  (Thread/startVirtualThread #(try (f) (catch Throwable _))))
+
+(defn- reading? []
+  (some #(= :reading (:stage (exchanges/facts %))) (exchanges/under-way)))
+
+(deftest a-request-ends-whose-body-another-thread-still-reads
+  (let [answer-early (fn [{:keys [^InputStream body]}]
+                       (apart! #(.readAllBytes body))
+                       (gate/eventually 5000 reading?)
+                       {:status 408})]
+    (is (ends? answer-early
+               {:min-bytes-per-second 1000, :rate-grace-ms 500}
+               "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nbegun"))))
+
+(deftest a-stream-ends-where-another-thread-cannot-send-to-it
+  (let [event (str/join (repeat 100000 "x"))
+        feed (fn [events]
+               (apart! #(while true (server/send! events event)))
+               (deref (promise)))]
+    (is (ends? (fn [_] (server/sse {:heartbeat-ms nil} feed))
+               {:min-bytes-per-second 100000000, :rate-grace-ms 100}
+               "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))))

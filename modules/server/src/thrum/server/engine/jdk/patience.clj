@@ -18,14 +18,15 @@
   (leave! [guard] "It blocks no more.")
   (look! [guard] "Interrupts a thread that blocks for too long."))
 
-;; due: when what blocks now must have ended, or nil. An interrupt closes the JDK's channel.
+;; due: when what blocks now must have ended, or nil. An interrupt closes the JDK's channel; where
+;; the thread waits for another that serves, it ends the JDK's handler, and so the connection.
 (deftype Patience [^Thread thread ^:unsynchronized-mutable due ^:unsynchronized-mutable fired]
   Guard
   (enter! [this ms] (locking this (set! due (spi/deadline-in ms))))
   (leave! [this]
     (locking this
       (set! due nil)
-      (when fired
+      (when (and fired (identical? thread (Thread/currentThread)))
         (set! fired false)
         (Thread/interrupted))))
   (look! [this]

@@ -156,7 +156,7 @@
   ;; properly, and read what is left of the request's body first.
   (abort! [_]
     (set! cut true)
-    (some-> done .countDown))
+    (.countDown done))
   (watch! [_ _gone] false)
   (unwatch! [_] nil)
   (upgrade! [_ _headers _protocol _listener]
@@ -166,8 +166,7 @@
   (JdkWire. exchange headers body? last? patience idle-ms done nil nil 0 false))
 
 (defn wire
-  "Returns the wire of an exchange of the JDK's. done: counted down when the exchange is cut, or
-  nil."
+  "Returns the wire of an exchange of the JDK's. done: counted down when the exchange is cut."
   ^JdkWire [^HttpExchange exchange patience idle-ms done]
   (let [headers (header-array (.getRequestHeaders exchange))]
     ;; The names are spelled as the JDK spells them.
