@@ -10,6 +10,7 @@
    [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
+   (java.io IOException)
    (thrum.server.impl.exchange Exchange)
    (thrum.server.impl.response Head)))
 
@@ -38,6 +39,8 @@
     (sink/reporting this
       (engine/send! (.-wire x) (.-status head) (.-headers head) bytes)))
   (end! [this]
+    ;; What writes a body may have swallowed it, and an engine may not notice again.
+    (when (identical? :gone (exchange/flaw x)) (throw (IOException. "The client has gone")))
     (sink/reporting this
       (engine/end! (.-wire x))))
   (gone! [_]

@@ -7,12 +7,13 @@
    [thrum.server :as server]
    [thrum.server.engine.jdk :as jdk]
    [thrum.server.spi.exchanges :as exchanges]
+   [thrum.server.tck.wire :as wire]
    [thrum.test-kit.gate :as gate])
   (:import
    (clojure.lang ExceptionInfo)
    (com.sun.management UnixOperatingSystemMXBean)
    (com.sun.net.httpserver.spi HttpServerProvider)
-   (java.io InputStream)
+   (java.io IOException InputStream)
    (java.lang.management ManagementFactory)
    (java.net InetAddress ServerSocket Socket)))
 
@@ -98,3 +99,19 @@
     (is (ends? (fn [_] (server/sse {:heartbeat-ms nil} feed))
                {:min-bytes-per-second 100000000, :rate-grace-ms 100}
                "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))))
+
+(deftest a-stream-whose-client-has-gone-has-not-been-sent-whole
+  (let [ended (promise)
+        feed (fn [events]
+               (try
+                 (while true (server/send! events "x"))
+                 (catch IOException _)))
+        server (server/run-server (fn [_] (server/sse {:heartbeat-ms nil} feed))
+                                  {:engine :jdk, :port 0, :stop-on-shutdown? false
+                                   :observer {:end #(deliver ended (:status % :whole))}})
+        client (wire/send! (wire/connect (server/port server)) (wire/get "/"))]
+    (wire/head client)
+    (wire/reset!! client)
+    (is (nil? (deref ended 10000 :never)))
+    (is (= 1 (:disconnected (server/status server))))
+    (server/stop! server)))
