@@ -12,6 +12,7 @@
    [thrum.test-kit.leak :as leak])
   (:import
    (clojure.lang ExceptionInfo)
+   (java.io IOException)
    (java.net InetAddress ServerSocket Socket)
    (java.util.concurrent CountDownLatch TimeUnit)
    (org.eclipse.jetty.io EndPoint)
@@ -309,6 +310,20 @@
       (server/stop! s)
       (deliver over? true)
       (is (not-any? #(contains? (deref % 20000 #{:silent}) :silent) clients)))))
+
+;; Events
+
+(deftest an-event-behind-the-cut-throws-an-io-exception
+  (let [thrown (promise)
+        send-late (fn [events]
+                    (try (deref (promise)) (catch InterruptedException _))
+                    (deliver thrown (try (server/send! events "late") (catch Throwable t t))))
+        s (serve (fn [_] (server/sse {:heartbeat-ms 10} send-late)) {})
+        client (wire/send! (wire/connect (server/port s)) (wire/get "/"))]
+    (wire/head client)
+    (wire/reset!! client)
+    (is (instance? IOException (deref thrown 10000 :never)))
+    (server/stop! s)))
 
 ;; Websockets that Jetty declines
 

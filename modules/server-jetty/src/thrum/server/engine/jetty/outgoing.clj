@@ -24,7 +24,10 @@
   "Writes, and blocks until the client took it; throws IOException."
   [^Response response last? ^ByteBuffer bytes]
   (let [done (completable)]
-    (.write response last? bytes done)
+    (try
+      (.write response last? bytes done)
+      ;; Jetty's NullPointerException, where the exchange has been cut.
+      (catch RuntimeException e (throw (flow/io-exception e))))
     (flow/await! done)))
 
 (def ^:private ^:const buffered
