@@ -6,6 +6,7 @@
    [clojure.string :as str]
    [clojure.test :refer [are deftest is use-fixtures]]
    [thrum.core :as t]
+   [thrum.server :as server]
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
@@ -13,6 +14,7 @@
    [thrum.watch.impl.access :as access]
    [thrum.watch.impl.http :as http])
   (:import
+   (clojure.lang ExceptionInfo)
    (java.lang AutoCloseable)
    (java.lang.management ManagementFactory)
    (java.net InetAddress InetSocketAddress Socket SocketException)
@@ -98,6 +100,13 @@
       (.join main)
       (is (= 200 (first (request w "/health"))))
       (is (empty? (remove before (kept)))))))
+
+(deftest the-engine-jdk-is-refused-what-a-watch-has-set-for-the-jvm
+  (with-watch [w {}]
+    (let [options {:engine :jdk, :port 0, :max-connections 3, :stop-on-shutdown? false}]
+      (is (= [:thrum/invalid :max-connections]
+             (try (server/stop! (server/run-server (fn [_]) options))
+                  (catch ExceptionInfo e ((juxt :type :option) (ex-data e)))))))))
 
 (deftest what-registers-no-json-is-shown
   (with-watch [w {}]
@@ -362,14 +371,14 @@
 
 (deftest what-cannot-start-is-said-in-a-sentence
   (with-watch [w {}]
-    (is (thrown-with-msg? clojure.lang.ExceptionInfo #"port \d+: the port is in use"
+    (is (thrown-with-msg? ExceptionInfo #"port \d+: the port is in use"
           (watch/start! {:port (watch/port w)}))))
-  (is (thrown-with-msg? clojure.lang.ExceptionInfo #":token .* a variable that is not set"
+  (is (thrown-with-msg? ExceptionInfo #":token .* a variable that is not set"
         (watch/start! {:token nil})))
   (doseq [token ["short" "no header has it" "of a file\n"]]
-    (is (thrown-with-msg? clojure.lang.ExceptionInfo #"8 characters"
+    (is (thrown-with-msg? ExceptionInfo #"8 characters"
           (watch/start! {:token token}))))
-  (is (thrown-with-msg? clojure.lang.ExceptionInfo #":prot.*:port" (watch/start! {:prot 1})))
+  (is (thrown-with-msg? ExceptionInfo #":prot.*:port" (watch/start! {:prot 1})))
   (is (not (str/includes? (ex-message (try (watch/start! {:token "short"})
                                         (catch Exception e e)))
                           "short"))))

@@ -1,6 +1,6 @@
 (ns thrum.server.engine.jdk.fixed
   "What the JDK's server reads from system properties, once for the JVM: the first server sets it,
-  and a later one that asks for other values is refused."
+  unless it is set already, and one that asks for other values is refused."
   {:no-doc true}
   (:require
    [thrum.server.spi :as engine]
@@ -27,8 +27,23 @@
    "sun.net.httpserver.clockTick" "1000"
    "sun.net.httpserver.nodelay" "true"})
 
-(defn- set-properties! [options]
-  (doseq [[k v] (properties options)]
+(def ^:private by-option
+  "The properties that options ask for."
+  {:idle-timeout-ms "sun.net.httpserver.idleInterval"
+   :max-connections "jdk.httpserver.maxConnections"})
+
+(defn- set-properties!
+  "Sets those that are not set. Throws where one is set otherwise than the user has asked for: by
+  another server of the JDK's, that of thrum.watch or any other, or for the JVM."
+  [options properties]
+  (doseq [option (engine/given options (keys by-option))
+          :let [k (by-option option), v (properties k), was (System/getProperty k v)]]
+    (when-not (= v was)
+      (throw (spi/invalid (str "The JDK's servers have one " k " for the whole JVM; it is " was
+                            " already, and cannot be " v
+                            ": start this server before the others")
+               {:option option, :value (option options), :fixed was}))))
+  (doseq [[k v] properties]
     (when-not (System/getProperty k) (System/setProperty k v))))
 
 (defn- check-fixed!
@@ -48,7 +63,7 @@
   [options]
   (locking fixed
     (when-not (.get fixed)
-      (set-properties! options)
+      (set-properties! options (properties options))
       (.set fixed (select-keys options [:idle-timeout-ms :max-connections]))))
   ;; What was not asked for is not missed.
   (check-fixed! (select-keys options

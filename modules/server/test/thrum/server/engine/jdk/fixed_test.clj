@@ -1,10 +1,12 @@
 (ns thrum.server.engine.jdk.fixed-test
-  "What the JDK's server reads once for the JVM, where two servers start at once."
+  "What the JDK's server reads once for the JVM: where two servers start at once, and where another
+  has set it."
   (:require
    [clojure.test :refer [deftest is]]
    [thrum.server.engine.jdk.fixed :as fixed]
    [thrum.test-kit.gate :as gate])
   (:import
+   (clojure.lang ExceptionInfo)
    (java.util.concurrent.atomic AtomicReference)))
 
 (set! *warn-on-reflection* true)
@@ -28,4 +30,18 @@
           (deliver go true)
           (is (= [{:value "set"} {:value "set"}]
                  [(deref one 10000 :late) (deref another 10000 :late)]))))
+      (finally (System/clearProperty property)))))
+
+(deftest what-another-has-set-is-not-asked-for-in-vain
+  (let [ask! #(fixed/fix! (with-meta {:idle-timeout-ms 1000, :max-connections %2} {:given %1}))]
+    (try
+      (with-redefs [fixed/fixed (AtomicReference.)
+                    fixed/by-option {:max-connections property}
+                    fixed/properties (fn [{:keys [max-connections]}]
+                                       {property (str max-connections)})]
+        (System/setProperty property "7")
+        (is (= {:type :thrum/invalid, :option :max-connections, :value 3, :fixed "7"}
+               (try (ask! #{:max-connections} 3) (catch ExceptionInfo e (ex-data e)))))
+        (is (nil? (ask! #{} 3)))
+        (is (= "7" (System/getProperty property))))
       (finally (System/clearProperty property)))))
