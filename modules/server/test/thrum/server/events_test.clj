@@ -59,6 +59,13 @@
     (sent #(reset! kept %))
     (is (thrown? IOException (events/send! @kept "late")))))
 
+(deftest an-interrupted-thread-sends-nothing
+  (is (= "data: late\n\n"
+         (sent (fn [events]
+                 (.interrupt (Thread/currentThread))
+                 (is (thrown? InterruptedException (events/send! events "early")))
+                 (events/send! events "late"))))))
+
 (deftest a-silent-stream-is-kept-alive
   (let [out (ByteArrayOutputStream.)
         beaten? #(< 1 (count (re-seq #": \n\n" (str out))))]

@@ -325,6 +325,18 @@
     (is (instance? IOException (deref thrown 10000 :never)))
     (server/stop! s)))
 
+(deftest events-are-sent-no-longer-than-their-sender-may
+  (let [sent (promise)
+        feed (fn [events]
+               (deliver sent (t/with-timeout [200 :late]
+                               (while true (server/send! events "x")))))
+        s (serve (fn [_] (server/sse feed)) {})
+        client (wire/send! (wire/connect (server/port s)) (wire/get "/"))
+        read (future (wire/response client))]
+    (is (= :late (deref sent 10000 :never)))
+    (server/stop! s)
+    (is (not= :never (deref read 10000 :never)))))
+
 ;; Websockets that Jetty declines
 
 (def ^:private asking

@@ -16,7 +16,9 @@
 
 (defprotocol Feed
   "What a stream of events is written through, by its function and by the heartbeat."
-  (write! [feed text] "Sends the text. Throws IOException when the stream has ended.")
+  (write! [feed text]
+    "Sends the text. Throws IOException when the stream has ended; InterruptedException, and sends
+    nothing, where the calling thread is interrupted.")
   (expect! [feed alarm] "Keeps the alarm of the next heartbeat.")
   (end! [feed cancel]
     "Ends the stream from another thread: nothing more is sent. Calls (cancel), which ends the
@@ -37,6 +39,8 @@
     (let [bytes (.getBytes ^String text StandardCharsets/UTF_8)]
       (sink/holding lock
         (when-not open (throw (IOException. "The stream of events has ended")))
+        ;; Not every engine looks: a sender that is cancelled would send on.
+        (when (Thread/interrupted) (throw (InterruptedException.)))
         (sink/reporting target (.write out bytes) (.flush out))
         (set! sent (+ sent (alength bytes)))
         nil)))
@@ -89,7 +93,8 @@
 
 (defn send!
   "Sends an event: a string, its data, or a map of :event, :data, :id and :retry. Blocks until it is
-  written. Throws IOException when the client has gone."
+  written. Throws IOException when the client has gone, InterruptedException where the calling
+  thread is interrupted."
   [events event]
   (write! events (formatted event)))
 
