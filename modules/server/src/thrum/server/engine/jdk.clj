@@ -21,22 +21,32 @@
 
 ;; One request
 
-(defn- serve-apart!
-  "Serves on another thread, so that this one can end the connection, by what it throws, where the
-  other cannot: it may wait for a thread that blocks on the connection, or ignore its interrupt."
-  [serve ^JdkWire wire ^CountDownLatch done ^ThreadFactory threads]
-  (.start (.newThread threads #(try (serve wire) (finally (.countDown done)))))
-  (.await done)
+(defn- end-exchange! [wire]
   (when (wire/cut? wire)
     (throw (IOException. "cut"))))
 
+(defn- serve-here! [serve wire]
+  (serve wire)
+  (end-exchange! wire))
+
+(defn- serve-apart!
+  "Serves on another thread, so that this one can end the connection where the handler does not
+  listen to its interrupt."
+  [serve ^JdkWire wire ^CountDownLatch done ^ThreadFactory threads]
+  (.start (.newThread threads #(try (serve wire) (finally (.countDown done)))))
+  (.await done)
+  (end-exchange! wire))
+
 (defn- handler
-  ^HttpHandler [serve {:keys [idle-timeout-ms]} keeper threads]
+  ^HttpHandler [serve {:keys [idle-timeout-ms request-timeout-ms]} keeper threads]
   (reify HttpHandler
     (handle [_ exchange]
       (let [patience (doto (patience/here keeper) patience/leave!)
-            done (CountDownLatch. 1)]
-        (serve-apart! serve (wire/wire exchange patience idle-timeout-ms done) done threads)))))
+            done (when request-timeout-ms (CountDownLatch. 1))
+            wire (wire/wire exchange patience idle-timeout-ms done)]
+        (if done
+          (serve-apart! serve wire done threads)
+          (serve-here! serve wire))))))
 
 (defn- executor
   "Returns what runs each request on a fresh virtual thread, and ends it when its headers do not

@@ -7,8 +7,8 @@
    [thrum.spi :as spi])
   (:import
    (java.io IOException InputStream OutputStream)
-   (java.util Objects)
-   (java.util.concurrent ConcurrentHashMap)))
+   (java.util List Objects)
+   (java.util.concurrent ConcurrentHashMap CopyOnWriteArrayList)))
 
 (set! *warn-on-reflection* true)
 
@@ -16,22 +16,37 @@
   "Bounds how long one thread blocks on its connection."
   (enter! [guard ms] "What blocks from now on may take so long.")
   (leave! [guard] "It blocks no more.")
-  (look! [guard] "Interrupts a thread that blocks for too long."))
+  (mine! [guard] "Returns the guard of the calling thread on the same connection.")
+  (forget! [guard other] "Takes back what mine! has returned.")
+  (fire! [guard due?] "Interrupts the threads that block; due?: those that do for too long."))
 
-;; due: when what blocks now must have ended, or nil. An interrupt closes the JDK's channel; where
-;; the thread waits for another that serves, it ends the JDK's handler, and so the connection.
-(deftype Patience [^Thread thread ^:unsynchronized-mutable due ^:unsynchronized-mutable fired]
+;; due: when what blocks now must have ended, or nil. An interrupt closes the JDK's channel.
+;; others: the guards of threads beside that of the exchange, which read the request's body or send
+;; events; nil before the first.
+(deftype Patience [^Thread thread ^:unsynchronized-mutable due ^:unsynchronized-mutable fired
+                   ^:volatile-mutable ^List others]
   Guard
   (enter! [this ms] (locking this (set! due (spi/deadline-in ms))))
   (leave! [this]
     (locking this
       (set! due nil)
-      (when (and fired (identical? thread (Thread/currentThread)))
+      (when fired
         (set! fired false)
         (Thread/interrupted))))
-  (look! [this]
+  (mine! [this]
+    (if (identical? thread (Thread/currentThread))
+      this
+      (locking this
+        (when-not others (set! others (CopyOnWriteArrayList.)))
+        (let [guard (Patience. (Thread/currentThread) nil false nil)]
+          (.add others guard)
+          guard))))
+  (forget! [this other]
+    (when-not (identical? this other) (.remove others ^Object other)))
+  (fire! [this due?]
+    (doseq [other others] (fire! other due?))
     (locking this
-      (when (and due (spi/passed? (long due)))
+      (when (and due (or (not due?) (spi/passed? (long due))))
         (set! due nil)
         (set! fired true)
         (.interrupt thread)))))
@@ -39,7 +54,7 @@
 (defn- within
   "Returns the patience of the calling thread, which ends in so many ms."
   ^Patience [ms]
-  (Patience. (Thread/currentThread) (spi/deadline-in ms) false))
+  (Patience. (Thread/currentThread) (spi/deadline-in ms) false nil))
 
 ;; One thread looks at all exchanges from time to time: an alarm for each would go into the one
 ;; ordered map of the process, and out again.
@@ -53,7 +68,7 @@
   ^Keeper [timeouts-ms]
   (let [kept (ConcurrentHashMap.)]
     (Keeper. kept (watchdog/start "jdk-patience" (watchdog/period-ms timeouts-ms)
-                                  (fn [] (doseq [patience (.values kept)] (look! patience)))))))
+                                  (fn [] (clojure.core/run! #(fire! % true) (.values kept)))))))
 
 (defn close!
   "Ends the keeper's thread."
@@ -79,20 +94,23 @@
         (.remove kept (Thread/currentThread))))))
 
 (defmacro in-time
-  "Runs the body, which blocks on the connection, for at most so long."
-  [[patience ms] & body]
-  `(do
-     (enter! ~patience ~ms)
+  "Runs the body, which blocks on the connection, for at most so long, with guard bound to the
+  calling thread's."
+  [[guard patience ms] & body]
+  `(let [~guard (mine! ~patience)]
+     (enter! ~guard ~ms)
      (try
        ~@body
-       (finally (leave! ~patience)))))
+       (finally
+         (leave! ~guard)
+         (forget! ~patience ~guard)))))
 
 (defn call-within
   "Calls f, which blocks on the connection, on the calling thread for at most ms. An interrupt that
   comes at its end does not outlive it."
   [ms f]
   (let [patience (within ms)
-        alarm (spi/arm! (spi/deadline-in ms) #(look! patience))]
+        alarm (spi/arm! (spi/deadline-in ms) #(fire! patience true))]
     (try
       (f)
       (finally
@@ -105,13 +123,13 @@
 
 (defn write!
   "Writes n bytes from offset to out, within in-time: each piece of them may take so long."
-  [^OutputStream out patience ms ^bytes b offset n]
+  [^OutputStream out guard ms ^bytes b offset n]
   (let [end (+ (long offset) (long n))]
     (loop [from (long offset)]
       (let [to (min end (+ from (long piece)))]
         (.write out b (int from) (int (- to from)))
         (when (< to end)
-          (enter! patience ms)
+          (enter! guard ms)
           (recur to))))))
 
 (defn- read-in-time
@@ -119,7 +137,7 @@
   own index out of bounds then."
   [^InputStream in patience ms ^bytes b offset n]
   (Objects/checkFromIndexSize (int offset) (int n) (alength b))
-  (in-time [patience ms]
+  (in-time [_guard patience ms]
     (try
       (.read in b (int offset) (int n))
       (catch IndexOutOfBoundsException e (throw (IOException. "A chunk is too long" e))))))
@@ -144,14 +162,14 @@
     (write
       ([x]
        (check!)
-       (in-time [patience ms]
+       (in-time [guard patience ms]
          (if (bytes? x)
-           (write! out patience ms x 0 (alength ^bytes x))
+           (write! out guard ms x 0 (alength ^bytes x))
            (.write out (int x)))))
       ([b offset n]
        (check!)
-       (in-time [patience ms] (write! out patience ms b offset n))))
+       (in-time [guard patience ms] (write! out guard ms b offset n))))
     (flush []
       (check!)
-      (in-time [patience ms] (.flush out)))
+      (in-time [_guard patience ms] (.flush out)))
     (close [])))

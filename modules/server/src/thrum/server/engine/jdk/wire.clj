@@ -76,19 +76,19 @@
   (ending request-body (.sendResponseHeaders exchange status -1)))
 
 (defn- send-body!
-  [^HttpExchange exchange request-body patience idle-ms status ^bytes body]
+  [^HttpExchange exchange request-body guard idle-ms status ^bytes body]
   (let [out (.getResponseBody exchange)]
     (.sendResponseHeaders exchange status (alength body))
-    (patience/write! out patience idle-ms body 0 (alength body))
+    (patience/write! out guard idle-ms body 0 (alength body))
     (close-out! request-body out)))
 
 (defn- send-all!
   [^HttpExchange exchange request-body last? patience idle-ms status headers ^bytes body]
   (set-headers! exchange last? headers)
-  (patience/in-time [patience idle-ms]
+  (patience/in-time [guard patience idle-ms]
     (if (or (nil? body) (zero? (alength body)))
       (send-head! exchange request-body status)
-      (send-body! exchange request-body patience idle-ms status body))))
+      (send-body! exchange request-body guard idle-ms status body))))
 
 (defn- events?
   "True if the headers are those of a stream of events, whose client comes again wherever it
@@ -151,12 +151,14 @@
     (if held
       (send-all! exchange request-body last? patience idle-ms held-status held-headers
         (.toByteArray ^ByteArrayOutputStream held))
-      (patience/in-time [patience idle-ms] (close-out! request-body (.getResponseBody exchange)))))
+      (patience/in-time [_guard patience idle-ms]
+        (close-out! request-body (.getResponseBody exchange)))))
   ;; What handle throws closes the connection: closing the exchange would end what is chunked
   ;; properly, and read what is left of the request's body first.
   (abort! [_]
     (set! cut true)
-    (.countDown done))
+    (some-> done .countDown)
+    (patience/fire! patience false))
   (watch! [_ _gone] false)
   (unwatch! [_] nil)
   (upgrade! [_ _headers _protocol _listener]
@@ -166,7 +168,8 @@
   (JdkWire. exchange headers body? last? patience idle-ms done nil nil 0 false))
 
 (defn wire
-  "Returns the wire of an exchange of the JDK's. done: counted down when the exchange is cut."
+  "Returns the wire of an exchange of the JDK's. done: counted down when the exchange is cut, or
+  nil."
   ^JdkWire [^HttpExchange exchange patience idle-ms done]
   (let [headers (header-array (.getRequestHeaders exchange))]
     ;; The names are spelled as the JDK spells them.

@@ -30,7 +30,9 @@
   [trail]
   (reify patience/Guard
     (enter! [_ _] (swap! trail conj :enter))
-    (leave! [_] (swap! trail conj :leave))))
+    (leave! [_] (swap! trail conj :leave))
+    (mine! [this] this)
+    (forget! [_ _])))
 
 (defn- noting
   "Returns a stream that notes in trail how much is written at once."

@@ -1,0 +1,43 @@
+(ns thrum.server.engine.jdk.patience-test
+  "Threads that block on one connection of the JDK's server, each for as long as it may."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.server.engine.jdk.patience :as patience])
+  (:import
+   (java.util.concurrent CountDownLatch)))
+
+(set! *warn-on-reflection* true)
+
+(defn- kept
+  "Calls (f patience) on a thread that a keeper looks at every few ms."
+  [f]
+  (let [keeper (patience/keeper [100])]
+    (try
+      (patience/run! keeper #(f (patience/here keeper)) 60000)
+      (finally (patience/close! keeper)))))
+
+(defn- blocking
+  "Starts a thread that blocks on the connection for so long at most, and returns what is delivered
+  when it has been interrupted: whether the interrupt outlived that."
+  [patience ms]
+  (let [entered (CountDownLatch. 1), outcome (promise)]
+    (Thread/startVirtualThread
+      (fn []
+        (try
+          (patience/in-time [_guard patience ms]
+            (.countDown entered)
+            (.await (CountDownLatch. 1)))
+          (catch InterruptedException _
+            (deliver outcome {:still (.isInterrupted (Thread/currentThread))})))))
+    (.await entered)
+    outcome))
+
+(deftest each-thread-that-blocks-has-its-own-time
+  (kept (fn [patience]
+          (let [slow (blocking patience 60000), quick (blocking patience 50)]
+            (patience/in-time [_guard patience 60000])
+            (is (= {:still false} (deref quick 10000 nil)) "the exchange's thread blocks no more")
+            (is (not (realized? slow)))
+            (patience/fire! patience false)
+            (is (= {:still false} (deref slow 10000 nil)))
+            (is (not (Thread/interrupted)) "which does not block")))))
