@@ -14,7 +14,7 @@
   (:import
    (clojure.lang ExceptionInfo)
    (java.io ByteArrayInputStream ByteArrayOutputStream IOException InputStream ObjectInputStream ObjectOutputStream)
-   (java.net InetAddress ServerSocket Socket SocketTimeoutException)
+   (java.net InetAddress InetSocketAddress ServerSocket Socket SocketTimeoutException)
    (java.util Date)
    (java.util.concurrent Semaphore)
    (javax.net.ssl SSLSocket)))
@@ -303,6 +303,31 @@
       (wire/send! client (wire/get "/"))
       (is (instance? IOException (deref failed 10000 :late)))
       (is (< 0 (long @written) 10000)))))
+
+(defn- small-socket
+  "Returns a socket that holds little of what comes, and leaves the rest to the server's."
+  ^Socket [port]
+  (doto (Socket.)
+    (.setReceiveBufferSize 8192)
+    (.setSoTimeout 5000)
+    (.connect (InetSocketAddress. "127.0.0.1" (int port)))))
+
+(defn- on-tls [^Socket socket]
+  (.createSocket (.getSocketFactory (tls/context nil)) socket "127.0.0.1" (.getPort socket) true))
+
+(deftest what-was-sent-whole-arrives-behind-a-stop
+  (doseq [[options port-of secured request ended]
+          [[{} server/port identity "GET / HTTP/1.0\r\n\r\n" :eof]
+           [(tls/keystore) server/ssl-port on-tls (wire/get "/") :whole]]]
+    (let [sent (promise)
+          s (start (fn [_] {:status 200, :body (repeat 4 piece)})
+                   (assoc options :observer {:end #(deliver sent (:throwable %))}))]
+      (with-open [socket (small-socket (port-of s))]
+        (let [client (wire/send! (wire/client (secured socket)) request)]
+          (is (nil? (deref sent 10000 :late)))
+          (server/stop! s)
+          (is (= [(* 4 (count piece)) ended]
+                 ((juxt (comp count :body) :ended) (wire/response client)))))))))
 
 (defn- secure-client
   ^SSLSocket [s]

@@ -94,16 +94,15 @@
   (close! c))
 
 (defn unending!
-  "What is sent from now on goes on to the end of the connection."
-  [^Connection c]
-  (.set ^AtomicBoolean (.-unending c) true))
+  "What is sent goes on to the end of the connection: from now on, or no more."
+  [^Connection c unending?]
+  (.set ^AtomicBoolean (.-unending c) unending?))
 
 (defn cut!
-  "Cuts the connection, with a reset where its client could take the cut for an end."
+  "Cuts the connection, with a reset where its client could take the cut for an end. Only there: a
+  reset takes away what was sent and has not arrived."
   [^Connection c]
-  ;; An SSLSocket would wait for the thread that writes before it says goodbye; without a goodbye
-  ;; a client may take the cut for an end.
-  (if (or (.get ^AtomicBoolean (.-unending c)) (ssl-socket c))
+  (if (.get ^AtomicBoolean (.-unending c))
     (reset!! c)
     (do (.set ^AtomicBoolean (.-cut c) true)
         (close! c))))

@@ -74,6 +74,7 @@
     (response/head status headers [framing (connection-header keep head headers)]))
   (complete! [_]
     (set! complete true)
+    (when unending (connection/unending! (.-connection ends) false))
     ;; A handler that was answered for and still runs does not keep the client waiting for the end.
     (when-not keep (.countDown ^CountDownLatch (.-over ends))))
   (keep? [_] (boolean keep))
@@ -110,7 +111,7 @@
   (begin! [this status headers length]
     (let [chunked? (and (neg? length) (not (head/http-1-0? head)))]
       (set! unending (and (neg? length) (not chunked?)))
-      (when unending (connection/unending! (.-connection ends)))
+      (when unending (connection/unending! (.-connection ends) true))
       (let [framing (cond
                       chunked? ["Transfer-Encoding" "chunked"]
                       (not unending) ["Content-Length" length])
