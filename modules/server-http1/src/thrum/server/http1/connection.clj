@@ -159,7 +159,8 @@
   (.lazySet by until)
   (try
     (f)
-    (finally (.lazySet by never))))
+    ;; Another thread may wait by now: a handler may leave one behind that reads the body.
+    (finally (.compareAndSet by until never))))
 
 (defn receiving
   "Returns what (f) does, which waits for what the client sends, until then at the latest, of

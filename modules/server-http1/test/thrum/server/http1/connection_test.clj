@@ -30,6 +30,11 @@
     (is (not (cut-at? c Long/MAX_VALUE)))
     (is (not (cut-at? c Long/MIN_VALUE)))))
 
+(deftest a-wait-that-ends-leaves-the-next-one-alone
+  (sockets/with-client [c nil]
+    (connection/receiving c 1000 #(connection/expect! c 2000))
+    (is (= [false true] [(cut-at? c 2000) (cut-at? c 2001)]))))
+
 (defn- doubted
   "Returns whether a look cuts the connection of a client that is late, and whose bytes were not
   received, and whether it is cut in the end; (f c) is called in between."
