@@ -1,10 +1,13 @@
 (ns thrum.server.engine.helidon-test
   "What Helidon does differently, or would: the contract is in helidon-tck-test."
   (:require
+   [clojure.java.io :as io]
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.server :as server]
+   [thrum.server.engine.helidon.exhausted :as exhausted]
    [thrum.server.engine.helidon.starved :as starved]
+   [thrum.server.http1 :as http1]
    [thrum.server.tck.tls :as tls]
    [thrum.server.tck.wire :as wire]
    [thrum.test-kit.gate :as gate]
@@ -118,20 +121,41 @@
   (server/stop! (start ok {:host another-loopback}))
   (is (gate/eventually 10000 #(empty? (helidon-threads)))))
 
-(defn- in-a-starved-jvm
-  "Returns the exit code of a child JVM, and the lines that it has printed: see starved."
-  [scene]
-  (let [{:keys [exit lines]} (jvm/quietly (jvm/command (jvm/this-home) starved/jvm-options
-                                                       'thrum.server.engine.helidon.starved [scene])
-                                          120000
-                                          jvm/quick)]
+(defn- in-a-child
+  "Returns the exit code of a child JVM, and the lines that it has printed."
+  [command]
+  (let [{:keys [exit lines]} (jvm/quietly command 120000 jvm/quick)]
     (into [exit] (remove #(str/starts-with? % "NOTE")) lines)))
+
+(defn- in-a-starved-jvm
+  "The same of a scene of starved."
+  [scene]
+  (in-a-child (jvm/command (jvm/this-home) starved/jvm-options
+                           'thrum.server.engine.helidon.starved [scene])))
 
 (deftest a-server-stops-where-handlers-hold-every-carrier
   (is (= [0 "{:state :stopped, :overdue 1}"] (in-a-starved-jvm "stops"))))
 
 (deftest a-client-that-waits-for-a-carrier-is-not-cut-and-a-silent-one-is
   (is (= [0 "true" "200"] (in-a-starved-jvm "asks"))))
+
+;; What would end Helidon's listener
+
+(deftest a-server-without-descriptors-takes-connections-when-there-are-some
+  (when-not (.canExecute (io/file "/bin/sh")) (runner/skip! "No shell sets a limit"))
+  (let [command (jvm/command (jvm/this-home) [] 'thrum.server.engine.helidon.exhausted [])]
+    (is (= [0 "[200 200 200] 200"] (in-a-child (exhausted/under-limit command))))))
+
+(deftest an-error-does-not-end-the-listener
+  (let [accept! http1/accept!, failed (atom false)
+        fail-once (fn [& args]
+                    (when (compare-and-set! failed false true)
+                      (throw (OutOfMemoryError. "for the test")))
+                    (apply accept! args))
+        s (start ok {})]
+    (with-redefs [http1/accept! fail-once]
+      (is (= [nil 200] (repeatedly 2 #(:status (wire/ask-once! (server/port s) (wire/get "/")))))))
+    (server/stop! s)))
 
 (defn- copied [x]
   (let [out (ByteArrayOutputStream.)]

@@ -5,6 +5,7 @@
   it next, where a ServerConnectionSelector is asked for the connection, and shown no socket. So the
   connection is left in an InheritableThreadLocal, which is read nowhere else, and once."
   (:require
+   [thrum.server.engine.helidon.descriptors :as descriptors]
    [thrum.server.engine.helidon.timer :as timer]
    [thrum.server.http1 :as http1]
    [thrum.server.http1.connection :as connection])
@@ -14,6 +15,7 @@
    (io.helidon.common.socket SocketOptions)
    (io.helidon.webserver CloseConnectionException ConnectionContext)
    (io.helidon.webserver.spi ServerConnection ServerConnectionSelector ServerConnectionSelector$Support)
+   (java.io IOException)
    (java.net Socket)
    (java.nio.channels SocketChannel)
    (java.time Duration)
@@ -27,7 +29,8 @@
 
 (defn socket-options
   "Returns options of Helidon's that accept each of its sockets as a connection, on the listener's
-  thread. What they throw closes the socket."
+  thread, which accepts the next one when there are file descriptors. What they throw closes the
+  socket, and is an Exception: an Error would end the listener."
   ^SocketOptions [all securing]
   (reify SocketOptions
     (socketOptions [_] {})
@@ -40,7 +43,10 @@
     (tcpNoDelay [_] true)
     (^void configureSocket [_ ^Socket _])
     (^void configureSocket [_ ^SocketChannel channel]
-      (.set accepted (http1/accept! all (.socket channel) securing)))))
+      (try
+        (.set accepted (http1/accept! all (.socket channel) securing))
+        (catch Error e (throw (IOException. "The connection could not be taken" e)))
+        (finally (descriptors/await!))))))
 
 (defn- inherited
   "Returns the connection that the context is of, on the thread that Helidon has started for it."
