@@ -134,7 +134,7 @@
                            'thrum.server.engine.helidon.starved [scene])))
 
 (deftest a-server-stops-where-handlers-hold-every-carrier
-  (is (= [0 "{:state :stopped, :overdue 1}"] (in-a-starved-jvm "stops"))))
+  (is (= [0 "{:state :stopped, :overdue 1} true"] (in-a-starved-jvm "stops"))))
 
 (deftest a-client-that-waits-for-a-carrier-is-not-cut-and-a-silent-one-is
   (is (= [0 "true" "200"] (in-a-starved-jvm "asks"))))

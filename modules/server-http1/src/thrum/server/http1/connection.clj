@@ -93,6 +93,14 @@
     (catch SocketException _))
   (close! c))
 
+(defn- finish!
+  "Sends the end of what is sent. A close sends it later where a thread reads: when that thread has
+  had a carrier."
+  [^Connection c]
+  (try
+    (.shutdownOutput ^Socket (.-raw c))
+    (catch IOException _)))
+
 (defn unending!
   "What is sent goes on to the end of the connection: from now on, or no more."
   [^Connection c unending?]
@@ -105,6 +113,7 @@
   (if (.get ^AtomicBoolean (.-unending c))
     (reset!! c)
     (do (.set ^AtomicBoolean (.-cut c) true)
+        (finish! c)
         (close! c))))
 
 ;; Waiting for the client

@@ -23,24 +23,28 @@
     {:status 200, :body "ok"}))
 
 (defn- starved
-  "Calls (f server release!) while the carrier is held, and release! has not been called."
+  "Calls (f server kept release!) while the carrier is held, and release! has not been called; kept:
+  a client that was answered before."
   [options f]
   (let [spins (CountDownLatch. 1), released (AtomicBoolean.)
         s (server/run-server (spinning spins released)
-                             (merge {:engine :helidon, :port 0, :stop-on-shutdown? false} options))]
+                             (merge {:engine :helidon, :port 0, :stop-on-shutdown? false} options))
+        kept (wire/connect (server/port s))]
+    (wire/ask! kept (wire/get "/"))
     ;; On a busy machine a client may be too slow itself.
     (loop []
       (wire/try-send! (wire/connect (server/port s)) (wire/get "/spin"))
       (when-not (.await spins 3 TimeUnit/SECONDS) (recur)))
-    (f s #(.set released true))))
+    (f s kept #(.set released true))))
 
 (defn- stops
-  "Stops the server, and prints what it knows then."
+  "Stops the server, and prints what it knows then, and whether the connection of a client is
+  closed."
   []
   (starved {:shutdown-timeout-ms 100}
-           (fn [s _]
+           (fn [s kept _]
              (server/stop! s)
-             (prn (select-keys (server/status s) [:state :overdue])))))
+             (prn (select-keys (server/status s) [:state :overdue]) (wire/closed? kept)))))
 
 (defn- asks
   "Sends a whole request while the carrier is held, and prints its status when it has been answered.
@@ -48,7 +52,7 @@
   has waited for longer than a client may."
   []
   (starved {:header-timeout-ms 2000}
-           (fn [s release!]
+           (fn [s _ release!]
              (let [whole (wire/send! (wire/connect (server/port s)) (wire/get "/"))
                    silent (wire/connect (server/port s))]
                (prn (wire/closed? silent))
