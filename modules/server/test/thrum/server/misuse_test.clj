@@ -10,6 +10,8 @@
    [thrum.server.impl.websocket :as websocket]
    [thrum.test-kit.gate :as gate])
   (:import
+   (java.net URI)
+   (java.net.http HttpClient HttpRequest HttpResponse$BodyHandlers)
    (thrum.server.impl.websocket WebSocket)))
 
 (set! *warn-on-reflection* true)
@@ -66,3 +68,25 @@
     (server/sse {:status 99} identity)
     (server/sse [] identity)
     (events/send! nil {:dat "x"})))
+
+(defn- status-of
+  "Returns the status of a GET of the server's root."
+  [server]
+  (with-open [client (HttpClient/newHttpClient)]
+    (.statusCode (.send client
+                        (-> (HttpRequest/newBuilder)
+                            (.uri (URI/create (str "http://127.0.0.1:" (server/port server) "/")))
+                            .build)
+                        (HttpResponse$BodyHandlers/discarding)))))
+
+(deftest a-websocket-of-an-engine-that-has-none-is-a-500
+  (let [failed (promise)
+        server (server/run-server (fn [_] {:ring.websocket/listener {}})
+                                  {:engine :jdk
+                                   :port 0
+                                   :stop-on-shutdown? false
+                                   :error-handler (fn [_ t] (deliver failed t) {:status 500})})]
+    (try
+      (is (= 500 (status-of server)) "not asked for an upgrade that there is not")
+      (is (= {:type :thrum/response, :lacks :websockets} (ex-data (deref failed 5000 nil))))
+      (finally (server/stop! server)))))

@@ -61,6 +61,13 @@
         (not (allowed? origins (header request "origin") request)) (response/plain 403)
         :else nil))
 
+(defn check-capable!
+  "Throws :thrum/response where the server of these options has no websockets."
+  [options]
+  (when-not (contains? (:capabilities (meta options)) :websockets)
+    (throw (ex-info (str "The engine " (:engine options) " has no websockets")
+                    {:type :thrum/response, :lacks :websockets}))))
+
 (defn check-protocol!
   "Throws :thrum/response where the handler has chosen a subprotocol that the client does not offer:
   the client would have to hang up."

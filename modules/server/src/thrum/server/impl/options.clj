@@ -225,4 +225,4 @@
         given (set (keys (without-nils options)))]
     (check-together all given)
     (options/check (:rows engine) engine-options (keys (:rows engine)))
-    (with-meta all {:given given})))
+    (with-meta all {:given given, :capabilities (:capabilities engine)})))

@@ -45,7 +45,8 @@
 (defn- websocket? [response]
   (and (map? response) (:ring.websocket/listener response)))
 
-(defn- respond-websocket! [x response]
+(defn- respond-websocket! [^Exchange x response]
+  (handshake/check-capable! (traffic/options (.-traffic x)))
   (if-some [refusal (handshake/refusal (exchange/request x) (exchange/option x :ws-origins))]
     (respond-with! x refusal)
     (stream/upgrade! x response)))
