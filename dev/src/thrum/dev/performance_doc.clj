@@ -160,6 +160,8 @@
 (def ^:private questions
   {:cost "no sleep, 120 connections"
    :plain-cost "no sleep, 120 connections, no headers"
+   :apart "no sleep, 120 connections, apart"
+   :plain-apart "no sleep, 120 connections, no headers, apart"
    :sleep "50 ms, 120 connections"
    :many "50 ms, 4 000 connections"})
 
