@@ -179,7 +179,7 @@
     ["engine" "handler" "figure" "bare" "`thrum.server`" "x bare" "best rounds" "goal"]
     (for [{:keys [engine question figure bare thrum ratio best reuse?] needed :goal} rows]
       [(page/code engine)
-       (str (questions question) (when reuse? ", `:reuse-threads?`"))
+       (str (get questions question question) (when reuse? ", `:reuse-threads?`"))
        (units figure)
        (server-figure figure bare) (server-figure figure thrum) (median 2 ratio) (median 2 best)
        (str/replace (str needed) #"^[<>]= " "")])))

@@ -59,9 +59,8 @@
 (defn close!
   "Leaves the cluster: takes no new work, waits up to :drain-timeout-ms until what runs here has
   ended and its callers have the answers, and stops the rest. Then calls of this node fail with
-  :thrum/closed; until then what runs here may call the cluster through it. An
-  interrupt does not cut it short. Idempotent: any call returns when the node has left. .close does
-  the same."
+  :thrum/closed; until then what runs here may call the cluster through it. An interrupt does not
+  cut it short. Idempotent: any call returns when the node has left. .close does the same."
   [cluster]
   (node/close! cluster))
 

@@ -129,7 +129,7 @@
   "Returns {:taken {way [figures, see thrum.lab.server-sample ...]}, :heap {way bytes}}, :heap nil
   where that is not asked."
   [servers {:keys [question halves] :as asked}]
-  (let [servers (cond-> servers (not (#{:cost :plain-cost} question)) (dissoc :reuse))
+  (let [servers (cond-> servers (or halves (not (costs? question))) (dissoc :reuse))
         asked (with-headers asked)
         heap (heaps servers asked)]
     {:taken ((if halves apart-turns turns) servers asked), :heap heap}))
@@ -206,14 +206,13 @@
   "Returns the rows of one question, asked of an engine."
   [{:keys [question], :as job} runs]
   (case question
-    (:cost :plain-cost :apart :plain-apart) (mapcat #(of-cost job runs %)
-                                                    (filter (:taken (first runs)) [:thrum :reuse]))
     :sleep [(assoc (requests runs :thrum) :goal ">= 0.97 x limit" :of-limit (of-limit job runs))]
     :many
     [(assoc (requests runs :thrum) :of-limit (of-limit job runs))
      {:figure :errors, :bare (errors-of runs :bare), :thrum (errors-of runs :thrum), :goal "none"}
      (assoc (compared {:figure :p99} runs :thrum :p99-ms) :goal "<= 1.05 x bare")
-     (of-heap runs)]))
+     (of-heap runs)]
+    (mapcat #(of-cost job runs %) (filter (:taken (first runs)) [:thrum :reuse]))))
 
 (defn- of-peer
   "Returns the rows of one question, asked of a peer: its figures stand with those of bare engines."
@@ -221,13 +220,11 @@
   (let [spread #(stats/spread (each runs :peer %))
         requests {:figure :requests, :bare (spread :per-second)}]
     (case question
-      (:cost :plain-cost :apart :plain-apart) [requests
-                                               {:figure :cpu, :bare (spread :cpu-us)}
-                                               {:figure :p99, :bare (spread :p99-ms)}]
       :sleep [requests]
       :many [requests
              {:figure :errors, :bare (errors-of runs :peer)}
-             {:figure :p99, :bare (spread :p99-ms)}])))
+             {:figure :p99, :bare (spread :p99-ms)}]
+      [requests {:figure :cpu, :bare (spread :cpu-us)} {:figure :p99, :bare (spread :p99-ms)}])))
 
 (defn rows
   "Returns a row for each figure of each question of each job."
@@ -245,8 +242,8 @@
   "Returns the figures that a row is judged by."
   [{:keys [engine question figure ratio best thrum most reuse?]}]
   (let [what (str (name engine) (when reuse? ", reused threads,") " " (name question))]
-    (case [question figure]
-      ([:cost :cpu] [:plain-cost :cpu] [:apart :cpu] [:plain-apart :cpu])
+    (case [(if (costs? question) :cost question) figure]
+      [:cost :cpu]
       [{:figure (str what ": CPU x bare, medians")
         :value (:median ratio)
         :at-most most
