@@ -7,6 +7,7 @@
    [clojure.test :refer [are deftest is use-fixtures]]
    [thrum.core :as t]
    [thrum.server :as server]
+   [thrum.server.engine.jdk.fixed :as fixed]
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
@@ -100,6 +101,11 @@
       (.join main)
       (is (= 200 (first (request w "/health"))))
       (is (empty? (remove before (kept)))))))
+
+(deftest a-watch-leaves-the-engine-jdk-what-it-needs-by-default
+  (is (= (fixed/properties {:idle-timeout-ms 60000
+                            :max-connections (spi/spare-descriptors 65536)})
+         (http/properties))))
 
 (deftest the-engine-jdk-is-refused-what-a-watch-has-set-for-the-jvm
   (with-watch [w {}]

@@ -272,19 +272,22 @@
     "the port is in use, or the address is not this machine's"
     (ex-message e)))
 
-(defn- set-properties!
-  "Sets, where they are not set, the properties that the JDK's servers read when the first is made,
-  for the whole JVM: what the engine :jdk of thrum.server, which may start later, needs by default.
-  That engine refuses to be asked for others then."
+(defn properties
+  "Returns the properties that the JDK's servers read when the first is made, for the whole JVM:
+  what the engine :jdk of thrum.server, which may start later, needs by default. That engine refuses
+  to be asked for others then."
   []
   (let [connections (str (spi/spare-descriptors 65536))]
-    (doseq [[k v] {"sun.net.httpserver.idleInterval" "60"
-                   "jdk.httpserver.maxConnections" connections
-                   "sun.net.httpserver.maxIdleConnections" connections
-                   "sun.net.httpserver.maxReqHeaders" "10000"
-                   "sun.net.httpserver.clockTick" "1000"
-                   "sun.net.httpserver.nodelay" "true"}]
-      (when-not (System/getProperty k) (System/setProperty k v)))))
+    {"sun.net.httpserver.idleInterval" "60"
+     "jdk.httpserver.maxConnections" connections
+     "sun.net.httpserver.maxIdleConnections" connections
+     "sun.net.httpserver.maxReqHeaders" "10000"
+     "sun.net.httpserver.clockTick" "1000"
+     "sun.net.httpserver.nodelay" "true"}))
+
+(defn- set-properties! []
+  (doseq [[k v] (properties)]
+    (when-not (System/getProperty k) (System/setProperty k v))))
 
 (defn- bind [host port]
   (set-properties!)

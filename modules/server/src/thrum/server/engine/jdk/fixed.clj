@@ -14,7 +14,7 @@
   "The options that the JVM's first server has fixed."
   (AtomicReference.))
 
-(defn- properties
+(defn properties
   "Returns the system properties that this server needs, by name."
   [{:keys [idle-timeout-ms max-connections]}]
   {"sun.net.httpserver.idleInterval" (str (max 1 (quot (+ (long idle-timeout-ms) 999) 1000)))
