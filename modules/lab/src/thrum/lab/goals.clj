@@ -75,16 +75,25 @@
 (defn- change-line [row]
   (str "CHANGED: " (:figure row) ", " (percent row) " against the last release"))
 
+(defn- machine-line
+  "Returns a line that says where the last release was measured, in a list; none where that was a
+  machine of the same processors, or is unknown."
+  [here released]
+  (let [{:keys [cpu cpus] :as there} (select-keys released [:cpu :cpus])]
+    (when (and (seq there) (not= there (select-keys here [:cpu :cpus])))
+      [(str "The last release was measured on another machine: " cpu ", " cpus " processors.")])))
+
 (defn report
   "Returns the table of the figures as text, :markdown? or for a terminal, with a line for each cost
-  in CPU time that has changed by more than 15 %; nil without figures. released: {figure value} of
-  the last release."
-  [figures released & {:keys [markdown?]}]
+  in CPU time that has changed by more than 15 %; nil without figures. released: the last release's
+  :figures, {figure value}, and :machine. machine: this one, see thrum.lab.machine."
+  [figures machine released & {:keys [markdown?]}]
   (when (seq figures)
-    (let [rows (map #(beside released %) figures)
+    (let [rows (map #(beside (:figures released) %) figures)
           judged (keep met? rows)]
       (str/join "\n"
                 (concat ((if markdown? table/markdown table/text) columns rows)
                         ["" (str (count (filter true? judged)) " of " (count judged)
                                  " goals are met.")]
+                        (machine-line machine (:machine released))
                         (map change-line (filter changed? rows)))))))

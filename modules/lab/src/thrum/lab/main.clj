@@ -95,8 +95,9 @@
 (defn- goals-report [{:keys [against markdown]} result]
   (when-let [figures (seq (figures result))]
     (goals/report figures
+                  (:machine result)
                   (when (and against (.exists (io/file against)))
-                    (:figures (store/read! against)))
+                    (store/read! against))
                   :markdown? markdown)))
 
 (defn- print-result [{:keys [json markdown outcomes out] :as options} result kept]

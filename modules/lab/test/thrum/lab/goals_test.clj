@@ -31,15 +31,26 @@
           ""
           "2 of 3 goals are met."
           "CHANGED: b, +25 % against the last release"]
-         (str/split-lines (goals/report figures {"a" 1.0, "b" 1.2, "c" 1000})))))
+         (str/split-lines
+           (goals/report figures nil {:figures {"a" 1.0, "b" 1.2, "c" 1000}})))))
+
+(deftest another-machine-of-the-last-release-is-named
+  (let [here {:cpu "A", :cpus 2, :load 1.0}
+        said #(str/includes? (goals/report (take 1 figures) here {:machine %})
+                             "The last release was measured on another machine: ")]
+    (is (str/ends-with? (goals/report (take 1 figures) here {:machine {:cpu "B", :cpus 4}})
+                        "machine: B, 4 processors."))
+    (is (said {:cpu "A", :cpus 4}))
+    (is (not (said {:cpu "A", :cpus 2, :load 2.0})))
+    (is (not (said nil)))))
 
 (deftest a-cost-that-has-fallen-has-changed-too
-  (is (str/ends-with? (goals/report (take 1 figures) {"a" 1.3})
+  (is (str/ends-with? (goals/report (take 1 figures) nil {:figures {"a" 1.3}})
                       "CHANGED: a, -15 % against the last release"))
-  (is (not (str/includes? (goals/report (take 1 figures) {"a" 1.29}) "CHANGED"))))
+  (is (not (str/includes? (goals/report (take 1 figures) nil {:figures {"a" 1.29}}) "CHANGED"))))
 
 (deftest without-figures-there-is-no-table
-  (is (nil? (goals/report [] {"a" 1}))))
+  (is (nil? (goals/report [] nil {:figures {"a" 1}}))))
 
 (defn- judged
   "Returns the figures of a run of one benchmark, whose JVMs have measured these."
