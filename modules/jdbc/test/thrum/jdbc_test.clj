@@ -443,6 +443,14 @@
       (is (instance? SQLFeatureNotSupportedException (thrown (.unwrap source String))))
       (is (identical? source (.unwrap source DataSource))))))
 
+(deftest a-result-may-be-its-own-metadata
+  (let [db (fake/database fake/at-once), source (guarded db {:fake {:nanos (constantly 0)}})]
+    (with-open [connection (open source)
+                statement (.createStatement connection)
+                result (.executeQuery statement "")]
+      (is (= 1 (.getColumnCount (.getMetaData result))))
+      (is (.next result)))))
+
 (deftest what-java-sql-declares-goes-the-same-way-on-an-unwrapped-connection
   (let [db (fake/database fake/at-once), source (guarded db {:fake {:nanos (constantly 0)}})
         connection (open source), ^DriverConnection unwrapped (.unwrap connection DriverConnection)]

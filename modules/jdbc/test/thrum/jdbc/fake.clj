@@ -3,7 +3,7 @@
   asked for. It knows which statement each cancel was meant for, and which it hit."
   (:import
    (java.io InputStream Reader)
-   (java.sql Connection ResultSet SQLException Statement)
+   (java.sql Connection ResultSet ResultSetMetaData SQLException Statement)
    (java.util.concurrent LinkedBlockingQueue)
    (java.util.concurrent.atomic AtomicLong)
    (java.util.concurrent.locks LockSupport)
@@ -92,7 +92,12 @@
     (^Object getObject [_ ^int _] 42)
     (^InputStream getBinaryStream [_ ^int _] (input db execute))
     (^Reader getCharacterStream [_ ^int _] (reader db execute))
-    (close [_] (note! db :result-closed))))
+    (getMetaData [this] this)
+    (close [_] (note! db :result-closed))
+
+    ;; As SQLite's.
+    ResultSetMetaData
+    (getColumnCount [_] 1)))
 
 (defn- statement ^Statement [physical db connection {:keys [nanos on-execute]}]
   (let [id (.incrementAndGet ^AtomicLong (:ids db))

@@ -49,7 +49,8 @@
     (catch InvocationTargetException e
       (throw (.getCause e)))))
 
-;; What is handed out. The first interface that a value has is its proxy's.
+;; What is handed out. Its proxy has all of these interfaces that it has, in this order: SQLite's
+;; ResultSet is its own ResultSetMetaData.
 
 (def ^:private interfaces
   [CallableStatement PreparedStatement Statement ResultSet DatabaseMetaData ResultSetMetaData
@@ -63,18 +64,23 @@
 (defn- proxied [interfaces guard]
   (Proxy/newProxyInstance (.getClassLoader ^Class (first interfaces)) interfaces guard))
 
+(defn- add-interface
+  "Returns the interfaces with this one, unless one of them extends it."
+  [found ^Class interface]
+  (cond-> found
+    (not-any? #(.isAssignableFrom interface ^Class %) found) (conj interface)))
+
 (defn- kind
   "Returns what is done with values of a class: :plain and :other are handed out as they are,
-  :connection and :stream as ours; else the interface of their proxies, in an array."
+  :connection and :stream as ours; else the interfaces of their proxies, in an array."
   [^Class c]
   (let [a? (fn [^Class of] (.isAssignableFrom of c))]
     (cond
       (some a? [String Number Boolean byte/1]) :plain
       (a? Connection) :connection
       (some a? streams/classes) :stream
-      :else (if-some [interface (some #(when (a? %) %) interfaces)]
-              (one interface)
-              :other))))
+      :else (let [own (reduce add-interface [] (filter a? interfaces))]
+              (if (seq own) (into-array Class own) :other)))))
 
 (def ^:private ^ClassValue kinds (proxy [ClassValue] [] (computeValue [c] (kind c))))
 
