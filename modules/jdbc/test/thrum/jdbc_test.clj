@@ -232,6 +232,12 @@
     (is (= [:execute :cancel :barrier :abort :closed] trail))
     (is (every? #{error} seen))))
 
+;; Drivers from before JDBC 4.
+(deftest an-unwrap-that-throws-an-error-leaves-the-statements-cancel
+  (let [db (fake/database fake/at-once)
+        source (guarded db {:fake {:on-unwrap #(throw (AbstractMethodError. "unwrap"))}})]
+    (is (= [:execute :cancel :barrier :statement-closed :closed] (stopped db #(query! source))))))
+
 (deftest an-answer-to-anothers-cancel-is-no-proof
   (let [other (fake/database (fn [_])), cancelled? #(some #{:cancel} @(:trail other))
         db (fake/database #(do (gate/eventually 10000 cancelled?) (%)))

@@ -86,7 +86,8 @@
   "Returns what the connection may be in truth. A pool's wrapper may unwrap to itself for
   Connection, and to the driver's for the driver's interface."
   [^Connection raw]
-  (map #(try (.unwrap raw %) (catch Exception _ raw))
+  ;; Throwable: a driver from before JDBC 4 throws an AbstractMethodError.
+  (map #(try (.unwrap raw %) (catch Throwable _ raw))
        (remove nil? [Connection @postgres])))
 
 (defn- cancel-query
