@@ -45,8 +45,8 @@
 
   A connection to which a cancel was sent is used again only when an exception has answered the
   cancel, and isValid is true; else it is aborted, and leaves its pool, HikariCP's. Where the work
-  is cancelled, a transaction is rolled back before its connection is closed or put back into
-  auto-commit.
+  is cancelled, a transaction is rolled back before its connection is closed, or put back into
+  auto-commit or another setting.
 
   getConnection waits in a limiter of this data source, where there is a bound, and throws
   :thrum/rejected after :wait-ms. Then the pool is called on a thread of its own. In both the

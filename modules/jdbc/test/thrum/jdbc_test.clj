@@ -336,6 +336,14 @@
     (.close connection)
     (is (= [[:auto-commit false] :rollback [:auto-commit true] :closed] @(:trail db)))))
 
+;; A setting may bring a commit, or be refused in a transaction.
+(deftest a-transaction-of-cancelled-work-is-rolled-back-before-a-setting
+  (let [db (fake/database fake/at-once), source (guarded db {})]
+    (with-open [connection (open source)]
+      (.setAutoCommit connection false)
+      (in-cancelled-work #(.setReadOnly connection true)))
+    (is (= [[:auto-commit false] :rollback [:read-only true] :closed] @(:trail db)))))
+
 (deftest a-commit-is-never-cancelled-but-aborted-after-the-grace
   (let [db (fake/database fake/at-once), source (guarded db {:grace-ms 20})]
     (is (= [[:auto-commit false] :commit :abort :closed]
@@ -469,7 +477,8 @@
          (.close unwrapped)))
     (is (.isClosed connection))
     (is (zero? (long (:in-use (datafy/datafy source)))))
-    (is (= [[:auto-commit false] :rollback [:read-only true] :rollback :closed] @(:trail db)))))
+    (is (= [[:auto-commit false] :rollback :rollback [:read-only true] :rollback :closed]
+           @(:trail db)))))
 
 (deftest a-call-of-an-unwrapped-statement-is-cancelled-by-the-statements-cancel
   (let [db (fake/database fake/at-once), source (guarded db {})]

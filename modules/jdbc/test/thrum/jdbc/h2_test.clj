@@ -9,6 +9,7 @@
   (:import
    (java.sql Connection DriverManager)
    (java.util Scanner)
+   (java.util.concurrent CancellationException)
    (javax.sql DataSource)
    (org.h2.jdbcx JdbcDataSource)))
 
@@ -46,6 +47,21 @@
                (.executeQuery statement (query 100000000)))
              (catch Throwable t (t/error-type t)))))
     (with-open [rows (.executeQuery statement "select count(*) from orders")]
+      (is (.next rows))
+      (is (zero? (.getLong rows 1))))))
+
+(deftest an-isolation-that-is-put-back-in-cancelled-work-commits-nothing
+  (with-open [connection (.getConnection (source)), statement (.createStatement connection)]
+    (.execute statement "create table payments (id int)")
+    (.setAutoCommit connection false)
+    (try
+      (t/with-scope [s]
+        (.execute statement "insert into payments values (1)")
+        (t/cancel! s)
+        (.setTransactionIsolation connection Connection/TRANSACTION_SERIALIZABLE))
+      (catch CancellationException _))
+    (.rollback connection)
+    (with-open [rows (.executeQuery statement "select count(*) from payments")]
       (is (.next rows))
       (is (zero? (.getLong rows 1))))))
 

@@ -314,6 +314,20 @@
               (.commit connection)))
     (is (zero? (long (ask source "select count(*) from orders"))))))
 
+(deftest settings-that-are-put-back-in-cancelled-work-hide-no-cancel
+  (with-source [source]
+    (doseq [put-back! [#(Connection/.setReadOnly % false)
+                       #(Connection/.setTransactionIsolation
+                          % Connection/TRANSACTION_READ_COMMITTED)
+                       #(Connection/.setSchema % "public")
+                       #(Connection/.setClientInfo % "ApplicationName" "thrum")]]
+      (kept? source
+             #(with-open [connection (open source)]
+                (.setAutoCommit connection false)
+                (try
+                  (query connection "select pg_sleep(60)")
+                  (finally (put-back! connection))))))))
+
 (deftest a-server-that-dies-in-a-transaction-hides-no-cancel
   (with-source [source]
     (with-open [outside (outside)]

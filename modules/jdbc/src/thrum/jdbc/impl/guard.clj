@@ -300,10 +300,12 @@
       "commit" (call/run session nil #(.commit raw))
       "rollback" (when (or (first args) (not (roll-back-cancelled! guard)))
                    (invoke guard proxy method args))
-      ;; The commit that it would bring is not the cancelled work's.
-      "setAutoCommit" (do
-                        (when (first args) (roll-back-cancelled! guard))
-                        (invoke guard proxy method args))
+      ;; Some of them commit: auto-commit, and an isolation with H2. PostgreSQL refuses most of them
+      ;; in a transaction.
+      ("setAutoCommit" "setTransactionIsolation" "setReadOnly" "setSchema" "setCatalog"
+                       "setClientInfo") (do
+                                          (roll-back-cancelled! guard)
+                                          (invoke guard proxy method args))
       (invoke guard proxy method args))))
 
 (defn connection
