@@ -17,7 +17,7 @@
    (java.io InputStream Reader)
    (java.nio CharBuffer)
    (java.sql Connection ResultSet SQLException SQLFeatureNotSupportedException)
-   (java.util.concurrent CancellationException)
+   (java.util.concurrent CancellationException Executor)
    (java.util.concurrent.atomic AtomicLong)
    (javax.sql DataSource)
    (thrum.jdbc.fake DriverConnection DriverStatement)))
@@ -501,6 +501,9 @@
     (.close connection)
     (.close connection)
     (is (= "08003" (sql-state (thrown (.execute statement "")))))
+    (is (.isClosed connection))
+    (is (false? (.isValid connection 1)))
+    (.abort connection (reify Executor (execute [_ f] (.run f))))
     (is (= [:closed] @(:trail db)))))
 
 (deftest a-connection-closed-in-the-middle-is-not-cancelled

@@ -288,15 +288,17 @@
     (call/clean-up (.-session guard) #(roll-back! (.-session guard) (.-raw guard)))
     true))
 
+(defn- over? [session]
+  (or (session/aborted? session) (session/closed? session)))
+
 (defn- invoke-connection [^Guard guard proxy ^Method method args]
   (let [session (.-session guard), ^Connection raw (.-raw guard)]
     (case (.getName method)
       "close" (close! guard)
-      "abort" (session/abort! session)
-      "isClosed" (or (session/aborted? session)
-                     (session/closed? session)
-                     (invoke guard proxy method args))
-      "isValid" (and (not (session/aborted? session)) (invoke guard proxy method args))
+      ;; A close that hangs can be aborted.
+      "abort" (when-not (and (session/closed? session) (.isClosed raw)) (session/abort! session))
+      "isClosed" (or (over? session) (invoke guard proxy method args))
+      "isValid" (and (not (over? session)) (invoke guard proxy method args))
       "commit" (call/run session nil #(.commit raw))
       "rollback" (when (or (first args) (not (roll-back-cancelled! guard)))
                    (invoke guard proxy method args))
