@@ -1,13 +1,12 @@
 (ns thrum.context.otel
   "OpenTelemetry's context in every task, and a span for each request. opentelemetry-api is to be on
   the class path."
-  (:require
-   [clojure.string :as str])
   (:import
    (io.opentelemetry.api GlobalOpenTelemetry)
    (io.opentelemetry.api.trace Span SpanKind StatusCode Tracer)
    (io.opentelemetry.context Context)
-   (io.opentelemetry.context.propagation TextMapGetter TextMapPropagator)))
+   (io.opentelemetry.context.propagation TextMapGetter TextMapPropagator)
+   (java.util Locale)))
 
 (set! *warn-on-reflection* true)
 
@@ -71,8 +70,8 @@
 (def ^:private headers
   (reify
     TextMapGetter
-    (keys [_ request] (keys (:headers request)))
-    (get [_ request key] (get (:headers request) (str/lower-case key)))))
+    (keys [_ request] (or (keys (:headers request)) ()))
+    (get [_ request key] (get (:headers request) (.toLowerCase ^String key Locale/ROOT)))))
 
 (defn- global-propagator ^TextMapPropagator []
   (.getTextMapPropagator (.getPropagators (GlobalOpenTelemetry/get))))
@@ -81,7 +80,7 @@
   (.extract propagator (Context/current) request headers))
 
 (defn- method-of ^String [{:keys [request-method]}]
-  (str/upper-case (name (or request-method :unknown))))
+  (.toUpperCase (name (or request-method :unknown)) Locale/ROOT))
 
 (defn- begin!
   "Names the method and the path in a request's span."

@@ -11,11 +11,12 @@
    (io.opentelemetry.api.trace Span SpanKind StatusCode Tracer)
    (io.opentelemetry.api.trace.propagation W3CTraceContextPropagator)
    (io.opentelemetry.context Context)
+   (io.opentelemetry.context.propagation TextMapGetter TextMapPropagator)
    (io.opentelemetry.sdk.testing.exporter InMemorySpanExporter)
    (io.opentelemetry.sdk.trace SdkTracerProvider)
    (io.opentelemetry.sdk.trace.data SpanData)
    (io.opentelemetry.sdk.trace.export SimpleSpanProcessor)
-   (java.util SplittableRandom)
+   (java.util Locale SplittableRandom)
    (java.util.concurrent Callable ExecutorService Executors)))
 
 (set! *warn-on-reflection* true)
@@ -238,3 +239,39 @@
                            {:request-method :get
                             :headers {"traceparent" (str "00-" trace "-b7ad6b7169203331-01")}})]
     (is (= [trace "b7ad6b7169203331"] [(.getTraceId span) (.getParentSpanId span)]))))
+
+(defn- reading
+  "Returns a propagator that extracts nothing, and calls f with the getter and the request."
+  ^TextMapPropagator [f]
+  (reify
+    TextMapPropagator
+    (fields [_] [])
+    (inject [_ _ _ _])
+    (extract [_ context request getter]
+      (f getter request)
+      context)))
+
+(defn- read-of
+  "Returns [what f reads of the request's headers, the name of its span]."
+  [f request]
+  (let [seen (promise), propagator (reading #(deliver seen (f %1 %2)))
+        span (first
+               (spans-of
+                 #((otel/handler (constantly {:status 200})
+                                 {:tracer *tracer*, :propagator propagator})
+                   request)))]
+    [@seen (.getName ^SpanData span)]))
+
+(deftest names-are-alike-in-every-locale
+  (let [locale (Locale/getDefault)]
+    (try
+      (Locale/setDefault (Locale/of "tr" "TR"))
+      (is (= ["7" "OPTIONS"]
+             (read-of #(TextMapGetter/.get %1 %2 "X-B3-TraceId")
+                      {:request-method :options, :headers {"x-b3-traceid" "7"}})))
+      (finally (Locale/setDefault locale)))))
+
+(deftest a-request-without-headers-has-no-keys
+  (doseq [request [{:request-method :get} {:request-method :get, :headers {}}]]
+    (is (= [[] "GET"] (read-of #(vec (TextMapGetter/.keys %1 %2)) request)))
+    (is (some? (first (read-of #(TextMapGetter/.keys %1 %2) request))))))
