@@ -8,6 +8,7 @@
    [thrum.async :as a]
    [thrum.async.executor :as executor]
    [thrum.cluster :as cluster]
+   [thrum.context.otel :as otel]
    [thrum.core :as t]
    [thrum.dev.options :as options]
    [thrum.jdbc :as jdbc]
@@ -46,6 +47,8 @@
    "process" #(t/with-scope [s] (a/process-call s {:x 1} +))
    "alts" #(a/alts!! [(async/chan)] :x 1)
    "data-source" #(jdbc/data-source (reify DataSource) {:x 1})
+   "call-in-span" #(otel/call-in-span "a" {:x 1} identity)
+   "otel/handler" #(otel/handler identity {:x 1})
    "gradient2" #(adaptive/gradient2 {:x 1})
    "vegas" #(adaptive/vegas {:x 1})
    "aimd" #(adaptive/aimd {:x 1})

@@ -11,6 +11,7 @@
    [thrum.async.executor :as executor]
    [thrum.async.impl.settings :as settings]
    [thrum.cluster.impl.settings :as cluster-settings]
+   [thrum.context.otel :as otel]
    [thrum.dev.page :as page]
    [thrum.jdbc :as jdbc]
    [thrum.server :as server]
@@ -33,6 +34,7 @@
         adaptive "modules/adaptive/src/thrum/adaptive.clj"
         async "modules/async/src/thrum/async.clj"
         server "modules/server/src/thrum/server.clj"
+        context "modules/context/src/thrum/context/otel.clj"
         cluster "modules/cluster/src/thrum/cluster.clj"]
     [["future-call" core "future-call" (options/rows-at :future)]
      ["with-executor" core "with-executor" core-rows]
@@ -52,6 +54,8 @@
      ["thread-call" async "thread-call" @#'settings/thread-rows]
      ["process" async "process" @#'settings/process-rows]
      ["data-source" "modules/jdbc/src/thrum/jdbc.clj" "data-source" @#'jdbc/rows]
+     ["call-in-span" context "call-in-span" @#'otel/span-rows]
+     ["otel/handler" context "handler" @#'otel/handler-rows]
      ["gradient2" adaptive "gradient2" @#'adaptive/rows]
      ["vegas" adaptive "vegas" @#'adaptive/rows]
      ["aimd" adaptive "aimd" @#'adaptive/rows]

@@ -1,6 +1,8 @@
 (ns thrum.context.otel
   "OpenTelemetry's context in every task, and a span for each request. opentelemetry-api is to be on
   the class path."
+  (:require
+   [thrum.spi.options :as options])
   (:import
    (io.opentelemetry.api GlobalOpenTelemetry)
    (io.opentelemetry.api.trace Span SpanKind StatusCode Tracer)
@@ -52,20 +54,48 @@
     (in-context (.with parent span) #(f span))
     (catch Throwable t (fail! span t) (throw t))))
 
+(def ^:private span-rows
+  {:tracer {:check #(or (nil? %) (instance? Tracer %))
+            :accepts "an OpenTelemetry Tracer, or nil"
+            :default "the global one's, named thrum"
+            :doc "makes the span"}
+   :kind {:check #(or (nil? %) (instance? SpanKind %))
+          :accepts "an OpenTelemetry SpanKind, or nil"
+          :default "INTERNAL"
+          :doc "the span's kind"}
+   :parent {:check #(or (nil? %) (instance? Context %))
+            :accepts "an OpenTelemetry Context, or nil"
+            :default "the current one"
+            :doc "has the span's parent"}})
+
 (defn call-in-span
   "Returns the value of (f span), called in a new span of that name, which ends with it. What f
-  throws is recorded. options: :tracer - default the global one's, named thrum; :kind - a SpanKind;
-  :parent - a Context, default the current one.
+  throws is recorded.
 
-      (retry {:attempts 3} (otel/call-in-span \"attempt\" {} (fn [_] (query ...))))"
-  [span-name {:keys [parent] :as options} f]
-  (let [parent (or parent (Context/current))
+      (retry {:attempts 3} (otel/call-in-span \"attempt\" {} (fn [_] (query ...))))
+
+  Throws :thrum/invalid, and what f throws. Options:
+    :tracer - makes the span (an OpenTelemetry Tracer, or nil; default the global one's, named
+      thrum)
+    :kind - the span's kind (an OpenTelemetry SpanKind, or nil; default INTERNAL)
+    :parent - has the span's parent (an OpenTelemetry Context, or nil; default the current
+      one)"
+  [span-name options f]
+  (let [{:keys [parent] :as options} (options/check span-rows (or options {}))
+        parent (or parent (Context/current))
         span (start-span span-name options parent)
         value (within span parent f)]
     (.end span)
     value))
 
 ;; Requests
+
+(def ^:private handler-rows
+  {:tracer (:tracer span-rows)
+   :propagator {:check #(or (nil? %) (instance? TextMapPropagator %))
+                :accepts "an OpenTelemetry TextMapPropagator, or nil"
+                :default "the global one"
+                :doc "finds the client's span in the headers"}})
 
 (def ^:private headers
   (reify
@@ -105,11 +135,17 @@
   "Returns the Ring handler, of one argument or of three, with a span around each request: named by
   its method, and by the route where the response has one as :thrum/route; of kind SERVER; with the
   status. Its parent is the client's span, if the headers name one. It ends with the response,
-  before the body is sent. options: :tracer; :propagator - a TextMapPropagator; both default to the
-  global ones."
+  before the body is sent. Throws :thrum/invalid.
+
+  Options:
+    :tracer - makes the span (an OpenTelemetry Tracer, or nil; default the global one's, named
+      thrum)
+    :propagator - finds the client's span in the headers (an OpenTelemetry TextMapPropagator,
+      or nil; default the global one)"
   ([handler] (thrum.context.otel/handler handler {}))
-  ([handler {:keys [tracer propagator]}]
-   (let [in-span (fn [request f]
+  ([handler options]
+   (let [{:keys [tracer propagator]} (options/check handler-rows (or options {}))
+         in-span (fn [request f]
                    (let [method (method-of request)
                          parent (parent-of (or propagator (global-propagator)) request)
                          span (start-span method {:tracer tracer, :kind SpanKind/SERVER} parent)]

@@ -171,6 +171,13 @@
           request)
          (catch Exception _)))))
 
+(deftest misuse-is-answered-at-the-call
+  (doseq [f [#(otel/call-in-span "a" {:trace 1} identity)
+             #(otel/call-in-span "a" {:kind :server} identity)
+             #(otel/handler identity {:trace 1})
+             #(otel/handler identity {:propagator 1})]]
+    (is (= :thrum/invalid (try (f) (catch Exception e (t/error-type e)))))))
+
 (deftest a-request-has-a-span
   (let [span (request-span (constantly {:status 200, :thrum/route "/orders/:id"})
                            {:request-method :get, :uri "/orders/7"})]
