@@ -7,10 +7,11 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
-   (java.sql Connection DriverManager)
+   (java.sql Connection DriverManager SQLFeatureNotSupportedException)
    (java.util Scanner)
    (java.util.concurrent CancellationException)
    (javax.sql DataSource)
+   (org.h2.jdbc JdbcArray)
    (org.h2.jdbcx JdbcDataSource)))
 
 (set! *warn-on-reflection* true)
@@ -64,6 +65,13 @@
     (with-open [rows (.executeQuery statement "select count(*) from payments")]
       (is (.next rows))
       (is (zero? (.getLong rows 1))))))
+
+(deftest call-with-takes-what-has-no-unwrap
+  (with-open [connection (.getConnection (source))]
+    (let [array (.createArrayOf connection "int" (object-array [1 2]))]
+      (is (= [1 2] (jdbc/call-with array JdbcArray #(vec (.getArray ^JdbcArray %)))))
+      (is (instance? SQLFeatureNotSupportedException
+                     (try (jdbc/call-with array String identity) (catch Exception e e)))))))
 
 (deftest large-objects-are-read
   (with-open [connection (.getConnection (source)), statement (.createStatement connection)]

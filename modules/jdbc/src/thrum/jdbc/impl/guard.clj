@@ -11,7 +11,7 @@
   (:import
    (java.lang ClassValue)
    (java.lang.reflect InvocationHandler InvocationTargetException Method Proxy)
-   (java.sql Array Blob CallableStatement Clob Connection DatabaseMetaData NClob ParameterMetaData PreparedStatement Ref ResultSet ResultSetMetaData SQLFeatureNotSupportedException SQLXML Statement Struct)
+   (java.sql Array Blob CallableStatement Clob Connection DatabaseMetaData NClob ParameterMetaData PreparedStatement Ref ResultSet ResultSetMetaData SQLFeatureNotSupportedException SQLXML Statement Struct Wrapper)
    (java.util.concurrent CancellationException ConcurrentHashMap)
    (java.util.concurrent.atomic AtomicReference)
    (java.util.function Function)
@@ -213,7 +213,7 @@
   (cond
     (.isInstance interface proxy) proxy
     (not (.isInterface interface)) (throw (unguarded interface))
-    :else (let [x (.unwrap ^java.sql.Wrapper (.-raw guard) interface)]
+    :else (let [x (.unwrap ^Wrapper (.-raw guard) interface)]
             (proxied (one interface)
                      (Guard. (.-session guard) x proxy (.-statement guard) invoke-unwrapped)))))
 
@@ -318,12 +318,22 @@
     (.set ^AtomicReference (.-proxy session) connection)
     connection))
 
+(defn- drivers
+  "Returns what x, of the driver's, is for this interface or class. Arrays and large objects have no
+  unwrap."
+  [x ^Class interface]
+  (cond
+    (instance? Wrapper x) (.unwrap ^Wrapper x interface)
+    (.isInstance interface x) x
+    :else (throw (SQLFeatureNotSupportedException.
+                   (str (.getName (class x)) " is no " (.getName interface))))))
+
 (defn call-with
-  "Calls f with what the guarded x unwraps to, as one call."
+  "Calls f with what the guarded x is for its driver, as one call."
   [x ^Class interface f]
   (if-some [guard (guard-of x)]
     (call/run (.-session guard)
               (canceller-of guard)
-              #(f (.unwrap ^java.sql.Wrapper (.-raw guard) interface)))
+              #(f (drivers (.-raw guard) interface)))
     (throw (spi/invalid "call-with takes a connection of a guarded data source"
                         {:value x, :accepts "a guarded connection"}))))
