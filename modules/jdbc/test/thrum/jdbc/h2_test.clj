@@ -7,7 +7,7 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
-   (java.sql Connection DriverManager SQLFeatureNotSupportedException)
+   (java.sql Clob Connection DriverManager SQLFeatureNotSupportedException)
    (java.util Scanner)
    (java.util.concurrent CancellationException)
    (javax.sql DataSource)
@@ -65,6 +65,15 @@
     (with-open [rows (.executeQuery statement "select count(*) from payments")]
       (is (.next rows))
       (is (zero? (.getLong rows 1))))))
+
+(deftest large-objects-in-an-array-are-guarded
+  (with-open [connection (.getConnection (source)), statement (.createStatement connection)
+              rows (.executeQuery statement "select array[cast('text' as clob)], array[1, 2]")]
+    (.next rows)
+    (let [[clob] (.getArray (.getArray rows 1))]
+      (is (re-find #"^thrum.jdbc " (str clob)))
+      (is (= "text" (slurp (.getCharacterStream ^Clob clob)))))
+    (is (= [1 2] (vec (.getArray (.getArray rows 2)))))))
 
 (deftest call-with-takes-what-has-no-unwrap
   (with-open [connection (.getConnection (source))]

@@ -72,11 +72,13 @@
 
 (defn- kind
   "Returns what is done with values of a class: :plain and :other are handed out as they are,
-  :connection and :stream as ours; else the interfaces of their proxies, in an array."
+  :connection and :stream as ours, the elements of :objects each by itself; else the interfaces of
+  their proxies, in an array."
   [^Class c]
   (let [a? (fn [^Class of] (.isAssignableFrom of c))]
     (cond
       (some a? [String Number Boolean byte/1]) :plain
+      (= Object/1 c) :objects
       (a? Connection) :connection
       (some a? streams/classes) :stream
       :else (let [own (reduce add-interface [] (filter a? interfaces))]
@@ -125,6 +127,13 @@
                      #(call/run session (canceller-of guard) %)
                      #(unless-given-up session (fn [] (call/clean-up session %))))))
 
+(declare handed-out)
+
+(defn- all-handed-out [guard proxy ^objects xs]
+  (if (every? #(#{:plain :other} (kind-of %)) xs)
+    xs
+    (object-array (map #(handed-out guard proxy %) xs))))
+
 (defn- handed-out
   "Returns what the user gets for a value of the driver's."
   [^Guard guard proxy x]
@@ -133,6 +142,7 @@
       (:plain :other) x
       :connection (.get ^AtomicReference (.-proxy ^Session (.-session guard)))
       :stream (guarded-stream guard x)
+      :objects (all-handed-out guard proxy x)
       (if (and (some? (.-parent guard)) (identical? x (raw (.-parent guard))))
         (.-parent guard)
         (proxied kind (Guard. (.-session guard) x proxy (statement-of guard x) invoke))))))
