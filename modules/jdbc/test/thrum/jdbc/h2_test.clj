@@ -1,12 +1,14 @@
 (ns thrum.jdbc.h2-test
   "Cancels against H2, in this process."
   (:require
+   [clojure.datafy :as datafy]
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
    [thrum.jdbc :as jdbc]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
+   (com.zaxxer.hikari HikariDataSource)
    (java.sql Clob Connection DriverManager SQLFeatureNotSupportedException)
    (java.util Scanner)
    (java.util.concurrent CancellationException)
@@ -81,6 +83,10 @@
       (is (= [1 2] (jdbc/call-with array JdbcArray #(vec (.getArray ^JdbcArray %)))))
       (is (instance? SQLFeatureNotSupportedException
                      (try (jdbc/call-with array String identity) (catch Exception e e)))))))
+
+(deftest a-hikari-that-has-not-started-is-bounded-by-its-default
+  (with-open [pool (proxy [HikariDataSource] [] (getMaximumPoolSize [] -1))]
+    (is (= 10 (:permits (datafy/datafy (jdbc/data-source pool {:wait-ms 5})))))))
 
 (deftest large-objects-are-read
   (with-open [connection (.getConnection (source)), statement (.createStatement connection)]

@@ -22,12 +22,18 @@
     #(.invoke method pool (object-array [%]))
     (fn [_])))
 
+;; HikariCP 5.1 answers -1 before its first connection, where its default of 10 holds.
+(defn- maximum [pool]
+  (or (figure pool "getMaximumPoolSize")
+      (when (and (method pool "getMaximumPoolSize") (method pool "evictConnection" Connection))
+        10)))
+
 (defn options
   "Returns the options that the data source knows: :connections, :wait-ms; and :evict, a function
   that takes a connection out of it. Throws :thrum/invalid where a :wait-ms was given and there is
   no bound."
   [data-source given]
-  (let [connections (figure data-source "getMaximumPoolSize")]
+  (let [connections (maximum data-source)]
     (when (and (:wait-ms given) (not (or connections (:connections given))))
       (throw (spi/invalid ":wait-ms needs :connections: without them no permit is waited for"
                           {:option :wait-ms, :value (:wait-ms given)})))
