@@ -10,19 +10,28 @@
   (:import
    (com.hazelcast.client HazelcastClient)
    (com.hazelcast.client.config ClientConfig)
-   (com.hazelcast.cluster Member)
+   (com.hazelcast.cluster ClusterState Member)
    (com.hazelcast.config Config)
    (com.hazelcast.core Hazelcast HazelcastInstance)
-   (java.util.concurrent Callable CompletableFuture ExecutionException Future TimeUnit)))
+   (com.hazelcast.nio.serialization HazelcastSerializationException)
+   (java.util.concurrent Callable CompletableFuture ExecutionException Future TimeUnit)
+   (thrum.cluster.engine.hazelcast Hz Message)))
 
 (set! *warn-on-reflection* true)
 
 (contract/deftests {:start hazelcast/start, :gaps #{:tls :dns}})
 
-(defn- start! [cluster node port]
-  (hazelcast/start {:cluster cluster, :node node, :handler identity, :host "127.0.0.1"
-                    :port (when (engine/worker? node) port)
-                    :seeds [(str "127.0.0.1:" port)], :heartbeat-ms 3000}))
+(defn- start! [cluster node port & {:as options}]
+  (hazelcast/start (merge {:cluster cluster, :node node, :handler identity, :host "127.0.0.1"
+                           :port (when (engine/worker? node) port)
+                           :seeds [(str "127.0.0.1:" port)], :heartbeat-ms 3000}
+                          options)))
+
+(defn- answer [^CompletableFuture future]
+  (try (vec (.get future 20 TimeUnit/SECONDS)) (catch ExecutionException _ :failed)))
+
+(defn- sees? [node other]
+  (gate/eventually 20000 #(not (engine/lost? node other))))
 
 (deftest an-answer-finds-its-node-where-the-view-is-behind
   (let [[port] (processes/free-ports 1)
@@ -30,10 +39,36 @@
         m (with-redefs [hazelcast/follow! (fn [_ _ _])] (start "m"))
         c (start "~c")]
     (try
-      (is (gate/eventually 20000 #(not (engine/lost? c "m"))))
-      (let [^CompletableFuture answer (engine/invoke c "m" (byte-array [7]))]
-        (is (= [7] (vec (.get answer 20 TimeUnit/SECONDS)))))
+      (is (sees? c "m"))
+      (is (= [7] (answer (engine/invoke c "m" (byte-array [7])))))
       (finally (run! engine/close! [c m])))))
+
+;; As in a merge of two clusters.
+(deftest the-state-of-a-cluster-of-two-changes
+  (let [[port] (processes/free-ports 1), m (start! "state" "m" port), c (start! "state" "~c" port)
+        cluster (.getCluster ^HazelcastInstance (.-instance ^Hz m))]
+    (try
+      (is (sees? m "~c"))
+      (doseq [state [ClusterState/FROZEN ClusterState/ACTIVE]]
+        (.changeClusterState cluster state)
+        (is (= state (.getClusterState cluster))))
+      (finally (run! engine/close! [c m])))))
+
+(def ^:private failures
+  [(NullPointerException. "n") (OutOfMemoryError. "o") (HazelcastSerializationException. "h")])
+
+(deftest the-failure-of-a-request-is-that-of-its-wait
+  (let [[port] (processes/free-ports 1)]
+    (with-redefs [hazelcast/receiver
+                  (fn [_ _ _ _]
+                    (fn [^Message message]
+                      (throw (failures (alength ^bytes (.-content message))))))]
+      (let [m (start! "throws" "m" port), c (start! "throws" "~c" port)]
+        (try
+          (is (sees? c "m"))
+          (is (= [:failed :failed :failed]
+                 (mapv #(answer (engine/invoke c "m" (byte-array %))) (range 3))))
+          (finally (run! engine/close! [c m])))))))
 
 ;; Strangers: processes with Hazelcast and the cluster's name, and without its secret
 

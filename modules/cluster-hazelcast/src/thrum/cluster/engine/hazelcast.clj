@@ -83,11 +83,32 @@
     (join-by-seeds! (.getJoin network) seeds)))
 
 ;; Functions of Clojure are java.io.Serializable, and what an executor is sent it calls: reading one
-;; would be running it.
-(def ^:private no-java-serialization
+;; would be running it. These classes are what Hazelcast itself sends so: a change of the cluster's
+;; state, without which a part of several nodes never merges again, and why an operation has failed.
+(def ^:private serialized-by-java
+  ["com.hazelcast.cluster.ClusterState" "java.lang.Enum"
+   "com.hazelcast.core.HazelcastException"
+   "com.hazelcast.core.HazelcastInstanceNotActiveException"
+   "com.hazelcast.core.MemberLeftException"
+   "com.hazelcast.core.OperationTimeoutException"
+   "com.hazelcast.nio.serialization.HazelcastSerializationException"
+   "java.io.IOException"
+   "java.lang.Error" "java.lang.Exception" "java.lang.IllegalArgumentException"
+   "java.lang.IllegalStateException" "java.lang.NullPointerException" "java.lang.OutOfMemoryError"
+   "java.lang.RuntimeException" "java.lang.SecurityException" "java.lang.StackTraceElement"
+   "java.lang.Throwable" "java.lang.VirtualMachineError"
+   "java.util.ArrayList" "java.util.CollSer" "java.util.Collections$EmptyList"
+   "java.util.concurrent.ExecutionException"
+   "java.util.concurrent.RejectedExecutionException"
+   "java.util.concurrent.TimeoutException"
+   "[Ljava.lang.StackTraceElement;" "[Ljava.lang.Throwable;"])
+
+(def ^:private java-serialization
   (doto (JavaSerializationFilterConfig.)
     (.setDefaultsDisabled true)
-    (.setBlacklist (doto (ClassFilter.) (.addPrefixes (into-array [""]))))))
+    (.setWhitelist (doto (ClassFilter.)
+                     (.addClasses (into-array String serialized-by-java))
+                     (.addPrefixes (into-array ["com.hazelcast.spi.exception."]))))))
 
 (defn- configuration
   ^Config [{:keys [cluster node] :as settings} receive!]
@@ -99,7 +120,7 @@
     (-> config .getMemberAttributeConfig (.setAttribute node-attribute node))
     (-> config .getMetricsConfig (.setEnabled false))
     (doto (.getSerializationConfig config)
-      (.setJavaSerializationFilterConfig no-java-serialization)
+      (.setJavaSerializationFilterConfig java-serialization)
       (.addSerializerConfig (doto (SerializerConfig.)
                               (.setTypeClass Message)
                               (.setImplementation (serializer receive!)))))

@@ -110,6 +110,15 @@
     (is (= (range 50) (cluster/pmap @caller 8 #'work/nothing (range 50))))
     (println "  SIGSTOP: longest gap" gap "ms")))
 
+(deftest members-that-are-stopped-together-come-back
+  (ensure! 3)
+  (let [stopped (mapv member [0 1])]
+    (run! #(processes/signal! % "-STOP") stopped)
+    (is (processes/await! #(= 1 (seen))))
+    (run! #(processes/signal! % "-CONT") stopped)
+    (is (processes/await! #(= 3 (seen))))
+    (is (= (range 50) (cluster/pmap @caller 8 #'work/nothing (range 50))))))
+
 (defn- re-runs [] (:re-runs (cluster/status @caller)))
 
 (deftest a-stopped-member-that-is-sent-megabytes-holds-up-no-other
