@@ -70,6 +70,28 @@
                  (mapv #(answer (engine/invoke c "m" (byte-array %))) (range 3))))
           (finally (run! engine/close! [c m])))))))
 
+(defn- answer-of? [^Message message n]
+  (and (not (.-request? message)) (= n (some-> ^bytes (.-content message) alength))))
+
+(defn- send-but
+  "Returns send! for which an answer of one byte throws, and one of two fails on its way."
+  [send!]
+  (fn [instance member message on-failure]
+    (cond
+      (answer-of? message 1) (throw (OutOfMemoryError. "of the test"))
+      (answer-of? message 2) (on-failure (ex-info "of the test" {}))
+      :else (send! instance member message on-failure))))
+
+(deftest where-an-answer-cannot-be-sent-the-wait-fails
+  (let [[port] (processes/free-ports 1)]
+    (with-redefs [hazelcast/send! (send-but @#'hazelcast/send!)]
+      (let [m (start! "unsent" "m" port), c (start! "unsent" "~c" port)]
+        (try
+          (is (sees? c "m"))
+          (is (= [:failed :failed [0 0 0]]
+                 (mapv #(answer (engine/invoke c "m" (byte-array %))) [1 2 3])))
+          (finally (run! engine/close! [c m])))))))
+
 ;; Strangers: processes with Hazelcast and the cluster's name, and without its secret
 
 (def ^:private code "What a stranger wants to have run."

@@ -11,7 +11,7 @@
   (:import
    (com.hazelcast.cluster Member MembershipEvent MembershipListener)
    (com.hazelcast.config ClassFilter Config JavaSerializationFilterConfig JoinConfig SerializerConfig ServerSocketEndpointConfig)
-   (com.hazelcast.core ExecutionCallback Hazelcast HazelcastInstance)
+   (com.hazelcast.core ExecutionCallback Hazelcast HazelcastInstance HazelcastInstanceNotActiveException)
    (com.hazelcast.nio ObjectDataInput ObjectDataOutput)
    (com.hazelcast.nio.serialization StreamSerializer)
    (java.net InetAddress)
@@ -199,17 +199,31 @@
   [instance current node]
   (or (get-in @current [:nodes node]) (get (nodes instance) node)))
 
+;; There is none for a node that has left. Where it cannot be sent, as without memory for it, the
+;; node is sent that there is none: it would wait for good.
+(defn- send-answer! [instance current ^Message request node answer]
+  (let [send-back! (fn [content on-failure]
+                     (when-some [member (member-of instance current (.-from request))]
+                       (send! instance
+                              member
+                              (Message. nil false node (.-id request) content)
+                              on-failure)))
+        send-none! (fn [_] (send-back! nil identity))]
+    (try
+      (send-back! answer send-none!)
+      (catch HazelcastInstanceNotActiveException _)
+      (catch Throwable t (send-none! t)))))
+
 ;; A request may come while this node's instance still starts: its answer waits for that. There is
-;; none for a node that has left, nor where the start has failed.
+;; none where the start has failed.
 (defn- answer!
   "Serves the request on a virtual thread of its own, and sends the answer."
   [instance current handler ^Message message node]
   (Thread/startVirtualThread
     (fn []
-      (let [answer (try (handler (.-content message)) (catch Throwable _))
-            instance @instance]
-        (when-some [member (some-> instance (member-of current (.-from message)))]
-          (send! instance member (Message. nil false node (.-id message) answer) identity))))))
+      (let [answer (try (handler (.-content message)) (catch Throwable _))]
+        (when-some [instance @instance]
+          (send-answer! instance current message node answer))))))
 
 (defn- receiver [{:keys [node handler]} instance current ^ConcurrentHashMap waiting]
   (fn [^Message message]
