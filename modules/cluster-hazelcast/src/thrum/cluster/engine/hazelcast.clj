@@ -263,9 +263,11 @@
   (let [instance (promise), current (atom (view {})), waiting (ConcurrentHashMap.)
         receive! (receiver settings instance current waiting)]
     (try
-      (deliver instance (Hazelcast/newHazelcastInstance (configuration settings receive!)))
-      (follow! @instance current waiting)
-      (Hz. @instance (:node settings) current waiting (AtomicLong.))
+      ;; Not waited for in the promise: on an interrupted thread that throws.
+      (let [started (Hazelcast/newHazelcastInstance (configuration settings receive!))]
+        (deliver instance started)
+        (follow! started current waiting)
+        (Hz. started (:node settings) current waiting (AtomicLong.)))
       (catch RuntimeException e
         (throw (not-joined settings e)))
       (finally (deliver instance nil)))))

@@ -12,7 +12,7 @@
   (:import
    (java.io File IOException)
    (java.lang ProcessBuilder)
-   (java.net InetSocketAddress NetworkInterface Socket)
+   (java.net InetAddress InetSocketAddress NetworkInterface Socket)
    (java.nio.file Files)
    (java.nio.file.attribute FileAttribute)
    (java.util Arrays)
@@ -167,6 +167,13 @@
                              (.getHostAddress address))))
       (finally (engine/close! node)))))
 
+(defn- an-interrupted-start-leaves-nothing [contender]
+  (let [ports (processes/free-ports 1)
+        start #(try (start! contender "interrupted" ports "m0" (echo "m0")) (catch Exception _))
+        engine (gate/in-time 60000 #(do (.interrupt (Thread/currentThread)) (start)))]
+    (some-> engine engine/close!)
+    (await! #(not (reached? (InetAddress/getLoopbackAddress) (first ports))))))
+
 ;; Through the front door
 
 (defn- join! [{:keys [start]} cluster port & {:as options}]
@@ -292,6 +299,7 @@
    'where-the-handler-throws-the-wait-fails where-the-handler-throws-the-wait-fails
    'another-cluster-is-not-seen another-cluster-is-not-seen
    'loopback-alone-is-bound loopback-alone-is-bound
+   'an-interrupted-start-leaves-nothing an-interrupted-start-leaves-nothing
    'a-large-argument-and-result-travel a-large-argument-and-result-travel
    'a-port-in-use-is-a-sentence-and-leaves-nothing a-port-in-use-is-a-sentence-and-leaves-nothing
    'another-secret-is-refused-at-the-join another-secret-is-refused-at-the-join
