@@ -127,6 +127,25 @@
       (is (= [["m0"] ["m0"]] (mapv engine/workers [m c])))
       (finally (run! engine/close! [c m]) (.terminate (.getLifecycleService stranger))))))
 
+(deftest ^{:time-limit-ms 120000} a-stranger-that-leaves-fails-no-wait
+  (let [[port other] (processes/free-ports 2), [started go] (repeatedly promise)
+        handler (fn [request] (deliver started true) (deref go 60000 nil) request)
+        address (str "127.0.0.1:" port)
+        m (start! "leaves" "m0" port :handler handler), c (start! "leaves" "~c1" port)
+        stranger (stranger "leaves" address)
+        waiting (engine/invoke c "m0" (byte-array [7]))]
+    (try
+      (is (deref started 20000 false))
+      (.terminate (.getLifecycleService stranger))
+      ;; A node is told of the members in their order: the stranger has left when this one is there.
+      (let [m1 (start! "leaves" "m1" other :seeds [address])]
+        (try
+          (is (sees? c "m1"))
+          (deliver go true)
+          (is (= [7] (answer waiting)))
+          (finally (engine/close! m1))))
+      (finally (run! engine/close! [c m])))))
+
 (deftest ^{:time-limit-ms 120000} no-client-connects
   (let [[port] (processes/free-ports 1), m (start! "clients" "m0" port)
         config (doto (ClientConfig.) (.setClusterName "clients"))]

@@ -144,8 +144,10 @@
   (ex-info (str "The node " node " could not answer") {:type :thrum/lost, :member node}))
 
 ;; waiting: id -> [node, CompletableFuture of its answer]
-(defn- fail-all! [^ConcurrentHashMap waiting node]
-  (doseq [[id [to ^CompletableFuture answer]] waiting :when (or (nil? node) (= node to))]
+(defn- fail!
+  "Fails the waits for the nodes for which pred holds."
+  [^ConcurrentHashMap waiting pred]
+  (doseq [[id [to ^CompletableFuture answer]] waiting :when (pred to)]
     (.remove waiting id)
     (.completeExceptionally answer (lost to))))
 
@@ -160,8 +162,8 @@
             (memberAdded [_ _] (look!))
             (memberRemoved [_ event]
               (look!)
-              (fail-all! waiting (.getAttribute (.getMember ^MembershipEvent event)
-                                                node-attribute))))))
+              (fail! waiting #{(.getAttribute (.getMember ^MembershipEvent event)
+                                              node-attribute)})))))
     (look!)))
 
 ;; The engine
@@ -192,7 +194,7 @@
   (lost? [_ other] (not (contains? (:nodes @current) other)))
   (close! [_]
     (.terminate (.getLifecycleService instance))
-    (fail-all! waiting nil)))
+    (fail! waiting any?)))
 
 (defn- member-of
   "Returns the node's member, or nil where it is not in the cluster; the view may be behind it."
