@@ -92,6 +92,35 @@
                  (mapv #(answer (engine/invoke c "m" (byte-array %))) [1 2 3])))
           (finally (run! engine/close! [c m])))))))
 
+(defn- held-at-first
+  "Returns nodes whose first call returns when released is; again is delivered when the node of that
+  call looks once more."
+  [nodes held again released]
+  (let [first-instance (atom nil)]
+    (fn [instance]
+      (let [found (nodes instance)]
+        (cond
+          (compare-and-set! first-instance nil instance)
+          (do (deliver held true) (deref released 20000 nil))
+
+          (= instance @first-instance) (deliver again true))
+        found))))
+
+(deftest a-node-that-joins-while-another-looks-first-is-seen
+  (let [[port other] (processes/free-ports 2), seeds [(str "127.0.0.1:" port)]
+        [held again released] (repeatedly promise)]
+    (with-redefs [hazelcast/nodes (held-at-first @#'hazelcast/nodes held again released)]
+      (let [[_ outcome] (gate/start "m0" #(start! "looks" "m0" port))
+            _ (is (deref held 20000 false))
+            m1 (start! "looks" "m1" other :seeds seeds)
+            ;; It looks once more at once, or when its first look is over.
+            _ (deref again 1000 nil)
+            _ (deliver released true)
+            m0 (:value (deref outcome 20000 nil))]
+        (try
+          (is (sees? m0 "m1"))
+          (finally (run! engine/close! [m1 m0])))))))
+
 ;; Strangers: processes with Hazelcast and the cluster's name, and without its secret
 
 (def ^:private code "What a stranger wants to have run."

@@ -154,7 +154,8 @@
 (defn- follow!
   "Keeps the view as the members come and go, and fails the waits for those that have gone."
   [^HazelcastInstance instance current waiting]
-  (let [look! #(reset! current (view (nodes instance)))]
+  ;; One look at a time: else the first, on this thread, could put an older view over a newer.
+  (let [look! #(locking current (reset! current (view (nodes instance))))]
     (-> instance
         .getCluster
         (.addMembershipListener
