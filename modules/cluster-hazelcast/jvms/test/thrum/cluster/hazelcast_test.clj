@@ -1,6 +1,7 @@
 (ns thrum.cluster.hazelcast-test
   "Hazelcast under the contract of engines. Its edition without a licence has no TLS."
   (:require
+   [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.cluster.engine-contract :as contract]
    [thrum.cluster.engine.hazelcast :as hazelcast]
@@ -14,6 +15,7 @@
    (com.hazelcast.config Config)
    (com.hazelcast.core Hazelcast HazelcastInstance)
    (com.hazelcast.nio.serialization HazelcastSerializationException)
+   (java.net InetAddress ServerSocket)
    (java.util.concurrent Callable CompletableFuture ExecutionException Future TimeUnit)
    (thrum.cluster.engine.hazelcast Hz Message)))
 
@@ -120,6 +122,16 @@
         (try
           (is (sees? m0 "m1"))
           (finally (run! engine/close! [m1 m0])))))))
+
+(deftest ^{:time-limit-ms 120000} a-join-ends-where-a-seed-accepts-connections-and-does-not-answer
+  (let [[port silent] (processes/free-ports 2)]
+    (with-open [_ (ServerSocket. (int silent) 50 (InetAddress/getByName "127.0.0.1"))]
+      (let [e (try
+                (start! "silent" "m" port
+                        :heartbeat-ms 200 :seeds (mapv #(str "127.0.0.1:" %) [silent port]))
+                (catch clojure.lang.ExceptionInfo e e))]
+        (is (= :thrum/not-joined (:type (ex-data e))))
+        (is (str/includes? (ex-message e) "a seed accepts connections and does not answer"))))))
 
 ;; Strangers: processes with Hazelcast and the cluster's name, and without its secret
 

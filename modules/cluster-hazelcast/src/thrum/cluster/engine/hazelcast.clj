@@ -52,14 +52,22 @@
 (def ^:private node-attribute "thrum.node")
 (def ^:private first-caller-port 7900)
 
-(defn- properties [{:keys [heartbeat-ms]}]
+(def ^:private ^:const least-join-s
+  "How long a join may take, beside the time in which a frozen member is lost."
+  20)
+
+(defn- seconds ^long [^long ms]
+  (quot (+ 999 ms) 1000))
+
+(defn- properties [{:keys [host heartbeat-ms]}]
   {"hazelcast.phone.home.enabled" false
    "hazelcast.socket.bind.any" false
    "hazelcast.socket.client.bind.any" false
    "hazelcast.shutdownhook.enabled" false
    "hazelcast.wait.seconds.before.join" 0
    "hazelcast.heartbeat.interval.seconds" 1
-   "hazelcast.max.no.heartbeat.seconds" (max 2 (quot (+ 999 (long heartbeat-ms)) 1000))
+   "hazelcast.max.no.heartbeat.seconds" (max 2 (seconds heartbeat-ms))
+   "hazelcast.max.join.seconds" (+ (long least-join-s) (seconds heartbeat-ms))
    "hazelcast.merge.first.run.delay.seconds" 5
    "hazelcast.merge.next.run.delay.seconds" 5})
 
@@ -249,14 +257,20 @@
     (throw (spi/invalid "Members of a cluster on Hazelcast are found by :seeds, not by :dns"
              {:option :dns, :value dns, :accepts "nothing, with Hazelcast"}))))
 
+(defn- reason
+  "Returns what Hazelcast says of a failed start, as a sentence's end."
+  [message]
+  (condp #(str/includes? %2 %1) message
+    "is already in use" "the port is in use"
+    "Node failed to start" (str "no node at the :seeds has taken it in in time, as where a seed"
+                                " accepts connections and does not answer")
+    message))
+
 (defn- not-joined [{:keys [host port]} ^Throwable t]
-  (let [message (str (ex-message t))]
-    (ex-info (str "The cluster could not be joined at " host ":" port ": "
-                  (if (str/includes? message "is already in use")
-                    "the port is in use"
-                    message))
-             {:type :thrum/not-joined, :host host, :port port}
-             t)))
+  (ex-info (str "The cluster could not be joined at " host ":" port ": "
+                (reason (str (ex-message t))))
+           {:type :thrum/not-joined, :host host, :port port}
+           t))
 
 (defn start
   "Starts the engine; see thrum.cluster.spi. Throws :thrum/invalid off loopback, with :tls or with
