@@ -14,7 +14,7 @@
    (com.hazelcast.core ExecutionCallback Hazelcast HazelcastInstance HazelcastInstanceNotActiveException)
    (com.hazelcast.nio ObjectDataInput ObjectDataOutput)
    (com.hazelcast.nio.serialization StreamSerializer)
-   (java.net InetAddress)
+   (java.net Inet6Address InetAddress)
    (java.util.concurrent Callable CompletableFuture ConcurrentHashMap)
    (java.util.concurrent.atomic AtomicLong)))
 
@@ -61,6 +61,7 @@
 
 (defn- properties [{:keys [host heartbeat-ms]}]
   {"hazelcast.phone.home.enabled" false
+   "hazelcast.prefer.ipv4.stack" (not (instance? Inet6Address (InetAddress/getByName host)))
    "hazelcast.socket.bind.any" false
    "hazelcast.socket.client.bind.any" false
    "hazelcast.shutdownhook.enabled" false

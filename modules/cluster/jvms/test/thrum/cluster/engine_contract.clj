@@ -199,6 +199,12 @@
       (let [[a b] (first (cluster/pmapv c 1 #'work/two [(byte-array 3000000 (byte 7))] [:x]))]
         (is (= [3000000 7 :x] [(alength ^bytes a) (aget ^bytes a 2999999) b]))))))
 
+(defn- a-cluster-is-on-an-address-of-ipv6 [contender]
+  (let [[port] (processes/free-ports 1), on {:host "::1", :seeds [(str "[::1]:" port)]}]
+    (with-open [^java.lang.AutoCloseable _ (join! contender "ipv6" port on)
+                ^java.lang.AutoCloseable c (caller! contender "ipv6" port on)]
+      (is (= [10] (cluster/pmapv c 1 #'work/times-ten [1]))))))
+
 (defn- platform-threads []
   (count (remove #(.isDaemon ^Thread %) (keys (Thread/getAllStackTraces)))))
 
@@ -301,6 +307,7 @@
    'loopback-alone-is-bound loopback-alone-is-bound
    'an-interrupted-start-leaves-nothing an-interrupted-start-leaves-nothing
    'a-large-argument-and-result-travel a-large-argument-and-result-travel
+   'a-cluster-is-on-an-address-of-ipv6 a-cluster-is-on-an-address-of-ipv6
    'a-port-in-use-is-a-sentence-and-leaves-nothing a-port-in-use-is-a-sentence-and-leaves-nothing
    'another-secret-is-refused-at-the-join another-secret-is-refused-at-the-join
    'tls-lets-in-trusted-nodes-alone tls-lets-in-trusted-nodes-alone
