@@ -77,18 +77,25 @@ Options: --cluster NAME  --name NAME  --host ADDRESS  --port N  --seeds HOST:POR
 
 ;; Commands
 
-;; JBoss's logging goes to the JDK's, which prints every step of a join, and the stack of one that
-;; fails. What fails is thrown too.
-(def ^:private loggers (mapv #(Logger/getLogger %) ["org.infinispan" "org.jgroups"]))
+;; The engines' logging goes to the JDK's, which prints every step of a join, and the stack of one
+;; that fails. What fails is thrown too.
+(def ^:private loggers
+  "Each logger with its level after the join."
+  (update-keys {"org.infinispan" Level/WARNING
+                "org.jgroups" Level/WARNING
+                "com.hazelcast" Level/WARNING
+                ;; It warns of each close!.
+                "com.hazelcast.instance.impl.Node" Level/SEVERE}
+               #(Logger/getLogger %)))
 
 (defn- join! [options]
-  (run! #(.setLevel ^Logger % Level/OFF) loggers)
+  (run! #(.setLevel ^Logger % Level/OFF) (keys loggers))
   (let [node (try
                (cluster/join! options)
                (catch clojure.lang.ExceptionInfo e (throw e))
                (catch Exception e
                  (throw (ex-info (str "The engine could not be started: " e) {} e))))]
-    (run! #(.setLevel ^Logger % Level/WARNING) loggers)
+    (doseq [[logger level] loggers] (.setLevel ^Logger logger level))
     node))
 
 (defn- member! [options]

@@ -5,7 +5,8 @@
    [clojure.test :refer [deftest is]]
    [thrum.cluster.main :as main])
   (:import
-   (java.io File)))
+   (java.io File)
+   (java.util.logging Handler LogRecord Logger)))
 
 (set! *warn-on-reflection* true)
 
@@ -50,6 +51,29 @@
     (is (= 1 code))
     (is (str/includes? sentence part))
     (is (= 1 (count (str/split-lines sentence))))))
+
+(def ^:private logged (atom []))
+
+(defn noisy
+  "Logs as an engine does that starts, and is none."
+  [_]
+  (doseq [name ["org.infinispan.Step" "org.jgroups.Step" "com.hazelcast.Step" "control"]]
+    (.info (Logger/getLogger name) "a step"))
+  :none)
+
+(def ^:private collecting
+  (proxy [Handler] []
+    (publish [record] (swap! logged conj (.getLoggerName ^LogRecord record)))
+    (flush [])
+    (close [])))
+
+(deftest no-engine-logs-the-steps-of-a-join
+  (let [root (Logger/getLogger "")]
+    (.addHandler root collecting)
+    (try
+      (sentence "status" "--engine" "thrum.cluster.main-test/noisy")
+      (is (= ["control"] @logged))
+      (finally (.removeHandler root collecting)))))
 
 (deftest a-file-without-a-map-holds-no-options
   (let [file (doto (File/createTempFile "options" ".edn") (spit "[:secret]"))]
