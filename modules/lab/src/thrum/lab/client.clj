@@ -6,6 +6,7 @@
    [thrum.lab.contender :as contender]
    [thrum.lab.download :as download]
    [thrum.lab.file-server :as file-server]
+   [thrum.lab.in-child :as in-child]
    [thrum.lab.machine :as machine]
    [thrum.lab.measure :as measure])
   (:import
@@ -80,10 +81,10 @@
 (defn- print-progress []
   (let [ended (atom 0)]
     #(when (zero? (rem (swap! ended inc) report-every))
-       (locking ended (prn {:done report-every}) (flush)))))
+       (in-child/say! {:done report-every}))))
 
 (defn sample
-  "Warms up, does the job, see thrum.lab.job, printing {:done n} now and then, and returns its
+  "Warms up, does the job, see thrum.lab.job, saying {:done n} now and then, and returns its
   sample. How many files this process may open is asked first: with none left, the JVM cannot even
   load the library that knows."
   [{:keys [server] :as job}]

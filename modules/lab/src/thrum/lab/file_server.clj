@@ -93,8 +93,7 @@
   [& _]
   (in-child/run!
     #(let [server (start!)]
-       (prn {:port (.getPort (.getAddress server))})
-       (flush)
+       (in-child/say! {:port (.getPort (.getAddress server))})
        (await-parent)
        (.stop server 0))))
 

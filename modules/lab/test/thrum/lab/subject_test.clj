@@ -13,8 +13,10 @@
   (:import
    (clojure.lang ExceptionInfo)
    (java.io File)
+   (java.net HttpURLConnection URI)
    (java.nio.file Files)
    (java.nio.file.attribute FileAttribute)
+   (java.util.concurrent BlockingQueue TimeUnit)
    (java.util.zip ZipEntry ZipOutputStream)))
 
 (set! *warn-on-reflection* true)
@@ -74,6 +76,18 @@
        :handler 'thrum.lab.users-handler/on-a-virtual-thread?
        :pool pool}
       (fn [server] (is (= virtual? (slurp (:url server))))))))
+
+(defn- status [url]
+  (.getResponseCode ^HttpURLConnection (.openConnection (.toURL (URI. url)))))
+
+(deftest what-the-users-handler-prints-is-no-answer-of-the-lab
+  (let [job {:engine :jdk, :way :thrum, :handler 'thrum.lab.users-handler/noisy}
+        {:keys [^BlockingQueue lines]} (with-server job
+                                         (fn [server]
+                                           (is (= 500 (status (:url server))))
+                                           (is (pos-int? (:threads (subject/facts server))))
+                                           server))]
+    (is (= ::child/end (.poll lines 10 TimeUnit/SECONDS)) "no line more")))
 
 (deftest a-server-that-cannot-start-says-why
   (let [failure (try

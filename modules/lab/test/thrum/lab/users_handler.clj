@@ -10,6 +10,18 @@
   [_]
   {:status 200, :headers {}, :body (str (.isVirtual (Thread/currentThread)))})
 
+;; No answer of the lab's.
+(println "{:port 1}")
+
+(defn noisy
+  "Prints what might be taken for an answer, by each way there is, and fails."
+  [_]
+  (println "{:threads :noise}")
+  (.println System/out "{:threads :noise}")
+  (doto (Thread. #(do (println "{:threads :noise}") (flush))) .start .join)
+  (flush)
+  (throw (ex-info "noisy fails" {})))
+
 (defn peer
   "Serves the handler and returns the port."
   [handler]

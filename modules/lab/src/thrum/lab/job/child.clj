@@ -16,6 +16,5 @@
   (in-child/run!
     #(let [job (edn/read (PushbackReader. *in*))]
        (in-child/halt-with-parent!)
-       (prn {:sample ((requiring-resolve (:call job)) job)})
-       (flush)))
+       (in-child/say! {:sample ((requiring-resolve (:call job)) job)})))
   (.halt (Runtime/getRuntime) 0))

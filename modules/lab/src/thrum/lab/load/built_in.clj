@@ -218,8 +218,7 @@
   (warm-up-bursts!)
   (loop [job job]
     (when job
-      (prn (burst job))
-      (flush)
+      (in-child/say! (burst job))
       (recur (edn/read {:eof nil} in)))))
 
 (defn- end-with-parent! []
@@ -237,8 +236,7 @@
          (do-bursts! job in)
          (do (end-with-parent!)
              (some-> (job/warm-up job) run)
-             (prn (run job))
-             (flush))))))
+             (in-child/say! (run job)))))))
 
 (defn drive!
   "Does the job in a JVM of its own and returns what came of it; see thrum.lab.load."

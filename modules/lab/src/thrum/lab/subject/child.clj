@@ -11,7 +11,8 @@
   (:import
    (java.io PushbackReader)
    (java.lang.management ManagementFactory)
-   (java.util.concurrent Callable ExecutorService Executors Future)))
+   (java.util.concurrent Callable ExecutorService Executors Future)
+   (java.util.concurrent.atomic AtomicBoolean)))
 
 (set! *warn-on-reflection* true)
 
@@ -36,12 +37,25 @@
   (cond-> (if handler (requiring-resolve handler) #'work/ring-handler)
     pool (on-platform-threads pool)))
 
+(defn- failed
+  "Returns an error handler that prints the first failure. Under load there may be thousands, which
+  the report counts as errors."
+  []
+  (let [said? (AtomicBoolean.)]
+    (fn [_ ^Throwable t]
+      (when (.compareAndSet said? false true)
+        (locking System/err
+          (.println System/err "A request failed; no later failure is printed, the report counts them:")
+          (.printStackTrace t)))
+      {:status 500})))
+
 (defn- start-thrum!
   [{:keys [engine engine-options backlog], :as job}]
   (let [run-server (requiring-resolve 'thrum.server/run-server)
         port (requiring-resolve 'thrum.server/port)]
     (port (run-server (handler-of job)
-                      (cond-> {:engine engine, :port 0, :backlog backlog, :stop-on-shutdown? false}
+                      (cond-> {:engine engine, :port 0, :backlog backlog, :stop-on-shutdown? false
+                               :error-handler (failed)}
                         engine-options (assoc :engine-options engine-options))))))
 
 (defn start!
@@ -73,15 +87,11 @@
    :sleepers (fn [] {:sleepers (work/sleepers-now)})
    :wake (fn [] (work/wake!) {})})
 
-(defn- say! [value]
-  (prn value)
-  (flush))
-
 (defn- answer-all! [in]
   (loop []
     (let [question (edn/read {:eof nil} in)]
       (when question
-        (say! ((questions question)))
+        (in-child/say! ((questions question)))
         (recur)))))
 
 (defn -main
@@ -90,6 +100,6 @@
   [& _]
   (in-child/run!
     #(let [in (PushbackReader. *in*)]
-       (say! {:port (start! (edn/read in))})
+       (in-child/say! {:port (start! (edn/read in))})
        (answer-all! in)))
   (.halt (Runtime/getRuntime) 0))
