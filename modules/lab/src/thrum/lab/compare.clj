@@ -14,7 +14,7 @@
 (def ^:private conditions
   "What must be the same of two rows."
   [:n :bytes :rate :limit :pool :deadline-ms :connections :sleep-ms :seconds :warm-up-seconds :path
-   :job :generator])
+   :job :generator :function :calls])
 
 (defn- differences [paths a b]
   (remove #(= (get-in a %) (get-in b %)) paths))
@@ -25,10 +25,18 @@
                          (text/commas (map (comp name last) unlike)) ".")
                     {:type :thrum/lab-usage, :differ (vec unlike)}))))
 
+(defn- own-work
+  "Returns which work of the user's a row has done: the function and the number of its calls."
+  [experiment {:keys [own? samples]}]
+  (when own?
+    (let [{:keys [ok failed]} (first samples)]
+      (assoc (select-keys experiment [:function]) :calls (+ (or ok 0) (or failed 0))))))
+
 (defn- rows
   "Returns [[part contender] row] for every row of a result, in order, with the row's conditions."
   [{:keys [experiments]}]
-  (for [part (mapcat :parts experiments)
+  (for [experiment experiments
+        part (:parts experiment)
         row (:contenders part)]
     [[(:part part) (:contender row)]
      (assoc row
@@ -36,7 +44,8 @@
             (select-keys (merge part
                                 (:params row)
                                 (select-keys row [:job])
-                                (select-keys (first (:samples row)) [:generator]))
+                                (select-keys (first (:samples row)) [:generator])
+                                (own-work experiment row))
                          conditions))]))
 
 (def ^:private median (some-fn :median-ms :median-per-second))

@@ -37,6 +37,16 @@
                                          :median-per-second per-second
                                          :samples [{:generator :wrk}]}]}]}]})
 
+(defn- own [function calls]
+  (-> (assoc-in (result 100.0 6) [:experiments 0 :function] function)
+      (assoc-in [:experiments 0 :parts 0 :contenders 0 :samples] [{:ok (dec calls), :failed 1}])
+      (assoc-in [:experiments 0 :parts 0 :contenders 0 :own?] true)))
+
+(deftest calls-of-another-function-or-of-fewer-inputs-are-not-compared
+  (is (re-find #"1.00x" (compare/report (own 'my/f 3) (own 'my/f 3))))
+  (is (re-find #"not comparable: function differ" (compare/report (own 'my/f 3) (own 'my/g 3))))
+  (is (re-find #"not comparable: calls differ" (compare/report (own 'my/f 3) (own 'my/f 4)))))
+
 (deftest requests-per-second-stand-side-by-side-too
   (is (re-find #"thrum.server  100/s  250/s  2.50x"
                (compare/report (under-load 100.0 120) (under-load 250.0 120))))
