@@ -44,6 +44,9 @@
     "http://…@h/p?…" "http://user:pass@h/p?token=secret"
     "https://h/p" "https://h/p"))
 
+(def not-a-function 3)
+(defmacro a-macro [x] x)
+
 (defn reciprocal "The user's function of these tests." [x] (/ 1 x))
 
 (deftest every-input-ends-in-an-outcome
@@ -64,5 +67,11 @@
     #"There is no function .*own-test/reciprocl; the nearest one is .*own-test/reciprocal"
     (run-calls 'thrum.lab.experiments.own-test/reciprocl (file-of "[1]"))
     #"not on the class path" (run-calls 'no.such.ns/f (file-of "[1]"))
+    #"own-test/not-a-function is no function: it is a java.lang.Long\.$"
+    (run-calls 'thrum.lab.experiments.own-test/not-a-function (file-of "[1]"))
+    #"own-test/a-macro is no function: it is a macro\.$"
+    (run-calls 'thrum.lab.experiments.own-test/a-macro (file-of "[1]"))
     #"must hold one vector" (run-calls `reciprocal (file-of "{:a 1}"))
-    #"is no EDN" (run-calls `reciprocal (file-of "[1"))))
+    #"must hold one vector or list, and nothing behind it" (run-calls `reciprocal (file-of "[1] [2]"))
+    #"is no EDN: EOF while reading" (run-calls `reciprocal (file-of "[1"))
+    #"is no EDN: No reader function for tag foo" (run-calls `reciprocal (file-of "[#foo 1]"))))

@@ -4,20 +4,31 @@
    [clojure.edn :as edn]
    [clojure.string :as str]
    [thrum.lab.experiments.own.work :as work]
-   [thrum.lab.text :as text]))
+   [thrum.lab.text :as text])
+  (:import
+   (java.io PushbackReader StringReader)))
 
 (set! *warn-on-reflection* true)
+
+(defn- values
+  "Returns the values in a text."
+  [text]
+  (let [in (PushbackReader. (StringReader. text))]
+    (into [] (take-while #(not= ::end %)) (repeatedly #(edn/read {:eof ::end} in)))))
 
 (defn inputs
   "Returns the inputs in a text: one vector, list or set, as EDN. Throws a usage error otherwise."
   [text file]
-  (let [value (try
-                (edn/read-string {:eof nil} text)
-                (catch RuntimeException e
-                  (throw (work/usage (str "The file " file " is no EDN.") e))))]
-    (if (and (coll? value) (not (map? value)))
+  (let [[value :as all] (try
+                          (values text)
+                          (catch RuntimeException e
+                            (throw (work/usage (str "The file " file " is no EDN: "
+                                                    (ex-message e) ".")
+                                               e))))]
+    (if (and (= 1 (count all)) (coll? value) (not (map? value)))
       (vec value)
-      (throw (work/usage (str "The file " file " must hold one vector or list."))))))
+      (throw (work/usage (str "The file " file
+                              " must hold one vector or list, and nothing behind it."))))))
 
 (defn- outcome [f [index input]]
   (try

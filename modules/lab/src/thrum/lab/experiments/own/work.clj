@@ -46,8 +46,14 @@
                 (catch java.io.FileNotFoundException e
                   (throw (usage (str "The namespace " (namespace name) " is not on the class path.")
                                 e))))]
-    (when-not (and found (ifn? @found))
-      (throw (usage (str "There is no function " name (nearest name) "."))))
+    (cond
+      (nil? found) (throw (usage (str "There is no function " name (nearest name) ".")))
+      (:macro (meta found)) (throw (usage (str name " is no function: it is a macro.")))
+      (not (ifn? @found)) (throw (usage (str name " is no function: it is "
+                                             (if-some [c (class @found)]
+                                               (str "a " (Class/.getName c))
+                                               "nil")
+                                             "."))))
     @found))
 
 (defn read-text
