@@ -141,6 +141,18 @@
   (binding [*out* *err*]
     (println (str "\nInterrupted. " (kept-words out @kept)))))
 
+(defn- printing-on
+  "Calls f. What is printed meanwhile goes to out, also by the user's code, and on threads that
+  have no bindings of ours: standard output may be for the result alone."
+  [out f]
+  (if (identical? out *out*)
+    (f)
+    (let [before System/out]
+      (System/setOut System/err)
+      (try
+        (with-redefs [*out* out] (binding [*out* out] (f)))
+        (finally (System/setOut before))))))
+
 (defn- run-plan!
   "Runs the plan with its progress on out, writes and prints the result; returns the exit code."
   [{:keys [options], :as plan} experiments out {:keys [over write]}]
@@ -148,7 +160,8 @@
         {:keys [result kept emit! close!], :as begun} (begin! plan journal out)]
     (reset! write #(end-without-runner! options begun))
     (try
-      (run/run! experiments (:experiments plan) emit! {:over over, :journal journal})
+      (printing-on out
+        #(run/run! experiments (:experiments plan) emit! {:over over, :journal journal}))
       (finally
         (close!)))
     (print-result options @result @kept)
@@ -167,8 +180,20 @@
               (binding [*out* out] (announce plan #(longer parsed facts chosen)))
               (run-plan! plan experiments/by-name out ending)))))
 
+(defn- comparison
+  "Returns the comparison of two files as text. Throws a usage error where they cannot be compared."
+  [a b]
+  (let [in-a (store/read! a), in-b (store/read! b)]
+    (try
+      (compare/report in-a in-b)
+      (catch ExceptionInfo e (throw e))
+      (catch RuntimeException e
+        (throw (ex-info (str a " and " b " cannot be compared: one of them is damaged.")
+                        {:type :thrum/lab-usage}
+                        e))))))
+
 (defn- compare-command [{[a b] :files}]
-  (println (compare/report (store/read! a) (store/read! b)))
+  (println (comparison a b))
   0)
 
 (defn run

@@ -13,7 +13,7 @@
    [thrum.lab.temporary :as temporary]
    [thrum.test-kit.jvm :as jvm])
   (:import
-   (java.io File StringWriter)
+   (java.io ByteArrayOutputStream File PrintStream StringWriter)
    (java.lang ProcessHandle)
    (java.nio.file Files)
    (java.util List)
@@ -39,7 +39,10 @@
   (is (= [2 "" "There is no experiment fan-uot; the nearest one is fan-out.\n"]
          (run "--only" "fan-uot")))
   (is (= 2 (first (run "compare" "/nowhere/a.edn" "/nowhere/b.edn"))))
-  (is (= 2 (first (run "fan-out" "--urls" "/nowhere/urls.txt" "--out" (temp-dir))))))
+  (is (= 2 (first (run "fan-out" "--urls" "/nowhere/urls.txt" "--out" (temp-dir)))))
+  (let [damaged (file-of (pr-str {:thrum.lab/version 1, :machine {}, :experiments [{:parts 3}]}))]
+    (is (= [2 "" (str damaged " and " damaged " cannot be compared: one of them is damaged.\n")]
+           (run "compare" damaged damaged)))))
 
 (deftest a-handler-that-is-not-there-is-wrong-arguments
   (is (= [2 "The namespace nowhere is not on the class path.\n"]
@@ -116,6 +119,22 @@
     (is (= 0 code))
     (is (str/starts-with? out "{\"thrum.lab/version\":1"))
     (is (str/includes? err "Your function"))))
+
+(defn noisy "A user's function that prints." [_]
+  (println "noise")
+  (.println System/out "noise by Java"))
+
+(deftest what-the-users-function-prints-is-not-in-the-json
+  (let [java-out (ByteArrayOutputStream.), before System/out]
+    (System/setOut (PrintStream. java-out true))
+    (try
+      (let [[code out err] (run "fan-out" "--call" (str `noisy) "--inputs" (file-of "[1]")
+                                "--contenders" "thrum-pmap,pool" "--out" (temp-dir) "--json")]
+        (is (= 0 code))
+        (is (not (str/includes? out "noise")))
+        (is (= "" (str java-out)))
+        (is (str/includes? err "noise")))
+      (finally (System/setOut before)))))
 
 (defn- ignores-interrupt?
   "True if this process was started with SIGINT ignored, in the background of a script say: its
