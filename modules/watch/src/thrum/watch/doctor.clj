@@ -32,17 +32,32 @@ Exit codes: 0 done, 1 the process could not be examined, 2 wrong arguments.")
   (let [n (some-> text parse-long)]
     (when-not (and n (pos? (long n)))
       (wrong what " must be a positive integer, not " (pr-str text)))
+    (when (< Integer/MAX_VALUE (long n))
+      (wrong what " must be at most " Integer/MAX_VALUE ", not " (pr-str text)))
     n))
 
 (defn- file-name [text]
-  (or text (wrong "--out needs a file")))
+  (cond
+    (nil? text) (wrong "--out needs a file")
+    (str/starts-with? text "-") (wrong "--out needs a file, not " (pr-str text))
+    :else text))
+
+(defn- checked
+  "Returns the options. Throws ::arguments where one is missing, or does not go with another."
+  [{:keys [pid record seconds json no-recording] :as options}]
+  (cond
+    (nil? pid) (wrong "A PID is missing")
+    (and seconds (not record)) (wrong "--seconds is for record")
+    (and record json) (wrong "--json is not for record")
+    (and record no-recording) (wrong "--no-recording is not for record")
+    :else options))
 
 (defn arguments
   "Returns argv as a map. Throws ::arguments."
   [argv]
   (loop [[arg & more] argv, options {}]
     (case arg
-      nil (if (:pid options) options (wrong "A PID is missing"))
+      nil (checked options)
       "--help" {:help true}
       "--json" (recur more (assoc options :json true))
       "--no-recording" (recur more (assoc options :no-recording true))
@@ -104,7 +119,7 @@ Exit codes: 0 done, 1 the process could not be examined, 2 wrong arguments.")
 
 ;; A thread may have any name.
 (defn- printable [line]
-  (str/replace line #"\p{Cntrl}" "?"))
+  (str/replace line #"[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]" "?"))
 
 (defn- escaped [x]
   (str/escape (str x) {\< "&lt;", \> "&gt;", \& "&amp;", \" "&quot;"}))

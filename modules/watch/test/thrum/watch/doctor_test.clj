@@ -42,7 +42,13 @@
     ["1" "2"] "Unknown argument \"2\""
     ["1" "--jason"] "Unknown argument \"--jason\""
     ["1" "--out"] "--out needs a file"
-    ["record" "1" "--seconds" "no"] "--seconds must be a positive integer, not \"no\"")
+    ["1" "--out" "--json"] "--out needs a file, not \"--json\""
+    ["record" "1" "--seconds" "no"] "--seconds must be a positive integer, not \"no\""
+    ["record" "1" "--seconds" "9223372036854775807"]
+    "--seconds must be at most 2147483647, not \"9223372036854775807\""
+    ["1" "--seconds" "5"] "--seconds is for record"
+    ["record" "1" "--json"] "--json is not for record"
+    ["record" "1" "--no-recording"] "--no-recording is not for record")
   (is (zero? (long (first (printed "--help"))))))
 
 (def ^:private of-jdk-25
@@ -251,6 +257,42 @@
                 :lints [{:rule :pinned, :sentence "x\n\nNothing is wrong.\u001b[2J is pinned"}]}
         lines (str/split-lines (with-out-str (#'doctor/print-report! report {})))]
     (is (= "pinned: x??Nothing is wrong.?[2J is pinned" (last lines)))))
+
+(deftest a-name-says-nothing-to-the-terminal
+  (let [report {:pid 1, :jdk "25", :threads {:virtual 1, :mounted 1, :platform 1}, :groups []
+                :lints [{:rule :pinned, :sentence "\u009b2J\u202e\u2028x is pinned"}]}
+        lines (str/split-lines (with-out-str (#'doctor/print-report! report {})))]
+    (is (= "pinned: ?2J??x is pinned" (last lines)))))
+
+(defn- signal! [^Process process signal]
+  (let [^List command ["kill" signal (str (.pid process))]]
+    (.waitFor (.start (ProcessBuilder. command)))))
+
+;; It has been attached to before: its socket takes what is sent, and nothing answers.
+(deftest a-process-that-is-stopped-is-said-in-a-sentence
+  (when (.isDirectory (io/file "/proc/self"))
+    (with-jvm
+      (fn [^Process jvm ask]
+        (is (= ":ready" (ask :ready)))
+        (.detach (process/attach! (.pid jvm)))
+        (signal! jvm "-STOP")
+        (try
+          (is (= [1 (str "Process " (.pid jvm) " is stopped, by SIGSTOP or a debugger: it answers "
+                         "when it goes on, by kill -CONT " (.pid jvm))]
+                 (deref (future (printed (str (.pid jvm)))) 60000 :hangs)))
+          (finally (signal! jvm "-CONT")))))))
+
+(deftest a-process-that-does-not-answer-is-given-up
+  (let [never (promise)]
+    (try
+      (is (= [::process/refused "Process 7 has not answered for 1 s"]
+             (try
+               (#'process/answered 7 1 #(deref never))
+               (catch clojure.lang.ExceptionInfo e [(:type (ex-data e)) (ex-message e)]))))
+      (finally (deliver never true))))
+  (is (= :answer (#'process/answered 7 60 (constantly :answer))))
+  (is (thrown? java.io.IOException
+               (#'process/answered 7 60 #(throw (java.io.IOException. "gone"))))))
 
 (deftest a-file-of-the-process-is-read-below-its-root
   (with-jvm

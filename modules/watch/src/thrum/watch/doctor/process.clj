@@ -24,13 +24,18 @@
 
 (def ^:private least-java 21)
 
-(defn- maps-of
-  "Returns the text of what the process has mapped into memory, or nil where it cannot be read."
-  [pid]
-  (try (Files/readString (Path/of "/proc" (into-array [(str pid) "maps"]))) (catch IOException _)))
+(defn- text-of
+  "Returns the text of a file of the process below /proc, or nil where it cannot be read."
+  [pid file]
+  (try (Files/readString (Path/of "/proc" (into-array [(str pid) file]))) (catch IOException _)))
 
 (defn- linux? []
   (.isDirectory (io/file "/proc/self")))
+
+(defn- stopped?
+  "True if the process is stopped, by a signal or a debugger, as far as /proc says."
+  [pid]
+  (boolean (some->> (text-of pid "stat") (re-find #"(?s).*\) [tT] "))))
 
 (defn- owner [pid]
   (let [^ProcessHandle process (.orElse (ProcessHandle/of (long pid)) nil)]
@@ -41,11 +46,30 @@
   (when-not (.isPresent (ProcessHandle/of (long pid)))
     (refuse "There is no process " pid))
   (when (linux?)
-    (let [maps (maps-of pid)]
+    (let [maps (text-of pid "maps")]
       (cond
         (str/blank? maps) (refuse "Process " pid " cannot be read: it belongs to "
                                   (or (owner pid) "another user") ", or has ended")
-        (not (str/includes? maps "libjvm")) (refuse "Process " pid " is not a JVM")))))
+        (not (str/includes? maps "libjvm")) (refuse "Process " pid " is not a JVM")
+        (stopped? pid) (refuse "Process " pid " is stopped, by SIGSTOP or a debugger: it answers "
+                               "when it goes on, by kill -CONT " pid)))))
+
+(def ^:private ^:const attach-seconds "The JDK's own bound is 10." 30)
+(def ^:private ^:const answer-seconds "For the dump of very many threads." 180)
+
+(defn- answered
+  "Returns the value of (f), a question to the process. Throws ::refused where that takes longer
+  than so many seconds: an interrupt does not end the JDK's read of the answer."
+  [pid seconds f]
+  (let [answer (promise)]
+    (doto (Thread. #(deliver answer (try {:value (f)} (catch Throwable t {:thrown t}))))
+      (.setDaemon true)
+      (.start))
+    (let [{:keys [value thrown] :as result} (deref answer (* 1000 (long seconds)) nil)]
+      (cond
+        (nil? result) (refuse "Process " pid " has not answered for " seconds " s")
+        thrown (throw thrown)
+        :else value))))
 
 (defn- command ^Method [vm]
   (doto (.getMethod (class vm) "executeJCmd" (into-array Class [String]))
@@ -55,10 +79,11 @@
   "Has the JVM run a command of jcmd; returns what it printed. Throws IOException where it does not
   answer."
   [vm text]
-  (with-open [^InputStream in (try
-                                (.invoke (command vm) vm (object-array [text]))
-                                (catch InvocationTargetException e (throw (ex-cause e))))]
-    (slurp in)))
+  (answered (.id ^VirtualMachine vm) answer-seconds
+    #(with-open [^InputStream in (try
+                                   (.invoke (command vm) vm (object-array [text]))
+                                   (catch InvocationTargetException e (throw (ex-cause e))))]
+       (slurp in))))
 
 (defn- check-version! [pid vm]
   (let [version (environment/version (.getProperty (.getSystemProperties ^VirtualMachine vm)
@@ -73,7 +98,8 @@
   ^VirtualMachine [pid]
   (check-jvm! pid)
   (let [vm (try
-             (VirtualMachine/attach (str pid))
+             (answered pid attach-seconds #(VirtualMachine/attach (str pid)))
+             (catch clojure.lang.ExceptionInfo e (throw e))
              (catch Exception e
                (refuse "Process " pid " does not let itself be attached to: " (ex-message e))))]
     (check-version! pid vm)
