@@ -45,7 +45,8 @@
     (fn [_ ^Throwable t]
       (when (.compareAndSet said? false true)
         (locking System/err
-          (.println System/err "A request failed; no later failure is printed, the report counts them:")
+          (.println System/err (str "A request failed; no later failure is printed, the report "
+                                    "counts them:"))
           (.printStackTrace t)))
       {:status 500})))
 

@@ -72,6 +72,7 @@
     #"own-test/a-macro is no function: it is a macro\.$"
     (run-calls 'thrum.lab.experiments.own-test/a-macro (file-of "[1]"))
     #"must hold one vector" (run-calls `reciprocal (file-of "{:a 1}"))
-    #"must hold one vector or list, and nothing behind it" (run-calls `reciprocal (file-of "[1] [2]"))
+    #"must hold one vector or list, and nothing behind it"
+    (run-calls `reciprocal (file-of "[1] [2]"))
     #"is no EDN: EOF while reading" (run-calls `reciprocal (file-of "[1"))
     #"is no EDN: No reader function for tag foo" (run-calls `reciprocal (file-of "[#foo 1]"))))
