@@ -24,10 +24,17 @@
 
 (defcase lost-connections-give-their-places-back "4.4"
   "Connections that are reset at once, before a head, within it, within a body, or behind what is no
-  HTTP, give their places of :max-connections back."
+  HTTP, give their places of :max-connections back. So do those whose client goes within a body,
+  behind a response without one."
   [env]
-  (let [server (scene/serve env scene/ok {:max-connections 3})
-        port (scene/port-of env server)]
+  (let [bodiless-for-post #(if (= :post (:request-method %)) {:status 204} (scene/ok %))
+        server (scene/serve env bodiless-for-post {:max-connections 3})
+        port (scene/port-of env server)
+        answered (vec (repeatedly 3 #(scene/client env server)))]
+    (doseq [client answered]
+      (wire/send! client (wire/head-of "POST" "/" "Content-Length: 9"))
+      (scene/expect= 204 (:status (wire/head client))))
+    (run! wire/reset!! answered)
     (clients/hit-often! port
       ["" "GET" "GET / HTTP/1.1\r\nHost: local"
        (wire/head-of "POST" "/" "Content-Length: 9") "\u0016\u0003\u0001" (wire/get "/")])

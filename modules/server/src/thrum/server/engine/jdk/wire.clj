@@ -73,7 +73,10 @@
 (defn- send-head!
   "Sends a response without a body."
   [^HttpExchange exchange request-body status]
-  (ending request-body (.sendResponseHeaders exchange status -1)))
+  (ending request-body (.sendResponseHeaders exchange status -1))
+  ;; Where the rest of the request's body did not come, the JDK has closed the connection and still
+  ;; counts it. This it does not overlook.
+  (when request-body (.close (.getResponseBody exchange))))
 
 (defn- send-body!
   [^HttpExchange exchange request-body guard idle-ms status ^bytes body]
