@@ -163,6 +163,12 @@
   [token error]
   (on-cancel/end! token error))
 
+(defn take-back-interrupt!
+  "Drops an interrupt that a library has sent the calling thread, to end a call that has ended. That
+  of a cancel, which may have come meanwhile, stays: the call has not used it up."
+  []
+  (wait/take-back!))
+
 (defn undisturbed
   "Returns the value of f, during which no cancel interrupts the calling thread; it goes on where
   its work is cancelled. The thread is interrupted again afterwards if it was before or meanwhile."

@@ -491,6 +491,20 @@
         (swap! trail conj (interrupted?))))
     (is (= [false nil true] @trail))))
 
+(deftest an-interrupt-that-is-taken-back-leaves-that-of-a-cancel
+  (let [trail (atom []), note! #(swap! trail conj (interrupted?))]
+    (.interrupt (Thread/currentThread))
+    (spi/take-back-interrupt!)
+    (note!)
+    (cancelled-self
+      (fn [cancel!]
+        (.interrupt (Thread/currentThread))
+        (cancel!)
+        (spi/take-back-interrupt!)
+        (note!)))
+    (note!)
+    (is (= [false true false] @trail))))
+
         ;; A body that ends at that very moment
 
 (defn- race

@@ -20,6 +20,7 @@
   (^Object send [])                 ; interrupts the thread for a cancel
   (^Object clear [])                ; drops our interrupt; a foreign one stays
   (^Object giveBack [])             ; sets the flag again for a foreign interrupt that was used up
+  (^Object takeBack [])             ; drops a foreign interrupt that has had its effect; ours stays
   (^Object withholdBy [withholder])
   (^Object letGo [])                ; ends that; an interrupt that was withheld is sent
   (^Object overrule [])             ; ends that, and sends one
@@ -63,6 +64,12 @@
     (locking this
       (set! foreign true)
       (.interrupt (Thread/currentThread))))
+  (takeBack [this]
+    (locking this
+      (Thread/interrupted)
+      (when (and ours thread)
+        (set! foreign false)
+        (.interrupt thread))))
   (around [_] around)
   (withholdBy [this w]
     (locking this

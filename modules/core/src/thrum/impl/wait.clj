@@ -49,6 +49,12 @@
   (or (some-> (place/current) .interruptFlag)
       (interrupt/interrupt-flag (Thread/currentThread))))
 
+(defn take-back!
+  "Drops an interrupt of the calling thread that no cancel has sent, and that has had its effect.
+  That of a cancel, which may have come meanwhile, stays."
+  []
+  (.takeBack (current-flag)))
+
 (defn undisturbed
   "Returns the value of f, during which no cancel interrupts the calling thread. The thread is
   interrupted again afterwards if it was before or meanwhile."

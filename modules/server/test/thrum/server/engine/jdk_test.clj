@@ -15,7 +15,8 @@
    (com.sun.net.httpserver.spi HttpServerProvider)
    (java.io IOException InputStream)
    (java.lang.management ManagementFactory)
-   (java.net InetAddress ServerSocket Socket)))
+   (java.net InetAddress ServerSocket Socket)
+   (java.util.concurrent CountDownLatch TimeUnit)))
 
 (set! *warn-on-reflection* true)
 
@@ -90,6 +91,27 @@
     (is (ends? answer-early
                {:min-bytes-per-second 1000, :rate-grace-ms 500}
                "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nbegun"))))
+
+(defn- outlasting
+  "Returns a handler that blocks in a read of the body, and behind its failure waits until it is
+  interrupted; delivers to outcome whether it was."
+  [outcome]
+  (fn [{:keys [body]}]
+    (try (slurp body) (catch IOException _))
+    (deliver outcome (try
+                       (.await (CountDownLatch. 1) 5 TimeUnit/SECONDS)
+                       false
+                       (catch InterruptedException _ true)))
+    {:status 200}))
+
+(deftest a-handler-whose-read-is-cut-is-interrupted-and-the-observer-of-its-end-is-not
+  (dotimes [_ 10]
+    (let [handlers (promise), observers (promise)
+          end #(do (deliver observers (.isInterrupted (Thread/currentThread))) %)]
+      (ends? (outlasting handlers)
+             {:request-timeout-ms 50, :observer {:end end}}
+             "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nbegun")
+      (is (= [true false] [(deref handlers 0 nil) (deref observers 5000 nil)])))))
 
 (deftest a-stream-ends-where-another-thread-cannot-send-to-it
   (let [event (str/join (repeat 100000 "x"))

@@ -32,7 +32,8 @@
       (set! due nil)
       (when fired
         (set! fired false)
-        (Thread/interrupted))))
+        ;; Behind a cut comes a cancel, whose interrupt is the handler's.
+        (spi/take-back-interrupt!))))
   (mine! [this]
     (if (identical? thread (Thread/currentThread))
       this
