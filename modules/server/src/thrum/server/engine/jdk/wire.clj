@@ -143,11 +143,13 @@
         (held/stream held))
       (do
         (set-headers! exchange last? headers)
-        ;; For the JDK 0 says that the length is not known.
-        (case (long length)
-          0 (send-head! exchange request-body status)
-          -1 (.sendResponseHeaders exchange status 0)
-          (.sendResponseHeaders exchange status length))
+        ;; A long head is more than the JDK buffers.
+        (patience/in-time [_guard patience idle-ms]
+          ;; For the JDK 0 says that the length is not known.
+          (case (long length)
+            0 (send-head! exchange request-body status)
+            -1 (.sendResponseHeaders exchange status 0)
+            (.sendResponseHeaders exchange status length)))
         (patience/output (.getResponseBody exchange) #(check-cut! this) patience idle-ms))))
   (end! [this]
     (check-cut! this)

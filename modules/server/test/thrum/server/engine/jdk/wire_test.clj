@@ -16,14 +16,17 @@
 (use-fixtures :each leak/no-leaks)
 
 (defn- exchange
-  "Returns an exchange whose request has a body, and whose response is written to out."
-  [out]
-  (let [request (doto (Headers.) (.set "Content-length" "10")), response (Headers.)]
-    (proxy [HttpExchange] []
-      (getRequestHeaders [] request)
-      (getResponseHeaders [] response)
-      (getResponseBody [] out)
-      (sendResponseHeaders [_ _]))))
+  "Returns an exchange whose request has a body, and whose response is written to out; its head by
+  a call of send-head!."
+  ([out] (exchange out (fn [])))
+  ([out send-head!]
+   (let [request (doto (Headers.) (.set "Content-length" "10")), response (Headers.)]
+     (proxy [HttpExchange] []
+       (getRequestHeaders [] request)
+       (getResponseHeaders [] response)
+       (getResponseBody [] out)
+       (getProtocol [] "HTTP/1.1")
+       (sendResponseHeaders [_ _] (send-head!))))))
 
 (defn- guard
   "Returns a guard that notes in trail what it is asked for."
@@ -52,6 +55,13 @@
         wire (wire/wire (exchange (noting trail)) (guard trail) 1000 nil)]
     (engine/send! wire 200 (object-array 0) large)
     (is (= in-pieces @trail))))
+
+(deftest a-head-has-its-own-time
+  (let [trail (atom [])
+        exchange (exchange (noting (atom [])) #(swap! trail conj :head))
+        wire (wire/wire exchange (guard trail) 1000 nil)]
+    (engine/begin! wire 200 (object-array 0) -1)
+    (is (= [:enter :head :leave] @trail))))
 
 (deftest each-piece-of-a-large-write-has-its-own-time
   (let [trail (atom [])
