@@ -67,7 +67,8 @@
      ~form))
 
 (defn- close-out! [body ^OutputStream out]
-  (when body (.flush out))
+  ;; The JDK's stream of chunks swallows that its rest cannot be written.
+  (.flush out)
   (ending body (.close out)))
 
 (defn- send-head!

@@ -9,18 +9,19 @@
    [thrum.test-kit.leak :as leak])
   (:import
    (com.sun.net.httpserver Headers HttpExchange)
-   (java.io OutputStream)))
+   (java.io IOException OutputStream)))
 
 (set! *warn-on-reflection* true)
 
 (use-fixtures :each leak/no-leaks)
 
 (defn- exchange
-  "Returns an exchange whose request has a body, and whose response is written to out; its head by
-  a call of send-head!."
+  "Returns an exchange whose request has a body of this length, and whose response is written to
+  out; its head by a call of send-head!."
   ([out] (exchange out (fn [])))
-  ([out send-head!]
-   (let [request (doto (Headers.) (.set "Content-length" "10")), response (Headers.)]
+  ([out send-head!] (exchange out send-head! 10))
+  ([out send-head! length]
+   (let [request (doto (Headers.) (.set "Content-length" (str length))), response (Headers.)]
      (proxy [HttpExchange] []
        (getRequestHeaders [] request)
        (getResponseHeaders [] response)
@@ -62,6 +63,15 @@
         wire (wire/wire exchange (guard trail) 1000 nil)]
     (engine/begin! wire 200 (object-array 0) -1)
     (is (= [:enter :head :leave] @trail))))
+
+(deftest a-body-whose-rest-cannot-be-written-does-not-end
+  (let [full (proxy [OutputStream] []
+               (flush [] (throw (IOException. "full")))
+               ;; As the JDK's stream of chunks, which swallows it.
+               (close []))
+        wire (wire/wire (exchange full (fn []) 0) (guard (atom [])) 1000 nil)]
+    (engine/begin! wire 200 (object-array 0) -1)
+    (is (thrown-with-msg? IOException #"full" (engine/end! wire)))))
 
 (deftest each-piece-of-a-large-write-has-its-own-time
   (let [trail (atom [])
