@@ -27,9 +27,14 @@
 
 (defcase http-1-0-is-kept-or-closed "4.2"
   "HTTP/1.0 with Connection: keep-alive: the response says so, has a length and the connection goes
-  on; or it is closed."
+  on; or it is closed, and says so once where the handler does."
   {:needs #{:http-1.0}}
   [env]
+  (let [handler (scene/answering {:headers {"Connection" "close"}, :body "a string"})
+        c (scene/client env (scene/serve env handler {}))
+        answer (wire/ask! c "GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n")]
+    (expect= ["close"] (get (:headers (expect-status 200 answer)) "connection"))
+    (expect-closed c))
   (doseq [body ["a string" (map str [1 2 3])]]
     (let [c (scene/client env (scene/serve env (scene/answering {:body body}) {}))
           ask #(wire/ask! c "GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n")

@@ -41,15 +41,22 @@
   [^String value]
   (boolean (some #(.equalsIgnoreCase "close" (String/.trim %)) (.split value ","))))
 
+(defn- add-field!
+  "Adds a header. The only Connection is close, and takes the place of the JDK's keep-alive."
+  [^Headers to ^String name value]
+  (if (.equalsIgnoreCase "Connection" name)
+    (doto to (.set "Connection" "close") (.remove "Keep-alive"))
+    (.add to name (latin value))))
+
 (defn- set-headers! [^HttpExchange exchange last? headers]
   (let [^objects headers headers
         to (.getResponseHeaders exchange)
         n (alength headers)]
     (loop [i 0]
       (when (< i n)
-        (.add to (aget headers i) (latin (aget headers (inc i))))
+        (add-field! to (aget headers i) (aget headers (inc i)))
         (recur (+ i 2))))
-    (when last? (.set to "Connection" "close"))))
+    (when last? (add-field! to "Connection" "close"))))
 
 (defn- http-1-0? [^HttpExchange exchange]
   (.equalsIgnoreCase "HTTP/1.0" (.getProtocol exchange)))
