@@ -27,13 +27,31 @@
      ~@forms
      (flow/await! ~done)))
 
-(deftype JettySocket [^Session session ^AtomicBoolean over]
+(defn- await-earlier!
+  "Waits until the frame before is flushed, or has failed. An interrupt of its sender has left it to
+  Jetty, which would take the next ones too, as many as are sent."
+  [^AtomicReference sending]
+  (when-some [^CompletableFuture earlier (.get sending)]
+    (when-not (.isDone earlier)
+      (flow/await! (.exceptionally earlier (fn [_]))))))
+
+(defmacro ^:private in-order
+  "The same behind the frame that sending holds, for that of the forms."
+  [[done over ^AtomicReference sending] & forms]
+  `(do
+     (await-earlier! ~sending)
+     (flushed [~done ~over]
+       ~@forms
+       (.set ~sending ~done))))
+
+;; sending: the future of the frame that was sent last, or nil.
+(deftype JettySocket [^Session session ^AtomicBoolean over ^AtomicReference sending]
   engine/Socket
   (open? [_] (and (not (.get over)) (.isOpen session)))
-  (send-text! [_ message] (flushed [done over] (.sendText session (str message) done)))
-  (send-binary! [_ message] (flushed [done over] (.sendBinary session message done)))
-  (send-ping! [_ data] (flushed [done over] (.sendPing session data done)))
-  (send-pong! [_ data] (flushed [done over] (.sendPong session data done)))
+  (send-text! [_ message] (in-order [done over sending] (.sendText session (str message) done)))
+  (send-binary! [_ message] (in-order [done over sending] (.sendBinary session message done)))
+  (send-ping! [_ data] (in-order [done over sending] (.sendPing session data done)))
+  (send-pong! [_ data] (in-order [done over sending] (.sendPong session data done)))
   (close! [_ code reason] (flushed [done over] (.close session code reason done)))
   (disconnect! [_] (.disconnect session)))
 
@@ -80,7 +98,7 @@
     (reify
       Session$Listener$AutoDemanding
       (onWebSocketOpen [_ session]
-        (deliver socket (JettySocket. session over))
+        (deliver socket (JettySocket. session over (AtomicReference.)))
         (.complete opened nil)
         (call! caller #(engine/on-open % @socket)))
       (onWebSocketText [_ message] (call! caller #(engine/on-text % @socket message)))

@@ -2,7 +2,10 @@
   "Websockets by Jetty, told to a client of the JDK's."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.core :as t]
    [thrum.server :as server]
+   [thrum.server.tck.wire :as wire]
+   [thrum.server.tck.ws-client :as ws]
    [thrum.test-kit.leak :as leak])
   (:import
    (java.net URI)
@@ -151,3 +154,30 @@
       (.setSoLinger client true 0)
       (.close client)
       (is (instance? java.io.IOException (deref failed 5000 nil))))))
+
+(defn- sent-in-time?
+  "Sends a message of one frame; returns whether that was done within 20 ms."
+  [ws]
+  (try
+    (t/with-timeout 20 (server/send! ws (byte-array 1000000)) true)
+    (catch Exception _ false)))
+
+(deftest messages-of-interrupted-senders-do-not-pile-up
+  (let [sent (promise)
+        impatient (fn [ws]
+                    (deliver sent (count (filterv true? (repeatedly 40 #(sent-in-time? ws)))))
+                    (try (server/close! ws) (catch java.io.IOException _)))]
+    (with-open [^java.lang.AutoCloseable s (server/run-server
+                                             (constantly {:ring.websocket/listener
+                                                          {:on-open impatient}})
+                                             {:engine *engine*, :port 0, :stop-on-shutdown? false
+                                              :shutdown-timeout-ms 0})]
+      (let [client (wire/send! (wire/connect (server/port s)) (ws/handshake))]
+        (wire/head client)
+        (let [most (inc (long (deref sent 20000 -1)))
+              frames (take-while vector? (repeatedly #(ws/read-frame client)))
+              messages (take-while #(= :binary (first %)) frames)
+              lengths (mapv (comp count second) messages)]
+          (is (= (repeat (count lengths) 1000000) lengths) "each is whole")
+          (is (<= 0 (count lengths) most)))
+        (wire/close! client)))))
