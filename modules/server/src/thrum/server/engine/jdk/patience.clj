@@ -136,25 +136,26 @@
 (defn- read-in-time
   "Reads as in does. A chunk's size of more than 31 bits is negative for the JDK, which finds its
   own index out of bounds then."
-  [^InputStream in patience ms ^bytes b offset n]
+  [^InputStream in check! patience ms ^bytes b offset n]
   (Objects/checkFromIndexSize (int offset) (int n) (alength b))
   (in-time [_guard patience ms]
+    (check!)
     (try
       (.read in b (int offset) (int n))
       (catch IndexOutOfBoundsException e (throw (IOException. "A chunk is too long" e))))))
 
 (defn input
-  "Returns the stream, each read of which may take so long."
-  ^InputStream [^InputStream in patience ms]
-  (proxy [InputStream] []
-    (read
-      ([]
-       (let [one (byte-array 1)]
-         (if (neg? (long (read-in-time in patience ms one 0 1))) -1 (bit-and 0xff (aget one 0)))))
-      ([b] (read-in-time in patience ms b 0 (alength ^bytes b)))
-      ([b offset n] (read-in-time in patience ms b offset n)))
-    (available [] (.available in))
-    (close [])))
+  "Returns the stream, each read of which may take so long; (check!) precedes it."
+  ^InputStream [^InputStream in check! patience ms]
+  (let [read! (fn [b offset n] (read-in-time in check! patience ms b offset n))]
+    (proxy [InputStream] []
+      (read
+        ([] (let [one (byte-array 1)]
+              (if (neg? (long (read! one 0 1))) -1 (bit-and 0xff (aget one 0)))))
+        ([b] (read! b 0 (alength ^bytes b)))
+        ([b offset n] (read! b offset n)))
+      (available [] (.available in))
+      (close []))))
 
 (defn output
   "Returns the stream, each piece written to which may take so long; (check!) precedes a write."
@@ -162,15 +163,17 @@
   (proxy [OutputStream] []
     (write
       ([x]
-       (check!)
        (in-time [guard patience ms]
+         (check!)
          (if (bytes? x)
            (write! out guard ms x 0 (alength ^bytes x))
            (.write out (int x)))))
       ([b offset n]
-       (check!)
-       (in-time [guard patience ms] (write! out guard ms b offset n))))
+       (in-time [guard patience ms]
+         (check!)
+         (write! out guard ms b offset n))))
     (flush []
-      (check!)
-      (in-time [_guard patience ms] (.flush out)))
+      (in-time [_guard patience ms]
+        (check!)
+        (.flush out)))
     (close [])))

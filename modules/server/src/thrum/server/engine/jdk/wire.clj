@@ -94,12 +94,11 @@
     (close-out! request-body out)))
 
 (defn- send-all!
-  [^HttpExchange exchange request-body last? patience idle-ms status headers ^bytes body]
+  [^HttpExchange exchange request-body last? guard idle-ms status headers ^bytes body]
   (set-headers! exchange last? headers)
-  (patience/in-time [guard patience idle-ms]
-    (if (or (nil? body) (zero? (alength body)))
-      (send-head! exchange request-body status)
-      (send-body! exchange request-body guard idle-ms status body))))
+  (if (or (nil? body) (zero? (alength body)))
+    (send-head! exchange request-body status)
+    (send-body! exchange request-body guard idle-ms status body)))
 
 (defn- events?
   "True if the headers are those of a stream of events, whose client comes again wherever it
@@ -117,6 +116,14 @@
 
 (defn- check-cut! [wire]
   (when (cut? wire) (throw (IOException. "The connection has been cut"))))
+
+(defmacro ^:private while-uncut
+  "Runs the body, which blocks on the connection, unless that has been cut. A cut that comes later
+  ends it."
+  [[guard wire patience ms] & body]
+  `(patience/in-time [~guard ~patience ~ms]
+     (check-cut! ~wire)
+     ~@body))
 
 ;; request: its headers, as name, value, name, value ... request-body: whether it has one. last?:
 ;; whether its connection serves no other. held: the body of a response on HTTP/1.0 without a
@@ -137,12 +144,13 @@
   (remote [_] (engine/address (.getRemoteAddress exchange)))
   (local [_] (.getLocalAddress exchange))
   (certificate [_] nil)
-  (body [_] (when request-body (patience/input (.getRequestBody exchange) patience idle-ms)))
+  (body [this]
+    (when request-body
+      (patience/input (.getRequestBody exchange) #(check-cut! this) patience idle-ms)))
   (send! [this status headers body]
-    (check-cut! this)
-    (send-all! exchange request-body last? patience idle-ms status headers body))
+    (while-uncut [guard this patience idle-ms]
+      (send-all! exchange request-body last? guard idle-ms status headers body)))
   (begin! [this status headers length]
-    (check-cut! this)
     (if (and (neg? length) (http-1-0? exchange) (not (events? headers)))
       (do
         (set! held (ByteArrayOutputStream.))
@@ -152,7 +160,7 @@
       (do
         (set-headers! exchange last? headers)
         ;; A long head is more than the JDK buffers.
-        (patience/in-time [_guard patience idle-ms]
+        (while-uncut [_guard this patience idle-ms]
           ;; For the JDK 0 says that the length is not known.
           (case (long length)
             0 (send-head! exchange request-body status)
@@ -160,11 +168,10 @@
             (.sendResponseHeaders exchange status length)))
         (patience/output (.getResponseBody exchange) #(check-cut! this) patience idle-ms))))
   (end! [this]
-    (check-cut! this)
-    (if held
-      (send-all! exchange request-body last? patience idle-ms held-status held-headers
-        (.toByteArray ^ByteArrayOutputStream held))
-      (patience/in-time [_guard patience idle-ms]
+    (while-uncut [guard this patience idle-ms]
+      (if held
+        (send-all! exchange request-body last? guard idle-ms held-status held-headers
+          (.toByteArray ^ByteArrayOutputStream held))
         (close-out! request-body (.getResponseBody exchange)))))
   ;; What handle throws closes the connection: closing the exchange would end what is chunked
   ;; properly, and read what is left of the request's body first.

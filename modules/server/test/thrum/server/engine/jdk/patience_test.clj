@@ -4,7 +4,8 @@
    [clojure.test :refer [deftest is]]
    [thrum.server.engine.jdk.patience :as patience])
   (:import
-   (java.util.concurrent CountDownLatch)))
+   (java.io InputStream OutputStream)
+   (java.util.concurrent CountDownLatch TimeUnit)))
 
 (set! *warn-on-reflection* true)
 
@@ -31,6 +32,19 @@
             (deliver outcome {:still (.isInterrupted (Thread/currentThread))})))))
     (.await entered)
     outcome))
+
+(deftest a-cut-ends-what-begins-to-block-at-that-moment
+  (kept (fn [patience]
+          (let [blocks! #(.await (CountDownLatch. 1) 10 TimeUnit/SECONDS)
+                ;; Behind the check the cut would not be seen.
+                cut! #(patience/fire! patience false)
+                out (patience/output (proxy [OutputStream] [] (write [_ _ _] (blocks!)))
+                                     cut! patience 60000)
+                in (patience/input (proxy [InputStream] [] (read [_ _ _] (blocks!) -1))
+                                   cut! patience 60000)]
+            (patience/leave! patience)
+            (is (thrown? InterruptedException (.write out (byte-array 1) 0 1)))
+            (is (thrown? InterruptedException (.read in (byte-array 1) 0 1)))))))
 
 (deftest each-thread-that-blocks-has-its-own-time
   (kept (fn [patience]
