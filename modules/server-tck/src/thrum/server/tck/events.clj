@@ -63,15 +63,17 @@
 
 (defcase events-reach-http-1-0 "4.5"
   "On HTTP/1.0 too an event reaches the client before the next one is sent; the stream ends with the
-  connection."
+  connection, and does not say that it is kept."
   {:uses #{:sse}, :needs #{:http-1.0}}
   [env]
   (let [gate (scene/gate env)
         handler (streaming env {} (fn [send!] (send! "first") (deref gate 30000 nil)))
-        c (wire/send! (scene/client env (scene/serve env handler {})) "GET / HTTP/1.0\r\n\r\n")
+        c (wire/send! (scene/client env (scene/serve env handler {}))
+                      "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
         answer (wire/head c)
         first-event (wire/bytes-of "data: first\n\n")]
     (expect= [200 :close] (map answer [:status :framing]))
+    (expect (not= "keep-alive" (wire/header answer "connection")) "no keep-alive" answer)
     (expect= (seq first-event) (seq (wire/read-bytes c (alength first-event))))
     (deliver gate :open)
     (scene/expect-closed c)))

@@ -151,22 +151,23 @@
     (while-uncut [guard this patience idle-ms]
       (send-all! exchange request-body last? guard idle-ms status headers body)))
   (begin! [this status headers length]
-    (if (and (neg? length) (http-1-0? exchange) (not (events? headers)))
-      (do
-        (set! held (ByteArrayOutputStream.))
-        (set! held-headers headers)
-        (set! held-status (int status))
-        (held/stream held))
-      (do
-        (set-headers! exchange last? headers)
-        ;; A long head is more than the JDK buffers.
-        (while-uncut [_guard this patience idle-ms]
-          ;; For the JDK 0 says that the length is not known.
-          (case (long length)
-            0 (send-head! exchange request-body status)
-            -1 (.sendResponseHeaders exchange status 0)
-            (.sendResponseHeaders exchange status length)))
-        (patience/output (.getResponseBody exchange) #(check-cut! this) patience idle-ms))))
+    (let [unending? (and (neg? length) (http-1-0? exchange))]
+      (if (and unending? (not (events? headers)))
+        (do
+          (set! held (ByteArrayOutputStream.))
+          (set! held-headers headers)
+          (set! held-status (int status))
+          (held/stream held))
+        (do
+          (set-headers! exchange (or last? unending?) headers)
+          ;; A long head is more than the JDK buffers.
+          (while-uncut [_guard this patience idle-ms]
+            ;; For the JDK 0 says that the length is not known.
+            (case (long length)
+              0 (send-head! exchange request-body status)
+              -1 (.sendResponseHeaders exchange status 0)
+              (.sendResponseHeaders exchange status length)))
+          (patience/output (.getResponseBody exchange) #(check-cut! this) patience idle-ms)))))
   (end! [this]
     (while-uncut [guard this patience idle-ms]
       (if held
