@@ -297,6 +297,26 @@
   (is (= #{"basis" "cp" "jvm" "main" "manifest"}
          (set (keep #(second (re-matches #"cljw-\d+\.(.*)" %)) (.list (at "repo" ".cpcache")))))))
 
+(defn- failing-resolution
+  "Makes tools.deps print this and fail, unless it is told to use one thread."
+  [printed]
+  (let [file (io/file (java "jvms/25" "25") "bin" "java")
+        fail (str "  *make-classpath2*--threads\\ 1*) exit ;;\n"
+                  "  *make-classpath2*) printf '" printed "' >&2; exit 1 ;;")]
+    (write-script file (str/replace (slurp file) "  *make-classpath2*) exit ;;" fail))))
+
+(deftest a-resolution-in-which-threads-met-is-done-again-on-one
+  (failing-resolution "  at a.DefaultModelValidator.validateId(X.java:1)\\nmore\\n")
+  (let [{:keys [exit log err]} (cljw {} "-M")]
+    (is (= [0 2] [exit (count (re-seq #"make-classpath2" log))]))
+    (is (str/includes? err "validateId(X.java:1)\nmore\nTwo threads of Maven have met"))))
+
+(deftest any-other-failure-of-a-resolution-ends-the-start
+  (failing-resolution "no such artifact\\n")
+  (is (= [1 "no such artifact\n" 1]
+         (let [{:keys [exit err log]} (cljw {} "-M")]
+           [exit err (count (re-seq #"make-classpath2" log))]))))
+
 (deftest a-folder-with-its-own-deps-has-its-own-cache
   (java "jvms/25" "25")
   (write (at "repo" "modules" "core" "deps.edn") "{}")
