@@ -224,11 +224,13 @@
         (try
           (is (gate/eventually 60000 #(= "[\"PT1M10S\"]" (ask recordings)))
             "it ends by itself where the doctor is killed")
-          (is (= 1 (count (remove before (folders)))))
-          (.destroy doctor)
-          (is (.waitFor doctor 20 TimeUnit/SECONDS))
-          (is (= "[]" (ask recordings)))
-          (is (= before (folders)))
+          ;; Doctors of other JVMs have theirs there too.
+          (let [new (into #{} (remove before) (folders))]
+            (is (seq new))
+            (.destroy doctor)
+            (is (.waitFor doctor 20 TimeUnit/SECONDS))
+            (is (= "[]" (ask recordings)))
+            (is (gate/eventually 20000 #(not-any? new (folders)))))
           (is (not (.exists out)))
           (finally (.destroyForcibly doctor)))))))
 
