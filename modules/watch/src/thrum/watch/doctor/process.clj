@@ -121,11 +121,15 @@
   (let [root (str "/proc/" (.id ^VirtualMachine vm) "/root")]
     (if (Files/isWritable (Path/of root (into-array ["tmp"]))) root "")))
 
+(def ^:private own-name
+  "That of this doctor's recording, and what its folders' names begin with."
+  (delay (str "thrum-doctor-" (.pid (ProcessHandle/current)))))
+
 (defn- new-folder ^File [root]
-  (let [attributes (make-array FileAttribute 0)]
+  (let [prefix (str @own-name "-"), attributes (make-array FileAttribute 0)]
     (.toFile (if (= "" root)
-               (Files/createTempDirectory "thrum-doctor" attributes)
-               (Files/createTempDirectory (Path/of root (into-array ["tmp"])) "thrum-doctor"
+               (Files/createTempDirectory prefix attributes)
+               (Files/createTempDirectory (Path/of root (into-array ["tmp"])) prefix
                                           attributes)))))
 
 (defn- with-file
@@ -203,18 +207,15 @@
   "Thrum's own, which are off by default; + also for a JVM that does not know them yet."
   (str/join " " (map #(str "+thrum." % "#enabled=true") ["Task" "Scope" "Request"])))
 
-(def ^:private recording-name
-  (delay (str "thrum-doctor-" (.pid (ProcessHandle/current)))))
-
 ;; It ends by itself where this JVM is killed, and cannot end it.
 (def ^:private ^:const grace-seconds 10)
 
 (defn- start-recording! [vm seconds path]
-  (run-command vm (str "JFR.start name=" @recording-name " settings=default duration="
+  (run-command vm (str "JFR.start name=" @own-name " settings=default duration="
                        (+ (long seconds) (long grace-seconds)) "s filename=" path " " own-events)))
 
 (defn- stop-recording! [vm]
-  (run-command vm (str "JFR.stop name=" @recording-name)))
+  (run-command vm (str "JFR.stop name=" @own-name)))
 
 (defn- recording?
   "Starts a recording. Returns false where the JVM has no recorder."
