@@ -3,6 +3,7 @@
   6 and 7)."
   (:require
    [thrum.server.http1.input :as input]
+   [thrum.server.spi.byte-stream :as byte-stream]
    [thrum.server.spi.http :as http])
   (:import
    (java.io IOException InputStream)))
@@ -114,13 +115,7 @@
   "Returns the body as a stream. A read throws IOException where the body breaks off, or its client
   falls silent."
   ^InputStream [^Body body]
-  (proxy [InputStream] []
-    (read
-      ([] (let [one (byte-array 1)]
-            (if (neg? (.take body one 0 1)) -1 (bit-and 0xff (aget one 0)))))
-      ([to] (.take body to 0 (alength ^bytes to)))
-      ([to offset n] (if (zero? (long n)) 0 (.take body to offset n))))
-    (close [])))
+  (byte-stream/input (fn [to offset n] (if (zero? (long n)) 0 (.take body to offset n)))))
 
 (def ^:private ^:const most-unread
   "How much of a body that was not read is read to keep the connection."

@@ -2,6 +2,8 @@
   "A request's body, the :body stream that its handler reads: no longer than allowed, and known to
   the exchange while a read blocks. Raw bytes are the engine's."
   {:no-doc true}
+  (:require
+   [thrum.server.spi.byte-stream :as byte-stream])
   (:import
    (java.io IOException InputStream)
    (java.util.concurrent.atomic AtomicLong)))
@@ -43,11 +45,4 @@
                 (let [read (long (reading reader #(.read in buffer offset n)))]
                   (when (pos? read) (check-length! reader length read most))
                   read))]
-    (proxy [InputStream] []
-      (read
-        ([] (let [one (byte-array 1)]
-              (if (neg? (long (take! one 0 1))) -1 (bit-and 0xff (aget one 0)))))
-        ([buffer] (take! buffer 0 (alength ^bytes buffer)))
-        ([buffer offset n] (take! buffer offset n)))
-      (available [] (.available in))
-      (close [] (.close in)))))
+    (byte-stream/input take! :available #(.available in) :close #(.close in))))

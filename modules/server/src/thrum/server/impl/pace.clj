@@ -6,7 +6,8 @@
   too slow. One thread looks at all from time to time: no byte has a timer."
   {:no-doc true}
   (:require
-   [thrum.server.spi :as engine])
+   [thrum.server.spi :as engine]
+   [thrum.server.spi.byte-stream :as byte-stream])
   (:import
    (java.io InputStream OutputStream)
    (java.util.concurrent TimeUnit)))
@@ -59,16 +60,10 @@
 ;; Bodies
 
 (defn- paced-input ^InputStream [^InputStream in ^Lane lane]
-  (let [read! (fn [^bytes b offset n]
-                (on [lane got (max 0 (long got))] (.read in b (int offset) (int n))))]
-    (proxy [InputStream] []
-      (read
-        ([] (let [one (byte-array 1)]
-              (if (neg? (long (read! one 0 1))) -1 (bit-and 0xff (aget one 0)))))
-        ([b] (read! b 0 (alength ^bytes b)))
-        ([b offset n] (read! b offset n)))
-      (available [] (.available in))
-      (close [] (.close in)))))
+  (byte-stream/input (fn [^bytes b offset n]
+                       (on [lane got (max 0 (long got))] (.read in b (int offset) (int n))))
+                     :available #(.available in)
+                     :close #(.close in)))
 
 (def ^:private ^:const piece
   "How many bytes are written in one go: a client that takes some shows it."

@@ -2,7 +2,8 @@
   "The streams of a request's and a response's body, over Tomcat's buffers."
   (:require
    [thrum.server.engine.tomcat.request :as request]
-   [thrum.server.engine.tomcat.turns :as turns])
+   [thrum.server.engine.tomcat.turns :as turns]
+   [thrum.server.spi.byte-stream :as byte-stream])
   (:import
    (java.io BufferedOutputStream EOFException IOException InputStream OutputStream)
    (java.nio ByteBuffer)
@@ -66,13 +67,7 @@
                         (cond (instance? IOException got) (throw got)
                               (neg? (long got)) -1
                               :else (recur bytes offset n)))))]
-    (proxy [InputStream] []
-      (read ([]
-             (let [one (byte-array 1)]
-               (if (neg? (long (read! one 0 1))) -1 (bit-and 0xff (aget one 0)))))
-            ([bytes] (read! bytes 0 (alength ^bytes bytes)))
-            ([bytes offset n] (read! bytes offset n)))
-      (available [] (.remaining ^ByteBuffer @piece)))))
+    (byte-stream/input read! :available #(.remaining ^ByteBuffer @piece))))
 
 (def ^:private ^:const buffered
   "How many bytes are held before they are written."

@@ -3,6 +3,7 @@
   {:no-doc true}
   (:refer-clojure :exclude [run!])
   (:require
+   [thrum.server.spi.byte-stream :as byte-stream]
    [thrum.server.spi.watchdog :as watchdog]
    [thrum.spi :as spi])
   (:import
@@ -147,15 +148,8 @@
 (defn input
   "Returns the stream, each read of which may take so long; (check!) precedes it."
   ^InputStream [^InputStream in check! patience ms]
-  (let [read! (fn [b offset n] (read-in-time in check! patience ms b offset n))]
-    (proxy [InputStream] []
-      (read
-        ([] (let [one (byte-array 1)]
-              (if (neg? (long (read! one 0 1))) -1 (bit-and 0xff (aget one 0)))))
-        ([b] (read! b 0 (alength ^bytes b)))
-        ([b offset n] (read! b offset n)))
-      (available [] (.available in))
-      (close []))))
+  (byte-stream/input #(read-in-time in check! patience ms %1 %2 %3)
+                     :available #(.available in)))
 
 (defn output
   "Returns the stream, each piece written to which may take so long; (check!) precedes a write."
