@@ -54,7 +54,7 @@
 (defn- set-up-repository
   []
   (doseq [file ["cljw" "script/cljw/tools-deps.lock" "script/cljw/Bootstrap.java"
-                "script/cljw/exec.clj"]]
+                "script/cljw/exec.clj" "script/cljw/make-classpath2.clj"]]
     (io/make-parents (at "repo" file))
     (io/copy (io/file file) (at "repo" file)))
   (.setExecutable (at "repo" "cljw") true)
@@ -297,25 +297,38 @@
   (is (= #{"basis" "cp" "jvm" "main" "manifest"}
          (set (keep #(second (re-matches #"cljw-\d+\.(.*)" %)) (.list (at "repo" ".cpcache")))))))
 
-(defn- failing-resolution
-  "Makes tools.deps print this and fail, unless it is told to use one thread."
-  [printed]
-  (let [file (io/file (java "jvms/25" "25") "bin" "java")
-        fail (str "  *make-classpath2*--threads\\ 1*) exit ;;\n"
-                  "  *make-classpath2*) printf '" printed "' >&2; exit 1 ;;")]
-    (write-script file (str/replace (slurp file) "  *make-classpath2*) exit ;;" fail))))
+(def ^:private tools-script 'clojure.tools.deps.script.make-classpath2)
+
+(defn- resolved
+  "Returns what the wrapper's script returns, [options of a run ...], where tools.deps has (run
+  options), and what it prints."
+  [run]
+  (let [ns (create-ns tools-script), said (java.io.StringWriter.), calls (atom [])
+        run (intern ns 'run (fn [options] (swap! calls conj options) (run options)))]
+    (intern ns '-main (fn [& args] (@run {:args args})))
+    (dosync (commute @#'clojure.core/*loaded-libs* conj tools-script))
+    (try
+      (binding [*command-line-args* ["--tree"], *err* said]
+        (load-file "script/cljw/make-classpath2.clj"))
+      (catch clojure.lang.Compiler$CompilerException e (swap! calls conj (ex-message (ex-cause e))))
+      (finally
+        (dosync (commute @#'clojure.core/*loaded-libs* disj tools-script))
+        (remove-ns 'cljw.make-classpath2)
+        (remove-ns tools-script)))
+    [@calls (str said)]))
+
+(defn- thrown-in ^Throwable [class-name]
+  (let [frame (StackTraceElement. class-name "validateId" "X.java" 1)]
+    (doto (ClassCastException. "no TreeNode") (.setStackTrace (into-array [frame])))))
 
 (deftest a-resolution-in-which-threads-met-is-done-again-on-one
-  (failing-resolution "  at a.DefaultModelValidator.validateId(X.java:1)\\nmore\\n")
-  (let [{:keys [exit log err]} (cljw {} "-M")]
-    (is (= [0 2] [exit (count (re-seq #"make-classpath2" log))]))
-    (is (str/includes? err "validateId(X.java:1)\nmore\nTwo threads of Maven have met"))))
-
-(deftest any-other-failure-of-a-resolution-ends-the-start
-  (failing-resolution "no such artifact\\n")
-  (is (= [1 "no such artifact\n" 1]
-         (let [{:keys [exit err log]} (cljw {} "-M")]
-           [exit err (count (re-seq #"make-classpath2" log))]))))
+  (let [failing (fn [t] (fn [{:keys [threads]}] (when-not threads (throw t))))
+        met (thrown-in "org.apache.maven.model.validation.DefaultModelValidator")]
+    (doseq [t [met (RuntimeException. met)]]
+      (is (= [[{:args ["--tree"]} {:args ["--tree"], :threads "1"}]
+              "Two threads of Maven have met, as they do now and then: once more, on one.\n"]
+             (resolved (failing t)))))
+    (is (= [[{:args ["--tree"]} "no TreeNode"] ""] (resolved (failing (thrown-in "a.B")))))))
 
 (deftest a-folder-with-its-own-deps-has-its-own-cache
   (java "jvms/25" "25")
