@@ -163,11 +163,18 @@
   [token error]
   (on-cancel/end! token error))
 
-(defn take-back-interrupt!
-  "Drops an interrupt that a library has sent the calling thread, to end a call that has ended. That
-  of a cancel, which may have come meanwhile, stays: the call has not used it up."
+(defn interrupts-sent
+  "Returns how many interrupts cancels have sent to the calling thread: for take-back-interrupt!,
+  before a call that a library may interrupt."
   []
-  (wait/take-back!))
+  (wait/interrupts-sent))
+
+(defn take-back-interrupt!
+  "Drops an interrupt that a library has sent the calling thread, to end a call that has ended;
+  sent: what interrupts-sent returned before that call. The interrupt of a cancel that has come since
+  stays: the call has not used it up."
+  [sent]
+  (wait/take-back! sent))
 
 (defn undisturbed
   "Returns the value of f, during which no cancel interrupts the calling thread; it goes on where

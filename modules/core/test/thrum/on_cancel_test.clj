@@ -494,16 +494,29 @@
 (deftest an-interrupt-that-is-taken-back-leaves-that-of-a-cancel
   (let [trail (atom []), note! #(swap! trail conj (interrupted?))]
     (.interrupt (Thread/currentThread))
-    (spi/take-back-interrupt!)
+    (spi/take-back-interrupt! (spi/interrupts-sent))
     (note!)
     (cancelled-self
       (fn [cancel!]
-        (.interrupt (Thread/currentThread))
-        (cancel!)
-        (spi/take-back-interrupt!)
-        (note!)))
+        (let [sent (spi/interrupts-sent)]
+          (.interrupt (Thread/currentThread))
+          (cancel!)
+          (spi/take-back-interrupt! sent)
+          (note!))))
     (note!)
     (is (= [false true false] @trail))))
+
+(deftest an-interrupt-of-a-cancel-that-was-used-up-does-not-come-again
+  (let [trail (atom [])]
+    (cancelled-self
+      (fn [cancel!]
+        (cancel!)
+        (swap! trail conj (Thread/interrupted))
+        (let [sent (spi/interrupts-sent)]
+          (.interrupt (Thread/currentThread))
+          (spi/take-back-interrupt! sent))
+        (swap! trail conj (interrupted?))))
+    (is (= [true false] @trail))))
 
         ;; A body that ends at that very moment
 

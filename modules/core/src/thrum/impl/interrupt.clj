@@ -20,7 +20,9 @@
   (^Object send [])                 ; interrupts the thread for a cancel
   (^Object clear [])                ; drops our interrupt; a foreign one stays
   (^Object giveBack [])             ; sets the flag again for a foreign interrupt that was used up
-  (^Object takeBack [])             ; drops a foreign interrupt that has had its effect; ours stays
+  (sent [])                         ; how many interrupts of ours were sent
+  (^Object takeBack [sent])         ; drops a foreign interrupt that has had its effect; one of ours
+                                    ; stays that was sent since that many
   (^Object withholdBy [withholder])
   (^Object letGo [])                ; ends that; an interrupt that was withheld is sent
   (^Object overrule [])             ; ends that, and sends one
@@ -33,12 +35,14 @@
 
 ;; thread: nil while it is masked. pending: an interrupt of ours waits for the end of the mask.
 ;; ours: one was sent and may not have been used up. foreign: the flag was set before ours. A
-;; foreign interrupt that comes after ours cannot be distinguished from it.
+;; foreign interrupt that comes after ours cannot be distinguished from it. sent: how many of ours
+;; there were, in a field of 4 bytes.
 (deftype InterruptFlag [^:unsynchronized-mutable ^Thread thread
                         ^:unsynchronized-mutable pending
                         ^:unsynchronized-mutable ours
                         ^:unsynchronized-mutable foreign
                         ^:unsynchronized-mutable ^Withholder withholder
+                        ^:unsynchronized-mutable sent
                         around]
   IInterruptFlag
   (send [this]
@@ -50,6 +54,7 @@
                 (when-not ours
                   (set! ours true)
                   (set! foreign (.isInterrupted thread)))
+                (set! sent (inc (long sent)))
                 (.interrupt thread)))))
   (clear [this]
     (locking this
@@ -64,10 +69,12 @@
     (locking this
       (set! foreign true)
       (.interrupt (Thread/currentThread))))
-  (takeBack [this]
+  (sent [this]
+    (locking this sent))
+  (takeBack [this n]
     (locking this
       (Thread/interrupted)
-      (when (and ours thread)
+      (when (and ours thread (< (long n) (long sent)))
         (set! foreign false)
         (.interrupt thread))))
   (around [_] around)
@@ -126,7 +133,7 @@
   "Returns the record of a thread that Thrum has not interrupted. around: the withholder in whose
   body the thread is, or nil."
   (^InterruptFlag [thread] (interrupt-flag thread nil))
-  (^InterruptFlag [thread around] (InterruptFlag. thread false false false nil around)))
+  (^InterruptFlag [thread around] (InterruptFlag. thread false false false nil 0 around)))
 
 (defn holding
   "Returns the value of f, during which the withholders around the record do nothing."

@@ -49,11 +49,18 @@
   (or (some-> (place/current) .interruptFlag)
       (interrupt/interrupt-flag (Thread/currentThread))))
 
+(defn interrupts-sent
+  "Returns how many interrupts cancels have sent to the calling thread, at its place."
+  []
+  (if-some [place (place/current)]
+    (.sent ^InterruptFlag (.interruptFlag place))
+    0))
+
 (defn take-back!
   "Drops an interrupt of the calling thread that no cancel has sent, and that has had its effect.
-  That of a cancel, which may have come meanwhile, stays."
-  []
-  (.takeBack (current-flag)))
+  That of a cancel stays where it came since interrupts-sent returned sent."
+  [sent]
+  (.takeBack (current-flag) sent))
 
 (defn undisturbed
   "Returns the value of f, during which no cancel interrupts the calling thread. The thread is

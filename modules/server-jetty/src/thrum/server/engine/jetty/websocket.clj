@@ -4,7 +4,7 @@
    [thrum.server.spi :as engine]
    [thrum.server.spi.flow :as flow])
   (:import
-   (java.io IOException)
+   (java.io IOException InterruptedIOException)
    (java.nio ByteBuffer)
    (java.time Duration)
    (java.util.concurrent CompletableFuture)
@@ -28,15 +28,17 @@
      (flow/await! ~done)))
 
 (defn- await-earlier!
-  "Waits until the frame before is flushed, or has failed. An interrupt of its sender has left it to
-  Jetty, which would take the next ones too, as many as are sent."
+  "Waits until the message before is flushed, or has failed. An interrupt of its sender has left it
+  to Jetty, which would take the next ones too, as many as are sent."
   [^AtomicReference sending]
-  (when-some [^CompletableFuture earlier (.get sending)]
-    (when-not (.isDone earlier)
-      (flow/await! (.exceptionally earlier (fn [_]))))))
+  (when-some [earlier (.get sending)]
+    (try
+      (flow/await! earlier)
+      (catch InterruptedIOException e (throw e))
+      (catch IOException _))))
 
 (defmacro ^:private in-order
-  "The same behind the frame that sending holds, for that of the forms."
+  "The same for a message, behind the one that sending holds."
   [[done over ^AtomicReference sending] & forms]
   `(do
      (await-earlier! ~sending)
@@ -44,14 +46,19 @@
        ~@forms
        (.set ~sending ~done))))
 
-;; sending: the future of the frame that was sent last, or nil.
+;; sending: the future of the message that was sent last, or nil. Messages are sent one after the
+;; other; pings and pongs may be sent beside them, and wait for the message.
 (deftype JettySocket [^Session session ^AtomicBoolean over ^AtomicReference sending]
   engine/Socket
   (open? [_] (and (not (.get over)) (.isOpen session)))
   (send-text! [_ message] (in-order [done over sending] (.sendText session (str message) done)))
   (send-binary! [_ message] (in-order [done over sending] (.sendBinary session message done)))
-  (send-ping! [_ data] (in-order [done over sending] (.sendPing session data done)))
-  (send-pong! [_ data] (in-order [done over sending] (.sendPong session data done)))
+  (send-ping! [_ data]
+    (await-earlier! sending)
+    (flushed [done over] (.sendPing session data done)))
+  (send-pong! [_ data]
+    (await-earlier! sending)
+    (flushed [done over] (.sendPong session data done)))
   (close! [_ code reason] (flushed [done over] (.close session code reason done)))
   (disconnect! [_] (.disconnect session)))
 

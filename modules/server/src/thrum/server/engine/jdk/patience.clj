@@ -21,26 +21,30 @@
   (forget! [guard other] "Takes back what mine! has returned.")
   (fire! [guard due?] "Interrupts the threads that block; due?: those that do for too long."))
 
-;; due: when what blocks now must have ended, or nil. An interrupt closes the JDK's channel.
-;; others: the guards of threads beside that of the exchange, which read the request's body or send
+;; due: when what blocks now must have ended, or nil. An interrupt closes the JDK's channel. sent:
+;; of thrum.spi/interrupts-sent, before what blocks. others: the guards of threads beside that of the exchange, which read the request's body or send
 ;; events; nil before the first.
-(deftype Patience [^Thread thread ^:unsynchronized-mutable due ^:unsynchronized-mutable fired
+(deftype Patience [^Thread thread ^:unsynchronized-mutable due ^:unsynchronized-mutable sent
+                   ^:unsynchronized-mutable fired
                    ^:volatile-mutable ^List others]
   Guard
-  (enter! [this ms] (locking this (set! due (spi/deadline-in ms))))
+  (enter! [this ms]
+    (locking this
+      (when-not fired (set! sent (spi/interrupts-sent)))
+      (set! due (spi/deadline-in ms))))
   (leave! [this]
     (locking this
       (set! due nil)
       (when fired
         (set! fired false)
         ;; Behind a cut comes a cancel, whose interrupt is the handler's.
-        (spi/take-back-interrupt!))))
+        (spi/take-back-interrupt! sent))))
   (mine! [this]
     (if (identical? thread (Thread/currentThread))
       this
       (locking this
         (when-not others (set! others (CopyOnWriteArrayList.)))
-        (let [guard (Patience. (Thread/currentThread) nil false nil)]
+        (let [guard (Patience. (Thread/currentThread) nil nil false nil)]
           (.add others guard)
           guard))))
   (forget! [this other]
@@ -56,7 +60,7 @@
 (defn- within
   "Returns the patience of the calling thread, which ends in so many ms."
   ^Patience [ms]
-  (Patience. (Thread/currentThread) (spi/deadline-in ms) false nil))
+  (Patience. (Thread/currentThread) (spi/deadline-in ms) (spi/interrupts-sent) false nil))
 
 ;; One thread looks at all exchanges from time to time: an alarm for each would go into the one
 ;; ordered map of the process, and out again.
