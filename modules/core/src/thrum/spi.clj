@@ -171,8 +171,8 @@
 
 (defn take-back-interrupt!
   "Drops an interrupt that a library has sent the calling thread, to end a call that has ended;
-  sent: what interrupts-sent returned before that call. The interrupt of a cancel that has come since
-  stays: the call has not used it up."
+  sent: what interrupts-sent returned before that call. The interrupt of a cancel that has come
+  since stays: the call has not used it up."
   [sent]
   (wait/take-back! sent))
 

@@ -10,8 +10,8 @@
     (if (neg? (long (read! one 0 1))) -1 (bit-and 0xff (aget one 0)))))
 
 (defn input
-  "Returns a stream that reads by (read! bytes offset n), which blocks, puts at most n bytes into the
-  array, and returns how many, -1 at the end. Options: :available - a function for the stream's
+  "Returns a stream that reads by (read! bytes offset n), which blocks, puts at most n bytes into
+  the array, and returns how many, -1 at the end. Options: :available - a function for the stream's
   available, which is 0 without it; :close - a function for its close, which does nothing without
   it."
   ^InputStream [read! & {:keys [available close]}]

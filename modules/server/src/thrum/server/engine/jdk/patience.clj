@@ -22,8 +22,8 @@
   (fire! [guard due?] "Interrupts the threads that block; due?: those that do for too long."))
 
 ;; due: when what blocks now must have ended, or nil. An interrupt closes the JDK's channel. sent:
-;; of thrum.spi/interrupts-sent, before what blocks. others: the guards of threads beside that of the exchange, which read the request's body or send
-;; events; nil before the first.
+;; of thrum.spi/interrupts-sent, before what blocks. others: the guards of threads beside that of
+;; the exchange, which read the request's body or send events; nil before the first.
 (deftype Patience [^Thread thread ^:unsynchronized-mutable due ^:unsynchronized-mutable sent
                    ^:unsynchronized-mutable fired
                    ^:volatile-mutable ^List others]
