@@ -8,7 +8,7 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
-   (java.lang.ref WeakReference)))
+   (java.lang.ref Reference WeakReference)))
 
 (set! *warn-on-reflection* true)
 
@@ -165,7 +165,8 @@
            (for [{:keys [kind thing describe]} (watch/registered) :when (= ::pool kind)]
              (describe thing))))
     (is (nil? (spi/unregister! registration)))
-    (is (not (registered? ::pool))))
+    (is (not (registered? ::pool)))
+    (Reference/reachabilityFence pool))
   (register-and-drop! ::dropped)
   (is (gate/eventually 20000 #(do (System/gc) (not (registered? ::dropped))))))
 

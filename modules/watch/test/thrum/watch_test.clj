@@ -12,8 +12,10 @@
    [thrum.watch.impl.rules :as rules]
    [thrum.watch.impl.sampler :as sampler]
    [thrum.watch.impl.snapshot :as snapshot]
-   [thrum.watch.impl.tree :as tree])
+   [thrum.watch.impl.tree :as tree]
+   [thrum.watch.registered :refer [call-registered]])
   (:import
+   (java.lang.ref Reference)
    (java.util IdentityHashMap)))
 
 (set! *warn-on-reflection* true)
@@ -188,11 +190,11 @@
         (sampler/stop! sampler)))))
 
 (deftest what-registers-itself-is-shown
-  (let [pool (Object.)
-        registration (spi/register! :pool pool (constantly {:name "conns", :permits 1}))]
-    (is (= [:pool "conns" 1] ((juxt :kind :name :permits) (node-named "conns"))))
-    (spi/unregister! registration)
-    (is (nil? (node-named "conns")))))
+  (call-registered
+    :pool
+    {:name "conns", :permits 1}
+    #(is (= [:pool "conns" 1] ((juxt :kind :name :permits) (node-named "conns")))))
+  (is (nil? (node-named "conns"))))
 
 (defn- two-of-one-hash
   "Returns two objects of the same identity hash, which has 31 bits."
@@ -211,37 +213,41 @@
         ids (twins :id)]
     (is (= #{"a" "b"} (twins :name)))
     (is (= [2 ids] [(count ids) (twins :id)]) "an id stays")
-    (run! spi/unregister! registrations)))
+    (run! spi/unregister! registrations)
+    (Reference/reachabilityFence things)))
 
 (deftest what-registers-nonsense-blinds-nobody
   (doseq [facts ["no map" [1] {:permits "8", :in-use 9, :waiting 40} {:permits 1, :waiting 40}
                  {:deadline "soon"} {:permits 1, :in-use 1, :waiting 3, :owners [1], :askers 4}]]
-    (let [pool (Object.), registration (spi/register! :pool pool (constantly facts))]
-      (try
+    (call-registered
+      :pool
+      facts
+      (fn []
         (is (some #{:pool} (map :kind (nodes))) (pr-str facts))
-        (is (vector? (rules/conditions (snapshot/take! (constantly true)))) (pr-str facts))
-        (finally (spi/unregister! registration))))))
+        (is (vector? (rules/conditions (snapshot/take! (constantly true)))) (pr-str facts))))))
 
 (deftest what-registers-itself-as-a-kind-of-core-is-shown
   (doseq [kind [:limiter :task :scope]]
-    (let [mine (Object.)
-          registration (spi/register! kind mine (constantly {:name "mine", :permits 1}))]
-      (try
+    (call-registered
+      kind
+      {:name "mine", :permits 1}
+      (fn []
         (is (= [kind 1] ((juxt :kind :permits) (node-named "mine"))))
-        (is (vector? (rules/conditions (snapshot/take! (constantly true)))))
-        (finally (spi/unregister! registration))))))
+        (is (vector? (rules/conditions (snapshot/take! (constantly true)))))))))
 
 (deftest one-thing-that-cannot-be-looked-at-does-not-end-the-look
-  (let [bad (Object.), facts spi-watch/facts, limiter (t/limiter 1 {:name "well"})
-        registration (spi/register! :pool bad (constantly {}))]
-    (try
-      (with-redefs [spi-watch/facts
-                    #(if (identical? bad %) (throw (ArithmeticException.)) (facts %))]
-        (is (= [:pool :unknown "class java.lang.ArithmeticException"]
-               ((juxt :kind :state :error) (node-named "pool"))))
-        (is (= 1 (:permits (node-named "well")))))
-      (finally (spi/unregister! registration)))
-    (is (some? limiter))))
+  (let [bad (Object.), facts spi-watch/facts, limiter (t/limiter 1 {:name "well"})]
+    (call-registered
+      :pool
+      bad
+      {}
+      #(with-redefs [spi-watch/facts
+                     (fn [thing]
+                       (if (identical? bad thing) (throw (ArithmeticException.)) (facts thing)))]
+         (is (= [:pool :unknown "class java.lang.ArithmeticException"]
+                ((juxt :kind :state :error) (node-named "pool"))))
+         (is (= 1 (:permits (node-named "well"))))))
+    (Reference/reachabilityFence limiter)))
 
 (deftest what-is-folded-keeps-what-is-below-the-oldest
   (let [task (fn [age] {:kind :task, :name (str "fetch-" age), :state :running, :age-ms age})

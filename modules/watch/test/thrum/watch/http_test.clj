@@ -13,7 +13,8 @@
    [thrum.test-kit.leak :as leak]
    [thrum.watch :as watch]
    [thrum.watch.impl.access :as access]
-   [thrum.watch.impl.http :as http])
+   [thrum.watch.impl.http :as http]
+   [thrum.watch.registered :refer [call-registered]])
   (:import
    (clojure.lang ExceptionInfo)
    (java.lang AutoCloseable)
@@ -121,11 +122,12 @@
                            [{:load ##-Inf} {:load "-Infinity"}]
                            [{:x (map #(quot 1 %) [1 0])}
                             {:state "unknown", :error "class java.lang.ArithmeticException"}]]]
-      (let [pool (Object.), registration (spi/register! :pool pool (constantly facts))]
-        (try
+      (call-registered
+        :pool
+        facts
+        (fn []
           (let [node (first (filter #(= "pool" (:kind %)) (read-json w "/tree")))]
-            (is (= shown (select-keys node (keys shown)))))
-          (finally (spi/unregister! registration)))))))
+            (is (= shown (select-keys node (keys shown))))))))))
 
 (deftest health-needs-no-token-and-says-no-more-than-a-word
   (with-watch [w {}]
