@@ -295,6 +295,15 @@
       (is (= ["whole" :length :whole "keep-alive"] (ask "/") (ask "/")))
       (is (= ["ab" :close :eof "close"] (ask "/seq"))))))
 
+(deftest an-interrupted-body-of-http-1-0-ends-in-a-reset
+  (serving [client [(fn [_]
+                      {:status 200
+                       :body (cons "begun" (lazy-seq (.interrupt (Thread/currentThread))
+                                                     (list "never sent")))})
+                    {}]]
+    (is (= [:close :reset "begun"]
+           ((juxt :framing :ended :body) (wire/ask! client "GET / HTTP/1.0\r\n\r\n"))))))
+
 (deftest events-flow-to-http-1-0
   (let [gate (promise)
         handler (fn [_] (server/sse (fn [events]

@@ -84,13 +84,19 @@
     (.close ^Socket (.-raw c))
     (catch IOException _)))
 
+(defn- reset-on-close!
+  "Has a close of the socket be a reset, or no more."
+  [^Connection c reset?]
+  (try
+    (.setSoLinger ^Socket (.-raw c) reset? 0)
+    ;; It is closed already.
+    (catch SocketException _)))
+
 (defn reset!!
   "Cuts the connection so that its client cannot take the cut for an end."
   [^Connection c]
   (.set ^AtomicBoolean (.-cut c) true)
-  (try
-    (.setSoLinger ^Socket (.-raw c) true 0)
-    (catch SocketException _))
+  (reset-on-close! c true)
   (close! c))
 
 (defn- finish!
@@ -102,9 +108,11 @@
     (catch IOException _)))
 
 (defn unending!
-  "What is sent goes on to the end of the connection: from now on, or no more."
+  "What is sent goes on to the end of the connection: from now on, or no more. Meanwhile each close
+  is a reset, also that by which the JDK answers an interrupt."
   [^Connection c unending?]
-  (.set ^AtomicBoolean (.-unending c) unending?))
+  (.set ^AtomicBoolean (.-unending c) unending?)
+  (reset-on-close! c unending?))
 
 (defn cut!
   "Cuts the connection, with a reset where its client could take the cut for an end. Only there: a
