@@ -8,6 +8,7 @@
    [thrum.server.engine.tomcat.connections :as connections]
    [thrum.server.engine.tomcat.messages :as messages]
    [thrum.server.engine.tomcat.websocket :as websocket]
+   [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
    [thrum.server.tck.ws-client :as ws]
    [thrum.test-kit.gate :as gate]
@@ -195,9 +196,9 @@
 
 (deftest a-websocket-that-has-ended-can-be-cut
   (let [cut (promise), socket messages/socket]
-    (with-redefs-fn {#'messages/socket (fn [session over closing abort!]
-                                         (deliver cut abort!)
-                                         (socket session over closing abort!))}
+    (with-redefs-fn {#'messages/socket (fn [& parts]
+                                         (deliver cut (last parts))
+                                         (apply socket parts))}
       (fn []
         (let [s (serve (constantly {:ring.websocket/listener {}}) {})
               client (wire/send! (wire/connect (server/port s)) (ws/handshake))
@@ -234,6 +235,45 @@
           (is (= [4000 "bye"] (deref closed 5000 :late)))
           (wire/close! client)
           (server/stop! s))))))
+
+(def ^:private long-message
+  "More than the sockets' buffers take."
+  (byte-array 32000000))
+
+(defn- close-behind-a-message!
+  "Has a websocket closed while a message waits for its client, of which the client has read the
+  first 10 bytes, its frame's head. Calls (f client closed): closed is a promise of what close!
+  returned or threw."
+  [f]
+  (let [socket (promise)
+        send-it (fn [ws]
+                  (deliver socket ws)
+                  (try (server/send! ws long-message) (catch java.io.IOException _)))
+        s (serve (constantly {:ring.websocket/listener {:on-open send-it}})
+                 {:shutdown-timeout-ms 0})
+        client (wire/send! (wire/connect (server/port s)) (ws/handshake))]
+    (try
+      (wire/head client)
+      (wire/read-bytes client 10)
+      (f client (scene/start #(server/close! @socket 4001 "bye")))
+      (finally
+        (wire/close! client)
+        (server/stop! s)))))
+
+(deftest a-close-waits-for-the-message-before-it
+  (close-behind-a-message!
+    (fn [client closed]
+      (is (= :waits (deref closed 300 :waits)))
+      (is (= (count long-message) (count (wire/read-bytes client (count long-message)))))
+      (is (= 4001 (ws/close-code (ws/read-frame client))))
+      (is (= {:value nil} (deref closed 5000 :waits))))))
+
+(deftest a-close-that-cannot-be-sent-is-reported
+  (close-behind-a-message!
+    (fn [client closed]
+      (is (= :waits (deref closed 300 :waits)))
+      (wire/reset!! client)
+      (is (instance? java.io.IOException (:thrown (deref closed 5000 nil)))))))
 
 (deftest no-handler-reads-the-body-of-the-next-request
   (let [body (promise)

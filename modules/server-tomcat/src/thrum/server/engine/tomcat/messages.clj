@@ -4,7 +4,8 @@
   Tomcat answers each ping by itself and does not report it. A transformation, as Tomcat has for
   extensions, sees the pings and drops Tomcat's own pongs."
   (:require
-   [thrum.server.spi :as engine])
+   [thrum.server.spi :as engine]
+   [thrum.server.spi.flow :as flow])
   (:import
    (jakarta.websocket CloseReason CloseReason$CloseCode MessageHandler$Partial MessageHandler$Whole PongMessage)
    (java.io ByteArrayOutputStream IOException)
@@ -33,7 +34,19 @@
      (catch IllegalStateException e#
        (throw (IOException. "The websocket is closed" e#)))))
 
-(deftype TomcatSocket [^WsSession session ^AtomicBoolean over ^AtomicReference closing abort!]
+(defn- close-session!
+  "Closes the session; its closing frame waits for a message that is being sent, at most most-ms:
+  Tomcat gives it 50 ms. Where it cannot be sent the endpoint alone gets to know, which sets
+  failure: that is thrown."
+  [^WsSession session reason ^AtomicReference failure most-ms]
+  (.put (.getUserProperties session)
+        Constants/ABNORMAL_SESSION_CLOSE_SEND_TIMEOUT_PROPERTY
+        (long most-ms))
+  (.close session reason)
+  (some-> (.get failure) flow/io-exception throw))
+
+(deftype TomcatSocket [^WsSession session ^AtomicBoolean over ^AtomicReference closing failure
+                       most-close-ms abort!]
   engine/Socket
   (open? [_] (and (not (.get over)) (.isOpen session)))
   (send-text! [_ message] (flushed over (.sendText (.getBasicRemote session) (str message))))
@@ -43,7 +56,7 @@
   (close! [_ code text]
     (let [reason (reason code text)]
       (.compareAndSet closing nil reason)
-      (flushed over (.close session reason))))
+      (flushed over (close-session! session reason failure most-close-ms))))
   (disconnect! [_] (abort!)))
 
 ;; Receiving
@@ -134,6 +147,7 @@
 
 (defn socket
   "Returns the session as a socket. over: true once the websocket has ended; closing: gets the
-  CloseReason that the server's side closes with; abort!: cuts the connection."
-  [session over closing abort!]
-  (TomcatSocket. session over closing abort!))
+  CloseReason that the server's side closes with; failure: gets what the session fails with then;
+  most-close-ms: how long its closing frame may wait; abort!: cuts the connection."
+  [session over closing failure most-close-ms abort!]
+  (TomcatSocket. session over closing failure most-close-ms abort!))

@@ -48,7 +48,7 @@
 ;; A websocket's life
 
 (def ^:private ^:const most-close-ms
-  "How long a client may take to answer a close."
+  "How long a client may take to get a close, and to answer it."
   5000)
 
 (def ^:private ^Executor elsewhere
@@ -70,27 +70,30 @@
 
 ;; The end is delivered on threads of its own: a send that fails ends the session, and the listener
 ;; may be in it. opened?: completed when the session is open. wrapper: a promise of the connection.
-;; closing: the reason that the server's side closes with, or nil. last-call: completed when all
-;; later calls have returned.
+;; closing: the reason that the server's side closes with, or nil. failure: what the session has
+;; failed with since, or nil. last-call: completed when all later calls have returned.
 (deftype Conversation [listener options endpoint ^CompletableFuture opened? wrapper
-                       ^AtomicBoolean over ^AtomicReference closing ^:volatile-mutable socket
+                       ^AtomicBoolean over ^AtomicReference closing ^AtomicReference failure
+                       ^:volatile-mutable socket
                        ^:unsynchronized-mutable ^CompletableFuture last-call]
   Life
   (opened [this session]
-    (let [{:keys [ws-idle-timeout-ms ws-max-message-bytes]} options]
+    (let [{:keys [ws-idle-timeout-ms ws-max-message-bytes]} options
+          close-ms (long (min (long ws-idle-timeout-ms) most-close-ms))]
       (.setMaxIdleTimeout ^WsSession session (long ws-idle-timeout-ms))
       (doto (.getUserProperties ^WsSession session)
         (.put Constants/BLOCKING_SEND_TIMEOUT_PROPERTY (long ws-idle-timeout-ms))
-        (.put Constants/SESSION_CLOSE_TIMEOUT_PROPERTY
-              (long (min (long ws-idle-timeout-ms) most-close-ms))))
-      (set! socket (messages/socket session over closing #(abort this)))
+        (.put Constants/SESSION_CLOSE_TIMEOUT_PROPERTY close-ms))
+      (set! socket (messages/socket session over closing failure close-ms #(abort this)))
       (messages/listen! session socket listener ws-max-message-bytes)
       (if (.complete opened? nil)
         (engine/on-open listener socket)
         ;; await-open! has given up.
         (abort this))))
   (pinged [_ data] (engine/on-ping listener socket data))
-  (failed [this throwable] (when socket (later this #(engine/on-error listener socket throwable))))
+  (failed [this throwable]
+    (when (.get closing) (.set failure throwable))
+    (when socket (later this #(engine/on-error listener socket throwable))))
   (closed [this reason]
     (.completeExceptionally opened? (IOException. "The websocket is closed"))
     (when (and socket (.compareAndSet over false true))
@@ -183,6 +186,7 @@
                                     (CompletableFuture.)
                                     (promise)
                                     (AtomicBoolean.)
+                                    (AtomicReference.)
                                     (AtomicReference.)
                                     nil
                                     (CompletableFuture/completedFuture nil))
