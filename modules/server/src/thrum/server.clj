@@ -257,11 +257,11 @@
 
 (defn send!
   "Sends to the events of sse: a string, or a map of :event, :data, :id, :retry; or to a websocket:
-  a CharSequence as text, bytes or a ByteBuffer as binary. Blocks until it is written, after what
-  other threads send, and returns nil. Throws IOException when the client has gone or the stream has
-  ended; InterruptedException, and sends no event, where the calling thread is interrupted already;
-  and :thrum/invalid for a message of another kind, a line break in :event, :id or :retry, or half
-  of a surrogate pair in a websocket's text."
+  a CharSequence as text, bytes or a ByteBuffer, whose position stays, as binary. Blocks until it is
+  written, after what other threads send, and returns nil. Throws IOException when the client has
+  gone or the stream has ended; InterruptedException, and sends no event, where the calling thread
+  is interrupted already; and :thrum/invalid for a message of another kind, a line break in :event,
+  :id or :retry, or half of a surrogate pair in a websocket's text."
   [to message]
   (cond (instance? Events to) (events/send! to message)
         (instance? WebSocket to) (websocket/send! to message)

@@ -29,10 +29,12 @@
   (engine/open? (.-socket ws)))
 
 (defn- buffer
+  "Returns the data as a buffer of its own: engines move, or forget, the position and the limit of
+  what they send."
   ^ByteBuffer [data]
   (cond (nil? data) (ByteBuffer/allocate 0)
         (bytes? data) (ByteBuffer/wrap data)
-        (instance? ByteBuffer data) data
+        (instance? ByteBuffer data) (.duplicate ^ByteBuffer data)
         :else (throw (spi/invalid (str "Bytes or a ByteBuffer are expected, not "
                                     (spi/text (class data)))
                        {:value data}))))

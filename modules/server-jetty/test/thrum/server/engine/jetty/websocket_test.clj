@@ -76,6 +76,20 @@
                                n (+ n (long (or more 0)))]
                            (if (or last (nil? more)) n (recur n)))))))))
 
+(deftest a-buffer-that-was-sent-is-as-it-was
+  (let [buffer (.slice (ByteBuffer/wrap (byte-array [1 2 3 4 5 6])) 1 4)]
+    (talk {:on-open (fn [ws]
+                      (.position buffer 1)
+                      (.limit buffer 3)
+                      (server/send! ws buffer)
+                      (server/ping! ws buffer)
+                      (server/send! ws buffer))}
+          {}
+          (fn [_ trail]
+            (is (= [:binary 2 true] (next-event trail)))
+            (is (= [:binary 2 true] (next-event trail)))
+            (is (= [1 3] [(.position buffer) (.limit buffer)]))))))
+
 (deftest a-ping-is-answered-once
   (talk {:on-message (fn [ws _] (server/send! ws "x"))} {}
         (fn [^WebSocket ws trail]
