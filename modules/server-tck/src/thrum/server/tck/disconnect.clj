@@ -2,23 +2,27 @@
   "Chapter: what happens to a request whose client goes away, where that was asked for."
   (:require
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
-   [thrum.server.tck.wire :as wire]))
+   [thrum.server.tck.wire :as wire])
+  (:import
+   (java.io InputStream)))
 
 (set! *warn-on-reflection* true)
 
 (def ^:private asked {:interrupt-on-disconnect? true})
 
 (defn- waiting
-  "Starts a server with a request that waits at /wait; returns {:server :client :gate :seen}, the
-  last of how the wait ended."
-  [env options]
+  "Starts a server with a request, of this text, a GET where none is given, that waits at /wait once
+  its body is read; returns {:server :client :gate :seen}, the last of how the wait ended."
+  [env options & [text]]
   (let [gate (scene/gate env), entered (promise), seen (promise)
-        wait (fn [r] (deliver entered true)
+        wait (fn [{:keys [^InputStream body] :as r}]
+               (some-> body .readAllBytes)
+               (deliver entered true)
                (try (deref gate 30000 nil) (deliver seen :opened)
                     (catch InterruptedException e (deliver seen :interrupted) (throw e)))
                (scene/ok r))
         server (scene/serve env (scene/routes {"/wait" wait}) options)
-        client (wire/send! (scene/client env server) (wire/get "/wait"))]
+        client (wire/send! (scene/client env server) (or text (wire/get "/wait")))]
     (scene/within entered "a call of the handler")
     {:server server, :client client, :gate gate, :seen seen}))
 
@@ -37,6 +41,15 @@
   (let [{:keys [client seen]} (waiting env asked)]
     (wire/reset!! client)
     (expect= :interrupted (scene/within seen "an interrupt"))))
+
+(defcase clients-that-go-behind-a-body-interrupt "4.6"
+  "So has a client that goes when the body of its request has been read to its end."
+  {:needs #{:disconnect}, :refuses asked}
+  [env]
+  (doseq [text [(wire/post "/wait" "body") (wire/chunked "/wait" "bo" "dy")]]
+    (let [{:keys [client seen]} (waiting env asked text)]
+      (wire/close! client)
+      (expect= :interrupted (scene/within seen "an interrupt")))))
 
 (defcase watched-requests-are-answered "4.6"
   "A client that stays is answered, though its connection is watched, and so is what it has

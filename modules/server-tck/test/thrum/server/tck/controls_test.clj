@@ -196,7 +196,8 @@
    :no-health [:other-methods-are-no-probes :probes-are-answered-when-the-server-is-full
                :readiness-ends-with-the-drain]
    :no-heartbeat [:silent-streams-have-a-heartbeat]
-   :no-interrupt-on-disconnect [:disconnects-are-told :fin-interrupts :rst-interrupts]
+   :no-interrupt-on-disconnect [:clients-that-go-behind-a-body-interrupt :disconnects-are-told
+                                :fin-interrupts :rst-interrupts]
    :no-max-body-bytes [:announced-body-too-large-is-413 :chunked-body-too-large-is-413
                        :huge-announcement-is-413-unread :no-more-than-max-body-bytes-is-read
                        :swallowed-413-is-413 :unread-large-body-is-not-the-next-request]

@@ -114,11 +114,39 @@
 
 ;; Either
 
-(defn watch
-  "Calls gone, on a virtual thread, when the client goes. Returns the watch that end! takes, or nil
-  where a disconnect cannot be noticed."
+(defn- begun
+  "Returns a watch that calls gone when the client goes, nil where that cannot be noticed now."
   [^Request request gone]
   (let [connection (.getConnection (.getConnectionMetaData request))]
     (if (instance? HttpConnection connection)
       (watch-connection connection gone)
       (watch-stream request gone))))
+
+(defprotocol Lookout
+  "Watches the client of one request, from the end of its body on."
+  (begin! [lookout f]
+    "Calls f, on a virtual thread, when the client goes. Returns false where a disconnect cannot be
+    noticed, or not before the request's body has been read.")
+  (body-read! [lookout] "The request's body has been read to its end.")
+  (cease! [lookout] "Watches no more, nor later: writing may begin."))
+
+;; gone: what begin! got, until cease!. watch: what watches, or nil.
+(deftype RequestLookout [request ^:unsynchronized-mutable gone ^:unsynchronized-mutable watch]
+  Lookout
+  (begin! [this f]
+    (locking this
+      (set! gone f)
+      (set! watch (begun request f))
+      (some? watch)))
+  (body-read! [this]
+    (locking this
+      (when (and gone (nil? watch)) (set! watch (begun request gone)))))
+  (cease! [this]
+    (locking this
+      (set! gone nil)
+      (some-> watch end!))))
+
+(defn lookout
+  "Returns the lookout of a request, which does not watch yet."
+  [request]
+  (RequestLookout. request nil nil))

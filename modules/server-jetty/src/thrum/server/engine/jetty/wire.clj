@@ -5,9 +5,10 @@
    [thrum.server.engine.jetty.outgoing :as outgoing]
    [thrum.server.engine.jetty.watch :as watch]
    [thrum.server.engine.jetty.websocket :as websocket]
-   [thrum.server.spi :as engine])
+   [thrum.server.spi :as engine]
+   [thrum.server.spi.byte-stream :as byte-stream])
   (:import
-   (java.io IOException)
+   (java.io IOException InputStream)
    (java.net StandardSocketOptions)
    (java.nio ByteBuffer)
    (java.nio.channels NetworkChannel)
@@ -169,9 +170,19 @@
   "A handler may take longer than the connection may be idle; what it reads or writes may not."
   (reify Predicate (test [_ _] false)))
 
+(defn- body-of
+  "Returns the request's body; (done) is called at its end."
+  ^InputStream [^Request request done]
+  (let [in (Content$Source/asInputStream request)]
+    (byte-stream/input #(let [n (.read in ^bytes %1 (int %2) (int %3))]
+                          (when (neg? n) (done))
+                          n)
+                       :available #(.available in)
+                       :close #(.close in))))
+
 ;; over: whether the exchange has been completed, or aborted.
-(deftype JettyWire [^Request request ^Response response ^Callback callback container shared
-                    ^AtomicBoolean over ^:unsynchronized-mutable finish ^:volatile-mutable watched]
+(deftype JettyWire [^Request request ^Response response ^Callback callback container shared lookout
+                    ^AtomicBoolean over ^:unsynchronized-mutable finish]
   Completion
   (write! [this last? bytes]
     (try
@@ -190,7 +201,7 @@
   (remote [_] (remote-of request))
   (local [_] (.getLocalSocketAddress (meta-data request)))
   (certificate [_] (certificate-of request))
-  (body [_] (when (body? request shared) (Content$Source/asInputStream request)))
+  (body [_] (when (body? request shared) (body-of request #(watch/body-read! lookout))))
   (send! [this status headers body]
     (set-head! response status headers)
     (if body
@@ -214,10 +225,8 @@
         (do
           (close-connection! request response)
           (fail! request callback)))))
-  (watch! [_ gone] (set! watched (watch/watch request gone)) (some? watched))
-  (unwatch! [_]
-    (some-> watched
-            (watch/end!)))
+  (watch! [_ gone] (watch/begin! lookout gone))
+  (unwatch! [_] (watch/cease! lookout))
   (upgrade! [_ headers protocol listener]
     (add-headers! (.getHeaders response) headers)
     (websocket/upgrade! container request response callback protocol listener)
@@ -227,7 +236,8 @@
   "Returns the wire of a request of Jetty's; container: that of the websockets."
   ^JettyWire [^Request request response callback container]
   (.addIdleTimeoutListener request patient)
-  (JettyWire. request response callback container (shared? request) (AtomicBoolean.) nil nil))
+  (JettyWire. request response callback container (shared? request) (watch/lookout request)
+              (AtomicBoolean.) nil))
 
 (defn serve!
   "Calls serve with the wire. When that returns, the exchange is over, or another thread is about to
