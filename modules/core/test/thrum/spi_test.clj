@@ -7,7 +7,8 @@
    [thrum.spi :as spi]
    [thrum.spi.fan-out :as fan-out]
    [thrum.test-kit.gate :as gate]
-   [thrum.test-kit.leak :as leak]))
+   [thrum.test-kit.leak :as leak]
+   [thrum.throwing :refer [thrown]]))
 
 (set! *warn-on-reflection* true)
 
@@ -92,3 +93,16 @@
   (let [e (ex-info "x" {}), fan-out (of-threes (fn [] 0) (fn [] (throw e)) (fn [] 2))]
     (fan-out/exhaust! fan-out)
     (is (= [[0] e] (polled fan-out)))))
+
+(deftest a-launch-after-a-failure-throws-the-failure
+  (let [e (ex-info "x" {})
+        ended (promise)
+        fan-out (fan-out/fan-out {:order :as-completed
+                                  :name "polled"
+                                  :limit 2
+                                  :window 2
+                                  :on-ended (partial deliver ended)})]
+    (fan-out/launch! fan-out #(throw e))
+    (is (deref ended 5000 nil))
+    (is (identical? e (thrown (fan-out/launch! fan-out (fn [] 2)))))
+    (is (identical? e (thrown (fan-out/poll! fan-out identity))))))

@@ -9,7 +9,9 @@
    [thrum.core :as t]
    [thrum.impl.jdk]
    [thrum.test-kit.gate :as gate]
-   [thrum.test-kit.leak :as leak]))
+   [thrum.test-kit.leak :as leak])
+  (:import
+   (java.util.concurrent.locks Lock)))
 
 (set! *warn-on-reflection* true)
 
@@ -317,3 +319,31 @@
               done (start 1 to inc (async/to-chan! (range 9)) {:name "unstartable"})]
           (is (instance? OutOfMemoryError (end done)))
           (is (<= (count (all to)) 3)))))))
+
+(defn- port-of
+  "Returns a port of one value: a second take returns what (another-value) does."
+  [v another-value]
+  (let [taken (atom 0)]
+    (reify
+      impl/ReadPort
+      (take! [_ handler]
+        (.lock ^Lock handler)
+        (try
+          (impl/commit handler)
+          (finally (.unlock ^Lock handler)))
+        (volatile! (if (= 1 (swap! taken inc)) v (another-value)))))))
+
+(deftest a-failure-as-an-item-is-taken-is-the-one-delivered
+  (let [failing (promise), taking (promise), failure (ex-info "no" {})
+        f (fn [_]
+            (deliver failing (Thread/currentThread))
+            (deref taking 5000 nil)
+            (throw failure))
+        ;; The item comes when the failure has ended all.
+        from (port-of 1
+                      (fn []
+                        (deliver taking true)
+                        (.join ^Thread (deref failing 5000 nil))
+                        2))
+        done (a/upipeline 2 (async/chan) (map f) from {:on-error :close})]
+    (is (identical? failure (end done)))))

@@ -34,10 +34,11 @@
 
 (defn launch!
   "Starts the thunk in a task, with :batch when there are as many as share one. To be called only
-  where there is room: this is not checked. Throws as poll! does where the fan-out or its scope has
-  ended, and :thrum/invalid for a :wrap that returns no function."
+  where there is room: this is not checked. Throws as poll! does where the fan-out, by a failure for
+  instance, or its scope has ended, and :thrum/invalid for a :wrap that returns no function."
   [^FanOut fan-out thunk]
-  (some->> (fanout/gather! fan-out thunk) (fanout/launch! fan-out)))
+  (fanout/failing fan-out
+    (some->> (fanout/gather! fan-out thunk) (fanout/launch! fan-out))))
 
 (defn started
   "Returns how many tasks have been started."
@@ -48,7 +49,8 @@
   "States that nothing more will be started. Before that it starts the thunks that wait for others
   of their batch: to be called only where there is room, and throws, as launch!."
   [^FanOut fan-out]
-  (some->> (fanout/gathered fan-out) (fanout/launch! fan-out))
+  (fanout/failing fan-out
+    (some->> (fanout/gathered fan-out) (fanout/launch! fan-out)))
   (.exhaust fan-out))
 
 (defn poll!
