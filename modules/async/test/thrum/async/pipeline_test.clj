@@ -416,7 +416,28 @@
               (reset! scope s)
               (reset! done (a/pipeline-fn 1 (async/chan) inc (async/to-chan! [1])))
               (a/<!! (async/chan))))))
-    (is (= {:taken 0, :put 0, :dropped 0, :failed 0} (end @done)))))
+    (is (= {:taken 1, :put 0, :dropped 0, :failed 0} (end @done)))))
+
+(defn- committed-take
+  "Returns [done callback]: of a pipeline whose take is committed, and its value still to come."
+  [start to]
+  (let [taking (promise)
+        from (reify impl/ReadPort (take! [_ handler] (deliver taking handler) nil))
+        done (start 1 to inc from {})
+        ^java.util.concurrent.locks.Lock handler (deref taking 5000 nil)]
+    (.lock handler)
+    (try
+      [done (impl/commit handler)]
+      (finally (.unlock handler)))))
+
+(deftest an-item-whose-take-was-committed-before-the-end-counts-as-taken
+  (each-kind start
+    (doseq [[v taken] {1 1, nil 0}]
+      (let [to (async/chan)
+            [done callback] (committed-take start to)]
+        (async/close! to)
+        (callback v)
+        (is (= {:taken taken, :put 0, :dropped 0, :failed 0} (end done)))))))
 
 (deftest a-cancel-while-it-starts-leaves-no-watch
   (let [scope (atom nil)

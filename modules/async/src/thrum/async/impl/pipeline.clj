@@ -25,14 +25,14 @@
 ;; pipeline ends before its input does; :over at the end. taking: the take that waits at `from`,
 ;; or whose value is in taken. putting: the put that waits for an answer of `to`, or the answer.
 ;; outputs: those of an item, or a batch, that are still to be put. failure: what comes after them,
-;; or nil. put: how many values `to` accepted. done: the channel that delivers the totals. loader:
-;; the caller's context class loader.
+;; or nil. took: how many items were taken. put: how many values `to` accepted. done: the channel
+;; that delivers the totals. loader: the caller's context class loader.
 (deftype Pipeline [fan-out options from to job counts done ^ClassLoader loader
                    ^AtomicReference attachment
                    ^AtomicLong events ^AtomicReference called-off
                    ^AtomicReference taking ^AtomicReference taken
                    ^AtomicReference putting ^AtomicReference outputs ^AtomicReference failure
-                   ^AtomicLong put])
+                   ^AtomicLong took ^AtomicLong put])
 
 ;; Callbacks of the channels: on any thread, sometimes under a channel's lock
 
@@ -82,7 +82,8 @@
 (defn- accept! [^Pipeline pipeline v]
   (if (identical? ::closed v)
     (fanout/exhaust! (.-fan-out pipeline))
-    (launch! pipeline v)))
+    (do (.incrementAndGet ^AtomicLong (.-took pipeline))
+        (launch! pipeline v))))
 
 (defn- take-item!
   "Starts a task for the next item, if it is at hand and there is room. Returns whether it was."
@@ -194,7 +195,7 @@
   (or t
       (when-not (:silent? (.-options pipeline))
         (assoc (job/totals (.-counts pipeline))
-               :taken (fanout/started (.-fan-out pipeline))
+               :taken (.get ^AtomicLong (.-took pipeline))
                :put (.get ^AtomicLong (.-put pipeline))))))
 
 (defn- close-output!
@@ -218,6 +219,21 @@
   (spi/detach! (attachment pipeline))
   (handler/sweep! (.-from pipeline)))
 
+(defn- take-to-come?
+  "True if a take has been committed whose value is still to come."
+  [^Pipeline pipeline]
+  (let [once (.get ^AtomicReference (.-taking pipeline))]
+    (and (some? once)
+         (handler/committed? once)
+         (nil? (.get ^AtomicReference (.-taken pipeline))))))
+
+(defn- count-last-take!
+  "Counts the item that a pipeline took whose call did not begin any more."
+  [^Pipeline pipeline]
+  (let [v (.getAndSet ^AtomicReference (.-taken pipeline) nil)]
+    (when-not (or (nil? v) (identical? ::closed v))
+      (.incrementAndGet ^AtomicLong (.-took pipeline)))))
+
 (defn- count-last-put!
   "Counts the put of a pipeline that was called off, if it came about."
   [^Pipeline pipeline]
@@ -226,12 +242,15 @@
       (.incrementAndGet ^AtomicLong (.-put pipeline)))))
 
 (defn- wind-up!
-  "Cancels what runs, waits until it has ended, and ends the pipeline."
+  "Cancels what runs, waits until it has ended, and ends the pipeline: without a t only when the
+  value of a committed take has come, which is an event."
   [^Pipeline pipeline t]
   (fanout/end! (.-fan-out pipeline) :pipeline-ended)
-  (count-last-put! pipeline)
-  (handler/sweep! (.-to pipeline))
-  (complete! pipeline t))
+  (when (or t (not (take-to-come? pipeline)))
+    (count-last-take! pipeline)
+    (count-last-put! pipeline)
+    (handler/sweep! (.-to pipeline))
+    (complete! pipeline t)))
 
 (defn- cancelled? [^Pipeline pipeline t]
   (and (= :thrum/closed (spi/type-of t))
@@ -349,6 +368,7 @@
                             (AtomicReference.)
                             (AtomicReference.)
                             (AtomicReference.)
+                            (AtomicLong.)
                             (AtomicLong.))]
     (.set self pipeline)
     (.set ^AtomicReference (.-attachment pipeline) (spi/attach! #(call-off! pipeline :cancelled)))
