@@ -611,6 +611,25 @@
       (is (t/cancel! task given))
       (is (= reason (reason-of (thrown @task)))))))
 
+(deftest a-scope-in-cancelled-work-is-cancelled-already
+  (let [seen (promise)]
+    (t/with-scope [outer]
+      (t/with-scope [inner]
+        (t/cancel! outer :outer)
+        (deliver seen
+                 [(t/cancelled? inner)
+                  (t/cancel! inner :inner)
+                  (:reason (ex-data (thrown (t/checkpoint))))])))
+    (is (= [true false :outer] @seen)))
+  (testing "but not in a shield"
+    (let [seen (promise)]
+      (t/with-scope [outer]
+        (t/shield 60000
+          (t/with-scope [inner]
+            (t/cancel! outer :outer)
+            (deliver seen [(t/cancelled? inner) (t/cancel! inner :inner)]))))
+      (is (= [false true] @seen)))))
+
 (deftest a-task-is-cancelled-with-a-reason
   (let [running (promise), ended (promise)
         task (t/future (sleep-until-interrupted running ended))]

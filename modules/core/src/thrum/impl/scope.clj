@@ -195,15 +195,17 @@
   ^Scope [x]
   (options/instance Scope "a scope, the symbol that with-scope binds" x))
 
-(defn cancel!
-  "Cancels the scope's body and forks. Returns whether this was the first cancel."
-  [^Scope scope reason]
-  (.cancel scope reason))
-
 (defn cancel-reason
   "Returns why the scope, or work around it, is cancelled, or nil."
   [^Scope scope]
   (group/cancel-reason (.-group scope)))
+
+(defn cancel!
+  "Cancels the scope's body and forks, unless the scope or work around it is cancelled. Returns
+  whether it did."
+  [^Scope scope reason]
+  (and (nil? (cancel-reason scope))
+       (.cancel scope reason)))
 
 (defn lift-deadline!
   "Takes the scope's deadline away, for what begins in it from now on."
