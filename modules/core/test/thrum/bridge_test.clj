@@ -9,7 +9,7 @@
    [thrum.throwing :refer [thrown]])
   (:import
    (clojure.lang IExceptionInfo)
-   (java.util.concurrent CancellationException CompletableFuture CompletionException)
+   (java.util.concurrent CancellationException CompletableFuture CompletionException ExecutionException)
    (java.util.function Function)))
 
 (set! *warn-on-reflection* true)
@@ -76,6 +76,14 @@
   (let [failure (ex-info "no" {})
         future (CompletableFuture/supplyAsync (fn [] (throw failure)))]
     (is (identical? failure (thrown (t/value (t/->task future) 5000 :late))))))
+
+(deftest a-stages-own-execution-exception-is-its-failure
+  (doseq [cause [(Exception. "no") (CancellationException.) nil]
+          :let [failure (ExecutionException. "The stage waited for another" cause)]
+          thrown-by [failure (CompletionException. failure)]]
+    (let [task (t/->task (CompletableFuture/failedFuture thrown-by))]
+      (is (not (t/cancelled? task)))
+      (is (identical? failure (thrown (t/value task 5000 :late)))))))
 
 (deftest a-cancel-of-the-task-cancels-the-stage
   (let [future (CompletableFuture.)]

@@ -6,7 +6,7 @@
    [thrum.impl.jdk :as jdk]
    [thrum.impl.task :as task])
   (:import
-   (java.util.concurrent CancellationException CompletableFuture CompletionStage)
+   (java.util.concurrent CancellationException CompletableFuture CompletionException CompletionStage)
    (java.util.function BiConsumer)
    (thrum.impl.task Cancelled Done Failed ITask Task)))
 
@@ -48,7 +48,7 @@
 ;; A stage's end as a task's
 
 (defn- outcome [value throwable]
-  (let [t (some-> throwable error/beneath)]
+  (let [t (when throwable (error/beneath #(instance? CompletionException %) throwable))]
     (cond
       (nil? t) (Done. value)
       (instance? CancellationException t) (Cancelled. (or (error/reason-of t) :future-cancel))

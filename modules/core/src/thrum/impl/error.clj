@@ -51,10 +51,11 @@
 
 (defn beneath
   "Returns what a future's ExecutionException or CompletionException wraps; any other throwable as
-  it is."
-  ^Throwable [t]
-  (let [[wrappers [cause]] (split-with wrapper? (causes t))]
-    (or cause (last wrappers))))
+  it is. wrapper?: which throwables are wrappers, in place of these."
+  (^Throwable [t] (beneath wrapper? t))
+  (^Throwable [wrapper? t]
+   (let [[wrappers [cause]] (split-with wrapper? (causes t))]
+     (or cause (last wrappers)))))
 
 (defn- interruption-itself? [^Throwable t]
   (or (= :thrum/closed (type-of t))
