@@ -895,7 +895,8 @@
 (defn retry-after
   "Returns how many ms the response in an HTTP client's exception asks to wait, by its header
   Retry-After (RFC 9110), as a number of seconds or as a date: for :wait-of. Reads :headers in the
-  ex-data, with strings or keywords for names. nil where it does not say."
+  ex-data, with strings or keywords for names; for the ExecutionException or CompletionException of
+  a future, in that of its cause. nil where it does not say."
   [throwable]
   (retry-after/ms throwable (System/currentTimeMillis)))
 

@@ -10,7 +10,9 @@
    [thrum.impl.retry-after :as retry-after]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]]
-   [thrum.virtual-clock :as virtual-clock]))
+   [thrum.virtual-clock :as virtual-clock])
+  (:import
+   (java.util.concurrent ExecutionException)))
 
 (set! *warn-on-reflection* true)
 
@@ -84,7 +86,8 @@
     (is (every? nil? (map ms [nil {} [] {"Retry-After" "soon"} {"Retry-After" "-1"}
                               {"Retry-After" nil} {"Retry-After" "99999999999999999999"} {1 2}])))
     (is (nil? (t/retry-after (Exception. "no"))))
-    (is (= 7000 (t/retry-after (error {"Retry-After" "7"}))))))
+    (is (= 7000 (t/retry-after (error {"Retry-After" "7"}))))
+    (is (= 7000 (t/retry-after (ExecutionException. "of a future" (error {"Retry-After" "7"})))))))
 
 ;; Budgets
 

@@ -2,7 +2,8 @@
   "Reads the header Retry-After of a response (RFC 9110, 10.2.3) from an HTTP client's exception."
   {:no-doc true}
   (:require
-   [clojure.string :as str])
+   [clojure.string :as str]
+   [thrum.impl.error :as error])
   (:import
    (java.time Instant ZonedDateTime)
    (java.time.format DateTimeFormatter)))
@@ -15,7 +16,7 @@
 (defn- text
   "Returns the header's value, as a string, or nil."
   [t]
-  (let [headers (:headers (ex-data t))
+  (let [headers (:headers (ex-data (error/beneath t)))
         v (when (map? headers) (some (fn [[k v]] (when (header? k) v)) headers))]
     (some-> (if (sequential? v) (first v) v) str str/trim)))
 
