@@ -81,6 +81,18 @@
     (is (= :thrum/remote (:type (ex-data t))))
     (is (= 'java.io.UncheckedIOException (:class (ex-data t))))))
 
+(deftest an-exception-whose-constructor-says-something-else-keeps-message-and-cause
+  (doseq [t [(nodes/thrown #(format "%s %s" 1)) (java.util.UnknownFormatConversionException. "q")
+             (ExceptionInInitializerError. (java.io.IOException. "x"))]
+          :let [back (there-and-back t)]]
+    (is (= (str (.getName (class t)) (some->> (ex-message t) (str ": "))) (ex-message back)))
+    (is (= [:thrum/remote (symbol (.getName (class t)))]
+           ((juxt :type :class) (ex-data back))))
+    (is (= (some-> t ex-cause ex-message) (some-> back ex-cause ex-message))))
+  (let [back (there-and-back (ClassNotFoundException. "no x" (java.io.IOException. "no file")))]
+    (is (= [ClassNotFoundException "no x"] ((juxt class ex-message) back)))
+    (is (= "no file" (some-> back ex-cause ex-message)))))
+
 (deftest a-record-of-a-namespace-with-an-underscore-comes-back
   (doseq [ns-name '[thrum.cluster.with_underscore thrum.cluster.with-dash_and_underscore]]
     (let [ns (create-ns ns-name)]

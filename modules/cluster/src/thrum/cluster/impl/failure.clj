@@ -3,8 +3,7 @@
   {:no-doc true}
   (:import
    (clojure.lang ExceptionInfo)
-   (java.lang ReflectiveOperationException)
-   (java.lang.reflect Constructor)))
+   (java.lang ReflectiveOperationException)))
 
 (set! *warn-on-reflection* true)
 
@@ -65,37 +64,47 @@
 
 ;; Back
 
-(defn- constructor ^Constructor [^Class class parameters]
-  (try (.getConstructor class (into-array Class parameters))
+(defn- constructed
+  "Returns what the public constructor of these parameters makes of the arguments; nil where there is
+  none, or it throws."
+  ^Throwable [^Class class parameters arguments]
+  (try (.newInstance (.getConstructor class (into-array Class parameters)) (object-array arguments))
        (catch ReflectiveOperationException _ nil)))
 
 (defn- with-cause ^Throwable [^Throwable t cause]
   (try (cond-> t cause (.initCause cause))
        (catch IllegalStateException _ t)))
 
+(defn- read-back
+  "Returns the throwable, or nil where it says something else: a constructor may put its argument
+  into a sentence, and may refuse a cause."
+  [^Throwable t message cause]
+  (when (read-or false (and (= message (ex-message t)) (identical? cause (ex-cause t))))
+    t))
+
 (defn- of-class
-  "Returns a throwable of that class, or nil where it cannot be made from a message, or a message
-  and a cause."
+  "Returns a throwable of that class with the message and the cause, or nil where none can be made
+  from a message, or a message and a cause."
   ^Throwable [{:keys [class message]} cause]
   (try
     (let [found (Class/forName class false (clojure.lang.RT/baseLoader))]
       (when (.isAssignableFrom Throwable found)
-        (or (some-> (constructor found [String])
-                    (.newInstance (object-array [message]))
-                    (with-cause cause))
-            (some-> (constructor found [String Throwable])
-                    (.newInstance (object-array [message cause]))))))
+        (or (some-> (constructed found [String] [message])
+                    (with-cause cause)
+                    (read-back message cause))
+            (some-> (constructed found [String Throwable] [message cause])
+                    (read-back message cause)))))
     (catch ReflectiveOperationException _ nil)
     (catch LinkageError _ nil)))
 
 (defn- stand-in
   "Returns what stands for a throwable whose class cannot be made here."
   [{:keys [class message]} cause]
-  (ex-info (str class ": " message) {:type :thrum/remote, :class (symbol class)} cause))
+  (ex-info (str class (some->> message (str ": "))) {:type :thrum/remote, :class (symbol class)} cause))
 
 (defn throwable
   "Returns the throwable that the data is of: of the same class where that is here and can be made
-  from a message, else an ex-info of type :thrum/remote that names the class."
+  with this message and cause, else an ex-info of type :thrum/remote that names the class."
   ^Throwable [{:keys [message data trace cause] :as failure}]
   (let [cause (some-> cause throwable)
         t (cond
