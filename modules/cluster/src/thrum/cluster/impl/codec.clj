@@ -198,12 +198,13 @@
   (or (identical? refuse! (known-writer (class x)))
       (and (instance? Sorted x) (not (natural-order? x)))))
 
-(defn- path-to-refused
-  "Returns the path to the first part that cannot be carried, or nil."
-  [x]
+;; Metadata first, as it is written: the path leads to the part that was met.
+(defn- path-in-metadata [x]
+  (when (instance? IObj x)
+    (some->> (path-to-refused (meta x)) (cons :metadata))))
+
+(defn- path-among-parts [x]
   (cond
-    (nil? x) nil
-    (refused? x) ()
     (map? x) (among (mapcat (fn [[k v]] [[k k] [k v]]) x))
     (set? x) (among (map (juxt identity identity) x))
     (instance? Throwable x) (path-to-refused (failure/data x))
@@ -211,16 +212,19 @@
                       (map-indexed (fn [i y] (check-length! left (inc (long i))) [i y]) x)))
     (or (sequential? x) (instance? (class (object-array 0)) x)) (among (map-indexed vector x))))
 
-(defn- path-with-metadata [x]
-  (or (path-to-refused x)
-      (when (instance? IObj x)
-        (some->> (path-to-refused (meta x)) (cons :metadata)))))
+(defn- path-to-refused
+  "Returns the path to the first part that cannot be carried, or nil."
+  [x]
+  (cond
+    (nil? x) nil
+    (refused? x) ()
+    :else (or (path-in-metadata x) (path-among-parts x))))
 
 (defn- found-path
   "Returns the path to the first part that cannot be carried, as far as it was looked for."
   [x]
   (try
-    (binding [*left* (long-array [most])] (vec (path-with-metadata x)))
+    (binding [*left* (long-array [most])] (vec (path-to-refused x)))
     (catch ExceptionInfo e (if (::too-long (ex-data e)) [] (throw e)))))
 
 (defn refusal
