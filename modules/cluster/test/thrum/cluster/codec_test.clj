@@ -130,6 +130,16 @@
   (is (= [0 :metadata :f]
          (:path (gate/in-time 60000 #(refusal [(with-meta [1] {:f inc}) (repeat (range))]))))))
 
+(defn- nested [n] (reduce (fn [x _] [x]) 1 (range n)))
+
+(deftest what-is-nested-too-deeply-is-refused-by-the-writer-and-by-the-reader
+  (is (= :thrum/invalid (:type (refusal (nested 100000)))))
+  (let [written (promise)
+        write! #(deliver written (codec/->bytes "it" (nested 100000)))
+        large-stack 1000000000]
+    (.start (Thread. nil write! "writer" large-stack))
+    (is (= :thrum/invalid (nodes/type-of #(codec/<-bytes (deref written 20000 nil)))))))
+
 (deftest an-endless-sequence-is-refused
   (doseq [x [(repeat nil) (repeat (range)) (repeat (repeat 1000 nil))]]
     (is (= :thrum/invalid (:type (gate/in-time 60000 #(refusal x)))))))

@@ -321,15 +321,24 @@
       (throw (spi/invalid (str "A part of " what " is nested too deeply to be carried")
                {:cause (ex-message e)})))))
 
+(defn- read-with! [readers ^InputStream in]
+  (try
+    (.readObject (FressianReader. in readers false))
+    ;; Reading takes more of the stack than writing.
+    (catch StackOverflowError e
+      (throw (spi/invalid "A value that has arrived is nested too deeply to be read"
+               {:cause (ex-message e)})))))
+
 (defn read!
-  "Returns the next value of the stream."
+  "Returns the next value of the stream. Throws :thrum/invalid where it is nested too deeply, or has
+  a record that is not loaded here."
   [^InputStream in]
-  (.readObject (FressianReader. in strict false)))
+  (read-with! strict in))
 
 (defn read-leniently!
   "As read!; a record that is not loaded here is given as a map of its fields."
   [^InputStream in]
-  (.readObject (FressianReader. in lenient false)))
+  (read-with! lenient in))
 
 (defn ->bytes
   "Returns the value as bytes."
