@@ -177,7 +177,9 @@
                   (ExecutionException. (IOException. "io"))
                   (CompletionException. (IOException. "io")) (ex-info "theirs" {:a 1})
                   (ex-info "looks like ours" {:type :thrum/timeout})
-                  (ex-info "so does this" {:type :thrum/invalid})]]
+                  (ex-info "so does this" {:type :thrum/invalid})
+                  (proxy [RuntimeException] ["no hash"]
+                    (hashCode [] (throw (IllegalStateException. "of the test"))))]]
     (testing (str thrown)
       (is (= (repeat 7 true) (map #(identical? thrown %) (sample "through" thrown)))))))
 

@@ -3,13 +3,13 @@ package io.github.thrumclj;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.IdentityHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeoutException;
@@ -393,8 +393,8 @@ public final class Thrum {
 
     /** Passes the throwables of the user's code through one call unchanged, and puts those of Thrum in Java's terms. */
     private static final class Boundary {
-        // By what Thrum is given. The user's throwable may look like one of Thrum's.
-        private final Map<Throwable, Throwable> theirs = new ConcurrentHashMap<>();
+        // By what Thrum is given, as an instance: the user's throwable may look like one of Thrum's, and have an equals and hashCode.
+        private final Map<Throwable, Throwable> theirs = Collections.synchronizedMap(new IdentityHashMap<>(1));
         private final boolean timed;
 
         /** timed: whether the method declares TimeoutException. */
