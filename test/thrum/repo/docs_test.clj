@@ -96,3 +96,18 @@
     (= []
        (:complaints (run-page "```clojure" "(map #(throw (ex-info (str %) {:type :thrum/no})) [1])"
                               ";; throws :thrum/no" "```")))))
+
+(defn- types-without-a-word
+  "Returns the types of exceptions that sources make and a page does not name."
+  [sources page]
+  (let [types (into (sorted-set) (mapcat #(map second (re-seq #":type (:thrum/[a-z-]+)" %))) sources)]
+    (remove #(str/includes? page (str "`" % "`")) types)))
+
+(deftest every-type-of-an-exception-is-named
+  (let [sources (map slurp
+                     (filter #(re-matches #"modules/(?!lab/|test-kit/)[^/]+/src/.*\.clj" %)
+                             (files/committed)))
+        page (slurp "doc/guides/errors.md")]
+    (is (= [] (types-without-a-word sources page)))
+    (is (= [":thrum/no-such-type"]
+           (types-without-a-word (cons "{:type :thrum/no-such-type}" sources) page)))))

@@ -118,8 +118,9 @@
   lost, what it ran is run again on another, at most 3 times, so it must be idempotent. An item with
   which two members were lost runs alone; if the third is lost too, the item fails with
   :thrum/poison. Where no member takes work for :members-timeout-ms, :thrum/no-members is thrown.
-  A refusal of a member is :thrum/refused. A throwable of the function arrives as the same class
-  where that can be made, with its message, data, causes and trace."
+  A refusal of a member is :thrum/refused. A throwable of the function arrives as the same class,
+  with its message, data, causes and trace; where such a one cannot be made here, as an ex-info of
+  type :thrum/remote, with the :class. One of that type with the :member is suppressed on it."
   ([cluster limit v] (transducer t/pmap :pmap cluster limit v))
   ([cluster limit v coll & colls]
    (lazily t/pmap :pmap cluster limit v (cons coll colls))))
