@@ -32,7 +32,7 @@
   [{:keys [node allow wrap silence waits?]}]
   (Member. node
            (function/registry node allow)
-           (or wrap identity)
+           wrap
            silence
            waits?
            (ConcurrentHashMap.)
@@ -148,7 +148,7 @@
   (let [node (.-node member)
         f (function/resolve! (.-registry member) function code)
         items (wire/items request)
-        thunk ((.-wrap member) #(call-each node f items request))
+        thunk (spi/wrapped-once (.-wrap member) #(call-each node f items request))
         answer (in-scope run remaining-ms thunk)]
     (when (.get ^AtomicReference (.-stopped run)) (throw (InterruptedException.)))
     (answered node answer)))
