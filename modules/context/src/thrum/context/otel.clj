@@ -81,7 +81,9 @@
     :parent - has the span's parent (an OpenTelemetry Context, or nil; default the current
       one)"
   [span-name options f]
-  (let [{:keys [parent] :as options} (options/check span-rows (or options {}))
+  (let [span-name (options/instance String "the name of a span, a string" span-name)
+        f (options/function f)
+        {:keys [parent] :as options} (options/check span-rows (or options {}))
         parent (or parent (Context/current))
         span (start-span span-name options parent)
         value (within span parent f)]
@@ -144,7 +146,8 @@
       or nil; default the global one)"
   ([handler] (thrum.context.otel/handler handler {}))
   ([handler options]
-   (let [{:keys [tracer propagator]} (options/check handler-rows (or options {}))
+   (let [handler (options/function handler)
+         {:keys [tracer propagator]} (options/check handler-rows (or options {}))
          in-span (fn [request f]
                    (let [method (method-of request)
                          parent (parent-of (or propagator (global-propagator)) request)

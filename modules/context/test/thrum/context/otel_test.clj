@@ -174,6 +174,9 @@
 (deftest misuse-is-answered-at-the-call
   (doseq [f [#(otel/call-in-span "a" {:trace 1} identity)
              #(otel/call-in-span "a" {:kind :server} identity)
+             #(otel/call-in-span :a {} identity)
+             #(otel/call-in-span "a" {} nil)
+             #(otel/handler nil)
              #(otel/handler identity {:trace 1})
              #(otel/handler identity {:propagator 1})]]
     (is (= :thrum/invalid (try (f) (catch Exception e (t/error-type e)))))))
