@@ -32,9 +32,13 @@
 
 ;; Arguments
 
+(defn- number [text]
+  (let [n (parse-long text)]
+    (when (some-> n pos?) n)))
+
 (def ^:private value-options
   {"--ns" [:ns identity], "--var" [:var symbol], "--module" [:modules vector]
-   "--times" [:times parse-long], "--limit-s" [:limit-ms #(some-> (parse-long %) (* 1000))]})
+   "--times" [:times number], "--limit-s" [:limit-ms #(some-> (number %) (* 1000))]})
 
 (defn- refuse [message] (throw (ex-info message {:type ::arguments})))
 

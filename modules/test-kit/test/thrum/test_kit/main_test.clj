@@ -28,7 +28,7 @@
   (is (= [2 "No test matches {:ns \"no.such.namespace\"}"] (command "--ns" "no.such.namespace"))))
 
 (deftest an-argument-it-does-not-know-is-refused
-  (doseq [args [["--nope"] ["--times"] ["--times" "many"]]]
+  (doseq [args [["--nope"] ["--times"] ["--times" "many"] ["--times" "0"] ["--limit-s" "-1"]]]
     (is (= :thrum.test-kit.main/arguments
            (try (main/parse-args args) (catch Exception e (:type (ex-data e)))))
         (pr-str args))))
