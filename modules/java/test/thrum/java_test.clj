@@ -151,6 +151,9 @@
     (is (true? all-ended))
     (is (str/ends-with? message "was not done in time, within 50 ms"))))
 
+(deftest the-cause-of-what-is-late-is-what-the-body-threw
+  (is (true? (sample "causeOfLateIsWhatGetThrew"))))
+
 (deftest what-is-late-can-be-written-to-a-stream
   (is (= "CancellationException" (sample "lateIsSerializable"))))
 

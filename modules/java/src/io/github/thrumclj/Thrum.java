@@ -119,7 +119,7 @@ public final class Thrum {
             try {
                 return new Fork<>((Future<?>) core().fork().invoke(scope, boundary.function(ignored -> body.run())), boundary);
             } catch (Throwable t) {
-                throw Thrum.<RuntimeException>asItIs(translated(t));
+                throw Thrum.<RuntimeException>asItIs(boundary.translated(t));
             }
         }
     }
@@ -154,7 +154,7 @@ public final class Thrum {
             } catch (ExecutionException e) {
                 throw new ForkFailed(e, boundary.out(e.getCause()));
             } catch (Throwable t) {
-                throw Thrum.<RuntimeException>asItIs(translated(t));
+                throw Thrum.<RuntimeException>asItIs(boundary.translated(t));
             }
         }
 
@@ -463,6 +463,30 @@ public final class Thrum {
             boolean undeclared = !timed && out != t && out instanceof TimeoutException;
             return undeclared ? withSuppressed(new CompletionException("A fork was not done in time", out), out) : out;
         }
+
+        /** Returns the exception to throw in place of Thrum's own; any other throwable as it is. */
+        Throwable translated(Throwable t) {
+            return t instanceof IExceptionInfo info ? withSuppressed(inJavasTerms(t, info.getData()), t) : t;
+        }
+
+        private Throwable inJavasTerms(Throwable t, IPersistentMap data) {
+            return switch (String.valueOf(value(data, "type"))) {
+                case ":thrum/timeout" -> new TimeoutException(t.getMessage()).initCause(cause(t));
+                case ":thrum/cancelled" -> new CancellationException(t.getMessage()).initCause(cause(t));
+                case ":thrum/closed" -> new IllegalStateException("The scope "
+                        + (value(data, "reason") == keyword("ended") ? "has ended" : "is cancelled")
+                        + ", nothing can be forked into it any more", t);
+                case ":thrum/deadlock" -> new IllegalStateException(t.getMessage(), t);
+                case ":thrum/invalid" -> value(data, "thread") == null ? t
+                        : new WrongThreadException("This thread does not work for the scope: only its body and its forks may fork", t);
+                default -> t;
+            };
+        }
+
+        /** Returns what the user's code threw, where that is the cause. */
+        private Throwable cause(Throwable t) {
+            return theirs.getOrDefault(t.getCause(), t.getCause());
+        }
     }
 
     // Failures
@@ -481,25 +505,6 @@ public final class Thrum {
         ExecutionException asThrown() {
             return new ExecutionException(thrown.getMessage(), thrown.getCause());
         }
-    }
-
-    /** Returns the exception to throw in place of Thrum's own; any other throwable as it is. */
-    private static Throwable translated(Throwable t) {
-        return t instanceof IExceptionInfo info ? withSuppressed(inJavasTerms(t, info.getData()), t) : t;
-    }
-
-    private static Throwable inJavasTerms(Throwable t, IPersistentMap data) {
-        return switch (String.valueOf(value(data, "type"))) {
-            case ":thrum/timeout" -> new TimeoutException(t.getMessage()).initCause(t.getCause());
-            case ":thrum/cancelled" -> new CancellationException(t.getMessage()).initCause(t.getCause());
-            case ":thrum/closed" -> new IllegalStateException("The scope "
-                    + (value(data, "reason") == keyword("ended") ? "has ended" : "is cancelled")
-                    + ", nothing can be forked into it any more", t);
-            case ":thrum/deadlock" -> new IllegalStateException(t.getMessage(), t);
-            case ":thrum/invalid" -> value(data, "thread") == null ? t
-                    : new WrongThreadException("This thread does not work for the scope: only its body and its forks may fork", t);
-            default -> t;
-        };
     }
 
     private static Object value(IPersistentMap data, String key) {

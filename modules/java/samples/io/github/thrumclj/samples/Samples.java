@@ -438,6 +438,21 @@ public final class Samples {
         return failed.get();
     }
 
+    /** The cause of a late body is what it threw, also where that is what get() threw. */
+    public static boolean causeOfLateIsWhatGetThrew() throws InterruptedException {
+        Fork<Integer> failed = failedFork(new RuntimeException(new InterruptedException()));
+        AtomicReference<Throwable> thrown = new AtomicReference<>();
+        Throwable late = outcome(() -> Thrum.withTimeout(Duration.ofMillis(20), () -> {
+            outcome(() -> {
+                pass(new CountDownLatch(1));
+                return null;
+            });
+            thrown.set(outcome(failed::get));
+            return raise(thrown.get());
+        }));
+        return late instanceof TimeoutException && late.getCause() == thrown.get();
+    }
+
     /** What get() threw is suppressed as an exception of the JDK's. */
     public static List<Object> getOfFailedIsSuppressed() throws InterruptedException {
         RuntimeException thrown = new RuntimeException("fork");
