@@ -52,7 +52,8 @@
   The stores of :tls are paths of PKCS12 files, which are read at the join. Both sides are asked for
   a certificate.
 
-  Throws :thrum/invalid, and what the engine throws; nothing is left behind then."
+  Throws :thrum/invalid, :thrum/refused where a member has another secret or version, and what the
+  engine throws, Infinispan's :thrum/not-joined; nothing is left behind then."
   [options]
   (node/join! options))
 
