@@ -100,7 +100,8 @@
 (defn- types-without-a-word
   "Returns the types of exceptions that sources make and a page does not name."
   [sources page]
-  (let [types (into (sorted-set) (mapcat #(map second (re-seq #":type (:thrum/[a-z-]+)" %))) sources)]
+  (let [types-of #(map second (re-seq #":type (:thrum/[a-z-]+)" %))
+        types (into (sorted-set) (mapcat types-of) sources)]
     (remove #(str/includes? page (str "`" % "`")) types)))
 
 (deftest every-type-of-an-exception-is-named

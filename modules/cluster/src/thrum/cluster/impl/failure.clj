@@ -65,8 +65,8 @@
 ;; Back
 
 (defn- constructed
-  "Returns what the public constructor of these parameters makes of the arguments; nil where there is
-  none, or it throws."
+  "Returns what the public constructor of these parameters makes of the arguments; nil where there
+  is none, or it throws."
   ^Throwable [^Class class parameters arguments]
   (try (.newInstance (.getConstructor class (into-array Class parameters)) (object-array arguments))
        (catch ReflectiveOperationException _ nil)))
@@ -100,7 +100,9 @@
 (defn- stand-in
   "Returns what stands for a throwable whose class cannot be made here."
   [{:keys [class message]} cause]
-  (ex-info (str class (some->> message (str ": "))) {:type :thrum/remote, :class (symbol class)} cause))
+  (ex-info (str class (some->> message (str ": ")))
+           {:type :thrum/remote, :class (symbol class)}
+           cause))
 
 (defn throwable
   "Returns the throwable that the data is of: of the same class where that is here and can be made
