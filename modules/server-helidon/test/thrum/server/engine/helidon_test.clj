@@ -141,10 +141,20 @@
 
 ;; What would end Helidon's listener
 
-(deftest a-server-without-descriptors-takes-connections-when-there-are-some
+(defn- in-an-exhausted-jvm
+  "The same of a scene of exhausted."
+  [scene]
   (when-not (.canExecute (io/file "/bin/sh")) (runner/skip! "No shell sets a limit"))
-  (let [command (jvm/command (jvm/this-home) [] 'thrum.server.engine.helidon.exhausted [])]
-    (is (= [0 "[200 200 200] 200"] (in-a-child (exhausted/under-limit command))))))
+  (-> (jvm/command (jvm/this-home) [] 'thrum.server.engine.helidon.exhausted [scene])
+      exhausted/under-limit
+      in-a-child))
+
+(deftest a-server-without-descriptors-takes-connections-when-there-are-some
+  (is (= [0 "[200 200 200] 200"] (in-an-exhausted-jvm "comes"))))
+
+;; What the JDK needs for that it opens at the first wait, or never.
+(deftest a-virtual-thread-can-wait-for-a-socket-though-no-descriptor-is-left
+  (is (= [0 "2"] (in-an-exhausted-jvm "waits"))))
 
 (deftest an-error-does-not-end-the-listener
   (let [accept! http1/accept!, failed (atom false)

@@ -15,6 +15,7 @@
    [thrum.server.spi.watchdog :as watchdog]
    [thrum.spi :as spi])
   (:import
+   (java.io IOException)
    (java.net BindException)
    (java.util.concurrent CountDownLatch)
    (java.util.concurrent.atomic AtomicReference)))
@@ -62,9 +63,22 @@
       #(serve! (pace/paced % options))
       serve!)))
 
+(defn- open-pollers!
+  "Has the JDK open what all its virtual threads wait for sockets with. It would do so at the first
+  wait, and where there is no file descriptor then, no virtual thread could ever wait for a socket
+  in this JVM."
+  []
+  (try
+    (Class/forName "sun.nio.ch.Poller")
+    ;; Another JDK's.
+    (catch ClassNotFoundException _)
+    (catch LinkageError e
+      (throw (IOException. "virtual threads cannot wait for sockets in this JVM" e)))))
+
 (defn- start-engine
   [{:keys [start], :as engine} options traffic handler]
   (try
+    (open-pollers!)
     (start (assoc options :on-refused #(traffic/observe! traffic :end (constantly %)))
            (server-of traffic handler))
     (catch Exception e
