@@ -163,7 +163,8 @@
   returns at once. On another thread that a request waits for (of a future, or the one that calls
   respond) it cannot know that: both wait until :shutdown-timeout-ms. A second call waits for the
   first.
-  Throws InterruptedException where the wait is interrupted; the server stops all the same."
+  Throws InterruptedException where the wait is interrupted; the server stops all the same. Throws
+  an OutOfMemoryError where no thread can be started; the server goes on then."
   [server]
   (lifecycle/stop! (life server)))
 

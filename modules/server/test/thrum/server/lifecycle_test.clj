@@ -34,6 +34,9 @@
               (stop! [_] nil)
               (native [_] nil)))})
 
+(def ^:private at-once
+  {:drain-delay-ms 0, :drain-streams-ms 0, :shutdown-timeout-ms 0, :max-header-bytes 16384})
+
 (deftest a-port-that-is-in-use-is-answered-in-the-same-words-by-each-engine
   (doseq [thrown [(BindException. "Address already in use")
                   (IOException. "Failed to bind" (BindException. "Address already in use"))]
@@ -45,6 +48,14 @@
     (is (= "The engine :test could not start on 127.0.0.1:1: Address already in use"
            (ex-message e)))))
 
+(deftest a-server-that-no-thread-could-stop-goes-on-and-can-be-stopped-later
+  (let [life (lifecycle/start (engine-that identity (fn [])) at-once identity)]
+    (with-redefs [lifecycle/start-stopping! (fn [_] (throw (OutOfMemoryError. "no thread")))]
+      (is (thrown? OutOfMemoryError (lifecycle/stop! life))))
+    (is (= :running (:state (lifecycle/status life))))
+    (gate/in-time 5000 #(lifecycle/stop! life))
+    (is (= :stopped (:state (lifecycle/status life))))))
+
 (deftest no-handler-is-given-a-request-once-the-listener-closes
   (let [life (promise)
         state (promise)
@@ -53,7 +64,7 @@
       life
       (lifecycle/start
         engine
-        {:drain-delay-ms 0, :drain-streams-ms 0, :shutdown-timeout-ms 0, :max-header-bytes 16384}
+        at-once
         identity))
     (gate/in-time 5000 #(lifecycle/stop! @life))
     (is (= :closing (deref state 0 nil)))))
@@ -81,7 +92,7 @@
         life
         (lifecycle/start
           (engine-that #(deliver serve %) (constantly nil))
-          {:drain-delay-ms 0, :drain-streams-ms 0, :shutdown-timeout-ms 0, :max-header-bytes 16384}
+          at-once
           (fn [_] (swap! called inc)))]
     (gate/in-time 5000 #(lifecycle/stop! life))
     (@serve wire)

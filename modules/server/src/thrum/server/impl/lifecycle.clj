@@ -197,13 +197,22 @@
   (or (traffic/observing? traffic)
       (some exchange/inside? (traffic/in-flight traffic))))
 
+(defn start-stopping!
+  "Stops on a platform thread of its own: the caller may be interrupted, or be what is drained."
+  [life]
+  (-> (Thread/ofPlatform) (.name "thrum-stopping") (.start #(stop-now! life))))
+
 (defn stop!
   "Drains and stops. Blocks until that is done, but from inside one of the server's own handlers,
-  a task of theirs, or its observer, which it would wait for."
+  a task of theirs, or its observer, which it would wait for. Throws where no thread can be started;
+  the server goes on then."
   [^Life life]
   (when (traffic/move! (.-traffic life) :running :draining)
-    ;; A platform thread of its own: the caller may be interrupted, or be what is drained.
-    (-> (Thread/ofPlatform) (.name "thrum-stopping") (.start #(stop-now! life))))
+    (try
+      (start-stopping! life)
+      (catch Throwable t
+        (traffic/move! (.-traffic life) :draining :running)
+        (throw t))))
   (when-not (serving? (.-traffic life))
     (join life)))
 
