@@ -9,6 +9,7 @@
   (:import
    (java.io File IOException StringWriter Writer)
    (java.time ZonedDateTime)
+   (java.util Locale)
    (java.util.concurrent CountDownLatch TimeUnit)))
 
 (set! *warn-on-reflection* true)
@@ -49,6 +50,14 @@
       (line :combined {:request from-a-page, :status 200, :bytes 12, :nanos 1234000} at)))
   (is (= "- - - [21/Nov/2026:08:22:06 +0000] \"-\" 400 - \"-\" \"-\" 0.000000 -"
          (line :combined {:status 400} at))))
+
+(deftest methods-are-written-alike-in-every-locale
+  (let [locale (Locale/getDefault), facts {:request (assoc request :request-method :options)}]
+    (try
+      (Locale/setDefault (Locale/of "tr" "TR"))
+      (is (= "10.0.0.7 - - [21/Nov/2026:08:22:06 +0000] \"OPTIONS /a HTTP/1.1\" - -"
+             (line :common facts at)))
+      (finally (Locale/setDefault locale)))))
 
 (deftest a-json-line-is-an-object
   (is

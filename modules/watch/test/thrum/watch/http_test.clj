@@ -20,6 +20,7 @@
    (java.lang AutoCloseable)
    (java.lang.management ManagementFactory)
    (java.net InetAddress InetSocketAddress Socket SocketException)
+   (java.util Locale)
    (java.util.concurrent CountDownLatch)
    (javax.management ObjectName)))
 
@@ -91,6 +92,15 @@
     (with-watch [w {:host "0.0.0.0"}]
       (is (= 200 (first (request w "/tree" bearer "Host: 127.0.0.1"))))
       (is (= 403 (first (request w "/tree" bearer "Host: 127.0.0.2")))))))
+
+(deftest names-of-hosts-are-the-same-in-every-locale
+  (let [locale (Locale/getDefault)]
+    (try
+      (Locale/setDefault (Locale/of "tr" "TR"))
+      (is (access/known-host? (access/hosts "127.0.0.1" ["WIKI.example"])
+            (InetAddress/getLoopbackAddress)
+            {"Host" "wiki.example:7777"}))
+      (finally (Locale/setDefault locale)))))
 
 (deftest a-watch-keeps-no-program-alive
   (let [kept (fn [] (into #{} (remove #(.isDaemon ^Thread %)) (keys (Thread/getAllStackTraces))))

@@ -54,7 +54,7 @@
 ;; The formats
 
 (defn- method-of [{:keys [request-method]}]
-  (some-> request-method name str/upper-case))
+  (some-> request-method name (.toUpperCase Locale/ROOT)))
 
 (defn- header [request k]
   (get-in request [:headers k]))

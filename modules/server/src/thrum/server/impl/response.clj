@@ -175,17 +175,17 @@
 (defn plain
   "Returns a response without any detail: the status, and its reason as text."
   [status & {:as headers}]
-  (let [reason ({400 "Bad Request"
-                 408 "Request Timeout"
-                 413 "Content Too Large"
-                 431 "Request Header Fields Too Large"
-                 505 "HTTP Version Not Supported"
-                 500 "Internal Server Error"
-                 501 "Not Implemented"
-                 503 "Service Unavailable"
-                 403 "Forbidden"}
+  (let [reason ({400 "bad request"
+                 408 "request timeout"
+                 413 "content too large"
+                 431 "request header fields too large"
+                 505 "http version not supported"
+                 500 "internal server error"
+                 501 "not implemented"
+                 503 "service unavailable"
+                 403 "forbidden"}
                 status
-                "Error")]
+                "error")]
     {:status status
      :headers (merge {"Content-Type" "text/plain; charset=utf-8"} headers)
-     :body (str/lower-case reason)}))
+     :body reason}))

@@ -5,11 +5,13 @@
    [thrum.server :as server]
    [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.failure :as failure]
+   [thrum.server.impl.response :as response]
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
    [thrum.test-kit.leak :as leak])
   (:import
+   (java.util Locale)
    (java.util.logging Handler Level LogRecord Logger)))
 
 (set! *warn-on-reflection* true)
@@ -30,6 +32,13 @@
       (f)
       (finally
         (doto logger (.removeHandler handler) (.setLevel level) (.setUseParentHandlers true))))))
+
+(deftest an-answer-without-details-is-the-same-in-every-locale
+  (let [locale (Locale/getDefault)]
+    (try
+      (Locale/setDefault (Locale/of "tr" "TR"))
+      (is (= "internal server error" (:body (response/plain 500))))
+      (finally (Locale/setDefault locale)))))
 
 (defn- status-of
   "Returns the status that a client gets when the handler throws t."

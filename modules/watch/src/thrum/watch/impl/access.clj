@@ -8,7 +8,7 @@
    (java.net InetAddress UnknownHostException)
    (java.nio.charset StandardCharsets)
    (java.security MessageDigest SecureRandom)
-   (java.util HexFormat)))
+   (java.util HexFormat Locale)))
 
 (set! *warn-on-reflection* true)
 
@@ -51,8 +51,11 @@
   (or (same? (bearer (header "Authorization")) token)
       (same? (cookie-value (header "Cookie") port) session)))
 
+(defn- lower-case [^String host]
+  (.toLowerCase host Locale/ROOT))
+
 (defn- without-port [host]
-  (str/lower-case (str/replace (str host) #":\d*$" "")))
+  (lower-case (str/replace (str host) #":\d*$" "")))
 
 (defn- is-address?
   "True if a host, as a Host header has it, is that address. No name is looked up."
@@ -71,4 +74,4 @@
 (defn hosts
   "Returns the names that a server bound to this host answers to, and those that the user adds."
   [host more]
-  (into #{} (map str/lower-case) (list* "localhost" "127.0.0.1" "[::1]" host more)))
+  (into #{} (map lower-case) (list* "localhost" "127.0.0.1" "[::1]" host more)))
