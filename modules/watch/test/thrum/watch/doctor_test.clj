@@ -100,24 +100,25 @@
 
 (defn- start-jvm
   "Starts a JVM that evaluates each line of its standard input, and ends when that is closed."
-  ^Process []
+  ^Process [options]
   (let [java (str (System/getProperty "java.home") "/bin/java")
         code '(loop []
                 (when-some [line (read-line)]
                   (prn :value (eval (read-string line)))
                   (flush)
                   (recur)))
-        ^List command [java "-XX:TieredStopAtLevel=1" "-Djdk.trackAllThreads=false"
-                       "-cp" (System/getProperty "java.class.path")
-                       "clojure.main" "-e" (pr-str code)]]
+        ^List command (-> [java "-XX:TieredStopAtLevel=1" "-Djdk.trackAllThreads=false"]
+                          (into options)
+                          (into ["-cp" (System/getProperty "java.class.path")
+                                 "clojure.main" "-e" (pr-str code)]))]
     (.start (doto (ProcessBuilder. command)
               (.redirectErrorStream true)))))
 
 (defn- with-jvm
   "Returns the value of f, called with a JVM's process and a function that evaluates a form there:
-  it returns the value, printed."
-  [f]
-  (let [jvm (start-jvm)]
+  it returns the value, printed. options: of that JVM."
+  [f & options]
+  (let [jvm (start-jvm options)]
     (try
       (with-open [out (io/reader (.getInputStream jvm)), in (io/writer (.getOutputStream jvm))]
         (f jvm
@@ -232,6 +233,25 @@
           (is (= [] (folders doctor)))
           (is (not (.exists out)))
           (finally (.destroyForcibly doctor)))))))
+
+(def ^:private full
+  "A folder in which nothing is free."
+  "/proc/self")
+
+(deftest a-process-whose-disk-is-full-is-not-recorded-which-would-end-it
+  (when (.isDirectory (io/file full))
+    (with-jvm
+      (fn [^Process jvm ask]
+        (is (= ":ready" (ask :ready)))
+        (let [pid (str (.pid jvm))]
+          (is (= [1 (str "Process " pid " has 0 MB left in " full ", and the Flight Recorder "
+                         "ends a process whose disk is full: it needs 100. Examine it with "
+                         "--no-recording")]
+                 (printed pid)
+                 (printed "record" pid "--seconds" "1")))
+          (is (zero? (long (first (printed pid "--no-recording")))))
+          (is (= ":alive" (ask :alive)))))
+      (str "-Djava.io.tmpdir=" full))))
 
 (deftest a-file-that-is-there-is-not-emptied-before-there-is-a-recording
   (let [file (File/createTempFile "thrum" ".jfr"), absent (io/file (str file "-2"))]

@@ -228,11 +228,26 @@
 (defn- stop-if-recording! [vm]
   (try (stop-recording! vm) (catch IOException _)))
 
+(def ^:private ^:const least-free-mb 100)
+
+(defn- check-room!
+  "Throws ::refused where little is left for the recorder's own files, which are in java.io.tmpdir:
+  where it cannot write them, HotSpot ends the process."
+  [^VirtualMachine vm]
+  (let [folder (.getProperty (.getSystemProperties vm) "java.io.tmpdir")
+        free-mb (quot (.getUsableSpace (io/file (str (root vm) folder))) 1000000)]
+    (when (< free-mb (long least-free-mb))
+      (refuse "Process " (.id vm) " has " free-mb " MB left in " folder ", and the Flight Recorder "
+              "ends a process whose disk is full: it needs " least-free-mb ". Examine it with "
+              "--no-recording"))))
+
 (defn recorded
   "Calls during, which takes so many seconds at most, and returns the value of (f file), where the
   file has what was recorded meanwhile, of Thrum's own events too; nil where nothing could be
-  recorded. The file is then deleted. Nothing is left in the JVM, also where this one is ended."
+  recorded. The file is then deleted. Nothing is left in the JVM, also where this one is ended.
+  Throws ::refused where the JVM's disk is nearly full."
   [vm seconds during f]
+  (check-room! vm)
   (with-file vm ".jfr" #(stop-if-recording! vm)
     (fn [^File file path]
       (let [recording (recording? vm seconds path)]
