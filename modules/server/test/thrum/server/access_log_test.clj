@@ -135,13 +135,26 @@
     (.countDown gate)
     (stop {})))
 
-(deftest a-full-disk-ends-the-log-and-nothing-else
-  (let [out (proxy [Writer] []
-              (write [_] (throw (IOException. "No space left")))
+(defn- uncaught
+  "Returns what goes to the default uncaught exception handler first, while f is called."
+  [f]
+  (let [before (Thread/getDefaultUncaughtExceptionHandler), thrown (promise)]
+    (try
+      (Thread/setDefaultUncaughtExceptionHandler
+        (reify Thread$UncaughtExceptionHandler
+          (uncaughtException [_ _ t] (deliver thrown t))))
+      (f)
+      (deref thrown 5000 nil)
+      (finally (Thread/setDefaultUncaughtExceptionHandler before)))))
+
+(deftest a-full-disk-ends-the-log-and-nothing-else-and-that-is-said
+  (let [no-space (IOException. "No space left")
+        out (proxy [Writer] []
+              (write [_] (throw no-space))
               (flush [])
               (close []))
         {:keys [end stop dropped]} (observer out 10)]
-    (end {:request request})
+    (is (= no-space (ex-cause (uncaught #(end {:request request})))))
     (is (gate/eventually 5000 #(= 1 (dropped))))
     (end {:request request})
     (is (= 2 (dropped)))

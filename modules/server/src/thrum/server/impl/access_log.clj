@@ -122,14 +122,15 @@
   (.flush out))
 
 (defn- write-all!
-  "Writes until closed. A disk that fails ends the log, not the server: what comes then counts as
-  dropped."
+  "Writes until closed. A disk that fails ends the log, not the server: the failure goes to the
+  uncaught exception handler, and what comes then counts as dropped."
   [^Writer out close? lines closed ^LongAdder dropped]
   (try
     (write-lines! out lines closed)
-    (catch Throwable _
+    (catch Throwable t
       (reset! closed :failed)
-      (.add dropped (inc (.size ^BlockingQueue lines))))
+      (.add dropped (inc (.size ^BlockingQueue lines)))
+      (spi/uncaught! (ex-info "The access log has ended: it cannot be written" {} t)))
     (finally
       (when close? (try (.close out) (catch Exception _))))))
 
