@@ -20,7 +20,8 @@
    (io.micrometer.core.instrument.distribution ValueAtPercentile)
    (io.micrometer.core.instrument.simple SimpleMeterRegistry)
    (java.lang AutoCloseable)
-   (java.util.concurrent ConcurrentHashMap TimeUnit)))
+   (java.util.concurrent ConcurrentHashMap TimeUnit)
+   (java.util.concurrent.atomic AtomicLong)))
 
 (set! *warn-on-reflection* true)
 
@@ -130,7 +131,7 @@
     (is (= [0 10 12 17 17 18] (mapv read [{} {1 10} {1 10, 2 2} {2 7} {} {3 1}])))))
 
 (defn- limiters-of [& named]
-  {:nodes (mapv (fn [limiter] {:kind :limiter, :name limiter}) named), :requests {}})
+  {:nodes (mapv (fn [limiter] {:kind :limiter, :name limiter, :permits 1}) named), :requests {}})
 
 (deftest the-meters-of-a-limiter-end-when-it-is-gone
   (let [registry (SimpleMeterRegistry.)
@@ -142,6 +143,30 @@
     (is (= [false true] (map there? ["a" "b"])))
     (#'meters/bind-new! meters (limiters-of "a"))
     (is (= [true false] (map there? ["a" "b"])))))
+
+;; A name that counts how often it is compared.
+(deftype Named [^String text ^AtomicLong compared]
+  Object
+  (toString [_] text)
+  (hashCode [_] (.hashCode text))
+  (equals [_ other]
+    (.incrementAndGet compared)
+    (and (instance? Named other) (= text (.-text ^Named other)))))
+
+(deftest the-meters-of-many-limiters-are-read-without-a-look-at-all-of-them-for-each
+  (let [registry (SimpleMeterRegistry.), compared (AtomicLong.), n 200
+        snapshot (apply limiters-of (map #(Named. (str "l" %) compared) (range n)))
+        unbind! (meters/bind! (reify sampler/Sampling
+                                (lints [_] [])
+                                (latest [_] snapshot)
+                                (listen! [_ _] (fn [])))
+                              registry)]
+    (.set compared 0)
+    (is (= (double n)
+           (reduce + (map #(value registry "thrum.limiter.permits" {:limiter (str "l" %)})
+                          (range n)))))
+    (is (< (.get compared) (* 10 n)))
+    (unbind!)))
 
 (deftest the-text-has-the-names-of-prometheus
   (let [sampler (sampler/start! (fn [_]))]

@@ -15,7 +15,7 @@
 (set! *warn-on-reflection* true)
 
 ;; meters: {:registry; :sampler; :known - a ConcurrentHashMap from [name tags] to a Meter;
-;; :figures - as thrum.watch.impl.figures/remembering}
+;; :figures - as thrum.watch.impl.figures/remembering; :by-name - as by-name}
 
 (defn- current
   "Returns the figures of the last snapshot; nil before the first."
@@ -96,24 +96,33 @@
   (doseq [rule rules/all]
     (gauge! meters "thrum.lints" "Lints." {:rule (name rule)} #(get-in % [:lints (name rule)] 0))))
 
-;; Limiters may share a name, and a meter has one value.
-(defn- of-limiters [limiter k]
-  (fn [{:keys [limiters]}]
-    (into {}
-          (keep (fn [{:keys [id name] :as facts}] (when (= limiter name) [id (get facts k 0)])))
-          limiters)))
+(defn- by-name
+  "Returns a function of figures that returns their limiters by name. Those of the last figures are
+  kept: each limiter has meters, and each of them asks."
+  []
+  (let [last-seen (atom nil)]
+    (fn [{:keys [limiters]}]
+      (let [[seen found] @last-seen
+            found (if (identical? seen limiters) found (group-by :name limiters))]
+        (reset! last-seen [limiters found])
+        found))))
 
-(defn- sum-of-limiters [limiter k]
-  (let [read (of-limiters limiter k)]
+;; Limiters may share a name, and a meter has one value.
+(defn- of-limiters [{:keys [by-name]} limiter k]
+  (fn [figures]
+    (into {} (map (fn [{:keys [id] :as facts}] [id (get facts k 0)])) ((by-name figures) limiter))))
+
+(defn- sum-of-limiters [meters limiter k]
+  (let [read (of-limiters meters limiter k)]
     #(some->> (vals (read %)) (reduce +))))
 
 (defn- bind-limiter! [meters limiter]
-  (let [tags {:limiter limiter}]
-    (gauge! meters "thrum.limiter.permits" "Permits." tags (sum-of-limiters limiter :permits))
-    (gauge! meters "thrum.limiter.in.use" "Permits in use." tags (sum-of-limiters limiter :in-use))
-    (gauge! meters "thrum.limiter.waiting" "Waiters." tags (sum-of-limiters limiter :waiting))
+  (let [tags {:limiter limiter}, sum #(sum-of-limiters meters limiter %)]
+    (gauge! meters "thrum.limiter.permits" "Permits." tags (sum :permits))
+    (gauge! meters "thrum.limiter.in.use" "Permits in use." tags (sum :in-use))
+    (gauge! meters "thrum.limiter.waiting" "Waiters." tags (sum :waiting))
     (counter! meters "thrum.limiter.rejected" "Refused." tags
-      (summed (of-limiters limiter :rejected)))))
+      (summed (of-limiters meters limiter :rejected)))))
 
 (defn- remove-gone!
   "Takes out the meters of limiters of other names than these."
@@ -168,7 +177,7 @@
   function that takes all of them out."
   [sampler registry]
   (let [meters {:sampler sampler, :registry registry, :known (ConcurrentHashMap.)
-                :figures (figures/remembering)}
+                :figures (figures/remembering), :by-name (by-name)}
         end-timing! (time-requests! meters)]
     (bind-tasks! meters)
     (bind-scheduler! meters)
