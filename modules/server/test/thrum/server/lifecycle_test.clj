@@ -10,6 +10,7 @@
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
    [thrum.server.tck.wire :as wire]
+   [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
@@ -55,6 +56,23 @@
     (is (= :running (:state (lifecycle/status life))))
     (gate/in-time 5000 #(lifecycle/stop! life))
     (is (= :stopped (:state (lifecycle/status life))))))
+
+(deftest what-is-in-flight-is-waited-for-also-where-no-alarm-can-be-set-for-streams
+  (let [entered (promise), no-alarm (promise), gate (promise), await-quiet! traffic/await-quiet!
+        s (server/run-server (fn [_]
+                               (deliver entered true)
+                               {:status (deref gate 5000 500)})
+            {:port 0, :stop-on-shutdown? false})
+        [_ answer] (gate/start "client" #(wire/ask-once! (server/port s) (wire/get "/")))]
+    (is (deref entered 5000 false))
+    (with-redefs [spi/arm! (fn [^long _ _]
+                             (deliver no-alarm true)
+                             (throw (OutOfMemoryError. "no thread")))
+                  traffic/await-quiet! (fn [& args]
+                                         (when (realized? no-alarm) (deliver gate 204))
+                                         (apply await-quiet! args))]
+      (gate/in-time 10000 #(server/stop! s)))
+    (is (= 204 (:status (:value (deref answer 5000 nil)))))))
 
 (deftest no-handler-is-given-a-request-once-the-listener-closes
   (let [life (promise)

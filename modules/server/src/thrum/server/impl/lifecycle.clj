@@ -141,12 +141,14 @@
 
 (defn- end-streams!
   "Ends the streams that are open, and those that still open; cuts what is left of them later.
-  Returns the alarm for that."
+  Returns the alarm for that; nil where no thread can be started for it."
   [traffic]
   (traffic/move! traffic :closing :ending)
   (run! stream/end! (traffic/in-flight traffic))
-  (spi/arm! (spi/deadline-in answer-ms)
-    #(run! stream/cut! (traffic/in-flight traffic))))
+  (try
+    (spi/arm! (spi/deadline-in answer-ms)
+      #(run! stream/cut! (traffic/in-flight traffic)))
+    (catch Throwable _)))
 
 (defn- end-requests! [traffic]
   (run! #(ending/end! % :shutdown) (remove stream/open? (traffic/in-flight traffic)))
@@ -163,7 +165,7 @@
                           (spi/deadline-in (min drain-streams-ms shutdown-timeout-ms)))
     (let [cut (end-streams! traffic)]
       (when-not (traffic/await-quiet! traffic stream/awaited? end) (end-requests! traffic))
-      (spi/disarm! cut)
+      (some-> cut spi/disarm!)
       (run! stream/cut! (traffic/in-flight traffic)))))
 
 (defn- stop-now!
