@@ -7,6 +7,7 @@
    [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.lifecycle :as lifecycle]
    [thrum.server.impl.serve :as serve]
+   [thrum.server.impl.stream :as stream]
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
    [thrum.server.tck.wire :as wire]
@@ -51,11 +52,48 @@
 
 (deftest a-server-that-no-thread-could-stop-goes-on-and-can-be-stopped-later
   (let [life (lifecycle/start (engine-that identity (fn [])) at-once identity)]
-    (with-redefs [lifecycle/start-stopping! (fn [_] (throw (OutOfMemoryError. "no thread")))]
+    (with-redefs [lifecycle/start-thread! (fn [_] (throw (OutOfMemoryError. "no thread")))]
       (is (thrown? OutOfMemoryError (lifecycle/stop! life))))
     (is (= :running (:state (lifecycle/status life))))
     (gate/in-time 5000 #(lifecycle/stop! life))
     (is (= :stopped (:state (lifecycle/status life))))))
+
+(deftest a-second-stop-does-not-wait-for-one-that-finds-no-thread
+  (let [life (lifecycle/start (engine-that identity (fn [])) at-once identity)
+        second-stop (promise)
+        fail! (fn [_] (throw (OutOfMemoryError. "no thread")))
+        stop-meanwhile! (fn [_]
+                          (with-redefs [lifecycle/start-thread! fail!]
+                            (let [[_ outcome] (gate/start "second" #(lifecycle/stop! life))]
+                              (deliver second-stop (deref outcome 5000 :waits))))
+                          (fail! nil))]
+    (with-redefs [lifecycle/start-thread! stop-meanwhile!]
+      (is (thrown? OutOfMemoryError (lifecycle/stop! life))))
+    (is (instance? OutOfMemoryError (:thrown @second-stop)))
+    (gate/in-time 5000 #(lifecycle/stop! life))))
+
+(deftest what-is-in-flight-is-waited-for-also-where-no-thread-can-end-a-stream
+  (let [entered (promise), streaming (promise), gate (promise), await-quiet! traffic/await-quiet!
+        ended (promise)
+        s (server/run-server (fn [{:keys [uri]}]
+                               (if (= "/events" uri)
+                                 (server/sse (fn [events]
+                                               (deliver streaming true)
+                                               (deref ended 5000 nil)))
+                                 (do (deliver entered true) {:status (deref gate 5000 500)})))
+            {:port 0, :stop-on-shutdown? false})
+        [_ events] (gate/start "events" #(wire/ask-once! (server/port s) (wire/get "/events")))
+        [_ answer] (gate/start "client" #(wire/ask-once! (server/port s) (wire/get "/")))]
+    (is (every? #(deref % 5000 false) [entered streaming]))
+    (with-redefs [stream/end! (fn [_]
+                                (deliver ended true)
+                                (throw (OutOfMemoryError. "no thread")))
+                  traffic/await-quiet! (fn [& args]
+                                         (when (realized? ended) (deliver gate 204))
+                                         (apply await-quiet! args))]
+      (gate/in-time 10000 #(server/stop! s)))
+    (is (= 204 (:status (:value (deref answer 5000 nil)))))
+    (is (some? (deref events 5000 nil)))))
 
 (deftest what-is-in-flight-is-waited-for-also-where-no-alarm-can-be-set-for-streams
   (let [entered (promise), no-alarm (promise), gate (promise), await-quiet! traffic/await-quiet!

@@ -139,12 +139,18 @@
 (defn- wait-ms! [ms]
   (when (pos? (long ms)) (Thread/sleep (long ms))))
 
+(defn- end-stream! [x]
+  (try
+    (stream/end! x)
+    ;; No thread can be started for it. It is cut later.
+    (catch Throwable _)))
+
 (defn- end-streams!
   "Ends the streams that are open, and those that still open; cuts what is left of them later.
   Returns the alarm for that; nil where no thread can be started for it."
   [traffic]
   (traffic/move! traffic :closing :ending)
-  (run! stream/end! (traffic/in-flight traffic))
+  (run! end-stream! (traffic/in-flight traffic))
   (try
     (spi/arm! (spi/deadline-in answer-ms)
       #(run! stream/cut! (traffic/in-flight traffic)))
@@ -199,22 +205,26 @@
   (or (traffic/observing? traffic)
       (some exchange/inside? (traffic/in-flight traffic))))
 
-(defn start-stopping!
-  "Stops on a platform thread of its own: the caller may be interrupted, or be what is drained."
-  [life]
-  (-> (Thread/ofPlatform) (.name "thrum-stopping") (.start #(stop-now! life))))
+(defn start-thread!
+  "Calls f on a platform thread of its own. Throws where none can be started."
+  [f]
+  (-> (Thread/ofPlatform) (.name "thrum-stopping") (.start ^Runnable f)))
+
+(defn- start-stopping!
+  "Stops on another thread, unless another call does: the caller may be interrupted, or be what is
+  drained. The server drains from when that thread is there."
+  [^Life life]
+  (let [ours (promise)]
+    (start-thread! #(when @ours (stop-now! life)))
+    (deliver ours (traffic/move! (.-traffic life) :running :draining))))
 
 (defn stop!
   "Drains and stops. Blocks until that is done, but from inside one of the server's own handlers,
   a task of theirs, or its observer, which it would wait for. Throws where no thread can be started;
   the server goes on then."
   [^Life life]
-  (when (traffic/move! (.-traffic life) :running :draining)
-    (try
-      (start-stopping! life)
-      (catch Throwable t
-        (traffic/move! (.-traffic life) :draining :running)
-        (throw t))))
+  (when (= :running (traffic/state (.-traffic life)))
+    (start-stopping! life))
   (when-not (serving? (.-traffic life))
     (join life)))
 
