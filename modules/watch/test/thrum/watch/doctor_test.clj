@@ -253,6 +253,22 @@
           (is (= ":alive" (ask :alive)))))
       (str "-Djava.io.tmpdir=" full))))
 
+(deftest a-process-whose-folder-is-relative-and-not-there-yet-is-recorded
+  (let [folder (io/file (str "thrum-" (random-uuid))), out (File/createTempFile "thrum" ".jfr")]
+    (try
+      (with-jvm
+        (fn [^Process jvm ask]
+          (is (= ":ready" (ask :ready)))
+          (let [[code text] (printed "record" (str (.pid jvm)) "--seconds" "1" "--out" (str out))]
+            (is (= 0 code) text))
+          (is (pos? (.length out)))
+          (.destroy jvm)
+          (.waitFor jvm))
+        (str "-Djava.io.tmpdir=" folder))
+      (finally
+        (.delete out)
+        (run! #(.delete ^File %) (reverse (file-seq folder)))))))
+
 (deftest a-file-that-is-there-is-not-emptied-before-there-is-a-recording
   (let [file (File/createTempFile "thrum" ".jfr"), absent (io/file (str file "-2"))]
     (try

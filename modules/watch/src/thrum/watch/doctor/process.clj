@@ -230,13 +230,29 @@
 
 (def ^:private ^:const least-free-mb 100)
 
+(defn- seen-from-here
+  "Returns the folder of the JVM; one that is not absolute is below where the JVM was started."
+  ^File [^VirtualMachine vm folder]
+  (if (.isAbsolute (io/file folder))
+    (io/file (str (root vm) folder))
+    (io/file "/proc" (.id vm) "cwd" folder)))
+
+(defn- free-mb
+  "Returns how much is free for a folder, which need not be there yet, or nil where nothing says."
+  [folder]
+  (when-some [^File there (->> (iterate #(.getParentFile ^File %) folder)
+                               (take-while some?)
+                               (filter #(.isDirectory ^File %))
+                               first)]
+    (quot (.getUsableSpace there) 1000000)))
+
 (defn- check-room!
   "Throws ::refused where little is left for the recorder's own files, which are in java.io.tmpdir:
   where it cannot write them, HotSpot ends the process."
   [^VirtualMachine vm]
   (let [folder (.getProperty (.getSystemProperties vm) "java.io.tmpdir")
-        free-mb (quot (.getUsableSpace (io/file (str (root vm) folder))) 1000000)]
-    (when (< free-mb (long least-free-mb))
+        free-mb (free-mb (seen-from-here vm folder))]
+    (when (and free-mb (< (long free-mb) (long least-free-mb)))
       (refuse "Process " (.id vm) " has " free-mb " MB left in " folder ", and the Flight Recorder "
               "ends a process whose disk is full: it needs " least-free-mb ". Examine it with "
               "--no-recording"))))
