@@ -77,7 +77,7 @@
         ended (promise)
         s (server/run-server (fn [{:keys [uri]}]
                                (if (= "/events" uri)
-                                 (server/sse (fn [events]
+                                 (server/sse (fn [_]
                                                (deliver streaming true)
                                                (deref ended 5000 nil)))
                                  (do (deliver entered true) {:status (deref gate 5000 500)})))
