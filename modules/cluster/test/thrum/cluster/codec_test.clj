@@ -141,7 +141,8 @@
     (is (= :thrum/invalid (nodes/type-of #(codec/<-bytes (deref written 20000 nil)))))))
 
 (deftest an-endless-sequence-is-refused
-  (doseq [x [(repeat nil) (repeat (range)) (repeat (repeat 1000 nil))]]
+  (doseq [x [(repeat nil) (repeat (range)) (repeat (repeat 1000 nil))
+             [(with-meta [1] {:f inc}) (repeat (repeat 1000 nil))]]]
     (is (= :thrum/invalid (:type (gate/in-time 60000 #(refusal x)))))))
 
 (deftest what-is-no-sequence-may-have-more-elements

@@ -132,5 +132,6 @@
     (let [network (stand-in/network), c (nodes/caller! network)
           m (member! network "m0" :wrap wrap)]
       (try
-        (is (= :thrum/invalid (:type (ex-data (failure c #'work/times-ten 1)))))
+        (is (= {:type :thrum/invalid, :option :wrap}
+               (select-keys (ex-data (failure c #'work/times-ten 1)) [:type :option])))
         (finally (close-all! [m c]))))))

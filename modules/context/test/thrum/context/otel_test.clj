@@ -6,7 +6,8 @@
    [thrum.async :as a]
    [thrum.context.otel :as otel]
    [thrum.core :as t]
-   [thrum.test-kit.leak :as leak])
+   [thrum.test-kit.leak :as leak]
+   [thrum.test-kit.locale :as locale])
   (:import
    (io.opentelemetry.api.trace Span SpanKind StatusCode Tracer)
    (io.opentelemetry.api.trace.propagation W3CTraceContextPropagator)
@@ -16,7 +17,7 @@
    (io.opentelemetry.sdk.trace SdkTracerProvider)
    (io.opentelemetry.sdk.trace.data SpanData)
    (io.opentelemetry.sdk.trace.export SimpleSpanProcessor)
-   (java.util Locale SplittableRandom)
+   (java.util SplittableRandom)
    (java.util.concurrent Callable ExecutorService Executors)))
 
 (set! *warn-on-reflection* true)
@@ -273,13 +274,11 @@
     [@seen (.getName ^SpanData span)]))
 
 (deftest names-are-alike-in-every-locale
-  (let [locale (Locale/getDefault)]
-    (try
-      (Locale/setDefault (Locale/of "tr" "TR"))
-      (is (= ["7" "OPTIONS"]
+  (is (= ["7" "OPTIONS"]
+         (locale/in-turkish
+           (fn []
              (read-of #(TextMapGetter/.get %1 %2 "X-B3-TraceId")
-                      {:request-method :options, :headers {"x-b3-traceid" "7"}})))
-      (finally (Locale/setDefault locale)))))
+                      {:request-method :options, :headers {"x-b3-traceid" "7"}}))))))
 
 (deftest a-request-without-headers-has-no-keys
   (doseq [request [{:request-method :get} {:request-method :get, :headers {}}]]

@@ -72,45 +72,37 @@
     (is (instance? OutOfMemoryError (:thrown @second-stop)))
     (gate/in-time 5000 #(lifecycle/stop! life))))
 
-(deftest what-is-in-flight-is-waited-for-also-where-no-thread-can-end-a-stream
+(defn- answer-of-a-drain
+  "Returns the status of a request that is in flight, beside a stream, when the server stops: it is
+  204 where the drain goes on behind called, a promise that one of the redefinitions delivers."
+  [redefinitions called]
   (let [entered (promise), streaming (promise), gate (promise), await-quiet! traffic/await-quiet!
-        ended (promise)
         s (server/run-server (fn [{:keys [uri]}]
                                (if (= "/events" uri)
                                  (server/sse (fn [_]
                                                (deliver streaming true)
-                                               (deref ended 5000 nil)))
+                                               (deref called 5000 nil)))
                                  (do (deliver entered true) {:status (deref gate 5000 500)})))
             {:port 0, :stop-on-shutdown? false})
         [_ events] (gate/start "events" #(wire/ask-once! (server/port s) (wire/get "/events")))
-        [_ answer] (gate/start "client" #(wire/ask-once! (server/port s) (wire/get "/")))]
+        [_ answer] (gate/start "client" #(wire/ask-once! (server/port s) (wire/get "/")))
+        opening (fn [& args]
+                  (when (realized? called) (deliver gate 204))
+                  (apply await-quiet! args))]
     (is (every? #(deref % 5000 false) [entered streaming]))
-    (with-redefs [stream/end! (fn [_]
-                                (deliver ended true)
-                                (throw (OutOfMemoryError. "no thread")))
-                  traffic/await-quiet! (fn [& args]
-                                         (when (realized? ended) (deliver gate 204))
-                                         (apply await-quiet! args))]
-      (gate/in-time 10000 #(server/stop! s)))
-    (is (= 204 (:status (:value (deref answer 5000 nil)))))
-    (is (some? (deref events 5000 nil)))))
+    (with-redefs-fn (assoc redefinitions #'traffic/await-quiet! opening)
+      (fn [] (gate/in-time 10000 #(server/stop! s))))
+    (is (some? (deref events 5000 nil)))
+    (:status (:value (deref answer 5000 nil)))))
 
-(deftest what-is-in-flight-is-waited-for-also-where-no-alarm-can-be-set-for-streams
-  (let [entered (promise), no-alarm (promise), gate (promise), await-quiet! traffic/await-quiet!
-        s (server/run-server (fn [_]
-                               (deliver entered true)
-                               {:status (deref gate 5000 500)})
-            {:port 0, :stop-on-shutdown? false})
-        [_ answer] (gate/start "client" #(wire/ask-once! (server/port s) (wire/get "/")))]
-    (is (deref entered 5000 false))
-    (with-redefs [spi/arm! (fn [^long _ _]
-                             (deliver no-alarm true)
-                             (throw (OutOfMemoryError. "no thread")))
-                  traffic/await-quiet! (fn [& args]
-                                         (when (realized? no-alarm) (deliver gate 204))
-                                         (apply await-quiet! args))]
-      (gate/in-time 10000 #(server/stop! s)))
-    (is (= 204 (:status (:value (deref answer 5000 nil)))))))
+(deftest what-is-in-flight-is-waited-for-also-where-no-thread-can-be-started
+  (let [fail! (fn [called]
+                (deliver called true)
+                (throw (OutOfMemoryError. "no thread")))]
+    (doseq [no-thread [(fn [called] {#'stream/end! (fn [_] (fail! called))})
+                       (fn [called] {#'spi/arm! (fn [^long _ _] (fail! called))})]
+            :let [called (promise)]]
+      (is (= 204 (answer-of-a-drain (no-thread called) called))))))
 
 (deftest no-handler-is-given-a-request-once-the-listener-closes
   (let [life (promise)

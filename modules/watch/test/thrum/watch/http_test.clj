@@ -11,6 +11,7 @@
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
+   [thrum.test-kit.locale :as locale]
    [thrum.watch :as watch]
    [thrum.watch.impl.access :as access]
    [thrum.watch.impl.http :as http]
@@ -20,7 +21,6 @@
    (java.lang AutoCloseable)
    (java.lang.management ManagementFactory)
    (java.net InetAddress InetSocketAddress Socket SocketException)
-   (java.util Locale)
    (java.util.concurrent CountDownLatch)
    (javax.management ObjectName)))
 
@@ -94,13 +94,9 @@
       (is (= 403 (first (request w "/tree" bearer "Host: 127.0.0.2")))))))
 
 (deftest names-of-hosts-are-the-same-in-every-locale
-  (let [locale (Locale/getDefault)]
-    (try
-      (Locale/setDefault (Locale/of "tr" "TR"))
-      (is (access/known-host? (access/hosts "127.0.0.1" ["WIKI.example"])
-            (InetAddress/getLoopbackAddress)
-            {"Host" "wiki.example:7777"}))
-      (finally (Locale/setDefault locale)))))
+  (is (locale/in-turkish #(access/known-host? (access/hosts "127.0.0.1" ["WIKI.example"])
+                            (InetAddress/getLoopbackAddress)
+                            {"Host" "wiki.example:7777"}))))
 
 (deftest a-watch-keeps-no-program-alive
   (let [kept (fn [] (into #{} (remove #(.isDaemon ^Thread %)) (keys (Thread/getAllStackTraces))))

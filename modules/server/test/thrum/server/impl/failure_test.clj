@@ -9,9 +9,9 @@
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
-   [thrum.test-kit.leak :as leak])
+   [thrum.test-kit.leak :as leak]
+   [thrum.test-kit.locale :as locale])
   (:import
-   (java.util Locale)
    (java.util.logging Handler Level LogRecord Logger)))
 
 (set! *warn-on-reflection* true)
@@ -34,11 +34,7 @@
         (doto logger (.removeHandler handler) (.setLevel level) (.setUseParentHandlers true))))))
 
 (deftest an-answer-without-details-is-the-same-in-every-locale
-  (let [locale (Locale/getDefault)]
-    (try
-      (Locale/setDefault (Locale/of "tr" "TR"))
-      (is (= "internal server error" (:body (response/plain 500))))
-      (finally (Locale/setDefault locale)))))
+  (is (= "internal server error" (:body (locale/in-turkish #(response/plain 500))))))
 
 (defn- status-of
   "Returns the status that a client gets when the handler throws t."
