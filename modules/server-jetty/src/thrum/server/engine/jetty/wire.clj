@@ -8,7 +8,7 @@
    [thrum.server.spi :as engine]
    [thrum.server.spi.byte-stream :as byte-stream])
   (:import
-   (java.io IOException InputStream)
+   (java.io EOFException IOException InputStream)
    (java.net StandardSocketOptions)
    (java.nio ByteBuffer)
    (java.nio.channels NetworkChannel)
@@ -171,11 +171,17 @@
   (reify Predicate (test [_ _] false)))
 
 (defn- body-of
-  "Returns the request's body; (done) is called at its end."
+  "Returns the request's body; (done) is called at its end. Throws where it ends before its length:
+  on HTTP/2 Jetty does not where the end is that of the head, or of trailers."
   ^InputStream [^Request request done]
-  (let [in (Content$Source/asInputStream request)]
+  (let [in (Content$Source/asInputStream request)
+        left (volatile! (.getLength request))]
     (byte-stream/input #(let [n (.read in ^bytes %1 (int %2) (int %3))]
-                          (when (neg? n) (done))
+                          (if (neg? n)
+                            (do
+                              (when (pos? (long @left)) (throw (EOFException. "The body was cut off")))
+                              (done))
+                            (vreset! left (- (long @left) n)))
                           n)
                        :available #(.available in)
                        :close #(.close in))))

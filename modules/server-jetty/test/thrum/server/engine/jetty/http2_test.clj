@@ -214,6 +214,49 @@
                  (frames/reset!! c 1)
                  (is (= :failed (deref read 5000 :nothing))))))
 
+;; What is announced, and what comes
+
+(def ^:private trailers
+  "The block of a header that comes behind the body."
+  (byte-array (concat [0 1] (.getBytes "a") [1] (.getBytes "b"))))
+
+(deftest a-body-that-is-shorter-than-announced-is-not-taken-for-whole
+  (let [read (atom [])
+        handler (fn [{:keys [^InputStream body] :as r}]
+                  (swap! read conj (alength (.readAllBytes body)))
+                  (ok r))
+        head (frames/head "POST" "/" "content-length" "10")]
+    (with-client [c handler {}]
+      (frames/frame! c :headers 5 1 head)
+      (is (not= "ok" (answer c 1)) "it ends with its head"))
+    (doseq [n [0 9 10]]
+      (with-client [c handler {}]
+        (frames/frame! c :headers 4 1 head)
+        (when (pos? (long n)) (frames/frame! c :data 0 1 (byte-array n)))
+        (frames/frame! c :headers 5 1 trailers)
+        (is (= (= 10 n) (= "ok" (answer c 1))) (str n " bytes, and trailers"))))
+    (is (= [10] @read))))
+
+(deftest a-body-in-small-frames-is-read-and-its-connection-goes-on
+  (with-client [c (fn [{:keys [body]}] {:status 200, :headers {}, :body (slurp body)}) {}]
+    (doseq [stream [1 3]]
+      (frames/frame! c :headers 4 stream (frames/head "POST" "/"))
+      (dotimes [_ 100] (frames/frame! c :data 0 stream (.getBytes "x")))
+      (frames/frame! c :data 1 stream (byte-array 0))
+      (is (= (apply str (repeat 100 "x")) (answer c stream))))))
+
+(deftest answers-before-the-body-has-come-leave-the-connection-to-the-others
+  (let [gate (promise)]
+    (with-client [c #(do (when (= "/slow" (:uri %)) (deref gate 5000 nil)) (ok %))
+                  {:max-body-bytes 100}]
+                 (frames/get! c 1 "/slow")
+                 (doseq [stream (range 3 103 2)]
+                   (frames/frame! c :headers 4 stream
+                                  (frames/head "POST" "/" "content-length" "1000"))
+                   (is (#{:headers :reset} (:kind (frames/next-of c #{:headers :reset} stream)))))
+                 (deliver gate :open)
+                 (is (= "ok" (answer c 1))))))
+
 (deftest streams-beyond-the-bound-are-refused
   ;; A gate for each: an answer that is read past is lost.
   (let [gates {"/1" (promise), "/3" (promise)}]
