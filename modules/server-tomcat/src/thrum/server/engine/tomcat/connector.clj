@@ -119,6 +119,9 @@
       (.setStreamReadTimeout idle)
       (.setStreamWriteTimeout idle)
       (.setOverheadResetFactor stream/reset-charge)
+      ;; So a small frame of a body costs its connection nothing, and wins it nothing: :idle-timeout-ms
+      ;; and :min-bytes-per-second are the bounds of a body. Two of three bytes each ended the connection.
+      (.setOverheadDataThreshold stream/frame-credit)
       (.setUseSendfile false))))
 
 (defn- endpoint ^NioEndpoint []

@@ -98,6 +98,8 @@
         (stream/absolve! (.-request wire)))
       (.action response ActionCode/CLOSE_NOW nil))
     (do
+      (when (and (.-shared wire) (stream/body-open? (.-request wire)))
+        (stream/absolve! (.-request wire)))
       (when (rest-unwanted? wire)
         (.action response ActionCode/DISABLE_SWALLOW_INPUT nil))
       (let-others-run! wire response))))

@@ -33,6 +33,7 @@
 (def ^:private ^Method state-name
   (method (class-named "StreamStateMachine") "getCurrentStateName"))
 (def ^:private ^Method number (method (class-named "AbstractStream") "getIdAsInt"))
+(def ^:private ^Method input-finished (method (class-named "Stream") "isInputFinished"))
 (def ^:private ^Method close (method (class-named "Stream") "close" (class-named "Http2Exception")))
 (def ^:private internal-error (Enum/valueOf (class-named "Http2Error") "INTERNAL_ERROR"))
 (def ^:private ^Constructor failure
@@ -55,6 +56,16 @@
   (contains? reset-states
              (.invoke state-name (.get states (stream-of request)) (object-array 0))))
 
+(defn body-open?
+  "True if the client has not ended the request's body: Tomcat resets the stream behind the
+  response, for the client to send no more of it."
+  [request]
+  (not (.invoke input-finished (stream-of request) (object-array 0))))
+
+(def ^:const frame-credit
+  "What Tomcat gives a connection for each HEADERS and DATA."
+  20)
+
 (def ^:const reset-charge
   "What Tomcat charges a connection for each RST_STREAM, the client's and its own; one that is
   charged too much is closed."
@@ -62,7 +73,7 @@
 
 (defn absolve!
   "Takes back what Tomcat charges the connection for a reset of the request's stream: the server
-  asked for it."
+  asked for it, or has answered before the body had ended."
   [request]
   (.addAndGet ^AtomicLong (.get charged (.get connection (stream-of request))) (- reset-charge)))
 
