@@ -3,24 +3,60 @@
   HTTP/2; beyond them Jetty closes it.
 
   Jetty counts the streams that the server resets too. Those that we reset are not the client's
-  doing, and the connection's other streams must not suffer from them: they are left out."
+  doing, and the connection's other streams must not suffer from them: they are left out. And where
+  Jetty resets one that breaks the protocol, as by DATA that is not as long as its Content-Length
+  says, it lets a thread that reads the body wait for ever: that is how such a thread is woken."
+  (:require
+   [thrum.spi :as spi])
   (:import
+   (java.lang.ref WeakReference)
    (java.time Duration)
    (java.util Collections Map Set WeakHashMap)
    (java.util.concurrent ConcurrentHashMap)
-   (org.eclipse.jetty.http2 RateControl RateControl$Factory WindowRateControl)
+   (org.eclipse.jetty.http2 ErrorCode HTTP2Channel$Server HTTP2Connection HTTP2Stream RateControl RateControl$Factory WindowRateControl)
    (org.eclipse.jetty.http2.frames ResetFrame)
-   (org.eclipse.jetty.io EndPoint)
-   (org.eclipse.jetty.server Request)))
+   (org.eclipse.jetty.io EndPoint EofException)
+   (org.eclipse.jetty.server Request)
+   (org.eclipse.jetty.util Callback)))
 
 (set! *warn-on-reflection* true)
 
-;; ours: the ids of the streams that we are about to reset.
-(deftype Events [^RateControl counted ^Set ours]
+(defn- channel
+  "Returns Jetty's channel of the stream, nil where there is none any more."
+  ^HTTP2Channel$Server [^EndPoint end-point ^ResetFrame reset]
+  (let [connection (some-> end-point .getConnection)]
+    (when (instance? HTTP2Connection connection)
+      (when-some [stream (.getStream (.getSession ^HTTP2Connection connection)
+                                     (.getStreamId reset))]
+        (.getAttachment ^HTTP2Stream stream)))))
+
+(def ^:private flaws
+  "The codes with which Jetty resets a stream that breaks the protocol."
+  (into #{}
+        (map #(.code ^ErrorCode %))
+        [ErrorCode/PROTOCOL_ERROR ErrorCode/FLOW_CONTROL_ERROR ErrorCode/STREAM_CLOSED_ERROR]))
+
+(defn- fail-broken!
+  "Fails the exchange of a stream that breaks the protocol, as a reset of the client's does."
+  [end-point ^ResetFrame reset]
+  (when (contains? flaws (.getError reset))
+    (when-some [channel (channel end-point reset)]
+      (.start (spi/clean-thread
+                "jetty-broken"
+                #(some-> (.onFailure channel (EofException. "The stream is broken") Callback/NOOP)
+                         .run))))))
+
+;; end-point: a reference, for it is a weak key below. ours: the ids of the streams that we are about
+;; to reset.
+(deftype Events [^RateControl counted ^WeakReference end-point ^Set ours]
   RateControl
   (onEvent [_ event]
-    (or (and (instance? ResetFrame event) (.contains ours (str (.getStreamId ^ResetFrame event))))
-        (.onEvent counted event))))
+    (if (instance? ResetFrame event)
+      (or (.contains ours (str (.getStreamId ^ResetFrame event)))
+          (do
+            (fail-broken! (.get end-point) event)
+            (.onEvent counted event)))
+      (.onEvent counted event))))
 
 (def ^:private ^Map by-end-point
   (Collections/synchronizedMap (WeakHashMap.)))
@@ -32,6 +68,7 @@
     RateControl$Factory
     (newRateControl [_ end-point]
       (let [events (Events. (WindowRateControl. (int most-per-second) (Duration/ofSeconds 1))
+                            (WeakReference. end-point)
                             (ConcurrentHashMap/newKeySet))]
         (.put by-end-point end-point events)
         events))))

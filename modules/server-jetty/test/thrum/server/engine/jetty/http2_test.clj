@@ -237,6 +237,37 @@
         (is (= (= 10 n) (= "ok" (answer c 1))) (str n " bytes, and trailers"))))
     (is (= [10] @read))))
 
+(def ^:private most-credit
+  "A WINDOW_UPDATE: the second one is more than a window may have."
+  [:window 0 (byte-array [0x7f -1 -1 -1])])
+
+(defn- data [n end?]
+  [:data (if end? 1 0) (byte-array n)])
+
+(deftest a-body-that-breaks-the-protocol-ends-its-exchange-alone
+  (doseq [[flaw sent] {"short" [(data 4 true)]
+                       "long" [(data 11 false)]
+                       "long in the end" [(data 4 false) (data 7 false)]
+                       "short in the end" [(data 4 false) (data 0 true)]
+                       "a window beyond the bound" [most-credit most-credit]}]
+    (let [begun (promise), read (promise), over (promise)
+          handler (fn [{:keys [uri ^InputStream body] :as r}]
+                    (when (= "/upload" uri)
+                      (deliver begun true)
+                      (deliver read
+                               (try (alength (.readAllBytes body)) (catch IOException _ :cut))))
+                    (ok r))
+          end #(when (= "/upload" (:uri (:request %))) (deliver over true))]
+      (with-client [c handler {:observer {:end end}}]
+        (frames/frame! c :headers 4 1 (frames/head "POST" "/upload" "content-length" "10"))
+        (is (deref begun 5000 nil))
+        (doseq [[kind flags payload] sent]
+          (frames/frame! c kind flags 1 payload))
+        (is (= :cut (deref read 5000 :waits)) flaw)
+        (is (deref over 5000 nil) flaw)
+        (frames/get! c 3 "/")
+        (is (= "ok" (answer c 3)) flaw)))))
+
 (deftest a-body-in-small-frames-is-read-and-its-connection-goes-on
   (with-client [c (fn [{:keys [body]}] {:status 200, :headers {}, :body (slurp body)}) {}]
     (doseq [stream [1 3]]
