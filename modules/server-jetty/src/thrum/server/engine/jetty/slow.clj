@@ -4,7 +4,8 @@
   (:require
    [thrum.server.spi.watchdog :as watchdog])
   (:import
-   (java.util Collection WeakHashMap)
+   (java.util Collection Map WeakHashMap)
+   (javax.net.ssl SSLEngineResult$HandshakeStatus)
    (org.eclipse.jetty.http HttpParser)
    (org.eclipse.jetty.io EndPoint)
    (org.eclipse.jetty.io.ssl SslConnection)
@@ -33,9 +34,15 @@
       (head-begun-ms parser))))
 
 (defn- agreed?
-  "True if the connection's handshake has been completed once."
-  [^SslConnection connection]
-  (not= "NONE" (.getProtocol (.getSession (.getSSLEngine connection)))))
+  "True if the connection's handshake has been completed once. The session has a protocol before the
+  client has said its last; seen remembers the connection, for later keys are agreed on alike."
+  [^Map seen ^SslConnection connection]
+  (or (.containsKey seen connection)
+      (let [engine (.getSSLEngine connection)]
+        (when (and (= SSLEngineResult$HandshakeStatus/NOT_HANDSHAKING (.getHandshakeStatus engine))
+                   (not= "NONE" (.getProtocol (.getSession engine))))
+          (.put seen connection :agreed)
+          true))))
 
 (defn- waited-ms
   "Returns for how many ms the client at the end point has kept the server waiting for a head or a
@@ -44,7 +51,7 @@
   (let [connection (.getConnection end-point)]
     (condp instance? connection
       HttpConnection (kept-waiting-ms seen connection)
-      SslConnection (if (agreed? connection)
+      SslConnection (if (agreed? seen connection)
                       (recur seen (.getSslEndPoint ^SslConnection connection))
                       (- (System/currentTimeMillis) (.getCreatedTimeStamp end-point)))
       nil)))

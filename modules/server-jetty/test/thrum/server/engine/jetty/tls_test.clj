@@ -7,10 +7,13 @@
    [thrum.test-kit.leak :as leak])
   (:import
    (java.io IOException)
-   (java.net URI)
+   (java.net InetAddress Socket SocketException SocketTimeoutException URI)
    (java.net.http HttpClient HttpClient$Version HttpRequest HttpRequest$BodyPublishers HttpResponse HttpResponse$BodyHandlers)
+   (java.nio ByteBuffer)
    (java.security.cert X509Certificate)
-   (java.time Duration)))
+   (java.time Duration)
+   (java.util Arrays)
+   (javax.net.ssl SSLContext)))
 
 (set! *warn-on-reflection* true)
 
@@ -122,3 +125,38 @@
                                        (.toURL (URI. (str "http://127.0.0.1:" (server/port s)
                                                        "/"))))
                                      "x-seen"))))))
+
+;; Clients that stop
+
+(defn- first-flight
+  "Returns the first bytes of a client's handshake."
+  ^bytes [protocol]
+  (let [engine (doto (.createSSLEngine ^SSLContext (keys/context nil "server"))
+                 (.setUseClientMode true)
+                 (.setEnabledProtocols (into-array String [protocol])))
+        sent (ByteBuffer/allocate 65536)]
+    (.wrap engine (ByteBuffer/allocate 0) sent)
+    (Arrays/copyOf (.array sent) (.position sent))))
+
+(defn- ends?
+  "True if the server ends the connection of a client that sends these bytes and no more."
+  [port ^bytes sent]
+  (with-open [socket (Socket. (InetAddress/getByName "127.0.0.1") (int port))]
+    (.setSoTimeout socket 5000)
+    (.write (.getOutputStream socket) sent)
+    (try
+      (.readAllBytes (.getInputStream socket))
+      true
+      (catch SocketTimeoutException _ false)
+      (catch SocketException _ true))))
+
+(deftest a-client-that-stops-within-the-handshake-is-closed
+  (doseq [h2? [true false]]
+    (with-open [^java.lang.AutoCloseable s
+                (server/run-server seen
+                                   (assoc (with-keys)
+                                     :keystore (keys/key-store "server")
+                                     :h2? h2?
+                                     :header-timeout-ms 300))]
+      (doseq [protocol ["TLSv1.3" "TLSv1.2"]]
+        (is (ends? (server/ssl-port s) (first-flight protocol)) (str protocol " " h2?))))))
