@@ -10,6 +10,7 @@
    [thrum.server.impl.stream :as stream]
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
+   [thrum.server.spi.watchdog :as watchdog]
    [thrum.server.tck.wire :as wire]
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
@@ -17,6 +18,7 @@
   (:import
    (java.io IOException)
    (java.net BindException InetSocketAddress)
+   (java.time Duration)
    (thrum.server.impl.lifecycle Life)))
 
 (set! *warn-on-reflection* true)
@@ -49,6 +51,21 @@
     (is (identical? thrown (ex-cause e)))
     (is (= "The engine :test could not start on 127.0.0.1:1: Address already in use"
            (ex-message e)))))
+
+(deftest a-start-that-fails-leaves-nothing-behind
+  (let [options (assoc at-once :min-bytes-per-second 1, :rate-grace-ms 1000)
+        started (atom 0)
+        looking (promise)
+        start watchdog/start
+        engine {:name :test, :start (fn [_ _]
+                                      (swap! started inc)
+                                      (throw (OutOfMemoryError. "for the test")))}]
+    (with-redefs [watchdog/start (fn [& _] (throw (OutOfMemoryError. "for the test")))]
+      (is (thrown? OutOfMemoryError (lifecycle/start engine options identity)))
+      (is (zero? @started)))
+    (with-redefs [watchdog/start #(doto (start %1 %2 %3) (->> (deliver looking)))]
+      (is (thrown? OutOfMemoryError (lifecycle/start engine options identity))))
+    (is (some-> ^Thread (deref looking 0 nil) (.join (Duration/ofSeconds 5))))))
 
 (deftest a-server-that-no-thread-could-stop-goes-on-and-can-be-stopped-later
   (let [life (lifecycle/start (engine-that identity (fn [])) at-once identity)]

@@ -140,8 +140,10 @@
 
 (defn- started ^WebServer [parts]
   (locking making
-    (doto (WebServer/create (config parts))
-      .start)))
+    (let [server (doto (WebServer/create (config parts)) .start)]
+      (when-not (.isRunning server)
+        (throw (IOException. "Helidon did not start; its log says why")))
+      server)))
 
 (defn- start
   [options serve]
@@ -149,10 +151,10 @@
   (leave-deserialization-alone!)
   (let [all (http1/connections options)
         parts {:all all, :options options, :serve serve, :timer (timer/timer)}
-        server (started parts)]
-    (when-not (.isRunning server) (throw (IOException. "Helidon did not start; its log says why")))
-    (HelidonServer. server parts (ports-of server options) (http1/watch all)
-                    (stop-thread server))))
+        ;; Before the server: what fails behind it would leave its listeners open.
+        watchdog (http1/watch all)
+        server (watchdog/starting watchdog #(started parts))]
+    (HelidonServer. server parts (ports-of server options) watchdog (stop-thread server))))
 
 (def engine
   "Helidon 4 SE."

@@ -88,6 +88,13 @@
                              #(start ok (assoc (tls/keystore) :ssl-port (.getLocalPort taken))))))))
     (is (gate/eventually 10000 #(empty? (helidon-threads))))))
 
+(deftest a-start-that-fails-gives-the-port-back
+  (let [port-of #(let [s (start ok %), port (server/port s)] (server/stop! s) port)
+        port (port-of {})]
+    (with-redefs [http1/watch (fn [_] (throw (OutOfMemoryError. "for the test")))]
+      (is (thrown? OutOfMemoryError (start ok {:port port}))))
+    (is (= port (port-of {:port port})))))
+
 (deftest a-wrong-password-leaves-no-thread
   (is (= :thrum/start-failed
          (:type (ex-data (failure #(start ok (assoc (tls/keystore) :key-password "wrong")))))))

@@ -67,12 +67,8 @@
         acceptor (spi/platform-thread "http1-accept" #(accept-all! listener all serve-one))
         port (.getPort ^InetSocketAddress (.getLocalAddress ^ServerSocketChannel listener))
         watchdog (http1/watch all)]
-    (try
-      (.start acceptor)
-      (Listening. listener port all acceptor watchdog)
-      (catch Throwable t
-        (watchdog/stop! watchdog)
-        (throw t)))))
+    (watchdog/starting watchdog #(.start acceptor))
+    (Listening. listener port all acceptor watchdog)))
 
 (defn start
   "Listens on the options' :port, and calls (serve wire) for each request; upgrade: see

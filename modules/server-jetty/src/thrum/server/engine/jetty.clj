@@ -14,6 +14,7 @@
    [thrum.server.engine.jetty.websocket :as websocket]
    [thrum.server.engine.jetty.wire :as wire]
    [thrum.server.spi :as engine]
+   [thrum.server.spi.watchdog :as watchdog]
    [thrum.spi :as spi])
   (:import
    (java.util.concurrent ThreadFactory)
@@ -146,13 +147,10 @@
     (run! #(.addConnector server ^Connector %) (vals connectors))
     (.addBean server limit)
     (when-some [configure (:configurator engine-options)] (configure server))
-    (start-server! server)
-    (JettyRunning. server
-                   (vals connectors)
-                   (ports-of connectors)
-                   limit
-                   accepting
-                   (slow/start (vals connectors) header-timeout-ms))))
+    ;; The server last: what fails behind it would leave its listeners open.
+    (let [heads (slow/start (vals connectors) header-timeout-ms)]
+      (watchdog/starting heads #(start-server! server))
+      (JettyRunning. server (vals connectors) (ports-of connectors) limit accepting heads))))
 
 (def engine
   "What thrum.server.spi says an engine is."

@@ -6,6 +6,7 @@
    [thrum.core :as t]
    [thrum.server :as server]
    [thrum.server.impl.handshake :as handshake]
+   [thrum.server.spi.watchdog :as watchdog]
    [thrum.server.tck.wire :as wire]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.keys :as keys]
@@ -68,6 +69,14 @@
   (with-open [taken (ServerSocket. 0 1 (InetAddress/getByName "127.0.0.1"))]
     (is (= :thrum/start-failed (:type (start-failure {:port (.getLocalPort taken)}))))
     (is (gone?))))
+
+(deftest a-start-that-fails-gives-the-port-back
+  (let [ok (constantly {:status 200})
+        port-of #(let [s (serve ok %), port (server/port s)] (server/stop! s) port)
+        port (port-of {})]
+    (with-redefs [watchdog/start (fn [& _] (throw (OutOfMemoryError. "for the test")))]
+      (is (thrown? OutOfMemoryError (serve ok {:port port}))))
+    (is (= port (port-of {:port port})))))
 
 (deftest a-wrong-password-leaves-no-thread-and-stays-secret
   (let [failure

@@ -91,10 +91,11 @@
         rests (rests/rests)
         options (assoc options :container (websocket/container), :rests rests)
         ports (connector/ports options threads #(adapter % options serve))
-        connectors (vals ports)]
-    (connector/start! connectors rests threads)
-    (TomcatRunning. connectors (update-vals ports connector/port-of) rests threads
-                    (look-after! (map :endpoint connectors) rests options))))
+        connectors (vals ports)
+        ;; Before the connectors: what fails behind them would leave their listeners open.
+        watchdog (look-after! (map :endpoint connectors) rests options)]
+    (watchdog/starting watchdog #(connector/start! connectors rests threads))
+    (TomcatRunning. connectors (update-vals ports connector/port-of) rests threads watchdog)))
 
 (def engine
   "What thrum.server.spi says an engine is."

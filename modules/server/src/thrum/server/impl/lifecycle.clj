@@ -123,14 +123,10 @@
   (let [traffic (traffic/traffic (assoc options
                                         :as-asked (as-asked options)
                                         :clean-values? (:clean-values? engine)))
-        running (start-engine engine options traffic handler)
-        life (Life. engine
-                    options
-                    traffic
-                    running
-                    (start-looking traffic options)
-                    (CountDownLatch. 1)
-                    (AtomicReference.))]
+        ;; The engine last: what fails behind it would leave its listener open.
+        pace (start-looking traffic options)
+        running (watchdog/starting pace #(start-engine engine options traffic handler))
+        life (Life. engine options traffic running pace (CountDownLatch. 1) (AtomicReference.))]
     (when (:stop-on-shutdown? options) (add-hook! life))
     life))
 

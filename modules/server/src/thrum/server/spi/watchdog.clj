@@ -32,6 +32,16 @@
   (.interrupt watchdog)
   (.join watchdog))
 
+(defn starting
+  "Returns the value of (f), which starts what the watchdog (nil: none) looks after. Where f throws,
+  the watchdog ends."
+  [^Thread watchdog f]
+  (try
+    (f)
+    (catch Throwable t
+      (some-> watchdog .interrupt)
+      (throw t))))
+
 (defn unanswered-ms
   "Returns for how many ms the connection's client has sent what is no request, empty lines; nil
   where it has not. answered: a number that changes with each request. received: one that grows as
