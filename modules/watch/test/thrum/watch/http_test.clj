@@ -383,6 +383,22 @@
     (with-open [again ^AutoCloseable (watch/start! {:port port})]
       (is (= port (watch/port again))))))
 
+(defn- watch-threads []
+  (filter #(str/starts-with? (.getName ^Thread %) "thrum-watch") (keys (Thread/getAllStackTraces))))
+
+(deftest a-start-that-fails-leaves-nothing-behind
+  (let [port (with-watch [watch {}] (watch/port watch))
+        platform-thread spi/platform-thread
+        fail! #(throw (OutOfMemoryError. "for the test"))]
+    (doseq [[unlucky thread] {"thrum-watch-sampler" #(proxy [Thread] [] (start [] (fail!)))
+                              "thrum-watch-events-1" fail!
+                              "thrum-watch-events-2" fail!}]
+      (with-redefs [spi/platform-thread #(if (= unlucky %1) (thread) (platform-thread %1 %2))]
+        (is (thrown? OutOfMemoryError (watch/start! {:port port, :token secret}))))
+      (is (gate/eventually 10000 #(empty? (watch-threads))) unlucky))
+    (with-watch [watch {:port port}]
+      (is (= port (watch/port watch))))))
+
 (deftest what-cannot-start-is-said-in-a-sentence
   (with-watch [w {}]
     (is (thrown-with-msg? ExceptionInfo #"port \d+: the port is in use"

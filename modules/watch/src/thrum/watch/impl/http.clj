@@ -311,16 +311,34 @@
   (.shutdownNow pool)
   (.awaitTermination pool 10 TimeUnit/SECONDS))
 
+(defn- serving
+  "Has the server, which is bound, answer by the threads of the pool."
+  [^HttpServer server {:keys [deadlines] :as options} ^ExecutorService pool ticker]
+  (let [options (assoc-in options [:access :port] (.getPort (.getAddress server)))]
+    (.createContext server "/" (reify HttpHandler (handle [_ exchange] (handle! exchange options))))
+    (.setExecutor server
+                  (reify Executor
+                    (execute [_ task]
+                      (.execute pool #(in-time! deadlines reading-ms (fn [] (.run task)))))))
+    ;; Its own thread is a daemon where the one that starts it is: else no program would end.
+    (.join (CompletableFuture/runAsync #(.start server) ticker))
+    (reify Server
+      (port [_] (.getPort (.getAddress server)))
+      (stop! [_]
+        (try
+          (.shutdownNow ^ExecutorService ticker)
+          (.stop server 0)
+          (end! ticker)
+          (finally (end! pool)))))))
+
 (defn start!
   "Starts a server. :host, :port (0: any); :access - {:token, :session}; :hosts - see access/hosts;
   :health - a function that returns a response; :routes - by path, functions of the query; :event -
   a function that returns the data of an event, called once a second while there are readers. Throws
   :thrum/start-failed."
   [{:keys [host port] :as options}]
-  (let [^HttpServer server (bind host port)
-        deadlines (ConcurrentHashMap.)
+  (let [deadlines (ConcurrentHashMap.)
         options (assoc options
-                       :access (assoc (:access options) :port (.getPort (.getAddress server)))
                        :streams (ConcurrentHashMap.)
                        :deadlines deadlines
                        :readers (Semaphore. most-readers))
@@ -328,20 +346,11 @@
         ^ScheduledExecutorService ticker (Executors/newScheduledThreadPool
                                            2
                                            (threads "thrum-watch-events"))]
-    (.createContext server "/" (reify HttpHandler (handle [_ exchange] (handle! exchange options))))
-    (.setExecutor server
-                  (reify Executor
-                    (execute [_ task]
-                      (.execute pool #(in-time! deadlines reading-ms (fn [] (.run task)))))))
-    (.scheduleWithFixedDelay ticker #(events! options) 0 1 TimeUnit/SECONDS)
-    (.scheduleWithFixedDelay ticker #(make-room! pool deadlines) 0 100 TimeUnit/MILLISECONDS)
-    ;; Its own thread is a daemon where the one that starts it is: else no program would end.
-    (.join (CompletableFuture/runAsync #(.start server) ticker))
-    (reify Server
-      (port [_] (.getPort (.getAddress server)))
-      (stop! [_]
-        (try
-          (.shutdownNow ticker)
-          (.stop server 0)
-          (end! ticker)
-          (finally (end! pool)))))))
+    (try
+      (.scheduleWithFixedDelay ticker #(events! options) 0 1 TimeUnit/SECONDS)
+      (.scheduleWithFixedDelay ticker #(make-room! pool deadlines) 0 100 TimeUnit/MILLISECONDS)
+      ;; Behind them: the JDK closes no server that is bound and was not started.
+      (serving (bind host port) options pool ticker)
+      (catch Throwable t
+        (.shutdownNow ticker)
+        (throw t)))))

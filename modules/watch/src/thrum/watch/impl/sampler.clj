@@ -374,7 +374,11 @@
          thread (spi/platform-thread "thrum-watch-sampler" #(run! sampling allowance))
          clock (spi/platform-thread "thrum-watch-clock" #(keep-time! sampling))]
      (.start clock)
-     (.start thread)
+     (try
+       (.start thread)
+       (catch Throwable t
+         (reset! running false)
+         (throw t)))
      (reify Sampling
        (lints [_] (:lints @state))
        (latest [_] (:snapshot @state))
