@@ -21,7 +21,8 @@
    (io.micrometer.core.instrument.simple SimpleMeterRegistry)
    (java.lang AutoCloseable)
    (java.util.concurrent ConcurrentHashMap TimeUnit)
-   (java.util.concurrent.atomic AtomicLong)))
+   (java.util.concurrent.atomic AtomicLong)
+   (java.util.function Consumer)))
 
 (set! *warn-on-reflection* true)
 
@@ -122,6 +123,22 @@
         (is (empty? (.getMeters registry))))
       (finally (sampler/stop! sampler)))))
 
+(defn- limiters-of [& named]
+  {:nodes (mapv (fn [limiter] {:kind :limiter, :name limiter, :permits 1}) named), :requests {}})
+
+(deftest what-appears-while-a-binder-is-closed-is-taken-out-too
+  (let [registry (SimpleMeterRegistry.), see! (promise), unbind! (promise)
+        sampler (reify sampler/Sampling
+                  (lints [_] [])
+                  (latest [_] nil)
+                  (listen! [_ f] (deliver see! f) (fn [])))]
+    (deliver unbind! (meters/bind! sampler registry))
+    (.onMeterAdded (.config registry)
+                   (reify Consumer
+                     (accept [_ meter] (when (= {:limiter "late"} (tags meter)) (@unbind!)))))
+    (@see! (limiters-of "late"))
+    (is (empty? (.getMeters registry)))))
+
 (deftest a-counter-never-falls
   (let [read (#'meters/rising :n)]
     (is (= [0 3 3 4] (map #(read {:n %}) [nil 3 2 4])))))
@@ -129,9 +146,6 @@
 (deftest the-refusals-of-limiters-that-are-gone-are-counted-on
   (let [read (#'meters/summed identity)]
     (is (= [0 10 12 17 17 18] (mapv read [{} {1 10} {1 10, 2 2} {2 7} {} {3 1}])))))
-
-(defn- limiters-of [& named]
-  {:nodes (mapv (fn [limiter] {:kind :limiter, :name limiter, :permits 1}) named), :requests {}})
 
 (deftest the-meters-of-a-limiter-end-when-it-is-gone
   (let [registry (SimpleMeterRegistry.)

@@ -10,6 +10,7 @@
   (:import
    (io.micrometer.core.instrument FunctionCounter Gauge Meter MeterRegistry Timer)
    (java.util.concurrent ConcurrentHashMap TimeUnit)
+   (java.util.concurrent.atomic AtomicBoolean)
    (java.util.function Supplier ToDoubleFunction)))
 
 (set! *warn-on-reflection* true)
@@ -178,12 +179,18 @@
   [sampler registry]
   (let [meters {:sampler sampler, :registry registry, :known (ConcurrentHashMap.)
                 :figures (figures/remembering), :by-name (by-name)}
+        ended (AtomicBoolean.)
         end-timing! (time-requests! meters)]
     (bind-tasks! meters)
     (bind-scheduler! meters)
     (some->> (sampler/latest sampler) (bind-new! meters))
-    (let [end-listening! (sampler/listen! sampler #(bind-new! meters %))]
+    (let [end-listening! (sampler/listen! sampler
+                           (fn [snapshot]
+                             (bind-new! meters snapshot)
+                             ;; The end may have come meanwhile, and missed some.
+                             (when (.get ended) (remove-all! meters))))]
       (fn []
+        (.set ended true)
         (end-listening!)
         (end-timing!)
         (remove-all! meters)))))
