@@ -144,15 +144,32 @@
       (deref thrown 5000 nil)
       (finally (Thread/setDefaultUncaughtExceptionHandler before)))))
 
+(defn- full-disk ^Writer [no-space]
+  (proxy [Writer] []
+    (write [_] (throw no-space))
+    (flush [])
+    (close [])))
+
 (deftest a-full-disk-ends-the-log-and-nothing-else-and-that-is-said
   (let [no-space (IOException. "No space left")
-        out (proxy [Writer] []
-              (write [_] (throw no-space))
-              (flush [])
-              (close []))
-        {:keys [end stop dropped]} (observer out 10)]
+        {:keys [end stop dropped]} (observer (full-disk no-space) 10)]
     (is (= no-space (ex-cause (uncaught #(end {:request request})))))
     (is (gate/eventually 5000 #(= 1 (dropped))))
     (end {:request request})
+    (is (= 2 (dropped)))
+    (stop {})))
+
+(deftest a-line-that-is-made-while-the-log-ends-is-counted
+  (let [{:keys [end stop dropped]}
+        (access-log/observer (full-disk (IOException. "No space left")) {:format :json, :queue 10})
+        entered (promise), gate (promise)
+        scheme (reify clojure.lang.Named
+                 (getName [_] (deliver entered true) (deref gate 5000 nil) "http"))
+        [_ late] (gate/start "late" #(end {:request {:scheme scheme}}))]
+    (is (deref entered 5000 false))
+    (is (some? (uncaught #(end {:request request}))))
+    (is (gate/eventually 5000 #(= 1 (dropped))))
+    (deliver gate :go)
+    (deref late 5000 nil)
     (is (= 2 (dropped)))
     (stop {})))

@@ -10,7 +10,7 @@
    (java.io Writer)
    (java.time ZonedDateTime)
    (java.time.format DateTimeFormatter)
-   (java.util Locale)
+   (java.util ArrayList Locale)
    (java.util.concurrent ArrayBlockingQueue BlockingQueue TimeUnit)
    (java.util.concurrent.atomic LongAdder)))
 
@@ -129,13 +129,20 @@
     (write-lines! out lines closed)
     (catch Throwable t
       (reset! closed :failed)
-      (.add dropped (inc (.size ^BlockingQueue lines)))
+      (.add dropped (inc (.drainTo ^BlockingQueue lines (ArrayList.))))
       (spi/uncaught! (ex-info "The access log has ended: it cannot be written" {} t)))
     (finally
       (when close? (try (.close out) (catch Exception _))))))
 
 (defn- writer-thread ^Thread [f]
   (-> (Thread/ofPlatform) (.daemon true) (.name "thrum-access-log") (.start ^Runnable f)))
+
+(defn- queued?
+  "Queues the line where there is room. Returns whether it did, and the log has not ended since: a
+  line that its thread has left is taken out again."
+  [^BlockingQueue lines closed text]
+  (and (.offer lines text)
+       (not (and @closed (.remove lines text)))))
 
 (def ^:private ^:const stop-ms
   "How long the end of the server waits for the lines that are queued."
@@ -158,7 +165,7 @@
         dropped (LongAdder.)
         thread (writer-thread #(write-all! out own? lines closed dropped))]
     {:end (fn [facts]
-            (when (or @closed (not (.offer lines (line facts (ZonedDateTime/now)))))
+            (when (or @closed (not (queued? lines closed (line facts (ZonedDateTime/now)))))
               (.increment dropped)))
      :stop (fn [_] (compare-and-set! closed nil :stopped) (.join thread stop-ms))
      :dropped #(.sum dropped)}))
