@@ -8,8 +8,7 @@
   (:import
    (java.util ArrayDeque)
    (java.util.concurrent ConcurrentHashMap)
-   (java.util.concurrent.atomic AtomicBoolean AtomicReference)
-   (java.util.concurrent.locks LockSupport)))
+   (java.util.concurrent.atomic AtomicBoolean AtomicReference)))
 
 (set! *warn-on-reflection* true)
 
@@ -54,8 +53,7 @@
 (defn wake!
   "Has the thread that waits look again."
   [^Completed completed]
-  (when-some [thread (.getAndSet ^AtomicReference (.-consumer completed) nil)]
-    (LockSupport/unpark thread)))
+  (wait/signal! (.-consumer completed)))
 
 (defn put!
   "Adds a task that has ended."
@@ -72,11 +70,9 @@
   "Waits for the next task and returns it; nil when (over?) is true and none is left. A thread that
   makes (over?) true calls wake! afterwards. Throws CancellationException, InterruptedException."
   [^Completed completed over?]
-  (let [^AtomicReference consumer (.-consumer completed)
-        ready? #(or (not (.isEmpty completed)) (over?))]
-    (wait/until completed nil #(or (ready?)
-                                   (do (.set consumer (Thread/currentThread)) (ready?))))
-    (.poll completed)))
+  (wait/await-signal! completed (.-consumer completed) nil
+    #(or (not (.isEmpty completed)) (over?)))
+  (.poll completed))
 
 ;; Of any tasks. Each holds a function of the queue's. A wait that throws may be the last one: the
 ;; tasks then let go of the queue, until there is another.

@@ -103,6 +103,11 @@
     (.isVirtual (Thread/currentThread)) (when-not (ready?) (Thread/yield))
     (not alone?) (spin! ready?)))
 
+(defn room
+  "Overflows a stack that has less room than so many frames; returns n otherwise."
+  ^long [^long n]
+  (if (pos? n) (inc (long (room (dec n)))) 0))
+
 ;; A waiter: where the thread stands that waits for others, nil while none does
 
 (defn- ready-now?
@@ -114,7 +119,18 @@
            (do (.set waiter (Thread/currentThread))
                (ready?)))))
 
-(defn- until-ready [blocker waiter deadline ready?]
+(defn signal!
+  "Unparks the thread that waits, if one does."
+  [^AtomicReference waiter]
+  (when-some [thread (.get waiter)]
+    (when (.compareAndSet waiter thread nil)
+      (LockSupport/unpark thread))))
+
+(defn await-signal!
+  "Parks the calling thread until (ready?) is true, and then returns true; it is called again after
+  each signal! of the waiter (nil: none). Returns false when the deadline (nil: none) comes first.
+  Throws CancellationException, InterruptedException."
+  [blocker waiter deadline ready?]
   (loop []
     (sync-point/reached :wait)
     (cond
@@ -127,27 +143,9 @@
   deadline (nil: none) comes first. The thread that makes it ready unparks this one. Throws
   CancellationException, InterruptedException."
   [blocker deadline ready?]
-  (until-ready blocker nil deadline ready?))
+  (await-signal! blocker nil deadline ready?))
 
 (defn sleep!
   "Waits until the deadline."
   [deadline]
   (until nil deadline (constantly false)))
-
-(defn room
-  "Overflows a stack that has less room than so many frames; returns n otherwise."
-  ^long [^long n]
-  (if (pos? n) (inc (long (room (dec n)))) 0))
-
-(defn signal!
-  "Unparks the thread that waits, if one does."
-  [^AtomicReference waiter]
-  (when-some [thread (.get waiter)]
-    (when (.compareAndSet waiter thread nil)
-      (LockSupport/unpark thread))))
-
-(defn await-signal!
-  "Waits until (ready?) is true; it is called again after each signal! of the waiter. Returns false
-  when the deadline (nil: none) comes first. Throws CancellationException, InterruptedException."
-  [blocker waiter deadline ready?]
-  (until-ready blocker waiter deadline ready?))
