@@ -16,7 +16,6 @@
    [thrum.impl.scope :as scope]
    [thrum.impl.show :as show]
    [thrum.impl.task :as task]
-   [thrum.impl.timer :as timer]
    [thrum.impl.wait :as wait])
   (:import
    (java.util.concurrent ThreadFactory)
@@ -133,11 +132,6 @@
   not waited for."
   [alarm]
   (deadline/disarm! alarm))
-
-(defn armed
-  "Returns how many alarms of this process have not gone off."
-  []
-  (timer/scheduled))
 
 (defn wait-until
   "Parks the calling thread until (ready?) is true, and returns true; returns false when the

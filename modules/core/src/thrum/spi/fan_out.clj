@@ -40,11 +40,6 @@
   (fanout/failing fan-out
     (some->> (fanout/gather! fan-out thunk) (fanout/launch! fan-out))))
 
-(defn started
-  "Returns how many tasks have been started."
-  ^long [^FanOut fan-out]
-  (.started fan-out))
-
 (defn exhaust!
   "States that nothing more will be started. Before that it starts the thunks that wait for others
   of their batch: to be called only where there is room, and throws, as launch!."

@@ -72,9 +72,11 @@
     (stream! (fn [_] (is (gate/eventually 5000 beaten?))) {:heartbeat-ms 1} out not-lost)))
 
 (deftest no-heartbeat-outlives-its-stream
-  (let [before (spi/armed)]
-    (sent (fn [_]) :heartbeat-ms 60000)
-    (is (= before (spi/armed)))))
+  (let [armed (atom #{}), arm! spi/arm!, disarm! spi/disarm!]
+    (with-redefs [spi/arm! (fn [^long deadline f] (doto (arm! deadline f) (->> (swap! armed conj))))
+                  spi/disarm! (fn [alarm] (swap! armed disj alarm) (disarm! alarm))]
+      (sent (fn [_] (is (= 1 (count @armed)))) :heartbeat-ms 60000)
+      (is (empty? @armed)))))
 
 (defn- gone
   "Returns a stream that takes no byte but those of the head."
