@@ -901,10 +901,10 @@
   (retry-after/ms throwable (System/currentTimeMillis)))
 
 (defn ^:no-doc retry-call [options f]
-  (retry/numbered options
-                  (fn [n]
-                    (binding [*attempt* n]
-                      (f)))))
+  (retry/call options
+              (fn [n]
+                (binding [*attempt* n]
+                  (f)))))
 
 (defmacro retry
   "Returns the value of the body, which is run again when it has failed.

@@ -37,25 +37,26 @@
 
 (deftest the-value-comes-back
   (let [before (total)]
-    (is (= 42 (abandon/call nothing (fn [] 42))))
-    (is (nil? (abandon/call nothing (fn []))))
-    (is (false? (abandon/call nothing (fn [] false))))
+    (is (= 42 (abandon/call nil nothing (fn [] 42))))
+    (is (nil? (abandon/call nil nothing (fn []))))
+    (is (false? (abandon/call nil nothing (fn [] false))))
     (is (= before (total)))))
 
 (deftest the-failure-comes-back-as-it-is
   (doseq [failure [(Exception.) (ex-info "no" {}) (AssertionError. "no") (StackOverflowError.)
                    (InterruptedException. "by hand") (CancellationException.)]
           :let [abandoned (atom 0)]]
-    (is (identical? failure (thrown (abandon/call #(swap! abandoned inc) (fn [] (throw failure))))))
+    (is (identical? failure
+                    (thrown (abandon/call nil #(swap! abandoned inc) (fn [] (throw failure))))))
     (is (zero? @abandoned))
     (is (not (Thread/interrupted)))))
 
 (deftest it-runs-on-a-daemon-platform-thread-in-the-callers-bindings
-  (let [^Thread thread (abandon/call nothing here)]
+  (let [^Thread thread (abandon/call nil nothing here)]
     (is (not (.isVirtual thread)))
     (is (.isDaemon thread))
     (is (re-matches #"abandon-\d+" (.getName thread))))
-  (is (= :acme (binding [*tenant* :acme] (abandon/call nothing (fn [] *tenant*))))))
+  (is (= :acme (binding [*tenant* :acme] (abandon/call nil nothing (fn [] *tenant*))))))
 
 (defn- fork! [scope f]
   (doto (task/task (context/capture nil scope)
@@ -69,7 +70,7 @@
   (let [scope (group/group "s" nil)]
     (is (= [scope nil]
            @(fork! scope
-                   (fn [] [(place/current-group) (abandon/call nothing place/current-group)]))))
+                   (fn [] [(place/current-group) (abandon/call nil nothing place/current-group)]))))
     (group/join! scope)))
 
 (defn- opened
@@ -103,9 +104,9 @@
                     (fn []
                       (binding [*tenant* :acme]
                         (try
-                          (abandon/call #(do
-                                           (swap! closings inc)
-                                           (deliver closed-on [(here) *tenant*]))
+                          (abandon/call nil #(do
+                                               (swap! closings inc)
+                                               (deliver closed-on [(here) *tenant*]))
                                         #(do
                                            (hang)
                                            (deliver ran-out (.isInterrupted (here)))))
@@ -134,7 +135,7 @@
         scope (group/group "s" nil)]
     (fork! scope
            #(try
-              (abandon/call (fn [] (deliver closed true)) (hanging begun gate))
+              (abandon/call nil (fn [] (deliver closed true)) (hanging begun gate))
               (catch Throwable t (deliver seen t))))
     @begun
     (group/cancel! scope :stop)
@@ -153,7 +154,7 @@
         hang (hanging begun gate)
         [^Thread caller outcome] (gate/start "caller"
                                              (fn []
-                                               (abandon/call nothing
+                                               (abandon/call nil nothing
                                                              #(do
                                                                 (hang)
                                                                 (throw (ex-info "late" {}))))))]
@@ -179,7 +180,7 @@
         failure (ex-info "cannot close" {})]
     (with-redefs [jdk/platform-thread (handled-by seen)]
       (let [[^Thread caller outcome]
-            (gate/start "caller" #(abandon/call (fn [] (throw failure)) (hanging begun gate)))]
+            (gate/start "caller" #(abandon/call nil (fn [] (throw failure)) (hanging begun gate)))]
         @begun
         (.interrupt caller)
         (is (instance? InterruptedException (:thrown (deref outcome 5000 nil))))
@@ -194,7 +195,7 @@
                    (.interrupt (here))
                    call)]
     (is (= 42 (with-redefs [task/start! run-here]
-                (abandon/call #(swap! closings inc) (fn [] 42)))))
+                (abandon/call nil #(swap! closings inc) (fn [] 42)))))
     (is (Thread/interrupted) "the interrupt is left to the caller's next wait")
     (is (= [0 before] [@closings (total)]))))
 
@@ -206,7 +207,7 @@
                                                        (context/on-borrowed-thread #(.run call))
                                                        call)
                                          wait/until (fn [_ _ _] (throw (InterruptedException.)))]
-                             (abandon/call #(deliver closed true) (fn [] 42))))))
+                             (abandon/call nil #(deliver closed true) (fn [] 42))))))
     (is (deref closed 5000 false))
     (is (= (update before :total inc) (abandon/abandoned)))))
 
@@ -215,7 +216,7 @@
         before (abandon/abandoned)]
     (.interrupt (here))
     (is (instance? InterruptedException
-                   (thrown (abandon/call #(swap! calls inc) #(swap! calls inc)))))
+                   (thrown (abandon/call nil #(swap! calls inc) #(swap! calls inc)))))
     (is (not (Thread/interrupted)))
     (is (= [0 before] [@calls (abandon/abandoned)]))))
 
@@ -225,7 +226,7 @@
         failure (OutOfMemoryError. "unable to create native thread")]
     (is (identical? failure
                     (thrown (with-redefs [jdk/platform-thread (fn [_ _] (throw failure))]
-                              (abandon/call #(swap! calls inc) #(swap! calls inc))))))
+                              (abandon/call nil #(swap! calls inc) #(swap! calls inc))))))
     (is (= [0 before] [@calls (abandon/abandoned)]))))
 
 (deftest a-closing-that-cannot-start-is-suppressed
@@ -236,7 +237,7 @@
         only-the-call #(if (str/starts-with? %1 "on-") (throw failure) (make %1 %2))]
     (with-redefs [jdk/platform-thread only-the-call]
       (let [[^Thread caller outcome] (gate/start "caller"
-                                                 #(abandon/call nothing (hanging begun gate)))]
+                                                 #(abandon/call nil nothing (hanging begun gate)))]
         @begun
         (.interrupt caller)
         (let [{:keys [^Throwable thrown]} (deref outcome 5000 nil)]
@@ -246,7 +247,7 @@
     (is (all-ended?))))
 
 (deftest on-abandon-is-a-function
-  (is (= :thrum/invalid (:type (ex-data (thrown (abandon/call nil (fn [] 1))))))))
+  (is (= :thrum/invalid (:type (ex-data (thrown (abandon/call nil nil (fn [] 1))))))))
 
 (defn- race!
   "Interrupts a caller at about the time at which its call ends; returns [what the caller got, how
@@ -256,7 +257,7 @@
         gate (promise)
         closed (promise)
         [^Thread caller outcome]
-        (gate/start "caller" #(abandon/call (fn [] (deliver closed 1)) (hanging begun gate)))]
+        (gate/start "caller" #(abandon/call nil (fn [] (deliver closed 1)) (hanging begun gate)))]
     @begun
     (gate/start "opener" #(deliver gate :value))
     (.interrupt caller)

@@ -23,6 +23,9 @@
 
 (use-fixtures :each leak/no-leaks)
 
+(defn- call [options f]
+  (retry/call options (fn [_] (f))))
+
 ;; Schedules
 
 (deftest an-exponential-schedule-doubles-up-to-its-longest-wait
@@ -77,11 +80,11 @@
     (retry/max-elapsed -1 [1])
     (retry/max-elapsed 1 1)
     (retry/max-elapsed (retry/constant 1) 1)
-    (retry/call {:attempts 0} (fn []))
-    (retry/call {:schedule 5} (fn []))
-    (retry/call {:retry? 5} (fn []))
-    (retry/call {:attempt 5} (fn []))
-    (retry/call 3 (fn [])))
+    (call {:attempts 0} (fn []))
+    (call {:schedule 5} (fn []))
+    (call {:retry? 5} (fn []))
+    (call {:attempt 5} (fn []))
+    (call 3 (fn [])))
   (is (str/includes? (ex-message (thrown (retry/constant -1))) "-1"))
   (is (= -1 (:value (ex-data (thrown (retry/constant -1)))))))
 
@@ -118,7 +121,7 @@
   :calls."
   [options throwables]
   (let [calls (atom 0)]
-    (assoc (on-virtual-time #(retry/call options (failing calls throwables))) :calls @calls)))
+    (assoc (on-virtual-time #(call options (failing calls throwables))) :calls @calls)))
 
 (defn- suppressed [^Throwable t]
   (vec (.getSuppressed t)))
@@ -135,8 +138,8 @@
 
 (deftest what-succeeds-is-called-once
   (is (= {:value :done, :ms 0, :calls 1} (tried {} [])))
-  (is (nil? (retry/call {} (fn []))))
-  (is (false? (retry/call {} (fn [] false)))))
+  (is (nil? (call {} (fn []))))
+  (is (false? (call {} (fn [] false)))))
 
 (deftest it-waits-as-the-schedule-says
   (is (= {:value :done, :ms 300, :calls 3} (tried {} (failures 2))))
@@ -219,17 +222,17 @@
 
 (deftest a-stack-that-really-overflows-is-final
   (let [calls (atom 0), deeper (fn deeper [n] (inc (deeper (inc n))))]
-    (is (instance? StackOverflowError (thrown (retry/call {} #(do (swap! calls inc) (deeper 0))))))
+    (is (instance? StackOverflowError (thrown (call {} #(do (swap! calls inc) (deeper 0))))))
     (is (= 1 @calls))))
 
 (deftest an-interrupted-thread-tries-no-more-and-stays-interrupted
   (let [calls (atom 0)
         [a] (failures 1)
-        e (thrown (retry/call {:schedule (retry/constant 0)}
-                              #(do
-                                 (swap! calls inc)
-                                 (.interrupt (Thread/currentThread))
-                                 (throw a))))]
+        e (thrown (call {:schedule (retry/constant 0)}
+                    #(do
+                       (swap! calls inc)
+                       (.interrupt (Thread/currentThread))
+                       (throw a))))]
     (is (Thread/interrupted))
     (is (identical? a e))
     (is (= 1 @calls))))
@@ -239,7 +242,7 @@
         parks (atom 0)
         interrupt-second #(when (= 2 (swap! parks inc)) (.interrupt (Thread/currentThread)))
         {:keys [^Throwable thrown]} (on-virtual-time interrupt-second
-                                                     #(retry/call {} (failing (atom 0) [a b])))]
+                                                     #(call {} (failing (atom 0) [a b])))]
     (is (instance? InterruptedException thrown))
     (is (= [a b] (suppressed thrown)))
     (is (not (Thread/interrupted)))))
@@ -249,10 +252,10 @@
         failed (promise)
         [^Thread thread outcome] (gate/start "retrying"
                                              (fn []
-                                               (retry/call {:schedule (retry/constant 60000)}
-                                                           #(do
-                                                              (deliver failed true)
-                                                              (throw a)))))]
+                                               (call {:schedule (retry/constant 60000)}
+                                                 #(do
+                                                    (deliver failed true)
+                                                    (throw a)))))]
     @failed
     (is (gate/eventually 5000 #(= Thread$State/TIMED_WAITING (.getState thread))))
     (.interrupt thread)
@@ -267,11 +270,11 @@
     (is (identical? a
                     (thrown (in-scope scope
                                       (fn []
-                                        (retry/call {:schedule (retry/constant 0)}
-                                                    #(do
-                                                       (swap! calls inc)
-                                                       (group/cancel! scope :stop)
-                                                       (throw a))))))))
+                                        (call {:schedule (retry/constant 0)}
+                                          #(do
+                                             (swap! calls inc)
+                                             (group/cancel! scope :stop)
+                                             (throw a))))))))
     (is (= 1 @calls))))
 
 (deftest a-cancel-of-the-wait-carries-the-failures
@@ -282,7 +285,7 @@
                      (fn []
                        (in-scope scope
                                  #(try
-                                    (retry/call {} (failing (atom 0) [a]))
+                                    (call {} (failing (atom 0) [a]))
                                     (catch Throwable t (deliver seen t))))))
     (let [t (deref seen 0 nil)]
       (is (instance? CancellationException t))
@@ -295,7 +298,7 @@
   (let [calls (atom 0)]
     (assoc (on-virtual-time (fn []
                               (in-scope (group/opened-group "s" nil (deadline/in-ms ms) nil nil)
-                                        #(retry/call options (failing calls throwables)))))
+                                        #(call options (failing calls throwables)))))
            :calls @calls)))
 
 (deftest no-wait-begins-that-would-reach-the-deadline

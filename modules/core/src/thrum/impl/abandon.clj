@@ -70,15 +70,14 @@
   So either the outcome of f arrives or on-abandon is called. Neither happens where f was never
   called: its caller was cancelled or interrupted before, or no thread could be started. Costs the
   start of a platform thread, about 0.1 ms. wrap: of f, or nil."
-  ([on-abandon f] (call nil on-abandon f))
-  ([wrap on-abandon f]
-   (let [on-abandon (options/function on-abandon)
-         context (context/capture nil nil)
-         call (task/task (context/capture wrap nil) (handler (Thread/currentThread)) 0 f)]
-     (wait/check!)
-     (task/start! call (jdk/platform-thread (task/unique-name "abandon") call))
-     (try
-       (wait/until call nil #(.isDone ^Task call))
-       (catch Throwable t
-         (throw (abandon! call context on-abandon t))))
-     (task/value call))))
+  [wrap on-abandon f]
+  (let [on-abandon (options/function on-abandon)
+        context (context/capture nil nil)
+        call (task/task (context/capture wrap nil) (handler (Thread/currentThread)) 0 f)]
+    (wait/check!)
+    (task/start! call (jdk/platform-thread (task/unique-name "abandon") call))
+    (try
+      (wait/until call nil #(.isDone ^Task call))
+      (catch Throwable t
+        (throw (abandon! call context on-abandon t))))
+    (task/value call)))

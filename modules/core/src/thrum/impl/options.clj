@@ -216,11 +216,6 @@
               name (cons form as)]
           [name {:options options, :rows rows, :required required}])))
 
-(defn rows-of
-  "Returns the rows of a form, in its own words."
-  [form]
-  (:rows (by-form form)))
-
 (defn keys-of
   "Returns the keys of a form's options."
   [form]

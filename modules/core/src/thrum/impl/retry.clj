@@ -158,7 +158,7 @@
   (let [{:keys [ratio burst]} (options/with-defaults {:ratio 0.1, :burst 10} :retry-budget options)]
     (budget/budget ratio burst)))
 
-(defn numbered
+(defn call
   "Returns the value of the first call of f that returns. f is called with the number of the
   attempt, from 1. After a call that throws, waits as the schedule says and calls f again, until the
   attempts or the schedule are used up.
@@ -197,8 +197,3 @@
                 (again? n throwable waits options failures))
               (recur (inc n) (rest waits))
               :else (throw (failures/merged outcome failures)))))))
-
-(defn call
-  "As numbered, for a function without arguments."
-  [options f]
-  (numbered options (fn [_] (f))))
