@@ -14,27 +14,15 @@
 (set! *warn-on-reflection* true)
 
 (defn- task-data [^ITask task]
-  (let [{:keys [error cancelled] :as outcome} (task/outcome-data task)]
-    (merge {:name (.taskName task)
-            :status (cond
-                      (nil? outcome) :running
-                      error :failed
-                      cancelled :cancelled
-                      :else :done)}
-           outcome)))
-
-(defn- status [group]
-  (cond
-    (group/cancel-reason group) :cancelled
-    (group/end-reason group) :ended
-    :else :open))
+  (let [outcome (task/outcome-data task)]
+    (merge {:name (.taskName task), :status (task/state-of outcome)} outcome)))
 
 (defn- scope-data [^Scope scope]
   (let [group (.-group scope)
         reason (group/cancel-reason group)
         deadline (group/deadline group)]
     (cond-> {:name (scope/scope-name scope)
-             :status (status group)
+             :status (group/state group)
              :running (group/running group)
              :forks (filterv #(instance? ITask %) (group/children group))}
       reason (assoc :cancelled reason)

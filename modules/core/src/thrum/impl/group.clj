@@ -393,6 +393,14 @@
   [^Group group]
   (.endReason group))
 
+(defn state
+  "Returns :cancelled, :ended or :open."
+  [group]
+  (cond
+    (cancel-reason group) :cancelled
+    (end-reason group) :ended
+    :else :open))
+
 (defn deadline
   "Returns the deadline of the group, or nil."
   [^Group group]

@@ -32,15 +32,9 @@
     Group x
     nil))
 
-(defn- group-state [^Group group]
-  (cond
-    (group/cancel-reason group) :cancelled
-    (group/end-reason group) :ended
-    :else :open))
-
 (defn- group-facts [^Group group]
   {:name (group/group-name group)
-   :state (group-state group)
+   :state (group/state group)
    :group group
    :parent (group/parent group)
    :opener (.opener ^Cancellable group)
@@ -50,16 +44,9 @@
    :started (group/started group)
    :children (group/children group)})
 
-(def ^:private states {:value :done, :error :failed, :cancelled :cancelled})
-
-(defn- task-state [^Task task]
-  (if-some [outcome (task/outcome-data task)]
-    (states (key (first outcome)))
-    :running))
-
 (defn- task-facts [^Task task]
   {:name (.taskName task)
-   :state (task-state task)
+   :state (task/state-of (task/outcome-data task))
    :parent (.group ^Place task)
    :thread (.thread task)
    :since (.born task)

@@ -452,13 +452,17 @@
       Cancelled {:cancelled (.-reason ^Cancelled outcome)}
       nil)))
 
+(defn state-of
+  "Returns :running, :done, :failed or :cancelled for what outcome-data returns."
+  [data]
+  (if data
+    ({:value :done, :error :failed, :cancelled :cancelled} (key (first data)))
+    :running))
+
 (defn- printed [task]
-  (let [{:keys [value error cancelled] :as data} (outcome-data task)]
-    (cond
-      (nil? data) {:status :running}
-      error {:status :failed, :val error}
-      cancelled {:status :cancelled, :reason cancelled}
-      :else {:status :done, :val value})))
+  (let [data (outcome-data task), [k v] (first data)]
+    (cond-> {:status (state-of data)}
+      data (assoc (if (= :cancelled k) :reason :val) v))))
 
 (defmethod print-method Task [^Task task ^java.io.Writer w]
   (.write w "#<task ")
