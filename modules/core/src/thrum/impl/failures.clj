@@ -3,10 +3,12 @@
   caller chooses that one: for fan-outs thrum.impl.fanout/failure-to-throw does."
   {:no-doc true}
   (:require
-   [thrum.impl.error :as error])
+   [thrum.impl.error :as error]
+   [thrum.impl.task])
   (:import
    (java.util ArrayList)
-   (java.util.concurrent ExecutionException)))
+   (java.util.concurrent ExecutionException)
+   (thrum.impl.task ITask)))
 
 (set! *warn-on-reflection* true)
 
@@ -51,6 +53,11 @@
   others."
   ^Failures []
   (Failures. nil 0))
+
+(defn of-task
+  "Returns the failure of a task that threw t."
+  [^ITask task t]
+  {:throwable t, :task (.taskName task), :index (.index task)})
 
 (defn root
   "Returns the earliest failure on record, or nil. A scope throws it; a fan-out may throw another,

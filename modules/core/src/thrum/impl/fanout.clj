@@ -77,8 +77,7 @@
 
   completion/CompletionHandler
   (failed [_ task t]
-    (.record failures
-             {:throwable t, :task (.taskName ^ITask task), :index (.index ^ITask task)}))
+    (.record failures (failures/of-task task t)))
   (ended [_ task]
     (try
       (order/ended order task)

@@ -31,9 +31,6 @@
 (defn- cancelled? [outcome]
   (instance? Cancelled outcome))
 
-(defn- failure [^ITask task t]
-  {:throwable t, :task (.taskName task), :index (.index task)})
-
 ;; How many tasks have ended is among the numbers of the group's children, which also are scopes of
 ;; the tasks.
 (def ^:private ^:const ended-at group/enders-place)
@@ -42,7 +39,7 @@
 (deftype Joiner [^Group group children ^Failures failures decides? ^AtomicReference decisive]
   completion/CompletionHandler
   (failed [_ task t]
-    (.record failures (failure task t)))
+    (.record failures (failures/of-task task t)))
   (ended [_ task]
     (try
       (when (and (decides? (.outcome ^ITask task)) (.compareAndSet decisive nil task))
@@ -215,7 +212,8 @@
   "Suppresses the other failures on that of the first task that failed."
   [^Joiner joiner tasks]
   (when-some [^ITask task (first (filter #(failed? (.outcome ^ITask %)) tasks))]
-    (failures/merged (failure task (.-throwable ^Failed (.outcome task))) (.-failures joiner))))
+    (failures/merged (failures/of-task task (.-throwable ^Failed (.outcome task)))
+      (.-failures joiner))))
 
 (defn calls
   "Returns the thunks' values as a lazy seq that throws where one failed. A failure cancels

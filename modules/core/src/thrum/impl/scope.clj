@@ -50,9 +50,6 @@
 (def ^:private ^:const forked-at group/starters-place)
 (def ^:private ^:const awaited-at (inc forked-at))
 
-(defn- failure [^ITask task t]
-  {:throwable t, :task (.taskName task), :index (.index task)})
-
 (defn- ended-by-cancel? [^ITask task]
   (instance? Cancelled (.outcome task)))
 
@@ -118,7 +115,7 @@
 
   completion/CompletionHandler
   (failed [_ task t]
-    (when-not completed (.record failures (failure task t))))
+    (when-not completed (.record failures (failures/of-task task t))))
   (ended [this task]
     (try
       (when (and (ended-by-cancel? task) (group/cancel-reason group))
