@@ -3,7 +3,8 @@
   connection's end (RFC 9112, 4, 6 and 7)."
   (:require
    [thrum.server.http1.connection :as connection]
-   [thrum.server.http1.head :as head])
+   [thrum.server.http1.head :as head]
+   [thrum.server.spi.byte-stream :as byte-stream])
   (:import
    (java.io ByteArrayOutputStream OutputStream)
    (java.nio.charset StandardCharsets)
@@ -151,11 +152,4 @@
 (defn stream
   "Returns the stream that the body is written to. Closing it does nothing."
   ^OutputStream [begun]
-  (proxy [OutputStream] []
-    (write
-      ([x] (if (bytes? x)
-             (take! begun x 0 (alength ^bytes x))
-             (take! begun (byte-array [(unchecked-byte (int x))]) 0 1)))
-      ([b offset n] (take! begun b offset n)))
-    (flush [] (flush! begun))
-    (close [])))
+  (byte-stream/output #(take! begun %1 %2 %3) :flush #(flush! begun)))

@@ -78,14 +78,8 @@
           (recur (+ from n)))))))
 
 (defn- paced-output ^OutputStream [^OutputStream out ^Lane lane]
-  (proxy [OutputStream] []
-    (write
-      ([x] (if (bytes? x)
-             (write-pieces! out lane x 0 (alength ^bytes x))
-             (write-pieces! out lane (byte-array [(unchecked-byte x)]) 0 1)))
-      ([b offset n] (write-pieces! out lane b offset n)))
-    (flush [] (on [lane _ 0] (.flush out)))
-    (close [])))
+  (byte-stream/output #(write-pieces! out lane %1 %2 %3)
+                      :flush #(on [lane _ 0] (.flush out))))
 
 ;; The wire
 

@@ -3,6 +3,8 @@
   8 KiB, so that a body which fails at once can still become a 500; no byte beyond the
   Content-Length is sent, and fewer are a failure."
   {:no-doc true}
+  (:require
+   [thrum.server.spi.byte-stream :as byte-stream])
   (:import
    (java.io ByteArrayOutputStream IOException OutputStream)
    (java.util.concurrent.locks LockSupport ReentrantLock)))
@@ -112,12 +114,6 @@
 (defn stream
   "Returns the sink as a java.io.OutputStream. Closing it says that the body is whole."
   ^OutputStream [sink]
-  (proxy [OutputStream] []
-    (write
-      ([x]
-       (if (bytes? x)
-         (write! sink x 0 (alength ^bytes x))
-         (write! sink (byte-array [(unchecked-byte x)]) 0 1)))
-      ([b offset n] (write! sink b offset n)))
-    (flush [] (flush! sink))
-    (close [] (close! sink))))
+  (byte-stream/output #(write! sink %1 %2 %3)
+                      :flush #(flush! sink)
+                      :close #(close! sink)))

@@ -1,7 +1,8 @@
 (ns thrum.server.spi.byte-stream
-  "The body of a request as an InputStream of one function."
+  "The body of a request as an InputStream of one function, that of a response as an OutputStream of
+  one."
   (:import
-   (java.io InputStream)))
+   (java.io InputStream OutputStream)))
 
 (set! *warn-on-reflection* true)
 
@@ -21,4 +22,19 @@
       ([bytes] (read! bytes 0 (alength ^bytes bytes)))
       ([bytes offset n] (read! bytes offset n)))
     (available [] (int (if available (available) 0)))
+    (close [] (when close (close)))))
+
+(defn output
+  "Returns a stream that writes by (write! bytes offset n), which writes n bytes of the array.
+  Options: :flush, :close - functions for the stream's flush and close, which do nothing without
+  them."
+  ^OutputStream [write! & {:keys [flush close]}]
+  (proxy [OutputStream] []
+    (write
+      ([x]
+       (if (bytes? x)
+         (write! x 0 (alength ^bytes x))
+         (write! (byte-array [(unchecked-byte x)]) 0 1)))
+      ([bytes offset n] (write! bytes offset n)))
+    (flush [] (when flush (flush)))
     (close [] (when close (close)))))

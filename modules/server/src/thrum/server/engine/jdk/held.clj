@@ -1,6 +1,8 @@
 (ns thrum.server.engine.jdk.held
   "A response's body on HTTP/1.0 that has no length: it is held until it has one."
   {:no-doc true}
+  (:require
+   [thrum.server.spi.byte-stream :as byte-stream])
   (:import
    (java.io ByteArrayOutputStream OutputStream)))
 
@@ -23,12 +25,7 @@
 (defn stream
   "Returns a stream into held, which takes no more than may be held."
   ^OutputStream [^ByteArrayOutputStream held]
-  (let [hold! (fn [b offset n] (check-held! held n) (.write held ^bytes b (int offset) (int n)))]
-    (proxy [OutputStream] []
-      (write ([x]
-              (if (bytes? x)
-                (hold! x 0 (alength ^bytes x))
-                (hold! (byte-array [(unchecked-byte (int x))]) 0 1)))
-             ([b offset n] (hold! b offset n)))
-      (flush [])
-      (close []))))
+  (byte-stream/output
+    (fn [b offset n]
+      (check-held! held n)
+      (.write held ^bytes b (int offset) (int n)))))

@@ -158,20 +158,11 @@
 (defn output
   "Returns the stream, each piece written to which may take so long; (check!) precedes a write."
   ^OutputStream [^OutputStream out check! patience ms]
-  (proxy [OutputStream] []
-    (write
-      ([x]
-       (in-time [guard patience ms]
-         (check!)
-         (if (bytes? x)
-           (write! out guard ms x 0 (alength ^bytes x))
-           (.write out (int x)))))
-      ([b offset n]
-       (in-time [guard patience ms]
-         (check!)
-         (write! out guard ms b offset n))))
-    (flush []
-      (in-time [_guard patience ms]
-        (check!)
-        (.flush out)))
-    (close [])))
+  (byte-stream/output (fn [b offset n]
+                        (in-time [guard patience ms]
+                          (check!)
+                          (write! out guard ms b offset n)))
+                      :flush (fn []
+                               (in-time [_guard patience ms]
+                                 (check!)
+                                 (.flush out)))))
