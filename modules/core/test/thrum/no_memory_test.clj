@@ -8,6 +8,7 @@
    [thrum.impl.fanout :as fanout]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
+   [thrum.test-kit.uncaught :as uncaught]
    [thrum.throwing :refer [thrown]]))
 
 (set! *warn-on-reflection* true)
@@ -20,14 +21,7 @@
 (defn- without-noise
   "Calls f while what no thread catches is not printed."
   [f]
-  (let [before (Thread/getDefaultUncaughtExceptionHandler)]
-    (Thread/setDefaultUncaughtExceptionHandler (reify
-                                                 Thread$UncaughtExceptionHandler
-                                                 (uncaughtException [_ _ _])))
-    (try
-      (f)
-      (finally
-        (Thread/setDefaultUncaughtExceptionHandler before)))))
+  (uncaught/reporting (fn [_ _]) f))
 
 (def ^:private forms
   "By name: a function of a function that throws, which is called in a task."

@@ -9,6 +9,7 @@
    [thrum.spi.watch :as watch]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
+   [thrum.test-kit.uncaught :as uncaught]
    [thrum.throwing :refer [thrown]]))
 
 (set! *warn-on-reflection* true)
@@ -58,16 +59,15 @@
     (is (identical? e (deref uncaught 0 :nothing)))))
 
 (deftest a-task-without-an-end-callback-ends
-  (let [uncaught (atom []), before (Thread/getDefaultUncaughtExceptionHandler)]
-    (Thread/setDefaultUncaughtExceptionHandler
-      (reify Thread$UncaughtExceptionHandler (uncaughtException [_ _ t] (swap! uncaught conj t))))
-    (try
-      (is (= 1 @(spi/start! {:name "started"} (fn [] 1))))
-      (is (= 2 (t/with-scope [_] @(spi/start-in-scope! {:name "started"} (fn [] 2)))))
-      (is (= 3 (t/with-scope [s] @(spi/fork! s {:name "started"} (fn [] 3)))))
-      (is (gate/eventually 10000 #(empty? (leak/threads))))
-      (is (= [] @uncaught))
-      (finally (Thread/setDefaultUncaughtExceptionHandler before)))))
+  (let [uncaught (atom [])]
+    (uncaught/reporting
+      (fn [_ t] (swap! uncaught conj t))
+      (fn []
+        (is (= 1 @(spi/start! {:name "started"} (fn [] 1))))
+        (is (= 2 (t/with-scope [_] @(spi/start-in-scope! {:name "started"} (fn [] 2)))))
+        (is (= 3 (t/with-scope [s] @(spi/fork! s {:name "started"} (fn [] 3)))))
+        (is (gate/eventually 10000 #(empty? (leak/threads))))))
+    (is (= [] @uncaught))))
 
 (defn- polled
   "Returns [values end]: what a fan-out hands over, and true when it is idle, or what it throws."

@@ -9,9 +9,10 @@
    [thrum.async.probe :as probe]
    [thrum.async.release :as release]
    [thrum.core :as t]
-   [thrum.test-kit.gate :as gate])
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.uncaught :as uncaught])
   (:import
-   (java.util.concurrent Callable Executor ExecutorService Future LinkedBlockingQueue TimeUnit)))
+   (java.util.concurrent Callable Executor ExecutorService Future TimeUnit)))
 
 (set! *warn-on-reflection* true)
 
@@ -122,20 +123,14 @@
     (is (.isVirtual (thread-of service)))))
 
 (deftest what-is-thrown-goes-to-the-threads-handler
-  (let [before (Thread/getDefaultUncaughtExceptionHandler)
-        told (LinkedBlockingQueue.)
-        failure (ex-info "x" {})]
-    (Thread/setDefaultUncaughtExceptionHandler
-      (reify
-        Thread$UncaughtExceptionHandler
-        (uncaughtException [_ thread t] (.put told [(.getName thread) t]))))
-    (try
-      (.execute (executor/everything :io) #(throw failure))
-      (let [[thread-name t] (.poll told 10 TimeUnit/SECONDS)]
-        (is (identical? failure t))
-        (is (re-matches #"async-io-\d+" thread-name)))
-      (finally
-        (Thread/setDefaultUncaughtExceptionHandler before)))))
+  (let [told (promise)
+        failure (ex-info "x" {})
+        [thread-name t] (uncaught/reporting
+                          (fn [thread t] (deliver told [(.getName ^Thread thread) t]))
+                          #(do (.execute (executor/everything :io) (fn [] (throw failure)))
+                               (deref told 10000 nil)))]
+    (is (identical? failure t))
+    (is (re-matches #"async-io-\d+" thread-name))))
 
 ;; In core.async, in JVMs that have the property
 

@@ -9,7 +9,8 @@
    [thrum.core :as t]
    [thrum.impl.jdk]
    [thrum.test-kit.gate :as gate]
-   [thrum.test-kit.leak :as leak])
+   [thrum.test-kit.leak :as leak]
+   [thrum.test-kit.uncaught :as uncaught])
   (:import
    (java.util.concurrent.locks Lock)))
 
@@ -17,21 +18,14 @@
 
 (use-fixtures :each leak/no-leaks)
 
-(defn- uncaught
+(defn- reported-by
   "Returns [value messages]: of (f), and of what reached the default uncaught exception handler
   meanwhile."
   [f]
-  (let [seen (atom [])
-        before (Thread/getDefaultUncaughtExceptionHandler)]
-    (try
-      (Thread/setDefaultUncaughtExceptionHandler
-        (reify
-          Thread$UncaughtExceptionHandler
-          (uncaughtException [_ thread t]
-            (swap! seen conj [(.getName ^Thread thread) (ex-message t)]))))
-      [(f) @seen]
-      (finally
-        (Thread/setDefaultUncaughtExceptionHandler before)))))
+  (let [seen (atom [])]
+    (uncaught/reporting
+      (fn [thread t] (swap! seen conj [(.getName ^Thread thread) (ex-message t)]))
+      (fn [] [(f) @seen]))))
 
 (defn- odd-fails [v]
   (if (odd? (long v)) (throw (ex-info (str "no " v) {})) v))
@@ -39,7 +33,7 @@
 (deftest a-failure-drops-its-item-and-is-reported
   (each-kind start
              (let [[[results totals] reported]
-                   (uncaught #(through start 1 odd-fails (range 4) {:name "dropping"}))]
+                   (reported-by #(through start 1 odd-fails (range 4) {:name "dropping"}))]
                (is (= [0 2] results))
                (is (= {:taken 4, :put 2, :dropped 0, :failed 2} totals))
                (is (= ["no 1" "no 3"] (map second reported)))
@@ -47,16 +41,16 @@
                    "on a thread that has a name")))
   (testing "as core.async does, with its arguments"
     (let [[results reported]
-          (uncaught #(let [to (async/chan)]
-                       (a/pipeline-blocking 1 to (map odd-fails) (async/to-chan! (range 4)))
-                       (all to)))]
+          (reported-by #(let [to (async/chan)]
+                          (a/pipeline-blocking 1 to (map odd-fails) (async/to-chan! (range 4)))
+                          (all to)))]
       (is (= [0 2] results))
       (is (= 2 (count reported))))))
 
 (deftest a-failure-can-be-skipped-or-answered
   (each-kind
     start
-    (let [[[results totals] reported] (uncaught
+    (let [[[results totals] reported] (reported-by
                                         #(through start 2 odd-fails (range 6) {:on-error :skip}))]
       (is (= #{0 2 4} (set results)))
       (is (= {:taken 6, :put 3, :dropped 0, :failed 3} totals))
@@ -67,11 +61,11 @@
       (is (= #{0 2} (set (first (through start 2 odd-fails (range 4) {:on-error (fn [_] nil)}))))))
     (testing "by an answer that throws itself"
       (let [[[results] reported]
-            (uncaught #(through start
-                                2
-                                odd-fails
-                                (range 3)
-                                {:on-error (fn [_] (throw (ex-info "worse" {})))}))]
+            (reported-by #(through start
+                            2
+                            odd-fails
+                            (range 3)
+                            {:on-error (fn [_] (throw (ex-info "worse" {})))}))]
         (is (= [0 2] (sort results)))
         (is (= ["worse"] (map second reported)))))))
 
@@ -82,7 +76,7 @@
                    (deliver answering true)
                    (Thread/sleep 60000))
           to (async/chan)
-          [totals reported] (uncaught
+          [totals reported] (reported-by
                               #(let [done (start 1
                                                  to
                                                  (fn [_] (throw (ex-info "no" {})))
@@ -255,7 +249,7 @@
              (close! [_])
              impl/WritePort
              (put! [_ _ _] (throw (AssertionError. "no more than 1024"))))
-        [ended reported] (uncaught
+        [ended reported] (reported-by
                            #(end (a/pipeline-blocking 2 to (map inc) (async/to-chan! (range 9)))))]
     (is (= "no more than 1024" (ex-message ended)))
     (is (= [] reported)))

@@ -9,7 +9,8 @@
    [thrum.async.impl.process :as process]
    [thrum.core :as t]
    [thrum.test-kit.gate :as gate]
-   [thrum.test-kit.leak :as leak])
+   [thrum.test-kit.leak :as leak]
+   [thrum.test-kit.uncaught :as uncaught])
   (:import
    (clojure.core.async.impl.channels ManyToManyChannel)
    (java.util.concurrent CancellationException CompletableFuture CountDownLatch TimeUnit)))
@@ -156,16 +157,12 @@
                 impl/Channel
                 (closed? [_] false)
                 (close! [_] (throw (ex-info "no end" {}))))
-        other (async/chan)
-        reported (Thread/getDefaultUncaughtExceptionHandler)]
-    (try
-      (Thread/setDefaultUncaughtExceptionHandler (reify
-                                                   Thread$UncaughtExceptionHandler
-                                                   (uncaughtException [_ _ _])))
-      (is (= [:v] (t/with-scope [s] (all (a/process s {:closes [stuck other]} :v)))))
-      (is (impl/closed? other))
-      (finally
-        (Thread/setDefaultUncaughtExceptionHandler reported)))))
+        other (async/chan)]
+    (uncaught/reporting (fn [_ _])
+                        (fn []
+                          (is (= [:v] (t/with-scope [s]
+                                        (all (a/process s {:closes [stuck other]} :v)))))))
+    (is (impl/closed? other))))
 
 (deftest all-channels-are-closed-though-some-throw
   (let [failures (mapv #(ex-info (str "no end " %) {}) (range 2))
@@ -175,19 +172,14 @@
                        (close! [_] (throw %)))
                     failures)
         others (vec (repeatedly 20000 async/chan))
-        reported (promise)
-        before (Thread/getDefaultUncaughtExceptionHandler)]
-    (try
-      (Thread/setDefaultUncaughtExceptionHandler
-        (reify
-          Thread$UncaughtExceptionHandler
-          (uncaughtException [_ _ t] (deliver reported t))))
-      (is (= [:v] (t/with-scope [s] (all (a/process s {:closes (into stuck others)} :v)))))
-      (is (every? impl/closed? others))
-      (is (identical? (first failures) (deref reported 5000 :late)))
-      (is (= (rest failures) (vec (.getSuppressed ^Throwable (first failures)))))
-      (finally
-        (Thread/setDefaultUncaughtExceptionHandler before)))))
+        reported (promise)]
+    (uncaught/reporting (fn [_ t] (deliver reported t))
+                        (fn []
+                          (is (= [:v] (t/with-scope [s]
+                                        (all (a/process s {:closes (into stuck others)} :v)))))
+                          (is (identical? (first failures) (deref reported 5000 :late)))))
+    (is (every? impl/closed? others))
+    (is (= (rest failures) (vec (.getSuppressed ^Throwable (first failures)))))))
 
 (deftest wrong-arguments-of-a-process-throw
   (is (= :thrum/invalid (refused #(a/process :no-scope 1))))

@@ -6,7 +6,8 @@
    [thrum.server.impl.access-log :as access-log]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
-   [thrum.test-kit.locale :as locale])
+   [thrum.test-kit.locale :as locale]
+   [thrum.test-kit.uncaught :as uncaught])
   (:import
    (java.io File IOException StringWriter Writer)
    (java.time ZonedDateTime)
@@ -132,17 +133,12 @@
     (.countDown gate)
     (stop {})))
 
-(defn- uncaught
+(defn- reported
   "Returns what goes to the default uncaught exception handler first, while f is called."
   [f]
-  (let [before (Thread/getDefaultUncaughtExceptionHandler), thrown (promise)]
-    (try
-      (Thread/setDefaultUncaughtExceptionHandler
-        (reify Thread$UncaughtExceptionHandler
-          (uncaughtException [_ _ t] (deliver thrown t))))
-      (f)
-      (deref thrown 5000 nil)
-      (finally (Thread/setDefaultUncaughtExceptionHandler before)))))
+  (let [thrown (promise)]
+    (uncaught/reporting (fn [_ t] (deliver thrown t))
+                        #(do (f) (deref thrown 5000 nil)))))
 
 (defn- full-disk ^Writer [no-space]
   (proxy [Writer] []
@@ -153,7 +149,7 @@
 (deftest a-full-disk-ends-the-log-and-nothing-else-and-that-is-said
   (let [no-space (IOException. "No space left")
         {:keys [end stop dropped]} (observer (full-disk no-space) 10)]
-    (is (= no-space (ex-cause (uncaught #(end {:request request})))))
+    (is (= no-space (ex-cause (reported #(end {:request request})))))
     (is (gate/eventually 5000 #(= 1 (dropped))))
     (end {:request request})
     (is (= 2 (dropped)))
@@ -167,7 +163,7 @@
                  (getName [_] (deliver entered true) (deref gate 5000 nil) "http"))
         [_ late] (gate/start "late" #(end {:request {:scheme scheme}}))]
     (is (deref entered 5000 false))
-    (is (some? (uncaught #(end {:request request}))))
+    (is (some? (reported #(end {:request request}))))
     (is (gate/eventually 5000 #(= 1 (dropped))))
     (deliver gate :go)
     (deref late 5000 nil)

@@ -8,7 +8,8 @@
    [thrum.server.spi.exchanges :as exchanges]
    [thrum.server.tck.wire :as wire]
    [thrum.test-kit.gate :as gate]
-   [thrum.test-kit.leak :as leak])
+   [thrum.test-kit.leak :as leak]
+   [thrum.test-kit.uncaught :as uncaught])
   (:import
    (java.io IOException InputStream)
    (java.net URI)
@@ -135,23 +136,20 @@
 
 (deftest a-stop-ends-streams-that-wait-for-their-bodies-in-silence
   (let [uncaught (atom [])
-        before (Thread/getDefaultUncaughtExceptionHandler)
         others (tomcats-threads)
         s (serve length {:shutdown-timeout-ms 100})
         clients (vec (repeatedly 5 #(posting s 5 (str/join (repeat 2000 "x")))))]
-    (Thread/setDefaultUncaughtExceptionHandler
-      (reify
-        Thread$UncaughtExceptionHandler
-        (uncaughtException [_ thread t]
-          (when (= "tomcat-reset" (.getName thread)) (swap! uncaught conj t)))))
     (try
-      (is (gate/eventually 5000 #(= 25 (:in-flight (server/status s)))))
-      (server/stop! s)
-      (is (gate/eventually 5000 #(zero? (:in-flight (server/status s)))))
-      (is (gate/eventually 5000 #(empty? (set/difference (tomcats-threads) others))))
+      (uncaught/reporting
+        (fn [thread t]
+          (when (= "tomcat-reset" (.getName ^Thread thread)) (swap! uncaught conj t)))
+        (fn []
+          (is (gate/eventually 5000 #(= 25 (:in-flight (server/status s)))))
+          (server/stop! s)
+          (is (gate/eventually 5000 #(zero? (:in-flight (server/status s)))))
+          (is (gate/eventually 5000 #(empty? (set/difference (tomcats-threads) others))))))
       (is (= [] @uncaught))
       (finally
-        (Thread/setDefaultUncaughtExceptionHandler before)
         (run! wire/close! clients)))))
 
 ;; Clients that are too slow
