@@ -46,7 +46,9 @@
                  (if (serve-next! ends serve)
                    (serve-on-fresh-threads! ends serve)
                    (.countDown over))
-                 (catch Throwable _ (.countDown over))))]
+                 (catch Throwable t
+                   (.countDown over)
+                   (spi/uncaught! t))))]
     (.start (.newThread threads turn))))
 
 (defn- serve-on-one-thread!
@@ -56,7 +58,7 @@
   (let [turns (fn []
                 (try
                   (while (engine/on-reused-thread #(serve-next! ends serve)))
-                  (catch Throwable _)
+                  (catch Throwable t (spi/uncaught! t))
                   (finally (.countDown ^CountDownLatch (.-over ends)))))]
     (.start (.newThread threads turns))))
 

@@ -8,7 +8,8 @@
    [thrum.server.http1.listener :as listener]
    [thrum.server.http1.sockets :as sockets]
    [thrum.server.spi :as engine]
-   [thrum.test-kit.gate :as gate])
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.uncaught :as uncaught])
   (:import
    (java.io IOException)
    (java.net InetAddress ServerSocket Socket)
@@ -52,6 +53,17 @@
       (fn [running]
         (is (not (served? running)))
         (is (served? running))))))
+
+(deftest an-error-of-what-serves-is-reported
+  (doseq [reuse? [false true]
+          :let [e (Error. "for the test"), reported (promise)]]
+    (uncaught/reporting
+      (fn [_ t] (deliver reported t))
+      (fn []
+        (with-server (assoc options :engine-options {:reuse-threads? reuse?})
+          #(is (not (served? %)))
+          :serve (fn [_] (throw e)))
+        (is (= e (deref reported 5000 :nothing)))))))
 
 (deftest a-connection-that-cannot-be-made-takes-no-place
   (with-open [socket (Socket.)]
