@@ -5,9 +5,12 @@
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.alarms :as alarms]
    [thrum.core :as t]
+   [thrum.impl.callers :as callers]
+   [thrum.impl.deadline :as deadline]
    [thrum.impl.timer :as timer]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
+   [thrum.test-kit.uncaught :as uncaught]
    [thrum.throwing :refer [thrown]])
   (:import
    (java.time Instant)
@@ -260,6 +263,16 @@
       (testing "and none is armed that an earlier one makes useless"
         (t/with-timeout 90000 (is (= (inc before) (timer/scheduled))))))
     (is (= before (timer/scheduled)))))
+
+(deftest what-an-alarm-throws-is-reported-also-where-it-has-no-thread-of-its-own
+  (doseq [call! [callers/call! (fn [_] (throw (OutOfMemoryError. "for the test")))]
+          :let [e (ex-info "x" {}), reported (promise)]]
+    (with-redefs [callers/call! call!]
+      (uncaught/reporting
+        (fn [_ t] (deliver reported t))
+        (fn []
+          (deadline/arm! (deadline/in-ms 0) #(throw e))
+          (is (= e (deref reported 5000 :nothing))))))))
 
 (deftest many-deadlines-are-reached-each-in-its-turn
   (let [n 200

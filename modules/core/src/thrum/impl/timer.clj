@@ -3,7 +3,8 @@
   and one platform thread that sleeps until the first is due. Times are values of System/nanoTime."
   {:no-doc true}
   (:require
-   [thrum.impl.callers :as callers])
+   [thrum.impl.callers :as callers]
+   [thrum.impl.jdk :as jdk])
   (:import
    (java.lang.invoke VarHandle)
    (java.util.concurrent ConcurrentSkipListMap)
@@ -32,9 +33,11 @@
 (defn- go-off!
   "Runs the alarm on a thread of its own, so that a long one delays no other."
   [^Alarm alarm]
-  (try
-    (callers/call! (.-f alarm))
-    (catch Throwable _ (.run ^Runnable (.-f alarm)))))
+  (let [^Runnable f (.-f alarm)]
+    (try
+      (callers/call! f)
+      (catch Throwable _
+        (try (.run f) (catch Throwable t (jdk/uncaught! t)))))))
 
 (defn- first-alarm ^Alarm []
   (some-> (.firstEntry alarms) key))
