@@ -12,6 +12,7 @@
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait]
    [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
@@ -209,3 +210,25 @@
     (with-redefs [wait/room (fn ^long [^long _] (throw (StackOverflowError.)))]
       (is (instance? StackOverflowError (thrown (t/acquire! rate))))
       (is (= 0 (:waiting (datafy/datafy rate)))))))
+
+(def ^:private alarms-on-a-full-stack
+  "Has the first alarm of a process go off with ever more room on the stack, up to enough."
+  (pr-str
+    '(do
+       (require '[thrum.impl.callers :as callers])
+       (defn below [n f] (if (pos? n) (inc (long (below (dec n) f))) (do (f) 0)))
+       (defn fits? [n f] (try (below n f) true (catch StackOverflowError _ false)))
+       (let [call! #(callers/call! (fn []))
+             full (first (drop-while #(fits? % (fn [])) (iterate #(+ 20 %) 100)))]
+         (first (filter #(or (zero? %) (fits? % call!)) (iterate dec full)))
+         (println (fits? 0 call!))
+         (System/exit 0)))))
+
+(deftest a-full-stack-at-the-first-alarm-does-not-end-the-alarms-of-the-process
+  (let [java (jvm/clojure-main (jvm/this-home)
+                               ;; Compiled meanwhile, frames would be smaller than those counted.
+                               ["-Xss512k" "-XX:CompileCommand=quiet"
+                                "-XX:CompileCommand=exclude,user$below::*"]
+                               (System/getProperty "java.class.path"))
+        {:keys [lines]} (jvm/quietly (conj java "-e" alarms-on-a-full-stack) 60000)]
+    (is (= "true" (jvm/last-line lines)) lines)))

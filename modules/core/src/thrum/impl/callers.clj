@@ -18,11 +18,11 @@
       (.daemon)
       (.inheritInheritableThreadLocals false)))
 
-(def ^:private threads
-  (delay
-    (Executors/newCachedThreadPool (.factory (daemon "thrum-alarm")))))
+;; No delay: one that has thrown, on a full stack for instance, throws for ever.
+(def ^:private ^ExecutorService threads
+  (Executors/newCachedThreadPool (.factory (daemon "thrum-alarm"))))
 
 (defn call!
   "Has f called on a platform thread. Throws where none can be started."
   [^Runnable f]
-  (.execute ^ExecutorService @threads f))
+  (.execute threads f))
