@@ -107,6 +107,11 @@
                      found (client-of :forwarded {"forwarded" (str/join "," (cons made-up hops))})]
                  (contains? #{"203.0.113.7" 400} found)))))
 
+(deftest a-host-whose-port-is-none-has-the-schemes
+  (doseq [host ["shop.example:0" "shop.example:65536"]]
+    (is (= 443 (:server-port (read-as :x-forwarded {"x-forwarded-proto" "https"
+                                                    "x-forwarded-host" host}))))))
+
 (deftest whatever-is-sent-a-request-comes-of-it-or-a-refusal
   (holds
     500

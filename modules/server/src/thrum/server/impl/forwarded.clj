@@ -80,20 +80,18 @@
 (defn- scheme [{:keys [proto]}]
   (when proto ({"http" :http, "https" :https} (str/lower-case proto))))
 
+(defn- port-number [s]
+  (when (and s (re-matches #"\d{1,5}" s))
+    (let [n (long (parse-long s))]
+      (when (<= 1 n 65535) n))))
+
 (defn- authority
   "Returns [authority name port] of a host, nil for what is none."
   [host]
   (when host
     (when-some [[all name port]
                 (re-matches #"([A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::(\d{1,5}))?" host)]
-      [all name
-       (some-> port
-               parse-long)])))
-
-(defn- port-number [s]
-  (when (and s (re-matches #"\d{1,5}" s))
-    (let [n (long (parse-long s))]
-      (when (<= 1 n 65535) n))))
+      [all name (port-number port)])))
 
 (defn- as-asked
   "Returns the request with the scheme, host and port that the hop speaks of."
