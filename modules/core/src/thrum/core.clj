@@ -143,7 +143,7 @@
   no task."
   ([task] (task/awaited (checked-task task)))
   ([task ms fallback]
-   (options/value :timeout-ms (if (neg-int? ms) 0 ms))
+   (options/ms "value takes after the task" (if (neg-int? ms) 0 ms))
    (task/awaited (checked-task task) ms fallback)))
 
 (defn error-type
@@ -629,7 +629,7 @@
 ;; Deadlines
 
 (defn ^:no-doc with-timeout-call [ms fallback f]
-  (options/value :timeout-ms ms)
+  (options/ms "with-timeout takes first" ms)
   (scope/call (timed {:name "timeout", :timeout-ms ms, :fallback fallback}) (fn [_] (f))))
 
 (defn ^:no-doc with-deadline-call
@@ -683,7 +683,7 @@
     (max 0 (quot (deadline/nanos-until deadline) 1000000))))
 
 (defn ^:no-doc shield-call [ms f]
-  (options/value :timeout-ms ms)
+  (options/ms "shield takes first" ms)
   (scope/shielded (timed {:name "shield", :timeout-ms ms}) (fn [_] (f))))
 
 (defmacro shield

@@ -101,6 +101,17 @@
     {:limit 4, :wrap 7}
     :wrap))
 
+(deftest wrong-ms-are-answered-with-the-form-that-takes-them
+  (are [form message] (= message (ex-message (thrown form)))
+    (t/with-timeout "10" 1)
+    "The ms that with-timeout takes first are \"10\"; they must be an integer, not negative"
+    (t/with-timeout [nil :late] 1)
+    "The ms that with-timeout takes first are nil; they must be an integer, not negative"
+    (t/shield nil)
+    "The ms that shield takes first are nil; they must be an integer, not negative"
+    (t/value (t/future 1) "10" :late)
+    "The ms that value takes after the task are \"10\"; they must be an integer, not negative"))
+
 (deftest what-is-no-function-is-refused-at-the-call
   (are [form] (= :thrum/invalid (:type (ex-data (thrown form))))
     (t/pmap 2 3 [1])

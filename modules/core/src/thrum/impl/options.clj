@@ -260,10 +260,15 @@
   (when-not ((:check row) v)
     (throw (wrong k row v))))
 
-(defn value
-  "Checks one option's value; throws :thrum/invalid unless it is accepted."
-  [k v]
-  (check-value k (rows k) v))
+(defn ms
+  "Checks the ms of a form; throws :thrum/invalid unless they are an integer, not negative. place:
+  what takes them where, for the message."
+  [place x]
+  (let [{:keys [check accepts]} (:timeout-ms rows)]
+    (when-not (check x)
+      (throw (error/invalid (str "The ms that " place " are " (show/text x)
+                                 "; they must be " accepts)
+                            {:option :timeout-ms, :value x, :accepts accepts})))))
 
 (defn check
   "Returns the options when each key is one of ks and each value is accepted; throws :thrum/invalid
