@@ -112,6 +112,15 @@
     (t/value (t/future 1) "10" :late)
     "The ms that value takes after the task are \"10\"; they must be an integer, not negative"))
 
+(deftest a-required-option-that-is-not-given-is-missing
+  (are [form message] (= message (ex-message (thrown form)))
+    (t/hedge {} 1 2)
+    "The option :after-ms is missing; it must be an integer, not negative"
+    (t/with-scope [s] (t/every! s {:fixed :delay} +))
+    "The option :ms is missing; it must be a positive integer"
+    (t/hedge {:after-ms nil} 1 2)
+    "The option :after-ms is nil; it must be an integer, not negative"))
+
 (deftest what-is-no-function-is-refused-at-the-call
   (are [form] (= :thrum/invalid (:type (ex-data (thrown form))))
     (t/pmap 2 3 [1])

@@ -256,6 +256,11 @@
     (error/invalid (str "The option " k " is " (show/text v) "; it must be " accepts)
                    {:option k, :value v, :accepts accepts})))
 
+(defn- missing
+  [k {:keys [accepts]}]
+  (error/invalid (str "The option " k " is missing; it must be " accepts)
+                 {:option k, :value nil, :accepts accepts}))
+
 (defn- check-value [k row v]
   (when-not ((:check row) v)
     (throw (wrong k row v))))
@@ -294,7 +299,7 @@
     (let [{:keys [required], :as accepted} (by-form form)]
       (check (:rows accepted) options (:options accepted))
       (doseq [[k row] required]
-        (check-value k row (options k)))))
+        (when-not (contains? options k) (throw (missing k row))))))
   options)
 
 (defn with-defaults
