@@ -926,7 +926,7 @@
     :on-retry - called before the wait for a further attempt with {:attempt 1, :wait-ms 50,
       :throwable t} (a function of a map; default none)
     :wait-of - how many ms the throwable asks to wait, in place of the schedule's; nil: as the
-      schedule says (a function from throwable to ms, or nil; default none)
+      schedule says (a function of the throwable; default none)
     :budget - how many retries all callers that share it may make (a budget, as retry-budget
       returns it; default no bound)"
   [options & body]

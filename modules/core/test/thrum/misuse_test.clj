@@ -121,6 +121,10 @@
     (t/hedge {:after-ms nil} 1 2)
     "The option :after-ms is nil; it must be an integer, not negative"))
 
+(deftest an-option-that-is-said-to-accept-nil-accepts-it
+  (doseq [[k {:keys [check accepts]}] options/rows, :when (re-find #"\bor nil$" accepts)]
+    (is (check nil) k)))
+
 (deftest what-is-no-function-is-refused-at-the-call
   (are [form] (= :thrum/invalid (:type (ex-data (thrown form))))
     (t/pmap 2 3 [1])

@@ -120,7 +120,7 @@
               :doc (str "called before the wait for a further attempt with {:attempt 1, "
                         ":wait-ms 50, :throwable t}")}
    :wait-of {:check ifn?
-             :accepts "a function from throwable to ms, or nil"
+             :accepts "a function of the throwable"
              :default "none"
              :doc (str "how many ms the throwable asks to wait, in place of the schedule's; nil: "
                        "as the schedule says")}
