@@ -4,6 +4,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server.impl.access-log :as access-log]
+   [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.test-kit.locale :as locale]
@@ -69,6 +70,10 @@
       (line :json {:request from-a-page, :status 200, :bytes 12, :nanos 1234000} at)))
   (is (str/includes? (line :json {:throwable (IOException. "secret")} at)
                      "\"error\":\"java.io.IOException\"")))
+
+(deftest a-cancelled-request-has-the-jdks-class-in-its-line
+  (is (str/includes? (line :json {:throwable (spi/cancelled "request-7" :thrum/timeout)} at)
+                     "\"error\":\"java.util.concurrent.CancellationException\"")))
 
 (deftest no-line-is-longer-than-its-fields-may-be
   (let [long-one (str/join (repeat 100000 \"))]

@@ -7,6 +7,7 @@
    [clojure.string :as str]
    [thrum.spi :as spi])
   (:import
+   (clojure.lang IProxy)
    (java.io Writer)
    (java.time ZonedDateTime)
    (java.time.format DateTimeFormatter)
@@ -89,6 +90,13 @@
     (string? x) (str "\"" (escaped-by #(format "\\u%04x" (int %)) x) "\"")
     :else (str x)))
 
+(defn- class-name
+  "Returns the name of the throwable's class: of a proxy, as core's CancellationException is, that
+  of the class behind it."
+  [throwable]
+  (let [class (class throwable)]
+    (.getName (if (instance? IProxy throwable) (.getSuperclass class) class))))
+
 (defn- json
   [{:keys [request status bytes nanos throwable]} ^ZonedDateTime at]
   (let [{:keys [remote-addr scheme uri protocol], id :thrum/request-id} request
@@ -99,8 +107,7 @@
                 (when nanos (symbol (seconds nanos))) "referer" (referer request) "user_agent"
                 (header request "user-agent") "request_id" id "error"
                 (some-> throwable
-                        class
-                        .getName)]]
+                        class-name)]]
     (str "{"
          (str/join "," (for [[k v] (partition 2 fields)] (str "\"" k "\":" (json-value v))))
          "}")))
