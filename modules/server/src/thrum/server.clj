@@ -105,7 +105,8 @@
     :request-id? - whether requests have a :thrum/request-id: a trusted proxy's X-Request-Id,
       or one that is made (true or false; default false)
     :health - where probes ask, as {:live \"/livez\", :ready \"/readyz\"}; answered by the
-      server, outside :max-concurrent (a map of :live and :ready to paths)
+      server, outside :max-concurrent (a map of :live, :ready or both to paths, each of which
+      begins with /)
     :min-bytes-per-second - how fast a client must send a body, and take a response, while it
       is waited for; none: no bound (an integer from 1 to 2147483647)
     :rate-grace-ms - how many ms a client may be behind :min-bytes-per-second; then its

@@ -61,6 +61,14 @@
     (is (= [:thrum/invalid handler] ((juxt :type :value) (ex-data e))))
     (is (str/includes? (ex-message e) "a Ring handler"))))
 
+(deftest a-message-says-what-to-do
+  (are [options part] (str/includes? (ex-message (thrown #(server/run-server identity options)))
+                                     part)
+    {:port 0, :health {:live "livez"}}
+    "a map of :live, :ready or both to paths, each of which begins with /"
+    {:port 0, :h2c? true}
+    "doc/guides/servers.md has a table of the engines"))
+
 (deftest wrong-options-and-events-of-a-stream-are-refused
   (are [form] (= :thrum/invalid (answer (fn [] form)))
     (server/sse {:heartbeat 100} identity)

@@ -99,7 +99,9 @@
    (row flag :request-id? false
         (str "whether requests have a :thrum/request-id: a trusted proxy's X-Request-Id, "
              "or one that is made"))
-   (row {:check health/paths?, :accepts "a map of :live and :ready to paths"} :health nil
+   (row {:check health/paths?
+         :accepts "a map of :live, :ready or both to paths, each of which begins with /"}
+        :health nil
         (str "where probes ask, as {:live \"/livez\", :ready \"/readyz\"}; "
              "answered by the server, outside :max-concurrent"))
    (row positive :min-bytes-per-second nil
@@ -175,7 +177,8 @@
 (defn- lacking
   [engine k needs]
   (spi/invalid
-    (str "The engine " (:name engine) " has no " (name needs) ", which " k " asks for")
+    (str "The engine " (:name engine) " has no " (name needs) ", which " k " asks for: "
+         "doc/guides/servers.md has a table of the engines")
     {:option k, :engine (:name engine), :lacks needs, :capabilities (:capabilities engine)}))
 
 (defn- check-capability [engine k v]
