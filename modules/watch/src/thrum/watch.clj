@@ -84,27 +84,32 @@
   AutoCloseable
   (close [_] (end! sampler exporter server)))
 
+(defn- checked ^Watch [x]
+  (options/instance Watch "a watch, as start! returns it" x))
+
 (defn- with-sampler [on-lint f]
   (let [sampler (sampler/start! on-lint)]
     (try (f sampler) (finally (sampler/stop! sampler)))))
 
 (defn lints
   "Returns what is wrong, as a vector of maps: :rule, :id, :sentence, :frame (the line to look at,
-  or nil), :since-ms and :data. Those of a watch are at hand; without one it looks for two seconds."
+  or nil), :since-ms and :data. Those of a watch are at hand; without one it looks for two seconds.
+  Throws :thrum/invalid for what is no watch."
   ([]
    (with-sampler (fn [_]) (fn [sampler] (Thread/sleep 2000) (sampler/lints sampler))))
-  ([^Watch watch]
-   (sampler/lints (.-sampler watch))))
+  ([watch]
+   (sampler/lints (.-sampler (checked watch)))))
 
 (defn port
-  "Returns the port of a watch."
-  [^Watch watch]
-  (http/port (.-server watch)))
+  "Returns the port of a watch. Throws :thrum/invalid for what is none."
+  [watch]
+  (http/port (.-server (checked watch))))
 
 (defn token
-  "Returns the token of a watch, for Authorization: Bearer, and to sign in on its page."
-  [^Watch watch]
-  (.-token watch))
+  "Returns the token of a watch, for Authorization: Bearer, and to sign in on its page. Throws
+  :thrum/invalid for what is no watch."
+  [watch]
+  (.-token (checked watch)))
 
 (def ^:private rows
   {:port {:check #(and (int? %) (<= 0 % 65535))

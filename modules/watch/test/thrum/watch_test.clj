@@ -36,6 +36,12 @@
     (f)
     (catch Exception e e)))
 
+(deftest what-is-no-watch-is-refused
+  (doseq [f [watch/port watch/token watch/lints], x [nil 7777]
+          :let [e (tried-to #(f x))]]
+    (is (= [:thrum/invalid x] ((juxt :type :value) (ex-data e))))
+    (is (str/includes? (ex-message e) "as start! returns it"))))
+
 (deftest the-tree-shows-what-belongs-to-what
   (let [gate (promise), begun (promise)
         task (t/future
