@@ -66,7 +66,8 @@ Options: --cluster NAME  --name NAME  --host ADDRESS  --port N  --seeds HOST:POR
 (defn parse
   "Returns [command options] for the arguments. Throws an ex-info of type ::arguments."
   [[command & arguments]]
-  (when-not (#{"member" "status"} command) (refuse (str "No command " (pr-str command))))
+  (when-not (#{"member" "status"} command)
+    (refuse (if command (str "No command " (pr-str command)) "A command is missing")))
   (loop [options {}, [flag value & more :as arguments] arguments]
     (cond
       (empty? arguments) [command options]

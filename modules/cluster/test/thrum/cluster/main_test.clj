@@ -22,7 +22,7 @@
            (main/parse ["status" "--options" (str file) "--name" "n"])))))
 
 (deftest what-is-no-argument-is-refused-with-a-sentence
-  (doseq [[arguments part] [[[] "No command nil"]
+  (doseq [[arguments part] [[[] "A command is missing"]
                             [["membr"] "No command \"membr\""]
                             [["member" "--alow" "x"] "Unknown option --alow"]
                             [["member" "--port"] "--port needs a value"]
