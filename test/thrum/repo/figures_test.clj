@@ -58,6 +58,26 @@
   (is (= [] (unfounded (section (slurp "README.md") "Four figures")
                        (map parse-double (figures @page))))))
 
+(def ^:private cpu-row
+  "An engine, its handler, whether threads are reused, and the µs of a request under Thrum."
+  (re-pattern (str "\\| `(:[a-z-]+)` \\| (no sleep, 120 connections(?:, no headers)?)"
+                   "(, `:reuse-threads\\?`)? \\| CPU, µs a request \\| [\\d.]+ \\| ([\\d.]+) ")))
+
+(defn- spared
+  "Returns how many percent less CPU time each handler takes where threads are reused, sorted."
+  [markdown]
+  (sort (for [by-threads (vals (group-by (juxt second #(nth % 2)) (re-seq cpu-row markdown)))
+              :let [{[fresh] false, [reused] true} (group-by (comp some? #(nth % 3)) by-threads)]
+              :when reused]
+          (- 100 (Math/round (double (/ (* 100 (parse-double (last reused)))
+                                        (parse-double (last fresh)))))))))
+
+(deftest the-guide-says-what-reused-threads-spare-as-the-table-does
+  (let [percents (spared @page)]
+    (is (str/includes? (slurp "doc/guides/servers.md")
+                       (str (first percents) " to " (last percents) " % less CPU time"))
+        (pr-str percents))))
+
 (deftest a-figure-that-was-not-measured-is-found
   (is (= ["2.1"] (unfounded "| way | ns |\n|---|--:|\n| `a` | 1 220 | 2.1 |\n| `b` | 1.8 | 2.9 |"
                             [1219.8 1.7997 2.8635]))))
