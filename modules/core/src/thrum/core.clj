@@ -779,7 +779,7 @@
     :adaptive - what the limit is from now on, asked after each use with {:latency-ns n,
       :in-flight n, :dropped? b}, by one thread at a time (a function of a map to a positive
       integer; default none: the limit stays)
-    :name - the limiter's name in its errors (a string that is not blank)"
+    :name - the limiter's name in errors and in what shows it (a string that is not blank)"
   ([permits]
    (if (and (map? permits) (:adaptive permits))
      (limiter nil permits)
@@ -806,7 +806,7 @@
       (a positive integer; default 1)
     :queue - how many may wait for a permit (an integer, not negative; default no bound)
     :wait-ms - how many ms a permit is waited for (an integer, not negative; default no bound)
-    :name - the limiter's name in its errors (a string that is not blank)"
+    :name - the limiter's name in errors and in what shows it (a string that is not blank)"
   ([permits] (rate-limiter permits {}))
   ([permits options] (rate/rate-limiter permits options)))
 

@@ -149,7 +149,7 @@
                    :default "all of them"}
            :timeout-ms {:doc "how many ms all of it may take, as with-timeout around it"}}
      :every {:name {:doc "the name of the task, behind its scope's and followed by a number"}}
-     :limiter {:name {:doc "the limiter's name in its errors"}}
+     :limiter {:name {:doc "the limiter's name in errors and in what shows it"}}
      :retry-budget {:burst {:default "10"
                             :doc "how many retries the budget begins with, and holds at most"}}}
     #(merge-with merge rows %)))
