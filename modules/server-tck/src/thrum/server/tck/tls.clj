@@ -190,10 +190,12 @@
   (str/join " " (for [t (take-while some? (iterate ex-cause t))] (str t (ex-data t)))))
 
 (defcase tls-wrong-password "4.10"
-  "A wrong key store password throws :thrum/start-failed with a cause, and shows no password."
+  "A wrong key store password, or none, throws :thrum/start-failed with a cause, and shows no
+  password."
   tls
   [env]
-  (let [e (start-error env (assoc (keystore) :key-password "wrong-4711"))]
+  (doseq [options [(assoc (keystore) :key-password "wrong-4711") (dissoc (keystore) :key-password)]
+          :let [e (start-error env options)]]
     (expect= :thrum/start-failed (:type (ex-data e)))
     (expect (ex-cause e) "a cause" e)
     (expect (not (re-find #"4711|7391" (texts e))) "no password" (texts e))))

@@ -2,7 +2,7 @@
   "The SSLContext that a server's options ask for, for every engine."
   (:import
    (java.io File)
-   (java.security KeyStore)
+   (java.security KeyStore PrivateKey UnrecoverableKeyException)
    (javax.net.ssl KeyManager KeyManagerFactory SSLContext TrustManager TrustManagerFactory)))
 
 (set! *warn-on-reflection* true)
@@ -16,9 +16,23 @@
     (instance? File store) (KeyStore/getInstance ^File store (chars-of password))
     :else (recur (File. ^String store) password)))
 
+(defn- key? [^KeyStore store password alias]
+  (try
+    (instance? PrivateKey (.getKey store alias (chars-of password)))
+    (catch UnrecoverableKeyException _ false)))
+
+;; The factory reads a key at the first handshake only, and leaves out one that it cannot read.
+(defn- checked-key ^KeyStore [^KeyStore store password]
+  (when-not (some #(key? store password %) (enumeration-seq (.aliases store)))
+    (throw (UnrecoverableKeyException.
+             (str "The :keystore has no private key that "
+                  (if password "the :key-password opens" "can be read without a :key-password")))))
+  store)
+
 (defn- key-managers ^KeyManager/1 [{:keys [keystore key-password]}]
   (.getKeyManagers (doto (KeyManagerFactory/getInstance "PKIX")
-                     (.init (load-store keystore key-password) (chars-of key-password)))))
+                     (.init (checked-key (load-store keystore key-password) key-password)
+                            (chars-of key-password)))))
 
 (defn- trust-managers
   "Returns nil where the JVM's own certificates count."
@@ -30,7 +44,8 @@
 (defn ssl-context
   "Returns the options' :ssl-context, or one of :keystore, :key-password, :truststore and
   :trust-password; a store is a KeyStore, a File or a path. Throws IOException for a file that
-  cannot be read, or not with its password."
+  cannot be read, or not with its password; UnrecoverableKeyException where :keystore has no private
+  key that can be read."
   ^SSLContext [{:keys [ssl-context] :as options}]
   (or ssl-context
       (doto (SSLContext/getInstance "TLS")
