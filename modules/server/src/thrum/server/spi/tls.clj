@@ -2,7 +2,7 @@
   "The SSLContext that a server's options ask for, for every engine."
   (:import
    (java.io File)
-   (java.security KeyStore PrivateKey UnrecoverableKeyException)
+   (java.security KeyStore KeyStoreException PrivateKey UnrecoverableKeyException)
    (javax.net.ssl KeyManager KeyManagerFactory SSLContext TrustManager TrustManagerFactory)))
 
 (set! *warn-on-reflection* true)
@@ -34,18 +34,26 @@
                      (.init (checked-key (load-store keystore key-password) key-password)
                             (chars-of key-password)))))
 
+(defn- checked-certificate ^KeyStore [^KeyStore store password]
+  (when-not (some #(.getCertificate store %) (enumeration-seq (.aliases store)))
+    (throw (KeyStoreException.
+             (str "The :truststore has no certificate"
+                  (when-not password " that can be read without a :trust-password")))))
+  store)
+
 (defn- trust-managers
   "Returns nil where the JVM's own certificates count."
   ^TrustManager/1 [{:keys [truststore trust-password]}]
   (when truststore
     (.getTrustManagers (doto (TrustManagerFactory/getInstance "PKIX")
-                         (.init (load-store truststore trust-password))))))
+                         (.init (checked-certificate (load-store truststore trust-password)
+                                                     trust-password))))))
 
 (defn ssl-context
   "Returns the options' :ssl-context, or one of :keystore, :key-password, :truststore and
   :trust-password; a store is a KeyStore, a File or a path. Throws IOException for a file that
   cannot be read, or not with its password; UnrecoverableKeyException where :keystore has no private
-  key that can be read."
+  key that can be read, KeyStoreException where :truststore has no certificate."
   ^SSLContext [{:keys [ssl-context] :as options}]
   (or ssl-context
       (doto (SSLContext/getInstance "TLS")
