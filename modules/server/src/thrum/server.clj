@@ -29,14 +29,21 @@
          :engine (:name (lifecycle/engine life))
          :port (or (lifecycle/port life) (lifecycle/ssl-port life))))
 
+(defn- refuse [args]
+  (throw (spi/invalid (str "A server is called without arguments; that stops it, and run-server's "
+                           ":shutdown-timeout-ms says how long it waits for what is in flight")
+           {:value args})))
+
+;; With two arguments as http-kit's function is, which stops a server within a time.
 (deftype Server [life]
   AutoCloseable
   (close [_] (lifecycle/stop! life))
   IFn
   (invoke [_] (lifecycle/stop! life))
+  (invoke [_ a] (refuse [a]))
+  (invoke [_ a b] (refuse [a b]))
   (applyTo [_ args]
-    (when (seq args)
-      (throw (spi/invalid "A server is called without arguments; that stops it" {:value args})))
+    (when (seq args) (refuse args))
     (lifecycle/stop! life))
   protocols/Datafiable
   (datafy [_] (print-status life)))

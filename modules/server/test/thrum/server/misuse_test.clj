@@ -61,6 +61,14 @@
     (is (= [:thrum/invalid handler] ((juxt :type :value) (ex-data e))))
     (is (str/includes? (ex-message e) "a Ring handler"))))
 
+(deftest a-server-that-is-called-with-arguments-says-that-it-takes-none
+  (with-open [server ^java.lang.AutoCloseable (server/run-server identity {:port 0})]
+    (are [form] (= :thrum/invalid (:type (ex-data (thrown (fn [] form)))))
+      (server 100)
+      (server :timeout 100)
+      (apply server [:timeout 100]))
+    (is (server/ready? server))))
+
 (deftest a-message-says-what-to-do
   (are [options part] (str/includes? (ex-message (thrown #(server/run-server identity options)))
                                      part)
