@@ -78,6 +78,11 @@
 (deftest no-message-ends-in-two-question-marks
   (is (not (str/includes? (ex-message (thrown (options/check {:h2c? {}} {:h2c 1} [:h2c?]))) "??"))))
 
+(deftest an-option-without-a-sentence-is-named-with-what-it-accepts
+  (is (str/ends-with? (ex-message (thrown (options/check {:status {:accepts "a status"}} {:x 1}
+                                                         [:status])))
+                      "Known here:\n:status (a status)")))
+
 (deftest many-known-options-are-named-on-few-lines
   (let [ks (mapv #(keyword (str "option-" %)) (range 40))
         e (thrown (options/check (zipmap ks (repeat {:doc "x"})) {:port 1} ks))]

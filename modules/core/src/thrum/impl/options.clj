@@ -226,7 +226,12 @@
   ([ks] (documented rows ks))
   ([rows ks]
    (for [k ks, :let [{:keys [accepts default doc]} (rows k)]]
-     (str k " - " doc " (" accepts (when (some? default) (str "; default " default)) ")"))))
+     (str k
+          (when doc (str " - " doc))
+          " ("
+          accepts
+          (when (some? default) (str "; default " default))
+          ")"))))
 
 ;; Checks
 
