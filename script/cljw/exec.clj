@@ -43,6 +43,12 @@
         ns-default (symbol (str ns-default) (name sym))
         :else (throw (ex-info (str "Unqualified function can't be resolved: " sym) {:fn sym}))))
 
+(defn function
+  "Returns the var that sym names; a var that is not there is refused with a sentence."
+  [sym]
+  (or (requiring-resolve sym)
+      (throw (ex-info (str "There is no function " sym) {:fn sym}))))
+
 (defn -main
   "Calls what the arguments and the basis name; a mistake in them is one line on stderr and exit
   code 1."
@@ -50,7 +56,7 @@
   (let [{:keys [exec-fn exec-args] :as argmap} (argmap)
         [f m] (try
                 (let [{sym :fn, m :args} (parse (map read-arg args) exec-args)]
-                  [(requiring-resolve (qualify (or sym exec-fn) argmap)) m])
+                  [(function (qualify (or sym exec-fn) argmap)) m])
                 (catch clojure.lang.ExceptionInfo e
                   (binding [*out* *err*] (println (ex-message e)))
                   (System/exit 1)))]

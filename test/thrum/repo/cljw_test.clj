@@ -449,3 +449,23 @@
     (is (str/includes? out "could not download http://localhost:1/a/one.jar"))
     (is (str/includes? out "needs the network"))
     (is (not (str/includes? out "\tat ")) "no stack trace")))
+
+;; Calling a function
+
+(defn- exec
+  "Runs exec.clj with the arguments; returns [exit output]."
+  [& args]
+  (let [basis (write (at "basis.edn") "{}")
+        ^java.util.List command (concat [(str (io/file (jvm/this-home) "bin" "java"))
+                                         "-XX:TieredStopAtLevel=1" (str "-Dclojure.basis=" basis)
+                                         "-classpath" (System/getProperty "java.class.path")
+                                         "clojure.main" "script/cljw/exec.clj"]
+                                        args)
+        process (.start (doto (ProcessBuilder. command) (.redirectErrorStream true)))
+        out (slurp (.getInputStream process))]
+    [(.waitFor process) out]))
+
+(deftest a-function-that-is-not-there-is-one-line
+  (is (= [1 "There is no function clojure.string/nosuch\n"] (exec "clojure.string/nosuch")))
+  (is (= [1 "No function found on the command line or in :exec-fn\n"] (exec)))
+  (is (= [0 ""] (exec "clojure.core/keys" ":a" "1"))))
