@@ -490,6 +490,17 @@
                         (Thread/interrupted))))))
     (is (= [:closed :closed :closed] @trail))))
 
+(deftest a-close-at-once-is-protected-too
+  (let [trail (atom [])
+        wait-a-little
+        (fn [_] (t/checkpoint) (Thread/sleep 1) @(t/future 1) (swap! trail conj :closed))]
+    (is (= [:thrum/closed [] true]
+           (t/with-scope [s]
+             (t/cancel! s)
+             (let [^Throwable e (thrown (t/use! s :x wait-a-little))]
+               [(type-of e) (vec (.getSuppressed e)) (Thread/interrupted)]))))
+    (is (= [:closed] @trail))))
+
 (deftest what-comes-too-late-is-closed-at-once
   (let [trail (atom [])
         ended (t/with-scope [s] s)]

@@ -221,7 +221,7 @@
       (throw (error/foreign (scope-name scope))))
     callers-group))
 
-(declare call)
+(declare call shielded)
 
 (defn- in-time
   "Returns f; inside the deadline of the caller's group, where the scope has none or a later one."
@@ -264,6 +264,9 @@
           (some-> (.-completed scope) completed/wake!))
         (throw t)))))
 
+(defn- close! [close]
+  (shielded {:name "close"} (fn [_] (close))))
+
 (defn use!
   "Has x closed by (close x) when the scope ends. Returns x. Closes x at once and throws where the
   scope has gone past that, or the thread does not work for it."
@@ -274,7 +277,7 @@
       (throw (error/closed (scope-name scope) :ended)))
     x
     (catch Throwable t
-      (try (close x) (catch Throwable other (.addSuppressed t other)))
+      (try (close! #(close x)) (catch Throwable other (.addSuppressed t other)))
       (throw t))))
 
 ;; The body
@@ -363,15 +366,13 @@
 
 ;; The end
 
-(declare shielded)
-
 (defn- close-all!
   "Closes what was used. Returns the failures."
   ^Failures [^Scope scope]
   (let [failures (failures/failures)]
     (loop []
       (when-some [close (.nextToClose scope)]
-        (try (shielded {:name "close"} (fn [_] (close)))
+        (try (close! close)
              (catch Throwable t (.record failures {:throwable t})))
         (recur)))
     failures))
