@@ -13,7 +13,7 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private rows
-  {:dispatch-threads {:check pos-int?
+  {:dispatch-threads {:check #(and (pos-int? %) (<= % Integer/MAX_VALUE))
                       :accepts "a positive integer"
                       :default "none"
                       :doc (str "how many daemon platform threads run go blocks and callbacks, "

@@ -66,7 +66,8 @@
     (is (=
           {:type :thrum/invalid, :value workload, :known [:compute :core-async-dispatch :io :mixed]}
           (refused #(factory workload)))))
-  (doseq [options [{:dispatch-threads 0} {:wrap 1} {:threads 8} 8]]
+  (doseq [options [{:dispatch-threads 0} {:dispatch-threads (inc Integer/MAX_VALUE)} {:wrap 1}
+                   {:threads 8} 8]]
     (is (= :thrum/invalid (:type (refused #(executor/factory options)))) (pr-str options)))
   (binding [t/*wrap* identity]
     (is (thrown? NullPointerException (.execute (executor/everything :io) nil)))))
