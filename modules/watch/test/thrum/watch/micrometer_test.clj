@@ -139,6 +139,32 @@
     (@see! (limiters-of "late"))
     (is (empty? (.getMeters registry)))))
 
+(defn- late-name
+  "Returns what is \"late\" as text; the first to ask for that waits at the gate."
+  [asked gate]
+  (reify Object
+    (toString [_]
+      (when (deliver asked true) (deref gate 20000 nil))
+      "late")))
+
+(deftest what-appears-while-a-binder-is-closed-takes-no-meter-from-the-next
+  (let [registry (SimpleMeterRegistry.), asked (promise), gate (promise)
+        bound! #(let [see! (promise)
+                      sampler (reify sampler/Sampling
+                                (lints [_] [])
+                                (latest [_] nil)
+                                (listen! [_ f] (deliver see! f) (fn [])))]
+                  [(meters/bind! sampler registry) @see!])
+        [unbind! see!] (bound!)
+        [_ seen] (gate/start "sampler" #(see! (limiters-of (late-name asked gate))))
+        _ (deref asked 20000 nil)
+        next! #(do (unbind!) ((second (bound!)) (limiters-of "late")))
+        [^Thread thread bound] (gate/start "next" next!)]
+    (gate/eventually 20000 #(or (realized? bound) (= Thread$State/BLOCKED (.getState thread))))
+    (deliver gate :go)
+    (is (= [{:value nil} {:value nil}] (mapv #(deref % 20000 :late) [seen bound])))
+    (is (meter-of registry "thrum.limiter.permits" {:limiter "late"}))))
+
 (deftest a-counter-never-falls
   (let [read (#'meters/rising :n)]
     (is (= [0 3 3 4] (map #(read {:n %}) [nil 3 2 4])))))

@@ -185,12 +185,16 @@
     (bind-scheduler! meters)
     (some->> (sampler/latest sampler) (bind-new! meters))
     (let [end-listening! (sampler/listen! sampler
+                           ;; Locked: a meter that comes late would be taken from the next binder.
                            (fn [snapshot]
-                             (bind-new! meters snapshot)
-                             ;; The end may have come meanwhile, and missed some.
-                             (when (.get ended) (remove-all! meters))))]
+                             (locking ended
+                               (when-not (.get ended)
+                                 (bind-new! meters snapshot))
+                               ;; What registers may have ended this, on the same thread.
+                               (when (.get ended) (remove-all! meters)))))]
       (fn []
-        (.set ended true)
         (end-listening!)
         (end-timing!)
-        (remove-all! meters)))))
+        (locking ended
+          (.set ended true)
+          (remove-all! meters))))))
