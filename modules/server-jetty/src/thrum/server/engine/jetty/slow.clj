@@ -44,6 +44,13 @@
           (.put seen connection :agreed)
           true))))
 
+;; Jetty's own time of the connection is a time of day, which may be set meanwhile.
+(defn- seen-for-ms
+  "Returns for how many ms the connection has been seen."
+  [^WeakHashMap seen connection]
+  (let [now (System/nanoTime)]
+    (quot (- now (long (or (.putIfAbsent seen connection now) now))) 1000000)))
+
 (defn- waited-ms
   "Returns for how many ms the client at the end point has kept the server waiting for a head or a
   handshake; nil: it has not."
@@ -53,7 +60,7 @@
       HttpConnection (kept-waiting-ms seen connection)
       SslConnection (if (agreed? seen connection)
                       (recur seen (.getSslEndPoint ^SslConnection connection))
-                      (- (System/currentTimeMillis) (.getCreatedTimeStamp end-point)))
+                      (seen-for-ms seen connection))
       nil)))
 
 (defn- close-slow! [seen ^EndPoint end-point most-ms]

@@ -1,12 +1,19 @@
 (ns thrum.server.engine.jetty.slow-test
-  "How long a head has been coming, while the parser goes on from one to the next."
+  "How long a head has been coming, while the parser goes on from one to the next; and how long a
+  handshake, while the time of day is set."
   (:require
    [clojure.test :refer [deftest is]]
-   [thrum.server.engine.jetty.slow :as slow])
+   [thrum.server.engine.jetty.slow :as slow]
+   [thrum.test-kit.gate :as gate])
   (:import
    (java.lang.reflect InvocationHandler Proxy)
    (java.nio ByteBuffer)
-   (org.eclipse.jetty.http HttpParser HttpParser$RequestHandler)))
+   (java.util WeakHashMap)
+   (java.util.concurrent Executor)
+   (javax.net.ssl SSLContext)
+   (org.eclipse.jetty.http HttpParser HttpParser$RequestHandler)
+   (org.eclipse.jetty.io ByteArrayEndPoint ByteBufferPool$NonPooling)
+   (org.eclipse.jetty.io.ssl SslConnection)))
 
 (set! *warn-on-reflection* true)
 
@@ -44,3 +51,23 @@
       (finally
         (deliver over true)
         @heads))))
+
+(defn- shaking-hands
+  "Returns an end point whose client agrees on TLS; by the time of day it came so many ms ago."
+  ^ByteArrayEndPoint [ms]
+  (let [created (- (System/currentTimeMillis) (long ms))
+        end-point (proxy [ByteArrayEndPoint] []
+                    (getCreatedTimeStamp [] created))
+        engine (.createSSLEngine (SSLContext/getDefault))]
+    (.setConnection end-point (SslConnection. (ByteBufferPool$NonPooling.)
+                                              (reify Executor (execute [_ f] (.run f)))
+                                              end-point
+                                              engine))
+    end-point))
+
+(deftest a-handshake-is-as-old-as-it-is-whatever-the-time-of-day
+  (doseq [ms [3600000 -3600000]]
+    (let [end-point (shaking-hands ms), seen (WeakHashMap.)
+          waited-ms #(long (#'slow/waited-ms seen end-point))]
+      (is (<= 0 (waited-ms) 60000) ms)
+      (is (gate/eventually 20000 #(pos? (waited-ms))) ms))))
