@@ -137,6 +137,20 @@
         (.set ^AtomicLong (.-went-on ^Probe probe) (+ begun 240000000))
         (is (= [10 1000] (mapv later [250 1240])) "others have started")))))
 
+(deftest a-probe-whose-thread-could-not-be-started-is-late-until-one-can
+  (let [probe (scheduler/probe), begun (System/nanoTime), start! @#'scheduler/start!
+        starts (atom 0), fails? (atom true)
+        late-ms #(scheduler/late-ms probe (+ begun (* 1000000 (long %))))]
+    (with-redefs-fn {#'scheduler/start! (fn [f]
+                                          (swap! starts inc)
+                                          (if @fails? (throw (OutOfMemoryError.)) (start! f)))}
+      (fn []
+        (is (= [0 50 1000] (mapv late-ms [0 50 1000])))
+        (is (= 3 @starts))
+        (reset! fails? false)
+        (late-ms 1100)
+        (is (gate/eventually 20000 #(zero? (long (late-ms 1100)))))))))
+
 (defn- watched
   "Returns a new part of a sampling, which has looked once."
   []

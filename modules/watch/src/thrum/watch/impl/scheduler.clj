@@ -3,7 +3,7 @@
   {:no-doc true}
   (:import
    (java.lang.management ManagementFactory)
-   (java.util.concurrent.atomic AtomicLong)
+   (java.util.concurrent.atomic AtomicBoolean AtomicLong)
    (javax.management InstanceNotFoundException ObjectName)))
 
 (set! *warn-on-reflection* true)
@@ -26,20 +26,28 @@
                         (.availableProcessors (Runtime/getRuntime)))})))
 
 ;; One thread at a time is under way: while the scheduler is stuck, none is added. went-on: when
-;; other threads were last seen to start or end.
-(deftype Probe [^AtomicLong begun ^AtomicLong started ^AtomicLong went-on])
+;; other threads were last seen to start or end. unsent: true where its thread could not be started.
+(deftype Probe [^AtomicLong begun ^AtomicLong started ^AtomicLong went-on ^AtomicBoolean unsent])
 
 (defn probe
   "Returns a probe of the scheduler: a virtual thread that notes when it starts, time and again."
   []
-  (Probe. (AtomicLong.) (AtomicLong.) (AtomicLong. (System/nanoTime))))
+  (Probe. (AtomicLong.) (AtomicLong.) (AtomicLong. (System/nanoTime)) (AtomicBoolean.)))
 
 (def ^:private ^:const probe-ns 100000000)
 
+(defn- start! [f]
+  (.start (.name (Thread/ofVirtual) "thrum-watch-probe") f))
+
 (defn- send! [^Probe probe]
-  (-> (Thread/ofVirtual)
-      (.name "thrum-watch-probe")
-      (.start (fn [] (.set ^AtomicLong (.-started probe) (System/nanoTime))))))
+  (try
+    (start! #(.set ^AtomicLong (.-started probe) (System/nanoTime)))
+    ;; No memory or no thread may be had now. It counts as late, and the next call tries again.
+    (catch Throwable _ (.set ^AtomicBoolean (.-unsent probe) true))))
+
+(defn- send-again! [^Probe probe]
+  (when (.compareAndSet ^AtomicBoolean (.-unsent probe) true false)
+    (send! probe)))
 
 (defn went-on!
   "Notes that a carrier has become free by now: what is queued starts, if not yet the probe's
@@ -50,7 +58,7 @@
 (defn late-ms
   "Returns for how many ms the scheduler has started neither the probe's thread nor, as far as
   went-on! says, another; 0 where the probe's has started, and then sends another, at most ten a
-  second. at: now, a value of System/nanoTime."
+  second. One that cannot be started is late until one can. at: now, a value of System/nanoTime."
   ([probe] (late-ms probe (System/nanoTime)))
   ([^Probe probe ^long at]
    (let [^AtomicLong begun (.-begun probe)
@@ -58,6 +66,7 @@
      (cond
        (neg? (- started last-begun))
        (let [went-on (.get ^AtomicLong (.-went-on probe))]
+         (send-again! probe)
          (quot (max 0 (min (- at last-begun) (- at went-on))) 1000000))
 
        (and (pos? last-begun) (< (- at last-begun) (long probe-ns))) 0
