@@ -34,22 +34,25 @@
       (head-begun-ms parser))))
 
 (defn- agreed?
-  "True if the connection's handshake has been completed once. The session has a protocol before the
-  client has said its last; seen remembers the connection, for later keys are agreed on alike."
-  [^Map seen ^SslConnection connection]
-  (or (.containsKey seen connection)
-      (let [engine (.getSSLEngine connection)]
-        (when (and (= SSLEngineResult$HandshakeStatus/NOT_HANDSHAKING (.getHandshakeStatus engine))
-                   (not= "NONE" (.getProtocol (.getSession engine))))
-          (.put seen connection :agreed)
-          true))))
+  "True if no handshake is under way, and one has been completed: the session has a protocol before
+  the client has said its last."
+  [^SslConnection connection]
+  (let [engine (.getSSLEngine connection)]
+    (and (= SSLEngineResult$HandshakeStatus/NOT_HANDSHAKING (.getHandshakeStatus engine))
+         (not= "NONE" (.getProtocol (.getSession engine))))))
 
-;; Jetty's own time of the connection is a time of day, which may be set meanwhile.
-(defn- seen-for-ms
-  "Returns for how many ms the connection has been seen."
-  [^WeakHashMap seen connection]
-  (let [now (System/nanoTime)]
-    (quot (- now (long (or (.putIfAbsent seen connection now) now))) 1000000)))
+;; Jetty's own time of the connection is a time of day, which may be set meanwhile. Later keys are
+;; agreed on as the first are: only these have a time.
+(defn- handshake-ms
+  "Returns for how many ms the connection's first handshake has been seen to go on; nil when it has
+  been completed."
+  [^Map seen connection]
+  (let [since (.get seen connection), now (System/nanoTime)]
+    (cond
+      (= :agreed since) nil
+      (agreed? connection) (do (.put seen connection :agreed) nil)
+      since (quot (- now (long since)) 1000000)
+      :else (do (.put seen connection now) 0))))
 
 (defn- waited-ms
   "Returns for how many ms the client at the end point has kept the server waiting for a head or a
@@ -58,9 +61,8 @@
   (let [connection (.getConnection end-point)]
     (condp instance? connection
       HttpConnection (kept-waiting-ms seen connection)
-      SslConnection (if (agreed? seen connection)
-                      (recur seen (.getSslEndPoint ^SslConnection connection))
-                      (seen-for-ms seen connection))
+      SslConnection (or (handshake-ms seen connection)
+                        (recur seen (.getSslEndPoint ^SslConnection connection)))
       nil)))
 
 (defn- close-slow! [seen ^EndPoint end-point most-ms]
