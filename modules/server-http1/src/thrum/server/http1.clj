@@ -45,6 +45,9 @@
   [^Connections all]
   (.set ^AtomicBoolean (.-closed all) true))
 
+(defn- closed ^IOException []
+  (IOException. "The server takes no more connections"))
+
 (defn- end!
   "Closes the connection, and gives its place to others; once."
   [^Connections all c]
@@ -58,10 +61,20 @@
   [options]
   (tls/securing options))
 
+(def ^:private ^:const look-ms
+  "How often a connection that waits for a place looks for close!."
+  20)
+
+(defn- take-place!
+  "Blocks while there is no place. Throws IOException behind close!."
+  [^Connections all]
+  (while (not (.tryAcquire ^Semaphore (.-room all) look-ms TimeUnit/MILLISECONDS))
+    (when (.get ^AtomicBoolean (.-closed all)) (throw (closed)))))
+
 (defn- admit!
   "Gives the connection a place, and expects its first request; blocks while there is no place."
   [^Connections all c]
-  (.acquire ^Semaphore (.-room all))
+  (take-place! all)
   (try
     (connection/expect! c (spi/deadline-in (:header-timeout-ms (.-options all))))
     (.add ^Set (.-open all) c)
@@ -79,7 +92,7 @@
     (admit! all c)
     (when (.get ^AtomicBoolean (.-closed all))
       (end! all c)
-      (throw (IOException. "The server takes no more connections")))
+      (throw (closed)))
     c))
 
 (defn serve!

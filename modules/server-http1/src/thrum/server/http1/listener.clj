@@ -36,13 +36,9 @@
 (defn- accept-all! [^ServerSocketChannel listener all serve]
   (while (.isOpen listener)
     (try
-      (try
-        (take-connection! listener all serve)
-        (catch InterruptedException e (throw e))
-        (catch ClosedChannelException _)
-        (catch Throwable _ (Thread/sleep pause-ms)))
-      ;; The server stops.
-      (catch InterruptedException _))))
+      (take-connection! listener all serve)
+      (catch ClosedChannelException _)
+      (catch Throwable _ (Thread/sleep pause-ms)))))
 
 (deftype Listening [^ServerSocketChannel listener port all ^Thread acceptor watchdog]
   engine/Running
@@ -50,8 +46,8 @@
   (ssl-port [_] -1)
   (close-listeners! [_]
     (http1/close! all)
-    (.close listener)
-    (.interrupt acceptor))
+    ;; No interrupt of the acceptor: JDK 25 leaves a socket open that was accepted in that moment.
+    (.close listener))
   (stop! [this]
     (engine/close-listeners! this)
     (.join acceptor)

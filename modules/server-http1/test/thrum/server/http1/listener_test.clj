@@ -12,7 +12,7 @@
    [thrum.test-kit.uncaught :as uncaught])
   (:import
    (java.io IOException)
-   (java.net InetAddress ServerSocket Socket)
+   (java.net InetAddress ServerSocket Socket SocketTimeoutException)
    (thrum.server.http1.listener Listening)))
 
 (set! *warn-on-reflection* true)
@@ -95,6 +95,50 @@
     (is (not (.isVirtual acceptor)))
     (engine/stop! running)
     (is (not (.isAlive acceptor)))))
+
+;; The end, while clients come
+
+(defn- ends?
+  "True if the server ends the connection of a client that says something. One that was never
+  accepted may know nothing of an end until then."
+  [^Socket client]
+  (.setSoTimeout client 5000)
+  (try
+    (.write (.getOutputStream client) (.getBytes "GET"))
+    (neg? (.read (.getInputStream client)))
+    (catch SocketTimeoutException _ false)
+    (catch IOException _ true)
+    (finally (.close ^Socket client))))
+
+(defn- connect-on!
+  "Connects to the port again and again, until it is closed, n times at most; returns the sockets."
+  [port n]
+  (loop [clients []]
+    (if-some [client (when (< (count clients) (long n))
+                       (try
+                         (Socket. (InetAddress/getLoopbackAddress) (int port))
+                         (catch IOException _)))]
+      (recur (conj clients client))
+      clients)))
+
+(deftest a-stop-leaves-no-connection-behind-that-was-accepted
+  (dotimes [_ 10]
+    (let [running (listener/start (assoc options :max-connections 10000, :backlog 1000) ok! nil)
+          port (engine/port running)
+          clients (doall (repeatedly 3 #(future (connect-on! port 300))))]
+      (is (served? running))
+      (engine/stop! running)
+      (is (zero? (count (remove ends? (mapcat deref clients))))))))
+
+(deftest a-stop-does-not-wait-for-a-place
+  (let [running (listener/start (assoc options :max-connections 1) ok! nil)
+        connect #(Socket. (InetAddress/getLoopbackAddress) (int (engine/port running)))]
+    (with-open [^Socket first-one (connect)]
+      (.write (.getOutputStream first-one) (.getBytes "GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+      (.read (.getInputStream first-one))
+      (let [^Socket second-one (connect)]
+        (is (nil? (gate/in-time 10000 #(engine/stop! running))))
+        (is (ends? second-one))))))
 
 (deftest an-end-does-not-wait-for-ever-for-a-connection
   (with-open [listener (ServerSocket. 0 1 (InetAddress/getLoopbackAddress))
