@@ -46,8 +46,8 @@
                 #(some-> (.onFailure channel (EofException. "The stream is broken") Callback/NOOP)
                          .run))))))
 
-;; end-point: a reference, for it is a weak key below. ours: the ids of the streams that we are about
-;; to reset.
+;; end-point: a reference, for it is a weak key below. ours: the ids of the streams that we are
+;; about to reset.
 (deftype Events [^RateControl counted ^WeakReference end-point ^Set ours]
   RateControl
   (onEvent [_ event]

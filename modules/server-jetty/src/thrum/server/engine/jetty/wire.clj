@@ -179,7 +179,8 @@
     (byte-stream/input #(let [n (.read in ^bytes %1 (int %2) (int %3))]
                           (if (neg? n)
                             (do
-                              (when (pos? (long @left)) (throw (EOFException. "The body was cut off")))
+                              (when (pos? (long @left))
+                                (throw (EOFException. "The body was cut off")))
                               (done))
                             (vreset! left (- (long @left) n)))
                           n)

@@ -119,8 +119,8 @@
       (.setStreamReadTimeout idle)
       (.setStreamWriteTimeout idle)
       (.setOverheadResetFactor stream/reset-charge)
-      ;; So a small frame of a body costs its connection nothing, and wins it nothing: :idle-timeout-ms
-      ;; and :min-bytes-per-second are the bounds of a body. Two of three bytes each ended the connection.
+      ;; So a small frame of a body costs its connection nothing, and wins it nothing: Tomcat ended
+      ;; it at the second one of three bytes. :min-bytes-per-second is the bound of slow bodies.
       (.setOverheadDataThreshold stream/frame-credit)
       (.setUseSendfile false))))
 
