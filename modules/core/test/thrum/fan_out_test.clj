@@ -218,7 +218,7 @@
 
 (deftest what-is-ready-leaves-together-where-the-source-has-chunks
   (doseq [[kind start] {:pmap t/pmap, :upmap t/upmap}
-          [limit most] {16 8, 512 32, 3 1}
+          [limit most] {16 8, 128 64, 2048 256, 3 1}
           :let [sizes #(chunks % (start limit identity %2))
                 items (vec (range 1000))]]
     (testing [kind limit]

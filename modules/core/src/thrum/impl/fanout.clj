@@ -114,8 +114,8 @@
         (throw t)))))
 
 (def ^:private ^:const most-together
-  "As many as a chunk of Clojure's own has."
-  32)
+  "To start so many tasks, before their chunk leaves, takes some 0.1 ms."
+  256)
 
 ;; Where the consumer's carrier alone runs virtual threads, others being busy, a consumer that parks
 ;; is woken by each task, and served first; one that yields comes back when all of them have run.

@@ -13,6 +13,7 @@
    [thrum.impl.wait :as wait])
   (:import
    (clojure.lang ArrayChunk LazySeq)
+   (java.util Arrays)
    (thrum.impl.fanout FanOut)
    (thrum.impl.results Results)
    (thrum.impl.task ITask)))
@@ -101,18 +102,25 @@
       (do (end) (batch/onto batch task more))
       (batch/onto batch task (LazySeq. (fn [] (pulling fan-out (end))))))))
 
+(defn- with-room
+  "Returns the array, or a longer one that begins alike, with room for another after n."
+  [^objects values ^long n]
+  (if (< n (alength values))
+    values
+    (Arrays/copyOf values (int (* 2 n)))))
+
 (defn- value-first
   "With the value leave those that are ready after it, if the consumer is quick: to start a task
   for each one costs him less at once."
   [^FanOut fan-out value more]
   (let [most (.together fan-out)]
     (if (and (< 1 most) (.valueReady fan-out))
-      (let [values (doto (object-array most) (aset 0 value))]
-        (loop [n 1]
-          (if (and (< n most) (.valueReady fan-out))
-            (do (aset values n (task/value (.consume fan-out)))
-                (recur (inc n)))
-            (chunk-cons (ArrayChunk. values 0 n) more))))
+      (loop [^objects values (doto (object-array (min most 32)) (aset 0 value)), n 1]
+        (if (and (< n most) (.valueReady fan-out))
+          (let [^objects values (with-room values n)]
+            (aset values n (task/value (.consume fan-out)))
+            (recur values (inc n)))
+          (chunk-cons (ArrayChunk. values 0 n) more)))
       (cons value more))))
 
 (defn- results-first [^FanOut fan-out task more]
