@@ -205,9 +205,9 @@
   `limit` of them run. No item waits for a chunk, or, as far as the window reaches, for a slow item
   before it. Between takes nothing starts. Only the consumer touches the source, one item at a time
   beyond the source's own chunks. Where the source has chunks, a consumer that is back within 50 us
-  takes several ready elements at once, as a chunk of at most limit / 2 and 256. A take that need not
-  wait starts at most as many tasks as its chunk could have elements, otherwise one, and only for
-  items that are at hand.
+  takes several ready elements at once, as a chunk of at most limit / 2 and 256. A take that need
+  not wait starts at most as many tasks as its chunk could have elements, otherwise one, and only
+  for items that are at hand.
 
   limit: a positive integer, or a map of options:
     :limit - how many tasks may run at once; required (a positive integer)
