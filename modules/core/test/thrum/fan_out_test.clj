@@ -3,6 +3,7 @@
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
+   [thrum.impl.fanout :as fanout]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
@@ -228,6 +229,14 @@
       (testing "but not where it has none, or the consumer takes his time"
         (is (= #{1} (set (sizes 0 (apply list items)))))
         (is (= #{1} (set (sizes 60 items))))))))
+
+(deftest a-consumer-of-an-even-pace-keeps-his-number
+  (let [at-pace (fn [ns-each]
+                  (iterate #(fanout/next-together % (* (long ns-each) (long %)) 512) 1))]
+    (doseq [[ns-each number] {100 256, 300 128, 1500 32, 3000 16, 40000 1}]
+      (is (= #{number} (set (take 50 (drop 10 (at-pace ns-each))))) ns-each))
+    (is (= 1 (fanout/next-together 256 50000 512)))
+    (is (= 8 (fanout/next-together 8 0 16)))))
 
 (deftest no-ready-result-waits-for-its-neighbour
   (doseq [n [1 3 8 9 20]

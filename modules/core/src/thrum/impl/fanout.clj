@@ -134,6 +134,16 @@
   meanwhile."
   50000)
 
+(defn next-together
+  "Returns how many results may leave at a time, after so many, for a consumer who was away for so
+  many ns. The number stays before the absence is too long."
+  ^long [^long together ^long away ^long limit]
+  (cond
+    (< away (quot (long quick-ns) 2)) (max 1 (min (* 2 together) (long most-together)
+                                                  (quot limit 2)))
+    (< away (long quick-ns)) together
+    :else 1))
+
 ;; The fields that only the consumer touches are not volatile: a LazySeq hands them from thread to
 ;; thread under its lock, a transducing process by its contract. batches: nil, or limit, window,
 ;; started and consumed count batches. together: how many results may leave at a time. gone: when
@@ -216,9 +226,7 @@
     nil)
   (consumerBack [_]
     (set! together
-          (if (and (.chunked source) (< (- (System/nanoTime) gone) (long quick-ns)))
-            (max 1 (min (* 2 together) (long most-together) (quot limit 2)))
-            1)))
+          (if (.chunked source) (next-together together (- (System/nanoTime) gone) limit) 1)))
   (consumerGone [_]
     (when (.chunked source) (set! gone (System/nanoTime))))
   (together [_] together)
