@@ -13,12 +13,14 @@
    [thrum.test-kit.leak :as leak])
   (:import
    (clojure.lang ExceptionInfo)
-   (java.io IOException)
-   (java.net InetAddress ServerSocket Socket)
+   (java.io ByteArrayOutputStream IOException)
+   (java.net HttpURLConnection InetAddress ServerSocket Socket URI)
    (java.util.concurrent CountDownLatch TimeUnit)
+   (java.util.zip GZIPOutputStream)
    (org.eclipse.jetty.io EndPoint)
    (org.eclipse.jetty.io.ssl SslConnection)
    (org.eclipse.jetty.server Server ServerConnector)
+   (org.eclipse.jetty.server.handler.gzip GzipHandler)
    (org.eclipse.jetty.server.internal HttpConnection)))
 
 (set! *warn-on-reflection* true)
@@ -108,6 +110,25 @@
                                                              (count (.getConnectors jetty))]))}})]
     (server/stop! s)
     (is (= [false 1] (deref found 0 :never)))))
+
+(defn- zipped
+  ^bytes [^String text]
+  (let [out (ByteArrayOutputStream.)]
+    (with-open [zip (GZIPOutputStream. out)] (.write zip (.getBytes text)))
+    (.toByteArray out)))
+
+(deftest a-body-that-jetty-inflates-is-shorter-than-its-length
+  (let [inflate #(.setHandler ^Server % (doto (GzipHandler. (.getHandler ^Server %))
+                                          (.setInflateBufferSize 4096)))
+        s (serve (fn [{:keys [body]}] {:status 200, :headers {}, :body (slurp body)})
+                 {:engine-options {:configurator inflate}})
+        connection ^HttpURLConnection (.openConnection
+                                        (.toURL (URI. (str "http://127.0.0.1:" (server/port s)))))]
+    (try
+      (doto connection (.setDoOutput true) (.setRequestProperty "Content-Encoding" "gzip"))
+      (with-open [out (.getOutputStream connection)] (.write out (zipped "hello")))
+      (is (= "hello" (slurp (.getInputStream connection))))
+      (finally (server/stop! s)))))
 
 (deftest platform-threads-do-not-grow-with-requests
   (let [n 200

@@ -16,10 +16,14 @@
     (instance? File store) (KeyStore/getInstance ^File store (chars-of password))
     :else (recur (File. ^String store) password)))
 
-(defn- key? [^KeyStore store password alias]
+(defn- key?
+  "True if the alias has a private key that the password opens, and a certificate: without a
+  password a store may have the one and not the other."
+  [^KeyStore store password alias]
   (try
-    (instance? PrivateKey (.getKey store alias (chars-of password)))
-    (catch UnrecoverableKeyException _ false)))
+    (and (instance? PrivateKey (.getKey store alias (chars-of password)))
+         (pos? (count (.getCertificateChain store alias))))
+    (catch Exception _ false)))
 
 ;; The factory reads a key at the first handshake only, and leaves out one that it cannot read.
 (defn- checked-key ^KeyStore [^KeyStore store password]

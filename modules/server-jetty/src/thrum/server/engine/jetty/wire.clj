@@ -171,11 +171,11 @@
   (reify Predicate (test [_ _] false)))
 
 (defn- body-of
-  "Returns the request's body; (done) is called at its end. Throws where it ends before its length:
-  on HTTP/2 Jetty does not where the end is that of the head, or of trailers."
+  "Returns the request's body; (done) is called at its end. Throws where it ends before the length
+  in its head: on HTTP/2 Jetty does not where the end is that of the head, or of trailers."
   ^InputStream [^Request request done]
   (let [in (Content$Source/asInputStream request)
-        left (volatile! (.getLength request))]
+        left (volatile! (.getLongField (.getHeaders request) HttpHeader/CONTENT_LENGTH))]
     (byte-stream/input #(let [n (.read in ^bytes %1 (int %2) (int %3))]
                           (if (neg? n)
                             (do

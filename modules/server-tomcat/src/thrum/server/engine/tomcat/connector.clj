@@ -119,9 +119,6 @@
       (.setStreamReadTimeout idle)
       (.setStreamWriteTimeout idle)
       (.setOverheadResetFactor stream/reset-charge)
-      ;; So a small frame of a body costs its connection nothing, and wins it nothing: Tomcat ended
-      ;; it at the second one of three bytes. :min-bytes-per-second is the bound of slow bodies.
-      (.setOverheadDataThreshold stream/frame-credit)
       (.setUseSendfile false))))
 
 (defn- endpoint ^NioEndpoint []

@@ -62,10 +62,6 @@
   [request]
   (not (.invoke input-finished (stream-of request) (object-array 0))))
 
-(def ^:const frame-credit
-  "What Tomcat gives a connection for each HEADERS and DATA."
-  20)
-
 (def ^:const reset-charge
   "What Tomcat charges a connection for each RST_STREAM, the client's and its own; one that is
   charged too much is closed."

@@ -15,7 +15,9 @@
 
 (def ^:private elsewhere
   "Tests of what Tomcat does not do, and of Jetty below thrum.server."
-  #{'a-client-that-closes-or-resets-interrupts-its-handler
+  #{'a-body-in-small-frames-is-read-and-its-connection-goes-on
+    'a-body-that-jetty-inflates-is-shorter-than-its-length
+    'a-client-that-closes-or-resets-interrupts-its-handler
     'a-client-that-stays-is-not-taken-for-gone 'watched-connections-are-kept-and-pipelined
     'a-configurator-gets-the-server-before-it-starts
     'a-stream-that-is-reset-interrupts-its-handler-alone
