@@ -2,7 +2,8 @@
   "Calls a function with a map, as -X and -T of the Clojure CLI do: exec.clj [fn] [kpath v ...]
   [map]."
   (:require
-   [clojure.edn :as edn]))
+   [clojure.edn :as edn]
+   [clojure.java.io :as io]))
 
 (set! *warn-on-reflection* true)
 
@@ -43,10 +44,17 @@
         ns-default (symbol (str ns-default) (name sym))
         :else (throw (ex-info (str "Unqualified function can't be resolved: " sym) {:fn sym}))))
 
+(defn- there?
+  "True if the namespace is loaded, or on the class path."
+  [ns-name]
+  (let [path (.replace ^String (namespace-munge ns-name) \. \/)]
+    (or (find-ns ns-name)
+        (some #(io/resource (str path %)) [".clj" ".cljc" "__init.class"]))))
+
 (defn function
-  "Returns the var that sym names; a var that is not there is refused with a sentence."
+  "Returns the var that sym names; one that is not there is refused with a sentence."
   [sym]
-  (or (requiring-resolve sym)
+  (or (when (there? (symbol (namespace sym))) (requiring-resolve sym))
       (throw (ex-info (str "There is no function " sym) {:fn sym}))))
 
 (defn -main

@@ -467,5 +467,7 @@
 
 (deftest a-function-that-is-not-there-is-one-line
   (is (= [1 "There is no function clojure.string/nosuch\n"] (exec "clojure.string/nosuch")))
+  (is (= [1 "There is no function no-such.ns/f\n"] (exec "no-such.ns/f")))
+  (is (= [0 ""] (exec "clojure.set/union" ":a" "1")))
   (is (= [1 "No function found on the command line or in :exec-fn\n"] (exec)))
   (is (= [0 ""] (exec "clojure.core/keys" ":a" "1"))))

@@ -14,7 +14,7 @@
 
 (def ^:private rows
   {:dispatch-threads {:check #(and (pos-int? %) (<= % Integer/MAX_VALUE))
-                      :accepts "a positive integer"
+                      :accepts "an integer from 1 to 2147483647"
                       :default "none"
                       :doc (str "how many daemon platform threads run go blocks and callbacks, "
                                 "with names such as async-dispatch-17; none: each step of a "
@@ -95,7 +95,7 @@
   Options:
     :dispatch-threads - how many daemon platform threads run go blocks and callbacks, with
       names such as async-dispatch-17; none: each step of a go block has a fresh virtual thread
-      (a positive integer; default none)
+      (an integer from 1 to 2147483647; default none)
     :wrap - called with a thunk on the thread that submits it; returns the thunk that is run.
       A callback is submitted by the thread that takes or puts, a go block that has parked by
       the one that wakes it (a function from thunk to thunk, or nil; default thrum.core/*wrap*
@@ -135,6 +135,7 @@
 
       -Dclojure.core.async.executor-factory=thrum.async.executor/all-but-dispatch
 
-  Throws :thrum/invalid at an unknown workload, and at a pool size that is not positive."
+  Throws :thrum/invalid at an unknown workload, and at a pool size that :dispatch-threads does
+  not accept."
   ^ExecutorService [workload]
   (@pooled workload))

@@ -188,10 +188,10 @@
                            ;; Locked: a meter that comes late would be taken from the next binder.
                            (fn [snapshot]
                              (locking ended
-                               (when-not (.get ended)
-                                 (bind-new! meters snapshot))
-                               ;; What registers may have ended this, on the same thread.
-                               (when (.get ended) (remove-all! meters)))))]
+                               (try
+                                 (when-not (.get ended) (bind-new! meters snapshot))
+                                 ;; What registers may have ended this, on the same thread.
+                                 (finally (when (.get ended) (remove-all! meters)))))))]
       (fn []
         (end-listening!)
         (end-timing!)
