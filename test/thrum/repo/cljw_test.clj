@@ -461,7 +461,10 @@
                                          "-classpath" (System/getProperty "java.class.path")
                                          "clojure.main" "script/cljw/exec.clj"]
                                         args)
-        process (.start (doto (ProcessBuilder. command) (.redirectErrorStream true)))
+        builder (doto (ProcessBuilder. command) (.redirectErrorStream true))
+        ;; Java says that it has found them.
+        _ (run! #(.remove (.environment builder) %) ["JDK_JAVA_OPTIONS" "JAVA_TOOL_OPTIONS"])
+        process (.start builder)
         out (slurp (.getInputStream process))]
     [(.waitFor process) out]))
 
