@@ -51,12 +51,10 @@
 (deftype Events [^RateControl counted ^WeakReference end-point ^Set ours]
   RateControl
   (onEvent [_ event]
-    (if (instance? ResetFrame event)
-      (or (.contains ours (str (.getStreamId ^ResetFrame event)))
-          (do
-            (fail-broken! (.get end-point) event)
-            (.onEvent counted event)))
-      (.onEvent counted event))))
+    (let [reset? (instance? ResetFrame event)
+          ours? (and reset? (.contains ours (str (.getStreamId ^ResetFrame event))))]
+      (when (and reset? (not ours?)) (fail-broken! (.get end-point) event))
+      (or ours? (.onEvent counted event)))))
 
 (def ^:private ^Map by-end-point
   (Collections/synchronizedMap (WeakHashMap.)))

@@ -91,18 +91,17 @@
   Tomcat how it ended. After serve has returned another thread may still be about to answer: that of
   a deadline."
   [^TomcatWire wire ^Response response]
-  (if (= :aborted (await-end! wire))
-    (do
-      (when (.-shared wire)
-        (.setTrailerFields response response/reset)
-        (stream/absolve! (.-request wire)))
-      (.action response ActionCode/CLOSE_NOW nil))
-    (do
-      (when (and (.-shared wire) (stream/body-open? (.-request wire)))
-        (stream/absolve! (.-request wire)))
-      (when (rest-unwanted? wire)
-        (.action response ActionCode/DISABLE_SWALLOW_INPUT nil))
-      (let-others-run! wire response))))
+  (let [aborted? (= :aborted (await-end! wire)), shared? (.-shared wire)]
+    (when (and shared? (or aborted? (stream/body-open? (.-request wire))))
+      (stream/absolve! (.-request wire)))
+    (if aborted?
+      (do
+        (when shared? (.setTrailerFields response response/reset))
+        (.action response ActionCode/CLOSE_NOW nil))
+      (do
+        (when (rest-unwanted? wire)
+          (.action response ActionCode/DISABLE_SWALLOW_INPUT nil))
+        (let-others-run! wire response)))))
 
 (defn handle!
   "Has the request served on a fresh virtual thread, and waits until it is: on this one, the
