@@ -150,6 +150,63 @@
       (expect (answered? (peek frames)) "an answer to the last" frames))
     (expect= [["/"] []] [@seen (remove #{200 400} @statuses)])))
 
+(defn- sent-in-window
+  "Returns a function of a stream and a number of bytes that sends so many as DATA when the
+  connection's window allows, and a function that reads the next frame and keeps count of it."
+  [c]
+  (let [window (atom 65535)
+        read! (fn []
+                (let [{:keys [type stream text] :as frame} (read-frame c)]
+                  (when (= [8 0] [type stream])
+                    (swap! window + (reduce #(+ (* 256 (long %1)) (int %2)) 0 text)))
+                  frame))]
+    [(fn [stream n]
+       (while (< (long @window) (long n))
+         (let [frame (read!)]
+           (expect (not (or (keyword? frame) (= 7 (:type frame)))) "room in the window" frame)))
+       (swap! window - n)
+       (wire/try-send! c (frame 0 0 stream (str/join (repeat n "x")))))
+     read!]))
+
+(defn- await-frames!
+  "Reads frames until of each of these streams one has come that (f frame) is true of."
+  [read! streams f]
+  (loop [left (set streams)]
+    (when (seq left)
+      (let [frame (read!)]
+        (expect (not (or (keyword? frame) (= 7 (:type frame)))) "a frame of a stream" frame)
+        (recur (cond-> left (f frame) (disj (:stream frame))))))))
+
+(defcase h2-early-answers-arrive "4.2"
+  "A request that is answered before its body has come has its stream reset with NO_ERROR: for
+  another code a client would give up the answer."
+  h2c
+  [env]
+  (let [c (opened env (scene/serve env scene/ok {:h2c? true}))]
+    (wire/send! c (frame 1 4 1 (headers-of :post "/")))
+    (let [frames (frames-until c #(= 3 (:type (peek %))))]
+      (expect= ["ok" [1 "\u0000\u0000\u0000\u0000"]]
+               [(str/join (map :text (filter #(= 0 (:type %)) frames)))
+                ((juxt :stream :text) (peek frames))]
+               frames))))
+
+(defcase h2-early-answers-harm-no-neighbour "4.5"
+  "Requests that are answered before their body comes, and the bodies that come behind the answers,
+  leave the connection to the others, and its window open."
+  h2c
+  [env]
+  (let [gate (scene/gate env)
+        handler (fn [r] (when (= "/slow" (:uri r)) (deref gate wire/patience-ms nil)) (scene/ok r))
+        c (opened env (scene/serve env handler {:h2c? true}))
+        [send-body! read!] (sent-in-window c)]
+    (wire/send! c (frame 1 5 1 (headers-of :get "/slow")))
+    (doseq [streams (partition 100 (range 3 603 2))]
+      (doseq [stream streams] (wire/try-send! c (frame 1 4 stream (headers-of :post "/"))))
+      (await-frames! read! streams #(= 3 (:type %)))
+      (doseq [stream streams, n [4000 4000]] (send-body! stream n)))
+    (deliver gate true)
+    (await-frames! read! [1] #(= "ok" (:text %)))))
+
 (defcase h2-reset-bodies-are-no-bodies "4.8"
   "A body whose stream is reset before its end throws where it is read, and where it is read later;
   the handler never takes it for whole."

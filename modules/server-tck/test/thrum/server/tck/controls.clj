@@ -614,6 +614,14 @@
     (throw (IOException. "a stream was reset"))
     text))
 
+(def ^:private no-error
+  "A RST_STREAM that is no fault of the client's."
+  #"(?s)(\u0000\u0000\u0004\u0003\u0000....)\u0000\u0000\u0000\u0000")
+
+(defn- cancel-early
+  [text]
+  (str/replace text no-error "$1\u0000\u0000\u0000\u0008"))
+
 (defn- cut-at-a-length
   [text]
   (if (str/includes? text "content-length")
@@ -623,6 +631,7 @@
 (def ^:private second-version
   {:h2-cuts-connections (broken/wire identity cut-at-a-reset)
    :h2-cuts-at-a-flaw (broken/wire cut-at-a-length identity)
+   :h2-cancels (broken/wire identity cancel-early)
    :h2-cleartext-never (broken/setting :h2c? false)
    :h2-never (broken/setting :h2? false)
    :h2-no-host (broken/request #(update % :headers dissoc "host"))

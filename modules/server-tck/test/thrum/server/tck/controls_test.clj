@@ -62,9 +62,10 @@
                            :no-content-closes-the-body]
    :h2-allows-one [:h2-runs-many-at-once]
    :h2-black-hole [:h2-endless-headers-are-cut :h2-websockets-are-refused]
+   :h2-cancels [:h2-early-answers-arrive]
    :h2-cleartext-never [:h2-by-upgrade]
    :h2-cuts-at-a-flaw [:h2-refused-streams-harm-no-neighbour]
-   :h2-cuts-connections [:h2-late-streams-harm-no-neighbour]
+   :h2-cuts-connections [:h2-early-answers-harm-no-neighbour :h2-late-streams-harm-no-neighbour]
    :h2-dies [:h2-rapid-resets-are-survived]
    :h2-forgives [:h2-connect-is-refused :h2-connection-headers-are-refused
                  :h2-host-must-be-the-authority :h2-paths-have-no-blanks]

@@ -3,7 +3,8 @@
   HTTP/2; beyond them Jetty closes it.
 
   Jetty counts the streams that the server resets too. Those that we reset are not the client's
-  doing, and the connection's other streams must not suffer from them: they are left out. And where
+  doing, and the connection's other streams must not suffer from them: they are left out, and so is
+  what of a body is on its way to such a stream. And where
   Jetty resets one that breaks the protocol, as by DATA that is not as long as its Content-Length
   says, it lets a thread that reads the body wait for ever: that is how such a thread is woken."
   (:require
@@ -14,21 +15,24 @@
    (java.util Collections Map Set WeakHashMap)
    (java.util.concurrent ConcurrentHashMap)
    (org.eclipse.jetty.http2 ErrorCode HTTP2Channel$Server HTTP2Connection HTTP2Stream RateControl RateControl$Factory WindowRateControl)
-   (org.eclipse.jetty.http2.frames ResetFrame)
+   (org.eclipse.jetty.http2.frames DataFrame ResetFrame)
    (org.eclipse.jetty.io EndPoint EofException)
    (org.eclipse.jetty.server Request)
    (org.eclipse.jetty.util Callback)))
 
 (set! *warn-on-reflection* true)
 
-(defn- channel
-  "Returns Jetty's channel of the stream, nil where there is none any more."
-  ^HTTP2Channel$Server [^EndPoint end-point ^ResetFrame reset]
+(defn- stream
+  "Returns Jetty's stream of this number, nil where there is none any more."
+  ^HTTP2Stream [^EndPoint end-point n]
   (let [connection (some-> end-point .getConnection)]
     (when (instance? HTTP2Connection connection)
-      (when-some [stream (.getStream (.getSession ^HTTP2Connection connection)
-                                     (.getStreamId reset))]
-        (.getAttachment ^HTTP2Stream stream)))))
+      (.getStream (.getSession ^HTTP2Connection connection) (int n)))))
+
+(defn- channel
+  "Returns Jetty's channel of the stream, nil where there is none any more."
+  ^HTTP2Channel$Server [end-point ^ResetFrame reset]
+  (some-> (stream end-point (.getStreamId reset)) .getAttachment))
 
 (def ^:private flaws
   "The codes with which Jetty resets a stream that breaks the protocol."
@@ -46,6 +50,11 @@
                 #(some-> (.onFailure channel (EofException. "The stream is broken") Callback/NOOP)
                          .run))))))
 
+(defn- body?
+  "True if the event is DATA with content, which Jetty counts on streams only that have ended."
+  [event]
+  (and (instance? DataFrame event) (pos? (.remaining ^DataFrame event))))
+
 ;; end-point: a reference, for it is a weak key below. ours: the ids of the streams that we are
 ;; about to reset.
 (deftype Events [^RateControl counted ^WeakReference end-point ^Set ours]
@@ -54,7 +63,7 @@
     (let [reset? (instance? ResetFrame event)
           ours? (and reset? (.contains ours (str (.getStreamId ^ResetFrame event))))]
       (when (and reset? (not ours?)) (fail-broken! (.get end-point) event))
-      (or ours? (.onEvent counted event)))))
+      (or ours? (body? event) (.onEvent counted event)))))
 
 (def ^:private ^Map by-end-point
   (Collections/synchronizedMap (WeakHashMap.)))
@@ -79,3 +88,13 @@
       (.add ours id)
       (try (f) (finally (.remove ours id))))
     (f)))
+
+(defn stop-body!
+  "Has the client of a request that has been answered send no more of its body. Jetty would do so
+  with CANCEL, for which clients give up the answer too."
+  [end-point ^Request request]
+  (let [n (Integer/parseInt (.getId request)), stream (stream end-point n)]
+    (when (and stream (not (.isRemotelyClosed stream)))
+      (uncounted end-point
+                 request
+                 #(.reset stream (ResetFrame. n (.code ErrorCode/NO_ERROR)) Callback/NOOP)))))

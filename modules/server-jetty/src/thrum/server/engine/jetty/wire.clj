@@ -197,6 +197,7 @@
       (catch Throwable t (engine/abort! this) (throw t))))
   (complete! [_]
     (when-not (.compareAndSet over false true) (throw (IOException. "The exchange was aborted")))
+    (when shared (events/stop-body! (end-point request) request))
     (.succeeded callback))
   engine/Wire
   (method [_] (.getMethod request))

@@ -34,6 +34,8 @@
   (method (class-named "StreamStateMachine") "getCurrentStateName"))
 (def ^:private ^Method number (method (class-named "AbstractStream") "getIdAsInt"))
 (def ^:private ^Method input-finished (method (class-named "Stream") "isInputFinished"))
+(def ^:private ^Method input-buffer
+  (method (class-named "Stream") "getInputByteBuffer" Boolean/TYPE))
 (def ^:private ^Method close (method (class-named "Stream") "close" (class-named "Http2Exception")))
 (def ^:private internal-error (Enum/valueOf (class-named "Http2Error") "INTERNAL_ERROR"))
 (def ^:private ^Constructor failure
@@ -68,10 +70,14 @@
   50)
 
 (defn absolve!
-  "Takes back what Tomcat charges the connection for a reset of the request's stream: the server
-  asked for it, or has answered before the body had ended."
+  "Has the connection not suffer from the reset of the request's stream, which is about to come: the
+  server asked for it, or has answered before the body had ended. Takes back what Tomcat charges for
+  it. And where none of the body has come yet, Tomcat would take all of it for more than it allowed,
+  charge a reset for each frame, and keep the connection's window for good."
   [request]
-  (.addAndGet ^AtomicLong (.get charged (.get connection (stream-of request))) (- reset-charge)))
+  (let [stream (stream-of request)]
+    (.invoke input-buffer stream (object-array [true]))
+    (.addAndGet ^AtomicLong (.get charged (.get connection stream)) (- reset-charge))))
 
 (defn cut!
   "Ends the stream of the request. May block while the connection is written to. The calling thread
