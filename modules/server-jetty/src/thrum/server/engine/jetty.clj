@@ -69,14 +69,15 @@
 
 (defn- error-status
   "Returns the status to refuse the request with; one bound for the head, line and headers, has one
-  status."
+  status. A head that has half come when the server stops is no failure of the server's."
   [^Request request ^Response response]
   (let [cause (.getAttribute request ErrorHandler/ERROR_EXCEPTION)
         status
         (if (instance? HttpException cause) (.getCode ^HttpException cause) (.getStatus response))]
-    (if (= HttpStatus/URI_TOO_LONG_414 status)
-      HttpStatus/REQUEST_HEADER_FIELDS_TOO_LARGE_431
-      status)))
+    (cond (= HttpStatus/URI_TOO_LONG_414 status) HttpStatus/REQUEST_HEADER_FIELDS_TOO_LARGE_431
+          (.isStopping (.getServer (.getConnector (.getConnectionMetaData request))))
+          HttpStatus/SERVICE_UNAVAILABLE_503
+          :else status)))
 
 (defn- refusals
   "What Jetty refuses by itself gets a status and nothing else."

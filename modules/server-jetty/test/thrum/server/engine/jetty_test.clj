@@ -291,6 +291,22 @@
       (wire/close! client)
       (server/stop! s))))
 
+(defn- head-begun?
+  "Waits until the server has read, on its only connection, the beginning of a head."
+  [s]
+  (let [^ServerConnector connector (first (.getConnectors ^Server (server/native s)))]
+    (gate/eventually 10000 #(when-some [end-point (first (.getConnectedEndPoints connector))]
+                              (.inHeaderState (.getParser (http-connection end-point)))))))
+
+(deftest a-head-that-has-half-come-at-a-stop-is-no-failure
+  (let [s (serve ok {})
+        client (wire/send! (wire/connect (server/port s)) "GET / HTTP/1.1\r\nHost: loc")]
+    (is (head-begun? s))
+    (server/stop! s)
+    ;; In a race with the stop the connection is closed without an answer.
+    (is (contains? #{503 nil} (:status (wire/response client))))
+    (wire/close! client)))
+
 (deftest watched-connections-are-kept-and-pipelined
   (let [s (serve ok {:interrupt-on-disconnect? true})
         client (wire/connect (server/port s))]

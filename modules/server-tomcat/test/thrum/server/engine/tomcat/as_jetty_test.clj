@@ -20,6 +20,7 @@
     'a-client-that-closes-or-resets-interrupts-its-handler
     'a-client-that-stays-is-not-taken-for-gone 'watched-connections-are-kept-and-pipelined
     'a-configurator-gets-the-server-before-it-starts
+    'a-head-that-has-half-come-at-a-stop-is-no-failure
     'a-stream-that-is-reset-interrupts-its-handler-alone
     'a-websocket-that-jetty-declines-is-no-open-connection
     'bytes-beyond-ascii-stay-as-they-were-sent})
