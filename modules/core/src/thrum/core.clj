@@ -49,7 +49,7 @@
 ;; Tasks
 
 (defn- checked-task ^Task [x]
-  (options/instance Task "a task, as future and fork return it" x))
+  (options/instance Task "a task, as thrum.core's future and fork return it" x))
 
 (defn ^:no-doc thread-call ^Thread [f]
   (task/thread! (context/capture *wrap* nil) (task/unique-name "thread") f))

@@ -68,6 +68,8 @@
 (deftest what-is-no-task-is-refused
   (doseq [x [nil 1 (promise) (clojure.core/future 1)]]
     (is (= :thrum/invalid (t/error-type (thrown (t/value x))))))
+  (testing "as clojure.core's future, written where Thrum's was meant"
+    (is (re-find #"thrum.core's future" (ex-message (thrown (t/value (future 1)))))))
   (let [task (t/future 1)]
     (doseq [ms [nil 1.5 "1"]]
       (is (= :thrum/invalid (t/error-type (thrown (t/value task ms nil))))))
