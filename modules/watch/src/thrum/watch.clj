@@ -123,8 +123,8 @@
            :default "none"
            :doc "further names of this server, as a browser's Host header has them"}
    :token {:check #(and (string? %) (re-matches #"[!-~]{8,}" %)), :secret? true
-           :accepts (str "a string of at least 8 characters of ASCII, without spaces; not nil, as "
-                         "of a variable that is not set")
+           :accepts (str "a string of at least 8 characters of ASCII, without spaces (a variable "
+                         "that is not set gives nil)")
            :default "a random one, see token"
            :doc "what readers must show"}
    :on-lint {:check ifn?, :accepts "a function", :default "none"
