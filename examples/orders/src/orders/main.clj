@@ -63,6 +63,7 @@
                       :max-concurrent 64
                       :max-queued 64
                       :health {:live "/livez", :ready "/readyz"}
+                      :stop-on-shutdown? false
                       :shutdown-timeout-ms 5000}))
 
 (defn run
@@ -88,10 +89,21 @@
   (print-urls service)
   (server/join server))
 
+(defn- run-until-end-of-jvm
+  "Calls f. Ctrl-C, or SIGTERM, interrupts it, and waits until it has closed what it had opened."
+  [f]
+  (let [caller (Thread/currentThread), ended (promise)]
+    (.addShutdownHook (Runtime/getRuntime)
+                      (Thread. #(do (.interrupt caller) (deref ended 20000 nil))))
+    (try
+      (f)
+      (catch InterruptedException _)
+      (finally (deliver ended true)))))
+
 (defn -main
   "With visit: starts the service on a free port, sends it requests, prints what it has seen, and
   ends with 1 where that is not as it should be. Otherwise: serves on port 3000 until Ctrl-C."
   [& [what]]
   (if (= "visit" what)
     (System/exit (if (run 0 visit/visit) 0 1))
-    (run 3000 serve-until-stopped)))
+    (run-until-end-of-jvm #(run 3000 serve-until-stopped))))
