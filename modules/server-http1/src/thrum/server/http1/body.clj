@@ -115,7 +115,7 @@
   "Returns the body as a stream. A read throws IOException where the body breaks off, or its client
   falls silent."
   ^InputStream [^Body body]
-  (byte-stream/input (fn [to offset n] (if (zero? (long n)) 0 (.take body to offset n)))))
+  (byte-stream/input (fn [to offset n] (.take body to offset n))))
 
 (def ^:private ^:const most-unread
   "How much of a body that was not read is read to keep the connection."

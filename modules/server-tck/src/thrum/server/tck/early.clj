@@ -3,8 +3,10 @@
   (:require
    [clojure.string :as str]
    [thrum.server.tck.refusal :refer [hidden]]
-   [thrum.server.tck.scene :as scene :refer [defcase expect expect-status]]
-   [thrum.server.tck.wire :as wire]))
+   [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
+   [thrum.server.tck.wire :as wire])
+  (:import
+   (java.io InputStream)))
 
 (set! *warn-on-reflection* true)
 
@@ -46,6 +48,16 @@
   [env]
   (doseq [upload (vals uploads), body [(constantly "a") #(map str [1 2]) (constantly nil)]]
     (answered-early env upload body)))
+
+(defcase a-part-of-a-body-is-read-as-it-comes "4.2"
+  "A handler that reads so many bytes of a body gets them when they have come, and waits for no
+  more."
+  [env]
+  (doseq [[head first-part] (vals uploads)]
+    (let [handler (fn [{:keys [^InputStream body]}]
+                    {:status 200, :headers {}, :body (wire/text-of (.readNBytes body 5))})
+          c (wire/send! (scene/client env (scene/serve env handler {})) head first-part)]
+      (expect= "first" (:body (wire/response c))))))
 
 (defcase bodies-answered-early-are-no-requests "4.8"
   "What comes of a body behind its answer is never taken for a request."

@@ -297,7 +297,7 @@
    :unknown-methods-are-get [:method-of-ones-own]
    :upper-case-methods [:method-is-a-keyword]
    :vars-are-read-once [:a-var-is-looked-up-at-each-request]
-   :waits-for-bodies [:early-answers-arrive]
+   :waits-for-bodies [:a-part-of-a-body-is-read-as-it-comes :early-answers-arrive]
    :waits-for-respond [:async-raise-is-500 :async-raise-later-is-500]
    :ws-any-origin [:ws-foreign-origins-are-refused :ws-listed-origins-are-let-in]
    :ws-any-size [:ws-large-messages-are-refused]

@@ -10,17 +10,21 @@
   (let [one (byte-array 1)]
     (if (neg? (long (read! one 0 1))) -1 (bit-and 0xff (aget one 0)))))
 
+;; InputStream.readNBytes ends with a read of nothing. Some engines' streams wait for bytes then.
+(defn- some-bytes [read! bytes offset n]
+  (if (zero? (long n)) 0 (read! bytes offset n)))
+
 (defn input
   "Returns a stream that reads by (read! bytes offset n), which blocks, puts at most n bytes into
-  the array, and returns how many, -1 at the end. Options: :available - a function for the stream's
-  available, which is 0 without it; :close - a function for its close, which does nothing without
-  it."
+  the array, at least one, and returns how many, -1 at the end. n is never 0. Options: :available -
+  a function for the stream's available, which is 0 without it; :close - a function for its close,
+  which does nothing without it."
   ^InputStream [read! & {:keys [available close]}]
   (proxy [InputStream] []
     (read
       ([] (one-byte read!))
-      ([bytes] (read! bytes 0 (alength ^bytes bytes)))
-      ([bytes offset n] (read! bytes offset n)))
+      ([bytes] (some-bytes read! bytes 0 (alength ^bytes bytes)))
+      ([bytes offset n] (some-bytes read! bytes offset n)))
     (available [] (int (if available (available) 0)))
     (close [] (when close (close)))))
 
