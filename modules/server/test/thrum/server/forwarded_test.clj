@@ -79,6 +79,20 @@
                  5]]
     (is (nil? (address/blocks wrong)) (pr-str wrong))))
 
+(deftest the-blocks-with-a-name-are-those-of-the-rfcs
+  (doseq [[block inside outside]
+          [[:loopback ["127.0.0.1" "127.255.255.255" "::1"] ["126.255.255.255" "128.0.0.1" "::2"]]
+           [:private ["10.0.0.1" "172.16.0.1" "172.31.255.255" "192.168.1.1" "fc00::1" "fdff::1"]
+            ["11.0.0.1" "172.15.255.255" "172.32.0.1" "192.169.0.1" "fbff::1" "fe00::1"]]]
+          [addresses in?] [[inside true] [outside false]]
+          a addresses]
+    (is (= in? (address/within? (address/blocks [block]) (address/address a))) [block a])))
+
+(deftest addresses-of-one-form-are-in-no-block-of-the-other
+  (is (not (address/within? (address/blocks ["10.0.0.0/8"]) (address/address "a00::1"))))
+  (is (not (address/within? (address/blocks ["a00::/64"]) (address/address "10.0.0.1"))))
+  (is (not (address/within? (address/blocks ["::/0"]) (address/address "10.0.0.1")))))
+
 ;; Hops
 
 (def ^:private garbage
@@ -141,9 +155,26 @@
               [:scheme :server-name :server-port])))
   (is (= [:https 8443]
          (map (read-as :x-forwarded {"x-forwarded-proto" "https", "x-forwarded-port" "8443"})
-              [:scheme :server-port]))))
+              [:scheme :server-port])))
+  (is (= ["a.example" 9443]
+         (map (read-as :x-forwarded
+                       {"x-forwarded-host" "a.example:8443", "x-forwarded-port" "9443"})
+              [:server-name :server-port]))))
+
+(deftest the-first-of-fewer-values-holds-for-the-rest
+  (is (= ["203.0.113.7" :https "a.example"]
+         (map (read-as :x-forwarded {"x-forwarded-for" "203.0.113.7, 10.0.0.2, 10.0.0.3"
+                                     "x-forwarded-proto" "https, http"
+                                     "x-forwarded-host" "a.example"})
+              [:remote-addr :scheme :server-name]))))
+
+(deftest a-peer-with-a-zone-is-in-its-block
+  (let [read (forwarded/reader (address/blocks ["fe80::/10"]) :x-forwarded)]
+    (is (= "203.0.113.7"
+           (:remote-addr (read {:remote-addr "fe80:0:0:0:0:0:0:1%eth0", :scheme :http
+                                :headers {"x-forwarded-for" "203.0.113.7"}}))))))
 
 (deftest a-host-that-is-none-is-not-taken
-  (doseq [host ["a b" "a/b" "a,@b" "<x>" "a:123456" "[::1"]]
+  (doseq [host ["a b" "a/b" "a,@b" "<x>" "a:123456" "[::1" (str/join (repeat 256 "a"))]]
     (is (= "localhost" (:server-name (read-as :forwarded {"forwarded" (str "host=\"" host "\"")})))
         host)))

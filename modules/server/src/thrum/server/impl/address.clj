@@ -35,12 +35,12 @@
   ^InetAddress [^String s]
   (if (str/includes? s ":")
     (v6 s)
-    (when (<= (.length s) 15) (v4 s))))
+    (v4 s)))
 
 (defn text
-  "Returns the address as text, without a zone."
+  "Returns the address as text."
   [^InetAddress address]
-  (first (str/split (.getHostAddress address) #"%")))
+  (.getHostAddress address))
 
 (defn peer
   "Returns the InetAddress of a socket's peer, whose text may have a zone."

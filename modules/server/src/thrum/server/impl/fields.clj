@@ -41,10 +41,6 @@
 ;; the lines, in bytes.
 (deftype Fields [headers ^long known ^long size])
 
-(def ^:private once
-  "The bits of names that may stand there once."
-  (reduce bit-or (map http/bit ["host" "content-length" "transfer-encoding"])))
-
 (def ^:private ^:const line-bytes
   "What a header's line has beside name and value: a colon, a blank and its end."
   4)
@@ -57,7 +53,7 @@
   "Returns the Fields of few headers. A name that is known, and was not there before, is not
   searched for."
   [^objects raw checked?]
-  (let [n (alength raw), once (long once), all (object-array n)]
+  (let [n (alength raw), all (object-array n)]
     (loop [i 0, used 0, known 0, size 0]
       (if (= i n)
         (Fields. (PersistentArrayMap. (if (= used n) all (Arrays/copyOf all used))) known size)
@@ -67,8 +63,6 @@
               place (if (or (zero? bit) again?) (place-of all used lower) -1)
               size (+ size line-bytes (.length sent) (.length value))]
           (when-not checked? (check-value! value))
-          (when-not (zero? (bit-and bit known once))
-            (refusal/refuse! 400 (str "More than one " lower)))
           (if (neg? place)
             (do (aset all used lower)
                 (aset all (inc used) value)
@@ -80,7 +74,7 @@
   "Returns the Fields of many headers, whose names are looked up: among thousands a search one by
   one would take the square of their number."
   [^objects raw checked?]
-  (let [n (alength raw), once (long once)]
+  (let [n (alength raw)]
     (loop [i 0, all (transient {}), known 0, size 0]
       (if (= i n)
         (Fields. (persistent! all) known size)
@@ -88,8 +82,6 @@
               name (name-of sent), lower (.-lower name), bit (.-bit name)
               before (get all lower)]
           (when-not checked? (check-value! value))
-          (when-not (zero? (bit-and bit known once))
-            (refusal/refuse! 400 (str "More than one " lower)))
           (recur (+ i 2)
                  (assoc! all lower (if before (joined lower before value) value))
                  (bit-or known bit)
@@ -97,8 +89,8 @@
 
 (defn fields
   "Returns the Fields of an array of headers as sent. Throws :thrum/refused for a name that is none,
-  for a second Host, Content-Length or Transfer-Encoding, and, unless they have been checked, for
-  values with control characters."
+  and, unless they have been checked, for values with control characters. A second Host,
+  Content-Length or Transfer-Encoding is joined too: what has a comma is none of them."
   ^Fields [^objects raw checked?]
   (if (<= (alength raw) most-in-an-array)
     (in-array raw checked?)
