@@ -9,7 +9,6 @@
    [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
-   (java.io IOException)
    (java.util.concurrent CountDownLatch)
    (java.util.concurrent.atomic AtomicReference)
    (thrum.server.http1.body Body)
@@ -65,8 +64,6 @@
     (when (and (nil? keep) (head/waits? head))
       (connection/write! (.-connection ends) go-on)))
   (head-bytes [_ status headers framing]
-    (when (connection/cut? (.-connection ends))
-      (throw (IOException. "The connection has been cut")))
     (set! keep (not (or unending
                         (head/closes? headers)
                         (head/ends? head)

@@ -58,14 +58,33 @@
 (deftest chunks-that-could-be-read-differently-are-broken
   (doseq [text ["+4\r\nabcd\r\n0\r\n\r\n" "-1\r\n" "\r\n" "0x4\r\nabcd\r\n0\r\n\r\n"
                 " 4\r\nabcd\r\n0\r\n\r\n" "4 4\r\nabcd\r\n0\r\n\r\n" "4\nabcd\r\n0\r\n\r\n"
-                "4\rabcd\r\n0\r\n\r\n" "4\r\nabcde\r\n0\r\n\r\n" "4\r\nabcd0\r\n\r\n"
-                "4\r\nabcd\r\n0\r\n\n" "4;\u0000\r\nabcd\r\n0\r\n\r\n" "FFFFFFFFFFFFFFFFF\r\nabcd"
+                "4\rabcd\r\n0\r\n\r\n" "4\rXabcd\r\n0\r\n\r\n" "4\r\nabcde\r\n0\r\n\r\n"
+                "4\r\nabcd0\r\n\r\n" "4\r\nabcd\r\n0\r\n\n"
+                "4;\u0000\r\nabcd\r\n0\r\n\r\n" "FFFFFFFFFFFFFFFFF\r\nabcd"
                 "0\r\nno trailer\r\n\r\n" "0\r\n: x\r\n\r\n"]]
     (is (= :broken (read-body text :chunked)) (pr-str text))))
 
 (deftest trailers-have-an-end
   (is (= :broken
          (read-body (str "0\r\n" (apply str (repeat 200 "X: y\r\n")) "\r\n") :chunked))))
+
+(deftest chunks-may-be-larger-than-an-int
+  (is (= :broken (read-body "100000000\r\nabcd" :chunked)))
+  (sockets/with-client [c "100000004\r\nabcd"]
+    (let [body (body-of (input/input c) :chunked (atom []))]
+      (is (= 4 (.take body (byte-array 10) 0 10))))))
+
+(deftest a-read-of-nothing-waits-for-nothing
+  (sockets/with-client [c nil]
+    (is (zero? (.read (body/stream (body-of (input/input c) 4 (atom []))) (byte-array 0))))))
+
+(deftest a-rest-that-is-skipped-limits-no-later-body
+  (sockets/with-client [c "restbody"]
+    (let [in (input/input c), long-ago (spi/deadline-in -60000)]
+      (is (body/skip-rest! (body-of in 4 (atom [])) (in-a-minute)))
+      (is (nil? (.bodyUntil in)))
+      (is (not (body/skip-rest! (body-of in 100 (atom [])) long-ago)))
+      (is (nil? (.bodyUntil in))))))
 
 (deftest a-body-is-not-read-on-behind-a-flaw
   (sockets/with-client [c "1;\n0\r\n\r\nGET /evil HTTP/1.1\r\n\r\n"]

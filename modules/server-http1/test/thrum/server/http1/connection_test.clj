@@ -51,6 +51,14 @@
   (is (= [false true] (doubted (constantly nil))))
   (is (= [false true] (doubted #(connection/look! % 2000)))))
 
+(deftest a-client-that-was-in-time-once-is-cut-when-it-is-late-again
+  (is (= [false true]
+         (doubted (fn [c]
+                    (connection/expect! c 2000)
+                    (.join ^Thread (.get ^AtomicReference (.-again ^Connection c)))
+                    (is (not (connection/cut? c)))
+                    (connection/look! c 2001))))))
+
 (deftest a-client-whose-bytes-are-received-late-is-not-cut
   (is (= [false false]
          (doubted #(connection/receive! % (.limit (ByteBuffer/allocate 10) 0) 2000)))))

@@ -53,6 +53,7 @@
 (deftest what-is-no-head-is-nil
   (doseq [text ["\r\n\r\n" "GET\r\n\r\n" "GET /\r\n\r\n" "GET  / HTTP/1.1\r\n\r\n"
                 " GET / HTTP/1.1\r\n\r\n" "GET / HTTP/1.1 \r\n\r\n" "GET /\u0001 HTTP/1.1\r\n\r\n"
+                "GET /\u007f HTTP/1.1\r\n\r\n"
                 "GET / HTTP/1.1\r\n: x\r\n\r\n" "GET / HTTP/1.1\r\nno colon\r\n\r\n"
                 "GET / HTTP/1.1\r\nA: x\r\n folded: y\r\n\r\n"]]
     (is (nil? (read-head text)) (pr-str text))))
@@ -60,4 +61,7 @@
 (deftest close-is-a-word-of-its-own
   (is (head/closes? (object-array ["X" "close" "connection" "keep-alive, Close"])))
   (is (head/closes? (object-array ["Connection" "x" "Connection" "close"])))
-  (is (not (head/closes? (object-array ["Connection" "closed" "X" "close"])))))
+  (is (not (head/closes? (object-array ["Connection" "closed" "X" "close"]))))
+  (is (= [false true true]
+         (map #(head/ends? (head/head (received (str "GET / HTTP/1.0\r\n" % "\r\n"))))
+              ["Connection: Keep-Alive\r\n" "Connection: x-keep-alive\r\n" ""]))))

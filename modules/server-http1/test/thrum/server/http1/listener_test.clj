@@ -94,7 +94,18 @@
         ^Thread acceptor (.-acceptor running)]
     (is (not (.isVirtual acceptor)))
     (engine/stop! running)
-    (is (not (.isAlive acceptor)))))
+    (is (not (.isAlive acceptor)))
+    (is (not (.isAlive ^Thread (.-watchdog running))))))
+
+(deftest what-is-no-request-is-reported
+  (let [reported (promise)
+        options (assoc options :on-refused #(deliver reported %))]
+    (with-server options
+      (fn [running]
+        (with-open [client (Socket. (InetAddress/getLoopbackAddress) (int (engine/port running)))]
+          (.write (.getOutputStream client) (.getBytes "GET  / HTTP/1.1\r\n\r\n"))
+          (is (= {:request {:remote-addr "127.0.0.1"}, :status 400, :bytes 0}
+                 (deref reported 5000 :nothing))))))))
 
 ;; The end, while clients come
 
@@ -131,7 +142,7 @@
       (is (zero? (count (remove ends? (mapcat deref clients))))))))
 
 (deftest a-stop-does-not-wait-for-a-place
-  (let [running (listener/start (assoc options :max-connections 1) ok! nil)
+  (let [running (listener/start (assoc options :max-connections 1, :idle-timeout-ms 60000) ok! nil)
         connect #(Socket. (InetAddress/getLoopbackAddress) (int (engine/port running)))]
     (with-open [^Socket first-one (connect)]
       (.write (.getOutputStream first-one) (.getBytes "GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
