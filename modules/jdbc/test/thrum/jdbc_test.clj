@@ -12,7 +12,8 @@
    [thrum.jdbc.uncaught :as uncaught]
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
-   [thrum.test-kit.leak :as leak])
+   [thrum.test-kit.leak :as leak]
+   [thrum.test-kit.uncaught :as reporter])
   (:import
    (java.io InputStream Reader)
    (java.nio CharBuffer)
@@ -20,7 +21,7 @@
    (java.util.concurrent CancellationException Executor)
    (java.util.concurrent.atomic AtomicLong)
    (javax.sql DataSource)
-   (thrum.jdbc.fake DriverConnection DriverStatement)))
+   (thrum.jdbc.fake DriverConnection DriverStatement Pool)))
 
 (set! *warn-on-reflection* true)
 
@@ -113,9 +114,9 @@
 
 (deftest batches-and-rows-are-cancelled-too
   (let [db (fake/database fake/at-once), source (guarded db {})]
-    (is (some #{:cancel}
-              (stopped db
-                #(with-open [c (open source), s (.createStatement c)] (.executeBatch s)))))
+    (is (= [:execute :cancel :barrier :statement-closed :closed]
+           (stopped db
+             #(with-open [c (open source), s (.createStatement c)] (.executeBatch s)))))
     (reset! (:trail db) [])
     (is (some #{:cancel}
               (stopped db
@@ -131,10 +132,12 @@
   (doseq [[open-stream calls]
           {#(ResultSet/.getBinaryStream % (int 1))
            [^[] InputStream/.read InputStream/.available InputStream/.reset
-            #(InputStream/.skip % 1) #(InputStream/.mark % 1)]
+            #(InputStream/.skip % 1) #(InputStream/.mark % 1)
+            #(.read ^InputStream % (byte-array 1)) #(.read ^InputStream % (byte-array 1) 0 1)]
            #(ResultSet/.getCharacterStream % (int 1))
            [^[] Reader/.read Reader/.ready Reader/.reset #(Reader/.skip % 1) #(Reader/.mark % 1)
-            #(.read ^Reader % (CharBuffer/allocate 1))]}
+            #(.read ^Reader % (CharBuffer/allocate 1))
+            #(.read ^Reader % (char-array 1)) #(.read ^Reader % (char-array 1) 0 1)]}
           call calls]
     (let [db (fake/database fake/at-once), source (guarded db {})]
       (is (= [:execute :cancel :barrier]
@@ -178,6 +181,28 @@
               (is (empty? (:idle db)))
               (is (true? (query! (guarded db {:fake {:nanos (constantly 0)}})))))))))
     (deliver release true)))
+
+(defn- evicting
+  "Returns a pool of the database whose connections are taken out by (evict! connection)."
+  ^DataSource [db evict!]
+  (let [inside (fake/data-source db {})]
+    (reify
+      DataSource
+      (getConnection [_] (.getConnection inside))
+      Pool
+      (evictConnection [_ connection] (evict! connection)))))
+
+(deftest a-connection-that-is-given-up-leaves-its-pool-before-its-abort
+  (let [failures (atom 0)]
+    (doseq [fail [(constantly nil) #(do (swap! failures inc) (throw (IllegalStateException. "no")))]]
+      (let [db (fake/database (fn [_]))
+            pool (evicting db (fn [_] (fake/note! db :evicted) (fail)))]
+        (reporter/reporting (fn [_ _])
+          (fn []
+            (is (= [:evicted :abort]
+                   (filter #{:evicted :abort}
+                           (stopped db #(query! (jdbc/data-source pool {:grace-ms 20}))))))))))
+    (is (= 1 @failures))))
 
 (deftest a-cancel-that-came-too-early-is-sent-again
   (grace/in-hand
@@ -254,8 +279,16 @@
           source (guarded db {})]
       (is (= [:execute :cancel :abort] (take 3 (stopped db #(query! source))))))))
 
+(deftest a-check-that-hangs-ends-in-an-abort
+  (let [aborted (promise), db (fake/database fake/at-once)
+        hooks {:on-valid #(deref aborted 60000 nil), :on-abort #(deliver aborted true)}
+        stopped #(stopped db (fn [] (query! (guarded db {:grace-ms 500, :fake hooks}))))]
+    (is (some #{:abort} (gate/in-time 30000 stopped)))))
+
 (deftest an-aborted-connection-says-so
-  (let [db (fake/database (fn [_])), source (guarded db {:grace-ms 10})
+  (let [db (fake/database (fn [_]))
+        on-close-dead #(throw (NullPointerException. "evicted"))
+        source (guarded db {:grace-ms 10, :fake {:on-close-dead on-close-dead}})
         connection (open source)]
     (stopped db #(execute! connection))
     (is (= "08003" (sql-state (thrown (.createStatement connection)))))
@@ -496,15 +529,24 @@
     (is (instance? SQLFeatureNotSupportedException (thrown (.unwrap statement String))))))
 
 (deftest what-was-closed-is-not-used
-  (let [db (fake/database fake/at-once), source (guarded db {:fake {:nanos (constantly 0)}})
+  (let [db (fake/database fake/at-once)
+        source (guarded db {:connections 1, :fake {:nanos (constantly 0)}})
         connection (open source), statement (.createStatement connection)]
     (.close connection)
     (.close connection)
+    (is (= 0 (:in-use (datafy/datafy source))))
     (is (= "08003" (sql-state (thrown (.execute statement "")))))
     (is (.isClosed connection))
     (is (false? (.isValid connection 1)))
     (.abort connection (reify Executor (execute [_ f] (.run f))))
     (is (= [:closed] @(:trail db)))))
+
+(deftest a-close-that-fails-says-so-and-gives-its-permit-back
+  (let [fail #(throw (SQLException. "no network" "08006"))
+        source (guarded (fake/database fake/at-once) {:connections 1, :fake {:on-close fail}})
+        connection (open source)]
+    (is (= "08006" (sql-state (thrown (.close connection)))))
+    (is (= {:in-use 0, :held-by []} (select-keys (datafy/datafy source) [:in-use :held-by])))))
 
 (deftest a-connection-closed-in-the-middle-is-not-cancelled
   (let [db (fake/database fake/at-once), executing (promise)

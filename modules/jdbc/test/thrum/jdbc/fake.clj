@@ -3,13 +3,16 @@
   asked for. It knows which statement each cancel was meant for, and which it hit."
   (:import
    (java.io InputStream Reader)
-   (java.sql Connection ResultSet ResultSetMetaData SQLException Statement)
+   (java.sql BatchUpdateException Connection ResultSet ResultSetMetaData SQLException Statement)
    (java.util.concurrent LinkedBlockingQueue)
    (java.util.concurrent.atomic AtomicLong)
    (java.util.concurrent.locks LockSupport)
    (javax.sql DataSource)))
 
 (set! *warn-on-reflection* true)
+
+;; A pool as HikariCP's.
+(definterface Pool (^void evictConnection [^java.sql.Connection connection]))
 
 ;; A driver's own interfaces. The second declares a method of java.sql's again.
 (definterface DriverStatement (^boolean work []))
@@ -111,7 +114,12 @@
     (reify
       Statement
       (^boolean execute [_ ^String _] (execute) true)
-      (executeBatch [_] (execute) (int-array 0))
+      (executeBatch [_]
+        (try
+          (execute)
+          (int-array 0)
+          (catch SQLException e
+            (throw (doto (BatchUpdateException. (int-array 0)) (.setNextException e))))))
       (executeQuery [this _] (result-set db execute this))
       (getConnection [_] connection)
       (cancel [_]
