@@ -232,7 +232,10 @@
       (let [[status head body] (request w "/" (str "Cookie: other=1; " cookie))]
         (is (= 200 status))
         (is (str/includes? body "EventSource"))
-        (is (str/includes? head "Content-security-policy: default-src 'none'"))
+        (doseq [header ["Content-security-policy: default-src 'none'" "X-frame-options: DENY"
+                        "X-content-type-options: nosniff" "Cache-control: no-store"
+                        "Referrer-policy: no-referrer"]]
+          (is (str/includes? head header)))
         (is (not (re-find #"https?://" (str/replace body "http://www.w3.org/2000/svg" "")))
           "self-contained")))))
 
