@@ -43,6 +43,16 @@
     (expect-status 503 (wire/ask! c (wire/head-of "HEAD" "/")))
     (expect-closed c)))
 
+(defcase late-handlers-that-have-read-are-503 "4.5"
+  "So is one that has read the request's body, to its end or in part."
+  [env]
+  (doseq [[length read!] [[3 #(.readAllBytes ^InputStream %)] [100 #(.readNBytes ^InputStream % 3)]]
+          :let [gate (scene/gate env)
+                handler (fn [{:keys [body] :as r}] (read! body) (deref gate 30000 nil) (scene/ok r))
+                c (scene/client env (scene/serve env handler limit))]]
+    (wire/send! c (wire/head-of "POST" "/" (str "Content-Length: " length)) "abc")
+    (expect= 503 (:status (wire/response c)))))
+
 (defcase late-handler-is-interrupted "4.6"
   "A handler that is not done at the deadline is interrupted."
   [env]

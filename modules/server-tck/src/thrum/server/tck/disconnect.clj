@@ -80,6 +80,15 @@
         (wire/send! client "body")
         (expect= "body" (:body (expect-status 200 (wire/response client))))))))
 
+(defcase watched-connections-may-be-idle-too-long "4.4"
+  "A kept connection that was watched, and is silent for :idle-timeout-ms, is closed."
+  {:needs #{:disconnect}, :refuses asked}
+  [env]
+  (let [{:keys [client gate]} (waiting env (assoc asked :idle-timeout-ms 500))]
+    (deliver gate :open)
+    (expect-status 200 (wire/response client))
+    (scene/expect-closed client)))
+
 (defcase disconnects-are-told "4.6"
   "A disconnect is counted, and reported to the observer."
   {:needs #{:disconnect}, :refuses asked, :uses #{:status}}

@@ -184,6 +184,20 @@
       (expect-closed c))
     (expect= 0 (.get calls))))
 
+(defcase kept-connections-get-503-beside-streams "4.7"
+  "So it is while :drain-streams-ms leaves streams open."
+  {:uses #{:status}}
+  [env]
+  (let [{:keys [server gate]} (waiting env {:drain-streams-ms 8000, :shutdown-timeout-ms 9000})
+        c (kept env server)]
+    (stop! env server)
+    (scene/eventually #(refused? env server))
+    (let [answer (wire/ask! c (wire/get "/late"))]
+      (expect (or (= 503 (:status answer)) (#{:eof :reset} (:ended answer)))
+              "503 or a closed connection"
+              answer))
+    (deliver gate :open)))
+
 (defcase in-flight-is-finished "4.7"
   "What is in flight when the stop begins is answered in full, and stop! returns only then."
   [env]

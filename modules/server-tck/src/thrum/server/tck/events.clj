@@ -157,6 +157,16 @@
     (deliver gate :open)
     (expect (scene/eventually #(= 200 (asked))) "200" :none)))
 
+(defcase streams-that-are-shed-are-over "4.5"
+  "A stream that was answered with 503 is in flight no more."
+  {:uses #{:sse :status}}
+  [env]
+  (let [{:keys [server]} (long-streams env {:max-streams 1, :max-concurrent 4})
+        in-flight #(:in-flight (scene/tool env :status server))]
+    (open-stream env server)
+    (expect= 503 (:status (scene/ask env server (wire/get "/stream"))))
+    (expect (scene/eventually #(= 1 (in-flight))) "the open stream alone" (in-flight))))
+
 (defcase streams-outlive-the-deadline "4.5"
   "An open stream is not cut at :request-timeout-ms."
   {:uses #{:sse}}

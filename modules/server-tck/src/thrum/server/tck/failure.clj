@@ -92,9 +92,9 @@
   (expect-500-for env (fn [_] {:headers {}, :body "secret-7391"})))
 
 (defcase wrong-status-is-500 "4.3"
-  "A response whose status is no integer from 100 to 599 is a 500."
+  "A response whose status is no integer from 200 to 599 is a 500."
   [env]
-  (doseq [status ["200" 42 1000 :ok]]
+  (doseq [status ["200" 42 100 199 600 1000 :ok]]
     (expect-500-for env (scene/answering {:status status, :body "secret-7391"}))))
 
 (defcase wrong-header-value-is-500 "4.3"

@@ -18,10 +18,11 @@
 (defcase connect-is-refused "4.8"
   "CONNECT is refused with every target: a success would open a tunnel."
   [env]
-  (doseq [target ["localhost:80" "/" "http://localhost/" "localhost" "*"]]
+  (doseq [method ["CONNECT" "connect"]
+          target ["localhost:80" "/" "http://localhost/" "localhost" "*"]]
     (expect-refused env
       #{400 404 405 501 :eof}
-      (lines (str "CONNECT " target " HTTP/1.1") "Host: localhost"))))
+      (lines (str method " " target " HTTP/1.1") "Host: localhost"))))
 
 (defcase foreign-targets-are-refused "4.8"
   "An absolute target that is not http, or names a user, is refused; so is a fragment."
@@ -35,7 +36,7 @@
   "A request's line that is not method, target and version is refused."
   [env]
   (doseq [line ["GET /" "GET / a HTTP/1.1" "GET / HTTP/1.x" "G(T / HTTP/1.1"
-                "GET /\u0001 HTTP/1.1" "GET x HTTP/1.1"]]
+                "GET /\u0001 HTTP/1.1" "GET /\u007f HTTP/1.1" "GET x HTTP/1.1" "GET * HTTP/1.1"]]
     (expect-refused env #{400 404 405 501 505} (lines line "Host: localhost"))))
 
 (defcase request-lines-without-a-method-are-refused "4.8"

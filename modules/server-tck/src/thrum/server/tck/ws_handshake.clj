@@ -67,7 +67,9 @@
               found))
     (let [of-version-8 (str/replace (ws/handshake) "Version: 13" "Version: 8")
           {:keys [status], :as found} (answer of-version-8)]
-      (expect= [426 "13"] [status (wire/header found "sec-websocket-version")]))))
+      (expect= [426 "13" "websocket"]
+               [status (wire/header found "sec-websocket-version")
+                (some-> (wire/header found "upgrade") str/lower-case)]))))
 
 (defcase ws-subprotocol-is-offered "4.9"
   "A subprotocol that the client does not offer is a failure of the handler's: 500, and no 101 that

@@ -401,6 +401,7 @@
          :observes-garbage (observing #(-> %
                                            (assoc-in [:request :uri] "/another")
                                            (dissoc :status :bytes :throwable)))
+         :observes-no-start (broken/options #(update % :observer dissoc :start))
          :lenient {:run-server lenient}
          :overload-is-503 (broken/setting :on-overload 503)
          :leaks-from-overload (broken/callbacks
@@ -584,7 +585,8 @@
    :ws-mends-responses (broken/response #(cond-> % (= 401 (:status %)) (assoc :status 200)))})
 
 (def ^:private disconnects
-  {:no-interrupt-on-disconnect (broken/without :interrupt-on-disconnect?)
+  {:no-idle-timeout-ms (broken/without :idle-timeout-ms)
+   :no-interrupt-on-disconnect (broken/without :interrupt-on-disconnect?)
    :always-interrupts (broken/options #(assoc % :interrupt-on-disconnect? true))
    :drops-what-is-pipelined (broken/wire #(if (str/includes? % "/second") "" %) identity)})
 

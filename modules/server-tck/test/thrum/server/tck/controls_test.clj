@@ -34,7 +34,8 @@
    :continues-within-responses [:continue-is-not-sent-within-a-response]
    :counts-failures [:failures-return-their-permits :permits-come-back]
    :counts-nothing [:observers-exceptions-are-counted :overdue-handlers-are-counted
-                    :served-and-failed-are-counted :state-is-told :status-counts]
+                    :served-and-failed-are-counted :state-is-told :status-counts
+                    :streams-that-are-shed-are-over]
    :cuts-long-responses [:steady-takers-are-served]
    :decodes-queries [:query-is-not-decoded]
    :decodes-uris [:uri-is-not-decoded]
@@ -197,6 +198,7 @@
    :no-health [:other-methods-are-no-probes :probes-are-answered-when-the-server-is-full
                :readiness-ends-with-the-drain]
    :no-heartbeat [:silent-streams-have-a-heartbeat]
+   :no-idle-timeout-ms [:watched-connections-may-be-idle-too-long]
    :no-interrupt-on-disconnect [:clients-that-go-behind-a-body-interrupt :disconnects-are-told
                                 :fin-interrupts :rst-interrupts]
    :no-max-body-bytes [:announced-body-too-large-is-413 :chunked-body-too-large-is-413
@@ -217,7 +219,8 @@
                            :deadline-does-not-wait-for-the-handler
                            :deadline-while-the-body-is-read
                            :error-handlers-are-inside-the-deadline :interrupted-io-is-no-success
-                           :late-handler-is-503 :late-result-is-dropped
+                           :late-handler-is-503 :late-handlers-that-have-read-are-503
+                           :late-result-is-dropped
                            :observers-are-inside-the-deadline
                            :observers-do-not-delay-the-deadline :queue-time-counts]
    :no-retry-after [:queue-time-is-bounded]
@@ -227,6 +230,7 @@
    :observes-garbage [:end-tells-status-bytes-and-time :end-tells-that-a-body-failed
                       :end-tells-what-was-thrown :observer-hears-of-shedding
                       :observer-hears-of-start-and-end :observer-hears-of-timeouts]
+   :observes-no-start [:observers-of-the-start-precede-the-handler]
    :observes-on-the-handlers-thread [:nothing-is-inherited-by-observers]
    :odd-statuses-are-200 [:status-is-sent]
    :overload-is-503 [:on-overload-may-be-a-function :on-overload-may-be-a-status
@@ -257,6 +261,7 @@
                    :timeout-cuts-what-has-begun :timeout-interrupts :timeout-interrupts-callbacks]
    :starts-what-it-answered [:answered-requests-never-start :queued-too-long-never-starts]
    :stop-does-nothing [:idle-connections-end-with-the-server :kept-connections-get-503
+                       :kept-connections-get-503-beside-streams
                        :listener-closes-after-the-delay :port-is-free-after-stop :stop-returns]
    :stop-joins [:stop-inside-a-handler :stop-inside-a-handlers-task]
    :stop-throws-twice [:stop-is-idempotent]
