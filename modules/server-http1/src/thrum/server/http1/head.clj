@@ -137,11 +137,11 @@
               garbled)))))))
 
 (defn- visible?
-  "True if there is neither a blank among the bytes nor a DEL."
+  "True if there is no blank among the bytes, which have no other control character."
   [^bytes bytes ^long from ^long to]
   (or (== from to)
       (let [b (aget bytes from)]
-        (and (or (neg? b) (and (< space b) (< b 127))) (recur bytes (inc from) to)))))
+        (and (or (neg? b) (< space b)) (recur bytes (inc from) to)))))
 
 (defn head
   "Returns the head at the buffer's position, which is complete; nil where it is none."

@@ -24,7 +24,7 @@
   (let [c (scene/client env (scene/serve env scene/ok {:header-timeout-ms 200}))]
     (expect-408-or-close (wire/send! c "GET / HTTP/1.1\r\nHost: loc"))))
 
-(defn- expect-end-of-trickle
+(defn expect-end-of-trickle
   "Sends a byte, or other text, now and then, until the connection ends."
   [c & [text]]
   (let [end (+ (System/nanoTime) (* 1000000 (long wire/patience-ms)))

@@ -5,6 +5,7 @@
    [clojure.string :as str]
    [thrum.server.tck.clients :as clients]
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
+   [thrum.server.tck.silence :as silence]
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io File IOException)
@@ -219,6 +220,17 @@
         (scene/at-end env #(wire/close! c))
         (wire/try-send! c garbage)))
     (expect-status 200 (wire/ask! (client env server nil) (wire/get "/")))))
+
+(defcase tls-trickled-headers-are-given-up "4.4"
+  "Over TLS too a client that sends a byte of its headers now and then is closed."
+  tls
+  [env]
+  (let [server (scene/serve env scene/ok (assoc (keystore) :header-timeout-ms 1000))
+        ;; On a busy machine a handshake may be too slow itself.
+        c (scene/eventually #(try (secure env server nil) (catch IOException _ nil)))]
+    (expect c "a handshake" :none)
+    (wire/try-send! c "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+    (silence/expect-end-of-trickle c)))
 
 (defcase tls-lost-connections-give-their-places-back "4.4"
   "Connections that end before their handshake, within it or at once behind it give their places of

@@ -607,6 +607,7 @@
    :tls-not-alone (broken/options #(cond-> % (contains? % :port) (update :port (fnil identity 0))))
    :tls-swallows-body-failures (broken/response swallow-body)
    :tls-certificates-are-lists (broken/request #(update % :ssl-client-cert list))
+   :tls-no-header-timeout-ms (broken/without :header-timeout-ms)
    :tls-needs-none (broken/setting :client-auth :none)
    :tls-needs-all (broken/setting :client-auth :need)})
 

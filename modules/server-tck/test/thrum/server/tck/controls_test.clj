@@ -292,6 +292,7 @@
    :tls-knows-names [:tls-serves-any-host]
    :tls-lenient [:tls-missing-store :tls-wrong-password]
    :tls-needs-all [:client-certificate-is-wanted]
+   :tls-no-header-timeout-ms [:tls-trickled-headers-are-given-up]
    :tls-needs-none [:client-certificate-is-needed]
    :tls-not-alone [:tls-alone]
    :tls-swallows-body-failures [:tls-failing-body-is-cut]
