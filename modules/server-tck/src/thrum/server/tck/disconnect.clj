@@ -80,6 +80,20 @@
         (wire/send! client "body")
         (expect= "body" (:body (expect-status 200 (wire/response client))))))))
 
+(defcase watched-requests-may-be-echoed "4.6"
+  "A watched request whose body is read while the response is sent is answered, and so is the one
+  behind it."
+  {:needs #{:disconnect}, :refuses asked}
+  [env]
+  (let [echo (fn [{:keys [uri body]}]
+               {:status 200, :headers {}, :body (if (= "/echo" uri) body "second")})
+        client (scene/client env (scene/serve env echo asked))]
+    (dotimes [_ 3]
+      (wire/send! client (wire/chunked "/echo" "bo" "dy"))
+      (expect= "body" (:body (wire/response client)))
+      (wire/send! client (wire/get "/second"))
+      (expect= "second" (:body (wire/response client))))))
+
 (defcase watched-connections-may-be-idle-too-long "4.4"
   "A kept connection that was watched, and is silent for :idle-timeout-ms, is closed."
   {:needs #{:disconnect}, :refuses asked}

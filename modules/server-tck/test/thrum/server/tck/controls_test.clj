@@ -45,7 +45,7 @@
    :drops-long-headers [:long-response-heads-are-500]
    :drops-server [:handlers-server-header-is-sent]
    :drops-what-is-pipelined [:bodies-behind-watched-requests-arrive
-                             :watched-requests-are-answered]
+                             :watched-requests-are-answered :watched-requests-may-be-echoed]
    :elsewhere [:async-handler-runs-on-a-virtual-thread :every-request-has-a-thread-of-its-own
                :handler-runs-on-a-virtual-thread :late-handler-is-interrupted
                :overdue-handler-keeps-its-permit :platform-threads-do-not-grow]

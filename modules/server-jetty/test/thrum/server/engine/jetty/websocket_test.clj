@@ -64,6 +64,29 @@
 (def ^:private echo
   {:on-message (fn [ws message] (server/send! ws message))})
 
+(deftest buffers-are-the-listeners-to-keep
+  (let [kept (atom [])
+        keep! (fn [ws message] (swap! kept conj message) (server/send! ws "kept"))]
+    (talk {:on-message keep!} {}
+          (fn [^WebSocket ws trail]
+            (doseq [b [1 2 3]]
+              (done (.sendBinary ws (ByteBuffer/wrap (byte-array 100 (byte b))) true))
+              (is (= [:text 4 "k" true] (next-event trail))))
+            (is (= [1 2 3] (map #(.get ^ByteBuffer % 50) @kept)))))))
+
+;; A message that is inflated could be longer than :ws-max-message-bytes.
+(deftest no-extension-is-taken
+  (with-open [^java.lang.AutoCloseable s
+              (server/run-server (constantly {:ring.websocket/listener echo})
+                                 {:engine *engine*, :port 0, :stop-on-shutdown? false
+                                  :shutdown-timeout-ms 0})]
+    (let [client (wire/connect (server/port s))]
+      (try
+        (wire/send! client (ws/handshake "Sec-WebSocket-Extensions: permessage-deflate"))
+        (let [answer (wire/head client)]
+          (is (= [101 nil] [(:status answer) (wire/header answer "sec-websocket-extensions")])))
+        (finally (wire/close! client))))))
+
 (deftest messages-are-whole-whatever-their-frames
   (talk echo {}
         (fn [^WebSocket ws trail]
