@@ -130,13 +130,18 @@
 (defn- break-off [ended found]
   (throw (ex-info (str "The response ended: " ended) {::ended ended, :found found})))
 
+(defn- reading
+  "Returns what (read!) does, a read of a stream; breaks off where that fails, and at the end."
+  ^long [read!]
+  (let [n (long (try (read!)
+                     (catch SocketTimeoutException _ (break-off :silent nil))
+                     (catch IOException e (break-off :reset (str e)))))]
+    (if (neg? n) (break-off :eof nil) n)))
+
 (defn- read-byte
   "Returns the next byte, or breaks off."
   [{:keys [^InputStream in]}]
-  (let [b (try (.read in)
-               (catch SocketTimeoutException _ (break-off :silent nil))
-               (catch IOException e (break-off :reset (str e))))]
-    (if (neg? b) (break-off :eof nil) b)))
+  (reading #(.read in)))
 
 (defn- read-line-of
   "Returns the next line, which must end with CR LF."
@@ -192,8 +197,13 @@
        (let [{::keys [ended] :keys [found]} (ex-data e)]
          (cond-> {:ended ended} found (assoc :found found)))))))
 
-(defn- read-n [client n ^ByteArrayOutputStream into]
-  (dotimes [_ n] (.write into (int (read-byte client)))))
+(defn- read-n [{:keys [^InputStream in]} n ^ByteArrayOutputStream into]
+  (let [piece (byte-array (min (long n) 65536))]
+    (loop [left (long n)]
+      (when (pos? left)
+        (let [got (reading #(.read in piece 0 (int (min left (alength piece)))))]
+          (.write into piece 0 (int got))
+          (recur (- left got)))))))
 
 (defn- expect-crlf [client]
   (let [line (read-line-of client)]
