@@ -49,10 +49,9 @@
       (f scope x)
       (finally
         (set! over true))))
-  ;; From here on the scope does not interrupt the thread.
+  ;; The body is over: from here on the scope does not interrupt the thread.
   (finish [_]
     (locking flag
-      (set! no-interrupt true)
       (when cancelled
         (place/leave-cancelled! flag (when-not shielded outer)))))
 
