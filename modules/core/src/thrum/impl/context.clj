@@ -56,7 +56,6 @@
   (let [frame (Var/getThreadBindingFrame)
         place (place/current)]
     (try
-      (place/enter! nil)
       (f)
       (finally
         (Var/resetThreadBindingFrame frame)
