@@ -8,7 +8,7 @@
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
-   (clojure.lang IteratorSeq)
+   (clojure.lang ArrayChunk ChunkedCons IteratorSeq)
    (java.util Enumeration Iterator)
    (java.util.concurrent CountDownLatch)
    (java.util.concurrent.atomic AtomicLong)))
@@ -216,6 +216,10 @@
         (chunked-seq? results) (recur (conj sizes (count (chunk-first results)))
                                       (chunk-next results))
         :else (recur (conj sizes 1) (next results))))))
+
+(deftest a-chunk-may-be-empty
+  (let [items #(ChunkedCons. (ArrayChunk. (object-array 0)) (list 1 2))]
+    (is (= [2 3] (map inc (items)) (t/pmap 2 inc (items))))))
 
 (deftest what-is-ready-leaves-together-where-the-source-has-chunks
   (doseq [[kind start] {:pmap t/pmap, :upmap t/upmap}

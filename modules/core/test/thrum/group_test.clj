@@ -89,6 +89,26 @@
     (is (= :value @task))
     (group/join! group)))
 
+(deftest the-first-reason-of-an-end-and-of-a-cancel-stays
+  (let [group (group/group "s" nil)
+        running (promise)
+        gate (promise)
+        wait #(try (deliver running true) @gate (catch InterruptedException _ @gate))
+        task (fork! group wait)]
+    @running
+    (group/close! group :closed)
+    (is (true? (group/cancel! group :cancelled)))
+    (is (false? (group/cancel! group :cancelled-again)))
+    (group/close! group :closed-again)
+    (deliver gate :go)
+    (thrown @task)
+    (group/end! group :ended)
+    (is (= [:closed :cancelled] ((juxt group/end-reason group/cancel-reason) group))))
+  (let [group (group/group "s" nil)]
+    (group/close! group :closed)
+    (group/end! group :ended)
+    (is (= :closed (group/end-reason group)))))
+
 (deftest a-start-that-fails-leaves-no-child
   (let [^Group group (group/group "s" nil), failure (ex-info "no thread" {})
         task (task/task (context/capture nil group) (handler group) 0 (fn []))]

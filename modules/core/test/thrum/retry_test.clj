@@ -188,7 +188,12 @@
     (is (identical? a (:thrown (tried {:attempts 5} [a a a a a]))))
     (is (= [] (suppressed a)))
     (is (identical? b (:thrown (tried {:attempts 5} [a b a b b]))))
-    (is (= [a] (suppressed b)))))
+    (is (= [a] (suppressed b))))
+  (testing "also where it was suppressed before"
+    (let [[a ^Throwable b] (failures 2)]
+      (.addSuppressed b a)
+      (tried {:attempts 2} [a b])
+      (is (= [a] (suppressed b))))))
 
 (deftest some-failures-are-final
   (doseq [^Throwable t [(AssertionError. "no")

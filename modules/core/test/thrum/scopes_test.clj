@@ -163,6 +163,12 @@
                                         (let [f (t/fork s (throw failure))]
                                           @(t/fork s @f)))))))))
 
+(deftest what-deref-of-a-fork-threw-is-not-attached-to-the-forks-failure
+  (let [^Throwable failure (ex-info "fork" {})]
+    (is (identical? failure (thrown (t/with-scope [s {:on-error :collect}]
+                                      @(t/fork s (throw failure))))))
+    (is (not-any? #(instance? ExecutionException %) (.getSuppressed failure)))))
+
 (deftest a-failure-that-the-body-caught-is-thrown-all-the-same
   (let [failure (ex-info "fork" {})]
     (is (identical? failure

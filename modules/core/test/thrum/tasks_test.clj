@@ -4,6 +4,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
+   [thrum.impl.jdk :as jdk]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
@@ -44,6 +45,33 @@
     (is (every? #(.isVirtual ^Thread %) seen))
     (is (apply distinct? (map #(.getName ^Thread %) seen)))
     (is (every? #(str/starts-with? (.getName ^Thread %) "future-") seen))))
+
+(deftest a-wrap-of-nil-wraps-nothing
+  (let [wrapped (atom 0), counting (fn [thunk] (swap! wrapped inc) thunk)]
+    (binding [t/*wrap* counting]
+      (is (= 1 @(t/future-call {:wrap nil} (fn [] 1))))
+      (is (= [2] (t/pmapv {:limit 1, :wrap nil} inc [1]) (t/pmap {:limit 1, :wrap nil} inc [1])))
+      (is (= [1] (t/all-call {:wrap nil} [(fn [] 1)])))
+      (is (= 1 (t/with-scope [s {:wrap nil}] @(t/fork s 1))))
+      (is (= 0 @wrapped))
+      (is (= [2] (t/pmapv 1 inc [1])))
+      (is (= 1 @wrapped)))))
+
+(defn- await-anyway [^CountDownLatch latch]
+  (when-not (try (.await latch) true (catch InterruptedException _ false))
+    (recur latch)))
+
+(deftest what-is-cancelled-before-it-begins-does-not-begin
+  (let [began (atom 0), gate (CountDownLatch. 1), virtual-thread jdk/virtual-thread
+        late (fn [thread-name ^Runnable body]
+               (virtual-thread thread-name #(do (await-anyway gate) (.run body))))]
+    (t/with-scope [s]
+      (let [tasks (with-redefs [jdk/virtual-thread late]
+                    [(t/fork s (swap! began inc)) (t/future (swap! began inc))])]
+        (is (every? t/cancel! tasks))
+        (.countDown gate)))
+    (is (gate/eventually 5000 #(empty? (leak/threads))))
+    (is (= 0 @began))))
 
 (deftest a-future-answers-every-question-of-clojure-core
   (let [gate (promise)
