@@ -14,7 +14,7 @@
    [thrum.throwing :refer [thrown]])
   (:import
    (java.time Instant)
-   (java.util.concurrent CancellationException CountDownLatch)
+   (java.util.concurrent CancellationException CountDownLatch TimeUnit)
    (java.util.concurrent.atomic AtomicReference)))
 
 (set! *warn-on-reflection* true)
@@ -206,6 +206,13 @@
       (is (< (t/with-timeout 1000 (t/remaining-ms)) 1001))
       (testing "but not what is detached"
         (is (nil? @(t/future (t/remaining-ms))))))))
+
+(deftest a-deadline-that-never-comes-is-later-than-all-that-have-passed
+  (let [passed (deadline/now), never (deadline/in-ms Long/MAX_VALUE)]
+    (is (gate/eventually 5000 #(< passed (deadline/now))))
+    (is (deadline/earlier? passed (deadline/in-ms Long/MAX_VALUE)))
+    (is (deadline/earlier? passed never))
+    (is (not (deadline/passed? never)))))
 
 (deftest a-fork-has-the-deadline-of-its-caller
   (alarms/by-hand
@@ -424,6 +431,25 @@
               (t/cancel! s :thrum/timeout)
               (deliver cancelled true)))
     (is (= :thrum/cancelled (type-of @inner)))))
+
+(deftest alarms-of-the-same-time-are-all-called
+  (let [time (deadline/in-ms 20), called (CountDownLatch. 100)]
+    (dotimes [_ 100] (deadline/arm! time #(.countDown called)))
+    (is (.await called 5 TimeUnit/SECONDS))))
+
+(deftest the-threads-of-alarms-keep-no-process-alive-and-inherit-nothing
+  (let [inherited (InheritableThreadLocal.), seen (promise)
+        see #(deliver seen [(.isDaemon (here)) (.get inherited)])
+        ;; A thread that is no daemon: its threads would be none either.
+        starter (Thread. #(do (.set inherited :callers) (.start (callers/daemon "alarm") see)))]
+    (doto starter (.setDaemon false) (.start))
+    (is (= [true nil] (deref seen 5000 :late)))))
+
+(deftest an-interrupted-timer-sleeps-again
+  (t/with-timeout 60000)                ; starts it
+  (let [^Thread timer (.get ^AtomicReference @#'timer/timer)]
+    (.interrupt timer)
+    (is (gate/eventually 5000 #(not (.isInterrupted timer))))))
 
 ;; No thread for the timer
 

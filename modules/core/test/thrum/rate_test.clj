@@ -129,6 +129,17 @@
     (is (nil? (t/try-acquire! rate)))
     (is (= {:permits 1, :per-ms 60000, :burst 2, :waiting 0, :rejected 0} (datafy rate)))))
 
+(deftest no-call-overtakes-one-that-waits-for-more
+  (let [rate (t/rate-limiter 1 {:per-ms 60000, :burst 2}), passed (promise)]
+    (t/acquire! rate)
+    (t/with-scope [s]
+      (t/fork s {:daemon? true} (t/acquire! rate 2))
+      (is (gate/eventually 5000 #(= 1 (:waiting (datafy rate)))))
+      (is (nil? (t/try-acquire! rate)))
+      (t/fork s {:daemon? true} (t/acquire! rate) (deliver passed true))
+      (is (gate/eventually 5000 #(= 2 (:waiting (datafy rate)))))
+      (is (not (realized? passed))))))
+
 (deftest an-interrupted-or-cancelled-caller-leaves-the-queue
   (let [rate (t/rate-limiter 1 {:per-ms 60000})]
     (t/acquire! rate)

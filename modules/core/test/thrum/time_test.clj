@@ -1,6 +1,7 @@
 (ns thrum.time-test
   "Forms whose work begins at a time: hedges and periodic calls. Their times are a virtual clock's."
   (:require
+   [clojure.datafy :refer [datafy]]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
    [thrum.impl.deadline :as deadline]
@@ -25,6 +26,16 @@
   [f]
   (let [{:keys [value thrown nanos]} (virtual-clock/run 1 f)]
     [(or thrown value) (quot (long nanos) 1000000)]))
+
+(deftest no-time-is-left-after-the-deadline
+  (let [left (atom nil)]
+    (is (= [:late 20]
+           (outcome #(t/with-timeout [10 :late]
+                       (t/with-scope [s]
+                         (t/shield 1000 (sleep! 20))
+                         (reset! left [(t/remaining-ms) (:remaining-ms (datafy s))])
+                         (sleep! 10))))))
+    (is (= [0 0] @left))))
 
 ;; hedge
 
@@ -100,7 +111,7 @@
         f (fn []
             (swap! began conj (now-ms))
             (let [[ms] @times] (swap! times rest) (when (pos? (long (or ms 0))) (sleep! ms))))]
-    (outcome #(t/with-scope [s] (t/every! s options f) (sleep! 100)))
+    (is (= [nil 100] (outcome #(t/with-scope [s] (t/every! s options f) (sleep! 100) nil))))
     @began))
 
 (deftest calls-come-at-a-fixed-rate
