@@ -7,6 +7,7 @@
    [thrum.impl.deadline :as deadline]
    [thrum.impl.jdk :as jdk]
    [thrum.impl.wait :as wait]
+   [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]]
@@ -29,6 +30,10 @@
 
 (defn- counts [limiter]
   (select-keys (datafy limiter) [:permits :in-use :waiting]))
+
+(deftest it-is-a-limiter
+  (is (every? spi/limiter? [(t/limiter {:adaptive (constantly 1)}) (t/limiter 1)]))
+  (is (not (spi/limiter? (t/rate-limiter 1)))))
 
 (deftest each-use-is-shown
   (let [{:keys [value]}

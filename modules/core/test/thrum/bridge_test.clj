@@ -4,12 +4,13 @@
    [clojure.datafy :refer [datafy]]
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
+   [thrum.impl.jdk :as jdk]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
    (clojure.lang IExceptionInfo)
-   (java.util.concurrent CancellationException CompletableFuture CompletionException ExecutionException)
+   (java.util.concurrent CancellationException CompletableFuture CompletionException ExecutionException TimeUnit)
    (java.util.function Function)))
 
 (set! *warn-on-reflection* true)
@@ -17,7 +18,7 @@
 (use-fixtures :each leak/no-leaks)
 
 (defn- joined [^CompletableFuture future]
-  (.join (.orTimeout future 5 java.util.concurrent.TimeUnit/SECONDS)))
+  (.join (.orTimeout future 5 TimeUnit/SECONDS)))
 
 (deftest a-future-ends-as-its-task
   (doseq [v [1 nil false]]
@@ -115,6 +116,18 @@
   (is (= :thrum/invalid (t/error-type (thrown (t/->completable-future 1)))))
   (is (= :thrum/invalid (t/error-type (thrown (t/->task (t/future 1)))))))
 
+(deftest a-stage-that-fails-without-a-cause-is-no-value
+  (let [failure (CompletionException. "no" nil)
+        task (t/->task (CompletableFuture/failedFuture failure))]
+    (is (identical? failure (thrown (t/value task))))))
+
+(deftest a-future-ends-also-where-no-thread-can-be-started
+  (let [gate (promise), task (t/future @gate)
+        ^CompletableFuture future (t/->completable-future task)]
+    (with-redefs [jdk/virtual-thread (fn [_ _] (throw (OutOfMemoryError. "no thread")))]
+      (deliver gate :value)
+      (is (= :value (.get future 5 TimeUnit/SECONDS))))))
+
 (deftest tasks-and-scopes-are-data
   (let [failure (ex-info "no" {}), failed (t/future (throw failure)), done (t/future 7)]
     (thrown (t/value failed))
@@ -135,6 +148,7 @@
         (is (= {:status :cancelled, :cancelled :enough} (dissoc (datafy fork) :name)))
         (is (gate/eventually 5000 #(= 0 (:running (datafy s)))))))
     (is (= :ended (:status (datafy @escaped))))
+    (t/with-scope [s] (is (= [[]] (t/all (:forks (datafy s))))))
     (thrown (t/with-scope [s]
               (t/cancel! s :enough)
               (is (= [:cancelled :enough] ((juxt :status :cancelled) (datafy s))))))))

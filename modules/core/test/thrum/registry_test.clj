@@ -3,12 +3,15 @@
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
+   [thrum.impl.registry :as registry]
    [thrum.spi :as spi]
    [thrum.spi.watch :as watch]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
-   (java.lang.ref Reference WeakReference)))
+   (java.lang.ref Reference WeakReference)
+   (java.util Set)
+   (thrum.impl.registry Entries Watch)))
 
 (set! *warn-on-reflection* true)
 
@@ -48,12 +51,34 @@
       (deliver gate :go))
     (is (= [] (known :scope "outer")))))
 
+(deftest a-task-that-has-ended-is-no-child-before-the-others-have-ended
+  (let [gate (promise), wait #(deref gate 10000 nil)
+        children #(count (names-of-children (first (known %1 %2))))]
+    (try
+      (t/with-scope [s]
+        (t/fork s (t/all 1 (wait)))
+        (t/fork s (doall (t/pmap {:limit 2, :name "lazy"} #(when (= 0 %) (wait)) [0 1])))
+        (is (gate/eventually 5000 #(= [1 1] [(children :joiner "all") (children :fan-out "lazy")])))
+        (deliver gate :go))
+      (finally (deliver gate :go)))))
+
 (deftest a-scope-inside-a-scope-names-the-one-around-it
   (t/with-scope [_ {:name "outer"}]
     (t/with-timeout [60000]
       (let [[{:keys [parent deadline]}] (known :scope "timeout")]
         (is (int? deadline))
         (is (identical? (:group (first (known :scope "outer"))) parent))))))
+
+(deftest a-limiter-has-a-title
+  (is (= [{:kind :permit, :name "limiter"} {:kind :permit, :name "db"}]
+         (map watch/title [(t/limiter 1) (t/limiter 1 {:name "db"})]))))
+
+(deftest a-scope-names-the-task-that-opened-it
+  (t/with-scope [s]
+    (let [opener #(:opener (first (known :scope "inner")))
+          task (t/fork s (t/with-scope [_ {:name "inner"}] (opener)))]
+      (is (identical? task @task)))
+    (is (nil? (t/with-scope [_ {:name "inner"}] (:opener (first (known :scope "inner"))))))))
 
 (deftest what-belongs-to-no-scope-is-known
   (let [gate (promise), wait #(deref gate 10000 nil)]
@@ -184,6 +209,18 @@
 (deftest what-is-dropped-is-not-kept-by-many-others
   (dotimes [_ 5000] (t/pmap 1 identity [1]))
   (is (gate/eventually 20000 #(do (System/gc) (empty? (known :fan-out "pmap"))))))
+
+(defn- count-kept []
+  (let [entries (.-entries ^Watch @#'registry/watch)]
+    (.size ^Set (.-all ^Entries entries))))
+
+(deftest what-is-dropped-takes-no-memory-for-ever
+  (let [most (+ 5000 (count-kept))]
+    (dotimes [_ 5000] (t/pmap 1 identity [1]))
+    (is (gate/eventually 20000 #(do
+                                  (System/gc)
+                                  (dotimes [_ 500] (t/pmap 1 identity [1]))
+                                  (< (count-kept) most))))))
 
 (deftest a-task-that-the-jdk-keeps-is-no-leak
   (let [gate (promise), task (t/future (deref gate 10000 nil))]

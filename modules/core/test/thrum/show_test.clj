@@ -95,3 +95,7 @@
   (doseq [value [nil false 1 1.5 2N "text" :key 'sym String inc (Exception. "e") [1 2] {:a [1 :b]}
                  #{1} (list 1 2) (->Point 1 2) #inst "2026-11-21" (random-uuid)]]
     (is (identical? value (show/datum value)) (pr-str value))))
+
+(deftest what-only-its-parts-make-large-is-text
+  (let [value (vec (repeat 8 (apply str (repeat 190 "x"))))]
+    (is (= (show/text value) (show/datum value)))))

@@ -69,6 +69,36 @@
         (is (gate/eventually 10000 #(empty? (leak/threads))))))
     (is (= [] @uncaught))))
 
+(deftest what-an-uncaught-exception-handler-throws-is-dropped
+  (let [seen (promise), returned (promise)]
+    (doto (Thread. #(deliver returned
+                             (try
+                               (spi/uncaught! (ex-info "no" {}))
+                               (catch Throwable t t))))
+      (.setUncaughtExceptionHandler
+        (reify
+          Thread$UncaughtExceptionHandler
+          (uncaughtException [_ _ t] (deliver seen t) (throw (ex-info "worse" {})))))
+      (.start))
+    (is (nil? (deref returned 5000 :late)))
+    (is (= "no" (ex-message (deref seen 5000 nil))))))
+
+(def ^:private inherited (InheritableThreadLocal.))
+
+(deftest a-clean-thread-inherits-nothing
+  (let [here (Thread/currentThread), loader (.getContextClassLoader here), seen (promise)
+        other (clojure.lang.DynamicClassLoader. loader)
+        see #(deliver seen [(.get ^ThreadLocal inherited)
+                            (.getContextClassLoader (Thread/currentThread))])]
+    (try
+      (.set ^ThreadLocal inherited :ours)
+      (.setContextClassLoader here other)
+      (.start (spi/clean-thread "clean" see))
+      (is (= [nil (ClassLoader/getSystemClassLoader)] (deref seen 5000 nil)))
+      (finally
+        (.setContextClassLoader here loader)
+        (.remove ^ThreadLocal inherited)))))
+
 (defn- polled
   "Returns [values end]: what a fan-out hands over, and true when it is idle, or what it throws."
   [fan-out]

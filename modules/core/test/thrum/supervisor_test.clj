@@ -4,8 +4,10 @@
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.alarms :as alarms]
    [thrum.core :as t]
+   [thrum.impl.completed :as completed]
    [thrum.impl.group :as group]
    [thrum.impl.scope :as scope]
+   [thrum.impl.task :as task]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
@@ -88,6 +90,17 @@
       (swap! trail conj :joined)
       (is (nil? (t/join! s))))
     (is (= [:fork :later :joined] @trail))))
+
+(deftest join-does-not-wait-for-daemons
+  (let [gate (promise)]
+    (try
+      (is (= [nil false]
+             (gate/in-time 5000
+                           #(t/with-scope [s]
+                              (let [daemon (t/fork s {:daemon? true} (deref gate 20000 nil))]
+                                (t/fork s 1)
+                                [(t/join! s) (future-done? daemon)])))))
+      (finally (deliver gate :go)))))
 
 (deftest join-waits-for-a-cancelled-fork-until-it-has-ended
   (let [ended (promise), running (promise)]
@@ -172,6 +185,17 @@
   (t/with-scope [s {:on-error :keep}]
     (dotimes [_ 100] (dotimes [_ 101] (t/fork s nil)) (t/join! s))
     (is (= :thrum/invalid (t/error-type (thrown (t/completions s)))))))
+
+(deftest a-crowd-that-can-no-longer-be-asked-for-takes-no-memory
+  (let [completed (completed/completed)]
+    (dotimes [i 10001] (completed/put! completed (task/latch (str i))))
+    (is (.isEmpty completed))
+    (is (false? (completed/claim! completed)))
+    (completed/put! completed (task/latch "late"))
+    (is (.isEmpty completed)))
+  (let [completed (completed/completed)]
+    (dotimes [i 10000] (completed/put! completed (task/latch (str i))))
+    (is (true? (completed/claim! completed)))))
 
 (deftest a-crowd-is-held-for-who-asked-before
   (t/with-scope [s {:on-error :keep}]
