@@ -120,6 +120,8 @@
     (is (= [] (.shutdownNow service)))
     (gate/in-time 5000 #(.close service))
     (is (false? (.awaitTermination service 1 TimeUnit/MILLISECONDS)))
+    (.interrupt (Thread/currentThread))
+    (is (thrown? InterruptedException (.awaitTermination service 60 TimeUnit/SECONDS)))
     (is (= [false false] [(.isShutdown service) (.isTerminated service)]))
     (is (.isVirtual (thread-of service)))))
 

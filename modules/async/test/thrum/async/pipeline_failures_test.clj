@@ -12,6 +12,7 @@
    [thrum.test-kit.leak :as leak]
    [thrum.test-kit.uncaught :as uncaught])
   (:import
+   (java.util.concurrent CancellationException)
    (java.util.concurrent.locks Lock)))
 
 (set! *warn-on-reflection* true)
@@ -57,6 +58,10 @@
       (is (= [] reported)))
     (is (= #{0 2 "no 1" "no 3"}
            (set (first (through start 2 odd-fails (range 4) {:on-error ex-message})))))
+    (testing "also where the function got it from a cancel of something else"
+      (let [cancelled (fn [v] (if (= 1 v) (throw (CancellationException. "no")) v))
+            [results] (through start 2 cancelled (range 3) {:on-error ex-message})]
+        (is (= #{0 2 "no"} (set results)))))
     (testing "by nil"
       (is (= #{0 2} (set (first (through start 2 odd-fails (range 4) {:on-error (fn [_] nil)}))))))
     (testing "by an answer that throws itself"

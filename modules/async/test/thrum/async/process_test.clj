@@ -13,7 +13,8 @@
    [thrum.test-kit.uncaught :as uncaught])
   (:import
    (clojure.core.async.impl.channels ManyToManyChannel)
-   (java.util.concurrent CancellationException CompletableFuture CountDownLatch TimeUnit)))
+   (java.util.concurrent CancellationException CompletableFuture CountDownLatch TimeUnit)
+   (java.util.concurrent.locks Lock)))
 
 (set! *warn-on-reflection* true)
 
@@ -179,7 +180,17 @@
                                         (all (a/process s {:closes (into stuck others)} :v)))))
                           (is (identical? (first failures) (deref reported 5000 :late)))))
     (is (every? impl/closed? others))
-    (is (= (rest failures) (vec (.getSuppressed ^Throwable (first failures)))))))
+    (is (= (rest failures) (vec (.getSuppressed ^Throwable (first failures))))))
+  (testing "the same throwable"
+    (let [failure (ex-info "no end" {}), reported (promise)
+          stuck (reify
+                  impl/Channel
+                  (closed? [_] false)
+                  (close! [_] (throw failure)))]
+      (uncaught/reporting (fn [_ t] (deliver reported t))
+                          (fn []
+                            (t/with-scope [s] (all (a/process s {:closes [stuck stuck]} :v)))
+                            (is (identical? failure (deref reported 5000 :late))))))))
 
 (deftest wrong-arguments-of-a-process-throw
   (is (= :thrum/invalid (refused #(a/process :no-scope 1))))
@@ -294,6 +305,20 @@
     (is (empty? (leak/threads)) "no thread waits")
     (is (true? (async/offer! ch 1)))
     (is (= [1 false false] [@task (future-cancel task) (future-cancelled? task)]))))
+
+(deftest what-is-committed-cannot-be-cancelled-any-more
+  (let [callback (promise)
+        port (reify
+               impl/ReadPort
+               (take! [_ handler]
+                 (.lock ^Lock handler)
+                 (deliver callback (impl/commit handler))
+                 (.unlock ^Lock handler)
+                 nil))
+        task (a/chan->future port)]
+    (is (false? (future-cancel task)))
+    (@callback :v)
+    (is (= [:v false] [(deref task 5000 :late) (future-cancelled? task)]))))
 
 (deftest no-value-is-lost-to-a-cancelled-chan->future
   (dotimes [i 5000]
