@@ -6,6 +6,7 @@
    [clojure.core.async.impl.protocols :as impl]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.async :as a]
+   [thrum.async.impl.handler :as handler]
    [thrum.async.release :as release]
    [thrum.core :as t]
    [thrum.test-kit.gate :as gate]
@@ -386,6 +387,11 @@
         y (reify impl/ReadPort (take! [_ _] (volatile! :v)))]
     (is (= [:v y] (a/alts!! [x y] :priority true)))
     (is (nil? (async/offer! x 1)))))
+
+(deftest two-transfers-are-locked-in-an-order
+  (let [ids (repeatedly 3 #(impl/lock-id (handler/handler (handler/once) nil)))]
+    (is (apply distinct? ids))
+    (is (every? neg? ids) "apart from those of core.async")))
 
 (deftest alternatives-of-ours-and-of-core-async-meet
   (let [n 2000, x (async/chan), y (async/chan)
