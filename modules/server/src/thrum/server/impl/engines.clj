@@ -25,6 +25,22 @@
            {:type :thrum/invalid, :option :engine, :value engine, :accepts names}
            cause))
 
+(defn- class-missing
+  "Returns the exception for an engine of which a class is not found: the JDK's, where that lacks a
+  module, or a library's. Without its cause, which a REPL would print in its place."
+  [engine what ^String class-name]
+  (ex-info (str "The engine " engine " needs the class " class-name ", which is not there: add "
+                (if (re-find #"^(java|javax|jdk|sun|com\.sun)\." class-name)
+                  "the JDK's module that has it, by --add-modules"
+                  what))
+           {:type :thrum/invalid, :option :engine, :value engine, :accepts names}))
+
+(defn- class-not-found
+  "Returns the ClassNotFoundException that e is, or that has stopped the compiler; or nil."
+  [e]
+  (let [root (last (take-while some? (iterate ex-cause e)))]
+    (when (instance? ClassNotFoundException root) root)))
+
 (defn- not-found?
   "True if the exception says no more than that the namespace itself is not there."
   [home e]
@@ -44,4 +60,7 @@
       (catch java.io.FileNotFoundException e
         ;; A REPL prints the last cause in place of the sentence.
         (throw (missing engine what (when-not (not-found? home e) e))))
-      (catch ClassNotFoundException e (throw (missing engine what e))))))
+      (catch Exception e
+        (throw (if-some [absent (class-not-found e)]
+                 (class-missing engine what (ex-message absent))
+                 e))))))
