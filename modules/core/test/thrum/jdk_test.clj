@@ -1,9 +1,11 @@
 (ns thrum.jdk-test
-  "A JDK that is too old is refused in a sentence, before a class is loaded that it lacks."
+  "A JDK that is too old, or lacks a module, is refused in a sentence, before a class is loaded that
+  it lacks."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing]]
+   [thrum.test-kit.jvm :as jvm]
    [thrum.throwing :refer [thrown]])
   (:import
    (java.io PushbackReader Reader)))
@@ -30,9 +32,27 @@
       (is (str/starts-with? (str (ex-message e)) "Thrum needs JDK 21 or newer; this is "))
       (is (str/includes? (str (ex-message e)) (System/getProperty "java.home"))))))
 
+(defn- loaded-with
+  "Returns what a child JVM prints that loads thrum.core, and has only the given modules."
+  [modules]
+  (let [form '(try
+                (require 'thrum.core)
+                (catch Throwable t
+                  (println (ex-message (last (take-while some? (iterate ex-cause t)))))))]
+    (:lines (jvm/quietly (-> (jvm/clojure-main (jvm/this-home) ["--limit-modules" modules]
+                                               (System/getProperty "java.class.path"))
+                             (conj "-e" (pr-str form)))
+                         120000
+                         jvm/quick))))
+
+(deftest a-jdk-without-a-module-is-refused-in-a-sentence
+  (let [lines (loaded-with "java.base")]
+    (is (some #(str/starts-with? % "Thrum needs the JDK's module jdk.management, ") lines)
+        (pr-str lines))))
+
 (defn- ns-form [path]
   (with-open [in (PushbackReader. (source path))] (pr-str (read in))))
 
 (deftest no-class-that-an-older-jdk-lacks-is-imported-before-the-version-is-checked
   (is (str/includes? (ns-form "thrum/impl/callers.clj") "thrum.impl.jdk"))
-  (is (not (str/includes? (ns-form "thrum/impl/jdk.clj") "(java.lang "))))
+  (is (not (str/includes? (ns-form "thrum/impl/jdk.clj") "(java.lang"))))

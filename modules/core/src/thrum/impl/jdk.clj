@@ -5,9 +5,7 @@
   (:require
    [thrum.impl.error :as error])
   (:import
-   (java.lang.management ManagementFactory)
-   (java.util.concurrent ThreadFactory)
-   (javax.management ObjectName)))
+   (java.util.concurrent ThreadFactory)))
 
 (set! *warn-on-reflection* true)
 
@@ -24,8 +22,22 @@
 
 (check-jdk!)
 
-;; Not in the ns form: classes that an older JDK lacks would fail before the sentence.
-(import '(java.lang ScopedValue ScopedValue$Carrier Thread$Builder))
+(defn- check-module!
+  "Throws :thrum/invalid where the JDK lacks the module, as one by jlink may."
+  [module]
+  (when-not (.isPresent (.findModule (java.lang.ModuleLayer/boot) module))
+    (throw (error/invalid (str "Thrum needs the JDK's module " module ", which this Java ("
+                               (System/getProperty "java.home")
+                               ") does not have, or has not loaded: add it by --add-modules")
+                          {:value nil, :accepts module}))))
+
+(check-module! "jdk.management")
+
+;; Not in the ns form: classes that an older JDK or a smaller one lacks would fail before the
+;; sentence.
+(import '(java.lang ScopedValue ScopedValue$Carrier Thread$Builder)
+        '(java.lang.management ManagementFactory)
+        '(javax.management ObjectName))
 
 (defn monitors-pin?
   "True if a virtual thread that blocks inside synchronized keeps its carrier, as before JDK 24
