@@ -115,8 +115,14 @@
     (.write out ^String (str/join words))
     (.flush out)))
 
-(defn- redraw [out state started]
-  (say out "\r\u001b[2K" (bar @state (- (measure/now-ms) started))))
+(def ^:private wipe "\r\u001b[2K")
+
+(defn- redraw
+  "Draws the bar, unless this thread has been interrupted: then it has been wiped for good."
+  [out state started]
+  (locking out
+    (when-not (.isInterrupted (Thread/currentThread))
+      (say out wipe (bar @state (- (measure/now-ms) started))))))
 
 (defn- keep-drawing [out state started]
   (.start (Thread/ofVirtual)
@@ -124,12 +130,15 @@
              (while true
                (redraw out state started)
                (Thread/sleep (long tick-ms)))
-             (catch InterruptedException _ (say out "\r\u001b[2K")))))
+             (catch InterruptedException _))))
 
 (defn- on-terminal [out state started]
   (let [^Thread painter (keep-drawing out state started)]
     {:emit! #(swap! state step %)
-     :close! #(doto painter (.interrupt) (.join))}))
+     ;; Without a wait: an interrupt of the run would end that, and with it the run's result.
+     :close! #(locking out
+                (.interrupt painter)
+                (say out wipe))}))
 
 (defn- in-pipe [out state started]
   {:emit! (fn [event]

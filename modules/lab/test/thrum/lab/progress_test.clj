@@ -61,3 +61,11 @@
   (let [out (StringWriter.), {:keys [close!]} (progress/show! {:estimate-ms 1000} out true)]
     (close!)
     (is (str/ends-with? (str out) "\r\u001b[2K"))))
+
+(deftest a-bar-is-wiped-though-the-run-is-interrupted-at-its-end
+  (let [out (StringWriter.), {:keys [close!]} (progress/show! {:estimate-ms 1000} out true)]
+    (.interrupt (Thread/currentThread))
+    (try
+      (close!)
+      (is (str/ends-with? (str out) "\r\u001b[2K"))
+      (finally (is (Thread/interrupted) "the interrupt stays")))))
