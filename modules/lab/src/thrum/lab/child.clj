@@ -20,13 +20,17 @@
   []
   (System/getProperty "java.class.path"))
 
+(def ^:private quiet
+  "Leaves out the warning that SLF4J, by which Jetty and HikariCP log, has no provider."
+  "-Dslf4j.internal.verbosity=ERROR")
+
 (defn java-command
   "Returns the command line of a JVM like this one, whose main namespace is `main`, on the same
   class path or on another."
   ([jvm-opts main] (java-command jvm-opts main (class-path)))
   ([jvm-opts main class-path]
    (-> [(str (io/file (System/getProperty "java.home") "bin" "java"))]
-       (conj (temporary/jvm-opt))
+       (conj (temporary/jvm-opt) quiet)
        (into jvm-opts)
        (conj "-cp" class-path "clojure.main" "-m" (str main)))))
 

@@ -20,10 +20,8 @@
 
 (def jvm-opts
   "The flags of every server's JVM, so that all have the same. The JDK's server closes idle
-  connections beyond 200, and delays small writes, unless these flags are set. Jetty logs by SLF4J,
-  which would complain about a missing provider."
+  connections beyond 200, and delays small writes, unless these flags are set."
   (into ["-Xmx1g"
-         "-Dslf4j.internal.verbosity=ERROR"
          "-Dsun.net.httpserver.maxIdleConnections=100000"
          "-Dsun.net.httpserver.idleInterval=600"
          "-Dsun.net.httpserver.nodelay=true"]

@@ -40,6 +40,9 @@
     (child/stop! child)
     (is (not (Process/.isAlive (:process child))))))
 
+(deftest a-jvm-of-the-labs-own-does-not-complain-of-a-missing-logger
+  (is (some #{"-Dslf4j.internal.verbosity=ERROR"} (child/java-command ["-Xmx64m"] 'some.main))))
+
 (deftest the-hard-file-limit-is-set
   (let [child (child/start! (child/under-file-limit 100 ["sh" "-c" "ulimit -Hn"]))]
     (is (= 100 (child/ask child 10000)))

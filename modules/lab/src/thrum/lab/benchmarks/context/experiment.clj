@@ -79,7 +79,7 @@
      :title "Logs and traces"
      :about
      "t/prun! over items that do nothing, 64 at once, with :wrap, less the same without it."
-     :jvm-opts ["-Xms512m" "-Xmx512m" "-XX:+UseG1GC" "-Dslf4j.internal.verbosity=ERROR"]
+     :jvm-opts ["-Xms512m" "-Xmx512m" "-XX:+UseG1GC"]
      :jvms 3
      :jobs jobs
      :measure 'thrum.lab.benchmarks.context.experiment/measure

@@ -211,7 +211,7 @@
                  "and the p99 of all answers, from the third second of each phase of 8 s; after "
                  "how many seconds of whole capacity is it as before? Goal: an adaptive limit "
                  "reaches 0.9 of the best fixed one at either capacity, and is back after 5 s.")
-     :jvm-opts ["-Xms1g" "-Xmx1g" "-Dslf4j.internal.verbosity=ERROR"]
+     :jvm-opts ["-Xms1g" "-Xmx1g"]
      :jvms 1
      :only-by-name? true
      :jobs jobs

@@ -86,9 +86,7 @@
                    :call 'thrum.lab.experiments.jdbc.requests/sample
                    :url url
                    :way contender)
-        sample (job/sample! {:jvm-opts ["-Xmx512m" "-Dslf4j.internal.verbosity=ERROR"]
-                             :timeout-ms answer-ms}
-                            job)]
+        sample (job/sample! {:jvm-opts ["-Xmx512m"], :timeout-ms answer-ms} job)]
     (on-end (:n job))
     sample))
 
