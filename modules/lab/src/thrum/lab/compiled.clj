@@ -23,7 +23,7 @@
   compiled is left to be loaded from its source. Throws InterruptedException."
   [options namespaces]
   (let [folder (temporary/folder! "thrum-lab-classes")
-        options (assoc options :class-path (class-path folder))
+        options (update options :class-path #(class-path folder (or % (child/class-path))))
         job {:call 'thrum.lab.compiled.child/sample, :folder folder, :namespaces namespaces}]
     (when (:interrupted? (job/sample! options job))
       (temporary/delete! folder)

@@ -82,20 +82,14 @@
       (.createContext "/file/" handler)
       (.start))))
 
-(defn- await-parent
-  "Blocks until standard input ends, which is when the parent closed it or died."
-  []
-  (while (not (neg? (.read System/in)))))
-
 (defn -main
-  "Starts the server, prints {:port n}, and stops when standard input ends. Ctrl-C is for the parent
+  "Starts the server, prints {:port n}, and ends when standard input does. Ctrl-C is for the parent
   to answer."
   [& _]
   (in-child/run!
-    #(let [server (start!)]
-       (in-child/say! {:port (.getPort (.getAddress server))})
-       (await-parent)
-       (.stop server 0))))
+    (fn []
+      (in-child/say! {:port (.getPort (.getAddress (start!)))})
+      (in-child/halt-with-parent!))))
 
 (defn start-child!
   "Starts the server in a process of its own and returns it, a thrum.lab.child with its :url."

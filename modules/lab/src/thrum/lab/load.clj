@@ -18,6 +18,7 @@
    [thrum.lab.load.ab :as ab]
    [thrum.lab.load.built-in :as built-in]
    [thrum.lab.load.wrk :as wrk]
+   [thrum.lab.machine :as machine]
    [thrum.lab.text :as text]))
 
 (set! *warn-on-reflection* true)
@@ -39,7 +40,7 @@
 
 (def generator
   "Delivers which generator this machine has: :wrk where that is installed, otherwise :built-in."
-  (delay (if (wrk/installed?) :wrk :built-in)))
+  (delay (if (machine/on-path? "wrk") :wrk :built-in)))
 
 (defn- generator-name
   "Returns the name of a generator as reports show it."

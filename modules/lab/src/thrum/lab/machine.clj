@@ -3,12 +3,13 @@
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
+   [thrum.lab.child :as child]
    [thrum.lab.proc :as proc])
   (:import
+   (clojure.lang ExceptionInfo)
    (com.sun.management OperatingSystemMXBean UnixOperatingSystemMXBean)
-   (java.io File IOException)
-   (java.lang.management GarbageCollectorMXBean ManagementFactory)
-   (java.util.concurrent TimeUnit)))
+   (java.io File)
+   (java.lang.management GarbageCollectorMXBean ManagementFactory)))
 
 (set! *warn-on-reflection* true)
 
@@ -17,16 +18,9 @@
   seconds."
   [& command]
   (try
-    (let [process (-> (ProcessBuilder. ^java.util.List command)
-                      (.redirectErrorStream true)
-                      (.start))
-          text (future (slurp (.getInputStream process)))]
-      (if (.waitFor process 2 TimeUnit/SECONDS)
-        (when (zero? (.exitValue process)) (not-empty (str/trim @text)))
-        (do
-          (.destroyForcibly process)
-          nil)))
-    (catch IOException _)))
+    (let [{:keys [exit output]} (child/run-to-end! command {} 2000)]
+      (when (zero? exit) (not-empty (str/trim output))))
+    (catch ExceptionInfo _)))
 
 (defn- os-bean ^OperatingSystemMXBean []
   (ManagementFactory/getOperatingSystemMXBean))

@@ -2,12 +2,14 @@
   "A PostgreSQL of our own on loopback, in a folder of its own, for as long as it is needed."
   (:require
    [clojure.java.io :as io]
+   [thrum.lab.child :as child]
    [thrum.lab.ports :as ports]
    [thrum.lab.postgres.programs :as programs]
    [thrum.lab.temporary :as temporary])
   (:import
    (java.io File)
    (java.sql DriverManager SQLException)
+   (java.util List)
    (java.util.concurrent TimeUnit)))
 
 (set! *warn-on-reflection* true)
@@ -25,36 +27,30 @@
     (root?) (concat ["setpriv" (str "--reuid=" user) (str "--regid=" user-group)
                      "--clear-groups"])))
 
-(defn- process-builder ^ProcessBuilder [words]
-  (ProcessBuilder. ^java.util.List (mapv str words)))
+(defn- run-to-end! [words]
+  (let [words (mapv str words), {:keys [exit output]} (child/run-to-end! words {:folder "/"} 60000)]
+    (when-not (zero? exit)
+      (throw (ex-info (str (first words) " failed: " output) {:command words})))))
 
-(defn- start-process
-  "Starts a program whose output goes to the file."
-  ^Process [^File log words]
-  (-> (process-builder words)
-      (.directory (io/file "/"))
-      (.redirectErrorStream true)
-      (.redirectOutput (java.lang.ProcessBuilder$Redirect/appendTo log))
-      (.start)))
-
-(defn- run-to-end! [log words]
-  (let [process (start-process log words)]
-    (when-not (and (.waitFor process 60 TimeUnit/SECONDS) (zero? (.exitValue process)))
-      (.destroyForcibly process)
-      (throw (ex-info (str (first words) " failed: " (slurp log)) {:command words})))))
-
-(defn- init! [programs folder log]
+(defn- init! [programs folder]
   (let [data (doto (io/file folder "data") .mkdir)]
-    (when (root?) (run-to-end! log ["chown" (str user ":" user-group) folder data]))
-    (run-to-end! log (command (io/file programs "initdb") "-D" data "-U" "thrum" "-A" "trust" "-N"
-                       "--no-instructions" "-E" "UTF8" "--locale=C"))
+    (when (root?) (run-to-end! ["chown" (str user ":" user-group) folder data]))
+    (run-to-end! (command (io/file programs "initdb") "-D" data "-U" "thrum" "-A" "trust" "-N"
+                   "--no-instructions" "-E" "UTF8" "--locale=C"))
     data))
 
-(defn- serve [programs data log port]
-  (start-process log
-                 (command (io/file programs "postgres") "-D" data "-p" port
-                          "-c" "listen_addresses=127.0.0.1" "-c" "unix_socket_directories="
-                          "-c" "fsync=off" "-c" "max_connections=200")))
+(defn- serve
+  "Starts PostgreSQL, whose output goes to the file."
+  ^Process [programs data ^File log port]
+  (let [^List words (mapv str
+                          (command (io/file programs "postgres") "-D" data "-p" port
+                                   "-c" "listen_addresses=127.0.0.1" "-c" "unix_socket_directories="
+                                   "-c" "fsync=off" "-c" "max_connections=200"))]
+    (-> (ProcessBuilder. words)
+        (.directory (io/file "/"))
+        (.redirectErrorStream true)
+        (.redirectOutput log)
+        (.start))))
 
 (defn- answers? [url]
   (try
@@ -70,7 +66,8 @@
 
 (defn- stop! [^Process process]
   ;; SIGINT ends it without waiting for its clients; destroy would wait.
-  (.waitFor (.start (process-builder ["kill" "-INT" (.pid process)])))
+  (let [^List command ["kill" "-INT" (str (.pid process))]]
+    (.waitFor (.start (ProcessBuilder. command))))
   (when-not (.waitFor process 10 TimeUnit/SECONDS) (.destroyForcibly process)))
 
 (defn- unhook! [^Thread hook]
@@ -80,7 +77,7 @@
     (catch IllegalStateException _)))
 
 (defn- start-in [programs folder]
-  (let [log (io/file folder "log"), data (init! programs folder log), [port] (ports/free 1)
+  (let [log (io/file folder "log"), data (init! programs folder), [port] (ports/free 1)
         url (str "jdbc:postgresql://127.0.0.1:" port "/postgres?user=thrum")
         process (serve programs data log port)
         hook (Thread. #(stop! process))

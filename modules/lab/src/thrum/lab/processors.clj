@@ -4,6 +4,7 @@
   (:require
    [clojure.string :as str]
    [thrum.lab.child :as child]
+   [thrum.lab.machine :as machine]
    [thrum.lab.proc :as proc]))
 
 (set! *warn-on-reflection* true)
@@ -42,16 +43,11 @@
     (when-not (zero? exit)
       (throw (ex-info (str "taskset failed: " (str/trim output)) {:type :thrum/lab-child})))))
 
-(defn- taskset? []
-  (try
-    (zero? (:exit (child/run-to-end! ["taskset" "--version"] {} move-ms)))
-    (catch Exception _ false)))
-
 (defn halves
   "Returns the processors in two halves, [first second]; nil where there is only one, or no way to
   keep processes on them."
   []
   (let [processors (allowed)
         n (count processors)]
-    (when (and (< 1 n) (taskset?))
+    (when (and (< 1 n) (machine/on-path? "taskset"))
       (mapv vec (split-at (quot n 2) processors)))))

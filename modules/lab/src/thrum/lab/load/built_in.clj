@@ -221,11 +221,6 @@
       (in-child/say! (burst job))
       (recur (edn/read {:eof nil} in)))))
 
-(defn- end-with-parent! []
-  (.start (Thread/ofVirtual)
-          #(do (while (not (neg? (.read System/in))))
-               (.halt (Runtime/getRuntime) 0))))
-
 (defn -main
   "Reads a job from standard input, does it, prints what came of it, and ends; at once when standard
   input ends. After a job with :requests, a burst, it goes on to read one."
@@ -234,7 +229,7 @@
     #(let [in (PushbackReader. *in*), job (edn/read in)]
        (if (:requests job)
          (do-bursts! job in)
-         (do (end-with-parent!)
+         (do (in-child/halt-with-parent!)
              (some-> (job/warm-up job) run)
              (in-child/say! (run job)))))))
 

@@ -6,27 +6,12 @@
    [clojure.string :as str]
    [thrum.lab.child :as child]
    [thrum.lab.load.job :as job]
-   [thrum.lab.processors :as processors])
-  (:import
-   (java.io IOException)
-   (java.util List)
-   (java.util.concurrent TimeUnit)))
+   [thrum.lab.processors :as processors]))
 
 (set! *warn-on-reflection* true)
 
 (def ^:private most-threads "As published." 12)
 (def ^:private grace-ms "How long wrk may take beyond its :seconds." 20000)
-
-(defn installed?
-  "True if wrk can be run here."
-  []
-  (try
-    (let [process (-> (ProcessBuilder. ^List (list "wrk" "--version"))
-                      (.redirectErrorStream true)
-                      .start)]
-      (slurp (.getInputStream process))
-      (.waitFor process 5 TimeUnit/SECONDS))
-    (catch IOException _ false)))
 
 (defn command
   "Returns the command line of a job."

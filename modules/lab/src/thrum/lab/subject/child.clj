@@ -77,7 +77,7 @@
   []
   (System/gc)
   (System/gc)
-  (.getUsed (.getHeapMemoryUsage (ManagementFactory/getMemoryMXBean))))
+  (memory/heap))
 
 (def ^:private questions
   {:facts (fn []

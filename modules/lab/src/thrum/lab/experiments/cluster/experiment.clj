@@ -4,15 +4,14 @@
   (:require
    [thrum.lab.checkout :as checkout]
    [thrum.lab.columns :as columns]
+   [thrum.lab.compiled :as compiled]
    [thrum.lab.experiments.cluster.calls :as calls]
    [thrum.lab.job :as job]
    [thrum.lab.limit-line :as limit-line]
    [thrum.lab.sanity :as sanity]
    [thrum.lab.stats :as stats]
    [thrum.lab.temporary :as temporary]
-   [thrum.lab.text :as text])
-  (:import
-   (java.io File)))
+   [thrum.lab.text :as text]))
 
 (set! *warn-on-reflection* true)
 
@@ -71,18 +70,20 @@
 
 ;; Run
 
-(defn- do-job! [class-path job]
-  (job/sample! {:jvm-opts calls/jvm-opts
-                :class-path class-path
-                :timeout-ms answer-ms
-                :around calls/quietly}
-               job))
+(defn- jvm [class-path]
+  {:jvm-opts calls/jvm-opts
+   :class-path class-path
+   :timeout-ms answer-ms
+   :around calls/quietly})
+
+(def ^:private namespaces
+  "What is compiled for the JVMs of the samples."
+  '[thrum.lab.job.child thrum.lab.experiments.cluster.calls thrum.cluster.main
+    thrum.cluster.engine.infinispan])
 
 (defn- compiled! [class-path]
-  (let [classes (temporary/folder! "thrum-lab-classes")
-        class-path (str classes File/pathSeparator class-path)]
-    (do-job! class-path {:call 'thrum.lab.experiments.cluster.aot/sample, :folder classes})
-    {:class-path class-path, :close! #(temporary/delete! classes)}))
+  (let [classes (compiled/folder! (jvm class-path) namespaces)]
+    {:class-path (compiled/class-path classes class-path), :close! #(temporary/delete! classes)}))
 
 (defn- open! [_]
   (let [folder (checkout/folder)
@@ -94,7 +95,7 @@
 (defn- sample! [{:keys [class-path]} part {:keys [job]} on-end]
   (let [job (assoc (merge (select-keys part (keys size)) job)
               :call 'thrum.lab.experiments.cluster.calls/sample)
-        sample (do-job! class-path job)]
+        sample (job/sample! (jvm class-path) job)]
     (on-end (:n job))
     sample))
 
