@@ -22,6 +22,13 @@
   []
   (/ (System/nanoTime) 1e6))
 
+(defn ms-of
+  "Calls f and returns how many ms it took."
+  [f]
+  (let [start (now-ms)]
+    (f)
+    (- (now-ms) start)))
+
 (defn- rounded [ms] (/ (Math/round (* 1000.0 (double ms))) 1000.0))
 
 (defn- recording

@@ -20,6 +20,12 @@
      :min (double (apply min known))
      :max (double (apply max known))}))
 
+(defn p99
+  "Returns the 99th percentile of numbers: the least of them that 99 % do not exceed; nil of nothing."
+  [xs]
+  (when-let [sorted (seq (sort xs))]
+    (nth sorted (quot (dec (* 99 (count sorted))) 100))))
+
 (defn paired
   "Returns the median of the ratios x to y of each round: what slows down a whole round cancels
   out."

@@ -9,6 +9,11 @@
   (is (= 2.5 (stats/median [4 1 2 3])))
   (is (nil? (stats/median []))))
 
+(deftest at-most-one-of-a-hundred-is-beyond-the-p99
+  (is (= [1 2 99 100 990]
+         (map #(stats/p99 (shuffle (range 1 (inc %)))) [1 2 100 101 1000])))
+  (is (nil? (stats/p99 []))))
+
 (deftest in-flight-counts-overlaps
   (is (= [[0 1] [1 2] [2 1] [3 0]] (stats/in-flight [[0 2] [1 3]])))
   (is (= 2 (stats/peak (stats/in-flight [[0 2] [1 3]])))))

@@ -6,7 +6,6 @@
    [thrum.core :as t]
    [thrum.lab.benchmark :as benchmark]
    [thrum.lab.rounds :as rounds]
-   [thrum.lab.stats :as stats]
    [thrum.lab.text :as text])
   (:import
    (io.opentelemetry.context Context ContextKey)
@@ -46,22 +45,14 @@
   (with-open [_ (.makeCurrent (.with (Context/root) (ContextKey/named "request") "17"))]
     (let [all (vec (range items))
           ways (mapv (fn [[way wrap]] [way #(tasks! wrap all)]) wraps)]
-      (update-vals (rounds/costs warm-up rounds ways)
-                   (fn [costs] (mapv #(update-vals % (fn [x] (/ (double x) items))) costs))))))
+      (rounds/costs-of-one warm-up rounds ways (constantly items)))))
 
 ;; In the parent
 
-(defn- added
-  "Returns by how much more of a figure an item costs in this way than without a wrap, paired by
-  round; the median of each JVM."
-  [runs way figure]
-  (for [run runs]
-    (stats/median (map - (map figure (run way)) (map figure (run :none))))))
-
 (defn rows
-  "Returns a row for each way, of what it adds."
+  "Returns a row for each way, of what it adds to none."
   [[{:keys [runs]}]]
-  (for [way [:mdc :otel :both], :let [of #(stats/spread (added runs way %))]]
+  (for [way [:mdc :otel :both], :let [of #(rounds/more runs way :none %)]]
     {:way way, :ns (of :ns), :cpu-ns (of :cpu-ns), :bytes (of :bytes)}))
 
 (def ^:private names {:mdc "mdc/wrap, two values", :otel "otel/wrap", :both "both"})

@@ -45,17 +45,6 @@
     (run! (fn [x] (aset sum 0 (+ (aget sum 0) (long x))) nil) xs)
     (aget sum 0)))
 
-(defn- checked [expected f]
-  (fn []
-    (let [actual (f)]
-      (when-not (= expected actual)
-        (throw (ex-info "A way gave a wrong result" {:expected expected, :actual actual}))))))
-
-(defn- on-virtual-thread [f]
-  (fn [] (.join (Thread/startVirtualThread f))))
-
-(def ^:private consumers {:main identity, :virtual on-virtual-thread})
-
 (defn- few
   "How many items clojure.core/pmap gets: it takes several times as long."
   [items]
@@ -76,26 +65,22 @@
    [:chunks #(sum (by-hand/in-chunks limit trivial items))]])
 
 (defn- core-way [items]
-  [:core/pmap (checked (sum (map trivial items)) #(sum (clojure.core/pmap trivial items)))])
+  [:core/pmap (rounds/checked (sum (map trivial items)) #(sum (clojure.core/pmap trivial items)))])
 
 (defn- ways [{:keys [consumer items]} limit]
   (let [all (vec (range items))
         expected (sum (map trivial all))
-        on-consumer (consumers consumer)]
+        on-consumer (rounds/callers consumer)]
     (mapv (fn [[way f]] [way (on-consumer f)])
-          (conj (mapv (fn [[way f]] [way (checked expected f)])
+          (conj (mapv (fn [[way f]] [way (rounds/checked expected f)])
                       (into (own-ways limit all) (thrum-ways limit all expected)))
                 (core-way (subvec all 0 (few items)))))))
 
-(defn- per-item [n cost]
-  (update-vals cost #(/ (double %) n)))
+(defn- items-of [items way]
+  (if (= :core/pmap way) (few items) items))
 
 (defn- measure-at [{:keys [items rounds] :as job} limit warm-up]
-  (into {}
-        (map (fn [[way costs]]
-               (let [n (if (= :core/pmap way) (few items) items)]
-                 [way (mapv #(per-item n %) costs)])))
-        (rounds/costs warm-up rounds (ways job limit))))
+  (rounds/costs-of-one warm-up rounds (ways job limit) #(items-of items %)))
 
 (defn measure
   "Returns {limit {way [cost per item, see thrum.lab.rounds/cost, for each round]}}."
@@ -104,26 +89,16 @@
 
 ;; In the parent
 
-(defn- each
-  "Returns the medians of a way's figure, by JVM."
-  [runs way figure]
-  (map #(stats/median (map figure (way %))) runs))
-
-(defn- against
-  "Returns how many times as much of it a way costs as another, paired by round."
-  [runs way other figure]
-  (stats/spread (map #(stats/paired (map figure (way %)) (map figure (other %))) runs)))
-
 (defn- row [{:keys [consumer items]} limit runs way]
   {:way way, :limit limit, :consumer consumer
-   :items (if (= :core/pmap way) (few items) items)
-   :ns (stats/spread (each runs way :ns))
-   :cpu-ns (stats/spread (each runs way :cpu-ns))
-   :bytes (stats/spread (each runs way :bytes))
-   :to-hand (against runs way :hand :ns)
-   :cpu-to-hand (against runs way :hand :cpu-ns)
-   :bytes-to-hand (against runs way :hand :bytes)
-   :to-chunks (against runs way :chunks :cpu-ns)
+   :items (items-of items way)
+   :ns (stats/spread (rounds/medians runs way :ns))
+   :cpu-ns (stats/spread (rounds/medians runs way :cpu-ns))
+   :bytes (stats/spread (rounds/medians runs way :bytes))
+   :to-hand (rounds/times runs way :hand :ns)
+   :cpu-to-hand (rounds/times runs way :hand :cpu-ns)
+   :bytes-to-hand (rounds/times runs way :hand :bytes)
+   :to-chunks (rounds/times runs way :chunks :cpu-ns)
    :goal (get-in goals [consumer way])})
 
 (defn rows

@@ -106,16 +106,12 @@
       (t/cancel! s))
     (vec answers)))
 
-(defn- p99 [times]
-  (when (seq times)
-    (nth (sort times) (quot (* 99 (count times)) 100))))
-
 (defn- window
   "Returns {:good, how many a second were answered in time, :p99-ms} of these answers."
   [answers]
   (let [times (map second answers)]
     {:good (/ (* 1000.0 (count (filter #(<= % patience-ms) times))) window-ms)
-     :p99-ms (p99 times)}))
+     :p99-ms (stats/p99 times)}))
 
 (defn- over-time [answers phase-ms]
   (let [by-window (group-by #(long (quot (first %) window-ms)) answers)]

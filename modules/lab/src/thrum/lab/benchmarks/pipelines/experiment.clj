@@ -45,12 +45,6 @@
           (Thread/.join putter)
           sum)))))
 
-(defn- checked [expected f]
-  (fn []
-    (let [actual (f)]
-      (when-not (= expected actual)
-        (throw (ex-info "A way gave a wrong result" {:expected expected, :actual actual}))))))
-
 (defn- pipelines
   [items]
   {:core/pipeline-blocking #(through (fn [to from] (async/pipeline-blocking n to (map inc) from))
@@ -72,8 +66,8 @@
     (into {}
           (map (fn [[way times]] [way (mapv #(/ (double %) items) times)]))
           (rounds/run warm-up rounds
-            (concat (for [[way f] (pipelines all)] [way (checked (+ total items) f)])
-                    (for [[way f] (transfers all)] [way (checked total f)]))))))
+            (concat (for [[way f] (pipelines all)] [way (rounds/checked (+ total items) f)])
+                    (for [[way f] (transfers all)] [way (rounds/checked total f)]))))))
 
 ;; In the parent
 

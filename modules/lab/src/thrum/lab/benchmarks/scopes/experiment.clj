@@ -108,27 +108,14 @@
     (alone way) (calls (first (alone way)))
     :else (times n)))
 
-(defn- on-virtual-thread [f]
-  (fn [] (.join (Thread/startVirtualThread f))))
-
-(def ^:private consumers {:main identity, :virtual on-virtual-thread})
-
 (defn measure
   "Returns {[way forks] [cost per call, see thrum.lab.rounds/cost, for each round]}."
   [{:keys [times calls warm-up rounds consumer] :as job}]
-  (let [ways (mapv (fn [[way f]] [way ((consumers consumer) f)])
-                   (concat (of-forks times) (of-calls calls) (of-ticks calls)))
-        per-call (fn [way cost] (update-vals cost #(/ (double %) (calls-of job way))))]
-    (into {}
-          (map (fn [[way costs]] [way (mapv #(per-call way %) costs)]))
-          (rounds/costs warm-up rounds ways))))
+  (let [ways (mapv (fn [[way f]] [way ((rounds/callers consumer) f)])
+                   (concat (of-forks times) (of-calls calls) (of-ticks calls)))]
+    (rounds/costs-of-one warm-up rounds ways #(calls-of job %))))
 
 ;; In the parent
-
-(defn- each
-  "Returns the medians of a way's figure, by JVM."
-  [runs way figure]
-  (map #(stats/median (map figure (% way))) runs))
 
 (def ^:private beside
   "By way: what it is compared with."
@@ -137,12 +124,12 @@
 
 (defn- ratio [runs [way n :as both] figure]
   (when-some [other (beside way)]
-    (stats/spread (map #(stats/paired (map figure (% both)) (map figure (% [other n]))) runs))))
+    (rounds/times runs both [other n] figure)))
 
 (defn- row [{:keys [consumer]} runs [way n :as both]]
   {:way way, :forks n, :consumer consumer
-   :ns (stats/spread (each runs both :ns))
-   :cpu-ns (stats/spread (each runs both :cpu-ns))
+   :ns (stats/spread (rounds/medians runs both :ns))
+   :cpu-ns (stats/spread (rounds/medians runs both :cpu-ns))
    :to-hand (ratio runs both :ns)
    :cpu-to-hand (ratio runs both :cpu-ns)
    :goal (goals both)})
@@ -154,7 +141,9 @@
    :forks 0
    :consumer consumer
    :ns (stats/spread
-         (map - (each runs [:with-timeout 0] :ns) (each runs [:empty-scope 0] :ns)))})
+         (map -
+              (rounds/medians runs [:with-timeout 0] :ns)
+              (rounds/medians runs [:empty-scope 0] :ns)))})
 
 (defn rows
   "Returns a row for each job, way and number of forks."

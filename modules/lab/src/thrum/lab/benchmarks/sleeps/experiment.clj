@@ -63,13 +63,8 @@
   (Thread/sleep (Duration/ofNanos ns))
   ns)
 
-(defn- checked [items f]
-  (fn []
-    (when-not (= (count items) (f))
-      (throw (ex-info "A way lost items" {:expected (count items)})))))
-
 (defn- ways [limit items]
-  (mapv (fn [[way f]] [way (checked items f)])
+  (mapv (fn [[way f]] [way (rounds/checked (count items) f)])
         [[:pmap #(count (t/pmap limit sleep! items))]
          [:pmap-4096 #(count (t/pmap {:limit limit, :window 4096} sleep! items))]
          [:upmap #(count (t/upmap limit sleep! items))]

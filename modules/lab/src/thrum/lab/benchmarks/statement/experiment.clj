@@ -6,7 +6,6 @@
    [thrum.lab.benchmark :as benchmark]
    [thrum.lab.benchmarks.statement.driver :as driver]
    [thrum.lab.rounds :as rounds]
-   [thrum.lab.stats :as stats]
    [thrum.lab.text :as text])
   (:import
    (java.sql Connection PreparedStatement ResultSet)
@@ -50,36 +49,23 @@
 (def ^:private sources
   {:bare driver/data-source, :guarded #(jdbc/data-source (driver/data-source) {:connections 1})})
 
-(defn- on-virtual-thread [f]
-  (fn [] (.join (Thread/startVirtualThread f))))
-
 (defn- ways [times]
   (for [[kind [prepare f]] kinds, [source make] sources]
-    [[kind source] (on-virtual-thread #(t/with-scope [_s] (many times f (prepare (make)))))]))
+    [[kind source] (rounds/on-virtual-thread #(t/with-scope [_s] (many times f (prepare (make)))))]))
 
 (defn measure
   "Returns {[kind source] [cost of one, see thrum.lab.rounds/cost, for each round]}."
   [{:keys [times warm-up rounds]}]
-  (update-vals (rounds/costs warm-up rounds (ways times))
-               (fn [costs] (mapv #(update-vals % (fn [x] (/ (double x) times))) costs))))
+  (rounds/costs-of-one warm-up rounds (ways times) (constantly times)))
 
 ;; In the parent
-
-(defn- added
-  "Returns by how much more of a figure a kind costs when it is guarded, paired by round; the median
-  of each JVM."
-  [runs kind figure]
-  (for [run runs]
-    (stats/median (map - (map figure (run [kind :guarded])) (map figure (run [kind :bare]))))))
 
 (defn rows
   "Returns a row for each kind, of what the guard adds."
   [[{:keys [runs]}]]
-  (for [kind [:execute :query :connection]]
-    {:kind kind
-     :ns (stats/spread (added runs kind :ns))
-     :cpu-ns (stats/spread (added runs kind :cpu-ns))
-     :bytes (stats/spread (added runs kind :bytes))}))
+  (for [kind [:execute :query :connection]
+        :let [of #(rounds/more runs [kind :guarded] [kind :bare] %)]]
+    {:kind kind, :ns (of :ns), :cpu-ns (of :cpu-ns), :bytes (of :bytes)}))
 
 (def ^:private names
   {:execute "an execution"

@@ -62,11 +62,6 @@
 
 ;; Figures
 
-(defn- ms-of [f]
-  (let [start (measure/now-ms)]
-    (f)
-    (- (measure/now-ms) start)))
-
 (defn- longest-gap-ms
   "Takes all results; calls at-third! after a third of n. Returns the longest wait for one of those
   that follow."
@@ -88,20 +83,20 @@
   [ms]
   (let [n 2000000]
     (dotimes [_ 20] (work/compute n))
-    (long (/ (* n ms) (ms-of #(work/compute n))))))
+    (long (/ (* n ms) (measure/ms-of #(work/compute n))))))
 
 (defn- computed [{:keys [computes compute-ms]} pmapv]
   (let [items (repeat computes (steps-of compute-ms))
         limit (* 2 (.availableProcessors (Runtime/getRuntime)))]
     (pmapv limit #'work/compute items)
-    {:local-ms (ms-of #(t/pmapv limit work/compute items))
-     :cpu-ms (ms-of #(pmapv limit #'work/compute items))}))
+    {:local-ms (measure/ms-of #(t/pmapv limit work/compute items))
+     :cpu-ms (measure/ms-of #(pmapv limit #'work/compute items))}))
 
 (defn- us-each
   "Returns the µs of one of n calls that do nothing, the median of three rounds after one that does
   not count. options: the limit, or the map of its options."
   [prun! options n]
-  (let [us #(/ (* 1000 (ms-of (fn [] (prun! options #'work/nothing (range n))))) n)]
+  (let [us #(/ (* 1000 (measure/ms-of (fn [] (prun! options #'work/nothing (range n))))) n)]
     (us)
     (stats/median (repeatedly 3 us))))
 
@@ -129,7 +124,7 @@
 (defn- figures [{:keys [limit n nap-ms] :as job} pmapv]
   (pmapv limit #'work/nap (repeat warm-ups 5))
   (let [{:keys [local-ms cpu-ms]} (computed job pmapv)]
-    {:ms (ms-of #(pmapv limit #'work/nap (repeat n nap-ms)))
+    {:ms (measure/ms-of #(pmapv limit #'work/nap (repeat n nap-ms)))
      :cpu-ms cpu-ms
      :cpu-times (/ cpu-ms local-ms)}))
 

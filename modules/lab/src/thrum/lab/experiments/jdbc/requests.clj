@@ -3,7 +3,8 @@
   (:require
    [thrum.core :as t]
    [thrum.jdbc :as jdbc]
-   [thrum.lab.measure :as measure])
+   [thrum.lab.measure :as measure]
+   [thrum.lab.stats :as stats])
   (:import
    (com.zaxxer.hikari HikariConfig HikariDataSource)
    (java.io PrintWriter)
@@ -52,20 +53,12 @@
 
 (defn- plainly [_])
 
-(defn- ms-of [f]
-  (let [start (measure/now-ms)]
-    (f)
-    (- (measure/now-ms) start)))
-
 (defn- next-queries
   "Returns how many ms each of some short queries takes, on all connections at once."
   [{:keys [source at-once]} rounds]
   (let [queries (fn [_]
-                  (vec (repeatedly rounds #(ms-of (fn [] (execute! source "select 1" plainly))))))]
+                  (vec (repeatedly rounds #(measure/ms-of (fn [] (execute! source "select 1" plainly))))))]
     (into [] cat (t/pmapv at-once queries (range at-once)))))
-
-(defn- p99 [times]
-  (nth (sort times) (quot (* 99 (count times)) 100)))
 
 ;; Ways
 
@@ -143,12 +136,13 @@
 (defn- figures
   "Returns the sample of a job on a pool that has all its connections."
   [{:keys [url n way deadline-ms watch-ms], :as job} {:keys [^AtomicLong opened pool] :as env}]
-  (let [unloaded (p99 (next-queries env next-rounds))
+  (let [unloaded (stats/p99 (next-queries env next-rounds))
         before (.get opened)
         {:keys [^CountDownLatch started ended]} (run-requests job (request way env))]
     (.await started)
     (Thread/sleep (long (+ deadline-ms watch-ms)))
-    (let [left (active url), next (p99 (next-queries env next-rounds)), {:keys [ms early]} @ended]
+    (let [left (active url), next (stats/p99 (next-queries env next-rounds))
+          {:keys [ms early]} @ended]
       (end-what-is-left! url)
       (await-all! pool (:at-once job))
       (when (not= n early)
