@@ -200,7 +200,8 @@
         command (command arguments)
         problem (problem (first errors) values (given-options argv) command)]
     (cond
-      (:help values) {:command :help, :topic (:named command)}
+      (:help values) {:command :help
+                      :topic (or (:named command) (#{:handler} (keyword (first arguments))))}
       problem {:error problem}
       :else (-> (if (own? values) (dissoc command :named) command)
                 (assoc :options (merge values (:options command)))))))

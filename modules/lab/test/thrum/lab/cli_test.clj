@@ -106,6 +106,8 @@
     :ring-jetty ["help" "ring-jetty"]
     :ring-jetty ["help" "jetty-many"]
     :ring-jetty ["ring-jetty" "--help"]
+    :handler ["handler" "--help"]
+    :handler ["handler" "my.app/handler" "--help"]
     :handler ["help" "handler"])
   (is (= {:command :help} (dissoc (cli/parse ["help" "compare"]) :options))))
 
