@@ -42,6 +42,8 @@
 (deftest urls-are-shown-without-their-secrets
   (are [shown url] (= shown (urls/shown url))
     "http://…@h/p?…" "http://user:pass@h/p?token=secret"
+    "http://…@h/p" "http://user:p@ss@h/p"
+    "http://h?…" "http://h?to=a@b"
     "https://h/p" "https://h/p"))
 
 (def not-a-function 3)

@@ -15,7 +15,7 @@
   which may be secrets."
   [url]
   (-> url
-      (str/replace #"//[^/@\s]*@" "//…@")
+      (str/replace #"//[^/?#\s]*@" "//…@")
       (str/replace #"\?.*$" "?…")))
 
 (defn- uri-of ^URI [line]
