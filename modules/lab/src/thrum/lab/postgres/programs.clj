@@ -16,9 +16,14 @@
 (defn- complete? [folder]
   (and (executable? folder "initdb") (executable? folder "postgres")))
 
+(defn- newest-first
+  "Returns folders whose names are versions: 16 before 9.6."
+  [folders]
+  (sort-by #(or (parse-double (File/.getName %)) 0.0) > folders))
+
 (defn- folders []
   (concat (some-> (System/getenv "THRUM_POSTGRES") io/file list)
-          (map #(io/file % "bin") (reverse (sort (.listFiles (io/file "/usr/lib/postgresql")))))
+          (map #(io/file % "bin") (newest-first (.listFiles (io/file "/usr/lib/postgresql"))))
           (map io/file (str/split (str (System/getenv "PATH")) (re-pattern File/pathSeparator)))))
 
 (defn installed

@@ -2,6 +2,7 @@
   "The experiment in small, on a PostgreSQL of its own, where there is one."
   (:require
    [clojure.edn :as edn]
+   [clojure.java.io :as io]
    [clojure.test :refer [deftest is]]
    [thrum.lab.experiment :as experiment]
    [thrum.lab.experiments.jdbc.experiment :as jdbc]
@@ -21,6 +22,10 @@
 (deftest the-plan-is-printable-edn-of-a-minute
   (is (= (plan) (edn/read-string (pr-str (plan)))))
   (is (< (experiment/estimate-ms (plan)) 62000)))
+
+(deftest the-newest-of-debians-versions-comes-first
+  (is (= ["16" "15" "9.6" "common"]
+         (map str (#'programs/newest-first (map io/file ["15" "9.6" "common" "16"]))))))
 
 (deftest without-postgresql-it-is-skipped
   (let [ran (run/run! {:jdbc jdbc/experiment} [(plan {:postgres? false})] (constantly nil))]
