@@ -70,8 +70,8 @@
   [n]
   (cond
     (< n 1000) (str n " B")
-    (< n 1000000) (str (trimmed (/ n 1e3)) " kB")
-    (< n 1000000000) (str (trimmed (/ n 1e6)) " MB")
+    (< n 999950) (str (trimmed (/ n 1e3)) " kB")
+    (< n 999950000) (str (trimmed (/ n 1e6)) " MB")
     :else (str (trimmed (/ n 1e9)) " GB")))
 
 (defn rate
@@ -98,13 +98,14 @@
 (defn wrap
   "Returns a sentence as lines of at most width columns, broken between words."
   [width sentence]
-  (reduce (fn [lines word]
-            (let [line (str (peek lines) " " word)]
-              (if (<= (count line) width)
-                (conj (pop lines) line)
-                (conj lines word))))
-          [(first (str/split sentence #" "))]
-          (rest (str/split sentence #" "))))
+  (let [[word & words] (str/split sentence #" ")]
+    (reduce (fn [lines word]
+              (let [line (str (peek lines) " " word)]
+                (if (<= (count line) width)
+                  (conj (pop lines) line)
+                  (conj lines word))))
+            [word]
+            words)))
 
 (defn class-word
   "Returns the last part of an object's class name, never empty: ConnectException."

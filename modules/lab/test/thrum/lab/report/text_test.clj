@@ -160,5 +160,8 @@
     "1.05x" (text/ratio 1.05)
     "6 MB" (text/bytes 6000000)
     "1.5 kB" (text/bytes 1500)
+    "999.9 kB" (text/bytes 999949)
+    "1 MB" (text/bytes 999950)
+    "1 GB" (text/bytes 999950000)
     "1 min 20 s" (text/duration 80000)
     "a, b and c" (text/commas ["a" "b" "c"])))
