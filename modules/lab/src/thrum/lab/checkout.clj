@@ -25,9 +25,7 @@
   ([from]
    (->> (iterate File/.getParentFile (.getCanonicalFile (io/file from)))
         (take-while some?)
-        (filter checkout?)
-        first
-        (#(some-> % str)))))
+        (some #(when (checkout? %) (str %))))))
 
 (defn class-path!
   "Returns {:class-path text}, of the checkout in folder under an alias of its deps.edn, as -A:alias

@@ -7,7 +7,6 @@
    (com.sun.management GarbageCollectionNotificationInfo GcInfo)
    (java.lang.management ManagementFactory MemoryPoolMXBean MemoryType MemoryUsage)
    (java.util.concurrent.atomic AtomicLong)
-   (java.util.function LongBinaryOperator)
    (javax.management Notification NotificationEmitter NotificationListener)))
 
 (set! *warn-on-reflection* true)
@@ -58,7 +57,7 @@
   (transduce (comp (filter (comp pools key)) (map #(MemoryUsage/.getUsed (val %)))) + 0 usages))
 
 (defn- raise! [^AtomicLong highest n]
-  (.accumulateAndGet highest (long n) (reify LongBinaryOperator (applyAsLong [_ a b] (max a b)))))
+  (.accumulateAndGet highest (long n) max))
 
 (defn- gc-info ^GcInfo [^Notification notification]
   (.getGcInfo (GarbageCollectionNotificationInfo/from (.getUserData notification))))

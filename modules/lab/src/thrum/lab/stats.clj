@@ -21,7 +21,8 @@
      :max (double (apply max known))}))
 
 (defn p99
-  "Returns the 99th percentile of numbers: the least of them that 99 % do not exceed; nil of nothing."
+  "Returns the 99th percentile of numbers, the least of them that 99 % do not exceed; nil of
+  nothing."
   [xs]
   (when-let [sorted (seq (sort xs))]
     (nth sorted (quot (dec (* 99 (count sorted))) 100))))

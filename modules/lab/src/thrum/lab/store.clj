@@ -12,8 +12,6 @@
 
 (def version "The version of the format that this lab writes and reads." 1)
 
-(declare layout)
-
 (defn- lines [indent opening items closing]
   (str opening (str/join (str "\n" indent " ") items) closing))
 

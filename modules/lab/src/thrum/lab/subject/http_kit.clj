@@ -2,16 +2,9 @@
   "http-kit, without Thrum. It may not be on the class path, and is found by name. Its handlers are
   Ring's: it has no lower door."
   (:require
-   [thrum.lab.subject.work :as work])
-  (:import
-   (java.util.concurrent Executors)))
+   [thrum.lab.subject.work :as work]))
 
 (set! *warn-on-reflection* true)
-
-(defn- worker-pool [pool]
-  (if pool
-    (Executors/newFixedThreadPool pool)
-    (Executors/newVirtualThreadPerTaskExecutor)))
 
 (defn start!
   "Starts the server on a free port and returns that. Handlers run on a pool of platform threads,
@@ -22,6 +15,6 @@
     (port (run-server work/ring-handler
                       {:ip "127.0.0.1"
                        :port 0
-                       :worker-pool (worker-pool pool)
+                       :worker-pool (work/executor pool)
                        :backlog backlog
                        :legacy-return-value? false}))))

@@ -5,8 +5,7 @@
    [thrum.lab.subject.work :as work])
   (:import
    (com.sun.net.httpserver HttpExchange HttpHandler HttpServer)
-   (java.net InetAddress InetSocketAddress)
-   (java.util.concurrent Executor Executors)))
+   (java.net InetAddress InetSocketAddress)))
 
 (set! *warn-on-reflection* true)
 
@@ -19,16 +18,11 @@
       (with-open [out (.getResponseBody ^HttpExchange exchange)]
         (.write out ^bytes work/greeting-bytes)))))
 
-(defn- executor ^Executor [pool]
-  (if pool
-    (Executors/newFixedThreadPool pool)
-    (Executors/newVirtualThreadPerTaskExecutor)))
-
 (defn start!
   "Starts the server on a free port and returns that. Handlers run on a pool of platform threads,
   or, :pool nil, on virtual threads."
   [{:keys [pool backlog]}]
   (let [server (HttpServer/create (InetSocketAddress. (InetAddress/getLoopbackAddress) 0)
                                   (int backlog))]
-    (doto server (.setExecutor (executor pool)) (.createContext "/" handler) (.start))
+    (doto server (.setExecutor (work/executor pool)) (.createContext "/" handler) (.start))
     (.getPort (.getAddress server))))

@@ -2,7 +2,7 @@
   "What the handlers of the lab's servers do, the same behind every engine: sleep as long as the
   path says, or until they are woken, and then greet."
   (:import
-   (java.util.concurrent CountDownLatch TimeUnit)
+   (java.util.concurrent CountDownLatch Executor Executors TimeUnit)
    (java.util.concurrent.atomic AtomicInteger AtomicReference)))
 
 (set! *warn-on-reflection* true)
@@ -45,6 +45,14 @@
   (cond
     (.startsWith path "/sleep/") (Thread/sleep (long (parse-long (.substring path 7))))
     (.equals path held) (sleep-until-woken!)))
+
+(defn executor
+  "Returns what handlers run on: a pool of platform threads of that size, or, nil, a virtual thread
+  for each."
+  ^Executor [pool]
+  (if pool
+    (Executors/newFixedThreadPool pool)
+    (Executors/newVirtualThreadPerTaskExecutor)))
 
 (defn ring-handler
   "The Ring handler."

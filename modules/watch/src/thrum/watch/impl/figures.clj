@@ -25,15 +25,21 @@
      :scheduler scheduler
      :late-ms late-ms}))
 
+(defn of-last
+  "Returns f, which keeps what it has returned of the last argument."
+  [f]
+  (let [last-seen (atom nil)]
+    (fn [x]
+      (let [[seen found] @last-seen
+            found (if (identical? seen x) found (f x))]
+        (reset! last-seen [x found])
+        found))))
+
 (defn remembering
   "Returns a function of a snapshot and lints that returns their figures: :tasks-alive;
   :tasks-started and :tasks-ended, since watching began, the latter by :done, :failed, :cancelled;
   :threads, by state; :things, by kind; :requests, ended, by status; :limiters, a vector of maps;
   :scheduler; :late-ms; :lints, by rule. Those of the last snapshot are kept."
   []
-  (let [last-seen (atom nil)]
-    (fn [snapshot lints]
-      (let [[seen found] @last-seen
-            found (if (identical? seen snapshot) found (of-snapshot snapshot))]
-        (reset! last-seen [snapshot found])
-        (assoc found :lints (by :rule lints))))))
+  (let [figures (of-last of-snapshot)]
+    (fn [snapshot lints] (assoc (figures snapshot) :lints (by :rule lints)))))

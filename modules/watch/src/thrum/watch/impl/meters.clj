@@ -101,12 +101,7 @@
   "Returns a function of figures that returns their limiters by name. Those of the last figures are
   kept: each limiter has meters, and each of them asks."
   []
-  (let [last-seen (atom nil)]
-    (fn [{:keys [limiters]}]
-      (let [[seen found] @last-seen
-            found (if (identical? seen limiters) found (group-by :name limiters))]
-        (reset! last-seen [limiters found])
-        found))))
+  (comp (figures/of-last #(group-by :name %)) :limiters))
 
 ;; Limiters may share a name, and a meter has one value.
 (defn- of-limiters [{:keys [by-name]} limiter k]

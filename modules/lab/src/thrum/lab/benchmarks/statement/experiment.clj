@@ -51,7 +51,8 @@
 
 (defn- ways [times]
   (for [[kind [prepare f]] kinds, [source make] sources]
-    [[kind source] (rounds/on-virtual-thread #(t/with-scope [_s] (many times f (prepare (make)))))]))
+    [[kind source]
+     (rounds/on-virtual-thread #(t/with-scope [_s] (many times f (prepare (make)))))]))
 
 (defn measure
   "Returns {[kind source] [cost of one, see thrum.lab.rounds/cost, for each round]}."

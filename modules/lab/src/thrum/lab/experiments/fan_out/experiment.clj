@@ -8,6 +8,7 @@
    [thrum.lab.columns :as columns]
    [thrum.lab.contender :as contender]
    [thrum.lab.experiments.fan-out.published :as published]
+   [thrum.lab.experiments.own.work :as work]
    [thrum.lab.file-server :as file-server]
    [thrum.lab.job :as job]
    [thrum.lab.limit-line :as limit-line]
@@ -228,14 +229,12 @@
 
 ;; The command line
 
-(def ^:private positive [#(and (int? %) (pos? %)) "must be a whole number, 1 or more"])
-
 (defn- parse-rate [s]
   (if (= "unlimited" s) :unlimited (or (parse-long s) :bad)))
 
 (def ^:private options
   [[nil "--limit N" "how many downloads or calls at once"
-    :default 512, :parse-fn parse-long, :validate positive]
+    :default 512, :parse-fn parse-long, :validate work/positive]
    [nil "--rate R" "bytes per second of each download, or unlimited; published: 500000"
     :parse-fn parse-rate
     :validate [#(or (= :unlimited %) (and (int? %) (pos? %)))

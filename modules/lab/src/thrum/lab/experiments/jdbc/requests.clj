@@ -56,8 +56,8 @@
 (defn- next-queries
   "Returns how many ms each of some short queries takes, on all connections at once."
   [{:keys [source at-once]} rounds]
-  (let [queries (fn [_]
-                  (vec (repeatedly rounds #(measure/ms-of (fn [] (execute! source "select 1" plainly))))))]
+  (let [query #(execute! source "select 1" plainly)
+        queries (fn [_] (vec (repeatedly rounds #(measure/ms-of query))))]
     (into [] cat (t/pmapv at-once queries (range at-once)))))
 
 ;; Ways
