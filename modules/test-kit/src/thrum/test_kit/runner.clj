@@ -160,8 +160,11 @@
             test/*testing-vars* (list v)
             test/*testing-contexts* ()]
     (let [[thread done] (gate/start (str "test " sym) #(call-in-fixtures v))
-          {:keys [value thrown]} (deref done limit-ms {:thrown ::late})]
-      (if thrown (overrun sym thread limit-ms) (judge @*counts* value)))))
+          {:keys [value thrown] :as ended} (deref done limit-ms nil)]
+      (cond
+        (nil? ended) (overrun sym thread limit-ms)
+        thrown [:failed (str "its failure cannot be printed: " (ex-message thrown))]
+        :else (judge @*counts* value)))))
 
 (defn run-var
   "Runs the test of v, and returns its outcome."

@@ -43,6 +43,18 @@
                   "took longer than 50 ms" "Thread dump:" "sample.mixed$fn"]]
       (is (str/includes? output text)))))
 
+(defn- broken-writer []
+  (proxy [java.io.Writer] []
+    (write [& _] (throw (java.io.IOException. "the reader is gone")))
+    (flush [])
+    (close [])))
+
+(deftest a-failure-that-cannot-be-printed-is-not-taken-for-a-test-that-hangs
+  (require 'sample.mixed)
+  (binding [*out* (java.io.StringWriter.), clojure.test/*test-out* (broken-writer)]
+    (is (= {:outcome :failed, :why "its failure cannot be printed: the reader is gone"}
+           (select-keys (runner/run-var (resolve 'sample.mixed/fails) {}) [:outcome :why])))))
+
 (deftest a-namespace-that-does-not-load-has-failed
   (is (= {"sample.does-not-load" :failed} (outcomes "does-not-load"))))
 
