@@ -40,11 +40,6 @@
             {}
             (apply concat counted))))
 
-(defn run
-  "As costs, of wall time alone: returns {name [ns, for each measured round]}."
-  [warm-up measured ways]
-  (update-vals (costs warm-up measured ways) #(mapv :ns %)))
-
 (defn costs-of-one
   "As costs, of one of the items of a round, of which a way has (items name)."
   [warm-up measured ways items]

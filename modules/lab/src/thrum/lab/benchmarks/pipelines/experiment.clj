@@ -60,14 +60,13 @@
    :buffered #(across (async/chan 1024) a/>!! a/<!! items)})
 
 (defn measure
-  "Returns {way [ns per item, for each round]}."
+  "Returns {way [cost of an item, see thrum.lab.rounds/cost, for each round]}."
   [{:keys [items warm-up rounds]}]
   (let [all (vec (range items)), total (reduce + all)]
-    (into {}
-          (map (fn [[way times]] [way (mapv #(/ (double %) items) times)]))
-          (rounds/run warm-up rounds
-            (concat (for [[way f] (pipelines all)] [way (rounds/checked (+ total items) f)])
-                    (for [[way f] (transfers all)] [way (rounds/checked total f)]))))))
+    (rounds/costs-of-one warm-up rounds
+      (concat (for [[way f] (pipelines all)] [way (rounds/checked (+ total items) f)])
+              (for [[way f] (transfers all)] [way (rounds/checked total f)]))
+      (constantly items))))
 
 ;; In the parent
 
@@ -88,8 +87,8 @@
   (for [[way title other goal] ways]
     {:title title
      :goal goal
-     :ns (stats/spread (map (comp stats/median way) runs))
-     :to-core (when other (stats/spread (map #(stats/paired (way %) (other %)) runs)))}))
+     :ns (stats/spread (rounds/medians runs way :ns))
+     :to-core (when other (rounds/times runs way other :ns))}))
 
 (def experiment
   (benchmark/experiment

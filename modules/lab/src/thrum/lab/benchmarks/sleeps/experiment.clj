@@ -71,12 +71,12 @@
          [:chunked #(count (by-hand/chunked limit sleep! items))]]))
 
 (defn measure
-  "Returns {:line ns, :times {way [ns, for each round]}}."
+  "Returns {:line ns, :costs {way [cost, see thrum.lab.rounds/cost, for each round]}}."
   [{:keys [limit warm-up rounds] :as job}]
   (let [items (durations job)]
-    (rounds/run 1 0 (ways limit (subvec items 0 warm-up)))
+    (rounds/costs 1 0 (ways limit (subvec items 0 warm-up)))
     {:line (list-scheduling/makespan limit items)
-     :times (rounds/run 0 rounds (ways limit items))}))
+     :costs (rounds/costs 0 rounds (ways limit items))}))
 
 ;; In the parent
 
@@ -84,7 +84,7 @@
   {[:exponential :pmap] 1.05, [:tail :pmap] 2, [:tail :pmap-4096] 1.05, [:tail :upmap] 1.05})
 
 (defn- row [{:keys [input limit items]} runs way]
-  (let [times (map #(stats/median (way (:times %))) runs)]
+  (let [times (rounds/medians (map :costs runs) way :ns)]
     {:input input, :limit limit, :items items, :way way
      :line-ms (/ (:line (first runs)) 1e6)
      :ms (stats/spread (map #(/ % 1e6) times))
