@@ -1,6 +1,7 @@
 (ns thrum.server.lifecycle-test
   "What the soak has found once, told without chance."
   (:require
+   [clojure.set :as set]
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server :as server]
    [thrum.server.impl.ending :as ending]
@@ -66,6 +67,25 @@
     (with-redefs [watchdog/start #(doto (start %1 %2 %3) (->> (deliver looking)))]
       (is (thrown? OutOfMemoryError (lifecycle/start engine options identity))))
     (is (some-> ^Thread (deref looking 0 nil) (.join (Duration/ofSeconds 5))))))
+
+(defn- keeping-the-jvm
+  "Returns the threads for which the JVM stays when its main function has returned."
+  []
+  (set (remove Thread/.isDaemon (keys (Thread/getAllStackTraces)))))
+
+(deftest the-jvm-stays-until-the-server-has-stopped
+  (let [before (keeping-the-jvm)
+        more #(set/difference (keeping-the-jvm) before)
+        life (promise)
+        engine (engine-that identity (fn []))]
+    (Thread/startVirtualThread #(deliver life (lifecycle/start engine at-once identity)))
+    (is (instance? Life (deref life 5000 nil)))
+    (is (seq (more)))
+    (lifecycle/stop! @life)
+    (is (gate/eventually 10000 #(empty? (more))))
+    (is (thrown? Error (lifecycle/start {:name :test, :start (fn [_ _] (throw (Error. "test")))}
+                         at-once identity)))
+    (is (gate/eventually 10000 #(empty? (more))))))
 
 (deftest a-server-that-no-thread-could-stop-goes-on-and-can-be-stopped-later
   (let [life (lifecycle/start (engine-that identity (fn [])) at-once identity)]

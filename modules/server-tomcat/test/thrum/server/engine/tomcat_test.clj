@@ -52,19 +52,6 @@
     (server/stop! s)
     (is (= [-1 4096] (deref found 0 :never)))))
 
-(defn- keeping-the-jvm
-  "Returns the threads for which the JVM stays when its main function has returned."
-  []
-  (set (remove Thread/.isDaemon (keys (Thread/getAllStackTraces)))))
-
-(deftest the-jvm-stays-while-a-server-runs
-  (let [before (keeping-the-jvm)
-        s (serve ok {})
-        own (set/difference (keeping-the-jvm) before)]
-    (server/stop! s)
-    (is (seq own))
-    (is (gate/eventually 10000 #(not-any? Thread/.isAlive own)))))
-
 (deftest a-connection-serves-more-than-a-hundred-requests
   (let [s (serve ok {})
         client (wire/connect (server/port s))]

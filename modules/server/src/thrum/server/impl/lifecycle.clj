@@ -116,6 +116,22 @@
     (watchdog/start "thrum-pace" (watchdog/period-ms [rate-grace-ms])
       (fn [] (run! ending/end-if-slow! (traffic/in-flight traffic))))))
 
+(defn- keep-jvm!
+  "Keeps the JVM until the server has stopped. The threads of an engine may all be daemons: Tomcat's
+  are, and those of another one that a virtual thread has started."
+  [^CountDownLatch stopped]
+  (-> (Thread/ofPlatform) (.daemon false) (.name "thrum-server") (.start #(.await stopped))))
+
+(defn- keeping-jvm
+  "Returns the value of (f), which starts what stays until stopped opens; it does where f throws."
+  [^CountDownLatch stopped f]
+  (try
+    (keep-jvm! stopped)
+    (f)
+    (catch Throwable t
+      (.countDown stopped)
+      (throw t))))
+
 (defn start
   "Returns the life of a server of this engine; the options are checked already. Throws
   :thrum/start-failed."
@@ -123,10 +139,13 @@
   (let [traffic (traffic/traffic (assoc options
                                         :as-asked (as-asked options)
                                         :clean-values? (:clean-values? engine)))
+        stopped (CountDownLatch. 1)
         ;; The engine last: what fails behind it would leave its listener open.
         pace (start-looking traffic options)
-        running (watchdog/starting pace #(start-engine engine options traffic handler))
-        life (Life. engine options traffic running pace (CountDownLatch. 1) (AtomicReference.))]
+        running (watchdog/starting pace
+                  (fn []
+                    (keeping-jvm stopped #(start-engine engine options traffic handler))))
+        life (Life. engine options traffic running pace stopped (AtomicReference.))]
     (when (:stop-on-shutdown? options) (add-hook! life))
     life))
 

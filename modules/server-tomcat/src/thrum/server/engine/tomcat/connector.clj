@@ -122,10 +122,7 @@
       (.setUseSendfile false))))
 
 (defn- endpoint ^NioEndpoint []
-  (let [endpoint (doto (NioEndpoint.)
-                   (.setBindOnInit false)
-                   ;; The JVM stays while there is a listener, as with the other engines.
-                   (.setDaemon false))]
+  (let [endpoint (doto (NioEndpoint.) (.setBindOnInit false))]
     ;; A crowd that has gone would leave its buffers behind.
     (.setBufferPool (.getSocketProperties endpoint) 0)
     endpoint))
