@@ -8,6 +8,7 @@
    [clojure.string :as str]
    [thrum.dev.page :as page]
    [thrum.lab.experiments :as experiments]
+   [thrum.lab.goals :as goals]
    [thrum.lab.store :as store])
   (:import
    (java.math MathContext)
@@ -42,8 +43,16 @@
     (or (nil? x) (boolean? x) (integer? x)) x
     :else (str x)))
 
+(defn- judged
+  "Returns how many figures have a goal, and those that miss it."
+  [result]
+  (let [with-goals (filter (comp some? goals/met?) (goals/figures experiments/by-name result))]
+    {:of (count with-goals)
+     :missed (mapv #(kept (select-keys % [:figure :value :at-most :at-least]))
+                   (remove goals/met? with-goals))}))
+
 (defn- benchmark [date {:keys [experiment parts]}]
-  (let [rows (:rows (first (filter #(= experiment (:name %)) @experiments/benchmarks)))
+  (let [rows (:rows (experiments/by-name experiment))
         [{:keys [jvms jvm-opts] :as part}] parts]
     {:name (keyword (name experiment))
      :date date
@@ -52,11 +61,12 @@
      :rows (mapv kept (rows part))}))
 
 (defn run
-  "Returns what is kept of a result: {:machine :jdk :clojure :benchmarks}."
-  [{:keys [machine experiments started]}]
+  "Returns what is kept of a result: {:machine :jdk :clojure :goals :benchmarks}."
+  [{:keys [machine experiments started] :as result}]
   {:machine (select-keys machine [:cpu :cpus :memory-gb :os])
    :jdk (select-keys (:jdk machine) [:version :vendor :collectors])
    :clojure (:clojure machine)
+   :goals (judged result)
    :benchmarks (mapv #(benchmark (subs started 0 10) %) experiments)})
 
 ;; From the figures that are kept to tables. Each shows the median, some the lowest and highest too.
@@ -122,11 +132,19 @@
          (median 0 (:ns main)) (spread 2 (:cpu-to-hand main))
          (median 0 (:ns virtual)) (spread 2 (:cpu-to-hand virtual)) (goal (:goal main))]))))
 
+(def ^:private ways
+  {:bare "bare virtual threads", :hand "an executor's futures, with names and bindings"
+   :future "`t/future`", :fmap "`t/pmap-tasks`", :pmap "`t/pmap`"
+   :pmapv-failing "`t/pmapv`, one fails", :pmapv-interrupted "`t/pmapv`, its caller is interrupted"
+   :pmap-failing "`t/pmap`, the first fails", :scope "`t/with-scope`, cancelled"
+   :executor "an executor's `shutdownNow`, `awaitTermination`"})
+
 (defn- calls [rows]
   (let [of (beside rows :way)]
     (page/figures
       ["way" "beside" "ns, platform caller" "CPU x" "ns, virtual caller" "CPU x"]
-      (for [[way title other] [[:hedge "`t/hedge` of two, the first in time" "`t/race`"]
+      (for [[way title other] [[:with-timeout "`t/with-timeout`, empty" ""]
+                               [:hedge "`t/hedge` of two, the first in time" "`t/race`"]
                                [:limiter "`t/limiter`, a free permit" "`Semaphore`, fair"]
                                [:rate-limiter "`t/rate-limiter`, a free permit"
                                 "`Semaphore`, fair"]]
@@ -134,6 +152,18 @@
         [title other
          (median 0 (:ns main)) (spread 2 (:cpu-to-hand main))
          (median 0 (:ns virtual)) (spread 2 (:cpu-to-hand virtual))]))))
+
+(defn- parked [rows]
+  (page/figures
+    ["a million parked tasks" "heap, B each" "resident, B each" "goal"]
+    (for [{:keys [way heap rss] needed :goal} rows]
+      [(ways way) (median 0 heap) (median 0 rss) (if needed (number 0 needed) "")])))
+
+(defn- cancel [rows]
+  (page/figures
+    ["until all have ended, ms" "10 000 tasks" "100 000" "300 000"]
+    (for [{:keys [way ms]} rows]
+      (into [(ways way)] (map #(median 0 (ms %))) [10000 100000 300000]))))
 
 (defn- limiter [rows]
   (let [of (into {} (map (juxt :way identity)) rows)
@@ -184,19 +214,31 @@
        (server-figure figure bare) (server-figure figure thrum) (median 2 ratio) (median 2 best)
        (str/replace (str needed) #"^[<>]= " "")])))
 
+(defn- shown [x]
+  (number (if (<= 100 (abs (double x))) 0 2) x))
+
+(defn- missed [{:keys [missed]}]
+  (page/figures
+    ["figure" "here" "goal"]
+    (for [{:keys [figure value at-most at-least]} missed]
+      [figure (shown value) (if at-most
+                              (str "at most " (shown at-most))
+                              (str "at least " (shown at-least)))])))
+
 (def ^:private tables
   "By the marker on the page: whose rows a table shows, and the function that makes it of them."
   {"overhead" [:overhead overhead], "sleeps" [:sleeps sleeps], "scopes" [:scopes scopes]
-   "calls" [:scopes calls], "limiter" [:limiter limiter], "pipelines" [:pipelines pipelines]
+   "calls" [:scopes calls], "parked" [:parked parked], "cancel" [:cancel cancel]
+   "limiter" [:limiter limiter], "pipelines" [:pipelines pipelines]
    "servers" [:servers servers]})
 
 (defn written
   "Returns the text of the page with the tables of a run."
-  [text {:keys [benchmarks]}]
+  [text {:keys [benchmarks goals]}]
   (let [rows (into {} (map (juxt :name :rows)) benchmarks)]
     (reduce-kv (fn [text marker [benchmark table]]
                  (page/section text marker (table (rows benchmark))))
-               text
+               (page/section text "missed" (missed goals))
                tables)))
 
 (defn newest
@@ -214,12 +256,14 @@
 (defn- line [x]
   (binding [*print-namespace-maps* false] (pr-str x)))
 
-(defn- as-text [{:keys [machine jdk clojure benchmarks]}]
+(defn- as-text [{:keys [machine jdk clojure goals benchmarks]}]
   (str ";; A run of all benchmarks, ./cljw -M:bench: [median lowest highest], or [figure] where "
        "all JVMs agree.\n"
        "{:machine " (line machine)
        "\n :jdk " (line jdk)
        ", :clojure " (line clojure)
+       "\n :goals {:of " (:of goals) ", :missed\n  ["
+       (str/join "\n   " (map line (:missed goals))) "]}"
        "\n :benchmarks\n ["
        (str/join "\n  "
                  (for [{:keys [rows] :as benchmark} benchmarks]

@@ -659,7 +659,7 @@
   earliest wins. If an outer deadline comes first, the fallback is not used and the outer form
   throws :thrum/timeout or returns its own fallback. A body that returns a value is not late, and a
   failure of the body's own is thrown as it is. 0 ms never runs the body. Realise a lazy seq of
-  pmap's inside. Costs about 0.3 microseconds more than the body. Throws :thrum/invalid."
+  pmap's inside. Costs less than a microsecond. Throws :thrum/invalid."
   [ms & body]
   (within `with-timeout-call
           (options/with-fallback "with-timeout" "ms or [ms fallback]" ms)

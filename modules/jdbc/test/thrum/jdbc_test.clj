@@ -194,7 +194,8 @@
 
 (deftest a-connection-that-is-given-up-leaves-its-pool-before-its-abort
   (let [failures (atom 0)]
-    (doseq [fail [(constantly nil) #(do (swap! failures inc) (throw (IllegalStateException. "no")))]]
+    (doseq [fail [(constantly nil)
+                  #(do (swap! failures inc) (throw (IllegalStateException. "no")))]]
       (let [db (fake/database (fn [_]))
             pool (evicting db (fn [_] (fake/note! db :evicted) (fail)))]
         (reporter/reporting (fn [_ _])
