@@ -89,6 +89,18 @@
     (is (= :value @task))
     (group/join! group)))
 
+(deftest a-group-in-a-closed-one-takes-no-child-although-it-is-open
+  (let [outer (group/group "checkout" nil)
+        inner (group/group "inner" outer)
+        gate (promise)]
+    (fork! inner (fn [] @gate))
+    (group/close! outer :done)
+    (is (= {:type :thrum/closed, :scope "inner", :reason :done}
+           (ex-data (thrown (fork! inner (fn []))))))
+    (is (= 1 (group/running inner)))
+    (deliver gate true)
+    (group/join! inner)))
+
 (deftest the-first-reason-of-an-end-and-of-a-cancel-stays
   (let [group (group/group "s" nil)
         running (promise)

@@ -32,11 +32,14 @@
       (is (str/starts-with? (str (ex-message e)) "Thrum needs JDK 21 or newer; this is "))
       (is (str/includes? (str (ex-message e)) (System/getProperty "java.home"))))))
 
-(defn- loaded-with
-  "Returns what a child JVM prints that loads thrum.core, and has only the given modules."
+(defn- run-with
+  "Returns what a child JVM prints that loads thrum.core, runs a task and asks for fd-limit, and has
+  only the given modules."
   [modules]
   (let [form '(try
                 (require 'thrum.core)
+                (println ((resolve 'thrum.core/pmapv) 2 inc [1]))
+                ((resolve 'thrum.core/fd-limit))
                 (catch Throwable t
                   (println (ex-message (last (take-while some? (iterate ex-cause t)))))))]
     (:lines (jvm/quietly (-> (jvm/clojure-main (jvm/this-home) ["--limit-modules" modules]
@@ -45,10 +48,13 @@
                          120000
                          jvm/quick))))
 
-(deftest a-jdk-without-a-module-is-refused-in-a-sentence
-  (let [lines (loaded-with "java.base")]
-    (is (some #(str/starts-with? % "Thrum needs the JDK's module jdk.management, ") lines)
-        (pr-str lines))))
+(deftest what-lacks-a-module-of-the-jdks-says-so-in-a-sentence
+  (doseq [[modules begun] {"java.base" ["Thrum needs the JDK's module java.management, "]
+                           "java.base,java.management"
+                           ["[2]" "Thrum needs the JDK's module jdk.management, "]}
+          :let [lines (run-with modules)]]
+    (is (= (count begun) (count lines)) (pr-str lines))
+    (is (every? true? (map str/starts-with? lines begun)) (pr-str lines))))
 
 (defn- ns-form [path]
   (with-open [in (PushbackReader. (source path))] (pr-str (read in))))

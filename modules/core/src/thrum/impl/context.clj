@@ -56,6 +56,7 @@
   (let [frame (Var/getThreadBindingFrame)
         place (place/current)]
     (try
+      (place/enter! nil)
       (f)
       (finally
         (Var/resetThreadBindingFrame frame)

@@ -437,6 +437,8 @@
   "Makes the child part of the group until it leaves: the end of the group cancels it and waits for
   it. Throws :thrum/closed."
   [^Group group child]
+  ;; A group around this one may be closed without having closed this one; a cancel closes both.
+  (check-open! group)
   (when-not (.accept group child)
     (enter-until! group #(.accept group child))))
 

@@ -31,7 +31,7 @@
                                ") does not have, or has not loaded: add it by --add-modules")
                           {:value nil, :accepts module}))))
 
-(check-module! "jdk.management")
+(check-module! "java.management")
 
 ;; Not in the ns form: classes that an older JDK or a smaller one lacks would fail before the
 ;; sentence.
@@ -143,8 +143,10 @@
         (some-> (if wrap (wrap thunk) thunk) rebind)))))
 
 (defn- file-descriptors
-  "Returns {:open n, :max n} for this process, or nil where the operating system gives no figures."
+  "Returns {:open n, :max n} for this process, or nil where the operating system gives no figures.
+  Throws :thrum/invalid where the JDK lacks the module that has them."
   []
+  (check-module! "jdk.management")
   (try
     (let [server (ManagementFactory/getPlatformMBeanServer)
           system (ObjectName. ManagementFactory/OPERATING_SYSTEM_MXBEAN_NAME)]

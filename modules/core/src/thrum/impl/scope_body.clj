@@ -49,9 +49,10 @@
       (f scope x)
       (finally
         (set! over true))))
-  ;; The body is over: from here on the scope does not interrupt the thread.
+  ;; From here on the scope does not interrupt the thread.
   (finish [_]
     (locking flag
+      (set! no-interrupt true)
       (when cancelled
         (place/leave-cancelled! flag (when-not shielded outer)))))
 

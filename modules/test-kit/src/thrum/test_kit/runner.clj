@@ -163,7 +163,7 @@
           {:keys [value thrown] :as ended} (deref done limit-ms nil)]
       (cond
         (nil? ended) (overrun sym thread limit-ms)
-        thrown [:failed (str "its failure cannot be printed: " (ex-message thrown))]
+        thrown [:failed (str "its report failed: " thrown)]
         :else (judge @*counts* value)))))
 
 (defn run-var

@@ -52,7 +52,7 @@
 (deftest a-failure-that-cannot-be-printed-is-not-taken-for-a-test-that-hangs
   (require 'sample.mixed)
   (binding [*out* (java.io.StringWriter.), clojure.test/*test-out* (broken-writer)]
-    (is (= {:outcome :failed, :why "its failure cannot be printed: the reader is gone"}
+    (is (= {:outcome :failed, :why "its report failed: java.io.IOException: the reader is gone"}
            (select-keys (runner/run-var (resolve 'sample.mixed/fails) {}) [:outcome :why])))))
 
 (deftest a-namespace-that-does-not-load-has-failed

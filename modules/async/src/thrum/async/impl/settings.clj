@@ -123,6 +123,7 @@
     (let [body (ThreadLocal.)
           run (spi/wrapped wrap
                            #(let [thunk (.get body)]
+                              (.remove body)
                               (when-not thunk (throw (misplaced-call)))
                               (thunk)))]
       (fn [thunk] (fn [] (.set body thunk) (run))))))

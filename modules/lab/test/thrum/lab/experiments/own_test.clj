@@ -44,6 +44,9 @@
     "http://…@h/p?…" "http://user:pass@h/p?token=secret"
     "http://…@h/p" "http://user:p@ss@h/p"
     "http://h?…" "http://h?to=a@b"
+    "http://…@h/p" "http://user:sec#ret@h/p"
+    "http://…@h/p" "http://user:se?cret@h/p"
+    "http://…@h/p?…" "http://user:se/cr et@h/p?q"
     "https://h/p" "https://h/p"))
 
 (def not-a-function 3)

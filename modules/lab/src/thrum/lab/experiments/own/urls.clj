@@ -10,20 +10,20 @@
 
 (set! *warn-on-reflection* true)
 
-(defn shown
-  "Returns a URL as reports may show it: without a password and without the values of its query,
-  which may be secrets."
-  [url]
-  (-> url
-      (str/replace #"//[^/?#\s]*@" "//…@")
-      (str/replace #"\?.*$" "?…")))
-
 (defn- uri-of ^URI [line]
   (try
     (let [uri (URI. line)]
       (when (and (.getHost uri) (#{"http" "https"} (str/lower-case (str (.getScheme uri)))))
         uri))
     (catch URISyntaxException _)))
+
+(defn shown
+  "Returns a URL as reports may show it: without a password and without the values of its query,
+  which may be secrets. In a line that is no URL a password may go on up to the last @."
+  [line]
+  (-> line
+      (str/replace (if (uri-of line) #"//[^/?#\s]*@" #"//.*@") "//…@")
+      (str/replace #"\?.*$" "?…")))
 
 (defn- entry [index line]
   (let [uri (uri-of line)]
