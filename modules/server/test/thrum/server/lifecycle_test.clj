@@ -81,6 +81,9 @@
     (Thread/startVirtualThread #(deliver life (lifecycle/start engine at-once identity)))
     (is (instance? Life (deref life 5000 nil)))
     (is (seq (more)))
+    (run! Thread/.interrupt (more))
+    (is (gate/eventually 5000 (fn [] (not-any? Thread/.isInterrupted (more)))))
+    (is (seq (more)))
     (lifecycle/stop! @life)
     (is (gate/eventually 10000 #(empty? (more))))
     (is (thrown? Error (lifecycle/start {:name :test, :start (fn [_ _] (throw (Error. "test")))}

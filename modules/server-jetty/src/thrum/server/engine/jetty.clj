@@ -75,7 +75,8 @@
         status
         (if (instance? HttpException cause) (.getCode ^HttpException cause) (.getStatus response))]
     (cond (= HttpStatus/URI_TOO_LONG_414 status) HttpStatus/REQUEST_HEADER_FIELDS_TOO_LARGE_431
-          (.isStopping (.getServer (.getConnector (.getConnectionMetaData request))))
+          (and (= HttpStatus/INTERNAL_SERVER_ERROR_500 status)
+               (.isStopping (.getServer (.getConnector (.getConnectionMetaData request)))))
           HttpStatus/SERVICE_UNAVAILABLE_503
           :else status)))
 

@@ -190,6 +190,29 @@
                 ((juxt :stream :text) (peek frames))]
                frames))))
 
+(defn- ended? [frame]
+  (and (map? frame) (#{0 1} (:type frame)) (odd? (long (:flags frame)))))
+
+(defcase h2-bodies-that-have-come-are-not-stopped "4.2"
+  "Where a body has come and the handler leaves it unread, its stream is not reset."
+  h2c
+  [env]
+  (let [gate (scene/gate env)
+        handler (fn [{:keys [uri] :as r}]
+                  (if (= "/go" uri) (deliver gate :go) (deref gate wire/patience-ms nil))
+                  (scene/ok r))
+        c (opened env (scene/serve env handler {:h2c? true}))]
+    ;; The third comes when the body of the first has.
+    (wire/send! c (frame 1 4 1 (headers-of :post "/")) (frame 0 1 1 "abc")
+                (frame 1 5 3 (headers-of :get "/go")))
+    (let [answers (frames-until c #(<= 2 (count (filter ended? %))))
+          ;; A ping and its answer, which come behind a reset.
+          _ (wire/send! c (frame 6 0 0 "12345678"))
+          frames (into answers (frames-until c #(= 6 (:type (peek %)))))]
+      (expect= [#{1 3} []]
+               [(set (map :stream (filter ended? frames))) (filter #(= 3 (:type %)) frames)]
+               frames))))
+
 (defcase h2-early-answers-harm-no-neighbour "4.5"
   "Requests that are answered before their body comes, and the bodies that come behind the answers,
   leave the connection to the others, and its window open."
@@ -203,7 +226,8 @@
     (doseq [streams (partition 100 (range 3 603 2))]
       (doseq [stream streams] (wire/try-send! c (frame 1 4 stream (headers-of :post "/"))))
       (await-frames! read! streams #(= 3 (:type %)))
-      (doseq [stream streams, n [4000 4000]] (send-body! stream n)))
+      (doseq [stream streams, n [4000 4000]] (send-body! stream n))
+      (doseq [stream (take-nth 2 streams)] (wire/try-send! c (frame 0 1 stream ""))))
     (deliver gate true)
     (await-frames! read! [1] #(= "ok" (:text %)))))
 

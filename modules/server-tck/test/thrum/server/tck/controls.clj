@@ -625,6 +625,12 @@
   [text]
   (str/replace text no-error "$1\u0000\u0000\u0000\u0008"))
 
+(defn- reset-at-the-end
+  "Returns the frames with a reset behind the end of stream 1."
+  [text]
+  (str/replace text #"\x00\x01\x00\x00\x00\x01ok"
+               "$0\u0000\u0000\u0004\u0003\u0000\u0000\u0000\u0000\u0001\u0000\u0000\u0000\u0000"))
+
 (defn- cut-at-a-length
   [text]
   (if (str/includes? text "content-length")
@@ -635,6 +641,7 @@
   {:h2-cuts-connections (broken/wire identity cut-at-a-reset)
    :h2-cuts-at-a-flaw (broken/wire cut-at-a-length identity)
    :h2-cancels (broken/wire identity cancel-early)
+   :h2-stops-whole-bodies (broken/wire identity reset-at-the-end)
    :h2-cleartext-never (broken/setting :h2c? false)
    :h2-never (broken/setting :h2? false)
    :h2-no-host (broken/request #(update % :headers dissoc "host"))

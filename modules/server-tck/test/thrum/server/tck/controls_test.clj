@@ -76,6 +76,7 @@
    :h2-no-request-timeout [:h2-deadline-is-503]
    :h2-short-bodies [:h2-body-arrives :h2-deadlines-race-with-answers
                      :h2-reset-bodies-are-no-bodies]
+   :h2-stops-whole-bodies [:h2-bodies-that-have-come-are-not-stopped]
    :h2-swallows-body-failures [:h2-failing-body-is-cut]
    :hangs-up [:in-time-is-untouched :silent-handlers-are-not-slow-clients]
    :hangs-up-on-half-closed [:half-closed-clients-are-answered]

@@ -25,21 +25,29 @@
            {:type :thrum/invalid, :option :engine, :value engine, :accepts names}
            cause))
 
+(def ^:private of-jdk
+  "What the names of the JDK's classes begin with."
+  #"^(java|jdk|sun|com\.sun|javax\.(management|naming|net|security|sql|xml))\.")
+
 (defn- class-missing
   "Returns the exception for an engine of which a class is not found: the JDK's, where that lacks a
-  module, or a library's. Without its cause, which a REPL would print in its place."
-  [engine what ^String class-name]
-  (ex-info (str "The engine " engine " needs the class " class-name ", which is not there: add "
-                (if (re-find #"^(java|javax|jdk|sun|com\.sun)\." class-name)
-                  "the JDK's module that has it, by --add-modules"
-                  what))
-           {:type :thrum/invalid, :option :engine, :value engine, :accepts names}))
+  module, or a library's. e is suppressed on it: a REPL would print a cause in its place."
+  [engine what class-name e]
+  (doto (ex-info (str "The engine " engine " needs the class " class-name
+                      ", which is not there: add "
+                      (if (re-find of-jdk class-name)
+                        "the JDK's module that has it, by --add-modules"
+                        what))
+                 {:type :thrum/invalid, :option :engine, :value engine, :accepts names})
+    (Throwable/.addSuppressed e)))
 
 (defn- class-not-found
-  "Returns the ClassNotFoundException that e is, or that has stopped the compiler; or nil."
+  "Returns the name of the class whose absence is the cause of e; nil where it has another."
   [e]
   (let [root (last (take-while some? (iterate ex-cause e)))]
-    (when (instance? ClassNotFoundException root) root)))
+    (when (or (instance? ClassNotFoundException root) (instance? NoClassDefFoundError root))
+      ;; Other words: a class that is there and could not be initialized.
+      (re-matches #"\S+" (str/replace (str (ex-message root)) "/" ".")))))
 
 (defn- not-found?
   "True if the exception says no more than that the namespace itself is not there."
@@ -60,7 +68,7 @@
       (catch java.io.FileNotFoundException e
         ;; A REPL prints the last cause in place of the sentence.
         (throw (missing engine what (when-not (not-found? home e) e))))
-      (catch Exception e
+      (catch Throwable e
         (throw (if-some [absent (class-not-found e)]
-                 (class-missing engine what (ex-message absent))
+                 (class-missing engine what absent e)
                  e))))))

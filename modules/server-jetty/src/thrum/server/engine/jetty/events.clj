@@ -51,9 +51,11 @@
                          .run))))))
 
 (defn- body?
-  "True if the event is DATA with content, which Jetty counts on streams only that have ended."
+  "True if the event is DATA with content, or the end of it, which Jetty counts on streams only that
+  have ended."
   [event]
-  (and (instance? DataFrame event) (pos? (.remaining ^DataFrame event))))
+  (and (instance? DataFrame event)
+       (or (pos? (.remaining ^DataFrame event)) (.isEndStream ^DataFrame event))))
 
 ;; end-point: a reference, for it is a weak key below. ours: the ids of the streams that we are
 ;; about to reset.
@@ -94,7 +96,8 @@
   with CANCEL, for which clients give up the answer too."
   [end-point ^Request request]
   (let [n (Integer/parseInt (.getId request)), stream (stream end-point n)]
-    (when (and stream (not (.isRemotelyClosed stream)))
+    ;; What has come is read first: for Jetty a body has not ended before.
+    (when (and stream (not (.isRemotelyClosed stream)) (not (.consumeAvailable request)))
       (uncounted end-point
                  request
                  #(.reset stream (ResetFrame. n (.code ErrorCode/NO_ERROR)) Callback/NOOP)))))

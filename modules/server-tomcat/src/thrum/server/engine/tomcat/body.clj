@@ -58,8 +58,7 @@
                       e)))
         read!
         (fn [bytes offset n]
-          (cond (zero? (long n)) 0
-                (.hasRemaining ^ByteBuffer @piece)
+          (cond (.hasRemaining ^ByteBuffer @piece)
                 (turns/inside [wire] (taken @piece bytes offset n))
                 :else (let [got (if (and (not shared) (turns/inside [wire] (there?)))
                                   (turns/inside [wire] (fill))

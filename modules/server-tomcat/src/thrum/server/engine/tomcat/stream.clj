@@ -76,7 +76,7 @@
   charge a reset for each frame, and keep the connection's window for good."
   [request]
   (let [stream (stream-of request)]
-    (.invoke input-buffer stream (object-array [true]))
+    (when (body-open? request) (.invoke input-buffer stream (object-array [true])))
     (.addAndGet ^AtomicLong (.get charged (.get connection stream)) (- reset-charge))))
 
 (defn cut!
