@@ -220,10 +220,11 @@
 (defn- missed [{:keys [missed]}]
   (page/figures
     ["figure" "here" "goal"]
-    (for [{:keys [figure value at-most at-least]} missed]
-      [figure (shown value) (if at-most
-                              (str "at most " (shown at-most))
-                              (str "at least " (shown at-least)))])))
+    (for [{:keys [figure value at-most at-least]} missed
+          :let [needed (shown (or at-most at-least))]]
+      [figure
+       (if (= needed (shown value)) (number 4 value) (shown value))
+       (str (if at-most "at most " "at least ") needed)])))
 
 (def ^:private tables
   "By the marker on the page: whose rows a table shows, and the function that makes it of them."
