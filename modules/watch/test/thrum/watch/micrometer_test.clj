@@ -208,6 +208,19 @@
     (is (< (.get compared) (* 10 n)))
     (unbind!)))
 
+(deftest limiters-without-a-bound-that-share-a-name-are-added-up
+  (let [registry (SimpleMeterRegistry.)
+        unbounded (fn [id] {:kind :limiter, :id id, :name "max-streams", :permits Long/MAX_VALUE})
+        snapshot {:nodes [(unbounded 1) (unbounded 2)], :requests {}}
+        unbind! (meters/bind! (reify sampler/Sampling
+                                (lints [_] [])
+                                (latest [_] snapshot)
+                                (listen! [_ _] (fn [])))
+                              registry)]
+    (is (= (* 2.0 Long/MAX_VALUE)
+           (value registry "thrum.limiter.permits" {:limiter "max-streams"})))
+    (unbind!)))
+
 (deftest the-text-has-the-names-of-prometheus
   (let [sampler (sampler/start! (fn [_]))]
     (try

@@ -110,7 +110,8 @@
 
 (defn- sum-of-limiters [meters limiter k]
   (let [read (of-limiters meters limiter k)]
-    #(some->> (vals (read %)) (reduce +))))
+    ;; As doubles: two limiters without a bound are more than a long.
+    #(some->> (vals (read %)) (reduce + 0.0))))
 
 (defn- bind-limiter! [meters limiter]
   (let [tags {:limiter limiter}, sum #(sum-of-limiters meters limiter %)]
