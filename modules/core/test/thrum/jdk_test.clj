@@ -1,6 +1,6 @@
 (ns thrum.jdk-test
   "A JDK that is too old, or lacks a module, is refused in a sentence, before a class is loaded that
-  it lacks."
+  it lacks; so is a Clojure that is too old."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -31,6 +31,12 @@
              ((juxt :type :value :accepts) (ex-data e))))
       (is (str/starts-with? (str (ex-message e)) "Thrum needs JDK 21 or newer; this is "))
       (is (str/includes? (str (ex-message e)) (System/getProperty "java.home"))))))
+
+(deftest a-clojure-before-1-12-is-refused-in-a-sentence
+  (let [e (ex-cause (thrown (binding [*clojure-version* {:major 1, :minor 11, :incremental 4}]
+                              (with-open [in (source "thrum/impl/jdk.clj")] (load-reader in)))))]
+    (is (= {:type :thrum/invalid, :value "1.11.4", :accepts "Clojure 1.12 or newer"} (ex-data e)))
+    (is (= "Thrum needs Clojure 1.12 or newer; this is 1.11.4" (ex-message e)))))
 
 (defn- run-with
   "Returns what a child JVM prints that loads thrum.core, runs a task and asks for fd-limit, and has

@@ -1,6 +1,6 @@
 (ns thrum.impl.jdk
   "The differences between JDKs, and between operating systems. No other namespace checks a
-  version."
+  version, of the JDK or of Clojure."
   {:no-doc true}
   (:require
    [thrum.impl.error :as error])
@@ -21,6 +21,16 @@
                             {:value version, :accepts "JDK 21 or newer"})))))
 
 (check-jdk!)
+
+(defn- check-clojure!
+  "Throws :thrum/invalid before Clojure 1.12, which cannot compile Thrum."
+  []
+  (let [{:keys [major minor]} *clojure-version*]
+    (when (neg? (compare [major minor] [1 12]))
+      (throw (error/invalid (str "Thrum needs Clojure 1.12 or newer; this is " (clojure-version))
+                            {:value (clojure-version), :accepts "Clojure 1.12 or newer"})))))
+
+(check-clojure!)
 
 (defn- check-module!
   "Throws :thrum/invalid where the JDK lacks the module, as one by jlink may."
