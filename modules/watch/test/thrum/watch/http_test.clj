@@ -396,9 +396,18 @@
         fail! #(throw (OutOfMemoryError. "for the test"))]
     (doseq [[unlucky thread] {"thrum-watch-sampler" #(proxy [Thread] [] (start [] (fail!)))
                               "thrum-watch-events-1" fail!
-                              "thrum-watch-events-2" fail!}]
-      (with-redefs [spi/platform-thread #(if (= unlucky %1) (thread) (platform-thread %1 %2))]
+                              "thrum-watch-events-2" fail!}
+            :let [gate (promise)
+                  ;; The first would start the second itself, had it time for that.
+                  begin-when-started (fn [f] #(do (deref gate 20000 nil) (.run ^Runnable f)))]]
+      (when-not (= "thrum-watch-events-2" unlucky) (deliver gate :go))
+      (with-redefs [spi/platform-thread #(cond
+                                           (= unlucky %1) (thread)
+                                           (= "thrum-watch-events-1" %1)
+                                           (platform-thread %1 (begin-when-started %2))
+                                           :else (platform-thread %1 %2))]
         (is (thrown? OutOfMemoryError (watch/start! {:port port, :token secret}))))
+      (deliver gate :go)
       (is (gate/eventually 10000 #(empty? (watch-threads))) unlucky))
     (with-watch [watch {:port port}]
       (is (= port (watch/port watch))))))
