@@ -78,7 +78,7 @@
      (task/future! (context/capture wrap nil)
                    (task/unique-name name)
                    nil
-                   (options/function f)))))
+                   (options/function "by future-call" f)))))
 
 (defmacro future
   "Starts a task that runs the body on a fresh virtual thread; see future-call, which takes options
@@ -344,7 +344,7 @@
   element throws the original throwable. A failure cancels nothing. Throws CancellationException,
   InterruptedException, and :thrum/invalid for what is not a function."
   [& fs]
-  (joiner/calls (in-context {:name "pcalls"}) (mapv options/function fs)))
+  (joiner/calls (in-context {:name "pcalls"}) (mapv #(options/function "by pcalls" %) fs)))
 
 (defmacro pvalues
   "Evaluates the forms all at once, as pcalls."
@@ -400,11 +400,11 @@
 
 (defn fork-call
   "Starts f as a task of the scope, with the options of fork; see there."
-  ([scope f] (scope/fork! (scope/checked scope) nil (options/function f)))
+  ([scope f] (scope/fork! (scope/checked scope) nil (options/function "by fork-call" f)))
   ([scope options f]
    (let [scope (scope/checked scope)
          options (options/checked :fork options)]
-     (scope/fork! scope options (options/function f)))))
+     (scope/fork! scope options (options/function "by fork-call" f)))))
 
 (defmacro fork
   "Starts a task of the scope that runs the body, and returns it. Options are a map, or a symbol
@@ -469,7 +469,7 @@
    (use! scope
          (options/instance AutoCloseable "a java.lang.AutoCloseable, or a function that closes" x)
          AutoCloseable/.close))
-  ([scope x close] (scope/use! (scope/checked scope) x (options/function close))))
+  ([scope x close] (scope/use! (scope/checked scope) x (options/function "by use!" close))))
 
 (defn- joined
   "Calls (join options fs) with the checked options of the form, inside their :timeout-ms if there
@@ -621,7 +621,7 @@
   [scope options f]
   (let [defaults {:fixed :rate, :name "every"}
         {:keys [ms fixed name]} (options/with-defaults defaults :every! options)
-        f (options/function f)]
+        f (options/function "by every!" f)]
     (scope/fork! (scope/checked scope)
                  {:name name, :daemon? true}
                  #(periodic/run fixed ms f))))
@@ -728,7 +728,7 @@
   (wait/check!))
 
 (defn ^:no-doc on-cancel-call [f body]
-  (on-cancel/call (options/function f) body))
+  (on-cancel/call (options/function "by on-cancel" f) body))
 
 (defmacro on-cancel
   "Runs the body on the calling thread, for work that has a way of its own to be stopped: a socket,

@@ -83,6 +83,10 @@
                                                          [:status])))
                       "Known here:\n:status (a status)")))
 
+(deftest where-no-option-is-known-the-message-says-so
+  (is (= "Unknown option :x. None is known here."
+         (ex-message (thrown (options/check {} {:x 1} []))))))
+
 (deftest many-known-options-are-named-on-few-lines
   (let [ks (mapv #(keyword (str "option-" %)) (range 40))
         e (thrown (options/check (zipmap ks (repeat {:doc "x"})) {:port 1} ks))]
@@ -125,6 +129,42 @@
     "The option :ms is missing; it must be a positive integer"
     (t/hedge {:after-ms nil} 1 2)
     "The option :after-ms is nil; it must be an integer, not negative"))
+
+(deftest options-that-are-no-map-are-answered-with-the-form-that-takes-them
+  (are [form message] (= message (ex-message (thrown form)))
+    (t/hedge 1 2)
+    "The options of hedge are a map, not 1"
+    (t/future-call nil +)
+    "The options of future-call are a map, not nil"
+    (t/with-scope [_ 10] 1)
+    "The options of with-scope are a map, not 10"
+    (t/retry 3 1)
+    "The options of retry are a map, not 3"
+    (t/limiter 1 :queue)
+    "The options of limiter are a map, not :queue"
+    (t/race-call :limit [+])
+    "The options of race are a map, not :limit"))
+
+(deftest what-is-no-function-is-answered-with-the-form-that-takes-it
+  (are [form message] (= message (ex-message (thrown form)))
+    (t/future-call 3)
+    "A function is expected by future-call, not 3"
+    (t/with-scope [s] (t/fork-call s nil))
+    "A function is expected by fork-call, not nil"
+    (t/with-scope [s] (t/every! s {:ms 1} 3))
+    "A function is expected by every!, not 3"
+    (t/with-scope [s] (t/use! s 3 nil))
+    "A function is expected by use!, not nil"
+    (t/pcalls + 3)
+    "A function is expected by pcalls, not 3"
+    (t/all-call [+ 3])
+    "A function is expected by all, not 3"
+    (t/on-cancel [3] 1)
+    "A function is expected by on-cancel, not 3"
+    (t/abandon-on-interrupt nil 1)
+    "A function is expected first by abandon-on-interrupt, not nil"
+    (into [] (t/jitter 3 [1]))
+    "A function is expected by jitter, not 3"))
 
 (deftest an-option-that-is-said-to-accept-nil-accepts-it
   (doseq [[k {:keys [check accepts]}] options/rows, :when (re-find #"\bor nil$" accepts)]

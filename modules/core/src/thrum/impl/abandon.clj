@@ -71,7 +71,7 @@
   called: its caller was cancelled or interrupted before, or no thread could be started. Costs the
   start of a platform thread, about 0.1 ms. wrap: of f, or nil."
   [wrap on-abandon f]
-  (let [on-abandon (options/function on-abandon)
+  (let [on-abandon (options/function "first by abandon-on-interrupt" on-abandon)
         context (context/capture nil nil)
         call (task/task (context/capture wrap nil) (handler (Thread/currentThread)) 0 f)]
     (wait/check!)

@@ -242,10 +242,11 @@
 (defn- known
   "Returns the lines of a message that say which options there are."
   [rows ks]
-  (if (<= (count ks) (long most-documented))
-    (cons "Known here:" (documented rows ks))
-    (cons "Known here, and described in doc/reference/options.md:"
-          (map #(str/join " " %) (partition-all 4 ks)))))
+  (cond
+    (empty? ks) ["None is known here."]
+    (<= (count ks) (long most-documented)) (cons "Known here:" (documented rows ks))
+    :else (cons "Known here, and described in doc/reference/options.md:"
+                (map #(str/join " " %) (partition-all 4 ks)))))
 
 (defn- unknown
   [k rows ks]
@@ -280,13 +281,15 @@
                                  "; they must be " accepts)
                             {:option :timeout-ms, :value x, :accepts accepts})))))
 
+(defn- no-map [place options]
+  (error/invalid (str place " are a map, not " (show/text options)) {:value options}))
+
 (defn check
   "Returns the options when each key is one of ks and each value is accepted; throws :thrum/invalid
   otherwise. rows: another table than this one's."
   ([options ks] (check rows options ks))
   ([rows options ks]
-   (when-not (map? options)
-     (throw (error/invalid (str "Options are a map, not " (show/text options)) {:value options})))
+   (when-not (map? options) (throw (no-map "Options" options)))
    (doseq [[k v] options]
      (when-not (some #(identical? k %) ks) (throw (unknown k rows ks)))
      (check-value k (rows k) v))
@@ -301,6 +304,7 @@
   :thrum/invalid otherwise."
   [form options]
   (when-not (and (identical? {} options) (.contains without-required form))
+    (when-not (map? options) (throw (no-map (str "The options of " (name form)) options)))
     (let [{:keys [required], :as accepted} (by-form form)]
       (check (:rows accepted) options (:options accepted))
       (doseq [[k row] required]
@@ -374,7 +378,7 @@
     (throw (error/invalid (str caller
                                " needs at least one branch: without any there is nothing to return")
                           {:value (vec fs)})))
-  (mapv function fs))
+  (mapv #(if (ifn? %) % (function (str "by " caller) %)) fs))
 
 (defn pairs
   "Returns the binding vector of a macro if it consists of pairs; throws :thrum/invalid otherwise."

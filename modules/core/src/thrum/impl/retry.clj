@@ -66,7 +66,7 @@
   ([schedule]
    (jitter at-random schedule))
   ([uniform schedule]
-   (eduction (map (comp (options/function uniform) wait-ms)) (waits schedule))))
+   (eduction (map (comp (options/function "by jitter" uniform) wait-ms)) (waits schedule))))
 
 (defn- while-within
   "Returns a transducer that ends before the first wait that would bring the sum of the waits

@@ -69,6 +69,10 @@
       (apply server [:timeout 100]))
     (is (server/ready? server))))
 
+(deftest an-engine-without-options-of-its-own-says-so
+  (is (= "Unknown option :x. None is known here."
+         (ex-message (thrown #(server/run-server identity {:port 0, :engine-options {:x 1}}))))))
+
 (deftest a-message-says-what-to-do
   (are [options part] (str/includes? (ex-message (thrown #(server/run-server identity options)))
                                      part)
