@@ -86,7 +86,7 @@
     thrum.server.spi.exchanges
     #{thrum.watch.impl.exchanges thrum.watch.impl.flight-requests}
     thrum.spi.options
-    #{thrum.adaptive thrum.watch thrum.jdbc thrum.context.otel
+    #{thrum.adaptive thrum.watch thrum.watch.micrometer thrum.jdbc thrum.context.otel
       thrum.async thrum.async.executor thrum.async.impl.settings
       thrum.server thrum.server.impl.events thrum.server.impl.options thrum.cluster.impl.*
       thrum.lab.cli thrum.lab.experiments.own.work}

@@ -233,9 +233,9 @@
   else that can be reduced. Wrong arguments throw :thrum/invalid, a scope that has ended
   :thrum/closed."
   [limit f coll]
-  (let [f (options/function f)
+  (let [options (settings/mapping limit)
+        f (options/function f)
         coll (options/reducible coll)
-        options (settings/mapping limit)
         ch (async/chan (:limit options))]
     (process/in-current-scope "pmap->chan" ch (mapped/mapping options ch f coll))
     ch))

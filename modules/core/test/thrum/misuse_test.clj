@@ -145,6 +145,11 @@
     (t/race-call :limit [+])
     "The options of race are a map, not :limit"))
 
+(deftest options-without-braces-are-refused
+  (is (= "The options of fork are a map, not :daemon?"
+         (ex-message (thrown (t/with-scope [s] (t/fork s :daemon? true 1))))))
+  (is (= :a (t/with-scope [s] @(t/fork s :a)))))
+
 (deftest what-is-no-function-is-answered-with-the-form-that-takes-it
   (are [form message] (= message (ex-message (thrown form)))
     (t/future-call 3)
@@ -165,6 +170,14 @@
     "A function is expected first by abandon-on-interrupt, not nil"
     (into [] (t/jitter 3 [1]))
     "A function is expected by jitter, not 3"))
+
+(deftest options-alone-are-no-functions
+  (are [form] (= [:thrum/invalid "a collection of functions"]
+                 ((juxt :type :accepts) (ex-data (thrown form))))
+    (t/all-call {:limit 1})
+    (t/race-call {:timeout-ms 10})
+    (t/settle-call {})
+    (t/hedge-call {:after-ms 1} {:after-ms 1})))
 
 (deftest an-option-that-is-said-to-accept-nil-accepts-it
   (doseq [[k {:keys [check accepts]}] options/rows, :when (re-find #"\bor nil$" accepts)]

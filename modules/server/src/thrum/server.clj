@@ -155,7 +155,7 @@
       {})"
   ([handler] (run-server handler {}))
   ([handler options]
-   (when-not (ifn? handler)
+   (when (or (not (ifn? handler)) (and (map? handler) (not (record? handler))))
      (throw (spi/invalid (str "run-server takes a Ring handler first, a function of a request map; "
                               "not " (spi/text handler))
               {:value handler, :accepts "a function"})))

@@ -122,6 +122,10 @@
     (let [refused (try (a/pmap->chan 2 inc coll) (catch Exception e e))]
       (is (= :thrum/invalid (:type (ex-data refused)))))))
 
+(deftest arguments-in-another-order-are-told-what-comes-first
+  (let [refused (try (a/pmap->chan inc 2 [1]) (catch Exception e e))]
+    (is (= :limit (:option (ex-data refused))))))
+
 (deftest a-call-may-have-a-deadline
   (is (= [:thrum/timeout]
          (map (comp :type ex-data)

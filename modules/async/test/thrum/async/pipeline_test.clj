@@ -562,6 +562,8 @@
                (is (= :thrum/invalid (refused #(start 2 to inc [1 2 3] {})))))
     (is (= :thrum/invalid (refused #(a/pipeline-fn 2 to 3 from))))
     (is (= :thrum/invalid (refused #(a/pipeline-blocking 2 to (map inc) from true 3))))
+    (testing "no options without braces, whose :close? would close"
+      (is (= :thrum/invalid (refused #(a/pipeline-blocking 2 to (map inc) from :close? false)))))
     (testing "no ex-handler beside the options, which name one"
       (is (= :thrum/invalid (refused #(a/pipeline-blocking 2 to (map inc) from {} identity))))
       (is (= :thrum/invalid (refused #(a/upipeline 2 to (map inc) from {} nil)))))

@@ -374,6 +374,8 @@
   "Returns fs as a vector if it is one or more functions, or, :or-none, no function at all; throws
   :thrum/invalid otherwise."
   [caller fs & [or-none]]
+  ;; Its entries are vectors, which can be called.
+  (when (map? fs) (throw (unexpected "a collection of functions" fs)))
   (when-not (or (seq (collection "functions" fs)) or-none)
     (throw (error/invalid (str caller
                                " needs at least one branch: without any there is nothing to return")
@@ -455,9 +457,10 @@
 
 (defn leading
   "Returns the forms after a macro's first argument as [options body]. Options are a map or a symbol
-  that stands before the body: a symbol there would do nothing as part of it."
+  that stands before the body: a symbol there would do nothing as part of it. Nor would a keyword,
+  which is no map: so options without braces are refused."
   [[options & body :as forms]]
-  (if (and body (or (map? options) (symbol? options)))
+  (if (and body (or (map? options) (symbol? options) (keyword? options)))
     [options body]
     [{} forms]))
 

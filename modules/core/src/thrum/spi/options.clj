@@ -63,6 +63,6 @@
 
 (defn leading
   "Returns [options body] for a macro's forms. Options are a map or a symbol that stands before the
-  body."
+  body; a keyword there is taken for them too, so that check refuses it."
   [forms]
   (options/leading forms))

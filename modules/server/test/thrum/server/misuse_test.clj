@@ -10,6 +10,7 @@
    [thrum.server.impl.websocket :as websocket]
    [thrum.test-kit.gate :as gate])
   (:import
+   (clojure.lang IFn)
    (java.net URI)
    (java.net.http HttpClient HttpRequest HttpResponse$BodyHandlers)
    (thrum.server.impl.websocket WebSocket)))
@@ -57,9 +58,19 @@
     (websocket/send! (WebSocket. nil nil) (endless))))
 
 (deftest what-is-no-handler-is-answered-with-what-is-expected
-  (doseq [handler [nil 7 "handler"] :let [e (thrown #(server/run-server handler {:port 0}))]]
+  (doseq [handler [nil 7 "handler" {:max-concurrent 8}]
+          :let [e (thrown #(server/run-server handler {:port 0}))]]
     (is (= [:thrum/invalid handler] ((juxt :type :value) (ex-data e))))
     (is (str/includes? (ex-message e) "a Ring handler"))))
+
+(defrecord Responder [response]
+  IFn
+  (invoke [_ _] response))
+
+(deftest a-record-that-can-be-called-is-a-handler
+  (with-open [server ^java.lang.AutoCloseable (server/run-server (->Responder {:status 204})
+                                                                 {:port 0})]
+    (is (server/ready? server))))
 
 (deftest a-server-that-is-called-with-arguments-says-that-it-takes-none
   (with-open [server ^java.lang.AutoCloseable (server/run-server identity {:port 0})]

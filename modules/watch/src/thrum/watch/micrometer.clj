@@ -2,6 +2,7 @@
   "What a watch sees as meters of Micrometer, for a registry of the application's own. Micrometer,
   io.micrometer/micrometer-core, is to be added by the user."
   (:require
+   [thrum.spi.options :as options]
    [thrum.watch]
    [thrum.watch.impl.meters :as meters])
   (:import
@@ -30,9 +31,10 @@
     thrum.lints {rule}: pinned and starved among them
 
   Gauges are of the watch's last sample. A request costs some 1 us more, and its percentiles are of
-  the last two minutes."
-  [^Watch watch]
-  (let [bound (atom [])]
+  the last two minutes. Throws :thrum/invalid for what is no watch."
+  [watch]
+  (let [^Watch watch (options/instance Watch "a watch, as thrum.watch/start! returns it" watch)
+        bound (atom [])]
     (reify
       MeterBinder
       (bindTo [_ registry]

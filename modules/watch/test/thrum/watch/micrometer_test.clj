@@ -54,6 +54,10 @@
 (defn- permits [limiter n gate]
   (mapv (fn [_] (t/future (t/with-permit limiter (deref gate 20000 nil)))) (range n)))
 
+(deftest what-is-no-watch-is-refused-at-the-call
+  (is (= :thrum/invalid
+         (:type (ex-data (try (micrometer/binder nil) (catch Exception e e)))))))
+
 (deftest tasks-and-limiters-are-meters
   (with-registry [registry]
     (let [gate (promise), db (str (gensym "db-")), limiter (t/limiter 2 {:name db})

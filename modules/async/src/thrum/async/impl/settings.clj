@@ -86,10 +86,15 @@
    :fn {:job job/calling, :order :ordered, :name "pipeline-fn"}
    :unordered {:job job/transducing, :order :as-completed, :name "upipeline"}})
 
+(defn- no-flag [x]
+  (spi/invalid (str "close? is " x "; it must be true or false, or a map of options stands there")
+    {:option :close?, :value x, :accepts "true or false, or a map of options"}))
+
 (defn- given
   "Returns the options that the arguments after `from` stand for."
   [[close?-or-options ex-handler :as arguments]]
-  (cond (not (map? close?-or-options)) {:close? (boolean close?-or-options)
+  (cond (keyword? close?-or-options) (throw (no-flag close?-or-options))
+        (not (map? close?-or-options)) {:close? (boolean close?-or-options)
                                         :on-error (options/function (or ex-handler :report))}
         (next arguments) (throw (spi/invalid
                                   "An ex-handler beside a map of options: there it is :on-error"
