@@ -1,6 +1,7 @@
 (ns thrum.misuse-test
   "A wrong argument is answered at the call, in words and in data."
   (:require
+   [clojure.main :as main]
    [clojure.string :as str]
    [clojure.test :refer [are deftest is]]
    [thrum.core :as t]
@@ -178,6 +179,36 @@
     (t/race-call {:timeout-ms 10})
     (t/settle-call {})
     (t/hedge-call {:after-ms 1} {:after-ms 1})))
+
+(defn- blamed
+  "Returns the function that a REPL names as where the error is."
+  [e]
+  (:clojure.error/symbol (main/ex-triage (Throwable->map e))))
+
+(deftest a-repl-names-the-function-that-was-called
+  (are [form called] (= called (blamed (thrown form)))
+    (t/value 3)
+    'thrum.core/value
+    (t/pmap 0 inc [1])
+    'thrum.core/pmap
+    (t/pmapv 2 inc 3)
+    'thrum.core/pmapv
+    (t/pcalls 3)
+    'thrum.core/pcalls
+    (t/as-completed [3])
+    'thrum.core/as-completed
+    (t/fork 3 1)
+    'thrum.core/fork-call
+    (t/hedge 1 2)
+    'thrum.core/hedge-call
+    (t/with-timeout nil 1)
+    'thrum.core/with-timeout-call
+    (t/acquire! nil)
+    'thrum.core/acquire!
+    (t/limiter 0)
+    'thrum.core/limiter
+    (t/retry {:attempts 0} 1)
+    'thrum.core/retry-call))
 
 (deftest an-option-that-is-said-to-accept-nil-accepts-it
   (doseq [[k {:keys [check accepts]}] options/rows, :when (re-find #"\bor nil$" accepts)]

@@ -84,11 +84,37 @@
 (defn- small [data k]
   (cond-> data (contains? data k) (update k show/datum)))
 
+(defn- place
+  "Returns the namespace of a frame."
+  [^StackTraceElement frame]
+  (first (str/split (.getClassName frame) #"\$" 2)))
+
+(defn- between?
+  "True for a frame of what checks arguments, or of Clojure's."
+  [frame]
+  (re-find #"^clojure\.|^thrum\.(.*\.)?(impl|spi)\b" (place frame)))
+
+(defn- from-call
+  "Returns the exception with a stack trace that begins at the public function that was called, in
+  place of what checked its arguments: a REPL shows the first frame as where the error is."
+  [^Throwable e]
+  (let [frames (drop-while between? (.getStackTrace e))
+        front (some-> (first frames) place)
+        own? #(= front (place %))
+        ;; A REPL has no name for the doInvoke of a function with a rest argument.
+        named? #(and (own? %) (not= "doInvoke" (.getMethodName ^StackTraceElement %)))]
+    (when (some-> front (str/starts-with? "thrum."))
+      (let [inside (take-while #(or (own? %) (between? %)) frames)
+            above (dec (count (drop-while (complement named?) (reverse inside))))]
+        (.setStackTrace e (into-array StackTraceElement (drop above frames)))))
+    e))
+
 (defn invalid
   "Returns the exception for misuse. The message says what was given and what is accepted. The
   :value and :option in the data, which the user gave, are kept small: see thrum.impl.show/datum."
   [message data]
-  (ex-info message (-> data (small :value) (small :option) (assoc :type :thrum/invalid))))
+  (from-call
+    (ex-info message (-> data (small :value) (small :option) (assoc :type :thrum/invalid)))))
 
 (defn no-wrap
   "Returns the exception for a :wrap or *wrap* that is not a function."
