@@ -1,6 +1,7 @@
 (ns thrum.tasks-test
   "What a task promises: one fresh virtual thread, a full Clojure future, and an end in every case."
   (:require
+   [clojure.pprint :as pprint]
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
@@ -261,6 +262,19 @@
       (thrown @failed)
       (is (str/includes? (pr-str failed) ":failed"))
       (is (str/includes? (pr-str failed) "broken")))))
+
+(deftest a-task-is-pretty-printed-however-it-ended
+  (let [pretty #(str/trim-newline (with-out-str (pprint/pprint %)))
+        start (fn [f] (t/future-call {:name "p"} f))
+        waiting (start #(deref (promise)))
+        done (start (constantly 1))
+        failed (start #(throw (ex-info "broken" {})))]
+    (is (re-matches #"#<task p-\d+ \{:status :running\}>" (pretty waiting)))
+    (t/cancel! waiting :why)
+    (run! #(thrown @%) [waiting done failed])
+    (is (re-matches #"#<task p-\d+ \{:status :cancelled, :reason :why\}>" (pretty waiting)))
+    (is (re-matches #"#<task p-\d+ \{:status :done, :val 1\}>" (pretty done)))
+    (is (re-find #"#<task p-\d+ \{:status :failed,\s+:val\s+#error" (pretty [failed])))))
 
 (deftest a-task-runs-once-whoever-calls-it
   (let [runs (atom 0), task (t/future (swap! runs inc))]

@@ -4,6 +4,8 @@
   (:require
    [clojure.core.async :as async]
    [clojure.core.async.impl.protocols :as impl]
+   [clojure.pprint :as pprint]
+   [clojure.string :as str]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.async :as a]
    [thrum.async.impl.process :as process]
@@ -296,6 +298,9 @@
     (is (identical? e (ex-cause (thrown-by #(deref (a/chan->future ch))))))
     (is (nil? @(a/chan->future ch)))
     (is (future? (a/chan->future ch)))
+    (let [failed (a/chan->future (async/to-chan! [e]))]
+      (thrown-by #(deref failed))
+      (is (str/includes? (with-out-str (pprint/pprint failed)) ":failed")))
     (testing "which is no task, and is not called one"
       (is (= :thrum/invalid (refused #(t/value (a/chan->future ch)))))
       (is (nil? (ns-resolve 'thrum.async 'chan->task))))

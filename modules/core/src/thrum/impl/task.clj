@@ -3,6 +3,7 @@
   ends: done, failed or cancelled."
   {:no-doc true}
   (:require
+   [clojure.pprint :as pprint]
    [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
@@ -469,3 +470,8 @@
   (.write w (str (.taskName task) " "))
   (print-method (printed task) w)
   (.write w ">"))
+
+;; Clojure's own derefs a future that is done, and throws what that throws.
+(defmethod pprint/simple-dispatch Task [^Task task]
+  (pprint/pprint-logical-block :prefix (str "#<task " (.taskName task) " ") :suffix ">"
+    (pprint/write-out (printed task))))

@@ -3,6 +3,7 @@
   {:no-doc true}
   (:require
    [clojure.core.async.impl.protocols :as impl]
+   [clojure.pprint :as pprint]
    [thrum.async.impl.handler :as handler]
    [thrum.spi :as spi])
   (:import
@@ -37,6 +38,10 @@
   (deref [_ ms timeout-value] (deref latch ms timeout-value))
   IPending
   (isRealized [_] (realized? latch)))
+
+;; Clojure's own throws what the future failed with.
+(defmethod pprint/simple-dispatch Promised [promised]
+  (pr promised))
 
 (defn next-value
   "Returns a future of the port's next value; see thrum.async/chan->future."
