@@ -185,6 +185,13 @@
         (deliver gate :go)
         (is (= [0 10 20 30] (outcome job)))))))
 
+(deftest a-join-that-was-interrupted-says-so
+  (let [not-joined @(requiring-resolve 'thrum.cluster.engine.infinispan/not-joined)
+        failure (not-joined {:host "127.0.0.1", :port 7900}
+                            (IllegalStateException. "no start" (InterruptedException.)))]
+    (is (= "The cluster could not be joined at 127.0.0.1:7900: java.lang.InterruptedException"
+           (ex-message failure)))))
+
 (deftest an-error-in-a-beat-does-not-end-the-beats
   (let [network (stand-in/network), errors (atom 0)
         retain! crew/retain!]

@@ -53,6 +53,13 @@
     (is (= "The engine :test could not start on 127.0.0.1:1: Address already in use"
            (ex-message e)))))
 
+(deftest a-cause-without-a-message-is-named-by-its-class
+  (let [engine {:name :test, :start (fn [_ _] (throw (InterruptedException.)))}
+        options {:host "127.0.0.1", :port 1, :max-header-bytes 16384}
+        e (try (lifecycle/start engine options identity) (catch Exception e e))]
+    (is (= "The engine :test could not start on 127.0.0.1:1: java.lang.InterruptedException"
+           (ex-message e)))))
+
 (deftest a-start-that-fails-leaves-nothing-behind
   (let [options (assoc at-once :min-bytes-per-second 1, :rate-grace-ms 1000)
         started (atom 0)

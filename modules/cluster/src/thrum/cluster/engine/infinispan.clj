@@ -95,9 +95,12 @@
 
 (defn- not-joined [{:keys [host port]} ^Throwable t]
   (let [causes (take-while some? (iterate ex-cause t))
-        taken? (some #(instance? BindException %) causes)]
+        taken? (some #(instance? BindException %) causes)
+        root (last causes)]
     (ex-info (str "The cluster could not be joined at " host ":" port ": "
-                  (if taken? "the port is in use" (ex-message (last causes))))
+                  (if taken?
+                    "the port is in use"
+                    (or (ex-message root) (.getName (class root)))))
              {:type :thrum/not-joined, :host host, :port port}
              t)))
 

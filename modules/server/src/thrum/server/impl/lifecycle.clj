@@ -35,11 +35,12 @@
 ;; Start
 
 (defn- why
-  "Returns the message of the cause, or of the BindException beneath it: engines wrap that one, and
-  name the address once more."
+  "Returns the message of the cause, its class where it has none, or the message of the
+  BindException beneath it: engines wrap that one, and name the address once more."
   [^Throwable cause]
-  (let [causes (take-while some? (iterate ex-cause cause))]
-    (ex-message (or (first (filter #(instance? BindException %) causes)) cause))))
+  (let [causes (take-while some? (iterate ex-cause cause))
+        ^Throwable t (or (first (filter #(instance? BindException %) causes)) cause)]
+    (or (ex-message t) (.getName (class t)))))
 
 (defn- start-failed
   [{:keys [name]} {:keys [host port ssl-port]} ^Throwable cause]
