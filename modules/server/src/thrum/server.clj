@@ -48,6 +48,8 @@
   protocols/Datafiable
   (datafy [_] (print-status life)))
 
+(ns-unmap *ns* '->Server)
+
 (defmethod print-method Server
   [^Server server ^java.io.Writer w]
   (.write w

@@ -84,6 +84,8 @@
   AutoCloseable
   (close [_] (end! sampler exporter server)))
 
+(ns-unmap *ns* '->Watch)
+
 (defn- checked ^Watch [x]
   (options/instance Watch "a watch, as start! returns it" x))
 
