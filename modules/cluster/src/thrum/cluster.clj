@@ -14,7 +14,7 @@
 (defn join!
   "Joins a cluster and returns this node of it, a java.lang.AutoCloseable.
 
-      (join! {:allow #{my.ns}})        ; a member: runs the functions of these namespaces
+      (join! {:allow #{'my.ns}})       ; a member: runs the functions of these namespaces
       (join! {})                       ; a caller: runs nothing
 
   Options:
