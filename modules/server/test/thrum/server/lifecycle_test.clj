@@ -60,6 +60,17 @@
     (is (= "The engine :test could not start on 127.0.0.1:1: java.lang.InterruptedException"
            (ex-message e)))))
 
+(deftest an-engine-starts-without-the-interrupt-of-before-which-stays
+  (let [interrupted? (promise), {:keys [start] :as engine} (engine-that identity (constantly nil))
+        engine (assoc engine :start (fn [options serve]
+                                      (deliver interrupted?
+                                               (.isInterrupted (Thread/currentThread)))
+                                      (start options serve)))]
+    (.interrupt (Thread/currentThread))
+    (let [life (lifecycle/start engine at-once identity), after? (Thread/interrupted)]
+      (is (= [false true] [@interrupted? after?]))
+      (lifecycle/stop! life))))
+
 (deftest a-start-that-fails-leaves-nothing-behind
   (let [options (assoc at-once :min-bytes-per-second 1, :rate-grace-ms 1000)
         started (atom 0)

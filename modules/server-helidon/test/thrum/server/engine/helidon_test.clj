@@ -95,6 +95,16 @@
       (is (thrown? OutOfMemoryError (start ok {:port port}))))
     (is (= port (port-of {:port port})))))
 
+(deftest an-interrupt-of-before-does-not-disturb-a-start
+  ;; Clojure drops an interrupt as it loads a namespace, the engine's.
+  (server/stop! (start ok {}))
+  (.interrupt (Thread/currentThread))
+  (let [s (try (start ok {}) (catch ExceptionInfo e e)), interrupted? (Thread/interrupted)]
+    (is (true? interrupted?))
+    (is (= "ok" (slurp (str "http://127.0.0.1:" (server/port s)))))
+    (server/stop! s)
+    (is (gate/eventually 10000 #(empty? (helidon-threads))))))
+
 (deftest a-wrong-password-leaves-no-thread
   (is (= :thrum/start-failed
          (:type (ex-data (failure #(start ok (assoc (tls/keystore) :key-password "wrong")))))))

@@ -80,8 +80,10 @@
   [{:keys [start], :as engine} options traffic handler]
   (try
     (open-pollers!)
-    (start (assoc options :on-refused #(traffic/observe! traffic :end (constantly %)))
-           (server-of traffic handler))
+    ;; Some engines wait as they start, and leave a thread behind where that is interrupted.
+    (spi/undisturbed
+      #(start (assoc options :on-refused (fn [e] (traffic/observe! traffic :end (constantly e))))
+              (server-of traffic handler)))
     (catch Exception e
       (throw (if (= :thrum/invalid (spi/type-of e)) e (start-failed engine options e))))))
 
