@@ -177,3 +177,23 @@
             (is (gate/eventually 5000 #(identical? failure (outcome :item))))
             (is (every? #(identical? failure %)
                         (conj (vec (repeatedly 5 #(outcome :item))) (outcome))))))))))
+
+;; A channel completes again at each take after its close.
+(deftest a-process-that-is-completed-again-hands-on-nothing-more
+  (doseq [limit [1 {:limit 2, :batch 2}]
+          xf [t/pmap t/upmap t/pmap-tasks]
+          :when (not (and (map? limit) (identical? t/pmap-tasks xf)))]
+    (testing (pr-str limit)
+      (let [rf ((xf limit inc) conj)
+            acc (rf (reduce rf [] [1 2 3]))]
+        (is (= 3 (count acc)))
+        (is (= [acc acc] [(rf acc) (rf acc)]))))))
+
+(deftest a-failed-process-that-is-completed-again-fails-once
+  (let [failure (ex-info "failed" {})
+        gate (promise)
+        rf ((t/pmap 1 (fn [_] @gate (throw failure))) conj)]
+    (rf [] 1)
+    (deliver gate :go)
+    (is (identical? failure (thrown (rf []))))
+    (is (= [] (rf [])))))

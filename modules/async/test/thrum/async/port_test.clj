@@ -445,3 +445,12 @@
       (is (= 2 (first (a/chan->reducible ch))))
       (is (= 3 (a/<!! ch)))))
   (is (= [1 2 3] (t/pmap 2 inc (a/chan->reducible (async/to-chan! (range 3)))))))
+
+(deftest a-channel-with-pmap-as-its-transducer-ends
+  (let [end-of (fn [f]
+                 (let [ch (async/chan 8 (t/pmap 2 f) (constantly :failed))]
+                   (run! #(async/>!! ch %) [1 2])
+                   (async/close! ch)
+                   (gate/in-time 5000 #(vec (repeatedly 5 (fn [] (async/<!! ch)))))))]
+    (is (= [2 3 nil nil nil] (end-of inc)))
+    (is (= [nil nil] (drop 3 (end-of (fn [_] (throw (ex-info "no" {})))))))))

@@ -51,8 +51,8 @@
   (^long together [])
   (^Object exhaust [])
   (^boolean behind [])
-  (^boolean leftEarly [])
-  (^Object setLeftEarly [])
+  (^boolean isOver [])
+  (^Object setOver [])
   (^Throwable thrown [])
   (^boolean interrupted [])
   (^Object setThrown [^Throwable t ^boolean interrupt]))
@@ -147,8 +147,9 @@
 ;; The fields that only the consumer touches are not volatile: a LazySeq hands them from thread to
 ;; thread under its lock, a transducing process by its contract. batches: nil, or limit, window,
 ;; started and consumed count batches. together: how many results may leave at a time. gone: when
-;; the consumer left with the last ones. goes-on: see goesOn; nil before the first wait. thrown:
-;; what ended it; interrupted: whether that was an interrupt of the consumer.
+;; the consumer left with the last ones. goes-on: see goesOn; nil before the first wait. over:
+;; a transducing process has ended, and hands on nothing more. thrown: what ended it; interrupted:
+;; whether that was an interrupt of the consumer.
 (deftype FanOut [^Context context ^Group group ^long limit ^long window
                  order ^Tasks tasks threads ^AtomicLongArray counts ^Batches batches on-done
                  ^Source source
@@ -157,7 +158,7 @@
                  ^:unsynchronized-mutable ^long gone
                  ^:unsynchronized-mutable more
                  ^:unsynchronized-mutable ^Throwable source-failure
-                 ^:unsynchronized-mutable left-early
+                 ^:unsynchronized-mutable over
                  ^:unsynchronized-mutable ^long started
                  ^:unsynchronized-mutable ^long consumed
                  ^:unsynchronized-mutable goes-on
@@ -230,8 +231,8 @@
   (consumerGone [_]
     (when (.chunked source) (set! gone (System/nanoTime))))
   (together [_] together)
-  (leftEarly [_] left-early)
-  (setLeftEarly [_] (set! left-early true))
+  (isOver [_] over)
+  (setOver [_] (set! over true))
   (sourceFailure [_] source-failure)
   (setSourceFailure [_ t] (set! source-failure t))
   (thrown [_] thrown)

@@ -152,7 +152,7 @@
     work))
 
 (defn- leave-early! [^FanOut fan-out]
-  (.setLeftEarly fan-out)
+  (.setOver fan-out)
   (fanout/end! fan-out :reduced))
 
 (defn- push!
@@ -182,7 +182,8 @@
 
 (defn- flush!
   "Starts the last work, and hands on all that is still to come."
-  [fan-out emit rf acc]
+  [^FanOut fan-out emit rf acc]
+  (.setOver fan-out)
   (let [acc (push! fan-out emit rf acc (fanout/gathered fan-out))]
     (if (reduced? acc) (unreduced acc) (drain! fan-out emit rf acc))))
 
@@ -193,7 +194,8 @@
   (let [push #(push! fan-out emit rf %1 (fanout/gather! fan-out %2))]
     (fn
       ([] (rf))
-      ([acc] (rf (if (.leftEarly ^FanOut fan-out) acc (flush! fan-out emit rf acc))))
+      ;; A channel completes again at each take after its close.
+      ([acc] (rf (if (.isOver ^FanOut fan-out) acc (flush! fan-out emit rf acc))))
       ([acc item] (push acc (on-item f item)))
       ([acc item & items] (push acc (^{:once true} fn* [] (apply f item items)))))))
 
