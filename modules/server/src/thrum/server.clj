@@ -299,7 +299,8 @@
 
 (defn close!
   "Closes a websocket, with a code, one of RFC 6455, 7.4, or from 3000 to 4999, and a reason, a
-  string of at most 123 bytes (1000 and none when not given). Returns nil; does nothing when it is
+  string of at most 123 bytes (1000 and none when not given). Blocks until the closing frame is
+  written, behind a message that another thread sends, and returns nil; does nothing when it is
   closed already. Throws IOException when the closing frame cannot be sent, and :thrum/invalid for
   another code or reason. The listener's :on-close follows."
   ([ws] (close! ws 1000 ""))
