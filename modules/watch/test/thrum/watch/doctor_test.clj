@@ -319,6 +319,15 @@
                  (deref (future (printed (str (.pid jvm)))) 60000 :hangs)))
           (finally (signal! jvm "-CONT")))))))
 
+(deftest a-doctor-without-its-flag-names-it
+  (with-jvm
+    (fn [_ ask]
+      (let [argv [(str (.pid (ProcessHandle/current))) "--no-recording"]
+            doctor '(requiring-resolve 'thrum.watch.doctor/run)]
+        (is (str/includes?
+              (str (ask (list 'with-out-str (list doctor argv))))
+              "started with --add-exports=jdk.attach/sun.tools.attach=ALL-UNNAMED"))))))
+
 (deftest a-process-that-does-not-answer-is-given-up
   (let [never (promise)]
     (try

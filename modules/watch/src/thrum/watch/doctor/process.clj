@@ -11,7 +11,7 @@
    (com.sun.tools.attach VirtualMachine)
    (java.io File IOException InputStream)
    (java.lang ProcessHandle)
-   (java.lang.reflect InvocationTargetException Method)
+   (java.lang.reflect InaccessibleObjectException InvocationTargetException Method)
    (java.nio.file Files Path)
    (java.nio.file.attribute FileAttribute)))
 
@@ -72,8 +72,12 @@
         :else value))))
 
 (defn- command ^Method [vm]
-  (doto (.getMethod (class vm) "executeJCmd" (into-array Class [String]))
-    (.setAccessible true)))
+  (try
+    (doto (.getMethod (class vm) "executeJCmd" (into-array Class [String]))
+      (.setAccessible true))
+    (catch InaccessibleObjectException _
+      (refuse "The doctor's own JVM has to be started with "
+              "--add-exports=jdk.attach/sun.tools.attach=ALL-UNNAMED"))))
 
 (defn- run-command
   "Has the JVM run a command of jcmd; returns what it printed. Throws IOException where it does not
