@@ -122,7 +122,17 @@
       {:in-use 1} [])
     (is (= (str "The limiter db has 3 waiters for 2 permits, held by task-7 (2) at my.shop/fetch"
                 " (shop.clj:31)")
-           (:sentence (first (rules/conditions (snapshot [(limiter) (task 7)]))))))))
+           (:sentence (first (rules/conditions (snapshot [(limiter) (task 7)]))))))
+    (are [held-by end]
+      (= (str "The data-source db has 3 waiters for 2 permits" end)
+         (:sentence (first (rules/conditions
+                             (snapshot [(limiter :kind :data-source :owners nil
+                                                 :held-by held-by)])))))
+      [{:thread "report-2/0", :ms 900} {:thread "report-2/1", :ms 90}]
+      ", held by report-2/0, report-2/1"
+      [] ""
+      "anything" ""
+      [7 {}] "")))
 
 (defn- waits [tid on]
   (task tid :thread {:tid tid, :waits-for {:kind :task, :name (str "task-" on), :tid on}}))

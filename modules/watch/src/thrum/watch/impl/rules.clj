@@ -156,11 +156,18 @@
 
 ;; Limiters and pools
 
-(defn- holders [owners by-tid]
-  (let [held (keep (fn [[tid n]]
-                     (when-some [{:keys [name stack]} (by-tid tid)]
-                       (str name (when (< 1 (long n)) (str " (" n ")")) (seen-at stack))))
-                   owners)]
+(defn- named-holders
+  "Returns the names of the threads in :held-by, a fact of thrum.jdbc's."
+  [held-by]
+  (when (sequential? held-by)
+    (keep :thread (filter map? held-by))))
+
+(defn- holders [{:keys [owners held-by]} by-tid]
+  (let [held (concat (keep (fn [[tid n]]
+                             (when-some [{:keys [name stack]} (by-tid tid)]
+                               (str name (when (< 1 (long n)) (str " (" n ")")) (seen-at stack))))
+                           owners)
+                     (named-holders held-by))]
     (if (seq held)
       (str ", held by " (str/join ", " (take 3 held)))
       "")))
@@ -176,13 +183,13 @@
   [{:keys [nodes] :as snapshot} _]
   (when-some [limiters (seq (filter crowded? nodes))]
     (let [by-tid (by-tid (groups/threads snapshot))]
-      (for [{:keys [id kind name permits in-use waiting owners askers]} limiters]
+      (for [{:keys [id kind name permits in-use waiting owners askers] :as limiter} limiters]
         (lint :crowded id 500
               (some #(:stack (by-tid %)) (concat (keys owners) askers))
               {:id id, :permits permits, :in-use in-use, :waiting waiting
                :holders (vec (keys owners))}
               "The " (clojure.core/name kind) " " name " has " (many waiting "waiter") " for "
-              (many permits "permit") (holders owners by-tid))))))
+              (many permits "permit") (holders limiter by-tid))))))
 
 ;; Cycles of derefs
 
