@@ -116,12 +116,13 @@
   member calls the function on one after the other; :item-timeout-ms goes without it.
 
   Each input has exactly one result. The function is called at least once for it: where a member is
-  lost, what it ran is run again on another, at most 3 times, so it must be idempotent. An item with
-  which two members were lost runs alone; if the third is lost too, the item fails with
-  :thrum/poison. Where no member takes work for :members-timeout-ms, :thrum/no-members is thrown.
-  A refusal of a member is :thrum/refused. A throwable of the function arrives as the same class,
-  with its message, data, causes and trace; where such a one cannot be made here, as an ex-info of
-  type :thrum/remote, with the :class. One of that type with the :member is suppressed on it."
+  lost, what it ran is run again on another, so it must be idempotent; at most 3 times, then
+  :thrum/lost is thrown. An item with which two members were lost runs alone; if the third is lost
+  too, the item fails with :thrum/poison. Where no member takes work for :members-timeout-ms,
+  :thrum/no-members is thrown. A refusal of a member is :thrum/refused. A throwable of the function
+  arrives as the same class, with its message, data, causes and trace; where such a one cannot be
+  made here, as an ex-info of type :thrum/remote, with the :class. One of that type with the :member
+  is suppressed on it."
   ([cluster limit v] (transducer t/pmap :pmap cluster limit v))
   ([cluster limit v coll & colls]
    (lazily t/pmap :pmap cluster limit v (cons coll colls))))
