@@ -194,6 +194,26 @@
         (is (= 60000 (:timeout-ms (ex-data e))))
         (is (realized? ended))))))
 
+(defn- await-end
+  "Returns when the thread has ended, as no interrupt can end it."
+  [^Thread thread]
+  (when-not (try (.join thread) true (catch InterruptedException _ false))
+    (recur thread)))
+
+(defn- with-a-lost-fork
+  "The value of a scope whose body returns one when the deadline around it has ended its fork."
+  [options]
+  (t/with-scope [s options]
+    (let [runs (promise)]
+      (t/fork s (deliver runs (here)) (Thread/sleep 60000))
+      (await-end @runs)
+      :value)))
+
+(deftest a-body-that-has-seen-the-end-of-its-fork-does-not-hide-the-deadline
+  (is (timeout? (thrown (with-a-lost-fork {:timeout-ms 20}))))
+  (is (timeout? (thrown (t/with-timeout 20 (with-a-lost-fork {})))))
+  (is (= :late (t/with-timeout [20 :late] (with-a-lost-fork {})))))
+
 (deftest tasks-know-how-much-time-is-left
   (is (nil? (t/remaining-ms)))
   (t/with-timeout 60000

@@ -407,21 +407,35 @@
                (not interrupted-further-out))
       (wait/give-back!))))
 
-(defn- concluded
-  "Waits for the forks, joins them, closes what was used, and returns the outcome of the scope."
-  [^Scope scope outcome]
+(defn- fork-lost?
+  "True if a fork has failed, or was cancelled."
+  [^Scope scope]
+  (or (.forkCancelled scope)
+      (some? (failures/root (.-failures scope)))))
+
+(defn- concluded-with-forks
+  "As concluded, from the body's outcome as classified, where a fork may have run on behind the body
+  (idle?: none has), have failed or been cancelled, or the body has failed."
+  [^Scope scope outcome idle?]
   (let [group (.-group scope)
-        outcome (classified scope outcome)
-        idle? (and (instance? Done outcome) (group/close-if-idle! group :ended))
         outcome (if idle? outcome (await-forks! scope outcome))
         own-reason (group/own-cancel-reason group)
-        shield (.-shield scope)
-        outer (when-not shield (.outer ^Place (.-body scope)))
+        outer (when-not (.-shield scope) (.outer ^Place (.-body scope)))
         outer-reason (some-> ^Place outer .cancelReason)
         interrupted-further-out (place/interrupted? outer)]
     (when-not idle? (group/end! group :ended))
     (doto (after-closing scope (verdict scope outcome own-reason outer-reason))
       (->> (give-back-interrupt! scope outcome interrupted-further-out)))))
+
+(defn- concluded
+  "Waits for the forks, joins them, closes what was used, and returns the outcome of the scope."
+  [^Scope scope outcome]
+  (let [outcome (classified scope outcome)
+        idle? (and (instance? Done outcome) (group/close-if-idle! (.-group scope) :ended))]
+    ;; Most scopes: nothing is looked at that only a cancel or a failure could change.
+    (if (and idle? (not (fork-lost? scope)))
+      (after-closing scope outcome)
+      (concluded-with-forks scope outcome idle?))))
 
 (defn- end-anyway! [^Scope scope]
   (try
