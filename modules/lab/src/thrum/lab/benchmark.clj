@@ -29,11 +29,12 @@
 
 (defn- flags
   "Returns the flags of a benchmark's JVMs. The quick form measures nothing: it does without the
-  optimising compiler, and takes the collector that there is."
+  optimising compiler, and takes the collector that there is. The collection before each cost, see
+  thrum.lab.rounds, takes half the time where it looks for no classes to unload."
   [{:keys [jvm-opts]} size]
   (into (if (= :quick size)
           (conj (filterv (complement collector?) jvm-opts) "-XX:TieredStopAtLevel=1")
-          jvm-opts)
+          (conj jvm-opts "-XX:-ClassUnloading"))
         cpu-time/jvm-opts))
 
 (defn- row [i job jvms]
@@ -60,6 +61,7 @@
 
 (def ^:private namespaces
   '[thrum.lab.job.child thrum.core thrum.lab.rounds thrum.lab.by-hand thrum.lab.server-sample
+    thrum.async thrum.context.mdc thrum.context.otel thrum.jdbc
     thrum.lab.subject.child thrum.lab.subject.jdk thrum.lab.subject.jetty thrum.lab.subject.tomcat
     thrum.lab.subject.helidon thrum.server thrum.server.engine.jdk thrum.server.engine.jetty
     thrum.server.engine.tomcat thrum.server.engine.helidon])

@@ -27,7 +27,7 @@
    {:question :plain-cost, :connections 120, :seconds 1, :rounds 7}
    {:question :apart, :connections 120, :seconds 1, :rounds 3}
    {:question :plain-apart, :connections 120, :seconds 1, :rounds 3}
-   {:question :sleep, :connections 120, :sleep-ms 50, :seconds 2, :rounds 1}
+   {:question :sleep, :connections 120, :sleep-ms 50, :seconds 1, :rounds 1}
    {:question :many, :connections 4000, :sleep-ms 50, :seconds 2, :rounds 3}])
 
 (def ^:private costs? #{:cost :plain-cost :apart :plain-apart})

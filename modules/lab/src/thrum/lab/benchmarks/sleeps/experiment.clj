@@ -14,7 +14,7 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private full {:items 1500, :warm-up 300, :rounds 1, :seed 42})
+(def ^:private full {:items 1000, :warm-up 300, :rounds 1, :seed 42})
 (def ^:private quick {:items 100, :warm-up 32, :rounds 1, :seed 42})
 
 (defn jobs
