@@ -271,8 +271,8 @@
   a CharSequence as text, bytes or a ByteBuffer, whose position stays, as binary. Blocks until it is
   written, after what other threads send, and returns nil. Throws IOException when the client has
   gone or the stream has ended; InterruptedException, and sends no event, where the calling thread
-  is interrupted already; and :thrum/invalid for a message of another kind, a line break in :event,
-  :id or :retry, or half of a surrogate pair in a websocket's text."
+  is interrupted before it is its turn; and :thrum/invalid for a message of another kind, a line
+  break in :event, :id or :retry, or half of a surrogate pair in a websocket's text."
   [to message]
   (cond (instance? Events to) (events/send! to message)
         (instance? WebSocket to) (websocket/send! to message)

@@ -2,6 +2,7 @@
   "The format of server-sent events, and their heartbeat."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.core :as t]
    [thrum.server.impl.events :as events]
    [thrum.server.impl.sink :as sink]
    [thrum.spi :as spi]
@@ -131,3 +132,17 @@
               (deliver gate true)))
     (is (true? @outcome))
     (run! #(Thread/.join %) streams)))
+
+(deftest a-deadline-ends-a-sender-that-waits-for-another
+  (let [entered (CountDownLatch. 1), gate (promise)]
+    (stream! (fn [events]
+               (let [first-sender (t/future (events/send! events "x"))]
+                 (.await entered)
+                 (is (= :late (deref (t/future (t/with-timeout [1 :late] (events/send! events "y")))
+                                     10000
+                                     :waits-on)))
+                 (deliver gate true)
+                 @first-sender))
+             {:heartbeat-ms nil}
+             (blocking entered gate)
+             not-lost)))

@@ -17,8 +17,9 @@
 (defprotocol Feed
   "What a stream of events is written through, by its function and by the heartbeat."
   (write! [feed text]
-    "Sends the text. Throws IOException when the stream has ended; InterruptedException, and sends
-    nothing, where the calling thread is interrupted.")
+    "Sends the text, after what other threads send. Throws IOException when the stream has ended;
+    InterruptedException, and sends nothing, where the calling thread is interrupted before it is
+    its turn.")
   (expect! [feed alarm] "Keeps the alarm of the next heartbeat.")
   (end! [feed cancel]
     "Ends the stream from another thread: nothing more is sent. Calls (cancel), which ends the
@@ -37,13 +38,15 @@
   Feed
   (write! [_ text]
     (let [bytes (.getBytes ^String text StandardCharsets/UTF_8)]
-      (sink/holding lock
+      ;; Also where the lock is free: not every engine looks, and a sender that is cancelled would
+      ;; send on.
+      (.lockInterruptibly lock)
+      (try
         (when-not open (throw (IOException. "The stream of events has ended")))
-        ;; Not every engine looks: a sender that is cancelled would send on.
-        (when (Thread/interrupted) (throw (InterruptedException.)))
         (sink/reporting target (.write out bytes) (.flush out))
         (set! sent (+ sent (alength bytes)))
-        nil)))
+        nil
+        (finally (.unlock lock)))))
   (expect! [_ a]
     (sink/holding lock
       (set! alarm a)
