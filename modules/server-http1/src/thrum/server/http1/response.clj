@@ -111,15 +111,17 @@
   (let [out (doto (ByteArrayOutputStream. 1024) (.writeBytes head))]
     (Begun. connection chunked? out (ByteArrayOutputStream. 512))))
 
+(defn- frame! [^Begun begun ^ByteArrayOutputStream to bytes offset n]
+  (when (.-chunked begun)
+    (.writeBytes to (.getBytes (Integer/toHexString n)))
+    (.writeBytes to line-end))
+  (.write to ^bytes bytes (int offset) (int n))
+  (when (.-chunked begun) (.writeBytes to line-end)))
+
 (defn- frame-held! [^Begun begun]
-  (let [^ByteArrayOutputStream out (.-out begun)
-        ^ByteArrayOutputStream held (.-held begun)]
+  (let [^ByteArrayOutputStream held (.-held begun)]
     (when (pos? (.size held))
-      (when (.-chunked begun)
-        (.writeBytes out (.getBytes (Integer/toHexString (.size held))))
-        (.writeBytes out line-end))
-      (.writeTo held out)
-      (when (.-chunked begun) (.writeBytes out line-end))
+      (frame! begun (.-out begun) (.toByteArray held) 0 (.size held))
       (.reset held))))
 
 (defn- write-out! [^Begun begun]
@@ -137,10 +139,29 @@
   "How many bytes of a body are held before they are written."
   8192)
 
+(def ^:private ^:const most-framing
+  "How many bytes a chunk has beside its content, at most."
+  12)
+
+(defn- write-through!
+  "Writes what there is, and n bytes behind it. What is held for a stream has room for its largest
+  piece as long as the stream is open: a large one is not held."
+  [^Begun begun bytes offset n]
+  (frame-held! begun)
+  (let [^ByteArrayOutputStream out (.-out begun)
+        all (ByteArrayOutputStream. (+ (.size out) (long n) most-framing))]
+    (.writeTo out all)
+    (.reset out)
+    (frame! begun all bytes offset n)
+    (connection/write! (.-connection begun) (.toByteArray all))))
+
 (defn- take! [^Begun begun ^bytes bytes offset n]
   (let [^ByteArrayOutputStream held (.-held begun)]
-    (.write held bytes (int offset) (int n))
-    (when (<= most-held (.size held)) (flush! begun))))
+    (if (<= most-held (long n))
+      (write-through! begun bytes offset n)
+      (do
+        (.write held bytes (int offset) (int n))
+        (when (<= most-held (.size held)) (flush! begun))))))
 
 (defn finish!
   "Writes what is left of the body, and its end."
