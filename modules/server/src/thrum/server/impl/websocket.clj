@@ -264,19 +264,23 @@
   5)
 
 (defn- discard-all!
-  "Takes the engine's remaining events, so that the engine does not wait for a taker."
-  [^Inbox inbox]
+  "Takes the engine's remaining events, so that the engine does not wait for a taker. Only :on-close
+  is called of the listener; ws: the socket that :on-open got, nil where there was none."
+  [^Inbox inbox ws]
   (loop []
-    (let [[^CountDownLatch done [callback socket]]
+    (let [[^CountDownLatch done [callback socket & args]]
           (.poll ^BlockingQueue (.-events inbox) patience-s TimeUnit/SECONDS)]
       (some-> done
               (.countDown))
       (when socket (engine/disconnect! socket))
-      (when (and callback (not= :on-close callback)) (recur)))))
+      (cond
+        (nil? callback) nil
+        (not= :on-close callback) (recur)
+        ws (deliver! (.-listener inbox) ws :on-close args)))))
 
 (defn attend!
   "Calls the listener's callbacks on this thread until the websocket is closed. (opened ws) is
-  called first. A cancel cuts the socket."
+  called first. A cancel cuts the socket, and :on-close follows."
   [inbox opened]
   (let [current (volatile! nil)]
     (try
@@ -284,5 +288,5 @@
       (catch Throwable t
         (Thread/interrupted)
         (some-> @current abort!)
-        (discard-all! inbox)
+        (discard-all! inbox @current)
         (throw t)))))

@@ -2,11 +2,14 @@
   "How a listener's callbacks are called when some of them throw."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.core :as t]
    [thrum.server.impl.websocket :as websocket]
    [thrum.server.spi :as engine]
+   [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
    (java.io IOException)
+   (java.util.concurrent CancellationException)
    (java.util.logging Level Logger)))
 
 (set! *warn-on-reflection* true)
@@ -55,3 +58,27 @@
                           :on-close (fn [_ code _] (deliver closed code))})))
       (finally (.setLevel logger level)))
     (is (= 1006 (deref closed 0 :never)))))
+
+(defn- cut-reports!
+  "Returns a socket whose cut ends it; inbox: a promise of the listener that gets to know, once."
+  [inbox]
+  (let [cut (promise)]
+    (reify engine/Socket
+      (open? [_] true)
+      (disconnect! [this]
+        (when (deliver cut true)
+          (Thread/startVirtualThread #(engine/on-close @inbox this 1006 "")))))))
+
+(deftest a-cancel-keeps-no-on-close
+  (let [trail (atom []), opened (promise), inbox (promise), socket (cut-reports! inbox)
+        listener {:on-open (fn [_] (deliver opened true))
+                  :on-message (fn [_ message] (swap! trail conj message))
+                  :on-close (fn [_ code _] (swap! trail conj code))}
+        attending (t/future
+                    (deliver inbox (websocket/inbox listener))
+                    (engine/on-open @inbox socket)
+                    (websocket/attend! @inbox identity))]
+    @opened
+    (future-cancel attending)
+    (is (gate/eventually 5000 #(= [1006] @trail)))
+    (is (thrown? CancellationException @attending))))
