@@ -4,6 +4,7 @@
   (:require
    [clojure.set :as set]
    [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.core :as t]
    [thrum.server :as server]
    [thrum.server.engine.tomcat.connections :as connections]
    [thrum.server.engine.tomcat.messages :as messages]
@@ -16,7 +17,7 @@
   (:import
    (clojure.lang ExceptionInfo)
    (jakarta.websocket Endpoint)
-   (java.io InputStream)
+   (java.io IOException InputStream)
    (org.apache.coyote.http11 Http11NioProtocol)))
 
 (set! *warn-on-reflection* true)
@@ -248,7 +249,7 @@
   (let [socket (promise)
         send-it (fn [ws]
                   (deliver socket ws)
-                  (try (server/send! ws long-message) (catch java.io.IOException _)))
+                  (try (server/send! ws long-message) (catch IOException _)))
         s (serve (constantly {:ring.websocket/listener {:on-open send-it}})
                  {:shutdown-timeout-ms 0})
         client (wire/send! (wire/connect (server/port s)) (ws/handshake))]
@@ -273,7 +274,46 @@
     (fn [client closed]
       (is (= :waits (deref closed 300 :waits)))
       (wire/reset!! client)
-      (is (instance? java.io.IOException (:thrown (deref closed 5000 nil)))))))
+      (is (instance? IOException (:thrown (deref closed 5000 nil)))))))
+
+;; A client that reads nothing
+
+(defn- call-with-deaf-client
+  "Calls (f server client ws) with a websocket whose client reads nothing behind the handshake."
+  [listener options f]
+  (let [opened (promise)
+        listener (assoc listener :on-open #(deliver opened %))
+        s (serve (constantly {:ring.websocket/listener listener}) options)
+        client (wire/send! (wire/connect (server/port s)) (ws/handshake))]
+    (try
+      (wire/head client)
+      (f s client (deref opened 5000 nil))
+      (finally
+        (wire/close! client)
+        (server/stop! s)))))
+
+(deftest the-deadline-of-a-send-is-no-failure
+  (call-with-deaf-client {} {:shutdown-timeout-ms 0}
+    (fn [_ _ ws]
+      (is (= :late (t/with-timeout [200 :late] (server/send! ws long-message)))))))
+
+(deftest the-end-of-a-server-ends-a-send
+  (let [closed (promise)]
+    (call-with-deaf-client {:on-close (fn [_ _ _] (deliver closed true))} {:shutdown-timeout-ms 0}
+      (fn [s _ ws]
+        (let [sent (scene/start #(server/send! ws long-message))]
+          (is (= :waits (deref sent 300 :waits)))
+          (server/stop! s)
+          (is (instance? IOException (:thrown (deref sent 5000 nil))))
+          (is (deref closed 5000 false)))))))
+
+(deftest a-ping-that-is-interrupted-ends-a-send
+  (call-with-deaf-client {} {:shutdown-timeout-ms 0}
+    (fn [_ _ ws]
+      (let [sent (scene/start #(server/send! ws long-message))]
+        (is (= :waits (deref sent 300 :waits)))
+        (is (= :late (t/with-timeout [200 :late] (server/ping! ws))))
+        (is (instance? IOException (:thrown (deref sent 5000 nil))))))))
 
 (deftest no-handler-reads-the-body-of-the-next-request
   (let [body (promise)
@@ -282,6 +322,6 @@
         client (wire/connect (server/port s))]
     (is (= 200 (:status (wire/ask! client (wire/post "/first" "mine")))))
     (is (= 200 (:status (wire/ask! client (wire/post "/second" "yours")))))
-    (is (thrown? java.io.IOException (.read ^InputStream @body)))
+    (is (thrown? IOException (.read ^InputStream @body)))
     (wire/close! client)
     (server/stop! s)))

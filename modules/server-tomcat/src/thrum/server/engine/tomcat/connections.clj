@@ -8,7 +8,7 @@
    (java.io IOException)
    (java.lang.reflect Field)
    (java.net StandardSocketOptions)
-   (java.nio.channels SocketChannel)
+   (java.nio.channels ClosedChannelException SocketChannel)
    (java.util Map WeakHashMap)
    (java.util.concurrent.locks Lock)
    (org.apache.coyote AbstractProcessor Processor Request)
@@ -60,10 +60,21 @@
   [request reset?]
   (some-> (socket request) (cut! reset?)))
 
+(def ^:private ^Field write-operation (opened SocketWrapperBase "writeOperation"))
+
+(defn fail-write!
+  "Has a write fail that a thread waits in, on a connection that has ended: Tomcat would let the
+  thread wait for its timeout."
+  [^SocketWrapperBase wrapper]
+  (when-some [operation (.get write-operation wrapper)]
+    (.setError wrapper (ClosedChannelException.))
+    (.run ^Runnable operation)))
+
 (defn abandon!
   "Closes the connection of a websocket, with what Tomcat keeps of it."
   [^NioEndpoint endpoint wrapper]
   (some-> (.getIOChannel (channel wrapper)) (cut! false))
+  (fail-write! wrapper)
   (.processSocket endpoint wrapper SocketEvent/ERROR true))
 
 ;; Slow clients

@@ -5,10 +5,11 @@
   extensions, sees the pings and drops Tomcat's own pongs."
   (:require
    [thrum.server.spi :as engine]
-   [thrum.server.spi.flow :as flow])
+   [thrum.server.spi.flow :as flow]
+   [thrum.spi :as spi])
   (:import
    (jakarta.websocket CloseReason CloseReason$CloseCode MessageHandler$Partial MessageHandler$Whole PongMessage)
-   (java.io ByteArrayOutputStream IOException)
+   (java.io ByteArrayOutputStream IOException InterruptedIOException)
    (java.nio ByteBuffer)
    (java.nio.charset StandardCharsets)
    (java.util.concurrent.atomic AtomicBoolean AtomicReference)
@@ -24,15 +25,24 @@
 (defn- reason ^CloseReason [n text]
   (CloseReason. (code n) text))
 
+(defn- interrupted
+  "Returns what a send throws that a cancel has interrupted. Tomcat says that it took too long, and
+  closes the websocket."
+  [cause]
+  (.initCause (InterruptedIOException. "Interrupted while the client was waited for") cause))
+
 (defmacro ^:private flushed
   "Sends, and blocks until that is flushed; throws IOException when the websocket is closed. over:
   whether the websocket has ended, which Tomcat's session reports later."
   [over & forms]
-  `(try
-     (when (.get ~over) (throw (IllegalStateException.)))
-     ~@forms
-     (catch IllegalStateException e#
-       (throw (IOException. "The websocket is closed" e#)))))
+  `(let [sent# (spi/interrupts-sent)]
+     (try
+       (when (.get ~over) (throw (IllegalStateException.)))
+       ~@forms
+       (catch IllegalStateException e#
+         (throw (IOException. "The websocket is closed" e#)))
+       (catch IOException e#
+         (throw (if (= sent# (spi/interrupts-sent)) e# (interrupted e#)))))))
 
 (defn- close-session!
   "Closes the session; its closing frame waits for a message that is being sent, at most most-ms:

@@ -100,7 +100,9 @@
       (let [^CloseReason reason reason, code (.getCode (.getCloseCode reason))]
         (later this #(engine/on-close listener socket code (or (.getReasonPhrase reason) ""))))))
   ;; A client may answer a close before Tomcat, on the thread that has sent it, reports it.
-  (gone [this] (closed this (or (.get closing) cut-off)))
+  (gone [this]
+    (when (realized? wrapper) (connections/fail-write! @wrapper))
+    (closed this (or (.get closing) cut-off)))
   (later [this f] (locking this (set! last-call (.thenRunAsync last-call ^Runnable f elsewhere))))
   (abort [_] (connections/abandon! endpoint @wrapper)))
 
