@@ -18,6 +18,7 @@
    (clojure.lang ExceptionInfo)
    (jakarta.websocket Endpoint)
    (java.io IOException InputStream)
+   (java.nio ByteBuffer)
    (org.apache.coyote.http11 Http11NioProtocol)))
 
 (set! *warn-on-reflection* true)
@@ -275,6 +276,25 @@
       (is (= :waits (deref closed 300 :waits)))
       (wire/reset!! client)
       (is (instance? IOException (:thrown (deref closed 5000 nil)))))))
+
+;; Messages
+
+(defn- used-mb []
+  (System/gc)
+  (let [runtime (Runtime/getRuntime)]
+    (quot (- (.totalMemory runtime) (.freeMemory runtime)) 1000000)))
+
+(deftest a-websocket-keeps-no-room-for-its-longest-message
+  (doseq [[parts piece] {@#'messages/texts (apply str (repeat 1000000 "a"))
+                         @#'messages/binaries (ByteBuffer/wrap (byte-array 1000000))}
+          :let [before (used-mb)
+                all (vec (repeatedly 64 parts))]]
+    (doseq [{:keys [hold! whole clear!]} all]
+      (hold! piece)
+      (whole)
+      (clear!))
+    (is (gate/eventually 5000 #(< (- (used-mb) before) 32)))
+    (is (= 64 (count all)))))
 
 ;; A client that reads nothing
 

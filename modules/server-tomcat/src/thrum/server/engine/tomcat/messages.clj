@@ -93,11 +93,12 @@
                   (f message)))))))))
 
 (defn- texts []
-  (let [all (StringBuilder.)]
-    {:hold! #(.append all ^String %)
+  (let [all (volatile! (StringBuilder.))]
+    {:hold! #(.append ^StringBuilder @all ^String %)
      :size #(alength (.getBytes ^String % StandardCharsets/UTF_8))
-     :whole #(.toString all)
-     :clear! #(.setLength all 0)}))
+     :whole #(.toString ^StringBuilder @all)
+     ;; A new one: one that was used would keep room for the longest message.
+     :clear! #(vreset! all (StringBuilder.))}))
 
 (defn- bytes-of ^bytes [^ByteBuffer buffer]
   (let [all (byte-array (.remaining buffer))]
@@ -105,11 +106,11 @@
     all))
 
 (defn- binaries []
-  (let [all (ByteArrayOutputStream.)]
-    {:hold! #(.writeBytes all (bytes-of %))
+  (let [all (volatile! (ByteArrayOutputStream.))]
+    {:hold! #(.writeBytes ^ByteArrayOutputStream @all (bytes-of %))
      :size #(.remaining ^ByteBuffer %)
-     :whole #(ByteBuffer/wrap (.toByteArray all))
-     :clear! #(.reset all)}))
+     :whole #(ByteBuffer/wrap (.toByteArray ^ByteArrayOutputStream @all))
+     :clear! #(vreset! all (ByteArrayOutputStream.))}))
 
 (defn- pong? [parts]
   (= Constants/OPCODE_PONG (.getOpCode ^MessagePart (first parts))))
