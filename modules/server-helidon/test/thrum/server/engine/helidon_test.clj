@@ -254,8 +254,17 @@
   (serving [client [ok {}]]
     (wire/send! client (wire/head-of "POST" "/" "Content-Length: 10000000"))
     (wire/try-send! client (apply str (repeat 200000 "x")))
-    (is (= 200 (:status (wire/response client))))
+    (let [answer (wire/response client)]
+      (is (= 200 (:status answer)))
+      (is (= "close" (wire/header answer "connection"))))
     (is (wire/closed? client))))
+
+(deftest a-short-body-nobody-has-read-yet-ends-no-connection
+  (serving [client [ok {}]]
+    (wire/send! client (wire/head-of "POST" "/" "Content-Length: 60000") "first")
+    (is (nil? (wire/header (wire/response client) "connection")))
+    (wire/send! client (apply str (repeat 59995 "x")))
+    (is (= 200 (:status (wire/ask! client (wire/get "/")))))))
 
 (deftest a-client-that-asks-first-is-answered-when-its-body-is-read
   (let [gate (promise)]

@@ -63,6 +63,7 @@
 ;; No protocol: take is called for every read of a body, with primitives, see decision 32.
 (definterface IBody
   (^Object state [])
+  (^long left [])                   ; how many bytes of it are known to be unread
   (^long take [^bytes to ^long offset ^long most])) ; as InputStream's read
 
 (defn- next-chunk!
@@ -79,6 +80,7 @@
                ^:volatile-mutable ^long left ^:volatile-mutable state]
   IBody
   (state [_] state)
+  (left [_] (if (= :ended state) 0 left))
   (take [_ to offset most]
     (case state
       :ended -1
@@ -120,6 +122,12 @@
 (def ^:private ^:const most-unread
   "How much of a body that was not read is read to keep the connection."
   65536)
+
+(defn too-long?
+  "True if more of the body is unread than skip-rest! reads, as far as that is known: not where the
+  body is in chunks."
+  [^Body body]
+  (< most-unread (.left body)))
 
 (defn skip-rest!
   "Reads what is left of the body, until then, of System/nanoTime, at the latest. Returns whether

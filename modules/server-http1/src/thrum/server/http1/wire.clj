@@ -24,8 +24,9 @@
 (defprotocol ^:private Exchange
   "A request's part in the life of its connection."
   (ask! [wire] "Sends 100 Continue where the client waits for it, unless the response has begun.")
-  (head-bytes [wire status headers framing]
-    "Decides whether the connection goes on, and returns the bytes of the response's head.")
+  (head-bytes [wire status headers framing whole?]
+    "Decides whether the connection goes on, and returns the bytes of the response's head. whole?:
+    whether the response is at hand, so that its handler reads no more of the request's body.")
   (complete! [wire] "The response is whole.")
   (keep? [wire] "True if the connection may serve another request.")
   (over! [wire] "Aborts a response that is not whole, and skips the rest of the body."))
@@ -63,8 +64,9 @@
   (ask! [_]
     (when (and (nil? keep) (head/waits? head))
       (connection/write! (.-connection ends) go-on)))
-  (head-bytes [_ status headers framing]
+  (head-bytes [_ status headers framing whole?]
     (set! keep (not (or unending
+                        (and whole? body (body/too-long? body))
                         (head/closes? headers)
                         (head/ends? head)
                         (may-come? head body))))
@@ -102,7 +104,7 @@
 
   (send! [this status headers bytes]
     (let [length (some-> ^bytes bytes alength)
-          head (head-bytes this status headers (when length ["Content-Length" length]))]
+          head (head-bytes this status headers (when length ["Content-Length" length]) true)]
       (response/write-whole! (.-connection ends) head bytes)
       (complete! this)))
   (begin! [this status headers length]
@@ -112,7 +114,7 @@
       (let [framing (cond
                       chunked? ["Transfer-Encoding" "chunked"]
                       (not unending) ["Content-Length" length])
-            head (head-bytes this status headers framing)]
+            head (head-bytes this status headers framing false)]
         (set! begun (response/begun (.-connection ends) head chunked?))
         (response/stream begun))))
   (end! [this]

@@ -130,6 +130,26 @@
       (is (= "hello" (slurp (.getInputStream connection))))
       (finally (server/stop! s)))))
 
+(defn- goes-on-as-said?
+  "True if the answer to a request whose body the handler does not read says that the connection
+  ends, or the next request on it is answered."
+  [s n]
+  (let [client (wire/connect (server/port s))]
+    (try
+      (wire/send! client (wire/head-of "POST" "/" (str "Content-Length: " n)))
+      (wire/try-send! client (str/join (repeat n "x")))
+      (let [answer (wire/response client)]
+        (and (= "ok" (:body answer))
+             (or (= "close" (wire/header answer "connection"))
+                 (= 200 (:status (wire/ask! client (wire/get "/")))))))
+      (finally (wire/close! client)))))
+
+(deftest an-early-answer-says-whether-its-connection-ends
+  (let [s (serve ok {})]
+    (doseq [n [100 60000 900000], _ (range 5)]
+      (is (goes-on-as-said? s n) n))
+    (server/stop! s)))
+
 (deftest platform-threads-do-not-grow-with-requests
   (let [n 200
         all-in (CountDownLatch. n)

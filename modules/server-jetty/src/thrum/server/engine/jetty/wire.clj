@@ -212,6 +212,9 @@
   (body [_] (when (body? request shared) (body-of request #(watch/body-read! lookout))))
   (send! [this status headers body]
     (set-head! response status headers)
+    ;; Jetty closes the connection where the request's body has not come, and does not say so.
+    (when-not (or shared (.consumeAvailable request))
+      (.put (.getHeaders response) HttpHeader/CONNECTION "close"))
     (if body
       (write! this true (ByteBuffer/wrap body))
       (do
