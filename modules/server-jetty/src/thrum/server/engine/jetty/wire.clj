@@ -213,7 +213,7 @@
   (send! [this status headers body]
     (set-head! response status headers)
     ;; Jetty closes the connection where the request's body has not come, and does not say so.
-    (when-not (or shared (.consumeAvailable request))
+    (when (and (not shared) (body? request shared) (not (.consumeAvailable request)))
       (.put (.getHeaders response) HttpHeader/CONNECTION "close"))
     (if body
       (write! this true (ByteBuffer/wrap body))
