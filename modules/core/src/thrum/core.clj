@@ -852,27 +852,31 @@
 
 ;; Retries
 
-(def ^{:arglists '([base-ms max-ms])} exponential
+(defn exponential
   "Returns an endless lazy seq of waits in ms: base-ms, 2 base-ms, 4 base-ms ..., none longer than
   max-ms. Throws :thrum/invalid unless both are integers, not negative."
-  retry/exponential)
+  [base-ms max-ms]
+  (retry/exponential base-ms max-ms))
 
-(def ^{:arglists '([ms])} constant
+(defn constant
   "Returns an endless lazy seq of the same wait, in ms. Throws :thrum/invalid unless it is an
   integer, not negative."
-  retry/constant)
+  [ms]
+  (retry/constant ms))
 
-(def ^{:arglists '([schedule] [uniform schedule])} jitter
+(defn jitter
   "Returns the schedule with each wait replaced by a random one, from 0 up to the wait itself, drawn
   anew at each walk: an eduction, no seq. uniform: a function from n to an integer from 0 to n, in
   place of the JDK's. Throws :thrum/invalid unless the schedule is sequential."
-  retry/jitter)
+  ([schedule] (retry/jitter schedule))
+  ([uniform schedule] (retry/jitter uniform schedule)))
 
-(def ^{:arglists '([total-ms schedule])} max-elapsed
+(defn max-elapsed
   "Returns the schedule, as an eduction, up to the first wait that would bring the sum of the waits
   above total-ms. The time of the attempts does not count. Throws :thrum/invalid unless total-ms is
   an integer, not negative, and the schedule sequential."
-  retry/max-elapsed)
+  [total-ms schedule]
+  (retry/max-elapsed total-ms schedule))
 
 (def ^:dynamic *attempt*
   "The number of the attempt that runs, from 1, in the body of retry; nil elsewhere. Tasks have it

@@ -35,6 +35,12 @@
   ^String [x]
   (show/text x))
 
+(defn pretty-as-printed!
+  "Has clojure.pprint, where it is loaded, print what is of the class, a future, as pr does: its own
+  way throws what the future failed with."
+  [class]
+  (show/pretty-as-printed! class))
+
 (defn datum
   "Returns what stands for a user's value in ex-data: the value itself where it is small, else its
   text."

@@ -207,6 +207,14 @@
     'thrum.core/acquire!
     (t/limiter 0)
     'thrum.core/limiter
+    (t/jitter 3 [1])
+    'thrum.core/jitter
+    (t/constant -1)
+    'thrum.core/constant
+    (t/exponential -1 2)
+    'thrum.core/exponential
+    (t/max-elapsed -1 [1])
+    'thrum.core/max-elapsed
     (t/retry {:attempts 0} 1)
     'thrum.core/retry-call))
 

@@ -89,10 +89,14 @@
   [^StackTraceElement frame]
   (first (str/split (.getClassName frame) #"\$" 2)))
 
+(defn- clojures? [frame]
+  (re-find #"^clojure\.(core|lang)\b" (place frame)))
+
 (defn- between?
   "True for a frame of what checks arguments, or of Clojure's."
   [frame]
-  (re-find #"^clojure\.|^thrum\.(.*\.)?(impl|spi)\b" (place frame)))
+  (or (clojures? frame)
+      (re-find #"^thrum\.(.*\.)?(impl|spi)\b" (place frame))))
 
 (defn- from-call
   "Returns the exception with a stack trace that begins at the public function that was called, in
@@ -104,7 +108,7 @@
         ;; A REPL has no name for the doInvoke of a function with a rest argument.
         named? #(and (own? %) (not= "doInvoke" (.getMethodName ^StackTraceElement %)))]
     (when (some-> front (str/starts-with? "thrum."))
-      (let [inside (take-while #(or (own? %) (between? %)) frames)
+      (let [inside (take-while #(or (own? %) (clojures? %)) frames)
             above (dec (count (drop-while (complement named?) (reverse inside))))]
         (.setStackTrace e (into-array StackTraceElement (drop above frames)))))
     e))

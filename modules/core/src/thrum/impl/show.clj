@@ -6,7 +6,7 @@
   (:require
    [clojure.string :as str])
   (:import
-   (clojure.lang APersistentMap APersistentSet APersistentVector BigInt IRecord Keyword PersistentList PersistentList$EmptyList Ratio Symbol Var)
+   (clojure.lang APersistentMap APersistentSet APersistentVector BigInt IRecord Keyword MultiFn PersistentList PersistentList$EmptyList Ratio Symbol Var)
    (java.time Duration Instant)
    (java.util Date UUID)))
 
@@ -89,3 +89,13 @@
   (let [[text whole?] (show x 0)
         [text short?] (cut text)]
     (if (and whole? short?) x text)))
+
+;; Pretty printing
+
+(defn pretty-as-printed!
+  "Has clojure.pprint, where it is loaded, as at a REPL, print what is of the class as pr does: its
+  own way derefs a future that is done, and throws what that throws."
+  [class]
+  (when-some [pprint (find-ns 'clojure.pprint)]
+    (doseq [dispatch '[simple-dispatch code-dispatch]]
+      (.addMethod ^MultiFn @(ns-resolve pprint dispatch) class pr))))

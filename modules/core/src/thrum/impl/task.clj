@@ -3,7 +3,6 @@
   ends: done, failed or cancelled."
   {:no-doc true}
   (:require
-   [clojure.pprint :as pprint]
    [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.deadline :as deadline]
@@ -12,6 +11,7 @@
    [thrum.impl.jdk :as jdk]
    [thrum.impl.place :as place]
    [thrum.impl.registry :as registry]
+   [thrum.impl.show :as show]
    [thrum.impl.sync-point :as sync-point]
    [thrum.impl.wait :as wait])
   (:import
@@ -471,7 +471,4 @@
   (print-method (printed task) w)
   (.write w ">"))
 
-;; Clojure's own derefs a future that is done, and throws what that throws.
-(defmethod pprint/simple-dispatch Task [^Task task]
-  (pprint/pprint-logical-block :prefix (str "#<task " (.taskName task) " ") :suffix ">"
-    (pprint/write-out (printed task))))
+(show/pretty-as-printed! Task)

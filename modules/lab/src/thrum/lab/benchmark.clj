@@ -29,12 +29,11 @@
 
 (defn- flags
   "Returns the flags of a benchmark's JVMs. The quick form measures nothing: it does without the
-  optimising compiler, and takes the collector that there is. The collection before each cost, see
-  thrum.lab.rounds, takes half the time where it looks for no classes to unload."
+  optimising compiler, and takes the collector that there is."
   [{:keys [jvm-opts]} size]
   (into (if (= :quick size)
           (conj (filterv (complement collector?) jvm-opts) "-XX:TieredStopAtLevel=1")
-          (conj jvm-opts "-XX:-ClassUnloading"))
+          jvm-opts)
         cpu-time/jvm-opts))
 
 (defn- row [i job jvms]

@@ -3,7 +3,6 @@
   {:no-doc true}
   (:require
    [clojure.core.async.impl.protocols :as impl]
-   [clojure.pprint :as pprint]
    [thrum.async.impl.handler :as handler]
    [thrum.spi :as spi])
   (:import
@@ -39,9 +38,7 @@
   IPending
   (isRealized [_] (realized? latch)))
 
-;; Clojure's own throws what the future failed with.
-(defmethod pprint/simple-dispatch Promised [promised]
-  (pr promised))
+(spi/pretty-as-printed! Promised)
 
 (defn next-value
   "Returns a future of the port's next value; see thrum.async/chan->future."

@@ -183,11 +183,12 @@
   [{:keys [nodes] :as snapshot} _]
   (when-some [limiters (seq (filter crowded? nodes))]
     (let [by-tid (by-tid (groups/threads snapshot))]
-      (for [{:keys [id kind name permits in-use waiting owners askers] :as limiter} limiters]
+      (for [{:keys [id kind name permits in-use waiting owners held-by askers] :as limiter}
+            limiters]
         (lint :crowded id 500
               (some #(:stack (by-tid %)) (concat (keys owners) askers))
               {:id id, :permits permits, :in-use in-use, :waiting waiting
-               :holders (vec (keys owners))}
+               :holders (vec (keys owners)), :held-by (vec (named-holders held-by))}
               "The " (clojure.core/name kind) " " name " has " (many waiting "waiter") " for "
               (many permits "permit") (holders limiter by-tid))))))
 

@@ -52,7 +52,7 @@
     :full (let [questions (askable)]
             (for [engine [:jdk :jetty :tomcat :helidon :http-kit]
                   :when ((subject/engines) engine)]
-              (cond-> {:engine engine, :warm-up-seconds 8, :questions questions}
+              (cond-> {:engine engine, :warm-up-seconds 6, :questions questions}
                 (reusing engine) (assoc :reuse? true))))
     :quick [{:engine :jdk
              :warm-up-seconds 1
