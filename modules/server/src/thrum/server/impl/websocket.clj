@@ -3,6 +3,7 @@
   scope, one after the other."
   {:no-doc true}
   (:require
+   [thrum.core :as t]
    [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
@@ -276,11 +277,12 @@
       (cond
         (nil? callback) nil
         (not= :on-close callback) (recur)
-        ws (deliver! (.-listener inbox) ws :on-close args)))))
+        ;; The exchange's work is cancelled, and the callback may have to wait.
+        ws (t/shield (* 1000 patience-s) (deliver! (.-listener inbox) ws :on-close args))))))
 
 (defn attend!
   "Calls the listener's callbacks on this thread until the websocket is closed. (opened ws) is
-  called first. A cancel cuts the socket, and :on-close follows."
+  called first. A cancel cuts the socket, and :on-close follows, which has five seconds then."
   [inbox opened]
   (let [current (volatile! nil)]
     (try
@@ -288,5 +290,6 @@
       (catch Throwable t
         (Thread/interrupted)
         (some-> @current abort!)
-        (discard-all! inbox @current)
-        (throw t)))))
+        (try
+          (discard-all! inbox @current)
+          (finally (throw t)))))))

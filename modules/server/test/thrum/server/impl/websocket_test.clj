@@ -69,6 +69,21 @@
         (when (deliver cut true)
           (Thread/startVirtualThread #(engine/on-close @inbox this 1006 "")))))))
 
+(deftest an-on-close-behind-a-cancel-can-wait
+  (let [closed (promise), opened (promise), inbox (promise), socket (cut-reports! inbox)
+        listener {:on-open (fn [_] (deliver opened true))
+                  :on-close (fn [_ _ _]
+                              (deliver closed (t/with-permit (t/limiter 1)
+                                                (t/pmapv 2 inc [1 2]))))}
+        attending (t/future
+                    (deliver inbox (websocket/inbox listener))
+                    (engine/on-open @inbox socket)
+                    (websocket/attend! @inbox identity))]
+    @opened
+    (future-cancel attending)
+    (is (= [2 3] (deref closed 5000 :never)))
+    (is (thrown? CancellationException @attending))))
+
 (deftest a-cancel-keeps-no-on-close
   (let [trail (atom []), opened (promise), inbox (promise), socket (cut-reports! inbox)
         listener {:on-open (fn [_] (deliver opened true))

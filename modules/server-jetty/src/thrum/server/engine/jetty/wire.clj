@@ -2,6 +2,7 @@
   "One request of Jetty's as a Wire."
   (:require
    [thrum.server.engine.jetty.events :as events]
+   [thrum.server.engine.jetty.incoming :as incoming]
    [thrum.server.engine.jetty.outgoing :as outgoing]
    [thrum.server.engine.jetty.watch :as watch]
    [thrum.server.engine.jetty.websocket :as websocket]
@@ -173,8 +174,8 @@
 (defn- body-of
   "Returns the request's body; (done) is called at its end. Throws where it ends before the length
   in its head: on HTTP/2 Jetty does not where the end is that of the head, or of trailers."
-  ^InputStream [^Request request done]
-  (let [in (Content$Source/asInputStream request)
+  ^InputStream [^Request request incoming done]
+  (let [in (Content$Source/asInputStream ^Content$Source incoming)
         left (volatile! (.getLongField (.getHeaders request) HttpHeader/CONTENT_LENGTH))]
     (byte-stream/input #(let [n (.read in ^bytes %1 (int %2) (int %3))]
                           (if (neg? n)
@@ -187,9 +188,9 @@
                        :available #(.available in)
                        :close #(.close in))))
 
-;; over: whether the exchange has been completed, or aborted.
-(deftype JettyWire [^Request request ^Response response ^Callback callback container shared lookout
-                    ^AtomicBoolean over ^:unsynchronized-mutable finish]
+;; incoming: the request's body, or nil. over: whether the exchange has been completed, or aborted.
+(deftype JettyWire [^Request request ^Response response ^Callback callback container shared incoming
+                    lookout ^AtomicBoolean over ^:unsynchronized-mutable finish]
   Completion
   (write! [this last? bytes]
     (try
@@ -197,6 +198,7 @@
       (catch Throwable t (engine/abort! this) (throw t))))
   (complete! [_]
     (when-not (.compareAndSet over false true) (throw (IOException. "The exchange was aborted")))
+    (some-> incoming incoming/end!)
     (when shared (events/stop-body! (end-point request) request))
     (.succeeded callback))
   engine/Wire
@@ -209,12 +211,14 @@
   (remote [_] (remote-of request))
   (local [_] (.getLocalSocketAddress (meta-data request)))
   (certificate [_] (certificate-of request))
-  (body [_] (when (body? request shared) (body-of request #(watch/body-read! lookout))))
+  (body [_] (when incoming (body-of request incoming #(watch/body-read! lookout))))
   (send! [this status headers body]
     (set-head! response status headers)
     ;; Jetty closes the connection where the request's body has not come, and does not say so.
-    (when (and (not shared) (body? request shared) (not (.consumeAvailable request)))
-      (.put (.getHeaders response) HttpHeader/CONNECTION "close"))
+    (when incoming
+      (incoming/end! incoming)
+      (when-not (or shared (.consumeAvailable request))
+        (.put (.getHeaders response) HttpHeader/CONNECTION "close")))
     (if body
       (write! this true (ByteBuffer/wrap body))
       (do
@@ -231,6 +235,7 @@
   (abort! [this]
     (when (.compareAndSet over false true)
       (engine/unwatch! this)
+      (some-> incoming incoming/end!)
       (if shared
         (events/uncounted (end-point request) request #(fail! request callback))
         (do
@@ -247,8 +252,10 @@
   "Returns the wire of a request of Jetty's; container: that of the websockets."
   ^JettyWire [^Request request response callback container]
   (.addIdleTimeoutListener request patient)
-  (JettyWire. request response callback container (shared? request) (watch/lookout request)
-              (AtomicBoolean.) nil))
+  (let [shared (shared? request)
+        incoming (when (body? request shared) (incoming/body request))]
+    (JettyWire. request response callback container shared incoming (watch/lookout request)
+                (AtomicBoolean.) nil)))
 
 (defn serve!
   "Calls serve with the wire. When that returns, the exchange is over, or another thread is about to

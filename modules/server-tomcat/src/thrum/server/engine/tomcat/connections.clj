@@ -74,8 +74,9 @@
   "Closes the connection of a websocket, with what Tomcat keeps of it."
   [^NioEndpoint endpoint wrapper]
   (some-> (.getIOChannel (channel wrapper)) (cut! false))
-  (fail-write! wrapper)
-  (.processSocket endpoint wrapper SocketEvent/ERROR true))
+  (try
+    (fail-write! wrapper)
+    (finally (.processSocket endpoint wrapper SocketEvent/ERROR true))))
 
 ;; Slow clients
 

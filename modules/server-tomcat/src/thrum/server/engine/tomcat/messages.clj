@@ -41,6 +41,10 @@
        ~@forms
        (catch IllegalStateException e#
          (throw (IOException. "The websocket is closed" e#)))
+       ;; Tomcat wakes the sender before it says what became of the message, where two threads have
+       ;; the write fail at once.
+       (catch NullPointerException e#
+         (throw (IOException. "The websocket is closed" e#)))
        (catch IOException e#
          (throw (if (= sent# (spi/interrupts-sent)) e# (interrupted e#)))))))
 

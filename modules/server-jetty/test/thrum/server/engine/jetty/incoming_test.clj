@@ -1,0 +1,48 @@
+(ns thrum.server.engine.jetty.incoming-test
+  "Who reads a request's body, and until when."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.core :as t]
+   [thrum.server.engine.jetty.incoming :as incoming])
+  (:import
+   (java.lang.reflect InvocationHandler Proxy)
+   (java.util.concurrent CountDownLatch)
+   (org.eclipse.jetty.io Content$Chunk Content$Source)
+   (org.eclipse.jetty.server Request)))
+
+(set! *warn-on-reflection* true)
+
+(defn- request
+  "Returns a request whose methods are these functions, by their names."
+  ^Request [fs]
+  (Proxy/newProxyInstance (.getClassLoader Request)
+                          (into-array Class [Request])
+                          (reify InvocationHandler
+                            (invoke [_ _ method args] (apply (fs (.getName method)) args)))))
+
+(defn- failed? [^Content$Source body]
+  (let [chunk (.read body)]
+    (and (some? chunk) (Content$Chunk/isFailure chunk))))
+
+(deftest an-end-waits-for-a-read-and-lets-none-follow
+  (let [entered (CountDownLatch. 1), gate (promise), reads (atom 0)
+        body (incoming/body (request {"read" (fn []
+                                               (swap! reads inc)
+                                               (.countDown entered)
+                                               (deref gate 10000 nil)
+                                               nil)}))
+        reading (t/future (.read ^Content$Source body))
+        ended (t/future (.await entered) (incoming/end! body) :ended)]
+    (.await entered)
+    (is (= :waits (deref ended 100 :waits)))
+    (deliver gate true)
+    (is (= [nil :ended] [@reading @ended]))
+    (is (failed? body))
+    (is (= 1 @reads))))
+
+(deftest who-asks-for-more-behind-the-end-is-called-at-once
+  (let [body (incoming/body (request {})), called (promise)]
+    (incoming/end! body)
+    (.demand ^Content$Source body #(deliver called true))
+    (is (true? (deref called 0 false)))
+    (is (nil? (.fail ^Content$Source body (Exception.))))))
