@@ -6,11 +6,14 @@
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
    [thrum.impl.jdk :as jdk]
+   [thrum.impl.show :as show]
    [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
   (:import
-   (java.util.concurrent CancellationException CountDownLatch ExecutionException Future TimeUnit TimeoutException)))
+   (java.util.concurrent CancellationException CountDownLatch ExecutionException Future TimeUnit TimeoutException)
+   (thrum.impl.task Task)))
 
 (set! *warn-on-reflection* true)
 
@@ -263,7 +266,9 @@
       (is (str/includes? (pr-str failed) ":failed"))
       (is (str/includes? (pr-str failed) "broken")))))
 
+;; As a load of Thrum does behind that of the pretty printer.
 (deftest a-task-is-pretty-printed-however-it-ended
+  (show/pretty-as-printed! Task)
   (let [pretty #(str/trim-newline (with-out-str (pprint/pprint %)))
         start (fn [f] (t/future-call {:name "p"} f))
         waiting (start #(deref (promise)))
@@ -275,6 +280,17 @@
     (is (re-matches #"#<task p-\d+ \{:status :cancelled, :reason :why\}>" (pretty waiting)))
     (is (re-matches #"#<task p-\d+ \{:status :done, :val 1\}>" (pretty done)))
     (is (re-find #"#<task p-\d+ \{:status :failed,\s+:val\s+#error" (pretty [failed])))))
+
+(def ^:private at-a-repl
+  (str "(require 'clojure.pprint '[thrum.core :as t])"
+       "(let [failed (t/future (throw (ex-info \"broken\" {})))]"
+       "  (try @failed (catch Throwable _))"
+       "  (clojure.pprint/pprint failed))"))
+
+(deftest where-the-pretty-printer-is-loaded-it-prints-a-failed-task
+  (let [java (jvm/clojure-main (jvm/this-home) [] (System/getProperty "java.class.path"))
+        {:keys [lines]} (jvm/quietly (conj java "-e" at-a-repl) 60000)]
+    (is (some #(re-find #"^#<task future-\d+ \{:status :failed" %) lines) lines)))
 
 (deftest a-task-runs-once-whoever-calls-it
   (let [runs (atom 0), task (t/future (swap! runs inc))]

@@ -10,6 +10,7 @@
    [thrum.async :as a]
    [thrum.async.impl.process :as process]
    [thrum.core :as t]
+   [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.test-kit.uncaught :as uncaught])
@@ -300,6 +301,8 @@
     (is (future? (a/chan->future ch)))
     (let [failed (a/chan->future (async/to-chan! [e]))]
       (thrown-by #(deref failed))
+      ;; As a load of Thrum does behind that of the pretty printer.
+      (spi/pretty-as-printed! (class failed))
       (is (str/includes? (with-out-str (pprint/pprint failed)) ":failed")))
     (testing "which is no task, and is not called one"
       (is (= :thrum/invalid (refused #(t/value (a/chan->future ch)))))

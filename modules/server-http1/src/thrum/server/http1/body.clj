@@ -6,7 +6,8 @@
    [thrum.server.spi.byte-stream :as byte-stream]
    [thrum.server.spi.http :as http])
   (:import
-   (java.io IOException InputStream)))
+   (java.io IOException InputStream)
+   (java.util.concurrent.atomic AtomicReference)))
 
 (set! *warn-on-reflection* true)
 
@@ -75,33 +76,39 @@
     size))
 
 ;; left: of the body, or of the chunk; -1 before the first one. state: :new, :begun, :ended, or
-;; :flawed when a take has thrown: where the body ends is not known any more.
-(deftype Body [in chunked ask done most-trailers
-               ^:volatile-mutable ^long left ^:volatile-mutable state]
+;; :flawed while a thread takes, and when a take has thrown: where the body ends is not known then.
+;; So where two threads take at once, the second throws: a handler may have left one that still
+;; reads when its answer has been sent, and the rest is skipped.
+(deftype Body [in chunked ask done most-trailers ^:volatile-mutable ^long left
+               ^AtomicReference state]
   IBody
-  (state [_] state)
-  (left [_] (if (= :ended state) 0 left))
+  (state [_] (.get state))
+  (left [_] (if (= :ended (.get state)) 0 left))
   (take [_ to offset most]
-    (case state
-      :ended -1
-      :flawed (throw (broken "it cannot be read on"))
-      (let [new? (= :new state)]
-        (set! state :flawed)
-        (when new? (ask))
-        (when (and chunked (<= left 0)) (set! left (next-chunk! in left most-trailers)))
-        (let [n (if (zero? left) -1 (input/take! in to offset (min most left)))
-              ended? (if chunked (neg? n) (= n left))]
-          (set! left (- left n))
-          (set! state (if ended? :ended :begun))
-          (when ended? (done))
-          n)))))
+    (let [before (.get state)]
+      (cond
+        (= :ended before) -1
+
+        (or (= :flawed before) (not (.compareAndSet state before :flawed)))
+        (throw (broken "it cannot be read on"))
+
+        :else
+        (do
+          (when (= :new before) (ask))
+          (when (and chunked (<= left 0)) (set! left (next-chunk! in left most-trailers)))
+          (let [n (if (zero? left) -1 (input/take! in to offset (min most left)))
+                ended? (if chunked (neg? n) (= n left))]
+            (set! left (- left n))
+            (.set state (if ended? :ended :begun))
+            (when ended? (done))
+            n))))))
 
 (defn body
   "Returns the body that is next in the input, of this length, or :chunked. ask: called before the
   first byte is waited for; done: called behind the last one; most-trailers: in bytes."
   ^Body [in length {:keys [ask done most-trailers]}]
   (let [chunked? (= :chunked length)]
-    (Body. in chunked? ask done most-trailers (if chunked? -1 length) :new)))
+    (Body. in chunked? ask done most-trailers (if chunked? -1 length) (AtomicReference. :new))))
 
 (defn begun?
   "True if the client was asked for the body."

@@ -1,6 +1,7 @@
 (ns thrum.server.http1.body-test
   "Where a request's body ends, and which bytes are none."
   (:require
+   [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.server.http1.body :as body]
    [thrum.server.http1.input :as input]
@@ -8,6 +9,7 @@
    [thrum.spi :as spi])
   (:import
    (java.io IOException)
+   (java.util.concurrent CyclicBarrier)
    (thrum.server.http1.body Body)))
 
 (set! *warn-on-reflection* true)
@@ -43,6 +45,24 @@
 
 (deftest a-body-ends-where-its-length-says
   (is (= ["body" "GET"] (read-body "bodyGET" 4))))
+
+(defn- take-all
+  "Takes bytes up to the end, or until a take throws; returns how many."
+  [^Body body]
+  (let [one (byte-array 1)]
+    (loop [n 0]
+      (if (pos? (long (try (.take body one 0 1) (catch IOException _ -1))))
+        (recur (inc n))
+        n))))
+
+(deftest two-threads-that-take-at-once-take-no-byte-of-what-follows
+  (dotimes [_ 20]
+    (sockets/with-client [c (str (str/join (repeat 5000 "x")) "GET")]
+      (let [in (input/input c)
+            body (body-of in 5000 (atom []))
+            barrier (CyclicBarrier. 2)
+            taken (mapv deref (mapv (fn [_] (future (.await barrier) (take-all body))) (range 2)))]
+        (is (= [5000 "GET"] [(reduce + taken) (rest-of in)]))))))
 
 (deftest a-body-that-breaks-off-is-broken
   (is (= :broken (read-body "bod" 4)))
