@@ -1,7 +1,7 @@
 (ns thrum.server.engine.jetty.incoming
-  "The body of a request of Jetty's, which no other thread reads once its answer ends: Jetty then reads
-  what is left of it, and where another thread does so at the same time, what one connection has
-  sent can become part of another's request."
+  "The body of a request of Jetty's, which no other thread reads once its answer ends: Jetty then
+  reads what is left of it, and where another thread does so at the same time, what one connection
+  has sent can become part of another's request."
   (:import
    (java.io IOException)
    (org.eclipse.jetty.io Content$Chunk Content$Source)
