@@ -69,31 +69,30 @@
         (when (deliver cut true)
           (Thread/startVirtualThread #(engine/on-close @inbox this 1006 "")))))))
 
-(deftest an-on-close-behind-a-cancel-can-wait
-  (let [closed (promise), opened (promise), inbox (promise), socket (cut-reports! inbox)
-        listener {:on-open (fn [_] (deliver opened true))
-                  :on-close (fn [_ _ _]
-                              (deliver closed (t/with-permit (t/limiter 1)
-                                                (t/pmapv 2 inc [1 2]))))}
+(defn- cancelled
+  "Returns a task that attended a websocket of the listener, and was cancelled when it was open."
+  [listener]
+  (let [opened (promise), inbox (promise), socket (cut-reports! inbox)
         attending (t/future
-                    (deliver inbox (websocket/inbox listener))
+                    (deliver inbox (websocket/inbox
+                                     (assoc listener :on-open (fn [_] (deliver opened true)))))
                     (engine/on-open @inbox socket)
                     (websocket/attend! @inbox identity))]
     @opened
     (future-cancel attending)
+    attending))
+
+(deftest an-on-close-behind-a-cancel-can-wait
+  (let [closed (promise)
+        attending (cancelled {:on-close (fn [_ _ _]
+                                          (deliver closed (t/with-permit (t/limiter 1)
+                                                            (t/pmapv 2 inc [1 2]))))})]
     (is (= [2 3] (deref closed 5000 :never)))
     (is (thrown? CancellationException @attending))))
 
 (deftest a-cancel-keeps-no-on-close
-  (let [trail (atom []), opened (promise), inbox (promise), socket (cut-reports! inbox)
-        listener {:on-open (fn [_] (deliver opened true))
-                  :on-message (fn [_ message] (swap! trail conj message))
-                  :on-close (fn [_ code _] (swap! trail conj code))}
-        attending (t/future
-                    (deliver inbox (websocket/inbox listener))
-                    (engine/on-open @inbox socket)
-                    (websocket/attend! @inbox identity))]
-    @opened
-    (future-cancel attending)
+  (let [trail (atom [])
+        attending (cancelled {:on-message (fn [_ message] (swap! trail conj message))
+                              :on-close (fn [_ code _] (swap! trail conj code))})]
     (is (gate/eventually 5000 #(= [1006] @trail)))
     (is (thrown? CancellationException @attending))))
