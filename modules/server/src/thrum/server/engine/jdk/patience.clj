@@ -7,9 +7,10 @@
    [thrum.server.spi.watchdog :as watchdog]
    [thrum.spi :as spi])
   (:import
-   (java.io IOException InputStream OutputStream)
+   (java.io IOException InputStream InterruptedIOException OutputStream)
    (java.util List Objects)
-   (java.util.concurrent ConcurrentHashMap CopyOnWriteArrayList)))
+   (java.util.concurrent ConcurrentHashMap CopyOnWriteArrayList)
+   (java.util.concurrent.locks ReentrantLock)))
 
 (set! *warn-on-reflection* true)
 
@@ -123,6 +124,25 @@
         (spi/disarm! alarm)
         (leave! patience)))))
 
+(defn lock!
+  "Takes the lock of those who read a request's body, within in-time or call-within."
+  [^ReentrantLock reading]
+  (try
+    (when-not (.tryLock reading) (.lockInterruptibly reading))
+    (catch InterruptedException e
+      (.interrupt (Thread/currentThread))
+      (throw (doto (InterruptedIOException. "Another thread reads the request's body")
+               (.initCause e))))))
+
+(defmacro alone
+  "Runs the body, within in-time or call-within, while no other thread reads the request's body."
+  [reading & body]
+  `(do
+     (lock! ~reading)
+     (try
+       ~@body
+       (finally (.unlock ~(with-meta reading {:tag `ReentrantLock}))))))
+
 (def ^:private ^:const piece
   "How many bytes a client must take in the time that a silence may last."
   65536)
@@ -141,18 +161,20 @@
 (defn- read-in-time
   "Reads as in does. A chunk's size of more than 31 bits is negative for the JDK, which finds its
   own index out of bounds then."
-  [^InputStream in check! patience ms ^bytes b offset n]
+  [^InputStream in reading check! patience ms ^bytes b offset n]
   (Objects/checkFromIndexSize (int offset) (int n) (alength b))
   (in-time [_guard patience ms]
     (check!)
-    (try
-      (.read in b (int offset) (int n))
-      (catch IndexOutOfBoundsException e (throw (IOException. "A chunk is too long" e))))))
+    (alone reading
+      (try
+        (.read in b (int offset) (int n))
+        (catch IndexOutOfBoundsException e (throw (IOException. "A chunk is too long" e)))))))
 
 (defn input
-  "Returns the stream, each read of which may take so long; (check!) precedes it."
-  ^InputStream [^InputStream in check! patience ms]
-  (byte-stream/input #(read-in-time in check! patience ms %1 %2 %3)
+  "Returns the stream, each read of which may take so long, and waits for its turn at the lock
+  reading; (check!) precedes it."
+  ^InputStream [^InputStream in reading check! patience ms]
+  (byte-stream/input #(read-in-time in reading check! patience ms %1 %2 %3)
                      :available #(.available in)))
 
 (defn output

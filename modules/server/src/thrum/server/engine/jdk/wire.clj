@@ -9,7 +9,8 @@
    (com.sun.net.httpserver Headers HttpExchange)
    (java.io ByteArrayOutputStream IOException OutputStream)
    (java.util ArrayList List Map$Entry)
-   (java.util.concurrent CountDownLatch)))
+   (java.util.concurrent CountDownLatch)
+   (java.util.concurrent.locks ReentrantLock)))
 
 (set! *warn-on-reflection* true)
 
@@ -67,38 +68,40 @@
 
 (defmacro ^:private ending
   "Runs form, which ends the response. The JDK reads then what is left of the request's body, which
-  may never come: where there is one, not for long."
-  [body form]
-  `(if ~body
-     (patience/call-within linger-ms (fn [] ~form))
+  may never come: where there is one, not for long. JDK 21 does so without the lock of its own that
+  another thread reads under, and the two would take bytes of the next request; behind form the
+  JDK's stream is closed."
+  [reading form]
+  `(if ~reading
+     (patience/call-within linger-ms (fn [] (patience/alone ~reading ~form)))
      ~form))
 
-(defn- close-out! [body ^OutputStream out]
+(defn- close-out! [reading ^OutputStream out]
   ;; The JDK's stream of chunks swallows that its rest cannot be written.
   (.flush out)
-  (ending body (.close out)))
+  (ending reading (.close out)))
 
 (defn- send-head!
   "Sends a response without a body."
-  [^HttpExchange exchange request-body status]
-  (ending request-body (.sendResponseHeaders exchange status -1))
+  [^HttpExchange exchange reading status]
+  (ending reading (.sendResponseHeaders exchange status -1))
   ;; Where the rest of the request's body did not come, the JDK has closed the connection and still
   ;; counts it. This it does not overlook.
-  (when request-body (.close (.getResponseBody exchange))))
+  (when reading (.close (.getResponseBody exchange))))
 
 (defn- send-body!
-  [^HttpExchange exchange request-body guard idle-ms status ^bytes body]
+  [^HttpExchange exchange reading guard idle-ms status ^bytes body]
   (let [out (.getResponseBody exchange)]
     (.sendResponseHeaders exchange status (alength body))
     (patience/write! out guard idle-ms body 0 (alength body))
-    (close-out! request-body out)))
+    (close-out! reading out)))
 
 (defn- send-all!
-  [^HttpExchange exchange request-body last? guard idle-ms status headers ^bytes body]
+  [^HttpExchange exchange reading last? guard idle-ms status headers ^bytes body]
   (set-headers! exchange last? headers)
   (if (or (nil? body) (zero? (alength body)))
-    (send-head! exchange request-body status)
-    (send-body! exchange request-body guard idle-ms status body)))
+    (send-head! exchange reading status)
+    (send-body! exchange reading guard idle-ms status body)))
 
 (defn- events?
   "True if the headers are those of a stream of events, whose client comes again wherever it
@@ -125,10 +128,11 @@
      (check-cut! ~wire)
      ~@body))
 
-;; request: its headers, as name, value, name, value ... request-body: whether it has one. last?:
-;; whether its connection serves no other. held: the body of a response on HTTP/1.0 without a
-;; length: its end would be that of the connection, and a cut look like it.
-(deftype JdkWire [^HttpExchange exchange request request-body last? patience ^long idle-ms
+;; request: its headers, as name, value, name, value ... reading: the lock of the threads that read
+;; its body, nil where it has none. last?: whether its connection serves no other. held: the body of
+;; a response on HTTP/1.0 without a length: its end would be that of the connection, and a cut look
+;; like it.
+(deftype JdkWire [^HttpExchange exchange request reading last? patience ^long idle-ms
                   ^CountDownLatch done ^:unsynchronized-mutable held
                   ^:unsynchronized-mutable ^objects held-headers
                   ^:unsynchronized-mutable ^int held-status ^:volatile-mutable cut]
@@ -145,11 +149,11 @@
   (local [_] (.getLocalAddress exchange))
   (certificate [_] nil)
   (body [this]
-    (when request-body
-      (patience/input (.getRequestBody exchange) #(check-cut! this) patience idle-ms)))
+    (when reading
+      (patience/input (.getRequestBody exchange) reading #(check-cut! this) patience idle-ms)))
   (send! [this status headers body]
     (while-uncut [guard this patience idle-ms]
-      (send-all! exchange request-body last? guard idle-ms status headers body)))
+      (send-all! exchange reading last? guard idle-ms status headers body)))
   (begin! [this status headers length]
     (let [unending? (and (neg? length) (http-1-0? exchange))]
       (if (and unending? (not (events? headers)))
@@ -164,16 +168,16 @@
           (while-uncut [_guard this patience idle-ms]
             ;; For the JDK 0 says that the length is not known.
             (case (long length)
-              0 (send-head! exchange request-body status)
+              0 (send-head! exchange reading status)
               -1 (.sendResponseHeaders exchange status 0)
               (.sendResponseHeaders exchange status length)))
           (patience/output (.getResponseBody exchange) #(check-cut! this) patience idle-ms)))))
   (end! [this]
     (while-uncut [guard this patience idle-ms]
       (if held
-        (send-all! exchange request-body last? guard idle-ms held-status held-headers
+        (send-all! exchange reading last? guard idle-ms held-status held-headers
           (.toByteArray ^ByteArrayOutputStream held))
-        (close-out! request-body (.getResponseBody exchange)))))
+        (close-out! reading (.getResponseBody exchange)))))
   ;; What handle throws closes the connection: closing the exchange would end what is chunked
   ;; properly, and read what is left of the request's body first.
   (abort! [_]
@@ -186,7 +190,8 @@
     (throw (UnsupportedOperationException. "The JDK's server has no websockets"))))
 
 (defn- framed ^JdkWire [exchange headers body? last? patience idle-ms done]
-  (JdkWire. exchange headers body? last? patience idle-ms done nil nil 0 false))
+  (JdkWire. exchange headers (when body? (ReentrantLock.)) last? patience idle-ms done
+            nil nil 0 false))
 
 (defn wire
   "Returns the wire of an exchange of the JDK's. done: counted down when the exchange is cut, or

@@ -5,7 +5,8 @@
    [thrum.server.engine.jdk.patience :as patience])
   (:import
    (java.io InputStream OutputStream)
-   (java.util.concurrent CountDownLatch TimeUnit)))
+   (java.util.concurrent CountDownLatch TimeUnit)
+   (java.util.concurrent.locks ReentrantLock)))
 
 (set! *warn-on-reflection* true)
 
@@ -41,7 +42,7 @@
                 out (patience/output (proxy [OutputStream] [] (write [_ _ _] (blocks!)))
                                      cut! patience 60000)
                 in (patience/input (proxy [InputStream] [] (read [_ _ _] (blocks!) -1))
-                                   cut! patience 60000)]
+                                   (ReentrantLock.) cut! patience 60000)]
             (patience/leave! patience)
             (is (thrown? InterruptedException (.write out (byte-array 1) 0 1)))
             (is (thrown? InterruptedException (.read in (byte-array 1) 0 1)))))))

@@ -2,6 +2,7 @@
   "How long the JDK's server may block on a client, over an exchange without a connection."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.core :as t]
    [thrum.server.engine.jdk.patience :as patience]
    [thrum.server.engine.jdk.wire :as wire]
    [thrum.server.spi :as engine]
@@ -9,22 +10,25 @@
    [thrum.test-kit.leak :as leak])
   (:import
    (com.sun.net.httpserver Headers HttpExchange)
-   (java.io IOException OutputStream)))
+   (java.io IOException InputStream OutputStream)
+   (java.util.concurrent CountDownLatch)))
 
 (set! *warn-on-reflection* true)
 
 (use-fixtures :each leak/no-leaks)
 
 (defn- exchange
-  "Returns an exchange whose request has a body of this length, and whose response is written to
-  out; its head by a call of send-head!."
+  "Returns an exchange whose request has a body of this length, in, and whose response is written
+  to out; its head by a call of send-head!."
   ([out] (exchange out (fn [])))
   ([out send-head!] (exchange out send-head! 10))
-  ([out send-head! length]
+  ([out send-head! length] (exchange out send-head! length nil))
+  ([out send-head! length in]
    (let [request (doto (Headers.) (.set "Content-length" (str length))), response (Headers.)]
      (proxy [HttpExchange] []
        (getRequestHeaders [] request)
        (getResponseHeaders [] response)
+       (getRequestBody [] in)
        (getResponseBody [] out)
        (getProtocol [] "HTTP/1.1")
        (sendResponseHeaders [_ _] (send-head!))))))
@@ -87,3 +91,37 @@
       (engine/send! wire 200 (object-array 0) large))
     (@alarm)
     (is (not (Thread/interrupted)))))
+
+(deftest an-end-waits-for-a-read-of-the-request
+  (let [reads (CountDownLatch. 1), gate (promise), closed (promise)
+        in (proxy [InputStream] []
+             (read [_ _ _]
+               (.countDown reads)
+               (deref gate 10000 nil)
+               1))
+        out (proxy [OutputStream] []
+              (write [_ _ _])
+              (flush [])
+              (close [] (deliver closed true)))
+        wire (wire/wire (exchange out (fn []) 10 in) (guard (atom [])) 1000 nil)
+        read (t/future (.read ^InputStream (engine/body wire) (byte-array 1)))
+        ended (t/future (.await reads) (engine/send! wire 200 (object-array 0) large) :ended)]
+    (is (= :waits (deref closed 100 :waits)))
+    (deliver gate true)
+    (is (= [1 :ended true] [@read @ended (deref closed 0 false)]))))
+
+(deftest an-end-waits-for-a-read-that-does-not-end-for-a-second
+  (let [reads (CountDownLatch. 1), gate (promise)
+        in (proxy [InputStream] []
+             (read [_ _ _]
+               (.countDown reads)
+               (deref gate 10000 nil)
+               1))
+        wire (wire/wire (exchange (noting (atom [])) (fn []) 10 in) (guard (atom [])) 1000 nil)
+        read (t/future (.read ^InputStream (engine/body wire) (byte-array 1)))]
+    (.await reads)
+    (is (thrown-with-msg? IOException #"Another thread reads"
+          (engine/send! wire 200 (object-array 0) large)))
+    (is (not (Thread/interrupted)))
+    (deliver gate true)
+    (is (= 1 @read))))
