@@ -20,7 +20,7 @@
   "Returns the only job: all ways in one JVM."
   [size]
   (case size
-    :full [{:waiters 10000, :grants 400000, :cancelled [10000 20000], :rounds 3}]
+    :full [{:waiters 10000, :grants 200000, :cancelled [10000 20000], :rounds 3}]
     :quick [{:waiters 100, :grants 2000, :cancelled [100 200], :rounds 1}]))
 
 ;; In the child. A way is a map: :enter and :leave around the work, :waiting says how many wait,
@@ -176,7 +176,7 @@
      :doc "many tasks that wait for few permits, beside Semaphore"
      :title "A limiter"
      :about (str "8 permits. Handed over among 10 000 virtual threads that come again at once, "
-                 "until 400 000 have been granted; and a cancel of so many who wait. Goal: 40 "
+                 "until 200 000 have been granted; and a cancel of so many who wait. Goal: 40 "
                  "000 below 500 ms, and linear.")
      :jvm-opts ["-Xms2g" "-Xmx2g" "-XX:+UseG1GC"]
      :jobs jobs
