@@ -3,7 +3,6 @@
   StreamableResponseBody where Ring is there, with the same meaning where it is not."
   {:no-doc true}
   (:import
-   (clojure.lang ISeq)
    (java.io Closeable File FileInputStream FileNotFoundException InputStream OutputStream)
    (java.nio.charset StandardCharsets)))
 
@@ -57,7 +56,7 @@
 
 (defn- write-all!
   [body charset ^OutputStream out]
-  (cond (or (seq? body) (instance? ISeq body)) (run! #(write-element! out % charset) body)
+  (cond (seq? body) (run! #(write-element! out % charset) body)
         (instance? InputStream body) (with-open [in ^InputStream body] (.transferTo in out))
         :else (throw (ex-info (str "A response's :body cannot be a " (.getName (class body)))
                               {:type :thrum/response})))
