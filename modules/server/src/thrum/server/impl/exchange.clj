@@ -38,9 +38,6 @@
   (^Object setFlaw [x])
   (^Object settle []))
 
-(defn- facts-of [^IExchange x]
-  {:request (.request x), :status (.status x), :bytes (.bytes x), :throwable (.throwable x)})
-
 ;; stage: see thrum.server.impl.stage. deadline: of the handler, or nil. observers: of
 ;; thrum.server.spi.exchanges, nil where there are none.
 (deftype Exchange [^Traffic traffic wire ^Thread thread ^ClassLoader loader ^long arrived
@@ -81,16 +78,19 @@
   (hashCode [_] (Long/hashCode arrived))
 
   exchanges/Exchange
-  (facts [this]
-    (assoc (facts-of this)
-           :engine (:engine (traffic/options traffic))
-           :thread thread
-           :began arrived
-           :nanos (- (System/nanoTime) arrived)
-           :queued-nanos queued
-           :deadline (when-not stream deadline)
-           :stage (.get stage)
-           :scope scope))
+  (facts [_]
+    {:engine (:engine (traffic/options traffic))
+     :thread thread
+     :began arrived
+     :nanos (- (System/nanoTime) arrived)
+     :queued-nanos queued
+     :deadline (when-not stream deadline)
+     :stage (.get stage)
+     :scope scope
+     :request request
+     :status status
+     :bytes bytes
+     :throwable throwable})
   (sent-status [_] status))
 
 (defn exchange
