@@ -20,8 +20,7 @@
   "From now on this thread answers. event: :commit or :stream. Throws CancellationException where
   another has answered."
   [^Exchange x event]
-  (when-not (exchange/allowed? x event)
-    (throw (exchange/over)))
+  (exchange/proceed! x event)
   (engine/unwatch! (.-wire x))
   ;; An interrupt that the handler left behind must not end the write. Of ours there is none: it
   ;; would have made the commit fail.

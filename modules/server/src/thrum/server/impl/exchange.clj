@@ -123,6 +123,12 @@
   []
   (spi/cancelled "This request" :over))
 
+(defn proceed!
+  "Moves the exchange by an event. Throws CancellationException where it came too late."
+  [x event]
+  (when-not (allowed? x event)
+    (throw (over))))
+
 (defn stage
   "Returns the stage of the exchange."
   [^Exchange x]
@@ -204,8 +210,7 @@
   would read what belongs to the next request."
   [^Exchange x gone]
   (locking x
-    (when-not (allowed? x :handle)
-      (throw (over)))
+    (proceed! x :handle)
     (engine/watch! (.-wire x) gone)))
 
 (defn unwatch!

@@ -26,10 +26,6 @@
 
 ;; The handler
 
-(defn- check-unanswered! [x]
-  (when-not (exchange/allowed? x :handle)
-    (throw (exchange/over))))
-
 (defn- watch-client! [x]
   (exchange/watch! x #(exchange/start-thread! x "http-gone" (fn [] (ending/end! x :disconnected))))
   (when (exchange/ended? x)
@@ -45,7 +41,7 @@
 
 (defn- handle [^Exchange x handler]
   (admit! x)
-  (check-unanswered! x)
+  (exchange/proceed! x :handle)
   (let [settings (exchange/settings x)]
     (when (.-interrupt? settings) (watch-client! x))
     (if (.-async? settings)
@@ -53,7 +49,7 @@
       (handler (exchange/request x)))))
 
 (defn- overload [^Exchange x]
-  (check-unanswered! x)
+  (exchange/proceed! x :handle)
   (let [answer (exchange/option x :on-overload)]
     (traffic/add! (.-traffic x) :shed 1)
     (exchange/observe! x :shed)
