@@ -169,11 +169,12 @@
 (defn- with-content
   "Returns the request with what it says of its content."
   [request fields length]
-  (let [content-type (fields/value fields "content-type" type-bit)]
+  (let [content-type (fields/value fields "content-type" type-bit)
+        charset (some-> content-type charset)]
     (cond-> request
       content-type (assoc :content-type content-type)
       length (assoc :content-length length)
-      (some-> content-type charset) (assoc :character-encoding (charset content-type)))))
+      charset (assoc :character-encoding charset))))
 
 (defmacro ^:private map-of
   "Returns a map of the keys and values, which is searched one by one, as is quickest for so few."
