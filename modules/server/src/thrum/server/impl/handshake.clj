@@ -53,9 +53,7 @@
   [request origins]
   (cond (not (asks? request))
         (if (= "HTTP/1.1" (:protocol request))
-          (assoc (response/plain 426 "Upgrade" "websocket" "Sec-WebSocket-Version" "13")
-                 :body
-                 "upgrade required")
+          (response/plain 426 "Upgrade" "websocket" "Sec-WebSocket-Version" "13")
           (response/plain 400))
         (not (well-formed? request)) (response/plain 400 "Connection" "close")
         (not (allowed? origins (header request "origin") request)) (response/plain 403)

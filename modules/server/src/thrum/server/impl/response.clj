@@ -178,6 +178,7 @@
   (let [reason ({400 "bad request"
                  408 "request timeout"
                  413 "content too large"
+                 426 "upgrade required"
                  431 "request header fields too large"
                  505 "http version not supported"
                  500 "internal server error"
