@@ -158,9 +158,6 @@
 
 ;; Stop
 
-(defn- wait-ms! [ms]
-  (when (pos? (long ms)) (Thread/sleep (long ms))))
-
 (defn- end-stream! [x]
   (try
     (stream/end! x)
@@ -200,7 +197,7 @@
   "Stops, on a thread that is never interrupted."
   [^Life life]
   (try
-    (wait-ms! (:drain-delay-ms (.-options life)))
+    (Thread/sleep (long (:drain-delay-ms (.-options life))))
     ;; First: an engine that finds itself idle may close kept connections with its listener, and no
     ;; handler must have been given a request on one of them.
     (traffic/move! (.-traffic life) :draining :closing)

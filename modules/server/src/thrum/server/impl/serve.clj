@@ -129,17 +129,14 @@
 
 ;; The request
 
-(defn- note-flaw! [^Exchange x flaw]
-  (.setFlaw x flaw))
-
-(defn- reader [x]
+(defn- reader [^Exchange x]
   (reify input/Reader
     (read-begins [_]
       (when-not (exchange/allowed? x :read)
         (throw (IOException. "The request is over"))))
     (read-ends [_] (exchange/step! x :read-ended))
-    (overlong [_] (note-flaw! x :overlong))
-    (broken [_] (when-not (exchange/flaw x) (note-flaw! x :broken)))))
+    (overlong [_] (.setFlaw x :overlong))
+    (broken [_] (when-not (.flaw x) (.setFlaw x :broken)))))
 
 (defn- body-of ^InputStream [^Exchange x]
   (if-some [in (engine/body (.-wire x))]
