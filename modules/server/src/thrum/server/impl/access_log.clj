@@ -97,20 +97,27 @@
   (let [class (class throwable)]
     (.getName (if (instance? IProxy throwable) (.getSuperclass class) class))))
 
+(defn- member [[k v]]
+  (str "\"" k "\":" (json-value v)))
+
 (defn- json
   [{:keys [request status bytes nanos throwable]} ^ZonedDateTime at]
   (let [{:keys [remote-addr scheme uri protocol], id :thrum/request-id} request
-        fields ["time" (str (.toInstant at)) "remote_addr" remote-addr "scheme"
-                (some-> scheme
-                        name) "host" (header request "host") "method" (method-of request) "uri" uri
-                "protocol" protocol "status" status "bytes" bytes "seconds"
-                (when nanos (symbol (seconds nanos))) "referer" (referer request) "user_agent"
-                (header request "user-agent") "request_id" id "error"
-                (some-> throwable
-                        class-name)]]
-    (str "{"
-         (str/join "," (for [[k v] (partition 2 fields)] (str "\"" k "\":" (json-value v))))
-         "}")))
+        members [["time" (str (.toInstant at))]
+                 ["remote_addr" remote-addr]
+                 ["scheme" (some-> scheme name)]
+                 ["host" (header request "host")]
+                 ["method" (method-of request)]
+                 ["uri" uri]
+                 ["protocol" protocol]
+                 ["status" status]
+                 ["bytes" bytes]
+                 ["seconds" (when nanos (symbol (seconds nanos)))]
+                 ["referer" (referer request)]
+                 ["user_agent" (header request "user-agent")]
+                 ["request_id" id]
+                 ["error" (some-> throwable class-name)]]]
+    (str "{" (str/join "," (map member members)) "}")))
 
 (def formats
   "By name: a function from an observer's facts and the time to a line."
