@@ -47,9 +47,7 @@
   "Returns what is used of http-kit, by name. Throws :thrum/invalid where it is not on the
   classpath, or older than 2.9."
   []
-  (try
-    (class-named "HttpServer")
-    (catch ClassNotFoundException _ (throw (absent))))
+  (when-not (on-classpath?) (throw (absent)))
   (try
     (handles)
     (catch ReflectiveOperationException e (throw (unknown e)))))
