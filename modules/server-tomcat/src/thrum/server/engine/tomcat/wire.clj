@@ -31,6 +31,16 @@
 (def ^:private ^ThreadFactory cutting-threads
   (spi/clean-threads "tomcat-reset"))
 
+(defmacro ^:private holding
+  "Runs the body with the lock held. Not a monitor: before JDK 24 a thread that waits for one keeps
+  a carrier thread."
+  [^Lock lock & body]
+  `(do
+     (.lock ~lock)
+     (try
+       ~@body
+       (finally (.unlock ~lock)))))
+
 ;; owner: the connection's thread. over: nil, :complete, :aborted or :upgraded. threads: those
 ;; inside. woken: those inside that wake! has interrupted.
 (deftype TomcatWire [^Request request ^Response response endpoint options shared remote local
@@ -39,48 +49,31 @@
                      ^:unsynchronized-mutable ^OutputStream begun]
   turns/Turns
   (enter! [_]
-    (.lock lock)
-    (try
+    (holding lock
       (when over (throw (IOException. "The exchange is over")))
-      (.add threads (Thread/currentThread))
-      (finally
-        (.unlock lock))))
+      (.add threads (Thread/currentThread))))
   (leave! [_]
-    (.lock lock)
-    (try
+    (holding lock
       (let [me (Thread/currentThread)]
         (.remove threads me)
         ;; It was for the wait that is over.
         (when (and woken (.contains woken me)) (Thread/interrupted))
-        (when (and over (.isEmpty threads) (not (identical? me owner))) (LockSupport/unpark owner)))
-      (finally
-        (.unlock lock))))
+        (when (and over (.isEmpty threads) (not (identical? me owner)))
+          (LockSupport/unpark owner)))))
   (become! [_ state]
-    (.lock lock)
-    (try
+    (holding lock
       (when over (throw (IOException. "The exchange was aborted")))
-      (set! over state)
-      (finally
-        (.unlock lock))))
+      (set! over state)))
   (ended [_]
-    (.lock lock)
-    (try
-      (when (.isEmpty threads) over)
-      (finally
-        (.unlock lock))))
+    (holding lock
+      (when (.isEmpty threads) over)))
   (over? [_]
-    (.lock lock)
-    (try
-      (some? over)
-      (finally
-        (.unlock lock))))
+    (holding lock
+      (some? over)))
   (wake! [_]
-    (.lock lock)
-    (try
+    (holding lock
       (set! woken (ArrayList. threads))
-      (run! #(.interrupt ^Thread %) threads)
-      (finally
-        (.unlock lock))))
+      (run! #(.interrupt ^Thread %) threads)))
   (cut-stream! [this]
     (let [cutting (.newThread cutting-threads
                               #(try
@@ -129,8 +122,7 @@
       (response/finish! response)
       (turns/become! this :complete)))
   (abort! [this]
-    (.lock lock)
-    (try
+    (holding lock
       (when-not over
         (set! over :aborted)
         (cond (not shared) (do
@@ -139,9 +131,7 @@
                              (turns/wake! this))
               ;; Otherwise the connection's thread resets the stream.
               (not (.isEmpty threads)) (turns/cut-stream! this))
-        (LockSupport/unpark owner))
-      (finally
-        (.unlock lock))))
+        (LockSupport/unpark owner))))
   (watch! [_ _] false)
   (unwatch! [_])
   (upgrade! [this headers protocol listener]
