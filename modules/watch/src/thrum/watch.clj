@@ -89,16 +89,16 @@
 (defn- checked ^Watch [x]
   (options/instance Watch "a watch, as start! returns it" x))
 
-(defn- with-sampler [on-lint f]
-  (let [sampler (sampler/start! on-lint)]
-    (try (f sampler) (finally (sampler/stop! sampler)))))
-
 (defn lints
   "Returns what is wrong, as a vector of maps: :rule, :id, :sentence, :frame (the line to look at,
   or nil), :since-ms and :data. Those of a watch are at hand; without one it looks for two seconds.
   Throws :thrum/invalid for what is no watch."
   ([]
-   (with-sampler (fn [_]) (fn [sampler] (Thread/sleep 2000) (sampler/lints sampler))))
+   (let [sampler (sampler/start! (fn [_]))]
+     (try
+       (Thread/sleep 2000)
+       (sampler/lints sampler)
+       (finally (sampler/stop! sampler)))))
   ([watch]
    (sampler/lints (.-sampler (checked watch)))))
 
