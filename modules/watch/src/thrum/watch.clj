@@ -143,18 +143,14 @@
       (http/as-json 503 {:status :stuck})
       (http/as-json 200 {:status :up}))))
 
-(defn- current-figures
-  "Returns a function that returns the figures as of now."
+(defn- event
+  "Returns a function that returns what readers of events get: the figures as of now, and the lints
+  that they count."
   [sampler]
   (let [figures (figures/remembering)]
-    #(figures (or (sampler/latest sampler) (snapshot/take! (constantly false)))
-              (sampler/lints sampler))))
-
-(defn- event
-  "Returns a function that returns what readers of events get."
-  [sampler]
-  (let [figures (current-figures sampler)]
-    #(assoc (figures) :sentences (sampler/lints sampler))))
+    #(let [lints (sampler/lints sampler)]
+       (assoc (figures (or (sampler/latest sampler) (snapshot/take! (constantly false))) lints)
+              :sentences lints))))
 
 (defn- flag? [query flag]
   (boolean (some #{flag} (str/split (str query) #"&"))))

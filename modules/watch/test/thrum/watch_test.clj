@@ -36,6 +36,14 @@
     (f)
     (catch Exception e e)))
 
+(deftest an-event-counts-the-lints-that-it-has
+  (let [looks (atom [[{:rule :old}] []])
+        sampler (reify sampler/Sampling
+                  (lints [_] (ffirst (swap-vals! looks next)))
+                  (latest [_] nil))
+        {:keys [lints sentences]} ((#'watch/event sampler))]
+    (is (= [{"old" 1} [{:rule :old}]] [lints sentences]))))
+
 (deftest what-is-no-watch-is-refused
   (doseq [f [watch/port watch/token watch/lints], x [nil 7777]
           :let [e (tried-to #(f x))]]
