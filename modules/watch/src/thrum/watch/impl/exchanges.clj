@@ -48,19 +48,19 @@
   []
   (into {} (map (fn [[status ^LongAdder n]] [status (.sum n)])) by-status))
 
+(defn- at-end! [f]
+  (exchanges/observe!
+    (reify exchanges/Observer
+      (began [_ _])
+      (ended [_ exchange] (f exchange)))))
+
 (defn on-end!
   "Calls f with the facts of every exchange that ends, on its thread. Returns a function that ends
   this."
   [f]
-  (exchanges/observe!
-    (reify exchanges/Observer
-      (began [_ _])
-      (ended [_ exchange] (f (exchanges/facts exchange))))))
+  (at-end! #(f (exchanges/facts %))))
 
 (defn observe!
   "Counts the requests that begin from now on. Returns a function that ends this."
   []
-  (exchanges/observe!
-    (reify exchanges/Observer
-      (began [_ _])
-      (ended [_ exchange] (count! exchange)))))
+  (at-end! count!))
