@@ -111,7 +111,7 @@
   "Returns the conditions that need the JDK's dump. Where that fails, the first failure goes to the
   uncaught exception handler."
   [state {:keys [nodes]}]
-  (if (and (<= (count nodes) (long most-dumped)) @locks-in-dump?)
+  (when (and (<= (count nodes) (long most-dumped)) @locks-in-dump?)
     (try
       (let [threads (dumped)]
         (swap! state assoc :dump-fails? false)
@@ -120,8 +120,7 @@
         (when-not (:dump-fails? @state)
           (spi/uncaught! (ex-info dump-fails {} t)))
         (swap! state assoc :dump-fails? true)
-        []))
-    []))
+        nil))))
 
 (defn- still-blocked
   "Returns by thread's id since when it is blocked, as far as the samples say."
@@ -205,9 +204,6 @@
   (sleep-a-tick!)
   (vswap! dozed + (* 1000000 (long tick-ms))))
 
-(defn- run-all! [listeners snapshot]
-  (doseq [f listeners] (f snapshot)))
-
 (defn- sample! [{:keys [state on-lint] :as sampling} kind conditions]
   (let [before (:lints @state)
         after (:lints (swap! state with-conditions kind (running-time sampling) conditions))]
@@ -234,8 +230,6 @@
 (defn- slow? [{:keys [stacks-at]}]
   (or (nil? stacks-at) (<= (after stacks-at slow-ms) (System/nanoTime))))
 
-;; Both return in how many ms they are to be called again.
-
 (defn- conditions-of
   "Returns the conditions of a snapshot. Where dumps are taken, and do not fail, they say who is
   blocked, and by whom."
@@ -248,6 +242,8 @@
   [{:keys [nodes]}]
   (into [] (comp (map :thread) (filter :carrier) (keep (comp :still? meta))) nodes))
 
+;; Each of the two returns in how many ms it is to be called again.
+
 (defn- fast! [{:keys [state listeners monitors? mounted] :as sampling}]
   (let [slow? (slow? @state)
         snapshot (fast-snapshot sampling slow?)
@@ -258,13 +254,12 @@
                          :blocked (still-blocked (:blocked %) snapshot)))
     (sample! sampling :fast conditions)
     (when slow? (slow! sampling snapshot))
-    (run-all! @listeners snapshot)
+    (doseq [f @listeners] (f snapshot))
     (if (empty? conditions) calm-ms sample-ms)))
 
 (defn- locks! [{:keys [state monitors?] :as sampling}]
   (let [{:keys [snapshot] :as now} @state]
-    (sample! sampling :locks
-      (if (and monitors? (stuck? now)) (lock-conditions state snapshot) []))
+    (sample! sampling :locks (when (and monitors? (stuck? now)) (lock-conditions state snapshot)))
     locks-ms))
 
 ;; A plan: :due, by kind, when it is to be sampled; :credit, ms of CPU time that were left; :at and
