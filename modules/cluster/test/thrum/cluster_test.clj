@@ -186,15 +186,10 @@
 
 (deftest another-version-of-the-protocol-is-refused
   (with-cluster [network c 1]
-    (with-redefs [thrum.cluster.impl.wire/head
-                  (let [head @#'thrum.cluster.impl.wire/head]
-                    (fn [op from]
-                      (let [[^java.io.ByteArrayOutputStream bytes out] (head op from)
-                            ours (.toByteArray bytes)]
-                        (aset-byte ours 0 9)
-                        (.reset bytes)
-                        (.write bytes ours)
-                        [bytes out])))]
+    (with-redefs [thrum.cluster.impl.wire/request-bytes
+                  (let [request-bytes @#'thrum.cluster.impl.wire/request-bytes]
+                    (fn [op from write-rest!]
+                      (doto (request-bytes op from write-rest!) (aset-byte 0 9))))]
       (let [t (nodes/thrown #(cluster/pmapv c 1 #'work/times-ten [1]))]
         (is (= [:thrum/refused :version] ((juxt :type :reason) (ex-data t))))))))
 

@@ -15,47 +15,44 @@
 
 (def ^:private statuses [:done :failed :draining :stopped :refused])
 
-(defn- head [op from]
-  (let [bytes (ByteArrayOutputStream. 256)
-        out (DataOutputStream. bytes)]
-    (.writeByte out version)
-    (.writeByte out (.indexOf ^java.util.List ops op))
-    (.writeUTF out from)
-    [bytes out]))
-
-(defn- end ^bytes [^DataOutputStream out ^ByteArrayOutputStream bytes]
-  (.flush out)
-  (.toByteArray bytes))
-
 ;; Requests
+
+(defn- request-bytes
+  "Returns a request as bytes; write-rest!: writes what follows its head to a DataOutputStream."
+  ^bytes [op from write-rest!]
+  (let [bytes (ByteArrayOutputStream. 256)]
+    (doto (DataOutputStream. bytes)
+      (.writeByte version)
+      (.writeByte (.indexOf ^java.util.List ops op))
+      (.writeUTF from)
+      (write-rest!))
+    (.toByteArray bytes)))
 
 (defn run
   "Returns the request to call the function on each of the items, vectors of arguments, one after
   the other. remaining-ms: until the deadline, or nil; drop?: the results are not wanted. Throws
   :thrum/invalid where an argument cannot be carried."
   [{:keys [from run function code items remaining-ms drop?]}]
-  (let [[bytes ^DataOutputStream out] (head :run from)]
-    (.writeLong out run)
-    (.writeLong out (or remaining-ms -1))
-    (.writeBoolean out (boolean drop?))
-    (.writeUTF out function)
-    (.writeUTF out code)
-    (codec/write! out (str "the arguments of " function) items)
-    (end out bytes)))
+  (request-bytes :run from
+    (fn [^DataOutputStream out]
+      (doto out
+        (.writeLong run)
+        (.writeLong (or remaining-ms -1))
+        (.writeBoolean (boolean drop?))
+        (.writeUTF function)
+        (.writeUTF code)
+        (codec/write! (str "the arguments of " function) items)))))
 
 (defn cancel
   "Returns the request to stop a run."
   [from run]
-  (let [[bytes ^DataOutputStream out] (head :cancel from)]
-    (.writeLong out run)
-    (end out bytes)))
+  (request-bytes :cancel from #(.writeLong ^DataOutputStream % run)))
 
 (defn plain
   "Returns the request :alive, which extends the caller's lease, :status, or :waits, which asks a
   caller whether it waits for an answer of this node."
   [op from]
-  (let [[bytes out] (head op from)]
-    (end out bytes)))
+  (request-bytes op from identity))
 
 (defn- rest-of-run [^DataInputStream in]
   (let [run (.readLong in), remaining-ms (.readLong in)]
