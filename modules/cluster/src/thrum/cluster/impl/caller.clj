@@ -412,9 +412,6 @@
 
 (def ^:private ^:const stop-ms "How long what runs on the members may take to end." 1000)
 
-(defn- stop! [caller [run pending]]
-  (send-cancel! caller run pending))
-
 (defn fail-pending!
   "Ends the wait for the answer."
   [^Pending pending sentence]
@@ -430,7 +427,7 @@
   "Has what waits fail with :thrum/closed, when what runs for it was stopped."
   [^Caller caller]
   (.set ^AtomicBoolean (.-closed caller) true)
-  (run! #(stop! caller %) (.-pending caller))
+  (doseq [[run pending] (.-pending caller)] (send-cancel! caller run pending))
   (crew/wake! (.-crew caller))
   (when-not (await-no-pending! caller)
     (run! #(fail-pending! % "The cluster has been left") (vals (.-pending caller)))))
