@@ -75,13 +75,16 @@
                        (ns-name ns)
                        (fn [_ known] (if (current? known v) known (read-now ns))))))))
 
+(defn- public-function? [v]
+  (and (var? v) (fn? @v) (not (:macro (meta v))) (not (:private (meta v)))))
+
 ;; On the caller
 
 (defn reference
   "Returns {:function name, :code fingerprint} for a var that holds a function. Throws
   :thrum/invalid for anything else."
   [v]
-  (when-not (and (var? v) (fn? @v) (not (:macro (meta v))) (not (:private (meta v))))
+  (when-not (public-function? v)
     (throw (spi/invalid (str "What runs on a cluster is a var that holds a function, as in"
                           " (cluster/pmap c 8 #'my.ns/f coll); not " (spi/text v)
                           (when (fn? v) ": a function alone cannot travel")
@@ -134,7 +137,7 @@
 (defn- look-up [{:keys [node] :as registry} function]
   (let [sym (symbol function)
         v (do (check-allowed! registry function (namespace sym)) (find-var sym))]
-    (when-not (and v (fn? @v) (not (:macro (meta v))) (not (:private (meta v))))
+    (when-not (public-function? v)
       (throw (refused node function :missing
                       (str "The member " node " has no public function " function
                            ": it runs other code than the caller"))))
