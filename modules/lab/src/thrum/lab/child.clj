@@ -115,6 +115,16 @@
     (when interrupted?
       (.interrupt (Thread/currentThread)))))
 
+(defn ready!
+  "Returns what (f child) returns, which waits until the child is ready; stops the child where that
+  throws."
+  [child f]
+  (try
+    (f child)
+    (catch Throwable t
+      (stop! child)
+      (throw t))))
+
 (defn- silent
   [timeout-ms]
   (ex-info (str "A process of the lab said nothing for " timeout-ms " ms")

@@ -50,13 +50,10 @@
   "Starts the file server, warms this process up with it, and returns it as an environment, see
   thrum.lab.experiment, with its :url."
   []
-  (let [server (file-server/start-child!)]
-    (try
+  (child/ready! (file-server/start-child!)
+    (fn [server]
       (warm-up! #(str (:url server) (file-server/path % :unlimited)))
-      (assoc server :close! #(child/stop! server))
-      (catch Throwable t
-        (child/stop! server)
-        (throw t)))))
+      (assoc server :close! #(child/stop! server)))))
 
 (defn- interrupt-after
   "Returns a thread that interrupts the current one after ms, unless it is interrupted itself

@@ -94,9 +94,5 @@
 (defn start-child!
   "Starts the server in a process of its own and returns it, a thrum.lab.child with its :url."
   []
-  (let [server (child/start! (child/java-command jvm-opts 'thrum.lab.file-server))]
-    (try
-      (assoc server :url (str "http://127.0.0.1:" (:port (child/ask server start-ms))))
-      (catch Throwable t
-        (child/stop! server)
-        (throw t)))))
+  (child/ready! (child/start! (child/java-command jvm-opts 'thrum.lab.file-server))
+    #(assoc % :url (str "http://127.0.0.1:" (:port (child/ask % start-ms))))))

@@ -61,17 +61,16 @@
   it has one, otherwise that of this one. Throws ex-info of :type :thrum/lab-child if it does not
   start."
   [{:keys [class-path], :as job}]
-  (let [server (child/start! (child/java-command jvm-opts
-                                                 'thrum.lab.subject.child
-                                                 (or class-path (child/class-path))))]
-    (try
+  (child/ready! (child/start! (child/java-command jvm-opts
+                                                  'thrum.lab.subject.child
+                                                  (or class-path (child/class-path))))
+    (fn [server]
       (child/send! server (merge {:backlog backlog} (dissoc job :class-path)))
       (let [{:keys [port problem]} (child/read-answer server start-ms)]
         (when problem
           (throw (ex-info (str "The server did not start: " problem)
                           {:type :thrum/lab-child, :job job})))
-        (assoc server :url (str "http://127.0.0.1:" port)))
-      (catch Throwable t (child/stop! server) (throw t)))))
+        (assoc server :url (str "http://127.0.0.1:" port))))))
 
 (defn- ask! [server question]
   (child/send! server question)

@@ -114,14 +114,13 @@
   on a free port, and returns it, a thrum.lab.child with its :url. Throws ex-info of :type
   :thrum/lab-child if it does not start."
   [{:keys [class-path]} configuration]
-  (let [app (child/start! (child/leashed (-> [(program "java") (temporary/jvm-opt)]
-                                             (into jvm-opts)
-                                             (conj "-cp" class-path main-class)
-                                             (into (arguments configuration)))))]
-    (try
+  (child/ready! (child/start! (child/leashed (-> [(program "java") (temporary/jvm-opt)]
+                                                 (into jvm-opts)
+                                                 (conj "-cp" class-path main-class)
+                                                 (into (arguments configuration)))))
+    (fn [app]
       (let [[_ port] (child/await-match app #"Tomcat started on port (\d+)" start-ms)]
-        (assoc app :url (str "http://127.0.0.1:" port)))
-      (catch Throwable t (child/stop! app) (throw t)))))
+        (assoc app :url (str "http://127.0.0.1:" port))))))
 
 (defn hello
   "Returns the URL of a request that waits for ms."
