@@ -58,6 +58,13 @@
   [bytes rate]
   (str "/file/" bytes (when (number? rate) (str "?rate=" rate))))
 
+(def piece "The size of a file that the server sends in one piece, at the end of its time." 1000)
+
+(defn delayed
+  "Returns the path of a file of that size which takes ms."
+  [ms]
+  (path piece (quot (* 1000 piece) ms)))
+
 (defn- asked-for [^HttpExchange exchange]
   (let [uri (.getRequestURI exchange)
         [_ rate] (some->> (.getQuery uri) (re-matches #"rate=(\d+)"))]

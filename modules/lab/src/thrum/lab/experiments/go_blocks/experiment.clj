@@ -23,9 +23,6 @@
 (def ^:private requests "How many requests there are at once." 100)
 (def ^:private short-ms "How long a request takes that warms up." 20)
 (def ^:private request-ms "How long a request takes that counts." 1000)
-(def ^:private bytes-each
-  "The size of an answer. The server sends it in one piece, at the end."
-  1000)
 
 (defn- vthreads [value] [(str "-Dclojure.core.async.vthreads=" value)])
 
@@ -147,14 +144,14 @@
 ;; Run
 
 (defn- url [{:keys [url]} ms]
-  (str url (file-server/path bytes-each (quot (* 1000 bytes-each) ms))))
+  (str url (file-server/delayed ms)))
 
 (defn- request-job
   [env {:keys [way]}]
   {:call 'thrum.lab.experiments.go-blocks.requests/sample
    :way way
    :n requests
-   :bytes bytes-each
+   :bytes file-server/piece
    :url (url env request-ms)
    :short-url (url env short-ms)})
 

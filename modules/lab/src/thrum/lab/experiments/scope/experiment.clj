@@ -19,9 +19,6 @@
 
 (def ^:private watch-ms "How long after the answer the lab counts what still runs." 50)
 (def ^:private for-ever "What a call takes that hangs: longer than any caller waits." 1000000)
-(def ^:private bytes-each
-  "The size of an answer. The server sends it in one piece, at the end."
-  1000)
 (def ^:private open-ms "How long the server and the warm-up usually take, for the estimate." 4000)
 (def ^:private overhead-ms "What a sample costs beyond waiting, for the estimate." 20)
 
@@ -133,7 +130,7 @@
 ;; Run
 
 (defn- uri-of ^URI [url {:keys [ms]}]
-  (URI. (str url (file-server/path bytes-each (quot (* 1000 bytes-each) ms)))))
+  (URI. (str url (file-server/delayed ms))))
 
 (defn- fetch [client uri deaf?]
   (if deaf?
@@ -145,7 +142,7 @@
   itself failed."
   [client url {:keys [deaf? fails?], :as call}]
   (let [{:keys [kind message], :as outcome}
-        (download/expect-bytes (fetch client (uri-of url call) deaf?) bytes-each)]
+        (download/expect-bytes (fetch client (uri-of url call) deaf?) file-server/piece)]
     (cond kind (throw (ex-info (str "A download failed: " message) outcome))
           fails? (throw (ex-info "This call fails" {:type ::as-planned}))
           :else outcome)))
