@@ -8,6 +8,7 @@
    [thrum.lab.child :as child]
    [thrum.lab.cpu-time :as cpu-time]
    [thrum.lab.load :as load]
+   [thrum.lab.load.built-in :as built-in]
    [thrum.lab.measure :as measure]
    [thrum.lab.subject.work :as work])
   (:import
@@ -94,19 +95,12 @@
 
 ;; The heap of connections whose handlers sleep
 
-(defn- request
-  ^ByteBuffer []
-  (let [head (into [(str "GET " work/held " HTTP/1.1") "Host: 127.0.0.1"]
-                   (map (fn [[name value]] (str name ": " value)))
-                   load/browser-headers)]
-    (ByteBuffer/wrap (.getBytes (str (String/join "\r\n" ^Iterable head) "\r\n\r\n")
-                                "ISO-8859-1"))))
-
 (defn- send-request!
   ^SocketChannel [{:keys [url]}]
   (let [uri (URI. url)
         channel (SocketChannel/open (InetSocketAddress. (.getHost uri) (.getPort uri)))
-        request (request)]
+        job {:url (str url work/held), :headers load/browser-headers}
+        request (ByteBuffer/wrap (built-in/request job))]
     (while (.hasRemaining request) (.write channel request))
     channel))
 

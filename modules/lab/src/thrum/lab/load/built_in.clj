@@ -58,7 +58,8 @@
 
 ;; One connection
 
-(defn- request
+(defn request
+  "Returns a job's request as bytes."
   ^bytes [{:keys [url headers]}]
   (let [uri (URI. url)
         target (str (not-empty (.getRawPath uri))
