@@ -212,6 +212,11 @@
     (is (= {:overdue 0, :timed-out 0}
            (select-keys (traffic/status traffic) [:overdue :timed-out])))))
 
+(deftest a-state-is-one-of-three-also-while-it-changes
+  (let [traffic (traffic/traffic {}), moves (atom [:draining :closing])]
+    (with-redefs [traffic/state (fn [_] (ffirst (swap-vals! moves next)))]
+      (is (= :draining (:state (traffic/status traffic)))))))
+
 (deftest what-was-cut-is-overdue-until-it-leaves-though-it-became-a-websocket
   (let [traffic (traffic/traffic {})
         x (exchange/exchange traffic (reify engine/Wire (unwatch! [_]) (abort! [_])))]

@@ -153,7 +153,7 @@
   "Returns the counts of the server: what is under way now (:in-flight :queued :streams :overdue),
   and since it started."
   [^Traffic traffic]
-  (into {:state ({:closing :draining, :ending :draining} (state traffic) (state traffic))
+  (into {:state (let [state (state traffic)] ({:closing :draining, :ending :draining} state state))
          :in-flight (.size ^Set (.-exchanges traffic))
          :queued (in-use (.-limiter traffic) :waiting)
          :streams (in-use (.-streams traffic) :in-use)
