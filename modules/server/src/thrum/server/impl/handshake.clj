@@ -11,16 +11,16 @@
 (defn- header [request k]
   (get-in request [:headers k]))
 
-(defn- listed?
-  "True if a header that is a list of names has this one, in any case."
-  [request k ^String name]
-  (some #(.equalsIgnoreCase name (str/trim %)) (some-> (header request k) (str/split #","))))
+(defn- listed
+  "Returns the elements of a header that is a list."
+  [request k]
+  (map str/trim (some-> (header request k) (str/split #","))))
 
 (defn- asks?
   "True if the request asks for a websocket of the version that there is (RFC 6455, 4.2.1)."
   [request]
   (and (.equalsIgnoreCase "websocket" (header request "upgrade"))
-       (listed? request "connection" "upgrade")
+       (some #(.equalsIgnoreCase "upgrade" %) (listed request "connection"))
        (= "13" (header request "sec-websocket-version"))))
 
 (defn- body? [{:keys [content-length] :as request}]
@@ -70,10 +70,7 @@
   "Throws :thrum/response where the handler has chosen a subprotocol that the client does not offer:
   the client would have to hang up."
   [request protocol]
-  (when-not (or (nil? protocol)
-                (some #(= protocol (str/trim %))
-                      (some-> (header request "sec-websocket-protocol")
-                              (str/split #","))))
+  (when-not (or (nil? protocol) (some #{protocol} (listed request "sec-websocket-protocol")))
     (throw (ex-info (str "The client does not offer the subprotocol " (spi/text protocol))
                     {:type :thrum/response
                      :protocol protocol
