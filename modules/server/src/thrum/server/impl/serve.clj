@@ -143,14 +143,11 @@
     (input/guarded in (reader x) (.-max-body-bytes (exchange/settings x)))
     (InputStream/nullInputStream)))
 
-(defn- as-asked
+(defn- read-request
   "Returns the request as its client made it."
-  [x request]
-  (if-some [f (.-as-asked (exchange/settings x))] (f request) request))
-
-(defn- read-request [^Exchange x]
-  (let [settings (exchange/settings x)]
-    (as-asked x (request/->request (.-wire x) (body-of x) settings))))
+  [^Exchange x]
+  (let [settings (exchange/settings x), as-asked (or (.-as-asked settings) identity)]
+    (as-asked (request/->request (.-wire x) (body-of x) settings))))
 
 (defn- receive!
   "Reads the request. Returns whether it is one that can be handled; any other has been answered."
