@@ -62,18 +62,6 @@
       (t/limiter (:initial latency-bounds) (assoc options :adaptive (latency-limit)))
       :else permits)))
 
-(defn- new-traffic
-  [{:keys [max-concurrent max-queued queue-timeout-ms max-streams] :as options}]
-  (Traffic. options
-            (settings-of options)
-            (limited max-concurrent max-queued queue-timeout-ms "max-concurrent")
-            (limited (or max-streams Long/MAX_VALUE) 0 0 "max-streams")
-            (ConcurrentHashMap/newKeySet)
-            (into {} (map (fn [k] [k (LongAdder.)])) counted)
-            (AtomicReference. :running)
-            (AtomicReference.)
-            (ConcurrentHashMap/newKeySet)))
-
 (defn in-flight
   "Returns the exchanges that have not ended."
   [^Traffic traffic]
@@ -81,8 +69,16 @@
 
 (defn traffic
   "Returns the traffic of a server with these options."
-  [options]
-  (doto (new-traffic options)
+  [{:keys [max-concurrent max-queued queue-timeout-ms max-streams] :as options}]
+  (doto (Traffic. options
+                  (settings-of options)
+                  (limited max-concurrent max-queued queue-timeout-ms "max-concurrent")
+                  (limited (or max-streams Long/MAX_VALUE) 0 0 "max-streams")
+                  (ConcurrentHashMap/newKeySet)
+                  (into {} (map (fn [k] [k (LongAdder.)])) counted)
+                  (AtomicReference. :running)
+                  (AtomicReference.)
+                  (ConcurrentHashMap/newKeySet))
     (exchanges/serves! in-flight)))
 
 (defn options
