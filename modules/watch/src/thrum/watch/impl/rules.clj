@@ -61,10 +61,13 @@
 (defn- name-and-line [{:keys [name stack]}]
   (str name (seen-at stack)))
 
+(defn- late? [{:keys [late-ms]}]
+  (and late-ms (< 300 (long late-ms))))
+
 (defn- starved
   "All carriers are mounted, and nothing that is queued starts."
-  [{:keys [late-ms scheduler]} threads]
-  (when (and late-ms (< 300 (long late-ms)))
+  [{:keys [late-ms scheduler] :as snapshot} threads]
+  (when (late? snapshot)
     (let [held (mounted threads), {:keys [parallelism queued]} scheduler]
       [(lint :starved "scheduler" 500 (:stack (first held))
              {:late-ms late-ms, :queued queued, :carriers parallelism, :held (mapv :tid held)}
@@ -101,8 +104,8 @@
 (defn- blocked
   "Tasks at the same line that wait for monitors, none of which has gone on. Where the scheduler is
   late, the holder may wait for a carrier."
-  [{:keys [nodes late-ms]} _]
-  (when-not (and late-ms (< 300 (long late-ms)))
+  [{:keys [nodes] :as snapshot} _]
+  (when-not (late? snapshot)
     (for [[line alike] (group-by (comp frames/line :stack :thread) (filter blocked? nodes))]
       (blocked-at line alike))))
 
