@@ -10,7 +10,8 @@
    [thrum.cluster.impl.member :as member]
    [thrum.cluster.impl.silence :as silence]
    [thrum.cluster.impl.wire :as wire]
-   [thrum.cluster.spi :as engine])
+   [thrum.cluster.spi :as engine]
+   [thrum.spi :as spi])
   (:import
    (java.util.concurrent.atomic AtomicBoolean)
    (thrum.cluster.impl.caller Caller Pending)))
@@ -92,10 +93,7 @@
   (let [stopped (AtomicBoolean.)
         run #(try (beat-until-stopped! stopped (assoc state :before #{}, :n 0))
                   (catch InterruptedException _))
-        thread (-> (Thread/ofPlatform)
-                   (.name (str "thrum-cluster-" (.-node caller)))
-                   (.daemon)
-                   (.start ^Runnable run))]
+        thread (doto (spi/platform-thread (str "thrum-cluster-" (.-node caller)) run) .start)]
     (fn []
       (.set stopped true)
       (.interrupt thread)

@@ -148,9 +148,6 @@
     (finally
       (when close? (try (.close out) (catch Exception _))))))
 
-(defn- writer-thread ^Thread [f]
-  (-> (Thread/ofPlatform) (.daemon true) (.name "thrum-access-log") (.start ^Runnable f)))
-
 (defn- queued?
   "Queues the line where there is room. Returns whether it did, and the log has not ended since: a
   line that its thread has left is taken out again."
@@ -177,7 +174,9 @@
         lines (ArrayBlockingQueue. (int queue))
         closed (atom nil)
         dropped (LongAdder.)
-        thread (writer-thread #(write-all! out own? lines closed dropped))]
+        thread (doto (spi/platform-thread "thrum-access-log"
+                                          #(write-all! out own? lines closed dropped))
+                 .start)]
     {:end (fn [facts]
             (when (or @closed (not (queued? lines closed (line facts (ZonedDateTime/now)))))
               (.increment dropped)))
