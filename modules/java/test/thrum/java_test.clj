@@ -228,13 +228,15 @@
 ;; Loading
 
 (defn- first-call
-  "Returns the last line that the sample prints in a JVM of its own, with the parts of this
-  classpath that match the pattern."
-  [pattern]
+  "Returns the last line that the sample prints in a JVM of its own, with the folders and the parts
+  of this classpath that match the pattern."
+  [pattern & folders]
   (let [parts (str/split (System/getProperty "java.class.path")
                          (re-pattern (Pattern/quote File/pathSeparator)))
         class-path (str/join File/pathSeparator
-                             (cons (str *classes*) (filter #(re-find pattern %) parts)))
+                             (concat (map str folders)
+                                     [(str *classes*)]
+                                     (filter #(re-find pattern %) parts)))
         java (str (io/file (jvm/this-home) "bin" "java"))]
     (jvm/last-line
       (:lines (jvm/quietly [java "-cp" class-path "io.github.thrumclj.samples.FirstCall"]
@@ -245,7 +247,18 @@
   (is (= "works, flag: true, #'thrum.core/with-scope-call" (first-call #""))))
 
 (deftest what-cannot-be-loaded-is-told-in-javas-terms
-  (is (= "IllegalStateException of a FileNotFoundException" (first-call #"org.clojure"))))
+  (is (str/starts-with? (first-call #"org.clojure")
+                        "IllegalStateException of java.io.FileNotFoundException: ")))
+
+(deftest another-version-of-thrum-cannot-be-loaded
+  (let [folder (compiler/folder), core (io/file folder "thrum" "core.clj")]
+    (io/make-parents core)
+    (spit core "(ns thrum.core) (defn pmapv [limit f items])")
+    (try
+      (is (= (str "IllegalStateException of java.lang.IllegalStateException: thrum.core has no "
+                  "with-scope-call: the class path has another version of thrum than of thrum-java")
+             (first-call #"" folder)))
+      (finally (compiler/delete! folder)))))
 
 (deftest a-namespace-that-is-being-loaded-may-call
   (let [face (Class/forName "io.github.thrumclj.Thrum" true (compiler/loader *classes*))

@@ -25,6 +25,7 @@ import clojure.lang.IPersistentMap;
 import clojure.lang.IReduceInit;
 import clojure.lang.Keyword;
 import clojure.lang.RT;
+import clojure.lang.Var;
 
 /**
  * Plain blocking code on virtual threads: bounded, cancelled together, and never left running.
@@ -372,7 +373,11 @@ public final class Thrum {
     }
 
     private static IFn named(String name) {
-        return Clojure.var("thrum.core", name);
+        IFn function = Clojure.var("thrum.core", name);
+        if (!((Var) function).hasRoot()) {
+            throw new IllegalStateException("thrum.core has no " + name + ": the class path has another version of thrum than of thrum-java");
+        }
+        return function;
     }
 
     private interface Use {

@@ -26,7 +26,7 @@ public final class FirstCall {
             boolean interrupted = Thread.interrupted();
             System.out.println(Thrum.scope(scope -> scope.fork(() -> "works").get()) + ", flag: " + interrupted + ", " + other.get());
         } catch (Exception e) {
-            System.out.println(e.getClass().getSimpleName() + " of a " + e.getCause().getClass().getSimpleName());
+            System.out.println(e.getClass().getSimpleName() + " of " + e.getCause());
         }
         System.exit(0);
     }
