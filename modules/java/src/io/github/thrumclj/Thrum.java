@@ -43,7 +43,7 @@ import clojure.lang.Var;
  * <p>The first failure in time cancels the rest, by an interrupt, and is thrown: the same instance, whatever its class, checked
  * exceptions included. Other true failures are {@linkplain Throwable#getSuppressed() suppressed} on it, at most 16, with the
  * number of the item that failed; throwables that only the cancel caused are dropped. An interrupt of the caller is thrown as
- * {@link InterruptedException} when the work has ended. In work that is cancelled already, every static method throws
+ * {@link InterruptedException} when the work has ended. In work that is cancelled already, every static method but load throws
  * {@link CancellationException}, and {@link Scope#fork} {@link IllegalStateException}.
  *
  * <p>Every lambda returns a value: where there is none, {@code return null}. Of one that throws two checked exceptions the compiler
@@ -73,7 +73,7 @@ public final class Thrum {
     }
 
     /**
-     * What {@link #withTimeout} and {@link Scope#fork} run.
+     * What {@link #withTimeout}, {@link #hedge} and {@link Scope#fork} run.
      *
      * @param <R> the result
      * @param <X> what it may throw; the compiler infers it
