@@ -29,9 +29,10 @@
   A cancel of the calling thread's work throws CancellationException, an interrupt
   InterruptedException. Then nothing has been taken, and nothing is left in the port's queue: the
   next put is not lost. A committed take returns its value, and the interrupt stays for the next
-  wait. Already cancelled or interrupted, it throws and does not touch the port. On a thread that
-  core.async marks as one of its go blocks (with its go-checking; before 1.7 always) it throws
-  IllegalStateException instead of waiting."
+  wait. Cancelled work gets no nil: the same cancel may have closed the port. Already cancelled or
+  interrupted, it throws and does not touch the port. On a thread that core.async marks as one of
+  its go blocks (with its go-checking; before 1.7 always) it throws IllegalStateException instead of
+  waiting."
   [port]
   (port/take!! port))
 

@@ -235,6 +235,18 @@
         (call-back! :arrived)))
     (is (= [:arrived true] (deref got 5000 :late)))))
 
+;; on-cancel: the taker has no interrupt that could come before the close.
+(deftest a-close-by-the-cancel-of-the-taker-is-no-end
+  (doseq [wait [#(a/<!! %) #(a/alts!! [%]) #(into [] (a/chan->reducible %))
+                #(doall (seq (a/chan->reducible %)))]]
+    (let [ch (async/chan), got (promise)]
+      (t/with-scope [s]
+        (t/fork s (deliver got (try (t/on-cancel [#(async/close! ch)] [:value (wait ch)])
+                                    (catch CancellationException _ :cancelled))))
+        (is (gate/eventually 5000 #(waits? ch)))
+        (t/cancel! s))
+      (is (= :cancelled (deref got 5000 :late))))))
+
 ;; Alternatives
 
 (deftest one-of-several-comes-about

@@ -96,13 +96,20 @@
       @box
       (await! once arrival ports))))
 
+(defn- check-end!
+  "Throws where a port's end, a v of nil, comes to work that is cancelled: the same cancel may have
+  closed the port, and what was taken before would look like all there is."
+  [v]
+  (when (and (nil? v) (t/cancelled?)) (t/checkpoint)))
+
 (defn take!!
   "Returns the next value of the port, nil when it is closed."
   [port]
   (t/checkpoint)
-  (if-some [box (handler/take-now! port)]
-    @box
-    (transfer [port] (fn [once arrival] (impl/take! port (handler/handler once arrival))))))
+  (doto (if-some [box (handler/take-now! port)]
+          @box
+          (transfer [port] (fn [once arrival] (impl/take! port (handler/handler once arrival)))))
+    check-end!))
 
 (defn put!!
   "Puts v into the port. Returns true, or false when it is closed."
@@ -173,8 +180,9 @@
   [operations {:keys [priority] :as options}]
   (check-operations! operations)
   (t/checkpoint)
-  (transfer (mapv port-of operations)
-            (begin-first (if priority operations (shuffle operations)) options)))
+  (doto (transfer (mapv port-of operations)
+                  (begin-first (if priority operations (shuffle operations)) options))
+    (-> first check-end!)))
 
 ;; All that a port delivers
 
