@@ -106,7 +106,9 @@
     (handshake/check-protocol! (exchange/request x) protocol)
     (admission/admit-stream! x)
     (answer/commit! x :commit)
-    (engine/upgrade! (.-wire x) (.-headers head) protocol inbox)
-    (lift-deadline! x)
-    (websocket/attend! inbox #(become-websocket! x %))
+    (websocket/attend! inbox
+                       (fn []
+                         (engine/upgrade! (.-wire x) (.-headers head) protocol inbox)
+                         (lift-deadline! x))
+                       #(become-websocket! x %))
     (exchange/finish! x 101 0)))

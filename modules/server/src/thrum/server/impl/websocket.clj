@@ -12,6 +12,7 @@
    (java.nio ByteBuffer)
    (java.nio.charset StandardCharsets)
    (java.util.concurrent ArrayBlockingQueue BlockingQueue CountDownLatch TimeUnit)
+   (java.util.concurrent.atomic AtomicBoolean)
    (java.util.concurrent.locks ReentrantLock)))
 
 (set! *warn-on-reflection* true)
@@ -181,29 +182,43 @@
 
 ;; The engine's side: each event is handed to the exchange's thread, which takes them one by one.
 
+(defn- release-all!
+  "Has those go on that wait for the callbacks of the events in the queue: none is called any more."
+  [^BlockingQueue events]
+  (when-some [[^CountDownLatch done] (.poll events)]
+    (.countDown done)
+    (recur events)))
+
+;; An engine that reports the end on a thread of its own may still read messages: behind the end
+;; there is no taker, and each thread that puts an event releases it, and those of the others.
+(defn- put!
+  [^BlockingQueue events ^AtomicBoolean over done event]
+  (.put events [done event])
+  (when (.get over) (release-all! events)))
+
 (defn- post!
   "Hands over an event, and does not wait for its callback."
-  [^BlockingQueue events & event]
-  (.put events [(CountDownLatch. 1) event])
-  nil)
+  [events over & event]
+  (put! events over (CountDownLatch. 1) event))
 
 (defn- hand-over!
   "Hands over an event, and waits until its callback has returned: what it sends goes before what
   the engine does next, as answering a close."
-  [^BlockingQueue events & event]
+  [events over & event]
   (let [done (CountDownLatch. 1)]
-    (.put events [done event])
+    (put! events over done event)
     (.await done)))
 
-(deftype Inbox [listener ^BlockingQueue events]
+;; over: whether no event is taken any more.
+(deftype Inbox [listener ^BlockingQueue events ^AtomicBoolean over]
   engine/Listener
-  (on-open [_ socket] (post! events :on-open socket))
-  (on-text [_ socket message] (hand-over! events :on-message socket message))
-  (on-binary [_ socket message] (hand-over! events :on-message socket message))
-  (on-ping [_ socket data] (hand-over! events :on-ping socket data))
-  (on-pong [_ socket data] (hand-over! events :on-pong socket data))
-  (on-error [_ socket throwable] (post! events :on-error socket throwable))
-  (on-close [_ socket code reason] (post! events :on-close socket code reason)))
+  (on-open [_ socket] (post! events over :on-open socket))
+  (on-text [_ socket message] (hand-over! events over :on-message socket message))
+  (on-binary [_ socket message] (hand-over! events over :on-message socket message))
+  (on-ping [_ socket data] (hand-over! events over :on-ping socket data))
+  (on-pong [_ socket data] (hand-over! events over :on-pong socket data))
+  (on-error [_ socket throwable] (post! events over :on-error socket throwable))
+  (on-close [_ socket code reason] (post! events over :on-close socket code reason)))
 
 (defn inbox
   "Returns the engine's listener for this Ring listener. Throws :thrum/response for what is none."
@@ -215,7 +230,7 @@
           "A websocket's listener is a map of callbacks, or satisfies Ring's Listener; it is not a "
           (class listener))
         {:type :thrum/response})))
-  (Inbox. listener (ArrayBlockingQueue. 1)))
+  (Inbox. listener (ArrayBlockingQueue. 1) (AtomicBoolean.)))
 
 ;; The exchange's side
 
@@ -280,9 +295,12 @@
         ;; The exchange's work is cancelled, and the callback may have to wait.
         ws (t/shield (* 1000 patience-s) (deliver! (.-listener inbox) ws :on-close args))))))
 
-(defn attend!
-  "Calls the listener's callbacks on this thread until the websocket is closed. (opened ws) is
-  called first. A cancel cuts the socket, and :on-close follows, which has five seconds then."
+(defn- end! [^Inbox inbox]
+  (.set ^AtomicBoolean (.-over inbox) true)
+  (release-all! (.-events inbox)))
+
+(defn- call-all!
+  "Calls the listener's callbacks until the websocket is closed, or the calling work cancelled."
   [inbox opened]
   (let [current (volatile! nil)]
     (try
@@ -293,3 +311,13 @@
         (try
           (discard-all! inbox @current)
           (finally (throw t)))))))
+
+(defn attend!
+  "Calls (open!), which has the engine open the websocket, and the listener's callbacks on this
+  thread until it is closed. (opened ws) is called first. A cancel cuts the socket, and :on-close
+  follows, which has five seconds then."
+  [inbox open! opened]
+  (try
+    (open!)
+    (call-all! inbox opened)
+    (finally (end! inbox))))

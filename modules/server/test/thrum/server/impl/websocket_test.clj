@@ -9,6 +9,7 @@
    [thrum.test-kit.leak :as leak])
   (:import
    (java.io IOException)
+   (java.time Duration)
    (java.util.concurrent CancellationException)
    (java.util.logging Level Logger)))
 
@@ -34,7 +35,7 @@
                 #(engine/on-text inbox socket "hi")
                 #(engine/on-close inbox socket 1006 "")]
         engine (Thread/startVirtualThread (fn [] (run! #(%) events)))]
-    (websocket/attend! inbox identity)
+    (websocket/attend! inbox (fn []) identity)
     (Thread/.join engine)
     (deref closed 0 :never)))
 
@@ -77,7 +78,7 @@
                     (deliver inbox (websocket/inbox
                                      (assoc listener :on-open (fn [_] (deliver opened true)))))
                     (engine/on-open @inbox socket)
-                    (websocket/attend! @inbox identity))]
+                    (websocket/attend! @inbox (fn []) identity))]
     @opened
     (future-cancel attending)
     attending))
@@ -96,3 +97,28 @@
                               :on-close (fn [_ code _] (swap! trail conj code))})]
     (is (gate/eventually 5000 #(= [1006] @trail)))
     (is (thrown? CancellationException @attending))))
+
+;; Tomcat reports the end on a thread of its own, while another one still has messages to hand over.
+(deftest what-is-read-behind-the-end-keeps-no-thread
+  (let [inbox (promise), socket (gone (promise)), messages (atom [])
+        read! (fn []
+                (engine/on-open @inbox socket)
+                (run! #(engine/on-text @inbox socket %) ["first" "second" "third"]))]
+    (deliver inbox
+             (websocket/inbox {:on-message (fn [_ message]
+                                             (swap! messages conj message)
+                                             (engine/on-close @inbox socket 1006 ""))}))
+    (let [reader (Thread/startVirtualThread read!)]
+      (websocket/attend! @inbox (fn []) identity)
+      (is (Thread/.join reader (Duration/ofSeconds 5)))
+      (is (= ["first"] @messages)))))
+
+(deftest what-comes-of-a-websocket-that-does-not-open-keeps-no-thread
+  (let [socket (gone (promise)), inbox (websocket/inbox {})
+        engine (Thread/startVirtualThread
+                 (fn []
+                   (engine/on-error inbox socket (IOException. "Broken pipe"))
+                   (engine/on-close inbox socket 1006 "")))]
+    (is (thrown? IOException
+          (websocket/attend! inbox #(throw (IOException. "No handshake")) identity)))
+    (is (Thread/.join engine (Duration/ofSeconds 5)))))
