@@ -40,11 +40,13 @@
     (do (log! x t) (response/plain 500))))
 
 (defn- cut-off!
-  "Cuts the connection, and logs why; a client that has gone is counted as such instead."
+  "Cuts the connection, and logs why; not where that is the client's fault. One that has gone is
+  counted as such."
   [x t]
-  (if (= :gone (exchange/flaw x))
-    (ending/end! x :disconnected)
-    (do (ending/cut! x) (log! x t))))
+  (case (exchange/flaw x)
+    :gone (ending/end! x :disconnected)
+    nil (do (ending/cut! x) (log! x t))
+    (ending/cut! x)))
 
 (defn- answer-plainly!
   "Answers for what was thrown while an answer was tried: 500, or a cut where that had begun."

@@ -79,3 +79,16 @@
                   (deliver gone true)
                   (is (scene/eventually 5000 (fn [] (= 1 (:disconnected (server/status s)))))))))
     (is (= [] @logged))))
+
+(deftest a-client-that-breaks-its-body-off-behind-the-response-s-head-is-not-logged
+  (let [logged (atom [])
+        handler (fn [{:keys [body]}] {:status 200, :body (cons "begun" (lazy-seq [(slurp body)]))})]
+    (logging #(swap! logged conj (.getMessage ^LogRecord %))
+             #(with-open [^java.lang.AutoCloseable s
+                          (server/run-server handler {:port 0, :stop-on-shutdown? false})]
+                (let [c (wire/send! (wire/connect (server/port s))
+                          "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf")]
+                  (wire/read-bytes c 12)
+                  (wire/close! c)
+                  (is (scene/eventually 5000 (fn [] (= 1 (:served (server/status s)))))))))
+    (is (= [] @logged))))
