@@ -105,7 +105,8 @@
      [thrum.dev.options thrum.cluster.impl.settings]
      [thrum.dev.options thrum.server.impl.engines]
      [thrum.dev.options thrum.server.impl.options]
-     [thrum.repo.contract-doc-test thrum.server.impl.engines]})
+     [thrum.repo.contract-doc-test thrum.server.impl.engines]
+     [thrum.repo.plumbing-test thrum.watch.impl.frames]})
 
 (def clojure-itself
   "The namespaces inside Clojure's own jar that a library may need."

@@ -28,6 +28,27 @@
      "my.app$fetch.invoke(app.clj:1)"]
     "my.app/fetch -> Socket$SocketInputStream.read"
 
+    ["java.util.concurrent.locks.LockSupport.park(LockSupport.java:1)"
+     "java.util.concurrent.locks.AbstractQueuedSynchronizer$ConditionNode.block(A.java:1)"
+     "java.util.concurrent.ForkJoinPool.unmanagedBlock(ForkJoinPool.java:1)"
+     "java.util.concurrent.ForkJoinPool.managedBlock(ForkJoinPool.java:1)"
+     "java.util.concurrent.LinkedBlockingQueue.take(LinkedBlockingQueue.java:1)"
+     "my.app$fetch.invoke(app.clj:1)"]
+    "my.app/fetch -> LinkedBlockingQueue.take"
+
+    ["java.net.Socket$SocketInputStream.read(Socket.java:1)"
+     "org.postgresql.core.PGStream.receiveChar(PGStream.java:1)"
+     "com.zaxxer.hikari.pool.ProxyPreparedStatement.executeQuery(ProxyPreparedStatement.java:1)"
+     "thrum.jdbc.impl.guard$statement$reify__1.executeQuery(guard.clj:1)"
+     "next.jdbc.result_set$stmt__GT_result_set.invoke(result_set.clj:1)"
+     "my.app$query.invoke(app.clj:1)"]
+    "my.app/query -> Socket$SocketInputStream.read"
+
+    ["java.util.concurrent.LinkedTransferQueue.poll(LinkedTransferQueue.java:1)"
+     "com.zaxxer.hikari.util.ConcurrentBag.borrow(ConcurrentBag.java:1)"
+     "thrum.jdbc.impl.checkout$outcome.invoke(checkout.clj:1)"]
+    "ConcurrentBag.borrow -> LinkedTransferQueue.poll"
+
     ["my.app$spin.invoke(app.clj:1)"] "my.app/spin"
     ["java.lang.Thread.sleep(Thread.java:1)"] "Thread.sleep"
     [] "(no frames)")

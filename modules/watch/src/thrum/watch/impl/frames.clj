@@ -38,13 +38,23 @@
     (str " (" file (when (pos? (long line)) (str ":" line)) ")")))
 
 (def ^:private plumbing
-  ["java." "javax." "jdk." "sun." "com.sun." "clojure." "thrum.impl." "thrum.core$" "thrum.spi"
-   "thrum.server$" "thrum.server.impl." "thrum.server.http1" "thrum.server.engine." "thrum.async$"
-   "thrum.async.impl." "thrum.watch$" "thrum.watch.impl."])
+  ["java." "javax." "jdk." "sun." "com.sun." "clojure."
+   "thrum.impl." "thrum.core$" "thrum.spi" "thrum.adaptive$" "thrum.async$" "thrum.async.executor"
+   "thrum.async.impl." "thrum.cluster$" "thrum.cluster.engine." "thrum.cluster.impl."
+   "thrum.cluster.main" "thrum.cluster.spi" "thrum.context." "thrum.jdbc$" "thrum.jdbc.impl."
+   "thrum.server$" "thrum.server.impl." "thrum.server.http1" "thrum.server.engine."
+   "thrum.server.spi" "thrum.watch$" "thrum.watch.impl." "thrum.watch.doctor"
+   "thrum.watch.micrometer" "io.github.thrumclj.Thrum"])
+
+(def ^:private below-thrum
+  "What Thrum's modules stand on: engines, drivers and pools."
+  ["com.hazelcast." "com.zaxxer.hikari." "io.helidon." "next.jdbc" "org.apache.coyote."
+   "org.apache.tomcat." "org.eclipse.jetty." "org.h2." "org.httpkit." "org.infinispan."
+   "org.jgroups." "org.postgresql."])
 
 (def ^:private parking
   ["java.lang.VirtualThread" "java.lang.System$" "jdk.internal." "sun.nio.ch."
-   "java.util.concurrent.locks.LockSupport"
+   "java.util.concurrent.locks.LockSupport" "java.util.concurrent.ForkJoinPool"
    "java.util.concurrent.locks.AbstractQueuedSynchronizer" "thrum.impl.wait" "thrum.impl.deadline"
    "thrum.impl.clock" "thrum.impl.sync_point"])
 
@@ -52,11 +62,13 @@
   (boolean (some #(.startsWith class %) prefixes)))
 
 (defn- looks-of
-  "Returns what a reader wants of a frame: :call, :text, :own? and :parks?."
+  "Returns what a reader wants of a frame: :call, :text, :whose (:own, :below or :plumbing) and
+  :parks?."
   [frame]
   (let [call (called frame)]
-    {:call call, :text (str call (place frame))
-     :own? (not (within? frame plumbing)), :parks? (within? frame parking)}))
+    {:call call, :text (str call (place frame)), :parks? (within? frame parking)
+     :whose (cond (within? frame plumbing) :plumbing (within? frame below-thrum) :below
+                  :else :own)}))
 
 ;; Ten thousand stacks have some hundred frames: each is looked at once, and has its looks as
 ;; metadata. By StackTraceElement, or line of a dump.
@@ -101,10 +113,14 @@
   [frame]
   (when frame (:text (looks frame))))
 
+(defn- innermost [whose stack]
+  (some #(when (= whose (:whose (looks %))) %) stack))
+
 (defn app-frame
-  "Returns the application's innermost frame, neither the JDK's nor Clojure's nor Thrum's; or nil."
+  "Returns the application's innermost frame, neither the JDK's nor Clojure's nor Thrum's; where it
+  has none, that of an engine, a driver or a pool; or nil."
   [stack]
-  (some #(when (:own? (looks %)) %) stack))
+  (or (innermost :own stack) (innermost :below stack)))
 
 (defn leaf
   "Returns the innermost frame that is not part of how a thread parks, or nil."
