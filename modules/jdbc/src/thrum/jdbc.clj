@@ -53,7 +53,8 @@
   deadline counts, and a caller that is cancelled leaves at once; the connection, when it comes,
   goes back. Where the thread is interrupted for another reason, an SQLException is thrown, and the
   interrupt stays set. clojure.datafy/datafy shows {:permits n, :in-use n, :waiting n, :held-by
-  [{:thread name, :ms n}]}.
+  [{:thread name, :thread-id n, :ms n}]}, the longest first, with :ended? true where the thread has
+  ended.
 
   unwrap hands out guarded interfaces, and nothing else: see call-with. Outside of scopes and tasks
   all is as the other data source has it. Throws :thrum/invalid.

@@ -410,6 +410,19 @@
     (is (= {:in-use 0, :waiting 0, :held-by []}
            (select-keys (datafy/datafy source) [:in-use :waiting :held-by])))))
 
+(deftest a-connection-shows-who-has-it
+  (let [db (fake/database fake/at-once), source (guarded db {:connections 2})
+        holder #(select-keys (first (:held-by (datafy/datafy source))) [:thread-id :ended?])
+        taken (promise), gate (promise)
+        thread (Thread/startVirtualThread
+                 #(do (deliver taken (open source)) (deref gate 10000 :late)))]
+    (with-open [_ ^Connection (deref taken 10000 :late)]
+      (is (= {:thread-id (.threadId thread)} (holder)))
+      (deliver gate :go)
+      (.join thread)
+      (is (= {:thread-id (.threadId thread), :ended? true} (holder)))
+      (is (= "" (:thread (first (:held-by (datafy/datafy source)))))))))
+
 (deftest a-connection-that-nobody-has-returned-in-time-is-refused
   (let [db (fake/database fake/at-once), source (guarded db {:connections 1, :wait-ms 5})]
     (with-open [_ (open source)]

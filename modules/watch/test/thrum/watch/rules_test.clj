@@ -71,7 +71,10 @@
                                    first))]
     (is (str/includes? (:sentence (starved 301)) "task-7 at my.shop/fetch (shop.clj:31)"))
     (is (= "my.shop/fetch (shop.clj:31)" (:frame (starved 301))))
-    (is (nil? (starved 300)))))
+    (is (nil? (starved 300))))
+  (is (= (str "Virtual threads do not start: 2 carriers are held, by threads that Thrum did not"
+              " start: the doctor names them")
+         (:sentence (first (rules/conditions (snapshot [] :late-ms 301)))))))
 
 (deftest a-scope-that-waits-for-a-cancelled-task-is-stuck
   (are [facts expected]
@@ -110,29 +113,54 @@
                             (task 8 :parent "t-1")])))
     "the first task waits for a carrier, the second does not"))
 
+(defn- limiter [& {:as facts}]
+  (merge {:id "l", :kind :limiter, :name "db", :permits 2, :in-use 2, :waiting 3, :owners {7 2}
+          :askers [8]}
+         facts))
+
 (deftest a-limiter-with-more-waiters-than-permits-is-crowded
-  (let [limiter (fn [& {:as facts}]
-                  (merge {:id "l", :kind :limiter, :name "db", :permits 2, :in-use 2, :waiting 3
-                          :owners {7 2}, :askers [8]}
-                         facts))]
-    (are [facts expected] (= expected (raised (snapshot [(limiter facts) (task 7)])))
-      {} [[:crowded "l"]]
-      {:kind :pool, :owners nil, :askers nil} [[:crowded "l"]]
-      {:waiting 2} []
-      {:in-use 1} [])
-    (is (= (str "The limiter db has 3 waiters for 2 permits, held by task-7 (2) at my.shop/fetch"
-                " (shop.clj:31)")
-           (:sentence (first (rules/conditions (snapshot [(limiter) (task 7)]))))))
-    (are [held-by end]
-      (= (str "The data-source db has 3 waiters for 2 permits" end)
-         (:sentence (first (rules/conditions
-                             (snapshot [(limiter :kind :data-source :owners nil
-                                                 :held-by held-by)])))))
-      [{:thread "report-2/0", :ms 900} {:thread "report-2/1", :ms 90}]
-      ", held by report-2/0, report-2/1"
-      [] ""
-      "anything" ""
-      [7 {}] "")))
+  (are [facts expected] (= expected (raised (snapshot [(limiter facts) (task 7)])))
+    {} [[:crowded "l"]]
+    {:kind :pool, :owners nil, :askers nil} [[:crowded "l"]]
+    {:waiting 2, :owners {}} []
+    {:in-use 1} [])
+  (is (= (str "The limiter db has 3 waiters for 2 permits, held by task-7 (2) at my.shop/fetch"
+              " (shop.clj:31)")
+         (:sentence (first (rules/conditions (snapshot [(limiter) (task 7)]))))))
+  (are [held-by end]
+    (= (str "The data-source db has 3 waiters for 2 permits" end)
+       (:sentence (first (rules/conditions
+                           (snapshot [(limiter :kind :data-source :owners nil :held-by held-by)
+                                      (task 7)])))))
+    [{:thread "report-2/0", :ms 900} {:thread "report-2/1", :ms 90}]
+    ", held by report-2/0, report-2/1"
+    [{:thread "http", :thread-id 7, :ms 900} {:thread "http", :thread-id 9, :ms 90, :ended? true}]
+    ", held by task-7 at my.shop/fetch (shop.clj:31), http, which has ended"
+    [{:thread "", :thread-id 9, :ms 900}] ", held by thread 9"
+    [] ""
+    "anything" ""
+    [7 {}] ""))
+
+(deftest a-limiter-whose-permits-do-not-come-back-is-crowded-by-one-waiter
+  (let [condition (fn [& {:as facts}]
+                    (first (rules/conditions (snapshot [(limiter (merge {:waiting 1} facts))]))))
+        at (juxt :rule :after-ms), id #(:id (condition :owners %))
+        source #(condition :kind :data-source :owners nil :held-by %)]
+    (is (= [:crowded 5000] (at (condition))))
+    (is (= (id {7 2}) (id {7 2})))
+    (is (not= (id {7 2}) (id {8 2})) "then another has its time anew")
+    (is (nil? (condition :owners {7 1})) "the other permit may go from hand to hand")
+    (is (nil? (condition :waiting 0)))
+    (is (= [:crowded 500] (at (source [{:thread "a", :ms 9000} {:thread "b", :ms 5000}]))))
+    (is (nil? (source [{:thread "a", :ms 9000} {:thread "b", :ms 4999}])))
+    (is (nil? (source [{:thread "a", :ms 9000}])) "the other connection is not open yet")
+    (is (nil? (source [{:thread "a", :ms 9000} {:thread "b"}])))))
+
+(deftest the-stacks-of-those-who-have-connections-are-taken
+  (is (= [[7]] (map (comp :holders :data)
+                    (rules/conditions
+                      (snapshot [(limiter :owners nil
+                                          :held-by [{:thread "http", :thread-id 7, :ms 900}])]))))))
 
 (defn- waits [tid on]
   (task tid :thread {:tid tid, :waits-for {:kind :task, :name (str "task-" on), :tid on}}))

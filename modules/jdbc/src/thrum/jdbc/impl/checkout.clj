@@ -102,8 +102,11 @@
       (catch Throwable t (release!) (throw t)))))
 
 (defn- holder [^Session session]
-  {:thread (.getName ^Thread (.-thread session))
-   :ms (quot (- (System/nanoTime) (.-since session)) 1000000)})
+  (let [^Thread thread (.-thread session)]
+    (cond-> {:thread (.getName thread)
+             :thread-id (.threadId thread)
+             :ms (quot (- (System/nanoTime) (.-since session)) 1000000)}
+      (not (.isAlive thread)) (assoc :ended? true))))
 
 (defn facts
   "Returns how many connections there may be, are in use and are waited for, and who has them, the

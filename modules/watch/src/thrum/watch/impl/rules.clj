@@ -71,9 +71,10 @@
     (let [held (mounted threads), {:keys [parallelism queued]} scheduler]
       [(lint :starved "scheduler" 500 (:stack (first held))
              {:late-ms late-ms, :queued queued, :carriers parallelism, :held (mapv :tid held)}
-             "Virtual threads do not start: " (or parallelism "all") " carriers are held"
-             (when (seq held)
-               (str ", by " (str/join ", " (map name-and-line (take 4 held)))))
+             "Virtual threads do not start: " (or parallelism "all") " carriers are held, by "
+             (if (seq held)
+               (str/join ", " (map name-and-line (take 4 held)))
+               "threads that Thrum did not start: the doctor names them")
              (when queued
                (str "; " (many queued "thread") (if (= 1 queued) " is" " are") " queued")))])))
 
@@ -159,39 +160,79 @@
 
 ;; Limiters and pools
 
-(defn- named-holders
-  "Returns the names of the threads in :held-by, a fact of thrum.jdbc's."
-  [held-by]
+(defn- held-by-maps
+  "Returns those of :held-by, a fact of thrum.jdbc's."
+  [{:keys [held-by]}]
   (when (sequential? held-by)
-    (keep :thread (filter map? held-by))))
+    (filter #(and (map? %) (string? (:thread %))) held-by)))
 
-(defn- holders [{:keys [owners held-by]} by-tid]
+(defn- holder-ids [{:keys [owners] :as limiter}]
+  (into (vec (keys owners)) (filter int?) (map :thread-id (held-by-maps limiter))))
+
+(defn- named-holder
+  "Returns the name of a thread of :held-by as the watch knows it: that of a server's, or none, says
+  little."
+  [{:keys [thread thread-id ended?]} by-tid]
+  (if-some [{:keys [name stack]} (by-tid thread-id)]
+    (str name (seen-at stack))
+    (str (if (str/blank? thread) (str "thread " thread-id) thread)
+         (when ended? ", which has ended"))))
+
+(defn- holders [{:keys [owners] :as limiter} by-tid]
   (let [held (concat (keep (fn [[tid n]]
                              (when-some [{:keys [name stack]} (by-tid tid)]
                                (str name (when (< 1 (long n)) (str " (" n ")")) (seen-at stack))))
                            owners)
-                     (named-holders held-by))]
+                     (map #(named-holder % by-tid) (held-by-maps limiter)))]
     (if (seq held)
-      (str ", held by " (str/join ", " (take 3 held)))
+      (str ", held by " (str/join ", " (take 3 (distinct held))))
       "")))
 
-(defn- crowded? [{:keys [permits in-use waiting]}]
-  (and permits in-use waiting (<= (long permits) (long in-use)) (< (long permits) (long waiting))))
+(defn- full? [{:keys [permits in-use waiting]}]
+  (and permits in-use waiting (<= (long permits) (long in-use)) (pos? (long waiting))))
+
+(defn- crowded? [{:keys [permits waiting]}]
+  (< (long permits) (long waiting)))
+
+(def ^:private ^:const long-held-ms 5000)
+
+(defn- long-held?
+  "True if :held-by has a thread for each permit, and each has had its one for long."
+  [{:keys [in-use] :as limiter}]
+  (let [held (held-by-maps limiter)]
+    (and (= in-use (count held))
+         (every? #(and (int? (:ms %)) (<= (long long-held-ms) (long (:ms %)))) held))))
+
+(defn- held-as-a-whole?
+  "True if all permits in use belong to with-permits."
+  [{:keys [in-use owners]}]
+  (and (seq owners) (= (long in-use) (long (reduce + (vals owners))))))
+
+;; For how long a with-permit has had its permit is not known. So the threads are in the id: it
+;; stays the same for as long as they do.
+(defn- id-and-ms
+  "Returns the id of the condition and for how many ms it must hold; nil where it is none."
+  [{:keys [id owners] :as limiter}]
+  (cond
+    (crowded? limiter) [id 500]
+    (long-held? limiter) [id 500]
+    (held-as-a-whole? limiter) [(str id " " (hash (set (keys owners)))) long-held-ms]))
 
 (defn- by-tid [threads]
   (into {} (map (juxt :tid identity)) threads))
 
 (defn- crowded
-  "A limiter, or what registered itself with the same facts, with more waiters than permits."
+  "A limiter, or what registered itself with the same facts, with more waiters than permits; or with
+  any, while the same threads hold all permits for long."
   [{:keys [nodes] :as snapshot} _]
-  (when-some [limiters (seq (filter crowded? nodes))]
+  (when-some [limiters (seq (filter id-and-ms (filter full? nodes)))]
     (let [by-tid (by-tid (groups/threads snapshot))]
-      (for [{:keys [id kind name permits in-use waiting owners held-by askers] :as limiter}
-            limiters]
-        (lint :crowded id 500
-              (some #(:stack (by-tid %)) (concat (keys owners) askers))
-              {:id id, :permits permits, :in-use in-use, :waiting waiting
-               :holders (vec (keys owners)), :held-by (vec (named-holders held-by))}
+      (for [{:keys [id kind name permits in-use waiting askers] :as limiter} limiters
+            :let [[condition after-ms] (id-and-ms limiter), holder-ids (holder-ids limiter)]]
+        (lint :crowded condition after-ms
+              (some #(:stack (by-tid %)) (concat holder-ids askers))
+              {:id id, :permits permits, :in-use in-use, :waiting waiting, :holders holder-ids
+               :held-by (mapv :thread (held-by-maps limiter))}
               "The " (clojure.core/name kind) " " name " has " (many waiting "waiter") " for "
               (many permits "permit") (holders limiter by-tid))))))
 
