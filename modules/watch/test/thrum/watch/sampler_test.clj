@@ -323,3 +323,18 @@
                   (constantly [{:rule :jdk-hang, :id "x", :after-ms 0, :sentence "x"}])]
       (deliver watch (watch/start! {:port 0, :on-lint close!}))
       (is (true? (deref closed 10000 :late))))))
+
+(deftest a-sampler-goes-on-after-it-had-no-memory
+  (let [sleep! @#'sampler/sleep-a-tick!, calls (atom {})
+        fails-twice (fn []
+                      (let [thread (.getName (Thread/currentThread))]
+                        (when (<= (long (get (swap! calls update thread (fnil inc 0)) thread)) 2)
+                          (throw (OutOfMemoryError. "no memory")))
+                        (sleep!)))]
+    (with-redefs [sampler/sleep-a-tick! fails-twice]
+      (let [sampler (sampler/start! (fn [_])), sampled (promise)]
+        (try
+          (sampler/listen! sampler #(deliver sampled %))
+          (is (deref sampled 20000 false))
+          (is (gate/eventually 20000 #(< 2 (long (get @calls "thrum-watch-clock" 0)))))
+          (finally (sampler/stop! sampler)))))))

@@ -14,7 +14,8 @@
    [thrum.watch.impl.snapshot :as snapshot]
    [thrum.watch.impl.tree :as tree])
   (:import
-   (java.lang.management ManagementFactory ThreadMXBean)))
+   (java.lang.management ManagementFactory ThreadMXBean)
+   (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
 
@@ -318,12 +319,20 @@
     {:due {:fast now, :locks now}
      :credit allowance-ms, :at now, :cpu (cpu-ns), :not-before now}))
 
+(defn- until-stopped!
+  "Calls f again and again, also after it has thrown, as it may anywhere while there is no memory:
+  a watch must see again what is there when some is free."
+  [running f]
+  (while @running
+    (try
+      (while @running (f))
+      ;; Nothing here may need memory.
+      (catch Throwable _ (LockSupport/parkNanos 20000000)))))
+
 (defn- run! [{:keys [running] :as sampling} allowance-ms]
   (sample! sampling :fixed (environment/conditions (environment/facts)))
-  (loop [plan (new-plan allowance-ms)]
-    (when @running
-      (doze! sampling)
-      (recur (step! plan sampling)))))
+  (let [plan (volatile! (new-plan allowance-ms))]
+    (until-stopped! running #(do (doze! sampling) (vreset! plan (step! @plan sampling))))))
 
 ;; The time, on a thread of its own: a look may take long, and on-lint longer.
 
@@ -346,14 +355,15 @@
   (let [ended? (tasks-ended? sampling)]
     (or (left-carrier? sampling) ended?)))
 
-(defn- keep-time! [{:keys [running probe] :as sampling}]
-  (while @running
-    (try
-      (watch/tick!)
-      (when (went-on? sampling) (scheduler/went-on! probe))
-      (scheduler/late-ms probe)
-      (catch Throwable t (spi/uncaught! t)))
-    (sleep-a-tick!)))
+(defn- note-the-time! [{:keys [probe] :as sampling}]
+  (try
+    (watch/tick!)
+    (when (went-on? sampling) (scheduler/went-on! probe))
+    (scheduler/late-ms probe)
+    (catch Throwable t (spi/uncaught! t))))
+
+(defn- keep-time! [{:keys [running] :as sampling}]
+  (until-stopped! running #(do (note-the-time! sampling) (sleep-a-tick!))))
 
 (defn start!
   "Starts a sampler. on-lint: called on its thread with every new lint. :allowance - ms of CPU time
