@@ -16,7 +16,6 @@
    (java.util ArrayDeque ArrayList)
    (java.util.concurrent Future)
    (java.util.concurrent.atomic AtomicLongArray AtomicReference)
-   (java.util.concurrent.locks LockSupport)
    (thrum.impl.place Cancellable)
    (thrum.impl.running Running)
    (thrum.impl.task Child ITask Task)))
@@ -517,25 +516,15 @@
   [^Group group]
   (.isEmpty group))
 
-(defn- park-until-signal [^Group group]
-  (.set ^AtomicReference (.-idle-waiter (children-of group)) (Thread/currentThread))
-  (when-not (empty-group? group)
-    (LockSupport/park group)))
-
-(defn- join-anyway! [^Group group]
-  (loop [interrupted? false]
-    (sync-point/reached :group/join)
-    (if (empty-group? group)
-      (when interrupted? (.interrupt (Thread/currentThread)))
-      (do (park-until-signal group)
-          (recur (or (Thread/interrupted) interrupted?))))))
-
 (defn join!
   "Waits until nothing runs in the group, however long that takes. An interrupt meanwhile is kept
   for the caller's next wait."
   [^Group group]
   (when-not (empty-group? group)
-    (wait/undisturbed #(join-anyway! group))))
+    (wait/until-anyway group (.-idle-waiter (children-of group))
+      (fn []
+        (sync-point/reached :group/join)
+        (empty-group? group)))))
 
 (defn close-if-idle!
   "Closes the group if nothing runs in it. Returns whether nothing does."

@@ -132,13 +132,7 @@
   "Waits until f has ended, however long that takes, if it was called. Interrupts stay for later."
   [^Guard guard]
   (when (contains? #{:called :ended} (.call guard))
-    (wait/undisturbed
-      #(loop [interrupted false]
-         (if (= :ended (.call guard))
-           (when interrupted (.interrupt (Thread/currentThread)))
-           (do
-             (LockSupport/park guard)
-             (recur (or (Thread/interrupted) interrupted))))))))
+    (wait/until-anyway guard nil #(= :ended (.call guard)))))
 
 (defn- leave!
   "Returns true if an interrupt of ours may have reached the body."

@@ -145,6 +145,17 @@
   [blocker deadline ready?]
   (await-signal! blocker nil deadline ready?))
 
+(defn until-anyway
+  "Waits as await-signal!, however long that takes: no cancel interrupts the calling thread, and an
+  interrupt is kept for its next wait."
+  [blocker waiter ready?]
+  (undisturbed
+    #(loop [interrupted? false]
+       (if (ready-now? waiter ready?)
+         (when interrupted? (.interrupt (Thread/currentThread)))
+         (do (LockSupport/park blocker)
+             (recur (or (Thread/interrupted) interrupted?)))))))
+
 (defn sleep!
   "Waits until the deadline."
   [deadline]
