@@ -4,7 +4,7 @@
   (:require
    [thrum.impl.completion :as completion]
    [thrum.impl.error :as error]
-   [thrum.impl.failures]
+   [thrum.impl.failures :as failures]
    [thrum.impl.place :as place]
    [thrum.impl.task]
    [thrum.impl.wait :as wait])
@@ -25,8 +25,7 @@
 (deftype Batch [^objects slots ^AtomicLong called ^long index ^Failures failures handler]
   completion/CompletionHandler
   (failed [this task t]
-    (.record failures
-             {:throwable t, :task (.taskName ^ITask task), :index (index-of-failure this)}))
+    (.record failures (assoc (failures/of-task task t) :index (index-of-failure this))))
   (ended [_ task]
     (completion/ended handler task)))
 

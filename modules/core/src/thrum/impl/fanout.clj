@@ -327,17 +327,12 @@
 
 ;; How it ends
 
-(defn- index-of ^long [fan-out ^ITask task]
-  (if-some [batch (batch-of fan-out task)]
-    (batch/index-of-failure batch)
-    (.index task)))
-
 (defn- failure-of [fan-out ^ITask task]
   (let [outcome (.outcome task)]
     (when (instance? Failed outcome)
-      {:throwable (.-throwable ^Failed outcome)
-       :task (.taskName task)
-       :index (index-of fan-out task)})))
+      (let [batch (batch-of fan-out task)]
+        (cond-> (failures/of-task task (.-throwable ^Failed outcome))
+          batch (assoc :index (batch/index-of-failure batch)))))))
 
 (defn- interrupt?
   "True if the failure is an interrupt of the consumer, not what an item threw. The source runs on
