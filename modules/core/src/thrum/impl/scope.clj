@@ -492,17 +492,14 @@
         (finally (.disarm scope))))))
 
 (defn- run-registered [^Scope scope f]
-  (if-some [entry (when-not (:unregistered? (.-options scope)) (registry/begun! :scope scope))]
-    (try (run scope f) (finally (registry/ended! entry)))
-    (run scope f)))
-
-(defn- run-observed [scope f]
-  (if-some [on-end (registry/begins :scope scope)]
-    (try (run-registered scope f) (finally (registry/ends on-end scope)))
-    (run-registered scope f)))
+  (let [entry (when-not (:unregistered? (.-options scope)) (registry/begun! :scope scope))]
+    (try (run scope f) (finally (registry/ended! entry)))))
 
 (defn- run-watched [scope f]
-  (if (registry/watching?) (run-observed scope f) (run scope f)))
+  (if (registry/watching?)
+    (let [on-end (registry/begins :scope scope)]
+      (try (run-registered scope f) (finally (registry/ends on-end scope))))
+    (run scope f)))
 
 (defn call
   "Calls f with a scope on the calling thread and returns its value when every fork has ended.
