@@ -36,7 +36,6 @@
   (^Object cancel [reason])
   (^Object expire [])
   (^boolean hasExpired [])
-  (children [])
   (^Object forkEnded [task])
   (^boolean forkCancelled [])
   (^boolean forksDone [])
@@ -54,15 +53,14 @@
   (instance? Cancelled (.outcome task)))
 
 ;; options: of the call. own-deadline: its deadline where that is earlier than the inherited one, or
-;; nil. children: of the group, nil before the first fork. Among their numbers are how many forks
-;; there were, and how many of those that the scope waits for have begun and ended; its end cancels
-;; all others. fork-cancelled: a cancel, of the scope or of work around it, has ended a fork that
-;; the scope would have waited for; read when all have ended. closing: true from when the scope
-;; closes what was used; all forks have ended by then. completed: with :on-error :keep, the forks
-;; that have ended, for completions. No field is volatile, which would cost each scope a fence.
+;; nil. Among the numbers of the group's children are how many forks there were, and how many of
+;; those that the scope waits for have begun and ended; its end cancels all others. fork-cancelled:
+;; a cancel, of the scope or of work around it, has ended a fork that the scope would have waited
+;; for; read when all have ended. closing: true from when the scope closes what was used; all forks
+;; have ended by then. completed: with :on-error :keep, the forks that have ended, for completions.
+;; No field is volatile, which would cost each scope a fence.
 (deftype Scope [^Group group ^ScopeBody body ^Failures failures options own-deadline shield
                 completed
-                ^:unsynchronized-mutable children
                 ^:unsynchronized-mutable alarm
                 ^:unsynchronized-mutable expired
                 ^:unsynchronized-mutable fork-cancelled
@@ -97,9 +95,6 @@
       (let [ended (.get (group/numbers children) group/enders-place)]
         (= ended (.get (group/numbers children) awaited-at)))
       true))
-  (children [_]
-    (or children
-        (set! children (group/children-of group))))
   (addClose [this close]
     (locking this
       (when-not closing
@@ -123,11 +118,12 @@
       (.forkEnded this task)
       (when completed (completed/put! completed task))
       (finally
-        (.incrementAndGet (group/numbers children) group/enders-place)
-        (group/child-left! children task)
-        ;; A daemon may still run in the group.
-        (when (and (group/idle-awaited? children) (.forksDone this)) (group/wake! group))
-        (when completed (completed/wake! completed))))))
+        (let [children (group/children-of group)]
+          (.incrementAndGet (group/numbers children) group/enders-place)
+          (group/child-left! children task)
+          ;; A daemon may still run in the group.
+          (when (and (group/idle-awaited? children) (.forksDone this)) (group/wake! group))
+          (when completed (completed/wake! completed)))))))
 
 ;; The handler of forks that the scope does not wait for.
 (deftype DaemonHandler [^Scope scope]
@@ -137,7 +133,7 @@
   (ended [_ task]
     (try
       (.forkEnded scope task)
-      (finally (group/child-left! (.children scope) task)))))
+      (finally (group/child-left! (group/children-of (.-group scope)) task)))))
 
 ;; A handler that calls (on-end task) first.
 (deftype CallingHandler [handler on-end]
@@ -242,7 +238,7 @@
         group (.-group scope)
         task (task/task (context/capture (jdk/with-scoped wrap scoped-values) group)
                (handler scope daemon? on-end)
-               (.getAndIncrement (group/numbers (.children scope)) forked-at)
+               (.getAndIncrement (group/numbers (group/children-of group)) forked-at)
                (in-time scope callers-group f))]
     (if name
       (task/named task (str (group/group-name group) "/" name "-" (.index ^ITask task)))
@@ -253,14 +249,16 @@
   :on-end - called with the task, on its thread, when it has ended, also where it was cancelled
   before f began."
   [^Scope scope {:keys [daemon?] :as options} f]
-  (let [task (fork scope (check-works-for! scope) options f)]
-    (when-not daemon? (.incrementAndGet (group/numbers (.children scope)) awaited-at))
+  (let [task (fork scope (check-works-for! scope) options f)
+        group (.-group scope)
+        numbers (group/numbers (group/children-of group))]
+    (when-not daemon? (.incrementAndGet numbers awaited-at))
     (try
-      (group/start! (.-group scope) task)
+      (group/start! group task)
       (catch Throwable t
         (when-not daemon?
-          (.decrementAndGet (group/numbers (.children scope)) awaited-at)
-          (group/wake! (.-group scope))
+          (.decrementAndGet numbers awaited-at)
+          (group/wake! group)
           (some-> (.-completed scope) completed/wake!))
         (throw t)))))
 
@@ -473,7 +471,6 @@
             own-deadline
             shield
             (when (identical? :keep (:on-error options)) (completed/completed))
-            nil
             nil
             false
             false
