@@ -7,7 +7,7 @@
    [clojure.core.async.impl.protocols :as impl])
   (:import
    (clojure.core.async.impl.channels ManyToManyChannel)
-   (clojure.lang IRef)
+   (clojure.lang IFn IMeta IRef)
    (java.util.concurrent.atomic AtomicLong)
    (java.util.concurrent.locks Lock ReentrantLock)))
 
@@ -55,6 +55,8 @@
   [^Once once]
   (not (.closedBy once nil)))
 
+;; What the channel calls is the handler itself. It may do so on the thread at the channel's other
+;; end (core.async 1.7 and newer).
 (deftype Handler [^Once once callback]
   Lock
   (lock [_] (.lock ^ReentrantLock (.-lock once)))
@@ -66,12 +68,13 @@
   (lock-id [_] (.-id once))
   (commit [this]
     (.close once this)
-    callback))
+    this)
 
-(def on-caller
-  "The metadata of a callback that may run on the thread at the channel's other end (core.async
-  1.7 and newer)."
-  {:on-caller? true})
+  IFn
+  (invoke [_ v] (callback v))
+
+  IMeta
+  (meta [_] {:on-caller? true}))
 
 (defn handler
   "Returns what take! and put! of a port take: callback is called with the value, or with whether
@@ -87,10 +90,8 @@
     (or (.closedBy ^Once once handler)
         (revoke! once))))
 
-(def ^:private no-callback (with-meta (fn [_]) on-caller))
-
-;; The handler of a transfer now or never: nothing waits, so nothing can be revoked, and no lock
-;; is needed.
+;; The handler of a transfer now or never: nothing waits, so nothing can be revoked, no lock is
+;; needed, and no callback is called.
 (deftype Immediate []
   Lock
   (lock [_])
@@ -100,7 +101,7 @@
   (active? [_] true)
   (blockable? [_] false)
   (lock-id [_] 0)
-  (commit [_] no-callback))
+  (commit [_] identity))
 
 (def ^:private immediate (Immediate.))
 

@@ -12,7 +12,6 @@
    [thrum.spi :as spi]
    [thrum.spi.fan-out :as fanout])
   (:import
-   (clojure.lang IFn IMeta)
    (java.util Iterator List)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (thrum.async.impl.handler Once)))
@@ -34,28 +33,14 @@
                    ^AtomicReference putting ^AtomicReference outputs ^AtomicReference failure
                    ^AtomicLong took ^AtomicLong put])
 
-;; Callbacks of the channels: on any thread, sometimes under a channel's lock
-
-(deftype Taken [^Pipeline pipeline]
-  IFn
-  (invoke [_ v]
-    (.set ^AtomicReference (.-taken pipeline) (if (nil? v) ::closed v))
-    (signal! pipeline))
-  IMeta
-  (meta [_] handler/on-caller))
-
-(deftype Answered [^Pipeline pipeline]
-  IFn
-  (invoke [_ accepted]
-    (.set ^AtomicReference (.-putting pipeline) (boolean accepted))
-    (signal! pipeline))
-  IMeta
-  (meta [_] handler/on-caller))
-
-;; One step after another
+;; One step after another. Callbacks of the channels come on any thread, sometimes under a channel's
+;; lock.
 
 (defn- called-off [^Pipeline pipeline]
   (.get ^AtomicReference (.-called-off pipeline)))
+
+(defn- taken! [^Pipeline pipeline v]
+  (.set ^AtomicReference (.-taken pipeline) (if (nil? v) ::closed v)))
 
 (defn- begin-take!
   "Begins a take from `from`. Returns a box of a value that was there at once, or nil."
@@ -65,7 +50,8 @@
     ;; A concurrent call-off! revokes this take, or is seen here.
     (if (called-off pipeline)
       (do (handler/revoke! once) nil)
-      (impl/take! (.-from pipeline) (handler/handler once (Taken. pipeline))))))
+      (impl/take! (.-from pipeline)
+                  (handler/handler once #(do (taken! pipeline %) (signal! pipeline)))))))
 
 (defn- load-with!
   "Sets the calling thread's context class loader."
@@ -91,9 +77,7 @@
   (let [^AtomicReference taken (.-taken pipeline)
         ^AtomicReference taking (.-taking pipeline)]
     (when (and (nil? (.get taking)) (fanout/room? (.-fan-out pipeline)))
-      (when-some [box (begin-take! pipeline)]
-        (let [v @box]
-          (.set taken (if (nil? v) ::closed v)))))
+      (when-some [box (begin-take! pipeline)] (taken! pipeline @box)))
     (when-some [v (.getAndSet taken nil)]
       (.set taking nil)
       (accept! pipeline v)
@@ -110,8 +94,9 @@
     (.set putting once)
     ;; A concurrent call-off! revokes this put, or is seen here.
     (when-not (called-off pipeline)
-      (when-some [box (impl/put! (.-to pipeline) v (handler/handler once (Answered. pipeline)))]
-        (.set putting (boolean @box))))))
+      (let [answered #(do (.set putting (boolean %)) (signal! pipeline))]
+        (when-some [box (impl/put! (.-to pipeline) v (handler/handler once answered))]
+          (.set putting (boolean @box)))))))
 
 (defn- check-outputs [outputs]
   (when-not (instance? List outputs)

@@ -9,7 +9,7 @@
    [thrum.core :as t]
    [thrum.spi :as spi])
   (:import
-   (clojure.lang IDeref IFn IMeta IReduce Seqable)
+   (clojure.lang IDeref IFn IReduce Seqable)
    (java.util Collection)
    (java.util.concurrent.locks LockSupport)))
 
@@ -21,8 +21,6 @@
   (invoke [_ v]
     (set! value (if (nil? v) ::nil v))
     (LockSupport/unpark waiter))
-  IMeta
-  (meta [_] handler/on-caller)
   IDeref
   (deref [_] value))
 
@@ -121,12 +119,6 @@
 
 ;; Several ports
 
-(deftype Branch [arrival port]
-  IFn
-  (invoke [_ v] (arrival [v port]))
-  IMeta
-  (meta [_] handler/on-caller))
-
 (defn- port-of [operation]
   (if (vector? operation) (first operation) operation))
 
@@ -141,7 +133,7 @@
   exception handler: the other's value is not lost."
   [once arrival operation]
   (let [port (port-of operation)
-        handler (handler/handler once (Branch. arrival port))]
+        handler (handler/handler once #(arrival [% port]))]
     (try
       (when-some [box (begin-operation operation handler)]
         (volatile! (if (handler/at-once? handler)

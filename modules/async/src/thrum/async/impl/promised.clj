@@ -6,18 +6,13 @@
    [thrum.async.impl.handler :as handler]
    [thrum.spi :as spi])
   (:import
-   (clojure.lang IBlockingDeref IDeref IFn IMeta IPending)
+   (clojure.lang IBlockingDeref IDeref IPending)
    (java.util.concurrent Future)))
 
 (set! *warn-on-reflection* true)
 
-;; The callback of the channel.
-(deftype Arrival [latch]
-  IFn
-  (invoke [_ v]
-    (spi/settle! latch (if (instance? Throwable v) {:error v} {:value v})))
-  IMeta
-  (meta [_] handler/on-caller))
+(defn- arrived! [latch v]
+  (spi/settle! latch (if (instance? Throwable v) {:error v} {:value v})))
 
 ;; The latch, but for cancel: only a transfer that can still be revoked can be cancelled. A task
 ;; itself is cancelled before anything else learns of it: what had just been taken would be lost.
@@ -44,8 +39,7 @@
   "Returns a future of the port's next value; see thrum.async/chan->future."
   [port]
   (let [latch (spi/latch (spi/unique-name "chan->future"))
-        once (handler/once)
-        arrival (Arrival. latch)]
-    (when-some [box (impl/take! port (handler/handler once arrival))]
-      (arrival @box))
+        once (handler/once)]
+    (when-some [box (impl/take! port (handler/handler once #(arrived! latch %)))]
+      (arrived! latch @box))
     (Promised. once port latch)))
