@@ -104,8 +104,7 @@
   (let [{:keys [dispatch-threads wrap]} (options/check rows options)
         current-wrap (if (contains? options :wrap)
                        (constantly wrap)
-                       #(do
-                          t/*wrap*))
+                       (fn [] t/*wrap*))
         executors (into {}
                         (for [[workload thread-name] thread-names]
                           [workload
