@@ -20,9 +20,6 @@
 (set! *warn-on-reflection* true)
 
 (definterface IPermit
-  (^Thread asker [])                ; the thread that asked for it
-  (^boolean isOwn [])               ; true if only that thread returns it
-  (^long weight [])                 ; for how many permits it stands
   (^long least [])                  ; how many there must be, for it to be granted
   (^Object setLeast [^long n])
   (^boolean isHeld [])
@@ -47,12 +44,11 @@
   (^java.util.List askers [])
   (^java.util.Map owners []))
 
+;; asker: the thread that asked for it. own: true if only that thread returns it. weight: for how
+;; many permits it stands.
 (deftype Permit [limiter ^Thread asker own ^long weight ^:volatile-mutable held
                  ^:unsynchronized-mutable ^long least ^:unsynchronized-mutable heir]
   IPermit
-  (asker [_] asker)
-  (isOwn [_] own)
-  (weight [_] weight)
   (least [_] least)
   (setLeast [_ n] (set! least n))
   (heir [_] heir)
@@ -74,39 +70,39 @@
 
 (defn- hold!
   "Records that the permit is held, or not any more."
-  [^HashMap owned ^IPermit permit held]
-  (when (.isOwn permit)
-    (let [thread (.asker permit)
-          w (.weight permit)
+  [^HashMap owned ^Permit permit held]
+  (when (.-own permit)
+    (let [thread (.-asker permit)
+          w (.-weight permit)
           n (+ (own-permits owned thread) (if held w (- w)))]
       (if (zero? n) (.remove owned thread) (.put owned thread n))))
   (.setHeld permit held))
 
 (defn- expect!
   "Makes the entry for a permit that waits: granting it must not need memory."
-  [^HashMap owned ^IPermit permit]
-  (let [own (own-permits owned (.asker permit))]
-    (.setLeast permit (+ (.weight permit) own))
-    (when (.isOwn permit) (.put owned (.asker permit) own))))
+  [^HashMap owned ^Permit permit]
+  (let [own (own-permits owned (.-asker permit))]
+    (.setLeast permit (+ (.-weight permit) own))
+    (when (.-own permit) (.put owned (.-asker permit) own))))
 
 (defn- drop-empty!
   "Drops the entry of a thread that holds nothing."
-  [^HashMap owned ^IPermit permit]
-  (when (zero? (own-permits owned (.asker permit)))
-    (.remove owned (.asker permit))))
+  [^HashMap owned ^Permit permit]
+  (when (zero? (own-permits owned (.-asker permit)))
+    (.remove owned (.-asker permit))))
 
 (defn- wake-stuck!
   "Wakes those that wait for more than so many permits leave them: they would wait for ever."
   [waiting ^long permits]
-  (doseq [^IPermit permit waiting]
-    (when (< permits (.least permit)) (LockSupport/unpark (.asker permit)))))
+  (doseq [^Permit permit waiting]
+    (when (< permits (.least permit)) (LockSupport/unpark (.-asker permit)))))
 
 (defn- wake! [heirs]
   (loop [heirs heirs]
-    (when (instance? IPermit heirs)
-      (let [next-heir (.heir ^IPermit heirs)]
-        (.setHeir ^IPermit heirs nil)
-        (LockSupport/unpark (.asker ^IPermit heirs))
+    (when (instance? Permit heirs)
+      (let [next-heir (.heir ^Permit heirs)]
+        (.setHeir ^Permit heirs nil)
+        (LockSupport/unpark (.-asker ^Permit heirs))
         (recur next-heir)))))
 
 ;; owned: by thread, how many permits it holds that only it can return; 0 while it waits for the
@@ -121,25 +117,25 @@
     (locking this
       (cond
         (.tryAsk this permit) nil
-        (< (- permits (own-permits owned (.asker ^IPermit permit))) (.weight ^IPermit permit))
+        (< (- permits (own-permits owned (.-asker ^Permit permit))) (.-weight ^Permit permit))
         :deadlock
         (and queue (<= (long queue) (.size waiting))) (.refused this)
         :else (do (expect! owned permit) (.add waiting permit) nil))))
   (tryAsk [this permit]
     (locking this
-      (let [w (.weight ^IPermit permit), free (and (.isEmpty waiting) (<= w (- permits in-use)))]
+      (let [w (.-weight ^Permit permit), free (and (.isEmpty waiting) (<= w (- permits in-use)))]
         (when free
           (hold! owned permit true)
           (set! in-use (+ in-use w)))
         free)))
   (grant [_]
     (loop [heirs nil]
-      (let [^IPermit head (when-not (.isEmpty waiting) (.getFirst waiting))]
-        (if (and head (<= (.weight head) (- permits in-use)))
+      (let [^Permit head (when-not (.isEmpty waiting) (.getFirst waiting))]
+        (if (and head (<= (.-weight head) (- permits in-use)))
           (do
             (.removeFirst waiting)
             (hold! owned head true)
-            (set! in-use (+ in-use (.weight head)))
+            (set! in-use (+ in-use (.-weight head)))
             (.setHeir head heirs)
             (recur head))
           heirs))))
@@ -154,14 +150,14 @@
       (some? heirs)))
   (giveBack [this permit]
     (locking this
-      (when (.isHeld ^IPermit permit)
+      (when (.isHeld ^Permit permit)
         (hold! owned permit false)
-        (set! in-use (- in-use (.weight ^IPermit permit)))
+        (set! in-use (- in-use (.-weight ^Permit permit)))
         (or (.grant this) :none))))
   (release [this permit]
     (let [heirs (.giveBack this permit)]
       (try
-        (when (instance? IPermit heirs) (sync-point/reached :limit/release))
+        (when (instance? Permit heirs) (sync-point/reached :limit/release))
         (finally (wake! heirs)))
       (some? heirs)))
   (permits [_] permits)
@@ -184,7 +180,7 @@
         queue (assoc :queue queue)
         wait-ms (assoc :wait-ms wait-ms))))
   (askers [this]
-    (locking this (mapv #(.asker ^IPermit %) waiting)))
+    (locking this (mapv #(.-asker ^Permit %) waiting)))
   (owners [this]
     (locking this (into {} (filter #(pos? (long (val %)))) owned)))
 
