@@ -3,6 +3,7 @@
   (:require
    [clojure.datafy :refer [datafy]]
    [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.core :as t]
    [thrum.impl.completion :as completion]
    [thrum.impl.context :as context]
    [thrum.impl.group :as group]
@@ -266,9 +267,9 @@
 (deftest wrong-arguments-are-answered-at-the-call
   (doseq [permits [0 -1 nil 1.5 "2"]]
     (is (= {:type :thrum/invalid, :value permits}
-           (select-keys (ex-data (thrown (limit/limiter permits {}))) [:type :value]))))
+           (select-keys (ex-data (thrown (t/limiter permits {}))) [:type :value]))))
   (doseq [options [{:queue -1} {:wait-ms -1} {:wait-ms 1.5} {:name ""} {:que 1} []]]
-    (is (= :thrum/invalid (:type (ex-data (thrown (limit/limiter 1 options))))) (pr-str options))))
+    (is (= :thrum/invalid (:type (ex-data (thrown (t/limiter 1 options))))) (pr-str options))))
 
 (deftest a-limiter-describes-itself
   (let [limiter (limit/limiter 2 {:name "db", :queue 5, :wait-ms 50})]

@@ -6,7 +6,6 @@
    [clojure.core.protocols :as protocols]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.error :as error]
-   [thrum.impl.options :as options]
    [thrum.impl.permits :as permits]
    [thrum.impl.registry :as registry]
    [thrum.impl.show :as show]
@@ -188,16 +187,15 @@
   (datafy [this] (.facts this)))
 
 (defn limiter
-  "Returns a limiter with so many permits. Options: :queue - how many may wait; :wait-ms - how long,
-  at most; :name - for its errors. :adaptive is for thrum.impl.adaptive. Throws :thrum/invalid."
-  ^Limiter [permits options]
+  "Returns a limiter with so many permits. Options, which are not checked: :queue - how many may
+  wait; :wait-ms - how long, at most; :name - for its errors. Throws :thrum/invalid."
+  ^Limiter [permits {:keys [queue wait-ms name]}]
   (when-not (pos-int? permits)
     (throw (error/invalid
              (str "A limiter of " (show/text permits) " permits: it must be a positive integer")
              {:option :permits, :value permits, :accepts "a positive integer"})))
-  (let [{:keys [queue wait-ms name]} (options/checked :limiter options)]
-    (doto (Limiter. name permits queue wait-ms (HashMap.) (LinkedHashSet.) 0 0)
-      (as-> limiter (registry/register! :limiter limiter nil)))))
+  (doto (Limiter. name permits queue wait-ms (HashMap.) (LinkedHashSet.) 0 0)
+    (as-> limiter (registry/register! :limiter limiter nil))))
 
 ;; What is thrown when there is no permit
 
