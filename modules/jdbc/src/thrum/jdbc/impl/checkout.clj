@@ -64,17 +64,15 @@
                           "The data source returned nil in place of a connection" "08001"))
     :else value))
 
-;; limiter: nil where the pool has no bound. held: the sessions that users have.
-(defrecord Pool [limiter ^Set held options])
-
 (defn pool
-  "Returns the place where connections are waited for. Options: see thrum.jdbc/data-source."
+  "Returns the place where connections are waited for: :limiter, nil where the pool has no bound;
+  :held, the sessions that users have; :options. Options: see thrum.jdbc/data-source."
   [{:keys [name connections wait-ms] :as options}]
-  (->Pool (when connections
-            (t/limiter connections
-                       (cond-> {:name name} wait-ms (assoc :wait-ms wait-ms))))
-          (ConcurrentHashMap/newKeySet)
-          options))
+  {:limiter (when connections
+              (t/limiter connections
+                         (cond-> {:name name} wait-ms (assoc :wait-ms wait-ms))))
+   :held (ConcurrentHashMap/newKeySet)
+   :options options})
 
 (defn- waiting
   "Returns the value of f, which waits. An interrupt is thrown as getConnection declares it, and
