@@ -709,7 +709,7 @@
      (condp instance? x
        Scope (scope/cancel! x reason)
        Task (.cancelWith ^Task x reason true)
-       (options/instance Task "a task or a scope" x)))))
+       (throw (options/unexpected "a task or a scope" x))))))
 
 (defn cancelled?
   "True if the task or scope, or without an argument the calling thread's work, is cancelled; a
@@ -719,7 +719,7 @@
    (condp instance? x
      Scope (some? (scope/cancel-reason x))
      Task (.isCancelled ^Task x)
-     (options/instance Task "a task or a scope" x))))
+     (throw (options/unexpected "a task or a scope" x)))))
 
 (defn checkpoint
   "Throws CancellationException when the calling thread's work is cancelled, InterruptedException
