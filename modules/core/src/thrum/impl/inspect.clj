@@ -64,7 +64,7 @@
 
 (defn facts
   "Returns what a scope, task, fan-out, joiner, executor, limiter or group knows of itself; nil for
-  anything else. See thrum.spi/facts."
+  anything else. See thrum.spi.watch/facts."
   [x]
   (condp instance? x
     Task (task-facts x)
