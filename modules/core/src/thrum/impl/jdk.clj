@@ -145,12 +145,12 @@
   returns the wrap itself. Throws :thrum/invalid
   before JDK 25."
   [wrap scoped-values]
-  (if (or (nil? scoped-values) (empty? scoped-values))
-    wrap
+  (if (seq scoped-values)
     (let [rebind (rebinding scoped-values)]
       (fn [thunk]
         ;; The nil of a wrong wrap stays nil: the caller throws for it.
-        (some-> (if wrap (wrap thunk) thunk) rebind)))))
+        (some-> (if wrap (wrap thunk) thunk) rebind)))
+    wrap))
 
 (defn- file-descriptors
   "Returns {:open n, :max n} for this process, or nil where the operating system gives no figures.
