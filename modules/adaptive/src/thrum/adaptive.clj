@@ -14,7 +14,7 @@
 (defn- integer [default doc]
   {:check #(and (pos-int? %) (<= % Integer/MAX_VALUE))
    :accepts "a positive integer"
-   :default (str default)
+   :default default
    :doc doc})
 
 (def ^:private rows
@@ -23,12 +23,12 @@
    :max (integer 200 "the highest limit")
    :tolerance {:check #(and (number? %) (<= 1 %))
                :accepts "a number, at least 1"
-               :default "1.5"
+               :default 1.5
                :doc "from how many times the usual latency on the limit falls"}
    :queue (integer 4 "how many beyond what the latency allows the limit lets in, to find more")
    :backoff {:check #(and (number? %) (<= 1/2 %) (< % 1))
              :accepts "a number from 0.5, below 1"
-             :default "0.9"
+             :default 0.9
              :doc "what a dropped use multiplies the limit by"}
    :slow-ms (integer 5000 "a longer use counts as dropped")})
 
@@ -41,8 +41,11 @@
                         {:option :min, :value lowest, :accepts "a positive integer, up to :max"})))
   (assoc options :initial (-> initial (max lowest) (min highest))))
 
-(defn- checked [ks defaults options]
-  (within-bounds (merge defaults (options/check rows options ks))))
+(defn- checked
+  "Returns the options of these keys, with the defaults of those that are missing."
+  [ks options]
+  (within-bounds (merge (update-vals (select-keys rows ks) :default)
+                        (options/check rows options ks))))
 
 (defn- following
   "Returns the function of a use to the limit."
@@ -68,9 +71,7 @@
   ([] (gradient2 {}))
   ([options]
    (let [{:keys [initial min max tolerance queue]}
-         (checked [:initial :min :max :tolerance :queue]
-                  {:initial 20, :min 1, :max 200, :tolerance 1.5, :queue 4}
-                  options)]
+         (checked [:initial :min :max :tolerance :queue] options)]
      (following
        (-> (Gradient2Limit/newBuilder)
            (.initialLimit initial)
@@ -92,7 +93,7 @@
     :max - the highest limit (a positive integer; default 200)"
   ([] (vegas {}))
   ([options]
-   (let [{:keys [initial max]} (checked [:initial :max] {:initial 20, :max 200} options)]
+   (let [{:keys [initial max]} (checked [:initial :max] options)]
      (following
        (-> (VegasLimit/newBuilder)
            (.initialLimit initial)
@@ -114,9 +115,7 @@
   ([] (aimd {}))
   ([options]
    (let [{:keys [initial min max backoff slow-ms]}
-         (checked [:initial :min :max :backoff :slow-ms]
-                  {:initial 20, :min 1, :max 200, :backoff 0.9, :slow-ms 5000}
-                  options)]
+         (checked [:initial :min :max :backoff :slow-ms] options)]
      (following
        (-> (AIMDLimit/newBuilder)
            (.initialLimit initial)

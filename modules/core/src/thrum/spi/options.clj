@@ -5,7 +5,7 @@
     :check   - a predicate of the value
     :accepts - what it accepts, as text
     :doc     - what it means, as text
-    :default - as text; in run-server's own table the value itself, which is filled in
+    :default - as text; in a table from which it is filled in, as run-server's, the value itself
     :secret? - true if messages and ex-data must not show the value
     :needs   - in run-server's table, the capability that the engine must have for it"
   (:require
