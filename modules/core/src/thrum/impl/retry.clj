@@ -159,18 +159,9 @@
     (budget/budget ratio burst)))
 
 (defn call
-  "Returns the value of the first call of f that returns. f is called with the number of the
-  attempt, from 1. After a call that throws, waits as the schedule says and calls f again, until the
-  attempts or the schedule are used up.
-
-  Options:
-    :schedule - the waits, default (exponential 100 10000); each call of this function walks it anew
-    :attempts - how many calls of f there are at most, default 3
-    :retry?   - a predicate of the throwable, asked where another attempt is left; default: every
-                Exception
-    :wait-of  - a function from throwable to ms, in place of the schedule's wait, or nil
-    :budget   - of retries; where it has none left, the failure is thrown
-    :on-retry - called before each wait
+  "Returns the value of the first call of f that returns; see thrum.core/retry, also for the
+  options. f is called with the number of the attempt, from 1. Each call of this function walks the
+  schedule anew. :retry? is asked only where another attempt is left.
 
   Never retried, even if :retry? returns true: an Error, also a task's that deref has wrapped; a
   throwable with an interruption in its cause chain, unless it is the :thrum/timeout of a deadline
