@@ -11,7 +11,7 @@
 (defn- deliver!
   "Puts the value or the throwable of an outcome, if there is one, into the channel and closes it."
   [channel {:keys [value error]}]
-  (when-some [v (if (some? error) error value)]
+  (when-some [v (or error value)]
     (async/put! channel v))
   (async/close! channel))
 
