@@ -679,8 +679,7 @@
   "Returns how many ms the calling thread's work has until its deadline, at least 0; nil without a
   deadline. For the timeout of a client library that knows nothing of deadlines."
   []
-  (when-some [deadline (some-> (place/current-group) group/deadline)]
-    (max 0 (quot (deadline/nanos-until deadline) 1000000))))
+  (some-> (place/current-group) group/deadline deadline/remaining-ms))
 
 (defn ^:no-doc shield-call [ms f]
   (options/ms "shield takes first" ms)

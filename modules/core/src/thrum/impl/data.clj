@@ -26,7 +26,7 @@
              :running (group/running group)
              :forks (filterv #(instance? ITask %) (group/children group))}
       reason (assoc :cancelled reason)
-      deadline (assoc :remaining-ms (max 0 (quot (deadline/nanos-until deadline) 1000000))))))
+      deadline (assoc :remaining-ms (deadline/remaining-ms deadline)))))
 
 (extend-protocol protocols/Datafiable
   Task

@@ -36,6 +36,11 @@
   ^long [^long deadline]
   (unchecked-subtract deadline (now)))
 
+(defn remaining-ms
+  "Returns the ms from now to the deadline, at least 0."
+  [deadline]
+  (max 0 (quot (nanos-until deadline) 1000000)))
+
 (defn- ms-until
   "Returns the ms from the system's time of day to the instant."
   [^Instant instant]
