@@ -420,7 +420,8 @@
       (group/join! scope)
       limiter)))
 
-;; Runs to the end of the sweep where points are compiled in (-Dthrum.sync-points=true), else once.
+;; Runs to the end of the sweep where points are compiled in, in the JVM of thrum.schedule-fuzz;
+;; else once, without an interrupt.
 (deftest an-interrupt-at-any-point-loses-no-permit
   (doseq [options [{} {:wait-ms 1}]
           way [:flag :throw]]

@@ -9,7 +9,9 @@
    [thrum.impl.group :as group]
    [thrum.impl.sync-point :as sync-point]
    [thrum.impl.wait :as wait]
+   [thrum.limit-test :as limit-test]
    [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.runner :as runner]
    [thrum.virtual-clock :as virtual-clock])
   (:import
    (java.util Random)
@@ -307,9 +309,17 @@
   (report! (outcomes seeds))
   (with-redefs [group/join! (fn [_])] (report! (outcomes 2))))
 
+(defn- run-limiter
+  "Prints how the limiter's own sweep went, which interrupts those who wait too, not the caller
+  alone."
+  []
+  (let [sweep #'limit-test/an-interrupt-at-any-point-loses-no-permit]
+    (println "limiter" (:outcome (runner/run-var sweep {})))))
+
 (defn -main
   "Argument: how many seeds."
   [seeds]
   (run (parse-long seeds))
+  (run-limiter)
   (flush)
   (System/exit 0))

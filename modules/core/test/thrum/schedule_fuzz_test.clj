@@ -32,6 +32,7 @@
          (let [[[[runs failures] [_ found]] lines] (fuzz seeds)]
            (is (= 0 failures) (pr-str (take-last 12 lines)))
            (is (and runs (< 500 runs)))
+           (is (some #{"limiter :passed"} lines) (pr-str (take-last 12 lines)))
            (testing "control: a scope that does not wait for its tasks"
              (is (and found (pos? found))))))
 
