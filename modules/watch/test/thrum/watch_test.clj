@@ -9,6 +9,7 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.watch :as watch]
+   [thrum.watch.carriers :as carriers]
    [thrum.watch.impl.rules :as rules]
    [thrum.watch.impl.sampler :as sampler]
    [thrum.watch.impl.snapshot :as snapshot]
@@ -175,6 +176,7 @@
   (into #{} (comp (map :rule) (remove of-the-environment)) lints))
 
 (deftest what-is-wrong-is-said-and-ends-when-it-is-well
+  (carriers/needs-another!)
   (let [gate (promise), limiter (t/limiter 1 {:name "db"})
         tasks (doall (flatten [(hog gate) (stuck-scope gate) (late-body gate)
                                (permits limiter 4 gate)]))

@@ -10,6 +10,7 @@
    [thrum.test-kit.leak :as leak]
    [thrum.test-kit.runner :as runner]
    [thrum.watch]
+   [thrum.watch.carriers :as carriers]
    [thrum.watch.doctor.examine :as examine]
    [thrum.watch.impl.dump :as dump]
    [thrum.watch.impl.groups :as groups]
@@ -215,8 +216,14 @@
   (when-not @blocked-leaves-carrier? (runner/skip! "on this JDK a blocked thread is pinned"))
   (are [program states expected] (= expected (seen program states of-snapshot))
     (held-by deref) {[:parked :lock] 1, [:blocked nil] 1} [:blocked]
-    (held-by #(pinned-call (fn [] @%))) {[:parked :lock] 1, [:blocked nil] 1} [:pinned :blocked]
     (waits-for-a-lock (ReentrantLock.) (promise) deref) {[:parked :lock] 2} []))
+
+(deftest a-task-that-is-blocked-by-one-that-is-pinned
+  (when-not @blocked-leaves-carrier? (runner/skip! "on this JDK a blocked thread is pinned"))
+  (carriers/needs-another!)
+  (is (= [:pinned :blocked]
+         (seen (held-by #(pinned-call (fn [] @%))) {[:parked :lock] 1, [:blocked nil] 1}
+               of-snapshot))))
 
 (defn- one-after-the-other
   "Each of n tasks, in turn, holds a monitor until it takes a turn, while the others are blocked."
@@ -252,8 +259,13 @@
 
 (deftest a-monitor-whose-holder-does-not-run
   (when-not @monitors-in-dump? (runner/skip! "this JDK's dump has no monitors"))
+  (is (= [:lock-holder]
+         (seen (held-by deref) {[:parked :lock] 1, [:blocked nil] 1} of-dump))))
+
+(deftest a-monitor-whose-holder-keeps-its-carrier
+  (when-not @monitors-in-dump? (runner/skip! "this JDK's dump has no monitors"))
+  (carriers/needs-another!)
   (are [program states expected] (= expected (seen program states of-dump))
-    (held-by deref) {[:parked :lock] 1, [:blocked nil] 1} [:lock-holder]
     (held-by #(pinned-call (fn [] @%))) {[:parked :lock] 1, [:blocked nil] 1} []
     (held-by spin) {[:runnable nil] 1, [:blocked nil] 1} []
     (left-and-held-by spin) {[:parked nil] 1, [:runnable nil] 1, [:blocked nil] 1} []))
