@@ -154,6 +154,34 @@
         (is (= :thrum/closed (:type (ex-data (thrown (come! inner))))) kind))
       (is (group/empty-group? outer) kind))))
 
+(deftest a-group-that-has-left-its-parent-again-before-it-has-a-child-or-a-member-comes-back
+  (doseq [[kind come!] {:child #(group/add-child! % (task/latch "child"))
+                        :member group/admit-member!}]
+    (let [parent (group/group "parent" nil)
+          child (group/group "child" parent)
+          enters (atom 0)
+          enter! @#'group/enter-parents!]
+      (with-redefs [group/enter-parents! (fn [group]
+                                           (enter! group)
+                                           (when (= 1 (swap! enters inc)) (group/leave! group)))]
+        (come! child))
+      (is (group/holds? parent child) kind)
+      (is (= (if (= :child kind) 1 0) (group/running child)) kind))))
+
+(deftest a-group-in-which-a-member-starts-as-it-leaves-its-parent-stays
+  (let [parent (group/group "parent" nil)
+        child (group/group "child" parent)
+        looks (atom 0)
+        starting (reify Members
+                   (added [_] 1)
+                   (running [_] (if (= 1 (swap! looks inc)) 0 1))
+                   (tasks [_] [])
+                   (cancelAll [_ _]))]
+    (group/admit-member! child)
+    (.setMembers child starting)
+    (is (nil? (group/leave! child)))
+    (is (group/holds? parent child))))
+
 (deftest the-end-of-a-parent-cancels-what-its-children-run
   (let [^Group parent (group/group "parent" nil)
         ^Group child (group/group "child" parent)
@@ -195,6 +223,11 @@
     (is (empty? (.children parent)))
     (is (empty? (.children child)))))
 
+(deftest a-child-that-ends-as-a-join-is-about-to-park-wakes-it
+  (let [group (group/group "s" nil), looks (atom 0)]
+    (with-redefs [group/empty-group? (fn [_] (< 2 (long (swap! looks inc))))]
+      (is (= :joined (gate/in-time 10000 #(do (group/join! group) :joined)))))))
+
 (deftest a-join-keeps-the-interrupt-for-later
   (let [group (group/group "s" nil)
         gate (promise)
@@ -203,9 +236,12 @@
     (let [[^Thread joiner outcome] (gate/start "joiner"
                                                #(do
                                                   (group/join! group)
-                                                  (Thread/interrupted)))]
+                                                  (Thread/interrupted)))
+          parked? #(and (= Thread$State/WAITING (.getState joiner)) (not (.isInterrupted joiner)))]
       @running
+      (is (gate/eventually 10000 parked?))
       (.interrupt joiner)
-      (is (= :joining (deref outcome 20 :joining)))
+      (is (gate/eventually 10000 parked?) "it goes on waiting")
+      (is (not (realized? outcome)))
       (deliver gate true)
       (is (= {:value true} (deref outcome 10000 :stuck))))))
