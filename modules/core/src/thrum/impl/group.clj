@@ -505,10 +505,9 @@
   (wait/await-signal! group (.-idle-waiter (children-of group)) nil ready?))
 
 (defn wake!
-  "Has the thread that waits for the group call its (ready?) again."
+  "Has the thread that waits in await-idle! call its (ready?) again."
   [^Group group]
   (when-some [^Children children (.childrenNow group)]
-    (wait/signal! (.-waiter children))
     (wait/signal! (.-idle-waiter children))))
 
 (defn empty-group?
