@@ -11,7 +11,8 @@
    [thrum.lab.store :as store]
    [thrum.lab.subject :as subject]
    [thrum.lab.temporary :as temporary]
-   [thrum.test-kit.jvm :as jvm])
+   [thrum.test-kit.jvm :as jvm]
+   [thrum.test-kit.runner :as runner])
   (:import
    (java.io ByteArrayOutputStream File PrintStream StringWriter)
    (java.lang ProcessHandle)
@@ -50,12 +51,12 @@
           (run "handler" "nowhere/handler" "--out" (temp-dir))))))
 
 (deftest an-engine-asked-for-by-name-that-cannot-be-had-exits-3
-  (when-not (contains? (subject/engines) :http-kit)
-    (with-redefs [subject/http-kit-class-path!
-                  (constantly {:problem "http-kit could not be had: no repository"})]
-      (let [[code out] (run "ring-http-kit" "--out" (temp-dir))]
-        (is (= 3 code))
-        (is (str/includes? out "Skipped: http-kit could not be had: no repository."))))))
+  (when (contains? (subject/engines) :http-kit) (runner/skip! "http-kit is to be had"))
+  (with-redefs [subject/http-kit-class-path!
+                (constantly {:problem "http-kit could not be had: no repository"})]
+    (let [[code out] (run "ring-http-kit" "--out" (temp-dir))]
+      (is (= 3 code))
+      (is (str/includes? out "Skipped: http-kit could not be had: no repository.")))))
 
 (deftest help-exits-0
   (is (= [0 ""] ((juxt first peek) (run "--help")))))

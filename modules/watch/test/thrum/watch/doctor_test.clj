@@ -5,6 +5,7 @@
    [clojure.string :as str]
    [clojure.test :refer [are deftest is]]
    [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.runner :as runner]
    [thrum.watch.doctor :as doctor]
    [thrum.watch.doctor.examine :as examine]
    [thrum.watch.doctor.process :as process]
@@ -239,19 +240,19 @@
   "/proc/self")
 
 (deftest a-process-whose-disk-is-full-is-not-recorded-which-would-end-it
-  (when (.isDirectory (io/file full))
-    (with-jvm
-      (fn [^Process jvm ask]
-        (is (= ":ready" (ask :ready)))
-        (let [pid (str (.pid jvm))]
-          (is (= [1 (str "Process " pid " has 0 MB left in " full ", and the Flight Recorder "
-                         "ends a process whose disk is full: it needs 100. Examine it with "
-                         "--no-recording")]
-                 (printed pid)
-                 (printed "record" pid "--seconds" "1")))
-          (is (zero? (long (first (printed pid "--no-recording")))))
-          (is (= ":alive" (ask :alive)))))
-      (str "-Djava.io.tmpdir=" full))))
+  (when-not (.isDirectory (io/file full)) (runner/skip! (str "there is no " full)))
+  (with-jvm
+    (fn [^Process jvm ask]
+      (is (= ":ready" (ask :ready)))
+      (let [pid (str (.pid jvm))]
+        (is (= [1 (str "Process " pid " has 0 MB left in " full ", and the Flight Recorder "
+                       "ends a process whose disk is full: it needs 100. Examine it with "
+                       "--no-recording")]
+               (printed pid)
+               (printed "record" pid "--seconds" "1")))
+        (is (zero? (long (first (printed pid "--no-recording")))))
+        (is (= ":alive" (ask :alive)))))
+    (str "-Djava.io.tmpdir=" full)))
 
 (deftest a-process-whose-folder-is-relative-and-not-there-yet-is-recorded
   (let [folder (io/file (str "thrum-" (random-uuid))), out (File/createTempFile "thrum" ".jfr")]
@@ -307,17 +308,17 @@
 
 ;; It has been attached to before: its socket takes what is sent, and nothing answers.
 (deftest a-process-that-is-stopped-is-said-in-a-sentence
-  (when (.isDirectory (io/file "/proc/self"))
-    (with-jvm
-      (fn [^Process jvm ask]
-        (is (= ":ready" (ask :ready)))
-        (.detach (process/attach! (.pid jvm)))
-        (signal! jvm "-STOP")
-        (try
-          (is (= [1 (str "Process " (.pid jvm) " is stopped, by SIGSTOP or a debugger: it answers "
-                         "when it goes on, by kill -CONT " (.pid jvm))]
-                 (deref (future (printed (str (.pid jvm)))) 60000 :hangs)))
-          (finally (signal! jvm "-CONT")))))))
+  (when-not (.isDirectory (io/file "/proc/self")) (runner/skip! "there is no /proc"))
+  (with-jvm
+    (fn [^Process jvm ask]
+      (is (= ":ready" (ask :ready)))
+      (.detach (process/attach! (.pid jvm)))
+      (signal! jvm "-STOP")
+      (try
+        (is (= [1 (str "Process " (.pid jvm) " is stopped, by SIGSTOP or a debugger: it answers "
+                       "when it goes on, by kill -CONT " (.pid jvm))]
+               (deref (future (printed (str (.pid jvm)))) 60000 :hangs)))
+        (finally (signal! jvm "-CONT"))))))
 
 (deftest a-doctor-without-its-flag-names-it
   (with-jvm
