@@ -202,6 +202,20 @@
     (is (= :over (group/end-reason child)))
     (is (= :thrum/closed (:type (ex-data (thrown (fork! child (fn [])))))))))
 
+(deftest a-cancel-misses-no-child-that-comes-meanwhile
+  (let [parent (group/group "parent" nil)
+        child (group/group "child" parent)
+        gate (promise)
+        check-open! group/check-open!]
+    (fork! child (fn [] @gate))
+    (with-redefs [group/check-open! (fn [group]
+                                      (check-open! group)
+                                      (group/cancel! parent :over))]
+      (is (= {:type :thrum/closed, :scope "child", :reason :over}
+             (ex-data (thrown (fork! child (fn [] @gate)))))))
+    (deliver gate :go)
+    (group/join! parent)))
+
 (deftest a-child-without-work-is-forgotten-by-its-parent
   (let [^Group parent (group/group "parent" nil), ^Group child (group/group "child" parent)]
     (dotimes [_ 50] @(fork! child (fn [] 1)))
