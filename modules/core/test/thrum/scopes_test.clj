@@ -715,6 +715,18 @@
       (is (false? (t/cancel! s :late)))
       (is (not (t/cancelled? s))))))
 
+(deftest a-fork-that-was-cancelled-alone-takes-no-value-from-a-scope-that-is-cancelled-later
+  (let [value (promise), running (promise), ended (promise)]
+    (t/with-scope [outer]
+      (deliver value (t/with-scope [s]
+                       (let [task (t/fork s (sleep-until-interrupted running ended))]
+                         @running
+                         (t/cancel! task)
+                         (t/join! s)
+                         (t/cancel! outer :late)
+                         :value))))
+    (is (= :value (deref value 0 :none)))))
+
 (deftest an-interrupt-behind-an-earlier-failure-stays
   (let [failed (promise), release (promise), failure (ex-info "first" {})
         [^Thread caller outcome]
