@@ -224,6 +224,16 @@
     (with-redefs [group/start! (start-or-run-out group/start! counted waiting)]
       (is (= [] (gate/in-time 10000 wait))))))
 
+(deftest a-fork-that-cannot-start-ends-the-scopes-wait-beside-a-daemon
+  (let [counted (promise), waiting (promise)
+        wait #(t/with-scope [s]
+                (t/fork s {:daemon? true} (thrown (t/fork s :never)) (Thread/sleep 60000))
+                (deref counted 5000 nil)
+                (deliver waiting (Thread/currentThread))
+                :body)]
+    (with-redefs [group/start! (start-or-run-out group/start! counted waiting)]
+      (is (= :body (gate/in-time 10000 wait))))))
+
 (deftest completions-of-another-scope-is-refused
   (t/with-scope [s] (is (= :thrum/invalid (t/error-type (thrown (t/completions s))))))
   (let [[tasks s] (t/with-scope [s {:on-error :keep}] [(t/completions s) s])]
