@@ -3,6 +3,7 @@
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.core :as t]
    [thrum.server :as server]
    [thrum.server.impl.engines :as engines]
    [thrum.server.tck :as tck]
@@ -43,9 +44,13 @@
     (run! #(prn (select-keys % [:id :outcome :detail])) outcomes)
     (System/exit (count (remove #(= :passed (:outcome %)) outcomes)))))
 
+(defn- in-a-jvm
+  "Returns what a child JVM says of the cases of these ids: {:exit code, :lines strings}."
+  [ids]
+  (jvm/quietly (jvm/command (jvm/this-home) jvm/exports 'thrum.server.engine.jdk-tck-test
+                            (map name ids))
+               280000))
+
 (deftest ^{:time-limit-ms 600000} the-jdk-engine-keeps-what-it-has-once-a-jvm
-  (doseq [ids once-a-jvm]
-    (let [command (jvm/command (jvm/this-home) jvm/exports 'thrum.server.engine.jdk-tck-test
-                               (map name ids))
-          {:keys [exit lines]} (jvm/quietly command 280000)]
-      (is (= 0 exit) (str/join "\n" lines)))))
+  (doseq [{:keys [exit lines]} (t/pmapv 2 in-a-jvm once-a-jvm)]
+    (is (= 0 exit) (str/join "\n" lines))))
