@@ -507,6 +507,11 @@
                [(type-of e) (vec (.getSuppressed e)) (Thread/interrupted)]))))
     (is (= [:closed] @trail))))
 
+(deftest a-close-at-once-that-fails-is-suppressed
+  (let [failure (ex-info "no" {}), ended (t/with-scope [s] s)
+        ^Throwable e (thrown (t/use! ended :x (fn [_] (throw failure))))]
+    (is (= [:thrum/closed [failure]] [(type-of e) (vec (.getSuppressed e))]))))
+
 (deftest what-comes-too-late-is-closed-at-once
   (let [trail (atom [])
         ended (t/with-scope [s] s)]
