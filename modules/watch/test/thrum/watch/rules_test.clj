@@ -81,6 +81,7 @@
     (= expected (raised (snapshot [(apply scope "pay-1" facts) (task 7 :parent "pay-1")])))
     [:state :cancelled, :reason :sibling-failed] [[:stuck-scope "pay-1 7"]]
     [:state :ended, :reason :ended] [[:stuck-scope "pay-1 7"]]
+    [:state :cancelled, :reason :thrum/timeout, :deadline (ago 50)] [[:deadline-passed "pay-1"]]
     [:state :open] []))
 
 (deftest a-thread-that-waits-for-a-carrier-ignores-nothing
