@@ -720,6 +720,15 @@
       (is (false? (t/cancel! s :late)))
       (is (not (t/cancelled? s))))))
 
+(deftest a-scope-that-was-cancelled-itself-says-so-although-it-is-cancelled-further-out-too
+  (let [inner (promise)]
+    (t/with-scope [outer]
+      (deliver inner (thrown (t/with-scope [s]
+                               (t/cancel! s :own)
+                               (t/cancel! outer :outer)
+                               (Thread/sleep 60000)))))
+    (is (= :own (:reason (ex-data @inner))))))
+
 (deftest a-fork-that-was-cancelled-alone-takes-no-value-from-a-scope-that-is-cancelled-later
   (let [value (promise), running (promise), ended (promise)]
     (t/with-scope [outer]
