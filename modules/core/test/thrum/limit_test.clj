@@ -21,7 +21,7 @@
    (java.util.concurrent CancellationException CountDownLatch TimeUnit)
    (java.util.concurrent.atomic AtomicLong)
    (java.util.function LongBinaryOperator)
-   (thrum.impl.limit Limiter)
+   (thrum.impl.limit IPermit Limiter)
    (thrum.impl.place Place)))
 
 (set! *warn-on-reflection* true)
@@ -384,6 +384,13 @@
     (while (not (.await done 20 TimeUnit/MICROSECONDS))
            (.interrupt ^Thread (nth running (.nextInt random threads))))
     (.get entered)))
+
+(deftest permits-that-are-granted-together-do-not-hold-each-other
+  (let [limiter (limit/limiter 1 {}), held (limit/acquire! limiter)
+        waiters (mapv #(waiter limiter %) [1 2])]
+    (limit/resize! limiter 3)
+    (is (= [nil nil] (mapv #(.heir ^IPermit (permit-of %)) waiters)))
+    (limit/release! held)))
 
 (deftest no-permit-is-lost-when-waiters-are-interrupted-at-random
   (doseq [[permits options] [[1 {}] [3 {}] [2 {:queue 4}] [2 {:wait-ms 0}]]]

@@ -228,15 +228,17 @@
   (let [running (promise)
         ended (promise)
         in-body (promise)
-        [^Thread caller outcome] (gate/start "caller"
-                                             #(t/with-scope [s]
-                                                (t/fork s (sleep-until-interrupted running ended))
-                                                @running
-                                                (deliver in-body true)
-                                                (Thread/sleep 60000)))]
+        [^Thread caller outcome]
+        (gate/start "caller"
+                    #(vector (type (thrown (t/with-scope [s]
+                                             (t/fork s (sleep-until-interrupted running ended))
+                                             @running
+                                             (deliver in-body true)
+                                             (Thread/sleep 60000))))
+                             (Thread/interrupted)))]
     @in-body
     (.interrupt caller)
-    (is (instance? InterruptedException (:thrown (deref outcome 10000 :stuck))))
+    (is (= {:value [InterruptedException false]} (deref outcome 10000 :stuck)))
     (is (realized? ended))))
 
 (deftest an-interrupt-during-the-join-cancels-joins-and-is-thrown
@@ -244,11 +246,14 @@
         ended (promise)
         [^Thread caller outcome]
         (gate/start "caller"
-                    #(t/with-scope [s] (t/fork s (sleep-until-interrupted running ended)) :body))]
+                    #(vector (type (thrown (t/with-scope [s]
+                                             (t/fork s (sleep-until-interrupted running ended))
+                                             :body)))
+                             (Thread/interrupted)))]
     @running
     (is (gate/eventually 10000 #(parked? caller)))
     (.interrupt caller)
-    (is (instance? InterruptedException (:thrown (deref outcome 10000 :stuck))))
+    (is (= {:value [InterruptedException false]} (deref outcome 10000 :stuck)))
     (is (realized? ended))))
 
 (deftest a-foreign-interrupt-outlives-the-form
