@@ -47,8 +47,20 @@
       (when (pos? length) length))))
 
 (def ^:private ^:const piece
-  "How many bytes of a file are read at once."
+  "How many bytes of a file or stream are read at once."
   65536)
+
+;; Not by transferTo: that of a ByteArrayInputStream writes inside synchronized, and before JDK 24 a
+;; client that is slow to read would keep a carrier.
+(defn- copy!
+  "Writes what there is to read, at most length bytes."
+  [^InputStream in ^long length ^OutputStream out]
+  (let [buffer (byte-array (max 1 (min length piece)))]
+    (loop [left length]
+      (let [n (long (if (pos? left) (.read in buffer 0 (min left (alength buffer))) -1))]
+        (when-not (neg? n)
+          (.write out buffer 0 n)
+          (recur (- left n)))))))
 
 (defn- write-element! [^OutputStream out x charset]
   (.write out (text-bytes (str x) charset))
@@ -57,7 +69,7 @@
 (defn- write-all!
   [body charset ^OutputStream out]
   (cond (seq? body) (run! #(write-element! out % charset) body)
-        (instance? InputStream body) (with-open [in ^InputStream body] (.transferTo in out))
+        (instance? InputStream body) (with-open [in ^InputStream body] (copy! in Long/MAX_VALUE out))
         :else (throw (ex-info (str "A response's :body cannot be a " (.getName (class body)))
                               {:type :thrum/response})))
   (.close out))
@@ -66,12 +78,7 @@
   "Writes the first length bytes of the file: it may have grown since its length was announced."
   [file ^long length ^OutputStream out]
   (with-open [in (FileInputStream. ^File file)]
-    (let [buffer (byte-array (max 1 (min length piece)))]
-      (loop [left length]
-        (let [n (long (if (pos? left) (.read in buffer 0 (min left (alength buffer))) -1))]
-          (when (pos? n)
-            (.write out buffer 0 n)
-            (recur (- left n)))))))
+    (copy! in length out))
   (.close out))
 
 (defn write!
