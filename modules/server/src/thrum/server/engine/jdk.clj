@@ -87,10 +87,9 @@
       (System/getLogger "thrum.server")
       System$Logger$Level/WARNING
       (str
-        "On this JDK the engine :jdk reads inside synchronized: a client that is slow to send "
-        "keeps "
-        "a carrier thread, and a few of them stop every virtual thread. Use JDK 24 or newer, or "
-        ":jetty"))))
+        "On this JDK the engine :jdk reads and writes inside synchronized: a client that is slow "
+        "to send or to take keeps a carrier thread, and a few of them stop every virtual thread. "
+        "Use JDK 24 or newer, or :jetty"))))
 
 (defn- check-provider!
   "Refuses another server that a jar or a system property puts in the place of the JDK's own: what

@@ -3,6 +3,7 @@
   become of it so far."
   {:no-doc true}
   (:require
+   [thrum.server.impl.sink :as sink]
    [thrum.server.impl.stage :as stage]
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
@@ -10,7 +11,7 @@
    [thrum.spi :as spi])
   (:import
    (java.util.concurrent.atomic AtomicReference)
-   (java.util.concurrent.locks LockSupport)
+   (java.util.concurrent.locks LockSupport ReentrantLock)
    (thrum.server.impl.traffic Settings Traffic)))
 
 (set! *warn-on-reflection* true)
@@ -39,9 +40,10 @@
   (^Object settle []))
 
 ;; stage: see thrum.server.impl.stage. deadline: of the handler, or nil. observers: of
-;; thrum.server.spi.exchanges, nil where there are none.
+;; thrum.server.spi.exchanges, nil where there are none. watching: the lock of watch! and unwatch!,
+;; nil where no disconnect interrupts.
 (deftype Exchange [^Traffic traffic wire ^Thread thread ^ClassLoader loader ^long arrived
-                   ^AtomicReference stage deadline observers
+                   ^AtomicReference stage deadline observers ^ReentrantLock watching
                    ^:volatile-mutable request
                    ^:volatile-mutable status
                    ^:volatile-mutable ^long bytes
@@ -96,11 +98,14 @@
 (defn exchange
   "Returns the exchange of this wire, on the calling thread."
   ^Exchange [^Traffic traffic wire]
-  (let [thread (Thread/currentThread), timeout-ms (.-timeout-ms (traffic/settings traffic))]
+  (let [thread (Thread/currentThread)
+        settings (traffic/settings traffic)
+        timeout-ms (.-timeout-ms settings)]
     (Exchange. traffic wire thread (.getContextClassLoader thread) (System/nanoTime)
                (AtomicReference. :open)
                (when timeout-ms (spi/deadline-in timeout-ms))
                (exchanges/observers)
+               (when (.-interrupt? settings) (ReentrantLock.))
                nil nil 0 nil nil nil nil nil nil false)))
 
 (defn step!
@@ -205,18 +210,21 @@
       (traffic/observe! traffic event #(facts x)))))
 
 (defn watch!
-  "Has (gone) called when the client goes. Throws CancellationException where another thread has
-  ended the exchange. A lock, shared with unwatch!: an engine that began to watch behind the answer
-  would read what belongs to the next request."
+  "Has (gone) called when the client goes, where a disconnect interrupts. Throws
+  CancellationException where another thread has ended the exchange. A lock, shared with unwatch!:
+  an engine that began to watch behind the answer would read what belongs to the next request. Not a
+  monitor: engines take locks of their own in there, see thrum.server.impl.sink/holding."
   [^Exchange x gone]
-  (locking x
+  (sink/holding (.-watching x)
     (proceed! x :handle)
     (engine/watch! (.-wire x) gone)))
 
 (defn unwatch!
   "Watches no more, nor begins to: for a thread that has ended the exchange."
   [^Exchange x]
-  (locking x
+  (if-some [watching (.-watching x)]
+    (sink/holding watching
+      (engine/unwatch! (.-wire x)))
     (engine/unwatch! (.-wire x))))
 
 (defn start-thread!

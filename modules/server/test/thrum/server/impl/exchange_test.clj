@@ -18,7 +18,7 @@
   "Returns an exchange of a server; its wire notes the calls in trail, and calls (watched) while it
   begins to watch."
   [trail watched]
-  (exchange/exchange (traffic/traffic {})
+  (exchange/exchange (traffic/traffic {:interrupt-on-disconnect? true})
                      (reify engine/Wire
                        (watch! [_ _] (swap! trail conj :watch) (watched) true)
                        (unwatch! [_] (swap! trail conj :unwatch))
@@ -54,7 +54,7 @@
                  (swap! trail conj (deref sent 100 :watched)))
                (unwatch! [_] (swap! trail conj :unwatched))
                (send! [_ status _ _] (swap! trail conj status) (deliver sent :sent)))]
-    (deliver x (doto (exchange/exchange (traffic/traffic {}) wire)
+    (deliver x (doto (exchange/exchange (traffic/traffic {:interrupt-on-disconnect? true}) wire)
                  (exchange/received! {:request-method :get})))
     (is (thrown? CancellationException (#'serve/watch-client! @x)))
     (is (= :sent (deref sent 5000 :silent)))
@@ -79,3 +79,15 @@
     (with-redefs [respond/respond-with! (fn [_ _] (throw (IOException. "Broken pipe")))]
       (#'serve/answer-here! x {:status 413}))
     (is (= [:unwatch :abort] @trail))))
+
+;; Before JDK 24 a thread that waits for a lock of the engine's inside a monitor keeps its carrier.
+(deftest no-monitor-is-held-while-an-engine-begins-or-ends-to-watch
+  (let [held (atom []), x (promise)
+        note! #(do (swap! held conj (Thread/holdsLock @x)) true)
+        wire (reify engine/Wire
+               (watch! [_ _] (note!))
+               (unwatch! [_] (note!)))]
+    (deliver x (exchange/exchange (traffic/traffic {:interrupt-on-disconnect? true}) wire))
+    (exchange/watch! @x (fn []))
+    (exchange/unwatch! @x)
+    (is (= [false false] @held))))

@@ -2,8 +2,11 @@
   "The body of a request of Jetty's, which no other thread reads once its answer ends: Jetty then
   reads what is left of it, and where another thread does so at the same time, what one connection
   has sent can become part of another's request."
+  (:require
+   [thrum.server.engine.jetty.lock :refer [holding]])
   (:import
    (java.io IOException)
+   (java.util.concurrent.locks ReentrantLock)
    (org.eclipse.jetty.io Content$Chunk Content$Source)
    (org.eclipse.jetty.server Request)))
 
@@ -14,27 +17,27 @@
   (end! [incoming] "Returns when no other thread reads; from now on none does."))
 
 ;; No read of Jetty's blocks: the lock is held for as long as one takes what is there.
-(deftype Body [^Request request ^:unsynchronized-mutable over]
+(deftype Body [^Request request lock ^:unsynchronized-mutable over]
   Incoming
-  (end! [this] (locking this (set! over true)))
+  (end! [_] (holding lock (set! over true)))
   Content$Source
   (getLength [_] (.getLength request))
-  (read [this]
-    (locking this
+  (read [_]
+    (holding lock
       (if over
         (Content$Chunk/from (IOException. "The request is over"))
         (.read request))))
-  (demand [this ready]
-    (when-not (locking this
+  (demand [_ ready]
+    (when-not (holding lock
                 (when-not over
                   (.demand request ready)
                   true))
       (.run ready)))
-  (^void fail [this ^Throwable t]
-    (locking this
+  (^void fail [_ ^Throwable t]
+    (holding lock
       (when-not over (.fail request t)))))
 
 (defn body
   "Returns what the request's body is read from."
   ^Body [request]
-  (Body. request false))
+  (Body. request (ReentrantLock.) false))

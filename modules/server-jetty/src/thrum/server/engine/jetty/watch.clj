@@ -5,11 +5,13 @@
   client has gone; bytes belong to its next request and are given back. On HTTP/2 Jetty reports the
   stream's reset."
   (:require
+   [thrum.server.engine.jetty.lock :refer [holding]]
    [thrum.spi :as spi])
   (:import
    (java.io IOException)
    (java.util.concurrent CancellationException)
    (java.util.concurrent.atomic AtomicBoolean)
+   (java.util.concurrent.locks ReentrantLock)
    (java.util.function Consumer)
    (org.eclipse.jetty.io AbstractEndPoint)
    (org.eclipse.jetty.server Request)
@@ -50,24 +52,24 @@
 
 ;; One lock for the end of the watch and for a read: when end returns no thread reads any more.
 (deftype Http1Watch [^HttpConnection connection ^AbstractEndPoint end-point ^Runnable gone
-                     ^:unsynchronized-mutable armed]
+                     lock ^:unsynchronized-mutable armed]
   Watch
   (arm! [this]
-    (locking this
+    (holding lock
       (set! armed true)
       (set! armed (.tryFillInterested end-point (callback this)))
       armed))
   (fire! [this]
-    (locking this
+    (holding lock
       (when armed
         (set! armed false)
         (let [n (long (read-ahead! connection end-point))]
           (cond (neg? n) (notify! gone)
                 ;; TLS may have had records without content.
                 (zero? n) (arm! this))))))
-  (lose! [this] (locking this (when armed (set! armed false) (notify! gone))))
+  (lose! [this] (holding lock (when armed (set! armed false) (notify! gone))))
   (end! [this]
-    (locking this
+    (holding lock
       (when armed
         (set! armed false)
         (.onFail (.getFillInterest end-point) (CancellationException. "The watch is over"))))))
@@ -95,7 +97,8 @@
 
 (defn- watch-connection [^HttpConnection connection gone]
   (when (and (received? connection) (room? connection))
-    (let [watch (Http1Watch. connection (.getEndPoint connection) gone false)]
+    (let [watch (Http1Watch. connection (.getEndPoint connection) gone (ReentrantLock.)
+                             false)]
       (when (arm! watch) watch))))
 
 ;; HTTP/2
@@ -131,22 +134,22 @@
   (cease! [lookout] "Watches no more, nor later: writing may begin."))
 
 ;; gone: what begin! got, until cease!. watch: what watches, or nil.
-(deftype RequestLookout [request ^:unsynchronized-mutable gone ^:unsynchronized-mutable watch]
+(deftype RequestLookout [request lock ^:unsynchronized-mutable gone ^:unsynchronized-mutable watch]
   Lookout
   (begin! [this f]
-    (locking this
+    (holding lock
       (set! gone f)
       (set! watch (begun request f))
       (some? watch)))
   (body-read! [this]
-    (locking this
+    (holding lock
       (when (and gone (nil? watch)) (set! watch (begun request gone)))))
   (cease! [this]
-    (locking this
+    (holding lock
       (set! gone nil)
       (some-> watch end!))))
 
 (defn lookout
   "Returns the lookout of a request, which does not watch yet."
   [request]
-  (RequestLookout. request nil nil))
+  (RequestLookout. request (ReentrantLock.) nil nil))

@@ -46,3 +46,15 @@
     (.demand ^Content$Source body #(deliver called true))
     (is (true? (deref called 0 false)))
     (is (nil? (.fail ^Content$Source body (Exception.))))))
+
+;; Before JDK 24 a thread that waits for a lock of Jetty's inside a monitor keeps its carrier.
+(deftest no-monitor-is-held-in-a-call-of-jettys
+  (let [body (promise)
+        held (atom [])
+        note #(fn [& _] (swap! held conj [% (Thread/holdsLock @body)]) nil)
+        request (request {"read" (note :read), "demand" (note :demand), "fail" (note :fail)})]
+    (deliver body (incoming/body request))
+    (.read ^Content$Source @body)
+    (.demand ^Content$Source @body (fn []))
+    (.fail ^Content$Source @body (Exception.))
+    (is (= [[:read false] [:demand false] [:fail false]] @held))))
