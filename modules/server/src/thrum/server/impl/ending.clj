@@ -60,6 +60,12 @@
     ;; No thread is to be had: the exchange's own waits for this.
     (catch Throwable _ (cut! x))))
 
+(defn- observe-elsewhere!
+  "Not on the calling thread, which may be the alarm's, one of the platform's: an observer may
+  block."
+  [x event]
+  (exchange/start-thread! x "http-observer" #(exchange/observe! x event)))
+
 (def ^:private counters
   {:thrum/timeout :timed-out, :slow :timed-out, :disconnected :disconnected})
 
@@ -73,7 +79,7 @@
     :answer (answer-instead! x)
     :cut (cut! x)
     :cancel (some-> (exchange/scope x) (t/cancel! reason))
-    :observe (exchange/observe! x (observed reason))))
+    :observe (observe-elsewhere! x (observed reason))))
 
 (defn end!
   "Ends the exchange for this reason, one of thrum.server.impl.stage/ends, if it has not ended: 503
@@ -89,10 +95,10 @@
   (run! #(perform! x (exchange/stage x) %) (exchange/step! x :begin)))
 
 (defn time-out!
-  "Ends an exchange whose deadline has come. Not on the alarm's thread, one of the platform's: an
-  observer may block."
+  "Ends an exchange whose deadline has come, on the alarm's thread: where handlers keep every
+  carrier, no virtual one would come to cancel them."
   [x]
-  (exchange/start-thread! x "http-deadline" #(end! x :thrum/timeout)))
+  (end! x :thrum/timeout))
 
 (defn end-if-slow!
   "Ends the exchange whose client sends or takes too slowly. Not on the thread that looks, which is

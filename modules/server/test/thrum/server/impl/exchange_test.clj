@@ -2,6 +2,7 @@
   "Whose matter the answer is when two threads are about to end an exchange."
   (:require
    [clojure.test :refer [deftest is]]
+   [thrum.core :as t]
    [thrum.server.impl.ending :as ending]
    [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.respond :as respond]
@@ -91,3 +92,15 @@
     (exchange/watch! @x (fn []))
     (exchange/unwatch! @x)
     (is (= [false false] @held))))
+
+(deftest a-deadline-cancels-the-handler-where-no-virtual-thread-runs
+  (doseq [[reads? expected] [[false ["http-answer" "http-observer"]]
+                             [true [:unwatch :abort "http-observer"]]]
+          :let [trail (atom []), x (exchange trail identity)]]
+    (t/with-scope [handling]
+      (ending/begin! x handling)
+      (when reads? (exchange/step! x :read))
+      (with-redefs [exchange/start-thread! (fn [_ name _] (swap! trail conj name))]
+        (ending/time-out! x))
+      (is (t/cancelled? handling)))
+    (is (= expected @trail))))
