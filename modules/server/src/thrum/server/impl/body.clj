@@ -69,7 +69,8 @@
 (defn- write-all!
   [body charset ^OutputStream out]
   (cond (seq? body) (run! #(write-element! out % charset) body)
-        (instance? InputStream body) (with-open [in ^InputStream body] (copy! in Long/MAX_VALUE out))
+        (instance? InputStream body) (with-open [in ^InputStream body]
+                                       (copy! in Long/MAX_VALUE out))
         :else (throw (ex-info (str "A response's :body cannot be a " (.getName (class body)))
                               {:type :thrum/response})))
   (.close out))

@@ -5,6 +5,7 @@
   (:require
    [clojure.string :as str]
    [thrum.server.impl.sink :as sink]
+   [thrum.server.spi.lock :refer [holding]]
    [thrum.spi :as spi]
    [thrum.spi.options :as options])
   (:import
@@ -48,22 +49,22 @@
         nil
         (finally (.unlock lock)))))
   (expect! [_ a]
-    (sink/holding lock
+    (holding lock
       (set! alarm a)
       (when-not open (spi/disarm! a))))
   (end! [_ cancel]
-    (sink/holding lock
+    (holding lock
       (when open
         (set! over true)
         (set! open false)
         (cancel))))
-  (ended? [_] (sink/holding lock (boolean over)))
+  (ended? [_] (holding lock (boolean over)))
   (finish! [_]
-    (sink/holding lock
+    (holding lock
       (set! open false)
       (when alarm (spi/disarm! alarm))))
-  (open? [_] (sink/holding lock (boolean open)))
-  (sent [_] (sink/holding lock sent)))
+  (open? [_] (holding lock (boolean open)))
+  (sent [_] (holding lock sent)))
 
 ;; The format (HTML, 9.2)
 

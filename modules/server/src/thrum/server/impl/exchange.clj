@@ -3,11 +3,11 @@
   become of it so far."
   {:no-doc true}
   (:require
-   [thrum.server.impl.sink :as sink]
    [thrum.server.impl.stage :as stage]
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
    [thrum.server.spi.exchanges :as exchanges]
+   [thrum.server.spi.lock :refer [holding]]
    [thrum.spi :as spi])
   (:import
    (java.util.concurrent.atomic AtomicReference)
@@ -213,9 +213,9 @@
   "Has (gone) called when the client goes, where a disconnect interrupts. Throws
   CancellationException where another thread has ended the exchange. A lock, shared with unwatch!:
   an engine that began to watch behind the answer would read what belongs to the next request. Not a
-  monitor: engines take locks of their own in there, see thrum.server.impl.sink/holding."
+  monitor: engines take locks of their own in there."
   [^Exchange x gone]
-  (sink/holding (.-watching x)
+  (holding (.-watching x)
     (proceed! x :handle)
     (engine/watch! (.-wire x) gone)))
 
@@ -223,7 +223,7 @@
   "Watches no more, nor begins to: for a thread that has ended the exchange."
   [^Exchange x]
   (if-some [watching (.-watching x)]
-    (sink/holding watching
+    (holding watching
       (engine/unwatch! (.-wire x)))
     (engine/unwatch! (.-wire x))))
 

@@ -4,7 +4,8 @@
   Content-Length is sent, and fewer are a failure."
   {:no-doc true}
   (:require
-   [thrum.server.spi.byte-stream :as byte-stream])
+   [thrum.server.spi.byte-stream :as byte-stream]
+   [thrum.server.spi.lock :refer [holding]])
   (:import
    (java.io ByteArrayOutputStream IOException OutputStream)
    (java.util.concurrent.locks LockSupport ReentrantLock)))
@@ -36,16 +37,6 @@
 
 (defn- too-short [length written]
   (IOException. (str "The body has " written " bytes, and its Content-Length is " length)))
-
-(defmacro holding
-  "Runs the body with the lock held. Not a monitor: before JDK 24 a thread that blocks inside one
-  keeps a carrier thread, and a client decides how long a write blocks."
-  [lock & body]
-  `(let [^ReentrantLock lock# ~lock]
-     (.lock lock#)
-     (try
-       ~@body
-       (finally (.unlock lock#)))))
 
 (defmacro reporting
   "Runs the body, which writes to the engine; calls gone! where that fails."

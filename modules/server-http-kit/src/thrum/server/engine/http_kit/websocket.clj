@@ -7,6 +7,7 @@
    [thrum.server.http1.response :as response]
    [thrum.server.spi :as engine]
    [thrum.server.spi.http :as http]
+   [thrum.server.spi.lock :refer [holding]]
    [thrum.spi :as spi])
   (:import
    (java.io IOException)
@@ -87,18 +88,16 @@
   (write! [socket kind payload] "Sends a frame. Throws IOException behind a closing one.")
   (end-receiving! [socket] "The client sends no more messages."))
 
-(deftype WebSocket [connection ^ReentrantLock writing
+(deftype WebSocket [connection writing
                     ^:volatile-mutable said-goodbye ^:volatile-mutable over]
   Frames
   (write! [_ kind payload]
-    (.lock writing)
-    (try
+    (holding writing
       (when said-goodbye (throw (IOException. "The websocket is closed")))
       (when (= :close kind)
         (set! said-goodbye true)
         (connection/expect! connection (spi/deadline-in goodbye-ms)))
-      (connection/write! connection (frame kind payload))
-      (finally (.unlock writing))))
+      (connection/write! connection (frame kind payload))))
   (end-receiving! [_] (set! over true))
   engine/Socket
   (open? [_] (not (or said-goodbye over)))

@@ -3,7 +3,7 @@
   reads what is left of it, and where another thread does so at the same time, what one connection
   has sent can become part of another's request."
   (:require
-   [thrum.server.engine.jetty.lock :refer [holding]])
+   [thrum.server.spi.lock :refer [holding]])
   (:import
    (java.io IOException)
    (java.util.concurrent.locks ReentrantLock)

@@ -5,7 +5,7 @@
   client has gone; bytes belong to its next request and are given back. On HTTP/2 Jetty reports the
   stream's reset."
   (:require
-   [thrum.server.engine.jetty.lock :refer [holding]]
+   [thrum.server.spi.lock :refer [holding]]
    [thrum.spi :as spi])
   (:import
    (java.io IOException)

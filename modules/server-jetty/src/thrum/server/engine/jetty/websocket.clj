@@ -2,14 +2,15 @@
   "A request that becomes a websocket, over Jetty's."
   (:require
    [thrum.server.spi :as engine]
-   [thrum.server.spi.flow :as flow])
+   [thrum.server.spi.flow :as flow]
+   [thrum.server.spi.lock :refer [holding]])
   (:import
    (java.io IOException InterruptedIOException)
    (java.nio ByteBuffer)
    (java.time Duration)
    (java.util.concurrent CompletableFuture)
    (java.util.concurrent.atomic AtomicBoolean AtomicReference)
-   (java.util.concurrent.locks Lock ReentrantLock)
+   (java.util.concurrent.locks ReentrantLock)
    (org.eclipse.jetty.http HttpStatus)
    (org.eclipse.jetty.server Request Response Server)
    (org.eclipse.jetty.util Callback)
@@ -70,16 +71,13 @@
 ;; Calls of the listener. Messages are delivered on Jetty's thread: while the listener is busy
 ;; nothing more is read. The end is delivered on threads of its own, one after the other: Jetty must
 ;; go on, and let a send fail that the listener may be in.
-(deftype Caller [listener ^Lock turn ^AtomicReference last-call])
+(deftype Caller [listener turn ^AtomicReference last-call])
 
 (defn- call!
   "Calls (f listener) when it is this thread's turn."
   [^Caller caller f]
-  (let [^Lock turn (.-turn caller)]
-    (.lock turn)
-    (try
-      (f (.-listener caller))
-      (finally (.unlock turn)))))
+  (holding (.-turn caller)
+    (f (.-listener caller))))
 
 (defn- call-after
   "Calls (f listener) on a thread of its own when before, a CompletableFuture or nil, is done;

@@ -11,12 +11,13 @@
    [thrum.server.engine.tomcat.turns :as turns]
    [thrum.server.engine.tomcat.websocket :as websocket]
    [thrum.server.spi :as engine]
+   [thrum.server.spi.lock :refer [holding]]
    [thrum.spi :as spi])
   (:import
    (java.io IOException OutputStream)
    (java.util ArrayList List)
    (java.util.concurrent ThreadFactory)
-   (java.util.concurrent.locks Lock LockSupport ReentrantLock)
+   (java.util.concurrent.locks LockSupport ReentrantLock)
    (org.apache.coyote Request Response)
    (org.apache.tomcat.util.net NioEndpoint)))
 
@@ -31,20 +32,10 @@
 (def ^:private ^ThreadFactory cutting-threads
   (spi/clean-threads "tomcat-reset"))
 
-(defmacro ^:private holding
-  "Runs the body with the lock held. Not a monitor: before JDK 24 a thread that waits for one keeps
-  a carrier thread."
-  [^Lock lock & body]
-  `(do
-     (.lock ~lock)
-     (try
-       ~@body
-       (finally (.unlock ~lock)))))
-
 ;; owner: the connection's thread. over: nil, :complete, :aborted or :upgraded. threads: those
 ;; inside. woken: those inside that wake! has interrupted.
 (deftype TomcatWire [^Request request ^Response response endpoint options shared remote local
-                     ^Thread owner ^Lock lock ^:unsynchronized-mutable over ^List threads
+                     ^Thread owner lock ^:unsynchronized-mutable over ^List threads
                      ^:unsynchronized-mutable ^List woken
                      ^:unsynchronized-mutable ^OutputStream begun]
   turns/Turns
