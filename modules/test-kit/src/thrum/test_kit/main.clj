@@ -197,6 +197,7 @@
    ["lab" ["lab"] this-jvm]
    ["the repository" ["root" "test-kit"] this-jvm]
    ["the engines" engines this-jvm]
+   ["the engines, on JDK 21" (remove #{"server-http-kit"} engines) jdk-21]
    ["server" ["server" "server-tck"] this-jvm]
    ["core, on a single carrier thread" ["core"] one-carrier]
    ["async, with core.async 1.8.741" ["async"] (core-async "1.8.741")]

@@ -8,6 +8,7 @@
    [thrum.server.engine.helidon.timer :as timer]
    [thrum.server.http1 :as http1]
    [thrum.server.spi :as engine]
+   [thrum.server.spi.lock :refer [holding]]
    [thrum.server.spi.watchdog :as watchdog]
    [thrum.spi :as spi])
   (:import
@@ -17,6 +18,7 @@
    (java.io IOException)
    (java.net InetAddress InetSocketAddress ServerSocket StandardSocketOptions)
    (java.time Duration)
+   (java.util.concurrent.locks ReentrantLock)
    (java.util.logging Level Logger)))
 
 (set! *warn-on-reflection* true)
@@ -135,11 +137,11 @@
   (native [_] server))
 
 ;; Helidon 4.5's classes and its registry of services wait for each other where two threads make the
-;; first servers at once.
-(def ^:private making (Object.))
+;; first servers at once. A start waits for virtual threads of Helidon's.
+(def ^:private making (ReentrantLock.))
 
 (defn- started ^WebServer [parts]
-  (locking making
+  (holding making
     (let [server (doto (WebServer/create (config parts)) .start)]
       (when-not (.isRunning server)
         (throw (IOException. "Helidon did not start; its log says why")))

@@ -59,11 +59,12 @@
   (spi/clean-threads "http-request"))
 
 (defn- handler
-  "Returns the handler that has each request served on a thread of its own."
-  [serve container]
+  "Returns the handler that has each request served on a thread of its own; watched?: whether
+  their clients are watched."
+  [serve container watched?]
   (proxy [Handler$Abstract] []
     (handle [request response callback]
-      (let [wire (wire/wire request response callback container)]
+      (let [wire (wire/wire request response callback container watched?)]
         (.start (.newThread request-threads #(wire/serve! wire serve)))
         true))))
 
@@ -132,7 +133,9 @@
   (let [server (Server. (threads/pool options))]
     (doto server
       (.setErrorHandler (refusals options))
-      (.setHandler ^Handler (handler serve (websocket/container server options))))))
+      (.setHandler ^Handler (handler serve
+                                     (websocket/container server options)
+                                     (:interrupt-on-disconnect? options))))))
 
 (defn- connectors-of [server options]
   (into {}

@@ -3,7 +3,7 @@
   StreamableResponseBody where Ring is there, with the same meaning where it is not."
   {:no-doc true}
   (:import
-   (java.io Closeable File FileInputStream FileNotFoundException InputStream OutputStream)
+   (java.io ByteArrayInputStream Closeable File FileInputStream FileNotFoundException InputStream OutputStream)
    (java.nio.charset StandardCharsets)))
 
 (set! *warn-on-reflection* true)
@@ -47,11 +47,9 @@
       (when (pos? length) length))))
 
 (def ^:private ^:const piece
-  "How many bytes of a file or stream are read at once."
+  "How many bytes of a file or an array are read at once."
   65536)
 
-;; Not by transferTo: that of a ByteArrayInputStream writes inside synchronized, and before JDK 24 a
-;; client that is slow to read would keep a carrier.
 (defn- copy!
   "Writes what there is to read, at most length bytes."
   [^InputStream in ^long length ^OutputStream out]
@@ -62,6 +60,14 @@
           (.write out buffer 0 n)
           (recur (- left n)))))))
 
+(defn- transfer!
+  "Writes all that there is to read. ByteArrayInputStream's transferTo writes inside synchronized:
+  before JDK 24 a client that is slow to read would keep a carrier."
+  [^InputStream in out]
+  (if (instance? ByteArrayInputStream in)
+    (copy! in (.available in) out)
+    (.transferTo in out)))
+
 (defn- write-element! [^OutputStream out x charset]
   (.write out (text-bytes (str x) charset))
   (.flush out))
@@ -69,8 +75,7 @@
 (defn- write-all!
   [body charset ^OutputStream out]
   (cond (seq? body) (run! #(write-element! out % charset) body)
-        (instance? InputStream body) (with-open [in ^InputStream body]
-                                       (copy! in Long/MAX_VALUE out))
+        (instance? InputStream body) (with-open [in ^InputStream body] (transfer! in out))
         :else (throw (ex-info (str "A response's :body cannot be a " (.getName (class body)))
                               {:type :thrum/response})))
   (.close out))

@@ -60,45 +60,46 @@
     ;; No thread is to be had: the exchange's own waits for this.
     (catch Throwable _ (cut! x))))
 
-(defn- observe-elsewhere!
-  "Not on the calling thread, which may be the alarm's, one of the platform's: an observer may
-  block."
-  [x event]
-  (exchange/start-thread! x "http-observer" #(exchange/observe! x event)))
-
 (def ^:private counters
   {:thrum/timeout :timed-out, :slow :timed-out, :disconnected :disconnected})
 
 (def ^:private observed
   {:thrum/timeout :timeout, :slow :timeout, :disconnected :disconnect})
 
-(defn- perform! [^Exchange x reason effect]
+(defn- perform! [^Exchange x reason observe! effect]
   (case effect
     :overdue (traffic/add! (.-traffic x) :overdue 1)
     :count (traffic/add! (.-traffic x) (counters reason) 1)
     :answer (answer-instead! x)
     :cut (cut! x)
     :cancel (some-> (exchange/scope x) (t/cancel! reason))
-    :observe (observe-elsewhere! x (observed reason))))
+    :observe (observe! x (observed reason))))
+
+(defn- end-with! [x reason observe!]
+  (run! #(perform! x reason observe! %) (exchange/step! x reason)))
 
 (defn end!
   "Ends the exchange for this reason, one of thrum.server.impl.stage/ends, if it has not ended: 503
   or a cut, as the table thrum.server.impl.stage/end has it. The handler is interrupted, once.
   Nothing for a websocket."
   [x reason]
-  (run! #(perform! x reason %) (exchange/step! x reason)))
+  (end-with! x reason exchange/observe!))
 
 (defn begin!
   "The scope of the request has begun; it is cancelled where the exchange has been ended already."
   [^Exchange x scope]
   (.setScope x scope)
-  (run! #(perform! x (exchange/stage x) %) (exchange/step! x :begin)))
+  (run! #(perform! x (exchange/stage x) exchange/observe! %) (exchange/step! x :begin)))
+
+(defn- observe-elsewhere! [x event]
+  (exchange/start-thread! x "http-observer" #(exchange/observe! x event)))
 
 (defn time-out!
   "Ends an exchange whose deadline has come, on the alarm's thread: where handlers keep every
-  carrier, no virtual one would come to cancel them."
+  carrier, no virtual one would come to cancel them. An observer is called on another: it may
+  block."
   [x]
-  (end! x :thrum/timeout))
+  (end-with! x :thrum/timeout observe-elsewhere!))
 
 (defn end-if-slow!
   "Ends the exchange whose client sends or takes too slowly. Not on the thread that looks, which is

@@ -11,6 +11,7 @@
    [thrum.server.impl.traffic :as traffic]
    [thrum.spi :as spi])
   (:import
+   (java.io IOException)
    (java.lang System$Logger System$Logger$Level)
    (thrum.server.impl.exchange Exchange)))
 
@@ -43,10 +44,12 @@
   "Cuts the connection, and logs why; not where that is the client's fault. One that has gone is
   counted as such."
   [x t]
-  (case (exchange/flaw x)
-    :gone (ending/end! x :disconnected)
-    nil (do (ending/cut! x) (log! x t))
-    (ending/cut! x)))
+  (let [flaw (exchange/flaw x)]
+    (if (= :gone flaw)
+      (ending/end! x :disconnected)
+      (do
+        (ending/cut! x)
+        (when-not (and flaw (instance? IOException t)) (log! x t))))))
 
 (defn- answer-plainly!
   "Answers for what was thrown while an answer was tried: 500, or a cut where that had begun."

@@ -2,6 +2,7 @@
   "What is thrown is answered, whatever becomes of its line in the log."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
+   [thrum.core :as t]
    [thrum.server :as server]
    [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.failure :as failure]
@@ -92,3 +93,17 @@
                   (wire/close! c)
                   (is (scene/eventually 5000 (fn [] (= 1 (:served (server/status s)))))))))
     (is (= [] @logged))))
+
+(deftest what-the-application-throws-behind-a-read-that-it-gave-up-is-logged
+  (let [logged (atom [])
+        give-up #(t/with-timeout 100 (slurp %))
+        handler (fn [{:keys [body]}]
+                  {:status 200, :body (cons "begun" (lazy-seq [(give-up body)]))})]
+    (logging #(swap! logged conj (.getMessage ^LogRecord %))
+             #(with-open [^java.lang.AutoCloseable s
+                          (server/run-server handler {:port 0, :stop-on-shutdown? false})]
+                (let [c (wire/send! (wire/connect (server/port s))
+                          "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf")]
+                  (is (scene/eventually 5000 (fn [] (= 1 (:served (server/status s))))))
+                  (wire/close! c))))
+    (is (= ["A request failed: post /"] @logged))))

@@ -22,7 +22,7 @@
 ;; :warm-up - how many rounds are not measured, for each limit: the second one finds the code
 ;; compiled. Before the 20th round or so the compilers' threads take some of the CPU time, and more
 ;; for a way with more code: in the 11th t/pmap costs up to 3.5 times the loop, on two processors.
-(def ^:private full {:items 40000, :limits [64 512], :warm-up [22 4], :rounds 5})
+(def ^:private full {:items 40000, :limits [64 512], :warm-up [25 4], :rounds 5})
 (def ^:private quick {:items 2000, :limits [64], :warm-up [1], :rounds 3})
 
 (defn jobs

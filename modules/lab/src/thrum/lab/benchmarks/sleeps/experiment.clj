@@ -17,7 +17,7 @@
 (def ^:private full
   "Inputs, limits and how many items. Of a tail more than the default window of 2 048, and at 64
   more than one of 4 096: with fewer no window would hold anything back."
-  [[:exponential 16 600] [:exponential 64 2400] [:tail 16 3000] [:tail 64 6000]])
+  [[:exponential 16 600] [:exponential 64 2400] [:tail 16 2400] [:tail 64 4500]])
 
 (defn jobs
   "Returns a job for each input and limit."
@@ -63,29 +63,19 @@
   (Thread/sleep (Duration/ofNanos ns))
   ns)
 
-(defn- given
-  "Returns the items that a way gets: the chunked map a tenth, since it takes many times as long."
-  [way items]
-  (if (= :chunked way) (subvec items 0 (quot (count items) 10)) items))
-
-(def ^:private maps
-  {:pmap (fn [limit items] (t/pmap limit sleep! items))
-   :pmap-4096 (fn [limit items] (t/pmap {:limit limit, :window 4096} sleep! items))
-   :upmap (fn [limit items] (t/upmap limit sleep! items))
-   :chunked (fn [limit items] (by-hand/chunked limit sleep! items))})
-
 (defn- ways [limit items]
-  (for [[way f] maps
-        :let [items (given way items)]]
-    [way (rounds/checked (count items) #(count (f limit items)))]))
+  (mapv (fn [[way f]] [way (rounds/checked (count items) f)])
+        [[:pmap #(count (t/pmap limit sleep! items))]
+         [:pmap-4096 #(count (t/pmap {:limit limit, :window 4096} sleep! items))]
+         [:upmap #(count (t/upmap limit sleep! items))]
+         [:chunked #(count (by-hand/chunked limit sleep! items))]]))
 
 (defn measure
-  "Returns {:lines {way ns}, :costs {way [cost, see thrum.lab.rounds/cost, for each round]}}."
+  "Returns {:line ns, :costs {way [cost, see thrum.lab.rounds/cost, for each round]}}."
   [{:keys [limit warm-up rounds] :as job}]
   (let [items (durations job)]
     (rounds/costs 1 0 (ways limit (subvec items 0 warm-up)))
-    {:lines (into {} (for [way (keys maps)]
-                       [way (list-scheduling/makespan limit (given way items))]))
+    {:line (list-scheduling/makespan limit items)
      :costs (rounds/costs 0 rounds (ways limit items))}))
 
 ;; In the parent
@@ -94,12 +84,11 @@
   {[:exponential :pmap] 1.05, [:tail :pmap] 2, [:tail :pmap-4096] 1.05, [:tail :upmap] 1.05})
 
 (defn- row [{:keys [input limit items]} runs way]
-  (let [times (rounds/medians (map :costs runs) way :ns)
-        lines (map #(get-in % [:lines way]) runs)]
-    {:input input, :limit limit, :items (if (= :chunked way) (quot items 10) items), :way way
-     :line-ms (/ (first lines) 1e6)
+  (let [times (rounds/medians (map :costs runs) way :ns)]
+    {:input input, :limit limit, :items items, :way way
+     :line-ms (/ (:line (first runs)) 1e6)
      :ms (stats/spread (map #(/ % 1e6) times))
-     :to-line (stats/spread (map #(/ (double %1) %2) times lines))
+     :to-line (stats/spread (map #(/ (double %1) (:line %2)) times runs))
      :goal (goals [input way])}))
 
 (defn rows

@@ -188,7 +188,8 @@
                        :available #(.available in)
                        :close #(.close in))))
 
-;; incoming: the request's body, or nil. over: whether the exchange has been completed, or aborted.
+;; incoming: the request's body, or nil. lookout: nil where the client is not watched. over: whether
+;; the exchange has been completed, or aborted.
 (deftype JettyWire [^Request request ^Response response ^Callback callback container shared incoming
                     lookout ^AtomicBoolean over ^:unsynchronized-mutable finish]
   Completion
@@ -211,7 +212,7 @@
   (remote [_] (remote-of request))
   (local [_] (.getLocalSocketAddress (meta-data request)))
   (certificate [_] (certificate-of request))
-  (body [_] (when incoming (body-of request incoming #(watch/body-read! lookout))))
+  (body [_] (when incoming (body-of request incoming #(some-> lookout watch/body-read!))))
   (send! [this status headers body]
     (set-head! response status headers)
     ;; Jetty closes the connection where the request's body has not come, and does not say so.
@@ -242,20 +243,21 @@
           (close-connection! request response)
           (fail! request callback)))))
   (watch! [_ gone] (watch/begin! lookout gone))
-  (unwatch! [_] (watch/cease! lookout))
+  (unwatch! [_] (some-> lookout watch/cease!))
   (upgrade! [_ headers protocol listener]
     (add-headers! (.getHeaders response) headers)
     (websocket/upgrade! container request response callback protocol listener)
     (when-not (.compareAndSet over false true) (throw (IOException. "The exchange was aborted")))))
 
 (defn wire
-  "Returns the wire of a request of Jetty's; container: that of the websockets."
-  ^JettyWire [^Request request response callback container]
+  "Returns the wire of a request of Jetty's; container: that of the websockets; watched?: whether
+  watch! may be called."
+  ^JettyWire [^Request request response callback container watched?]
   (.addIdleTimeoutListener request patient)
   (let [shared (shared? request)
         incoming (when (body? request shared) (incoming/body request))]
-    (JettyWire. request response callback container shared incoming (watch/lookout request)
-                (AtomicBoolean.) nil)))
+    (JettyWire. request response callback container shared incoming
+                (when watched? (watch/lookout request)) (AtomicBoolean.) nil)))
 
 (defn serve!
   "Calls serve with the wire. When that returns, the exchange is over, or another thread is about to

@@ -4,7 +4,8 @@
   (:require
    [thrum.server.engine.jdk.held :as held]
    [thrum.server.engine.jdk.patience :as patience]
-   [thrum.server.spi :as engine])
+   [thrum.server.spi :as engine]
+   [thrum.spi :as spi])
   (:import
    (com.sun.net.httpserver Headers HttpExchange)
    (java.io ByteArrayOutputStream IOException OutputStream)
@@ -82,9 +83,18 @@
   (ending reading (.close out)))
 
 (defn- send-head!
-  "Sends a response without a body."
-  [^HttpExchange exchange reading status]
-  (ending reading (.sendResponseHeaders exchange status -1))
+  "Sends a response without a body. Where another thread reads the request's, the head does not wait
+  for it, and the connection ends."
+  [^HttpExchange exchange ^ReentrantLock reading patience status]
+  (if (or (nil? reading) (.tryLock reading))
+    (try
+      (ending reading (.sendResponseHeaders exchange status -1))
+      (finally (some-> reading .unlock)))
+    (let [alarm (spi/arm! (spi/deadline-in linger-ms) #(patience/fire! patience false))]
+      (add-field! (.getResponseHeaders exchange) "Connection" "close")
+      (try
+        (.sendResponseHeaders exchange status -1)
+        (finally (spi/disarm! alarm)))))
   ;; Where the rest of the request's body did not come, the JDK has closed the connection and still
   ;; counts it. This it does not overlook.
   (when reading (.close (.getResponseBody exchange))))
@@ -97,10 +107,10 @@
     (close-out! reading out)))
 
 (defn- send-all!
-  [^HttpExchange exchange reading last? guard idle-ms status headers ^bytes body]
+  [^HttpExchange exchange reading last? patience guard idle-ms status headers ^bytes body]
   (set-headers! exchange last? headers)
   (if (or (nil? body) (zero? (alength body)))
-    (send-head! exchange reading status)
+    (send-head! exchange reading patience status)
     (send-body! exchange reading guard idle-ms status body)))
 
 (defn- events?
@@ -153,7 +163,7 @@
       (patience/input (.getRequestBody exchange) reading #(check-cut! this) patience idle-ms)))
   (send! [this status headers body]
     (while-uncut [guard this patience idle-ms]
-      (send-all! exchange reading last? guard idle-ms status headers body)))
+      (send-all! exchange reading last? patience guard idle-ms status headers body)))
   (begin! [this status headers length]
     (let [unending? (and (neg? length) (http-1-0? exchange))]
       (if (and unending? (not (events? headers)))
@@ -168,14 +178,14 @@
           (while-uncut [_guard this patience idle-ms]
             ;; For the JDK 0 says that the length is not known.
             (case (long length)
-              0 (send-head! exchange reading status)
+              0 (send-head! exchange reading patience status)
               -1 (.sendResponseHeaders exchange status 0)
               (.sendResponseHeaders exchange status length)))
           (patience/output (.getResponseBody exchange) #(check-cut! this) patience idle-ms)))))
   (end! [this]
     (while-uncut [guard this patience idle-ms]
       (if held
-        (send-all! exchange reading last? guard idle-ms held-status held-headers
+        (send-all! exchange reading last? patience guard idle-ms held-status held-headers
           (.toByteArray ^ByteArrayOutputStream held))
         (close-out! reading (.getResponseBody exchange)))))
   ;; What handle throws closes the connection: closing the exchange would end what is chunked

@@ -125,3 +125,20 @@
     (is (not (Thread/interrupted)))
     (deliver gate true)
     (is (= 1 @read))))
+
+(deftest an-answer-without-a-body-waits-for-no-read
+  (let [reads (CountDownLatch. 1), gate (promise), sent (promise)
+        in (proxy [InputStream] []
+             (read [_ _ _]
+               (.countDown reads)
+               (deref gate 10000 nil)
+               1))
+        exchange (exchange (noting (atom [])) #(deliver sent true) 10 in)
+        wire (wire/wire exchange (guard (atom [])) 1000 nil)
+        read (t/future (.read ^InputStream (engine/body wire) (byte-array 1)))]
+    (.await reads)
+    (engine/send! wire 204 (object-array 0) nil)
+    (is (= [true false] [(deref sent 0 false) (realized? read)]))
+    (is (= ["close"] (.get (.getResponseHeaders ^HttpExchange exchange) "Connection")))
+    (deliver gate true)
+    (is (= 1 @read))))
