@@ -74,7 +74,7 @@
              "Virtual threads do not start: " (or parallelism "all") " carriers are held, by "
              (if (seq held)
                (str/join ", " (map name-and-line (take 4 held)))
-               "threads that Thrum did not start: the doctor names them")
+               "threads that the watch does not know: the doctor names them")
              (when queued
                (str "; " (many queued "thread") (if (= 1 queued) " is" " are") " queued")))])))
 
@@ -203,33 +203,18 @@
     (and (= in-use (count held))
          (every? #(and (int? (:ms %)) (<= (long long-held-ms) (long (:ms %)))) held))))
 
-(defn- held-as-a-whole?
-  "True if all permits in use belong to with-permits."
-  [{:keys [in-use owners]}]
-  (and (seq owners) (= (long in-use) (long (reduce + (vals owners))))))
-
-;; For how long a with-permit has had its permit is not known. So the threads are in the id: it
-;; stays the same for as long as they do.
-(defn- id-and-ms
-  "Returns the id of the condition and for how many ms it must hold; nil where it is none."
-  [{:keys [id owners] :as limiter}]
-  (cond
-    (crowded? limiter) [id 500]
-    (long-held? limiter) [id 500]
-    (held-as-a-whole? limiter) [(str id " " (hash (set (keys owners)))) long-held-ms]))
-
 (defn- by-tid [threads]
   (into {} (map (juxt :tid identity)) threads))
 
 (defn- crowded
   "A limiter, or what registered itself with the same facts, with more waiters than permits; or with
-  any, while the same threads hold all permits for long."
+  any, where it says that each of its permits has been held for long."
   [{:keys [nodes] :as snapshot} _]
-  (when-some [limiters (seq (filter id-and-ms (filter full? nodes)))]
+  (when-some [limiters (seq (filter #(and (full? %) (or (crowded? %) (long-held? %))) nodes))]
     (let [by-tid (by-tid (groups/threads snapshot))]
       (for [{:keys [id kind name permits in-use waiting askers] :as limiter} limiters
-            :let [[condition after-ms] (id-and-ms limiter), holder-ids (holder-ids limiter)]]
-        (lint :crowded condition after-ms
+            :let [holder-ids (holder-ids limiter)]]
+        (lint :crowded id 500
               (some #(:stack (by-tid %)) (concat holder-ids askers))
               {:id id, :permits permits, :in-use in-use, :waiting waiting, :holders holder-ids
                :held-by (mapv :thread (held-by-maps limiter))}

@@ -321,13 +321,19 @@
 
 (defn- until-stopped!
   "Calls f again and again, also after it has thrown, as it may anywhere while there is no memory:
-  a watch must see again what is there when some is free."
+  a watch must see again what is there when some is free. What is thrown is reported, once for each
+  class in turn."
   [running f]
-  (while @running
-    (try
-      (while @running (f))
-      ;; Nothing here may need memory.
-      (catch Throwable _ (LockSupport/parkNanos 20000000)))))
+  (let [reported (volatile! nil)]
+    (while @running
+      (try
+        (while @running (f))
+        ;; Nothing here may need memory.
+        (catch Throwable t
+          (when (and @running (not (identical? (class t) @reported)))
+            (vreset! reported (class t))
+            (spi/uncaught! t))
+          (LockSupport/parkNanos 20000000))))))
 
 (defn- run! [{:keys [running] :as sampling} allowance-ms]
   (sample! sampling :fixed (environment/conditions (environment/facts)))
