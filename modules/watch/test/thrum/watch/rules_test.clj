@@ -72,8 +72,8 @@
     (is (str/includes? (:sentence (starved 301)) "task-7 at my.shop/fetch (shop.clj:31)"))
     (is (= "my.shop/fetch (shop.clj:31)" (:frame (starved 301))))
     (is (nil? (starved 300))))
-  (is (= (str "Virtual threads do not start: 2 carriers are held, by threads that the watch does not"
-              " know: the doctor names them")
+  (is (= (str "Virtual threads do not start: 2 carriers are held, by threads that the watch does"
+              " not know: the doctor names them")
          (:sentence (first (rules/conditions (snapshot [] :late-ms 301)))))))
 
 (deftest a-scope-that-waits-for-a-cancelled-task-is-stuck
