@@ -92,13 +92,18 @@
     (@alarm)
     (is (not (Thread/interrupted)))))
 
+(defn- slow-to-read
+  "Returns a stream that counts reads down when it is read, and gives a byte behind the gate."
+  ^InputStream [^CountDownLatch reads gate]
+  (proxy [InputStream] []
+    (read [_ _ _]
+      (.countDown reads)
+      (deref gate 10000 nil)
+      1)))
+
 (deftest an-end-waits-for-a-read-of-the-request
   (let [reads (CountDownLatch. 1), gate (promise), closed (promise)
-        in (proxy [InputStream] []
-             (read [_ _ _]
-               (.countDown reads)
-               (deref gate 10000 nil)
-               1))
+        in (slow-to-read reads gate)
         out (proxy [OutputStream] []
               (write [_ _ _])
               (flush [])
@@ -112,11 +117,7 @@
 
 (deftest an-end-waits-for-a-read-that-does-not-end-for-a-second
   (let [reads (CountDownLatch. 1), gate (promise)
-        in (proxy [InputStream] []
-             (read [_ _ _]
-               (.countDown reads)
-               (deref gate 10000 nil)
-               1))
+        in (slow-to-read reads gate)
         wire (wire/wire (exchange (noting (atom [])) (fn []) 10 in) (guard (atom [])) 1000 nil)
         read (t/future (.read ^InputStream (engine/body wire) (byte-array 1)))]
     (.await reads)
@@ -128,11 +129,7 @@
 
 (deftest an-answer-without-a-body-waits-for-no-read
   (let [reads (CountDownLatch. 1), gate (promise), sent (promise)
-        in (proxy [InputStream] []
-             (read [_ _ _]
-               (.countDown reads)
-               (deref gate 10000 nil)
-               1))
+        in (slow-to-read reads gate)
         exchange (exchange (noting (atom [])) #(deliver sent true) 10 in)
         wire (wire/wire exchange (guard (atom [])) 1000 nil)
         read (t/future (.read ^InputStream (engine/body wire) (byte-array 1)))]
