@@ -1,8 +1,8 @@
 (ns thrum.test-kit.main
   "What -M:test runs: the tests of every module, in child JVMs, one more at a time than there are
-  processors, since tests also wait; those of core once more on a single carrier thread and on JDK
-  21, those of async with older releases of core.async and on JDK 21, those of server-http-kit with
-  http-kit where it can be had.
+  processors, since tests also wait; those of core once more on a single carrier thread, those of
+  async with older releases of core.async, those of core, async, watch and the engines on JDK 21,
+  those of server-http-kit with http-kit where it can be had.
 
   The last line printed is `N passed, N failed`, `, N skipped` where some were; the exit code is 1
   if anything failed or nothing ran."

@@ -325,16 +325,18 @@
       (is (true? (deref closed 10000 :late))))))
 
 (deftest a-sampler-goes-on-after-it-had-no-memory
-  (let [sleep! @#'sampler/sleep-a-tick!, calls (atom {})
+  (let [sleep! @#'sampler/sleep-a-tick!, calls (atom {}), reported (atom [])
         fails-twice (fn []
                       (let [thread (.getName (Thread/currentThread))]
                         (when (<= (long (get (swap! calls update thread (fnil inc 0)) thread)) 2)
                           (throw (OutOfMemoryError. "no memory")))
                         (sleep!)))]
-    (with-redefs [sampler/sleep-a-tick! fails-twice]
+    (with-redefs [sampler/sleep-a-tick! fails-twice
+                  core-spi/uncaught! (fn [t] (swap! reported conj (class t)))]
       (let [sampler (sampler/start! (fn [_])), sampled (promise)]
         (try
           (sampler/listen! sampler #(deliver sampled %))
           (is (deref sampled 20000 false))
           (is (gate/eventually 20000 #(< 2 (long (get @calls "thrum-watch-clock" 0)))))
+          (is (= (repeat 2 OutOfMemoryError) @reported) "once by each of the two threads")
           (finally (sampler/stop! sampler)))))))

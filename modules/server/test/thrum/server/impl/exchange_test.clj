@@ -93,6 +93,13 @@
     (exchange/unwatch! @x)
     (is (= [false false] @held))))
 
+(deftest the-end-by-any-other-thread-is-observed-before-that-thread-goes-on
+  (let [trail (atom []), x (exchange trail identity)]
+    (with-redefs [exchange/observe! (fn [_ event] (swap! trail conj event))
+                  exchange/start-thread! (fn [_ name _] (swap! trail conj name))]
+      (ending/end! x :disconnected))
+    (is (= [:unwatch :abort :disconnect] @trail))))
+
 (deftest a-deadline-cancels-the-handler-where-no-virtual-thread-runs
   (doseq [[reads? expected] [[false ["http-answer" "http-observer"]]
                              [true [:unwatch :abort "http-observer"]]]

@@ -67,34 +67,36 @@
   "How long to wait, after the response, for the rest of a request's body that was not read."
   1000)
 
-(defmacro ^:private ending
-  "Runs form, which ends the response. The JDK reads then what is left of the request's body, which
-  may never come: where there is one, not for long. JDK 21 does so without the lock of its own that
-  another thread reads under, and the two would take bytes of the next request; behind form the
-  JDK's stream is closed."
-  [reading form]
-  `(if ~reading
-     (patience/call-within linger-ms (fn [] (patience/alone ~reading ~form)))
-     ~form))
-
-(defn- close-out! [reading ^OutputStream out]
+(defn- close-out!
+  "Ends the response. The JDK reads then what is left of the request's body, which may never come:
+  where there is one, not for long. JDK 21 does so without the lock of its own that another thread
+  reads under, and the two would take bytes of the next request; afterwards its stream is closed."
+  [reading ^OutputStream out]
   ;; The JDK's stream of chunks swallows that its rest cannot be written.
   (.flush out)
-  (ending reading (.close out)))
+  (if reading
+    (patience/call-within linger-ms #(patience/alone reading (.close out)))
+    (.close out)))
 
 (defn- send-head!
-  "Sends a response without a body. Where another thread reads the request's, the head does not wait
-  for it, and the connection ends."
+  "Sends a response without a body, and ends it as close-out! does. Where another thread reads the
+  request's, the head does not wait for it, and the connection ends."
   [^HttpExchange exchange ^ReentrantLock reading patience status]
-  (if (or (nil? reading) (.tryLock reading))
-    (try
-      (ending reading (.sendResponseHeaders exchange status -1))
-      (finally (some-> reading .unlock)))
-    (let [alarm (spi/arm! (spi/deadline-in linger-ms) #(patience/fire! patience false))]
-      (add-field! (.getResponseHeaders exchange) "Connection" "close")
+  (let [send! #(.sendResponseHeaders exchange status -1)]
+    (cond
+      (nil? reading) (send!)
+
+      (.tryLock reading)
       (try
-        (.sendResponseHeaders exchange status -1)
-        (finally (spi/disarm! alarm)))))
+        (patience/call-within linger-ms send!)
+        (finally (.unlock reading)))
+
+      :else
+      (let [alarm (spi/arm! (spi/deadline-in linger-ms) #(patience/fire! patience false))]
+        (add-field! (.getResponseHeaders exchange) "Connection" "close")
+        (try
+          (send!)
+          (finally (spi/disarm! alarm))))))
   ;; Where the rest of the request's body did not come, the JDK has closed the connection and still
   ;; counts it. This it does not overlook.
   (when reading (.close (.getResponseBody exchange))))
