@@ -146,7 +146,14 @@
   [blocker deadline ready?]
   (wait/until blocker deadline ready?))
 
-;; Interrupts
+;; Interrupts and cancels
+
+(defn check-cancelled!
+  "Throws CancellationException when the calling thread's work is cancelled; where its scope has
+  ended and cancels it, waits until it has. For what such an end may have closed before. Throws
+  InterruptedException where that wait is interrupted."
+  []
+  (wait/check-cancelled!))
 
 (defn begin-on-cancel!
   "Begins what thrum.core/on-cancel does around a body, for libraries that are called before and

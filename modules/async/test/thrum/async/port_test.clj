@@ -9,6 +9,7 @@
    [thrum.async.impl.handler :as handler]
    [thrum.async.release :as release]
    [thrum.core :as t]
+   [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
@@ -246,6 +247,40 @@
         (is (gate/eventually 5000 #(waits? ch)))
         (t/cancel! s))
       (is (= :cancelled (deref got 5000 :late))))))
+
+;; The scope's end cancels the attachment first, then the fork.
+(deftest a-close-by-the-end-of-the-takers-scope-is-no-end
+  (doseq [wait [#(a/<!! %) #(a/alts!! [%]) #(spi/undisturbed (fn [] (a/<!! %)))]]
+    (let [ch (async/chan), got (promise), reader (promise)
+          moved-on? #(or (realized? got)
+                         (= Thread$State/TIMED_WAITING (Thread/.getState @reader)))
+          close! (fn [attachment]
+                   (async/close! ch)
+                   (is (gate/eventually 5000 moved-on?))
+                   (spi/detach! @attachment))]
+      (is (thrown-with-msg? ArithmeticException #"of the body"
+            (t/with-scope [s]
+              (let [attachment (promise)]
+                (deliver attachment (spi/attach! #(close! attachment))))
+              (t/fork s
+                (deliver reader (Thread/currentThread))
+                (deliver got (try [:value (wait ch)] (catch CancellationException _ :cancelled))))
+              (is (gate/eventually 5000 #(waits? ch)))
+              (throw (ArithmeticException. "of the body")))))
+      (is (= :cancelled (deref got 5000 :late))))))
+
+;; An end callback runs behind its task's outcome: no cancel comes any more.
+(deftest an-end-callback-of-an-ended-scope-gets-the-end-of-a-channel
+  (let [ch (doto (async/chan) async/close!), never (async/chan), got (promise), ended (promise)]
+    (t/with-scope [s]
+      (spi/fork! s {:daemon? true
+                    :on-end (fn [_]
+                              (deref ended 5000 nil)
+                              (deliver got [(a/<!! ch)]))}
+        (fn []))
+      (a/process s (try (a/<!! never) (finally (deliver ended true))))
+      (is (gate/eventually 5000 #(waits? never))))
+    (is (= [nil] (deref got 5000 :late)))))
 
 ;; Alternatives
 

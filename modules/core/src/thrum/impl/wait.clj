@@ -9,10 +9,11 @@
    [thrum.impl.place :as place]
    [thrum.impl.sync-point :as sync-point])
   (:import
+   (java.util.concurrent Future)
    (java.util.concurrent.atomic AtomicReference)
    (java.util.concurrent.locks LockSupport)
    (thrum.impl.interrupt InterruptFlag)
-   (thrum.impl.place Place)))
+   (thrum.impl.place Cancellable Place)))
 
 (set! *warn-on-reflection* true)
 
@@ -160,3 +161,20 @@
   "Waits until the deadline."
   [deadline]
   (until nil deadline (constantly false)))
+
+(defn- cancel-comes?
+  "True if the group of the place has ended and cancels its tasks, one after the other: the place's
+  own is one of them, unless it has ended."
+  [^Place place]
+  (and (identical? :ended (some-> ^Cancellable (.group place) .endReason))
+       (some-> ^Future (.task place) .isDone not)))
+
+(defn check-cancelled!
+  "As check-state!, and where the end of a scope is about to cancel the calling thread's work, waits
+  for that first. May throw InterruptedException then."
+  []
+  (when-some [place (place/current)]
+    (when (cancel-comes? place)
+      ;; Looks again and again: inside `undisturbed` the cancel wakes nothing.
+      (while (not (until place (deadline/in-ms 2) #(.cancelReason place)))))
+    (check-state! place)))

@@ -95,10 +95,11 @@
       (await! once arrival ports))))
 
 (defn- check-end!
-  "Throws where a port's end, a v of nil, comes to work that is cancelled: the same cancel may have
-  closed the port, and what was taken before would look like all there is."
+  "Throws where a port's end, a v of nil, comes to work that is cancelled, or that an ended scope is
+  about to cancel: the same cancel may have closed the port, and what was taken before would look
+  like all there is."
   [v]
-  (when (and (nil? v) (t/cancelled?)) (t/checkpoint)))
+  (when (nil? v) (spi/check-cancelled!)))
 
 (defn take!!
   "Returns the next value of the port, nil when it is closed."
