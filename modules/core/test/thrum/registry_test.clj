@@ -172,11 +172,12 @@
     (is (gate/eventually 5000 #(= 1 (:waiting (facts)))))
     (is (= {@held 1} (:owners (facts))))
     (is (= [(:thread (watch/facts waiter))] (:askers (facts))))
+    (is (= 1 (:granted (facts))))
     (is (some #(identical? limiter (:thing %)) (watch/registered)))
     (deliver gate :go)
     @holder
     @waiter
-    (is (= {} (:owners (facts))))))
+    (is (= [{} 2] ((juxt :owners :granted) (facts))))))
 
 (defn- registered? [kind]
   (boolean (some #(= kind (:kind %)) (watch/registered))))

@@ -37,6 +37,7 @@
   (^boolean release [permit])       ; true if it was held
   (^long permits [])
   (^long inUse [])
+  (^long granted [])                ; how often a permit has been
   (^Object setPermits [^long n])    ; returns the permits to be held now, by heir, or nil
   (refused [])                      ; counts a refusal; returns the facts
   (facts [])
@@ -110,6 +111,7 @@
 (deftype Limiter [name ^:volatile-mutable ^long permits queue wait-ms
                   ^HashMap owned ^LinkedHashSet waiting
                   ^:unsynchronized-mutable ^long in-use
+                  ^:unsynchronized-mutable ^long granted
                   ^:unsynchronized-mutable ^long rejected]
   ILimiter
   (ask [this permit]
@@ -125,6 +127,7 @@
       (let [w (.-weight ^Permit permit), free (and (.isEmpty waiting) (<= w (- permits in-use)))]
         (when free
           (hold! owned permit true)
+          (set! granted (inc granted))
           (set! in-use (+ in-use w)))
         free)))
   (grant [_]
@@ -134,6 +137,7 @@
           (do
             (.removeFirst waiting)
             (hold! owned head true)
+            (set! granted (inc granted))
             (set! in-use (+ in-use (.-weight head)))
             (.setHeir head heirs)
             (recur head))
@@ -162,6 +166,8 @@
   (permits [_] permits)
   (inUse [this]
     (locking this in-use))
+  (granted [this]
+    (locking this granted))
   (setPermits [this n]
     (locking this
       (let [fewer (< n permits)]
@@ -194,7 +200,7 @@
     (throw (error/invalid
              (str "A limiter of " (show/text permits) " permits: it must be a positive integer")
              {:option :permits, :value permits, :accepts "a positive integer"})))
-  (doto (Limiter. name permits queue wait-ms (HashMap.) (LinkedHashSet.) 0 0)
+  (doto (Limiter. name permits queue wait-ms (HashMap.) (LinkedHashSet.) 0 0 0)
     (as-> limiter (registry/register! :limiter limiter nil))))
 
 ;; What is thrown when there is no permit
@@ -302,9 +308,13 @@
 
 (defn facts
   "Returns what the limiter knows of itself; :askers - the threads that wait, in the order of
-  asking; :owners - by thread, how many permits it holds that only it can return."
+  asking; :owners - by thread, how many permits it holds that only it can return; :granted - how
+  often a permit has been granted."
   [^Limiter limiter]
-  (assoc (.facts limiter) :askers (.askers limiter) :owners (.owners limiter)))
+  (assoc (.facts limiter)
+         :askers (.askers limiter)
+         :owners (.owners limiter)
+         :granted (.granted limiter)))
 
 (defmethod print-method Limiter [^Limiter limiter ^java.io.Writer w]
   (.write w "#<limiter ")

@@ -155,6 +155,17 @@
     (is (nil? (source [{:thread "a", :ms 9000}])) "the other connection is not open yet")
     (is (nil? (source [{:thread "a", :ms 9000} {:thread "b"}])))))
 
+(deftest a-limiter-that-grants-nothing-for-long-is-crowded-by-one-waiter
+  (let [condition (fn [& {:as facts}]
+                    (first (rules/conditions (snapshot [(limiter (merge {:waiting 1} facts))]))))
+        {:keys [id] :as stands} (condition :granted 17)]
+    (is (= [:crowded 5000] ((juxt :rule :after-ms) stands)))
+    (is (= id (:id (condition :granted 17, :owners {}, :waiting 2))))
+    (is (not= id (:id (condition :granted 18))) "its time begins anew")
+    (is (nil? (condition :granted 17, :waiting 0)))
+    (is (nil? (condition :granted 17, :in-use 1)))
+    (is (= "l" (:id (condition :granted 17, :waiting 3))) "more waiters than permits")))
+
 (deftest the-stacks-of-those-who-have-connections-are-taken
   (is (= [[7]] (map (comp :holders :data)
                     (rules/conditions

@@ -203,18 +203,26 @@
     (and (= in-use (count held))
          (every? #(and (int? (:ms %)) (<= (long long-held-ms) (long (:ms %)))) held))))
 
+(defn- id-and-ms
+  "Returns the id of the condition and for how many ms it must hold; nil where it is none. How often
+  a limiter has granted a permit is in the id: the time begins anew with each."
+  [{:keys [id granted] :as limiter}]
+  (cond
+    (or (crowded? limiter) (long-held? limiter)) [id 500]
+    granted [(str id " " granted) long-held-ms]))
+
 (defn- by-tid [threads]
   (into {} (map (juxt :tid identity)) threads))
 
 (defn- crowded
   "A limiter, or what registered itself with the same facts, with more waiters than permits; or with
-  any, where it says that each of its permits has been held for long."
+  any, where none of its permits comes back for long."
   [{:keys [nodes] :as snapshot} _]
-  (when-some [limiters (seq (filter #(and (full? %) (or (crowded? %) (long-held? %))) nodes))]
+  (when-some [limiters (seq (filter id-and-ms (filter full? nodes)))]
     (let [by-tid (by-tid (groups/threads snapshot))]
       (for [{:keys [id kind name permits in-use waiting askers] :as limiter} limiters
-            :let [holder-ids (holder-ids limiter)]]
-        (lint :crowded id 500
+            :let [[condition after-ms] (id-and-ms limiter), holder-ids (holder-ids limiter)]]
+        (lint :crowded condition after-ms
               (some #(:stack (by-tid %)) (concat holder-ids askers))
               {:id id, :permits permits, :in-use in-use, :waiting waiting, :holders holder-ids
                :held-by (mapv :thread (held-by-maps limiter))}
