@@ -14,7 +14,8 @@
    (java.nio.file Files)
    (java.nio.file.attribute FileAttribute)
    (java.util TimeZone)
-   (java.util.jar JarFile)))
+   (java.util.jar JarFile)
+   (java.util.zip ZipEntry)))
 
 (set! *warn-on-reflection* true)
 
@@ -120,7 +121,8 @@
     (run! #(.setLastModified ^File % modified) (file-seq (io/file folder)))
     (try
       (TimeZone/setDefault (TimeZone/getTimeZone ^String zone))
-      (vec (Files/readAllBytes (.toPath (io/file (jar/write folder (str *target* "/again.jar"))))))
+      (let [jar (jar/write folder artifacts/date (str *target* "/again.jar"))]
+        (vec (Files/readAllBytes (.toPath (io/file jar)))))
       (finally
         (TimeZone/setDefault before)))))
 
@@ -128,3 +130,15 @@
   (let [folder (str *target* "/classes/java")]
     (is (= (bytes-of folder 1000000000000 "Pacific/Kiritimati")
            (bytes-of folder 1700000000000 "America/Lima")))))
+
+(deftest a-jars-files-are-of-the-day-of-the-release
+  (with-open [jar (jar "thrum")]
+    (is (= #{artifacts/date}
+           (into #{}
+                 (map #(.toLocalDate (.getTimeLocal ^ZipEntry %)))
+                 (enumeration-seq (.entries jar)))))))
+
+(deftest the-changelog-names-the-day-of-the-release
+  (let [[_ version day] (re-find #"(?m)^## ([^,]+), (.+)$" (slurp "CHANGELOG.md"))]
+    (is (= artifacts/version version))
+    (is (contains? #{"unreleased" (str artifacts/date)} day))))

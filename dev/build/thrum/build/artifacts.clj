@@ -2,7 +2,9 @@
   "What is published, as artifacts.edn says, and the POM of each artifact."
   (:require
    [clojure.edn :as edn]
-   [clojure.tools.build.api :as b]))
+   [clojure.tools.build.api :as b])
+  (:import
+   (java.time LocalDate)))
 
 (set! *warn-on-reflection* true)
 
@@ -11,6 +13,10 @@
 (def version
   "The version of every artifact."
   (:version table))
+
+(def date
+  "The day of the release."
+  (LocalDate/parse (:date table)))
 
 (def published
   "The artifacts: {:module folder, :lib symbol, :description sentence, :starts code}."

@@ -74,10 +74,13 @@
 (defn- path [target {:keys [lib]} ending]
   (str target "/" (name lib) "-" artifacts/version ending))
 
+(defn- write-jar [folder path]
+  (jar/write folder artifacts/date path))
+
 (defn jar
   "Writes the artifact's jar into target, and returns its path."
   [target artifact]
-  (jar/write (classes target artifact) (path target artifact ".jar")))
+  (write-jar (classes target artifact) (path target artifact ".jar")))
 
 (defn pom
   "Returns the path of the POM that `jar` has written."
@@ -92,6 +95,6 @@
     [{:classifier "", :extension "jar", :file jar}
      {:classifier "", :extension "pom", :file (pom target artifact)}
      {:classifier "sources", :extension "jar"
-      :file (jar/write (sources target artifact) (path target artifact "-sources.jar"))}
+      :file (write-jar (sources target artifact) (path target artifact "-sources.jar"))}
      {:classifier "javadoc", :extension "jar"
-      :file (jar/write (documents target artifact) (path target artifact "-javadoc.jar"))}]))
+      :file (write-jar (documents target artifact) (path target artifact "-javadoc.jar"))}]))

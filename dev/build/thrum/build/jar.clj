@@ -5,14 +5,10 @@
   (:import
    (java.io File)
    (java.nio.file Files)
-   (java.time LocalDateTime)
+   (java.time LocalDate LocalDateTime)
    (java.util.zip ZipEntry ZipOutputStream)))
 
 (set! *warn-on-reflection* true)
-
-(def ^:private ^LocalDateTime epoch
-  "The time of every entry. A local time: it is written as it is, in any time zone."
-  (LocalDateTime/of 1980 2 1 0 0))
 
 (def ^:private manifest "Manifest-Version: 1.0\r\nCreated-By: Thrum\r\n\r\n")
 
@@ -24,17 +20,20 @@
        (map (fn [^File file] [(str (.relativize (.toPath folder) (.toPath file))) file]))
        (sort-by first)))
 
-(defn- add! [^ZipOutputStream out ^String path ^bytes content]
-  (.putNextEntry out (doto (ZipEntry. path) (.setTimeLocal epoch)))
+(defn- add! [^ZipOutputStream out ^LocalDateTime time ^String path ^bytes content]
+  (.putNextEntry out (doto (ZipEntry. path) (.setTimeLocal time)))
   (.write out content)
   (.closeEntry out))
 
 (defn write
-  "Writes the files below folder into a jar, and returns its path."
-  [folder path]
+  "Writes the files below folder, with the date as the time of each, into a jar, and returns its
+  path."
+  [folder ^LocalDate date path]
   (io/make-parents path)
-  (with-open [out (ZipOutputStream. (io/output-stream path))]
-    (add! out "META-INF/MANIFEST.MF" (.getBytes ^String manifest))
-    (doseq [[entry ^File file] (entries (io/file folder))]
-      (add! out entry (Files/readAllBytes (.toPath file)))))
+  ;; A local time: it is written as it is, in any time zone.
+  (let [time (.atStartOfDay date)]
+    (with-open [out (ZipOutputStream. (io/output-stream path))]
+      (add! out time "META-INF/MANIFEST.MF" (.getBytes ^String manifest))
+      (doseq [[entry ^File file] (entries (io/file folder))]
+        (add! out time entry (Files/readAllBytes (.toPath file))))))
   path)

@@ -138,6 +138,7 @@
     [{:thread "http", :thread-id 7, :ms 900} {:thread "http", :thread-id 9, :ms 90, :ended? true}]
     ", held by task-7 at my.shop/fetch (shop.clj:31), http, which has ended"
     [{:thread "", :thread-id 9, :ms 900}] ", held by thread 9"
+    [{:thread ""}] ", held by a thread without a name"
     [] ""
     "anything" ""
     [7 {}] ""))

@@ -175,7 +175,10 @@
   [{:keys [thread thread-id ended?]} by-tid]
   (if-some [{:keys [name stack]} (by-tid thread-id)]
     (str name (seen-at stack))
-    (str (if (str/blank? thread) (str "thread " thread-id) thread)
+    (str (cond
+           (not (str/blank? thread)) thread
+           thread-id (str "thread " thread-id)
+           :else "a thread without a name")
          (when ended? ", which has ended"))))
 
 (defn- holders [{:keys [owners] :as limiter} by-tid]
