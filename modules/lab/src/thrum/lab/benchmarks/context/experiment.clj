@@ -72,6 +72,7 @@
      "t/prun! over items that do nothing, 64 at once, with :wrap, less the same without it."
      :jvm-opts ["-Xms512m" "-Xmx512m" "-XX:+UseG1GC"]
      :jvms 3
+     :only-by-name? true
      :jobs jobs
      :measure 'thrum.lab.benchmarks.context.experiment/measure
      :rows rows

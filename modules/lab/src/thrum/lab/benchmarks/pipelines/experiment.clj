@@ -16,7 +16,7 @@
 (defn jobs
   "Returns the only job: all ways in one JVM."
   [size]
-  [({:full {:items 20000, :warm-up 2, :rounds 3}, :quick {:items 2000, :warm-up 1, :rounds 3}}
+  [({:full {:items 20000, :warm-up 2, :rounds 5}, :quick {:items 2000, :warm-up 1, :rounds 3}}
     size)])
 
 ;; In the child
@@ -100,7 +100,7 @@
                  "core.async's own.")
      :jvm-opts ["-Xms1g" "-Xmx1g" "-XX:+UseG1GC"]
      :jobs jobs
-     :jvms 3
+     :jvms 1
      :measure 'thrum.lab.benchmarks.pipelines.experiment/measure
      :rows rows
      :columns [{:heading "way", :left? true, :show :title}

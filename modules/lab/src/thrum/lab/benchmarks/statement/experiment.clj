@@ -91,7 +91,7 @@
                  "scope, on a virtual thread. Goals: an execution, and a whole query, below 3 us "
                  "more.")
      :jvm-opts ["-Xms512m" "-Xmx512m" "-XX:+UseG1GC"]
-     :jvms 3
+     :jvms 1
      :jobs jobs
      :measure 'thrum.lab.benchmarks.statement.experiment/measure
      :rows rows
