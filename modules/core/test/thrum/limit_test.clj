@@ -21,7 +21,7 @@
    (java.util.concurrent CancellationException CountDownLatch TimeUnit)
    (java.util.concurrent.atomic AtomicLong)
    (java.util.function LongBinaryOperator)
-   (thrum.impl.limit IPermit Limiter)
+   (thrum.impl.limit ILimiter IPermit Limiter)
    (thrum.impl.place Place)))
 
 (set! *warn-on-reflection* true)
@@ -449,6 +449,18 @@
   ^double []
   (let [^com.sun.management.OperatingSystemMXBean os (ManagementFactory/getOperatingSystemMXBean)]
     (/ (.getProcessCpuTime os) 1e6)))
+
+(deftest a-limit-that-falls-does-not-look-at-those-who-wait
+  (let [limiter (limit/limiter 20 {})]
+    (dotimes [_ 20] (limit/acquire! limiter))
+    (dotimes [_ 100000] (.ask ^ILimiter limiter (#'limit/permit limiter true 1)))
+    (is (= {:in-use 20, :waiting 100000} (select-keys (datafy limiter) [:in-use :waiting])))
+    ;; A look at each of them takes more than a ms.
+    (let [before (cpu-ms)]
+      (dotimes [_ 4000]
+        (limit/resize! limiter 19)
+        (limit/resize! limiter 20))
+      (is (< (- (cpu-ms) before) 1000)))))
 
 (defn- cancel-cost
   "Cancels n waiters; returns how many ms of CPU that took until all had ended."

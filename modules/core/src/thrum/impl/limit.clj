@@ -107,9 +107,10 @@
 
 ;; owned: by thread, how many permits it holds that only it can return; 0 while it waits for the
 ;; first. The first that waits needs more permits than are free: a returned permit is handed over,
-;; not put back.
+;; not put back. most: the largest least of those that have waited.
 (deftype Limiter [name ^:volatile-mutable ^long permits queue wait-ms
                   ^HashMap owned ^LinkedHashSet waiting
+                  ^:unsynchronized-mutable ^long most
                   ^:unsynchronized-mutable ^long in-use
                   ^:unsynchronized-mutable ^long granted
                   ^:unsynchronized-mutable ^long rejected]
@@ -121,7 +122,11 @@
         (< (- permits (own-permits owned (.-asker ^Permit permit))) (.-weight ^Permit permit))
         :deadlock
         (and queue (<= (long queue) (.size waiting))) (.refused this)
-        :else (do (expect! owned permit) (.add waiting permit) nil))))
+        :else (do
+                (expect! owned permit)
+                (set! most (max most (.least ^Permit permit)))
+                (.add waiting permit)
+                nil))))
   (tryAsk [this permit]
     (locking this
       (let [w (.-weight ^Permit permit), free (and (.isEmpty waiting) (<= w (- permits in-use)))]
@@ -172,7 +177,8 @@
     (locking this
       (let [fewer (< n permits)]
         (set! permits n)
-        (when fewer (wake-stuck! waiting n)))
+        ;; Most wait for what any limit leaves them, and a limit may fall at each use.
+        (when (and fewer (< n most)) (wake-stuck! waiting n)))
       (.grant this)))
   (refused [this]
     (locking this
