@@ -64,12 +64,6 @@
 (defn- proxied [interfaces guard]
   (Proxy/newProxyInstance (.getClassLoader ^Class (first interfaces)) interfaces guard))
 
-(defn- add-interface
-  "Returns the interfaces with this one, unless one of them extends it."
-  [found ^Class interface]
-  (cond-> found
-    (not-any? #(.isAssignableFrom interface ^Class %) found) (conj interface)))
-
 (defn- kind
   "Returns what is done with values of a class: :plain and :other are handed out as they are,
   :connection and :stream as ours, the elements of :objects each by itself; else the interfaces of
@@ -81,7 +75,7 @@
       (= Object/1 c) :objects
       (a? Connection) :connection
       (some a? streams/classes) :stream
-      :else (let [own (reduce add-interface [] (filter a? interfaces))]
+      :else (let [own (filter a? interfaces)]
               (if (seq own) (into-array Class own) :other)))))
 
 (def ^:private ^ClassValue kinds (proxy [ClassValue] [] (computeValue [c] (kind c))))
