@@ -8,6 +8,7 @@
    [thrum.jdbc.fake :as fake]
    [thrum.jdbc.grace :as grace]
    [thrum.jdbc.impl.call :as call]
+   [thrum.jdbc.impl.streams :as streams]
    [thrum.jdbc.races :as races]
    [thrum.jdbc.uncaught :as uncaught]
    [thrum.spi :as spi]
@@ -15,13 +16,14 @@
    [thrum.test-kit.leak :as leak]
    [thrum.test-kit.uncaught :as reporter])
   (:import
-   (java.io InputStream Reader)
+   (java.io Closeable InputStream OutputStream Reader Writer)
    (java.nio CharBuffer)
-   (java.sql Connection ResultSet SQLException SQLFeatureNotSupportedException)
+   (java.sql Connection ResultSet SQLException SQLFeatureNotSupportedException Savepoint)
    (java.util.concurrent CancellationException Executor)
-   (java.util.concurrent.atomic AtomicLong)
+   (java.util.concurrent.atomic AtomicLong AtomicReference)
    (javax.sql DataSource)
-   (thrum.jdbc.fake DriverConnection DriverStatement Pool)))
+   (thrum.jdbc.fake DriverConnection DriverStatement Pool)
+   (thrum.jdbc.impl.call Call)))
 
 (set! *warn-on-reflection* true)
 
@@ -128,6 +130,18 @@
                 #(with-open [c (open source), s (.createStatement c)]
                    (.read (.getBinaryStream (.executeQuery s "") 1))))))))
 
+(deftest rows-that-come-without-a-statement-are-cancelled-by-their-own
+  (let [db (fake/database fake/at-once), source (guarded db {})]
+    (is (= [:execute :cancel :barrier :closed]
+           (stopped db #(with-open [c (open source)] (.next (.getTypeInfo (.getMetaData c)))))))))
+
+(deftest a-large-parameter-is-cancelled-as-it-is-sent
+  (let [db (fake/database fake/at-once), source (guarded db {})]
+    (is (= [:execute :cancel :barrier :statement-closed :closed]
+           (stopped db
+             #(with-open [c (open source), s (.prepareStatement c "")]
+                (.setBinaryStream s 1 (InputStream/nullInputStream))))))))
+
 (deftest every-call-of-a-stream-is-cancelled
   (doseq [[open-stream calls]
           {#(ResultSet/.getBinaryStream % (int 1))
@@ -144,6 +158,23 @@
              (take 3 (stopped db
                        #(with-open [c (open source), s (.createStatement c)]
                           (call (open-stream (.executeQuery s "")))))))))))
+
+(deftest every-call-of-an-output-is-guarded
+  (doseq [[null-stream calls]
+          {^[] OutputStream/nullOutputStream
+           [#(OutputStream/.write % 1) #(.write ^OutputStream % (byte-array 1))
+            #(.write ^OutputStream % (byte-array 1) 0 1) OutputStream/.flush]
+           ^[] Writer/nullWriter
+           [#(.write ^Writer % 1) #(.write ^Writer % "x") #(.write ^Writer % "x" 0 1)
+            #(.write ^Writer % (char-array 1)) #(.write ^Writer % (char-array 1) 0 1)
+            Writer/.flush]}
+          call calls]
+    (let [guarded (atom [])
+          guard #(fn [f] (swap! guarded conj %) (f))
+          stream (streams/guarded (null-stream) (guard :run) (guard :clean-up))]
+      (call stream)
+      (Closeable/.close stream)
+      (is (= [:run :clean-up] @guarded)))))
 
 (deftest a-stream-is-closed-in-cancelled-work-and-the-drivers-exception-stays
   (let [read! #(with-open [c (open %), s (.createStatement c), rows (.executeQuery s "")
@@ -215,6 +246,67 @@
         (testing "and, since one of the two may come late, the connection is given up"
           (is (empty? (:idle db))))))))
 
+(defn- sent [call]
+  (.get ^AtomicReference (.-sent ^Call call)))
+
+(deftest an-answer-to-one-of-two-cancels-is-no-proof
+  (grace/in-hand
+    (fn [end!]
+      (let [cancels (atom 0), db (fake/database #(when (< 1 (swap! cancels inc)) (%)))
+            source (guarded db {}), ended (promise)
+            move? @#'call/move?, stop! @#'call/stop!, settle! @#'call/settle!]
+        (with-redefs [call/stop! (fn [call cancel] (stop! call cancel) (end!))
+                      call/move? (fn [call from to]
+                                   (when (= :aborted to) (deref ended 10000 nil))
+                                   (move? call from to))
+                      call/settle! (fn [call t]
+                                     (gate/eventually 10000 #(= :twice (sent call)))
+                                     (settle! call t)
+                                     (deliver ended true))]
+          (is (= [:execute :cancel :cancel :abort] (take 4 (stopped db #(query! source))))))))))
+
+(deftest a-grace-that-ends-after-its-call-aborts-nothing
+  (grace/in-hand
+    (fn [end!]
+      (let [db (fake/database fake/at-once), source (guarded db {})]
+        (stopped db #(query! source))
+        (deref (second (end!)) 10000 nil)
+        (is (= [:execute :cancel :barrier :statement-closed :closed] @(:trail db)))))))
+
+(deftest no-grace-goes-on-after-its-call
+  (let [db (fake/database fake/at-once), source (guarded db {})
+        left (atom #{}), graces (atom 0), arm! spi/arm!, disarm! spi/disarm!
+        patience @#'call/patience-ms
+        long? #(< (long patience) (quot (- (long %) (System/nanoTime)) 1000000))]
+    (with-redefs [spi/arm! (fn [^long deadline f]
+                             (let [alarm (arm! deadline f)]
+                               (when (long? deadline) (swap! left conj alarm) (swap! graces inc))
+                               alarm))
+                  spi/disarm! (fn [alarm] (disarm! alarm) (swap! left disj alarm))]
+      (stopped db #(query! source)))
+    (is (pos? (long @graces)))
+    (is (= #{} @left))))
+
+(deftest a-cancel-further-out-interrupts-no-clean-up
+  (doseq [hook [:on-valid :on-rollback]]
+    (let [db (fake/database fake/at-once), outer (promise), interrupted (promise)
+          cancel! #(do
+                     (t/cancel! @outer)
+                     (deliver interrupted (.isInterrupted (Thread/currentThread))))
+          source (guarded db {:fake {hook cancel!}})]
+      (thrown
+        (t/with-scope [s]
+          (deliver outer s)
+          (t/with-scope [s]
+            (t/thread (gate/eventually 60000 #(waits-in-database? db)) (t/cancel! s))
+            (with-open [c (open source)]
+              (.setAutoCommit c false)
+              (execute! c)))))
+      (is (not (Thread/interrupted)))
+      (is (false? (deref interrupted 0 :never)))
+      (is (= [[:auto-commit false] :execute :cancel :barrier :statement-closed :rollback :closed]
+             @(:trail db))))))
+
 (deftest a-cancel-is-sent-however-short-the-grace-is
   (doseq [grace-ms [0 1]]
     (let [db (fake/database fake/at-once), source (guarded db {:grace-ms grace-ms})]
@@ -256,7 +348,7 @@
         [[trail t] seen] (uncaught/during #(timed-out fake/at-once (constantly options) query!))]
     (is (= :thrum/timeout (t/error-type t)))
     (is (= [:execute :cancel :barrier :abort :closed] trail))
-    (is (every? #{error} seen))))
+    (is (= #{error} (set seen)))))
 
 ;; Drivers from before JDBC 4.
 (deftest an-unwrap-that-throws-an-error-leaves-the-statements-cancel
@@ -320,6 +412,19 @@
           (is (= :thrum/timeout (t/error-type t)))
           (is (= [:rollback :abort :closed] (take-last 3 trail))))))))
 
+(deftest a-statement-whose-close-is-given-up-hides-no-cancel
+  (grace/in-hand
+    (fn [end!]
+      (let [aborted? (fn [db] (some #{:abort} @(:trail db)))
+            fail! (fn [db]
+                    (end!)
+                    (gate/eventually 60000 #(aborted? db))
+                    (throw (SQLException. "dead" "08006")))
+            options-of (fn [db] {:fake {:on-statement-close #(fail! db)}})
+            [trail t] (timed-out fake/at-once options-of query!)]
+        (is (= :thrum/timeout (t/error-type t)))
+        (is (= [:statement-closed :abort :closed] (take-last 3 trail)))))))
+
 (deftest clean-up-that-fails-gives-the-connection-up-and-hides-no-cancel
   (let [gone (SQLException. "gone" "08006"), fail #(throw gone)]
     (doseq [[clean-up fake end]
@@ -335,6 +440,17 @@
         (is (= :thrum/timeout (t/error-type t)))
         (is (= end (take-last 3 trail)))
         (is (= #{gone} (set seen)))))))
+
+(deftest a-close-that-hangs-can-be-aborted
+  (let [db (fake/database fake/at-once), closing (promise), release (promise)
+        hang! #(do (deliver closing true) (deref release 60000 nil))
+        connection (open (guarded db {:fake {:on-close hang!}}))
+        ^Thread closer (t/thread (.close connection))]
+    (is (true? (deref closing 60000 nil)))
+    (.abort connection (reify Executor (execute [_ f] (.run f))))
+    (deliver release true)
+    (.join closer)
+    (is (= [:closed :abort] @(:trail db)))))
 
 ;; Cancelled work
 
@@ -377,6 +493,13 @@
       (.setAutoCommit connection false)
       (in-cancelled-work #(.setReadOnly connection true)))
     (is (= [[:auto-commit false] :rollback [:read-only true] :closed] @(:trail db)))))
+
+(deftest a-savepoint-of-cancelled-work-is-gone-back-to-and-no-further
+  (let [db (fake/database fake/at-once), source (guarded db {})]
+    (with-open [connection (open source)]
+      (.setAutoCommit connection false)
+      (in-cancelled-work #(.rollback connection (reify Savepoint))))
+    (is (= [[:auto-commit false] :rollback-to-savepoint :closed] @(:trail db)))))
 
 (deftest a-commit-is-never-cancelled-but-aborted-after-the-grace
   (let [db (fake/database fake/at-once), source (guarded db {:grace-ms 20})]
@@ -466,6 +589,39 @@
     (is (= [:closed] @(:trail db)))
     (is (not (realized? interrupted)))))
 
+(deftest a-connection-that-comes-as-its-caller-leaves-goes-back
+  (let [db (fake/database fake/at-once), interrupted (promise), wait spi/wait-until
+        on-close #(deliver interrupted (.isInterrupted (Thread/currentThread)))
+        source (guarded db {:connections 1, :fake {:on-close on-close}})
+        leave! (fn [& args]
+                 (apply wait args)
+                 (.interrupt (Thread/currentThread))
+                 (throw (CancellationException.)))]
+    (with-redefs [spi/wait-until leave!]
+      (is (instance? CancellationException (thrown (open source)))))
+    (is (Thread/interrupted))
+    (is (= [:closed] @(:trail db)))
+    (is (false? (deref interrupted 0 :never)))
+    (is (zero? (long (:in-use (datafy/datafy source)))))))
+
+(deftest a-connection-that-comes-too-late-and-cannot-be-closed-gives-its-permit-back
+  (let [fail #(throw (SQLException. "no network" "08006")), asked (promise), release (promise)
+        inside (fake/data-source (fake/database fake/at-once) {:on-close fail})
+        source (jdbc/data-source
+                 (source-of #(do
+                               (deliver asked true)
+                               (deref release 60000 nil)
+                               (.getConnection inside)))
+                 {:connections 1})
+        reported (promise)]
+    (reporter/reporting (fn [_ t] (deliver reported t))
+      (fn []
+        (is (instance? CancellationException
+                       (thrown (t/with-scope [s] (t/thread @asked (t/cancel! s)) (open source)))))
+        (deliver release true)
+        (is (= "08006" (sql-state (deref reported 60000 nil))))
+        (is (gate/eventually 60000 #(zero? (long (:in-use (datafy/datafy source))))))))))
+
 (deftest a-pool-that-has-none-is-asked-again
   (let [answers (atom [nil (SQLException. "shut down")])
         source (jdbc/data-source
@@ -499,6 +655,7 @@
       (is (identical? statement (.getStatement result)))
       (is (identical? connection (.unwrap connection Connection)))
       (is (.equals connection connection))
+      (is (not (.equals connection statement)))
       (is (re-find #"^thrum.jdbc " (str connection)))
       (is (instance? SQLFeatureNotSupportedException (thrown (.unwrap connection String))))
       (is (instance? SQLFeatureNotSupportedException (thrown (.unwrap source String))))
@@ -533,6 +690,11 @@
            (stopped db
              #(with-open [c (open source), s (.createStatement c)]
                 (.work ^DriverStatement (.unwrap s DriverStatement))))))))
+
+(deftest a-method-of-the-drivers-own-may-return-nothing
+  (with-open [connection (open (guarded (fake/database fake/at-once) {}))
+              statement (.createStatement connection)]
+    (is (nil? (.idle ^DriverStatement (.unwrap statement DriverStatement))))))
 
 (deftest a-class-that-is-not-unwrapped-is-not-promised
   (with-open [connection (open (guarded (fake/database fake/at-once) {}))

@@ -3,7 +3,7 @@
   asked for. It knows which statement each cancel was meant for, and which it hit."
   (:import
    (java.io InputStream Reader)
-   (java.sql BatchUpdateException Connection ResultSet ResultSetMetaData SQLException Statement)
+   (java.sql BatchUpdateException Connection DatabaseMetaData PreparedStatement ResultSet ResultSetMetaData SQLException Savepoint Statement)
    (java.util.concurrent LinkedBlockingQueue)
    (java.util.concurrent.atomic AtomicLong)
    (java.util.concurrent.locks LockSupport)
@@ -15,7 +15,7 @@
 (definterface Pool (^void evictConnection [^java.sql.Connection connection]))
 
 ;; A driver's own interfaces. The second declares a method of java.sql's again.
-(definterface DriverStatement (^boolean work []))
+(definterface DriverStatement (^boolean work []) (^void idle []))
 (gen-interface :name thrum.jdbc.fake.DriverConnection
                :extends [java.sql.Connection]
                :methods [[work [] Object] [setReadOnly [boolean] void]])
@@ -102,7 +102,7 @@
     ResultSetMetaData
     (getColumnCount [_] 1)))
 
-(defn- statement ^Statement [physical db connection {:keys [nanos on-execute]}]
+(defn- statement ^Statement [physical db connection {:keys [nanos on-execute on-statement-close]}]
   (let [id (.incrementAndGet ^AtomicLong (:ids db))
         execute (fn []
                   (let [statement {:id id
@@ -127,13 +127,33 @@
         ((:deliver! db) #(deliver-cancel! physical db id)))
       (isWrapperFor [_ _] true)
       (unwrap [this _] this)
-      (close [_] (note! db :statement-closed))
+      (close [_]
+        (note! db :statement-closed)
+        (on-statement-close))
 
       DriverStatement
-      (work [_] (execute) true))))
+      (work [_] (execute) true)
+      (idle [_]))))
+
+(defn- prepared-statement
+  "Returns a statement that sends a stream to the database as it is set."
+  ^PreparedStatement [^Statement statement]
+  (reify
+    PreparedStatement
+    (^void setBinaryStream [_ ^int _ ^InputStream _]
+      (.execute statement ""))
+    (cancel [_] (.cancel statement))
+    (close [_] (.close statement))))
+
+(defn- metadata
+  "Returns what is asked by the statement."
+  ^DatabaseMetaData [^Statement statement]
+  (reify
+    DatabaseMetaData
+    (getTypeInfo [_] (.executeQuery statement ""))))
 
 (defn- connection ^Connection [physical db options]
-  (let [auto-commit (atom true), closed (atom false)]
+  (let [auto-commit (atom true), closing (atom false), closed (atom false)]
     (reify
       thrum.jdbc.fake.DriverConnection
       (work [this]
@@ -141,6 +161,9 @@
       (setReadOnly [_ on]
         (note! db [:read-only on]))
       (createStatement [this] (statement physical db this options))
+      (^PreparedStatement prepareStatement [this ^String _]
+        (prepared-statement (statement physical db this options)))
+      (getMetaData [this] (metadata (statement physical db this options)))
       (getAutoCommit [_] @auto-commit)
       (setAutoCommit [_ on]
         (note! db [:auto-commit on])
@@ -153,6 +176,8 @@
         (note! db :rollback)
         ((:on-rollback options))
         (when (= :dead @(:running physical)) (throw (dead))))
+      (^void rollback [_ ^Savepoint _]
+        (note! db :rollback-to-savepoint))
       (isValid [_ _]
         (note! db :barrier)
         ((:on-valid options))
@@ -173,9 +198,10 @@
                     ((:on-abort options))))
         ((:on-abort-end options)))
       (close [_]
-        (when (compare-and-set! closed false true)
+        (when (compare-and-set! closing false true)
           (note! db :closed)
           ((:on-close options))
+          (reset! closed true)
           (if (= :dead @(:running physical))
             ((:on-close-dead options))
             (.add ^LinkedBlockingQueue (:idle db) physical)))))))
@@ -185,10 +211,10 @@
   next statement lasts; :on-execute - called as a statement begins; :on-rollback, :on-valid,
   :on-unwrap - in these calls; :on-abort - by the abort's executor, when the connection is dead;
   :on-abort-end - as abort returns; :on-close - as a connection is closed; :on-close-dead - as one
-  is that was aborted."
+  is that was aborted; :on-statement-close - as a statement is closed."
   ^DataSource [db options]
   (let [hooks [:on-execute :on-rollback :on-valid :on-unwrap :on-abort :on-abort-end :on-close
-               :on-close-dead]
+               :on-close-dead :on-statement-close]
         options (merge (zipmap hooks (repeat (fn []))) {:nanos (constantly 10000000000)} options)]
     (reify
       DataSource
