@@ -439,6 +439,38 @@
         (callback v)
         (is (= {:taken taken, :put 0, :dropped 0, :failed 0} (end done)))))))
 
+(def ^:private nothing {:taken 0, :put 0, :dropped 0, :failed 0})
+
+(deftest an-end-in-the-middle-of-a-take-takes-nothing
+  (each-kind start
+    (let [to (async/chan), from (async/to-chan! [1]), once handler/once, closes? (atom true)
+          ending #(do
+                    (when (compare-and-set! closes? true false) (async/close! to))
+                    (once))]
+      (with-redefs [handler/once ending]
+        (is (= nothing (end (start 1 to inc from {})))))
+      (is (= 1 (async/<!! from))))))
+
+(deftest a-port-that-is-closed-already-has-nothing-taken
+  (each-kind start
+    (let [from (async/to-chan! [1])
+          to (reify
+               impl/WritePort
+               (put! [_ _ _] (volatile! false))
+               impl/Channel
+               (close! [_])
+               (closed? [_] true))]
+      (is (= nothing (end (start 1 to inc from {}))))
+      (is (= 1 (async/<!! from))))))
+
+(deftest the-channel-of-a-call-that-is-cancelled-is-closed
+  (let [given (promise), to (async/chan)
+        done (a/pipeline-async 1 to (fn [_ ch] (deliver given ch)) (async/to-chan! [1]) {})
+        ch (deref given 5000 nil)]
+    (async/close! to)
+    (is (map? (end done)))
+    (is (false? (async/put! ch 1)))))
+
 (deftest a-cancel-while-it-starts-leaves-no-watch
   (let [scope (atom nil)
         to (async/chan)
