@@ -9,6 +9,7 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.test-kit.runner :as runner]
+   [thrum.test-kit.uncaught :as uncaught]
    [thrum.watch :as watch]
    [thrum.watch.impl.dump :as dump]
    [thrum.watch.impl.sampler :as sampler]
@@ -228,12 +229,30 @@
       false [:blocked]
       true [])))
 
+(deftest a-lint-is-said-once-and-a-failure-of-on-lint-is-reported
+  (let [[a b c :as lints] (for [id (range 3)] {:rule :stuck, :id id})
+        failure (ex-info "on-lint" {}), said (atom []), reported (atom [])
+        on-lint #(do (swap! said conj %) (throw failure))]
+    (uncaught/reporting (fn [_ t] (swap! reported conj t))
+      #(#'sampler/report-new! on-lint [(assoc a :late-ms 7)] lints))
+    (is (= [b c] @said))
+    (is (= [failure failure] @reported))))
+
+(deftest a-sample-that-fails-is-reported-and-taken-again-later
+  (let [failure (ex-info "sample" {}), reported (atom []), begun (System/nanoTime)
+        plan (with-redefs [sampler/kinds {:fast (fn [_] (throw failure))}]
+               (uncaught/reporting (fn [_ t] (swap! reported conj t))
+                 #(#'sampler/sampled {:due {:fast begun}} :fast {})))]
+    (is (= [failure] @reported))
+    (is (< begun (long (get-in plan [:due :fast]))))))
+
 ;; Between two samples
 
 (deftest a-condition-that-holds-no-more-is-dropped
   (let [holds? (volatile! true)
         state (atom {:fast {:a {:still? #(deref holds?)}, :b {}}})
-        look! #(do (#'sampler/look-again! {:state state}) (set (keys (:fast @state))))]
+        plan {:due {:fast Long/MAX_VALUE}, :not-before 0}
+        look! #(do (#'sampler/step! plan {:state state}) (set (keys (:fast @state))))]
     (is (= #{:a :b} (look!)))
     (vreset! holds? false)
     (is (= #{:b} (look!)))))
