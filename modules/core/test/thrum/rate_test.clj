@@ -12,7 +12,9 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]]
-   [thrum.virtual-clock :as virtual-clock]))
+   [thrum.virtual-clock :as virtual-clock])
+  (:import
+   (java.util.concurrent CancellationException)))
 
 (set! *warn-on-reflection* true)
 
@@ -94,6 +96,21 @@
                  (t/fork s (t/acquire! rate) (note :c)))
                @trail))))))
 
+(deftest a-caller-that-is-refused-leaves-its-turn-to-the-next
+  (is (= [[:a 100] [:rejected 100] [:c 200]]
+         (in-virtual-time
+           (fn []
+             (let [rate (t/rate-limiter 10 {:burst 5, :wait-ms 150}), trail (atom [])
+                   note #(swap! trail conj [% (now-ms)])]
+               (t/acquire! rate 5)
+               (t/with-scope [s]
+                 (t/fork s (t/acquire! rate) (note :a))
+                 (sleep! 1)
+                 (t/fork s (when (thrown (t/acquire! rate 5)) (note :rejected)))
+                 (sleep! 59)
+                 (t/fork s (t/acquire! rate) (note :c)))
+               @trail))))))
+
 (deftest a-thousand-that-give-up-cost-no-time-of-the-rate
   (is (= 100
          (in-virtual-time
@@ -152,6 +169,17 @@
       (.interrupt thread)
       (is (instance? InterruptedException (:thrown (deref outcome 5000 nil))))
       (is (= 0 (:waiting (datafy rate)))))))
+
+(deftest cancelled-or-interrupted-work-takes-no-permit
+  (let [rate (t/rate-limiter 1 {:per-ms 60000})
+        cancelled (promise)]
+    (thrown (t/with-scope [s]
+              (t/cancel! s)
+              (deliver cancelled (thrown (t/acquire! rate)))))
+    (is (instance? CancellationException @cancelled))
+    (.interrupt (Thread/currentThread))
+    (is (instance? InterruptedException (thrown (t/acquire! rate))))
+    (is (some? (t/try-acquire! rate)))))
 
 (deftest wrong-rates-are-refused
   (doseq [[n options] [[0 {}] [nil {}] [1.5 {}] [1 {:per-ms 0}] [1 {:burst 0}] [1 {:brust 2}]
