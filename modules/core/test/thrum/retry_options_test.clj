@@ -2,7 +2,7 @@
   "What retry shows of its attempts, and what bounds them together: on-retry, wait-of, budgets."
   (:require
    [clojure.datafy :refer [datafy]]
-   [clojure.test :refer [deftest is use-fixtures]]
+   [clojure.test :refer [deftest is testing use-fixtures]]
    [clojure.test.check.clojure-test :refer [defspec]]
    [clojure.test.check.generators :as gen]
    [clojure.test.check.properties :as prop]
@@ -119,6 +119,9 @@
   (let [budget (t/retry-budget)]
     (doseq [options [{:retry? (constantly false)} {:schedule []} {:attempts 1}]]
       (thrown (t/retry (assoc options :budget budget) (throw (Exception. "no")))))
+    (testing "nor what its deadline would end"
+      (t/with-timeout 60000
+        (thrown (t/retry {:schedule [120000], :budget budget} (throw (Exception. "no"))))))
     (is (= {:ratio 0.1, :burst 10, :retries 10, :refused 0} (datafy budget)))))
 
 (defspec retries-stay-a-part-of-the-calls 50
