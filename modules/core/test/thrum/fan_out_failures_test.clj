@@ -122,6 +122,17 @@
       (is (every? realized? ended)))
     (is (empty? (riders failure)) "casualties are dropped")))
 
+(deftest a-failure-cancels-what-comes-after-while-what-comes-before-runs
+  (let [running (promise), ended (promise)
+        f (fn [i]
+            (case (long i)
+              0 (deref ended 5000 :late)
+              1 (do (deref running 5000 :late) (throw (ex-info "no" {})))
+              2 (do (deliver running true) (sleep-until-interrupted ended))))
+        results (t/pmap 3 f (range 3))]
+    (is (not= :late (first results)))
+    (is (= "no" (ex-message (thrown (doall results)))))))
+
 (deftest what-comes-before-a-failure-is-delivered
   (let [gate (promise)
         failed (promise)
