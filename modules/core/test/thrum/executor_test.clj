@@ -211,3 +211,8 @@
                                   (throw failure))]
         (is (identical? failure (thrown (.execute ^ExecutorService exe (fn []))))))
       (is (.awaitTermination ^ExecutorService exe 5 TimeUnit/SECONDS)))))
+
+(deftest a-pool-that-runs-a-task-again-runs-nothing
+  (let [task-of-pool (promise)
+        pool (reify Executor (execute [_ f] (deliver task-of-pool f) (.run f)))]
+    (is (= 42 @(t/future-via [pool] (.run ^Runnable @task-of-pool) 42)))))

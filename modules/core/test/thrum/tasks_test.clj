@@ -7,13 +7,15 @@
    [thrum.core :as t]
    [thrum.impl.jdk :as jdk]
    [thrum.impl.show :as show]
+   [thrum.impl.task :as task]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.leak :as leak]
+   [thrum.test-kit.uncaught :as uncaught]
    [thrum.throwing :refer [thrown]])
   (:import
    (java.util.concurrent CancellationException CountDownLatch ExecutionException Future TimeUnit TimeoutException)
-   (thrum.impl.task Task)))
+   (thrum.impl.task Done Task)))
 
 (set! *warn-on-reflection* true)
 
@@ -303,3 +305,32 @@
     (let [task (t/future 1)]
       (future-cancel task)))
   (is (nil? @(t/future nil)) "no cancel threw"))
+
+(deftest a-cancel-whose-task-knows-of-it-sends-no-interrupt-any-more
+  (let [begun (promise), knows (promise), cancelled (promise), seen (promise)
+        task (t/future
+               (try
+                 (deliver begun true)
+                 (while true (t/checkpoint) (Thread/yield))
+                 (catch CancellationException _
+                   (deliver knows true)
+                   (deliver seen [(deref cancelled 5000 :late)
+                                  (.isInterrupted (Thread/currentThread))]))))]
+    ;; Is called between the outcome and the interrupt.
+    (task/on-outcome! task #(deref knows 5000 nil))
+    (deref begun 5000 nil)
+    (t/cancel! task)
+    (deliver cancelled :cancelled)
+    (is (= [:cancelled false] (deref seen 5000 nil)))))
+
+(deftest what-a-callback-of-an-outcome-throws-is-reported
+  (let [failure (ex-info "callback" {}), reported (atom []), latch (task/latch "latch")]
+    (dotimes [_ 2] (task/on-outcome! latch (fn [] (throw failure))))
+    (uncaught/reporting (fn [_ t] (swap! reported conj t))
+      #(is (true? (.settle ^Task latch (Done. 1)))))
+    (is (= [failure failure] @reported))))
+
+(deftest a-wait-that-was-too-long-leaves-no-waiter
+  (let [latch (task/latch "latch")]
+    (is (= :late (deref latch 1 :late)))
+    (is (nil? (.successor ^Task latch)))))
