@@ -148,7 +148,7 @@
     :h2c? - whether HTTP/2 is served without TLS, by prior knowledge or upgrade (true or
       false; default false)
     :ws-origins - which pages may open a websocket; none: those whose Origin is the Host (a
-      collection of origins, or :any)
+      collection of origins, such as \"https://shop.example\", or :any)
     :ws-max-message-bytes - how long a websocket's message may be (default 1048576) (an
       integer from 1 to 2147483647)
     :ws-idle-timeout-ms - how many ms a websocket may be silent (default 300000) (an integer
@@ -161,7 +161,7 @@
      (throw (spi/invalid (str "run-server takes a Ring handler first, a function of a request map; "
                               "not " (spi/text handler))
               {:value handler, :accepts "a function"})))
-   (let [engine (engines/named (:engine options :jdk))]
+   (let [engine (engines/named (or (:engine options) :jdk))]
      (Server. (lifecycle/start engine (options/checked engine options) handler)))))
 
 (defn stop!

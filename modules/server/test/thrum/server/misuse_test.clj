@@ -6,11 +6,13 @@
    [clojure.test :refer [are deftest is]]
    [thrum.server :as server]
    [thrum.server.impl.events :as events]
+   [thrum.server.impl.options :as options]
    [thrum.server.impl.response :as response]
    [thrum.server.impl.websocket :as websocket]
    [thrum.test-kit.gate :as gate])
   (:import
    (clojure.lang IFn)
+   (java.lang AutoCloseable)
    (java.net URI)
    (java.net.http HttpClient HttpRequest HttpResponse$BodyHandlers)
    (thrum.server.impl.websocket WebSocket)))
@@ -62,6 +64,23 @@
           :let [e (thrown #(server/run-server handler {:port 0}))]]
     (is (= [:thrum/invalid handler] ((juxt :type :value) (ex-data e))))
     (is (str/includes? (ex-message e) "a Ring handler"))))
+
+(deftest an-engine-that-is-nil-is-the-default
+  (with-open [^AutoCloseable s (server/run-server identity {:engine nil, :port 0})]
+    (is (= #{:http-1.0 :blocking-send} (server/capabilities s)))))
+
+(deftest origins-that-no-page-has-are-refused
+  (let [checked #(options/checked {:capabilities #{:websockets}, :rows {}} {:ws-origins %})]
+    (are [origins] (= :thrum/invalid (:type (ex-data (thrown #(checked origins)))))
+      "https://shop.example"
+      ["shop.example"]
+      ["https://shop.example/"]
+      ["https://shop.example" "*"])
+    (are [origins] (= origins (:ws-origins (checked origins)))
+      :any
+      []
+      #{"https://shop.example" "http://localhost:8080" "http://[::1]:80" "null"}
+      ["moz-extension://5f4c"])))
 
 (defrecord Responder [response]
   IFn

@@ -27,6 +27,11 @@
 (defn- status? [x]
   (and (int? x) (<= 400 (long x) 599)))
 
+(defn- origin?
+  "True if x is what a browser's Origin may be (RFC 6454, 6.1)."
+  [x]
+  (and (string? x) (some? (re-matches #"null|[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#]+" x))))
+
 (def ^:private observed #{:start :end :shed :timeout :disconnect :stop :dropped})
 
 (defn- observer? [x]
@@ -143,8 +148,8 @@
         "whether HTTP/2 is served without TLS, by prior knowledge or upgrade" :needs :h2)])
 
 (def ^:private websockets
-  [(row {:check #(or (= :any %) (and (coll? %) (every? string? %)))
-         :accepts "a collection of origins, or :any"}
+  [(row {:check #(or (= :any %) (and (coll? %) (every? origin? %)))
+         :accepts "a collection of origins, such as \"https://shop.example\", or :any"}
         :ws-origins nil
         "which pages may open a websocket; none: those whose Origin is the Host" :needs :websockets)
    (row positive :ws-max-message-bytes nil
