@@ -150,6 +150,18 @@
       (is (goes-on-as-said? s n) n))
     (server/stop! s)))
 
+(deftest a-long-response-head-says-that-its-connection-ends
+  (let [answer {:status 200, :headers {"X-Long" (str/join (repeat 15900 "x"))}, :body "ok"}
+        s (serve (constantly answer) {})
+        client (wire/connect (server/port s))]
+    (try
+      (wire/send! client (wire/get "/" "Connection: close"))
+      (is (= "close" (wire/header (wire/response client) "connection")))
+      (is (wire/closed? client))
+      (finally
+        (wire/close! client)
+        (server/stop! s)))))
+
 (deftest platform-threads-do-not-grow-with-requests
   (let [n 200
         all-in (CountDownLatch. n)

@@ -23,6 +23,11 @@
 
 (def ^:private ^:const most-response-header-bytes 65536)
 
+(def ^:private ^:const response-header-bytes
+  "Room for the 16 000 that a handler's may have, with the engine's own. Where a head does not fit
+  Jetty writes it anew, and then forgets that the connection is to end."
+  16384)
+
 (defn- configuration ^HttpConfiguration [{:keys [max-header-bytes]}]
   (doto (HttpConfiguration.)
     (.setSendServerVersion false)
@@ -34,6 +39,7 @@
     ;; a third of the whole time.
     (.setHeaderCacheSize 0)
     (.setRequestHeaderSize (int max-header-bytes))
+    (.setResponseHeaderSize response-header-bytes)
     (.setMaxResponseHeaderSize most-response-header-bytes)))
 
 (defn- secured
