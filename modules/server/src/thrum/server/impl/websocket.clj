@@ -236,23 +236,40 @@
 
 (def ^:private ^System$Logger logger (System/getLogger "thrum.server"))
 
-(defn- report! [listener ws t]
+(defn- log! [callback ^Throwable t]
+  (when-not (t/cancelled?)
+    (.log logger System$Logger$Level/ERROR (str "A websocket's " callback " failed") t)))
+
+(defn- unreported
+  "Hands what a callback threw to :on-error. Returns the callback and throwable that have to be
+  logged: these where there is no :on-error, those of an :on-error that throws; nil otherwise."
+  [listener ws callback t]
+  (if (takes? listener :on-error)
+    (try
+      (call! listener :on-error ws t)
+      nil
+      (catch InterruptedException e (throw e))
+      (catch Throwable e [:on-error e]))
+    [callback t]))
+
+(defn- closed!
+  "Closes a websocket that has failed. Returns false where its client has gone."
+  [ws]
   (try
-    (call! listener :on-error ws t)
-    (catch InterruptedException e (throw e))
-    (catch Throwable e
-      (.log logger System$Logger$Level/ERROR "A websocket's :on-error failed" e))))
+    (and (open? ws)
+         (nil? (close! ws 1011 "Internal error")))
+    (catch IOException _ false)))
 
 (defn- fail!
-  "Reports what a callback threw, and closes the websocket; its :on-close follows."
-  [listener ws t]
-  (try
-    (report! listener ws t)
-    (finally
-      (try
-        (close! ws 1011 "Internal error")
-        ;; The client has gone.
-        (catch IOException _)))))
+  "Reports what a callback threw, and closes the websocket; its :on-close follows. Logs no
+  IOException where the client has gone: that is what sending throws then."
+  [listener ws callback t]
+  (let [here? (volatile! false)
+        [callback t] (try
+                       (unreported listener ws callback t)
+                       (finally (vreset! here? (closed! ws))))]
+    (when (and t (or @here? (not (instance? IOException t))))
+      (log! callback t))))
 
 (defn- deliver! [listener ^WebSocket ws callback args]
   (try
@@ -261,8 +278,9 @@
       (apply call! listener callback ws args))
     (catch InterruptedException e (throw e))
     (catch Throwable t
-      (when-not (= :on-close callback)
-        (fail! listener ws t)))))
+      (if (= :on-close callback)
+        (log! callback t)
+        (fail! listener ws callback t)))))
 
 (defn- deliver-all!
   "Calls the listener until the socket is closed. opened is called with the WebSocket first."

@@ -11,7 +11,7 @@
    (java.io IOException)
    (java.time Duration)
    (java.util.concurrent CancellationException)
-   (java.util.logging Level Logger)))
+   (java.util.logging Handler Level LogRecord Logger)))
 
 (set! *warn-on-reflection* true)
 
@@ -59,6 +59,39 @@
                           :on-close (fn [_ code _] (deliver closed code))})))
       (finally (.setLevel logger level)))
     (is (= 1006 (deref closed 0 :never)))))
+
+(defn- logged
+  "Calls f, and returns the messages of the throwables that the servers' logger gets meanwhile."
+  [f]
+  (let [logger (Logger/getLogger "thrum.server"), level (.getLevel logger), messages (atom [])
+        handler (proxy [Handler] []
+                  (publish [^LogRecord record]
+                    (swap! messages conj (ex-message (.getThrown record))))
+                  (flush [])
+                  (close []))]
+    (.addHandler logger handler)
+    (.setUseParentHandlers logger false)
+    (.setLevel logger Level/ALL)
+    (try
+      (f)
+      @messages
+      (finally
+        (.setLevel logger level)
+        (.setUseParentHandlers logger true)
+        (.removeHandler logger handler)))))
+
+(defn- fails-with [message]
+  (fn [& _] (throw (ex-info message {}))))
+
+(deftest what-a-callback-throws-is-logged-unless-an-on-error-gets-it
+  (is (= ["message" "close"]
+         (logged #(live! {:on-message (fails-with "message"), :on-close (fails-with "close")}))))
+  (is (= ["error"]
+         (logged #(live! {:on-message (fails-with "message"), :on-error (fails-with "error")}))))
+  (is (= [] (logged #(live! {:on-message (fails-with "message"), :on-error (fn [_ _])})))))
+
+(deftest that-a-client-has-gone-is-not-logged
+  (is (= [] (logged #(live! {:on-message fails})))))
 
 (defn- cut-reports!
   "Returns a socket whose cut ends it; inbox: a promise of the listener that gets to know, once."
