@@ -3,13 +3,14 @@
   option for: a limit to the messages to its port, and a thread that outlives a lack of file
   descriptors."
   {:no-doc true}
+  (:require
+   [thrum.cluster.engine.loops :as loops])
   (:import
    (java.io IOException)
    (java.net InetAddress)
    (org.jgroups.blocks.cs NioServer)
    (org.jgroups.conf ClassConfigurator)
-   (org.jgroups.protocols FD_SOCK2)
-   (org.jgroups.util ThreadFactory)))
+   (org.jgroups.protocols FD_SOCK2)))
 
 (set! *warn-on-reflection* true)
 
@@ -33,24 +34,11 @@
                (try (Thread/sleep pause-ms) (catch InterruptedException _))
                true)))))
 
-(defn- threads-for-loops
-  "Returns the factory with each thread's loop begun again when it throws."
-  ^ThreadFactory [^ThreadFactory factory]
-  (reify ThreadFactory
-    (newThread [_ loop] (.newThread factory (again-when-it-throws loop)))
-    (newThread [_ loop name] (.newThread factory (again-when-it-throws loop) name))
-    (useVirtualThreads [_] (.useVirtualThreads factory))
-    (setPattern [_ pattern] (.setPattern factory pattern))
-    (setIncludeClusterName [_ include?] (.setIncludeClusterName factory include?))
-    (setClusterName [_ name] (.setClusterName factory name))
-    (setAddress [_ address] (.setAddress factory address))
-    (renameThread [_ name thread] (.renameThread factory name thread))))
-
 (defn- server
   "Returns the server on the port, or nil where that is taken."
   [^FD_SOCK2 protocol port]
   (try
-    (doto (NioServer. (threads-for-loops (.getThreadFactory protocol))
+    (doto (NioServer. (loops/threads (.getThreadFactory protocol) again-when-it-throws)
                       (.getSocketFactory protocol)
                       (.getBindAddress protocol)
                       (int port) (int port)

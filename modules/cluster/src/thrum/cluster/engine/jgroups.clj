@@ -3,13 +3,17 @@
   {:no-doc true}
   (:require
    [clojure.string :as str]
-   [thrum.cluster.engine.detection :as detection])
+   [thrum.cluster.engine.detection :as detection]
+   [thrum.cluster.engine.loops :as loops])
   (:import
    (java.io ByteArrayInputStream)
+   (java.lang.reflect Field)
    (org.infinispan.remoting.transport.jgroups JGroupsChannelConfigurator)
    (org.jgroups JChannel)
+   (org.jgroups.blocks.cs Connection TcpConnectionNonBlocking)
    (org.jgroups.protocols MERGE3)
-   (org.jgroups.stack ProtocolStack$Position)))
+   (org.jgroups.stack ProtocolStack$Position)
+   (org.jgroups.util Runner)))
 
 (set! *warn-on-reflection* true)
 
@@ -94,12 +98,27 @@
   (str "<config xmlns=\"urn:org:jgroups\">" (apply str (map element (protocols settings)))
        "</config>"))
 
+;; A connection that the other end closes at once may be closed here before the thread that sends
+;; has begun. That is not stopped any more: it would run without a pause, and keep the JVM.
+(def ^:private ^Field function
+  (doto (.getDeclaredField Runner "function") (.setAccessible true)))
+
+(defn- unless-closed
+  "Returns the loop; where it sends for a connection, as one that ends if that is closed."
+  ^Runnable [^Runnable loop]
+  (let [connection (when (instance? Runner loop) (.get function loop))]
+    (if (instance? TcpConnectionNonBlocking connection)
+      #(when-not (.isClosed ^Connection connection) (.run loop))
+      loop)))
+
 (def ^:private ^:const detection-offset 10000)
 
 (defn- channel [{:keys [host] :as settings}]
   (let [channel (JChannel. (ByteArrayInputStream. (.getBytes (stack settings))))
         stack (.getProtocolStack channel)
+        transport (.getTransport stack)
         detection (detection/protocol host detection-offset)]
+    (.setThreadFactory transport (loops/threads (.getThreadFactory transport) unless-closed))
     (.insertProtocol stack detection ProtocolStack$Position/ABOVE ^Class MERGE3)
     (.setProtocolStack detection stack)
     channel))
