@@ -18,7 +18,7 @@
    [thrum.test-kit.leak :as leak])
   (:import
    (java.io IOException)
-   (java.net BindException InetSocketAddress)
+   (java.net BindException InetSocketAddress UnknownHostException)
    (java.time Duration)
    (thrum.server.impl.lifecycle Life)))
 
@@ -58,6 +58,13 @@
         options {:host "127.0.0.1", :port 1, :max-header-bytes 16384}
         e (try (lifecycle/start engine options identity) (catch Exception e e))]
     (is (= "The engine :test could not start on 127.0.0.1:1: java.lang.InterruptedException"
+           (ex-message e)))))
+
+(deftest a-host-that-is-unknown-is-said-to-be-so
+  (let [engine {:name :test, :start (fn [_ _] (throw (UnknownHostException. "nowhere.invalid")))}
+        options {:host "nowhere.invalid", :port 1, :max-header-bytes 16384}
+        e (try (lifecycle/start engine options identity) (catch Exception e e))]
+    (is (= "The engine :test could not start on nowhere.invalid:1: the host is unknown"
            (ex-message e)))))
 
 (deftest an-engine-starts-without-the-interrupt-of-before-which-stays

@@ -16,7 +16,7 @@
    [thrum.spi :as spi])
   (:import
    (java.io IOException)
-   (java.net BindException)
+   (java.net BindException UnknownHostException)
    (java.util.concurrent CountDownLatch)
    (java.util.concurrent.atomic AtomicReference)))
 
@@ -36,11 +36,14 @@
 
 (defn- why
   "Returns the message of the cause, its class where it has none, or the message of the
-  BindException beneath it: engines wrap that one, and name the address once more."
+  BindException beneath it: engines wrap that one, and name the address once more. That of an
+  UnknownHostException may be the host alone."
   [^Throwable cause]
   (let [causes (take-while some? (iterate ex-cause cause))
         ^Throwable t (or (first (filter #(instance? BindException %) causes)) cause)]
-    (or (ex-message t) (.getName (class t)))))
+    (if (instance? UnknownHostException t)
+      "the host is unknown"
+      (or (ex-message t) (.getName (class t))))))
 
 (defn- start-failed
   [{:keys [name]} {:keys [host port ssl-port]} ^Throwable cause]
