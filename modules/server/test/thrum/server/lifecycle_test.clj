@@ -20,7 +20,9 @@
    (java.io IOException)
    (java.net BindException InetSocketAddress UnknownHostException)
    (java.time Duration)
-   (thrum.server.impl.lifecycle Life)))
+   (java.util.concurrent.atomic AtomicReference)
+   (thrum.server.impl.lifecycle Life)
+   (thrum.server.impl.traffic Traffic)))
 
 (set! *warn-on-reflection* true)
 
@@ -182,34 +184,71 @@
     (gate/in-time 5000 #(lifecycle/stop! @life))
     (is (= :closing (deref state 0 nil)))))
 
+(defn- a-get
+  "Returns the wire of a GET, which gives the status of its answer to sent, a promise."
+  [sent]
+  (let [local (InetSocketAddress. "127.0.0.1" 1)]
+    (reify
+      engine/Wire
+      (method [_] "GET")
+      (target [_] "/")
+      (protocol [_] "HTTP/1.1")
+      (scheme [_] "http")
+      (authority [_] nil)
+      (headers [_] (object-array ["Host" "localhost"]))
+      (remote [_] "127.0.0.1")
+      (local [_] local)
+      (certificate [_] nil)
+      (body [_] nil)
+      (unwatch! [_] nil)
+      (send! [_ status _ _] (deliver sent status)))))
+
 ;; A thread that the engine has started for a request may come to run when the server has stopped.
 (deftest no-handler-is-given-a-request-that-comes-late
   (let [serve (promise)
         called (atom 0)
         status (promise)
-        local (InetSocketAddress. "127.0.0.1" 1)
-        wire (reify
-               engine/Wire
-               (method [_] "GET")
-               (target [_] "/")
-               (protocol [_] "HTTP/1.1")
-               (scheme [_] "http")
-               (authority [_] nil)
-               (headers [_] (object-array ["Host" "localhost"]))
-               (remote [_] "127.0.0.1")
-               (local [_] local)
-               (certificate [_] nil)
-               (body [_] nil)
-               (unwatch! [_] nil)
-               (send! [_ s _ _] (deliver status s)))
         life
         (lifecycle/start
           (engine-that #(deliver serve %) (constantly nil))
           at-once
           (fn [_] (swap! called inc)))]
     (gate/in-time 5000 #(lifecycle/stop! life))
-    (@serve wire)
+    (@serve (a-get status))
     (is (= [0 503] [@called (deref status 0 nil)]))))
+
+(defn- engine-that-refuses-as-it-stops
+  "Returns an engine that serves a last request while it stops."
+  []
+  (let [serve (promise)]
+    {:name :test
+     :start (fn [_ f]
+              (deliver serve f)
+              (reify engine/Running
+                (port [_] 1)
+                (ssl-port [_] -1)
+                (close-listeners! [_])
+                (stop! [_]
+                  (let [sent (promise)]
+                    (gate/start "late" #(@serve (a-get sent)))
+                    (deref sent 5000 nil)))
+                (native [_] nil)))}))
+
+(deftest the-last-refusal-is-observed-before-the-end-of-the-server
+  (let [life (promise)
+        trail (atom [])
+        stopping? (fn []
+                    (or (seq @trail)
+                        (.get ^AtomicReference (.-drainer ^Traffic (.-traffic ^Life @life)))))
+        observer {:end (fn [{:keys [status]}]
+                         (gate/eventually 5000 stopping?)
+                         (swap! trail conj status))
+                  :stop (fn [_] (swap! trail conj :stop))}]
+    (deliver life (lifecycle/start (engine-that-refuses-as-it-stops)
+                                   (assoc at-once :observer observer)
+                                   identity))
+    (gate/in-time 10000 #(lifecycle/stop! @life))
+    (is (= [503 :stop] @trail))))
 
 (deftest an-alarm-that-comes-late-finds-nothing-to-end
   (let [traffic (traffic/traffic {})

@@ -196,6 +196,14 @@
       (some-> cut spi/disarm!)
       (run! stream/cut! (traffic/in-flight traffic)))))
 
+(defn- await-late!
+  "Waits for requests that were refused, or cut, since the drain has found none in flight: their
+  observer is called before that of the server's end."
+  [traffic]
+  (traffic/await-quiet! traffic
+                        #(and (stream/awaited? %) (not (exchange/ended? %)))
+                        (spi/deadline-in answer-ms)))
+
 (defn- stop-now!
   "Stops, on a thread that is never interrupted."
   [^Life life]
@@ -209,6 +217,7 @@
     (finally
       (try
         (engine/stop! (.-running life))
+        (await-late! (.-traffic life))
         (finally
           (some-> ^Thread (.-pace life) (.interrupt))
           (remove-hook! life)
