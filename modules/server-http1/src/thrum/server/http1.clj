@@ -45,6 +45,11 @@
   [^Connections all]
   (.set ^AtomicBoolean (.-closed all) true))
 
+(defn closed?
+  "True behind close!."
+  [^Connections all]
+  (.get ^AtomicBoolean (.-closed all)))
+
 (defn- closed ^IOException []
   (IOException. "The server takes no more connections"))
 
@@ -69,7 +74,7 @@
   "Blocks while there is no place. Throws IOException behind close!."
   [^Connections all]
   (while (not (.tryAcquire ^Semaphore (.-room all) look-ms TimeUnit/MILLISECONDS))
-    (when (.get ^AtomicBoolean (.-closed all)) (throw (closed)))))
+    (when (closed? all) (throw (closed)))))
 
 (defn- admit!
   "Gives the connection a place, and expects its first request; blocks while there is no place."
@@ -90,7 +95,7 @@
   (let [c (connection/connection socket (if securing (securing socket) socket) (.-options all))]
     (.setTcpNoDelay socket true)
     (admit! all c)
-    (when (.get ^AtomicBoolean (.-closed all))
+    (when (closed? all)
       (end! all c)
       (throw (closed)))
     c))

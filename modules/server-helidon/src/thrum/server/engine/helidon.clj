@@ -18,6 +18,7 @@
    (java.io IOException)
    (java.net InetAddress InetSocketAddress ServerSocket StandardSocketOptions)
    (java.time Duration)
+   (java.util.concurrent CountDownLatch TimeUnit)
    (java.util.concurrent.locks ReentrantLock)
    (java.util.logging Level Logger)))
 
@@ -58,7 +59,7 @@
 (defn- listener!
   "Sets how Helidon listens on this port; securing: the function that makes a socket one of TLS, or
   nil."
-  [^ListenerConfig$BuilderBase builder port securing {:keys [all options serve timer]}]
+  [^ListenerConfig$BuilderBase builder port securing {:keys [all options serve timer held]}]
   (doto builder
     (.protocolsDiscoverServices false)
     (.address (InetAddress/getByName ^String (:host options)))
@@ -66,7 +67,7 @@
     (.backlog (int (:backlog options)))
     ;; 4096 otherwise.
     (.putListenerSocketOption StandardSocketOptions/SO_RCVBUF (Integer/valueOf 65536))
-    (.connectionOptions ^SocketOptions (handover/socket-options all securing))
+    (.connectionOptions ^SocketOptions (handover/socket-options all securing held))
     (.addConnectionSelector (handover/selector all serve timer))
     ;; Otherwise it has buffers of its own for each connection.
     (.useNio false)
@@ -105,12 +106,27 @@
   ^Thread [^WebServer server]
   (spi/platform-thread "thrum-helidon-stop" #(.stop server)))
 
+(defn- await-timer!
+  "Returns when the server's timer has ended, which takes a connection."
+  [{:keys [options timer]} port]
+  (when-not (timer/ended? timer)
+    (timer/visit! (:host options) port #(timer/await-end! timer))))
+
+(defn- hold-listeners!
+  "Returns when the listeners accept no more, which takes a connection to each; not for long."
+  [{:keys [options ^CountDownLatch held]} ports]
+  (doseq [port ports]
+    (timer/visit! (:host options) port (fn [])))
+  (.await held 1 TimeUnit/SECONDS))
+
 (defn- stop-soon!
   "Has the server stop, once; returns when it takes no more connections."
-  [{:keys [all options timer]} {:keys [port ssl-port]} ^Thread stopping]
+  [{:keys [all] :as parts} {:keys [port ssl-port]} ^Thread stopping]
   (when (= Thread$State/NEW (.getState stopping))
-    (timer/visit! timer (:host options) (max (long port) (long ssl-port)))
-    (http1/close! all)
+    (let [ports (filter pos? [port ssl-port])]
+      (await-timer! parts (first ports))
+      (http1/close! all)
+      (hold-listeners! parts ports))
     (.start stopping)))
 
 (def ^:private ^Duration patience
@@ -152,7 +168,9 @@
   (check-addresses! options)
   (leave-deserialization-alone!)
   (let [all (http1/connections options)
-        parts {:all all, :options options, :serve serve, :timer (timer/timer)}
+        listeners (count (keep options [:port :ssl-port]))
+        parts {:all all, :options options, :serve serve, :timer (timer/timer)
+               :held (CountDownLatch. listeners)}
         ;; Before the server: what fails behind it would leave its listeners open.
         watchdog (http1/watch all)
         server (watchdog/starting watchdog #(started parts))]

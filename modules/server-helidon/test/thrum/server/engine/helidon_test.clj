@@ -128,6 +128,31 @@
 
 (def ^:private another-loopback "127.0.0.2")
 
+(defn- held?
+  "True if the thread is Helidon's listener, and is held by what it calls for each socket."
+  [[^Thread thread frames]]
+  (and (re-find #"listener" (.getName thread))
+       (= Thread$State/WAITING (.getState thread))
+       (some #(str/includes? (str %) "helidon.handover") frames)))
+
+(defn- listener-held?
+  "Returns whether a listener that is no other test's is held."
+  []
+  (some held? (remove (comp *others* key) (Thread/getAllStackTraces))))
+
+;; Helidon interrupts its listener as it stops. In accept that would make the JDK forget a socket.
+(deftest the-listener-is-not-in-accept-when-helidon-interrupts-it
+  (let [entered (promise)
+        gate (promise)
+        s (start (fn [_] (deliver entered true) (deref gate 10000 nil) (ok nil)) {})
+        [_ answer] (gate/start "client" #(wire/ask-once! (server/port s) (wire/get "/")))
+        _ (is (deref entered 5000 false))
+        [_ stopped] (gate/start "stop" #(server/stop! s))]
+    (is (gate/eventually 5000 listener-held?))
+    (deliver gate true)
+    (is (= 200 (:status (:value (deref answer 5000 nil)))))
+    (is (contains? (deref stopped 10000 {}) :value))))
+
 (defn- listenable? [^String host]
   (try
     (with-open [_ (ServerSocket. 0 1 (InetAddress/getByName host))] true)

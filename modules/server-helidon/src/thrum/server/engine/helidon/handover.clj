@@ -19,7 +19,8 @@
    (java.net Socket)
    (java.nio.channels SocketChannel)
    (java.time Duration)
-   (java.util Optional)))
+   (java.util Optional)
+   (java.util.concurrent CountDownLatch)))
 
 (set! *warn-on-reflection* true)
 
@@ -27,11 +28,28 @@
   "The connection that this thread, Helidon's listener, has accepted last."
   (InheritableThreadLocal.))
 
+(defn- hold!
+  "Blocks until Helidon interrupts the listener, as its stop does. In accept that interrupt makes the
+  JDK forget a socket that has just been accepted: it stays open, and no thread serves it."
+  [^SocketChannel channel ^CountDownLatch held]
+  (.close channel)
+  (.countDown held)
+  (.await (CountDownLatch. 1)))
+
+(defn- accept!
+  "Accepts the socket as a connection; returns when there are file descriptors for the next one."
+  [all ^SocketChannel channel securing]
+  (try
+    (.set accepted (http1/accept! all (.socket channel) securing))
+    (catch Error e (throw (IOException. "The connection could not be taken" e)))
+    (finally (descriptors/await!))))
+
 (defn socket-options
   "Returns options of Helidon's that accept each of its sockets as a connection, on the listener's
-  thread, which accepts the next one when there are file descriptors. What they throw closes the
-  socket, and is an Exception: an Error would end the listener."
-  ^SocketOptions [all securing]
+  thread, which accepts the next one when there are file descriptors. Behind http1/close! they hold
+  the listener, and count it in held. What they throw closes the socket, and is an Exception: an
+  Error would end the listener."
+  ^SocketOptions [all securing held]
   (reify SocketOptions
     (socketOptions [_] {})
     (connectTimeout [_] Duration/ZERO)
@@ -44,9 +62,10 @@
     (^void configureSocket [_ ^Socket _])
     (^void configureSocket [_ ^SocketChannel channel]
       (try
-        (.set accepted (http1/accept! all (.socket channel) securing))
-        (catch Error e (throw (IOException. "The connection could not be taken" e)))
-        (finally (descriptors/await!))))))
+        (accept! all channel securing)
+        (catch IOException e
+          (when (http1/closed? all) (hold! channel held))
+          (throw e))))))
 
 (defn- inherited
   "Returns the connection that the context is of, on the thread that Helidon has started for it."

@@ -3,7 +3,7 @@
   connections, and never ends it. thrum.server.http1 looks itself."
   (:import
    (java.io IOException)
-   (java.net InetAddress Socket)
+   (java.net InetAddress InetSocketAddress Socket)
    (java.time Duration)
    (java.util.concurrent CountDownLatch TimeUnit)))
 
@@ -28,6 +28,11 @@
   (.countDown timer)
   (throw (IllegalStateException. "This timer is not needed")))
 
+(defn ended?
+  "True if the timer has ended."
+  [^CountDownLatch timer]
+  (zero? (.getCount timer)))
+
 (defn await-end!
   "Waits until the timer has looked at a connection, and ended; not for long."
   [^CountDownLatch timer]
@@ -39,11 +44,15 @@
   (let [address (InetAddress/getByName host)]
     (if (.isAnyLocalAddress address) (InetAddress/getLoopbackAddress) address)))
 
+(def ^:private ^:const connect-ms
+  "How long a connection to the server itself may take."
+  1000)
+
 (defn visit!
-  "Connects to a server that has had no connection: its timer only ends after one."
-  [^CountDownLatch timer host port]
-  (when (pos? (.getCount timer))
-    (try
-      (with-open [_ (Socket. (reachable host) (int port))]
-        (await-end! timer))
-      (catch IOException _))))
+  "Calls f while there is a connection to the server, where one can be made."
+  [host port f]
+  (try
+    (with-open [socket (Socket.)]
+      (.connect socket (InetSocketAddress. (reachable host) (int port)) connect-ms)
+      (f))
+    (catch IOException _)))
