@@ -493,7 +493,7 @@
 
 (deftest a-permit-is-handed-over-without-memory
   (let [full? (atom false)
-        limiter (Limiter. nil 1 nil nil (counts full?) (LinkedHashSet.) 0 0 0)
+        limiter (Limiter. nil 1 nil nil (counts full?) (LinkedHashSet.) 0 0 0 0)
         permit (limit/acquire! limiter)
         [_ heir] (gate/start "heir" #(limit/call-with limiter (fn [] :held)))]
     (is (gate/eventually 5000 #(= 1 (:waiting (datafy limiter)))))
@@ -503,7 +503,7 @@
     (is (= {:in-use 0, :waiting 0} (select-keys (datafy limiter) [:in-use :waiting])))))
 
 (deftest a-limiter-holds-no-thread-that-has-left-its-queue
-  (let [owned (HashMap.), limiter (Limiter. nil 1 nil 0 owned (LinkedHashSet.) 0 0 0)]
+  (let [owned (HashMap.), limiter (Limiter. nil 1 nil 0 owned (LinkedHashSet.) 0 0 0 0)]
     (with-open [_ (limit/acquire! limiter)]
       (is (= :thrum/rejected (:type (ex-data (thrown (limit/call-with limiter (fn [] :held)))))))
       (is (= {} owned)))))

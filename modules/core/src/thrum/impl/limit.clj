@@ -206,7 +206,7 @@
     (throw (error/invalid
              (str "A limiter of " (show/text permits) " permits: it must be a positive integer")
              {:option :permits, :value permits, :accepts "a positive integer"})))
-  (doto (Limiter. name permits queue wait-ms (HashMap.) (LinkedHashSet.) 0 0 0)
+  (doto (Limiter. name permits queue wait-ms (HashMap.) (LinkedHashSet.) 0 0 0 0)
     (as-> limiter (registry/register! :limiter limiter nil))))
 
 ;; What is thrown when there is no permit
