@@ -768,7 +768,8 @@
   threw something else is not shown; a permit that release! returned counts as not dropped. permits
   is the limit to begin with, 20 if it is left out. Permits are had one at a time; where the limit
   falls, those in use stay. A throwable of the function goes to the uncaught exception handler, and
-  the limit stays. thrum.adaptive has such functions.
+  the limit stays. Where it is slower than uses end, some are not shown. thrum.adaptive has such
+  functions.
 
       (def api (limiter {:adaptive (thrum.adaptive/vegas), :queue 100}))
 

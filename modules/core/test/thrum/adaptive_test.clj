@@ -47,6 +47,24 @@
             {:latency-ns 7000000, :in-flight 1, :dropped? false}]
            value))))
 
+(deftest a-function-that-is-too-slow-keeps-no-caller-and-not-all-uses
+  (let [gate (promise), asked (promise), calls (AtomicLong.)
+        slow (fn [_]
+               (.incrementAndGet calls)
+               (deliver asked true)
+               (deref gate 10000 nil)
+               20)
+        limiter (t/limiter 20 {:adaptive slow})
+        use! #(t/with-permit limiter nil)
+        [_ first-caller] (gate/start "first" use!)]
+    (deref asked 5000 nil)
+    (dotimes [_ 5000] (use!))
+    (deliver gate :go)
+    (is (contains? (deref first-caller 5000 {}) :value))
+    (is (= 100 (.get calls)) "the others are left to the next callers")
+    (dotimes [_ 20] (use!))
+    (is (= (+ 1 1000 20) (.get calls)) "of those that waited, the first 1000")))
+
 (deftest what-is-dropped-is-stated-and-other-failures-are-not-shown
   (let [[limiter uses] (following (atom 3) {})
         dropped (fn [f]

@@ -12,7 +12,7 @@
   (:import
    (java.lang AutoCloseable)
    (java.util.concurrent ConcurrentLinkedQueue)
-   (java.util.concurrent.atomic AtomicLong)
+   (java.util.concurrent.atomic AtomicBoolean)
    (thrum.impl.limit Limiter)))
 
 (set! *warn-on-reflection* true)
@@ -21,9 +21,17 @@
   "Where the limit begins, unless it is given."
   20)
 
-;; f: called by one thread at a time, with what stands in uses. pending: how many uses it has not
-;; been called with. No lock: threads that return a permit would wait for it, and overtake others.
-(deftype AdaptiveLimiter [^Limiter limiter f ^ConcurrentLinkedQueue uses ^AtomicLong pending])
+(def ^:private ^:const most-waiting
+  "How many uses wait for f. Where it is too slow for more, the others are left out."
+  1000)
+
+(def ^:private ^:const most-in-turn
+  "For how many uses a caller calls f before it goes on, and leaves the others to the next."
+  100)
+
+;; f: called by one thread at a time, with what stands in uses; busy: while it is. No lock: threads
+;; that return a permit would wait for it, and overtake others.
+(deftype AdaptiveLimiter [^Limiter limiter f ^ConcurrentLinkedQueue uses ^AtomicBoolean busy])
 
 (defn- new-limit [f use]
   (let [n (f use)]
@@ -44,26 +52,23 @@
       (jdk/uncaught! t))))
 
 (defn- adapt-to-all!
-  "Adapts the limit to all uses, also to those that are added meanwhile."
+  "Adapts the limit to the uses, also to those that are added meanwhile. Returns false where it
+  leaves some."
   [^AdaptiveLimiter adaptive]
-  (loop [n 1]
-    (if-some [use (.poll ^ConcurrentLinkedQueue (.-uses adaptive))]
-      (do (adapt! adaptive use) (recur n))
-      (let [more (.addAndGet ^AtomicLong (.-pending adaptive) (- n))]
-        (when (pos? more) (recur more))))))
+  (loop [left (long most-in-turn)]
+    (if-some [use (when (pos? left) (.poll ^ConcurrentLinkedQueue (.-uses adaptive)))]
+      (do (adapt! adaptive use) (recur (dec left)))
+      (pos? left))))
 
 (defn- used!
   "Adapts the limit to the use, here or on the thread that is adapting it to another."
   [^AdaptiveLimiter adaptive use]
-  (let [^AtomicLong pending (.-pending adaptive)]
-    (.add ^ConcurrentLinkedQueue (.-uses adaptive) use)
-    (when (zero? (.getAndIncrement pending))
-      (try
-        (adapt-to-all! adaptive)
-        ;; A full stack: the next use finds the others.
-        (catch Throwable t
-          (.set pending 0)
-          (throw t))))))
+  (let [^ConcurrentLinkedQueue uses (.-uses adaptive), ^AtomicBoolean busy (.-busy adaptive)]
+    (when (< (.size uses) (long most-waiting)) (.add uses use))
+    (loop []
+      (when (and (not (.isEmpty uses)) (.compareAndSet busy false true))
+        ;; One that has come since the last look has found it busy.
+        (when (try (adapt-to-all! adaptive) (finally (.set busy false))) (recur))))))
 
 (defn- use-of
   "Returns what f is called with for a use that ends now. since: when its permit was had; among: how
@@ -145,7 +150,7 @@
   (AdaptiveLimiter. (limit/limiter (or permits first-permits) options)
                     f
                     (ConcurrentLinkedQueue.)
-                    (AtomicLong.)))
+                    (AtomicBoolean.)))
 
 (defmethod print-method AdaptiveLimiter [^AdaptiveLimiter adaptive ^java.io.Writer w]
   (print-method (.-limiter adaptive) w))
