@@ -29,8 +29,8 @@
   (InheritableThreadLocal.))
 
 (defn- hold!
-  "Blocks until Helidon interrupts the listener, as its stop does. In accept that interrupt makes the
-  JDK forget a socket that has just been accepted: it stays open, and no thread serves it."
+  "Blocks until Helidon interrupts the listener, as its stop does. In accept that interrupt makes
+  the JDK forget a socket that has just been accepted: it stays open, and no thread serves it."
   [^SocketChannel channel ^CountDownLatch held]
   (.close channel)
   (.countDown held)
