@@ -224,9 +224,10 @@
 
 (defn attach!
   "Makes something that is not a task a child of the calling thread's scope: the end or a cancel of
-  the scope calls (cancel!), once or more and on any thread. The end, not the cancel, waits for
-  detach!. What (cancel!) throws goes to the uncaught exception handler of the thread that called
-  it. Returns the attachment, or nil where there is no scope. Throws :thrum/closed."
+  the scope calls (cancel!), once or more and on any thread: before it cancels what else the scope
+  has, so that (cancel!) must not wait for that. The end, not the cancel, waits for detach!. What
+  (cancel!) throws goes to the uncaught exception handler of the thread that called it. Returns the
+  attachment, or nil where there is no scope. Throws :thrum/closed."
   [cancel!]
   (some-> (place/current-group) (attachment/attach! cancel!)))
 

@@ -250,6 +250,22 @@
     (gate/in-time 10000 #(lifecycle/stop! @life))
     (is (= [503 :stop] @trail))))
 
+(deftest the-end-of-what-has-had-its-time-is-not-awaited-once-more
+  (let [serve (promise), ends (promise), gate (promise)
+        life (lifecycle/start (engine-that #(deliver serve %) (constantly nil))
+                              (assoc at-once
+                                     :observer
+                                     {:end (fn [_] (deliver ends true) (deref gate 20000 nil))})
+                              (constantly {:status 204}))
+        [_ served] (gate/start "request" #(@serve (a-get (promise))))]
+    (is (deref ends 5000 false))
+    (let [given-up (#'lifecycle/drain! life)]
+      (is (= 1 (count given-up)))
+      (is (true? (#'lifecycle/await-late! (.-traffic ^Life life) given-up))))
+    (deliver gate :go)
+    (is (contains? (deref served 5000 {}) :value))
+    (gate/in-time 5000 #(lifecycle/stop! life))))
+
 (deftest an-alarm-that-comes-late-finds-nothing-to-end
   (let [traffic (traffic/traffic {})
         x (exchange/exchange traffic nil)]

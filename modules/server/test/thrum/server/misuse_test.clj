@@ -75,12 +75,19 @@
       "https://shop.example"
       ["shop.example"]
       ["https://shop.example/"]
-      ["https://shop.example" "*"])
+      ["https://shop.example" "*"]
+      ["https://shop.example:443"]
+      ["http://shop.example:80"]
+      ["https://shop.example:"]
+      ["https://*.shop.example"]
+      ["https://me@shop.example"]
+      ["https://m\u00fcnchen.example"]
+      ["https://"])
     (are [origins] (= origins (:ws-origins (checked origins)))
       :any
       []
-      #{"https://shop.example" "http://localhost:8080" "http://[::1]:80" "null"}
-      ["moz-extension://5f4c"])))
+      #{"https://shop.example" "http://localhost:8080" "http://[::1]:8080" "null"}
+      ["moz-extension://5f4c" "file://" "capacitor://localhost" "NULL"])))
 
 (defrecord Responder [response]
   IFn

@@ -157,15 +157,25 @@
     (is (nil? (source [{:thread "a", :ms 9000} {:thread "b"}])))))
 
 (deftest a-limiter-that-grants-nothing-for-long-is-crowded-by-one-waiter
-  (let [condition (fn [& {:as facts}]
-                    (first (rules/conditions (snapshot [(limiter (merge {:waiting 1} facts))]))))
-        {:keys [id] :as stands} (condition :granted 17)]
-    (is (= [:crowded 5000] ((juxt :rule :after-ms) stands)))
-    (is (= id (:id (condition :granted 17, :owners {}, :waiting 2))))
-    (is (not= id (:id (condition :granted 18))) "its time begins anew")
-    (is (nil? (condition :granted 17, :waiting 0)))
-    (is (nil? (condition :granted 17, :in-use 1)))
-    (is (= "l" (:id (condition :granted 17, :waiting 3))) "more waiters than permits")))
+  (let [conditions (fn [& {:as facts}]
+                     (rules/conditions (snapshot [(limiter (merge {:waiting 1} facts)) (task 7)])))
+        [{:keys [id sentence] :as stands} & others] (conditions :granted 17)]
+    (is (nil? others))
+    (is (= [:crowded 30000] ((juxt :rule :after-ms) stands)))
+    (is (= (str "The limiter db has 1 waiter for 2 permits, and has granted none for half a minute,"
+                " held by task-7 (2) at my.shop/fetch (shop.clj:31)")
+           sentence))
+    (is (= [id] (map :id (conditions :granted 17, :owners {}, :waiting 2))))
+    (is (not= [id] (map :id (conditions :granted 18))) "its time begins anew")
+    (is (= [] (conditions :granted 17, :waiting 0)))
+    (is (= [] (conditions :granted 17, :in-use 1)))
+    (is (= ["l" id] (map :id (conditions :granted 17, :waiting 3))) "more waiters than permits")))
+
+(deftest a-data-source-is-not-reported-once-more-for-its-limiter
+  (let [source (limiter :id "d", :kind :data-source, :owners nil)]
+    (is (= ["d"] (map :id (rules/conditions (snapshot [source (limiter :granted 3)])))))
+    (is (= ["d" "l"]
+           (map :id (rules/conditions (snapshot [source (limiter :name "other")])))))))
 
 (deftest the-stacks-of-those-who-have-connections-are-taken
   (is (= [[7]] (map (comp :holders :data)

@@ -101,12 +101,15 @@
 ;; A connection that the other end closes at once may be closed here before the thread that sends
 ;; has begun. That is not stopped any more: it would run without a pause, and keep the JVM.
 (def ^:private ^Field function
-  (doto (.getDeclaredField Runner "function") (.setAccessible true)))
+  "What a Runner runs; nil in a release of JGroups that has another name for it."
+  (try
+    (doto (.getDeclaredField Runner "function") (.setAccessible true))
+    (catch Exception _)))
 
 (defn- unless-closed
   "Returns the loop; where it sends for a connection, as one that ends if that is closed."
   ^Runnable [^Runnable loop]
-  (let [connection (when (instance? Runner loop) (.get function loop))]
+  (let [connection (when (and function (instance? Runner loop)) (.get function loop))]
     (if (instance? TcpConnectionNonBlocking connection)
       #(when-not (.isClosed ^Connection connection) (.run loop))
       loop)))

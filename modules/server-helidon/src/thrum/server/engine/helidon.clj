@@ -52,17 +52,18 @@
     (with-open [probe (ServerSocket.)]
       (.bind probe (InetSocketAddress. (InetAddress/getByName host) (int port)) (int backlog)))))
 
-;; Listeners. Helidon's server is a listener itself, and may have others by name.
+;; Listeners: a server of Helidon's for each port. One server stops its listeners one after the
+;; other, each when the connections of the one before have ended.
 
 (def ^:private ^Duration for-ever (Duration/ofDays 365))
 
 (defn- listener!
   "Sets how Helidon listens on this port; securing: the function that makes a socket one of TLS, or
   nil."
-  [^ListenerConfig$BuilderBase builder port securing {:keys [all options serve timer held]}]
+  [^ListenerConfig$BuilderBase builder port securing {:keys [all options address serve]} timer held]
   (doto builder
     (.protocolsDiscoverServices false)
-    (.address (InetAddress/getByName ^String (:host options)))
+    (.address ^InetAddress address)
     (.port (int port))
     (.backlog (int (:backlog options)))
     ;; 4096 otherwise.
@@ -74,60 +75,45 @@
     (.shutdownGracePeriod for-ever)
     (.idleConnectionPeriod timer/period)))
 
-(def ^:private ^String secure-name "tls")
-
-(defn- config ^WebServerConfig [{{:keys [port ssl-port] :as options} :options :as parts}]
-  (let [builder (doto (WebServerConfig/builder)
-                  (.featuresDiscoverServices false)
-                  (.shutdownHook false))
-        securing (when ssl-port (http1/securing options))]
-    (if port
-      (listener! builder port nil parts)
-      (listener! builder ssl-port securing parts))
-    (when (and port ssl-port)
-      (.putSocket builder secure-name
-                  (.buildPrototype (doto (ListenerConfig/builder)
-                                     (.name secure-name)
-                                     (listener! ssl-port securing parts)))))
-    (.buildPrototype builder)))
-
-(defn- ports-of [^WebServer server {:keys [port ssl-port]}]
-  {:port (if port (.port server) -1)
-   :ssl-port (cond
-               (nil? ssl-port) -1
-               port (.port server secure-name)
-               :else (.port server))})
+(defn- config ^WebServerConfig [port securing parts timer held]
+  (.buildPrototype (doto (WebServerConfig/builder)
+                     (.featuresDiscoverServices false)
+                     (.shutdownHook false)
+                     (listener! port securing parts timer held))))
 
 ;; The server
 
+(deftype Port [^WebServer server ^long number timer ^CountDownLatch held ^Thread stopping])
+
 (defn- stop-thread
-  "Returns a thread that stops the server: it closes the listeners, and waits for the connections to
+  "Returns a thread that stops the server: it closes the listener, and waits for the connections to
   end."
   ^Thread [^WebServer server]
   (spi/platform-thread "thrum-helidon-stop" #(.stop server)))
 
+(defn- number ^long [^Port p]
+  (.-number p))
+
 (defn- await-timer!
   "Returns when the server's timer has ended, which takes a connection."
-  [{:keys [options timer]} port]
-  (when-not (timer/ended? timer)
-    (timer/visit! (:host options) port #(timer/await-end! timer))))
+  [{:keys [address]} ^Port p]
+  (let [timer (.-timer p)]
+    (when-not (timer/ended? timer)
+      (timer/visit! address (number p) #(timer/await-end! timer)))))
 
-(defn- hold-listeners!
-  "Returns when the listeners accept no more, which takes a connection to each; not for long."
-  [{:keys [options ^CountDownLatch held]} ports]
-  (doseq [port ports]
-    (timer/visit! (:host options) port (fn [])))
-  (.await held 1 TimeUnit/SECONDS))
+(defn- hold!
+  "Returns when the listener accepts no more, which takes a connection; not for long."
+  [{:keys [address]} ^Port p]
+  (timer/visit! address (number p) #(.await ^CountDownLatch (.-held p) 1 TimeUnit/SECONDS)))
 
 (defn- stop-soon!
-  "Has the server stop, once; returns when it takes no more connections."
-  [{:keys [all] :as parts} {:keys [port ssl-port]} ^Thread stopping]
-  (when (= Thread$State/NEW (.getState stopping))
-    (let [ports (filter pos? [port ssl-port])]
-      (await-timer! parts (first ports))
-      (http1/close! all)
-      (hold-listeners! parts ports))
-    (.start stopping)))
+  "Has the servers stop, once; returns when they take no more connections."
+  [{:keys [all] :as parts} ports]
+  (when (= Thread$State/NEW (.getState ^Thread (.-stopping ^Port (first ports))))
+    (run! #(await-timer! parts %) ports)
+    (http1/close! all)
+    (run! #(hold! parts %) ports)
+    (run! #(.start ^Thread (.-stopping ^Port %)) ports)))
 
 (def ^:private ^Duration patience
   "How long the threads of connections that were cut may take to end: they may find no carrier."
@@ -139,42 +125,56 @@
   [^Thread stopping]
   (when-not (.join stopping patience) (.interrupt stopping)))
 
-(deftype HelidonServer [^WebServer server parts ports watchdog ^Thread stopping]
+(defn- port-of [p]
+  (int (if p (number p) -1)))
+
+(deftype HelidonServer [parts plain secure watchdog]
   engine/Running
-  (port [_] (int (:port ports)))
-  (ssl-port [_] (int (:ssl-port ports)))
+  (port [_] (port-of plain))
+  (ssl-port [_] (port-of secure))
   (close-listeners! [_]
-    (stop-soon! parts ports stopping))
+    (stop-soon! parts (keep identity [plain secure])))
   (stop! [_]
-    (stop-soon! parts ports stopping)
-    (http1/end-all! (:all parts))
-    (await-end! stopping)
-    (watchdog/stop! watchdog))
-  (native [_] server))
+    (let [ports (keep identity [plain secure])]
+      (stop-soon! parts ports)
+      (http1/end-all! (:all parts))
+      (run! #(await-end! (.-stopping ^Port %)) ports)
+      (watchdog/stop! watchdog)))
+  (native [_]
+    (let [^Port p (or plain secure)] (.-server p))))
 
 ;; Helidon 4.5's classes and its registry of services wait for each other where two threads make the
 ;; first servers at once. A start waits for virtual threads of Helidon's.
 (def ^:private making (ReentrantLock.))
 
-(defn- started ^WebServer [parts]
+(defn- started ^Port [port securing parts]
   (holding making
-    (let [server (doto (WebServer/create (config parts)) .start)]
+    (let [timer (timer/timer)
+          held (CountDownLatch. 1)
+          server (doto (WebServer/create (config port securing parts timer held)) .start)]
       (when-not (.isRunning server)
         (throw (IOException. "Helidon did not start; its log says why")))
-      server)))
+      (Port. server (.port server) timer held (stop-thread server)))))
 
 (defn- start
-  [options serve]
+  [{:keys [port ssl-port] :as options} serve]
   (check-addresses! options)
   (leave-deserialization-alone!)
-  (let [all (http1/connections options)
-        listeners (count (keep options [:port :ssl-port]))
-        parts {:all all, :options options, :serve serve, :timer (timer/timer)
-               :held (CountDownLatch. listeners)}
-        ;; Before the server: what fails behind it would leave its listeners open.
-        watchdog (http1/watch all)
-        server (watchdog/starting watchdog #(started parts))]
-    (HelidonServer. server parts (ports-of server options) watchdog (stop-thread server))))
+  (let [securing (when ssl-port (http1/securing options))
+        all (http1/connections options)
+        parts {:all all, :options options, :serve serve
+               ;; Once: the name may lead elsewhere when the server stops.
+               :address (InetAddress/getByName (:host options))}
+        ;; Before the servers: what fails behind it would leave its listeners open.
+        watchdog (http1/watch all)]
+    (watchdog/starting watchdog
+      (fn []
+        (let [plain (when port (started port nil parts))]
+          (try
+            (HelidonServer. parts plain (when ssl-port (started ssl-port securing parts)) watchdog)
+            (catch Throwable t
+              (when plain (stop-soon! parts [plain]))
+              (throw t))))))))
 
 (def engine
   "Helidon 4 SE."

@@ -17,7 +17,7 @@
   (:import
    (clojure.lang ExceptionInfo)
    (java.io ByteArrayInputStream ByteArrayOutputStream IOException InputStream ObjectInputStream ObjectOutputStream)
-   (java.net InetAddress InetSocketAddress ServerSocket Socket SocketTimeoutException)
+   (java.net ConnectException InetAddress InetSocketAddress ServerSocket Socket SocketTimeoutException)
    (java.util Date)
    (java.util.concurrent Semaphore)
    (javax.net.ssl SSLSocket)))
@@ -149,6 +149,23 @@
         _ (is (deref entered 5000 false))
         [_ stopped] (gate/start "stop" #(server/stop! s))]
     (is (gate/eventually 5000 listener-held?))
+    (deliver gate true)
+    (is (= 200 (:status (:value (deref answer 5000 nil)))))
+    (is (contains? (deref stopped 10000 {}) :value))))
+
+(defn- refused? [port]
+  (try
+    (with-open [_ (Socket. "127.0.0.1" (int port))] false)
+    (catch ConnectException _ true)))
+
+(deftest neither-port-takes-a-client-while-a-request-ends
+  (let [entered (promise)
+        gate (promise)
+        s (start (fn [_] (deliver entered true) (deref gate 20000 nil) (ok nil)) (tls/keystore))
+        [_ answer] (gate/start "client" #(wire/ask-once! (server/port s) (wire/get "/")))
+        _ (is (deref entered 5000 false))
+        [_ stopped] (gate/start "stop" #(server/stop! s))]
+    (is (gate/eventually 5000 #(every? refused? [(server/port s) (server/ssl-port s)])))
     (deliver gate true)
     (is (= 200 (:status (:value (deref answer 5000 nil)))))
     (is (contains? (deref stopped 10000 {}) :value))))

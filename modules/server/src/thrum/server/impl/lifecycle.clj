@@ -17,6 +17,7 @@
   (:import
    (java.io IOException)
    (java.net BindException UnknownHostException)
+   (java.nio.channels UnresolvedAddressException)
    (java.util.concurrent CountDownLatch)
    (java.util.concurrent.atomic AtomicReference)))
 
@@ -36,12 +37,13 @@
 
 (defn- why
   "Returns the message of the cause, its class where it has none, or the message of the
-  BindException beneath it: engines wrap that one, and name the address once more. That of an
-  UnknownHostException may be the host alone."
+  BindException beneath it: engines wrap that one, and name the address once more. Those of an
+  unknown host may be the host alone."
   [^Throwable cause]
   (let [causes (take-while some? (iterate ex-cause cause))
-        ^Throwable t (or (first (filter #(instance? BindException %) causes)) cause)]
-    (if (instance? UnknownHostException t)
+        beneath (fn [c] (first (filter #(instance? c %) causes)))
+        ^Throwable t (or (beneath BindException) cause)]
+    (if (or (beneath UnknownHostException) (beneath UnresolvedAddressException))
       "the host is unknown"
       (or (ex-message t) (.getName (class t))))))
 
@@ -183,7 +185,8 @@
   (traffic/await-quiet! traffic (complement exchange/settled?) (spi/deadline-in answer-ms)))
 
 (defn- drain!
-  "Lets what is in flight end, and ends the rest: streams first."
+  "Lets what is in flight end, and ends the rest: streams first. Returns the set of what has not
+  ended all the same."
   [^Life life]
   (let [{:keys [shutdown-timeout-ms drain-streams-ms]} (.-options life)
         traffic (.-traffic life)
@@ -191,39 +194,45 @@
     (traffic/await-quiet! traffic
                           (constantly true)
                           (spi/deadline-in (min drain-streams-ms shutdown-timeout-ms)))
-    (let [cut (end-streams! traffic)]
-      (when-not (traffic/await-quiet! traffic stream/awaited? end) (end-requests! traffic))
+    (let [cut (end-streams! traffic)
+          quiet? (traffic/await-quiet! traffic stream/awaited? end)]
+      (when-not quiet? (end-requests! traffic))
       (some-> cut spi/disarm!)
-      (run! stream/cut! (traffic/in-flight traffic)))))
+      (run! stream/cut! (traffic/in-flight traffic))
+      (if quiet? #{} (set (traffic/in-flight traffic))))))
 
 (defn- await-late!
   "Waits for requests that were refused, or cut, since the drain has found none in flight: their
-  observer is called before that of the server's end."
-  [traffic]
+  observer is called before that of the server's end. Not for those in given-up, which have had
+  their time."
+  [traffic given-up]
   (traffic/await-quiet! traffic
-                        #(and (stream/awaited? %) (not (exchange/ended? %)))
+                        #(and (stream/awaited? %)
+                              (not (exchange/ended? %))
+                              (not (contains? given-up %)))
                         (spi/deadline-in answer-ms)))
 
 (defn- stop-now!
   "Stops, on a thread that is never interrupted."
   [^Life life]
-  (try
-    (Thread/sleep (long (:drain-delay-ms (.-options life))))
-    ;; First: an engine that finds itself idle may close kept connections with its listener, and no
-    ;; handler must have been given a request on one of them.
-    (traffic/move! (.-traffic life) :draining :closing)
-    (engine/close-listeners! (.-running life))
-    (drain! life)
-    (finally
-      (try
-        (engine/stop! (.-running life))
-        (await-late! (.-traffic life))
-        (finally
-          (some-> ^Thread (.-pace life) (.interrupt))
-          (remove-hook! life)
-          (traffic/move! (.-traffic life) (traffic/state (.-traffic life)) :stopped)
-          (traffic/observe! (.-traffic life) :stop (constantly {}))
-          (.countDown ^CountDownLatch (.-stopped life)))))))
+  (let [traffic (.-traffic life), given-up (volatile! #{})]
+    (try
+      (Thread/sleep (long (:drain-delay-ms (.-options life))))
+      ;; First: an engine that finds itself idle may close kept connections with its listener, and
+      ;; no handler must have been given a request on one of them.
+      (traffic/move! traffic :draining :closing)
+      (engine/close-listeners! (.-running life))
+      (vreset! given-up (drain! life))
+      (finally
+        (try
+          (engine/stop! (.-running life))
+          (await-late! traffic @given-up)
+          (finally
+            (some-> ^Thread (.-pace life) (.interrupt))
+            (remove-hook! life)
+            (traffic/move! traffic (traffic/state traffic) :stopped)
+            (traffic/observe! traffic :stop (constantly {}))
+            (.countDown ^CountDownLatch (.-stopped life))))))))
 
 (defn join
   "Waits until the server has stopped."

@@ -28,9 +28,12 @@
   (and (int? x) (<= 400 (long x) 599)))
 
 (defn- origin?
-  "True if x is what a browser's Origin may be (RFC 6454, 6.1)."
+  "True if x is what a browser's Origin may be (RFC 6454, 6.1): without the scheme's own port, and
+  in an app without a host."
   [x]
-  (and (string? x) (some? (re-matches #"null|[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#]+" x))))
+  (and (string? x)
+       (some? (re-matches #"(?i)null|[a-z][a-z0-9+.-]*://[!-~&&[^/?#*@]]*" x))
+       (nil? (re-find #"(?i)^https?://(?::.*)?$|^http:.*:80$|^https:.*:443$|:$" x))))
 
 (def ^:private observed #{:start :end :shed :timeout :disconnect :stop :dropped})
 

@@ -243,13 +243,17 @@
 (defn- unreported
   "Hands what a callback threw to :on-error. Returns the callback and throwable that have to be
   logged: these where there is no :on-error, those of an :on-error that throws; nil otherwise."
-  [listener ws callback t]
+  [listener ws callback ^Throwable t]
   (if (takes? listener :on-error)
     (try
       (call! listener :on-error ws t)
       nil
       (catch InterruptedException e (throw e))
-      (catch Throwable e [:on-error e]))
+      ;; An object that reifies Ring's Listener may leave it out.
+      (catch AbstractMethodError _ [callback t])
+      (catch Throwable e
+        (when-not (identical? e t) (.addSuppressed e t))
+        [:on-error e]))
     [callback t]))
 
 (defn- closed!
@@ -264,12 +268,15 @@
   "Reports what a callback threw, and closes the websocket; its :on-close follows. Logs no
   IOException where the client has gone: that is what sending throws then."
   [listener ws callback t]
-  (let [here? (volatile! false)
-        [callback t] (try
-                       (unreported listener ws callback t)
-                       (finally (vreset! here? (closed! ws))))]
-    (when (and t (or @here? (not (instance? IOException t))))
-      (log! callback t))))
+  (let [unlogged (volatile! nil)]
+    (try
+      (when-some [[callback t :as failure] (unreported listener ws callback t)]
+        (if (instance? IOException t)
+          (vreset! unlogged failure)
+          (log! callback t)))
+      (finally
+        (when (closed! ws)
+          (some->> @unlogged (apply log!)))))))
 
 (defn- deliver! [listener ^WebSocket ws callback args]
   (try
@@ -278,9 +285,11 @@
       (apply call! listener callback ws args))
     (catch InterruptedException e (throw e))
     (catch Throwable t
-      (if (= :on-close callback)
-        (log! callback t)
-        (fail! listener ws callback t)))))
+      (cond
+        (not= :on-close callback) (fail! listener ws callback t)
+        ;; It has sent to the socket; or it is left out of an object.
+        (or (instance? IOException t) (instance? AbstractMethodError t)) nil
+        :else (log! callback t)))))
 
 (defn- deliver-all!
   "Calls the listener until the socket is closed. opened is called with the WebSocket first."

@@ -8,6 +8,7 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
+   (clojure.lang ExceptionInfo)
    (java.io IOException)
    (java.time Duration)
    (java.util.concurrent CancellationException)
@@ -91,7 +92,31 @@
   (is (= [] (logged #(live! {:on-message (fails-with "message"), :on-error (fn [_ _])})))))
 
 (deftest that-a-client-has-gone-is-not-logged
-  (is (= [] (logged #(live! {:on-message fails})))))
+  (is (= [] (logged #(live! {:on-message fails, :on-close fails})))))
+
+(deftest what-an-on-error-throws-does-not-hide-what-it-was-called-with
+  (let [hidden (ExceptionInfo. "message" {}), last-word (ExceptionInfo. "error" {})]
+    (logged #(live! {:on-message (fn [& _] (throw hidden))
+                     :on-error (fn [& _] (throw last-word))}))
+    (is (= [hidden] (vec (.getSuppressed last-word))))))
+
+(deftest what-a-callback-throws-is-logged-before-the-close-that-may-wait
+  (let [closes (promise)
+        socket (reify engine/Socket
+                 (open? [_] true)
+                 (close! [_ _ _]
+                   (deliver closes true)
+                   (throw (Error. "on purpose")))
+                 (disconnect! [_]))
+        inbox (websocket/inbox {:on-message (fails-with "message")})]
+    (is (= ["message"]
+           (logged (fn []
+                     (gate/start "engine" #(do
+                                             (engine/on-open inbox socket)
+                                             (engine/on-text inbox socket "hi")
+                                             (engine/on-close inbox socket 1006 "")))
+                     (try (websocket/attend! inbox (fn []) identity) (catch Error _))))))
+    (is (realized? closes))))
 
 (defn- cut-reports!
   "Returns a socket whose cut ends it; inbox: a promise of the listener that gets to know, once."

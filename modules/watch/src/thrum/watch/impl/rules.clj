@@ -206,13 +206,23 @@
     (and (= in-use (count held))
          (every? #(and (int? (:ms %)) (<= (long long-held-ms) (long (:ms %)))) held))))
 
-(defn- id-and-ms
-  "Returns the id of the condition and for how many ms it must hold; nil where it is none. How often
-  a limiter has granted a permit is in the id: the time begins anew with each."
+(def ^:private ^:const no-grant-ms 30000)
+
+(defn- ways
+  "Returns the ways in which a limiter with waiters is crowded: the id of each, for how many ms it
+  must hold, and what is said of it. How often a permit has been granted is in the id of the second:
+  its time begins anew with each."
   [{:keys [id granted] :as limiter}]
-  (cond
-    (or (crowded? limiter) (long-held? limiter)) [id 500]
-    granted [(str id " " granted) long-held-ms]))
+  (cond-> []
+    (or (crowded? limiter) (long-held? limiter)) (conj [id 500 ""])
+    granted (conj [(str id " " granted) no-grant-ms ", and has granted none for half a minute"])))
+
+(defn- without-own
+  "Leaves out the limiters of data sources, which show the same."
+  [nodes]
+  (let [what (juxt :name :permits)
+        sources (into #{} (comp (filter #(= :data-source (:kind %))) (map what)) nodes)]
+    (remove #(and (= :limiter (:kind %)) (sources (what %))) nodes)))
 
 (defn- by-tid [threads]
   (into {} (map (juxt :tid identity)) threads))
@@ -221,16 +231,17 @@
   "A limiter, or what registered itself with the same facts, with more waiters than permits; or with
   any, where none of its permits comes back for long."
   [{:keys [nodes] :as snapshot} _]
-  (when-some [limiters (seq (filter id-and-ms (filter full? nodes)))]
+  (when-some [limiters (seq (without-own (filter full? nodes)))]
     (let [by-tid (by-tid (groups/threads snapshot))]
       (for [{:keys [id kind name permits in-use waiting askers] :as limiter} limiters
-            :let [[condition after-ms] (id-and-ms limiter), holder-ids (holder-ids limiter)]]
+            [condition after-ms also] (ways limiter)
+            :let [holder-ids (holder-ids limiter)]]
         (lint :crowded condition after-ms
               (some #(:stack (by-tid %)) (concat holder-ids askers))
               {:id id, :permits permits, :in-use in-use, :waiting waiting, :holders holder-ids
                :held-by (mapv :thread (held-by-maps limiter))}
               "The " (clojure.core/name kind) " " name " has " (many waiting "waiter") " for "
-              (many permits "permit") (holders limiter by-tid))))))
+              (many permits "permit") also (holders limiter by-tid))))))
 
 ;; Cycles of derefs
 

@@ -3,7 +3,8 @@
   connections, and never ends it. thrum.server.http1 looks itself."
   (:import
    (java.io IOException)
-   (java.net InetAddress InetSocketAddress Socket)
+   (java.net InetAddress InetSocketAddress)
+   (java.nio.channels SocketChannel)
    (java.time Duration)
    (java.util.concurrent CountDownLatch TimeUnit)))
 
@@ -39,20 +40,17 @@
   (.await timer 5 TimeUnit/SECONDS))
 
 (defn- reachable
-  "Returns an address by which the server at this host can be reached from here."
-  ^InetAddress [^String host]
-  (let [address (InetAddress/getByName host)]
-    (if (.isAnyLocalAddress address) (InetAddress/getLoopbackAddress) address)))
-
-(def ^:private ^:const connect-ms
-  "How long a connection to the server itself may take."
-  1000)
+  "Returns an address by which the server at this one can be reached from here."
+  ^InetAddress [^InetAddress address]
+  (if (.isAnyLocalAddress address) (InetAddress/getLoopbackAddress) address))
 
 (defn visit!
-  "Calls f while there is a connection to the server, where one can be made."
-  [host port f]
+  "Calls f when a connection to the server has begun, where one can: f waits for what it brings
+  about. Where the backlog is full it stays a beginning, but the listener has what it needs."
+  [address port f]
   (try
-    (with-open [socket (Socket.)]
-      (.connect socket (InetSocketAddress. (reachable host) (int port)) connect-ms)
+    (with-open [channel (SocketChannel/open)]
+      (.configureBlocking channel false)
+      (.connect channel (InetSocketAddress. (reachable address) (int port)))
       (f))
     (catch IOException _)))
