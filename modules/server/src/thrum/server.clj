@@ -212,7 +212,8 @@
 
 (defn native
   "Returns the engine's own server object: :jdk's HttpServer, Jetty's Server, a vector of Tomcat's
-  Http11NioProtocols, Helidon's WebServer, :http-kit's ServerSocketChannel."
+  Http11NioProtocols, Helidon's WebServer (that of :port where there is :ssl-port too), :http-kit's
+  ServerSocketChannel."
   [server]
   (lifecycle/native (life server)))
 

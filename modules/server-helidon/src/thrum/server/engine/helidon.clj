@@ -14,7 +14,7 @@
   (:import
    (io.helidon.common SerializationConfig SerializationConfig$Action)
    (io.helidon.common.socket SocketOptions)
-   (io.helidon.webserver ListenerConfig ListenerConfig$BuilderBase WebServer WebServerConfig)
+   (io.helidon.webserver ListenerConfig$BuilderBase WebServer WebServerConfig)
    (java.io IOException)
    (java.net InetAddress InetSocketAddress ServerSocket StandardSocketOptions)
    (java.time Duration)
