@@ -125,6 +125,11 @@
   [^Thread stopping]
   (when-not (.join stopping patience) (.interrupt stopping)))
 
+(defn- stop! [{:keys [all] :as parts} ports]
+  (stop-soon! parts ports)
+  (http1/end-all! all)
+  (run! #(await-end! (.-stopping ^Port %)) ports))
+
 (defn- port-of [p]
   (int (if p (number p) -1)))
 
@@ -135,11 +140,8 @@
   (close-listeners! [_]
     (stop-soon! parts (keep identity [plain secure])))
   (stop! [_]
-    (let [ports (keep identity [plain secure])]
-      (stop-soon! parts ports)
-      (http1/end-all! (:all parts))
-      (run! #(await-end! (.-stopping ^Port %)) ports)
-      (watchdog/stop! watchdog)))
+    (stop! parts (keep identity [plain secure]))
+    (watchdog/stop! watchdog))
   (native [_]
     (let [^Port p (or plain secure)] (.-server p))))
 
@@ -173,7 +175,7 @@
           (try
             (HelidonServer. parts plain (when ssl-port (started ssl-port securing parts)) watchdog)
             (catch Throwable t
-              (when plain (stop-soon! parts [plain]))
+              (when plain (stop! parts [plain]))
               (throw t))))))))
 
 (def engine
