@@ -2,8 +2,10 @@
   "How a response's body (a request's is thrum.server.impl.input) becomes bytes: through Ring's
   StreamableResponseBody where Ring is there, with the same meaning where it is not."
   {:no-doc true}
+  (:require
+   [thrum.spi :as spi])
   (:import
-   (java.io ByteArrayInputStream Closeable File FileInputStream FileNotFoundException InputStream OutputStream)
+   (java.io Closeable File FileInputStream FileNotFoundException InputStream OutputStream)
    (java.nio.charset StandardCharsets)))
 
 (set! *warn-on-reflection* true)
@@ -46,13 +48,9 @@
     (let [length (.length ^File body)]
       (when (pos? length) length))))
 
-(def ^:private ^:const piece
-  "How many bytes of a file or an array are read at once."
-  65536)
-
 (defn- copy!
-  "Writes what there is to read, at most length bytes."
-  [^InputStream in ^long length ^OutputStream out]
+  "Writes what there is to read, at most length bytes, in pieces of so many."
+  [^InputStream in ^long length ^long piece ^OutputStream out]
   (let [buffer (byte-array (max 1 (min length piece)))]
     (loop [left length]
       (let [n (long (if (pos? left) (.read in buffer 0 (min left (alength buffer))) -1))]
@@ -61,11 +59,12 @@
           (recur (- left n)))))))
 
 (defn- transfer!
-  "Writes all that there is to read. ByteArrayInputStream's transferTo writes inside synchronized:
-  before JDK 24 a client that is slow to read would keep a carrier."
+  "Writes all that there is to read. ByteArrayInputStream's transferTo writes inside synchronized,
+  also where another stream calls it: where that pins, a client that is slow to read would keep a
+  carrier."
   [^InputStream in out]
-  (if (instance? ByteArrayInputStream in)
-    (copy! in (.available in) out)
+  (if (spi/monitors-pin?)
+    (copy! in Long/MAX_VALUE 16384 out)
     (.transferTo in out)))
 
 (defn- write-element! [^OutputStream out x charset]
@@ -84,7 +83,7 @@
   "Writes the first length bytes of the file: it may have grown since its length was announced."
   [file ^long length ^OutputStream out]
   (with-open [in (FileInputStream. ^File file)]
-    (copy! in length out))
+    (copy! in length 65536 out))
   (.close out))
 
 (defn write!
