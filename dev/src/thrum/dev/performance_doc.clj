@@ -112,12 +112,12 @@
 (defn- sleeps [rows]
   (let [of (into {} (map (juxt (juxt :input :limit :way) identity)) rows)]
     (page/figures
-      ["sleeps" "of them" "limit" "`t/pmap`" "`:window 4096`" "`t/upmap`" "a chunked map"]
+      ["sleeps" "of them" "limit" "`t/pmap`" "`:window 4096`" "`t/upmap`" "over chunks"]
       (for [[input title] [[:exponential "exponential, mean 20 ms"]
                            [:tail "1 % of 500 ms among 5 ms"]]
             limit [16 64]]
         (into [title (number 0 (:items (of [input limit :pmap]))) limit]
-              (for [[way places] [[:pmap 3] [:pmap-4096 3] [:upmap 3] [:chunked 2]]]
+              (for [[way places] [[:pmap 3] [:pmap-4096 3] [:upmap 3] [:chunks 2]]]
                 (median places (:to-line (of [input limit way])))))))))
 
 (defn- scopes [rows]

@@ -55,17 +55,6 @@
   (with-open [executor (Executors/newVirtualThreadPerTaskExecutor)]
     (slide limit (plain executor f) items)))
 
-(defn- all-of [submit chunk]
-  (mapv #(Future/.get %) (mapv submit chunk)))
-
-(defn chunked
-  "Returns a vector of f of the items: limit tasks at once, and the next chunk when all of them have
-  ended."
-  [limit f items]
-  (with-open [executor (named-executor "chunked-")]
-    (let [submit (conveying executor f)]
-      (into [] (mapcat #(all-of submit %)) (partition-all limit items)))))
-
 (defn in-chunks
   "Returns a lazy seq of f of the items, as Virtuoso's pmap does: each chunk of limit items has an
   executor of its own, without names, which is closed before the chunk's first result is handed

@@ -40,7 +40,7 @@
   "Collects garbage until the JVM has had the time to give pages back. Returns {:heap bytes, :rss
   bytes or nil}."
   []
-  (dotimes [_ 4]
+  (dotimes [_ 3]
     (System/gc)
     (Thread/sleep 250))
   {:heap (heap), :rss (rss)})

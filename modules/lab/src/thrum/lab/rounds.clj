@@ -12,11 +12,10 @@
 
 (def ^:private ^ThreadMXBean threads (ManagementFactory/getThreadMXBean))
 
-(defn cost
-  "Returns what f costs from a heap without garbage: :ns of wall time, :cpu-ns that all threads of
-  the process took, :bytes that they allocated."
+(defn- cost
+  "Returns what f costs: :ns of wall time, :cpu-ns that all threads of the process took, :bytes that
+  they allocated."
   [f]
-  (System/gc)
   (let [bytes (.getTotalThreadAllocatedBytes threads)
         cpu-ns (cpu-time/process-ns)
         ns (System/nanoTime)]
@@ -29,16 +28,20 @@
   (let [[before after] (split-at (mod n (count xs)) xs)]
     (concat after before)))
 
+(defn- measured
+  "Returns the costs of the rounds before, and of one more that begins with a heap without garbage."
+  [costs ways]
+  (System/gc)
+  (reduce (fn [costs [way f]] (update costs way (fnil conj []) (cost f))) costs ways))
+
 (defn costs
-  "Runs every way once in each round; each round begins with another way, and the first `warm-up`
-  rounds are not measured. Returns {name [cost, for each measured round]}."
-  [warm-up measured ways]
-  (let [rounds (map #(rotated % ways) (range (+ warm-up measured)))
-        [before counted] (split-at warm-up rounds)]
+  "Runs every way once in each of the rounds; each begins with another way, and the first `warm-up`
+  ones are not measured. Returns {name [cost, for each measured round]}; a cost is {:ns :cpu-ns
+  :bytes}: of wall time, of CPU time of all threads of the process, allocated by them."
+  [warm-up rounds ways]
+  (let [[before counted] (split-at warm-up (map #(rotated % ways) (range (+ warm-up rounds))))]
     (run! (fn [[_ f]] (f)) (apply concat before))
-    (reduce (fn [costs [way f]] (update costs way (fnil conj []) (cost f)))
-            {}
-            (apply concat counted))))
+    (reduce measured {} counted)))
 
 (defn costs-of-one
   "As costs, of one of the items of a round, of which a way has (items name)."

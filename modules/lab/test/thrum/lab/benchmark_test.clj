@@ -30,6 +30,13 @@
     ;; Graham's example: the long one last costs 2 - 1/3 of the best, 3.
     5 3 [1 1 1 1 1 1 3]))
 
+(deftest a-chunk-waits-for-the-one-before
+  (are [end limit durations] (= end (list-scheduling/chunks limit durations))
+    0 4 []
+    6 1 [1 2 3]
+    5 2 [1 2 3]
+    13 3 [1 9 2 0 4 3]))
+
 (deftest list-scheduling-keeps-grahams-bounds
   (let [random (java.util.Random. 7)]
     (dotimes [_ 200]

@@ -39,7 +39,7 @@
   (t/prun! {:limit 64, :wrap wrap} identity items))
 
 (defn measure
-  "Returns {way [cost of an item, see thrum.lab.rounds/cost, for each round]}."
+  "Returns {way [cost of an item, see thrum.lab.rounds/costs, for each round]}."
   [{:keys [items warm-up rounds]}]
   (with-adapter!)
   (with-open [_ (.makeCurrent (.with (Context/root) (ContextKey/named "request") "17"))]

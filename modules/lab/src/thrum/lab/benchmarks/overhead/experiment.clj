@@ -83,7 +83,7 @@
   (rounds/costs-of-one warm-up rounds (ways job limit) #(items-of items %)))
 
 (defn measure
-  "Returns {limit {way [cost per item, see thrum.lab.rounds/cost, for each round]}}."
+  "Returns {limit {way [cost per item, see thrum.lab.rounds/costs, for each round]}}."
   [{:keys [limits warm-up] :as job}]
   (into {} (map (fn [limit n] [limit (measure-at job limit n)]) limits warm-up)))
 
@@ -154,7 +154,7 @@
                  "executor whose threads have unique names and conveyed bindings (hand). CPU is "
                  "that of the whole process, its collector and compiler too. Virtuoso's pmap is "
                  "a loop in its shape: an executor for each chunk of limit items.")
-     :jvm-opts ["-Xms1g" "-Xmx1g" "-XX:+UseG1GC"]
+     :jvm-opts ["-Xms1g" "-Xmx1g" "-Xmn640m" "-XX:+UseG1GC"]
      :jobs jobs
      :measure 'thrum.lab.benchmarks.overhead.experiment/measure
      :rows rows

@@ -60,7 +60,7 @@
    :buffered #(across (async/chan 1024) a/>!! a/<!! items)})
 
 (defn measure
-  "Returns {way [cost of an item, see thrum.lab.rounds/cost, for each round]}."
+  "Returns {way [cost of an item, see thrum.lab.rounds/costs, for each round]}."
   [{:keys [items warm-up rounds]}]
   (let [all (vec (range items)), total (reduce + all)]
     (rounds/costs-of-one warm-up rounds

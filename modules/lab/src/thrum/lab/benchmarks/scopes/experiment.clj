@@ -17,10 +17,12 @@
   "By way and number of forks: the highest ratio of CPU time to the same by hand."
   {[:scope 0] 1.0, [:scope 2] 1.2, [:scope 8] 1.2, [:all 8] 1.0})
 
+;; :warm-up - how many rounds are not measured: before the 20th or so the compilers' threads take
+;; some of the CPU time. In the 7th an empty scope costs up to 1.5 times that by hand, later 1.1.
 (def ^:private sizes
   {:full {:times {0 50000, 2 5000, 8 2000}
-          :calls {:deadline 50000, :permit 50000, :hedge 3000, :tick 100}
-          :warm-up 6
+          :calls {:deadline 50000, :permit 50000, :hedge 3000, :tick 40}
+          :warm-up 25
           :rounds 5
           :consumers [:main :virtual]}
    :quick {:times {0 2000, 2 200, 8 200}
@@ -109,7 +111,7 @@
     :else (times n)))
 
 (defn measure
-  "Returns {[way forks] [cost per call, see thrum.lab.rounds/cost, for each round]}."
+  "Returns {[way forks] [cost per call, see thrum.lab.rounds/costs, for each round]}."
   [{:keys [times calls warm-up rounds consumer] :as job}]
   (let [ways (mapv (fn [[way f]] [way ((rounds/callers consumer) f)])
                    (concat (of-forks times) (of-calls calls) (of-ticks calls)))]
@@ -189,7 +191,7 @@
                  "bindings, its futures, and a cancel of them all when one fails. A hedge is "
                  "compared with race, a permit with Semaphore's, a tick every ms with the JDK's "
                  "pool.")
-     :jvm-opts ["-Xms1g" "-Xmx1g" "-XX:+UseG1GC"]
+     :jvm-opts ["-Xms1g" "-Xmx1g" "-Xmn640m" "-XX:+UseG1GC"]
      :jvms 3
      :jobs jobs
      :measure 'thrum.lab.benchmarks.scopes.experiment/measure

@@ -4,7 +4,6 @@
    [thrum.core :as t]
    [thrum.lab.benchmark :as benchmark]
    [thrum.lab.benchmarks.sleeps.list-scheduling :as list-scheduling]
-   [thrum.lab.by-hand :as by-hand]
    [thrum.lab.rounds :as rounds]
    [thrum.lab.stats :as stats]
    [thrum.lab.text :as text])
@@ -67,15 +66,15 @@
   (mapv (fn [[way f]] [way (rounds/checked (count items) f)])
         [[:pmap #(count (t/pmap limit sleep! items))]
          [:pmap-4096 #(count (t/pmap {:limit limit, :window 4096} sleep! items))]
-         [:upmap #(count (t/upmap limit sleep! items))]
-         [:chunked #(count (by-hand/chunked limit sleep! items))]]))
+         [:upmap #(count (t/upmap limit sleep! items))]]))
 
 (defn measure
-  "Returns {:line ns, :costs {way [cost, see thrum.lab.rounds/cost, for each round]}}."
+  "Returns {:line ns, :chunks ns, :costs {way [cost, see thrum.lab.rounds/costs, for each round]}}."
   [{:keys [limit warm-up rounds] :as job}]
   (let [items (durations job)]
     (rounds/costs 1 0 (ways limit (subvec items 0 warm-up)))
     {:line (list-scheduling/makespan limit items)
+     :chunks (list-scheduling/chunks limit items)
      :costs (rounds/costs 0 rounds (ways limit items))}))
 
 ;; In the parent
@@ -84,7 +83,7 @@
   {[:exponential :pmap] 1.05, [:tail :pmap] 2, [:tail :pmap-4096] 1.05, [:tail :upmap] 1.05})
 
 (defn- row [{:keys [input limit items]} runs way]
-  (let [times (rounds/medians (map :costs runs) way :ns)]
+  (let [times (if (= :chunks way) (map :chunks runs) (rounds/medians (map :costs runs) way :ns))]
     {:input input, :limit limit, :items items, :way way
      :line-ms (/ (:line (first runs)) 1e6)
      :ms (stats/spread (map #(/ % 1e6) times))
@@ -95,7 +94,7 @@
   "Returns a row for each job and way."
   [results]
   (for [{:keys [job runs]} results
-        way [:pmap :pmap-4096 :upmap :chunked]]
+        way [:pmap :pmap-4096 :upmap :chunks]]
     (row job runs way)))
 
 (def ^:private inputs
@@ -111,7 +110,7 @@
 
 (def ^:private names
   {:pmap "t/pmap", :pmap-4096 "t/pmap, :window 4096", :upmap "t/upmap"
-   :chunked "a chunked map"})
+   :chunks "a map over chunks, by arithmetic"})
 
 (def experiment
   (benchmark/experiment
@@ -119,7 +118,8 @@
      :doc "items of unequal length, beside the limit line"
      :title "Wall time over the limit line"
      :about (str "Sleeps; the limit line is greedy list scheduling of the requested durations, "
-                 "in input order, on as many machines as the limit.")
+                 "in input order, on as many machines as the limit. A map over chunks of so many "
+                 "items takes at least the sum of each chunk's longest sleep.")
      :jvm-opts ["-Xms512m" "-Xmx512m" "-XX:+UseG1GC"]
      :jobs jobs
      :measure 'thrum.lab.benchmarks.sleeps.experiment/measure

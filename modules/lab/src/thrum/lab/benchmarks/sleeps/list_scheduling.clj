@@ -1,6 +1,6 @@
 (ns thrum.lab.benchmarks.sleeps.list-scheduling
-  "The limit line of a bounded map: greedy list scheduling (Graham 1966), in input order, on `limit`
-  machines."
+  "When work of known durations ends: the limit line of a bounded map, which is greedy list
+  scheduling (Graham 1966), in input order, on `limit` machines; and that of a map over chunks."
   (:import
    (java.util PriorityQueue)))
 
@@ -23,3 +23,9 @@
                 (max (long latest) end)))
             0
             durations)))
+
+(defn chunks
+  "Returns when the last of the durations ends, in their unit, where `limit` of them begin at once,
+  and the next ones when all of those have ended."
+  [limit durations]
+  (transduce (comp (partition-all limit) (map #(reduce max %))) + durations))

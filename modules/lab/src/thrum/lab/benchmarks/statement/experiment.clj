@@ -55,7 +55,7 @@
      (rounds/on-virtual-thread #(t/with-scope [_s] (many times f (prepare (make)))))]))
 
 (defn measure
-  "Returns {[kind source] [cost of one, see thrum.lab.rounds/cost, for each round]}."
+  "Returns {[kind source] [cost of one, see thrum.lab.rounds/costs, for each round]}."
   [{:keys [times warm-up rounds]}]
   (rounds/costs-of-one warm-up rounds (ways times) (constantly times)))
 
