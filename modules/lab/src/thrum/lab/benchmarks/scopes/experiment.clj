@@ -20,8 +20,8 @@
 ;; :warm-up - how many rounds are not measured: before the 20th or so the compilers' threads take
 ;; some of the CPU time. In the 7th an empty scope costs up to 1.5 times that by hand, later 1.1.
 (def ^:private sizes
-  {:full {:times {0 50000, 2 5000, 8 2000}
-          :calls {:deadline 50000, :permit 50000, :hedge 3000, :tick 40}
+  {:full {:times {0 25000, 2 2500, 8 1000}
+          :calls {:deadline 25000, :permit 25000, :hedge 1500, :tick 20}
           :warm-up 25
           :rounds 5
           :consumers [:main :virtual]}
