@@ -143,7 +143,8 @@
   "Returns the exception for work in a scope that has ended."
   [scope-name reason]
   (ex-info (str "The scope " scope-name " has ended, nothing can run in it any more."
-                " A lazy result must be realised inside: with doall, or by pmapv instead of pmap.")
+                " A lazy result, if this is one, must be realised inside: with doall, or by pmapv"
+                " instead of pmap.")
            {:type :thrum/closed, :scope scope-name, :reason reason}))
 
 (defmacro ^:private with-data

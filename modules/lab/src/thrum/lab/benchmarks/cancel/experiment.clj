@@ -197,7 +197,8 @@
      :title "Time to cancel"
      :about (str "Parked tasks, each on its own; from the cancel until all of them have ended. "
                  "Goal: linear, about a second for 300 000.")
-     :jvm-opts ["-Xms4g" "-Xmx4g" "-XX:+UseG1GC"]
+     ;; -Xmn: no collection, of stacks that are alive, falls into a cancel.
+     :jvm-opts ["-Xms4g" "-Xmx4g" "-Xmn3g" "-XX:+UseG1GC"]
      :jobs jobs
      :measure 'thrum.lab.benchmarks.cancel.experiment/measure
      :rows rows

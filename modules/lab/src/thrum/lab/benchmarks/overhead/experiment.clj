@@ -154,6 +154,7 @@
                  "executor whose threads have unique names and conveyed bindings (hand). CPU is "
                  "that of the whole process, its collector and compiler too. Virtuoso's pmap is "
                  "a loop in its shape: an executor for each chunk of limit items.")
+     ;; -Xmn: a round ends without a collection.
      :jvm-opts ["-Xms1g" "-Xmx1g" "-Xmn640m" "-XX:+UseG1GC"]
      :jobs jobs
      :measure 'thrum.lab.benchmarks.overhead.experiment/measure

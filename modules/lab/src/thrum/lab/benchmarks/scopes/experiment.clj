@@ -191,6 +191,7 @@
                  "bindings, its futures, and a cancel of them all when one fails. A hedge is "
                  "compared with race, a permit with Semaphore's, a tick every ms with the JDK's "
                  "pool.")
+     ;; -Xmn: a round ends without a collection.
      :jvm-opts ["-Xms1g" "-Xmx1g" "-Xmn640m" "-XX:+UseG1GC"]
      :jvms 3
      :jobs jobs
