@@ -90,9 +90,11 @@
                        (options/function f)))))
 
 (defmacro thread
-  "Runs the body on a fresh virtual thread; see thread-call."
+  "Runs the body on a fresh virtual thread; see thread-call, whose options are a map or a symbol that
+  comes first, where more follows."
   [& body]
-  `(thread-call (^{:once true} fn* [] ~@body)))
+  (let [[options body] (options/leading body)]
+    `(thread-call ~options (^{:once true} fn* [] ~@body))))
 
 (defn process-call
   "Starts f as a process of the scope; see process."

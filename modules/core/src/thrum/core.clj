@@ -59,7 +59,7 @@
   bindings. Returns the java.lang.Thread. A throwable goes to the thread's uncaught exception
   handler."
   [& body]
-  `(thread-call (^{:once true} fn* [] ~@body)))
+  `(thread-call (^{:once true} fn* [] ~@(options/without-options "thread" :future-call body))))
 
 (defn future-call
   "Starts a task, f on a fresh virtual thread, detached from any scope, in the caller's dynamic
@@ -510,9 +510,18 @@
 (defn- as-functions [forms]
   (mapv (fn [form] `(^{:once true} fn* [] ~form)) forms))
 
-(defn- with-functions [call forms]
-  (let [[options forms] (options/literal forms)]
-    `(~call ~options ~(as-functions forms))))
+(defn ^:no-doc called-with
+  "Calls call with the functions; the first is none of them where x, which it returns, is options."
+  [call x fs]
+  (if (map? x)
+    (call x (rest fs))
+    (call {} fs)))
+
+(defn- with-functions [call [x & more :as forms]]
+  (cond
+    (and more (map? x)) `(~call ~x ~(as-functions more))
+    (and more (symbol? x)) `(called-with ~call ~x ~(as-functions forms))
+    :else `(~call {} ~(as-functions forms))))
 
 (defmacro all
   "Evaluates the forms at once, each in a task, and returns a vector of their values. The first
@@ -521,7 +530,8 @@
       (all (user id) (cart id))
       (all {:limit 2, :timeout-ms 500} (user id) (cart id) (offers id))
 
-  A literal map that stands before other forms is options; all-call takes any expression for them.
+  A map that stands before other forms, or a symbol for one, is options; all-call takes any
+  expression for them.
 
   Options:
     :limit - how many of the tasks may run at once; the others start later (a positive

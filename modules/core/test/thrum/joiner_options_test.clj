@@ -79,10 +79,13 @@
   (is (= [:wrapped 1]
          (t/race {:wrap (fn [thunk] (fn [] [:wrapped (thunk)]))} 1 (do (Thread/sleep 60000) 2)))))
 
-(deftest options-are-a-literal-map-before-other-forms
+(deftest options-are-a-map-before-other-forms
   (is (= [{:limit 1}] (t/all {:limit 1})))
-  (let [options {:limit 1}]
-    (is (= [options 1] (t/all options 1)))
+  (let [options {:name "load"}, one 1]
+    (is (= [options] (t/all options)))
+    (is (every? #(re-matches #"load-\d+/\d" %) (t/all options (my-name) (my-name))))
+    (is (= [1 2] (t/all one (inc one))))
+    (is (= :other (t/race options :other)))
     (is (= [1 2] (t/all-call options [(constantly 1) (constantly 2)]))))
   (is (= [{:a 1} 2] (t/plet [x {:a 1} y 2] [x y])))
   (let [e (thrown (t/all {:limt 1} 1 2))]

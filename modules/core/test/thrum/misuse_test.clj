@@ -469,8 +469,9 @@
     (is (str/includes? (str (ex-message e)) "fallback]")))
   (is (nil? (at-expansion '(t/with-timeout [50] 1)))))
 
-(deftest options-that-future-would-drop-are-refused
-  (let [e (at-expansion '(t/future {:name "x"} 1))]
+(deftest options-that-future-and-thread-would-drop-are-refused
+  (doseq [form '[(t/future {:name "x"} 1) (t/thread {:name "x"} 1)]
+          :let [e (at-expansion form)]]
     (is (= :thrum/invalid (:type (ex-data e))))
     (is (str/includes? (str (ex-message e)) "future-call")))
   (doseq [form '[(t/future {:name "x"}) (t/future {:id 7} 1) (t/future {} 1) (t/future)]]

@@ -179,6 +179,19 @@
     @waiter
     (is (= [{} 2] ((juxt :owners :granted) (facts))))))
 
+(deftest a-rate-limiter-is-shown-with-those-who-wait
+  (let [rate (unwatched #(t/rate-limiter 1 {:per-ms 3600000, :name "api"}))
+        shown #(first (for [{:keys [thing describe]} (watch/registered)
+                            :when (identical? rate thing)]
+                        (describe thing)))]
+    (t/acquire! rate)
+    (is (= {:name "api", :state :open, :permits 1, :waiting 0}
+           (select-keys (shown) [:name :state :permits :waiting])))
+    (let [waiter (t/future (t/acquire! rate))]
+      (is (gate/eventually 5000 #(= [:crowded 1] ((juxt :state :waiting) (shown)))))
+      (t/cancel! waiter)
+      (is (gate/eventually 5000 #(= 0 (:waiting (shown))))))))
+
 (defn- registered? [kind]
   (boolean (some #(= kind (:kind %)) (watch/registered))))
 

@@ -84,7 +84,9 @@
 (deftest a-thread-delivers-its-value-and-closes
   (let [ch (a/thread 1)]
     (is (= [1 nil nil] [(a/<?!! ch) (a/<?!! ch) (a/<!! ch)])))
-  (is (= [[] [false]] [(all (a/thread nil)) (all (a/thread false))])))
+  (is (= [[] [false]] [(all (a/thread nil)) (all (a/thread false))]))
+  (is (re-matches #"poll-\d+"
+                  (a/<!! (a/thread {:name "poll"} (.getName (Thread/currentThread)))))))
 
 (deftest a-thread-delivers-its-failure
   (let [e (ex-info "x" {})]

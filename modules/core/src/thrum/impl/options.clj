@@ -449,12 +449,6 @@
                                      (show/text limiter))
                                 {:value limiter, :accepts "a limiter, or [limiter n]"}))))
 
-(defn literal
-  "Returns the forms of a macro as [options forms]. Options are a literal map that stands before
-  other forms."
-  [[options & more :as forms]]
-  (if (and more (map? options)) [options more] [{} forms]))
-
 (defn leading
   "Returns the forms after a macro's first argument as [options body]. Options are a map or a symbol
   that stands before the body: a symbol there would do nothing as part of it. Nor would a keyword,

@@ -9,6 +9,7 @@
    [thrum.impl.error :as error]
    [thrum.impl.options :as options]
    [thrum.impl.permits :as permits]
+   [thrum.impl.registry :as registry]
    [thrum.impl.show :as show]
    [thrum.impl.sync-point :as sync-point]
    [thrum.impl.wait :as wait])
@@ -169,6 +170,14 @@
                             {:option :burst, :value burst, :accepts "a smaller integer"})))
     span))
 
+(defn- shown
+  "Returns what those see of the limiter who look at all that is registered."
+  [^RateLimiter rate]
+  (let [{:keys [limiter waiting] :as facts} (.facts rate)]
+    (assoc (dissoc facts :limiter)
+           :name (or limiter "rate-limiter")
+           :state (if (pos? (long waiting)) :crowded :open))))
+
 (defn rate-limiter
   "Returns a limiter of so many permits in a time. Throws :thrum/invalid."
   ^RateLimiter [permits options]
@@ -178,8 +187,9 @@
         nanos (*' per-ms 1000000)
         interval (max 1 (quot (+' nanos (dec (long n))) n))
         span (checked-span burst interval)]
-    (RateLimiter. name n per-ms burst interval span queue wait-ms
-                  (LinkedHashSet.) (deadline/now) 0)))
+    (doto (RateLimiter. name n per-ms burst interval span queue wait-ms
+                        (LinkedHashSet.) (deadline/now) 0)
+      (as-> rate (registry/register! :rate-limiter rate shown)))))
 
 (defmethod print-method RateLimiter [^RateLimiter rate ^java.io.Writer w]
   (.write w "#<rate-limiter ")
