@@ -1,5 +1,5 @@
 (ns thrum.dev.lint
-  "What -M:lint runs: finds names that are never used and docstrings that are missing.
+  "What -M:test:lint runs: finds names that are never used and docstrings that are missing.
 
   It stands in for clj-kondo where Clojars cannot be reached; where it can, run -M:kondo too."
   (:require

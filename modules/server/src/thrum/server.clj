@@ -1,5 +1,5 @@
 (ns thrum.server
-  "Ring handlers on virtual threads: one run-server over proven engines, bounded, with deadlines and
+  "Ring handlers on virtual threads: one run-server over five engines, bounded, with deadlines and
   an orderly end.
 
   Every request runs on a virtual thread of its own, inside a scope of Thrum: what its handler forks
