@@ -131,12 +131,11 @@
     (impl/take! port spent)))
 
 ;; core.async has no callback for the close of a channel. The flag of its own channels is an atom,
-;; though, in every release since 2013.
+;; though, in every release since 2013; with another kind all that watches fails.
 
-(defn- closed-flag [port]
+(defn- closed-flag ^IRef [port]
   (when (instance? ManyToManyChannel port)
-    (let [flag (.-closed ^ManyToManyChannel port)]
-      (when (instance? IRef flag) flag))))
+    (.-closed ^ManyToManyChannel port)))
 
 (defn watch-close!
   "Calls f when the channel is closed, or at once if it is closed already. f is called on the
@@ -144,12 +143,12 @@
   another channel and does not throw. k is the watch's key. Does nothing for a port that is not
   core.async's own channel."
   [port k f]
-  (when-some [^IRef flag (closed-flag port)]
+  (when-some [flag (closed-flag port)]
     (.addWatch flag k (fn [_ _ _ _] (f)))
     (when (impl/closed? port) (f))))
 
 (defn unwatch-close!
   "Ends the watch of this key."
   [port k]
-  (when-some [^IRef flag (closed-flag port)]
+  (when-some [flag (closed-flag port)]
     (.removeWatch flag k)))
