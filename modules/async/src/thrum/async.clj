@@ -90,8 +90,8 @@
                        (options/function f)))))
 
 (defmacro thread
-  "Runs the body on a fresh virtual thread; see thread-call, whose options are a map or a symbol that
-  comes first, where more follows."
+  "Runs the body on a fresh virtual thread; see thread-call, whose options are a map or a symbol
+  that comes first, where more follows."
   [& body]
   (let [[options body] (options/leading body)]
     `(thread-call ~options (^{:once true} fn* [] ~@body))))
