@@ -5,8 +5,9 @@
   (:require
    [thrum.server.spi.byte-stream :as byte-stream])
   (:import
-   (java.io IOException InputStream)
-   (java.util.concurrent.atomic AtomicLong)))
+   (java.io IOException InputStream InterruptedIOException)
+   (java.util.concurrent.atomic AtomicLong)
+   (java.util.concurrent.locks ReentrantLock)))
 
 (set! *warn-on-reflection* true)
 
@@ -36,13 +37,25 @@
       (throw e))
     (finally (read-ends reader))))
 
+(defn- await-turn! [^ReentrantLock turn]
+  (try
+    (when-not (.tryLock turn) (.lockInterruptibly turn))
+    (catch InterruptedException e
+      (throw (doto (InterruptedIOException. "Interrupted while another thread reads the body")
+               (.initCause e))))))
+
 (defn guarded
   "Returns the stream of the body, for reader; most: how many bytes it may have, or nil. Beyond that
-  a read throws IOException."
+  a read throws IOException. One thread reads at a time, no engine's stream is made for two, and a
+  close does nothing."
   ^InputStream [^InputStream in reader most]
   (let [length (AtomicLong.)
+        turn (ReentrantLock.)
         take! (fn [^bytes buffer ^long offset ^long n]
-                (let [read (long (reading reader #(.read in buffer offset n)))]
-                  (when (pos? read) (check-length! reader length read most))
-                  read))]
-    (byte-stream/input take! :available #(.available in) :close #(.close in))))
+                (await-turn! turn)
+                (try
+                  (let [read (long (reading reader #(.read in buffer offset n)))]
+                    (when (pos? read) (check-length! reader length read most))
+                    read)
+                  (finally (.unlock turn))))]
+    (byte-stream/input take! :available #(.available in))))

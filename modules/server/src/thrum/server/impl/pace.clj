@@ -62,8 +62,7 @@
 (defn- paced-input ^InputStream [^InputStream in ^Lane lane]
   (byte-stream/input (fn [^bytes b offset n]
                        (on [lane got (max 0 (long got))] (.read in b (int offset) (int n))))
-                     :available #(.available in)
-                     :close #(.close in)))
+                     :available #(.available in)))
 
 (def ^:private ^:const piece
   "How many bytes are written in one go: a client that takes some shows it."

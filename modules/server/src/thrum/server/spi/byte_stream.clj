@@ -17,16 +17,14 @@
 (defn input
   "Returns a stream that reads by (read! bytes offset n), which blocks, puts at most n bytes into
   the array, at least one, and returns how many, -1 at the end. n is never 0. Options: :available -
-  a function for the stream's available, which is 0 without it; :close - a function for its close,
-  which does nothing without it."
-  ^InputStream [read! & {:keys [available close]}]
+  a function for the stream's available, which is 0 without it. Its close does nothing."
+  ^InputStream [read! & {:keys [available]}]
   (proxy [InputStream] []
     (read
       ([] (one-byte read!))
       ([bytes] (some-bytes read! bytes 0 (alength ^bytes bytes)))
       ([bytes offset n] (some-bytes read! bytes offset n)))
-    (available [] (int (if available (available) 0)))
-    (close [] (when close (close)))))
+    (available [] (int (if available (available) 0)))))
 
 (defn output
   "Returns a stream that writes by (write! bytes offset n), which writes n bytes of the array.
