@@ -2,7 +2,8 @@
   "The body of a request as an InputStream of one function, that of a response as an OutputStream of
   one."
   (:import
-   (java.io InputStream OutputStream)))
+   (java.io InputStream OutputStream)
+   (java.util Objects)))
 
 (set! *warn-on-reflection* true)
 
@@ -10,14 +11,20 @@
   (let [one (byte-array 1)]
     (if (neg? (long (read! one 0 1))) -1 (bit-and 0xff (aget one 0)))))
 
+;; Before the engine: a failure of an engine's is one of its connection.
+(defn- check-range! [^bytes bytes offset n]
+  (Objects/checkFromIndexSize (int offset) (int n) (alength bytes)))
+
 ;; InputStream.readNBytes ends with a read of nothing. Some engines' streams wait for bytes then.
 (defn- some-bytes [read! bytes offset n]
+  (check-range! bytes offset n)
   (if (zero? (long n)) 0 (read! bytes offset n)))
 
 (defn input
   "Returns a stream that reads by (read! bytes offset n), which blocks, puts at most n bytes into
-  the array, at least one, and returns how many, -1 at the end. n is never 0. Options: :available -
-  a function for the stream's available, which is 0 without it. Its close does nothing."
+  the array, at least one, and returns how many, -1 at the end. n is never 0, and there is room for
+  it in the array. Options: :available - a function for the stream's available, which is 0 without
+  it. Its close does nothing."
   ^InputStream [read! & {:keys [available]}]
   (proxy [InputStream] []
     (read
@@ -27,9 +34,9 @@
     (available [] (int (if available (available) 0)))))
 
 (defn output
-  "Returns a stream that writes by (write! bytes offset n), which writes n bytes of the array.
-  Options: :flush, :close - functions for the stream's flush and close, which do nothing without
-  them."
+  "Returns a stream that writes by (write! bytes offset n), which writes n bytes of the array, where
+  they are there. Options: :flush, :close - functions for the stream's flush and close, which do
+  nothing without them."
   ^OutputStream [write! & {:keys [flush close]}]
   (proxy [OutputStream] []
     (write
@@ -37,6 +44,6 @@
        (if (bytes? x)
          (write! x 0 (alength ^bytes x))
          (write! (byte-array [(unchecked-byte x)]) 0 1)))
-      ([bytes offset n] (write! bytes offset n)))
+      ([bytes offset n] (check-range! bytes offset n) (write! bytes offset n)))
     (flush [] (when flush (flush)))
     (close [] (when close (close)))))

@@ -60,3 +60,11 @@
                           nil)]
     (.close in)
     (is (= ["some" 0] [(slurp in) @closed]))))
+
+;; Else it is the engine's exception, for which :tomcat cuts the connection.
+(deftest a-range-beyond-the-array-is-no-matter-of-the-body
+  (let [trail (atom []), in (body trail (fn []))]
+    (doseq [[offset n] [[3 9] [-1 2] [2 -1]]]
+      (is (thrown? IndexOutOfBoundsException (.read in (byte-array 5) offset n))))
+    (is (thrown? NullPointerException (.read in nil 0 1)))
+    (is (= [] @trail))))

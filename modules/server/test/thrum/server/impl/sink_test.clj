@@ -33,3 +33,10 @@
   (is (= ["some" [:begun :ended]]
          (late (fn [^OutputStream out] (.write out (.getBytes "some")) (.flush out)))))
   (is (= ["some" [:sent]] (late (fn [^OutputStream out] (.write out (.getBytes "some")))))))
+
+;; An engine that was given them could take that for a client that has gone.
+(deftest bytes-beyond-the-array-begin-no-answer
+  (let [trail (atom []), out (sink/stream (sink/sink (Target. nil trail) nil))]
+    (doseq [[offset n] [[0 9000] [-1 2] [2 -1]]]
+      (is (thrown? IndexOutOfBoundsException (.write out (byte-array 8192) offset n))))
+    (is (= [] @trail))))

@@ -8,7 +8,7 @@
    [thrum.spi :as spi])
   (:import
    (java.io IOException InputStream InterruptedIOException OutputStream)
-   (java.util List Objects)
+   (java.util List)
    (java.util.concurrent ConcurrentHashMap CopyOnWriteArrayList)
    (java.util.concurrent.locks ReentrantLock)))
 
@@ -162,7 +162,6 @@
   "Reads as in does. A chunk's size of more than 31 bits is negative for the JDK, which finds its
   own index out of bounds then."
   [^InputStream in reading check! patience ms ^bytes b offset n]
-  (Objects/checkFromIndexSize (int offset) (int n) (alength b))
   (in-time [_guard patience ms]
     (check!)
     (alone reading
