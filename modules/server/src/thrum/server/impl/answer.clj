@@ -11,6 +11,7 @@
    [thrum.spi :as spi])
   (:import
    (java.io IOException)
+   (java.util.concurrent.locks LockSupport)
    (thrum.server.impl.exchange Exchange)
    (thrum.server.impl.response Head)))
 
@@ -26,24 +27,34 @@
   ;; would have made the commit fail.
   (Thread/interrupted))
 
+(defn- check-there!
+  "Throws IOException where a write has failed before: what writes a body may have swallowed that,
+  and an engine may not notice again."
+  [x]
+  (when (identical? :gone (exchange/flaw x)) (throw (IOException. "The client has gone"))))
+
 ;; event: as for commit!.
 (deftype Answer [^Exchange x ^Head head event]
   sink/Target
   (begin! [this length]
+    (check-there! x)
     (commit! x event)
     (sink/reporting this
       (engine/begin! (.-wire x) (.-status head) (.-headers head) (or length -1))))
   (send! [this bytes]
+    (check-there! x)
     (commit! x event)
     (sink/reporting this
       (engine/send! (.-wire x) (.-status head) (.-headers head) bytes)))
   (end! [this]
-    ;; What writes a body may have swallowed it, and an engine may not notice again.
-    (when (identical? :gone (exchange/flaw x)) (throw (IOException. "The client has gone")))
+    (check-there! x)
     (sink/reporting this
       (engine/end! (.-wire x))))
+  ;; The exchange's thread may wait for another to close the body, which may not close one that it
+  ;; could not write.
   (gone! [_]
-    (.setFlaw x :gone)))
+    (.setFlaw x :gone)
+    (LockSupport/unpark (.-thread x))))
 
 (defn answer
   "Returns the target of a response with this head; event: as for commit!."
@@ -88,6 +99,7 @@
   (let [length (body/known-length (:body response))
         sink (sink/sink (answer x head :commit) (or length (.-length head)))]
     (body/write! response length (.-charset head) (sink/stream sink))
-    (when (.-async? (exchange/settings x)) (spi/wait-until sink nil #(sink/closed? sink)))
+    (when (.-async? (exchange/settings x))
+      (spi/wait-until sink nil #(or (sink/closed? sink) (identical? :gone (exchange/flaw x)))))
     (sink/finish! sink)
     (exchange/finish! x (.-status head) (sink/written sink))))
