@@ -250,6 +250,41 @@
     (gate/in-time 10000 #(lifecycle/stop! @life))
     (is (= [503 :stop] @trail))))
 
+(deftest the-end-of-a-request-that-the-stop-interrupts-is-observed-before-the-end-of-the-server
+  (let [serve (promise)
+        stopping (promise)
+        entered (promise)
+        trail (atom [])
+        engine (assoc (engine-that #(deliver serve %) (constantly nil))
+                      :start
+                      (fn [_ f]
+                        (deliver serve f)
+                        (reify engine/Running
+                          (port [_] 1)
+                          (ssl-port [_] -1)
+                          (close-listeners! [_])
+                          (stop! [_] (deliver stopping true))
+                          (native [_] nil))))
+        life (promise)
+        awaited? #(or (seq @trail)
+                      (.get ^AtomicReference (.-drainer ^Traffic (.-traffic ^Life @life))))
+        handler (fn [_]
+                  (deliver entered true)
+                  (try
+                    (deref (promise))
+                    (catch InterruptedException _))
+                  (deref stopping 5000 nil)
+                  (gate/eventually 5000 awaited?)
+                  {:status 204})
+        observer {:end (fn [_] (swap! trail conj :end)), :stop (fn [_] (swap! trail conj :stop))}]
+    (with-redefs [lifecycle/leave-ms 20000]
+      (deliver life (lifecycle/start engine (assoc at-once :observer observer) handler))
+      (let [[_ served] (gate/start "request" #(@serve (a-get (promise))))]
+        (is (deref entered 5000 false))
+        (gate/in-time 30000 #(lifecycle/stop! @life))
+        (is (contains? (deref served 5000 {}) :value))))
+    (is (= [:end :stop] @trail))))
+
 (deftest the-end-of-what-has-had-its-time-is-not-awaited-once-more
   (let [serve (promise), ends (promise), gate (promise)
         life (lifecycle/start (engine-that #(deliver serve %) (constantly nil))

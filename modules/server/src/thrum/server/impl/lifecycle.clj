@@ -201,11 +201,17 @@
       (run! stream/cut! (traffic/in-flight traffic))
       (if quiet? #{} (set (traffic/in-flight traffic))))))
 
+(def ^:private leave-ms
+  "How long stop! waits for the ends of those whose time is over: most handlers end at their
+  interrupt, and an access log ends with the server."
+  200)
+
 (defn- await-late!
   "Waits for requests that were refused, or cut, since the drain has found none in flight: their
-  observer is called before that of the server's end. Not for those in given-up, which have had
-  their time."
+  observer is called before that of the server's end. Not for long where they have had their time,
+  as those in given-up."
   [traffic given-up]
+  (traffic/await-quiet! traffic (constantly true) (spi/deadline-in leave-ms))
   (traffic/await-quiet! traffic
                         #(and (stream/awaited? %)
                               (not (exchange/ended? %))
