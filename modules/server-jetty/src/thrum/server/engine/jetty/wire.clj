@@ -157,7 +157,10 @@
 (defn- fail!
   "Fails the exchange in Jetty, which then sends no answer, and resets a stream of HTTP/2."
   [^Request request ^Callback callback]
-  (.fail request (EofException. "aborted"))
+  (try
+    (.fail request (EofException. "aborted"))
+    ;; Jetty's, where the exchange has ended meanwhile.
+    (catch NullPointerException _))
   (.failed callback (Request$Handler$AbortException.)))
 
 ;; The wire
