@@ -109,6 +109,12 @@
              (not (request/announces-body? request))
              (.accept plain request))))))
 
+(def ^:private ^long drain-ns
+  "How long a connection takes new requests when the server stops: longer than any drain. Tomcat
+  would take none, and end the connection, with all that is in flight, for the body of one that its
+  client has sent meanwhile."
+  (.toNanos TimeUnit/DAYS 365))
+
 (defn- http2 ^Http2Protocol [secure? {:keys [idle-timeout-ms engine-options]}]
   (let [idle (long idle-timeout-ms)]
     (doto (if secure? (Http2Protocol.) (upgrading))
@@ -119,6 +125,7 @@
       (.setStreamReadTimeout idle)
       (.setStreamWriteTimeout idle)
       (.setOverheadResetFactor stream/reset-charge)
+      (.setDrainTimeout drain-ns)
       (.setUseSendfile false))))
 
 (defn- endpoint ^NioEndpoint []

@@ -152,6 +152,48 @@
       (finally
         (run! wire/close! clients)))))
 
+(defn- next-frame
+  "Returns [type flags stream] of the next frame, or how the connection ended."
+  [c]
+  (let [head (wire/read-bytes c 9)]
+    (if (keyword? head)
+      head
+      (let [head (ByteBuffer/wrap head), start (.getInt head)]
+        (wire/read-bytes c (bit-shift-right start 8))
+        [(bit-and 255 start) (.get head) (.getInt head)]))))
+
+(defn- await-frame
+  "Returns the first frame that is wanted, or how the connection ended before it."
+  [c wanted?]
+  (first (filter #(or (keyword? %) (wanted? %)) (repeatedly #(next-frame c)))))
+
+(defn- refuses?
+  "True if the server takes no connection any more."
+  [s]
+  (try
+    (wire/close! (wire/connect (server/port s)))
+    false
+    (catch IOException _ true)))
+
+(deftest a-request-that-is-sent-as-the-server-stops-harms-none-in-flight
+  (let [s (serve length {:shutdown-timeout-ms 10000})
+        text (str/join (repeat 2000 "x"))
+        c (posting s 1 text)]
+    (try
+      (is (gate/eventually 5000 #(= 1 (:in-flight (server/status s)))))
+      (let [[_ stopped] (gate/start "stop" #(server/stop! s))]
+        (is (gate/eventually 5000 #(refuses? s)))
+        ;; From its GOAWAY on Tomcat waits as long as a ping has taken.
+        (wire/send! c (frame 6 0 0 "a ping.."))
+        (is (vector? (await-frame c (fn [[type flags]] (= [6 1] [type flags])))))
+        (apply wire/send! c (post-frames 3 text))
+        (wire/send! c (frame 0 1 1 "more"))
+        (is (= [0 1 1] (await-frame c (fn [[_ flags stream]] (and (= 1 stream) (odd? flags))))))
+        (is (contains? (deref stopped 15000 {}) :value)))
+      (finally
+        (wire/close! c)
+        (server/stop! s)))))
+
 ;; Clients that are too slow
 
 (defn- ends?
