@@ -9,7 +9,7 @@
    [thrum.spi :as spi])
   (:import
    (java.net InetAddress)
-   (java.util.concurrent Executor Executors ScheduledExecutorService ThreadFactory TimeUnit)
+   (java.util.concurrent Executor Executors RejectedExecutionException ScheduledExecutorService ThreadFactory TimeUnit)
    (java.util.logging Level Logger)
    (org.apache.coyote.http11 Http11NioProtocol)
    (org.apache.coyote.http2 Http2Protocol)
@@ -38,6 +38,8 @@
                 (fn []
                   (try
                     (.run task)
+                    ;; The connector has been stopped: streams of HTTP/2 that wait are not run.
+                    (catch RejectedExecutionException _)
                     (finally (rests/end! rests)))))))))
 
 (defn threads

@@ -152,6 +152,22 @@
       (finally
         (run! wire/close! clients)))))
 
+(deftest a-stop-with-more-streams-than-run-at-once-is-silent
+  (let [uncaught (atom [])
+        s (serve length {:shutdown-timeout-ms 100})
+        client (posting s 40 (str/join (repeat 1000 "x")))]
+    (try
+      (uncaught/reporting
+        (fn [thread t] (when (= "tomcat" (.getName ^Thread thread)) (swap! uncaught conj t)))
+        (fn []
+          (is (gate/eventually 5000 #(<= 20 (:in-flight (server/status s)))))
+          (server/stop! s)
+          (is (gate/eventually 5000 #(zero? (:in-flight (server/status s)))))
+          (is (gate/eventually 5000 #(empty? (tomcats-threads))))))
+      (is (= [] @uncaught))
+      (finally
+        (wire/close! client)))))
+
 (defn- next-frame
   "Returns [type flags stream] of the next frame, or how the connection ended."
   [c]
