@@ -106,7 +106,7 @@
   [t]
   (let [type (error/type-of t)]
     (and (instance? Exception t)
-         (not (#{:thrum/invalid :thrum/deadlock :thrum/closed} type))
+         (not (#{:thrum/invalid :thrum/deadlock} type))
          (or (= :thrum/timeout type) (not (error/interruption? t))))))
 
 (defn- wanted?
