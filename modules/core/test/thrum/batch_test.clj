@@ -226,7 +226,14 @@
           wrap (fn [thunk] (if (= 2 (swap! wraps inc)) (throw failure) thunk))
           results (t/pmap {:limit 2, :batch 3, :wrap wrap} identity (range 9))]
       (is (= [0 1 2] (take 3 results)))
-      (is (identical? failure (thrown (nth results 3)))))))
+      (is (identical? failure (thrown (nth results 3))))))
+  (testing "one that throws in the end throws at the last item of its batch"
+    (let [wrap (fn [thunk] (fn [] (thunk) (throw (ex-info "wrap" {}))))]
+      (is (= 2 (index-of (thrown (t/pmapv {:limit 1, :batch 3, :wrap wrap} inc (range 9)))))))))
+
+(deftest a-reduction-that-ends-in-a-batch-ends-there
+  (is (= 1 (transduce (t/pmap {:limit 1, :batch 4} inc) (completing (fn [_ x] (reduced x)))
+                      nil (range 8)))))
 
 ;; Cancel and deadlines
 

@@ -132,3 +132,26 @@
           try-all #(try (t/all-call % fs) (catch Exception e (t/error-type e)))]
       (and (= (try-all {}) (try-all {:limit limit}))
            (= (map data (t/settle-call fs)) (map data (t/settle-call {:limit limit} fs)))))))
+
+(deftest what-a-cancel-keeps-from-being-started-leaves-no-shorter-vector
+  (let [values (promise)]
+    (thrown
+      (t/with-scope [s]
+        (let [wraps (atom 0)
+              wrap (fn [thunk] (when (= 2 (swap! wraps inc)) (t/cancel! s)) thunk)]
+          (try
+            (deliver values (t/all {:limit 1, :wrap wrap} 1 2))
+            (catch CancellationException _ (deliver values :cancelled))))))
+    (is (= :cancelled @values))))
+
+(deftest an-interrupt-of-the-caller-carries-what-has-failed-before
+  (let [failure (ex-info "no" {}), second-runs (promise)
+        hedge #(thrown (t/hedge {:after-ms 60000}
+                         (throw failure)
+                         (do (deliver second-runs true) (Thread/sleep 60000))))
+        [^Thread caller outcome] (gate/start "caller" hedge)]
+    (is (true? (deref second-runs 5000 :late)))
+    (.interrupt caller)
+    (let [^Throwable t (:value (deref outcome 5000 nil))]
+      (is (instance? InterruptedException t))
+      (is (some #{failure} (.getSuppressed t))))))

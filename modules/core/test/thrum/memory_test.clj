@@ -65,6 +65,7 @@
    "pmap that wraps" #(first
                         (t/pmap {:limit 2, :wrap (fn [body] (fn [] (body)))} lets-go? (items)))
    "pmap of two collections" #(first (t/pmap 2 let-go-of-both? (items) (items)))
+   "pmap in batches" #(first (t/pmap {:limit 2, :batch 2} lets-go? (items)))
    "upmap" #(first (t/upmap 2 lets-go? (items)))
    "fmap" #(deref (first (t/fmap 2 lets-go? (items))))
    "map" #(first (t/map lets-go? (items)))
@@ -210,6 +211,14 @@
     (is (every? collected? @values))
     (deliver gate :go)
     (is (nil? @run))))
+
+(deftest a-batch-that-was-taken-is-not-held
+  (let [results (t/pmap {:limit 1, :batch 2} (fn [_] (Object.)) (range 100))
+        value (WeakReference. (first results))
+        more (drop 10 results)]
+    (is (some? (first more)))
+    (is (collected? value))
+    (is (some? (last more)))))
 
 ;; The head of a schedule
 
