@@ -440,6 +440,11 @@
     (is (apply distinct? ids))
     (is (every? neg? ids) "apart from those of core.async")))
 
+(deftest what-has-come-about-cannot-be-revoked
+  (let [once (handler/once)]
+    (impl/commit (handler/handler once identity))
+    (is (= [false true] [(handler/revoke! once) (handler/committed? once)]))))
+
 (deftest alternatives-of-ours-and-of-core-async-meet
   (let [n 2000, x (async/chan), y (async/chan)
         ours (t/future (dotimes [i n] (a/alts!! [[x i] [y i]])))
