@@ -8,6 +8,7 @@
    [thrum.jdbc.fake :as fake]
    [thrum.jdbc.grace :as grace]
    [thrum.jdbc.impl.call :as call]
+   [thrum.jdbc.impl.session :as session]
    [thrum.jdbc.impl.streams :as streams]
    [thrum.jdbc.races :as races]
    [thrum.jdbc.uncaught :as uncaught]
@@ -341,6 +342,24 @@
             on-close #(fake/note! db (realized? ended))
             source (guarded db {:fake {:on-abort on-abort, :on-close on-close}})]
         (is (= [:abort :closed true] (take-last 3 (stopped db #(query! source)))))))))
+
+(defn- session
+  "Returns the session of a connection that is aborted by abort; it may take a minute."
+  [abort]
+  (session/session (reify Connection (abort [_ _] (abort)))
+                   {:grace-ms 60000, :evict identity}
+                   identity))
+
+(deftest an-abort-that-throws-is-not-waited-for
+  (let [session (session #(throw (Error. "abort")))]
+    (reporter/reporting (fn [_ _])
+                        #(is (true? (gate/in-time 10000 (fn [] (session/abort! session) true)))))))
+
+(deftest an-interrupt-while-an-abort-is-waited-for-stays
+  (let [me (Thread/currentThread), gate (promise)]
+    (session/abort! (session #(do (.interrupt me) (deref gate 60000 nil))))
+    (deliver gate :go)
+    (is (Thread/interrupted))))
 
 (deftest a-driver-without-a-check-costs-the-connection
   (let [error (AbstractMethodError. "isValid")
