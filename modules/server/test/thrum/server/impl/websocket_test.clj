@@ -10,9 +10,12 @@
   (:import
    (clojure.lang ExceptionInfo)
    (java.io IOException)
+   (java.nio ByteBuffer)
    (java.time Duration)
    (java.util.concurrent CancellationException)
-   (java.util.logging Handler Level LogRecord Logger)))
+   (java.util.concurrent.locks ReentrantLock)
+   (java.util.logging Handler Level LogRecord Logger)
+   (thrum.server.impl.websocket WebSocket)))
 
 (set! *warn-on-reflection* true)
 
@@ -100,6 +103,12 @@
                      :on-error (fn [& _] (throw last-word))}))
     (is (= [hidden] (vec (.getSuppressed last-word))))))
 
+(deftest an-on-error-may-throw-what-it-was-called-with
+  (let [listener {:on-message (fails-with "message"), :on-error (fn [_ t] (throw t))}
+        code (promise)]
+    (is (= ["message"] (logged #(deliver code (live! listener)))))
+    (is (= 1011 @code))))
+
 (deftest what-a-callback-throws-is-logged-before-the-close-that-may-wait
   (let [closes (promise)
         socket (reify engine/Socket
@@ -115,18 +124,21 @@
                                              (engine/on-open inbox socket)
                                              (engine/on-text inbox socket "hi")
                                              (engine/on-close inbox socket 1006 "")))
-                     (try (websocket/attend! inbox (fn []) identity) (catch Error _))))))
+                     (is (thrown? Error (websocket/attend! inbox (fn []) identity)))))))
     (is (realized? closes))))
 
 (defn- cut-reports!
-  "Returns a socket whose cut ends it; inbox: a promise of the listener that gets to know, once."
+  "Returns a socket whose cut ends it, behind a message; inbox: a promise of the listener that gets
+  to know, once."
   [inbox]
   (let [cut (promise)]
     (reify engine/Socket
       (open? [_] true)
       (disconnect! [this]
         (when (deliver cut true)
-          (Thread/startVirtualThread #(engine/on-close @inbox this 1006 "")))))))
+          (Thread/startVirtualThread #(do
+                                        (engine/on-text @inbox this "late")
+                                        (engine/on-close @inbox this 1006 ""))))))))
 
 (defn- cancelled
   "Returns a task that attended a websocket of the listener, and was cancelled when it was open."
@@ -156,6 +168,22 @@
     (is (gate/eventually 5000 #(= [1006] @trail)))
     (is (thrown? CancellationException @attending))))
 
+(deftest a-websocket-that-opens-behind-a-cancel-is-cut
+  (let [begun (promise), cut (promise), inbox (websocket/inbox {})
+        socket (reify engine/Socket
+                 (disconnect! [this]
+                   (when (deliver cut true)
+                     (Thread/startVirtualThread #(engine/on-close inbox this 1006 "")))))
+        open! (fn []
+                (deliver begun true)
+                (while (not (.isInterrupted (Thread/currentThread))) (Thread/yield)))
+        attending (t/future (websocket/attend! inbox open! identity))]
+    @begun
+    (future-cancel attending)
+    (engine/on-open inbox socket)
+    (is (true? (deref cut 5000 :never)))
+    (is (thrown? CancellationException @attending))))
+
 ;; Tomcat reports the end on a thread of its own, while another one still has messages to hand over.
 (deftest what-is-read-behind-the-end-keeps-no-thread
   (let [inbox (promise), socket (gone (promise)), messages (atom [])
@@ -180,3 +208,49 @@
     (is (thrown? IOException
           (websocket/attend! inbox #(throw (IOException. "No handshake")) identity)))
     (is (Thread/.join engine (Duration/ofSeconds 5)))))
+
+;; Sending
+
+(deftest a-buffer-that-is-sent-stays-as-it-was
+  (let [socket (reify engine/Socket
+                 (send-binary! [_ data] (.get ^ByteBuffer data (byte-array 2))))
+        data (ByteBuffer/allocate 2)]
+    (websocket/send! (WebSocket. socket (ReentrantLock.)) data)
+    (is (= 2 (.remaining data)))))
+
+(deftest a-sender-that-waits-for-another-can-be-interrupted
+  (let [turn (ReentrantLock.)
+        ws (WebSocket. (reify engine/Socket (send-text! [_ _])) turn)]
+    (.lock turn)
+    (let [[^Thread sender outcome] (gate/start "sender" #(websocket/send! ws "x"))]
+      (is (gate/eventually 5000 #(.hasQueuedThread turn sender)))
+      (.interrupt sender)
+      (is (instance? InterruptedException (:thrown (deref outcome 5000 nil)))))))
+
+(deftest what-a-control-frame-may-have-is-bounded
+  (let [trail (atom [])
+        socket (reify engine/Socket
+                 (open? [_] true)
+                 (send-ping! [_ data] (swap! trail conj (.remaining ^ByteBuffer data)))
+                 (close! [_ code _] (swap! trail conj code)))
+        ws (WebSocket. socket (ReentrantLock.))
+        refused? #(= :thrum/invalid (t/error-type (try (%) (catch Exception e e))))
+        codes [1000 1003 1007 1014 3000 4999]]
+    (websocket/ping! ws (byte-array 125))
+    (is (refused? #(websocket/ping! ws (byte-array 126))))
+    (run! #(websocket/close! ws % "") codes)
+    (doseq [code [999 1004 1006 1015 2999 5000]]
+      (is (refused? #(websocket/close! ws code "")) (str code)))
+    (is (= (cons 125 codes) @trail))))
+
+(deftest what-is-closed-is-closed-no-more
+  (let [socket (reify engine/Socket
+                 (open? [_] false)
+                 (close! [_ _ _] (throw (IOException. "It is closed"))))]
+    (is (nil? (websocket/close! (WebSocket. socket (ReentrantLock.)) 1000 "")))))
+
+(deftest what-comes-behind-the-end-is-not-waited-for
+  (let [inbox (websocket/inbox {})]
+    (is (thrown? IOException
+          (websocket/attend! inbox #(throw (IOException. "No handshake")) identity)))
+    (is (nil? (gate/in-time 5000 #(engine/on-text inbox (gone (promise)) "late"))))))
