@@ -3,8 +3,10 @@
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
+   [thrum.server :as server]
    [thrum.server.impl.events :as events]
    [thrum.server.impl.sink :as sink]
+   [thrum.server.tck.wire :as wire]
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
@@ -146,3 +148,13 @@
              {:heartbeat-ms nil}
              (blocking entered gate)
              not-lost)))
+
+(deftest the-function-of-a-stream-has-no-deadline
+  (let [left (promise)
+        handler (fn [_] (server/sse (fn [_] (deliver left (t/remaining-ms)))))]
+    (with-open [^java.lang.AutoCloseable s
+                (server/run-server handler {:port 0
+                                            :stop-on-shutdown? false
+                                            :request-timeout-ms 60000})]
+      (wire/ask-once! (server/port s) (wire/get "/")))
+    (is (nil? (deref left 5000 :never)))))

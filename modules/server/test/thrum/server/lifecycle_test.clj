@@ -69,6 +69,12 @@
     (is (= "The engine :test could not start on nowhere.invalid:1: the host is unknown"
            (ex-message e)))))
 
+(deftest what-an-engine-finds-invalid-is-passed-on
+  (let [invalid (spi/invalid "no" {})
+        engine {:name :test, :start (fn [_ _] (throw invalid))}]
+    (is (identical? invalid
+                    (try (lifecycle/start engine at-once identity) (catch Exception e e))))))
+
 (deftest an-engine-starts-without-the-interrupt-of-before-which-stays
   (let [interrupted? (promise), {:keys [start] :as engine} (engine-that identity (constantly nil))
         engine (assoc engine :start (fn [options serve]
@@ -117,6 +123,18 @@
                          at-once identity)))
     (is (gate/eventually 10000 #(empty? (more))))))
 
+(deftest a-stop-leaves-nothing-behind
+  (let [options (assoc at-once :min-bytes-per-second 1, :rate-grace-ms 1000
+                       :stop-on-shutdown? true)
+        looking (promise)
+        start watchdog/start
+        ^Life life (with-redefs [watchdog/start #(doto (start %1 %2 %3) (->> (deliver looking)))]
+                     (lifecycle/start (engine-that identity (fn [])) options identity))
+        ^Thread hook (.get ^AtomicReference (.-hook life))]
+    (gate/in-time 5000 #(lifecycle/stop! life))
+    (is (.join ^Thread (deref looking 0 nil) (Duration/ofSeconds 5)))
+    (is (false? (.removeShutdownHook (Runtime/getRuntime) hook)))))
+
 (deftest a-server-that-no-thread-could-stop-goes-on-and-can-be-stopped-later
   (let [life (lifecycle/start (engine-that identity (fn [])) at-once identity)]
     (with-redefs [lifecycle/start-thread! (fn [_] (throw (OutOfMemoryError. "no thread")))]
@@ -138,6 +156,19 @@
       (is (thrown? OutOfMemoryError (lifecycle/stop! life))))
     (is (instance? OutOfMemoryError (:thrown @second-stop)))
     (gate/in-time 5000 #(lifecycle/stop! life))))
+
+(deftest of-two-stops-at-once-one-stops
+  (let [closes (atom 0), threads (atom []), second? (atom false)
+        start-thread! lifecycle/start-thread!
+        life (lifecycle/start (engine-that identity #(swap! closes inc)) at-once identity)
+        overtaken (fn [f]
+                    (when (compare-and-set! second? false true) (lifecycle/stop! life))
+                    (swap! threads conj (start-thread! f)))]
+    (with-redefs [lifecycle/start-thread! overtaken]
+      (gate/in-time 5000 #(lifecycle/stop! life)))
+    (is (= 2 (count @threads)))
+    (is (every? #(.join ^Thread % (Duration/ofSeconds 5)) @threads))
+    (is (= 1 @closes))))
 
 (defn- answer-of-a-drain
   "Returns the status of a request that is in flight, beside a stream, when the server stops: it is
@@ -185,7 +216,8 @@
     (is (= :closing (deref state 0 nil)))))
 
 (defn- a-get
-  "Returns the wire of a GET, which gives the status of its answer to sent, a promise."
+  "Returns the wire of a GET, which gives the status of its answer to sent, a promise or a
+  function."
   [sent]
   (let [local (InetSocketAddress. "127.0.0.1" 1)]
     (reify
@@ -216,6 +248,25 @@
     (gate/in-time 5000 #(lifecycle/stop! life))
     (@serve (a-get status))
     (is (= [0 503] [@called (deref status 0 nil)]))))
+
+(deftest a-request-does-not-end-before-its-answer-by-another-thread
+  (let [answer (promise), gate (promise)
+        wire (a-get #(do (deliver answer %) (deref gate 5000 nil)))
+        traffic (traffic/traffic {:request-timeout-ms 10, :max-header-bytes 16384})
+        [_ served] (gate/start "request"
+                               #(serve/serve! traffic (fn [_] (Thread/sleep 60000)) wire))]
+    (is (= 503 (deref answer 5000 nil)))
+    (is (= :waits (deref served 50 :waits)))
+    (deliver gate :go)
+    (is (contains? (deref served 5000 {}) :value))))
+
+(deftest a-request-whose-time-is-up-before-its-handler-is-a-timeout
+  (let [sent (promise)
+        traffic (traffic/traffic {:request-timeout-ms 1, :max-header-bytes 16384
+                                  :as-asked #(do (Thread/sleep 5) %)})]
+    (serve/serve! traffic (fn [_] (is false "It is not called")) (a-get sent))
+    (is (= [503 {:timed-out 1, :failed 0}]
+           [(deref sent 0 nil) (select-keys (traffic/status traffic) [:timed-out :failed])]))))
 
 (defn- engine-that-refuses-as-it-stops
   "Returns an engine that serves a last request while it stops."
@@ -371,3 +422,12 @@
     (try
       (is (= [0 1] ((juxt :observer-dropped :observer-errors) (server/status s))))
       (finally (server/stop! s)))))
+
+(deftest an-observer-runs-until-its-own-function-has-returned
+  (let [seen (atom []), traffic (promise)
+        look! (fn [& _] (swap! seen conj (traffic/observing? @traffic)))
+        end (fn [_] (traffic/status @traffic) (look!))]
+    (deliver traffic (traffic/traffic {:observer {:dropped (constantly 0), :end end}}))
+    (traffic/observe! @traffic :end (constantly {}))
+    (look!)
+    (is (= [true false] @seen))))

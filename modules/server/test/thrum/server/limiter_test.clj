@@ -71,6 +71,11 @@
     (constantly {:status 200})
     (fn [request] (is (= 200 (request))))))
 
+(deftest a-stream-waits-for-no-permit
+  (let [^Traffic traffic (traffic/traffic
+                           {:max-streams 1, :max-queued 3, :queue-timeout-ms 50})]
+    (is (= {:permits 1, :queue 0} (select-keys (datafy (.-streams traffic)) [:permits :queue])))))
+
 (deftest an-adaptive-bound-names-the-artifact-that-it-needs
   (with-redefs [requiring-resolve (fn [_] (throw (FileNotFoundException.)))]
     (let [e (try (traffic/traffic {:max-concurrent :adaptive}) (catch ExceptionInfo e e))]

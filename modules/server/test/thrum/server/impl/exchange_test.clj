@@ -7,11 +7,18 @@
    [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.respond :as respond]
    [thrum.server.impl.serve :as serve]
+   [thrum.server.impl.stream :as stream]
    [thrum.server.impl.traffic :as traffic]
-   [thrum.server.spi :as engine])
+   [thrum.server.spi :as engine]
+   [thrum.server.spi.exchanges :as exchanges]
+   [thrum.test-kit.gate :as gate])
   (:import
+   (clojure.lang DynamicClassLoader)
    (java.io IOException)
-   (java.util.concurrent CancellationException)))
+   (java.util.concurrent CancellationException)
+   (java.util.concurrent.locks ReentrantLock)
+   (thrum.server.impl.exchange Exchange)
+   (thrum.server.impl.websocket WebSocket)))
 
 (set! *warn-on-reflection* true)
 
@@ -111,3 +118,101 @@
         (ending/time-out! x))
       (is (t/cancelled? handling)))
     (is (= expected @trail))))
+
+(deftest a-handler-that-begins-behind-the-end-is-cancelled
+  (let [x (exchange (atom []) identity)]
+    (exchange/step! x :shutdown)
+    (t/with-scope [handling]
+      (ending/begin! x handling)
+      (is (t/cancelled? handling)))))
+
+(defn- answered-at-the-deadline
+  "Returns what the wire of a request of this method was given when its deadline has come: the
+  answer, behind which it calls (sent), and :abort; and the status that the exchange has then."
+  [method sent]
+  (let [trail (atom [])
+        wire (reify engine/Wire
+               (unwatch! [_])
+               (send! [_ status headers body]
+                 (swap! trail conj [status (into {} (map vec) (partition 2 headers)) (some? body)])
+                 (sent))
+               (abort! [_] (swap! trail conj :abort)))
+        x (doto (exchange/exchange (traffic/traffic {}) wire)
+            (exchange/received! {:request-method method}))]
+    (ending/end! x :thrum/timeout)
+    (is (gate/eventually 5000 #(exchange/settled? x)))
+    [@trail (exchanges/sent-status x)]))
+
+(deftest the-answer-at-the-deadline-is-whole-and-known
+  (let [[[[status headers body?]] known] (answered-at-the-deadline :get (constantly nil))]
+    (is (= [503 nil true 503] [status (headers "Content-Length") body? known])))
+  (let [[[[status headers body?]] known] (answered-at-the-deadline :head (constantly nil))]
+    (is (= [503 "19" false 503] [status (headers "Content-Length") body? known]))))
+
+(deftest an-answer-at-the-deadline-that-cannot-be-sent-is-cut
+  (let [[[_ & more] known] (answered-at-the-deadline :get #(throw (IOException. "Broken pipe")))]
+    (is (= [[:abort] nil] [more known])))
+  (with-redefs [exchange/start-thread! (fn [_ _ _] (throw (OutOfMemoryError. "no thread")))]
+    (is (= [[:abort] nil] (answered-at-the-deadline :get identity)))))
+
+(deftest no-interrupt-outlives-the-wait-for-another-threads-answer
+  (let [begun (promise)
+        wait! #(let [x (exchange (atom []) identity)]
+                 (.interrupt (Thread/currentThread))
+                 (deliver begun x)
+                 (exchange/await-settled! x)
+                 (Thread/interrupted))
+        [_ waited] (gate/start "handler" wait!)]
+    (is (= :waits (deref waited 50 :waits)))
+    (exchange/settle! (deref begun 5000 nil))
+    (is (= {:value false} (deref waited 5000 nil)))))
+
+(deftest a-websocket-has-its-status-while-it-is-open
+  (let [x (exchange (atom []) identity)]
+    (exchange/step! x :commit)
+    (exchange/upgraded! x)
+    (is (= 101 (exchanges/sent-status x)))))
+
+(deftest what-runs-elsewhere-has-the-class-loader-of-the-exchanges-thread
+  (let [loader (DynamicClassLoader.), seen (promise)
+        begin #(do (.setContextClassLoader (Thread/currentThread) loader)
+                   (exchange (atom []) identity))
+        [_ begun] (gate/start "handler" begin)]
+    (exchange/start-thread! (:value (deref begun 5000 nil))
+                            "test"
+                            #(deliver seen (.getContextClassLoader (Thread/currentThread))))
+    (is (identical? loader (deref seen 5000 nil)))))
+
+(deftest a-farewell-that-a-client-does-not-take-is-no-failure
+  (let [socket (reify engine/Socket
+                 (open? [_] true)
+                 (close! [_ _ _] (throw (IOException. "Broken pipe"))))
+        ^Exchange x (exchange (atom []) identity)]
+    (.setStream x (WebSocket. socket (ReentrantLock.)))
+    (with-redefs [exchange/start-thread! (fn [_ _ f] (f))]
+      (is (nil? (stream/end! x))))))
+
+(deftest a-websocket-that-is-cut-is-cancelled-and-settled
+  (let [^Exchange x (exchange (atom []) identity)]
+    (.setStream x (WebSocket. (reify engine/Socket (disconnect! [_])) (ReentrantLock.)))
+    (t/with-scope [calling]
+      (.setScope x calling)
+      (stream/cut! x)
+      (is (= [true true] [(t/cancelled? calling) (exchange/settled? x)])))))
+
+(deftest an-exchange-that-has-ended-is-not-shed-too
+  (let [^Exchange x (exchange (atom []) identity)]
+    (exchange/step! x :shutdown)
+    (is (thrown? CancellationException (#'serve/overload x)))
+    (is (= 0 (:shed (traffic/status (.-traffic x)))))))
+
+(deftest a-stream-that-opens-as-the-others-end-ends-too
+  (let [closed (promise)
+        socket (reify engine/Socket
+                 (open? [_] true)
+                 (close! [_ code _] (deliver closed code)))
+        ^Exchange x (exchange (atom []) identity)]
+    (traffic/move! (.-traffic x) :running :ending)
+    (with-redefs [exchange/start-thread! (fn [_ _ f] (f))]
+      (#'stream/opened! x (WebSocket. socket (ReentrantLock.))))
+    (is (= 1001 (deref closed 0 nil)))))

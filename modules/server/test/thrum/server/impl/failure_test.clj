@@ -8,12 +8,15 @@
    [thrum.server.impl.failure :as failure]
    [thrum.server.impl.response :as response]
    [thrum.server.impl.traffic :as traffic]
+   [thrum.server.spi :as engine]
    [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
    [thrum.test-kit.leak :as leak]
    [thrum.test-kit.locale :as locale])
   (:import
-   (java.util.logging Handler Level LogRecord Logger)))
+   (java.io IOException)
+   (java.util.logging Handler Level LogRecord Logger)
+   (thrum.server.impl.exchange Exchange)))
 
 (set! *warn-on-reflection* true)
 
@@ -91,7 +94,8 @@
                           "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf")]
                   (wire/read-bytes c 12)
                   (wire/close! c)
-                  (is (scene/eventually 5000 (fn [] (= 1 (:served (server/status s)))))))))
+                  (is (scene/eventually 5000 (fn [] (= 1 (:served (server/status s))))))
+                  (is (= 0 (:failed (server/status s)))))))
     (is (= [] @logged))))
 
 (deftest what-the-application-throws-behind-a-read-that-it-gave-up-is-logged
@@ -107,3 +111,40 @@
                   (is (scene/eventually 5000 (fn [] (= 1 (:served (server/status s))))))
                   (wire/close! c))))
     (is (= ["A request failed: post /"] @logged))))
+
+(deftest what-a-cancel-makes-of-a-request-that-was-answered-is-not-logged
+  (let [logged (atom 0)
+        fail! (fn [meanwhile!]
+                (let [^Exchange x (exchange/exchange (traffic/traffic {}) nil)]
+                  (run! #(exchange/step! x %) [:commit :finish])
+                  (t/with-scope [handling]
+                    (.setScope x handling)
+                    (meanwhile! handling)
+                    (failure/fail! x (ex-info "boom" {})))))]
+    (logging (fn [_] (swap! logged inc)) #(do (fail! t/cancel!) (fail! identity)))
+    (is (= 1 @logged))))
+
+(deftest a-refusal-of-a-broken-body-that-cannot-be-sent-is-cut
+  (let [cut (promise)
+        wire (reify engine/Wire
+               (unwatch! [_])
+               (send! [_ _ _ _] (throw (IOException. "Broken pipe")))
+               (abort! [_] (deliver cut true)))
+        ^Exchange x (doto ^Exchange (exchange/exchange (traffic/traffic {}) wire)
+                      (exchange/received! {:request-method :get})
+                      (.setFlaw :broken))]
+    (t/with-scope [handling]
+      (.setScope x handling)
+      (failure/fail! x (IOException. "The body was cut off")))
+    (is (realized? cut))))
+
+(deftest what-an-error-handler-throws-is-logged
+  (let [logged (promise)
+        options {:port 0
+                 :stop-on-shutdown? false
+                 :error-handler (fn [_ _] (throw (ex-info "worse" {})))}]
+    (logging (fn [^LogRecord record] (deliver logged (ex-message (.getThrown record))))
+             #(with-open [^java.lang.AutoCloseable s
+                          (server/run-server (fn [_] (throw (ex-info "boom" {}))) options)]
+                (is (= 500 (:status (wire/ask-once! (server/port s) (wire/get "/")))))))
+    (is (= "worse" (deref logged 0 nil)))))

@@ -2,7 +2,9 @@
   "What a sink takes, and when it takes no more."
   (:require
    [clojure.test :refer [deftest is]]
-   [thrum.server.impl.sink :as sink])
+   [thrum.server.impl.sink :as sink]
+   [thrum.spi :as spi]
+   [thrum.test-kit.gate :as gate])
   (:import
    (java.io ByteArrayOutputStream IOException OutputStream)))
 
@@ -40,3 +42,36 @@
     (doseq [[offset n] [[0 9000] [-1 2] [2 -1]]]
       (is (thrown? IndexOutOfBoundsException (.write out (byte-array 8192) offset n))))
     (is (= [] @trail))))
+
+(deftest no-byte-is-taken-beyond-the-length
+  (let [sent (ByteArrayOutputStream.)
+        sink (sink/sink (Target. sent (atom [])) 4)
+        out (sink/stream sink)]
+    (.write out (.getBytes "four"))
+    (is (thrown? IOException (.write out 5)))
+    (sink/finish! sink)
+    (is (= "four" (str sent)))))
+
+(deftest a-client-that-has-gone-is-reported-once-a-write-or-a-flush-fails
+  (doseq [failing [:write :flush]
+          :let [trail (atom [])
+                fail! #(when (= failing %) (throw (IOException. "Broken pipe")))
+                broken (proxy [OutputStream] []
+                         (write [_ _ n] (when (pos? (long n)) (fail! :write)))
+                         (flush [] (fail! :flush)))
+                target (reify sink/Target
+                         (begin! [_ _] broken)
+                         (gone! [_] (swap! trail conj :gone)))
+                out (sink/stream (sink/sink target nil))]]
+    (is (thrown? IOException (.write out (byte-array 100000)) (.flush out)) (str failing))
+    (is (= [:gone] @trail) (str failing))))
+
+(deftest the-end-of-a-body-wakes-the-thread-that-waits-for-it
+  (let [made (promise)
+        wait! #(let [sink (sink/sink (Target. (ByteArrayOutputStream.) (atom [])) nil)]
+                 (deliver made sink)
+                 (spi/wait-until sink nil (fn [] (sink/closed? sink))))
+        [_ waited] (gate/start "handler" wait!)]
+    (is (= :waits (deref waited 50 :waits)))
+    (.close (sink/stream (deref made 5000 nil)))
+    (is (contains? (deref waited 5000 nil) :value))))

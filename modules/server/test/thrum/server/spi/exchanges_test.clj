@@ -3,13 +3,15 @@
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
+   [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.serve :as serve]
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
    [thrum.server.spi.exchanges :as exchanges]
    [thrum.test-kit.leak :as leak])
   (:import
-   (java.net InetAddress InetSocketAddress)))
+   (java.net InetAddress InetSocketAddress)
+   (thrum.server.impl.exchange Exchange)))
 
 (set! *warn-on-reflection* true)
 
@@ -92,6 +94,13 @@
               (wire "Host" "a"))
       (is (= [:open "/a"] ((juxt :stage (comp :uri :request)) (deref seen 10000 nil))))
       (finally (stop!)))))
+
+(deftest a-stream-has-no-deadline
+  (let [^Exchange x (exchange/exchange (traffic/traffic {:request-timeout-ms 60000}) (wire))
+        deadline #(:deadline (exchanges/facts x))]
+    (is (int? (deadline)))
+    (.setStream x :events)
+    (is (nil? (deadline)))))
 
 (deftest what-is-under-way-is-known-until-it-has-ended
   (let [x (atom nil), running? #(boolean (some #{@x} (exchanges/under-way))), seen (atom nil)

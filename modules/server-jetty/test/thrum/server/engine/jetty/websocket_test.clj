@@ -74,6 +74,13 @@
               (is (= [:text 4 "k" true] (next-event trail))))
             (is (= [1 2 3] (map #(.get ^ByteBuffer % 50) @kept)))))))
 
+(deftest a-callback-has-no-deadline
+  (talk {:on-message (fn [ws _] (server/send! ws (pr-str (t/remaining-ms))))}
+        {:request-timeout-ms 60000}
+        (fn [^WebSocket ws trail]
+          (done (.sendText ws "?" true))
+          (is (= [:text 3 "n" true] (next-event trail))))))
+
 ;; A message that is inflated could be longer than :ws-max-message-bytes.
 (deftest no-extension-is-taken
   (with-open [^java.lang.AutoCloseable s
