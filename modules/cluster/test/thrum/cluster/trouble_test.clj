@@ -5,6 +5,7 @@
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.cluster :as cluster]
    [thrum.cluster.impl.crew :as crew]
+   [thrum.cluster.impl.pulse :as pulse]
    [thrum.cluster.impl.seal :as seal]
    [thrum.cluster.impl.wire :as wire]
    [thrum.cluster.nodes :as nodes :refer [await! caller! close-all! member! type-of with-cluster]]
@@ -203,6 +204,31 @@
         (try
           (await! #(<= 4 (long @errors)))
           (finally (cluster/close! c)))))))
+
+;; As to a caller that the members had put out, or had no memory for.
+(deftest an-answer-that-is-lost-is-not-waited-for
+  (with-redefs [pulse/most-absences (constantly 3)]
+    (with-cluster [network c 1 :members-timeout-ms 10000]
+      (let [lost (promise)]
+        (reset! work/hook (fn [_ node]
+                            (when (deliver lost (nodes/full-name network node))
+                              (stand-in/isolate! network @lost))))
+        (let [job (t/future (cluster/pmapv c 2 #'work/hooked [1 2]))]
+          (await! #(realized? lost))
+          (await! #(empty? @(:calls network)))
+          (stand-in/heal! network @lost)
+          (is (= [10 20] (outcome job))))))))
+
+(deftest work-that-its-member-runs-is-waited-for
+  (with-redefs [pulse/most-absences (constantly 3)]
+    (with-cluster [network c 1]
+      (let [answers (atom 0)]
+        (reset! (:hold network) (fn [_ bytes]
+                                  (when (vector? (second (wire/answered (seal/open nil bytes))))
+                                    (swap! answers inc))))
+        (reset! work/hook (fn [_ _] (await! #(< 5 (long @answers)))))
+        (is (= [10] (cluster/pmapv c 1 #'work/hooked [1])))
+        (is (= 1 (starts)))))))
 
 (defn- forgetful
   "Returns the engine, which answers no question once it is closed, as Infinispan answers none."

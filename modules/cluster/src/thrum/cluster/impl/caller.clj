@@ -35,8 +35,10 @@
                  ^AtomicLong re-runs
                  ^AtomicBoolean closed])
 
-;; cancel: nil, or a CompletableFuture of whether the member has stopped the run.
-(deftype Pending [worker function ^CompletableFuture answer ^AtomicReference cancel])
+;; cancel: nil, or a CompletableFuture of whether the member has stopped the run; absent: how often
+;; in a row the member has said that it does not run it.
+(deftype Pending [worker function ^CompletableFuture answer ^AtomicReference cancel
+                  ^AtomicLong absent])
 
 (defn caller
   "Returns a caller that has called nothing yet. pending: an empty ConcurrentHashMap."
@@ -146,7 +148,7 @@
   answer. on-interrupt: called with the Pending when this thread is interrupted."
   [^Caller caller worker function run send on-interrupt]
   (let [answer (CompletableFuture.)
-        pending (Pending. worker function answer (AtomicReference.))
+        pending (Pending. worker function answer (AtomicReference.) (AtomicLong.))
         registration (spi/register! :cluster-call pending shown)]
     (.put ^ConcurrentHashMap (.-pending caller) run pending)
     (try
@@ -417,6 +419,36 @@
   [^Pending pending sentence]
   (.completeExceptionally ^CompletableFuture (.-answer pending)
                           (ex-info sentence {:member (.-worker pending)})))
+
+;; An answer is lost where the members had put this node out of the cluster, as one that was frozen,
+;; or where there was no memory for it. One on its way may be passed by what is said here, and a
+;; request by what is asked: once is no proof. A greeting, which is no run, has a shorter time.
+
+(defn- pending-on
+  "Returns those that wait for the member, by run."
+  [^Caller caller worker]
+  (into {} (filter #(= worker (.-worker ^Pending (val %)))) (.-pending caller)))
+
+(defn- count-absences!
+  "Counts the pending whose run is not among the runs; ends the wait for one that was not among them
+  so many times in a row."
+  [pending runs most]
+  (doseq [[run ^Pending pending] pending]
+    (cond
+      (contains? runs run) (.set ^AtomicLong (.-absent pending) 0)
+      (<= (long most) (.incrementAndGet ^AtomicLong (.-absent pending)))
+      (fail-pending! pending "The member does not run it, and no answer has come"))))
+
+(defn show-alive!
+  "Shows the node that this one is there, and has it say what it runs for this one. What it has said
+  so many times in a row not to run, and has not answered, is waited for no longer."
+  [^Caller caller node most-absences]
+  (let [pending (pending-on caller node)]
+    (.thenAccept (send! caller node (wire/plain :alive (.-node caller)))
+                 (fn [answer]
+                   (let [[status runs] (wire/answered answer)]
+                     (when (= :done status)
+                       (count-absences! pending (set runs) most-absences)))))))
 
 (defn- await-no-pending! [^Caller caller]
   (crew/await! (.-crew caller)

@@ -186,6 +186,13 @@
    :finished (.get ^AtomicLong (.-finished member))
    :draining? (.get ^AtomicBoolean (.-draining member))})
 
+;; In the answer to :alive: a caller whose run is not among them waits for an answer that is lost.
+(defn- runs-of
+  "Returns the numbers of the caller's runs."
+  [^Member member caller]
+  (into [] (keep (fn [[from run]] (when (= from caller) run)))
+        (keys (.-runs member))))
+
 ;; The cancel may come before the run. Then the caller sends it again.
 (defn- cancel-request! [^Member member {:keys [from run]}]
   (let [run (.get ^ConcurrentHashMap (.-runs member) [from run])]
@@ -202,7 +209,7 @@
     (case op
       :run (run-request! member request)
       :cancel (cancel-request! member request)
-      :alive (wire/answer :done "it" nil)
+      :alive (wire/answer :done "it" (runs-of member from))
       :status (wire/answer :done "it" (status member))
       :waits (wire/answer :done "it" ((.-waits? member) from))
       :version (wire/answer :refused

@@ -76,7 +76,7 @@
         worker (when (seq allow) member)
         caller (caller/caller (assoc settings :engine engine, :member worker))
         stop-pulse (pulse/start! {:caller caller, :member member, :silence silence
-                                  :lease-ms lease-ms})]
+                                  :heartbeat-ms heartbeat-ms, :lease-ms lease-ms})]
     (Node. node engine worker caller stop-pulse drain-timeout-ms (AtomicReference.))))
 
 (def ^:private ^:const answer-ms "How long a node may take to say how it is." 1000)

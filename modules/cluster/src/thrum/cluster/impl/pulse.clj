@@ -1,15 +1,14 @@
 (ns thrum.cluster.impl.pulse
-  "The beat of a node, five times a second: it ends waits for members that are lost or silent,
-  repeats cancels, extends its leases, shows callers that it is there, and stops the work of callers
-  that are gone. On a platform thread: a node whose carriers all compute still has its leases, and
-  is not silent."
+  "The beat of a node, five times a second: it ends waits for members that are lost or silent, and
+  for answers that are lost, repeats cancels, extends its leases, shows callers that it is there,
+  and stops the work of callers that are gone. On a platform thread: a node whose carriers all
+  compute still has its leases, and is not silent."
   {:no-doc true}
   (:require
    [thrum.cluster.impl.caller :as caller]
    [thrum.cluster.impl.crew :as crew]
    [thrum.cluster.impl.member :as member]
    [thrum.cluster.impl.silence :as silence]
-   [thrum.cluster.impl.wire :as wire]
    [thrum.cluster.spi :as engine]
    [thrum.spi :as spi])
   (:import
@@ -36,9 +35,14 @@
   (doseq [[run pending] (.-pending caller) :when (caller/cancel-again? pending)]
     (caller/send-cancel! caller run pending)))
 
-(defn- show-alive! [^Caller caller nodes]
+(def ^:private ^:const alive-beats "Each so many beats a node shows that it is there." 2)
+
+(defn- most-absences [heartbeat-ms]
+  (max 13 (quot (long heartbeat-ms) (* (long alive-beats) (long beat-ms)))))
+
+(defn- show-alive! [^Caller caller nodes heartbeat-ms]
   (doseq [node nodes :when (not= node (.-node caller))]
-    (caller/send! caller node (wire/plain :alive (.-node caller)))))
+    (caller/show-alive! caller node (most-absences heartbeat-ms))))
 
 (defn- count-silence!
   "Counts a beat for the members with work of ours, and for those that are silent. Returns them."
@@ -63,7 +67,7 @@
 ;; an engine has one view for all, and a member that this node alone cannot reach stays in it.
 (defn- beat!
   "Returns what the next beat takes."
-  [{:keys [^Caller caller member silence lease-ms before n] :as state}]
+  [{:keys [^Caller caller member silence heartbeat-ms lease-ms before n] :as state}]
   (let [engine (.-engine caller)
         with-work (workers-with-work caller)
         served (member/callers member)
@@ -73,8 +77,8 @@
     (crew/retain! (.-crew caller) (set (caller/workers caller)))
     (end-lost! caller (into lost (filter #(silence/silent? silence %)) watched))
     (repeat-cancels! caller)
-    (when (even? n)
-      (show-alive! caller (into watched served)))
+    (when (zero? (rem (long n) (long alive-beats)))
+      (show-alive! caller (into watched served) heartbeat-ms))
     (stop-lost! member lost)
     (member/expire! member lease-ms)
     (crew/wake! (.-crew caller))

@@ -49,8 +49,8 @@
   (request-bytes :cancel from #(.writeLong ^DataOutputStream % run)))
 
 (defn plain
-  "Returns the request :alive, which extends the caller's lease, :status, or :waits, which asks a
-  caller whether it waits for an answer of this node."
+  "Returns the request :alive, which extends the caller's lease and asks which of its runs are under
+  way, :status, or :waits, which asks a caller whether it waits for an answer of this node."
   [op from]
   (request-bytes op from identity))
 
