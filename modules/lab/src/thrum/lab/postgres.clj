@@ -16,15 +16,16 @@
 
 ;; PostgreSQL refuses to run as root: another user does then, who owns the folder.
 
-(def ^:private user (name 'nobody))
-(def ^:private user-group "nogroup")
+(def ^:private user
+  "The id of the user without rights, and of its group, whose name is not everywhere the same."
+  "65534")
 
 (defn- root? []
   (= "root" (System/getProperty "user.name")))
 
 (defn- command [& words]
   (cond->> words
-    (root?) (concat ["setpriv" (str "--reuid=" user) (str "--regid=" user-group)
+    (root?) (concat ["setpriv" (str "--reuid=" user) (str "--regid=" user)
                      "--clear-groups"])))
 
 (defn- run-to-end! [words]
@@ -34,7 +35,7 @@
 
 (defn- init! [programs folder]
   (let [data (doto (io/file folder "data") .mkdir)]
-    (when (root?) (run-to-end! ["chown" (str user ":" user-group) folder data]))
+    (when (root?) (run-to-end! ["chown" (str user ":" user) folder data]))
     (run-to-end! (command (io/file programs "initdb") "-D" data "-U" "thrum" "-A" "trust" "-N"
                    "--no-instructions" "-E" "UTF8" "--locale=C"))
     data))
