@@ -2,12 +2,14 @@
   "Every Clojure block of README.md and doc/ runs, and what it claims is so."
   (:require
    [clojure.java.io :as io]
+   [clojure.set :as set]
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing]]
    [thrum.dev.doctest :as doctest]
    [thrum.repo.files :as files]
    [thrum.test-kit.gate :as gate])
   (:import
+   (java.lang ProcessHandle)
    (java.net ServerSocket)))
 
 (set! *warn-on-reflection* true)
@@ -27,13 +29,21 @@
   (with-open [socket (ServerSocket. 0)]
     (str/replace text "7871" (str (.getLocalPort socket)))))
 
+(defn- processes
+  "Returns the processes that this JVM has started, as a set."
+  []
+  (set (.toList (.children (ProcessHandle/current)))))
+
 (defn- check-page
   [path]
-  (let [page (with-own-port (slurp path))
+  (let [before (processes)
+        page (with-own-port (slurp path))
         result (gate/in-time 240000 #(doctest/run page '[(require '[thrum.core :as t])]))]
     (when (pos? (+ (:forms result) (count (:skipped result))))
       (print-skipped path result))
-    (is (= [] (:complaints result)) path)))
+    (is (= [] (:complaints result)) path)
+    (is (gate/eventually 10000 #(empty? (set/difference (processes) before)))
+        (str path " leaves a process"))))
 
 (deftest every-block-of-the-docs-runs
   (is (some? (io/resource "thrum/core.clj")))
