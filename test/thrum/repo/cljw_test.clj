@@ -463,7 +463,8 @@
                                         args)
         builder (doto (ProcessBuilder. command) (.redirectErrorStream true))
         ;; Java says that it has found them.
-        _ (run! #(.remove (.environment builder) %) ["JDK_JAVA_OPTIONS" "JAVA_TOOL_OPTIONS"])
+        _ (run! #(.remove (.environment builder) %)
+                ["JDK_JAVA_OPTIONS" "JAVA_TOOL_OPTIONS" "_JAVA_OPTIONS"])
         process (.start builder)
         out (slurp (.getInputStream process))]
     [(.waitFor process) out]))

@@ -48,7 +48,8 @@
                 ((resolve 'thrum.core/fd-limit))
                 (catch Throwable t
                   (println (ex-message (last (take-while some? (iterate ex-cause t)))))))]
-    (remove #(str/starts-with? % "NOTE: Picked up ")
+    ;; A JVM says so where it takes options from its environment.
+    (remove #(re-find #"^(NOTE: )?Picked up " %)
       (:lines (jvm/quietly (-> (jvm/clojure-main (jvm/this-home) ["--limit-modules" modules]
                                  (System/getProperty "java.class.path"))
                              (conj "-e" (pr-str form)))
