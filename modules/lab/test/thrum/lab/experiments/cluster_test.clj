@@ -6,6 +6,7 @@
    [thrum.lab.experiment :as experiment]
    [thrum.lab.experiments.cluster.calls :as calls]
    [thrum.lab.experiments.cluster.experiment :as cluster]
+   [thrum.lab.measure :as measure]
    [thrum.lab.result :as result]
    [thrum.lab.run :as run]))
 
@@ -32,10 +33,12 @@
 
 (deftest the-gap-is-that-after-the-kill
   (let [killed (atom 0)
-        pause (fn [i ms] (lazy-seq (Thread/sleep (long ms)) [i]))
+        now (atom 0)
+        pause (fn [i ms] (lazy-seq (swap! now + ms) [i]))
         gap (fn [pauses]
               (let [results (mapcat pause (range 9) pauses)]
                 (#'calls/longest-gap-ms results 9 #(swap! killed inc))))]
-    (is (<= 20 (gap [0 0 0 0 20 0 0 0 0])))
-    (is (< (gap [200 0 0 0 0 0 0 0 0]) 200))
+    (with-redefs [measure/now-ms #(deref now)]
+      (is (= 20.0 (gap [0 0 0 0 20 0 0 0 0])))
+      (is (= 0.0 (gap [200 0 0 0 0 0 0 0 0]))))
     (is (= 2 @killed))))
