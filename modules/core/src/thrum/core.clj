@@ -510,18 +510,11 @@
 (defn- as-functions [forms]
   (mapv (fn [form] `(^{:once true} fn* [] ~form)) forms))
 
-(defn ^:no-doc called-with
-  "Calls call with the functions; the first is none of them where x, which it returns, is options."
-  [call x fs]
-  (if (map? x)
-    (call x (rest fs))
-    (call {} fs)))
-
+;; A symbol there would do nothing as a form.
 (defn- with-functions [call [x & more :as forms]]
-  (cond
-    (and more (map? x)) `(~call ~x ~(as-functions more))
-    (and more (symbol? x)) `(called-with ~call ~x ~(as-functions forms))
-    :else `(~call {} ~(as-functions forms))))
+  (if (and more (or (map? x) (symbol? x)))
+    `(~call ~x ~(as-functions more))
+    `(~call {} ~(as-functions forms))))
 
 (defmacro all
   "Evaluates the forms at once, each in a task, and returns a vector of their values. The first
@@ -530,8 +523,8 @@
       (all (user id) (cart id))
       (all {:limit 2, :timeout-ms 500} (user id) (cart id) (offers id))
 
-  A map that stands before other forms, or a symbol for one, is options; all-call takes any
-  expression for them.
+  A map or a symbol that stands before other forms is options; all-call takes any expression for
+  them.
 
   Options:
     :limit - how many of the tasks may run at once; the others start later (a positive

@@ -81,11 +81,13 @@
 
 (deftest options-are-a-map-before-other-forms
   (is (= [{:limit 1}] (t/all {:limit 1})))
-  (let [options {:name "load"}, one 1]
+  (let [options {:name "load"}, none nil, one 1]
     (is (= [options] (t/all options)))
     (is (every? #(re-matches #"load-\d+/\d" %) (t/all options (my-name) (my-name))))
-    (is (= [1 2] (t/all one (inc one))))
     (is (= :other (t/race options :other)))
+    (doseq [call [#(t/all none 1) #(t/settle one (inc one))]]
+      (is (= :thrum/invalid (t/error-type (thrown (call))))))
+    (is (= [:one 2] (t/all :one 2)))
     (is (= [1 2] (t/all-call options [(constantly 1) (constantly 2)]))))
   (is (= [{:a 1} 2] (t/plet [x {:a 1} y 2] [x y])))
   (let [e (thrown (t/all {:limt 1} 1 2))]

@@ -356,8 +356,11 @@
                         #(is (true? (gate/in-time 10000 (fn [] (session/abort! session) true)))))))
 
 (deftest an-interrupt-while-an-abort-is-waited-for-stays
-  (let [me (Thread/currentThread), gate (promise)]
-    (session/abort! (session #(do (.interrupt me) (deref gate 60000 nil))))
+  (let [me (Thread/currentThread), gate (promise)
+        waits? #(#{Thread$State/WAITING Thread$State/TIMED_WAITING} (.getState me))]
+    (session/abort! (session #(do (gate/eventually 5000 waits?)
+                                  (.interrupt me)
+                                  (deref gate 60000 nil))))
     (deliver gate :go)
     (is (Thread/interrupted))))
 

@@ -223,12 +223,44 @@
   (with-redefs [pulse/most-absences (constantly 3)]
     (with-cluster [network c 1]
       (let [answers (atom 0)]
-        (reset! (:hold network) (fn [_ bytes]
-                                  (when (vector? (second (wire/answered (seal/open nil bytes))))
+        (reset! (:hold network) (fn [to bytes]
+                                  (when (and (engine/worker? to)
+                                             (vector? (second (wire/answered
+                                                                (seal/open nil bytes)))))
                                     (swap! answers inc))))
-        (reset! work/hook (fn [_ _] (await! #(< 5 (long @answers)))))
+        (reset! work/hook (fn [_ _] (await! #(< 8 (long @answers)))))
         (is (= [10] (cluster/pmapv c 1 #'work/hooked [1])))
         (is (= 1 (starts)))))))
+
+(defn- without-runs!
+  "Adds a member that says of itself that it runs nothing, and counts how often in asked. It answers
+  a run with the result when gate opens, and counts them in begun."
+  [network {:keys [asked begun gate]}]
+  (add! network "m0"
+        (fn [request]
+          (seal/seal nil
+                     (case (:op (wire/request (seal/open nil request)))
+                       :run (do (swap! begun inc)
+                                (deref gate 20000 nil)
+                                (wire/answer :done "it" 10))
+                       :alive (do (swap! asked inc) (wire/answer :done "it" []))
+                       (wire/answer :done "it" nil))))))
+
+;; As of a member whose processors all compute, and which has not begun the run.
+(deftest what-a-member-says-late-ends-no-wait
+  (doseq [within-ms [-1 60000]]
+    (with-redefs [pulse/most-absences (constantly 3), pulse/alive-ms within-ms]
+      (let [network (stand-in/network), c (caller! network)
+            {:keys [asked begun gate] :as state} {:asked (atom 0), :begun (atom 0), :gate (promise)}]
+        (without-runs! network state)
+        (try
+          (let [job (t/future (cluster/pmapv c 1 #'work/brief [1]))]
+            (await! #(pos? (long @begun)))
+            (let [before (long @asked)] (await! #(< (+ before 8) (long @asked))))
+            (is (= (neg? (long within-ms)) (= 1 (long @begun))) (str within-ms))
+            (deliver gate :open)
+            (is (= [10] (outcome job))))
+          (finally (deliver gate :open) (cluster/close! c)))))))
 
 (defn- forgetful
   "Returns the engine, which answers no question once it is closed, as Infinispan answers none."

@@ -63,7 +63,7 @@
 ;; Protocols, not interfaces: the 17 calls of a request cost 30 ns more, of some 8 us (JDK 25).
 (defprotocol Wire
   "One request as the engine received it, and the way back. One thread at a time writes, and one
-  reads the body; abort! comes from any thread at any time.
+  reads the body, maybe still when the answer ends; abort! comes from any thread at any time.
 
   Headers are an Object[] of name, value, name, value ... Those of a response hold neither
   Content-Length (but see send!) nor Transfer-Encoding; their Connection: close is honoured. What

@@ -298,7 +298,9 @@
     (deliver life (lifecycle/start (engine-that-refuses-as-it-stops)
                                    (assoc at-once :observer observer)
                                    identity))
-    (gate/in-time 10000 #(lifecycle/stop! @life))
+    ;; Without the wait for those whose time is over.
+    (with-redefs [lifecycle/leave-ms 0]
+      (gate/in-time 10000 #(lifecycle/stop! @life)))
     (is (= [503 :stop] @trail))))
 
 (deftest the-end-of-a-request-that-the-stop-interrupts-is-observed-before-the-end-of-the-server
@@ -336,7 +338,7 @@
         (is (contains? (deref served 5000 {}) :value))))
     (is (= [:end :stop] @trail))))
 
-(deftest the-end-of-what-has-had-its-time-is-not-awaited-once-more
+(deftest the-end-of-what-has-had-its-time-is-not-awaited-for-long
   (let [serve (promise), ends (promise), gate (promise)
         life (lifecycle/start (engine-that #(deliver serve %) (constantly nil))
                               (assoc at-once
@@ -351,6 +353,14 @@
     (deliver gate :go)
     (is (contains? (deref served 5000 {}) :value))
     (gate/in-time 5000 #(lifecycle/stop! life))))
+
+(deftest an-end-that-throws-keeps-none-of-the-others
+  (let [traffic (traffic/traffic {}), ended (atom 0)]
+    (dotimes [_ 3] (traffic/enter! traffic (exchange/exchange traffic nil)))
+    (with-redefs [ending/end! (fn [_ _] (swap! ended inc) (throw (NullPointerException.)))
+                  exchange/settled? (constantly true)]
+      (#'lifecycle/end-requests! traffic))
+    (is (= 3 @ended))))
 
 (deftest an-alarm-that-comes-late-finds-nothing-to-end
   (let [traffic (traffic/traffic {})

@@ -441,14 +441,19 @@
 
 (defn show-alive!
   "Shows the node that this one is there, and has it say what it runs for this one. What it has said
-  so many times in a row not to run, and has not answered, is waited for no longer."
-  [^Caller caller node most-absences]
-  (let [pending (pending-on caller node)]
+  so many times in a row not to run, and has not answered, is waited for no longer. An answer that
+  took longer than within-ms says nothing: where functions compute on all processors of a member, a
+  run has not begun yet, or its answer is not sent."
+  [^Caller caller node most-absences within-ms]
+  (let [pending (pending-on caller node), sent (System/nanoTime)]
     (.thenAccept (send! caller node (wire/plain :alive (.-node caller)))
                  (fn [answer]
-                   (let [[status runs] (wire/answered answer)]
-                     (when (= :done status)
-                       (count-absences! pending (set runs) most-absences)))))))
+                   (let [[status runs] (wire/answered answer)
+                         late? (< (* 1000000 (long within-ms)) (- (System/nanoTime) sent))]
+                     (when (and (= :done status) (vector? runs))
+                       (count-absences! pending
+                                        (if late? pending (set runs))
+                                        most-absences)))))))
 
 (defn- await-no-pending! [^Caller caller]
   (crew/await! (.-crew caller)

@@ -37,12 +37,14 @@
 
 (def ^:private ^:const alive-beats "Each so many beats a node shows that it is there." 2)
 
+(def ^:private alive-ms "How long that takes." (* (long alive-beats) (long beat-ms)))
+
 (defn- most-absences [heartbeat-ms]
-  (max 13 (quot (long heartbeat-ms) (* (long alive-beats) (long beat-ms)))))
+  (max 13 (quot (long heartbeat-ms) (long alive-ms))))
 
 (defn- show-alive! [^Caller caller nodes heartbeat-ms]
   (doseq [node nodes :when (not= node (.-node caller))]
-    (caller/show-alive! caller node (most-absences heartbeat-ms))))
+    (caller/show-alive! caller node (most-absences heartbeat-ms) alive-ms)))
 
 (defn- count-silence!
   "Counts a beat for the members with work of ours, and for those that are silent. Returns them."

@@ -180,8 +180,14 @@
       #(run! stream/cut! (traffic/in-flight traffic)))
     (catch Throwable _)))
 
+(defn- each!
+  "Calls f with each: one that throws, an engine's abort for instance, keeps none of the others."
+  [f xs]
+  (doseq [x xs]
+    (try (f x) (catch Throwable _))))
+
 (defn- end-requests! [traffic]
-  (run! #(ending/end! % :shutdown) (remove stream/open? (traffic/in-flight traffic)))
+  (each! #(ending/end! % :shutdown) (remove stream/open? (traffic/in-flight traffic)))
   (traffic/await-quiet! traffic (complement exchange/settled?) (spi/deadline-in answer-ms)))
 
 (defn- drain!
@@ -198,7 +204,7 @@
           quiet? (traffic/await-quiet! traffic stream/awaited? end)]
       (when-not quiet? (end-requests! traffic))
       (some-> cut spi/disarm!)
-      (run! stream/cut! (traffic/in-flight traffic))
+      (each! stream/cut! (traffic/in-flight traffic))
       (if quiet? #{} (set (traffic/in-flight traffic))))))
 
 (def ^:private leave-ms

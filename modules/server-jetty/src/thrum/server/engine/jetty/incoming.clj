@@ -6,11 +6,23 @@
    [thrum.server.spi.lock :refer [holding]])
   (:import
    (java.io IOException)
+   (java.nio ByteBuffer)
    (java.util.concurrent.locks ReentrantLock)
    (org.eclipse.jetty.io Content$Chunk Content$Source)
    (org.eclipse.jetty.server Request)))
 
 (set! *warn-on-reflection* true)
+
+(defn- copied
+  "Returns the chunk, with bytes of its own: Jetty's go back to its pool here, since what reads a
+  body may leave a chunk half read."
+  ^Content$Chunk [^Content$Chunk chunk]
+  (if (.hasRemaining chunk)
+    (let [bytes (byte-array (.remaining chunk))]
+      (.get chunk bytes 0 (alength bytes))
+      (.release chunk)
+      (Content$Chunk/from (ByteBuffer/wrap bytes) (.isLast chunk)))
+    chunk))
 
 (defprotocol Incoming
   "What a request's body is read from."
@@ -26,7 +38,7 @@
     (holding lock
       (if over
         (Content$Chunk/from (IOException. "The request is over"))
-        (.read request))))
+        (some-> (.read request) copied))))
   (demand [_ ready]
     (when-not (holding lock
                 (when-not over

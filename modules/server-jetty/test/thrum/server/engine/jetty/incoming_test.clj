@@ -6,9 +6,11 @@
    [thrum.server.engine.jetty.incoming :as incoming])
   (:import
    (java.lang.reflect InvocationHandler Proxy)
+   (java.nio ByteBuffer)
    (java.util.concurrent CountDownLatch)
    (org.eclipse.jetty.io Content$Chunk Content$Source)
-   (org.eclipse.jetty.server Request)))
+   (org.eclipse.jetty.server Request)
+   (org.eclipse.jetty.util BufferUtil)))
 
 (set! *warn-on-reflection* true)
 
@@ -39,6 +41,22 @@
     (is (= [nil :ended] [@reading @ended]))
     (is (failed? body))
     (is (= 1 @reads))))
+
+;; A handler may leave a chunk half read.
+(deftest what-is-read-of-jettys-goes-back-to-its-pool-at-once
+  (let [released (atom 0)
+        chunk #(Content$Chunk/from (ByteBuffer/wrap (.getBytes ^String %1))
+                                   (boolean %2)
+                                   ^Runnable (fn [] (swap! released inc)))
+        chunks (atom [(chunk "four" false) nil (chunk "last" true) Content$Chunk/EOF])
+        body (incoming/body (request {"read" #(ffirst (swap-vals! chunks next))}))
+        taken #(.read ^Content$Source body)
+        text #(BufferUtil/toString (.getByteBuffer ^Content$Chunk %))]
+    (is (= ["four" 1] [(text (taken)) @released]))
+    (is (nil? (taken)))
+    (let [last-one (taken)]
+      (is (= ["last" true 2] [(text last-one) (.isLast ^Content$Chunk last-one) @released])))
+    (is (identical? Content$Chunk/EOF (taken)))))
 
 (deftest who-asks-for-more-behind-the-end-is-called-at-once
   (let [body (incoming/body (request {})), called (promise)]
