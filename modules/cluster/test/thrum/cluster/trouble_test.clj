@@ -251,8 +251,8 @@
   (doseq [within-ms [-1 60000]]
     (with-redefs [pulse/most-absences (constantly 3), pulse/alive-ms within-ms]
       (let [network (stand-in/network), c (caller! network)
-            {:keys [asked begun gate] :as state} {:asked (atom 0), :begun (atom 0), :gate (promise)}]
-        (without-runs! network state)
+            asked (atom 0), begun (atom 0), gate (promise)]
+        (without-runs! network {:asked asked, :begun begun, :gate gate})
         (try
           (t/future (cluster/pmapv c 1 #'work/brief [1]))
           (await! #(pos? (long @begun)))
