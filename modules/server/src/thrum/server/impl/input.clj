@@ -3,9 +3,10 @@
   the exchange while a read blocks. Raw bytes are the engine's."
   {:no-doc true}
   (:require
-   [thrum.server.spi.byte-stream :as byte-stream])
+   [thrum.server.spi.byte-stream :as byte-stream]
+   [thrum.server.spi.lock :as lock])
   (:import
-   (java.io IOException InputStream InterruptedIOException)
+   (java.io IOException InputStream)
    (java.util.concurrent.atomic AtomicLong)
    (java.util.concurrent.locks ReentrantLock)))
 
@@ -37,13 +38,6 @@
       (throw e))
     (finally (read-ends reader))))
 
-(defn- await-turn! [^ReentrantLock turn]
-  (try
-    (when-not (.tryLock turn) (.lockInterruptibly turn))
-    (catch InterruptedException e
-      (throw (doto (InterruptedIOException. "Interrupted while another thread reads the body")
-               (.initCause e))))))
-
 (defn guarded
   "Returns the stream of the body, for reader; most: how many bytes it may have, or nil. Beyond that
   a read throws IOException. One thread reads at a time, no engine's stream is made for two, and a
@@ -52,10 +46,8 @@
   (let [length (AtomicLong.)
         turn (ReentrantLock.)
         take! (fn [^bytes buffer ^long offset ^long n]
-                (await-turn! turn)
-                (try
+                (lock/alone turn
                   (let [read (long (reading reader #(.read in buffer offset n)))]
                     (when (pos? read) (check-length! reader length read most))
-                    read)
-                  (finally (.unlock turn))))]
+                    read)))]
     (byte-stream/input take! :available #(.available in))))

@@ -163,28 +163,23 @@
 
 ;; Stop
 
-(defn- end-stream! [x]
-  (try
-    (stream/end! x)
-    ;; No thread can be started for it. It is cut later.
-    (catch Throwable _)))
+(defn- each!
+  "Calls f with each: one that throws, an engine's abort for instance, or where no thread can be
+  started for it, keeps none of the others."
+  [f xs]
+  (doseq [x xs]
+    (try (f x) (catch Throwable _))))
 
 (defn- end-streams!
   "Ends the streams that are open, and those that still open; cuts what is left of them later.
   Returns the alarm for that; nil where no thread can be started for it."
   [traffic]
   (traffic/move! traffic :closing :ending)
-  (run! end-stream! (traffic/in-flight traffic))
+  (each! stream/end! (traffic/in-flight traffic))
   (try
     (spi/arm! (spi/deadline-in answer-ms)
-      #(run! stream/cut! (traffic/in-flight traffic)))
+      #(each! stream/cut! (traffic/in-flight traffic)))
     (catch Throwable _)))
-
-(defn- each!
-  "Calls f with each: one that throws, an engine's abort for instance, keeps none of the others."
-  [f xs]
-  (doseq [x xs]
-    (try (f x) (catch Throwable _))))
 
 (defn- end-requests! [traffic]
   (each! #(ending/end! % :shutdown) (remove stream/open? (traffic/in-flight traffic)))

@@ -4,13 +4,13 @@
   (:refer-clojure :exclude [run!])
   (:require
    [thrum.server.spi.byte-stream :as byte-stream]
+   [thrum.server.spi.lock :as lock]
    [thrum.server.spi.watchdog :as watchdog]
    [thrum.spi :as spi])
   (:import
-   (java.io IOException InputStream InterruptedIOException OutputStream)
+   (java.io IOException InputStream OutputStream)
    (java.util List)
-   (java.util.concurrent ConcurrentHashMap CopyOnWriteArrayList)
-   (java.util.concurrent.locks ReentrantLock)))
+   (java.util.concurrent ConcurrentHashMap CopyOnWriteArrayList)))
 
 (set! *warn-on-reflection* true)
 
@@ -124,25 +124,6 @@
         (spi/disarm! alarm)
         (leave! patience)))))
 
-(defn lock!
-  "Takes the lock of those who read a request's body, within in-time or call-within."
-  [^ReentrantLock reading]
-  (try
-    (when-not (.tryLock reading) (.lockInterruptibly reading))
-    (catch InterruptedException e
-      (.interrupt (Thread/currentThread))
-      (throw (doto (InterruptedIOException. "Another thread reads the request's body")
-               (.initCause e))))))
-
-(defmacro alone
-  "Runs the body, within in-time or call-within, while no other thread reads the request's body."
-  [reading & body]
-  `(do
-     (lock! ~reading)
-     (try
-       ~@body
-       (finally (.unlock ~(with-meta reading {:tag `ReentrantLock}))))))
-
 (def ^:private ^:const piece
   "How many bytes a client must take in the time that a silence may last."
   65536)
@@ -164,7 +145,7 @@
   [^InputStream in reading check! patience ms ^bytes b offset n]
   (in-time [_guard patience ms]
     (check!)
-    (alone reading
+    (lock/alone reading
       (try
         (.read in b (int offset) (int n))
         (catch IndexOutOfBoundsException e (throw (IOException. "A chunk is too long" e)))))))

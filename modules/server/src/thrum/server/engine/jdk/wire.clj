@@ -5,6 +5,7 @@
    [thrum.server.engine.jdk.held :as held]
    [thrum.server.engine.jdk.patience :as patience]
    [thrum.server.spi :as engine]
+   [thrum.server.spi.lock :as lock]
    [thrum.spi :as spi])
   (:import
    (com.sun.net.httpserver Headers HttpExchange)
@@ -75,7 +76,7 @@
   ;; The JDK's stream of chunks swallows that its rest cannot be written.
   (.flush out)
   (if reading
-    (patience/call-within linger-ms #(patience/alone reading (.close out)))
+    (patience/call-within linger-ms #(lock/alone reading (.close out)))
     (.close out)))
 
 (defn- send-head!
