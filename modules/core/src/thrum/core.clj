@@ -926,7 +926,7 @@
 
   Options:
     :schedule - the waits before each further attempt; when it ends, there is no further
-      attempt (a sequential collection of ms; default (exponential 100 10000))
+      attempt (a sequential collection of ms; default (jitter (exponential 100 10000)))
     :attempts - how often the body is run at most (a positive integer; default 3)
     :retry? - whether a failure is worth another attempt (a predicate of the throwable;
       default every Exception)

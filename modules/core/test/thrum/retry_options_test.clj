@@ -38,6 +38,11 @@
            calls))
     (is (= 12 ms))))
 
+(deftest by-default-each-wait-is-a-random-one
+  (let [runs (repeatedly 20 #(mapv :wait-ms (:calls (failing {} (fn [] (throw (Exception. "no")))))))]
+    (is (every? (fn [[a b & more]] (and (<= 0 a 100) (<= 0 b 200) (nil? more))) runs))
+    (is (< 1 (count (distinct runs))))))
+
 (deftest what-is-not-tried-again-is-not-reported
   (is (= [] (:calls (failing {:retry? (constantly false)} #(throw (Exception. "no"))))))
   (is (= [] (:calls (failing {:schedule []} #(throw (Exception. "no"))))))

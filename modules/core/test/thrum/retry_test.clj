@@ -142,16 +142,17 @@
   (is (false? (call {} (fn [] false)))))
 
 (deftest it-waits-as-the-schedule-says
-  (is (= {:value :done, :ms 300, :calls 3} (tried {} (failures 2))))
+  (is (= {:value :done, :ms 300, :calls 3}
+         (tried {:schedule (retry/exponential 100 10000)} (failures 2))))
   (is (= {:value :done, :ms 35, :calls 3} (tried {:schedule [5 30 1000]} (failures 2))))
   (is (= {:value :done, :ms 0, :calls 3} (tried {:schedule (retry/constant 0)} (failures 2)))))
 
 (deftest the-last-of-three-failures-is-thrown-with-the-others-suppressed
   (let [[a b c] (failures 3)
-        {:keys [thrown calls ms]} (tried {} [a b c])]
+        {:keys [thrown calls]} (tried {} [a b c])]
     (is (identical? c thrown))
     (is (= [a b] (suppressed c)))
-    (is (= [3 300] [calls ms]))))
+    (is (= 3 calls))))
 
 (deftest the-end-of-the-schedule-is-the-end
   (is (= 1 (:calls (tried {:schedule [], :attempts 9} (failures 9)))))

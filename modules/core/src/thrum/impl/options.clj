@@ -103,7 +103,7 @@
                    :doc "bound in each task to what they are bound to at the call"}
    :schedule {:check sequential?
               :accepts "a sequential collection of ms"
-              :default "(exponential 100 10000)"
+              :default "(jitter (exponential 100 10000))"
               :doc (str "the waits before each further attempt; "
                         "when it ends, there is no further attempt")}
    :attempts {:check pos-int?

@@ -92,7 +92,7 @@
 ;; Attempts
 
 (def ^:private defaults
-  {:schedule (exponential 100 10000), :attempts 3, :retry? (constantly true)})
+  {:schedule (jitter (exponential 100 10000)), :attempts 3, :retry? (constantly true)})
 
 (defn- attempt [f n]
   (try
