@@ -57,8 +57,8 @@
   (^boolean interrupted [])
   (^Object setThrown [^Throwable t ^boolean interrupt]))
 
-(def ^:private ^:const started-at cache-line/place)
-(def ^:private ^:const ended-at cache-line/other-place)
+(def ^:private ^:const started-at cache-line/index)
+(def ^:private ^:const ended-at cache-line/other-index)
 
 ;; The tasks, as their threads and those that cancel them see them. No field changes: threads that
 ;; end share no cache line with the fields of FanOut, which the consumer writes for every item.

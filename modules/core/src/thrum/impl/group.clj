@@ -59,24 +59,20 @@
   (^long started [])
   (^java.util.List children []))
 
-;; Places of the numbers of Running that are a group's. Threads that start children write those of
-;; the first cache line, children that end those of the other.
-(def ^:private ^:const added-at (inc cache-line/place))
-(def ^:private ^:const ended-at cache-line/other-place)
-(def ^:const starters-place "The first of two that are free." (inc added-at))
-(def ^:const enders-place "One that is free." (inc ended-at))
+;; The indices of the numbers of Running that are a group's. Threads that start children write those
+;; of the first cache line, children that end those of the other. added, ended: all children;
+;; numbered, awaited, awaited-ended: the tasks of a scope or a joiner alone, see next-index!.
+(def ^:private ^:const added-at (inc cache-line/index))
+(def ^:private ^:const numbered-at (inc added-at))
+(def ^:private ^:const awaited-at (inc numbered-at))
+(def ^:private ^:const ended-at cache-line/other-index)
+(def ^:private ^:const awaited-ended-at (inc ended-at))
 
 ;; What a group has from its first child, or its first wait, on: most scopes have neither. No field
-;; changes. leaves: the group leaves its parent when the last child has ended. numbers: how many
-;; children have been added, under the lock of the group, and how many of them have ended. waiter:
-;; the thread that waits for children. idle-waiter: the one that waits until nothing runs.
+;; changes. leaves: the group leaves its parent when the last child has ended. waiter: the thread
+;; that waits for children. idle-waiter: the one that waits until nothing runs.
 (deftype Children [^IGroup group leaves ^Running held ^AtomicLongArray numbers
                    ^AtomicReference waiter ^AtomicReference idle-waiter])
-
-(defn numbers
-  "Returns the numbers of the children, for what starters-place and enders-place name."
-  ^AtomicLongArray [^Children children]
-  (.-numbers children))
 
 (defn- no-children ^Children [^IGroup group]
   (let [running (running/running)]
@@ -476,6 +472,35 @@
     (catch Throwable t
       (child-left! (children-of group) task)
       (throw t))))
+
+;; What a scope or a joiner counts of its own tasks; what runs inside of them may add children too
+
+(defn next-index!
+  "Returns the index of the next task, from 0."
+  ^long [^Children children]
+  (.getAndIncrement ^AtomicLongArray (.-numbers children) numbered-at))
+
+(defn add-awaited!
+  "Counts n more tasks that are waited for; -1 takes back one that could not start."
+  ^long [^Children children ^long n]
+  (.getAndAdd ^AtomicLongArray (.-numbers children) awaited-at n))
+
+(defn awaited-ended!
+  "Counts the end of a task that is waited for."
+  ^long [^Children children]
+  (.getAndIncrement ^AtomicLongArray (.-numbers children) awaited-ended-at))
+
+(defn awaited-ended
+  "Returns how many of them have ended."
+  ^long [^Children children]
+  (.get ^AtomicLongArray (.-numbers children) awaited-ended-at))
+
+(defn none-awaited?
+  "True if all of them have ended."
+  [^Children children]
+  ;; Those that have ended first: one that begins in between is then waited for.
+  (let [ended (awaited-ended children)]
+    (= ended (.get ^AtomicLongArray (.-numbers children) awaited-at))))
 
 ;; Its end
 

@@ -31,10 +31,6 @@
 (defn- cancelled? [outcome]
   (instance? Cancelled outcome))
 
-;; How many tasks have ended is among the numbers of the group's children, which also are scopes of
-;; the tasks.
-(def ^:private ^:const ended-at group/enders-place)
-
 ;; decides?: a predicate of outcomes. decisive: the first task whose outcome decides for all.
 (deftype Joiner [^Group group children ^Failures failures decides? ^AtomicReference decisive]
   completion/CompletionHandler
@@ -46,7 +42,7 @@
         (group/cancel! group :decided))
       ;; The tasks are kept until all have ended: none is taken out.
       (finally
-        (.incrementAndGet (group/numbers children) ended-at)
+        (group/awaited-ended! children)
         (group/child-ended! children)))))
 
 (defn- joiner
@@ -79,7 +75,7 @@
   "Waits until fewer than :limit of the i tasks run that were started, or all is decided."
   [^Joiner joiner {:keys [limit waiting], :or {waiting plainly}} i]
   (when limit
-    (let [running #(- (long i) (.get (group/numbers (.-children joiner)) ended-at))
+    (let [running #(- (long i) (group/awaited-ended (.-children joiner)))
           room? #(or (decisive joiner) (< (long (running)) (long limit)))]
       (waiting (.-group joiner) #(group/await! (.-group joiner) room?)))))
 

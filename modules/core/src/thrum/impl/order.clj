@@ -67,10 +67,10 @@
           (.cancelWith task :sibling-failed true)))
       (recur (inc i) (dec left)))))
 
-(def ^:private ^:const head-at cache-line/place)
+(def ^:private ^:const head-at cache-line/index)
 (def ^:private ^:const tail-at (inc head-at))
 
-;; first-failed: an index. ends: those of the next task to leave and to start, at their places. The
+;; first-failed: an index. ends: those of the next task to leave and to start, at head and tail. The
 ;; consumer alone writes the ring. A failure, or a cancel, sets its state before it reads the ring;
 ;; the consumer reads that state after its volatile write: one of the two sees the other.
 (deftype InputOrder [^AtomicLong first-failed
@@ -137,9 +137,9 @@
         (recur below task))
       chain)))
 
-;; on-done: takes the tasks in the consumer's place, or nil. completed: a stack that the tasks'
-;; threads push on; the consumer takes all of it at once. head: at its place, the first of
-;; what it took.
+;; on-done: takes the tasks instead of the consumer, or nil. completed: a stack that the tasks'
+;; threads push on; the consumer takes all of it at once. head: holds the first of what it took, see
+;; thrum.impl.cache-line.
 (deftype CompletionOrder [group ^Running running on-done ^AtomicReference completed
                           ^:volatile-mutable failed
                           ^objects head]
@@ -147,15 +147,15 @@
   (started [_ task] (.add running task))
   (take-back [_ task] (.forget running task))
   (due? [this]
-    (or (some? (aget head cache-line/place)) (some? (.get completed)) (stopped? this)))
+    (or (some? (aget head cache-line/index)) (some? (.get completed)) (stopped? this)))
   (ready? [this] (due? this))
   (value-ready? [_]
-    (or (some? (aget head cache-line/place)) (some? (.get completed))))
+    (or (some? (aget head cache-line/index)) (some? (.get completed))))
   (next-task [_]
-    (when-not (aget head cache-line/place)
-      (aset head cache-line/place (reversed (.getAndSet completed nil))))
-    (when-some [^ITask task (aget head cache-line/place)]
-      (aset head cache-line/place (.successor task))
+    (when-not (aget head cache-line/index)
+      (aset head cache-line/index (reversed (.getAndSet completed nil))))
+    (when-some [^ITask task (aget head cache-line/index)]
+      (aset head cache-line/index (.successor task))
       (.setSuccessor task nil)
       (.forget running task)
       task))

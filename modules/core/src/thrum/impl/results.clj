@@ -29,21 +29,21 @@
   (toArray []))
 
 ;; segments: arrays, of which the last ones may be nil. They never move: a result that is put while
-;; another segment is added is not lost. size: a number, at its place.
+;; another segment is added is not lost. size: a number, see thrum.impl.cache-line.
 (deftype Results [^:volatile-mutable ^objects segments ^longs size]
   IResults
   (reserve [_]
-    (let [index (aget size cache-line/place), i (segment index)]
+    (let [index (aget size cache-line/index), i (segment index)]
       (when (= i (alength segments))
         (set! segments (Arrays/copyOf segments (int (* 2 i)))))
       (when (nil? (aget segments i))
         (aset segments i (object-array segment-size)))
-      (aset size cache-line/place (inc index))
+      (aset size cache-line/index (inc index))
       nil))
   (put [_ index value]
     (aset ^objects (aget segments (segment index)) (slot index) value))
   (toArray [_]
-    (let [n (aget size cache-line/place), all (object-array n)]
+    (let [n (aget size cache-line/index), all (object-array n)]
       (loop [i 0]
         (when (< i n)
           (aset all i (aget ^objects (aget segments (segment i)) (slot i)))
@@ -51,7 +51,7 @@
       all)))
 
 (defn results
-  "Returns one without room. Its thread reserves one place for each index from 0 on, before another
+  "Returns one without room. Its thread makes room for each index from 0 on, before another
   thread can put a result there."
   ^Results []
   (Results. (object-array 4) (cache-line/numbers)))

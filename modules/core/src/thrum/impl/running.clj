@@ -25,7 +25,7 @@
 
 (defn- held
   "Returns the child in the slot, or nil. A slot whose child has moved has the slots where it is
-  now, at the same place."
+  now, at the same index."
   [^AtomicReferenceArray slots ^long i]
   (let [x (.get slots i)]
     (if (instance? AtomicReferenceArray x) (recur x i) x)))
@@ -70,7 +70,7 @@
       (move! slots more i))
     more))
 
-(def ^:private ^:const hand-at cache-line/place)
+(def ^:private ^:const hand-at cache-line/index)
 
 ;; Tasks that begin one after the other end at about the same time: their slots lie in cache lines
 ;; of their own. An odd step meets every slot.

@@ -22,7 +22,7 @@
    (java.util ArrayDeque)
    (java.util.concurrent CancellationException)
    (thrum.impl.failures Failures)
-   (thrum.impl.group Children Group)
+   (thrum.impl.group Group)
    (thrum.impl.place Place)
    (thrum.impl.scope_body ScopeBody)
    (thrum.impl.task Cancelled Done Failed ITask)))
@@ -45,20 +45,15 @@
 
 (def ^:private timed-out :thrum/timeout)
 
-;; Of the numbers of a group's children
-(def ^:private ^:const forked-at group/starters-place)
-(def ^:private ^:const awaited-at (inc forked-at))
-
 (defn- ended-by-cancel? [^ITask task]
   (instance? Cancelled (.outcome task)))
 
 ;; options: of the call. own-deadline: its deadline where that is earlier than the inherited one, or
-;; nil. Among the numbers of the group's children are how many forks there were, and how many of
-;; those that the scope waits for have begun and ended; its end cancels all others. fork-cancelled:
-;; a cancel, of the scope or of work around it, has ended a fork that the scope would have waited
-;; for; read when all have ended. closing: true from when the scope closes what was used; all forks
-;; have ended by then. completed: with :on-error :keep, the forks that have ended, for completions.
-;; No field is volatile, which would cost each scope a fence.
+;; nil. The group counts the forks that the scope waits for; its end cancels all others.
+;; fork-cancelled: a cancel, of the scope or of work around it, has ended one of these; read when
+;; all have ended. closing: true from when the scope closes what was used; all forks have ended by
+;; then. completed: with :on-error :keep, the forks that have ended, for completions. No field is
+;; volatile, which would cost each scope a fence.
 (deftype Scope [^Group group ^ScopeBody body ^Failures failures options own-deadline shield
                 completed
                 ^:unsynchronized-mutable alarm
@@ -88,12 +83,10 @@
                (not (#{:collect :keep} (:on-error options))))
       (.cancel this :sibling-failed)))
   (forkCancelled [_] fork-cancelled)
-  ;; Those that have ended first: one that begins in between is then waited for. Another thread than
-  ;; the body's may have made the children.
+  ;; Another thread than the body's may have made the children.
   (forksDone [_]
-    (if-some [^Children children (.childrenNow group)]
-      (let [ended (.get (group/numbers children) group/enders-place)]
-        (= ended (.get (group/numbers children) awaited-at)))
+    (if-some [children (.childrenNow group)]
+      (group/none-awaited? children)
       true))
   (addClose [this close]
     (locking this
@@ -119,7 +112,7 @@
       (when completed (completed/put! completed task))
       (finally
         (let [children (group/children-of group)]
-          (.incrementAndGet (group/numbers children) group/enders-place)
+          (group/awaited-ended! children)
           (group/child-left! children task)
           ;; A daemon may still run in the group.
           (when (and (group/idle-awaited? children) (.forksDone this)) (group/wake! group))
@@ -238,7 +231,7 @@
         group (.-group scope)
         task (task/task (context/capture (jdk/with-scoped wrap scoped-values) group)
                (handler scope daemon? on-end)
-               (.getAndIncrement (group/numbers (group/children-of group)) forked-at)
+               (group/next-index! (group/children-of group))
                (in-time scope callers-group f))]
     (if name
       (task/named task (str (group/group-name group) "/" name "-" (.index ^ITask task)))
@@ -251,13 +244,13 @@
   [^Scope scope {:keys [daemon?] :as options} f]
   (let [task (fork scope (check-works-for! scope) options f)
         group (.-group scope)
-        numbers (group/numbers (group/children-of group))]
-    (when-not daemon? (.incrementAndGet numbers awaited-at))
+        children (group/children-of group)]
+    (when-not daemon? (group/add-awaited! children 1))
     (try
       (group/start! group task)
       (catch Throwable t
         (when-not daemon?
-          (.decrementAndGet numbers awaited-at)
+          (group/add-awaited! children -1)
           (group/wake! group)
           (some-> (.-completed scope) completed/wake!))
         (throw t)))))
