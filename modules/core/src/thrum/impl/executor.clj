@@ -113,10 +113,10 @@
   :join, or were cancelled, :on-exit :cancel. When f throws or is interrupted, cancels and joins the
   tasks and rethrows. wrap: a function that returns the wrap of a task from submit or execute."
   [{:keys [name on-exit wrap]} f]
-  (let [crew (crew (task/unique-name name)), entry (registry/begun! :executor crew)]
+  (let [crew (crew (task/unique-name name)), entry (registry/keep! :executor crew)]
     (try
       (let [value (f (service crew wrap))]
         (when (= :join on-exit) (join-all! crew))
         value)
       (finally
-        (try (cancel-and-join! crew) (finally (registry/ended! entry)))))))
+        (try (cancel-and-join! crew) (finally (registry/forget! entry)))))))

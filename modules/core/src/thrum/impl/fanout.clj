@@ -295,7 +295,7 @@
                    0
                    nil
                    false)
-      (->> (registry/begun! :fan-out)))))
+      (->> (registry/keep! :fan-out)))))
 
 (defn- failures-of ^Failures [^FanOut fan-out]
   (.-failures ^Tasks (.-tasks fan-out)))

@@ -52,7 +52,7 @@
   (let [place (place/current)
         group (group/opened-group name (some-> place .group) nil (some-> place .task) nil)]
     (doto (Joiner. group (group/children-of group) (failures/failures) decides? (AtomicReference.))
-      (->> (registry/begun! :joiner)))))
+      (->> (registry/keep! :joiner)))))
 
 (defn- decisive [^Joiner joiner]
   (.get ^AtomicReference (.-decisive joiner)))

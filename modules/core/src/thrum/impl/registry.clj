@@ -38,13 +38,13 @@
     (run! #(when (and (collected? %) (nil? (.-label ^Entry %))) (.remove all %)) all)
     (.set ^AtomicLong (.-crowd entries) (+ 1024 (* 2 (.size all))))))
 
-(defn- keep! [^Entries entries entry]
+(defn- add! [^Entries entries entry]
   (let [^Set all (.-all entries)]
     (.add all entry)
     (when (< (.get ^AtomicLong (.-crowd entries)) (.size all)) (forget-collected! entries))
     entry))
 
-(defn- keep-no-more! [^Entries entries entry]
+(defn- remove! [^Entries entries entry]
   (.remove ^Set (.-all entries) entry))
 
 ;; Called for every task: a protocol's calls cost some ns more, of some 600 for an item of pmap.
@@ -142,31 +142,31 @@
   ^long []
   (if-some [^Watch w watch] (.stamp w) 0))
 
-(defn begun!
-  "Keeps a thing until ended!, or until it is collected. Returns what ended! takes; nil while
+(defn keep!
+  "Keeps a thing until forget!, or until it is collected. Returns what forget! takes; nil while
   watching is off."
   [kind thing]
   (when-some [^Watch w watch]
-    (keep! (.-entries w) (entry kind thing nil (.now w) nil))))
+    (add! (.-entries w) (entry kind thing nil (.now w) nil))))
 
-(defn slot
-  "Returns where a task's entry is to be kept; nil while watching is off."
+(defn entry-ref
+  "Returns an empty reference, for the entry of a task; nil while watching is off."
   ^AtomicReference []
   (when watch (AtomicReference.)))
 
-(defn begun-until-end!
-  "Keeps a task of that name until ended!: where it is collected before, see leaked!. Puts into the
-  slot (nil: none) what ended! takes."
-  [^AtomicReference slot task name]
-  (when slot
+(defn keep-task!
+  "Keeps a task of that name until forget!: where it is collected before, see leaked!. Puts into the
+  reference (nil: none) what forget! takes."
+  [^AtomicReference entry-ref task name]
+  (when entry-ref
     (when-some [^Watch w watch]
-      (.set slot (keep! (.-entries w) (entry :task task nil (.now w) name))))))
+      (.set entry-ref (add! (.-entries w) (entry :task task nil (.now w) name))))))
 
-(defn ended!
+(defn forget!
   "Keeps a thing no more. nil has no effect."
   [entry]
   (when entry
-    (when-some [^Watch w watch] (keep-no-more! (.-entries w) entry))))
+    (when-some [^Watch w watch] (remove! (.-entries w) entry))))
 
 (defn leaked!
   "Returns the tasks that were collected before they ended, as maps of :name and :since, each once:
@@ -175,11 +175,11 @@
   (when-some [^Watch w watch]
     (into []
           (comp (filter #(and (.-label ^Entry %) (collected? %)))
-                (filter #(keep-no-more! (.-entries w) %))
+                (filter #(remove! (.-entries w) %))
                 (map (fn [^Entry entry] {:name (.-label entry), :since (.-since entry)})))
           (.-all ^Entries (.-entries w)))))
 
-(defn task-ended!
+(defn count-end!
   "Counts a task that has ended: 0, with a value; 1, failed; 2, cancelled."
   [^long how]
   (when-some [^Watch w watch] (.count w how)))
@@ -190,18 +190,18 @@
   [f]
   (when-some [^Watch w watch] (.observe w f)))
 
-(defn begins
+(defn observe-begin!
   "Calls the observer. Returns its function of the end, or nil."
   [kind thing]
   (when-some [^Watch w watch]
     (when-some [f (.observer w)] (f kind thing))))
 
-(defn ends
-  "Calls what begins returned with the thing that has ended."
+(defn observe-end!
+  "Calls what observe-begin! returned, or nil, with the thing that has ended."
   [f thing]
   (when f (f thing)))
 
-(defn ended
+(defn ended-counts
   "Returns how many tasks have ended since watch!, as {:done n, :failed n, :cancelled n}; nil while
   watching is off."
   []
@@ -215,12 +215,12 @@
 (defn register!
   "Keeps the thing, weakly; describe: a function of it to a map. Returns what unregister! takes."
   [kind thing describe]
-  (keep! long-lived (entry kind thing describe (System/nanoTime) nil)))
+  (add! long-lived (entry kind thing describe (System/nanoTime) nil)))
 
 (defn unregister!
   "Takes a registration back."
   [entry]
-  (keep-no-more! long-lived entry)
+  (remove! long-lived entry)
   nil)
 
 ;; What is shown

@@ -482,13 +482,13 @@
         (finally (.disarm scope))))))
 
 (defn- run-registered [^Scope scope f]
-  (let [entry (when-not (:unregistered? (.-options scope)) (registry/begun! :scope scope))]
-    (try (run scope f) (finally (registry/ended! entry)))))
+  (let [entry (when-not (:unregistered? (.-options scope)) (registry/keep! :scope scope))]
+    (try (run scope f) (finally (registry/forget! entry)))))
 
 (defn- run-watched [scope f]
   (if (registry/watching?)
-    (let [on-end (registry/begins :scope scope)]
-      (try (run-registered scope f) (finally (registry/ends on-end scope))))
+    (let [on-end (registry/observe-begin! :scope scope)]
+      (try (run-registered scope f) (finally (registry/observe-end! on-end scope))))
     (run scope f)))
 
 (defn call

@@ -111,7 +111,7 @@
     (completion/failed handler task (.-throwable ^Failed outcome))))
 
 (defn- count! [outcome]
-  (registry/task-ended!
+  (registry/count-end!
     (cond (instance? Done outcome) 0
           (instance? Failed outcome) 1
           :else 2)))
@@ -326,13 +326,13 @@
   (run [this]
     (when (or handler (.claim this))
       (when-not thread (.setThread this (Thread/currentThread)))
-      (let [on-end (registry/begins :task this)]
+      (let [on-end (registry/observe-begin! :task this)]
         (try
           (perform! this context handler (.takeBody this))
           (finally
             (when-not outcome (.settle this lost))
             (count! outcome)
-            (registry/ends on-end this)
+            (registry/observe-end! on-end this)
             (.end this))))))
 
   Future
@@ -401,20 +401,20 @@
     (doto (jdk/virtual-thread name (fn [] (context/enter! context nil) (body)))
       .start)))
 
-(deftype EndCallback [on-end ^AtomicReference entry]
+(deftype EndCallback [on-end ^AtomicReference entry-ref]
   completion/CompletionHandler
   (failed [_ _ _])
   (ended [_ task]
-    (some-> entry .get registry/ended!)
+    (some-> entry-ref .get registry/forget!)
     (when on-end (on-end task))))
 
 (defn future!
   "Starts f as a task in no group, on a virtual thread of that name. on-end: called with the task
   when it has ended, on its thread; or nil. Returns the task."
   [context name on-end f]
-  (let [entry (registry/slot)
-        task (task context (when (or entry on-end) (EndCallback. on-end entry)) 0 f)]
-    (registry/begun-until-end! entry task name)
+  (let [entry-ref (registry/entry-ref)
+        task (task context (when (or entry-ref on-end) (EndCallback. on-end entry-ref)) 0 f)]
+    (registry/keep-task! entry-ref task name)
     (start! task (jdk/virtual-thread name task))))
 
 ;; How a task is waited for

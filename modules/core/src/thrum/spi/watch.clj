@@ -33,7 +33,7 @@
   "Returns how many tasks have ended since watch!, as {:done n, :failed n, :cancelled n}; nil while
   watching is off."
   []
-  (registry/ended))
+  (registry/ended-counts))
 
 (defn leaked!
   "Returns the detached tasks that were collected before they ended, as maps of :name and :since,
