@@ -6,6 +6,20 @@
 
 (set! *warn-on-reflection* true)
 
+;; The way of an interrupt. A cancel sets the state of its work first: every wait of ours checks
+;; that. Then it turns to a place of the thread, a task or the body of a scope, which sends one
+;; interrupt at most, and none when the thread knows of the cancel, since a wait has thrown for it,
+;; or has left the place. The record of the thread, under whose lock all this is decided, has then:
+;;
+;;   none    -> ours      the thread is interrupted
+;;   none    -> pending   not yet: the thread is masked, or an on-cancel withholds it
+;;   ours    -> pending   an on-cancel begins, and the thread may not have used it up
+;;   pending -> ours      the mask, or the on-cancel, has ended
+;;   either  -> none      the thread knows of the cancel, or leaves the place; the flag is set again
+;;                        for a foreign interrupt that came before ours
+;;
+;; It has both where another is sent while a thread that has been interrupted is masked.
+
 ;; Stands between a record and its thread: it is called in place of our interrupts.
 (definterface Withholder
   (^boolean withholds [])

@@ -23,14 +23,13 @@
   (^Object finish []))
 
 ;; cancelled: the scope is cancelled, or is about to be; assigned before the group's reason, or the
-;; flag's lock, which its readers ask first. no-interrupt: its interrupt has been sent, or is not
-;; needed any more. interrupted: it has been sent. over: assigned where nothing is called, so that
-;; it is set even on a full stack.
+;; flag's lock, which its readers ask first. own-interrupt: nil, while a cancel may send it; :sent;
+;; or :not-needed, since the thread knows of the cancel. over: assigned where nothing is called, so
+;; that it is set even on a full stack, and again under the flag's lock: no interrupt is sent then.
 (deftype ScopeBody [^Cancellable group ^Place outer shielded task ^ITask cancelled-task
                     ^InterruptFlag flag
                     ^:unsynchronized-mutable cancelled
-                    ^:unsynchronized-mutable no-interrupt
-                    ^:unsynchronized-mutable interrupted
+                    ^:unsynchronized-mutable own-interrupt
                     ^:unsynchronized-mutable over]
   IScopeBody
   ;; Before the cancel itself: what the body throws because of the cancel is then known to be ours.
@@ -38,11 +37,10 @@
   (interrupt [_]
     (sync-point/reached :body/interrupt)
     (locking flag
-      (when-not (or no-interrupt over)
-        (set! no-interrupt true)
-        (set! interrupted true)
+      (when-not (or own-interrupt over)
+        (set! own-interrupt :sent)
         (.send flag))))
-  (wasInterrupted [_] interrupted)
+  (wasInterrupted [_] (identical? :sent own-interrupt))
   (run [this f scope x]
     (try
       (place/enter! this)
@@ -52,7 +50,7 @@
   ;; From here on the scope does not interrupt the thread.
   (finish [_]
     (locking flag
-      (set! no-interrupt true)
+      (set! over true)
       (when cancelled
         (place/leave-cancelled! flag (when-not shielded outer)))))
 
@@ -70,7 +68,7 @@
   (isOver [_] over)
   (interruptFlag [_] flag)
   (acknowledge [_]
-    (when (.ownCancelReason group) (set! no-interrupt true))))
+    (when (and (nil? own-interrupt) (.ownCancelReason group)) (set! own-interrupt :not-needed))))
 
 (defn- flag-for ^InterruptFlag [^Place outer shielded]
   (if (and outer (not shielded))
@@ -85,4 +83,4 @@
               (some-> outer .task)
               (when-not shielded (some-> outer .cancelledTask))
               (flag-for outer shielded)
-              false false false false))
+              false nil false))
