@@ -105,26 +105,24 @@
   (or (#{:thrum/timeout :thrum/rejected} (error/type-of (error/beneath t)))
       (error/interruption? t)))
 
-(defn- noted
-  "Returns the value of f. note!: called with its use; not for a failure that says nothing of the
-  limit."
-  [^AdaptiveLimiter adaptive note! f]
-  (let [since (deadline/now)
-        among (limit/in-use (.-limiter adaptive))
-        note! #(note! (use-of since among %))]
+(defn- call-holding
+  "Returns the value of f, called with a permit. The use is shown when the permit is returned; not
+  for a failure that says nothing of the limit."
+  [^AdaptiveLimiter adaptive f]
+  (let [limiter (.-limiter adaptive)
+        use (volatile! nil)
+        permit (limit/acquire-own! limiter)]
     (try
-      (let [value (f)]
-        (note! false)
-        value)
-      (catch Throwable t
-        (when (too-much? t) (note! true))
-        (throw t)))))
-
-(defn- call-holding [^AdaptiveLimiter adaptive f]
-  (let [use (volatile! nil)
-        permit (limit/acquire-own! (.-limiter adaptive))]
-    (try
-      (noted adaptive #(vreset! use %) f)
+      (let [since (deadline/now)
+            among (limit/in-use limiter)
+            note! #(vreset! use (use-of since among %))]
+        (try
+          (let [value (f)]
+            (note! false)
+            value)
+          (catch Throwable t
+            (when (too-much? t) (note! true))
+            (throw t))))
       (finally
         (limit/release! permit)
         (some->> @use (used! adaptive))))))
