@@ -4,7 +4,8 @@
   cancelled; the earliest cut that this calls for is added, until nothing calls for another.
 
   A step is {:at ms, :value v} or {:at ms, :thrown x}; with :by, the order of the cut that ended it
-  at that instant, if one did, and :events, what happened meanwhile. env: {:cuts, :chain - the
+  at that instant, if one did, :behind, after how many ends of tasks at that instant it came, if
+  after any, and :events, what happened meanwhile. env: {:cuts, :chain - the
   scopes whose cancel reaches the work, the nearest first, :moment - its deadline; by scope :chains,
   :moments and :on-error; by id :tasks}.")
 
@@ -48,18 +49,17 @@
        {:at (max at (:at cut)), :thrown (cancelled cut), :by order}
        {:at end}))))
 
-(defn- last-cause
-  "Returns the order of the last cut that ended one of the steps which end at this moment, or nil."
-  [at steps]
-  (some->> (seq (keep :by (filter #(= at (:at %)) steps)))
-           (apply max)))
+(defn- caused
+  "Returns the step with the last :by and :behind of those of the steps that end when it does."
+  [{:keys [at], :as step} steps]
+  (let [last-of #(some->> (seq (keep % (filter (comp #{at} :at) steps))) (apply max))]
+    (assoc step :by (last-of :by) :behind (last-of :behind))))
 
 (defn- after
   "Returns the step, which came after another."
   [step before]
-  (assoc step
-         :by (last-cause (:at step) [before step])
-         :events (concat (:events before) (:events step))))
+  (-> (caused step [before step])
+      (assoc :events (concat (:events before) (:events step)))))
 
 (defn- and-then
   "Goes on with f of the time, unless the step threw."
@@ -93,7 +93,11 @@
         cleaned (step cleanup env (:at before))]
     (-> (if (:thrown cleaned)
             cleaned
-            (assoc before :at (:at cleaned) :by (:by cleaned) :events (:events cleaned)))
+            (assoc before
+              :at (:at cleaned)
+              :by (:by cleaned)
+              :behind (:behind cleaned)
+              :events (:events cleaned)))
         (after before))))
 
 (defmethod op :use [{:keys [id scope] :as node} {:keys [chains] :as env} at]
@@ -112,12 +116,15 @@
     {:value value}))
 
 (defmethod op :join [{:keys [joins]} env at]
-  (let [{:keys [settled] :as task} (get-in env [:tasks joins])]
+  (let [{:keys [settled behind] :as task} (get-in env [:tasks joins])]
     (cond
       (nil? task) {:at at}
       (<= settled at) (assoc (outcome-of task) :at at)
       :else (and-then (wait-until env at settled (or (cause task) -1))
-                      #(assoc (outcome-of task) :at %, :by (cause task))))))
+                      #(assoc (outcome-of task)
+                              :at %
+                              :by (cause task)
+                              :behind (inc (or behind 0)))))))
 
 ;; Forks
 
@@ -133,7 +140,7 @@
   x}."
   [env chain {:keys [thrown], :as run}]
   (let [cut (met env chain run)]
-    (cond-> (assoc (select-keys run [:at :by :value :thrown]) :settled (:at run))
+    (cond-> (assoc (select-keys run [:at :by :behind :value :thrown]) :settled (:at run))
       cut (assoc :settled (:at cut) :cancelled cut :thrown (cancelled cut))
       (and thrown (not (and cut (:casualty thrown)))) (assoc :failed thrown))))
 
@@ -181,7 +188,7 @@
     (let [quiet (quiet-from awaited at), cut (cut-of env outer (dec quiet))]
       (if (and cut (< at quiet))
         {:at (max at (:at cut)), :casualty (cancelled cut), :by (:order cut)}
-        (assoc body :at quiet, :by (last-cause quiet (cons body awaited)))))))
+        (caused (assoc body :at quiet) (cons body awaited))))))
 
 (defn- classified
   "Returns the step with a :casualty instead of what was :thrown because of a cancel."
@@ -196,7 +203,7 @@
     (cancelled cut)))
 
 (defn- in-time-order [steps]
-  (sort-by (juxt :at #(or (:by %) -1)) steps))
+  (sort-by (juxt :at #(or (:by %) -1) #(or (:behind %) 0)) steps))
 
 (defn- verdict
   "Returns what the form answers, {:value v} or {:thrown x}."
@@ -254,9 +261,9 @@
     (-> (verdict node body {:forks forks, :own-cut cut, :outer-cut (met env outer body)
                             :fired? (and own (= :thrum/timeout (:reason cut)))})
         (closing uses)
-        (assoc :at end
-               :by (last-cause end (cons body forks))
-               :events (concat events
+        (assoc :at end)
+        (caused (cons body forks))
+        (assoc :events (concat events
                                (map #(assoc % :event :close, :at end) uses)
                                [(cut! id over :ended)]
                                (when own [(cut! id own :thrum/timeout)]))))))

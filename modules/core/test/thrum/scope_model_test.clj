@@ -107,6 +107,37 @@
                  :mismatch (when-not pass? (mismatch program machine-seed))}))
     (is (zero? (timer/scheduled)))))
 
+;; Found by seed 1795753391215.
+(deftest what-fails-with-the-task-that-it-joins-fails-after-it
+  (let [inner {:op :scope
+               :id 4
+               :pause 2
+               :on-error :collect
+               :body {:op :fork
+                      :id 5
+                      :scope 4
+                      :daemon? false
+                      :pause 4
+                      :task {:op :throw, :id 7, :pause 16}
+                      :then {:op :fork
+                             :id 8
+                             :scope 1
+                             :daemon? false
+                             :pause 32
+                             :task {:op :throw, :id 9, :pause 256}
+                             :then {:op :join, :id 10, :joins 8, :pause 64}}}}]
+    (is (nil? (mismatch {:op :scope
+                         :id 1
+                         :on-error :cancel
+                         :body {:op :fork
+                                :id 2
+                                :scope 1
+                                :daemon? false
+                                :pause 1
+                                :task inner
+                                :then {:op :sleep, :id 11, :pause 128}}}
+                        0)))))
+
 (deftest a-library-that-breaks-its-rules-is-found-out
   (testing "control: a consequence of a cancel counts as a failure"
     (with-redefs [error/casualty? (constantly false)]
