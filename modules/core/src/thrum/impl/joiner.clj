@@ -132,31 +132,37 @@
     (finally
       (end! joiner))))
 
+(defn- failure-of
+  "Returns the task's failure, or nil."
+  [^ITask task]
+  (let [outcome (.outcome task)]
+    (when (instance? Failed outcome)
+      (failures/of-task task (.-throwable ^Failed outcome)))))
+
 (defn- throw-failure!
-  "Throws the failure of this task (nil: the first of all), if there is one."
-  [^Joiner joiner ^ITask task]
-  (let [failures (.-failures joiner)
-        its? #(or (nil? task)
-                  (identical? (:throwable %) (.-throwable ^Failed (.outcome task))))]
-    (when (pos? (.total ^Failures failures))
-      (when-some [failure (first (filter its? (.kept ^Failures failures)))]
-        (throw (failures/merged failure failures))))))
+  "Throws the failure (nil: none), with the others suppressed."
+  [^Joiner joiner failure]
+  (some-> failure (failures/merged (.-failures joiner)) throw))
+
+(defn- throw-first-failure! [^Joiner joiner]
+  (throw-failure! joiner (failures/root (.-failures joiner))))
 
 (defn- winner
-  "Returns the value of the task that decided. Without one, throws the first failure, or what
-  cancelled all."
+  "Returns the value of the task that decided, or throws its failure. Without one, throws the first
+  failure, or what cancelled all."
   [joiner tasks]
-  (let [task (decisive joiner)]
-    (when-not (and task (done? (.outcome ^ITask task)))
-      (throw-failure! joiner task))
-    (task/value (or task (first tasks)))))
+  (if-some [task (decisive joiner)]
+    (do (throw-failure! joiner (failure-of task))
+        (task/value task))
+    (do (throw-first-failure! joiner)
+        (task/value (first tasks)))))
 
 (defn all
   "Returns a vector of the thunks' values; the first failure cancels the others and is thrown."
   [{:keys [name], :as options} thunks]
   (let [joiner (joiner name failed?)
         tasks (run-all! joiner options thunks)]
-    (throw-failure! joiner nil)
+    (throw-first-failure! joiner)
     (mapv task/value tasks)))
 
 (defn race
@@ -207,9 +213,7 @@
 (defn- suppress-others!
   "Suppresses the other failures on that of the first task that failed."
   [^Joiner joiner tasks]
-  (when-some [^ITask task (first (filter #(failed? (.outcome ^ITask %)) tasks))]
-    (failures/merged (failures/of-task task (.-throwable ^Failed (.outcome task)))
-      (.-failures joiner))))
+  (some-> (some failure-of tasks) (failures/merged (.-failures joiner))))
 
 (defn calls
   "Returns the thunks' values as a lazy seq that throws where one failed. A failure cancels
