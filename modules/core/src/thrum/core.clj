@@ -379,8 +379,9 @@
   With :on-error :keep the scope supervises: the failure of a fork stays with its task, for value,
   deref and completions. A failure of the body is thrown, also one that it got by value of a fork.
 
-  Work that ignores its interrupt delays the return. An interrupt that the scope has sent does not
-  outlive the scope.
+  Where a cancel stops the body, CancellationException is thrown; where its :timeout-ms do,
+  :thrum/timeout. Work that ignores its interrupt delays the return. An interrupt that the scope has
+  sent does not outlive the scope. Wrong options throw :thrum/invalid.
 
   Options:
     :name - the name of the threads, followed by a number for the call and one for the task (a
@@ -414,8 +415,8 @@
       (fork s {:name \"poll\" :daemon? true} (poll))
 
   The task is as future's, but belongs to the scope and has the deadline of its caller. Only the
-  scope's body and its tasks may fork into it: another thread gets :thrum/invalid, and after the
-  scope's end every thread :thrum/closed.
+  scope's body and its tasks may fork into it: another thread gets :thrum/invalid, and when the
+  scope has ended or is cancelled every thread :thrum/closed.
 
   Options:
     :name - the name of the task, behind its scope's and followed by a number, as in
@@ -725,7 +726,7 @@
 
 (defn checkpoint
   "Throws CancellationException when the calling thread's work is cancelled, InterruptedException
-  when the thread was interrupted; for loops that compute. Costs a few ns."
+  when the thread was interrupted; returns nil otherwise. For loops that compute. Costs a few ns."
   []
   (wait/check!))
 
@@ -832,8 +833,8 @@
   ([limiter n] (permits/try-acquire! limiter n)))
 
 (defn release!
-  "Returns a permit to its limiter. Throws :thrum/invalid, without an effect, when it has been
-  returned before. Has no effect on a permit of a rate limiter."
+  "Gives a permit back to its limiter, on any thread. Returns nil. Throws :thrum/invalid, without an
+  effect, when it has been given back before. Has no effect on a permit of a rate limiter."
   [permit]
   (permits/release! permit))
 
@@ -956,7 +957,8 @@
   `(abandon-call ~on-abandon (^{:once true} fn* [] ~@body)))
 
 (defn abandoned
-  "Returns how many calls this process has abandoned: {:running n, :total n}."
+  "Returns how many calls this process has abandoned, {:running n, :total n}; :running, those that
+  have not ended."
   []
   (abandon/abandoned))
 
@@ -964,6 +966,6 @@
   "Returns how many more files and sockets this process may open, less a reserve of a tenth and at
   least 16, between 1 and 4096; 4096 where the operating system gives no figure. A limit for work
   that opens one socket per item. It is a snapshot: two callers who use it at the same time use it
-  twice."
+  twice. Throws :thrum/invalid where the JDK lacks the module jdk.management."
   []
   (jdk/spare-descriptors))
