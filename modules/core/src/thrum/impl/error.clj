@@ -84,27 +84,27 @@
 (defn- small [data k]
   (cond-> data (contains? data k) (update k show/datum)))
 
-(defn- place
+(defn- namespace-of
   "Returns the namespace of a frame."
   [^StackTraceElement frame]
   (first (str/split (.getClassName frame) #"\$" 2)))
 
 (defn- clojures? [frame]
-  (re-find #"^clojure\.(core|lang)\b" (place frame)))
+  (re-find #"^clojure\.(core|lang)\b" (namespace-of frame)))
 
 (defn- between?
   "True for a frame of what checks arguments, or of Clojure's."
   [frame]
   (or (clojures? frame)
-      (re-find #"^thrum\.(.*\.)?(impl|spi)\b" (place frame))))
+      (re-find #"^thrum\.(.*\.)?(impl|spi)\b" (namespace-of frame))))
 
 (defn- from-call
   "Returns the exception with a stack trace that begins at the public function that was called, in
   place of what checked its arguments: a REPL shows the first frame as where the error is."
   [^Throwable e]
   (let [frames (drop-while between? (.getStackTrace e))
-        front (some-> (first frames) place)
-        own? #(= front (place %))
+        front (some-> (first frames) namespace-of)
+        own? #(= front (namespace-of %))
         ;; A REPL has no name for the doInvoke of a function with a rest argument.
         named? #(and (own? %) (not= "doInvoke" (.getMethodName ^StackTraceElement %)))]
     (when (some-> front (str/starts-with? "thrum."))

@@ -131,8 +131,7 @@
 (defn rebinding
   "Returns a wrap, a function from thunk to thunk: in the thunk the scoped values have the
   bindings that they have here and now, on the thread that calls rebinding; unbound ones are left
-  out. A throwable of the thunk stays the same instance. Throws :thrum/invalid before JDK
-  25."
+  out. A throwable of the thunk stays the same instance. Throws :thrum/invalid before JDK 25."
   [scoped-values]
   (check-scoped-values! scoped-values)
   (if-some [carrier (bound-here scoped-values)]
@@ -142,8 +141,7 @@
 (defn with-scoped
   "Returns the wrap (nil: none) inside a rebinding of the scoped values: in a task they are bound
   first, so that the wrap's code sees them and may bind them again. Without scoped values it
-  returns the wrap itself. Throws :thrum/invalid
-  before JDK 25."
+  returns the wrap itself. Throws :thrum/invalid before JDK 25."
   [wrap scoped-values]
   (if (seq scoped-values)
     (let [rebind (rebinding scoped-values)]

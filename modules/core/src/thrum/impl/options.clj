@@ -139,7 +139,7 @@
                        "or cancelled and joined")}})
 
 (def rows-at
-  "By place: the rows, with what the place says in its own words."
+  "By the :at of forms: the rows, with what those forms say in words of their own."
   (update-vals
     {:future {:name {:doc "the name of the task and of its thread, followed by a number"}}
      :with-scope {:scoped-values {:doc "bound in each task to what they are bound to at the fork"}}
@@ -156,7 +156,7 @@
 
 (def forms
   "The functions and macros that take options, in groups: how one is written; :as - the others that
-  take the same in the same position; :options - the keys; :at - the place in rows-at, if any."
+  take the same in the same position; :options - the keys; :at - their key in rows-at, if any."
   (let [task [:name :wrap :scoped-values]]
     [{:form :future-call, :written "(future-call {..} f)", :options [:name :wrap], :at :future}
      {:form :with-executor, :written "(with-executor [exe {..}] body)", :options [:on-exit :name]}
@@ -272,17 +272,17 @@
     (throw (wrong k row v))))
 
 (defn ms
-  "Checks the ms of a form; throws :thrum/invalid unless they are an integer, not negative. place:
+  "Checks the ms of a form; throws :thrum/invalid unless they are an integer, not negative. where:
   what takes them where, for the message."
-  [place x]
+  [where x]
   (let [{:keys [check accepts]} (:timeout-ms rows)]
     (when-not (check x)
-      (throw (error/invalid (str "The ms that " place " are " (show/text x)
+      (throw (error/invalid (str "The ms that " where " are " (show/text x)
                                  "; they must be " accepts)
                             {:option :timeout-ms, :value x, :accepts accepts})))))
 
-(defn- no-map [place options]
-  (error/invalid (str place " are a map, not " (show/text options)) {:value options}))
+(defn- no-map [what options]
+  (error/invalid (str what " are a map, not " (show/text options)) {:value options}))
 
 (defn check
   "Returns the options when each key is one of ks and each value is accepted; throws :thrum/invalid
@@ -319,12 +319,12 @@
     (if (identical? {} options) defaults (conj defaults options))))
 
 (defn function
-  "Returns f if it can be called; throws :thrum/invalid otherwise. place: where it stands, for the
-  message."
+  "Returns f if it can be called; throws :thrum/invalid otherwise. where: for the message, as in
+  by future-call."
   ([f] (function "here" f))
-  ([place f]
+  ([where f]
    (when-not (ifn? f)
-     (throw (error/invalid (str "A function is expected " place ", not " (show/text f))
+     (throw (error/invalid (str "A function is expected " where ", not " (show/text f))
                            {:value f, :accepts "a function"})))
    f))
 

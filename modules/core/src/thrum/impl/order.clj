@@ -182,7 +182,7 @@
   [group on-done]
   (CompletionOrder. group (running/running) on-done (AtomicReference.) nil (cache-line/object)))
 
-;; fmap: the tasks themselves
+;; pmap-tasks: the tasks themselves
 
 (deftype StartOrder [^long ahead ^Running running ^ArrayDeque to-leave]
   Order

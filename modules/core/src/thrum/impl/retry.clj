@@ -84,8 +84,8 @@
 (defn max-elapsed
   "Returns the schedule up to the first wait that would bring the sum of the waits above total-ms:
   a sum of exactly total-ms is within. Only waits count, not the time of the attempts; a deadline
-  bounds both. As with jitter, every walk is a new one. Throws :thrum/invalid
-  unless total-ms is an integer, not negative, and the schedule sequential."
+  bounds both. As with jitter, every walk is a new one. Throws :thrum/invalid unless total-ms is an
+  integer, not negative, and the schedule sequential."
   [total-ms schedule]
   (eduction (while-within (ms "The longest sum of waits" total-ms)) (waits schedule)))
 

@@ -19,13 +19,13 @@
   options/rows)
 
 (def rows-at
-  "By place, :future, :with-scope, :fork, :all or :limiter: the rows in the place's own words."
+  "By the :at of forms, :fork for instance: the rows in the words of those forms."
   options/rows-at)
 
 (def forms
   "What takes options in thrum.core: maps of :form, a keyword of its name; :written - as it is
-  written; :as - the others that take the same in the same position; :options - the keys; :at - the
-  place in rows-at, or nil."
+  written; :as - the others that take the same in the same position; :options - the keys; :at -
+  their key in rows-at, or nil."
   options/forms)
 
 (defn check

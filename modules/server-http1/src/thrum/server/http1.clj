@@ -2,8 +2,8 @@
   "HTTP/1.1 and 1.0 on sockets that an engine has accepted, for engines without an HTTP of their
   own.
 
-  A place of :max-connections belongs to a connection from accept! until it is taken out of the set:
-  by the thread that has served it, or by the watchdog, which finds its socket closed. So it is
+  A permit of :max-connections belongs to a connection from accept! until it is taken out of the
+  set: by the thread that has served it, or by the watchdog, which finds its socket closed. So it is
   given back once, however a connection ends."
   (:require
    [thrum.server.http1.connection :as connection]
@@ -25,7 +25,7 @@
 ;; open: the connections. room: how many more there may be. closed: whether no more are taken.
 (deftype Connections [options ^Set open ^Semaphore room ^AtomicBoolean closed])
 
-(defn- places
+(defn- permits
   "Returns how many connections there may be."
   ^long [{:keys [max-connections]}]
   (min (long max-connections) Integer/MAX_VALUE))
@@ -37,7 +37,7 @@
 (defn connections
   "Returns the connections of a server with these options: none yet."
   ^Connections [options]
-  (Connections. options (ConcurrentHashMap/newKeySet) (Semaphore. (int (places options)))
+  (Connections. options (ConcurrentHashMap/newKeySet) (Semaphore. (int (permits options)))
                 (AtomicBoolean.)))
 
 (defn close!
@@ -54,7 +54,7 @@
   (IOException. "The server takes no more connections"))
 
 (defn- end!
-  "Closes the connection, and gives its place to others; once."
+  "Closes the connection, and gives its permit back; once."
   [^Connections all c]
   (connection/close! c)
   (when (.remove ^Set (.-open all) c)
@@ -67,19 +67,19 @@
   (tls/securing options))
 
 (def ^:private ^:const look-ms
-  "How often a connection that waits for a place looks for close!."
+  "How often a connection that waits for a permit looks for close!."
   20)
 
-(defn- take-place!
-  "Blocks while there is no place. Throws IOException behind close!."
+(defn- take-permit!
+  "Blocks while there is none. Throws IOException behind close!."
   [^Connections all]
   (while (not (.tryAcquire ^Semaphore (.-room all) look-ms TimeUnit/MILLISECONDS))
     (when (closed? all) (throw (closed)))))
 
 (defn- admit!
-  "Gives the connection a place, and expects its first request; blocks while there is no place."
+  "Takes a permit for the connection, and expects its first request; blocks while there is none."
   [^Connections all c]
-  (take-place! all)
+  (take-permit! all)
   (try
     (connection/expect! c (spi/deadline-in (:header-timeout-ms (.-options all))))
     (.add ^Set (.-open all) c)
@@ -136,10 +136,10 @@
   any longer."
   [^Connections all]
   (let [^Semaphore room (.-room all)
-        places (int (places (.-options all)))
+        n (int (permits (.-options all)))
         until (spi/deadline-in end-ms)]
     (loop []
       (cond
-        (.tryAcquire room places 20 TimeUnit/MILLISECONDS) (.release room places)
+        (.tryAcquire room n 20 TimeUnit/MILLISECONDS) (.release room n)
         (not (spi/passed? until)) (do (run! connection/cut! (.-open all))
                                       (recur))))))

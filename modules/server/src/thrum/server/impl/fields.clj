@@ -15,7 +15,7 @@
 (defn- joined [^String name before value]
   (str before (if (= "cookie" name) ";" ",") value))
 
-(defn- place-of
+(defn- index-of
   "Returns where the name stands among the first n elements, -1 when it does not."
   ^long [^objects fields ^long n ^String name]
   (loop [i 0]
@@ -60,14 +60,14 @@
         (let [^String sent (aget raw i), ^String value (aget raw (inc i))
               name (name-of sent), lower (.-lower name), bit (.-bit name)
               again? (not (zero? (bit-and bit known)))
-              place (if (or (zero? bit) again?) (place-of all used lower) -1)
+              index (if (or (zero? bit) again?) (index-of all used lower) -1)
               size (+ size line-bytes (.length sent) (.length value))]
           (when-not checked? (check-value! value))
-          (if (neg? place)
+          (if (neg? index)
             (do (aset all used lower)
                 (aset all (inc used) value)
                 (recur (+ i 2) (+ used 2) (bit-or known bit) size))
-            (do (aset all (inc place) (joined lower (aget all (inc place)) value))
+            (do (aset all (inc index) (joined lower (aget all (inc index)) value))
                 (recur (+ i 2) used (bit-or known bit) size))))))))
 
 (defn- in-hash-map

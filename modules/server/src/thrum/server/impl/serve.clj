@@ -4,6 +4,7 @@
   {:no-doc true}
   (:require
    [thrum.server.impl.admission :as admission]
+   [thrum.server.impl.async-handler :as async-handler]
    [thrum.server.impl.ending :as ending]
    [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.failure :as failure]
@@ -12,7 +13,6 @@
    [thrum.server.impl.request :as request]
    [thrum.server.impl.respond :as respond]
    [thrum.server.impl.response :as response]
-   [thrum.server.impl.slot :as slot]
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
    [thrum.server.spi.exchanges :as exchanges]
@@ -45,7 +45,7 @@
   (let [settings (exchange/settings x)]
     (when (.-interrupt? settings) (watch-client! x))
     (if (.-async? settings)
-      (slot/call handler (exchange/request x))
+      (async-handler/call handler (exchange/request x))
       (handler (exchange/request x)))))
 
 (defn- overload [^Exchange x]

@@ -113,7 +113,7 @@
                     (some->> (by-slot i) (mapcat (juxt identity sent-bytes)) to-array)))))
 
 (defn name-at
-  "Returns the Name that stands among the bytes from one place to another, nil where none is known."
+  "Returns the Name that stands among the bytes from one index to another, nil where none is known."
   ^Name [^bytes bytes ^long from ^long to]
   (let [^objects by-bytes by-bytes
         i (slot (- to from) (aget bytes from) (aget bytes (dec to)))]

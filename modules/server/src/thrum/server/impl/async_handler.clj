@@ -1,4 +1,4 @@
-(ns thrum.server.impl.slot
+(ns thrum.server.impl.async-handler
   "The answer of an asynchronous handler: the first call of respond or raise counts."
   {:no-doc true}
   (:require
@@ -9,8 +9,8 @@
 
 (set! *warn-on-reflection* true)
 
-(defn- fill! [^AtomicReference slot thread kind value]
-  (when (.compareAndSet slot nil [kind value])
+(defn- fill! [^AtomicReference answer thread kind value]
+  (when (.compareAndSet answer nil [kind value])
     (LockSupport/unpark thread))
   nil)
 
@@ -22,13 +22,13 @@
 (defn call
   "Calls an asynchronous handler, and waits for its answer, which it returns or throws."
   [handler request]
-  (let [slot (AtomicReference.), fill! (partial fill! slot (Thread/currentThread))]
+  (let [answer (AtomicReference.), fill! (partial fill! answer (Thread/currentThread))]
     ;; What it throws after it has answered is not the answer.
     (try
       (handler request #(fill! :responded %) #(fill! :raised %))
       (catch Throwable t (fill! :raised t)))
-    (spi/wait-until slot nil #(some? (.get slot)))
-    (let [[kind value] (.get slot)]
+    (spi/wait-until answer nil #(some? (.get answer)))
+    (let [[kind value] (.get answer)]
       (if (= :raised kind)
         (throw (thrown value))
         value))))
