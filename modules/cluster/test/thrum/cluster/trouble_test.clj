@@ -233,9 +233,9 @@
         (is (= 1 (starts)))))))
 
 (defn- without-runs!
-  "Adds a member that says of itself that it runs nothing, and counts how often in asked. It counts
-  runs in begun, and answers them when gate opens."
-  [network {:keys [asked begun gate]}]
+  "Adds a member that says of itself that it runs nothing, late?: when it is asked again; and counts
+  how often in asked. It counts runs in begun, and answers them when gate opens."
+  [network {:keys [asked begun gate late?]}]
   (add! network "m0"
         (fn [request]
           (seal/seal nil
@@ -243,21 +243,24 @@
                        :run (do (swap! begun inc)
                                 (deref gate 20000 nil)
                                 (wire/answer :stopped "it" :cancelled))
-                       :alive (do (swap! asked inc) (wire/answer :done "it" []))
+                       :alive (let [n (long (swap! asked inc))]
+                                (when late?
+                                  (await! #(or (realized? gate) (< n (long @asked)))))
+                                (wire/answer :done "it" []))
                        (wire/answer :done "it" nil))))))
 
 ;; As of a member whose processors all compute, and which has not begun the run.
 (deftest what-a-member-says-late-ends-no-wait
-  (doseq [within-ms [-1 60000]]
-    (with-redefs [pulse/most-absences (constantly 3), pulse/alive-ms within-ms]
+  (doseq [late? [true false]]
+    (with-redefs [pulse/most-absences (constantly 3), pulse/alive-ms (if late? 20 60000)]
       (let [network (stand-in/network), c (caller! network)
             asked (atom 0), begun (atom 0), gate (promise)]
-        (without-runs! network {:asked asked, :begun begun, :gate gate})
+        (without-runs! network {:asked asked, :begun begun, :gate gate, :late? late?})
         (try
           (t/future (cluster/pmapv c 1 #'work/brief [1]))
           (await! #(pos? (long @begun)))
           (let [before (long @asked)] (await! #(< (+ before 6) (long @asked))))
-          (is (= (neg? (long within-ms)) (= 1 (long @begun))) (str within-ms))
+          (is (= late? (= 1 (long @begun))) (str late?))
           (finally (deliver gate :open) (cluster/close! c)))))))
 
 (defn- forgetful

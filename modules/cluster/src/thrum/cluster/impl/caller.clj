@@ -7,6 +7,7 @@
    [thrum.cluster.impl.failure :as failure]
    [thrum.cluster.impl.function :as function]
    [thrum.cluster.impl.member :as member]
+   [thrum.cluster.impl.pending :as pending]
    [thrum.cluster.impl.rerun :as rerun]
    [thrum.cluster.impl.seal :as seal]
    [thrum.cluster.impl.silence :as silence]
@@ -16,8 +17,9 @@
    [thrum.spi :as spi])
   (:import
    (java.util Set)
-   (java.util.concurrent CompletableFuture ConcurrentHashMap ExecutionException Future$State TimeUnit)
-   (java.util.concurrent.atomic AtomicBoolean AtomicLong AtomicReference)))
+   (java.util.concurrent CompletableFuture ConcurrentHashMap ExecutionException TimeUnit)
+   (java.util.concurrent.atomic AtomicBoolean AtomicLong AtomicReference)
+   (thrum.cluster.impl.pending Pending)))
 
 (set! *warn-on-reflection* true)
 
@@ -30,15 +32,10 @@
                  silence
                  secret
                  members-timeout-ms
-                 ^ConcurrentHashMap pending   ; run -> Pending
+                 ^ConcurrentHashMap pending   ; see thrum.cluster.impl.pending
                  ^AtomicLong runs
                  ^AtomicLong re-runs
                  ^AtomicBoolean closed])
-
-;; cancel: nil, or a CompletableFuture of whether the member has stopped the run; absent: how often
-;; in a row the member has said that it does not run it.
-(deftype Pending [worker function ^CompletableFuture answer ^AtomicReference cancel
-                  ^AtomicLong absent])
 
 (defn caller
   "Returns a caller that has called nothing yet. pending: an empty ConcurrentHashMap."
@@ -56,11 +53,6 @@
            (AtomicLong.)
            (AtomicLong.)
            (AtomicBoolean.)))
-
-(defn waits-for?
-  "Returns whether one of those that are pending is for the member."
-  [^ConcurrentHashMap pending member]
-  (boolean (some #(= member (.-worker ^Pending %)) (.values pending))))
 
 ;; One request
 
@@ -104,13 +96,6 @@
             (.thenApply (fn [answer] (second (wire/answered answer))))
             (.orTimeout cancel-ms TimeUnit/MILLISECONDS))))
 
-(defn cancel-again?
-  "Returns whether the run was cancelled, and the member had no such run then, or has not answered."
-  [^Pending pending]
-  (when-some [^CompletableFuture cancel (.get ^AtomicReference (.-cancel pending))]
-    (and (.isDone cancel)
-         (not (and (= Future$State/SUCCESS (.state cancel)) (.resultNow cancel))))))
-
 ;; The run has ended when the answer is there: joined, as core's tasks are.
 (defn- cancel-and-join! [caller run ^Pending pending]
   (send-cancel! caller run pending)
@@ -131,13 +116,6 @@
     [:refused (failure/data cause)]
     [:unanswered]))
 
-(defn- shown
-  "Returns what thrum.watch shows of a request that is waited for."
-  [^Pending pending]
-  {:name (str (.-function pending) " on " (.-worker pending))
-   :state (if (.get ^AtomicReference (.-cancel pending)) :cancelled :running)
-   :member (.-worker pending)})
-
 (defn- complete-from! [^CompletableFuture answer ^CompletableFuture sent]
   (.whenComplete sent (fn [bytes t]
                         (if t (.completeExceptionally answer t) (.complete answer bytes)))))
@@ -147,12 +125,11 @@
   "Returns [status x], or [:unanswered]. send: sends, and returns the CompletableFuture of the
   answer. on-interrupt: called with the Pending when this thread is interrupted."
   [^Caller caller worker function run send on-interrupt]
-  (let [answer (CompletableFuture.)
-        pending (Pending. worker function answer (AtomicReference.) (AtomicLong.))
-        registration (spi/register! :cluster-call pending shown)]
+  (let [pending (pending/pending worker function)
+        registration (spi/register! :cluster-call pending pending/shown)]
     (.put ^ConcurrentHashMap (.-pending caller) run pending)
     (try
-      (complete-from! answer (send))
+      (complete-from! (.-answer pending) (send))
       (wire/answered (await-answer! pending on-interrupt))
       (catch ExecutionException e (unanswered (ex-cause e)))
       (catch java.util.concurrent.CancellationException _ [:unanswered])
@@ -414,46 +391,20 @@
 
 (def ^:private ^:const stop-ms "How long what runs on the members may take to end." 1000)
 
-(defn fail-pending!
-  "Ends the wait for the answer."
-  [^Pending pending sentence]
-  (.completeExceptionally ^CompletableFuture (.-answer pending)
-                          (ex-info sentence {:member (.-worker pending)})))
-
-;; An answer is lost where the members had put this node out of the cluster, as one that was frozen,
-;; or where there was no memory for it. One on its way may be passed by what is said here, and a
-;; request by what is asked: once is no proof. A greeting, which is no run, has a shorter time.
-
-(defn- pending-on
-  "Returns those that wait for the member, by run."
-  [^Caller caller worker]
-  (into {} (filter #(= worker (.-worker ^Pending (val %)))) (.-pending caller)))
-
-(defn- count-absences!
-  "Counts the pending whose run is not among the runs; ends the wait for one that was not among them
-  so many times in a row."
-  [pending runs most]
-  (doseq [[run ^Pending pending] pending]
-    (cond
-      (contains? runs run) (.set ^AtomicLong (.-absent pending) 0)
-      (<= (long most) (.incrementAndGet ^AtomicLong (.-absent pending)))
-      (fail-pending! pending "The member does not run it, and no answer has come"))))
-
 (defn show-alive!
-  "Shows the node that this one is there, and has it say what it runs for this one. What it has said
-  so many times in a row not to run, and has not answered, is waited for no longer. An answer that
-  took longer than within-ms says nothing: where functions compute on all processors of a member, a
-  run has not begun yet, or its answer is not sent."
-  [^Caller caller node most-absences within-ms]
-  (let [pending (pending-on caller node), sent (System/nanoTime)]
-    (.thenAccept (send! caller node (wire/plain :alive (.-node caller)))
-                 (fn [answer]
-                   (let [[status runs] (wire/answered answer)
-                         late? (< (* 1000000 (long within-ms)) (- (System/nanoTime) sent))]
-                     (when (and (= :done status) (vector? runs))
-                       (count-absences! pending
-                                        (if late? pending (set runs))
-                                        most-absences)))))))
+  "Shows the node that this one is there, and has it say which of the entries, pending for it, it
+  runs: see thrum.cluster.impl.pending/count-absences!. What it says after within-ms counts as not
+  said: where functions compute on all processors of a member, a run has not begun yet, or its
+  answer is not sent."
+  [^Caller caller node entries most-absences within-ms]
+  (-> (send! caller node (wire/plain :alive (.-node caller)))
+      (.orTimeout within-ms TimeUnit/MILLISECONDS)
+      (.whenComplete (fn [answer _]
+                       (let [[status runs] (some-> answer wire/answered)]
+                         (pending/count-absences! entries
+                                                  (when (and (= :done status) (vector? runs))
+                                                    (set runs))
+                                                  most-absences))))))
 
 (defn- await-no-pending! [^Caller caller]
   (crew/await! (.-crew caller)
@@ -467,4 +418,4 @@
   (doseq [[run pending] (.-pending caller)] (send-cancel! caller run pending))
   (crew/wake! (.-crew caller))
   (when-not (await-no-pending! caller)
-    (run! #(fail-pending! % "The cluster has been left") (vals (.-pending caller)))))
+    (run! #(pending/fail! % "The cluster has been left") (vals (.-pending caller)))))

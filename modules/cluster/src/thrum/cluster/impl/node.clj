@@ -8,6 +8,7 @@
    [thrum.cluster.impl.failure :as failure]
    [thrum.cluster.impl.function :as function]
    [thrum.cluster.impl.member :as member]
+   [thrum.cluster.impl.pending :as pending]
    [thrum.cluster.impl.pulse :as pulse]
    [thrum.cluster.impl.seal :as seal]
    [thrum.cluster.impl.settings :as settings]
@@ -70,7 +71,7 @@
         settings (assoc settings
                    :silence silence
                    :pending pending
-                   :waits? #(caller/waits-for? pending %))
+                   :waits? #(pending/waits-for? pending %))
         member (member/member settings)
         engine (started engine (assoc settings :handler (handler member node secret)))
         worker (when (seq allow) member)

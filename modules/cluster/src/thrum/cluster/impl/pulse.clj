@@ -8,12 +8,13 @@
    [thrum.cluster.impl.caller :as caller]
    [thrum.cluster.impl.crew :as crew]
    [thrum.cluster.impl.member :as member]
+   [thrum.cluster.impl.pending :as pending]
    [thrum.cluster.impl.silence :as silence]
    [thrum.cluster.spi :as engine]
    [thrum.spi :as spi])
   (:import
    (java.util.concurrent.atomic AtomicBoolean)
-   (thrum.cluster.impl.caller Caller Pending)))
+   (thrum.cluster.impl.caller Caller)))
 
 (set! *warn-on-reflection* true)
 
@@ -24,15 +25,13 @@
   [engine node nodes]
   (into #{} (filter #(and (not= node %) (engine/lost? engine %))) nodes))
 
-(defn- workers-with-work [^Caller caller]
-  (into #{} (map #(.-worker ^Pending %)) (vals (.-pending caller))))
-
-(defn- end-lost! [^Caller caller lost]
-  (doseq [^Pending pending (vals (.-pending caller)) :when (lost (.-worker pending))]
-    (caller/fail-pending! pending "The member was lost")))
+(defn- end-lost! [by-member lost]
+  (doseq [[member entries] by-member :when (lost member)
+          [_ pending] entries]
+    (pending/fail! pending "The member was lost")))
 
 (defn- repeat-cancels! [^Caller caller]
-  (doseq [[run pending] (.-pending caller) :when (caller/cancel-again? pending)]
+  (doseq [[run pending] (.-pending caller) :when (pending/cancel-again? pending)]
     (caller/send-cancel! caller run pending)))
 
 (def ^:private ^:const alive-beats "Each so many beats a node shows that it is there." 2)
@@ -42,9 +41,9 @@
 (defn- most-absences [heartbeat-ms]
   (max 13 (quot (long heartbeat-ms) (long alive-ms))))
 
-(defn- show-alive! [^Caller caller nodes heartbeat-ms]
+(defn- show-alive! [^Caller caller nodes by-member heartbeat-ms]
   (doseq [node nodes :when (not= node (.-node caller))]
-    (caller/show-alive! caller node (most-absences heartbeat-ms) alive-ms)))
+    (caller/show-alive! caller node (by-member node) (most-absences heartbeat-ms) alive-ms)))
 
 (defn- count-silence!
   "Counts a beat for the members with work of ours, and for those that are silent. Returns them."
@@ -71,16 +70,17 @@
   "Returns what the next beat takes."
   [{:keys [^Caller caller member silence heartbeat-ms lease-ms before n] :as state}]
   (let [engine (.-engine caller)
-        with-work (workers-with-work caller)
+        by-member (pending/by-member (.-pending caller))
+        with-work (set (keys by-member))
         served (member/callers member)
         gone (gone engine (.-node caller) (into with-work served))
         lost (into #{} (filter gone) before)
         watched (count-silence! caller silence with-work)]
     (crew/retain! (.-crew caller) (set (caller/workers caller)))
-    (end-lost! caller (into lost (filter #(silence/silent? silence %)) watched))
+    (end-lost! by-member (into lost (filter #(silence/silent? silence %)) watched))
     (repeat-cancels! caller)
     (when (zero? (rem (long n) (long alive-beats)))
-      (show-alive! caller (into watched served) heartbeat-ms))
+      (show-alive! caller (into watched served) by-member heartbeat-ms))
     (stop-lost! member lost)
     (member/expire! member lease-ms)
     (crew/wake! (.-crew caller))
