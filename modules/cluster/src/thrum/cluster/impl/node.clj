@@ -82,13 +82,33 @@
 
 (def ^:private ^:const answer-ms "How long a node may take to say how it is." 1000)
 
-(declare asked)
+(defn- ask
+  "Asks another node a question without more, as :status; returns [status x], nil where it does not
+  answer soon. Throws ExecutionException where no answer can come."
+  [^Caller caller member question]
+  (try
+    (wire/answered (.get (caller/send! caller member (wire/plain question (.-node caller)))
+                         answer-ms
+                         TimeUnit/MILLISECONDS))
+    (catch TimeoutException _)))
+
+(defn- status-of
+  "Returns what the member says of itself, or nil where it says nothing. Throws :thrum/refused."
+  [caller member]
+  (let [[status x] (try
+                     (ask caller member :status)
+                     (catch ExecutionException e
+                       (when (= :thrum/refused (:type (ex-data (ex-cause e))))
+                         (throw (ex-cause e)))))]
+    (case status
+      :refused (throw (failure/throwable x))
+      x)))
 
 (defn- check-welcome!
   "Throws :thrum/refused where a member has another secret or version."
   [^Node node]
   (when-some [other (first (remove #{(.-name node)} (engine/workers (.-engine node))))]
-    (asked (.-caller node) other)))
+    (status-of (.-caller node) other)))
 
 (defn join!
   "Returns the node of these options; see thrum.cluster/join!."
@@ -138,12 +158,7 @@
   "Returns whether the caller waits for an answer of this node; true where it does not say so soon."
   [^Node node caller]
   (try
-    (let [request (wire/plain :waits (.-name node))
-          answer (.get (caller/send! (.-caller node) caller request)
-                       answer-ms
-                       TimeUnit/MILLISECONDS)]
-      (= [:done true] (wire/answered answer)))
-    (catch TimeoutException _ true)
+    (contains? #{nil [:done true]} (ask (.-caller node) caller :waits))
     (catch ExecutionException _ false)))
 
 ;; What has ended here has its answer on the way, which an engine that leaves may not have sent.
@@ -188,22 +203,6 @@
 
 ;; Status
 
-(defn- asked
-  "Returns what the member says of itself, or nil where it says nothing. Throws :thrum/refused."
-  [^Caller caller member]
-  (let [request (wire/plain :status (.-node caller))
-        [status x] (try
-                     (wire/answered (.get (caller/send! caller member request)
-                                          answer-ms
-                                          TimeUnit/MILLISECONDS))
-                     (catch TimeoutException _)
-                     (catch ExecutionException e
-                       (when (= :thrum/refused (:type (ex-data (ex-cause e))))
-                         (throw (ex-cause e)))))]
-    (case status
-      :refused (throw (failure/throwable x))
-      x)))
-
 (defn status
   "See thrum.cluster/status."
   [x]
@@ -211,6 +210,6 @@
         loads (crew/loads (.-crew caller))]
     {:node (.-node caller)
      :members (t/pmapv 16
-                       #(merge {:member %, :in-flight (get loads % 0)} (asked caller %))
+                       #(merge {:member %, :in-flight (get loads % 0)} (status-of caller %))
                        (sort (caller/workers caller)))
      :re-runs (.get ^AtomicLong (.-re-runs caller))}))
