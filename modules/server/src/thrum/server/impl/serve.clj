@@ -27,10 +27,7 @@
 ;; The handler
 
 (defn- watch-client! [x]
-  (exchange/watch! x #(exchange/start-thread! x "http-gone" (fn [] (ending/end! x :disconnected))))
-  (when (exchange/ended? x)
-    (exchange/unwatch! x)
-    (throw (exchange/over))))
+  (exchange/watch! x #(exchange/start-thread! x "http-gone" (fn [] (ending/end! x :disconnected)))))
 
 (defn- admit! [^Exchange x]
   (if (.-observers x)
@@ -41,9 +38,9 @@
 
 (defn- handle [^Exchange x handler]
   (admit! x)
-  (exchange/proceed! x :handle)
   (let [settings (exchange/settings x)]
     (when (.-interrupt? settings) (watch-client! x))
+    (exchange/proceed! x :handle)
     (if (.-async? settings)
       (async-handler/call handler (exchange/request x))
       (handler (exchange/request x)))))

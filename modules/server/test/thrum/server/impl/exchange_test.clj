@@ -51,8 +51,9 @@
 (deftest an-exchange-that-ends-as-it-is-watched-starts-no-handler
   (let [trail (atom []), x (promise)]
     (deliver x (exchange trail #(exchange/step! @x :shutdown)))
-    (is (thrown? CancellationException (#'serve/watch-client! @x)))
-    (is (= [:watch :unwatch] @trail))))
+    (is (thrown? CancellationException
+                 (#'serve/handle @x (fn [_] (swap! trail conj :handled)))))
+    (is (= [:watch] @trail))))
 
 (deftest no-answer-is-sent-while-an-engine-begins-to-watch
   (let [trail (atom []), x (promise), sent (promise)
@@ -64,14 +65,14 @@
                (send! [_ status _ _] (swap! trail conj status) (deliver sent :sent)))]
     (deliver x (doto (exchange/exchange (traffic/traffic {:interrupt-on-disconnect? true}) wire)
                  (exchange/received! {:request-method :get})))
-    (is (thrown? CancellationException (#'serve/watch-client! @x)))
+    (is (thrown? CancellationException (#'serve/handle @x (fn [_] (swap! trail conj :handled)))))
     (is (= :sent (deref sent 5000 :silent)))
     (is (= [:watched :unwatched] (take 2 @trail)))))
 
 (deftest an-engine-does-not-begin-to-watch-behind-the-end
   (let [trail (atom []), x (exchange trail identity)]
     (exchange/step! x :shutdown)
-    (is (thrown? CancellationException (#'serve/watch-client! x)))
+    (is (thrown? CancellationException (#'serve/handle x (fn [_] (swap! trail conj :handled)))))
     (is (= [] @trail))))
 
 (deftest an-answer-that-comes-too-late-cuts-nothing
