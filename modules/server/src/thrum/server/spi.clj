@@ -94,8 +94,7 @@
     "Sends nothing more: the client sees an answer that is cut off, never a complete one.
     Idempotent.")
   (watch! [wire gone]
-    "Calls gone, a Runnable, on any thread, when the client goes. Returns false where that cannot be
-    noticed, or not now.")
+    "Calls gone, a Runnable, on any thread, when the client goes, as far as that can be noticed.")
   (unwatch! [wire] "Watches no more; called before anything is sent.")
   (upgrade! [wire headers protocol listener]
     "Makes the request a websocket, of this subprotocol or nil, whose events listener, a Listener,

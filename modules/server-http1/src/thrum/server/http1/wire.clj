@@ -128,8 +128,7 @@
   (watch! [_ f]
     (.set gone f)
     (when (or (nil? body) (body/ended? body))
-      (watch-input! (.-input ends) gone))
-    true)
+      (watch-input! (.-input ends) gone)))
   (unwatch! [_] (.set gone nil))
   (upgrade! [this headers protocol listener]
     (when-not (.-upgrade ends)

@@ -128,8 +128,8 @@
 (defprotocol Lookout
   "Watches the client of one request, from the end of its body on."
   (begin! [lookout f]
-    "Calls f, on a virtual thread, when the client goes. Returns false where a disconnect cannot be
-    noticed, or not before the request's body has been read.")
+    "Calls f, on a virtual thread, when the client goes, as far as that can be noticed: not before
+    the request's body has been read.")
   (body-read! [lookout] "The request's body has been read to its end.")
   (cease! [lookout] "Watches no more, nor later: writing may begin."))
 
@@ -139,8 +139,7 @@
   (begin! [this f]
     (holding lock
       (set! gone f)
-      (set! watch (begun request f))
-      (some? watch)))
+      (set! watch (begun request f))))
   (body-read! [this]
     (holding lock
       (when (and gone (nil? watch)) (set! watch (begun request gone)))))

@@ -29,7 +29,7 @@
                                               nil)})]
     (deliver lookout (watch/lookout (proxied Request {"getConnectionMetaData" (fn [] meta-data)
                                                       "addFailureListener" (fn [_])})))
-    (is (true? (watch/begin! @lookout (fn []))))
+    (watch/begin! @lookout (fn []))
     (watch/cease! @lookout)
     (is (= [false] @held))))
 

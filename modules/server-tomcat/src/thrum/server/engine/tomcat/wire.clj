@@ -123,7 +123,7 @@
               ;; Otherwise the connection's thread resets the stream.
               (not (.isEmpty threads)) (turns/cut-stream! this))
         (LockSupport/unpark owner))))
-  (watch! [_ _] false)
+  (watch! [_ _])
   (unwatch! [_])
   (upgrade! [this headers protocol listener]
     (websocket/await-open!

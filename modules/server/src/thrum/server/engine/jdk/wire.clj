@@ -197,8 +197,8 @@
     (set! cut true)
     (some-> done .countDown)
     (patience/fire! patience false))
-  (watch! [_ _gone] false)
-  (unwatch! [_] nil)
+  (watch! [_ _gone])
+  (unwatch! [_])
   (upgrade! [_ _headers _protocol _listener]
     (throw (UnsupportedOperationException. "The JDK's server has no websockets"))))
 
