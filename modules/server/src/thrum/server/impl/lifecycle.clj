@@ -214,9 +214,7 @@
   [traffic given-up]
   (traffic/await-quiet! traffic (constantly true) (spi/deadline-in leave-ms))
   (traffic/await-quiet! traffic
-                        #(and (stream/awaited? %)
-                              (not (exchange/ended? %))
-                              (not (contains? given-up %)))
+                        #(and (stream/awaited? %) (not (contains? given-up %)))
                         (spi/deadline-in answer-ms)))
 
 (defn- stop-now!
