@@ -21,21 +21,12 @@
 
 ;; One request
 
-(defn- end-exchange! [wire]
-  (when (wire/cut? wire)
-    (throw (IOException. "cut"))))
-
-(defn- serve-here! [serve wire]
-  (serve wire)
-  (end-exchange! wire))
-
 (defn- serve-apart!
   "Serves on another thread, so that this one can end the connection where the handler does not
   listen to its interrupt."
   [serve ^JdkWire wire ^CountDownLatch done ^ThreadFactory threads]
   (.start (.newThread threads #(try (serve wire) (finally (.countDown done)))))
-  (.await done)
-  (end-exchange! wire))
+  (.await done))
 
 (defn- handler
   ^HttpHandler [serve {:keys [idle-timeout-ms request-timeout-ms]} keeper threads]
@@ -46,7 +37,8 @@
             wire (wire/wire exchange patience idle-timeout-ms done)]
         (if done
           (serve-apart! serve wire done threads)
-          (serve-here! serve wire))))))
+          (serve wire))
+        (when (wire/cut? wire) (throw (IOException. "cut")))))))
 
 (defn- executor
   "Returns what runs each request on a fresh virtual thread, and ends it when its headers do not
