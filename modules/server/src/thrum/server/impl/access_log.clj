@@ -97,9 +97,6 @@
   (let [class (class throwable)]
     (.getName (if (instance? IProxy throwable) (.getSuperclass class) class))))
 
-(defn- member [[k v]]
-  (str "\"" k "\":" (json-value v)))
-
 (defn- json
   [{:keys [request status bytes nanos throwable]} ^ZonedDateTime at]
   (let [{:keys [remote-addr scheme uri protocol], id :thrum/request-id} request
@@ -117,21 +114,19 @@
                  ["user_agent" (header request "user-agent")]
                  ["request_id" id]
                  ["error" (some-> throwable class-name)]]]
-    (str "{" (str/join "," (map member members)) "}")))
+    (str "{" (str/join "," (for [[k v] members] (str "\"" k "\":" (json-value v)))) "}")))
 
 (def formats
   "By name: a function from an observer's facts and the time to a line."
   {:common common, :combined combined, :json json})
 
-(defn- write-line! [^Writer out ^BlockingQueue lines ^String text]
-  (.write out text)
-  (.write out "\n")
-  (when (.isEmpty lines) (.flush out)))
-
 (defn- write-lines! [^Writer out ^BlockingQueue lines closed]
   (loop []
-    (let [text (.poll lines 100 TimeUnit/MILLISECONDS)]
-      (when text (write-line! out lines text))
+    (let [^String text (.poll lines 100 TimeUnit/MILLISECONDS)]
+      (when text
+        (.write out text)
+        (.write out "\n")
+        (when (.isEmpty lines) (.flush out)))
       (when (or text (not @closed)) (recur))))
   (.flush out))
 
@@ -142,7 +137,7 @@
   (try
     (write-lines! out lines closed)
     (catch Throwable t
-      (reset! closed :failed)
+      (vreset! closed true)
       (.add dropped (inc (.drainTo ^BlockingQueue lines (ArrayList.))))
       (spi/uncaught! (ex-info "The access log has ended: it cannot be written" {} t)))
     (finally
@@ -159,20 +154,26 @@
   "How long the end of the server waits for the lines that are queued."
   5000)
 
+(defn- writer
+  "Returns to itself where it is a Writer, or one that appends to the file."
+  ^Writer [to]
+  (cond
+    (instance? Writer to) to
+    (or (string? to) (instance? java.io.File to)) (io/writer to :append true)
+    :else (throw (spi/invalid (str "A log is written to a java.io.Writer, or a file, not "
+                                (spi/text to))
+                   {:value to}))))
+
 (defn observer
   "Returns an observer that writes to a java.io.Writer, which stays open, or appends to a file;
   format: one of formats; queue: how many lines may wait to be written, beyond which they are
   dropped and counted."
   [to {:keys [format queue]}]
-  (when-not (or (instance? Writer to) (string? to) (instance? java.io.File to))
-    (throw (spi/invalid (str "A log is written to a java.io.Writer, or a file, not "
-                          (spi/text to))
-             {:value to})))
-  (let [own? (not (instance? Writer to))
+  (let [out (writer to)
+        own? (not (identical? out to))
         line (formats format)
-        out (if own? (io/writer to :append true) to)
         lines (ArrayBlockingQueue. (int queue))
-        closed (atom nil)
+        closed (volatile! false)
         dropped (LongAdder.)
         thread (doto (spi/platform-thread "thrum-access-log"
                                           #(write-all! out own? lines closed dropped))
@@ -180,5 +181,5 @@
     {:end (fn [facts]
             (when (or @closed (not (queued? lines closed (line facts (ZonedDateTime/now)))))
               (.increment dropped)))
-     :stop (fn [_] (compare-and-set! closed nil :stopped) (.join thread stop-ms))
+     :stop (fn [_] (vreset! closed true) (.join thread stop-ms))
      :dropped #(.sum dropped)}))
