@@ -225,15 +225,14 @@
   "Returns the options for this engine, defaults filled in; an option that is nil is taken for one
   that is not given, but :port. Throws :thrum/invalid for an unknown one, whose message
   names the known ones, a wrong value, what the engine lacks."
-  [engine options]
-  (options/check rows (if (map? options) (without-nils options) options) order)
-  (run! (fn [[k v]] (check-capability engine k v)) options)
-  (let [{:keys [engine-options], :as all}
-        (merge defaults
-               (when (contains? (:capabilities engine) :websockets) websocket-defaults)
-               {:max-connections (spi/spare-descriptors most-connections)}
-               (without-nils options))
-        given (set (keys (without-nils options)))]
+  [{:keys [capabilities] :as engine} options]
+  (let [options (options/check rows (if (map? options) (without-nils options) options) order)
+        given (set (keys options))
+        all (merge defaults
+                   (when (contains? capabilities :websockets) websocket-defaults)
+                   {:max-connections (spi/spare-descriptors most-connections)}
+                   options)]
+    (run! (fn [[k v]] (check-capability engine k v)) options)
     (check-together all given)
-    (options/check (:rows engine) engine-options (keys (:rows engine)))
-    (with-meta all {:given given, :capabilities (:capabilities engine)})))
+    (options/check (:rows engine) (:engine-options all) (keys (:rows engine)))
+    (with-meta all {:given given, :capabilities capabilities})))
