@@ -33,8 +33,8 @@
 ;; A body: f is called with what events are sent through.
 (deftype Stream [f heartbeat-ms])
 
-(deftype Events [target ^OutputStream out ^ReentrantLock lock
-                 ^:unsynchronized-mutable open ^:unsynchronized-mutable over
+;; state: :open, :ended, by end!, or :finished.
+(deftype Events [target ^OutputStream out ^ReentrantLock lock ^:unsynchronized-mutable state
                  ^:unsynchronized-mutable ^long sent ^:unsynchronized-mutable alarm]
   Feed
   (write! [_ text]
@@ -43,7 +43,7 @@
       ;; send on.
       (.lockInterruptibly lock)
       (try
-        (when-not open (throw (IOException. "The stream of events has ended")))
+        (when-not (= :open state) (throw (IOException. "The stream of events has ended")))
         (sink/reporting target (.write out bytes) (.flush out))
         (set! sent (+ sent (alength bytes)))
         nil
@@ -51,19 +51,18 @@
   (expect! [_ a]
     (holding lock
       (set! alarm a)
-      (when-not open (spi/disarm! a))))
+      (when-not (= :open state) (spi/disarm! a))))
   (end! [_ cancel]
     (holding lock
-      (when open
-        (set! over true)
-        (set! open false)
+      (when (= :open state)
+        (set! state :ended)
         (cancel))))
-  (ended? [_] (holding lock (boolean over)))
+  (ended? [_] (holding lock (= :ended state)))
   (finish! [_]
     (holding lock
-      (set! open false)
+      (when (= :open state) (set! state :finished))
       (when alarm (spi/disarm! alarm))))
-  (open? [_] (holding lock (boolean open)))
+  (open? [_] (holding lock (= :open state)))
   (sent [_] (holding lock sent)))
 
 ;; The format (HTML, 9.2)
@@ -137,7 +136,7 @@
   own; (lost) is called there when a heartbeat could not be sent: the client has gone."
   [^Stream stream target {:keys [opened] :as exchange}]
   (let [out (sink/begin! target nil)
-        events (Events. target out (ReentrantLock.) true false 0 nil)]
+        events (Events. target out (ReentrantLock.) :open 0 nil)]
     (sink/reporting target (.flush out))
     (when-some [ms (.-heartbeat-ms stream)] (beat-later! events ms exchange))
     (opened events)
