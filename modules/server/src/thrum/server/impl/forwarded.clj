@@ -117,7 +117,7 @@
       (let [hops (hops-of headers)
             peer (when hops (address/peer remote-addr))]
         (if (and peer (address/within? trusted peer))
-          (let [_ (when (= :malformed hops) (throw (refusal/refusal 400 "Forwarded is malformed")))
+          (let [_ (when (= :malformed hops) (refusal/refuse! 400 "Forwarded is malformed"))
                 [address hop] (client trusted peer hops)]
             (as-asked (assoc request :remote-addr (address/text address)) hop))
           request)))))

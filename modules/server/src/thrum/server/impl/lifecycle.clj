@@ -273,25 +273,22 @@
   (when-not (serving? (.-traffic life))
     (join life)))
 
-(defn- running [^Life life]
-  (.-running life))
-
 (defn port
   "Returns the port of HTTP, or nil."
-  [life]
-  (let [port (engine/port (running life))]
+  [^Life life]
+  (let [port (engine/port (.-running life))]
     (when (pos? port) port)))
 
 (defn ssl-port
   "Returns the port of HTTPS, or nil."
-  [life]
-  (let [port (engine/ssl-port (running life))]
+  [^Life life]
+  (let [port (engine/ssl-port (.-running life))]
     (when (pos? port) port)))
 
 (defn native
   "Returns the engine's own server object."
-  [life]
-  (engine/native (running life)))
+  [^Life life]
+  (engine/native (.-running life)))
 
 (defn status
   "Returns what the server counts."

@@ -5,12 +5,7 @@
 
 (set! *warn-on-reflection* true)
 
-(defn refusal
-  "Returns what is thrown for a request that is answered with this status."
-  [status message]
-  (ex-info message {:type :thrum/refused, :status status}))
-
 (defn refuse!
-  "Throws a refusal."
+  "Throws it, for a request that is answered with this status."
   [status message]
-  (throw (refusal status message)))
+  (throw (ex-info message {:type :thrum/refused, :status status})))

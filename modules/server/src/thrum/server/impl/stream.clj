@@ -77,10 +77,6 @@
   (.setStream x stream)
   (when (= :ending (traffic/state (.-traffic x))) (end! x)))
 
-(defn- become-websocket! [^Exchange x websocket]
-  (exchange/upgraded! x)
-  (opened! x websocket))
-
 (defn- lift-deadline! [x]
   (spi/lift-deadline! (exchange/scope x)))
 
@@ -110,5 +106,7 @@
                        (fn []
                          (engine/upgrade! (.-wire x) (.-headers head) protocol inbox)
                          (lift-deadline! x))
-                       #(become-websocket! x %))
+                       (fn [websocket]
+                         (exchange/upgraded! x)
+                         (opened! x websocket)))
     (exchange/finish! x 101 0)))
