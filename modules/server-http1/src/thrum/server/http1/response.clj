@@ -173,4 +173,4 @@
 (defn stream
   "Returns the stream that the body is written to. Closing it does nothing."
   ^OutputStream [begun]
-  (byte-stream/output #(take! begun %1 %2 %3) :flush #(flush! begun)))
+  (byte-stream/output #(take! begun %1 %2 %3) #(flush! begun)))

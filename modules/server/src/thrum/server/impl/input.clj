@@ -50,4 +50,4 @@
                   (let [read (long (reading reader #(.read in buffer offset n)))]
                     (when (pos? read) (check-length! reader length read most))
                     read)))]
-    (byte-stream/input take! :available #(.available in))))
+    (byte-stream/input take! #(.available in))))

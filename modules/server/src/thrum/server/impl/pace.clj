@@ -62,7 +62,7 @@
 (defn- paced-input ^InputStream [^InputStream in ^Lane lane]
   (byte-stream/input (fn [^bytes b offset n]
                        (on [lane got (max 0 (long got))] (.read in b (int offset) (int n))))
-                     :available #(.available in)))
+                     #(.available in)))
 
 (def ^:private ^:const piece
   "How many bytes are written in one go: a client that takes some shows it."
@@ -78,7 +78,7 @@
 
 (defn- paced-output ^OutputStream [^OutputStream out ^Lane lane]
   (byte-stream/output #(write-pieces! out lane %1 %2 %3)
-                      :flush #(on [lane _ 0] (.flush out))))
+                      #(on [lane _ 0] (.flush out))))
 
 ;; The wire
 

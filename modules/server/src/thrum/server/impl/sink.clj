@@ -106,5 +106,5 @@
   "Returns the sink as a java.io.OutputStream. Closing it says that the body is whole."
   ^OutputStream [sink]
   (byte-stream/output #(write! sink %1 %2 %3)
-                      :flush #(flush! sink)
-                      :close #(close! sink)))
+                      #(flush! sink)
+                      #(close! sink)))

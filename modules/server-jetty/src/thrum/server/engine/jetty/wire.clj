@@ -188,7 +188,7 @@
                               (done))
                             (vreset! left (- (long @left) n)))
                           n)
-                       :available #(.available in))))
+                       #(.available in))))
 
 ;; incoming: the request's body, or nil. lookout: nil where the client is not watched. over: whether
 ;; the exchange has been completed, or aborted.

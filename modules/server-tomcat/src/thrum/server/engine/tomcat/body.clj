@@ -66,7 +66,7 @@
                         (cond (instance? IOException got) (throw got)
                               (neg? (long got)) -1
                               :else (recur bytes offset n)))))]
-    (byte-stream/input read! :available #(.remaining ^ByteBuffer @piece))))
+    (byte-stream/input read! #(.remaining ^ByteBuffer @piece))))
 
 (def ^:private ^:const buffered
   "How many bytes are held before they are written."

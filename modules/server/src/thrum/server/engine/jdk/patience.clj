@@ -155,7 +155,7 @@
   reading; (check!) precedes it."
   ^InputStream [^InputStream in reading check! patience ms]
   (byte-stream/input #(read-in-time in reading check! patience ms %1 %2 %3)
-                     :available #(.available in)))
+                     #(.available in)))
 
 (defn output
   "Returns the stream, each piece written to which may take so long; (check!) precedes a write."
@@ -164,7 +164,7 @@
                         (in-time [guard patience ms]
                           (check!)
                           (write! out guard ms b offset n)))
-                      :flush (fn []
-                               (in-time [_guard patience ms]
-                                 (check!)
-                                 (.flush out)))))
+                      (fn []
+                        (in-time [_guard patience ms]
+                          (check!)
+                          (.flush out)))))
