@@ -217,7 +217,7 @@
 
 (defn body-length
   "Returns the length of the body that is announced, :chunked, or nil where there is none. Does not
-  validate: thrum.server.request does, before the body is read."
+  validate: thrum.server.impl.request does, before the body is read."
   [^Head head]
   (if (known-value head "transfer-encoding" coding-bit)
     :chunked
