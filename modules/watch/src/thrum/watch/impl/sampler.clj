@@ -206,9 +206,9 @@
   (vswap! dozed + (* 1000000 (long tick-ms))))
 
 (defn- sample! [{:keys [state on-lint] :as sampling} kind conditions]
-  (let [before (:lints @state)
-        after (:lints (swap! state with-conditions kind (running-time sampling) conditions))]
-    (report-new! on-lint before after)))
+  (let [now (running-time sampling)
+        [before after] (swap-vals! state with-conditions kind now conditions)]
+    (report-new! on-lint (:lints before) (:lints after))))
 
 (defn- first-seen
   "Returns by [tid since] at which running time a task was first seen: a thread of a pool runs
