@@ -13,7 +13,7 @@
    (java.io DataInputStream File)
    (java.nio.file Files)
    (java.nio.file.attribute FileAttribute)
-   (java.util TimeZone)
+   (java.util Locale TimeZone)
    (java.util.jar JarFile)
    (java.util.zip ZipEntry)))
 
@@ -130,6 +130,17 @@
   (let [folder (str *target* "/classes/java")]
     (is (= (bytes-of folder 1000000000000 "Pacific/Kiritimati")
            (bytes-of folder 1700000000000 "America/Lima")))))
+
+(deftest documentation-is-in-english-wherever-it-is-built
+  (let [before (Locale/getDefault), java (first (filter #(= "java" (:module %)) artifacts/published))]
+    (try
+      (Locale/setDefault Locale/GERMAN)
+      (assemble/all (str *target*) java)
+      (finally
+        (Locale/setDefault before)))
+    (let [page (slurp (io/file *target* "documents/java/io/github/thrumclj/Thrum.html"))]
+      (is (= ["lang=\"en\"" "Method Summary"]
+             [(re-find #"lang=\"\w+\"" page) (re-find #"Method Summary" page)])))))
 
 (deftest a-jars-files-are-of-the-day-of-the-release
   (with-open [jar (jar "thrum")]

@@ -7,6 +7,7 @@
    [thrum.build.artifacts :as artifacts]
    [thrum.build.jar :as jar])
   (:import
+   (java.util Locale)
    (java.util.spi ToolProvider)))
 
 (set! *warn-on-reflection* true)
@@ -53,13 +54,19 @@
 (defn- javadoc [module folder]
   (let [tool ^ToolProvider (.orElseThrow (ToolProvider/findFirst "javadoc"))
         path (str/join ":" (keys (:classpath (artifacts/basis module))))
+        locale (Locale/getDefault)
         args (into ["-quiet" "-notimestamp" "-Xdoclint:all,-missing" "-d" folder "-cp" path]
                    (java-sources module))]
-    (when-not (zero? (.run tool
-                           System/out
-                           System/err
-                           ^"[Ljava.lang.String;" (into-array String args)))
-      (throw (ex-info (str "javadoc fails for " module) {:module module})))))
+    (try
+      ;; With its option -locale alone, it falls back to the texts of this locale.
+      (Locale/setDefault Locale/ENGLISH)
+      (when-not (zero? (.run tool
+                             System/out
+                             System/err
+                             ^"[Ljava.lang.String;" (into-array String args)))
+        (throw (ex-info (str "javadoc fails for " module) {:module module})))
+      (finally
+        (Locale/setDefault locale)))))
 
 (defn- documents
   "Javadoc for Java. For Clojure, whose docstrings are in the jar, the README alone: repositories
