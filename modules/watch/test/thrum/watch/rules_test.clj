@@ -241,6 +241,14 @@
     (is (= [] (lints [[0 [held]] [500 []] [1000 [held]] [1400 [held]]] 1400)))
     (is (= [] (lints [[0 [held]] [5000 [held]]] 5000)) "two samples prove little")))
 
+(deftest a-lint-says-for-how-long-by-a-clock-of-its-own
+  (let [held {:rule :carrier-held, :id "7", :after-ms 100, :sentence "x"}
+        at #(* 1000000 (long %))
+        advance (fn [state [ms now-ms]] (rules/advance state (at ms) (at now-ms) [held]))
+        state (reduce advance {} [[0 0] [50 1000] [100 3000]])]
+    (is (= [4000] (map :since-ms (rules/lints state (at 100) (at 4000)))))
+    (is (= [] (rules/lints state (at 99) (at 4000))))))
+
 ;; Monitors, from the JDK's dump
 
 (defn- holding [tid owned blocked-on & {:as facts}]

@@ -271,6 +271,19 @@
     (sample!)
     (is (= [:carrier-held] @raised))))
 
+(deftest a-lint-says-for-how-long-in-real-time-all-the-same
+  (let [sampling {:state (atom (#'sampler/new-state)), :on-lint (fn [_]), :dozed (volatile! 0)}
+        since-ms (fn []
+                   (#'sampler/sample! sampling :fast
+                     [{:rule :carrier-held, :id 7, :after-ms 0, :sentence "x"}])
+                   (:since-ms (first (:lints @(:state sampling)))))
+        begun (System/nanoTime)
+        first-ms (since-ms)]
+    (Thread/sleep 300)
+    (let [then-ms (since-ms)]
+      (is (<= 0 first-ms (- then-ms 300)))
+      (is (<= then-ms (quot (- (System/nanoTime) begun) 1000000))))))
+
 (deftest a-sleep-counts-as-a-tick-and-what-is-done-as-its-cpu-time
   (let [sampling {:dozed (volatile! 0)}, before (#'sampler/running-time sampling)
         cpu (.getCurrentThreadCpuTime threads)]

@@ -360,27 +360,32 @@
 
 (defn advance
   "Returns the state after one more snapshot's conditions, taken at this time: a map from rule and
-  id to the condition with :since, from when on it has held in every snapshot, and :seen, in how
-  many."
-  [state at conditions]
-  (into {}
-        (map (fn [{:keys [rule id] :as condition}]
-               (let [{:keys [since seen]} (state [rule id])]
-                 [[rule id]
-                  (assoc condition :since (or since at) :seen (inc (long (or seen 0))))])))
-        conditions))
+  id to the condition with :since, from when on it has held in every snapshot, :seen, in how many,
+  and :began, which is :since by the clock of now, where that is another."
+  ([state at conditions] (advance state at at conditions))
+  ([state at now conditions]
+   (into {}
+         (map (fn [{:keys [rule id] :as condition}]
+                (let [{:keys [since began seen]} (state [rule id])]
+                  [[rule id]
+                   (assoc condition
+                     :since (or since at)
+                     :began (or began now)
+                     :seen (inc (long (or seen 0))))])))
+         conditions)))
 
 (defn- held? [at {:keys [since seen after-ms]}]
   (and (<= (long after-ms) (long (tree/ms-between since at)))
        (or (zero? (long after-ms)) (< 2 (long seen)))))
 
 (defn lints
-  "Returns the lints of a state at this time, in the order of rule and id."
-  [state at]
-  (->> (vals state)
-       (filter #(held? at %))
-       (map (fn [{:keys [since] :as condition}]
-              (-> (select-keys condition [:rule :id :sentence :frame :data])
-                  (assoc :since-ms (tree/ms-between since at)))))
-       (sort-by (juxt :rule :id))
-       vec))
+  "Returns the lints of a state at this time, in the order of rule and id. now: as for advance."
+  ([state at] (lints state at at))
+  ([state at now]
+   (->> (vals state)
+        (filter #(held? at %))
+        (map (fn [{:keys [began] :as condition}]
+               (-> (select-keys condition [:rule :id :sentence :frame :data])
+                   (assoc :since-ms (tree/ms-between began now)))))
+        (sort-by (juxt :rule :id))
+        vec)))

@@ -154,12 +154,12 @@
   {:fast {}, :slow {}, :locks {}, :fixed {}, :lints [], :snapshot nil, :suspects #{}
    :blocked {}, :first-seen {}, :stacks {}, :stacks-at nil, :dump-fails? false})
 
-(defn- lints-of [{:keys [fast slow locks fixed]} at]
-  (into [] (mapcat #(rules/lints % at)) [fixed slow locks fast]))
+(defn- lints-of [{:keys [fast slow locks fixed]} at now]
+  (into [] (mapcat #(rules/lints % at now)) [fixed slow locks fast]))
 
-(defn- with-conditions [state kind at conditions]
-  (let [state (update state kind rules/advance at conditions)]
-    (assoc state :lints (lints-of state at))))
+(defn- with-conditions [state kind at now conditions]
+  (let [state (update state kind rules/advance at now conditions)]
+    (assoc state :lints (lints-of state at now))))
 
 (defn- key-of [{:keys [rule id]}]
   [rule id])
@@ -186,7 +186,8 @@
 
 ;; A condition is timed by a clock that stands while the sampler itself does not run: where a
 ;; machine is too busy for it, or stops the whole process, other threads do not run either. It
-;; counts the CPU time of the sampler's thread, and of each of its sleeps a tick.
+;; counts the CPU time of the sampler's thread, and of each of its sleeps a tick. For how long a lint
+;; has held is said in real time.
 
 (defn- running-time
   "Returns the time of that clock, in ns."
@@ -206,8 +207,11 @@
   (vswap! dozed + (* 1000000 (long tick-ms))))
 
 (defn- sample! [{:keys [state on-lint] :as sampling} kind conditions]
-  (let [now (running-time sampling)
-        [before after] (swap-vals! state with-conditions kind now conditions)]
+  (let [[before after] (swap-vals! state with-conditions
+                                   kind
+                                   (running-time sampling)
+                                   (System/nanoTime)
+                                   conditions)]
     (report-new! on-lint (:lints before) (:lints after))))
 
 (defn- first-seen
