@@ -160,6 +160,13 @@
     (is (= 2 (dropped)))
     (stop {})))
 
+(deftest a-file-that-cannot-be-written-is-named
+  (when (.exists (File. "/dev/full"))
+    (let [{:keys [end stop]} (access-log/observer "/dev/full" {:format :common, :queue 10})]
+      (is (= "The access log /dev/full has ended: it cannot be written"
+             (ex-message (reported #(end {:request request})))))
+      (stop {}))))
+
 (deftest a-line-that-is-made-while-the-log-ends-is-counted
   (let [{:keys [end stop dropped]}
         (access-log/observer (full-disk (IOException. "No space left")) {:format :json, :queue 10})

@@ -132,16 +132,20 @@
 
 (defn- write-all!
   "Writes until closed. A disk that fails ends the log, not the server: the failure goes to the
-  uncaught exception handler, and what comes then counts as dropped."
-  [^Writer out close? lines closed ^LongAdder dropped]
+  uncaught exception handler, and what comes then counts as dropped. file: what out writes to, and
+  is closed; nil for a writer that stays open."
+  [^Writer out file lines closed ^LongAdder dropped]
   (try
     (write-lines! out lines closed)
     (catch Throwable t
       (vreset! closed true)
       (.add dropped (inc (.drainTo ^BlockingQueue lines (ArrayList.))))
-      (spi/uncaught! (ex-info "The access log has ended: it cannot be written" {} t)))
+      (spi/uncaught! (ex-info (str "The access log " (when file (str file " "))
+                                   "has ended: it cannot be written")
+                              {}
+                              t)))
     (finally
-      (when close? (try (.close out) (catch Exception _))))))
+      (when file (try (.close out) (catch Exception _))))))
 
 (defn- queued?
   "Queues the line where there is room. Returns whether it did, and the log has not ended since: a
@@ -170,13 +174,13 @@
   dropped and counted."
   [to {:keys [format queue]}]
   (let [out (writer to)
-        own? (not (identical? out to))
+        file (when-not (instance? Writer to) to)
         line (formats format)
         lines (ArrayBlockingQueue. (int queue))
         closed (volatile! false)
         dropped (LongAdder.)
         thread (doto (spi/platform-thread "thrum-access-log"
-                                          #(write-all! out own? lines closed dropped))
+                                          #(write-all! out file lines closed dropped))
                  .start)]
     {:end (fn [facts]
             (when (or @closed (not (queued? lines closed (line facts (ZonedDateTime/now)))))
