@@ -22,9 +22,10 @@
 (defn log!
   "Logs what was thrown; its class alone where it cannot be printed."
   [x ^Throwable t]
-  (let [{:keys [request-method uri]} (exchange/request x)
+  (let [{:keys [request-method uri], id :thrum/request-id} (exchange/request x)
         sentence (str "A request failed: " (some-> request-method name)
-                      " " (access-log/escaped uri))]
+                      " " (access-log/escaped uri)
+                      (when id (str " " (access-log/escaped id))))]
     (try
       (.log logger System$Logger$Level/ERROR sentence t)
       (catch Throwable _

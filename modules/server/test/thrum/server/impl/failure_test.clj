@@ -65,6 +65,16 @@
              #(failure/log! x (ex-info "boom" {})))
     (is (= "A request failed: get /a\\xC2\\x9Bb\\x0A" (deref logged 0 nil)))))
 
+(deftest the-log-of-a-failure-has-the-requests-id
+  (let [logged (promise), found (promise)
+        handler (fn [r] (deliver found (:thrum/request-id r)) (throw (ex-info "boom" {})))]
+    (logging (fn [^LogRecord record] (deliver logged (.getMessage record)))
+      #(with-open [^java.lang.AutoCloseable s (server/run-server handler {:port 0, :request-id? true
+                                                                          :stop-on-shutdown? false})]
+         (wire/ask-once! (server/port s) (wire/get "/a"))))
+    (is (string? (deref found 0 nil)))
+    (is (= (str "A request failed: get /a " (deref found 0 nil)) (deref logged 0 nil)))))
+
 (deftest a-log-that-fails-changes-no-answer
   (is (= 500 (logging (fn [_] (throw (Error. "No log"))) #(status-of (ex-info "boom" {}))))))
 
