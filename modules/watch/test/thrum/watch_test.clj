@@ -150,6 +150,21 @@
                 @begun
                 (throw (ex-info "x" {})))))))
 
+(defn- stuck-body [gate]
+  (t/future
+    (tried #(t/with-scope [s {:name "stuck-body"}]
+              (t/cancel! s)
+              (shielded-wait (promise) gate)))))
+
+(defn- waits-for-a-stuck-task [gate]
+  (t/future
+    (tried #(t/with-scope [outer {:name "outer"}]
+              (t/with-scope [s {:name "inner"}]
+                (let [begun (promise)]
+                  (t/fork s (shielded-wait begun gate))
+                  @begun
+                  (t/cancel! outer)))))))
+
 (defn- patient-scope [gate]
   (t/future (t/with-scope [s {:name "patient"}] (t/fork s (deref gate 30000 nil)))))
 
@@ -189,6 +204,19 @@
           (mapv :frame (lints)))
         (deliver gate :go)
         (run! deref tasks)
+        (is (gate/eventually 15000 #(= #{} (rules-of (lints)))))))))
+
+(deftest a-body-that-ignores-the-cancel-of-its-scope-is-said-and-one-that-waits-for-a-task-is-not
+  (let [gate (promise), work [(stuck-body gate) (waits-for-a-stuck-task gate)]]
+    (sampled
+      (fn [lints]
+        (let [stuck #(filter (comp #{:stuck-scope} :rule) (lints))
+              [task body] (gate/eventually 15000 #(when (= 2 (count (stuck))) (stuck)))]
+          (is (re-find #"^inner-\d+ waits for inner-\d+/\d+, .*watch_test.clj" (str (:sentence task))))
+          (is (re-find #"^stuck-body-\d+ waits for its body, .*watch_test.clj"
+                       (str (:sentence body)))))
+        (deliver gate :go)
+        (run! deref work)
         (is (gate/eventually 15000 #(= #{} (rules-of (lints)))))))))
 
 (deftest what-is-well-raises-nothing

@@ -84,6 +84,24 @@
     [:state :cancelled, :reason :thrum/timeout, :deadline (ago 50)] [[:deadline-passed "pay-1"]]
     [:state :open] []))
 
+(deftest a-cancelled-scope-whose-body-goes-on-is-stuck
+  (let [body {:tid 3, :state :timed-parked, :stack stack}
+        cancelled {:state :cancelled, :reason :sibling-failed, :thread body}
+        node (fn [id & facts] (apply scope id (mapcat identity (apply merge cancelled facts))))]
+    (are [nodes expected] (= expected (raised (snapshot nodes)))
+      [(node "pay-1")] [[:stuck-scope "pay-1 3"]]
+      [(node "pay-1" {:state :open})] []
+      [(node "pay-1" {:thread nil})] []
+      [(node "pay-1" {:thread (assoc body :queued? true)})] []
+      [(node "pay-1" {:thread (assoc body :waits-for {:kind :children, :name "all-1"})})] []
+      [(node "pay-1" {:reason :thrum/timeout, :deadline (ago 50)})] [[:deadline-passed "pay-1"]]
+      [(node "pay-2" {:since (ago 50)}) (node "pay-1")] [[:stuck-scope "pay-2 3"]]
+      [(node "pay-1" {:thread nil}) (task 3 :parent "pay-1") (node "pay-2")]
+      [[:stuck-scope "pay-1 3"]])
+    (is (= (str "pay-1 waits for its body, which has not ended since its interrupt,"
+                " at FileInputStream.read, my.shop/fetch (shop.clj:31)")
+           (:sentence (first (rules/conditions (snapshot [(node "pay-1")]))))))))
+
 (deftest a-thread-that-waits-for-a-carrier-ignores-nothing
   (let [queued {:tid 7, :state :runnable, :queued? true, :stack stack}]
     (are [nodes] (= [] (raised (snapshot nodes)))

@@ -131,18 +131,41 @@
 (defn- cancelled? [{:keys [state reason deadline]}]
   (and (#{:cancelled :ended} state) (not (and deadline (= :thrum/timeout reason)))))
 
-(defn- stuck-scopes
-  "A scope that was cancelled, or has ended, and waits for a task that goes on."
-  [{:keys [nodes at]} _]
-  (for [[{:keys [id reason]} tasks] (with-tasks cancelled? nodes)
+(defn- stuck [{:keys [id reason]} what {:keys [stack tid]} data]
+  (lint :stuck-scope (str id " " tid) 500 stack
+        (assoc data :scope id, :thread tid, :reason reason)
+        id " waits for " what ", which has not ended since its interrupt"
+        (when (seq stack) (str ", at " (frames/call (frames/leaf stack))))
+        (when-some [line (frames/line stack)] (str ", " line))))
+
+(defn- stuck-tasks [{:keys [nodes at]}]
+  (for [[scope tasks] (with-tasks cancelled? nodes)
         {:keys [name thread since]} tasks
-        :let [{:keys [stack tid queued?]} thread]
-        :when (not queued?)]
-    (lint :stuck-scope (str id " " tid) 500 stack
-          {:scope id, :task name, :thread tid, :reason reason, :age-ms (tree/age-ms since at)}
-          id " waits for " name ", which has not ended since its interrupt"
-          (when (seq stack) (str ", at " (frames/call (frames/leaf stack))))
-          (when-some [line (frames/line stack)] (str ", " line)))))
+        :when (not (:queued? thread))]
+    (stuck scope name thread {:task name, :age-ms (tree/age-ms since at)})))
+
+(defn- stuck-bodies
+  "Where a thread is in the bodies of several scopes, of the one that began last. known?: a set of
+  the threads that need no further sentence."
+  [{:keys [nodes]} known?]
+  (let [stuck? (fn [{{:keys [tid queued? waits-for]} :thread, :as node}]
+                 (and tid
+                      (= :scope (:kind node))
+                      (cancelled? node)
+                      (not queued?)
+                      (not= :children (:kind waits-for))
+                      (not (known? tid))))
+        last-by-tid (into {} (map (juxt (comp :tid :thread) identity))
+                          (sort-by :since (filter stuck? nodes)))]
+    (for [{:keys [thread] :as scope} (vals last-by-tid)]
+      (stuck scope "its body" thread {}))))
+
+(defn- stuck-scopes
+  "A scope that was cancelled, or has ended, and waits for a task, or its body, that goes on."
+  [snapshot _]
+  (let [of-tasks (stuck-tasks snapshot)]
+    (concat of-tasks
+            (stuck-bodies snapshot (into #{} (map (comp :thread :data)) of-tasks)))))
 
 (defn- deadlines-passed
   "A deadline that passed while its body, or a task, goes on."
