@@ -246,6 +246,21 @@
     (is (= [failure] @reported))
     (is (< begun (long (get-in plan [:due :fast]))))))
 
+(deftest a-listener-that-throws-keeps-no-other-from-snapshots-and-is-reported-once
+  (let [failure (ex-info "registry" {}), reported (atom []), thrown (atom 0), seen (atom 0)]
+    (uncaught/reporting (fn [_ t] (swap! reported conj t))
+      (fn []
+        (let [sampler (sampler/start! (fn [_]))]
+          (try
+            ;; Their order is that of a set.
+            (dotimes [_ 20]
+              (sampler/listen! sampler (fn [_] (swap! thrown inc) (throw failure))))
+            (sampler/listen! sampler (fn [_] (swap! seen inc)))
+            (is (gate/eventually 15000 #(< 2 (long @seen))))
+            (finally (sampler/stop! sampler))))))
+    (is (< 40 (long @thrown)))
+    (is (= (repeat 20 failure) @reported))))
+
 ;; Between two samples
 
 (deftest a-condition-that-holds-no-more-is-dropped

@@ -177,8 +177,8 @@
   (latest [sampler] "Returns the last snapshot, or nil before the first.")
   (late-ms [sampler] "Returns for how many ms no virtual thread has started, as of now.")
   (listen! [sampler f]
-    "Calls f with each snapshot from now on, on the sampler's thread. Returns a function that ends
-    this.")
+    "Calls f with each snapshot from now on, on the sampler's thread. What it throws goes to the
+    uncaught exception handler, once for each class in turn. Returns a function that ends this.")
   (stop! [sampler] "Ends its thread. Blocks until it has ended, but for a call on it."))
 
 ;; sampling: {:state atom, :listeners atom, :running atom, :probe probe, :on-lint f, :monitors? b,
@@ -339,6 +339,18 @@
             (spi/uncaught! t))
           (LockSupport/parkNanos 20000000))))))
 
+(defn- reporting
+  "Returns f, which throws nothing: what it throws is reported, once for each class in turn."
+  [f]
+  (let [reported (volatile! nil)]
+    (fn [snapshot]
+      (try
+        (f snapshot)
+        (catch Throwable t
+          (when-not (identical? (class t) @reported)
+            (vreset! reported (class t))
+            (spi/uncaught! t)))))))
+
 (defn- run! [{:keys [running] :as sampling} allowance-ms]
   (sample! sampling :fixed (environment/conditions (environment/facts)))
   (let [plan (volatile! (new-plan allowance-ms))]
@@ -399,8 +411,9 @@
        (latest [_] (:snapshot @state))
        (late-ms [_] (scheduler/late-ms probe))
        (listen! [_ f]
-         (swap! listeners conj f)
-         #(swap! listeners disj f))
+         (let [f (reporting f)]
+           (swap! listeners conj f)
+           #(swap! listeners disj f)))
        (stop! [_]
          (reset! running false)
          (.join clock)
