@@ -5,14 +5,17 @@
 
 (defn eventually
   "Returns the first truthy value of (f), called every 2 ms for at most ms; its last, falsy one when
-  there is none."
+  there is none. From one call to the next at most a second counts: where the whole process stood
+  still, so did what is waited for."
   [ms f]
-  (let [end (+ (System/nanoTime) (* 1000000 (long ms)))]
-    (loop []
-      (or (f)
-          (if (neg? (- (System/nanoTime) end))
-            (do (Thread/sleep 2) (recur))
-            (f))))))
+  (loop [left (* 1000000 (long ms)), at (System/nanoTime)]
+    (or (f)
+        (if (pos? left)
+          (do
+            (Thread/sleep 2)
+            (let [now (System/nanoTime)]
+              (recur (- left (min 1000000000 (- now at))) now)))
+          (f)))))
 
 (defn start
   "Starts f on a daemon platform thread with the caller's bindings; returns [thread outcome], where
