@@ -1,6 +1,7 @@
 (ns thrum.server.access-log-test
   "One line a request, with nothing in it that a client could forge."
   (:require
+   [clojure.java.io :as io]
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.server.impl.access-log :as access-log]
@@ -52,6 +53,10 @@
       (line :combined {:request from-a-page, :status 200, :bytes 12, :nanos 1234000} at)))
   (is (= "- - - [21/Nov/2026:08:22:06 +0000] \"-\" 400 - \"-\" \"-\" 0.000000 -"
          (line :combined {:status 400} at))))
+
+(deftest a-referer-is-written-without-its-fragment
+  (is (str/includes? (line :json {:request {:headers {"referer" "/cart#secret"}}} at)
+                     "\"referer\":\"/cart\"")))
 
 (deftest methods-are-written-alike-in-every-locale
   (let [facts {:request (assoc request :request-method :options)}]
@@ -118,15 +123,49 @@
       (is (re-matches #"before\n10\.0\.0\.7 .* 204 -\n" (slurp file)))
       (finally (.delete file)))))
 
-(defn- stuck-writer
-  "Returns a writer whose first line waits for the gate."
-  ^Writer [^CountDownLatch entered ^CountDownLatch gate]
+(defn- noting-writer
+  "Returns a writer that adds what it is given, :flush and :close to trail."
+  ^Writer [trail]
   (proxy [Writer] []
-    (write [_]
+    (write [text] (swap! trail conj text))
+    (flush [] (swap! trail conj :flush))
+    (close [] (swap! trail conj :close))))
+
+(deftest a-line-is-flushed-while-the-server-runs
+  (let [trail (atom []), {:keys [end stop]} (observer (noting-writer trail) 10)]
+    (end {:request request})
+    (is (gate/eventually 5000 #(some #{:flush} @trail)))
+    (stop {})))
+
+(deftest a-file-is-closed-at-the-end-and-a-writer-stays-open
+  (let [file (atom []), writer (atom [])]
+    (with-redefs [io/writer (fn [& _] (noting-writer file))]
+      (doseq [to ["access.log" (noting-writer writer)]]
+        ((:stop (observer to 10)) {})))
+    (is (= [:flush :close] @file))
+    (is (= [:flush] @writer))))
+
+(defn- stuck-writer
+  "Returns a writer whose first line waits for the gate; lines: how many have been written."
+  ^Writer [^CountDownLatch entered ^CountDownLatch gate & {:keys [lines], :or {lines (atom 0)}}]
+  (proxy [Writer] []
+    (write [text]
       (.countDown entered)
-      (.await gate 5 TimeUnit/SECONDS))
+      (.await gate 5 TimeUnit/SECONDS)
+      (when (= "\n" text) (swap! lines inc)))
     (flush [])
     (close [])))
+
+(deftest what-waits-at-the-end-is-written
+  (let [entered (CountDownLatch. 1), gate (CountDownLatch. 1), lines (atom 0)
+        {:keys [end stop]} (observer (stuck-writer entered gate :lines lines) 10)]
+    (dotimes [_ 3] (end {:request request}))
+    (.await entered 5 TimeUnit/SECONDS)
+    (let [[^Thread stopping _] (gate/start "stop" #(stop {}))]
+      (is (gate/eventually 5000 #(= Thread$State/TIMED_WAITING (.getState stopping))))
+      (.countDown gate)
+      (.join stopping 10000))
+    (is (= 3 @lines))))
 
 (deftest a-slow-disk-delays-no-request
   (let [entered (CountDownLatch. 1), gate (CountDownLatch. 1)
