@@ -62,6 +62,14 @@
     (sent #(reset! kept %))
     (is (thrown? IOException (events/send! @kept "late")))))
 
+(deftest a-stream-that-is-ended-sends-no-more-and-leaves-no-interrupt
+  (is (= ""
+         (sent (fn [events]
+                 (events/end! events (fn []))
+                 (is (thrown? IOException (events/send! events "late")))
+                 (.interrupt (Thread/currentThread))))))
+  (is (not (Thread/interrupted))))
+
 (deftest an-interrupted-thread-sends-nothing
   (is (= "data: late\n\n"
          (sent (fn [events]
@@ -78,8 +86,24 @@
   (let [armed (atom #{}), arm! spi/arm!, disarm! spi/disarm!]
     (with-redefs [spi/arm! (fn [^long deadline f] (doto (arm! deadline f) (->> (swap! armed conj))))
                   spi/disarm! (fn [alarm] (swap! armed disj alarm) (disarm! alarm))]
-      (sent (fn [_] (is (= 1 (count @armed)))) :heartbeat-ms 60000)
-      (is (empty? @armed)))))
+      (let [kept (atom nil)]
+        (sent (fn [events] (reset! kept events) (is (= 1 (count @armed)))) :heartbeat-ms 60000)
+        (is (empty? @armed))
+        ;; A heartbeat that was being sent arms the next one behind the end.
+        (events/expect! @kept (spi/arm! (spi/deadline-in 60000) (fn [])))
+        (is (empty? @armed))))))
+
+(deftest a-heartbeat-behind-the-end-is-no-lost-client
+  (let [beat (promise), trail (atom [])
+        {:keys [body]} (events/response {:heartbeat-ms 1} (fn [_] (deref beat 5000 nil)))]
+    (events/stream! body (target (ByteArrayOutputStream.))
+                    {:opened identity, :elsewhere #(deliver beat %), :lost #(swap! trail conj :lost)})
+    ((deref beat 0 nil))
+    (is (= [] @trail))))
+
+(deftest headers-may-be-others-than-those-of-the-format
+  (is (= "no-cache" (get-in (server/sse {:headers {"Cache-Control" "no-cache"}} identity)
+                            [:headers "Cache-Control"]))))
 
 (defn- gone
   "Returns a stream that takes no byte but those of the head."
@@ -88,18 +112,17 @@
     (write ([_] (throw (IOException. "Broken pipe"))) ([_ _ _]))
     (flush [])))
 
-(deftest a-client-that-has-gone-is-an-exception
-  (is (thrown? IOException (stream! #(events/send! % "x") {:heartbeat-ms nil} (gone) not-lost))))
-
-(deftest a-client-that-has-gone-at-the-head-is-reported
-  (let [reported (atom 0)
-        out (proxy [OutputStream] [] (flush [] (throw (IOException. "Broken pipe"))))
-        target (reify sink/Target
-                 (begin! [_ _] out)
-                 (gone! [_] (swap! reported inc)))
-        {:keys [body]} (events/response {:heartbeat-ms nil} (fn [_] (is false "It is not called")))]
+(deftest a-client-that-has-gone-is-an-exception-and-reported
+  (doseq [[out called?] [[(gone) true]
+                         [(proxy [OutputStream] [] (flush [] (throw (IOException. "Gone")))) false]]
+          :let [trail (atom [])
+                target (reify sink/Target
+                         (begin! [_ _] out)
+                         (gone! [_] (swap! trail conj :gone)))
+                {:keys [body]} (events/response {:heartbeat-ms nil}
+                                 (fn [events] (swap! trail conj :called) (events/send! events "x")))]]
     (is (thrown? IOException (events/stream! body target {:opened identity})))
-    (is (= 1 @reported))))
+    (is (= (if called? [:called :gone] [:gone]) @trail))))
 
 (deftest a-client-that-has-gone-ends-a-silent-stream
   (let [lost (promise)]
