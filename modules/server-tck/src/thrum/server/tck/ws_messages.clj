@@ -14,9 +14,10 @@
   "Text comes to the listener and goes back as text."
   ws/needs
   [env]
-  (let [c (ws/open env (ws/serve env (ws/echo env)))]
-    (wire/send! c (ws/frame :text "hello") (ws/frame :text ""))
-    (expect= [[:text "hello"] [:text ""]] [(ws/read-frame c) (ws/read-frame c)])))
+  (let [c (ws/open env (ws/serve env (ws/echo env)))
+        texts ["hello" "" (wire/text-of (String/.getBytes "\ud83d\ude00" "UTF-8"))]]
+    (apply wire/send! c (map #(ws/frame :text %) texts))
+    (expect= (map #(vector :text %) texts) (repeatedly 3 #(ws/read-frame c)))))
 
 (defcase ws-binary "4.9"
   "Bytes come to the listener as a ByteBuffer and go back as bytes."

@@ -94,6 +94,13 @@
          (logged #(live! {:on-message (fails-with "message"), :on-error (fails-with "error")}))))
   (is (= [] (logged #(live! {:on-message (fails-with "message"), :on-error (fn [_ _])})))))
 
+(deftest what-a-callback-throws-behind-a-cancel-is-not-logged
+  (let [cancel-and-fail! #(fn [& _]
+                            (t/cancel! %)
+                            (Thread/interrupted)
+                            ((fails-with "cancelled")))]
+    (is (= [] (logged #(t/with-scope [s] (live! {:on-message (cancel-and-fail! s)})))))))
+
 (deftest that-a-client-has-gone-is-not-logged
   (is (= [] (logged #(live! {:on-message fails, :on-close fails})))))
 
@@ -128,12 +135,13 @@
     (is (realized? closes))))
 
 (defn- cut-reports!
-  "Returns a socket whose cut ends it, behind a message; inbox: a promise of the listener that gets
-  to know, once."
+  "Returns a socket whose cut ends it, behind a message, and that no close does; inbox: a promise of
+  the listener that gets to know, once."
   [inbox]
   (let [cut (promise)]
     (reify engine/Socket
       (open? [_] true)
+      (close! [_ _ _])
       (disconnect! [this]
         (when (deliver cut true)
           (Thread/startVirtualThread #(do
@@ -142,11 +150,13 @@
 
 (defn- cancelled
   "Returns a task that attended a websocket of the listener, and was cancelled when it was open."
-  [listener]
+  [{:keys [on-open], :or {on-open identity}, :as listener}]
   (let [opened (promise), inbox (promise), socket (cut-reports! inbox)
         attending (t/future
                     (deliver inbox (websocket/inbox
-                                     (assoc listener :on-open (fn [_] (deliver opened true)))))
+                                     (assoc listener :on-open (fn [ws]
+                                                                (deliver opened true)
+                                                                (on-open ws)))))
                     (engine/on-open @inbox socket)
                     (websocket/attend! @inbox (fn []) identity))]
     @opened
@@ -165,6 +175,17 @@
   (let [trail (atom [])
         attending (cancelled {:on-message (fn [_ message] (swap! trail conj message))
                               :on-close (fn [_ code _] (swap! trail conj code))})]
+    (is (gate/eventually 5000 #(= [1006] @trail)))
+    (is (thrown? CancellationException @attending))))
+
+(defn- waits [& _]
+  @(promise))
+
+(deftest a-cancel-of-a-callback-is-no-failure-of-it
+  (doseq [callbacks [{:on-open waits} {:on-open (fails-with "open"), :on-error waits}]
+          :let [trail (atom [])
+                note! (fn [_ x & _] (swap! trail conj x))
+                attending (cancelled (merge {:on-error note!, :on-close note!} callbacks))]]
     (is (gate/eventually 5000 #(= [1006] @trail)))
     (is (thrown? CancellationException @attending))))
 
@@ -226,6 +247,15 @@
       (is (gate/eventually 5000 #(.hasQueuedThread turn sender)))
       (.interrupt sender)
       (is (instance? InterruptedException (:thrown (deref outcome 5000 nil)))))))
+
+(deftest text-has-any-character-and-no-half-of-one
+  (let [trail (atom [])
+        ws (WebSocket. (reify engine/Socket (send-text! [_ text] (swap! trail conj text)))
+                       (ReentrantLock.))]
+    (websocket/send! ws "a\ud83d\ude00b")
+    (is (= ["a\ud83d\ude00b"] @trail))
+    (doseq [half ["\ud83d" "\ude00" "\ud83da" "a\ude00"]]
+      (is (thrown? ExceptionInfo (websocket/send! ws half))))))
 
 (deftest what-a-control-frame-may-have-is-bounded
   (let [trail (atom [])
