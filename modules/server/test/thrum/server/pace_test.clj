@@ -5,7 +5,10 @@
    [clojure.test.check :as check]
    [clojure.test.check.generators :as gen]
    [clojure.test.check.properties :as prop]
-   [thrum.server.impl.pace :as pace]))
+   [thrum.server.impl.pace :as pace]
+   [thrum.server.spi :as engine]
+   [thrum.server.spi.byte-stream :as byte-stream]
+   [thrum.test-kit.gate :as gate]))
 
 (set! *warn-on-reflection* true)
 
@@ -53,3 +56,35 @@
   (let [lane (pace/lane 1000 10 false)
         [now] (pass! lane 0 5 0)]
     (is (not (pace/late-at? lane (+ (long now) (* 100000 (long ms))))))))
+
+;; The wire
+
+(def ^:private no-headers (object-array 0))
+
+(deftest a-client-is-waited-for-in-each-call-that-sends-and-not-behind-it
+  (let [trail (atom []), paced (promise)
+        note! #(when (gate/eventually 5000 (fn [] (pace/late? @paced))) (swap! trail conj %))
+        wire (reify engine/Wire
+               (send! [_ _ _ _] (note! :send))
+               (begin! [_ _ _ _]
+                 (note! :begin)
+                 (byte-stream/output (fn [_ _ _] (note! :write)) :flush #(note! :flush)))
+               (end! [_] (note! :end)))
+        wire (pace/paced wire {:min-bytes-per-second 1000000000, :rate-grace-ms 0})]
+    (deliver paced wire)
+    (engine/send! wire 200 no-headers nil)
+    (with-open [out ^java.io.OutputStream (engine/begin! wire 200 no-headers 1)]
+      (.write out 0)
+      (.flush out))
+    (engine/end! wire)
+    (is (= [:send :begin :write :flush :end] @trail))
+    (is (not (pace/late? wire)))))
+
+(deftest a-client-that-takes-a-piece-of-a-large-body-shows-it
+  (let [sizes (atom [])
+        wire (reify engine/Wire
+               (begin! [_ _ _ _] (byte-stream/output (fn [_ _ n] (swap! sizes conj n))))
+               (end! [_]))]
+    (engine/send! (pace/paced wire {:min-bytes-per-second 1000, :rate-grace-ms 1000})
+                  200 no-headers (byte-array 40000))
+    (is (= [16384 16384 7232] @sizes))))
