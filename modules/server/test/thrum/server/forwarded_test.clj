@@ -161,6 +161,21 @@
                        {"x-forwarded-host" "a.example:8443", "x-forwarded-port" "9443"})
               [:server-name :server-port]))))
 
+(deftest the-port-is-that-of-the-host-or-the-schemes
+  (doseq [[port headers] {443 {"x-forwarded-proto" "HTTPS"}
+                          8443 {"x-forwarded-proto" "https", "host" "a.example:8443"}}]
+    (is (= [:https port] (map (read-as :x-forwarded headers) [:scheme :server-port]))))
+  (is (= 443 (:server-port ((forwarded/reader (address/blocks proxies) :x-forwarded)
+                            {:remote-addr "10.0.0.1"
+                             :scheme :https
+                             :headers {"x-forwarded-host" "a.example"}})))))
+
+(deftest what-a-client-has-made-up-is-not-its-hops
+  (is (= ["203.0.113.7" :http "localhost"]
+         (map (read-as :forwarded {"forwarded" (str "for=6.6.6.6;host=evil.example;proto=https,"
+                                                    "for=203.0.113.7")})
+              [:remote-addr :scheme :server-name]))))
+
 (deftest the-first-of-fewer-values-holds-for-the-rest
   (is (= ["203.0.113.7" :https "a.example"]
          (map (read-as :x-forwarded {"x-forwarded-for" "203.0.113.7, 10.0.0.2, 10.0.0.3"
@@ -175,6 +190,6 @@
                                 :headers {"x-forwarded-for" "203.0.113.7"}}))))))
 
 (deftest a-host-that-is-none-is-not-taken
-  (doseq [host ["a b" "a/b" "a,@b" "<x>" "a:123456" "[::1" (str/join (repeat 256 "a"))]]
+  (doseq [host ["a b" "a/b" "a,@b" "<x>" ":80" "a:123456" "[::1" (str/join (repeat 256 "a"))]]
     (is (= "localhost" (:server-name (read-as :forwarded {"forwarded" (str "host=\"" host "\"")})))
         host)))
