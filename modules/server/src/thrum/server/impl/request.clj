@@ -114,7 +114,7 @@
   [headers authority]
   (let [headers (without-upgrade headers)]
     (check-no-connection! headers)
-    (if (contains? headers "host") headers (assoc headers "host" authority))))
+    (assoc headers "host" authority)))
 
 (defn- absolute
   "Returns the origin form, path and query, of a target in absolute form, whose authority must be
