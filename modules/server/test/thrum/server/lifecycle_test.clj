@@ -113,10 +113,11 @@
         engine (engine-that identity (fn []))]
     (Thread/startVirtualThread #(deliver life (lifecycle/start engine at-once identity)))
     (is (instance? Life (deref life 5000 nil)))
-    (is (seq (more)))
-    (run! Thread/.interrupt (more))
-    (is (gate/eventually 5000 (fn [] (not-any? Thread/.isInterrupted (more)))))
-    (is (seq (more)))
+    (let [threads (more)
+          waits? #(and (not (Thread/.isInterrupted %)) (= Thread$State/WAITING (Thread/.getState %)))]
+      (is (seq threads))
+      (run! Thread/.interrupt threads)
+      (is (gate/eventually 5000 #(every? waits? threads))))
     (lifecycle/stop! @life)
     (is (gate/eventually 10000 #(empty? (more))))
     (is (thrown? Error (lifecycle/start {:name :test, :start (fn [_ _] (throw (Error. "test")))}
