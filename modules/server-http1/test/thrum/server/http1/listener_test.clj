@@ -13,7 +13,11 @@
   (:import
    (java.io IOException)
    (java.net InetAddress ServerSocket Socket SocketTimeoutException)
-   (thrum.server.http1.listener Listening)))
+   (java.util.concurrent Semaphore)
+   (thrum.server.http1 Connections)
+   (thrum.server.http1.connection Connection)
+   (thrum.server.http1.listener Listening)
+   (thrum.server.http1.wire Ends Http1Wire)))
 
 (set! *warn-on-reflection* true)
 
@@ -160,6 +164,89 @@
       (http1/close! all)
       (is (nil? (gate/in-time 20000 #(http1/end-all! all))))
       (is (connection/cut? c)))))
+
+(defn- with-client
+  "Calls f with a client's socket that has sent the text."
+  [running ^String text f]
+  (with-open [client (Socket. (InetAddress/getLoopbackAddress) (int (engine/port running)))]
+    (.setSoTimeout client 5000)
+    (.write (.getOutputStream client) (.getBytes text))
+    (f client)))
+
+(defn- received
+  "Returns all that the client receives, up to the end."
+  [^Socket client]
+  (String. (.readAllBytes (.getInputStream client))))
+
+(deftest a-client-may-send-its-body-behind-the-answer
+  (with-server options
+    (fn [running]
+      (with-client running "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n"
+        (fn [^Socket client]
+          (is (str/starts-with? (received client) "HTTP/1.1 200"))
+          (is (nil? (.write (.getOutputStream client) (byte-array 3000000)))))))
+    :serve #(do (engine/body %) (ok! %))))
+
+(deftest the-rest-of-a-body-that-is-too-long-is-no-request
+  (let [seen (atom [])
+        ;; Of 64 bytes: what is skipped ends where one ends.
+        hidden (str "GET /hidden HTTP/1.1\r\nHost: " (str/join (repeat 32 "x")) "\r\n\r\n")
+        chunk (str/join (repeat 2048 hidden))]
+    (with-server options
+      (fn [running]
+        (with-client running (str "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+                                  "20000\r\n" chunk "\r\n0\r\n\r\n")
+          received)
+        (is (= ["/"] @seen)))
+      :serve (fn [wire]
+               (swap! seen conj (engine/target wire))
+               (engine/body wire)
+               (ok! wire)))))
+
+(deftest a-stream-to-the-end-of-the-connection-that-is-whole-ends-without-a-reset
+  (let [lingers (atom [])
+        serve (fn [^Http1Wire wire]
+                (let [^Connection c (.-connection ^Ends (.-ends wire))
+                      note! #(swap! lingers conj (.getSoLinger ^Socket (.-raw c)))]
+                  (engine/begin! wire 200 (object-array 0) -1)
+                  (note!)
+                  (engine/end! wire)
+                  (note!)))]
+    (with-server options
+      (fn [running]
+        (with-client running "GET / HTTP/1.0\r\n\r\n"
+          #(do
+             (received %)
+             ;; The client's close may close the server's socket.
+             (is (gate/eventually 5000 (fn [] (= [0 -1] @lingers)))))))
+      :serve serve)))
+
+(deftest a-handler-that-goes-on-behind-its-answer-does-not-keep-the-end-back
+  (let [gate (promise)]
+    (with-server options
+      (fn [running]
+        (with-client running "GET / HTTP/1.0\r\n\r\n"
+          #(is (str/starts-with? (received %) "HTTP/1.1 200")))
+        (deliver gate :go))
+      :serve #(do (ok! %) (deref gate 20000 nil)))))
+
+(deftest nothing-is-accepted-behind-the-end
+  (with-open [socket (Socket.)]
+    (let [^Connections all (http1/connections options)]
+      (http1/close! all)
+      (is (thrown? IOException (http1/accept! all socket nil)))
+      (is (empty? (.-open all))))))
+
+(deftest a-connection-gives-its-place-back-once
+  (with-open [listener (ServerSocket. 0 1 (InetAddress/getLoopbackAddress))
+              _client (Socket. (InetAddress/getLoopbackAddress) (.getLocalPort listener))]
+    (let [^Connections all (http1/connections options)
+          c (http1/accept! all (.accept listener) nil)]
+      (connection/cut! c)
+      (#'http1/look-at-all! all)
+      (is (empty? (.-open all)))
+      (http1/serve! all c nil nil)
+      (is (= 10 (.availablePermits ^Semaphore (.-room all)))))))
 
 (def ^:dynamic ^:private *left* :nothing)
 
