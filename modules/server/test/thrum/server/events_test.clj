@@ -97,7 +97,9 @@
   (let [beat (promise), trail (atom [])
         {:keys [body]} (events/response {:heartbeat-ms 1} (fn [_] (deref beat 5000 nil)))]
     (events/stream! body (target (ByteArrayOutputStream.))
-                    {:opened identity, :elsewhere #(deliver beat %), :lost #(swap! trail conj :lost)})
+                    {:opened identity
+                     :elsewhere #(deliver beat %)
+                     :lost #(swap! trail conj :lost)})
     ((deref beat 0 nil))
     (is (= [] @trail))))
 
@@ -120,7 +122,9 @@
                          (begin! [_ _] out)
                          (gone! [_] (swap! trail conj :gone)))
                 {:keys [body]} (events/response {:heartbeat-ms nil}
-                                 (fn [events] (swap! trail conj :called) (events/send! events "x")))]]
+                                 (fn [events]
+                                   (swap! trail conj :called)
+                                   (events/send! events "x")))]]
     (is (thrown? IOException (events/stream! body target {:opened identity})))
     (is (= (if called? [:called :gone] [:gone]) @trail))))
 

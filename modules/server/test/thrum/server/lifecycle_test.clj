@@ -114,7 +114,8 @@
     (Thread/startVirtualThread #(deliver life (lifecycle/start engine at-once identity)))
     (is (instance? Life (deref life 5000 nil)))
     (let [threads (more)
-          waits? #(and (not (Thread/.isInterrupted %)) (= Thread$State/WAITING (Thread/.getState %)))]
+          waits? #(and (not (Thread/.isInterrupted %))
+                       (= Thread$State/WAITING (Thread/.getState %)))]
       (is (seq threads))
       (run! Thread/.interrupt threads)
       (is (gate/eventually 5000 #(every? waits? threads))))
