@@ -328,7 +328,8 @@
   (doseq [where [:on-abort :on-abort-end :on-unwrap]]
     (testing where
       (let [release (promise), db (fake/database (fn [_]))
-            source (guarded db {:grace-ms 20, :fake {where #(deref release 60000 nil)}})]
+            block! #(when (waits-in-database? db) (deref release 60000 nil))
+            source (guarded db {:grace-ms 20, :fake {where block!}})]
         (try
           (is (some #{:abort} (gate/in-time 10000 (fn [] (stopped db #(query! source))))))
           (finally (deliver release true)))))))
@@ -346,9 +347,8 @@
 (defn- session
   "Returns the session of a connection that is aborted by abort; it may take a minute."
   [abort]
-  (session/session (reify Connection (abort [_ _] (abort)))
-                   {:grace-ms 60000, :evict identity}
-                   identity))
+  (let [connection (reify Connection (abort [_ _] (abort)))]
+    (session/session connection connection {:grace-ms 60000, :evict identity} identity)))
 
 (deftest an-abort-that-throws-is-not-waited-for
   (let [session (session #(throw (Error. "abort")))]
@@ -643,6 +643,40 @@
         (deliver release true)
         (is (= "08006" (sql-state (deref reported 60000 nil))))
         (is (gate/eventually 60000 #(zero? (long (:in-use (datafy/datafy source))))))))))
+
+(defn- wrapped
+  "Returns a data source whose connections are in wrappers. An abort of a wrapper calls on-abort
+  alone."
+  ^DataSource [db fake on-abort]
+  (let [inside (fake/data-source db fake)
+        wrap (fn [^Connection connection]
+               (reify Connection
+                 (createStatement [_] (.createStatement connection))
+                 (getAutoCommit [_] true)
+                 (unwrap [_ interface] (.unwrap connection interface))
+                 (abort [_ _] (on-abort))
+                 (close [_] (.close connection))))]
+    (jdbc/data-source (source-of #(wrap (.getConnection inside))) {:grace-ms 20})))
+
+(deftest the-drivers-connection-is-aborted-not-its-wrapper
+  (let [db (fake/database (fn [_])), source (wrapped db {} #(fake/note! db :wrapper-aborted))]
+    (is (= [:abort :closed] (take-last 2 (stopped db #(query! source)))))
+    (is (not-any? #{:wrapper-aborted} @(:trail db)))))
+
+;; It may belong to another by now, which only the wrapper knows.
+(deftest a-connection-that-went-back-in-the-middle-is-aborted-through-its-wrapper
+  (let [db (assoc (fake/database (fn [_])) :let-go (volatile! false))
+        executing (promise), aborted (promise), ended (promise)
+        source (wrapped db {:on-execute #(deliver executing true)} #(deliver aborted true))
+        connection (open source)
+        task (t/future (try (execute! connection) (finally (deliver ended true))))]
+    (deref executing 60000 nil)
+    (.close connection)
+    (future-cancel task)
+    (is (true? (deref aborted 60000 :never)))
+    (vreset! (:let-go db) true)
+    (is (true? (deref ended 60000 :never)))
+    (is (not-any? #{:abort} @(:trail db)))))
 
 (deftest a-pool-that-has-none-is-asked-again
   (let [answers (atom [nil (SQLException. "shut down")])

@@ -18,7 +18,10 @@
 (set! *warn-on-reflection* true)
 
 (defn- outcome [f]
-  (try {:value (f)} (catch Throwable t {:thrown t})))
+  (try
+    (let [connection (f)]
+      {:value connection, :driver (session/driver connection)})
+    (catch Throwable t {:thrown t})))
 
 (defn- left-alone!
   "The pool's answer when no thread waits any more: the connection goes back."
@@ -93,7 +96,7 @@
         release! #(some-> permit t/release!)
         answer (waiting #(fetched fetch release!))]
     (try
-      (let [session (session/session (connection-of answer) options
+      (let [session (session/session (connection-of answer) (:driver answer) options
                                      (fn [session] (.remove held session) (release!)))]
         (.add held session)
         session)

@@ -11,18 +11,28 @@
 
 (set! *warn-on-reflection* true)
 
-;; raw: the connection as it came. grace-ms: how long a cancelled call may go on. evict: a function
-;; of raw that takes it out of its pool. gone: a promise, delivered when the abort has ended. proxy:
-;; what the user has. thread, since: who took it when.
-(deftype Session [^Connection raw ^long grace-ms evict on-close
+;; raw: the connection as it came. driver: see driver. grace-ms: how long a cancelled call may go on.
+;; evict: a function of raw that takes it out of its pool. gone: a promise, delivered when the abort has
+;; ended. proxy: what the user has. thread, since: who took it when.
+(deftype Session [^Connection raw ^Connection driver ^long grace-ms evict on-close
                   ^AtomicBoolean aborted gone ^AtomicBoolean closed ^AtomicReference proxy
                   ^Thread thread ^long since])
 
+(defn- unwrapped [^Connection raw interface]
+  ;; Throwable: a driver from before JDBC 4 throws an AbstractMethodError.
+  (try (.unwrap raw interface) (catch Throwable _ raw)))
+
+(defn driver
+  "Returns the driver's connection inside of a pool's wrapper; the wrapper where it hides that. It is
+  what is aborted: a wrapper of c3p0's that is aborted itself keeps its place in the pool for good."
+  [raw]
+  (or (unwrapped raw Connection) raw))
+
 (defn session
-  "Returns the session of a connection that the calling thread has taken. on-close: called once when
-  it is closed."
-  ^Session [raw {:keys [grace-ms evict]} on-close]
-  (Session. raw grace-ms evict on-close (AtomicBoolean.) (promise) (AtomicBoolean.)
+  "Returns the session of a connection that the calling thread has taken. driver: see there.
+  on-close: called once when it is closed."
+  ^Session [raw driver {:keys [grace-ms evict]} on-close]
+  (Session. raw driver grace-ms evict on-close (AtomicBoolean.) (promise) (AtomicBoolean.)
             (AtomicReference.) (Thread/currentThread) (System/nanoTime)))
 
 (defn aborted?
@@ -47,11 +57,17 @@
 (defn- or-uncaught [f]
   (try (f) (catch Throwable t (spi/uncaught! t))))
 
+(defn- abort-raw!
+  "Aborts the driver's connection. Where the user has closed it, it may be another's by now: only the
+  wrapper knows."
+  [^Session session]
+  (let [^Connection connection (if (closed? session) (.-raw session) (.-driver session))]
+    (.abort connection here)))
+
 (defn- leave-pool-and-abort! [^Session session]
-  (let [^Connection raw (.-raw session)]
-    (or-uncaught #((.-evict session) raw))
-    (or-uncaught #(.abort raw here))
-    (deliver (.-gone session) true)))
+  (or-uncaught #((.-evict session) (.-raw session)))
+  (or-uncaught #(abort-raw! session))
+  (deliver (.-gone session) true))
 
 (defn- await-gone!
   "Waits until the abort has ended: a pool would lend the connection before that. An abort that
@@ -85,10 +101,9 @@
 (defn- drivers
   "Returns what the connection may be in truth. A pool's wrapper may unwrap to itself for
   Connection, and to the driver's for the driver's interface."
-  [^Connection raw]
-  ;; Throwable: a driver from before JDBC 4 throws an AbstractMethodError.
-  (map #(try (.unwrap raw %) (catch Throwable _ raw))
-       (remove nil? [Connection @postgres])))
+  [^Session session]
+  (cons (.-driver session)
+        (when-some [interface @postgres] [(unwrapped (.-raw session) interface)])))
 
 (defn- cancel-query
   "Returns the driver's method that cancels what a connection does, as PostgreSQL's has, or nil."
@@ -101,4 +116,4 @@
   (some (fn [driver]
           (when-some [method (cancel-query driver)]
             #(.invoke method driver (object-array 0))))
-        (drivers (.-raw session))))
+        (drivers session)))
