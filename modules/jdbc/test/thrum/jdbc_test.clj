@@ -74,6 +74,11 @@
   (is (not (Thread/interrupted)))
   @(:trail db))
 
+(defn- in-cancelled-work [f]
+  (try
+    (t/with-scope [s] (t/cancel! s) (f))
+    (catch Throwable t t)))
+
 ;; A cancel
 
 (deftest a-cancel-ends-the-statement-and-keeps-the-connection
@@ -413,6 +418,28 @@
     (.close connection)
     (is (= {:in-use 0, :held-by []} (select-keys (datafy/datafy source) [:in-use :held-by])))))
 
+(defn- given-up
+  "Returns a connection whose transaction was lost to a cancel that nothing answered."
+  ^Connection []
+  (let [db (fake/database (fn [_])), connection (open (guarded db {:grace-ms 10}))]
+    (.setAutoCommit connection false)
+    (stopped db #(execute! connection))
+    connection))
+
+(deftest auto-commit-does-not-hide-that-a-transaction-is-lost
+  (with-open [connection (given-up)]
+    (is (= "08003" (sql-state (thrown (.setAutoCommit connection true)))))))
+
+(deftest auto-commit-is-put-back-on-a-connection-that-was-given-up-and-rolled-back
+  (doseq [roll-back! [Connection/.rollback #(in-cancelled-work (fn [] (Connection/.rollback %)))]]
+    (with-open [connection (given-up)]
+      (roll-back! connection)
+      (is (nil? (.setAutoCommit connection true))))))
+
+(deftest auto-commit-is-put-back-in-cancelled-work-on-a-connection-that-was-given-up
+  (with-open [connection (given-up)]
+    (is (nil? (in-cancelled-work #(.setAutoCommit connection true))))))
+
 ;; HikariCP throws a NullPointerException at such a close.
 (deftest a-connection-that-was-given-up-closes-whatever-its-pool-throws
   (let [options {:grace-ms 10, :fake {:on-close-dead #(throw (NullPointerException. "evicted"))}}
@@ -475,11 +502,6 @@
     (is (= [:closed :abort] @(:trail db)))))
 
 ;; Cancelled work
-
-(defn- in-cancelled-work [f]
-  (try
-    (t/with-scope [s] (t/cancel! s) (f))
-    (catch Throwable t t)))
 
 (deftest in-cancelled-work-nothing-begins-but-what-cleans-up
   (let [db (fake/database fake/at-once), source (guarded db {:fake {:nanos (constantly 0)}})

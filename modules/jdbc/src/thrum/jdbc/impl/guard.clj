@@ -292,6 +292,15 @@
     (call/clean-up (.-session guard) #(roll-back! (.-session guard) (.-raw guard)))
     true))
 
+(defn- roll-back-as-asked! [^Guard guard proxy method args]
+  (try
+    (when-not (roll-back-cancelled! guard) (invoke guard proxy method args))
+    (finally (session/rolled-back! (.-session guard)))))
+
+(defn- set-auto-commit! [^Guard guard proxy method args]
+  (when-not (roll-back-cancelled! guard) (session/check-kept! (.-session guard)))
+  (invoke guard proxy method args))
+
 (defn- over? [session]
   (or (session/aborted? session) (session/closed? session)))
 
@@ -304,14 +313,16 @@
       "isClosed" (or (over? session) (invoke guard proxy method args))
       "isValid" (and (not (over? session)) (invoke guard proxy method args))
       "commit" (call/run session nil #(.commit raw))
-      "rollback" (when (or (first args) (not (roll-back-cancelled! guard)))
-                   (invoke guard proxy method args))
-      ;; Some of them commit: auto-commit, and an isolation with H2. PostgreSQL refuses most of them
-      ;; in a transaction.
-      ("setAutoCommit" "setTransactionIsolation" "setReadOnly" "setSchema" "setCatalog"
-                       "setClientInfo") (do
-                                          (roll-back-cancelled! guard)
-                                          (invoke guard proxy method args))
+      "rollback" (if (first args)
+                   (invoke guard proxy method args)
+                   (roll-back-as-asked! guard proxy method args))
+      ;; It commits.
+      "setAutoCommit" (set-auto-commit! guard proxy method args)
+      ;; With H2 an isolation commits. PostgreSQL refuses most of them in a transaction.
+      ("setTransactionIsolation" "setReadOnly" "setSchema" "setCatalog" "setClientInfo")
+      (do
+        (roll-back-cancelled! guard)
+        (invoke guard proxy method args))
       (invoke guard proxy method args))))
 
 (defn connection

@@ -11,11 +11,12 @@
 
 (set! *warn-on-reflection* true)
 
-;; raw: the connection as it came. driver: see driver. grace-ms: how long a cancelled call may go on.
-;; evict: a function of raw that takes it out of its pool. gone: a promise, delivered when the abort has
-;; ended. proxy: what the user has. thread, since: who took it when.
+;; raw: the connection as it came. driver: see there. grace-ms: how long a cancelled call may go
+;; on. evict: a function of raw that takes it out of its pool. aborted: nil; :lost once it was given
+;; up; :rolled-back where a rollback was asked for since. gone: a promise, delivered when the abort
+;; has ended. proxy: what the user has. thread, since: who took it when.
 (deftype Session [^Connection raw ^Connection driver ^long grace-ms evict on-close
-                  ^AtomicBoolean aborted gone ^AtomicBoolean closed ^AtomicReference proxy
+                  ^AtomicReference aborted gone ^AtomicBoolean closed ^AtomicReference proxy
                   ^Thread thread ^long since])
 
 (defn- unwrapped [^Connection raw interface]
@@ -23,8 +24,8 @@
   (try (.unwrap raw interface) (catch Throwable _ raw)))
 
 (defn driver
-  "Returns the driver's connection inside of a pool's wrapper; the wrapper where it hides that. It is
-  what is aborted: a wrapper of c3p0's that is aborted itself keeps its place in the pool for good."
+  "Returns the driver's connection inside of a pool's wrapper; the wrapper where it hides that. It
+  is what is aborted: a wrapper of c3p0's that is aborted keeps its place in the pool for good."
   [raw]
   (or (unwrapped raw Connection) raw))
 
@@ -32,13 +33,18 @@
   "Returns the session of a connection that the calling thread has taken. driver: see there.
   on-close: called once when it is closed."
   ^Session [raw driver {:keys [grace-ms evict]} on-close]
-  (Session. raw driver grace-ms evict on-close (AtomicBoolean.) (promise) (AtomicBoolean.)
+  (Session. raw driver grace-ms evict on-close (AtomicReference.) (promise) (AtomicBoolean.)
             (AtomicReference.) (Thread/currentThread) (System/nanoTime)))
 
 (defn aborted?
   "True if the connection was given up."
   [^Session session]
-  (.get ^AtomicBoolean (.-aborted session)))
+  (some? (.get ^AtomicReference (.-aborted session))))
+
+(defn rolled-back!
+  "Notes that a rollback was asked for: the user does not count on the transaction."
+  [^Session session]
+  (.compareAndSet ^AtomicReference (.-aborted session) :lost :rolled-back))
 
 (defn closed?
   "True if the user has closed it."
@@ -52,14 +58,19 @@
                         (closed? session) "closed")]
     (throw (SQLNonTransientConnectionException. (str "This connection was " how) "08003"))))
 
+(defn check-kept!
+  "Throws where the connection was given up, and its transaction with it, without a rollback since."
+  [^Session session]
+  (when (= :lost (.get ^AtomicReference (.-aborted session))) (check-open! session)))
+
 (def ^:private ^Executor here (reify Executor (execute [_ f] (.run f))))
 
 (defn- or-uncaught [f]
   (try (f) (catch Throwable t (spi/uncaught! t))))
 
 (defn- abort-raw!
-  "Aborts the driver's connection. Where the user has closed it, it may be another's by now: only the
-  wrapper knows."
+  "Aborts the driver's connection. Where the user has closed it, it may be another's by now: only
+  the wrapper knows."
   [^Session session]
   (let [^Connection connection (if (closed? session) (.-raw session) (.-driver session))]
     (.abort connection here)))
@@ -82,7 +93,7 @@
   "Gives the connection up, once: takes it out of its pool, and aborts it, on a thread of its own,
   since both may block. Returns when that has ended, by whichever thread, or has taken the grace."
   [^Session session]
-  (when (.compareAndSet ^AtomicBoolean (.-aborted session) false true)
+  (when (.compareAndSet ^AtomicReference (.-aborted session) nil :lost)
     (.start (spi/platform-thread (spi/unique-name "jdbc-abort") #(leave-pool-and-abort! session))))
   (await-gone! session))
 
