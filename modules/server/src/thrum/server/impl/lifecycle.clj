@@ -128,11 +128,11 @@
   "Keeps the JVM until the server has stopped. The threads of an engine may all be daemons: Tomcat's
   are, and those of another one that a virtual thread has started."
   [^CountDownLatch stopped]
-  (doto (spi/platform-thread
-          "thrum-server"
-          #(while (try (.await stopped) false (catch InterruptedException _ true))))
-    (.setDaemon false)
-    .start))
+  (-> (Thread/ofPlatform)
+      (.daemon false)
+      (.inheritInheritableThreadLocals false)
+      (.name "thrum-server")
+      (.start #(while (try (.await stopped) false (catch InterruptedException _ true))))))
 
 (defn- keeping-jvm
   "Returns the value of (f), which starts what stays until stopped opens; it does where f throws."
