@@ -132,7 +132,8 @@
            (bytes-of folder 1700000000000 "America/Lima")))))
 
 (deftest documentation-is-in-english-wherever-it-is-built
-  (let [before (Locale/getDefault), java (first (filter #(= "java" (:module %)) artifacts/published))]
+  (let [before (Locale/getDefault)
+        java (first (filter #(= "java" (:module %)) artifacts/published))]
     (try
       (Locale/setDefault Locale/GERMAN)
       (assemble/all (str *target*) java)

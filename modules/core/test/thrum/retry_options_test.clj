@@ -39,7 +39,8 @@
     (is (= 12 ms))))
 
 (deftest by-default-each-wait-is-a-random-one
-  (let [runs (repeatedly 20 #(mapv :wait-ms (:calls (failing {} (fn [] (throw (Exception. "no")))))))]
+  (let [waits #(mapv :wait-ms (:calls (failing {} (fn [] (throw (Exception. "no"))))))
+        runs (repeatedly 20 waits)]
     (is (every? (fn [[a b & more]] (and (<= 0 a 100) (<= 0 b 200) (nil? more))) runs))
     (is (< 1 (count (distinct runs))))))
 

@@ -212,7 +212,8 @@
       (fn [lints]
         (let [stuck #(filter (comp #{:stuck-scope} :rule) (lints))
               [task body] (gate/eventually 15000 #(when (= 2 (count (stuck))) (stuck)))]
-          (is (re-find #"^inner-\d+ waits for inner-\d+/\d+, .*watch_test.clj" (str (:sentence task))))
+          (is (re-find #"^inner-\d+ waits for inner-\d+/\d+, .*watch_test.clj"
+                       (str (:sentence task))))
           (is (re-find #"^stuck-body-\d+ waits for its body, .*watch_test.clj"
                        (str (:sentence body)))))
         (deliver gate :go)

@@ -67,10 +67,10 @@
 
 (deftest the-log-of-a-failure-has-the-requests-id
   (let [logged (promise), found (promise)
+        options {:port 0, :request-id? true, :stop-on-shutdown? false}
         handler (fn [r] (deliver found (:thrum/request-id r)) (throw (ex-info "boom" {})))]
     (logging (fn [^LogRecord record] (deliver logged (.getMessage record)))
-      #(with-open [^java.lang.AutoCloseable s (server/run-server handler {:port 0, :request-id? true
-                                                                          :stop-on-shutdown? false})]
+      #(with-open [^java.lang.AutoCloseable s (server/run-server handler options)]
          (wire/ask-once! (server/port s) (wire/get "/a"))))
     (is (string? (deref found 0 nil)))
     (is (= (str "A request failed: get /a " (deref found 0 nil)) (deref logged 0 nil)))))

@@ -186,7 +186,7 @@
 
 ;; A condition is timed by a clock that stands while the sampler itself does not run: where a
 ;; machine is too busy for it, or stops the whole process, other threads do not run either. It
-;; counts the CPU time of the sampler's thread, and of each of its sleeps a tick. For how long a lint
+;; counts the CPU time of the sampler's thread, and of each of its sleeps a tick. How long a lint
 ;; has held is said in real time.
 
 (defn- running-time
