@@ -3,6 +3,7 @@
   (:require
    [clojure.datafy :as datafy]
    [clojure.test :refer [deftest is testing use-fixtures]]
+   [com.mchange.fake :as c3p0]
    [thrum.core :as t]
    [thrum.jdbc :as jdbc]
    [thrum.jdbc.fake :as fake]
@@ -666,30 +667,23 @@
         (is (= "08006" (sql-state (deref reported 60000 nil))))
         (is (gate/eventually 60000 #(zero? (long (:in-use (datafy/datafy source))))))))))
 
-(defn- wrapped
-  "Returns a data source whose connections are in wrappers. An abort of a wrapper calls on-abort
+(defn- like-c3p0
+  "Returns a data source whose connections are in wrappers as c3p0's. An abort of one calls on-abort
   alone."
   ^DataSource [db fake on-abort]
-  (let [inside (fake/data-source db fake)
-        wrap (fn [^Connection connection]
-               (reify Connection
-                 (createStatement [_] (.createStatement connection))
-                 (getAutoCommit [_] true)
-                 (unwrap [_ interface] (.unwrap connection interface))
-                 (abort [_ _] (on-abort))
-                 (close [_] (.close connection))))]
-    (jdbc/data-source (source-of #(wrap (.getConnection inside))) {:grace-ms 20})))
+  (let [inside (fake/data-source db fake)]
+    (jdbc/data-source (source-of #(c3p0/wrapper (.getConnection inside) on-abort)) {:grace-ms 20})))
 
-(deftest the-drivers-connection-is-aborted-not-its-wrapper
-  (let [db (fake/database (fn [_])), source (wrapped db {} #(fake/note! db :wrapper-aborted))]
+(deftest of-c3p0-the-drivers-connection-is-aborted-not-its-wrapper
+  (let [db (fake/database (fn [_])), source (like-c3p0 db {} #(fake/note! db :wrapper-aborted))]
     (is (= [:abort :closed] (take-last 2 (stopped db #(query! source)))))
     (is (not-any? #{:wrapper-aborted} @(:trail db)))))
 
 ;; It may belong to another by now, which only the wrapper knows.
-(deftest a-connection-that-went-back-in-the-middle-is-aborted-through-its-wrapper
+(deftest a-connection-of-c3p0-that-went-back-in-the-middle-is-aborted-through-its-wrapper
   (let [db (assoc (fake/database (fn [_])) :let-go (volatile! false))
         executing (promise), aborted (promise), ended (promise)
-        source (wrapped db {:on-execute #(deliver executing true)} #(deliver aborted true))
+        source (like-c3p0 db {:on-execute #(deliver executing true)} #(deliver aborted true))
         connection (open source)
         task (t/future (try (execute! connection) (finally (deliver ended true))))]
     (deref executing 60000 nil)

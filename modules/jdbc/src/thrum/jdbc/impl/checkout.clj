@@ -20,7 +20,7 @@
 (defn- outcome [f]
   (try
     (let [connection (f)]
-      {:value connection, :driver (session/driver connection)})
+      {:value connection, :to-abort (session/to-abort connection)})
     (catch Throwable t {:thrown t})))
 
 (defn- left-alone!
@@ -96,7 +96,7 @@
         release! #(some-> permit t/release!)
         answer (waiting #(fetched fetch release!))]
     (try
-      (let [session (session/session (connection-of answer) (:driver answer) options
+      (let [session (session/session (connection-of answer) (:to-abort answer) options
                                      (fn [session] (.remove held session) (release!)))]
         (.add held session)
         session)

@@ -297,9 +297,13 @@
     (when-not (roll-back-cancelled! guard) (invoke guard proxy method args))
     (finally (session/rolled-back! (.-session guard)))))
 
-(defn- set-auto-commit! [^Guard guard proxy method args]
-  (when-not (roll-back-cancelled! guard) (session/check-kept! (.-session guard)))
-  (invoke guard proxy method args))
+(defn- set-auto-commit!
+  "An abort may have lost what it would commit, also while it is called."
+  [^Guard guard proxy method args]
+  (let [session (.-session guard)]
+    (when-not (roll-back-cancelled! guard) (session/check-kept! session))
+    (invoke guard proxy method args)
+    (when-not (t/cancelled?) (session/check-kept! session))))
 
 (defn- over? [session]
   (or (session/aborted? session) (session/closed? session)))

@@ -11,11 +11,11 @@
 
 (set! *warn-on-reflection* true)
 
-;; raw: the connection as it came. driver: see there. grace-ms: how long a cancelled call may go
+;; raw: the connection as it came. to-abort: see there. grace-ms: how long a cancelled call may go
 ;; on. evict: a function of raw that takes it out of its pool. aborted: nil; :lost once it was given
 ;; up; :rolled-back where a rollback was asked for since. gone: a promise, delivered when the abort
 ;; has ended. proxy: what the user has. thread, since: who took it when.
-(deftype Session [^Connection raw ^Connection driver ^long grace-ms evict on-close
+(deftype Session [^Connection raw ^Connection to-abort ^long grace-ms evict on-close
                   ^AtomicReference aborted gone ^AtomicBoolean closed ^AtomicReference proxy
                   ^Thread thread ^long since])
 
@@ -23,17 +23,19 @@
   ;; Throwable: a driver from before JDBC 4 throws an AbstractMethodError.
   (try (.unwrap raw interface) (catch Throwable _ raw)))
 
-(defn driver
-  "Returns the driver's connection inside of a pool's wrapper; the wrapper where it hides that. It
-  is what is aborted: a wrapper of c3p0's that is aborted keeps its place in the pool for good."
+(defn to-abort
+  "Returns what is aborted: the connection as it came. A wrapper of c3p0's that is aborted keeps its
+  place in the pool for good: of that, the driver's connection inside."
   [raw]
-  (or (unwrapped raw Connection) raw))
+  (if (and raw (.startsWith (.getName (class raw)) "com.mchange."))
+    (or (unwrapped raw Connection) raw)
+    raw))
 
 (defn session
-  "Returns the session of a connection that the calling thread has taken. driver: see there.
+  "Returns the session of a connection that the calling thread has taken. to-abort: see there.
   on-close: called once when it is closed."
-  ^Session [raw driver {:keys [grace-ms evict]} on-close]
-  (Session. raw driver grace-ms evict on-close (AtomicReference.) (promise) (AtomicBoolean.)
+  ^Session [raw to-abort {:keys [grace-ms evict]} on-close]
+  (Session. raw to-abort grace-ms evict on-close (AtomicReference.) (promise) (AtomicBoolean.)
             (AtomicReference.) (Thread/currentThread) (System/nanoTime)))
 
 (defn aborted?
@@ -69,10 +71,10 @@
   (try (f) (catch Throwable t (spi/uncaught! t))))
 
 (defn- abort-raw!
-  "Aborts the driver's connection. Where the user has closed it, it may be another's by now: only
+  "Aborts the connection. Where the user has closed it, the driver's may be another's by now: only
   the wrapper knows."
   [^Session session]
-  (let [^Connection connection (if (closed? session) (.-raw session) (.-driver session))]
+  (let [^Connection connection (if (closed? session) (.-raw session) (.-to-abort session))]
     (.abort connection here)))
 
 (defn- leave-pool-and-abort! [^Session session]
@@ -98,10 +100,12 @@
   (await-gone! session))
 
 (defn close!
-  "Calls f, which closes the connection, and what is to be called then; only the first time."
+  "Calls f, which closes the connection, and what is to be called then; only the first time. One
+  that is being aborted is not lent to another before that has ended."
   [^Session session f]
   (when (.compareAndSet ^AtomicBoolean (.-closed session) false true)
     (try
+      (when (aborted? session) (await-gone! session))
       (f)
       (finally ((.-on-close session) session)))))
 
@@ -113,8 +117,7 @@
   "Returns what the connection may be in truth. A pool's wrapper may unwrap to itself for
   Connection, and to the driver's for the driver's interface."
   [^Session session]
-  (cons (.-driver session)
-        (when-some [interface @postgres] [(unwrapped (.-raw session) interface)])))
+  (map #(unwrapped (.-raw session) %) (remove nil? [Connection @postgres])))
 
 (defn- cancel-query
   "Returns the driver's method that cancels what a connection does, as PostgreSQL's has, or nil."
