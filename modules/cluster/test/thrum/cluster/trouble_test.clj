@@ -233,9 +233,10 @@
         (is (= 1 (starts)))))))
 
 (defn- without-runs!
-  "Adds a member that says of itself that it runs nothing, late?: when it is asked again; and counts
-  how often in asked. It counts runs in begun, and answers them when gate opens."
-  [network {:keys [asked begun gate late?]}]
+  "Adds a member that says of itself that it runs nothing, and counts how often in asked; says:
+  called with that number before it does. It counts runs in begun, and answers them when gate
+  opens."
+  [network {:keys [asked begun gate says], :or {says identity}}]
   (add! network "m0"
         (fn [request]
           (seal/seal nil
@@ -243,25 +244,47 @@
                        :run (do (swap! begun inc)
                                 (deref gate 20000 nil)
                                 (wire/answer :stopped "it" :cancelled))
-                       :alive (let [n (long (swap! asked inc))]
-                                (when late?
-                                  (await! #(or (realized? gate) (< n (long @asked)))))
-                                (wire/answer :done "it" []))
+                       :alive (do (says (swap! asked inc)) (wire/answer :done "it" []))
                        (wire/answer :done "it" nil))))))
 
 ;; As of a member whose processors all compute, and which has not begun the run.
 (deftest what-a-member-says-late-ends-no-wait
-  (doseq [late? [true false]]
-    (with-redefs [pulse/most-absences (constantly 3), pulse/alive-ms (if late? 20 60000)]
+  (doseq [within-ms [-1 60000]]
+    (with-redefs [pulse/most-absences (constantly 3), pulse/alive-ms within-ms]
       (let [network (stand-in/network), c (caller! network)
             asked (atom 0), begun (atom 0), gate (promise)]
-        (without-runs! network {:asked asked, :begun begun, :gate gate, :late? late?})
+        (without-runs! network {:asked asked, :begun begun, :gate gate})
         (try
           (t/future (cluster/pmapv c 1 #'work/brief [1]))
           (await! #(pos? (long @begun)))
           (let [before (long @asked)] (await! #(< (+ before 6) (long @asked))))
-          (is (= late? (= 1 (long @begun))) (str late?))
+          (is (= (neg? (long within-ms)) (= 1 (long @begun))) (str within-ms))
           (finally (deliver gate :open) (cluster/close! c)))))))
+
+;; The answer that comes late says nothing of the run, and still that the member is there.
+(deftest a-member-that-answers-late-is-not-lost
+  (with-redefs [pulse/alive-ms 20]
+    (let [network (stand-in/network), c (caller! network :heartbeat-ms 400)
+          asked (atom 0), begun (atom 0), gate (promise)
+          until-asked-again #(await! (fn [] (or (realized? gate) (< (long %) (long @asked)))))]
+      (without-runs! network {:asked asked, :begun begun, :gate gate, :says until-asked-again})
+      (try
+        (t/future (cluster/pmapv c 1 #'work/brief [1]))
+        (await! #(pos? (long @begun)))
+        (let [before (long @asked)] (await! #(< (+ before 20) (long @asked))))
+        (is (= [1] (map :in-flight (:members (cluster/status c)))))
+        (finally (deliver gate :open) (cluster/close! c))))))
+
+(deftest a-lost-answer-is-found-also-where-the-member-fails-to-say-what-it-runs-now-and-then
+  (with-redefs [pulse/most-absences (constantly 7)]
+    (let [network (stand-in/network), c (caller! network)
+          asked (atom 0), begun (atom 0), gate (promise)
+          fails-now-and-then #(when (zero? (rem (long %) 3)) (throw (Error. "of the test")))]
+      (without-runs! network {:asked asked, :begun begun, :gate gate, :says fails-now-and-then})
+      (try
+        (t/future (cluster/pmapv c 1 #'work/brief [1]))
+        (await! #(< 1 (long @begun)))
+        (finally (deliver gate :open) (cluster/close! c))))))
 
 (defn- forgetful
   "Returns the engine, which answers no question once it is closed, as Infinispan answers none."

@@ -397,14 +397,15 @@
   said: where functions compute on all processors of a member, a run has not begun yet, or its
   answer is not sent."
   [^Caller caller node entries most-absences within-ms]
-  (-> (send! caller node (wire/plain :alive (.-node caller)))
-      (.orTimeout within-ms TimeUnit/MILLISECONDS)
-      (.whenComplete (fn [answer _]
-                       (let [[status runs] (some-> answer wire/answered)]
-                         (pending/count-absences! entries
-                                                  (when (and (= :done status) (vector? runs))
-                                                    (set runs))
-                                                  most-absences))))))
+  (let [sent (System/nanoTime)]
+    (.thenAccept (send! caller node (wire/plain :alive (.-node caller)))
+                 (fn [answer]
+                   (let [[status runs] (wire/answered answer)
+                         late? (< (* 1000000 (long within-ms)) (- (System/nanoTime) sent))]
+                     (when (and (= :done status) (vector? runs))
+                       (pending/count-absences! entries
+                                                (when-not late? (set runs))
+                                                most-absences)))))))
 
 (defn- await-no-pending! [^Caller caller]
   (crew/await! (.-crew caller)
