@@ -4,6 +4,7 @@
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
    [thrum.impl.context :as context]
+   [thrum.impl.failures :as failures]
    [thrum.impl.group :as group]
    [thrum.impl.order :as order]
    [thrum.impl.task :as task]
@@ -13,6 +14,7 @@
   (:import
    (java.util.concurrent CancellationException CountDownLatch)
    (java.util.concurrent.atomic AtomicLong)
+   (thrum.impl.failures Failures)
    (thrum.impl.task Failed Task)))
 
 (set! *warn-on-reflection* true)
@@ -197,6 +199,13 @@
         e (thrown (t/pmapv n (fn [i] (meet together) (throw (ex-info (str i) {}))) (range n)))]
     (is (= 16 (count (riders e))))
     (is (= (dec n) (+ (count (riders e)) (:dropped (context-of e)))))))
+
+(deftest a-failure-that-is-not-among-those-kept-is-not-counted-as-dropped
+  (let [^Failures failures (failures/failures)
+        all (mapv #(do {:throwable (ex-info (str %) {}), :index %, :name "x"}) (range 20))]
+    (run! #(.record failures %) all)
+    (let [e (failures/merged (peek all) failures)]
+      (is (= [16 3] [(count (riders e)) (:dropped (context-of e))])))))
 
 (deftest one-throwable-thrown-by-all-is-never-attached-to-itself
   (let [^Throwable same (ex-info "same" {}), together (CountDownLatch. 5)]

@@ -167,7 +167,10 @@
   (let [realised (atom 0)
         schedule (map #(do (swap! realised inc) %) (iterate inc 1))]
     (is (= 2 (:calls (tried {:schedule schedule, :attempts 9} (failures 1)))))
-    (is (= 1 @realised))))
+    (is (= 1 @realised)))
+  (let [drawn (atom 0), draw #(do (swap! drawn inc) %)]
+    (is (= 2 (:calls (tried {:schedule (retry/jitter draw (repeat 1)), :attempts 9} (failures 1)))))
+    (is (= 1 @drawn))))
 
 (deftest the-predicate-decides
   (let [[a b] (failures 2), asked (atom [])

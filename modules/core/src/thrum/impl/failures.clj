@@ -89,7 +89,8 @@
   ^Throwable [{:keys [throwable index], :as failure} ^Failures failures]
   (let [throwables (map :throwable (.kept failures))
         riders (take (room-on throwable) (others throwable throwables))
-        same (count (filter #(identical? throwable %) throwables))]
+        ;; One that came behind those that are kept is itself none that was dropped.
+        same (max 1 (count (filter #(identical? throwable %) throwables)))]
     (run! #(suppress! throwable %) riders)
     (when (and index (<= 0 (room-on throwable)))
       (suppress! throwable (error/context failure (- (.total failures) same (count riders)))))

@@ -13,6 +13,7 @@
    [thrum.impl.show :as show]
    [thrum.impl.wait :as wait])
   (:import
+   (java.util Iterator)
    (java.util.concurrent ThreadLocalRandom)))
 
 (set! *warn-on-reflection* true)
@@ -137,17 +138,18 @@
 
 (defn- again?
   "Waits for another attempt and returns true; returns false when there is none. attempt: the number
-  of the one that failed. A throwable meanwhile, of the wait or of the user's functions, carries the
-  failures."
-  [attempt throwable waits {:keys [retry? wait-of], :as options} failures]
+  of the one that failed. waits: an iterator, since a seq would draw 32 of a jitter at once. A
+  throwable meanwhile, of the wait or of the user's functions, carries the failures."
+  [attempt throwable ^Iterator waits {:keys [retry? wait-of attempts], :as options} failures]
   (try
-    (and (seq waits)
+    (and (< (long attempt) (long attempts))
+         (.hasNext waits)
          (passing? (error/beneath throwable))
          (wanted?)
          (retry? throwable)
          (sleep-before-deadline! attempt
                                  throwable
-                                 (wait-asked throwable (first waits) wait-of)
+                                 (wait-asked throwable (.next waits) wait-of)
                                  options))
     (catch Throwable t
       (throw (failures/merged {:throwable t} failures)))))
@@ -174,17 +176,18 @@
   InterruptedException, with the failures suppressed. A wrong wait in the schedule throws
   :thrum/invalid when it is reached, in the same way; wrong options do so at the call."
   [options f]
-  (let [{:keys [schedule attempts budget], :as options}
+  (let [{:keys [schedule budget], :as options}
         (options/with-defaults defaults :retry options)
         ;; The head of the schedule would hold each wait.
         options (dissoc options :schedule)
+        waits (.iterator ^Iterable schedule)
         failures (failures/failures)]
     (when budget (budget/called! budget))
-    (loop [n 1, waits (take (dec attempts) schedule)]
+    (loop [n 1]
       (let [{:keys [value throwable], :as outcome} (attempt f n)]
         (cond (nil? throwable) value
               (do
                 (.record failures outcome)
                 (again? n throwable waits options failures))
-              (recur (inc n) (rest waits))
+              (recur (inc n))
               :else (throw (failures/merged outcome failures)))))))
