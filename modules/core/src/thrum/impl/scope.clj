@@ -161,11 +161,12 @@
 
 (defn facts
   "Returns what the scope knows of itself: :body-ended?, true where only forks are waited for;
-  :shield? and :timeout-ms, from its options."
+  :shield? and :timeout-ms, from its options; :closing?, of the scope that a close of use! runs in."
   [^Scope scope]
-  (let [{:keys [timeout-ms]} (.-options scope)]
+  (let [{:keys [timeout-ms closing?]} (.-options scope)]
     (cond-> {:body-ended? (.isOver ^Place (.-body scope))}
       (.-shield scope) (assoc :shield? true)
+      closing? (assoc :closing? true)
       timeout-ms (assoc :timeout-ms timeout-ms))))
 
 (defmethod print-method Scope [^Scope scope ^java.io.Writer w]
@@ -256,7 +257,7 @@
         (throw t)))))
 
 (defn- close! [close]
-  (shielded {:name "close"} (fn [_] (close))))
+  (shielded {:name "close", :closing? true} (fn [_] (close))))
 
 (defn use!
   "Has x closed by (close x) when the scope ends. Returns x. Closes x at once and throws where the

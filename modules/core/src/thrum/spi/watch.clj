@@ -65,9 +65,9 @@
   to, or nil; :opener, the task whose thread opened it, or nil; :deadline, a value of
   System/nanoTime, or nil; :reason, why it was cancelled or has ended; :running and :started, how
   many children; :children, those that run: tasks, and groups. Scopes: :body-ended?, :shield?,
-  :timeout-ms. Tasks: :parent; :thread, nil where it has ended; :since, 0 where it is not known;
-  :index. Limiters: :permits, :in-use, :waiting, :rejected; :askers, the threads that wait, in
-  order; :owners, by thread, how many permits it holds by with-permit; :granted, how often a permit
-  has been granted."
+  :closing?, :timeout-ms. Tasks: :parent; :thread, nil where it has ended; :since, 0 where it is not
+  known; :index. Limiters: :permits, :in-use, :waiting, :rejected; :askers, the threads that wait,
+  in order; :owners, by thread, how many permits it holds by with-permit; :granted, how often a
+  permit has been granted."
   [thing]
   (inspect/facts thing))

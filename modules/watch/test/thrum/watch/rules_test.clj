@@ -91,6 +91,7 @@
     (are [nodes expected] (= expected (raised (snapshot nodes)))
       [(node "pay-1")] [[:stuck-scope "pay-1 3"]]
       [(node "pay-1" {:state :open})] []
+      [(node "pay-1") (node "close-1" {:state :open, :closing? true})] []
       [(node "pay-1" {:thread nil})] []
       [(node "pay-1" {:thread (assoc body :queued? true)})] []
       [(node "pay-1" {:thread (assoc body :waits-for {:kind :children, :name "all-1"})})] []
@@ -98,7 +99,7 @@
       [(node "pay-2" {:since (ago 50)}) (node "pay-1")] [[:stuck-scope "pay-2 3"]]
       [(node "pay-1" {:thread nil}) (task 3 :parent "pay-1") (node "pay-2")]
       [[:stuck-scope "pay-1 3"]])
-    (is (= (str "pay-1 waits for its body, which has not ended since its interrupt,"
+    (is (= (str "pay-1 waits for its body, which has not ended since its cancel,"
                 " at FileInputStream.read, my.shop/fetch (shop.clj:31)")
            (:sentence (first (rules/conditions (snapshot [(node "pay-1")]))))))))
 

@@ -134,7 +134,7 @@
 (defn- stuck [{:keys [id reason]} what {:keys [stack tid]} data]
   (lint :stuck-scope (str id " " tid) 500 stack
         (assoc data :scope id, :thread tid, :reason reason)
-        id " waits for " what ", which has not ended since its interrupt"
+        id " waits for " what
         (when (seq stack) (str ", at " (frames/call (frames/leaf stack))))
         (when-some [line (frames/line stack)] (str ", " line))))
 
@@ -142,23 +142,27 @@
   (for [[scope tasks] (with-tasks cancelled? nodes)
         {:keys [name thread since]} tasks
         :when (not (:queued? thread))]
-    (stuck scope name thread {:task name, :age-ms (tree/age-ms since at)})))
+    (stuck scope (str name ", which has not ended since its interrupt") thread
+           {:task name, :age-ms (tree/age-ms since at)})))
 
 (defn- stuck-bodies
-  "Where a thread is in the bodies of several scopes, of the one that began last. known?: a set of
-  the threads that need no further sentence."
+  "Where a thread is in the bodies of several scopes, of the one that began last. A thread that
+  closes what a scope has used is in none. known?: a set of the threads that need no further
+  sentence."
   [{:keys [nodes]} known?]
-  (let [stuck? (fn [{{:keys [tid queued? waits-for]} :thread, :as node}]
+  (let [closes? (into #{} (comp (filter :closing?) (map (comp :tid :thread))) nodes)
+        stuck? (fn [{{:keys [tid queued? waits-for]} :thread, :as node}]
                  (and tid
                       (= :scope (:kind node))
                       (cancelled? node)
                       (not queued?)
                       (not= :children (:kind waits-for))
+                      (not (closes? tid))
                       (not (known? tid))))
         last-by-tid (into {} (map (juxt (comp :tid :thread) identity))
                           (sort-by :since (filter stuck? nodes)))]
     (for [{:keys [thread] :as scope} (vals last-by-tid)]
-      (stuck scope "its body" thread {}))))
+      (stuck scope "its body, which has not ended since its cancel" thread {}))))
 
 (defn- stuck-scopes
   "A scope that was cancelled, or has ended, and waits for a task, or its body, that goes on."

@@ -100,7 +100,7 @@
 (defn- group-node
   "Returns the node of a group; within: the thing that it belongs to, or nil."
   [kind {:keys [parent opener] :as facts} since thread within]
-  (-> (select-keys facts [:name :state :deadline :running :started :body-ended? :shield?])
+  (-> (select-keys facts [:name :state :deadline :running :started :body-ended? :shield? :closing?])
       (assoc :id (:name facts)
              :reason (reason-shown (:reason facts))
              :kind kind

@@ -20,7 +20,7 @@
   (some-> (ms-between since at) (max 0)))
 
 (def ^:private own-keys
-  [:reason :running :started :body-ended? :shield? :index :permits :in-use :waiting :queue
+  [:reason :running :started :body-ended? :shield? :closing? :index :permits :in-use :waiting :queue
    :rejected])
 
 (def ^:private hidden
