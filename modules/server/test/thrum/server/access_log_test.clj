@@ -11,9 +11,10 @@
    [thrum.test-kit.locale :as locale]
    [thrum.test-kit.uncaught :as uncaught])
   (:import
+   (clojure.lang IDeref)
    (java.io File IOException StringWriter Writer)
    (java.time ZonedDateTime)
-   (java.util.concurrent CountDownLatch TimeUnit)))
+   (java.util.concurrent ArrayBlockingQueue CountDownLatch TimeUnit)))
 
 (set! *warn-on-reflection* true)
 
@@ -53,6 +54,13 @@
       (line :combined {:request from-a-page, :status 200, :bytes 12, :nanos 1234000} at)))
   (is (= "- - - [21/Nov/2026:08:22:06 +0000] \"-\" 400 - \"-\" \"-\" 0.000000 -"
          (line :combined {:status 400} at))))
+
+;; The line comes when nothing was there to be written, and the server stops right behind it.
+(deftest a-line-that-comes-just-before-the-end-is-written
+  (let [out (StringWriter.), lines (ArrayBlockingQueue. 1), line (delay (.offer lines "last"))
+        closed (reify IDeref (deref [_] @line))]
+    (#'access-log/write-lines! out lines closed)
+    (is (= "last\n" (str out)))))
 
 (deftest a-referer-is-written-without-its-fragment
   (is (str/includes? (line :json {:request {:headers {"referer" "/cart#secret"}}} at)

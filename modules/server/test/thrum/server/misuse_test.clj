@@ -65,6 +65,9 @@
     (is (= [:thrum/invalid handler] ((juxt :type :value) (ex-data e))))
     (is (str/includes? (ex-message e) "a Ring handler"))))
 
+(deftest an-unknown-option-that-is-nil-is-refused-too
+  (is (= :prot (:option (ex-data (thrown #(server/run-server identity {:port 0, :prot nil})))))))
+
 (deftest an-engine-that-is-nil-is-the-default
   (with-open [^AutoCloseable s (server/run-server identity {:engine nil, :port 0})]
     (is (= #{:http-1.0 :blocking-send} (server/capabilities s)))))

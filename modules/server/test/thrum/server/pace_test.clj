@@ -68,7 +68,7 @@
                (send! [_ _ _ _] (note! :send))
                (begin! [_ _ _ _]
                  (note! :begin)
-                 (byte-stream/output (fn [_ _ _] (note! :write)) :flush #(note! :flush)))
+                 (byte-stream/output (fn [_ _ _] (note! :write)) #(note! :flush)))
                (end! [_] (note! :end)))
         wire (pace/paced wire {:min-bytes-per-second 1000000000, :rate-grace-ms 0})]
     (deliver paced wire)

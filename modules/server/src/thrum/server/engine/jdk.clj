@@ -14,8 +14,7 @@
    (java.lang System$Logger$Level)
    (java.net InetAddress InetSocketAddress)
    (java.util.concurrent CountDownLatch Executor ThreadFactory)
-   (java.util.concurrent.atomic AtomicReference)
-   (thrum.server.engine.jdk.wire JdkWire)))
+   (java.util.concurrent.atomic AtomicReference)))
 
 (set! *warn-on-reflection* true)
 
@@ -24,7 +23,7 @@
 (defn- serve-apart!
   "Serves on another thread, so that this one can end the connection where the handler does not
   listen to its interrupt."
-  [serve ^JdkWire wire ^CountDownLatch done ^ThreadFactory threads]
+  [serve wire ^CountDownLatch done ^ThreadFactory threads]
   (.start (.newThread threads #(try (serve wire) (finally (.countDown done)))))
   (.await done))
 

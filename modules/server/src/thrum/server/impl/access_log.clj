@@ -122,12 +122,13 @@
 
 (defn- write-lines! [^Writer out ^BlockingQueue lines closed]
   (loop []
-    (let [^String text (.poll lines 100 TimeUnit/MILLISECONDS)]
+    ;; Looked at before the poll: what was queued before the end is written.
+    (let [last? @closed, ^String text (.poll lines 100 TimeUnit/MILLISECONDS)]
       (when text
         (.write out text)
         (.write out "\n")
         (when (.isEmpty lines) (.flush out)))
-      (when (or text (not @closed)) (recur))))
+      (when (or text (not last?)) (recur))))
   (.flush out))
 
 (defn- write-all!
@@ -142,7 +143,7 @@
       (.add dropped (inc (.drainTo ^BlockingQueue lines (ArrayList.))))
       (spi/uncaught! (ex-info (str "The access log " (when file (str file " "))
                                    "has ended: it cannot be written")
-                              {}
+                              (if file {:file (str file)} {})
                               t)))
     (finally
       (when file (try (.close out) (catch Exception _))))))

@@ -219,7 +219,7 @@
       (when wrong? (throw (spi/invalid message {:option option}))))))
 
 (defn- without-nils [options]
-  (into {} (remove (fn [[k v]] (and (nil? v) (not= :port k)))) options))
+  (into {} (remove (fn [[k v]] (and (nil? v) (contains? rows k) (not= :port k)))) options))
 
 (defn checked
   "Returns the options for this engine, defaults filled in; an option that is nil is taken for one

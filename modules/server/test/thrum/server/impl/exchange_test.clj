@@ -28,7 +28,7 @@
   [trail watched]
   (exchange/exchange (traffic/traffic {:interrupt-on-disconnect? true})
                      (reify engine/Wire
-                       (watch! [_ _] (swap! trail conj :watch) (watched) true)
+                       (watch! [_ _] (swap! trail conj :watch) (watched))
                        (unwatch! [_] (swap! trail conj :unwatch))
                        (abort! [_] (swap! trail conj :abort)))))
 
