@@ -5,17 +5,18 @@
 
 (defn eventually
   "Returns the first truthy value of (f), called every 2 ms for at most ms; its last, falsy one when
-  there is none. From one call to the next at most a second counts: where the whole process stood
-  still, so did what is waited for."
+  there is none. From one call to the next at most a second counts, where the whole process stood
+  still, but after three times ms it ends."
   [ms f]
-  (loop [left (* 1000000 (long ms)), at (System/nanoTime)]
-    (or (f)
-        (if (pos? left)
-          (do
-            (Thread/sleep 2)
-            (let [now (System/nanoTime)]
-              (recur (- left (min 1000000000 (- now at))) now)))
-          (f)))))
+  (let [begun (System/nanoTime), most (* 1000000 (long ms))]
+    (loop [left most, at begun]
+      (or (f)
+          (if (and (pos? left) (< (- at begun) (* 3 most)))
+            (do
+              (Thread/sleep 2)
+              (let [now (System/nanoTime)]
+                (recur (- left (min 1000000000 (- now at))) now)))
+            (f))))))
 
 (defn start
   "Starts f on a daemon platform thread with the caller's bindings; returns [thread outcome], where

@@ -11,7 +11,7 @@
     (is (gate/eventually 1500
           (fn []
             (when (= 1 (swap! looks inc)) (Thread/sleep 1600))
-            (= 5 @looks))))))
+            (= 3 @looks))))))
 
 (deftest waiting-ends
   (let [looks (atom 0), begun (System/nanoTime)]
