@@ -431,6 +431,14 @@
   (with-open [connection (given-up)]
     (is (= "08003" (sql-state (thrown (.setAutoCommit connection true)))))))
 
+(deftest auto-commit-does-not-hide-that-a-transaction-is-lost-while-it-runs
+  (let [db (fake/database (fn [_])), abort (promise), here (reify Executor (execute [_ f] (.run f)))
+        source (guarded db {:fake {:on-auto-commit #(when (realized? abort) (@abort))}})]
+    (with-open [connection (open source)]
+      (.setAutoCommit connection false)
+      (deliver abort #(.abort connection here))
+      (is (= "08003" (sql-state (thrown (.setAutoCommit connection true))))))))
+
 (deftest auto-commit-is-put-back-on-a-connection-that-was-given-up-and-rolled-back
   (doseq [roll-back! [Connection/.rollback #(in-cancelled-work (fn [] (Connection/.rollback %)))]]
     (with-open [connection (given-up)]

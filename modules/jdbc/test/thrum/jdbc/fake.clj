@@ -167,6 +167,7 @@
       (getAutoCommit [_] @auto-commit)
       (setAutoCommit [_ on]
         (note! db [:auto-commit on])
+        ((:on-auto-commit options))
         (reset! auto-commit on))
       (commit [_]
         (run-statement physical
@@ -208,13 +209,13 @@
 
 (defn data-source
   "Returns a data source, a pool, of the database. :nanos - a function that returns how long the
-  next statement lasts; :on-execute - called as a statement begins; :on-rollback, :on-valid,
-  :on-unwrap - in these calls; :on-abort - by the abort's executor, when the connection is dead;
-  :on-abort-end - as abort returns; :on-close - as a connection is closed; :on-close-dead - as one
-  is that was aborted; :on-statement-close - as a statement is closed."
+  next statement lasts; :on-execute - called as a statement begins; :on-auto-commit, :on-rollback,
+  :on-valid, :on-unwrap - in these calls; :on-abort - by the abort's executor, when the connection
+  is dead; :on-abort-end - as abort returns; :on-close - as a connection is closed; :on-close-dead
+  - as one is that was aborted; :on-statement-close - as a statement is closed."
   ^DataSource [db options]
-  (let [hooks [:on-execute :on-rollback :on-valid :on-unwrap :on-abort :on-abort-end :on-close
-               :on-close-dead :on-statement-close]
+  (let [hooks [:on-execute :on-auto-commit :on-rollback :on-valid :on-unwrap :on-abort :on-abort-end
+               :on-close :on-close-dead :on-statement-close]
         options (merge (zipmap hooks (repeat (fn []))) {:nanos (constantly 10000000000)} options)]
     (reify
       DataSource
