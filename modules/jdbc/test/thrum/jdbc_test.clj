@@ -334,8 +334,7 @@
   (doseq [where [:on-abort :on-abort-end :on-unwrap]]
     (testing where
       (let [release (promise), db (fake/database (fn [_]))
-            block! #(when (waits-in-database? db) (deref release 60000 nil))
-            source (guarded db {:grace-ms 20, :fake {where block!}})]
+            source (guarded db {:grace-ms 20, :fake {where #(deref release 60000 nil)}})]
         (try
           (is (some #{:abort} (gate/in-time 10000 (fn [] (stopped db #(query! source))))))
           (finally (deliver release true)))))))
@@ -353,8 +352,9 @@
 (defn- session
   "Returns the session of a connection that is aborted by abort; it may take a minute."
   [abort]
-  (let [connection (reify Connection (abort [_ _] (abort)))]
-    (session/session connection connection {:grace-ms 60000, :evict identity} identity)))
+  (session/session (reify Connection (abort [_ _] (abort)))
+                   {:grace-ms 60000, :evict identity}
+                   identity))
 
 (deftest an-abort-that-throws-is-not-waited-for
   (let [session (session #(throw (Error. "abort")))]

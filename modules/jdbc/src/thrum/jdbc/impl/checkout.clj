@@ -18,10 +18,7 @@
 (set! *warn-on-reflection* true)
 
 (defn- outcome [f]
-  (try
-    (let [connection (f)]
-      {:value connection, :to-abort (session/to-abort connection)})
-    (catch Throwable t {:thrown t})))
+  (try {:value (f)} (catch Throwable t {:thrown t})))
 
 (defn- left-alone!
   "The pool's answer when no thread waits any more: the connection goes back."
@@ -96,7 +93,7 @@
         release! #(some-> permit t/release!)
         answer (waiting #(fetched fetch release!))]
     (try
-      (let [session (session/session (connection-of answer) (:to-abort answer) options
+      (let [session (session/session (connection-of answer) options
                                      (fn [session] (.remove held session) (release!)))]
         (.add held session)
         session)

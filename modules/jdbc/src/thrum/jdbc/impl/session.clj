@@ -23,19 +23,19 @@
   ;; Throwable: a driver from before JDBC 4 throws an AbstractMethodError.
   (try (.unwrap raw interface) (catch Throwable _ raw)))
 
-(defn to-abort
+(defn- to-abort
   "Returns what is aborted: the connection as it came. A wrapper of c3p0's that is aborted keeps its
   place in the pool for good: of that, the driver's connection inside."
   [raw]
-  (if (and raw (.startsWith (.getName (class raw)) "com.mchange."))
+  (if (.startsWith (.getName (class raw)) "com.mchange.")
     (or (unwrapped raw Connection) raw)
     raw))
 
 (defn session
-  "Returns the session of a connection that the calling thread has taken. to-abort: see there.
-  on-close: called once when it is closed."
-  ^Session [raw to-abort {:keys [grace-ms evict]} on-close]
-  (Session. raw to-abort grace-ms evict on-close (AtomicReference.) (promise) (AtomicBoolean.)
+  "Returns the session of a connection that the calling thread has taken. on-close: called once when
+  it is closed."
+  ^Session [raw {:keys [grace-ms evict]} on-close]
+  (Session. raw (to-abort raw) grace-ms evict on-close (AtomicReference.) (promise) (AtomicBoolean.)
             (AtomicReference.) (Thread/currentThread) (System/nanoTime)))
 
 (defn aborted?

@@ -160,7 +160,7 @@
   5000)
 
 (defn- writer
-  "Returns to itself where it is a Writer, or one that appends to the file."
+  "Returns to, where that is a Writer, or else a Writer that appends to this file."
   ^Writer [to]
   (cond
     (instance? Writer to) to
