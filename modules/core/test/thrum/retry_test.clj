@@ -250,8 +250,8 @@
   (let [[a b] (failures 2)
         parks (atom 0)
         interrupt-second #(when (= 2 (swap! parks inc)) (.interrupt (Thread/currentThread)))
-        {:keys [^Throwable thrown]} (on-virtual-time interrupt-second
-                                                     #(call {} (failing (atom 0) [a b])))]
+        call-failing #(call {:schedule (retry/constant 1)} (failing (atom 0) [a b]))
+        {:keys [^Throwable thrown]} (on-virtual-time interrupt-second call-failing)]
     (is (instance? InterruptedException thrown))
     (is (= [a b] (suppressed thrown)))
     (is (not (Thread/interrupted)))))
@@ -294,7 +294,7 @@
                      (fn []
                        (in-scope scope
                                  #(try
-                                    (call {} (failing (atom 0) [a]))
+                                    (call {:schedule (retry/constant 1)} (failing (atom 0) [a]))
                                     (catch Throwable t (deliver seen t))))))
     (let [t (deref seen 0 nil)]
       (is (instance? CancellationException t))
