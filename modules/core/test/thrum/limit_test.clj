@@ -492,18 +492,24 @@
         (proxy-super put k v)))))
 
 (deftest a-permit-is-handed-over-without-memory
-  (let [full? (atom false)
-        limiter (Limiter. nil 1 nil nil (counts full?) (LinkedHashSet.) 0 0 0 0)
-        permit (limit/acquire! limiter)
-        [_ heir] (gate/start "heir" #(limit/call-with limiter (fn [] :held)))]
-    (is (gate/eventually 5000 #(= 1 (:waiting (datafy limiter)))))
-    (reset! full? true)
-    (limit/release! permit)
-    (is (= {:value :held} (deref heir 5000 :stuck)))
-    (is (= {:in-use 0, :waiting 0} (select-keys (datafy limiter) [:in-use :waiting])))))
+  (doseq [ask [#(limit/call-with % (fn [] :held))
+               #(do (limit/release! (limit/acquire! %)) :held)]]
+    (let [full? (atom false)
+          limiter (Limiter. nil 1 nil nil (counts full?) (counts full?) (LinkedHashSet.) 0 0 0 0)
+          permit (limit/acquire! limiter)
+          [_ heir] (gate/start "heir" #(ask limiter))]
+      (is (gate/eventually 5000 #(= 1 (:waiting (datafy limiter)))))
+      (reset! full? true)
+      (limit/release! permit)
+      (is (= {:value :held} (deref heir 5000 :stuck)))
+      (is (= {:in-use 0, :waiting 0} (select-keys (datafy limiter) [:in-use :waiting]))))))
 
 (deftest a-limiter-holds-no-thread-that-has-left-its-queue
-  (let [owned (HashMap.), limiter (Limiter. nil 1 nil 0 owned (LinkedHashSet.) 0 0 0 0)]
+  (let [owned (HashMap.), lent (HashMap.)
+        limiter (Limiter. nil 1 nil 0 owned lent (LinkedHashSet.) 0 0 0 0)]
     (with-open [_ (limit/acquire! limiter)]
-      (is (= :thrum/rejected (:type (ex-data (thrown (limit/call-with limiter (fn [] :held)))))))
-      (is (= {} owned)))))
+      (let [ask #(gate/in-time 5000 (fn [] (thrown (% limiter))))
+            refusals (mapv ask [limit/acquire! #(limit/call-with % (fn [] :held))])]
+        (is (= [:thrum/rejected :thrum/rejected] (map (comp :type ex-data) refusals)))
+        (is (= [{} {(Thread/currentThread) 1}] [owned lent]))))
+    (is (= [{} {}] [owned lent]))))

@@ -1,7 +1,7 @@
 (ns thrum.registry-test
   "What runs, as those see it who show it."
   (:require
-   [clojure.test :refer [deftest is use-fixtures]]
+   [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
    [thrum.impl.registry :as registry]
    [thrum.spi :as spi]
@@ -178,6 +178,31 @@
     @holder
     @waiter
     (is (= [{} 2] ((juxt :owners :granted) (facts))))))
+
+(deftest who-asked-for-a-permit-is-known-until-it-is-returned-also-by-another-thread
+  (let [limiter (t/limiter 5), me (Thread/currentThread), owners #(:owners (watch/facts limiter))
+        lent (t/acquire! limiter), more (t/try-acquire! limiter 2)]
+    (is (= {me 3} (owners)))
+    (t/with-permit limiter
+      (is (= {me 4} (owners))))
+    @(t/future (t/release! more))
+    (is (= {me 1} (owners)))
+    (testing "one that waited for it is named when it has it"
+      (let [rest-of-them (t/acquire! limiter 4)
+            waiter (t/future (t/acquire! limiter) (Thread/currentThread))]
+        (is (gate/eventually 5000 #(= 1 (:waiting (watch/facts limiter)))))
+        (is (= {me 5} (owners)))
+        (t/release! lent)
+        (is (= {me 4, @waiter 1} (owners)))
+        (t/release! rest-of-them)))
+    (testing "one that gave up is not"
+      (let [rest-of-them (t/acquire! limiter 4), before (owners)
+            waiter (t/future (t/acquire! limiter))]
+        (is (gate/eventually 5000 #(= 1 (:waiting (watch/facts limiter)))))
+        (t/cancel! waiter)
+        (is (gate/eventually 5000 #(= 0 (:waiting (watch/facts limiter)))))
+        (is (= before (owners)))
+        (t/release! rest-of-them)))))
 
 (deftest a-rate-limiter-is-shown-with-those-who-wait
   (let [rate (unwatched #(t/rate-limiter 1 {:per-ms 3600000, :name "api"}))

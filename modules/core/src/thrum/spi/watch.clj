@@ -67,7 +67,7 @@
   many children; :children, those that run: tasks, and groups. Scopes: :body-ended?, :shield?,
   :closing?, :timeout-ms. Tasks: :parent; :thread, nil where it has ended; :since, 0 where it is not
   known; :index. Limiters: :permits, :in-use, :waiting, :rejected; :askers, the threads that wait,
-  in order; :owners, by thread, how many permits it holds by with-permit; :granted, how often a
-  permit has been granted."
+  in order; :owners, by thread, how many of the permits that it asked for have not been returned;
+  :granted, how often a permit has been granted."
   [thing]
   (inspect/facts thing))

@@ -8,7 +8,8 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.watch :as watch]
-   [thrum.watch.impl.exchanges :as exchanges]))
+   [thrum.watch.impl.exchanges :as exchanges]
+   [thrum.watch.impl.sampler :as sampler]))
 
 (set! *warn-on-reflection* true)
 
@@ -48,3 +49,24 @@
       (is (gate/eventually 5000 #(= (inc (long before)) (get (exchanges/ended) 204))))
       (is (gate/eventually 5000 #(nil? (request))))
       (finally (server/stop! s)))))
+
+(deftest a-full-server-names-the-request-that-holds-its-permit
+  (let [gate (promise), sampler (sampler/start! (fn [_]))
+        s (server/run-server (fn [_] (deref gate 20000 nil) {:status 204})
+            {:port 0, :max-concurrent 1, :max-queued 5, :queue-timeout-ms 20000})
+        get! #(second (gate/start "client"
+                        (fn [] (slurp (str "http://127.0.0.1:" (server/port s) %)))))
+        crowded #(first (filter (comp #{:crowded} :rule) (sampler/lints sampler)))]
+    (try
+      (let [slow (get! "/slow")]
+        (is (gate/eventually 5000 #(= 1 (:in-flight (server/status s)))))
+        (let [others [(get! "/b") (get! "/c")]]
+          (is (gate/eventually 15000 crowded))
+          (is (re-find #"max-concurrent has 2 waiters for 1 permit, held by .*exchanges_test.clj"
+                       (str (:sentence (crowded)))))
+          (deliver gate :go)
+          (is (every? #(= {:value ""} (deref % 5000 :late)) (cons slow others)))))
+      (finally
+        (deliver gate :go)
+        (server/stop! s)
+        (sampler/stop! sampler)))))
