@@ -18,6 +18,7 @@
    [thrum.test-kit.leak :as leak]
    [thrum.test-kit.uncaught :as reporter])
   (:import
+   (com.mysql.cj.jdbc.exceptions MySQLStatementCancelledException)
    (java.io Closeable InputStream OutputStream Reader Writer)
    (java.nio CharBuffer)
    (java.sql Connection ResultSet SQLException SQLFeatureNotSupportedException Savepoint)
@@ -86,6 +87,12 @@
   (let [db (fake/database fake/at-once), source (guarded db {})]
     (is (= [:execute :cancel :barrier :statement-closed :closed] (stopped db #(query! source))))
     (is (= 1 (.size ^java.util.Collection (:idle db))))))
+
+;; It has no state, and no code.
+(deftest mysqls-own-exception-answers-a-cancel
+  (let [db (assoc (fake/database fake/at-once) :answer #(MySQLStatementCancelledException.))]
+    (is (= [:execute :cancel :barrier :statement-closed :closed]
+           (stopped db #(query! (guarded db {})))))))
 
 (defn- found-in-database?
   "True if the statement had begun when its cancel was sent."

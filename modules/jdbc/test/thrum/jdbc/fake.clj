@@ -25,7 +25,8 @@
 ;; or :dead.
 
 (defn database
-  "Returns a database whose cancels are delivered by (deliver! thunk)."
+  "Returns a database whose cancels are delivered by (deliver! thunk). With :answer, a function,
+  statements that are cancelled throw what it returns."
   [deliver!]
   {:deliver! deliver!, :trail (atom []), :ids (AtomicLong.), :idle (LinkedBlockingQueue.)
    :opened (AtomicLong.), :misses (AtomicLong.), :hits (AtomicLong.)})
@@ -38,6 +39,8 @@
 (def at-once "Delivers a cancel before it returns." (fn [deliver!] (deliver!)))
 
 (defn- dead [] (SQLException. "dead" "08006"))
+
+(defn- cancelled [] (SQLException. "cancelled" "57014"))
 
 (defn- run-statement
   "Runs a statement until it is ended, by let-go! or after so many ns, a cancel or the death of its
@@ -52,7 +55,7 @@
         (cond
           (= :dead now) (throw (dead))
           (:cancelled now) (if (compare-and-set! running now nil)
-                             (throw (SQLException. "cancelled" "57014"))
+                             (throw ((:answer statement cancelled)))
                              (recur))
           (.isInterrupted (Thread/currentThread)) (do
                                                     (reset! running :dead)
@@ -107,6 +110,7 @@
         execute (fn []
                   (let [statement {:id id
                                    :let-go (:let-go db (volatile! false))
+                                   :answer (:answer db cancelled)
                                    :on-begin (fn []
                                                (note! db :execute)
                                                (on-execute))}]

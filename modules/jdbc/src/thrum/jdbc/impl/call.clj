@@ -95,13 +95,17 @@
     (when (and (expire! call cancel) cancel (< patience-ms (grace-ms call)))
       (send! call cancel nil (grace-ms call)))))
 
-;; PostgreSQL, H2 and DB2; MySQL; SQL Server; Oracle.
+;; PostgreSQL, H2 and DB2; MySQL; SQL Server; Oracle. MySQL's driver has its own exception too,
+;; without a state. SQLite is left out: its cancel may roll a transaction back, and what comes
+;; behind that would be committed alone.
 (def ^:private cancelled-states #{"57014" "70100" "HY008"})
 (def ^:private cancelled-codes #{57014 1013})
+(def ^:private cancelled-class "com.mysql.cj.jdbc.exceptions.MySQLStatementCancelledException")
 
 (defn- answers-cancel? [^SQLException e]
   (or (contains? cancelled-states (.getSQLState e))
-      (contains? cancelled-codes (.getErrorCode e))))
+      (contains? cancelled-codes (.getErrorCode e))
+      (= cancelled-class (.getName (class e)))))
 
 (defn- own-causes
   "Returns the throwable and its causes, without those of a CancellationException: these are another
