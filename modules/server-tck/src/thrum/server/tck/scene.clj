@@ -84,15 +84,19 @@
 ;; Waiting
 
 (defn eventually
-  "Returns the first truthy value of (f), looked at every 2 ms for at most ms, those of a client's
-  patience where none are given; its last, falsy one when there is none."
+  "Returns the first truthy value of (f), called every 2 ms for at most ms, those of a client's
+  patience where none are given; its last, falsy one when there is none. From one call to the next
+  at most a second counts, where the whole process stood still, but after three times ms it ends."
   ([f] (eventually wire/patience-ms f))
   ([ms f]
-   (let [end (+ (System/nanoTime) (* 1000000 (long ms)))]
-     (loop []
+   (let [begun (System/nanoTime), most (* 1000000 (long ms))]
+     (loop [left most, at begun]
        (or (f)
-           (if (neg? (- (System/nanoTime) end))
-             (do (Thread/sleep 2) (recur))
+           (if (and (pos? left) (< (- at begun) (* 3 most)))
+             (do
+               (Thread/sleep 2)
+               (let [now (System/nanoTime)]
+                 (recur (- left (min 1000000000 (- now at))) now)))
              (f)))))))
 
 (defn throughout
