@@ -82,31 +82,25 @@
 ;; What the caller gives
 
 (defn- thrums
-  "Returns the function of that name in a namespace of Thrum, or nil."
-  [ns-name fn-name]
-  (try (some-> (requiring-resolve (symbol ns-name fn-name)) deref)
+  "Returns the function of Thrum of that name, or nil."
+  [sym]
+  (try (some-> (requiring-resolve sym) deref)
        (catch java.io.FileNotFoundException _ nil)))
 
-(def ^:private thrum-tools
-  (delay (into {}
-               (for [[k ns-name fn-name]
-                     [[:stop "thrum.server" "stop!"] [:port "thrum.server" "port"]
-                      [:ssl-port "thrum.server" "ssl-port"] [:status "thrum.server" "status"]
-                      [:ready? "thrum.server" "ready?"] [:sse "thrum.server" "sse"]
-                      [:send! "thrum.server" "send!"] [:access-log "thrum.server" "access-log"]
-                      [:close! "thrum.server" "close!"] [:pong! "thrum.server" "pong!"]
-                      [:open? "thrum.server" "open?"] [:remaining-ms "thrum.core" "remaining-ms"]
-                      [:pmap "thrum.core" "pmap"]]]
-                 [k (thrums ns-name fn-name)]))))
+(def ^:private names-in-thrum
+  "By the caller's names."
+  '{:stop thrum.server/stop!, :port thrum.server/port, :ssl-port thrum.server/ssl-port
+    :status thrum.server/status, :ready? thrum.server/ready?, :sse thrum.server/sse
+    :send! thrum.server/send!, :access-log thrum.server/access-log, :close! thrum.server/close!
+    :pong! thrum.server/pong!, :open? thrum.server/open?, :remaining-ms thrum.core/remaining-ms
+    :pmap thrum.core/pmap})
 
-(def ^:private tool-keys
-  [:stop :port :ssl-port :status :ready? :sse :send! :close! :pong! :open? :access-log :remaining-ms
-   :pmap])
+(def ^:private thrum-tools (delay (update-vals names-in-thrum thrums)))
 
 (defn- tools-of
   "Returns the caller's functions; Thrum's own where the caller gives neither :stop nor :port."
   [{:keys [stop port] :as given}]
-  (merge (when-not (or stop port) @thrum-tools) (select-keys given tool-keys)))
+  (merge (when-not (or stop port) @thrum-tools) (select-keys given (keys names-in-thrum))))
 
 (def ^:private usual-options
   {:host "127.0.0.1", :port 0, :stop-on-shutdown? false, :shutdown-timeout-ms 1000})
@@ -121,7 +115,7 @@
 (defn- capabilities-of
   [{:keys [capabilities options]}]
   (or capabilities
-      (when-let [ask (thrums "thrum.server" "capabilities")] (ask (:engine options :jdk)))
+      (when-let [ask (thrums 'thrum.server/capabilities)] (ask (:engine options :jdk)))
       #{}))
 
 ;; One case

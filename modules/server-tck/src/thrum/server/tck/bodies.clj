@@ -4,7 +4,7 @@
    [thrum.server.tck.scene :as scene :refer [expect]]
    [thrum.server.tck.wire :as wire])
   (:import
-   (java.io ByteArrayInputStream FilterInputStream)
+   (java.io ByteArrayInputStream FilterInputStream InputStream)
    (java.nio.file Files)
    (java.nio.file.attribute FileAttribute)))
 
@@ -27,6 +27,15 @@
            (swap! trail conj :read)
            (let [^FilterInputStream this this] (proxy-super read bs off n))))
     (close [] (swap! trail conj :closed) (let [^FilterInputStream this this] (proxy-super close)))))
+
+(defn endless
+  "Returns an InputStream without end, and a promise of its being closed."
+  []
+  (let [closed (promise)]
+    [(proxy [InputStream] []
+       (read ([] 120) ([bs] (count bs)) ([_ _ n] n))
+       (close [] (deliver closed true)))
+     closed]))
 
 (defn expect-trail
   "Fails unless the trail comes to hold what is wanted, and never the unwanted."

@@ -2,23 +2,17 @@
   "Chapter: the chunks of a request's body. Garbled, endless or truncated chunks are no whole body."
   (:require
    [clojure.string :as str]
-   [thrum.server.tck.refusal :refer [chunks hidden read-all]]
+   [thrum.server.tck.refusal :refer [chunks expect-throwing-body hidden read-all swallow]]
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-closed expect-status expect=]]
-   [thrum.server.tck.wire :as wire])
-  (:import
-   (java.io IOException InputStream)))
+   [thrum.server.tck.wire :as wire]))
 
 (set! *warn-on-reflection* true)
 
 (defn- expect-bad-chunks
   [env text]
-  (let [uris (atom [])
-        handler (fn [r] (swap! uris conj (:uri r)) (read-all r))
-        c (scene/client env (scene/serve env handler {}))
+  (let [[c uris] (scene/noting-uris env read-all)
         answer (wire/ask! c (str (chunks text) hidden))]
-    (expect (or (#{400 413} (:status answer)) (#{:eof :reset} (:ended answer)))
-            "400 or a closed connection"
-            answer)
+    (scene/expect-refusal #{400 413} answer)
     (expect-closed c)
     (expect (not-any? #{"/hidden"} @uris) "no hidden request" @uris)))
 
@@ -35,20 +29,13 @@
         ["ffffffffffffffff" "10000000000000003" "8000000000000003" "ffffffff00000003"
          "fffffffffffffffff"]))
 
-(defn- swallow
-  "A handler that answers whether or not it could read the body."
-  [{:keys [^InputStream body] :as request}]
-  (try (.readAllBytes body) (catch IOException _))
-  (scene/ok request))
-
 (defcase swallowed-bad-chunks-end-the-connection "4.8"
   "A body with bad chunks is never resumed behind what is bad, where the handler swallows the
   exception too: what follows is no request."
   [env]
   (doseq [bad ["1e;\u0001\r\n" "zz\r\n" (str "1;" (str/join (repeat 20000 "a")) "\r\n")
                "1\r\nab\r\n"]]
-    (let [uris (atom [])
-          c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (swallow r)) {}))]
+    (let [[c uris] (scene/noting-uris env swallow)]
       (wire/try-send! c (chunks (str bad "0\r\n\r\n")) hidden)
       (wire/response c)
       (expect-closed c)
@@ -58,15 +45,10 @@
   "A chunk of this size, of which three bytes come, is no whole body, and what follows is no
   request."
   [env size]
-  (let [uris (atom [])
-        handler (fn [r] (swap! uris conj (:uri r)) (read-all r))
-        c (scene/client env (scene/serve env handler {}))]
+  (let [[c uris] (scene/noting-uris env read-all)]
     (wire/try-send! c (chunks (str size "\r\nabc\r\n0\r\n\r\n")) hidden)
     (wire/finish! c)
-    (let [answer (wire/response c)]
-      (expect (or (#{400 413} (:status answer)) (#{:eof :reset} (:ended answer)))
-              "400 or a closed connection"
-              [size answer]))
+    (scene/expect-refusal #{400 413} (wire/response c) size)
     (expect-closed c)
     (expect (not-any? #{"/hidden"} @uris) "no hidden request" [size @uris])))
 
@@ -104,12 +86,7 @@
 (defcase truncated-chunks-are-no-body "4.8"
   "A chunked body that breaks off throws where it is read; the handler never takes it for whole."
   [env]
-  (let [thrown (promise)
-        handler (fn [r] (try (read-all r) (catch IOException e (deliver thrown e) (throw e))))
-        c (scene/client env (scene/serve env handler {}))]
-    (wire/send! c (chunks "3\r\nabc\r\n"))
-    (wire/finish! c)
-    (scene/within thrown "an IOException from the body")))
+  (expect-throwing-body env (chunks "3\r\nabc\r\n")))
 
 (defn- expect-400
   "Fails unless a handler that reads this body is answered for with 400, and the observer is given

@@ -15,9 +15,7 @@
   "Returns a handler that waits for the gate, and delivers to seen how the wait ended."
   [gate seen]
   (fn [request]
-    (try (deref gate 30000 nil)
-         (deliver seen :opened)
-         (catch InterruptedException e (deliver seen :interrupted) (throw e)))
+    (scene/wait! gate seen)
     (scene/ok request)))
 
 (defn- ignores
@@ -80,9 +78,7 @@
     ;; More than once: a permit that is given back too early may be so a moment after the answer.
     (dotimes [_ 20] (expect-status 503 (scene/ask env server (wire/get "/"))))
     (deliver gate :open)
-    (expect (scene/eventually #(= 200 (:status (scene/ask env server (wire/get "/")))))
-            "200"
-            :none)))
+    (scene/expect-served-soon env server)))
 
 (defcase overdue-handlers-are-counted "4.5"
   "The status counts handlers that are overdue, until they have ended, and requests that timed out."
@@ -189,9 +185,7 @@
     (expect (scene/eventually #(= ["/first"] @uris)) "a call of the handler" @uris)
     (expect-status 503 (scene/ask env server (wire/get "/queued")))
     (deliver gate :open)
-    (expect (scene/eventually #(= 200 (:status (scene/ask env server (wire/get "/last")))))
-            "200"
-            :none)
+    (scene/expect-served-soon env server "/last")
     (expect (not-any? #{"/queued"} @uris) "that /queued never starts" @uris)))
 
 (defcase late-result-is-dropped "4.5"
@@ -219,11 +213,7 @@
   ended."
   [env seen]
   (let [gate (scene/gate env)]
-    (fn [& _]
-      (try
-        (deref gate 30000 nil)
-        (deliver seen :opened)
-        (catch InterruptedException e (deliver seen :interrupted) (throw e))))))
+    (fn [& _] (scene/wait! gate seen))))
 
 (defn- expect-late
   "A server with these options has a callback that waits: 503 is answered at the deadline, and the
@@ -285,13 +275,12 @@
                  (reset! gate (scene/gate env))
                  (let [first-one (scene/asked env server (wire/get "/first"))]
                    (scene/eventually #(or (seq @uris) (realized? first-one))))
-                 (= ["/first"] @uris))
-        last-one #(= 200 (asks "/last"))]
+                 (= ["/first"] @uris))]
     (dotimes [_ 20]
       (expect (scene/eventually begun?) "a call of the handler" @uris)
       (expect= 503 (asks "/queued"))
       (deliver @gate :open)
-      (expect (scene/eventually last-one) "200" :none)
+      (scene/expect-served-soon env server "/last")
       (expect (not-any? #{"/queued"} @uris) "that /queued never starts" @uris))))
 
 ;; The interrupt
@@ -384,9 +373,7 @@
   (let [gate (scene/gate env), begun (promise), seen (promise)
         task (fn [i] (if (zero? (long i))
                        (deref begun 4000 nil)
-                       (try (deliver begun true)
-                            (deref gate 30000 nil) (deliver seen :opened)
-                            (catch InterruptedException e (deliver seen :interrupted) (throw e)))))
+                       (do (deliver begun true) (scene/wait! gate seen))))
         handler (fn [r] (first (scene/tool env :pmap 3 task (range 3))) (scene/ok r))]
     (expect-status 200 (scene/ask env (scene/serve env handler {}) (wire/get "/")))
     (expect= :interrupted (scene/within seen "an interrupt of the task"))))

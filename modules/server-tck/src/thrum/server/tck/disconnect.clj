@@ -2,61 +2,43 @@
   "Chapter: what happens to a request whose client goes away, where that was asked for."
   (:require
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
-   [thrum.server.tck.wire :as wire])
-  (:import
-   (java.io InputStream)))
+   [thrum.server.tck.wire :as wire]))
 
 (set! *warn-on-reflection* true)
 
 (def ^:private asked {:interrupt-on-disconnect? true})
 
-(defn- waiting
-  "Starts a server with a request, of this text, a GET where none is given, that waits at /wait once
-  its body is read; returns {:server :client :gate :seen}, the last of how the wait ended."
-  [env options & [text]]
-  (let [gate (scene/gate env), entered (promise), seen (promise)
-        wait (fn [{:keys [^InputStream body] :as r}]
-               (some-> body .readAllBytes)
-               (deliver entered true)
-               (try (deref gate 30000 nil) (deliver seen :opened)
-                    (catch InterruptedException e (deliver seen :interrupted) (throw e)))
-               (scene/ok r))
-        server (scene/serve env (scene/routes {"/wait" wait}) options)
-        client (wire/send! (scene/client env server) (or text (wire/get "/wait")))]
-    (scene/within entered "a call of the handler")
-    {:server server, :client client, :gate gate, :seen seen}))
-
 (defcase fin-interrupts "4.6"
   "A client that closes its connection has its request interrupted, where that was asked for."
   {:needs #{:disconnect}, :refuses asked}
   [env]
-  (let [{:keys [client seen]} (waiting env asked)]
+  (let [{:keys [client ended]} (scene/waiting env asked)]
     (wire/close! client)
-    (expect= :interrupted (scene/within seen "an interrupt"))))
+    (expect= :interrupted (scene/within ended "an interrupt"))))
 
 (defcase rst-interrupts "4.6"
   "A client that resets its connection has its request interrupted, where that was asked for."
   {:needs #{:disconnect}, :refuses asked}
   [env]
-  (let [{:keys [client seen]} (waiting env asked)]
+  (let [{:keys [client ended]} (scene/waiting env asked)]
     (wire/reset!! client)
-    (expect= :interrupted (scene/within seen "an interrupt"))))
+    (expect= :interrupted (scene/within ended "an interrupt"))))
 
 (defcase clients-that-go-behind-a-body-interrupt "4.6"
   "So has a client that goes when the body of its request has been read to its end."
   {:needs #{:disconnect}, :refuses asked}
   [env]
   (doseq [text [(wire/post "/wait" "body") (wire/chunked "/wait" "bo" "dy")]]
-    (let [{:keys [client seen]} (waiting env asked text)]
+    (let [{:keys [client ended]} (scene/waiting env asked text)]
       (wire/close! client)
-      (expect= :interrupted (scene/within seen "an interrupt")))))
+      (expect= :interrupted (scene/within ended "an interrupt")))))
 
 (defcase watched-requests-are-answered "4.6"
   "A client that stays is answered, though its connection is watched, and so is what it has
   pipelined."
   {:needs #{:disconnect}, :refuses asked}
   [env]
-  (let [{:keys [client gate]} (waiting env asked)]
+  (let [{:keys [client gate]} (scene/waiting env asked)]
     (wire/send! client (wire/get "/second") (wire/get "/third"))
     (deliver gate :open)
     (dotimes [_ 3] (expect-status 200 (wire/response client)))
@@ -98,7 +80,7 @@
   "A kept connection that was watched, and is silent for :idle-timeout-ms, is closed."
   {:needs #{:disconnect}, :refuses asked}
   [env]
-  (let [{:keys [client gate]} (waiting env (assoc asked :idle-timeout-ms 500))]
+  (let [{:keys [client gate]} (scene/waiting env (assoc asked :idle-timeout-ms 500))]
     (deliver gate :open)
     (expect-status 200 (wire/response client))
     (scene/expect-closed client)))
@@ -108,8 +90,8 @@
   {:needs #{:disconnect}, :refuses asked, :uses #{:status}}
   [env]
   (let [told (promise)
-        {:keys [server client]}
-        (waiting env (assoc asked :observer {:disconnect #(deliver told (:uri (:request %)))}))]
+        observer {:disconnect #(deliver told (:uri (:request %)))}
+        {:keys [server client]} (scene/waiting env (assoc asked :observer observer))]
     (wire/close! client)
     (expect= "/wait" (scene/within told "a call of the observer"))
     (expect (scene/eventually #(= 1 (:disconnected (scene/tool env :status server))))
@@ -119,8 +101,10 @@
 (defcase disconnects-do-not-interrupt-unasked "4.6"
   "Without :interrupt-on-disconnect? a handler whose client goes away runs on."
   [env]
-  (let [{:keys [client gate seen]} (waiting env {})]
+  (let [{:keys [client gate ended]} (scene/waiting env {})]
     (wire/reset!! client)
-    (expect (not (scene/eventually wire/quiet-ms #(realized? seen))) "a handler that runs on" seen)
+    (expect (not (scene/eventually wire/quiet-ms #(realized? ended)))
+            "a handler that runs on"
+            ended)
     (deliver gate :open)
-    (expect= :opened (scene/within seen "the handler's end"))))
+    (expect= :opened (scene/within ended "the handler's end"))))

@@ -11,29 +11,14 @@
 
 (set! *warn-on-reflection* true)
 
-(defn- stop!
-  "Starts the stop; returns a promise of its end."
-  [env server]
-  (scene/start #((:stop (:tools env)) server)))
-
 (defn- expect-stopped [stopping]
   (let [{:keys [thrown]} (scene/within stopping "the end of stop!")]
     (when thrown (scene/fail "a stop! that returns" thrown))))
 
-(defn- waiting
-  "Starts a server with one request that waits at /wait for :gate, and how it ends in :seen.
-  Returns {:server :gate :client :seen}; the response comes to :client."
-  [env options]
-  (let [gate (scene/gate env), entered (promise), seen (promise)
-        wait (fn [r]
-               (deliver entered true)
-               (try (deref gate 30000 nil) (deliver seen :opened)
-                    (catch InterruptedException e (deliver seen :interrupted) (throw e)))
-               (scene/ok r))
-        server (scene/serve env (scene/routes {"/wait" wait}) options)
-        client (wire/send! (scene/client env server) (wire/get "/wait"))]
-    (scene/within entered "a call of the handler")
-    {:server server, :gate gate, :client client, :seen seen}))
+(defn- expect-prompt-stop [env server]
+  (expect (< (long (scene/elapsed-ms #(scene/tool env :stop server))) wire/patience-ms)
+          "a stop at once"
+          :later))
 
 (defn- kept
   "Returns a client that has had one response on its connection."
@@ -54,9 +39,7 @@
   [env]
   (let [server (scene/serve env scene/ok {})
         port (scene/port-of env server)]
-    (expect (< (long (scene/elapsed-ms #((:stop (:tools env)) server))) wire/patience-ms)
-            "a stop at once"
-            :later)
+    (expect-prompt-stop env server)
     (expect (try
               (wire/close! (wire/connect port))
               false
@@ -68,9 +51,9 @@
   "Stopping twice is stopping once, also at the same time."
   [env]
   (let [server (scene/serve env scene/ok {})
-        both (vec (repeatedly 2 #(stop! env server)))]
+        both (vec (repeatedly 2 #(scene/stop! env server)))]
     (run! expect-stopped both)
-    (expect-stopped (stop! env server))))
+    (expect-stopped (scene/stop! env server))))
 
 (defcase port-is-free-after-stop "4.7"
   "After the stop another server may listen on the port."
@@ -79,7 +62,7 @@
   (let [[server port] (some #(when-some [server (scene/started env {:port %})] [server %])
                             (repeatedly 20 #(+ 20000 (long (rand-int 10000)))))]
     (scene/ask env server (wire/get "/"))
-    ((:stop (:tools env)) server)
+    (scene/tool env :stop server)
     (expect (scene/started env {:port port}) "a server on the port again" :none)))
 
 (defcase idle-connections-end-with-the-server "4.7"
@@ -87,19 +70,17 @@
   [env]
   (let [server (scene/serve env scene/ok {:shutdown-timeout-ms 9000})
         c (kept env server)]
-    (expect (< (long (scene/elapsed-ms #((:stop (:tools env)) server))) wire/patience-ms)
-            "a stop at once"
-            :later)
+    (expect-prompt-stop env server)
     (expect-closed c)))
 
 (defcase ready-until-stop "4.7"
   "A server is ready until its stop has begun, and not any more after it."
   {:uses #{:ready?}}
   [env]
-  (let [{:keys [server gate]} (waiting env {:shutdown-timeout-ms 5000})
+  (let [{:keys [server gate]} (scene/waiting env {:shutdown-timeout-ms 5000})
         ready #(boolean (scene/tool env :ready? server))
         before (ready)
-        stopping (stop! env server)]
+        stopping (scene/stop! env server)]
     (expect= true before)
     (expect (scene/eventually #(not (ready))) "not ready while it drains" (ready))
     (deliver gate :open)
@@ -110,10 +91,10 @@
   "The status says :running, :draining and :stopped."
   {:uses #{:status}}
   [env]
-  (let [{:keys [server gate]} (waiting env {:shutdown-timeout-ms 5000})
+  (let [{:keys [server gate]} (scene/waiting env {:shutdown-timeout-ms 5000})
         state #(:state (scene/tool env :status server))
         before (state)
-        stopping (stop! env server)]
+        stopping (scene/stop! env server)]
     (expect= :running before)
     (expect (scene/eventually #(= :draining (state))) ":draining" (state))
     (deliver gate :open)
@@ -121,12 +102,12 @@
     (expect= :stopped (state))))
 
 (defn- draining
-  "As waiting, while stop! waits in its :drain-delay-ms."
+  "As scene/waiting, while stop! waits in its :drain-delay-ms."
   [env options]
   (let [{:keys [server], :as scene}
-        (waiting env (merge {:drain-delay-ms 3000, :shutdown-timeout-ms 5000} options))
+        (scene/waiting env (merge {:drain-delay-ms 3000, :shutdown-timeout-ms 5000} options))
         connection (kept env server)
-        stopping (stop! env server)]
+        stopping (scene/stop! env server)]
     (if (get-in env [:tools :ready?])
       (scene/eventually #(not (scene/tool env :ready? server)))
       (Thread/sleep 100))
@@ -156,8 +137,8 @@
 (defcase listener-closes-after-the-delay "4.7"
   "After :drain-delay-ms no new connection is taken, while what is in flight goes on."
   [env]
-  (let [{:keys [server gate]} (waiting env {:shutdown-timeout-ms 5000})]
-    (stop! env server)
+  (let [{:keys [server gate]} (scene/waiting env {:shutdown-timeout-ms 5000})]
+    (scene/stop! env server)
     (expect (scene/eventually #(refused? env server)) "a closed listener" :open)
     (expect (not (realized? gate)) "that the request is still in flight" :ended)))
 
@@ -175,40 +156,35 @@
         c (kept env server)]
     (wire/send! (scene/client env server) (wire/get "/wait"))
     (scene/within entered "a call of the handler")
-    (stop! env server)
+    (scene/stop! env server)
     (scene/eventually #(refused? env server))
-    (let [answer (wire/ask! c (wire/get "/late"))]
-      (expect (or (= 503 (:status answer)) (#{:eof :reset} (:ended answer)))
-              "503 or a closed connection"
-              answer)
-      (expect-closed c))
+    (scene/expect-refusal #{503} (wire/ask! c (wire/get "/late")))
+    (expect-closed c)
     (expect= 0 (.get calls))))
 
 (defcase kept-connections-get-503-beside-streams "4.7"
   "So it is while :drain-streams-ms leaves streams open."
   {:uses #{:status}}
   [env]
-  (let [{:keys [server gate]} (waiting env {:drain-streams-ms 8000, :shutdown-timeout-ms 9000})
+  (let [{:keys [server gate]}
+        (scene/waiting env {:drain-streams-ms 8000, :shutdown-timeout-ms 9000})
         c (kept env server)]
-    (stop! env server)
+    (scene/stop! env server)
     (scene/eventually #(refused? env server))
-    (let [answer (wire/ask! c (wire/get "/late"))]
-      (expect (or (= 503 (:status answer)) (#{:eof :reset} (:ended answer)))
-              "503 or a closed connection"
-              answer))
+    (scene/expect-refusal #{503} (wire/ask! c (wire/get "/late")))
     (deliver gate :open)))
 
 (defcase in-flight-is-finished "4.7"
   "What is in flight when the stop begins is answered in full, and stop! returns only then."
   [env]
-  (let [{:keys [server gate client seen]} (waiting env {:shutdown-timeout-ms 6000})
-        stopping (stop! env server)]
+  (let [{:keys [server gate client ended]} (scene/waiting env {:shutdown-timeout-ms 6000})
+        stopping (scene/stop! env server)]
     (expect (scene/eventually #(refused? env server)) "a closed listener" :open)
     (expect (not (realized? stopping)) "a stop that waits" :returned)
     (deliver gate :open)
     (let [answer (expect-status 200 (wire/response client))]
       (expect= ["ok" "close"] [(:body answer) (connection-of answer)]))
-    (expect= :opened @seen)
+    (expect= :opened @ended)
     (expect-stopped stopping)))
 
 (defcase streams-in-flight-are-finished "4.7"
@@ -216,15 +192,12 @@
   [env]
   (let [gate (scene/gate env)
         cut (promise)
-        wait! #(try
-                 (deref gate 30000 nil)
-                 (catch InterruptedException e (deliver cut true) (throw e)))
-        body (lazy-seq (cons "some" (lazy-seq (wait!) ["more"])))
+        body (lazy-seq (cons "some" (lazy-seq (scene/wait! gate cut) ["more"])))
         server (scene/serve env (scene/answering {:body body}) {:shutdown-timeout-ms 6000})
         c (wire/send! (scene/client env server) (wire/get "/"))]
     (wire/head c)
     (expect= "some" (wire/chunk c))
-    (let [stopping (stop! env server)]
+    (let [stopping (scene/stop! env server)]
       (expect (scene/eventually #(refused? env server)) "a closed listener" :open)
       ;; A server that gives up what is in flight does so now.
       (deref cut 200 nil)
@@ -235,10 +208,10 @@
 (defcase timeout-interrupts "4.7"
   "What is in flight at :shutdown-timeout-ms is interrupted and answered with 503."
   [env]
-  (let [{:keys [server client seen]} (waiting env {:shutdown-timeout-ms 200})
-        stopping (stop! env server)]
+  (let [{:keys [server client ended]} (scene/waiting env {:shutdown-timeout-ms 200})
+        stopping (scene/stop! env server)]
     (expect= 503 (:status (wire/response client)))
-    (expect= :interrupted (scene/within seen "an interrupt"))
+    (expect= :interrupted (scene/within ended "an interrupt"))
     (expect-stopped stopping)))
 
 (defcase timeout-interrupts-callbacks "4.7"
@@ -250,12 +223,11 @@
       (let [entered (promise), seen (promise)
             callback (fn [& _]
                        (deliver entered true)
-                       (try (deref gate 30000 nil) (deliver seen :opened)
-                            (catch InterruptedException e (deliver seen :interrupted) (throw e))))
+                       (scene/wait! gate seen))
             server (scene/serve env boom (assoc (options-of callback) :shutdown-timeout-ms 100))
             client (wire/send! (scene/client env server) (wire/get "/"))]
         (scene/within entered "a call")
-        (let [stopping (stop! env server)]
+        (let [stopping (scene/stop! env server)]
           (expect= 503 (:status (wire/response client)))
           (expect= :interrupted (scene/within seen "an interrupt"))
           (expect-stopped stopping))))))
@@ -264,16 +236,12 @@
   "A response that has begun at :shutdown-timeout-ms is cut off."
   [env]
   (let [gate (scene/gate env)
-        cut (promise)
-        wait! #(try
-                 (deref gate 30000 nil)
-                 (catch InterruptedException e (deliver cut true) (throw e)))
-        body (lazy-seq (cons "some" (lazy-seq (wait!) ["more"])))
+        body (lazy-seq (cons "some" (lazy-seq (deref gate 30000 nil) ["more"])))
         server (scene/serve env (scene/answering {:body body}) {:shutdown-timeout-ms 200})
         c (wire/send! (scene/client env server) (wire/get "/"))
         answer (wire/head c)]
     (expect= 200 (:status answer))
-    (stop! env server)
+    (scene/stop! env server)
     (expect-cut (wire/body c answer))))
 
 (defcase stubborn-handlers-do-not-stop-the-stop "4.7"
@@ -286,18 +254,15 @@
         server (scene/serve env handler {:shutdown-timeout-ms 200})
         c (wire/send! (scene/client env server) (wire/get "/"))]
     (scene/within entered "a call of the handler")
-    (expect-stopped (stop! env server))
+    (expect-stopped (scene/stop! env server))
     (expect (not (realized? gate)) "a stop before the handler has ended" :after)
-    (let [answer (wire/response c)]
-      (expect (or (= 503 (:status answer)) (#{:eof :reset} (:ended answer)))
-              "503 or a closed connection"
-              answer))))
+    (scene/expect-refusal #{503} (wire/response c))))
 
 (defcase stop-inside-a-handler "4.7"
   "stop! inside a handler returns at once, the handler's response is sent, and the server stops."
   [env]
   (let [server (promise), returned (promise)
-        handler (fn [r] ((:stop (:tools env)) @server) (deliver returned true) (scene/ok r))]
+        handler (fn [r] (scene/tool env :stop @server) (deliver returned true) (scene/ok r))]
     (deliver server (scene/serve env handler {:shutdown-timeout-ms 3000}))
     (let [c (wire/send! (scene/client env @server) (wire/get "/"))]
       (scene/within returned "that stop! returns")
@@ -309,7 +274,7 @@
   {:uses #{:pmap}}
   [env]
   (let [server (promise), returned (promise)
-        stop! (fn [_] ((:stop (:tools env)) @server) (deliver returned true))
+        stop! (fn [_] (scene/tool env :stop @server) (deliver returned true))
         handler (fn [r] (run! identity (scene/tool env :pmap 2 stop! [1])) (scene/ok r))]
     (deliver server (scene/serve env handler {:shutdown-timeout-ms 3000}))
     (let [c (wire/send! (scene/client env @server) (wire/get "/"))]
@@ -335,7 +300,7 @@
     (expect (scene/eventually #(< 50 (.get entered))) "fifty requests" (.get entered))
     (reset! stopping true)
     (expect (scene/eventually #(pos? (.get held))) "a request in flight" :none)
-    (let [stopped (stop! env server)]
+    (let [stopped (scene/stop! env server)]
       (scene/eventually #(refused? env server))
       ;; A server that gives up what is in flight does so now.
       (deref cut 200 nil)
@@ -353,7 +318,7 @@
 (defcase probes-are-answered-when-the-server-is-full "4.4"
   "Probes are answered, with a word, where requests are shed."
   [env]
-  (let [{:keys [server]} (waiting env (assoc probed :max-concurrent 1))]
+  (let [{:keys [server]} (scene/waiting env (assoc probed :max-concurrent 1))]
     (expect= 503 (:status (scene/ask env server (wire/get "/"))))
     (doseq [path ["/livez" "/readyz?verbose"]]
       (expect= [200 "ok"] (word (scene/ask env server (wire/get path))) path))))

@@ -28,11 +28,9 @@
   "Returns the client of a request that the handler, which reads nothing, has answered before the
   rest of its body was sent, and the atom with the uris that handlers saw."
   [env [head first-part _] body]
-  (let [uris (atom [])
-        handler (fn [{:keys [uri]}] (swap! uris conj uri) {:status 200, :headers {}, :body (body)})
-        c (wire/send! (scene/client env (scene/serve env handler {})) head first-part)]
-    (expect-status 200 (wire/response c))
-    [c uris]))
+  (let [[c :as noting] (scene/noting-uris env (fn [_] {:status 200, :headers {}, :body (body)}))]
+    (expect-status 200 (wire/ask! c head first-part))
+    noting))
 
 (defn- expect-nothing-hidden
   "Sends the rest of the body and another request: that is answered, or the connection ends."

@@ -142,20 +142,17 @@
   [env]
   (let [{:keys [server]} (long-streams env {:max-concurrent 1})]
     (open-stream env server)
-    (expect (scene/eventually #(= 200 (:status (scene/ask env server (wire/get "/")))))
-            "200"
-            :none)))
+    (scene/expect-served-soon env server)))
 
 (defcase streams-are-bounded "4.5"
   "A stream beyond :max-streams is answered with 503; when one ends, there is room again."
   {:uses #{:sse}}
   [env]
-  (let [{:keys [server gate]} (long-streams env {:max-streams 1})
-        asked #(:status (scene/ask env server (wire/get "/stream")))]
+  (let [{:keys [server gate]} (long-streams env {:max-streams 1})]
     (open-stream env server)
-    (expect= 503 (asked))
+    (expect= 503 (:status (scene/ask env server (wire/get "/stream"))))
     (deliver gate :open)
-    (expect (scene/eventually #(= 200 (asked))) "200" :none)))
+    (scene/expect-served-soon env server "/stream")))
 
 (defcase streams-that-are-shed-are-over "4.5"
   "A stream that was answered with 503 is in flight no more."
@@ -183,12 +180,7 @@
   [env options leave!]
   (let [gate (scene/gate env)
         ended (promise)
-        wait (fn [send!]
-               (send! "first")
-               (try
-                 (deref gate 30000 nil)
-                 (deliver ended :opened)
-                 (catch InterruptedException e (deliver ended :interrupted) (throw e))))
+        wait (fn [send!] (send! "first") (scene/wait! gate ended))
         server
         (scene/serve env (scene/routes {"/stream" (streaming env {:heartbeat-ms 30} wait)}) options)
         c (open-stream env server)]
@@ -227,7 +219,7 @@
   [env options]
   (let [{:keys [server gate]} (long-streams env (merge {:shutdown-timeout-ms 9000} options))
         c (open-stream env server)]
-    {:server server, :c c, :gate gate, :stopping (scene/start #((:stop (:tools env)) server))}))
+    {:server server, :c c, :gate gate, :stopping (scene/stop! env server)}))
 
 (defcase streams-end-with-the-server "4.7"
   "When the server stops, an open stream ends as a whole response, and does not delay the stop."
@@ -266,7 +258,7 @@
                             (scene/routes {"/stream" (streaming env {} feed)})
                             {:shutdown-timeout-ms 9000})
         c (open-stream env server)
-        stopping (scene/start #((:stop (:tools env)) server))]
+        stopping (scene/stop! env server)]
     (expect= true (contains? #{:eof :reset} (wire/chunk c)))
     (scene/within stopping "the end of stop!")))
 
@@ -283,4 +275,4 @@
     (expect (scene/eventually 9000 #(< 300000000 (- (System/nanoTime) (long @begun))))
             "a write that blocks"
             :none)
-    (scene/within (scene/start #((:stop (:tools env)) server)) "the end of stop!")))
+    (scene/within (scene/stop! env server) "the end of stop!")))

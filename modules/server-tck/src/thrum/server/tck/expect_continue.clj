@@ -44,8 +44,7 @@
   "Where the handler does not read the body that a client has announced, what follows is never taken
   for a request."
   [env]
-  (let [uris (atom [])
-        c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (scene/ok r)) {}))
+  (let [[c uris] (scene/noting-uris env scene/ok)
         answer (wire/ask! c (expecting (count hidden)))]
     (wire/try-send! c hidden)
     (expect-status 200 (if (= 100 (:status answer)) (wire/response c) answer))

@@ -3,6 +3,7 @@
   complete."
   (:require
    [clojure.string :as str]
+   [thrum.server.tck.bodies :as bodies]
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-cut expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
@@ -230,17 +231,11 @@
                (wire/get "/"))
     (scene/within closed "a closed stream")))
 
-(defn- endless-stream ^InputStream [closed]
-  (proxy [InputStream] []
-    (read ([] 120) ([bs] (count bs)) ([_ _ n] n))
-    (close [] (deliver closed true))))
-
 (defcase body-is-closed-when-the-client-goes "4.3"
   "The body of a response is closed when the client goes away half-way."
   [env]
-  (let [closed (promise)
-        server
-        (scene/serve env (fn [_] {:status 200, :headers {}, :body (endless-stream closed)}) {})
+  (let [[body closed] (bodies/endless)
+        server (scene/serve env (scene/answering {:body body}) {})
         c (wire/send! (scene/client env server) (wire/get "/"))]
     (wire/head c)
     (wire/reset!! c)
@@ -279,9 +274,7 @@
                                "/nil" (constantly nil)})
         server (scene/serve env handler {:max-concurrent 1})]
     (doseq [uri ["/throw" "/body" "/nil" "/throw" "/body"]] (scene/ask env server (wire/get uri)))
-    (expect (scene/eventually #(= 200 (:status (scene/ask env server (wire/get "/")))))
-            "200"
-            :none)))
+    (scene/expect-served-soon env server)))
 
 (defcase own-error-pages-tell-nothing "4.3"
   "The server's own error pages show no message, product, version or echoed input."

@@ -73,8 +73,7 @@
 (defcase bare-lf-does-not-end-the-headers "4.8"
   "Headers whose lines end in LF alone hide nothing: one request is read, or it is refused."
   [env]
-  (let [uris (atom [])
-        c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (scene/ok r)) {}))]
+  (let [[c uris] (scene/noting-uris env scene/ok)]
     (wire/ask! c
                "POST /first HTTP/1.1\r\nHost: localhost\r\n"
                (str "X-A: b\nContent-Length: " (count hidden) "\r\n\r\n" hidden))

@@ -28,11 +28,12 @@
     client))
 
 (defn- request
-  ^HttpRequest [env server path]
-  (-> (HttpRequest/newBuilder (URI.
-                                (str "https://localhost:" (scene/tool env :ssl-port server) path)))
-      (.timeout (Duration/ofMillis wire/patience-ms))
-      .build))
+  "Returns a request: a GET, or a POST of this text."
+  ^HttpRequest [env server path & [text]]
+  (let [port (scene/tool env :ssl-port server)
+        builder (HttpRequest/newBuilder (URI. (str "https://localhost:" port path)))]
+    (when text (.POST builder (HttpRequest$BodyPublishers/ofString text)))
+    (.build (.timeout builder (Duration/ofMillis wire/patience-ms)))))
 
 (defn- send-async ^CompletableFuture [^HttpClient client request]
   (.sendAsync client request (HttpResponse$BodyHandlers/ofString)))
@@ -78,13 +79,8 @@
         server (serve env
                       (fn [{:keys [^java.io.InputStream body]}]
                         {:status 200, :headers {}, :body (.readAllBytes body)}))
-        post (-> (HttpRequest/newBuilder
-                   (URI. (str "https://localhost:" (scene/tool env :ssl-port server) "/")))
-                 (.POST (HttpRequest$BodyPublishers/ofString text))
-                 .build)]
-    (expect (= text (.body (answer-of (send-async (http-client env) post))))
-            "the body that was sent"
-            :another)))
+        answer (answer-of (send-async (http-client env) (request env server "/" text)))]
+    (expect (= text (.body answer)) "the body that was sent" :another)))
 
 (defcase h2-runs-many-at-once "4.1"
   "Many requests of one connection run at once, each on a virtual thread."
@@ -169,14 +165,6 @@
              "l" (map str text)
              "i" (java.io.ByteArrayInputStream. (.getBytes text)))}))
 
-(defn- post
-  ^HttpRequest [env server path text]
-  (-> (HttpRequest/newBuilder (URI.
-                                (str "https://localhost:" (scene/tool env :ssl-port server) path)))
-      (.POST (HttpRequest$BodyPublishers/ofString text))
-      (.timeout (Duration/ofMillis wire/patience-ms))
-      .build))
-
 (defn- end-of
   "Returns how the request ended: :answered with this text, :late, :reset, or what else was found."
   [^CompletableFuture answer text]
@@ -223,7 +211,7 @@
         client (http-client env)
         text (str/join (repeat 300 "0123456789"))
         path #(str "/" (rand-nth ["s" "l" "i"]) "/" (nth waits-near-30-ms (rem (long %) 13)))
-        one #(end-of (send-async client (post env server (path %) text)) text)
+        one #(end-of (send-async client (request env server (path %) text)) text)
         ;; Else each of the first would open a connection of its own.
         _ (end-of (send-async client (request env server "/s/0")) "")
         ends (race one)]

@@ -50,8 +50,7 @@
   runs."
   {:needs #{:http-1.0}}
   [env]
-  (let [uris (atom [])
-        c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (scene/ok r)) {}))]
+  (let [[c uris] (scene/noting-uris env scene/ok)]
     (expect-status 200 (wire/ask! c "GET / HTTP/1.0\r\n\r\n" "GET /second HTTP/1.0\r\n\r\n"))
     (expect-closed c)
     (expect= ["/"] @uris)))

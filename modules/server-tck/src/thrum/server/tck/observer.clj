@@ -74,11 +74,7 @@
   "The observer is called when a request is shed, with the request."
   [env]
   (let [[observer events] (trail)
-        gate (scene/gate env), entered (promise)
-        handler (fn [r] (deliver entered true) (deref gate 30000 nil) (scene/ok r))
-        server (scene/serve env handler {:max-concurrent 1, :observer observer})]
-    (scene/asked env server (wire/get "/"))
-    (scene/within entered "a call of the handler")
+        {:keys [server]} (scene/waiting env {:max-concurrent 1, :observer observer})]
     (scene/ask env server (wire/get "/shed"))
     (expect= "/shed" (:uri (:request (event events :shed))))))
 

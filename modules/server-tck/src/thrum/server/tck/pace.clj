@@ -2,6 +2,7 @@
   "Chapter: how slowly a client may send a body or take a response."
   (:require
    [clojure.string :as str]
+   [thrum.server.tck.bodies :as bodies]
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-cut expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
@@ -31,8 +32,7 @@
             (scene/serve env reading-all {:min-bytes-per-second 1000, :rate-grace-ms 300}))]
     (wire/send! c (wire/head-of "POST" "/" "Content-Length: 10000"))
     (scene/start #(trickle c 1 200))
-    (let [{:keys [status], :as answer} (wire/response c)]
-      (expect (or (= 408 status) (#{:eof :reset} (:ended answer))) "408 or a cut" answer))))
+    (scene/expect-refusal #{408} (wire/response c))))
 
 (defcase observers-hold-no-cut-up "4.4"
   "An observer that blocks when it is called for a slow client does not keep the next slow client
@@ -44,10 +44,9 @@
               :observer {:timeout (fn [_] (deref gate 30000 nil))}}
         server (scene/serve env reading-all slow)]
     (dotimes [_ 2]
-      (let [c (wire/send! (scene/client env server)
-                          (wire/head-of "POST" "/" "Content-Length: 10000"))
-            {:keys [status], :as answer} (wire/response c)]
-        (expect (or (= 408 status) (#{:eof :reset} (:ended answer))) "408 or a cut" answer)))))
+      (scene/expect-refusal
+        #{408}
+        (scene/ask env server (wire/head-of "POST" "/" "Content-Length: 10000"))))))
 
 (defcase steady-bodies-are-served "4.4"
   "A body that comes quickly enough may take longer than :rate-grace-ms."
@@ -58,18 +57,6 @@
     (wire/send! c (wire/head-of "POST" "/" "Content-Length: 12000"))
     (trickle c 200 60)
     (expect-status 200 (wire/response c))))
-
-(defn- endless
-  "Returns a stream without end, and a promise of its being closed."
-  []
-  (let [closed (promise)]
-    [(proxy [InputStream] []
-       (read
-         ([] 120)
-         ([b] (alength ^bytes b))
-         ([_ _ n] n))
-       (close [] (deliver closed true)))
-     closed]))
 
 (defn- counted
   "Returns a stream of so many bytes, how many of them have been read, and a promise of its being
@@ -105,7 +92,7 @@
 (defcase slow-takers-are-cut "4.4"
   "A response that is taken more slowly than :min-bytes-per-second is cut."
   [env]
-  (let [[body closed] (endless)
+  (let [[body closed] (bodies/endless)
         c (wire/send! (scene/client env
                                     (scene/serve env (scene/answering {:body body}) quick))
                       (wire/get "/"))]
@@ -117,7 +104,7 @@
   reset: the end of the connection would look like the end of the body."
   {:needs #{:http-1.0}}
   [env]
-  (let [[body closed] (endless)
+  (let [[body closed] (bodies/endless)
         server (scene/serve env (scene/answering {:body body}) {:idle-timeout-ms 200})
         c (wire/send! (scene/client env server) "GET / HTTP/1.0\r\n\r\n")]
     (scene/within closed "the end of the body")

@@ -38,8 +38,7 @@
 (defcase unread-body-is-not-a-request "4.8"
   "A body that the handler does not read is never taken for the next request."
   [env]
-  (let [uris (atom [])
-        c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (scene/ok r)) {}))]
+  (let [[c uris] (scene/noting-uris env scene/ok)]
     (expect-status 200 (wire/ask! c (wire/post "/" hidden)))
     (wire/try-send! c (wire/get "/second"))
     (let [answer (wire/response c)]
@@ -96,8 +95,7 @@
 (defcase nothing-behind-a-close-is-served "4.8"
   "What is sent behind a request with Connection: close, together with it or later, never runs."
   [env]
-  (let [uris (atom [])
-        c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (scene/ok r)) {}))]
+  (let [[c uris] (scene/noting-uris env scene/ok)]
     (expect-status 200 (wire/ask! c (wire/get "/first" "Connection: close") (wire/get "/second")))
     (wire/try-send! c (wire/get "/third"))
     (expect-closed c)
@@ -135,8 +133,7 @@
   "Of a pipeline with a bad request what stands before it is answered, what stands behind it never
   reaches a handler."
   [env]
-  (let [uris (atom [])
-        c (scene/client env (scene/serve env (fn [r] (swap! uris conj (:uri r)) (scene/ok r)) {}))]
+  (let [[c uris] (scene/noting-uris env scene/ok)]
     (wire/send! c
                 (wire/get "/first")
                 (wire/head-of "POST" "/bad" "Content-Length: 3" "Content-Length: 0")
@@ -150,15 +147,8 @@
   "A client that resets its connection while its pipelined requests run or wait leaves no permit
   behind."
   [env]
-  (let [entered (promise)
-        gate (scene/gate env)
-        wait (fn [r] (deliver entered true) (deref gate 30000 nil) (scene/ok r))
-        server (scene/serve env (scene/routes {"/wait" wait}) {:max-concurrent 1})
-        c (wire/send! (scene/client env server)
-                      (wire/get "/wait") (wire/get "/second") (wire/post "/third" "abc"))]
-    (scene/within entered "a call of the handler")
-    (wire/reset!! c)
+  (let [pipeline (str (wire/get "/wait") (wire/get "/second") (wire/post "/third" "abc"))
+        {:keys [server client gate]} (scene/waiting env {:max-concurrent 1} pipeline)]
+    (wire/reset!! client)
     (deliver gate :open)
-    (expect (scene/eventually #(= 200 (:status (scene/ask env server (wire/get "/")))))
-            "200"
-            :none)))
+    (scene/expect-served-soon env server)))

@@ -6,9 +6,7 @@
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
-   (java.io File)
-   (java.nio.file Files OpenOption)
-   (java.nio.file.attribute FileAttribute)))
+   (java.io File)))
 
 (set! *warn-on-reflection* true)
 
@@ -96,13 +94,18 @@
   (let [text (str/join (repeat 20000 "0123456789"))]
     (expect (= text (body-of env {:body (bodies/file-of env text)})) "the file's text" :another)))
 
+(defn- changing-file
+  "Returns a file that holds text, and says that it has length, as one does that grows or shrinks
+  while it is sent."
+  [env text length]
+  (proxy [File] [(str (bodies/file-of env text))] (length [] length)))
+
 (defcase file-of-unknown-length-is-sent "4.2"
   "A File whose length is 0 but that has bytes, as a FIFO, is sent to its end; one that has none is
   an empty body."
   [env]
   (let [text (str/join (repeat 20000 "0123456789"))
-        ^java.io.File file (bodies/file-of env text)
-        of-no-length (proxy [java.io.File] [(str file)] (length [] 0))]
+        of-no-length (changing-file env text 0)]
     (expect (= text (body-of env {:body of-no-length})) "the file's text" :another)
     (expect= "" (body-of env {:body (bodies/file-of env "")}))))
 
@@ -128,23 +131,12 @@
     (expect= [:length "8" "streamed"]
              [(:framing answer) (wire/header answer "content-length") (:body answer)])))
 
-(defn- changing-file
-  "Returns a file that holds n bytes, and says that it has length, as one does that grows or shrinks
-  while it is sent."
-  [env n length]
-  (let [path (Files/createTempFile "thrum-tck" ".txt" (make-array FileAttribute 0))]
-    (scene/at-end env #(Files/deleteIfExists path))
-    (Files/write path
-                 (byte-array n (byte 120))
-                 ^"[Ljava.nio.file.OpenOption;" (make-array OpenOption 0))
-    (proxy [File] [(str path)] (length [] length))))
-
 (defcase growing-files-are-sent-as-announced "4.3"
   "Of a File that grows while it is sent, as many bytes are sent as were announced."
   [env]
   (doseq [[n length] [[10 5] [10000 9000] [200100 200000]]]
-    (let [answer (expect-status 200
-                                (scene/answer-of env {:body (changing-file env n length)}))]
+    (let [file (changing-file env (str/join (repeat n "x")) length)
+          answer (expect-status 200 (scene/answer-of env {:body file}))]
       (expect= [(str length) length]
                [(wire/header answer "content-length") (count (:body answer))]))))
 
@@ -152,7 +144,8 @@
   "One that shrinks is cut off, or a 500 where nothing was sent of it yet."
   [env]
   (doseq [[n length] [[5 10] [9000 10000] [200000 200100]]]
-    (let [answer (scene/answer-of env {:body (changing-file env n length)})]
+    (let [file (changing-file env (str/join (repeat n "x")) length)
+          answer (scene/answer-of env {:body file})]
       (when-not (= 500 (:status answer)) (scene/expect-cut answer)))))
 
 (defcase handlers-date-is-sent "4.2"

@@ -39,9 +39,7 @@
   [env]
   (doseq [connection [["keep-alive, close"] ["foo,CLOSE"] ["close , keep-alive"]
                       ["foo" "close"]]]
-    (let [uris (atom [])
-          handler (fn [r] (swap! uris conj (:uri r)) (scene/ok r))
-          c (scene/client env (scene/serve env handler {}))]
+    (let [[c uris] (scene/noting-uris env scene/ok)]
       (expect-status 200
                      (wire/ask! c
                        (apply wire/get "/" (map #(str "Connection: " %) connection))

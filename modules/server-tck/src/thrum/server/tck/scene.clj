@@ -71,6 +71,15 @@
   (expect (not= :silent (:ended answer)) "that the connection ends" answer)
   answer)
 
+(defn expect-refusal
+  "Fails unless the response has one of these statuses, or the connection has ended in its place;
+  context is shown beside."
+  ([statuses answer] (expect-refusal statuses answer nil))
+  ([statuses {:keys [status ended] :as answer} context]
+   (expect (or (statuses status) (#{:eof :reset} ended))
+           (str "status " (str/join " or " statuses) ", or a closed connection")
+           (if context [context answer] answer))))
+
 (defn expect-closed
   "Fails unless the server closes the connection."
   [client]
@@ -150,6 +159,11 @@
   [env k & args]
   (apply (get-in env [:tools k]) args))
 
+(defn stop!
+  "Starts the stop of a server; returns a promise of its end, as start does."
+  [env server]
+  (start #(tool env :stop server)))
+
 (defn port-of
   "Returns the server's port."
   [env server]
@@ -195,6 +209,13 @@
   [^CountDownLatch latch]
   (.await latch wire/patience-ms TimeUnit/MILLISECONDS))
 
+(defn wait!
+  "Waits for a gate; delivers to ended how that ended: :opened or :interrupted."
+  [gate ended]
+  (try (deref gate 30000 nil)
+       (deliver ended :opened)
+       (catch InterruptedException e (deliver ended :interrupted) (throw e))))
+
 (defn stubborn
   "Waits for a gate and ignores interrupts; leaves none behind."
   [gate]
@@ -221,6 +242,12 @@
   [env case-options]
   (try (serve env ok case-options) (catch Exception _ nil)))
 
+(defn expect-served-soon
+  "Fails unless a request for the path is answered with 200 within a client's patience."
+  ([env server] (expect-served-soon env server "/"))
+  ([env server path]
+   (expect (eventually #(= 200 (:status (ask env server (wire/get path))))) "200" :none)))
+
 (defn answering
   "Returns a handler with this response."
   [response]
@@ -230,6 +257,28 @@
   "Returns what a client of its own gets from a server whose handler returns this response."
   [env response & parts]
   (apply ask env (serve env (answering response) {}) (or parts [(wire/get "/")])))
+
+(defn routes
+  "Returns a handler that picks another by :uri; ok where there is none."
+  [by-uri]
+  (fn [{:keys [uri] :as request}]
+    ((get by-uri uri ok) request)))
+
+(defn waiting
+  "Starts a server with a request, of this text, a GET where none is given, that waits at /wait for
+  :gate once its body is read. Returns {:server :client :gate :ended}, the last of how the wait
+  ended; the response comes to :client."
+  [env options & [text]]
+  (let [gate (gate env), entered (promise), ended (promise)
+        wait (fn [{:keys [^InputStream body] :as request}]
+               (some-> body .readAllBytes)
+               (deliver entered true)
+               (wait! gate ended)
+               (ok request))
+        server (serve env (routes {"/wait" wait}) options)
+        client (wire/send! (client env server) (or text (wire/get "/wait")))]
+    (within entered "a call of the handler")
+    {:server server, :client client, :gate gate, :ended ended}))
 
 (defn received
   "Returns the request as a handler gets it, its body read to the end as :text."
@@ -242,11 +291,13 @@
     (expect-status 200 answer)
     @seen))
 
-(defn routes
-  "Returns a handler that picks another by :uri; ok where there is none."
-  [by-uri]
-  (fn [{:keys [uri] :as request}]
-    ((get by-uri uri ok) request)))
+(defn noting-uris
+  "Returns [client uris]: a client of a server with this handler, and an atom with the :uri of each
+  request that it was given."
+  [env handler & [options]]
+  (let [uris (atom [])
+        noting (fn [request] (swap! uris conj (:uri request)) (handler request))]
+    [(client env (serve env noting (or options {}))) uris]))
 
 (defn shows
   "Whether the text of a response, headers and body, holds any of these words, in any case."

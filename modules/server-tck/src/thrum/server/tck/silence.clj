@@ -12,9 +12,7 @@
 (defn- expect-408-or-close
   [c]
   (let [answer (wire/response c)]
-    (expect (or (= 408 (:status answer)) (#{:eof :reset} (:ended answer)))
-            "408 or a closed connection"
-            answer)
+    (scene/expect-refusal #{408} answer)
     (when (:status answer) (expect-closed c))))
 
 (defcase slow-headers-are-given-up "4.4"

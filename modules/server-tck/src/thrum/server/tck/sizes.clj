@@ -2,18 +2,13 @@
   "Chapter: how large a request may be."
   (:require
    [clojure.string :as str]
+   [thrum.server.tck.refusal :refer [swallow]]
    [thrum.server.tck.scene :as scene :refer [defcase expect expect-closed expect-status expect=]]
    [thrum.server.tck.wire :as wire])
   (:import
    (java.io IOException InputStream)))
 
 (set! *warn-on-reflection* true)
-
-(defn- swallow
-  "A handler that reads the body, and swallows what that throws."
-  [{:keys [^InputStream body] :as request}]
-  (try (.readAllBytes body) (catch IOException _ nil))
-  (scene/ok request))
 
 (defn- entered-by [entered handler]
   (fn [request] (deliver entered true) (handler request)))
@@ -76,11 +71,8 @@
 (defcase unread-large-body-is-not-the-next-request "4.4"
   "After a 413 nothing of the body is taken for a request."
   [env]
-  (let [uris (atom [])
-        server
-        (scene/serve env (fn [r] (swap! uris conj (:uri r)) (swallow r)) {:max-body-bytes 100})
-        evil (str/join (repeat 10 "GET /evil HTTP/1.1\r\nHost: localhost\r\n\r\n"))
-        c (scene/client env server)]
+  (let [[c uris] (scene/noting-uris env swallow {:max-body-bytes 100})
+        evil (str/join (repeat 10 "GET /evil HTTP/1.1\r\nHost: localhost\r\n\r\n"))]
     (expect= 413 (:status (wire/ask! c (wire/post "/" evil))))
     (expect-closed c)
     (expect= [] @uris)))

@@ -10,82 +10,64 @@
 
 (set! *warn-on-reflection* true)
 
-(defn- note-thread!
-  "Delivers to seen whether the calling thread is virtual."
-  [seen]
-  (deliver seen (Thread/.isVirtual (Thread/currentThread))))
+(defn- expect-virtual
+  "Calls (f note!), which has a server call note!: fails unless that is on a virtual thread."
+  [f]
+  (let [seen (promise)]
+    (f #(deliver seen (Thread/.isVirtual (Thread/currentThread))))
+    (expect= true (scene/within seen "a call"))))
 
-(defn- expect-virtual [seen]
-  (expect= true (scene/within seen "a call")))
+(defn- ask [env handler options]
+  (scene/ask env (scene/serve env handler options) (wire/get "/")))
 
 (defcase handler-runs-on-a-virtual-thread "4.1"
   "A handler runs on a virtual thread."
   [env]
-  (let [seen (promise)]
-    (scene/ask env (scene/serve env (fn [r] (note-thread! seen) (scene/ok r)) {}) (wire/get "/"))
-    (expect-virtual seen)))
+  (expect-virtual (fn [note!] (ask env (fn [r] (note!) (scene/ok r)) {}))))
 
 (defcase async-handler-runs-on-a-virtual-thread "4.1"
   "An async handler runs on a virtual thread."
   [env]
-  (let [seen (promise)]
-    (scene/ask env
-               (scene/serve env
-                            (fn [_ respond _] (note-thread! seen) (respond (scene/ok nil)))
-                            {:async? true})
-               (wire/get "/"))
-    (expect-virtual seen)))
+  (expect-virtual
+    (fn [note!]
+      (ask env (fn [r respond _] (note!) (respond (scene/ok r))) {:async? true}))))
 
 (defcase seq-is-realised-on-a-virtual-thread "4.1"
   "A lazy body is realised on a virtual thread."
   [env]
-  (let [seen (promise)
-        body (lazy-seq (note-thread! seen) ["x"])]
-    (scene/ask env (scene/serve env (scene/answering {:body body}) {}) (wire/get "/"))
-    (expect-virtual seen)))
+  (expect-virtual
+    (fn [note!] (ask env (scene/answering {:body (lazy-seq (note!) ["x"])}) {}))))
 
 (defcase stream-is-read-on-a-virtual-thread "4.1"
   "An InputStream body is read on a virtual thread."
   [env]
-  (let [seen (promise)
-        body (proxy [InputStream] []
-               (read ([] (note-thread! seen) -1)
-                     ([_] (note-thread! seen) -1)
-                     ([_ _ _] (note-thread! seen) -1)))]
-    (scene/ask env (scene/serve env (scene/answering {:body body}) {}) (wire/get "/"))
-    (expect-virtual seen)))
+  (expect-virtual
+    (fn [note!]
+      (let [body (proxy [InputStream] []
+                   (read ([] (note!) -1) ([_] (note!) -1) ([_ _ _] (note!) -1)))]
+        (ask env (scene/answering {:body body}) {})))))
 
 (defcase error-handler-runs-on-a-virtual-thread "4.1"
   "The :error-handler runs on a virtual thread."
   [env]
-  (let [seen (promise)
-        options {:error-handler (fn [r _] (note-thread! seen) (scene/ok r))}]
-    (scene/ask env (scene/serve env (fn [_] (throw (ex-info "boom" {}))) options) (wire/get "/"))
-    (expect-virtual seen)))
+  (let [boom (fn [_] (throw (ex-info "boom" {})))]
+    (expect-virtual
+      (fn [note!] (ask env boom {:error-handler (fn [r _] (note!) (scene/ok r))})))))
 
 (defcase on-overload-runs-on-a-virtual-thread "4.1"
   "The :on-overload function runs on a virtual thread."
   [env]
-  (let [seen (promise)
-        entered (promise)
-        gate (scene/gate env)
-        handler (fn [r] (deliver entered true) (deref gate 30000 nil) (scene/ok r))
-        options {:max-concurrent 1
-                 :on-overload (fn [_] (note-thread! seen) {:status 503, :headers {}})}
-        server (scene/serve env handler options)]
-    (scene/asked env server (wire/get "/"))
-    (scene/within entered "a call of the handler")
-    (scene/ask env server (wire/get "/"))
-    (expect-virtual seen)))
+  (expect-virtual
+    (fn [note!]
+      (let [on-overload (fn [_] (note!) {:status 503, :headers {}})
+            {:keys [server]} (scene/waiting env {:max-concurrent 1, :on-overload on-overload})]
+        (scene/ask env server (wire/get "/"))))))
 
 (defcase observers-run-on-virtual-threads "4.1"
   "The observer's functions run on virtual threads."
   [env]
-  (let [started (promise), ended (promise)
-        observer {:start (fn [_] (note-thread! started)), :end (fn [_] (note-thread! ended))}]
-    (scene/ask env (scene/serve env scene/ok {:observer observer}) (wire/get "/"))
-    (expect-virtual started)
-    (expect-virtual ended)))
+  (doseq [k [:start :end]]
+    (expect-virtual (fn [note!] (ask env scene/ok {:observer {k (fn [_] (note!))}})))))
 
 (defcase every-request-has-a-thread-of-its-own "4.1"
   "Every request on a connection has a fresh thread: nothing in a ThreadLocal survives."

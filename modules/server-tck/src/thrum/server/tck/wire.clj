@@ -275,6 +275,11 @@
         {:keys [ended]} (guarded #(do (read-n client n into) :whole))]
     (if (= :whole ended) (.toByteArray into) ended)))
 
+(defn number-of
+  "Returns the number that bytes, or the chars of a text, are, the highest first."
+  [bs]
+  (reduce (fn [n b] (+ (* 256 (long n)) (bit-and 255 (int b)))) 0 bs))
+
 (defn complete?
   "Whether a reader of this response would take it for a whole one."
   [{:keys [framing ended]}]

@@ -38,9 +38,6 @@
     (.write out payload)
     (.toByteArray all)))
 
-(defn- number-of [bs]
-  (reduce (fn [n b] (+ (* 256 (long n)) (bit-and 255 (int b)))) 0 bs))
-
 (defn read-frame
   "Returns [name text] of the next frame, or how the connection ended."
   [c]
@@ -50,8 +47,8 @@
       (let [[a b] head
             short-length (bit-and 127 (int b))
             n (case short-length
-                126 (number-of (wire/read-bytes c 2))
-                127 (number-of (wire/read-bytes c 8))
+                126 (wire/number-of (wire/read-bytes c 2))
+                127 (wire/number-of (wire/read-bytes c 8))
                 short-length)
             payload (wire/read-bytes c n)]
         (if (keyword? payload) payload [(names (bit-and 15 (int a))) (wire/text-of payload)])))))
@@ -61,7 +58,7 @@
   [frame]
   (when (vector? frame)
     (let [[name payload] frame]
-      (when (= :close name) (number-of (take 2 (wire/bytes-of payload)))))))
+      (when (= :close name) (wire/number-of (take 2 (wire/bytes-of payload)))))))
 
 (defn code-text
   "Returns the payload of a close frame with this code."

@@ -123,9 +123,7 @@
         ;; The one before may hold its permit a moment longer than its client waits.
         server (scene/serve env handler {:max-concurrent 1, :max-queued 1, :max-streams 1})]
     (ws/open env server)
-    (expect (scene/eventually #(= 200 (:status (scene/ask env server (wire/get "/")))))
-            "200"
-            :none)
+    (scene/expect-served-soon env server)
     (expect= 503 (:status (wire/head (wire/send! (scene/client env server) (ws/handshake)))))))
 
 (defcase ws-outlives-the-deadline "4.5"
@@ -146,7 +144,7 @@
         listener {:on-close (fn [_ _ _] (swap! closes inc))}
         server (ws/serve env listener {:shutdown-timeout-ms 9000})
         c (ws/open env server)
-        stopping (scene/start #((:stop (:tools env)) server))]
+        stopping (scene/stop! env server)]
     (expect= 1001 (ws/close-code (ws/read-frame c)))
     (wire/try-send! c (ws/frame :close (ws/code-text 1001)))
     (scene/within stopping "the end of stop!")
@@ -158,7 +156,7 @@
   [env]
   (let [server (ws/serve env {} {:shutdown-timeout-ms 9000})
         c (ws/open env server)
-        stopping (scene/start #((:stop (:tools env)) server))]
+        stopping (scene/stop! env server)]
     (expect= 1001 (ws/close-code (ws/read-frame c)))
     (expect-closed c)
     (scene/within stopping "the end of stop!")))
