@@ -60,8 +60,7 @@
     (expect (<= left 20) "that the sockets are closed" left)
     {:descriptors left}))
 
-(def broken-connections
-  "The ordeal of connections that break at random points."
+(def ^:private broken-connections
   {:name "broken-connections"
    :sentence "Connections that break anywhere leave neither an exchange nor a socket behind."
    :controls [["a handler waits for ever when its client has gone"
@@ -100,8 +99,7 @@
         (.incrementAndGet asked)
         (when (and (< i 20) (not= "close" (wire/header answer "connection"))) (recur (inc i)))))))
 
-(def steady
-  "The ordeal of a long run of good requests."
+(def ^:private steady
   {:name "steady"
    :sentence "A long run leaves the heap as it was."
    :controls [["a handler keeps something of each request"

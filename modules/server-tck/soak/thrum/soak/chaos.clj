@@ -214,8 +214,7 @@
   [["a foreign thread interrupts the handlers" with-strays]
    ["requests get each other's ids" with-mixed-ids]])
 
-(def chaos
-  "The ordeal of deadlines and disconnects at random."
+(def ^:private chaos
   {:name "chaos"
    :sentence
    (str "However a request ends, its client gets one answer, its own, and no interrupt reaches "
@@ -223,8 +222,7 @@
    :controls controls
    :run #(chaos! % handle {})})
 
-(def chaos-async
-  "The ordeal of deadlines and disconnects at random, of asynchronous handlers."
+(def ^:private chaos-async
   {:name "chaos-async"
    :sentence
    "So it is with asynchronous handlers, who answer late, twice, or after they have failed."

@@ -69,8 +69,7 @@
               (- (stage/open-descriptors) before))
       (assoc figures :heap-each each))))
 
-(def idle-crowd
-  "The ordeal of 10 000 connections that do nothing."
+(def ^:private idle-crowd
   {:name "idle-crowd"
    :sentence
    (str "10 000 idle connections are held and answered when they ask again; others are answered "

@@ -145,8 +145,7 @@
     (when (= "/park" uri) (deref gate 200 nil))
     (stage/ok request)))
 
-(def h2-floods
-  "The ordeal of floods of HTTP/2 frames."
+(def ^:private h2-floods
   {:name "h2-floods"
    :sentence
    (str "Floods of resets, continuations, pings, settings and empty frames end their connection; "
@@ -158,16 +157,13 @@
           (let [server (stage/serve stage (park (promise)) {:h2c? true})
                 port (server/port server)
                 floods (floods-for (:engine stage))
-                counts (scene/start
-                         #(let [names (vec (keys floods))]
-                            (stage/each-busy (count names)
-                                             (fn [i] [(nth names i)
-                                                      (flood! port (floods (nth names i)))]))))]
-            (while (not (realized? counts)) (visit! port) (stage/pause! 20))
-            (let [{:keys [value thrown]} @counts]
-              (when thrown (throw thrown))
-              (stage/expect-quiet server 6000)
-              (expect-stopped value))))})
+                names (vec (keys floods))
+                flood-all! #(stage/each-busy
+                              (count names)
+                              (fn [i] [(nth names i) (flood! port (floods (nth names i)))]))
+                counts (stage/beside #(visit! port) flood-all!)]
+            (stage/expect-quiet server 6000)
+            (expect-stopped counts)))})
 
 ;; A client that opens no window
 
@@ -184,8 +180,7 @@
           (= :silent f) (recur)
           :else f)))))
 
-(def h2-closed-window
-  "The ordeal of clients that ask for much and never open their window."
+(def ^:private h2-closed-window
   {:name "h2-closed-window"
    :sentence
    (str "Answers to a client that never opens its window end at :idle-timeout-ms, and leave "

@@ -111,8 +111,7 @@
             "that it has stopped"
             (server/status server))))
 
-(def restarts
-  "The ordeal of 200 restarts under load."
+(def ^:private restarts
   {:name "restarts"
    :sentence
    (str "In 200 restarts under load no accepted request is lost or answered twice, and each "

@@ -38,8 +38,7 @@
             {:slowest-ms slowest})
     {:clients n, :ended-ms slowest}))
 
-(def slow-headers
-  "The ordeal of heads that never come to an end, byte by byte."
+(def ^:private slow-headers
   {:name "slow-headers"
    :sentence
    (str "A head that comes byte by byte is cut off at :header-timeout-ms, and others are served "
@@ -58,8 +57,7 @@
 (def ^:private long-post
   (wire/head-of "POST" "/" "Content-Length: 1000000"))
 
-(def slow-bodies
-  "The ordeal of bodies that never come to an end, byte by byte."
+(def ^:private slow-bodies
   {:name "slow-bodies"
    :sentence
    "A body that comes byte by byte is cut off at the deadline, and others are served meanwhile."
@@ -73,8 +71,7 @@
     (wire/send! c long-post "some")
     (wire/after c gives-up-ms)))
 
-(def stalled-bodies
-  "The ordeal of bodies that stop in the middle."
+(def ^:private stalled-bodies
   {:name "stalled-bodies"
    :sentence "A body that stops in the middle ends with its connection at :idle-timeout-ms."
    :controls [["the handler does not end when its read fails"
@@ -155,8 +152,7 @@
      :most-bytes (reduce max (map :sent poured))
      :slowest-client-ms (reduce max (map :ms poured))}))
 
-(def endless-requests
-  "The ordeal of requests without an end, sent as fast as they are taken."
+(def ^:private endless-requests
   {:name "endless-requests"
    :sentence
    "Lines, headers, chunks and trailers without an end are refused after a bounded number of bytes."
@@ -207,8 +203,7 @@
     (wire/send! c (wire/get "/big"))
     (scene/eventually gives-up-ms #(not (wire/try-send! c (wire/get "/next"))))))
 
-(def non-readers
-  "The ordeal of clients that ask for much and read nothing."
+(def ^:private non-readers
   {:name "non-readers"
    :sentence
    (str "A client that does not read what it asked for loses its connection at :idle-timeout-ms; "

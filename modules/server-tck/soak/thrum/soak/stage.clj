@@ -39,6 +39,13 @@
   ^long [n]
   (.nextInt (ThreadLocalRandom/current) (int n)))
 
+(defn random-bytes
+  "Returns n bytes by chance."
+  [n]
+  (let [bs (byte-array n)]
+    (.nextBytes (ThreadLocalRandom/current) bs)
+    bs))
+
 (defn now-ms
   "Returns a moment in ms, of a clock that never goes back."
   ^long []
@@ -198,6 +205,14 @@
                   (finally
                     (deliver over true)))]
     (assoc figures :bystanders (reduce + (value-of visits)) :slowest-ms @slowest)))
+
+(defn beside
+  "Returns (f), or throws what it throws; calls (visit!) again and again meanwhile."
+  [visit! f]
+  (let [outcome (scene/start f)]
+    (while (not (realized? outcome)) (visit!) (pause! 20))
+    (let [{:keys [value thrown]} @outcome]
+      (if thrown (throw thrown) value))))
 
 (defn bystander?
   "True if a request is a bystander's."

@@ -2,13 +2,11 @@
   "What is no TLS on the port of TLS, and handshakes that never end."
   (:require
    [thrum.server :as server]
-   [thrum.server.tck.scene :as scene]
    [thrum.server.tck.tls :as tls]
    [thrum.server.tck.wire :as wire]
    [thrum.soak.stage :as stage :refer [expect]])
   (:import
    (java.net Socket)
-   (java.util.concurrent ThreadLocalRandom)
    (javax.net.ssl SSLSocket)))
 
 (set! *warn-on-reflection* true)
@@ -27,21 +25,16 @@
 
 ;; Garbage
 
-(defn- random-bytes [n]
-  (let [bs (byte-array n)]
-    (.nextBytes (ThreadLocalRandom/current) bs)
-    bs))
-
 (defn- record-head
   "Returns the head of a TLS record of a handshake, of this length."
   [n]
   (byte-array [22 3 1 (bit-shift-right n 8) (unchecked-byte (bit-and n 255))]))
 
 (def ^:private garbage
-  [#(random-bytes (inc (stage/chance 3000)))
+  [#(stage/random-bytes (inc (stage/chance 3000)))
    #(wire/bytes-of (wire/get "/"))
-   #(byte-array (concat (record-head 300) (random-bytes 300)))
-   #(byte-array (concat (record-head 65535) (random-bytes 2000)))
+   #(byte-array (concat (record-head 300) (stage/random-bytes 300)))
+   #(byte-array (concat (record-head 65535) (stage/random-bytes 2000)))
    #(byte-array (concat (record-head 5) [1 0 0 1]))
    #(record-head 400)])
 
@@ -62,8 +55,7 @@
     (expect (empty? slow) "that each connection ends within 5 s" (frequencies (map first slow)))
     {:clients (count ends), :slowest-end-ms (reduce max (map second ends))}))
 
-(def tls-garbage
-  "The ordeal of clients that speak something else than TLS, or stop in the middle of it."
+(def ^:private tls-garbage
   {:name "tls-garbage"
    :sentence
    (str "What is no TLS, and a handshake that stops, end with their connection in time; others "
@@ -79,11 +71,8 @@
                                     stage/ok
                                     (assoc (tls/keystore) :port nil :header-timeout-ms 1000))
                 port (server/ssl-port server)
-                ends (scene/start #(stage/bounded 100 600 (fn [i] (spoil! port i))))]
-            (while (not (realized? ends)) (visit! port) (stage/pause! 20))
-            (let [{:keys [value thrown]} @ends]
-              (when thrown (throw thrown))
-              (expect-ended value))))})
+                spoil-all! #(stage/bounded 100 600 (fn [i] (spoil! port i)))]
+            (expect-ended (stage/beside #(visit! port) spoil-all!))))})
 
 (def ordeals
   "The ordeals of this namespace."

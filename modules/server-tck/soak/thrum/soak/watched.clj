@@ -69,8 +69,8 @@
                              (while (< (stage/now-ms) end))))
                          (handler request)))))
 
-(def watched
-  "The ordeal of false alarms: --only watched --seconds 1800."
+(def ^:private watched
+  "Of false alarms: --only watched --seconds 1800."
   {:name "watched"
    :sentence "A watch over a healthy server says nothing, however long it is under load."
    :alone? true

@@ -5,17 +5,12 @@
    [thrum.server :as server]
    [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
+   [thrum.server.tck.ws-client :as ws]
    [thrum.soak.stage :as stage :refer [expect]])
   (:import
-   (java.util.concurrent ThreadLocalRandom)
    (java.util.concurrent.atomic AtomicLong)))
 
 (set! *warn-on-reflection* true)
-
-(def ^:private handshake
-  (wire/get "/ws"
-            "Upgrade: websocket" "Connection: Upgrade"
-            "Sec-WebSocket-Version: 13" "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="))
 
 (defn- length-bytes
   [n mask]
@@ -35,16 +30,11 @@
   (delay (let [frame (concat (head 0x00 10) (repeat 10 (int \a)))]
            (byte-array (map unchecked-byte (apply concat (repeat 11000 frame)))))))
 
-(defn- random-bytes [n]
-  (let [bs (byte-array n)]
-    (.nextBytes (ThreadLocalRandom/current) bs)
-    bs))
-
 (def ^:private kilobyte (str/join (repeat 1000 "k")))
 
 (def ^:private offences
   "What is sent behind the handshake; each must end the connection."
-  {"garbage" #(vector (random-bytes 2000))
+  {"garbage" #(vector (stage/random-bytes 2000))
    "no mask" #(vector (head 0x81 5 :unmasked) "hello")
    "endless frame" #(vector (head 0x81 (bit-shift-left 1 40)) kilobyte)
    "frame beyond the bound" #(vector (head 0x82 2000000) kilobyte)
@@ -88,7 +78,7 @@
 
 (defn- offend! [port [what parts]]
   (stage/with-client [c port]
-    (let [{:keys [status]} (wire/head (wire/send! c handshake))]
+    (let [{:keys [status]} (wire/head (wire/send! c (ws/handshake)))]
       (expect (= 101 status) "a websocket" status)
       (apply wire/try-send! c (parts))
       [what (drained c)])))
@@ -98,7 +88,7 @@
   frame."
   [port]
   (let [c (wire/connect port)]
-    (wire/send! c handshake)
+    (wire/send! c (ws/handshake))
     (wire/head c)
     (wire/try-send! c (head 0x81 5) (subs "hello" 0 (stage/chance 6)))
     (case (stage/chance 3)
@@ -116,8 +106,7 @@
           "on-close once for each on-open"
           {:opened (.get opened), :closed (.get closed)}))
 
-(def websocket-offences
-  "The ordeal of websockets that break the rules."
+(def ^:private websocket-offences
   {:name "websocket-offences"
    :sentence
    (str "A websocket that breaks a rule is closed, at :ws-idle-timeout-ms where its client does "

@@ -508,6 +508,11 @@
   {:end (fn [{{:keys [request-method uri query-string headers]} :request}]
           (.write out (str (name request-method) " " uri " ?" query-string headers "\n")))})
 
+(defn- swallowing-send [to x]
+  (try
+    (server/send! to x)
+    (catch IOException _ nil)))
+
 (def ^:private tools
   {:stop-does-nothing (broken/tools {:stop (fn [_])})
    :stop-throws-twice (broken/tools {:stop stop-once})
@@ -520,10 +525,7 @@
    :unheard-streams (broken/tools {:sse unheard})
    :no-heartbeat (broken/tools {:sse (fn [_ f] (server/sse f))})
    :tasks-are-lazy (broken/tools {:pmap (fn [_ f coll] (map f coll))})
-   :send-swallows (broken/tools {:send! (fn [to x]
-                                          (try
-                                            (server/send! to x)
-                                            (catch IOException _ nil)))})
+   :send-swallows (broken/tools {:send! swallowing-send})
    :knows-no-deadline (broken/tools {:remaining-ms (constantly nil)})})
 
 ;; What the JDK's engine has not
@@ -554,12 +556,9 @@
                              #(do
                                 (f %1 %2 %3)
                                 (f %1 %2 %3))))
-   :ws-closes-with-1000 (broken/tools {:close! (fn [ws _ _] (server/close! ws))
-                                       :open? server/open?})
+   :ws-closes-with-1000 (broken/tools {:close! (fn [ws _ _] (server/close! ws))})
    :ws-checks-nothing (broken/tools {:pong! (fn [ws data]
-                                              (when (< (count data) 126) (server/pong! ws data)))
-                                     :send! server/send!
-                                     :close! server/close!})
+                                              (when (< (count data) 126) (server/pong! ws data)))})
    :ws-loses-messages (broken/tools {:send! (fn [ws message]
                                               (when-not (str/starts-with? message "a")
                                                 (server/send! ws message)))})
@@ -569,12 +568,7 @@
    :ws-any-origin (broken/options #(assoc % :ws-origins :any))
    :ws-needs-no-handshake (broken/exchange not-websocket)
    :ws-forgets-the-protocol (broken/response #(dissoc % :ring.websocket/protocol))
-   :ws-send-swallows (broken/tools {:send! (fn [to x]
-                                             (try
-                                               (server/send! to x)
-                                               (catch IOException _ nil)))
-                                    :open? (constantly true)
-                                    :close! server/close!})
+   :ws-send-swallows (broken/tools {:send! swallowing-send, :open? (constantly true)})
    :ws-calls-elsewhere (listener #(update-vals % elsewhere))
    :ws-calls-all-at-once (heard :on-message
                                 (fn [f] (fn [ws m] (Thread/startVirtualThread #(f ws m)))))
