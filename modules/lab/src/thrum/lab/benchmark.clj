@@ -6,7 +6,7 @@
     :doc      what it is, for a line of help
     :title, :about  for its table
     :jvm-opts the flags of its JVMs
-    :jobs     from :full or :quick to its jobs, maps of EDN
+    :jobs     from :full or :quick to its jobs, maps of EDN: a map, or a function
     :asked    from that and the options of the command line to more jobs, if any
     :measure  the symbol of a function that is called in a child JVM: from a job to its figures, EDN
     :rows     from [{:job :runs}] to the rows of its table; ratios are taken here

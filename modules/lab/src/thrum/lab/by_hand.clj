@@ -20,12 +20,6 @@
     (fn [item]
       (.submit executor ^Callable (fn [] (Var/resetThreadBindingFrame frame) (f item))))))
 
-(defn plain
-  "Returns a function that submits f of an item."
-  [^ExecutorService executor f]
-  (fn [item]
-    (.submit executor ^Callable (fn [] (f item)))))
-
 (defn- take-oldest ^long [^ArrayDeque window]
   (long (.get ^Future (.poll window))))
 
@@ -53,7 +47,7 @@
   "As sliding, on threads without names or bindings."
   [limit f items]
   (with-open [executor (Executors/newVirtualThreadPerTaskExecutor)]
-    (slide limit (plain executor f) items)))
+    (slide limit (fn [item] (.submit executor ^Callable (fn [] (f item)))) items)))
 
 (defn in-chunks
   "Returns a lazy seq of f of the items, as Virtuoso's pmap does: each chunk of limit items has an

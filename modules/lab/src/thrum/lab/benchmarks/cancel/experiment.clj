@@ -14,12 +14,10 @@
 
 (set! *warn-on-reflection* true)
 
-(defn jobs
-  "Returns the only job: all sizes in one JVM, since their ratio is what counts."
-  [size]
-  (case size
-    :full [{:sizes [10000 100000 300000], :warm-up 2, :rounds 2}]
-    :quick [{:sizes [500 1500], :warm-up 1, :rounds 1}]))
+(def ^:private jobs
+  "All sizes in one JVM, since their ratio is what counts."
+  {:full [{:sizes [10000 100000 300000], :warm-up 2, :rounds 2}]
+   :quick [{:sizes [500 1500], :warm-up 1, :rounds 1}]})
 
 ;; In the child. Every task parks on its own: a shared latch would itself be quadratic to interrupt.
 
@@ -160,15 +158,11 @@
      :growth (stats/spread (map #(growth sizes (way %)) runs))
      :linear (/ (double larger) smaller)}))
 
-(defn rows
-  "Returns a row for each way."
-  [[{:keys [job runs]}]]
+(defn- rows [[{:keys [job runs]}]]
   (map #(row (:sizes job) runs %)
        [:pmapv-failing :pmapv-interrupted :pmap-failing :scope :executor]))
 
-(defn figures
-  "Returns the figures that the rows are judged by."
-  [rows]
+(defn- figures [rows]
   (for [{:keys [way ms]} rows
         :let [[n spread] (last (sort-by key ms))]
         :when (not= :executor way)]
@@ -181,7 +175,7 @@
    :scope "t/with-scope, cancelled"
    :executor "executor's shutdownNow, awaitTermination"})
 
-(defn columns
+(defn- columns
   "Returns the columns for the sizes that were run."
   [rows]
   (concat [{:heading "way", :left? true, :show (comp names :way)}]
@@ -200,7 +194,7 @@
      ;; -Xmn: no collection, of stacks that are alive, falls into a cancel.
      :jvm-opts ["-Xms4g" "-Xmx4g" "-Xmn3g" "-XX:+UseG1GC"]
      :jobs jobs
-     :measure 'thrum.lab.benchmarks.cancel.experiment/measure
+     :measure `measure
      :rows rows
      :figures figures
      :jvms 1

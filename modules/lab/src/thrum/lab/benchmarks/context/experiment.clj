@@ -15,11 +15,8 @@
 
 (set! *warn-on-reflection* true)
 
-(defn jobs
-  "Returns the only job: all ways in one JVM."
-  [size]
-  ({:full [{:items 100000, :warm-up 2, :rounds 5}], :quick [{:items 2000, :warm-up 1, :rounds 3}]}
-   size))
+(def ^:private jobs
+  {:full [{:items 100000, :warm-up 2, :rounds 5}], :quick [{:items 2000, :warm-up 1, :rounds 3}]})
 
 ;; In the child
 
@@ -49,7 +46,7 @@
 
 ;; In the parent
 
-(defn rows
+(defn- rows
   "Returns a row for each way, of what it adds to none."
   [[{:keys [runs]}]]
   (for [way [:mdc :otel :both], :let [of #(rounds/more runs way :none %)]]
@@ -57,9 +54,7 @@
 
 (def ^:private names {:mdc "mdc/wrap, two values", :otel "otel/wrap", :both "both"})
 
-(defn figures
-  "Returns the figures of the rows. They have no goals."
-  [rows]
+(defn- figures [rows]
   (for [{:keys [way cpu-ns]} rows]
     {:figure (str (names way) ": CPU ns a task more"), :value (:median cpu-ns), :cpu? true}))
 
@@ -74,7 +69,7 @@
      :jvms 3
      :only-by-name? true
      :jobs jobs
-     :measure 'thrum.lab.benchmarks.context.experiment/measure
+     :measure `measure
      :rows rows
      :figures figures
      :columns [{:heading "wrap", :left? true, :show (comp names :way)}

@@ -5,6 +5,7 @@
   (:require
    [clojure.java.io :as io]
    [thrum.core :as t]
+   [thrum.lab.in-child :as in-child]
    [thrum.watch :as watch]
    [thrum.watch.impl.environment :as environment])
   (:import
@@ -14,13 +15,6 @@
    (java.io File FileInputStream)))
 
 (set! *warn-on-reflection* true)
-
-(defn- say!
-  "Prints a line of EDN. Main thread and sampler both do."
-  [x]
-  (locking #'say!
-    (println (pr-str x))
-    (flush)))
 
 (defn deaf-sleep
   "Sleeps for ever, and goes on after an interrupt."
@@ -127,7 +121,7 @@
 ;; The rule is given a version: no JDK can be made to hang at will.
 (defn- known-hang []
   (let [[{:keys [rule sentence]}] (environment/conditions {:jdk [25 0 1], :libraries {}})]
-    (say! {:rule rule, :ms 0, :sentence sentence, :frame nil})))
+    (in-child/say! {:rule rule, :ms 0, :sentence sentence, :frame nil})))
 
 (defn- starved-probe []
   (mapv (fn [_] (t/future (spin))) (range (* 2 (.availableProcessors (Runtime/getRuntime))))))
@@ -152,8 +146,8 @@
   [begun]
   (fn [lint]
     (when (realized? begun)
-      (say! (assoc (select-keys lint [:rule :frame :sentence])
-                   :ms (quot (- (System/nanoTime) (long @begun)) 1000000))))))
+      (in-child/say! (assoc (select-keys lint [:rule :frame :sentence])
+                       :ms (quot (- (System/nanoTime) (long @begun)) 1000000))))))
 
 (defn- binder
   "Returns Micrometer's binder, bound to a registry, and that; nil where it is not on the class
@@ -166,7 +160,7 @@
   "Prints the meters for each line of the standard input, until it ends."
   [{:keys [read]}]
   (while (read-line)
-    (say! {:meters (when read (read))})))
+    (in-child/say! {:meters (when read (read))})))
 
 (defn -main
   "Makes the fault of that name."
@@ -179,7 +173,7 @@
       (when (= "FIFO read" fault) (force fifo))
       (deliver begun (System/nanoTime))
       (let [kept ((faults fault))]
-        (say! :begun)
+        (in-child/say! :begun)
         (answer! binder)
         (prn (some? kept))))
     (.halt (Runtime/getRuntime) 0)))

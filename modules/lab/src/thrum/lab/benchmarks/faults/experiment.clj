@@ -33,7 +33,7 @@
    ["starved probe" #{:starved} "spin"]
    ["healthy" #{} nil]])
 
-(defn jobs
+(defn- jobs
   "Returns a job for each fault and JDK; the quick form has one."
   [size]
   (if (= :quick size)
@@ -127,9 +127,7 @@
 
 ;; In the parent
 
-(defn rows
-  "Returns a row for each fault and JDK."
-  [results]
+(defn- rows [results]
   (for [{:keys [job runs]} results]
     (merge job {:version (:jdk (first runs))} (dissoc (first runs) :jdk))))
 

@@ -12,10 +12,7 @@
 
 (set! *warn-on-reflection* true)
 
-(defn jobs
-  "Returns the only job."
-  [size]
-  [({:full {:k 500, :settle-ms 600}, :quick {:k 20, :settle-ms 100}} size)])
+(def ^:private jobs {:full [{:k 500, :settle-ms 600}], :quick [{:k 20, :settle-ms 100}]})
 
 ;; Threads alive
 
@@ -116,9 +113,7 @@
      :pulled-over (stats/spread (map #(- (get-in % [id :pulled]) consumed) runs))
      :threads-left (stats/spread (map #(get-in % [id :threads-left]) runs))}))
 
-(defn rows
-  "Returns a row for each case."
-  [[{:keys [job runs]}]]
+(defn- rows [[{:keys [job runs]}]]
   (map #(row (:k job) runs %) cases))
 
 (def experiment
@@ -133,7 +128,7 @@
      :jvm-opts ["-Xms512m" "-Xmx512m" "-XX:+UseG1GC"]
      :jobs jobs
      :jvms 1
-     :measure 'thrum.lab.benchmarks.laziness.experiment/measure
+     :measure `measure
      :rows rows
      :columns [{:heading "what was asked for", :left? true, :show :text}
                {:heading "consumed", :show (comp text/whole :consumed)}

@@ -16,12 +16,9 @@
 
 (def ^:private permits 8)
 
-(defn jobs
-  "Returns the only job: all ways in one JVM."
-  [size]
-  (case size
-    :full [{:waiters 10000, :grants 200000, :cancelled [10000 20000], :rounds 3}]
-    :quick [{:waiters 100, :grants 2000, :cancelled [100 200], :rounds 1}]))
+(def ^:private jobs
+  {:full [{:waiters 10000, :grants 200000, :cancelled [10000 20000], :rounds 3}]
+   :quick [{:waiters 100, :grants 2000, :cancelled [100 200], :rounds 1}]})
 
 ;; In the child. A way is a map: :enter and :leave around the work, :waiting says how many wait,
 ;; :hold takes all permits and returns a function that gives them back.
@@ -148,9 +145,7 @@
                       (map (fn [n] [n (figure-of runs [:cancelled way n] #(/ (double %) 1e6))]))
                       cancelled))})
 
-(defn rows
-  "Returns a row for each way."
-  [[{:keys [job runs]}]]
+(defn- rows [[{:keys [job runs]}]]
   (map #(row job runs %) [:limiter :weighted :adaptive :fair :unfair]))
 
 (def ^:private names
@@ -160,7 +155,7 @@
    :fair "Semaphore, fair"
    :unfair "Semaphore, unfair"})
 
-(defn columns
+(defn- columns
   "Returns the columns for the sizes that were run."
   [rows]
   (concat [{:heading "way", :left? true, :show (comp names :way)}
@@ -181,6 +176,6 @@
      :jvm-opts ["-Xms2g" "-Xmx2g" "-XX:+UseG1GC"]
      :jobs jobs
      :jvms 1
-     :measure 'thrum.lab.benchmarks.limiter.experiment/measure
+     :measure `measure
      :rows rows
      :columns columns}))

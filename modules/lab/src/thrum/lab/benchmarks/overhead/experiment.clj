@@ -22,16 +22,10 @@
 ;; :warm-up - how many rounds are not measured, for each limit: the second one finds the code
 ;; compiled. Before the 20th round or so the compilers' threads take some of the CPU time, and more
 ;; for a way with more code: in the 11th t/pmap costs up to 3.5 times the loop, on two processors.
-(def ^:private full {:items 40000, :limits [64 512], :warm-up [25 4], :rounds 5})
-(def ^:private quick {:items 2000, :limits [64], :warm-up [1], :rounds 3})
-
-(defn jobs
-  "Returns a job for each kind of calling thread."
-  [size]
-  (let [counts ({:full full, :quick quick} size)
-        consumers ({:full [:main :virtual], :quick [:main]} size)]
-    (for [consumer consumers]
-      (assoc counts :consumer consumer))))
+(def ^:private jobs
+  {:full (for [consumer [:main :virtual]]
+           {:items 40000, :limits [64 512], :warm-up [25 4], :rounds 5, :consumer consumer})
+   :quick [{:items 2000, :limits [64], :warm-up [1], :rounds 3, :consumer :main}]})
 
 ;; In the child
 
@@ -101,9 +95,7 @@
    :to-chunks (rounds/times runs way :chunks :cpu-ns)
    :goal (get-in goals [consumer way])})
 
-(defn rows
-  "Returns a row for each job, limit and way."
-  [results]
+(defn- rows [results]
   (for [{:keys [job runs]} results
         limit (:limits job)
         way [:pmap :upmap :pmapv :prun! :pmap-16 :pmap-64 :prun!-64
@@ -125,9 +117,7 @@
 (defn- words [{:keys [way limit consumer]}]
   (str (way-name way) " " limit ", " (name consumer) " consumer"))
 
-(defn figures
-  "Returns the figures that the rows are judged by."
-  [rows]
+(defn- figures [rows]
   (for [{:keys [goal way] :as row} rows
         :when goal
         figure [{:figure (str (words row) ": CPU ns an item"), :value (:median (:cpu-ns row))}
@@ -157,7 +147,7 @@
      ;; -Xmn: a round ends without a collection.
      :jvm-opts ["-Xms1g" "-Xmx1g" "-Xmn640m" "-XX:+UseG1GC"]
      :jobs jobs
-     :measure 'thrum.lab.benchmarks.overhead.experiment/measure
+     :measure `measure
      :rows rows
      :figures figures
      :columns [{:heading "way", :left? true, :show (comp way-name :way)}

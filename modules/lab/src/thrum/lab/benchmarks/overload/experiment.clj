@@ -32,12 +32,7 @@
   "How many windows at the beginning of a phase do not count in its figures."
   2)
 
-(defn jobs
-  "Returns the only job: all ways in one JVM."
-  [size]
-  (case size
-    :full [{:phase-ms 8000}]
-    :quick [{:phase-ms 200}]))
+(def ^:private jobs {:full [{:phase-ms 8000}], :quick [{:phase-ms 200}]})
 
 ;; In the child
 
@@ -211,7 +206,7 @@
      :jvms 1
      :only-by-name? true
      :jobs jobs
-     :measure 'thrum.lab.benchmarks.overload.experiment/measure
+     :measure `measure
      :rows rows
      :columns columns
      :figures figures}))

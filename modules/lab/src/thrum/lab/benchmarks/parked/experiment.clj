@@ -15,14 +15,10 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private every-way [:bare :hand :future :fmap :pmap])
-
-(defn jobs
-  "Returns a job for each way: every JVM holds the tasks of one way alone."
-  [size]
-  (case size
-    :full (map (fn [way] {:way way, :tasks 1000000, :warm-up 10000}) every-way)
-    :quick [{:way :pmap, :tasks 20000, :warm-up 100}]))
+(def ^:private jobs
+  "Every JVM holds the tasks of one way alone."
+  {:full (for [way [:bare :hand :future :fmap :pmap]] {:way way, :tasks 1000000, :warm-up 10000})
+   :quick [{:way :pmap, :tasks 20000, :warm-up 100}]})
 
 ;; In the child
 
@@ -115,18 +111,14 @@
 
 ;; In the parent
 
-(defn rows
-  "Returns a row for each way."
-  [results]
+(defn- rows [results]
   (for [{:keys [job runs]} results]
     {:way (:way job), :tasks (:tasks job)
      :heap (stats/spread (map :heap runs))
      :rss (stats/spread (map :rss runs))
      :goal (when (#{:future :fmap :pmap} (:way job)) 1100)}))
 
-(defn figures
-  "Returns the figures that the rows are judged by."
-  [rows]
+(defn- figures [rows]
   (for [{:keys [way tasks rss goal]} rows :when (and goal rss)]
     {:figure (str "t/" (name way) ", " tasks " parked tasks: RSS, bytes each")
      :value (:median rss)
@@ -145,7 +137,7 @@
                  "collection, and of the resident memory.")
      :jvm-opts ["-Xms8m" "-Xmx6g" "-XX:+UseG1GC" "-XX:MinHeapFreeRatio=1" "-XX:MaxHeapFreeRatio=2"]
      :jobs jobs
-     :measure 'thrum.lab.benchmarks.parked.experiment/measure
+     :measure `measure
      :rows rows
      :figures figures
      :jvms 1

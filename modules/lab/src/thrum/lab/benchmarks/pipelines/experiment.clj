@@ -13,11 +13,8 @@
 
 (def ^:private n "How many at once." 64)
 
-(defn jobs
-  "Returns the only job: all ways in one JVM."
-  [size]
-  [({:full {:items 20000, :warm-up 2, :rounds 5}, :quick {:items 2000, :warm-up 1, :rounds 3}}
-    size)])
+(def ^:private jobs
+  {:full [{:items 20000, :warm-up 2, :rounds 5}], :quick [{:items 2000, :warm-up 1, :rounds 3}]})
 
 ;; In the child
 
@@ -81,9 +78,7 @@
    [:core/buffered "core.async's >!! and <!!, a buffer of 1 024"]
    [:buffered "a/>!! and a/<!!, a buffer of 1 024" :core/buffered]])
 
-(defn rows
-  "Returns a row for each way."
-  [[{:keys [runs]}]]
+(defn- rows [[{:keys [runs]}]]
   (for [[way title other goal] ways]
     {:title title
      :goal goal
@@ -101,7 +96,7 @@
      :jvm-opts ["-Xms1g" "-Xmx1g" "-XX:+UseG1GC"]
      :jobs jobs
      :jvms 1
-     :measure 'thrum.lab.benchmarks.pipelines.experiment/measure
+     :measure `measure
      :rows rows
      :columns [{:heading "way", :left? true, :show :title}
                {:heading "ns per item", :show #(text/spread 0 (:ns %))}

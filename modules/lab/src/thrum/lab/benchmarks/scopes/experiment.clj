@@ -19,24 +19,19 @@
 
 ;; :warm-up - how many rounds are not measured: before the 20th or so the compilers' threads take
 ;; some of the CPU time. In the 7th an empty scope costs up to 1.5 times that by hand, later 1.1.
-(def ^:private sizes
-  {:full {:times {0 25000, 2 2500, 8 1000}
-          :calls {:deadline 25000, :permit 25000, :hedge 1500, :tick 20}
-          :warm-up 25
-          :rounds 5
-          :consumers [:main :virtual]}
-   :quick {:times {0 2000, 2 200, 8 200}
-           :calls {:deadline 2000, :permit 2000, :hedge 200, :tick 5}
-           :warm-up 1
-           :rounds 3
-           :consumers [:main]}})
-
-(defn jobs
-  "Returns a job for each kind of calling thread."
-  [size]
-  (let [{:keys [consumers] :as counts} (sizes size)]
-    (for [consumer consumers]
-      (assoc (dissoc counts :consumers) :consumer consumer))))
+(def jobs
+  "By size: a job for each kind of calling thread."
+  {:full (for [consumer [:main :virtual]]
+           {:times {0 25000, 2 2500, 8 1000}
+            :calls {:deadline 25000, :permit 25000, :hedge 1500, :tick 20}
+            :warm-up 25
+            :rounds 5
+            :consumer consumer})
+   :quick [{:times {0 2000, 2 200, 8 200}
+            :calls {:deadline 2000, :permit 2000, :hedge 200, :tick 5}
+            :warm-up 1
+            :rounds 3
+            :consumer :main}]})
 
 ;; In the child
 
@@ -147,9 +142,7 @@
               (rounds/medians runs [:with-timeout 0] :ns)
               (rounds/medians runs [:empty-scope 0] :ns)))})
 
-(defn rows
-  "Returns a row for each job, way and number of forks."
-  [results]
+(defn- rows [results]
   (mapcat (fn [{:keys [job runs]}]
             (concat (for [n [0 2 8], way [:scope :all :hand]] (row job runs [way n]))
                     [(row job runs [:with-timeout 0]) (arming job runs)]
@@ -157,9 +150,7 @@
                       (row job runs [way 0]))))
           results))
 
-(defn figures
-  "Returns the figures that the rows are judged by."
-  [rows]
+(defn- figures [rows]
   (for [{:keys [way forks consumer cpu-to-hand goal]} rows :when goal]
     {:figure (str ({:scope "t/with-scope", :all "t/all"} way) " of " forks ", " (name consumer)
                   " caller: CPU, x by hand")
@@ -195,7 +186,7 @@
      :jvm-opts ["-Xms1g" "-Xmx1g" "-Xmn640m" "-XX:+UseG1GC"]
      :jvms 3
      :jobs jobs
-     :measure 'thrum.lab.benchmarks.scopes.experiment/measure
+     :measure `measure
      :rows rows
      :figures figures
      :columns [{:heading "way", :left? true, :show (comp names :way)}

@@ -45,7 +45,7 @@
 
 (def ^:private reusing "The engines with :reuse-threads?." #{:tomcat :helidon :http-kit})
 
-(defn jobs
+(defn- jobs
   "Returns a job for each engine on the class path: its servers are asked all questions."
   [size]
   (case size
@@ -317,7 +317,7 @@
      :jvm-opts ["-Xmx512m"]
      :jobs jobs
      :asked peer-jobs
-     :measure 'thrum.lab.benchmarks.servers.experiment/measure
+     :measure `measure
      :rows rows
      :figures figures
      :jvms 1

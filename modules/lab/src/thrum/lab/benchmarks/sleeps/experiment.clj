@@ -18,9 +18,7 @@
   more than one of 4 096: with fewer no window would hold anything back."
   [[:exponential 16 600] [:exponential 64 2400] [:tail 16 2400] [:tail 64 4500]])
 
-(defn jobs
-  "Returns a job for each input and limit."
-  [size]
+(defn- jobs [size]
   (for [[input limit items] ({:full full, :quick [[:tail 16 100]]} size)]
     {:input input, :limit limit, :items items, :warm-up (min 300 (quot items 2)), :rounds 1
      :seed 42}))
@@ -30,7 +28,7 @@
 (defn- nanos-of [ms]
   (Math/round (* 1e6 (double ms))))
 
-(defn exponential
+(defn- exponential
   "Returns n durations in ns, exponentially distributed with that mean."
   [n mean-ms seed]
   (let [random (Random. seed)
@@ -42,16 +40,14 @@
     (Collections/shuffle all (Random. seed))
     (vec all)))
 
-(defn tail
+(defn- tail
   "Returns n durations in ns: 1 % of long-ms, the others of short-ms, in random order."
   [n short-ms long-ms seed]
   (let [longs (quot n 100)]
     (shuffled (concat (repeat longs (nanos-of long-ms)) (repeat (- n longs) (nanos-of short-ms)))
               seed)))
 
-(defn durations
-  "Returns the input of a job."
-  [{:keys [input items seed]}]
+(defn- durations [{:keys [input items seed]}]
   (case input
     :exponential (exponential items 20 seed)
     :tail (tail items 5 500 seed)))
@@ -90,9 +86,7 @@
      :to-line (stats/spread (map #(/ (double %1) (:line %2)) times runs))
      :goal (goals [input way])}))
 
-(defn rows
-  "Returns a row for each job and way."
-  [results]
+(defn- rows [results]
   (for [{:keys [job runs]} results
         way [:pmap :pmap-4096 :upmap :chunks]]
     (row job runs way)))
@@ -100,9 +94,7 @@
 (def ^:private inputs
   {:exponential "exponential, mean 20 ms", :tail "1 % of 500 ms among 5 ms"})
 
-(defn figures
-  "Returns the figures that the rows are judged by."
-  [rows]
+(defn- figures [rows]
   (for [{:keys [input limit way to-line goal]} rows :when goal]
     {:figure (str (name way) " " limit ", " (inputs input) ": x limit line")
      :value (:median to-line)
@@ -122,7 +114,7 @@
                  "items takes at least the sum of each chunk's longest sleep.")
      :jvm-opts ["-Xms512m" "-Xmx512m" "-XX:+UseG1GC"]
      :jobs jobs
-     :measure 'thrum.lab.benchmarks.sleeps.experiment/measure
+     :measure `measure
      :rows rows
      :figures figures
      :jvms 1

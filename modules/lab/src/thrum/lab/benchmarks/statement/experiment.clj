@@ -15,12 +15,8 @@
 
 (def ^:private goal-us "The most CPU time that a statement may cost more, in us." 3.0)
 
-(defn jobs
-  "Returns the only job: all ways in one JVM."
-  [size]
-  ({:full [{:times 100000, :warm-up 2, :rounds 5}]
-    :quick [{:times 2000, :warm-up 1, :rounds 3}]}
-   size))
+(def ^:private jobs
+  {:full [{:times 100000, :warm-up 2, :rounds 5}], :quick [{:times 2000, :warm-up 1, :rounds 3}]})
 
 ;; In the child
 
@@ -61,7 +57,7 @@
 
 ;; In the parent
 
-(defn rows
+(defn- rows
   "Returns a row for each kind, of what the guard adds."
   [[{:keys [runs]}]]
   (for [kind [:execute :query :connection]
@@ -73,9 +69,7 @@
    :query "a query: prepared, one parameter, one row, closed (9 calls)"
    :connection "a connection, taken and closed"})
 
-(defn figures
-  "Returns the figures that the rows are judged by."
-  [rows]
+(defn- figures [rows]
   (for [{:keys [kind cpu-ns]} rows]
     (cond-> {:figure (str "thrum.jdbc: " (names kind) ": CPU us more")
              :value (/ (:median cpu-ns) 1000)
@@ -93,7 +87,7 @@
      :jvm-opts ["-Xms512m" "-Xmx512m" "-XX:+UseG1GC"]
      :jvms 1
      :jobs jobs
-     :measure 'thrum.lab.benchmarks.statement.experiment/measure
+     :measure `measure
      :rows rows
      :figures figures
      :columns [{:heading "what", :left? true, :show (comp names :kind)}

@@ -9,12 +9,9 @@
 
 (set! *warn-on-reflection* true)
 
-(defn jobs
-  "Returns a job for each way."
-  [size]
-  (case size
-    :full (map (fn [way] {:way way, :items 2000000}) [:pmap :upmap])
-    :quick [{:way :pmap, :items 20000}]))
+(def ^:private jobs
+  {:full [{:way :pmap, :items 2000000} {:way :upmap, :items 2000000}]
+   :quick [{:way :pmap, :items 20000}]})
 
 ;; In the child
 
@@ -47,9 +44,7 @@
 (defn- megabytes [runs k]
   (stats/spread (keep #(some-> (k %) (/ 1e6)) runs)))
 
-(defn rows
-  "Returns a row for each way."
-  [results]
+(defn- rows [results]
   (for [{:keys [job runs]} results]
     {:way (:way job)
      :items (:items job)
@@ -69,7 +64,7 @@
      :jvm-opts ["-Xmx256m" "-XX:+UseG1GC" "-XX:+ExitOnOutOfMemoryError"]
      :jobs jobs
      :jvms 1
-     :measure 'thrum.lab.benchmarks.stream.experiment/measure
+     :measure `measure
      :rows rows
      :columns [{:heading "way", :left? true, :show #(str "t/" (name (:way %)))}
                {:heading "items", :show (comp text/whole :items)}
