@@ -11,6 +11,11 @@
 
 (set! *warn-on-reflection* true)
 
+(defn- problem
+  "Returns [type message] of what (f) throws."
+  [f]
+  (try (f) (catch ExceptionInfo e [(:type (ex-data e)) (ex-message e)])))
+
 (deftest a-server-ends-by-itself-when-its-parent-is-gone
   (let [{:keys [^Process process], :as server}
         (child/start! (child/java-command file-server/jvm-opts 'thrum.lab.file-server))]
@@ -25,16 +30,12 @@
 (deftest a-child-that-ends-early-is-told-from-a-silent-one
   (let [child (child/start! ["sh" "-c" "echo 1; exit 3"])]
     (is (= 1 (child/ask child 10000)))
-    (is (= "A process of the lab ended early"
-           (try
-             (child/ask child 10000)
-             (catch ExceptionInfo e (ex-message e)))))
+    (is (= [:thrum/lab-child "A process of the lab ended early"]
+           (problem #(child/ask child 10000))))
     (child/stop! child))
   (let [child (child/start! ["cat"])]
-    (is (= "A process of the lab said nothing for 1 ms"
-           (try
-             (child/ask child 1)
-             (catch ExceptionInfo e (ex-message e)))))
+    (is (= [:thrum/lab-child "A process of the lab said nothing for 1 ms"]
+           (problem #(child/ask child 1))))
     (child/send! child {:a 1})
     (is (= {:a 1} (child/ask child 10000)))
     (child/stop! child)
@@ -69,25 +70,19 @@
 (deftest a-leashed-program-that-ends-early-is-told-from-a-silent-one
   (let [child (child/start! (child/leashed ["sh" "-c" "echo 1; exit 3"]))]
     (is (= 1 (child/ask child 10000)))
-    (is (= "A process of the lab ended early"
-           (try
-             (child/ask child 10000)
-             (catch ExceptionInfo e (ex-message e)))))
+    (is (= [:thrum/lab-child "A process of the lab ended early"]
+           (problem #(child/ask child 10000))))
     (child/stop! child)))
 
 (deftest a-line-is-waited-for
   (let [child (child/start! ["sh" "-c" "echo starting; echo on port 80; echo more"])]
     (is (= ["on port 80" "80"] (child/await-match child #"on port (\d+)" 10000)))
-    (is (= "A process of the lab ended early"
-           (try
-             (child/await-match child #"never" 10000)
-             (catch ExceptionInfo e (ex-message e)))))
+    (is (= [:thrum/lab-child "A process of the lab ended early"]
+           (problem #(child/await-match child #"never" 10000))))
     (child/stop! child))
   (let [child (child/start! ["cat"])]
-    (is (= "A process of the lab said nothing for 1 ms"
-           (try
-             (child/await-match child #"never" 1)
-             (catch ExceptionInfo e (ex-message e)))))
+    (is (= [:thrum/lab-child "A process of the lab said nothing for 1 ms"]
+           (problem #(child/await-match child #"never" 1))))
     (child/stop! child)))
 
 (deftest a-command-has-an-exit-code-and-options
@@ -97,15 +92,10 @@
     (is (= {:exit 3, :output "hi\n/\n"}
            (child/run-to-end! command (assoc options :errors-apart? true) 10000))))
   (is (= [:thrum/lab-silent "sleep did not end within 1 ms"]
-         (try
-           (child/run-to-end! ["sleep" "100"] {} 1)
-           (catch ExceptionInfo e ((juxt (comp :type ex-data) ex-message) e))))))
+         (problem #(child/run-to-end! ["sleep" "100"] {} 1)))))
 
 (deftest ^{:time-limit-ms 20000} a-command-that-leaves-a-process-behind-is-not-waited-for
   (is (= {:exit 0, :output ""} (child/run-to-end! ["sh" "-c" "sleep 15 & exit 0"] {} 10000))))
-
-(defn- problem [f]
-  (try (f) (catch ExceptionInfo e [(:type (ex-data e)) (ex-message e)])))
 
 (deftest a-program-that-is-not-there-is-a-sentence
   (doseq [start [child/start! #(child/run-to-end! % {} 1000)]]
