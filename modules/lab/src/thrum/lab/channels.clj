@@ -3,7 +3,6 @@
   what is compiled ahead for it, and what became of its job."
   (:require
    [thrum.lab.checkout :as checkout]
-   [thrum.lab.child :as child]
    [thrum.lab.compiled :as compiled]
    [thrum.lab.job :as job]))
 
@@ -25,15 +24,9 @@
   "The alias that puts 1.9.829-alpha2 in place of the release that Thrum is tested with."
   "-A:core-async-alpha")
 
-(defn facts
-  "Returns {:folder path}, the checkout whose ./cljw can resolve the class path of 1.9.829-alpha2;
-  nil outside of one. Runs nothing."
-  []
-  {:folder (checkout/folder)})
-
 (defn alpha-class-path!
-  "Returns {:class-path text}, the checkout's with 1.9.829-alpha2 in it, which ./cljw downloads the
-  first time; {:problem words} if it cannot."
+  "Returns {:class-path text}, of the checkout in folder with 1.9.829-alpha2 in it, which ./cljw
+  downloads the first time; {:problem words} if it cannot."
   [folder]
   (let [{:keys [problem] :as found} (checkout/class-path! folder alpha download-ms)]
     (if problem
@@ -48,7 +41,7 @@
   are given."
   [{:keys [flags classes class-path]} job]
   (job/sample! {:jvm-opts (into jvm-opts flags)
-                :class-path (compiled/class-path classes (or class-path (child/class-path)))
+                :class-path (compiled/class-path classes class-path)
                 :timeout-ms answer-ms}
                job))
 
@@ -63,3 +56,7 @@
   returns its path; see compiled/folder!."
   []
   (compiled/folder! {:jvm-opts jvm-opts, :timeout-ms answer-ms} namespaces))
+
+(def classes
+  "That folder: several experiments need it."
+  (delay (compile-ahead!)))

@@ -20,19 +20,26 @@
   []
   (System/getProperty "java.class.path"))
 
+(def http-server-opts
+  "Flags of a JVM with the JDK's server: without them that closes idle connections beyond 200, which
+  a client sees as a reset, and delays small writes."
+  ["-Dsun.net.httpserver.maxIdleConnections=100000"
+   "-Dsun.net.httpserver.idleInterval=600"
+   "-Dsun.net.httpserver.nodelay=true"])
+
 (def ^:private quiet
   "Leaves out the warning that SLF4J, by which Jetty and HikariCP log, has no provider."
   "-Dslf4j.internal.verbosity=ERROR")
 
 (defn java-command
-  "Returns the command line of a JVM like this one, whose main namespace is `main`, on the same
-  class path or on another."
-  ([jvm-opts main] (java-command jvm-opts main (class-path)))
-  ([jvm-opts main class-path]
+  "Returns the command line of a JVM like this one, whose main namespace is `main`, on another class
+  path, or the same where that is nil."
+  ([jvm-opts main] (java-command jvm-opts main nil))
+  ([jvm-opts main another]
    (-> [(str (io/file (System/getProperty "java.home") "bin" "java"))]
        (conj (temporary/jvm-opt) quiet)
        (into jvm-opts)
-       (conj "-cp" class-path "clojure.main" "-m" (str main)))))
+       (conj "-cp" (or another (class-path)) "clojure.main" "-m" (str main)))))
 
 (defn under-file-limit
   "Returns command, run by a shell with a hard limit of n open files. HotSpot raises a soft one to

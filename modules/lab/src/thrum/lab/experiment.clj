@@ -11,7 +11,8 @@
     :options  its rows of tools.cli, if any
     :facts    (facts) returns a map of what its plan must know of this machine, if anything
     :plan     (plan options facts) returns its plan. Pure. options are those of the command line,
-              with the :form of thrum.lab.plan/form; facts have all :facts, and :cpus.
+              with the :form of thrum.lab.plan/form; facts have all :facts, :cpus, and :checkout,
+              the folder of the checkout of Thrum that this is, nil outside of one.
     :open!    (open! plan) starts what the samples need, a server say, and returns the environment,
               a map with :close!, a function of no arguments, if there is something to close; with
               :skipped, the reason, if only now it turned out that the experiment cannot run

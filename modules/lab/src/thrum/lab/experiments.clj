@@ -1,6 +1,7 @@
 (ns thrum.lab.experiments
   "The lab's experiments. A new one stands in one of these lists, and is named nowhere else."
   (:require
+   [thrum.lab.checkout :as checkout]
    [thrum.lab.machine :as machine]))
 
 (set! *warn-on-reflection* true)
@@ -85,4 +86,6 @@
 (defn facts
   "Returns what the plans of experiments must know of this machine. Runs small commands."
   [experiments]
-  (into {:cpus (machine/cpus)} (map #(%)) (distinct (keep :facts experiments))))
+  (into {:cpus (machine/cpus), :checkout (checkout/folder)}
+        (map #(%))
+        (distinct (keep :facts experiments))))

@@ -14,13 +14,7 @@
 
 (set! *warn-on-reflection* true)
 
-(def jvm-opts
-  "Flags of the server's JVM. The JDK's server closes idle connections beyond 200, which a client
-  sees as a reset, and delays small writes, unless these flags are set."
-  ["-Dsun.net.httpserver.maxIdleConnections=100000"
-   "-Dsun.net.httpserver.idleInterval=600"
-   "-Dsun.net.httpserver.nodelay=true"
-   "-Xmx512m"])
+(def jvm-opts "Flags of the server's JVM." (conj child/http-server-opts "-Xmx512m"))
 
 (def ^:private start-ms "How long the server's JVM may take to start." 60000)
 (def ^:private backlog 4096)

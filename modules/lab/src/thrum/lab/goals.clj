@@ -8,6 +8,7 @@
     :cpu?     true of a cost in CPU time: a change of it is pointed out"
   (:require
    [clojure.string :as str]
+   [thrum.lab.stats :as stats]
    [thrum.lab.table :as table]
    [thrum.lab.text :as text]))
 
@@ -23,6 +24,15 @@
                   (when-let [figures (:figures (experiments experiment))]
                     (mapcat figures parts))))
         plans))
+
+(defn of-row
+  "Returns the figures of a row that [figure words goal] name, each the median of its samples; none
+  where they have no such figure."
+  [what {:keys [samples]} figures]
+  (for [[figure words goal] figures
+        :let [median (stats/median (keep figure samples))]
+        :when median]
+    {:figure (str what ": " words), :value (double median), :at-most goal}))
 
 (defn by-name
   "Returns {figure value} in the order of the names: what a release keeps."

@@ -31,7 +31,6 @@
   ([options job] (sample! options job (constantly nil)))
   ([{:keys [jvm-opts class-path timeout-ms around]} job on-end]
    (try
-     (let [class-path (or class-path (child/class-path))
-           command (child/java-command jvm-opts 'thrum.lab.job.child class-path)]
+     (let [command (child/java-command jvm-opts 'thrum.lab.job.child class-path)]
        (do! ((or around identity) command) job timeout-ms on-end))
      (catch Throwable t (trouble/sample t)))))

@@ -83,6 +83,11 @@
   [{:keys [experiments]}]
   (mapcat :contenders (remove :skipped (mapcat :parts experiments))))
 
+(defn row-of
+  "Returns the row of a contender among rows, or nil."
+  [rows wanted]
+  (some #(when (= wanted (:contender %)) %) rows))
+
 (defn by-part
   "Returns the rows, by contender, of every part of an experiment that was not skipped, by its name.
   A row has the :n and the :bytes of its part."

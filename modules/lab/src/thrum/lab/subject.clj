@@ -20,13 +20,10 @@
 (set! *warn-on-reflection* true)
 
 (def jvm-opts
-  "The flags of every server's JVM, so that all have the same. The JDK's server closes idle
-  connections beyond 200, and delays small writes, unless these flags are set."
-  (into ["-Xmx1g"
-         "-Dsun.net.httpserver.maxIdleConnections=100000"
-         "-Dsun.net.httpserver.idleInterval=600"
-         "-Dsun.net.httpserver.nodelay=true"]
-        cpu-time/jvm-opts))
+  "The flags of every server's JVM, so that all have the same."
+  (-> ["-Xmx1g"]
+      (into child/http-server-opts)
+      (into cpu-time/jvm-opts)))
 
 (def ^:private http-kit "The alias of the checkout that names http-kit. It is on Clojars, which not
   every machine can reach." "-T:http-kit")
@@ -62,9 +59,7 @@
   it has one, otherwise that of this one. Throws ex-info of :type :thrum/lab-child if it does not
   start."
   [{:keys [class-path], :as job}]
-  (child/ready! (child/start! (child/java-command jvm-opts
-                                                  'thrum.lab.subject.child
-                                                  (or class-path (child/class-path))))
+  (child/ready! (child/start! (child/java-command jvm-opts 'thrum.lab.subject.child class-path))
     (fn [server]
       (child/send! server (merge {:backlog backlog} (dissoc job :class-path)))
       (let [{:keys [port problem]} (child/read-answer server start-ms)]

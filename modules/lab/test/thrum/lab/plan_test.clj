@@ -23,10 +23,6 @@
 (defn- row [plan name id]
   (first (filter #(= id (:contender %)) (:contenders (part plan name)))))
 
-(deftest a-plan-is-printable-edn
-  (let [plan (plan-of)]
-    (is (= plan (edn/read-string (pr-str plan))))))
-
 (deftest the-quick-form-is-planned-to-end-within-a-minute
   (is (< 10000 (:estimate-ms (plan-of)) 60000)))
 
@@ -99,11 +95,16 @@
   (assoc facts
          :engines (set all-engines)
          :ab? true
-         :spring-boot {:folder "x", :jar "x"}
-         :channels {:folder "x"}))
+         :checkout "x"
+         :spring-boot {:folder "x", :compiler? true}
+         :postgres? true))
 
 (defn- plan-of-all [facts & argv]
   (plan/plan (cli/parse argv) facts experiments/all))
+
+(deftest a-plan-is-printable-edn
+  (doseq [argv [[] ["--all"] ["--full"]], :let [plan (apply plan-of-all all-facts argv)]]
+    (is (= plan (edn/read-string (pr-str plan))))))
 
 (deftest the-tour-is-five-parts-of-less-than-three-minutes
   (let [plan (plan-of-all all-facts)]
@@ -119,7 +120,7 @@
     (is (some (comp some? :published) contenders) part)))
 
 (deftest what-the-tour-cannot-run-stands-in-it-with-the-reason-and-what-was-published
-  (let [plan (plan-of-all (assoc all-facts :engines #{:jdk :jetty} :spring-boot {}))]
+  (let [plan (plan-of-all (assoc all-facts :engines #{:jdk :jetty} :checkout nil :spring-boot {}))]
     (is (= [:downloads :jetty-sleep :http-kit-sleep :spring-100 :go-blocks] (part-names plan)))
     (doseq [name [:http-kit-sleep :spring-100]]
       (is (string? (:skipped (part plan name))))
@@ -137,7 +138,7 @@
          (map :experiment (:experiments (plan-of-all all-facts "--all"))))))
 
 (deftest help-says-how-long-the-full-form-takes
-  (is (< 3000000 (:estimate-ms (plan-of-all all-facts "--full")) 3600000) "an hour"))
+  (is (< 3000000 (:estimate-ms (plan-of-all all-facts "--full")) 4200000) "about an hour"))
 
 (deftest a-part-of-an-engine-that-is-not-there-is-skipped-by-its-name
   (is (= [[:jetty-sleep true]]
@@ -146,8 +147,7 @@
 
 (deftest ring-experiments-have-a-quick-form-of-less-than-a-minute-each
   (doseq [plan (:experiments (ring-plan (set all-engines)))]
-    (is (< 10000 (experiment/estimate-ms plan) 60000) (:title plan)))
-  (is (= (ring-plan #{:jdk}) (edn/read-string (pr-str (ring-plan #{:jdk}))))))
+    (is (< 10000 (experiment/estimate-ms plan) 60000) (:title plan))))
 
 (deftest four-thousand-connections-are-for-the-full-form-or-asked-for-by-name
   (is (= [:jdk-sleep :jdk-no-sleep] (part-names (ring-plan (set all-engines) "ring-jdk"))))

@@ -4,6 +4,7 @@
   (:require
    [clojure.string :as str]
    [thrum.lab.report.words :as words]
+   [thrum.lab.result :as result]
    [thrum.lab.stats :as stats]
    [thrum.lab.text :as text]))
 
@@ -31,13 +32,10 @@
       {:words (str (shown slow) " → " (shown fast) unit)
        :factor (if more-is-better? (/ fast slow) (/ slow fast))})))
 
-(defn- row-of [contenders wanted]
-  (some #(when (= wanted (:contender %)) %) contenders))
-
 (defn- chosen
   "Returns the rows of the first pair that was measured, of the first pair where none was."
   [{:keys [pairs figure]} contenders]
-  (let [rows (map (fn [pair] (map (partial row-of contenders) pair)) pairs)
+  (let [rows (map (fn [pair] (map (partial result/row-of contenders) pair)) pairs)
         {:keys [ours]} (figures figure)]
     (or (first (filter (partial every? ours) rows)) (first rows))))
 
@@ -46,7 +44,7 @@
   [{:keys [pairs figure]} contenders]
   (let [{was :published :as reading} (figures figure)]
     (some (fn [rows]
-            (let [[slow fast] (map (partial row-of contenders) rows)]
+            (let [[slow fast] (map (partial result/row-of contenders) rows)]
               (pair reading (comp was :published) slow fast)))
           pairs)))
 
@@ -76,7 +74,7 @@
   "Returns the words about one more figure, nil where it was not measured."
   [{[contender words] :beside, :keys [figure]} contenders]
   (let [{:keys [ours shown unit]} (figures figure)]
-    (when-let [value (some-> (row-of contenders contender) ours)]
+    (when-let [value (some-> (result/row-of contenders contender) ours)]
       (format words (str (shown value) unit)))))
 
 (defn- verdict [{:keys [because figure] :as headline} contenders grade [slow fast]]

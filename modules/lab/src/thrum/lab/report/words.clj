@@ -60,8 +60,7 @@
   compares them."
   [{:keys [against contenders]}]
   (for [{:keys [slow fast published]} against
-        :let [row (fn [wanted] (some #(when (= wanted (:contender %)) %) contenders))
-              [slow fast] (map row [slow fast])]
+        :let [[slow fast] (map #(result/row-of contenders %) [slow fast])]
         :when (and (:median-ms slow) (:median-ms fast))]
     (str (:name fast) ": " (text/ratio (/ (:median-ms slow) (:median-ms fast)))
          " as fast as " (:name slow) "; arithmetic allows "

@@ -31,12 +31,9 @@
 
 (deftest ^{:time-limit-ms 420000} it-is-compiled-and-started-without-maven
   (when-not (:compiler? facts) (runner/skip! "this Java has no compiler"))
-  (let [{:keys [classes problem] :as built} (application/build! (:folder facts))]
+  (let [{:keys [problem] :as built} (application/build! (:folder facts))]
     (is (nil? problem))
-    (try
-      (let [app (application/start! built {:threads 3, :profile "virtual-threads"})]
-        (try
-          (is (= "Hello from a virtual thread\n" (slurp (application/hello app 1))))
-          (finally (child/stop! app))))
-      (finally (application/delete! built)))
-    (is (not (.exists (io/file ^String classes))))))
+    (let [app (application/start! built {:threads 3, :profile "virtual-threads"})]
+      (try
+        (is (= "Hello from a virtual thread\n" (slurp (application/hello app 1))))
+        (finally (child/stop! app))))))

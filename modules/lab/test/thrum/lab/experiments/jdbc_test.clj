@@ -1,7 +1,6 @@
 (ns thrum.lab.experiments.jdbc-test
   "The experiment in small, on a PostgreSQL of its own, where there is one."
   (:require
-   [clojure.edn :as edn]
    [clojure.java.io :as io]
    [clojure.test :refer [deftest is]]
    [thrum.lab.experiment :as experiment]
@@ -19,8 +18,7 @@
   ([] (plan {:postgres? true}))
   ([facts] ((:plan jdbc/experiment) {} facts)))
 
-(deftest the-plan-is-printable-edn-of-a-minute
-  (is (= (plan) (edn/read-string (pr-str (plan)))))
+(deftest the-plan-is-of-a-minute
   (is (< (experiment/estimate-ms (plan)) 62000)))
 
 (deftest the-newest-of-debians-versions-comes-first

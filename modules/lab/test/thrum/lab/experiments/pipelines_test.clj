@@ -1,7 +1,6 @@
 (ns thrum.lab.experiments.pipelines-test
   "What the experiment plans."
   (:require
-   [clojure.edn :as edn]
    [clojure.test :refer [deftest is]]
    [thrum.lab.experiment :as experiment]
    [thrum.lab.experiments.pipelines.experiment :as pipelines]))
@@ -13,8 +12,7 @@
   (into {} (map (juxt :contender figure)) (:contenders (first (:parts plan)))))
 
 (deftest the-quick-form-is-planned-to-end-within-a-minute
-  (is (< 20000 (experiment/estimate-ms (plan {})) 60000))
-  (is (= (plan {}) (edn/read-string (pr-str (plan {}))))))
+  (is (< 20000 (experiment/estimate-ms (plan {})) 60000)))
 
 (deftest the-limit-line-is-of-what-runs-at-once
   (is (= {:core-pipeline 1000.0, :core-pipeline-blocking 1000.0, :core-pipeline-async 965.0

@@ -1,7 +1,6 @@
 (ns thrum.lab.experiments.scope-test
   "The experiment as a whole, on real sockets, each contender once."
   (:require
-   [clojure.edn :as edn]
    [clojure.test :refer [deftest is]]
    [thrum.lab.experiment :as experiment]
    [thrum.lab.experiments.scope.experiment :as scope]
@@ -27,8 +26,7 @@
   (into {} (for [part (mapcat :parts experiments), row (:contenders part)]
              [[(:part part) (:contender row)] (:left (first (:samples row)))])))
 
-(deftest the-plan-is-printable-edn-of-some-seconds
-  (is (= (plan) (edn/read-string (pr-str (plan)))))
+(deftest the-plan-is-of-some-seconds
   (is (< (experiment/estimate-ms (plan)) 15000)))
 
 (deftest a-run-on-real-sockets

@@ -1,7 +1,6 @@
 (ns thrum.lab.experiments.spring-tomcat-test
   "What the experiment plans, and when it is skipped."
   (:require
-   [clojure.edn :as edn]
    [clojure.test :refer [deftest is]]
    [thrum.lab.cli :as cli]
    [thrum.lab.experiment :as experiment]
@@ -20,9 +19,7 @@
   (into {} (map (juxt :contender :limit-line-ms)) (:contenders part)))
 
 (deftest the-quick-form-is-planned-to-end-in-about-a-minute
-  (let [plan (planned facts)]
-    (is (< 30000 (experiment/estimate-ms (first (:experiments plan))) 65000))
-    (is (= plan (edn/read-string (pr-str plan))))))
+  (is (< 30000 (experiment/estimate-ms (first (:experiments (planned facts)))) 65000)))
 
 (deftest the-tour-has-warm-bursts-alone-three-where-one-takes-a-second
   (let [plan (plan/plan (cli/parse []) facts [spring-tomcat/experiment])]

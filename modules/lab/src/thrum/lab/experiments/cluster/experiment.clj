@@ -6,11 +6,11 @@
    [thrum.lab.columns :as columns]
    [thrum.lab.compiled :as compiled]
    [thrum.lab.experiments.cluster.calls :as calls]
+   [thrum.lab.goals :as goals]
    [thrum.lab.job :as job]
    [thrum.lab.limit-line :as limit-line]
+   [thrum.lab.result :as result]
    [thrum.lab.sanity :as sanity]
-   [thrum.lab.stats :as stats]
-   [thrum.lab.temporary :as temporary]
    [thrum.lab.text :as text]))
 
 (set! *warn-on-reflection* true)
@@ -45,7 +45,7 @@
                :repeat repeats
                :estimate-ms (* repeats (+ work-ms (* jvm-ms (inc members))))))))
 
-(defn- part-plan [{:keys [full]} {:keys [folder]}]
+(defn- part-plan [{:keys [full]} {:keys [checkout]}]
   (cond-> (assoc size
                  :part :cluster
                  :title "1 000 sleeps of 125 ms, 64 at once, over members of a cluster"
@@ -58,15 +58,15 @@
                  :in-turns? true
                  :limit-line-about "rounds × the sleep"
                  :contenders (mapv #(row full %) ways))
-    (nil? folder) (assoc :skipped no-checkout)))
+    (nil? checkout) (assoc :skipped no-checkout)))
 
-(defn- plan [options {:keys [cluster]}]
+(defn- plan [options {:keys [checkout] :as facts}]
   {:experiment :cluster
    :title "The map over a cluster"
    :start-ms open-ms
-   :not-counted (when (:folder cluster) "the download of Infinispan, the first time")
+   :not-counted (when checkout "the download of Infinispan, the first time")
    :about "The same map over JVMs of their own, on loopback."
-   :parts [(part-plan options cluster)]})
+   :parts [(part-plan options facts)]})
 
 ;; Run
 
@@ -81,16 +81,13 @@
   '[thrum.lab.job.child thrum.lab.experiments.cluster.calls thrum.cluster.main
     thrum.cluster.engine.infinispan])
 
-(defn- compiled! [class-path]
-  (let [classes (compiled/folder! (jvm class-path) namespaces)]
-    {:class-path (compiled/class-path classes class-path), :close! #(temporary/delete! classes)}))
-
 (defn- open! [_]
   (let [folder (checkout/folder)
         {:keys [class-path problem]} (checkout/class-path! folder "-A:cluster" download-ms)]
     (if problem
       {:skipped (str "Infinispan could not be had: " problem)}
-      (compiled! class-path))))
+      {:class-path (compiled/class-path (compiled/folder! (jvm class-path) namespaces)
+                                        class-path)})))
 
 (defn- sample! [{:keys [class-path]} part {:keys [job]} on-end]
   (let [job (assoc (merge (select-keys part (keys size)) job)
@@ -117,18 +114,15 @@
       (some :gap-ms samples) (str " · gap " ((:show gap) row)))))
 
 (defn- figures [{:keys [contenders]}]
-  (let [{:keys [samples limit-line-ms]} (first (filter (comp #{:three} :contender) contenders))
+  (let [{:keys [limit-line-ms] :as row} (result/row-of contenders :three)
         times-limit #(some-> (:ms %) (/ limit-line-ms))]
-    (for [[words figure goal] [["sleeps, x limit line" times-limit 1.15]
-                               ["µs an item that does nothing" :item-us 60]
-                               ["µs an item of a batch of 64" :batch-us 10]
-                               ["kB that its caller grows by" :growth-kb 4096]
-                               ["ms without a result at a kill -9" :gap-ms 2000]]
-          :let [median (stats/median (keep figure samples))]
-          :when median]
-      {:figure (str "thrum.cluster, three members: " words)
-       :value (double median)
-       :at-most goal})))
+    (goals/of-row "thrum.cluster, three members"
+                  row
+                  [[times-limit "sleeps, x limit line" 1.15]
+                   [:item-us "µs an item that does nothing" 60]
+                   [:batch-us "µs an item of a batch of 64" 10]
+                   [:growth-kb "kB that its caller grows by" 4096]
+                   [:gap-ms "ms without a result at a kill -9" 2000]])))
 
 (defn- complaints [{rows :cluster} _]
   (when rows
@@ -138,7 +132,6 @@
   {:name :cluster
    :doc "the same map over one, two and three JVMs, on loopback"
    :parts [[:cluster "What does a call cost over members of a cluster, and a killed member?"]]
-   :facts (fn [] {:cluster {:folder (checkout/folder)}})
    :plan plan
    :open! open!
    :sample! sample!

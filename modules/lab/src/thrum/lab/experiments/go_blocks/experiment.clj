@@ -3,12 +3,12 @@
   core.async, and in other ways."
   (:require
    [thrum.lab.channels :as channels]
+   [thrum.lab.checkout :as checkout]
    [thrum.lab.client :as client]
    [thrum.lab.columns :as columns]
    [thrum.lab.file-server :as file-server]
    [thrum.lab.limit-line :as limit-line]
    [thrum.lab.sanity :as sanity]
-   [thrum.lab.temporary :as temporary]
    [thrum.lab.text :as text]))
 
 (set! *warn-on-reflection* true)
@@ -98,7 +98,7 @@
   "the alpha's jar comes by ./cljw of a checkout of Thrum, and this is none")
 
 (defn- row
-  [{:keys [contender alpha?], :as way} {:keys [folder]} repeats]
+  [{:keys [contender alpha?], :as way} checkout repeats]
   (let [figure (published contender)
         limit-line-ms (limit-line/ms (limit-line/bounded requests requests) request-ms)]
     (cond-> (-> (select-keys way [:contender :name :about])
@@ -109,10 +109,10 @@
                        :repeat repeats
                        :estimate-ms (* repeats (+ jvm-ms overhead-ms (* 2 limit-line-ms)))))
       figure (assoc :published figure)
-      (and alpha? (nil? folder)) (assoc :skipped no-checkout))))
+      (and alpha? (nil? checkout)) (assoc :skipped no-checkout))))
 
 (defn- part-plan
-  [{:keys [full]} {:keys [channels]}]
+  [{:keys [full]} {:keys [checkout]}]
   {:part :go-blocks
    :title "100 blocking requests of a second, all at once"
    :about (str "The rule is that a go block does not block. What does it cost if it does? Each "
@@ -130,13 +130,13 @@
               :tour [:go-avoid :go-target :go :go-factory]}
    :against [{:slow :go-avoid, :fast :go-target, :published published-times}
              {:slow :go, :fast :go-factory}]
-   :contenders (mapv #(row % channels (if full 3 1)) ways)})
+   :contenders (mapv #(row % checkout (if full 3 1)) ways)})
 
 (defn- plan [options facts]
   {:experiment :go-blocks
    :title "go blocks that block"
    :start-ms open-ms
-   :not-counted (when (:folder (:channels facts))
+   :not-counted (when (:checkout facts)
                   "the download of core.async 1.9.829-alpha2, the first time")
    :about "A hundred requests at once, from core.async's go blocks and in other ways."
    :parts [(part-plan options facts)]})
@@ -162,20 +162,11 @@
   [{:keys [classes alpha]} {:keys [flags alpha?]}]
   (assoc (if alpha? @alpha {:classes classes}) :flags flags))
 
-(defn- open-with [classes]
-  (let [{:keys [close!] :as server} (client/start-server!)]
-    (assoc server
-           :classes classes
-           :alpha (delay (channels/alpha-class-path! (:folder (channels/facts))))
-           :close! #(do (close!) (temporary/delete! classes)))))
-
 (defn- open! [_]
-  (let [classes (channels/compile-ahead!)]
-    (try
-      (open-with classes)
-      (catch Throwable t
-        (temporary/delete! classes)
-        (throw t)))))
+  (let [classes @channels/classes]
+    (assoc (client/start-server!)
+           :classes classes
+           :alpha (delay (channels/alpha-class-path! (checkout/folder))))))
 
 (defn- sample! [env _ {:keys [job]} on-end]
   (let [{:keys [problem] :as jvm} (jvm env job)]
@@ -227,7 +218,6 @@
    :doc "100 blocking requests at once, from core.async's go blocks"
    :parts [[:go-blocks "What does a go block that blocks cost, in time and in threads?"]]
    :toured [:go-blocks]
-   :facts (fn [] {:channels (channels/facts)})
    :plan plan
    :open! open!
    :sample! sample!

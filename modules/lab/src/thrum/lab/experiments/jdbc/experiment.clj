@@ -3,12 +3,13 @@
   in the pool, and what does the next query wait?"
   (:require
    [thrum.lab.columns :as columns]
+   [thrum.lab.goals :as goals]
    [thrum.lab.job :as job]
    [thrum.lab.limit-line :as limit-line]
    [thrum.lab.postgres :as postgres]
    [thrum.lab.postgres.programs :as programs]
+   [thrum.lab.result :as result]
    [thrum.lab.sanity :as sanity]
-   [thrum.lab.stats :as stats]
    [thrum.lab.text :as text]))
 
 (set! *warn-on-reflection* true)
@@ -107,13 +108,11 @@
          " and " ((:show lost) thrum) " behind thrum.jdbc")))
 
 (defn- figures [{:keys [contenders]}]
-  (when-let [samples (:samples (first (filter (comp #{:thrum} :contender) contenders)))]
-    (for [[figure words goal] [[:left "queries still running" 0]
-                               [:lost "connections lost" 0]
-                               [:next-times "p99 of the next queries, x unloaded" 1.2]]
-          :let [median (stats/median (keep figure samples))]
-          :when median]
-      {:figure (str "thrum.jdbc: " words), :value (double median), :at-most goal})))
+  (goals/of-row "thrum.jdbc"
+                (result/row-of contenders :thrum)
+                [[:left "queries still running" 0]
+                 [:lost "connections lost" 0]
+                 [:next-times "p99 of the next queries, x unloaded" 1.2]]))
 
 ;; Sanity. A busy machine may need the grace for one cancel or another.
 

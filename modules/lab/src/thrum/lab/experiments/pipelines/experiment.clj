@@ -7,7 +7,6 @@
    [thrum.lab.columns :as columns]
    [thrum.lab.limit-line :as limit-line]
    [thrum.lab.sanity :as sanity]
-   [thrum.lab.temporary :as temporary]
    [thrum.lab.text :as text]))
 
 (set! *warn-on-reflection* true)
@@ -81,10 +80,6 @@
 
 ;; Run
 
-(defn- open! [_]
-  (let [classes (channels/compile-ahead!)]
-    {:classes classes, :close! #(temporary/delete! classes)}))
-
 (defn- sample! [{:keys [classes]} _ {:keys [job]} on-end]
   (let [job (assoc job :call 'thrum.lab.channels.pipeline/sample
                    :n at-once, :wait-ms wait-ms, :items items)
@@ -140,7 +135,7 @@
    :parts [[:pipelines
             "How long do 10 000 items take, and what is left of a pipeline that was abandoned?"]]
    :plan plan
-   :open! open!
+   :open! (fn [_] {:classes @channels/classes})
    :sample! sample!
    :columns columns
    :label label

@@ -32,12 +32,15 @@
   "The engines, in the order of a run."
   [:jdk :jetty :tomcat :helidon :http-kit])
 
-(def ^:private facts-of
-  {:jdk {:experiment :ring-jdk, :name "the JDK's server"}
-   :jetty {:experiment :ring-jetty, :name "Jetty"}
-   :tomcat {:experiment :ring-tomcat, :name "Tomcat"}
-   :helidon {:experiment :ring-helidon, :name "Helidon", :pool-less? true}
-   :http-kit {:experiment :ring-http-kit, :name "http-kit"}})
+(def ^:private name-of
+  {:jdk "the JDK's server"
+   :jetty "Jetty"
+   :tomcat "Tomcat"
+   :helidon "Helidon"
+   :http-kit "http-kit"})
+
+(defn- experiment-name [engine]
+  (keyword (str "ring-" (name engine))))
 
 (def ^:private absent
   {:jetty "Jetty is not on the class path: add io.github.thrum-clj/thrum-server-jetty"
@@ -103,7 +106,7 @@
   "Returns the headline of an engine's part where figures were published for it."
   [engine question]
   (when (get-in published [engine question])
-    {:system (str "Ring on " (get-in facts-of [engine :name]))
+    {:system (str "Ring on " (name-of engine))
      :figure :per-second
      :pairs [[:pool-50 :thrum]]
      :beside [:pool-all "a platform pool of 120 answers %s"]
@@ -130,7 +133,7 @@
   (let [pool (pool-of contender connections)
         figure (get-in published [engine question contender])]
     (cond-> (merge {:contender contender, :thrum? false}
-                   (way contender (get-in facts-of [engine :name]) pool)
+                   (way contender (name-of engine) pool)
                    {:job {:engine engine, :way (if (= :thrum contender) :thrum :bare), :pool pool}
                     :params {:pool pool}
                     :limit-line-per-second (per-second connections pool sleep-ms)
@@ -147,9 +150,9 @@
          (seconds-of full engine question) " s, and little time to warm up.")))
 
 (defn- fitting
-  "Returns those of the contenders that there can be on the engine."
+  "Returns those of the contenders that there can be on the engine: Helidon has no pools."
   [engine contenders]
-  (cond->> contenders (get-in facts-of [engine :pool-less?]) (remove #{:pool-50 :pool-all})))
+  (cond->> contenders (= :helidon engine) (remove #{:pool-50 :pool-all})))
 
 (def ^:private limit-line-about
   "connections, or threads where there are fewer, ÷ the handler's sleep")
@@ -159,7 +162,7 @@
    {:keys [warm-up-seconds], :as sizes}]
   (-> (dissoc part :question)
       (assoc :part (part-name engine question)
-             :title (format title (get-in facts-of [engine :name]))
+             :title (format title (name-of engine))
              :warm-up-seconds (warm-up-seconds question)
              :seconds (seconds-of sizes engine question)
              :scaled (scaled sizes engine question)
@@ -184,7 +187,9 @@
   "Returns the one part of an experiment whose engine is not there."
   [engine part]
   (-> (part-plan engine part quick)
-      (assoc :title (get-in facts-of [engine :name]), :skipped (absent engine))))
+      (assoc :title (name-of engine), :skipped (absent engine))))
+
+(defn- engines-here [] {:engines (subject/engines)})
 
 (defn- fetched?
   "True if the engine is not on the class path, but a checkout may download it."
@@ -198,19 +203,16 @@
       [(skipped engine (first questions))])))
 
 (defn- plan [engine options facts]
-  {:experiment (get-in facts-of [engine :experiment])
-   :title (str "Ring on " (get-in facts-of [engine :name]))
+  {:experiment (experiment-name engine)
+   :title (str "Ring on " (name-of engine))
    :about "A Ring handler under load, on platform threads and on virtual ones."
    :not-counted (when (fetched? engine facts) "the download of http-kit, the first time")
    :parts (parts engine options facts)})
 
 ;; Run
 
-(defn- facts []
-  {:engines (subject/engines), :checkout (checkout/folder)})
-
 (defn- open! [engine _]
-  (if (fetched? engine (facts))
+  (if (fetched? engine {:engines (subject/engines), :checkout (checkout/folder)})
     (set/rename-keys (subject/http-kit-class-path! (checkout/folder)) {:problem :skipped})
     {}))
 
@@ -221,12 +223,12 @@
 (defn experiment
   "Returns the experiment for an engine."
   [engine]
-  {:name (get-in facts-of [engine :experiment])
-   :doc (str "a Ring handler under load, on " (get-in facts-of [engine :name]))
+  {:name (experiment-name engine)
+   :doc (str "a Ring handler under load, on " (name-of engine))
    :parts (mapv (fn [{:keys [question about]}] [(part-name engine question) about]) questions)
    :left-out [(part-name engine :many)]
    :toured (mapv #(part-name engine %) (keys (published engine)))
-   :facts facts
+   :facts engines-here
    :plan (partial plan engine)
    :open! (partial open! engine)
    :sample! sample!

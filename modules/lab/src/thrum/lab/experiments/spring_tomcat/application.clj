@@ -69,30 +69,16 @@
         {:keys [exit output]} (child/run-to-end! command {} compile-ms)]
     (when-not (zero? exit) (or (first (str/split-lines output)) "javac says nothing"))))
 
-(defn delete!
-  "Deletes the classes of an application."
-  [{:keys [classes]}]
-  (temporary/delete! classes))
-
-(defn- compiled
-  [folder class-path]
-  (let [classes (temporary/folder! "thrum-lab-spring")
-        complaint (try
-                    (compile! folder class-path classes)
-                    (catch Throwable t
-                      (temporary/delete! classes)
-                      (throw t)))]
-    (if complaint
-      (do
-        (temporary/delete! classes)
-        {:problem (str "examples/spring-boot does not compile: " complaint)})
-      {:classes classes
-       :class-path (str/join File/pathSeparator [classes (io/file folder resources) class-path])})))
+(defn- compiled [folder class-path]
+  (let [classes (temporary/folder! "thrum-lab-spring")]
+    (if-let [complaint (compile! folder class-path classes)]
+      {:problem (str "examples/spring-boot does not compile: " complaint)}
+      {:class-path (str/join File/pathSeparator [classes (io/file folder resources) class-path])})))
 
 (defn build!
-  "Compiles the application of the checkout in folder, and returns it as {:classes :class-path};
-  delete! it. {:problem words} where its jars cannot be had, which are downloaded the first time, or
-  it does not compile."
+  "Compiles the application of the checkout in folder, into one that ends with this process, and
+  returns it as {:class-path text}; {:problem words} where its jars cannot be had, which are
+  downloaded the first time, or it does not compile."
   [folder]
   (let [{:keys [class-path problem]} (checkout/class-path! folder jars download-ms)]
     (if problem

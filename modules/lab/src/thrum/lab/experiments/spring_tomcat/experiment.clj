@@ -252,10 +252,9 @@
 
 ;; Run
 
-(defn- stop! [{:keys [apps generators built]}]
+(defn- stop! [{:keys [apps generators]}]
   (run! child/stop! (vals @apps))
-  (run! #((:close! %)) (vals generators))
-  (application/delete! built))
+  (run! #((:close! %)) (vals generators)))
 
 (defn- fresh-app!
   "Starts an application anew and returns it."
