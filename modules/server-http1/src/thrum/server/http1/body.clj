@@ -30,6 +30,10 @@
             (do (.append text (char b))
                 (recur))))))))
 
+(defn- end-of-chunk! [in]
+  (when-not (and (= 13 (input/next-byte! in)) (= 10 (input/next-byte! in)))
+    (throw (broken "a chunk is longer than its size"))))
+
 (def ^:private ^:const most-in-a-size 1024)
 
 (def ^:private size-line #"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
@@ -70,7 +74,7 @@
 (defn- next-chunk!
   "Returns the next chunk's size, 0 behind the last; left: of the chunk before, -1 where none was."
   ^long [in ^long left most-trailers]
-  (when (and (zero? left) (not= "" (line in 0))) (throw (broken "a chunk does not end")))
+  (when (zero? left) (end-of-chunk! in))
   (let [size (chunk-size in)]
     (when (zero? size) (skip-trailers! in most-trailers))
     size))

@@ -85,8 +85,10 @@
     (is (= :broken (read-body text :chunked)) (pr-str text))))
 
 (deftest trailers-have-an-end
-  (is (= :broken
-         (read-body (str "0\r\n" (apply str (repeat 200 "X: y\r\n")) "\r\n") :chunked))))
+  (let [read-with #(read-body (str "0\r\n" (apply str (repeat % "X:\r\n")) "\r\nGET") :chunked)]
+    (is (= ["" "GET"] (read-with 24)))
+    (is (= :broken (read-with 30)))
+    (is (= :broken (read-with 200)))))
 
 (deftest chunks-may-be-larger-than-an-int
   (is (= :broken (read-body "100000000\r\nabcd" :chunked)))
@@ -106,17 +108,32 @@
       (is (not (body/skip-rest! (body-of in 100 (atom [])) long-ago)))
       (is (nil? (.bodyUntil in))))))
 
+(defn- failure
+  "Returns the message of what a take of one byte throws."
+  [^Body body]
+  (try
+    (.take body (byte-array 1) 0 1)
+    (catch IOException e (ex-message e))))
+
 (deftest a-body-is-not-read-on-behind-a-flaw
   (sockets/with-client [c "1;\n0\r\n\r\nGET /evil HTTP/1.1\r\n\r\n"]
-    (let [body (body-of (input/input c) :chunked (atom []))
-          failure #(try (.take body (byte-array 1) 0 1) (catch IOException e (ex-message e)))]
+    (let [body (body-of (input/input c) :chunked (atom []))]
       (is (= ["The request's body is broken: an LF without its CR"
               "The request's body is broken: it cannot be read on"]
-             [(failure) (failure)]))
+             [(failure body) (failure body)]))
       (is (not (body/ended? body))))))
 
+(deftest a-chunk-that-is-longer-than-its-size-is-named
+  (sockets/with-client [c "1\r\nab\r\n0\r\n\r\n"]
+    (let [body (body-of (input/input c) :chunked (atom []))]
+      (is (= [1 "The request's body is broken: a chunk is longer than its size"]
+             [(failure body) (failure body)])))))
+
 (deftest a-long-body-is-not-skipped
-  (sockets/with-client [c (apply str (repeat 200000 "x"))]
+  (sockets/with-client [c (apply str (repeat 300000 "x"))]
     (let [in (input/input c)]
-      (is (body/skip-rest! (body-of in 60000 (atom [])) (in-a-minute)))
-      (is (not (body/skip-rest! (body-of in 140000 (atom [])) (in-a-minute)))))))
+      (doseq [[length skipped?] [[60000 true] [65536 true] [80000 false]]
+              :let [body (body-of in length (atom []))]]
+        (is (= (not skipped?) (body/too-long? body)) (str length))
+        (is (= skipped? (body/skip-rest! body (in-a-minute))) (str length)))
+      (is (body/too-long? (body-of in 65537 (atom [])))))))
