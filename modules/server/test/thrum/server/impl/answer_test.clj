@@ -1,5 +1,5 @@
 (ns thrum.server.impl.answer-test
-  "When an answer is over."
+  "When an answer is over, and how long it is."
   (:require
    [clojure.test :refer [deftest is]]
    [thrum.server.impl.answer :as answer]
@@ -11,7 +11,7 @@
    [thrum.server.spi.byte-stream :as byte-stream]
    [thrum.test-kit.gate :as gate])
   (:import
-   (java.io IOException OutputStream)))
+   (java.io File IOException OutputStream)))
 
 (set! *warn-on-reflection* true)
 
@@ -34,3 +34,37 @@
                                                     wire-without-client)
                                  (response/head {:status 200})
                                  {}))))))
+
+(defn- begun-and-written
+  "Returns a wire that begins a response: notes its length and the bytes that are written in trail."
+  [trail]
+  (reify engine/Wire
+    (unwatch! [_])
+    (begin! [_ _ _ length]
+      (swap! trail conj length)
+      (byte-stream/output (fn [b offset n]
+                            (swap! trail conj (String. ^bytes b (int offset) (int n))))))
+    (send! [_ _ _ bytes] (swap! trail conj (String. ^bytes bytes)))
+    (end! [_] (swap! trail conj :end))))
+
+(deftest a-body-that-another-thread-writes-is-waited-for
+  (let [trail (atom []), waiting (Thread/currentThread)
+        parked? #(= Thread$State/WAITING (.getState waiting))
+        write! (fn [_ _ _ ^OutputStream out]
+                 (gate/start "writer" #(do
+                                         (gate/eventually 5000 parked?)
+                                         (doto out (.write (.getBytes "late")) (.close)))))]
+    (with-redefs [body/write! write!]
+      (answer/write-body! (exchange/exchange (traffic/traffic {:async? true})
+                                             (begun-and-written trail))
+                          (response/head {:status 200})
+                          {}))
+    (is (= ["late"] @trail))))
+
+(deftest a-file-is-as-long-as-it-is
+  (let [file (doto (File/createTempFile "thrum" ".txt") (.deleteOnExit) (spit "a whole file"))
+        trail (atom [])]
+    (answer/write-body! (exchange/exchange (traffic/traffic {}) (begun-and-written trail))
+                        (response/head {:status 200, :headers {"Content-Length" "3"}})
+                        {:body file})
+    (is (= ["a whole file"] @trail))))

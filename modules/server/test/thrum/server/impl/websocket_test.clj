@@ -134,6 +134,54 @@
                      (is (thrown? Error (websocket/attend! inbox (fn []) identity)))))))
     (is (realized? closes))))
 
+;; Objects that satisfy Ring's Listener; a stand-in for it, as Ring may not be on the classpath.
+
+(defprotocol Listener
+  (on-open [listener ws])
+  (on-message [listener ws message])
+  (on-pong [listener ws data])
+  (on-error [listener ws throwable])
+  (on-close [listener ws code reason]))
+
+(defprotocol PingListener
+  (on-ping [listener ws data]))
+
+(extend-type clojure.lang.IPersistentMap
+  Listener
+  (on-open [_ _])
+  (on-message [_ _ _])
+  (on-error [_ _ _])
+  (on-close [_ _ _ _]))
+
+(defmacro ^:private with-ring [& body]
+  `(with-redefs [websocket/ring {:Listener #'Listener, :on-open #'on-open
+                                 :on-message #'on-message, :on-pong #'on-pong
+                                 :on-error #'on-error, :on-close #'on-close
+                                 :PingListener #'PingListener, :on-ping #'on-ping}]
+     ~@body))
+
+(deftest what-an-object-s-callback-throws-is-logged-where-it-leaves-others-out
+  (let [listener (reify Listener
+                   (on-open [_ _])
+                   (on-message [_ _ _] (throw (ex-info "message" {}))))]
+    (is (= ["message"] (with-ring (logged #(live! listener)))))))
+
+(defrecord Recorder [trail]
+  Listener
+  (on-open [_ _] (swap! trail conj :open))
+  (on-message [_ _ message] (swap! trail conj message))
+  (on-close [_ _ code _] (swap! trail conj code)))
+
+(deftest a-record-that-satisfies-the-protocol-is-called-by-it
+  (let [trail (atom [])]
+    (with-ring (live! (->Recorder trail)))
+    (is (= [:open "hi" 1006] @trail))))
+
+(deftest a-map-is-called-by-its-keys-also-where-maps-satisfy-the-protocol
+  (let [trail (atom []), note! (fn [_ x & _] (swap! trail conj x))]
+    (with-ring (live! {:on-message note!, :on-close note!}))
+    (is (= ["hi" 1006] @trail))))
+
 (defn- cut-reports!
   "Returns a socket whose cut ends it, behind a message, and that no close does; inbox: a promise of
   the listener that gets to know, once."
