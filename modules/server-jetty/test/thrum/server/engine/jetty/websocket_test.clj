@@ -1,17 +1,22 @@
 (ns thrum.server.engine.jetty.websocket-test
   "Websockets by Jetty, told to a client of the JDK's."
   (:require
+   [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
    [thrum.server :as server]
+   [thrum.server.engine.jetty.websocket :as jetty-websocket]
+   [thrum.server.spi :as engine]
    [thrum.server.tck.wire :as wire]
    [thrum.server.tck.ws-client :as ws]
    [thrum.test-kit.leak :as leak])
   (:import
+   (java.io IOException)
    (java.net URI)
    (java.net.http HttpClient WebSocket WebSocket$Listener)
    (java.nio ByteBuffer)
-   (java.util.concurrent CompletionStage LinkedBlockingQueue TimeUnit)))
+   (java.util.concurrent CompletableFuture CompletionStage LinkedBlockingQueue TimeUnit)
+   (org.eclipse.jetty.websocket.api Callback Session$Listener$AutoDemanding)))
 
 (set! *warn-on-reflection* true)
 
@@ -154,6 +159,17 @@
           (dotimes [_ 11] (try (done (.sendText ws "xxxxxxxxxx" false)) (catch Exception _ nil)))
           (is (= [:close 1009] (take 2 (next-event trail)))))))
 
+(deftest each-message-may-be-as-long-as-the-bound
+  (talk echo {:ws-max-message-bytes 100}
+        (fn [^WebSocket ws trail]
+          (dotimes [_ 3]
+            (done (.sendText ws (str/join (repeat 100 "x")) true))
+            (is (= [:text 100 "x" true] (next-event trail)))
+            (done (.sendBinary ws (ByteBuffer/wrap (byte-array 100)) true))
+            (is (= [:binary 100 true] (next-event trail))))
+          (done (.sendText ws (str/join (repeat 51 "\u00e9")) true))
+          (is (= [:close 1009] (take 2 (next-event trail))) "102 bytes"))))
+
 (deftest a-silent-websocket-is-closed
   (let [closed (promise)]
     (talk {:on-close (fn [_ code _] (deliver closed code))} {:ws-idle-timeout-ms 200}
@@ -168,6 +184,19 @@
             (.abort ws)
             (is (deref told 5000 nil))
             (is (= [1006] @closed))))))
+
+(deftest an-on-error-that-throws-keeps-no-on-close-from-its-listener
+  (let [closed (promise)
+        listener (reify engine/Listener
+                   (on-open [_ _])
+                   (on-error [_ _ t] (throw t))
+                   (on-close [_ _ code _] (deliver closed code)))
+        ^Session$Listener$AutoDemanding endpoint
+        (#'jetty-websocket/endpoint listener (CompletableFuture.))]
+    (.onWebSocketOpen endpoint nil)
+    (.onWebSocketError endpoint (IOException. "Broken pipe"))
+    (.onWebSocketClose endpoint 1006 nil Callback/NOOP)
+    (is (= 1006 (deref closed 5000 :never)))))
 
 (deftest a-slow-reader-blocks-who-sends
   (let [sent (atom 0)
@@ -200,16 +229,24 @@
       (is (instance? java.io.IOException (deref failed 5000 nil))))))
 
 (defn- sent-in-time?
-  "Sends a message of one frame; returns whether that was done within 20 ms."
-  [ws]
+  "Calls (send!); returns whether that was done within 20 ms."
+  [send!]
   (try
-    (t/with-timeout 20 (server/send! ws (byte-array 1000000)) true)
+    (t/with-timeout 20 (send!) true)
     (catch Exception _ false)))
 
-(deftest messages-of-interrupted-senders-do-not-pile-up
+(defn- how-many-in-time [send!]
+  (count (filterv true? (repeatedly 40 #(sent-in-time? send!)))))
+
+(deftest what-interrupted-senders-leave-does-not-pile-up
   (let [sent (promise)
         impatient (fn [ws]
-                    (deliver sent (count (filterv true? (repeatedly 40 #(sent-in-time? ws)))))
+                    (deliver sent
+                             (into {}
+                                   (map (fn [[kind send!]] [kind (how-many-in-time send!)]))
+                                   [[:binary #(server/send! ws (byte-array 1000000))]
+                                    [:ping #(server/ping! ws)]
+                                    [:pong #(server/pong! ws)]]))
                     (try (server/close! ws) (catch java.io.IOException _)))]
     (with-open [^java.lang.AutoCloseable s (server/run-server
                                              (constantly {:ring.websocket/listener
@@ -218,10 +255,10 @@
                                               :shutdown-timeout-ms 0})]
       (let [client (wire/send! (wire/connect (server/port s)) (ws/handshake))]
         (wire/head client)
-        (let [most (inc (long (deref sent 20000 -1)))
-              frames (take-while vector? (repeatedly #(ws/read-frame client)))
-              messages (take-while #(= :binary (first %)) frames)
-              lengths (mapv (comp count second) messages)]
+        (let [most (update-vals (deref sent 20000 {}) inc)
+              frames (into [] (take-while vector?) (repeatedly #(ws/read-frame client)))
+              lengths (keep (fn [[kind data]] (when (= :binary kind) (count data))) frames)]
           (is (= (repeat (count lengths) 1000000) lengths) "each is whole")
-          (is (<= 0 (count lengths) most)))
+          (doseq [[kind n] (dissoc (frequencies (map first frames)) :close)]
+            (is (<= n (get most kind -1)) (str kind))))
         (wire/close! client)))))

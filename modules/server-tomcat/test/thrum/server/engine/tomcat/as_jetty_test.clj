@@ -23,6 +23,7 @@
     'a-head-that-has-half-come-at-a-stop-is-no-failure
     'a-stream-that-is-reset-interrupts-its-handler-alone
     'a-websocket-that-jetty-declines-is-no-open-connection
+    'an-on-error-that-throws-keeps-no-on-close-from-its-listener
     'bytes-beyond-ascii-stay-as-they-were-sent})
 
 (defn- tests-of
