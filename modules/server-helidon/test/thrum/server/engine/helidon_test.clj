@@ -5,6 +5,7 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.server :as server]
+   [thrum.server.engine.helidon :as helidon]
    [thrum.server.engine.helidon.exhausted :as exhausted]
    [thrum.server.engine.helidon.starved :as starved]
    [thrum.server.http1 :as http1]
@@ -20,7 +21,8 @@
    (java.net ConnectException InetAddress InetSocketAddress ServerSocket Socket SocketTimeoutException)
    (java.util Date)
    (java.util.concurrent Semaphore)
-   (javax.net.ssl SSLSocket)))
+   (javax.net.ssl SSLSocket)
+   (thrum.server.engine.helidon Port)))
 
 (set! *warn-on-reflection* true)
 
@@ -72,6 +74,11 @@
 
 ;; Start and stop
 
+(defn- refused? [port]
+  (try
+    (with-open [_ (Socket. "127.0.0.1" (int port))] false)
+    (catch ConnectException _ true)))
+
 (deftest what-it-lacks-is-refused-at-the-start
   (is (= #{:tls :client-certificates :disconnect :blocking-send :http-1.0}
          (server/capabilities :helidon)))
@@ -94,6 +101,29 @@
     (with-redefs [http1/watch (fn [_] (throw (OutOfMemoryError. "for the test")))]
       (is (thrown? OutOfMemoryError (start ok {:port port}))))
     (is (= port (port-of {:port port})))))
+
+(deftest a-start-that-fails-at-its-second-port-gives-the-first-one-back
+  (let [first-port (promise), started @#'helidon/started]
+    (with-redefs [helidon/started (fn [port securing parts]
+                                    (if securing
+                                      (throw (IOException. "for the test"))
+                                      (let [^Port p (started port securing parts)]
+                                        (deliver first-port (.-number p))
+                                        p)))]
+      (is (= :thrum/start-failed (:type (ex-data (failure #(start ok (tls/keystore))))))))
+    (is (refused? @first-port))
+    (is (gate/eventually 10000 #(empty? (helidon-threads))))))
+
+(deftest the-end-of-helidon-s-timer-is-no-uncaught-exception
+  (let [before (Thread/getDefaultUncaughtExceptionHandler), uncaught (atom #{})]
+    (Thread/setDefaultUncaughtExceptionHandler
+      (reify Thread$UncaughtExceptionHandler
+        (uncaughtException [_ _ t] (swap! uncaught conj (ex-message t)))))
+    (try
+      (server/stop! (start ok {}))
+      (is (gate/eventually 10000 #(empty? (helidon-threads))))
+      (is (not (contains? @uncaught "This timer is not needed")))
+      (finally (Thread/setDefaultUncaughtExceptionHandler before)))))
 
 (deftest an-interrupt-of-before-does-not-disturb-a-start
   ;; Clojure drops an interrupt as it loads a namespace, the engine's.
@@ -152,11 +182,6 @@
     (deliver gate true)
     (is (= 200 (:status (:value (deref answer 5000 nil)))))
     (is (contains? (deref stopped 10000 {}) :value))))
-
-(defn- refused? [port]
-  (try
-    (with-open [_ (Socket. "127.0.0.1" (int port))] false)
-    (catch ConnectException _ true)))
 
 (deftest neither-port-takes-a-client-while-a-request-ends
   (let [entered (promise)
