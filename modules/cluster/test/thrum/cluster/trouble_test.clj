@@ -67,6 +67,24 @@
         (deliver gate :go)
         (is (= (map #(* 10 %) (range 12)) (map outcome tasks)))))))
 
+(deftest a-suspect-that-is-cancelled-leaves-no-member-reserved
+  (with-cluster [network c 4]
+    (let [gate (promise), deaths (atom 0)]
+      (reset! work/hook (fn [item node]
+                          (cond
+                            (pos? (long item)) (deref gate 20000 :late)
+                            (<= (long (swap! deaths inc)) 2)
+                            (do (await! #(every? nodes/started? (range 12)))
+                                (nodes/kill! network node)
+                                (Thread/sleep 60000)))))
+      (let [[suspect & others] (calls c 12)]
+        (await! #(= 2 (count (stand-in/members-up network))))
+        (is (= :waits (deref suspect 600 :waits)))
+        (t/cancel! suspect)
+        (deliver gate :go)
+        (is (= (map #(* 10 %) (range 1 12)) (map outcome others)))
+        (is (= 2 (count (set (cluster/pmapv c 1 #'work/node (range 40))))))))))
+
 (deftest a-node-with-another-secret-harms-no-call
   (let [network (stand-in/network)
         members (mapv #(member! network % :secret "one") ["m0" "m1"])
@@ -309,3 +327,18 @@
         (cluster/close! c)
         (is (= :thrum/closed (deref job 20000 :late))))
       (finally (deliver gate :open) (close-all! [m])))))
+
+(deftest a-caller-that-closes-while-its-engine-is-asked-throws-that-it-is-closed
+  (let [network (stand-in/network), c (promise), closes? (atom false)
+        closing (fn [engine]
+                  (reify engine/Engine
+                    (workers [_]
+                      (when (compare-and-set! closes? true false) (cluster/close! @c))
+                      (engine/workers engine))
+                    (lost? [_ node] (engine/lost? engine node))
+                    (close! [_] (engine/close! engine))))]
+    (deliver c (cluster/join! {:name "c", :heartbeat-ms 20000
+                               :engine (comp closing forgetful (stand-in/starter network))}))
+    (reset! closes? true)
+    (is (= :thrum/closed
+           (gate/in-time 20000 (fn [] (type-of #(cluster/pmapv @c 1 #'work/brief [1]))))))))
