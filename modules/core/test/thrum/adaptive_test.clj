@@ -209,7 +209,10 @@
                    (if (zero? (long (mod i 5)))
                      (some-> (t/try-acquire! limiter) t/release!)
                      (t/with-permit limiter (Thread/yield))))
-                 (range 2000))))
+                 ;; No more than may wait for f, should its thread be held up.
+                 (range 1000))))
+    ;; Nobody may have come since for what a caller has left to the next: a hundred to each.
+    (dotimes [_ 10] (t/with-permit limiter nil))
     (is (= 0 (.get overlaps)))
-    (is (<= 1600 (.get uses) 2000))
+    (is (<= 810 (.get uses) 1010))
     (is (= {:in-use 0, :waiting 0} (dissoc (counts limiter) :permits)))))
