@@ -230,5 +230,5 @@
                                ["-Xss512k" "-XX:CompileCommand=quiet"
                                 "-XX:CompileCommand=exclude,user$below::*"]
                                (System/getProperty "java.class.path"))
-        {:keys [lines]} (jvm/quietly (conj java "-e" alarms-on-a-full-stack) 60000)]
+        {:keys [lines]} (jvm/quietly (conj java "-e" alarms-on-a-full-stack) 280000)]
     (is (= "true" (jvm/last-line lines)) lines)))

@@ -53,7 +53,7 @@
       (:lines (jvm/quietly (-> (jvm/clojure-main (jvm/this-home) ["--limit-modules" modules]
                                  (System/getProperty "java.class.path"))
                              (conj "-e" (pr-str form)))
-                120000
+                280000
                 jvm/quick)))))
 
 (deftest what-lacks-a-module-of-the-jdks-says-so-in-a-sentence

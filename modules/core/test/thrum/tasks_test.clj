@@ -291,7 +291,7 @@
 
 (deftest where-the-pretty-printer-is-loaded-it-prints-a-failed-task
   (let [java (jvm/clojure-main (jvm/this-home) [] (System/getProperty "java.class.path"))
-        {:keys [lines]} (jvm/quietly (conj java "-e" at-a-repl) 60000)]
+        {:keys [lines]} (jvm/quietly (conj java "-e" at-a-repl) 280000 jvm/quick)]
     (is (some #(re-find #"^#<task future-\d+ \{:status :failed" %) lines) lines)))
 
 (deftest a-task-runs-once-whoever-calls-it

@@ -240,7 +240,7 @@
         java (str (io/file (jvm/this-home) "bin" "java"))]
     (jvm/last-line
       (:lines (jvm/quietly [java "-cp" class-path "io.github.thrumclj.samples.FirstCall"]
-                           60000
+                           280000
                            jvm/quick)))))
 
 (deftest the-first-call-waits-for-another-load-and-keeps-the-interrupt

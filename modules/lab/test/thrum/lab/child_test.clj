@@ -20,7 +20,7 @@
   (let [{:keys [^Process process], :as server}
         (child/start! (child/java-command file-server/jvm-opts 'thrum.lab.file-server))]
     (try
-      (is (pos-int? (:port (child/ask server 50000))))
+      (is (pos-int? (:port (child/ask server 280000))))
       (.close (.getOutputStream process))
       (is (.waitFor process 30 TimeUnit/SECONDS))
       (is (= 0 (.exitValue process)) "it was not killed")

@@ -71,7 +71,7 @@
                                                    (str (ns-name %)))
                                          (all-ns)))))
         command (into (jvm/clojure-main home [] classes) ["-e" code])]
-    (is (= "()" (jvm/last-line (:lines (jvm/quietly command 120000 jvm/quick)))))))
+    (is (= "()" (jvm/last-line (:lines (jvm/quietly command 280000 jvm/quick)))))))
 
 (deftest print-plan-prints-edn-and-runs-nothing
   (let [[code out] (run "--only" "many" "--print-plan")]

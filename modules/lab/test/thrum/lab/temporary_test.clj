@@ -48,7 +48,7 @@
 (deftest nothing-outlives-the-process-that-created-it
   (let [flags ["-XX:TieredStopAtLevel=1" "-XX:+UseSerialGC"]
         command (child/java-command flags 'thrum.lab.temporary-test)
-        {:keys [output exit]} (child/run-to-end! command {:errors-apart? true} 50000)
+        {:keys [output exit]} (child/run-to-end! command {:errors-apart? true} 280000)
         folder (edn/read-string output)]
     (is (= 0 exit))
     (is (str/starts-with? folder (subs (temporary/jvm-opt) (count "-Djava.io.tmpdir="))))

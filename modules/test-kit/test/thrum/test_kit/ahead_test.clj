@@ -69,7 +69,7 @@
         options ["-Dmark=x" "-Xlog:class+load"]
         command (into (jvm/clojure-main (jvm/this-home) options class-path)
                       ["-e" "(require 'a.tool 'a.b-c) (println \"mark:\" a.b-c/mark)"])]
-    (:lines (jvm/quietly command 60000 (ahead/environment classes jvm/quick)))))
+    (:lines (jvm/quietly command 280000 (ahead/environment classes jvm/quick)))))
 
 (defn- source-of [class-name lines]
   (some #(second (re-find (re-pattern (str " " class-name " source: (.*)")) %)) lines))

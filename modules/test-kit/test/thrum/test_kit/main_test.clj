@@ -17,7 +17,7 @@
   "Runs the test command with args in a child JVM; returns [exit-code last-line]."
   [& args]
   (let [{:keys [exit lines]}
-        (jvm/quietly (jvm/command (jvm/this-home) jvm/exports 'thrum.test-kit.main args) 60000)]
+        (jvm/quietly (jvm/command (jvm/this-home) jvm/exports 'thrum.test-kit.main args) 280000)]
     [exit (jvm/last-line lines)]))
 
 (deftest the-last-line-is-the-closing-line

@@ -208,7 +208,7 @@
 (defn- in-a-child
   "Returns the exit code of a child JVM, and the lines that it has printed."
   [command]
-  (let [{:keys [exit lines]} (jvm/quietly command 120000 jvm/quick)]
+  (let [{:keys [exit lines]} (jvm/quietly command 280000 jvm/quick)]
     (into [exit] (remove #(str/starts-with? % "NOTE")) lines)))
 
 (defn- in-a-starved-jvm
