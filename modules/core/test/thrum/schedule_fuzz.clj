@@ -20,8 +20,20 @@
 
 (set! *warn-on-reflection* true)
 
-(defn- later [ms x]
-  (wait/sleep! (deadline/in-ms ms))
+;; What a program counts its waits in. In real time a machine with much to do may hold a thread up
+;; for longer than such a wait, and one that takes fifty would end before one that takes five.
+
+(def ^:private ^:dynamic *unit-ms*
+  1)
+
+(def ^:private real-unit-ms
+  10)
+
+(defn- ms [units]
+  (* (long *unit-ms*) (long units)))
+
+(defn- later [units x]
+  (wait/sleep! (deadline/in-ms (ms units)))
   x)
 
 (defn- await-cancel []
@@ -60,8 +72,10 @@
                :own-interrupt true
                :f (fn [_]
                     (t/with-scope [s] (t/fork s (later 50 1)) (t/cancel! s :enough) :own-value))}
-   :late {:outcome :late, :own-interrupt true, :f (fn [_] (t/with-timeout [5 :late] (later 50 1)))}
-   :in-time {:outcome 1, :f (fn [_] (t/with-timeout [50 :late] (later 5 1)))}
+   :late {:outcome :late
+          :own-interrupt true
+          :f (fn [_] (t/with-timeout [(ms 5) :late] (later 50 1)))}
+   :in-time {:outcome 1, :f (fn [_] (t/with-timeout [(ms 50) :late] (later 5 1)))}
    :all {:outcome [1 2 3], :f (fn [_] (t/all (later 3 1) (later 1 2) (later 2 3)))}
    :all-failing {:outcome :b
                  :f (fn [_]
@@ -86,7 +100,7 @@
     :f (fn [_] (t/prun! 2 #(do (later % nil) (when (= 3 %) (fail %))) [1 2 3]))}
    :pmapv-late {:outcome :late
                 :own-interrupt true
-                :f (fn [_] (t/with-timeout [5 :late] (t/pmapv 2 #(later % %) [1 50])))}
+                :f (fn [_] (t/with-timeout [(ms 5) :late] (t/pmapv 2 #(later % %) [1 50])))}
    ;; A fork that knows of the cancel further out before its scope is marked.
    :nested-cancelled
    {:outcome :thrum/cancelled
@@ -111,25 +125,26 @@
                :own-interrupt true
                :f (fn [_]
                     (try
-                      (t/pmapv {:limit 2, :item-timeout-ms 5} #(later % %) [3 50 4])
+                      (t/pmapv {:limit 2, :item-timeout-ms (ms 5)} #(later % %) [3 50 4])
                       (catch clojure.lang.ExceptionInfo e (t/error-type e))))}
    :nested {:outcome [:late 2]
             :own-interrupt true
             :f (fn [_]
                  (t/with-scope [s]
                    (let [a (t/fork s (later 9 2))]
-                     [(t/with-timeout [5 :late] (t/all (later 50 1) (later 60 2))) @a])))}
+                     [(t/with-timeout [(ms 5) :late] (t/all (later 50 1) (later 60 2))) @a])))}
    ;; The cleanup of a late body was interrupted: the fallback answers for both.
    :shield {:outcome [:late 1]
             :if-interrupted [:late nil]
             :own-interrupt true
             :f (fn [_]
                  (let [cleaned (atom nil)]
-                   [(t/with-timeout [5 :late]
+                   [(t/with-timeout [(ms 5) :late]
                                     (try
                                       (later 50 1)
                                       (finally
-                                        (t/shield 500 (reset! cleaned (later 9 1)))))) @cleaned]))}
+                                        (t/shield (ms 500) (reset! cleaned (later 9 1))))))
+                    @cleaned]))}
    :use {:outcome :body
          :f (fn [{:keys [closed]}]
               (t/with-scope [s]
@@ -152,12 +167,13 @@
                          (t/with-permit limiter (later 1 3))))}
    :limiter-late {:outcome [:late :late]
                   :f (fn [{:keys [limiter]}]
-                       (t/all (t/with-timeout [5 :late] (t/with-permit limiter (later 50 1)))
-                              (t/with-timeout [6 :late] (t/with-permit limiter (later 50 2)))))}
+                       (let [held #(t/with-permit limiter (later 50 nil))]
+                         (t/all (t/with-timeout [(ms 5) :late] (held))
+                                (t/with-timeout [(ms 6) :late] (held)))))}
    :retry {:outcome 3
            :f (fn [_]
                 (let [tries (atom 0)]
-                  (t/retry {:schedule (t/constant 3), :attempts 5}
+                  (t/retry {:schedule (t/constant (ms 3)), :attempts 5}
                            (if (< (long (swap! tries inc)) 3) (fail :again) (later 1 @tries)))))}})
 
 ;; What came of a run
@@ -263,7 +279,9 @@
   (let [env {:limiter (t/limiter 1), :closed (atom [])}
         result (try
                  (reset! sync-point/listener (dawdle (Random. seed)))
-                 (try {:value (gate/in-time 10000 #(f env))} (catch Throwable t {:thrown t}))
+                 (try
+                   {:value (gate/in-time 10000 #(binding [*unit-ms* real-unit-ms] (f env)))}
+                   (catch Throwable t {:thrown t}))
                  (finally (reset! sync-point/listener nil)))
         left (left-over {:alive 0, :planned 0} env)]
     (when (or left (not= (:outcome program) (outcome result)))
