@@ -68,22 +68,20 @@
 
 (defn- run-until
   "Returns the first short run that enough? is true of: on a busy machine one may end before anybody
-  was asked. fresh! is called before each."
-  ([enough? url more] (run-until enough? url more (constantly nil)))
-  ([enough? url more fresh!]
-   (gate/eventually 20000
-                    #(let [figures (do
-                                     (fresh!)
-                                     (short-run url more))]
-                       (when (enough? figures) figures)))))
+  was asked."
+  [enough? url more]
+  (gate/eventually 20000
+                   #(let [figures (short-run url more)]
+                      (when (enough? figures) figures))))
 
 (def ^:private answered? (comp pos? :requests))
 (def ^:private troubled? (comp seq :errors))
 
-(deftest the-built-in-generator-asks-again-on-the-connection-it-has
-  (let [connections (atom 0)
-        asked (atom 0)
-        heads (atom #{})]
+(defn- seen-by-the-server
+  "Returns a short run, and what the server has seen of it: :connections and :asked, how many there
+  were, and :heads."
+  []
+  (let [connections (atom 0), asked (atom 0), heads (atom #{})]
     (with-open [server (serving (fn [socket]
                                   (swap! connections inc)
                                   (while (when-let [head (read-head socket)]
@@ -91,19 +89,26 @@
                                            (swap! asked inc)
                                            (answer! socket ok)
                                            true))))]
-      (let [{:keys [requests per-second p50-ms p99-ms max-ms errors]}
-            (run-until answered?
-                       (url server)
-                       {}
-                       #(run! (fn [counted] (reset! counted 0)) [connections asked]))]
-        (is (= [3 {}] [@connections errors]))
-        (is (<= requests @asked (+ requests 3)) "at most one of each connection was not awaited")
-        (is (< requests per-second))
-        (is (<= 0.001 p50-ms p99-ms max-ms))
-        (is (= 1 (count @heads)))
-        (is (str/starts-with? (first @heads) "GET / HTTP/1.1\r\nHost: 127.0.0.1:"))
-        (is (= 13 (count (str/split-lines (str/trim (first @heads)))))
-            "a request line and a browser's twelve headers")))))
+      (assoc (short-run (url server) {})
+             :connections @connections
+             :asked @asked
+             :heads @heads))))
+
+(deftest the-built-in-generator-asks-again-on-the-connection-it-has
+  (let [{:keys [requests seconds per-second p50-ms p99-ms max-ms errors connections asked heads]}
+        ;; On a busy machine a run may end before all connections have been opened.
+        (gate/eventually 20000
+                         #(let [run (seen-by-the-server)]
+                            (when (and (answered? run) (<= 3 (:connections run))) run)))]
+    (is (= [3 {}] [connections errors]))
+    (is (<= requests asked (+ requests 3)) "at most one of each connection was not awaited")
+    (is (<= 0.3 seconds))
+    (is (= per-second (/ requests seconds)))
+    (is (<= 0.001 p50-ms p99-ms max-ms))
+    (is (= 1 (count heads)))
+    (is (str/starts-with? (first heads) "GET / HTTP/1.1\r\nHost: 127.0.0.1:"))
+    (is (= 13 (count (str/split-lines (str/trim (first heads)))))
+        "a request line and a browser's twelve headers")))
 
 (deftest a-refused-connection-is-counted
   (with-open [nobody (nobody)]
@@ -158,11 +163,12 @@
   (servers/with-server
     [url (servers/answering 200 {} 3)]
     (on-each-generator (fn [generator]
-                         (let [{:keys [requests per-second p50-ms p99-ms errors], :as figures}
-                               (load/drive! generator (assoc (job url) :warm-up-seconds 1))]
+                         (let [figures (load/drive! generator (assoc (job url) :warm-up-seconds 1))
+                               {:keys [requests seconds per-second p50-ms p99-ms errors]} figures]
                            (is (= [generator {}] [(:generator figures) errors]))
                            (is (pos? requests))
-                           (is (< (* 0.5 per-second) requests (* 2 per-second)) "in about a second")
+                           (is (<= 0.9 seconds 20) "in a second, or more on a busy machine")
+                           (is (< 0.9 (/ (* seconds per-second) requests) 1.1))
                            (is (<= 0 p50-ms p99-ms)))))))
 
 (deftest no-answer-at-all-is-an-error
