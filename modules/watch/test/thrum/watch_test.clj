@@ -58,7 +58,11 @@
                  (t/fork s {:name "fetch"} (deliver begun true) @gate)
                  (t/with-timeout [60000] (t/pmapv 2 (fn [_] @gate) [1 2 3]))))]
     @begun
-    (is (gate/eventually 5000 #(= 2 (:running (node-named "pmapv")))))
+    (is (gate/eventually 20000
+          #(let [{:keys [children waits-for]} (node-named "checkout")]
+             (and (= 2 (:running (node-named "pmapv")))
+                  waits-for
+                  (some #{[:task :parked]} (map (juxt :kind :thread-state) children))))))
     (let [{:keys [name state children waits-for]} (node-named "checkout")
           fetch (first (filter (comp #{:task} :kind) children))
           {[fan-out] :children, :keys [deadline-ms]} (node-named "timeout")]
