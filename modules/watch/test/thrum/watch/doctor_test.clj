@@ -315,6 +315,8 @@
       (.detach (process/attach! (.pid jvm)))
       (signal! jvm "-STOP")
       (try
+        ;; Its main thread stops when it is run next.
+        (is (gate/eventually 30000 #(#'process/stopped? (.pid jvm))))
         (is (= [1 (str "Process " (.pid jvm) " is stopped, by SIGSTOP or a debugger: it answers "
                        "when it goes on, by kill -CONT " (.pid jvm))]
                (deref (future (printed (str (.pid jvm)))) 60000 :hangs)))
