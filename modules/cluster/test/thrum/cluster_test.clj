@@ -305,13 +305,13 @@
 
 (deftest without-members-a-call-waits-for-one
   (let [network (stand-in/network)
-        c (caller! network)]
+        impatient (caller! network), c (caller! network :members-timeout-ms 20000)]
     (try
-      (is (= :thrum/no-members (type-of #(cluster/pmapv c 1 #'work/times-ten [1]))))
+      (is (= :thrum/no-members (type-of #(cluster/pmapv impatient 1 #'work/times-ten [1]))))
       (let [waiting (t/future (cluster/pmapv c 1 #'work/times-ten [1 2]))
             m (member! network "late")]
-        (try (is (= [10 20] (deref waiting 5000 :late))) (finally (cluster/close! m))))
-      (finally (cluster/close! c)))))
+        (try (is (= [10 20] (deref waiting 20000 :late))) (finally (cluster/close! m))))
+      (finally (close-all! [impatient c])))))
 
 ;; Cancel and deadlines
 
@@ -353,13 +353,13 @@
 (deftest a-deadline-that-passes-on-the-member-first-is-no-failure
   (let [m (member/member {:node "m", :allow #{'thrum.cluster.work}
                           :silence (silence/silence 1000 200)})
-        run (fn [v]
+        run (fn [v ms]
               (wire/answered
                 (member/handle! m (wire/run (assoc (function/reference v)
                                                    :from "~c", :run 1, :items [[1]]
-                                                   :remaining-ms 50)))))]
-    (is (= [:stopped :late] (run #'work/endless)))
-    (is (= [:done [10]] (update (run #'work/times-ten) 1 wire/results)))))
+                                                   :remaining-ms ms)))))]
+    (is (= [:stopped :late] (run #'work/endless 50)))
+    (is (= [:done [10]] (update (run #'work/times-ten 60000) 1 wire/results)))))
 
 (deftest bindings-do-not-travel
   (with-cluster [network c 1]

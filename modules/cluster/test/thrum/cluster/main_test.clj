@@ -52,8 +52,6 @@
     (is (str/includes? sentence part))
     (is (= 1 (count (str/split-lines sentence))))))
 
-(def ^:private logged (atom []))
-
 (defn noisy
   "Logs as an engine does that starts, and is none."
   [_]
@@ -61,19 +59,23 @@
     (.info (Logger/getLogger name) "a step"))
   :none)
 
-(def ^:private collecting
+(defn- collecting
+  "Returns a handler that adds the name of the logger of each of those steps to the atom."
+  ^Handler [logged]
   (proxy [Handler] []
-    (publish [record] (swap! logged conj (.getLoggerName ^LogRecord record)))
+    (publish [^LogRecord record]
+      (when (= "a step" (.getMessage record))
+        (swap! logged conj (.getLoggerName record))))
     (flush [])
     (close [])))
 
 (deftest no-engine-logs-the-steps-of-a-join
-  (let [root (Logger/getLogger "")]
-    (.addHandler root collecting)
+  (let [root (Logger/getLogger ""), logged (atom []), handler (collecting logged)]
+    (.addHandler root handler)
     (try
       (sentence "status" "--engine" "thrum.cluster.main-test/noisy")
       (is (= ["control"] @logged))
-      (finally (.removeHandler root collecting)))))
+      (finally (.removeHandler root handler)))))
 
 (deftest a-file-without-a-map-holds-no-options
   (let [file (doto (File/createTempFile "options" ".edn") (spit "[:secret]"))]
