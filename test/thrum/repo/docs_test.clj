@@ -9,6 +9,7 @@
    [thrum.repo.files :as files]
    [thrum.test-kit.gate :as gate])
   (:import
+   (java.io IOException)
    (java.lang ProcessHandle)
    (java.net ServerSocket)))
 
@@ -23,11 +24,21 @@
   (println (format "%s: %d forms, %d claims, %d blocks skipped%s" path forms claims (count skipped)
                    (if (seq skipped) (str " (" (str/join "; " (distinct skipped)) ")") ""))))
 
+(defn- free? [port]
+  (try
+    (with-open [_ (ServerSocket. port)] true)
+    (catch IOException _ false)))
+
+(defn- own-port
+  "Returns a free port, none of those that the system gives out to whoever asks for any: until the
+  page listens on it, another test might be given it."
+  []
+  (first (filter free? (repeatedly #(+ 20000 (long (rand-int 10000)))))))
+
 (defn- with-own-port
   "Returns the page with another port in place of the guides': two runs may be side by side."
   [text]
-  (with-open [socket (ServerSocket. 0)]
-    (str/replace text "7871" (str (.getLocalPort socket)))))
+  (str/replace text "7871" (str (own-port))))
 
 (defn- processes
   "Returns the processes that this JVM has started, as a set."
