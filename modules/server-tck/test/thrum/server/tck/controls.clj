@@ -9,7 +9,7 @@
    (java.io ByteArrayInputStream FilterInputStream IOException InputStream)
    (java.net URI URLDecoder)
    (java.util Locale)
-   (java.util.concurrent LinkedBlockingQueue ThreadPoolExecutor TimeUnit)
+   (java.util.concurrent LinkedBlockingQueue SynchronousQueue ThreadPoolExecutor TimeUnit)
    (java.util.concurrent.locks ReentrantLock)
    (javax.net.ssl SSLContext)))
 
@@ -303,8 +303,15 @@
                (if (f (swap! calls inc)) (respond {:status 503, :headers {}}) (h r respond raise))))
           h)))))
 
+(defn- new-threads
+  "Returns a pool of as many platform threads as there are calls, none of which is there already:
+  those of futures may be, and last for a minute."
+  ^ThreadPoolExecutor []
+  (ThreadPoolExecutor. 0 Integer/MAX_VALUE 5 TimeUnit/SECONDS (SynchronousQueue.)))
+
 (defn- elsewhere [f]
-  (fn [& args] (deref (future (apply f args)))))
+  (let [pool (new-threads)]
+    (fn [& args] (.get (.submit pool ^Callable #(apply f args))))))
 
 (defn- one-thread
   "Returns a pool of one virtual thread, which is there already."
