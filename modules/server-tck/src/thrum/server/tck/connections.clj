@@ -33,7 +33,8 @@
         answered (vec (repeatedly 3 #(scene/client env server)))]
     (doseq [client answered]
       (wire/send! client (wire/head-of "POST" "/" "Content-Length: 9"))
-      (scene/expect= 204 (:status (wire/head client))))
+      (let [{:keys [status] :as head} (wire/head client)]
+        (scene/expect= 204 status head)))
     (run! wire/reset!! answered)
     (clients/hit-often! port
       ["" "GET" "GET / HTTP/1.1\r\nHost: local"
