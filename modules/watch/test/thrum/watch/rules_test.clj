@@ -97,6 +97,8 @@
       [(node "pay-1" {:thread (assoc body :waits-for {:kind :children, :name "all-1"})})] []
       [(node "pay-1" {:reason :thrum/timeout, :deadline (ago 50)})] [[:deadline-passed "pay-1"]]
       [(node "pay-2" {:since (ago 50)}) (node "pay-1")] [[:stuck-scope "pay-2 3"]]
+      [(node "pay-1") (node "pay-2" {:parent "pay-1"})] [[:stuck-scope "pay-2 3"]]
+      [(node "pay-2" {:parent "pay-1"}) (node "pay-1")] [[:stuck-scope "pay-2 3"]]
       [(node "pay-1" {:thread nil}) (task 3 :parent "pay-1") (node "pay-2")]
       [[:stuck-scope "pay-1 3"]])
     (is (= (str "pay-1 waits for its body, which has not ended since its cancel,"

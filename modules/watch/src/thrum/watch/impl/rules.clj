@@ -146,9 +146,8 @@
            {:task name, :age-ms (tree/age-ms since at)})))
 
 (defn- stuck-bodies
-  "Where a thread is in the bodies of several scopes, of the one that began last. A thread that
-  closes what a scope has used is in none. known?: a set of the threads that need no further
-  sentence."
+  "Where a thread is in the bodies of several scopes, of the innermost. A thread that closes what a
+  scope has used is in none. known?: a set of the threads that need no further sentence."
   [{:keys [nodes]} known?]
   (let [closes? (into #{} (comp (filter :closing?) (map (comp :tid :thread))) nodes)
         stuck? (fn [{{:keys [tid queued? waits-for]} :thread, :as node}]
@@ -159,9 +158,13 @@
                       (not= :children (:kind waits-for))
                       (not (closes? tid))
                       (not (known? tid))))
-        last-by-tid (into {} (map (juxt (comp :tid :thread) identity))
-                          (sort-by :since (filter stuck? nodes)))]
-    (for [{:keys [thread] :as scope} (vals last-by-tid)]
+        tid #(:tid (:thread %))
+        scopes (filterv stuck? nodes)
+        ;; Scopes that begin within a tick have one :since.
+        around? (into #{} (map (juxt :parent tid)) scopes)
+        innermost (remove #(around? [(:id %) (tid %)]) scopes)]
+    (for [{:keys [thread] :as scope} (vals (into {} (map (juxt tid identity))
+                                                 (sort-by :since innermost)))]
       (stuck scope "its body, which has not ended since its cancel" thread {}))))
 
 (defn- stuck-scopes
