@@ -694,20 +694,26 @@
     (is (= [:abort :closed] (take-last 2 (stopped db #(query! source)))))
     (is (not-any? #{:wrapper-aborted} @(:trail db)))))
 
-;; It may belong to another by now, which only the wrapper knows.
-(deftest a-connection-of-c3p0-that-went-back-in-the-middle-is-aborted-through-its-wrapper
-  (let [db (assoc (fake/database (fn [_])) :let-go (volatile! false))
-        executing (promise), aborted (promise), ended (promise)
-        source (like-c3p0 db {:on-execute #(deliver executing true)} #(deliver aborted true))
-        connection (open source)
-        task (t/future (try (execute! connection) (finally (deliver ended true))))]
-    (deref executing 60000 nil)
-    (.close connection)
-    (future-cancel task)
-    (is (true? (deref aborted 60000 :never)))
-    (vreset! (:let-go db) true)
-    (is (true? (deref ended 60000 :never)))
-    (is (not-any? #{:abort} @(:trail db)))))
+;; The wrapper, aborted in the middle, would keep its place in the pool.
+(deftest of-c3p0-the-drivers-connection-is-aborted-also-in-a-close-that-rolls-back-for-too-long
+  (let [db (fake/database fake/at-once), aborted (promise)
+        wait #(deref aborted 60000 nil), go-on #(deliver aborted true)
+        source (like-c3p0 db
+                          {:on-rollback wait, :on-abort go-on}
+                          #(do (fake/note! db :wrapper-aborted) (go-on)))
+        connection (open source)]
+    (.setAutoCommit connection false)
+    (in-cancelled-work #(.close connection))
+    (is (= [:rollback :abort :closed] (take-last 3 @(:trail db))))))
+
+;; It may belong to another by now.
+(deftest a-connection-of-c3p0-that-goes-back-is-not-aborted
+  (let [db (fake/database fake/at-once)
+        wrapper (c3p0/wrapper (open (fake/data-source db {})) #(fake/note! db :wrapper-aborted))
+        session (session/session wrapper {:grace-ms 20, :evict (fn [_])} (fn [_]))]
+    (session/give-back! session)
+    (session/abort! session)
+    (is (= [:closed] @(:trail db)))))
 
 (deftest a-pool-that-has-none-is-asked-again
   (let [answers (atom [nil (SQLException. "shut down")])

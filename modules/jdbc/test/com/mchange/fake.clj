@@ -10,7 +10,9 @@
   ^Connection [^Connection inside on-abort]
   (reify Connection
     (createStatement [_] (.createStatement inside))
-    (getAutoCommit [_] true)
+    (getAutoCommit [_] (.getAutoCommit inside))
+    (setAutoCommit [_ on] (.setAutoCommit inside on))
+    (rollback [_] (.rollback inside))
     (unwrap [_ interface] (.unwrap inside interface))
     (abort [_ _] (on-abort))
     (close [_] (.close inside))))

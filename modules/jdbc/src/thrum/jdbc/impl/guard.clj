@@ -269,11 +269,11 @@
 (defn- close-cancelled! [session ^Connection raw]
   (try
     (roll-back! session raw)
-    (finally (or-given-up session #(.close raw)))))
+    (finally (or-given-up session #(session/give-back! session)))))
 
-(defn- close-raw! [session ^Connection raw]
+(defn- give-back! [session]
   (try
-    (.close raw)
+    (session/give-back! session)
     ;; HikariCP's throws a NullPointerException.
     (catch Exception e
       (when-not (session/aborted? session) (throw e)))))
@@ -283,7 +283,7 @@
     (session/close! session
       (fn []
         (call/clean-up session
-          #(if (t/cancelled?) (close-cancelled! session raw) (close-raw! session raw)))))))
+          #(if (t/cancelled?) (close-cancelled! session raw) (give-back! session)))))))
 
 (defn- roll-back-cancelled!
   "Returns true, the transaction rolled back, where the work is cancelled."

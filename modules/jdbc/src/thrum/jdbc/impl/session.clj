@@ -14,10 +14,11 @@
 ;; raw: the connection as it came. to-abort: see there. grace-ms: how long a cancelled call may go
 ;; on. evict: a function of raw that takes it out of its pool. aborted: nil; :lost once it was given
 ;; up; :rolled-back where a rollback was asked for since. gone: a promise, delivered when the abort
-;; has ended. proxy: what the user has. thread, since: who took it when.
+;; has ended. closed: by its user. returned: raw has been closed, or is about to be. proxy: what the
+;; user has. thread, since: who took it when.
 (deftype Session [^Connection raw ^Connection to-abort ^long grace-ms evict on-close
-                  ^AtomicReference aborted gone ^AtomicBoolean closed ^AtomicReference proxy
-                  ^Thread thread ^long since])
+                  ^AtomicReference aborted gone ^AtomicBoolean closed ^AtomicBoolean returned
+                  ^AtomicReference proxy ^Thread thread ^long since])
 
 (defn- unwrapped [^Connection raw interface]
   ;; Throwable: a driver from before JDBC 4 throws an AbstractMethodError.
@@ -36,7 +37,7 @@
   it is closed."
   ^Session [raw {:keys [grace-ms evict]} on-close]
   (Session. raw (to-abort raw) grace-ms evict on-close (AtomicReference.) (promise) (AtomicBoolean.)
-            (AtomicReference.) (Thread/currentThread) (System/nanoTime)))
+            (AtomicBoolean.) (AtomicReference.) (Thread/currentThread) (System/nanoTime)))
 
 (defn aborted?
   "True if the connection was given up."
@@ -71,11 +72,12 @@
   (try (f) (catch Throwable t (spi/uncaught! t))))
 
 (defn- abort-raw!
-  "Aborts the connection. Where the user has closed it, the driver's may be another's by now: only
-  the wrapper knows."
+  "Aborts the connection, but the driver's of a wrapper that goes back: it may be another's by now."
   [^Session session]
-  (let [^Connection connection (if (closed? session) (.-raw session) (.-to-abort session))]
-    (.abort connection here)))
+  (let [^Connection connection (.-to-abort session)]
+    (when (or (identical? connection (.-raw session))
+              (not (.get ^AtomicBoolean (.-returned session))))
+      (.abort connection here))))
 
 (defn- leave-pool-and-abort! [^Session session]
   (or-uncaught #((.-evict session) (.-raw session)))
@@ -100,14 +102,20 @@
   (await-gone! session))
 
 (defn close!
-  "Calls f, which closes the connection, and what is to be called then; only the first time. One
-  that is being aborted is not lent to another before that has ended."
+  "Calls f, which gives the connection back, and what is to be called then; only the first time."
   [^Session session f]
   (when (.compareAndSet ^AtomicBoolean (.-closed session) false true)
     (try
-      (when (aborted? session) (await-gone! session))
       (f)
       (finally ((.-on-close session) session)))))
+
+(defn give-back!
+  "Closes the connection as it came. One that is being aborted is not lent to another before that
+  has ended."
+  [^Session session]
+  (.set ^AtomicBoolean (.-returned session) true)
+  (when (aborted? session) (await-gone! session))
+  (.close ^Connection (.-raw session)))
 
 (def ^:private postgres
   "The interface of PostgreSQL's connections, nil without its driver."
