@@ -195,13 +195,18 @@
   (is (= ["IllegalArgumentException: limit must be at least 1, not 0"
           "IllegalArgumentException: limit must be at least 1, not -1"
           "NullPointerException: items must not be null"
+          "NullPointerException: the iterator of items must not be null"
           "NullPointerException: mapper must not be null"
           "NullPointerException: body must not be null"
           "NullPointerException: body must not be null"
           "NullPointerException: timeout must not be null"
           "NullPointerException: body must not be null"
           "IllegalArgumentException: timeout must be positive, not PT0S"
-          "IllegalArgumentException: timeout must be positive, not PT-0.005S"]
+          "IllegalArgumentException: timeout must be positive, not PT-0.005S"
+          "NullPointerException: after must not be null"
+          "NullPointerException: first must not be null"
+          "NullPointerException: second must not be null"
+          "IllegalArgumentException: after must not be negative, but is PT-0.001S"]
          (sample "misuse"))))
 
 (deftest a-closed-scope-takes-no-fork

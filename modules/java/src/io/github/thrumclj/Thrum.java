@@ -181,7 +181,7 @@ public final class Thrum {
      * @param limit how many calls may run at once, at least 1
      * @return a list that cannot be changed
      * @throws X                        what the first failing call threw, when the others have been cancelled and have ended
-     * @throws NullPointerException     if items or mapper is null
+     * @throws NullPointerException     if items, their iterator or the mapper is null
      * @throws IllegalArgumentException if the limit is below 1
      * @throws InterruptedException     if the caller was interrupted
      */
@@ -430,6 +430,7 @@ public final class Thrum {
             return (step, start) -> {
                 Object sum = start;
                 var iterator = iterating(items::iterator);
+                given(iterator, "the iterator of items");
                 while (iterating(iterator::hasNext)) {
                     sum = step.invoke(sum, iterating(iterator::next));
                     if (RT.isReduced(sum)) {

@@ -714,13 +714,18 @@ public final class Samples {
                 told(() -> Thrum.pmap(0, List.of(1), item -> item)),
                 told(() -> Thrum.pmap(-1, List.of(1), item -> item)),
                 told(() -> Thrum.pmap(1, null, item -> item)),
+                told(() -> Thrum.pmap(1, () -> null, item -> item)),
                 told(() -> Thrum.pmap(1, List.of(1), null)),
                 told(() -> Thrum.scope(null)),
                 told(() -> Thrum.scope(scope -> scope.fork(null))),
                 told(() -> Thrum.withTimeout(null, () -> 1)),
                 told(() -> Thrum.withTimeout(LONG, null)),
                 told(() -> Thrum.withTimeout(Duration.ZERO, () -> 1)),
-                told(() -> Thrum.withTimeout(Duration.ofMillis(-5), () -> 1)));
+                told(() -> Thrum.withTimeout(Duration.ofMillis(-5), () -> 1)),
+                told(() -> Thrum.hedge(null, () -> 1, () -> 1)),
+                told(() -> Thrum.hedge(LONG, null, () -> 1)),
+                told(() -> Thrum.hedge(LONG, () -> 1, null)),
+                told(() -> Thrum.hedge(Duration.ofMillis(-1), () -> 1, () -> 1)));
     }
 
     public static List<String> closedScope() throws InterruptedException {
