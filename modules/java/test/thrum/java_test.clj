@@ -166,6 +166,9 @@
 (deftest a-timeout-of-the-bodys-own-is-thrown-as-it-is
   (is (true? (sample "timeoutOfTheBody"))))
 
+(deftest an-answer-to-the-interrupt-without-an-interrupt-in-it-is-thrown-as-it-is
+  (is (= "IllegalStateException: The query was stopped" (sample "anotherAnswerToTheInterrupt"))))
+
 (deftest a-timeout-is-rounded-up-to-a-millisecond
   (is (= 0 (sample "smallTimeoutIsRoundedUp"))))
 

@@ -241,7 +241,8 @@ public final class Thrum {
      * Page page = Thrum.withTimeout(Duration.ofSeconds(2), () -> loadPage(id));
      * }</pre>
      *
-     * <p>A body that returns a value is not late, and a failure of the body's own is thrown as it is. Threads and pools that are not
+     * <p>A body that returns a value is not late, and a failure of the body's own is thrown as it is. So is the exception of a library
+     * that answers the interrupt without an {@link InterruptedException} or its like among the causes. Threads and pools that are not
      * Thrum's are not stopped.
      *
      * @param timeout how long, positive; rounded up to a millisecond

@@ -628,6 +628,18 @@ public final class Samples {
         }
     }
 
+    /** A library may answer the interrupt with an exception that does not say so. */
+    public static String anotherAnswerToTheInterrupt() throws InterruptedException {
+        return told(() -> Thrum.withTimeout(Duration.ofMillis(20), () -> {
+            try {
+                pass(new CountDownLatch(1));
+            } catch (InterruptedException e) {
+                throw new IllegalStateException("The query was stopped");
+            }
+            return 1;
+        }));
+    }
+
     public static long hugeTimeout() throws InterruptedException, TimeoutException {
         return Thrum.withTimeout(Duration.ofSeconds(Long.MAX_VALUE), () -> 1L);
     }
