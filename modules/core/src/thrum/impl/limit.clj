@@ -194,8 +194,8 @@
   (askers [this]
     (locking this (mapv #(.-asker ^Permit %) waiting)))
   (owners [this]
-    (locking this
-      (into {} (filter #(pos? (long (val %)))) (merge-with + (into {} lent) (into {} owned)))))
+    (let [[a b] (locking this [(HashMap. lent) (HashMap. owned)])]
+      (into {} (filter #(pos? (long (val %)))) (merge-with + (into {} a) b))))
 
   protocols/Datafiable
   (datafy [this] (.facts this)))
