@@ -13,7 +13,7 @@
    [thrum.impl.wait :as wait])
   (:import
    (java.lang AutoCloseable)
-   (java.util HashMap LinkedHashSet)
+   (java.util ArrayList HashMap HashSet LinkedHashSet)
    (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
@@ -28,7 +28,6 @@
 
 ;; No protocols: with them a permit costs 1.4 x the CPU (decision 32).
 (definterface ILimiter
-  (^java.util.HashMap holders [permit])
   (ask [permit])                    ; nil: held, or waits; else :deadlock, or the full queue's facts
   (^boolean tryAsk [permit])        ; true: held
   (grant [])                        ; under the lock: the permits to be held now, by heir, or nil
@@ -71,23 +70,26 @@
 
 (defn- hold!
   "Records that the permit is held, or not any more."
-  [^HashMap holders ^Permit permit held]
-  (let [thread (.-asker permit)
-        w (.-weight permit)
-        n (+ (held-by holders thread) (if held w (- w)))]
-    (if (zero? n) (.remove holders thread) (.put holders thread n)))
+  [^HashMap owned ^HashSet lent ^Permit permit held]
+  (if (.-own permit)
+    (let [thread (.-asker permit)
+          w (.-weight permit)
+          n (+ (held-by owned thread) (if held w (- w)))]
+      (if (zero? n) (.remove owned thread) (.put owned thread n)))
+    (if held (.add lent permit) (.remove lent permit)))
   (.setHeld permit held))
 
 (defn- expect!
   "Makes the entry for a permit that waits: granting it must not need memory."
-  [^HashMap holders ^Permit permit]
-  (.putIfAbsent holders (.-asker permit) 0))
+  [^HashMap owned ^HashSet lent ^Permit permit]
+  (if (.-own permit) (.putIfAbsent owned (.-asker permit) 0) (.add lent permit)))
 
 (defn- drop-empty!
-  "Drops the entry of a thread that holds nothing."
-  [^HashMap holders ^Permit permit]
-  (when (zero? (held-by holders (.-asker permit)))
-    (.remove holders (.-asker permit))))
+  "Drops the entry of a permit that is not held, or of its thread where that holds nothing."
+  [^HashMap owned ^HashSet lent ^Permit permit]
+  (cond
+    (not (.-own permit)) (when-not (.isHeld permit) (.remove lent permit))
+    (zero? (held-by owned (.-asker permit))) (.remove owned (.-asker permit))))
 
 (defn- wake-stuck!
   "Wakes those that wait for more than so many permits leave them: they would wait for ever."
@@ -103,18 +105,17 @@
         (LockSupport/unpark (.-asker ^Permit heirs))
         (recur next-heir)))))
 
-;; By thread, how many of the permits that it asked for are held; 0 while it waits for the first.
-;; owned: those that only it can return; lent: those that any thread may return. The first that
-;; waits needs more permits than are free: a returned permit is handed over, not put back. most: the
+;; owned: by thread, how many permits it holds that only it can return; 0 while it waits for the
+;; first. lent: the permits, held and waited for, that any thread may return. The first that waits
+;; needs more permits than are free: a returned permit is handed over, not put back. most: the
 ;; largest least of those that have waited.
 (deftype Limiter [name ^:volatile-mutable ^long permits queue wait-ms
-                  ^HashMap owned ^HashMap lent ^LinkedHashSet waiting
+                  ^HashMap owned ^HashSet lent ^LinkedHashSet waiting
                   ^:unsynchronized-mutable ^long most
                   ^:unsynchronized-mutable ^long in-use
                   ^:unsynchronized-mutable ^long granted
                   ^:unsynchronized-mutable ^long rejected]
   ILimiter
-  (holders [_ permit] (if (.-own ^Permit permit) owned lent))
   (ask [this permit]
     (locking this
       (when-not (.tryAsk this permit)
@@ -123,7 +124,7 @@
             (< (- permits own) w) :deadlock
             (and queue (<= (long queue) (.size waiting))) (.refused this)
             :else (do
-                    (expect! (.holders this permit) permit)
+                    (expect! owned lent permit)
                     (.setLeast permit (+ w own))
                     (set! most (max most (.least permit)))
                     (.add waiting permit)
@@ -132,17 +133,17 @@
     (locking this
       (let [w (.-weight ^Permit permit), free (and (.isEmpty waiting) (<= w (- permits in-use)))]
         (when free
-          (hold! (.holders this permit) permit true)
+          (hold! owned lent permit true)
           (set! granted (inc granted))
           (set! in-use (+ in-use w)))
         free)))
-  (grant [this]
+  (grant [_]
     (loop [heirs nil]
       (let [^Permit head (when-not (.isEmpty waiting) (.getFirst waiting))]
         (if (and head (<= (.-weight head) (- permits in-use)))
           (do
             (.removeFirst waiting)
-            (hold! (.holders this head) head true)
+            (hold! owned lent head true)
             (set! granted (inc granted))
             (set! in-use (+ in-use (.-weight head)))
             (.setHeir head heirs)
@@ -151,7 +152,7 @@
   (leave [this permit]
     (locking this
       (let [waited (.remove waiting permit)]
-        (drop-empty! (.holders this permit) permit)
+        (drop-empty! owned lent permit)
         (when waited (or (.grant this) :none)))))
   (withdraw [this permit]
     (let [heirs (.leave this permit)]
@@ -160,7 +161,7 @@
   (giveBack [this permit]
     (locking this
       (when (.isHeld ^Permit permit)
-        (hold! (.holders this permit) permit false)
+        (hold! owned lent permit false)
         (set! in-use (- in-use (.-weight ^Permit permit)))
         (or (.grant this) :none))))
   (release [this permit]
@@ -194,8 +195,11 @@
   (askers [this]
     (locking this (mapv #(.-asker ^Permit %) waiting)))
   (owners [this]
-    (let [[a b] (locking this [(HashMap. lent) (HashMap. owned)])]
-      (into {} (filter #(pos? (long (val %)))) (merge-with + (into {} a) b))))
+    (let [[owned lent] (locking this [(HashMap. owned) (ArrayList. lent)])]
+      (transduce (filter #(.isHeld ^Permit %))
+                 (completing #(update %1 (.-asker ^Permit %2) (fnil + 0) (.-weight ^Permit %2)))
+                 (into {} (filter (comp pos? val)) owned)
+                 lent)))
 
   protocols/Datafiable
   (datafy [this] (.facts this)))
@@ -208,7 +212,7 @@
     (throw (error/invalid
              (str "A limiter of " (show/text permits) " permits: it must be a positive integer")
              {:option :permits, :value permits, :accepts "a positive integer"})))
-  (doto (Limiter. name permits queue wait-ms (HashMap.) (HashMap.) (LinkedHashSet.) 0 0 0 0)
+  (doto (Limiter. name permits queue wait-ms (HashMap.) (HashSet.) (LinkedHashSet.) 0 0 0 0)
     (as-> limiter (registry/register! :limiter limiter nil))))
 
 ;; What is thrown when there is no permit
