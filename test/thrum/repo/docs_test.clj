@@ -30,7 +30,7 @@
     (catch IOException _ false)))
 
 (defn- own-port
-  "Returns a free port, none of those that the system gives out to whoever asks for any: until the
+  "Returns a free port, none of those that the system gives out to those that ask for any: until the
   page listens on it, another test might be given it."
   []
   (first (filter free? (repeatedly #(+ 20000 (long (rand-int 10000)))))))

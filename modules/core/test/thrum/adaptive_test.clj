@@ -211,7 +211,7 @@
                      (t/with-permit limiter (Thread/yield))))
                  ;; No more than may wait for f, should its thread be held up.
                  (range 1000))))
-    ;; Nobody may have come since for what a caller has left to the next: a hundred to each.
+    ;; No caller may have come since for what a caller has left to the next: a hundred to each.
     (dotimes [_ 10] (t/with-permit limiter nil))
     (is (= 0 (.get overlaps)))
     (is (<= 810 (.get uses) 1010))

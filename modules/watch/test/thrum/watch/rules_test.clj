@@ -2,7 +2,7 @@
   "Each rule over made snapshots: one that must raise it, and one that nearly does."
   (:require
    [clojure.string :as str]
-   [clojure.test :refer [are deftest is]]
+   [clojure.test :refer [are deftest is testing]]
    [thrum.watch.impl.environment :as environment]
    [thrum.watch.impl.frames :as frames]
    [thrum.watch.impl.locks :as locks]
@@ -202,7 +202,11 @@
   (is (= [[7]] (map (comp :holders :data)
                     (rules/conditions
                       (snapshot [(limiter :owners nil
-                                          :held-by [{:thread "http", :thread-id 7, :ms 900}])]))))))
+                                          :held-by [{:thread "http", :thread-id 7, :ms 900}])])))))
+  (testing "of no more than a hundred holders"
+    (let [crowd (limiter :permits 10000, :in-use 10000, :waiting 10001
+                         :owners (zipmap (range 10000) (repeat 1)))]
+      (is (= [100] (map (comp count :holders :data) (rules/conditions (snapshot [crowd]))))))))
 
 (defn- waits [tid on]
   (task tid :thread {:tid tid, :waits-for {:kind :task, :name (str "task-" on), :tid on}}))

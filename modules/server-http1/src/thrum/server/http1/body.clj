@@ -32,7 +32,7 @@
 
 (defn- end-of-chunk! [in]
   (when-not (and (= 13 (input/next-byte! in)) (= 10 (input/next-byte! in)))
-    (throw (broken "a chunk is longer than its size"))))
+    (throw (broken "a chunk does not end at its size"))))
 
 (def ^:private ^:const most-in-a-size 1024)
 

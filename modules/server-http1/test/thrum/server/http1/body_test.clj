@@ -126,7 +126,7 @@
 (deftest a-chunk-that-is-longer-than-its-size-is-named
   (sockets/with-client [c "1\r\nab\r\n0\r\n\r\n"]
     (let [body (body-of (input/input c) :chunked (atom []))]
-      (is (= [1 "The request's body is broken: a chunk is longer than its size"]
+      (is (= [1 "The request's body is broken: a chunk does not end at its size"]
              [(failure body) (failure body)])))))
 
 (deftest a-long-body-is-not-skipped

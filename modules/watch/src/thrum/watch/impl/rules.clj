@@ -196,8 +196,13 @@
   (when (sequential? held-by)
     (filter #(and (map? %) (string? (:thread %))) held-by)))
 
+;; The stack of each is taken at each look.
+(def ^:private ^:const most-holders 100)
+
 (defn- holder-ids [{:keys [owners] :as limiter}]
-  (into (vec (keys owners)) (filter int?) (map :thread-id (held-by-maps limiter))))
+  (into []
+        (comp cat (filter int?) (take most-holders))
+        [(keys owners) (map :thread-id (held-by-maps limiter))]))
 
 (defn- named-holder
   "Returns the name of a thread of :held-by as the watch knows it: that of a server's, or none, says
