@@ -58,5 +58,6 @@
   (compiled/folder! {:jvm-opts jvm-opts, :timeout-ms answer-ms} namespaces))
 
 (def classes
-  "That folder: several experiments need it."
+  "That folder: several experiments need it. What its first deref throws, also for an interrupt, all
+  later ones do."
   (delay (compile-ahead!)))

@@ -41,7 +41,7 @@
 
 (def ^:private options-of-lab
   (into [[nil "--all" "every experiment, in its quick form"]
-         [nil "--full" "the published sizes, in the judged form; about an hour"]
+         [nil "--full" "the published sizes, in the judged form; about 70 minutes"]
          [nil "--only NAME" "one experiment, or one part of it" :parse-fn keyword]
          [nil "--out DIR" "where the results go" :default "lab-results"]]
         options-of-all))
