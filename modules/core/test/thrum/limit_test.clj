@@ -17,7 +17,7 @@
    [thrum.throwing :refer [thrown]])
   (:import
    (java.lang.management ManagementFactory)
-   (java.util HashMap HashSet LinkedHashSet Random)
+   (java.util HashMap LinkedHashSet Random)
    (java.util.concurrent CancellationException CountDownLatch TimeUnit)
    (java.util.concurrent.atomic AtomicLong)
    (java.util.function LongBinaryOperator)
@@ -481,33 +481,21 @@
   (cancel-cost 10000)
   (is (< (cancel-cost 40000) 5000)))
 
-(defn- needs-memory! [full? in? x]
-  (when (and @full? (not (in? x)))
-    (throw (OutOfMemoryError. "on purpose"))))
-
 (defn- counts
   "Returns a map of counts that takes no new key while full? holds true."
   ^HashMap [full?]
   (proxy [HashMap] []
     (put [k v]
       (let [^HashMap this this]
-        (needs-memory! full? #(.containsKey this %) k)
+        (when (and @full? (not (.containsKey this k)))
+          (throw (OutOfMemoryError. "on purpose")))
         (proxy-super put k v)))))
-
-(defn- permits
-  "Returns a set that takes nothing new while full? holds true."
-  ^HashSet [full?]
-  (proxy [HashSet] []
-    (add [x]
-      (let [^HashSet this this]
-        (needs-memory! full? #(.contains this %) x)
-        (proxy-super add x)))))
 
 (deftest a-permit-is-handed-over-without-memory
   (doseq [ask [#(limit/call-with % (fn [] :held))
                #(do (limit/release! (limit/acquire! %)) :held)]]
     (let [full? (atom false)
-          limiter (Limiter. nil 1 nil nil (counts full?) (permits full?) (LinkedHashSet.) 0 0 0 0)
+          limiter (Limiter. nil 1 nil nil (counts full?) (LinkedHashSet.) nil 0 0 0 0)
           first-one (promise)
           ;; It waits for its second, and another thread returns its first.
           [_ heir] (gate/start "heir" #(do (deliver first-one (limit/acquire! limiter))
@@ -519,11 +507,23 @@
       (is (= {:in-use 0, :waiting 0} (select-keys (datafy limiter) [:in-use :waiting]))))))
 
 (deftest a-limiter-holds-no-thread-that-has-left-its-queue
-  (let [owned (HashMap.), lent (HashSet.)
-        limiter (Limiter. nil 1 nil 0 owned lent (LinkedHashSet.) 0 0 0 0)]
-    (with-open [held (limit/acquire! limiter)]
-      (let [ask #(gate/in-time 5000 (fn [] (thrown (% limiter))))
-            refusals (mapv ask [limit/acquire! #(limit/call-with % (fn [] :held))])]
-        (is (= [:thrum/rejected :thrum/rejected] (map (comp :type ex-data) refusals)))
-        (is (= [{} #{held}] [owned lent]))))
-    (is (= [{} #{}] [owned lent]))))
+  (let [owned (HashMap.), limiter (Limiter. nil 1 nil 0 owned (LinkedHashSet.) nil 0 0 0 0)
+        ask #(gate/in-time 5000 (fn [] (thrown (% limiter))))
+        owners #(:owners (limit/facts limiter))]
+    (with-open [_ (limit/acquire! limiter)]
+      (is (= [:thrum/rejected :thrum/rejected]
+             (map (comp :type ex-data ask) [limit/acquire! #(limit/call-with % (fn [] :held))])))
+      (is (= [{} {(Thread/currentThread) 1}] [owned (owners)])))
+    (is (= [{} {}] [owned (owners)]))))
+
+(deftest those-who-have-permits-are-known-in-any-order-of-return
+  (let [limiter (limit/limiter 5 {}), random (Random. 7)
+        owners #(:owners (limit/facts limiter))
+        borrow #(gate/in-time 5000 (fn [] [(Thread/currentThread) (limit/acquire! limiter)]))]
+    (dotimes [_ 100]
+      (loop [borrowed (into {} (repeatedly 5 borrow))]
+        (is (= (update-vals borrowed (constantly 1)) (owners)))
+        (when (seq borrowed)
+          (let [[thread permit] (nth (vec borrowed) (.nextInt random (count borrowed)))]
+            (limit/release! permit)
+            (recur (dissoc borrowed thread))))))))

@@ -13,7 +13,7 @@
    [thrum.impl.wait :as wait])
   (:import
    (java.lang AutoCloseable)
-   (java.util ArrayList HashMap HashSet LinkedHashSet)
+   (java.util ArrayList HashMap LinkedHashSet)
    (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
@@ -24,10 +24,17 @@
   (^boolean isHeld [])
   (^Object setHeld [^boolean held])
   (heir [])                         ; another that was granted with it, or nil
-  (^Object setHeir [permit]))
+  (^Object setHeir [permit])
+  (before [])                       ; its neighbours among the lent, or nil
+  (^Object setBefore [permit])
+  (behind [])
+  (^Object setBehind [permit]))
 
 ;; No protocols: with them a permit costs 1.4 x the CPU (decision 32).
 (definterface ILimiter
+  (^Object lend [permit])
+  (^Object takeBack [permit])
+  (^Object hold [permit ^boolean held])
   (ask [permit])                    ; nil: held, or waits; else :deadlock, or the full queue's facts
   (^boolean tryAsk [permit])        ; true: held
   (grant [])                        ; under the lock: the permits to be held now, by heir, or nil
@@ -47,12 +54,17 @@
 ;; asker: the thread that asked for it. own: true if only that thread returns it. weight: for how
 ;; many permits it stands.
 (deftype Permit [limiter ^Thread asker own ^long weight ^:volatile-mutable held
-                 ^:unsynchronized-mutable ^long least ^:unsynchronized-mutable heir]
+                 ^:unsynchronized-mutable ^long least ^:unsynchronized-mutable heir
+                 ^:unsynchronized-mutable before ^:unsynchronized-mutable behind]
   IPermit
   (least [_] least)
   (setLeast [_ n] (set! least n))
   (heir [_] heir)
   (setHeir [_ permit] (set! heir permit))
+  (before [_] before)
+  (setBefore [_ permit] (set! before permit))
+  (behind [_] behind)
+  (setBehind [_ permit] (set! behind permit))
   (isHeld [_] held)
   (setHeld [_ h] (set! held h))
 
@@ -68,28 +80,34 @@
 (defn- held-by ^long [^HashMap holders thread]
   (long (.getOrDefault holders thread 0)))
 
-(defn- hold!
-  "Records that the permit is held, or not any more."
-  [^HashMap owned ^HashSet lent ^Permit permit held]
-  (if (.-own permit)
-    (let [thread (.-asker permit)
-          w (.-weight permit)
-          n (+ (held-by owned thread) (if held w (- w)))]
-      (if (zero? n) (.remove owned thread) (.put owned thread n)))
-    (if held (.add lent permit) (.remove lent permit)))
-  (.setHeld permit held))
+(defn- own!
+  "Records that the thread of the permit holds it, or not any more."
+  [^HashMap owned ^Permit permit held]
+  (let [thread (.-asker permit)
+        w (.-weight permit)
+        n (+ (held-by owned thread) (if held w (- w)))]
+    (if (zero? n) (.remove owned thread) (.put owned thread n))))
 
 (defn- expect!
   "Makes the entry for a permit that waits: granting it must not need memory."
-  [^HashMap owned ^HashSet lent ^Permit permit]
-  (if (.-own permit) (.putIfAbsent owned (.-asker permit) 0) (.add lent permit)))
+  [^HashMap owned ^Permit permit]
+  (when (.-own permit) (.putIfAbsent owned (.-asker permit) 0)))
 
 (defn- drop-empty!
-  "Drops the entry of a permit that is not held, or of its thread where that holds nothing."
-  [^HashMap owned ^HashSet lent ^Permit permit]
-  (cond
-    (not (.-own permit)) (when-not (.isHeld permit) (.remove lent permit))
-    (zero? (held-by owned (.-asker permit))) (.remove owned (.-asker permit))))
+  "Drops the entry of a thread that holds nothing."
+  [^HashMap owned ^Permit permit]
+  (when (zero? (held-by owned (.-asker permit)))
+    (.remove owned (.-asker permit))))
+
+(defn- chain
+  "Returns the permit and those behind it; none for nil."
+  [permit]
+  (let [permits (ArrayList.)]
+    (loop [^Permit permit permit]
+      (when permit
+        (.add permits permit)
+        (recur (.behind permit))))
+    permits))
 
 (defn- wake-stuck!
   "Wakes those that wait for more than so many permits leave them: they would wait for ever."
@@ -106,16 +124,33 @@
         (recur next-heir)))))
 
 ;; owned: by thread, how many permits it holds that only it can return; 0 while it waits for the
-;; first. lent: the permits, held and waited for, that any thread may return. The first that waits
-;; needs more permits than are free: a returned permit is handed over, not put back. most: the
-;; largest least of those that have waited.
+;; first. lent: the first of those that any thread may return, and that are held; each has its
+;; neighbours: to lend one needs no memory. The first that waits needs more permits than are free: a
+;; returned permit is handed over, not put back. most: the largest least of those that have waited.
 (deftype Limiter [name ^:volatile-mutable ^long permits queue wait-ms
-                  ^HashMap owned ^HashSet lent ^LinkedHashSet waiting
+                  ^HashMap owned ^LinkedHashSet waiting
+                  ^:unsynchronized-mutable lent
                   ^:unsynchronized-mutable ^long most
                   ^:unsynchronized-mutable ^long in-use
                   ^:unsynchronized-mutable ^long granted
                   ^:unsynchronized-mutable ^long rejected]
   ILimiter
+  (lend [_ permit]
+    (when lent (.setBefore ^Permit lent permit))
+    (.setBehind ^Permit permit lent)
+    (set! lent permit))
+  (takeBack [_ permit]
+    (let [before (.before ^Permit permit), behind (.behind ^Permit permit)]
+      (if before (.setBehind ^Permit before behind) (set! lent behind))
+      (when behind (.setBefore ^Permit behind before))
+      (.setBefore ^Permit permit nil)
+      (.setBehind ^Permit permit nil)))
+  (hold [this permit held]
+    (cond
+      (.-own ^Permit permit) (own! owned permit held)
+      held (.lend this permit)
+      :else (.takeBack this permit))
+    (.setHeld ^Permit permit held))
   (ask [this permit]
     (locking this
       (when-not (.tryAsk this permit)
@@ -124,7 +159,7 @@
             (< (- permits own) w) :deadlock
             (and queue (<= (long queue) (.size waiting))) (.refused this)
             :else (do
-                    (expect! owned lent permit)
+                    (expect! owned permit)
                     (.setLeast permit (+ w own))
                     (set! most (max most (.least permit)))
                     (.add waiting permit)
@@ -133,17 +168,17 @@
     (locking this
       (let [w (.-weight ^Permit permit), free (and (.isEmpty waiting) (<= w (- permits in-use)))]
         (when free
-          (hold! owned lent permit true)
+          (.hold this permit true)
           (set! granted (inc granted))
           (set! in-use (+ in-use w)))
         free)))
-  (grant [_]
+  (grant [this]
     (loop [heirs nil]
       (let [^Permit head (when-not (.isEmpty waiting) (.getFirst waiting))]
         (if (and head (<= (.-weight head) (- permits in-use)))
           (do
             (.removeFirst waiting)
-            (hold! owned lent head true)
+            (.hold this head true)
             (set! granted (inc granted))
             (set! in-use (+ in-use (.-weight head)))
             (.setHeir head heirs)
@@ -152,7 +187,7 @@
   (leave [this permit]
     (locking this
       (let [waited (.remove waiting permit)]
-        (drop-empty! owned lent permit)
+        (drop-empty! owned permit)
         (when waited (or (.grant this) :none)))))
   (withdraw [this permit]
     (let [heirs (.leave this permit)]
@@ -161,7 +196,7 @@
   (giveBack [this permit]
     (locking this
       (when (.isHeld ^Permit permit)
-        (hold! owned lent permit false)
+        (.hold this permit false)
         (set! in-use (- in-use (.-weight ^Permit permit)))
         (or (.grant this) :none))))
   (release [this permit]
@@ -195,11 +230,11 @@
   (askers [this]
     (locking this (mapv #(.-asker ^Permit %) waiting)))
   (owners [this]
-    (let [[owned lent] (locking this [(HashMap. owned) (ArrayList. lent)])]
-      (transduce (filter #(.isHeld ^Permit %))
-                 (completing #(update %1 (.-asker ^Permit %2) (fnil + 0) (.-weight ^Permit %2)))
-                 (into {} (filter (comp pos? val)) owned)
-                 lent)))
+    (let [[owned permits] (locking this [(HashMap. owned) (chain lent)])]
+      (reduce (fn [n-of ^Permit permit]
+                (update n-of (.-asker permit) (fnil + 0) (.-weight permit)))
+              (into {} (filter (comp pos? val)) owned)
+              permits)))
 
   protocols/Datafiable
   (datafy [this] (.facts this)))
@@ -212,7 +247,7 @@
     (throw (error/invalid
              (str "A limiter of " (show/text permits) " permits: it must be a positive integer")
              {:option :permits, :value permits, :accepts "a positive integer"})))
-  (doto (Limiter. name permits queue wait-ms (HashMap.) (HashSet.) (LinkedHashSet.) 0 0 0 0)
+  (doto (Limiter. name permits queue wait-ms (HashMap.) (LinkedHashSet.) nil 0 0 0 0)
     (as-> limiter (registry/register! :limiter limiter nil))))
 
 ;; What is thrown when there is no permit
@@ -255,7 +290,7 @@
 
 (defn- permit ^Permit [^Limiter limiter own n]
   (let [n (permits/checked-weight n (.permits limiter))]
-    (Permit. limiter (Thread/currentThread) own n false 0 nil)))
+    (Permit. limiter (Thread/currentThread) own n false 0 nil nil nil)))
 
 (defn- take! ^Permit [limiter own n]
   (wait/check!)
