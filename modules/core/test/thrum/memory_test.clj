@@ -266,3 +266,11 @@
     (deliver gate true)
     (is (true? (t/value task 5000 :late)))
     (is (true? (t/value other 5000 :late)))))
+
+(deftest a-returned-permit-holds-no-other
+  (let [limiter (t/limiter 3)
+        [a b c] (repeatedly 3 #(t/acquire! limiter))
+        others (mapv #(WeakReference. %) [a c])]
+    (run! t/release! [b a c])
+    (is (every? collected? others))
+    (Reference/reachabilityFence b)))
