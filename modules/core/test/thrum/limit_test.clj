@@ -53,8 +53,10 @@
   (:thrown (deref outcome 10000 {:thrown :late})))
 
 (defn- at-rest? [limiter]
-  (let [{:keys [in-use waiting]} (datafy limiter)]
-    (and (= 0 in-use waiting) (.isEmpty ^HashMap (.-owned ^Limiter limiter)))))
+  (let [{:keys [in-use waiting owners]} (limit/facts limiter)]
+    (and (= 0 in-use waiting)
+         (= {} owners)
+         (.isEmpty ^HashMap (.-owned ^Limiter limiter)))))
 
 (defn- facts [t]
   (select-keys (ex-data t) [:type :limiter :permits :in-use :waiting :queue :wait-ms]))

@@ -203,10 +203,14 @@
                     (rules/conditions
                       (snapshot [(limiter :owners nil
                                           :held-by [{:thread "http", :thread-id 7, :ms 900}])])))))
-  (testing "of no more than a hundred holders"
+  (testing "of no more than a hundred holders, all of which run"
     (let [crowd (limiter :permits 10000, :in-use 10000, :waiting 10001
-                         :owners (zipmap (range 10000) (repeat 1)))]
-      (is (= [100] (map (comp count :holders :data) (rules/conditions (snapshot [crowd]))))))))
+                         :owners (zipmap (range 10000) (repeat 1)))
+          [{:keys [data]} & others] (rules/conditions (snapshot (cons crowd
+                                                                      (map task (range 1 9999 9)))))]
+      (is (nil? others))
+      (is (= 100 (count (:holders data))))
+      (is (every? #(= 1 (mod % 9)) (:holders data))))))
 
 (defn- waits [tid on]
   (task tid :thread {:tid tid, :waits-for {:kind :task, :name (str "task-" on), :tid on}}))

@@ -312,7 +312,7 @@
   (let [session (.-session guard), ^Connection raw (.-raw guard)]
     (case (.getName method)
       "close" (close! guard)
-      ;; A close that hangs can be aborted.
+      ;; A close that hangs can be aborted, but for c3p0's.
       "abort" (when-not (and (session/closed? session) (.isClosed raw)) (session/abort! session))
       "isClosed" (or (over? session) (invoke guard proxy method args))
       "isValid" (and (not (over? session)) (invoke guard proxy method args))

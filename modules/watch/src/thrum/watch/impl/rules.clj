@@ -199,10 +199,10 @@
 ;; The stack of each is taken at each look.
 (def ^:private ^:const most-holders 100)
 
-(defn- holder-ids [{:keys [owners] :as limiter}]
+(defn- holder-ids [{:keys [owners] :as limiter} by-tid]
   (into []
         (comp cat (filter int?) (take most-holders))
-        [(keys owners) (map :thread-id (held-by-maps limiter))]))
+        [(filter by-tid (keys owners)) (map :thread-id (held-by-maps limiter))]))
 
 (defn- named-holder
   "Returns the name of a thread of :held-by as the watch knows it: that of a server's, or none, says
@@ -270,7 +270,7 @@
     (let [by-tid (by-tid (groups/threads snapshot))]
       (for [{:keys [id kind name permits in-use waiting askers] :as limiter} limiters
             [condition after-ms also] (ways limiter)
-            :let [holder-ids (holder-ids limiter)]]
+            :let [holder-ids (holder-ids limiter by-tid)]]
         (lint :crowded condition after-ms
               (some #(:stack (by-tid %)) (concat holder-ids askers))
               {:id id, :permits permits, :in-use in-use, :waiting waiting, :holders holder-ids
