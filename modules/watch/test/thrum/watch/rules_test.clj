@@ -206,8 +206,8 @@
   (testing "of no more than a hundred holders, all of which run"
     (let [crowd (limiter :permits 10000, :in-use 10000, :waiting 10001
                          :owners (zipmap (range 10000) (repeat 1)))
-          [{:keys [data]} & others] (rules/conditions (snapshot (cons crowd
-                                                                      (map task (range 1 9999 9)))))]
+          running (map task (range 1 9999 9))
+          [{:keys [data]} & others] (rules/conditions (snapshot (cons crowd running)))]
       (is (nil? others))
       (is (= 100 (count (:holders data))))
       (is (every? #(= 1 (mod % 9)) (:holders data))))))
