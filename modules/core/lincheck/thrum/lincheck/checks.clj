@@ -54,7 +54,7 @@
   ^ModelCheckingOptions [{:keys [class calls model]}]
   (let [options (doto (ModelCheckingOptions.)
                   (.iterations (if calls 0 3))
-                  (.invocationsPerIteration (if calls 600 100))
+                  (.invocationsPerIteration (if calls 600 300))
                   (.threads 2)
                   (.actorsPerThread 2)
                   (.actorsBefore 0)
