@@ -32,9 +32,9 @@
 
 ;; No protocols: with them a permit costs 1.4 x the CPU (decision 32).
 (definterface ILimiter
-  (^Object lend [permit])
+  (^Object lend [permit])           ; under the lock, as the next two
   (^Object takeBack [permit])
-  (^Object hold [permit ^boolean held])
+  (^Object hold [permit ^boolean held]) ; records that the permit is held, or not any more
   (ask [permit])                    ; nil: held, or waits; else :deadlock, or the full queue's facts
   (^boolean tryAsk [permit])        ; true: held
   (grant [])                        ; under the lock: the permits to be held now, by heir, or nil
@@ -77,15 +77,15 @@
       (throw (error/invalid "This permit has been returned already"
                             (.facts ^ILimiter limiter))))))
 
-(defn- held-by ^long [^HashMap holders thread]
-  (long (.getOrDefault holders thread 0)))
+(defn- own-permits ^long [^HashMap owned thread]
+  (long (.getOrDefault owned thread 0)))
 
 (defn- own!
   "Records that the thread of the permit holds it, or not any more."
   [^HashMap owned ^Permit permit held]
   (let [thread (.-asker permit)
         w (.-weight permit)
-        n (+ (held-by owned thread) (if held w (- w)))]
+        n (+ (own-permits owned thread) (if held w (- w)))]
     (if (zero? n) (.remove owned thread) (.put owned thread n))))
 
 (defn- expect!
@@ -96,7 +96,7 @@
 (defn- drop-empty!
   "Drops the entry of a thread that holds nothing."
   [^HashMap owned ^Permit permit]
-  (when (zero? (held-by owned (.-asker permit)))
+  (when (zero? (own-permits owned (.-asker permit)))
     (.remove owned (.-asker permit))))
 
 (defn- chain
@@ -154,7 +154,7 @@
   (ask [this permit]
     (locking this
       (when-not (.tryAsk this permit)
-        (let [^Permit permit permit, w (.-weight permit), own (held-by owned (.-asker permit))]
+        (let [^Permit permit permit, w (.-weight permit), own (own-permits owned (.-asker permit))]
           (cond
             (< (- permits own) w) :deadlock
             (and queue (<= (long queue) (.size waiting))) (.refused this)
