@@ -49,41 +49,40 @@
           (is (< (- (System/nanoTime) begin) (* 5 timeout-ms 1000000)))
           (finally (close-all! [m0 m1 m2 c])))))))
 
-;; Two members die with item 0, on which it has no part; the others run for longer than a call
-;; waits for members.
+(defn- calls-of-a-suspect
+  "Returns twelve calls: two members die with the first, on which it has no part; the others run
+  until the gate is open."
+  [network c gate]
+  (let [deaths (atom 0)]
+    (reset! work/hook (fn [item node]
+                        (cond
+                          (pos? (long item)) (deref gate 20000 :late)
+                          (<= (long (swap! deaths inc)) 2)
+                          (do (await! #(every? nodes/started? (range 12)))
+                              (nodes/kill! network node)
+                              (Thread/sleep 60000)))))
+    (calls c 12)))
+
+;; Their work goes on for longer than it waits for members.
 (deftest an-innocent-suspect-outwaits-the-work-of-others
   (with-cluster [network c 4 :members-timeout-ms 200]
-    (let [gate (promise), deaths (atom 0)]
-      (reset! work/hook (fn [item node]
-                          (cond
-                            (pos? (long item)) (deref gate 20000 :late)
-                            (<= (long (swap! deaths inc)) 2)
-                            (do (await! #(every? nodes/started? (range 12)))
-                                (nodes/kill! network node)
-                                (Thread/sleep 60000)))))
-      (let [tasks (calls c 12)]
-        (await! #(= 2 (count (stand-in/members-up network))))
-        (is (= :waits (deref (first tasks) 600 :waits)))
-        (deliver gate :go)
-        (is (= (map #(* 10 %) (range 12)) (map outcome tasks)))))))
+    (let [gate (promise)
+          tasks (calls-of-a-suspect network c gate)]
+      (await! #(= 2 (count (stand-in/members-up network))))
+      (is (= :waits (deref (first tasks) 600 :waits)))
+      (deliver gate :go)
+      (is (= (map #(* 10 %) (range 12)) (map outcome tasks))))))
 
 (deftest a-suspect-that-is-cancelled-leaves-no-member-reserved
   (with-cluster [network c 4]
-    (let [gate (promise), deaths (atom 0)]
-      (reset! work/hook (fn [item node]
-                          (cond
-                            (pos? (long item)) (deref gate 20000 :late)
-                            (<= (long (swap! deaths inc)) 2)
-                            (do (await! #(every? nodes/started? (range 12)))
-                                (nodes/kill! network node)
-                                (Thread/sleep 60000)))))
-      (let [[suspect & others] (calls c 12)]
-        (await! #(= 2 (count (stand-in/members-up network))))
-        (is (= :waits (deref suspect 600 :waits)))
-        (t/cancel! suspect)
-        (deliver gate :go)
-        (is (= (map #(* 10 %) (range 1 12)) (map outcome others)))
-        (is (= 2 (count (set (cluster/pmapv c 1 #'work/node (range 40))))))))))
+    (let [gate (promise)
+          [suspect & others] (calls-of-a-suspect network c gate)]
+      (await! #(= 2 (count (stand-in/members-up network))))
+      (is (= :waits (deref suspect 600 :waits)))
+      (t/cancel! suspect)
+      (deliver gate :go)
+      (is (= (map #(* 10 %) (range 1 12)) (map outcome others)))
+      (is (= 2 (count (set (cluster/pmapv c 1 #'work/node (range 40)))))))))
 
 (deftest a-node-with-another-secret-harms-no-call
   (let [network (stand-in/network)
