@@ -95,5 +95,9 @@
           (println title found)
           (is (= {:lost 0, :spurious 0, :twice 0} (dissoc found :ended))))))))
 
-(deftest the-hunt-finds-what-core-async-loses
-  (is (pos? (:lost (hunt 300 (async/chan) async/<!! async/>!!)))))
+(deftest the-hunt-finds-what-core-async-does-wrong
+  ;; An interrupt of a taker leaves a take behind, which loses a value; one of a putter leaves a put
+  ;; behind, whose value comes although it was not delivered. Of what is left behind by both, one
+  ;; may meet the other, and nothing is seen: so the hunt goes on until something is.
+  (let [wrong #(dissoc (hunt 300 (async/chan) async/<!! async/>!!) :ended)]
+    (is (some #(some pos? (vals %)) (repeatedly 20 wrong)))))
