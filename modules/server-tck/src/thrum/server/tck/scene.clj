@@ -94,17 +94,18 @@
 
 (defn eventually
   "Returns the first truthy value of (f), called every 2 ms for at most ms, those of a client's
-  patience where none are given; its last, falsy one when there is none. A pause between two calls
-  counts for at most a second, where the whole process stood still."
+  patience where none are given; its last, falsy one when there is none. From one call to the next
+  at most a second counts, where the whole process stood still, but after three times ms it ends."
   ([f] (eventually wire/patience-ms f))
   ([ms f]
-   (loop [left (* 1000000 (long ms))]
-     (let [begun (System/nanoTime)]
+   (let [begun (System/nanoTime), most (* 1000000 (long ms))]
+     (loop [left most, at begun]
        (or (f)
-           (if (pos? left)
-             (let [called (System/nanoTime)]
+           (if (and (pos? left) (< (- at begun) (* 3 most)))
+             (do
                (Thread/sleep 2)
-               (recur (- left (- called begun) (min 1000000000 (- (System/nanoTime) called)))))
+               (let [now (System/nanoTime)]
+                 (recur (- left (min 1000000000 (- now at))) now)))
              (f)))))))
 
 (defn throughout
