@@ -512,6 +512,20 @@
       (await! #(zero? (nodes/running)))
       (t/cancel! job))))
 
+(deftest a-time-may-be-as-long-as-a-long
+  (let [most Long/MAX_VALUE, network (stand-in/network)
+        m (member! network "m0" :lease-ms most :drain-timeout-ms most)
+        c (caller! network :lease-ms most :members-timeout-ms most)
+        job (t/future (cluster/pmapv c 4 #'work/endless (range 4)))]
+    (try
+      (await! #(= 4 (nodes/running)))
+      (stand-in/kill! network (.-name ^Node c))
+      (await! #(zero? (nodes/running)))
+      (is (cluster/drain! m most))
+      (finally
+        (t/cancel! job)
+        (close-all! [m c])))))
+
 (deftest a-silent-caller-leaves-nothing-running-after-its-lease
   (let [network (stand-in/network)
         m (member! network "m0" :lease-ms 1000), c (caller! network)

@@ -78,5 +78,6 @@
   (let [^Crew crew (crew/crew)]
     (is (nil? (crew/await! crew 1 (constantly nil))))
     (is (= :found (crew/await! crew 1 (constantly :found))))
+    (is (= :found (crew/await! crew Long/MAX_VALUE (constantly :found))))
     (is (thrown? ArithmeticException (crew/await! crew 1 #(/ 1 0))))
     (is (empty? (.-waiters crew)))))

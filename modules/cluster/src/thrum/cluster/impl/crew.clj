@@ -2,6 +2,8 @@
   "Which member takes the next run: of those that take any, the one that runs the fewest of this
   caller's."
   {:no-doc true}
+  (:require
+   [thrum.spi :as spi])
   (:import
    (java.util HashMap HashSet Map Set)
    (java.util.concurrent CompletableFuture ConcurrentHashMap TimeUnit TimeoutException)))
@@ -11,7 +13,7 @@
 ;; Guarded by the crew itself: loads, draining, resting, reserved.
 (deftype Crew [^Map loads                    ; member -> how many runs
                ^Set draining
-               ^Map resting                  ; member -> nanoTime until which it is spared
+               ^Map resting                  ; member -> the deadline until which it is spared
                ^Set reserved                 ; for work that runs alone
                ^Set met                      ; those that have answered this caller
                ^Set waiters])
@@ -27,7 +29,7 @@
 
 (defn- resting? [^Crew crew member]
   (when-some [until (.get ^Map (.-resting crew) member)]
-    (neg? (- (System/nanoTime) (long until)))))
+    (not (spi/passed? (long until)))))
 
 (defn- open? [^Crew crew member]
   (not (or (.contains ^Set (.-draining crew) member) (.contains ^Set (.-reserved crew) member))))
@@ -87,7 +89,7 @@
 (defn rest!
   "The member is spared for so many ms: it could not be reached."
   [^Crew crew member ms]
-  (locking crew (.put ^Map (.-resting crew) member (+ (System/nanoTime) (* 1000000 (long ms))))))
+  (locking crew (.put ^Map (.-resting crew) member (spi/deadline-in ms))))
 
 (defn retain!
   "Forgets all members but these."
@@ -141,16 +143,17 @@
   "Returns what (look) returns as soon as it is not nil; nil when timeout-ms have passed. It looks
   again after each wake!."
   [^Crew crew timeout-ms look]
-  (let [end (+ (System/nanoTime) (* 1000000 (long timeout-ms)))]
+  (let [end (spi/deadline-in timeout-ms)]
     (loop []
       (let [woken (CompletableFuture.)
             _ (.add ^Set (.-waiters crew) woken)
             found (try
                     (or (look)
-                        (let [left (- end (System/nanoTime))]
-                          (if (pos? left)
-                            (try (.get woken left TimeUnit/NANOSECONDS) (catch TimeoutException _))
-                            ::late)))
+                        (if (spi/passed? end)
+                          ::late
+                          (try
+                            (.get woken (- end (System/nanoTime)) TimeUnit/NANOSECONDS)
+                            (catch TimeoutException _))))
                     (finally (.remove ^Set (.-waiters crew) woken)))]
         (cond
           (nil? found) (recur)

@@ -223,8 +223,8 @@
 (defn expired?
   "Returns whether nothing has come from the caller for so many ms."
   [^Member member caller ms]
-  (< (* 1000000 (long ms))
-     (- (System/nanoTime) (long (.getOrDefault ^ConcurrentHashMap (.-callers member) caller 0)))))
+  (let [last-ns (long (.getOrDefault ^ConcurrentHashMap (.-callers member) caller 0))]
+    (<= (long ms) (quot (- (System/nanoTime) last-ns) 1000000))))
 
 (defn callers
   "Returns the callers that have work here."
@@ -252,9 +252,9 @@
   "Takes no new work from now on. Returns whether all has ended within timeout-ms."
   [^Member member timeout-ms]
   (.set ^AtomicBoolean (.-draining member) true)
-  (let [end (+ (System/nanoTime) (* 1000000 (long timeout-ms)))]
+  (let [end (spi/deadline-in timeout-ms)]
     (loop []
       (cond
         (.isEmpty ^ConcurrentHashMap (.-runs member)) true
-        (neg? (- end (System/nanoTime))) false
+        (spi/passed? end) false
         :else (do (Thread/sleep 10) (recur))))))

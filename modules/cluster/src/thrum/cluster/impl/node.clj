@@ -151,9 +151,6 @@
   "A caller that waits has shown that it is there in the last so many ms."
   1500)
 
-(defn- ms-from-now ^long [^long ms]
-  (+ (System/nanoTime) (* 1000000 ms)))
-
 (defn- waits?
   "Returns whether the caller waits for an answer of this node; true where it does not say so soon."
   [^Node node caller]
@@ -165,7 +162,7 @@
 (defn- await-received!
   "Waits until no caller that is there waits for an answer of this node, or until the end."
   [^Node node end]
-  (while (and (neg? (- (System/nanoTime) (long end)))
+  (while (and (not (spi/passed? end))
               (some #(waits? node %)
                     (remove #{(.-name node)} (member/recent (.-member node) quiet-ms))))
     (Thread/sleep 10)))
@@ -174,12 +171,12 @@
 ;; that must be stopped is stopped first: it is for another member, and has not failed.
 (defn- leave! [^Node node]
   (let [member (.-member node), drain-ms (long (.-drain-timeout-ms node))
-        end (ms-from-now drain-ms)
+        end (spi/deadline-in drain-ms)
         ended? (or (nil? member) (member/drain! member drain-ms))]
     (when-not ended? (member/stop-all! member :closing))
     (caller/close! (.-caller node))
     (when (and member (or ended? (member/drain! member stop-ms)))
-      (await-received! node (max end (ms-from-now stop-ms)))))
+      (await-received! node (max end (spi/deadline-in stop-ms)))))
   ((.-stop-pulse node))
   (engine/close! (.-engine node)))
 
