@@ -150,8 +150,13 @@
   (ex-info (str sentence " for " (.-members-timeout-ms caller) " ms")
            {:type :thrum/no-members, :waited-ms (.-members-timeout-ms caller)}))
 
+(defn- await!
+  "As crew/await!. Throws :thrum/closed where the caller's node has left the cluster."
+  [^Caller caller timeout-ms look]
+  (crew/await! (.-crew caller) timeout-ms #(do (check-open! caller) (look))))
+
 (defn- await-member! [^Caller caller look sentence]
-  (or (crew/await! (.-crew caller) (.-members-timeout-ms caller) #(do (check-open! caller) (look)))
+  (or (await! caller (.-members-timeout-ms caller) look)
       (throw (no-members caller sentence))))
 
 (defn- ask-engine
@@ -196,11 +201,10 @@
 (defn- await-empty!
   "Returns :empty when nothing of this caller's runs on the member, which is reserved, or :gone."
   [^Caller caller member]
-  (or (crew/await! (.-crew caller)
-                   (.-members-timeout-ms caller)
-                   #(do (check-open! caller)
-                        (cond (gone? caller member) :gone
-                              (crew/empty-handed? (.-crew caller) member) :empty)))
+  (or (await! caller
+              (.-members-timeout-ms caller)
+              #(cond (gone? caller member) :gone
+                     (crew/empty-handed? (.-crew caller) member) :empty))
       (recur caller member)))
 
 (defn- reserve-empty!
@@ -241,9 +245,7 @@
 (defn- missed?
   "Returns whether a member that has not answered is gone. One that is not is spared for a while."
   [^Caller caller worker]
-  (or (crew/await! (.-crew caller)
-                   suspect-ms
-                   #(do (check-open! caller) (when (gone? caller worker) true)))
+  (or (await! caller suspect-ms #(gone? caller worker))
       (do (crew/rest! (.-crew caller) worker suspect-ms) false)))
 
 (defn- on-member [^Throwable t node]
@@ -410,7 +412,7 @@
 (defn- await-no-pending! [^Caller caller]
   (crew/await! (.-crew caller)
                stop-ms
-               #(when (.isEmpty ^ConcurrentHashMap (.-pending caller)) true)))
+               #(.isEmpty ^ConcurrentHashMap (.-pending caller))))
 
 (defn close!
   "Has what waits fail with :thrum/closed, when what runs for it was stopped."

@@ -140,7 +140,7 @@
 ;; Waiting
 
 (defn await!
-  "Returns what (look) returns as soon as it is not nil; nil when timeout-ms have passed. It looks
+  "Returns what (look) returns as soon as it is true; nil when timeout-ms have passed. It looks
   again after each wake!."
   [^Crew crew timeout-ms look]
   (let [end (spi/deadline-in timeout-ms)]
