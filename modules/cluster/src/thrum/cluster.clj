@@ -80,19 +80,20 @@
 
 ;; The map family
 
+(defn- checked
+  "Returns {:options of core's, :batch n or nil, :caller, :function} for the arguments of a form."
+  [form cluster limit v]
+  (assoc (batch/options form limit) :caller (node/caller cluster) :function (function/reference v)))
+
 (defn- lazily [core-form form cluster limit v colls]
-  (let [{:keys [options batch]} (batch/options form limit)
-        caller (node/caller cluster)
-        function (function/reference v)]
+  (let [{:keys [options batch caller function]} (checked form cluster limit v)]
     (if batch
       (batch/expanded
         (core-form options (batch/of-batch caller function) (batch/batches batch colls)))
       (apply core-form options (batch/of-one caller function) colls))))
 
 (defn- transducer [core-form form cluster limit v]
-  (let [caller (node/caller cluster)
-        function (function/reference v)
-        {:keys [options batch]} (batch/options form limit)]
+  (let [{:keys [options batch caller function]} (checked form cluster limit v)]
     (if batch
       (comp (map vector)
             (partition-all batch)
@@ -150,9 +151,7 @@
   "As thrum.core/pmapv over the cluster; limit as there. When it returns or throws, nothing of its
   own is running on any member that can be reached."
   [cluster limit v coll & colls]
-  (let [caller (node/caller cluster)
-        function (function/reference v)
-        {:keys [options batch]} (batch/options :pmapv limit)
+  (let [{:keys [options batch caller function]} (checked :pmapv cluster limit v)
         colls (cons coll colls)]
     (if batch
       (into []
@@ -165,9 +164,7 @@
 (defn prun!
   "As thrum.core/prun! over the cluster; limit as there. The results stay on the members."
   [cluster limit v coll]
-  (let [caller (node/caller cluster)
-        function (assoc (function/reference v) :drop? true)
-        {:keys [options batch]} (batch/options :prun! limit)]
+  (let [{:keys [options batch caller function]} (checked :prun! cluster limit v)]
     (t/prun! options
-             (batch/of-whole-batch caller function)
+             (batch/of-whole-batch caller (assoc function :drop? true))
              (batch/eager-batches (or batch 1) [coll]))))
