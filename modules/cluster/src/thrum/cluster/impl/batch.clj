@@ -90,28 +90,26 @@
     (batches n colls)
     (eduction (map vector) (partition-all n) (options/reducible coll))))
 
-(defn of-one
-  "Returns the function for core's map that calls the cluster for one item."
-  [caller function]
-  (fn [& arguments]
-    (let [{:keys [results thrown]} (caller/call! caller function [(vec arguments)])]
-      (when thrown (throw thrown))
-      (first results))))
-
 (defn of-whole-batch
   "Returns the function for core's map that calls the cluster for a batch: its results, or what its
   first failing item has thrown."
   [caller function]
   (fn [items]
-    (let [{:keys [results thrown]} (caller/call! caller function (vec items))]
+    (let [{:keys [results thrown]} (caller/call! caller function items)]
       (when thrown (throw thrown))
       results)))
+
+(defn of-one
+  "Returns the function for core's map that calls the cluster for one item."
+  [caller function]
+  (let [call (of-whole-batch caller function)]
+    (fn [& arguments] (first (call [(vec arguments)])))))
 
 (defn of-batch
   "As of-whole-batch; what it throws carries the results of the items before the failing one."
   [caller function]
   (fn [items]
-    (let [{:keys [results thrown]} (caller/call! caller function (vec items))]
+    (let [{:keys [results thrown]} (caller/call! caller function items)]
       (when thrown (throw (ex-info "An item of a batch has failed" {::before results} thrown)))
       results)))
 
