@@ -21,9 +21,6 @@
   (when-some [[_ port] (when (string? x) (re-matches address x))]
     (<= 1 (parse-long port) 65535)))
 
-(def ^:private millis
-  {:check pos-int?, :accepts "a positive integer"})
-
 (def rows
   "The options of join!."
   {:cluster {:check text?, :accepts "a string that is not blank", :default "thrum"
@@ -67,8 +64,8 @@
    :heartbeat-ms {:check #(and (int? %) (<= 200 %)), :accepts "an integer from 200"
                   :default "10000"
                   :doc "a node is lost when nothing has come from it for so many ms"}
-   :members-timeout-ms (assoc millis :default "30000"
-                         :doc "how many ms a call waits where no member takes it")
+   :members-timeout-ms {:check pos-int?, :accepts "a positive integer", :default "30000"
+                        :doc "how many ms a call waits where no member takes it"}
    :drain-timeout-ms {:check nat-int?, :accepts "an integer, not negative", :default "10000"
                       :doc "how many ms close! waits for what runs here"}
    :engine {:check ifn?, :accepts "a function of the settings", :default "Infinispan's"
