@@ -19,12 +19,11 @@
                       :doc (str "how many daemon platform threads run go blocks and callbacks, "
                                 "with names such as async-dispatch-17; none: each step of a "
                                 "go block has a fresh virtual thread")}
-   :wrap {:check #(or (nil? %) (ifn? %))
-          :accepts "a function from thunk to thunk, or nil"
-          :default "thrum.core/*wrap* at that moment"
-          :doc (str "called with a thunk on the thread that submits it; returns the thunk that is "
-                    "run. A callback is submitted by the thread that takes or puts, a go block "
-                    "that has parked by the one that wakes it")}})
+   :wrap (assoc (:wrap options/rows)
+           :default "thrum.core/*wrap* at that moment"
+           :doc (str "called with a thunk on the thread that submits it; returns the thunk that is "
+                     "run. A callback is submitted by the thread that takes or puts, a go block "
+                     "that has parked by the one that wakes it"))})
 
 (def ^:private thread-names
   {:io "async-io"
