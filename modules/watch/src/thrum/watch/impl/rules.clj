@@ -44,9 +44,10 @@
 (defn- pinned? [{:keys [state]}]
   (not= :runnable state))
 
-(defn- carriers-held
-  "A thread that stays on its carrier, as far as looks say; one that is parked there is pinned."
-  [_ threads]
+(defn held-carriers
+  "Returns the conditions of threads that stay on their carriers, as far as looks say; one that is
+  parked there is pinned."
+  [threads]
   (for [{:keys [tid name carrier state stack] :as thread} (mounted threads)
         :let [id (str tid " " carrier)]]
     (merge
@@ -344,11 +345,13 @@
 
 (def ^:private least-old-ms 5000)
 
-(defn- old-tasks
-  "A task that has been seen for ten times the median age of those at the same stack, of twenty at
-  least."
-  [{:keys [at]} threads seen-ms]
-  (for [[stack alike] (group-by :stack (filter #(and (:stack %) (:since %)) threads))
+(defn old-tasks-in
+  "Returns the conditions of a snapshot with stacks: tasks that have been seen for ten times the
+  median age of those at the same stack, of twenty at least. seen-ms: says of a thread for how many
+  ms its task has been seen."
+  [{:keys [at] :as snapshot} seen-ms]
+  (for [[stack alike] (group-by :stack (filter #(and (:stack %) (:since %))
+                                               (groups/threads snapshot)))
         :when (<= 20 (count alike))
         :let [age #(long (tree/ms-between (:since %) at)), usual (median (sort (map age alike)))
               least (max (long least-old-ms) (* 10 (max 100 (long usual))))]
@@ -367,18 +370,7 @@
           (seen-at stack))))
 
 (def ^:private rules
-  [carriers-held starved blocked stuck-scopes deadlines-passed crowded deref-cycles leaked])
-
-(defn old-tasks-in
-  "Returns the conditions of a snapshot with stacks: tasks ten times older than the median of their
-  stack. seen-ms: says of a thread for how many ms its task has been seen."
-  [snapshot seen-ms]
-  (vec (old-tasks snapshot (groups/threads snapshot) seen-ms)))
-
-(defn held-carriers
-  "Returns the conditions of threads that stay on their carriers."
-  [threads]
-  (vec (carriers-held nil threads)))
+  [#(held-carriers %2) starved blocked stuck-scopes deadlines-passed crowded deref-cycles leaked])
 
 (defn- matters?
   "False for a thread that none of the rules looks at for its own sake."
