@@ -18,23 +18,18 @@
 (defn- queued? [{:keys [virtual? state carrier]}]
   (and virtual? (nil? carrier) (= :runnable state)))
 
-(defn- name-and-line [{:keys [name stack]}]
-  (str name " at " (frames/line stack)))
-
 (defn- starved
   "Threads that could run do not, while the same others hold the same carriers."
   [threads]
   (let [held (filter :carrier threads)]
     (when (seq held)
-      (for [{:keys [tid name]} (take 1 (filter queued? threads))]
-        {:rule :starved
-         :id (str/join " " (cons tid (sort (map #(str (:tid %) "@" (:carrier %)) held))))
-         :after-ms 900
-         :frame (frames/line (:stack (first held)))
-         :data {:queued (count (filter queued? threads)), :held (mapv :tid held)}
-         :sentence (str "Virtual threads do not start: " name " is queued, and " (count held)
-                        " carriers are held, by "
-                        (str/join ", " (map name-and-line (take 4 held))))}))))
+      (for [{:keys [tid name]} (take 1 (filter queued? threads))
+            :let [on-carriers (sort (map #(str (:tid %) "@" (:carrier %)) held))]]
+        (rules/condition :starved (str/join " " (cons tid on-carriers)) 900 (:stack (first held))
+          {:queued (count (filter queued? threads)), :held (mapv :tid held)}
+          "Virtual threads do not start: " name " is queued, and " (count held)
+          " carriers are held, by "
+          (str/join ", " (map rules/name-and-line (take 4 held))))))))
 
 (defn conditions
   "Returns the conditions of the threads of a dump."

@@ -3,7 +3,8 @@
   {:no-doc true}
   (:require
    [clojure.java.io :as io]
-   [clojure.string :as str]))
+   [clojure.string :as str]
+   [thrum.watch.impl.rules :as rules]))
 
 (set! *warn-on-reflection* true)
 
@@ -61,9 +62,6 @@
    {:bug "JDK-8373120", :what "a virtual thread may stay blocked at a monitor that is free"
     :versions [[[25] [25 0 4]] [[26] [26 0 1]]]}])
 
-(defn- condition [rule id data & sentence]
-  {:rule rule, :id id, :after-ms 0, :frame nil, :data data, :sentence (apply str sentence)})
-
 (defn- dotted [v]
   (str/join "." v))
 
@@ -71,7 +69,7 @@
   (for [{:keys [bug what versions]} hangs
         [_ fixed :as range] versions
         :when (within? jdk range)]
-    (condition :jdk-hang bug {:jdk jdk, :fixed fixed}
+    (rules/condition :jdk-hang bug 0 nil {:jdk jdk, :fixed fixed}
       "JDK " (dotted jdk) " has a known hang of virtual threads, " bug ": " what "; fixed in "
       (dotted fixed))))
 
@@ -80,14 +78,14 @@
   [{:keys [libraries]}]
   (when-some [v (libraries "jackson-core")]
     (when (and (within? v [[2] [3]]) (not (within? v [[2 17 0] [2 17 1]])))
-      [(condition :thread-local-pool "jackson-core" {:version v}
+      [(rules/condition :thread-local-pool "jackson-core" 0 nil {:version v}
          "jackson-core " (dotted v) " pools its buffers in ThreadLocals: each virtual thread makes "
          "its own; give its JsonFactory a RecyclerPool (2.16 and later)")])))
 
 (defn- old-pgjdbc [{:keys [jdk libraries]}]
   (when-some [v (libraries "pgjdbc")]
     (when (and (within? v [[0] [42 7 8]]) (within? jdk [[21] [24]]))
-      [(condition :pgjdbc "pgjdbc" {:version v, :jdk jdk}
+      [(rules/condition :pgjdbc "pgjdbc" 0 nil {:version v, :jdk jdk}
          "pgjdbc " (dotted v) " on JDK " (dotted jdk) " waits inside synchronized, which pins; "
          "42.7.8 does not")])))
 

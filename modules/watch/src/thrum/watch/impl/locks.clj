@@ -35,14 +35,9 @@
                             (when-some [owner (owners blocked-on)] [tid [(:tid owner)]])))
                     threads)]
     (for [ids (rules/cycles edges) :let [members (map by-tid ids)]]
-      {:rule :cycle
-       :id (str/join " " (sort ids))
-       :after-ms 0
-       :frame (line (first members))
-       :data {:threads ids, :locks (mapv :blocked-on members)}
-       :sentence (str "A cycle of locks: "
-                      (str/join ", " (map waits members))
-                      ", each held by the next")})))
+      (rules/condition :cycle (str/join " " (sort ids)) 0 (:stack (first members))
+        {:threads ids, :locks (mapv :blocked-on members)}
+        "A cycle of locks: " (str/join ", " (map waits members)) ", each held by the next"))))
 
 (defn- unmounted? [{:keys [virtual? state carrier]}]
   (and virtual? (nil? carrier) (not= :runnable state)))
@@ -51,15 +46,11 @@
   (for [[lock waiting] (group-by :blocked-on (filter :blocked-on threads))
         :let [{:keys [tid name state] :as holder} (owners lock)]
         :when (and holder (unmounted? holder) (not (cyclic tid)))]
-    {:rule :lock-holder
-     :id (str lock)
-     :after-ms 1000
-     :frame (line holder)
-     :data {:lock lock, :holder tid, :threads (mapv :tid waiting)}
-     :sentence (str (if (next waiting) (str (count waiting) " threads wait") "A thread waits")
-                    " for " lock ", held by " name
-                    ", which does not run: "
-                    (clojure.core/name state) " at " (line holder))}))
+    (rules/condition :lock-holder lock 1000 (:stack holder)
+      {:lock lock, :holder tid, :threads (mapv :tid waiting)}
+      (if (next waiting) (str (count waiting) " threads wait") "A thread waits")
+      " for " lock ", held by " name ", which does not run: "
+      (clojure.core/name state) " at " (line holder))))
 
 (defn conditions
   "Returns the conditions of the threads of a dump."

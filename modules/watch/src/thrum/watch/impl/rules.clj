@@ -29,7 +29,9 @@
 (defn- many [n thing]
   (str n " " thing (when (not= 1 n) "s")))
 
-(defn- lint [rule id after-ms stack data & sentence]
+(defn condition
+  "Returns a condition, whose line is that of the stack; sentence: its parts."
+  [rule id after-ms stack data & sentence]
   {:rule rule, :id (str id), :after-ms after-ms, :frame (frames/line stack), :data data
    :sentence (apply str sentence)})
 
@@ -53,13 +55,15 @@
     (merge
       (meta thread)
       (if (pinned? thread)
-        (lint :pinned id 500 stack {:thread tid, :carrier carrier, :state state}
-              name " is pinned: it waits on its carrier, " carrier "," (seen-at stack))
-        (lint :carrier-held id 1000 stack {:thread tid, :carrier carrier}
-              name " was on its carrier, " carrier ", at every look"
-              (when (seq stack) ", last") (seen-at stack))))))
+        (condition :pinned id 500 stack {:thread tid, :carrier carrier, :state state}
+          name " is pinned: it waits on its carrier, " carrier "," (seen-at stack))
+        (condition :carrier-held id 1000 stack {:thread tid, :carrier carrier}
+          name " was on its carrier, " carrier ", at every look"
+          (when (seq stack) ", last") (seen-at stack))))))
 
-(defn- name-and-line [{:keys [name stack]}]
+(defn name-and-line
+  "Returns the name of a thread, and the line where it is, if it has one."
+  [{:keys [name stack]}]
   (str name (seen-at stack)))
 
 (defn- late? [{:keys [late-ms]}]
@@ -70,14 +74,14 @@
   [{:keys [late-ms scheduler] :as snapshot} threads]
   (when (late? snapshot)
     (let [held (mounted threads), {:keys [parallelism queued]} scheduler]
-      [(lint :starved "scheduler" 500 (:stack (first held))
-             {:late-ms late-ms, :queued queued, :carriers parallelism, :held (mapv :tid held)}
-             "Virtual threads do not start: " (or parallelism "all") " carriers are held, by "
-             (if (seq held)
-               (str/join ", " (map name-and-line (take 4 held)))
-               "threads that the watch does not know: the doctor names them")
-             (when queued
-               (str "; " (many queued "thread") (if (= 1 queued) " is" " are") " queued")))])))
+      [(condition :starved "scheduler" 500 (:stack (first held))
+         {:late-ms late-ms, :queued queued, :carriers parallelism, :held (mapv :tid held)}
+         "Virtual threads do not start: " (or parallelism "all") " carriers are held, by "
+         (if (seq held)
+           (str/join ", " (map name-and-line (take 4 held)))
+           "threads that the watch does not know: the doctor names them")
+         (when queued
+           (str "; " (many queued "thread") (if (= 1 queued) " is" " are") " queued")))])))
 
 ;; Monitors
 
@@ -92,15 +96,15 @@
     (fn [] (every? #(%) still))))
 
 (defn- blocked-at [line [{:keys [name thread]} :as nodes]]
-  (assoc (lint :blocked line 1000 (:stack thread)
-               {:waiting (mapv (comp :tid :thread) (take most-looked-at nodes))
-                :count (count nodes)}
-               (many (count nodes) "task")
-               (if (next nodes) " have" " has")
-               " been blocked at a monitor for a second, "
-               (when (next nodes) "one of them ")
-               name (seen-at (:stack thread))
-               "; {:monitors? true} or the doctor names its holder (JDK 25)")
+  (assoc (condition :blocked line 1000 (:stack thread)
+           {:waiting (mapv (comp :tid :thread) (take most-looked-at nodes))
+            :count (count nodes)}
+           (many (count nodes) "task")
+           (if (next nodes) " have" " has")
+           " been blocked at a monitor for a second, "
+           (when (next nodes) "one of them ")
+           name (seen-at (:stack thread))
+           "; {:monitors? true} or the doctor names its holder (JDK 25)")
          :still? (still-blocked? nodes)))
 
 (defn- blocked
@@ -133,11 +137,11 @@
   (and (#{:cancelled :ended} state) (not (and deadline (= :thrum/timeout reason)))))
 
 (defn- stuck [{:keys [id reason]} what {:keys [stack tid]} data]
-  (lint :stuck-scope (str id " " tid) 500 stack
-        (assoc data :scope id, :thread tid, :reason reason)
-        id " waits for " what
-        (when (seq stack) (str ", at " (frames/call (frames/leaf stack))))
-        (when-some [line (frames/line stack)] (str ", " line))))
+  (condition :stuck-scope (str id " " tid) 500 stack
+    (assoc data :scope id, :thread tid, :reason reason)
+    id " waits for " what
+    (when (seq stack) (str ", at " (frames/call (frames/leaf stack))))
+    (when-some [line (frames/line stack)] (str ", " line))))
 
 (defn- stuck-tasks [{:keys [nodes at]}]
   (for [[scope tasks] (with-tasks cancelled? nodes)
@@ -184,10 +188,10 @@
           :let [threads (if thread [thread] (map :thread tasks))
                 {:keys [stack tid]} (first (remove :queued? threads))]
           :when tid]
-      (lint :deadline-passed id 500 stack
-            {:scope id, :thread tid, :late-ms (tree/ms-between deadline at)}
-            "The deadline of " id " has passed, and its "
-            (if thread "body" "task") " still runs" (seen-at stack)))))
+      (condition :deadline-passed id 500 stack
+        {:scope id, :thread tid, :late-ms (tree/ms-between deadline at)}
+        "The deadline of " id " has passed, and its "
+        (if thread "body" "task") " still runs" (seen-at stack)))))
 
 ;; Limiters and pools
 
@@ -270,14 +274,14 @@
   (when-some [limiters (seq (without-own (filter full? nodes)))]
     (let [by-tid (by-tid (groups/threads snapshot))]
       (for [{:keys [id kind name permits in-use waiting askers] :as limiter} limiters
-            [condition after-ms also] (ways limiter)
+            [way after-ms also] (ways limiter)
             :let [holder-ids (holder-ids limiter by-tid)]]
-        (lint :crowded condition after-ms
-              (some #(:stack (by-tid %)) (concat holder-ids askers))
-              {:id id, :permits permits, :in-use in-use, :waiting waiting, :holders holder-ids
-               :held-by (mapv :thread (held-by-maps limiter))}
-              "The " (clojure.core/name kind) " " name " has " (many waiting "waiter") " for "
-              (many permits "permit") also (holders limiter by-tid))))))
+        (condition :crowded way after-ms
+          (some #(:stack (by-tid %)) (concat holder-ids askers))
+          {:id id, :permits permits, :in-use in-use, :waiting waiting, :holders holder-ids
+           :held-by (mapv :thread (held-by-maps limiter))}
+          "The " (clojure.core/name kind) " " name " has " (many waiting "waiter") " for "
+          (many permits "permit") also (holders limiter by-tid))))))
 
 ;; Cycles of derefs
 
@@ -334,9 +338,9 @@
                               [tid ids])))
                     by-tid)]
     (for [ids (cycles edges) :let [members (map by-tid ids)]]
-      (lint :cycle (str/join " " (sort ids)) 500 (:stack (first members)) {:threads (vec ids)}
-            "A cycle: " (str/join ", " (map #(str (:name %) " waits" (seen-at (:stack %))) members))
-            ", each for the next"))))
+      (condition :cycle (str/join " " (sort ids)) 500 (:stack (first members)) {:threads (vec ids)}
+        "A cycle: " (str/join ", " (map #(str (:name %) " waits" (seen-at (:stack %))) members))
+        ", each for the next"))))
 
 ;; Old tasks
 
@@ -357,17 +361,17 @@
               least (max (long least-old-ms) (* 10 (max 100 (long usual))))]
         {:keys [tid name] :as thread} alike
         :when (< least (long (seen-ms thread)))]
-    (lint :old tid 0 stack {:thread tid, :age-ms (age thread), :median-ms usual}
-          name " is " (seconds (age thread)) " old, ten times the median (" (seconds usual) ") of "
-          (count alike) " tasks" (seen-at stack))))
+    (condition :old tid 0 stack {:thread tid, :age-ms (age thread), :median-ms usual}
+      name " is " (seconds (age thread)) " old, ten times the median (" (seconds usual) ") of "
+      (count alike) " tasks" (seen-at stack))))
 
 ;; Leaks
 
 (defn- leaked [{:keys [leaked]} _]
   (for [{:keys [name stack]} leaked]
-    (lint :leaked name 0 stack {:task name}
-          name " waited for something that nothing else refers to: it never ended"
-          (seen-at stack))))
+    (condition :leaked name 0 stack {:task name}
+      name " waited for something that nothing else refers to: it never ended"
+      (seen-at stack))))
 
 (def ^:private rules
   [#(held-carriers %2) starved blocked stuck-scopes deadlines-passed crowded deref-cycles leaked])
