@@ -22,22 +22,15 @@
   (and (<= 0 (compare (padded v) (padded from)))
        (neg? (compare (padded v) (padded fixed)))))
 
-(defn- jar-version
-  "Returns the version in the name of the jar that has the resource, or nil."
-  [resource jar]
-  (when-some [url (io/resource resource)]
-    (some-> (re-find (re-pattern (str jar "-(\\d[\\d.]*\\d)[^/]*\\.jar")) (str url))
-            second
-            version)))
-
 (defn- named-version [class-path jar]
-  (some-> (re-pattern (str "(?:^|[/\\\\:;])" jar "-(\\d[\\d.]*\\d)[^/\\\\:;]*\\.jar"))
+  (some-> (re-pattern (str "(?:^|[/\\\\:;.])" jar "-(\\d[\\d.]*\\d)[^/\\\\:;]*\\.jar"))
           (re-find class-path)
           second
           version))
 
 (defn facts-of
-  "Returns the facts of a process with this version of Java and class path."
+  "Returns {:jdk version, :libraries {name version}} of a process with this version of Java and
+  class path."
   [java-version class-path]
   {:jdk (version java-version)
    :libraries (into {}
@@ -45,15 +38,12 @@
                     {"jackson-core" (named-version (str class-path) "jackson-core")
                      "pgjdbc" (named-version (str class-path) "postgresql")})})
 
+;; By a class of each: a class loader may have more than the class path.
 (defn facts
-  "Returns {:jdk version, :libraries {name version}} of this process."
+  "Returns the facts of this process."
   []
-  {:jdk (version (Runtime/version))
-   :libraries
-   (into {}
-         (filter val)
-         {"jackson-core" (jar-version "com/fasterxml/jackson/core/JsonFactory.class" "jackson-core")
-          "pgjdbc" (jar-version "org/postgresql/Driver.class" "postgresql")})})
+  (let [classes ["com/fasterxml/jackson/core/JsonFactory.class" "org/postgresql/Driver.class"]]
+    (facts-of (Runtime/version) (str/join ";" (keep io/resource classes)))))
 
 ;; As the JDK's bugs say, and its update releases' pull requests.
 (def ^:private hangs
