@@ -9,8 +9,8 @@
 
 (set! *warn-on-reflection* true)
 
-(defn- with-name [{:keys [thread name since state kind]}]
-  (assoc thread :name name :since since :task-state state :kind kind))
+(defn- with-name [{:keys [thread name since]}]
+  (assoc thread :name name :since since))
 
 (defn threads
   "Returns the threads of a snapshot, each once, with the :name and :since of its task or scope."
