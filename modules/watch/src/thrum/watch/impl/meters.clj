@@ -28,10 +28,12 @@
   (double (or (some-> (current meters) read) ##NaN)))
 
 (defn- once!
-  "Registers what (make) makes, unless there is a meter of that name and these tags."
+  "Returns the meter of that name and these tags; where there is none, registers what (make) makes."
   [{:keys [^ConcurrentHashMap known]} name tags make]
-  (when-not (.containsKey known [name tags])
-    (.put known [name tags] (make))))
+  (or (.get known [name tags])
+      (let [meter (make)]
+        (.put known [name tags] meter)
+        meter)))
 
 (defn- tags-array ^"[Ljava.lang.String;" [tags]
   (into-array String (mapcat (fn [[k v]] [(name k) (str v)]) tags)))
@@ -149,8 +151,7 @@
     #(-> (Timer/builder name)
          (.description help)
          (.publishPercentiles (double-array [0.5 0.99]))
-         (.register registry)))
-  (.get ^ConcurrentHashMap (:known meters) [name {}]))
+         (.register registry))))
 
 (defn- record! [^Timer timer nanos]
   (when nanos (.record timer (long nanos) TimeUnit/NANOSECONDS)))
