@@ -321,12 +321,18 @@
 (defn- new-plan [allowance-ms]
   (let [now (System/nanoTime)]
     {:due {:fast now, :locks now}
+(defn- report!
+  "Reports t, once for each class in turn. reported: a volatile of the last class."
+  [reported t]
+  (when-not (identical? (class t) @reported)
+    (vreset! reported (class t))
+    (spi/uncaught! t)))
+
      :credit allowance-ms, :at now, :cpu (cpu-ns), :not-before now}))
 
 (defn- until-stopped!
   "Calls f again and again, also after it has thrown, as it may anywhere while there is no memory:
-  a watch must see again what is there when some is free. What is thrown is reported, once for each
-  class in turn."
+  a watch must see again what is there when some is free. What is thrown is reported."
   [running f]
   (let [reported (volatile! nil)]
     (while @running
@@ -334,22 +340,14 @@
         (while @running (f))
         ;; Nothing here may need memory.
         (catch Throwable t
-          (when (and @running (not (identical? (class t) @reported)))
-            (vreset! reported (class t))
-            (spi/uncaught! t))
+          (when @running (report! reported t))
           (LockSupport/parkNanos 20000000))))))
 
 (defn- reporting
-  "Returns f, which throws nothing: what it throws is reported, once for each class in turn."
+  "Returns f, which throws nothing: what it throws is reported."
   [f]
   (let [reported (volatile! nil)]
-    (fn [snapshot]
-      (try
-        (f snapshot)
-        (catch Throwable t
-          (when-not (identical? (class t) @reported)
-            (vreset! reported (class t))
-            (spi/uncaught! t)))))))
+    #(try (f %) (catch Throwable t (report! reported t)))))
 
 (defn- run! [{:keys [running] :as sampling} allowance-ms]
   (sample! sampling :fixed (environment/conditions (environment/facts)))
