@@ -53,12 +53,12 @@
 ;; Samples
 
 (defn- suspects
-  "Returns the ids of the threads that conditions name."
-  [conditions]
+  "Returns the ids of the threads that the conditions of the last fast sample name."
+  [{:keys [fast]}]
   (into #{}
         (mapcat (fn [{{:keys [thread held holders threads]} :data}]
                   (concat (some-> thread list) held holders threads)))
-        conditions))
+        (vals fast)))
 
 (defn- with-stacks-of-leaked
   "Adds to leaked tasks the stack that they were last seen with, by this sample or by one before."
@@ -87,9 +87,9 @@
   those that are blocked; where slow? also those of others, and the figures of the scheduler,
   which cost more than all else."
   [{:keys [probe state]} slow?]
-  (let [{:keys [suspects] before :snapshot :as state} @state
+  (let [{before :snapshot :as state} @state
         late-ms (scheduler/late-ms probe)]
-    (assoc (with-stacks-of-leaked (snapshot/take! (stacks-of suspects slow?)) state)
+    (assoc (with-stacks-of-leaked (snapshot/take! (stacks-of (suspects state) slow?)) state)
            :late-ms late-ms
            :scheduler (if (or slow? (pos? late-ms)) (scheduler/figures) (:scheduler before)))))
 
@@ -151,8 +151,8 @@
 ;; What a running sampler knows
 
 (defn- new-state []
-  {:fast {}, :slow {}, :locks {}, :fixed {}, :lints [], :snapshot nil, :suspects #{}
-   :blocked {}, :first-seen {}, :stacks {}, :stacks-at nil, :dump-fails? false})
+  {:fast {}, :slow {}, :locks {}, :fixed {}, :lints [], :snapshot nil, :blocked {}
+   :first-seen {}, :stacks {}, :stacks-at nil, :dump-fails? false})
 
 (defn- lints-of [{:keys [fast slow locks fixed]} at now]
   (into [] (mapcat #(rules/lints % at now)) [fixed slow locks fast]))
@@ -254,9 +254,7 @@
         snapshot (fast-snapshot sampling slow?)
         conditions (conditions-of snapshot (and monitors? (not (:dump-fails? @state))))]
     (reset! mounted (still-mounted snapshot))
-    (swap! state #(assoc % :snapshot snapshot
-                         :suspects (suspects conditions)
-                         :blocked (still-blocked (:blocked %) snapshot)))
+    (swap! state #(assoc % :snapshot snapshot, :blocked (still-blocked (:blocked %) snapshot)))
     (sample! sampling :fast conditions)
     (when slow? (slow! sampling snapshot))
     (doseq [f @listeners] (f snapshot))
@@ -321,14 +319,14 @@
 (defn- new-plan [allowance-ms]
   (let [now (System/nanoTime)]
     {:due {:fast now, :locks now}
+     :credit allowance-ms, :at now, :cpu (cpu-ns), :not-before now}))
+
 (defn- report!
   "Reports t, once for each class in turn. reported: a volatile of the last class."
   [reported t]
   (when-not (identical? (class t) @reported)
     (vreset! reported (class t))
     (spi/uncaught! t)))
-
-     :credit allowance-ms, :at now, :cpu (cpu-ns), :not-before now}))
 
 (defn- until-stopped!
   "Calls f again and again, also after it has thrown, as it may anywhere while there is no memory:
