@@ -127,10 +127,10 @@
 
 (def ^:private own-name
   "That of this doctor's recording, and what its folders' names begin with."
-  (delay (str "thrum-doctor-" (.pid (ProcessHandle/current)))))
+  (str "thrum-doctor-" (.pid (ProcessHandle/current))))
 
 (defn- new-folder ^File [root]
-  (let [prefix (str @own-name "-"), attributes (make-array FileAttribute 0)]
+  (let [prefix (str own-name "-"), attributes (make-array FileAttribute 0)]
     (.toFile (if (= "" root)
                (Files/createTempDirectory prefix attributes)
                (Files/createTempDirectory (Path/of root (into-array ["tmp"])) prefix
@@ -214,20 +214,18 @@
 ;; It ends by itself where this JVM is killed, and cannot end it.
 (def ^:private ^:const grace-seconds 10)
 
-(defn- start-recording! [vm seconds path]
-  (run-command vm (str "JFR.start name=" @own-name " settings=default duration="
-                       (+ (long seconds) (long grace-seconds)) "s filename=" path " " own-events)))
-
-(defn- stop-recording! [vm]
-  (run-command vm (str "JFR.stop name=" @own-name)))
-
-(defn- recording?
-  "Starts a recording. Returns false where the JVM has no recorder."
+(defn- start-recording!
+  "Returns false where the JVM has no recorder."
   [vm seconds path]
   (try
-    (start-recording! vm seconds path)
+    (run-command vm (str "JFR.start name=" own-name " settings=default duration="
+                         (+ (long seconds) (long grace-seconds)) "s filename=" path " "
+                         own-events))
     true
     (catch IOException _ false)))
+
+(defn- stop-recording! [vm]
+  (run-command vm (str "JFR.stop name=" own-name)))
 
 (defn- stop-if-recording! [vm]
   (try (stop-recording! vm) (catch IOException _)))
@@ -270,8 +268,8 @@
   (check-room! vm)
   (with-file vm ".jfr" #(stop-if-recording! vm)
     (fn [^File file path]
-      (let [recording (recording? vm seconds path)]
+      (let [recording? (start-recording! vm seconds path)]
         (try
           (during)
-          (finally (when recording (stop-recording! vm))))
+          (finally (when recording? (stop-recording! vm))))
         (when (pos? (.length file)) (f file))))))
