@@ -89,9 +89,9 @@
 
 (defn- send! [^HttpExchange exchange {:keys [^String body] :as response}]
   (let [bytes (.getBytes body StandardCharsets/UTF_8)
-        head? (= "HEAD" (.getRequestMethod exchange))]
-    (send-headers! exchange response (if (or head? (zero? (alength bytes))) -1 (alength bytes)))
-    (when-not (or head? (zero? (alength bytes)))
+        body? (not (or (= "HEAD" (.getRequestMethod exchange)) (zero? (alength bytes))))]
+    (send-headers! exchange response (if body? (alength bytes) -1))
+    (when body?
       ;; The JDK's close swallows a failure of its own flush, and forgets the connection then.
       (doto (.getResponseBody exchange) (.write bytes) .flush))
     (.close exchange)))
