@@ -13,6 +13,7 @@
    [thrum.cluster.stand-in :as stand-in]
    [thrum.cluster.work :as work]
    [thrum.core :as t]
+   [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate])
   (:import
    (java.util.concurrent ExecutionException)))
@@ -210,16 +211,18 @@
     (is (= "The cluster could not be joined at 127.0.0.1:7900: java.lang.InterruptedException"
            (ex-message failure)))))
 
-(deftest an-error-in-a-beat-does-not-end-the-beats
-  (let [network (stand-in/network), errors (atom 0)
+(deftest an-error-in-a-beat-is-reported-once-and-does-not-end-the-beats
+  (let [network (stand-in/network), beats (atom 0), reported (atom [])
         retain! crew/retain!]
     (with-redefs [crew/retain! (fn [crew members]
-                                 (if (< (long (swap! errors inc)) 3)
+                                 (if (< (long (swap! beats inc)) 3)
                                    (throw (OutOfMemoryError. "of the test"))
-                                   (retain! crew members)))]
+                                   (retain! crew members)))
+                  spi/uncaught! #(swap! reported conj (class %))]
       (let [c (caller! network :members-timeout-ms 5000)]
         (try
-          (await! #(<= 4 (long @errors)))
+          (await! #(<= 4 (long @beats)))
+          (is (= [OutOfMemoryError] @reported))
           (finally (cluster/close! c)))))))
 
 ;; As to a caller that the members had put out, or had no memory for.

@@ -86,12 +86,25 @@
     (crew/wake! (.-crew caller))
     (assoc state :before gone, :n (inc (long n)))))
 
+(defn- report!
+  "Reports t, once for each class in turn. reported: a volatile of the last class."
+  [reported t]
+  (when-not (identical? (class t) @reported)
+    (vreset! reported (class t))
+    (spi/uncaught! t)))
+
 (defn- beat-until-stopped! [^AtomicBoolean stopped state]
-  (loop [state state]
-    (when-not (.get stopped)
-      (Thread/sleep (long beat-ms))
-      ;; Without its beat a node is lost: an Error does not end it either.
-      (recur (try (beat! state) (catch Throwable _ state))))))
+  (let [reported (volatile! nil)]
+    (loop [state state]
+      (when-not (.get stopped)
+        (Thread/sleep (long beat-ms))
+        ;; Without its beat a node is lost: an Error does not end it either. The catch itself needs
+        ;; no memory.
+        (recur (try
+                 (beat! state)
+                 (catch Throwable t
+                   (when-not (.get stopped) (report! reported t))
+                   state)))))))
 
 (defn start!
   "Starts the beat of a node; returns a function that stops it."
