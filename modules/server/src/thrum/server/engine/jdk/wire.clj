@@ -193,10 +193,12 @@
         (close-out! reading (.getResponseBody exchange)))))
   ;; What handle throws closes the connection: closing the exchange would end what is chunked
   ;; properly, and read what is left of the request's body first.
+  ;; The interrupts first: until JDK 23 (JDK-8322829) one that comes while another thread closes the
+  ;; connection of a pinned reader waits for that thread, and it for the one that interrupts.
   (abort! [_]
     (set! cut true)
-    (some-> done .countDown)
-    (patience/fire! patience false))
+    (patience/fire! patience false)
+    (some-> done .countDown))
   (watch! [_ _gone])
   (unwatch! [_])
   (upgrade! [_ _headers _protocol _listener]

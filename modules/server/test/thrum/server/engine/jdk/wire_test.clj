@@ -145,3 +145,10 @@
     (is (= ["close"] (.get (.getResponseHeaders ^HttpExchange exchange) "Connection")))
     (deliver gate true)
     (is (= 1 @read))))
+
+(deftest a-cut-has-interrupted-what-blocks-before-another-thread-closes-the-connection
+  (let [trail (atom [])
+        guard (reify patience/Guard (fire! [_ _] (swap! trail conj :interrupt)))
+        done (proxy [CountDownLatch] [1] (countDown [] (swap! trail conj :close)))]
+    (engine/abort! (wire/wire (exchange (noting (atom []))) guard 1000 done))
+    (is (= [:interrupt :close] @trail))))
