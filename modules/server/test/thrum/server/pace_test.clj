@@ -5,10 +5,15 @@
    [clojure.test.check :as check]
    [clojure.test.check.generators :as gen]
    [clojure.test.check.properties :as prop]
+   [thrum.server.impl.ending :as ending]
+   [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.pace :as pace]
+   [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
    [thrum.server.spi.byte-stream :as byte-stream]
-   [thrum.test-kit.gate :as gate]))
+   [thrum.test-kit.gate :as gate])
+  (:import
+   (thrum.server.impl.exchange Exchange)))
 
 (set! *warn-on-reflection* true)
 
@@ -88,3 +93,17 @@
     (engine/send! (pace/paced wire {:min-bytes-per-second 1000, :rate-grace-ms 1000})
                   200 no-headers (byte-array 40000))
     (is (= [16384 16384 7232] @sizes))))
+
+(deftest a-slow-client-is-cut-on-a-thread-that-needs-no-carrier
+  (let [x (promise), cut (promise)
+        wire (reify engine/Wire
+               (send! [_ _ _ _]
+                 (gate/eventually 5000 #(pace/late? (.-wire ^Exchange @x)))
+                 (ending/end-if-slow! @x)
+                 (deref cut 10000 nil))
+               (unwatch! [_])
+               (abort! [_] (deliver cut (Thread/.isVirtual (Thread/currentThread)))))
+        wire (pace/paced wire {:min-bytes-per-second 1000000000, :rate-grace-ms 0})]
+    (deliver x (exchange/exchange (traffic/traffic {}) wire))
+    (engine/send! wire 200 no-headers nil)
+    (is (false? (deref cut 0 :not-cut)))))

@@ -10,7 +10,8 @@
    [thrum.server.impl.pace :as pace]
    [thrum.server.impl.response :as response]
    [thrum.server.impl.traffic :as traffic]
-   [thrum.server.spi :as engine])
+   [thrum.server.spi :as engine]
+   [thrum.spi :as spi])
   (:import
    (thrum.server.impl.exchange Exchange)
    (thrum.server.impl.response Head)))
@@ -102,8 +103,8 @@
   (end-with! x :thrum/timeout observe-elsewhere!))
 
 (defn end-if-slow!
-  "Ends the exchange whose client sends or takes too slowly. Not on the thread that looks, which is
-  there for all: an observer may block."
+  "Ends the exchange whose client sends or takes too slowly, as time-out! does: where monitors pin,
+  such clients may keep every carrier. Not on the thread that looks, which is there for all."
   [^Exchange x]
   (when (pace/late? (.-wire x))
-    (exchange/start-thread! x "http-slow" #(end! x :slow))))
+    (spi/arm! (spi/deadline-in 0) #(end-with! x :slow observe-elsewhere!))))
