@@ -141,7 +141,7 @@
   "Returns (f) or how it failed, at the latest after the limit."
   [limit-ms f]
   (let [done (promise)
-        thread (Thread/startVirtualThread #(deliver done (try (f) (catch Throwable t (failed t)))))]
+        thread (scene/thread #(deliver done (try (f) (catch Throwable t (failed t)))))]
     (deref done limit-ms nil)
     (if (realized? done) @done (overrun thread limit-ms))))
 

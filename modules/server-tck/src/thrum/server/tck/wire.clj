@@ -255,18 +255,20 @@
     :close (while true (read-n client 1 into))))
 
 (defn body
-  "Returns the response, whose head was read, with :body and :ended."
+  "Returns the response, whose head was read, with :body and :ended; as it is where its head did not
+  come."
   [client answer]
-  (let [into (ByteArrayOutputStream.)
-        end (guarded #(read-body client answer into))]
-    (merge answer {:body (text-of (.toByteArray into))} end)))
+  (if (:ended answer)
+    answer
+    (let [into (ByteArrayOutputStream.)
+          end (guarded #(read-body client answer into))]
+      (merge answer {:body (text-of (.toByteArray into))} end))))
 
 (defn response
   "Returns the next response. method: :head for what answers a HEAD."
   ([client] (response client nil))
   ([client method]
-   (let [{:keys [ended] :as answer} (head client method)]
-     (if ended answer (body client answer)))))
+   (body client (head client method))))
 
 (defn read-bytes
   "Returns the next n bytes, or how the connection ended before them."

@@ -3,7 +3,8 @@
   breakage is what tck/run takes: {:run-server f, …}."
   (:require
    [thrum.server :as server]
-   [thrum.server.tck.naive :as naive])
+   [thrum.server.tck.naive :as naive]
+   [thrum.server.tck.scene :as scene])
   (:import
    (java.io IOException InputStream OutputStream)
    (java.net InetAddress ServerSocket Socket)
@@ -113,12 +114,12 @@
 
 (defn- relay [^Socket client port up down]
   (let [upstream (Socket. (InetAddress/getByName "127.0.0.1") (int port))]
-    (Thread/startVirtualThread #(pump client upstream up))
-    (Thread/startVirtualThread #(pump upstream client down))))
+    (scene/thread #(pump client upstream up))
+    (scene/thread #(pump upstream client down))))
 
 (defn- proxy-of [port up down]
   (let [listener (ServerSocket. 0 200 (InetAddress/getByName "127.0.0.1"))]
-    (Thread/startVirtualThread
+    (scene/thread
       #(try (loop [] (relay (.accept listener) port up down) (recur))
             (catch IOException _ (.close listener))))
     listener))
