@@ -1,8 +1,8 @@
 (ns thrum.test-kit.main
   "What -M:test runs: the tests of every module, in child JVMs, one more at a time than there are
   processors, since tests also wait; those of core once more on a single carrier thread, those of
-  async with older releases of core.async, those of core, async, watch and the engines on JDK 21,
-  those of server-http-kit with http-kit where it can be had.
+  async with older releases of core.async, those of core, async, watch, server and the engines on
+  JDK 21, those of server-http-kit with http-kit where it can be had.
 
   The last line printed is `N passed, N failed`, `, N skipped` where some were; the exit code is 1
   if anything failed or nothing ran."
@@ -199,6 +199,7 @@
    ["the engines" engines this-jvm]
    ["the engines, on JDK 21" (remove #{"server-http-kit"} engines) jdk-21]
    ["server" ["server" "server-tck"] this-jvm]
+   ["server, on JDK 21" ["server" "server-tck"] (with-tools jdk-21)]
    ["core, on a single carrier thread" ["core"] one-carrier]
    ["async, with core.async 1.8.741" ["async"] (core-async "1.8.741")]
    ["async" ["async"] this-jvm]
