@@ -146,6 +146,15 @@
     (t/race-call :limit [+])
     "The options of race are a map, not :limit"))
 
+(deftest a-task-in-the-place-of-options-is-answered-with-how-to-wait-for-it
+  (let [task (t/future 1), expected (promise)]
+    (are [form message] (re-matches message (ex-message (thrown form)))
+      (t/all task task)
+      #"The options of all are a map, not #<thrum.impl.task.Task>. .*: write @ before it"
+      (t/race expected expected)
+      #"The options of race are a map, not #<clojure.core\$promise.*>. .*: write @ before it")
+    (is (= [1 1] (t/all @task @task)))))
+
 (deftest options-without-braces-are-refused
   (is (= "The options of fork are a map, not :daemon?"
          (ex-message (thrown (t/with-scope [s] (t/fork s :daemon? true 1))))))

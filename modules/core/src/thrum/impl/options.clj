@@ -11,7 +11,7 @@
    [thrum.impl.show :as show]
    [thrum.impl.spelling :as spelling])
   (:import
-   (clojure.lang IReduceInit)
+   (clojure.lang IDeref IReduceInit)
    (java.util Collection HashSet Set)))
 
 (set! *warn-on-reflection* true)
@@ -282,7 +282,9 @@
                             {:option :timeout-ms, :value x, :accepts accepts})))))
 
 (defn- no-map [what options]
-  (error/invalid (str what " are a map, not " (show/text options)) {:value options}))
+  (let [hint (when (instance? IDeref options)
+               ". A symbol before other forms is options; for its value: write @ before it")]
+    (error/invalid (str what " are a map, not " (show/text options) hint) {:value options})))
 
 (defn check
   "Returns the options when each key is one of ks and each value is accepted; throws :thrum/invalid
