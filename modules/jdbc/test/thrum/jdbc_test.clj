@@ -4,6 +4,7 @@
    [clojure.datafy :as datafy]
    [clojure.test :refer [deftest is testing use-fixtures]]
    [com.mchange.fake :as c3p0]
+   [io.agroal.fake :as agroal]
    [thrum.core :as t]
    [thrum.jdbc :as jdbc]
    [thrum.jdbc.fake :as fake]
@@ -682,25 +683,25 @@
         (is (= "08006" (sql-state (deref reported 60000 nil))))
         (is (gate/eventually 60000 #(zero? (long (:in-use (datafy/datafy source))))))))))
 
-(defn- like-c3p0
-  "Returns a data source whose connections are in wrappers as c3p0's. An abort of one calls on-abort
-  alone."
-  ^DataSource [db fake on-abort]
+(defn- wrapping
+  "Returns a data source whose connections are in wrappers. An abort of one calls on-abort alone."
+  ^DataSource [wrapper db fake on-abort]
   (let [inside (fake/data-source db fake)]
-    (jdbc/data-source (source-of #(c3p0/wrapper (.getConnection inside) on-abort)) {:grace-ms 20})))
+    (jdbc/data-source (source-of #(wrapper (.getConnection inside) on-abort)) {:grace-ms 20})))
 
-(deftest of-c3p0-the-drivers-connection-is-aborted-not-its-wrapper
-  (let [db (fake/database (fn [_])), source (like-c3p0 db {} #(fake/note! db :wrapper-aborted))]
-    (is (= [:abort :closed] (take-last 2 (stopped db #(query! source)))))
-    (is (not-any? #{:wrapper-aborted} @(:trail db)))))
+(deftest of-c3p0-and-agroal-the-drivers-connection-is-aborted-not-its-wrapper
+  (doseq [wrapper [c3p0/wrapper agroal/wrapper]]
+    (let [db (fake/database (fn [_]))
+          source (wrapping wrapper db {} #(fake/note! db :wrapper-aborted))]
+      (is (= [:abort :closed] (take-last 2 (stopped db #(query! source)))))
+      (is (not-any? #{:wrapper-aborted} @(:trail db))))))
 
 ;; The wrapper, aborted in the middle, would keep its place in the pool.
 (deftest of-c3p0-the-drivers-connection-is-aborted-also-in-a-close-that-rolls-back-for-too-long
   (let [db (fake/database fake/at-once), aborted (promise)
         wait #(deref aborted 60000 nil), go-on #(deliver aborted true)
-        source (like-c3p0 db
-                          {:on-rollback wait, :on-abort go-on}
-                          #(do (fake/note! db :wrapper-aborted) (go-on)))
+        source (wrapping c3p0/wrapper db {:on-rollback wait, :on-abort go-on}
+                         #(do (fake/note! db :wrapper-aborted) (go-on)))
         connection (open source)]
     (.setAutoCommit connection false)
     (in-cancelled-work #(.close connection))

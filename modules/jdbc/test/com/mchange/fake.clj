@@ -1,5 +1,7 @@
 (ns com.mchange.fake
   "A connection as c3p0 has it: of a class in its package."
+  (:require
+   [thrum.jdbc.wrapper :as wrapper])
   (:import
    (java.sql Connection)))
 
@@ -7,12 +9,5 @@
 
 (defn wrapper
   "Returns a connection around another. Its abort calls on-abort alone."
-  ^Connection [^Connection inside on-abort]
-  (reify Connection
-    (createStatement [_] (.createStatement inside))
-    (getAutoCommit [_] (.getAutoCommit inside))
-    (setAutoCommit [_ on] (.setAutoCommit inside on))
-    (rollback [_] (.rollback inside))
-    (unwrap [_ interface] (.unwrap inside interface))
-    (abort [_ _] (on-abort))
-    (close [_] (.close inside))))
+  ^Connection [inside on-abort]
+  (wrapper/around inside on-abort))

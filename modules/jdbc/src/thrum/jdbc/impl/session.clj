@@ -25,10 +25,11 @@
   (try (.unwrap raw interface) (catch Throwable _ raw)))
 
 (defn- to-abort
-  "Returns what is aborted: the connection as it came. A wrapper of c3p0's that is aborted keeps its
-  place in the pool for good: of that, the driver's connection inside."
+  "Returns what is aborted: the connection as it came. A wrapper of c3p0's, or of Agroal's before 3,
+  that is aborted keeps its place in the pool for good, and Agroal's does not abort what is inside:
+  of these, the driver's connection inside."
   [raw]
-  (if (.startsWith (.getName (class raw)) "com.mchange.")
+  (if (re-find #"^(?:com\.mchange|io\.agroal)\." (.getName (class raw)))
     (or (unwrapped raw Connection) raw)
     raw))
 

@@ -1,0 +1,13 @@
+(ns io.agroal.fake
+  "A connection as Agroal has it: of a class in its package."
+  (:require
+   [thrum.jdbc.wrapper :as wrapper])
+  (:import
+   (java.sql Connection)))
+
+(set! *warn-on-reflection* true)
+
+(defn wrapper
+  "Returns a connection around another. Its abort calls on-abort alone."
+  ^Connection [inside on-abort]
+  (wrapper/around inside on-abort))
