@@ -427,6 +427,16 @@
     (.close connection)
     (is (= {:in-use 0, :held-by []} (select-keys (datafy/datafy source) [:in-use :held-by])))))
 
+;; Many close a connection only where it does not say that it is closed.
+(deftest an-aborted-connection-that-says-it-is-closed-has-gone-back
+  (let [db (fake/database (fn [_])), source (guarded db {:connections 1, :grace-ms 10})
+        connection (open source)]
+    (stopped db #(execute! connection))
+    (is (.isClosed connection))
+    (is (= {:in-use 0, :held-by []} (select-keys (datafy/datafy source) [:in-use :held-by])))
+    (.close connection)
+    (is (= [:abort :closed] (take-last 2 @(:trail db))))))
+
 (defn- given-up
   "Returns a connection whose transaction was lost to a cancel that nothing answered."
   ^Connection []

@@ -305,6 +305,13 @@
     (invoke guard proxy method args)
     (when-not (t/cancelled?) (session/check-kept! session))))
 
+(defn- closed?
+  "Gives an aborted connection back: what is closed need not be closed again by its user."
+  [^Guard guard]
+  (let [session (.-session guard)]
+    (when (session/aborted? session) (close! guard))
+    (session/closed? session)))
+
 (defn- over? [session]
   (or (session/aborted? session) (session/closed? session)))
 
@@ -314,7 +321,7 @@
       "close" (close! guard)
       ;; A close that hangs can be aborted, but for c3p0's.
       "abort" (when-not (and (session/closed? session) (.isClosed raw)) (session/abort! session))
-      "isClosed" (or (over? session) (invoke guard proxy method args))
+      "isClosed" (or (closed? guard) (invoke guard proxy method args))
       "isValid" (and (not (over? session)) (invoke guard proxy method args))
       "commit" (call/run session nil #(.commit raw))
       "rollback" (if (first args)
