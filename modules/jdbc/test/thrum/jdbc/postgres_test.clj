@@ -389,7 +389,8 @@
         (.next ^ResultSet rows)
         (is (= "bytes" (slurp (.getBinaryStream rows 1))))
         (is (= "text" (slurp (.getCharacterStream rows 2))))
-        (is (= [1 2] (seq (.getArray (.getArray rows 3)))))))))
+        (is (= [1 2] (seq (.getArray (.getArray rows 3)))))
+        (is (= "{1,2}" (str (.getArray rows 3))))))))
 
 ;; The pool
 

@@ -168,7 +168,8 @@
   (case (.getName method)
     "equals" (identical? proxy (first args))
     "hashCode" (System/identityHashCode proxy)
-    (str "thrum.jdbc " (.-raw guard))))
+    ;; With PostgreSQL an array's text is its value.
+    (str (when-not (instance? Array (.-raw guard)) "thrum.jdbc ") (.-raw guard))))
 
 (defn- unguarded [^Class interface]
   (SQLFeatureNotSupportedException.
