@@ -73,6 +73,8 @@
                   (mapv :dropped? @uses))]
     (is (= [true] (dropped #(t/with-timeout 1 (Thread/sleep 5000)))))
     (is (= [true] (dropped #(t/acquire! (doto (t/limiter 1 {:queue 0}) t/acquire!)))))
+    (is (= [true] (dropped #(deref (t/future (t/acquire! (doto (t/limiter 1 {:queue 0})
+                                                           t/acquire!)))))))
     (is (= [true] (dropped #(throw (InterruptedException.)))))
     (is (= [] (dropped #(throw (ex-info "no" {})))))
     (is (= [false] (dropped #(do 1))))
@@ -82,6 +84,16 @@
       (with-open [_ ^java.lang.AutoCloseable (t/try-acquire! limiter)])
       (is (= [false false] (mapv :dropped? @uses))))
     (is (= {:permits 3, :in-use 0, :waiting 0} (counts limiter)))))
+
+(deftest the-permit-is-back-before-the-function-is-called
+  (let [limiter (promise)
+        in-use (atom [])
+        _ (deliver limiter (t/limiter {:adaptive (fn [_]
+                                                   (swap! in-use conj (:in-use (counts @limiter)))
+                                                   20)}))]
+    (t/with-permit @limiter nil)
+    (t/release! (t/acquire! @limiter))
+    (is (= [0 0] @in-use))))
 
 (deftest a-limit-that-rises-lets-waiters-in
   (let [limit (atom 1)
@@ -163,10 +175,13 @@
     (is (waiting? 1))
     (deliver go-on true)
     (is (waiting? 2))
-    (reset! limit 1)
-    (run! t/release! [a b])
-    (t/release! (:value (deref first-waiter 5000 nil)))
-    (is (= :thrum/deadlock (t/error-type (:thrown (deref nested 5000 nil)))))
+    (let [last-waiter (second (gate/start "last" #(t/acquire! limiter)))]
+      (is (waiting? 3))
+      (reset! limit 1)
+      (run! t/release! [a b])
+      (t/release! (:value (deref first-waiter 5000 nil)))
+      (is (= :thrum/deadlock (t/error-type (:thrown (deref nested 5000 nil)))))
+      (t/release! (:value (deref last-waiter 5000 nil))))
     (is (= {:permits 1, :in-use 0, :waiting 0} (counts limiter)))))
 
 (deftest a-function-that-uses-up-an-interrupt-does-not-lose-it
@@ -178,6 +193,15 @@
                  (reify Thread$UncaughtExceptionHandler (uncaughtException [_ _ _])))
                (t/with-permit limiter (.interrupt (Thread/currentThread)))
                [(Thread/interrupted) (Thread/interrupted)]))))))
+
+(deftest a-deadline-that-interrupts-the-function-leaves-no-interrupt
+  (let [limiter (t/limiter 2 {:adaptive (fn [_] (Thread/sleep 60000) 2)})]
+    (is (= [:value false]
+           (gate/in-time 5000
+             (fn []
+               (.setUncaughtExceptionHandler (Thread/currentThread)
+                 (reify Thread$UncaughtExceptionHandler (uncaughtException [_ _ _])))
+               [(t/with-timeout 10 (t/with-permit limiter :value)) (Thread/interrupted)]))))))
 
 (deftest a-full-stack-does-not-end-the-adapting
   (let [uses (atom 0)
