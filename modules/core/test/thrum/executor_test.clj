@@ -190,6 +190,11 @@
                 (deref executed 5000 :late)]))))
     (is (= :here (t/abandon-on-interrupt (fn []) *seen*)))))
 
+(deftest a-wrong-wrap-is-no-executor-that-was-shut-down
+  (t/with-executor [exe]
+    (binding [t/*wrap* (constantly nil)]
+      (is (re-find #"^The :wrap returned nil" (ex-message (thrown (t/future-via [exe] 1))))))))
+
 (deftest a-wrapped-future-is-cancelled-with-its-task
   (let [running (promise)]
     (binding [t/*wrap* (wrap :here)]

@@ -225,6 +225,7 @@
              (java.net.SocketTimeoutException.)
              (java.io.InterruptedIOException. "a client's own timeout")
              (ExecutionException. (ex-info "in a task" {}))
+             (ExecutionException. "without a cause" nil)
              (ex-info "full" {:type :thrum/rejected})
              (error/timeout "with-timeout" {:timeout-ms 5} (InterruptedException.))]]
     (is (= [:done 2] ((juxt :value :calls) (tried {} [t]))) (str t))))

@@ -14,7 +14,9 @@
    [thrum.virtual-clock :as virtual-clock])
   (:import
    (clojure.lang IExceptionInfo)
-   (java.net SocketException)
+   (java.io IOException InterruptedIOException)
+   (java.net SocketException SocketTimeoutException)
+   (java.nio.channels ClosedByInterruptException)
    (java.util.concurrent CancellationException ExecutionException)
    (java.util.concurrent.locks LockSupport)))
 
@@ -217,6 +219,25 @@
                                             (for-ever)
                                             (catch InterruptedException e
                                               (throw (ex-info "wrapped" data e))))))))))))
+
+(deftest only-what-a-cancel-has-caused-is-left-out
+  (let [beside (fn [t]
+                 (let [begun (promise), failure (ex-info "first" {})]
+                   (try
+                     (t/with-scope [s]
+                       (t/fork s
+                         (deliver begun true)
+                         (try (for-ever) (catch CancellationException _ (throw t))))
+                       @begun
+                       (throw failure))
+                     (catch Exception _))
+                   (vec (.getSuppressed ^Throwable failure))))]
+    (doseq [t [(InterruptedException.) (CancellationException.) (ClosedByInterruptException.)
+               (SocketException. "Closed by interrupt") (InterruptedIOException.)
+               (error/closed "s" :ended) (ex-info "wrapped" {} (InterruptedException.))]]
+      (is (= [] (beside t))))
+    (doseq [t [(SocketException. "Connection reset") (SocketTimeoutException.) (IOException.)]]
+      (is (= [t] (beside t))))))
 
 ;; A conclusion that fails
 
