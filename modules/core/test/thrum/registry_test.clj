@@ -137,7 +137,15 @@
         fork-name (str scope-name "/f-0")]
     (is (= [[:begins :scope scope-name :open here] [:begins :task fork-name :running @thread]
             [:ends :task fork-name :done @thread] [:ends :scope scope-name :ended here]]
-           trail))))
+           trail)))
+  (testing "also where they fail"
+    (is (= [[:ends :task] [:ends :scope]]
+           (->> (trail-of (fn []
+                            (try
+                              (t/with-scope [s] (t/fork s (throw (ex-info "no" {}))))
+                              (catch Exception _))))
+                (filter (comp #{:ends} first))
+                (map #(subvec % 0 2)))))))
 
 (deftest an-observer-that-returns-nil-is-not-called-at-the-end
   (let [called (atom [])]
@@ -153,6 +161,12 @@
     (let [since (:since (watch/facts (t/future nil)))]
       (is (<= before since (System/nanoTime)))
       (is (zero? (long (unwatched #(:since (watch/facts (t/future nil))))))))))
+
+(deftest a-detached-task-that-has-ended-is-kept-no-more
+  (let [task (t/future :value)]
+    (is (= :value @task))
+    (is (gate/eventually 5000
+          (fn [] (not-any? #(identical? task (:thing %)) (watch/registered)))))))
 
 (deftest nothing-that-comes-and-goes-is-kept-where-nobody-watches
   (unwatched

@@ -169,6 +169,17 @@
                                       @(t/fork s (throw failure))))))
     (is (not-any? #(instance? ExecutionException %) (.getSuppressed failure)))))
 
+(deftest a-failure-that-only-looks-like-another-is-attached
+  (let [alike #(proxy [RuntimeException] [] (hashCode [] 1) (equals [_] true))]
+    (doseq [[a ^Throwable b] [[(ex-info "fork" {}) (ExecutionException. (ex-info "elsewhere" {}))]
+                              [(alike) (alike)]]
+            :let [^Throwable e (thrown (t/with-scope [s {:on-error :collect}]
+                                         (t/fork s (throw a))
+                                         (t/join! s)
+                                         (throw b)))]]
+      (is (identical? a e))
+      (is (some #(identical? b %) (.getSuppressed e))))))
+
 (deftest a-failure-that-the-body-caught-is-thrown-all-the-same
   (let [failure (ex-info "fork" {})]
     (is (identical? failure
@@ -356,14 +367,18 @@
 (deftest a-task-that-waits-for-itself-is-told
   (let [self (promise)]
     (is (= :thrum/deadlock (type-of (thrown (t/with-scope [s] (deliver self (t/fork s @@self))))))))
+  (testing "but not where that has an end"
+    (let [self (promise)]
+      (is (= :late (t/with-scope [s] @(deref (deliver self (t/fork s (deref @self 1 :late)))))))))
   (testing "also from inside what it waits for"
     (let [self (promise)]
       (is
         (= :thrum/deadlock
            (type-of (thrown (t/with-scope [s]
                               (deliver self (t/fork s (t/with-scope [i] (t/fork i @@self)))))))))))
-  (testing "also from an item of an eager fan-out"
-    (doseq [fan-out [#(t/pmapv 1 % [1]) #(t/prun! 1 % [1]) #(t/pmapv {:limit 1, :batch 2} % [1])]]
+  (testing "also from an item of an eager fan-out, or of one in a scope of its own"
+    (doseq [fan-out [#(t/pmapv 1 % [1]) #(t/prun! 1 % [1]) #(t/pmapv {:limit 1, :batch 2} % [1])
+                     #(t/with-scope [_] (doall (t/pmap 1 % [1])))]]
       (let [self (promise), waits (fn [_] @@self)]
         (is (= :thrum/deadlock
                (type-of (gate/in-time
@@ -648,6 +663,13 @@
                   (t/cancel! inner :inner)
                   (:reason (ex-data (thrown (t/checkpoint))))])))
     (is (= [true false :outer] @seen)))
+  (testing "and asks no collection for its items"
+    (let [asked (atom false)
+          items (reify clojure.lang.IReduceInit (reduce [_ _ init] (reset! asked true) init))]
+      (doseq [form [#(t/pmapv 2 inc items) #(t/prun! 2 inc items)]]
+        (is (instance? CancellationException
+                       (thrown (t/with-scope [s] (t/cancel! s :enough) (form))))))
+      (is (not @asked))))
   (testing "but not in a shield"
     (let [seen (promise)]
       (t/with-scope [outer]

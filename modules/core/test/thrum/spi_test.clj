@@ -69,6 +69,24 @@
         (is (gate/eventually 10000 #(empty? (leak/threads))))))
     (is (= [] @uncaught))))
 
+(deftest an-end-that-throws-keeps-no-scope-open
+  (uncaught/reporting
+    (fn [_ _])
+    (fn []
+      (is (= :value
+             (gate/in-time 5000
+               #(t/with-scope [_]
+                  (spi/start-in-scope! {:name "ends", :on-end (fn [_] (throw (ex-info "no" {})))}
+                    (fn []))
+                  :value)))))))
+
+(deftest a-failure-is-known-before-the-task-has-ended
+  (let [task (promise), ended? (promise)]
+    (deliver task (spi/start-in-scope! {:name "fails"
+                                        :on-failed (fn [_] (deliver ended? (future-done? @task)))}
+                                       #(throw (ex-info "no" {:task @task}))))
+    (is (= false (deref ended? 5000 :late)))))
+
 (deftest what-an-uncaught-exception-handler-throws-is-dropped
   (let [seen (promise), returned (promise)]
     (doto (Thread. #(deliver returned

@@ -8,6 +8,7 @@
    [thrum.impl.group :as group]
    [thrum.impl.scope :as scope]
    [thrum.impl.task :as task]
+   [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.throwing :refer [thrown]])
@@ -98,6 +99,8 @@
              (gate/in-time 5000
                            #(t/with-scope [s]
                               (let [daemon (t/fork s {:daemon? true} (deref gate 20000 nil))]
+                                (spi/fork! s {:daemon? true, :on-end identity}
+                                  (fn [] (deref gate 20000 nil)))
                                 (t/fork s 1)
                                 [(t/join! s) (future-done? daemon)])))))
       (finally (deliver gate :go)))))
