@@ -45,19 +45,36 @@
       (is (= 1 @completions)))))
 
 (deftest reduced-cancels-and-joins-what-runs
-  (let [running (CountDownLatch. 2)
-        ended (AtomicLong.)
-        f (fn [i]
-            (if (zero? i)
-              (.await running)
-              (do
-                (.countDown running)
-                (try
-                  (Thread/sleep 60000)
-                  (finally
-                    (.incrementAndGet ended))))))]
-    (is (= [nil] (into [] (comp (t/pmap 3 f) (take 1)) (range 100))))
+  ;; Of 3 items the first leaves at the completion.
+  (doseq [n [100 3]
+          :let [consumer (Thread/currentThread)
+                running (CountDownLatch. 2)
+                ended (AtomicLong.)
+                f (fn [i]
+                    (if (zero? i)
+                      (do
+                        (.await running)
+                        (gate/eventually 5000 #(= Thread$State/WAITING (.getState consumer)))
+                        nil)
+                      (do
+                        (.countDown running)
+                        (try
+                          (Thread/sleep 60000)
+                          (finally
+                            (.incrementAndGet ended))))))]]
+    (is (= [nil] (into [] (comp (t/pmap 3 f) (take 1)) (range n))))
     (is (= 2 (.get ended)))))
+
+(deftest reduced-by-the-last-batch-is-the-end
+  (let [gate (promise), items (concat [1 2 3] (lazy-seq (deliver gate :go) nil))]
+    (is (= [2] (transduce (comp (t/pmap {:limit 1, :batch 2} #(do @gate (inc %))) (take 1))
+                          conj [] items)))))
+
+(deftest reduced-within-a-batch-is-the-end-before-its-failure
+  (is (= [0] (into []
+                   (comp (t/pmap {:limit 1, :batch 2} #(if (zero? %) % (throw (ex-info "1" {}))))
+                         (take 1))
+                   [0 1]))))
 
 (deftest a-throwing-step-cancels-and-joins-what-runs
   (let [running (promise)
