@@ -6,6 +6,7 @@
    [thrum.server.http1.sockets :as sockets]
    [thrum.test-kit.gate :as gate])
   (:import
+   (java.io OutputStream)
    (java.net Socket)
    (java.nio ByteBuffer)
    (java.util.concurrent.atomic AtomicReference)
@@ -68,6 +69,15 @@
     (is (connection/receiving c 1000
                               #(do (connection/write! c (byte-array 10))
                                    (cut-at? c 1001))))))
+
+(deftest a-body-is-written-in-pieces-each-of-which-has-its-time
+  (sockets/with-client [c nil]
+    (let [sizes (atom [])
+          out (proxy [OutputStream] [] (write [_ _ n] (swap! sizes conj n)))
+          socket (proxy [Socket] [] (getOutputStream [] out))
+          c (connection/connection (.-raw ^Connection c) socket sockets/options)]
+      (connection/write! c (byte-array 150000))
+      (is (= [65536 65536 18928] @sizes)))))
 
 (deftest a-connection-that-was-cut-waits-for-nobody
   (sockets/with-client [c nil]

@@ -35,7 +35,8 @@
   (doseq [c (concat (range 32) [127]), :when (not (#{9 10 13} c))
           ;; Eight bytes are looked at together.
           n (range 28 42)]
-    (is (= head/garbled (end (str (subs whole 0 n) (char c) (subs whole n)))) [c n])))
+    (is (= head/garbled (end (str (subs whole 0 n) (char c) (subs whole n)))) [c n])
+    (is (= head/garbled (end (str "GET" (char c)))) "behind the last eight")))
 
 (deftest other-characters-are-none
   (doseq [c (concat (range 32 127) (range 128 256)), n (range 28 42)]

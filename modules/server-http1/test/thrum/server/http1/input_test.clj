@@ -48,14 +48,31 @@
   (let [long-ones (map #(str "/" % (apply str (repeat 9000 "x"))) (range 5))]
     (is (= long-ones (targets 5 (str/join (map get-of long-ones)))))))
 
+(deftest a-head-that-trickles-in-takes-no-more-room
+  (sockets/call-with-client
+    nil
+    (fn [c ^Socket client]
+      (let [in (input/input c)]
+        (dotimes [_ 5]
+          (.write (.getOutputStream client) (int \G))
+          (is (input/fill! in nil)))
+        (is (= 8192 (.capacity (input/received in))))))))
+
 (deftest what-is-no-head-has-a-status
   (is (= [431] (targets 1 (get-of (apply str (repeat 20000 "x"))))))
   (is (= [431] (targets 1 (apply str (repeat 20000 "x")))))
   (is (= [400] (targets 1 "GET /\n\n")))
   (is (= [400] (targets 1 "GET / HTTX/1.1\r\n\r\n")))
   (is (= [505] (targets 1 "GET / HTTP/2.0\r\n\r\n")))
+  (is (= [400] (targets 1 "GET / HTTP/2.00\r\n\r\n")))
   (is (= [nil] (targets 1 "GET / HT")))
   (is (= [nil] (targets 1 (apply str (repeat 5000 "\r\n"))))))
+
+(deftest a-head-may-be-as-long-as-the-option-says
+  (let [most (long (:max-header-bytes sockets/options))
+        path #(apply str "/" (repeat (- (long %) (count (get-of "/"))) "x"))]
+    (is (= [(path most)] (targets 1 (get-of (path most)))))
+    (is (= [431] (targets 1 (get-of (path (inc most))))))))
 
 (deftest a-watched-client-that-stays-loses-nothing
   (sockets/call-with-client
