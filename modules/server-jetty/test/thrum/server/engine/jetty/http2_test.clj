@@ -58,6 +58,12 @@
     (frames/get! c 1 "/")
     (is (= "ok" (answer c 1)))))
 
+(deftest websockets-over-http-2-are-not-offered
+  (with-client [c ok {}]
+    ;; SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 8441, 3): a browser would open them here.
+    (let [settings (partition 6 (:payload (frames/next-of c #{:settings})))]
+      (is (not-any? #{[8 1]} (map (juxt second last) settings))))))
+
 (deftest an-upgrade-is-answered
   (with-open [^java.lang.AutoCloseable s (serve ok {})
               client (HttpClient/newHttpClient)]
