@@ -118,12 +118,15 @@
   (is (= [true 0] (sample "nothingRidesOnTheOriginal"))))
 
 (deftest a-fork-is-late-by-the-deadline-it-was-started-in
-  (is (= ["CompletionException" "TimeoutException" 1 true "TimeoutException"]
+  (is (= ["CompletionException" "TimeoutException" 1 true "TimeoutException" true]
          (sample "lateForkOfAnOuterScope"))))
 
 (deftest what-get-throws-is-suppressed-as-one-of-the-jdks
   (is (= ["first" "java.util.concurrent.ExecutionException" true]
          (sample "getOfFailedIsSuppressed"))))
+
+(deftest what-get-throws-in-an-item-names-the-item
+  (is (= 1 (sample "getOfFailedInAnItem"))))
 
 (deftest get-needs-no-text-of-the-failure
   (is (= [true true] (sample "getOfUnprintable"))))
@@ -135,7 +138,8 @@
 
 (deftest a-slow-call-is-made-a-second-time
   (is (= ["second" "interrupted"] (sample "hedgeReturnsTheSecond")))
-  (is (= "first" (sample "hedgeReturnsTheFirst"))))
+  (is (= "first" (sample "hedgeReturnsTheFirst")))
+  (is (= "second" (sample "hedgeAtOnce"))))
 
 (deftest where-both-fail-the-first-failure-is-thrown
   (is (= ["item -1" true] (sample "hedgeThrowsTheFirst"))))

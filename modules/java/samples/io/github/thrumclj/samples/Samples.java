@@ -423,7 +423,8 @@ public final class Samples {
         } catch (IOException | CompletionException e) {
             return List.of(e.getClass().getSimpleName(), e.getCause().getClass().getSimpleName(),
                     Arrays.stream(e.getSuppressed()).filter(t -> t == sibling).count(),
-                    told.get() instanceof CompletionException, told.get().getCause().getClass().getSimpleName());
+                    told.get() instanceof CompletionException, told.get().getCause().getClass().getSimpleName(),
+                    told.get().getMessage().equals(told.get().getCause().toString()));
         }
     }
 
@@ -462,6 +463,12 @@ public final class Samples {
         }, failed::get));
         Throwable other = first.getSuppressed()[0];
         return List.of(first.getMessage(), other.getClass().getName(), other.getCause() == thrown);
+    }
+
+    /** The item that has asked is named all the same. */
+    public static long getOfFailedInAnItem() throws InterruptedException {
+        Fork<Integer> failed = failedFork(new RuntimeException("fork"));
+        return outcome(() -> Thrum.pmap(1, List.of(7), item -> failed.get())).getSuppressed().length;
     }
 
     static final class Unprintable extends RuntimeException {
@@ -524,6 +531,13 @@ public final class Samples {
 
     public static String hedgeReturnsTheFirst() throws InterruptedException {
         return Thrum.hedge(LONG, () -> "first", () -> "second");
+    }
+
+    public static String hedgeAtOnce() throws InterruptedException {
+        return Thrum.hedge(Duration.ZERO, () -> {
+            pass(new CountDownLatch(1));
+            return "first";
+        }, () -> "second");
     }
 
     /** The failure of the first, at once, though the second was to begin much later. */
