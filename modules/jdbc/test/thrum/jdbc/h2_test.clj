@@ -86,7 +86,8 @@
 
 (deftest a-hikari-that-has-not-started-is-bounded-by-its-default
   (with-open [pool (proxy [HikariDataSource] [] (getMaximumPoolSize [] -1))]
-    (is (= 10 (:permits (datafy/datafy (jdbc/data-source pool {:wait-ms 5})))))))
+    (is (= 10 (:permits (datafy/datafy (jdbc/data-source pool {:wait-ms 5})))))
+    (is (= 3 (:permits (datafy/datafy (jdbc/data-source pool {:connections 3})))))))
 
 (deftest large-objects-are-read
   (with-open [connection (.getConnection (source)), statement (.createStatement connection)]
