@@ -10,6 +10,7 @@
    [thrum.test-kit.leak :as leak]
    [thrum.watch :as watch]
    [thrum.watch.carriers :as carriers]
+   [thrum.watch.impl.groups :as groups]
    [thrum.watch.impl.rules :as rules]
    [thrum.watch.impl.sampler :as sampler]
    [thrum.watch.impl.snapshot :as snapshot]
@@ -73,6 +74,14 @@
       (is (= [:fan-out [:task :task]] [(:kind fan-out) (map :kind (:children fan-out))]))
       (is (= (str "children " (:name fan-out)) waits-for))
       (is (some #(= [:task name] [(:kind %) (:name (first (:children %)))]) (watch/tree))))
+    (deliver gate :go)
+    @task))
+
+(deftest a-scope-whose-body-has-ended-is-shown-without-a-thread
+  (let [gate (promise)
+        task (t/future (t/with-scope [s {:name "waiting"}] (t/fork s @gate) nil))]
+    (is (gate/eventually 5000
+          #(= {:body-ended? true} (select-keys (node-named "waiting") [:body-ended? :thread]))))
     (deliver gate :go)
     @task))
 
@@ -306,7 +315,13 @@
         {[oldest] :scope, limiters :limiter} (group-by :kind folded)]
     (is (= [20 20 1] [(:age-ms oldest) (:count oldest) (count (:children oldest))]))
     (is (= [20 19] ((juxt :count :age-ms) (first (:children oldest)))))
-    (is (= (set (map named (range 12))) (set limiters)) "each has a name of its own")))
+    (is (= (set (map named (range 12))) (set limiters)) "each has a name of its own")
+    (is (= [9 1] (map #(count (tree/fold (map task (range %)))) [9 10])))))
+
+(deftest a-thread-has-the-name-of-its-task-before-that-of-a-scope
+  (let [node (fn [kind name] {:kind kind, :name name, :thread {:tid 7}})]
+    (is (= ["task-7"]
+           (map :name (groups/threads {:nodes [(node :scope "s-1") (node :task "task-7")]}))))))
 
 (deftest a-reason-that-is-a-value-is-not-shown
   (let [gate (promise), scope (promise)

@@ -6,6 +6,7 @@
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
    [thrum.server :as server]
+   [thrum.server.spi.exchanges :as exchanges]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.watch :as watch]
@@ -13,6 +14,7 @@
    [thrum.watch.impl.prometheus :as prometheus]
    [thrum.watch.impl.rules :as rules]
    [thrum.watch.impl.sampler :as sampler]
+   [thrum.watch.impl.snapshot :as snapshot]
    [thrum.watch.micrometer :as micrometer])
   (:import
    (io.micrometer.core.instrument Meter MeterRegistry Tag Timer)
@@ -105,6 +107,22 @@
         (let [ended #(value registry "thrum.requests.ended" {:status "200"})]
           (is (gate/eventually 5000 #(<= 2.0 (or (ended) 0.0)))))
         (finally (server/stop! s))))))
+
+(deftest what-is-unbound-listens-no-more
+  (snapshot/watch-requests!)
+  (let [listeners (atom #{})
+        sampler (reify sampler/Sampling
+                  (latest [_])
+                  (lints [_] [])
+                  (listen! [_ f] (swap! listeners conj f) #(swap! listeners disj f)))
+        observers #(set (exchanges/observers))
+        before (observers)
+        registry (SimpleMeterRegistry.)
+        unbind! (meters/bind! sampler registry)]
+    (is (= [1 1] [(count @listeners) (- (count (observers)) (count before))]))
+    (is (Double/isNaN (value registry "thrum.scheduler.late")) "there is no sample yet")
+    (unbind!)
+    (is (= [#{} before] [@listeners (observers)]))))
 
 (defn- rules-of-the-guide []
   (let [[_ table] (str/split (slurp (first (filter #(.exists (io/file %))
