@@ -129,10 +129,12 @@
       [:deadline (ago 50), :thread body, :shield? true] []
       [:deadline nil, :thread body] []
       [:deadline (ago 50), :thread nil] []))
-  (is (= [[:deadline-passed "t-1"]]
-         (raised (snapshot [(scope "t-1" :deadline (ago 50))
-                            (task 7 :parent "t-1" :thread {:state :runnable, :queued? true})
-                            (task 8 :parent "t-1")])))
+  (is (= [[:deadline-passed 8]]
+         (map (juxt :rule (comp :thread :data))
+              (rules/conditions
+                (snapshot [(scope "t-1" :deadline (ago 50))
+                           (task 7 :parent "t-1" :thread {:state :runnable, :queued? true})
+                           (task 8 :parent "t-1")]))))
     "the first task waits for a carrier, the second does not"))
 
 (defn- limiter [& {:as facts}]
