@@ -147,6 +147,21 @@
     (is (identical? e (a/<!! @delivered)))
     (is (impl/closed? never))))
 
+;; The last channel of :closes keeps the process until the reader of the first has its end.
+(deftest a-process-that-fails-cancels-the-scope-before-it-closes-its-channels
+  (let [e (ex-info "x" {}), out (async/chan 1), seen (promise)
+        waiting (reify
+                  impl/Channel
+                  (closed? [_] false)
+                  (close! [_] (deref seen 5000 :late)))]
+    (is (identical? e (thrown-by #(t/with-scope [s]
+                                    (a/process s {:closes [out waiting]} (a/>!! out 1) (throw e))
+                                    (try
+                                      (deliver seen (into [] (a/chan->reducible out)))
+                                      (finally (deliver seen :thrown)))))))
+    (is (= :thrown (deref seen 5000 :late)))
+    (is (impl/closed? out))))
+
 (deftest a-process-that-is-cancelled-before-it-begins-closes-its-channels
   (dotimes [_ 100]
     (let [out (async/chan), done (promise)]

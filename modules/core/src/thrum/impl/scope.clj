@@ -128,14 +128,17 @@
       (.forkEnded scope task)
       (finally (group/child-left! (group/children-of (.-group scope)) task)))))
 
-;; A handler that calls (on-end task) first.
-(deftype CallingHandler [handler on-end]
+;; A handler that calls (on-end task) first, but behind the cancel that a failure is for the scope:
+;; what on-end closes would look complete to work that is not cancelled.
+(deftype CallingHandler [^Scope scope handler on-end]
   completion/CompletionHandler
   (failed [_ task t]
     (completion/failed handler task t))
   (ended [_ task]
     (try
-      (on-end task)
+      (try
+        (.forkEnded scope task)
+        (finally (on-end task)))
       (finally (completion/ended handler task)))))
 
 (defn- daemon? [handler]
@@ -222,8 +225,10 @@
       f)))
 
 (defn- handler [scope daemon? on-end]
-  (cond-> (if daemon? (DaemonHandler. scope) scope)
-    on-end (CallingHandler. on-end)))
+  (let [handler (if daemon? (DaemonHandler. scope) scope)]
+    (if on-end
+      (CallingHandler. scope handler on-end)
+      handler)))
 
 (defn- fork
   "Returns the task of a fork that has not begun."
