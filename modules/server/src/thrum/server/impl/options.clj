@@ -91,8 +91,9 @@
    (row positive :header-timeout-ms 10000
         (str "how many ms a client may take to send the headers, and what is left of a body after "
              "its answer; then 408, or the connection is closed"))
-   (row positive :idle-timeout-ms 60000
-        "how many ms a connection may be silent; then it is closed")])
+   (row positive :idle-timeout-ms 75000
+        (str "how many ms a connection may be silent; then it is closed. Proxies keep one for 60 s "
+             "or less: one that the server closes first may cost a request"))])
 
 (def ^:private peers
   [(row {:check address/blocks
