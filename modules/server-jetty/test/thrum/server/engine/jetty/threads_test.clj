@@ -1,0 +1,25 @@
+(ns thrum.server.engine.jetty.threads-test
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.server.engine.jetty.threads :as threads])
+  (:import
+   (java.util.concurrent Executor)
+   (org.eclipse.jetty.io ByteArrayEndPoint)
+   (org.eclipse.jetty.server HttpConfiguration LocalConnector Server)
+   (org.eclipse.jetty.server.internal HttpConnection)))
+
+(set! *warn-on-reflection* true)
+
+(defn- connection
+  "Returns a connection that, when it goes on, delivers whether the thread is a virtual one."
+  ^Runnable [on]
+  (proxy [HttpConnection] [(HttpConfiguration.) (LocalConnector. (Server.)) (ByteArrayEndPoint.)]
+    (run [] (deliver on (.isVirtual (Thread/currentThread))))))
+
+(deftest a-connection-goes-on-on-the-pool-where-there-is-one-processor
+  (let [pool (reify Executor (execute [_ task] (.run ^Runnable task)))]
+    (doseq [[processors virtual?] [[1 false] [2 true]]]
+      (let [on (promise)]
+        (with-redefs [threads/processors (constantly processors)]
+          (.execute (threads/executor pool) (connection on)))
+        (is (= virtual? (deref on 20000 :never)))))))
