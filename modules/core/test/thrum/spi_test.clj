@@ -70,15 +70,16 @@
     (is (= [] @uncaught))))
 
 (deftest an-end-that-throws-keeps-no-scope-open
-  (uncaught/reporting
-    (fn [_ _])
-    (fn []
-      (is (= :value
-             (gate/in-time 5000
-               #(t/with-scope [_]
-                  (spi/start-in-scope! {:name "ends", :on-end (fn [_] (throw (ex-info "no" {})))}
-                    (fn []))
-                  :value)))))))
+  (let [reported (promise), e (ex-info "no" {})]
+    (uncaught/reporting
+      (fn [_ t] (deliver reported t))
+      (fn []
+        (is (= :value
+               (gate/in-time 5000
+                 #(t/with-scope [_]
+                    (spi/start-in-scope! {:name "ends", :on-end (fn [_] (throw e))} (fn []))
+                    :value))))
+        (is (identical? e (deref reported 5000 :late)))))))
 
 (deftest a-failure-is-known-before-the-task-has-ended
   (let [task (promise), ended? (promise)]

@@ -432,6 +432,8 @@
   (let [db (fake/database (fn [_])), source (guarded db {:connections 1, :grace-ms 10})
         connection (open source)]
     (stopped db #(execute! connection))
+    (is @(future (.isClosed connection)) "and a call may still run")
+    (is (= 1 (:in-use (datafy/datafy source))))
     (is (.isClosed connection))
     (is (= {:in-use 0, :held-by []} (select-keys (datafy/datafy source) [:in-use :held-by])))
     (.close connection)

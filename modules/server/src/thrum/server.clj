@@ -103,9 +103,9 @@
     :header-timeout-ms - how many ms a client may take to send the headers, and what is left
       of a body after its answer; then 408, or the connection is closed (an integer from 1 to
       2147483647; default 10000)
-    :idle-timeout-ms - how many ms a connection may be silent; then it is closed. Proxies keep
-      one for 60 s or less: one that the server closes first may cost a request (an integer from
-      1 to 2147483647; default 75000)
+    :idle-timeout-ms - how many ms a connection may be silent; then it is closed. Give it more
+      than a proxy in front has, which for nginx is 60 s: a connection that the server closes
+      first may cost a request (an integer from 1 to 2147483647; default 75000)
     :trusted-proxies - the peers whose headers say where a request comes from; none: headers
       say nothing (a collection of addresses, blocks such as \"10.0.0.0/8\", :loopback and
       :private)

@@ -12,7 +12,8 @@
    [thrum.impl.spelling :as spelling])
   (:import
    (clojure.lang IDeref IReduceInit)
-   (java.util Collection HashSet Set)))
+   (java.util Collection HashSet Set)
+   (java.util.concurrent Future)))
 
 (set! *warn-on-reflection* true)
 
@@ -282,8 +283,8 @@
                             {:option :timeout-ms, :value x, :accepts accepts})))))
 
 (defn- no-map [what options]
-  (let [hint (when (instance? IDeref options)
-               ". A symbol before other forms is options; for its value: write @ before it")]
+  (let [hint (when (or (instance? IDeref options) (instance? Future options))
+               ". For its value, write @ before it")]
     (error/invalid (str what " are a map, not " (show/text options) hint) {:value options})))
 
 (defn check

@@ -11,7 +11,8 @@
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
    [thrum.server.spi.byte-stream :as byte-stream]
-   [thrum.test-kit.gate :as gate])
+   [thrum.test-kit.gate :as gate]
+   [thrum.test-kit.uncaught :as uncaught])
   (:import
    (thrum.server.impl.exchange Exchange)))
 
@@ -99,7 +100,7 @@
         wire (reify engine/Wire
                (send! [_ _ _ _]
                  (gate/eventually 5000 #(pace/late? (.-wire ^Exchange @x)))
-                 (ending/end-if-slow! @x)
+                 (ending/end-slow! [@x])
                  (deref cut 10000 nil))
                (unwatch! [_])
                (abort! [_] (deliver cut (Thread/.isVirtual (Thread/currentThread)))))
@@ -107,3 +108,21 @@
     (deliver x (exchange/exchange (traffic/traffic {}) wire))
     (engine/send! wire 200 no-headers nil)
     (is (false? (deref cut 0 :not-cut)))))
+
+(deftest the-slow-clients-of-one-look-are-cut-on-one-thread
+  (let [cut (atom [])
+        wire #(reify engine/Wire
+                (send! [_ _ _ _] (swap! cut conj (Thread/currentThread)))
+                (unwatch! [_])
+                (abort! [_]
+                  (swap! cut conj (Thread/currentThread))
+                  (throw (ex-info "no" {}))))
+        slow #(exchange/exchange (traffic/traffic {}) (wire))]
+    (uncaught/reporting
+      (fn [_ _])
+      (fn []
+        (with-redefs [pace/late? (constantly true)]
+          (ending/end-slow! [(slow) (slow) (slow)]))
+        (is (gate/eventually 20000 #(= 3 (count @cut))))
+        (is (apply identical? (take 2 @cut)))
+        (is (apply = @cut))))))

@@ -306,15 +306,17 @@
     (invoke guard proxy method args)
     (when-not (t/cancelled?) (session/check-kept! session))))
 
-(defn- closed?
-  "Gives an aborted connection back: what is closed need not be closed again by its user."
-  [^Guard guard]
-  (let [session (.-session guard)]
-    (when (session/aborted? session) (close! guard))
-    (session/closed? session)))
-
 (defn- over? [session]
   (or (session/aborted? session) (session/closed? session)))
+
+(defn- closed?
+  "Gives an aborted connection back to its pool where the thread that took it asks: what is closed
+  need not be closed again. Where another asks, a call may still run."
+  [^Guard guard]
+  (let [^Session session (.-session guard)]
+    (when (and (session/aborted? session) (identical? (Thread/currentThread) (.-thread session)))
+      (close! guard))
+    (over? session)))
 
 (defn- invoke-connection [^Guard guard proxy ^Method method args]
   (let [session (.-session guard), ^Connection raw (.-raw guard)]

@@ -25,9 +25,9 @@
   (try (.unwrap raw interface) (catch Throwable _ raw)))
 
 (defn- to-abort
-  "Returns what is aborted: the connection as it came. A wrapper of c3p0's, or of Agroal's before 3,
-  that is aborted keeps its place in the pool for good, and Agroal's does not abort what is inside:
-  of these, the driver's connection inside."
+  "Returns what is aborted: the connection as it came. A wrapper of c3p0's, or of Agroal's 2.6, that
+  is aborted keeps its place in the pool for good, and Agroal's does not abort what is inside: of
+  the wrappers of both, the driver's connection inside."
   [raw]
   (if (re-find #"^(?:com\.mchange|io\.agroal)\." (.getName (class raw)))
     (or (unwrapped raw Connection) raw)

@@ -65,10 +65,12 @@
   (ssl-port [_] -1)
   (close-listeners! [_]
     (.set stopping (stop-slowly! server)))
+  ;; The keeper first: until JDK 23 (JDK-8322829) its interrupt of a pinned reader, and the close of
+  ;; that reader's connection, wait for each other.
   (stop! [_]
+    (patience/close! keeper)
     (.stop server 0)
-    (some-> ^Thread (.get stopping) (.join))
-    (patience/close! keeper))
+    (some-> ^Thread (.get stopping) (.join)))
   (native [_] server))
 
 (defn- warn-of-pins!

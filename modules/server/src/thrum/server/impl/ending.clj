@@ -102,9 +102,15 @@
   [x]
   (end-with! x :thrum/timeout observe-elsewhere!))
 
-(defn end-if-slow!
-  "Ends the exchange whose client sends or takes too slowly, as time-out! does: where monitors pin,
-  such clients may keep every carrier. Not on the thread that looks, which is there for all."
-  [^Exchange x]
-  (when (pace/late? (.-wire x))
-    (spi/arm! (spi/deadline-in 0) #(end-with! x :slow observe-elsewhere!))))
+(defn end-slow!
+  "Ends those of the exchanges whose clients send or take too slowly, as time-out! does: where
+  monitors pin, such clients may keep every carrier. Not on the thread that looks, which is there
+  for all; and on one thread, since clients say how many of them are slow."
+  [exchanges]
+  (when-some [slow (seq (filterv #(pace/late? (.-wire ^Exchange %)) exchanges))]
+    (spi/arm! (spi/deadline-in 0)
+      (fn []
+        (doseq [x slow]
+          (try
+            (end-with! x :slow observe-elsewhere!)
+            (catch Throwable t (spi/uncaught! t))))))))

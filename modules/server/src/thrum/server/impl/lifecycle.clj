@@ -122,7 +122,7 @@
   [traffic {:keys [min-bytes-per-second rate-grace-ms]}]
   (when min-bytes-per-second
     (watchdog/start "thrum-pace" (watchdog/period-ms [rate-grace-ms])
-      (fn [] (run! ending/end-if-slow! (traffic/in-flight traffic))))))
+      (fn [] (ending/end-slow! (traffic/in-flight traffic))))))
 
 (defn- keep-jvm!
   "Keeps the JVM until the server has stopped. The threads of an engine may all be daemons: Tomcat's

@@ -62,6 +62,7 @@
   (with-client [c ok {}]
     ;; SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 8441, 3): a browser would open them here.
     (let [settings (partition 6 (:payload (frames/next-of c #{:settings})))]
+      (is (seq settings))
       (is (not-any? #{[8 1]} (map (juxt second last) settings))))))
 
 (deftest an-upgrade-is-answered
