@@ -1,4 +1,5 @@
 (ns thrum.server.engine.jetty.threads-test
+  "Which threads a connection of Jetty's goes on on."
   (:require
    [clojure.test :refer [deftest is]]
    [thrum.server.engine.jetty.threads :as threads])
