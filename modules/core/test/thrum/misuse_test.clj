@@ -150,12 +150,10 @@
 (deftest a-task-in-the-place-of-options-is-answered-with-how-to-wait-for-it
   (let [task (t/future 1), expected (promise), other (CompletableFuture.)]
     (are [form message] (re-matches message (ex-message (thrown form)))
-      (t/all task task)
-      #"The options of all are a map, not #<thrum.impl.task.Task>. For its value, write @ before it"
-      (t/any other other)
-      #"The options of any are a map, not #<java.util.concurrent.CompletableFuture>. For its value, write @ before it"
+      (t/all task task) #"The options of all are a map, not #<.*Task>. For its value, write @ .*"
+      (t/any other other) #"The options of any are .* #<.*Future>. For its value, write @ .*"
       (t/race expected expected)
-      #"The options of race are a map, not #<clojure.core\$promise.*>. For its value, write @ before it")
+      #"The options of race are .* #<.*promise.*>. For its value, write @ before it")
     (is (= [1 1] (t/all @task @task)))))
 
 (deftest options-without-braces-are-refused

@@ -92,9 +92,9 @@
         (str "how many ms a client may take to send the headers, and what is left of a body after "
              "its answer; then 408, or the connection is closed"))
    (row positive :idle-timeout-ms 75000
-        (str "how many ms a connection may be silent; then it is closed. Give it more than a proxy in "
-             "front has, which for nginx is 60 s: a connection that the server closes first may cost "
-             "a request"))])
+        (str "how many ms a connection may be silent; then it is closed. Give it more than a proxy "
+             "in front has, which for nginx is 60 s: a connection that the server closes first may "
+             "cost a request"))])
 
 (def ^:private peers
   [(row {:check address/blocks
