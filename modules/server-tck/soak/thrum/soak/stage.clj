@@ -248,12 +248,15 @@
                     (iterate #(.getParent ^ThreadGroup %)
                              (.getThreadGroup (Thread/currentThread))))))
 
+(defn- client? [^Thread thread]
+  (= scene/client-name (.getName thread)))
+
 (defn platform-threads
-  "Returns the platform threads of this JVM, but those which carry virtual ones."
+  "Returns the platform threads of this JVM, but those which carry virtual ones, and the clients'."
   []
-  (let [all (make-array Thread 2000)
+  (let [all (make-array Thread 8000)
         n (.enumerate (root-group) ^"[Ljava.lang.Thread;" all)]
-    (remove carrier? (take n all))))
+    (remove #(or (carrier? %) (client? %)) (take n all))))
 
 (defn sampled
   "Returns [value most] of (f): the most that (sample) returned meanwhile."
