@@ -4,7 +4,6 @@
    [clojure.string :as str]
    [thrum.server :as server]
    [thrum.server.tck.refusal :refer [hidden lines]]
-   [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
    [thrum.soak.stage :as stage :refer [expect]])
   (:import
@@ -154,7 +153,7 @@
     [c port]
     (let [ids (range first-id (+ first-id n))
           sizes (zipmap ids (repeatedly #(inc (stage/chance 500))))
-          sending (scene/start
+          sending (stage/start
                     #(send-in-pieces! c
                                       (str/join (map (fn [id] (request-text id (sizes id) chunked?))
                                                      ids))))]

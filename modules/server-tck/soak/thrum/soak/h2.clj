@@ -115,7 +115,7 @@
   "Reads what the server says, so that it never waits for the client, until the connection ends;
   returns a promise of that."
   [c]
-  (scene/start (fn [] (while (map? (read-frame c))))))
+  (stage/start (fn [] (while (map? (read-frame c))))))
 
 (def ^:private most 60000)
 
@@ -193,7 +193,7 @@
                                       {:status 200, :headers {}, :body (map identity [big big])})
                                     {:h2c? true})
                 port (server/port server)
-                clients (mapv (fn [_] (scene/start #(starve! port))) (range 20))]
+                clients (mapv (fn [_] (stage/start #(starve! port))) (range 20))]
             (scene/eventually 3000 #(<= 100 (long (:in-flight (server/status server)))))
             (stage/expect-quiet server (+ 8000 (long stage/idle-timeout-ms)))
             (expect (every? #(not= ::late (deref % 20000 ::late)) clients)

@@ -3,7 +3,6 @@
   (:require
    [clojure.string :as str]
    [thrum.server :as server]
-   [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
    [thrum.soak.stage :as stage :refer [expect]])
   (:import
@@ -67,7 +66,7 @@
   "Starts clients who ask until over is delivered, half of them on connections that they keep;
   returns a promise of their end."
   [port over ids fates]
-  (scene/start
+  (stage/start
     #(stage/each 12 (fn [i]
                       (while (not (realized? over))
                         (visit! port (if (even? (long i)) 1000 1) ids fates))))))

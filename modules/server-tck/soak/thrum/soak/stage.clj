@@ -72,11 +72,20 @@
         (deref outcome longest-ms {:thrown (ex-info "A client hangs" {::failed true})})]
     (if thrown (throw thrown) value)))
 
+(defn start
+  "As scene/start, on a virtual thread: an ordeal has hundreds of clients, and a server's platform
+  threads are counted."
+  [f]
+  (let [outcome (promise)]
+    (Thread/startVirtualThread
+      #(deliver outcome (try {:value (f)} (catch Throwable t {:thrown t}))))
+    outcome))
+
 (defn each
   "Returns what (f i) returned for i below n, all at once on virtual threads; throws what one threw,
   or that one hangs."
   [n f]
-  (mapv value-of (mapv (fn [i] (scene/start #(f i))) (range n))))
+  (mapv value-of (mapv (fn [i] (start #(f i))) (range n))))
 
 (defn each-busy
   "As each, on platform threads: for clients that never wait, and would keep virtual threads, the
@@ -192,14 +201,14 @@
   [port f]
   (let [slowest (atom 0)
         over (promise)
-        visits (scene/start #(each 2
-                               (fn [_]
-                                 (loop [n 0]
-                                   (if (realized? over)
-                                     n
-                                     (do
-                                       (visit! port slowest)
-                                       (recur (inc n))))))))
+        visits (start #(each 2
+                         (fn [_]
+                           (loop [n 0]
+                             (if (realized? over)
+                               n
+                               (do
+                                 (visit! port slowest)
+                                 (recur (inc n))))))))
         figures (try
                   (f)
                   (finally
@@ -209,7 +218,7 @@
 (defn beside
   "Returns (f), or throws what it throws; calls (visit!) again and again meanwhile."
   [visit! f]
-  (let [outcome (scene/start f)]
+  (let [outcome (start f)]
     (while (not (realized? outcome)) (visit!) (pause! 20))
     (let [{:keys [value thrown]} @outcome]
       (if thrown (throw thrown) value))))
@@ -248,26 +257,23 @@
                     (iterate #(.getParent ^ThreadGroup %)
                              (.getThreadGroup (Thread/currentThread))))))
 
-(defn- client? [^Thread thread]
-  (= scene/client-name (.getName thread)))
-
 (defn platform-threads
-  "Returns the platform threads of this JVM, but those which carry virtual ones, and the clients'."
+  "Returns the platform threads of this JVM, but those which carry virtual ones."
   []
-  (let [all (make-array Thread 8000)
+  (let [all (make-array Thread 2000)
         n (.enumerate (root-group) ^"[Ljava.lang.Thread;" all)]
-    (remove #(or (carrier? %) (client? %)) (take n all))))
+    (remove carrier? (take n all))))
 
 (defn sampled
   "Returns [value most] of (f): the most that (sample) returned meanwhile."
   [sample f]
   (let [over (promise)
-        most (scene/start #(loop [most 0]
-                             (if (realized? over)
-                               most
-                               (do
-                                 (pause! 20)
-                                 (recur (max most (long (sample))))))))
+        most (start #(loop [most 0]
+                       (if (realized? over)
+                         most
+                         (do
+                           (pause! 20)
+                           (recur (max most (long (sample))))))))
         value (try
                 (f)
                 (finally

@@ -129,15 +129,11 @@
     (f)
     (quot (- (System/nanoTime) start) 1000000)))
 
-(def ^:const client-name
-  "The name of the contract's own threads."
-  "tck-client")
-
 (defn thread
   "Starts a thread that calls f; returns it. It is no virtual one: what is tested may hold every
   carrier, as where clients that are slow keep them before JDK 24, and clients go on."
   ^Thread [f]
-  (-> (Thread/ofPlatform) .daemon (.name client-name) (.start f)))
+  (-> (Thread/ofPlatform) .daemon (.start f)))
 
 (defn start
   "Calls f on a thread of its own; returns a promise of {:value v} or {:thrown t}."
