@@ -15,10 +15,11 @@
    [thrum.impl.registry :as registry]
    [thrum.impl.scope :as scope]
    [thrum.impl.show :as show]
+   [thrum.impl.starter :as starter]
    [thrum.impl.task :as task]
    [thrum.impl.wait :as wait])
   (:import
-   (java.util.concurrent ThreadFactory)
+   (java.util.concurrent Executor ThreadFactory)
    (thrum.impl.adaptive AdaptiveLimiter)
    (thrum.impl.attachment Attachment)
    (thrum.impl.limit Limiter)
@@ -97,6 +98,13 @@
   "Returns a factory of threads as clean-thread makes them, all of that name."
   ^ThreadFactory [thread-name]
   (jdk/clean-threads thread-name))
+
+(defn clean-executor
+  "Returns an executor that runs each task on a fresh thread as clean-thread makes them, of that
+  name. With one carrier, threads that each start another through it leave the others their turn
+  (decision 60)."
+  ^Executor [thread-name]
+  (starter/clean-executor thread-name))
 
 (defn platform-thread
   "Returns an unstarted daemon platform thread of that name."

@@ -55,6 +55,12 @@
   []
   (< (.feature (Runtime/version)) 24))
 
+(defn carriers
+  "Returns how many platform threads the JDK runs virtual ones on."
+  []
+  (or (Integer/getInteger "jdk.virtualThreadScheduler.parallelism")
+      (.availableProcessors (Runtime/getRuntime))))
+
 (defn virtual-thread
   "Returns an unstarted virtual thread of that name (JEP 444)."
   ^Thread [^String name ^Runnable body]

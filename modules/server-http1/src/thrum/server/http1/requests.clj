@@ -11,15 +11,15 @@
    [thrum.spi :as spi])
   (:import
    (java.io IOException)
-   (java.util.concurrent CountDownLatch ThreadFactory)
+   (java.util.concurrent CountDownLatch Executor)
    (thrum.server.http1.connection Connection)
    (thrum.server.http1.head Head)
    (thrum.server.http1.wire Ends)))
 
 (set! *warn-on-reflection* true)
 
-(def ^:private ^ThreadFactory threads
-  (spi/clean-threads "http-request"))
+(def ^:private ^Executor threads
+  (spi/clean-executor "http-request"))
 
 (defn- refuse! [^Connection c status]
   (try
@@ -49,7 +49,7 @@
                  (catch Throwable t
                    (.countDown over)
                    (spi/uncaught! t))))]
-    (.start (.newThread threads turn))))
+    (.execute threads turn)))
 
 (defn- serve-on-one-thread!
   "Serves one request after the other on one fresh thread. What a handler leaves in ThreadLocals is
@@ -60,7 +60,7 @@
                   (while (engine/on-reused-thread #(serve-next! ends serve)))
                   (catch Throwable t (spi/uncaught! t))
                   (finally (.countDown ^CountDownLatch (.-over ends)))))]
-    (.start (.newThread threads turns))))
+    (.execute threads turns)))
 
 (defn- server-of
   "Returns how the requests of a connection are served."

@@ -4,7 +4,7 @@
   (:require
    [thrum.spi :as spi])
   (:import
-   (java.util.concurrent Executor ThreadFactory)
+   (java.util.concurrent Executor)
    (org.eclipse.jetty.server.internal HttpConnection)
    (org.eclipse.jetty.util VirtualThreads$Configurable)
    (org.eclipse.jetty.util.thread QueuedThreadPool)))
@@ -12,17 +12,12 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private ^Executor virtual
-  (let [^ThreadFactory factory (spi/clean-threads "jetty")]
-    (reify Executor
-      (execute [_ task] (.start (.newThread factory task))))))
-
-(defn- processors []
-  (.availableProcessors (Runtime/getRuntime)))
+  (spi/clean-executor "jetty"))
 
 (defn selectors
   "Returns how many threads of each connector wait for sockets."
   ^long [{:keys [selectors]}]
-  (long (or selectors (max 1 (quot (long (processors)) 2)))))
+  (long (or selectors (max 1 (quot (.availableProcessors (Runtime/getRuntime)) 2)))))
 
 (defn acceptors
   "Returns how many threads of each connector accept connections."
@@ -44,16 +39,12 @@
 
 (defn executor
   "Returns the executor of a connector: the pool, but a connection goes on, when its request was
-  answered on another thread, on a virtual one: a tenth more requests than on the pool's. Not where
-  there is one processor: its carrier would run what virtual threads start before what selectors do,
-  and a client that comes would wait for as long as others keep it busy."
+  answered on another thread, on a virtual one: a tenth more requests than on the pool's."
   ^Executor [^Executor pool]
-  (let [going-on (if (= 1 (processors)) pool virtual)]
-    (reify
-      Executor
-      (execute [_ task]
-        (.execute ^Executor (if (instance? HttpConnection task) going-on pool) task))
+  (reify
+    Executor
+    (execute [_ task] (.execute (if (instance? HttpConnection task) virtual pool) task))
 
-      VirtualThreads$Configurable
-      (getVirtualThreadsExecutor [_] virtual)
-      (setVirtualThreadsExecutor [_ _] nil))))
+    VirtualThreads$Configurable
+    (getVirtualThreadsExecutor [_] virtual)
+    (setVirtualThreadsExecutor [_ _] nil)))

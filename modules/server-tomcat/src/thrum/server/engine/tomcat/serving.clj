@@ -23,7 +23,7 @@
    [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
-   (java.util.concurrent ThreadFactory)
+   (java.util.concurrent Executor)
    (java.util.concurrent.locks LockSupport)
    (org.apache.coyote ActionCode Request Response)
    (thrum.server.engine.tomcat.wire TomcatWire)))
@@ -40,8 +40,8 @@
 (defn- reuses? [options]
   (boolean (:reuse-threads? (:engine-options options))))
 
-(def ^:private ^ThreadFactory request-threads
-  (spi/clean-threads "http-request"))
+(def ^:private ^Executor request-threads
+  (spi/clean-executor "http-request"))
 
 (def ^:private ^:const note
   "Where a request of Tomcat's, which is used again and again, keeps the thread that it was last
@@ -110,7 +110,7 @@
   (if-some [wire (wire/wire request response endpoint options)]
     (try
       (if (apart? request options)
-        (.start (.newThread request-threads #(serve! wire serve)))
+        (.execute request-threads #(serve! wire serve))
         (do (.setNote request note (Thread/currentThread))
             (engine/on-reused-thread #(serve! wire serve))))
       (catch Throwable t
