@@ -1,12 +1,14 @@
 (ns thrum.impl.starter-test
-  "Who gets a turn where there is one carrier."
+  "Who gets a turn where there is one carrier, and who starts whom."
   (:require
    [clojure.test :refer [deftest is]]
    [thrum.impl.jdk :as jdk]
    [thrum.impl.starter :as starter]
+   [thrum.test-kit.gate :as gate]
    [thrum.test-kit.jvm :as jvm])
   (:import
-   (java.util.concurrent Executor)))
+   (java.util.concurrent Executor RejectedExecutionException)
+   (java.util.concurrent.atomic AtomicBoolean)))
 
 (set! *warn-on-reflection* true)
 
@@ -28,9 +30,36 @@
                                          (.getContextClassLoader thread)])))
     (deref seen 20000 :never)))
 
+(def ^:private clean
+  ["clean" true (ClassLoader/getSystemClassLoader)])
+
+(defn- executor-with [carriers]
+  (with-redefs [jdk/carriers (constantly carriers)]
+    (starter/clean-executor "clean")))
+
 (deftest a-task-runs-on-a-clean-virtual-thread
   (doseq [carriers [1 2]]
-    (is (= ["clean" true (ClassLoader/getSystemClassLoader)]
-           (with-redefs [jdk/carriers (constantly carriers)]
-             (thread-of (starter/clean-executor "clean"))))
-        carriers)))
+    (is (= clean (thread-of (executor-with carriers))) carriers)))
+
+(deftest a-task-runs-where-no-platform-thread-can-be-had
+  (let [none (reify Executor (execute [_ _] (throw (RejectedExecutionException.))))]
+    (with-redefs [starter/starters none, starter/pause-ns -1]
+      (is (= clean (thread-of (executor-with 1)))))))
+
+(defn- scout-back? []
+  (gate/eventually 20000 #(not (.get ^AtomicBoolean @#'starter/scouting))))
+
+(deftest others-start-threads-until-the-scout-has-had-its-turn
+  (let [handed (atom [])
+        others (reify Executor (execute [_ start] (swap! handed conj start)))
+        ^Executor executor (executor-with 1)]
+    (is (scout-back?) "one of another test")
+    (with-redefs [starter/starters others]
+      (with-redefs [starter/pause-ns -1]
+        (dotimes [_ 3] (.execute executor (fn []))))
+      (is (= 4 (count @handed)) "a scout and three threads")
+      (with-redefs [starter/pause-ns Long/MAX_VALUE]
+        (run! #(%) @handed)
+        (is (scout-back?))
+        (is (= clean (thread-of executor)))
+        (is (= 4 (count @handed)))))))
