@@ -76,6 +76,22 @@
   [t]
   (jdk/uncaught! t))
 
+(def ^:private again-ns "A minute." 60000000000)
+
+(defn reporter
+  "Returns a function of a throwable, for what fails again and again: it hands it to uncaught!, but
+  not where the last one that it handed on had the same class, and that was less than a minute ago.
+  For one thread at a time. It never throws, and takes no memory."
+  []
+  (let [reported (object-array 1), at-ns (long-array 1)]
+    (fn [t]
+      (let [now (System/nanoTime)]
+        (when-not (and (identical? (class t) (aget reported 0))
+                       (< (- now (aget at-ns 0)) (long again-ns)))
+          (aset reported 0 (class t))
+          (aset at-ns 0 now)
+          (uncaught! t))))))
+
 ;; Threads
 
 (defn unique-name

@@ -102,6 +102,18 @@
     (is (nil? (deref returned 5000 :late)))
     (is (= "no" (ex-message (deref seen 5000 nil))))))
 
+(deftest a-reporter-hands-on-what-is-new-and-after-a-minute-what-is-not
+  (let [seen (atom [])]
+    (uncaught/reporting
+      (fn [_ t] (swap! seen conj (class t)))
+      (fn []
+        (let [report! (spi/reporter)]
+          (run! report! [(Error.) (Error.) (Exception.) (Exception.) (Error.)])
+          (is (= [Error Exception Error] @seen))
+          (with-redefs [spi/again-ns -1]
+            (report! (Error.)))
+          (is (= [Error Exception Error Error] @seen)))))))
+
 (def ^:private inherited (InheritableThreadLocal.))
 
 (deftest a-clean-thread-inherits-nothing

@@ -76,28 +76,22 @@
   "As scene/start, on a virtual thread: an ordeal has hundreds of clients, and a server's platform
   threads are counted."
   [f]
-  (let [outcome (promise)]
-    (Thread/startVirtualThread
-      #(deliver outcome (try {:value (f)} (catch Throwable t {:thrown t}))))
-    outcome))
+  (scene/start #(Thread/startVirtualThread %) f))
+
+(defn- at-once [start n f]
+  (mapv value-of (mapv (fn [i] (start #(f i))) (range n))))
 
 (defn each
   "Returns what (f i) returned for i below n, all at once on virtual threads; throws what one threw,
   or that one hangs."
   [n f]
-  (mapv value-of (mapv (fn [i] (start #(f i))) (range n))))
+  (at-once start n f))
 
 (defn each-busy
   "As each, on platform threads: for clients that never wait, and would keep virtual threads, the
   server's too, from running."
   [n f]
-  (mapv value-of
-        (mapv (fn [i]
-                (let [outcome (promise)
-                      body #(deliver outcome (try {:value (f i)} (catch Throwable t {:thrown t})))]
-                  (.start (doto (Thread. ^Runnable body "busy-client") (.setDaemon true)))
-                  outcome))
-              (range n))))
+  (at-once scene/start n f))
 
 (defn bounded
   "As each, at most so many at a time."

@@ -86,15 +86,8 @@
     (crew/wake! (.-crew caller))
     (assoc state :before gone, :n (inc (long n)))))
 
-(defn- report!
-  "Reports t, once for each class in turn. reported: a volatile of the last class."
-  [reported t]
-  (when-not (identical? (class t) @reported)
-    (vreset! reported (class t))
-    (spi/uncaught! t)))
-
 (defn- beat-until-stopped! [^AtomicBoolean stopped state]
-  (let [reported (volatile! nil)]
+  (let [report! (spi/reporter)]
     (loop [state state]
       (when-not (.get stopped)
         (Thread/sleep (long beat-ms))
@@ -103,7 +96,7 @@
         (recur (try
                  (beat! state)
                  (catch Throwable t
-                   (when-not (.get stopped) (report! reported t))
+                   (when-not (.get stopped) (report! t))
                    state)))))))
 
 (defn start!

@@ -136,11 +136,13 @@
   (-> (Thread/ofPlatform) .daemon (.start f)))
 
 (defn start
-  "Calls f on a thread of its own; returns a promise of {:value v} or {:thrown t}."
-  [f]
-  (let [outcome (promise)]
-    (thread #(deliver outcome (try {:value (f)} (catch Throwable t {:thrown t}))))
-    outcome))
+  "Calls f on a thread of its own, as thread starts it or start-thread does; returns a promise of
+  {:value v} or {:thrown t}."
+  ([f] (start thread f))
+  ([start-thread f]
+   (let [outcome (promise)]
+     (start-thread #(deliver outcome (try {:value (f)} (catch Throwable t {:thrown t}))))
+     outcome)))
 
 ;; The stage
 

@@ -177,8 +177,8 @@
   (latest [sampler] "Returns the last snapshot, or nil before the first.")
   (late-ms [sampler] "Returns for how many ms no virtual thread has started, as of now.")
   (listen! [sampler f]
-    "Calls f with each snapshot from now on, on the sampler's thread. What it throws goes to the
-    uncaught exception handler, once for each class in turn. Returns a function that ends this.")
+    "Calls f with each snapshot from now on, on the sampler's thread. What it throws goes where
+    thrum.spi/reporter hands it. Returns a function that ends this.")
   (stop! [sampler] "Ends its thread. Blocks until it has ended, but for a call on it."))
 
 ;; sampling: {:state atom, :listeners atom, :running atom, :probe probe, :on-lint f, :monitors? b,
@@ -321,31 +321,24 @@
     {:due {:fast now, :locks now}
      :credit allowance-ms, :at now, :cpu (cpu-ns), :not-before now}))
 
-(defn- report!
-  "Reports t, once for each class in turn. reported: a volatile of the last class."
-  [reported t]
-  (when-not (identical? (class t) @reported)
-    (vreset! reported (class t))
-    (spi/uncaught! t)))
-
 (defn- until-stopped!
   "Calls f again and again, also after it has thrown, as it may anywhere while there is no memory:
   a watch must see again what is there when some is free. What is thrown is reported."
   [running f]
-  (let [reported (volatile! nil)]
+  (let [report! (spi/reporter)]
     (while @running
       (try
         (while @running (f))
         ;; Nothing here may need memory.
         (catch Throwable t
-          (when @running (report! reported t))
+          (when @running (report! t))
           (LockSupport/parkNanos 20000000))))))
 
 (defn- reporting
   "Returns f, which throws nothing: what it throws is reported."
   [f]
-  (let [reported (volatile! nil)]
-    #(try (f %) (catch Throwable t (report! reported t)))))
+  (let [report! (spi/reporter)]
+    #(try (f %) (catch Throwable t (report! t)))))
 
 (defn- run! [{:keys [running] :as sampling} allowance-ms]
   (sample! sampling :fixed (environment/conditions (environment/facts)))
