@@ -6,17 +6,23 @@
    [clojure.test :refer [deftest is]]
    [thrum.server :as server]
    [thrum.server.engine.jdk :as jdk]
+   [thrum.server.engine.jdk.patience :as patience]
+   [thrum.server.spi :as engine]
    [thrum.server.spi.exchanges :as exchanges]
    [thrum.server.tck.wire :as wire]
    [thrum.test-kit.gate :as gate])
   (:import
    (clojure.lang ExceptionInfo)
    (com.sun.management UnixOperatingSystemMXBean)
+   (com.sun.net.httpserver HttpServer)
    (com.sun.net.httpserver.spi HttpServerProvider)
    (java.io IOException InputStream)
    (java.lang.management ManagementFactory)
    (java.net InetAddress ServerSocket Socket)
-   (java.util.concurrent CountDownLatch TimeUnit)))
+   (java.util.concurrent CountDownLatch TimeUnit)
+   (java.util.concurrent.atomic AtomicReference)
+   (thrum.server.engine.jdk JdkServer)
+   (thrum.server.engine.jdk.patience Keeper)))
 
 (set! *warn-on-reflection* true)
 
@@ -145,3 +151,12 @@
     (is (nil? (deref ended 10000 :never)))
     (is (= 1 (:disconnected (server/status server))))
     (server/stop! server)))
+
+(deftest a-stop-ends-the-thread-that-interrupts-slow-readers-before-the-server
+  (let [^Keeper keeper (patience/keeper [20000])
+        ^Thread watchdog (.-watchdog keeper)
+        alive (promise)
+        server (proxy [HttpServer] [] (stop [_] (deliver alive (.isAlive watchdog))))]
+    (is (.isAlive watchdog))
+    (engine/stop! (JdkServer. server (AtomicReference.) keeper))
+    (is (= false (deref alive 0 :never)))))
