@@ -58,8 +58,9 @@
 (defn carriers
   "Returns how many platform threads the JDK runs virtual ones on."
   []
-  (or (Integer/getInteger "jdk.virtualThreadScheduler.parallelism")
-      (.availableProcessors (Runtime/getRuntime))))
+  (let [processors (.availableProcessors (Runtime/getRuntime))]
+    (min (Integer/getInteger "jdk.virtualThreadScheduler.parallelism" processors)
+         (Integer/getInteger "jdk.virtualThreadScheduler.maxPoolSize" Integer/MAX_VALUE))))
 
 (defn virtual-thread
   "Returns an unstarted virtual thread of that name (JEP 444)."

@@ -38,14 +38,26 @@
   (.set returned-ns (System/nanoTime))
   (.set scouting false))
 
+(defn- send-scout!
+  "Returns true when it is on its way. One that cannot be started is back: while it is awaited, all
+  others start elsewhere."
+  []
+  (try
+    (.execute starters #(try
+                          (.start (jdk/clean-thread "thrum-scout" return!))
+                          (catch Throwable _ (return!))))
+    true
+    (catch Throwable _
+      (return!)
+      false)))
+
 (defn- others-wait?
   "True until the scout has had its turn; sends it where it is time to."
   []
   (or (.get scouting)
       (and (< (long pause-ns) (- (System/nanoTime) (.get returned-ns)))
            (.compareAndSet scouting false true)
-           (do (start-elsewhere! (jdk/clean-thread "thrum-scout" return!))
-               true))))
+           (send-scout!))))
 
 (defn- start-in-turn! [^Thread thread]
   (if (others-wait?)

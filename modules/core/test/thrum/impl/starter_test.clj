@@ -12,13 +12,12 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private one-carrier
-  ["-Djdk.virtualThreadScheduler.parallelism=1" "-Djdk.virtualThreadScheduler.maxPoolSize=1"])
-
 (deftest threads-that-each-start-another-leave-the-others-their-turn
-  (let [command (jvm/command (jvm/this-home) one-carrier 'thrum.one-carrier [])
-        {:keys [lines]} (jvm/quietly command 120000 jvm/quick)]
-    (is (= "other" (jvm/last-line lines)) lines)))
+  (doseq [one-carrier ["-Djdk.virtualThreadScheduler.parallelism=1"
+                       "-Djdk.virtualThreadScheduler.maxPoolSize=1"]]
+    (let [command (jvm/command (jvm/this-home) [one-carrier] 'thrum.one-carrier [])
+          {:keys [lines]} (jvm/quietly command 120000 jvm/quick)]
+      (is (= "other" (jvm/last-line lines)) [one-carrier lines]))))
 
 (defn- thread-of
   "Returns [name virtual? class-loader] of the thread that a task of the executor runs on."
@@ -44,10 +43,20 @@
 (deftest a-task-runs-where-no-platform-thread-can-be-had
   (let [none (reify Executor (execute [_ _] (throw (RejectedExecutionException.))))]
     (with-redefs [starter/starters none, starter/pause-ns -1]
-      (is (= clean (thread-of (executor-with 1)))))))
+      (is (= clean (thread-of (executor-with 1))) "a scout's")
+      (with-redefs [starter/scouting (AtomicBoolean. true)]
+        (is (= clean (thread-of (executor-with 1))) "the task's")))))
 
 (defn- scout-back? []
   (gate/eventually 20000 #(not (.get ^AtomicBoolean @#'starter/scouting))))
+
+(deftest a-scout-that-cannot-be-started-is-not-awaited
+  (let [none (fn [& _] (throw (OutOfMemoryError. "none")))
+        ^Executor executor (executor-with 1)]
+    (is (scout-back?) "one of another test")
+    (with-redefs [jdk/clean-thread none, starter/pause-ns -1]
+      (is (= clean (thread-of executor)))
+      (is (scout-back?)))))
 
 (deftest others-start-threads-until-the-scout-has-had-its-turn
   (let [handed (atom [])
