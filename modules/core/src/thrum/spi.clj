@@ -15,11 +15,11 @@
    [thrum.impl.registry :as registry]
    [thrum.impl.scope :as scope]
    [thrum.impl.show :as show]
-   [thrum.impl.starter :as starter]
    [thrum.impl.task :as task]
+   [thrum.impl.turn :as turn]
    [thrum.impl.wait :as wait])
   (:import
-   (java.util.concurrent Executor ThreadFactory)
+   (java.util.concurrent ThreadFactory)
    (thrum.impl.adaptive AdaptiveLimiter)
    (thrum.impl.attachment Attachment)
    (thrum.impl.limit Limiter)
@@ -115,17 +115,18 @@
   ^ThreadFactory [thread-name]
   (jdk/clean-threads thread-name))
 
-(defn clean-executor
-  "Returns an executor that runs each task on a fresh thread as clean-thread makes them, of that
-  name. With one carrier, threads that each start another through it leave the others their turn
-  (decision 60)."
-  ^Executor [thread-name]
-  (starter/clean-executor thread-name))
-
 (defn platform-thread
   "Returns an unstarted daemon platform thread of that name."
   ^Thread [thread-name ^Runnable f]
   (jdk/platform-thread thread-name f))
+
+(defn give-way!
+  "Where the JDK has one carrier, lets virtual threads that wait for a turn have it before the
+  calling one. For code that starts a thread for each of many things, or serves many on one: without
+  it, threads that start or wake each other may keep the carrier for as long as there is work
+  (decision 60). Is over at once where the thread is interrupted, and leaves it so."
+  []
+  (turn/give-way!))
 
 (defn monitors-pin?
   "True if a virtual thread that blocks inside synchronized keeps its carrier, as before JDK 24 (JEP

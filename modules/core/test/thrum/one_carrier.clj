@@ -1,6 +1,5 @@
 (ns thrum.one-carrier
-  "The program of starter-test: threads that each start another, and one that the main thread
-  starts."
+  "The program of turn-test: threads that each start another, and one that the main thread starts."
   (:require
    [thrum.spi :as spi])
   (:import
@@ -9,13 +8,14 @@
 (set! *warn-on-reflection* true)
 
 (defn -main
-  "Prints whether the main thread's got its turn, and the name of its thread."
+  "Prints the name of the main thread's, or that it got no turn."
   []
-  (let [threads (spi/clean-executor "turn"), turns (CountDownLatch. 10000), other (promise)]
-    (.execute threads
-              (fn turn []
-                (.countDown turns)
-                (.execute threads turn)))
+  (let [turns (CountDownLatch. 10000), other (promise)]
+    (letfn [(turn []
+              (.countDown turns)
+              (spi/give-way!)
+              (.start (spi/virtual-thread "turn" turn)))]
+      (turn))
     (.await turns)
     (.start (spi/virtual-thread "other" #(deliver other (.getName (Thread/currentThread)))))
     (println (deref other 10000 "starved"))

@@ -11,15 +11,15 @@
    [thrum.spi :as spi])
   (:import
    (java.io IOException)
-   (java.util.concurrent CountDownLatch Executor)
+   (java.util.concurrent CountDownLatch ThreadFactory)
    (thrum.server.http1.connection Connection)
    (thrum.server.http1.head Head)
    (thrum.server.http1.wire Ends)))
 
 (set! *warn-on-reflection* true)
 
-(def ^:private ^Executor threads
-  (spi/clean-executor "http-request"))
+(def ^:private ^ThreadFactory threads
+  (spi/clean-threads "http-request"))
 
 (defn- refuse! [^Connection c status]
   (try
@@ -49,7 +49,8 @@
                  (catch Throwable t
                    (.countDown over)
                    (spi/uncaught! t))))]
-    (.execute threads turn)))
+    (spi/give-way!)
+    (.start (.newThread threads turn))))
 
 (defn- serve-on-one-thread!
   "Serves one request after the other on one fresh thread. What a handler leaves in ThreadLocals is
@@ -57,10 +58,11 @@
   [^Ends ends serve]
   (let [turns (fn []
                 (try
-                  (while (engine/on-reused-thread #(serve-next! ends serve)))
+                  (while (engine/on-reused-thread #(serve-next! ends serve))
+                    (spi/give-way!))
                   (catch Throwable t (spi/uncaught! t))
                   (finally (.countDown ^CountDownLatch (.-over ends)))))]
-    (.execute threads turns)))
+    (.start (.newThread threads turns))))
 
 (defn- server-of
   "Returns how the requests of a connection are served."

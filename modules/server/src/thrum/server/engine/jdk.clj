@@ -13,7 +13,7 @@
    (java.io IOException)
    (java.lang System$Logger$Level)
    (java.net InetAddress InetSocketAddress)
-   (java.util.concurrent CountDownLatch Executor)
+   (java.util.concurrent CountDownLatch Executor ThreadFactory)
    (java.util.concurrent.atomic AtomicReference)))
 
 (set! *warn-on-reflection* true)
@@ -23,8 +23,8 @@
 (defn- serve-apart!
   "Serves on another thread, so that this one can end the connection where the handler does not
   listen to its interrupt."
-  [serve wire ^CountDownLatch done ^Executor threads]
-  (.execute threads #(try (serve wire) (finally (.countDown done))))
+  [serve wire ^CountDownLatch done ^ThreadFactory threads]
+  (.start (.newThread threads #(try (serve wire) (finally (.countDown done)))))
   (.await done))
 
 (defn- handler
@@ -42,10 +42,10 @@
 (defn- executor
   "Returns what runs each request on a fresh virtual thread, and ends it when its headers do not
   come in time."
-  ^Executor [{:keys [header-timeout-ms]} keeper ^Executor threads]
+  ^Executor [{:keys [header-timeout-ms]} keeper ^ThreadFactory threads]
   (reify Executor
     (execute [_ task]
-      (.execute threads #(patience/run! keeper task header-timeout-ms)))))
+      (.start (.newThread threads #(patience/run! keeper task header-timeout-ms))))))
 
 ;; The server
 
@@ -123,7 +123,7 @@
   (check-provider! (HttpServerProvider/provider))
   (fixed/fix! options)
   (warn-of-pins!)
-  (let [threads (spi/clean-executor "http")
+  (let [threads (spi/clean-threads "http")
         keeper (patience/keeper [(:header-timeout-ms options) (:idle-timeout-ms options)])]
     (try
       (let [server (bound options)]

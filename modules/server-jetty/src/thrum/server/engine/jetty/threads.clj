@@ -4,7 +4,7 @@
   (:require
    [thrum.spi :as spi])
   (:import
-   (java.util.concurrent Executor)
+   (java.util.concurrent Executor ThreadFactory)
    (org.eclipse.jetty.server.internal HttpConnection)
    (org.eclipse.jetty.util VirtualThreads$Configurable)
    (org.eclipse.jetty.util.thread QueuedThreadPool)))
@@ -12,7 +12,12 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private ^Executor virtual
-  (spi/clean-executor "jetty"))
+  (let [^ThreadFactory factory (spi/clean-threads "jetty")]
+    (reify
+      Executor
+      (execute [_ task]
+        (spi/give-way!)
+        (.start (.newThread factory task))))))
 
 (defn selectors
   "Returns how many threads of each connector wait for sockets."

@@ -23,7 +23,7 @@
    [thrum.server.spi :as engine]
    [thrum.spi :as spi])
   (:import
-   (java.util.concurrent Executor)
+   (java.util.concurrent ThreadFactory)
    (java.util.concurrent.locks LockSupport)
    (org.apache.coyote ActionCode Request Response)
    (thrum.server.engine.tomcat.wire TomcatWire)))
@@ -40,8 +40,8 @@
 (defn- reuses? [options]
   (boolean (:reuse-threads? (:engine-options options))))
 
-(def ^:private ^Executor request-threads
-  (spi/clean-executor "http-request"))
+(def ^:private ^ThreadFactory request-threads
+  (spi/clean-threads "http-request"))
 
 (def ^:private ^:const note
   "Where a request of Tomcat's, which is used again and again, keeps the thread that it was last
@@ -109,8 +109,9 @@
   [^Request request response endpoint {:keys [rests] :as options} serve]
   (if-some [wire (wire/wire request response endpoint options)]
     (try
+      (spi/give-way!)
       (if (apart? request options)
-        (.execute request-threads #(serve! wire serve))
+        (.start (.newThread request-threads #(serve! wire serve)))
         (do (.setNote request note (Thread/currentThread))
             (engine/on-reused-thread #(serve! wire serve))))
       (catch Throwable t

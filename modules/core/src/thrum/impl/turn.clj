@@ -1,0 +1,46 @@
+(ns thrum.impl.turn
+  "Turns for all virtual threads where the JDK has one carrier.
+
+  A carrier looks at what is started or woken elsewhere when it has nothing left that was started or
+  woken on it: virtual threads that each start another, or wake each other, would have it to
+  themselves. See decision 60."
+  {:no-doc true}
+  (:require
+   [thrum.impl.jdk :as jdk])
+  (:import
+   (java.util.concurrent.atomic AtomicBoolean AtomicLong)
+   (java.util.concurrent.locks LockSupport)))
+
+(set! *warn-on-reflection* true)
+
+(def ^:private one-carrier? (= 1 (jdk/carriers)))
+
+(def ^:private pause-ns "From one scout's return to the next one's start." 2000000)
+
+(def ^:private ^AtomicBoolean scouting (AtomicBoolean.))
+(def ^:private ^AtomicLong returned-ns (AtomicLong. (System/nanoTime)))
+
+(defn- stand-behind!
+  "Returns when those have had a turn that wait: a platform thread of the JDK's wakes this one."
+  []
+  (LockSupport/parkNanos 1))
+
+(defn- scout! []
+  (stand-behind!)
+  (.set returned-ns (System/nanoTime))
+  (.set scouting false))
+
+(defn give-way!
+  "Lets those that wait have a turn before the calling virtual thread, where there is one carrier.
+  Every few ms a caller is the scout, which stands behind the others; until it is back, all callers
+  do: so the carrier comes to an end of its own, and the cost is small where none wait. Is over at
+  once where the thread is interrupted, and leaves it so."
+  []
+  (when (and one-carrier? (.isVirtual (Thread/currentThread)))
+    (cond
+      (.get scouting)
+      (stand-behind!)
+
+      (and (< (long pause-ns) (- (System/nanoTime) (.get returned-ns)))
+           (.compareAndSet scouting false true))
+      (scout!))))

@@ -1,0 +1,44 @@
+(ns thrum.impl.turn-test
+  "Who gets a turn where there is one carrier."
+  (:require
+   [clojure.test :refer [deftest is]]
+   [thrum.impl.turn :as turn]
+   [thrum.test-kit.jvm :as jvm])
+  (:import
+   (java.util.concurrent.atomic AtomicBoolean AtomicLong)))
+
+(set! *warn-on-reflection* true)
+
+(deftest threads-that-each-start-another-leave-the-others-their-turn
+  (doseq [one-carrier ["-Djdk.virtualThreadScheduler.parallelism=1"
+                       "-Djdk.virtualThreadScheduler.maxPoolSize=1"]]
+    (let [command (jvm/command (jvm/this-home) [one-carrier] 'thrum.one-carrier [])
+          {:keys [lines]} (jvm/quietly command 120000 jvm/quick)]
+      (is (= "other" (jvm/last-line lines)) [one-carrier lines]))))
+
+(defn- way-given
+  "Returns [scouted? interrupted?] where a thread that start-thread starts has given way with one
+  carrier, interrupted by itself or not: whether it was the scout and is back, and still
+  interrupted."
+  [start-thread interrupt?]
+  (let [before (- (System/nanoTime) 1000000000)
+        returned (AtomicLong. before), scouting (AtomicBoolean.), seen (promise)]
+    (with-redefs [turn/one-carrier? true, turn/scouting scouting, turn/returned-ns returned]
+      (start-thread #(do
+                       (when interrupt? (.interrupt (Thread/currentThread)))
+                       (turn/give-way!)
+                       (deliver seen [(and (< before (.get returned)) (not (.get scouting)))
+                                      (Thread/interrupted)])))
+      (deref seen 20000 :never))))
+
+(defn- on-platform-thread [^Runnable f]
+  (.start (Thread/ofPlatform) f))
+
+(deftest a-scout-comes-back
+  (is (= [true false] (way-given #(Thread/startVirtualThread %) false))))
+
+(deftest an-interrupt-does-not-hold-a-scout-and-is-not-lost
+  (is (= [true true] (way-given #(Thread/startVirtualThread %) true))))
+
+(deftest a-platform-thread-is-no-scout
+  (is (= [false false] (way-given on-platform-thread false))))
