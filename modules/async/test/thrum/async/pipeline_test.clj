@@ -491,6 +491,11 @@
                      (a/<!! (a/pipeline-fn 1 to inc (async/chan) {:close? false}))))))
     (is (empty? (.getWatches ^clojure.lang.IRef (.-closed ^ManyToManyChannel to))))))
 
+(deftest a-close-while-it-starts-ends-it
+  (let [to (async/chan), watch handler/watch-close!]
+    (with-redefs [handler/watch-close! (fn [port k f] (async/close! port) (watch port k f))]
+      (is (map? (end (a/pipeline-fn 1 to inc (async/chan))))))))
+
 (def ^:dynamic *who* :nobody)
 
 (deftest items-run-in-the-callers-bindings-on-named-virtual-threads
