@@ -104,6 +104,12 @@
 (deftest that-a-client-has-gone-is-not-logged
   (is (= [] (logged #(live! {:on-message fails, :on-close fails})))))
 
+(deftest an-io-exception-is-logged-where-the-client-has-not-gone
+  (let [socket (reify engine/Socket (open? [_] true) (close! [_ _ _]))
+        ws (WebSocket. socket (ReentrantLock.))]
+    (is (= ["Broken pipe"]
+           (logged #(#'websocket/deliver! {:on-message fails} ws :on-message ["hi"]))))))
+
 (deftest what-an-on-error-throws-does-not-hide-what-it-was-called-with
   (let [hidden (ExceptionInfo. "message" {}), last-word (ExceptionInfo. "error" {})]
     (logged #(live! {:on-message (fn [& _] (throw hidden))
@@ -278,6 +284,25 @@
           (websocket/attend! inbox #(throw (IOException. "No handshake")) identity)))
     (is (Thread/.join engine (Duration/ofSeconds 5)))))
 
+(deftest what-waits-as-a-websocket-does-not-open-keeps-no-thread
+  (let [inbox (websocket/inbox {})
+        [^Thread reader read] (gate/start "reader" #(engine/on-text inbox (gone (promise)) "early"))]
+    (is (gate/eventually 5000 #(= Thread$State/WAITING (.getState reader))))
+    (is (thrown? IOException
+          (websocket/attend! inbox #(throw (IOException. "No handshake")) identity)))
+    (is (contains? (deref read 5000 nil) :value))))
+
+(deftest an-interrupt-behind-a-failure-keeps-no-on-close
+  (let [closed (promise), inbox (promise), socket (cut-reports! inbox)
+        opened (fn [_]
+                 (.interrupt (Thread/currentThread))
+                 (throw (ex-info "no" {})))]
+    (deliver inbox (websocket/inbox {:on-close (fn [_ code _] (deliver closed code))}))
+    (engine/on-open @inbox socket)
+    (is (thrown? ExceptionInfo (websocket/attend! @inbox (fn []) opened)))
+    (is (not (Thread/interrupted)))
+    (is (= 1006 (deref closed 0 :never)))))
+
 ;; Sending
 
 (deftest a-buffer-that-is-sent-stays-as-it-was
@@ -316,7 +341,8 @@
         codes [1000 1003 1007 1014 3000 4999]]
     (websocket/ping! ws (byte-array 125))
     (is (refused? #(websocket/ping! ws (byte-array 126))))
-    (run! #(websocket/close! ws % "") codes)
+    (run! #(websocket/close! ws % (apply str (repeat 123 "r"))) codes)
+    (is (refused? #(websocket/close! ws 1000 (apply str (repeat 124 "r")))))
     (doseq [code [999 1004 1006 1015 2999 5000]]
       (is (refused? #(websocket/close! ws code "")) (str code)))
     (is (= (cons 125 codes) @trail))))
