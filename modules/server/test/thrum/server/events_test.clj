@@ -54,8 +54,10 @@
          (sent #(events/send! % {:id 7, :event "tick", :retry 500, :data "x"})))))
 
 (deftest a-field-cannot-forge-another
-  (is (= :thrum/invalid (try (sent #(events/send! % {:event "a\ndata: b"}))
-                             (catch ExceptionInfo e (:type (ex-data e)))))))
+  (doseq [text ["a\ndata: b" "a\rdata: b" "a\u0000b"], field [:id :event :retry]]
+    (is (= :thrum/invalid (try (sent #(events/send! % {field text}))
+                               (catch ExceptionInfo e (:type (ex-data e)))))
+        (pr-str field text))))
 
 (deftest nothing-is-sent-after-the-end
   (let [kept (atom nil)]
