@@ -7,7 +7,8 @@
    [clojure.test.check.generators :as gen]
    [clojure.test.check.properties :as prop]
    [thrum.server.impl.address :as address]
-   [thrum.server.impl.forwarded :as forwarded])
+   [thrum.server.impl.forwarded :as forwarded]
+   [thrum.server.impl.request-id :as request-id])
   (:import
    (java.net InetAddress)))
 
@@ -34,6 +35,16 @@
   (try
     (:remote-addr (read-as kind headers))
     (catch clojure.lang.ExceptionInfo e (:status (ex-data e)))))
+
+(deftest an-id-is-taken-from-a-trusted-peer-alone
+  (let [give (request-id/giver (address/blocks proxies))
+        id-from #(:thrum/request-id (give {:remote-addr %, :headers {"x-request-id" "given"}}))]
+    (is (= "given" (id-from "10.0.0.1")))
+    (is (not= "given" (id-from "203.0.113.7")))))
+
+(deftest an-address-in-brackets-is-one-of-ipv6
+  (is (= "2001:dead:0:0:0:0:0:7" (client-of :x-forwarded {"x-forwarded-for" "[2001:dead::7]"})))
+  (is (= "10.0.0.1" (client-of :x-forwarded {"x-forwarded-for" "[203.0.113.7]"}))))
 
 ;; Addresses
 
