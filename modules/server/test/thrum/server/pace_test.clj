@@ -14,7 +14,8 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.uncaught :as uncaught])
   (:import
-   (thrum.server.impl.exchange Exchange)))
+   (thrum.server.impl.exchange Exchange)
+   (thrum.server.impl.pace PacedWire)))
 
 (set! *warn-on-reflection* true)
 
@@ -64,6 +65,12 @@
     (is (not (pace/late-at? lane (+ (long now) (* 100000 (long ms))))))))
 
 ;; The wire
+
+(deftest what-passed-quickly-is-saved-for-a-response-and-not-for-a-requests-body
+  (let [^PacedWire wire (pace/paced nil {:min-bytes-per-second 1000, :rate-grace-ms 5000})
+        late? #(late-at-some-time? % [[0 1000000] [6000 1]])]
+    (is (late? (.-in wire)))
+    (is (not (late? (.-out wire))))))
 
 (def ^:private no-headers (object-array 0))
 
