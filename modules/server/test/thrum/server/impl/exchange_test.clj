@@ -5,6 +5,7 @@
    [thrum.core :as t]
    [thrum.server.impl.ending :as ending]
    [thrum.server.impl.exchange :as exchange]
+   [thrum.server.impl.input :as input]
    [thrum.server.impl.respond :as respond]
    [thrum.server.impl.serve :as serve]
    [thrum.server.impl.stream :as stream]
@@ -217,3 +218,22 @@
     (with-redefs [exchange/start-thread! (fn [_ _ f] (f))]
       (#'stream/opened! x (WebSocket. socket (ReentrantLock.))))
     (is (= 1001 (deref closed 0 nil)))))
+
+(deftest a-body-is-not-read-on-behind-the-end
+  (let [x (exchange (atom []) identity), reader (#'serve/reader x)]
+    (input/read-begins reader)
+    (exchange/step! x :shutdown)
+    (is (thrown? IOException (input/read-begins reader)))))
+
+(deftest a-response-behind-a-broken-body-is-the-last-of-its-connection
+  (let [closes? (fn [flaw]
+                  (let [sent (promise)
+                        wire (reify engine/Wire
+                               (unwatch! [_])
+                               (send! [_ _ headers _] (deliver sent (apply hash-map headers))))
+                        ^Exchange x (exchange/exchange (traffic/traffic {}) wire)]
+                    (exchange/received! x {:request-method :post})
+                    (.setFlaw x flaw)
+                    (respond/respond! x {:status 200, :body "swallowed"})
+                    (= "close" (get (deref sent 0 nil) "Connection"))))]
+    (is (= [false true] (map closes? [nil :broken])))))

@@ -285,8 +285,8 @@
     (is (Thread/.join engine (Duration/ofSeconds 5)))))
 
 (deftest what-waits-as-a-websocket-does-not-open-keeps-no-thread
-  (let [inbox (websocket/inbox {})
-        [^Thread reader read] (gate/start "reader" #(engine/on-text inbox (gone (promise)) "early"))]
+  (let [inbox (websocket/inbox {}), socket (gone (promise))
+        [^Thread reader read] (gate/start "reader" #(engine/on-text inbox socket "early"))]
     (is (gate/eventually 5000 #(= Thread$State/WAITING (.getState reader))))
     (is (thrown? IOException
           (websocket/attend! inbox #(throw (IOException. "No handshake")) identity)))
