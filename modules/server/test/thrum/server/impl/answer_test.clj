@@ -6,6 +6,7 @@
    [thrum.server.impl.body :as body]
    [thrum.server.impl.exchange :as exchange]
    [thrum.server.impl.response :as response]
+   [thrum.server.impl.sink :as sink]
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
    [thrum.server.spi.byte-stream :as byte-stream]
@@ -68,3 +69,14 @@
                         (response/head {:status 200, :headers {"Content-Length" "3"}})
                         {:body file})
     (is (= ["a whole file"] @trail))))
+
+;; What writes a body may have swallowed the exception, and not every engine notices again.
+(deftest nothing-is-sent-behind-a-write-that-failed
+  (let [trail (atom [])
+        x (exchange/exchange (traffic/traffic {}) (begun-and-written trail))
+        answer (answer/answer x (response/head {:status 200}) :commit)]
+    (sink/gone! answer)
+    (doseq [send! [#(sink/begin! answer nil) #(sink/send! answer (byte-array 1))
+                   #(sink/end! answer)]]
+      (is (thrown-with-msg? IOException #"The client has gone" (send!))))
+    (is (= [] @trail))))
