@@ -13,6 +13,7 @@
    [thrum.impl.registry :as registry]
    [thrum.impl.show :as show]
    [thrum.impl.sync-point :as sync-point]
+   [thrum.impl.turn :as turn]
    [thrum.impl.wait :as wait])
   (:import
    (clojure.lang Fn IBlockingDeref IDeref IFn IPending)
@@ -389,6 +390,7 @@
 (defn start!
   "Starts the task on its thread, a fresh one that runs it. Returns the task."
   [^Task task ^Thread thread]
+  (turn/give-way!)
   (.setThread task thread)
   (.start thread)
   task)
@@ -398,6 +400,7 @@
   failure goes to the thread's uncaught exception handler."
   ^Thread [context name f]
   (let [body (context/wrapped-once context f)]
+    (turn/give-way!)
     (doto (jdk/virtual-thread name (fn [] (context/enter! context nil) (body)))
       .start)))
 

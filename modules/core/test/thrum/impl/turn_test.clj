@@ -9,12 +9,18 @@
 
 (set! *warn-on-reflection* true)
 
-(deftest threads-that-each-start-another-leave-the-others-their-turn
-  (doseq [one-carrier ["-Djdk.virtualThreadScheduler.parallelism=1"
-                       "-Djdk.virtualThreadScheduler.maxPoolSize=1"]]
-    (let [command (jvm/command (jvm/this-home) [one-carrier] 'thrum.one-carrier [])
-          {:keys [lines]} (jvm/quietly command 120000 jvm/quick)]
-      (is (= "other" (jvm/last-line lines)) [one-carrier lines]))))
+(def ^:private parallelism "-Djdk.virtualThreadScheduler.parallelism=1")
+(def ^:private pool-size "-Djdk.virtualThreadScheduler.maxPoolSize=1")
+
+(deftest ^{:time-limit-ms 600000} threads-that-each-start-another-leave-the-others-their-turn
+  (doseq [[way one-carrier] [["give-way" pool-size]
+                             ["future" parallelism]
+                             ["thread" parallelism]
+                             ["fork" parallelism]
+                             ["pmapv" parallelism]]]
+    (let [command (jvm/command (jvm/this-home) ["-Xmx1g" one-carrier] 'thrum.one-carrier [way])
+          {:keys [lines]} (jvm/quietly command 110000 jvm/quick)]
+      (is (= "other" (jvm/last-line lines)) [way lines]))))
 
 (defn- way-given
   "Returns [scouted? interrupted?] where a thread that start-thread starts has given way with one

@@ -49,7 +49,6 @@
                  (catch Throwable t
                    (.countDown over)
                    (spi/uncaught! t))))]
-    (spi/give-way!)
     (.start (.newThread threads turn))))
 
 (defn- serve-on-one-thread!
@@ -58,8 +57,7 @@
   [^Ends ends serve]
   (let [turns (fn []
                 (try
-                  (while (engine/on-reused-thread #(serve-next! ends serve))
-                    (spi/give-way!))
+                  (while (engine/on-reused-thread #(serve-next! ends serve)))
                   (catch Throwable t (spi/uncaught! t))
                   (finally (.countDown ^CountDownLatch (.-over ends)))))]
     (.start (.newThread threads turns))))

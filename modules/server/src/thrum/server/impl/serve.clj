@@ -184,6 +184,7 @@
     (traffic/enter! traffic x)
     (some-> (.-observers x) (exchanges/began! x))
     (try
+      (spi/give-way!)
       (when (receive! x) (accept! x handler))
       (when (exchange/ended? x) (exchange/await-settled! x))
       (finally (leave! x)))))

@@ -1,5 +1,5 @@
 (ns thrum.server.spi.exchanges-test
-  "What an observer of all exchanges sees."
+  "What an observer of all exchanges sees, and who has a turn before one."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
@@ -8,6 +8,7 @@
    [thrum.server.impl.traffic :as traffic]
    [thrum.server.spi :as engine]
    [thrum.server.spi.exchanges :as exchanges]
+   [thrum.spi :as spi]
    [thrum.test-kit.leak :as leak])
   (:import
    (java.net InetAddress InetSocketAddress)
@@ -111,6 +112,12 @@
       (serve! {} (fn [r] (reset! seen (running?)) (answer r)) (wire "Host" "a"))
       (is (= [true false] [@seen (running?)]))
       (finally (stop!)))))
+
+(deftest a-request-gives-way-once-before-its-handler-runs
+  (let [trail (atom [])]
+    (with-redefs [spi/give-way! #(swap! trail conj :gave-way)]
+      (serve! {} (fn [r] (swap! trail conj :handled) (answer r)) (wire "Host" "a")))
+    (is (= [:gave-way :handled] @trail))))
 
 (deftest an-observer-that-throws-changes-nothing
   (let [thrown (atom 0)

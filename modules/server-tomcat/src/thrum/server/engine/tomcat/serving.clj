@@ -109,7 +109,6 @@
   [^Request request response endpoint {:keys [rests] :as options} serve]
   (if-some [wire (wire/wire request response endpoint options)]
     (try
-      (spi/give-way!)
       (if (apart? request options)
         (.start (.newThread request-threads #(serve! wire serve)))
         (do (.setNote request note (Thread/currentThread))
