@@ -26,9 +26,11 @@
   (LockSupport/parkNanos 1))
 
 (defn- scout! []
-  (stand-behind!)
-  (.set returned-ns (System/nanoTime))
-  (.set scouting false))
+  (try
+    (stand-behind!)
+    (finally
+      (.set returned-ns (System/nanoTime))
+      (.set scouting false))))
 
 (defn give-way!
   "Lets those that wait have a turn before the calling virtual thread, where there is one carrier.

@@ -32,7 +32,7 @@
     (with-redefs [turn/one-carrier? true, turn/scouting scouting, turn/returned-ns returned]
       (start-thread #(do
                        (when interrupt? (.interrupt (Thread/currentThread)))
-                       (turn/give-way!)
+                       (try (turn/give-way!) (catch StackOverflowError _))
                        (deliver seen [(and (< before (.get returned)) (not (.get scouting)))
                                       (Thread/interrupted)])))
       (deref seen 20000 :never))))
@@ -48,3 +48,7 @@
 
 (deftest a-platform-thread-is-no-scout
   (is (= [false false] (way-given on-platform-thread false))))
+
+(deftest a-scout-that-has-no-stack-left-is-not-awaited
+  (with-redefs [turn/stand-behind! #(throw (StackOverflowError.))]
+    (is (= [true false] (way-given #(Thread/startVirtualThread %) false)))))
