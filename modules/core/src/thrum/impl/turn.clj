@@ -17,8 +17,13 @@
 
 (def ^:private pause-ns "From one scout's return to the next one's start." 2000000)
 
+(def ^:private longest-ns
+  "A scout that is away for longer is not awaited: it may have no stack left, or never be woken."
+  10000000000)
+
 (def ^:private ^AtomicBoolean scouting (AtomicBoolean.))
-(def ^:private ^AtomicLong returned-ns (AtomicLong. (System/nanoTime)))
+(def ^:private ^AtomicLong turned-ns "When a scout last left or returned."
+  (AtomicLong. (System/nanoTime)))
 
 (defn- stand-behind!
   "Returns when those have had a turn that wait: a platform thread of the JDK's wakes this one."
@@ -27,9 +32,10 @@
 
 (defn- scout! []
   (try
+    (.set turned-ns (System/nanoTime))
     (stand-behind!)
     (finally
-      (.set returned-ns (System/nanoTime))
+      (.set turned-ns (System/nanoTime))
       (.set scouting false))))
 
 (defn give-way!
@@ -39,10 +45,11 @@
   once where the thread is interrupted, and leaves it so."
   []
   (when (and one-carrier? (.isVirtual (Thread/currentThread)))
-    (cond
-      (.get scouting)
-      (stand-behind!)
+    (let [since (- (System/nanoTime) (.get turned-ns))]
+      (cond
+        (and (.get scouting) (< since (long longest-ns)))
+        (stand-behind!)
 
-      (and (< (long pause-ns) (- (System/nanoTime) (.get returned-ns)))
-           (.compareAndSet scouting false true))
-      (scout!))))
+        (and (< (long pause-ns) since)
+             (or (.compareAndSet scouting false true) (< (long longest-ns) since)))
+        (scout!)))))

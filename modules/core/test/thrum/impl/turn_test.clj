@@ -28,12 +28,12 @@
   interrupted."
   [start-thread interrupt?]
   (let [before (- (System/nanoTime) 1000000000)
-        returned (AtomicLong. before), scouting (AtomicBoolean.), seen (promise)]
-    (with-redefs [turn/one-carrier? true, turn/scouting scouting, turn/returned-ns returned]
+        turned (AtomicLong. before), scouting (AtomicBoolean.), seen (promise)]
+    (with-redefs [turn/one-carrier? true, turn/scouting scouting, turn/turned-ns turned]
       (start-thread #(do
                        (when interrupt? (.interrupt (Thread/currentThread)))
                        (try (turn/give-way!) (catch StackOverflowError _))
-                       (deliver seen [(and (< before (.get returned)) (not (.get scouting)))
+                       (deliver seen [(and (< before (.get turned)) (not (.get scouting)))
                                       (Thread/interrupted)])))
       (deref seen 20000 :never))))
 
@@ -52,3 +52,11 @@
 (deftest a-scout-that-has-no-stack-left-is-not-awaited
   (with-redefs [turn/stand-behind! #(throw (StackOverflowError.))]
     (is (= [true false] (way-given #(Thread/startVirtualThread %) false)))))
+
+(deftest a-scout-that-is-lost-is-not-awaited-for-ever
+  (let [stale (- (System/nanoTime) 11000000000)
+        turned (AtomicLong. stale), scouting (AtomicBoolean. true), given (promise)]
+    (with-redefs [turn/one-carrier? true, turn/scouting scouting, turn/turned-ns turned]
+      (Thread/startVirtualThread #(do (turn/give-way!) (deliver given true)))
+      (is (deref given 20000 false))
+      (is (not (.get scouting))))))
