@@ -124,7 +124,9 @@
   "Where the JDK has one carrier, lets virtual threads that wait for a turn have it before the
   calling one. For code that starts a thread for each of many things, or serves many on one: without
   it, threads that start or wake each other may keep the carrier for as long as there is work
-  (decision 60). Is over at once where the thread is interrupted, and leaves it so."
+  (decision 60). Is over at once where the thread is interrupted, and leaves it so. Not for a thread
+  that holds a lock where monitors-pin?: another that waits for it in synchronized would keep the
+  carrier for ever."
   []
   (turn/give-way!))
 

@@ -4,7 +4,7 @@
    [thrum.core :as t]
    [thrum.spi :as spi])
   (:import
-   (java.util.concurrent CountDownLatch)))
+   (java.util.concurrent CountDownLatch TimeUnit)))
 
 (set! *warn-on-reflection* true)
 
@@ -18,14 +18,33 @@
    "fork" (fn [f] (t/with-scope [s] (t/fork s (f))))
    "pmapv" (fn [f] (t/pmapv 2 (fn [_] (f)) [1]))})
 
-(defn -main
-  "Has threads start each other for ever, the way of that name. Prints the name of the main
-  thread's, or that it got no turn."
+(defn- hold-in-turn!
+  "Has two threads come to a lock: one starts a thread while it holds it, one waits for it in
+  synchronized."
+  []
+  (let [monitor (Object.), started (delay (t/future :started)), both (CountDownLatch. 2)]
+    ;; A scout is due.
+    (Thread/sleep 3)
+    (.start (spi/virtual-thread "holds" #(do @started (.countDown both))))
+    (.start (spi/virtual-thread "waits" #(do (locking monitor @started) (.countDown both))))
+    (.await both 2 TimeUnit/SECONDS)))
+
+(defn- start-for-ever!
+  "Has threads start each other for ever, the way of that name."
   [way]
-  (let [start (starts way), turns (CountDownLatch. 1000), other (promise)
+  (let [start (starts way), turns (CountDownLatch. 1000)
         turn (fn turn [] (.countDown turns) (start turn))]
     (.start (spi/virtual-thread "turn" turn))
-    (.await turns)
+    (.await turns)))
+
+(defn -main
+  "Has threads start each other for ever, the way of that name, or come to a lock: \"lock\". Prints
+  the name of the main thread's, or that it got no turn."
+  [way]
+  (if (= "lock" way)
+    (dotimes [_ 5] (hold-in-turn!))
+    (start-for-ever! way))
+  (let [other (promise)]
     (.start (spi/virtual-thread "other" #(deliver other (.getName (Thread/currentThread)))))
     (println (deref other 10000 "starved"))
     (flush)

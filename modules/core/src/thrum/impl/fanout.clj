@@ -94,7 +94,7 @@
   [^Tasks tasks task ^Thread thread]
   (try
     (group/admit-member! (.-group tasks))
-    (turn/give-way!)
+    (turn/give-way-to-start!)
     (.start thread)
     (catch Throwable t
       (order/take-back (.-order tasks) task)

@@ -390,7 +390,7 @@
 (defn start!
   "Starts the task on its thread, a fresh one that runs it. Returns the task."
   [^Task task ^Thread thread]
-  (turn/give-way!)
+  (turn/give-way-to-start!)
   (.setThread task thread)
   (.start thread)
   task)
@@ -400,7 +400,7 @@
   failure goes to the thread's uncaught exception handler."
   ^Thread [context name f]
   (let [body (context/wrapped-once context f)]
-    (turn/give-way!)
+    (turn/give-way-to-start!)
     (doto (jdk/virtual-thread name (fn [] (context/enter! context nil) (body)))
       .start)))
 

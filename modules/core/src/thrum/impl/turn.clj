@@ -15,6 +15,8 @@
 
 (def ^:private one-carrier? (= 1 (jdk/carriers)))
 
+(def ^:private pins? (jdk/monitors-pin?))
+
 (def ^:private pause-ns "From one scout's return to the next one's start." 2000000)
 
 (def ^:private longest-ns
@@ -53,3 +55,11 @@
         (and (< (long pause-ns) since)
              (or (.compareAndSet scouting false true) (< (long longest-ns) since)))
         (scout!)))))
+
+(defn give-way-to-start!
+  "As give-way!, for a caller that may hold a lock. Does nothing where a thread that waits for that
+  lock in synchronized would keep the carrier for ever: the JDKs where it does leave the others
+  their turn."
+  []
+  (when (and one-carrier? (not pins?))
+    (give-way!)))

@@ -17,7 +17,9 @@
                              ["future" parallelism]
                              ["thread" parallelism]
                              ["fork" parallelism]
-                             ["pmapv" parallelism]]]
+                             ["pmapv" parallelism]
+                             ;; On JDK 21 the lock's waiter keeps the carrier.
+                             ["lock" parallelism]]]
     (let [command (jvm/command (jvm/this-home) ["-Xmx1g" one-carrier] 'thrum.one-carrier [way])
           {:keys [lines]} (jvm/quietly command 110000 jvm/quick)]
       (is (= "other" (jvm/last-line lines)) [way lines]))))
@@ -60,3 +62,11 @@
       (Thread/startVirtualThread #(do (turn/give-way!) (deliver given true)))
       (is (deref given 20000 false))
       (is (not (.get scouting))))))
+
+(deftest a-start-gives-no-way-where-a-monitor-pins
+  (doseq [pins? [true false]]
+    (let [trail (atom [])]
+      (with-redefs [turn/one-carrier? true, turn/pins? pins?
+                    turn/give-way! #(swap! trail conj :gave-way)]
+        (turn/give-way-to-start!))
+      (is (= (if pins? [] [:gave-way]) @trail)))))
