@@ -57,8 +57,13 @@
       (.sleep ^TimeUnit unit n)
       false)))
 
-(defn- on-virtual-threads [thread-name]
-  #(.start (spi/virtual-thread (spi/unique-name thread-name) %)))
+(defn- on-virtual-threads
+  "Returns a launch whose caller gives way first: it may hold a channel's lock, so not where another
+  that waits for it could keep the carrier."
+  [thread-name]
+  (fn [runnable]
+    (when-not (spi/monitors-pin?) (spi/give-way!))
+    (.start (spi/virtual-thread (spi/unique-name thread-name) runnable))))
 
 (defn- on-platform-threads
   [thread-name n]

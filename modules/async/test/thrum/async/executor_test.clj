@@ -9,6 +9,7 @@
    [thrum.async.probe :as probe]
    [thrum.async.release :as release]
    [thrum.core :as t]
+   [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.uncaught :as uncaught])
   (:import
@@ -37,6 +38,15 @@
       (is (every? #(.isVirtual ^Thread %) threads))
       (is (every? #(re-matches pattern (.getName ^Thread %)) threads) (str workload))
       (is (= 3 (count (set (map #(.getName ^Thread %) threads))))))))
+
+(deftest a-start-gives-way-unless-a-monitor-pins
+  (doseq [[pins? way] [[false [:gave-way]] [true []]]]
+    (let [trail (atom []), caller (Thread/currentThread)]
+      (with-redefs [spi/monitors-pin? (constantly pins?)
+                    spi/give-way! #(when (identical? caller (Thread/currentThread))
+                                     (swap! trail conj :gave-way))]
+        (thread-of (executor/everything :io)))
+      (is (= way @trail)))))
 
 (deftest go-dispatch-may-stay-on-a-pool
   (let [factory (executor/factory {:dispatch-threads 2})
