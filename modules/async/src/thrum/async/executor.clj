@@ -58,11 +58,10 @@
       false)))
 
 (defn- on-virtual-threads
-  "Returns a launch whose caller gives way first: it may hold a channel's lock, so not where another
-  that waits for it could keep the carrier."
+  "Returns a launch, whose caller may hold a channel's lock."
   [thread-name]
   (fn [runnable]
-    (when-not (spi/monitors-pin?) (spi/give-way!))
+    (spi/give-way-to-start!)
     (.start (spi/virtual-thread (spi/unique-name thread-name) runnable))))
 
 (defn- on-platform-threads

@@ -39,14 +39,12 @@
       (is (every? #(re-matches pattern (.getName ^Thread %)) threads) (str workload))
       (is (= 3 (count (set (map #(.getName ^Thread %) threads))))))))
 
-(deftest a-start-gives-way-unless-a-monitor-pins
-  (doseq [[pins? way] [[false [:gave-way]] [true []]]]
-    (let [trail (atom []), caller (Thread/currentThread)]
-      (with-redefs [spi/monitors-pin? (constantly pins?)
-                    spi/give-way! #(when (identical? caller (Thread/currentThread))
-                                     (swap! trail conj :gave-way))]
-        (thread-of (executor/everything :io)))
-      (is (= way @trail)))))
+(deftest a-start-gives-way-once
+  (let [trail (atom []), caller (Thread/currentThread)]
+    (with-redefs [spi/give-way-to-start! #(when (identical? caller (Thread/currentThread))
+                                            (swap! trail conj :gave-way))]
+      (thread-of (executor/everything :io)))
+    (is (= [:gave-way] @trail))))
 
 (deftest go-dispatch-may-stay-on-a-pool
   (let [factory (executor/factory {:dispatch-threads 2})

@@ -58,8 +58,7 @@
 
 (defn give-way-to-start!
   "As give-way!, for a caller that may hold a lock. Does nothing where a thread that waits for that
-  lock in synchronized would keep the carrier for ever: the JDKs where it does leave the others
-  their turn."
+  lock in synchronized would keep the carrier for ever, before JDK 24."
   []
   (when (and one-carrier? (not pins?))
     (give-way!)))
