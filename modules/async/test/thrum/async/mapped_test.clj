@@ -161,6 +161,9 @@
            (all (a/pmap->chan {:limit 2, :wrap (fn [thunk] #(try (thunk) (catch Exception _ nil)))}
                               identity
                               (failing-source 3 e (promise)))))))
+  (testing "nor its own"
+    (let [e (ex-info "wrap" {}), wrap (fn [thunk] #(do (thunk) (throw e)))]
+      (is (= [e] (all (a/pmap->chan {:limit 2, :wrap wrap} inc []))))))
   (testing "nor the source itself"
     (is (= [:thrum/invalid]
            (map (comp :type ex-data)

@@ -8,6 +8,7 @@
    [thrum.async.pipes :refer [all each-kind end through]]
    [thrum.core :as t]
    [thrum.impl.jdk]
+   [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.test-kit.uncaught :as uncaught])
@@ -92,6 +93,22 @@
                                  (end done)))]
       (is (= {:taken 1, :put 0, :dropped 0, :failed 1} totals))
       (is (= [] reported)))))
+
+(deftest a-failure-that-only-comes-with-the-pipelines-end-is-reported
+  (each-kind start
+    (let [running (promise)
+          fail #(try
+                  (deliver running true)
+                  (Thread/sleep 60000)
+                  (catch InterruptedException _ (throw (ex-info "no" {:item %}))))
+          to (async/chan)
+          [totals reported] (reported-by
+                              #(let [done (start 1 to fail (async/to-chan! [1]) {})]
+                                 (is (true? (deref running 5000 :late)))
+                                 (async/close! to)
+                                 (end done)))]
+      (is (= {:taken 1, :put 0, :dropped 0, :failed 1} totals))
+      (is (= ["no"] (map second reported))))))
 
 (deftest a-failure-can-end-it
   (each-kind start
@@ -318,6 +335,14 @@
               done (start 1 to inc (async/to-chan! (range 9)) {:name "unstartable"})]
           (is (instance? OutOfMemoryError (end done)))
           (is (<= (count (all to)) 3)))))))
+
+(deftest a-pipeline-goes-on-where-no-thread-can-be-started-for-its-steps
+  (each-kind start
+    (with-redefs [spi/clean-thread
+                  (fn [_ _] (throw (OutOfMemoryError. "unable to create native thread")))]
+      (let [to (async/chan 9), done (start 2 to inc (async/to-chan! (range 9)) {})]
+        (is (= 9 (:put (end done))))
+        (is (= (set (range 1 10)) (set (all to))))))))
 
 (defn- port-of
   "Returns a port of one value: a second take returns what (another-value) does."

@@ -13,6 +13,7 @@
    [thrum.test-kit.leak :as leak])
   (:import
    (clojure.core.async.impl.channels ManyToManyChannel)
+   (java.lang ScopedValue ScopedValue$Carrier)
    (java.lang.ref WeakReference)
    (java.util.concurrent CancellationException CountDownLatch Semaphore TimeUnit)
    (java.util.concurrent.atomic AtomicLong)
@@ -26,6 +27,14 @@
   "True if a put waits in the channel."
   [^ManyToManyChannel ch]
   (pos? (count (.-puts ch))))
+
+(defn- full
+  "Returns a closed channel that has all the items at hand."
+  [items]
+  (let [ch (async/chan (count items))]
+    (run! #(async/offer! ch %) items)
+    (async/close! ch)
+    ch))
 
 ;; Values and order
 
@@ -148,19 +157,39 @@
 
 (deftest no-more-are-taken-than-the-window
   (each-kind start
-    (let [taken (AtomicLong.)
-          from (async/chan 1 (map #(do (.incrementAndGet taken) %)))
-          feeder (t/future (loop [i 0] (when (a/>!! from i) (recur (inc i)))))
-          to (async/chan)
-          done (start 2 to inc from {:window 6})]
-      (is (gate/eventually 5000 #(waits? to)))
-      ;; One result waits at `to`, 6 more in the window, one item and one more wait in `from` and
-      ;; before it.
-      (is (gate/eventually 5000 #(<= 8 (.get taken))))
-      (is (<= (.get taken) 9))
-      (async/close! to)
-      (is (<= (:taken (end done)) 8))
-      (is (future-cancel feeder)))))
+    (doseq [[options window] [[{:window 6} 6] [{} 16]]]
+      (let [taken (AtomicLong.)
+            from (async/chan 1 (map #(do (.incrementAndGet taken) %)))
+            feeder (t/future (loop [i 0] (when (a/>!! from i) (recur (inc i)))))
+            to (async/chan)
+            done (start 2 to inc from options)]
+        (is (gate/eventually 5000 #(waits? to)))
+        ;; One result waits at `to`, more in the window, one item and one more wait in `from` and
+        ;; before it.
+        (is (gate/eventually 5000 #(<= (+ 2 window) (.get taken))))
+        (is (<= (.get taken) (+ 3 window)))
+        (async/close! to)
+        (is (<= (:taken (end done)) (+ 2 window)))
+        (is (future-cancel feeder))))))
+
+(deftest a-result-that-leaves-the-window-makes-room
+  (each-kind start
+    (let [to (async/chan 9), done (start 1 to inc (async/to-chan! (range 9)) {:window 1})]
+      (is (= {:taken 9, :put 9, :dropped 0, :failed 0} (end done)))
+      (is (= (range 1 10) (all to))))))
+
+(deftest a-call-begins-before-the-result-before-it-is-put
+  (each-kind start
+    (let [begun (promise)
+          put (fn [v] [v (if (= 1 v) (deref begun 5000 :late) :any)])
+          to (async/chan 2 (map put))
+          alone? #(= 1 (count (leak/threads)))
+          f (fn [v]
+              ;; The thread of the start has seen that the first call runs.
+              (if (= 0 v) (gate/eventually 5000 alone?) (deliver begun :begun))
+              (inc (long v)))]
+      (start 1 to f (full [0 1]) {})
+      (is (= [[1 :begun] [2 :any]] (all to))))))
 
 ;; The ends
 
@@ -567,6 +596,13 @@
              (is (= [nil loader] (a/<!! to)))))
         (async/close! from)
         (finally (.remove local)))))
+  (testing "nor what the item before them left"
+    (each-kind start
+      (let [local (InheritableThreadLocal.)
+            look (fn [_] (let [seen (.get local)] (.set local :item) [seen]))
+            to (async/chan 9)]
+        (start 1 to look (full [1 2 3 4 5 6 7 8 9]) {})
+        (is (= (repeat 9 [nil]) (all to))))))
   (testing "nor does a channel's transducer have an item's class loader"
     (let [loader (new-class-loader)
           ;; Room for all, so that no taker transforms anything.
@@ -576,6 +612,15 @@
                             %)]
       (with-class-loader loader #(a/pipeline-fn 2 to replace-loader (async/to-chan! (range 50))))
       (is (= #{loader} (set (all to)))))))
+
+(deftest items-have-the-scoped-values-of-the-caller
+  (when (<= 25 (.feature (Runtime/version)))
+    (each-kind start
+      (let [k (ScopedValue/newInstance), to (async/chan 9)
+            start! #(start 2 to (fn [_] (.orElse ^ScopedValue k :unbound)) (full [1 2 3])
+                           {:scoped-values [k]})]
+        (.run ^ScopedValue$Carrier (ScopedValue/where k :callers) start!)
+        (is (= [:callers :callers :callers] (all to)))))))
 
 ;; Misuse
 

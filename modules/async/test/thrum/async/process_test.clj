@@ -267,6 +267,20 @@
     (async/close! ch)
     (is (.await interrupted 5 TimeUnit/SECONDS))))
 
+(deftest closing-the-channel-ends-the-reading-of-its-source-also-where-no-thread-can-be-started
+  (let [reading (promise), interrupted (promise)
+        source (lazy-seq
+                 (try
+                   (deliver reading true)
+                   (Thread/sleep 60000)
+                   (finally (deliver interrupted true))))
+        ch (a/pmap->chan 1 inc source)]
+    (is (true? (deref reading 5000 :late)))
+    (with-redefs [spi/clean-thread
+                  (fn [_ _] (throw (OutOfMemoryError. "unable to create native thread")))]
+      (async/close! ch)
+      (is (true? (deref interrupted 5000 :late))))))
+
 (deftest closing-the-full-channel-ends-the-pmap
   (doseq [limit [1 3]]
     (let [ch (a/pmap->chan limit identity (range 100))]
