@@ -228,11 +228,14 @@
         (is (nil? @(t/future (t/remaining-ms))))))))
 
 (deftest a-deadline-that-never-comes-is-later-than-all-that-have-passed
-  (let [passed (deadline/now), never (deadline/in-ms Long/MAX_VALUE)]
+  (let [passed (deadline/now)
+        never (deadline/in-ms Long/MAX_VALUE)
+        ago (deadline/in-ms Long/MIN_VALUE)]
     (is (gate/eventually 5000 #(< passed (deadline/now))))
     (is (deadline/earlier? passed (deadline/in-ms Long/MAX_VALUE)))
     (is (deadline/earlier? passed never))
-    (is (not (deadline/passed? never)))))
+    (is (not (deadline/passed? never)))
+    (is (deadline/passed? ago) "although no time is as long ago")))
 
 (deftest a-fork-has-the-deadline-of-its-caller
   (alarms/by-hand

@@ -154,13 +154,18 @@
     @(t/future nil)
     (is (= [:task] @called))))
 
+(defn- days-ago [days]
+  (- (System/nanoTime) (* (long days) 24 60 60 1000000000)))
+
 (deftest a-task-knows-when-it-began
-  (watch/tick!)
-  (let [before (System/nanoTime)]
-    (watch/tick!)
-    (let [since (:since (watch/facts (t/future nil)))]
-      (is (<= before since (System/nanoTime)))
-      (is (zero? (long (unwatched #(:since (watch/facts (t/future nil))))))))))
+  (doseq [days [0 300 600]]
+    (with-redefs [registry/base (days-ago days)]
+      (watch/tick!)
+      (let [before (System/nanoTime)]
+        (watch/tick!)
+        (let [since (:since (watch/facts (t/future nil)))]
+          (is (<= before since (System/nanoTime)))
+          (is (zero? (long (unwatched #(:since (watch/facts (t/future nil))))))))))))
 
 (deftest a-detached-task-that-has-ended-is-kept-no-more
   (let [task (t/future :value)]
@@ -174,6 +179,26 @@
        (t/with-executor [_ {:name "unseen"}]
          (is (= [] (known :scope "unseen") (known :executor "unseen")))
          (is (nil? (watch/ended)))))))
+
+(deftest what-began-unwatched-may-end-watched
+  (unwatched
+    #(is (= [:fork :body]
+            (t/with-scope [s]
+              (let [gate (promise), fork (t/fork s (deref gate 5000 :late))]
+                (t/with-executor [_]
+                  (watch/watch! true)
+                  (deliver gate :fork)
+                  [@fork :body])))))))
+
+(deftest who-watches-already-changes-nothing
+  (t/with-scope [_ {:name "seen"}]
+    (is (false? (watch/watch! true)))
+    (is (= 1 (count (known :scope "seen")))))
+  (unwatched #(is (false? (watch/watch! false)))))
+
+(deftest what-began-watched-is-known-no-more-where-nobody-watches
+  (t/with-scope [_ {:name "forgotten"}]
+    (is (= [] (unwatched #(known :scope "forgotten"))))))
 
 (deftest a-limiter-is-known-with-those-who-hold-and-wait
   (let [limiter (unwatched #(t/limiter 1 {:name "db"})), gate (promise), held (promise)
@@ -238,10 +263,12 @@
   (spi/register! kind (Object.) (constantly {:name "dropped"})))
 
 (deftest a-registration-ends-with-its-thing-or-before
-  (let [pool (Object.), registration (spi/register! ::pool pool (constantly {:name "pool"}))]
-    (is (= [{:name "pool"}]
-           (for [{:keys [kind thing describe]} (watch/registered) :when (= ::pool kind)]
-             (describe thing))))
+  (let [before (System/nanoTime), pool (Object.)
+        registration (spi/register! ::pool pool (constantly {:name "pool"}))
+        [{:keys [since describe]} & more] (filter #(= ::pool (:kind %)) (watch/registered))]
+    (is (= {:name "pool"} (describe pool)))
+    (is (<= before since (System/nanoTime)))
+    (is (nil? more))
     (is (nil? (spi/unregister! registration)))
     (is (not (registered? ::pool)))
     (Reference/reachabilityFence pool))
@@ -261,7 +288,9 @@
 
 (deftest what-is-dropped-is-not-kept-by-many-others
   (dotimes [_ 5000] (t/pmap 1 identity [1]))
-  (is (gate/eventually 20000 #(do (System/gc) (empty? (known :fan-out "pmap"))))))
+  (is (gate/eventually 20000 #(do (System/gc) (empty? (known :fan-out "pmap")))))
+  (is (every? :kind (watch/registered)))
+  (is (= [] (watch/leaked!)) "what is no task is no leak"))
 
 (defn- count-kept []
   (let [entries (.-entries ^Watch @#'registry/watch)]
@@ -274,6 +303,28 @@
                                   (System/gc)
                                   (dotimes [_ 500] (t/pmap 1 identity [1]))
                                   (< (count-kept) most))))))
+
+(deftest a-crowd-that-lives-is-looked-through-seldom
+  (let [looks (atom 0), forget! @#'registry/forget-collected!
+        things (vec (repeatedly 5000 #(Object.)))]
+    (with-redefs [registry/forget-collected! #(do (swap! looks inc) (forget! %))]
+      (run! (partial registry/keep! ::thing) things)
+      (is (<= (long @looks) 3)))
+    (Reference/reachabilityFence things)))
+
+(defn- keep-and-drop!
+  "Returns a weak reference to what is kept as a task of that name."
+  [name]
+  (let [task (Object.)]
+    (registry/keep-task! (registry/entry-ref) task name)
+    (WeakReference. task)))
+
+(deftest a-task-that-was-collected-is-told-once-also-among-many
+  (let [^WeakReference task (keep-and-drop! "alone"), told #(map :name (watch/leaked!))]
+    (is (gate/eventually 20000 #(do (System/gc) (nil? (.get task)))))
+    (dotimes [_ 5000] (t/pmap 1 identity [1]))
+    (is (= ["alone"] (told)))
+    (is (= [] (told)))))
 
 (deftest a-task-that-the-jdk-keeps-is-no-leak
   (let [gate (promise), task (t/future (deref gate 10000 nil))]

@@ -4,6 +4,7 @@
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]
+   [thrum.impl.jdk :as jdk]
    [thrum.spi :as spi]
    [thrum.spi.fan-out :as fan-out]
    [thrum.spi.watch :as watch]
@@ -97,7 +98,7 @@
       (.setUncaughtExceptionHandler
         (reify
           Thread$UncaughtExceptionHandler
-          (uncaughtException [_ _ t] (deliver seen t) (throw (ex-info "worse" {})))))
+          (uncaughtException [_ _ t] (deliver seen t) (throw (Error. "worse")))))
       (.start))
     (is (nil? (deref returned 5000 :late)))
     (is (= "no" (ex-message (deref seen 5000 nil))))))
@@ -119,16 +120,34 @@
 (deftest a-clean-thread-inherits-nothing
   (let [here (Thread/currentThread), loader (.getContextClassLoader here), seen (promise)
         other (clojure.lang.DynamicClassLoader. loader)
-        see #(deliver seen [(.get ^ThreadLocal inherited)
-                            (.getContextClassLoader (Thread/currentThread))])]
+        see #(deliver % [(.get ^ThreadLocal inherited)
+                         (.getContextClassLoader (Thread/currentThread))])
+        seen-too (promise)]
     (try
       (.set ^ThreadLocal inherited :ours)
       (.setContextClassLoader here other)
-      (.start (spi/clean-thread "clean" see))
-      (is (= [nil (ClassLoader/getSystemClassLoader)] (deref seen 5000 nil)))
+      (.start (spi/clean-thread "clean" #(see seen)))
+      (.start (.newThread (spi/clean-threads "clean") #(see seen-too)))
+      (is (= [nil (ClassLoader/getSystemClassLoader)]
+             (deref seen 5000 nil)
+             (deref seen-too 5000 nil)))
       (finally
         (.setContextClassLoader here loader)
         (.remove ^ThreadLocal inherited)))))
+
+(deftest the-spare-descriptors-are-those-that-are-free-less-a-reserve
+  (doseq [[open most-open spare] [[10 100 74] [100 1000 800] [990 1000 1] [1 1000000 4096]]]
+    (with-redefs [jdk/file-descriptors (constantly {:open open, :max most-open})]
+      (is (= spare (spi/spare-descriptors 4096)))))
+  (with-redefs [jdk/file-descriptors (constantly nil)]
+    (is (= 4096 (spi/spare-descriptors 4096)))))
+
+(deftest who-works-for-a-scope-is-known
+  (t/with-scope [s]
+    (let [works #(spi/works-for? s)]
+      (is (= [true true] [(works) @(t/fork s (works))]))
+      (is (true? (t/with-scope [inner] @(t/fork inner (works)))))
+      (is (false? @(t/future (works)))))))
 
 (defn- polled
   "Returns [values end]: what a fan-out hands over, and true when it is idle, or what it throws."

@@ -52,7 +52,7 @@
 (defn at-instant
   "Returns the deadline at a java.time.Instant, by the system's time of day now."
   ^long [instant]
-  (in-ms (max 0 (long (ms-until instant)))))
+  (in-ms (ms-until instant)))
 
 (defn earlier?
   "True if a comes before b, where nil is never."
