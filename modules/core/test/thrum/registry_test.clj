@@ -173,7 +173,7 @@
     (is (gate/eventually 5000
           (fn [] (not-any? #(identical? task (:thing %)) (watch/registered)))))))
 
-(deftest nothing-that-comes-and-goes-is-kept-where-nobody-watches
+(deftest nothing-that-comes-and-goes-is-kept-where-none-watches
   (unwatched
     #(t/with-scope [_ {:name "unseen"}]
        (t/with-executor [_ {:name "unseen"}]
@@ -196,7 +196,7 @@
     (is (= 1 (count (known :scope "seen")))))
   (unwatched #(is (false? (watch/watch! false)))))
 
-(deftest what-began-watched-is-known-no-more-where-nobody-watches
+(deftest what-began-watched-is-known-no-more-where-none-watches
   (t/with-scope [_ {:name "forgotten"}]
     (is (= [] (unwatched #(known :scope "forgotten"))))))
 
