@@ -496,6 +496,16 @@
                      (.read ^InputStream (:in client))))))
     (server/stop! s)))
 
+(deftest over-tls-http-1-1-is-agreed-on
+  (let [s (start ok (tls/keystore))]
+    (with-open [socket (secure-client s)]
+      (.setSSLParameters socket
+        (doto (.getSSLParameters socket)
+          (.setApplicationProtocols (into-array String ["h2" "http/1.1"]))))
+      (.startHandshake socket)
+      (is (= "http/1.1" (.getApplicationProtocol socket))))
+    (server/stop! s)))
+
 (defn- hung-up?
   "Reads whatever comes, an alert of TLS, until the connection ends; returns whether it does."
   [{:keys [^InputStream in]}]

@@ -88,7 +88,9 @@
   (let [read-with #(read-body (str "0\r\n" (apply str (repeat % "X:\r\n")) "\r\nGET") :chunked)]
     (is (= ["" "GET"] (read-with 24)))
     (is (= :broken (read-with 30)))
-    (is (= :broken (read-with 200)))))
+    (is (= :broken (read-with 200))))
+  (let [as-long-as-all (str "X:" (str/join (repeat 98 "x")) "\r\n")]
+    (is (= :broken (read-body (str "0\r\n" as-long-as-all as-long-as-all "\r\n") :chunked)))))
 
 (deftest chunks-may-be-larger-than-an-int
   (is (= :broken (read-body "100000000\r\nabcd" :chunked)))

@@ -4,12 +4,13 @@
    [clojure.test :refer [deftest is]]
    [thrum.server.http1.connection :as connection]
    [thrum.server.http1.sockets :as sockets]
+   [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate])
   (:import
    (java.io OutputStream)
    (java.net Socket)
    (java.nio ByteBuffer)
-   (java.util.concurrent.atomic AtomicReference)
+   (java.util.concurrent.atomic AtomicLong AtomicReference)
    (thrum.server.http1.connection Connection)))
 
 (set! *warn-on-reflection* true)
@@ -72,12 +73,19 @@
 
 (deftest a-body-is-written-in-pieces-each-of-which-has-its-time
   (sockets/with-client [c nil]
-    (let [sizes (atom [])
-          out (proxy [OutputStream] [] (write [_ _ n] (swap! sizes conj n)))
+    (let [sizes (atom []), untils (atom []), c-of (promise)
+          out (proxy [OutputStream] []
+                (write [_ _ n]
+                  (let [now (System/nanoTime)]
+                    (swap! sizes conj n)
+                    (swap! untils conj (.get ^AtomicLong (.-send-by ^Connection @c-of)))
+                    (while (= now (System/nanoTime)) (Thread/onSpinWait)))))
           socket (proxy [Socket] [] (getOutputStream [] out))
           c (connection/connection (.-raw ^Connection c) socket sockets/options)]
+      (deliver c-of c)
       (connection/write! c (byte-array 150000))
-      (is (= [65536 65536 18928] @sizes)))))
+      (is (= [65536 65536 18928] @sizes))
+      (is (apply < @untils)))))
 
 (deftest a-connection-that-was-cut-waits-for-nobody
   (sockets/with-client [c nil]
@@ -97,3 +105,25 @@
         (connection/linger! c)
         (connection/close! c)
         (is (= [:all "answer"] [@sent (String. (.readAllBytes (.getInputStream client)))]))))))
+
+(deftest what-a-client-still-sends-is-discarded-for-a-bounded-time-and-length
+  (sockets/with-client [c nil]
+    (let [untils (atom [])
+          receive! (fn [_ ^ByteBuffer buffer until]
+                     (.limit buffer 8192)
+                     (> 2000 (count (swap! untils conj until))))]
+      (with-redefs [connection/receive! receive!]
+        (connection/linger! c))
+      (is (= [512 1] [(count @untils) (count (distinct @untils))])))))
+
+(deftest to-say-that-nothing-more-comes-has-its-time
+  (sockets/with-client [c nil]
+    (let [by (atom nil), c-of (promise)
+          socket (proxy [Socket] []
+                   (shutdownOutput []
+                     (reset! by (.get ^AtomicLong (.-receive-by ^Connection @c-of)))))
+          c (connection/connection (.-raw ^Connection c) socket sockets/options)]
+      (deliver c-of c)
+      (with-redefs [connection/receive! (constantly false)]
+        (connection/linger! c))
+      (is (< (spi/deadline-in 0) @by (spi/deadline-in 3000))))))

@@ -66,3 +66,9 @@
   (is (= [false true true]
          (map #(head/ends? (head/head (received (str "GET / HTTP/1.0\r\n" % "\r\n"))))
               ["Connection: Keep-Alive\r\n" "Connection: x-keep-alive\r\n" ""]))))
+
+(deftest a-body-of-no-length-is-none
+  (is (= [nil nil 4 :chunked]
+         (map #(head/body-length (head/head (received (str "GET / HTTP/1.1\r\n" % "\r\n"))))
+              ["" "Content-Length: 0\r\n" "Content-Length: 4\r\n"
+               "Transfer-Encoding: chunked\r\n"]))))

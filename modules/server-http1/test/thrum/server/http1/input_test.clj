@@ -3,12 +3,15 @@
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
+   [thrum.server.http1.connection :as connection]
    [thrum.server.http1.input :as input]
    [thrum.server.http1.sockets :as sockets]
+   [thrum.server.spi.flow :as flow]
    [thrum.test-kit.gate :as gate])
   (:import
    (java.net Socket)
    (java.nio ByteBuffer)
+   (java.util.concurrent CompletableFuture)
    (thrum.server.http1.head Head)))
 
 (set! *warn-on-reflection* true)
@@ -122,3 +125,15 @@
         (input/watch! in #(deliver gone :gone))
         (.close client)
         (is (= :gone (deref gone 5000 :late)))))))
+
+(deftest a-client-is-watched-by-one-thread
+  (sockets/with-client [c nil]
+    (let [in (input/input c), threads (atom 0)]
+      (with-redefs [flow/elsewhere (fn [_] (swap! threads inc) (CompletableFuture.))]
+        (dotimes [_ 2] (input/watch! in (constantly nil))))
+      (is (= 1 @threads)))))
+
+(deftest a-connection-that-is-cut-has-no-head
+  (sockets/with-client [c nil]
+    (connection/cut! c)
+    (is (nil? (input/head! (input/input c))))))

@@ -6,12 +6,13 @@
    [thrum.server.http1 :as http1]
    [thrum.server.http1.connection :as connection]
    [thrum.server.http1.listener :as listener]
+   [thrum.server.http1.requests :as requests]
    [thrum.server.http1.sockets :as sockets]
    [thrum.server.spi :as engine]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.uncaught :as uncaught])
   (:import
-   (java.io IOException)
+   (java.io IOException OutputStream)
    (java.net InetAddress ServerSocket Socket SocketTimeoutException)
    (java.util.concurrent Semaphore)
    (thrum.server.http1 Connections)
@@ -101,6 +102,16 @@
     (is (not (.isAlive acceptor)))
     (is (not (.isAlive ^Thread (.-watchdog running))))))
 
+(deftest a-refusal-that-cannot-be-sent-is-reported-all-the-same
+  (let [reported (promise)]
+    (sockets/call-with-client nil
+      (fn [^Connection c _]
+        (let [c (connection/connection (.-raw c) (.-raw c)
+                                       (assoc options :on-refused #(deliver reported %)))]
+          (connection/cut! c)
+          (is (false? (#'requests/refuse! c 400))))))
+    (is (= 400 (:status (deref reported 0 nil))))))
+
 (deftest what-is-no-request-is-reported
   (let [reported (promise)
         options (assoc options :on-refused #(deliver reported %))]
@@ -178,6 +189,16 @@
   [^Socket client]
   (String. (.readAllBytes (.getInputStream client))))
 
+(deftest an-error-behind-the-answer-ends-the-connection
+  (uncaught/reporting
+    (fn [_ _])
+    (fn []
+      (with-server options
+        (fn [running]
+          (with-client running "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+            #(is (str/starts-with? (received %) "HTTP/1.1 200"))))
+        :serve #(do (ok! %) (throw (Error. "for the test")))))))
+
 (deftest a-client-may-send-its-body-behind-the-answer
   (with-server options
     (fn [running]
@@ -221,6 +242,37 @@
              (is (gate/eventually 5000 (fn [] (= [0 -1] @lingers)))))))
       :serve serve)))
 
+(deftest a-stream-to-the-end-of-the-connection-whose-thread-throws-ends-in-a-reset
+  (let [boom (Error. "for the test")
+        serve (fn [wire]
+                (doto ^OutputStream (engine/begin! wire 200 (object-array 0) -1)
+                  (.write (.getBytes "some"))
+                  (.flush))
+                (throw boom))]
+    (uncaught/reporting
+      (fn [_ _])
+      (fn []
+        (with-server options
+          (fn [running]
+            (with-client running "GET / HTTP/1.0\r\n\r\n"
+              #(is (thrown? IOException (received %)))))
+          :serve serve)))))
+
+(deftest a-client-that-goes-behind-its-answer-is-watched-no-more
+  (let [gone (atom false)]
+    (with-server options
+      (fn [running]
+        (with-client running "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+          (fn [^Socket client]
+            (is (= 12 (alength (.readNBytes (.getInputStream client) 12))))
+            (.shutdownOutput client)
+            (received client))))
+      :serve (fn [wire]
+               (engine/watch! wire #(reset! gone true))
+               (engine/unwatch! wire)
+               (ok! wire)))
+    (is (false? @gone))))
+
 (deftest a-handler-that-goes-on-behind-its-answer-does-not-keep-the-end-back
   (let [gate (promise)]
     (with-server options
@@ -236,6 +288,13 @@
       (http1/close! all)
       (is (thrown? IOException (http1/accept! all socket nil)))
       (is (empty? (.-open all))))))
+
+(deftest what-is-sent-does-not-wait-for-more
+  (with-open [listener (ServerSocket. 0 1 (InetAddress/getLoopbackAddress))
+              _client (Socket. (InetAddress/getLoopbackAddress) (.getLocalPort listener))
+              socket (.accept listener)]
+    (http1/accept! (http1/connections options) socket nil)
+    (is (.getTcpNoDelay socket))))
 
 (deftest a-connection-gives-its-place-back-once
   (with-open [listener (ServerSocket. 0 1 (InetAddress/getLoopbackAddress))
@@ -275,3 +334,18 @@
         :serve #(leaving! seen %))
       (is (= threads (count (set (map first @seen)))))
       (is (= (repeat 4 [:nothing false "http-request"]) (map rest @seen))))))
+
+(deftest an-abort-behind-the-answer-takes-no-other-request-away
+  (let [calls (atom 0)]
+    (with-server options ask-four-times!
+      :serve #(do (ok! %) (engine/abort! %) (swap! calls inc)))
+    (is (= 4 @calls))))
+
+(deftest what-was-pipelined-is-not-served-behind-a-cut
+  (let [calls (atom 0)]
+    (with-server options #(try (ask-four-times! %) (catch IOException _))
+      :serve (fn [^Http1Wire wire]
+               (swap! calls inc)
+               (ok! wire)
+               (connection/cut! (.-connection ^Ends (.-ends wire)))))
+    (is (= 1 @calls))))

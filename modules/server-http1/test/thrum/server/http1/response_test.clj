@@ -62,3 +62,16 @@
         (connection/cut! c)
         (is (= (str "head 4\r\nabcd\r\n2710\r\n" (text 10000) "\r\n0\r\n\r\n")
                (String. (.readAllBytes (.getInputStream client)))))))))
+
+(deftest small-pieces-that-are-never-flushed-do-not-gather
+  (sockets/call-with-client nil
+    (fn [c ^Socket client]
+      (let [begun (response/begun c (.getBytes "head ") false)
+            ^OutputStream out (response/stream begun)
+            ^ByteArrayOutputStream held (.-held begun)
+            piece (.getBytes ^String (text 1000))
+            most (reduce max (repeatedly 100 #(do (.write out piece) (.size held))))]
+        (response/finish! begun)
+        (connection/cut! c)
+        (is (= 100005 (alength (.readAllBytes (.getInputStream client)))))
+        (is (< (long most) 10000))))))
