@@ -204,6 +204,16 @@
             :let [called (promise)]]
       (is (= 204 (answer-of-a-drain (no-thread called) called))))))
 
+(deftest what-is-left-of-the-streams-is-cut-also-where-no-thread-can-be-started
+  (let [traffic (traffic/traffic {}), cut (atom 0)]
+    (traffic/enter! traffic (doto (exchange/exchange traffic nil) (.setStream :events)))
+    (with-redefs [spi/arm! (fn [^long _ _] (throw (OutOfMemoryError. "no thread")))
+                  stream/end! (fn [_] (throw (OutOfMemoryError. "no thread")))
+                  stream/cut! (fn [_] (swap! cut inc))
+                  traffic/await-quiet! (constantly false)]
+      (#'lifecycle/drain! (Life. nil at-once traffic nil nil nil nil)))
+    (is (= 1 @cut))))
+
 (deftest no-handler-is-given-a-request-once-the-listener-closes
   (let [life (promise)
         state (promise)

@@ -118,6 +118,8 @@
                                      part)
     {:port 0, :health {:live "livez"}}
     "a map of :live, :ready or both to paths, each of which begins with /"
+    {:port 0, :health {:ready "/readyz?verbose"}}
+    "a map of :live, :ready or both to paths, each of which begins with /"
     {:port 0, :h2c? true}
     "doc/guides/servers.md has a table of the engines"))
 

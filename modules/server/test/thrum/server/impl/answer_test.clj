@@ -80,3 +80,15 @@
                    #(sink/end! answer)]]
       (is (thrown-with-msg? IOException #"The client has gone" (send!))))
     (is (= [] @trail))))
+
+(deftest a-client-is-watched-no-more-when-its-answer-begins
+  (doseq [send! [#(sink/begin! % nil) #(sink/send! % (byte-array 1))]]
+    (let [trail (atom [])
+          wire (reify engine/Wire
+                 (unwatch! [_] (swap! trail conj :unwatch))
+                 (begin! [_ _ _ _] (swap! trail conj :sent))
+                 (send! [_ _ _ _] (swap! trail conj :sent)))]
+      (send! (answer/answer (exchange/exchange (traffic/traffic {}) wire)
+                            (response/head {:status 200})
+                            :commit))
+      (is (= [:unwatch :sent] @trail)))))
