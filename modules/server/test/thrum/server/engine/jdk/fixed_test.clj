@@ -4,6 +4,8 @@
   (:require
    [clojure.test :refer [deftest is]]
    [thrum.server.engine.jdk.fixed :as fixed]
+   [thrum.server.impl.options :as options]
+   [thrum.server.spi :as engine]
    [thrum.test-kit.gate :as gate])
   (:import
    (clojure.lang ExceptionInfo)
@@ -45,3 +47,25 @@
         (is (nil? (ask! #{} 3)))
         (is (= "7" (System/getProperty property))))
       (finally (System/clearProperty property)))))
+
+(deftest no-connection-is-closed-before-its-time
+  (let [of (fn [idle-ms k]
+             (get (fixed/properties {:idle-timeout-ms idle-ms, :max-connections 3})
+                  (str "sun.net.httpserver." k)))]
+    (is (= ["1" "1" "2"] (map #(of % "idleInterval") [1 1000 1001])))
+    (is (= "3" (of 1000 "maxIdleConnections")))))
+
+(deftest another-idle-timeout-is-refused-though-it-is-not-given
+  (let [fix! #(fixed/fix! (with-meta % {:given #{}}))]
+    (with-redefs [fixed/fixed (AtomicReference.), fixed/properties (constantly {})]
+      (fix! {:idle-timeout-ms 1000, :max-connections 3})
+      (is (nil? (fix! {:idle-timeout-ms 1000, :max-connections 4})))
+      (is (= {:type :thrum/invalid, :option :idle-timeout-ms, :value 2000, :fixed 1000}
+             (try
+               (fix! {:idle-timeout-ms 2000, :max-connections 3})
+               (catch ExceptionInfo e (ex-data e))))))))
+
+(deftest an-engine-knows-what-was-given
+  (is (= [:max-connections]
+         (engine/given (options/checked {:name :test, :capabilities #{}} {:max-connections 3})
+                       [:idle-timeout-ms :max-connections]))))

@@ -6,7 +6,8 @@
   (:import
    (java.io InputStream OutputStream)
    (java.util.concurrent CountDownLatch TimeUnit)
-   (java.util.concurrent.locks ReentrantLock)))
+   (java.util.concurrent.locks ReentrantLock)
+   (thrum.server.engine.jdk.patience Patience)))
 
 (set! *warn-on-reflection* true)
 
@@ -39,12 +40,15 @@
           (let [blocks! #(.await (CountDownLatch. 1) 10 TimeUnit/SECONDS)
                 ;; Behind the check the cut would not be seen.
                 cut! #(patience/fire! patience false)
-                out (patience/output (proxy [OutputStream] [] (write [_ _ _] (blocks!)))
+                out (patience/output (proxy [OutputStream] []
+                                       (write [_ _ _] (blocks!))
+                                       (flush [] (blocks!)))
                                      cut! patience 60000)
                 in (patience/input (proxy [InputStream] [] (read [_ _ _] (blocks!) -1))
                                    (ReentrantLock.) cut! patience 60000)]
             (patience/leave! patience)
             (is (thrown? InterruptedException (.write out (byte-array 1) 0 1)))
+            (is (thrown? InterruptedException (.flush out)))
             (is (thrown? InterruptedException (.read in (byte-array 1) 0 1)))))))
 
 (deftest each-thread-that-blocks-has-its-own-time
@@ -56,3 +60,25 @@
             (patience/fire! patience false)
             (is (= {:still false} (deref slow 10000 nil)))
             (is (not (Thread/interrupted)) "which does not block")))))
+
+(deftest nothing-is-kept-of-what-has-run
+  (let [keeper (patience/keeper [100]), kept (atom nil)]
+    (try
+      (is (thrown? Error (patience/run! keeper
+                                        #(do (reset! kept (patience/here keeper))
+                                             (throw (Error. "for the test")))
+                                        60000)))
+      (is (= [true nil] [(some? @kept) (patience/here keeper)]))
+      (finally (patience/close! keeper)))))
+
+(defn- others
+  "Returns the guards of the threads beside that of the exchange."
+  [patience]
+  (.get (doto (.getDeclaredField Patience "others") (.setAccessible true)) patience))
+
+(deftest the-guard-of-another-thread-is-forgotten
+  (kept (fn [patience]
+          (is (= 1 (deref (future (patience/in-time [_guard patience 60000]
+                                    (count (others patience))))
+                          5000 :late)))
+          (is (empty? (others patience))))))

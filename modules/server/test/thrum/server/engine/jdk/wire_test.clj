@@ -146,9 +146,31 @@
     (deliver gate true)
     (is (= 1 @read))))
 
+(deftest a-body-may-be-read-on-behind-an-answer-without-one
+  (let [in (slow-to-read (CountDownLatch. 1) (doto (promise) (deliver true)))
+        wire (wire/wire (exchange (noting (atom [])) (fn []) 10 in) (guard (atom [])) 1000 nil)]
+    (engine/send! wire 204 (object-array 0) nil)
+    (is (= 1 (deref (t/future (.read ^InputStream (engine/body wire) (byte-array 1)))
+                    5000
+                    :waits)))))
+
 (deftest a-cut-has-interrupted-what-blocks-before-another-thread-closes-the-connection
   (let [trail (atom [])
         guard (reify patience/Guard (fire! [_ _] (swap! trail conj :interrupt)))
         done (proxy [CountDownLatch] [1] (countDown [] (swap! trail conj :close)))]
     (engine/abort! (wire/wire (exchange (noting (atom []))) guard 1000 done))
     (is (= [:interrupt :close] @trail))))
+
+(deftest nothing-is-sent-behind-a-cut
+  (let [guard (reify patience/Guard
+                (enter! [_ _])
+                (leave! [_])
+                (mine! [this] this)
+                (forget! [_ _])
+                (fire! [_ _]))
+        trail (atom [])
+        wire (wire/wire (exchange (noting trail) #(swap! trail conj :head)) guard 1000 nil)]
+    (engine/abort! wire)
+    (is (thrown-with-msg? IOException #"has been cut"
+          (engine/send! wire 200 (object-array 0) large)))
+    (is (= [] @trail))))
