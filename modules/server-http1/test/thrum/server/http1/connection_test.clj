@@ -127,3 +127,14 @@
       (with-redefs [connection/receive! (constantly false)]
         (connection/linger! c))
       (is (< (spi/deadline-in 0) @by (spi/deadline-in 3000))))))
+
+;; A close alone sends a FIN when the thread that reads has had a carrier.
+(deftest a-cut-says-its-end-before-it-closes
+  (let [trail (atom [])
+        raw (proxy [Socket] []
+              (getRemoteSocketAddress [] nil)
+              (getLocalSocketAddress [] nil)
+              (shutdownOutput [] (swap! trail conj :end))
+              (close [] (swap! trail conj :close)))]
+    (connection/cut! (connection/connection raw raw sockets/options))
+    (is (= [:end :close] @trail))))

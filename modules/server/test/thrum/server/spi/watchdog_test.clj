@@ -6,6 +6,7 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak])
   (:import
+   (java.util HashMap)
    (java.util.concurrent CountDownLatch TimeUnit)))
 
 (set! *warn-on-reflection* true)
@@ -26,3 +27,9 @@
         dog (watchdog/start "look" 1 #(do (deliver looking true) @(promise)))]
     (is (true? (deref looking 5000 :never)))
     (is (nil? (gate/in-time 5000 #(watchdog/stop! dog))))))
+
+(deftest a-client-whose-requests-are-answered-has-sent-nothing-else
+  (let [seen (HashMap.), unanswered-ms #(watchdog/unanswered-ms seen :connection %1 %2)]
+    (is (= [nil 0 nil nil]
+           [(unanswered-ms 0 0) (unanswered-ms 0 2) (unanswered-ms 1 40) (unanswered-ms 1 40)]))
+    (is (= [0 true] [(unanswered-ms 1 42) (nat-int? (unanswered-ms 1 42))]))))
