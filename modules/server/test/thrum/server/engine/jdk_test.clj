@@ -10,6 +10,7 @@
    [thrum.server.spi :as engine]
    [thrum.server.spi.exchanges :as exchanges]
    [thrum.server.tck.wire :as wire]
+   [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate])
   (:import
    (clojure.lang ExceptionInfo)
@@ -162,3 +163,10 @@
     (is (.isAlive watchdog))
     (engine/stop! (JdkServer. server (AtomicReference.) keeper))
     (is (= false (deref alive 0 :never)))))
+
+(deftest a-request-that-is-served-apart-ends-with-what-serves-it
+  (let [served (promise)
+        serve-apart! #(@#'jdk/serve-apart! (partial deliver served) :wire (CountDownLatch. 1)
+                                           (spi/clean-threads "test"))]
+    (is (some? (deref (future (serve-apart!) :ended) 5000 nil)))
+    (is (= :wire (deref served 0 nil)))))
