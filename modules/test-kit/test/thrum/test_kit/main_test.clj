@@ -2,7 +2,6 @@
   "The test command as a process: its last line, its exit code, its children."
   (:require
    [clojure.java.io :as io]
-   [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.test-kit.jvm :as jvm]
    [thrum.test-kit.main :as main]
