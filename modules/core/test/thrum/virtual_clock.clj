@@ -108,28 +108,21 @@
 (defn run
   "Calls f on a thread of a machine with this seed, until all threads have ended. Returns {:value v}
   or {:thrown t}, with :nanos - the time when f ended; :interrupted - the thread's flag then; :alive
-  - how many others were alive, see others; :planned - how many alarms were armed. on-thread is told
-  of every new thread; it may throw."
-  ([seed f] (run seed (fn [_]) f))
-  ([seed on-thread f]
-   (let [machine (Machine. (Random. seed) (ArrayList.) (TreeMap.) (ArrayList.) 0 0)
-         result (promise)
-         body (bound-fn []
-                (let [outcome (try {:value (f)} (catch Throwable t {:thrown t}))]
-                  (deliver result (assoc outcome
-                                         :nanos (clock/nanos machine)
-                                         :interrupted (Thread/interrupted)
-                                         :alive (count (others machine))
-                                         :planned (.planned machine)))))]
-     (with-redefs [clock/clock machine
-                   jdk/virtual-thread (fn [name body] (on-thread name) (.thread machine name body))
-                   jdk/numbered-threads numbered
-                   jdk/next-thread (fn [next-name body] (jdk/virtual-thread (next-name) body))]
-       (.start (.thread machine "root" body))
-       (run-all! machine))
-     @result)))
-
-(defn ms
-  "Returns the nanos of so many ms."
-  ^long [^long n]
-  (* 1000000 n))
+  - how many others were alive, see others; :planned - how many alarms were armed."
+  [seed f]
+  (let [machine (Machine. (Random. seed) (ArrayList.) (TreeMap.) (ArrayList.) 0 0)
+        result (promise)
+        body (bound-fn []
+               (let [outcome (try {:value (f)} (catch Throwable t {:thrown t}))]
+                 (deliver result (assoc outcome
+                                        :nanos (clock/nanos machine)
+                                        :interrupted (Thread/interrupted)
+                                        :alive (count (others machine))
+                                        :planned (.planned machine)))))]
+    (with-redefs [clock/clock machine
+                  jdk/virtual-thread (fn [name body] (.thread machine name body))
+                  jdk/numbered-threads numbered
+                  jdk/next-thread (fn [next-name body] (jdk/virtual-thread (next-name) body))]
+      (.start (.thread machine "root" body))
+      (run-all! machine))
+    @result))
