@@ -111,9 +111,6 @@
   [network node]
   (swap! (:nodes network) assoc-in [node :muted?] true))
 
-(defn dead? [network node]
-  (= :dead (state network node)))
-
 (defn members-up [network]
   (filterv #(and (engine/worker? %) (up? network %)) (keys @(:nodes network))))
 

@@ -68,8 +68,6 @@
 
 (defn- hidden [_] :hidden)
 
-(defn call-hidden [x] (hidden x))
-
 (defn unreadable
   "Throws an exception whose message cannot be read."
   [_]
