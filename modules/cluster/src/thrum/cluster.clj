@@ -138,11 +138,11 @@
   "As thrum.core/pmap-tasks over the cluster: the elements are tasks, each of which waits for its
   call; see pmap. Without :batch."
   ([cluster limit v]
-   (t/pmap-tasks (batch/options-without-batch :pmap-tasks limit)
+   (t/pmap-tasks (batch/named :pmap-tasks limit)
                  (batch/of-one (node/caller cluster) (function/reference v))))
   ([cluster limit v coll & colls]
    (apply t/pmap-tasks
-          (batch/options-without-batch :pmap-tasks limit)
+          (batch/named :pmap-tasks limit)
           (batch/of-one (node/caller cluster) (function/reference v))
           coll
           colls)))

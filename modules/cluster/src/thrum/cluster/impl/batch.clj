@@ -16,7 +16,10 @@
 (defn- cores-keys [form]
   (some #(when (some #{form} (cons (:form %) (:as %))) (:options %)) options/forms))
 
-(defn- named [form limit-or-options]
+(defn named
+  "Returns core's options from a limit or a map, with a name for the threads; form: its name in
+  core, a keyword. Core refuses what is neither, and a :batch, which is unknown there."
+  [form limit-or-options]
   (let [name (str "cluster-" (str/replace (name form) "!" ""))]
     (cond
       (map? limit-or-options) (merge {:name name} limit-or-options)
@@ -48,11 +51,6 @@
         {:options (named form (of-batches checked)), :batch batch}
         {:options (named form (dissoc checked :batch))}))
     {:options (named form limit-or-options)}))
-
-(defn options-without-batch
-  "Returns core's options from a limit or a map; a :batch is unknown there, and core says so."
-  [form limit-or-options]
-  (named form limit-or-options))
 
 ;; Batches
 
