@@ -26,7 +26,6 @@
   (scope [])                        ; the request's, nil before its handler runs
   (stream [])                       ; the events or the websocket that the response is, or nil
   (permit [])                       ; of the limiter that the exchange holds one of, or nil
-  (queued [])                       ; how long it waited for it, in ns; nil without observers
   (flaw [])                         ; what the client has done wrong, see below
   (^boolean settled [])             ; has the client been answered, as far as it will be?
   (^Object setRequest [x])
@@ -35,7 +34,7 @@
   (^Object setScope [x])
   (^Object setStream [x])
   (^Object setPermit [x])
-  (^Object setQueued [nanos])
+  (^Object setQueued [nanos])       ; how long it waited for it, in ns; not without observers
   (^Object setFlaw [x])
   (^Object settle []))
 
@@ -62,7 +61,6 @@
   (scope [_] scope)
   (stream [_] stream)
   (permit [_] permit)
-  (queued [_] queued)
   (flaw [_] flaw)
   (settled [_] (boolean settled))
   (setRequest [_ x] (set! request x))
