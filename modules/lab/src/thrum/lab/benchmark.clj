@@ -113,7 +113,6 @@
   "Returns the experiment, see thrum.lab.experiment, of a benchmark."
   [{:keys [doc about only-by-name?] :as benchmark}]
   {:name (:name benchmark)
-   :benchmark? true
    :only-by-name? only-by-name?
    :doc doc
    :parts [[(keyword (name (:name benchmark))) about]]

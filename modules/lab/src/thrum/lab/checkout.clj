@@ -19,13 +19,12 @@
          (str/includes? (slurp deps) "thrum.lab.main"))))
 
 (defn folder
-  "Returns the path of the checkout that `from` is in, by default the folder in which this JVM was
-  started; nil where it is in none."
-  ([] (folder (System/getProperty "user.dir")))
-  ([from]
-   (->> (iterate File/.getParentFile (.getCanonicalFile (io/file from)))
-        (take-while some?)
-        (some #(when (checkout? %) (str %))))))
+  "Returns the path of the checkout that the folder is in in which this JVM was started; nil where
+  it is in none."
+  []
+  (->> (iterate File/.getParentFile (.getCanonicalFile (io/file (System/getProperty "user.dir"))))
+       (take-while some?)
+       (some #(when (checkout? %) (str %)))))
 
 (defn class-path!
   "Returns {:class-path text}, of the checkout in folder under an alias of its deps.edn, as -A:alias

@@ -69,12 +69,12 @@
   (= (str n) (output "/bin/sh" "-c" (str "ulimit -n " n " && ulimit -Hn"))))
 
 (defn on-path?
-  "True if a program of that name can be run here: if path, by default that of the environment, has
-  a folder in which it is."
-  ([program] (on-path? program (System/getenv "PATH")))
-  ([program path]
-   (boolean (some #(let [file (io/file % program)] (and (.isFile file) (.canExecute file)))
-                  (remove str/blank? (str/split (str path) (re-pattern File/pathSeparator)))))))
+  "True if a program of that name can be run here: if a folder of the environment's path has it."
+  [program]
+  (boolean (some #(let [file (io/file % program)] (and (.isFile file) (.canExecute file)))
+                 (remove str/blank?
+                         (str/split (str (System/getenv "PATH"))
+                                    (re-pattern File/pathSeparator))))))
 
 (defn facts
   "Returns the facts as EDN: :cpu :cpus :memory-gb :load :os :jdk :clojure :ulimit {:open-files
