@@ -19,8 +19,7 @@
   (->> (.listFiles (io/file "modules"))
        (mapcat #(vector (io/file % "src") (io/file % "test")))
        (concat [(io/file "examples/checkout/src") (io/file "examples/orders/src")
-                (io/file "bench/src") (io/file "dev/src")
-                (io/file "dev/build") (io/file "test")])
+                (io/file "dev/src") (io/file "dev/build") (io/file "test")])
        (filter #(.isDirectory ^java.io.File %))))
 
 (defn- published?
