@@ -459,7 +459,7 @@
 
 (deftest the-rows-write-their-documentation
   (is (= [":limit - how many tasks may run at once; required (a positive integer)"]
-         (options/documented [:limit]))))
+         (options/documented options/rows [:limit]))))
 
 (defn- at-expansion
   "Returns what the expansion of a form of this namespace's throws, or nil."

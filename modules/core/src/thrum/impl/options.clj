@@ -223,16 +223,15 @@
   (:options (by-form form)))
 
 (defn documented
-  "Returns the lines of a docstring for these options; rows: another table than this one's."
-  ([ks] (documented rows ks))
-  ([rows ks]
-   (for [k ks, :let [{:keys [accepts default doc]} (rows k)]]
-     (str k
-          (when doc (str " - " doc))
-          " ("
-          accepts
-          (when (some? default) (str "; default " default))
-          ")"))))
+  "Returns the lines of a docstring for these options."
+  [rows ks]
+  (for [k ks, :let [{:keys [accepts default doc]} (rows k)]]
+    (str k
+         (when doc (str " - " doc))
+         " ("
+         accepts
+         (when (some? default) (str "; default " default))
+         ")")))
 
 ;; Checks
 
