@@ -2,6 +2,7 @@
   "What becomes of failures, interrupts and ended scopes in the map family."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.blocking :refer [await-anyway]]
    [thrum.core :as t]
    [thrum.impl.context :as context]
    [thrum.impl.failures :as failures]
@@ -26,12 +27,6 @@
 
 (defn- riders [^Throwable t]
   (remove #(= :thrum/context (:type (ex-data %))) (.getSuppressed t)))
-
-(defn- await-anyway
-  "Waits for the latch as no interrupt can end it."
-  [^CountDownLatch latch]
-  (when-not (try (.await latch) true (catch InterruptedException _ false))
-    (recur latch)))
 
 (defn- meet [^CountDownLatch together]
   (.countDown together)

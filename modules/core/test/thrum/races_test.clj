@@ -3,6 +3,7 @@
   running."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.blocking :refer [await-anyway sleep-until-interrupted]]
    [thrum.core :as t]
    [thrum.impl.deadline :as deadline]
    [thrum.test-kit.gate :as gate]
@@ -20,16 +21,6 @@
 
 (defn- type-of [e]
   (:type (ex-data e)))
-
-(defn- sleep-until-interrupted [running ended]
-  (try
-    (deliver running true)
-    (Thread/sleep 60000)
-    (finally (deliver ended true))))
-
-(defn- await-anyway [^CountDownLatch latch]
-  (when-not (try (.await latch) true (catch InterruptedException _ false))
-    (recur latch)))
 
 (defn- meet [^CountDownLatch together value]
   (.countDown together)

@@ -3,6 +3,7 @@
   for all."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.blocking :refer [await-anyway sleep-until-interrupted]]
    [thrum.core :as t]
    [thrum.impl.group :as group]
    [thrum.impl.jdk :as jdk]
@@ -21,20 +22,6 @@
 (def ^:dynamic *tenant* :nobody)
 
 (defn- here ^Thread [] (Thread/currentThread))
-
-(defn- sleep-until-interrupted
-  "Tells running that it runs, then blocks until it is interrupted, and tells ended."
-  [running ended]
-  (try
-    (deliver running true)
-    (Thread/sleep 60000)
-    (finally (deliver ended true))))
-
-(defn- await-anyway
-  "Waits for the latch as no interrupt can end it."
-  [^CountDownLatch latch]
-  (when-not (try (.await latch) true (catch InterruptedException _ false))
-    (recur latch)))
 
 (defn- reason-of [e]
   (:reason (ex-data e)))

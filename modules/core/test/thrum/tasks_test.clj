@@ -4,6 +4,7 @@
    [clojure.pprint :as pprint]
    [clojure.string :as str]
    [clojure.test :refer [deftest is testing use-fixtures]]
+   [thrum.blocking :refer [await-anyway]]
    [thrum.core :as t]
    [thrum.impl.jdk :as jdk]
    [thrum.impl.show :as show]
@@ -62,10 +63,6 @@
       (is (= 0 @wrapped))
       (is (= [2] (t/pmapv 1 inc [1])))
       (is (= 1 @wrapped)))))
-
-(defn- await-anyway [^CountDownLatch latch]
-  (when-not (try (.await latch) true (catch InterruptedException _ false))
-    (recur latch)))
 
 (deftest what-is-cancelled-before-it-begins-does-not-begin
   (let [began (atom 0), gate (CountDownLatch. 1), virtual-thread jdk/virtual-thread
