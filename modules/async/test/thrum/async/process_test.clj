@@ -9,6 +9,7 @@
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.async :as a]
    [thrum.async.impl.process :as process]
+   [thrum.async.pipes :refer [all]]
    [thrum.core :as t]
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate]
@@ -22,9 +23,6 @@
 (set! *warn-on-reflection* true)
 
 (use-fixtures :each leak/no-leaks)
-
-(defn- all [ch]
-  (gate/in-time 10000 #(into [] (a/chan->reducible ch))))
 
 (defn- thrown-by [f]
   (try (f) :nothing (catch Throwable t t)))
