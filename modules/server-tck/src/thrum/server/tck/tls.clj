@@ -81,8 +81,8 @@
                        (.init (load-store file) (String/.toCharArray password))))))
 
 (defn context
-  "Returns an SSLContext that trusts every server, with the client's key where with-key?; as a
-  server's, with the server's key."
+  "Returns an SSLContext that trusts every server, with the key of which: :client, :server, or nil:
+  with none."
   ^SSLContext [which]
   (let [file (case which :client @client-file, :server @server-file, nil)]
     (doto (SSLContext/getInstance "TLS")
