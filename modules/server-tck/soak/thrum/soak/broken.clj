@@ -18,7 +18,7 @@
   (case uri
     "/up" {:status 200, :headers {}, :body (str (alength (.readAllBytes body)))}
     "/down" {:status 200, :headers {}, :body (map (fn [_] block) (range 20))}
-    (stage/ok request)))
+    (scene/ok request)))
 
 (defn- texts []
   [(wire/get "/plain")

@@ -19,7 +19,7 @@
   (let [command (jvm/command (jvm/this-home) [] 'thrum.soak.visitors [(str port) (str visitors)])
         process (.start (doto (ProcessBuilder. ^java.util.List command)
                           (.redirectError ProcessBuilder$Redirect/INHERIT)))]
-    (stage/at-end stage #(.destroyForcibly process))
+    (scene/at-end stage #(.destroyForcibly process))
     process))
 
 (defn- told
@@ -39,7 +39,7 @@
 (defn- crowd!
   [stage]
   (let [server (stage/serve stage
-                            stage/ok
+                            scene/ok
                             {:idle-timeout-ms 60000
                              :header-timeout-ms 20000
                              :max-connections (+ 1000 (long visitors))})

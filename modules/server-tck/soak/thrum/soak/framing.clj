@@ -4,6 +4,7 @@
    [clojure.string :as str]
    [thrum.server :as server]
    [thrum.server.tck.refusal :refer [hidden lines]]
+   [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
    [thrum.soak.stage :as stage :refer [expect]])
   (:import
@@ -98,7 +99,7 @@
                 server (stage/serve stage
                                     #(do
                                        (when-not (stage/bystander? %) (.incrementAndGet called))
-                                       (stage/ok %))
+                                       (scene/ok %))
                                     {})
                 port (server/port server)
                 n 2000
@@ -123,7 +124,7 @@
   "Answers with the path, and the length of the body that came."
   [{:keys [uri ^InputStream body] :as request}]
   (if (stage/bystander? request)
-    (stage/ok request)
+    (scene/ok request)
     {:status 200, :headers {}, :body (str uri ":" (alength (.readAllBytes body)))}))
 
 (defn- request-text

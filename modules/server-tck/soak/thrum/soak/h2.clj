@@ -143,7 +143,7 @@
 (defn- park [gate]
   (fn [{:keys [uri] :as request}]
     (when (= "/park" uri) (deref gate 200 nil))
-    (stage/ok request)))
+    (scene/ok request)))
 
 (def ^:private h2-floods
   {:name "h2-floods"

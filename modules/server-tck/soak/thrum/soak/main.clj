@@ -87,7 +87,7 @@
         (when-not (::stage/failed (ex-data t)) (.printStackTrace t))
         {:failed (str (ex-message t))})
       (finally
-        (stage/end! stage)))))
+        (scene/end! stage)))))
 
 ;; Reports
 

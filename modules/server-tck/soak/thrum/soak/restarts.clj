@@ -3,6 +3,7 @@
   (:require
    [clojure.string :as str]
    [thrum.server :as server]
+   [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
    [thrum.soak.stage :as stage :refer [expect]])
   (:import
@@ -127,7 +128,7 @@
                 port (server/port first-one)
                 _ (server/stop! first-one)
                 clients (clients! port over ids fates)]
-            (stage/at-end stage #(deliver over true))
+            (scene/at-end stage #(deliver over true))
             (dotimes [_ times] (restart! stage port handler))
             (deliver over true)
             (let [{:keys [thrown]} (deref clients 20000 {:thrown (ex-info "A client hangs" {})})]

@@ -45,14 +45,14 @@
         "meanwhile.")
    :controls [["header-timeout-ms is a minute" #(assoc-in % [:options :header-timeout-ms] 60000)]]
    :run (fn [stage]
-          (let [port (server/port (stage/serve stage stage/ok {:header-timeout-ms 500}))]
+          (let [port (server/port (stage/serve stage scene/ok {:header-timeout-ms 500}))]
             (stage/beside-bystanders
               port
               #(expect-ended port 300 4000 "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "))))})
 
 (defn- read-all [{:keys [^InputStream body] :as request}]
   (.readAllBytes body)
-  (stage/ok request))
+  (scene/ok request))
 
 (def ^:private long-post
   (wire/head-of "POST" "/" "Content-Length: 1000000"))
@@ -86,7 +86,7 @@
                           (catch java.io.IOException e (deref gate 30000 nil) (throw e)))))))]]
    :run
    (fn [stage]
-     (let [server (stage/serve stage #(if (stage/bystander? %) (stage/ok %) (read-all %)) {})
+     (let [server (stage/serve stage #(if (stage/bystander? %) (scene/ok %) (read-all %)) {})
            port (server/port server)
            ends (delay (stage/each 200 (fn [_] (stall! port))))]
        (stage/beside-bystanders port
@@ -161,7 +161,7 @@
                        :endless
                        {"body" [(wire/head-of "POST" "/" "Content-Length: 100000000000") piece]})]]
    :run (fn [stage]
-          (let [server (stage/serve stage #(if (stage/bystander? %) (stage/ok %) (read-all %)) {})
+          (let [server (stage/serve stage #(if (stage/bystander? %) (scene/ok %) (read-all %)) {})
                 port (server/port server)]
             (with-redefs [endless (:endless stage endless)]
               (let [figures (stage/beside-bystanders port #(expect-poured (pour-all! port 3)))]
@@ -193,7 +193,7 @@
   [close kinds]
   (fn [request]
     (if (stage/bystander? request)
-      (stage/ok request)
+      (scene/ok request)
       {:status 200
        :headers {}
        :body ((big-answers (nth kinds (stage/chance (count kinds)))) close)})))

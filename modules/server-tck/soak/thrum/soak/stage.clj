@@ -111,11 +111,6 @@
 
 ;; Servers
 
-(defn at-end
-  "Has (f) called when the ordeal is over, last in, first out."
-  [{:keys [endings]} f]
-  (swap! endings conj f))
-
 (def ^:private usual
   {:port 0
    :stop-on-shutdown? false
@@ -134,26 +129,15 @@
   [{:keys [wrap servers] :as stage} handler options]
   (let [server (server/run-server ((or wrap identity) handler) (options-of stage options))]
     (swap! servers conj server)
-    (at-end stage #(server/stop! server))
+    (scene/at-end stage #(server/stop! server))
     server))
 
 (defn gate
   "Returns a promise that is delivered at the end of the ordeal."
   [stage]
   (let [gate (promise)]
-    (at-end stage #(deliver gate :over))
+    (scene/at-end stage #(deliver gate :over))
     gate))
-
-(defn end!
-  "Ends all that the ordeal has started."
-  [{:keys [endings]}]
-  (doseq [f (reverse @endings)]
-    (try (f) (catch Throwable _))))
-
-(defn ok
-  "A handler: 200 and ok, synchronous or not."
-  ([_] {:status 200, :headers {"Content-Type" "text/plain"}, :body "ok"})
-  ([request respond _] (respond (ok request))))
 
 ;; Clients
 

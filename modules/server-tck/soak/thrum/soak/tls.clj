@@ -2,6 +2,7 @@
   "What is no TLS on the port of TLS, and handshakes that never end."
   (:require
    [thrum.server :as server]
+   [thrum.server.tck.scene :as scene]
    [thrum.server.tck.tls :as tls]
    [thrum.server.tck.wire :as wire]
    [thrum.soak.stage :as stage :refer [expect]])
@@ -68,7 +69,7 @@
    :run (fn [stage]
           (tls/make-keys!)
           (let [server (stage/serve stage
-                                    stage/ok
+                                    scene/ok
                                     (assoc (tls/keystore) :port nil :header-timeout-ms 1000))
                 port (server/ssl-port server)
                 spoil-all! #(stage/bounded 100 600 (fn [i] (spoil! port i)))]

@@ -3,6 +3,7 @@
   (:require
    [thrum.core :as t]
    [thrum.server :as server]
+   [thrum.server.tck.scene :as scene]
    [thrum.server.tck.wire :as wire]
    [thrum.soak.stage :as stage :refer [expect]])
   (:import
@@ -36,7 +37,7 @@
         note! (fn [{:keys [rule sentence]}]
                 (when-not (of-versions rule) (swap! said conj sentence)))
         watch (start! {:port 0, :on-lint note!})]
-    (stage/at-end stage #(.close ^AutoCloseable watch))))
+    (scene/at-end stage #(.close ^AutoCloseable watch))))
 
 (def ^:private ^:const chunk-ms "Clients are given up after a minute." 30000)
 

@@ -62,7 +62,7 @@
 (defn- answer [^AtomicLong opened ^AtomicLong closed]
   (fn [request]
     (if (stage/bystander? request)
-      (stage/ok request)
+      (scene/ok request)
       {:ring.websocket/listener (listener opened closed)})))
 
 (defn- drained
