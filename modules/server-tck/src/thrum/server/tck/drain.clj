@@ -330,6 +330,16 @@
     (expect= [503 "draining"] (word (scene/ask env server (wire/get "/readyz"))))
     (expect= [200 "ok"] (word (scene/ask env server (wire/get "/livez"))))))
 
+(defcase a-draining-server-is-alive-on-kept-connections "4.7"
+  "Behind the delay too, a probe on a kept connection is answered, or its connection is closed."
+  [env]
+  (let [{:keys [server gate]} (scene/waiting env (assoc probed :shutdown-timeout-ms 9000))
+        c (kept env server)]
+    (scene/stop! env server)
+    (scene/eventually #(refused? env server))
+    (scene/expect-refusal #{200} (wire/ask! c (wire/get "/livez")))
+    (deliver gate :open)))
+
 (defcase other-methods-are-no-probes "4.4"
   "A HEAD is a probe; what is no GET or HEAD, or asks elsewhere, goes to the handler."
   [env]

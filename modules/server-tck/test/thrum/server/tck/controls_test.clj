@@ -196,7 +196,8 @@
    :no-grace [:steady-bodies-are-served]
    :no-header-timeout-ms [:slow-headers-are-given-up :trickled-empty-lines-are-given-up
                           :trickled-headers-are-given-up]
-   :no-health [:other-methods-are-no-probes :probes-are-answered-when-the-server-is-full
+   :no-health [:a-draining-server-is-alive-on-kept-connections :other-methods-are-no-probes
+               :probes-are-answered-when-the-server-is-full
                :readiness-ends-with-the-drain]
    :no-heartbeat [:silent-streams-have-a-heartbeat]
    :no-idle-timeout-ms [:watched-connections-may-be-idle-too-long]
