@@ -614,13 +614,15 @@
       (is (= #{loader} (set (all to)))))))
 
 (deftest items-have-the-scoped-values-of-the-caller
-  (when (<= 25 (.feature (Runtime/version)))
-    (each-kind start
+  (each-kind start
+    (if (<= 25 (.feature (Runtime/version)))
       (let [k (ScopedValue/newInstance), to (async/chan 9)
             start! #(start 2 to (fn [_] (.orElse ^ScopedValue k :unbound)) (full [1 2 3])
                            {:scoped-values [k]})]
         (.run ^ScopedValue$Carrier (ScopedValue/where k :callers) start!)
-        (is (= [:callers :callers :callers] (all to)))))))
+        (is (= [:callers :callers :callers] (all to))))
+      (is (thrown-with-msg? clojure.lang.ExceptionInfo #"on JDK 25 or newer"
+            (start 2 (async/chan 9) inc (full [1]) {:scoped-values [:any]}))))))
 
 ;; Misuse
 
