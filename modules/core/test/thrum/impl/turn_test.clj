@@ -63,6 +63,32 @@
       (is (deref given 20000 false))
       (is (not (.get scouting))))))
 
+(defn- stood-behind
+  "Returns how many of n calls on a virtual thread stand behind the others; none of them awaits a
+  lost scout."
+  [n ^AtomicBoolean scouting ^AtomicLong turned]
+  (let [turned-before (.get turned), times (AtomicLong.)]
+    (with-redefs [turn/one-carrier? true, turn/scouting scouting, turn/turned-ns turned
+                  turn/pause-ns 60000000000, turn/longest-ns Long/MAX_VALUE
+                  turn/stand-behind! #(do
+                                        (.set turned turned-before)
+                                        (.incrementAndGet times))]
+      (.join (Thread/startVirtualThread #(dotimes [_ n] (turn/give-way!)))))
+    (.get times)))
+
+(defn- minutes-ago ^long [^long n]
+  (- (System/nanoTime) (* n 60000000000)))
+
+(deftest a-scout-leaves-only-some-time-after-the-return-of-another
+  (let [turned (AtomicLong. (minutes-ago 2))]
+    (is (= 1 (stood-behind 3 (AtomicBoolean.) turned)))
+    (is (= 0 (stood-behind 3 (AtomicBoolean.) turned)))))
+
+(deftest all-stand-behind-while-a-scout-is-away
+  (doseq [minutes [0 2] :let [scouting (AtomicBoolean. true)]]
+    (is (= 3 (stood-behind 3 scouting (AtomicLong. (minutes-ago minutes)))))
+    (is (.get scouting) "the scout is still away")))
+
 (deftest a-start-gives-no-way-where-a-monitor-pins
   (doseq [pins? [true false]]
     (let [trail (atom [])]
