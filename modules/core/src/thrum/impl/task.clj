@@ -390,8 +390,8 @@
 (defn start!
   "Starts the task on its thread, a fresh one that runs it. Returns the task."
   [^Task task ^Thread thread]
-  (turn/give-way-to-start!)
   (.setThread task thread)
+  (turn/give-way-to-start!)
   (.start thread)
   task)
 

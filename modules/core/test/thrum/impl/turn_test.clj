@@ -2,6 +2,8 @@
   "Who gets a turn where there is one carrier."
   (:require
    [clojure.test :refer [deftest is]]
+   [thrum.core :as t]
+   [thrum.impl.inspect :as inspect]
    [thrum.impl.turn :as turn]
    [thrum.test-kit.jvm :as jvm])
   (:import
@@ -96,3 +98,14 @@
                     turn/give-way! #(swap! trail conj :gave-way)]
         (turn/give-way-to-start!))
       (is (= (if pins? [] [:gave-way]) @trail)))))
+
+(deftest a-task-shows-its-name-and-its-thread-while-its-starter-gives-way
+  (let [starter (Thread/currentThread), titles (atom nil)]
+    (t/with-scope [s]
+      (with-redefs [turn/give-way-to-start!
+                    #(when (identical? starter (Thread/currentThread))
+                       (reset! titles (mapv inspect/title (:children (inspect/facts s)))))]
+        (t/fork s nil)))
+    (is (= 1 (count @titles)))
+    (is (every? string? (map :name @titles)))
+    (is (every? #(instance? Thread %) (map :thread @titles)))))
