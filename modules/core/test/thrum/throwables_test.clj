@@ -193,7 +193,7 @@
     (testing (str kind " in " where)
       (let [t (hostile kind)
             {:keys [thrown trail] :as result} (joined-and-closed? (fn [] (call #(throw t))))]
-        (is (identical? t thrown))
+        (is (true? (identical? t thrown)))
         (is (= [:fork :closed] trail))
         (is (= clean (select-keys result (keys clean))))))))
 
@@ -202,7 +202,7 @@
     (testing (str kind " in " where)
       (let [t (hostile kind)
             {:keys [thrown trail] :as result} (joined-and-closed? #(call t))]
-        (is (identical? t thrown))
+        (is (true? (identical? t thrown)))
         (is (= [:fork :closed] trail))
         (is (= clean (select-keys result (keys clean))))))))
 
