@@ -132,7 +132,7 @@
 (defn give-way-to-start!
   "As give-way!, for a caller that may hold a lock, and is about to start a thread. Does nothing
   where monitors-pin?: another that waits for the lock in synchronized would keep the carrier for
-  ever."
+  ever. One that is pinned otherwise, in a class initialiser say, still does."
   []
   (turn/give-way-to-start!))
 
