@@ -65,7 +65,7 @@
    :sentence "Connections that break anywhere leave neither an exchange nor a socket behind."
    :controls [["a handler waits for ever when its client has gone"
                (fn [stage]
-                 (let [gate (stage/gate stage)]
+                 (let [gate (scene/gate stage)]
                    (assoc stage
                           :wrap
                           (fn [handler]

@@ -76,7 +76,7 @@
    :sentence "A body that stops in the middle ends with its connection at :idle-timeout-ms."
    :controls [["the handler does not end when its read fails"
                (fn [stage]
-                 (let [gate (stage/gate stage)]
+                 (let [gate (scene/gate stage)]
                    (assoc
                      stage
                      :wrap
@@ -210,7 +210,7 @@
         "its body is closed.")
    :controls [["the body's close never returns"
                (fn [stage]
-                 (let [gate (stage/gate stage)] (assoc stage :close #(deref gate 30000 nil))))]]
+                 (let [gate (scene/gate stage)] (assoc stage :close #(deref gate 30000 nil))))]]
    :run (fn [stage]
           (let [server (stage/serve stage
                                     (big (:close stage (constantly nil))

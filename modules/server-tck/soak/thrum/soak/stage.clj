@@ -132,13 +132,6 @@
     (scene/at-end stage #(server/stop! server))
     server))
 
-(defn gate
-  "Returns a promise that is delivered at the end of the ordeal."
-  [stage]
-  (let [gate (promise)]
-    (scene/at-end stage #(deliver gate :over))
-    gate))
-
 ;; Clients
 
 (defmacro with-client
