@@ -122,19 +122,13 @@
 
 (defn give-way!
   "Where the JDK has one carrier, lets virtual threads that wait for a turn have it before the
-  calling one. For code that starts a thread for each of many things, or serves many on one: without
-  it, threads that start or wake each other may keep the carrier for as long as there is work
-  (decision 60). Is over at once where the thread is interrupted, and leaves it so. Not for a thread
-  that may hold a lock: see give-way-to-start!."
+  calling one: it may park for some ms. For the beginning of a thread that is one of many, and of
+  each thing that a thread does: without it, threads that start or wake each other may keep the
+  carrier for as long as there is work (decision 60). Is over at once where the thread is
+  interrupted, and leaves it so. Not for a thread that may hold a lock: one that waits for that lock
+  may keep the carrier for ever."
   []
   (turn/give-way!))
-
-(defn give-way-to-start!
-  "As give-way!, for a caller that may hold a lock, and is about to start a thread. Does nothing
-  where monitors-pin?: another that waits for the lock in synchronized would keep the carrier for
-  ever. One that is pinned otherwise, in a class initialiser say, still does."
-  []
-  (turn/give-way-to-start!))
 
 (defn monitors-pin?
   "True if a virtual thread that blocks inside synchronized keeps its carrier, as before JDK 24 (JEP

@@ -11,8 +11,7 @@
 (def ^:private starts
   "By name: functions that start f on a virtual thread."
   {"give-way" (fn [f]
-                (spi/give-way!)
-                (.start (spi/virtual-thread "turn" f)))
+                (.start (spi/virtual-thread "turn" #(do (spi/give-way!) (f)))))
    "future" (fn [f] (t/future (f)))
    "thread" (fn [f] (t/thread (f)))
    "fork" (fn [f] (t/with-scope [s] (t/fork s (f))))

@@ -58,11 +58,10 @@
       false)))
 
 (defn- on-virtual-threads
-  "Returns a launch, whose caller may hold a channel's lock."
   [thread-name]
-  (fn [runnable]
-    (spi/give-way-to-start!)
-    (.start (spi/virtual-thread (spi/unique-name thread-name) runnable))))
+  (fn [^Runnable runnable]
+    (.start (spi/virtual-thread (spi/unique-name thread-name)
+                                #(do (spi/give-way!) (.run runnable))))))
 
 (defn- on-platform-threads
   [thread-name n]

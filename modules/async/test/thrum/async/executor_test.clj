@@ -39,12 +39,14 @@
       (is (every? #(re-matches pattern (.getName ^Thread %)) threads) (str workload))
       (is (= 3 (count (set (map #(.getName ^Thread %) threads))))))))
 
-(deftest a-start-gives-way-once
-  (let [trail (atom []), caller (Thread/currentThread)]
-    (with-redefs [spi/give-way-to-start! #(when (identical? caller (Thread/currentThread))
-                                            (swap! trail conj :gave-way))]
-      (thread-of (executor/everything :io)))
-    (is (= [:gave-way] @trail))))
+(deftest a-thread-gives-way-once-before-its-work
+  (let [trail (atom [])]
+    (with-redefs [spi/give-way! #(swap! trail conj (Thread/currentThread))]
+      (let [thread (on (executor/everything :io)
+                       #(let [thread (Thread/currentThread)]
+                          (swap! trail conj :work)
+                          thread))]
+        (is (= [thread :work] @trail))))))
 
 (deftest go-dispatch-may-stay-on-a-pool
   (let [factory (executor/factory {:dispatch-threads 2})

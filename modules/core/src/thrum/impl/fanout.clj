@@ -18,7 +18,6 @@
    [thrum.impl.source :as source]
    [thrum.impl.sync-point :as sync-point]
    [thrum.impl.task :as task]
-   [thrum.impl.turn :as turn]
    [thrum.impl.wait :as wait])
   (:import
    (java.util.concurrent Future)
@@ -94,7 +93,6 @@
   [^Tasks tasks task ^Thread thread]
   (try
     (group/admit-member! (.-group tasks))
-    (turn/give-way-to-start!)
     (.start thread)
     (catch Throwable t
       (order/take-back (.-order tasks) task)

@@ -326,15 +326,17 @@
   ;; A task with a handler has a thread of its own, which runs it once.
   (run [this]
     (when (or handler (.claim this))
-      (when-not thread (.setThread this (Thread/currentThread)))
-      (let [on-end (registry/observe-begin! :task this)]
-        (try
-          (perform! this context handler (.takeBody this))
-          (finally
-            (when-not outcome (.settle this lost))
-            (count! outcome)
-            (registry/observe-end! on-end this)
-            (.end this))))))
+      (let [own-thread? (some? thread)]
+        (when-not own-thread? (.setThread this (Thread/currentThread)))
+        (let [on-end (registry/observe-begin! :task this)]
+          (try
+            (when own-thread? (turn/give-way!))
+            (perform! this context handler (.takeBody this))
+            (finally
+              (when-not outcome (.settle this lost))
+              (count! outcome)
+              (registry/observe-end! on-end this)
+              (.end this)))))))
 
   Future
   (isDone [_] (some? outcome))
@@ -391,7 +393,6 @@
   "Starts the task on its thread, a fresh one that runs it. Returns the task."
   [^Task task ^Thread thread]
   (.setThread task thread)
-  (turn/give-way-to-start!)
   (.start thread)
   task)
 
@@ -400,8 +401,10 @@
   failure goes to the thread's uncaught exception handler."
   ^Thread [context name f]
   (let [body (context/wrapped-once context f)]
-    (turn/give-way-to-start!)
-    (doto (jdk/virtual-thread name (fn [] (context/enter! context nil) (body)))
+    (doto (jdk/virtual-thread name (fn []
+                                     (turn/give-way!)
+                                     (context/enter! context nil)
+                                     (body)))
       .start)))
 
 (deftype EndCallback [on-end ^AtomicReference entry-ref]

@@ -8,57 +8,67 @@
   (:require
    [thrum.impl.jdk :as jdk])
   (:import
-   (java.util.concurrent.atomic AtomicBoolean AtomicLong)
+   (java.util.concurrent CountDownLatch)
+   (java.util.concurrent.atomic AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
 
 (def ^:private one-carrier? (= 1 (jdk/carriers)))
 
-(def ^:private pins? (jdk/monitors-pin?))
-
 (def ^:private pause-ns "From one scout's return to the next one's start." 2000000)
 
-(def ^:private longest-ns
-  "A scout that is away for longer is not awaited: it may have no stack left, or never be woken."
-  10000000000)
+(def ^:private look-ns
+  "How long a scout parks when it has come to its first turn: those that others have woken by then
+  are before it."
+  20000)
 
-(def ^:private ^AtomicBoolean scouting (AtomicBoolean.))
+(def ^:private longest-ns "Those that come later await this scout no more, nor let others do so."
+  10000000)
+
+(def ^:private ^AtomicReference away
+  "The latch that the scout opens when it is back, or nil."
+  (AtomicReference.))
+
 (def ^:private ^AtomicLong turned-ns "When a scout last left or returned."
   (AtomicLong. (System/nanoTime)))
+
+(defn- back! [^CountDownLatch latch]
+  (.set turned-ns (System/nanoTime))
+  (.compareAndSet away latch nil)
+  (.countDown latch))
 
 (defn- stand-behind!
   "Returns when those have had a turn that wait: a platform thread of the JDK's wakes this one."
   []
-  (LockSupport/parkNanos 1))
+  (LockSupport/parkNanos 1)
+  (LockSupport/parkNanos look-ns))
 
-(defn- scout! []
+(defn- scout! [latch]
   (try
-    (.set turned-ns (System/nanoTime))
     (stand-behind!)
-    (finally
-      (.set turned-ns (System/nanoTime))
-      (.set scouting false))))
+    (finally (back! latch))))
+
+(defn- await! [^CountDownLatch latch]
+  (try
+    (.await latch)
+    (catch InterruptedException _ (.interrupt (Thread/currentThread)))))
 
 (defn give-way!
   "Lets those that wait have a turn before the calling virtual thread, where there is one carrier.
-  Every few ms a caller is the scout, which stands behind the others; until it is back, all callers
-  do: so the carrier comes to an end of its own, and the cost is small where none wait. Is over at
-  once where the thread is interrupted, and leaves it so."
+  Every few ms a caller is the scout, which stands behind the others; all that call while it is away
+  wait for it: so the carrier comes to an end of its own, and the cost is small where none wait. Is
+  over at once where the thread is interrupted, and leaves it so."
   []
   (when (and one-carrier? (.isVirtual (Thread/currentThread)))
-    (let [since (- (System/nanoTime) (.get turned-ns))]
-      (cond
-        (and (.get scouting) (< since (long longest-ns)))
-        (stand-behind!)
-
-        (and (< (long pause-ns) since)
-             (or (.compareAndSet scouting false true) (< (long longest-ns) since)))
-        (scout!)))))
-
-(defn give-way-to-start!
-  "As give-way!, for a caller that may hold a lock. Does nothing where a thread that waits for that
-  lock in synchronized would keep the carrier for ever, before JDK 24."
-  []
-  (when (and one-carrier? (not pins?))
-    (give-way!)))
+    (let [now (System/nanoTime)
+          since (- now (.get turned-ns))]
+      (if-some [latch (.get away)]
+        (if (< since (long longest-ns))
+          (await! latch)
+          (back! latch))
+        (when (< (long pause-ns) since)
+          (let [latch (CountDownLatch. 1)]
+            (.set turned-ns now)
+            (when (.compareAndSet away nil latch)
+              (scout! latch))))))))

@@ -3,11 +3,13 @@
   (:require
    [clojure.test :refer [deftest is]]
    [thrum.core :as t]
-   [thrum.impl.inspect :as inspect]
    [thrum.impl.turn :as turn]
+   [thrum.test-kit.gate :as gate]
    [thrum.test-kit.jvm :as jvm])
   (:import
-   (java.util.concurrent.atomic AtomicBoolean AtomicLong)))
+   (java.time Duration)
+   (java.util.concurrent CountDownLatch Executor)
+   (java.util.concurrent.atomic AtomicLong AtomicReference)))
 
 (set! *warn-on-reflection* true)
 
@@ -26,86 +28,119 @@
           {:keys [lines]} (jvm/quietly command 110000 jvm/quick)]
       (is (= "other" (jvm/last-line lines)) [way lines]))))
 
-(defn- way-given
-  "Returns [scouted? interrupted?] where a thread that start-thread starts has given way with one
-  carrier, interrupted by itself or not: whether it was the scout and is back, and still
-  interrupted."
-  [start-thread interrupt?]
-  (let [before (- (System/nanoTime) 1000000000)
-        turned (AtomicLong. before), scouting (AtomicBoolean.), seen (promise)]
-    (with-redefs [turn/one-carrier? true, turn/scouting scouting, turn/turned-ns turned]
-      (start-thread #(do
-                       (when interrupt? (.interrupt (Thread/currentThread)))
-                       (try (turn/give-way!) (catch StackOverflowError _))
-                       (deliver seen [(and (< before (.get turned)) (not (.get scouting)))
-                                      (Thread/interrupted)])))
-      (deref seen 20000 :never))))
+(deftest a-thread-gives-way-once-as-it-begins-and-its-starter-does-not
+  (doseq [start [#(deref (t/future (Thread/currentThread)))
+                 #(let [seen (promise)]
+                    (t/thread (deliver seen (Thread/currentThread)))
+                    (deref seen 20000 :late))
+                 #(t/with-scope [s] @(t/fork s (Thread/currentThread)))
+                 #(first (t/pmapv 2 (fn [_] (Thread/currentThread)) [1]))]]
+    (let [trail (atom [])]
+      (with-redefs [turn/give-way! #(swap! trail conj (Thread/currentThread))]
+        (is (= [(start)] @trail))))))
 
-(defn- on-platform-thread [^Runnable f]
-  (.start (Thread/ofPlatform) f))
+(deftest a-task-on-a-thread-of-the-user's-gives-no-way
+  (let [trail (atom []), direct (reify Executor (execute [_ f] (.run f)))]
+    (with-redefs [turn/give-way! #(swap! trail conj (Thread/currentThread))]
+      (is (= :ran @(t/future-via [direct] :ran))))
+    (is (= [] @trail))))
+
+(defn- ago ^long [^long ms]
+  (- (System/nanoTime) (* ms 1000000)))
+
+(defmacro ^:private with-carrier
+  "Runs body as with one carrier, in a world of its own: away holds this latch (nil: no scout is
+  away) and a scout last left or returned so many ms ago."
+  [[away latch turned ms] & body]
+  `(let [~away (AtomicReference. ~latch), ~turned (AtomicLong. (ago ~ms))]
+     (with-redefs [turn/one-carrier? true, turn/away ~away, turn/turned-ns ~turned]
+       ~@body)))
+
+(defn- gave-way
+  "Returns whether a thread that start-thread starts was still interrupted behind its call, having
+  interrupted itself before or not."
+  [start-thread interrupt?]
+  (let [seen (promise)]
+    (start-thread #(do
+                     (when interrupt? (.interrupt (Thread/currentThread)))
+                     (try (turn/give-way!) (catch StackOverflowError _))
+                     (deliver seen (Thread/interrupted))))
+    (deref seen 20000 :never)))
+
+(defn- virtually ^Thread [^Runnable f] (Thread/startVirtualThread f))
 
 (deftest a-scout-comes-back
-  (is (= [true false] (way-given #(Thread/startVirtualThread %) false))))
-
-(deftest an-interrupt-does-not-hold-a-scout-and-is-not-lost
-  (is (= [true true] (way-given #(Thread/startVirtualThread %) true))))
+  (doseq [interrupt? [false true]]
+    (with-carrier [away nil turned 1000]
+      (let [before (.get turned)]
+        (is (= interrupt? (gave-way virtually interrupt?)))
+        (is (nil? (.get away)))
+        (is (< before (.get turned)))))))
 
 (deftest a-platform-thread-is-no-scout
-  (is (= [false false] (way-given on-platform-thread false))))
+  (with-carrier [_away nil turned 1000]
+    (let [before (.get turned)]
+      (is (false? (gave-way #(.start (Thread/ofPlatform) ^Runnable %) false)))
+      (is (= before (.get turned))))))
 
 (deftest a-scout-that-has-no-stack-left-is-not-awaited
-  (with-redefs [turn/stand-behind! #(throw (StackOverflowError.))]
-    (is (= [true false] (way-given #(Thread/startVirtualThread %) false)))))
-
-(deftest a-scout-that-is-lost-is-not-awaited-for-ever
-  (let [stale (- (System/nanoTime) 11000000000)
-        turned (AtomicLong. stale), scouting (AtomicBoolean. true), given (promise)]
-    (with-redefs [turn/one-carrier? true, turn/scouting scouting, turn/turned-ns turned]
-      (Thread/startVirtualThread #(do (turn/give-way!) (deliver given true)))
-      (is (deref given 20000 false))
-      (is (not (.get scouting))))))
-
-(defn- stood-behind
-  "Returns how many of n calls on a virtual thread stand behind the others; none of them awaits a
-  lost scout."
-  [n ^AtomicBoolean scouting ^AtomicLong turned]
-  (let [turned-before (.get turned), times (AtomicLong.)]
-    (with-redefs [turn/one-carrier? true, turn/scouting scouting, turn/turned-ns turned
-                  turn/pause-ns 60000000000, turn/longest-ns Long/MAX_VALUE
-                  turn/stand-behind! #(do
-                                        (.set turned turned-before)
-                                        (.incrementAndGet times))]
-      (.join (Thread/startVirtualThread #(dotimes [_ n] (turn/give-way!)))))
-    (.get times)))
-
-(defn- minutes-ago ^long [^long n]
-  (- (System/nanoTime) (* n 60000000000)))
+  (with-carrier [away nil _turned 1000]
+    (let [latch (promise)]
+      (with-redefs [turn/stand-behind! #(do (deliver latch (.get away))
+                                            (throw (StackOverflowError.)))]
+        (is (false? (gave-way virtually false))))
+      (is (nil? (.get away)))
+      (is (zero? (.getCount ^CountDownLatch @latch))))))
 
 (deftest a-scout-leaves-only-some-time-after-the-return-of-another
-  (let [turned (AtomicLong. (minutes-ago 2))]
-    (is (= 1 (stood-behind 3 (AtomicBoolean.) turned)))
-    (is (= 0 (stood-behind 3 (AtomicBoolean.) turned)))))
+  (let [times (AtomicLong.)]
+    (with-redefs [turn/pause-ns 60000000000, turn/longest-ns Long/MAX_VALUE
+                  turn/stand-behind! #(.incrementAndGet times)]
+      (with-carrier [_away nil _turned 120000]
+        (.join (virtually #(dotimes [_ 3] (turn/give-way!))))
+        (is (= 1 (.get times)))))))
 
-(deftest all-stand-behind-while-a-scout-is-away
-  (doseq [minutes [0 2] :let [scouting (AtomicBoolean. true)]]
-    (is (= 3 (stood-behind 3 scouting (AtomicLong. (minutes-ago minutes)))))
-    (is (.get scouting) "the scout is still away")))
+(defn- waits? [^Thread thread]
+  (= Thread$State/WAITING (.getState thread)))
 
-(deftest a-start-gives-no-way-where-a-monitor-pins
-  (doseq [pins? [true false]]
-    (let [trail (atom [])]
-      (with-redefs [turn/one-carrier? true, turn/pins? pins?
-                    turn/give-way! #(swap! trail conj :gave-way)]
-        (turn/give-way-to-start!))
-      (is (= (if pins? [] [:gave-way]) @trail)))))
+(deftest all-that-come-while-a-scout-is-away-wait-for-it
+  (let [back (promise)]
+    (with-redefs [turn/stand-behind! #(deref back 20000 nil), turn/longest-ns Long/MAX_VALUE]
+      (with-carrier [away nil _turned 1000]
+        (let [scout (virtually turn/give-way!)]
+          (is (gate/eventually 20000 #(.get away)))
+          (let [others (into [] (repeatedly 3 #(virtually turn/give-way!)))]
+            (is (gate/eventually 20000 #(every? waits? others)))
+            (deliver back true)
+            (doseq [^Thread thread (cons scout others)]
+              (is (.join thread (Duration/ofSeconds 20)))))
+          (is (nil? (.get away))))))))
 
-(deftest a-task-shows-its-name-and-its-thread-while-its-starter-gives-way
-  (let [starter (Thread/currentThread), titles (atom nil)]
-    (t/with-scope [s]
-      (with-redefs [turn/give-way-to-start!
-                    #(when (identical? starter (Thread/currentThread))
-                       (reset! titles (mapv inspect/title (:children (inspect/facts s)))))]
-        (t/fork s nil)))
-    (is (= 1 (count @titles)))
-    (is (every? string? (map :name @titles)))
-    (is (every? #(instance? Thread %) (map :thread @titles)))))
+(deftest an-interrupt-ends-the-wait-for-a-scout-and-is-not-lost
+  (let [latch (CountDownLatch. 1)]
+    (with-redefs [turn/longest-ns Long/MAX_VALUE]
+      (with-carrier [away latch _turned 0]
+        (is (true? (gave-way virtually true)) "before the wait")
+        (is (true? (gave-way (fn [f]
+                               (let [thread (virtually f)]
+                                 (is (gate/eventually 20000 #(waits? thread)))
+                                 (.interrupt thread)))
+                             false))
+            "in it")
+        (is (identical? latch (.get away)))
+        (is (= 1 (.getCount latch)))))))
+
+(deftest a-thread-that-comes-late-ends-the-wait-of-all
+  (let [latch (CountDownLatch. 1)]
+    (with-carrier [away latch _turned 1000]
+      (is (false? (gave-way virtually false)))
+      (is (nil? (.get away)))
+      (is (zero? (.getCount latch))))))
+
+(deftest a-scout-that-comes-back-late-ends-no-wait-for-another
+  (let [other (CountDownLatch. 1)]
+    (with-carrier [away nil _turned 1000]
+      (with-redefs [turn/stand-behind! #(.set away other)]
+        (is (false? (gave-way virtually false))))
+      (is (identical? other (.get away)))
+      (is (= 1 (.getCount other))))))
