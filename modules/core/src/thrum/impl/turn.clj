@@ -18,11 +18,6 @@
 
 (def ^:private pause-ns "From one scout's return to the next one's start." 2000000)
 
-(def ^:private look-ns
-  "How long a scout parks when it has come to its first turn: those that others have woken by then
-  are before it."
-  20000)
-
 (def ^:private longest-ns "Those that come later await this scout no more, nor let others do so."
   10000000)
 
@@ -41,8 +36,7 @@
 (defn- stand-behind!
   "Returns when those have had a turn that wait: a platform thread of the JDK's wakes this one."
   []
-  (LockSupport/parkNanos 1)
-  (LockSupport/parkNanos look-ns))
+  (LockSupport/parkNanos 1))
 
 (defn- scout! [latch]
   (try

@@ -110,9 +110,10 @@
       (.setAccepting connector false)
       (.close connector)))
   (stop! [_]
-    (.interrupt heads)
-    (accepting/await-end! accepting)
-    (.stop server))
+    (try
+      (accepting/await-end! accepting)
+      (.stop server)
+      (finally (watchdog/stop! heads))))
   (native [_] server))
 
 (defn- ports-of

@@ -101,6 +101,23 @@
     (server/stop! s)
     (is (gone?))))
 
+(defn- slow-to-end
+  "Returns a thread that ends some time after it is interrupted."
+  ^Thread []
+  (.start (Thread/ofPlatform)
+          #(try
+             (Thread/sleep Long/MAX_VALUE)
+             (catch InterruptedException _ (Thread/sleep 100)))))
+
+(deftest what-looks-for-slow-clients-has-ended-when-a-stop-returns
+  (let [dog (slow-to-end), start watchdog/start]
+    (with-redefs [watchdog/start (fn [thread-name period-ms look]
+                                   (if (str/starts-with? thread-name "thrum-")
+                                     (start thread-name period-ms look)
+                                     dog))]
+      (server/stop! (serve ok {})))
+    (is (not (.isAlive dog)))))
+
 (deftest a-configurator-gets-the-server-before-it-starts
   (let [found (promise)
         s (serve ok

@@ -56,8 +56,9 @@
   (ssl-port [_] (:ssl-port ports -1))
   (close-listeners! [_] (run! connector/close-listener! connectors))
   (stop! [_]
-    (.interrupt watchdog)
-    (connector/stop! connectors rests threads))
+    (try
+      (connector/stop! connectors rests threads)
+      (finally (watchdog/stop! watchdog))))
   (native [_] (mapv :protocol connectors)))
 
 (defn- warn-of-pins!
