@@ -326,17 +326,18 @@
   ;; A task with a handler has a thread of its own, which runs it once.
   (run [this]
     (when (or handler (.claim this))
-      (let [own-thread? (some? thread)]
-        (when-not own-thread? (.setThread this (Thread/currentThread)))
-        (let [on-end (registry/observe-begin! :task this)]
-          (try
-            (when own-thread? (turn/give-way!))
-            (perform! this context handler (.takeBody this))
-            (finally
-              (when-not outcome (.settle this lost))
-              (count! outcome)
-              (registry/observe-end! on-end this)
-              (.end this)))))))
+      (let [here (Thread/currentThread)]
+        (cond
+          (nil? thread) (.setThread this here)
+          (identical? here thread) (turn/give-way!)))
+      (let [on-end (registry/observe-begin! :task this)]
+        (try
+          (perform! this context handler (.takeBody this))
+          (finally
+            (when-not outcome (.settle this lost))
+            (count! outcome)
+            (registry/observe-end! on-end this)
+            (.end this))))))
 
   Future
   (isDone [_] (some? outcome))

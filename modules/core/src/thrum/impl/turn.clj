@@ -16,9 +16,20 @@
 
 (def ^:private one-carrier? (= 1 (jdk/carriers)))
 
+(defn- stand-behind!
+  "Returns when those have had a turn that wait: a platform thread of the JDK's wakes this one."
+  []
+  (LockSupport/parkNanos 1))
+
+;; The JDK starts that thread for the first wait with a time. Where no more threads can be had by
+;; then, that wait never ends.
+(when one-carrier?
+  (Thread/startVirtualThread stand-behind!))
+
 (def ^:private pause-ns "From one scout's return to the next one's start." 2000000)
 
-(def ^:private longest-ns "Those that come later await this scout no more, nor let others do so."
+(def ^:private longest-ns
+  "A thread that comes when the scout has been away for longer does not await it, nor lets others."
   10000000)
 
 (def ^:private ^AtomicReference away
@@ -33,36 +44,32 @@
   (.compareAndSet away latch nil)
   (.countDown latch))
 
-(defn- stand-behind!
-  "Returns when those have had a turn that wait: a platform thread of the JDK's wakes this one."
-  []
-  (LockSupport/parkNanos 1))
+(defn- scout! [^long now]
+  (let [latch (CountDownLatch. 1)]
+    (.set turned-ns now)
+    (when (.compareAndSet away nil latch)
+      (try
+        (stand-behind!)
+        (finally (back! latch))))))
 
-(defn- scout! [latch]
-  (try
-    (stand-behind!)
-    (finally (back! latch))))
-
-(defn- await! [^CountDownLatch latch]
-  (try
-    (.await latch)
-    (catch InterruptedException _ (.interrupt (Thread/currentThread)))))
+(defn- take-turn! []
+  (let [now (System/nanoTime)
+        since (- now (.get turned-ns))
+        ^CountDownLatch latch (.get away)]
+    (cond
+      (nil? latch) (when (< (long pause-ns) since) (scout! now))
+      (< since (long longest-ns)) (.await latch)
+      :else (back! latch))))
 
 (defn give-way!
   "Lets those that wait have a turn before the calling virtual thread, where there is one carrier.
   Every few ms a caller is the scout, which stands behind the others; all that call while it is away
   wait for it: so the carrier comes to an end of its own, and the cost is small where none wait. Is
-  over at once where the thread is interrupted, and leaves it so."
+  over at once where the thread is interrupted, and leaves it so. Throws nothing."
   []
   (when (and one-carrier? (.isVirtual (Thread/currentThread)))
-    (let [now (System/nanoTime)
-          since (- now (.get turned-ns))]
-      (if-some [latch (.get away)]
-        (if (< since (long longest-ns))
-          (await! latch)
-          (back! latch))
-        (when (< (long pause-ns) since)
-          (let [latch (CountDownLatch. 1)]
-            (.set turned-ns now)
-            (when (.compareAndSet away nil latch)
-              (scout! latch))))))))
+    (try
+      (take-turn!)
+      (catch InterruptedException _ (.interrupt (Thread/currentThread)))
+      ;; No stack or no memory is left: that is for the caller's work to meet.
+      (catch Throwable _))))

@@ -3,6 +3,8 @@
   (:require
    [clojure.test :refer [deftest is]]
    [thrum.core :as t]
+   [thrum.impl.context :as context]
+   [thrum.impl.task :as task]
    [thrum.impl.turn :as turn]
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.jvm :as jvm])
@@ -29,21 +31,39 @@
       (is (= "other" (jvm/last-line lines)) [way lines]))))
 
 (deftest a-thread-gives-way-once-as-it-begins-and-its-starter-does-not
-  (doseq [start [#(deref (t/future (Thread/currentThread)))
-                 #(let [seen (promise)]
-                    (t/thread (deliver seen (Thread/currentThread)))
-                    (deref seen 20000 :late))
-                 #(t/with-scope [s] @(t/fork s (Thread/currentThread)))
-                 #(first (t/pmapv 2 (fn [_] (Thread/currentThread)) [1]))]]
+  (doseq [start [(fn [f] (deref (t/future (f))))
+                 (fn [f] (let [seen (promise)]
+                           (t/thread (deliver seen (f)))
+                           (deref seen 20000 :late)))
+                 (fn [f] (t/with-scope [s] @(t/fork s (f))))
+                 (fn [f] (first (t/pmapv 2 (fn [_] (f)) [1])))]]
     (let [trail (atom [])]
       (with-redefs [turn/give-way! #(swap! trail conj (Thread/currentThread))]
-        (is (= [(start)] @trail))))))
+        (let [thread (start #(do (swap! trail conj :work) (Thread/currentThread)))]
+          (is (= [thread :work] @trail)))))))
 
-(deftest a-task-on-a-thread-of-the-user's-gives-no-way
-  (let [trail (atom []), direct (reify Executor (execute [_ f] (.run f)))]
+(deftest a-thread-of-the-user's-gives-no-way
+  (let [trail (atom [])
+        direct (reify Executor (execute [_ f] (.run f)))
+        not-started (doto (task/task (context/capture nil nil) nil 0 (constantly :ran))
+                      (.setThread (Thread.)))]
     (with-redefs [turn/give-way! #(swap! trail conj (Thread/currentThread))]
-      (is (= :ran @(t/future-via [direct] :ran))))
+      (is (= :ran @(t/future-via [direct] :ran)))
+      (.run ^Runnable not-started)
+      (is (= :ran @not-started)))
     (is (= [] @trail))))
+
+(deftest a-task-that-is-cancelled-before-its-turn-does-no-work
+  (let [waiting (promise), worked (atom false), ended (promise)]
+    (with-redefs [turn/give-way! #(do
+                                    (deliver waiting (Thread/currentThread))
+                                    (try @(promise) (catch InterruptedException _)))]
+      (let [task (t/future (reset! worked true))]
+        (is (instance? Thread (deref waiting 20000 nil)))
+        (.start (Thread/ofPlatform) #(deliver ended (.join ^Thread @waiting (Duration/ofSeconds 20))))
+        (is (future-cancel task))
+        (is (true? (deref ended 20000 :late)))
+        (is (false? @worked))))))
 
 (defn- ago ^long [^long ms]
   (- (System/nanoTime) (* ms 1000000)))
@@ -63,7 +83,7 @@
   (let [seen (promise)]
     (start-thread #(do
                      (when interrupt? (.interrupt (Thread/currentThread)))
-                     (try (turn/give-way!) (catch StackOverflowError _))
+                     (turn/give-way!)
                      (deliver seen (Thread/interrupted))))
     (deref seen 20000 :never)))
 
@@ -72,25 +92,32 @@
 (deftest a-scout-comes-back
   (doseq [interrupt? [false true]]
     (with-carrier [away nil turned 1000]
-      (let [before (.get turned)]
-        (is (= interrupt? (gave-way virtually interrupt?)))
+      (let [left (atom nil)]
+        (with-redefs [turn/stand-behind! (let [stand-behind! @#'turn/stand-behind!]
+                                           #(do
+                                              (reset! left (.get turned))
+                                              (stand-behind!)))]
+          (is (= interrupt? (gave-way virtually interrupt?))))
         (is (nil? (.get away)))
-        (is (< before (.get turned)))))))
+        (is (< (ago 900) @left (.get turned)))))))
 
-(deftest a-platform-thread-is-no-scout
-  (with-carrier [_away nil turned 1000]
-    (let [before (.get turned)]
-      (is (false? (gave-way #(.start (Thread/ofPlatform) ^Runnable %) false)))
-      (is (= before (.get turned))))))
+(deftest only-a-virtual-thread-gives-way-and-only-on-one-carrier
+  (doseq [[one-carrier? start-thread] [[true #(.start (Thread/ofPlatform) ^Runnable %)]
+                                       [false virtually]]]
+    (with-carrier [_away nil turned 1000]
+      (with-redefs [turn/one-carrier? one-carrier?]
+        (let [before (.get turned)]
+          (is (false? (gave-way start-thread false)))
+          (is (= before (.get turned))))))))
 
-(deftest a-scout-that-has-no-stack-left-is-not-awaited
-  (with-carrier [away nil _turned 1000]
-    (let [latch (promise)]
-      (with-redefs [turn/stand-behind! #(do (deliver latch (.get away))
-                                            (throw (StackOverflowError.)))]
-        (is (false? (gave-way virtually false))))
-      (is (nil? (.get away)))
-      (is (zero? (.getCount ^CountDownLatch @latch))))))
+(deftest what-fails-while-a-thread-gives-way-fails-no-work
+  (doseq [failure [(StackOverflowError.) (OutOfMemoryError. "for the test")]]
+    (with-carrier [away nil _turned 1000]
+      (let [latch (promise)]
+        (with-redefs [turn/stand-behind! #(do (deliver latch (.get away)) (throw failure))]
+          (is (= :ran (t/with-scope [s] @(t/fork s :ran)))))
+        (is (nil? (.get away)))
+        (is (zero? (.getCount ^CountDownLatch (deref latch 20000 nil))))))))
 
 (deftest a-scout-leaves-only-some-time-after-the-return-of-another
   (let [times (AtomicLong.)]
@@ -99,6 +126,14 @@
       (with-carrier [_away nil _turned 120000]
         (.join (virtually #(dotimes [_ 3] (turn/give-way!))))
         (is (= 1 (.get times)))))))
+
+(deftest there-is-one-scout
+  (let [other (CountDownLatch. 1), times (AtomicLong.)]
+    (with-redefs [turn/stand-behind! #(.incrementAndGet times)]
+      (with-carrier [away other _turned 1000]
+        (#'turn/scout! (System/nanoTime))
+        (is (identical? other (.get away)))
+        (is (zero? (.get times)))))))
 
 (defn- waits? [^Thread thread]
   (= Thread$State/WAITING (.getState thread)))
