@@ -1,8 +1,11 @@
 (ns thrum.repo.lint-test
-  "The lint finds every seeded defect, and nothing else."
+  "The lint finds every seeded defect, and nothing else. It reads all Clojure of the repository."
   (:require
+   [clojure.set :as set]
+   [clojure.string :as str]
    [clojure.test :refer [deftest is]]
-   [thrum.dev.lint :as lint]))
+   [thrum.dev.lint :as lint]
+   [thrum.repo.files :as files]))
 
 (set! *warn-on-reflection* true)
 
@@ -16,3 +19,8 @@
          (map (juxt :line :message)
               (lint/lint-file (java.io.File. "modules/test-kit/control/control/untidy.clj")
                               (constantly true))))))
+
+(deftest every-file-is-linted-or-excluded
+  (let [committed (set (filter #(str/ends-with? % ".clj") (files/committed)))
+        linted (set (map str (lint/sources lint/everywhere)))]
+    (is (= (set (keys lint/excluded)) (set/difference committed linted)))))

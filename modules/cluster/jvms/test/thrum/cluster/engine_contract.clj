@@ -21,9 +21,9 @@
 
 (set! *warn-on-reflection* true)
 
-(def ^:private quiet
-  (mapv #(doto (Logger/getLogger %) (.setLevel Level/OFF))
-        ["org.infinispan" "org.jgroups" "com.hazelcast"]))
+(def ^:private quiet (mapv #(Logger/getLogger %) ["org.infinispan" "org.jgroups" "com.hazelcast"]))
+
+(run! #(.setLevel ^Logger % Level/OFF) quiet)
 
 ;; Engines alone: nodes that answer by a function of the test
 

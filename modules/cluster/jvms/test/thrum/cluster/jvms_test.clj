@@ -26,9 +26,9 @@
 
 (def ^:private arguments ["--heartbeat-ms" "3000", "--engine" engine])
 
-(def ^:private quiet
-  (mapv #(doto (Logger/getLogger %) (.setLevel Level/SEVERE))
-        ["org.infinispan" "org.jgroups" "com.hazelcast"]))
+(def ^:private quiet (mapv #(Logger/getLogger %) ["org.infinispan" "org.jgroups" "com.hazelcast"]))
+
+(run! #(.setLevel ^Logger % Level/SEVERE) quiet)
 
 (defn- join-as-caller! []
   (cluster/join! {:cluster "jvms", :seeds seeds, :heartbeat-ms 3000
