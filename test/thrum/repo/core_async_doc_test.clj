@@ -36,7 +36,7 @@
         version)))
 
 (defn- in-a-jvm
-  "Returns {row {use place}} as a JVM with that release and those options tells."
+  "Returns {row {use place}} as a JVM with that release and those options finds."
   [[version & jvm-opts :as row]]
   (let [path (release/class-path 'org.clojure/core.async
                                  version

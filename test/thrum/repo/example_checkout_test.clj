@@ -65,7 +65,7 @@
         (is (not= :accepted outcome) "patience ends after four attempts"))
       (when (= :hanging (mood :price id 1))
         (is (#{:fallback :cancelled} (get-in services [:price :outcome]))
-            "nobody waits that long for a price"))
+            "no order waits that long for a price"))
       (doseq [[service {:keys [attempts outcome]}] services
               :when (= :answered outcome)]
         (is (<= (least-attempts mood service id) attempts) (str service " " id))))))

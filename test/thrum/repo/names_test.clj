@@ -1,5 +1,5 @@
 (ns thrum.repo.names-test
-  "No committed line names a package registry, except one constant, nor a path of somebody's
+  "No committed line names a package registry, except one constant, nor a path of a
   machine."
   (:require
    [clojure.java.io :as io]

@@ -181,7 +181,7 @@
         (is (= before (codes)) "a tracer loads nothing")
         (load!)
         (let [[code :as after] (codes)]
-          (is (= [code code code] after) "whatever var is asked for first")
+          (is (= [code code code] after) "the order in which vars are asked for counts for nothing")
           (is (not= before after)))))))
 
 (deftest another-version-of-the-protocol-is-refused

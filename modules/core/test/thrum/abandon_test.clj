@@ -79,7 +79,7 @@
   (try @gate (catch InterruptedException _ ::interrupted)))
 
 (defn- hanging
-  "Returns a call that delivers begun and hangs until the gate opens, whatever interrupts it; an
+  "Returns a call that delivers begun and hangs until the gate opens, also when interrupted; an
   interrupt shows afterwards."
   [begun gate]
   (fn []
@@ -123,7 +123,7 @@
     (is (= {:running 1, :total (inc before)} (abandon/abandoned)))
     (is (not (realized? ran-out)))
     (deliver gate :open)
-    (is (false? (deref ran-out 5000 :never)) "nobody interrupted the call")
+    (is (false? (deref ran-out 5000 :never)) "no thread interrupted the call")
     (is (all-ended?))
     (is (= [1 (inc before)] [@closings (total)]))))
 
@@ -165,7 +165,7 @@
     (is (all-ended?))))
 
 (defn- handled-by
-  "Starts threads with an uncaught exception handler that delivers what it hears."
+  "Starts threads with an uncaught exception handler that delivers what it is called with."
   [seen]
   (let [make jdk/platform-thread]
     (fn [name body]
@@ -265,7 +265,7 @@
       (if thrown [(class thrown) (deref closed 5000 0)] [value (deref closed 0 0)]))))
 
 (deftest either-the-value-arrives-or-on-abandon-is-called
-  (testing "whoever comes first, and the count is right in the end"
+  (testing "in either order, and the count is right in the end"
     (let [before (total)
           outcomes (vec (repeatedly 20 race!))]
       (is (every? #{[:value 0] [InterruptedException 1]} outcomes))

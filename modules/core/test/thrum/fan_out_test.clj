@@ -388,7 +388,7 @@
                              @failed
                              (swap! trail conj :c)
                              :c))]
-    (is (= [:c] @trail) "a failure stops nobody, and all have ended")
+    (is (= [:c] @trail) "a failure stops no other call, and all have ended")
     (is (= :a (first results)))
     (dotimes [_ 2] (is (= "b" (ex-message (thrown (second results))))))))
 

@@ -31,7 +31,7 @@
 (use-fixtures :each leak/no-leaks)
 
 ;; A case: :open makes what is waited for, on the test's thread; :wait, called in a task, blocks;
-;; :in is a part of its stack while it does, or :there? waits until it does; :closed? tells what has
+;; :in is a part of its stack while it does, or :there? waits until it does; :closed? is what has
 ;; become of what was opened; :free ends the wait where the interrupt did not, and leaves nothing
 ;; behind. :linux - it runs there alone. :holds-up - the JDK from which on a cancel waits, too.
 
@@ -45,7 +45,7 @@
 (defn- temp-file ^File []
   (.toFile (Files/createTempFile "thrum" "" (make-array FileAttribute 0))))
 
-;; Locks: somebody else holds them
+;; Locks: another thread holds them
 
 (defn- held-by-another
   "Returns [gate thread]: f is called on another thread with a function that it must call, which
@@ -154,7 +154,7 @@
   (run! #(.close ^Closeable %) closeables))
 
 (defn- connection
-  "Returns [socket server]; nobody reads or writes at the other end."
+  "Returns [socket server]; the other end is neither read nor written."
   []
   (let [server (server)] [(Socket. ^InetAddress loopback (.getLocalPort server)) server]))
 

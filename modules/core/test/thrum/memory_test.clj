@@ -29,12 +29,12 @@
   (map (fn [_] (Object.)) (iterate inc 0)))
 
 (defn- items
-  "Returns a lazy seq of one lazy item that nobody else holds."
+  "Returns a lazy seq of one lazy item that nothing else holds."
   []
   (map (fn [_] (lazy-item)) (list 1)))
 
 (defn- lets-go?
-  "Walks into the item, and tells whether its head is collected meanwhile."
+  "Walks into the item; returns whether its head is collected meanwhile."
   [item]
   (let [head (WeakReference. (first item)), walked (drop 10 item)]
     (first walked)

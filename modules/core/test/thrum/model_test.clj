@@ -1,6 +1,5 @@
 (ns thrum.model-test
-  "clojure.core is the model: whatever the input, limit and window, the map family gives what map
-  gives."
+  "clojure.core is the model: for any input, limit and window, the map family gives what map gives."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [clojure.test.check :as tc]

@@ -1,6 +1,6 @@
 (ns thrum.nests
   "Nests of forms, for tests of whose interrupt is whose: given ones, on one thread, and random
-  ones, in real time, that somebody else may interrupt."
+  ones, in real time, that another thread may interrupt."
   (:require
    [thrum.alarms :as alarms]
    [thrum.core :as t])
@@ -132,7 +132,7 @@
     :race (t/race (run a) (run b))
     :stopped (guarded n #(run a))))
 
-;; Somebody else's interrupts
+;; Another thread's interrupts
 
 (defn- interrupter
   "Returns a thread that interrupts, once each time, the thread which it finds in the slot, some

@@ -1,6 +1,6 @@
 (ns thrum.nests-test
-  "Forms in forms on one thread: no interrupt of a form's outlives it, whatever the order of
-  cancels; none is lost; and somebody else's is neither lost nor doubled."
+  "Forms in forms on one thread: no interrupt of a form's outlives it, in any order of
+  cancels; none is lost; and another thread's is neither lost nor doubled."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
@@ -143,7 +143,7 @@
     (is (= #{} (via-caller #(t/with-scope [inner] (t/cancel! inner) (t/cancel! %) (t/checkpoint)))))
     (is (= #{}
            (via-caller #(t/with-scope [inner] (t/cancel! %) (t/cancel! inner) (Thread/sleep 0))))))
-  (testing "somebody else's stays"
+  (testing "another thread's stays"
     (is (= #{:flag} (via-caller (fn [_] (interrupt-self!)))))
     (is (= #{:flag}
            (via-caller #(do
@@ -165,7 +165,7 @@
 (deftest a-pools-thread-keeps-nothing-of-a-cancelled-task
   (is (false? (cancelled-on-pool))))
 
-;; What the thread has been told of the form around a task, inside the task
+;; What the thread has got from the form around a task, inside the task
 
 (defn- outer-answer-through-a-task
   "Cancels a form with a fallback around a task on the calling thread, and one in the task, in this
@@ -187,7 +187,7 @@
   (doseq [order [[0 1] [1 0] [0]], ending [:checkpoint :sleep :return :swallowed :shielded]]
     (is (= :late (outer-answer-through-a-task order ending)) (pr-str order ending))))
 
-;; Somebody else's, and a failure that is thrown in its place
+;; Another thread's, and a failure that is thrown in its place
 
 (deftest somebody-elses-interrupt-stays-behind-a-failure-that-came-before
   (is (= #{:flag}

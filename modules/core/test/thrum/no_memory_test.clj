@@ -1,6 +1,6 @@
 (ns thrum.no-memory-test
-  "Where there is no memory to put a failure on record, the failure itself is thrown, and nobody
-  waits for ever."
+  "Where there is no memory to put a failure on record, the failure itself is thrown, and no
+  thread waits for ever."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]

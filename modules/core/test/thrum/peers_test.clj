@@ -109,8 +109,8 @@
     "S2" [thrum.fan-out-test/nil-and-false-travel-both-ways]})
 
 (def of-channels
-  "The defects that are about channels: thrum.async.peers-test tells of them, a test of the
-  repository that it does."
+  "The defects that are about channels: thrum.async.peers-test has tests of them, and a test of the
+  repository checks that it does."
   #{"A1" "A2" "A3" "A4" "A5" "A6" "P4"})
 
 (defn- told-here []

@@ -113,8 +113,8 @@
   (some #(and (= :fork (:op %)) (some #{(:scope %)} scopes)) (nodes node)))
 
 ;; A fork keeps the deadline of the form that it is forked in, and fails at the same instant as the
-;; form throws. If the scope of the fork gets something else than that timeout from inside, nobody
-;; can say what comes first.
+;; form throws. If the scope of the fork gets something else than that timeout from inside, it
+;; is open what comes first.
 
 (defn- without-fallback [{:keys [body], :as node} scopes]
   (cond-> node

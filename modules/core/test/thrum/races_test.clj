@@ -100,7 +100,7 @@
                      @running
                      :won))))
     (is (realized? ended)))
-  (testing "also by failing, with whatever"
+  (testing "also by failing, with any throwable"
     (doseq [failure [(ex-info "boom" {}) (Error. "boom") (InterruptedException. "by hand")]]
       (let [running (promise)
             ended (promise)]

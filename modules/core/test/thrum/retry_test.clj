@@ -1,5 +1,5 @@
 (ns thrum.retry-test
-  "Schedules are data, looked at without a clock; the attempts are told on a clock that jumps ahead
+  "Schedules are data, looked at without a clock; the attempts run on a clock that jumps ahead
   instead of waiting."
   (:require
    [clojure.string :as str]

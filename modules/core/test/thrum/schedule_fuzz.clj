@@ -43,7 +43,7 @@
   (throw (ex-info "failed" {:failed x})))
 
 ;; Each takes {:limiter l, :closed atom} and has one outcome, :value or the :failed of what it
-;; throws, whatever the schedule.
+;; throws, under any schedule.
 ;; :own-interrupt - it interrupts its caller itself, so that another's may become one with it;
 ;; :if-interrupted - another outcome.
 

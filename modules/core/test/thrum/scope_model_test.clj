@@ -90,8 +90,8 @@
              (first-of-two? program actual thrown)))))
 
 (defn- sound?
-  "What holds whatever the outcome: nobody outlives a scope, closes come after its forks, and
-  nothing is left."
+  "What holds for any outcome: no task outlives a scope, closes come after its forks, and nothing is
+  left."
   [{:keys [log result]}]
   (and (every? #(zero? (:running %)) (:end log))
        (every? #(zero? (:running %))

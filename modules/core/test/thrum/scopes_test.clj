@@ -261,7 +261,7 @@
                          #(do
                             (.interrupt (here))
                             [(t/with-scope [_s] :body) (Thread/interrupted)])))))
-  (testing "one that came inside and that nobody noticed"
+  (testing "one that came inside and went unnoticed"
     (is (= [:body true]
            (gate/in-time 10000
                          #(vector (t/with-scope [_s] (.interrupt (here)) :body)

@@ -1,6 +1,5 @@
 (ns thrum.spi-test
-  "The spi: attachments, tasks that nobody is called for, and
-  fan-outs that are polled."
+  "The spi: attachments, tasks without a callback, and fan-outs that are polled."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]

@@ -1,6 +1,6 @@
 (ns thrum.throwables-test
-  "Whatever is thrown, wherever: the same instance comes out, and nothing is left running. And
-  wherever a thread cannot start."
+  "Any throwable, thrown at any place: the same instance comes out, and nothing is left running.
+  The same at any place where a thread cannot start."
   (:require
    [clojure.test :refer [deftest is testing use-fixtures]]
    [thrum.core :as t]
@@ -89,7 +89,7 @@
         (is (not (rides-on-itself? t)))
         (is (= clean (select-keys result (keys clean))))))))
 
-;; Exceptions that harm whoever looks at them
+;; Exceptions that harm the thread that looks at them
 
 (defn- fail! []
   (throw (IllegalStateException. "do not look")))
@@ -155,7 +155,7 @@
    (fn [t] (t/with-timeout 5 (t/with-scope [s] (t/use! s :x (fn [_] (throw t))) :value)))})
 
 (def ^:private failing-places
-  "Forms in which t is thrown by work that nobody has cancelled."
+  "Forms in which t is thrown by work that has not been cancelled."
   (assoc (dissoc places "fork, through deref" "settle" "fallback")
          "fork, through deref"
          (fn [f] (through-deref #(t/with-scope [s] (t/fork s (for-ever)) @(t/fork s (f)))))
@@ -171,8 +171,8 @@
          "executor" (fn [f] (through-deref #(t/with-executor [e] @(t/future-via [e] (f)))))))
 
 (defn- joined-and-closed?
-  "Calls f with a resource in use and a fork that has to be waited for; tells whether both have
-  ended when f leaves."
+  "Calls f with a resource in use and a fork that has to be waited for; returns whether both
+  have ended when f leaves."
   [f]
   (let [trail (atom [])
         result (run (fn []

@@ -32,7 +32,7 @@
         `(union ~z ::set/key ~#(inc %) ~(reify Runnable (run [this])))))))
 
 (defn catches
-  "Binds an exception that nobody looks at."
+  "Binds an exception that is not looked at."
   []
   (try (ArrayList.) (catch Exception e nil)))
 

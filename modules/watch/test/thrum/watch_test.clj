@@ -325,11 +325,11 @@
 
 (deftest a-reason-that-is-a-value-is-not-shown
   (let [gate (promise), scope (promise)
-        task (t/future (tried #(t/with-scope [s {:name "told"}]
+        task (t/future (tried #(t/with-scope [s {:name "ended"}]
                                  (deliver scope s)
                                  (shielded-wait (promise) gate))))]
     (t/cancel! @scope {:password "secret"})
-    (is (= "clojure.lang.PersistentArrayMap" (:reason (node-named "told"))))
+    (is (= "clojure.lang.PersistentArrayMap" (:reason (node-named "ended"))))
     (deliver gate :go)
     @task))
 

@@ -46,7 +46,7 @@
   (let [e (ex-info "src" {}), reached (promise)
         slow-inc (fn [i] (deref reached 5000 :late) (inc (long i)))]
     (is (= [1 2 3 e] (all (a/pmap->chan 4 slow-inc (failing-source 3 e reached))))))
-  (testing "whatever runs first"
+  (testing "in any order"
     (dotimes [_ 100]
       (let [e (ex-info "src" {})]
         (is (= [1 2 3 4 5 e] (all (a/pmap->chan 2 inc (failing-source 5 e (promise))))))))))

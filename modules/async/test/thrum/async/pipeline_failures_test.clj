@@ -319,7 +319,7 @@
                                @running
                                (end (a/pipeline-fn 1 to inc (async/to-chan! [1])))))]
     (is (= "no end" (ex-message ended)))
-    (is (realized? joined) "its scope has told it from the others")))
+    (is (realized? joined) "its scope has seen which of the tasks it was")))
 
 (deftest a-thread-that-does-not-start-ends-it
   (each-kind

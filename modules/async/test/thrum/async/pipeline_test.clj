@@ -129,7 +129,7 @@
       (let [tickets (Semaphore. 0)
             [f ^AtomicLong running most] (counting #(do (.acquire tickets) %))
             to (async/chan 100)
-            ;; Tickets go to whoever comes first: the oldest item may have to wait.
+            ;; Tickets go to the first that comes: the oldest item may have to wait.
             done (start n to f (async/to-chan! (range 40)) {:window 40})]
         (dotimes [i 40]
           (is (gate/eventually 5000 #(= (min n (- 40 i)) (.get running))))
@@ -196,7 +196,7 @@
 (deftest a-closed-input-ends-it
   (each-kind start
     (is (= [[] {:taken 0, :put 0, :dropped 0, :failed 0}] (through start 3 inc [])))
-    (testing "`to` stays open when told so"
+    (testing "`to` stays open with :close? false"
       (let [to (async/chan 10)]
         (is (= 3 (:put (end (start 3 to inc (async/to-chan! [1 2 3]) {:close? false})))))
         (is (true? (a/>!! to :more)))
@@ -550,11 +550,11 @@
                            {:wrap (fn [thunk] #(mapv (partial into [:wrapped]) (thunk)))}))))))
 
 (deftest a-channels-own-transducer-sees-the-callers-bindings-and-no-interrupt-of-an-item
-  ;; whose take from the item's channel hears that interrupt
+  ;; whose take from the item's channel gets that interrupt
   (doseq [[kind start] (dissoc pipes/kinds "pipeline-async")]
     (testing kind
       (let [seen (fn [_] [*who* (.isInterrupted (Thread/currentThread)) (t/cancelled?)])
-            ;; Room for all, so that nothing is transformed by whoever takes.
+            ;; Room for all, so that nothing is transformed by the thread that takes.
             to (async/chan 50 (map seen))
             interrupting (fn [v] (.interrupt (Thread/currentThread)) v)
             done (binding [*who* :me]

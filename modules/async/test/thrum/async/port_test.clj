@@ -28,7 +28,7 @@
 
 (defn- start
   "Starts f on a virtual thread; returns [thread outcome], the outcome a promise of [:value v flag]
-  or [:thrown t flag], where flag tells whether the thread was interrupted in the end."
+  or [:thrown t flag], where flag is true if the thread was interrupted in the end."
   [f]
   (let [outcome (promise)
         interrupted? #(.isInterrupted (Thread/currentThread))]
@@ -193,7 +193,7 @@
       (is (= :v (a/<!! ch)))
       (is (= [:value true false] (outcome put))))))
 
-;; A port that has committed, and calls back when told to
+;; A port that has committed, and calls back when the test says so
 
 (defn- late-port
   "Returns [port call-back!]: a port that commits to every take and put at once and answers when

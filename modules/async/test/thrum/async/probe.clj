@@ -1,6 +1,6 @@
 (ns thrum.async.probe
-  "Tells where core.async runs what: the main function, in a JVM of its own, prints one line of EDN.
-  It runs with any release; what that has not is told as none."
+  "Finds where core.async runs what: the main function, in a JVM of its own, prints one line of EDN.
+  It runs with any release; what that has not is reported as none."
   (:require
    [clojure.core.async :as a]
    [clojure.edn :as edn]
@@ -22,7 +22,7 @@
     (try (thunk) (finally (.remove inside)))))
 
 (defn- here
-  "Returns what there is to tell of the calling thread."
+  "Returns the facts of the calling thread."
   []
   (let [thread (Thread/currentThread)]
     {:kind (if (.isVirtual thread) :virtual :platform)
@@ -49,7 +49,7 @@
   (a/close! channel))
 
 (def ^:private observations
-  "What is told of which use of core.async."
+  "The uses of core.async, by name: functions that return the facts of the thread."
   (cond-> {"go" #(within (a/go (here)))
            "go, woken" #(let [gate (a/promise-chan)
                               woken (a/go (a/<! gate) (here))]
@@ -98,7 +98,7 @@
     (System/exit 0)))
 
 (defn of
-  "Returns what the probe tells in a JVM with these options and this classpath; throws ex-info with
+  "Returns what the probe finds in a JVM with these options and this classpath; throws ex-info with
   its output where it failed."
   [jvm-opts class-path]
   (let [quick ["-XX:TieredStopAtLevel=1" "-XX:+UseSerialGC"]

@@ -52,7 +52,7 @@
               (let [^"[Ljava.lang.Object;" held# (.held ~(with-meta this {:tag full-name}))]
                 ((aget held# ~(inc i)) (aget held# 0) ~@args)))))))
 
-;; Limiter: whoever is inside is alone there, and nobody waits for ever, though some give up.
+;; Limiter: a thread inside is alone there, and none waits for ever, though some give up.
 
 (defn- cancelled-when-it-waits
   "Returns the place of a thread whose work is found cancelled at the second look: when it waits."
@@ -143,7 +143,7 @@
       (do (swap! state assoc :holder nil) "returned")
       "invalid")))
 
-;; Task: it ends once, and for everybody alike.
+;; Task: it ends once, and alike for all that ask.
 
 (defmacro ^:private outcomes [class-name task-ns]
   (let [tagged (fn [sym] (with-meta sym {:tag (symbol (str (munge task-ns) ".Task"))}))

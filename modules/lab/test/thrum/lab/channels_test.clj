@@ -34,9 +34,9 @@
     (is (every? nat-int? ((juxt :platform :virtual :taken) unread)))))
 
 (deftest what-core-async-does-is-seen
-  (is (= 6 (:peak (pipeline :core-pipeline-async))) "two more than it was told")
+  (is (= 6 (:peak (pipeline :core-pipeline-async))) "two more than it was asked for")
   (is (= 4 (:platform (:unread (pipeline :core-pipeline-blocking))))
-      "a thread for each item that nobody takes"))
+      "a thread for each item that is not taken"))
 
 (defn- asking [url]
   {:call 'thrum.lab.experiments.go-blocks.requests/sample

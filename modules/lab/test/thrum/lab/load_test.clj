@@ -32,12 +32,12 @@
     server))
 
 (defn- nobody
-  "Returns the owner of a port where nobody listens, and which no other process takes meanwhile."
+  "Returns the owner of a port that has no listener, and which no other process takes meanwhile."
   ^Socket []
   (doto (Socket.) (.bind (InetSocketAddress. (InetAddress/getLoopbackAddress) 0))))
 
 (defn- url
-  "Returns the URL of a server, or of nobody."
+  "Returns the URL of a server, or of a port without one."
   [socket]
   (let [port (if (instance? Socket socket)
                (.getLocalPort ^Socket socket)
@@ -67,8 +67,8 @@
   (gate/in-time 20000 #(built-in/run (merge (job url) {:seconds 0.3} more))))
 
 (defn- run-until
-  "Returns the first short run that enough? is true of: on a busy machine one may end before anybody
-  was asked."
+  "Returns the first short run that enough? is true of: on a busy machine one may end before any
+  server was asked."
   [enough? url more]
   (gate/eventually 20000
                    #(let [figures (short-run url more)]

@@ -184,7 +184,7 @@
     (is (= [843 nil nil 2218]
            (map (comp :per-second :published) (:contenders (part plan :jetty-sleep)))))
     (is (= [nil nil nil nil] (map :published (:contenders (part plan :jdk-sleep))))
-        "nobody published any")))
+        "none was published")))
 
 (deftest the-judged-form-is-three-warmed-runs-in-turns-of-ten-seconds-where-published
   (let [plan (ring-plan (set all-engines) "--full")]

@@ -1,5 +1,5 @@
 (ns thrum.lab.progress-test
-  "What a waiting person is told."
+  "What a waiting person reads."
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]

@@ -195,7 +195,7 @@
     (let [[then done] (ended-in n end!)]
       (is (= expected (verdicts then) (verdicts done)))
       (is (= [130 130] (map #(result/exit-code {:experiments %}) [then done])))
-      (is (not (Thread/interrupted)) "no interrupt is left for whoever writes the result"))))
+      (is (not (Thread/interrupted)) "no interrupt is left for what writes the result"))))
 
 (deftest a-run-that-is-over-starts-nothing
   (let [opened (atom 0)]

@@ -144,8 +144,8 @@
         "<version>2.9.0</version></project>"))))
 
 (defn- checkout!
-  "Returns a folder that passes for a checkout, whose every repository is a port that nobody listens
-  on."
+  "Returns a folder that passes for a checkout, whose every repository is a port without a
+  listener."
   [repository]
   (let [folder (folder)
         nowhere {:url "https://127.0.0.1:1/"}]

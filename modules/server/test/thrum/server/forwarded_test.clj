@@ -1,5 +1,5 @@
 (ns thrum.server.forwarded-test
-  "Nobody but a trusted proxy says who the client is."
+  "A trusted proxy alone says who the client is."
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]

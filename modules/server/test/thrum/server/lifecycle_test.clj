@@ -1,5 +1,5 @@
 (ns thrum.server.lifecycle-test
-  "What the soak has found once, told without chance."
+  "What the soak has found once, made to happen each time."
   (:require
    [clojure.set :as set]
    [clojure.test :refer [deftest is use-fixtures]]

@@ -17,7 +17,7 @@
 (use-fixtures :each leak/no-leaks)
 
 (def ^:private logger
-  "Held: java.util.logging forgets loggers that nobody holds."
+  "Held: java.util.logging forgets loggers that are not held."
   (doto (Logger/getLogger "thrum.server") (.setLevel Level/OFF)))
 
 (defn- get! [server]

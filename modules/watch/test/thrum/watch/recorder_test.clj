@@ -81,8 +81,8 @@
 
 (deftest a-reason-that-is-no-name-is-recorded-as-its-class
   (let [end (fn [reason]
-              (try (t/with-scope [s {:name "told"}] (t/cancel! s reason)) (catch Exception _)))
-        reason #(some-> (named (recorded ["thrum.Scope"] (partial end %)) "Scope" "told")
+              (try (t/with-scope [s {:name "ended"}] (t/cancel! s reason)) (catch Exception _)))
+        reason #(some-> (named (recorded ["thrum.Scope"] (partial end %)) "Scope" "ended")
                         (value "reason"))]
     (is (= ["done" "in words" "java.lang.Long"] (map reason [:done "in words" 42])))))
 

@@ -178,7 +178,7 @@
     (try
       (is (deref started 20000 false))
       (.terminate (.getLifecycleService stranger))
-      ;; A node is told of the members in their order: the stranger has left when this one is there.
+      ;; A node sees the members in their order: the stranger has left when this one is there.
       (let [m1 (start! "leaves" "m1" other :seeds [address])]
         (try
           (is (sees? c "m1"))

@@ -18,7 +18,7 @@
   (is (= {:core-pipeline 1000.0, :core-pipeline-blocking 1000.0, :core-pipeline-async 965.0
           :thrum-pipeline-blocking 1000.0, :thrum-pipeline-fn 1000.0, :thrum-upipeline 1000.0}
          (figures :limit-line-ms (plan {})))
-      "core.async's pipeline-async runs two more than it is told"))
+      "core.async's pipeline-async runs two more than it is asked for"))
 
 (deftest the-full-form-runs-each-three-times
   (is (= #{3} (set (vals (figures :repeat (plan {:full true})))))))

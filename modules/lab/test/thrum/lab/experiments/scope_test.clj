@@ -36,7 +36,7 @@
     (doseq [{:keys [name verdict limit-line-ms median-ms]} (result/rows {:experiments experiments})]
       (is (= :done verdict) name)
       (is (<= limit-line-ms median-ms) (str name " cannot be faster than its limit line")))
-    (is (pos? (left [:hangs :futures])) "nobody stops a future's thread")
+    (is (pos? (left [:hangs :futures])) "nothing stops a future's thread")
     (doseq [part [:hangs :fails :deaf]
             contender [:executor :thrum-scope :thrum-all]]
       (is (= 0 (left [part contender])) (str part contender)))))

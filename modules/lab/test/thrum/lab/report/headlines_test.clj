@@ -43,10 +43,10 @@
   (are [verdict part contender row] (= verdict
                                        (:verdict (nth (headlines/rows (with-row part contender row))
                                                       part)))
-    "Not measured: pool FAILED: lab-load: Nobody there." 1
+    "Not measured: pool FAILED: lab-load: No answer." 1
     0 {:verdict :failed
        :median-per-second nil
-       :samples [{:error {:class "lab-load", :message "Nobody there"}}]}
+       :samples [{:error {:class "lab-load", :message "No answer"}}]}
     "Not measured: thrum.server was interrupted." 1
     2 {:verdict :interrupted, :median-per-second nil}
     "Not measured: not run." 1

@@ -10,7 +10,7 @@
    :clojure "1.12.6"
    :jdk {:version "25"
          :vm "Test VM"
-         :vendor "Nobody"
+         :vendor "Vendor"
          :flags ["-Xmx1g"]
          :collectors ["G1"]
          :max-heap-gb 2.0}
@@ -157,7 +157,7 @@
         (row :virtual "virtual" "profile" :failed
              :virtual? true
              :limit-points [[10 100.0] [400 100.0]]
-             :samples [{:error {:class "lab-load", :message "Nobody there"}}])]})))
+             :samples [{:error {:class "lab-load", :message "No answer"}}])]})))
 
 (def channels
   "A result of the experiments go-blocks and pipelines."

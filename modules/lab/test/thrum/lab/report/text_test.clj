@@ -27,7 +27,7 @@
    "  Memory: 8.0 GB, of which the heap may take 2.0 GB"
    "  System: Linux 6 amd64"
    "  Load before the run: 0.5"
-   "  JDK: 25, Test VM (Nobody), G1"
+   "  JDK: 25, Test VM (Vendor), G1"
    "  Flags: -Xmx1g"
    "  Clojure: 1.12.6"
    "  Open files: 1024, hard limit 4096"
@@ -96,7 +96,7 @@
          "The requests came from the lab's built-in generator.")
        "  contender        10 at once      400 at once"
        "  20 threads  104 ms (100 ms)  2.10 s (2.00 s)"
-       "  virtual                   –                –" "  virtual FAILED: lab-load: Nobody there."]
+       "  virtual                   –                –" "  virtual FAILED: lab-load: No answer."]
       (take 13 (str/split-lines (str/replace (report.text/report samples/crowds) "\u00a0" " "))))))
 
 (deftest what-channels-leave-has-columns

@@ -12,8 +12,8 @@
 (use-fixtures :each leak/no-leaks)
 
 (def ^:private quiet
-  "Failures are what the suite asks for: nobody reads their stack traces. Helidon's tells each start
-  and stop."
+  "Failures are what the suite asks for: their stack traces are not read. Helidon's
+  logger has a line for each start and stop."
   (mapv #(java.util.logging.Logger/getLogger %) ["thrum.server" "io.helidon"]))
 
 (run! #(java.util.logging.Logger/.setLevel % java.util.logging.Level/OFF) quiet)

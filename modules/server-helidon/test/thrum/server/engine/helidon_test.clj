@@ -142,7 +142,7 @@
 
 (deftest stopping-ends-every-thread-of-helidon
   (doseq [options [{} (assoc (tls/keystore) :port nil)]]
-    (testing "a server that nobody asked"
+    (testing "a server without a request"
       (let [s (start ok options)]
         (is (seq (helidon-threads)))
         (server/stop! s)
@@ -507,7 +507,7 @@
     (server/stop! s)))
 
 (defn- hung-up?
-  "Reads whatever comes, an alert of TLS, until the connection ends; returns whether it does."
+  "Reads what comes, an alert of TLS, until the connection ends; returns whether it does."
   [{:keys [^InputStream in]}]
   (try
     (while (not= -1 (.read in)))

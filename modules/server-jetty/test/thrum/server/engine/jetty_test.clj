@@ -256,7 +256,7 @@
 ;; A client that goes
 
 (defn- noting-interrupts
-  "Returns a handler that waits for the gate at /wait and tells how it ended."
+  "Returns a handler that waits for the gate at /wait and notes how it ended."
   [entered outcome gate]
   (fn [{:keys [uri] :as r}]
     (if (= "/wait" uri)

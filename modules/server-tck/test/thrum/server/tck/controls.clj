@@ -378,7 +378,7 @@
   (broken/callbacks (fn [g] (fn [& args] (apply g (map #(if (map? %) (f %) %) args))))))
 
 (defn- lenient
-  "A server that starts whatever it is given."
+  "A server that starts with any options."
   [h options]
   (try
     (server/run-server h options)

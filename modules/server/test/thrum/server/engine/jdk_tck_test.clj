@@ -17,7 +17,7 @@
 (use-fixtures :each leak/no-leaks)
 
 (def ^:private quiet
-  "Failures are what the suite asks for: nobody reads their stack traces."
+  "Failures are what the suite asks for: their stack traces are not read."
   (java.util.logging.Logger/getLogger "thrum.server"))
 
 (.setLevel ^java.util.logging.Logger quiet java.util.logging.Level/OFF)

@@ -1,5 +1,5 @@
 (ns thrum.server.impl.failure-test
-  "What is thrown is answered, whatever becomes of its line in the log."
+  "What is thrown is answered, also where its line in the log fails."
   (:require
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.core :as t]

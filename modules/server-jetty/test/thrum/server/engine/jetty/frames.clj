@@ -1,5 +1,5 @@
 (ns thrum.server.engine.jetty.frames
-  "A client of HTTP/2 that says exactly what it is told, frame by frame (RFC 9113, 4), without TLS
+  "A client of HTTP/2 that sends exactly what it is given, frame by frame (RFC 9113, 4), without TLS
   and without Huffman's code."
   (:import
    (java.io ByteArrayOutputStream DataInputStream DataOutputStream EOFException IOException)

@@ -35,7 +35,7 @@
    :body body})
 
 (defn- ask
-  "Posts over TLS as the owner of a key, or as nobody; returns the answer."
+  "Posts over TLS as the owner of a key, or without a key; returns the answer."
   [port owner]
   (with-open [client (-> (HttpClient/newBuilder)
                          (.sslContext (keys/context owner "server"))

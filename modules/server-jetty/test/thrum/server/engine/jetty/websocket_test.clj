@@ -1,5 +1,5 @@
 (ns thrum.server.engine.jetty.websocket-test
-  "Websockets by Jetty, told to a client of the JDK's."
+  "Websockets by Jetty, with a client of the JDK's."
   (:require
    [clojure.string :as str]
    [clojure.test :refer [deftest is use-fixtures]]
@@ -27,7 +27,7 @@
 (use-fixtures :each leak/no-leaks)
 
 (defn- noting
-  "Returns a listener of the client's side that notes what it is told."
+  "Returns a listener of the client's side that notes what it is called with."
   [^LinkedBlockingQueue trail]
   (let [note (fn [^WebSocket ws & event]
                (.put trail (vec event))
