@@ -11,7 +11,8 @@
   (:import
    (java.time Duration)
    (java.util.concurrent CountDownLatch Executor)
-   (java.util.concurrent.atomic AtomicLong AtomicReference)))
+   (java.util.concurrent.atomic AtomicLong AtomicReference)
+   (thrum.impl.task Task)))
 
 (set! *warn-on-reflection* true)
 
@@ -45,24 +46,23 @@
 (deftest a-thread-of-the-user's-gives-no-way
   (let [trail (atom [])
         direct (reify Executor (execute [_ f] (.run f)))
-        not-started (doto (task/task (context/capture nil nil) nil 0 (constantly :ran))
-                      (.setThread (Thread.)))]
+        ^Task of-another (task/task (context/capture nil nil) nil 0 (constantly :ran))]
     (with-redefs [turn/give-way! #(swap! trail conj (Thread/currentThread))]
       (is (= :ran @(t/future-via [direct] :ran)))
-      (.run ^Runnable not-started)
-      (is (= :ran @not-started)))
+      (.setThread of-another (Thread.))
+      (.join (.start (Thread/ofPlatform) of-another))
+      (is (= :ran @of-another)))
     (is (= [] @trail))))
 
 (deftest a-task-that-is-cancelled-before-its-turn-does-no-work
-  (let [waiting (promise), worked (atom false), ended (promise)]
+  (let [waiting (promise), worked (atom false)]
     (with-redefs [turn/give-way! #(do
                                     (deliver waiting (Thread/currentThread))
                                     (try @(promise) (catch InterruptedException _)))]
       (let [task (t/future (reset! worked true))]
         (is (instance? Thread (deref waiting 20000 nil)))
-        (.start (Thread/ofPlatform) #(deliver ended (.join ^Thread @waiting (Duration/ofSeconds 20))))
         (is (future-cancel task))
-        (is (true? (deref ended 20000 :late)))
+        (is (.join ^Thread @waiting (Duration/ofSeconds 20)))
         (is (false? @worked))))))
 
 (defn- ago ^long [^long ms]
