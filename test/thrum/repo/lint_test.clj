@@ -5,7 +5,9 @@
    [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.dev.lint :as lint]
-   [thrum.repo.files :as files]))
+   [thrum.repo.files :as files])
+  (:import
+   (clojure.lang ExceptionInfo)))
 
 (set! *warn-on-reflection* true)
 
@@ -24,3 +26,6 @@
   (let [committed (set (filter #(str/ends-with? % ".clj") (files/committed)))
         linted (set (map str (lint/sources lint/everywhere)))]
     (is (= (set (keys lint/excluded)) (set/difference committed linted)))))
+
+(deftest a-folder-that-is-not-there-is-no-clean-one
+  (is (thrown? ExceptionInfo (lint/sources ["no-such-folder"]))))

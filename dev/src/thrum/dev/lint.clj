@@ -29,10 +29,16 @@
    "script/cljw/exec.clj" "runs when it is loaded"
    "script/cljw/make-classpath2.clj" "runs when it is loaded"})
 
+(defn- sources-in [folder]
+  (let [file (io/file folder)]
+    (when-not (.exists file)
+      (throw (ex-info (str "There is no " folder) {:folder folder})))
+    (find/find-sources-in-dir file)))
+
 (defn sources
-  "Returns the sources in folders that are linted, as files."
+  "Returns the sources in folders that are linted, as files. Throws where there is no such folder."
   [folders]
-  (remove (comp excluded str) (mapcat #(find/find-sources-in-dir (io/file %)) folders)))
+  (into [] (comp (mapcat sources-in) (remove (comp excluded str))) folders))
 
 (defn- published?
   [file]

@@ -277,7 +277,7 @@ public final class Samples {
         });
     }
 
-    /** A fork that nobody asks for fails: the scope still throws it, and its sibling has ended. */
+    /** A fork whose value is not asked for fails: the scope still throws it, and its sibling has ended. */
     public static List<Object> forgottenFork() throws InterruptedException {
         CountDownLatch waiting = new CountDownLatch(1);
         CountDownLatch never = new CountDownLatch(1);

@@ -22,7 +22,7 @@ class FanOutController {
     record Answers(int n, long ms, List<String> answers) {
     }
 
-    /** Asks n questions of ms each, and tells how many ms all of them took. */
+    /** Asks n questions of ms each, and says how many ms all of them took. */
     @GetMapping("/fan-out")
     Answers fanOut(@RequestParam(defaultValue = "20") int n, @RequestParam(defaultValue = "200") long ms)
             throws IOException, TimeoutException, InterruptedException {

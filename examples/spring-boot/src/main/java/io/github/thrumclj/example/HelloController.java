@@ -6,7 +6,7 @@ import org.springframework.web.bind.annotation.RestController;
 
 @RestController
 class HelloController {
-    /** Waits, and tells on which kind of thread. */
+    /** Waits, and says on which kind of thread. */
     @GetMapping(path = "/hello", produces = "text/plain")
     String hello(@RequestParam(defaultValue = "1000") long ms) throws InterruptedException {
         Bounds.check("ms", ms, 0, 60_000);
