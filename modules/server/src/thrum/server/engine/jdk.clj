@@ -142,6 +142,8 @@
    :rows {}
    ;; What the JDK's parser does before we see anything, and keeps to itself.
    :gaps {:absolute-form-without-a-path "the JDK has no context for a target without a path"
+          :uri-keeps-double-slashes
+          "newer JDKs answer 400 to a target that begins with two slashes, before any handler"
           :own-error-pages-tell-nothing
           "the JDK's own refusals carry a fixed phrase, as URISyntaxException thrown"
           :http-1-0-is-not-asked-to-go-on
