@@ -45,6 +45,17 @@
            (outcome (fn [handler options]
                       (server/run-server #(handler (assoc % :request-method "GET")) options)))))))
 
+(deftest a-gap-of-some-jdks-may-pass
+  (let [outcome (fn [handler-wrapper]
+                  (:outcome (first (tck/run handler-wrapper
+                                            {:only [:method-is-a-keyword]
+                                             :gaps {:method-is-a-keyword "on old ones"}
+                                             :may-pass #{:method-is-a-keyword}}))))]
+    (is (= :passed (outcome server/run-server)))
+    (is (= :gap
+           (outcome (fn [handler options]
+                      (server/run-server #(handler (assoc % :request-method "GET")) options)))))))
+
 (deftest a-case-without-its-tool-is-skipped
   (let [[outcome] (tck/run server/run-server
                            {:stop server/stop!, :port server/port, :only [:status-counts]})]

@@ -4,8 +4,9 @@
 
   An engine is a map: :name, a keyword; :capabilities, a subset of thrum.server.spi/capabilities;
   :rows, the option rows that :engine-options may hold; :gaps, the cases of the contract that it
-  fails, and why; :start, (start options serve), returns a Running; :clean-values?, true where it
-  refuses control characters in the values of HTTP/1's headers itself: they are not checked again.
+  fails, and why; :may-pass, a set of those gaps that it has on some JDKs alone; :start,
+  (start options serve), returns a Running; :clean-values?, true where it refuses control characters
+  in the values of HTTP/1's headers itself: they are not checked again.
 
   Options are checked. An engine honours :host, :port, :ssl-port, :backlog, :max-connections,
   :header-timeout-ms, :idle-timeout-ms and those of its :rows in :engine-options; with :tls also
