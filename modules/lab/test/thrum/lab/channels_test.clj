@@ -2,6 +2,7 @@
   "Jobs with channels in JVMs of their own: what they measure, and what becomes of one that fails."
   (:require
    [clojure.java.io :as io]
+   [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.lab.channels :as channels]
    [thrum.lab.child :as child]
@@ -69,8 +70,10 @@
                                                          (file-server/path 999 :unlimited))))))))
 
 (deftest a-job-that-fails-is-told
-  (is (= {:class "job", :message "40 of 40 requests failed: Connection refused"}
-         (:error (channels/sample {} (asking "http://127.0.0.1:1/"))))))
+  (let [{:keys [class message]} (:error (channels/sample {} (asking "http://127.0.0.1:1/")))]
+    (is (= "job" class))
+    ;; 25.0.5, 27 and newer say more behind it.
+    (is (str/starts-with? message "40 of 40 requests failed: Connection refused"))))
 
 (deftest threads-of-both-kinds-are-counted
   (let [gate (CountDownLatch. 1)
