@@ -8,7 +8,7 @@
   (:require
    [thrum.impl.jdk :as jdk])
   (:import
-   (java.util.concurrent CountDownLatch)
+   (java.util.concurrent ConcurrentLinkedQueue)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)))
 
@@ -32,34 +32,48 @@
   "A thread that comes when the scout has been away for longer does not await it, nor lets others."
   10000000)
 
+;; No latch of the JDK's: to cancel many that wait for one takes quadratic time (promise 3.8).
 (def ^:private ^AtomicReference away
-  "The latch that the scout opens when it is back, or nil."
+  "The queue of the threads that wait for the scout that is away, or nil. One whose wait an
+  interrupt has ended stays in it until then."
   (AtomicReference.))
 
 (def ^:private ^AtomicLong turned-ns "When a scout last left or returned."
   (AtomicLong. (System/nanoTime)))
 
-(defn- back! [^CountDownLatch latch]
+(defn- back!
+  "Ends the wait of those in the queue."
+  [^ConcurrentLinkedQueue waiters]
   (.set turned-ns (System/nanoTime))
-  (.compareAndSet away latch nil)
-  (.countDown latch))
+  ;; First: a thread that joins the queue looks at it behind that.
+  (.compareAndSet away waiters nil)
+  (loop []
+    (when-some [waiter (.poll waiters)]
+      (LockSupport/unpark waiter)
+      (recur))))
 
 (defn- scout! [^long now]
-  (let [latch (CountDownLatch. 1)]
+  (let [waiters (ConcurrentLinkedQueue.)]
     (.set turned-ns now)
-    (when (.compareAndSet away nil latch)
+    (when (.compareAndSet away nil waiters)
       (try
         (stand-behind!)
-        (finally (back! latch))))))
+        (finally (back! waiters))))))
+
+(defn- await-scout! [^ConcurrentLinkedQueue waiters]
+  (let [here (Thread/currentThread)]
+    (.add waiters here)
+    (while (and (identical? waiters (.get away)) (not (.isInterrupted here)))
+      (LockSupport/park))))
 
 (defn- take-turn! []
   (let [now (System/nanoTime)
         since (- now (.get turned-ns))
-        ^CountDownLatch latch (.get away)]
+        waiters (.get away)]
     (cond
-      (nil? latch) (when (< (long pause-ns) since) (scout! now))
-      (< since (long longest-ns)) (.await latch)
-      :else (back! latch))))
+      (nil? waiters) (when (< (long pause-ns) since) (scout! now))
+      (< since (long longest-ns)) (await-scout! waiters)
+      :else (back! waiters))))
 
 (defn give-way!
   "Lets those that wait have a turn before the calling virtual thread, where there is one carrier.
@@ -70,6 +84,5 @@
   (when (and one-carrier? (.isVirtual (Thread/currentThread)))
     (try
       (take-turn!)
-      (catch InterruptedException _ (.interrupt (Thread/currentThread)))
       ;; No stack or no memory is left: that is for the caller's work to meet.
       (catch Throwable _))))

@@ -10,8 +10,9 @@
    [thrum.test-kit.jvm :as jvm])
   (:import
    (java.time Duration)
-   (java.util.concurrent CountDownLatch Executor)
+   (java.util.concurrent ConcurrentLinkedQueue Executor)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
+   (java.util.concurrent.locks LockSupport)
    (thrum.impl.task Task)))
 
 (set! *warn-on-reflection* true)
@@ -69,10 +70,10 @@
   (- (System/nanoTime) (* ms 1000000)))
 
 (defmacro ^:private with-carrier
-  "Runs body as with one carrier, in a world of its own: away holds this latch (nil: no scout is
-  away) and a scout last left or returned so many ms ago."
-  [[away latch turned ms] & body]
-  `(let [~away (AtomicReference. ~latch), ~turned (AtomicLong. (ago ~ms))]
+  "Runs body as with one carrier, in a world of its own: away holds this queue of waiters (nil: no
+  scout is away) and a scout last left or returned so many ms ago."
+  [[away waiters turned ms] & body]
+  `(let [~away (AtomicReference. ~waiters), ~turned (AtomicLong. (ago ~ms))]
      (with-redefs [turn/one-carrier? true, turn/away ~away, turn/turned-ns ~turned]
        ~@body)))
 
@@ -88,6 +89,12 @@
     (deref seen 20000 :never)))
 
 (defn- virtually ^Thread [^Runnable f] (Thread/startVirtualThread f))
+
+(defn- all-wait? [threads]
+  (gate/eventually 20000 (fn [] (every? #(= Thread$State/WAITING (.getState ^Thread %)) threads))))
+
+(defn- waits? [thread]
+  (all-wait? [thread]))
 
 (deftest a-scout-comes-back
   (doseq [interrupt? [false true]]
@@ -113,11 +120,15 @@
 (deftest what-fails-while-a-thread-gives-way-fails-no-work
   (doseq [failure [(StackOverflowError.) (OutOfMemoryError. "for the test")]]
     (with-carrier [away nil _turned 1000]
-      (let [latch (promise)]
-        (with-redefs [turn/stand-behind! #(do (deliver latch (.get away)) (throw failure))]
+      (let [waiter (promise)]
+        (with-redefs [turn/longest-ns Long/MAX_VALUE
+                      turn/stand-behind! #(do
+                                            (deliver waiter (virtually turn/give-way!))
+                                            (is (waits? @waiter))
+                                            (throw failure))]
           (is (= :ran (t/with-scope [s] @(t/fork s :ran)))))
         (is (nil? (.get away)))
-        (is (zero? (.getCount ^CountDownLatch (deref latch 20000 nil))))))))
+        (is (.join ^Thread @waiter (Duration/ofSeconds 20)))))))
 
 (deftest a-scout-leaves-only-some-time-after-the-return-of-another
   (let [times (AtomicLong.)]
@@ -128,15 +139,12 @@
         (is (= 1 (.get times)))))))
 
 (deftest there-is-one-scout
-  (let [other (CountDownLatch. 1), times (AtomicLong.)]
+  (let [other (ConcurrentLinkedQueue.), times (AtomicLong.)]
     (with-redefs [turn/stand-behind! #(.incrementAndGet times)]
       (with-carrier [away other _turned 1000]
         (#'turn/scout! (System/nanoTime))
         (is (identical? other (.get away)))
         (is (zero? (.get times)))))))
-
-(defn- waits? [^Thread thread]
-  (= Thread$State/WAITING (.getState thread)))
 
 (deftest all-that-come-while-a-scout-is-away-wait-for-it
   (let [back (promise)]
@@ -145,37 +153,61 @@
         (let [scout (virtually turn/give-way!)]
           (is (gate/eventually 20000 #(.get away)))
           (let [others (into [] (repeatedly 3 #(virtually turn/give-way!)))]
-            (is (gate/eventually 20000 #(every? waits? others)))
+            (is (all-wait? others))
             (deliver back true)
             (doseq [^Thread thread (cons scout others)]
               (is (.join thread (Duration/ofSeconds 20)))))
           (is (nil? (.get away))))))))
 
 (deftest an-interrupt-ends-the-wait-for-a-scout-and-is-not-lost
-  (let [latch (CountDownLatch. 1)]
+  (let [waiters (ConcurrentLinkedQueue.)]
     (with-redefs [turn/longest-ns Long/MAX_VALUE]
-      (with-carrier [away latch _turned 0]
+      (with-carrier [away waiters _turned 0]
         (is (true? (gave-way virtually true)) "before the wait")
         (is (true? (gave-way (fn [f]
                                (let [thread (virtually f)]
-                                 (is (gate/eventually 20000 #(waits? thread)))
+                                 (is (waits? thread))
                                  (.interrupt thread)))
                              false))
             "in it")
-        (is (identical? latch (.get away)))
-        (is (= 1 (.getCount latch)))))))
+        (is (identical? waiters (.get away)))))))
+
+(deftest ^{:time-limit-ms 60000} many-that-wait-for-a-scout-are-cancelled-in-a-moment
+  (with-redefs [turn/longest-ns Long/MAX_VALUE]
+    (with-carrier [_away (ConcurrentLinkedQueue.) _turned 0]
+      (let [threads (into [] (repeatedly 40000 #(virtually turn/give-way!)))]
+        (is (all-wait? threads))
+        (let [start (System/nanoTime)]
+          (run! #(.interrupt ^Thread %) threads)
+          (run! #(.join ^Thread %) threads)
+          (is (< (- (System/nanoTime) start) 5000000000)))))))
 
 (deftest a-thread-that-comes-late-ends-the-wait-of-all
-  (let [latch (CountDownLatch. 1)]
-    (with-carrier [away latch _turned 1000]
-      (is (false? (gave-way virtually false)))
-      (is (nil? (.get away)))
-      (is (zero? (.getCount latch))))))
+  (let [late (ago 1000)]
+    (with-carrier [away (ConcurrentLinkedQueue.) turned 0]
+      (with-redefs [turn/longest-ns Long/MAX_VALUE]
+        (let [waiting (virtually turn/give-way!)]
+          (is (waits? waiting))
+          (.set turned late)
+          (with-redefs [turn/longest-ns 10000000]
+            (is (false? (gave-way virtually false))))
+          (is (.join waiting (Duration/ofSeconds 20)))
+          (is (nil? (.get away))))))))
+
+(deftest a-wake-up-from-elsewhere-ends-no-wait-for-a-scout
+  (with-redefs [turn/longest-ns Long/MAX_VALUE]
+    (with-carrier [away (ConcurrentLinkedQueue.) _turned 0]
+      (let [waiters (.get away), waiting (virtually turn/give-way!)]
+        (is (waits? waiting))
+        (LockSupport/unpark waiting)
+        (is (waits? waiting))
+        (is (.isAlive waiting))
+        (#'turn/back! waiters)
+        (is (.join waiting (Duration/ofSeconds 20)))))))
 
 (deftest a-scout-that-comes-back-late-ends-no-wait-for-another
-  (let [other (CountDownLatch. 1)]
+  (let [other (ConcurrentLinkedQueue.)]
     (with-carrier [away nil _turned 1000]
       (with-redefs [turn/stand-behind! #(.set away other)]
         (is (false? (gave-way virtually false))))
-      (is (identical? other (.get away)))
-      (is (= 1 (.getCount other))))))
+      (is (identical? other (.get away))))))
