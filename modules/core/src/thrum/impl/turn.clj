@@ -49,7 +49,8 @@
   (.compareAndSet away waiters nil)
   (loop []
     (when-some [waiter (.poll waiters)]
-      (LockSupport/unpark waiter)
+      ;; One that cannot be woken keeps no other asleep.
+      (try (LockSupport/unpark waiter) (catch Throwable _))
       (recur))))
 
 (defn- scout! [^long now]

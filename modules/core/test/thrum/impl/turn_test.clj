@@ -211,3 +211,11 @@
       (with-redefs [turn/stand-behind! #(.set away other)]
         (is (false? (gave-way virtually false))))
       (is (identical? other (.get away))))))
+
+(deftest a-waiter-that-cannot-be-woken-keeps-no-other-asleep
+  (with-redefs [turn/longest-ns Long/MAX_VALUE]
+    (with-carrier [away (doto (ConcurrentLinkedQueue.) (.add :no-thread)) _turned 0]
+      (let [waiters (.get away), waiting (virtually turn/give-way!)]
+        (is (waits? waiting))
+        (#'turn/back! waiters)
+        (is (.join waiting (Duration/ofSeconds 20)))))))
