@@ -1,5 +1,5 @@
 (ns thrum.watch.impl.http
-  "The server: the JDK's, on a few platform threads of its own, so that it answers while no virtual
+  "The server: the JDK's, on platform threads of its own, so that it answers while no virtual
   thread can run."
   {:no-doc true}
   (:require
