@@ -4,8 +4,8 @@
   async with older releases of core.async, those of core, async, watch, server and the engines on
   JDK 21, those of server-http-kit with http-kit where it can be had.
 
-  The last line printed is `N passed, N failed`, `, N skipped` where some were; the exit code is 1
-  if anything failed or nothing ran."
+  What failed is printed once more behind all children. The last line printed is `N passed, N
+  failed`, `, N skipped` where some were; the exit code is 1 if anything failed or nothing ran."
   (:require
    [clojure.java.io :as io]
    [clojure.string :as str]
@@ -240,12 +240,27 @@
         (jvm/quietly child-limit-ms environment))))
 
 (defn- run-share
-  "Runs a share to its end, prints what it printed, and returns its totals."
+  "Runs a share to its end, prints what it printed, and returns its {:title :totals :lines}."
   [title modules classes {:keys [totals why], :as way}]
   (let [start (System/nanoTime)
-        {:keys [lines], :as child} (when-not totals (run-child modules classes way))]
-    (print-share title (or lines [why]) (quot (- (System/nanoTime) start) 1000000000))
-    (or totals (child-totals child))))
+        child (when-not totals (run-child modules classes way))
+        lines (if child (:lines child) [why])]
+    (print-share title lines (quot (- (System/nanoTime) start) 1000000000))
+    {:title title, :totals (or totals (child-totals child)), :lines lines}))
+
+(defn failures
+  "Returns the lines to print once more of a share that has failed: its tests that have; its last
+  line, where none says so."
+  [{:keys [totals lines]}]
+  (when (pos? (:failed totals))
+    (or (seq (filter #(str/starts-with? % "    failed ") lines))
+        [(str "    " (or (jvm/last-line lines) "printed nothing"))])))
+
+(defn- print-failures
+  [shares]
+  (doseq [{:keys [title] :as share} shares, :let [lines (failures share)], :when lines]
+    (println (str "\n== failed: " title))
+    (run! println lines)))
 
 (defn- in-lanes
   "Returns the results of the thunks, one more at a time than there are processors."
@@ -280,7 +295,9 @@
   [opts]
   (if (:here opts)
     (run-here opts)
-    (apply merge-with + {:passed 0, :failed 0, :skipped 0} (run-children opts))))
+    (let [shares (run-children opts)]
+      (print-failures shares)
+      (apply merge-with + {:passed 0, :failed 0, :skipped 0} (map :totals shares)))))
 
 (defn- exit-with
   [opts]

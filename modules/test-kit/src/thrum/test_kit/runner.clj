@@ -72,14 +72,26 @@
 
 (def ^:private ^:dynamic *counts* nil)
 
+(defn- in-short
+  "Returns where an assertion failed and what there was, in a line of at most 300 characters."
+  [{:keys [file line actual]}]
+  (let [actual (if (instance? Throwable actual)
+                 (str actual)
+                 (binding [*print-length* 20, *print-level* 5] (pr-str actual)))
+        text (str/replace (str file ":" line " " actual) #"\s+" " ")]
+    (subs text 0 (min 300 (count text)))))
+
 (defn- reporter
-  "Returns a clojure.test report function that counts into counts and prints failures alone."
+  "Returns a clojure.test report function that counts into counts, with the first failure in short,
+  and prints failures alone."
   [print-report]
   (fn [{:keys [type] :as event}]
     (when (#{:pass :fail :error} type)
       (swap! *counts* update type (fnil inc 0)))
     (when (#{:fail :error} type)
-      (print-report event))))
+      (print-report event)
+      (let [first-failure (in-short event)]
+        (swap! *counts* update :first-failure #(or % first-failure))))))
 
 (def ^:private standard-report test/report)
 
@@ -136,9 +148,10 @@
     @why))
 
 (defn- judge
-  [{:keys [pass fail error]} skipped]
+  [{:keys [pass fail error first-failure]} skipped]
   (cond
-    (or fail error) [:failed (str (+ (or fail 0) (or error 0)) " assertion(s) failed")]
+    (or fail error)
+    [:failed (str (+ (or fail 0) (or error 0)) " assertion(s) failed: " first-failure)]
     skipped [:skipped skipped]
     pass [:passed nil]
     :else [:failed "made no assertion"]))

@@ -56,6 +56,15 @@
   (is (= 1 (:failed (main/child-totals {:exit 134, :lines ["# A fatal error"]}))))
   (is (= 1 (:failed (main/child-totals {:exit 137, :lines ["3 passed, 0 failed"]})))))
 
+(deftest what-failed-is-said-once-more
+  (let [lines ["thrum.a-test   1 passed, 1 failed, 3 ms" "    failed thrum.a-test/b - why"
+               "    skipped thrum.a-test/c - why" "" "1 passed, 1 failed, 1 skipped"]]
+    (is (= ["    failed thrum.a-test/b - why"]
+           (main/failures {:totals {:failed 1}, :lines lines})))
+    (is (nil? (main/failures {:totals {:failed 0}, :lines ["1 passed, 0 failed"]}))))
+  (is (= ["    # A fatal error"] (main/failures {:totals {:failed 1}, :lines ["# A fatal error"]})))
+  (is (= ["    printed nothing"] (main/failures {:totals {:failed 1}, :lines []}))))
+
 (deftest a-child-that-hangs-is-killed
   (let [{:keys [exit lines]} (jvm/quietly ["sleep" "60"] 50)]
     (is (not= 0 exit))

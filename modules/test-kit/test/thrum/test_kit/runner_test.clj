@@ -43,6 +43,11 @@
                   "took longer than 50 ms" "Thread dump:" "sample.mixed$fn"]]
       (is (str/includes? output text)))))
 
+(deftest the-first-failure-is-said-in-short
+  (let [why (into {} (map (juxt (comp name :test) :why)) (first (run-sample "mixed")))]
+    (is (= "1 assertion(s) failed: mixed.clj:9 (not (= 1 2))" (why "fails")))
+    (is (str/ends-with? (why "throws") "clojure.lang.ExceptionInfo: on purpose {}"))))
+
 (defn- broken-writer []
   (proxy [java.io.Writer] []
     (write [& _] (throw (java.io.IOException. "the reader is gone")))
