@@ -146,8 +146,8 @@
     (doseq [[stream fields] [[1 (field "host" "elsewhere")]
                              [3 (field "content-length" "+3")]
                              [5 (str length length)]]]
-      (wire/send! c (frame 1 4 stream (str (headers-of :post "/refused") fields))))
-    (wire/send! c (frame 1 5 7 (headers-of :get "/")))
+      (wire/try-send! c (frame 1 4 stream (str (headers-of :post "/refused") fields))))
+    (wire/try-send! c (frame 1 5 7 (headers-of :get "/")))
     (let [frames (frames-until c #(answered? (peek %)))]
       (expect (answered? (peek frames)) "an answer to the last" frames))
     (expect= [["/"] []] [@seen (remove #{200 400} @statuses)])))
@@ -337,11 +337,13 @@
                   (str/join (keep #(when (= [0 321] [(:type %) (:stream %)]) (:text %)) frames)))]
     (doseq [stream late]
       (if (= 1 (rem stream 4))
-        (wire/send! c (frame 1 5 stream (headers-of :get "/big")))
-        (wire/send! c (frame 1 4 stream (headers-of :post "/")))))
+        (wire/try-send! c (frame 1 5 stream (headers-of :get "/big")))
+        (wire/try-send! c (frame 1 4 stream (headers-of :post "/")))))
     (let [frames (frames-until c #(= (set late) (ended-streams %)))]
       (expect= (set late) (ended-streams frames) (remove (comp #{0} :type) frames)))
-    (wire/send! c (frame 8 0 0 "\u0000\u0010\u0000\u0000") (frame 1 5 321 (headers-of :get "/")))
+    (wire/try-send! c
+                    (frame 8 0 0 "\u0000\u0010\u0000\u0000")
+                    (frame 1 5 321 (headers-of :get "/")))
     (expect= "ok" (text-of (frames-until c #(= "ok" (text-of %)))))))
 
 (defcase h2-websockets-are-refused "4.8"
