@@ -125,9 +125,10 @@
   calling one: it may park for some ms. For the beginning of a thread that is one of many, and of
   each thing that a thread does: without it, threads that start or wake each other may keep the
   carrier for as long as there is work (decision 60). Is over at once where the thread is
-  interrupted, and leaves it so; does nothing on a platform thread. Throws nothing. Not for a thread
-  that may hold a lock: one that waits for that lock may keep the carrier for ever; nor for one that
-  is pinned, in a class initialiser say: it may keep the carrier itself."
+  interrupted, and leaves it so; does nothing on a platform thread. Throws nothing. It may use up a
+  LockSupport/unpark, as a lock may. Not for a thread that may hold a lock: one that waits for that
+  lock may keep the carrier for ever; nor for one that is pinned, in a class initialiser say: it may
+  keep the carrier itself."
   []
   (turn/give-way!))
 

@@ -29,20 +29,21 @@
     (.await both 2 TimeUnit/SECONDS)))
 
 (defn- start-for-ever!
-  "Has threads start each other for ever, the way of that name."
-  [way]
-  (let [start (starts way), turns (CountDownLatch. 1000)
+  "Has so many threads each start another for ever, the way of that name."
+  [way n]
+  (let [start (starts way), turns (CountDownLatch. (max 1000 (* 2 (long n))))
         turn (fn turn [] (.countDown turns) (start turn))]
-    (.start (spi/virtual-thread "turn" turn))
+    (.start (spi/virtual-thread "turn" #(dotimes [_ n] (start turn))))
     (.await turns)))
 
 (defn -main
-  "Has threads start each other for ever, the way of that name, or come to a lock: \"lock\". Prints
-  the name of the main thread's, or that it got no turn."
+  "Has threads start each other for ever, the way of that name, by \"future\" many: \"many\"; or come
+  to a lock: \"lock\". Prints the name of the main thread's, or that it got no turn."
   [way]
-  (if (= "lock" way)
-    (dotimes [_ 5] (hold-in-turn!))
-    (start-for-ever! way))
+  (case way
+    "lock" (dotimes [_ 5] (hold-in-turn!))
+    "many" (start-for-ever! "future" 30000)
+    (start-for-ever! way 1))
   (let [other (promise)]
     (.start (spi/virtual-thread "other" #(deliver other (.getName (Thread/currentThread)))))
     (println (deref other 10000 "starved"))

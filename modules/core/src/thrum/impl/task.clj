@@ -329,7 +329,7 @@
       (let [here (Thread/currentThread)]
         (cond
           (nil? thread) (.setThread this here)
-          (identical? here thread) (turn/give-way!)))
+          (identical? here thread) (turn/give-way-first!)))
       (let [on-end (registry/observe-begin! :task this)]
         (try
           (perform! this context handler (.takeBody this))
@@ -403,7 +403,10 @@
   ^Thread [context name f]
   (let [body (context/wrapped-once context f)]
     (doto (jdk/virtual-thread name (fn []
-                                     (turn/give-way!)
+                                     ;; What used up an unpark leaves one: a park may return for
+                                     ;; no reason, and must return for that.
+                                     (when (turn/give-way-first!)
+                                       (LockSupport/unpark (Thread/currentThread)))
                                      (context/enter! context nil)
                                      (body)))
       .start)))

@@ -29,8 +29,12 @@
 (def ^:private pause-ns "From one scout's return to the next one's start." 2000000)
 
 (def ^:private longest-ns
-  "A thread that comes when the scout has been away for longer does not await it, nor lets others."
+  "A thread that comes when the scout has been away for longer does not await it, nor lets others.
+  Each that waits adds each-ns to it, and it starts anew with each that begins without a wait: the
+  carrier must come to the end of them all."
   10000000)
+
+(def ^:private each-ns 50000)
 
 ;; No latch of the JDK's: to cancel many that wait for one takes quadratic time (promise 3.8).
 (def ^:private ^AtomicReference away
@@ -38,7 +42,9 @@
   interrupt has ended stays in it until then."
   (AtomicReference.))
 
-(def ^:private ^AtomicLong turned-ns "When a scout last left or returned."
+(def ^:private ^AtomicLong turned-ns
+  "When a scout last left or returned, or a thread began that was made before; and each-ns for each
+  that has waited since."
   (AtomicLong. (System/nanoTime)))
 
 (defn- back!
@@ -53,28 +59,52 @@
       (try (LockSupport/unpark waiter) (catch Throwable _))
       (recur))))
 
+(def ^:private ^AtomicLong left-id "The id of a thread that was made as a scout left."
+  (AtomicLong.))
+
+(defn- use-stack!
+  "Calls itself n times: throws where less stack is left than a scout needs for its way back."
+  ^long [^long n]
+  (if (pos? n)
+    (inc (use-stack! (dec n)))
+    0))
+
 (defn- scout! [^long now]
+  (use-stack! 300)
   (let [waiters (ConcurrentLinkedQueue.)]
     (.set turned-ns now)
+    (.set left-id (.threadId (jdk/virtual-thread "" stand-behind!)))
     (when (.compareAndSet away nil waiters)
       (try
         (stand-behind!)
-        (finally (back! waiters))))))
+        (finally (back! waiters))))
+    true))
 
 (defn- await-scout! [^ConcurrentLinkedQueue waiters]
   (let [here (Thread/currentThread)]
     (.add waiters here)
+    (.addAndGet turned-ns (long each-ns))
     (while (and (identical? waiters (.get away)) (not (.isInterrupted here)))
-      (LockSupport/park))))
+      (LockSupport/park))
+    true))
 
-(defn- take-turn! []
+(defn- take-turn! [begins?]
   (let [now (System/nanoTime)
         since (- now (.get turned-ns))
         waiters (.get away)]
     (cond
       (nil? waiters) (when (< (long pause-ns) since) (scout! now))
+      (and begins? (< (.threadId (Thread/currentThread)) (.get left-id))) (.set turned-ns now)
       (< since (long longest-ns)) (await-scout! waiters)
       :else (back! waiters))))
+
+(defn- give-way [begins?]
+  (when (and one-carrier? (.isVirtual (Thread/currentThread)))
+    (try
+      ;; An interrupted one would be back at once, and another could not leave.
+      (when-not (.isInterrupted (Thread/currentThread)) (take-turn! begins?))
+      ;; No stack or no memory is left: that is for the caller's work to meet.
+      (catch Throwable _))))
 
 (defn give-way!
   "Lets those that wait have a turn before the calling virtual thread, where there is one carrier.
@@ -82,8 +112,12 @@
   wait for it: so the carrier comes to an end of its own, and the cost is small where none wait. Is
   over at once where the thread is interrupted, and leaves it so. Throws nothing."
   []
-  (when (and one-carrier? (.isVirtual (Thread/currentThread)))
-    (try
-      (take-turn!)
-      ;; No stack or no memory is left: that is for the caller's work to meet.
-      (catch Throwable _))))
+  (give-way false)
+  nil)
+
+(defn give-way-first!
+  "As give-way!, for a thread that begins. It does not wait for a scout that left when the thread had
+  been made: of those there is an end without that. Returns true where it may have used up an unpark
+  of the thread."
+  []
+  (give-way true))

@@ -26,6 +26,7 @@
                              ["thread" parallelism]
                              ["fork" parallelism]
                              ["pmapv" parallelism]
+                             ["many" parallelism]
                              ;; On JDK 21 the lock's waiter keeps the carrier.
                              ["lock" parallelism]]]
     (let [command (jvm/command (jvm/this-home) ["-Xmx1g" one-carrier] 'thrum.one-carrier [way])
@@ -40,7 +41,7 @@
                  (fn [f] (t/with-scope [s] @(t/fork s (f))))
                  (fn [f] (first (t/pmapv 2 (fn [_] (f)) [1])))]]
     (let [trail (atom [])]
-      (with-redefs [turn/give-way! #(swap! trail conj (Thread/currentThread))]
+      (with-redefs [turn/give-way-first! #(swap! trail conj (Thread/currentThread))]
         (let [thread (start #(do (swap! trail conj :work) (Thread/currentThread)))]
           (is (= [thread :work] @trail)))))))
 
@@ -48,7 +49,7 @@
   (let [trail (atom [])
         direct (reify Executor (execute [_ f] (.run f)))
         ^Task of-another (task/task (context/capture nil nil) nil 0 (constantly :ran))]
-    (with-redefs [turn/give-way! #(swap! trail conj (Thread/currentThread))]
+    (with-redefs [turn/give-way-first! #(swap! trail conj (Thread/currentThread))]
       (is (= :ran @(t/future-via [direct] :ran)))
       (.setThread of-another (Thread.))
       (.join (.start (Thread/ofPlatform) of-another))
@@ -57,9 +58,9 @@
 
 (deftest a-task-that-is-cancelled-before-its-turn-does-no-work
   (let [waiting (promise), worked (atom false)]
-    (with-redefs [turn/give-way! #(do
-                                    (deliver waiting (Thread/currentThread))
-                                    (try @(promise) (catch InterruptedException _)))]
+    (with-redefs [turn/give-way-first! #(do
+                                          (deliver waiting (Thread/currentThread))
+                                          (try @(promise) (catch InterruptedException _)))]
       (let [task (t/future (reset! worked true))]
         (is (instance? Thread (deref waiting 20000 nil)))
         (is (future-cancel task))
@@ -74,7 +75,8 @@
   scout is away) and a scout last left or returned so many ms ago."
   [[away waiters turned ms] & body]
   `(let [~away (AtomicReference. ~waiters), ~turned (AtomicLong. (ago ~ms))]
-     (with-redefs [turn/one-carrier? true, turn/away ~away, turn/turned-ns ~turned]
+     (with-redefs [turn/one-carrier? true, turn/away ~away, turn/turned-ns ~turned
+                   turn/left-id (AtomicLong.)]
        ~@body)))
 
 (defn- gave-way
@@ -97,16 +99,32 @@
   (all-wait? [thread]))
 
 (deftest a-scout-comes-back
-  (doseq [interrupt? [false true]]
-    (with-carrier [away nil turned 1000]
-      (let [start (System/nanoTime), left (atom nil)]
-        (with-redefs [turn/stand-behind! (let [stand-behind! @#'turn/stand-behind!]
-                                           #(do
-                                              (reset! left (.get turned))
-                                              (stand-behind!)))]
-          (is (= interrupt? (gave-way virtually interrupt?))))
-        (is (nil? (.get away)))
-        (is (<= start @left (.get turned)))))))
+  (with-carrier [away nil turned 1000]
+    (let [start (System/nanoTime), left (atom nil)]
+      (with-redefs [turn/stand-behind! (let [stand-behind! @#'turn/stand-behind!]
+                                         #(do
+                                            (reset! left (.get turned))
+                                            (stand-behind!)))]
+        (is (false? (gave-way virtually false))))
+      (is (nil? (.get away)))
+      (is (<= start @left (.get turned))))))
+
+(deftest an-interrupted-thread-is-no-scout
+  (with-carrier [_away nil turned 1000]
+    (let [before (.get turned)]
+      (is (true? (gave-way virtually true)))
+      (is (= before (.get turned))))))
+
+(deftest a-thread-without-stack-for-its-way-back-is-no-scout
+  (let [deep (fn deep [n]
+               (turn/give-way!)
+               (+ 1 (long (deep (inc (long n))))))]
+    (with-redefs [turn/pause-ns -1, turn/longest-ns Long/MAX_VALUE, turn/stand-behind! (fn [])]
+      (dotimes [_ 60]
+        (with-carrier [away nil _turned 0]
+          (let [thread (virtually #(try (deep 0) (catch StackOverflowError _)))]
+            (is (.join thread (Duration/ofSeconds 20)))
+            (is (nil? (.get away)))))))))
 
 (deftest only-a-virtual-thread-gives-way-and-only-on-one-carrier
   (doseq [[one-carrier? start-thread] [[true #(.start (Thread/ofPlatform) ^Runnable %)]
@@ -193,6 +211,54 @@
             (is (false? (gave-way virtually false))))
           (is (.join waiting (Duration/ofSeconds 20)))
           (is (nil? (.get away))))))))
+
+(deftest the-more-wait-for-a-scout-the-longer-it-may-be-away
+  (let [s-ns 1000000000]
+    (with-redefs [turn/longest-ns (* 20 s-ns), turn/each-ns (* 60 s-ns)]
+      (with-carrier [away (ConcurrentLinkedQueue.) turned 0]
+        (let [waiters (.get away), waiting (virtually turn/give-way!)]
+          (is (waits? waiting))
+          (.addAndGet turned (* -40 s-ns))
+          (let [other (virtually turn/give-way!)]
+            (is (waits? other))
+            (is (identical? waiters (.get away)))
+            (#'turn/back! waiters)
+            (doseq [^Thread thread [waiting other]]
+              (is (.join thread (Duration/ofSeconds 20))))))))))
+
+(deftest a-task-that-was-made-before-the-scout-left-does-not-wait
+  (let [waiters (ConcurrentLinkedQueue.)]
+    (with-redefs [turn/longest-ns 60000000000]
+      (with-carrier [away waiters turned 1000]
+        (with-redefs [turn/left-id (AtomicLong. Long/MAX_VALUE)]
+          (let [before (.get turned)]
+            (is (= :ran (deref (t/future :ran) 20000 :waits)))
+            (is (< before (.get turned)) "others may wait for longer")
+            (is (identical? waiters (.get away)))
+            (is (waits? (virtually turn/give-way!)))
+            (#'turn/back! waiters)))))))
+
+(deftest a-scout-leaves-behind-all-that-were-made
+  (with-carrier [_away nil _turned 1000]
+    (let [before (.threadId (.unstarted (Thread/ofVirtual) turn/give-way!))]
+      (is (false? (gave-way virtually false)))
+      (is (< before (.get ^AtomicLong @#'turn/left-id)
+             (.threadId (.unstarted (Thread/ofVirtual) turn/give-way!)))))))
+
+(deftest a-thread-that-is-unparked-before-its-turn-does-not-park
+  (with-redefs [turn/longest-ns Long/MAX_VALUE]
+    (with-carrier [away (ConcurrentLinkedQueue.) _turned 0]
+      (let [waiters (.get away), ^Thread thread (t/thread (LockSupport/park))]
+        (is (waits? thread))
+        (LockSupport/unpark thread)
+        (#'turn/back! waiters)
+        (is (.join thread (Duration/ofSeconds 20))))))
+  (with-redefs [turn/stand-behind! #(do
+                                      (LockSupport/unpark (Thread/currentThread))
+                                      (LockSupport/park))]
+    (with-carrier [_away nil _turned 1000]
+      (let [^Thread scout (t/thread (LockSupport/park))]
+        (is (.join scout (Duration/ofSeconds 20)))))))
 
 (deftest a-wake-up-from-elsewhere-ends-no-wait-for-a-scout
   (with-redefs [turn/longest-ns Long/MAX_VALUE]
