@@ -8,7 +8,7 @@
   (:require
    [thrum.impl.jdk :as jdk])
   (:import
-   (java.util.concurrent ConcurrentLinkedQueue)
+   (java.util.concurrent ConcurrentLinkedQueue ThreadFactory)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (java.util.concurrent.locks LockSupport)))
 
@@ -59,8 +59,11 @@
       (try (LockSupport/unpark waiter) (catch Throwable _))
       (recur))))
 
-(def ^:private ^AtomicLong left-id "The id of a thread that was made as a scout left."
+(def ^:private ^AtomicLong left-id
+  "The id of a thread that was made as a scout left: that of any which was made later is higher."
   (AtomicLong.))
+
+(def ^:private ^ThreadFactory markers (jdk/clean-threads "marker"))
 
 (defn- use-stack!
   "Calls itself n times: throws where less stack is left than a scout needs for its way back."
@@ -73,7 +76,7 @@
   (use-stack! 300)
   (let [waiters (ConcurrentLinkedQueue.)]
     (.set turned-ns now)
-    (.set left-id (.threadId (jdk/virtual-thread "" stand-behind!)))
+    (.set left-id (.threadId (.newThread markers stand-behind!)))
     (when (.compareAndSet away nil waiters)
       (try
         (stand-behind!)
