@@ -46,6 +46,6 @@
     (start-for-ever! way 1))
   (let [other (promise)]
     (.start (spi/virtual-thread "other" #(deliver other (.getName (Thread/currentThread)))))
-    (println (deref other 10000 "starved"))
+    (println (deref other 30000 "starved"))
     (flush)
     (.halt (Runtime/getRuntime) 0)))

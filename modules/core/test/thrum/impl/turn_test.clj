@@ -198,7 +198,8 @@
         (let [start (System/nanoTime)]
           (run! #(.interrupt ^Thread %) threads)
           (run! #(.join ^Thread %) threads)
-          (is (< (- (System/nanoTime) start) 5000000000)))))))
+          ;; On a latch of the JDK's it takes more than twice that.
+          (is (< (- (System/nanoTime) start) 10000000000)))))))
 
 (deftest a-thread-that-comes-late-ends-the-wait-of-all
   (let [late (ago 1000)]
