@@ -15,10 +15,10 @@
 (defn committed
   "Returns the paths of all files that git holds, or would after an add."
   []
-  (let [{:keys [exit out err]} (shell/sh "git" "ls-files" "-co" "--exclude-standard")]
+  (let [{:keys [exit out err]} (shell/sh "git" "ls-files" "-zco" "--exclude-standard")]
     (when-not (zero? exit)
       (throw (ex-info (str "git ls-files: " err) {:exit exit})))
-    (filter #(.isFile (io/file %)) (str/split-lines out))))
+    (filter #(.isFile (io/file %)) (str/split out #"\x00"))))
 
 (defn modules
   "Returns the names of the modules, sorted."

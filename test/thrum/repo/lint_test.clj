@@ -2,12 +2,12 @@
   "The lint finds every seeded defect, and nothing else. It reads all Clojure of the repository."
   (:require
    [clojure.set :as set]
-   [clojure.string :as str]
    [clojure.test :refer [deftest is]]
    [thrum.dev.lint :as lint]
    [thrum.repo.files :as files])
   (:import
-   (clojure.lang ExceptionInfo)))
+   (clojure.lang ExceptionInfo)
+   (java.io File)))
 
 (set! *warn-on-reflection* true)
 
@@ -19,13 +19,21 @@
           [21 "binding e is never used"] [22 "binding g is never used"]
           [37 "binding e is never used"] [39 "public Shape has no docstring"]]
          (map (juxt :line :message)
-              (lint/lint-file (java.io.File. "modules/test-kit/control/control/untidy.clj")
+              (lint/lint-file (File. "modules/test-kit/control/control/untidy.clj")
                               (constantly true))))))
 
 (deftest every-file-is-linted-or-excluded
-  (let [committed (set (filter #(str/ends-with? % ".clj") (files/committed)))
+  (let [committed (set (filter #(re-find #"\.cljc?$" %) (files/committed)))
         linted (set (map str (lint/sources lint/everywhere)))]
     (is (= (set (keys lint/excluded)) (set/difference committed linted)))))
+
+(deftest a-file-that-cannot-be-read-is-no-clean-one
+  (let [file (File/createTempFile "no-ns" ".clj")]
+    (try
+      (spit file "(defn- unused [x] 1)")
+      (is (= ["no ns form: the file is not read"]
+             (map :message (lint/lint-file file (constantly true)))))
+      (finally (.delete file)))))
 
 (deftest a-folder-that-is-not-there-is-no-clean-one
   (is (thrown? ExceptionInfo (lint/sources ["no-such-folder"]))))

@@ -37,7 +37,7 @@
   (for [path (remove #{this-file} (files/committed))
         :let [found (cond
                       (str/ends-with? path ".md") in-page
-                      (str/ends-with? path ".clj") in-source)]
+                      (re-find #"\.cljc?$" path) in-source)]
         :when found
         word (found (slurp path))]
     [path word]))

@@ -48,11 +48,12 @@
   "Returns the findings of a file: maps of :file, :line, :message. Public vars need docstrings where
   (public-docs? file)."
   [file public-docs?]
-  (when-let [source (source/load-source file)]
+  (if-let [source (source/load-source file)]
     (sort-by :line
              (concat (names/findings source)
                      (locals/findings source)
-                     (docs/findings source public-docs?)))))
+                     (docs/findings source public-docs?)))
+    [{:file (str file), :line 1, :message "no ns form: the file is not read"}]))
 
 (defn lint
   "Returns the findings of all files in folders."
