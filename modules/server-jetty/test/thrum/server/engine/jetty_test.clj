@@ -101,13 +101,20 @@
     (server/stop! s)
     (is (gone?))))
 
+(defn- awaited?
+  "True where a platform thread waits for the end of a watchdog."
+  []
+  (some (fn [frames]
+          (some #(str/ends-with? (.getClassName ^StackTraceElement %) "watchdog$stop_BANG_") frames))
+        (vals (Thread/getAllStackTraces))))
+
 (defn- slow-to-end
-  "Returns a thread that ends some time after it is interrupted."
+  "Returns a thread that ends when its end is awaited; without that, 20 s after it is interrupted."
   ^Thread []
-  (.start (Thread/ofPlatform)
+  (.start (.daemon (Thread/ofPlatform))
           #(try
              (Thread/sleep Long/MAX_VALUE)
-             (catch InterruptedException _ (Thread/sleep 100)))))
+             (catch InterruptedException _ (gate/eventually 20000 awaited?)))))
 
 (deftest what-looks-for-slow-clients-has-ended-when-a-stop-returns
   (let [dog (slow-to-end), start watchdog/start]
