@@ -37,8 +37,8 @@
     (.await turns)))
 
 (defn -main
-  "Has threads start each other for ever, the way of that name, by \"future\" many: \"many\"; or come
-  to a lock: \"lock\". Prints the name of the main thread's, or that it got no turn."
+  "Has threads start each other for ever, the way of that name, by \"future\" many: \"many\"; or
+  come to a lock: \"lock\". Prints the name of the main thread's, or that it got no turn."
   [way]
   (case way
     "lock" (dotimes [_ 5] (hold-in-turn!))

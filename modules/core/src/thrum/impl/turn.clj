@@ -119,8 +119,8 @@
   nil)
 
 (defn give-way-first!
-  "As give-way!, for a thread that begins. It does not wait for a scout that left when the thread had
-  been made: of those there is an end without that. Returns true where it may have used up an unpark
-  of the thread."
+  "As give-way!, for a thread that begins. It does not wait for a scout that left when the thread
+  had been made: of those there is an end without that. Returns true where it may have used up an
+  unpark of the thread."
   []
   (give-way true))

@@ -105,7 +105,8 @@
   "True where a platform thread waits for the end of a watchdog."
   []
   (some (fn [frames]
-          (some #(str/ends-with? (.getClassName ^StackTraceElement %) "watchdog$stop_BANG_") frames))
+          (some #(str/ends-with? (.getClassName ^StackTraceElement %) "watchdog$stop_BANG_")
+                frames))
         (vals (Thread/getAllStackTraces))))
 
 (defn- slow-to-end
