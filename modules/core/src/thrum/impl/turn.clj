@@ -29,12 +29,13 @@
 (def ^:private pause-ns "From one scout's return to the next one's start." 2000000)
 
 (def ^:private longest-ns
-  "A thread that comes when the scout has been away for longer does not await it, nor lets others.
-  Each that waits adds each-ns to it, and it starts anew with each that begins without a wait: the
-  carrier must come to the end of them all."
+  "A thread that comes when the scout has been away for longer does not await it, nor lets others."
   10000000)
 
-(def ^:private each-ns 50000)
+(def ^:private longest-first-ns
+  "As longest-ns, for a thread that begins: until 100 000 threads that each start another have begun,
+  and wait, takes more than a second."
+  5000000000)
 
 ;; No latch of the JDK's: to cancel many that wait for one takes quadratic time (promise 3.8).
 (def ^:private ^AtomicReference away
@@ -42,9 +43,7 @@
   interrupt has ended stays in it until then."
   (AtomicReference.))
 
-(def ^:private ^AtomicLong turned-ns
-  "When a scout last left or returned, or a thread began that was made before; and each-ns for each
-  that has waited since."
+(def ^:private ^AtomicLong turned-ns "When a scout last left or returned."
   (AtomicLong. (System/nanoTime)))
 
 (defn- back!
@@ -86,7 +85,6 @@
 (defn- await-scout! [^ConcurrentLinkedQueue waiters]
   (let [here (Thread/currentThread)]
     (.add waiters here)
-    (.addAndGet turned-ns (long each-ns))
     (while (and (identical? waiters (.get away)) (not (.isInterrupted here)))
       (LockSupport/park))
     true))
@@ -97,8 +95,8 @@
         waiters (.get away)]
     (cond
       (nil? waiters) (when (< (long pause-ns) since) (scout! now))
-      (and begins? (< (.threadId (Thread/currentThread)) (.get left-id))) (.set turned-ns now)
-      (< since (long longest-ns)) (await-scout! waiters)
+      (and begins? (< (.threadId (Thread/currentThread)) (.get left-id))) nil
+      (< since (long (if begins? longest-first-ns longest-ns))) (await-scout! waiters)
       :else (back! waiters))))
 
 (defn- give-way [begins?]

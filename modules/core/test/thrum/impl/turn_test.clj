@@ -76,7 +76,7 @@
   [[away waiters turned ms] & body]
   `(let [~away (AtomicReference. ~waiters), ~turned (AtomicLong. (ago ~ms))]
      (with-redefs [turn/one-carrier? true, turn/away ~away, turn/turned-ns ~turned
-                   turn/left-id (AtomicLong.)]
+                   turn/left-id (AtomicLong.), turn/longest-first-ns Long/MAX_VALUE]
        ~@body)))
 
 (defn- gave-way
@@ -201,43 +201,33 @@
           ;; On a latch of the JDK's it takes more than twice that.
           (is (< (- (System/nanoTime) start) 10000000000)))))))
 
-(deftest a-thread-that-comes-late-ends-the-wait-of-all
-  (let [late (ago 1000)]
+(deftest one-that-comes-late-ends-the-wait-of-all-and-one-that-begins-later-still
+  (doseq [[come! longest other-longest]
+          [[turn/give-way! #'turn/longest-ns #'turn/longest-first-ns]
+           [turn/give-way-first! #'turn/longest-first-ns #'turn/longest-ns]]]
     (with-carrier [away (ConcurrentLinkedQueue.) turned 0]
-      (with-redefs [turn/longest-ns Long/MAX_VALUE]
-        (let [waiting (virtually turn/give-way!)]
-          (is (waits? waiting))
-          (.set turned late)
-          (with-redefs [turn/longest-ns 10000000]
-            (is (false? (gave-way virtually false))))
-          (is (.join waiting (Duration/ofSeconds 20)))
-          (is (nil? (.get away))))))))
-
-(deftest the-more-wait-for-a-scout-the-longer-it-may-be-away
-  (let [s-ns 1000000000]
-    (with-redefs [turn/longest-ns (* 20 s-ns), turn/each-ns (* 60 s-ns)]
-      (with-carrier [away (ConcurrentLinkedQueue.) turned 0]
-        (let [waiters (.get away), waiting (virtually turn/give-way!)]
-          (is (waits? waiting))
-          (.addAndGet turned (* -40 s-ns))
-          (let [other (virtually turn/give-way!)]
-            (is (waits? other))
-            (is (identical? waiters (.get away)))
-            (#'turn/back! waiters)
-            (doseq [^Thread thread [waiting other]]
-              (is (.join thread (Duration/ofSeconds 20))))))))))
+      (with-redefs-fn {longest Long/MAX_VALUE, other-longest 0}
+        (fn []
+          (let [waiting (virtually come!)]
+            (is (waits? waiting))
+            (.set turned (ago 1000))
+            (let [other (virtually come!)]
+              (is (waits? other) "the bound is its own")
+              (with-redefs-fn {longest 10000000}
+                #(is (.join (virtually come!) (Duration/ofSeconds 20))))
+              (doseq [^Thread thread [waiting other]]
+                (is (.join thread (Duration/ofSeconds 20))))
+              (is (nil? (.get away))))))))))
 
 (deftest a-task-that-was-made-before-the-scout-left-does-not-wait
   (let [waiters (ConcurrentLinkedQueue.)]
-    (with-redefs [turn/longest-ns 60000000000]
-      (with-carrier [away waiters turned 1000]
+    (with-redefs [turn/longest-ns Long/MAX_VALUE]
+      (with-carrier [away waiters _turned 1000]
         (with-redefs [turn/left-id (AtomicLong. Long/MAX_VALUE)]
-          (let [before (.get turned)]
-            (is (= :ran (deref (t/future :ran) 20000 :waits)))
-            (is (< before (.get turned)) "others may wait for longer")
-            (is (identical? waiters (.get away)))
-            (is (waits? (virtually turn/give-way!)))
-            (#'turn/back! waiters)))))))
+          (is (= :ran (deref (t/future :ran) 20000 :waits)))
+          (is (identical? waiters (.get away)))
+          (is (waits? (virtually turn/give-way!)))
+          (#'turn/back! waiters))))))
 
 (deftest a-scout-leaves-behind-all-that-were-made
   (with-carrier [_away nil _turned 1000]
