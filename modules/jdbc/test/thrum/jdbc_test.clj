@@ -22,7 +22,7 @@
    (com.mysql.cj.jdbc.exceptions MySQLStatementCancelledException)
    (java.io Closeable InputStream OutputStream Reader Writer)
    (java.nio CharBuffer)
-   (java.sql Connection ResultSet SQLException SQLFeatureNotSupportedException Savepoint)
+   (java.sql Connection ResultSet SQLException SQLFeatureNotSupportedException Savepoint Statement)
    (java.util.concurrent CancellationException Executor)
    (java.util.concurrent.atomic AtomicLong AtomicReference)
    (javax.sql DataSource)
@@ -718,6 +718,36 @@
     (.setAutoCommit connection false)
     (in-cancelled-work #(.close connection))
     (is (= [:rollback :abort :closed] (take-last 3 @(:trail db))))))
+
+;; As HikariCP's, whose statements give their connection up where a call throws such a state.
+(defn- letting-go
+  "Returns a connection around another. Once a cancel of its statements has thrown, its abort does
+  nothing."
+  ^Connection [^Connection inside]
+  (let [dead (atom false)]
+    (reify Connection
+      (createStatement [_]
+        (let [statement (.createStatement inside)]
+          (reify Statement
+            (^boolean execute [_ ^String sql] (.execute statement sql))
+            (cancel [_]
+              (try
+                (.cancel statement)
+                (catch SQLException e
+                  (reset! dead true)
+                  (throw e))))
+            (unwrap [_ _] statement)
+            (close [_] (.close statement)))))
+      (getAutoCommit [_] true)
+      (unwrap [_ _] inside)
+      (abort [_ executor] (when-not @dead (.abort inside executor)))
+      (close [_] (.close inside)))))
+
+(deftest a-cancel-that-finds-no-connection-keeps-its-pool-from-no-abort
+  (let [db (fake/database (fn [_] (throw (SQLException. "Too many connections" "08004"))))
+        inside (fake/data-source db {})
+        source (jdbc/data-source (source-of #(letting-go (.getConnection inside))) {:grace-ms 20})]
+    (is (= [:execute :cancel :abort] (take 3 (stopped db #(query! source)))))))
 
 ;; It may belong to another by now.
 (deftest a-connection-of-c3p0-that-goes-back-is-not-aborted

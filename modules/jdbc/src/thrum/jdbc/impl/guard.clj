@@ -91,12 +91,15 @@
 
 (defn- canceller-of
   "Returns a function that returns what stops a call: the connection's cancel, where the driver has
-  it, else the statement's. PostgreSQL's statement waits for its own cancel to return, also where
-  the server does not answer, and sends but one."
+  it, else its statement's. PostgreSQL's statement waits for its own cancel to return, also where
+  the server does not answer, and sends but one. HikariCP's gives its connection up where its cancel
+  cannot connect: an abort then does nothing."
   [^Guard guard]
   (let [statement (.-statement guard)]
     #(or (session/canceller (.-session guard))
-         (when statement (fn [] (.cancel ^Statement statement))))))
+         (when statement
+           (let [^Statement inside (or (session/unwrapped statement Statement) statement)]
+             (fn [] (.cancel inside)))))))
 
 (defn- guarded-call [^Guard guard method args]
   (call/run (.-session guard) (canceller-of guard) #(call-raw guard method args)))

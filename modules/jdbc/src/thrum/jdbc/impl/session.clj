@@ -5,7 +5,7 @@
    [thrum.spi :as spi])
   (:import
    (java.lang.reflect Method)
-   (java.sql Connection SQLNonTransientConnectionException)
+   (java.sql Connection SQLNonTransientConnectionException Wrapper)
    (java.util.concurrent Executor)
    (java.util.concurrent.atomic AtomicBoolean AtomicReference)))
 
@@ -20,7 +20,9 @@
                   ^AtomicReference aborted gone ^AtomicBoolean closed ^AtomicBoolean returned
                   ^AtomicReference proxy ^Thread thread ^long since])
 
-(defn- unwrapped [^Connection raw interface]
+(defn unwrapped
+  "Returns what raw, a connection or a statement, is for the interface; raw where it does not say."
+  [^Wrapper raw interface]
   ;; Throwable: a driver from before JDBC 4 throws an AbstractMethodError.
   (try (.unwrap raw interface) (catch Throwable _ raw)))
 
