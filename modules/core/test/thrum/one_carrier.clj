@@ -4,7 +4,8 @@
    [thrum.core :as t]
    [thrum.spi :as spi])
   (:import
-   (java.util.concurrent CountDownLatch TimeUnit)))
+   (java.util.concurrent CountDownLatch TimeUnit)
+   (java.util.concurrent.locks LockSupport)))
 
 (set! *warn-on-reflection* true)
 
@@ -14,6 +15,7 @@
                 (.start (spi/virtual-thread "turn" #(do (spi/give-way!) (f)))))
    "future" (fn [f] (t/future (f)))
    "thread" (fn [f] (t/thread (f)))
+   "unpark" (fn [f] (LockSupport/unpark (t/thread (f))))
    "fork" (fn [f] (t/with-scope [s] (t/fork s (f))))
    "pmapv" (fn [f] (t/pmapv 2 (fn [_] (f)) [1]))})
 

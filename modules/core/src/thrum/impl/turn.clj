@@ -19,6 +19,8 @@
 (defn- stand-behind!
   "Returns when those have had a turn that wait: a platform thread of the JDK's wakes this one."
   []
+  ;; Uses up an unpark, where there was one: the wait would be over at once for it.
+  (LockSupport/parkUntil 1)
   (LockSupport/parkNanos 1))
 
 ;; The JDK starts that thread for the first wait with a time. Where no more threads can be had by
@@ -33,8 +35,8 @@
   10000000)
 
 (def ^:private longest-first-ns
-  "As longest-ns, for a thread that begins: until 100 000 threads that each start another have begun,
-  and wait, takes more than a second."
+  "As longest-ns, for a thread that begins: where 100 000 threads each start another, the scout is
+  away for more than a second."
   5000000000)
 
 ;; No latch of the JDK's: to cancel many that wait for one takes quadratic time (promise 3.8).
@@ -90,9 +92,10 @@
     true))
 
 (defn- take-turn! [begins?]
-  (let [now (System/nanoTime)
-        since (- now (.get turned-ns))
-        waiters (.get away)]
+  ;; Looks at away first: a scout and back! set it last.
+  (let [waiters (.get away)
+        now (System/nanoTime)
+        since (- now (.get turned-ns))]
     (cond
       (nil? waiters) (when (< (long pause-ns) since) (scout! now))
       (and begins? (< (.threadId (Thread/currentThread)) (.get left-id))) nil

@@ -24,6 +24,7 @@
   (doseq [[way one-carrier] [["give-way" pool-size]
                              ["future" parallelism]
                              ["thread" parallelism]
+                             ["unpark" parallelism]
                              ["fork" parallelism]
                              ["pmapv" parallelism]
                              ["many" parallelism]
