@@ -721,9 +721,9 @@
 
 ;; As HikariCP's, whose statements give their connection up where a call throws such a state.
 (defn- letting-go
-  "Returns a connection around another. Once a cancel of its statements has thrown, its abort does
-  nothing."
-  ^Connection [^Connection inside]
+  "Returns a connection around another, whose statements unwrap to (within statement). Once a cancel
+  of its statements has thrown, its abort does nothing."
+  ^Connection [^Connection inside within]
   (let [dead (atom false)]
     (reify Connection
       (createStatement [_]
@@ -736,9 +736,10 @@
                 (catch SQLException e
                   (reset! dead true)
                   (throw e))))
-            (unwrap [_ _] statement)
+            (unwrap [_ _] (within statement))
             (close [_] (.close statement)))))
       (getAutoCommit [_] true)
+      (isValid [_ seconds] (.isValid inside seconds))
       (unwrap [_ _] inside)
       (abort [_ executor] (when-not @dead (.abort inside executor)))
       (close [_] (.close inside)))))
@@ -746,8 +747,17 @@
 (deftest a-cancel-that-finds-no-connection-keeps-its-pool-from-no-abort
   (let [db (fake/database (fn [_] (throw (SQLException. "Too many connections" "08004"))))
         inside (fake/data-source db {})
-        source (jdbc/data-source (source-of #(letting-go (.getConnection inside))) {:grace-ms 20})]
+        source (jdbc/data-source (source-of #(letting-go (.getConnection inside) identity))
+                                 {:grace-ms 20})]
     (is (= [:execute :cancel :abort] (take 3 (stopped db #(query! source)))))))
+
+(deftest what-unwraps-to-no-statement-is-cancelled-itself
+  (doseq [within [(constantly nil) (constantly "no statement")]]
+    (let [db (fake/database fake/at-once)
+          inside (fake/data-source db {})
+          source (jdbc/data-source (source-of #(letting-go (.getConnection inside) within)))]
+      (is (= [:execute :cancel :barrier :statement-closed :closed]
+             (stopped db #(query! source)))))))
 
 ;; It may belong to another by now.
 (deftest a-connection-of-c3p0-that-goes-back-is-not-aborted

@@ -98,7 +98,7 @@
   (let [statement (.-statement guard)]
     #(or (session/canceller (.-session guard))
          (when statement
-           (let [^Statement inside (or (session/unwrapped statement Statement) statement)]
+           (let [^Statement inside (session/unwrapped statement Statement)]
              (fn [] (.cancel inside)))))))
 
 (defn- guarded-call [^Guard guard method args]

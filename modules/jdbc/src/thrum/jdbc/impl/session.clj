@@ -24,7 +24,8 @@
   "Returns what raw, a connection or a statement, is for the interface; raw where it does not say."
   [^Wrapper raw interface]
   ;; Throwable: a driver from before JDBC 4 throws an AbstractMethodError.
-  (try (.unwrap raw interface) (catch Throwable _ raw)))
+  (let [inside (try (.unwrap raw interface) (catch Throwable _ nil))]
+    (if (instance? interface inside) inside raw)))
 
 (defn- to-abort
   "Returns what is aborted: the connection as it came. A wrapper of c3p0's, or of Agroal's 2.6, that
@@ -32,7 +33,7 @@
   the wrappers of both, the driver's connection inside."
   [raw]
   (if (re-find #"^(?:com\.mchange|io\.agroal)\." (.getName (class raw)))
-    (or (unwrapped raw Connection) raw)
+    (unwrapped raw Connection)
     raw))
 
 (defn session
